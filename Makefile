@@ -1,0 +1,97 @@
+# jobq: a transactional job queue whose workers run in the server
+
+EXTNAME = jobq
+# The control file is the single source of the version.
+EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" control/$(EXTNAME).control)
+
+MODULE_big = $(EXTNAME)
+OBJS = \
+	src/backoff.o \
+	src/call.o \
+	src/catalog.o \
+	src/clock.o \
+	src/commit.o \
+	src/enqueue.o \
+	src/finish.o \
+	src/handler.o \
+	src/init.o \
+	src/notify.o \
+	src/operate.o \
+	src/ready.o \
+	src/row.o \
+	src/settings.o \
+	src/shared.o \
+	src/spi.o \
+	src/status.o \
+	src/utility.o \
+	src/views.o \
+	worker/flight.o \
+	worker/launcher.o \
+	worker/procedure.o \
+	worker/process.o \
+	worker/relay.o \
+	worker/retention.o \
+	worker/run.o \
+	worker/scan.o \
+	worker/scheduler.o \
+	worker/session.o \
+	worker/supervise.o \
+	worker/worker.o
+PGFILEDESC = "jobq - a transactional job queue"
+
+# PGXS only ever expands $(addsuffix .control, $(EXTENSION)), so a path works.
+EXTENSION = control/$(EXTNAME)
+EXTENSION_PARTS = \
+	control/parts/00-head.sql \
+	control/parts/10-tables.sql \
+	control/parts/20-types.sql \
+	control/parts/30-functions.sql \
+	control/parts/40-views.sql \
+	control/parts/50-privileges.sql
+EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql
+DATA_built = $(EXTENSION_SCRIPT)
+
+PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
+
+REGRESS = setup enqueue
+REGRESS_OPTS = --temp-config=$(srcdir)/test/jobq.conf
+
+# "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.
+ifndef RUNNING
+REGRESS_OPTS += --temp-instance=./tmp_check
+endif
+
+EXTRA_CLEAN = dist
+
+# These bring their own PostgreSQL; everything else needs one.
+ifneq ($(filter check indent indent-check demo bench,$(MAKECMDGOALS)),)
+include test/tools/targets.mk
+else
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# VPATH builds: PGXS does not create the folders that objects go to, and a
+# rule cannot (make finds "src" in the source tree and thinks it is done).
+ifdef VPATH
+$(shell mkdir -p src worker control)
+endif
+
+$(EXTENSION_SCRIPT): $(EXTENSION_PARTS)
+	cat $^ > $@
+
+# PGXS has no header dependency tracking unless the server was configured with
+# --enable-depend; without this a changed header leaves stale objects behind.
+$(OBJS) $(OBJS:.o=.bc): $(wildcard $(srcdir)/src/*.h $(srcdir)/worker/*.h)
+
+ifeq ($(shell test $(VERSION_NUM) -lt 150000 && echo yes),yes)
+$(error $(EXTNAME) requires PostgreSQL 15 or later)
+endif
+
+.PHONY: dist print-version
+print-version:
+	@echo $(EXTVERSION)
+dist:
+	mkdir -p dist
+	git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
+endif

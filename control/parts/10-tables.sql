@@ -1,0 +1,133 @@
+-- Tables.  Users have no privileges on them; all access is through functions
+-- and views.  The order of the columns is known to src/row.h, src/catalog.h
+-- and src/finish.c.
+
+CREATE SCHEMA jobq;
+COMMENT ON SCHEMA jobq IS 'jobq: jobs that run in the database';
+
+CREATE TABLE jobq.queue (
+	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
+	paused boolean NOT NULL DEFAULT false,
+	notify "char" NOT NULL DEFAULT 'r' CHECK (notify IN ('r', 't', 'o')),
+	keep "char" NOT NULL DEFAULT 'a' CHECK (keep IN ('a', 'p', 'n')),
+	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE
+);
+COMMENT ON TABLE jobq.queue IS 'queues and their policies';
+COMMENT ON COLUMN jobq.queue.notify IS 'NOTIFY when the queue gets work: r(elay), t(ransactional), o(ff)';
+COMMENT ON COLUMN jobq.queue.keep IS 'what the archive keeps of finished jobs: a(ll), p: all but the payload, n(othing)';
+
+CREATE TABLE jobq.handler (
+	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
+	handler text NOT NULL,
+	queue text,
+	max_attempts int,
+	backoff text,
+	timeout_ms int,
+	fail_on_timeout boolean,
+	max_exceptions int,
+	on_failure text
+);
+COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
+COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';
+
+CREATE SEQUENCE jobq.job_id_seq;
+COMMENT ON SEQUENCE jobq.job_id_seq IS 'ids of jobs';
+
+CREATE TABLE jobq.job (
+	id bigint NOT NULL,
+	run_at timestamptz NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	exceptions smallint NOT NULL,
+	crashes smallint NOT NULL,
+	watch boolean NOT NULL,
+	dormant boolean NOT NULL,
+	kind text NOT NULL,
+	payload jsonb NOT NULL,
+	timeout_ms int,
+	retry_until timestamptz,
+	expires_at timestamptz,
+	lease_token bigint,
+	lease_until timestamptz,
+	headers jsonb,
+	backoff text,
+	errors jsonb,
+	CONSTRAINT job_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
+	autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
+COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
+COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
+
+-- No predicate and no column that a lease touches, so that leases stay HOT.
+CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, run_at, id);
+COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
+
+CREATE TABLE jobq.archive (
+	finished_at timestamptz NOT NULL,
+	id bigint NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	started_at timestamptz,
+	run_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	state "char" NOT NULL,
+	kind text NOT NULL,
+	payload jsonb,
+	headers jsonb,
+	result jsonb,
+	reason text,
+	CONSTRAINT archive_pkey PRIMARY KEY (id, finished_at)
+) PARTITION BY RANGE (finished_at);
+COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
+COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
+
+CREATE TABLE jobq.archive_default PARTITION OF jobq.archive DEFAULT;
+COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
+
+CREATE TABLE jobq.failed_job (
+	finished_at timestamptz NOT NULL,
+	id bigint NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	started_at timestamptz,
+	run_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	exceptions smallint NOT NULL,
+	crashes smallint NOT NULL,
+	watch boolean NOT NULL,
+	kind text NOT NULL,
+	payload jsonb NOT NULL,
+	timeout_ms int,
+	headers jsonb,
+	backoff text,
+	error text NOT NULL,
+	sqlstate text NOT NULL,
+	context text,
+	errors jsonb NOT NULL,
+	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
+COMMENT ON COLUMN jobq.failed_job.errors IS 'all attempts that failed';
+
+INSERT INTO jobq.queue (name) VALUES ('default');
+
+-- What pg_dump takes along; one call a statement.  The queue that the script
+-- itself has made is left out, as it would be there twice.
+SELECT pg_catalog.pg_extension_config_dump('jobq.queue', 'WHERE name <> ''default''');
+SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', '');

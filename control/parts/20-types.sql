@@ -1,0 +1,32 @@
+-- Types.
+
+CREATE TYPE jobq.job_context AS (
+	id bigint,
+	kind text,
+	queue text,
+	payload jsonb,
+	headers jsonb,
+	attempt int,
+	max_attempts int,
+	enqueued_at timestamptz,
+	run_at timestamptz
+);
+COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
+
+CREATE TYPE jobq.job_status AS (
+	id bigint,
+	state text,
+	kind text,
+	queue text,
+	attempt int,
+	max_attempts int,
+	progress real,
+	message text,
+	result jsonb,
+	error text,
+	enqueued_at timestamptz,
+	run_at timestamptz,
+	started_at timestamptz,
+	finished_at timestamptz
+);
+COMMENT ON TYPE jobq.job_status IS 'what has become of a job: scheduled, ready, running, retryable; completed, failed, cancelled, expired';

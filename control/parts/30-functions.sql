@@ -1,0 +1,303 @@
+-- Functions.  Those in C bring no SET clause: they use direct heap access, or
+-- pin search_path themselves (src/spi.c).
+
+-- Producing
+
+CREATE FUNCTION jobq.enqueue(
+	kind text,
+	payload jsonb DEFAULT '{}',
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
+	delay interval DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	retry_until timestamptz DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	watch boolean DEFAULT NULL)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction; returns its id';
+
+CREATE FUNCTION jobq.enqueue_many(
+	kind text,
+	payloads jsonb[],
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
+	delay interval DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	retry_until timestamptz DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	watch boolean DEFAULT NULL)
+RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.enqueue_many IS 'enqueue a job for each payload; returns the ids in order';
+
+CREATE VIEW jobq.inbox AS
+	SELECT NULL::bigint AS id, NULL::text AS kind, NULL::jsonb AS payload,
+		NULL::text AS queue, NULL::int AS priority, NULL::timestamptz AS run_at,
+		NULL::interval AS delay, NULL::int AS max_attempts,
+		NULL::timestamptz AS retry_until, NULL::text AS backoff,
+		NULL::interval AS timeout, NULL::timestamptz AS expires_at,
+		NULL::jsonb AS headers, NULL::boolean AS watch
+	WHERE false;
+COMMENT ON VIEW jobq.inbox IS 'INSERT and COPY into it enqueue; it is always empty';
+
+CREATE FUNCTION jobq.inbox_insert() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_inbox_insert' LANGUAGE C;
+COMMENT ON FUNCTION jobq.inbox_insert() IS 'trigger function of the view inbox';
+
+CREATE TRIGGER enqueue INSTEAD OF INSERT ON jobq.inbox
+	FOR EACH ROW EXECUTE FUNCTION jobq.inbox_insert();
+COMMENT ON TRIGGER enqueue ON jobq.inbox IS 'enqueues the row';
+
+CREATE FUNCTION jobq.enqueue_trigger() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_enqueue_trigger' LANGUAGE C;
+COMMENT ON FUNCTION jobq.enqueue_trigger() IS 'trigger function (kind [, queue]): each changed row becomes a job {op, table, new, old}';
+
+CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS jsonb
+AS 'MODULE_PATHNAME', 'jobq_perform' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction';
+
+CREATE FUNCTION jobq.notify(channel text, payload text DEFAULT '') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_notify' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.notify(text, text) IS 'NOTIFY through the relay: after the commit, in batches, without its cluster-wide lock';
+
+CREATE FUNCTION jobq.notify_trigger() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_notify_trigger' LANGUAGE C;
+COMMENT ON FUNCTION jobq.notify_trigger() IS 'trigger function (channel): NOTIFY through the relay';
+
+-- Handlers
+
+CREATE FUNCTION jobq.register(
+	kind text,
+	handler regprocedure,
+	queue text DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	fail_on_timeout boolean DEFAULT NULL,
+	max_exceptions int DEFAULT NULL,
+	on_failure regprocedure DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job';
+
+CREATE FUNCTION jobq.unregister(kind text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.unregister(text) IS 'forget the handler of a kind';
+
+CREATE FUNCTION jobq.current_job() RETURNS jobq.job_context
+AS 'MODULE_PATHNAME', 'jobq_current_job' LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.current_job() IS 'the job that this session runs';
+
+CREATE FUNCTION jobq.set_progress(percent real, message text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_set_progress' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once';
+
+CREATE FUNCTION jobq.should_stop() RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';
+
+CREATE FUNCTION jobq.snooze(delay interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.snooze(interval) IS 'when the handler returns, its effects commit and the job runs again later; no attempt is charged';
+
+CREATE FUNCTION jobq.release(delay interval DEFAULT '0') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_release_current' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.release(interval) IS 'like snooze, and the attempt is charged';
+
+CREATE FUNCTION jobq.discard(reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_discard' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.discard(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled';
+
+CREATE FUNCTION jobq.fail(reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_fail' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.fail(text) IS 'the handler''s effects roll back and the job fails for good';
+
+-- Waiting
+
+CREATE FUNCTION jobq.status(id bigint) RETURNS jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.status(bigint) IS 'what has become of a job, live or finished';
+
+CREATE FUNCTION jobq.wait(id bigint, timeout interval DEFAULT '30s') RETURNS jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_wait' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished or the time is over; returns its status';
+
+CREATE FUNCTION jobq.wait(ids bigint[], timeout interval DEFAULT '30s') RETURNS SETOF jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_wait_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait(bigint[], interval) IS 'wait until all jobs are finished or the time is over; returns their statuses';
+
+CREATE FUNCTION jobq.result(id bigint) RETURNS jsonb
+AS 'MODULE_PATHNAME', 'jobq_result' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.result(bigint) IS 'what the handler of a completed job has returned';
+
+-- Operating
+
+CREATE FUNCTION jobq.cancel(id bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.cancel(bigint) IS 'cancel a job, or have the worker that runs it stop; false if it had finished';
+
+CREATE FUNCTION jobq.retry(id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_retry' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.retry(bigint) IS 'run a dead letter again, with all its attempts; or a job that waits for its next attempt now';
+
+CREATE FUNCTION jobq.forget(id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_forget' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.forget(bigint) IS 'delete a dead letter';
+
+CREATE FUNCTION jobq.restart_workers() RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_restart_workers' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this database after their current jobs';
+
+CREATE FUNCTION jobq.adopt() RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.adopt() IS 'run here the jobs that logical replication has brought; returns their number';
+
+CREATE FUNCTION jobq.run_next(queues text[]) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction; for jobq.work()';
+
+CREATE PROCEDURE jobq.work(
+	queues text[] DEFAULT NULL,
+	once boolean DEFAULT false,
+	stop_when_empty boolean DEFAULT false,
+	max_jobs int DEFAULT NULL,
+	max_time interval DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+DECLARE
+	jobs int := 0;
+	job_id bigint;
+	give_up timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) max_time;
+BEGIN
+	LOOP
+		EXIT WHEN jobs OPERATOR(pg_catalog.>=) max_jobs
+			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
+		job_id := jobq.run_next(queues);
+		COMMIT;
+		IF job_id IS NOT NULL THEN
+			jobs := jobs OPERATOR(pg_catalog.+) 1;
+		ELSIF NOT stop_when_empty AND NOT once THEN
+			PERFORM pg_catalog.pg_sleep(0.1);
+		END IF;
+		EXIT WHEN once OR (job_id IS NULL AND stop_when_empty);
+	END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts';
+
+CREATE FUNCTION jobq.create_queue(name text, notify text DEFAULT 'relay', keep text DEFAULT 'all') RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	IF name IS NULL OR octet_length(name) NOT BETWEEN 1 AND 51 THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('queue name "%s" must have 1 to 51 bytes', name);
+	END IF;
+	INSERT INTO jobq.queue (name) VALUES (create_queue.name);
+	PERFORM jobq.alter_queue(name, notify, keep);
+END
+$$;
+COMMENT ON FUNCTION jobq.create_queue(text, text, text) IS 'create a queue; notify is relay, transactional or off; keep is all, no_payload or nothing';
+
+CREATE FUNCTION jobq.alter_queue(name text, notify text DEFAULT NULL, keep text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	IF notify NOT IN ('relay', 'transactional', 'off') THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('invalid value for notify: "%s"', notify),
+			HINT = 'It is relay, transactional, or off.';
+	END IF;
+	IF keep NOT IN ('all', 'no_payload', 'nothing') THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('invalid value for keep: "%s"', keep),
+			HINT = 'It is all, no_payload, or nothing.';
+	END IF;
+	UPDATE jobq.queue q SET
+		notify = coalesce(CASE alter_queue.notify WHEN 'relay' THEN 'r' WHEN 'transactional' THEN 't' WHEN 'off' THEN 'o' END::"char", q.notify),
+		keep = coalesce(CASE alter_queue.keep WHEN 'all' THEN 'a' WHEN 'no_payload' THEN 'p' WHEN 'nothing' THEN 'n' END::"char", q.keep)
+	WHERE q.name = alter_queue.name;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
+			MESSAGE = format('queue "%s" does not exist', name);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION jobq.alter_queue(text, text, text) IS 'change the policy of a queue';
+
+CREATE FUNCTION jobq.set_paused(queue text, paused boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	UPDATE jobq.queue q SET paused = set_paused.paused WHERE q.name = queue;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
+			MESSAGE = format('queue "%s" does not exist', queue);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION jobq.set_paused(text, boolean) IS 'what pause and resume do';
+
+CREATE FUNCTION jobq.pause(queue text) RETURNS void
+LANGUAGE sql AS $$ SELECT jobq.set_paused($1, true) $$;
+COMMENT ON FUNCTION jobq.pause(text) IS 'start no more jobs of a queue; survives a restart';
+
+CREATE FUNCTION jobq.resume(queue text) RETURNS void
+LANGUAGE sql AS $$ SELECT jobq.set_paused($1, false) $$;
+COMMENT ON FUNCTION jobq.resume(text) IS 'start jobs of a queue again';
+
+-- Inside
+
+CREATE FUNCTION jobq.invalidate() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_invalidate' LANGUAGE C;
+COMMENT ON FUNCTION jobq.invalidate() IS 'trigger function: tells all sessions that their cached queues or handlers are outdated';
+
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.invalidate();
+ALTER TABLE jobq.queue ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.queue IS 'drops cached queues';
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.handler
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.invalidate();
+ALTER TABLE jobq.handler ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.handler IS 'drops cached handlers';
+
+CREATE FUNCTION jobq.replicated() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	NEW.dormant := true;
+	RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION jobq.replicated() IS 'trigger function: a job that logical replication writes does not run here';
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.job
+	FOR EACH ROW EXECUTE FUNCTION jobq.replicated();
+ALTER TABLE jobq.job ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.job IS 'fires for logical replication only';
+
+CREATE FUNCTION jobq.worker_slots(
+	OUT pid int, OUT role oid, OUT pool int, OUT state text, OUT started_at timestamptz,
+	OUT job_id bigint, OUT kind text, OUT attempt int, OUT job_started_at timestamptz,
+	OUT progress real, OUT message text, OUT jobs_done bigint, OUT jobs_failed bigint)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_worker_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.worker_slots() IS 'the workers of this database, for the views';
+
+CREATE FUNCTION jobq.scheduler_state(
+	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_state'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.scheduler_state() IS 'the scheduler of this database; no row if it is not served';
+
+CREATE FUNCTION jobq.activate() RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_activate' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.activate() IS 'have the launcher look for this database';
+
+CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests';

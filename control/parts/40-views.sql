@@ -1,0 +1,71 @@
+-- Views.  A role sees the jobs of the roles whose privileges it has.
+
+CREATE VIEW jobq.jobs WITH (security_barrier) AS
+	SELECT j.id,
+		CASE WHEN w.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
+			WHEN j.expires_at <= pg_catalog.clock_timestamp() THEN 'expired'
+			WHEN j.run_at <= pg_catalog.clock_timestamp() THEN 'ready'
+			WHEN j.errors IS NOT NULL THEN 'retryable'
+			ELSE 'scheduled' END AS state,
+		j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
+		coalesce(w.attempt, j.attempt) AS attempt, j.max_attempts,
+		w.progress, w.message, w.pid AS worker,
+		j.enqueued_at, j.run_at, w.job_started_at AS started_at, NULL::timestamptz AS finished_at,
+		j.payload, j.headers, NULL::jsonb AS result,
+		j.errors -> -1 ->> 'message' AS error, j.errors
+	FROM jobq.job j
+	LEFT JOIN jobq.queue q ON q.id = j.queue_id
+	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
+	WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
+	UNION ALL
+	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
+		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
+		a.enqueued_at, a.run_at, a.started_at, a.finished_at,
+		a.payload, a.headers, a.result, a.reason, NULL
+	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
+	WHERE pg_catalog.pg_has_role(a.role::pg_catalog.oid, 'USAGE')
+	UNION ALL
+	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
+		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
+		f.payload, f.headers, NULL, f.error, f.errors
+	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
+	WHERE pg_catalog.pg_has_role(f.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
+
+CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
+	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
+		f.enqueued_at, f.finished_at AS failed_at, f.payload, f.headers,
+		f.error, f.sqlstate, f.context, f.errors
+	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
+	WHERE pg_catalog.pg_has_role(f.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or forgotten';
+
+CREATE VIEW jobq.queues WITH (security_barrier) AS
+	SELECT q.name, q.paused,
+		CASE q.notify WHEN 'r' THEN 'relay' WHEN 't' THEN 'transactional' ELSE 'off' END AS notify,
+		CASE q.keep WHEN 'a' THEN 'all' WHEN 'p' THEN 'no_payload' ELSE 'nothing' END AS keep,
+		coalesce(j.ready, 0) AS ready, coalesce(j.scheduled, 0) AS scheduled,
+		coalesce(j.running, 0) AS running, coalesce(f.failed, 0) AS failed, j.oldest_ready
+	FROM jobq.queue q
+	LEFT JOIN (
+		SELECT j.queue_id,
+			count(*) FILTER (WHERE j.run_at <= pg_catalog.clock_timestamp() AND w.job_id IS NULL) AS ready,
+			count(*) FILTER (WHERE j.run_at > pg_catalog.clock_timestamp()) AS scheduled,
+			count(w.job_id) AS running,
+			min(j.run_at) FILTER (WHERE j.run_at <= pg_catalog.clock_timestamp() AND w.job_id IS NULL) AS oldest_ready
+		FROM jobq.job j LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
+		WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
+		GROUP BY j.queue_id) j ON j.queue_id = q.id
+	LEFT JOIN (
+		SELECT f.queue_id, count(*) AS failed FROM jobq.failed_job f
+		WHERE pg_catalog.pg_has_role(f.role::pg_catalog.oid, 'USAGE')
+		GROUP BY f.queue_id) f ON f.queue_id = q.id;
+COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
+
+CREATE VIEW jobq.workers WITH (security_barrier) AS
+	SELECT w.pid, w.role::pg_catalog.regrole AS role, w.pool, w.state, w.started_at,
+		w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
+		w.jobs_done, w.jobs_failed
+	FROM jobq.worker_slots() w
+	WHERE pg_catalog.pg_has_role(w.role, 'USAGE');
+COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run';

@@ -1,0 +1,35 @@
+-- Privileges.  Nobody has any until they are granted: jobq.grant_role() for
+-- the usual ones.
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA jobq FROM PUBLIC;
+REVOKE ALL ON ALL PROCEDURES IN SCHEMA jobq FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM PUBLIC;
+
+CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work}';
+	manage text[] := '{register,unregister,create_queue,alter_queue,set_paused,pause,resume,restart_workers}';
+	routine regprocedure;
+BEGIN
+	IF privilege IS NULL OR privilege NOT IN ('produce', 'manage') THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('invalid privilege "%s"', privilege),
+			HINT = 'It is produce or manage.';
+	END IF;
+	EXECUTE format('GRANT USAGE ON SCHEMA jobq TO %s', role);
+	EXECUTE format('GRANT INSERT, SELECT ON jobq.inbox TO %s', role);
+	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.failed_jobs, jobq.queues, jobq.workers TO %s', role);
+	FOR routine IN
+		SELECT p.oid FROM pg_proc p
+		WHERE p.pronamespace = 'jobq'::regnamespace
+			AND (p.proname = ANY (produce) OR (privilege = 'manage' AND p.proname = ANY (manage)))
+	LOOP
+		EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s', routine, role);
+	END LOOP;
+END
+$$;
+REVOKE ALL ON FUNCTION jobq.grant_role(regrole, text) FROM PUBLIC;
+COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'let a role produce jobs and look after its own; or manage queues and handlers, too, which decides what runs as others';
+
+SELECT jobq.activate();

@@ -1,0 +1,665 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  Finds jobq's own tables, and caches queues and handlers per backend.
+ *
+ * The caches are dropped when a relcache invalidation names the table: each
+ * of jobq.queue and jobq.handler has a statement trigger that sends one (see
+ * control/tables.sql).  Handlers are resolved again, too, when any function
+ * changes.  Rows read in a transaction that aborts may never have been
+ * committed, so an abort drops what was read since its beginning.
+ *
+ * Reads are direct scans: they need no privilege of the current user.
+ *
+ * src/catalog.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/regproc.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "commit.h"
+
+PG_FUNCTION_INFO_V1(jobq_invalidate);
+
+/* A partition of the archive: one day of finished_at. */
+typedef struct Partition
+{
+	int64		day;
+	Oid			relid;
+} Partition;
+
+static JobqRelations relations;
+static bool relations_valid = false;
+static Partition partition = {0};
+static HTAB *queues_by_id = NULL;
+static HTAB *handlers = NULL;
+static bool read_in_transaction = false;
+
+static void relcache_callback(Datum arg, Oid relid);
+static void proc_callback(Datum arg, int cacheid, uint32 hashvalue);
+static Oid	relation_named(const char *name);
+static void forget_queues(void);
+static void forget_handlers(void);
+static void queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue);
+static const JobqQueue *remember_queue(const JobqQueue *queue);
+static bool read_queue(const char *name, int32 id, JobqQueue *queue);
+static void create_queue(const char *name);
+static bool read_handler(JobqHandler *handler);
+
+/*
+ * The relations of the extension, or NULL if it is not installed here.
+ *
+ * Needs a transaction.
+ */
+const JobqRelations *
+jobq_relations_if_installed(void)
+{
+	static bool registered = false;
+	ObjectAddress schema;
+
+	if (relations_valid)
+		return &relations;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCOID, proc_callback, (Datum) 0);
+		registered = true;
+	}
+
+	memset(&relations, 0, sizeof(relations));
+	relations.extension = get_extension_oid("jobq", true);
+	relations.schema = get_namespace_oid(JOBQ_SCHEMA, true);
+	if (!OidIsValid(relations.extension) || !OidIsValid(relations.schema))
+		return NULL;
+
+	/* a schema of that name that is not the extension's is none of ours */
+	ObjectAddressSet(schema, NamespaceRelationId, relations.schema);
+	if (getExtensionOfObject(schema.classId, schema.objectId) !=
+		relations.extension)
+		return NULL;
+
+	relations.queue = relation_named("queue");
+	relations.queue_pkey = relation_named("queue_pkey");
+	relations.queue_name_key = relation_named("queue_name_key");
+	relations.handler = relation_named("handler");
+	relations.handler_pkey = relation_named("handler_pkey");
+	relations.job = relation_named("job");
+	relations.job_pkey = relation_named("job_pkey");
+	relations.job_ready = relation_named("job_ready");
+	relations.job_seq = relation_named("job_id_seq");
+	relations.archive = relation_named("archive");
+	relations.archive_default = relation_named("archive_default");
+	relations.failed = relation_named("failed_job");
+	relations.failed_pkey = relation_named("failed_job_pkey");
+	relations.context_type =
+		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+						CStringGetDatum("job_context"),
+						ObjectIdGetDatum(relations.schema));
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID,
+											ObjectIdGetDatum(relations.job));
+
+		if (!HeapTupleIsValid(tuple))
+			return NULL;
+		relations.owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	relations_valid = true;
+	read_in_transaction = true;
+	return &relations;
+}
+
+/*
+ * The relations of the extension; an error if it is not installed here.
+ */
+const JobqRelations *
+jobq_relations(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	if (rels == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"jobq\" is not installed in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errhint("Run CREATE EXTENSION jobq.")));
+	return rels;
+}
+
+static Oid
+relation_named(const char *name)
+{
+	return get_relname_relid(name, relations.schema);
+}
+
+static void
+relcache_callback(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == relations.job ||
+		relid == relations.archive || relid == relations.failed)
+		relations_valid = false;
+	if (relid == InvalidOid || relid == partition.relid ||
+		relid == relations.archive || relid == relations.archive_default)
+		partition.relid = InvalidOid;
+	if (relid == InvalidOid || relid == relations.queue)
+		forget_queues();
+	if (relid == InvalidOid || relid == relations.handler)
+		forget_handlers();
+}
+
+static void
+proc_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	HASH_SEQ_STATUS seq;
+	JobqHandler *handler;
+
+	if (handlers == NULL)
+		return;
+	hash_seq_init(&seq, handlers);
+	while ((handler = hash_seq_search(&seq)) != NULL)
+		handler->resolved = false;
+}
+
+static void
+forget_queues(void)
+{
+	if (queues_by_id != NULL)
+		hash_destroy(queues_by_id);
+	queues_by_id = NULL;
+}
+
+static void
+forget_handlers(void)
+{
+	HASH_SEQ_STATUS seq;
+	JobqHandler *handler;
+
+	if (handlers == NULL)
+		return;
+	hash_seq_init(&seq, handlers);
+	while ((handler = hash_seq_search(&seq)) != NULL)
+		handler->loaded = handler->resolved = false;
+}
+
+/*
+ * A (sub)transaction aborted: what was read in it may be wrong.
+ */
+void
+jobq_forget_uncommitted(void)
+{
+	if (!read_in_transaction)
+		return;
+	read_in_transaction = false;
+	relations_valid = false;
+	partition.relid = InvalidOid;
+	forget_queues();
+	forget_handlers();
+}
+
+/*
+ * The transaction committed, and with it what was read.
+ */
+void
+jobq_keep_uncommitted(void)
+{
+	read_in_transaction = false;
+}
+
+/*
+ * Statement trigger on jobq.queue and jobq.handler: tell all backends at
+ * commit that the table has changed, and the scheduler to rank its lanes anew.
+ */
+Datum
+jobq_invalidate(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq.invalidate() must be called as a trigger")));
+	CacheInvalidateRelcache(trigdata->tg_relation);
+	jobq_at_commit_reload();
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * The partition of the archive for a job that finished at this time: the
+ * day's, or the default partition if the scheduler has made none.
+ */
+Oid
+jobq_archive_partition(TimestampTz finished_at)
+{
+	int64		day = finished_at / USECS_PER_DAY;
+
+	if (!OidIsValid(partition.relid) || partition.day != day)
+	{
+		const JobqRelations *rels = jobq_relations();
+		struct pg_tm tm;
+		fsec_t		fsec;
+		char		name[NAMEDATALEN];
+		Oid			relid;
+
+		if (timestamp2tm(finished_at, NULL, &tm, &fsec, NULL, NULL) != 0)
+			elog(ERROR, "timestamp out of range");
+		snprintf(name, sizeof(name), "archive_%04d%02d%02d",
+				 tm.tm_year, tm.tm_mon, tm.tm_mday);
+		relid = get_relname_relid(name, rels->schema);
+		if (!OidIsValid(relid) || !get_rel_relispartition(relid))
+			relid = rels->archive_default;
+		partition.day = day;
+		partition.relid = relid;
+		read_in_transaction = true;
+	}
+	return partition.relid;
+}
+
+static void
+queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
+{
+	Datum		values[QUEUE_NATTS];
+	bool		nulls[QUEUE_NATTS];
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	memset(queue, 0, sizeof(JobqQueue));
+	queue->id = DatumGetInt32(values[QUEUE_ID - 1]);
+	queue->paused = DatumGetBool(values[QUEUE_PAUSED - 1]);
+	queue->notify = DatumGetChar(values[QUEUE_NOTIFY - 1]);
+	queue->keep = DatumGetChar(values[QUEUE_KEEP - 1]);
+	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
+			NAMEDATALEN);
+}
+
+static const JobqQueue *
+remember_queue(const JobqQueue *queue)
+{
+	JobqQueue  *entry;
+
+	if (queues_by_id == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = sizeof(int32);
+		ctl.entrysize = sizeof(JobqQueue);
+		ctl.hcxt = CacheMemoryContext;
+		queues_by_id = hash_create("jobq queues", 32, &ctl,
+								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	entry = hash_search(queues_by_id, &queue->id, HASH_ENTER, NULL);
+	*entry = *queue;
+	read_in_transaction = true;
+	return entry;
+}
+
+/*
+ * Read a queue by name, or by id if name is NULL.
+ */
+static bool
+read_queue(const char *name, int32 id, JobqQueue *queue)
+{
+	const JobqRelations *rels = jobq_relations();
+	Relation	rel = table_open(rels->queue, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (name != NULL)
+		ScanKeyEntryInitialize(&key, 0, QUEUE_NAME, BTEqualStrategyNumber,
+							   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+							   CStringGetTextDatum(name));
+	else
+		ScanKeyInit(&key, QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(id));
+	scan = systable_beginscan(rel,
+							  name != NULL ? rels->queue_name_key
+							  : rels->queue_pkey,
+							  true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		queue_from_tuple(tuple, RelationGetDescr(rel), queue);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Create a queue with the default policy.  Two transactions may do so at
+ * once: then the second waits for the first, and finds its row.
+ */
+static void
+create_queue(const char *name)
+{
+	Oid			types[] = {TEXTOID};
+	Datum		values[1];
+
+	if (name[0] == '\0' || strlen(name) > JOBQ_MAX_QUEUE_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
+						JOBQ_MAX_QUEUE_NAME)));
+	if (!jobq_create_queues)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name),
+				 errhint("Create it with jobq.create_queue(), or set \"%s\" to on.",
+						 "jobq.create_queues")));
+
+	values[0] = CStringGetTextDatum(name);
+	SPI_connect();
+	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT DO NOTHING",
+			   1, types, values, NULL, SPI_OK_INSERT);
+	SPI_finish();
+}
+
+/*
+ * The queue of that name; an unknown one is created, or else NULL.
+ *
+ * The result is valid until the next look-up.
+ */
+const JobqQueue *
+jobq_queue_by_name(const char *name, bool create)
+{
+	JobqQueue	queue;
+
+	if (queues_by_id != NULL)
+	{
+		static int32 last = 0;
+		JobqQueue  *entry = hash_search(queues_by_id, &last, HASH_FIND, NULL);
+		HASH_SEQ_STATUS seq;
+
+		if (entry != NULL && strcmp(entry->name, name) == 0)
+			return entry;
+		hash_seq_init(&seq, queues_by_id);
+		while ((entry = hash_seq_search(&seq)) != NULL)
+		{
+			if (strcmp(entry->name, name) == 0)
+			{
+				hash_seq_term(&seq);
+				last = entry->id;
+				return entry;
+			}
+		}
+	}
+	if (!read_queue(name, 0, &queue))
+	{
+		if (!create)
+			return NULL;
+		create_queue(name);
+		if (!read_queue(name, 0, &queue))
+			elog(ERROR, "queue \"%s\" vanished while it was created", name);
+	}
+	return remember_queue(&queue);
+}
+
+/*
+ * The queue with that id, or NULL.  Valid until the next look-up.
+ */
+const JobqQueue *
+jobq_queue_by_id(int32 id)
+{
+	JobqQueue	queue;
+
+	if (queues_by_id != NULL)
+	{
+		JobqQueue  *entry = hash_search(queues_by_id, &id, HASH_FIND, NULL);
+
+		if (entry != NULL)
+			return entry;
+	}
+	if (!read_queue(NULL, id, &queue))
+		return NULL;
+	return remember_queue(&queue);
+}
+
+static bool
+read_handler(JobqHandler *handler)
+{
+	const JobqRelations *rels = jobq_relations();
+	const char *kind = handler->kind;
+	size_t		prefix = strlen(ON_FAILURE_PREFIX);
+	bool		on_failure = strncmp(kind, ON_FAILURE_PREFIX, prefix) == 0;
+	Relation	rel = table_open(rels->handler, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
+						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+						   CStringGetTextDatum(on_failure ? kind + prefix : kind));
+	scan = systable_beginscan(rel, rels->handler_pkey, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum		values[HANDLER_NATTS];
+		bool		nulls[HANDLER_NATTS];
+		MemoryContext old;
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (handler->strings == NULL)
+			handler->strings = AllocSetContextCreate(CacheMemoryContext,
+													 "jobq handler",
+													 ALLOCSET_SMALL_SIZES);
+		else
+			MemoryContextReset(handler->strings);
+		old = MemoryContextSwitchTo(handler->strings);
+
+#define TEXT_OR_NULL(n) \
+		(nulls[(n) - 1] ? NULL : TextDatumGetCString(values[(n) - 1]))
+#define INT_OR_MINUS(n) (nulls[(n) - 1] ? -1 : DatumGetInt32(values[(n) - 1]))
+		handler->on_failure = NULL;
+		if (on_failure)
+		{
+			handler->signature = TEXT_OR_NULL(HANDLER_ON_FAILURE);
+			handler->max_attempts = handler->max_exceptions = -1;
+		}
+		else
+		{
+			handler->signature = TEXT_OR_NULL(HANDLER_HANDLER);
+			handler->on_failure = TEXT_OR_NULL(HANDLER_ON_FAILURE);
+			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
+			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
+		}
+		handler->queue = TEXT_OR_NULL(HANDLER_QUEUE);
+		handler->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
+		handler->timeout = INT_OR_MINUS(HANDLER_TIMEOUT);
+		handler->fail_on_timeout = !nulls[HANDLER_FAIL_ON_TIMEOUT - 1] &&
+			DatumGetBool(values[HANDLER_FAIL_ON_TIMEOUT - 1]);
+		MemoryContextSwitchTo(old);
+		found = handler->signature != NULL;
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * The handler of a kind, or NULL if none is registered.  Its function is
+ * looked up by jobq_handler_resolve().
+ */
+JobqHandler *
+jobq_handler(const char *kind)
+{
+	JobqHandler *handler;
+	char		key[JOBQ_MAX_KIND_NAME + 1] = {0};
+	bool		found;
+
+	if (strlen(kind) > JOBQ_MAX_KIND_NAME)
+		return NULL;
+	(void) jobq_relations();	/* registers the invalidation callbacks */
+	strlcpy(key, kind, sizeof(key));
+
+	if (handlers == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = sizeof(key);
+		ctl.entrysize = sizeof(JobqHandler);
+		ctl.hcxt = CacheMemoryContext;
+		handlers = hash_create("jobq handlers", 64, &ctl,
+							   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	}
+	handler = hash_search(handlers, key, HASH_FIND, NULL);
+	if (handler != NULL && handler->loaded)
+		return handler;
+
+	if (handler == NULL)
+	{
+		JobqHandler probe = {0};
+
+		/* do not remember kinds that do not exist */
+		strlcpy(probe.kind, kind, sizeof(probe.kind));
+		if (!read_handler(&probe))
+			return NULL;
+		handler = hash_search(handlers, key, HASH_ENTER, &found);
+		*handler = probe;
+	}
+	else if (!read_handler(handler))
+		return NULL;
+	handler->loaded = true;
+	handler->resolved = false;
+	read_in_transaction = true;
+	return handler;
+}
+
+/*
+ * The function with this qualified signature, or InvalidOid if missing_ok.
+ */
+Oid
+jobq_resolve_signature(const char *signature, bool missing_ok)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	FmgrInfo	flinfo;
+	Datum		result;
+
+	fmgr_info(F_TO_REGPROCEDURE, &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = CStringGetTextDatum(signature);
+	fcinfo->args[0].isnull = false;
+	result = FunctionCallInvoke(fcinfo);
+	if (fcinfo->isnull)
+	{
+		if (!missing_ok)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NO_HANDLER),
+					 errmsg("handler %s does not exist", signature),
+					 errhint("Create the function again, or register another handler.")));
+		return InvalidOid;
+	}
+	return DatumGetObjectId(result);
+}
+
+/*
+ * Check that a function has one of the forms of a handler, and note which.
+ * Raises an error if not.
+ */
+void
+jobq_check_signature(Oid proc, JobqHandler *handler)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
+	Form_pg_proc form;
+	const char *problem = NULL;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function with OID %u does not exist", proc)));
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+
+	if (form->prokind != PROKIND_FUNCTION && form->prokind != PROKIND_PROCEDURE)
+		problem = "It is an aggregate or window function.";
+	else if (form->proretset)
+		problem = "It returns a set.";
+	else if (form->pronargs > 2 ||
+			 (form->pronargs >= 1 &&
+			  form->proargtypes.values[0] != JSONBOID) ||
+			 (form->pronargs >= 2 &&
+			  form->proargtypes.values[1] != jobq_relations()->context_type))
+		problem = "Its parameters do not fit.";
+	else if (form->prokind == PROKIND_PROCEDURE &&
+			 !heap_attisnull(tuple, Anum_pg_proc_proargmodes, NULL))
+		problem = "It is a procedure with output parameters.";
+	else if (form->prokind == PROKIND_FUNCTION &&
+			 form->prorettype != VOIDOID && form->prorettype != JSONBOID)
+		problem = "It returns neither void nor jsonb.";
+
+	if (problem != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+				 errmsg("function %s cannot be a handler",
+						format_procedure(proc)),
+				 errdetail_internal("%s", problem),
+				 errhint("A handler is f(), f(payload jsonb), or f(payload jsonb, job jobq.job_context): a function that returns void or jsonb, or a procedure.")));
+
+	if (handler != NULL)
+	{
+		handler->proc = proc;
+		handler->nargs = form->pronargs;
+		handler->is_procedure = form->prokind == PROKIND_PROCEDURE;
+		handler->returns_jsonb = form->prorettype == JSONBOID;
+	}
+	ReleaseSysCache(tuple);
+}
+
+/*
+ * See that the handler's function is looked up and still has a fitting form,
+ * and that the current user may execute it.  Raises an error if not.
+ */
+void
+jobq_handler_resolve(JobqHandler *handler)
+{
+	AclResult	acl;
+
+	if (!handler->resolved)
+	{
+		Oid			proc = jobq_resolve_signature(handler->signature, false);
+
+		jobq_check_signature(proc, handler);
+		if (handler->in_use == 0)
+		{
+			if (handler->context != NULL)
+				MemoryContextDelete(handler->context);
+			handler->context = NULL;
+		}
+		handler->context = AllocSetContextCreate(CacheMemoryContext,
+												 "jobq handler function",
+												 ALLOCSET_SMALL_SIZES);
+		fmgr_info_cxt(proc, &handler->flinfo, handler->context);
+		handler->resolved = true;
+	}
+
+	acl = jobq_proc_aclcheck(handler->proc, GetUserId(), ACL_EXECUTE);
+	if (acl != ACLCHECK_OK)
+		aclcheck_error(acl, handler->is_procedure ? OBJECT_PROCEDURE
+					   : OBJECT_FUNCTION,
+					   get_func_name(handler->proc));
+}

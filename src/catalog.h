@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.h
+ *	  jobq's own tables: their OIDs, and cached queues and handlers.
+ *
+ * src/catalog.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_CATALOG_H
+#define JOBQ_CATALOG_H
+
+#include "jobq.h"
+
+/* The relations of the extension in this database. */
+typedef struct JobqRelations
+{
+	Oid			extension;
+	Oid			schema;
+	Oid			owner;
+	Oid			queue;
+	Oid			queue_pkey;
+	Oid			queue_name_key;
+	Oid			handler;
+	Oid			handler_pkey;
+	Oid			job;
+	Oid			job_pkey;
+	Oid			job_ready;
+	Oid			job_seq;
+	Oid			archive;
+	Oid			archive_default;
+	Oid			failed;
+	Oid			failed_pkey;
+	Oid			context_type;	/* row type jobq.job_context */
+} JobqRelations;
+
+/* Attribute numbers of jobq.queue. */
+enum
+{
+	QUEUE_ID = 1,
+	QUEUE_PAUSED,
+	QUEUE_NOTIFY,
+	QUEUE_KEEP,
+	QUEUE_NAME,
+	QUEUE_NATTS = QUEUE_NAME
+};
+
+/* Values of jobq.queue.notify and keep. */
+#define NOTIFY_RELAY			'r'
+#define NOTIFY_TRANSACTIONAL	't'
+#define NOTIFY_OFF				'o'
+#define KEEP_ALL				'a'
+#define KEEP_NO_PAYLOAD			'p'
+#define KEEP_NOTHING			'n'
+
+typedef struct JobqQueue
+{
+	int32		id;
+	bool		paused;
+	char		notify;
+	char		keep;
+	char		name[NAMEDATALEN];
+} JobqQueue;
+
+/* Attribute numbers of jobq.handler. */
+enum
+{
+	HANDLER_KIND = 1,
+	HANDLER_HANDLER,
+	HANDLER_QUEUE,
+	HANDLER_MAX_ATTEMPTS,
+	HANDLER_BACKOFF,
+	HANDLER_TIMEOUT,
+	HANDLER_FAIL_ON_TIMEOUT,
+	HANDLER_MAX_EXCEPTIONS,
+	HANDLER_ON_FAILURE,
+	HANDLER_NATTS = HANDLER_ON_FAILURE
+};
+
+typedef struct JobqHandler
+{
+	char		kind[JOBQ_MAX_KIND_NAME + 1];	/* hash key */
+	bool		loaded;			/* policy is as in the table */
+	bool		resolved;		/* flinfo and what follows are valid */
+	int			in_use;			/* calls in progress */
+	char	   *signature;
+	char	   *queue;			/* or NULL */
+	char	   *backoff;		/* or NULL */
+	char	   *on_failure;		/* or NULL */
+	int			max_attempts;	/* or -1 */
+	int			max_exceptions; /* or -1 */
+	int			timeout;		/* milliseconds, or -1 */
+	bool		fail_on_timeout;
+
+	/* the function, as of the last look-up */
+	FmgrInfo	flinfo;
+	Oid			proc;
+	int			nargs;
+	bool		is_procedure;
+	bool		returns_jsonb;
+	MemoryContext context;		/* holds flinfo's extra data */
+	MemoryContext strings;
+} JobqHandler;
+
+/* Kinds with this prefix run the on_failure handler of the kind after it. */
+#define ON_FAILURE_PREFIX	"on_failure:"
+
+/* src/catalog.c */
+extern const JobqRelations *jobq_relations(void);
+extern const JobqRelations *jobq_relations_if_installed(void);
+extern Oid	jobq_archive_partition(TimestampTz finished_at);
+extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
+extern const JobqQueue *jobq_queue_by_id(int32 id);
+extern JobqHandler *jobq_handler(const char *kind);
+extern void jobq_handler_resolve(JobqHandler *handler);
+extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
+extern void jobq_check_signature(Oid proc, JobqHandler *handler);
+extern void jobq_forget_uncommitted(void);
+extern void jobq_keep_uncommitted(void);
+
+/* src/spi.c: queries as the owner of the extension, for what is not per job */
+typedef struct JobqOwnerState
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} JobqOwnerState;
+
+extern void jobq_become_owner(JobqOwnerState *state);
+extern void jobq_unbecome_owner(JobqOwnerState *state);
+extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
+						 const Datum *values, const char *nulls,
+						 int expected);
+extern bool jobq_may_manage(Oid role);
+
+#endif							/* JOBQ_CATALOG_H */

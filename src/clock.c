@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock.c
+ *	  jobq's time: what the clock says, and intervals as milliseconds.
+ *
+ * All of jobq asks jobq_now(), never the system, for the time of day.  A test
+ * can put the clock forward for the whole cluster with jobq.test_clock(), and
+ * so see a schedule of months pass without sleeping.
+ *
+ * src/clock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "shared.h"
+
+PG_FUNCTION_INFO_V1(jobq_test_clock);
+
+/*
+ * The current time.
+ */
+TimestampTz
+jobq_now(void)
+{
+	if (likely(jobq_shared == NULL || jobq_shared->clock_offset == 0))
+		return GetCurrentTimestamp();
+	return GetCurrentTimestamp() + jobq_shared->clock_offset;
+}
+
+/*
+ * An interval in milliseconds, where a month has 30 days and a day 24 hours.
+ *
+ * Raises an error that names "what" if it is not between the bounds.
+ */
+int64
+jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
+				 int64 highest)
+{
+	double		days = interval->month * 30.0 + interval->day;
+	double		ms = days * 86400000.0 + interval->time / 1000.0;
+
+	if (ms < (double) lowest || ms > (double) highest)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %s is out of range", what,
+						DatumGetCString(DirectFunctionCall1(interval_out,
+															IntervalPGetDatum(interval)))),
+				 errhint("It must be between " INT64_FORMAT " and " INT64_FORMAT " milliseconds.",
+						 lowest, highest)));
+	return (int64) ms;
+}
+
+/*
+ * test_clock(interval): put jobq's clock forward by so much against the
+ * system's, for the whole cluster, and let the schedulers look at it.
+ */
+Datum
+jobq_test_clock(PG_FUNCTION_ARGS)
+{
+	Interval   *offset = PG_GETARG_INTERVAL_P(0);
+
+	jobq_require_preload("jobq.test_clock()");
+	jobq_shared->clock_offset =
+		jobq_interval_ms(offset, "offset", 0,
+						 INT64CONST(86400000) * 36500) * 1000;
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+	{
+		JobqWakeList wake = {.scheduler = true};
+
+		jobq_wake(&jobq_shared->databases[i], &wake);
+	}
+	PG_RETURN_VOID();
+}

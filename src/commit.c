@@ -1,0 +1,449 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.c
+ *	  Commit is the wake-up.
+ *
+ * While a transaction runs, what it means to hand over is collected in this
+ * backend.  At XACT_EVENT_COMMIT its rows are visible, flushed and, with
+ * synchronous standbys, replicated; then everything goes to shared memory at
+ * once, and the right worker's latch is set.  Nothing in there can fail: a
+ * committed transaction can no longer be aborted.
+ *
+ * A transaction with few jobs hands over each of them.  One with many hands
+ * over "look at lane L from key K on" instead, and one with too many lanes
+ * "look at everything".
+ *
+ * PREPARE TRANSACTION forgets what was collected, as core does with its own
+ * wake-ups; COMMIT PREPARED (see utility.c) asks for a look at everything.
+ *
+ * src/commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog.h"
+#include "commit.h"
+
+#define MAX_PUSHES	64
+#define MAX_LANES	32
+#define MAX_WAKES	64
+
+typedef struct PendingPush
+{
+	SubTransactionId subid;
+	JobqPush	push;
+} PendingPush;
+
+/* A message whose place in the relay is reserved. */
+typedef struct PendingMessage
+{
+	SubTransactionId subid;
+	struct PendingMessage *next;
+	JobqRelayMessage message;
+} PendingMessage;
+
+static PendingPush pushes[MAX_PUSHES];
+static int	npushes = 0;
+static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
+static int	nlanes = 0;
+static int64 wakes[MAX_WAKES];
+static int	nwakes = 0;
+static PendingMessage *messages = NULL; /* newest first */
+static int	nmessages = 0;
+static bool rescan = false;
+static bool reload = false;
+static bool poke = false;
+static bool anything = false;
+
+static void xact_callback(XactEvent event, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
+							 SubTransactionId parentsubid, void *arg);
+static void add_to_lane(const JobqPush *push);
+static void hand_over(void);
+static void forget(void);
+static bool relay_has(JobqDatabase *db, const JobqRelayMessage *message);
+
+/*
+ * Register the callbacks; once per process.
+ */
+void
+jobq_install_commit_callbacks(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}
+
+/*
+ * At commit, hand over a job that this transaction has written.
+ */
+void
+jobq_at_commit_push(const JobqPush *push)
+{
+	anything = true;
+	if (nlanes == 0 && !rescan && npushes < MAX_PUSHES)
+	{
+		pushes[npushes].subid = GetCurrentSubTransactionId();
+		pushes[npushes].push = *push;
+		npushes++;
+		return;
+	}
+
+	/* too many to name each */
+	for (int i = 0; i < npushes; i++)
+		add_to_lane(&pushes[i].push);
+	npushes = 0;
+	add_to_lane(push);
+}
+
+static void
+add_to_lane(const JobqPush *push)
+{
+	static int	last = 0;
+
+	if (rescan)
+		return;
+	for (int i = 0; i < nlanes; i++)
+	{
+		int			at = (last + i) % nlanes;
+
+		if (lanes[at].queue_id == push->queue_id &&
+			lanes[at].priority == push->priority &&
+			lanes[at].role == push->role)
+		{
+			if (jobq_key_cmp(push->key, lanes[at].key) < 0)
+				lanes[at].key = push->key;
+			lanes[at].notify |= push->notify;
+			last = at;
+			return;
+		}
+	}
+	if (nlanes == MAX_LANES)
+		rescan = true;
+	else
+		lanes[nlanes++] = *push;
+}
+
+/*
+ * At commit, wake the sessions that wait for this job.
+ */
+void
+jobq_at_commit_wake(int64 job_id)
+{
+	if (jobq_shared == NULL)
+		return;
+	anything = true;
+	if (nwakes < MAX_WAKES)
+		wakes[nwakes] = job_id;
+	nwakes++;
+}
+
+/*
+ * At commit, have the scheduler read all lanes anew.
+ */
+void
+jobq_at_commit_rescan(void)
+{
+	anything = true;
+	rescan = true;
+}
+
+/*
+ * At commit, have the scheduler read queues and settings anew.
+ */
+void
+jobq_at_commit_reload(void)
+{
+	anything = true;
+	reload = true;
+}
+
+/*
+ * At commit, have the launcher look at all databases.
+ */
+void
+jobq_at_commit_poke_launcher(void)
+{
+	anything = true;
+	poke = true;
+}
+
+/*
+ * Send a notification through the relay: after commit, by the scheduler,
+ * without the lock that NOTIFY holds across the commit's flush.
+ *
+ * The place in the ring is reserved now, so that nothing can fail at commit.
+ * Where the relay is not running, is full, or the payload is too long for it,
+ * the notification becomes a plain NOTIFY of this transaction.
+ */
+void
+jobq_relay(const char *channel, const char *payload)
+{
+	JobqDatabase *db = jobq_my_database();
+	bool		reserved = false;
+
+	/* the same rules as NOTIFY's, so that the relay can send all it takes */
+	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name \"%s\" must have 1 to %d bytes",
+						channel, NAMEDATALEN - 1)));
+
+	if (db != NULL && strlen(payload) < JOBQ_RELAY_PAYLOAD)
+	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (db->scheduler != NULL &&
+			db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+		{
+			db->relay_reserved++;
+			reserved = true;
+		}
+		LWLockRelease(db->lock);
+	}
+	if (!reserved)
+	{
+		Async_Notify(channel, payload);
+		return;
+	}
+
+	/* counted first: an error from here on gives the place back */
+	nmessages++;
+	anything = true;
+	{
+		PendingMessage *message = MemoryContextAlloc(TopTransactionContext,
+													 sizeof(PendingMessage));
+
+		message->subid = GetCurrentSubTransactionId();
+		strlcpy(message->message.channel, channel, NAMEDATALEN);
+		strlcpy(message->message.payload, payload, JOBQ_RELAY_PAYLOAD);
+		message->next = messages;
+		messages = message;
+	}
+}
+
+/*
+ * Send through the relay without waiting for this transaction's end.  The
+ * message is dropped if the relay is full: it tells of something that is
+ * overtaken by the next such message anyway.
+ */
+void
+jobq_relay_now(const char *channel, const char *payload)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	JobqRelayMessage message = {0};
+
+	if (db == NULL)
+		return;
+	strlcpy(message.channel, channel, NAMEDATALEN);
+	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->scheduler != NULL && !relay_has(db, &message) &&
+		db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+	{
+		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+			message;
+		db->relay_count++;
+		jobq_relay_mark(db, jobq_now(), &wake);
+	}
+	LWLockRelease(db->lock);
+	jobq_wake(db, &wake);
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (anything)
+				hand_over();
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			if (anything)
+				forget();
+			jobq_forget_uncommitted();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mysubid,
+				 SubTransactionId parentsubid, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+
+	/*
+	 * Subtransaction ids only grow, so all that was collected since this one
+	 * began has its id or a higher one.  What was added to a lane stays: a
+	 * look in vain costs little.
+	 */
+	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
+		npushes--;
+	for (PendingMessage *message = messages; message != NULL;
+		 message = message->next)
+		if (message->subid >= mysubid)
+			message->message.channel[0] = '\0';
+	jobq_forget_uncommitted();
+}
+
+/*
+ * Collapse with a message that is still to be sent; true if there is one.
+ */
+static bool
+relay_has(JobqDatabase *db, const JobqRelayMessage *message)
+{
+	for (uint32 i = db->relay_count; i > 0 && i + 16 > db->relay_count; i--)
+	{
+		JobqRelayMessage *other =
+			&db->relay[(db->relay_head + i - 1) % JOBQ_RELAY_SIZE];
+
+		if (strcmp(other->channel, message->channel) == 0 &&
+			strcmp(other->payload, message->payload) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The messages in the order in which they were given, though the list has the
+ * newest first.  No allocation is allowed here, so the list is reversed.
+ */
+static void
+hand_over_messages(JobqDatabase *db)
+{
+	PendingMessage *ordered = NULL;
+
+	while (messages != NULL)
+	{
+		PendingMessage *next = messages->next;
+
+		messages->next = ordered;
+		ordered = messages;
+		messages = next;
+	}
+	for (; ordered != NULL; ordered = ordered->next)
+	{
+		if (ordered->message.channel[0] == '\0' ||
+			relay_has(db, &ordered->message))
+			continue;
+		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+			ordered->message;
+		db->relay_count++;
+	}
+	db->relay_reserved -= nmessages;
+	nmessages = 0;
+}
+
+/*
+ * Runs after commit: nothing in here may fail.
+ */
+static void
+hand_over(void)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	anything = false;
+	if (db != NULL &&
+		(npushes > 0 || nlanes > 0 || nmessages > 0 || rescan || reload))
+	{
+		TimestampTz now = jobq_now();
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (nmessages > 0)
+		{
+			hand_over_messages(db);
+			jobq_relay_mark(db, now, &wake);
+		}
+
+		/* without a scheduler the lanes mean nothing; its first scan sees us */
+		if (db->scheduler != NULL)
+		{
+			for (int i = 0; i < npushes; i++)
+				jobq_ready_push(db, &pushes[i].push, now, &wake);
+			for (int i = 0; i < nlanes; i++)
+			{
+				JobqLane   *lane = jobq_lane_find(db, lanes[i].queue_id,
+												  lanes[i].priority,
+												  lanes[i].role, false, true);
+
+				if (lane == NULL)
+				{
+					wake.scheduler = true;
+					continue;
+				}
+				if (!lane->ranked)
+					db->reload = true;
+				jobq_ready_look(db, lane, lanes[i].key, &wake);
+				if (lanes[i].notify)
+				{
+					lane->notify = true;
+					jobq_relay_mark(db, now, &wake);
+				}
+			}
+			if (rescan)
+			{
+				db->rescan = true;
+				wake.scheduler = true;
+			}
+			if (reload)
+			{
+				db->reload = true;
+				wake.scheduler = true;
+			}
+		}
+		LWLockRelease(db->lock);
+		jobq_wake(db, &wake);
+	}
+
+	if (nwakes > 0 && jobq_shared != NULL)
+	{
+		if (nwakes > MAX_WAKES)
+			jobq_wake_waiters(MyDatabaseId, 0);
+		else
+			for (int i = 0; i < nwakes; i++)
+				jobq_wake_waiters(MyDatabaseId, wakes[i]);
+	}
+	if (poke)
+		jobq_poke_launcher();
+
+	npushes = nlanes = nwakes = 0;
+	messages = NULL;
+	rescan = reload = poke = false;
+	jobq_keep_uncommitted();
+}
+
+/*
+ * The transaction did not commit (or was prepared): give back what was
+ * reserved.
+ */
+static void
+forget(void)
+{
+	anything = false;
+	if (nmessages > 0)
+	{
+		JobqDatabase *db = jobq_my_database();
+
+		if (db != NULL)
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			db->relay_reserved -= nmessages;
+			LWLockRelease(db->lock);
+		}
+	}
+	npushes = nlanes = nwakes = nmessages = 0;
+	messages = NULL;
+	rescan = reload = poke = false;
+}

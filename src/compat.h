@@ -1,0 +1,128 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  The one place for differences between server versions.
+ *
+ * A wrapper has the newest version's meaning; older servers are brought up to
+ * it.  Nothing else in jobq looks at PG_VERSION_NUM.
+ *
+ * src/compat.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_COMPAT_H
+#define JOBQ_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "jobq requires PostgreSQL 15 or later"
+#endif
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_proc.h"
+#include "commands/dbcommands.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "utils/acl.h"
+
+/* 16 (c727f511bd6): one function checks the privileges on any object. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_proc_aclcheck(procoid, roleid, mode) \
+	object_aclcheck(ProcedureRelationId, procoid, roleid, mode)
+#else
+#define jobq_proc_aclcheck(procoid, roleid, mode) \
+	pg_proc_aclcheck(procoid, roleid, mode)
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define jobq_owns_database(dboid) \
+	object_ownercheck(DatabaseRelationId, dboid, GetUserId())
+#else
+#define jobq_owns_database(dboid) pg_database_ownercheck(dboid, GetUserId())
+#endif
+
+/* 16: modules are built with hidden visibility; _PG_init is declared there. */
+#if PG_VERSION_NUM < 160000
+extern PGDLLEXPORT void _PG_init(void);
+#endif
+
+/* 16 (407b50f2d42): the extra data of a setting lives in a memory context. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_guc_malloc(size) guc_malloc(LOG, size)
+#else
+#define jobq_guc_malloc(size) malloc(size)
+#endif
+
+/* 17 (c9af054653077): custom wait events. */
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#define jobq_wait_event(cache, name) \
+	((cache) != 0 ? (cache) : ((cache) = WaitEventExtensionNew(name)))
+#else
+#define jobq_wait_event(cache, name) ((void) (cache), PG_WAIT_EXTENSION)
+#endif
+
+/* 17 (e7689190b3d): roles that may not log in can have background workers. */
+#if PG_VERSION_NUM >= 170000
+#define JOBQ_CONNECT_FLAGS	BGWORKER_BYPASS_ROLELOGINCHECK
+#define JOBQ_NOLOGIN_WORKS	true
+#else
+#define JOBQ_CONNECT_FLAGS	0
+#define JOBQ_NOLOGIN_WORKS	false
+#endif
+
+/* 17 (51efe38cb92): transaction_timeout. */
+#if PG_VERSION_NUM >= 170000
+#define JOBQ_HAS_TRANSACTION_TIMEOUT	true
+#else
+#define JOBQ_HAS_TRANSACTION_TIMEOUT	false
+#endif
+
+/* 18 (9324c8c580): modules carry their name and version. */
+#if PG_VERSION_NUM >= 180000
+#define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC_EXT(.name = (n), .version = (v))
+#else
+#define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC
+#endif
+
+/* 18 (0fbceae8414): index scans can be instrumented. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0, 0)
+#elif PG_VERSION_NUM >= 180000
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
+/* 18 (d4c3a6b8ad2): noreturn comes first. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* 19: heap_delete() takes options and no changingPart. */
+static inline TM_Result
+jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
+				 TM_FailureData *tmfd)
+{
+#if PG_VERSION_NUM >= 190000
+	return heap_delete(rel, tid, cid, 0, InvalidSnapshot, wait, tmfd);
+#else
+	return heap_delete(rel, tid, cid, InvalidSnapshot, wait, tmfd, false);
+#endif
+}
+
+/* 19 (f1e251be80): workers that leave by themselves before DROP DATABASE. */
+#if PG_VERSION_NUM >= 190000
+#define JOBQ_WORKER_FLAGS	(BGWORKER_SHMEM_ACCESS | \
+							 BGWORKER_BACKEND_DATABASE_CONNECTION | \
+							 BGWORKER_INTERRUPTIBLE)
+#else
+#define JOBQ_WORKER_FLAGS	(BGWORKER_SHMEM_ACCESS | \
+							 BGWORKER_BACKEND_DATABASE_CONNECTION)
+#endif
+
+#endif							/* JOBQ_COMPAT_H */

@@ -1,0 +1,313 @@
+/*-------------------------------------------------------------------------
+ *
+ * operate.c
+ *	  Operating on jobs: cancel(), retry(), forget(), restart_workers().
+ *
+ * src/operate.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <signal.h>
+
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "commit.h"
+#include "row.h"
+
+PG_FUNCTION_INFO_V1(jobq_cancel);
+PG_FUNCTION_INFO_V1(jobq_retry);
+PG_FUNCTION_INFO_V1(jobq_forget);
+PG_FUNCTION_INFO_V1(jobq_restart_workers);
+PG_FUNCTION_INFO_V1(jobq_activate);
+PG_FUNCTION_INFO_V1(jobq_adopt);
+
+static bool ask_to_stop(int64 id);
+static bool find_job(Relation rel, int64 id, JobqJob *job);
+
+static void
+no_such_job(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+			 errmsg("job " INT64_FORMAT " does not exist", id),
+			 errhint("It may be another role's, or finished and removed by retention.")));
+}
+
+/*
+ * Find a live job that this user may manage, as it is now.
+ */
+static bool
+find_job(Relation rel, int64 id, JobqJob *job)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found = jobq_job_find(rel, id, snapshot, job);
+
+	UnregisterSnapshot(snapshot);
+	return found && jobq_may_manage(job_role(job));
+}
+
+/*
+ * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
+ * the scheduler if the handler resists.
+ */
+static bool
+ask_to_stop(int64 id)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqSlot   *slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
+	JobqWakeList wake = {.scheduler = true};
+	bool		asked = false;
+
+	if (slot == NULL)
+		return false;
+
+	/* the lock keeps the process from leaving the slot before the signal */
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	if (slot->state == JOBQ_SLOT_ATTACHED)
+	{
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id == id)
+		{
+			slot->stop = JOBQ_STOP_CANCEL;
+			slot->stop_job = id;
+			slot->kill_at = jobq_now() + jobq_cancel_grace * INT64CONST(1000);
+			asked = true;
+		}
+		SpinLockRelease(&slot->mutex);
+		if (asked)
+			(void) kill(slot->pid, SIGINT);
+	}
+	LWLockRelease(jobq_shared->lock);
+	if (asked)
+		jobq_wake(db, &wake);
+	return asked;
+}
+
+/*
+ * cancel(id): true if the job was taken out of its queue, or the worker that
+ * runs it was asked to stop; false if it had finished.
+ */
+Datum
+jobq_cancel(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	Relation	rel;
+
+	PreventCommandIfReadOnly("jobq.cancel()");
+	rel = jobq_open_jobs();
+	for (;;)
+	{
+		TransactionId blocker;
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!find_job(rel, id, &job))
+			break;
+		if (ask_to_stop(id))
+		{
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+		{
+			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+						 "cancelled");
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+
+		/*
+		 * Its worker is just about to begin or to end it, or another session
+		 * works on it: look again when that transaction is over, unless a
+		 * worker shows up first.
+		 */
+		if (ask_to_stop(id))
+		{
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+	table_close(rel, NoLock);
+
+	/* finished? */
+	{
+		static const Oid types[] = {INT8OID};
+		Datum		values[] = {Int64GetDatum(id)};
+		bool		found = false;
+
+		SPI_connect();
+		if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
+					   " UNION ALL SELECT role::oid FROM jobq.failed_job WHERE id = $1",
+					   1, types, values, NULL, SPI_OK_SELECT) > 0)
+		{
+			bool		isnull;
+			Oid			role = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+															  SPI_tuptable->tupdesc,
+															  1, &isnull));
+
+			found = jobq_may_manage(role);
+		}
+		SPI_finish();
+		if (!found)
+			no_such_job(id);
+	}
+	PG_RETURN_BOOL(false);
+}
+
+/*
+ * retry(id): run a dead letter again under its id, with all its attempts; or
+ * run a job that waits for its next attempt now.
+ */
+Datum
+jobq_retry(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	Relation	rel;
+	JobqJob		job;
+	bool		isnull;
+
+	PreventCommandIfReadOnly("jobq.retry()");
+	rel = jobq_open_jobs();
+	if (find_job(rel, id, &job))
+	{
+		if (JOB_ISNULL(&job, JOB_ERRORS) || job_run_at(&job) <= jobq_now() ||
+			!jobq_job_delete(rel, &job))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has not failed", id),
+					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+		jobq_job_insert(rel, &job);
+		jobq_tell(&job, "ready");
+		table_close(rel, NoLock);
+		PG_RETURN_VOID();
+	}
+
+	SPI_connect();
+	if (jobq_query("SELECT role::oid FROM jobq.failed_job WHERE id = $1 FOR UPDATE",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+	{
+		SPI_finish();
+		no_such_job(id);
+	}
+	jobq_query("WITH letter AS (DELETE FROM jobq.failed_job WHERE id = $1 RETURNING *)"
+			   " INSERT INTO jobq.job (id, run_at, enqueued_at, queue_id, priority, role,"
+			   " attempt, max_attempts, exceptions, crashes, watch, dormant, kind, payload,"
+			   " timeout_ms, headers, backoff, errors)"
+			   " SELECT id, pg_catalog.clock_timestamp(), enqueued_at, queue_id, priority, role,"
+			   " 0, max_attempts, 0, 0, watch, false, kind, payload,"
+			   " timeout_ms, headers, backoff, errors FROM letter",
+			   1, types, values, NULL, SPI_OK_INSERT);
+	SPI_finish();
+
+	CommandCounterIncrement();
+	if (!jobq_job_find(rel, id, SnapshotSelf, &job))
+		elog(ERROR, "job " INT64_FORMAT " vanished while it was retried", id);
+	jobq_job_push(&job);
+	jobq_tell(&job, "ready");
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * forget(id): delete a dead letter.
+ */
+Datum
+jobq_forget(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	SPI_connect();
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid",
+				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+				 errmsg("there is no dead letter " INT64_FORMAT, id),
+				 errhint("Only failed jobs can be forgotten; cancel one that still waits.")));
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * restart_workers(): the workers of this database leave after their current
+ * job, and new ones take their place.
+ */
+Datum
+jobq_restart_workers(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db;
+	int			index;
+
+	jobq_require_preload("jobq.restart_workers()");
+	db = jobq_my_database();
+	if (db == NULL)
+		PG_RETURN_VOID();
+	index = db - jobq_shared->databases;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
+		{
+			slot->retire = true;
+			SetLatch(&slot->proc->procLatch);
+		}
+	}
+	LWLockRelease(db->lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * activate(): run by the install script, so that the launcher starts a
+ * scheduler as soon as the extension is there.
+ */
+Datum
+jobq_activate(PG_FUNCTION_ARGS)
+{
+	jobq_at_commit_poke_launcher();
+	PG_RETURN_VOID();
+}
+
+/*
+ * adopt(): jobs that logical replication brought here become this database's
+ * own and run.  Returns how many there were.
+ */
+Datum
+jobq_adopt(PG_FUNCTION_ARGS)
+{
+	uint64		count;
+
+	SPI_connect();
+	count = jobq_query("UPDATE jobq.job SET dormant = false WHERE dormant",
+					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	jobq_at_commit_rescan();
+	PG_RETURN_INT64((int64) count);
+}

@@ -1,0 +1,208 @@
+/*-------------------------------------------------------------------------
+ *
+ * row.c
+ *	  Rows of jobq.job by direct heap access.
+ *
+ * What is done once per job goes past SPI, the executor and privilege checks:
+ * it is several times cheaper, and no user code (triggers, row security,
+ * search_path) can get in between.  A job's row is written once and deleted
+ * once; a new place in its lane (a retry) is a delete and an insert under the
+ * same id, so that the row's key never changes where it is.
+ *
+ * src/row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "commands/async.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit.h"
+#include "row.h"
+
+/*
+ * Open jobq.job for writing.
+ */
+Relation
+jobq_open_jobs(void)
+{
+	return table_open(jobq_relations()->job, RowExclusiveLock);
+}
+
+static void
+job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
+{
+	HeapTuple	copy = heap_copytuple(tuple);
+
+	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
+	job->ctid = tuple->t_self;
+	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+}
+
+/*
+ * Read the row at ctid, if it is visible and is this job's.
+ */
+bool
+jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id, Snapshot snapshot,
+			   JobqJob *job)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	bool		isnull;
+
+	if (ItemPointerGetBlockNumber(ctid) >= RelationGetNumberOfBlocks(rel))
+		return false;			/* truncated since */
+	tuple.t_self = *ctid;
+	if (!heap_fetch(rel, snapshot, &tuple, &buffer, false))
+		return false;
+	if (DatumGetInt64(heap_getattr(&tuple, JOB_ID, RelationGetDescr(rel),
+								   &isnull)) != id)
+	{
+		ReleaseBuffer(buffer);
+		return false;
+	}
+	job_from_tuple(rel, &tuple, job);
+	ReleaseBuffer(buffer);
+	return true;
+}
+
+/*
+ * Find a live job by its id.
+ */
+bool
+jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	scan = systable_beginscan(rel, jobq_relations()->job_pkey, true, snapshot,
+							  1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		job_from_tuple(rel, tuple, job);
+	systable_endscan(scan);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Insert the job, set its ctid, and hand it over at commit.
+ */
+void
+jobq_job_insert(Relation rel, JobqJob *job)
+{
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), job->values,
+										job->nulls);
+
+	CatalogTupleInsert(rel, tuple);
+	job->ctid = tuple->t_self;
+	heap_freetuple(tuple);
+	jobq_job_push(job);
+}
+
+/*
+ * At commit, hand the job over to the ready set.
+ */
+void
+jobq_job_push(const JobqJob *job)
+{
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqPush	push;
+
+	push.queue_id = job_queue_id(job);
+	push.priority = job_priority(job);
+	push.role = job_role(job);
+	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
+	push.notify = queue != NULL && queue->notify == NOTIFY_RELAY;
+	push.key.run_at = job_run_at(job);
+	push.key.id = job_id(job);
+	push.ctid = job->ctid;
+	jobq_at_commit_push(&push);
+
+	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
+	{
+		char		channel[NAMEDATALEN + 16];
+
+		snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
+		Async_Notify(channel, "");
+	}
+}
+
+/*
+ * Delete the row without waiting.  False if somebody else has deleted or
+ * locked it, or is about to.
+ */
+bool
+jobq_job_delete(Relation rel, JobqJob *job)
+{
+	TransactionId blocker;
+
+	return jobq_job_delete_or_blocker(rel, job, &blocker);
+}
+
+/*
+ * The same; if false, blocker is the transaction that is in the way, or
+ * invalid if there is none any more.
+ */
+bool
+jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
+{
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
+							  false, &tmfd);
+	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
+	return result == TM_Ok;
+}
+
+/*
+ * Update the row in place: the caller has changed only columns that are in no
+ * index, so this stays a heap-only update where the page has room.  Does not
+ * wait; false as in jobq_job_delete().
+ */
+bool
+jobq_job_lease(Relation rel, JobqJob *job)
+{
+	HeapTupleData locked;
+	HeapTuple	tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	locked.t_self = job->ctid;
+	result = heap_lock_tuple(rel, &locked, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, LockWaitSkip, false,
+							 &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	if (result != TM_Ok)
+		return false;
+
+	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
+	CatalogTupleUpdate(rel, &job->ctid, tuple);
+	job->ctid = tuple->t_self;
+	heap_freetuple(tuple);
+	return true;
+}
+
+/*
+ * The job's kind, in the current memory context.
+ */
+const char *
+jobq_job_kind(const JobqJob *job)
+{
+	return TextDatumGetCString(JOB(job, JOB_KIND));
+}

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * row.h
+ *	  A job as a C struct, and its ways into and out of the tables.
+ *
+ * src/row.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_ROW_H
+#define JOBQ_ROW_H
+
+#include "access/tableam.h"
+#include "utils/snapshot.h"
+
+#include "catalog.h"
+#include "shared.h"
+
+/* Attribute numbers of jobq.job: fixed width first. */
+enum
+{
+	JOB_ID = 1,
+	JOB_RUN_AT,
+	JOB_ENQUEUED_AT,
+	JOB_QUEUE_ID,
+	JOB_PRIORITY,
+	JOB_ROLE,
+	JOB_ATTEMPT,
+	JOB_MAX_ATTEMPTS,
+	JOB_EXCEPTIONS,
+	JOB_CRASHES,
+	JOB_WATCH,
+	JOB_DORMANT,
+	JOB_KIND,
+	JOB_PAYLOAD,
+	JOB_TIMEOUT,
+	JOB_RETRY_UNTIL,
+	JOB_EXPIRES_AT,
+	JOB_LEASE_TOKEN,
+	JOB_LEASE_UNTIL,
+	JOB_HEADERS,
+	JOB_BACKOFF,
+	JOB_ERRORS,
+	JOB_NATTS = JOB_ERRORS
+};
+
+/*
+ * One job.  values[] and nulls[] are the row; the by-reference ones point
+ * into memory that the job's memory context owns.
+ */
+typedef struct JobqJob
+{
+	Datum		values[JOB_NATTS];
+	bool		nulls[JOB_NATTS];
+	ItemPointerData ctid;
+	TransactionId xmin;			/* who wrote the row, as far as read */
+} JobqJob;
+
+#define JOB(job, att)		((job)->values[(att) - 1])
+#define JOB_ISNULL(job, att) ((job)->nulls[(att) - 1])
+#define JOB_SET(job, att, value) \
+	((job)->values[(att) - 1] = (value), (job)->nulls[(att) - 1] = false)
+
+#define job_id(job)			DatumGetInt64(JOB(job, JOB_ID))
+#define job_run_at(job)		DatumGetTimestampTz(JOB(job, JOB_RUN_AT))
+#define job_queue_id(job)	DatumGetInt32(JOB(job, JOB_QUEUE_ID))
+#define job_priority(job)	DatumGetInt32(JOB(job, JOB_PRIORITY))
+#define job_role(job)		DatumGetObjectId(JOB(job, JOB_ROLE))
+#define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
+#define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
+#define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
+#define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
+
+/* States of an archived job, as stored. */
+#define STATE_COMPLETED		'c'
+#define STATE_CANCELLED		'x'
+#define STATE_EXPIRED		'e'
+
+/* What went wrong with an attempt. */
+typedef struct JobqError
+{
+	int			sqlerrcode;
+	const char *message;
+	const char *detail;			/* or NULL */
+	const char *hint;			/* or NULL */
+	const char *context;		/* or NULL */
+} JobqError;
+
+/* src/row.c */
+extern Relation jobq_open_jobs(void);
+extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
+						   Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
+						  JobqJob *job);
+extern void jobq_job_insert(Relation rel, JobqJob *job);
+extern bool jobq_job_delete(Relation rel, JobqJob *job);
+extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
+									   TransactionId *blocker);
+extern bool jobq_job_lease(Relation rel, JobqJob *job);
+extern void jobq_job_push(const JobqJob *job);
+extern const char *jobq_job_kind(const JobqJob *job);
+
+/* src/enqueue.c */
+extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
+						  int32 queue_id, Oid role);
+
+/* src/finish.c */
+extern Datum jobq_text_to_jsonb(const char *text);
+extern void jobq_archive(const JobqJob *job, char state,
+						 TimestampTz started_at, bool has_result, Datum result,
+						 const char *reason);
+extern void jobq_job_attempt_failed(Relation rel, JobqJob *job,
+									TimestampTz started_at,
+									const JobqError *error, bool charge,
+									bool final, int64 delay_ms);
+extern void jobq_tell(const JobqJob *job, const char *state);
+
+#endif							/* JOBQ_ROW_H */

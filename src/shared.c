@@ -1,0 +1,215 @@
+/*-------------------------------------------------------------------------
+ *
+ * shared.c
+ *	  Allocates and finds the shared memory described in shared.h.
+ *
+ * src/shared.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+
+#include "shared.h"
+
+JobqShared *jobq_shared = NULL;
+
+static Size
+database_size(void)
+{
+	Size		size;
+
+	size = mul_size(jobq_max_lanes, sizeof(JobqLane));
+	size = add_size(size, mul_size(jobq_ready_entries, sizeof(JobqEntry)));
+	size = add_size(size, mul_size(JOBQ_RELAY_SIZE, sizeof(JobqRelayMessage)));
+	return MAXALIGN(size);
+}
+
+static Size
+shared_size(void)
+{
+	Size		size;
+
+	size = MAXALIGN(sizeof(JobqShared));
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_databases,
+											sizeof(JobqDatabase))));
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_workers,
+											sizeof(JobqSlot))));
+	size = add_size(size, mul_size(jobq_max_databases, database_size()));
+	return size;
+}
+
+/*
+ * shmem_request_hook: sizes depend on settings only, which are final here.
+ */
+void
+jobq_shmem_request(void)
+{
+	RequestAddinShmemSpace(shared_size());
+	RequestNamedLWLockTranche("jobq", 2 + jobq_max_databases);
+}
+
+/*
+ * shmem_startup_hook: the segment is made anew after each crash, too.
+ */
+void
+jobq_shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	jobq_shared = ShmemInitStruct("jobq", shared_size(), &found);
+	if (!found)
+	{
+		LWLockPadded *locks = GetNamedLWLockTranche("jobq");
+		char	   *at = (char *) jobq_shared;
+
+		memset(jobq_shared, 0, sizeof(JobqShared));
+		jobq_shared->lock = &locks[0].lock;
+		jobq_shared->waiter_lock = &locks[1].lock;
+		pg_atomic_init_u32(&jobq_shared->nwaiters, 0);
+
+		at += MAXALIGN(sizeof(JobqShared));
+		jobq_shared->databases = (JobqDatabase *) at;
+		jobq_shared->ndatabases = jobq_max_databases;
+		at += MAXALIGN(jobq_max_databases * sizeof(JobqDatabase));
+		jobq_shared->slots = (JobqSlot *) at;
+		jobq_shared->nslots = jobq_max_workers;
+		at += MAXALIGN(jobq_max_workers * sizeof(JobqSlot));
+
+		for (int i = 0; i < jobq_max_databases; i++)
+		{
+			JobqDatabase *db = &jobq_shared->databases[i];
+			char	   *area = at + i * database_size();
+
+			memset(db, 0, sizeof(JobqDatabase));
+			db->lock = &locks[2 + i].lock;
+			db->lanes = (JobqLane *) area;
+			area += jobq_max_lanes * sizeof(JobqLane);
+			db->entries = (JobqEntry *) area;
+			area += jobq_ready_entries * sizeof(JobqEntry);
+			db->relay = (JobqRelayMessage *) area;
+			jobq_ready_clear(db);
+		}
+		for (int i = 0; i < jobq_max_workers; i++)
+		{
+			JobqSlot   *slot = &jobq_shared->slots[i];
+
+			memset(slot, 0, sizeof(JobqSlot));
+			SpinLockInit(&slot->mutex);
+		}
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Raise an error unless the server has loaded jobq at its start.
+ */
+void
+jobq_require_preload(const char *what)
+{
+	if (jobq_shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("%s needs jobq's background workers", what),
+				 errhint("Add \"jobq\" to \"%s\" and restart the server.",
+						 "shared_preload_libraries")));
+}
+
+/*
+ * The state of a database that has or had a scheduler, or NULL.
+ *
+ * Takes no lock: a database keeps its place for the life of the shared memory.
+ */
+JobqDatabase *
+jobq_find_database(Oid dboid)
+{
+	if (jobq_shared == NULL)
+		return NULL;
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+		if (jobq_shared->databases[i].dboid == dboid)
+			return &jobq_shared->databases[i];
+	return NULL;
+}
+
+/*
+ * The state of this session's database, or NULL.
+ */
+JobqDatabase *
+jobq_my_database(void)
+{
+	static JobqDatabase *mine = NULL;
+
+	if (mine == NULL || mine->dboid != MyDatabaseId)
+		mine = jobq_find_database(MyDatabaseId);
+	return mine;
+}
+
+/*
+ * Have the launcher look at all databases again.
+ */
+void
+jobq_poke_launcher(void)
+{
+	PGPROC	   *launcher;
+
+	if (jobq_shared == NULL)
+		return;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	jobq_shared->poke = true;
+	launcher = jobq_shared->launcher;
+	LWLockRelease(jobq_shared->lock);
+	if (launcher != NULL)
+		SetLatch(&launcher->procLatch);
+}
+
+/*
+ * Wake the sessions that wait for this job, or for any if job_id is 0.  Cheap
+ * if there are none.
+ */
+void
+jobq_wake_waiters(Oid dboid, int64 job_id)
+{
+	if (pg_atomic_read_u32(&jobq_shared->nwaiters) == 0)
+		return;
+	LWLockAcquire(jobq_shared->waiter_lock, LW_SHARED);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+	{
+		JobqWaiter *waiter = &jobq_shared->waiters[i];
+
+		if (waiter->proc != NULL &&
+			(job_id == 0 || waiter->job_id == job_id) &&
+			waiter->dboid == dboid)
+			SetLatch(&waiter->proc->procLatch);
+	}
+	LWLockRelease(jobq_shared->waiter_lock);
+}
+
+/*
+ * The slot of the worker that runs this job in the database, or NULL.  The
+ * answer may be outdated as soon as it is given.
+ */
+JobqSlot *
+jobq_slot_of_job(JobqDatabase *db, int64 job_id)
+{
+	int			index = db - jobq_shared->databases;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		bool		match;
+
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != index)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		match = slot->job_id == job_id;
+		SpinLockRelease(&slot->mutex);
+		if (match)
+			return slot;
+	}
+	return NULL;
+}

@@ -1,0 +1,316 @@
+/*-------------------------------------------------------------------------
+ *
+ * shared.h
+ *	  The shared memory of jobq and its lock protocol.
+ *
+ * The table jobq.job is the truth; shared memory is the index of what may
+ * run now.  Everything here is rebuilt from the table after a restart.
+ *
+ * Layout: one JobqShared, then jobq.max_databases JobqDatabase structs, each
+ * with its lanes and entries, then jobq.max_workers JobqSlot structs.  All
+ * sizes are fixed at server start.
+ *
+ * Locks, in the order in which they may be taken:
+ *
+ *	JobqShared.lock		which database owns which JobqDatabase; which slots
+ *						are in use; what the launcher is asked to do
+ *	JobqDatabase.lock	lanes, entries, the relay ring, and whether a worker
+ *						is idle: all that a push or a pop touches
+ *	JobqShared.waiter_lock	the list of sessions in jobq.wait()
+ *	JobqSlot.mutex		what a worker is running; held for a few instructions
+ *
+ * No lock is held across anything that can fail, and none is taken by a
+ * process that holds a later one.
+ *
+ * src/shared.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_SHARED_H
+#define JOBQ_SHARED_H
+
+#include "jobq.h"
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/spin.h"
+
+/* "No entry", "no lane" in the index fields below. */
+#define JOBQ_NONE		PG_UINT32_MAX
+
+/* The place of a job within its lane. */
+typedef struct JobqKey
+{
+	TimestampTz run_at;
+	int64		id;
+} JobqKey;
+
+/* One job that may run now: 32 bytes. */
+typedef struct JobqEntry
+{
+	JobqKey		key;
+	ItemPointerData ctid;		/* where the row was; verified when popped */
+	uint16		lane;
+	uint32		prev;			/* neighbours in the lane, or free list link */
+	uint32		next;
+} JobqEntry;
+
+/*
+ * A lane is the line of one (queue, priority, role).  Its list holds a window
+ * of the jobs that are due, in order of JobqKey; the rest is in the table.
+ *
+ * Invariant: a row of this lane that is due, whose transaction has ended and
+ * whose key is not above "cursor", is in the list, or was popped, or is about
+ * to be handed over by the backend that committed it.  Rows above the cursor
+ * are found by the scheduler's next scan if "more" is set, or when the time
+ * "next_due" has come.
+ *
+ * A lane with "quarantine" holds jobs that once crashed a server process.  It
+ * is never scanned, and only one of its jobs runs at a time in a database.
+ */
+typedef struct JobqLane
+{
+	bool		in_use;
+	bool		quarantine;
+	bool		more;			/* rows above the cursor may be due */
+	bool		scanning;		/* the scheduler is reading above the cursor */
+	bool		ranked;			/* rank[] and paused are valid */
+	bool		paused;
+	bool		notify;			/* queue channel to be notified */
+	uint8		rank[JOBQ_MAX_POOLS];	/* place in the pool's order, or
+										 * JOBQ_NOT_SERVED */
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	JobqKey		cursor;
+	JobqKey		missed;			/* lowest key handed over above the cursor
+								 * while scanning */
+	TimestampTz next_due;		/* lowest known run_at in the future */
+	uint32		head;
+	uint32		tail;
+	uint32		count;
+	uint32		hash_next;		/* next lane in the same bucket */
+	uint32		active_prev;	/* lanes with count > 0 are linked */
+	uint32		active_next;
+} JobqLane;
+
+#define JOBQ_NOT_SERVED		0xFF
+#define JOBQ_LANE_BUCKETS	1024
+
+/* A message for the NOTIFY relay. */
+#define JOBQ_RELAY_PAYLOAD	440
+#define JOBQ_RELAY_SIZE		512
+typedef struct JobqRelayMessage
+{
+	char		channel[NAMEDATALEN];
+	char		payload[JOBQ_RELAY_PAYLOAD];
+} JobqRelayMessage;
+
+/* A job whose server process crashed, to be charged by its scheduler. */
+#define JOBQ_MAX_CULPRITS	32
+typedef struct JobqCulprit
+{
+	int64		job_id;
+	int32		attempt;		/* attempts charged before the run */
+	int32		record;			/* where the flight recorder keeps it */
+} JobqCulprit;
+
+/*
+ * State of one served database.
+ */
+typedef struct JobqDatabase
+{
+	LWLock	   *lock;
+
+	/* Protected by JobqShared.lock; dboid may be read without. */
+	Oid			dboid;			/* InvalidOid: not in use */
+	PGPROC	   *scheduler;		/* NULL: none running.  Also changed under
+								 * this struct's own lock. */
+	int			scheduler_pid;
+	bool		stop;			/* DDL on the database: processes shall leave */
+	TimestampTz stop_until;		/* ... and stay away until then */
+	TimestampTz retry_at;		/* do not start a scheduler before */
+	int			failures;		/* schedulers that died young, in a row */
+	bool		absent;			/* the extension is not installed there */
+
+	/* Protected by lock. */
+	bool		complete;		/* a lane that is not here has no due row */
+	bool		rescan;			/* scheduler shall read all lanes anew */
+	bool		reload;			/* queues or settings changed: rank lanes anew */
+	bool		overflow;		/* a lane found no place */
+	bool		relay_pending;	/* relay has something to say */
+	bool		can_spawn;		/* waking the scheduler may get more workers */
+	TimestampTz wake_at;		/* when the scheduler means to wake */
+	TimestampTz relay_due;		/* when relay_pending is to be served */
+	uint32		nfree;
+	uint32		free_head;
+	uint32		active_head;
+	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
+	uint32		bucket[JOBQ_LANE_BUCKETS];
+	uint32		relay_head;		/* next message to send */
+	uint32		relay_count;
+	uint32		relay_reserved; /* places promised to open transactions */
+	int			nculprits;
+	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
+
+	JobqLane   *lanes;			/* [jobq_max_lanes] */
+	JobqEntry  *entries;		/* [jobq_ready_entries] */
+	JobqRelayMessage *relay;	/* [JOBQ_RELAY_SIZE] */
+} JobqDatabase;
+
+typedef enum JobqSlotState
+{
+	JOBQ_SLOT_FREE = 0,			/* -> STARTING, by a scheduler */
+	JOBQ_SLOT_STARTING,			/* registered; -> ATTACHED by the worker, DEAD
+								 * by the scheduler */
+	JOBQ_SLOT_ATTACHED,			/* -> DEAD by the worker's exit hook */
+	JOBQ_SLOT_DEAD,				/* -> FREE by the scheduler, after it charged
+								 * the job */
+} JobqSlotState;
+
+/* What a worker was asked to stop for; ordered by who wins. */
+typedef enum JobqStop
+{
+	JOBQ_STOP_NONE = 0,
+	JOBQ_STOP_TIMEOUT,
+	JOBQ_STOP_CANCEL,
+} JobqStop;
+
+#define JOBQ_PROGRESS_LEN	128
+
+/*
+ * One worker.  The generation grows each time the slot is given out, so that
+ * a process that was slow to start cannot take another's place.
+ */
+typedef struct JobqSlot
+{
+	/* Protected by JobqShared.lock. */
+	JobqSlotState state;
+	uint32		generation;
+	int			database;		/* index of its JobqDatabase */
+	Oid			role;
+	int			pool;
+
+	/* Set by the worker when it attaches, under JobqShared.lock. */
+	PGPROC	   *proc;
+	int			pid;
+	TimestampTz started_at;
+	bool		connect_failed; /* it died before it was connected */
+
+	/* Protected by JobqDatabase.lock. */
+	bool		idle;
+	bool		retire;			/* leave after the current job */
+
+	/* Protected by mutex; the worker itself reads its own without. */
+	slock_t		mutex;
+	int64		job_id;			/* 0: none */
+	ItemPointerData ctid;
+	int32		attempt;		/* attempts charged before this run */
+	bool		leased;			/* attempt is charged, the row carries a lease */
+	int32		queue_id;
+	TimestampTz job_started_at;
+	TimestampTz deadline;		/* query cancel by the worker's own timer */
+	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */
+	int64		stop_job;		/* job that stop is meant for */
+	JobqStop	stop;
+	float4		progress;		/* percent, or -1 */
+	char		kind[NAMEDATALEN * 2];
+	char		message[JOBQ_PROGRESS_LEN];
+	uint64		jobs_done;
+	uint64		jobs_failed;
+} JobqSlot;
+
+/* A session in jobq.wait(). */
+typedef struct JobqWaiter
+{
+	PGPROC	   *proc;			/* NULL: free */
+	Oid			dboid;
+	int64		job_id;
+} JobqWaiter;
+
+#define JOBQ_MAX_WAITERS	2048
+
+typedef struct JobqShared
+{
+	LWLock	   *lock;
+	LWLock	   *waiter_lock;
+
+	/* Protected by lock. */
+	PGPROC	   *launcher;		/* NULL: none running */
+	bool		flight_read;	/* the flight recorder was read in this life */
+	int64		clock_offset;	/* microseconds; tests only */
+	bool		poke;			/* launcher shall look at all databases again */
+
+	int			ndatabases;
+	JobqDatabase *databases;
+	int			nslots;
+	JobqSlot   *slots;
+
+	pg_atomic_uint32 nwaiters;
+	JobqWaiter	waiters[JOBQ_MAX_WAITERS];	/* by waiter_lock */
+} JobqShared;
+
+/* src/shared.c */
+extern JobqShared *jobq_shared;
+extern void jobq_shmem_request(void);
+extern void jobq_shmem_startup(void);
+extern void jobq_require_preload(const char *what);
+extern JobqDatabase *jobq_my_database(void);
+extern JobqDatabase *jobq_find_database(Oid dboid);
+extern void jobq_poke_launcher(void);
+extern void jobq_wake_waiters(Oid dboid, int64 job_id);
+extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
+
+/* src/ready.c: all of these want db->lock held exclusively */
+typedef struct JobqPush
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	bool		quarantine;
+	bool		notify;			/* mark the queue's channel for the relay */
+	JobqKey		key;
+	ItemPointerData ctid;
+} JobqPush;
+
+#define JOBQ_MAX_WAKE	16
+typedef struct JobqWakeList
+{
+	int			n;
+	bool		scheduler;
+	PGPROC	   *proc[JOBQ_MAX_WAKE];
+} JobqWakeList;
+
+extern void jobq_ready_clear(JobqDatabase *db);
+extern JobqLane *jobq_lane_find(JobqDatabase *db, int32 queue_id,
+								int32 priority, Oid role, bool quarantine,
+								bool create);
+extern void jobq_ready_push(JobqDatabase *db, const JobqPush *push,
+							TimestampTz now, JobqWakeList *wake);
+extern void jobq_ready_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
+							JobqWakeList *wake);
+extern void jobq_ready_publish(JobqDatabase *db, JobqLane *lane,
+							   const JobqPush *rows, int nrows,
+							   JobqKey cursor, bool more,
+							   TimestampTz next_due, JobqWakeList *wake);
+extern void jobq_relay_mark(JobqDatabase *db, TimestampTz now,
+							JobqWakeList *wake);
+extern bool jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
+						   JobqPush *popped, bool *refill);
+extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
+
+#define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->lanes))
+
+static inline int
+jobq_key_cmp(JobqKey a, JobqKey b)
+{
+	if (a.run_at != b.run_at)
+		return a.run_at < b.run_at ? -1 : 1;
+	if (a.id != b.id)
+		return a.id < b.id ? -1 : 1;
+	return 0;
+}
+
+#endif							/* JOBQ_SHARED_H */

@@ -1,0 +1,528 @@
+/*-------------------------------------------------------------------------
+ *
+ * status.c
+ *	  What has become of a job: status(), wait(), result().
+ *
+ * Told means durable: a job's worker does not wait for the flush of its
+ * commit, so whoever is about to be told that the job is done flushes (and
+ * waits for synchronous standbys) first.
+ *
+ * src/status.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "storage/ipc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "row.h"
+
+PG_FUNCTION_INFO_V1(jobq_status);
+PG_FUNCTION_INFO_V1(jobq_wait);
+PG_FUNCTION_INFO_V1(jobq_wait_many);
+PG_FUNCTION_INFO_V1(jobq_result);
+
+/* The columns of jobq.job_status. */
+enum
+{
+	ST_ID,
+	ST_STATE,
+	ST_KIND,
+	ST_QUEUE,
+	ST_ATTEMPT,
+	ST_MAX_ATTEMPTS,
+	ST_PROGRESS,
+	ST_MESSAGE,
+	ST_RESULT,
+	ST_ERROR,
+	ST_ENQUEUED_AT,
+	ST_RUN_AT,
+	ST_STARTED_AT,
+	ST_FINISHED_AT,
+	ST_NATTS
+};
+
+typedef struct Status
+{
+	Datum		values[ST_NATTS];
+	bool		nulls[ST_NATTS];
+	const char *state;
+	bool		finished;
+	bool		own;			/* written by this very transaction */
+} Status;
+
+/* Which columns of the archive and the dead letters go where. */
+typedef struct Source
+{
+	int			role;
+	int			queue_id;
+	int			map[ST_NATTS];
+} Source;
+
+static const Source archive_source = {
+	.role = 8,.queue_id = 6,
+	.map = {[ST_ID] = 2,[ST_KIND] = 12,[ST_ATTEMPT] = 9,
+		[ST_MAX_ATTEMPTS] = 10,[ST_RESULT] = 15,[ST_ERROR] = 16,
+		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
+	[ST_FINISHED_AT] = 1}
+};
+
+static const Source failed_source = {
+	.role = 8,.queue_id = 6,
+	.map = {[ST_ID] = 2,[ST_KIND] = 14,[ST_ATTEMPT] = 9,
+		[ST_MAX_ATTEMPTS] = 10,[ST_ERROR] = 19,
+		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
+	[ST_FINISHED_AT] = 1}
+};
+
+#define ARCHIVE_STATE_ATT	11
+
+static void set_queue(Status *status, int32 queue_id);
+static bool find_finished(Oid relid, const Source *source, int64 id,
+						  Snapshot snapshot, Status *status);
+static bool find_live(int64 id, Snapshot snapshot, Status *status);
+static void look_up(int64 id, Status *status);
+static void flush_before_telling(void);
+static int	add_waiter(int64 id);
+static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
+					 Status *statuses, const char *function);
+
+static void
+set_queue(Status *status, int32 queue_id)
+{
+	const JobqQueue *queue = jobq_queue_by_id(queue_id);
+
+	status->nulls[ST_QUEUE] = queue == NULL;
+	if (queue != NULL)
+		status->values[ST_QUEUE] = CStringGetTextDatum(queue->name);
+}
+
+/*
+ * Look for the job in a partition of the archive or in the dead letters.  The
+ * primary key of each begins with the id.
+ */
+static bool
+find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
+			  Status *status)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	list_free(RelationGetIndexList(rel));	/* sets rd_pkindex */
+	ScanKeyInit(&key, source->map[ST_ID], BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	scan = systable_beginscan(rel, rel->rd_pkindex, true, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		tuple = heap_copytuple(tuple);
+		found = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple, source->role,
+															  desc, &isnull)));
+		for (int i = 0; i < ST_NATTS; i++)
+		{
+			status->nulls[i] = true;
+			if (source->map[i] != 0)
+				status->values[i] = heap_getattr(tuple, source->map[i], desc,
+												 &status->nulls[i]);
+		}
+
+		/* toasted values must be read while the snapshot is held */
+		if (!status->nulls[ST_RESULT])
+			status->values[ST_RESULT] =
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(status->values[ST_RESULT]));
+		if (!status->nulls[ST_ERROR])
+			status->values[ST_ERROR] =
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(status->values[ST_ERROR]));
+		set_queue(status,
+				  DatumGetInt32(heap_getattr(tuple, source->queue_id, desc,
+											 &isnull)));
+		status->finished = true;
+		status->state = "failed";
+		if (source == &archive_source)
+		{
+			switch (DatumGetChar(heap_getattr(tuple, ARCHIVE_STATE_ATT, desc,
+											  &isnull)))
+			{
+				case STATE_COMPLETED:
+					status->state = "completed";
+					break;
+				case STATE_CANCELLED:
+					status->state = "cancelled";
+					break;
+				case STATE_EXPIRED:
+					status->state = "expired";
+					break;
+			}
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+static bool
+find_live(int64 id, Snapshot snapshot, Status *status)
+{
+	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	JobqDatabase *db = jobq_my_database();
+	JobqSlot   *slot;
+	JobqJob		job;
+	bool		found = jobq_job_find(rel, id, snapshot, &job);
+	TimestampTz now = jobq_now();
+
+	table_close(rel, AccessShareLock);
+	if (!found || !jobq_may_manage(job_role(&job)))
+		return false;
+
+	memset(status->nulls, true, sizeof(status->nulls));
+#define SET(field, value) \
+	(status->values[field] = (value), status->nulls[field] = false)
+	SET(ST_ID, JOB(&job, JOB_ID));
+	SET(ST_KIND, JOB(&job, JOB_KIND));
+	SET(ST_ATTEMPT, JOB(&job, JOB_ATTEMPT));
+	SET(ST_MAX_ATTEMPTS, JOB(&job, JOB_MAX_ATTEMPTS));
+	SET(ST_ENQUEUED_AT, JOB(&job, JOB_ENQUEUED_AT));
+	SET(ST_RUN_AT, JOB(&job, JOB_RUN_AT));
+	set_queue(status, job_queue_id(&job));
+	status->own = TransactionIdIsCurrentTransactionId(job.xmin);
+	status->finished = false;
+
+	if (!JOB_ISNULL(&job, JOB_ERRORS))
+	{
+		Datum		last = DirectFunctionCall2(jsonb_array_element,
+											   PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_ERRORS))),
+											   Int32GetDatum(-1));
+
+		SET(ST_ERROR,
+			DirectFunctionCall2(jsonb_object_field_text, last,
+								CStringGetTextDatum("message")));
+	}
+
+	slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
+	if (slot != NULL)
+	{
+		bool		running;
+		float4		progress;
+		char		message[JOBQ_PROGRESS_LEN];
+		TimestampTz started_at;
+		int			attempt;
+
+		SpinLockAcquire(&slot->mutex);
+		running = slot->job_id == id;
+		progress = slot->progress;
+		memcpy(message, slot->message, JOBQ_PROGRESS_LEN);
+		started_at = slot->job_started_at;
+		attempt = slot->attempt + 1;
+		SpinLockRelease(&slot->mutex);
+		if (running)
+		{
+			status->state = "running";
+			SET(ST_ATTEMPT, Int32GetDatum(attempt));
+			SET(ST_STARTED_AT, TimestampTzGetDatum(started_at));
+			if (progress >= 0)
+			{
+				SET(ST_PROGRESS, Float4GetDatum(progress));
+				if (message[0] != '\0')
+					SET(ST_MESSAGE, CStringGetTextDatum(message));
+			}
+			return true;
+		}
+	}
+
+	if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
+		status->state = "expired";
+	else if (job_run_at(&job) <= now)
+		status->state = "ready";
+	else if (!JOB_ISNULL(&job, JOB_ERRORS))
+		status->state = "retryable";
+	else
+		status->state = "scheduled";
+	return true;
+}
+
+/*
+ * Find the job wherever it is now.  Raises an error if there is none that
+ * this user may see.
+ */
+static void
+look_up(int64 id, Status *status)
+{
+	const JobqRelations *rels = jobq_relations();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found = find_live(id, snapshot, status);
+
+	if (!found)
+		found = find_finished(rels->failed, &failed_source, id, snapshot,
+							  status);
+	if (!found)
+	{
+		List	   *partitions = find_inheritance_children(rels->archive,
+														   AccessShareLock);
+		ListCell   *lc;
+
+		foreach(lc, partitions)
+		{
+			found = find_finished(lfirst_oid(lc), &archive_source, id,
+								  snapshot, status);
+			if (found)
+				break;
+		}
+	}
+	UnregisterSnapshot(snapshot);
+
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+				 errmsg("job " INT64_FORMAT " does not exist", id),
+				 errhint("It may be another role's, or finished and removed by retention.")));
+	SET(ST_STATE, CStringGetTextDatum(status->state));
+}
+
+/*
+ * See that what we have read is durable.
+ */
+static void
+flush_before_telling(void)
+{
+	XLogRecPtr	lsn;
+
+	if (RecoveryInProgress())
+		return;
+	lsn = GetXLogInsertRecPtr();
+	XLogFlush(lsn);
+	if (SyncRepRequested())
+	{
+		/* as in a commit: a cancel ends the wait with a warning */
+		HOLD_INTERRUPTS();
+		SyncRepWaitForLSN(lsn, true);
+		RESUME_INTERRUPTS();
+	}
+}
+
+static Datum
+status_datum(FunctionCallInfo fcinfo, Status *status)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+											 status->values, status->nulls));
+}
+
+/*
+ * status(id): what is known of the job; works for finished ones, too.
+ */
+Datum
+jobq_status(PG_FUNCTION_ARGS)
+{
+	Status		status = {0};
+
+	look_up(PG_GETARG_INT64(0), &status);
+	flush_before_telling();
+	PG_RETURN_DATUM(status_datum(fcinfo, &status));
+}
+
+/*
+ * result(id): what the handler returned.  An error if it is not completed.
+ */
+Datum
+jobq_result(PG_FUNCTION_ARGS)
+{
+	Status		status = {0};
+
+	look_up(PG_GETARG_INT64(0), &status);
+	if (strcmp(status.state, "completed") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " is %s", PG_GETARG_INT64(0),
+						status.state),
+				 status.finished ? 0 : errhint("Wait for it with jobq.wait().")));
+	flush_before_telling();
+	if (status.nulls[ST_RESULT])
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(status.values[ST_RESULT]);
+}
+
+static void
+remove_waiters(int code, Datum arg)
+{
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+	{
+		if (jobq_shared->waiters[i].proc == MyProc)
+		{
+			jobq_shared->waiters[i].proc = NULL;
+			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
+		}
+	}
+	LWLockRelease(jobq_shared->waiter_lock);
+}
+
+/*
+ * Note that this session waits for the job.
+ */
+static int
+add_waiter(int64 id)
+{
+	int			place = -1;
+
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WAITERS && place < 0; i++)
+	{
+		JobqWaiter *waiter = &jobq_shared->waiters[i];
+
+		if (waiter->proc == NULL)
+		{
+			waiter->dboid = MyDatabaseId;
+			waiter->job_id = id;
+			waiter->proc = MyProc;
+			pg_atomic_fetch_add_u32(&jobq_shared->nwaiters, 1);
+			place = i;
+		}
+	}
+	LWLockRelease(jobq_shared->waiter_lock);
+	if (place < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many sessions wait for jobs"),
+				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
+	return place;
+}
+
+static void
+check_waitable(const Status *status, const char *function)
+{
+	if (status->own)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s cannot wait for a job of the same transaction",
+						function),
+				 errhint("Commit first: the job starts when its transaction commits.")));
+}
+
+/*
+ * Wait until all jobs are finished or the time is over, and fill in their
+ * statuses.  For several jobs, one after the other: the last one decides.
+ */
+static void
+wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
+		 const char *function)
+{
+	static uint32 wait_event = 0;
+	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+
+	jobq_require_preload(function);
+
+	PG_ENSURE_ERROR_CLEANUP(remove_waiters, (Datum) 0);
+	{
+		for (int i = 0; i < nids; i++)
+		{
+			int			place = add_waiter(ids[i]);
+
+			for (;;)
+			{
+				long		left;
+
+				ResetLatch(MyLatch);
+				look_up(ids[i], &statuses[i]);
+				if (statuses[i].finished)
+					break;
+				check_waitable(&statuses[i], function);
+				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+													   deadline);
+				if (left <= 0)
+					break;
+				(void) WaitLatch(MyLatch,
+								 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								 left, jobq_wait_event(wait_event, "JobqWait"));
+				CHECK_FOR_INTERRUPTS();
+			}
+
+			LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+			jobq_shared->waiters[place].proc = NULL;
+			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
+			LWLockRelease(jobq_shared->waiter_lock);
+		}
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(remove_waiters, (Datum) 0);
+	flush_before_telling();
+}
+
+#define MAX_WAIT_MS		(INT64CONST(86400000) * 365)
+
+/*
+ * wait(id, timeout): the job's status as soon as it is finished, or when the
+ * time is over.
+ */
+Datum
+jobq_wait(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	Status		status = {0};
+
+	wait_for(&id, 1,
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, MAX_WAIT_MS),
+			 &status, "jobq.wait()");
+	PG_RETURN_DATUM(status_datum(fcinfo, &status));
+}
+
+/*
+ * wait(ids, timeout): the same for many jobs, in the order given.
+ */
+Datum
+jobq_wait_many(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+	int64	   *ids;
+	Status	   *statuses;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, 8, FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
+	InitMaterializedSRF(fcinfo, 0);
+	ids = palloc(sizeof(int64) * (n + 1));
+	statuses = palloc0(sizeof(Status) * (n + 1));
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("id %d of %d must not be null", i + 1, n)));
+		ids[i] = DatumGetInt64(elems[i]);
+	}
+	wait_for(ids, n,
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, MAX_WAIT_MS),
+			 statuses, "jobq.wait()");
+	for (int i = 0; i < n; i++)
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 statuses[i].values, statuses[i].nulls);
+	return (Datum) 0;
+}

@@ -1,0 +1,209 @@
+/*-------------------------------------------------------------------------
+ *
+ * utility.c
+ *	  Utility commands that jobq has to know about.
+ *
+ * COMMIT PREPARED makes jobs visible whose hand-over was forgotten at
+ * PREPARE.  DROP, RENAME and SET TABLESPACE of a database, and CREATE DATABASE
+ * with it as template, want nobody else connected: its jobq processes leave,
+ * and stay away for a while, so that nobody has to stop them first.
+ *
+ * src/utility.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/timestamp.h"
+
+#include "commit.h"
+
+/*
+ * How long the processes of a database stay away, are waited for, and may go
+ * on with a job that they are running.
+ */
+#define AWAY_SECONDS	10
+#define WAIT_SECONDS	5
+#define PATIENCE_SECONDS	2
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+static const char *database_to_leave(Node *stmt);
+static void leave_database(Oid dboid);
+static void return_to_database(Oid dboid);
+static void utility_hook(PlannedStmt *pstmt, const char *queryString,
+						 bool readOnlyTree, ProcessUtilityContext context,
+						 ParamListInfo params, QueryEnvironment *queryEnv,
+						 DestReceiver *dest, QueryCompletion *qc);
+
+/*
+ * Install the hook; once, by the postmaster.
+ */
+void
+jobq_install_utility_hook(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = utility_hook;
+}
+
+/*
+ * The database that the command wants for itself, or NULL.
+ */
+static const char *
+database_to_leave(Node *stmt)
+{
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropdbStmt:
+			return ((DropdbStmt *) stmt)->dbname;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				return ((RenameStmt *) stmt)->subname;
+			break;
+		case T_AlterDatabaseStmt:
+			foreach(lc, ((AlterDatabaseStmt *) stmt)->options)
+				if (strcmp(lfirst_node(DefElem, lc)->defname, "tablespace") == 0)
+					return ((AlterDatabaseStmt *) stmt)->dbname;
+			break;
+		case T_CreatedbStmt:
+			foreach(lc, ((CreatedbStmt *) stmt)->options)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "template") == 0 && option->arg)
+					return defGetString(option);
+			}
+			break;
+		default:
+			break;
+	}
+	return NULL;
+}
+
+/*
+ * Have all jobq processes leave the database, and wait until they have.
+ */
+static void
+leave_database(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+	TimestampTz start = GetCurrentTimestamp();
+	bool		terminated = false;
+	int			index;
+
+	if (db == NULL)
+		return;
+	index = db - jobq_shared->databases;
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	db->stop = true;
+	db->stop_until = GetCurrentTimestamp() + AWAY_SECONDS * USECS_PER_SEC;
+	LWLockRelease(jobq_shared->lock);
+
+	for (;;)
+	{
+		bool		connected = false;
+		bool		terminate = !terminated &&
+			GetCurrentTimestamp() > start + PATIENCE_SECONDS * USECS_PER_SEC;
+
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		if (db->scheduler != NULL)
+		{
+			connected = true;
+			SetLatch(&db->scheduler->procLatch);
+		}
+		for (int i = 0; i < jobq_shared->nslots; i++)
+		{
+			JobqSlot   *slot = &jobq_shared->slots[i];
+
+			if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
+			{
+				connected = true;
+				SetLatch(&slot->proc->procLatch);
+				if (terminate)
+					(void) kill(slot->pid, SIGTERM);
+			}
+		}
+		LWLockRelease(jobq_shared->lock);
+		terminated |= terminate;
+		if (!connected ||
+			GetCurrentTimestamp() > start + WAIT_SECONDS * USECS_PER_SEC)
+			break;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+static void
+return_to_database(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+
+	if (db == NULL)
+		return;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	db->stop = false;
+	db->stop_until = 0;
+	LWLockRelease(jobq_shared->lock);
+	jobq_poke_launcher();
+}
+
+static void
+utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			 ProcessUtilityContext context, ParamListInfo params,
+			 QueryEnvironment *queryEnv, DestReceiver *dest,
+			 QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+	volatile bool commit_prepared = IsA(stmt, TransactionStmt) &&
+		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+	const char *dbname = jobq_shared != NULL ? database_to_leave(stmt) : NULL;
+	Oid			dboid = InvalidOid;
+
+	/* who may not do it must not stop the jobs, either */
+	if (dbname != NULL)
+	{
+		dboid = get_database_oid(dbname, true);
+		if (OidIsValid(dboid) && dboid != MyDatabaseId &&
+			!IsTransactionBlock() &&
+			(jobq_owns_database(dboid) || superuser() ||
+			 IsA(stmt, CreatedbStmt)))
+			leave_database(dboid);
+		else
+			dboid = InvalidOid;
+	}
+
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+									params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		if (OidIsValid(dboid))
+			return_to_database(dboid);
+	}
+	PG_END_TRY();
+
+	if (commit_prepared)
+		jobq_at_commit_rescan();
+}

@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *	  What launcher, schedulers and workers have in common.
+ *
+ * worker/process.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+
+/*
+ * Establish signal handlers: die() on SIGTERM, because it respects critical
+ * sections and is turned into an orderly exit at the next interrupt check.
+ */
+void
+process_start(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+}
+
+/*
+ * Settings of the database, the role or the file that must not reach this
+ * process.  A worker runs user code and keeps most of them.
+ */
+void
+process_pin_settings(bool is_worker)
+{
+#define PIN(name, value) \
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE)
+	PIN("idle_in_transaction_session_timeout", "0");
+	PIN("default_transaction_read_only", "off");
+	if (JOBQ_HAS_TRANSACTION_TIMEOUT)
+		PIN("transaction_timeout", "0");
+	if (is_worker)
+		return;
+	PIN("search_path", "pg_catalog, pg_temp");
+	PIN("session_replication_role", "origin");
+	PIN("row_security", "on");
+	PIN("default_transaction_isolation", "read committed");
+	PIN("statement_timeout", "0");
+	PIN("lock_timeout", "0");
+	PIN("default_tablespace", "");
+	PIN("synchronous_commit", "on");
+	PIN("jit", "off");
+}
+
+/*
+ * Sleep until the latch is set or the time is over (-1: no limit), and handle
+ * interrupts and a reload of the configuration.
+ */
+void
+process_sleep(long timeout_ms, uint32 wait_event)
+{
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+					 (timeout_ms >= 0 ? WL_TIMEOUT : 0),
+					 timeout_ms, wait_event);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}

@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * retention.c
+ *	  Makes the archive's partitions ahead of time, drops those whose time is
+ *	  over, and deletes old dead letters.
+ *
+ * A partition is dropped only if that needs no waiting: a reader of an old
+ * day must not make everybody else queue behind us.
+ *
+ * worker/retention.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+/* Partitions that are made ahead, today's included. */
+#define DAYS_AHEAD	4
+
+static void run_quietly(const char *query, int nargs, Oid *types,
+						Datum *values);
+
+/*
+ * Run one statement in a transaction of its own; an error is logged and is
+ * not ours.
+ */
+static void
+run_quietly(const char *query, int nargs, Oid *types, Datum *values)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PG_TRY();
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		(void) set_config_option("lock_timeout", "200ms", PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+		SPI_connect();
+		(void) SPI_execute_with_args(query, nargs, types, values, NULL, false,
+									 0);
+		SPI_finish();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		edata = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("jobq could not look after its archive now: %s",
+						edata->message)));
+		FreeErrorData(edata);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+}
+
+static void
+day_name(TimestampTz day, char *name, size_t name_size, char *date,
+		 size_t date_size)
+{
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (timestamp2tm(day, NULL, &tm, &fsec, NULL, NULL) != 0)
+		elog(ERROR, "timestamp out of range");
+	snprintf(name, name_size, "archive_%04d%02d%02d", tm.tm_year, tm.tm_mon,
+			 tm.tm_mday);
+	snprintf(date, date_size, "%04d-%02d-%02d 00:00:00+00", tm.tm_year,
+			 tm.tm_mon, tm.tm_mday);
+}
+
+void
+retention_run(void)
+{
+	TimestampTz now = jobq_now();
+	TimestampTz today = now - now % USECS_PER_DAY;
+	Oid			types[] = {TIMESTAMPTZOID};
+	Datum		values[1];
+	List	   *old = NIL;
+	ListCell   *lc;
+	char		name[NAMEDATALEN];
+	char		from[32];
+	char		to[32];
+
+	for (int i = 0; i < DAYS_AHEAD; i++)
+	{
+		char		unused[NAMEDATALEN];
+
+		day_name(today + i * USECS_PER_DAY, name, sizeof(name), from,
+				 sizeof(from));
+		day_name(today + (i + 1) * USECS_PER_DAY, unused, sizeof(unused), to,
+				 sizeof(to));
+		run_quietly(psprintf("DO $$ BEGIN"
+							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL THEN"
+							 " CREATE TABLE jobq.%s PARTITION OF jobq.archive"
+							 " FOR VALUES FROM ('%s') TO ('%s');"
+							 " END IF; END $$",
+							 name, name, from, to), 0, NULL, NULL);
+	}
+
+	/* the names of the days are in order, as are the days */
+	day_name(now - jobq_archive_retention * (60 * USECS_PER_SEC), name,
+			 sizeof(name), from, sizeof(from));
+	{
+		MemoryContext context = CurrentMemoryContext;
+
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		SPI_connect();
+		if (SPI_execute(psprintf("SELECT c.relname FROM pg_catalog.pg_inherits i"
+								 " JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid"
+								 " WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass"
+								 " AND c.relname ~ '^archive_[0-9]{8}$'"
+								 " AND c.relname < '%s'", name), true, 0) == SPI_OK_SELECT)
+		{
+			for (uint64 i = 0; i < SPI_processed; i++)
+			{
+				MemoryContext spi = MemoryContextSwitchTo(context);
+
+				old = lappend(old, SPI_getvalue(SPI_tuptable->vals[i],
+												SPI_tuptable->tupdesc, 1));
+				MemoryContextSwitchTo(spi);
+			}
+		}
+		SPI_finish();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(context);
+	}
+	foreach(lc, old)
+		run_quietly(psprintf("DROP TABLE jobq.%s", (char *) lfirst(lc)), 0,
+					NULL, NULL);
+
+	values[0] = TimestampTzGetDatum(now - jobq_archive_retention *
+									(60 * USECS_PER_SEC));
+	run_quietly("DELETE FROM jobq.archive_default WHERE finished_at < $1", 1,
+				types, values);
+	values[0] = TimestampTzGetDatum(now - jobq_failed_retention *
+									(60 * USECS_PER_SEC));
+	run_quietly("DELETE FROM jobq.failed_job WHERE finished_at < $1", 1, types,
+				values);
+}

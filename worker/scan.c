@@ -1,0 +1,570 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan.c
+ *	  Loads the ready set from the ready index of jobq.job.
+ *
+ * A lane is read from its cursor on, so index entries of deleted rows behind
+ * the cursor cost nothing, whoever keeps them from being removed.  A row that
+ * commits behind the cursor is handed over by its committer (src/commit.c):
+ * that, and not a second look, is why a plain MVCC snapshot is enough here.
+ *
+ * The sweep walks slowly through the whole index, a bounded piece per
+ * jobq.poll_interval, in case something was missed after all.
+ *
+ * worker/scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Columns of the index job_ready. */
+enum
+{
+	READY_QUEUE_ID = 1,
+	READY_PRIORITY,
+	READY_ROLE,
+	READY_RUN_AT,
+	READY_ID
+};
+
+/* Index entries that one sweep reads at most. */
+#define SWEEP_ENTRIES	20000
+
+/* Leased rows without a worker that one scan takes note of. */
+#define MAX_LOST		64
+
+/* Where a scan is in the index. */
+typedef struct Position
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	JobqKey		key;
+} Position;
+
+typedef struct Scan
+{
+	Relation	rel;
+	Relation	index;
+	TupleTableSlot *slot;
+	IndexScanDesc desc;
+	ScanKeyData keys[4];
+	ScanKeyData members[5];
+} Scan;
+
+static int64 lost[MAX_LOST];
+static int	nlost = 0;
+
+static void scan_begin(Scan *scan);
+static void scan_end(Scan *scan);
+static void row_key(ScanKey header, ScanKey members, int first, int last,
+					const Position *after);
+static bool read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
+					 bool *leased);
+static int	scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now,
+					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
+					  TimestampTz *next_due);
+static void note_leased(int64 id);
+
+static uint32
+lane_target(void)
+{
+	return jobq_ready_entries / 4;
+}
+
+/*
+ * Start a transaction with the index open.
+ */
+static void
+scan_begin(Scan *scan)
+{
+	const JobqRelations *rels;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	rels = jobq_relations_if_installed();
+	if (rels == NULL)
+	{
+		my_db->absent = true;
+		proc_exit(0);
+	}
+	PushActiveSnapshot(GetTransactionSnapshot());
+	scan->rel = table_open(rels->job, AccessShareLock);
+	scan->index = index_open(rels->job_ready, AccessShareLock);
+	scan->slot = table_slot_create(scan->rel, NULL);
+}
+
+static void
+scan_end(Scan *scan)
+{
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_close(scan->index, NoLock);
+	table_close(scan->rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * A scan key for "the index columns first to last are greater than these".
+ */
+static void
+row_key(ScanKey header, ScanKey members, int first, int last,
+		const Position *after)
+{
+	for (int att = first; att <= last; att++)
+	{
+		RegProcedure cmp = F_BTINT4CMP;
+		Datum		value = (Datum) 0;
+
+		switch (att)
+		{
+			case READY_QUEUE_ID:
+				value = Int32GetDatum(after->queue_id);
+				break;
+			case READY_PRIORITY:
+				value = Int32GetDatum(after->priority);
+				break;
+			case READY_ROLE:
+				cmp = F_BTOIDCMP;
+				value = ObjectIdGetDatum(after->role);
+				break;
+			case READY_RUN_AT:
+				cmp = F_TIMESTAMPTZ_CMP;
+				value = TimestampTzGetDatum(after->key.run_at);
+				break;
+			case READY_ID:
+				cmp = F_BTINT8CMP;
+				value = Int64GetDatum(after->key.id);
+				break;
+		}
+		ScanKeyEntryInitialize(&members[att - first],
+							   SK_ROW_MEMBER | (att == last ? SK_ROW_END : 0),
+							   att, BTGreaterStrategyNumber, InvalidOid,
+							   InvalidOid, cmp, value);
+	}
+	MemSet(header, 0, sizeof(ScanKeyData));
+	header->sk_flags = SK_ROW_HEADER;
+	header->sk_attno = first;
+	header->sk_strategy = BTGreaterStrategyNumber;
+	header->sk_argument = PointerGetDatum(members);
+}
+
+/*
+ * The row in the slot as an entry.  False if it is none of ours to run:
+ * dormant, or with a lease (leased is set).
+ */
+static bool
+read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant, bool *leased)
+{
+	bool		isnull;
+
+	push->key.id = DatumGetInt64(slot_getattr(slot, JOB_ID, &isnull));
+	push->key.run_at = DatumGetTimestampTz(slot_getattr(slot, JOB_RUN_AT,
+														&isnull));
+	push->queue_id = DatumGetInt32(slot_getattr(slot, JOB_QUEUE_ID, &isnull));
+	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
+	push->role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
+	push->quarantine =
+		DatumGetInt16(slot_getattr(slot, JOB_CRASHES, &isnull)) > 0;
+	push->notify = false;
+	push->ctid = slot->tts_tid;
+	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
+	(void) slot_getattr(slot, JOB_LEASE_TOKEN, &isnull);
+	*leased = !isnull;
+	return !*dormant && !*leased;
+}
+
+/*
+ * A leased row: if no worker runs it, its worker died together with whoever
+ * would have charged it.
+ */
+static void
+note_leased(int64 id)
+{
+	if (jobq_slot_of_job(my_db, id) == NULL && nlost < MAX_LOST)
+		lost[nlost++] = id;
+}
+
+/*
+ * Shall this lane be scanned now?
+ */
+bool
+scan_wanted(const JobqLane *lane, TimestampTz now)
+{
+	if (!lane->in_use || lane->quarantine || lane->paused)
+		return false;
+	return (lane->more && lane->count < lane_target() / 2) ||
+		lane->next_due <= now;
+}
+
+/*
+ * Read up to "limit" due rows of the lane, from its cursor on.
+ */
+static int
+scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
+		  int limit, JobqKey *cursor, bool *more, TimestampTz *next_due)
+{
+	Position	after = {lane->queue_id, lane->priority, lane->role,
+		lane->cursor
+	};
+	IndexScanDesc desc;
+	int			n = 0;
+
+	*cursor = lane->cursor;
+	*more = false;
+	*next_due = DT_NOEND;
+
+	ScanKeyInit(&scan->keys[0], READY_QUEUE_ID, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(lane->queue_id));
+	ScanKeyInit(&scan->keys[1], READY_PRIORITY, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(lane->priority));
+	ScanKeyInit(&scan->keys[2], READY_ROLE, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(lane->role));
+	row_key(&scan->keys[3], scan->members, READY_RUN_AT, READY_ID, &after);
+
+	desc = jobq_index_beginscan(scan->rel, scan->index, GetActiveSnapshot(), 4);
+	index_rescan(desc, scan->keys, 4, NULL, 0);
+	while (index_getnext_slot(desc, ForwardScanDirection, scan->slot))
+	{
+		bool		dormant;
+		bool		leased;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!read_row(scan->slot, &rows[n], &dormant, &leased))
+		{
+			if (leased && !dormant)
+				note_leased(rows[n].key.id);
+			continue;
+		}
+		if (rows[n].key.run_at > now)
+		{
+			*next_due = rows[n].key.run_at;
+			break;
+		}
+		*cursor = rows[n].key;
+		if (++n == limit)
+		{
+			*more = true;
+			break;
+		}
+	}
+	index_endscan(desc);
+	return n;
+}
+
+/*
+ * Scan all lanes that want it.  True if some want to be scanned again at once.
+ */
+bool
+scan_lanes(TimestampTz now)
+{
+	static int	start = 0;
+	int			limit = lane_target();
+	JobqPush   *rows = palloc(sizeof(JobqPush) * limit);
+	bool		again = false;
+	Scan		scan;
+
+	nlost = 0;
+	scan_begin(&scan);
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[(start + i) % jobq_max_lanes];
+		JobqWakeList wake;
+		JobqLane	copy;
+		JobqKey		cursor;
+		TimestampTz next_due;
+		bool		more;
+		int			n;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		if (!scan_wanted(lane, now))
+		{
+			LWLockRelease(my_db->lock);
+			continue;
+		}
+		lane->scanning = true;
+		lane->next_due = DT_NOEND;
+		copy = *lane;
+		LWLockRelease(my_db->lock);
+
+		/* what committed before we marked the lane must be visible */
+		PopActiveSnapshot();
+		PushActiveSnapshot(GetLatestSnapshot());
+		n = scan_lane(&scan, &copy, now, rows,
+					  Max(limit - (int) copy.count, 16), &cursor, &more,
+					  &next_due);
+
+		/* publish in pieces: the lock is wanted by all */
+		memset(&wake, 0, sizeof(wake));
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
+		if (scan_wanted(lane, now) && n > 0)
+			again = true;
+		LWLockRelease(my_db->lock);
+		jobq_wake(my_db, &wake);
+	}
+	start++;
+	scan_end(&scan);
+	pfree(rows);
+
+	for (int i = 0; i < nlost; i++)
+		supervise_lost_lease(lost[i]);
+	nlost = 0;
+	return again;
+}
+
+/*
+ * Find all lanes that have index entries, and have all read from their
+ * beginning.
+ */
+void
+scan_everything(void)
+{
+	Position	at = {0};
+	Scan		scan;
+	IndexScanDesc desc;
+	bool		first = true;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->rescan = false;
+	my_db->overflow = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		if (lane->in_use && !lane->quarantine)
+		{
+			lane->cursor.run_at = PG_INT64_MIN;
+			lane->cursor.id = PG_INT64_MIN;
+			lane->more = true;
+		}
+	}
+	LWLockRelease(my_db->lock);
+
+	scan_begin(&scan);
+	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
+	desc->xs_want_itup = true;
+	for (;;)
+	{
+		IndexTuple	tuple;
+		TupleDesc	itupdesc;
+		bool		isnull;
+
+		/* skip from lane to lane; the values come from the index itself */
+		if (first)
+		{
+			/* queue ids begin at 1 */
+			at.queue_id = PG_INT32_MIN;
+			at.priority = PG_INT32_MIN;
+			first = false;
+		}
+		row_key(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ROLE, &at);
+		index_rescan(desc, scan.keys, 1, NULL, 0);
+		if (index_getnext_tid(desc, ForwardScanDirection) == NULL)
+			break;
+		tuple = desc->xs_itup;
+		itupdesc = desc->xs_itupdesc;
+		at.queue_id = DatumGetInt32(index_getattr(tuple, READY_QUEUE_ID,
+												  itupdesc, &isnull));
+		at.priority = DatumGetInt32(index_getattr(tuple, READY_PRIORITY,
+												  itupdesc, &isnull));
+		at.role = DatumGetObjectId(index_getattr(tuple, READY_ROLE,
+												 itupdesc, &isnull));
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		if (jobq_lane_find(my_db, at.queue_id, at.priority, at.role, false,
+						   true) != NULL)
+			my_db->reload = true;
+		LWLockRelease(my_db->lock);
+		if (my_db->overflow)
+			break;
+		CHECK_FOR_INTERRUPTS();
+	}
+	index_endscan(desc);
+	scan_end(&scan);
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->complete = !my_db->overflow;
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * The safety net: walk on through the index, and hand over due rows that are
+ * behind their lane's cursor and before the first job of its list.
+ */
+void
+scan_sweep(void)
+{
+	static Position at = {0};
+	static bool begun = false;
+	Scan		scan;
+	IndexScanDesc desc;
+	int			visited = 0;
+	bool		finished = true;
+	TimestampTz now = jobq_now();
+
+	nlost = 0;
+	scan_begin(&scan);
+	if (!begun)
+	{
+		at.queue_id = PG_INT32_MIN;
+		at.priority = PG_INT32_MIN;
+		at.role = 0;
+		at.key.run_at = PG_INT64_MIN;
+		at.key.id = PG_INT64_MIN;
+	}
+	row_key(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ID, &at);
+	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
+	index_rescan(desc, scan.keys, 1, NULL, 0);
+	while (index_getnext_tid(desc, ForwardScanDirection) != NULL)
+	{
+		JobqPush	push;
+		JobqLane   *lane;
+		bool		dormant;
+		bool		leased;
+		bool		ours;
+		JobqWakeList wake = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (++visited > SWEEP_ENTRIES)
+		{
+			finished = false;
+			break;
+		}
+		if (!index_fetch_heap(desc, scan.slot))
+			continue;
+		ours = read_row(scan.slot, &push, &dormant, &leased);
+		at.queue_id = push.queue_id;
+		at.priority = push.priority;
+		at.role = push.role;
+		at.key = push.key;
+		begun = true;
+		if (leased && !dormant)
+			note_leased(push.key.id);
+		if (!ours || push.key.run_at > now)
+			continue;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		lane = jobq_lane_find(my_db, push.queue_id, push.priority, push.role,
+							  false, true);
+		if (lane != NULL && jobq_key_cmp(push.key, lane->cursor) <= 0 &&
+			(lane->count == 0 ||
+			 jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
+			jobq_slot_of_job(my_db, push.key.id) == NULL)
+			jobq_ready_push(my_db, &push, now, &wake);
+		LWLockRelease(my_db->lock);
+		jobq_wake(my_db, &wake);
+	}
+	if (finished)
+		begun = false;
+	index_endscan(desc);
+	scan_end(&scan);
+
+	for (int i = 0; i < nlost; i++)
+		supervise_lost_lease(lost[i]);
+	nlost = 0;
+}
+
+/*
+ * Give each lane its rank in each pool, and whether its queue is paused.
+ */
+void
+scan_rank_lanes(void)
+{
+	const JobqPoolSet *pools = jobq_pools();
+	int			nlanes = 0;
+	int32	   *queue_ids = palloc(sizeof(int32) * jobq_max_lanes);
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->reload = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		bool		known = !my_db->lanes[i].in_use;
+
+		for (int j = 0; j < nlanes && !known; j++)
+			known = queue_ids[j] == my_db->lanes[i].queue_id;
+		if (!known)
+			queue_ids[nlanes++] = my_db->lanes[i].queue_id;
+	}
+	LWLockRelease(my_db->lock);
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	if (jobq_relations_if_installed() == NULL)
+	{
+		my_db->absent = true;
+		proc_exit(0);
+	}
+	for (int i = 0; i < nlanes; i++)
+	{
+		const JobqQueue *queue = jobq_queue_by_id(queue_ids[i]);
+		uint8		rank[JOBQ_MAX_POOLS];
+		bool		named = false;
+
+		if (queue == NULL)
+			continue;
+		memset(rank, JOBQ_NOT_SERVED, sizeof(rank));
+		for (int p = 0; p < pools->npools; p++)
+		{
+			for (int q = 0; q < pools->pools[p].nqueues; q++)
+			{
+				if (rank[p] == JOBQ_NOT_SERVED &&
+					strcmp(pools->pools[p].queues[q], queue->name) == 0)
+				{
+					rank[p] = q;
+					named = true;
+				}
+			}
+		}
+		for (int p = 0; p < pools->npools && !named; p++)
+			for (int q = 0; q < pools->pools[p].nqueues; q++)
+				if (rank[p] == JOBQ_NOT_SERVED &&
+					strcmp(pools->pools[p].queues[q], "*") == 0)
+					rank[p] = q;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		for (int j = 0; j < jobq_max_lanes; j++)
+		{
+			JobqLane   *lane = &my_db->lanes[j];
+
+			if (lane->in_use && lane->queue_id == queue_ids[i])
+			{
+				memcpy(lane->rank, rank, sizeof(rank));
+				lane->paused = queue->paused;
+				lane->ranked = true;
+			}
+		}
+		LWLockRelease(my_db->lock);
+	}
+	CommitTransactionCommand();
+	pfree(queue_ids);
+
+	/* idle workers may find that they have work now */
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED &&
+			slot->database == my_db_index && slot->idle)
+		{
+			slot->idle = false;
+			SetLatch(&slot->proc->procLatch);
+		}
+	}
+	LWLockRelease(my_db->lock);
+}

@@ -1,0 +1,216 @@
+/*-------------------------------------------------------------------------
+ *
+ * scheduler.c
+ *	  The scheduler: one per served database.  Decides which job may run next,
+ *	  looks after the workers, sends what the relay has collected.
+ *
+ * It sleeps until its latch is set or something is due, and runs a query only
+ * then; in an idle database that is the safety check every jobq.poll_interval.
+ *
+ * An error ends the process; the launcher starts a new one after a pause that
+ * grows while it keeps failing.  A new scheduler reads everything anew.
+ *
+ * worker/scheduler.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
+
+/* Retry of lanes that found no place. */
+#define OVERFLOW_PAUSE	USECS_PER_SEC
+
+#define RETENTION_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
+
+JobqDatabase *my_db = NULL;
+int			my_db_index;
+
+static void scheduler_exit(int code, Datum arg);
+static void check_extension(void);
+static bool anything_to_scan(TimestampTz now);
+static TimestampTz next_wake(TimestampTz wake);
+
+void
+jobq_scheduler_main(Datum main_arg)
+{
+	static uint32 wait_event = 0;
+	TimestampTz next_sweep;
+	TimestampTz next_retention = 0;
+	TimestampTz next_overflow = 0;
+	MemoryContext context;
+
+	my_db_index = DatumGetInt32(main_arg);
+	my_db = &jobq_shared->databases[my_db_index];
+
+	process_start();
+	BackgroundWorkerInitializeConnectionByOid(my_db->dboid, InvalidOid, 0);
+	process_pin_settings(false);
+	flight_open(false);
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	if (my_db->scheduler != NULL || my_db->dboid != MyDatabaseId)
+	{
+		LWLockRelease(jobq_shared->lock);
+		proc_exit(0);
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_ready_clear(my_db);
+	my_db->reload = true;
+	my_db->rescan = true;
+	my_db->wake_at = DT_NOBEGIN;
+	my_db->can_spawn = true;
+	my_db->scheduler = MyProc;
+	my_db->scheduler_pid = MyProcPid;
+	LWLockRelease(my_db->lock);
+	LWLockRelease(jobq_shared->lock);
+	before_shmem_exit(scheduler_exit, (Datum) 0);
+
+	context = AllocSetContextCreate(TopMemoryContext, "jobq scheduler",
+									ALLOCSET_DEFAULT_SIZES);
+	next_sweep = jobq_now() + jobq_poll_interval * USECS_PER_SEC;
+	pgstat_report_activity(STATE_IDLE, NULL);
+	check_extension();
+	supervise_charge_culprits();
+
+	for (;;)
+	{
+		TimestampTz now = jobq_now();
+		TimestampTz wake;
+		bool		again = false;
+
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(context);
+
+		if (my_db->stop)
+			proc_exit(0);
+		if (my_db->rescan ||
+			(my_db->overflow && now >= next_overflow))
+		{
+			scan_everything();
+			next_overflow = now + OVERFLOW_PAUSE;
+		}
+		if (my_db->reload)
+			scan_rank_lanes();
+		if (anything_to_scan(now))
+			again = scan_lanes(now);
+		wake = supervise(now);
+
+		if (my_db->relay_pending && my_db->relay_due <= now)
+			relay_send();
+		if (now >= next_sweep)
+		{
+			check_extension();
+			scan_sweep();
+			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
+		}
+		if (now >= next_retention)
+		{
+			retention_run();
+			next_retention = now + RETENTION_PAUSE;
+		}
+		my_db->failures = 0;
+
+		wake = Min(wake, next_sweep);
+		if (my_db->overflow)
+			wake = Min(wake, next_overflow);
+		wake = next_wake(wake);
+		if (again)
+		{
+			CHECK_FOR_INTERRUPTS();
+			continue;
+		}
+		pgstat_report_stat(false);
+		{
+			long		ms = TimestampDifferenceMilliseconds(jobq_now(), wake);
+
+			process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler"));
+		}
+	}
+}
+
+static void
+scheduler_exit(int code, Datum arg)
+{
+	PGPROC	   *launcher;
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->scheduler = NULL;
+	my_db->scheduler_pid = 0;
+	LWLockRelease(my_db->lock);
+	launcher = jobq_shared->launcher;
+	LWLockRelease(jobq_shared->lock);
+	if (launcher != NULL)
+		SetLatch(&launcher->procLatch);
+}
+
+/*
+ * Leave if the extension is not there, or not of this library's version.
+ */
+static void
+check_extension(void)
+{
+	bool		installed;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	installed = jobq_relations_if_installed() != NULL;
+	CommitTransactionCommand();
+	if (!installed)
+	{
+		my_db->absent = true;
+		proc_exit(0);
+	}
+}
+
+/*
+ * Is there a lane to be scanned?  A lane that is paused is left alone.
+ */
+static bool
+anything_to_scan(TimestampTz now)
+{
+	bool		found = false;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes && !found; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		found = scan_wanted(lane, now);
+	}
+	LWLockRelease(my_db->lock);
+	return found;
+}
+
+/*
+ * When to wake at the latest, and note it for those who hand over.
+ */
+static TimestampTz
+next_wake(TimestampTz wake)
+{
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		if (lane->in_use && lane->next_due < wake)
+			wake = lane->next_due;
+	}
+	if (my_db->relay_pending && my_db->relay_due < wake)
+		wake = my_db->relay_due;
+	if (my_db->rescan || my_db->reload)
+		wake = DT_NOBEGIN;
+	my_db->wake_at = wake;
+	LWLockRelease(my_db->lock);
+	return wake;
+}

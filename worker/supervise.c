@@ -1,0 +1,596 @@
+/*-------------------------------------------------------------------------
+ *
+ * supervise.c
+ *	  The scheduler's care for its workers: starts them, has them leave where
+ *	  another role needs the place, ends handlers that overstay, and charges
+ *	  the jobs of workers that died.
+ *
+ * A slot is reserved before its worker is registered and has a generation, so
+ * that a process that was slow to start cannot take another's place.  Running
+ * out of slots is a state to report and to back off from.
+ *
+ * worker/supervise.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <signal.h>
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/* A slot whose worker has not attached in this time is given up. */
+#define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
+
+/* A busy worker makes room for another role after this time. */
+#define ROLE_TURN			(USECS_PER_SEC)
+
+/* Pause after workers could not be started. */
+#define FIRST_PAUSE			(USECS_PER_SEC)
+#define LAST_PAUSE			(30 * USECS_PER_SEC)
+
+/* Roles with waiting jobs that are looked at in one round. */
+#define MAX_ROLES			64
+
+/* Jobs of a role that cannot work which are charged in one round. */
+#define MAX_CHARGED			100
+
+typedef struct RoleDemand
+{
+	Oid			role;
+	uint32		waiting;
+	int			workers;		/* that stay */
+	int			ready;			/* of these, idle or starting */
+} RoleDemand;
+
+static TimestampTz spawn_at = 0;
+static TimestampTz spawn_pause = FIRST_PAUSE;
+
+static void reap(TimestampTz now, TimestampTz *wake);
+static void charge(int64 id, int attempt, bool leased, JobqStop stop,
+				   const JobqError *error, bool crashed, bool final,
+				   int64 delay_ms);
+static TimestampTz end_overstayers(TimestampTz now);
+static bool spawn_for_pool(int pool, int size, TimestampTz now,
+						   TimestampTz *wake);
+static bool role_can_work(Oid role, JobqError *error);
+static void charge_role(Oid role, const JobqError *error);
+static bool spawn(int pool, Oid role, TimestampTz now);
+static void make_room(int pool, Oid role, TimestampTz now);
+
+/*
+ * One round.  Returns when the next is due at the latest.
+ */
+TimestampTz
+supervise(TimestampTz now)
+{
+	const JobqPoolSet *pools = jobq_pools();
+	TimestampTz wake = DT_NOEND;
+	bool		can_spawn = false;
+
+	reap(now, &wake);
+	wake = Min(wake, end_overstayers(now));
+
+	if (!jobq_start_paused)
+	{
+		if (now < spawn_at)
+			wake = Min(wake, spawn_at);
+		else
+			for (int pool = 0; pool < pools->npools; pool++)
+				if (spawn_for_pool(pool, pools->pools[pool].workers, now, &wake))
+					can_spawn = true;
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->can_spawn = can_spawn && now >= spawn_at;
+	LWLockRelease(my_db->lock);
+	return wake;
+}
+
+/*
+ * Take back the slots of workers that have left, or that never came.
+ */
+static void
+reap(TimestampTz now, TimestampTz *wake)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqSlot	copy;
+
+		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
+			continue;
+
+		if (slot->state == JOBQ_SLOT_STARTING)
+		{
+			LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+			if (slot->state == JOBQ_SLOT_STARTING)
+			{
+				if (now > slot->started_at + ATTACH_TIMEOUT)
+				{
+					slot->generation++;
+					slot->state = JOBQ_SLOT_FREE;
+					spawn_at = now + spawn_pause;
+					spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
+				}
+				else
+					*wake = Min(*wake, slot->started_at + ATTACH_TIMEOUT + 1);
+			}
+			LWLockRelease(jobq_shared->lock);
+		}
+		if (slot->state != JOBQ_SLOT_DEAD)
+			continue;
+
+		copy = *slot;
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		if (my_db->quarantine_slot == i)
+			my_db->quarantine_slot = -1;
+		LWLockRelease(my_db->lock);
+
+		if (copy.job_id != 0)
+		{
+			JobqError	error = {ERRCODE_JOBQ_WORKER_LOST,
+				"the worker was terminated while it ran the job"
+			};
+
+			if (copy.stop == JOBQ_STOP_TIMEOUT)
+			{
+				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
+			}
+			charge(copy.job_id, copy.attempt, copy.leased,
+				   copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
+				   &error, false, false, 0);
+		}
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		slot->generation++;
+		slot->state = JOBQ_SLOT_FREE;
+		LWLockRelease(jobq_shared->lock);
+
+		if (copy.connect_failed)
+		{
+			JobqError	error = {ERRCODE_JOBQ_BAD_ROLE,
+				"no worker could connect as the role that enqueued the job"
+			};
+
+			error.hint = "The server's log has the reason.";
+			charge_role(copy.role, &error);
+		}
+		else
+			spawn_pause = FIRST_PAUSE;
+	}
+}
+
+/*
+ * Charge an attempt of a job whose worker cannot do so any more, unless that
+ * was done before: "attempt" is what was charged when it began.
+ */
+static void
+charge(int64 id, int attempt, bool leased, JobqStop stop,
+	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
+{
+	Relation	rel;
+	JobqJob		job;
+
+	run_begin_transaction();
+	if (jobq_relations_if_installed() != NULL)
+	{
+		rel = jobq_open_jobs();
+		if (jobq_job_find(rel, id, GetActiveSnapshot(), &job))
+		{
+			bool		charged = job_leased(&job);
+
+			if (stop == JOBQ_STOP_CANCEL)
+			{
+				if (jobq_job_delete(rel, &job))
+					jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false,
+								 (Datum) 0, "cancelled while it ran");
+			}
+			else if (charged || job_attempt(&job) == attempt)
+			{
+				if (crashed)
+					JOB_SET(&job, JOB_CRASHES,
+							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
+				jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error,
+										!charged, final, delay_ms);
+			}
+		}
+		table_close(rel, NoLock);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * A leased row that nobody runs: its worker and its scheduler are gone.
+ */
+void
+supervise_lost_lease(int64 id)
+{
+	JobqError	error = {ERRCODE_JOBQ_WORKER_LOST,
+		"the server stopped while the job ran"
+	};
+
+	if (jobq_slot_of_job(my_db, id) == NULL)
+		charge(id, 0, true, JOBQ_STOP_NONE, &error, false, false, 0);
+}
+
+/*
+ * Charge the jobs that were running in server processes that crashed.
+ */
+void
+supervise_charge_culprits(void)
+{
+	for (int i = 0; i < my_db->nculprits; i++)
+	{
+		JobqCulprit *culprit = &my_db->culprits[i];
+		JobqError	error = {ERRCODE_CRASH_SHUTDOWN,
+			"the server process crashed while it ran the job"
+		};
+
+		charge(culprit->job_id, culprit->attempt, false, JOBQ_STOP_NONE,
+			   &error, true, false, -1);
+
+		/* this process commits synchronously: the charge is durable */
+		flight_clear_culprit(culprit->record);
+	}
+	my_db->nculprits = 0;
+}
+
+/*
+ * SIGTERM for workers whose handler has not reacted to a query cancel.
+ */
+static TimestampTz
+end_overstayers(TimestampTz now)
+{
+	TimestampTz wake = DT_NOEND;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		bool		kill_it = false;
+		int64		id = 0;
+
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
+			continue;
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		SpinLockAcquire(&slot->mutex);
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0)
+		{
+			TimestampTz at = slot->kill_at;
+
+			if (slot->deadline != DT_NOEND)
+				at = Min(at, slot->deadline +
+						 jobq_cancel_grace * INT64CONST(1000));
+			if (at <= now)
+			{
+				if (slot->stop_job != slot->job_id)
+				{
+					slot->stop = JOBQ_STOP_TIMEOUT;
+					slot->stop_job = slot->job_id;
+				}
+				slot->deadline = DT_NOEND;
+				slot->kill_at = now + jobq_cancel_grace * INT64CONST(1000);
+				at = slot->kill_at;
+				id = slot->job_id;
+				kill_it = true;
+			}
+			wake = Min(wake, at);
+		}
+		SpinLockRelease(&slot->mutex);
+		if (kill_it)
+			(void) kill(slot->pid, SIGTERM);
+		LWLockRelease(jobq_shared->lock);
+		if (kill_it)
+			ereport(LOG,
+					(errmsg("terminating the jobq worker with PID %d: job " INT64_FORMAT " did not react to a query cancel",
+							slot->pid, id)));
+	}
+	return wake;
+}
+
+/*
+ * Start the workers that the pool lacks.  True if it has room for more.
+ */
+static bool
+spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
+{
+	RoleDemand	roles[MAX_ROLES];
+	int			nroles = 0;
+	int			workers = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (uint32 i = my_db->active_head; i != JOBQ_NONE;
+		 i = my_db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+		int			r;
+
+		if (!lane->ranked || lane->paused || lane->rank[pool] == JOBQ_NOT_SERVED)
+			continue;
+		for (r = 0; r < nroles; r++)
+			if (roles[r].role == lane->role)
+				break;
+		if (r == nroles)
+		{
+			if (nroles == MAX_ROLES)
+				continue;
+			memset(&roles[nroles], 0, sizeof(RoleDemand));
+			roles[nroles++].role = lane->role;
+		}
+		roles[r].waiting += lane->count;
+	}
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->database != my_db_index || slot->pool != pool ||
+			(slot->state != JOBQ_SLOT_STARTING &&
+			 slot->state != JOBQ_SLOT_ATTACHED))
+			continue;
+		workers++;
+		if (workers > size && slot->state == JOBQ_SLOT_ATTACHED)
+		{
+			slot->retire = true;	/* the setting was lowered */
+			SetLatch(&slot->proc->procLatch);
+		}
+		for (int r = 0; r < nroles; r++)
+		{
+			if (roles[r].role != slot->role || slot->retire)
+				continue;
+			roles[r].workers++;
+			if (slot->idle || slot->state == JOBQ_SLOT_STARTING)
+				roles[r].ready++;
+		}
+	}
+	LWLockRelease(my_db->lock);
+
+	for (bool progress = true; progress;)
+	{
+		progress = false;
+		for (int r = 0; r < nroles; r++)
+		{
+			RoleDemand *demand = &roles[r];
+			JobqError	error;
+
+			if (demand->waiting <= (uint32) demand->ready)
+				continue;
+			if (workers >= size)
+			{
+				if (demand->workers == 0 && size > 0)
+				{
+					make_room(pool, demand->role, now);
+					*wake = Min(*wake, now + ROLE_TURN);
+				}
+				continue;
+			}
+			if (demand->ready == 0 && !role_can_work(demand->role, &error))
+			{
+				charge_role(demand->role, &error);
+				demand->waiting = 0;
+				*wake = now;
+				continue;
+			}
+			if (!spawn(pool, demand->role, now))
+			{
+				*wake = Min(*wake, spawn_at);
+				return false;
+			}
+			workers++;
+			demand->workers++;
+			demand->ready++;
+			progress = true;
+		}
+	}
+	return workers < size;
+}
+
+/*
+ * Can a worker connect as this role?  If not, error says why.
+ */
+static bool
+role_can_work(Oid role, JobqError *error)
+{
+	HeapTuple	tuple;
+	bool		can = false;
+
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_JOBQ_BAD_ROLE;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	if (!HeapTupleIsValid(tuple))
+		error->message = "the role that enqueued the job does not exist any more";
+	else
+	{
+		if (JOBQ_NOLOGIN_WORKS ||
+			((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin)
+			can = true;
+		else
+		{
+			error->message = "the role that enqueued the job may not log in";
+			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
+		}
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+	return can;
+}
+
+/*
+ * The jobs of a role that cannot work have failed.
+ */
+static void
+charge_role(Oid role, const JobqError *error)
+{
+	for (int n = 0; n < MAX_CHARGED; n++)
+	{
+		JobqPush	entry;
+		bool		popped = false;
+		bool		refill;
+		Relation	rel;
+		JobqJob		job;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
+			popped = jobq_ready_pop(my_db, role, pool, -1, &entry, &refill);
+		LWLockRelease(my_db->lock);
+		if (!popped)
+			break;
+		run_begin_transaction();
+		rel = jobq_open_jobs();
+		if (jobq_job_fetch(rel, &entry.ctid, entry.key.id, GetActiveSnapshot(),
+						   &job))
+			jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true, false,
+									-1);
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+}
+
+/*
+ * Start a worker.  False if no slot is free, in jobq or in the server.
+ */
+static bool
+spawn(int pool, Oid role, TimestampTz now)
+{
+	static TimestampTz warned_at = 0;
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	WorkerStart start = {-1};
+	JobqSlot   *slot = NULL;
+	const char *setting = "jobq.max_workers";
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots && slot == NULL; i++)
+	{
+		if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
+		{
+			slot = &jobq_shared->slots[i];
+			start.slot = i;
+		}
+	}
+	if (slot != NULL)
+	{
+		slot->generation++;
+		slot->database = my_db_index;
+		slot->role = role;
+		slot->pool = pool;
+		slot->proc = NULL;
+		slot->pid = 0;
+		slot->started_at = now;
+		slot->idle = false;
+		slot->retire = false;
+		slot->connect_failed = false;
+		slot->job_id = 0;
+		slot->stop = JOBQ_STOP_NONE;
+		slot->stop_job = 0;
+		slot->jobs_done = slot->jobs_failed = 0;
+		slot->state = JOBQ_SLOT_STARTING;
+		start.generation = slot->generation;
+	}
+	LWLockRelease(jobq_shared->lock);
+
+	if (slot != NULL)
+	{
+		setting = "max_worker_processes";
+		start.dboid = MyDatabaseId;
+		start.role = role;
+		worker.bgw_flags = JOBQ_WORKER_FLAGS;
+		worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+		worker.bgw_restart_time = BGW_NEVER_RESTART;
+		strlcpy(worker.bgw_library_name, "jobq",
+				sizeof(worker.bgw_library_name));
+		strlcpy(worker.bgw_function_name, "jobq_worker_main", BGW_MAXLEN);
+		snprintf(worker.bgw_name, BGW_MAXLEN, "jobq worker %d", start.slot);
+		strlcpy(worker.bgw_type, "jobq worker", BGW_MAXLEN);
+		worker.bgw_notify_pid = MyProcPid;
+		StaticAssertStmt(sizeof(WorkerStart) <= BGW_EXTRALEN,
+						 "WorkerStart fits into bgw_extra");
+		memcpy(worker.bgw_extra, &start, sizeof(WorkerStart));
+		if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		{
+			pfree(handle);
+			return true;
+		}
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		slot->state = JOBQ_SLOT_FREE;
+		LWLockRelease(jobq_shared->lock);
+	}
+
+	spawn_at = now + spawn_pause;
+	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
+	if (now > warned_at + 60 * USECS_PER_SEC)
+	{
+		warned_at = now;
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a jobq worker: no slot is free"),
+				 errhint("Raise \"%s\" and restart the server.", setting)));
+	}
+	return false;
+}
+
+/*
+ * A role with jobs has no worker in a pool that is full: have one of another
+ * role leave, one that is idle if there is, or else the one of the role with
+ * the most, after its turn.  One at a time.
+ */
+static void
+make_room(int pool, Oid role, TimestampTz now)
+{
+	JobqSlot   *victim = NULL;
+	int			victim_peers = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		int			peers = 0;
+
+		if (slot->database != my_db_index || slot->pool != pool ||
+			(slot->state != JOBQ_SLOT_ATTACHED &&
+			 slot->state != JOBQ_SLOT_STARTING))
+			continue;
+		if (slot->retire)
+		{
+			victim = NULL;
+			break;				/* somebody is leaving already */
+		}
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->role == role)
+			continue;
+		if (slot->idle)
+		{
+			victim = slot;
+			victim_peers = PG_INT32_MAX;
+			continue;
+		}
+		if (now < slot->started_at + ROLE_TURN)
+			continue;
+		for (int j = 0; j < jobq_shared->nslots; j++)
+			if (jobq_shared->slots[j].state == JOBQ_SLOT_ATTACHED &&
+				jobq_shared->slots[j].database == my_db_index &&
+				jobq_shared->slots[j].pool == pool &&
+				jobq_shared->slots[j].role == slot->role)
+				peers++;
+		if (peers > victim_peers)
+		{
+			victim = slot;
+			victim_peers = peers;
+		}
+	}
+	if (victim != NULL)
+	{
+		victim->retire = true;
+		SetLatch(&victim->proc->procLatch);
+	}
+	LWLockRelease(my_db->lock);
+}

@@ -1,0 +1,219 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  A worker: connected as one role to one database, it pops jobs that this
+ *	  role has enqueued and runs them, one after the other.
+ *
+ * It never changes its role: whatever a handler does to escape (RESET ROLE, a
+ * deferred trigger, a cursor WITH HOLD), there is nothing to escape to.  It
+ * leaves when the scheduler says so, and after so many jobs, minutes or
+ * megabytes, because the caches for plans and functions never shrink.
+ *
+ * worker/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+
+PGDLLEXPORT void jobq_worker_main(Datum main_arg);
+
+/* Jobs between two looks at memory, age and statistics. */
+#define HOUSEKEEPING	256
+
+static JobqSlot *my_slot = NULL;
+
+static void attach(const WorkerStart *start);
+static void worker_exit(int code, Datum arg);
+static void cancel_handler(SIGNAL_ARGS);
+static void apply_settings(void);
+static bool time_to_leave(uint64 jobs);
+
+void
+jobq_worker_main(Datum main_arg)
+{
+	static uint32 wait_event = 0;
+	WorkerStart start;
+	RunContext	run = {0};
+	uint64		jobs = 0;
+	bool		active = false;
+
+	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
+	my_slot = run.slot = &jobq_shared->slots[start.slot];
+	my_db_index = my_slot->database;
+	my_db = &jobq_shared->databases[my_db_index];
+
+	attach(&start);
+	pqsignal(SIGINT, cancel_handler);
+	pqsignal(SIGQUIT, flight_bystander);
+	process_start();
+	BackgroundWorkerInitializeConnectionByOid(start.dboid, start.role,
+											  JOBQ_CONNECT_FLAGS);
+	process_pin_settings(true);
+	apply_settings();
+	flight_open(false);
+	flight_attach(start.slot);
+	my_slot->connect_failed = false;
+	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job",
+									   ALLOCSET_DEFAULT_SIZES);
+
+	for (;;)
+	{
+		JobqPush	entry;
+		bool		refill;
+		bool		popped = false;
+		bool		leave;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			apply_settings();
+		}
+
+		leave = my_db->stop || (jobs % HOUSEKEEPING == 0 && time_to_leave(jobs));
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		leave = leave || my_slot->retire;
+		my_slot->idle = false;
+		if (!leave)
+		{
+			popped = jobq_ready_pop(my_db, start.role, my_slot->pool,
+									start.slot, &entry, &refill);
+			my_slot->idle = !popped;
+		}
+		LWLockRelease(my_db->lock);
+		if (leave)
+			break;
+
+		if (popped)
+		{
+			if (refill && my_db->scheduler != NULL)
+				SetLatch(&my_db->scheduler->procLatch);
+			if (!active)
+				pgstat_report_activity(STATE_RUNNING, NULL);
+			active = true;
+			run_job(&run, &entry);
+			if (entry.quarantine)
+			{
+				LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+				my_db->quarantine_slot = -1;
+				LWLockRelease(my_db->lock);
+			}
+			if (++jobs % HOUSEKEEPING == 0)
+				pgstat_report_stat(false);
+			continue;
+		}
+
+		if (active)
+		{
+			pgstat_report_activity(STATE_IDLE, NULL);
+			pgstat_report_stat(true);
+			active = false;
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 jobq_wait_event(wait_event, "JobqWorker"));
+		ResetLatch(MyLatch);
+		if (time_to_leave(jobs))
+			break;
+	}
+	proc_exit(0);
+}
+
+/*
+ * Take the slot that was reserved for this process.
+ */
+static void
+attach(const WorkerStart *start)
+{
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	if (my_slot->generation != start->generation ||
+		my_slot->state != JOBQ_SLOT_STARTING)
+	{
+		LWLockRelease(jobq_shared->lock);
+		proc_exit(0);			/* too late: it was given up */
+	}
+	my_slot->proc = MyProc;
+	my_slot->pid = MyProcPid;
+	my_slot->started_at = jobq_now();
+	my_slot->idle = false;
+	my_slot->connect_failed = true;
+	my_slot->state = JOBQ_SLOT_ATTACHED;
+	LWLockRelease(jobq_shared->lock);
+
+	/*
+	 * Not before_shmem_exit: the slot must not be given up before the open
+	 * transaction was aborted, or its job's row would still seem taken.
+	 */
+	on_shmem_exit(worker_exit, (Datum) 0);
+}
+
+static void
+worker_exit(int code, Datum arg)
+{
+	PGPROC	   *scheduler;
+
+	flight_end();
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	if (ProcDiePending || code == 0)
+		my_slot->connect_failed = false;
+	my_slot->state = JOBQ_SLOT_DEAD;
+	my_slot->idle = false;
+	my_slot->proc = NULL;
+	scheduler = my_db->scheduler;
+	LWLockRelease(jobq_shared->lock);
+	if (scheduler != NULL)
+		SetLatch(&scheduler->procLatch);
+}
+
+/*
+ * SIGINT: cancel the handler, unless the cancel was meant for a job that is
+ * over.
+ */
+static void
+cancel_handler(SIGNAL_ARGS)
+{
+	if (my_slot->job_id == 0 ||
+		(my_slot->stop == JOBQ_STOP_CANCEL &&
+		 my_slot->stop_job != my_slot->job_id))
+		return;
+	StatementCancelHandler(postgres_signal_arg);
+}
+
+static void
+apply_settings(void)
+{
+	SetConfigOption("synchronous_commit",
+					jobq_synchronous_commit ? "on" : "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Has this process served its time?
+ */
+static bool
+time_to_leave(uint64 jobs)
+{
+	if (jobq_worker_max_jobs > 0 && jobs >= (uint64) jobq_worker_max_jobs)
+		return true;
+	if (jobq_worker_max_age > 0 && jobs > 0 &&
+		jobq_now() > my_slot->started_at + jobq_worker_max_age * USECS_PER_SEC)
+		return true;
+	if (jobq_worker_max_memory > 0 && jobs > 0 &&
+		MemoryContextMemAllocated(TopMemoryContext, true) / 1024 >
+		(Size) jobq_worker_max_memory)
+		return true;
+	return false;
+}

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.h
+ *	  What the files of worker/ offer each other: the launcher, the schedulers
+ *	  and the workers.  Only src/init.c includes it from outside, to register
+ *	  the launcher.
+ *
+ * worker/worker.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_WORKER_H
+#define JOBQ_WORKER_H
+
+#include "jobq.h"
+
+#include "call.h"
+#include "row.h"
+#include "shared.h"
+
+/* What a worker is told in bgw_extra. */
+typedef struct WorkerStart
+{
+	int			slot;
+	uint32		generation;
+	Oid			dboid;
+	Oid			role;
+} WorkerStart;
+
+/* worker/launcher.c */
+extern void jobq_register_launcher(void);
+
+/* worker/process.c: what all three kinds of process do */
+extern void process_start(void);
+extern void process_pin_settings(bool is_worker);
+extern void process_sleep(long timeout_ms, uint32 wait_event);
+
+/* worker/flight.c */
+extern void flight_open(bool create);
+extern int	flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max);
+extern void flight_clear_culprit(int record);
+extern void flight_attach(int slot);
+extern void flight_begin(int64 id, int attempt);
+extern void flight_end(void);
+extern void flight_bystander(SIGNAL_ARGS);
+
+/* worker/scheduler.c */
+extern JobqDatabase *my_db;
+extern int	my_db_index;
+
+/* worker/scan.c */
+extern bool scan_wanted(const JobqLane *lane, TimestampTz now);
+extern bool scan_lanes(TimestampTz now);
+extern void scan_everything(void);
+extern void scan_sweep(void);
+extern void scan_rank_lanes(void);
+
+/* worker/supervise.c */
+extern TimestampTz supervise(TimestampTz now);
+extern void supervise_charge_culprits(void);
+extern void supervise_lost_lease(int64 id);
+
+/* worker/relay.c */
+extern void relay_send(void);
+
+/* worker/retention.c */
+extern void retention_run(void);
+
+/* worker/run.c */
+typedef struct RunContext
+{
+	JobqSlot   *slot;
+	MemoryContext memory;		/* reset after each job */
+} RunContext;
+
+extern void run_job(RunContext *run, const JobqPush *entry);
+extern void run_begin_transaction(void);
+extern void run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
+					   ErrorData *edata, bool charge);
+extern void run_finish(RunContext *run, Relation rel, JobqJob *job,
+					   JobqCurrent *current, TimestampTz started_at,
+					   bool has_result, Datum result);
+extern void run_claim(RunContext *run, const JobqJob *job, const char *kind,
+					  TimestampTz now, int timeout, bool leased);
+extern void run_unclaim(RunContext *run);
+extern void run_clean_session(bool after_procedure);
+extern int	run_timeout(const JobqHandler *handler, const JobqJob *job);
+
+/* worker/procedure.c */
+extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
+						  JobqHandler *handler);
+
+#endif							/* JOBQ_WORKER_H */
