@@ -46,8 +46,16 @@ context_datum(const JobqJob *job, int attempt)
 {
 	enum
 	{
-		ID, KIND, QUEUE, PAYLOAD, HEADERS, ATTEMPT, MAX_ATTEMPTS,
-		ENQUEUED_AT, RUN_AT, NATTS
+		ID		   ,
+					KIND,
+					QUEUE,
+					PAYLOAD,
+					HEADERS,
+					ATTEMPT,
+					MAX_ATTEMPTS,
+					ENQUEUED_AT,
+					RUN_AT,
+					NATTS
 	};
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	TupleDesc	desc;
@@ -100,7 +108,9 @@ jobq_call_handler(JobqHandler *handler, const JobqJob *job, int attempt,
 							 InvalidOid, (Node *) call, NULL);
 	if (handler->nargs >= 1)
 	{
-		fcinfo->args[0].value = JOB(job, JOB_PAYLOAD);
+		/* no toast pointer may outlive its snapshot */
+		fcinfo->args[0].value = atomic ? JOB(job, JOB_PAYLOAD)
+			: PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, JOB_PAYLOAD)));
 		fcinfo->args[0].isnull = false;
 	}
 	if (handler->nargs >= 2)
@@ -279,7 +289,8 @@ set_outcome(JobqOutcome outcome, const char *function, Interval *delay,
 	{
 		char	   *text = text_to_cstring(reason);
 
-		text[pg_mbcliplen(text, strlen(text), sizeof(current->reason) - 1)] = '\0';
+		text[		pg_mbcliplen(text, strlen(text), sizeof(current->reason) - 1)] = '\0';
+
 		strlcpy(current->reason, text, sizeof(current->reason));
 	}
 }

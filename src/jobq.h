@@ -121,7 +121,7 @@ extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
 /* src/clock.c */
 extern TimestampTz jobq_now(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
-							 int64 lowest, int64 highest);
+							  int64 lowest, int64 highest);
 
 /* src/utility.c */
 extern void jobq_install_utility_hook(void);

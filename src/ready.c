@@ -75,6 +75,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->active_head = JOBQ_NONE;
 	db->complete = false;
 	db->overflow = false;
+	db->starved = false;
 	db->quarantine_slot = -1;
 }
 
@@ -492,6 +493,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			}
 			else
 			{
+				db->starved = true;
 				cursor = done;
 				more = true;
 				break;
@@ -573,6 +575,11 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 	if (best->more && !best->scanning &&
 		(best->count == low || best->count == 0))
 		*refill = true;
+	if (db->starved && db->nfree >= low)
+	{
+		db->starved = false;
+		*refill = true;
+	}
 	return true;
 }
 

@@ -140,6 +140,7 @@ typedef struct JobqDatabase
 	bool		rescan;			/* scheduler shall read all lanes anew */
 	bool		reload;			/* queues or settings changed: rank lanes anew */
 	bool		overflow;		/* a lane found no place */
+	bool		starved;		/* a scan found no free entry */
 	bool		relay_pending;	/* relay has something to say */
 	bool		can_spawn;		/* waking the scheduler may get more workers */
 	TimestampTz wake_at;		/* when the scheduler means to wake */
@@ -206,10 +207,7 @@ typedef struct JobqSlot
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
-	ItemPointerData ctid;
 	int32		attempt;		/* attempts charged before this run */
-	bool		leased;			/* attempt is charged, the row carries a lease */
-	int32		queue_id;
 	TimestampTz job_started_at;
 	TimestampTz deadline;		/* query cancel by the worker's own timer */
 	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */

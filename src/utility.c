@@ -75,7 +75,7 @@ database_to_leave(Node *stmt)
 		case T_AlterDatabaseStmt:
 			foreach(lc, ((AlterDatabaseStmt *) stmt)->options)
 				if (strcmp(lfirst_node(DefElem, lc)->defname, "tablespace") == 0)
-					return ((AlterDatabaseStmt *) stmt)->dbname;
+				return ((AlterDatabaseStmt *) stmt)->dbname;
 			break;
 		case T_CreatedbStmt:
 			foreach(lc, ((CreatedbStmt *) stmt)->options)

@@ -102,7 +102,7 @@ jobq_launcher_main(Datum main_arg)
 		LWLockRelease(jobq_shared->lock);
 
 		pause = start_schedulers();
-		process_sleep(pause, jobq_wait_event(wait_event, "JobqLauncher"));
+		(void) process_sleep(pause, jobq_wait_event(wait_event, "JobqLauncher"));
 	}
 }
 

@@ -61,10 +61,6 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	PopActiveSnapshot();
 	ForceSyncCommit();
 	CommitTransactionCommand();
-	SpinLockAcquire(&run->slot->mutex);
-	run->slot->leased = true;
-	run->slot->ctid = job->ctid;
-	SpinLockRelease(&run->slot->mutex);
 
 	portal = CreatePortal("", true, true);
 	portal->visible = false;

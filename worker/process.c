@@ -56,9 +56,9 @@ process_pin_settings(bool is_worker)
 
 /*
  * Sleep until the latch is set or the time is over (-1: no limit), and handle
- * interrupts and a reload of the configuration.
+ * interrupts and a reload of the configuration.  True if there was one.
  */
-void
+bool
 process_sleep(long timeout_ms, uint32 wait_event)
 {
 	(void) WaitLatch(MyLatch,
@@ -71,5 +71,7 @@ process_sleep(long timeout_ms, uint32 wait_event)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+		return true;
 	}
+	return false;
 }

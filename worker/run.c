@@ -129,7 +129,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	kind = jobq_job_kind(&job);
 	handler = jobq_handler(kind);
 	report_kind(kind);
-	run_claim(run, &job, kind, now, run_timeout(handler, &job), false);
+	run_claim(run, &job, kind, now, run_timeout(handler, &job));
 
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
@@ -265,7 +265,7 @@ context_callback(void *arg)
  */
 void
 run_claim(RunContext *run, const JobqJob *job, const char *kind,
-		  TimestampTz now, int timeout, bool leased)
+		  TimestampTz now, int timeout)
 {
 	JobqSlot   *slot = run->slot;
 	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
@@ -274,10 +274,7 @@ run_claim(RunContext *run, const JobqJob *job, const char *kind,
 	QueryCancelPending = false;
 	flight_begin(job_id(job), job_attempt(job));
 	SpinLockAcquire(&slot->mutex);
-	slot->ctid = job->ctid;
 	slot->attempt = job_attempt(job);
-	slot->leased = leased;
-	slot->queue_id = job_queue_id(job);
 	slot->job_started_at = now;
 	slot->deadline = deadline;
 	slot->kill_at = DT_NOEND;

@@ -133,7 +133,8 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			long		ms = TimestampDifferenceMilliseconds(jobq_now(), wake);
 
-			process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler"));
+			if (process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler")))
+				my_db->reload = true;
 		}
 	}
 }
@@ -203,7 +204,7 @@ next_wake(TimestampTz wake)
 	{
 		JobqLane   *lane = &my_db->lanes[i];
 
-		if (lane->in_use && lane->next_due < wake)
+		if (lane->in_use && !lane->paused && lane->next_due < wake)
 			wake = lane->next_due;
 	}
 	if (my_db->relay_pending && my_db->relay_due < wake)

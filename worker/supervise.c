@@ -55,7 +55,7 @@ static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
 static void reap(TimestampTz now, TimestampTz *wake);
-static void charge(int64 id, int attempt, bool leased, JobqStop stop,
+static void charge(int64 id, int attempt, JobqStop stop,
 				   const JobqError *error, bool crashed, bool final,
 				   int64 delay_ms);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -131,7 +131,10 @@ reap(TimestampTz now, TimestampTz *wake)
 		copy = *slot;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		if (my_db->quarantine_slot == i)
+		{
 			my_db->quarantine_slot = -1;
+			my_db->reload = true;	/* wakes the idle workers */
+		}
 		LWLockRelease(my_db->lock);
 
 		if (copy.job_id != 0)
@@ -145,7 +148,7 @@ reap(TimestampTz now, TimestampTz *wake)
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 			}
-			charge(copy.job_id, copy.attempt, copy.leased,
+			charge(copy.job_id, copy.attempt,
 				   copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
 				   &error, false, false, 0);
 		}
@@ -173,7 +176,7 @@ reap(TimestampTz now, TimestampTz *wake)
  * was done before: "attempt" is what was charged when it began.
  */
 static void
-charge(int64 id, int attempt, bool leased, JobqStop stop,
+charge(int64 id, int attempt, JobqStop stop,
 	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
 {
 	Relation	rel;
@@ -209,17 +212,30 @@ charge(int64 id, int attempt, bool leased, JobqStop stop,
 }
 
 /*
- * A leased row that nobody runs: its worker and its scheduler are gone.
+ * A leased row that nobody runs: the server stopped while its procedure ran,
+ * and that was not the job's doing.  It gets its attempt back and runs again.
  */
 void
 supervise_lost_lease(int64 id)
 {
-	JobqError	error = {ERRCODE_JOBQ_WORKER_LOST,
-		"the server stopped while the job ran"
-	};
+	Relation	rel;
+	JobqJob		job;
 
-	if (jobq_slot_of_job(my_db, id) == NULL)
-		charge(id, 0, true, JOBQ_STOP_NONE, &error, false, false, 0);
+	if (jobq_slot_of_job(my_db, id) != NULL)
+		return;
+	run_begin_transaction();
+	rel = jobq_open_jobs();
+	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+		job_leased(&job) && jobq_job_delete(rel, &job))
+	{
+		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+		job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
+		jobq_job_insert(rel, &job);
+	}
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }
 
 /*
@@ -235,7 +251,7 @@ supervise_charge_culprits(void)
 			"the server process crashed while it ran the job"
 		};
 
-		charge(culprit->job_id, culprit->attempt, false, JOBQ_STOP_NONE,
+		charge(culprit->job_id, culprit->attempt, JOBQ_STOP_NONE,
 			   &error, true, false, -1);
 
 		/* this process commits synchronously: the charge is durable */

@@ -33,7 +33,7 @@ extern void jobq_register_launcher(void);
 /* worker/process.c: what all three kinds of process do */
 extern void process_start(void);
 extern void process_pin_settings(bool is_worker);
-extern void process_sleep(long timeout_ms, uint32 wait_event);
+extern bool process_sleep(long timeout_ms, uint32 wait_event);
 
 /* worker/flight.c */
 extern void flight_open(bool create);
@@ -81,7 +81,7 @@ extern void run_finish(RunContext *run, Relation rel, JobqJob *job,
 					   JobqCurrent *current, TimestampTz started_at,
 					   bool has_result, Datum result);
 extern void run_claim(RunContext *run, const JobqJob *job, const char *kind,
-					  TimestampTz now, int timeout, bool leased);
+					  TimestampTz now, int timeout);
 extern void run_unclaim(RunContext *run);
 extern void run_clean_session(bool after_procedure);
 extern int	run_timeout(const JobqHandler *handler, const JobqJob *job);

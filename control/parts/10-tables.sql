@@ -58,7 +58,7 @@ CREATE TABLE jobq.job (
 	errors jsonb,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
-	autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
+	autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
