@@ -625,6 +625,10 @@ jobq_check_signature(Oid proc, JobqHandler *handler)
 		handler->proc = proc;
 		handler->nargs = form->pronargs;
 		handler->is_procedure = form->prokind == PROKIND_PROCEDURE;
+
+		/* as ExecuteCallStmt() decides */
+		handler->may_commit = handler->is_procedure && !form->prosecdef &&
+			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
 		handler->returns_jsonb = form->prorettype == JSONBOID;
 	}
 	ReleaseSysCache(tuple);

@@ -97,6 +97,7 @@ typedef struct JobqHandler
 	Oid			proc;
 	int			nargs;
 	bool		is_procedure;
+	bool		may_commit;		/* a procedure that CALL would run non-atomic */
 	bool		returns_jsonb;
 	MemoryContext context;		/* holds flinfo's extra data */
 	MemoryContext strings;

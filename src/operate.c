@@ -52,9 +52,13 @@ no_such_job(int64 id)
 static bool
 find_job(Relation rel, int64 id, JobqJob *job)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		found = jobq_job_find(rel, id, snapshot, job);
+	Snapshot	snapshot;
+	bool		found;
 
+	/* see what this statement itself has enqueued, too */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_job_find(rel, id, snapshot, job);
 	UnregisterSnapshot(snapshot);
 	return found && jobq_may_manage(job_role(job));
 }

@@ -273,8 +273,13 @@ static void
 look_up(int64 id, Status *status)
 {
 	const JobqRelations *rels = jobq_relations();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		found = find_live(id, snapshot, status);
+	Snapshot	snapshot;
+	bool		found;
+
+	/* see what this statement itself has enqueued, too */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_live(id, snapshot, status);
 
 	if (!found)
 		found = find_finished(rels->failed, &failed_source, id, snapshot,

@@ -11,6 +11,7 @@
 
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -21,8 +22,7 @@ PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 
 /*
- * worker_slots(): the workers of this database.  The views show of them what
- * the user may see.
+ * worker_slots(): the workers of this database that the user may see.
  */
 Datum
 jobq_worker_slots(PG_FUNCTION_ARGS)
@@ -54,7 +54,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		LWLockRelease(jobq_shared->lock);
 
 		if (copy.state == JOBQ_SLOT_FREE ||
-			copy.database != db - jobq_shared->databases)
+			copy.database != db - jobq_shared->databases ||
+			!has_privs_of_role(GetUserId(), copy.role))
 			continue;
 		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0;
 		values[PID] = Int32GetDatum(copy.pid);

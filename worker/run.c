@@ -148,7 +148,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 					 errmsg("no handler is registered for kind \"%s\"", kind)));
 		jobq_handler_resolve(handler);
 
-		if (handler->is_procedure)
+		if (handler->may_commit)
 			run_procedure(run, rel, &job, handler);
 		else if (!jobq_job_delete(rel, &job))
 		{
@@ -209,8 +209,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	jobq_current = NULL;
 	error_context_stack = context.previous;
 	MemoryContextSwitchTo(top);
-	run_clean_session(handler != NULL && handler->resolved &&
-					  handler->is_procedure);
+	run_clean_session(handler != NULL && handler->may_commit);
 	return again;
 }
 

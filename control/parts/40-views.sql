@@ -66,6 +66,5 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 	SELECT w.pid, w.role::pg_catalog.regrole AS role, w.pool, w.state, w.started_at,
 		w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
 		w.jobs_done, w.jobs_failed
-	FROM jobq.worker_slots() w
-	WHERE pg_catalog.pg_has_role(w.role, 'USAGE');
+	FROM jobq.worker_slots() w;
 COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run';

@@ -8,7 +8,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM PUBLIC;
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work}';
+	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots}';
 	manage text[] := '{register,unregister,create_queue,alter_queue,set_paused,pause,resume,restart_workers}';
 	routine regprocedure;
 BEGIN
