@@ -61,6 +61,9 @@ ifndef RUNNING
 REGRESS_OPTS += --temp-instance=./tmp_check
 endif
 
+TAP_TESTS = 1
+PROVE_TESTS ?= test/t/*.pl
+
 EXTRA_CLEAN = dist
 
 # These bring their own PostgreSQL; everything else needs one.

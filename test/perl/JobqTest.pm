@@ -1,0 +1,161 @@
+# What the TAP tests of jobq have in common.
+
+package JobqTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+# A condition that does not come true within a minute never will.
+BEGIN
+{
+	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 60;
+}
+
+use Exporter 'import';
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(
+  jobq_node
+  wait_for
+  sleeps
+  worker_pids
+  scheduler_pid
+  launcher_pid
+  signal_process
+  wait_for_exit
+  wait_for_restart
+  crash_backend
+  no_failed_assertion
+);
+
+# A server with jobq, not yet started.  The safety check is as rare as can be,
+# so that it does not hide a job that was forgotten.
+sub jobq_node
+{
+	my ($name, $conf, %init) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(%init);
+	$node->append_conf(
+		'postgresql.conf', qq{
+shared_preload_libraries = 'jobq'
+jobq.poll_interval = '1h'
+max_worker_processes = 24
+max_connections = 40
+restart_after_crash = on
+log_line_prefix = '%m [%p] %b %q%a '
+$conf
+});
+	return $node;
+}
+
+# Wait until the query returns true; the rest are its parameters for sprintf.
+sub wait_for
+{
+	my ($node, $what, $query, $dbname) = @_;
+
+	return ok($node->poll_query_until($dbname || 'postgres', $query), $what)
+	  || diag($node->safe_psql(
+			$dbname || 'postgres',
+			q{SELECT id, state, kind, queue, role, attempt, run_at, error
+			FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
+			SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state()}));
+}
+
+# Wait until so many sessions wait for an advisory lock.
+sub sleeps
+{
+	my ($node, $what, $count, $dbname) = @_;
+
+	return wait_for(
+		$node, $what,
+		qq{SELECT count(*) = $count FROM pg_locks
+		   WHERE locktype = 'advisory' AND NOT granted
+		   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())},
+		$dbname);
+}
+
+sub worker_pids
+{
+	my ($node, $dbname) = @_;
+
+	return split /\n/,
+	  $node->safe_psql($dbname || 'postgres',
+		'SELECT pid FROM jobq.workers WHERE pid IS NOT NULL ORDER BY pid');
+}
+
+sub scheduler_pid
+{
+	my ($node, $dbname) = @_;
+
+	return $node->safe_psql($dbname || 'postgres',
+		'SELECT pid FROM jobq.scheduler_state()');
+}
+
+sub launcher_pid
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
+}
+
+# A signal as the operating system sends it.
+sub signal_process
+{
+	my ($signal, $pid) = @_;
+
+	return kill($signal, $pid) == 1;
+}
+
+sub wait_for_exit
+{
+	my ($pid) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1 unless kill(0, $pid);
+		select(undef, undef, undef, 0.1);
+	}
+	return 0;
+}
+
+# Wait until the server has restarted after the crash of one of its processes.
+sub wait_for_restart
+{
+	my ($node, $offset) = @_;
+
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/,
+		$offset);
+	return $node->poll_query_until('postgres', 'SELECT true');
+}
+
+# Crash an ordinary backend, and wait until the server is there again.
+sub crash_backend
+{
+	my ($node, $signal) = @_;
+	my $offset = -s $node->logfile;
+	my $backend = $node->background_psql('postgres', on_error_stop => 0);
+	my $pid = $backend->query('SELECT pg_backend_pid()');
+
+	signal_process($signal || 'KILL', $pid);
+	wait_for_restart($node, $offset);
+	eval { $backend->{run}->finish };
+	return;
+}
+
+# The servers' logs tell of failed assertions that no test may have noticed.
+sub no_failed_assertion
+{
+	my (@nodes) = @_;
+
+	unlike(slurp_file($_->logfile), qr/^TRAP:/m,
+		'no assertion failed on ' . $_->name)
+	  foreach @nodes;
+	return;
+}
+
+1;
