@@ -366,7 +366,7 @@ create_queue(const char *name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
 						JOBQ_MAX_QUEUE_NAME)));
-	if (!jobq_create_queues)
+	if (!jobq_create_queues && strcmp(name, "default") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name),

@@ -19,6 +19,7 @@
 
 #include "shared.h"
 
+PG_FUNCTION_INFO_V1(jobq_clock);
 PG_FUNCTION_INFO_V1(jobq_test_clock);
 
 /*
@@ -53,6 +54,15 @@ jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
 				 errhint("It must be between " INT64_FORMAT " and " INT64_FORMAT " milliseconds.",
 						 lowest, highest)));
 	return (int64) ms;
+}
+
+/*
+ * clock(): the same for SQL.
+ */
+Datum
+jobq_clock(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TIMESTAMPTZ(jobq_now());
 }
 
 /*

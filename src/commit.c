@@ -23,8 +23,12 @@
 #include "jobq.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -45,6 +49,7 @@ typedef struct PendingPush
 typedef struct PendingMessage
 {
 	SubTransactionId subid;
+	bool		by_user;		/* jobq.notify() or its trigger */
 	struct PendingMessage *next;
 	JobqRelayMessage message;
 } PendingMessage;
@@ -58,6 +63,7 @@ static int	nwakes = 0;
 static PendingMessage *messages = NULL; /* newest first */
 static int	nmessages = 0;
 static bool rescan = false;
+static bool prepared = false;
 static bool reload = false;
 static bool poke = false;
 static bool anything = false;
@@ -155,6 +161,18 @@ jobq_at_commit_rescan(void)
 }
 
 /*
+ * At commit, act as if all that COMMIT PREPARED may have made visible had
+ * been handed over.
+ */
+void
+jobq_at_commit_prepared(void)
+{
+	anything = true;
+	rescan = true;
+	prepared = true;
+}
+
+/*
  * At commit, have the scheduler read queues and settings anew.
  */
 void
@@ -183,7 +201,7 @@ jobq_at_commit_poke_launcher(void)
  * the notification becomes a plain NOTIFY of this transaction.
  */
 void
-jobq_relay(const char *channel, const char *payload)
+jobq_relay(const char *channel, const char *payload, bool by_user)
 {
 	JobqDatabase *db = jobq_my_database();
 	bool		reserved = false;
@@ -220,6 +238,7 @@ jobq_relay(const char *channel, const char *payload)
 													 sizeof(PendingMessage));
 
 		message->subid = GetCurrentSubTransactionId();
+		message->by_user = by_user;
 		strlcpy(message->message.channel, channel, NAMEDATALEN);
 		strlcpy(message->message.payload, payload, JOBQ_RELAY_PAYLOAD);
 		message->next = messages;
@@ -256,6 +275,38 @@ jobq_relay_now(const char *channel, const char *payload)
 	jobq_wake(db, &wake);
 }
 
+/*
+ * See that all that is visible is durable, and replicated where that is asked
+ * for, before somebody is told of it: workers do not wait for the flush of
+ * their commits.
+ */
+void
+jobq_flush_before_telling(void)
+{
+	XLogRecPtr	lsn;
+
+	if (RecoveryInProgress())
+		return;
+
+	/*
+	 * This is where the next record will begin: behind a page header, if the
+	 * last one has filled its page, and then nothing is there to be flushed.
+	 */
+	lsn = GetXLogInsertRecPtr();
+	if (XLogSegmentOffset(lsn, wal_segment_size) == SizeOfXLogLongPHD)
+		lsn -= SizeOfXLogLongPHD;
+	else if (lsn % XLOG_BLCKSZ == SizeOfXLogShortPHD)
+		lsn -= SizeOfXLogShortPHD;
+	XLogFlush(lsn);
+	if (SyncRepRequested())
+	{
+		/* as in a commit: a cancel ends the wait with a warning */
+		HOLD_INTERRUPTS();
+		SyncRepWaitForLSN(lsn, true);
+		RESUME_INTERRUPTS();
+	}
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -264,6 +315,14 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 			if (anything)
 				hand_over();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			for (PendingMessage *message = messages; message != NULL;
+				 message = message->next)
+				if (message->by_user && message->message.channel[0] != '\0')
+					ereport(ERROR,
+							(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							 errmsg("cannot PREPARE a transaction that has called jobq.notify()")));
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
@@ -396,6 +455,9 @@ hand_over(void)
 			{
 				db->rescan = true;
 				wake.scheduler = true;
+				for (int i = 0; i < jobq_max_lanes; i++)
+					db->lanes[i].notify = db->lanes[i].in_use;
+				jobq_relay_mark(db, now, &wake);
 			}
 			if (reload)
 			{
@@ -407,9 +469,9 @@ hand_over(void)
 		jobq_wake(db, &wake);
 	}
 
-	if (nwakes > 0 && jobq_shared != NULL)
+	if ((nwakes > 0 || prepared) && jobq_shared != NULL)
 	{
-		if (nwakes > MAX_WAKES)
+		if (nwakes > MAX_WAKES || prepared)
 			jobq_wake_waiters(MyDatabaseId, 0);
 		else
 			for (int i = 0; i < nwakes; i++)
@@ -420,7 +482,7 @@ hand_over(void)
 
 	npushes = nlanes = nwakes = 0;
 	messages = NULL;
-	rescan = reload = poke = false;
+	rescan = reload = poke = prepared = false;
 	jobq_keep_uncommitted();
 }
 
@@ -445,5 +507,5 @@ forget(void)
 	}
 	npushes = nlanes = nwakes = nmessages = 0;
 	messages = NULL;
-	rescan = reload = poke = false;
+	rescan = reload = poke = prepared = false;
 }

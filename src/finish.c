@@ -110,7 +110,7 @@ jobq_tell(const JobqJob *job, const char *state)
 		snprintf(payload, sizeof(payload),
 				 "{\"id\": " INT64_FORMAT ", \"state\": \"%s\", \"attempt\": %d}",
 				 job_id(job), state, job_attempt(job));
-		jobq_relay(channel, payload);
+		jobq_relay(channel, payload, false);
 	}
 }
 

@@ -27,7 +27,7 @@ jobq_notify(PG_FUNCTION_ARGS)
 {
 	PreventCommandDuringRecovery("jobq.notify()");
 	jobq_relay(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-			   text_to_cstring(PG_GETARG_TEXT_PP(1)));
+			   text_to_cstring(PG_GETARG_TEXT_PP(1)), true);
 	PG_RETURN_VOID();
 }
 
@@ -51,6 +51,6 @@ jobq_notify_trigger(PG_FUNCTION_ARGS)
 						trigdata->tg_trigger->tgnargs),
 				 errhint("Write EXECUTE FUNCTION jobq.notify_trigger('channel').")));
 	jobq_relay(trigdata->tg_trigger->tgargs[0],
-			   RelationGetRelationName(trigdata->tg_relation));
+			   RelationGetRelationName(trigdata->tg_relation), true);
 	return PointerGetDatum(NULL);
 }

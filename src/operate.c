@@ -31,6 +31,8 @@ PG_FUNCTION_INFO_V1(jobq_cancel);
 PG_FUNCTION_INFO_V1(jobq_retry);
 PG_FUNCTION_INFO_V1(jobq_forget);
 PG_FUNCTION_INFO_V1(jobq_restart_workers);
+PG_FUNCTION_INFO_V1(jobq_pause);
+PG_FUNCTION_INFO_V1(jobq_resume);
 PG_FUNCTION_INFO_V1(jobq_activate);
 PG_FUNCTION_INFO_V1(jobq_adopt);
 
@@ -280,11 +282,50 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
 		{
+			PGPROC	   *proc = slot->proc;
+
 			slot->retire = true;
-			SetLatch(&slot->proc->procLatch);
+			if (proc != NULL)
+				SetLatch(&proc->procLatch);
 		}
 	}
 	LWLockRelease(db->lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Pause or resume a queue; one that does not exist yet is created.
+ */
+static void
+set_paused(text *name, bool paused)
+{
+	static const Oid types[] = {INT4OID, BOOLOID};
+	const JobqQueue *queue = jobq_queue_by_name(text_to_cstring(name), true);
+	Datum		values[] = {Int32GetDatum(queue->id), BoolGetDatum(paused)};
+
+	SPI_connect();
+	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
+			   values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	if (!paused)
+		jobq_at_commit_rescan();
+}
+
+/*
+ * pause(queue): a worker that begins after this has committed starts no more
+ * jobs of the queue.
+ */
+Datum
+jobq_pause(PG_FUNCTION_ARGS)
+{
+	set_paused(PG_GETARG_TEXT_PP(0), true);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_resume(PG_FUNCTION_ARGS)
+{
+	set_paused(PG_GETARG_TEXT_PP(0), false);
 	PG_RETURN_VOID();
 }
 

@@ -76,6 +76,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->complete = false;
 	db->overflow = false;
 	db->starved = false;
+	db->forgotten_due = DT_NOEND;
 	db->quarantine_slot = -1;
 }
 
@@ -148,13 +149,19 @@ lane_bucket(int32 queue_id, int32 priority, Oid role, bool quarantine)
 }
 
 /*
- * A lane that is not in use, or else one that holds nothing and awaits
- * nothing, unlinked from its bucket.
+ * A lane that is not in use, or else one that can be done without, unlinked
+ * from its bucket: it holds nothing and awaits nothing; or only jobs of the
+ * future, and then all is read anew when the first of them is due; or its
+ * queue is paused, and then a lane that is missing may have due rows.
  */
 static JobqLane *
 lane_take(JobqDatabase *db)
 {
 	JobqLane   *idle = NULL;
+	JobqLane   *future = NULL;
+	JobqLane   *paused = NULL;
+	JobqLane   *victim;
+	uint32	   *link;
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -162,21 +169,41 @@ lane_take(JobqDatabase *db)
 
 		if (!lane->in_use)
 			return lane;
-		if (idle == NULL && lane->count == 0 && !lane->more &&
-			!lane->scanning && !lane->notify && lane->next_due == DT_NOEND)
+		if (lane->scanning || lane->quarantine)
+			continue;
+		if (lane->paused)
+			paused = lane;
+		else if (lane->count > 0 || lane->more)
+			continue;
+		else if (lane->next_due == DT_NOEND)
 			idle = lane;
+		else if (future == NULL || lane->next_due > future->next_due)
+			future = lane;
 	}
-	if (idle != NULL)
-	{
-		uint32	   *link = &db->bucket[lane_bucket(idle->queue_id,
-												   idle->priority, idle->role,
-												   idle->quarantine)];
 
-		while (*link != JOBQ_LANE_INDEX(db, idle))
-			link = &db->lanes[*link].hash_next;
-		*link = idle->hash_next;
+	if (idle != NULL)
+		victim = idle;
+	else if (future != NULL)
+	{
+		victim = future;
+		db->forgotten_due = Min(db->forgotten_due, future->next_due);
 	}
-	return idle;
+	else if (paused != NULL)
+	{
+		victim = paused;
+		while (victim->count > 0)
+			entry_unlink(db, victim, victim->head);
+		db->complete = false;
+	}
+	else
+		return NULL;
+
+	link = &db->bucket[lane_bucket(victim->queue_id, victim->priority,
+								   victim->role, victim->quarantine)];
+	while (*link != JOBQ_LANE_INDEX(db, victim))
+		link = &db->lanes[*link].hash_next;
+	*link = victim->hash_next;
+	return victim;
 }
 
 static void
@@ -443,6 +470,13 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	uint32		after = JOBQ_NONE;
 	JobqKey		done = lane->cursor;
 
+	/* jobs that became due, or were many: the queue gets work */
+	if (lane->count == 0 && nrows > 0)
+	{
+		lane->notify = true;
+		jobq_relay_mark(db, jobq_now(), wake);
+	}
+
 	/* where does the first one belong? */
 	if (nrows > 0)
 	{
@@ -627,8 +661,12 @@ wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 		served = true;
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle && !slot->retire)
 		{
+			PGPROC	   *proc = slot->proc;	/* may vanish: read once */
+
+			if (proc == NULL)
+				continue;
 			slot->idle = false;
-			wake->proc[wake->n++] = slot->proc;
+			wake->proc[wake->n++] = proc;
 			return;
 		}
 	}
@@ -645,10 +683,5 @@ jobq_wake(JobqDatabase *db, JobqWakeList *wake)
 	for (int i = 0; i < wake->n; i++)
 		SetLatch(&wake->proc[i]->procLatch);
 	if (wake->scheduler)
-	{
-		PGPROC	   *scheduler = db->scheduler;
-
-		if (scheduler != NULL)
-			SetLatch(&scheduler->procLatch);
-	}
+		jobq_wake_scheduler(db);
 }

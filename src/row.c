@@ -132,7 +132,8 @@ jobq_job_push(const JobqJob *job)
 	push.ctid = job->ctid;
 	jobq_at_commit_push(&push);
 
-	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
+	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL &&
+		push.key.run_at <= jobq_now())
 	{
 		char		channel[NAMEDATALEN + 16];
 

@@ -14,6 +14,7 @@
 
 #include "miscadmin.h"
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
 char	   *jobq_databases = NULL;
 char	   *jobq_workers = NULL;
@@ -97,33 +98,53 @@ check_workers(char **newval, void **extra, GucSource source)
 		if (equals == NULL)
 			return pool_syntax_error(*newval, "A pool lacks its number of workers.");
 		if (!copy_word(equals + 1, end, number, sizeof(number)))
-			return pool_syntax_error(*newval, "A pool lacks its number of workers.");
+			return pool_syntax_error(*newval, "The number of workers of a pool must be from 0 to 1024.");
 		workers = strtol(number, &rest, 10);
 		if (*rest != '\0' || workers < 0 || workers > 1024)
 			return pool_syntax_error(*newval, "The number of workers of a pool must be from 0 to 1024.");
 		pool->workers = (int) workers;
 
-		while (at < equals)
+		for (;;)
 		{
 			const char *comma = memchr(at, ',', equals - at);
+			const char *word_end = comma != NULL ? comma : equals;
 
-			if (comma == NULL)
-				comma = equals;
 			if (pool->nqueues >= JOBQ_MAX_POOL_QUEUES)
 				return pool_syntax_error(*newval, "A pool can name at most 32 queues.");
-			if (!copy_word(at, comma, pool->queues[pool->nqueues], NAMEDATALEN))
+			if (!copy_word(at, word_end, pool->queues[pool->nqueues],
+						   NAMEDATALEN))
 				return pool_syntax_error(*newval, "A queue name is empty or longer than 63 bytes.");
 			pool->nqueues++;
+			if (comma == NULL)
+				break;
 			at = comma + 1;
 		}
-		if (pool->nqueues == 0)
-			return pool_syntax_error(*newval, "A pool names no queue.");
 
 		at = *end == '\0' ? end : end + 1;
 		while (isspace((unsigned char) *at))
 			at++;
 	}
 	return true;
+}
+
+/*
+ * Check that jobq.databases is a list of names.
+ */
+static bool
+check_databases(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names = NIL;
+	bool		valid = SplitIdentifierString(copy, ',', &names);
+
+	list_free(names);
+	pfree(copy);
+	if (!valid)
+	{
+		GUC_check_errdetail("It is not a list of names that are divided by commas.");
+		GUC_check_errhint("Write names as in SQL, with double quotes where needed, or \"*\".");
+	}
+	return valid;
 }
 
 static void
@@ -183,7 +204,8 @@ jobq_define_settings(void)
 							   "Lists the databases whose jobs are run; \"*\" is every database that has the extension.",
 							   NULL,
 							   &jobq_databases, "postgres",
-							   PGC_SIGHUP, GUC_LIST_INPUT, NULL, NULL, NULL);
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_databases, NULL, NULL);
 	DefineCustomStringVariable("jobq.workers",
 							   "Sets the pools of workers of each database.",
 							   "For example \"high,default=4; reports=2\": queues in strict order, and the number of workers. \"*\" is every queue that no pool names.",

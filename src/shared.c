@@ -161,10 +161,40 @@ jobq_poke_launcher(void)
 		return;
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	jobq_shared->poke = true;
+	jobq_shared->pokes++;
 	launcher = jobq_shared->launcher;
 	LWLockRelease(jobq_shared->lock);
 	if (launcher != NULL)
 		SetLatch(&launcher->procLatch);
+}
+
+/*
+ * Wake the database's scheduler, if it has one.
+ */
+void
+jobq_wake_scheduler(JobqDatabase *db)
+{
+	PGPROC	   *scheduler = db->scheduler;	/* may vanish: read once */
+
+	if (scheduler != NULL)
+		SetLatch(&scheduler->procLatch);
+}
+
+/*
+ * The worker in this slot is done with a quarantined job, if it had one: the
+ * next may run, and who waits for it is woken by the scheduler.
+ */
+void
+jobq_quarantine_over(JobqDatabase *db, int slot)
+{
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->quarantine_slot == slot)
+	{
+		db->quarantine_slot = -1;
+		db->reload = true;
+	}
+	LWLockRelease(db->lock);
+	jobq_wake_scheduler(db);
 }
 
 /*

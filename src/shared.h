@@ -141,6 +141,7 @@ typedef struct JobqDatabase
 	bool		reload;			/* queues or settings changed: rank lanes anew */
 	bool		overflow;		/* a lane found no place */
 	bool		starved;		/* a scan found no free entry */
+	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
 	bool		relay_pending;	/* relay has something to say */
 	bool		can_spawn;		/* waking the scheduler may get more workers */
 	TimestampTz wake_at;		/* when the scheduler means to wake */
@@ -240,6 +241,7 @@ typedef struct JobqShared
 	bool		flight_read;	/* the flight recorder was read in this life */
 	int64		clock_offset;	/* microseconds; tests only */
 	bool		poke;			/* launcher shall look at all databases again */
+	uint64		pokes;			/* how often it was asked to */
 
 	int			ndatabases;
 	JobqDatabase *databases;
@@ -258,6 +260,8 @@ extern void jobq_require_preload(const char *what);
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);
 extern void jobq_poke_launcher(void);
+extern void jobq_wake_scheduler(JobqDatabase *db);
+extern void jobq_quarantine_over(JobqDatabase *db, int slot);
 extern void jobq_wake_waiters(Oid dboid, int64 job_id);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 

@@ -17,13 +17,10 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "replication/syncrep.h"
-#include "replication/walsender.h"
 #include "storage/ipc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -33,6 +30,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "commit.h"
 #include "row.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
@@ -100,7 +98,6 @@ static bool find_finished(Oid relid, const Source *source, int64 id,
 						  Snapshot snapshot, Status *status);
 static bool find_live(int64 id, Snapshot snapshot, Status *status);
 static void look_up(int64 id, Status *status);
-static void flush_before_telling(void);
 static int	add_waiter(int64 id);
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
 					 Status *statuses, const char *function);
@@ -308,27 +305,6 @@ look_up(int64 id, Status *status)
 	SET(ST_STATE, CStringGetTextDatum(status->state));
 }
 
-/*
- * See that what we have read is durable.
- */
-static void
-flush_before_telling(void)
-{
-	XLogRecPtr	lsn;
-
-	if (RecoveryInProgress())
-		return;
-	lsn = GetXLogInsertRecPtr();
-	XLogFlush(lsn);
-	if (SyncRepRequested())
-	{
-		/* as in a commit: a cancel ends the wait with a warning */
-		HOLD_INTERRUPTS();
-		SyncRepWaitForLSN(lsn, true);
-		RESUME_INTERRUPTS();
-	}
-}
-
 static Datum
 status_datum(FunctionCallInfo fcinfo, Status *status)
 {
@@ -349,7 +325,7 @@ jobq_status(PG_FUNCTION_ARGS)
 	Status		status = {0};
 
 	look_up(PG_GETARG_INT64(0), &status);
-	flush_before_telling();
+	jobq_flush_before_telling();
 	PG_RETURN_DATUM(status_datum(fcinfo, &status));
 }
 
@@ -368,7 +344,7 @@ jobq_result(PG_FUNCTION_ARGS)
 				 errmsg("job " INT64_FORMAT " is %s", PG_GETARG_INT64(0),
 						status.state),
 				 status.finished ? 0 : errhint("Wait for it with jobq.wait().")));
-	flush_before_telling();
+	jobq_flush_before_telling();
 	if (status.nulls[ST_RESULT])
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(status.values[ST_RESULT]);
@@ -476,7 +452,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 		}
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(remove_waiters, (Datum) 0);
-	flush_before_telling();
+	jobq_flush_before_telling();
 }
 
 #define MAX_WAIT_MS		(INT64CONST(86400000) * 365)

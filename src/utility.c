@@ -181,8 +181,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		dboid = get_database_oid(dbname, true);
 		if (OidIsValid(dboid) && dboid != MyDatabaseId &&
 			!IsTransactionBlock() &&
-			(jobq_owns_database(dboid) || superuser() ||
-			 IsA(stmt, CreatedbStmt)))
+			(jobq_owns_database(dboid) || superuser()))
 			leave_database(dboid);
 		else
 			dboid = InvalidOid;
@@ -205,5 +204,5 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	PG_END_TRY();
 
 	if (commit_prepared)
-		jobq_at_commit_rescan();
+		jobq_at_commit_prepared();
 }

@@ -295,9 +295,15 @@ start_schedulers(void)
 			continue;
 		db->stop = true;
 		db->stop_until = 0;
-		if (db->scheduler != NULL)
-			SetLatch(&db->scheduler->procLatch);
-		else
+		for (int j = 0; j < jobq_shared->nslots; j++)
+		{
+			PGPROC	   *proc = jobq_shared->slots[j].proc;
+
+			if (proc != NULL && jobq_shared->slots[j].database == i)
+				SetLatch(&proc->procLatch);
+		}
+		jobq_wake_scheduler(db);
+		if (db->scheduler == NULL)
 		{
 			bool		used = db->nculprits > 0;
 

@@ -14,10 +14,9 @@
 #include "worker.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "commands/async.h"
-#include "miscadmin.h"
-#include "storage/ipc.h"
+
+#include "commit.h"
 
 void
 relay_send(void)
@@ -54,7 +53,7 @@ relay_send(void)
 		return;
 
 	/* told means durable: what is told of was committed without a flush */
-	XLogFlush(GetXLogInsertRecPtr());
+	jobq_flush_before_telling();
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
@@ -67,7 +66,7 @@ relay_send(void)
 			const JobqQueue *queue = jobq_queue_by_id(queues[i]);
 			char		channel[NAMEDATALEN + 16];
 
-			if (queue == NULL)
+			if (queue == NULL || queue->notify == NOTIFY_OFF)
 				continue;
 			snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
 			Async_Notify(channel, "");

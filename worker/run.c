@@ -94,7 +94,6 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
-		my_db->absent = true;
 		run->slot->retire = true;
 		return false;
 	}
@@ -104,6 +103,14 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
 							  GetActiveSnapshot(), &job) &&
 		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
+	if (runnable)
+	{
+		const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&job));
+
+		/* resume() has the lane read from its beginning */
+		if (queue != NULL && queue->paused)
+			runnable = false;
+	}
 	if (runnable && job_run_at(&job) > now)
 	{
 		/* the clock was put back */
@@ -288,8 +295,8 @@ run_claim(RunContext *run, const JobqJob *job, const char *kind,
 	if (timeout > 0)
 	{
 		enable_timeout_after(STATEMENT_TIMEOUT, timeout);
-		if (deadline < my_db->wake_at && my_db->scheduler != NULL)
-			SetLatch(&my_db->scheduler->procLatch);
+		if (deadline < my_db->wake_at)
+			jobq_wake_scheduler(my_db);
 	}
 }
 

@@ -98,10 +98,7 @@ scan_begin(Scan *scan)
 	StartTransactionCommand();
 	rels = jobq_relations_if_installed();
 	if (rels == NULL)
-	{
-		my_db->absent = true;
 		proc_exit(0);
-	}
 	PushActiveSnapshot(GetTransactionSnapshot());
 	scan->rel = table_open(rels->job, AccessShareLock);
 	scan->index = index_open(rels->job_ready, AccessShareLock);
@@ -342,6 +339,7 @@ scan_everything(void)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->rescan = false;
 	my_db->overflow = false;
+	my_db->forgotten_due = DT_NOEND;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &my_db->lanes[i];
@@ -505,10 +503,7 @@ scan_rank_lanes(void)
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	if (jobq_relations_if_installed() == NULL)
-	{
-		my_db->absent = true;
 		proc_exit(0);
-	}
 	for (int i = 0; i < nlanes; i++)
 	{
 		const JobqQueue *queue = jobq_queue_by_id(queue_ids[i]);
@@ -544,6 +539,13 @@ scan_rank_lanes(void)
 			if (lane->in_use && lane->queue_id == queue_ids[i])
 			{
 				memcpy(lane->rank, rank, sizeof(rank));
+				if (lane->paused && !queue->paused && !lane->quarantine)
+				{
+					/* workers drop what they find paused */
+					lane->cursor.run_at = PG_INT64_MIN;
+					lane->cursor.id = PG_INT64_MIN;
+					lane->more = true;
+				}
 				lane->paused = queue->paused;
 				lane->ranked = true;
 			}
@@ -562,8 +564,11 @@ scan_rank_lanes(void)
 		if (slot->state == JOBQ_SLOT_ATTACHED &&
 			slot->database == my_db_index && slot->idle)
 		{
+			PGPROC	   *proc = slot->proc;
+
 			slot->idle = false;
-			SetLatch(&slot->proc->procLatch);
+			if (proc != NULL)
+				SetLatch(&proc->procLatch);
 		}
 	}
 	LWLockRelease(my_db->lock);

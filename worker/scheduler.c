@@ -93,7 +93,7 @@ jobq_scheduler_main(Datum main_arg)
 
 		if (my_db->stop)
 			proc_exit(0);
-		if (my_db->rescan ||
+		if (my_db->rescan || now >= my_db->forgotten_due ||
 			(my_db->overflow && now >= next_overflow))
 		{
 			scan_everything();
@@ -162,6 +162,7 @@ static void
 check_extension(void)
 {
 	bool		installed;
+	uint64		pokes = jobq_shared->pokes;
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
@@ -169,7 +170,11 @@ check_extension(void)
 	CommitTransactionCommand();
 	if (!installed)
 	{
-		my_db->absent = true;
+
+		/* CREATE EXTENSION pokes when it has committed: then look again */
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		my_db->absent = pokes == jobq_shared->pokes;
+		LWLockRelease(jobq_shared->lock);
 		proc_exit(0);
 	}
 }
@@ -207,6 +212,7 @@ next_wake(TimestampTz wake)
 		if (lane->in_use && !lane->paused && lane->next_due < wake)
 			wake = lane->next_due;
 	}
+	wake = Min(wake, my_db->forgotten_due);
 	if (my_db->relay_pending && my_db->relay_due < wake)
 		wake = my_db->relay_due;
 	if (my_db->rescan || my_db->reload)

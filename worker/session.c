@@ -49,7 +49,8 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
 	SPI_connect();
 	n = jobq_query("SELECT j.id FROM jobq.job j JOIN jobq.queue q ON q.id = j.queue_id"
 				   " WHERE j.role = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
-				   " AND j.run_at <= $3 AND j.lease_token IS NULL AND NOT j.dormant"
+				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
+				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT " CANDIDATES,

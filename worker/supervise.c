@@ -54,6 +54,7 @@ typedef struct RoleDemand
 static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
+static void retire_pools(int npools);
 static void reap(TimestampTz now, TimestampTz *wake);
 static void charge(int64 id, int attempt, JobqStop stop,
 				   const JobqError *error, bool crashed, bool final,
@@ -79,6 +80,7 @@ supervise(TimestampTz now)
 	reap(now, &wake);
 	wake = Min(wake, end_overstayers(now));
 
+	retire_pools(pools->npools);
 	if (!jobq_start_paused)
 	{
 		if (now < spawn_at)
@@ -92,6 +94,30 @@ supervise(TimestampTz now)
 	my_db->can_spawn = can_spawn && now >= spawn_at;
 	LWLockRelease(my_db->lock);
 	return wake;
+}
+
+/*
+ * Workers of pools that are no more in the setting shall leave.
+ */
+static void
+retire_pools(int npools)
+{
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->pool >= npools &&
+			slot->database == my_db_index && !slot->retire)
+		{
+			PGPROC	   *proc = slot->proc;
+
+			slot->retire = true;
+			if (proc != NULL)
+				SetLatch(&proc->procLatch);
+		}
+	}
+	LWLockRelease(my_db->lock);
 }
 
 /*
@@ -129,13 +155,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			continue;
 
 		copy = *slot;
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		if (my_db->quarantine_slot == i)
-		{
-			my_db->quarantine_slot = -1;
-			my_db->reload = true;	/* wakes the idle workers */
-		}
-		LWLockRelease(my_db->lock);
+		jobq_quarantine_over(my_db, i);
 
 		if (copy.job_id != 0)
 		{
@@ -143,7 +163,8 @@ reap(TimestampTz now, TimestampTz *wake)
 				"the worker was terminated while it ran the job"
 			};
 
-			if (copy.stop == JOBQ_STOP_TIMEOUT)
+			if (copy.stop == JOBQ_STOP_TIMEOUT &&
+				copy.stop_job == copy.job_id)
 			{
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
@@ -198,6 +219,11 @@ charge(int64 id, int attempt, JobqStop stop,
 			}
 			else if (charged || job_attempt(&job) == attempt)
 			{
+				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+
+				if (stop == JOBQ_STOP_TIMEOUT && handler != NULL &&
+					handler->fail_on_timeout)
+					final = true;
 				if (crashed)
 					JOB_SET(&job, JOB_CRASHES,
 							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
@@ -354,8 +380,11 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 		workers++;
 		if (workers > size && slot->state == JOBQ_SLOT_ATTACHED)
 		{
+			PGPROC	   *proc = slot->proc;
+
 			slot->retire = true;	/* the setting was lowered */
-			SetLatch(&slot->proc->procLatch);
+			if (proc != NULL)
+				SetLatch(&proc->procLatch);
 		}
 		for (int r = 0; r < nroles; r++)
 		{
@@ -605,8 +634,11 @@ make_room(int pool, Oid role, TimestampTz now)
 	}
 	if (victim != NULL)
 	{
+		PGPROC	   *proc = victim->proc;
+
 		victim->retire = true;
-		SetLatch(&victim->proc->procLatch);
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
 	}
 	LWLockRelease(my_db->lock);
 }

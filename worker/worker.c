@@ -39,7 +39,7 @@ static void attach(const WorkerStart *start);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
-static bool time_to_leave(uint64 jobs);
+static bool time_to_leave(uint64 jobs, bool check);
 
 void
 jobq_worker_main(Datum main_arg)
@@ -49,6 +49,8 @@ jobq_worker_main(Datum main_arg)
 	RunContext	run = {0};
 	uint64		jobs = 0;
 	bool		active = false;
+	bool		slept = true;
+	bool		check = false;	/* look at age and memory after this job */
 
 	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
 	my_slot = run.slot = &jobq_shared->slots[start.slot];
@@ -84,7 +86,8 @@ jobq_worker_main(Datum main_arg)
 			apply_settings();
 		}
 
-		leave = my_db->stop || (jobs % HOUSEKEEPING == 0 && time_to_leave(jobs));
+		leave = my_db->stop || time_to_leave(jobs, check);
+		check = false;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		leave = leave || my_slot->retire;
 		my_slot->idle = false;
@@ -100,20 +103,25 @@ jobq_worker_main(Datum main_arg)
 
 		if (popped)
 		{
-			if (refill && my_db->scheduler != NULL)
-				SetLatch(&my_db->scheduler->procLatch);
+			if (refill)
+				jobq_wake_scheduler(my_db);
 			if (!active)
 				pgstat_report_activity(STATE_RUNNING, NULL);
 			active = true;
 			run_job(&run, &entry);
 			if (entry.quarantine)
+				jobq_quarantine_over(my_db, start.slot);
+
+			/*
+			 * after a sleep, too, so that an old worker runs one job and
+			 * leaves
+			 */
+			if (++jobs % HOUSEKEEPING == 0 || slept)
 			{
-				LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-				my_db->quarantine_slot = -1;
-				LWLockRelease(my_db->lock);
-			}
-			if (++jobs % HOUSEKEEPING == 0)
 				pgstat_report_stat(false);
+				check = true;
+				slept = false;
+			}
 			continue;
 		}
 
@@ -126,8 +134,7 @@ jobq_worker_main(Datum main_arg)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 						 jobq_wait_event(wait_event, "JobqWorker"));
 		ResetLatch(MyLatch);
-		if (time_to_leave(jobs))
-			break;
+		slept = true;
 	}
 	proc_exit(0);
 }
@@ -163,8 +170,6 @@ attach(const WorkerStart *start)
 static void
 worker_exit(int code, Datum arg)
 {
-	PGPROC	   *scheduler;
-
 	flight_end();
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
@@ -172,10 +177,12 @@ worker_exit(int code, Datum arg)
 	my_slot->state = JOBQ_SLOT_DEAD;
 	my_slot->idle = false;
 	my_slot->proc = NULL;
-	scheduler = my_db->scheduler;
 	LWLockRelease(jobq_shared->lock);
-	if (scheduler != NULL)
-		SetLatch(&scheduler->procLatch);
+
+	/* the scheduler takes the slot back, or the launcher where there is none */
+	jobq_wake_scheduler(my_db);
+	if (my_db->scheduler == NULL)
+		jobq_poke_launcher();
 }
 
 /*
@@ -201,19 +208,20 @@ apply_settings(void)
 }
 
 /*
- * Has this process served its time?
+ * Has this process served its time?  The number of its jobs is looked at each
+ * time, its age and memory if "check".
  */
 static bool
-time_to_leave(uint64 jobs)
+time_to_leave(uint64 jobs, bool check)
 {
 	if (jobq_worker_max_jobs > 0 && jobs >= (uint64) jobq_worker_max_jobs)
 		return true;
-	if (jobq_worker_max_age > 0 && jobs > 0 &&
+	if (!check)
+		return false;
+	if (jobq_worker_max_age > 0 &&
 		jobq_now() > my_slot->started_at + jobq_worker_max_age * USECS_PER_SEC)
 		return true;
-	if (jobq_worker_max_memory > 0 && jobs > 0 &&
+	return jobq_worker_max_memory > 0 &&
 		MemoryContextMemAllocated(TopMemoryContext, true) / 1024 >
-		(Size) jobq_worker_max_memory)
-		return true;
-	return false;
+		(Size) jobq_worker_max_memory;
 }

@@ -120,11 +120,9 @@ CREATE TABLE jobq.failed_job (
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
 COMMENT ON COLUMN jobq.failed_job.errors IS 'all attempts that failed';
 
-INSERT INTO jobq.queue (name) VALUES ('default');
-
--- What pg_dump takes along; one call a statement.  The queue that the script
--- itself has made is left out, as it would be there twice.
-SELECT pg_catalog.pg_extension_config_dump('jobq.queue', 'WHERE name <> ''default''');
+-- What pg_dump takes along; one call a statement.  The script puts no row into
+-- these tables, as it would be there twice after a restore.
+SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');

@@ -200,7 +200,12 @@ BEGIN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
 			MESSAGE = format('queue name "%s" must have 1 to 51 bytes', name);
 	END IF;
-	INSERT INTO jobq.queue (name) VALUES (create_queue.name);
+	INSERT INTO jobq.queue AS q (name) VALUES (create_queue.name) ON CONFLICT DO NOTHING;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION USING ERRCODE = 'duplicate_object',
+			MESSAGE = format('queue "%s" already exists', name),
+			HINT = 'Change it with jobq.alter_queue().';
+	END IF;
 	PERFORM jobq.alter_queue(name, notify, keep);
 END
 $$;
@@ -231,24 +236,12 @@ END
 $$;
 COMMENT ON FUNCTION jobq.alter_queue(text, text, text) IS 'change the policy of a queue';
 
-CREATE FUNCTION jobq.set_paused(queue text, paused boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-	UPDATE jobq.queue q SET paused = set_paused.paused WHERE q.name = queue;
-	IF NOT FOUND THEN
-		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
-			MESSAGE = format('queue "%s" does not exist', queue);
-	END IF;
-END
-$$;
-COMMENT ON FUNCTION jobq.set_paused(text, boolean) IS 'what pause and resume do';
-
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
-LANGUAGE sql AS $$ SELECT jobq.set_paused($1, true) $$;
+AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.pause(text) IS 'start no more jobs of a queue; survives a restart';
 
 CREATE FUNCTION jobq.resume(queue text) RETURNS void
-LANGUAGE sql AS $$ SELECT jobq.set_paused($1, false) $$;
+AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.resume(text) IS 'start jobs of a queue again';
 
 -- Inside
@@ -297,6 +290,10 @@ COMMENT ON FUNCTION jobq.scheduler_state() IS 'the scheduler of this database; n
 CREATE FUNCTION jobq.activate() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_activate' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.activate() IS 'have the launcher look for this database';
+
+CREATE FUNCTION jobq.clock() RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'jobq_clock' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq.clock() IS 'what jobq takes for the time of day';
 
 CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -3,8 +3,8 @@
 CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT j.id,
 		CASE WHEN w.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
-			WHEN j.expires_at <= pg_catalog.clock_timestamp() THEN 'expired'
-			WHEN j.run_at <= pg_catalog.clock_timestamp() THEN 'ready'
+			WHEN j.expires_at <= jobq.clock() THEN 'expired'
+			WHEN j.run_at <= jobq.clock() THEN 'ready'
 			WHEN j.errors IS NOT NULL THEN 'retryable'
 			ELSE 'scheduled' END AS state,
 		j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
@@ -49,10 +49,10 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 	FROM jobq.queue q
 	LEFT JOIN (
 		SELECT j.queue_id,
-			count(*) FILTER (WHERE j.run_at <= pg_catalog.clock_timestamp() AND w.job_id IS NULL) AS ready,
-			count(*) FILTER (WHERE j.run_at > pg_catalog.clock_timestamp()) AS scheduled,
+			count(*) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS ready,
+			count(*) FILTER (WHERE j.run_at > jobq.clock()) AS scheduled,
 			count(w.job_id) AS running,
-			min(j.run_at) FILTER (WHERE j.run_at <= pg_catalog.clock_timestamp() AND w.job_id IS NULL) AS oldest_ready
+			min(j.run_at) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS oldest_ready
 		FROM jobq.job j LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
 		WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
 		GROUP BY j.queue_id) j ON j.queue_id = q.id

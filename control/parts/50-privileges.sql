@@ -8,10 +8,13 @@ REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM PUBLIC;
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots}';
-	manage text[] := '{register,unregister,create_queue,alter_queue,set_paused,pause,resume,restart_workers}';
+	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots,clock}';
+	manage text[] := '{register,unregister,create_queue,alter_queue,pause,resume,restart_workers,scheduler_state}';
 	routine regprocedure;
 BEGIN
+	IF role IS NULL THEN
+		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
+	END IF;
 	IF privilege IS NULL OR privilege NOT IN ('produce', 'manage') THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
 			MESSAGE = format('invalid privilege "%s"', privilege),
