@@ -160,7 +160,16 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 
-	rel = table_open(jobq_archive_partition(now), RowExclusiveLock);
+	/* while we waited for the lock, the day may have got its partition */
+	for (;;)
+	{
+		Oid			relid = jobq_archive_partition(now);
+
+		rel = table_open(relid, RowExclusiveLock);
+		if (relid == jobq_archive_partition(now))
+			break;
+		table_close(rel, RowExclusiveLock);
+	}
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	CatalogTupleInsert(rel, tuple);
 	heap_freetuple(tuple);

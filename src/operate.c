@@ -12,9 +12,11 @@
 #include <signal.h>
 
 #include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -35,6 +37,7 @@ PG_FUNCTION_INFO_V1(jobq_pause);
 PG_FUNCTION_INFO_V1(jobq_resume);
 PG_FUNCTION_INFO_V1(jobq_activate);
 PG_FUNCTION_INFO_V1(jobq_adopt);
+PG_FUNCTION_INFO_V1(jobq_loaded);
 
 static bool ask_to_stop(int64 id);
 static bool find_job(Relation rel, int64 id, JobqJob *job);
@@ -187,7 +190,6 @@ jobq_retry(PG_FUNCTION_ARGS)
 	Datum		values[] = {Int64GetDatum(id)};
 	Relation	rel;
 	JobqJob		job;
-	bool		isnull;
 
 	PreventCommandIfReadOnly("jobq.retry()");
 	rel = jobq_open_jobs();
@@ -207,30 +209,22 @@ jobq_retry(PG_FUNCTION_ARGS)
 	}
 
 	SPI_connect();
-	if (jobq_query("SELECT role::oid FROM jobq.failed_job WHERE id = $1 FOR UPDATE",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
-		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-														SPI_tuptable->tupdesc,
-														1, &isnull))))
-	{
-		SPI_finish();
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1"
+				   " RETURNING id, now(), enqueued_at, queue_id, priority, role,"
+				   " 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload,"
+				   " timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint,"
+				   " NULL::timestamptz, headers, backoff, errors",
+				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		no_such_job(id);
-	}
-	jobq_query("WITH letter AS (DELETE FROM jobq.failed_job WHERE id = $1 RETURNING *)"
-			   " INSERT INTO jobq.job (id, run_at, enqueued_at, queue_id, priority, role,"
-			   " attempt, max_attempts, exceptions, crashes, watch, dormant, kind, payload,"
-			   " timeout_ms, headers, backoff, errors)"
-			   " SELECT id, pg_catalog.clock_timestamp(), enqueued_at, queue_id, priority, role,"
-			   " 0, max_attempts, 0, 0, watch, false, kind, payload,"
-			   " timeout_ms, headers, backoff, errors FROM letter",
-			   1, types, values, NULL, SPI_OK_INSERT);
-	SPI_finish();
-
-	CommandCounterIncrement();
-	if (!jobq_job_find(rel, id, SnapshotSelf, &job))
-		elog(ERROR, "job " INT64_FORMAT " vanished while it was retried", id);
-	jobq_job_push(&job);
+	Assert(SPI_tuptable->tupdesc->natts == JOB_NATTS);
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
+					  job.nulls);
+	if (!jobq_may_manage(job_role(&job)))
+		no_such_job(id);
+	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	jobq_job_insert(rel, &job);
 	jobq_tell(&job, "ready");
+	SPI_finish();
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }
@@ -355,4 +349,19 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	SPI_finish();
 	jobq_at_commit_rescan();
 	PG_RETURN_INT64((int64) count);
+}
+
+/*
+ * Statement trigger on jobq.job: fires for COPY and SQL, as in a restore, not
+ * for jobq's own direct writes.
+ */
+Datum
+jobq_loaded(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq.loaded() must be called as a trigger")));
+	jobq_at_commit_rescan();
+	return PointerGetDatum(NULL);
 }

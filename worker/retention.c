@@ -109,7 +109,7 @@ retention_run(void)
 				 sizeof(to));
 		run_quietly(psprintf("DO $$ BEGIN"
 							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL THEN"
-							 " CREATE TABLE jobq.%s PARTITION OF jobq.archive"
+							 " CREATE TABLE jobq.%s PARTITION OF jobq.archive (PRIMARY KEY (id))"
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
 							 name, name, from, to), 0, NULL, NULL);

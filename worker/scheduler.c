@@ -82,6 +82,13 @@ jobq_scheduler_main(Datum main_arg)
 	check_extension();
 	supervise_charge_culprits();
 
+	/* the day's partition is wanted before the first job is finished */
+	if (!jobq_start_paused)
+	{
+		retention_run();
+		next_retention = jobq_now() + RETENTION_PAUSE;
+	}
+
 	for (;;)
 	{
 		TimestampTz now = jobq_now();
@@ -113,7 +120,7 @@ jobq_scheduler_main(Datum main_arg)
 			scan_sweep();
 			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
 		}
-		if (now >= next_retention)
+		if (now >= next_retention && !jobq_start_paused)
 		{
 			retention_run();
 			next_retention = now + RETENTION_PAUSE;

@@ -34,7 +34,7 @@
 #define ROLE_TURN			(USECS_PER_SEC)
 
 /* Pause after workers could not be started. */
-#define FIRST_PAUSE			(USECS_PER_SEC)
+#define FIRST_PAUSE			(USECS_PER_SEC / 10)
 #define LAST_PAUSE			(30 * USECS_PER_SEC)
 
 /* Roles with waiting jobs that are looked at in one round. */
@@ -571,6 +571,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		LWLockRelease(jobq_shared->lock);
 	}
 
+	supervise_make_way(my_db_index);
 	spawn_at = now + spawn_pause;
 	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
 	if (now > warned_at + 60 * USECS_PER_SEC)
@@ -582,6 +583,58 @@ spawn(int pool, Oid role, TimestampTz now)
 				 errhint("Raise \"%s\" and restart the server.", setting)));
 	}
 	return false;
+}
+
+/*
+ * All slots are taken, and a database lacks a process: have a worker of another
+ * database leave, an idle one if there is, or else one of those that have the
+ * most.  One at a time.
+ */
+void
+supervise_make_way(int for_database)
+{
+	JobqSlot   *victim = NULL;
+	int			victim_peers = 1;
+	JobqDatabase *db;
+
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		int			peers = 0;
+
+		if (slot->state != JOBQ_SLOT_ATTACHED ||
+			slot->database == for_database)
+			continue;
+		if (slot->retire)
+		{
+			victim = NULL;
+			break;				/* somebody is leaving already */
+		}
+		for (int j = 0; j < jobq_shared->nslots; j++)
+			if (jobq_shared->slots[j].state == JOBQ_SLOT_ATTACHED &&
+				jobq_shared->slots[j].database == slot->database)
+				peers++;
+		if (slot->idle)
+			peers += jobq_shared->nslots;
+		if (peers > victim_peers)
+		{
+			victim = slot;
+			victim_peers = peers;
+		}
+	}
+	if (victim != NULL)
+	{
+		PGPROC	   *proc = victim->proc;
+
+		db = &jobq_shared->databases[victim->database];
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		victim->retire = true;
+		LWLockRelease(db->lock);
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
+	}
+	LWLockRelease(jobq_shared->lock);
 }
 
 /*

@@ -83,13 +83,15 @@ CREATE TABLE jobq.archive (
 	payload jsonb,
 	headers jsonb,
 	result jsonb,
-	reason text,
-	CONSTRAINT archive_pkey PRIMARY KEY (id, finished_at)
+	reason text
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
 
-CREATE TABLE jobq.archive_default PARTITION OF jobq.archive DEFAULT;
+-- Each partition has a primary key of its own, not one of the parent's, which
+-- would have to name finished_at, too, and which pg_dump would make twice.
+CREATE TABLE jobq.archive_default PARTITION OF jobq.archive
+	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
 COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
 
 CREATE TABLE jobq.failed_job (

@@ -273,6 +273,14 @@ CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.job
 ALTER TABLE jobq.job ENABLE REPLICA TRIGGER replicated;
 COMMENT ON TRIGGER replicated ON jobq.job IS 'fires for logical replication only';
 
+CREATE FUNCTION jobq.loaded() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_loaded' LANGUAGE C;
+COMMENT ON FUNCTION jobq.loaded() IS 'trigger function: jobs were written past jobq''s functions, by a restore';
+
+CREATE TRIGGER loaded AFTER INSERT OR UPDATE ON jobq.job
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.loaded();
+COMMENT ON TRIGGER loaded ON jobq.job IS 'has the scheduler look at everything';
+
 CREATE FUNCTION jobq.worker_slots(
 	OUT pid int, OUT role oid, OUT pool int, OUT state text, OUT started_at timestamptz,
 	OUT job_id bigint, OUT kind text, OUT attempt int, OUT job_started_at timestamptz,
