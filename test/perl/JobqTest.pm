@@ -52,17 +52,21 @@ $conf
 	return $node;
 }
 
-# Wait until the query returns true; the rest are its parameters for sprintf.
+# Wait until the query returns true; if it never does, show what there is.
 sub wait_for
 {
 	my ($node, $what, $query, $dbname) = @_;
 
-	return ok($node->poll_query_until($dbname || 'postgres', $query), $what)
-	  || diag($node->safe_psql(
-			$dbname || 'postgres',
-			q{SELECT id, state, kind, queue, role, attempt, run_at, error
-			FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
-			SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state()}));
+	return 1 if ok($node->poll_query_until($dbname || 'postgres', $query), $what);
+	my ($rc, $out) = $node->psql(
+		$dbname || 'postgres',
+		q{SELECT id, state, kind, queue, role, attempt, run_at, error
+		FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
+		SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state();
+		SELECT pid, datname, backend_type, state FROM pg_stat_activity},
+		on_error_stop => 0);
+	diag($out);
+	return 0;
 }
 
 # Wait until so many sessions wait for an advisory lock.

@@ -1,0 +1,224 @@
+# Several databases are served, and what wants a database for itself gets it
+# without the user doing anything first.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = '*=2'
+jobq.max_databases = 4
+jobq.max_workers = 12
+});
+$node->start;
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (job bigint, at_database text DEFAULT current_database());
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC INSERT INTO effect (job) VALUES (job.id); END;
+CREATE FUNCTION hold(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	PERFORM pg_advisory_xact_lock(1);
+END $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
+SELECT jobq.register('hold', 'hold(jsonb, jobq.job_context)');
+};
+
+# Enqueue a job and wait until it has run.
+sub job_runs
+{
+	my ($dbname, $what) = @_;
+	my $id = $node->safe_psql($dbname, q{SELECT jobq.enqueue('note')});
+	return is($node->safe_psql($dbname, "SELECT state FROM jobq.wait($id)"),
+		'completed', $what);
+}
+
+sub processes_of
+{
+	my ($dbname) = @_;
+	return qq{SELECT count(*) FROM pg_stat_activity
+		WHERE datname = '$dbname' AND backend_type ~ '^jobq'};
+}
+
+# Handlers that are in the middle of something; their clients are gone.
+sub keep_busy
+{
+	my ($dbname) = @_;
+	my $gate = $node->background_psql($dbname);
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	$node->safe_psql($dbname,
+		q{SELECT jobq.enqueue('hold', max_attempts => 10) FROM generate_series(1, 2)});
+	sleeps($node, "jobs are running in $dbname", 2, $dbname);
+	return $gate;
+}
+
+#
+# Several databases; a new extension is served without a restart.
+#
+foreach my $dbname ('db1', 'db2', 'Db 3')
+{
+	$node->safe_psql('postgres', qq{CREATE DATABASE "$dbname"});
+	$node->safe_psql($dbname, $setup);
+	job_runs($dbname, "CREATE EXTENSION in $dbname starts work");
+}
+is($node->safe_psql('db1', 'SELECT DISTINCT at_database FROM effect'),
+	'db1', 'each database has its own jobs');
+is($node->safe_psql('postgres', processes_of('template1')),
+	'0', 'templates are left alone');
+
+#
+# DROP DATABASE, with idle and with busy workers.
+#
+$node->safe_psql('postgres', 'DROP DATABASE db2');
+ok(1, 'DROP DATABASE with idle workers');
+
+# the busy ones have been clients' jobs, too: only those would be in the way
+$node->safe_psql('postgres', 'CREATE DATABASE db2');
+$node->safe_psql('db2', $setup);
+job_runs('db2', 'a new database takes the place of one that was dropped');
+$node->safe_psql(
+	'db2', q{
+CREATE FUNCTION forever(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(600)';
+SELECT jobq.register('forever', 'forever(jsonb)');
+SELECT jobq.enqueue('forever') FROM generate_series(1, 2)});
+wait_for($node, 'jobs are running in db2',
+	q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'forever'}, 'db2');
+$node->safe_psql('postgres', 'DROP DATABASE db2');
+ok(1, 'DROP DATABASE with busy workers');
+
+#
+# A database that cannot be dropped is served again.
+#
+{
+	my $client = $node->background_psql('db1');
+	$client->query_safe('SELECT 1');
+	my ($rc, $out, $err) = $node->psql('postgres', 'DROP DATABASE db1');
+	isnt($rc, 0, 'DROP DATABASE with a client fails');
+	like($err, qr/There is 1 other session/,
+		'and nobody but the client is in the way');
+	$client->quit;
+	job_runs('db1', 'jobs run after DROP DATABASE has failed');
+}
+
+#
+# RENAME and TEMPLATE, with idle and with busy workers.
+#
+$node->safe_psql('postgres', 'ALTER DATABASE db1 RENAME TO db4');
+job_runs('db4', 'jobs run after RENAME with idle workers');
+
+my $before = $node->safe_psql('db4', q{SELECT count(*) FROM effect});
+$node->safe_psql(
+	'db4', q{
+CREATE FUNCTION slow(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	PERFORM pg_sleep(CASE job.attempt WHEN 1 THEN 600 ELSE 0 END);
+END $$;
+SELECT jobq.register('slow', 'slow(jsonb, jobq.job_context)');
+SELECT jobq.enqueue('slow') FROM generate_series(1, 2)});
+wait_for($node, 'jobs are running in db4',
+	q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'slow'}, 'db4');
+$node->safe_psql('postgres', 'ALTER DATABASE db4 RENAME TO db1');
+wait_for($node, 'jobs that RENAME interrupted run again',
+	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
+is($node->safe_psql('db1', "SELECT count(*) - $before FROM effect"),
+	'2', 'and leave their effects once');
+
+$node->safe_psql('postgres', 'CREATE DATABASE copy1 TEMPLATE db1');
+job_runs('db1', 'jobs run in the original after CREATE DATABASE ... TEMPLATE');
+job_runs('copy1', 'jobs run in the copy after CREATE DATABASE ... TEMPLATE');
+$node->safe_psql('postgres', 'DROP DATABASE copy1');
+
+$node->safe_psql('db1', q{SELECT jobq.enqueue('slow') FROM generate_series(1, 2)});
+wait_for($node, 'jobs are running in db1',
+	q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'slow'}, 'db1');
+$node->safe_psql('postgres', 'CREATE DATABASE copy2 TEMPLATE db1');
+wait_for($node, 'jobs that CREATE DATABASE interrupted run again',
+	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
+$node->safe_psql('postgres', 'DROP DATABASE copy2');
+
+#
+# Who may not do it does not stop anything.
+#
+{
+	my @pids = worker_pids($node, 'db1');
+	my $scheduler = scheduler_pid($node, 'db1');
+
+	$node->safe_psql('postgres', 'CREATE ROLE nobody LOGIN');
+	foreach my $command (
+		'DROP DATABASE db1',
+		'ALTER DATABASE db1 RENAME TO db5',
+		'CREATE DATABASE db5 TEMPLATE db1')
+	{
+		my ($rc) = $node->psql('postgres', $command,
+			extra_params => [ '-U', 'nobody' ]);
+		isnt($rc, 0, "a role without privileges cannot $command");
+	}
+	is(scheduler_pid($node, 'db1'), $scheduler, 'and the scheduler stays');
+	is_deeply([ worker_pids($node, 'db1') ], \@pids, 'and the workers stay');
+}
+
+#
+# DROP EXTENSION and CREATE EXTENSION.
+#
+$node->safe_psql('db1', q{SELECT jobq.pause('default'); SELECT jobq.enqueue('note')});
+$node->safe_psql('db1', q{
+DROP FUNCTION note, hold, slow;
+DROP EXTENSION jobq;
+DROP TABLE effect});
+is( $node->safe_psql('db1', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'jobq'}),
+	'0', 'DROP EXTENSION removes everything, partitions of the archive too');
+$node->safe_psql('db1', $setup);
+job_runs('db1', 'jobs run after DROP and CREATE EXTENSION');
+job_runs('Db 3', 'other databases are not concerned');
+
+# With a pause between, so that the processes have noticed.
+$node->safe_psql('db1', q{
+DROP FUNCTION note, hold;
+DROP EXTENSION jobq;
+DROP TABLE effect});
+$node->safe_psql('postgres', q{
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE backend_type = 'jobq scheduler' AND datname = 'db1'});
+wait_for($node, 'no process stays in a database without the extension',
+	"SELECT count(*) = 0 FROM (" . processes_of('db1') . ") p(n) WHERE n > 0");
+$node->safe_psql('db1', $setup);
+job_runs('db1', 'jobs run after the extension was created again');
+
+#
+# More databases than there are places.
+#
+foreach my $dbname ('db6', 'db7', 'db8')
+{
+	$node->safe_psql('postgres', "CREATE DATABASE $dbname");
+	$node->safe_psql($dbname, $setup);
+}
+$node->wait_for_log(qr/jobq serves no more than 4 databases/);
+job_runs('db1', 'too many databases: those that have a place are served');
+
+#
+# A database that is taken off the list is left, one that is added is served.
+#
+$node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, "Db 3"'});
+$node->reload;
+wait_for($node, 'all processes leave a database that is not served any more',
+	'SELECT count(*) = 0 FROM (' . processes_of('db1') . ') p(n) WHERE n > 0');
+job_runs('Db 3', 'a database that stays on the list is served');
+my $id = $node->safe_psql('db1', q{SELECT jobq.enqueue('note')});
+$node->append_conf('postgresql.conf', q{jobq.databases = 'db1, db8'});
+$node->reload;
+is($node->safe_psql('db1', "SELECT state FROM jobq.wait($id)"),
+	'completed', 'a database that is added to the list is served');
+job_runs('db8', 'and so is one that found no place before');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
