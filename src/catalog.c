@@ -375,7 +375,11 @@ create_queue(const char *name)
 
 	values[0] = CStringGetTextDatum(name);
 	SPI_connect();
-	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT DO NOTHING",
+	/* rows that came by replication have not used the sequence */
+	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
+			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
 			   1, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
 }
@@ -509,9 +513,14 @@ read_handler(JobqHandler *handler)
 JobqHandler *
 jobq_handler(const char *kind)
 {
+	static JobqHandler *last = NULL;
 	JobqHandler *handler;
 	char		key[JOBQ_MAX_KIND_NAME + 1] = {0};
 	bool		found;
+
+	/* entries are never removed */
+	if (last != NULL && last->loaded && strcmp(last->kind, kind) == 0)
+		return last;
 
 	if (strlen(kind) > JOBQ_MAX_KIND_NAME)
 		return NULL;
@@ -530,7 +539,10 @@ jobq_handler(const char *kind)
 	}
 	handler = hash_search(handlers, key, HASH_FIND, NULL);
 	if (handler != NULL && handler->loaded)
+	{
+		last = handler;
 		return handler;
+	}
 
 	if (handler == NULL)
 	{

@@ -40,6 +40,17 @@ jobq_open_jobs(void)
 	return table_open(jobq_relations()->job, RowExclusiveLock);
 }
 
+/*
+ * The same, or NULL if the extension was dropped.
+ */
+Relation
+jobq_try_open_jobs(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
+}
+
 static void
 job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 {

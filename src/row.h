@@ -88,6 +88,7 @@ typedef struct JobqError
 
 /* src/row.c */
 extern Relation jobq_open_jobs(void);
+extern Relation jobq_try_open_jobs(void);
 extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
 						   Snapshot snapshot, JobqJob *job);
 extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,

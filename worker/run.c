@@ -89,7 +89,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	MemoryContextReset(run->memory);
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	if (jobq_relations_if_installed() == NULL)
+	rel = jobq_try_open_jobs();
+	if (rel == NULL)
 	{
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -98,7 +99,6 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return false;
 	}
 
-	rel = jobq_open_jobs();
 	now = jobq_now();
 	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
 							  GetActiveSnapshot(), &job) &&
@@ -399,8 +399,9 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	rel = jobq_open_jobs();
-	if (jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
+	rel = jobq_try_open_jobs();
+	if (rel != NULL &&
+		jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
 	{
 		if (cancelled)
 		{
@@ -429,7 +430,8 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 									final, -1);
 		}
 	}
-	table_close(rel, NoLock);
+	if (rel != NULL)
+		table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(run->memory);

@@ -174,6 +174,13 @@ worker_exit(int code, Datum arg)
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
 		my_slot->connect_failed = false;
+
+	/*
+	 * A job that had to give way to DDL on the database is not charged: the
+	 * next scheduler finds its row as it was.
+	 */
+	if (my_db->stop)
+		my_slot->job_id = 0;
 	my_slot->state = JOBQ_SLOT_DEAD;
 	my_slot->idle = false;
 	my_slot->proc = NULL;
