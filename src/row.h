@@ -99,6 +99,7 @@ extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
 extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_job_push(const JobqJob *job);
+extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
 extern const char *jobq_job_kind(const JobqJob *job);
 
 /* src/enqueue.c */

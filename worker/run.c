@@ -241,7 +241,7 @@ run_timeout(const JobqHandler *handler, const JobqJob *job)
 }
 
 /*
- * Show the kind in pg_stat_activity; only when it changes, which is seldom.
+ * Show the kind in pg_stat_activity; only when it changes, or after a rest.
  */
 static void
 report_kind(const char *kind)
@@ -249,8 +249,10 @@ report_kind(const char *kind)
 	static char shown[JOBQ_MAX_KIND_NAME + 32] = "";
 	static const char prefix[] = "jobq: ";
 
-	if (strcmp(shown + strlen(prefix), kind) != 0 || shown[0] == '\0')
-		snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
+	if (debug_query_string != NULL && shown[0] != '\0' &&
+		strcmp(shown + strlen(prefix), kind) == 0)
+		return;
+	snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
 	debug_query_string = shown;
 	pgstat_report_activity(STATE_RUNNING, shown);
 }

@@ -467,9 +467,9 @@ scan_sweep(void)
 				jobq_ready_look(my_db, lane, push.key, &wake);
 		}
 		else if (lane != NULL &&
-			(lane->count == 0 ||
-			 jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
-			jobq_slot_of_job(my_db, push.key.id) == NULL)
+				 (lane->count == 0 ||
+				  jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
+				 jobq_slot_of_job(my_db, push.key.id) == NULL)
 			jobq_ready_push(my_db, &push, now, &wake);
 		LWLockRelease(my_db->lock);
 		jobq_wake(my_db, &wake);

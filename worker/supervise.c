@@ -536,6 +536,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->started_at = now;
 		slot->idle = false;
 		slot->retire = false;
+		slot->hand = JOBQ_NONE;
 		slot->connect_failed = false;
 		slot->job_id = 0;
 		slot->stop = JOBQ_STOP_NONE;

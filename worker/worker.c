@@ -105,8 +105,6 @@ jobq_worker_main(Datum main_arg)
 		{
 			if (refill)
 				jobq_wake_scheduler(my_db);
-			if (!active)
-				pgstat_report_activity(STATE_RUNNING, NULL);
 			active = true;
 			run_job(&run, &entry);
 			if (entry.quarantine)
@@ -127,6 +125,7 @@ jobq_worker_main(Datum main_arg)
 
 		if (active)
 		{
+			debug_query_string = NULL;
 			pgstat_report_activity(STATE_IDLE, NULL);
 			pgstat_report_stat(true);
 			active = false;
@@ -170,7 +169,13 @@ attach(const WorkerStart *start)
 static void
 worker_exit(int code, Datum arg)
 {
+	JobqWakeList wake = {0};
+
 	flight_end();
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_ready_return_hand(my_db, my_slot, &wake);
+	LWLockRelease(my_db->lock);
+	jobq_wake(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
 		my_slot->connect_failed = false;
