@@ -35,8 +35,8 @@ typedef struct Batch
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
 
-static void collect(void);
-static void send(void);
+static void collect_batch(void);
+static void send_batch(void);
 
 /*
  * Send what is pending.  Told means durable: what is told of may have been
@@ -53,12 +53,12 @@ relay_send(void)
 											  ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(batch_context);
 	if (batch.lsn == 0)
-		collect();
+		collect_batch();
 	if (batch.lsn != 0)
 	{
 		if (jobq_replicated(batch.lsn))
 		{
-			send();
+			send_batch();
 			memset(&batch, 0, sizeof(batch));
 			MemoryContextReset(batch_context);
 		}
@@ -74,7 +74,7 @@ relay_send(void)
 }
 
 static void
-collect(void)
+collect_batch(void)
 {
 	batch.queues = palloc(sizeof(int32) * jobq_max_lanes);
 	batch.messages = palloc(sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
@@ -107,7 +107,7 @@ collect(void)
 }
 
 static void
-send(void)
+send_batch(void)
 {
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
