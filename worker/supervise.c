@@ -51,6 +51,7 @@ typedef struct RoleDemand
 	int			ready;			/* of these, idle or starting */
 } RoleDemand;
 
+static bool role_waits = false;
 static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
@@ -77,6 +78,7 @@ supervise(TimestampTz now)
 	TimestampTz wake = DT_NOEND;
 	bool		can_spawn = false;
 
+	role_waits = false;
 	reap(now, &wake);
 	wake = Min(wake, end_overstayers(now));
 
@@ -92,6 +94,7 @@ supervise(TimestampTz now)
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->can_spawn = can_spawn && now >= spawn_at;
+	my_db->role_waits = role_waits;
 	LWLockRelease(my_db->lock);
 	return wake;
 }
@@ -416,6 +419,7 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 			{
 				if (size > 0)
 				{
+					role_waits = true;
 					make_room(pool, demand->role, now, demand->workers == 0);
 					*wake = Min(*wake, now + ROLE_TURN);
 				}

@@ -96,6 +96,7 @@ jobq_worker_main(Datum main_arg)
 			popped = jobq_ready_pop(my_db, start.role, my_slot->pool,
 									start.slot, &entry, &refill);
 			my_slot->idle = !popped;
+			leave = !popped && my_db->role_waits;
 		}
 		LWLockRelease(my_db->lock);
 		if (leave)
