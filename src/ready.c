@@ -131,6 +131,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		{
 			memcpy(lane->rank, other->rank, sizeof(lane->rank));
 			lane->paused = other->paused;
+			lane->consumer = other->consumer;
 			lane->ranked = true;
 			break;
 		}
@@ -490,6 +491,8 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	{
 		const JobqPush *row = &rows[i];
 
+		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
+			continue;
 		if (row->quarantine)
 		{
 			JobqLane   *quarantine = jobq_lane_find(db, lane->queue_id,
@@ -550,17 +553,40 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 }
 
 /*
- * Pop the job that comes first for a worker of this role and pool, in order
- * of the pool's queues, priority, run_at and id.  "refill" is set if the lane
- * wants to be scanned; the caller then wakes the scheduler.
- *
- * slot is the worker's slot, noted while it runs a quarantined job.
+ * The place of the lane in the order of this taker, or JOBQ_NOT_SERVED.
+ */
+static uint8
+lane_rank(const JobqLane *lane, const JobqTaker *taker)
+{
+	uint8		rank = JOBQ_NOT_SERVED;
+
+	if (!lane->ranked || lane->paused)
+		return JOBQ_NOT_SERVED;
+	if (taker->pool >= 0)
+		rank = lane->rank[taker->pool];
+	else if (lane->consumer)
+		for (int i = 0; i < taker->nqueues && rank == JOBQ_NOT_SERVED; i++)
+			if (taker->queue_ids[i] == lane->queue_id)
+				rank = i;
+	if (rank == JOBQ_NOT_SERVED || taker->any_role)
+		return rank;
+	for (int i = 0; i < taker->nroles; i++)
+		if (taker->roles[i] == lane->role)
+			return rank;
+	return JOBQ_NOT_SERVED;
+}
+
+/*
+ * Pop the job that comes first for this taker, in order of its queues,
+ * priority, run_at and id.  "refill" is set if a lane wants to be scanned; the
+ * caller then wakes the scheduler.
  */
 bool
-jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
-			   JobqPush *popped, bool *refill)
+jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
+			   bool *refill)
 {
 	JobqLane   *best = NULL;
+	uint8		best_rank = JOBQ_NOT_SERVED;
 	JobqEntry  *entry;
 	uint32		low = jobq_ready_entries / 8;
 
@@ -569,17 +595,16 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 		 i = db->lanes[i].active_next)
 	{
 		JobqLane   *lane = &db->lanes[i];
+		uint8		rank = lane_rank(lane, taker);
 
-		if (lane->role != role || !lane->ranked || lane->paused ||
-			lane->rank[pool] == JOBQ_NOT_SERVED)
-			continue;
-		if (lane->quarantine && db->quarantine_slot >= 0)
+		if (rank == JOBQ_NOT_SERVED ||
+			(lane->quarantine && taker->pool >= 0 && db->quarantine_slot >= 0))
 			continue;
 		if (best != NULL)
 		{
-			if (lane->rank[pool] != best->rank[pool])
+			if (rank != best_rank)
 			{
-				if (lane->rank[pool] > best->rank[pool])
+				if (rank > best_rank)
 					continue;
 			}
 			else if (lane->priority != best->priority)
@@ -592,6 +617,7 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 				continue;
 		}
 		best = lane;
+		best_rank = rank;
 	}
 	if (best == NULL)
 		return false;
@@ -601,11 +627,12 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 	popped->priority = best->priority;
 	popped->role = best->role;
 	popped->quarantine = best->quarantine;
+	popped->notify = false;
 	popped->key = entry->key;
 	popped->ctid = entry->ctid;
 	entry_unlink(db, best, best->head);
-	if (best->quarantine)
-		db->quarantine_slot = slot;
+	if (best->quarantine && taker->pool >= 0)
+		db->quarantine_slot = taker->slot;
 	if (best->more && !best->scanning &&
 		(best->count == low || best->count == 0))
 		*refill = true;
@@ -649,6 +676,26 @@ wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 	}
 	if (lane->paused || wake->n >= JOBQ_MAX_WAKE)
 		return;
+
+	if (lane->consumer)
+	{
+		/* it takes itself off the list, and comes back if it finds nothing */
+		for (uint32 i = 0; i < db->nreservers; i++)
+		{
+			JobqReserver *reserver = &db->reservers[i];
+
+			for (int q = 0; q < reserver->nqueues; q++)
+			{
+				if (reserver->queue_ids[q] == lane->queue_id)
+				{
+					wake->proc[wake->n++] = reserver->proc;
+					*reserver = db->reservers[--db->nreservers];
+					return;
+				}
+			}
+		}
+		return;
+	}
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
