@@ -22,6 +22,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
@@ -56,10 +57,22 @@ typedef struct Partition
 	Oid			relid;
 } Partition;
 
+BlockNumber jobq_job_blocks = 0;
+
 static JobqRelations relations;
 static bool relations_valid = false;
 static Partition partition = {0};
+
+/* How to insert into the primary key of the relation used last. */
+static struct
+{
+	Oid			index;
+	IndexInfo  *info;
+	MemoryContext context;
+}			primary_key = {0};
+
 static HTAB *queues_by_id = NULL;
+static const JobqQueue *last_queue = NULL;
 static HTAB *handlers = NULL;
 static bool read_in_transaction = false;
 
@@ -166,12 +179,15 @@ relation_named(const char *name)
 static void
 relcache_callback(Datum arg, Oid relid)
 {
+	if (relid == InvalidOid || relid == relations.job)
+		jobq_job_blocks = 0;	/* it may have been truncated */
 	if (relid == InvalidOid || relid == relations.job ||
 		relid == relations.archive || relid == relations.failed)
 		relations_valid = false;
 	if (relid == InvalidOid || relid == partition.relid ||
 		relid == relations.archive || relid == relations.archive_default)
 		partition.relid = InvalidOid;
+	primary_key.index = InvalidOid;
 	if (relid == InvalidOid || relid == relations.queue)
 		forget_queues();
 	if (relid == InvalidOid || relid == relations.handler)
@@ -197,6 +213,7 @@ forget_queues(void)
 	if (queues_by_id != NULL)
 		hash_destroy(queues_by_id);
 	queues_by_id = NULL;
+	last_queue = NULL;
 }
 
 static void
@@ -252,6 +269,31 @@ jobq_invalidate(PG_FUNCTION_ARGS)
 	CacheInvalidateRelcache(trigdata->tg_relation);
 	jobq_at_commit_reload();
 	return PointerGetDatum(NULL);
+}
+
+/*
+ * What index_insert() wants to know of a relation's primary key; kept, as
+ * finding it out costs more than the insertion.  Any change of any relation
+ * drops it.
+ */
+IndexInfo *
+jobq_primary_key_info(Relation rel, Relation index)
+{
+	if (primary_key.index != RelationGetRelid(index))
+	{
+		MemoryContext old;
+
+		if (primary_key.context == NULL)
+			primary_key.context = AllocSetContextCreate(CacheMemoryContext,
+														"jobq primary key",
+														ALLOCSET_SMALL_SIZES);
+		MemoryContextReset(primary_key.context);
+		old = MemoryContextSwitchTo(primary_key.context);
+		primary_key.info = BuildIndexInfo(index);
+		MemoryContextSwitchTo(old);
+		primary_key.index = RelationGetRelid(index);
+	}
+	return primary_key.info;
 }
 
 /*
@@ -379,7 +421,11 @@ create_queue(const char *name)
 
 	values[0] = CStringGetTextDatum(name);
 	SPI_connect();
-	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT DO NOTHING",
+	/* rows that came by replication have not used the sequence */
+	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
+			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
 			   1, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
 }
@@ -432,12 +478,14 @@ jobq_queue_by_id(int32 id)
 {
 	JobqQueue	queue;
 
+	if (last_queue != NULL && last_queue->id == id)
+		return last_queue;
 	if (queues_by_id != NULL)
 	{
 		JobqQueue  *entry = hash_search(queues_by_id, &id, HASH_FIND, NULL);
 
 		if (entry != NULL)
-			return entry;
+			return last_queue = entry;
 	}
 	if (!read_queue(NULL, id, &queue))
 		return NULL;
@@ -513,9 +561,14 @@ read_handler(JobqHandler *handler)
 JobqHandler *
 jobq_handler(const char *kind)
 {
+	static JobqHandler *last = NULL;
 	JobqHandler *handler;
 	char		key[JOBQ_MAX_KIND_NAME + 1] = {0};
 	bool		found;
+
+	/* entries are never removed */
+	if (last != NULL && last->loaded && strcmp(last->kind, kind) == 0)
+		return last;
 
 	if (strlen(kind) > JOBQ_MAX_KIND_NAME)
 		return NULL;
@@ -534,7 +587,10 @@ jobq_handler(const char *kind)
 	}
 	handler = hash_search(handlers, key, HASH_FIND, NULL);
 	if (handler != NULL && handler->loaded)
+	{
+		last = handler;
 		return handler;
+	}
 
 	if (handler == NULL)
 	{

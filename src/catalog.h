@@ -12,6 +12,8 @@
 
 #include "jobq.h"
 
+#include "storage/block.h"
+
 /* The relations of the extension in this database. */
 typedef struct JobqRelations
 {
@@ -119,8 +121,13 @@ typedef struct JobqHandler
 #define ON_FAILURE_PREFIX	"on_failure:"
 
 /* src/catalog.c */
+
+/* jobq.job has at least so many blocks */
+extern BlockNumber jobq_job_blocks;
+
 extern const JobqRelations *jobq_relations(void);
 extern const JobqRelations *jobq_relations_if_installed(void);
+extern struct IndexInfo *jobq_primary_key_info(Relation rel, Relation index);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
 extern const JobqQueue *jobq_queue_by_id(int32 id);

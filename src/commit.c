@@ -4,10 +4,16 @@
  *	  Commit is the wake-up.
  *
  * While a transaction runs, what it means to hand over is collected in this
- * backend.  At XACT_EVENT_COMMIT its rows are visible, flushed and, with
+ * backend.  When it has committed, its rows are visible, flushed and, with
  * synchronous standbys, replicated; then everything goes to shared memory at
  * once, and the right worker's latch is set.  Nothing in there can fail: a
  * committed transaction can no longer be aborted.
+ *
+ * XACT_EVENT_COMMIT would be too early: invalidation messages go out and locks
+ * are released after it, so that whoever is woken could still act on an
+ * outdated cache, or wait for our locks.  So the event only notes that we have
+ * committed, and the hand-over is a callback of the release of resources after
+ * the locks.
  *
  * A transaction with few jobs hands over each of them.  One with many hands
  * over "look at lane L from key K on" instead, and one with too many lanes
@@ -30,6 +36,7 @@
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -67,8 +74,11 @@ static bool prepared = false;
 static bool reload = false;
 static bool poke = false;
 static bool anything = false;
+static bool committed = false;
 
 static void xact_callback(XactEvent event, void *arg);
+static void release_callback(ResourceReleasePhase phase, bool isCommit,
+							 bool isTopLevel, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 							 SubTransactionId parentsubid, void *arg);
 static void add_to_lane(const JobqPush *push);
@@ -83,6 +93,7 @@ void
 jobq_install_commit_callbacks(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
 }
 
@@ -314,7 +325,9 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 			if (anything)
-				hand_over();
+				committed = true;
+			else
+				jobq_keep_uncommitted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			for (PendingMessage *message = messages; message != NULL;
@@ -332,6 +345,21 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		default:
 			break;
+	}
+}
+
+/*
+ * The last phase of a commit in which we are called.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
+				 void *arg)
+{
+	if (committed && isCommit && isTopLevel &&
+		phase == RESOURCE_RELEASE_AFTER_LOCKS)
+	{
+		committed = false;
+		hand_over();
 	}
 }
 

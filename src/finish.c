@@ -171,7 +171,7 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 		table_close(rel, RowExclusiveLock);
 	}
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	CatalogTupleInsert(rel, tuple);
+	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, RowExclusiveLock);
 }

@@ -29,6 +29,13 @@
 /* Steps to search a place for one entry, from each end of the list. */
 #define MAX_WALK	64
 
+/*
+ * Jobs that a worker takes along from a lane that is this long; so long that
+ * there is plenty for the others.
+ */
+#define MAX_HAND	31
+#define LONG_LANE	512
+
 typedef enum InsertResult
 {
 	INSERTED,
@@ -43,6 +50,14 @@ static JobqLane *lane_take(JobqDatabase *db);
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
+static void entry_free(JobqDatabase *db, uint32 index);
+static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
+				 JobqPush *popped);
+static void fill_hand(JobqDatabase *db, JobqLane *lane, JobqSlot *slot,
+					  BlockNumber block);
+static void take_from_hand(JobqDatabase *db, JobqSlot *slot, JobqPush *popped);
+static bool take_from_others(JobqDatabase *db, const JobqSlot *mine,
+							 JobqPush *popped);
 static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 static InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
@@ -73,6 +88,9 @@ jobq_ready_clear(JobqDatabase *db)
 	db->free_head = 0;
 	db->nfree = jobq_ready_entries;
 	db->active_head = JOBQ_NONE;
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
+			jobq_shared->slots[i].hand = JOBQ_NONE;
 	db->complete = false;
 	db->overflow = false;
 	db->starved = false;
@@ -170,7 +188,7 @@ lane_take(JobqDatabase *db)
 
 		if (!lane->in_use)
 			return lane;
-		if (lane->scanning || lane->quarantine)
+		if (lane->scanning || lane->quarantine || lane->in_hand > 0)
 			continue;
 		if (lane->paused)
 			paused = lane;
@@ -193,7 +211,12 @@ lane_take(JobqDatabase *db)
 	{
 		victim = paused;
 		while (victim->count > 0)
-			entry_unlink(db, victim, victim->head);
+		{
+			uint32		index = victim->head;
+
+			entry_unlink(db, victim, index);
+			entry_free(db, index);
+		}
 		db->complete = false;
 	}
 	else
@@ -229,7 +252,7 @@ lane_deactivate(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Take an entry out of its lane and give it back to the free list.
+ * Take an entry out of its lane.
  */
 static void
 entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
@@ -247,7 +270,12 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 	if (--lane->count == 0)
 		lane_deactivate(db, lane);
 
-	entry->next = db->free_head;
+}
+
+static void
+entry_free(JobqDatabase *db, uint32 index)
+{
+	db->entries[index].next = db->free_head;
 	db->free_head = index;
 	db->nfree++;
 }
@@ -261,6 +289,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 {
 	JobqLane   *victim = NULL;
 	JobqKey		evicted;
+	uint32		index;
 
 	for (uint32 i = db->active_head; i != JOBQ_NONE;
 		 i = db->lanes[i].active_next)
@@ -275,8 +304,10 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 		victim->count / 2 < for_lane->count)
 		return false;
 
-	evicted = db->entries[victim->tail].key;
-	entry_unlink(db, victim, victim->tail);
+	index = victim->tail;
+	evicted = db->entries[index].key;
+	entry_unlink(db, victim, index);
+	entry_free(db, index);
 	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
 		victim->missed = evicted;
 	if (jobq_key_cmp(victim->cursor, evicted) >= 0)
@@ -587,8 +618,11 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 {
 	JobqLane   *best = NULL;
 	uint8		best_rank = JOBQ_NOT_SERVED;
-	JobqEntry  *entry;
+	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
+		: NULL;
 	uint32		low = jobq_ready_entries / 8;
+	uint32		before;
+	uint32		index;
 
 	*refill = false;
 	for (uint32 i = db->active_head; i != JOBQ_NONE;
@@ -619,22 +653,34 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 		best = lane;
 		best_rank = rank;
 	}
-	if (best == NULL)
-		return false;
 
-	entry = &db->entries[best->head];
-	popped->queue_id = best->queue_id;
-	popped->priority = best->priority;
-	popped->role = best->role;
-	popped->quarantine = best->quarantine;
-	popped->notify = false;
-	popped->key = entry->key;
-	popped->ctid = entry->ctid;
-	entry_unlink(db, best, best->head);
+	/* what is in the hand comes first, unless something is more urgent */
+	if (mine != NULL && mine->hand != JOBQ_NONE)
+	{
+		JobqLane   *lane = &db->lanes[db->entries[mine->hand].lane];
+
+		if (best == NULL || lane->rank[taker->pool] < best_rank ||
+			(lane->rank[taker->pool] == best_rank &&
+			 lane->priority <= best->priority))
+		{
+			take_from_hand(db, mine, popped);
+			return true;
+		}
+	}
+	if (best == NULL)
+		return mine != NULL && take_from_others(db, mine, popped);
+
+	before = best->count;
+	index = best->head;
+	entry_unlink(db, best, index);
+	take(db, best, index, popped);
 	if (best->quarantine && taker->pool >= 0)
 		db->quarantine_slot = taker->slot;
+	else if (mine != NULL)
+		fill_hand(db, best, mine, ItemPointerGetBlockNumber(&popped->ctid));
+
 	if (best->more && !best->scanning &&
-		(best->count == low || best->count == 0))
+		((before > low && best->count <= low) || best->count == 0))
 		*refill = true;
 	if (db->starved && db->nfree >= low)
 	{
@@ -642,6 +688,101 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 		*refill = true;
 	}
 	return true;
+}
+
+/*
+ * Pop from the hand of another worker of the same role, which is busy.
+ */
+static bool
+take_from_others(JobqDatabase *db, const JobqSlot *mine, JobqPush *popped)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot != mine && slot->database == mine->database &&
+			slot->role == mine->role && slot->state == JOBQ_SLOT_ATTACHED &&
+			slot->hand != JOBQ_NONE &&
+			db->lanes[db->entries[slot->hand].lane].rank[mine->pool] != JOBQ_NOT_SERVED)
+		{
+			take_from_hand(db, slot, popped);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * The entry as what was popped; gives the entry back.
+ */
+static void
+take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
+{
+	JobqEntry  *entry = &db->entries[index];
+
+	popped->queue_id = lane->queue_id;
+	popped->priority = lane->priority;
+	popped->role = lane->role;
+	popped->quarantine = lane->quarantine;
+	popped->notify = false;
+	popped->key = entry->key;
+	popped->ctid = entry->ctid;
+	entry_free(db, index);
+}
+
+/*
+ * From a long lane, take along the following jobs whose rows are on the same
+ * page: workers that delete on one page at the same time wait for each other.
+ * They stay in shared memory, where idle workers find them.
+ */
+static void
+fill_hand(JobqDatabase *db, JobqLane *lane, JobqSlot *slot, BlockNumber block)
+{
+	Assert(slot->hand == JOBQ_NONE);
+	for (int i = 0; i < MAX_HAND && lane->count > LONG_LANE; i++)
+	{
+		uint32		index = lane->head;
+
+		if (ItemPointerGetBlockNumber(&db->entries[index].ctid) != block)
+			break;
+		entry_unlink(db, lane, index);
+		lane->in_hand++;
+		db->entries[index].next = JOBQ_NONE;
+		if (slot->hand == JOBQ_NONE)
+			slot->hand = index;
+		else
+			db->entries[slot->hand_tail].next = index;
+		slot->hand_tail = index;
+	}
+}
+
+/*
+ * Pop from the hand of this slot.
+ */
+static void
+take_from_hand(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
+{
+	uint32		index = slot->hand;
+	JobqLane   *lane = &db->lanes[db->entries[index].lane];
+
+	slot->hand = db->entries[index].next;
+	lane->in_hand--;
+	take(db, lane, index, popped);
+}
+
+/*
+ * The worker leaves: put its hand back.
+ */
+void
+jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
+{
+	while (slot->hand != JOBQ_NONE)
+	{
+		JobqPush	push;
+
+		take_from_hand(db, slot, &push);
+		jobq_ready_push(db, &push, push.key.run_at, wake);
+	}
 }
 
 /*

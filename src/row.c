@@ -20,6 +20,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "commands/async.h"
 #include "storage/bufmgr.h"
@@ -38,6 +39,17 @@ Relation
 jobq_open_jobs(void)
 {
 	return table_open(jobq_relations()->job, RowExclusiveLock);
+}
+
+/*
+ * The same, or NULL if the extension was dropped.
+ */
+Relation
+jobq_try_open_jobs(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
 }
 
 static void
@@ -61,8 +73,12 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id, Snapshot sna
 	Buffer		buffer;
 	bool		isnull;
 
-	if (ItemPointerGetBlockNumber(ctid) >= RelationGetNumberOfBlocks(rel))
-		return false;			/* truncated since */
+	if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
+	{
+		jobq_job_blocks = RelationGetNumberOfBlocks(rel);
+		if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
+			return false;		/* truncated since */
+	}
 	tuple.t_self = *ctid;
 	if (!heap_fetch(rel, snapshot, &tuple, &buffer, false))
 		return false;
@@ -197,6 +213,37 @@ jobq_job_lease(Relation rel, JobqJob *job)
 	job->ctid = tuple->t_self;
 	heap_freetuple(tuple);
 	return true;
+}
+
+/*
+ * Insert a row into a table whose only index is its primary key, (id), as
+ * CatalogTupleInsert() does, but without opening everything each time.
+ */
+void
+jobq_insert_tuple(Relation rel, HeapTuple tuple)
+{
+	Relation	index;
+	IndexInfo  *info;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (!rel->rd_indexvalid)
+		list_free(RelationGetIndexList(rel));
+	if (list_length(rel->rd_indexlist) != 1 || !OidIsValid(rel->rd_pkindex))
+	{
+		CatalogTupleInsert(rel, tuple);
+		return;
+	}
+
+	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+	index = index_open(rel->rd_pkindex, RowExclusiveLock);
+	info = jobq_primary_key_info(rel, index);
+	Assert(info->ii_NumIndexAttrs == 1);
+	values[0] = heap_getattr(tuple, info->ii_IndexAttrNumbers[0],
+							 RelationGetDescr(rel), &nulls[0]);
+	(void) index_insert(index, values, nulls, &tuple->t_self, rel,
+						UNIQUE_CHECK_YES, false, info);
+	index_close(index, RowExclusiveLock);
 }
 
 /*

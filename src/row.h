@@ -88,6 +88,7 @@ typedef struct JobqError
 
 /* src/row.c */
 extern Relation jobq_open_jobs(void);
+extern Relation jobq_try_open_jobs(void);
 extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
 						   Snapshot snapshot, JobqJob *job);
 extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
@@ -98,6 +99,7 @@ extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
 extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_job_push(const JobqJob *job);
+extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
 extern const char *jobq_job_kind(const JobqJob *job);
 
 /* src/enqueue.c */

@@ -118,6 +118,7 @@ jobq_shmem_startup(void)
 
 			memset(slot, 0, sizeof(JobqSlot));
 			SpinLockInit(&slot->mutex);
+			slot->hand = JOBQ_NONE;
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);

@@ -92,6 +92,7 @@ typedef struct JobqLane
 	uint32		head;
 	uint32		tail;
 	uint32		count;
+	uint32		in_hand;		/* entries in the hands of workers */
 	uint32		hash_next;		/* next lane in the same bucket */
 	uint32		active_prev;	/* lanes with count > 0 are linked */
 	uint32		active_next;
@@ -271,6 +272,9 @@ typedef struct JobqSlot
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
 	bool		retire;			/* leave after the current job */
+	uint32		hand;			/* entries taken for the next jobs, linked by
+								 * next; idle workers take from it, too */
+	uint32		hand_tail;
 
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
@@ -366,6 +370,8 @@ extern void jobq_ready_publish(JobqDatabase *db, JobqLane *lane,
 							   TimestampTz next_due, JobqWakeList *wake);
 extern void jobq_relay_mark(JobqDatabase *db, TimestampTz now,
 							JobqWakeList *wake);
+extern void jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot,
+								   JobqWakeList *wake);
 
 /* Who pops: a worker of a pool, or a consumer with queues in order. */
 typedef struct JobqTaker

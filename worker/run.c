@@ -89,7 +89,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	MemoryContextReset(run->memory);
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	if (jobq_relations_if_installed() == NULL)
+	rel = jobq_try_open_jobs();
+	if (rel == NULL)
 	{
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -98,7 +99,6 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return false;
 	}
 
-	rel = jobq_open_jobs();
 	now = jobq_now();
 	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
 							  GetActiveSnapshot(), &job) &&
@@ -241,7 +241,7 @@ run_timeout(const JobqHandler *handler, const JobqJob *job)
 }
 
 /*
- * Show the kind in pg_stat_activity; only when it changes, which is seldom.
+ * Show the kind in pg_stat_activity; only when it changes, or after a rest.
  */
 static void
 report_kind(const char *kind)
@@ -249,8 +249,10 @@ report_kind(const char *kind)
 	static char shown[JOBQ_MAX_KIND_NAME + 32] = "";
 	static const char prefix[] = "jobq: ";
 
-	if (strcmp(shown + strlen(prefix), kind) != 0 || shown[0] == '\0')
-		snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
+	if (debug_query_string != NULL && shown[0] != '\0' &&
+		strcmp(shown + strlen(prefix), kind) == 0)
+		return;
+	snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
 	debug_query_string = shown;
 	pgstat_report_activity(STATE_RUNNING, shown);
 }
@@ -399,8 +401,9 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	rel = jobq_open_jobs();
-	if (jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
+	rel = jobq_try_open_jobs();
+	if (rel != NULL &&
+		jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
 	{
 		if (cancelled)
 		{
@@ -429,7 +432,8 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 									final, -1);
 		}
 	}
-	table_close(rel, NoLock);
+	if (rel != NULL)
+		table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(run->memory);

@@ -338,6 +338,7 @@ scan_everything(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->rescan = false;
+	my_db->complete = false;	/* so a lane that is made is read */
 	my_db->overflow = false;
 	my_db->forgotten_due = DT_NOEND;
 	for (int i = 0; i < jobq_max_lanes; i++)
@@ -459,10 +460,16 @@ scan_sweep(void)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lane = jobq_lane_find(my_db, push.queue_id, push.priority, push.role,
 							  false, true);
-		if (lane != NULL && jobq_key_cmp(push.key, lane->cursor) <= 0 &&
-			(lane->count == 0 ||
-			 jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
-			jobq_slot_of_job(my_db, push.key.id) == NULL)
+		if (lane != NULL && jobq_key_cmp(push.key, lane->cursor) > 0)
+		{
+			if (!lane->more && !lane->scanning &&
+				lane->next_due > push.key.run_at)
+				jobq_ready_look(my_db, lane, push.key, &wake);
+		}
+		else if (lane != NULL &&
+				 (lane->count == 0 ||
+				  jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
+				 jobq_slot_of_job(my_db, push.key.id) == NULL)
 			jobq_ready_push(my_db, &push, now, &wake);
 		LWLockRelease(my_db->lock);
 		jobq_wake(my_db, &wake);

@@ -118,6 +118,7 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			check_extension();
 			scan_sweep();
+			my_db->reload = true;
 			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
 		}
 		if (now >= next_retention && !jobq_start_paused)
@@ -182,6 +183,7 @@ check_extension(void)
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		my_db->absent = pokes == jobq_shared->pokes;
 		LWLockRelease(jobq_shared->lock);
+		supervise_dismiss();
 		proc_exit(0);
 	}
 }

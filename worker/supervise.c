@@ -155,6 +155,8 @@ reap(TimestampTz now, TimestampTz *wake)
 			continue;
 
 		copy = *slot;
+		/* if the server is being stopped, this is nobody's fault */
+		CHECK_FOR_INTERRUPTS();
 		jobq_quarantine_over(my_db, i);
 
 		if (copy.job_id != 0)
@@ -538,6 +540,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->started_at = now;
 		slot->idle = false;
 		slot->retire = false;
+		slot->hand = JOBQ_NONE;
 		slot->connect_failed = false;
 		slot->job_id = 0;
 		slot->stop = JOBQ_STOP_NONE;
@@ -587,6 +590,15 @@ spawn(int pool, Oid role, TimestampTz now)
 				 errhint("Raise \"%s\" and restart the server.", setting)));
 	}
 	return false;
+}
+
+/*
+ * The extension is gone: all workers of the database shall leave.
+ */
+void
+supervise_dismiss(void)
+{
+	retire_pools(0);
 }
 
 /*

@@ -110,8 +110,6 @@ jobq_worker_main(Datum main_arg)
 		{
 			if (refill)
 				jobq_wake_scheduler(my_db);
-			if (!active)
-				pgstat_report_activity(STATE_RUNNING, NULL);
 			active = true;
 			run_job(&run, &entry);
 			if (entry.quarantine)
@@ -132,6 +130,7 @@ jobq_worker_main(Datum main_arg)
 
 		if (active)
 		{
+			debug_query_string = NULL;
 			pgstat_report_activity(STATE_IDLE, NULL);
 			pgstat_report_stat(true);
 			active = false;
@@ -175,10 +174,23 @@ attach(const WorkerStart *start)
 static void
 worker_exit(int code, Datum arg)
 {
+	JobqWakeList wake = {0};
+
 	flight_end();
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_ready_return_hand(my_db, my_slot, &wake);
+	LWLockRelease(my_db->lock);
+	jobq_wake(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
 		my_slot->connect_failed = false;
+
+	/*
+	 * A job that had to give way to DDL on the database is not charged: the
+	 * next scheduler finds its row as it was.
+	 */
+	if (my_db->stop)
+		my_slot->job_id = 0;
 	my_slot->state = JOBQ_SLOT_DEAD;
 	my_slot->idle = false;
 	my_slot->proc = NULL;

@@ -57,6 +57,7 @@ extern void scan_rank_lanes(void);
 
 /* worker/supervise.c */
 extern TimestampTz supervise(TimestampTz now);
+extern void supervise_dismiss(void);
 extern void supervise_make_way(int for_database);
 extern void supervise_charge_culprits(void);
 extern void supervise_lost_lease(int64 id);

@@ -224,6 +224,9 @@ BEGIN
 			MESSAGE = format('invalid value for keep: "%s"', keep),
 			HINT = 'It is all, no_payload, or nothing.';
 	END IF;
+	IF name = 'default' THEN
+		INSERT INTO jobq.queue AS q (name) VALUES (alter_queue.name) ON CONFLICT DO NOTHING;
+	END IF;
 	UPDATE jobq.queue q SET
 		notify = coalesce(CASE alter_queue.notify WHEN 'relay' THEN 'r' WHEN 'transactional' THEN 't' WHEN 'off' THEN 'o' END::"char", q.notify),
 		keep = coalesce(CASE alter_queue.keep WHEN 'all' THEN 'a' WHEN 'no_payload' THEN 'p' WHEN 'nothing' THEN 'n' END::"char", q.keep)

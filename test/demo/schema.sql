@@ -4,7 +4,6 @@
 CREATE EXTENSION jobq;
 CREATE ROLE shop LOGIN;
 SELECT jobq.grant_role('shop', 'manage') \g /dev/null
-GRANT EXECUTE ON FUNCTION jobq.worker_slots() TO shop;
 CREATE SCHEMA demo AUTHORIZATION shop;
 
 -- The lines of the file, as they are.
