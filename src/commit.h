@@ -10,6 +10,8 @@
 #ifndef JOBQ_COMMIT_H
 #define JOBQ_COMMIT_H
 
+#include "access/xlogdefs.h"
+
 #include "shared.h"
 
 /* src/commit.c */
@@ -22,6 +24,8 @@ extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_poke_launcher(void);
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
+extern XLogRecPtr jobq_flush(void);
+extern bool jobq_replicated(XLogRecPtr lsn);
 extern void jobq_flush_before_telling(void);
 extern void jobq_relay_now(const char *channel, const char *payload);
 

@@ -24,6 +24,7 @@
 #include "commands/dbcommands.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
+#include "replication/message.h"
 #include "utils/acl.h"
 
 /* 16 (c727f511bd6): one function checks the privileges on any object. */
@@ -62,6 +63,17 @@ extern PGDLLEXPORT void _PG_init(void);
 #else
 #define jobq_wait_event(cache, name) ((void) (cache), PG_WAIT_EXTENSION)
 #endif
+
+/* 17 (173b56f1ef5): a logical message can be flushed at once. */
+static inline XLogRecPtr
+jobq_log_message(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return LogLogicalMessage("jobq", "", 0, false, false);
+#else
+	return LogLogicalMessage("jobq", "", 0, false);
+#endif
+}
 
 /* 17 (e7689190b3d): roles that may not log in can have background workers. */
 #if PG_VERSION_NUM >= 170000

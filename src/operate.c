@@ -26,6 +26,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "call.h"
 #include "commit.h"
 #include "row.h"
 
@@ -116,6 +117,11 @@ jobq_cancel(PG_FUNCTION_ARGS)
 	Relation	rel;
 
 	PreventCommandIfReadOnly("jobq.cancel()");
+	if (jobq_current != NULL && job_id(jobq_current->job) == id)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("a handler cannot cancel its own job"),
+				 errhint("Use jobq.discard() or jobq.fail().")));
 	rel = jobq_open_jobs();
 	for (;;)
 	{

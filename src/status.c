@@ -30,8 +30,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "call.h"
 #include "commit.h"
-#include "row.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
 PG_FUNCTION_INFO_V1(jobq_wait);
@@ -97,6 +97,7 @@ static void set_queue(Status *status, int32 queue_id);
 static bool find_finished(Oid relid, const Source *source, int64 id,
 						  Snapshot snapshot, Status *status);
 static bool find_live(int64 id, Snapshot snapshot, Status *status);
+static void own_job(Status *status);
 static void look_up(int64 id, Status *status);
 static int	add_waiter(int64 id);
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
@@ -263,6 +264,26 @@ find_live(int64 id, Snapshot snapshot, Status *status)
 }
 
 /*
+ * The job that this session runs; its own transaction has deleted the row.
+ */
+static void
+own_job(Status *status)
+{
+	const JobqJob *job = jobq_current->job;
+
+	memset(status->nulls, true, sizeof(status->nulls));
+	SET(ST_ID, JOB(job, JOB_ID));
+	SET(ST_KIND, JOB(job, JOB_KIND));
+	SET(ST_ATTEMPT, Int32GetDatum(jobq_current->attempt));
+	SET(ST_MAX_ATTEMPTS, JOB(job, JOB_MAX_ATTEMPTS));
+	SET(ST_ENQUEUED_AT, JOB(job, JOB_ENQUEUED_AT));
+	SET(ST_RUN_AT, JOB(job, JOB_RUN_AT));
+	set_queue(status, job_queue_id(job));
+	status->state = "running";
+	status->own = true;
+}
+
+/*
  * Find the job wherever it is now.  Raises an error if there is none that
  * this user may see.
  */
@@ -278,6 +299,11 @@ look_up(int64 id, Status *status)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = find_live(id, snapshot, status);
 
+	if (!found && jobq_current != NULL && job_id(jobq_current->job) == id)
+	{
+		own_job(status);
+		found = true;
+	}
 	if (!found)
 		found = find_finished(rels->failed, &failed_source, id, snapshot,
 							  status);
@@ -404,7 +430,7 @@ check_waitable(const Status *status, const char *function)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s cannot wait for a job of the same transaction",
 						function),
-				 errhint("Commit first: the job starts when its transaction commits.")));
+				 errhint("A job starts when the transaction that enqueued it commits.")));
 }
 
 /*

@@ -50,7 +50,8 @@ process_pin_settings(bool is_worker)
 	PIN("statement_timeout", "0");
 	PIN("lock_timeout", "0");
 	PIN("default_tablespace", "");
-	PIN("synchronous_commit", "on");
+	/* a standby that is down must not stop the scheduler */
+	PIN("synchronous_commit", "local");
 	PIN("jit", "off");
 }
 

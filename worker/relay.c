@@ -15,24 +15,77 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "utils/memutils.h"
 
 #include "commit.h"
 
+/* What was collected, and waits for a synchronous standby. */
+typedef struct Batch
+{
+	XLogRecPtr	lsn;
+	uint32		nmessages;
+	JobqRelayMessage *messages;
+	int			nqueues;
+	int32	   *queues;
+} Batch;
+
+/* Milliseconds between two looks at the standby. */
+#define STANDBY_PAUSE	20
+
+static Batch batch = {0};
+static MemoryContext batch_context = NULL;
+
+static void collect_batch(void);
+static void send_batch(void);
+
+/*
+ * Send what is pending.  Told means durable: what is told of may have been
+ * committed without a flush, so flush; and keep it while a synchronous standby
+ * does not have it, without waiting for that.
+ */
 void
 relay_send(void)
 {
-	JobqRelayMessage *messages;
-	uint32		nmessages;
-	int32	   *queues = palloc(sizeof(int32) * jobq_max_lanes);
-	int			nqueues = 0;
+	MemoryContext old;
+
+	if (batch_context == NULL)
+		batch_context = AllocSetContextCreate(TopMemoryContext, "jobq relay",
+											  ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(batch_context);
+	if (batch.lsn == 0)
+		collect_batch();
+	if (batch.lsn != 0)
+	{
+		if (jobq_replicated(batch.lsn))
+		{
+			send_batch();
+			memset(&batch, 0, sizeof(batch));
+			MemoryContextReset(batch_context);
+		}
+		else
+		{
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			my_db->relay_pending = true;
+			my_db->relay_due = jobq_now() + STANDBY_PAUSE * INT64CONST(1000);
+			LWLockRelease(my_db->lock);
+		}
+	}
+	MemoryContextSwitchTo(old);
+}
+
+static void
+collect_batch(void)
+{
+	batch.queues = palloc(sizeof(int32) * jobq_max_lanes);
+	batch.messages = palloc(sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->relay_pending = false;
-	nmessages = my_db->relay_count;
-	messages = palloc(sizeof(JobqRelayMessage) * (nmessages + 1));
-	for (uint32 i = 0; i < nmessages; i++)
-		messages[i] = my_db->relay[(my_db->relay_head + i) % JOBQ_RELAY_SIZE];
-	my_db->relay_head = (my_db->relay_head + nmessages) % JOBQ_RELAY_SIZE;
+	batch.nmessages = my_db->relay_count;
+	for (uint32 i = 0; i < batch.nmessages; i++)
+		batch.messages[i] = my_db->relay[(my_db->relay_head + i) %
+										 JOBQ_RELAY_SIZE];
+	my_db->relay_head = (my_db->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
 	my_db->relay_count = 0;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -42,28 +95,29 @@ relay_send(void)
 		if (!lane->in_use || !lane->notify)
 			continue;
 		lane->notify = false;
-		for (int j = 0; j < nqueues && !known; j++)
-			known = queues[j] == lane->queue_id;
+		for (int j = 0; j < batch.nqueues && !known; j++)
+			known = batch.queues[j] == lane->queue_id;
 		if (!known)
-			queues[nqueues++] = lane->queue_id;
+			batch.queues[batch.nqueues++] = lane->queue_id;
 	}
 	LWLockRelease(my_db->lock);
 
-	if (nmessages == 0 && nqueues == 0)
-		return;
+	if (batch.nmessages > 0 || batch.nqueues > 0)
+		batch.lsn = jobq_flush();
+}
 
-	/* told means durable: what is told of was committed without a flush */
-	jobq_flush_before_telling();
-
+static void
+send_batch(void)
+{
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	for (uint32 i = 0; i < nmessages; i++)
-		Async_Notify(messages[i].channel, messages[i].payload);
-	if (nqueues > 0 && jobq_relations_if_installed() != NULL)
+	for (uint32 i = 0; i < batch.nmessages; i++)
+		Async_Notify(batch.messages[i].channel, batch.messages[i].payload);
+	if (batch.nqueues > 0 && jobq_relations_if_installed() != NULL)
 	{
-		for (int i = 0; i < nqueues; i++)
+		for (int i = 0; i < batch.nqueues; i++)
 		{
-			const JobqQueue *queue = jobq_queue_by_id(queues[i]);
+			const JobqQueue *queue = jobq_queue_by_id(batch.queues[i]);
 			char		channel[NAMEDATALEN + 16];
 
 			if (queue == NULL || queue->notify == NOTIFY_OFF)
@@ -73,6 +127,5 @@ relay_send(void)
 		}
 	}
 	CommitTransactionCommand();
-	pfree(queues);
-	pfree(messages);
+	MemoryContextSwitchTo(batch_context);
 }

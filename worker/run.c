@@ -470,7 +470,11 @@ run_clean_session(bool after_procedure)
 			process_pin_settings(true);
 		}
 		if (OidIsValid(temp_namespace))
+		{
+			PushActiveSnapshot(GetTransactionSnapshot());
 			ResetTempTableNamespace();
+			PopActiveSnapshot();
+		}
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(old);
 	}

@@ -44,8 +44,9 @@ enum
 /* Index entries that one sweep reads at most. */
 #define SWEEP_ENTRIES	20000
 
-/* Leased rows without a worker that one scan takes note of. */
+/* Leased rows without a worker, or expired ones, that a scan takes note of. */
 #define MAX_LOST		64
+#define MAX_EXPIRED		1000
 
 /* Where a scan is in the index. */
 typedef struct Position
@@ -68,6 +69,8 @@ typedef struct Scan
 
 static int64 lost[MAX_LOST];
 static int	nlost = 0;
+static int64 expired[MAX_EXPIRED];
+static int	nexpired = 0;
 
 static void scan_begin(Scan *scan);
 static void scan_end(Scan *scan);
@@ -79,6 +82,8 @@ static int	scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now,
 					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
 					  TimestampTz *next_due);
 static void note_leased(int64 id);
+static bool is_expired(TupleTableSlot *slot, TimestampTz now);
+static void expire(int64 id);
 
 static uint32
 lane_target(void)
@@ -454,6 +459,8 @@ scan_sweep(void)
 		begun = true;
 		if (leased && !dormant)
 			note_leased(push.key.id);
+		if (ours && is_expired(scan.slot, now) && nexpired < MAX_EXPIRED)
+			expired[nexpired++] = push.key.id;
 		if (!ours || push.key.run_at > now)
 			continue;
 
@@ -482,6 +489,39 @@ scan_sweep(void)
 	for (int i = 0; i < nlost; i++)
 		supervise_lost_lease(lost[i]);
 	nlost = 0;
+	for (int i = 0; i < nexpired; i++)
+		expire(expired[i]);
+	nexpired = 0;
+}
+
+static bool
+is_expired(TupleTableSlot *slot, TimestampTz now)
+{
+	bool		isnull;
+	Datum		expires_at = slot_getattr(slot, JOB_EXPIRES_AT, &isnull);
+
+	return !isnull && DatumGetTimestampTz(expires_at) <= now;
+}
+
+/*
+ * Archive a job whose time is over and that no worker comes across, because
+ * its queue is paused or its role has no worker.
+ */
+static void
+expire(int64 id)
+{
+	Relation	rel;
+	JobqJob		job;
+
+	run_begin_transaction();
+	rel = jobq_open_jobs();
+	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+		!job_leased(&job) && jobq_job_delete(rel, &job))
+		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+					 "not started before expires_at");
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }
 
 /*

@@ -65,7 +65,7 @@ static bool spawn_for_pool(int pool, int size, TimestampTz now,
 static bool role_can_work(Oid role, JobqError *error);
 static void charge_role(Oid role, const JobqError *error);
 static bool spawn(int pool, Oid role, TimestampTz now);
-static void make_room(int pool, Oid role, TimestampTz now);
+static void make_room(int pool, Oid role, TimestampTz now, bool urgent);
 
 /*
  * One round.  Returns when the next is due at the latest.
@@ -411,9 +411,9 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 				continue;
 			if (workers >= size)
 			{
-				if (demand->workers == 0 && size > 0)
+				if (size > 0)
 				{
-					make_room(pool, demand->role, now);
+					make_room(pool, demand->role, now, demand->workers == 0);
 					*wake = Min(*wake, now + ROLE_TURN);
 				}
 				continue;
@@ -654,12 +654,12 @@ supervise_make_way(int for_database)
 }
 
 /*
- * A role with jobs has no worker in a pool that is full: have one of another
- * role leave, one that is idle if there is, or else the one of the role with
+ * A role lacks workers in a pool that is full: have one of another role leave
+ * that is idle; or, if this role has none at all (urgent), one of the role with
  * the most, after its turn.  One at a time.
  */
 static void
-make_room(int pool, Oid role, TimestampTz now)
+make_room(int pool, Oid role, TimestampTz now, bool urgent)
 {
 	JobqSlot   *victim = NULL;
 	int			victim_peers = 0;
@@ -687,7 +687,7 @@ make_room(int pool, Oid role, TimestampTz now)
 			victim_peers = PG_INT32_MAX;
 			continue;
 		}
-		if (now < slot->started_at + ROLE_TURN)
+		if (!urgent || now < slot->started_at + ROLE_TURN)
 			continue;
 		for (int j = 0; j < jobq_shared->nslots; j++)
 			if (jobq_shared->slots[j].state == JOBQ_SLOT_ATTACHED &&
