@@ -18,8 +18,6 @@
 
 #include "shared.h"
 
-static void batch_release(JobqDatabase *db, uint32 batch);
-
 /*
  * Forget all leases; once, when the shared memory is made.
  */
@@ -64,7 +62,8 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * A batch without leases yet, or JOBQ_NONE if there is no room.
+ * A batch with no lease yet but one reference, which whoever makes it gives
+ * back at the end of its transaction; or JOBQ_NONE if there is no room.
  */
 uint32
 jobq_lease_batch(JobqDatabase *db)
@@ -76,6 +75,7 @@ jobq_lease_batch(JobqDatabase *db)
 		db->batch_free = db->batches[batch].next_free;
 		memset(&db->batches[batch], 0, sizeof(JobqLeaseBatch));
 		ItemPointerSetInvalid(&db->batches[batch].ctid);
+		db->batches[batch].outstanding = 1;
 	}
 	return batch;
 }
@@ -83,8 +83,8 @@ jobq_lease_batch(JobqDatabase *db)
 /*
  * Take one from the batch; the last gives it back, and its row is garbage.
  */
-static void
-batch_release(JobqDatabase *db, uint32 batch)
+void
+jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
 {
 	JobqLeaseBatch *b = &db->batches[batch];
 
@@ -146,7 +146,7 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease)
 	while (*link != index)
 		link = &db->leases[*link].next;
 	*link = lease->next;
-	batch_release(db, lease->batch);
+	jobq_lease_batch_release(db, lease->batch);
 	lease->id = 0;
 	lease->next = db->lease_free;
 	db->lease_free = index;
@@ -163,9 +163,27 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
 	if (batch != JOBQ_NONE)
 	{
 		db->batches[batch].outstanding++;
-		batch_release(db, lease->batch);
+		jobq_lease_batch_release(db, lease->batch);
 		lease->batch = batch;
 	}
 	lease->until = until;
 	db->next_expiry = Min(db->next_expiry, until);
+}
+
+/*
+ * The job of the lease as an entry of the ready set.
+ */
+JobqPush
+jobq_lease_push(const JobqLease *lease)
+{
+	JobqPush	push = {0};
+
+	push.queue_id = lease->queue_id;
+	push.priority = lease->priority;
+	push.role = lease->role;
+	push.quarantine = lease->quarantine;
+	push.key.run_at = lease->run_at;
+	push.key.id = lease->id;
+	push.ctid = lease->ctid;
+	return push;
 }

@@ -63,7 +63,7 @@ static InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
 static InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,
 								 const JobqPush *push);
-static void wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake);
+static bool reserver_takes(const JobqReserver *reserver, const JobqLane *lane);
 
 static inline JobqKey
 key_below(JobqKey key)
@@ -476,7 +476,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			if (!lane->quarantine &&
 				jobq_key_cmp(push->key, lane->cursor) > 0)
 				lane->cursor = push->key;
-			wake_for_lane(db, lane, wake);
+			jobq_ready_wake(db, lane, wake);
 			break;
 		case DUPLICATE:
 			break;
@@ -534,7 +534,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 				entry_insert(db, quarantine, row) == NO_ENTRY)
 				db->overflow = true;
 			else
-				wake_for_lane(db, quarantine, wake);
+				jobq_ready_wake(db, quarantine, wake);
 		}
 		else
 		{
@@ -557,7 +557,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			{
 				after = after == JOBQ_NONE ? lane->head
 					: db->entries[after].next;
-				wake_for_lane(db, lane, wake);
+				jobq_ready_wake(db, lane, wake);
 			}
 			else
 			{
@@ -799,12 +799,24 @@ jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		wake->scheduler = true;
 }
 
+static bool
+reserver_takes(const JobqReserver *reserver, const JobqLane *lane)
+{
+	for (int i = 0; i < reserver->ndenied; i++)
+		if (reserver->denied[i] == lane->role)
+			return false;
+	for (int i = 0; i < reserver->nqueues; i++)
+		if (reserver->queue_ids[i] == lane->queue_id)
+			return true;
+	return false;
+}
+
 /*
- * Choose an idle worker for a job that was added to the lane, or else the
- * scheduler if it may be able to start one.
+ * Choose who is woken for a job in the lane: a consumer that waits, or an idle
+ * worker, or else the scheduler if it may be able to start one.
  */
-static void
-wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
+void
+jobq_ready_wake(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 {
 	int			index = db - jobq_shared->databases;
 	bool		served = false;
@@ -825,14 +837,11 @@ wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 		{
 			JobqReserver *reserver = &db->reservers[i];
 
-			for (int q = 0; q < reserver->nqueues; q++)
+			if (reserver_takes(reserver, lane))
 			{
-				if (reserver->queue_ids[q] == lane->queue_id)
-				{
-					wake->proc[wake->n++] = reserver->proc;
-					*reserver = db->reservers[--db->nreservers];
-					return;
-				}
+				wake->proc[wake->n++] = reserver->proc;
+				*reserver = db->reservers[--db->nreservers];
+				return;
 			}
 		}
 		return;

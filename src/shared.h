@@ -147,11 +147,14 @@ typedef struct JobqLeaseBatch
 /* A session in jobq.reserve() that waits for work. */
 #define JOBQ_MAX_TAKE_QUEUES	16
 #define JOBQ_MAX_RESERVERS		1024
+#define JOBQ_MAX_DENIED			8
 typedef struct JobqReserver
 {
 	PGPROC	   *proc;
 	int			nqueues;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	int			ndenied;		/* roles whose jobs it may not take */
+	Oid			denied[JOBQ_MAX_DENIED];
 } JobqReserver;
 
 /* A message for the NOTIFY relay. */
@@ -387,6 +390,8 @@ typedef struct JobqTaker
 
 extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 						   JobqPush *popped, bool *refill);
+extern void jobq_ready_wake(JobqDatabase *db, JobqLane *lane,
+							JobqWakeList *wake);
 extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
 
 /* src/lease.c: all of these want db->lock held exclusively */
@@ -399,6 +404,8 @@ extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease);
 extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
 							TimestampTz until);
 extern uint32 jobq_lease_batch(JobqDatabase *db);
+extern void jobq_lease_batch_release(JobqDatabase *db, uint32 batch);
+extern JobqPush jobq_lease_push(const JobqLease *lease);
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->lanes))
 
