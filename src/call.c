@@ -215,7 +215,7 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = require_current("jobq.set_progress()");
 	float4		percent = PG_GETARG_FLOAT4(0);
-	char	   *message = PG_ARGISNULL(1) ? "" :
+	char	   *message = PG_ARGISNULL(1) ? pstrdup("") :
 		text_to_cstring(PG_GETARG_TEXT_PP(1));
 	JobqSlot   *slot = current->slot;
 

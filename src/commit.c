@@ -373,6 +373,21 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 				 errmsg("channel name \"%s\" must have 1 to %d bytes",
 						channel, NAMEDATALEN - 1)));
 
+	/* duplicates collapse, as those of NOTIFY do */
+	{
+		SubTransactionId subid = GetCurrentSubTransactionId();
+		PendingMessage *message = messages;
+
+		for (int i = 0; i < 16 && message != NULL; i++)
+		{
+			if (message->subid == subid &&
+				strcmp(message->message.channel, channel) == 0 &&
+				strcmp(message->message.payload, payload) == 0)
+				return;
+			message = message->next;
+		}
+	}
+
 	if (db != NULL && strlen(payload) < JOBQ_RELAY_PAYLOAD)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);

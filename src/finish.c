@@ -17,6 +17,7 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "common/pg_prng.h"
+#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
@@ -77,6 +78,11 @@ enum
 	FAILED_NATTS = FAILED_ERRORS
 };
 
+/* Errors that are kept of a job, and bytes of each of their texts. */
+#define MAX_ERRORS		25
+#define MAX_ERROR_TEXT	4000
+
+static void append_text(StringInfo buf, const char *text);
 static Datum append_error(const JobqJob *job, int attempt, TimestampTz at,
 						  const JobqError *error);
 static void dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
@@ -176,8 +182,18 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	table_close(rel, RowExclusiveLock);
 }
 
+static void
+append_text(StringInfo buf, const char *text)
+{
+	char	   *copy = pstrdup(text);
+
+	copy[pg_mbcliplen(copy, strlen(copy), MAX_ERROR_TEXT)] = '\0';
+	escape_json(buf, copy);
+}
+
 /*
- * The job's list of errors with this one added.
+ * The job's list of errors with this one added.  Of many, the first and the
+ * last are kept; the numbers of the attempts show the gap.
  */
 static Datum
 append_error(const JobqJob *job, int attempt, TimestampTz at,
@@ -185,33 +201,38 @@ append_error(const JobqJob *job, int attempt, TimestampTz at,
 {
 	StringInfoData buf;
 	Datum		entry;
+	Datum		errors;
 
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "[{\"attempt\": %d, \"at\": ", attempt);
 	escape_json(&buf, timestamptz_to_str(at));
 	appendStringInfo(&buf, ", \"sqlstate\": \"%s\", \"message\": ",
 					 unpack_sql_state(error->sqlerrcode));
-	escape_json(&buf, error->message);
+	append_text(&buf, error->message);
 	if (error->detail != NULL)
 	{
 		appendStringInfoString(&buf, ", \"detail\": ");
-		escape_json(&buf, error->detail);
+		append_text(&buf, error->detail);
 	}
 	if (error->hint != NULL)
 	{
 		appendStringInfoString(&buf, ", \"hint\": ");
-		escape_json(&buf, error->hint);
+		append_text(&buf, error->hint);
 	}
 	if (error->context != NULL)
 	{
 		appendStringInfoString(&buf, ", \"context\": ");
-		escape_json(&buf, error->context);
+		append_text(&buf, error->context);
 	}
 	appendStringInfoString(&buf, "}]");
 	entry = jobq_text_to_jsonb(buf.data);
 	if (JOB_ISNULL(job, JOB_ERRORS))
 		return entry;
-	return DirectFunctionCall2(jsonb_concat, JOB(job, JOB_ERRORS), entry);
+	errors = JOB(job, JOB_ERRORS);
+	if (DatumGetInt32(DirectFunctionCall1(jsonb_array_length, errors)) >= MAX_ERRORS)
+		errors = DirectFunctionCall2(jsonb_delete_idx, errors,
+									 Int32GetDatum(1));
+	return DirectFunctionCall2(jsonb_concat, errors, entry);
 }
 
 /*

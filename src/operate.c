@@ -53,6 +53,30 @@ no_such_job(int64 id)
 }
 
 /*
+ * An error for a job that is to be retried or forgotten and is no dead letter;
+ * the caller is connected to SPI.
+ */
+static void
+not_a_dead_letter(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid FROM jobq.job WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		no_such_job(id);
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("job " INT64_FORMAT " has not failed", id),
+			 errhint("Only dead letters can be retried or forgotten, and jobs that wait for their next attempt retried.")));
+}
+
+/*
  * Find a live job that this user may manage, as it is now.
  */
 static bool
@@ -224,7 +248,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 				   " timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint,"
 				   " NULL::timestamptz, headers, backoff, errors",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
-		no_such_job(id);
+		not_a_dead_letter(id);
 	Assert(SPI_tuptable->tupdesc->natts == JOB_NATTS);
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
 					  job.nulls);
@@ -255,10 +279,7 @@ jobq_forget(PG_FUNCTION_ARGS)
 		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
 														SPI_tuptable->tupdesc,
 														1, &isnull))))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
-				 errmsg("there is no dead letter " INT64_FORMAT, id),
-				 errhint("Only failed jobs can be forgotten; cancel one that still waits.")));
+		not_a_dead_letter(id);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -334,12 +355,13 @@ jobq_resume(PG_FUNCTION_ARGS)
 
 /*
  * activate(): run by the install script, so that the launcher starts a
- * scheduler as soon as the extension is there.
+ * scheduler as soon as the extension is there; warns where there will be none.
  */
 Datum
 jobq_activate(PG_FUNCTION_ARGS)
 {
 	jobq_at_commit_poke_launcher();
+	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
 }
 

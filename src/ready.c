@@ -446,6 +446,9 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	{
 		if (push->key.run_at < lane->next_due)
 			lane->next_due = push->key.run_at;
+		/* the clock was put back */
+		if (jobq_key_cmp(push->key, lane->cursor) <= 0)
+			lane->cursor = key_below(push->key);
 		if (push->key.run_at < db->wake_at)
 			wake->scheduler = true;
 		return;
@@ -791,10 +794,12 @@ jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
 void
 jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	if (db->relay_pending)
+	TimestampTz due = now + jobq_notify_interval * INT64CONST(1000);
+
+	if (db->relay_pending && db->relay_due <= due)
 		return;
 	db->relay_pending = true;
-	db->relay_due = now + jobq_notify_interval * INT64CONST(1000);
+	db->relay_due = due;
 	if (db->relay_due < db->wake_at)
 		wake->scheduler = true;
 }

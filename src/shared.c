@@ -13,6 +13,7 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
+#include "utils/varlena.h"
 
 #include "shared.h"
 
@@ -136,6 +137,40 @@ jobq_require_preload(const char *what)
 				 errmsg("%s needs jobq's background workers", what),
 				 errhint("Add \"jobq\" to \"%s\" and restart the server.",
 						 "shared_preload_libraries")));
+}
+
+/*
+ * Tell the user if no worker will run the jobs of this database.
+ */
+void
+jobq_warn_if_not_served(void)
+{
+	char	   *names;
+	char	   *database;
+	List	   *list;
+	ListCell   *lc;
+
+	if (jobq_shared == NULL)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("jobs do not run: jobq is not loaded at server start"),
+				 errhint("Add \"jobq\" to \"%s\" and restart the server.",
+						 "shared_preload_libraries")));
+		return;
+	}
+	names = pstrdup(jobq_databases);
+	database = get_database_name(MyDatabaseId);
+	if (!SplitIdentifierString(names, ',', &list))
+		return;
+	foreach(lc, list)
+		if (strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), database) == 0)
+		return;
+	ereport(WARNING,
+			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+			 errmsg("jobs of database \"%s\" do not run", database),
+			 errhint("Add it to \"%s\" and reload the configuration.",
+					 "jobq.databases")));
 }
 
 /*

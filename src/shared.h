@@ -330,6 +330,7 @@ typedef struct JobqShared
 extern JobqShared *jobq_shared;
 extern void jobq_shmem_request(void);
 extern void jobq_shmem_startup(void);
+extern void jobq_warn_if_not_served(void);
 extern void jobq_require_preload(const char *what);
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);

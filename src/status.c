@@ -468,6 +468,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 {
 	static uint32 wait_event = 0;
 	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	volatile bool warned = false;
 
 	jobq_require_preload(function);
 
@@ -486,6 +487,11 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 				if (statuses[i].finished)
 					break;
 				check_waitable(&statuses[i], function);
+				if (jobq_my_database() == NULL && !warned)
+				{
+					jobq_warn_if_not_served();
+					warned = true;
+				}
 				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 													   deadline);
 				if (left <= 0)

@@ -28,12 +28,15 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+static Portal portal = NULL;
+
 static void finish(RunContext *run, JobqJob *job, int64 token,
 				   TimestampTz started_at);
 
 /*
  * Called in the transaction that has read the job; ends with none open.  An
- * error is the caller's, who sees by the lease that the attempt is charged.
+ * error is the caller's, who sees by the lease that the attempt is charged, and
+ * calls run_procedure_end() after the abort.
  */
 void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
@@ -42,8 +45,8 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
 	int64		token = (int64) (pg_prng_uint64(&pg_global_prng_state) >> 1);
-	Portal		portal;
 	MemoryContext old = CurrentMemoryContext;
+	bool		isnull;
 
 	/* the lease, flushed before the procedure begins */
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
@@ -62,38 +65,41 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	ForceSyncCommit();
 	CommitTransactionCommand();
 
-	portal = CreatePortal("", true, true);
+	portal = CreatePortal("jobq procedure", true, true);
 	portal->visible = false;
 	portal->resowner = CurrentResourceOwner;
 	ActivePortal = portal;
 	PortalContext = portal->portalContext;
 
-	PG_TRY();
-	{
-		bool		isnull;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	EnsurePortalSnapshotExists();
+	MemoryContextSwitchTo(run->memory);
+	(void) jobq_call_handler(handler, job, attempt, false, &isnull);
+	MemoryContextSwitchTo(run->memory);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	finish(run, job, token, started_at);
+	MemoryContextSwitchTo(old);
+	run_procedure_end();
+}
 
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		EnsurePortalSnapshotExists();
-		MemoryContextSwitchTo(run->memory);
-		(void) jobq_call_handler(handler, job, attempt, false, &isnull);
-		MemoryContextSwitchTo(run->memory);
-		if (ActiveSnapshotSet())
-			PopActiveSnapshot();
-		finish(run, job, token, started_at);
-	}
-	PG_CATCH();
-	{
-		ActivePortal = NULL;
-		PortalContext = NULL;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
+/*
+ * Drop the portal, if there is one; outside any transaction.  run_once() calls
+ * it after an error, too, when the transaction has been aborted.
+ */
+void
+run_procedure_end(void)
+{
+	if (portal == NULL)
+		return;
 	ActivePortal = NULL;
 	PortalContext = NULL;
+
+	/* it was never run by the portal machinery, which minds its status */
+	portal->status = PORTAL_FAILED;
 	PortalDrop(portal, false);
-	MemoryContextSwitchTo(old);
+	portal = NULL;
 }
 
 /*

@@ -36,6 +36,7 @@
 #include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timeout.h"
 
 /* Immediate retries after a serialization failure or a deadlock. */
@@ -103,6 +104,14 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
 							  GetActiveSnapshot(), &job) &&
 		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
+	if (runnable && !SearchSysCacheExists1(AUTHOID,
+										   ObjectIdGetDatum(GetUserId())))
+	{
+		/* our role was dropped: the scheduler charges its jobs */
+		jobq_job_push(&job);
+		run->slot->retire = true;
+		runnable = false;
+	}
 	if (runnable)
 	{
 		const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&job));
@@ -201,6 +210,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			EmitErrorReport();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
+		run_procedure_end();
 		RESUME_INTERRUPTS();
 
 		MemoryContextSwitchTo(run->memory);

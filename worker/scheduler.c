@@ -51,6 +51,7 @@ jobq_scheduler_main(Datum main_arg)
 	TimestampTz next_retention = 0;
 	TimestampTz next_overflow = 0;
 	TimestampTz next_garbage = 0;
+	TimestampTz last = 0;
 	MemoryContext context;
 
 	my_db_index = DatumGetInt32(main_arg);
@@ -102,6 +103,15 @@ jobq_scheduler_main(Datum main_arg)
 
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(context);
+
+		/* the clock was put back: what we planned is too far away */
+		if (now < last)
+		{
+			next_sweep = next_retention = next_overflow = now;
+			my_db->relay_due = now;
+			my_db->rescan = true;
+		}
+		last = now;
 
 		if (my_db->stop)
 			proc_exit(0);

@@ -56,7 +56,7 @@ static TimestampTz spawn_pause = FIRST_PAUSE;
 
 static void retire_pools(int npools);
 static void reap(TimestampTz now, TimestampTz *wake);
-static void charge(int64 id, int attempt, JobqStop stop,
+static void charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 				   const JobqError *error, bool crashed, bool final,
 				   int64 delay_ms);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -171,7 +171,7 @@ reap(TimestampTz now, TimestampTz *wake)
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 			}
-			charge(copy.job_id, copy.attempt,
+			charge(copy.job_id, copy.attempt, copy.job_started_at,
 				   copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
 				   &error, false, false, 0);
 		}
@@ -199,7 +199,7 @@ reap(TimestampTz now, TimestampTz *wake)
  * was done before: "attempt" is what was charged when it began.
  */
 static void
-charge(int64 id, int attempt, JobqStop stop,
+charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
 {
 	Relation	rel;
@@ -216,8 +216,11 @@ charge(int64 id, int attempt, JobqStop stop,
 			if (stop == JOBQ_STOP_CANCEL)
 			{
 				if (jobq_job_delete(rel, &job))
-					jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false,
+				{
+					JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(attempt + 1));
+					jobq_archive(&job, STATE_CANCELLED, started_at, false,
 								 (Datum) 0, "cancelled while it ran");
+				}
 			}
 			else if (charged || job_attempt(&job) == attempt)
 			{
@@ -229,7 +232,7 @@ charge(int64 id, int attempt, JobqStop stop,
 				if (crashed)
 					JOB_SET(&job, JOB_CRASHES,
 							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
-				jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error,
+				jobq_job_attempt_failed(rel, &job, started_at, error,
 										!charged, final, delay_ms);
 			}
 		}
@@ -279,7 +282,7 @@ supervise_charge_culprits(void)
 			"the server process crashed while it ran the job"
 		};
 
-		charge(culprit->job_id, culprit->attempt, JOBQ_STOP_NONE,
+		charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
 			   &error, true, false, -1);
 
 		/* this process commits synchronously: the charge is durable */

@@ -94,6 +94,7 @@ extern void run_clean_session(bool after_procedure);
 extern int	run_timeout(const JobqHandler *handler, const JobqJob *job);
 
 /* worker/procedure.c */
+extern void run_procedure_end(void);
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 						  JobqHandler *handler);
 

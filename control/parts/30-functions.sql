@@ -310,7 +310,7 @@ COMMENT ON FUNCTION jobq.alter_queue(text, text, text, text, text) IS 'change th
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause(text) IS 'start no more jobs of a queue; survives a restart';
+COMMENT ON FUNCTION jobq.pause(text) IS 'start no more jobs of a queue, which is created if it does not exist; survives a restart';
 
 CREATE FUNCTION jobq.resume(queue text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

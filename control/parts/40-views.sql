@@ -1,7 +1,9 @@
 -- Views.  A role sees the jobs of the roles whose privileges it has.
 
+-- The filter is above the union: the planner takes a plain union apart before it
+-- minds the barrier.
 CREATE VIEW jobq.jobs WITH (security_barrier) AS
-	SELECT j.id,
+	SELECT * FROM (SELECT j.id,
 		CASE WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
 			WHEN j.expires_at <= jobq.clock() THEN 'expired'
 			WHEN j.run_at <= jobq.clock() THEN 'ready'
@@ -17,20 +19,18 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
 	LEFT JOIN jobq.lease_slots() l ON l.job_id = j.id
-	WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
 	UNION ALL
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
 		a.enqueued_at, a.run_at, a.started_at, a.finished_at,
 		a.payload, a.headers, a.result, a.reason, NULL
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
-	WHERE pg_catalog.pg_has_role(a.role::pg_catalog.oid, 'USAGE')
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
 		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
 		f.payload, f.headers, NULL, f.error, f.errors
-	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
-	WHERE pg_catalog.pg_has_role(f.role::pg_catalog.oid, 'USAGE');
+	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id)
+	j WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
 
 CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS

@@ -36,4 +36,18 @@ $$;
 REVOKE ALL ON FUNCTION jobq.grant_role(regrole, text) FROM PUBLIC;
 COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'let a role produce jobs and look after its own; or manage queues and handlers, too, which decides what runs as others';
 
+CREATE FUNCTION jobq.revoke_role(role regrole) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	IF role IS NULL THEN
+		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
+	END IF;
+	EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq FROM %s', role);
+	EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM %s', role);
+	EXECUTE format('REVOKE ALL ON SCHEMA jobq FROM %s', role);
+END
+$$;
+REVOKE ALL ON FUNCTION jobq.revoke_role(regrole) FROM PUBLIC;
+COMMENT ON FUNCTION jobq.revoke_role(regrole) IS 'take back what grant_role() gave';
+
 SELECT jobq.activate();

@@ -1,6 +1,10 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: check demo indent indent-check
+.PHONY: bench check demo indent indent-check
+
+# "make bench WORKLOAD=drain QUICK=1"; all workloads and more rounds without.
+bench:
+	@test/bench/bench $(if $(QUICK),--quick) $(WORKLOAD)
 
 check:
 	@test/tools/check

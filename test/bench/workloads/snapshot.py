@@ -1,0 +1,96 @@
+"""Throughput while another session holds a snapshot."""
+
+import subprocess
+import time
+
+import baseline
+from lib import (BenchError, OtherLoad, PAYLOAD, Session, fresh_jobq, number,
+                 pgbench_command, sql)
+
+TITLE = "last sixth of the time / first sixth, under full load with a held snapshot"
+BACKLOG = 200000
+CHUNK = 20000
+WARM_UP = 5
+SIXTHS = 6
+
+
+def hold(session):
+    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    session.run("SELECT count(*) FROM pg_class")
+
+
+def observe(table, produce, seconds, report, name):
+    """Keep a backlog; note the number of deleted rows about once a second."""
+    deleted = "SELECT pg_stat_get_tuples_deleted('%s'::regclass)" % table
+    first = number(deleted)
+    produced = 0
+    holder, seen = Session(), []
+    begun = held = None
+    start = time.monotonic()
+    load = OtherLoad()
+    try:
+        while begun is None or time.monotonic() < begun + seconds:
+            done = number(deleted) - first
+            now = time.monotonic()
+            if begun is None and now > start + WARM_UP:
+                hold(holder)
+                begun = now
+                load = OtherLoad()
+            if begun is not None and (not seen or now - begun > seen[-1][0] + 1):
+                seen.append((now - begun, done))
+            if produced - done < BACKLOG:
+                produce(CHUNK)
+                produced += CHUNK
+            else:
+                time.sleep(0.02)
+    finally:
+        holder.close()
+    report.data[name] = [{"second": round(b[0], 2), "jobs_per_s":
+                          round((b[1] - a[1]) / (b[0] - a[0]))}
+                         for a, b in zip(seen, seen[1:])]
+
+    def rate(begin, end):
+        inside = [s for s in seen if begin <= s[0] <= end]
+        if len(inside) < 2:
+            raise BenchError("too few measurements")
+        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+    sixth = seconds / SIXTHS
+    others = load.percent()
+    report.single(name + ", first sixth", "jobs/s", rate(0, sixth), others)
+    report.single(name + ", last sixth", "jobs/s", rate(seconds - sixth, seconds), others)
+    return rate(seconds - sixth, seconds) / rate(0, sixth)
+
+
+def jobq(seconds, report):
+    fresh_jobq()
+    return observe("jobq.job", lambda n: sql(
+        "SELECT count(*) FROM jobq.enqueue_many('noop', (SELECT array_agg(%s) "
+        "FROM generate_series(1, %d)))" % (PAYLOAD, n)), seconds, report, "jobq")
+
+
+def skip_locked(seconds, report):
+    baseline.create(CHUNK)
+    clients = subprocess.Popen(
+        pgbench_command(4, seconds + WARM_UP + 60), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        clients.stdin.write(baseline.claim_script(100))
+        clients.stdin.close()
+        return observe("bench.queue", lambda n: sql(
+            "INSERT INTO bench.queue (payload) SELECT %s FROM generate_series(1, %d)"
+            % (PAYLOAD, n)), seconds, report, "SKIP LOCKED, 100 jobs a round")
+    finally:
+        clients.terminate()
+        clients.wait()
+
+
+def run(report, quick):
+    seconds = 30 if quick else 180
+    kept = jobq(seconds, report)
+    report.target("jobq keeps", kept, 0.9, True)
+    kept = skip_locked(30 if quick else 90, report)
+    report.single("SKIP LOCKED keeps", "x", kept)
+    report.note("the snapshot is held for %d s, %d s for SKIP LOCKED; "
+                "the producer shares the processors" % (seconds, 30 if quick else 90))
+    report.note("SKIP LOCKED is expected to keep less than a third in the long run")

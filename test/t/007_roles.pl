@@ -1,0 +1,173 @@
+# Jobs run as the role that has enqueued them; many roles share one pool, and
+# none is in the way of the others.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=3'
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (job bigint, role name DEFAULT current_user, session name DEFAULT session_user);
+GRANT INSERT ON effect TO PUBLIC;
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC INSERT INTO effect (job) VALUES (job.id); END;
+CREATE FUNCTION hold(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+	INSERT INTO effect VALUES (job.id);
+END $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', backoff => 'fixed 50ms', max_attempts => 2);
+SELECT jobq.register('hold', 'hold(jsonb, jobq.job_context)');
+
+-- enqueue as each of these roles
+CREATE FUNCTION enqueue_as(roles name[], kind text, n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	role name;
+BEGIN
+	FOR i IN 1 .. n LOOP
+		FOREACH role IN ARRAY roles LOOP
+			EXECUTE format('SET LOCAL ROLE %I', role);
+			PERFORM jobq.enqueue(kind);
+			RESET ROLE;
+		END LOOP;
+	END LOOP;
+END $$;
+
+DO $$ BEGIN
+	FOR i IN 1 .. 30 LOOP
+		EXECUTE format('CREATE ROLE role%s LOGIN', i);
+		PERFORM jobq.grant_role(format('role%s', i)::regrole);
+	END LOOP;
+END $$;
+});
+my $all = q{ARRAY(SELECT rolname FROM pg_roles WHERE rolname ~ '^role')};
+
+#
+# Ten times as many roles as workers.
+#
+$node->safe_psql('postgres', "SELECT enqueue_as($all, 'note', 20)");
+wait_for($node, 'the jobs of all roles run', 'SELECT count(*) = 0 FROM jobq.job');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*), count(DISTINCT job), count(DISTINCT role), bool_and(role = session) FROM effect}),
+	'600|600|30|t', 'each as its role, and once');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*) FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.role <> e.role::regrole}),
+	'0', 'and as no other');
+is( $node->safe_psql('postgres', q{SELECT count(*) <= 3 FROM jobq.workers WHERE pid IS NOT NULL}),
+	't', 'the pool is as large as its setting');
+
+#
+# Idle workers make room at once; busy ones of one role after their job.
+#
+$node->safe_psql('postgres', q{SELECT enqueue_as('{role1}', 'hold', 1)});
+wait_for($node, 'a role works', q{SELECT state = 'completed' FROM jobq.jobs WHERE kind = 'hold'});
+$node->safe_psql('postgres', q{SELECT enqueue_as('{role2,role3,role4,role5}', 'note', 1)});
+wait_for($node, 'idle workers of one role make room for others',
+	'SELECT count(*) = 0 FROM jobq.job');
+
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('postgres', q{SELECT enqueue_as('{role1}', 'hold', 6)});
+sleeps($node, 'one role has all workers', 3);
+$node->safe_psql('postgres', q{SELECT enqueue_as('{role2}', 'note', 3)});
+wait_for($node, 'one of them is to leave',
+	q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'leaving'});
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+wait_for($node, 'and the jobs of both roles run', 'SELECT count(*) = 0 FROM jobq.job');
+
+# A role with much to do does not keep others waiting.
+$node->safe_psql(
+	'postgres', q{
+CREATE FUNCTION doze(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.02)';
+SELECT jobq.register('doze', 'doze(jsonb)');
+SELECT enqueue_as('{role1}', 'doze', 1000)});
+wait_for($node, 'one role has all workers',
+	q{SELECT count(*) = 3 FROM jobq.workers WHERE kind = 'doze'});
+$node->safe_psql('postgres', q{SELECT enqueue_as('{role2,role3}', 'note', 1)});
+wait_for($node, 'others do not wait for its end',
+	q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'note'});
+cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.job}),
+	'>', 100, 'which is far away');
+$node->safe_psql('postgres', q{SELECT count(jobq.cancel(id)) FROM jobq.job});
+wait_for($node, 'that is over', 'SELECT count(*) = 0 FROM jobq.job');
+
+#
+# Roles that cannot work: their jobs fail with a clear error, and the others'
+# run.
+#
+$node->safe_psql(
+	'postgres', q{
+TRUNCATE effect;
+SELECT jobq.pause('default');
+SELECT enqueue_as('{role6,role7,role8,role9,role10,role11}', 'note', 5);
+DROP OWNED BY role6;
+DROP ROLE role6;
+ALTER ROLE role7 NOLOGIN;
+REVOKE CONNECT ON DATABASE postgres FROM PUBLIC;
+GRANT CONNECT ON DATABASE postgres TO role7, role9, role10, role11;
+SELECT jobq.resume('default')});
+wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq.job');
+my $nologin = $node->pg_version >= 17;
+is( $node->safe_psql('postgres', q{SELECT role, count(*) FROM effect GROUP BY 1 ORDER BY 1}),
+	"role10|5\nrole11|5\n" . ($nologin ? "role7|5\n" : '') . 'role9|5',
+	'jobs of the roles that can work have run');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT coalesce(rolname, 'dropped'), count(*), min(attempt), max(attempt), min(error), max(error), max(sqlstate)
+FROM jobq.failed_jobs LEFT JOIN pg_roles r ON r.oid = role::oid
+GROUP BY 1 ORDER BY 1}),
+	"dropped|5|2|2|the role that enqueued the job does not exist any more|the role that enqueued the job does not exist any more|JQ010"
+	  . ($nologin ? '' : "\nrole7|5|2|2|the role that enqueued the job may not log in|the role that enqueued the job may not log in|JQ010")
+	  . "\nrole8|5|2|2|no worker could connect as the role that enqueued the job|no worker could connect as the role that enqueued the job|JQ010",
+	'jobs of those that cannot have failed, and say why');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE error IS NULL OR role IS NULL}),
+	'0', 'and can be looked at');
+
+# What was wrong is mended.
+$node->safe_psql(
+	'postgres', q{
+GRANT CONNECT ON DATABASE postgres TO role8;
+ALTER ROLE role7 LOGIN;
+SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE role::oid IN (SELECT oid FROM pg_roles)});
+wait_for($node, 'they run when they are retried', 'SELECT count(*) = 0 FROM jobq.job');
+is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM effect}),
+	'25|25', 'each once');
+
+#
+# A role that does not sleep well: settings of its own that no job of jobq's
+# own bookkeeping may mind.
+#
+$node->safe_psql(
+	'postgres', q{
+ALTER ROLE role12 SET default_transaction_read_only = on;
+ALTER ROLE role12 SET statement_timeout = '1ms';
+ALTER ROLE role12 SET search_path = 'nowhere';
+ALTER ROLE role12 SET row_security = off;
+ALTER ROLE role12 SET session_replication_role = replica;
+ALTER ROLE role12 SET default_transaction_isolation = serializable;
+ALTER ROLE role12 SET role = role13;
+GRANT role13 TO role12;
+GRANT CONNECT ON DATABASE postgres TO PUBLIC;
+TRUNCATE effect;
+SELECT enqueue_as('{role12,role13}', 'note', 5)});
+wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq.job');
+is( $node->safe_psql('postgres', q{SELECT session, count(*) FROM effect GROUP BY 1 ORDER BY 1}),
+	"role12|5\nrole13|5",
+	q{a role's own settings do not keep its jobs from being done});
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

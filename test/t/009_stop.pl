@@ -1,0 +1,233 @@
+# Handlers that do not want to stop, and completions that must not be lost.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+jobq.cancel_grace = 300ms
+wal_writer_delay = 10s
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (job bigint);
+
+-- takes any query cancel for a hint
+CREATE FUNCTION resist(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	LOOP
+		BEGIN
+			PERFORM pg_sleep(60);
+		EXCEPTION WHEN query_canceled THEN
+			NULL;
+		END;
+	END LOOP;
+END $$;
+CREATE PROCEDURE resist_procedure(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	INSERT INTO effect VALUES (job.id);
+	LOOP
+		BEGIN
+			PERFORM pg_sleep(60);
+		EXCEPTION WHEN query_canceled THEN
+			NULL;
+		END;
+	END LOOP;
+END $$;
+CREATE FUNCTION doze(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	PERFORM pg_sleep(60);
+END $$;
+
+-- stops when it is asked, and keeps what it has done
+CREATE FUNCTION listen_to(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id);
+	WHILE NOT jobq.should_stop() LOOP
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC INSERT INTO effect VALUES (job.id); END;
+
+SELECT jobq.register('resist', 'resist(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.register('resist_finally', 'resist(jsonb, jobq.job_context)', fail_on_timeout => true);
+SELECT jobq.register('resist_procedure', 'resist_procedure(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.register('doze', 'doze(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.register('doze_finally', 'doze(jsonb, jobq.job_context)', fail_on_timeout => true);
+SELECT jobq.register('listen', 'listen_to(jsonb, jobq.job_context)');
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
+});
+
+sub enqueue
+{
+	my ($kind, $options) = @_;
+	return $node->safe_psql('postgres',
+		"SELECT jobq.enqueue('$kind'" . ($options ? ", $options" : '') . ')');
+}
+
+sub is_running
+{
+	my ($id) = @_;
+	return $node->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM jobq.workers WHERE job_id = $id");
+}
+
+#
+# Timeout
+#
+foreach my $kind ('doze', 'resist', 'resist_procedure')
+{
+	my $id = enqueue($kind, q{timeout => '100ms', max_attempts => 2});
+	is( $node->safe_psql('postgres', "SELECT state, attempt FROM jobq.wait($id)"),
+		'failed|2', "timeout: $kind fails after its attempts");
+	is( $node->safe_psql(
+			'postgres', qq{
+SELECT sqlstate, jsonb_array_length(errors), error LIKE 'the job ran longer than its timeout%', attempt
+FROM jobq.failed_jobs WHERE id = $id}),
+		'JQ007|2|t|2', "timeout: $kind says why");
+}
+foreach my $kind ('doze_finally', 'resist_finally')
+{
+	my $id = enqueue($kind, q{timeout => '100ms', max_attempts => 5});
+	is( $node->safe_psql('postgres', "SELECT state, attempt FROM jobq.wait($id)"),
+		'failed|1', "timeout: $kind has no other attempt with fail_on_timeout");
+}
+my $resisted = () = slurp_file($node->logfile) =~
+  /terminating the jobq worker with PID \d+: job \d+ did not react to a query cancel/g;
+is($resisted, 5, 'timeout: workers are terminated only if their handlers resist');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+	'0', 'timeout: effects are rolled back');
+
+#
+# Cancel
+#
+foreach my $kind ('doze', 'resist', 'resist_procedure')
+{
+	my $id = enqueue($kind);
+	is_running($id);
+	is($node->safe_psql('postgres', "SELECT jobq.cancel($id)"),
+		't', "cancel: $kind is asked to stop");
+	is( $node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+		'cancelled', "cancel: $kind is cancelled, and does not run again");
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+	'0', 'cancel: effects are rolled back');
+is( $node->safe_psql(
+		'postgres', q{SELECT state, count(*) FROM jobq.workers WHERE job_id IS NOT NULL GROUP BY 1}),
+	'', 'cancel: no worker is left with it');
+
+# A cancel that comes when its job is over does not hit the next one.
+{
+	my $first = enqueue('listen', q{timeout => '200ms'});
+	is_running($first);
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($first)"),
+		'completed', 'should_stop() tells of the end of the time, before it has come');
+	my $id = enqueue('listen');
+	is_running($id);
+	$node->safe_psql('postgres', 'SELECT jobq.restart_workers()');
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+		'completed', 'should_stop() tells that the worker is to leave');
+	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
+		'2|2', 'and what the handlers have done is kept');
+}
+$node->append_conf('postgresql.conf', q{jobq.workers = '*=1'});
+$node->reload;
+$node->safe_psql('postgres', 'TRUNCATE effect');
+$node->pgbench(
+	'--client=4 --transactions=100 --no-vacuum',
+	0, [qr{processed: 400/400}], [qr{^$}],
+	'jobs are cancelled just when they run',
+	{
+		'009_cancel' => q{
+SELECT jobq.enqueue('note') AS first \gset
+SELECT jobq.enqueue('note') AS second \gset
+SELECT jobq.cancel(:first);
+}
+	});
+wait_for($node, 'all are finished', 'SELECT count(*) = 0 FROM jobq.job');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*) FROM jobq.jobs j LEFT JOIN effect e ON e.job = j.id
+WHERE j.kind = 'note' AND (j.state = 'completed') <> (e.job IS NOT NULL)}),
+	'0', 'a job is cancelled or has its effect, and never both or neither');
+is( $node->safe_psql(
+		'postgres', q{SELECT count(*) FROM jobq.jobs WHERE kind = 'note' AND state = 'completed'})
+	+ $node->safe_psql(
+		'postgres', q{SELECT count(*) FROM jobq.jobs WHERE kind = 'note' AND state = 'cancelled'}),
+	800, 'and no other has failed of it');
+
+#
+# Durable completions: told by jobq.wait(), or each by itself.
+#
+my $count = 300;
+foreach my $synchronous ('off', 'on')
+{
+	$node->append_conf('postgresql.conf', "jobq.synchronous_commit = $synchronous");
+	$node->reload;
+	$node->safe_psql('postgres', 'TRUNCATE effect');
+	my $ids = $node->safe_psql('postgres',
+		"SELECT array_agg(id) FROM jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[$count])) id");
+	if ($synchronous eq 'on')
+	{
+		# nobody flushes for them but the workers
+		$node->poll_query_until('postgres',
+			q{SELECT count(*) = 0 FROM jobq.job});
+	}
+	else
+	{
+		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait('$ids'::bigint[]) WHERE state = 'completed'"),
+			$count, "synchronous_commit = $synchronous: all are told to be completed");
+	}
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
+	$node->stop('immediate');
+	$node->start;
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+		$count, "synchronous_commit = $synchronous: all have survived a crash");
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+	$node->reload;
+}
+
+# Whoever asks flushes exactly what there is, wherever a page of WAL ends.
+{
+	my $id = enqueue('note');
+	$node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)");
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my ($rc, $out, $err) = $node->psql(
+		'postgres', qq{
+DO \$\$
+DECLARE
+	free int;
+	ended int := 0;
+BEGIN
+	-- a message of the size that is left on the page ends where it does
+	FOR i IN 1 .. 300 LOOP
+		free := 8192 - (pg_current_wal_insert_lsn() - '0/0') % 8192;
+		IF free BETWEEN 100 AND 4000 THEN
+			PERFORM pg_logical_emit_message(false, 'x', repeat('x', free - 52 - i % 8));
+			ended := ended + ((pg_current_wal_insert_lsn() - '0/0') % 8192 IN (24, 40))::int;
+		ELSE
+			PERFORM pg_logical_emit_message(false, 'x', repeat('x', 200));
+		END IF;
+		PERFORM jobq.status($id);
+	END LOOP;
+	RAISE NOTICE 'ended % times', ended;
+END \$\$});
+	is($rc, 0, 'jobq.status() at the end of a page of WAL');
+	like($err, qr/ended [1-9]/, 'which the test has hit');
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,136 @@
+# An idle database costs nothing: no transactions, no wake-ups.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'no /proc that tells of context switches'
+  unless -r '/proc/self/status'
+  && slurp_file('/proc/self/status') =~ /^voluntary_ctxt_switches/m;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'app'
+jobq.workers = '*=3'
+autovacuum = off
+deadlock_timeout = 1h
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE DATABASE app');
+$node->safe_psql(
+	'app', q{
+CREATE EXTENSION jobq;
+CREATE ROLE clerk;
+SELECT jobq.grant_role('clerk');
+CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
+SELECT jobq.register('note', 'note(jsonb)');
+SELECT jobq.register('hold', 'hold(jsonb)');
+SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h');
+});
+
+# How often the processes of jobq have gone to sleep, each.
+sub naps
+{
+	my $naps = '';
+	foreach my $pid (
+		split /\n/,
+		$node->safe_psql('postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type ~ '^jobq' ORDER BY pid}))
+	{
+		my ($n) = slurp_file("/proc/$pid/status") =~
+		  /^voluntary_ctxt_switches:\s*(\d+)/m;
+		$naps .= "$pid: $n\n";
+	}
+	return $naps;
+}
+
+sub transactions
+{
+	return $node->safe_psql('postgres',
+		q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'app'});
+}
+
+sub is_idle
+{
+	my ($what) = @_;
+
+	# let what was going on come to its end
+	my $before = '';
+	foreach (1 .. 20)
+	{
+		my $now = naps();
+		last if $now eq $before;
+		$before = $now;
+		$node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
+	}
+
+	my $naps = naps();
+	my $transactions = transactions();
+	$node->safe_psql('postgres', 'SELECT pg_sleep(3)');
+	is(naps(), $naps, "$what: nobody wakes up");
+	is(transactions(), $transactions, "$what: no transactions");
+
+	# and yet nobody is asleep when there is work
+	my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note', queue => 'prompt')});
+	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '2s')"),
+		'completed', "$what: a job runs at once");
+	return;
+}
+
+is_idle('after the start');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
+	'3', 'launcher, scheduler, and as many workers as were needed');
+
+$node->safe_psql('app', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
+wait_for($node, 'jobs run', 'SELECT count(*) = 0 FROM jobq.job', 'app');
+is_idle('after some work');
+
+# what waits for something else
+$node->safe_psql(
+	'app', q{
+SELECT jobq.create_queue('still'), jobq.pause('still');
+SELECT jobq.enqueue('note', queue => 'still');
+SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]), queue => 'still', priority => 1);
+SELECT jobq.enqueue('note', queue => 'still', delay => '1ms', priority => 2);
+SELECT jobq.enqueue('note', delay => '1 day');
+SELECT jobq.enqueue('fail')});
+wait_for($node, 'an attempt has failed',
+	q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'retryable'}, 'app');
+is_idle('with jobs of tomorrow and of a paused queue');
+
+# a handler that runs for long, and a session that waits for it
+my $gate = $node->background_psql('app');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('hold', timeout => '1h')});
+my $waiter = $node->background_psql('app');
+$waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id);\n");
+sleeps($node, 'a job is running', 1, 'app');
+is_idle('with a long job');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+like($waiter->query_until(qr/completed/, ''), qr/completed/, 'who waits for it is told');
+$waiter->quit;
+
+# a queue that no pool serves, and jobs of more roles than there are workers
+$node->append_conf('postgresql.conf', q{jobq.workers = 'prompt=1; busy=1'});
+$node->reload;
+$node->safe_psql('app', q{SELECT jobq.enqueue('note')});
+$gate = $node->background_psql('app');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('app', q{SELECT jobq.enqueue('hold', queue => 'busy') FROM generate_series(1, 10)});
+sleeps($node, 'a job is running', 1, 'app');
+is_idle('with a backlog that must wait');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+wait_for($node, 'it runs afterwards',
+	q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'busy' AND finished_at IS NULL}, 'app');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
