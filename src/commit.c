@@ -269,10 +269,7 @@ hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		JobqPush	push;
 
 		if (pending->action == LEASE_BATCH)
-		{
-			jobq_lease_batch_release(db, pending->batch);
-			continue;
-		}
+			continue;			/* below */
 		lease = jobq_lease_find(db, pending->id);
 		if (lease == NULL ||
 			(pending->token != 0 && lease->token != pending->token))
@@ -303,6 +300,10 @@ hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				break;
 		}
 	}
+	/* whoever made a batch lets go of it when its leases hold it */
+	for (int i = 0; i < nleases; i++)
+		if (leases[i].action == LEASE_BATCH)
+			jobq_lease_batch_release(db, leases[i].batch);
 	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
 		wake->scheduler = true;
 	nleases = 0;

@@ -88,6 +88,7 @@ jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
 {
 	JobqLeaseBatch *b = &db->batches[batch];
 
+	Assert(b->outstanding > 0);
 	if (--b->outstanding > 0)
 		return;
 	if (ItemPointerIsValid(&b->ctid))
