@@ -57,12 +57,17 @@ DATA_built = $(EXTENSION_SCRIPT)
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
-REGRESS = setup enqueue
-REGRESS_OPTS = --temp-config=$(srcdir)/test/jobq.conf
+REGRESS = setup enqueue bulk transactions handlers retry order waiting operate \
+	session privileges notify bad_input comments cleanup
+REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
+
+ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.
 ifndef RUNNING
 REGRESS_OPTS += --temp-instance=./tmp_check
+ISOLATION_OPTS += --temp-instance=./tmp_check_iso
 endif
 
 TAP_TESTS = 1

@@ -609,9 +609,9 @@ relay_has(JobqDatabase *db, const JobqRelayMessage *message)
 		JobqRelayMessage *other =
 			&db->relay[(db->relay_head + i - 1) % JOBQ_RELAY_SIZE];
 
-		if (strcmp(other->channel, message->channel) == 0 &&
-			strcmp(other->payload, message->payload) == 0)
-			return true;
+		/* only the newest: what came in between made it news again */
+		if (strcmp(other->channel, message->channel) == 0)
+			return strcmp(other->payload, message->payload) == 0;
 	}
 	return false;
 }

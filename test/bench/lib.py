@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import time
 
-ROUND_PAUSE = 0.3		# seconds between two measurements
+patience = 20			# seconds to wait for a quiet machine, once per measurement
 
 
 class BenchError(Exception):
@@ -233,12 +233,12 @@ class OtherLoad:
         return 100.0 * others / max(total - self.total, 1)
 
 
-def wait_for_quiet(limit=10.0, patience=30):
+def wait_for_quiet(limit=10.0):
     """Wait until others leave the machine alone, but not forever."""
     end = time.monotonic() + patience
     while True:
         load = OtherLoad()
-        time.sleep(1)
+        time.sleep(0.3)
         if load.percent() < limit or time.monotonic() > end:
             return
 
@@ -280,18 +280,16 @@ class Report:
     def single(self, name, unit, measured, others=0.0):
         self.figure(name, unit).add(measured, others)
 
-    def compare(self, repeats, systems, quiet=True):
+    def compare(self, repeats, systems):
         """Measure systems in turn, A B A B; {name: (unit, function)}."""
         figures = {name: self.figure(name, unit)
                    for name, (unit, _) in systems.items()}
         for _ in range(repeats):
             for name, (_, measure) in systems.items():
-                if quiet:
-                    wait_for_quiet()
+                wait_for_quiet()
                 load = OtherLoad()
                 measured = self.measure(name, measure)
                 figures[name].add(measured, load.percent())
-                time.sleep(ROUND_PAUSE)
         return figures
 
     def measure(self, name, measure, tries=3):

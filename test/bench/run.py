@@ -41,6 +41,8 @@ def main():
     parser.add_argument("--results")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     args = parser.parse_args()
+    if args.quick:
+        lib.patience = 2
     for name in args.workloads:
         if name not in ALL:
             parser.error("workload %s is not one of %s" % (name, ", ".join(ALL)))

@@ -15,6 +15,7 @@ jobq.databases = '*'
 jobq.workers = '*=2'
 jobq.max_databases = 4
 jobq.max_workers = 12
+test.slow = on
 });
 $node->start;
 
@@ -48,16 +49,22 @@ sub processes_of
 		WHERE datname = '$dbname' AND backend_type ~ '^jobq'};
 }
 
-# Handlers that are in the middle of something; their clients are gone.
+# Enqueue jobs that run for ever, unless they begin after this.
 sub keep_busy
 {
 	my ($dbname) = @_;
-	my $gate = $node->background_psql($dbname);
-	$gate->query_safe('SELECT pg_advisory_lock(1)');
+
+	$node->append_conf('postgresql.conf', 'test.slow = on');
+	$node->reload;
+	wait_for($node, 'the setting has arrived', q{SELECT current_setting('test.slow') = 'on'}, $dbname);
+	$node->safe_psql($dbname, 'SELECT jobq.restart_workers()');
 	$node->safe_psql($dbname,
-		q{SELECT jobq.enqueue('hold', max_attempts => 10) FROM generate_series(1, 2)});
-	sleeps($node, "jobs are running in $dbname", 2, $dbname);
-	return $gate;
+		q{SELECT jobq.enqueue('slow', max_attempts => 1) FROM generate_series(1, 2)});
+	wait_for($node, "jobs are running in $dbname",
+		q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'slow' AND job_id IS NOT NULL}, $dbname);
+	$node->append_conf('postgresql.conf', 'test.slow = off');
+	$node->reload;
+	return;
 }
 
 #
@@ -120,29 +127,29 @@ $node->safe_psql(
 CREATE FUNCTION slow(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO effect VALUES (job.id);
-	PERFORM pg_sleep(CASE job.attempt WHEN 1 THEN 600 ELSE 0 END);
+	PERFORM pg_sleep(CASE current_setting('test.slow') WHEN 'on' THEN 600 ELSE 0 END);
 END $$;
-SELECT jobq.register('slow', 'slow(jsonb, jobq.job_context)');
-SELECT jobq.enqueue('slow') FROM generate_series(1, 2)});
-wait_for($node, 'jobs are running in db4',
-	q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'slow'}, 'db4');
+SELECT jobq.register('slow', 'slow(jsonb, jobq.job_context)')});
+keep_busy('db4');
 $node->safe_psql('postgres', 'ALTER DATABASE db4 RENAME TO db1');
 wait_for($node, 'jobs that RENAME interrupted run again',
 	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
 is($node->safe_psql('db1', "SELECT count(*) - $before FROM effect"),
 	'2', 'and leave their effects once');
+is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
+	'0', 'and are not charged for it');
 
 $node->safe_psql('postgres', 'CREATE DATABASE copy1 TEMPLATE db1');
 job_runs('db1', 'jobs run in the original after CREATE DATABASE ... TEMPLATE');
 job_runs('copy1', 'jobs run in the copy after CREATE DATABASE ... TEMPLATE');
 $node->safe_psql('postgres', 'DROP DATABASE copy1');
 
-$node->safe_psql('db1', q{SELECT jobq.enqueue('slow') FROM generate_series(1, 2)});
-wait_for($node, 'jobs are running in db1',
-	q{SELECT count(*) = 2 FROM jobq.workers WHERE kind = 'slow'}, 'db1');
+keep_busy('db1');
 $node->safe_psql('postgres', 'CREATE DATABASE copy2 TEMPLATE db1');
 wait_for($node, 'jobs that CREATE DATABASE interrupted run again',
 	q{SELECT count(*) = 0 FROM jobq.job}, 'db1');
+is($node->safe_psql('db1', q{SELECT count(*) FROM jobq.failed_jobs}),
+	'0', 'and are not charged for it');
 $node->safe_psql('postgres', 'DROP DATABASE copy2');
 
 #

@@ -190,6 +190,7 @@ is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($waiting)"),
 $standby->safe_psql('postgres', q{SELECT jobq.resume('still')});
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.wait($waiting)"),
 	'completed', 'jobs run where the standby was promoted');
+wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq.job');
 is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'all effects are there, once');
 

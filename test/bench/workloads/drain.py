@@ -58,7 +58,7 @@ def run(report, quick):
         "SKIP LOCKED, 100 jobs a round, 4 clients":
             ("jobs/s", lambda: drain_batches(jobs, 100)),
         "SKIP LOCKED, one job a round, 4 clients":
-            ("jobs/s", lambda: drain_singles(jobs, 5)),
+            ("jobs/s", lambda: drain_singles(jobs, 3 if quick else 6)),
         "jobq, synchronous_commit = on":
             ("jobs/s", lambda: drain_jobq_synchronous(20000)),
     })

@@ -47,7 +47,7 @@ def bulk(statement, rows):
 
 def run(report, quick):
     create()
-    seconds, repeats = (3, 4) if quick else (4, 10)
+    seconds, repeats = (2, 4) if quick else (4, 10)
     jobq = "SELECT jobq.enqueue('noop', %s, '%s');\n"
     plain = "INSERT INTO bench.plain %s VALUES (%s);\n" % (" ".join(COLUMNS.split()),
                                                            " ".join(ROW.split()))
@@ -65,7 +65,7 @@ def run(report, quick):
     report.ratio("enqueue() / plain INSERT", paused, inserts, 0.95)
     report.ratio("enqueue() with workers / plain INSERT", running, inserts)
 
-    repeats = 3 if quick else 5
+    repeats = 2 if quick else 5
     rows = 100000
     series = "FROM generate_series(1, %d)" % rows
     figures = report.compare(repeats, {

@@ -56,7 +56,7 @@ def measure_notify(program, count):
 
 
 def run(report, quick):
-    count = 500
+    count = 250 if quick else 500
     fresh_jobq()
     sql("CREATE TABLE bench.started (i int, at timestamptz)")
     sql("""CREATE FUNCTION bench.stamp(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$

@@ -13,7 +13,7 @@ def measure(call, seconds):
 
 
 def run(report, quick):
-    seconds, repeats = (3, 3) if quick else (4, 5)
+    seconds, repeats = (2, 3) if quick else (4, 5)
     fresh_jobq()
     sql("CREATE TABLE bench.plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         "at timestamptz DEFAULT now())")

@@ -89,8 +89,9 @@ def run(report, quick):
     seconds = 30 if quick else 180
     kept = jobq(seconds, report)
     report.target("jobq keeps", kept, 0.9, True)
-    kept = skip_locked(30 if quick else 90, report)
+    plain_seconds = 18 if quick else 90
+    kept = skip_locked(plain_seconds, report)
     report.single("SKIP LOCKED keeps", "x", kept)
     report.note("the snapshot is held for %d s, %d s for SKIP LOCKED; "
-                "the producer shares the processors" % (seconds, 30 if quick else 90))
+                "the producer shares the processors" % (seconds, plain_seconds))
     report.note("SKIP LOCKED is expected to keep less than a third in the long run")

@@ -1,0 +1,66 @@
+-- DROP EXTENSION, and CREATE EXTENSION again.
+
+-- jobs that wait, run and are paused go with it
+SELECT jobq.pause('first');
+SELECT jobq.enqueue('echo', queue => 'manual') IS NULL, jobq.enqueue('echo', delay => '1 hour') IS NULL, jobq.enqueue('echo', queue => 'first') IS NULL;
+-- handlers that take a job_context depend on it
+\set VERBOSITY terse
+DROP EXTENSION jobq;
+SET client_min_messages = warning;
+DROP EXTENSION jobq CASCADE;
+RESET client_min_messages;
+SELECT count(*) FROM pg_extension WHERE extname = 'jobq';
+SELECT count(*) FROM pg_namespace WHERE nspname = 'jobq';
+SELECT count(*) FROM pg_class WHERE relname ~ '^archive';
+SELECT count(*) FROM pg_type WHERE typname = 'job_context';
+SELECT count(*) FROM pg_proc WHERE probin = '$libdir/jobq';
+-- nothing that grant_role() gave keeps a role from being dropped
+DROP ROLE regress_jobq_nobody;
+
+-- again, and jobs run
+CREATE EXTENSION jobq;
+SELECT jobq.register('echo', 'test.echo(jsonb)');
+SELECT jobq.enqueue('echo', '"again"', queue => 'first') AS id \gset
+SELECT * FROM test.outcome(:id);
+BEGIN;
+DROP EXTENSION jobq;
+ROLLBACK;
+SELECT jobq.enqueue('echo', '"still there"') AS id \gset
+SELECT * FROM test.outcome(:id);
+-- in one transaction
+BEGIN;
+DROP EXTENSION jobq;
+CREATE EXTENSION jobq;
+SELECT jobq.register('echo', 'test.echo(jsonb)');
+SELECT jobq.enqueue('echo', '"anew"') AS id \gset
+COMMIT;
+SELECT * FROM test.outcome(:id);
+-- several times
+CREATE PROCEDURE test.again() LANGUAGE plpgsql AS $$
+DECLARE
+	job_id bigint;
+BEGIN
+	FOR i IN 1..5 LOOP
+		DROP EXTENSION jobq;
+		COMMIT;
+		CREATE EXTENSION jobq;
+		PERFORM jobq.register('echo', 'test.echo(jsonb)');
+		COMMIT;
+		job_id := jobq.enqueue('echo', to_jsonb(i));
+		COMMIT;
+		RAISE NOTICE '% %', (jobq.wait(job_id)).state, jobq.result(job_id);
+	END LOOP;
+END
+$$;
+CALL test.again();
+
+-- a schema of that name that is not the extension's is left alone
+DROP EXTENSION jobq;
+CREATE SCHEMA jobq;
+\set VERBOSITY sqlstate
+CREATE EXTENSION jobq;
+DROP SCHEMA jobq;
+SET client_min_messages = warning;
+DROP SCHEMA test CASCADE;
+DROP ROLE regress_jobq_alice, regress_jobq_bob, regress_jobq_boss;
+SELECT rolname FROM pg_roles WHERE rolname LIKE 'regress_jobq%';

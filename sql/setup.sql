@@ -1,0 +1,74 @@
+-- The extension, and what the other tests share.
+CREATE EXTENSION jobq;
+SELECT count(*) FROM jobq.jobs;
+
+CREATE ROLE regress_jobq_alice LOGIN;
+CREATE ROLE regress_jobq_bob LOGIN;
+CREATE ROLE regress_jobq_boss LOGIN;
+CREATE ROLE regress_jobq_nobody LOGIN;
+CREATE SCHEMA test;
+GRANT USAGE ON SCHEMA test TO PUBLIC;
+
+-- Wait until a condition holds; false if it does not within half a minute.
+CREATE FUNCTION test.until(condition text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+	done boolean;
+BEGIN
+	FOR i IN 1..3000 LOOP
+		EXECUTE 'SELECT ' || condition INTO done;
+		IF done THEN
+			RETURN true;
+		END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RETURN false;
+END
+$$;
+
+-- How a job ends.
+CREATE FUNCTION test.outcome(id bigint, OUT state text, OUT attempt int, OUT result jsonb, OUT error text)
+LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1) s $$;
+
+-- The error that a command raises, with ids masked.
+CREATE FUNCTION test.error(command text, OUT code text, OUT message text, OUT hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE command;
+	message := 'no error';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
+	message := regexp_replace(message, '(job|letter) \d+', '\1 N');
+END
+$$;
+
+-- What handlers leave behind.
+CREATE TABLE test.trace (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text);
+GRANT INSERT, SELECT ON test.trace TO PUBLIC;
+
+CREATE FUNCTION test.echo(payload jsonb) RETURNS jsonb
+LANGUAGE sql AS $$ SELECT payload $$;
+CREATE FUNCTION test.note(payload jsonb) RETURNS void
+LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
+CREATE FUNCTION test.broken(payload jsonb) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
+
+-- Runs for as long as somebody else holds the advisory lock.
+CREATE FUNCTION test.gate(payload jsonb) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared((payload #>> '{}')::bigint);
+	RETURN payload;
+END
+$$;
+
+SELECT jobq.register('echo', 'test.echo(jsonb)');
+SELECT jobq.register('note', 'test.note(jsonb)');
+SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+
+-- A first job: the scheduler starts because of CREATE EXTENSION.
+SELECT jobq.enqueue('echo', '"hello"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT pid IS NOT NULL AS running, complete FROM jobq.scheduler_state();
+SELECT test.until('(SELECT count(*) FROM jobq.workers WHERE pool = 3 AND jobs_done > 0) > 0');
