@@ -6,15 +6,18 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" control/$(EXT
 
 MODULE_big = $(EXTNAME)
 OBJS = \
+	src/ack.o \
 	src/backoff.o \
 	src/call.o \
 	src/catalog.o \
 	src/clock.o \
 	src/commit.o \
+	src/consume.o \
 	src/enqueue.o \
 	src/finish.o \
 	src/handler.o \
 	src/init.o \
+	src/lease.o \
 	src/notify.o \
 	src/operate.o \
 	src/ready.o \
@@ -27,6 +30,7 @@ OBJS = \
 	src/views.o \
 	worker/flight.o \
 	worker/launcher.o \
+	worker/leases.o \
 	worker/procedure.o \
 	worker/process.o \
 	worker/relay.o \

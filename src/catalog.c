@@ -133,6 +133,8 @@ jobq_relations_if_installed(void)
 	relations.archive_default = relation_named("archive_default");
 	relations.failed = relation_named("failed_job");
 	relations.failed_pkey = relation_named("failed_job_pkey");
+	relations.lease = relation_named("lease");
+	relations.lease_seq = relation_named("lease_token_seq");
 	relations.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),
@@ -337,6 +339,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	queue->paused = DatumGetBool(values[QUEUE_PAUSED - 1]);
 	queue->notify = DatumGetChar(values[QUEUE_NOTIFY - 1]);
 	queue->keep = DatumGetChar(values[QUEUE_KEEP - 1]);
+	queue->mode = DatumGetChar(values[QUEUE_MODE - 1]);
+	queue->lease = DatumGetChar(values[QUEUE_LEASE - 1]);
 	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
 			NAMEDATALEN);
 }

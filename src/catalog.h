@@ -33,6 +33,8 @@ typedef struct JobqRelations
 	Oid			archive_default;
 	Oid			failed;
 	Oid			failed_pkey;
+	Oid			lease;
+	Oid			lease_seq;
 	Oid			context_type;	/* row type jobq.job_context */
 } JobqRelations;
 
@@ -43,6 +45,8 @@ enum
 	QUEUE_PAUSED,
 	QUEUE_NOTIFY,
 	QUEUE_KEEP,
+	QUEUE_MODE,
+	QUEUE_LEASE,
 	QUEUE_NAME,
 	QUEUE_NATTS = QUEUE_NAME
 };
@@ -55,12 +59,20 @@ enum
 #define KEEP_NO_PAYLOAD			'p'
 #define KEEP_NOTHING			'n'
 
+/* Values of jobq.queue.mode and lease. */
+#define MODE_WORKER				'w'
+#define MODE_CONSUMER			'c'
+#define LEASE_DURABLE			'd'
+#define LEASE_MEMORY			'm'
+
 typedef struct JobqQueue
 {
 	int32		id;
 	bool		paused;
 	char		notify;
 	char		keep;
+	char		mode;
+	char		lease;
 	char		name[NAMEDATALEN];
 } JobqQueue;
 

@@ -62,6 +62,19 @@ typedef struct PendingMessage
 	JobqRelayMessage message;
 } PendingMessage;
 
+typedef struct PendingLease
+{
+	SubTransactionId subid;
+	LeaseAction action;
+	int64		id;
+	int64		token;			/* 0: any */
+	uint32		batch;
+	TimestampTz until;
+} PendingLease;
+
+static PendingLease *leases = NULL; /* kept from one transaction to the next */
+static int	nleases = 0;
+static int	max_leases = 0;
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
 static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
@@ -202,6 +215,142 @@ jobq_at_commit_poke_launcher(void)
 {
 	anything = true;
 	poke = true;
+}
+
+/*
+ * See that so many more leases can be noted without an error.
+ */
+void
+jobq_lease_room(int n)
+{
+	int			wanted = nleases + n;
+
+	if (wanted <= max_leases)
+		return;
+	wanted = Max(wanted, 2 * max_leases);
+	if (leases == NULL)
+		leases = MemoryContextAlloc(TopMemoryContext,
+									sizeof(PendingLease) * wanted);
+	else
+		leases = repalloc_huge(leases, sizeof(PendingLease) * wanted);
+	max_leases = wanted;
+}
+
+/*
+ * Note what becomes of a lease at the end of this transaction.  Room for it
+ * was made by jobq_lease_room(): this cannot fail.
+ */
+void
+jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 batch,
+					 TimestampTz until)
+{
+	PendingLease *lease = &leases[nleases++];
+
+	Assert(nleases <= max_leases);
+	lease->subid = GetCurrentSubTransactionId();
+	lease->action = action;
+	lease->id = id;
+	lease->token = token;
+	lease->batch = batch;
+	lease->until = until;
+	anything = true;
+}
+
+/*
+ * Carry out what was noted, at commit.  Wants db->lock.
+ */
+static void
+hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < nleases; i++)
+	{
+		PendingLease *pending = &leases[i];
+		JobqLease  *lease;
+		JobqPush	push;
+
+		if (pending->action == LEASE_BATCH)
+			continue;			/* below */
+		lease = jobq_lease_find(db, pending->id);
+		if (lease == NULL ||
+			(pending->token != 0 && lease->token != pending->token))
+			continue;
+		switch (pending->action)
+		{
+			case LEASE_TAKE:
+				lease->state = JOBQ_LEASE_HELD;
+				if (lease->until < db->next_expiry)
+				{
+					db->next_expiry = lease->until;
+					if (lease->until < db->wake_at)
+						wake->scheduler = true;
+				}
+				break;
+			case LEASE_END:
+				jobq_lease_remove(db, lease);
+				break;
+			case LEASE_BACK:
+				push = jobq_lease_push(lease);
+				jobq_lease_remove(db, lease);
+				jobq_ready_push(db, &push, now, wake);
+				break;
+			case LEASE_EXTEND:
+				jobq_lease_move(db, lease, pending->batch, pending->until);
+				break;
+			case LEASE_BATCH:
+				break;
+		}
+	}
+	/* whoever made a batch lets go of it when its leases hold it */
+	for (int i = 0; i < nleases; i++)
+		if (leases[i].action == LEASE_BATCH)
+			jobq_lease_batch_release(db, leases[i].batch);
+	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
+		wake->scheduler = true;
+	nleases = 0;
+}
+
+/*
+ * Undo what was taken since this subtransaction began, or at all.
+ */
+static void
+undo_leases(SubTransactionId since)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	if (nleases == 0 || leases[nleases - 1].subid < since)
+		return;
+	if (db == NULL)
+	{
+		nleases = 0;
+		return;
+	}
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	while (nleases > 0 && leases[nleases - 1].subid >= since)
+	{
+		PendingLease *pending = &leases[--nleases];
+
+		if (pending->action == LEASE_BATCH)
+		{
+			/* its row was never there */
+			ItemPointerSetInvalid(&db->batches[pending->batch].ctid);
+			jobq_lease_batch_release(db, pending->batch);
+		}
+		else if (pending->action == LEASE_TAKE)
+		{
+			JobqLease  *lease = jobq_lease_find(db, pending->id);
+
+			if (lease != NULL && lease->token == pending->token)
+			{
+				JobqPush	push = jobq_lease_push(lease);
+
+				jobq_lease_remove(db, lease);
+				jobq_ready_push(db, &push, jobq_now(), &wake);
+			}
+		}
+	}
+	LWLockRelease(db->lock);
+	jobq_wake(db, &wake);
 }
 
 /*
@@ -389,6 +538,11 @@ xact_callback(XactEvent event, void *arg)
 				jobq_keep_uncommitted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
+			for (int i = 0; i < nleases; i++)
+				if (leases[i].token != 0 || leases[i].action == LEASE_BATCH)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
 			for (PendingMessage *message = messages; message != NULL;
 				 message = message->next)
 				if (message->by_user && message->message.channel[0] != '\0')
@@ -436,6 +590,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	 */
 	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
 		npushes--;
+	undo_leases(mysubid);
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
 		if (message->subid >= mysubid)
@@ -502,11 +657,14 @@ hand_over(void)
 
 	anything = false;
 	if (db != NULL &&
-		(npushes > 0 || nlanes > 0 || nmessages > 0 || rescan || reload))
+		(npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
+		 rescan || reload))
 	{
 		TimestampTz now = jobq_now();
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (nleases > 0)
+			hand_over_leases(db, now, &wake);
 		if (nmessages > 0)
 		{
 			hand_over_messages(db);
@@ -581,6 +739,7 @@ static void
 forget(void)
 {
 	anything = false;
+	undo_leases(InvalidSubTransactionId);
 	if (nmessages > 0)
 	{
 		JobqDatabase *db = jobq_my_database();

@@ -14,12 +14,27 @@
 
 #include "shared.h"
 
+/*
+ * What becomes of a lease at the end of the transaction.
+ */
+typedef enum LeaseAction
+{
+	LEASE_TAKE,					/* commit: it holds; abort: back to the queue */
+	LEASE_END,					/* commit: it is over */
+	LEASE_BACK,					/* commit: over, the job goes back to the queue */
+	LEASE_EXTEND,				/* commit: another end, named by the batch */
+	LEASE_BATCH,				/* the reference of the batch's maker */
+} LeaseAction;
+
 /* src/commit.c */
 extern void jobq_install_commit_callbacks(void);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
+extern void jobq_lease_room(int n);
+extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
+								 uint32 batch, TimestampTz until);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_poke_launcher(void);
 extern void jobq_relay(const char *channel, const char *payload,

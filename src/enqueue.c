@@ -135,22 +135,34 @@ prepare_job(JobqJob *job, const char *kind, const Datum *options,
 	PreventCommandIfParallelMode("jobq.enqueue()");
 	PreventCommandDuringRecovery("jobq.enqueue()");
 
-	handler = jobq_handler(kind);
-	if (handler == NULL ||
-		strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0)
+	if (kind[0] == '\0' || strlen(kind) > JOBQ_MAX_KIND_NAME)
 		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
-				 errmsg("no handler is registered for kind \"%s\"", kind),
-				 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
-						 kind)));
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
+						JOBQ_MAX_KIND_NAME)));
+	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
+		? NULL : jobq_handler(kind);
 
 	if (!nulls[OPTION_QUEUE])
 		queue_name = TextDatumGetCString(options[OPTION_QUEUE]);
-	else if (handler->queue != NULL)
+	else if (handler != NULL && handler->queue != NULL)
 		queue_name = handler->queue;
 	else
 		queue_name = "default";
-	queue = jobq_queue_by_name(queue_name, true);
+
+	/* a consumer brings its own code; a queue made here is for workers */
+	if (handler == NULL)
+	{
+		queue = jobq_queue_by_name(queue_name, false);
+		if (queue == NULL || queue->mode != MODE_CONSUMER)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+					 errmsg("no handler is registered for kind \"%s\"", kind),
+					 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
+							 kind)));
+	}
+	else
+		queue = jobq_queue_by_name(queue_name, true);
 
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
@@ -191,7 +203,7 @@ prepare_job(JobqJob *job, const char *kind, const Datum *options,
 					 errhint("It must be at least 1.")));
 		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
 	}
-	else if (handler->max_attempts > 0)
+	else if (handler != NULL && handler->max_attempts > 0)
 		JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(handler->max_attempts));
 
 	if (!nulls[OPTION_RETRY_UNTIL])

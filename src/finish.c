@@ -248,13 +248,22 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 						const JobqError *error, bool charge, bool final,
 						int64 delay_ms)
 {
+	if (jobq_job_delete(rel, job))
+		jobq_job_failed(rel, job, started_at, error, charge, final, delay_ms);
+}
+
+/*
+ * The same for a job whose row the caller has deleted.
+ */
+void
+jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
+				const JobqError *error, bool charge, bool final,
+				int64 delay_ms)
+{
 	const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
 	TimestampTz now = jobq_now();
 	TimestampTz run_at;
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
-
-	if (!jobq_job_delete(rel, job))
-		return;
 
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, now, error));

@@ -45,6 +45,9 @@
 #define ERRCODE_JOBQ_WORKER_LOST		MAKE_SQLSTATE('J','Q','0','0','8')
 #define ERRCODE_JOBQ_NO_HANDLER			MAKE_SQLSTATE('J','Q','0','0','9')
 #define ERRCODE_JOBQ_BAD_ROLE			MAKE_SQLSTATE('J','Q','0','1','0')
+#define ERRCODE_JOBQ_LEASE_LOST			MAKE_SQLSTATE('J','Q','0','1','1')
+#define ERRCODE_JOBQ_LEASE_EXPIRED		MAKE_SQLSTATE('J','Q','0','1','2')
+#define ERRCODE_JOBQ_NACK				MAKE_SQLSTATE('J','Q','0','1','3')
 
 /* Most pools that jobq.workers may name, and queues within one pool. */
 #define JOBQ_MAX_POOLS			16
@@ -82,6 +85,7 @@ extern int	jobq_max_workers;
 extern int	jobq_max_databases;
 extern int	jobq_ready_entries;
 extern int	jobq_max_lanes;
+extern int	jobq_max_leases;
 extern bool jobq_synchronous_commit;
 extern int	jobq_notify_interval;
 extern int	jobq_poll_interval;

@@ -162,6 +162,9 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		}
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
+			/* its consumer, if it has one, will find the lease gone */
+			jobq_lease_room(1);
+			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 						 "cancelled");
 			table_close(rel, NoLock);

@@ -56,14 +56,14 @@ static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 static void fill_hand(JobqDatabase *db, JobqLane *lane, JobqSlot *slot,
 					  BlockNumber block);
 static void take_from_hand(JobqDatabase *db, JobqSlot *slot, JobqPush *popped);
-static bool take_from_others(JobqDatabase *db, Oid role, int pool,
-							 JobqSlot *mine, JobqPush *popped);
+static bool take_from_others(JobqDatabase *db, const JobqSlot *mine,
+							 JobqPush *popped);
 static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 static InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
 static InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,
 								 const JobqPush *push);
-static void wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake);
+static bool reserver_takes(const JobqReserver *reserver, const JobqLane *lane);
 
 static inline JobqKey
 key_below(JobqKey key)
@@ -149,6 +149,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		{
 			memcpy(lane->rank, other->rank, sizeof(lane->rank));
 			lane->paused = other->paused;
+			lane->consumer = other->consumer;
 			lane->ranked = true;
 			break;
 		}
@@ -478,7 +479,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			if (!lane->quarantine &&
 				jobq_key_cmp(push->key, lane->cursor) > 0)
 				lane->cursor = push->key;
-			wake_for_lane(db, lane, wake);
+			jobq_ready_wake(db, lane, wake);
 			break;
 		case DUPLICATE:
 			break;
@@ -524,6 +525,8 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	{
 		const JobqPush *row = &rows[i];
 
+		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
+			continue;
 		if (row->quarantine)
 		{
 			JobqLane   *quarantine = jobq_lane_find(db, lane->queue_id,
@@ -534,7 +537,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 				entry_insert(db, quarantine, row) == NO_ENTRY)
 				db->overflow = true;
 			else
-				wake_for_lane(db, quarantine, wake);
+				jobq_ready_wake(db, quarantine, wake);
 		}
 		else
 		{
@@ -557,7 +560,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			{
 				after = after == JOBQ_NONE ? lane->head
 					: db->entries[after].next;
-				wake_for_lane(db, lane, wake);
+				jobq_ready_wake(db, lane, wake);
 			}
 			else
 			{
@@ -584,18 +587,42 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 }
 
 /*
- * Pop the job that comes first for a worker of this role and pool, in order
- * of the pool's queues, priority, run_at and id.  "refill" is set if the lane
- * wants to be scanned; the caller then wakes the scheduler.
- *
- * slot is the worker's slot, noted while it runs a quarantined job.
+ * The place of the lane in the order of this taker, or JOBQ_NOT_SERVED.
+ */
+static uint8
+lane_rank(const JobqLane *lane, const JobqTaker *taker)
+{
+	uint8		rank = JOBQ_NOT_SERVED;
+
+	if (!lane->ranked || lane->paused)
+		return JOBQ_NOT_SERVED;
+	if (taker->pool >= 0)
+		rank = lane->rank[taker->pool];
+	else if (lane->consumer)
+		for (int i = 0; i < taker->nqueues && rank == JOBQ_NOT_SERVED; i++)
+			if (taker->queue_ids[i] == lane->queue_id)
+				rank = i;
+	if (rank == JOBQ_NOT_SERVED || taker->any_role)
+		return rank;
+	for (int i = 0; i < taker->nroles; i++)
+		if (taker->roles[i] == lane->role)
+			return rank;
+	return JOBQ_NOT_SERVED;
+}
+
+/*
+ * Pop the job that comes first for this taker, in order of its queues,
+ * priority, run_at and id.  "refill" is set if a lane wants to be scanned; the
+ * caller then wakes the scheduler.
  */
 bool
-jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
-			   JobqPush *popped, bool *refill)
+jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
+			   bool *refill)
 {
 	JobqLane   *best = NULL;
-	JobqSlot   *mine = slot >= 0 ? &jobq_shared->slots[slot] : NULL;
+	uint8		best_rank = JOBQ_NOT_SERVED;
+	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
+		: NULL;
 	uint32		low = jobq_ready_entries / 8;
 	uint32		before;
 	uint32		index;
@@ -605,17 +632,16 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 		 i = db->lanes[i].active_next)
 	{
 		JobqLane   *lane = &db->lanes[i];
+		uint8		rank = lane_rank(lane, taker);
 
-		if (lane->role != role || !lane->ranked || lane->paused ||
-			lane->rank[pool] == JOBQ_NOT_SERVED)
-			continue;
-		if (lane->quarantine && db->quarantine_slot >= 0)
+		if (rank == JOBQ_NOT_SERVED ||
+			(lane->quarantine && taker->pool >= 0 && db->quarantine_slot >= 0))
 			continue;
 		if (best != NULL)
 		{
-			if (lane->rank[pool] != best->rank[pool])
+			if (rank != best_rank)
 			{
-				if (lane->rank[pool] > best->rank[pool])
+				if (rank > best_rank)
 					continue;
 			}
 			else if (lane->priority != best->priority)
@@ -628,6 +654,7 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 				continue;
 		}
 		best = lane;
+		best_rank = rank;
 	}
 
 	/* what is in the hand comes first, unless something is more urgent */
@@ -635,8 +662,8 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 	{
 		JobqLane   *lane = &db->lanes[db->entries[mine->hand].lane];
 
-		if (best == NULL || lane->rank[pool] < best->rank[pool] ||
-			(lane->rank[pool] == best->rank[pool] &&
+		if (best == NULL || lane->rank[taker->pool] < best_rank ||
+			(lane->rank[taker->pool] == best_rank &&
 			 lane->priority <= best->priority))
 		{
 			take_from_hand(db, mine, popped);
@@ -644,17 +671,16 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
 		}
 	}
 	if (best == NULL)
-		return mine != NULL && take_from_others(db, role, pool, mine, popped);
+		return mine != NULL && take_from_others(db, mine, popped);
 
 	before = best->count;
 	index = best->head;
 	entry_unlink(db, best, index);
 	take(db, best, index, popped);
-	if (best->quarantine)
-		db->quarantine_slot = slot;
-	else if (slot >= 0)
-		fill_hand(db, best, &jobq_shared->slots[slot],
-				  ItemPointerGetBlockNumber(&popped->ctid));
+	if (best->quarantine && taker->pool >= 0)
+		db->quarantine_slot = taker->slot;
+	else if (mine != NULL)
+		fill_hand(db, best, mine, ItemPointerGetBlockNumber(&popped->ctid));
 
 	if (best->more && !best->scanning &&
 		((before > low && best->count <= low) || best->count == 0))
@@ -671,17 +697,16 @@ jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
  * Pop from the hand of another worker of the same role, which is busy.
  */
 static bool
-take_from_others(JobqDatabase *db, Oid role, int pool, JobqSlot *mine,
-				 JobqPush *popped)
+take_from_others(JobqDatabase *db, const JobqSlot *mine, JobqPush *popped)
 {
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
 		if (slot != mine && slot->database == mine->database &&
-			slot->role == role && slot->state == JOBQ_SLOT_ATTACHED &&
+			slot->role == mine->role && slot->state == JOBQ_SLOT_ATTACHED &&
 			slot->hand != JOBQ_NONE &&
-			db->lanes[db->entries[slot->hand].lane].rank[pool] != JOBQ_NOT_SERVED)
+			db->lanes[db->entries[slot->hand].lane].rank[mine->pool] != JOBQ_NOT_SERVED)
 		{
 			take_from_hand(db, slot, popped);
 			return true;
@@ -779,12 +804,24 @@ jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		wake->scheduler = true;
 }
 
+static bool
+reserver_takes(const JobqReserver *reserver, const JobqLane *lane)
+{
+	for (int i = 0; i < reserver->ndenied; i++)
+		if (reserver->denied[i] == lane->role)
+			return false;
+	for (int i = 0; i < reserver->nqueues; i++)
+		if (reserver->queue_ids[i] == lane->queue_id)
+			return true;
+	return false;
+}
+
 /*
- * Choose an idle worker for a job that was added to the lane, or else the
- * scheduler if it may be able to start one.
+ * Choose who is woken for a job in the lane: a consumer that waits, or an idle
+ * worker, or else the scheduler if it may be able to start one.
  */
-static void
-wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
+void
+jobq_ready_wake(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 {
 	int			index = db - jobq_shared->databases;
 	bool		served = false;
@@ -797,6 +834,23 @@ wake_for_lane(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 	}
 	if (lane->paused || wake->n >= JOBQ_MAX_WAKE)
 		return;
+
+	if (lane->consumer)
+	{
+		/* it takes itself off the list, and comes back if it finds nothing */
+		for (uint32 i = 0; i < db->nreservers; i++)
+		{
+			JobqReserver *reserver = &db->reservers[i];
+
+			if (reserver_takes(reserver, lane))
+			{
+				wake->proc[wake->n++] = reserver->proc;
+				*reserver = db->reservers[--db->nreservers];
+				return;
+			}
+		}
+		return;
+	}
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{

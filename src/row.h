@@ -115,6 +115,9 @@ extern void jobq_job_attempt_failed(Relation rel, JobqJob *job,
 									TimestampTz started_at,
 									const JobqError *error, bool charge,
 									bool final, int64 delay_ms);
+extern void jobq_job_failed(Relation rel, JobqJob *job,
+							TimestampTz started_at, const JobqError *error,
+							bool charge, bool final, int64 delay_ms);
 extern void jobq_tell(const JobqJob *job, const char *state);
 
 #endif							/* JOBQ_ROW_H */

@@ -22,6 +22,7 @@ int			jobq_max_workers = 16;
 int			jobq_max_databases = 8;
 int			jobq_ready_entries = 32768;
 int			jobq_max_lanes = 1024;
+int			jobq_max_leases = 8192;
 bool		jobq_synchronous_commit = false;
 int			jobq_notify_interval = 10;
 int			jobq_poll_interval = 60;
@@ -231,6 +232,11 @@ jobq_define_settings(void)
 							"Sets how many combinations of queue, priority and role are kept in shared memory per database.",
 							NULL,
 							&jobq_max_lanes, 1024, 16, 60000,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("jobq.max_leases",
+							"Sets how many jobs consumers can hold at a time per database.",
+							NULL,
+							&jobq_max_leases, 8192, 64, 16 * 1024 * 1024,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("jobq.synchronous_commit",
 							 "Makes a worker wait for the flush of each job's commit.",

@@ -27,6 +27,12 @@ database_size(void)
 	size = mul_size(jobq_max_lanes, sizeof(JobqLane));
 	size = add_size(size, mul_size(jobq_ready_entries, sizeof(JobqEntry)));
 	size = add_size(size, mul_size(JOBQ_RELAY_SIZE, sizeof(JobqRelayMessage)));
+	size = add_size(size, mul_size(jobq_max_leases,
+								   sizeof(JobqLease) + sizeof(uint32) +
+								   sizeof(JobqLeaseBatch)));
+	size = add_size(size, mul_size(JOBQ_LEASE_GARBAGE,
+								   sizeof(ItemPointerData)));
+	size = add_size(size, mul_size(JOBQ_MAX_RESERVERS, sizeof(JobqReserver)));
 	return MAXALIGN(size);
 }
 
@@ -94,7 +100,18 @@ jobq_shmem_startup(void)
 			db->entries = (JobqEntry *) area;
 			area += jobq_ready_entries * sizeof(JobqEntry);
 			db->relay = (JobqRelayMessage *) area;
+			area += JOBQ_RELAY_SIZE * sizeof(JobqRelayMessage);
+			db->leases = (JobqLease *) area;
+			area += jobq_max_leases * sizeof(JobqLease);
+			db->batches = (JobqLeaseBatch *) area;
+			area += jobq_max_leases * sizeof(JobqLeaseBatch);
+			db->reservers = (JobqReserver *) area;
+			area += JOBQ_MAX_RESERVERS * sizeof(JobqReserver);
+			db->lease_bucket = (uint32 *) area;
+			area += jobq_max_leases * sizeof(uint32);
+			db->garbage = (ItemPointerData *) area;
 			jobq_ready_clear(db);
+			jobq_leases_clear(db);
 		}
 		for (int i = 0; i < jobq_max_workers; i++)
 		{

@@ -76,7 +76,8 @@ typedef struct JobqLane
 	bool		quarantine;
 	bool		more;			/* rows above the cursor may be due */
 	bool		scanning;		/* the scheduler is reading above the cursor */
-	bool		ranked;			/* rank[] and paused are valid */
+	bool		ranked;			/* rank[], paused and consumer are valid */
+	bool		consumer;		/* served to consumers outside, not to workers */
 	bool		paused;
 	bool		notify;			/* queue channel to be notified */
 	uint8		rank[JOBQ_MAX_POOLS];	/* place in the pool's order, or
@@ -99,6 +100,62 @@ typedef struct JobqLane
 
 #define JOBQ_NOT_SERVED		0xFF
 #define JOBQ_LANE_BUCKETS	1024
+
+/*
+ * A consumer's right to a job until a time.  It is in shared memory, where ack
+ * finds it; a durable one is also named by a row of jobq.lease, from which it
+ * is made again after a restart.  The job's own row is not touched.
+ */
+typedef enum JobqLeaseState
+{
+	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open */
+	JOBQ_LEASE_HELD,
+} JobqLeaseState;
+
+typedef struct JobqLease
+{
+	int64		id;				/* the job's */
+	int64		token;
+	TimestampTz until;
+	TimestampTz run_at;			/* the job's, as are the next four */
+	Oid			role;
+	int32		queue_id;
+	int32		priority;
+	bool		quarantine;
+	uint8		state;
+	ItemPointerData ctid;
+	float4		progress;		/* percent, or -1 */
+	uint32		batch;
+	uint32		next;			/* in the bucket, or free list link */
+} JobqLease;
+
+/* What one call of reserve() got: its row in jobq.lease, and who has it. */
+typedef struct JobqLeaseBatch
+{
+	uint32		outstanding;	/* leases; 0: free */
+	uint32		next_free;
+	ItemPointerData ctid;		/* row of jobq.lease, or invalid */
+	int			pid;
+	Oid			role;
+	TimestampTz since;
+	char		consumer[NAMEDATALEN];
+	char		client[48];
+} JobqLeaseBatch;
+
+#define JOBQ_LEASE_GARBAGE	4096
+
+/* A session in jobq.reserve() that waits for work. */
+#define JOBQ_MAX_TAKE_QUEUES	16
+#define JOBQ_MAX_RESERVERS		1024
+#define JOBQ_MAX_DENIED			8
+typedef struct JobqReserver
+{
+	PGPROC	   *proc;
+	int			nqueues;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	int			ndenied;		/* roles whose jobs it may not take */
+	Oid			denied[JOBQ_MAX_DENIED];
+} JobqReserver;
 
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
@@ -157,12 +214,25 @@ typedef struct JobqDatabase
 	uint32		relay_head;		/* next message to send */
 	uint32		relay_count;
 	uint32		relay_reserved; /* places promised to open transactions */
+	bool		leases_loaded;	/* what jobq.lease has is in leases */
+	uint32		nleases;
+	uint32		lease_free;
+	uint32		batch_free;
+	TimestampTz next_expiry;	/* not above the lowest "until" */
+	uint32		ngarbage;		/* more than fit: look through the table */
+	uint32		nreservers;
 	int			nculprits;
 	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
 
 	JobqLane   *lanes;			/* [jobq_max_lanes] */
 	JobqEntry  *entries;		/* [jobq_ready_entries] */
 	JobqRelayMessage *relay;	/* [JOBQ_RELAY_SIZE] */
+	JobqLease  *leases;			/* [jobq_max_leases] */
+	uint32	   *lease_bucket;	/* [jobq_max_leases] */
+	JobqLeaseBatch *batches;	/* [jobq_max_leases] */
+	ItemPointerData *garbage;	/* [JOBQ_LEASE_GARBAGE]: rows of jobq.lease
+								 * that are not needed any more */
+	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
 } JobqDatabase;
 
 typedef enum JobqSlotState
@@ -308,9 +378,37 @@ extern void jobq_relay_mark(JobqDatabase *db, TimestampTz now,
 							JobqWakeList *wake);
 extern void jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot,
 								   JobqWakeList *wake);
-extern bool jobq_ready_pop(JobqDatabase *db, Oid role, int pool, int slot,
+
+/* Who pops: a worker of a pool, or a consumer with queues in order. */
+typedef struct JobqTaker
+{
+	int			pool;			/* or -1 for a consumer */
+	int			slot;			/* the worker's, or -1 */
+	int			nqueues;
+	const int32 *queue_ids;
+	bool		any_role;
+	int			nroles;
+	const Oid  *roles;
+} JobqTaker;
+
+extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 						   JobqPush *popped, bool *refill);
+extern void jobq_ready_wake(JobqDatabase *db, JobqLane *lane,
+							JobqWakeList *wake);
 extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
+
+/* src/lease.c: all of these want db->lock held exclusively */
+extern void jobq_leases_clear(JobqDatabase *db);
+extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
+extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
+								 int64 token, TimestampTz until,
+								 uint32 batch);
+extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease);
+extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
+							TimestampTz until);
+extern uint32 jobq_lease_batch(JobqDatabase *db);
+extern void jobq_lease_batch_release(JobqDatabase *db, uint32 batch);
+extern JobqPush jobq_lease_push(const JobqLease *lease);
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->lanes))
 

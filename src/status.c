@@ -251,6 +251,31 @@ find_live(int64 id, Snapshot snapshot, Status *status)
 		}
 	}
 
+	if (db != NULL && db->nleases > 0)
+	{
+		JobqLease  *lease;
+		JobqLease	copy;
+		TimestampTz since = 0;
+
+		LWLockAcquire(db->lock, LW_SHARED);
+		lease = jobq_lease_find(db, id);
+		if (lease != NULL)
+		{
+			copy = *lease;
+			since = db->batches[lease->batch].since;
+		}
+		LWLockRelease(db->lock);
+		if (lease != NULL)
+		{
+			status->state = "running";
+			SET(ST_ATTEMPT, Int32GetDatum(job_attempt(&job) + 1));
+			SET(ST_STARTED_AT, TimestampTzGetDatum(since));
+			if (copy.progress >= 0)
+				SET(ST_PROGRESS, Float4GetDatum(copy.progress));
+			return true;
+		}
+	}
+
 	if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 		DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
 		status->state = "expired";

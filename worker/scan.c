@@ -560,7 +560,7 @@ scan_rank_lanes(void)
 		if (queue == NULL)
 			continue;
 		memset(rank, JOBQ_NOT_SERVED, sizeof(rank));
-		for (int p = 0; p < pools->npools; p++)
+		for (int p = 0; p < pools->npools && queue->mode == MODE_WORKER; p++)
 		{
 			for (int q = 0; q < pools->pools[p].nqueues; q++)
 			{
@@ -572,7 +572,8 @@ scan_rank_lanes(void)
 				}
 			}
 		}
-		for (int p = 0; p < pools->npools && !named; p++)
+		for (int p = 0; p < pools->npools && !named &&
+			 queue->mode == MODE_WORKER; p++)
 			for (int q = 0; q < pools->pools[p].nqueues; q++)
 				if (rank[p] == JOBQ_NOT_SERVED &&
 					strcmp(pools->pools[p].queues[q], "*") == 0)
@@ -594,6 +595,7 @@ scan_rank_lanes(void)
 					lane->more = true;
 				}
 				lane->paused = queue->paused;
+				lane->consumer = queue->mode == MODE_CONSUMER;
 				lane->ranked = true;
 			}
 		}

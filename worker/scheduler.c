@@ -30,6 +30,9 @@ PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 /* Retry of lanes that found no place. */
 #define OVERFLOW_PAUSE	USECS_PER_SEC
 
+/* Rows of finished reservations are collected this often. */
+#define GARBAGE_PAUSE	USECS_PER_SEC
+
 #define RETENTION_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 
 JobqDatabase *my_db = NULL;
@@ -47,6 +50,7 @@ jobq_scheduler_main(Datum main_arg)
 	TimestampTz next_sweep;
 	TimestampTz next_retention = 0;
 	TimestampTz next_overflow = 0;
+	TimestampTz next_garbage = 0;
 	TimestampTz last = 0;
 	MemoryContext context;
 
@@ -82,6 +86,7 @@ jobq_scheduler_main(Datum main_arg)
 	pgstat_report_activity(STATE_IDLE, NULL);
 	check_extension();
 	supervise_charge_culprits();
+	leases_load();
 
 	/* the day's partition is wanted before the first job is finished */
 	if (!jobq_start_paused)
@@ -121,6 +126,13 @@ jobq_scheduler_main(Datum main_arg)
 		if (anything_to_scan(now))
 			again = scan_lanes(now);
 		wake = supervise(now);
+		leases_expire(now);
+		if (my_db->ngarbage > JOBQ_LEASE_GARBAGE / 2 ||
+			(my_db->ngarbage > 0 && now >= next_garbage))
+		{
+			leases_collect();
+			next_garbage = now + GARBAGE_PAUSE;
+		}
 
 		if (my_db->relay_pending && my_db->relay_due <= now)
 			relay_send();
@@ -139,6 +151,8 @@ jobq_scheduler_main(Datum main_arg)
 		my_db->failures = 0;
 
 		wake = Min(wake, next_sweep);
+		if (my_db->ngarbage > 0)
+			wake = Min(wake, next_garbage);
 		if (my_db->overflow)
 			wake = Min(wake, next_overflow);
 		wake = next_wake(wake);
@@ -232,6 +246,7 @@ next_wake(TimestampTz wake)
 			wake = lane->next_due;
 	}
 	wake = Min(wake, my_db->forgotten_due);
+	wake = Min(wake, my_db->next_expiry);
 	if (my_db->relay_pending && my_db->relay_due < wake)
 		wake = my_db->relay_due;
 	if (my_db->rescan || my_db->reload)

@@ -51,7 +51,7 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
 				   " WHERE j.role = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
-				   " AND NOT q.paused"
+				   " AND NOT q.paused AND q.mode = 'w'"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT " CANDIDATES,
 				   3, types, values, nulls, SPI_OK_SELECT);

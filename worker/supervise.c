@@ -494,7 +494,11 @@ charge_role(Oid role, const JobqError *error)
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
-			popped = jobq_ready_pop(my_db, role, pool, -1, &entry, &refill);
+		{
+			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
+
+			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
+		}
 		LWLockRelease(my_db->lock);
 		if (!popped)
 			break;

@@ -47,6 +47,7 @@ jobq_worker_main(Datum main_arg)
 	static uint32 wait_event = 0;
 	WorkerStart start;
 	RunContext	run = {0};
+	JobqTaker	taker = {0};
 	uint64		jobs = 0;
 	bool		active = false;
 	bool		slept = true;
@@ -56,6 +57,11 @@ jobq_worker_main(Datum main_arg)
 	my_slot = run.slot = &jobq_shared->slots[start.slot];
 	my_db_index = my_slot->database;
 	my_db = &jobq_shared->databases[my_db_index];
+
+	taker.pool = my_slot->pool;
+	taker.slot = start.slot;
+	taker.nroles = 1;
+	taker.roles = &start.role;
 
 	attach(&start);
 	pqsignal(SIGINT, cancel_handler);
@@ -93,8 +99,7 @@ jobq_worker_main(Datum main_arg)
 		my_slot->idle = false;
 		if (!leave)
 		{
-			popped = jobq_ready_pop(my_db, start.role, my_slot->pool,
-									start.slot, &entry, &refill);
+			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
 			my_slot->idle = !popped;
 			leave = !popped && my_db->role_waits;
 		}

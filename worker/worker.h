@@ -62,6 +62,11 @@ extern void supervise_make_way(int for_database);
 extern void supervise_charge_culprits(void);
 extern void supervise_lost_lease(int64 id);
 
+/* worker/leases.c */
+extern void leases_load(void);
+extern void leases_expire(TimestampTz now);
+extern void leases_collect(void);
+
 /* worker/relay.c */
 extern void relay_send(void);
 

@@ -10,11 +10,16 @@ CREATE TABLE jobq.queue (
 	paused boolean NOT NULL DEFAULT false,
 	notify "char" NOT NULL DEFAULT 'r' CHECK (notify IN ('r', 't', 'o')),
 	keep "char" NOT NULL DEFAULT 'a' CHECK (keep IN ('a', 'p', 'n')),
+	mode "char" NOT NULL DEFAULT 'w' CHECK (mode IN ('w', 'c')),
+	lease "char" NOT NULL DEFAULT 'd' CHECK (lease IN ('d', 'm')),
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their policies';
 COMMENT ON COLUMN jobq.queue.notify IS 'NOTIFY when the queue gets work: r(elay), t(ransactional), o(ff)';
 COMMENT ON COLUMN jobq.queue.keep IS 'what the archive keeps of finished jobs: a(ll), p: all but the payload, n(othing)';
+
+COMMENT ON COLUMN jobq.queue.mode IS 'who takes the jobs: w(orkers), c(onsumers)';
+COMMENT ON COLUMN jobq.queue.lease IS 'whether leases of consumers survive a crash: d(urable), m(emory)';
 
 CREATE TABLE jobq.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
@@ -66,6 +71,24 @@ COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs
 -- No predicate and no column that a lease touches, so that leases stay HOT.
 CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, run_at, id);
 COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
+
+CREATE SEQUENCE jobq.lease_token_seq;
+COMMENT ON SEQUENCE jobq.lease_token_seq IS 'tokens of leases';
+
+-- A row for each call of reserve(); the scheduler deletes those that no lease
+-- needs any more.
+CREATE TABLE jobq.lease (
+	id bigint NOT NULL,
+	token bigint NOT NULL,
+	lease_until timestamptz NOT NULL,
+	since timestamptz NOT NULL,
+	role regrole NOT NULL,
+	consumer text NOT NULL,
+	job_ids bigint[] NOT NULL,
+	CONSTRAINT lease_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE jobq.lease IS 'what consumers hold, so that it is known after a restart';
+COMMENT ON COLUMN jobq.lease.id IS 'the token of a reservation; a number of its own for an extension';
 
 CREATE TABLE jobq.archive (
 	finished_at timestamptz NOT NULL,
@@ -129,5 +152,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', '');

@@ -30,3 +30,17 @@ CREATE TYPE jobq.job_status AS (
 	finished_at timestamptz
 );
 COMMENT ON TYPE jobq.job_status IS 'what has become of a job: scheduled, ready, running, retryable; completed, failed, cancelled, expired';
+
+CREATE TYPE jobq.reserved_job AS (
+	id bigint,
+	token bigint,
+	queue text,
+	kind text,
+	payload jsonb,
+	headers jsonb,
+	attempt int,
+	max_attempts int,
+	enqueued_at timestamptz,
+	lease_until timestamptz
+);
+COMMENT ON TYPE jobq.reserved_job IS 'a job that a consumer holds; the token is its right to it';

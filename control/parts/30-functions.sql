@@ -121,6 +121,69 @@ CREATE FUNCTION jobq.fail(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_fail' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.fail(text) IS 'the handler''s effects roll back and the job fails for good';
 
+-- Consuming from outside
+
+CREATE FUNCTION jobq.reserve(
+	queues text[] DEFAULT '{default}',
+	max int DEFAULT 1,
+	lease interval DEFAULT '90s',
+	wait interval DEFAULT '0',
+	consumer text DEFAULT NULL)
+RETURNS SETOF jobq.reserved_job AS 'MODULE_PATHNAME', 'jobq_reserve'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reserve IS 'take up to max jobs of these queues for the time of the lease; if there are none, wait so long for one';
+
+CREATE FUNCTION jobq.ack(id bigint, token bigint, result jsonb DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.ack(bigint, bigint, jsonb) IS 'the job is completed; an error if the lease is not valid any more';
+
+CREATE FUNCTION jobq.ack(ids bigint[], tokens bigint[]) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_ack_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.ack(bigint[], bigint[]) IS 'the jobs are completed; all of them or none';
+
+CREATE FUNCTION jobq.nack(id bigint, token bigint, error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.nack(bigint, bigint, text, interval) IS 'the attempt has failed; the next comes by the backoff, or after the delay';
+
+CREATE FUNCTION jobq.nack(ids bigint[], tokens bigint[], error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_nack_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.nack(bigint[], bigint[], text, interval) IS 'the attempts have failed';
+
+CREATE FUNCTION jobq.reject(id bigint, token bigint, reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_reject' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reject(bigint, bigint, text) IS 'the job becomes a dead letter now';
+
+CREATE FUNCTION jobq.reject(ids bigint[], tokens bigint[], reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_reject_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reject(bigint[], bigint[], text) IS 'the jobs become dead letters now';
+
+CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.release(bigint, bigint, interval) IS 'give the job back to its queue; no attempt is charged';
+
+CREATE FUNCTION jobq.release(ids bigint[], tokens bigint[], delay interval DEFAULT '0') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_release_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.release(bigint[], bigint[], interval) IS 'give the jobs back to their queues; no attempt is charged';
+
+CREATE FUNCTION jobq.extend(id bigint, token bigint, lease interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.extend(bigint, bigint, interval) IS 'hold the job for so long from now on';
+
+CREATE FUNCTION jobq.extend(ids bigint[], tokens bigint[], lease interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_extend_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.extend(bigint[], bigint[], interval) IS 'hold the jobs for so long from now on';
+
+CREATE FUNCTION jobq.progress(id bigint, token bigint, percent real, message text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_progress' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.progress(bigint, bigint, real, text) IS 'show how far the job is, at once';
+
+CREATE FUNCTION jobq.lease_slots(
+	OUT job_id bigint, OUT consumer text, OUT role oid, OUT client text, OUT pid int,
+	OUT since timestamptz, OUT lease_until timestamptz, OUT progress real)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lease_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.lease_slots() IS 'what consumers hold of the jobs that the user may see, for the views';
+
 -- Waiting
 
 CREATE FUNCTION jobq.status(id bigint) RETURNS jobq.job_status
@@ -193,7 +256,7 @@ END
 $$;
 COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts';
 
-CREATE FUNCTION jobq.create_queue(name text, notify text DEFAULT 'relay', keep text DEFAULT 'all') RETURNS void
+CREATE FUNCTION jobq.create_queue(name text, mode text DEFAULT 'worker', lease text DEFAULT 'durable', notify text DEFAULT 'relay', keep text DEFAULT 'all') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	IF name IS NULL OR octet_length(name) NOT BETWEEN 1 AND 51 THEN
@@ -206,29 +269,35 @@ BEGIN
 			MESSAGE = format('queue "%s" already exists', name),
 			HINT = 'Change it with jobq.alter_queue().';
 	END IF;
-	PERFORM jobq.alter_queue(name, notify, keep);
+	PERFORM jobq.alter_queue(name, mode, lease, notify, keep);
 END
 $$;
-COMMENT ON FUNCTION jobq.create_queue(text, text, text) IS 'create a queue; notify is relay, transactional or off; keep is all, no_payload or nothing';
+COMMENT ON FUNCTION jobq.create_queue(text, text, text, text, text) IS 'create a queue; mode is worker or consumer, lease durable or memory, notify relay, transactional or off, keep all, no_payload or nothing';
 
-CREATE FUNCTION jobq.alter_queue(name text, notify text DEFAULT NULL, keep text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.alter_queue(name text, mode text DEFAULT NULL, lease text DEFAULT NULL, notify text DEFAULT NULL, keep text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	option text;
+	value text;
+	allowed text[];
 BEGIN
-	IF notify NOT IN ('relay', 'transactional', 'off') THEN
-		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-			MESSAGE = format('invalid value for notify: "%s"', notify),
-			HINT = 'It is relay, transactional, or off.';
-	END IF;
-	IF keep NOT IN ('all', 'no_payload', 'nothing') THEN
-		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-			MESSAGE = format('invalid value for keep: "%s"', keep),
-			HINT = 'It is all, no_payload, or nothing.';
-	END IF;
+	FOR option, value, allowed IN VALUES
+		('mode', mode, '{worker,consumer}'::text[]), ('lease', lease, '{durable,memory}'),
+		('notify', notify, '{relay,transactional,off}'), ('keep', keep, '{all,no_payload,nothing}')
+	LOOP
+		IF value <> ALL (allowed) THEN
+			RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+				MESSAGE = format('invalid value for %s: "%s"', option, value),
+				HINT = format('It is one of %s.', array_to_string(allowed, ', '));
+		END IF;
+	END LOOP;
 	IF name = 'default' THEN
 		INSERT INTO jobq.queue AS q (name) VALUES (alter_queue.name) ON CONFLICT DO NOTHING;
 	END IF;
 	UPDATE jobq.queue q SET
-		notify = coalesce(CASE alter_queue.notify WHEN 'relay' THEN 'r' WHEN 'transactional' THEN 't' WHEN 'off' THEN 'o' END::"char", q.notify),
+		mode = coalesce(left(alter_queue.mode, 1)::"char", q.mode),
+		lease = coalesce(left(alter_queue.lease, 1)::"char", q.lease),
+		notify = coalesce(left(alter_queue.notify, 1)::"char", q.notify),
 		keep = coalesce(CASE alter_queue.keep WHEN 'all' THEN 'a' WHEN 'no_payload' THEN 'p' WHEN 'nothing' THEN 'n' END::"char", q.keep)
 	WHERE q.name = alter_queue.name;
 	IF NOT FOUND THEN
@@ -237,7 +306,7 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION jobq.alter_queue(text, text, text) IS 'change the policy of a queue';
+COMMENT ON FUNCTION jobq.alter_queue(text, text, text, text, text) IS 'change the policy of a queue; null leaves an option as it is';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -4,20 +4,21 @@
 -- minds the barrier.
 CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT * FROM (SELECT j.id,
-		CASE WHEN w.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
+		CASE WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
 			WHEN j.expires_at <= jobq.clock() THEN 'expired'
 			WHEN j.run_at <= jobq.clock() THEN 'ready'
 			WHEN j.errors IS NOT NULL THEN 'retryable'
 			ELSE 'scheduled' END AS state,
 		j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
-		coalesce(w.attempt, j.attempt) AS attempt, j.max_attempts,
-		w.progress, w.message, w.pid AS worker,
-		j.enqueued_at, j.run_at, w.job_started_at AS started_at, NULL::timestamptz AS finished_at,
+		coalesce(w.attempt, CASE WHEN l.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
+		coalesce(w.progress, l.progress) AS progress, w.message, coalesce(w.pid, l.pid) AS worker,
+		j.enqueued_at, j.run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
 		j.payload, j.headers, NULL::jsonb AS result,
 		j.errors -> -1 ->> 'message' AS error, j.errors
 	FROM jobq.job j
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
+	LEFT JOIN jobq.lease_slots() l ON l.job_id = j.id
 	UNION ALL
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
@@ -42,6 +43,8 @@ COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or forgotten';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused,
+		CASE q.mode WHEN 'w' THEN 'worker' ELSE 'consumer' END AS mode,
+		CASE q.lease WHEN 'd' THEN 'durable' ELSE 'memory' END AS lease,
 		CASE q.notify WHEN 'r' THEN 'relay' WHEN 't' THEN 'transactional' ELSE 'off' END AS notify,
 		CASE q.keep WHEN 'a' THEN 'all' WHEN 'p' THEN 'no_payload' ELSE 'nothing' END AS keep,
 		coalesce(j.ready, 0) AS ready, coalesce(j.scheduled, 0) AS scheduled,
@@ -53,7 +56,9 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 			count(*) FILTER (WHERE j.run_at > jobq.clock()) AS scheduled,
 			count(w.job_id) AS running,
 			min(j.run_at) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS oldest_ready
-		FROM jobq.job j LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
+		FROM jobq.job j
+		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION ALL SELECT l.job_id FROM jobq.lease_slots() l) w
+			ON w.job_id = j.id
 		WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
 		GROUP BY j.queue_id) j ON j.queue_id = q.id
 	LEFT JOIN (
@@ -63,8 +68,13 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
 
 CREATE VIEW jobq.workers WITH (security_barrier) AS
-	SELECT w.pid, w.role::pg_catalog.regrole AS role, w.pool, w.state, w.started_at,
-		w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
-		w.jobs_done, w.jobs_failed
-	FROM jobq.worker_slots() w;
-COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run';
+	SELECT 'worker' AS type, NULL::text AS consumer, w.pid, w.role::pg_catalog.regrole AS role, NULL::text AS client,
+		w.pool, w.state, w.started_at, w.job_id, w.kind, w.attempt, w.job_started_at, w.progress, w.message,
+		(w.job_id IS NOT NULL)::int::bigint AS jobs_held, w.jobs_done, w.jobs_failed
+	FROM jobq.worker_slots() w
+	UNION ALL
+	SELECT 'consumer', l.consumer, NULL, l.role::pg_catalog.regrole, l.client,
+		NULL, 'running', min(l.since), NULL, NULL, NULL, NULL, NULL, NULL, count(*), NULL, NULL
+	FROM jobq.lease_slots() l
+	GROUP BY l.consumer, l.role, l.client;
+COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run, and the consumers outside that hold jobs';

@@ -8,7 +8,8 @@ REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM PUBLIC;
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots,clock}';
+	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots,lease_slots,clock}';
+	consume text[] := '{reserve,ack,nack,reject,release,extend,progress}';
 	manage text[] := '{register,unregister,create_queue,alter_queue,pause,resume,restart_workers,scheduler_state}';
 	routine regprocedure;
 BEGIN
@@ -26,7 +27,7 @@ BEGIN
 	FOR routine IN
 		SELECT p.oid FROM pg_proc p
 		WHERE p.pronamespace = 'jobq'::regnamespace
-			AND (p.proname = ANY (produce) OR (privilege = 'manage' AND p.proname = ANY (manage)))
+			AND (p.proname = ANY (produce) OR p.proname = ANY (consume) OR (privilege = 'manage' AND p.proname = ANY (manage)))
 	LOOP
 		EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s', routine, role);
 	END LOOP;

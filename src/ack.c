@@ -1,0 +1,491 @@
+/*-------------------------------------------------------------------------
+ *
+ * ack.c
+ *	  What a consumer says of a job that it holds: ack, nack, reject, release,
+ *	  extend, progress.
+ *
+ * The token fences: a consumer whose lease is over, whatever ended it, gets an
+ * error and changes nothing.  The lease itself ends when the transaction that
+ * says so commits.  How a failed job goes on is decided where it is for
+ * workers (finish.c).
+ *
+ * src/ack.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit.h"
+#include "consume.h"
+
+PG_FUNCTION_INFO_V1(jobq_ack);
+PG_FUNCTION_INFO_V1(jobq_ack_many);
+PG_FUNCTION_INFO_V1(jobq_nack);
+PG_FUNCTION_INFO_V1(jobq_nack_many);
+PG_FUNCTION_INFO_V1(jobq_reject);
+PG_FUNCTION_INFO_V1(jobq_reject_many);
+PG_FUNCTION_INFO_V1(jobq_release);
+PG_FUNCTION_INFO_V1(jobq_release_many);
+PG_FUNCTION_INFO_V1(jobq_extend);
+PG_FUNCTION_INFO_V1(jobq_extend_many);
+PG_FUNCTION_INFO_V1(jobq_progress);
+
+/* Jobs and their tokens. */
+typedef struct Held
+{
+	int			n;
+	int64	   *ids;
+	int64	   *tokens;
+} Held;
+
+static void held_one(FunctionCallInfo fcinfo, Held *held, const char *function);
+static void held_many(FunctionCallInfo fcinfo, Held *held,
+					  const char *function);
+static void lease_lost(int64 id);
+static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token);
+static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
+							int64 token, JobqJob *job);
+
+static void
+check_call(FunctionCallInfo fcinfo, const char *function)
+{
+	PreventCommandIfReadOnly(function);
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s needs the job's id and token", function)));
+}
+
+static void
+held_one(FunctionCallInfo fcinfo, Held *held, const char *function)
+{
+	check_call(fcinfo, function);
+	held->n = 1;
+	held->ids = palloc(sizeof(int64));
+	held->tokens = palloc(sizeof(int64));
+	held->ids[0] = PG_GETARG_INT64(0);
+	held->tokens[0] = PG_GETARG_INT64(1);
+	jobq_lease_room(2);
+}
+
+static void
+held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
+{
+	int64	  **out[] = {&held->ids, &held->tokens};
+	int			n[2];
+
+	check_call(fcinfo, function);
+	for (int arg = 0; arg < 2; arg++)
+	{
+		Datum	   *elems;
+		bool	   *nulls;
+
+		deconstruct_array(PG_GETARG_ARRAYTYPE_P(arg), INT8OID, 8,
+						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, &nulls,
+						  &n[arg]);
+		*out[arg] = palloc(sizeof(int64) * (n[arg] + 1));
+		for (int i = 0; i < n[arg]; i++)
+		{
+			if (nulls[i])
+				ereport(ERROR,
+						(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						 errmsg("%s %d of %d must not be null",
+								arg == 0 ? "id" : "token", i + 1, n[arg])));
+			(*out[arg])[i] = DatumGetInt64(elems[i]);
+		}
+	}
+	if (n[0] != n[1])
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("%s got %d ids and %d tokens", function, n[0], n[1]),
+				 errhint("Give each id its token, in the same order.")));
+	held->n = n[0];
+	jobq_lease_room(held->n + 1);
+}
+
+static void
+lease_lost(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_LEASE_LOST),
+			 errmsg("job " INT64_FORMAT " is not leased with this token", id),
+			 errhint("The lease has expired or was ended; the job may be somebody else's now.")));
+}
+
+/*
+ * The lease, if it is valid and this user may use it; an error if not.
+ */
+static JobqLease
+check_lease(JobqDatabase *db, int64 id, int64 token)
+{
+	JobqLease  *lease;
+	JobqLease	copy = {0};
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	lease = jobq_lease_find(db, id);
+	if (lease != NULL)
+		copy = *lease;
+	LWLockRelease(db->lock);
+
+	if (lease == NULL || copy.token != token || !jobq_may_manage(copy.role))
+		lease_lost(id);
+	if (copy.until <= jobq_now())
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_LEASE_LOST),
+				 errmsg("the lease of job " INT64_FORMAT " has expired", id),
+				 errhint("Reserve with a longer lease, or extend it in time.")));
+	return copy;
+}
+
+/*
+ * Delete the row of a job that the caller holds.  Returns when the consumer
+ * got it.
+ */
+static TimestampTz
+take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
+{
+	for (;;)
+	{
+		JobqLease	lease = check_lease(db, id, token);
+		Snapshot	snapshot;
+		TransactionId blocker;
+		bool		found;
+
+		CommandCounterIncrement();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = jobq_job_fetch(rel, &lease.ctid, id, snapshot, job);
+		UnregisterSnapshot(snapshot);
+		if (!found)
+			lease_lost(id);
+		if (jobq_job_delete_or_blocker(rel, job, &blocker))
+			return db->batches[lease.batch].since;
+
+		/* the scheduler, a cancel, or another ack is at it: see what becomes */
+		CHECK_FOR_INTERRUPTS();
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
+	}
+}
+
+static void
+ack(const Held *held, bool has_result, Datum result)
+{
+	JobqDatabase *db = jobq_served_database("jobq.ack()");
+	Relation	rel = jobq_open_jobs();
+
+	for (int i = 0; i < held->n; i++)
+	{
+		JobqJob		job;
+		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
+									 &job);
+
+		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) + 1));
+		jobq_archive(&job, STATE_COMPLETED, since, has_result, result, NULL);
+		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
+							 JOBQ_NONE, 0);
+	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * ack(id, token, result) and ack(ids, tokens): the jobs are completed.
+ */
+Datum
+jobq_ack(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.ack()");
+	ack(&held, !PG_ARGISNULL(2), PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_ack_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.ack()");
+	ack(&held, false, (Datum) 0);
+	PG_RETURN_VOID();
+}
+
+static void
+failed(const Held *held, const char *function, const char *message,
+	   int sqlerrcode, bool final, int64 delay_ms)
+{
+	JobqDatabase *db = jobq_served_database(function);
+	Relation	rel = jobq_open_jobs();
+	JobqError	error = {sqlerrcode, message};
+
+	for (int i = 0; i < held->n; i++)
+	{
+		JobqJob		job;
+		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
+									 &job);
+
+		JOB_SET(&job, JOB_EXCEPTIONS,
+				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
+								  PG_INT16_MAX)));
+		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
+							 JOBQ_NONE, 0);
+		jobq_job_failed(rel, &job, since, &error, true, final, delay_ms);
+	}
+	table_close(rel, NoLock);
+}
+
+static void
+nack(FunctionCallInfo fcinfo, const Held *held)
+{
+	failed(held, "jobq.nack()",
+		   PG_ARGISNULL(2) ? "the consumer could not do the job"
+		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+		   ERRCODE_JOBQ_NACK, false,
+		   PG_ARGISNULL(3) ? -1
+		   : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
+							  INT64CONST(86400000) * 36500));
+}
+
+/*
+ * nack(id, token, error, delay): the attempt has failed; the next comes by the
+ * backoff, or after the delay.
+ */
+Datum
+jobq_nack(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.nack()");
+	nack(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_nack_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.nack()");
+	nack(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+static void
+reject(FunctionCallInfo fcinfo, const Held *held)
+{
+	failed(held, "jobq.reject()",
+		   PG_ARGISNULL(2) ? "the consumer rejected the job"
+		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+		   ERRCODE_JOBQ_FAILED, true, 0);
+}
+
+/*
+ * reject(id, token, reason): the job becomes a dead letter now.
+ */
+Datum
+jobq_reject(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.reject()");
+	reject(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_reject_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.reject()");
+	reject(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Give jobs back: no attempt is charged.  Without a delay nothing is written
+ * at all.
+ */
+static void
+release(const Held *held, Interval *interval)
+{
+	JobqDatabase *db = jobq_served_database("jobq.release()");
+	int64		delay_ms = jobq_interval_ms(interval, "delay", 0,
+											INT64CONST(86400000) * 36500);
+	Relation	rel = jobq_open_jobs();
+
+	for (int i = 0; i < held->n; i++)
+	{
+		JobqJob		job;
+
+		if (delay_ms == 0)
+		{
+			(void) check_lease(db, held->ids[i], held->tokens[i]);
+			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
+								 JOBQ_NONE, 0);
+			continue;
+		}
+		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
+		JOB_SET(&job, JOB_RUN_AT,
+				TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
+		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
+							 JOBQ_NONE, 0);
+		jobq_job_insert(rel, &job);
+		jobq_tell(&job, "scheduled");
+	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * release(id, token, delay): back to the queue; no attempt is charged.
+ */
+Datum
+jobq_release(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.release()");
+	release(&held, PG_GETARG_INTERVAL_P(2));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_release_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.release()");
+	release(&held, PG_GETARG_INTERVAL_P(2));
+	PG_RETURN_VOID();
+}
+
+/*
+ * Another end for the leases, counted from now.  Those that are durable get
+ * another row that says so; the row of the reservation is not changed, as it
+ * may name other jobs, too.
+ */
+static void
+extend(const Held *held, Interval *interval)
+{
+	JobqDatabase *db = jobq_served_database("jobq.extend()");
+	TimestampTz until = jobq_now() +
+		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
+	int			done = 0;
+
+	jobq_lease_room(2 * held->n);
+	while (done < held->n)
+	{
+		int64		token = held->tokens[done];
+		int64	   *ids = palloc(sizeof(int64) * (held->n - done));
+		int			n = 0;
+		uint32		batch = JOBQ_NONE;
+		bool		durable = false;
+		int			first = done;
+
+		/* a row for each run of the same token */
+		while (done < held->n && held->tokens[done] == token)
+		{
+			JobqLease	lease = check_lease(db, held->ids[done], token);
+			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id);
+
+			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
+			ids[n++] = held->ids[done++];
+		}
+		if (durable)
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			batch = jobq_lease_batch(db);
+			if (batch != JOBQ_NONE)
+			{
+				JobqLease  *lease = jobq_lease_find(db, ids[0]);
+
+				jobq_at_commit_lease(LEASE_BATCH, 0, 0, batch, 0);
+				if (lease != NULL)
+				{
+					JobqLeaseBatch *from = &db->batches[lease->batch];
+					JobqLeaseBatch *to = &db->batches[batch];
+
+					to->pid = from->pid;
+					to->role = from->role;
+					to->since = from->since;
+					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
+					memcpy(to->client, from->client, sizeof(to->client));
+				}
+			}
+			LWLockRelease(db->lock);
+			if (batch == JOBQ_NONE)
+				ereport(ERROR,
+						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						 errmsg("too many jobs are leased"),
+						 errhint("Raise \"%s\".", "jobq.max_leases")));
+			jobq_lease_row(db, batch,
+						   nextval_internal(jobq_relations()->lease_seq, false),
+						   token, until, ids, n);
+		}
+		for (int i = 0; i < n; i++)
+			jobq_at_commit_lease(LEASE_EXTEND, held->ids[first + i], token,
+								 batch, until);
+	}
+}
+
+/*
+ * extend(id, token, lease): hold the jobs for so long from now on.
+ */
+Datum
+jobq_extend(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.extend()");
+	extend(&held, PG_GETARG_INTERVAL_P(2));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_extend_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.extend()");
+	extend(&held, PG_GETARG_INTERVAL_P(2));
+	PG_RETURN_VOID();
+}
+
+/*
+ * progress(id, token, percent, message): visible at once.
+ */
+Datum
+jobq_progress(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db;
+	JobqLease  *lease;
+	Held		held;
+	float4		percent = PG_GETARG_FLOAT4(2);
+
+	held_one(fcinfo, &held, "jobq.progress()");
+	if (!(percent >= 0 && percent <= 100))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("progress %g is out of range", percent),
+				 errhint("It must be from 0 to 100 percent.")));
+	db = jobq_served_database("jobq.progress()");
+	(void) check_lease(db, held.ids[0], held.tokens[0]);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, held.ids[0]);
+	if (lease != NULL && lease->token == held.tokens[0])
+		lease->progress = percent;
+	LWLockRelease(db->lock);
+	PG_RETURN_VOID();
+}

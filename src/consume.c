@@ -1,0 +1,592 @@
+/*-------------------------------------------------------------------------
+ *
+ * consume.c
+ *	  reserve(): programs outside the server take jobs.
+ *
+ * A reservation pops from the ready set, as a worker does: no scan, no locked
+ * rows, and the job's row is not touched.  What it got becomes leases in
+ * shared memory and, unless the queue has them in memory only, one row of
+ * jobq.lease for the whole call; so a lease is durable when the reserving
+ * transaction has committed, for a few bytes per job.  If it rolls back, the
+ * row was never there and the jobs go back to their lanes.
+ *
+ * src/consume.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "executor/execdesc.h"
+#include "funcapi.h"
+#include "libpq/libpq-be.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "optimizer/optimizer.h"
+#include "storage/ipc.h"
+#include "tcop/pquery.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit.h"
+#include "consume.h"
+
+PG_FUNCTION_INFO_V1(jobq_reserve);
+PG_FUNCTION_INFO_V1(jobq_lease_slots);
+
+#define MAX_RESERVE		1000
+#define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
+#define MAX_ROLES		64
+
+/* One call of reserve(). */
+typedef struct Reservation
+{
+	JobqDatabase *db;
+	JobqTaker	taker;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	Oid			roles[MAX_ROLES];
+	Oid			denied[MAX_ROLES];
+	int			ndenied;
+	int			max;
+	int64		lease_ms;
+	int64		token;
+	const char *consumer;
+	JobqPush   *popped;			/* [max] */
+	int			npopped;
+	uint32		batch;
+	bool		listed;			/* on the list of reservers */
+} Reservation;
+
+static void parse_queues(Reservation *reservation, ArrayType *queues);
+static void find_roles(Reservation *reservation);
+static bool list(Reservation *reservation, JobqWakeList *wake);
+static bool pop_jobs(Reservation *reservation, bool wait);
+static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
+static void unlist(int code, Datum arg);
+static bool snapshot_is_unused(FunctionCallInfo fcinfo);
+
+/*
+ * This database, with its leases loaded; waits a little after a start.
+ */
+JobqDatabase *
+jobq_served_database(const char *function)
+{
+	JobqDatabase *db;
+
+	jobq_require_preload(function);
+	for (int tries = 0; tries < 1000; tries++)
+	{
+		db = jobq_my_database();
+		if (db != NULL && db->leases_loaded)
+			return db;
+		if (db == NULL || db->absent)
+			break;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+			 errmsg("%s needs a scheduler, and this database has none", function),
+			 errhint("Name the database in \"%s\".", "jobq.databases")));
+	return NULL;
+}
+
+static void
+parse_queues(Reservation *reservation, ArrayType *queues)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(queues, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls,
+					  &n);
+	if (n < 1 || n > JOBQ_MAX_TAKE_QUEUES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot reserve from %d queues", n),
+				 errhint("Name 1 to %d queues.", JOBQ_MAX_TAKE_QUEUES)));
+	for (int i = 0; i < n; i++)
+	{
+		const char *name = nulls[i] ? "" : TextDatumGetCString(names[i]);
+		const JobqQueue *queue = jobq_queue_by_name(name, false);
+
+		if (queue == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("queue \"%s\" does not exist", name),
+					 errhint("Create it with jobq.create_queue('%s', mode => 'consumer').",
+							 name)));
+		if (queue->mode != MODE_CONSUMER)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("queue \"%s\" is served by workers", name),
+					 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
+							 name)));
+		reservation->queue_ids[i] = queue->id;
+	}
+	reservation->taker.nqueues = n;
+	reservation->taker.queue_ids = reservation->queue_ids;
+	reservation->taker.pool = -1;
+	reservation->taker.slot = -1;
+}
+
+/*
+ * The roles with waiting jobs whose privileges this user has.
+ */
+static void
+find_roles(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	JobqTaker  *taker = &reservation->taker;
+	Oid			found[MAX_ROLES];
+	int			nfound = 0;
+
+	taker->any_role = jobq_may_manage(jobq_relations()->owner);
+	taker->nroles = 0;
+	taker->roles = reservation->roles;
+	if (taker->any_role)
+		return;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (uint32 i = db->active_head; i != JOBQ_NONE && nfound < MAX_ROLES;
+		 i = db->lanes[i].active_next)
+	{
+		bool		known = false;
+
+		for (int j = 0; j < nfound && !known; j++)
+			known = found[j] == db->lanes[i].role;
+		if (!known && db->lanes[i].consumer)
+			found[nfound++] = db->lanes[i].role;
+	}
+	LWLockRelease(db->lock);
+	reservation->ndenied = 0;
+	for (int i = 0; i < nfound; i++)
+	{
+		if (jobq_may_manage(found[i]))
+			reservation->roles[taker->nroles++] = found[i];
+		else
+			reservation->denied[reservation->ndenied++] = found[i];
+	}
+}
+
+/*
+ * Go on the list of those to be woken, which is done under the same lock as
+ * the vain look.  False if a job of a role that we have not thought about has
+ * come in between, or if the list is full.
+ *
+ * Who was woken for a job that it may not take passes the wake-up on.
+ */
+static bool
+list(Reservation *reservation, JobqWakeList *wake)
+{
+	JobqDatabase *db = reservation->db;
+	JobqReserver *reserver;
+
+	if (db->nreservers == JOBQ_MAX_RESERVERS)
+		return false;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->lanes[i];
+		bool		ours = false;
+		bool		denied = false;
+
+		for (int j = 0; j < reservation->taker.nqueues && !ours; j++)
+			ours = reservation->queue_ids[j] == lane->queue_id;
+		if (!ours || !lane->ranked || lane->paused || !lane->consumer)
+			continue;
+		for (int j = 0; j < reservation->ndenied && !denied; j++)
+			denied = reservation->denied[j] == lane->role;
+		if (!denied)
+			return false;
+		jobq_ready_wake(db, lane, wake);
+	}
+
+	reserver = &db->reservers[db->nreservers++];
+	reserver->proc = MyProc;
+	reserver->nqueues = reservation->taker.nqueues;
+	memcpy(reserver->queue_ids, reservation->queue_ids,
+		   sizeof(reserver->queue_ids));
+	reserver->ndenied = Min(reservation->ndenied, JOBQ_MAX_DENIED);
+	memcpy(reserver->denied, reservation->denied,
+		   reserver->ndenied * sizeof(Oid));
+	reservation->listed = true;
+	return true;
+}
+
+/*
+ * Pop jobs and lease them, in one go: whatever happens from here on, the end
+ * of the transaction knows of them.  If there are none and "wait", put this
+ * session on the list of those to be woken.
+ */
+static bool
+pop_jobs(Reservation *reservation, bool wait)
+{
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+	bool		refill = false;
+	bool		full = false;
+	JobqWakeList wake = {0};
+
+	jobq_lease_room(2 * reservation->max + 1);
+	reservation->npopped = 0;
+	reservation->batch = JOBQ_NONE;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	while (reservation->npopped < reservation->max)
+	{
+		JobqPush   *job = &reservation->popped[reservation->npopped];
+		bool		more;
+
+		if (db->lease_free == JOBQ_NONE ||
+			(reservation->batch == JOBQ_NONE && db->batch_free == JOBQ_NONE))
+		{
+			full = true;
+			break;
+		}
+		if (!jobq_ready_pop(db, &reservation->taker, job, &more))
+			break;
+		refill |= more;
+		if (jobq_lease_find(db, job->key.id) != NULL)
+			continue;			/* an entry that was there twice */
+		if (reservation->batch == JOBQ_NONE)
+		{
+			JobqLeaseBatch *batch;
+
+			reservation->batch = jobq_lease_batch(db);
+			batch = &db->batches[reservation->batch];
+			batch->pid = MyProcPid;
+			batch->role = GetUserId();
+			batch->since = now;
+			strlcpy(batch->consumer, reservation->consumer, NAMEDATALEN);
+			if (MyProcPort != NULL && MyProcPort->remote_host != NULL)
+				strlcpy(batch->client, MyProcPort->remote_host,
+						sizeof(batch->client));
+		}
+		(void) jobq_lease_add(db, job, reservation->token,
+							  now + reservation->lease_ms * 1000,
+							  reservation->batch);
+		jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
+							 JOBQ_NONE, 0);
+		reservation->npopped++;
+	}
+	if (reservation->batch != JOBQ_NONE)
+		jobq_at_commit_lease(LEASE_BATCH, 0, 0, reservation->batch, 0);
+	else if (wait && !full)
+	{
+		full = !list(reservation, &wake) &&
+			db->nreservers == JOBQ_MAX_RESERVERS;
+	}
+	LWLockRelease(db->lock);
+
+	wake.scheduler |= refill;
+	jobq_wake(db, &wake);
+	if (full && reservation->npopped == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many jobs are leased, or too many consumers wait"),
+				 errhint("Raise \"%s\", acknowledge what is done, or ask with fewer sessions.",
+						 "jobq.max_leases")));
+	return reservation->npopped > 0;
+}
+
+/*
+ * Verify the popped jobs, return them, and make their leases durable.  Returns
+ * how many there were.
+ */
+static int
+lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
+{
+	enum
+	{
+		ID, TOKEN, QUEUE, KIND, PAYLOAD, HEADERS, ATTEMPT, MAX_ATTEMPTS,
+		ENQUEUED_AT, LEASE_UNTIL, NATTS
+	};
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+	TimestampTz until = now + reservation->lease_ms * 1000;
+	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
+	int			ndurable = 0;
+	int			n = 0;
+	Relation	rel = jobq_open_jobs();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	for (int i = 0; i < reservation->npopped; i++)
+	{
+		JobqPush   *entry = &reservation->popped[i];
+		const JobqQueue *queue = jobq_queue_by_id(entry->queue_id);
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+		JobqJob		job;
+
+		if (queue == NULL || queue->paused ||
+			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
+			DatumGetBool(JOB(&job, JOB_DORMANT)))
+		{
+			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
+								 JOBQ_NONE, 0);
+			continue;
+		}
+		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+			DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
+		{
+			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
+								 JOBQ_NONE, 0);
+			if (jobq_job_delete(rel, &job))
+				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+							 "not started before expires_at");
+			continue;
+		}
+
+		values[ID] = JOB(&job, JOB_ID);
+		values[TOKEN] = Int64GetDatum(reservation->token);
+		values[QUEUE] = CStringGetTextDatum(queue->name);
+		values[KIND] = JOB(&job, JOB_KIND);
+		values[PAYLOAD] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_PAYLOAD)));
+		nulls[HEADERS] = JOB_ISNULL(&job, JOB_HEADERS);
+		if (!nulls[HEADERS])
+			values[HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_HEADERS)));
+		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
+		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
+		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
+		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		if (queue->lease == LEASE_DURABLE)
+			durable[ndurable++] = entry->key.id;
+		n++;
+	}
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
+
+	if (ndurable > 0)
+		jobq_lease_row(db, reservation->batch, reservation->token,
+					   reservation->token, until, durable, ndurable);
+	return n;
+}
+
+/*
+ * Write the row that makes these leases durable, and have the batch know it.
+ */
+void
+jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
+			   TimestampTz until, const int64 *ids, int nids)
+{
+	Relation	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	Datum	   *elems = palloc(sizeof(Datum) * nids);
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS] = {0};
+	HeapTuple	tuple;
+
+	for (int i = 0; i < nids; i++)
+		elems[i] = Int64GetDatum(ids[i]);
+	values[LEASE_ID - 1] = Int64GetDatum(row_id);
+	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
+	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
+	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->batches[batch].since);
+	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->batches[batch].role);
+	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->batches[batch].consumer);
+	values[LEASE_JOB_IDS - 1] =
+		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	jobq_insert_tuple(rel, tuple);
+	table_close(rel, RowExclusiveLock);
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	db->batches[batch].ctid = tuple->t_self;
+	LWLockRelease(db->lock);
+}
+
+/*
+ * Take this session off the list of reservers.
+ */
+static void
+unlist(int code, Datum arg)
+{
+	Reservation *reservation = (Reservation *) DatumGetPointer(arg);
+	JobqDatabase *db = reservation->db;
+
+	if (!reservation->listed)
+		return;
+	reservation->listed = false;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (uint32 i = 0; i < db->nreservers; i++)
+	{
+		if (db->reservers[i].proc == MyProc)
+		{
+			db->reservers[i] = db->reservers[--db->nreservers];
+			break;
+		}
+	}
+	LWLockRelease(db->lock);
+}
+
+/*
+ * Will the statement's snapshot not be used any more when this function has
+ * returned?  Sure where the whole query is SELECT columns FROM jobq.reserve(),
+ * called by the client itself.
+ */
+static bool
+snapshot_is_unused(FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PlannedStmt *stmt;
+	Plan	   *plan;
+
+	if (IsolationUsesXactSnapshot() || GetCurrentTransactionNestLevel() != 1 ||
+		ActivePortal == NULL || ActivePortal->name[0] != '\0' ||
+		ActivePortal->strategy != PORTAL_ONE_SELECT ||
+		ActivePortal->queryDesc == NULL || rsinfo->econtext == NULL ||
+		rsinfo->econtext->ecxt_estate != ActivePortal->queryDesc->estate)
+		return false;
+	stmt = ActivePortal->queryDesc->plannedstmt;
+	plan = stmt->planTree;
+	return stmt->commandType == CMD_SELECT && stmt->subplans == NIL &&
+		list_length(stmt->rtable) == 1 && IsA(plan, FunctionScan) &&
+		list_length(((FunctionScan *) plan)->functions) == 1 &&
+		!contain_mutable_functions((Node *) plan->targetlist) &&
+		!contain_mutable_functions((Node *) plan->qual);
+}
+
+/*
+ * reserve(queues, max, lease, wait, consumer): take up to max jobs for the
+ * time of the lease; if there are none, wait for one so long.
+ */
+Datum
+jobq_reserve(PG_FUNCTION_ARGS)
+{
+	static uint32 wait_event = 0;
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Reservation reservation = {0};
+	TimestampTz deadline;
+	int64		wait_ms;
+
+	PreventCommandIfReadOnly("jobq.reserve()");
+	for (int i = 0; i < 4; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("queues, max, lease and wait must not be null")));
+	InitMaterializedSRF(fcinfo, 0);
+	reservation.max = PG_GETARG_INT32(1);
+	if (reservation.max < 1 || reservation.max > MAX_RESERVE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max %d is out of range", reservation.max),
+				 errhint("It must be from 1 to %d.", MAX_RESERVE)));
+	reservation.lease_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(2), "lease",
+											MIN_LEASE_MS, MAX_LEASE_MS);
+	wait_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "wait", 0,
+							   MAX_RESERVE_WAIT_MS);
+	reservation.consumer = PG_ARGISNULL(4)
+		? (application_name != NULL ? application_name : "")
+		: text_to_cstring(PG_GETARG_TEXT_PP(4));
+	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
+	reservation.db = jobq_served_database("jobq.reserve()");
+	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
+	reservation.token = nextval_internal(jobq_relations()->lease_seq, false);
+	deadline = GetCurrentTimestamp() + wait_ms * 1000;
+
+	PG_ENSURE_ERROR_CLEANUP(unlist, PointerGetDatum(&reservation));
+	{
+		for (;;)
+		{
+			long		left;
+
+			find_roles(&reservation);
+			ResetLatch(MyLatch);
+			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+												   deadline);
+			if (pop_jobs(&reservation, left > 0))
+			{
+				if (lease_jobs(&reservation, rsinfo) > 0)
+					break;
+				continue;
+			}
+			if (left <= 0)
+				break;
+			CHECK_FOR_INTERRUPTS();
+			if (!reservation.listed)
+				continue;
+
+			/* what the statement has seen so far holds nobody up */
+			if (snapshot_is_unused(fcinfo))
+				MyProc->xmin = InvalidTransactionId;
+			(void) WaitLatch(MyLatch,
+							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 left, jobq_wait_event(wait_event, "JobqReserve"));
+			CHECK_FOR_INTERRUPTS();
+			unlist(0, PointerGetDatum(&reservation));
+		}
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(unlist, PointerGetDatum(&reservation));
+	return (Datum) 0;
+}
+
+/*
+ * lease_slots(): what consumers hold of jobs that this user may see.
+ */
+Datum
+jobq_lease_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		JOB_ID_, CONSUMER, ROLE, CLIENT, PID, SINCE, UNTIL, PROGRESS, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	JobqLease  *leases;
+	JobqLeaseBatch *batches;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL || db->nleases == 0)
+		return (Datum) 0;
+
+	leases = palloc(sizeof(JobqLease) * jobq_max_leases);
+	batches = palloc(sizeof(JobqLeaseBatch) * jobq_max_leases);
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		if (db->leases[i].id == 0)
+			continue;
+		leases[n] = db->leases[i];
+		batches[n] = db->batches[db->leases[i].batch];
+		n++;
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		if (!jobq_may_manage(leases[i].role))
+			continue;
+		values[JOB_ID_] = Int64GetDatum(leases[i].id);
+		values[CONSUMER] = CStringGetTextDatum(batches[i].consumer);
+		values[ROLE] = ObjectIdGetDatum(batches[i].role);
+		values[CLIENT] = CStringGetTextDatum(batches[i].client);
+		nulls[CLIENT] = batches[i].client[0] == '\0';
+		values[PID] = Int32GetDatum(batches[i].pid);
+		nulls[PID] = batches[i].pid == 0;
+		values[SINCE] = TimestampTzGetDatum(batches[i].since);
+		values[UNTIL] = TimestampTzGetDatum(leases[i].until);
+		values[PROGRESS] = Float4GetDatum(leases[i].progress);
+		nulls[PROGRESS] = leases[i].progress < 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,190 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.c
+ *	  The leases of consumers, in shared memory.
+ *
+ * Found by the job's id.  A lease costs nothing while it runs: the scheduler
+ * knows the earliest end, and looks through all of them only then.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/lease.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "common/hashfn.h"
+
+#include "shared.h"
+
+/*
+ * Forget all leases; once, when the shared memory is made.
+ */
+void
+jobq_leases_clear(JobqDatabase *db)
+{
+	for (uint32 i = 0; i < (uint32) jobq_max_leases; i++)
+	{
+		db->lease_bucket[i] = JOBQ_NONE;
+		db->leases[i].id = 0;
+		db->leases[i].next = i + 1;
+		db->batches[i].outstanding = 0;
+		db->batches[i].next_free = i + 1;
+	}
+	db->leases[jobq_max_leases - 1].next = JOBQ_NONE;
+	db->batches[jobq_max_leases - 1].next_free = JOBQ_NONE;
+	db->lease_free = db->batch_free = 0;
+	db->nleases = 0;
+	db->ngarbage = 0;
+	db->nreservers = 0;
+	db->next_expiry = DT_NOEND;
+	db->leases_loaded = false;
+}
+
+static uint32
+bucket_of(int64 id)
+{
+	return murmurhash32((uint32) id ^ (uint32) (id >> 32)) % jobq_max_leases;
+}
+
+/*
+ * The lease of this job, or NULL.
+ */
+JobqLease *
+jobq_lease_find(JobqDatabase *db, int64 id)
+{
+	for (uint32 i = db->lease_bucket[bucket_of(id)]; i != JOBQ_NONE;
+		 i = db->leases[i].next)
+		if (db->leases[i].id == id)
+			return &db->leases[i];
+	return NULL;
+}
+
+/*
+ * A batch with no lease yet but one reference, which whoever makes it gives
+ * back at the end of its transaction; or JOBQ_NONE if there is no room.
+ */
+uint32
+jobq_lease_batch(JobqDatabase *db)
+{
+	uint32		batch = db->batch_free;
+
+	if (batch != JOBQ_NONE)
+	{
+		db->batch_free = db->batches[batch].next_free;
+		memset(&db->batches[batch], 0, sizeof(JobqLeaseBatch));
+		ItemPointerSetInvalid(&db->batches[batch].ctid);
+		db->batches[batch].outstanding = 1;
+	}
+	return batch;
+}
+
+/*
+ * Take one from the batch; the last gives it back, and its row is garbage.
+ */
+void
+jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
+{
+	JobqLeaseBatch *b = &db->batches[batch];
+
+	Assert(b->outstanding > 0);
+	if (--b->outstanding > 0)
+		return;
+	if (ItemPointerIsValid(&b->ctid))
+	{
+		if (db->ngarbage < JOBQ_LEASE_GARBAGE)
+			db->garbage[db->ngarbage] = b->ctid;
+		db->ngarbage++;
+	}
+	b->next_free = db->batch_free;
+	db->batch_free = batch;
+}
+
+/*
+ * Lease the job that was popped, or NULL if there is no room.
+ */
+JobqLease *
+jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
+			   TimestampTz until, uint32 batch)
+{
+	uint32		index = db->lease_free;
+	uint32		bucket = bucket_of(job->key.id);
+	JobqLease  *lease;
+
+	if (index == JOBQ_NONE)
+		return NULL;
+	lease = &db->leases[index];
+	db->lease_free = lease->next;
+	lease->id = job->key.id;
+	lease->token = token;
+	lease->until = until;
+	lease->run_at = job->key.run_at;
+	lease->role = job->role;
+	lease->queue_id = job->queue_id;
+	lease->priority = job->priority;
+	lease->quarantine = job->quarantine;
+	lease->state = JOBQ_LEASE_PENDING;
+	lease->ctid = job->ctid;
+	lease->progress = -1;
+	lease->batch = batch;
+	lease->next = db->lease_bucket[bucket];
+	db->lease_bucket[bucket] = index;
+	db->batches[batch].outstanding++;
+	db->nleases++;
+	return lease;
+}
+
+/*
+ * The lease is over.
+ */
+void
+jobq_lease_remove(JobqDatabase *db, JobqLease *lease)
+{
+	uint32		index = lease - db->leases;
+	uint32	   *link = &db->lease_bucket[bucket_of(lease->id)];
+
+	while (*link != index)
+		link = &db->leases[*link].next;
+	*link = lease->next;
+	jobq_lease_batch_release(db, lease->batch);
+	lease->id = 0;
+	lease->next = db->lease_free;
+	db->lease_free = index;
+	db->nleases--;
+}
+
+/*
+ * Another end, and another row that says so (batch is JOBQ_NONE if none does).
+ */
+void
+jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
+				TimestampTz until)
+{
+	if (batch != JOBQ_NONE)
+	{
+		db->batches[batch].outstanding++;
+		jobq_lease_batch_release(db, lease->batch);
+		lease->batch = batch;
+	}
+	lease->until = until;
+	db->next_expiry = Min(db->next_expiry, until);
+}
+
+/*
+ * The job of the lease as an entry of the ready set.
+ */
+JobqPush
+jobq_lease_push(const JobqLease *lease)
+{
+	JobqPush	push = {0};
+
+	push.queue_id = lease->queue_id;
+	push.priority = lease->priority;
+	push.role = lease->role;
+	push.quarantine = lease->quarantine;
+	push.key.run_at = lease->run_at;
+	push.key.id = lease->id;
+	push.ctid = lease->ctid;
+	return push;
+}

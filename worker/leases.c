@@ -1,0 +1,270 @@
+/*-------------------------------------------------------------------------
+ *
+ * leases.c
+ *	  The scheduler's part in the leases of consumers: makes them again after a
+ *	  restart, ends those whose time is over, removes rows that are not needed.
+ *
+ * worker/leases.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit.h"
+#include "consume.h"
+
+/* Leases that are ended in one round. */
+#define MAX_ENDED	1000
+
+static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
+static void delete_row(Relation rel, ItemPointer ctid);
+
+/*
+ * Make the leases that jobq.lease names; once in the life of the shared
+ * memory, before anything is reserved.
+ */
+void
+leases_load(void)
+{
+	const JobqRelations *rels;
+	Relation	rel;
+	Relation	jobs;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	if (my_db->leases_loaded)
+		return;
+	run_begin_transaction();
+	rels = jobq_relations();
+	rel = table_open(rels->lease, RowExclusiveLock);
+	jobs = table_open(rels->job, AccessShareLock);
+	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		load_row(jobs, tuple, RelationGetDescr(rel));
+	table_endscan(scan);
+	table_close(jobs, NoLock);
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->leases_loaded = true;
+	LWLockRelease(my_db->lock);
+}
+
+static void
+load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
+{
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS];
+	Datum	   *elems;
+	int			n;
+	int64		token;
+	TimestampTz until;
+	uint32		batch;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
+	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
+					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	batch = jobq_lease_batch(my_db);
+	if (batch != JOBQ_NONE)
+	{
+		JobqLeaseBatch *b = &my_db->batches[batch];
+
+		b->ctid = tuple->t_self;
+		b->since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
+		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
+	}
+	LWLockRelease(my_db->lock);
+	if (batch == JOBQ_NONE)
+		return;
+	strlcpy(my_db->batches[batch].consumer,
+			TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqJob		job;
+		JobqPush	push = {0};
+		JobqLease  *lease;
+
+		/* finished since, or given back and changed */
+		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
+						   &job))
+			continue;
+		push.queue_id = job_queue_id(&job);
+		push.priority = job_priority(&job);
+		push.role = job_role(&job);
+		push.quarantine = DatumGetInt16(JOB(&job, JOB_CRASHES)) > 0;
+		push.key.run_at = job_run_at(&job);
+		push.key.id = job_id(&job);
+		push.ctid = job.ctid;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		lease = jobq_lease_find(my_db, push.key.id);
+		if (lease == NULL)
+			lease = jobq_lease_add(my_db, &push, token, until, batch);
+		else if (lease->token < token ||
+				 (lease->token == token && lease->until < until))
+		{
+			/* reserved again, or extended */
+			lease->token = token;
+			jobq_lease_move(my_db, lease, batch, until);
+		}
+		if (lease != NULL)
+		{
+			lease->state = JOBQ_LEASE_HELD;
+			my_db->next_expiry = Min(my_db->next_expiry, lease->until);
+		}
+		LWLockRelease(my_db->lock);
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_lease_batch_release(my_db, batch);
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * End the leases whose time is over: the attempt has failed.
+ */
+void
+leases_expire(TimestampTz now)
+{
+	int64		ids[MAX_ENDED];
+	int64		tokens[MAX_ENDED];
+	TimestampTz since[MAX_ENDED];
+	int			n = 0;
+	TimestampTz next = DT_NOEND;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (my_db->next_expiry > now)
+	{
+		LWLockRelease(my_db->lock);
+		return;
+	}
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &my_db->leases[i];
+
+		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
+			continue;
+		if (lease->until <= now && n < MAX_ENDED)
+		{
+			ids[n] = lease->id;
+			tokens[n] = lease->token;
+			since[n++] = my_db->batches[lease->batch].since;
+		}
+		else
+			next = Min(next, lease->until);
+	}
+	my_db->next_expiry = next;
+	LWLockRelease(my_db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqError	error = {ERRCODE_JOBQ_LEASE_EXPIRED,
+			"the consumer's lease expired"
+		};
+		Relation	rel;
+		JobqJob		job;
+		bool		taken = false;
+
+		jobq_lease_room(1);
+		run_begin_transaction();
+		rel = jobq_open_jobs();
+		if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
+		{
+			taken = !jobq_job_delete(rel, &job);
+			if (!taken)
+			{
+				jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE,
+									 0);
+				jobq_job_failed(rel, &job, since[i], &error, true, false, -1);
+			}
+		}
+		else
+			jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+
+		/* an ack or a cancel is at work: see later what has become of it */
+		if (taken)
+		{
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			my_db->next_expiry = Min(my_db->next_expiry, now + USECS_PER_SEC);
+			LWLockRelease(my_db->lock);
+		}
+	}
+}
+
+/*
+ * Delete the rows of jobq.lease that no lease needs any more.
+ */
+void
+leases_collect(void)
+{
+	uint32		n;
+	ItemPointerData *garbage;
+	bool		all;
+	Relation	rel;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	n = Min(my_db->ngarbage, JOBQ_LEASE_GARBAGE);
+	all = my_db->ngarbage > JOBQ_LEASE_GARBAGE;
+	garbage = palloc(sizeof(ItemPointerData) * (n + 1));
+	memcpy(garbage, my_db->garbage, sizeof(ItemPointerData) * n);
+	my_db->ngarbage = 0;
+	LWLockRelease(my_db->lock);
+	if (n == 0)
+		return;
+
+	run_begin_transaction();
+	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	for (uint32 i = 0; i < n; i++)
+		delete_row(rel, &garbage[i]);
+	if (all)
+	{
+		/* some did not fit into the list: delete what no batch knows */
+		TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+		HeapTuple	tuple;
+
+		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		{
+			bool		known = false;
+
+			LWLockAcquire(my_db->lock, LW_SHARED);
+			for (int i = 0; i < jobq_max_leases && !known; i++)
+				known = my_db->batches[i].outstanding > 0 &&
+					ItemPointerEquals(&my_db->batches[i].ctid, &tuple->t_self);
+			LWLockRelease(my_db->lock);
+			if (!known)
+				delete_row(rel, &tuple->t_self);
+		}
+		table_endscan(scan);
+	}
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+static void
+delete_row(Relation rel, ItemPointer ctid)
+{
+	TM_FailureData tmfd;
+
+	(void) jobq_heap_delete(rel, ctid, GetCurrentCommandId(true), false, &tmfd);
+}
