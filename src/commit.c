@@ -540,9 +540,9 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_PREPARE:
 			for (int i = 0; i < nleases; i++)
 				if (leases[i].token != 0 || leases[i].action == LEASE_BATCH)
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
+					ereport(ERROR,
+							(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+							 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
 			for (PendingMessage *message = messages; message != NULL;
 				 message = message->next)
 				if (message->by_user && message->message.channel[0] != '\0')

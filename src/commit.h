@@ -21,7 +21,8 @@ typedef enum LeaseAction
 {
 	LEASE_TAKE,					/* commit: it holds; abort: back to the queue */
 	LEASE_END,					/* commit: it is over */
-	LEASE_BACK,					/* commit: over, the job goes back to the queue */
+	LEASE_BACK,					/* commit: over, the job goes back to the
+								 * queue */
 	LEASE_EXTEND,				/* commit: another end, named by the batch */
 	LEASE_BATCH,				/* the reference of the batch's maker */
 } LeaseAction;

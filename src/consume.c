@@ -23,7 +23,6 @@
 #include "commands/sequence.h"
 #include "executor/execdesc.h"
 #include "funcapi.h"
-#include "libpq/libpq-be.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "optimizer/optimizer.h"
@@ -32,6 +31,7 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
@@ -60,12 +60,14 @@ typedef struct Reservation
 	int64		lease_ms;
 	int64		token;
 	const char *consumer;
+	const char *client;
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
 	uint32		batch;
 	bool		listed;			/* on the list of reservers */
 } Reservation;
 
+static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static void find_roles(Reservation *reservation);
 static bool list(Reservation *reservation, JobqWakeList *wake);
@@ -101,6 +103,21 @@ jobq_served_database(const char *function)
 			 errmsg("%s needs a scheduler, and this database has none", function),
 			 errhint("Name the database in \"%s\".", "jobq.databases")));
 	return NULL;
+}
+
+/*
+ * The client's network address, or "" for a local connection.
+ */
+static const char *
+client_address(void)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		address;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	address = inet_client_addr(fcinfo);
+	return fcinfo->isnull ? ""
+		: DatumGetCString(DirectFunctionCall1(inet_out, address));
 }
 
 static void
@@ -271,9 +288,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			batch->role = GetUserId();
 			batch->since = now;
 			strlcpy(batch->consumer, reservation->consumer, NAMEDATALEN);
-			if (MyProcPort != NULL && MyProcPort->remote_host != NULL)
-				strlcpy(batch->client, MyProcPort->remote_host,
-						sizeof(batch->client));
+			strlcpy(batch->client, reservation->client, sizeof(batch->client));
 		}
 		(void) jobq_lease_add(db, job, reservation->token,
 							  now + reservation->lease_ms * 1000,
@@ -311,8 +326,17 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 {
 	enum
 	{
-		ID, TOKEN, QUEUE, KIND, PAYLOAD, HEADERS, ATTEMPT, MAX_ATTEMPTS,
-		ENQUEUED_AT, LEASE_UNTIL, NATTS
+		ID		   ,
+					TOKEN,
+					QUEUE,
+					KIND,
+					PAYLOAD,
+					HEADERS,
+					ATTEMPT,
+					MAX_ATTEMPTS,
+					ENQUEUED_AT,
+					LEASE_UNTIL,
+					NATTS
 	};
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
@@ -493,6 +517,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.consumer = PG_ARGISNULL(4)
 		? (application_name != NULL ? application_name : "")
 		: text_to_cstring(PG_GETARG_TEXT_PP(4));
+	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
