@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import time
 
+DISTURBED = 10			# percent of the machine that others use
 patience = 20			# seconds to wait for a quiet machine, once per measurement
 
 
@@ -233,13 +234,13 @@ class OtherLoad:
         return 100.0 * others / max(total - self.total, 1)
 
 
-def wait_for_quiet(limit=10.0):
+def wait_for_quiet():
     """Wait until others leave the machine alone, but not forever."""
     end = time.monotonic() + patience
     while True:
         load = OtherLoad()
         time.sleep(0.3)
-        if load.percent() < limit or time.monotonic() > end:
+        if load.percent() < DISTURBED or time.monotonic() > end:
             return
 
 
@@ -328,12 +329,12 @@ class Report:
         lines = ["", "%s: %s" % (self.name, self.title), "",
                  "  %-58s %12s %25s  %s" % ("", "median", "spread", "others' CPU")]
         for f in filter(lambda f: f.values, self.figures):
-            others = max(f.others)
+            others = statistics.median(f.others)
             lines.append("  %-58s %12s %25s  %s" % (
                 f.name, show(f.median(), f.unit),
                 "%s .. %s" % (show(min(f.values), f.unit), show(max(f.values), f.unit))
                 if len(f.values) > 1 else "",
-                "%.0f %%%s" % (others, " (disturbed)" if others > 10 else "")))
+                "%.0f %%%s" % (others, " (disturbed)" if others > DISTURBED else "")))
         for note in self.notes:
             lines.append("  note: " + note)
         for t in self.targets:
