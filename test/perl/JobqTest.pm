@@ -12,13 +12,16 @@ BEGIN
 }
 
 use Exporter 'import';
+use File::Spec;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
   jobq_node
+  poll
   wait_for
   sleeps
   worker_pids
@@ -52,12 +55,33 @@ $conf
 	return $node;
 }
 
+# Wait until the query returns true.  Unlike poll_query_until(), this goes on
+# when the server goes away meanwhile, and does not need to write to psql.
+sub poll
+{
+	my ($node, $query, $dbname) = @_;
+	my @psql = (
+		$node->installed_command('psql'), '-XAtq', '-d',
+		$node->connstr($dbname || 'postgres'), '-c', $query);
+	my ($out, $err);
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		IPC::Run::run(\@psql, '<', File::Spec->devnull, '>', \$out, '2>', \$err);
+		chomp $out;
+		return 1 if $out eq 't' && $err eq '';
+		usleep(100_000);
+	}
+	diag("timed out waiting for: $query\nlast output: $out\n$err");
+	return 0;
+}
+
 # Wait until the query returns true; if it never does, show what there is.
 sub wait_for
 {
 	my ($node, $what, $query, $dbname) = @_;
 
-	return 1 if ok($node->poll_query_until($dbname || 'postgres', $query), $what);
+	return 1 if ok(poll($node, $query, $dbname), $what);
 	my ($rc, $out) = $node->psql(
 		$dbname || 'postgres',
 		q{SELECT id, state, kind, queue, role, attempt, run_at, error
@@ -122,7 +146,7 @@ sub wait_for_exit
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return 1 unless kill(0, $pid);
-		select(undef, undef, undef, 0.1);
+		usleep(100_000);
 	}
 	return 0;
 }
@@ -134,7 +158,7 @@ sub wait_for_restart
 
 	$node->wait_for_log(qr/all server processes terminated; reinitializing/,
 		$offset);
-	return $node->poll_query_until('postgres', 'SELECT true');
+	return poll($node, 'SELECT true');
 }
 
 # Crash an ordinary backend, and wait until the server is there again.

@@ -104,8 +104,7 @@ foreach my $blow (@blows)
 
 	$node->safe_psql('postgres', "CALL produce($n)");
 	$produced += $n;
-	$node->poll_query_until('postgres',
-		"SELECT count(*) < $n * 9 / 10 FROM jobq.job");
+	poll($node, "SELECT count(*) < $n * 9 / 10 FROM jobq.job");
 	note($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job')
 		  . ' jobs are left');
 	$blow->();

@@ -99,7 +99,8 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.state = 'completed'}),
 		"$what: each neighbour has run once, and is charged with one attempt");
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind ~ 'innocent'}),
 		'0', "$what: no neighbour has failed");
-	$node->safe_psql('postgres', 'TRUNCATE effect');
+	$node->safe_psql('postgres',
+		q{TRUNCATE effect; SELECT jobq.forget(id) FROM jobq.failed_jobs WHERE kind ~ 'innocent'});
 	return;
 }
 
@@ -130,6 +131,32 @@ SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_j
 	my $crashes = () = slurp_file($node->logfile, $offset) =~
 	  /all server processes terminated; reinitializing/g;
 	is($crashes, 2, "SIG$signal in a handler: two crashes and no more");
+}
+
+# Several at once, of several roles: whoever has crashed a process runs alone
+# from then on, so that the next crash has one culprit only.
+{
+	$node->safe_psql(
+		'postgres', q{
+CREATE ROLE a; SELECT jobq.grant_role('a');
+CREATE ROLE b; SELECT jobq.grant_role('b');
+GRANT INSERT ON effect TO a, b;
+GRANT pg_execute_server_program TO a, b}) if $node->pg_version >= 17;
+	my @roles = $node->pg_version >= 17 ? ('a', 'b') : ('postgres') x 2;
+	my $offset = -s $node->logfile;
+
+	$node->safe_psql('postgres',
+		'BEGIN; '
+		  . join('', map { qq[SET LOCAL ROLE $_;
+SELECT jobq.enqueue('crash', '{"signal": "SEGV"}'), jobq.enqueue('innocent', max_attempts => 1);] }
+			  @roles, @roles)
+		  . 'COMMIT');
+	wait_for($node, 'several that crash: all of them are set aside',
+		q{SELECT count(*) = 6 FROM jobq.failed_jobs WHERE crashes = 2 AND kind = 'crash'});
+	innocents_are_done('several that crash', 4);
+	my $crashes = () = slurp_file($node->logfile, $offset) =~
+	  /all server processes terminated; reinitializing/g;
+	cmp_ok($crashes, '<=', 8, 'several that crash: no more often than they may');
 }
 
 # Nobody's doing.
@@ -198,7 +225,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 	open_gate(0);
 	innocents_are_done('kill -9 of an idle worker', 8);
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
-		'3', 'the dead letters are those of the handlers that crashed');
+		'7', 'the dead letters are those of the handlers that crashed');
 }
 
 # A dead letter can be tried again, and is again set aside.

@@ -80,8 +80,7 @@ sub enqueue
 sub is_running
 {
 	my ($id) = @_;
-	return $node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM jobq.workers WHERE job_id = $id");
+	return poll($node, "SELECT count(*) = 1 FROM jobq.workers WHERE job_id = $id");
 }
 
 #
@@ -182,8 +181,7 @@ foreach my $synchronous ('off', 'on')
 	if ($synchronous eq 'on')
 	{
 		# nobody flushes for them but the workers
-		$node->poll_query_until('postgres',
-			q{SELECT count(*) = 0 FROM jobq.job});
+		poll($node, q{SELECT count(*) = 0 FROM jobq.job});
 	}
 	else
 	{
