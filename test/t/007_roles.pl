@@ -93,7 +93,7 @@ $node->safe_psql(
 	'postgres', q{
 CREATE FUNCTION doze(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.02)';
 SELECT jobq.register('doze', 'doze(jsonb)');
-SELECT enqueue_as('{role1}', 'doze', 1000)});
+SELECT enqueue_as('{role1}', 'doze', 3000)});
 wait_for($node, 'one role has all workers',
 	q{SELECT count(*) = 3 FROM jobq.workers WHERE kind = 'doze'});
 $node->safe_psql('postgres', q{SELECT enqueue_as('{role2,role3}', 'note', 1)});
