@@ -93,13 +93,11 @@ DECLARE
 	looked jobq.job_status;
 	attack bigint;
 	look bigint;
-	workers int;
 BEGIN
 	attack := jobq.enqueue(attack_kind, to_jsonb(steps));
-	COMMIT;
-	attacked := jobq.wait(attack);
 	look := jobq.enqueue('look');
 	COMMIT;
+	attacked := jobq.wait(attack);
 	looked := jobq.wait(look);
 	RAISE NOTICE '%', steps;
 	RAISE NOTICE '  % %', attacked.state, coalesce((attacked.result - 'pid')::text, attacked.error, '');
