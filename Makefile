@@ -58,7 +58,7 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate \
-	session privileges notify bad_input comments cleanup
+	session privileges consume notify bad_input comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause

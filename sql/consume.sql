@@ -110,17 +110,6 @@ SELECT * FROM test.fate('"torn"');
 SELECT sqlstate FROM jobq.failed_jobs WHERE queue = 'letters';
 SELECT test.say('reject', '"torn"', ', ''again''');
 SELECT count(jobq.forget(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
--- the kind's on_failure and max_exceptions hold
-SELECT jobq.register('post', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
-SELECT test.post('"lost"');
-SELECT * FROM test.reserve();
-SELECT test.say('nack', '"lost"', ', ''gone''');
-SELECT state, attempt, error FROM test.fate('"lost"');
-SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1');
-SELECT jobq.unregister('post');
-SELECT count(jobq.forget(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
-TRUNCATE test.trace;
-
 -- release: the attempt is not charged
 SELECT test.post('"back"');
 SELECT * FROM test.reserve();
@@ -257,8 +246,8 @@ SELECT test.post('"bad"');
 SELECT * FROM test.reserve();
 SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
 	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'progress(%1$s, 0, 1)',
-	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'release(%1$s, %2$s, NULL)', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')', 'extend(%1$s, %2$s, NULL)',
-	'progress(%1$s, %2$s, -1)', 'progress(%1$s, %2$s, 101)', 'progress(%1$s, %2$s, ''NaN'')', 'progress(%1$s, %2$s, NULL)',
+	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')',
+	'progress(%1$s, %2$s, -1)', 'progress(%1$s, %2$s, 101)', 'progress(%1$s, %2$s, ''NaN'')',
 	'ack(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
 	'nack(ARRAY[%1$s], ''{}''::bigint[])', 'reject(ARRAY[%1$s], ''{}''::bigint[], ''x'')', 'release(ARRAY[%1$s], ''{}''::bigint[])', 'extend(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.' || c, h.id, h.token)) e ORDER BY n;
@@ -333,6 +322,17 @@ SET ROLE regress_jobq_nobody;
 SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')');
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+
+-- the kind's max_exceptions holds, and its on_failure is run by a worker
+SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
+TRUNCATE test.trace;
+SELECT jobq.enqueue('lost', '"lost"', 'letters') AS id \gset
+SELECT * FROM test.reserve();
+SELECT test.say('nack', '"lost"', ', ''gone''');
+SELECT state, attempt, error FROM jobq.status(:id);
+SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1');
+SELECT jobq.unregister('lost'), jobq.forget(:id);
+TRUNCATE test.trace;
 
 SELECT kind, queue, state FROM jobq.jobs WHERE finished_at IS NULL AND queue IN ('letters', 'parcels', 'changing');
 SELECT count(*) FROM jobq.lease_slots();
