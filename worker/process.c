@@ -11,7 +11,9 @@
 
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
+#include "utils/pidfile.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -53,6 +55,27 @@ process_pin_settings(bool is_worker)
 	/* a standby that is down must not stop the scheduler */
 	PIN("synchronous_commit", "local");
 	PIN("jit", "off");
+}
+
+/*
+ * Is the postmaster shutting down?  It says so in its lock file before it
+ * signals anybody.
+ */
+bool
+process_stopping(void)
+{
+	FILE	   *file = AllocateFile("postmaster.pid", "r");
+	char		line[MAXPGPATH];
+	bool		stopping = false;
+
+	if (file == NULL)
+		return true;
+	for (int i = 1; fgets(line, sizeof(line), file) != NULL; i++)
+		if (i == LOCK_FILE_LINE_PM_STATUS)
+			stopping = strncmp(line, PM_STATUS_STOPPING,
+							   strlen(PM_STATUS_STOPPING)) == 0;
+	FreeFile(file);
+	return stopping;
 }
 
 /*

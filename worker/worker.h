@@ -33,6 +33,7 @@ extern void jobq_register_launcher(void);
 /* worker/process.c: what all three kinds of process do */
 extern void process_start(void);
 extern void process_pin_settings(bool is_worker);
+extern bool process_stopping(void);
 extern bool process_sleep(long timeout_ms, uint32 wait_event);
 
 /* worker/flight.c */
