@@ -167,11 +167,23 @@ lane_bucket(int32 queue_id, int32 priority, Oid role, bool quarantine)
 	return hash % JOBQ_LANE_BUCKETS;
 }
 
+static bool
+lane_served(const JobqLane *lane)
+{
+	if (!lane->ranked || lane->consumer)
+		return true;
+	for (int i = 0; i < JOBQ_MAX_POOLS; i++)
+		if (lane->rank[i] != JOBQ_NOT_SERVED)
+			return true;
+	return false;
+}
+
 /*
  * A lane that is not in use, or else one that can be done without, unlinked
  * from its bucket: it holds nothing and awaits nothing; or only jobs of the
  * future, and then all is read anew when the first of them is due; or its
- * queue is paused, and then a lane that is missing may have due rows.
+ * queue is paused or nobody serves it, and then a lane that is missing may
+ * have due rows.
  */
 static JobqLane *
 lane_take(JobqDatabase *db)
@@ -190,7 +202,7 @@ lane_take(JobqDatabase *db)
 			return lane;
 		if (lane->scanning || lane->quarantine || lane->in_hand > 0)
 			continue;
-		if (lane->paused)
+		if (lane->paused || !lane_served(lane))
 			paused = lane;
 		else if (lane->count > 0 || lane->more)
 			continue;

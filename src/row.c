@@ -148,8 +148,7 @@ jobq_job_push(const JobqJob *job)
 	push.ctid = job->ctid;
 	jobq_at_commit_push(&push);
 
-	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL &&
-		push.key.run_at <= jobq_now())
+	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
 	{
 		char		channel[NAMEDATALEN + 16];
 

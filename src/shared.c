@@ -215,6 +215,7 @@ jobq_poke_launcher(void)
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	jobq_shared->poke = true;
 	jobq_shared->pokes++;
+	jobq_shared->poked_at = jobq_now();
 	launcher = jobq_shared->launcher;
 	LWLockRelease(jobq_shared->lock);
 	if (launcher != NULL)

@@ -318,6 +318,9 @@ typedef struct JobqShared
 	int64		clock_offset;	/* microseconds; tests only */
 	bool		poke;			/* launcher shall look at all databases again */
 	uint64		pokes;			/* how often it was asked to */
+	TimestampTz poked_at;
+	int			wanting;		/* database that lacks a process ... */
+	TimestampTz wanting_at;		/* ... since then, 0 if none */
 
 	int			ndatabases;
 	JobqDatabase *databases;

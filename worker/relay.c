@@ -120,7 +120,7 @@ send_batch(void)
 			const JobqQueue *queue = jobq_queue_by_id(batch.queues[i]);
 			char		channel[NAMEDATALEN + 16];
 
-			if (queue == NULL || queue->notify == NOTIFY_OFF)
+			if (queue == NULL || queue->notify != NOTIFY_RELAY)
 				continue;
 			snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
 			Async_Notify(channel, "");

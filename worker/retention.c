@@ -108,11 +108,13 @@ retention_run(void)
 		day_name(today + (i + 1) * USECS_PER_DAY, unused, sizeof(unused), to,
 				 sizeof(to));
 		run_quietly(psprintf("DO $$ BEGIN"
-							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL THEN"
+							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL"
+							 " AND NOT EXISTS (SELECT FROM jobq.archive_default"
+							 " WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
 							 " CREATE TABLE jobq.%s PARTITION OF jobq.archive (PRIMARY KEY (id))"
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
-							 name, name, from, to), 0, NULL, NULL);
+							 name, from, to, name, from, to), 0, NULL, NULL);
 	}
 
 	/* the names of the days are in order, as are the days */

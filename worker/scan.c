@@ -81,6 +81,7 @@ static bool read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 static int	scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now,
 					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
 					  TimestampTz *next_due);
+static int	compare_lanes(const void *a, const void *b);
 static void note_leased(int64 id);
 static bool is_expired(TupleTableSlot *slot, TimestampTz now);
 static void expire(int64 id);
@@ -268,23 +269,43 @@ scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 	return n;
 }
 
+static int
+compare_lanes(const void *a, const void *b)
+{
+	const JobqLane *x = &my_db->lanes[*(const int *) a];
+	const JobqLane *y = &my_db->lanes[*(const int *) b];
+
+	if (x->priority != y->priority)
+		return x->priority < y->priority ? -1 : 1;
+	return *(const int *) a - *(const int *) b;
+}
+
 /*
  * Scan all lanes that want it.  True if some want to be scanned again at once.
  */
 bool
 scan_lanes(TimestampTz now)
 {
-	static int	start = 0;
 	int			limit = lane_target();
 	JobqPush   *rows = palloc(sizeof(JobqPush) * limit);
+	int		   *wanted = palloc(sizeof(int) * jobq_max_lanes);
+	int			nwanted = 0;
 	bool		again = false;
 	Scan		scan;
 
+	/* urgent lanes first: workers begin with what is published */
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes; i++)
+		if (scan_wanted(&my_db->lanes[i], now))
+			wanted[nwanted++] = i;
+	LWLockRelease(my_db->lock);
+	qsort(wanted, nwanted, sizeof(int), compare_lanes);
+
 	nlost = 0;
 	scan_begin(&scan);
-	for (int i = 0; i < jobq_max_lanes; i++)
+	for (int i = 0; i < nwanted; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[(start + i) % jobq_max_lanes];
+		JobqLane   *lane = &my_db->lanes[wanted[i]];
 		JobqWakeList wake;
 		JobqLane	copy;
 		JobqKey		cursor;
@@ -319,9 +340,9 @@ scan_lanes(TimestampTz now)
 		LWLockRelease(my_db->lock);
 		jobq_wake(my_db, &wake);
 	}
-	start++;
 	scan_end(&scan);
 	pfree(rows);
+	pfree(wanted);
 
 	for (int i = 0; i < nlost; i++)
 		supervise_lost_lease(lost[i]);
@@ -330,52 +351,63 @@ scan_lanes(TimestampTz now)
 }
 
 /*
- * Find all lanes that have index entries, and have all read from their
- * beginning.
+ * Find the lanes that have index entries and are not there yet.  With "reset",
+ * have all be read from their beginning, too.
+ *
+ * A lane whose first job is not due needs no place: its time is noted.  Where
+ * the places do not suffice, the next call goes on behind the last one.
  */
 void
-scan_everything(void)
+scan_everything(bool reset)
 {
-	Position	at = {0};
+	static Position resume;
+	static bool resumed = false;
+	Position	at = {PG_INT32_MIN, PG_INT32_MIN};
+	TimestampTz now = jobq_now();
 	Scan		scan;
 	IndexScanDesc desc;
-	bool		first = true;
+	bool		from_start;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->rescan = false;
-	my_db->complete = false;	/* so a lane that is made is read */
 	my_db->overflow = false;
-	my_db->forgotten_due = DT_NOEND;
-	for (int i = 0; i < jobq_max_lanes; i++)
+	my_db->complete = false;	/* so a lane that is made is read */
+	if (reset)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
-
-		if (lane->in_use && !lane->quarantine)
+		my_db->rescan = false;
+		my_db->forgotten_due = DT_NOEND;
+		resumed = false;
+		for (int i = 0; i < jobq_max_lanes; i++)
 		{
-			lane->cursor.run_at = PG_INT64_MIN;
-			lane->cursor.id = PG_INT64_MIN;
-			lane->more = true;
+			JobqLane   *lane = &my_db->lanes[i];
+
+			if (lane->in_use && !lane->quarantine)
+			{
+				lane->cursor.run_at = PG_INT64_MIN;
+				lane->cursor.id = PG_INT64_MIN;
+				lane->more = true;
+			}
 		}
 	}
 	LWLockRelease(my_db->lock);
+	if (resumed)
+		at = resume;
+	from_start = !resumed;
+	resumed = false;
 
 	scan_begin(&scan);
 	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
 	desc->xs_want_itup = true;
 	for (;;)
 	{
+		Position	previous = at;
 		IndexTuple	tuple;
 		TupleDesc	itupdesc;
+		TimestampTz run_at;
+		JobqLane   *lane;
 		bool		isnull;
 
 		/* skip from lane to lane; the values come from the index itself */
-		if (first)
-		{
-			/* queue ids begin at 1 */
-			at.queue_id = PG_INT32_MIN;
-			at.priority = PG_INT32_MIN;
-			first = false;
-		}
+		CHECK_FOR_INTERRUPTS();
 		row_key(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ROLE, &at);
 		index_rescan(desc, scan.keys, 1, NULL, 0);
 		if (index_getnext_tid(desc, ForwardScanDirection) == NULL)
@@ -388,20 +420,30 @@ scan_everything(void)
 												  itupdesc, &isnull));
 		at.role = DatumGetObjectId(index_getattr(tuple, READY_ROLE,
 												 itupdesc, &isnull));
+		run_at = DatumGetTimestampTz(index_getattr(tuple, READY_RUN_AT,
+												   itupdesc, &isnull));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		if (jobq_lane_find(my_db, at.queue_id, at.priority, at.role, false,
-						   true) != NULL)
-			my_db->reload = true;
+		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, false,
+							  run_at <= now);
+		if (lane != NULL)
+			my_db->reload |= !lane->ranked;
+		else if (run_at > now)
+			my_db->forgotten_due = Min(my_db->forgotten_due, run_at);
+		else
+		{
+			resume = previous;
+			resumed = true;
+		}
 		LWLockRelease(my_db->lock);
-		if (my_db->overflow)
+		if (resumed)
 			break;
-		CHECK_FOR_INTERRUPTS();
 	}
 	index_endscan(desc);
 	scan_end(&scan);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->overflow = resumed || !from_start;
 	my_db->complete = !my_db->overflow;
 	LWLockRelease(my_db->lock);
 }

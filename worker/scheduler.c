@@ -33,6 +33,9 @@ PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 /* Rows of finished reservations are collected this often. */
 #define GARBAGE_PAUSE	USECS_PER_SEC
 
+/* No partitions are made so long after CREATE EXTENSION. */
+#define RESTORE_TIME	(60 * USECS_PER_SEC)
+
 #define RETENTION_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 
 JobqDatabase *my_db = NULL;
@@ -88,8 +91,14 @@ jobq_scheduler_main(Datum main_arg)
 	supervise_charge_culprits();
 	leases_load();
 
-	/* the day's partition is wanted before the first job is finished */
-	if (!jobq_start_paused)
+	/*
+	 * The day's partition is wanted before the first job is finished.  But if
+	 * the extension was created just now, that may be a restore, which brings
+	 * partitions of its own.
+	 */
+	if (jobq_now() < jobq_shared->poked_at + RESTORE_TIME)
+		next_retention = jobq_now() + RESTORE_TIME;
+	else if (!jobq_start_paused)
 	{
 		retention_run();
 		next_retention = jobq_now() + RETENTION_PAUSE;
@@ -115,10 +124,14 @@ jobq_scheduler_main(Datum main_arg)
 
 		if (my_db->stop)
 			proc_exit(0);
-		if (my_db->rescan || now >= my_db->forgotten_due ||
-			(my_db->overflow && now >= next_overflow))
+		if (my_db->rescan || now >= my_db->forgotten_due)
 		{
-			scan_everything();
+			scan_everything(true);
+			next_overflow = now + OVERFLOW_PAUSE;
+		}
+		else if (my_db->overflow && now >= next_overflow)
+		{
+			scan_everything(false);
 			next_overflow = now + OVERFLOW_PAUSE;
 		}
 		if (my_db->reload)
@@ -151,6 +164,8 @@ jobq_scheduler_main(Datum main_arg)
 		my_db->failures = 0;
 
 		wake = Min(wake, next_sweep);
+		if (!jobq_start_paused)
+			wake = Min(wake, next_retention);
 		if (my_db->ngarbage > 0)
 			wake = Min(wake, next_garbage);
 		if (my_db->overflow)
@@ -166,7 +181,7 @@ jobq_scheduler_main(Datum main_arg)
 			long		ms = TimestampDifferenceMilliseconds(jobq_now(), wake);
 
 			if (process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler")))
-				my_db->reload = true;
+				my_db->reload = my_db->rescan = true;
 		}
 	}
 }

@@ -35,7 +35,7 @@
 
 /* Pause after workers could not be started. */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
-#define LAST_PAUSE			(30 * USECS_PER_SEC)
+#define LAST_PAUSE			(5 * USECS_PER_SEC)
 
 /* Roles with waiting jobs that are looked at in one round. */
 #define MAX_ROLES			64
@@ -160,6 +160,9 @@ reap(TimestampTz now, TimestampTz *wake)
 		copy = *slot;
 		/* if the server is being stopped, this is nobody's fault */
 		CHECK_FOR_INTERRUPTS();
+		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
+			process_stopping())
+			continue;
 		jobq_quarantine_over(my_db, i);
 
 		if (copy.job_id != 0)
@@ -421,7 +424,8 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 				{
 					role_waits = true;
 					make_room(pool, demand->role, now, demand->workers == 0);
-					*wake = Min(*wake, now + ROLE_TURN);
+					if (demand->workers == 0)
+						*wake = Min(*wake, now + ROLE_TURN);
 				}
 				continue;
 			}
@@ -526,9 +530,18 @@ spawn(int pool, Oid role, TimestampTz now)
 	WorkerStart start = {-1};
 	JobqSlot   *slot = NULL;
 	const char *setting = "jobq.max_workers";
+	bool		yield = false;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots && slot == NULL; i++)
+	if (jobq_shared->wanting != my_db_index &&
+		now < jobq_shared->wanting_at + ROLE_TURN)
+	{
+		for (int i = 0; i < jobq_shared->nslots; i++)
+			if (jobq_shared->slots[i].state == JOBQ_SLOT_ATTACHED &&
+				jobq_shared->slots[i].database == my_db_index)
+				yield = true;
+	}
+	for (int i = 0; i < jobq_shared->nslots && slot == NULL && !yield; i++)
 	{
 		if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
 		{
@@ -578,6 +591,8 @@ spawn(int pool, Oid role, TimestampTz now)
 		if (RegisterDynamicBackgroundWorker(&worker, &handle))
 		{
 			pfree(handle);
+			if (jobq_shared->wanting == my_db_index)
+				jobq_shared->wanting_at = 0;
 			return true;
 		}
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
@@ -585,6 +600,11 @@ spawn(int pool, Oid role, TimestampTz now)
 		LWLockRelease(jobq_shared->lock);
 	}
 
+	if (yield)
+	{
+		spawn_at = now + FIRST_PAUSE;
+		return false;
+	}
 	supervise_make_way(my_db_index);
 	spawn_at = now + spawn_pause;
 	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
@@ -611,16 +631,18 @@ supervise_dismiss(void)
 /*
  * All slots are taken, and a database lacks a process: have a worker of another
  * database leave, an idle one if there is, or else one of those that have the
- * most.  One at a time.
+ * most, after its turn.  One at a time; and its place is not for a database
+ * that has others.
  */
 void
 supervise_make_way(int for_database)
 {
 	JobqSlot   *victim = NULL;
-	int			victim_peers = 1;
+	int			victim_peers = 0;
+	TimestampTz now = jobq_now();
 	JobqDatabase *db;
 
-	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -640,12 +662,16 @@ supervise_make_way(int for_database)
 				peers++;
 		if (slot->idle)
 			peers += jobq_shared->nslots;
+		else if (now < slot->started_at + ROLE_TURN)
+			continue;
 		if (peers > victim_peers)
 		{
 			victim = slot;
 			victim_peers = peers;
 		}
 	}
+	jobq_shared->wanting = for_database;
+	jobq_shared->wanting_at = now;
 	if (victim != NULL)
 	{
 		PGPROC	   *proc = victim->proc;

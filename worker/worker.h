@@ -52,7 +52,7 @@ extern int	my_db_index;
 /* worker/scan.c */
 extern bool scan_wanted(const JobqLane *lane, TimestampTz now);
 extern bool scan_lanes(TimestampTz now);
-extern void scan_everything(void);
+extern void scan_everything(bool reset);
 extern void scan_sweep(void);
 extern void scan_rank_lanes(void);
 
