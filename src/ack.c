@@ -19,6 +19,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
@@ -66,6 +67,16 @@ check_call(FunctionCallInfo fcinfo, const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s needs the job's id and token", function)));
+}
+
+static Interval *
+interval_arg(FunctionCallInfo fcinfo, const char *name)
+{
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return PG_GETARG_INTERVAL_P(2);
 }
 
 static void
@@ -357,7 +368,7 @@ jobq_release(PG_FUNCTION_ARGS)
 	Held		held;
 
 	held_one(fcinfo, &held, "jobq.release()");
-	release(&held, PG_GETARG_INTERVAL_P(2));
+	release(&held, interval_arg(fcinfo, "delay"));
 	PG_RETURN_VOID();
 }
 
@@ -367,7 +378,7 @@ jobq_release_many(PG_FUNCTION_ARGS)
 	Held		held;
 
 	held_many(fcinfo, &held, "jobq.release()");
-	release(&held, PG_GETARG_INTERVAL_P(2));
+	release(&held, interval_arg(fcinfo, "delay"));
 	PG_RETURN_VOID();
 }
 
@@ -389,6 +400,8 @@ extend(const Held *held, Interval *interval)
 	{
 		int64		token = held->tokens[done];
 		int64	   *ids = palloc(sizeof(int64) * (held->n - done));
+		ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
+										(held->n - done));
 		int			n = 0;
 		uint32		batch = JOBQ_NONE;
 		bool		durable = false;
@@ -401,6 +414,7 @@ extend(const Held *held, Interval *interval)
 			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id);
 
 			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
+			ctids[n] = lease.ctid;
 			ids[n++] = held->ids[done++];
 		}
 		if (durable)
@@ -432,7 +446,7 @@ extend(const Held *held, Interval *interval)
 						 errhint("Raise \"%s\".", "jobq.max_leases")));
 			jobq_lease_row(db, batch,
 						   nextval_internal(jobq_relations()->lease_seq, false),
-						   token, until, ids, n);
+						   token, until, ids, ctids, n);
 		}
 		for (int i = 0; i < n; i++)
 			jobq_at_commit_lease(LEASE_EXTEND, held->ids[first + i], token,
@@ -449,7 +463,7 @@ jobq_extend(PG_FUNCTION_ARGS)
 	Held		held;
 
 	held_one(fcinfo, &held, "jobq.extend()");
-	extend(&held, PG_GETARG_INTERVAL_P(2));
+	extend(&held, interval_arg(fcinfo, "lease"));
 	PG_RETURN_VOID();
 }
 
@@ -459,7 +473,7 @@ jobq_extend_many(PG_FUNCTION_ARGS)
 	Held		held;
 
 	held_many(fcinfo, &held, "jobq.extend()");
-	extend(&held, PG_GETARG_INTERVAL_P(2));
+	extend(&held, interval_arg(fcinfo, "lease"));
 	PG_RETURN_VOID();
 }
 
@@ -472,7 +486,9 @@ jobq_progress(PG_FUNCTION_ARGS)
 	JobqDatabase *db;
 	JobqLease  *lease;
 	Held		held;
-	float4		percent = PG_GETARG_FLOAT4(2);
+	float4		percent = PG_ARGISNULL(2) ? -1 : PG_GETARG_FLOAT4(2);
+	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
+		: text_to_cstring(PG_GETARG_TEXT_PP(3));
 
 	held_one(fcinfo, &held, "jobq.progress()");
 	if (!(percent >= 0 && percent <= 100))
@@ -480,12 +496,16 @@ jobq_progress(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("progress %g is out of range", percent),
 				 errhint("It must be from 0 to 100 percent.")));
+	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
 	db = jobq_served_database("jobq.progress()");
 	(void) check_lease(db, held.ids[0], held.tokens[0]);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, held.ids[0]);
 	if (lease != NULL && lease->token == held.tokens[0])
+	{
 		lease->progress = percent;
+		strlcpy(lease->message, message, JOBQ_LEASE_MESSAGE);
+	}
 	LWLockRelease(db->lock);
 	PG_RETURN_VOID();
 }

@@ -333,7 +333,7 @@ undo_leases(SubTransactionId since)
 		if (pending->action == LEASE_BATCH)
 		{
 			/* its row was never there */
-			ItemPointerSetInvalid(&db->batches[pending->batch].ctid);
+			ItemPointerSetInvalid(&db->batches[pending->batch].row.ctid);
 			jobq_lease_batch_release(db, pending->batch);
 		}
 		else if (pending->action == LEASE_TAKE)

@@ -45,7 +45,6 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
-#define MAX_ROLES		64
 
 /* One call of reserve(). */
 typedef struct Reservation
@@ -53,8 +52,8 @@ typedef struct Reservation
 	JobqDatabase *db;
 	JobqTaker	taker;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
-	Oid			roles[MAX_ROLES];
-	Oid			denied[MAX_ROLES];
+	Oid		   *roles;			/* [jobq_max_lanes], as is denied */
+	Oid		   *denied;
 	int			ndenied;
 	int			max;
 	int64		lease_ms;
@@ -65,11 +64,14 @@ typedef struct Reservation
 	int			npopped;
 	uint32		batch;
 	bool		listed;			/* on the list of reservers */
+	bool		woken;			/* taken off the list for a job that is there */
 } Reservation;
 
 static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static void find_roles(Reservation *reservation);
+static bool is_ours(const Reservation *reservation, const JobqLane *lane);
+static void pass_on(Reservation *reservation, JobqWakeList *wake);
 static bool list(Reservation *reservation, JobqWakeList *wake);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
@@ -160,6 +162,20 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 }
 
 /*
+ * Is this a lane of one of our queues that can be served?
+ */
+static bool
+is_ours(const Reservation *reservation, const JobqLane *lane)
+{
+	if (!lane->ranked || lane->paused || !lane->consumer)
+		return false;
+	for (int i = 0; i < reservation->taker.nqueues; i++)
+		if (reservation->queue_ids[i] == lane->queue_id)
+			return true;
+	return false;
+}
+
+/*
  * The roles with waiting jobs whose privileges this user has.
  */
 static void
@@ -167,28 +183,29 @@ find_roles(Reservation *reservation)
 {
 	JobqDatabase *db = reservation->db;
 	JobqTaker  *taker = &reservation->taker;
-	Oid			found[MAX_ROLES];
+	Oid		   *found;
 	int			nfound = 0;
 
 	taker->any_role = jobq_may_manage(jobq_relations()->owner);
 	taker->nroles = 0;
 	taker->roles = reservation->roles;
+	reservation->ndenied = 0;
 	if (taker->any_role)
 		return;
 
+	found = palloc(sizeof(Oid) * jobq_max_lanes);
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->active_head; i != JOBQ_NONE && nfound < MAX_ROLES;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
 		 i = db->lanes[i].active_next)
 	{
 		bool		known = false;
 
 		for (int j = 0; j < nfound && !known; j++)
 			known = found[j] == db->lanes[i].role;
-		if (!known && db->lanes[i].consumer)
+		if (!known && is_ours(reservation, &db->lanes[i]))
 			found[nfound++] = db->lanes[i].role;
 	}
 	LWLockRelease(db->lock);
-	reservation->ndenied = 0;
 	for (int i = 0; i < nfound; i++)
 	{
 		if (jobq_may_manage(found[i]))
@@ -196,6 +213,22 @@ find_roles(Reservation *reservation)
 		else
 			reservation->denied[reservation->ndenied++] = found[i];
 	}
+	pfree(found);
+}
+
+/*
+ * Wake another consumer for what is still there.  Wants db->lock.
+ */
+static void
+pass_on(Reservation *reservation, JobqWakeList *wake)
+{
+	JobqDatabase *db = reservation->db;
+
+	reservation->woken = false;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+		if (is_ours(reservation, &db->lanes[i]))
+			jobq_ready_wake(db, &db->lanes[i], wake);
 }
 
 /*
@@ -217,19 +250,17 @@ list(Reservation *reservation, JobqWakeList *wake)
 		 i = db->lanes[i].active_next)
 	{
 		JobqLane   *lane = &db->lanes[i];
-		bool		ours = false;
 		bool		denied = false;
 
-		for (int j = 0; j < reservation->taker.nqueues && !ours; j++)
-			ours = reservation->queue_ids[j] == lane->queue_id;
-		if (!ours || !lane->ranked || lane->paused || !lane->consumer)
+		if (!is_ours(reservation, lane))
 			continue;
 		for (int j = 0; j < reservation->ndenied && !denied; j++)
 			denied = reservation->denied[j] == lane->role;
 		if (!denied)
 			return false;
-		jobq_ready_wake(db, lane, wake);
 	}
+	if (reservation->woken)
+		pass_on(reservation, wake);
 
 	reserver = &db->reservers[db->nreservers++];
 	reserver->proc = MyProc;
@@ -298,7 +329,12 @@ pop_jobs(Reservation *reservation, bool wait)
 		reservation->npopped++;
 	}
 	if (reservation->batch != JOBQ_NONE)
+	{
 		jobq_at_commit_lease(LEASE_BATCH, 0, 0, reservation->batch, 0);
+
+		/* one commit wakes a few; they wake the others */
+		pass_on(reservation, &wake);
+	}
 	else if (wait && !full)
 	{
 		full = !list(reservation, &wake) &&
@@ -342,6 +378,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	TimestampTz now = jobq_now();
 	TimestampTz until = now + reservation->lease_ms * 1000;
 	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
+	ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
+									reservation->npopped);
 	int			ndurable = 0;
 	int			n = 0;
 	Relation	rel = jobq_open_jobs();
@@ -388,7 +426,10 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		if (queue->lease == LEASE_DURABLE)
+		{
+			ctids[ndurable] = entry->ctid;
 			durable[ndurable++] = entry->key.id;
+		}
 		n++;
 	}
 	UnregisterSnapshot(snapshot);
@@ -396,7 +437,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 
 	if (ndurable > 0)
 		jobq_lease_row(db, reservation->batch, reservation->token,
-					   reservation->token, until, durable, ndurable);
+					   reservation->token, until, durable, ctids, ndurable);
 	return n;
 }
 
@@ -405,7 +446,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
  */
 void
 jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
-			   TimestampTz until, const int64 *ids, int nids)
+			   TimestampTz until, const int64 *ids,
+			   const ItemPointerData *ctids, int nids)
 {
 	Relation	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
 	Datum	   *elems = palloc(sizeof(Datum) * nids);
@@ -424,37 +466,52 @@ jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
 	values[LEASE_JOB_IDS - 1] =
 		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	for (int i = 0; i < nids; i++)
+		elems[i] = PointerGetDatum(&ctids[i]);
+	values[LEASE_JOB_CTIDS - 1] =
+		PointerGetDatum(construct_array(elems, nids, TIDOID,
+										sizeof(ItemPointerData), false,
+										TYPALIGN_SHORT));
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	table_close(rel, RowExclusiveLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	db->batches[batch].ctid = tuple->t_self;
+	db->batches[batch].row.id = row_id;
+	db->batches[batch].row.ctid = tuple->t_self;
 	LWLockRelease(db->lock);
 }
 
 /*
- * Take this session off the list of reservers.
+ * Take this session off the list of reservers.  As error clean-up (code is not
+ * 0, as PG_ENSURE_ERROR_CLEANUP and an exit have it), a wake-up that was meant
+ * for us goes to another.
  */
 static void
 unlist(int code, Datum arg)
 {
 	Reservation *reservation = (Reservation *) DatumGetPointer(arg);
 	JobqDatabase *db = reservation->db;
+	JobqWakeList wake = {0};
 
 	if (!reservation->listed)
 		return;
 	reservation->listed = false;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	reservation->woken = true;
 	for (uint32 i = 0; i < db->nreservers; i++)
 	{
 		if (db->reservers[i].proc == MyProc)
 		{
 			db->reservers[i] = db->reservers[--db->nreservers];
+			reservation->woken = false;
 			break;
 		}
 	}
+	if (code != 0 && reservation->woken)
+		pass_on(reservation, &wake);
 	LWLockRelease(db->lock);
+	jobq_wake(db, &wake);
 }
 
 /*
@@ -520,6 +577,8 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
+	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
+	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
 	reservation.token = nextval_internal(jobq_relations()->lease_seq, false);
 	deadline = GetCurrentTimestamp() + wait_ms * 1000;
@@ -568,22 +627,26 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		JOB_ID_, CONSUMER, ROLE, CLIENT, PID, SINCE, UNTIL, PROGRESS, NATTS
+		JOB_ID_, CONSUMER, ROLE, CLIENT, PID, SINCE, UNTIL, PROGRESS, MESSAGE, NATTS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	JobqDatabase *db = jobq_my_database();
 	JobqLease  *leases;
 	JobqLeaseBatch *batches;
+	int			size;
 	int			n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (db == NULL || db->nleases == 0)
 		return (Datum) 0;
 
-	leases = palloc(sizeof(JobqLease) * jobq_max_leases);
-	batches = palloc(sizeof(JobqLeaseBatch) * jobq_max_leases);
+	size = db->nleases + 1024;
+	leases = MemoryContextAllocHuge(CurrentMemoryContext,
+									sizeof(JobqLease) * size);
+	batches = MemoryContextAllocHuge(CurrentMemoryContext,
+									 sizeof(JobqLeaseBatch) * size);
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_leases; i++)
+	for (int i = 0; i < jobq_max_leases && n < size; i++)
 	{
 		if (db->leases[i].id == 0)
 			continue;
@@ -611,6 +674,8 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 		values[UNTIL] = TimestampTzGetDatum(leases[i].until);
 		values[PROGRESS] = Float4GetDatum(leases[i].progress);
 		nulls[PROGRESS] = leases[i].progress < 0;
+		values[MESSAGE] = CStringGetTextDatum(leases[i].message);
+		nulls[MESSAGE] = leases[i].message[0] == '\0';
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

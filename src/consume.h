@@ -22,7 +22,8 @@ enum
 	LEASE_ROLE,
 	LEASE_CONSUMER,
 	LEASE_JOB_IDS,
-	LEASE_NATTS = LEASE_JOB_IDS
+	LEASE_JOB_CTIDS,
+	LEASE_NATTS = LEASE_JOB_CTIDS
 };
 
 #define MIN_LEASE_MS	100
@@ -32,6 +33,7 @@ enum
 extern JobqDatabase *jobq_served_database(const char *function);
 extern void jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id,
 						   int64 token, TimestampTz until,
-						   const int64 *ids, int nids);
+						   const int64 *ids, const ItemPointerData *ctids,
+						   int nids);
 
 #endif							/* JOBQ_CONSUME_H */

@@ -361,6 +361,8 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
 {
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	int32		queue_id;
 	StringInfoData buf;
 	JobqJob		successor;
 	Relation	rel;
@@ -371,9 +373,21 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	escape_json(&buf, error->message);
 	appendStringInfoChar(&buf, '}');
 
+	/* a consumer would not run it */
+	if (queue == NULL || queue->mode != MODE_WORKER)
+	{
+		const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
+
+		queue = handler != NULL && handler->queue != NULL
+			? jobq_queue_by_name(handler->queue, true) : NULL;
+		if (queue == NULL || queue->mode != MODE_WORKER)
+			queue = jobq_queue_by_name("default", true);
+	}
+	queue_id = queue->id;
+
 	jobq_job_init(&successor,
 				  psprintf(ON_FAILURE_PREFIX "%s", jobq_job_kind(job)),
-				  JOB(job, JOB_PAYLOAD), job_queue_id(job), job_role(job));
+				  JOB(job, JOB_PAYLOAD), queue_id, job_role(job));
 	JOB_SET(&successor, JOB_HEADERS, jobq_text_to_jsonb(buf.data));
 	rel = jobq_open_jobs();
 	jobq_job_insert(rel, &successor);

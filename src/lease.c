@@ -19,7 +19,8 @@
 #include "shared.h"
 
 /*
- * Forget all leases; once, when the shared memory is made.
+ * Forget all leases: when the shared memory is made, or belongs to another
+ * database or a new extension.
  */
 void
 jobq_leases_clear(JobqDatabase *db)
@@ -37,7 +38,6 @@ jobq_leases_clear(JobqDatabase *db)
 	db->lease_free = db->batch_free = 0;
 	db->nleases = 0;
 	db->ngarbage = 0;
-	db->nreservers = 0;
 	db->next_expiry = DT_NOEND;
 	db->leases_loaded = false;
 }
@@ -74,7 +74,7 @@ jobq_lease_batch(JobqDatabase *db)
 	{
 		db->batch_free = db->batches[batch].next_free;
 		memset(&db->batches[batch], 0, sizeof(JobqLeaseBatch));
-		ItemPointerSetInvalid(&db->batches[batch].ctid);
+		ItemPointerSetInvalid(&db->batches[batch].row.ctid);
 		db->batches[batch].outstanding = 1;
 	}
 	return batch;
@@ -91,10 +91,10 @@ jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
 	Assert(b->outstanding > 0);
 	if (--b->outstanding > 0)
 		return;
-	if (ItemPointerIsValid(&b->ctid))
+	if (ItemPointerIsValid(&b->row.ctid))
 	{
 		if (db->ngarbage < JOBQ_LEASE_GARBAGE)
-			db->garbage[db->ngarbage] = b->ctid;
+			db->garbage[db->ngarbage] = b->row;
 		db->ngarbage++;
 	}
 	b->next_free = db->batch_free;
@@ -127,6 +127,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->state = JOBQ_LEASE_PENDING;
 	lease->ctid = job->ctid;
 	lease->progress = -1;
+	lease->message[0] = '\0';
 	lease->batch = batch;
 	lease->next = db->lease_bucket[bucket];
 	db->lease_bucket[bucket] = index;

@@ -31,7 +31,7 @@ database_size(void)
 								   sizeof(JobqLease) + sizeof(uint32) +
 								   sizeof(JobqLeaseBatch)));
 	size = add_size(size, mul_size(JOBQ_LEASE_GARBAGE,
-								   sizeof(ItemPointerData)));
+								   sizeof(JobqLeaseRow)));
 	size = add_size(size, mul_size(JOBQ_MAX_RESERVERS, sizeof(JobqReserver)));
 	return MAXALIGN(size);
 }
@@ -107,9 +107,9 @@ jobq_shmem_startup(void)
 			area += jobq_max_leases * sizeof(JobqLeaseBatch);
 			db->reservers = (JobqReserver *) area;
 			area += JOBQ_MAX_RESERVERS * sizeof(JobqReserver);
+			db->garbage = (JobqLeaseRow *) area;
+			area += JOBQ_LEASE_GARBAGE * sizeof(JobqLeaseRow);
 			db->lease_bucket = (uint32 *) area;
-			area += jobq_max_leases * sizeof(uint32);
-			db->garbage = (ItemPointerData *) area;
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
 		}

@@ -112,6 +112,8 @@ typedef enum JobqLeaseState
 	JOBQ_LEASE_HELD,
 } JobqLeaseState;
 
+#define JOBQ_LEASE_MESSAGE	40
+
 typedef struct JobqLease
 {
 	int64		id;				/* the job's */
@@ -125,16 +127,24 @@ typedef struct JobqLease
 	uint8		state;
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
+	char		message[JOBQ_LEASE_MESSAGE];
 	uint32		batch;
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
+
+/* A row of jobq.lease. */
+typedef struct JobqLeaseRow
+{
+	int64		id;
+	ItemPointerData ctid;		/* invalid: there is none */
+} JobqLeaseRow;
 
 /* What one call of reserve() got: its row in jobq.lease, and who has it. */
 typedef struct JobqLeaseBatch
 {
 	uint32		outstanding;	/* leases; 0: free */
 	uint32		next_free;
-	ItemPointerData ctid;		/* row of jobq.lease, or invalid */
+	JobqLeaseRow row;
 	int			pid;
 	Oid			role;
 	TimestampTz since;
@@ -215,6 +225,7 @@ typedef struct JobqDatabase
 	uint32		relay_count;
 	uint32		relay_reserved; /* places promised to open transactions */
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
+	Oid			leases_of;		/* jobq.job that they are about */
 	uint32		nleases;
 	uint32		lease_free;
 	uint32		batch_free;
@@ -230,8 +241,8 @@ typedef struct JobqDatabase
 	JobqLease  *leases;			/* [jobq_max_leases] */
 	uint32	   *lease_bucket;	/* [jobq_max_leases] */
 	JobqLeaseBatch *batches;	/* [jobq_max_leases] */
-	ItemPointerData *garbage;	/* [JOBQ_LEASE_GARBAGE]: rows of jobq.lease
-								 * that are not needed any more */
+	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: those that are not
+								 * needed any more */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
 } JobqDatabase;
 

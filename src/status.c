@@ -272,6 +272,8 @@ find_live(int64 id, Snapshot snapshot, Status *status)
 			SET(ST_STARTED_AT, TimestampTzGetDatum(since));
 			if (copy.progress >= 0)
 				SET(ST_PROGRESS, Float4GetDatum(copy.progress));
+			if (copy.message[0] != '\0')
+				SET(ST_MESSAGE, CStringGetTextDatum(copy.message));
 			return true;
 		}
 	}

@@ -214,6 +214,7 @@ database_entry(Oid dboid)
 		{
 			db = &jobq_shared->databases[i];
 			db->dboid = dboid;
+			db->leases_of = InvalidOid;
 		}
 	}
 	LWLockRelease(jobq_shared->lock);

@@ -16,6 +16,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -28,7 +29,7 @@
 #define MAX_ENDED	1000
 
 static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
-static void delete_row(Relation rel, ItemPointer ctid);
+static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
  * Make the leases that jobq.lease names; once in the life of the shared
@@ -43,10 +44,21 @@ leases_load(void)
 	TableScanDesc scan;
 	HeapTuple	tuple;
 
-	if (my_db->leases_loaded)
-		return;
 	run_begin_transaction();
 	rels = jobq_relations();
+	if (my_db->leases_of != rels->job)
+	{
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_leases_clear(my_db);
+		my_db->leases_of = rels->job;
+		LWLockRelease(my_db->lock);
+	}
+	if (my_db->leases_loaded)
+	{
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		return;
+	}
 	rel = table_open(rels->lease, RowExclusiveLock);
 	jobs = table_open(rels->job, AccessShareLock);
 	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
@@ -69,7 +81,9 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS];
 	Datum	   *elems;
+	Datum	   *ctids;
 	int			n;
+	int			nctids;
 	int64		token;
 	TimestampTz until;
 	uint32		batch;
@@ -79,6 +93,12 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
 	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
 					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_CTIDS - 1]), TIDOID,
+					  sizeof(ItemPointerData), false, TYPALIGN_SHORT, &ctids,
+					  NULL, &nctids);
+	if (n != nctids)
+		elog(ERROR, "lease " INT64_FORMAT " names %d jobs and %d rows", token,
+			 n, nctids);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	batch = jobq_lease_batch(my_db);
@@ -86,7 +106,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	{
 		JobqLeaseBatch *b = &my_db->batches[batch];
 
-		b->ctid = tuple->t_self;
+		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
+		b->row.ctid = tuple->t_self;
 		b->since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
 		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
 	}
@@ -102,9 +123,10 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		JobqPush	push = {0};
 		JobqLease  *lease;
 
-		/* finished since, or given back and changed */
+		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
-						   &job))
+						   &job) ||
+			!ItemPointerEquals(&job.ctid, DatumGetItemPointer(ctids[i])))
 			continue;
 		push.queue_id = job_queue_id(&job);
 		push.priority = job_priority(&job);
@@ -118,8 +140,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		lease = jobq_lease_find(my_db, push.key.id);
 		if (lease == NULL)
 			lease = jobq_lease_add(my_db, &push, token, until, batch);
-		else if (lease->token < token ||
-				 (lease->token == token && lease->until < until))
+		else if (my_db->batches[lease->batch].row.id <
+				 my_db->batches[batch].row.id)
 		{
 			/* reserved again, or extended */
 			lease->token = token;
@@ -218,15 +240,15 @@ void
 leases_collect(void)
 {
 	uint32		n;
-	ItemPointerData *garbage;
+	JobqLeaseRow *garbage;
 	bool		all;
 	Relation	rel;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	n = Min(my_db->ngarbage, JOBQ_LEASE_GARBAGE);
 	all = my_db->ngarbage > JOBQ_LEASE_GARBAGE;
-	garbage = palloc(sizeof(ItemPointerData) * (n + 1));
-	memcpy(garbage, my_db->garbage, sizeof(ItemPointerData) * n);
+	garbage = palloc(sizeof(JobqLeaseRow) * (n + 1));
+	memcpy(garbage, my_db->garbage, sizeof(JobqLeaseRow) * n);
 	my_db->ngarbage = 0;
 	LWLockRelease(my_db->lock);
 	if (n == 0)
@@ -249,10 +271,19 @@ leases_collect(void)
 			LWLockAcquire(my_db->lock, LW_SHARED);
 			for (int i = 0; i < jobq_max_leases && !known; i++)
 				known = my_db->batches[i].outstanding > 0 &&
-					ItemPointerEquals(&my_db->batches[i].ctid, &tuple->t_self);
+					ItemPointerEquals(&my_db->batches[i].row.ctid,
+									  &tuple->t_self);
 			LWLockRelease(my_db->lock);
 			if (!known)
-				delete_row(rel, &tuple->t_self);
+			{
+				JobqLeaseRow row = {.ctid = tuple->t_self};
+				bool		isnull;
+
+				row.id = DatumGetInt64(heap_getattr(tuple, LEASE_ID,
+													RelationGetDescr(rel),
+													&isnull));
+				delete_row(rel, &row);
+			}
 		}
 		table_endscan(scan);
 	}
@@ -261,10 +292,27 @@ leases_collect(void)
 	CommitTransactionCommand();
 }
 
+/*
+ * Delete the row, if it is still there: its place may be another's by now.
+ */
 static void
-delete_row(Relation rel, ItemPointer ctid)
+delete_row(Relation rel, const JobqLeaseRow *row)
 {
+	HeapTupleData tuple;
+	Buffer		buffer;
 	TM_FailureData tmfd;
+	bool		isnull;
+	bool		same;
 
-	(void) jobq_heap_delete(rel, ctid, GetCurrentCommandId(true), false, &tmfd);
+	if (ItemPointerGetBlockNumber(&row->ctid) >= RelationGetNumberOfBlocks(rel))
+		return;
+	tuple.t_self = row->ctid;
+	if (!heap_fetch(rel, GetActiveSnapshot(), &tuple, &buffer, false))
+		return;
+	same = DatumGetInt64(heap_getattr(&tuple, LEASE_ID, RelationGetDescr(rel),
+									  &isnull)) == row->id;
+	ReleaseBuffer(buffer);
+	if (same)
+		(void) jobq_heap_delete(rel, &tuple.t_self, GetCurrentCommandId(true),
+								false, &tmfd);
 }

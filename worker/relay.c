@@ -109,10 +109,25 @@ collect_batch(void)
 static void
 send_batch(void)
 {
+	uint32		first = 0;
+
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	for (uint32 i = 0; i < batch.nmessages; i++)
+	{
+		/* within one transaction, NOTIFY would drop what it has heard before */
+		for (uint32 j = first; j < i; j++)
+		{
+			if (strcmp(batch.messages[j].channel, batch.messages[i].channel) == 0 &&
+				strcmp(batch.messages[j].payload, batch.messages[i].payload) == 0)
+			{
+				CommitTransactionCommand();
+				StartTransactionCommand();
+				first = i;
+			}
+		}
 		Async_Notify(batch.messages[i].channel, batch.messages[i].payload);
+	}
 	if (batch.nqueues > 0 && jobq_relations_if_installed() != NULL)
 	{
 		for (int i = 0; i < batch.nqueues; i++)

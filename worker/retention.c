@@ -107,14 +107,19 @@ retention_run(void)
 				 sizeof(from));
 		day_name(today + (i + 1) * USECS_PER_DAY, unused, sizeof(unused), to,
 				 sizeof(to));
+		/* what was finished before goes along from the default partition */
 		run_quietly(psprintf("DO $$ BEGIN"
-							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL"
-							 " AND NOT EXISTS (SELECT FROM jobq.archive_default"
-							 " WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
-							 " CREATE TABLE jobq.%s PARTITION OF jobq.archive (PRIMARY KEY (id))"
+							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL THEN"
+							 " LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
+							 " CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
+							 " WITH moved AS (DELETE FROM jobq.archive_default"
+							 " WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
+							 " INSERT INTO jobq.%s SELECT * FROM moved;"
+							 " ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
-							 name, from, to, name, from, to), 0, NULL, NULL);
+							 name, name, from, to, name, name, from, to),
+					0, NULL, NULL);
 	}
 
 	/* the names of the days are in order, as are the days */

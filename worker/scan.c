@@ -646,8 +646,11 @@ scan_rank_lanes(void)
 	CommitTransactionCommand();
 	pfree(queue_ids);
 
-	/* idle workers may find that they have work now */
+	/* idle workers and waiting consumers may find that they have work now */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (uint32 i = 0; i < my_db->nreservers; i++)
+		SetLatch(&my_db->reservers[i].proc->procLatch);
+	my_db->nreservers = 0;
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];

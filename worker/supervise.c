@@ -78,6 +78,10 @@ supervise(TimestampTz now)
 	TimestampTz wake = DT_NOEND;
 	bool		can_spawn = false;
 
+	/* the clock was put back */
+	if (spawn_at > now + LAST_PAUSE)
+		spawn_at = now;
+
 	role_waits = false;
 	reap(now, &wake);
 	wake = Min(wake, end_overstayers(now));
@@ -142,6 +146,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 			if (slot->state == JOBQ_SLOT_STARTING)
 			{
+				slot->started_at = Min(slot->started_at, now);
 				if (now > slot->started_at + ATTACH_TIMEOUT)
 				{
 					slot->generation++;
@@ -534,6 +539,7 @@ spawn(int pool, Oid role, TimestampTz now)
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (jobq_shared->wanting != my_db_index &&
+		now >= jobq_shared->wanting_at &&
 		now < jobq_shared->wanting_at + ROLE_TURN)
 	{
 		for (int i = 0; i < jobq_shared->nslots; i++)

@@ -85,9 +85,11 @@ CREATE TABLE jobq.lease (
 	role regrole NOT NULL,
 	consumer text NOT NULL,
 	job_ids bigint[] NOT NULL,
+	job_ctids tid[] NOT NULL,
 	CONSTRAINT lease_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.lease IS 'what consumers hold, so that it is known after a restart';
+COMMENT ON COLUMN jobq.lease.job_ctids IS 'which version of the job''s row: one that was written anew since is not held any more';
 COMMENT ON COLUMN jobq.lease.id IS 'the token of a reservation; a number of its own for an extension';
 
 CREATE TABLE jobq.archive (

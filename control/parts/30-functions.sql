@@ -158,19 +158,19 @@ AS 'MODULE_PATHNAME', 'jobq_reject_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.reject(bigint[], bigint[], text) IS 'the jobs become dead letters now';
 
 CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release(bigint, bigint, interval) IS 'give the job back to its queue; no attempt is charged';
 
 CREATE FUNCTION jobq.release(ids bigint[], tokens bigint[], delay interval DEFAULT '0') RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_release_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'jobq_release_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release(bigint[], bigint[], interval) IS 'give the jobs back to their queues; no attempt is charged';
 
 CREATE FUNCTION jobq.extend(id bigint, token bigint, lease interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.extend(bigint, bigint, interval) IS 'hold the job for so long from now on';
 
 CREATE FUNCTION jobq.extend(ids bigint[], tokens bigint[], lease interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_extend_many' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'jobq_extend_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.extend(bigint[], bigint[], interval) IS 'hold the jobs for so long from now on';
 
 CREATE FUNCTION jobq.progress(id bigint, token bigint, percent real, message text DEFAULT NULL) RETURNS void
@@ -179,7 +179,7 @@ COMMENT ON FUNCTION jobq.progress(bigint, bigint, real, text) IS 'show how far t
 
 CREATE FUNCTION jobq.lease_slots(
 	OUT job_id bigint, OUT consumer text, OUT role oid, OUT client text, OUT pid int,
-	OUT since timestamptz, OUT lease_until timestamptz, OUT progress real)
+	OUT since timestamptz, OUT lease_until timestamptz, OUT progress real, OUT message text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lease_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.lease_slots() IS 'what consumers hold of the jobs that the user may see, for the views';

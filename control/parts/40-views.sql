@@ -11,7 +11,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 			ELSE 'scheduled' END AS state,
 		j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
 		coalesce(w.attempt, CASE WHEN l.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
-		coalesce(w.progress, l.progress) AS progress, w.message, coalesce(w.pid, l.pid) AS worker,
+		coalesce(w.progress, l.progress) AS progress, coalesce(w.message, l.message) AS message, coalesce(w.pid, l.pid) AS worker,
 		j.enqueued_at, j.run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
 		j.payload, j.headers, NULL::jsonb AS result,
 		j.errors -> -1 ->> 'message' AS error, j.errors

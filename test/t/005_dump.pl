@@ -67,9 +67,9 @@ my %tables = (
 	handler => 'SELECT * FROM jobq.handler ORDER BY kind',
 	sequences =>
 	  q{SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' ORDER BY 1});
-my $today = $node->safe_psql('postgres',
-	q{SELECT count(*) > 0 FROM jobq.archive WHERE tableoid <> 'jobq.archive_default'::regclass});
-is($today, 't', 'finished jobs are in a partition of their day');
+ok( $node->poll_query_until('postgres',
+		q{SELECT count(*) > 0 FROM jobq.archive WHERE tableoid <> 'jobq.archive_default'::regclass}),
+	'finished jobs are in a partition of their day');
 
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
