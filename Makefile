@@ -15,6 +15,7 @@ OBJS = \
 	src/consume.o \
 	src/enqueue.o \
 	src/finish.o \
+	src/hand.o \
 	src/handler.o \
 	src/init.o \
 	src/lease.o \

@@ -239,7 +239,7 @@ failed(const Held *held, const char *function, const char *message,
 {
 	JobqDatabase *db = jobq_served_database(function);
 	Relation	rel = jobq_open_jobs();
-	JobqError	error = {sqlerrcode, message};
+	JobqError	error = {.sqlerrcode = sqlerrcode,.message = message};
 
 	for (int i = 0; i < held->n; i++)
 	{

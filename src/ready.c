@@ -29,11 +29,7 @@
 /* Steps to search a place for one entry, from each end of the list. */
 #define MAX_WALK	64
 
-/*
- * Jobs that a worker takes along from a lane that is this long; so long that
- * there is plenty for the others.
- */
-#define MAX_HAND	31
+/* A lane of which workers take several at a time; plenty is left for all. */
 #define LONG_LANE	512
 
 typedef enum InsertResult
@@ -53,11 +49,8 @@ static void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 static void entry_free(JobqDatabase *db, uint32 index);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
-static void fill_hand(JobqDatabase *db, JobqLane *lane, JobqSlot *slot,
-					  BlockNumber block);
-static void take_from_hand(JobqDatabase *db, JobqSlot *slot, JobqPush *popped);
-static bool take_from_others(JobqDatabase *db, const JobqSlot *mine,
-							 JobqPush *popped);
+static void fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank,
+					  JobqSlot *slot, BlockNumber block);
 static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 static InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
@@ -88,9 +81,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->free_head = 0;
 	db->nfree = jobq_ready_entries;
 	db->active_head = JOBQ_NONE;
-	for (int i = 0; i < jobq_shared->nslots; i++)
-		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
-			jobq_shared->slots[i].hand = JOBQ_NONE;
+	jobq_hand_forget(db);
 	db->complete = false;
 	db->overflow = false;
 	db->starved = false;
@@ -200,7 +191,7 @@ lane_take(JobqDatabase *db)
 
 		if (!lane->in_use)
 			return lane;
-		if (lane->scanning || lane->quarantine || lane->in_hand > 0)
+		if (lane->scanning || lane->quarantine)
 			continue;
 		if (lane->paused || !lane_served(lane))
 			paused = lane;
@@ -245,6 +236,7 @@ lane_take(JobqDatabase *db)
 static void
 lane_activate(JobqDatabase *db, JobqLane *lane)
 {
+	db->news++;
 	lane->active_prev = JOBQ_NONE;
 	lane->active_next = db->active_head;
 	if (db->active_head != JOBQ_NONE)
@@ -670,20 +662,12 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 	}
 
 	/* what is in the hand comes first, unless something is more urgent */
-	if (mine != NULL && mine->hand != JOBQ_NONE)
-	{
-		JobqLane   *lane = &db->lanes[db->entries[mine->hand].lane];
-
-		if (best == NULL || lane->rank[taker->pool] < best_rank ||
-			(lane->rank[taker->pool] == best_rank &&
-			 lane->priority <= best->priority))
-		{
-			take_from_hand(db, mine, popped);
-			return true;
-		}
-	}
+	if (mine != NULL &&
+		jobq_hand_take_unless(db, mine, best != NULL, best_rank,
+							  best != NULL ? best->priority : 0, popped))
+		return true;
 	if (best == NULL)
-		return mine != NULL && take_from_others(db, mine, popped);
+		return mine != NULL && jobq_hand_steal(mine, popped);
 
 	before = best->count;
 	index = best->head;
@@ -692,7 +676,8 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 	if (best->quarantine && taker->pool >= 0)
 		db->quarantine_slot = taker->slot;
 	else if (mine != NULL)
-		fill_hand(db, best, mine, ItemPointerGetBlockNumber(&popped->ctid));
+		fill_hand(db, best, best_rank, mine,
+				  ItemPointerGetBlockNumber(&popped->ctid));
 
 	if (best->more && !best->scanning &&
 		((before > low && best->count <= low) || best->count == 0))
@@ -703,28 +688,6 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 		*refill = true;
 	}
 	return true;
-}
-
-/*
- * Pop from the hand of another worker of the same role, which is busy.
- */
-static bool
-take_from_others(JobqDatabase *db, const JobqSlot *mine, JobqPush *popped)
-{
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-
-		if (slot != mine && slot->database == mine->database &&
-			slot->role == mine->role && slot->state == JOBQ_SLOT_ATTACHED &&
-			slot->hand != JOBQ_NONE &&
-			db->lanes[db->entries[slot->hand].lane].rank[mine->pool] != JOBQ_NOT_SERVED)
-		{
-			take_from_hand(db, slot, popped);
-			return true;
-		}
-	}
-	return false;
 }
 
 /*
@@ -747,56 +710,24 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 
 /*
  * From a long lane, take along the following jobs whose rows are on the same
- * page: workers that delete on one page at the same time wait for each other.
- * They stay in shared memory, where idle workers find them.
+ * page (see hand.c).
  */
 static void
-fill_hand(JobqDatabase *db, JobqLane *lane, JobqSlot *slot, BlockNumber block)
+fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank, JobqSlot *slot,
+		  BlockNumber block)
 {
-	Assert(slot->hand == JOBQ_NONE);
-	for (int i = 0; i < MAX_HAND && lane->count > LONG_LANE; i++)
+	int			room = lane->count > LONG_LANE ? jobq_hand_room(slot) : 0;
+
+	while (room-- > 0 && lane->count > LONG_LANE)
 	{
 		uint32		index = lane->head;
+		JobqPush	job;
 
 		if (ItemPointerGetBlockNumber(&db->entries[index].ctid) != block)
 			break;
 		entry_unlink(db, lane, index);
-		lane->in_hand++;
-		db->entries[index].next = JOBQ_NONE;
-		if (slot->hand == JOBQ_NONE)
-			slot->hand = index;
-		else
-			db->entries[slot->hand_tail].next = index;
-		slot->hand_tail = index;
-	}
-}
-
-/*
- * Pop from the hand of this slot.
- */
-static void
-take_from_hand(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
-{
-	uint32		index = slot->hand;
-	JobqLane   *lane = &db->lanes[db->entries[index].lane];
-
-	slot->hand = db->entries[index].next;
-	lane->in_hand--;
-	take(db, lane, index, popped);
-}
-
-/*
- * The worker leaves: put its hand back.
- */
-void
-jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
-{
-	while (slot->hand != JOBQ_NONE)
-	{
-		JobqPush	push;
-
-		take_from_hand(db, slot, &push);
-		jobq_ready_push(db, &push, push.key.run_at, wake);
+		take(db, lane, index, &job);
+		jobq_hand_put(db, slot, rank, &job);
 	}
 }
 

@@ -88,6 +88,13 @@ jobq_shmem_startup(void)
 		jobq_shared->nslots = jobq_max_workers;
 		at += MAXALIGN(jobq_max_workers * sizeof(JobqSlot));
 
+		for (int i = 0; i < jobq_max_workers; i++)
+		{
+			JobqSlot   *slot = &jobq_shared->slots[i];
+
+			memset(slot, 0, sizeof(JobqSlot));
+			SpinLockInit(&slot->mutex);
+		}
 		for (int i = 0; i < jobq_max_databases; i++)
 		{
 			JobqDatabase *db = &jobq_shared->databases[i];
@@ -112,14 +119,6 @@ jobq_shmem_startup(void)
 			db->lease_bucket = (uint32 *) area;
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
-		}
-		for (int i = 0; i < jobq_max_workers; i++)
-		{
-			JobqSlot   *slot = &jobq_shared->slots[i];
-
-			memset(slot, 0, sizeof(JobqSlot));
-			SpinLockInit(&slot->mutex);
-			slot->hand = JOBQ_NONE;
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);

@@ -92,7 +92,6 @@ typedef struct JobqLane
 	uint32		head;
 	uint32		tail;
 	uint32		count;
-	uint32		in_hand;		/* entries in the hands of workers */
 	uint32		hash_next;		/* next lane in the same bucket */
 	uint32		active_prev;	/* lanes with count > 0 are linked */
 	uint32		active_next;
@@ -219,6 +218,8 @@ typedef struct JobqDatabase
 	uint32		nfree;
 	uint32		free_head;
 	uint32		active_head;
+	uint64		news;			/* grows with each lane that gets its first
+								 * entry; may be read without lock */
 	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
 	uint32		bucket[JOBQ_LANE_BUCKETS];
 	uint32		relay_head;		/* next message to send */
@@ -246,6 +247,18 @@ typedef struct JobqDatabase
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
 } JobqDatabase;
 
+/* A job on its way into the ready set, or out of it. */
+typedef struct JobqPush
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	bool		quarantine;
+	bool		notify;			/* mark the queue's channel for the relay */
+	JobqKey		key;
+	ItemPointerData ctid;
+} JobqPush;
+
 typedef enum JobqSlotState
 {
 	JOBQ_SLOT_FREE = 0,			/* -> STARTING, by a scheduler */
@@ -265,6 +278,7 @@ typedef enum JobqStop
 } JobqStop;
 
 #define JOBQ_PROGRESS_LEN	128
+#define JOBQ_MAX_HAND		31
 
 /*
  * One worker.  The generation grows each time the slot is given out, so that
@@ -288,9 +302,6 @@ typedef struct JobqSlot
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
 	bool		retire;			/* leave after the current job */
-	uint32		hand;			/* entries taken for the next jobs, linked by
-								 * next; idle workers take from it, too */
-	uint32		hand_tail;
 
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
@@ -306,6 +317,14 @@ typedef struct JobqSlot
 	char		message[JOBQ_PROGRESS_LEN];
 	uint64		jobs_done;
 	uint64		jobs_failed;
+
+	/* The hand (hand.c): jobs [hand_next, hand_count) are next. */
+	uint32		hand_next;
+	uint32		hand_count;
+	uint8		hand_rank;		/* of their lane, in the worker's pool */
+	int32		hand_priority;
+	uint64		hand_news;		/* JobqDatabase.news when we last thought */
+	JobqPush	hand[JOBQ_MAX_HAND];
 } JobqSlot;
 
 /* A session in jobq.wait(). */
@@ -357,17 +376,6 @@ extern void jobq_wake_waiters(Oid dboid, int64 job_id);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 
 /* src/ready.c: all of these want db->lock held exclusively */
-typedef struct JobqPush
-{
-	int32		queue_id;
-	int32		priority;
-	Oid			role;
-	bool		quarantine;
-	bool		notify;			/* mark the queue's channel for the relay */
-	JobqKey		key;
-	ItemPointerData ctid;
-} JobqPush;
-
 #define JOBQ_MAX_WAKE	16
 typedef struct JobqWakeList
 {
@@ -390,8 +398,6 @@ extern void jobq_ready_publish(JobqDatabase *db, JobqLane *lane,
 							   TimestampTz next_due, JobqWakeList *wake);
 extern void jobq_relay_mark(JobqDatabase *db, TimestampTz now,
 							JobqWakeList *wake);
-extern void jobq_ready_return_hand(JobqDatabase *db, JobqSlot *slot,
-								   JobqWakeList *wake);
 
 /* Who pops: a worker of a pool, or a consumer with queues in order. */
 typedef struct JobqTaker
@@ -410,6 +416,20 @@ extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 extern void jobq_ready_wake(JobqDatabase *db, JobqLane *lane,
 							JobqWakeList *wake);
 extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
+
+/* src/hand.c */
+extern bool jobq_hand_take(JobqDatabase *db, JobqSlot *slot,
+						   JobqPush *popped);
+extern bool jobq_hand_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane,
+								  uint8 rank, int32 priority,
+								  JobqPush *popped);
+extern void jobq_hand_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
+						  const JobqPush *job);
+extern int	jobq_hand_room(JobqSlot *slot);
+extern bool jobq_hand_steal(const JobqSlot *mine, JobqPush *popped);
+extern void jobq_hand_return(JobqDatabase *db, JobqSlot *slot,
+							 JobqWakeList *wake);
+extern void jobq_hand_forget(JobqDatabase *db);
 
 /* src/lease.c: all of these want db->lock held exclusively */
 extern void jobq_leases_clear(JobqDatabase *db);

@@ -126,7 +126,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
 						   &job) ||
-			!ItemPointerEquals(&job.ctid, DatumGetItemPointer(ctids[i])))
+			!ItemPointerEquals(&job.ctid, (ItemPointer) DatumGetPointer(ctids[i])))
 			continue;
 		push.queue_id = job_queue_id(&job);
 		push.priority = job_priority(&job);
@@ -197,8 +197,8 @@ leases_expire(TimestampTz now)
 
 	for (int i = 0; i < n; i++)
 	{
-		JobqError	error = {ERRCODE_JOBQ_LEASE_EXPIRED,
-			"the consumer's lease expired"
+		JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
+			.message = "the consumer's lease expired"
 		};
 		Relation	rel;
 		JobqJob		job;

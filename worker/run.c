@@ -375,8 +375,8 @@ run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
 			if (job_attempt(job) >= job_max_attempts(job) &&
 				JOB_ISNULL(job, JOB_RETRY_UNTIL))
 			{
-				JobqError	error = {ERRCODE_JOBQ_FAILED,
-					"the job was released on its last attempt"
+				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,
+					.message = "the job was released on its last attempt"
 				};
 
 				CommandCounterIncrement();

@@ -362,7 +362,7 @@ scan_everything(bool reset)
 {
 	static Position resume;
 	static bool resumed = false;
-	Position	at = {PG_INT32_MIN, PG_INT32_MIN};
+	Position	at = {.queue_id = PG_INT32_MIN,.priority = PG_INT32_MIN};
 	TimestampTz now = jobq_now();
 	Scan		scan;
 	IndexScanDesc desc;

@@ -172,8 +172,8 @@ reap(TimestampTz now, TimestampTz *wake)
 
 		if (copy.job_id != 0)
 		{
-			JobqError	error = {ERRCODE_JOBQ_WORKER_LOST,
-				"the worker was terminated while it ran the job"
+			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
+				.message = "the worker was terminated while it ran the job"
 			};
 
 			if (copy.stop == JOBQ_STOP_TIMEOUT &&
@@ -193,8 +193,8 @@ reap(TimestampTz now, TimestampTz *wake)
 
 		if (copy.connect_failed)
 		{
-			JobqError	error = {ERRCODE_JOBQ_BAD_ROLE,
-				"no worker could connect as the role that enqueued the job"
+			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_BAD_ROLE,
+				.message = "no worker could connect as the role that enqueued the job"
 			};
 
 			error.hint = "The server's log has the reason.";
@@ -289,8 +289,8 @@ supervise_charge_culprits(void)
 	for (int i = 0; i < my_db->nculprits; i++)
 	{
 		JobqCulprit *culprit = &my_db->culprits[i];
-		JobqError	error = {ERRCODE_CRASH_SHUTDOWN,
-			"the server process crashed while it ran the job"
+		JobqError	error = {.sqlerrcode = ERRCODE_CRASH_SHUTDOWN,
+			.message = "the server process crashed while it ran the job"
 		};
 
 		charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
@@ -532,7 +532,7 @@ spawn(int pool, Oid role, TimestampTz now)
 	static TimestampTz warned_at = 0;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	WorkerStart start = {-1};
+	WorkerStart start = {.slot = -1};
 	JobqSlot   *slot = NULL;
 	const char *setting = "jobq.max_workers";
 	bool		yield = false;
@@ -566,7 +566,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->started_at = now;
 		slot->idle = false;
 		slot->retire = false;
-		slot->hand = JOBQ_NONE;
+		slot->hand_next = slot->hand_count = 0;
 		slot->connect_failed = false;
 		slot->job_id = 0;
 		slot->stop = JOBQ_STOP_NONE;

@@ -94,16 +94,18 @@ jobq_worker_main(Datum main_arg)
 
 		leave = my_db->stop || time_to_leave(jobs, check);
 		check = false;
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		leave = leave || my_slot->retire;
-		my_slot->idle = false;
+		refill = false;
 		if (!leave)
+			popped = jobq_hand_take(my_db, my_slot, &entry);
+		if (!leave && !popped)
 		{
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
-			my_slot->idle = !popped;
-			leave = !popped && my_db->role_waits;
+			my_slot->idle = !popped && !my_slot->retire;
+			leave = !popped && (my_db->role_waits || my_slot->retire);
+			LWLockRelease(my_db->lock);
 		}
-		LWLockRelease(my_db->lock);
 		if (leave)
 			break;
 
@@ -179,7 +181,7 @@ worker_exit(int code, Datum arg)
 
 	flight_end();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_ready_return_hand(my_db, my_slot, &wake);
+	jobq_hand_return(my_db, my_slot, &wake);
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
