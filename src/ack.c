@@ -150,7 +150,8 @@ check_lease(JobqDatabase *db, int64 id, int64 token)
 		copy = *lease;
 	LWLockRelease(db->lock);
 
-	if (lease == NULL || copy.token != token || !jobq_may_manage(copy.role))
+	if (lease == NULL || copy.token != token ||
+		!jobq_may_manage(copy.role) || jobq_lease_is_ended(id))
 		lease_lost(id);
 	if (copy.until <= jobq_now())
 		ereport(ERROR,

@@ -237,6 +237,19 @@ jobq_lease_room(int n)
 }
 
 /*
+ * Has this transaction ended the lease of the job, or given it back?
+ */
+bool
+jobq_lease_is_ended(int64 id)
+{
+	for (int i = nleases - 1; i >= 0; i--)
+		if (leases[i].id == id &&
+			(leases[i].action == LEASE_END || leases[i].action == LEASE_BACK))
+			return true;
+	return false;
+}
+
+/*
  * Note what becomes of a lease at the end of this transaction.  Room for it
  * was made by jobq_lease_room(): this cannot fail.
  */

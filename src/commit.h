@@ -34,6 +34,7 @@ extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_lease_room(int n);
+extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 batch, TimestampTz until);
 extern void jobq_at_commit_reload(void);

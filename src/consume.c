@@ -58,6 +58,7 @@ typedef struct Reservation
 	int			max;
 	int64		lease_ms;
 	int64		token;
+	int			patience;		/* looks in vain, 5 ms apart */
 	const char *consumer;
 	const char *client;
 	JobqPush   *popped;			/* [max] */
@@ -73,6 +74,7 @@ static void find_roles(Reservation *reservation);
 static bool is_ours(const Reservation *reservation, const JobqLane *lane);
 static void pass_on(Reservation *reservation, JobqWakeList *wake);
 static bool list(Reservation *reservation, JobqWakeList *wake);
+static bool lane_is_coming(Reservation *reservation);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 static void unlist(int code, Datum arg);
@@ -229,6 +231,36 @@ pass_on(Reservation *reservation, JobqWakeList *wake)
 		 i = db->lanes[i].active_next)
 		if (is_ours(reservation, &db->lanes[i]))
 			jobq_ready_wake(db, &db->lanes[i], wake);
+}
+
+/*
+ * Does one of our queues have a lane of which the scheduler has not yet read
+ * what is in it?  Then wait a moment rather than say that there is nothing.
+ */
+static bool
+lane_is_coming(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	bool		coming = false;
+
+	if (reservation->patience-- <= 0)
+		return false;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes && !coming; i++)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->in_use || (lane->ranked && !lane->more))
+			continue;
+		for (int j = 0; j < reservation->taker.nqueues; j++)
+			if (reservation->queue_ids[j] == lane->queue_id)
+				coming = !lane->paused && lane->count == 0;
+		if (!lane->ranked)
+			coming = true;
+	}
+	coming |= db->rescan || (!db->complete && !db->overflow);
+	LWLockRelease(db->lock);
+	return coming;
 }
 
 /*
@@ -577,6 +609,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
+	reservation.patience = 40;
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
@@ -599,10 +632,11 @@ jobq_reserve(PG_FUNCTION_ARGS)
 					break;
 				continue;
 			}
-			if (left <= 0)
+			if (left <= 0 && !lane_is_coming(&reservation))
 				break;
+			left = Max(left, 5);
 			CHECK_FOR_INTERRUPTS();
-			if (!reservation.listed)
+			if (!reservation.listed && left > 5)
 				continue;
 
 			/* what the statement has seen so far holds nobody up */
