@@ -5,7 +5,7 @@ import time
 
 import baseline
 from lib import (BenchError, OtherLoad, PAYLOAD, Session, fresh_jobq, number,
-                 pgbench_command, sql)
+                 own_cpu, pgbench_command, sql)
 
 TITLE = "last sixth of the time / first sixth, under full load with a held snapshot"
 BACKLOG = 200000
@@ -37,7 +37,7 @@ def observe(table, produce, seconds, report, name):
                 begun = now
                 load = OtherLoad()
             if begun is not None and (not seen or now - begun > seen[-1][0] + 1):
-                seen.append((now - begun, done))
+                seen.append((now - begun, done, own_cpu()))
             if produced - done < BACKLOG:
                 produce(CHUNK)
                 produced += CHUNK
@@ -46,20 +46,28 @@ def observe(table, produce, seconds, report, name):
     finally:
         holder.close()
     report.data[name] = [{"second": round(b[0], 2), "jobs_per_s":
-                          round((b[1] - a[1]) / (b[0] - a[0]))}
+                          round((b[1] - a[1]) / (b[0] - a[0])),
+                          "own_cpus": round((b[2] - a[2]) / (b[0] - a[0]), 2)}
                          for a, b in zip(seen, seen[1:])]
 
-    def rate(begin, end):
+    def rates(begin, end):
+        """Jobs per second, and per second of CPU that we could use."""
         inside = [s for s in seen if begin <= s[0] <= end]
         if len(inside) < 2:
             raise BenchError("too few measurements")
-        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+        seconds, jobs, cpu = (b - a for a, b in zip(inside[0], inside[-1]))
+        return jobs / seconds, jobs / cpu
 
     sixth = seconds / SIXTHS
     others = load.percent()
-    report.single(name + ", first sixth", "jobs/s", rate(0, sixth), others)
-    report.single(name + ", last sixth", "jobs/s", rate(seconds - sixth, seconds), others)
-    return rate(seconds - sixth, seconds) / rate(0, sixth)
+    first, last = rates(0, sixth), rates(seconds - sixth, seconds)
+    report.single(name + ", first sixth", "jobs/s", first[0], others)
+    report.single(name + ", last sixth", "jobs/s", last[0], others)
+    report.single(name + ", per CPU second, first sixth", "jobs/s", first[1], others)
+    report.single(name + ", per CPU second, last sixth", "jobs/s", last[1], others)
+    report.single(name + ", last sixth / first, per CPU second", "x",
+                  last[1] / first[1], others)
+    return last[0] / first[0]
 
 
 def jobq(seconds, report):
