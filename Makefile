@@ -40,6 +40,7 @@ OBJS = \
 	worker/scan.o \
 	worker/scheduler.o \
 	worker/session.o \
+	worker/spawn.o \
 	worker/supervise.o \
 	worker/worker.o
 PGFILEDESC = "jobq - a transactional job queue"

@@ -360,7 +360,7 @@ start_scheduler(JobqDatabase *db)
 		pfree(handle);
 		return true;
 	}
-	supervise_make_way(db - jobq_shared->databases);
+	spawn_make_way(db - jobq_shared->databases);
 	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
 	{
 		warned_at = GetCurrentTimestamp();

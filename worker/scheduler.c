@@ -222,7 +222,7 @@ check_extension(void)
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		my_db->absent = pokes == jobq_shared->pokes;
 		LWLockRelease(jobq_shared->lock);
-		supervise_dismiss();
+		spawn_dismiss();
 		proc_exit(0);
 	}
 }

@@ -58,10 +58,15 @@ extern void scan_rank_lanes(void);
 
 /* worker/supervise.c */
 extern TimestampTz supervise(TimestampTz now);
-extern void supervise_dismiss(void);
-extern void supervise_make_way(int for_database);
 extern void supervise_charge_culprits(void);
 extern void supervise_lost_lease(int64 id);
+
+/* worker/spawn.c */
+extern TimestampTz spawn_workers(TimestampTz now);
+extern void spawn_again(TimestampTz now, bool came);
+extern void spawn_charge_role(Oid role, const JobqError *error);
+extern void spawn_dismiss(void);
+extern void spawn_make_way(int for_database);
 
 /* worker/leases.c */
 extern void leases_load(void);
