@@ -15,9 +15,11 @@ OBJS = \
 	src/consume.o \
 	src/enqueue.o \
 	src/finish.o \
+	src/flush.o \
 	src/hand.o \
 	src/handler.o \
 	src/init.o \
+	src/lanes.o \
 	src/lease.o \
 	src/notify.o \
 	src/operate.o \

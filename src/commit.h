@@ -41,9 +41,11 @@ extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_poke_launcher(void);
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
+extern void jobq_relay_now(const char *channel, const char *payload);
+
+/* src/flush.c */
 extern XLogRecPtr jobq_flush(void);
 extern bool jobq_replicated(XLogRecPtr lsn);
 extern void jobq_flush_before_telling(void);
-extern void jobq_relay_now(const char *channel, const char *payload);
 
 #endif							/* JOBQ_COMMIT_H */

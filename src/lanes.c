@@ -1,0 +1,352 @@
+/*-------------------------------------------------------------------------
+ *
+ * lanes.c
+ *	  Lanes, found by (queue, priority, role), and their sorted lists of
+ *	  entries.
+ *
+ * A lane's list nearly always grows at its end, because keys arrive nearly in
+ * order.  A key that belongs far from both ends is not searched a place for
+ * under the lock; the lane's cursor steps back below it instead, and the
+ * scheduler's next scan merges it in.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/lanes.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "common/hashfn.h"
+#include "utils/timestamp.h"
+
+#include "lanes.h"
+
+/* Steps to search a place for one entry, from each end of the list. */
+#define MAX_WALK	64
+
+static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role,
+						  bool quarantine);
+static bool lane_served(const JobqLane *lane);
+static JobqLane *lane_take(JobqDatabase *db);
+static void lane_activate(JobqDatabase *db, JobqLane *lane);
+static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
+static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
+
+/*
+ * The lane of these, or NULL if it is not there and "create" is false or no
+ * lane can be had.  A new lane takes its rank from another of the same queue.
+ */
+JobqLane *
+jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
+			   bool quarantine, bool create)
+{
+	uint32		bucket = lane_bucket(queue_id, priority, role, quarantine);
+	JobqLane   *lane;
+
+	for (uint32 i = db->bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
+	{
+		lane = &db->lanes[i];
+		if (lane->queue_id == queue_id && lane->priority == priority &&
+			lane->role == role && lane->quarantine == quarantine)
+			return lane;
+	}
+	if (!create)
+		return NULL;
+
+	lane = lane_take(db);
+	if (lane == NULL)
+	{
+		db->overflow = true;
+		return NULL;
+	}
+	memset(lane, 0, sizeof(JobqLane));
+	lane->in_use = true;
+	lane->quarantine = quarantine;
+	lane->queue_id = queue_id;
+	lane->priority = priority;
+	lane->role = role;
+	lane->cursor.run_at = PG_INT64_MIN;
+	lane->cursor.id = PG_INT64_MIN;
+	lane->missed.run_at = PG_INT64_MAX;
+	lane->missed.id = PG_INT64_MAX;
+	lane->next_due = DT_NOEND;
+	lane->head = lane->tail = JOBQ_NONE;
+	lane->more = !db->complete && !quarantine;
+	lane->hash_next = db->bucket[bucket];
+	db->bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
+
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *other = &db->lanes[i];
+
+		if (other->in_use && other->ranked && other->queue_id == queue_id)
+		{
+			memcpy(lane->rank, other->rank, sizeof(lane->rank));
+			lane->paused = other->paused;
+			lane->consumer = other->consumer;
+			lane->ranked = true;
+			break;
+		}
+	}
+	return lane;
+}
+
+static uint32
+lane_bucket(int32 queue_id, int32 priority, Oid role, bool quarantine)
+{
+	uint32		hash = murmurhash32((uint32) queue_id);
+
+	hash = hash_combine(hash, murmurhash32((uint32) priority));
+	hash = hash_combine(hash, murmurhash32(role + (quarantine ? 1 : 0)));
+	return hash % JOBQ_LANE_BUCKETS;
+}
+
+static bool
+lane_served(const JobqLane *lane)
+{
+	if (!lane->ranked || lane->consumer)
+		return true;
+	for (int i = 0; i < JOBQ_MAX_POOLS; i++)
+		if (lane->rank[i] != JOBQ_NOT_SERVED)
+			return true;
+	return false;
+}
+
+/*
+ * A lane that is not in use, or else one that can be done without, unlinked
+ * from its bucket: it holds nothing and awaits nothing; or only jobs of the
+ * future, and then all is read anew when the first of them is due; or its
+ * queue is paused or nobody serves it, and then a lane that is missing may
+ * have due rows.
+ */
+static JobqLane *
+lane_take(JobqDatabase *db)
+{
+	JobqLane   *idle = NULL;
+	JobqLane   *future = NULL;
+	JobqLane   *paused = NULL;
+	JobqLane   *victim;
+	uint32	   *link;
+
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->in_use)
+			return lane;
+		if (lane->scanning || lane->quarantine)
+			continue;
+		if (lane->paused || !lane_served(lane))
+			paused = lane;
+		else if (lane->count > 0 || lane->more)
+			continue;
+		else if (lane->next_due == DT_NOEND)
+			idle = lane;
+		else if (future == NULL || lane->next_due > future->next_due)
+			future = lane;
+	}
+
+	if (idle != NULL)
+		victim = idle;
+	else if (future != NULL)
+	{
+		victim = future;
+		db->forgotten_due = Min(db->forgotten_due, future->next_due);
+	}
+	else if (paused != NULL)
+	{
+		victim = paused;
+		while (victim->count > 0)
+		{
+			uint32		index = victim->head;
+
+			entry_unlink(db, victim, index);
+			entry_free(db, index);
+		}
+		db->complete = false;
+	}
+	else
+		return NULL;
+
+	link = &db->bucket[lane_bucket(victim->queue_id, victim->priority,
+								   victim->role, victim->quarantine)];
+	while (*link != JOBQ_LANE_INDEX(db, victim))
+		link = &db->lanes[*link].hash_next;
+	*link = victim->hash_next;
+	return victim;
+}
+
+static void
+lane_activate(JobqDatabase *db, JobqLane *lane)
+{
+	db->news++;
+	lane->active_prev = JOBQ_NONE;
+	lane->active_next = db->active_head;
+	if (db->active_head != JOBQ_NONE)
+		db->lanes[db->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
+	db->active_head = JOBQ_LANE_INDEX(db, lane);
+}
+
+static void
+lane_deactivate(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->active_prev != JOBQ_NONE)
+		db->lanes[lane->active_prev].active_next = lane->active_next;
+	else
+		db->active_head = lane->active_next;
+	if (lane->active_next != JOBQ_NONE)
+		db->lanes[lane->active_next].active_prev = lane->active_prev;
+}
+
+/*
+ * Take an entry out of its lane.
+ */
+void
+entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	JobqEntry  *entry = &db->entries[index];
+
+	if (entry->prev != JOBQ_NONE)
+		db->entries[entry->prev].next = entry->next;
+	else
+		lane->head = entry->next;
+	if (entry->next != JOBQ_NONE)
+		db->entries[entry->next].prev = entry->prev;
+	else
+		lane->tail = entry->prev;
+	if (--lane->count == 0)
+		lane_deactivate(db, lane);
+
+}
+
+/*
+ * Give an entry that is in no lane back to the free list.
+ */
+void
+entry_free(JobqDatabase *db, uint32 index)
+{
+	db->entries[index].next = db->free_head;
+	db->free_head = index;
+	db->nfree++;
+}
+
+/*
+ * Free an entry by cutting the tail of the longest lane; its scan will find
+ * the job again.  False if no other lane has clearly more than this one.
+ */
+static bool
+entry_evict(JobqDatabase *db, JobqLane *for_lane)
+{
+	JobqLane   *victim = NULL;
+	JobqKey		evicted;
+	uint32		index;
+
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->quarantine && lane->count > 16 &&
+			(victim == NULL || lane->count > victim->count))
+			victim = lane;
+	}
+	if (victim == NULL || victim == for_lane ||
+		victim->count / 2 < for_lane->count)
+		return false;
+
+	index = victim->tail;
+	evicted = db->entries[index].key;
+	entry_unlink(db, victim, index);
+	entry_free(db, index);
+	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
+		victim->missed = evicted;
+	if (jobq_key_cmp(victim->cursor, evicted) >= 0)
+		victim->cursor = key_below(evicted);
+	victim->more = true;
+	return true;
+}
+
+/*
+ * Insert behind the entry "after", or at the head if that is JOBQ_NONE.
+ */
+InsertResult
+entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
+				   const JobqPush *push)
+{
+	uint32		index;
+	JobqEntry  *entry;
+
+	if (db->nfree == 0 && !entry_evict(db, lane))
+		return NO_ENTRY;
+
+	index = db->free_head;
+	entry = &db->entries[index];
+	db->free_head = entry->next;
+	db->nfree--;
+
+	entry->key = push->key;
+	entry->ctid = push->ctid;
+	entry->lane = JOBQ_LANE_INDEX(db, lane);
+	entry->prev = after;
+	if (after == JOBQ_NONE)
+	{
+		entry->next = lane->head;
+		lane->head = index;
+	}
+	else
+	{
+		entry->next = db->entries[after].next;
+		db->entries[after].next = index;
+	}
+	if (entry->next != JOBQ_NONE)
+		db->entries[entry->next].prev = index;
+	else
+		lane->tail = index;
+	if (lane->count++ == 0)
+		lane_activate(db, lane);
+	return INSERTED;
+}
+
+/*
+ * Insert in order, if the place is near one of the ends.
+ */
+InsertResult
+entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
+{
+	uint32		at = lane->tail;
+
+	for (int i = 0; i < MAX_WALK; i++)
+	{
+		int			cmp;
+
+		if (at == JOBQ_NONE)
+			return entry_insert_after(db, lane, JOBQ_NONE, push);
+		cmp = jobq_key_cmp(db->entries[at].key, push->key);
+		if (cmp < 0)
+			return entry_insert_after(db, lane, at, push);
+		if (cmp == 0)
+		{
+			/* a row that was moved within the table keeps its newest place */
+			db->entries[at].ctid = push->ctid;
+			return DUPLICATE;
+		}
+		at = db->entries[at].prev;
+	}
+
+	at = lane->head;
+	for (int i = 0; i < MAX_WALK; i++)
+	{
+		int			cmp = jobq_key_cmp(db->entries[at].key, push->key);
+
+		if (cmp > 0)
+			return entry_insert_after(db, lane, db->entries[at].prev, push);
+		if (cmp == 0)
+		{
+			db->entries[at].ctid = push->ctid;
+			return DUPLICATE;
+		}
+		at = db->entries[at].next;
+	}
+	return TOO_FAR;
+}
