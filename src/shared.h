@@ -211,8 +211,9 @@ typedef struct JobqDatabase
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
 	bool		relay_pending;	/* relay has something to say */
 	bool		can_spawn;		/* waking the scheduler may get more workers */
-	bool		role_waits;		/* a role has jobs, and no place for a worker:
-								 * who finds nothing to do had better leave */
+	Oid			waiting_role;	/* it has jobs and lacks workers: one of
+								 * another role that finds nothing to do had
+								 * better leave */
 	TimestampTz wake_at;		/* when the scheduler means to wake */
 	TimestampTz relay_due;		/* when relay_pending is to be served */
 	uint32		nfree;

@@ -34,7 +34,7 @@ PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 #define GARBAGE_PAUSE	USECS_PER_SEC
 
 /* No partitions are made so long after CREATE EXTENSION. */
-#define RESTORE_TIME	(10 * USECS_PER_SEC)
+#define RESTORE_TIME	(5 * USECS_PER_SEC)
 
 #define RETENTION_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 

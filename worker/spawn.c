@@ -26,6 +26,9 @@
 /* A busy worker makes room for another role or database after this time. */
 #define ROLE_TURN			(USECS_PER_SEC)
 
+/* A place is kept so long for a database that lacks a process. */
+#define WANTING_TIME		(6 * USECS_PER_SEC)
+
 /* Pause after workers could not be started. */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
 #define LAST_PAUSE			(5 * USECS_PER_SEC)
@@ -44,7 +47,7 @@ typedef struct RoleDemand
 	int			ready;			/* of these, idle or starting */
 } RoleDemand;
 
-static bool role_waits = false;
+static Oid	waiting_role = InvalidOid;
 static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
@@ -70,7 +73,14 @@ spawn_workers(TimestampTz now)
 	if (spawn_at > now + LAST_PAUSE)
 		spawn_at = now;
 
-	role_waits = false;
+	/* a place may have become free for us */
+	if (spawn_at > now && jobq_shared->wanting == my_db_index &&
+		jobq_shared->wanting_at != 0)
+		for (int i = 0; i < jobq_shared->nslots; i++)
+			if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
+				spawn_at = now;
+
+	waiting_role = InvalidOid;
 	retire_pools(pools->npools);
 	if (!jobq_start_paused)
 	{
@@ -83,7 +93,7 @@ spawn_workers(TimestampTz now)
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->can_spawn = can_spawn && now >= spawn_at;
-	my_db->role_waits = role_waits;
+	my_db->waiting_role = waiting_role;
 	LWLockRelease(my_db->lock);
 	return wake;
 }
@@ -210,7 +220,7 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 			{
 				if (size > 0)
 				{
-					role_waits = true;
+					waiting_role = demand->role;
 					make_room(pool, demand->role, now, demand->workers == 0);
 					if (demand->workers == 0)
 						*wake = Min(*wake, now + ROLE_TURN);
@@ -323,7 +333,7 @@ spawn(int pool, Oid role, TimestampTz now)
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (jobq_shared->wanting != my_db_index &&
 		now >= jobq_shared->wanting_at &&
-		now < jobq_shared->wanting_at + ROLE_TURN)
+		now < jobq_shared->wanting_at + WANTING_TIME)
 	{
 		for (int i = 0; i < jobq_shared->nslots; i++)
 			if (jobq_shared->slots[i].state == JOBQ_SLOT_ATTACHED &&

@@ -105,6 +105,9 @@ reap(TimestampTz now, TimestampTz *wake)
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;
 		LWLockRelease(jobq_shared->lock);
+		if (jobq_shared->wanting_at != 0 &&
+			jobq_shared->wanting != my_db_index)
+			jobq_wake_scheduler(&jobq_shared->databases[jobq_shared->wanting]);
 
 		if (copy.connect_failed)
 		{

@@ -103,7 +103,10 @@ jobq_worker_main(Datum main_arg)
 			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
 			my_slot->idle = !popped && !my_slot->retire;
-			leave = !popped && (my_db->role_waits || my_slot->retire);
+			leave = !popped &&
+				(my_slot->retire ||
+				 (OidIsValid(my_db->waiting_role) &&
+				  my_db->waiting_role != start.role));
 			LWLockRelease(my_db->lock);
 		}
 		if (leave)

@@ -62,9 +62,8 @@ is($subscriber->safe_psql('postgres', 'SELECT count(*), bool_and(dormant) FROM j
 $publisher->safe_psql('postgres', q{SELECT jobq.resume('still')});
 wait_for($publisher, 'the publisher runs its jobs',
 	'SELECT count(*) = 2 FROM jobq.job');
-$publisher->wait_for_catchup('jobs');
-is($subscriber->safe_psql('postgres', 'SELECT count(*), bool_and(dormant) FROM jobq.job'),
-	'2|t', 'and they leave the subscriber');
+wait_for($subscriber, 'and they leave the subscriber',
+	'SELECT count(*) = 2 AND bool_and(dormant) FROM jobq.job');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'0', 'which has run none of them');
 

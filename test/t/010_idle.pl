@@ -85,6 +85,8 @@ sub is_idle
 	return;
 }
 
+wait_for($node, 'the archive has its partitions',
+	q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
 is_idle('after the start');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
 	'3', 'launcher, scheduler, and as many workers as were needed');
