@@ -28,7 +28,7 @@
 PGDLLEXPORT void jobq_scheduler_main(Datum main_arg);
 
 /* Retry of lanes that found no place. */
-#define OVERFLOW_PAUSE	USECS_PER_SEC
+#define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
 
 /* Rows of finished reservations are collected this often. */
 #define GARBAGE_PAUSE	USECS_PER_SEC
@@ -75,7 +75,7 @@ jobq_scheduler_main(Datum main_arg)
 	jobq_ready_clear(my_db);
 	my_db->reload = true;
 	my_db->rescan = true;
-	my_db->wake_at = DT_NOBEGIN;
+	my_db->wake_at = 0;
 	my_db->can_spawn = true;
 	my_db->scheduler = MyProc;
 	my_db->scheduler_pid = MyProcPid;
@@ -265,7 +265,7 @@ next_wake(TimestampTz wake)
 	if (my_db->relay_pending && my_db->relay_due < wake)
 		wake = my_db->relay_due;
 	if (my_db->rescan || my_db->reload)
-		wake = DT_NOBEGIN;
+		wake = 0;				/* long ago */
 	my_db->wake_at = wake;
 	LWLockRelease(my_db->lock);
 	return wake;
