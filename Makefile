@@ -19,6 +19,7 @@ OBJS = \
 	src/hand.o \
 	src/handler.o \
 	src/init.o \
+	src/kinds.o \
 	src/lanes.o \
 	src/lease.o \
 	src/notify.o \

@@ -131,12 +131,19 @@ extern struct IndexInfo *jobq_primary_key_info(Relation rel, Relation index);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
 extern const JobqQueue *jobq_queue_by_id(int32 id);
+extern void jobq_forget_uncommitted(void);
+extern void jobq_keep_uncommitted(void);
+
+/* something was read that may not be committed */
+extern bool jobq_read_in_transaction;
+
+/* src/kinds.c */
 extern JobqHandler *jobq_handler(const char *kind);
 extern void jobq_handler_resolve(JobqHandler *handler);
 extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
 extern void jobq_check_signature(Oid proc, JobqHandler *handler);
-extern void jobq_forget_uncommitted(void);
-extern void jobq_keep_uncommitted(void);
+extern void jobq_forget_handlers(void);
+extern void jobq_function_changed(Datum arg, int cacheid, uint32 hashvalue);
 
 /* src/spi.c: queries as the owner of the extension, for what is not per job */
 typedef struct JobqOwnerState
