@@ -195,7 +195,7 @@ def _own_ticks():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             parents[pid], times[pid] = _stat(pid)
-        except OSError:
+        except (OSError, IndexError):		# it has ended
             pass
     roots = {str(os.getpid()), postmaster()}
     total = 0
