@@ -46,6 +46,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->nfree = jobq_ready_entries;
 	db->active_head = JOBQ_NONE;
 	jobq_hand_forget(db);
+	db->nlate = 0;
 	db->complete = false;
 	db->overflow = false;
 	db->starved = false;
@@ -114,9 +115,14 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	{
 		if (lane->scanning)
 		{
-			if (jobq_key_cmp(push->key, lane->missed) < 0)
-				lane->missed = push->key;
-			lane->more = true;
+			if (db->nlate < JOBQ_MAX_LATE)
+				db->late[db->nlate++] = *push;
+			else
+			{
+				if (jobq_key_cmp(push->key, lane->missed) < 0)
+					lane->missed = push->key;
+				lane->more = true;
+			}
 			return;
 		}
 		if (lane->more || lane->next_due <= push->key.run_at)
@@ -160,6 +166,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 {
 	uint32		after = JOBQ_NONE;
 	JobqKey		done = lane->cursor;
+	int			nlate;
 
 	/* jobs that became due, or were many: the queue gets work */
 	if (lane->count == 0 && nrows > 0)
@@ -240,6 +247,12 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 		lane->more = true;
 	lane->missed.run_at = PG_INT64_MAX;
 	lane->missed.id = PG_INT64_MAX;
+
+	/* the scan may have passed what was committed meanwhile */
+	nlate = db->nlate;
+	db->nlate = 0;
+	for (int i = 0; i < nlate; i++)
+		jobq_ready_push(db, &db->late[i], jobq_now(), wake);
 }
 
 /*

@@ -57,6 +57,18 @@ typedef struct JobqEntry
 	uint32		next;
 } JobqEntry;
 
+/* A job on its way into the ready set, or out of it. */
+typedef struct JobqPush
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	bool		quarantine;
+	bool		notify;			/* mark the queue's channel for the relay */
+	JobqKey		key;
+	ItemPointerData ctid;
+} JobqPush;
+
 /*
  * A lane is the line of one (queue, priority, role).  Its list holds a window
  * of the jobs that are due, in order of JobqKey; the rest is in the table.
@@ -86,8 +98,8 @@ typedef struct JobqLane
 	int32		priority;
 	Oid			role;
 	JobqKey		cursor;
-	JobqKey		missed;			/* lowest key handed over above the cursor
-								 * while scanning */
+	JobqKey		missed;			/* lowest key above the cursor that found no
+								 * place in JobqDatabase.late while scanning */
 	TimestampTz next_due;		/* lowest known run_at in the future */
 	uint32		head;
 	uint32		tail;
@@ -98,6 +110,7 @@ typedef struct JobqLane
 } JobqLane;
 
 #define JOBQ_NOT_SERVED		0xFF
+#define JOBQ_MAX_LATE		128
 #define JOBQ_LANE_BUCKETS	1024
 
 /*
@@ -221,6 +234,9 @@ typedef struct JobqDatabase
 	uint32		active_head;
 	uint64		news;			/* grows with each lane that gets its first
 								 * entry; may be read without lock */
+	int			nlate;			/* handed over while their lane, the only one
+								 * at a time, is scanned */
+	JobqPush	late[JOBQ_MAX_LATE];
 	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
 	uint32		bucket[JOBQ_LANE_BUCKETS];
 	uint32		relay_head;		/* next message to send */
@@ -247,18 +263,6 @@ typedef struct JobqDatabase
 								 * needed any more */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
 } JobqDatabase;
-
-/* A job on its way into the ready set, or out of it. */
-typedef struct JobqPush
-{
-	int32		queue_id;
-	int32		priority;
-	Oid			role;
-	bool		quarantine;
-	bool		notify;			/* mark the queue's channel for the relay */
-	JobqKey		key;
-	ItemPointerData ctid;
-} JobqPush;
 
 typedef enum JobqSlotState
 {

@@ -320,6 +320,7 @@ scan_lanes(TimestampTz now)
 			continue;
 		}
 		lane->scanning = true;
+		my_db->nlate = 0;
 		lane->next_due = DT_NOEND;
 		copy = *lane;
 		LWLockRelease(my_db->lock);

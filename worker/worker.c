@@ -33,6 +33,9 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 /* Jobs between two looks at memory, age and statistics. */
 #define HOUSEKEEPING	256
 
+/* Milliseconds that a worker must be idle before it reports its statistics. */
+#define STATISTICS_PAUSE	1000L
+
 static JobqSlot *my_slot = NULL;
 
 static void attach(const WorkerStart *start);
@@ -121,16 +124,12 @@ jobq_worker_main(Datum main_arg)
 			if (entry.quarantine)
 				jobq_quarantine_over(my_db, start.slot);
 
-			/*
-			 * after a sleep, too, so that an old worker runs one job and
-			 * leaves
-			 */
-			if (++jobs % HOUSEKEEPING == 0 || slept)
-			{
+			if (++jobs % HOUSEKEEPING == 0)
 				pgstat_report_stat(false);
-				check = true;
-				slept = false;
-			}
+
+			/* after a long sleep, too: an old worker runs one job and leaves */
+			check = jobs % HOUSEKEEPING == 0 || slept;
+			slept = false;
 			continue;
 		}
 
@@ -138,13 +137,21 @@ jobq_worker_main(Datum main_arg)
 		{
 			debug_query_string = NULL;
 			pgstat_report_activity(STATE_IDLE, NULL);
-			pgstat_report_stat(true);
 			active = false;
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-						 jobq_wait_event(wait_event, "JobqWorker"));
+
+		/* statistics go out at most once a second; then sleep for long */
+		if (WaitLatch(MyLatch,
+					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					  STATISTICS_PAUSE,
+					  jobq_wait_event(wait_event, "JobqWorker")) & WL_TIMEOUT)
+		{
+			pgstat_report_stat(true);
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 jobq_wait_event(wait_event, "JobqWorker"));
+			slept = true;
+		}
 		ResetLatch(MyLatch);
-		slept = true;
 	}
 	proc_exit(0);
 }
