@@ -179,7 +179,7 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
-	table_close(rel, RowExclusiveLock);
+	table_close(rel, NoLock);
 }
 
 static void

@@ -242,7 +242,7 @@ jobq_insert_tuple(Relation rel, HeapTuple tuple)
 							 RelationGetDescr(rel), &nulls[0]);
 	(void) index_insert(index, values, nulls, &tuple->t_self, rel,
 						UNIQUE_CHECK_YES, false, info);
-	index_close(index, RowExclusiveLock);
+	index_close(index, NoLock);
 }
 
 /*

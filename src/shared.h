@@ -306,6 +306,7 @@ typedef struct JobqSlot
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
+	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
 
 	/* Protected by mutex; the worker itself reads its own without. */

@@ -24,6 +24,9 @@
 /* Partitions that are made ahead, today's included. */
 #define DAYS_AHEAD	4
 
+/* Rows that are moved into a new partition at most. */
+#define MAX_MOVED	"10000"
+
 static void run_quietly(const char *query, int nargs, Oid *types,
 						Datum *values);
 
@@ -107,9 +110,15 @@ retention_run(void)
 				 sizeof(from));
 		day_name(today + (i + 1) * USECS_PER_DAY, unused, sizeof(unused), to,
 				 sizeof(to));
-		/* what was finished before goes along from the default partition */
+
+		/*
+		 * What was finished before goes along from the default partition;
+		 * where that is much, the day stays there.
+		 */
 		run_quietly(psprintf("DO $$ BEGIN"
-							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL THEN"
+							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL"
+							 " AND (SELECT count(*) FROM (SELECT FROM jobq.archive_default"
+							 " WHERE finished_at >= '%s' AND finished_at < '%s' LIMIT " MAX_MOVED " + 1) f) <= " MAX_MOVED " THEN"
 							 " LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
 							 " CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
 							 " WITH moved AS (DELETE FROM jobq.archive_default"
@@ -118,7 +127,7 @@ retention_run(void)
 							 " ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
-							 name, name, from, to, name, name, from, to),
+							 name, from, to, name, from, to, name, name, from, to),
 					0, NULL, NULL);
 	}
 

@@ -358,6 +358,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->pid = 0;
 		slot->started_at = now;
 		slot->idle = false;
+		slot->resting = false;
 		slot->retire = false;
 		slot->hand_next = slot->hand_count = 0;
 		slot->connect_failed = false;

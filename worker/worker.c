@@ -16,6 +16,7 @@
 #include "worker.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include "access/xact.h"
 #include "miscadmin.h"
@@ -33,6 +34,15 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 /* Jobs between two looks at memory, age and statistics. */
 #define HOUSEKEEPING	256
 
+/*
+ * Jobs that take no longer than this, in microseconds, are bound by the
+ * processors: more workers than processors only get in each other's way.  Each
+ * worker looks every so many jobs, and then rests for so many milliseconds.
+ */
+#define SHORT_JOB		100
+#define LOOK_JOBS		32
+#define REST_PAUSE		2L
+
 /* Milliseconds that a worker must be idle before it reports its statistics. */
 #define STATISTICS_PAUSE	1000L
 
@@ -42,6 +52,8 @@ static void attach(const WorkerStart *start);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
+static bool too_many_workers(void);
+static void rest(void);
 static bool time_to_leave(uint64 jobs, bool check);
 
 void
@@ -53,6 +65,7 @@ jobq_worker_main(Datum main_arg)
 	JobqTaker	taker = {0};
 	uint64		jobs = 0;
 	bool		active = false;
+	TimestampTz looked_at = 0;
 	bool		slept = true;
 	bool		check = false;	/* look at age and memory after this job */
 
@@ -124,7 +137,17 @@ jobq_worker_main(Datum main_arg)
 			if (entry.quarantine)
 				jobq_quarantine_over(my_db, start.slot);
 
-			if (++jobs % HOUSEKEEPING == 0)
+			jobs++;
+			if (jobs % LOOK_JOBS == 0)
+			{
+				TimestampTz now = GetCurrentTimestamp();
+
+				if (now - looked_at < LOOK_JOBS * SHORT_JOB &&
+					too_many_workers())
+					rest();
+				looked_at = GetCurrentTimestamp();
+			}
+			if (jobs % HOUSEKEEPING == 0)
 				pgstat_report_stat(false);
 
 			/* after a long sleep, too: an old worker runs one job and leaves */
@@ -235,6 +258,57 @@ apply_settings(void)
 	SetConfigOption("synchronous_commit",
 					jobq_synchronous_commit ? "on" : "off",
 					PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Are more workers busy than there are processors?
+ */
+static bool
+too_many_workers(void)
+{
+	static long processors = 0;
+	int			busy = 0;
+
+	if (processors == 0)
+		processors = sysconf(_SC_NPROCESSORS_ONLN);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && !slot->idle && !slot->resting)
+			busy++;
+	}
+	return busy > processors;
+}
+
+/*
+ * Rest while there are enough others.  They may come upon a long job at any
+ * time, so look again and again; the jobs in our hand are theirs meanwhile.
+ */
+static void
+rest(void)
+{
+	static uint32 wait_event = 0;
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_hand_return(my_db, my_slot, &wake);
+	LWLockRelease(my_db->lock);
+	jobq_wake(my_db, &wake);
+
+	my_slot->resting = true;
+	do
+	{
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 REST_PAUSE, jobq_wait_event(wait_event, "JobqWorkerRest"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		my_slot->resting = false;
+		if (my_slot->retire || my_db->stop || !too_many_workers())
+			break;
+		my_slot->resting = true;
+	} while (true);
 }
 
 /*
