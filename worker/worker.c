@@ -43,9 +43,6 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 #define LOOK_JOBS		32
 #define REST_PAUSE		2L
 
-/* Milliseconds that a worker must be idle before it reports its statistics. */
-#define STATISTICS_PAUSE	1000L
-
 static JobqSlot *my_slot = NULL;
 
 static void attach(const WorkerStart *start);
@@ -99,6 +96,7 @@ jobq_worker_main(Datum main_arg)
 		bool		refill;
 		bool		popped = false;
 		bool		leave;
+		long		pause;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -163,13 +161,17 @@ jobq_worker_main(Datum main_arg)
 			active = false;
 		}
 
-		/* statistics go out at most once a second; then sleep for long */
-		if (WaitLatch(MyLatch,
-					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					  STATISTICS_PAUSE,
-					  jobq_wait_event(wait_event, "JobqWorker")) & WL_TIMEOUT)
+		/* statistics go out at most once a second: the rest of them later */
+		pause = pgstat_report_stat(false);
+		if (pause > 0 &&
+			(WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause,
+					   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
+			slept = false;
+		else
 		{
-			pgstat_report_stat(true);
+			if (pause > 0)
+				pgstat_report_stat(true);
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 							 jobq_wait_event(wait_event, "JobqWorker"));
 			slept = true;

@@ -67,7 +67,7 @@ sub is_idle
 		my $now = naps();
 		last if $now == $before;
 		$before = $now;
-		$node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
+		$node->safe_psql('postgres', 'SELECT pg_sleep(2)');
 	}
 
 	my $naps = naps();
