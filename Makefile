@@ -66,7 +66,7 @@ REGRESS = setup enqueue bulk transactions handlers retry order waiting operate \
 	session privileges consume notify bad_input comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause
+ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

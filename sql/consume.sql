@@ -79,7 +79,7 @@ SELECT jobq.test_clock('0');
 -- one that has expired is not handed out
 SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '1 hour', delay => '30 min') AS id \gset
 SELECT jobq.test_clock('61 min');
-SELECT * FROM test.reserve(wait => '10ms');
+SELECT * FROM test.reserve(wait => '1s');
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT jobq.test_clock('0');
 
