@@ -43,6 +43,9 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 #define LOOK_JOBS		32
 #define REST_PAUSE		2L
 
+/* Milliseconds between two reports of a worker's statistics. */
+#define STATISTICS_PAUSE	20L
+
 static JobqSlot *my_slot = NULL;
 
 static void attach(const WorkerStart *start);
@@ -63,6 +66,7 @@ jobq_worker_main(Datum main_arg)
 	uint64		jobs = 0;
 	bool		active = false;
 	TimestampTz looked_at = 0;
+	TimestampTz reported_at = 0;
 	bool		slept = true;
 	bool		check = false;	/* look at age and memory after this job */
 
@@ -96,7 +100,6 @@ jobq_worker_main(Datum main_arg)
 		bool		refill;
 		bool		popped = false;
 		bool		leave;
-		long		pause;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -161,17 +164,17 @@ jobq_worker_main(Datum main_arg)
 			active = false;
 		}
 
-		/* statistics go out at most once a second: the rest of them later */
-		pause = pgstat_report_stat(false);
-		if (pause > 0 &&
+		/* report statistics, but not for each job where they come singly */
+		if (GetCurrentTimestamp() < reported_at + STATISTICS_PAUSE * 1000 &&
 			(WaitLatch(MyLatch,
-					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   STATISTICS_PAUSE,
 					   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
 			slept = false;
 		else
 		{
-			if (pause > 0)
-				pgstat_report_stat(true);
+			pgstat_report_stat(true);
+			reported_at = GetCurrentTimestamp();
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 							 jobq_wait_event(wait_event, "JobqWorker"));
 			slept = true;
