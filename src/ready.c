@@ -105,7 +105,11 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			lane->next_due = push->key.run_at;
 		/* the clock was put back */
 		if (jobq_key_cmp(push->key, lane->cursor) <= 0)
+		{
 			lane->cursor = key_below(push->key);
+			if (lane->scanning && jobq_key_cmp(push->key, lane->missed) < 0)
+				lane->missed = push->key;
+		}
 		if (push->key.run_at < db->wake_at)
 			wake->scheduler = true;
 		return;

@@ -336,7 +336,7 @@ scan_lanes(TimestampTz now)
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
-		if (scan_wanted(lane, now) && n > 0 && !my_db->starved)
+		if (scan_wanted(lane, now) && !my_db->starved)
 			again = true;
 		LWLockRelease(my_db->lock);
 		jobq_wake(my_db, &wake);
