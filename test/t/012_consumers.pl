@@ -1,0 +1,319 @@
+# Consumers outside: leases that outlive the server, and sessions that wait.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres, doomed'
+max_connections = 120
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE ROLE alice LOGIN;
+CREATE ROLE bob LOGIN;
+SELECT jobq.grant_role('alice'), jobq.grant_role('bob');
+SELECT jobq.create_queue('durable', mode => 'consumer'), jobq.create_queue('memory', mode => 'consumer', lease => 'memory');
+CREATE TABLE held (name text, id bigint, token bigint);
+GRANT ALL ON held TO PUBLIC;
+-- an error is told by its code
+CREATE FUNCTION say(function text, what text, more text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	h held;
+BEGIN
+	SELECT * INTO STRICT h FROM held WHERE name = what;
+	EXECUTE format('SELECT jobq.%I(%s, %s%s)', function, h.id, h.token, more);
+	RETURN 'done';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+CREATE FUNCTION state(what text) RETURNS text LANGUAGE sql AS $$
+	SELECT s.state || ' ' || s.attempt FROM held h, jobq.status(h.id) s WHERE h.name = what
+$$;
+});
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# Enqueue jobs of these names and reserve them in one call.
+sub hold
+{
+	my ($queue, $lease, @names) = @_;
+	my $names = join ',', map { "'$_'" } @names;
+
+	sql(qq{SELECT jobq.enqueue('work', queue => '$queue', headers => jsonb_build_object('name', n), backoff => 'fixed 1h')
+	       FROM unnest(ARRAY[$names]) n});
+	my $n = sql(
+		qq{WITH h AS (INSERT INTO held SELECT headers ->> 'name', id, token
+		              FROM jobq.reserve('{$queue}', @{[scalar @names]}, '$lease', '10s') RETURNING 1)
+		   SELECT count(*) FROM h});
+	is($n, scalar @names, "$queue: got @names");
+	return;
+}
+
+sub is_state
+{
+	my ($what, $state) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(sql("SELECT state('$what')"), $state, "$what: $state");
+	return;
+}
+
+sub says
+{
+	my ($function, $what, $answer, $more) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$more ||= '';
+	$more =~ s/'/''/g;
+	is(sql("SELECT say('$function', '$what', '$more')"),
+		$answer, "$function of $what: $answer");
+	return;
+}
+
+# Start a command in the background, as one process for all its sessions.
+sub background
+{
+	my ($command, @args) = @_;
+	my $run = { out => '', err => '' };
+
+	$run->{handle} = IPC::Run::start(
+		[ $node->installed_command($command), @args, '-h', $node->host, '-p', $node->port ],
+		'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+		IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+my $waiting = q{query ~ 'jobq\.reserve|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
+
+sub sessions_wait
+{
+	my ($count, $dbname) = @_;
+
+	return wait_for($node, "$count sessions wait",
+		"SELECT count(*) = $count FROM pg_stat_activity WHERE $waiting AND pid <> pg_backend_pid()");
+}
+
+#
+# A crash: what is durable is still held, by the same token.
+#
+hold('durable', '1 hour', qw(kept acked nacked rejected released cancelled extended));
+hold('durable', '300 ms', qw(late extended_late));
+hold('memory', '1 hour', qw(forgotten forgotten_acked));
+says('extend', 'extended', 'done', q{, '2 hours'});
+says('extend', 'extended_late', 'done', q{, '1 hour'});
+says('ack', 'acked', 'done');
+says('ack', 'forgotten_acked', 'done');
+says('nack', 'nacked', 'done', q{, 'no', '0'});
+says('reject', 'rejected', 'done', q{, 'no'});
+says('release', 'released', 'done', q{, '1 hour'});
+sql(q{SELECT jobq.cancel(id) FROM held WHERE name = 'cancelled'});
+wait_for($node, 'a lease has ended', q{SELECT state('late') = 'retryable 1'});
+is_state('nacked', 'ready 1');
+
+foreach my $crash ('immediate stop', 'crash of a session', 'restart')
+{
+	if ($crash eq 'immediate stop')
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	elsif ($crash eq 'restart')
+	{
+		$node->restart;
+	}
+	else
+	{
+		crash_backend($node);
+	}
+	wait_for($node, "$crash: the leases are there again",
+		q{SELECT count(*) = 3 FROM jobq.lease_slots()});
+	is_state('kept', 'running 1');
+	is_state('extended', 'running 1');
+	is_state('extended_late', 'running 1');
+	is_state('acked', 'completed 1');
+	is_state('nacked', 'ready 1');
+	is_state('rejected', 'failed 1');
+	is_state('released', 'scheduled 0');
+	is_state('cancelled', 'cancelled 0');
+	is_state('late', 'retryable 1');
+	is_state('forgotten', 'ready 0');
+	is_state('forgotten_acked', 'completed 1');
+	says('ack', $_, 'JQ011')
+	  foreach qw(acked nacked rejected released cancelled late forgotten forgotten_acked);
+	says('progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
+}
+is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
+	'3', 'the view knows who holds them');
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '10s')}),
+	'forgotten|1', 'a lease in memory has not charged the attempt');
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, wait => '10s')}),
+	'nacked|2', 'nothing else can be had');
+says('ack', $_, 'done') foreach qw(kept extended extended_late);
+
+# An open reservation is not there after a crash.
+sql(q{SELECT jobq.enqueue('work', queue => 'durable', headers => '{"name": "open"}')});
+my $open = $node->background_psql('postgres', on_error_stop => 0);
+is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '10s')}),
+	'open|1', 'reserved in an open transaction');
+$node->stop('immediate');
+eval { $open->{run}->finish };
+$node->start;
+is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '10s')}),
+	'open|1', 'its reservation was never there');
+
+# Leases end while the server is down.
+hold('durable', '500 ms', qw(down));
+sql(q{UPDATE held SET name = 'down'});
+my $last = sql(q{SELECT jobq.enqueue('work', queue => 'durable', max_attempts => 1)});
+sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '10s')});
+$node->stop('immediate');
+select(undef, undef, undef, 0.6);
+$node->start;
+wait_for($node, 'the attempt is charged', q{SELECT state('last') = 'failed 1'});
+is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
+	'JQ012', 'a dead letter of an ended lease');
+says('ack', 'last', 'JQ011');
+sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+#
+# Sessions that wait.
+#
+my $pgbench_script = $node->basedir . '/reserve.sql';
+append_to_file($pgbench_script,
+	q{SELECT id, token FROM jobq.reserve('{durable}', wait => '10 min') \\gset
+SELECT jobq.ack(:id, :token);
+});
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+is( sql("SELECT backend_xid IS NULL, backend_xmin IS NULL FROM pg_stat_activity WHERE $waiting"),
+	't|t', 'who waits holds no snapshot');
+sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE $waiting");
+$session->query_until(qr/still here/, "\\echo still here\n");
+like($session->{stderr}, qr/canceling statement due to user request/, 'a cancel ends the wait');
+$session->{stderr} = '';
+my ($rc, $out, $err) = $node->psql('postgres',
+	q{SET statement_timeout = '100ms'; SELECT * FROM jobq.reserve('{durable}', wait => '10 min')});
+like($err, qr/canceling statement due to statement timeout/, 'so does statement_timeout');
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE $waiting");
+sessions_wait(0);
+eval { $session->{run}->finish };
+is(sql('SELECT count(*) FROM jobq.lease_slots()'), '0', 'nothing is held by who has gone');
+
+# DROP DATABASE
+sql('CREATE DATABASE doomed');
+$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+$session = $node->background_psql('doomed', on_error_stop => 0);
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT count(*) FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+sql('DROP DATABASE doomed WITH (FORCE)');
+sessions_wait(0);
+eval { $session->{run}->finish };
+# its place can be had by another one, whose jobs have the same ids
+foreach my $round (1, 2)
+{
+	sql('CREATE DATABASE doomed');
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	is( $node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable') FROM generate_series(1, 3);
+		SELECT count(*) FROM jobq.reserve('{durable}', 3, '1 hour', '10s')}),
+		"1\n2\n3\n3", "round $round: a new database has nothing of an old one");
+	sql('DROP DATABASE doomed WITH (FORCE)');
+}
+
+# Many sessions wait, and cost nothing.
+sub switches
+{
+	my $switches = 0;
+	foreach my $pid (split /\n/, sql("SELECT pid FROM pg_stat_activity WHERE $waiting"))
+	{
+		my ($n) = slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m;
+		$switches += $n;
+	}
+	return $switches;
+}
+my $many = background('pgbench', '-n', '-c', '90', '-t', '1', '-f', $pgbench_script, 'postgres');
+sessions_wait(90);
+SKIP:
+{
+	skip 'no /proc that tells of context switches', 1
+	  unless -r '/proc/self/status'
+	  && slurp_file('/proc/self/status') =~ /^voluntary_ctxt_switches/m;
+	my $before = switches();
+	sql('SELECT pg_sleep(2)');
+	is(switches(), $before, 'nobody of those who wait has woken up');
+}
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE $waiting AND backend_xmin IS NOT NULL"),
+	'0', 'nor holds a snapshot');
+sql(q{SELECT jobq.enqueue('work', queue => 'durable', priority => i % 3) FROM generate_series(1, 90) i});
+$many->{handle}->finish;
+like($many->{out}, qr{processed: 90/90}, 'each has got one') or diag($many->{err});
+is(sql('SELECT count(*) FROM jobq.job'), '0', 'and no job is left');
+
+# Each is woken for jobs that it may take.
+foreach my $mine ('alice', 'bob')
+{
+	my $other = $mine eq 'alice' ? 'bob' : 'alice';
+	my %run = map {
+		$_ => background('psql', '-XAtq', '-U', $_, '-d', 'postgres', '-c',
+			q{SELECT payload FROM jobq.reserve('{memory,durable}', wait => '10 min')})
+	} ($other, $mine);
+	sessions_wait(2);
+	sql("SET ROLE $mine; SELECT jobq.enqueue('work', to_jsonb('$mine'::text), 'durable')");
+	$run{$mine}->{handle}->finish;
+	is($run{$mine}->{out}, qq{"$mine"\n}, "a job of $mine is for $mine");
+	sessions_wait(1);
+	sql("SET ROLE $other; SELECT jobq.enqueue('work', to_jsonb('$other'::text), 'memory')");
+	$run{$other}->{handle}->finish;
+	is($run{$other}->{out}, qq{"$other"\n}, "the next, of $other, is for $other");
+}
+sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+# Sessions are cancelled just as they are woken: somebody else takes the job.
+sql(q{
+CREATE FUNCTION take() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	job jobq.reserved_job;
+BEGIN
+	SELECT * INTO job FROM jobq.reserve('{durable}', wait => '10s');
+	PERFORM jobq.ack(job.id, job.token);
+EXCEPTION WHEN query_canceled THEN
+	NULL;
+END $$});
+my $take = $node->basedir . '/take.sql';
+append_to_file($take, "SELECT take();\n" x 3000);
+my @takers = map { background('psql', '-XAtq', '-d', 'postgres', '-f', $take) } 1 .. 6;
+my $produce = $node->basedir . '/produce.sql';
+append_to_file($produce, q{SELECT jobq.enqueue('work', queue => 'durable') AS id \gset
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ 'take' AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3;
+SELECT 1 / (finished_at IS NOT NULL)::int FROM jobq.wait(:id, '5s');
+});
+$node->command_like(
+	[ 'pgbench', '-n', '-c', '1', '-t', '500', '-f', $produce, 'postgres' ],
+	qr{processed: 500/500}, 'no wake-up is lost with who is cancelled');
+is(sql('SELECT count(*) FROM jobq.job'), '0', 'no job is left');
+
+# A client that has died does not get a job, although its session waits.
+sessions_wait(6);
+$_->{handle}->kill_kill foreach @takers;
+my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
+is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '10s')}),
+	$id, 'a job does not go to a client that has died');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
