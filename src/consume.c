@@ -76,6 +76,7 @@ static void pass_on(Reservation *reservation, JobqWakeList *wake);
 static bool list(Reservation *reservation, JobqWakeList *wake);
 static bool lane_is_coming(Reservation *reservation);
 static bool pop_jobs(Reservation *reservation, bool wait);
+static void drop_lease(Reservation *reservation, int64 id);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 static void unlist(int code, Datum arg);
 static bool snapshot_is_unused(FunctionCallInfo fcinfo);
@@ -386,6 +387,23 @@ pop_jobs(Reservation *reservation, bool wait)
 }
 
 /*
+ * The entry was outdated.  Its lease ends at once, not with the transaction: the
+ * job may have another entry, which is right, and which must not seem taken.
+ */
+static void
+drop_lease(Reservation *reservation, int64 id)
+{
+	JobqDatabase *db = reservation->db;
+	JobqLease  *lease;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, id);
+	if (lease != NULL && lease->token == reservation->token)
+		jobq_lease_remove(db, lease);
+	LWLockRelease(db->lock);
+}
+
+/*
  * Verify the popped jobs, return them, and make their leases durable.  Returns
  * how many there were.
  */
@@ -429,8 +447,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
 			DatumGetBool(JOB(&job, JOB_DORMANT)))
 		{
-			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
-								 JOBQ_NONE, 0);
+			drop_lease(reservation, entry->key.id);
 			continue;
 		}
 		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
