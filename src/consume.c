@@ -46,6 +46,9 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
 
+/* libpq/libpq.h, which declares it, wants the headers of GSSAPI. */
+extern bool pq_check_connection(void);
+
 /* One call of reserve(). */
 typedef struct Reservation
 {
@@ -73,6 +76,8 @@ static void parse_queues(Reservation *reservation, ArrayType *queues);
 static void find_roles(Reservation *reservation);
 static bool is_ours(const Reservation *reservation, const JobqLane *lane);
 static void pass_on(Reservation *reservation, JobqWakeList *wake);
+static bool anything_ready(Reservation *reservation);
+static void check_client(void);
 static bool list(Reservation *reservation, JobqWakeList *wake);
 static bool lane_is_coming(Reservation *reservation);
 static bool pop_jobs(Reservation *reservation, bool wait);
@@ -220,6 +225,38 @@ find_roles(Reservation *reservation)
 }
 
 /*
+ * Is a job there?  The token is taken only then: every now and then that
+ * assigns a transaction id, which must not be held while we wait.
+ */
+static bool
+anything_ready(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	bool		ready = false;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
+		 i = db->lanes[i].active_next)
+		ready = is_ours(reservation, &db->lanes[i]);
+	LWLockRelease(db->lock);
+	return ready;
+}
+
+/*
+ * A client that has died while we waited shall not get a job: then the next
+ * check for interrupts ends this session.
+ */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && !pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+}
+
+/*
  * Wake another consumer for what is still there.  Wants db->lock.
  */
 static void
@@ -326,7 +363,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	reservation->batch = JOBQ_NONE;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	while (reservation->npopped < reservation->max)
+	while (reservation->token != 0 && reservation->npopped < reservation->max)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 		bool		more;
@@ -630,7 +667,6 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
-	reservation.token = nextval_internal(jobq_relations()->lease_seq, false);
 	deadline = GetCurrentTimestamp() + wait_ms * 1000;
 
 	PG_ENSURE_ERROR_CLEANUP(unlist, PointerGetDatum(&reservation));
@@ -641,6 +677,9 @@ jobq_reserve(PG_FUNCTION_ARGS)
 
 			find_roles(&reservation);
 			ResetLatch(MyLatch);
+			if (reservation.token == 0 && anything_ready(&reservation))
+				reservation.token =
+					nextval_internal(jobq_relations()->lease_seq, false);
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 												   deadline);
 			if (pop_jobs(&reservation, left > 0))
@@ -662,6 +701,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			(void) WaitLatch(MyLatch,
 							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 left, jobq_wait_event(wait_event, "JobqReserve"));
+			check_client();
 			CHECK_FOR_INTERRUPTS();
 			unlist(0, PointerGetDatum(&reservation));
 		}
