@@ -48,6 +48,12 @@ consume(const char *conninfo, int number, int file)
 	char		reserve[200];
 	PGresult   *res;
 
+	/* all of us come at once: the line of those that connect may be full */
+	for (int tries = 0; tries < 100 && PQstatus(conn) != CONNECTION_OK; tries++)
+	{
+		usleep(100000);
+		PQreset(conn);
+	}
 	if (PQstatus(conn) != CONNECTION_OK)
 		fail(conn, "connect");
 	snprintf(reserve, sizeof(reserve),

@@ -33,6 +33,7 @@ postgres = host=@{[$node->host]} port=@{[$node->port]}
 [pgbouncer]
 listen_addr =
 listen_port = $port
+listen_backlog = 1024
 unix_socket_dir = $dir
 auth_type = trust
 auth_file = $dir/users
