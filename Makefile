@@ -15,13 +15,16 @@ OBJS = \
 	src/consume.o \
 	src/enqueue.o \
 	src/finish.o \
+	src/flow.o \
 	src/flush.o \
 	src/hand.o \
 	src/handler.o \
 	src/init.o \
+	src/insert.o \
 	src/kinds.o \
 	src/lanes.o \
 	src/lease.o \
+	src/limit_text.o \
 	src/notify.o \
 	src/operate.o \
 	src/ready.o \

@@ -36,4 +36,6 @@ SELECT c.oid::regclass AS "table", cond FROM pg_extension, unnest(extconfig, ext
 WHERE extname = 'jobq' ORDER BY c.oid::regclass::text COLLATE "C";
 
 -- the surface
+\pset format unaligned
+\pset footer off
 SELECT p.oid::regprocedure FROM pg_proc p WHERE pronamespace = 'jobq'::regnamespace ORDER BY p.oid::regprocedure::text COLLATE "C";

@@ -62,14 +62,6 @@ static JobqRelations relations;
 static bool relations_valid = false;
 static Partition partition = {0};
 
-/* How to insert into the primary key of the relation used last. */
-static struct
-{
-	Oid			index;
-	IndexInfo  *info;
-	MemoryContext context;
-}			primary_key = {0};
-
 static HTAB *queues_by_id = NULL;
 static const JobqQueue *last_queue = NULL;
 bool		jobq_read_in_transaction = false;
@@ -123,6 +115,7 @@ jobq_relations_if_installed(void)
 	relations.job = relation_named("job");
 	relations.job_pkey = relation_named("job_pkey");
 	relations.job_ready = relation_named("job_ready");
+	relations.job_group = relation_named("job_group");
 	relations.job_seq = relation_named("job_id_seq");
 	relations.archive = relation_named("archive");
 	relations.archive_default = relation_named("archive_default");
@@ -182,7 +175,7 @@ relcache_callback(Datum arg, Oid relid)
 	if (relid == InvalidOid || relid == partition.relid ||
 		relid == relations.archive || relid == relations.archive_default)
 		partition.relid = InvalidOid;
-	primary_key.index = InvalidOid;
+	jobq_forget_indexes();
 	if (relid == InvalidOid || relid == relations.queue)
 		forget_queues();
 	if (relid == InvalidOid || relid == relations.handler)
@@ -241,31 +234,6 @@ jobq_invalidate(PG_FUNCTION_ARGS)
 }
 
 /*
- * What index_insert() wants to know of a relation's primary key; kept, as
- * finding it out costs more than the insertion.  Any change of any relation
- * drops it.
- */
-IndexInfo *
-jobq_primary_key_info(Relation rel, Relation index)
-{
-	if (primary_key.index != RelationGetRelid(index))
-	{
-		MemoryContext old;
-
-		if (primary_key.context == NULL)
-			primary_key.context = AllocSetContextCreate(CacheMemoryContext,
-														"jobq primary key",
-														ALLOCSET_SMALL_SIZES);
-		MemoryContextReset(primary_key.context);
-		old = MemoryContextSwitchTo(primary_key.context);
-		primary_key.info = BuildIndexInfo(index);
-		MemoryContextSwitchTo(old);
-		primary_key.index = RelationGetRelid(index);
-	}
-	return primary_key.info;
-}
-
-/*
  * The partition of the archive for a job that finished at this time: the
  * day's, or the default partition if the scheduler has made none.
  */
@@ -310,8 +278,19 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	queue->keep = DatumGetChar(values[QUEUE_KEEP - 1]);
 	queue->mode = DatumGetChar(values[QUEUE_MODE - 1]);
 	queue->lease = DatumGetChar(values[QUEUE_LEASE - 1]);
+	queue->group_on_failure =
+		DatumGetChar(values[QUEUE_GROUP_ON_FAILURE - 1]);
+	queue->group_max_running =
+		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
+	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
+		: DatumGetInt32(values[QUEUE_MAX_LENGTH - 1]);
+	queue->expires_after_ms = nulls[QUEUE_EXPIRES_AFTER - 1] ? -1
+		: DatumGetInt64(values[QUEUE_EXPIRES_AFTER - 1]);
 	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
 			NAMEDATALEN);
+	if (!nulls[QUEUE_FAIR_BY - 1])
+		strlcpy(queue->fair_by, TextDatumGetCString(values[QUEUE_FAIR_BY - 1]),
+				sizeof(queue->fair_by));
 }
 
 static const JobqQueue *

@@ -28,6 +28,7 @@ typedef struct JobqRelations
 	Oid			job;
 	Oid			job_pkey;
 	Oid			job_ready;
+	Oid			job_group;
 	Oid			job_seq;
 	Oid			archive;
 	Oid			archive_default;
@@ -47,8 +48,18 @@ enum
 	QUEUE_KEEP,
 	QUEUE_MODE,
 	QUEUE_LEASE,
+	QUEUE_GROUP_ON_FAILURE,
+	QUEUE_GROUP_MAX_RUNNING,
+	QUEUE_MAX_RUNNING,
+	QUEUE_WEIGHT,
+	QUEUE_MAX_LENGTH,
+	QUEUE_EXPIRES_AFTER,
 	QUEUE_NAME,
-	QUEUE_NATTS = QUEUE_NAME
+	QUEUE_RATE,
+	QUEUE_THROTTLE,
+	QUEUE_FAIR_BY,
+	QUEUE_FAIR_WEIGHTS,
+	QUEUE_NATTS = QUEUE_FAIR_WEIGHTS
 };
 
 /* Values of jobq.queue.notify and keep. */
@@ -65,6 +76,13 @@ enum
 #define LEASE_DURABLE			'd'
 #define LEASE_MEMORY			'm'
 
+/* Values of jobq.queue.group_on_failure. */
+#define GROUP_WAIT				'w'
+#define GROUP_CONTINUE			'c'
+
+/* Longest name of a header that fair_by names. */
+#define JOBQ_MAX_FAIR_BY		63
+
 typedef struct JobqQueue
 {
 	int32		id;
@@ -73,7 +91,12 @@ typedef struct JobqQueue
 	char		keep;
 	char		mode;
 	char		lease;
+	char		group_on_failure;
+	int			group_max_running;	/* 0: no limit */
+	int			max_length;		/* or -1 */
+	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
+	char		fair_by[JOBQ_MAX_FAIR_BY + 1];	/* or "" */
 } JobqQueue;
 
 /* Attribute numbers of jobq.handler. */
@@ -87,6 +110,9 @@ enum
 	HANDLER_TIMEOUT,
 	HANDLER_FAIL_ON_TIMEOUT,
 	HANDLER_MAX_EXCEPTIONS,
+	HANDLER_MAX_RUNNING,
+	HANDLER_RATE,
+	HANDLER_THROTTLE,
 	HANDLER_ON_FAILURE,
 	HANDLER_NATTS = HANDLER_ON_FAILURE
 };
@@ -105,6 +131,7 @@ typedef struct JobqHandler
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
+	bool		limited;		/* has max_running, rate, or throttle */
 
 	/* the function, as of the last look-up */
 	FmgrInfo	flinfo;
@@ -127,7 +154,6 @@ extern BlockNumber jobq_job_blocks;
 
 extern const JobqRelations *jobq_relations(void);
 extern const JobqRelations *jobq_relations_if_installed(void);
-extern struct IndexInfo *jobq_primary_key_info(Relation rel, Relation index);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
 extern const JobqQueue *jobq_queue_by_id(int32 id);
@@ -136,6 +162,9 @@ extern void jobq_keep_uncommitted(void);
 
 /* something was read that may not be committed */
 extern bool jobq_read_in_transaction;
+
+/* src/insert.c */
+extern void jobq_forget_indexes(void);
 
 /* src/kinds.c */
 extern JobqHandler *jobq_handler(const char *kind);

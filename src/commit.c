@@ -141,7 +141,7 @@ add_to_lane(const JobqPush *push)
 
 		if (lanes[at].queue_id == push->queue_id &&
 			lanes[at].priority == push->priority &&
-			lanes[at].role == push->role)
+			lanes[at].role == push->role && lanes[at].flow == push->flow)
 		{
 			if (jobq_key_cmp(push->key, lanes[at].key) < 0)
 				lanes[at].key = push->key;
@@ -613,7 +613,8 @@ hand_over(void)
 			{
 				JobqLane   *lane = jobq_lane_find(db, lanes[i].queue_id,
 												  lanes[i].priority,
-												  lanes[i].role, false, true);
+												  lanes[i].role, lanes[i].flow,
+												  false, true);
 
 				if (lane == NULL)
 				{

@@ -55,6 +55,19 @@ extern PGDLLEXPORT void _PG_init(void);
 #define jobq_guc_malloc(size) malloc(size)
 #endif
 
+/* 16 (19d8e2308bc): which indexes an update concerns; HeapTupleIsHeapOnly() tells. */
+static inline void
+jobq_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes unused;
+
+	simple_heap_update(rel, tid, tuple, &unused);
+#else
+	simple_heap_update(rel, tid, tuple);
+#endif
+}
+
 /* 17 (c9af054653077): custom wait events. */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"

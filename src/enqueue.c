@@ -17,7 +17,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/indexing.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
@@ -55,6 +54,11 @@ enum
 	OPTION_BACKOFF,
 	OPTION_TIMEOUT,
 	OPTION_EXPIRES_AT,
+	OPTION_UNIQUE_KEY,
+	OPTION_UNIQUE_FOR,
+	OPTION_UNIQUE_UNTIL,
+	OPTION_ON_CONFLICT,
+	OPTION_GROUP_KEY,
 	OPTION_HEADERS,
 	OPTION_WATCH,
 	NOPTIONS
@@ -85,6 +89,7 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));
 	JOB_SET(job, JOB_PRIORITY, Int32GetDatum(0));
 	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(role));
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
 	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));
 	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(0));
@@ -222,6 +227,17 @@ prepare_job(JobqJob *job, const char *kind, const Datum *options,
 													   "timeout", 1, PG_INT32_MAX)));
 	if (!nulls[OPTION_EXPIRES_AT])
 		JOB_SET(job, JOB_EXPIRES_AT, options[OPTION_EXPIRES_AT]);
+	else if (queue->expires_after_ms >= 0)
+		JOB_SET(job, JOB_EXPIRES_AT,
+				TimestampTzGetDatum(job_run_at(job) +
+									queue->expires_after_ms * 1000));
+	for (int i = OPTION_UNIQUE_KEY; i <= OPTION_ON_CONFLICT; i++)
+		if (!nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("unique jobs are not supported yet")));
+	if (!nulls[OPTION_GROUP_KEY])
+		jobq_set_group(job, options[OPTION_GROUP_KEY]);
 	if (!nulls[OPTION_HEADERS])
 		JOB_SET(job, JOB_HEADERS, options[OPTION_HEADERS]);
 	if (!nulls[OPTION_WATCH])
@@ -290,7 +306,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	bool		nulls[NOPTIONS];
 	JobqJob		job;
 	Relation	rel;
-	CatalogIndexState indexes;
+	HeapTuple  *tuples;
 	TupleTableSlot **slots;
 	Datum	   *payloads;
 	bool	   *payload_nulls;
@@ -308,9 +324,10 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	if (npayloads == 0)
 		return (Datum) 0;
 	prepare_job(&job, kind, options, nulls);
+	jobq_set_flow(&job);
 
 	rel = jobq_open_jobs();
-	indexes = CatalogOpenIndexes(rel);
+	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
 	slots = palloc(sizeof(TupleTableSlot *) * MULTI_INSERT);
 	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
 		slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel),
@@ -343,7 +360,16 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &id,
 								 &isnull);
 		}
-		CatalogTuplesMultiInsertWithInfo(rel, slots, n, indexes);
+		heap_multi_insert(rel, slots, n, GetCurrentCommandId(true), 0, NULL);
+		for (int i = 0; i < n; i++)
+		{
+			bool		should_free;
+
+			tuples[i] = ExecFetchSlotHeapTuple(slots[i], false, &should_free);
+			tuples[i]->t_self = slots[i]->tts_tid;
+			Assert(!should_free);
+		}
+		jobq_insert_entries(rel, tuples, n);
 		for (int i = 0; i < n; i++)
 		{
 			bool		isnull;
@@ -360,7 +386,6 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
 		ExecDropSingleTupleTableSlot(slots[i]);
-	CatalogCloseIndexes(indexes);
 	table_close(rel, NoLock);
 	return (Datum) 0;
 }

@@ -15,7 +15,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/indexing.h"
 #include "common/pg_prng.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -75,7 +74,8 @@ enum
 	FAILED_SQLSTATE,
 	FAILED_CONTEXT,
 	FAILED_ERRORS,
-	FAILED_NATTS = FAILED_ERRORS
+	FAILED_GROUP_KEY,
+	FAILED_NATTS = FAILED_GROUP_KEY
 };
 
 /* Errors that are kept of a job, and bytes of each of their texts. */
@@ -341,6 +341,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_HEADERS, JOB_HEADERS);
 	COPY_FIELD(FAILED_BACKOFF, JOB_BACKOFF);
 	COPY_FIELD(FAILED_ERRORS, JOB_ERRORS);
+	COPY_FIELD(FAILED_GROUP_KEY, JOB_GROUP_KEY);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));
@@ -349,7 +350,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 		values[FAILED_CONTEXT - 1] = CStringGetTextDatum(error->context);
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	CatalogTupleInsert(rel, tuple);
+	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, RowExclusiveLock);
 }

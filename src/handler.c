@@ -20,6 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog.h"
+#include "limit.h"
 
 PG_FUNCTION_INFO_V1(jobq_register);
 PG_FUNCTION_INFO_V1(jobq_unregister);
@@ -46,14 +47,15 @@ check_kind(text *kind)
 
 /*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
- * fail_on_timeout, max_exceptions, on_failure): declare or change a kind.
+ * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure):
+ * declare or change a kind.
  */
 Datum
 jobq_register(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
-		INT4OID, TEXTOID
+		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -103,6 +105,27 @@ jobq_register(PG_FUNCTION_ARGS)
 				 errmsg("max_exceptions %d is out of range",
 						PG_GETARG_INT32(HANDLER_MAX_EXCEPTIONS - 1)),
 				 errhint("It must be at least 1.")));
+	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) &&
+		PG_GETARG_INT32(HANDLER_MAX_RUNNING - 1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_running %d is out of range",
+						PG_GETARG_INT32(HANDLER_MAX_RUNNING - 1)),
+				 errhint("It must be at least 1.")));
+	if (!PG_ARGISNULL(HANDLER_RATE - 1))
+	{
+		JobqRate	unused;
+
+		jobq_rate_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RATE - 1)),
+						&unused);
+	}
+	if (!PG_ARGISNULL(HANDLER_THROTTLE - 1))
+	{
+		JobqThrottle unused;
+
+		jobq_throttle_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_THROTTLE - 1)),
+							&unused);
+	}
 	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
 	{
 		Oid			proc = PG_GETARG_OID(HANDLER_ON_FAILURE - 1);
@@ -114,13 +137,16 @@ jobq_register(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
-			   " backoff, timeout_ms, fail_on_timeout, max_exceptions, on_failure)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
+			   " max_running, rate, throttle, on_failure)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
 			   " fail_on_timeout = excluded.fail_on_timeout,"
 			   " max_exceptions = excluded.max_exceptions,"
+			   " max_running = excluded.max_running, rate = excluded.rate,"
+			   " throttle = excluded.throttle,"
 			   " on_failure = excluded.on_failure",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();

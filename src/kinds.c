@@ -102,6 +102,7 @@ read_handler(JobqHandler *handler)
 		(nulls[(n) - 1] ? NULL : TextDatumGetCString(values[(n) - 1]))
 #define INT_OR_MINUS(n) (nulls[(n) - 1] ? -1 : DatumGetInt32(values[(n) - 1]))
 		handler->on_failure = NULL;
+		handler->limited = false;
 		if (on_failure)
 		{
 			handler->signature = TEXT_OR_NULL(HANDLER_ON_FAILURE);
@@ -113,6 +114,8 @@ read_handler(JobqHandler *handler)
 			handler->on_failure = TEXT_OR_NULL(HANDLER_ON_FAILURE);
 			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
+			handler->limited = !nulls[HANDLER_MAX_RUNNING - 1] ||
+				!nulls[HANDLER_RATE - 1] || !nulls[HANDLER_THROTTLE - 1];
 		}
 		handler->queue = TEXT_OR_NULL(HANDLER_QUEUE);
 		handler->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);

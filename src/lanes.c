@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lanes.c
- *	  Lanes, found by (queue, priority, role), and their sorted lists of
+ *	  Lanes, found by (queue, priority, role, flow), and their sorted lists of
  *	  entries.
  *
  * A lane's list nearly always grows at its end, because keys arrive nearly in
@@ -25,7 +25,7 @@
 /* Steps to search a place for one entry, from each end of the list. */
 #define MAX_WALK	64
 
-static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role,
+static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 						  bool quarantine);
 static bool lane_served(const JobqLane *lane);
 static JobqLane *lane_take(JobqDatabase *db);
@@ -39,16 +39,17 @@ static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
  */
 JobqLane *
 jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
-			   bool quarantine, bool create)
+			   int32 flow, bool quarantine, bool create)
 {
-	uint32		bucket = lane_bucket(queue_id, priority, role, quarantine);
+	uint32		bucket = lane_bucket(queue_id, priority, role, flow, quarantine);
 	JobqLane   *lane;
 
 	for (uint32 i = db->bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
 	{
 		lane = &db->lanes[i];
 		if (lane->queue_id == queue_id && lane->priority == priority &&
-			lane->role == role && lane->quarantine == quarantine)
+			lane->role == role && lane->flow == flow &&
+			lane->quarantine == quarantine)
 			return lane;
 	}
 	if (!create)
@@ -66,6 +67,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->queue_id = queue_id;
 	lane->priority = priority;
 	lane->role = role;
+	lane->flow = flow;
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
 	lane->missed.run_at = PG_INT64_MAX;
@@ -93,12 +95,14 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 }
 
 static uint32
-lane_bucket(int32 queue_id, int32 priority, Oid role, bool quarantine)
+lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
+			bool quarantine)
 {
 	uint32		hash = murmurhash32((uint32) queue_id);
 
 	hash = hash_combine(hash, murmurhash32((uint32) priority));
 	hash = hash_combine(hash, murmurhash32(role + (quarantine ? 1 : 0)));
+	hash = hash_combine(hash, (uint32) flow);
 	return hash % JOBQ_LANE_BUCKETS;
 }
 
@@ -170,7 +174,8 @@ lane_take(JobqDatabase *db)
 		return NULL;
 
 	link = &db->bucket[lane_bucket(victim->queue_id, victim->priority,
-								   victim->role, victim->quarantine)];
+								   victim->role, victim->flow,
+								   victim->quarantine)];
 	while (*link != JOBQ_LANE_INDEX(db, victim))
 		link = &db->lanes[*link].hash_next;
 	*link = victim->hash_next;

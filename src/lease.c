@@ -121,6 +121,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->until = until;
 	lease->run_at = job->key.run_at;
 	lease->role = job->role;
+	lease->flow = job->flow;
 	lease->queue_id = job->queue_id;
 	lease->priority = job->priority;
 	lease->quarantine = job->quarantine;
@@ -183,6 +184,7 @@ jobq_lease_push(const JobqLease *lease)
 	push.queue_id = lease->queue_id;
 	push.priority = lease->priority;
 	push.role = lease->role;
+	push.flow = lease->flow;
 	push.quarantine = lease->quarantine;
 	push.key.run_at = lease->run_at;
 	push.key.id = lease->id;

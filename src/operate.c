@@ -244,9 +244,10 @@ jobq_retry(PG_FUNCTION_ARGS)
 	SPI_connect();
 	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1"
 				   " RETURNING id, now(), enqueued_at, queue_id, priority, role,"
-				   " 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload,"
+				   " 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload,"
 				   " timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint,"
-				   " NULL::timestamptz, headers, backoff, errors",
+				   " NULL::timestamptz, headers, backoff, errors,"
+				   " NULL::bigint, group_key",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	Assert(SPI_tuptable->tupdesc->natts == JOB_NATTS);
@@ -255,6 +256,8 @@ jobq_retry(PG_FUNCTION_ARGS)
 	if (!jobq_may_manage(job_role(&job)))
 		no_such_job(id);
 	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
+		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
 	jobq_job_insert(rel, &job);
 	jobq_tell(&job, "ready");
 	SPI_finish();

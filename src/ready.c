@@ -83,7 +83,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	InsertResult result;
 
 	lane = jobq_lane_find(db, push->queue_id, push->priority, push->role,
-						  push->quarantine && due, true);
+						  push->flow, push->quarantine && due, true);
 	if (lane == NULL)
 	{
 		wake->scheduler = true;
@@ -198,7 +198,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 		{
 			JobqLane   *quarantine = jobq_lane_find(db, lane->queue_id,
 													lane->priority, lane->role,
-													true, true);
+													lane->flow, true, true);
 
 			if (quarantine == NULL ||
 				entry_insert(db, quarantine, row) == NO_ENTRY)
@@ -370,6 +370,7 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->queue_id = lane->queue_id;
 	popped->priority = lane->priority;
 	popped->role = lane->role;
+	popped->flow = lane->flow;
 	popped->quarantine = lane->quarantine;
 	popped->notify = false;
 	popped->key = entry->key;

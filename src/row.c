@@ -20,8 +20,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/index.h"
-#include "catalog/indexing.h"
 #include "commands/async.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
@@ -115,15 +113,17 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 }
 
 /*
- * Insert the job, set its ctid, and hand it over at commit.
+ * Insert the job, in the lane where it belongs now, set its ctid, and hand it
+ * over at commit.
  */
 void
 jobq_job_insert(Relation rel, JobqJob *job)
 {
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), job->values,
-										job->nulls);
+	HeapTuple	tuple;
 
-	CatalogTupleInsert(rel, tuple);
+	jobq_set_flow(job);
+	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
+	jobq_insert_tuple(rel, tuple);
 	job->ctid = tuple->t_self;
 	heap_freetuple(tuple);
 	jobq_job_push(job);
@@ -141,6 +141,7 @@ jobq_job_push(const JobqJob *job)
 	push.queue_id = job_queue_id(job);
 	push.priority = job_priority(job);
 	push.role = job_role(job);
+	push.flow = job_flow(job);
 	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push.notify = queue != NULL && queue->notify == NOTIFY_RELAY;
 	push.key.run_at = job_run_at(job);
@@ -208,41 +209,12 @@ jobq_job_lease(Relation rel, JobqJob *job)
 		return false;
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
-	CatalogTupleUpdate(rel, &job->ctid, tuple);
+	jobq_heap_update(rel, &job->ctid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		jobq_insert_entries(rel, &tuple, 1);
 	job->ctid = tuple->t_self;
 	heap_freetuple(tuple);
 	return true;
-}
-
-/*
- * Insert a row into a table whose only index is its primary key, (id), as
- * CatalogTupleInsert() does, but without opening everything each time.
- */
-void
-jobq_insert_tuple(Relation rel, HeapTuple tuple)
-{
-	Relation	index;
-	IndexInfo  *info;
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	if (!rel->rd_indexvalid)
-		list_free(RelationGetIndexList(rel));
-	if (list_length(rel->rd_indexlist) != 1 || !OidIsValid(rel->rd_pkindex))
-	{
-		CatalogTupleInsert(rel, tuple);
-		return;
-	}
-
-	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
-	index = index_open(rel->rd_pkindex, RowExclusiveLock);
-	info = jobq_primary_key_info(rel, index);
-	Assert(info->ii_NumIndexAttrs == 1);
-	values[0] = heap_getattr(tuple, info->ii_IndexAttrNumbers[0],
-							 RelationGetDescr(rel), &nulls[0]);
-	(void) index_insert(index, values, nulls, &tuple->t_self, rel,
-						UNIQUE_CHECK_YES, false, info);
-	index_close(index, NoLock);
 }
 
 /*

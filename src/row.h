@@ -25,6 +25,7 @@ enum
 	JOB_QUEUE_ID,
 	JOB_PRIORITY,
 	JOB_ROLE,
+	JOB_FLOW,
 	JOB_ATTEMPT,
 	JOB_MAX_ATTEMPTS,
 	JOB_EXCEPTIONS,
@@ -41,7 +42,9 @@ enum
 	JOB_HEADERS,
 	JOB_BACKOFF,
 	JOB_ERRORS,
-	JOB_NATTS = JOB_ERRORS
+	JOB_GROUP_ID,
+	JOB_GROUP_KEY,
+	JOB_NATTS = JOB_GROUP_KEY
 };
 
 /*
@@ -66,9 +69,12 @@ typedef struct JobqJob
 #define job_queue_id(job)	DatumGetInt32(JOB(job, JOB_QUEUE_ID))
 #define job_priority(job)	DatumGetInt32(JOB(job, JOB_PRIORITY))
 #define job_role(job)		DatumGetObjectId(JOB(job, JOB_ROLE))
+#define job_flow(job)		DatumGetInt32(JOB(job, JOB_FLOW))
 #define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
 #define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
 #define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
+#define job_group(job) \
+	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
 #define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
 
 /* States of an archived job, as stored. */
@@ -99,8 +105,17 @@ extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
 extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_job_push(const JobqJob *job);
-extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
 extern const char *jobq_job_kind(const JobqJob *job);
+
+/* src/insert.c */
+extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
+extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
+
+/* src/flow.c */
+extern void jobq_set_group(JobqJob *job, Datum group_key);
+extern void jobq_set_flow(JobqJob *job);
+extern int32 jobq_flow(const JobqJob *job);
+extern uint32 jobq_kind_hash(const char *kind);
 
 /* src/enqueue.c */
 extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,

@@ -63,6 +63,7 @@ typedef struct JobqPush
 	int32		queue_id;
 	int32		priority;
 	Oid			role;
+	int32		flow;
 	bool		quarantine;
 	bool		notify;			/* mark the queue's channel for the relay */
 	JobqKey		key;
@@ -70,7 +71,7 @@ typedef struct JobqPush
 } JobqPush;
 
 /*
- * A lane is the line of one (queue, priority, role).  Its list holds a window
+ * A lane is the line of one (queue, priority, role, flow).  Its list holds a window
  * of the jobs that are due, in order of JobqKey; the rest is in the table.
  *
  * Invariant: a row of this lane that is due, whose transaction has ended and
@@ -97,6 +98,7 @@ typedef struct JobqLane
 	int32		queue_id;
 	int32		priority;
 	Oid			role;
+	int32		flow;
 	JobqKey		cursor;
 	JobqKey		missed;			/* lowest key above the cursor that found no
 								 * place in JobqDatabase.late while scanning */
@@ -131,8 +133,9 @@ typedef struct JobqLease
 	int64		id;				/* the job's */
 	int64		token;
 	TimestampTz until;
-	TimestampTz run_at;			/* the job's, as are the next four */
+	TimestampTz run_at;			/* the job's, as are the next five */
 	Oid			role;
+	int32		flow;
 	int32		queue_id;
 	int32		priority;
 	bool		quarantine;
@@ -392,8 +395,8 @@ typedef struct JobqWakeList
 
 extern void jobq_ready_clear(JobqDatabase *db);
 extern JobqLane *jobq_lane_find(JobqDatabase *db, int32 queue_id,
-								int32 priority, Oid role, bool quarantine,
-								bool create);
+								int32 priority, Oid role, int32 flow,
+								bool quarantine, bool create);
 extern void jobq_ready_push(JobqDatabase *db, const JobqPush *push,
 							TimestampTz now, JobqWakeList *wake);
 extern void jobq_ready_look(JobqDatabase *db, JobqLane *lane, JobqKey from,

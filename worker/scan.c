@@ -37,6 +37,7 @@ enum
 	READY_QUEUE_ID = 1,
 	READY_PRIORITY,
 	READY_ROLE,
+	READY_FLOW,
 	READY_RUN_AT,
 	READY_ID
 };
@@ -54,6 +55,7 @@ typedef struct Position
 	int32		queue_id;
 	int32		priority;
 	Oid			role;
+	int32		flow;
 	JobqKey		key;
 } Position;
 
@@ -63,8 +65,8 @@ typedef struct Scan
 	Relation	index;
 	TupleTableSlot *slot;
 	IndexScanDesc desc;
-	ScanKeyData keys[4];
-	ScanKeyData members[5];
+	ScanKeyData keys[5];
+	ScanKeyData members[6];
 } Scan;
 
 static int64 lost[MAX_LOST];
@@ -145,6 +147,9 @@ row_key(ScanKey header, ScanKey members, int first, int last,
 				cmp = F_BTOIDCMP;
 				value = ObjectIdGetDatum(after->role);
 				break;
+			case READY_FLOW:
+				value = Int32GetDatum(after->flow);
+				break;
 			case READY_RUN_AT:
 				cmp = F_TIMESTAMPTZ_CMP;
 				value = TimestampTzGetDatum(after->key.run_at);
@@ -181,6 +186,7 @@ read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant, bool *leased)
 	push->queue_id = DatumGetInt32(slot_getattr(slot, JOB_QUEUE_ID, &isnull));
 	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
 	push->role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
+	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
 	push->quarantine =
 		DatumGetInt16(slot_getattr(slot, JOB_CRASHES, &isnull)) > 0;
 	push->notify = false;
@@ -222,7 +228,7 @@ scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 		  int limit, JobqKey *cursor, bool *more, TimestampTz *next_due)
 {
 	Position	after = {lane->queue_id, lane->priority, lane->role,
-		lane->cursor
+		lane->flow, lane->cursor
 	};
 	IndexScanDesc desc;
 	int			n = 0;
@@ -237,10 +243,12 @@ scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 				F_INT4EQ, Int32GetDatum(lane->priority));
 	ScanKeyInit(&scan->keys[2], READY_ROLE, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(lane->role));
-	row_key(&scan->keys[3], scan->members, READY_RUN_AT, READY_ID, &after);
+	ScanKeyInit(&scan->keys[3], READY_FLOW, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(lane->flow));
+	row_key(&scan->keys[4], scan->members, READY_RUN_AT, READY_ID, &after);
 
-	desc = jobq_index_beginscan(scan->rel, scan->index, GetActiveSnapshot(), 4);
-	index_rescan(desc, scan->keys, 4, NULL, 0);
+	desc = jobq_index_beginscan(scan->rel, scan->index, GetActiveSnapshot(), 5);
+	index_rescan(desc, scan->keys, 5, NULL, 0);
 	while (index_getnext_slot(desc, ForwardScanDirection, scan->slot))
 	{
 		bool		dormant;
@@ -363,7 +371,8 @@ scan_everything(bool reset)
 {
 	static Position resume;
 	static bool resumed = false;
-	Position	at = {.queue_id = PG_INT32_MIN,.priority = PG_INT32_MIN};
+	Position	at = {.queue_id = PG_INT32_MIN,.priority = PG_INT32_MIN,
+	.flow = PG_INT32_MIN};
 	TimestampTz now = jobq_now();
 	Scan		scan;
 	IndexScanDesc desc;
@@ -409,7 +418,7 @@ scan_everything(bool reset)
 
 		/* skip from lane to lane; the values come from the index itself */
 		CHECK_FOR_INTERRUPTS();
-		row_key(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ROLE, &at);
+		row_key(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_FLOW, &at);
 		index_rescan(desc, scan.keys, 1, NULL, 0);
 		if (index_getnext_tid(desc, ForwardScanDirection) == NULL)
 			break;
@@ -421,12 +430,14 @@ scan_everything(bool reset)
 												  itupdesc, &isnull));
 		at.role = DatumGetObjectId(index_getattr(tuple, READY_ROLE,
 												 itupdesc, &isnull));
+		at.flow = DatumGetInt32(index_getattr(tuple, READY_FLOW,
+											  itupdesc, &isnull));
 		run_at = DatumGetTimestampTz(index_getattr(tuple, READY_RUN_AT,
 												   itupdesc, &isnull));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, false,
-							  run_at <= now);
+		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, at.flow,
+							  false, run_at <= now);
 		if (lane != NULL)
 			my_db->reload |= !lane->ranked;
 		else if (run_at > now)
@@ -471,6 +482,7 @@ scan_sweep(void)
 		at.queue_id = PG_INT32_MIN;
 		at.priority = PG_INT32_MIN;
 		at.role = 0;
+		at.flow = PG_INT32_MIN;
 		at.key.run_at = PG_INT64_MIN;
 		at.key.id = PG_INT64_MIN;
 	}
@@ -498,6 +510,7 @@ scan_sweep(void)
 		at.queue_id = push.queue_id;
 		at.priority = push.priority;
 		at.role = push.role;
+		at.flow = push.flow;
 		at.key = push.key;
 		begun = true;
 		if (leased && !dormant)
@@ -509,7 +522,7 @@ scan_sweep(void)
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lane = jobq_lane_find(my_db, push.queue_id, push.priority, push.role,
-							  false, true);
+							  push.flow, false, true);
 		if (lane != NULL && jobq_key_cmp(push.key, lane->cursor) > 0)
 		{
 			if (!lane->more && !lane->scanning &&

@@ -12,14 +12,26 @@ CREATE TABLE jobq.queue (
 	keep "char" NOT NULL DEFAULT 'a' CHECK (keep IN ('a', 'p', 'n')),
 	mode "char" NOT NULL DEFAULT 'w' CHECK (mode IN ('w', 'c')),
 	lease "char" NOT NULL DEFAULT 'd' CHECK (lease IN ('d', 'm')),
-	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE
+	group_on_failure "char" NOT NULL DEFAULT 'w' CHECK (group_on_failure IN ('w', 'c')),
+	group_max_running int NOT NULL DEFAULT 1,
+	max_running int,
+	weight int,
+	max_length int,
+	expires_after_ms bigint,
+	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
+	rate text,
+	throttle text,
+	fair_by text,
+	fair_weights jsonb
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their policies';
 COMMENT ON COLUMN jobq.queue.notify IS 'NOTIFY when the queue gets work: r(elay), t(ransactional), o(ff)';
 COMMENT ON COLUMN jobq.queue.keep IS 'what the archive keeps of finished jobs: a(ll), p: all but the payload, n(othing)';
-
 COMMENT ON COLUMN jobq.queue.mode IS 'who takes the jobs: w(orkers), c(onsumers)';
 COMMENT ON COLUMN jobq.queue.lease IS 'whether leases of consumers survive a crash: d(urable), m(emory)';
+COMMENT ON COLUMN jobq.queue.group_on_failure IS 'while a job of a group waits for its next attempt, the others of the group w(ait) or c(ontinue)';
+COMMENT ON COLUMN jobq.queue.group_max_running IS 'how many jobs of the same group run at a time; 0: as many as there are';
+COMMENT ON COLUMN jobq.queue.fair_by IS 'tenants take turns: the name of a header, or role';
 
 CREATE TABLE jobq.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
@@ -30,6 +42,9 @@ CREATE TABLE jobq.handler (
 	timeout_ms int,
 	fail_on_timeout boolean,
 	max_exceptions int,
+	max_running int,
+	rate text,
+	throttle text,
 	on_failure text
 );
 COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
@@ -45,6 +60,7 @@ CREATE TABLE jobq.job (
 	queue_id int NOT NULL,
 	priority int NOT NULL,
 	role regrole NOT NULL,
+	flow int NOT NULL,
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
 	exceptions smallint NOT NULL,
@@ -61,16 +77,23 @@ CREATE TABLE jobq.job (
 	headers jsonb,
 	backoff text,
 	errors jsonb,
+	group_id bigint,
+	group_key text,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
+COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
+COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
 
 -- No predicate and no column that a lease touches, so that leases stay HOT.
-CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, run_at, id);
+CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, flow, run_at, id);
 COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
+
+CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
+COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
 
 CREATE SEQUENCE jobq.lease_token_seq;
 COMMENT ON SEQUENCE jobq.lease_token_seq IS 'tokens of leases';
@@ -142,6 +165,7 @@ CREATE TABLE jobq.failed_job (
 	sqlstate text NOT NULL,
 	context text,
 	errors jsonb NOT NULL,
+	group_key text,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';

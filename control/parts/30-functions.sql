@@ -15,6 +15,11 @@ CREATE FUNCTION jobq.enqueue(
 	backoff text DEFAULT NULL,
 	timeout interval DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL,
+	unique_key text DEFAULT NULL,
+	unique_for interval DEFAULT NULL,
+	unique_until text DEFAULT NULL,
+	on_conflict text DEFAULT NULL,
+	group_key text DEFAULT NULL,
 	headers jsonb DEFAULT NULL,
 	watch boolean DEFAULT NULL)
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue'
@@ -33,6 +38,11 @@ CREATE FUNCTION jobq.enqueue_many(
 	backoff text DEFAULT NULL,
 	timeout interval DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL,
+	unique_key text DEFAULT NULL,
+	unique_for interval DEFAULT NULL,
+	unique_until text DEFAULT NULL,
+	on_conflict text DEFAULT NULL,
+	group_key text DEFAULT NULL,
 	headers jsonb DEFAULT NULL,
 	watch boolean DEFAULT NULL)
 RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_many'
@@ -45,7 +55,9 @@ CREATE VIEW jobq.inbox AS
 		NULL::interval AS delay, NULL::int AS max_attempts,
 		NULL::timestamptz AS retry_until, NULL::text AS backoff,
 		NULL::interval AS timeout, NULL::timestamptz AS expires_at,
-		NULL::jsonb AS headers, NULL::boolean AS watch
+		NULL::text AS unique_key, NULL::interval AS unique_for,
+		NULL::text AS unique_until, NULL::text AS on_conflict,
+		NULL::text AS group_key, NULL::jsonb AS headers, NULL::boolean AS watch
 	WHERE false;
 COMMENT ON VIEW jobq.inbox IS 'INSERT and COPY into it enqueue; it is always empty';
 
@@ -84,6 +96,9 @@ CREATE FUNCTION jobq.register(
 	timeout interval DEFAULT NULL,
 	fail_on_timeout boolean DEFAULT NULL,
 	max_exceptions int DEFAULT NULL,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL,
 	on_failure regprocedure DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -256,7 +271,23 @@ END
 $$;
 COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts';
 
-CREATE FUNCTION jobq.create_queue(name text, mode text DEFAULT 'worker', lease text DEFAULT 'durable', notify text DEFAULT 'relay', keep text DEFAULT 'all') RETURNS void
+CREATE FUNCTION jobq.create_queue(
+	name text,
+	mode text DEFAULT NULL,
+	lease text DEFAULT NULL,
+	notify text DEFAULT NULL,
+	keep text DEFAULT NULL,
+	weight int DEFAULT NULL,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL,
+	group_max_running int DEFAULT NULL,
+	group_on_failure text DEFAULT NULL,
+	fair_by text DEFAULT NULL,
+	fair_weights jsonb DEFAULT NULL,
+	max_length int DEFAULT NULL,
+	expires_after interval DEFAULT NULL)
+RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	IF name IS NULL OR octet_length(name) NOT BETWEEN 1 AND 51 THEN
@@ -269,21 +300,40 @@ BEGIN
 			MESSAGE = format('queue "%s" already exists', name),
 			HINT = 'Change it with jobq.alter_queue().';
 	END IF;
-	PERFORM jobq.alter_queue(name, mode, lease, notify, keep);
+	PERFORM jobq.alter_queue(name, mode, lease, notify, keep, weight, max_running, rate, throttle,
+		group_max_running, group_on_failure, fair_by, fair_weights, max_length, expires_after);
 END
 $$;
-COMMENT ON FUNCTION jobq.create_queue(text, text, text, text, text) IS 'create a queue; mode is worker or consumer, lease durable or memory, notify relay, transactional or off, keep all, no_payload or nothing';
+COMMENT ON FUNCTION jobq.create_queue IS 'create a queue; mode is worker or consumer, lease durable or memory, notify relay, transactional or off, keep all, no_payload or nothing, group_on_failure wait or continue';
 
-CREATE FUNCTION jobq.alter_queue(name text, mode text DEFAULT NULL, lease text DEFAULT NULL, notify text DEFAULT NULL, keep text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.alter_queue(
+	name text,
+	mode text DEFAULT NULL,
+	lease text DEFAULT NULL,
+	notify text DEFAULT NULL,
+	keep text DEFAULT NULL,
+	weight int DEFAULT NULL,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL,
+	group_max_running int DEFAULT NULL,
+	group_on_failure text DEFAULT NULL,
+	fair_by text DEFAULT NULL,
+	fair_weights jsonb DEFAULT NULL,
+	max_length int DEFAULT NULL,
+	expires_after interval DEFAULT NULL)
+RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	option text;
 	value text;
+	number int;
 	allowed text[];
 BEGIN
 	FOR option, value, allowed IN VALUES
 		('mode', mode, '{worker,consumer}'::text[]), ('lease', lease, '{durable,memory}'),
-		('notify', notify, '{relay,transactional,off}'), ('keep', keep, '{all,no_payload,nothing}')
+		('notify', notify, '{relay,transactional,off}'), ('keep', keep, '{all,no_payload,nothing}'),
+		('group_on_failure', group_on_failure, '{wait,continue}')
 	LOOP
 		IF value <> ALL (allowed) THEN
 			RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -291,6 +341,34 @@ BEGIN
 				HINT = format('It is one of %s.', array_to_string(allowed, ', '));
 		END IF;
 	END LOOP;
+	FOR option, number IN VALUES ('weight', weight), ('max_running', max_running),
+		('group_max_running', group_max_running), ('max_length', max_length)
+	LOOP
+		IF number < 0 THEN
+			RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+				MESSAGE = format('%s %s is out of range', option, number),
+				HINT = 'It must be at least 1, or 0 for none.';
+		END IF;
+	END LOOP;
+	PERFORM jobq.check_limits(rate, throttle);
+	IF octet_length(fair_by) > 63 THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('fair_by "%s" must have at most 63 bytes', fair_by),
+			HINT = 'It is the name of a header, role, or none.';
+	END IF;
+	IF jsonb_typeof(fair_weights) <> 'object' OR EXISTS (
+		SELECT FROM jsonb_each(CASE jsonb_typeof(fair_weights) WHEN 'object' THEN fair_weights END) w
+		WHERE jsonb_typeof(w.value) <> 'number' OR (w.value #>> '{}')::numeric NOT BETWEEN 1 AND 1000)
+	THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('invalid value for fair_weights: %s', fair_weights),
+			HINT = 'It is an object of tenants and their weights from 1 to 1000, such as {"acme": 3}.';
+	END IF;
+	IF expires_after < interval '0' THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = format('expires_after %s is out of range', expires_after),
+			HINT = 'It must be positive, or 0 for none.';
+	END IF;
 	IF name = 'default' THEN
 		INSERT INTO jobq.queue AS q (name) VALUES (alter_queue.name) ON CONFLICT DO NOTHING;
 	END IF;
@@ -298,7 +376,17 @@ BEGIN
 		mode = coalesce(left(alter_queue.mode, 1)::"char", q.mode),
 		lease = coalesce(left(alter_queue.lease, 1)::"char", q.lease),
 		notify = coalesce(left(alter_queue.notify, 1)::"char", q.notify),
-		keep = coalesce(CASE alter_queue.keep WHEN 'all' THEN 'a' WHEN 'no_payload' THEN 'p' WHEN 'nothing' THEN 'n' END::"char", q.keep)
+		keep = coalesce(CASE alter_queue.keep WHEN 'all' THEN 'a' WHEN 'no_payload' THEN 'p' WHEN 'nothing' THEN 'n' END::"char", q.keep),
+		group_on_failure = coalesce(left(alter_queue.group_on_failure, 1)::"char", q.group_on_failure),
+		group_max_running = coalesce(alter_queue.group_max_running, q.group_max_running),
+		weight = nullif(coalesce(alter_queue.weight, q.weight), 0),
+		max_running = nullif(coalesce(alter_queue.max_running, q.max_running), 0),
+		rate = nullif(coalesce(alter_queue.rate, q.rate), 'none'),
+		throttle = nullif(coalesce(alter_queue.throttle, q.throttle), 'none'),
+		fair_by = nullif(coalesce(alter_queue.fair_by, q.fair_by), 'none'),
+		fair_weights = coalesce(alter_queue.fair_weights, q.fair_weights),
+		max_length = nullif(coalesce(alter_queue.max_length, q.max_length), 0),
+		expires_after_ms = nullif(coalesce((extract(epoch FROM alter_queue.expires_after) * 1000)::bigint, q.expires_after_ms), 0)
 	WHERE q.name = alter_queue.name;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
@@ -306,7 +394,11 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION jobq.alter_queue(text, text, text, text, text) IS 'change the policy of a queue; null leaves an option as it is';
+COMMENT ON FUNCTION jobq.alter_queue IS 'change the policy of a queue; null leaves an option as it is, 0 or none takes a limit away';
+
+CREATE FUNCTION jobq.check_limits(rate text, throttle text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_check_limits' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq.check_limits(text, text) IS 'an error if rate or throttle cannot be understood';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -14,7 +14,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 		coalesce(w.progress, l.progress) AS progress, coalesce(w.message, l.message) AS message, coalesce(w.pid, l.pid) AS worker,
 		j.enqueued_at, j.run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
 		j.payload, j.headers, NULL::jsonb AS result,
-		j.errors -> -1 ->> 'message' AS error, j.errors
+		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key
 	FROM jobq.job j
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
@@ -23,12 +23,12 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
 		a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-		a.payload, a.headers, a.result, a.reason, NULL
+		a.payload, a.headers, a.result, a.reason, NULL, NULL
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
 		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-		f.payload, f.headers, NULL, f.error, f.errors
+		f.payload, f.headers, NULL, f.error, f.errors, f.group_key
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id)
 	j WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
@@ -47,6 +47,10 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 		CASE q.lease WHEN 'd' THEN 'durable' ELSE 'memory' END AS lease,
 		CASE q.notify WHEN 'r' THEN 'relay' WHEN 't' THEN 'transactional' ELSE 'off' END AS notify,
 		CASE q.keep WHEN 'a' THEN 'all' WHEN 'p' THEN 'no_payload' ELSE 'nothing' END AS keep,
+		q.weight, q.max_running, q.rate, q.throttle, q.group_max_running,
+		CASE q.group_on_failure WHEN 'w' THEN 'wait' ELSE 'continue' END AS group_on_failure,
+		q.fair_by, q.fair_weights, q.max_length,
+		q.expires_after_ms * interval '1 ms' AS expires_after,
 		coalesce(j.ready, 0) AS ready, coalesce(j.scheduled, 0) AS scheduled,
 		coalesce(j.running, 0) AS running, coalesce(f.failed, 0) AS failed, j.oldest_ready
 	FROM jobq.queue q

@@ -10,7 +10,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,should_stop,snooze,release,discard,fail,perform,status,wait,result,cancel,retry,forget,run_next,work,worker_slots,lease_slots,clock}';
 	consume text[] := '{reserve,ack,nack,reject,release,extend,progress}';
-	manage text[] := '{register,unregister,create_queue,alter_queue,pause,resume,restart_workers,scheduler_state}';
+	manage text[] := '{register,unregister,create_queue,alter_queue,check_limits,pause,resume,restart_workers,scheduler_state}';
 	routine regprocedure;
 BEGIN
 	IF role IS NULL THEN

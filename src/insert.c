@@ -1,0 +1,144 @@
+/*-------------------------------------------------------------------------
+ *
+ * insert.c
+ *	  Writes rows and their index entries, without the executor.
+ *
+ * This does what CatalogTupleInsert() does, with two differences that matter
+ * once per job: what is known of the indexes is kept, and a row without a group
+ * has no entry in the index of groups.
+ *
+ * src/insert.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "row.h"
+
+#define MAX_KEPT	8
+
+/* What BuildIndexInfo() says; kept until any relation changes. */
+static struct
+{
+	Oid			index;
+	IndexInfo  *info;
+}			kept[MAX_KEPT];
+static int	nkept = 0;
+static MemoryContext kept_context = NULL;
+
+static IndexInfo *index_info(Relation index);
+static void insert_entry(Relation rel, Relation index, IndexInfo *info,
+						 HeapTuple tuple);
+
+/*
+ * A relation has changed: what was kept may be outdated.
+ */
+void
+jobq_forget_indexes(void)
+{
+	nkept = 0;
+}
+
+static IndexInfo *
+index_info(Relation index)
+{
+	Oid			relid = RelationGetRelid(index);
+	MemoryContext old;
+
+	for (int i = 0; i < nkept; i++)
+		if (kept[i].index == relid)
+			return kept[i].info;
+
+	if (kept_context == NULL)
+		kept_context = AllocSetContextCreate(CacheMemoryContext,
+											 "jobq indexes",
+											 ALLOCSET_SMALL_SIZES);
+	if (nkept == 0 || nkept == MAX_KEPT)
+	{
+		MemoryContextReset(kept_context);
+		nkept = 0;
+	}
+	old = MemoryContextSwitchTo(kept_context);
+	kept[nkept].info = BuildIndexInfo(index);
+	MemoryContextSwitchTo(old);
+	kept[nkept].index = relid;
+	return kept[nkept++].info;
+}
+
+static void
+insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+	{
+		AttrNumber	att = info->ii_IndexAttrNumbers[i];
+
+		if (att <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("index \"%s\" on \"%s\" has an expression",
+							RelationGetRelationName(index),
+							RelationGetRelationName(rel)),
+					 errhint("Drop it.")));
+		values[i] = heap_getattr(tuple, att, RelationGetDescr(rel), &nulls[i]);
+	}
+	(void) index_insert(index, values, nulls, &tuple->t_self, rel,
+						info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+						false, info);
+}
+
+/*
+ * Insert the index entries of rows that are in the table.  Of the indexes with
+ * a predicate only that of groups is known.
+ */
+void
+jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
+{
+	Oid			group_index = jobq_relations()->job_group;
+	ListCell   *lc;
+	List	   *indexes;
+
+	if (!rel->rd_indexvalid)
+		list_free(RelationGetIndexList(rel));
+	indexes = rel->rd_indexlist;
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		IndexInfo  *info = index_info(index);
+		bool		by_group = RelationGetRelid(index) == group_index;
+
+		if (info->ii_Predicate != NIL && !by_group)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("index \"%s\" on \"%s\" has a predicate",
+							RelationGetRelationName(index),
+							RelationGetRelationName(rel)),
+					 errhint("Drop it.")));
+		for (int i = 0; i < ntuples; i++)
+			if (info->ii_ReadyForInserts &&
+				(!by_group ||
+				 !heap_attisnull(tuples[i], JOB_GROUP_ID, RelationGetDescr(rel))))
+				insert_entry(rel, index, info, tuples[i]);
+		index_close(index, NoLock);
+	}
+}
+
+/*
+ * Insert a row.
+ */
+void
+jobq_insert_tuple(Relation rel, HeapTuple tuple)
+{
+	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+	jobq_insert_entries(rel, &tuple, 1);
+}
