@@ -7,6 +7,7 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" control/$(EXT
 MODULE_big = $(EXTNAME)
 OBJS = \
 	src/ack.o \
+	src/await.o \
 	src/backoff.o \
 	src/call.o \
 	src/catalog.o \

@@ -18,22 +18,16 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
-#include "executor/execdesc.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
-#include "optimizer/optimizer.h"
 #include "storage/ipc.h"
-#include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -46,45 +40,11 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
 
-/* libpq/libpq.h, which declares it, wants the headers of GSSAPI. */
-extern bool pq_check_connection(void);
-
-/* One call of reserve(). */
-typedef struct Reservation
-{
-	JobqDatabase *db;
-	JobqTaker	taker;
-	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
-	Oid		   *roles;			/* [jobq_max_lanes], as is denied */
-	Oid		   *denied;
-	int			ndenied;
-	int			max;
-	int64		lease_ms;
-	int64		token;
-	int			patience;		/* looks in vain, 5 ms apart */
-	const char *consumer;
-	const char *client;
-	JobqPush   *popped;			/* [max] */
-	int			npopped;
-	uint32		batch;
-	bool		listed;			/* on the list of reservers */
-	bool		woken;			/* taken off the list for a job that is there */
-} Reservation;
-
 static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
-static void find_roles(Reservation *reservation);
-static bool is_ours(const Reservation *reservation, const JobqLane *lane);
-static void pass_on(Reservation *reservation, JobqWakeList *wake);
-static bool anything_ready(Reservation *reservation);
-static void check_client(void);
-static bool list(Reservation *reservation, JobqWakeList *wake);
-static bool lane_is_coming(Reservation *reservation);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void drop_lease(Reservation *reservation, int64 id);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
-static void unlist(int code, Datum arg);
-static bool snapshot_is_unused(FunctionCallInfo fcinfo);
 
 /*
  * This database, with its leases loaded; waits a little after a start.
@@ -170,181 +130,6 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 }
 
 /*
- * Is this a lane of one of our queues that can be served?
- */
-static bool
-is_ours(const Reservation *reservation, const JobqLane *lane)
-{
-	if (!lane->ranked || lane->paused || !lane->consumer)
-		return false;
-	for (int i = 0; i < reservation->taker.nqueues; i++)
-		if (reservation->queue_ids[i] == lane->queue_id)
-			return true;
-	return false;
-}
-
-/*
- * The roles with waiting jobs whose privileges this user has.
- */
-static void
-find_roles(Reservation *reservation)
-{
-	JobqDatabase *db = reservation->db;
-	JobqTaker  *taker = &reservation->taker;
-	Oid		   *found;
-	int			nfound = 0;
-
-	taker->any_role = jobq_may_manage(jobq_relations()->owner);
-	taker->nroles = 0;
-	taker->roles = reservation->roles;
-	reservation->ndenied = 0;
-	if (taker->any_role)
-		return;
-
-	found = palloc(sizeof(Oid) * jobq_max_lanes);
-	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
-	{
-		bool		known = false;
-
-		for (int j = 0; j < nfound && !known; j++)
-			known = found[j] == db->lanes[i].role;
-		if (!known && is_ours(reservation, &db->lanes[i]))
-			found[nfound++] = db->lanes[i].role;
-	}
-	LWLockRelease(db->lock);
-	for (int i = 0; i < nfound; i++)
-	{
-		if (jobq_may_manage(found[i]))
-			reservation->roles[taker->nroles++] = found[i];
-		else
-			reservation->denied[reservation->ndenied++] = found[i];
-	}
-	pfree(found);
-}
-
-/*
- * Is a job there?  The token is taken only then: every now and then that
- * assigns a transaction id, which must not be held while we wait.
- */
-static bool
-anything_ready(Reservation *reservation)
-{
-	JobqDatabase *db = reservation->db;
-	bool		ready = false;
-
-	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
-		 i = db->lanes[i].active_next)
-		ready = is_ours(reservation, &db->lanes[i]);
-	LWLockRelease(db->lock);
-	return ready;
-}
-
-/*
- * A client that has died while we waited shall not get a job: then the next
- * check for interrupts ends this session.
- */
-static void
-check_client(void)
-{
-	if (MyProcPort != NULL && !pq_check_connection())
-	{
-		ClientConnectionLost = true;
-		InterruptPending = true;
-	}
-}
-
-/*
- * Wake another consumer for what is still there.  Wants db->lock.
- */
-static void
-pass_on(Reservation *reservation, JobqWakeList *wake)
-{
-	JobqDatabase *db = reservation->db;
-
-	reservation->woken = false;
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
-		if (is_ours(reservation, &db->lanes[i]))
-			jobq_ready_wake(db, &db->lanes[i], wake);
-}
-
-/*
- * Does one of our queues have a lane of which the scheduler has not yet read
- * what is in it?  Then wait a moment rather than say that there is nothing.
- */
-static bool
-lane_is_coming(Reservation *reservation)
-{
-	JobqDatabase *db = reservation->db;
-	bool		coming = false;
-
-	if (reservation->patience-- <= 0)
-		return false;
-	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_lanes && !coming; i++)
-	{
-		JobqLane   *lane = &db->lanes[i];
-
-		if (!lane->in_use || (lane->ranked && !lane->more))
-			continue;
-		for (int j = 0; j < reservation->taker.nqueues; j++)
-			if (reservation->queue_ids[j] == lane->queue_id)
-				coming = !lane->paused && lane->count == 0;
-		if (!lane->ranked)
-			coming = true;
-	}
-	coming |= db->rescan || (!db->complete && !db->overflow);
-	LWLockRelease(db->lock);
-	return coming;
-}
-
-/*
- * Go on the list of those to be woken, which is done under the same lock as
- * the vain look.  False if a job of a role that we have not thought about has
- * come in between, or if the list is full.
- *
- * Who was woken for a job that it may not take passes the wake-up on.
- */
-static bool
-list(Reservation *reservation, JobqWakeList *wake)
-{
-	JobqDatabase *db = reservation->db;
-	JobqReserver *reserver;
-
-	if (db->nreservers == JOBQ_MAX_RESERVERS)
-		return false;
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
-	{
-		JobqLane   *lane = &db->lanes[i];
-		bool		denied = false;
-
-		if (!is_ours(reservation, lane))
-			continue;
-		for (int j = 0; j < reservation->ndenied && !denied; j++)
-			denied = reservation->denied[j] == lane->role;
-		if (!denied)
-			return false;
-	}
-	if (reservation->woken)
-		pass_on(reservation, wake);
-
-	reserver = &db->reservers[db->nreservers++];
-	reserver->proc = MyProc;
-	reserver->nqueues = reservation->taker.nqueues;
-	memcpy(reserver->queue_ids, reservation->queue_ids,
-		   sizeof(reserver->queue_ids));
-	reserver->ndenied = Min(reservation->ndenied, JOBQ_MAX_DENIED);
-	memcpy(reserver->denied, reservation->denied,
-		   reserver->ndenied * sizeof(Oid));
-	reservation->listed = true;
-	return true;
-}
-
-/*
  * Pop jobs and lease them, in one go: whatever happens from here on, the end
  * of the transaction knows of them.  If there are none and "wait", put this
  * session on the list of those to be woken.
@@ -403,11 +188,11 @@ pop_jobs(Reservation *reservation, bool wait)
 		jobq_at_commit_lease(LEASE_BATCH, 0, 0, reservation->batch, 0);
 
 		/* one commit wakes a few; they wake the others */
-		pass_on(reservation, &wake);
+		jobq_reserver_pass_on(reservation, &wake);
 	}
 	else if (wait && !full)
 	{
-		full = !list(reservation, &wake) &&
+		full = !jobq_reserver_list(reservation, &wake) &&
 			db->nreservers == JOBQ_MAX_RESERVERS;
 	}
 	LWLockRelease(db->lock);
@@ -569,72 +354,12 @@ jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
 }
 
 /*
- * Take this session off the list of reservers.  As error clean-up (code is not
- * 0, as PG_ENSURE_ERROR_CLEANUP and an exit have it), a wake-up that was meant
- * for us goes to another.
- */
-static void
-unlist(int code, Datum arg)
-{
-	Reservation *reservation = (Reservation *) DatumGetPointer(arg);
-	JobqDatabase *db = reservation->db;
-	JobqWakeList wake = {0};
-
-	if (!reservation->listed)
-		return;
-	reservation->listed = false;
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	reservation->woken = true;
-	for (uint32 i = 0; i < db->nreservers; i++)
-	{
-		if (db->reservers[i].proc == MyProc)
-		{
-			db->reservers[i] = db->reservers[--db->nreservers];
-			reservation->woken = false;
-			break;
-		}
-	}
-	if (code != 0 && reservation->woken)
-		pass_on(reservation, &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
-}
-
-/*
- * Will the statement's snapshot not be used any more when this function has
- * returned?  Sure where the whole query is SELECT columns FROM jobq.reserve(),
- * called by the client itself.
- */
-static bool
-snapshot_is_unused(FunctionCallInfo fcinfo)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PlannedStmt *stmt;
-	Plan	   *plan;
-
-	if (IsolationUsesXactSnapshot() || GetCurrentTransactionNestLevel() != 1 ||
-		ActivePortal == NULL || ActivePortal->name[0] != '\0' ||
-		ActivePortal->strategy != PORTAL_ONE_SELECT ||
-		ActivePortal->queryDesc == NULL || rsinfo->econtext == NULL ||
-		rsinfo->econtext->ecxt_estate != ActivePortal->queryDesc->estate)
-		return false;
-	stmt = ActivePortal->queryDesc->plannedstmt;
-	plan = stmt->planTree;
-	return stmt->commandType == CMD_SELECT && stmt->subplans == NIL &&
-		list_length(stmt->rtable) == 1 && IsA(plan, FunctionScan) &&
-		list_length(((FunctionScan *) plan)->functions) == 1 &&
-		!contain_mutable_functions((Node *) plan->targetlist) &&
-		!contain_mutable_functions((Node *) plan->qual);
-}
-
-/*
  * reserve(queues, max, lease, wait, consumer): take up to max jobs for the
  * time of the lease; if there are none, wait for one so long.
  */
 Datum
 jobq_reserve(PG_FUNCTION_ARGS)
 {
-	static uint32 wait_event = 0;
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Reservation reservation = {0};
 	TimestampTz deadline;
@@ -669,15 +394,15 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
 	deadline = GetCurrentTimestamp() + wait_ms * 1000;
 
-	PG_ENSURE_ERROR_CLEANUP(unlist, PointerGetDatum(&reservation));
+	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_unlist, PointerGetDatum(&reservation));
 	{
 		for (;;)
 		{
 			long		left;
 
-			find_roles(&reservation);
+			jobq_reserver_roles(&reservation);
 			ResetLatch(MyLatch);
-			if (reservation.token == 0 && anything_ready(&reservation))
+			if (reservation.token == 0 && jobq_reserver_ready(&reservation))
 				reservation.token =
 					nextval_internal(jobq_relations()->lease_seq, false);
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
@@ -688,25 +413,17 @@ jobq_reserve(PG_FUNCTION_ARGS)
 					break;
 				continue;
 			}
-			if (left <= 0 && !lane_is_coming(&reservation))
+			if (left <= 0 && !jobq_reserver_coming(&reservation))
 				break;
 			left = Max(left, 5);
 			CHECK_FOR_INTERRUPTS();
 			if (!reservation.listed && left > 5)
 				continue;
 
-			/* what the statement has seen so far holds nobody up */
-			if (snapshot_is_unused(fcinfo))
-				MyProc->xmin = InvalidTransactionId;
-			(void) WaitLatch(MyLatch,
-							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 left, jobq_wait_event(wait_event, "JobqReserve"));
-			check_client();
-			CHECK_FOR_INTERRUPTS();
-			unlist(0, PointerGetDatum(&reservation));
+			jobq_reserver_sleep(&reservation, fcinfo, left);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(unlist, PointerGetDatum(&reservation));
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_unlist, PointerGetDatum(&reservation));
 	return (Datum) 0;
 }
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * consume.h
- *	  The table jobq.lease, shared by the files about consumers.
+ *	  The table jobq.lease, and a call of reserve(), shared by the files about
+ *	  consumers.
  *
  * src/consume.h
  *
@@ -10,7 +11,10 @@
 #ifndef JOBQ_CONSUME_H
 #define JOBQ_CONSUME_H
 
+#include "fmgr.h"
+
 #include "row.h"
+#include "shared.h"
 
 /* Attribute numbers of jobq.lease. */
 enum
@@ -28,6 +32,39 @@ enum
 
 #define MIN_LEASE_MS	100
 #define MAX_LEASE_MS	(INT64CONST(7) * 86400000)
+
+/* One call of reserve(). */
+typedef struct Reservation
+{
+	JobqDatabase *db;
+	JobqTaker	taker;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	Oid		   *roles;			/* [jobq_max_lanes], as is denied */
+	Oid		   *denied;
+	int			ndenied;
+	int			max;
+	int64		lease_ms;
+	int64		token;
+	int			patience;		/* looks in vain, 5 ms apart */
+	const char *consumer;
+	const char *client;
+	JobqPush   *popped;			/* [max] */
+	int			npopped;
+	uint32		batch;
+	bool		listed;			/* on the list of reservers */
+	bool		woken;			/* taken off the list for a job that is there */
+} Reservation;
+
+/* src/await.c */
+extern void jobq_reserver_roles(Reservation *reservation);
+extern bool jobq_reserver_ready(Reservation *reservation);
+extern bool jobq_reserver_coming(Reservation *reservation);
+extern bool jobq_reserver_list(Reservation *reservation, JobqWakeList *wake);
+extern void jobq_reserver_unlist(int code, Datum arg);
+extern void jobq_reserver_pass_on(Reservation *reservation,
+								  JobqWakeList *wake);
+extern void jobq_reserver_sleep(Reservation *reservation,
+								FunctionCallInfo fcinfo, long ms);
 
 /* src/consume.c */
 extern JobqDatabase *jobq_served_database(const char *function);
