@@ -18,6 +18,7 @@ OBJS = \
 	src/finish.o \
 	src/flow.o \
 	src/flush.o \
+	src/group.o \
 	src/hand.o \
 	src/handler.o \
 	src/init.o \
@@ -25,6 +26,7 @@ OBJS = \
 	src/kinds.o \
 	src/lanes.o \
 	src/lease.o \
+	src/limit.o \
 	src/limit_text.o \
 	src/notify.o \
 	src/operate.o \
@@ -39,6 +41,7 @@ OBJS = \
 	worker/flight.o \
 	worker/launcher.o \
 	worker/leases.o \
+	worker/limits.o \
 	worker/procedure.o \
 	worker/process.o \
 	worker/relay.o \

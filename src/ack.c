@@ -251,9 +251,10 @@ failed(const Held *held, const char *function, const char *message,
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
 								  PG_INT16_MAX)));
-		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
-							 JOBQ_NONE, 0);
-		jobq_job_failed(rel, &job, since, &error, true, final, delay_ms);
+		jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
+											 final, delay_ms)
+							 ? LEASE_RETRY : LEASE_END,
+							 held->ids[i], held->tokens[i], JOBQ_NONE, 0);
 	}
 	table_close(rel, NoLock);
 }
@@ -352,9 +353,9 @@ release(const Held *held, Interval *interval)
 		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
 		JOB_SET(&job, JOB_RUN_AT,
 				TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
-		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
+		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
-		jobq_job_insert(rel, &job);
+		jobq_job_insert_again(rel, &job);
 		jobq_tell(&job, "scheduled");
 	}
 	table_close(rel, NoLock);

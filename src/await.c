@@ -94,12 +94,14 @@ bool
 jobq_reserver_ready(Reservation *reservation)
 {
 	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
 	bool		ready = false;
 
-	LWLockAcquire(db->lock, LW_SHARED);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
 		 i = db->lanes[i].active_next)
-		ready = is_ours(reservation, &db->lanes[i]);
+		ready = is_ours(reservation, &db->lanes[i]) &&
+			jobq_lane_free(db, &db->lanes[i], now);
 	LWLockRelease(db->lock);
 	return ready;
 }
@@ -116,7 +118,7 @@ jobq_reserver_pass_on(Reservation *reservation, JobqWakeList *wake)
 	for (uint32 i = db->active_head; i != JOBQ_NONE;
 		 i = db->lanes[i].active_next)
 		if (is_ours(reservation, &db->lanes[i]))
-			jobq_ready_wake(db, &db->lanes[i], wake);
+			jobq_ready_wake(db, &db->lanes[i], jobq_now(), wake);
 }
 
 /*
@@ -160,6 +162,7 @@ bool
 jobq_reserver_list(Reservation *reservation, JobqWakeList *wake)
 {
 	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
 	JobqReserver *reserver;
 
 	if (db->nreservers == JOBQ_MAX_RESERVERS)
@@ -170,7 +173,7 @@ jobq_reserver_list(Reservation *reservation, JobqWakeList *wake)
 		JobqLane   *lane = &db->lanes[i];
 		bool		denied = false;
 
-		if (!is_ours(reservation, lane))
+		if (!is_ours(reservation, lane) || !jobq_lane_free(db, lane, now))
 			continue;
 		for (int j = 0; j < reservation->ndenied && !denied; j++)
 			denied = reservation->denied[j] == lane->role;

@@ -37,10 +37,12 @@
 
 #include "catalog.h"
 #include "commit.h"
+#include "lanes.h"
 
 #define MAX_PUSHES	64
 #define MAX_LANES	32
 #define MAX_WAKES	64
+#define MAX_FAILURES 64
 
 typedef struct PendingPush
 {
@@ -67,9 +69,32 @@ typedef struct PendingLease
 	TimestampTz until;
 } PendingLease;
 
+/* A job of a group that has come to its end without a permit. */
+typedef struct PendingEnd
+{
+	SubTransactionId subid;
+	int64		group;
+	int64		job_id;
+}			PendingEnd;
+
+/* Attempts that have failed. */
+typedef struct PendingFailure
+{
+	SubTransactionId subid;
+	int32		queue_id;
+	uint32		kind;
+	int64		group;
+	int			n;
+}			PendingFailure;
+
 static PendingLease *leases = NULL; /* kept from one transaction to the next */
 static int	nleases = 0;
 static int	max_leases = 0;
+static PendingEnd * ends = NULL;
+static int	nends = 0;
+static int	max_ends = 0;
+static PendingFailure failures[MAX_FAILURES];
+static int	nfailures = 0;
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
 static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
@@ -171,6 +196,51 @@ jobq_at_commit_wake(int64 job_id)
 }
 
 /*
+ * At commit, the group need not wait for this job any more, if it does.
+ */
+void
+jobq_at_commit_group_end(int64 group, int64 job_id)
+{
+	anything = true;
+	if (nends == max_ends)
+	{
+		int			wanted = Max(2 * max_ends, 64);
+
+		ends = ends == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(PendingEnd) * wanted)
+			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
+		max_ends = wanted;
+	}
+	ends[nends].subid = GetCurrentSubTransactionId();
+	ends[nends].group = group;
+	ends[nends++].job_id = job_id;
+}
+
+/*
+ * At commit, count a failed attempt against the limits of its queue, kind and
+ * group.
+ */
+void
+jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+
+	anything = true;
+	for (int i = 0; i < nfailures; i++)
+		if (failures[i].subid == subid && failures[i].queue_id == queue_id &&
+			failures[i].kind == kind && failures[i].group == group)
+		{
+			failures[i].n++;
+			return;
+		}
+	if (nfailures < MAX_FAILURES)
+		failures[nfailures++] = (PendingFailure)
+	{
+		subid, queue_id, kind, group, 1
+	};
+}
+
+/*
  * At commit, have the scheduler read all lanes anew.
  */
 void
@@ -239,7 +309,9 @@ jobq_lease_is_ended(int64 id)
 {
 	for (int i = nleases - 1; i >= 0; i--)
 		if (leases[i].id == id &&
-			(leases[i].action == LEASE_END || leases[i].action == LEASE_BACK))
+			(leases[i].action == LEASE_END ||
+			 leases[i].action == LEASE_RETRY ||
+			 leases[i].action == LEASE_BACK))
 			return true;
 	return false;
 }
@@ -294,12 +366,14 @@ hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				}
 				break;
 			case LEASE_END:
-				jobq_lease_remove(db, lease);
+			case LEASE_RETRY:
+				jobq_lease_remove(db, lease, pending->action == LEASE_RETRY,
+								  false, now, wake);
 				break;
 			case LEASE_BACK:
 				push = jobq_lease_push(lease);
-				jobq_lease_remove(db, lease);
 				jobq_ready_push(db, &push, now, wake);
+				jobq_lease_remove(db, lease, false, false, now, wake);
 				break;
 			case LEASE_EXTEND:
 				jobq_lease_move(db, lease, pending->batch, pending->until);
@@ -351,9 +425,10 @@ undo_leases(SubTransactionId since)
 			if (lease != NULL && lease->token == pending->token)
 			{
 				JobqPush	push = jobq_lease_push(lease);
+				TimestampTz now = jobq_now();
 
-				jobq_lease_remove(db, lease);
-				jobq_ready_push(db, &push, jobq_now(), &wake);
+				jobq_ready_push(db, &push, now, &wake);
+				jobq_lease_remove(db, lease, false, true, now, &wake);
 			}
 		}
 	}
@@ -523,6 +598,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	 */
 	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
 		npushes--;
+	while (nends > 0 && ends[nends - 1].subid >= mysubid)
+		nends--;
+	for (int i = 0; i < nfailures; i++)
+		if (failures[i].subid >= mysubid)
+			failures[i].n = 0;
 	undo_leases(mysubid);
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
@@ -591,13 +671,19 @@ hand_over(void)
 	anything = false;
 	if (db != NULL &&
 		(npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
-		 rescan || reload))
+		 nends > 0 || nfailures > 0 || rescan || reload))
 	{
 		TimestampTz now = jobq_now();
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (nleases > 0)
 			hand_over_leases(db, now, &wake);
+		for (int i = 0; i < nends; i++)
+			jobq_group_end(db, ends[i].group, ends[i].job_id, now, &wake);
+		for (int i = 0; i < nfailures; i++)
+			if (failures[i].n > 0)
+				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
+								   failures[i].group, failures[i].n, now);
 		if (nmessages > 0)
 		{
 			hand_over_messages(db);
@@ -621,6 +707,7 @@ hand_over(void)
 					wake.scheduler = true;
 					continue;
 				}
+				lane_set_flow(db, lane, &lanes[i]);
 				if (!lane->ranked)
 					db->reload = true;
 				jobq_ready_look(db, lane, lanes[i].key, &wake);
@@ -659,7 +746,7 @@ hand_over(void)
 	if (poke)
 		jobq_poke_launcher();
 
-	npushes = nlanes = nwakes = 0;
+	npushes = nlanes = nwakes = nends = nfailures = 0;
 	messages = NULL;
 	rescan = reload = poke = prepared = false;
 	jobq_keep_uncommitted();
@@ -685,7 +772,7 @@ forget(void)
 			LWLockRelease(db->lock);
 		}
 	}
-	npushes = nlanes = nwakes = nmessages = 0;
+	npushes = nlanes = nwakes = nmessages = nends = nfailures = 0;
 	messages = NULL;
 	rescan = reload = poke = prepared = false;
 }

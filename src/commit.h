@@ -20,7 +20,8 @@
 typedef enum LeaseAction
 {
 	LEASE_TAKE,					/* commit: it holds; abort: back to the queue */
-	LEASE_END,					/* commit: it is over */
+	LEASE_END,					/* commit: it is over, and so is the job */
+	LEASE_RETRY,				/* commit: it is over, the job runs again */
 	LEASE_BACK,					/* commit: over, the job goes back to the
 								 * queue */
 	LEASE_EXTEND,				/* commit: another end, named by the batch */
@@ -31,6 +32,8 @@ typedef enum LeaseAction
 extern void jobq_install_commit_callbacks(void);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
+extern void jobq_at_commit_group_end(int64 group, int64 job_id);
+extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_lease_room(int n);

@@ -139,7 +139,6 @@ pop_jobs(Reservation *reservation, bool wait)
 {
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
-	bool		refill = false;
 	bool		full = false;
 	JobqWakeList wake = {0};
 
@@ -151,7 +150,6 @@ pop_jobs(Reservation *reservation, bool wait)
 	while (reservation->token != 0 && reservation->npopped < reservation->max)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
-		bool		more;
 
 		if (db->lease_free == JOBQ_NONE ||
 			(reservation->batch == JOBQ_NONE && db->batch_free == JOBQ_NONE))
@@ -159,11 +157,15 @@ pop_jobs(Reservation *reservation, bool wait)
 			full = true;
 			break;
 		}
-		if (!jobq_ready_pop(db, &reservation->taker, job, &more))
+		if (!jobq_ready_pop(db, &reservation->taker, now, job, &wake))
 			break;
-		refill |= more;
 		if (jobq_lease_find(db, job->key.id) != NULL)
-			continue;			/* an entry that was there twice */
+		{
+			/* an entry that was there twice */
+			jobq_permits_release(db, &job->permits, job->key.id, false, true,
+								 now, &wake);
+			continue;
+		}
 		if (reservation->batch == JOBQ_NONE)
 		{
 			JobqLeaseBatch *batch;
@@ -197,7 +199,6 @@ pop_jobs(Reservation *reservation, bool wait)
 	}
 	LWLockRelease(db->lock);
 
-	wake.scheduler |= refill;
 	jobq_wake(db, &wake);
 	if (full && reservation->npopped == 0)
 		ereport(ERROR,
@@ -216,13 +217,15 @@ static void
 drop_lease(Reservation *reservation, int64 id)
 {
 	JobqDatabase *db = reservation->db;
+	JobqWakeList wake = {0};
 	JobqLease  *lease;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, id);
 	if (lease != NULL && lease->token == reservation->token)
-		jobq_lease_remove(db, lease);
+		jobq_lease_remove(db, lease, false, true, jobq_now(), &wake);
 	LWLockRelease(db->lock);
+	jobq_wake(db, &wake);
 }
 
 /*
@@ -270,6 +273,14 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			DatumGetBool(JOB(&job, JOB_DORMANT)))
 		{
 			drop_lease(reservation, entry->key.id);
+			continue;
+		}
+		if (jobq_flow_changed(&job))
+		{
+			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
+								 JOBQ_NONE, 0);
+			if (jobq_job_delete(rel, &job))
+				jobq_job_insert(rel, &job);
 			continue;
 		}
 		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&

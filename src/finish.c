@@ -138,6 +138,8 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	Relation	rel;
 	HeapTuple	tuple;
 
+	if (job_group(job) != 0)
+		jobq_at_commit_group_end(job_group(job), job_id(job));
 	jobq_tell(job, state == STATE_COMPLETED ? "completed"
 			  : state == STATE_CANCELLED ? "cancelled" : "expired");
 	if (keep == KEEP_NOTHING)
@@ -242,20 +244,22 @@ append_error(const JobqJob *job, int attempt, TimestampTz at,
  * final: no other attempt, whatever is left.  delay_ms: wait so long for the
  * next one, or as the backoff says if negative.  The caller has set crashes
  * and exceptions in the job.  Does nothing if somebody else took the row.
+ *
+ * Returns whether the job will run again.
  */
-void
+bool
 jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 						const JobqError *error, bool charge, bool final,
 						int64 delay_ms)
 {
-	if (jobq_job_delete(rel, job))
+	return jobq_job_delete(rel, job) &&
 		jobq_job_failed(rel, job, started_at, error, charge, final, delay_ms);
 }
 
 /*
  * The same for a job whose row the caller has deleted.
  */
-void
+bool
 jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 				const JobqError *error, bool charge, bool final,
 				int64 delay_ms)
@@ -268,6 +272,8 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, now, error));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
+	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
+						  job_group(job));
 
 	if (delay_ms < 0)
 	{
@@ -297,6 +303,8 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 
 	if (final)
 	{
+		if (job_group(job) != 0)
+			jobq_at_commit_group_end(job_group(job), job_id(job));
 		dead_letter(job, now, started_at, error);
 		if (handler != NULL && handler->on_failure != NULL)
 			enqueue_on_failure(job, error);
@@ -305,9 +313,10 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	else
 	{
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
-		jobq_job_insert(rel, job);
+		jobq_job_insert_again(rel, job);
 		jobq_tell(job, "retryable");
 	}
+	return !final;
 }
 
 static void

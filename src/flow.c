@@ -23,6 +23,8 @@
 
 #include "row.h"
 
+PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
+
 /* Longest key of a group, in bytes. */
 #define MAX_GROUP_KEY	500
 
@@ -62,6 +64,15 @@ jobq_kind_hash(const char *kind)
 }
 
 /*
+ * kind_hash(kind): the same, for queries.
+ */
+Datum
+jobq_kind_hash_sql(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT32((int32) jobq_kind_hash(text_to_cstring(PG_GETARG_TEXT_PP(0))));
+}
+
+/*
  * Which tenant the job belongs to, in a queue that is fair; 0 in others.
  */
 static uint32
@@ -97,20 +108,23 @@ tenant_hash(const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * What the job's flow ought to be, as kind and queue are now.
+ * The hashes of the job's kind, if that has limits, and of its tenant, as kind
+ * and queue are now.
  */
-int32
-jobq_flow(const JobqJob *job)
+static void
+parts(const JobqJob *job, uint32 *kind, uint32 *tenant)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
-	uint32		tenant = tenant_hash(job, queue);
-	const char *kind = jobq_job_kind(job);
-	const JobqHandler *handler = jobq_handler(kind);
-	uint32		hash = tenant;
+	const char *name = jobq_job_kind(job);
+	const JobqHandler *handler = jobq_handler(name);
 
-	if (handler != NULL && handler->limited)
-		hash = hash_combine(hash, jobq_kind_hash(kind));
-	return (int32) hash;
+	*kind = handler != NULL && handler->limited ? jobq_kind_hash(name) : 0;
+	*tenant = tenant_hash(job, jobq_queue_by_id(job_queue_id(job)));
+}
+
+static int32
+flow_of(uint32 kind, uint32 tenant)
+{
+	return (int32) (kind != 0 ? hash_combine(tenant, kind) : tenant);
 }
 
 /*
@@ -119,5 +133,39 @@ jobq_flow(const JobqJob *job)
 void
 jobq_set_flow(JobqJob *job)
 {
-	JOB_SET(job, JOB_FLOW, Int32GetDatum(jobq_flow(job)));
+	uint32		kind;
+	uint32		tenant;
+
+	parts(job, &kind, &tenant);
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(kind, tenant)));
+}
+
+/*
+ * Is the job in another lane than where it belongs now, so that it was popped
+ * without the permits that it needs?  Then it is to be written anew.
+ */
+bool
+jobq_flow_changed(const JobqJob *job)
+{
+	uint32		kind;
+	uint32		tenant;
+	int32		flow;
+
+	parts(job, &kind, &tenant);
+	flow = flow_of(kind, tenant);
+	return flow != 0 && flow != job_flow(job);
+}
+
+/*
+ * Fill in what the push says of the job's flow.
+ */
+void
+jobq_push_flow(const JobqJob *job, JobqPush *push)
+{
+	push->flow = job_flow(job);
+	push->group = job_group(job);
+	push->permits = JOBQ_NO_PERMITS;
+	push->kind = push->tenant = 0;
+	if (push->flow != 0)
+		parts(job, &push->kind, &push->tenant);
 }

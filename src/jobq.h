@@ -86,6 +86,7 @@ extern int	jobq_max_databases;
 extern int	jobq_ready_entries;
 extern int	jobq_max_lanes;
 extern int	jobq_max_leases;
+extern int	jobq_max_groups;
 extern bool jobq_synchronous_commit;
 extern int	jobq_notify_interval;
 extern int	jobq_poll_interval;

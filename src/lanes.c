@@ -73,6 +73,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->missed.run_at = PG_INT64_MAX;
 	lane->missed.id = PG_INT64_MAX;
 	lane->next_due = DT_NOEND;
+	lane->queue_limiter = jobq_limiter_find(db, queue_id, 0);
+	lane->kind_limiter = JOBQ_NO_LIMITER;
 	lane->head = lane->tail = JOBQ_NONE;
 	lane->more = !db->complete && !quarantine;
 	lane->hash_next = db->bucket[bucket];
@@ -92,6 +94,29 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		}
 	}
 	return lane;
+}
+
+/*
+ * The lane gets a job: note what all jobs of a lane with a flow have in common.
+ * Limits that are not loaded yet are waited for.
+ */
+void
+lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
+{
+	if (lane->kind == push->kind && lane->tenant == push->tenant)
+		return;
+	lane->kind = push->kind;
+	lane->tenant = push->tenant;
+	lane->kind_limiter = JOBQ_NO_LIMITER;
+	if (lane->kind != 0)
+	{
+		lane->kind_limiter = jobq_limiter_find(db, 0, lane->kind);
+		if (lane->kind_limiter == JOBQ_NO_LIMITER)
+		{
+			lane->ranked = false;
+			db->reload = true;
+		}
+	}
 }
 
 static uint32
@@ -139,7 +164,7 @@ lane_take(JobqDatabase *db)
 
 		if (!lane->in_use)
 			return lane;
-		if (lane->scanning || lane->quarantine)
+		if (lane->scanning || lane->quarantine || lane->parked > 0)
 			continue;
 		if (lane->paused || !lane_served(lane))
 			paused = lane;
@@ -226,6 +251,25 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
+ * Put the entry back to the head of its lane.
+ */
+void
+entry_relink(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	JobqEntry  *entry = &db->entries[index];
+
+	entry->prev = JOBQ_NONE;
+	entry->next = lane->head;
+	if (lane->head != JOBQ_NONE)
+		db->entries[lane->head].prev = index;
+	else
+		lane->tail = index;
+	lane->head = index;
+	if (lane->count++ == 0)
+		lane_activate(db, lane);
+}
+
+/*
  * Give an entry that is in no lane back to the free list.
  */
 void
@@ -291,6 +335,7 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	db->nfree--;
 
 	entry->key = push->key;
+	entry->group = push->group;
 	entry->ctid = push->ctid;
 	entry->lane = JOBQ_LANE_INDEX(db, lane);
 	entry->prev = after;

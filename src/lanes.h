@@ -22,9 +22,12 @@ typedef enum InsertResult
 
 /* src/lanes.c: all of these want db->lock held exclusively */
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
+extern void entry_relink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern void entry_free(JobqDatabase *db, uint32 index);
 extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
+extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
+						  const JobqPush *push);
 extern InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,
 								 const JobqPush *push);
 

@@ -30,11 +30,14 @@ jobq_leases_clear(JobqDatabase *db)
 		db->lease_bucket[i] = JOBQ_NONE;
 		db->leases[i].id = 0;
 		db->leases[i].next = i + 1;
+	}
+	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BATCHES; i++)
+	{
 		db->batches[i].outstanding = 0;
 		db->batches[i].next_free = i + 1;
 	}
 	db->leases[jobq_max_leases - 1].next = JOBQ_NONE;
-	db->batches[jobq_max_leases - 1].next_free = JOBQ_NONE;
+	db->batches[JOBQ_MAX_BATCHES - 1].next_free = JOBQ_NONE;
 	db->lease_free = db->batch_free = 0;
 	db->nleases = 0;
 	db->ngarbage = 0;
@@ -124,6 +127,10 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->flow = job->flow;
 	lease->queue_id = job->queue_id;
 	lease->priority = job->priority;
+	lease->kind = job->kind;
+	lease->tenant = job->tenant;
+	lease->group = job->group;
+	lease->permits = job->permits;
 	lease->quarantine = job->quarantine;
 	lease->state = JOBQ_LEASE_PENDING;
 	lease->ctid = job->ctid;
@@ -138,10 +145,11 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 }
 
 /*
- * The lease is over.
+ * The lease is over.  For live and unused see jobq_permits_release().
  */
 void
-jobq_lease_remove(JobqDatabase *db, JobqLease *lease)
+jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
+				  TimestampTz now, JobqWakeList *wake)
 {
 	uint32		index = lease - db->leases;
 	uint32	   *link = &db->lease_bucket[bucket_of(lease->id)];
@@ -150,6 +158,8 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease)
 		link = &db->leases[*link].next;
 	*link = lease->next;
 	jobq_lease_batch_release(db, lease->batch);
+	jobq_permits_release(db, &lease->permits, lease->id, live, unused, now,
+						 wake);
 	lease->id = 0;
 	lease->next = db->lease_free;
 	db->lease_free = index;
@@ -185,6 +195,9 @@ jobq_lease_push(const JobqLease *lease)
 	push.priority = lease->priority;
 	push.role = lease->role;
 	push.flow = lease->flow;
+	push.kind = lease->kind;
+	push.tenant = lease->tenant;
+	push.group = lease->group;
 	push.quarantine = lease->quarantine;
 	push.key.run_at = lease->run_at;
 	push.key.id = lease->id;

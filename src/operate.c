@@ -247,7 +247,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 				   " 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload,"
 				   " timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint,"
 				   " NULL::timestamptz, headers, backoff, errors,"
-				   " NULL::bigint, group_key",
+				   " NULL::bigint, group_key, NULL::boolean",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
 	Assert(SPI_tuptable->tupdesc->natts == JOB_NATTS);

@@ -23,6 +23,7 @@
 /* A lane of which workers take several at a time; plenty is left for all. */
 #define LONG_LANE	512
 
+static double queue_turn(JobqDatabase *db, const JobqLane *lane);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
 static void fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank,
@@ -45,6 +46,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->free_head = 0;
 	db->nfree = jobq_ready_entries;
 	db->active_head = JOBQ_NONE;
+	jobq_groups_unpark(db);
 	jobq_hand_forget(db);
 	db->nlate = 0;
 	db->complete = false;
@@ -89,6 +91,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 		wake->scheduler = true;
 		return;
 	}
+	lane_set_flow(db, lane, push);
 	if (!lane->ranked)
 	{
 		db->reload = true;
@@ -145,7 +148,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			if (!lane->quarantine &&
 				jobq_key_cmp(push->key, lane->cursor) > 0)
 				lane->cursor = push->key;
-			jobq_ready_wake(db, lane, wake);
+			jobq_ready_wake(db, lane, now, wake);
 			break;
 		case DUPLICATE:
 			break;
@@ -170,14 +173,17 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 {
 	uint32		after = JOBQ_NONE;
 	JobqKey		done = lane->cursor;
+	TimestampTz now = jobq_now();
 	int			nlate;
 
 	/* jobs that became due, or were many: the queue gets work */
 	if (lane->count == 0 && nrows > 0)
 	{
 		lane->notify = true;
-		jobq_relay_mark(db, jobq_now(), wake);
+		jobq_relay_mark(db, now, wake);
 	}
+	if (nrows > 0)
+		lane_set_flow(db, lane, &rows[0]);
 
 	/* where does the first one belong? */
 	if (nrows > 0)
@@ -200,11 +206,13 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 													lane->priority, lane->role,
 													lane->flow, true, true);
 
+			if (quarantine != NULL)
+				lane_set_flow(db, quarantine, row);
 			if (quarantine == NULL ||
 				entry_insert(db, quarantine, row) == NO_ENTRY)
 				db->overflow = true;
 			else
-				jobq_ready_wake(db, quarantine, wake);
+				jobq_ready_wake(db, quarantine, now, wake);
 		}
 		else
 		{
@@ -227,7 +235,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			{
 				after = after == JOBQ_NONE ? lane->head
 					: db->entries[after].next;
-				jobq_ready_wake(db, lane, wake);
+				jobq_ready_wake(db, lane, now, wake);
 			}
 			else
 			{
@@ -256,7 +264,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	nlate = db->nlate;
 	db->nlate = 0;
 	for (int i = 0; i < nlate; i++)
-		jobq_ready_push(db, &db->late[i], jobq_now(), wake);
+		jobq_ready_push(db, &db->late[i], now, wake);
 }
 
 /*
@@ -284,23 +292,57 @@ lane_rank(const JobqLane *lane, const JobqTaker *taker)
 }
 
 /*
- * Pop the job that comes first for this taker, in order of its queues,
- * priority, run_at and id.  "refill" is set if a lane wants to be scanned; the
- * caller then wakes the scheduler.
+ * Does the lane come before the other in the order of a taker, for whom they
+ * have these ranks?  By rank; then by turn, if queues have weights; by
+ * priority; by the tenants' turn, if the queue is fair; by age.
  */
-bool
-jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
-			   bool *refill)
+static bool
+lane_before(JobqDatabase *db, const JobqLane *lane, uint8 rank,
+			const JobqLane *other, uint8 other_rank)
+{
+	if (rank != other_rank)
+		return rank < other_rank;
+	if (db->weighted && lane->queue_id != other->queue_id)
+	{
+		double		turn = queue_turn(db, lane);
+		double		other_turn = queue_turn(db, other);
+
+		if (turn != other_turn)
+			return turn < other_turn;
+	}
+	if (lane->priority != other->priority)
+		return lane->priority < other->priority;
+	if (lane->queue_id == other->queue_id && lane->tenant != other->tenant &&
+		lane->queue_limiter != JOBQ_NO_LIMITER &&
+		db->limiters[lane->queue_limiter].fair)
+	{
+		double		now = db->limiters[lane->queue_limiter].tenant_turn;
+		double		turn = Max(lane->turn, now);
+		double		other_turn = Max(other->turn, now);
+
+		if (turn != other_turn)
+			return turn < other_turn;
+	}
+	return jobq_key_cmp(db->entries[lane->head].key,
+						db->entries[other->head].key) <= 0;
+}
+
+static double
+queue_turn(JobqDatabase *db, const JobqLane *lane)
+{
+	return lane->queue_limiter == JOBQ_NO_LIMITER ? db->queue_turn
+		: Max(db->limiters[lane->queue_limiter].queue_turn, db->queue_turn);
+}
+
+/*
+ * The lane whose first job comes first for this taker, or NULL.
+ */
+static JobqLane *
+best_lane(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+		  uint8 *best_rank)
 {
 	JobqLane   *best = NULL;
-	uint8		best_rank = JOBQ_NOT_SERVED;
-	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
-		: NULL;
-	uint32		low = jobq_ready_entries / 8;
-	uint32		before;
-	uint32		index;
 
-	*refill = false;
 	for (uint32 i = db->active_head; i != JOBQ_NONE;
 		 i = db->lanes[i].active_next)
 	{
@@ -310,25 +352,39 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 		if (rank == JOBQ_NOT_SERVED ||
 			(lane->quarantine && taker->pool >= 0 && db->quarantine_slot >= 0))
 			continue;
-		if (best != NULL)
-		{
-			if (rank != best_rank)
-			{
-				if (rank > best_rank)
-					continue;
-			}
-			else if (lane->priority != best->priority)
-			{
-				if (lane->priority > best->priority)
-					continue;
-			}
-			else if (jobq_key_cmp(db->entries[lane->head].key,
-								  db->entries[best->head].key) > 0)
-				continue;
-		}
+		if (best != NULL && !lane_before(db, lane, rank, best, *best_rank))
+			continue;
+		if (!jobq_lane_free(db, lane, now))
+			continue;
 		best = lane;
-		best_rank = rank;
+		*best_rank = rank;
 	}
+	return best;
+}
+
+/*
+ * Pop the job that comes first for this taker, together with its permits.  A
+ * worker gets its last job's permits back into the pool first.
+ */
+bool
+jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+			   JobqPush *popped, JobqWakeList *wake)
+{
+	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
+		: NULL;
+	uint32		low = jobq_ready_entries / 8;
+	JobqLane   *best;
+	uint8		best_rank = JOBQ_NOT_SERVED;
+	uint32		before;
+	uint32		index;
+	uint32		group;
+
+	if (mine != NULL && jobq_permits_any(&mine->permits))
+		jobq_permits_release(db, &mine->permits, mine->permits_job, mine->live,
+							 mine->unused, now, wake);
+
+again:
+	best = best_lane(db, taker, now, &best_rank);
 
 	/* what is in the hand comes first, unless something is more urgent */
 	if (mine != NULL &&
@@ -336,26 +392,52 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, JobqPush *popped,
 							  best != NULL ? best->priority : 0, popped))
 		return true;
 	if (best == NULL)
+	{
+		if (Min(db->limits_due, db->groups_due) < db->wake_at)
+			wake->scheduler = true;
 		return mine != NULL && jobq_hand_steal(mine, popped);
+	}
 
 	before = best->count;
 	index = best->head;
+	group = JOBQ_NONE;
 	entry_unlink(db, best, index);
-	take(db, best, index, popped);
-	if (best->quarantine && taker->pool >= 0)
-		db->quarantine_slot = taker->slot;
-	else if (mine != NULL)
-		fill_hand(db, best, best_rank, mine,
-				  ItemPointerGetBlockNumber(&popped->ctid));
-
 	if (best->more && !best->scanning &&
 		((before > low && best->count <= low) || best->count == 0))
-		*refill = true;
+		wake->scheduler = true;
 	if (db->starved && db->nfree >= low)
 	{
 		db->starved = false;
-		*refill = true;
+		wake->scheduler = true;
 	}
+	best->stalled = false;
+	if (db->entries[index].group != 0)
+		switch (jobq_group_enter(db, best, index, now, &group, wake))
+		{
+			case JOBQ_ENTERED:
+				break;
+			case JOBQ_PARKED:
+				goto again;
+			case JOBQ_NO_GROUP:
+				entry_relink(db, best, index);
+				best->stalled = true;
+				goto again;
+		}
+	take(db, best, index, popped);
+	popped->permits = jobq_permits_take(db, best, group);
+	jobq_lane_served(db, best);
+	if (mine != NULL)
+	{
+		mine->permits = popped->permits;
+		mine->permits_job = popped->key.id;
+		mine->live = mine->unused = false;
+	}
+	if (best->quarantine && taker->pool >= 0)
+		db->quarantine_slot = taker->slot;
+	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
+			 !db->weighted)
+		fill_hand(db, best, best_rank, mine,
+				  ItemPointerGetBlockNumber(&popped->ctid));
 	return true;
 }
 
@@ -371,10 +453,14 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->priority = lane->priority;
 	popped->role = lane->role;
 	popped->flow = lane->flow;
+	popped->kind = lane->kind;
+	popped->tenant = lane->tenant;
+	popped->group = entry->group;
 	popped->quarantine = lane->quarantine;
 	popped->notify = false;
 	popped->key = entry->key;
 	popped->ctid = entry->ctid;
+	popped->permits = JOBQ_NO_PERMITS;
 	entry_free(db, index);
 }
 
@@ -393,7 +479,8 @@ fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank, JobqSlot *slot,
 		uint32		index = lane->head;
 		JobqPush	job;
 
-		if (ItemPointerGetBlockNumber(&db->entries[index].ctid) != block)
+		if (ItemPointerGetBlockNumber(&db->entries[index].ctid) != block ||
+			db->entries[index].group != 0)
 			break;
 		entry_unlink(db, lane, index);
 		take(db, lane, index, &job);
@@ -434,7 +521,8 @@ reserver_takes(const JobqReserver *reserver, const JobqLane *lane)
  * worker, or else the scheduler if it may be able to start one.
  */
 void
-jobq_ready_wake(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
+jobq_ready_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+				JobqWakeList *wake)
 {
 	int			index = db - jobq_shared->databases;
 	bool		served = false;
@@ -447,6 +535,13 @@ jobq_ready_wake(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 	}
 	if (lane->paused || wake->n >= JOBQ_MAX_WAKE)
 		return;
+	if (!jobq_lane_free(db, lane, now))
+	{
+		/* whoever gives a permit back will see to it, or the time */
+		if (db->limits_due < db->wake_at)
+			wake->scheduler = true;
+		return;
+	}
 
 	if (lane->consumer)
 	{

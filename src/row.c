@@ -130,6 +130,18 @@ jobq_job_insert(Relation rel, JobqJob *job)
 }
 
 /*
+ * Insert a job that has begun and will run again: its group waits for it, which
+ * the row says for the time after a restart.
+ */
+void
+jobq_job_insert_again(Relation rel, JobqJob *job)
+{
+	if (job_group(job) != 0)
+		JOB_SET(job, JOB_GROUP_HELD, BoolGetDatum(true));
+	jobq_job_insert(rel, job);
+}
+
+/*
  * At commit, hand the job over to the ready set.
  */
 void
@@ -141,7 +153,7 @@ jobq_job_push(const JobqJob *job)
 	push.queue_id = job_queue_id(job);
 	push.priority = job_priority(job);
 	push.role = job_role(job);
-	push.flow = job_flow(job);
+	jobq_push_flow(job, &push);
 	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push.notify = queue != NULL && queue->notify == NOTIFY_RELAY;
 	push.key.run_at = job_run_at(job);

@@ -44,7 +44,8 @@ enum
 	JOB_ERRORS,
 	JOB_GROUP_ID,
 	JOB_GROUP_KEY,
-	JOB_NATTS = JOB_GROUP_KEY
+	JOB_GROUP_HELD,
+	JOB_NATTS = JOB_GROUP_HELD
 };
 
 /*
@@ -100,6 +101,7 @@ extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
 extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
 						  JobqJob *job);
 extern void jobq_job_insert(Relation rel, JobqJob *job);
+extern void jobq_job_insert_again(Relation rel, JobqJob *job);
 extern bool jobq_job_delete(Relation rel, JobqJob *job);
 extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
@@ -114,7 +116,8 @@ extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
 /* src/flow.c */
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern void jobq_set_flow(JobqJob *job);
-extern int32 jobq_flow(const JobqJob *job);
+extern bool jobq_flow_changed(const JobqJob *job);
+extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
 
 /* src/enqueue.c */
@@ -126,11 +129,11 @@ extern Datum jobq_text_to_jsonb(const char *text);
 extern void jobq_archive(const JobqJob *job, char state,
 						 TimestampTz started_at, bool has_result, Datum result,
 						 const char *reason);
-extern void jobq_job_attempt_failed(Relation rel, JobqJob *job,
+extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
 									TimestampTz started_at,
 									const JobqError *error, bool charge,
 									bool final, int64 delay_ms);
-extern void jobq_job_failed(Relation rel, JobqJob *job,
+extern bool jobq_job_failed(Relation rel, JobqJob *job,
 							TimestampTz started_at, const JobqError *error,
 							bool charge, bool final, int64 delay_ms);
 extern void jobq_tell(const JobqJob *job, const char *state);

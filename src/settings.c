@@ -23,6 +23,7 @@ int			jobq_max_databases = 8;
 int			jobq_ready_entries = 32768;
 int			jobq_max_lanes = 1024;
 int			jobq_max_leases = 8192;
+int			jobq_max_groups = 4096;
 bool		jobq_synchronous_commit = false;
 int			jobq_notify_interval = 10;
 int			jobq_poll_interval = 60;
@@ -237,6 +238,11 @@ jobq_define_settings(void)
 							"Sets how many jobs consumers can hold at a time per database.",
 							NULL,
 							&jobq_max_leases, 8192, 64, 16 * 1024 * 1024,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("jobq.max_groups",
+							"Sets how many groups can be under way at a time per database.",
+							"These are groups of which a job runs, waits for its next attempt, or keeps others waiting.",
+							&jobq_max_groups, 4096, 64, 1024 * 1024,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("jobq.synchronous_commit",
 							 "Makes a worker wait for the flush of each job's commit.",

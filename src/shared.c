@@ -28,8 +28,10 @@ database_size(void)
 	size = add_size(size, mul_size(jobq_ready_entries, sizeof(JobqEntry)));
 	size = add_size(size, mul_size(JOBQ_RELAY_SIZE, sizeof(JobqRelayMessage)));
 	size = add_size(size, mul_size(jobq_max_leases,
-								   sizeof(JobqLease) + sizeof(uint32) +
-								   sizeof(JobqLeaseBatch)));
+								   sizeof(JobqLease) + sizeof(uint32)));
+	size = add_size(size, mul_size(JOBQ_MAX_BATCHES, sizeof(JobqLeaseBatch)));
+	size = add_size(size, mul_size(jobq_max_groups,
+								   sizeof(JobqGroup) + sizeof(uint32)));
 	size = add_size(size, mul_size(JOBQ_LEASE_GARBAGE,
 								   sizeof(JobqLeaseRow)));
 	size = add_size(size, mul_size(JOBQ_MAX_RESERVERS, sizeof(JobqReserver)));
@@ -93,6 +95,7 @@ jobq_shmem_startup(void)
 			JobqSlot   *slot = &jobq_shared->slots[i];
 
 			memset(slot, 0, sizeof(JobqSlot));
+			slot->permits = JOBQ_NO_PERMITS;
 			SpinLockInit(&slot->mutex);
 		}
 		for (int i = 0; i < jobq_max_databases; i++)
@@ -111,12 +114,17 @@ jobq_shmem_startup(void)
 			db->leases = (JobqLease *) area;
 			area += jobq_max_leases * sizeof(JobqLease);
 			db->batches = (JobqLeaseBatch *) area;
-			area += jobq_max_leases * sizeof(JobqLeaseBatch);
+			area += JOBQ_MAX_BATCHES * sizeof(JobqLeaseBatch);
+			db->groups = (JobqGroup *) area;
+			area += jobq_max_groups * sizeof(JobqGroup);
 			db->reservers = (JobqReserver *) area;
 			area += JOBQ_MAX_RESERVERS * sizeof(JobqReserver);
 			db->garbage = (JobqLeaseRow *) area;
 			area += JOBQ_LEASE_GARBAGE * sizeof(JobqLeaseRow);
 			db->lease_bucket = (uint32 *) area;
+			area += jobq_max_leases * sizeof(uint32);
+			db->group_bucket = (uint32 *) area;
+			jobq_limits_clear(db);
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
 		}

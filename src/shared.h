@@ -30,6 +30,7 @@
 #define JOBQ_SHARED_H
 
 #include "jobq.h"
+#include "limit.h"
 
 #include "port/atomics.h"
 #include "storage/latch.h"
@@ -47,10 +48,11 @@ typedef struct JobqKey
 	int64		id;
 } JobqKey;
 
-/* One job that may run now: 32 bytes. */
+/* One job that may run now: 40 bytes. */
 typedef struct JobqEntry
 {
 	JobqKey		key;
+	int64		group;			/* or 0 */
 	ItemPointerData ctid;		/* where the row was; verified when popped */
 	uint16		lane;
 	uint32		prev;			/* neighbours in the lane, or free list link */
@@ -68,6 +70,10 @@ typedef struct JobqPush
 	bool		notify;			/* mark the queue's channel for the relay */
 	JobqKey		key;
 	ItemPointerData ctid;
+	uint32		kind;			/* hash of a kind with limits, or 0 */
+	uint32		tenant;			/* hash, in a queue that is fair, or 0 */
+	int64		group;			/* or 0 */
+	JobqPermits permits;		/* on its way out: what it holds */
 } JobqPush;
 
 /*
@@ -99,6 +105,13 @@ typedef struct JobqLane
 	int32		priority;
 	Oid			role;
 	int32		flow;
+	uint32		kind;			/* as in JobqPush; known with the first entry */
+	uint32		tenant;
+	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
+	uint16		kind_limiter;
+	bool		stalled;		/* its first job found no place for its group */
+	uint32		parked;			/* its entries that are parked at groups */
+	double		turn;			/* of its tenant */
 	JobqKey		cursor;
 	JobqKey		missed;			/* lowest key above the cursor that found no
 								 * place in JobqDatabase.late while scanning */
@@ -133,11 +146,15 @@ typedef struct JobqLease
 	int64		id;				/* the job's */
 	int64		token;
 	TimestampTz until;
-	TimestampTz run_at;			/* the job's, as are the next five */
+	TimestampTz run_at;			/* the job's, as are the next eight */
 	Oid			role;
 	int32		flow;
 	int32		queue_id;
 	int32		priority;
+	uint32		kind;
+	uint32		tenant;
+	int64		group;
+	JobqPermits permits;
 	bool		quarantine;
 	uint8		state;
 	ItemPointerData ctid;
@@ -167,6 +184,8 @@ typedef struct JobqLeaseBatch
 	char		client[48];
 } JobqLeaseBatch;
 
+/* Reservations at a time: half of them may be of a single job. */
+#define JOBQ_MAX_BATCHES	(jobq_max_leases / 2)
 #define JOBQ_LEASE_GARBAGE	4096
 
 /* A session in jobq.reserve() that waits for work. */
@@ -245,6 +264,21 @@ typedef struct JobqDatabase
 	uint32		relay_head;		/* next message to send */
 	uint32		relay_count;
 	uint32		relay_reserved; /* places promised to open transactions */
+	/* Limits, likewise; see limit.h. */
+	bool		limits_loaded;
+	bool		weighted;		/* a queue has a weight: queues take turns */
+	Oid			limits_of;		/* jobq.job that they are about */
+	int			nlimiters;		/* places that are or were in use */
+	double		queue_turn;		/* of the queue that was served last */
+	TimestampTz limits_due;		/* when a lane may be free, with time */
+	TimestampTz groups_due;		/* when a group may be */
+	bool		group_refill;	/* a group wants to be read */
+	uint32		ngroups;
+	uint32		group_free;
+	JobqLimiter limiters[JOBQ_MAX_LIMITERS];
+	JobqGroup  *groups;			/* [jobq_max_groups] */
+	uint32	   *group_bucket;	/* [jobq_max_groups] */
+
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
 	Oid			leases_of;		/* jobq.job that they are about */
 	uint32		nleases;
@@ -261,7 +295,7 @@ typedef struct JobqDatabase
 	JobqRelayMessage *relay;	/* [JOBQ_RELAY_SIZE] */
 	JobqLease  *leases;			/* [jobq_max_leases] */
 	uint32	   *lease_bucket;	/* [jobq_max_leases] */
-	JobqLeaseBatch *batches;	/* [jobq_max_leases] */
+	JobqLeaseBatch *batches;	/* [JOBQ_MAX_BATCHES] */
 	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: those that are not
 								 * needed any more */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
@@ -308,9 +342,15 @@ typedef struct JobqSlot
 	bool		connect_failed; /* it died before it was connected */
 
 	/* Protected by JobqDatabase.lock. */
+	JobqPermits permits;		/* of the last job that was popped */
+	int64		permits_job;
 	bool		idle;
 	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
+
+	/* Set by the worker for itself: what became of its last job. */
+	bool		live;			/* it will run again */
+	bool		unused;			/* it did not run at all */
 
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
@@ -421,9 +461,10 @@ typedef struct JobqTaker
 } JobqTaker;
 
 extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
-						   JobqPush *popped, bool *refill);
+						   TimestampTz now, JobqPush *popped,
+						   JobqWakeList *wake);
 extern void jobq_ready_wake(JobqDatabase *db, JobqLane *lane,
-							JobqWakeList *wake);
+							TimestampTz now, JobqWakeList *wake);
 extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
 
 /* src/hand.c */
@@ -446,7 +487,9 @@ extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
 extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
 								 int64 token, TimestampTz until,
 								 uint32 batch);
-extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease);
+extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live,
+							  bool unused, TimestampTz now,
+							  JobqWakeList *wake);
 extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
 							TimestampTz until);
 extern uint32 jobq_lease_batch(JobqDatabase *db);

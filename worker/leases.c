@@ -135,11 +135,15 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		push.key.run_at = job_run_at(&job);
 		push.key.id = job_id(&job);
 		push.ctid = job.ctid;
+		jobq_push_flow(&job, &push);
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lease = jobq_lease_find(my_db, push.key.id);
 		if (lease == NULL)
+		{
+			push.permits = limits_of_lease(&push);
 			lease = jobq_lease_add(my_db, &push, token, until, batch);
+		}
 		else if (my_db->batches[lease->batch].row.id <
 				 my_db->batches[batch].row.id)
 		{
@@ -212,9 +216,10 @@ leases_expire(TimestampTz now)
 			taken = !jobq_job_delete(rel, &job);
 			if (!taken)
 			{
-				jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE,
-									 0);
-				jobq_job_failed(rel, &job, since[i], &error, true, false, -1);
+				jobq_at_commit_lease(jobq_job_failed(rel, &job, since[i],
+													 &error, true, false, -1)
+									 ? LEASE_RETRY : LEASE_END,
+									 ids[i], tokens[i], JOBQ_NONE, 0);
 			}
 		}
 		else

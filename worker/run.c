@@ -133,6 +133,13 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 						 "not started before expires_at");
 		runnable = false;
 	}
+	if (runnable && jobq_flow_changed(&job))
+	{
+		if (jobq_job_delete(rel, &job))
+			jobq_job_insert(rel, &job);
+		runnable = false;
+	}
+	run->slot->unused = !runnable;
 	if (!runnable)
 	{
 		table_close(rel, NoLock);
@@ -371,7 +378,9 @@ run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
 					TimestampTzGetDatum(jobq_now() + current->delay_ms * 1000));
 			job->nulls[JOB_LEASE_TOKEN - 1] = true;
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
-			jobq_job_insert(rel, job);
+			jobq_job_insert_again(rel, job);
+			if (current->slot != NULL)
+				current->slot->live = true;
 			if (job_attempt(job) >= job_max_attempts(job) &&
 				JOB_ISNULL(job, JOB_RETRY_UNTIL))
 			{
@@ -382,6 +391,8 @@ run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
 				CommandCounterIncrement();
 				jobq_job_attempt_failed(rel, job, started_at, &error, false,
 										true, 0);
+				if (current->slot != NULL)
+					current->slot->live = false;
 			}
 			else
 				jobq_tell(job, job_run_at(job) > jobq_now() ? "scheduled"
@@ -409,6 +420,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	ItemPointerData ctid = job->ctid;
 	Relation	rel;
 
+	slot->live = false;
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
@@ -438,8 +450,8 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 			JOB_SET(job, JOB_EXCEPTIONS,
 					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
 									  PG_INT16_MAX)));
-			jobq_job_attempt_failed(rel, job, started_at, &error, charge,
-									final, -1);
+			slot->live = jobq_job_attempt_failed(rel, job, started_at, &error,
+												 charge, final, -1);
 		}
 	}
 	if (rel != NULL)

@@ -78,8 +78,6 @@ static void scan_begin(Scan *scan);
 static void scan_end(Scan *scan);
 static void row_key(ScanKey header, ScanKey members, int first, int last,
 					const Position *after);
-static bool read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
-					 bool *leased);
 static int	scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now,
 					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
 					  TimestampTz *next_due);
@@ -175,8 +173,9 @@ row_key(ScanKey header, ScanKey members, int first, int last,
  * The row in the slot as an entry.  False if it is none of ours to run:
  * dormant, or with a lease (leased is set).
  */
-static bool
-read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant, bool *leased)
+bool
+scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
+			  bool *leased)
 {
 	bool		isnull;
 
@@ -187,6 +186,9 @@ read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant, bool *leased)
 	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
 	push->role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
 	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
+	push->kind = push->tenant = 0;
+	push->group = 0;
+	push->permits = JOBQ_NO_PERMITS;
 	push->quarantine =
 		DatumGetInt16(slot_getattr(slot, JOB_CRASHES, &isnull)) > 0;
 	push->notify = false;
@@ -194,6 +196,16 @@ read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant, bool *leased)
 	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
 	(void) slot_getattr(slot, JOB_LEASE_TOKEN, &isnull);
 	*leased = !isnull;
+	(void) slot_getattr(slot, JOB_GROUP_ID, &isnull);
+	if (push->flow != 0 || !isnull)
+	{
+		JobqJob		job;
+
+		slot_getallattrs(slot);
+		memcpy(job.values, slot->tts_values, sizeof(job.values));
+		memcpy(job.nulls, slot->tts_isnull, sizeof(job.nulls));
+		jobq_push_flow(&job, push);
+	}
 	return !*dormant && !*leased;
 }
 
@@ -255,7 +267,7 @@ scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 		bool		leased;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!read_row(scan->slot, &rows[n], &dormant, &leased))
+		if (!scan_read_row(scan->slot, &rows[n], &dormant, &leased))
 		{
 			if (leased && !dormant)
 				note_leased(rows[n].key.id);
@@ -506,7 +518,7 @@ scan_sweep(void)
 		}
 		if (!index_fetch_heap(desc, scan.slot))
 			continue;
-		ours = read_row(scan.slot, &push, &dormant, &leased);
+		ours = scan_read_row(scan.slot, &push, &dormant, &leased);
 		at.queue_id = push.queue_id;
 		at.priority = push.priority;
 		at.role = push.role;
@@ -548,6 +560,7 @@ scan_sweep(void)
 	for (int i = 0; i < nexpired; i++)
 		expire(expired[i]);
 	nexpired = 0;
+	limits_sweep();
 }
 
 static bool
@@ -607,6 +620,7 @@ scan_rank_lanes(void)
 	StartTransactionCommand();
 	if (jobq_relations_if_installed() == NULL)
 		proc_exit(0);
+	limits_load();
 	for (int i = 0; i < nlanes; i++)
 	{
 		const JobqQueue *queue = jobq_queue_by_id(queue_ids[i]);
@@ -652,6 +666,10 @@ scan_rank_lanes(void)
 				}
 				lane->paused = queue->paused;
 				lane->consumer = queue->mode == MODE_CONSUMER;
+				lane->queue_limiter =
+					jobq_limiter_find(my_db, lane->queue_id, 0);
+				lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+					: jobq_limiter_find(my_db, 0, lane->kind);
 				lane->ranked = true;
 			}
 		}

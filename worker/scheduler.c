@@ -89,6 +89,7 @@ jobq_scheduler_main(Datum main_arg)
 	pgstat_report_activity(STATE_IDLE, NULL);
 	check_extension();
 	supervise_charge_culprits();
+	limits_start();
 	leases_load();
 
 	/*
@@ -139,6 +140,7 @@ jobq_scheduler_main(Datum main_arg)
 		if (anything_to_scan(now))
 			again = scan_lanes(now);
 		wake = supervise(now);
+		limits_tick(now);
 		leases_expire(now);
 		if (my_db->ngarbage > JOBQ_LEASE_GARBAGE / 2 ||
 			(my_db->ngarbage > 0 && now >= next_garbage))
@@ -262,9 +264,11 @@ next_wake(TimestampTz wake)
 	}
 	wake = Min(wake, my_db->forgotten_due);
 	wake = Min(wake, my_db->next_expiry);
+	wake = Min(wake, my_db->limits_due);
+	wake = Min(wake, my_db->groups_due);
 	if (my_db->relay_pending && my_db->relay_due < wake)
 		wake = my_db->relay_due;
-	if (my_db->rescan || my_db->reload)
+	if (my_db->rescan || my_db->reload || my_db->group_refill)
 		wake = 0;				/* long ago */
 	my_db->wake_at = wake;
 	LWLockRelease(my_db->lock);

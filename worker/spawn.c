@@ -176,7 +176,9 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 			memset(&roles[nroles], 0, sizeof(RoleDemand));
 			roles[nroles++].role = lane->role;
 		}
-		roles[r].waiting += lane->count;
+		roles[r].waiting += Min(lane->count,
+								(uint32) jobq_lane_room(my_db, lane, now,
+														&my_db->limits_due));
 	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
@@ -290,29 +292,38 @@ spawn_charge_role(Oid role, const JobqError *error)
 	{
 		JobqPush	entry;
 		bool		popped = false;
-		bool		refill;
+		JobqWakeList wake = {0};
 		Relation	rel;
 		JobqJob		job;
+		bool		live = false;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
 		{
 			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
 
-			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
+			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry,
+									&wake);
 		}
 		LWLockRelease(my_db->lock);
+		jobq_wake(my_db, &wake);
 		if (!popped)
 			break;
 		run_begin_transaction();
 		rel = jobq_open_jobs();
 		if (jobq_job_fetch(rel, &entry.ctid, entry.key.id, GetActiveSnapshot(),
 						   &job))
-			jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true, false,
-									-1);
+			live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
+										   false, -1);
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_permits_release(my_db, &entry.permits, entry.key.id, live, true,
+							 jobq_now(), &wake);
+		LWLockRelease(my_db->lock);
+		jobq_wake(my_db, &wake);
 	}
 }
 

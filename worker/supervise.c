@@ -24,7 +24,7 @@
 #define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
 
 static void reap(TimestampTz now, TimestampTz *wake);
-static void charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
+static bool charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 				   const JobqError *error, bool crashed, bool final,
 				   int64 delay_ms);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -53,6 +53,8 @@ reap(TimestampTz now, TimestampTz *wake)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
+		JobqWakeList wakes = {0};
+		bool		live;
 
 		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
 			continue;
@@ -84,6 +86,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			process_stopping())
 			continue;
 		jobq_quarantine_over(my_db, i);
+		live = copy.live;
 
 		if (copy.job_id != 0)
 		{
@@ -97,10 +100,16 @@ reap(TimestampTz now, TimestampTz *wake)
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 			}
-			charge(copy.job_id, copy.attempt, copy.job_started_at,
-				   copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
-				   &error, false, false, 0);
+			live = charge(copy.job_id, copy.attempt, copy.job_started_at,
+						  copy.stop_job == copy.job_id ? copy.stop
+						  : JOBQ_STOP_NONE,
+						  &error, false, false, 0);
 		}
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_permits_release(my_db, &slot->permits, slot->permits_job, live,
+							 false, now, &wakes);
+		LWLockRelease(my_db->lock);
+		jobq_wake(my_db, &wakes);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;
@@ -125,14 +134,16 @@ reap(TimestampTz now, TimestampTz *wake)
 
 /*
  * Charge an attempt of a job whose worker cannot do so any more, unless that
- * was done before: "attempt" is what was charged when it began.
+ * was done before: "attempt" is what was charged when it began.  Returns
+ * whether the job will run again.
  */
-static void
+static bool
 charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
 {
 	Relation	rel;
 	JobqJob		job;
+	bool		live = false;
 
 	run_begin_transaction();
 	if (jobq_relations_if_installed() != NULL)
@@ -161,14 +172,17 @@ charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 				if (crashed)
 					JOB_SET(&job, JOB_CRASHES,
 							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
-				jobq_job_attempt_failed(rel, &job, started_at, error,
-										!charged, final, delay_ms);
+				live = jobq_job_attempt_failed(rel, &job, started_at, error,
+											   !charged, final, delay_ms);
 			}
+			else
+				live = true;
 		}
 		table_close(rel, NoLock);
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	return live;
 }
 
 /*
@@ -191,7 +205,7 @@ supervise_lost_lease(int64 id)
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 		job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
-		jobq_job_insert(rel, &job);
+		jobq_job_insert_again(rel, &job);
 	}
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
@@ -211,8 +225,8 @@ supervise_charge_culprits(void)
 			.message = "the server process crashed while it ran the job"
 		};
 
-		charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
-			   &error, true, false, -1);
+		(void) charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
+					  &error, true, false, -1);
 
 		/* this process commits synchronously: the charge is durable */
 		flight_clear_culprit(culprit->record);

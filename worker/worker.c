@@ -97,7 +97,7 @@ jobq_worker_main(Datum main_arg)
 	for (;;)
 	{
 		JobqPush	entry;
-		bool		refill;
+		JobqWakeList wake = {0};
 		bool		popped = false;
 		bool		leave;
 
@@ -112,27 +112,25 @@ jobq_worker_main(Datum main_arg)
 		leave = my_db->stop || time_to_leave(jobs, check);
 		check = false;
 		leave = leave || my_slot->retire;
-		refill = false;
-		if (!leave)
+		if (!leave && !jobq_permits_any(&my_slot->permits))
 			popped = jobq_hand_take(my_db, my_slot, &entry);
 		if (!leave && !popped)
 		{
 			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			popped = jobq_ready_pop(my_db, &taker, &entry, &refill);
+			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry, &wake);
 			my_slot->idle = !popped && !my_slot->retire;
 			leave = !popped &&
 				(my_slot->retire ||
 				 (OidIsValid(my_db->waiting_role) &&
 				  my_db->waiting_role != start.role));
 			LWLockRelease(my_db->lock);
+			jobq_wake(my_db, &wake);
 		}
 		if (leave)
 			break;
 
 		if (popped)
 		{
-			if (refill)
-				jobq_wake_scheduler(my_db);
 			active = true;
 			run_job(&run, &entry);
 			if (entry.quarantine)
@@ -220,6 +218,11 @@ worker_exit(int code, Datum arg)
 	flight_end();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_hand_return(my_db, my_slot, &wake);
+
+	/* of a job that has not come to its end, the scheduler knows more */
+	if (my_slot->job_id == 0)
+		jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
+							 my_slot->live, my_slot->unused, jobq_now(), &wake);
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);

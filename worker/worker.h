@@ -14,6 +14,8 @@
 
 #include "jobq.h"
 
+#include "executor/tuptable.h"
+
 #include "call.h"
 #include "row.h"
 #include "shared.h"
@@ -55,6 +57,15 @@ extern bool scan_lanes(TimestampTz now);
 extern void scan_everything(bool reset);
 extern void scan_sweep(void);
 extern void scan_rank_lanes(void);
+extern bool scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
+						  bool *leased);
+
+/* worker/limits.c */
+extern void limits_start(void);
+extern void limits_load(void);
+extern void limits_tick(TimestampTz now);
+extern void limits_sweep(void);
+extern JobqPermits limits_of_lease(const JobqPush *push);
 
 /* worker/supervise.c */
 extern TimestampTz supervise(TimestampTz now);

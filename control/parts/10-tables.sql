@@ -79,12 +79,14 @@ CREATE TABLE jobq.job (
 	errors jsonb,
 	group_id bigint,
 	group_key text,
+	group_held boolean,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
+COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
 

@@ -396,6 +396,10 @@ END
 $$;
 COMMENT ON FUNCTION jobq.alter_queue IS 'change the policy of a queue; null leaves an option as it is, 0 or none takes a limit away';
 
+CREATE FUNCTION jobq.kind_hash(kind text) RETURNS int
+AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq.kind_hash(text) IS 'by which the limits of a kind are found';
+
 CREATE FUNCTION jobq.check_limits(rate text, throttle text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_check_limits' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq.check_limits(text, text) IS 'an error if rate or throttle cannot be understood';

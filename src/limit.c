@@ -1,0 +1,309 @@
+/*-------------------------------------------------------------------------
+ *
+ * limit.c
+ *	  Limiters: how many jobs of a queue or kind may run, and how often one may
+ *	  start; and whose turn it is.
+ *
+ * The scheduler loads them from the tables before it ranks the lanes, and a
+ * lane is not served before it is ranked; so no job starts past a limit.
+ *
+ * Turns are those of start-time fair queueing: each job that a tenant (or a
+ * weighted queue) starts moves its turn on by one over its weight, and the
+ * lowest turn comes next.  Who comes newly begins where the others are.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/limit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include "utils/timestamp.h"
+
+#include "shared.h"
+
+/* Tokens are sums of fractions. */
+#define ONE_TOKEN	(1 - 1e-6)
+
+static bool limiter_free(JobqLimiter * limiter, TimestampTz now,
+						 TimestampTz *due);
+static void give_back(JobqDatabase *db, uint16 index, bool unused,
+					  TimestampTz now, JobqWakeList *wake);
+
+/*
+ * Forget all limiters: when the shared memory is made, or belongs to another
+ * database or a new extension.
+ */
+void
+jobq_limits_clear(JobqDatabase *db)
+{
+	memset(db->limiters, 0, sizeof(db->limiters));
+	db->nlimiters = 0;
+	db->weighted = false;
+	db->limits_loaded = false;
+	db->limits_due = DT_NOEND;
+	jobq_groups_clear(db);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
+			jobq_shared->slots[i].permits = JOBQ_NO_PERMITS;
+}
+
+/*
+ * The limiter of a queue, or of a kind; JOBQ_NO_LIMITER if it has none.
+ */
+uint16
+jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
+{
+	for (int i = 0; i < db->nlimiters; i++)
+		if (db->limiters[i].in_use && db->limiters[i].queue_id == queue_id &&
+			db->limiters[i].kind == kind)
+			return i;
+	return JOBQ_NO_LIMITER;
+}
+
+/*
+ * May a job start now by its rate, and is there no rest?  If not, "due" is
+ * lowered to when to ask again.
+ */
+bool
+jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
+			   TimestampTz *due)
+{
+	if (pace->rest_until > now)
+	{
+		*due = Min(*due, pace->rest_until);
+		return false;
+	}
+	if (rate->per_us <= 0)
+		return true;
+	if (now > pace->tokens_at)
+		pace->tokens = Min(rate->burst,
+						   pace->tokens + (now - pace->tokens_at) * rate->per_us);
+	pace->tokens_at = now;
+	if (pace->tokens >= ONE_TOKEN)
+		return true;
+	*due = Min(*due, now + (int64) ((1 - pace->tokens) / rate->per_us) + 1);
+	return false;
+}
+
+/*
+ * So many attempts have failed.
+ */
+void
+jobq_pace_failed(const JobqThrottle * throttle, JobqPace * pace, int failures,
+				 TimestampTz now)
+{
+	if (now < pace->window_start || now >= pace->window_start + throttle->window)
+	{
+		pace->window_start = now;
+		pace->failures = 0;
+	}
+	pace->failures += failures;
+	if (pace->failures >= throttle->failures)
+		pace->rest_until = pace->window_start + throttle->window;
+}
+
+static bool
+limiter_free(JobqLimiter * limiter, TimestampTz now, TimestampTz *due)
+{
+	JobqRate	none = {0};
+
+	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
+		return false;
+	return jobq_pace_free(limiter->rate.by_group ? &none : &limiter->rate,
+						  &limiter->pace, now, due);
+}
+
+/*
+ * How many jobs of the lane may start now, as far as limiters are concerned.
+ * If that changes with time, "due" is lowered to when it does.
+ */
+int
+jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
+			   TimestampTz *due)
+{
+	uint16		index[] = {lane->queue_limiter, lane->kind_limiter};
+	int			room = PG_INT32_MAX;
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limiters[index[i]];
+		if (!limiter_free(limiter, now, due))
+			return 0;
+		if (limiter->max_running > 0)
+			room = Min(room, limiter->max_running - limiter->running);
+		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+			room = Min(room, (int) (limiter->pace.tokens + 1 - ONE_TOKEN));
+	}
+	return room;
+}
+
+/*
+ * May a job of the lane start now?
+ */
+bool
+jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	return (!lane->stalled || db->group_free != JOBQ_NONE) &&
+		jobq_lane_room(db, lane, now, &db->limits_due) > 0;
+}
+
+/*
+ * A job of this lane starts, for which there was room.
+ */
+JobqPermits
+jobq_permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
+{
+	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter, group};
+	uint16		index[] = {permits.queue, permits.kind};
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limiters[index[i]];
+		limiter->running++;
+		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+			limiter->pace.tokens -= 1;
+	}
+	return permits;
+}
+
+static void
+give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
+		  JobqWakeList *wake)
+{
+	JobqLimiter *limiter = &db->limiters[index];
+	bool		was_full = limiter->max_running > 0 &&
+		limiter->running >= limiter->max_running;
+
+	Assert(limiter->running > 0);
+	limiter->running--;
+	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
+		limiter->pace.tokens += 1;
+	if (!was_full && !unused)
+		return;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (lane->queue_limiter == index || lane->kind_limiter == index)
+			jobq_ready_wake(db, lane, now, wake);
+	}
+}
+
+/*
+ * The job's transaction is over: others may start.
+ *
+ * live: the job will run again, so its group may have to wait for it.
+ * unused: it did not run at all.
+ */
+void
+jobq_permits_release(JobqDatabase *db, JobqPermits * permits, int64 id,
+					 bool live, bool unused, TimestampTz now,
+					 JobqWakeList *wake)
+{
+	JobqPermits held = *permits;
+
+	*permits = JOBQ_NO_PERMITS;
+	if (held.queue != JOBQ_NO_LIMITER)
+		give_back(db, held.queue, unused, now, wake);
+	if (held.kind != JOBQ_NO_LIMITER)
+		give_back(db, held.kind, unused, now, wake);
+	if (held.group != JOBQ_NONE)
+		jobq_group_leave(db, held.group, id, live, unused, now, wake);
+}
+
+/*
+ * So many attempts of jobs of this queue, kind and group have failed.
+ */
+void
+jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, int64 group,
+				   int failures, TimestampTz now)
+{
+	uint16		index[] = {jobq_limiter_find(db, queue_id, 0),
+	jobq_limiter_find(db, 0, kind)};
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limiters[index[i]];
+		if (limiter->throttle.failures == 0)
+			continue;
+		if (!limiter->throttle.by_group)
+			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
+		else if (group != 0)
+		{
+			JobqGroup  *g = jobq_group_make(db, group, index[0], now);
+
+			if (g != NULL)
+				jobq_pace_failed(&limiter->throttle, &g->pace, failures, now);
+		}
+	}
+}
+
+/*
+ * A job of the lane was popped: move on the turns of its tenant and queue.
+ */
+void
+jobq_lane_served(JobqDatabase *db, JobqLane *lane)
+{
+	JobqLimiter *limiter;
+	int			weight = 1;
+
+	if (lane->queue_limiter == JOBQ_NO_LIMITER)
+		return;
+	limiter = &db->limiters[lane->queue_limiter];
+	if (db->weighted)
+	{
+		db->queue_turn = Max(db->queue_turn, limiter->queue_turn);
+		limiter->queue_turn = Max(limiter->queue_turn, db->queue_turn) +
+			1.0 / Max(limiter->weight, 1);
+	}
+	if (!limiter->fair)
+		return;
+	for (int i = 0; i < limiter->nweights; i++)
+		if (limiter->weights[i].tenant == lane->tenant)
+			weight = limiter->weights[i].weight;
+	limiter->tenant_turn = Max(limiter->tenant_turn, lane->turn);
+	lane->turn = limiter->tenant_turn + 1.0 / weight;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+		if (db->lanes[i].queue_id == lane->queue_id &&
+			db->lanes[i].tenant == lane->tenant)
+			db->lanes[i].turn = lane->turn;
+}
+
+/*
+ * Wake workers for the lanes whose limiters have become free with time, and
+ * note when the next will.
+ */
+void
+jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	db->limits_due = DT_NOEND;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->lanes[i];
+		int			room;
+
+		if (lane->queue_limiter == JOBQ_NO_LIMITER &&
+			lane->kind_limiter == JOBQ_NO_LIMITER)
+			continue;
+		room = jobq_lane_room(db, lane, now, &db->limits_due);
+		for (int n = Min(room, (int) Min(lane->count, JOBQ_MAX_WAKE)); n > 0; n--)
+			jobq_ready_wake(db, lane, now, wake);
+	}
+}
