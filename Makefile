@@ -14,6 +14,7 @@ OBJS = \
 	src/clock.o \
 	src/commit.o \
 	src/consume.o \
+	src/cron.o \
 	src/enqueue.o \
 	src/finish.o \
 	src/flow.o \
@@ -32,6 +33,7 @@ OBJS = \
 	src/operate.o \
 	src/ready.o \
 	src/row.o \
+	src/schedule.o \
 	src/settings.o \
 	src/shared.o \
 	src/spi.o \
@@ -49,6 +51,7 @@ OBJS = \
 	worker/run.o \
 	worker/scan.o \
 	worker/scheduler.o \
+	worker/schedules.o \
 	worker/session.o \
 	worker/spawn.o \
 	worker/supervise.o \
@@ -62,6 +65,7 @@ EXTENSION_PARTS = \
 	control/parts/10-tables.sql \
 	control/parts/20-types.sql \
 	control/parts/30-functions.sql \
+	control/parts/35-schedules.sql \
 	control/parts/40-views.sql \
 	control/parts/50-privileges.sql
 EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql
@@ -70,7 +74,7 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate \
-	session privileges consume notify bad_input comments cleanup
+	session privileges consume notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume

@@ -106,6 +106,7 @@ static int	nmessages = 0;
 static bool rescan = false;
 static bool prepared = false;
 static bool reload = false;
+static bool schedules = false;
 static bool poke = false;
 static bool anything = false;
 static bool committed = false;
@@ -119,6 +120,7 @@ static void add_to_lane(const JobqPush *push);
 static void hand_over(void);
 static void forget(void);
 static bool relay_has(JobqDatabase *db, const JobqRelayMessage *message);
+static void free_schedules(JobqDatabase *db);
 
 /*
  * Register the callbacks; once per process.
@@ -259,6 +261,7 @@ jobq_at_commit_prepared(void)
 {
 	anything = true;
 	rescan = true;
+	schedules = true;
 	prepared = true;
 }
 
@@ -270,6 +273,16 @@ jobq_at_commit_reload(void)
 {
 	anything = true;
 	reload = true;
+}
+
+/*
+ * At commit, have the scheduler read the schedules anew.
+ */
+void
+jobq_at_commit_schedules(void)
+{
+	anything = true;
+	schedules = true;
 }
 
 /*
@@ -660,6 +673,28 @@ hand_over_messages(JobqDatabase *db)
 }
 
 /*
+ * Tell the scheduler if a job has changed that a schedule waits for.  It has
+ * named the job before it looked whether it is still there.
+ */
+static void
+free_schedules(JobqDatabase *db)
+{
+	bool		found = prepared || nwakes > MAX_WAKES;
+
+	if (db == NULL || db->nwaited == 0)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < db->nwaited && !found; i++)
+		for (int j = 0; j < nwakes && !found; j++)
+			found = wakes[j] == db->waited[i];
+	if (found)
+		db->schedule_freed = true;
+	LWLockRelease(db->lock);
+	if (found)
+		jobq_wake_scheduler(db);
+}
+
+/*
  * Runs after commit: nothing in here may fail.
  */
 static void
@@ -671,7 +706,7 @@ hand_over(void)
 	anything = false;
 	if (db != NULL &&
 		(npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
-		 nends > 0 || nfailures > 0 || rescan || reload))
+		 nends > 0 || nfailures > 0 || rescan || reload || schedules))
 	{
 		TimestampTz now = jobq_now();
 
@@ -730,6 +765,11 @@ hand_over(void)
 				db->reload = true;
 				wake.scheduler = true;
 			}
+			if (schedules)
+			{
+				db->schedules_changed = true;
+				wake.scheduler = true;
+			}
 		}
 		LWLockRelease(db->lock);
 		jobq_wake(db, &wake);
@@ -743,12 +783,14 @@ hand_over(void)
 			for (int i = 0; i < nwakes; i++)
 				jobq_wake_waiters(MyDatabaseId, wakes[i]);
 	}
+	if (nwakes > 0 || prepared)
+		free_schedules(db);
 	if (poke)
 		jobq_poke_launcher();
 
 	npushes = nlanes = nwakes = nends = nfailures = 0;
 	messages = NULL;
-	rescan = reload = poke = prepared = false;
+	rescan = reload = schedules = poke = prepared = false;
 	jobq_keep_uncommitted();
 }
 
@@ -774,5 +816,5 @@ forget(void)
 	}
 	npushes = nlanes = nwakes = nmessages = nends = nfailures = 0;
 	messages = NULL;
-	rescan = reload = poke = prepared = false;
+	rescan = reload = schedules = poke = prepared = false;
 }

@@ -41,6 +41,7 @@ extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 batch, TimestampTz until);
 extern void jobq_at_commit_reload(void);
+extern void jobq_at_commit_schedules(void);
 extern void jobq_at_commit_poke_launcher(void);
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);

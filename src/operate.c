@@ -381,6 +381,9 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	count = jobq_query("UPDATE jobq.job SET dormant = false WHERE dormant",
 					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
+	jobq_query("UPDATE jobq.schedule SET dormant = false WHERE dormant",
+			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+
 	/* sequences are not replicated: new jobs must not take these ids */
 	jobq_query("SELECT pg_catalog.setval('jobq.job_id_seq', max(id)) FROM jobq.job"
 			   " HAVING max(id) > (SELECT last_value FROM jobq.job_id_seq)",

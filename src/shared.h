@@ -210,6 +210,9 @@ typedef struct JobqRelayMessage
 	char		payload[JOBQ_RELAY_PAYLOAD];
 } JobqRelayMessage;
 
+/* Jobs that schedules wait for; where there are more, they are polled. */
+#define JOBQ_MAX_WAITED		64
+
 /* A job whose server process crashed, to be charged by its scheduler. */
 #define JOBQ_MAX_CULPRITS	32
 typedef struct JobqCulprit
@@ -287,6 +290,10 @@ typedef struct JobqDatabase
 	TimestampTz next_expiry;	/* not above the lowest "until" */
 	uint32		ngarbage;		/* more than fit: look through the table */
 	uint32		nreservers;
+	bool		schedules_changed;	/* scheduler shall read them again */
+	bool		schedule_freed; /* a job of waited[] may have finished */
+	int			nwaited;		/* may be read without lock */
+	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
 	int			nculprits;
 	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
 

@@ -54,6 +54,7 @@ jobq_scheduler_main(Datum main_arg)
 	TimestampTz next_retention = 0;
 	TimestampTz next_overflow = 0;
 	TimestampTz next_garbage = 0;
+	TimestampTz next_schedule = 0;
 	TimestampTz last = 0;
 	MemoryContext context;
 
@@ -77,6 +78,7 @@ jobq_scheduler_main(Datum main_arg)
 	my_db->rescan = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
+	my_db->nwaited = 0;
 	my_db->scheduler = MyProc;
 	my_db->scheduler_pid = MyProcPid;
 	LWLockRelease(my_db->lock);
@@ -118,6 +120,7 @@ jobq_scheduler_main(Datum main_arg)
 		if (now < last)
 		{
 			next_sweep = next_retention = next_overflow = now;
+			next_schedule = now;
 			my_db->relay_due = now;
 			my_db->rescan = true;
 		}
@@ -139,6 +142,13 @@ jobq_scheduler_main(Datum main_arg)
 			scan_rank_lanes();
 		if (anything_to_scan(now))
 			again = scan_lanes(now);
+		if (!jobq_start_paused &&
+			(now >= next_schedule || my_db->schedules_changed ||
+			 my_db->schedule_freed))
+		{
+			next_schedule = schedules_run(now);
+			again |= next_schedule <= now;
+		}
 		wake = supervise(now);
 		limits_tick(now);
 		leases_expire(now);
@@ -156,6 +166,7 @@ jobq_scheduler_main(Datum main_arg)
 			check_extension();
 			scan_sweep();
 			my_db->reload = true;
+			my_db->schedule_freed = true;
 			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
 		}
 		if (now >= next_retention && !jobq_start_paused)
@@ -167,7 +178,7 @@ jobq_scheduler_main(Datum main_arg)
 
 		wake = Min(wake, next_sweep);
 		if (!jobq_start_paused)
-			wake = Min(wake, next_retention);
+			wake = Min(wake, Min(next_retention, next_schedule));
 		if (my_db->ngarbage > 0)
 			wake = Min(wake, next_garbage);
 		if (my_db->overflow)

@@ -84,6 +84,9 @@ extern void leases_load(void);
 extern void leases_expire(TimestampTz now);
 extern void leases_collect(void);
 
+/* worker/schedules.c */
+extern TimestampTz schedules_run(TimestampTz now);
+
 /* worker/relay.c */
 extern void relay_send(void);
 

@@ -1,0 +1,329 @@
+-- Schedules: cron expressions, time zones, and what becomes of ticks.
+
+SET timezone = 'UTC';
+
+-- Expressions
+CREATE FUNCTION test.ticks(cron text, zone text, after timestamp, n int) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('timezone', zone, true);
+	RETURN QUERY SELECT to_char(t, 'Dy YYYY-MM-DD HH24:MI:SS TZHTZM') FROM jobq.cron_next(cron, zone, after::timestamptz, n) t;
+END
+$$;
+SELECT cron, string_agg(to_char(t, 'Dy MM-DD HH24:MI:SS'), ', ' ORDER BY t) AS ticks
+FROM unnest(ARRAY['* * * * *', '*/15 * * * *', '5,10-12 3 * * *', '10-50/20 8-18/5 * * *', '*/20 * * * * *', '30 0 12 * * *',
+	'0 0 1 * *', '0 0 31 * *', '0 0 * * 0', '0 0 * * 7', '0 0 * * sun', '0 0 * * fri-sun', '0 9 * * MON-Fri', '0 0 * jan,jul 1',
+	'0 0 13 * 5', '0 0 13 * */5', '0 0 */10 * mon', '0 0 29 2 *', ' 0	0 * *  * ',
+	'@hourly', '@daily', '@midnight', '@weekly', '@monthly', '@yearly', '@ANNUALLY',
+	'every 90 seconds', 'every minute', 'every 5 min', 'Every 1 hour 30 minutes', 'every 2w']) WITH ORDINALITY AS u (cron, n),
+	jobq.cron_next(cron, 'UTC', '2026-01-01 00:00:30+00', 3) t
+GROUP BY cron, n ORDER BY n;
+-- strictly after
+SELECT jobq.cron_next('0 * * * *', 'UTC', '2026-01-01 00:00:00+00') AT TIME ZONE 'UTC';
+SELECT jobq.cron_next('0 * * * *', 'UTC', '2025-12-31 23:59:59.999999+00') AT TIME ZONE 'UTC';
+SELECT jobq.cron_next('59 59 23 31 12 *', 'UTC', '1969-12-31 23:59:58.5+00') AT TIME ZONE 'UTC';
+SELECT count(*), bool_and(t > now()) FROM jobq.cron_next('0 0 * * *', n => 3) t;
+-- a rare day: 29 February at a weekend, as with an asterisk it must be both
+SELECT to_char(t, 'Dy YYYY-MM-DD') FROM jobq.cron_next('0 0 29 2 */6', 'UTC', '2096-01-01', 3) t;
+
+-- When the clocks change: an hour that is left out, and one that comes twice
+CREATE TABLE test.zone (zone text, gap timestamp, overlap timestamp, fixed_gap text, fixed_overlap text);
+INSERT INTO test.zone VALUES
+	('Europe/Madrid', '2026-03-29 01:00', '2026-10-25 01:59', '30 2 * * *', '30 2 * * *'),
+	('America/New_York', '2026-03-08 01:00', '2026-11-01 00:59', '30 2 * * *', '30 1 * * *'),
+	('America/Argentina/Buenos_Aires', '2008-10-18 23:00', '2009-03-14 22:59', '30 0 * * *', '30 23 * * *'),
+	('Australia/Lord_Howe', '2026-10-04 01:30', '2026-04-05 01:29', '10 2 * * *', '45 1 * * *');
+-- a time of day runs once; right after the gap, or the first time
+SELECT zone, fixed_gap, t FROM test.zone, test.ticks(fixed_gap, zone, gap - interval '1 day', 3) t;
+SELECT zone, fixed_overlap, t FROM test.zone, test.ticks(fixed_overlap, zone, overlap - interval '1 day', 3) t;
+SELECT zone, t FROM test.zone, test.ticks('*/20 ' || substr(fixed_gap, 4), zone, gap, 4) t;
+SELECT zone, t FROM test.zone, test.ticks('*/30 ' || substr(fixed_overlap, 4), zone, overlap, 3) t;
+-- any hour follows real time
+SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, gap, 4) t;
+SELECT zone, t FROM test.zone, test.ticks('*/30 * * * *', zone, overlap, 6) t;
+SELECT zone, t FROM test.zone, test.ticks('@hourly', zone, overlap - interval '1 hour', 4) t;
+-- beginning within the repeated hour, the second time
+SELECT t AT TIME ZONE 'UTC' FROM jobq.cron_next('30 2 * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
+SELECT t AT TIME ZONE 'UTC' FROM jobq.cron_next('*/30 * * * *', 'Europe/Madrid', '2026-10-25 01:10+00', 2) t;
+-- a whole day that was left out
+SELECT test.ticks('0 12 * * *', 'Pacific/Apia', '2011-12-29 00:00', 3);
+SELECT test.ticks('0 0 30 * *', 'Pacific/Apia', '2011-12-01 00:00', 2);
+-- intervals do not mind
+SELECT test.ticks('every 12 hours', 'Europe/Madrid', '2026-03-28 12:00', 3);
+
+-- The same by brute force: each minute of some years, against all ticks.
+CREATE FUNCTION test.compare(cron text, zone text, from_year int, to_year int, real_time boolean, hours int[], minutes int[],
+	OUT ticks int, OUT missing int, OUT extra int)
+LANGUAGE plpgsql AS $$
+DECLARE
+	first timestamptz := make_timestamptz(from_year, 1, 1, 0, 0, 0, 'UTC');
+	last timestamptz := make_timestamptz(to_year, 1, 1, 0, 0, 0, 'UTC');
+BEGIN
+	CREATE TEMP TABLE got AS SELECT t FROM jobq.cron_next(cron, zone, first, 100000) t WHERE t <= last;
+	IF real_time THEN
+		CREATE TEMP TABLE want AS SELECT t FROM generate_series(first + interval '1 min', last, '1 min') t
+		WHERE extract(hour FROM t AT TIME ZONE zone) = ANY (hours) AND extract(minute FROM t AT TIME ZONE zone) = ANY (minutes);
+	ELSE
+		-- the first moment at which the clock shows that time, or has passed it for the first time
+		CREATE TEMP TABLE want AS SELECT DISTINCT (
+			SELECT min(t) FROM generate_series((l - interval '15 hours') AT TIME ZONE 'UTC', (l + interval '15 hours') AT TIME ZONE 'UTC', '5 min') t
+			WHERE t AT TIME ZONE zone >= l) AS t
+		FROM (SELECT d + make_interval(hours => h, mins => m) AS l
+			FROM generate_series(first AT TIME ZONE zone - interval '1 day', last AT TIME ZONE zone + interval '1 day', '1 day') AS g (d0),
+			date_trunc('day', d0) AS d, unnest(hours) h, unnest(minutes) m) ls;
+		DELETE FROM want WHERE t <= first OR t > last;
+	END IF;
+	SELECT count(*) INTO ticks FROM got;
+	SELECT count(*) INTO missing FROM want w WHERE NOT EXISTS (SELECT FROM got g WHERE g.t = w.t);
+	SELECT count(*) INTO extra FROM got g WHERE NOT EXISTS (SELECT FROM want w WHERE g.t = w.t);
+	DROP TABLE got, want;
+END
+$$;
+SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026), ('America/Argentina/Buenos_Aires', 2008), ('Australia/Lord_Howe', 2026)) z (zone, year),
+	test.compare('5,35 * * * *', zone, year, year + 1, true, ARRAY(SELECT generate_series(0, 23)), '{5,35}') c;
+SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026), ('America/Argentina/Buenos_Aires', 2008), ('Australia/Lord_Howe', 2026)) z (zone, year),
+	test.compare('5,35 0-3,23 * * *', zone, year, year + 1, false, '{0,1,2,3,23}', '{5,35}') c;
+
+-- Errors say which field, and what is allowed
+SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
+	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', '0 0 L * *', '0 0 * * sun#2',
+	'50-10 * * * *', '* * * * fri-mon', '5/15 * * * *', '*/0 * * * *', '*/x * * * *', '*/90 * * * *', '99999999999999999999 * * * *', '0 0 30 2 *', '0 0 31 4,6,9,11 *',
+	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 5', 'every 2 minutes and', 'every 1.5 hours', 'every 99999999 weeks', 'everyday']) WITH ORDINALITY AS u (cron, n),
+	test.error(format('SELECT jobq.schedule(''bad'', %L, ''echo'')', cron)) e ORDER BY n;
+SELECT * FROM unnest(ARRAY['zone', '', 'UTC+2', 'CEST', 'Europe/Madird', 'Europe/Madrid; DROP']) z,
+	test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', timezone => %L)', z));
+SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo''', '''bad'', ''@daily'', NULL', '''bad'', ''@daily'', ''echo'', NULL',
+	''''', ''@daily'', ''echo''', 'repeat(''x'', 128), ''@daily'', ''echo''', '''bad'', ''@daily'', ''no such kind''', '''bad'', ''@daily'', ''''',
+	'''bad'', ''@daily'', ''echo'', missed => ''never''', '''bad'', ''@daily'', ''echo'', missed => NULL', '''bad'', ''@daily'', ''echo'', overlap => ''wait''',
+	'''bad'', ''@daily'', ''echo'', max_attempts => 0', '''bad'', ''@daily'', ''echo'', backoff => ''5s''', '''bad'', ''@daily'', ''echo'', timeout => ''-1s''',
+	'''bad'', ''@daily'', ''echo'', expires_after => ''0''', '''bad'', ''@daily'', ''echo'', headers => ''[]''', '''bad'', ''@daily'', ''echo'', queue => ''''']) WITH ORDINALITY AS u (a, n),
+	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
+SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
+SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
+	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
+SELECT count(*) FROM jobq.schedules;
+
+-- From here on the time is what we say.
+CREATE PROCEDURE test.at(t timestamptz) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.test_clock(t - clock_timestamp());
+	COMMIT;
+	-- let the scheduler see to all that is due
+	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$) THEN
+		RAISE WARNING 'the scheduler does not come';
+	END IF;
+END
+$$;
+CREATE FUNCTION test.made(schedule text) RETURNS TABLE (scheduled_for text, run_at timestamp, state text)
+LANGUAGE sql AS $$
+	SELECT j.headers ->> 'scheduled_for', j.run_at AT TIME ZONE 'UTC', j.state
+	FROM jobq.jobs j WHERE j.headers ->> 'schedule' = schedule ORDER BY j.id
+$$;
+CALL test.at('2040-01-01 12:00:00.5+00');
+
+-- One tick, one job, at its time
+SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', queue => 'manual', priority => 7, max_attempts => 2,
+	backoff => 'fixed 1s', timeout => '1 min', headers => '{"trace": "x"}', expires_after => '1 hour');
+SELECT * FROM jobq.schedules;
+CALL test.at('2040-01-02 03:29:50+00');
+SELECT * FROM test.made('report');
+CALL test.at('2040-01-02 03:30:01+00');
+SELECT kind, payload, queue, priority, role, max_attempts, headers, run_at, state, enqueued_at > run_at AS later FROM jobq.jobs WHERE headers ? 'schedule';
+SELECT backoff, timeout_ms, expires_at FROM jobq.job WHERE headers ? 'schedule';
+SELECT state, next_run, last_run, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
+SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
+SELECT last_state FROM jobq.schedules;
+SELECT jobq.unschedule('report');
+SELECT count(*) FROM jobq.schedules;
+
+-- Months pass, and nothing is missing; through both changes of the clock
+SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid', missed => 'all', queue => 'manual'),
+	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', queue => 'manual'),
+	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', queue => 'manual');
+SELECT anchor AS since FROM jobq.schedule WHERE name = 'interval' \gset
+CALL test.at('2040-05-01 00:00+00');
+CALL test.at('2040-12-01 00:00+00');
+SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') AS ticks, min(j.run_at) > s.anchor AS first, max(j.run_at) = s.last_run AS last,
+	bool_and(j.run_at = (j.headers ->> 'scheduled_for')::timestamptz) AS same
+FROM jobq.job j JOIN jobq.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
+SELECT name, count(*) AS wanted, count(j.id) AS made
+FROM jobq.schedules s, LATERAL jobq.cron_next(s.cron, s.timezone, :'since', 20000) t
+LEFT JOIN jobq.job j ON j.run_at = t
+WHERE t <= '2040-12-01' AND (j.id IS NULL OR j.headers ->> 'schedule' = s.name) GROUP BY name ORDER BY name;
+SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(run_at) OVER (ORDER BY id) AS lag FROM jobq.job WHERE headers ->> 'schedule' = 'interval') l;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- What was missed
+SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, queue => 'manual') FROM unnest('{skip,once,all}'::text[]) m;
+CALL test.at('2040-12-01 05:30+00');
+SELECT m, t.scheduled_for FROM unnest('{skip,once,all}'::text[]) WITH ORDINALITY AS u (m, n), test.made(m) t ORDER BY n, 2;
+SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
+-- in time, all do the same
+CALL test.at('2040-12-01 05:59:59+00');
+SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_run = ''2040-12-01 06:00'')');
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- What overlaps
+SELECT pg_advisory_lock(7);
+CALL test.at('2040-12-02 00:00:30+00');
+SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'gate', '7', overlap => o) FROM unnest('{allow,skip,queue}'::text[]) o;
+CALL test.at('2040-12-02 01:00:01+00');
+CALL test.at('2040-12-02 02:00:01+00');
+SELECT test.until('(SELECT count(*) = 4 FROM jobq.jobs WHERE kind = ''gate'' AND state = ''running'')');
+SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
+CALL test.at('2040-12-02 04:00:01+00');
+SELECT o, t.scheduled_for FROM unnest('{allow,skip,queue}'::text[]) WITH ORDINALITY AS u (o, n), test.made('overlap ' || o) t ORDER BY n, 2;
+SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT pg_advisory_unlock(7);
+-- the tick that waited comes as soon as the job is finished, and one for those after it
+SELECT test.until('(SELECT count(*) = 3 FROM test.made(''overlap queue''))');
+SELECT scheduled_for FROM test.made('overlap queue');
+SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
+SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+CALL test.at('2040-12-02 05:00:01+00');
+SELECT name, last_run FROM jobq.schedules ORDER BY name;
+SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
+-- a job that fails, and waits for its next attempt, is not finished
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', max_attempts => 2, backoff => 'fixed 1h');
+CALL test.at('2040-12-02 06:00:01+00');
+SELECT test.until('(SELECT last_state = ''retryable'' FROM jobq.schedules)');
+CALL test.at('2040-12-02 07:00:01+00');
+SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)');
+SELECT jobq.unschedule('retry');
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+-- cancelled is finished
+SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', queue => 'manual', overlap => 'queue');
+CALL test.at('2040-12-02 08:00:01+00');
+CALL test.at('2040-12-02 09:00:01+00');
+SELECT test.until('(SELECT state = ''waiting'' AND last_run = ''2040-12-02 08:00'' FROM jobq.schedules)');
+SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
+SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 09:00'' FROM jobq.schedules)');
+-- and one that waits goes on when the policy is changed
+CALL test.at('2040-12-02 10:00:01+00');
+SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
+SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', queue => 'manual');
+SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 10:00'' FROM jobq.schedules)');
+SELECT jobq.unschedule('cancelled');
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- Changes take effect at once
+CALL test.at('2040-12-03 00:00:01+00');
+SELECT jobq.schedule('changes', '0 * * * *', 'echo', queue => 'manual');
+SELECT next_run FROM jobq.schedules;
+SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', queue => 'manual');
+SELECT next_run FROM jobq.schedules;
+CALL test.at('2040-12-03 00:59:00+00');
+SELECT run_at, payload FROM jobq.job WHERE headers ? 'schedule';
+-- the same times: the next tick is not put off
+SELECT jobq.schedule('changes', 'every 2 hours', 'echo', queue => 'manual');
+SELECT next_run AS "next" FROM jobq.schedules \gset
+CALL test.at('2040-12-03 02:00:00+00');
+SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', queue => 'manual');
+SELECT next_run = :'next' AS same, payload FROM jobq.schedules;
+-- pause
+SELECT jobq.pause_schedule('changes');
+SELECT jobq.pause_schedule('changes');
+SELECT state, next_run FROM jobq.schedules;
+SELECT jobq.schedule('changes', '0 * * * *', 'echo', queue => 'manual');
+SELECT state, next_run FROM jobq.schedules;
+SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', queue => 'manual');
+CALL test.at('2040-12-03 05:30:00+00');
+SELECT jobq.resume_schedule('changes');
+SELECT jobq.resume_schedule('changes');
+SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+CALL test.at('2040-12-03 06:00:01+00');
+SELECT name, scheduled_for FROM jobq.schedules, test.made(name) ORDER BY 2, 1;
+-- what is rolled back has no effect
+BEGIN;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+ROLLBACK;
+BEGIN;
+SELECT jobq.schedule('changes', 'every 1 second', 'echo', queue => 'manual');
+ROLLBACK;
+CALL test.at('2040-12-03 07:00:01+00');
+SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
+-- what is prepared has, later
+BEGIN;
+SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', queue => 'manual');
+PREPARE TRANSACTION 'change';
+COMMIT PREPARED 'change';
+CALL test.at('2040-12-03 07:15:01+00');
+SELECT name, last_run FROM jobq.schedules ORDER BY name;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- One that cannot run does not stop the others, and goes on when it can
+SELECT jobq.register('fleeting', 'test.echo(jsonb)');
+SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', queue => 'manual'), jobq.schedule('sound', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.unregister('fleeting');
+CALL test.at('2040-12-03 08:00:01+00');
+SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''fleeting'')');
+SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
+CALL test.at('2040-12-03 09:00:01+00');
+SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
+SELECT jobq.register('fleeting', 'test.echo(jsonb)');
+CALL test.at('2040-12-03 09:02:00+00');
+SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''fleeting'')');
+SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
+-- a table that somebody has spoilt
+UPDATE jobq.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
+UPDATE jobq.schedule SET cron = 'nonsense' WHERE name = 'sound';
+SELECT jobq.schedule('good', '0 * * * *', 'echo', queue => 'manual');
+CALL test.at('2040-12-03 10:00:01+00');
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
+SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
+-- schedule() mends it
+SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', queue => 'manual'), jobq.schedule('sound', '0 * * * *', 'echo', queue => 'manual');
+CALL test.at('2040-12-03 11:00:01+00');
+SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- Whose they are
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+SET ROLE regress_jobq_alice;
+SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"alice"');
+SELECT count(*) FROM jobq.cron_next('* * * * *');
+RESET ROLE;
+SET ROLE regress_jobq_bob;
+SELECT count(*) FROM jobq.schedules;
+SELECT e.* FROM test.error($$SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"bob"')$$) e;
+SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''of alice'')', f)) e ORDER BY n;
+RESET ROLE;
+CALL test.at('2040-12-03 12:00:01+00');
+SELECT test.until('(SELECT last_state = ''completed'' FROM jobq.schedules)');
+SELECT j.role, s.role FROM jobq.schedules s JOIN jobq.jobs j ON j.id = s.last_job_id;
+SELECT note FROM test.trace WHERE note = 'alice';
+DELETE FROM test.trace WHERE note = 'alice';
+-- it stays hers when somebody who may changes it
+SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"boss"');
+SELECT role, payload FROM jobq.schedules;
+-- a role that is gone
+CREATE ROLE regress_jobq_gone;
+SELECT jobq.grant_role('regress_jobq_gone');
+SET ROLE regress_jobq_gone;
+SELECT jobq.schedule('of nobody', '0 * * * *', 'echo', queue => 'manual');
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_gone');
+DROP ROLE regress_jobq_gone;
+CALL test.at('2040-12-03 13:00:01+00');
+SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''of nobody'')');
+SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.job WHERE headers ? ''schedule'')');
+
+-- Many
+SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), queue => 'manual')) FROM generate_series(1, 1000) n;
+CALL test.at('2040-12-04 00:00:01+00');
+SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq.job WHERE headers ? 'schedule';
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+SELECT jobq.test_clock('0');
+TRUNCATE test.trace;
+DROP PROCEDURE test.at(timestamptz);
+DROP FUNCTION test.made(text), test.ticks(text, text, timestamp, int), test.compare(text, text, int, int, boolean, int[], int[]);
+DROP TABLE test.zone;
