@@ -108,9 +108,8 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 	ListCell   *lc;
 	List	   *indexes;
 
-	if (!rel->rd_indexvalid)
-		list_free(RelationGetIndexList(rel));
-	indexes = rel->rd_indexlist;
+	/* a copy: opening an index may have the relation's own rebuilt */
+	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
@@ -131,6 +130,7 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 				insert_entry(rel, index, info, tuples[i]);
 		index_close(index, NoLock);
 	}
+	list_free(indexes);
 }
 
 /*
