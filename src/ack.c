@@ -43,6 +43,9 @@ PG_FUNCTION_INFO_V1(jobq_extend);
 PG_FUNCTION_INFO_V1(jobq_extend_many);
 PG_FUNCTION_INFO_V1(jobq_progress);
 
+/* Jobs that are archived at a time. */
+#define ACK_BATCH	100
+
 /* Jobs and their tokens. */
 typedef struct Held
 {
@@ -196,18 +199,30 @@ ack(const Held *held, bool has_result, Datum result)
 {
 	JobqDatabase *db = jobq_served_database("jobq.ack()");
 	Relation	rel = jobq_open_jobs();
+	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_BATCH));
+	TimestampTz since[ACK_BATCH];
 
-	for (int i = 0; i < held->n; i++)
+	for (int done = 0; done < held->n; done += ACK_BATCH)
 	{
-		JobqJob		job;
-		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
-									 &job);
+		int			n = Min(held->n - done, ACK_BATCH);
 
-		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) + 1));
-		jobq_archive(&job, STATE_COMPLETED, since, has_result, result, NULL);
-		jobq_at_commit_lease(LEASE_END, held->ids[i], held->tokens[i],
-							 JOBQ_NONE, 0);
+		for (int i = 0; i < n; i++)
+		{
+			int64		id = held->ids[done + i];
+			int64		token = held->tokens[done + i];
+
+			since[i] = take_row(db, rel, id, token, &jobs[i]);
+			JOB_SET(&jobs[i], JOB_ATTEMPT,
+					Int32GetDatum(job_attempt(&jobs[i]) + 1));
+			jobq_at_commit_lease(LEASE_END, id, token, JOBQ_NONE, 0);
+		}
+		if (n > 1)
+			jobq_archive_many(jobs, since, n);
+		else
+			jobq_archive(&jobs[0], STATE_COMPLETED, since[0], has_result,
+						 result, NULL);
 	}
+	pfree(jobs);
 	table_close(rel, NoLock);
 }
 

@@ -82,6 +82,10 @@ enum
 #define MAX_ERRORS		25
 #define MAX_ERROR_TEXT	4000
 
+static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
+						TimestampTz now, bool has_result, Datum result,
+						const char *reason, Datum *values, bool *nulls);
+static Relation open_archive(TimestampTz now);
 static void append_text(StringInfo buf, const char *text);
 static Datum append_error(const JobqJob *job, int attempt, TimestampTz at,
 						  const JobqError *error);
@@ -121,29 +125,24 @@ jobq_tell(const JobqJob *job, const char *state)
 }
 
 /*
- * Put a finished job into the archive, as its queue wants it kept.  The
- * caller deletes its row.
- *
- * started_at is DT_NOBEGIN if the job never ran.
+ * A job is finished: tell so at commit, and fill in its row for the archive.
+ * False if its queue does not want it kept.
  */
-void
-jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
-			 bool has_result, Datum result, const char *reason)
+static bool
+archive_row(const JobqJob *job, char state, TimestampTz started_at,
+			TimestampTz now, bool has_result, Datum result, const char *reason,
+			Datum *values, bool *nulls)
 {
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
-	Datum		values[ARCHIVE_NATTS];
-	bool		nulls[ARCHIVE_NATTS] = {0};
-	TimestampTz now = jobq_now();
-	Relation	rel;
-	HeapTuple	tuple;
 
+	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
 	if (job_group(job) != 0)
 		jobq_at_commit_group_end(job_group(job), job_id(job));
 	jobq_tell(job, state == STATE_COMPLETED ? "completed"
 			  : state == STATE_CANCELLED ? "cancelled" : "expired");
 	if (keep == KEEP_NOTHING)
-		return;
+		return false;
 
 	values[ARCHIVE_FINISHED_AT - 1] = TimestampTzGetDatum(now);
 	values[ARCHIVE_ID - 1] = JOB(job, JOB_ID);
@@ -167,20 +166,77 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_REASON - 1] = reason == NULL;
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
+	return true;
+}
 
-	/* while we waited for the lock, the day may have got its partition */
+/*
+ * Open the partition of the archive for jobs that finish now.
+ */
+static Relation
+open_archive(TimestampTz now)
+{
+	/* while we wait for the lock, the day may get its partition */
 	for (;;)
 	{
 		Oid			relid = jobq_archive_partition(now);
+		Relation	rel = table_open(relid, RowExclusiveLock);
 
-		rel = table_open(relid, RowExclusiveLock);
 		if (relid == jobq_archive_partition(now))
-			break;
+			return rel;
 		table_close(rel, RowExclusiveLock);
 	}
+}
+
+/*
+ * Put a finished job into the archive, as its queue wants it kept.  The
+ * caller deletes its row.
+ *
+ * started_at is DT_NOBEGIN if the job never ran.
+ */
+void
+jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
+			 bool has_result, Datum result, const char *reason)
+{
+	TimestampTz now = jobq_now();
+	Datum		values[ARCHIVE_NATTS];
+	bool		nulls[ARCHIVE_NATTS];
+	Relation	rel;
+	HeapTuple	tuple;
+
+	if (!archive_row(job, state, started_at, now, has_result, result, reason,
+					 values, nulls))
+		return;
+	rel = open_archive(now);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
+	table_close(rel, NoLock);
+}
+
+/*
+ * The same for many that are completed without a result: a page of the archive
+ * is logged once.
+ */
+void
+jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
+{
+	TimestampTz now = jobq_now();
+	Relation	rel = open_archive(now);
+	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * njobs);
+	int			ntuples = 0;
+
+	for (int i = 0; i < njobs; i++)
+	{
+		Datum		values[ARCHIVE_NATTS];
+		bool		nulls[ARCHIVE_NATTS];
+
+		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, false,
+						(Datum) 0, NULL, values, nulls))
+			tuples[ntuples++] = heap_form_tuple(RelationGetDescr(rel), values,
+												nulls);
+	}
+	jobq_insert_tuples(rel, tuples, ntuples);
+	pfree(tuples);
 	table_close(rel, NoLock);
 }
 

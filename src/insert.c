@@ -18,6 +18,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "executor/tuptable.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -141,4 +142,34 @@ jobq_insert_tuple(Relation rel, HeapTuple tuple)
 {
 	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
 	jobq_insert_entries(rel, &tuple, 1);
+}
+
+/*
+ * Insert rows; a page of them is logged once.  The tuples get their places,
+ * and are freed.
+ */
+void
+jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
+{
+	TupleTableSlot **slots;
+
+	if (ntuples == 0)
+		return;
+	slots = palloc(sizeof(TupleTableSlot *) * ntuples);
+	for (int i = 0; i < ntuples; i++)
+	{
+		slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+											&TTSOpsHeapTuple);
+		ExecStoreHeapTuple(tuples[i], slots[i], false);
+	}
+	heap_multi_insert(rel, slots, ntuples, GetCurrentCommandId(true), 0, NULL);
+	for (int i = 0; i < ntuples; i++)
+		tuples[i]->t_self = slots[i]->tts_tid;
+	jobq_insert_entries(rel, tuples, ntuples);
+	for (int i = 0; i < ntuples; i++)
+	{
+		ExecDropSingleTupleTableSlot(slots[i]);
+		heap_freetuple(tuples[i]);
+	}
+	pfree(slots);
 }

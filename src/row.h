@@ -111,6 +111,7 @@ extern const char *jobq_job_kind(const JobqJob *job);
 
 /* src/insert.c */
 extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
+extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
 extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
 
 /* src/flow.c */
@@ -129,6 +130,8 @@ extern Datum jobq_text_to_jsonb(const char *text);
 extern void jobq_archive(const JobqJob *job, char state,
 						 TimestampTz started_at, bool has_result, Datum result,
 						 const char *reason);
+extern void jobq_archive_many(const JobqJob *jobs,
+							  const TimestampTz *started_at, int njobs);
 extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
 									TimestampTz started_at,
 									const JobqError *error, bool charge,
