@@ -343,8 +343,9 @@ jobq_reject_many(PG_FUNCTION_ARGS)
 }
 
 /*
- * Give jobs back: no attempt is charged.  Without a delay nothing is written
- * at all.
+ * Give jobs back: no attempt is charged.  The row is written anew, at another
+ * place than the one that the row of jobq.lease names: so a crash does not
+ * bring the lease back.  A lease in memory is just ended.
  */
 static void
 release(const Held *held, Interval *interval)
@@ -356,22 +357,25 @@ release(const Held *held, Interval *interval)
 
 	for (int i = 0; i < held->n; i++)
 	{
+		JobqLease	lease = check_lease(db, held->ids[i], held->tokens[i]);
 		JobqJob		job;
 
-		if (delay_ms == 0)
+		if (delay_ms == 0 &&
+			!ItemPointerIsValid(&db->batches[lease.batch].row.ctid))
 		{
-			(void) check_lease(db, held->ids[i], held->tokens[i]);
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
 			continue;
 		}
 		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
-		JOB_SET(&job, JOB_RUN_AT,
-				TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
+		if (delay_ms > 0)
+			JOB_SET(&job, JOB_RUN_AT,
+					TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
 		jobq_job_insert_again(rel, &job);
-		jobq_tell(&job, "scheduled");
+		if (delay_ms > 0)
+			jobq_tell(&job, "scheduled");
 	}
 	table_close(rel, NoLock);
 }

@@ -29,6 +29,7 @@
 #define MAX_ENDED	1000
 
 static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
+static bool is_over(int64 id, int64 token, TimestampTz now);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
@@ -164,6 +165,22 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 }
 
 /*
+ * Is this lease still there, and its time over?
+ */
+static bool
+is_over(int64 id, int64 token, TimestampTz now)
+{
+	JobqLease  *lease;
+	bool		over;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	lease = jobq_lease_find(my_db, id);
+	over = lease != NULL && lease->token == token && lease->until <= now;
+	LWLockRelease(my_db->lock);
+	return over;
+}
+
+/*
  * End the leases whose time is over: the attempt has failed.
  */
 void
@@ -211,7 +228,9 @@ leases_expire(TimestampTz now)
 		jobq_lease_room(1);
 		run_begin_transaction();
 		rel = jobq_open_jobs();
-		if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
+		if (!is_over(ids[i], tokens[i], now))
+			 /* extended, or ended, while the others were seen to */ ;
+		else if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
 		{
 			taken = !jobq_job_delete(rel, &job);
 			if (!taken)

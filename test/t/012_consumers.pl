@@ -109,7 +109,7 @@ sub sessions_wait
 #
 # A crash: what is durable is still held, by the same token.
 #
-hold('durable', '1 hour', qw(kept acked nacked rejected released cancelled extended));
+hold('durable', '1 hour', qw(kept acked nacked rejected released returned cancelled extended));
 hold('durable', '300 ms', qw(late extended_late));
 hold('memory', '1 hour', qw(forgotten forgotten_acked));
 says('extend', 'extended', 'done', q{, '2 hours'});
@@ -119,6 +119,7 @@ says('ack', 'forgotten_acked', 'done');
 says('nack', 'nacked', 'done', q{, 'no', '0'});
 says('reject', 'rejected', 'done', q{, 'no'});
 says('release', 'released', 'done', q{, '1 hour'});
+says('release', 'returned', 'done');
 sql(q{SELECT jobq.cancel(id) FROM held WHERE name = 'cancelled'});
 wait_for($node, 'a lease has ended', q{SELECT state('late') = 'retryable 1'});
 is_state('nacked', 'ready 1');
@@ -147,12 +148,13 @@ foreach my $crash ('immediate stop', 'crash of a session', 'restart')
 	is_state('nacked', 'ready 1');
 	is_state('rejected', 'failed 1');
 	is_state('released', 'scheduled 0');
+	is_state('returned', 'ready 0');
 	is_state('cancelled', 'cancelled 0');
 	is_state('late', 'retryable 1');
 	is_state('forgotten', 'ready 0');
 	is_state('forgotten_acked', 'completed 1');
 	says('ack', $_, 'JQ011')
-	  foreach qw(acked nacked rejected released cancelled late forgotten forgotten_acked);
+	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
 	says('progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
 }
 is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
@@ -160,7 +162,7 @@ is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
 is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '10s')}),
 	'forgotten|1', 'a lease in memory has not charged the attempt');
 is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, wait => '10s')}),
-	'nacked|2', 'nothing else can be had');
+	"returned|1\nnacked|2", 'nothing else can be had');
 says('ack', $_, 'done') foreach qw(kept extended extended_late);
 
 # An open reservation is not there after a crash.
