@@ -15,6 +15,7 @@ OBJS = \
 	src/commit.o \
 	src/consume.o \
 	src/cron.o \
+	src/drain.o \
 	src/enqueue.o \
 	src/finish.o \
 	src/flow.o \
@@ -29,8 +30,10 @@ OBJS = \
 	src/lease.o \
 	src/limit.o \
 	src/limit_text.o \
+	src/move.o \
 	src/notify.o \
 	src/operate.o \
+	src/queue_ops.o \
 	src/ready.o \
 	src/row.o \
 	src/schedule.o \
@@ -73,11 +76,11 @@ DATA_built = $(EXTENSION_SCRIPT)
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
-REGRESS = setup enqueue bulk transactions handlers retry order waiting operate \
+REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
 	session privileges consume notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume
+ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume queue_ops
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

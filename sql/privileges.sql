@@ -34,7 +34,7 @@ SELECT bool_and(role = 'regress_jobq_alice'::regrole) FROM jobq.workers;
 SELECT jobq.result(:done);
 -- and manages nothing
 SELECT c, e.code, e.message FROM unnest(ARRAY['register(''x'', ''test.echo(jsonb)'')', 'unregister(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', ''off'')',
-	'pause(''manual'')', 'resume(''manual'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
+	'pause(''manual'')', 'resume(''manual'')', 'drop_queue(''manual'')', 'prune(''0'')', 'restart_workers()', 'adopt()', 'test_clock(''1 s'')', 'grant_role(''regress_jobq_nobody'')'])
 	WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT c, e.code, e.message FROM unnest('{job,archive,archive_default,failed_job,queue,handler}'::text[])
 	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq.' || c) e ORDER BY n;
@@ -54,6 +54,8 @@ SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,forget}'::text[]) WI
 	test.error(format('SELECT jobq.%I(%s)', f, :failed)) e ORDER BY n;
 SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,forget}'::text[]) WITH ORDINALITY u (f, n),
 	test.error(format('SELECT jobq.%I(%s)', f, :done)) e ORDER BY n;
+SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
+SELECT jobq.clear('manual'), jobq.retry_all(), jobq.flush_failed(), jobq.drain('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
 -- a leaky function does not show him more
 CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN IF $1::text LIKE '"alice%' THEN RAISE EXCEPTION 'leaked %', $1; END IF; RETURN true; END $$;
@@ -68,9 +70,14 @@ SET ROLE regress_jobq_boss;
 SELECT count(*) FROM jobq.jobs;
 SELECT jobq.pause('manual'), jobq.resume('manual');
 SELECT jobq.create_queue('of_boss'), jobq.alter_queue('of_boss', keep => 'nothing');
+SELECT jobq.drop_queue('of_boss');
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('manual')$$) e;
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('default', force => true)$$) e;
+SELECT jobq.prune('0', '0');
 SELECT jobq.register('of_boss', 'test.echo(jsonb)'), jobq.unregister('of_boss');
 SELECT jobq.restart_workers();
 SELECT e.code, e.message FROM test.error('SELECT jobq.cancel(' || :ready || ')') e;
+SELECT e.code, e.message FROM test.error('SELECT jobq.set_priority(' || :ready || ', 1)') e;
 SELECT e.code, e.message FROM test.error('SELECT jobq.adopt()') e;
 RESET ROLE;
 

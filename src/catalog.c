@@ -34,6 +34,7 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -262,6 +263,16 @@ jobq_archive_partition(TimestampTz finished_at)
 		jobq_read_in_transaction = true;
 	}
 	return partition.relid;
+}
+
+/*
+ * Until the end of this transaction no queue is dropped: call this before the
+ * look-up of a queue that gets a new job.  A weak lock, on the fast path.
+ */
+void
+jobq_pin_queues(void)
+{
+	LockRelationOid(jobq_relations()->queue, RowShareLock);
 }
 
 static void

@@ -20,7 +20,8 @@
  * "look at everything".
  *
  * PREPARE TRANSACTION forgets what was collected, as core does with its own
- * wake-ups; COMMIT PREPARED (see utility.c) asks for a look at everything.
+ * wake-ups; COMMIT PREPARED and ROLLBACK PREPARED (see utility.c) ask for a look
+ * at everything.
  *
  * src/commit.c
  *
@@ -97,6 +98,9 @@ static PendingFailure failures[MAX_FAILURES];
 static int	nfailures = 0;
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
+static PendingPush undone[MAX_PUSHES];	/* in the order of their subids */
+static int	nundone = 0;
+static bool undone_many = false;	/* more than fit */
 static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
@@ -119,6 +123,7 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 static void add_to_lane(const JobqPush *push);
 static void hand_over(void);
 static void forget(void);
+static void undo_deletions(SubTransactionId since);
 static bool relay_has(JobqDatabase *db, const JobqRelayMessage *message);
 static void free_schedules(JobqDatabase *db);
 
@@ -153,6 +158,56 @@ jobq_at_commit_push(const JobqPush *push)
 		add_to_lane(&pushes[i].push);
 	npushes = 0;
 	add_to_lane(push);
+}
+
+/*
+ * At abort, hand over a job whose row this transaction has deleted: whoever
+ * has popped its entry meanwhile has found the row taken and dropped it.
+ */
+void
+jobq_at_abort_push(const JobqPush *push)
+{
+	anything = true;
+	if (nundone == MAX_PUSHES)
+	{
+		undone_many = true;
+		return;
+	}
+	undone[nundone].subid = GetCurrentSubTransactionId();
+	undone[nundone].push = *push;
+	nundone++;
+}
+
+/*
+ * Hand over what was deleted since this subtransaction began, or at all.
+ */
+static void
+undo_deletions(SubTransactionId since)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	if (!undone_many &&
+		(nundone == 0 || undone[nundone - 1].subid < since))
+		return;
+	if (db != NULL)
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (undone_many && db != NULL)
+	{
+		db->rescan = true;
+		wake.scheduler = true;
+	}
+	while (nundone > 0 && undone[nundone - 1].subid >= since)
+	{
+		nundone--;
+		if (db != NULL && db->scheduler != NULL)
+			jobq_ready_push(db, &undone[nundone].push, jobq_now(), &wake);
+	}
+	if (db != NULL)
+	{
+		LWLockRelease(db->lock);
+		jobq_wake(db, &wake);
+	}
 }
 
 static void
@@ -253,8 +308,8 @@ jobq_at_commit_rescan(void)
 }
 
 /*
- * At commit, act as if all that COMMIT PREPARED may have made visible had
- * been handed over.
+ * At commit, act as if all that COMMIT PREPARED may have made visible, or
+ * ROLLBACK PREPARED visible again, had been handed over.
  */
 void
 jobq_at_commit_prepared(void)
@@ -572,6 +627,13 @@ xact_callback(XactEvent event, void *arg)
 							 errmsg("cannot PREPARE a transaction that has called jobq.notify()")));
 			break;
 		case XACT_EVENT_ABORT:
+			if (anything)
+			{
+				undo_deletions(InvalidSubTransactionId);
+				forget();
+			}
+			jobq_forget_uncommitted();
+			break;
 		case XACT_EVENT_PREPARE:
 			if (anything)
 				forget();
@@ -617,6 +679,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
 	undo_leases(mysubid);
+	undo_deletions(mysubid);
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
 		if (message->subid >= mysubid)
@@ -788,9 +851,9 @@ hand_over(void)
 	if (poke)
 		jobq_poke_launcher();
 
-	npushes = nlanes = nwakes = nends = nfailures = 0;
+	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
 	messages = NULL;
-	rescan = reload = schedules = poke = prepared = false;
+	rescan = reload = schedules = poke = prepared = undone_many = false;
 	jobq_keep_uncommitted();
 }
 
@@ -814,7 +877,7 @@ forget(void)
 			LWLockRelease(db->lock);
 		}
 	}
-	npushes = nlanes = nwakes = nmessages = nends = nfailures = 0;
+	npushes = nlanes = nwakes = nmessages = nends = nfailures = nundone = 0;
 	messages = NULL;
-	rescan = reload = schedules = poke = prepared = false;
+	rescan = reload = schedules = poke = prepared = undone_many = false;
 }

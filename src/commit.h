@@ -31,6 +31,7 @@ typedef enum LeaseAction
 /* src/commit.c */
 extern void jobq_install_commit_callbacks(void);
 extern void jobq_at_commit_push(const JobqPush *push);
+extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group);

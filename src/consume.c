@@ -294,6 +294,14 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			continue;
 		}
 
+		if (job_run_at(&job) > now)
+		{
+			/* the clock was put back */
+			drop_lease(reservation, entry->key.id);
+			jobq_job_push(&job);
+			continue;
+		}
+
 		values[ID] = JOB(&job, JOB_ID);
 		values[TOKEN] = Int64GetDatum(reservation->token);
 		values[QUEUE] = CStringGetTextDatum(queue->name);

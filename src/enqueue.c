@@ -150,6 +150,7 @@ prepare_job(JobqJob *job, const char *kind, const Datum *options,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
 						JOBQ_MAX_KIND_NAME)));
+	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
 		? NULL : jobq_handler(kind);
 

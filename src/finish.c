@@ -427,12 +427,14 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	const JobqQueue *queue;
 	int32		queue_id;
 	StringInfoData buf;
 	JobqJob		successor;
 	Relation	rel;
 
+	jobq_pin_queues();
+	queue = jobq_queue_by_id(job_queue_id(job));
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));

@@ -28,7 +28,7 @@
 
 #include "call.h"
 #include "commit.h"
-#include "row.h"
+#include "operate.h"
 
 PG_FUNCTION_INFO_V1(jobq_cancel);
 PG_FUNCTION_INFO_V1(jobq_retry);
@@ -41,10 +41,12 @@ PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
 
 static bool ask_to_stop(int64 id);
-static bool find_job(Relation rel, int64 id, JobqJob *job);
 
-static void
-no_such_job(int64 id)
+/*
+ * An error for a job that is not there, or is none of this user's.
+ */
+void
+jobq_no_such_job(int64 id)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
@@ -69,7 +71,7 @@ not_a_dead_letter(int64 id)
 		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
 														SPI_tuptable->tupdesc,
 														1, &isnull))))
-		no_such_job(id);
+		jobq_no_such_job(id);
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
 			 errmsg("job " INT64_FORMAT " has not failed", id),
@@ -79,8 +81,8 @@ not_a_dead_letter(int64 id)
 /*
  * Find a live job that this user may manage, as it is now.
  */
-static bool
-find_job(Relation rel, int64 id, JobqJob *job)
+bool
+jobq_find_mine(Relation rel, int64 id, JobqJob *job)
 {
 	Snapshot	snapshot;
 	bool		found;
@@ -91,6 +93,27 @@ find_job(Relation rel, int64 id, JobqJob *job)
 	found = jobq_job_find(rel, id, snapshot, job);
 	UnregisterSnapshot(snapshot);
 	return found && jobq_may_manage(job_role(job));
+}
+
+/*
+ * An error unless the job has finished and this user may manage it.
+ */
+void
+jobq_check_finished(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	SPI_connect();
+	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid FROM jobq.failed_job WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		jobq_no_such_job(id);
+	SPI_finish();
 }
 
 /*
@@ -153,7 +176,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!find_job(rel, id, &job))
+		if (!jobq_find_mine(rel, id, &job))
 			break;
 		if (ask_to_stop(id))
 		{
@@ -162,6 +185,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		}
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
+			jobq_job_push_if_undone(&job);
 			/* its consumer, if it has one, will find the lease gone */
 			jobq_lease_room(1);
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
@@ -186,29 +210,29 @@ jobq_cancel(PG_FUNCTION_ARGS)
 	}
 	table_close(rel, NoLock);
 
-	/* finished? */
-	{
-		static const Oid types[] = {INT8OID};
-		Datum		values[] = {Int64GetDatum(id)};
-		bool		found = false;
-
-		SPI_connect();
-		if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
-					   " UNION ALL SELECT role::oid FROM jobq.failed_job WHERE id = $1",
-					   1, types, values, NULL, SPI_OK_SELECT) > 0)
-		{
-			bool		isnull;
-			Oid			role = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-															  SPI_tuptable->tupdesc,
-															  1, &isnull));
-
-			found = jobq_may_manage(role);
-		}
-		SPI_finish();
-		if (!found)
-			no_such_job(id);
-	}
+	jobq_check_finished(id);
 	PG_RETURN_BOOL(false);
+}
+
+/*
+ * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
+ * user may not manage it.
+ */
+bool
+jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc)
+{
+	JobqJob		job;
+
+	Assert(desc->natts == JOB_NATTS);
+	heap_deform_tuple(letter, desc, job.values, job.nulls);
+	if (!jobq_may_manage(job_role(&job)))
+		return false;
+	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
+		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
+	jobq_job_insert(rel, &job);
+	jobq_tell(&job, "ready");
+	return true;
 }
 
 /*
@@ -225,8 +249,9 @@ jobq_retry(PG_FUNCTION_ARGS)
 	JobqJob		job;
 
 	PreventCommandIfReadOnly("jobq.retry()");
+	jobq_pin_queues();
 	rel = jobq_open_jobs();
-	if (find_job(rel, id, &job))
+	if (jobq_find_mine(rel, id, &job))
 	{
 		if (JOB_ISNULL(&job, JOB_ERRORS) || job_run_at(&job) <= jobq_now() ||
 			!jobq_job_delete(rel, &job))
@@ -234,6 +259,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
 					 errmsg("job " INT64_FORMAT " has not failed", id),
 					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+		jobq_job_push_if_undone(&job);
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 		jobq_job_insert(rel, &job);
 		jobq_tell(&job, "ready");
@@ -242,24 +268,11 @@ jobq_retry(PG_FUNCTION_ARGS)
 	}
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1"
-				   " RETURNING id, now(), enqueued_at, queue_id, priority, role,"
-				   " 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload,"
-				   " timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint,"
-				   " NULL::timestamptz, headers, backoff, errors,"
-				   " NULL::bigint, group_key, NULL::boolean",
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
-	Assert(SPI_tuptable->tupdesc->natts == JOB_NATTS);
-	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
-					  job.nulls);
-	if (!jobq_may_manage(job_role(&job)))
-		no_such_job(id);
-	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
-	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
-		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
-	jobq_job_insert(rel, &job);
-	jobq_tell(&job, "ready");
+	if (!jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc))
+		jobq_no_such_job(id);
 	SPI_finish();
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();

@@ -129,6 +129,20 @@ jobq_job_insert(Relation rel, JobqJob *job)
 	jobq_job_push(job);
 }
 
+static void
+push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
+{
+	push->queue_id = job_queue_id(job);
+	push->priority = job_priority(job);
+	push->role = job_role(job);
+	jobq_push_flow(job, push);
+	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
+	push->notify = queue != NULL && queue->notify == NOTIFY_RELAY;
+	push->key.run_at = job_run_at(job);
+	push->key.id = job_id(job);
+	push->ctid = job->ctid;
+}
+
 /*
  * Insert a job that has begun and will run again: its group waits for it, which
  * the row says for the time after a restart.
@@ -150,15 +164,7 @@ jobq_job_push(const JobqJob *job)
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	JobqPush	push;
 
-	push.queue_id = job_queue_id(job);
-	push.priority = job_priority(job);
-	push.role = job_role(job);
-	jobq_push_flow(job, &push);
-	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
-	push.notify = queue != NULL && queue->notify == NOTIFY_RELAY;
-	push.key.run_at = job_run_at(job);
-	push.key.id = job_id(job);
-	push.ctid = job->ctid;
+	push_of_job(&push, job, queue);
 	jobq_at_commit_push(&push);
 
 	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
@@ -196,6 +202,19 @@ jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
 							  false, &tmfd);
 	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
 	return result == TM_Ok;
+}
+
+/*
+ * The caller, who is no worker, has deleted the row: should that be undone,
+ * hand the job over again.
+ */
+void
+jobq_job_push_if_undone(const JobqJob *job)
+{
+	JobqPush	push;
+
+	push_of_job(&push, job, NULL);
+	jobq_at_abort_push(&push);
 }
 
 /*

@@ -107,6 +107,7 @@ extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
 extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_job_push(const JobqJob *job);
+extern void jobq_job_push_if_undone(const JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
 
 /* src/insert.c */

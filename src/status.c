@@ -32,6 +32,7 @@
 
 #include "call.h"
 #include "commit.h"
+#include "operate.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
 PG_FUNCTION_INFO_V1(jobq_wait);
@@ -99,7 +100,6 @@ static bool find_finished(Oid relid, const Source *source, int64 id,
 static bool find_live(int64 id, Snapshot snapshot, Status *status);
 static void own_job(Status *status);
 static void look_up(int64 id, Status *status);
-static int	add_waiter(int64 id);
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
 					 Status *statuses, const char *function);
 
@@ -403,8 +403,11 @@ jobq_result(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(status.values[ST_RESULT]);
 }
 
-static void
-remove_waiters(int code, Datum arg)
+/*
+ * This session waits no more: clean-up after an error.
+ */
+void
+jobq_remove_waiters(int code, Datum arg)
 {
 	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
@@ -421,8 +424,8 @@ remove_waiters(int code, Datum arg)
 /*
  * Note that this session waits for the job.
  */
-static int
-add_waiter(int64 id)
+int
+jobq_add_waiter(int64 id)
 {
 	int			place = -1;
 
@@ -447,6 +450,18 @@ add_waiter(int64 id)
 				 errmsg("too many sessions wait for jobs"),
 				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
 	return place;
+}
+
+/*
+ * This session does not wait for it any more.
+ */
+void
+jobq_drop_waiter(int place)
+{
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	jobq_shared->waiters[place].proc = NULL;
+	pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
+	LWLockRelease(jobq_shared->waiter_lock);
 }
 
 static void
@@ -474,11 +489,11 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 
 	jobq_require_preload(function);
 
-	PG_ENSURE_ERROR_CLEANUP(remove_waiters, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
 	{
 		for (int i = 0; i < nids; i++)
 		{
-			int			place = add_waiter(ids[i]);
+			int			place = jobq_add_waiter(ids[i]);
 
 			for (;;)
 			{
@@ -504,17 +519,12 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 				CHECK_FOR_INTERRUPTS();
 			}
 
-			LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-			jobq_shared->waiters[place].proc = NULL;
-			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
-			LWLockRelease(jobq_shared->waiter_lock);
+			jobq_drop_waiter(place);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(remove_waiters, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
 	jobq_flush_before_telling();
 }
-
-#define MAX_WAIT_MS		(INT64CONST(86400000) * 365)
 
 /*
  * wait(id, timeout): the job's status as soon as it is finished, or when the
@@ -527,7 +537,7 @@ jobq_wait(PG_FUNCTION_ARGS)
 	Status		status = {0};
 
 	wait_for(&id, 1,
-			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, MAX_WAIT_MS),
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
 			 &status, "jobq.wait()");
 	PG_RETURN_DATUM(status_datum(fcinfo, &status));
 }
@@ -559,7 +569,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 		ids[i] = DatumGetInt64(elems[i]);
 	}
 	wait_for(ids, n,
-			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, MAX_WAIT_MS),
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
 			 statuses, "jobq.wait()");
 	for (int i = 0; i < n; i++)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,

@@ -4,7 +4,7 @@
  *	  Utility commands that jobq has to know about.
  *
  * COMMIT PREPARED makes jobs visible whose hand-over was forgotten at
- * PREPARE.  DROP, RENAME and SET TABLESPACE of a database, and CREATE DATABASE
+ * PREPARE, and ROLLBACK PREPARED those that it had taken out.  DROP, RENAME and SET TABLESPACE of a database, and CREATE DATABASE
  * with it as template, want nobody else connected: its jobq processes leave,
  * and stay away for a while, so that nobody has to stop them first.
  *
@@ -170,8 +170,9 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 QueryCompletion *qc)
 {
 	Node	   *stmt = pstmt->utilityStmt;
-	volatile bool commit_prepared = IsA(stmt, TransactionStmt) &&
-		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+	volatile bool end_prepared = IsA(stmt, TransactionStmt) &&
+		(((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_PREPARED);
 	const char *dbname = jobq_shared != NULL ? database_to_leave(stmt) : NULL;
 	Oid			dboid = InvalidOid;
 
@@ -203,6 +204,6 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	PG_END_TRY();
 
-	if (commit_prepared)
+	if (end_prepared)
 		jobq_at_commit_prepared();
 }

@@ -31,6 +31,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "operate.h"
+
 /* Columns of the index job_ready. */
 enum
 {
@@ -585,7 +587,7 @@ expire(int64 id)
 	run_begin_transaction();
 	rel = jobq_open_jobs();
 	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
-		!job_leased(&job) && jobq_job_delete(rel, &job))
+		!jobq_job_runs(&job) && jobq_job_delete(rel, &job))
 		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
 					 "not started before expires_at");
 	table_close(rel, NoLock);

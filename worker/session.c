@@ -99,6 +99,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		table_close(rel, NoLock);
 		PG_RETURN_NULL();
 	}
+	jobq_job_push_if_undone(&job);
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
@@ -143,6 +144,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 
+		jobq_job_push_if_undone(&job);
 		error.sqlerrcode = edata->sqlerrcode;
 		error.message = edata->message;
 		error.detail = edata->detail;

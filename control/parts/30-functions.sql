@@ -231,6 +231,34 @@ CREATE FUNCTION jobq.forget(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_forget' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.forget(bigint) IS 'delete a dead letter';
 
+CREATE FUNCTION jobq.reschedule(id bigint, run_at timestamptz) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_reschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reschedule(bigint, timestamptz) IS 'have a job that waits run at another time';
+
+CREATE FUNCTION jobq.set_priority(id bigint, priority int) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_set_priority' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.set_priority(bigint, int) IS 'give a job that waits another priority';
+
+CREATE FUNCTION jobq.retry_all(queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_retry_all' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.retry_all(text, text) IS 'run all dead letters again, or those of a queue or kind; returns their number';
+
+CREATE FUNCTION jobq.flush_failed(queue text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_flush_failed' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.flush_failed(text) IS 'delete all dead letters, or those of a queue; returns their number';
+
+CREATE FUNCTION jobq.prune(older_than interval DEFAULT NULL, failed_older_than interval DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.prune(interval, interval) IS 'delete finished jobs and dead letters that are older than this; null leaves them; returns their number';
+
+CREATE FUNCTION jobq.clear(queue text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.clear(text) IS 'cancel all jobs of a queue that wait; running ones go on; returns their number';
+
+CREATE FUNCTION jobq.drain(queue text, timeout interval DEFAULT '30s') RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_drain' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drain(text, interval) IS 'wait until a queue has no job that runs or may run now; false if the time is over before';
+
 CREATE FUNCTION jobq.restart_workers() RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_restart_workers' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.restart_workers() IS 'replace the workers of this database after their current jobs';
@@ -403,6 +431,10 @@ COMMENT ON FUNCTION jobq.kind_hash(text) IS 'by which the limits of a kind are f
 CREATE FUNCTION jobq.check_limits(rate text, throttle text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_check_limits' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq.check_limits(text, text) IS 'an error if rate or throttle cannot be understood';
+
+CREATE FUNCTION jobq.drop_queue(name text, force boolean DEFAULT false) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_drop_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its policy; an error while it has jobs or, unless forced, dead letters';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * operate.h
+ *	  What operations on jobs and on queues share.
+ *
+ * src/operate.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_OPERATE_H
+#define JOBQ_OPERATE_H
+
+#include "row.h"
+
+/* The columns of jobq.job, from a row of jobq.failed_job. */
+#define RETURNING_JOB \
+	" RETURNING id, now(), enqueued_at, queue_id, priority, role," \
+	" 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
+	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
+	" NULL::timestamptz, headers, backoff, errors," \
+	" NULL::bigint, group_key, NULL::boolean"
+
+/* src/operate.c */
+extern void jobq_no_such_job(int64 id);
+extern bool jobq_find_mine(Relation rel, int64 id, JobqJob *job);
+extern void jobq_check_finished(int64 id);
+extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc);
+
+/* src/status.c */
+#define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
+extern int	jobq_add_waiter(int64 id);
+extern void jobq_drop_waiter(int place);
+extern void jobq_remove_waiters(int code, Datum arg);
+
+/* src/queue_ops.c */
+extern int32 jobq_existing_queue(const char *name);
+
+/* src/move.c */
+extern bool jobq_job_runs(const JobqJob *job);
+
+#endif							/* JOBQ_OPERATE_H */
