@@ -27,6 +27,10 @@
 #include "replication/message.h"
 #include "utils/acl.h"
 
+/* 19: these do not come with funcapi.h and dbcommands.h any more. */
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
 /* 16 (c727f511bd6): one function checks the privileges on any object. */
 #if PG_VERSION_NUM >= 160000
 #define jobq_proc_aclcheck(procoid, roleid, mode) \
@@ -126,6 +130,23 @@ jobq_log_message(void)
 /* 18 (d4c3a6b8ad2): noreturn comes first. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* 19: a table scan takes options. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_table_beginscan(rel, snapshot) \
+	table_beginscan(rel, snapshot, 0, NULL, SO_NONE)
+#else
+#define jobq_table_beginscan(rel, snapshot) \
+	table_beginscan(rel, snapshot, 0, NULL)
+#endif
+
+/* 19: a signal handler knows who sent the signal.  For use in one. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_cancel_statement() \
+	StatementCancelHandler(postgres_signal_arg, pg_siginfo)
+#else
+#define jobq_cancel_statement()	StatementCancelHandler(postgres_signal_arg)
 #endif
 
 /* 19: heap_delete() takes options and no changingPart. */

@@ -62,7 +62,7 @@ leases_load(void)
 	}
 	rel = table_open(rels->lease, RowExclusiveLock);
 	jobs = table_open(rels->job, AccessShareLock);
-	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 		load_row(jobs, tuple, RelationGetDescr(rel));
 	table_endscan(scan);
@@ -285,7 +285,7 @@ leases_collect(void)
 	if (all)
 	{
 		/* some did not fit into the list: delete what no batch knows */
-		TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+		TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 		HeapTuple	tuple;
 
 		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)

@@ -257,7 +257,7 @@ cancel_handler(SIGNAL_ARGS)
 		(my_slot->stop == JOBQ_STOP_CANCEL &&
 		 my_slot->stop_job != my_slot->job_id))
 		return;
-	StatementCancelHandler(postgres_signal_arg);
+	jobq_cancel_statement();
 }
 
 static void
