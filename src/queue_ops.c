@@ -21,6 +21,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -303,6 +304,11 @@ jobq_prune(PG_FUNCTION_ARGS)
 	uint64		n = 0;
 
 	set_mine(values);
+
+	/* before the snapshot, so that no day gets its partition meanwhile */
+	LockRelationOid(jobq_relations()->archive, RowExclusiveLock);
+	(void) find_all_inheritors(jobq_relations()->archive, RowExclusiveLock,
+							   NULL);
 	SPI_connect();
 	for (int i = 0; i < 2; i++)
 	{
