@@ -449,7 +449,8 @@ limits_tick(TimestampTz now)
 	JobqGroup	wanted[MAX_REFILLS];
 	int			n = 0;
 
-	if (my_db->nlimiters == 0 && my_db->ngroups == 0)
+	if (my_db->limits_due > now && my_db->groups_due > now &&
+		!my_db->group_refill)
 		return;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (my_db->limits_due <= now)
