@@ -41,6 +41,7 @@ OBJS = \
 	src/shared.o \
 	src/spi.o \
 	src/status.o \
+	src/unique.o \
 	src/utility.o \
 	src/views.o \
 	worker/flight.o \
@@ -77,10 +78,10 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
-	session privileges consume notify bad_input schedule comments cleanup
+	session privileges consume unique notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume queue_ops
+ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume queue_ops unique
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

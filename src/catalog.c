@@ -122,6 +122,8 @@ jobq_relations_if_installed(void)
 	relations.archive_default = relation_named("archive_default");
 	relations.failed = relation_named("failed_job");
 	relations.failed_pkey = relation_named("failed_job_pkey");
+	relations.unique_key = relation_named("unique_key");
+	relations.unique_key_pkey = relation_named("unique_key_pkey");
 	relations.lease = relation_named("lease");
 	relations.lease_seq = relation_named("lease_token_seq");
 	relations.context_type =

@@ -34,6 +34,8 @@ typedef struct JobqRelations
 	Oid			archive_default;
 	Oid			failed;
 	Oid			failed_pkey;
+	Oid			unique_key;
+	Oid			unique_key_pkey;
 	Oid			lease;
 	Oid			lease_seq;
 	Oid			context_type;	/* row type jobq.job_context */

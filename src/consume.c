@@ -293,6 +293,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 							 "not started before expires_at");
 			continue;
 		}
+		(void) jobq_unique_started(&job);
 
 		if (job_run_at(&job) > now)
 		{

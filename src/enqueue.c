@@ -70,8 +70,9 @@ enum
 #define DEFAULT_MAX_ATTEMPTS	3
 #define MULTI_INSERT			500
 
-static void prepare_job(JobqJob *job, const char *kind, const Datum *options,
-						const bool *nulls);
+static void prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
+						const Datum *options, const bool *nulls);
+static void put_job(JobqJob *job, const JobqUnique *unique);
 static void set_payload(JobqJob *job, Datum payload);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 							  TimestampTz tick);
@@ -134,8 +135,8 @@ set_payload(JobqJob *job, Datum payload)
  * second and later ones of a set, its id.
  */
 static void
-prepare_job(JobqJob *job, const char *kind, const Datum *options,
-			const bool *nulls)
+prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
+			const Datum *options, const bool *nulls)
 {
 	JobqHandler *handler;
 	const char *queue_name = NULL;
@@ -237,17 +238,30 @@ prepare_job(JobqJob *job, const char *kind, const Datum *options,
 		JOB_SET(job, JOB_EXPIRES_AT,
 				TimestampTzGetDatum(job_run_at(job) +
 									queue->expires_after_ms * 1000));
-	for (int i = OPTION_UNIQUE_KEY; i <= OPTION_ON_CONFLICT; i++)
-		if (!nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("unique jobs are not supported yet")));
+	jobq_unique_options(job, unique, options + OPTION_UNIQUE_KEY,
+						nulls + OPTION_UNIQUE_KEY);
 	if (!nulls[OPTION_GROUP_KEY])
 		jobq_set_group(job, options[OPTION_GROUP_KEY]);
 	if (!nulls[OPTION_HEADERS])
 		JOB_SET(job, JOB_HEADERS, options[OPTION_HEADERS]);
 	if (!nulls[OPTION_WATCH])
 		JOB_SET(job, JOB_WATCH, options[OPTION_WATCH]);
+}
+
+/*
+ * Write the job.  If it has a unique key that another holds, its id is that
+ * one's when this returns.
+ */
+static void
+put_job(JobqJob *job, const JobqUnique *unique)
+{
+	Relation	rel = jobq_open_jobs();
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+		jobq_job_insert(rel, job);
+	else
+		jobq_unique_insert(rel, job, unique);
+	table_close(rel, NoLock);
 }
 
 /*
@@ -275,7 +289,7 @@ kind_from_arg(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * enqueue(kind, payload, ...options) returns the new job's id.
+ * enqueue(kind, payload, ...options) returns the job's id.
  */
 Datum
 jobq_enqueue(PG_FUNCTION_ARGS)
@@ -284,19 +298,16 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqJob		job;
-	Relation	rel;
+	JobqUnique	unique;
 
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("payload must not be null")));
 	options_from_args(fcinfo, 2, options, nulls);
-	prepare_job(&job, kind, options, nulls);
+	prepare_job(&job, &unique, kind, options, nulls);
 	set_payload(&job, PG_GETARG_DATUM(1));
-
-	rel = jobq_open_jobs();
-	jobq_job_insert(rel, &job);
-	table_close(rel, NoLock);
+	put_job(&job, &unique);
 	PG_RETURN_INT64(job_id(&job));
 }
 
@@ -311,6 +322,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqJob		job;
+	JobqUnique	unique;
 	Relation	rel;
 	HeapTuple  *tuples;
 	TupleTableSlot **slots;
@@ -329,7 +341,22 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (npayloads == 0)
 		return (Datum) 0;
-	prepare_job(&job, kind, options, nulls);
+	prepare_job(&job, &unique, kind, options, nulls);
+	if (!JOB_ISNULL(&job, JOB_UNIQUE_KEY) && npayloads > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d jobs cannot have the same unique_key", npayloads),
+				 errhint("Call jobq.enqueue() for each, with a key of its own.")));
+	if (!JOB_ISNULL(&job, JOB_UNIQUE_KEY) && !payload_nulls[0])
+	{
+		bool		isnull = false;
+
+		set_payload(&job, payloads[0]);
+		put_job(&job, &unique);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 &JOB(&job, JOB_ID), &isnull);
+		return (Datum) 0;
+	}
 	jobq_set_flow(&job);
 
 	rel = jobq_open_jobs();
@@ -408,7 +435,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 	bool		nulls[3 + NOPTIONS];
 	TupleDesc	desc;
 	JobqJob		job;
-	Relation	rel;
+	JobqUnique	unique;
 	HeapTuple	tuple;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
@@ -426,13 +453,12 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("kind must not be null")));
 
-	prepare_job(&job, TextDatumGetCString(values[1]), values + 3, nulls + 3);
+	prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
+				nulls + 3);
 	set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
-	rel = jobq_open_jobs();
-	jobq_job_insert(rel, &job);
-	table_close(rel, NoLock);
+	put_job(&job, &unique);
 
-	/* RETURNING id shows the new job's */
+	/* RETURNING id shows the job's */
 	values[0] = JOB(&job, JOB_ID);
 	nulls[0] = false;
 	tuple = heap_form_tuple(desc, values, nulls);
@@ -473,7 +499,7 @@ jobq_enqueue_trigger(PG_FUNCTION_ARGS)
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqJob		job;
-	Relation	rel;
+	JobqUnique	unique;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
 		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
@@ -522,11 +548,9 @@ jobq_enqueue_trigger(PG_FUNCTION_ARGS)
 		options[OPTION_QUEUE] = CStringGetTextDatum(trigger->tgargs[1]);
 		nulls[OPTION_QUEUE] = false;
 	}
-	prepare_job(&job, trigger->tgargs[0], options, nulls);
+	prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
 	set_payload(&job, jobq_text_to_jsonb(buf.data));
-	rel = jobq_open_jobs();
-	jobq_job_insert(rel, &job);
-	table_close(rel, NoLock);
+	put_job(&job, &unique);
 	return PointerGetDatum(NULL);
 }
 

@@ -75,7 +75,9 @@ enum
 	FAILED_CONTEXT,
 	FAILED_ERRORS,
 	FAILED_GROUP_KEY,
-	FAILED_NATTS = FAILED_GROUP_KEY
+	FAILED_UNIQUE_UNTIL,
+	FAILED_UNIQUE_KEY,
+	FAILED_NATTS = FAILED_UNIQUE_KEY
 };
 
 /* Errors that are kept of a job, and bytes of each of their texts. */
@@ -203,14 +205,16 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	Relation	rel;
 	HeapTuple	tuple;
 
-	if (!archive_row(job, state, started_at, now, has_result, result, reason,
-					 values, nulls))
-		return;
-	rel = open_archive(now);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	jobq_insert_tuple(rel, tuple);
-	heap_freetuple(tuple);
-	table_close(rel, NoLock);
+	if (archive_row(job, state, started_at, now, has_result, result, reason,
+					values, nulls))
+	{
+		rel = open_archive(now);
+		tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+		jobq_insert_tuple(rel, tuple);
+		heap_freetuple(tuple);
+		table_close(rel, NoLock);
+	}
+	jobq_unique_finished(job, state == STATE_COMPLETED);
 }
 
 /*
@@ -238,6 +242,8 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
 	jobq_insert_tuples(rel, tuples, ntuples);
 	pfree(tuples);
 	table_close(rel, NoLock);
+	for (int i = 0; i < njobs; i++)
+		jobq_unique_finished(&jobs[i], true);
 }
 
 static void
@@ -365,12 +371,14 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		if (handler != NULL && handler->on_failure != NULL)
 			enqueue_on_failure(job, error);
 		jobq_tell(job, "failed");
+		jobq_unique_finished(job, false);
 	}
 	else
 	{
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
 		jobq_job_insert_again(rel, job);
 		jobq_tell(job, "retryable");
+		(void) jobq_unique_started(job);
 	}
 	return !final;
 }
@@ -407,6 +415,8 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_BACKOFF, JOB_BACKOFF);
 	COPY_FIELD(FAILED_ERRORS, JOB_ERRORS);
 	COPY_FIELD(FAILED_GROUP_KEY, JOB_GROUP_KEY);
+	COPY_FIELD(FAILED_UNIQUE_UNTIL, JOB_UNIQUE_UNTIL);
+	COPY_FIELD(FAILED_UNIQUE_KEY, JOB_UNIQUE_KEY);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

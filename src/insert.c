@@ -16,9 +16,11 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/tuptable.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -36,8 +38,8 @@ static int	nkept = 0;
 static MemoryContext kept_context = NULL;
 
 static IndexInfo *index_info(Relation index);
-static void insert_entry(Relation rel, Relation index, IndexInfo *info,
-						 HeapTuple tuple);
+static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
+						 HeapTuple tuple, IndexUniqueCheck check);
 
 /*
  * A relation has changed: what was kept may be outdated.
@@ -74,8 +76,9 @@ index_info(Relation index)
 	return kept[nkept++].info;
 }
 
-static void
-insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple)
+static bool
+insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
+			 IndexUniqueCheck check)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
@@ -93,8 +96,8 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple)
 					 errhint("Drop it.")));
 		values[i] = heap_getattr(tuple, att, RelationGetDescr(rel), &nulls[i]);
 	}
-	(void) index_insert(index, values, nulls, &tuple->t_self, rel,
-						info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+	return index_insert(index, values, nulls, &tuple->t_self, rel,
+						info->ii_Unique ? check : UNIQUE_CHECK_NO,
 						false, info);
 }
 
@@ -128,7 +131,8 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 			if (info->ii_ReadyForInserts &&
 				(!by_group ||
 				 !heap_attisnull(tuples[i], JOB_GROUP_ID, RelationGetDescr(rel))))
-				insert_entry(rel, index, info, tuples[i]);
+				(void) insert_entry(rel, index, info, tuples[i],
+									UNIQUE_CHECK_YES);
 		index_close(index, NoLock);
 	}
 	list_free(indexes);
@@ -172,4 +176,34 @@ jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 		heap_freetuple(tuples[i]);
 	}
 	pfree(slots);
+}
+
+/*
+ * Insert a row into a table whose only index is unique, unless its key is
+ * there, or on its way, already: then false, without waiting.
+ */
+bool
+jobq_insert_unless_there(Relation rel, HeapTuple tuple)
+{
+	TransactionId xid = GetCurrentTransactionId();
+	uint32		token = SpeculativeInsertionLockAcquire(xid);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+	List	   *indexes = RelationGetIndexList(rel);
+	Relation	index = index_open(linitial_oid(indexes), RowExclusiveLock);
+	bool		inserted;
+
+	Assert(list_length(indexes) == 1);
+	ExecStoreHeapTuple(tuple, slot, false);
+	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
+								   NULL, token);
+	tuple->t_self = slot->tts_tid;
+	inserted = insert_entry(rel, index, index_info(index), tuple,
+							UNIQUE_CHECK_PARTIAL);
+	table_tuple_complete_speculative(rel, slot, token, inserted);
+	SpeculativeInsertionLockRelease(xid);
+	index_close(index, NoLock);
+	list_free(indexes);
+	ExecDropSingleTupleTableSlot(slot);
+	return inserted;
 }

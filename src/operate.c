@@ -230,7 +230,14 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc)
 	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
 		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
-	jobq_job_insert(rel, &job);
+	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
+		jobq_job_insert(rel, &job);
+	else
+	{
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN};
+
+		jobq_unique_insert(rel, &job, &unique);
+	}
 	jobq_tell(&job, "ready");
 	return true;
 }
@@ -391,6 +398,14 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	uint64		count;
 
 	SPI_connect();
+
+	/* of jobs with the same key, the last one has it */
+	jobq_query("INSERT INTO jobq.unique_key (job_id, role, until, kind, key)"
+			   " SELECT id, role, unique_until, kind, unique_key FROM jobq.job"
+			   " WHERE dormant AND unique_key IS NOT NULL"
+			   " AND (unique_until = 'f' OR attempt = 0)"
+			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
+			   0, NULL, NULL, NULL, SPI_OK_INSERT);
 	count = jobq_query("UPDATE jobq.job SET dormant = false WHERE dormant",
 					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 

@@ -18,7 +18,7 @@
 	" 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
-	" NULL::bigint, group_key, NULL::boolean"
+	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key"
 
 /* src/operate.c */
 extern void jobq_no_such_job(int64 id);

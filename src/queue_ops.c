@@ -56,6 +56,19 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 /* Is the row one of this user's?  $1 is the user, $2 says that all are. */
 #define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
 
+/*
+ * Can a dead letter "f" with a unique key have it?  Of those with the same, in
+ * the queue $3 if that is given, only the last.
+ */
+#define KEY_IS_FREE \
+	" NOT EXISTS (SELECT FROM jobq.failed_job g WHERE g.unique_key = f.unique_key" \
+	" AND g.kind = f.kind AND g.role = f.role AND g.id > f.id" \
+	" AND ($3 IS NULL OR g.queue_id = $3))" \
+	" AND NOT EXISTS (SELECT FROM jobq.unique_key u WHERE u.key = f.unique_key" \
+	" AND u.kind = f.kind AND u.role = f.role AND u.job_id <> f.id" \
+	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
+	" AND EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)))"
+
 static bool clear_job(Relation rel, int64 id, bool consumer);
 static bool queue_has_jobs(int32 queue_id);
 static int64 count_letters(int32 queue_id, bool *all_mine);
@@ -221,9 +234,10 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		values[4] = Int64GetDatum(last);
-		n = jobq_query("SELECT id FROM jobq.failed_job WHERE " IS_MINE
+		n = jobq_query("SELECT id FROM jobq.failed_job f WHERE " IS_MINE
 					   " AND ($3 IS NULL OR queue_id = $3)"
 					   " AND ($4 IS NULL OR kind = $4)"
+					   " AND (unique_key IS NULL OR " KEY_IS_FREE ")"
 					   " AND id > $5 ORDER BY id LIMIT " CppAsString2(LETTERS),
 					   5, types, values, nulls, SPI_OK_SELECT);
 		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));

@@ -45,7 +45,9 @@ enum
 	JOB_GROUP_ID,
 	JOB_GROUP_KEY,
 	JOB_GROUP_HELD,
-	JOB_NATTS = JOB_GROUP_HELD
+	JOB_UNIQUE_UNTIL,
+	JOB_UNIQUE_KEY,
+	JOB_NATTS = JOB_UNIQUE_KEY
 };
 
 /*
@@ -113,6 +115,7 @@ extern const char *jobq_job_kind(const JobqJob *job);
 /* src/insert.c */
 extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
 extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
+extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
 extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
 
 /* src/flow.c */
@@ -121,6 +124,29 @@ extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
+
+/* What an enqueue() with a unique key asks for, beside what the job keeps. */
+typedef struct JobqUnique
+{
+	char		on_conflict;
+	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
+} JobqUnique;
+
+/* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
+#define UNIQUE_UNTIL_FINISH	'f'
+#define UNIQUE_UNTIL_START	's'
+#define UNIQUE_SKIP			's'
+#define UNIQUE_REPLACE		'r'
+#define UNIQUE_ERROR		'e'
+
+/* src/unique.c */
+extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
+								const Datum *options, const bool *nulls);
+extern void jobq_unique_insert(Relation rel, JobqJob *job,
+							   const JobqUnique *unique);
+extern bool jobq_unique_started(const JobqJob *job);
+extern void jobq_unique_finished(const JobqJob *job, bool completed);
+extern void jobq_unique_prune(void);
 
 /* src/enqueue.c */
 extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,

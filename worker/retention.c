@@ -173,4 +173,9 @@ retention_run(void)
 									(60 * USECS_PER_SEC));
 	run_quietly("DELETE FROM jobq.failed_job WHERE finished_at < $1", 1, types,
 				values);
+
+	run_begin_transaction();
+	jobq_unique_prune();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }

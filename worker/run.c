@@ -140,13 +140,14 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		runnable = false;
 	}
 	run->slot->unused = !runnable;
-	if (!runnable)
+	if (!runnable || (!last && jobq_unique_started(&job)))
 	{
+		/* a key that the start gives back is free before the handler begins */
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
-		return false;
+		return runnable;
 	}
 
 	kind = jobq_job_kind(&job);

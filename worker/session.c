@@ -67,6 +67,8 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
 	for (uint64 i = 0; i < n && !claimed; i++)
 		claimed = jobq_job_find(rel, ids[i], GetActiveSnapshot(), job) &&
 			jobq_job_delete(rel, job);
+	if (claimed)
+		(void) jobq_unique_started(job);
 	return claimed;
 }
 

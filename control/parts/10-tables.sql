@@ -80,6 +80,8 @@ CREATE TABLE jobq.job (
 	group_id bigint,
 	group_key text,
 	group_held boolean,
+	unique_until "char",
+	unique_key text,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -88,6 +90,7 @@ COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind w
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
+COMMENT ON COLUMN jobq.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
 
 -- No predicate and no column that a lease touches, so that leases stay HOT.
@@ -96,6 +99,21 @@ COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
 
 CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
+
+-- Not an index on the jobs: whoever enqueues would wait there for the handler
+-- that runs, which has deleted its job's row.
+CREATE TABLE jobq.unique_key (
+	job_id bigint NOT NULL,
+	held_until timestamptz,
+	role regrole NOT NULL,
+	until "char" NOT NULL CHECK (until IN ('f', 's', 'w')),
+	kind text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	CONSTRAINT unique_key_pkey PRIMARY KEY (key, kind, role)
+);
+COMMENT ON TABLE jobq.unique_key IS 'which job holds a unique key';
+COMMENT ON COLUMN jobq.unique_key.held_until IS 'the window''s end: held until then even if the job is over';
+COMMENT ON COLUMN jobq.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
 
 CREATE SEQUENCE jobq.lease_token_seq;
 COMMENT ON SEQUENCE jobq.lease_token_seq IS 'tokens of leases';
@@ -168,6 +186,8 @@ CREATE TABLE jobq.failed_job (
 	context text,
 	errors jsonb NOT NULL,
 	group_key text,
+	unique_until "char",
+	unique_key text,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
@@ -180,6 +200,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.unique_key', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
