@@ -572,6 +572,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	};
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
+	JobqUnique	unique;
 	char		when[MAXDATELEN + 1];
 	int			utc = 0;
 	StringInfoData buf;
@@ -607,7 +608,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 								jobq_text_to_jsonb(buf.data));
 	nulls[OPTION_HEADERS] = false;
 
-	prepare_job(job, scheduled->kind, options, nulls);
+	prepare_job(job, &unique, scheduled->kind, options, nulls);
 	set_payload(job, scheduled->payload);
 }
 
