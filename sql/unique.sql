@@ -11,6 +11,9 @@ CREATE PROCEDURE test.cancel_all() LANGUAGE sql
 AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
 CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail('for good') $$;
 SELECT jobq.register('fail', 'test.fail(jsonb)');
+-- Wait until a handler is in the gate; a worker shows its job as running just before it takes it.
+CREATE FUNCTION test.in_gate(handlers int DEFAULT 1) RETURNS boolean LANGUAGE sql
+AS $$ SELECT test.until(format('(SELECT count(*) FROM pg_locks WHERE locktype = ''advisory'' AND NOT granted) = %s', $1)) $$;
 
 -- skip: the id is that of the job which is there
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
@@ -67,7 +70,7 @@ CALL test.cancel_all();
 -- until the job finishes: while it runs, too
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS a \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT test.in_gate();
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('gate', '7', unique_key => 'a', on_conflict => 'error')$$);
 -- what runs cannot be replaced: another job takes the key over
@@ -86,7 +89,7 @@ SELECT * FROM test.keys(:b);
 -- until it starts
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS a \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT test.in_gate();
 SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS b \gset
 SELECT :a = :b AS same, jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') = :b AS same;
 SELECT * FROM test.keys(:a);
@@ -170,7 +173,7 @@ SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('0');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a', unique_for => '1 h', unique_until => 'start') AS a \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT test.in_gate();
 SELECT * FROM test.keys(:a);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
 SELECT jobq.test_clock('61 min');
