@@ -492,10 +492,11 @@ jobq_unique_prune(void)
 {
 	static const Oid types[] = {TIMESTAMPTZOID};
 	Datum		values[] = {TimestampTzGetDatum(jobq_now())};
+	Relation	jobs = jobq_try_open_jobs();
 	Relation	keys;
 	uint64		n;
 
-	if (jobq_relations_if_installed() == NULL)
+	if (jobs == NULL)
 		return;
 	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
 	SPI_connect();
@@ -519,4 +520,5 @@ jobq_unique_prune(void)
 	}
 	SPI_finish();
 	table_close(keys, NoLock);
+	table_close(jobs, NoLock);
 }
