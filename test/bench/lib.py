@@ -8,10 +8,16 @@ import time
 
 DISTURBED = 10			# percent of the machine that others use
 patience = 20			# seconds to wait for a quiet machine, once per measurement
+size = "usual"			# or "quick", or "full"
 
 
 class BenchError(Exception):
     pass
+
+
+def pick(quick, usual, full=None):
+    """How much is measured, by the size of the run."""
+    return {"quick": quick, "usual": usual, "full": usual if full is None else full}[size]
 
 
 # ---------------------------------------------------------------- sessions
@@ -251,7 +257,7 @@ class Figure:
 
     def __init__(self, name, unit):
         self.name, self.unit = name, unit
-        self.values, self.others = [], []
+        self.values, self.others, self.against = [], [], None
 
     def add(self, measured, others=0.0):
         self.values.append(measured)
@@ -262,6 +268,7 @@ class Figure:
 
     def as_dict(self):
         return {"name": self.name, "unit": self.unit, "median": self.median(),
+                "ratio_to_hand_written": self.against,
                 "low": min(self.values), "high": max(self.values),
                 "values": self.values, "others_cpu_percent": self.others}
 
@@ -272,6 +279,7 @@ class Report:
     def __init__(self, name, title):
         self.name, self.title = name, title
         self.figures, self.targets, self.notes, self.data = [], [], [], {}
+        self.systems, self.absent = {}, {}
 
     def figure(self, name, unit):
         figure = Figure(name, unit)
@@ -317,24 +325,44 @@ class Report:
         if bound is not None:
             self.target(text, statistics.median(ratios), bound, True)
 
+    def against(self, figures, baseline):
+        """Give each figure its ratio to the baseline: the median of the rounds'."""
+        for figure in figures:
+            figure.against = statistics.median(
+                a / b for a, b in zip(figure.values, baseline.values))
+
     def note(self, text):
         self.notes.append(text)
+
+    def system(self, name, version, settings):
+        """Say what a figure's system is and how it was set."""
+        self.systems[name] = {"version": version, "settings": settings}
+
+    def missing(self, name, why):
+        self.absent[name] = why
 
     def as_dict(self):
         return {"workload": self.name, "title": self.title,
                 "figures": [f.as_dict() for f in self.figures if f.values],
+                "systems": self.systems, "missing": self.absent,
                 "targets": self.targets, "notes": self.notes, "data": self.data}
 
     def text(self):
         lines = ["", "%s: %s" % (self.name, self.title), "",
-                 "  %-58s %12s %25s  %s" % ("", "median", "spread", "others' CPU")]
+                 "  %-72s %14s %30s %8s  %s" % ("", "median", "spread", "ratio", "others' CPU")]
         for f in filter(lambda f: f.values, self.figures):
             others = statistics.median(f.others)
-            lines.append("  %-58s %12s %25s  %s" % (
+            lines.append("  %-72s %14s %30s %8s  %s" % (
                 f.name, show(f.median(), f.unit),
                 "%s .. %s" % (show(min(f.values), f.unit), show(max(f.values), f.unit))
                 if len(f.values) > 1 else "",
+                "" if f.against is None else "%.2f" % f.against,
                 "%.0f %%%s" % (others, " (disturbed)" if others > DISTURBED else "")))
+        for name, why in self.absent.items():
+            lines.append("  MISSING: %s: %s" % (name, why))
+        for name, system in self.systems.items():
+            lines.append("  %s: %s" % (name, "; ".join(filter(None, (
+                system["version"], system["settings"])))))
         for note in self.notes:
             lines.append("  note: " + note)
         for t in self.targets:

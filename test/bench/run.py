@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run workloads against the server that the environment points at.
 
-usage: run.py [--quick] [--results FOLDER] [WORKLOAD]...
+usage: run.py [--quick | --full] [--results FOLDER] [WORKLOAD]...
 """
 
 import argparse
@@ -10,12 +10,14 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import time
 import traceback
 
 import lib
 
 ALL = ["drain", "latency", "enqueue", "snapshot", "backlog", "idle", "memory", "notify"]
+QUICK = ["drain", "latency", "snapshot"]
 SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
             "shared_buffers", "max_wal_size", "wal_level", "max_connections",
             "autovacuum", "jit"]
@@ -23,7 +25,7 @@ SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
 
 def describe():
     lib.sql("CREATE EXTENSION IF NOT EXISTS jobq")
-    about = {"time": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+    about = {"size": lib.size, "time": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
              "processors": os.cpu_count(), "machine": platform.machine(),
              "system": platform.release(), "load_average": os.getloadavg(),
              "jobq": lib.value("SELECT extversion FROM pg_extension WHERE extname = 'jobq'")}
@@ -38,11 +40,15 @@ def describe():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--results")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     args = parser.parse_args()
     if args.quick:
         lib.patience = 2
+        lib.size = "quick"
+    elif args.full:
+        lib.size = "full"
     for name in args.workloads:
         if name not in ALL:
             parser.error("workload %s is not one of %s" % (name, ", ".join(ALL)))
@@ -55,12 +61,13 @@ def main():
     sys.stdout.flush()
 
     reports, failed = [], []
-    for name in args.workloads or ALL:
+    for name in args.workloads or (QUICK if args.quick else ALL):
         workload = importlib.import_module("workloads." + name)
         report = lib.Report(name, workload.TITLE)
+        report.folder = args.results or tempfile.gettempdir()
         begun = time.monotonic()
         try:
-            workload.run(report, args.quick)
+            workload.run(report)
         except Exception:
             failed.append(name)
             report.note("FAILED: " + traceback.format_exc(limit=-2).strip())

@@ -2,9 +2,9 @@
 
 .PHONY: bench check demo indent indent-check
 
-# "make bench WORKLOAD=drain QUICK=1"; all workloads and more rounds without.
+# "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
-	@test/bench/bench $(if $(QUICK),--quick) $(WORKLOAD)
+	@test/bench/bench $(if $(QUICK),--quick) $(if $(FULL),--full) $(WORKLOAD)
 
 check:
 	@test/tools/check

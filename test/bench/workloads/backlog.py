@@ -2,7 +2,8 @@
 
 import time
 
-from lib import (BenchError, fill, fresh_jobq, number, paused_queue, sql, value)
+from lib import (BenchError, fill, fresh_jobq, number, paused_queue, pick, sql,
+                 value)
 
 TITLE = "rate of 50,000 jobs, by what else waits"
 JOBS = 50000
@@ -36,9 +37,9 @@ def refill(queue):
     return drain(queue)
 
 
-def run(report, quick):
-    large = 500000 if quick else 5000000
-    scheduled = 100000 if quick else 1000000
+def run(report):
+    large = pick(200000, 1000000, 5000000)
+    scheduled = pick(100000, 200000, 1000000)
     fresh_jobq()
     for queue in ("small", "large", "tomorrow"):
         paused_queue(queue)
@@ -46,7 +47,7 @@ def run(report, quick):
     fill("tomorrow", scheduled, ", delay => '1 day'")
     sql("VACUUM ANALYZE jobq.job")
 
-    figures = report.compare(3 if quick else 5, {
+    figures = report.compare(pick(2, 3, 5), {
         "50,000 wait": ("jobs/s", lambda: refill("small")),
         "%s wait" % format(large, ","): ("jobs/s", lambda: drain("large")),
         "50,000 wait, %s are scheduled for tomorrow" % format(scheduled, ","):

@@ -1,70 +1,53 @@
-"""Drain a backlog of jobs that do nothing."""
+"""Drain a backlog of jobs that do nothing, in each of the systems."""
 
-import time
+from lib import pick
+from systems import (AT_ONCE, AT_ONCE_SINGLY, GRAPHILE, GRAPHILE_ADVISED,
+                     GRAPHILE_DEFAULT, PG_BOSS, RESERVED, RESERVED_IN_NODE,
+                     RESERVED_SINGLY, STATUS, STATUS_ARCHIVE, STATUS_SINGLY, SYNCHRONOUS, WORKERS,
+                     WORKERS_KEEPING_NOTHING, available)
 
-import baseline
-from lib import (BenchError, fill, flush, fresh_jobq, number, paused_queue,
-                 pgbench, set_config, sql, value, wait_for)
-
-TITLE = "no-op PL/pgSQL jobs of 100 bytes, archive row kept"
-CLIENTS = 4				# as many as jobq has workers by default
-
-
-def drain_jobq(jobs):
-    """From resume until the last job is committed and flushed."""
-    fresh_jobq()
-    paused_queue("bench")
-    fill("bench", jobs)
-    sql("CHECKPOINT")
-    last = value("SELECT max(id) FROM jobq.job")
-    begun = time.monotonic()
-    sql("SELECT jobq.resume('bench')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % last, "the last job")
-    wait_for("count(*) = 0 FROM jobq.job", "the end of the drain", 20, 0.02)
-    flush()
-    rate = jobs / (time.monotonic() - begun)
-    if number("SELECT count(*) FROM jobq.archive") < jobs:
-        raise BenchError("jobs are missing from the archive")
-    return rate
+TITLE = "no-op jobs of 100 bytes; the backlog is there before"
+DRAINED = [WORKERS, WORKERS_KEEPING_NOTHING, RESERVED, RESERVED_IN_NODE, STATUS,
+           STATUS_ARCHIVE, AT_ONCE,
+           GRAPHILE, PG_BOSS]
+TIMED = [RESERVED_SINGLY, STATUS_SINGLY, AT_ONCE_SINGLY, GRAPHILE_ADVISED, GRAPHILE_DEFAULT]
 
 
-def drain_jobq_synchronous(jobs):
-    set_config(jobq__synchronous_commit="on")
-    try:
-        return drain_jobq(jobs)
-    finally:
-        set_config(jobq__synchronous_commit=None)
+def run(report):
+    jobs, seconds = 100000, pick(2, 4)
+    there = available(report, DRAINED + [SYNCHRONOUS] + TIMED)
+
+    def measure(system):
+        if system in TIMED:
+            return "jobs/s", lambda: system.rate("noop", seconds)
+        n = 20000 if system is SYNCHRONOUS else jobs
+        return "jobs/s", lambda: system.drain("noop", n)
+
+    figures = report.compare(pick(1, 3, 5), {s.name: measure(s) for s in there})
+    at = {s: figures[s.name] for s in there}
+    report.against(at.values(), at[STATUS])
+    for system in (WORKERS, RESERVED):
+        report.ratio("%s / %s" % (system.name, STATUS.name), at[system], at[STATUS], 1.5)
+    report.ratio("jobq, one by one / SKIP LOCKED, one by one, status column",
+                 at[RESERVED_SINGLY], at[STATUS_SINGLY], 1)
+    report.ratio("jobq, synchronous / SKIP LOCKED, one by one, status column",
+                 at[SYNCHRONOUS], at[STATUS_SINGLY], 1)
+    against_peers(report, at, 3, 2)
+    report.note("%s jobs; one by one and graphile-worker's slower settings: for %d s of a backlog "
+                "that does not run out" % (format(jobs, ","), seconds))
+    report.note("from when the workers, connected, may ask for jobs, until the last job's commit is "
+                "flushed; 'ratio' is to %s" % STATUS.name)
 
 
-def drain_batches(jobs, batch):
-    """pgbench stops when all jobs are done."""
-    baseline.create(jobs)
-    rate = pgbench(baseline.claim_script(batch), CLIENTS,
-                   rounds=jobs // batch // CLIENTS)["tps"] * batch
-    left = number("SELECT count(*) FROM bench.queue")
-    return rate * (jobs - left) / jobs
-
-
-def drain_singles(jobs, seconds):
-    """The rate at which a backlog that does not run out is drained."""
-    baseline.create(jobs)
-    return pgbench(baseline.claim_script(1), CLIENTS, seconds=seconds)["tps"]
-
-
-def run(report, quick):
-    jobs = 200000
-    figures = report.compare(2 if quick else 5, {
-        "jobq": ("jobs/s", lambda: drain_jobq(jobs)),
-        "SKIP LOCKED, 100 jobs a round, 4 clients":
-            ("jobs/s", lambda: drain_batches(jobs, 100)),
-        "SKIP LOCKED, one job a round, 4 clients":
-            ("jobs/s", lambda: drain_singles(jobs, 3 if quick else 6)),
-        "jobq, synchronous_commit = on":
-            ("jobs/s", lambda: drain_jobq_synchronous(20000)),
-    })
-    jobq, batches, singles, synchronous = figures.values()
-    report.ratio("jobq / 100 jobs a round", jobq, batches, 1.5)
-    report.ratio("jobq / one job a round", jobq, singles, 10)
-    report.ratio("jobq synchronous / one job a round", synchronous, singles, 1)
-    report.note("jobq: until the last job is committed and flushed; "
-                "SKIP LOCKED: synchronous_commit = on, no handler, no archive")
+def against_peers(report, at, workers, reserved):
+    """jobq against the faster of graphile-worker and pg-boss, round by round."""
+    peers = [at[s] for s in (GRAPHILE, PG_BOSS) if s in at]
+    if not peers:
+        return
+    fastest = report.figure("the faster of graphile-worker and pg-boss", "jobs/s")
+    for values in zip(*((zip(p.values, p.others)) for p in peers)):
+        fastest.add(*max(values))
+    for system, bound in ((WORKERS, workers), (WORKERS_KEEPING_NOTHING, workers),
+                          (RESERVED, reserved), (RESERVED_IN_NODE, None)):
+        if system in at:
+            report.ratio("%s / the faster of the two" % system.name, at[system], fastest, bound)

@@ -2,7 +2,7 @@
 
 import time
 
-from lib import PAYLOAD, fresh_jobq, own_cpu, paused_queue, pgbench, sql
+from lib import PAYLOAD, fresh_jobq, own_cpu, paused_queue, pgbench, pick, sql
 
 TITLE = "single rows at 32 clients, and 100,000 rows in one statement"
 CLIENTS = 32
@@ -45,9 +45,9 @@ def bulk(statement, rows):
     return rows / (time.monotonic() - begun)
 
 
-def run(report, quick):
+def run(report):
     create()
-    seconds, repeats = (2, 4) if quick else (4, 10)
+    seconds, repeats = pick((2, 2), (3, 3), (4, 10))
     jobq = "SELECT jobq.enqueue('noop', %s, '%s');\n"
     plain = "INSERT INTO bench.plain %s VALUES (%s);\n" % (" ".join(COLUMNS.split()),
                                                            " ".join(ROW.split()))
@@ -65,7 +65,7 @@ def run(report, quick):
     report.ratio("enqueue() / plain INSERT", paused, inserts, 0.95)
     report.ratio("enqueue() with workers / plain INSERT", running, inserts)
 
-    repeats = 2 if quick else 5
+    repeats = pick(1, 3, 5)
     rows = 100000
     series = "FROM generate_series(1, %d)" % rows
     figures = report.compare(repeats, {

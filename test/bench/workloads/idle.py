@@ -2,7 +2,7 @@
 
 import time
 
-from lib import fresh_jobq, number, set_config, sql
+from lib import fresh_jobq, number, pick, set_config, sql
 
 TITLE = "launcher, scheduler and workers, idle"
 
@@ -25,8 +25,8 @@ def transactions():
     return number("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database")
 
 
-def run(report, quick):
-    seconds = 20 if quick else 60
+def run(report):
+    seconds = pick(10, 20, 60)
     fresh_jobq()
     set_config(autovacuum="off")
     try:

@@ -2,7 +2,7 @@
 
 import time
 
-from lib import (BenchError, fill, fresh_jobq, number, paused_queue,
+from lib import (BenchError, fill, fresh_jobq, number, paused_queue, pick,
                  set_config, sql, value, wait_for)
 
 TITLE = "shared memory, and a worker before and after many jobs"
@@ -34,8 +34,8 @@ def measure(jobs):
     return before, after
 
 
-def run(report, quick):
-    jobs = 200000 if quick else 1000000
+def run(report):
+    jobs = pick(100000, 200000, 1000000)
     shared = number("SELECT sum(allocated_size) FROM pg_shmem_allocations "
                     "WHERE name ILIKE '%jobq%'") / 1048576
     report.single("shared memory", "MB", shared)

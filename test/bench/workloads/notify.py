@@ -1,6 +1,6 @@
 """NOTIFY in an INSERT: through the relay, plainly, and not at all."""
 
-from lib import Session, fresh_jobq, pgbench, sql
+from lib import Session, fresh_jobq, pgbench, pick, sql
 
 TITLE = "INSERT that notifies, 32 clients, one listener"
 CLIENTS = 32
@@ -12,8 +12,8 @@ def measure(call, seconds):
     return pgbench(SCRIPT % call, CLIENTS, seconds=seconds)["tps"]
 
 
-def run(report, quick):
-    seconds, repeats = (2, 3) if quick else (4, 5)
+def run(report):
+    seconds, repeats = pick((2, 2), (3, 3), (4, 5))
     fresh_jobq()
     sql("CREATE TABLE bench.plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         "at timestamptz DEFAULT now())")

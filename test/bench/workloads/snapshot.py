@@ -1,13 +1,13 @@
-"""Throughput while another session holds a snapshot."""
+"""Throughput while another session holds a snapshot, in each of the systems."""
 
-import subprocess
+import os
 import time
 
-import baseline
-from lib import (BenchError, OtherLoad, PAYLOAD, Session, fresh_jobq, number,
-                 own_cpu, pgbench_command, sql)
+import plot
+from lib import BenchError, OtherLoad, Session, number, own_cpu, pick, wait_for_quiet
+from systems import (AT_ONCE, GRAPHILE, PG_BOSS, RESERVED, STATUS, WORKERS, available)
 
-TITLE = "last sixth of the time / first sixth, under full load with a held snapshot"
+TITLE = "full load, then another session holds a snapshot"
 BACKLOG = 200000
 CHUNK = 20000
 WARM_UP = 5
@@ -19,87 +19,91 @@ def hold(session):
     session.run("SELECT count(*) FROM pg_class")
 
 
-def observe(table, produce, seconds, report, name):
-    """Keep a backlog; note the number of deleted rows about once a second."""
-    deleted = "SELECT pg_stat_get_tuples_deleted('%s'::regclass)" % table
-    first = number(deleted)
-    produced = 0
-    holder, seen = Session(), []
-    begun = held = None
-    start = time.monotonic()
-    load = OtherLoad()
+def observe(system, before, seconds):
+    """Keep a backlog; how many jobs had ended, about once a second.
+
+    Gives back a list of (second, jobs, CPU seconds of server and clients); the
+    snapshot is held from second 0 on."""
+    first = number(system.finished)
+    produced = BACKLOG
+    holder, seen, held = Session(), [], False
+    start = time.monotonic() + WARM_UP + before
     try:
-        while begun is None or time.monotonic() < begun + seconds:
-            done = number(deleted) - first
-            now = time.monotonic()
-            if begun is None and now > start + WARM_UP:
+        while time.monotonic() < start + seconds:
+            done = number(system.finished) - first
+            now = time.monotonic() - start
+            if not held and now >= 0:
                 hold(holder)
-                begun = now
-                load = OtherLoad()
-            if begun is not None and (not seen or now - begun > seen[-1][0] + 1):
-                seen.append((now - begun, done, own_cpu()))
+                held = True
+            if now >= -before and (not seen or now > seen[-1][0] + 1):
+                seen.append((now, done, own_cpu()))
             if produced - done < BACKLOG:
-                produce(CHUNK)
+                system.fill("noop", CHUNK)
                 produced += CHUNK
             else:
                 time.sleep(0.02)
     finally:
         holder.close()
-    report.data[name] = [{"second": round(b[0], 2), "jobs_per_s":
-                          round((b[1] - a[1]) / (b[0] - a[0])),
+    return seen
+
+
+def rates(seen, begin, end):
+    """Jobs per second, and per second of CPU that we could use."""
+    inside = [s for s in seen if begin <= s[0] <= end]
+    if len(inside) < 2:
+        raise BenchError("too few measurements")
+    seconds, jobs, cpu = (b - a for a, b in zip(inside[0], inside[-1]))
+    return jobs / seconds, jobs / cpu
+
+
+def measure(system, before, seconds, report):
+    """One system's run; how much of its first rate it keeps."""
+    wait_for_quiet()
+    system.create()
+    system.fill("noop", BACKLOG)
+    system.settle()
+    load = OtherLoad()
+    with system.working("noop"):
+        seen = observe(system, before, seconds)
+    others = load.percent()
+    name = system.name
+    report.data[name] = [{"second": round(b[0], 2),
+                          "jobs_per_s": round((b[1] - a[1]) / (b[0] - a[0])),
                           "own_cpus": round((b[2] - a[2]) / (b[0] - a[0]), 2)}
                          for a, b in zip(seen, seen[1:])]
-
-    def rates(begin, end):
-        """Jobs per second, and per second of CPU that we could use."""
-        inside = [s for s in seen if begin <= s[0] <= end]
-        if len(inside) < 2:
-            raise BenchError("too few measurements")
-        seconds, jobs, cpu = (b - a for a, b in zip(inside[0], inside[-1]))
-        return jobs / seconds, jobs / cpu
-
     sixth = seconds / SIXTHS
-    others = load.percent()
-    first, last = rates(0, sixth), rates(seconds - sixth, seconds)
+    free, first, last = (rates(seen, *when) for when in (
+        (-before, 0), (0, sixth), (seconds - sixth, seconds)))
+    report.single(name + ", before", "jobs/s", free[0], others)
     report.single(name + ", first sixth", "jobs/s", first[0], others)
     report.single(name + ", last sixth", "jobs/s", last[0], others)
-    report.single(name + ", per CPU second, first sixth", "jobs/s", first[1], others)
-    report.single(name + ", per CPU second, last sixth", "jobs/s", last[1], others)
-    report.single(name + ", last sixth / first, per CPU second", "x",
-                  last[1] / first[1], others)
+    report.single(name + ", last sixth / before", "x", last[0] / free[0], others)
+    report.single(name + ", last sixth / first, per CPU second", "x", last[1] / first[1], others)
     return last[0] / first[0]
 
 
-def jobq(seconds, report):
-    fresh_jobq()
-    return observe("jobq.job", lambda n: sql(
-        "SELECT count(*) FROM jobq.enqueue_many('noop', (SELECT array_agg(%s) "
-        "FROM generate_series(1, %d)))" % (PAYLOAD, n)), seconds, report, "jobq")
+def run(report):
+    before, seconds = pick((4, 12), (10, 48), (30, 180))
+    systems = available(report, [WORKERS, RESERVED, AT_ONCE, STATUS, GRAPHILE, PG_BOSS])
+    kept = {s: report.measure(s.name, lambda: measure(s, before, seconds, report))
+            for s in systems}
+    for system in (WORKERS, RESERVED):
+        report.target(system.name + ": last sixth / first", kept[system], 0.9, True)
+    draw(report, {s.name: report.data[s.name] for s in systems})
+    report.note("the snapshot is held for %d s, after %d s without; a sixth is %g s; "
+                "the producer shares the processors" % (seconds, before, seconds / SIXTHS))
 
 
-def skip_locked(seconds, report):
-    baseline.create(CHUNK)
-    clients = subprocess.Popen(
-        pgbench_command(4, seconds + WARM_UP + 60), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        clients.stdin.write(baseline.claim_script(100))
-        clients.stdin.close()
-        return observe("bench.queue", lambda n: sql(
-            "INSERT INTO bench.queue (payload) SELECT %s FROM generate_series(1, %d)"
-            % (PAYLOAD, n)), seconds, report, "SKIP LOCKED, 100 jobs a round")
-    finally:
-        clients.terminate()
-        clients.wait()
-
-
-def run(report, quick):
-    seconds = 30 if quick else 180
-    kept = jobq(seconds, report)
-    report.target("jobq keeps", kept, 0.9, True)
-    plain_seconds = 18 if quick else 90
-    kept = skip_locked(plain_seconds, report)
-    report.single("SKIP LOCKED keeps", "x", kept)
-    report.note("the snapshot is held for %d s, %d s for SKIP LOCKED; "
-                "the producer shares the processors" % (seconds, plain_seconds))
-    report.note("SKIP LOCKED is expected to keep less than a third in the long run")
+def draw(report, series, smooth=3):
+    """The plot: a moving average, as the server counts once a second or so."""
+    points = {}
+    for name, seen in series.items():
+        rates = [s["jobs_per_s"] for s in seen]
+        points[name] = [(s["second"], sum(rates[max(i - smooth + 1, 0):i + 1]) /
+                         len(rates[max(i - smooth + 1, 0):i + 1])) for i, s in enumerate(seen)]
+    why = plot.lines(os.path.join(report.folder, "snapshot.svg"), "Jobs done per second, under full load",
+                     "seconds since the snapshot was taken", "jobs/s", "snapshot held", points)
+    if why is not None:
+        report.missing("plot", why)
+    else:
+        report.note("plot: snapshot.svg")

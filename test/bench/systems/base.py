@@ -1,0 +1,104 @@
+"""What every system offers to the workloads."""
+
+import subprocess
+from contextlib import contextmanager
+
+from lib import BenchError, PAYLOAD, pgbench_command, sql
+
+CLIENTS = 4				# as many as jobq has workers by default
+
+# What a job does; SQL for those that run in the server or call it.
+HANDLERS = """
+    DROP SCHEMA IF EXISTS bench CASCADE;
+    CREATE SCHEMA bench;
+    CREATE TABLE bench.entry (n bigint, at timestamptz DEFAULT now(), note text);
+    CREATE TABLE bench.log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint);
+    CREATE TABLE bench.account (id bigint PRIMARY KEY, balance bigint) WITH (fillfactor = 50);
+    INSERT INTO bench.account SELECT i, 0 FROM generate_series(0, 9999) i;
+    CREATE TABLE bench.started (i int, at timestamptz);
+    CREATE FUNCTION bench.three_writes(n bigint) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO bench.entry (n, note) VALUES (n, 'made by a job');
+        UPDATE bench.account SET balance = balance + 1 WHERE id = three_writes.n % 10000;
+        INSERT INTO bench.log (n) VALUES (n);
+    END $$;
+    CREATE FUNCTION bench.compute() RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE
+        begun timestamptz := clock_timestamp();
+    BEGIN
+        WHILE clock_timestamp() < begun + '2 ms' LOOP END LOOP;
+    END $$;
+"""
+
+
+def payload(kind):
+    """An expression for the payload of job i: 100 bytes of text."""
+    if kind == "noop":
+        return PAYLOAD
+    return "jsonb_build_object('i', i, 'pad', repeat('x', 80))"
+
+
+class System:
+    name = ""			# in tables
+    settings = ""		# what was set, for the notes
+    finished = ""		# SQL: how many jobs have ended, whatever the snapshot
+    tables = ""			# SQL: the oids of its tables
+
+    def missing(self):
+        """Why it cannot be measured, or None."""
+        return None
+
+    def version(self):
+        return ""
+
+    def create(self):
+        """Empty tables, and nothing that runs."""
+        sql(HANDLERS)
+
+    def fill(self, kind, jobs):
+        """Enqueue jobs of a kind in bulk."""
+        raise NotImplementedError
+
+    def settle(self):
+        """Have statistics and clean pages, as tables in use do."""
+        for table in sql("SELECT oid::regclass FROM pg_class WHERE oid IN (%s)" % self.tables):
+            sql("VACUUM ANALYZE " + table)
+        sql("CHECKPOINT")
+
+    def prepared(self):
+        """Called by drain() when all is set up and the work is about to begin."""
+
+    def drain(self, kind, jobs):
+        """Jobs per second from the first job on until a backlog is done."""
+        raise NotImplementedError
+
+    def rate(self, kind, seconds):
+        """Jobs per second of a backlog that does not run out."""
+        raise NotImplementedError
+
+    @contextmanager
+    def working(self, kind):
+        """Workers are there and work."""
+        raise NotImplementedError
+        yield
+
+    def pick_up(self, count, folder):
+        """Milliseconds from the return of a commit to the job's start."""
+        raise NotImplementedError
+
+
+@contextmanager
+def pgbench_working(script, clients=CLIENTS):
+    """pgbench runs a script for as long as this lasts."""
+    running = subprocess.Popen(
+        pgbench_command(clients, 3600), text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        running.stdin.write(script)
+        running.stdin.close()
+        yield
+        if running.poll() is not None:
+            raise BenchError(running.stderr.read()[-2000:] or "pgbench ended")
+    finally:
+        running.terminate()
+        running.wait()

@@ -1,0 +1,227 @@
+"""jobq: in its workers, and reserved by clients."""
+
+import time
+from contextlib import contextmanager
+
+from clients import pick_up, rounds
+from lib import (BenchError, flush, number, pgbench, set_config, sql, value, wait_for)
+from systems.base import CLIENTS, System, payload, pgbench_working
+from systems.node import Workers, node_missing
+
+KINDS = """
+    CREATE FUNCTION bench.noop(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN END';
+    CREATE FUNCTION bench.stamp(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+    DECLARE
+        now timestamptz := clock_timestamp();
+    BEGIN
+        INSERT INTO bench.started VALUES ((payload ->> 'i')::int, now);
+    END $$;
+    CREATE FUNCTION bench.writes(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM bench.three_writes((payload ->> 'i')::bigint);
+    END $$;
+    CREATE FUNCTION bench.sleep() RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM pg_sleep(0.005);
+    END $$;
+"""
+REGISTER = """
+    SELECT jobq.register(kind, format('bench.%s', handler)::regprocedure)
+      FROM (VALUES ('noop', 'noop(jsonb)'), ('stamp', 'stamp(jsonb)'), ('writes', 'writes(jsonb)'),
+                   ('sleep', 'sleep()'), ('compute', 'compute()')) k (kind, handler)
+"""
+TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'r'"
+
+
+class Jobq(System):
+    queue = "default"
+    finished = "SELECT pg_stat_get_tuples_deleted('jobq.job'::regclass)"
+    tables = TABLES
+
+    def version(self):
+        return "jobq " + value("SELECT extversion FROM pg_extension WHERE extname = 'jobq'")
+
+    def create(self):
+        sql("DROP EXTENSION IF EXISTS jobq CASCADE")
+        super().create()
+        sql("CREATE EXTENSION jobq")
+        sql(KINDS)
+        sql(REGISTER)
+        sql("SELECT jobq.enqueue('noop')")
+        wait_for("count(*) = 0 FROM jobq.job", "the first job", 30, 0.05)
+
+    def fill(self, kind, jobs):
+        for n in range(0, jobs, 200000):
+            sql("SELECT count(*) FROM jobq.enqueue_many('%s', (SELECT array_agg(%s) "
+                "FROM generate_series(1, %d) i), queue => '%s')"
+                % (kind, payload(kind), min(jobs - n, 200000), self.queue))
+
+
+class InWorkers(Jobq):
+    """Its jobs are functions that jobq's own workers call."""
+
+    name = "jobq, in workers"
+    settings = "defaults: 4 workers; archive kept; jobs flushed in the background"
+    kept = 1
+
+    def drain(self, kind, jobs):
+        self.create()
+        sql("SELECT jobq.pause('default')")
+        self.fill(kind, jobs)
+        sql("CHECKPOINT")
+        last = value("SELECT max(id) FROM jobq.job")
+        self.prepared()
+        begun = time.monotonic()
+        sql("SELECT jobq.resume('default')")
+        wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % last, "the last job")
+        wait_for("count(*) = 0 FROM jobq.job", "the end of the drain", 20, 0.02)
+        flush()
+        rate = jobs / (time.monotonic() - begun)
+        if number("SELECT count(*) FROM jobq.archive") < jobs * self.kept:
+            raise BenchError("jobs are missing from the archive")
+        return rate
+
+    def rate(self, kind, seconds):
+        self.create()
+        sql("SELECT jobq.pause('default')")
+        self.fill(kind, 2000 * seconds)
+        count = "SELECT count(*) FROM jobq.job"
+        sql("SELECT jobq.resume('default')")
+        time.sleep(0.2)
+        left, begun = number(count), time.monotonic()
+        time.sleep(seconds)
+        done = left - number(count)
+        return done / (time.monotonic() - begun)
+
+    @contextmanager
+    def working(self, kind):
+        yield
+
+    def pick_up(self, count, folder):
+        self.create()
+        sent, _ = rounds(folder, 20 + count, "SELECT jobq.enqueue('stamp', jsonb_build_object('i', $1::text))")
+        wait_for("count(*) = %d FROM bench.started" % (20 + count), "the last job", 10)
+        return sent, dict((int(i), int(at)) for i, at in (line.split("|") for line in sql(
+            "SELECT i, (extract(epoch FROM at) * 1000000)::bigint FROM bench.started")))
+
+
+class KeepingNothing(InWorkers):
+    """As the systems do that delete what is done."""
+
+    name = "jobq, in workers, keep => 'nothing'"
+    settings = "4 workers; no archive; jobs flushed in the background"
+    kept = 0
+
+    def create(self):
+        super().create()
+        sql("SELECT jobq.alter_queue('default', keep => 'nothing')")
+
+
+class Synchronous(InWorkers):
+    name = "jobq, in workers, jobq.synchronous_commit = on"
+    settings = "4 workers; archive kept; each job's commit flushed"
+
+    def drain(self, kind, jobs):
+        set_config(jobq__synchronous_commit="on")
+        try:
+            return super().drain(kind, jobs)
+        finally:
+            set_config(jobq__synchronous_commit=None)
+
+
+class Reserved(Jobq):
+    """Programs outside take its jobs with reserve() and ack()."""
+
+    queue = "outside"
+    script = ("SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens "
+              "FROM jobq.reserve('{outside}', %d, wait => '%s') \\gset\n"
+              "SELECT jobq.ack(:ids::bigint[], :tokens::bigint[]);\n")
+    writes = ("BEGIN;\n"
+              "SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(token), '{}') AS tokens, "
+              "count(bench.three_writes((payload ->> 'i')::bigint)) AS n "
+              "FROM jobq.reserve('{outside}', %d) \\gset\n"
+              "SELECT jobq.ack(:ids::bigint[], :tokens::bigint[]);\n"
+              "COMMIT;\n")
+
+    def __init__(self, batch, keep="all"):
+        self.batch, self.keep = batch, keep
+        self.name = "jobq, reserved by clients, " + (
+            "one by one" if batch == 1 else "%d at a time" % batch) + (
+            "" if keep == "all" else ", keep => '%s'" % keep)
+        self.settings = "pgbench, %d connections; durable leases; %s" % (
+            CLIENTS, "archive kept" if keep == "all" else "no archive")
+
+    def create(self):
+        super().create()
+        sql("SELECT jobq.create_queue('outside', mode => 'consumer', keep => '%s')" % self.keep)
+
+    def prepare(self, kind, jobs):
+        self.create()
+        self.fill(kind, jobs)
+        # what waits is read into memory when the first client asks
+        sql("SELECT jobq.enqueue('noop', queue => 'outside', priority => -1)")
+        sql("SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '10s')")
+        self.settle()
+
+    def pgbench(self, kind, **how):
+        before = number("SELECT count(*) FROM jobq.job")
+        script = self.writes % self.batch if kind == "writes" else self.script % (self.batch, "1s")
+        result = pgbench(script, CLIENTS, **how)
+        done = before - number("SELECT count(*) FROM jobq.job")
+        return result["tps"] / result["transactions"] * done
+
+    def drain(self, kind, jobs):
+        self.prepare(kind, jobs)
+        self.prepared()
+        return self.pgbench(kind, rounds=jobs // self.batch // CLIENTS)
+
+    def rate(self, kind, seconds):
+        self.prepare(kind, 30000 * seconds)
+        return self.pgbench(kind, seconds=seconds)
+
+    @contextmanager
+    def working(self, kind):
+        with pgbench_working(self.script % (self.batch, "1s")):
+            yield
+
+    def pick_up(self, count, folder):
+        self.create()
+        return pick_up(folder, 20 + count,
+                       "SELECT jobq.enqueue('noop', to_jsonb($1::text), 'outside')",
+                       "SELECT payload #>> '{}', format('SELECT jobq.ack(%s, %s)', id, token) "
+                       "FROM jobq.reserve('{outside}', wait => '10s')")
+
+
+class ReservedInNode(Reserved):
+    """The same with clients in Node, as the other systems have them."""
+
+    def __init__(self, batch=1000, processes=2, connections=2):
+        super().__init__(batch)
+        self.name = "jobq, reserved by clients in Node, %d at a time" % batch
+        self.processes = processes
+        self.options = {"connections": connections, "batch": batch}
+        self.settings = ("%d Node processes with %d connections each; durable leases; archive kept"
+                         % (processes, connections))
+
+    def missing(self):
+        return node_missing("pg")
+
+    def workers(self):
+        return Workers("jobq.mjs", "work", self.options, processes=self.processes)
+
+    def drain(self, kind, jobs):
+        self.prepare(kind, jobs)
+        with self.workers() as workers:
+            self.prepared()
+            return workers.drain(jobs, "NOT EXISTS (SELECT FROM jobq.job)")
+
+    def rate(self, kind, seconds):
+        self.prepare(kind, 30000 * seconds)
+        with self.workers() as workers:
+            return workers.rate(seconds)
+
+    @contextmanager
+    def working(self, kind):
+        with self.workers() as workers:
+            workers.go()
+            yield
