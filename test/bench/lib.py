@@ -8,6 +8,7 @@ import time
 
 DISTURBED = 10			# percent of the machine that others use
 patience = 20			# seconds to wait for a quiet machine, once per measurement
+patience_left = 120		# and in the whole run
 size = "usual"			# or "quick", or "full"
 
 
@@ -79,6 +80,14 @@ def admin():
     return _session
 
 
+def leave():
+    """Close that session; the next use opens another."""
+    global _session
+    if _session is not None:
+        _session.close()
+        _session = None
+
+
 def sql(text):
     return admin().run(text)
 
@@ -101,6 +110,23 @@ def set_config(**settings):
             sql("ALTER SYSTEM SET %s = '%s'" % (name, setting))
     sql("SELECT pg_reload_conf()")
     time.sleep(0.2)
+
+
+def restart(**settings):
+    """The same for settings that need a restart of the server."""
+    for name, setting in settings.items():
+        name = name.replace("__", ".")
+        if setting is None:
+            sql("ALTER SYSTEM RESET %s" % name)
+        else:
+            # a list, as of libraries, must not become one quoted name
+            sql("ALTER SYSTEM SET %s = %s" % (name, ", ".join(
+                "'%s'" % part for part in str(setting).split(","))))
+    leave()
+    data = os.environ["PGDATA"]
+    subprocess.run(["pg_ctl", "restart", "-s", "-w", "-m", "fast", "-D", data,
+                    "-l", os.path.join(data, "server.log")],
+                   check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
 def flush():
@@ -242,11 +268,14 @@ class OtherLoad:
 
 def wait_for_quiet():
     """Wait until others leave the machine alone, but not forever."""
-    end = time.monotonic() + patience
+    global patience_left
+    begun = time.monotonic()
+    end = begun + min(patience, patience_left)
     while True:
         load = OtherLoad()
         time.sleep(0.3)
         if load.percent() < DISTURBED or time.monotonic() > end:
+            patience_left -= time.monotonic() - begun - 0.3
             return
 
 

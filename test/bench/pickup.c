@@ -7,7 +7,8 @@
  *
  * SEND gets $1, the number of the round, as text.  A second process runs TAKE
  * again and again, each time after a notification if there is a channel; TAKE
- * returns the number, and a statement to run when the time has been taken.
+ * returns rows of the number, or "-" for others' jobs, and a statement to run
+ * when the time has been taken, or null.
  *
  * Output as that of latency.c.
  *
@@ -80,12 +81,15 @@ take(PGconn *conn, int count, const char *statement, const char *channel, int re
 			PQfreemem(notify);
 		}
 		res = run(conn, PQexecPrepared(conn, "take", 0, NULL, NULL, NULL, 0));
-		if (PQntuples(res) > 0)
-		{
-			note('r', PQgetvalue(res, 0, 0));
-			PQclear(run(conn, PQexec(conn, PQgetvalue(res, 0, 1))));
-			done++;
-		}
+		for (int i = 0; i < PQntuples(res); i++)
+			if (strcmp(PQgetvalue(res, i, 0), "-") != 0)
+			{
+				note('r', PQgetvalue(res, i, 0));
+				done++;
+			}
+		for (int i = 0; i < PQntuples(res); i++)
+			if (!PQgetisnull(res, i, 1))
+				PQclear(run(conn, PQexec(conn, PQgetvalue(res, i, 1))));
 		PQclear(res);
 	}
 	fflush(stdout);

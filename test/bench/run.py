@@ -16,7 +16,8 @@ import traceback
 
 import lib
 
-ALL = ["drain", "latency", "enqueue", "snapshot", "backlog", "idle", "memory", "notify"]
+ALL = ["drain", "latency", "snapshot", "writes", "cost", "scale", "waiting", "cron",
+       "enqueue", "backlog", "idle", "memory", "notify"]
 QUICK = ["drain", "latency", "snapshot"]
 SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
             "shared_buffers", "max_wal_size", "wal_level", "max_connections",
@@ -45,7 +46,7 @@ def main():
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     args = parser.parse_args()
     if args.quick:
-        lib.patience = 2
+        lib.patience, lib.patience_left = 2, 10
         lib.size = "quick"
     elif args.full:
         lib.size = "full"

@@ -3,6 +3,7 @@
 // usage: pg-boss.mjs create
 //        pg-boss.mjs work '{"max": 10}' '{"batchSize": 1, ...}' KIND...
 //        pg-boss.mjs fill			reads lines "KIND COUNT", answers "filled"
+//        pg-boss.mjs load KIND COUNT		sends so many a second
 //        pg-boss.mjs send KIND COUNT PAUSE_MS	tells when each was sent, as latency.c
 
 import { createInterface } from 'node:readline';
@@ -46,6 +47,17 @@ else if (mode === 'fill') {
 				(_, k) => ({ data: data(i + k) })));
 		console.log('filled');
 	}).on('close', () => process.exit(0));
+} else if (mode === 'load') {
+	const [kind, rate] = [args[0], Number(args[1])];
+	const it = await boss(still);
+	process.stdin.on('end', () => process.exit(0)).resume();
+	console.log('sending');
+	for (let sent = 0, begun = performance.now();;) {
+		const due = (performance.now() - begun) * rate / 1000;
+		for (; sent < due; sent++)
+			it.send(kind, data(sent));
+		await sleep(1);
+	}
 } else if (mode === 'send') {
 	const [kind, jobs, pause] = [args[0], Number(args[1]), Number(args[2])];
 	const it = await boss(still);

@@ -1,5 +1,6 @@
 """The systems that are compared, as they are set up for the workloads."""
 
+from systems.debian import PgCron, PgQ
 from systems.jobq import InWorkers, KeepingNothing, Reserved, ReservedInNode, Synchronous
 from systems.node import GraphileWorker, PgBoss
 from systems.skip_locked import SkipLocked
@@ -29,6 +30,8 @@ PG_BOSS_DEFAULT = PgBoss("defaults", {}, {})
 PG_BOSS = PgBoss("best settings", {"useListenNotify": True}, {
     "batchSize": 1000, "localConcurrency": 2, "burstWhenBatchFull": True,
     "pollingIntervalSeconds": 0.5}, processes=2)
+PGQ = PgQ()
+PG_CRON = PgCron()
 
 
 def available(report, systems):

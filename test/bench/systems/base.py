@@ -41,6 +41,7 @@ def payload(kind):
 class System:
     name = ""			# in tables
     settings = ""		# what was set, for the notes
+    empty = ""			# SQL condition: no job waits or runs
     finished = ""		# SQL: how many jobs have ended, whatever the snapshot
     tables = ""			# SQL: the oids of its tables
 
@@ -82,16 +83,29 @@ class System:
         raise NotImplementedError
         yield
 
-    def pick_up(self, count, folder):
-        """Milliseconds from the return of a commit to the job's start."""
+    def pick_up(self, count, folder, load=0):
+        """When each job's commit had returned, and when it began.
+
+        load: so many jobs a second that do nothing are enqueued besides."""
         raise NotImplementedError
+
+    other = ""			# a statement that enqueues one of those
+
+    @contextmanager
+    def loaded(self, load):
+        with pgbench_working(self.other + ";\n", 2, load):
+            yield
 
 
 @contextmanager
-def pgbench_working(script, clients=CLIENTS):
-    """pgbench runs a script for as long as this lasts."""
+def pgbench_working(script, clients=CLIENTS, rate=None):
+    """pgbench runs a script for as long as this lasts, so often a second."""
+    if rate == 0:
+        yield
+        return
     running = subprocess.Popen(
-        pgbench_command(clients, 3600), text=True, stdin=subprocess.PIPE,
+        pgbench_command(clients, 3600) + (["-R", str(rate)] if rate else []),
+        text=True, stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         running.stdin.write(script)

@@ -35,6 +35,7 @@ TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND
 
 class Jobq(System):
     queue = "default"
+    empty = "NOT EXISTS (SELECT FROM jobq.job)"
     finished = "SELECT pg_stat_get_tuples_deleted('jobq.job'::regclass)"
     tables = TABLES
 
@@ -97,9 +98,13 @@ class InWorkers(Jobq):
     def working(self, kind):
         yield
 
-    def pick_up(self, count, folder):
+    other = "SELECT jobq.enqueue('noop', %s)" % payload("noop")
+
+    def pick_up(self, count, folder, load=0):
         self.create()
-        sent, _ = rounds(folder, 20 + count, "SELECT jobq.enqueue('stamp', jsonb_build_object('i', $1::text))")
+        with self.loaded(load):
+            sent, _ = rounds(folder, 20 + count,
+                             "SELECT jobq.enqueue('stamp', jsonb_build_object('i', $1::text))")
         wait_for("count(*) = %d FROM bench.started" % (20 + count), "the last job", 10)
         return sent, dict((int(i), int(at)) for i, at in (line.split("|") for line in sql(
             "SELECT i, (extract(epoch FROM at) * 1000000)::bigint FROM bench.started")))
@@ -184,12 +189,15 @@ class Reserved(Jobq):
         with pgbench_working(self.script % (self.batch, "1s")):
             yield
 
-    def pick_up(self, count, folder):
+    other = "SELECT jobq.enqueue('noop', to_jsonb('-'::text), 'outside')"
+
+    def pick_up(self, count, folder, load=0):
         self.create()
-        return pick_up(folder, 20 + count,
-                       "SELECT jobq.enqueue('noop', to_jsonb($1::text), 'outside')",
-                       "SELECT payload #>> '{}', format('SELECT jobq.ack(%s, %s)', id, token) "
-                       "FROM jobq.reserve('{outside}', wait => '10s')")
+        with self.loaded(load):
+            return pick_up(folder, 20 + count,
+                           "SELECT jobq.enqueue('noop', to_jsonb($1::text), 'outside')",
+                           "SELECT payload #>> '{}', format('SELECT jobq.ack(%s, %s)', id, token) "
+                           "FROM jobq.reserve('{outside}', 100, wait => '10s')")
 
 
 class ReservedInNode(Reserved):
@@ -213,7 +221,7 @@ class ReservedInNode(Reserved):
         self.prepare(kind, jobs)
         with self.workers() as workers:
             self.prepared()
-            return workers.drain(jobs, "NOT EXISTS (SELECT FROM jobq.job)")
+            return workers.drain(jobs, self.empty)
 
     def rate(self, kind, seconds):
         self.prepare(kind, 30000 * seconds)

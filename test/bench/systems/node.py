@@ -172,7 +172,6 @@ class Workers:
 
 class NodeSystem(System):
     module = script = schema = job = ""
-    left = ""			# SQL condition: no job waits or runs
     processes = 1
 
     def missing(self):
@@ -215,17 +214,19 @@ class NodeSystem(System):
             yield
             workers.count()
 
-    def pick_up(self, count, folder):
+    def pick_up(self, count, folder, load=0):
         self.create()
-        with self.workers("stamp") as workers:
+        with self.loaded(load), self.workers("stamp") as workers:
             workers.go()
             workers.wait_until_going()
             time.sleep(1)		# until each of them listens, which they do not tell
             sent = self.send(20 + count, folder)
             end = time.monotonic() + 10
-            while workers.count() < 20 + count and time.monotonic() < end:
-                time.sleep(0.01)
-            return sent, workers.stamps()
+            begun = workers.stamps()
+            while len(begun) < 20 + count and time.monotonic() < end:
+                time.sleep(0.1)
+                begun.update(workers.stamps())
+            return sent, begun
 
 
 class GraphileWorker(NodeSystem):
@@ -255,6 +256,8 @@ class GraphileWorker(NodeSystem):
                 % (kind, payload(kind).replace("::jsonb", "") if kind == "noop"
                    else payload(kind) + "::json", min(jobs - n, 100000)))
 
+    other = "SELECT graphile_worker.add_job('noop', %s)" % payload("noop").replace("::jsonb", "")
+
     def send(self, count, folder):
         return rounds(folder, count, "SELECT graphile_worker.add_job('stamp', "
                       "json_build_object('i', $1::text))")[0]
@@ -278,13 +281,25 @@ class PgBoss(NodeSystem):
 
     def workers(self, kind):
         return Workers(self.script, "work", self.boss, self.options, kind,
-                       processes=self.processes)
+                       *(["noop"] if kind == "stamp" else []), processes=self.processes)
 
     def fill(self, kind, jobs):
         if PgBoss.filler is None:
             PgBoss.filler = Process(self.script, "fill")
         PgBoss.filler.say("%s %d" % (kind, jobs))
         PgBoss.filler.expect("filled")
+
+    @contextmanager
+    def loaded(self, load):
+        if load == 0:
+            yield
+            return
+        sender = Process(self.script, "load", "noop", str(load))
+        try:
+            sender.expect("sending")
+            yield
+        finally:
+            sender.close()
 
     def send(self, count, folder):
         return dict((int(i), int(at)) for _, i, at in (

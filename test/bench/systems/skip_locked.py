@@ -18,7 +18,9 @@ NEXT = "SELECT id FROM bench.queue %s ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKE
 CLAIM = ("WITH claimed AS (UPDATE bench.queue SET status = 'r' WHERE id IN ("
          + NEXT.replace("%s", "WHERE status = 'w'") + ") RETURNING id) "
          "SELECT coalesce(array_agg(id), '{}') AS ids FROM claimed \\gset\n")
-WRITE = "SELECT count(bench.three_writes(id)) FROM unnest(:ids::bigint[]) id;\n"
+WORK = {"writes": "SELECT count(bench.three_writes(id)) FROM unnest(:ids::bigint[]) id;\n",
+        "sleep": "SELECT pg_sleep(0.005);\n",		# these two are for one job a round
+        "compute": "SELECT bench.compute();\n"}
 ARCHIVE = ("WITH done AS (DELETE FROM bench.queue WHERE id = ANY (:ids::bigint[]) RETURNING *) "
            "INSERT INTO bench.archive SELECT * FROM done;\n")
 DELETE = "DELETE FROM bench.queue WHERE id = ANY (:ids::bigint[]);\n"
@@ -28,17 +30,18 @@ TAKE = ("WITH taken AS (DELETE FROM bench.queue WHERE id IN ("
 
 
 class SkipLocked(System):
+    empty = "NOT EXISTS (SELECT FROM bench.queue)"
     finished = "SELECT pg_stat_get_tuples_deleted('bench.queue'::regclass)"
     tables = "SELECT oid FROM pg_class WHERE oid IN ('bench.queue'::regclass, to_regclass('bench.archive'))"
 
-    def __init__(self, batch, at_once=False, archive=False):
-        self.batch, self.at_once, self.archive = batch, at_once, archive
+    def __init__(self, batch, at_once=False, archive=False, clients=CLIENTS):
+        self.batch, self.at_once, self.archive, self.clients = batch, at_once, archive, clients
         self.name = "SKIP LOCKED, %s, %s%s" % (
             "one by one" if batch == 1 else "%d at a time" % batch,
             "deleted at once" if at_once else "status column",
             ", archive row" if archive else "")
         self.settings = "pgbench, %d connections; no handler; %s" % (
-            CLIENTS, "archive kept" if archive else "no archive")
+            clients, "archive kept" if archive else "no archive")
 
     def create(self):
         super().create()
@@ -66,21 +69,23 @@ class SkipLocked(System):
         """Two commits a round, as the work is between them, or one."""
         if self.at_once:
             take = TAKE % self.batch
-            return "BEGIN;\n" + take + WRITE + "COMMIT;\n" if kind == "writes" else take
+            return take if kind == "noop" else "BEGIN;\n" + take + WORK[kind] + "COMMIT;\n"
         claim = CLAIM % self.batch
         delete = ARCHIVE if self.archive else DELETE
-        return claim + ("BEGIN;\n" + WRITE + delete + "COMMIT;\n" if kind == "writes" else delete)
+        if kind == "noop":
+            return claim + delete
+        return claim + "BEGIN;\n" + WORK[kind] + delete + "COMMIT;\n"
 
     def pgbench(self, kind, **how):
         before = number("SELECT count(*) FROM bench.queue")
-        result = pgbench(self.script(kind), CLIENTS, **how)
+        result = pgbench(self.script(kind), self.clients, **how)
         done = before - number("SELECT count(*) FROM bench.queue")
         return result["tps"] / result["transactions"] * done
 
     def drain(self, kind, jobs):
         self.prepare(kind, jobs)
         self.prepared()
-        return self.pgbench(kind, rounds=jobs // self.batch // CLIENTS)
+        return self.pgbench(kind, rounds=jobs // self.batch // self.clients)
 
     def rate(self, kind, seconds):
         self.prepare(kind, 20000 * seconds)
@@ -88,17 +93,20 @@ class SkipLocked(System):
 
     @contextmanager
     def working(self, kind):
-        with pgbench_working(self.script(kind)):
+        with pgbench_working(self.script(kind), self.clients):
             yield
 
-    def pick_up(self, count, folder):
-        """LISTEN in C, then a query."""
+    send = ("WITH sent AS (INSERT INTO bench.queue (payload) VALUES (to_jsonb(%s::text))) "
+            "SELECT pg_notify('bench', '')")
+    other = send % "'-'"
+
+    def pick_up(self, count, folder, load=0):
+        """LISTEN in C, then a query, which takes all that is there."""
         self.prepare("noop", 0)
-        return pick_up(
-            folder, 20 + count,
-            "WITH sent AS (INSERT INTO bench.queue (payload) VALUES (to_jsonb($1::text))) "
-            "SELECT pg_notify('bench', '')",
-            "WITH claimed AS (UPDATE bench.queue SET status = 'r' WHERE id IN (%s) "
-            "RETURNING id, payload) SELECT payload #>> '{}', "
-            "format('DELETE FROM bench.queue WHERE id = %%s', id) FROM claimed"
-            % (NEXT % ("WHERE status = 'w'", 1)), "bench")
+        with self.loaded(load):
+            return pick_up(
+                folder, 20 + count, self.send % "$1",
+                "WITH claimed AS (UPDATE bench.queue SET status = 'r' WHERE id IN (%s) "
+                "RETURNING id, payload) SELECT payload #>> '{}', "
+                "format('DELETE FROM bench.queue WHERE id = %%s', id) FROM claimed"
+                % (NEXT % ("WHERE status = 'w'", 100)), "bench")

@@ -5,7 +5,7 @@ import time
 
 import plot
 from lib import BenchError, OtherLoad, Session, number, own_cpu, pick, wait_for_quiet
-from systems import (AT_ONCE, GRAPHILE, PG_BOSS, RESERVED, STATUS, WORKERS, available)
+from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, STATUS, WORKERS, available)
 
 TITLE = "full load, then another session holds a snapshot"
 BACKLOG = 200000
@@ -84,7 +84,7 @@ def measure(system, before, seconds, report):
 
 def run(report):
     before, seconds = pick((4, 12), (10, 48), (30, 180))
-    systems = available(report, [WORKERS, RESERVED, AT_ONCE, STATUS, GRAPHILE, PG_BOSS])
+    systems = available(report, [WORKERS, RESERVED, AT_ONCE, STATUS, GRAPHILE, PG_BOSS, PGQ])
     kept = {s: report.measure(s.name, lambda: measure(s, before, seconds, report))
             for s in systems}
     for system in (WORKERS, RESERVED):

@@ -1,0 +1,67 @@
+"""What a job costs from enqueueing to its end: WAL, CPU, and growth of tables."""
+
+from lib import number, own_cpu, pick, set_config, sql, value
+from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, RESERVED_KEEPING_NOTHING,
+                     STATUS, STATUS_ARCHIVE, WORKERS, WORKERS_KEEPING_NOTHING, available)
+
+TITLE = "per no-op job of 100 bytes, enqueued in bulk and drained"
+SYSTEMS = [WORKERS, WORKERS_KEEPING_NOTHING, RESERVED, RESERVED_KEEPING_NOTHING, STATUS,
+           STATUS_ARCHIVE, AT_ONCE, GRAPHILE, PG_BOSS, PGQ]
+
+
+class Meter:
+    """Reads the server's WAL position and the CPU that all of us have used."""
+
+    def __init__(self):
+        self.lsn, self.cpu = value("SELECT pg_current_wal_insert_lsn()"), own_cpu()
+
+    def wal(self):
+        return number("SELECT pg_current_wal_insert_lsn() - '%s'::pg_lsn" % self.lsn)
+
+
+def size(system):
+    return number("SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE oid IN (%s)"
+                  % system.tables)
+
+
+def measure(system, jobs, figures):
+    """Drain, and note what it took."""
+    system.create()
+    empty, meter = size(system), Meter()
+    system.fill("noop", jobs)
+    enqueued = meter.wal()
+    meters = []
+    system.prepared = lambda: meters.append(Meter())
+    try:
+        system.drain("noop", jobs)
+    finally:
+        del system.prepared
+    for figure, got in zip(figures, (
+            enqueued, meters[0].wal(), 1e6 * (own_cpu() - meters[0].cpu), size(system) - empty)):
+        figure.add(got / jobs)
+
+
+def run(report):
+    jobs = pick(40000, 100000)
+    figures = {}
+    for system in available(report, SYSTEMS):
+        figures[system] = [report.figure("%s: %s" % (system.name, what), unit) for what, unit in (
+            ("WAL of the enqueueing", "bytes/job"), ("WAL of the work", "bytes/job"),
+            ("CPU of server and clients, the work", "us/job"),
+            ("what the tables have grown by", "bytes/job"))]
+    sql("ALTER SYSTEM SET autovacuum = off")
+    set_config(full_page_writes="off", wal_compression=None)
+    try:
+        for _ in range(pick(1, 2, 5)):
+            for system in figures:
+                report.measure(system.name, lambda: measure(system, jobs, figures[system]))
+    finally:
+        set_config(full_page_writes=None, autovacuum=None)
+    for i in range(4):
+        report.against([f[i] for f in figures.values()], figures[STATUS][i])
+    for system, other in ((RESERVED, STATUS), (RESERVED, STATUS_ARCHIVE),
+                          (RESERVED_KEEPING_NOTHING, STATUS)):
+        report.target("WAL of %s / %s" % (system.name, other.name),
+                      figures[system][1].median() / figures[other][1].median(), 0.5, False)
+    report.note("without full page images and autovacuum; the growth is before any VACUUM, and what an "
+                "archive keeps is part of it; 'ratio' is to " + STATUS.name)

@@ -1,0 +1,80 @@
+"""1,000 consumers that wait while nothing comes, and then a job at a time."""
+
+import tempfile
+import time
+
+from clients import compile_clients, rounds
+from lib import own_cpu, pick, restart, set_config, sql, wait_for
+from systems import GraphileWorker, PgBoss, RESERVED, SkipLocked, available
+from systems.base import pgbench_working
+
+TITLE = "1,000 consumers: CPU of the server and of all of them"
+CONSUMERS = 1000
+POLLED = SkipLocked(1, clients=CONSUMERS)
+GRAPHILE = GraphileWorker("1,000 in one process", {
+    "concurrentJobs": CONSUMERS, "localQueue": {"size": CONSUMERS + 1}})
+PG_BOSS = PgBoss("1,000 in one process", {"useListenNotify": True}, {"localConcurrency": CONSUMERS})
+
+
+def sessions(script):
+    return pgbench_working(script, CONSUMERS)
+
+
+def connected():
+    wait_for("count(*) >= %d FROM pg_stat_activity WHERE backend_type = 'client backend' "
+             "AND application_name = 'pgbench'" % CONSUMERS, "the connections", 120, 0.5)
+
+
+def waiting(system):
+    """A context in which they wait."""
+    system.create()
+    if system is RESERVED:
+        return sessions(RESERVED.script % (1, "10min"))
+    if system is POLLED:
+        system.prepare("noop", 0)
+        return sessions("\\sleep 1 s\n" + POLLED.script("noop"))
+    return system.working("noop")
+
+
+def measure(system, seconds, jobs, folder):
+    """CPU in ms per second while nothing comes, and ms per job while a few do."""
+    with waiting(system):
+        if system in (RESERVED, POLLED):
+            connected()
+        time.sleep(5)
+        before, begun = own_cpu(), time.monotonic()
+        time.sleep(seconds)
+        idle = 1000 * (own_cpu() - before) / (time.monotonic() - begun)
+        before, begun = own_cpu(), time.monotonic()
+        if isinstance(system, PgBoss):
+            system.fill("noop", jobs)
+        else:
+            rounds(folder, jobs, system.other.replace("'-'", "$1") if "'-'" in system.other
+                   else system.other + " WHERE $1 IS NOT NULL")
+        wait_for(system.empty, "the end of the jobs", 60, 0.1)
+        busy = (own_cpu() - before) - idle / 1000 * (time.monotonic() - begun)
+        return idle, max(1000 * busy / jobs, 0)
+
+
+def run(report):
+    seconds, jobs = pick(5, 20, 60), pick(50, 200)
+    there = available(report, [RESERVED, POLLED, GRAPHILE, PG_BOSS])
+    figures = {s: [report.figure(s.name + ": CPU while nothing comes", "ms per s"),
+                   report.figure(s.name + ": CPU", "ms/job")] for s in there}
+    restart(max_connections=CONSUMERS + 100)
+    set_config(autovacuum="off")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            compile_clients(folder)
+            for _ in range(pick(1, 1, 3)):
+                for system in there:
+                    for figure, got in zip(figures[system], report.measure(
+                            system.name, lambda: measure(system, seconds, jobs, folder))):
+                        figure.add(got)
+    finally:
+        set_config(autovacuum=None)
+        restart(max_connections=None)
+    report.target("CPU, percent of a core, while 1,000 wait in reserve()",
+                  figures[RESERVED][0].median() / 10, 1, False)
+    report.note("jobq: 1,000 connections wait in reserve(wait => '10min'); SKIP LOCKED: 1,000 connections "
+                "ask once a second; graphile-worker and pg-boss: 1,000 handlers share few connections")
