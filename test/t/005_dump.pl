@@ -37,7 +37,7 @@ SELECT jobq.pause('still');
 # One of each: completed, failed, waiting for its next attempt, cancelled ...
 $node->safe_psql(
 	'postgres', q{
-SELECT jobq.enqueue('note', '{"n": 1}');
+SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day');
 SELECT jobq.enqueue('give_up', '{"n": 2}');
 SELECT jobq.enqueue('fail', '{"n": 3}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
@@ -52,7 +52,7 @@ $node->safe_psql(
 SELECT jobq.pause('default');
 SELECT jobq.alter_queue('default', notify => 'off');
 SELECT jobq.enqueue('note', '{"n": 5}', queue => 'still', priority => 5, headers => '{"trace": 1}', timeout => '1h');
-SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s');
+SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six');
 SELECT jobq.enqueue('note', '{"n": 7}');
 SET ROLE clerk;
 SELECT jobq.enqueue('note', '{"n": 8}');
@@ -63,6 +63,7 @@ my %tables = (
 	job => 'SELECT * FROM jobq.job ORDER BY id',
 	archive => 'SELECT * FROM jobq.archive ORDER BY id',
 	failed_job => 'SELECT * FROM jobq.failed_job ORDER BY id',
+	unique_key => 'SELECT * FROM jobq.unique_key ORDER BY job_id',
 	queue => 'SELECT * FROM jobq.queue ORDER BY id',
 	handler => 'SELECT * FROM jobq.handler ORDER BY kind',
 	sequences =>
@@ -108,6 +109,9 @@ my $first = $node->safe_psql('copy',
 	q{SELECT jobq.enqueue('note', '{"n": 9}', queue => 'new')});
 cmp_ok($first, '>', $node->safe_psql('postgres', 'SELECT max(id) FROM jobq.jobs'),
 	'ids go on behind those that were restored');
+is( $node->safe_psql(
+		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', unique_key => 'one'), jobq.enqueue('note', unique_key => 'six')) ORDER BY 1}),
+	"1\n6", 'unique keys are held there');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
 $node->reload;
 is($node->safe_psql('copy', "SELECT state FROM jobq.wait($first)"),

@@ -43,7 +43,7 @@ $_->safe_psql('postgres', $setup) foreach $publisher, $subscriber;
 # some before the subscription, some after; ready ones in a paused queue
 my $jobs = q{
 SELECT jobq.enqueue('note', queue => 'still');
-SELECT jobq.enqueue('note', delay => '1 day', queue => 'still');
+SELECT jobq.enqueue('note', delay => '1 day', queue => 'still', unique_key => clock_timestamp()::text);
 SELECT jobq.enqueue('note_procedure', queue => 'still');
 };
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
@@ -99,6 +99,9 @@ ALTER SUBSCRIPTION jobs SET (slot_name = NONE);
 DROP SUBSCRIPTION jobs});
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'),
 	'5', 'adopt() takes over the jobs that are here');
+is( $subscriber->safe_psql(
+		'postgres', q{SELECT count(*) FROM jobq.job WHERE unique_key IS NOT NULL AND id = jobq.enqueue('note', unique_key => unique_key)}),
+	'3', 'with their unique keys');
 wait_for($subscriber, 'those that are ready run',
 	q{SELECT count(*) = 3 FROM jobq.job WHERE run_at > now()});
 is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
