@@ -122,6 +122,31 @@ jobq_reserver_pass_on(Reservation *reservation, JobqWakeList *wake)
 }
 
 /*
+ * Has one of our queues a lane that is not ranked yet, as the queue is new?
+ * Then wait a moment, or its jobs would come after those of later queues.
+ */
+bool
+jobq_reserver_unranked(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	bool		unranked = false;
+
+	if (reservation->patience <= 0)
+		return false;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (uint32 i = db->active_head; i != JOBQ_NONE && !unranked;
+		 i = db->lanes[i].active_next)
+		for (int j = 0; j < reservation->taker.nqueues; j++)
+			if (!db->lanes[i].ranked &&
+				reservation->queue_ids[j] == db->lanes[i].queue_id)
+				unranked = true;
+	LWLockRelease(db->lock);
+	if (unranked)
+		reservation->patience--;
+	return unranked;
+}
+
+/*
  * Does one of our queues have a lane of which the scheduler has not yet read
  * what is in it?  Then wait a moment rather than say that there is nothing.
  */

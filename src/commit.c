@@ -823,9 +823,10 @@ hand_over(void)
 					db->lanes[i].notify = db->lanes[i].in_use;
 				jobq_relay_mark(db, now, &wake);
 			}
-			if (reload)
+			if (reload || prepared)
 			{
 				db->reload = true;
+				db->limits_stale = true;
 				wake.scheduler = true;
 			}
 			if (schedules)

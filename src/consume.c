@@ -422,6 +422,12 @@ jobq_reserve(PG_FUNCTION_ARGS)
 
 			jobq_reserver_roles(&reservation);
 			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+			if (jobq_reserver_unranked(&reservation))
+			{
+				jobq_reserver_sleep(&reservation, fcinfo, 5);
+				continue;
+			}
 			if (reservation.token == 0 && jobq_reserver_ready(&reservation))
 				reservation.token =
 					nextval_internal(jobq_relations()->lease_seq, false);

@@ -58,6 +58,7 @@ typedef struct Reservation
 /* src/await.c */
 extern void jobq_reserver_roles(Reservation *reservation);
 extern bool jobq_reserver_ready(Reservation *reservation);
+extern bool jobq_reserver_unranked(Reservation *reservation);
 extern bool jobq_reserver_coming(Reservation *reservation);
 extern bool jobq_reserver_list(Reservation *reservation, JobqWakeList *wake);
 extern void jobq_reserver_unlist(int code, Datum arg);

@@ -269,6 +269,7 @@ typedef struct JobqDatabase
 	uint32		relay_reserved; /* places promised to open transactions */
 	/* Limits, likewise; see limit.h. */
 	bool		limits_loaded;
+	bool		limits_stale;	/* policies have changed since */
 	bool		weighted;		/* a queue has a weight: queues take turns */
 	Oid			limits_of;		/* jobq.job that they are about */
 	int			nlimiters;		/* places that are or were in use */

@@ -604,9 +604,12 @@ scan_rank_lanes(void)
 	const JobqPoolSet *pools = jobq_pools();
 	int			nlanes = 0;
 	int32	   *queue_ids = palloc(sizeof(int32) * jobq_max_lanes);
+	bool		limits_stale;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->reload = false;
+	limits_stale = my_db->limits_stale;
+	my_db->limits_stale = false;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		bool		known = !my_db->lanes[i].in_use;
@@ -622,7 +625,8 @@ scan_rank_lanes(void)
 	StartTransactionCommand();
 	if (jobq_relations_if_installed() == NULL)
 		proc_exit(0);
-	limits_load();
+	if (limits_stale)
+		limits_load();
 	for (int i = 0; i < nlanes; i++)
 	{
 		const JobqQueue *queue = jobq_queue_by_id(queue_ids[i]);

@@ -75,6 +75,7 @@ jobq_scheduler_main(Datum main_arg)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_ready_clear(my_db);
 	my_db->reload = true;
+	my_db->limits_stale = true;
 	my_db->rescan = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
@@ -165,7 +166,7 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			check_extension();
 			scan_sweep();
-			my_db->reload = true;
+			my_db->reload = my_db->limits_stale = true;
 			my_db->schedule_freed = true;
 			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
 		}
@@ -194,7 +195,7 @@ jobq_scheduler_main(Datum main_arg)
 			long		ms = TimestampDifferenceMilliseconds(jobq_now(), wake);
 
 			if (process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler")))
-				my_db->reload = my_db->rescan = true;
+				my_db->reload = my_db->limits_stale = my_db->rescan = true;
 		}
 	}
 }
