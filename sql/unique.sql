@@ -278,3 +278,8 @@ SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_for => ''1 h''', 'uni
 SELECT jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250), unique_until => 'finish') = jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250)) AS same;
 CALL test.cancel_all();
 SELECT count(*) FROM jobq.unique_key;
+
+-- an index of somebody else's on the keys would miss rows
+CREATE INDEX intruder ON jobq.unique_key (job_id);
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', unique_key => 'a')$$);
+DROP INDEX jobq.intruder;

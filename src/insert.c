@@ -26,7 +26,7 @@
 
 #include "row.h"
 
-#define MAX_KEPT	8
+#define MAX_KEPT	16
 
 /* What BuildIndexInfo() says; kept until any relation changes. */
 static struct
@@ -186,14 +186,21 @@ bool
 jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 {
 	TransactionId xid = GetCurrentTransactionId();
-	uint32		token = SpeculativeInsertionLockAcquire(xid);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-													&TTSOpsHeapTuple);
 	List	   *indexes = RelationGetIndexList(rel);
-	Relation	index = index_open(linitial_oid(indexes), RowExclusiveLock);
+	Relation	index;
+	TupleTableSlot *slot;
+	uint32		token;
 	bool		inserted;
 
-	Assert(list_length(indexes) == 1);
+	if (list_length(indexes) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table \"%s\" has %d indexes instead of one",
+						RelationGetRelationName(rel), list_length(indexes)),
+				 errhint("Drop those that are not jobq's.")));
+	index = index_open(linitial_oid(indexes), RowExclusiveLock);
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	token = SpeculativeInsertionLockAcquire(xid);
 	ExecStoreHeapTuple(tuple, slot, false);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
@@ -202,8 +209,8 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 							UNIQUE_CHECK_PARTIAL);
 	table_tuple_complete_speculative(rel, slot, token, inserted);
 	SpeculativeInsertionLockRelease(xid);
+	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	list_free(indexes);
-	ExecDropSingleTupleTableSlot(slot);
 	return inserted;
 }
