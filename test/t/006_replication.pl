@@ -152,7 +152,7 @@ is( $standby->safe_psql(
 		'postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
 	'0', 'and runs nothing');
 foreach my $call ("enqueue('note')", "cancel($waiting)", "retry($waiting)",
-	'adopt()', "forget($waiting)")
+	'adopt()', "forget($waiting)", "schedule('s', '\@daily', 'note')", "unschedule('s')")
 {
 	my (undef, undef, $err) = $standby->psql('postgres', "SELECT jobq.$call");
 	like($err, qr/cannot execute .* (read-only transaction|during recovery)/,

@@ -119,10 +119,14 @@ SELECT jobq.enqueue('note', queue => 'still');
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]), queue => 'still', priority => 1);
 SELECT jobq.enqueue('note', queue => 'still', delay => '1ms', priority => 2);
 SELECT jobq.enqueue('note', delay => '1 day');
-SELECT jobq.enqueue('fail')});
+SELECT jobq.enqueue('fail');
+SELECT jobq.schedule('far', '@yearly', 'note'), jobq.schedule('held', 'every 1 second', 'note', queue => 'still', overlap => 'queue')});
 wait_for($node, 'an attempt has failed',
 	q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'retryable'}, 'app');
-is_idle('with jobs of tomorrow and of a paused queue');
+wait_for($node, 'a schedule waits for its job',
+	q{SELECT state = 'waiting' FROM jobq.schedules WHERE name = 'held'}, 'app');
+is_idle('with jobs of tomorrow and of a paused queue, and schedules');
+$node->safe_psql('app', q{SELECT jobq.unschedule('held')});
 
 # a handler that runs for long, and a session that waits for it
 my $gate = $node->background_psql('app');
