@@ -147,6 +147,16 @@ SELECT test.say('ack', '"late"');
 SELECT test.until('(SELECT state = ''retryable'' FROM test.fate(''"late"''))');
 SELECT attempt, error FROM test.fate('"late"');
 SELECT test.say('ack', '"late"');
+-- no lease is longer than the job's timeout, however often it is extended
+SELECT jobq.enqueue('post', '"long"', 'letters', timeout => '30s', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
+SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '5s', lease => '1 min') \gset
+\echo :same :short
+SELECT jobq.extend(:id, :token, '1 h');
+SELECT jobq.test_clock('93s');
+SELECT code, message FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
+SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :id || '))');
+SELECT attempt, error FROM jobq.status(:id);
+SELECT jobq.cancel(:id);
 -- extended in time it does not end
 SELECT jobq.test_clock('2 hours');
 SELECT * FROM test.reserve(lease => '1 min');

@@ -44,6 +44,8 @@ static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void drop_lease(Reservation *reservation, int64 id);
+static TimestampTz limit_lease(Reservation *reservation, const JobqJob *job,
+							   TimestampTz now);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
@@ -229,6 +231,28 @@ drop_lease(Reservation *reservation, int64 id)
 }
 
 /*
+ * If the job has a timeout, its lease ends by then.  Returns when that is.
+ */
+static TimestampTz
+limit_lease(Reservation *reservation, const JobqJob *job, TimestampTz now)
+{
+	JobqDatabase *db = reservation->db;
+	int			timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(job)),
+										   job);
+	TimestampTz deadline = now + timeout * INT64CONST(1000);
+	JobqLease  *lease;
+
+	if (timeout <= 0)
+		return DT_NOEND;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, job_id(job));
+	if (lease != NULL && lease->token == reservation->token)
+		jobq_lease_limit(db, lease, deadline);
+	LWLockRelease(db->lock);
+	return deadline;
+}
+
+/*
  * Verify the popped jobs, return them, and make their leases durable.  Returns
  * how many there were.
  */
@@ -314,7 +338,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
-		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
+		values[LEASE_UNTIL] =
+			TimestampTzGetDatum(Min(until, limit_lease(reservation, &job, now)));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		if (queue->lease == LEASE_DURABLE)
 		{

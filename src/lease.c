@@ -122,6 +122,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->id = job->key.id;
 	lease->token = token;
 	lease->until = until;
+	lease->deadline = DT_NOEND;
 	lease->run_at = job->key.run_at;
 	lease->role = job->role;
 	lease->flow = job->flow;
@@ -142,6 +143,18 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	db->batches[batch].outstanding++;
 	db->nleases++;
 	return lease;
+}
+
+/*
+ * The job has a timeout: whatever its consumer asks for, it has the job no
+ * longer than that.
+ */
+void
+jobq_lease_limit(JobqDatabase *db, JobqLease *lease, TimestampTz deadline)
+{
+	lease->deadline = deadline;
+	lease->until = Min(lease->until, deadline);
+	db->next_expiry = Min(db->next_expiry, lease->until);
 }
 
 /*
@@ -179,8 +192,8 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
 		jobq_lease_batch_release(db, lease->batch);
 		lease->batch = batch;
 	}
-	lease->until = until;
-	db->next_expiry = Min(db->next_expiry, until);
+	lease->until = Min(until, lease->deadline);
+	db->next_expiry = Min(db->next_expiry, lease->until);
 }
 
 /*

@@ -256,3 +256,17 @@ jobq_job_kind(const JobqJob *job)
 {
 	return TextDatumGetCString(JOB(job, JOB_KIND));
 }
+
+/*
+ * Milliseconds that the job may take, or 0 for no limit.  handler is that of
+ * its kind, or NULL.
+ */
+int
+jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
+{
+	if (!JOB_ISNULL(job, JOB_TIMEOUT))
+		return DatumGetInt32(JOB(job, JOB_TIMEOUT));
+	if (handler != NULL && handler->timeout >= 0)
+		return handler->timeout;
+	return jobq_default_timeout;
+}

@@ -111,6 +111,7 @@ extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_job_push(const JobqJob *job);
 extern void jobq_job_push_if_undone(const JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
+extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
 
 /* src/insert.c */
 extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);

@@ -145,7 +145,8 @@ typedef struct JobqLease
 {
 	int64		id;				/* the job's */
 	int64		token;
-	TimestampTz until;
+	TimestampTz until;			/* at most the deadline */
+	TimestampTz deadline;		/* by the job's timeout, or infinity */
 	TimestampTz run_at;			/* the job's, as are the next eight */
 	Oid			role;
 	int32		flow;
@@ -495,6 +496,8 @@ extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
 extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
 								 int64 token, TimestampTz until,
 								 uint32 batch);
+extern void jobq_lease_limit(JobqDatabase *db, JobqLease *lease,
+							 TimestampTz deadline);
 extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live,
 							  bool unused, TimestampTz now,
 							  JobqWakeList *wake);

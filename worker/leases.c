@@ -123,6 +123,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		JobqJob		job;
 		JobqPush	push = {0};
 		JobqLease  *lease;
+		int			timeout;
 
 		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
@@ -137,6 +138,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		push.key.id = job_id(&job);
 		push.ctid = job.ctid;
 		jobq_push_flow(&job, &push);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lease = jobq_lease_find(my_db, push.key.id);
@@ -154,6 +156,10 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		}
 		if (lease != NULL)
 		{
+			if (timeout > 0)
+				jobq_lease_limit(my_db, lease,
+								 DatumGetTimestampTz(values[LEASE_SINCE - 1]) +
+								 timeout * INT64CONST(1000));
 			lease->state = JOBQ_LEASE_HELD;
 			my_db->next_expiry = Min(my_db->next_expiry, lease->until);
 		}
@@ -189,6 +195,7 @@ leases_expire(TimestampTz now)
 	int64		ids[MAX_ENDED];
 	int64		tokens[MAX_ENDED];
 	TimestampTz since[MAX_ENDED];
+	bool		late[MAX_ENDED];
 	int			n = 0;
 	TimestampTz next = DT_NOEND;
 
@@ -208,6 +215,7 @@ leases_expire(TimestampTz now)
 		{
 			ids[n] = lease->id;
 			tokens[n] = lease->token;
+			late[n] = lease->deadline <= now;
 			since[n++] = my_db->batches[lease->batch].since;
 		}
 		else
@@ -221,6 +229,7 @@ leases_expire(TimestampTz now)
 		JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
 			.message = "the consumer's lease expired"
 		};
+		bool		final = false;
 		Relation	rel;
 		JobqJob		job;
 		bool		taken = false;
@@ -232,11 +241,20 @@ leases_expire(TimestampTz now)
 			 /* extended, or ended, while the others were seen to */ ;
 		else if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
 		{
+			const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+
+			if (late[i])
+			{
+				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.message = psprintf("the consumer took longer than the job's timeout of %d ms",
+										 jobq_job_timeout(handler, &job));
+				final = handler != NULL && handler->fail_on_timeout;
+			}
 			taken = !jobq_job_delete(rel, &job);
 			if (!taken)
 			{
 				jobq_at_commit_lease(jobq_job_failed(rel, &job, since[i],
-													 &error, true, false, -1)
+													 &error, true, final, -1)
 									 ? LEASE_RETRY : LEASE_END,
 									 ids[i], tokens[i], JOBQ_NONE, 0);
 			}

@@ -153,7 +153,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	kind = jobq_job_kind(&job);
 	handler = jobq_handler(kind);
 	report_kind(kind);
-	run_claim(run, &job, kind, now, run_timeout(handler, &job));
+	run_claim(run, &job, kind, now, jobq_job_timeout(handler, &job));
 
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
@@ -243,19 +243,6 @@ expired(const JobqJob *job, TimestampTz now)
 {
 	return !JOB_ISNULL(job, JOB_EXPIRES_AT) &&
 		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now;
-}
-
-/*
- * Milliseconds that the job may run, or 0 for no limit.
- */
-int
-run_timeout(const JobqHandler *handler, const JobqJob *job)
-{
-	if (!JOB_ISNULL(job, JOB_TIMEOUT))
-		return DatumGetInt32(JOB(job, JOB_TIMEOUT));
-	if (handler != NULL && handler->timeout >= 0)
-		return handler->timeout;
-	return jobq_default_timeout;
 }
 
 /*
@@ -444,7 +431,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = psprintf("the job ran longer than its timeout of %d ms",
-										 run_timeout(handler, job));
+										 jobq_job_timeout(handler, job));
 				if (handler != NULL && handler->fail_on_timeout)
 					final = true;
 			}

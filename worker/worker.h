@@ -111,7 +111,6 @@ extern void run_claim(RunContext *run, const JobqJob *job, const char *kind,
 					  TimestampTz now, int timeout);
 extern void run_unclaim(RunContext *run);
 extern void run_clean_session(bool after_procedure);
-extern int	run_timeout(const JobqHandler *handler, const JobqJob *job);
 
 /* worker/procedure.c */
 extern void run_procedure_end(void);
