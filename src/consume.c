@@ -292,7 +292,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		bool		nulls[NATTS] = {0};
 		JobqJob		job;
 
-		if (queue == NULL || queue->paused ||
+		if (queue == NULL || queue->paused || queue->mode != MODE_CONSUMER ||
 			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
 			DatumGetBool(JOB(&job, JOB_DORMANT)))
 		{

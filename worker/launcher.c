@@ -214,7 +214,8 @@ database_entry(Oid dboid)
 		{
 			db = &jobq_shared->databases[i];
 			db->dboid = dboid;
-			db->leases_of = InvalidOid;
+			db->leases_of = db->limits_of = InvalidOid;
+			db->limits_loaded = false;
 		}
 	}
 	LWLockRelease(jobq_shared->lock);

@@ -116,8 +116,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	{
 		const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&job));
 
-		/* resume() has the lane read from its beginning */
-		if (queue != NULL && queue->paused)
+		/* resume() has the lane read from its beginning, as has another mode */
+		if (queue != NULL && (queue->paused || queue->mode != MODE_WORKER))
 			runnable = false;
 	}
 	if (runnable && job_run_at(&job) > now)

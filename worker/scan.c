@@ -662,16 +662,19 @@ scan_rank_lanes(void)
 
 			if (lane->in_use && lane->queue_id == queue_ids[i])
 			{
+				bool		consumer = queue->mode == MODE_CONSUMER;
+
 				memcpy(lane->rank, rank, sizeof(rank));
-				if (lane->paused && !queue->paused && !lane->quarantine)
+				if (((lane->paused && !queue->paused) ||
+					 lane->consumer != consumer) && !lane->quarantine)
 				{
-					/* workers drop what they find paused */
+					/* what was popped in between was dropped */
 					lane->cursor.run_at = PG_INT64_MIN;
 					lane->cursor.id = PG_INT64_MIN;
 					lane->more = true;
 				}
 				lane->paused = queue->paused;
-				lane->consumer = queue->mode == MODE_CONSUMER;
+				lane->consumer = consumer;
 				lane->queue_limiter =
 					jobq_limiter_find(my_db, lane->queue_id, 0);
 				lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
