@@ -153,7 +153,7 @@ SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM
 \echo :same :short
 SELECT jobq.extend(:id, :token, '1 h');
 SELECT jobq.test_clock('93s');
-SELECT code, message FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
+SELECT code FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
 SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :id || '))');
 SELECT attempt, error FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
