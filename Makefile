@@ -28,6 +28,7 @@ OBJS = \
 	src/kinds.o \
 	src/lanes.o \
 	src/lease.o \
+	src/length.o \
 	src/limit.o \
 	src/limit_text.o \
 	src/move.o \

@@ -39,6 +39,7 @@
 #include "catalog.h"
 #include "commit.h"
 #include "lanes.h"
+#include "length.h"
 
 #define MAX_PUSHES	64
 #define MAX_LANES	32
@@ -108,6 +109,7 @@ static int	nwakes = 0;
 static PendingMessage *messages = NULL; /* newest first */
 static int	nmessages = 0;
 static bool rescan = false;
+static bool recount = false;
 static bool prepared = false;
 static bool reload = false;
 static bool schedules = false;
@@ -305,6 +307,7 @@ jobq_at_commit_rescan(void)
 {
 	anything = true;
 	rescan = true;
+	recount = true;
 }
 
 /*
@@ -316,6 +319,7 @@ jobq_at_commit_prepared(void)
 {
 	anything = true;
 	rescan = true;
+	recount = true;
 	schedules = true;
 	prepared = true;
 }
@@ -608,7 +612,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			if (anything)
+			if (anything || jobq_length_notes > 0)
 				committed = true;
 			else
 				jobq_keep_uncommitted();
@@ -632,11 +636,13 @@ xact_callback(XactEvent event, void *arg)
 				undo_deletions(InvalidSubTransactionId);
 				forget();
 			}
+			jobq_length_abort(InvalidSubTransactionId);
 			jobq_forget_uncommitted();
 			break;
 		case XACT_EVENT_PREPARE:
 			if (anything)
 				forget();
+			jobq_length_prepare();
 			jobq_forget_uncommitted();
 			break;
 		default:
@@ -680,6 +686,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 			failures[i].n = 0;
 	undo_leases(mysubid);
 	undo_deletions(mysubid);
+	jobq_length_abort(mysubid);
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
 		if (message->subid >= mysubid)
@@ -767,13 +774,19 @@ hand_over(void)
 	JobqWakeList wake = {0};
 
 	anything = false;
+	if (db == NULL || db->nlengths == 0)
+		jobq_length_notes = 0;
 	if (db != NULL &&
-		(npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
+		(jobq_length_notes > 0 || npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
 		 nends > 0 || nfailures > 0 || rescan || reload || schedules))
 	{
 		TimestampTz now = jobq_now();
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (jobq_length_notes > 0)
+			jobq_length_commit(db);
+		if (recount)
+			jobq_length_recount(db);
 		if (nleases > 0)
 			hand_over_leases(db, now, &wake);
 		for (int i = 0; i < nends; i++)
@@ -854,7 +867,7 @@ hand_over(void)
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
 	messages = NULL;
-	rescan = reload = schedules = poke = prepared = undone_many = false;
+	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
 	jobq_keep_uncommitted();
 }
 
@@ -880,5 +893,5 @@ forget(void)
 	}
 	npushes = nlanes = nwakes = nmessages = nends = nfailures = nundone = 0;
 	messages = NULL;
-	rescan = reload = schedules = poke = prepared = undone_many = false;
+	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
 }

@@ -34,6 +34,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "length.h"
 #include "row.h"
 #include "schedule.h"
 
@@ -258,7 +259,10 @@ put_job(JobqJob *job, const JobqUnique *unique)
 	Relation	rel = jobq_open_jobs();
 
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+	{
+		jobq_length_reserve(job_queue_id(job), 1);
 		jobq_job_insert(rel, job);
+	}
 	else
 		jobq_unique_insert(rel, job, unique);
 	table_close(rel, NoLock);
@@ -357,6 +361,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 							 &JOB(&job, JOB_ID), &isnull);
 		return (Datum) 0;
 	}
+	jobq_length_reserve(job_queue_id(&job), npayloads);
 	jobq_set_flow(&job);
 
 	rel = jobq_open_jobs();
@@ -641,6 +646,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 						   SECURITY_RESTRICTED_OPERATION);
 	prepare_scheduled(&job, scheduled, tick);
 	rel = jobq_open_jobs();
+	jobq_length_reserve(job_queue_id(&job), 1);
 	jobq_job_insert(rel, &job);
 	table_close(rel, NoLock);
 	SetUserIdAndSecContext(userid, sec_context);

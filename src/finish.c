@@ -25,6 +25,7 @@
 #include "utils/timestamp.h"
 
 #include "commit.h"
+#include "length.h"
 #include "row.h"
 
 /* Attribute numbers of jobq.archive. */
@@ -139,6 +140,7 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
 
 	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
+	jobq_length_remove(job_queue_id(job));
 	if (job_group(job) != 0)
 		jobq_at_commit_group_end(job_group(job), job_id(job));
 	jobq_tell(job, state == STATE_COMPLETED ? "completed"
@@ -367,6 +369,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	{
 		if (job_group(job) != 0)
 			jobq_at_commit_group_end(job_group(job), job_id(job));
+		jobq_length_remove(job_queue_id(job));
 		dead_letter(job, now, started_at, error);
 		if (handler != NULL && handler->on_failure != NULL)
 			enqueue_on_failure(job, error);
@@ -468,6 +471,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 				  JOB(job, JOB_PAYLOAD), queue_id, job_role(job));
 	JOB_SET(&successor, JOB_HEADERS, jobq_text_to_jsonb(buf.data));
 	rel = jobq_open_jobs();
+	jobq_length_add(queue_id);
 	jobq_job_insert(rel, &successor);
 	table_close(rel, NoLock);
 }

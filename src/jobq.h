@@ -49,6 +49,7 @@
 #define ERRCODE_JOBQ_LEASE_EXPIRED		MAKE_SQLSTATE('J','Q','0','1','2')
 #define ERRCODE_JOBQ_NACK				MAKE_SQLSTATE('J','Q','0','1','3')
 #define ERRCODE_JOBQ_DUPLICATE			MAKE_SQLSTATE('J','Q','0','1','4')
+#define ERRCODE_JOBQ_QUEUE_FULL			MAKE_SQLSTATE('J','Q','0','1','5')
 
 /* Most pools that jobq.workers may name, and queues within one pool. */
 #define JOBQ_MAX_POOLS			16

@@ -28,6 +28,7 @@
 
 #include "call.h"
 #include "commit.h"
+#include "length.h"
 #include "operate.h"
 
 PG_FUNCTION_INFO_V1(jobq_cancel);
@@ -231,10 +232,13 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc)
 	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
 		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
 	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
+	{
+		jobq_length_add(job_queue_id(&job));
 		jobq_job_insert(rel, &job);
+	}
 	else
 	{
-		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN};
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true};
 
 		jobq_unique_insert(rel, &job, &unique);
 	}

@@ -131,6 +131,7 @@ typedef struct JobqUnique
 {
 	char		on_conflict;
 	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
+	bool		exempt;			/* a retry: max_length does not refuse it */
 } JobqUnique;
 
 /* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */

@@ -202,6 +202,31 @@ typedef struct JobqReserver
 	Oid			denied[JOBQ_MAX_DENIED];
 } JobqReserver;
 
+/* How many jobs a queue with max_length has: see length.c. */
+#define JOBQ_MAX_LENGTHS	64
+#define JOBQ_LENGTH_XIDS	512
+#define JOBQ_MAX_PREPARED	64
+typedef struct JobqLength
+{
+	int32		queue_id;		/* 0: free */
+	Oid			jobs;			/* jobq.job that was counted */
+	bool		valid;
+	int64		committed;
+	int64		reserved;		/* by open transactions */
+	FullTransactionId xmax;		/* of the snapshot that counted */
+	int			nxip;
+	TransactionId xip[JOBQ_LENGTH_XIDS];
+} JobqLength;
+
+/* Places that a prepared transaction has reserved. */
+typedef struct JobqPreparedPlaces
+{
+	TransactionId xid;
+	int32		queue_id;
+	Oid			jobs;
+	int			n;
+} JobqPreparedPlaces;
+
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
 #define JOBQ_RELAY_SIZE		512
@@ -292,6 +317,10 @@ typedef struct JobqDatabase
 	TimestampTz next_expiry;	/* not above the lowest "until" */
 	uint32		ngarbage;		/* more than fit: look through the table */
 	uint32		nreservers;
+	int			nlengths;		/* may be read without lock */
+	JobqLength	lengths[JOBQ_MAX_LENGTHS];
+	int			nprepared;
+	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
 	bool		schedules_changed;	/* scheduler shall read them again */
 	bool		schedule_freed; /* a job of waited[] may have finished */
 	int			nwaited;		/* may be read without lock */

@@ -45,6 +45,7 @@
 
 #include "call.h"
 #include "commit.h"
+#include "length.h"
 #include "operate.h"
 #include "row.h"
 
@@ -359,6 +360,18 @@ take_waiting(Relation rel, int64 id, JobqJob *waiting)
 }
 
 /*
+ * The job is a new one of its queue.
+ */
+static void
+take_place(const JobqJob *job, const JobqUnique *unique)
+{
+	if (unique->exempt)
+		jobq_length_add(job_queue_id(job));
+	else
+		jobq_length_reserve(job_queue_id(job), 1);
+}
+
+/*
  * Enqueue a job that has a unique key.  If another job holds the key, do as
  * on_conflict says: nothing; or write this job in its place, if it still
  * waits.  The job's id is then that one's.
@@ -390,6 +403,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		{
 			if (!insert_key(keys, job, unique))
 				continue;
+			take_place(job, unique);
 			jobq_job_insert(rel, job);
 			break;
 		}
@@ -413,12 +427,19 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		if (held && take_waiting(rel, holder.job_id, &waiting))
 		{
+			if (job_queue_id(&waiting) != job_queue_id(job))
+			{
+				jobq_length_remove(job_queue_id(&waiting));
+				take_place(job, unique);
+			}
 			JOB_SET(job, JOB_ID, JOB(&waiting, JOB_ID));
 			JOB_SET(job, JOB_ENQUEUED_AT, JOB(&waiting, JOB_ENQUEUED_AT));
 			if (job_watch(&waiting))
 				JOB_SET(job, JOB_WATCH, BoolGetDatum(true));
 			jobq_tell(job, job_run_at(job) > jobq_now() ? "scheduled" : "ready");
 		}
+		else
+			take_place(job, unique);
 		update_key(keys, &holder, job, until, unique->held_until);
 		jobq_job_insert(rel, job);
 		break;

@@ -35,6 +35,8 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
+#include "length.h"
+
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
 /* Pause between attempts to start a scheduler that fails, in ms. */
@@ -213,6 +215,7 @@ database_entry(Oid dboid)
 		if (!OidIsValid(jobq_shared->databases[i].dboid))
 		{
 			db = &jobq_shared->databases[i];
+			jobq_lengths_clear(db);
 			db->dboid = dboid;
 			db->leases_of = db->limits_of = InvalidOid;
 			db->limits_loaded = false;
