@@ -124,6 +124,7 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 						length, MAX_UNIQUE_KEY),
 				 errhint("Use a hash of what is longer, such as md5().")));
 
+	unique->exempt = false;
 	unique->held_until = DT_NOBEGIN;
 	if (!nulls[FOR])
 		unique->held_until = jobq_now() + 1000 *

@@ -35,7 +35,7 @@ BEGIN
 	FOR i IN 0..1000 LOOP
 		BEGIN
 			PERFORM jobq.enqueue('nothing', queue => queue);
-		EXCEPTION WHEN SQLSTATE 'JQ014' THEN
+		EXCEPTION WHEN SQLSTATE 'JQ015' THEN
 			RETURN i;
 		END;
 	END LOOP;
@@ -110,6 +110,8 @@ sql(q{SELECT jobq.create_queue('short', max_length => 20)});
 sql(q{CREATE TABLE seen (live bigint)});
 for my $round (1 .. 3)
 {
+	# in the second round nobody takes anything out but who cancels
+	sql(q{SELECT jobq.pause('short')}) if $round == 2;
 	produce(6, 150);
 	sql(q{SELECT jobq.pause('short')});
 	sql(q{SELECT fill('short')});
