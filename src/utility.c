@@ -22,10 +22,12 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/timestamp.h"
 
+#include "catalog.h"
 #include "commit.h"
 
 /*
@@ -163,6 +165,30 @@ return_to_database(Oid dboid)
 	jobq_poke_launcher();
 }
 
+/*
+ * DROP EXTENSION locks our tables in the order in which they were made, and
+ * everybody else begins with that of jobs.  So shall it, or they might wait for
+ * each other in a circle.
+ */
+static void
+before_drop_extension(const DropStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (stmt->removeType != OBJECT_EXTENSION)
+		return;
+	foreach(lc, stmt->objects)
+	{
+		const JobqRelations *rels;
+
+		if (strcmp(strVal(lfirst(lc)), "jobq") != 0 ||
+			(rels = jobq_relations_if_installed()) == NULL ||
+			!jobq_may_manage(rels->owner))
+			continue;
+		LockRelationOid(rels->job, AccessExclusiveLock);
+	}
+}
+
 static void
 utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 ProcessUtilityContext context, ParamListInfo params,
@@ -175,6 +201,9 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_PREPARED);
 	const char *dbname = jobq_shared != NULL ? database_to_leave(stmt) : NULL;
 	Oid			dboid = InvalidOid;
+
+	if (IsA(stmt, DropStmt))
+		before_drop_extension((DropStmt *) stmt);
 
 	/* who may not do it must not stop the jobs, either */
 	if (dbname != NULL)

@@ -296,17 +296,17 @@ remember_past(JobqLimiter * limiter, TimestampTz now)
 		values[1] = TimestampTzGetDatum(now - (int64) (limiter->rate.burst /
 													   limiter->rate.per_us));
 		jobq_query("SELECT sum(n) FROM ("
-				   " SELECT count(*) AS n FROM jobq.archive a WHERE a.started_at > $2"
+				   " SELECT count(*) AS n FROM jobq.job j,"
+				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
+				   " THEN jobq.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END"
+				   " UNION ALL SELECT count(*) FROM jobq.archive a WHERE a.started_at > $2"
 				   " AND a.finished_at > $2 AND CASE WHEN $1 IS NULL"
 				   " THEN jobq.kind_hash(a.kind) = $3 ELSE a.queue_id = $1 END"
 				   " UNION ALL SELECT count(*) FROM jobq.failed_job f,"
 				   " jsonb_array_elements(f.errors) e WHERE f.finished_at > $2"
 				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
 				   " THEN jobq.kind_hash(f.kind) = $3 ELSE f.queue_id = $1 END"
-				   " UNION ALL SELECT count(*) FROM jobq.job j,"
-				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
-				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
-				   " THEN jobq.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END"
 				   " UNION ALL SELECT count(*) FROM jobq.lease l, unnest(l.job_ids) i"
 				   " JOIN jobq.job j ON j.id = i WHERE l.since > $2 AND CASE WHEN $1 IS NULL"
 				   " THEN jobq.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END) t",
