@@ -21,6 +21,7 @@
 #include "optimizer/optimizer.h"
 #include "tcop/pquery.h"
 #include "utils/portal.h"
+#include "utils/snapmgr.h"
 
 #include "consume.h"
 
@@ -283,6 +284,11 @@ snapshot_is_unused(FunctionCallInfo fcinfo)
 		ActivePortal->strategy != PORTAL_ONE_SELECT ||
 		ActivePortal->queryDesc == NULL || rsinfo->econtext == NULL ||
 		rsinfo->econtext->ecxt_estate != ActivePortal->queryDesc->estate)
+		return false;
+
+	/* an open cursor has one, too */
+	InvalidateCatalogSnapshot();
+	if (!ThereAreNoPriorRegisteredSnapshots())
 		return false;
 	stmt = ActivePortal->queryDesc->plannedstmt;
 	plan = stmt->planTree;

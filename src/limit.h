@@ -53,7 +53,7 @@ typedef struct JobqPace
 	TimestampTz rest_until;
 }			JobqPace;
 
-#define JOBQ_MAX_LIMITERS	256
+#define JOBQ_MAX_LIMITERS	128
 #define JOBQ_NO_LIMITER		PG_UINT16_MAX
 #define JOBQ_MAX_WEIGHTS	32
 

@@ -23,7 +23,7 @@ int			jobq_max_databases = 8;
 int			jobq_ready_entries = 32768;
 int			jobq_max_lanes = 1024;
 int			jobq_max_leases = 8192;
-int			jobq_max_groups = 4096;
+int			jobq_max_groups = 2048;
 bool		jobq_synchronous_commit = false;
 int			jobq_notify_interval = 10;
 int			jobq_poll_interval = 60;
@@ -242,7 +242,7 @@ jobq_define_settings(void)
 	DefineCustomIntVariable("jobq.max_groups",
 							"Sets how many groups can be under way at a time per database.",
 							"These are groups of which a job runs, waits for its next attempt, or keeps others waiting.",
-							&jobq_max_groups, 4096, 64, 1024 * 1024,
+							&jobq_max_groups, 2048, 64, 1024 * 1024,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("jobq.synchronous_commit",
 							 "Makes a worker wait for the flush of each job's commit.",

@@ -187,7 +187,7 @@ typedef struct JobqLeaseBatch
 
 /* Reservations at a time: half of them may be of a single job. */
 #define JOBQ_MAX_BATCHES	(jobq_max_leases / 2)
-#define JOBQ_LEASE_GARBAGE	4096
+#define JOBQ_LEASE_GARBAGE	2048
 
 /* A session in jobq.reserve() that waits for work. */
 #define JOBQ_MAX_TAKE_QUEUES	16
