@@ -4,11 +4,12 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 
 DISTURBED = 10			# percent of the machine that others use
 patience = 20			# seconds to wait for a quiet machine, once per measurement
-patience_left = 120		# and in the whole run
+patience_left = 60		# and in the whole run
 size = "usual"			# or "quick", or "full"
 
 
@@ -223,6 +224,11 @@ def own_cpu():
 
 
 def _own_ticks():
+    return sum(sum(ticks) for ticks in _own_processes().values())
+
+
+def _own_processes():
+    """{pid: its times in ticks, and those of its children that have ended}"""
     parents, times = {}, {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -230,14 +236,27 @@ def _own_ticks():
         except (OSError, IndexError):		# it has ended
             pass
     roots = {str(os.getpid()), postmaster()}
-    total = 0
+    own = {}
     for pid, ticks in times.items():
         at = pid
         while at not in roots and at in parents:
             at = str(parents[at])
         if at in roots:
-            total += sum(ticks)
-    return total
+            own[pid] = ticks
+    return own
+
+
+def precise_cpu():
+    """CPU seconds of those that still run: not in ticks, which hide what many
+    processes use that do a little each."""
+    total = 0
+    for pid in _own_processes():
+        try:
+            with open("/proc/%s/schedstat" % pid) as f:
+                total += int(f.read().split()[0])
+        except OSError:
+            pass
+    return total / 1e9
 
 
 def postmaster():
@@ -332,6 +351,7 @@ class Report:
 
     def measure(self, name, measure, tries=3):
         """Measure; a failure is told and measured again, a few times."""
+        print("  %s: %s ..." % (self.name, name), file=sys.stderr, flush=True)
         for attempt in range(tries):
             try:
                 return measure()

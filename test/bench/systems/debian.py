@@ -150,12 +150,13 @@ class PgCron(System):
     @contextmanager
     def preloaded(self):
         """The server with pg_cron; without it again in the end."""
-        restart(shared_preload_libraries="jobq,pg_cron", cron__use_background_workers="on", cron__max_running_jobs="16",
-                cron__database_name=os.environ["PGDATABASE"])
+        restart(shared_preload_libraries="jobq,pg_cron")	# then its settings are known
         try:
+            restart(cron__use_background_workers="on", cron__max_running_jobs="16",
+                    cron__database_name=os.environ["PGDATABASE"])
             sql("CREATE EXTENSION pg_cron")
             yield
         finally:
             sql("DROP EXTENSION IF EXISTS pg_cron")
-            restart(shared_preload_libraries=None, cron__use_background_workers=None, cron__max_running_jobs=None,
-                    cron__database_name=None)
+            restart(cron__use_background_workers=None, cron__max_running_jobs=None,
+                    cron__database_name=None, shared_preload_libraries=None)

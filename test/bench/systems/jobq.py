@@ -148,13 +148,13 @@ class Reserved(Jobq):
               "SELECT jobq.ack(:ids::bigint[], :tokens::bigint[]);\n"
               "COMMIT;\n")
 
-    def __init__(self, batch, keep="all"):
-        self.batch, self.keep = batch, keep
+    def __init__(self, batch, keep="all", clients=CLIENTS):
+        self.batch, self.keep, self.clients = batch, keep, clients
         self.name = "jobq, reserved by clients, " + (
             "one by one" if batch == 1 else "%d at a time" % batch) + (
             "" if keep == "all" else ", keep => '%s'" % keep)
         self.settings = "pgbench, %d connections; durable leases; %s" % (
-            CLIENTS, "archive kept" if keep == "all" else "no archive")
+            clients, "archive kept" if keep == "all" else "no archive")
 
     def create(self):
         super().create()
@@ -171,14 +171,14 @@ class Reserved(Jobq):
     def pgbench(self, kind, **how):
         before = number("SELECT count(*) FROM jobq.job")
         script = self.writes % self.batch if kind == "writes" else self.script % (self.batch, "1s")
-        result = pgbench(script, CLIENTS, **how)
+        result = pgbench(script, self.clients, **how)
         done = before - number("SELECT count(*) FROM jobq.job")
         return result["tps"] / result["transactions"] * done
 
     def drain(self, kind, jobs):
         self.prepare(kind, jobs)
         self.prepared()
-        return self.pgbench(kind, rounds=jobs // self.batch // CLIENTS)
+        return self.pgbench(kind, rounds=jobs // self.batch // self.clients)
 
     def rate(self, kind, seconds):
         self.prepare(kind, 30000 * seconds)
@@ -186,7 +186,7 @@ class Reserved(Jobq):
 
     @contextmanager
     def working(self, kind):
-        with pgbench_working(self.script % (self.batch, "1s")):
+        with pgbench_working(self.script % (self.batch, "1s"), self.clients):
             yield
 
     other = "SELECT jobq.enqueue('noop', to_jsonb('-'::text), 'outside')"

@@ -68,7 +68,7 @@ def run(report):
     if PG_CRON in there:
         with PG_CRON.preloaded():
             rounds()
-        report.ratio("p50 of pg_cron / that of jobq", figures[PG_CRON][0], figures[WORKERS][0], 3)
+        report.ratio("p50 of pg_cron / that of jobq", figures[PG_CRON][0], figures[WORKERS][0], 1)
     else:
         rounds()
     report.note("%d jobs; the CPU is that of the whole server while it waits for them, up to a minute"

@@ -33,6 +33,8 @@ def run(report):
     report.ratio("jobq, synchronous / SKIP LOCKED, one by one, status column",
                  at[SYNCHRONOUS], at[STATUS_SINGLY], 1)
     against_peers(report, at, 3, 2)
+    if PGQ in at:
+        report.ratio("jobq, in workers / PgQ", at[WORKERS], at[PGQ], 1)
     report.note("%s jobs; one by one and graphile-worker's slower settings: for %d s of a backlog "
                 "that does not run out" % (format(jobs, ","), seconds))
     report.note("from when the workers, connected, may ask for jobs, until the last job's commit is "

@@ -4,12 +4,13 @@ import tempfile
 import time
 
 from clients import compile_clients, rounds
-from lib import own_cpu, pick, restart, set_config, sql, wait_for
-from systems import GraphileWorker, PgBoss, RESERVED, SkipLocked, available
+from lib import pick, precise_cpu, restart, set_config, sql, wait_for
+from systems import GraphileWorker, PgBoss, Reserved, SkipLocked, available
 from systems.base import pgbench_working
 
 TITLE = "1,000 consumers: CPU of the server and of all of them"
 CONSUMERS = 1000
+RESERVED = Reserved(1, clients=CONSUMERS)
 POLLED = SkipLocked(1, clients=CONSUMERS)
 GRAPHILE = GraphileWorker("1,000 in one process", {
     "concurrentJobs": CONSUMERS, "localQueue": {"size": CONSUMERS + 1}})
@@ -23,6 +24,13 @@ def sessions(script):
 def connected():
     wait_for("count(*) >= %d FROM pg_stat_activity WHERE backend_type = 'client backend' "
              "AND application_name = 'pgbench'" % CONSUMERS, "the connections", 120, 0.5)
+
+
+def disconnected():
+    """A session that waits does not see that its client has gone."""
+    sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'")
+    wait_for("count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'",
+             "the end of the connections", 60, 0.1)
 
 
 def waiting(system):
@@ -42,18 +50,19 @@ def measure(system, seconds, jobs, folder):
         if system in (RESERVED, POLLED):
             connected()
         time.sleep(5)
-        before, begun = own_cpu(), time.monotonic()
+        before, begun = precise_cpu(), time.monotonic()
         time.sleep(seconds)
-        idle = 1000 * (own_cpu() - before) / (time.monotonic() - begun)
-        before, begun = own_cpu(), time.monotonic()
+        idle = 1000 * (precise_cpu() - before) / (time.monotonic() - begun)
+        before, begun = precise_cpu(), time.monotonic()
         if isinstance(system, PgBoss):
             system.fill("noop", jobs)
         else:
             rounds(folder, jobs, system.other.replace("'-'", "$1") if "'-'" in system.other
-                   else system.other + " WHERE $1 IS NOT NULL")
+                   else system.other + " WHERE $1::text IS NOT NULL")
         wait_for(system.empty, "the end of the jobs", 60, 0.1)
-        busy = (own_cpu() - before) - idle / 1000 * (time.monotonic() - begun)
-        return idle, max(1000 * busy / jobs, 0)
+        busy = (precise_cpu() - before) - idle / 1000 * (time.monotonic() - begun)
+    disconnected()
+    return idle, max(1000 * busy / jobs, 0)
 
 
 def run(report):
