@@ -50,7 +50,7 @@ sub count_jobs
 }
 
 #
-# Once per tick, whatever crashes.  The clock runs ahead by two hours more
+# Once per tick, whatever crashes.  The clock runs ahead by three hours more
 # each time; a crash of the server puts it back.
 #
 sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', queue => 'still')});
@@ -63,7 +63,7 @@ sub disturb
 	my ($what, $how) = @_;
 	$round++;
 	my $before = count_jobs('seconds');
-	$hours += 2;
+	$hours += 3;
 	sql("SELECT jobq.test_clock('$hours hours')");
 	my $some = $before + 100 * $round;
 	wait_for($node, "$what: in the middle of it",
@@ -98,7 +98,7 @@ foreach my $n (1 .. 3)
 	});
 }
 disturb('checkpoint and immediate stop', sub { sql('CHECKPOINT'); $node->stop('immediate'); $node->start; });
-cmp_ok($interrupted, '>=', 2, 'some of that really came in between');
+cmp_ok($interrupted, '>=', 1, 'some of that really came in between');
 sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq.job});
 sql('SELECT jobq.test_clock(\'0\')');
 
