@@ -46,6 +46,7 @@ OBJS = \
 	src/utility.o \
 	src/views.o \
 	worker/flight.o \
+	worker/groups.o \
 	worker/launcher.o \
 	worker/leases.o \
 	worker/limits.o \

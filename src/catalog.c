@@ -295,6 +295,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 		DatumGetChar(values[QUEUE_GROUP_ON_FAILURE - 1]);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
+	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
+		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
 		: DatumGetInt32(values[QUEUE_MAX_LENGTH - 1]);
 	queue->expires_after_ms = nulls[QUEUE_EXPIRES_AFTER - 1] ? -1

@@ -95,6 +95,7 @@ typedef struct JobqQueue
 	char		lease;
 	char		group_on_failure;
 	int			group_max_running;	/* 0: no limit */
+	bool		limited;		/* has max_running, rate, or throttle */
 	int			max_length;		/* or -1 */
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];

@@ -294,7 +294,10 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 
 		if (queue == NULL || queue->paused || queue->mode != MODE_CONSUMER ||
 			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
-			DatumGetBool(JOB(&job, JOB_DORMANT)))
+			DatumGetBool(JOB(&job, JOB_DORMANT)) ||
+			(!jobq_flow_changed(&job) &&
+			 (jobq_permits_lack(&job, entry) ||
+			  jobq_group_must_wait(rel, &job, entry, snapshot))))
 		{
 			drop_lease(reservation, entry->key.id);
 			continue;

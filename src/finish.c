@@ -15,6 +15,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -24,6 +25,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "call.h"
 #include "commit.h"
 #include "length.h"
 #include "row.h"
@@ -141,7 +143,11 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 
 	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
 	jobq_length_remove(job_queue_id(job));
-	if (job_group(job) != 0)
+
+	/* the group of a worker's own job knows by its permit */
+	if (job_group(job) != 0 &&
+		(jobq_current == NULL || jobq_current->slot == NULL ||
+		 job_id(jobq_current->job) != job_id(job)))
 		jobq_at_commit_group_end(job_group(job), job_id(job));
 	jobq_tell(job, state == STATE_COMPLETED ? "completed"
 			  : state == STATE_CANCELLED ? "cancelled" : "expired");
@@ -266,12 +272,14 @@ append_error(const JobqJob *job, int attempt, TimestampTz at,
 			 const JobqError *error)
 {
 	StringInfoData buf;
+	char		time[MAXDATELEN + 1];
 	Datum		entry;
 	Datum		errors;
 
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "[{\"attempt\": %d, \"at\": ", attempt);
-	escape_json(&buf, timestamptz_to_str(at));
+	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
+	escape_json(&buf, time);
 	appendStringInfo(&buf, ", \"sqlstate\": \"%s\", \"message\": ",
 					 unpack_sql_state(error->sqlerrcode));
 	append_text(&buf, error->message);

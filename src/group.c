@@ -24,10 +24,17 @@
 /* Read more when so few are left. */
 #define FEW_PARKED	16
 
+/* Where there is no room for more groups, look again so often. */
+#define ROOM_PAUSE	(USECS_PER_SEC / 10)
+
 static uint32 bucket_of(int64 id);
 static JobqLimiter * policy_of(JobqDatabase *db, const JobqGroup * group);
-static bool group_free(JobqDatabase *db, JobqGroup * group, TimestampTz now,
-					   TimestampTz *due);
+static bool may_start(JobqDatabase *db, JobqGroup * group, int64 id,
+					  TimestampTz now, TimestampTz *due);
+static bool is_next(JobqDatabase *db, const JobqGroup * group, int64 id,
+					int32 priority, JobqKey key);
+static void call(JobqDatabase *db, JobqGroup * group, uint32 *link,
+				 TimestampTz now, JobqWakeList *wake);
 static void forget_if_idle(JobqDatabase *db, JobqGroup * group,
 						   TimestampTz now);
 static void park(JobqDatabase *db, JobqGroup * group, uint32 index);
@@ -50,6 +57,8 @@ jobq_groups_clear(JobqDatabase *db)
 	db->group_free = 0;
 	db->ngroups = 0;
 	db->group_refill = false;
+	db->groups_full = false;
+	db->groups_swept_at = 0;
 	db->groups_due = DT_NOEND;
 }
 
@@ -70,9 +79,11 @@ jobq_groups_unpark(JobqDatabase *db)
 			continue;
 		group->head = JOBQ_NONE;
 		group->nparked = 0;
+		group->called = 0;
 		group->spilled = group->refill = false;
 		forget_if_idle(db, group, now);
 	}
+	db->groups_full = false;
 	db->group_refill = false;
 	db->groups_due = DT_NOEND;
 }
@@ -121,9 +132,13 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
 
 	if (group != NULL)
 		return group;
-	if (db->group_free == JOBQ_NONE)
+	if (db->group_free == JOBQ_NONE &&
+		(now >= db->groups_swept_at + ROOM_PAUSE || now < db->groups_swept_at))
+	{
+		db->groups_swept_at = now;
 		for (int i = 0; i < jobq_max_groups; i++)
 			forget_if_idle(db, &db->groups[i], now);
+	}
 	index = db->group_free;
 	if (index == JOBQ_NONE)
 		return NULL;
@@ -154,7 +169,7 @@ forget_if_idle(JobqDatabase *db, JobqGroup * group, TimestampTz now)
 	TimestampTz due = DT_NOEND;
 
 	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
-		group->nparked > 0 || group->spilled)
+		group->called != 0 || group->nparked > 0 || group->spilled)
 		return;
 	policy = policy_of(db, group);
 	if (group->pace.rest_until > now ||
@@ -178,16 +193,16 @@ forget_if_idle(JobqDatabase *db, JobqGroup * group, TimestampTz now)
 }
 
 /*
- * May a job of the group start that is not its owner?
+ * May this job of the group start now, as far as the others do not come first?
  */
 static bool
-group_free(JobqDatabase *db, JobqGroup * group, TimestampTz now,
-		   TimestampTz *due)
+may_start(JobqDatabase *db, JobqGroup * group, int64 id, TimestampTz now,
+		  TimestampTz *due)
 {
 	JobqLimiter *policy = policy_of(db, group);
 	JobqRate	none = {0};
 
-	if (group->owner != 0)
+	if (group->owner != 0 && group->owner != id)
 		return false;
 	if (policy->group_max_running > 0 &&
 		group->running >= policy->group_max_running)
@@ -211,8 +226,34 @@ entry_priority(JobqDatabase *db, uint32 index)
 }
 
 /*
+ * Is no other job of the group known that comes before this one?
+ */
+static bool
+is_next(JobqDatabase *db, const JobqGroup * group, int64 id, int32 priority,
+		JobqKey key)
+{
+	JobqKey		called = {group->called_run_at, group->called};
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+	if (group->owner == id)
+		return true;
+	if (group->called != 0 && group->called != id &&
+		compare_places(group->called_priority, called, priority, key) < 0)
+		return false;
+	if (group->head != JOBQ_NONE &&
+		compare_places(entry_priority(db, group->head),
+					   db->entries[group->head].key, priority, key) < 0)
+		return false;
+	return !group->spilled ||
+		compare_places(priority, key, group->cursor_priority, cursor) <= 0;
+}
+
+/*
  * Park an entry that was unlinked from its lane, or drop it if there are too
  * many, or if it is parked already.
+ *
+ * At least one is always parked, or the group would come to a stand.  So is the
+ * job that runs, which may be back before it has left, and the owner.
  */
 static void
 park(JobqDatabase *db, JobqGroup * group, uint32 index)
@@ -220,17 +261,17 @@ park(JobqDatabase *db, JobqGroup * group, uint32 index)
 	JobqEntry  *entry = &db->entries[index];
 	int32		priority = entry_priority(db, index);
 	uint32	   *link = &group->head;
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+	bool		above = group->spilled &&
+		compare_places(priority, entry->key, group->cursor_priority,
+					   cursor) > 0;
 
-	/* the job that runs may be back before it has left: it is needed */
-	if (entry->key.id != group->current &&
-		(group->spilled || group->nparked >= JOBQ_MAX_PARKED ||
-		 db->nfree < (uint32) jobq_ready_entries / 4))
+	if (entry->key.id != group->current && entry->key.id != group->owner &&
+		(above || group->nparked >= JOBQ_MAX_PARKED ||
+		 (group->nparked > 0 &&
+		  db->nfree < (uint32) jobq_ready_entries / 4)))
 	{
-		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-
-		if (!group->spilled ||
-			compare_places(priority, entry->key, group->cursor_priority,
-						   cursor) <= 0)
+		if (!above)
 		{
 			group->cursor_priority = priority;
 			group->cursor_run_at = entry->key.run_at;
@@ -265,8 +306,47 @@ park(JobqDatabase *db, JobqGroup * group, uint32 index)
 }
 
 /*
- * If the group is free, let its first parked job go back to its lane; or its
- * owner, for which it waits.
+ * Let a parked job go back to its lane, to be popped from there.
+ */
+static void
+call(JobqDatabase *db, JobqGroup * group, uint32 *link, TimestampTz now,
+	 JobqWakeList *wake)
+{
+	uint32		index = *link;
+	JobqEntry  *entry = &db->entries[index];
+	JobqLane   *lane = &db->lanes[entry->lane];
+	JobqPush	push = {0};
+
+	*link = entry->next;
+	group->nparked--;
+	lane->parked--;
+	group->called = entry->key.id;
+	group->called_priority = lane->priority;
+	group->called_run_at = entry->key.run_at;
+	push.key = entry->key;
+	push.ctid = entry->ctid;
+	push.group = entry->group;
+	entry_free(db, index);
+	switch (entry_insert(db, lane, &push))
+	{
+		case INSERTED:
+			jobq_ready_wake(db, lane, now, wake);
+			break;
+		case DUPLICATE:
+			break;
+		case TOO_FAR:
+		case NO_ENTRY:
+			if (lane->quarantine)
+				db->overflow = true;
+			else
+				jobq_ready_look(db, lane, push.key, wake);
+			break;
+	}
+}
+
+/*
+ * If the group is free, call its first parked job; or its owner, for which it
+ * waits.
  */
 static void
 advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
@@ -279,33 +359,11 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 		while (*link != JOBQ_NONE && db->entries[*link].key.id != group->owner)
 			link = &db->entries[*link].next;
 	if (*link != JOBQ_NONE &&
-		(group->owner != 0 || group_free(db, group, now, &due)))
-	{
-		uint32		index = *link;
-		JobqEntry  *entry = &db->entries[index];
-		JobqLane   *lane = &db->lanes[entry->lane];
-		JobqPush	push = {0};
-
-		*link = entry->next;
-		group->nparked--;
-		lane->parked--;
-		push.key = entry->key;
-		push.ctid = entry->ctid;
-		push.group = entry->group;
-		entry_free(db, index);
-		switch (entry_insert(db, lane, &push))
-		{
-			case INSERTED:
-				jobq_ready_wake(db, lane, now, wake);
-				break;
-			case DUPLICATE:
-				break;
-			case TOO_FAR:
-			case NO_ENTRY:
-				jobq_ready_look(db, lane, push.key, wake);
-				break;
-		}
-	}
+		is_next(db, group, db->entries[*link].key.id,
+				entry_priority(db, *link), db->entries[*link].key) &&
+		group->called != db->entries[*link].key.id &&
+		may_start(db, group, db->entries[*link].key.id, now, &due))
+		call(db, group, link, now, wake);
 	if (due < db->groups_due)
 	{
 		db->groups_due = due;
@@ -319,6 +377,60 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 		wake->scheduler = true;
 	}
 	forget_if_idle(db, group, now);
+}
+
+/*
+ * There is no place for the group of this entry: drop it, and read its lane
+ * anew from here on when there is room.  So the lane goes on with jobs of other
+ * groups, and with those that others wait for.
+ */
+static void
+skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
+	 JobqWakeList *wake)
+{
+	JobqKey		key = db->entries[index].key;
+
+	entry_free(db, index);
+	if (lane->quarantine)
+		db->overflow = true;
+	else if (!lane->skipping || jobq_key_cmp(key, lane->skipped) < 0)
+	{
+		lane->skipping = true;
+		lane->skipped = key;
+	}
+	if (!db->groups_full)
+	{
+		db->groups_full = true;
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+	}
+	if (db->groups_due < db->wake_at)
+		wake->scheduler = true;
+}
+
+/*
+ * Have the lanes read anew whose jobs found no place for their groups, if a
+ * good part of the places is free.
+ */
+void
+jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < jobq_max_groups; i++)
+		forget_if_idle(db, &db->groups[i], now);
+	if (db->ngroups > (uint32) jobq_max_groups / 4 * 3)
+	{
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		return;
+	}
+	db->groups_full = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->in_use || !lane->skipping)
+			continue;
+		lane->skipping = false;
+		jobq_ready_look(db, lane, lane->skipped, wake);
+	}
 }
 
 /*
@@ -336,14 +448,15 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	JobqLimiter *policy;
 
 	if (group == NULL)
-		return JOBQ_NO_GROUP;
+	{
+		skip(db, lane, index, now, wake);
+		return JOBQ_PARKED;
+	}
 	group->limiter = lane->queue_limiter;
-	if (group->owner != entry->key.id &&
-		(!group_free(db, group, now, &due) ||
-		 (group->nparked > 0 &&
-		  compare_places(entry_priority(db, group->head),
-						 db->entries[group->head].key, lane->priority,
-						 entry->key) < 0)))
+	if (group->called == entry->key.id)
+		group->called = 0;
+	if (!is_next(db, group, entry->key.id, lane->priority, entry->key) ||
+		!may_start(db, group, entry->key.id, now, &due))
 	{
 		park(db, group, index);
 		advance(db, group, now, wake);
@@ -356,7 +469,33 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	group->current = entry->key.id;
 	group->running++;
 	*place = group - db->groups;
+	if (group->nparked > 0 || group->spilled)
+		advance(db, group, now, wake);
 	return JOBQ_ENTERED;
+}
+
+/*
+ * A job that was taken in has to wait for this one, which is in another lane.
+ */
+void
+jobq_group_call(JobqDatabase *db, uint32 place, int64 id, int32 priority,
+				TimestampTz run_at)
+{
+	JobqGroup  *group = &db->groups[place];
+	JobqKey		called = {group->called_run_at, group->called};
+	JobqKey		key = {run_at, id};
+
+	/* one that is parked will be called */
+	for (uint32 i = group->head; i != JOBQ_NONE; i = db->entries[i].next)
+		if (db->entries[i].key.id == id)
+			return;
+	if (group->called == 0 ||
+		compare_places(priority, key, group->called_priority, called) < 0)
+	{
+		group->called = id;
+		group->called_priority = priority;
+		group->called_run_at = run_at;
+	}
 }
 
 /*
@@ -380,7 +519,7 @@ jobq_group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 }
 
 /*
- * A job is finished without having run: its group need not wait for it.
+ * A job is no more to be waited for: it is finished, or not there.
  */
 void
 jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
@@ -388,23 +527,30 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
-	if (group == NULL || group->owner != job_id)
+	if (group == NULL || (group->owner != job_id && group->called != job_id))
 		return;
-	group->owner = 0;
+	if (group->owner == job_id)
+		group->owner = 0;
+	if (group->called == job_id)
+		group->called = 0;
 	advance(db, group, now, wake);
 }
 
 /*
  * The scheduler has read the group's due jobs above its cursor: these rows, in
- * order, and "all" that there are.
+ * order, and all up to "last" if that is not all that there are.
  */
 void
 jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
-					int nrows, bool all, TimestampTz now, JobqWakeList *wake)
+					int nrows, const JobqPush *last, TimestampTz now,
+					JobqWakeList *wake)
 {
 	bool		dropped = group->dropped;
 	int32		priority = group->cursor_priority;
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+	int			before = group->nparked;
+	bool		all = last == NULL;
+	bool		stuck = false;
 
 	group->spilled = false;
 	for (int i = 0; i < nrows && !group->spilled; i++)
@@ -413,16 +559,20 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
 		JobqLane   *lane = jobq_lane_find(db, row->queue_id, row->priority,
 										  row->role, row->flow, row->quarantine,
 										  true);
-		uint32		index = db->free_head;
+		uint32		index;
 		JobqEntry  *entry;
 
 		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
 			continue;
-		if (lane == NULL || index == JOBQ_NONE)
+		if (lane == NULL ||
+			(db->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL))))
 		{
-			all = false;
+			stuck = true;
 			break;
 		}
+		lane_set_flow(db, lane, row);
+		db->reload |= !lane->ranked;
+		index = db->free_head;
 		entry = &db->entries[index];
 		db->free_head = entry->next;
 		db->nfree--;
@@ -438,6 +588,12 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
 			group->cursor_id = row->key.id;
 		}
 	}
+	if (!group->spilled && !stuck && last != NULL)
+	{
+		group->cursor_priority = last->priority;
+		group->cursor_run_at = last->key.run_at;
+		group->cursor_id = last->key.id;
+	}
 	if (dropped)
 	{
 		/* it may be before what was read */
@@ -445,8 +601,17 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
 		group->cursor_run_at = cursor.run_at;
 		group->cursor_id = cursor.id;
 	}
+	group->spilled |= !all || dropped || stuck;
+	if (stuck && group->nparked == before)
+	{
+		/* there was no place: not at once again */
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		group->refill = true;	/* keeps advance() from asking */
+		advance(db, group, now, wake);
+		group->refill = false;
+		return;
+	}
 	group->refill = false;
-	group->spilled |= !all || dropped;
 	advance(db, group, now, wake);
 }
 
@@ -460,4 +625,6 @@ jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	for (int i = 0; i < jobq_max_groups && db->ngroups > 0; i++)
 		if (db->groups[i].id != 0)
 			advance(db, &db->groups[i], now, wake);
+	if (db->groups_full)
+		jobq_groups_make_room(db, now, wake);
 }

@@ -45,6 +45,15 @@ check_kind(text *kind)
 	return name;
 }
 
+static void
+not_by_group(const char *option)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s of a kind cannot be by group", option),
+			 errhint("Groups belong to queues: set it with jobq.alter_queue().")));
+}
+
 /*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
  * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure):
@@ -114,17 +123,21 @@ jobq_register(PG_FUNCTION_ARGS)
 				 errhint("It must be at least 1.")));
 	if (!PG_ARGISNULL(HANDLER_RATE - 1))
 	{
-		JobqRate	unused;
+		JobqRate	rate;
 
 		jobq_rate_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RATE - 1)),
-						&unused);
+						&rate);
+		if (rate.by_group)
+			not_by_group("rate");
 	}
 	if (!PG_ARGISNULL(HANDLER_THROTTLE - 1))
 	{
-		JobqThrottle unused;
+		JobqThrottle throttle;
 
 		jobq_throttle_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_THROTTLE - 1)),
-							&unused);
+							&throttle);
+		if (throttle.by_group)
+			not_by_group("throttle");
 	}
 	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
 	{

@@ -31,7 +31,6 @@ static bool lane_served(const JobqLane *lane);
 static JobqLane *lane_take(JobqDatabase *db);
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
-static bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 
 /*
  * The lane of these, or NULL if it is not there and "create" is false or no
@@ -103,7 +102,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
-	if (lane->kind == push->kind && lane->tenant == push->tenant)
+	if (lane->kind == push->kind && lane->tenant == push->tenant &&
+		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))
 		return;
 	lane->kind = push->kind;
 	lane->tenant = push->tenant;
@@ -168,7 +168,7 @@ lane_take(JobqDatabase *db)
 			continue;
 		if (lane->paused || !lane_served(lane))
 			paused = lane;
-		else if (lane->count > 0 || lane->more)
+		else if (lane->count > 0 || lane->more || lane->skipping)
 			continue;
 		else if (lane->next_due == DT_NOEND)
 			idle = lane;
@@ -282,9 +282,10 @@ entry_free(JobqDatabase *db, uint32 index)
 
 /*
  * Free an entry by cutting the tail of the longest lane; its scan will find
- * the job again.  False if no other lane has clearly more than this one.
+ * the job again.  False if no other lane has clearly more than this one, if one
+ * is named.
  */
-static bool
+bool
 entry_evict(JobqDatabase *db, JobqLane *for_lane)
 {
 	JobqLane   *victim = NULL;
@@ -300,8 +301,9 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 			(victim == NULL || lane->count > victim->count))
 			victim = lane;
 	}
-	if (victim == NULL || victim == for_lane ||
-		victim->count / 2 < for_lane->count)
+	if (victim == NULL ||
+		(for_lane != NULL &&
+		 (victim == for_lane || victim->count / 2 < for_lane->count)))
 		return false;
 
 	index = victim->tail;

@@ -23,6 +23,7 @@ typedef enum InsertResult
 /* src/lanes.c: all of these want db->lock held exclusively */
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern void entry_relink(JobqDatabase *db, JobqLane *lane, uint32 index);
+extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 extern void entry_free(JobqDatabase *db, uint32 index);
 extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);

@@ -47,6 +47,8 @@ jobq_limits_clear(JobqDatabase *db)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
 			jobq_shared->slots[i].permits = JOBQ_NO_PERMITS;
+	for (int i = 0; i < jobq_max_leases; i++)
+		db->leases[i].permits = JOBQ_NO_PERMITS;
 }
 
 /*
@@ -149,8 +151,7 @@ jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
 bool
 jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
-	return (!lane->stalled || db->group_free != JOBQ_NONE) &&
-		jobq_lane_room(db, lane, now, &db->limits_due) > 0;
+	return jobq_lane_room(db, lane, now, &db->limits_due) > 0;
 }
 
 /*

@@ -91,6 +91,10 @@ typedef struct JobqLimiter
  * Up to JOBQ_MAX_PARKED of its jobs are parked, in order.  If there were more,
  * they were dropped ("spilled"), and the scheduler reads those above the cursor
  * when the parked ones come to their end.
+ *
+ * Jobs of a group may come from several lanes.  So the one whose turn it is has
+ * been "called", and those that come after it are parked until it has been
+ * popped.
  */
 #define JOBQ_MAX_PARKED		64
 typedef struct JobqGroup
@@ -98,6 +102,9 @@ typedef struct JobqGroup
 	int64		id;				/* 0: free */
 	int64		owner;			/* only this job may run; or 0 */
 	int64		current;		/* the job that was taken in last */
+	int64		called;			/* the job that is in its lane; or 0 */
+	int32		called_priority;	/* and its place */
+	TimestampTz called_run_at;
 	uint32		next;			/* in the bucket, or free list link */
 	uint32		head;			/* parked entries */
 	uint16		nparked;
@@ -133,8 +140,7 @@ jobq_permits_any(const JobqPermits * permits)
 typedef enum JobqEntrance
 {
 	JOBQ_ENTERED,
-	JOBQ_PARKED,				/* the entry is the group's now, or gone */
-	JOBQ_NO_GROUP				/* there is no room for another group */
+	JOBQ_PARKED					/* the entry is the group's now, or gone */
 }			JobqEntrance;
 
 /* src/limit_text.c */
@@ -175,6 +181,8 @@ extern JobqEntrance jobq_group_enter(struct JobqDatabase *db,
 									 struct JobqLane *lane, uint32 entry,
 									 TimestampTz now, uint32 *group,
 									 struct JobqWakeList *wake);
+extern void jobq_group_call(struct JobqDatabase *db, uint32 group, int64 id,
+							int32 priority, TimestampTz run_at);
 extern void jobq_group_leave(struct JobqDatabase *db, uint32 group, int64 id,
 							 bool live, bool unused, TimestampTz now,
 							 struct JobqWakeList *wake);
@@ -182,9 +190,11 @@ extern void jobq_group_end(struct JobqDatabase *db, int64 id, int64 job_id,
 						   TimestampTz now, struct JobqWakeList *wake);
 extern void jobq_group_refilled(struct JobqDatabase *db, JobqGroup * group,
 								const struct JobqPush *rows, int nrows,
-								bool all, TimestampTz now,
+								const struct JobqPush *last, TimestampTz now,
 								struct JobqWakeList *wake);
 extern void jobq_groups_wake(struct JobqDatabase *db, TimestampTz now,
 							 struct JobqWakeList *wake);
+extern void jobq_groups_make_room(struct JobqDatabase *db, TimestampTz now,
+								  struct JobqWakeList *wake);
 
 #endif							/* JOBQ_LIMIT_H */

@@ -410,19 +410,9 @@ again:
 		db->starved = false;
 		wake->scheduler = true;
 	}
-	best->stalled = false;
-	if (db->entries[index].group != 0)
-		switch (jobq_group_enter(db, best, index, now, &group, wake))
-		{
-			case JOBQ_ENTERED:
-				break;
-			case JOBQ_PARKED:
-				goto again;
-			case JOBQ_NO_GROUP:
-				entry_relink(db, best, index);
-				best->stalled = true;
-				goto again;
-		}
+	if (db->entries[index].group != 0 &&
+		jobq_group_enter(db, best, index, now, &group, wake) == JOBQ_PARKED)
+		goto again;
 	take(db, best, index, popped);
 	popped->permits = jobq_permits_take(db, best, group);
 	jobq_lane_served(db, best);

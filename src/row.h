@@ -123,6 +123,9 @@ extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
+extern bool jobq_permits_lack(const JobqJob *job, const JobqPush *entry);
+extern bool jobq_group_must_wait(Relation rel, const JobqJob *job,
+								 const JobqPush *entry, Snapshot snapshot);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
 

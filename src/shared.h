@@ -109,7 +109,8 @@ typedef struct JobqLane
 	uint32		tenant;
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
-	bool		stalled;		/* its first job found no place for its group */
+	bool		skipping;		/* jobs found no place for their groups, from */
+	JobqKey		skipped;		/* this one on: to be read again */
 	uint32		parked;			/* its entries that are parked at groups */
 	double		turn;			/* of its tenant */
 	JobqKey		cursor;
@@ -303,6 +304,8 @@ typedef struct JobqDatabase
 	TimestampTz limits_due;		/* when a lane may be free, with time */
 	TimestampTz groups_due;		/* when a group may be */
 	bool		group_refill;	/* a group wants to be read */
+	bool		groups_full;	/* a lane is skipping */
+	TimestampTz groups_swept_at;	/* idle groups were looked for */
 	uint32		ngroups;
 	uint32		group_free;
 	JobqLimiter limiters[JOBQ_MAX_LIMITERS];
@@ -393,6 +396,7 @@ typedef struct JobqSlot
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
+	int32		queue_id;
 	int32		attempt;		/* attempts charged before this run */
 	TimestampTz job_started_at;
 	TimestampTz deadline;		/* query cancel by the worker's own timer */

@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * limits.c
- *	  The scheduler's part in limits and groups: it loads the limiters, reads
- *	  the jobs of groups that were too many to be parked, and knows after a
- *	  start what was under way before.
+ *	  The scheduler's part in limits: it loads the limiters, knows after a start
+ *	  what was under way before, and wakes workers for what time has set free.
  *
  * worker/limits.c
  *
@@ -11,38 +10,21 @@
  */
 #include "worker.h"
 
-#include "access/genam.h"
-#include "access/relscan.h"
-#include "access/skey.h"
-#include "access/stratnum.h"
-#include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
 #include "common/hashfn.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
-
-#include "commit.h"
-
-/* Groups that are read at a time, and rows of them that are passed over. */
-#define MAX_REFILLS	64
-#define MAX_PASSED	100000
 
 static int	read_limiters(JobqLimiter * limiters, bool *weighted);
 static void rate_and_throttle(JobqLimiter * limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
 static void read_weights(JobqLimiter * limiter, Datum weights);
+static void count_running(uint16 index);
 static void remember_past(JobqLimiter * limiter, TimestampTz now);
-static void restore_groups(void);
-static void refill_group(int64 id, int32 priority, TimestampTz run_at,
-						 int64 job_id, TimestampTz now);
 
 static Datum
 column(HeapTuple row, TupleDesc desc, int n, bool *isnull)
@@ -262,11 +244,22 @@ limits_load(void)
 			continue;
 		my_db->limiters[i] = limiters[j];
 		my_db->nlimiters = Max(my_db->nlimiters, i + 1);
+		count_running(i);
 
 		/* what workers have taken along has no permits */
 		for (int s = 0; s < jobq_shared->nslots; s++)
 			if (jobq_shared->slots[s].database == my_db_index)
 				jobq_hand_return(my_db, &jobq_shared->slots[s], &wake);
+	}
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		if (!lane->in_use)
+			continue;
+		lane->queue_limiter = jobq_limiter_find(my_db, lane->queue_id, 0);
+		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+			: jobq_limiter_find(my_db, 0, lane->kind);
 	}
 	my_db->weighted = weighted;
 	my_db->limits_loaded = true;
@@ -274,6 +267,53 @@ limits_load(void)
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 	pfree(limiters);
+}
+
+/*
+ * A new limiter counts the jobs that run already, too.  Wants db->lock.
+ */
+static void
+count_running(uint16 index)
+{
+	JobqLimiter *limiter = &my_db->limiters[index];
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		uint16	   *permit = limiter->queue_id != 0 ? &slot->permits.queue
+			: &slot->permits.kind;
+		bool		ours;
+
+		if (slot->database != my_db_index ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		ours = slot->job_id != 0 && *permit == JOBQ_NO_LIMITER;
+		if (ours)
+			ours = limiter->queue_id != 0 ? slot->queue_id == limiter->queue_id
+				: jobq_kind_hash(slot->kind) == limiter->kind;
+		if (ours)
+			slot->permits_job = slot->job_id;
+		SpinLockRelease(&slot->mutex);
+		if (ours)
+		{
+			*permit = index;
+			limiter->running++;
+		}
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases[i];
+		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
+			: &lease->permits.kind;
+
+		if (lease->id == 0 || *permit != JOBQ_NO_LIMITER ||
+			(limiter->queue_id != 0 ? lease->queue_id != limiter->queue_id
+			 : lease->kind != limiter->kind))
+			continue;
+		*permit = index;
+		limiter->running++;
+	}
 }
 
 /*
@@ -366,48 +406,10 @@ limits_start(void)
 	if (!my_db->limits_loaded)
 	{
 		limits_load();
-		restore_groups();
+		groups_restore();
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-}
-
-/*
- * Groups that wait for a job which has begun before.
- */
-static void
-restore_groups(void)
-{
-	TimestampTz now = jobq_now();
-	uint64		n;
-
-	SPI_connect();
-	n = jobq_query("SELECT group_id, id, queue_id FROM jobq.job"
-				   " WHERE group_id IS NOT NULL AND group_held AND NOT dormant"
-				   " ORDER BY id DESC",
-				   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	for (uint64 i = 0; i < n; i++)
-	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		int64		id = DatumGetInt64(column(row, desc, 1, &isnull));
-		JobqGroup  *group;
-		uint16		limiter;
-
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		limiter = jobq_limiter_find(my_db, int_column(row, desc, 3), 0);
-		if (limiter == JOBQ_NO_LIMITER ||
-			(my_db->limiters[limiter].group_wait &&
-			 my_db->limiters[limiter].group_max_running == 1))
-		{
-			group = jobq_group_make(my_db, id, limiter, now);
-			if (group != NULL && group->running == 0)
-				group->owner = DatumGetInt64(column(row, desc, 2, &isnull));
-		}
-		LWLockRelease(my_db->lock);
-	}
-	SPI_finish();
 }
 
 /*
@@ -436,7 +438,16 @@ limits_of_lease(const JobqPush *push)
 			place = group - my_db->groups;
 		}
 	}
-	return jobq_permits_take(my_db, &lane, place);
+
+	/* its token was counted when the past was */
+	if (lane.queue_limiter != JOBQ_NO_LIMITER)
+		my_db->limiters[lane.queue_limiter].running++;
+	if (lane.kind_limiter != JOBQ_NO_LIMITER)
+		my_db->limiters[lane.kind_limiter].running++;
+	return (JobqPermits)
+	{
+		lane.queue_limiter, lane.kind_limiter, place
+	};
 }
 
 /*
@@ -446,8 +457,6 @@ void
 limits_tick(TimestampTz now)
 {
 	JobqWakeList wake = {0};
-	JobqGroup	wanted[MAX_REFILLS];
-	int			n = 0;
 
 	if (my_db->limits_due > now && my_db->groups_due > now &&
 		!my_db->group_refill)
@@ -457,144 +466,8 @@ limits_tick(TimestampTz now)
 		jobq_limits_wake(my_db, now, &wake);
 	if (my_db->groups_due <= now)
 		jobq_groups_wake(my_db, now, &wake);
+	LWLockRelease(my_db->lock);
+	jobq_wake(my_db, &wake);
 	if (my_db->group_refill)
-	{
-		my_db->group_refill = false;
-		for (int i = 0; i < jobq_max_groups; i++)
-		{
-			JobqGroup  *group = &my_db->groups[i];
-
-			if (group->id == 0 || !group->refill)
-				continue;
-			if (n == MAX_REFILLS)
-			{
-				my_db->group_refill = true;
-				break;
-			}
-			group->dropped = false;
-			wanted[n++] = *group;
-		}
-	}
-	LWLockRelease(my_db->lock);
-	jobq_wake(my_db, &wake);
-	for (int i = 0; i < n; i++)
-		refill_group(wanted[i].id, wanted[i].cursor_priority,
-					 wanted[i].cursor_run_at, wanted[i].cursor_id, now);
-}
-
-/*
- * Read the due jobs of a group that come after this place.
- */
-static void
-refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
-			 TimestampTz now)
-{
-	JobqPush	rows[JOBQ_MAX_PARKED];
-	JobqWakeList wake = {0};
-	JobqGroup  *group;
-	int			nrows = 0;
-	int			passed = 0;
-	bool		all = true;
-	Relation	rel;
-	Relation	index;
-	TupleTableSlot *slot;
-	IndexScanDesc scan;
-	ScanKeyData keys[2];
-	ScanKeyData members[3];
-
-	run_begin_transaction();
-	rel = jobq_open_jobs();
-	index = index_open(jobq_relations()->job_group, AccessShareLock);
-	slot = table_slot_create(rel, NULL);
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
-	ScanKeyEntryInitialize(&members[0], SK_ROW_MEMBER, 2,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT4CMP, Int32GetDatum(priority));
-	ScanKeyEntryInitialize(&members[1], SK_ROW_MEMBER, 3,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_TIMESTAMPTZ_CMP, TimestampTzGetDatum(run_at));
-	ScanKeyEntryInitialize(&members[2], SK_ROW_MEMBER | SK_ROW_END, 4,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT8CMP, Int64GetDatum(job_id));
-	MemSet(&keys[1], 0, sizeof(ScanKeyData));
-	keys[1].sk_flags = SK_ROW_HEADER;
-	keys[1].sk_attno = 2;
-	keys[1].sk_strategy = BTGreaterStrategyNumber;
-	keys[1].sk_argument = PointerGetDatum(members);
-
-	scan = jobq_index_beginscan(rel, index, GetActiveSnapshot(), 2);
-	index_rescan(scan, keys, 2, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		bool		dormant;
-		bool		leased;
-
-		CHECK_FOR_INTERRUPTS();
-		if (nrows == JOBQ_MAX_PARKED || passed == MAX_PASSED)
-		{
-			all = false;
-			break;
-		}
-		if (scan_read_row(slot, &rows[nrows], &dormant, &leased) &&
-			rows[nrows].key.run_at <= now)
-			nrows++;
-		else
-			passed++;
-	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	group = jobq_group_find(my_db, id);
-	if (group != NULL)
-		jobq_group_refilled(my_db, group, rows, nrows, all, now, &wake);
-	LWLockRelease(my_db->lock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	jobq_wake(my_db, &wake);
-}
-
-/*
- * The safety net: a group shall not wait for a job that is not there.
- */
-void
-limits_sweep(void)
-{
-	int64	   *owners;
-	int64	   *groups;
-	int			n = 0;
-
-	if (my_db->ngroups == 0)
-		return;
-	owners = palloc(sizeof(int64) * jobq_max_groups);
-	groups = palloc(sizeof(int64) * jobq_max_groups);
-	LWLockAcquire(my_db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_groups; i++)
-		if (my_db->groups[i].id != 0 && my_db->groups[i].owner != 0)
-		{
-			groups[n] = my_db->groups[i].id;
-			owners[n++] = my_db->groups[i].owner;
-		}
-	LWLockRelease(my_db->lock);
-	if (n > 0)
-	{
-		Relation	rel;
-
-		run_begin_transaction();
-		rel = jobq_open_jobs();
-		for (int i = 0; i < n; i++)
-		{
-			JobqJob		job;
-
-			if (!jobq_job_find(rel, owners[i], GetActiveSnapshot(), &job))
-				jobq_at_commit_group_end(groups[i], owners[i]);
-		}
-		table_close(rel, NoLock);
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	pfree(owners);
-	pfree(groups);
+		groups_refill(now);
 }

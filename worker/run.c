@@ -139,6 +139,10 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			jobq_job_insert(rel, &job);
 		runnable = false;
 	}
+	if (runnable &&
+		(jobq_permits_lack(&job, entry) ||
+		 jobq_group_must_wait(rel, &job, entry, GetActiveSnapshot())))
+		runnable = false;
 	run->slot->unused = !runnable;
 	if (!runnable || (!last && jobq_unique_started(&job)))
 	{
@@ -288,6 +292,7 @@ run_claim(RunContext *run, const JobqJob *job, const char *kind,
 	flight_begin(job_id(job), job_attempt(job));
 	SpinLockAcquire(&slot->mutex);
 	slot->attempt = job_attempt(job);
+	slot->queue_id = job_queue_id(job);
 	slot->job_started_at = now;
 	slot->deadline = deadline;
 	slot->kill_at = DT_NOEND;

@@ -562,7 +562,7 @@ scan_sweep(void)
 	for (int i = 0; i < nexpired; i++)
 		expire(expired[i]);
 	nexpired = 0;
-	limits_sweep();
+	groups_sweep();
 }
 
 static bool

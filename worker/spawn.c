@@ -319,6 +319,7 @@ spawn_charge_role(Oid role, const JobqError *error)
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 
+		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_permits_release(my_db, &entry.permits, entry.key.id, live, true,
 							 jobq_now(), &wake);

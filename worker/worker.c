@@ -48,6 +48,10 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
 
 static JobqSlot *my_slot = NULL;
 
+/* What was popped and has perhaps not begun. */
+static JobqPush taken;
+static bool has_taken = false;
+
 static void attach(const WorkerStart *start);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
@@ -132,7 +136,10 @@ jobq_worker_main(Datum main_arg)
 		if (popped)
 		{
 			active = true;
+			taken = entry;
+			has_taken = true;
 			run_job(&run, &entry);
+			has_taken = false;
 			if (entry.quarantine)
 				jobq_quarantine_over(my_db, start.slot);
 
@@ -218,6 +225,8 @@ worker_exit(int code, Datum arg)
 	flight_end();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_hand_return(my_db, my_slot, &wake);
+	if (has_taken && my_slot->job_id == 0)
+		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/* of a job that has not come to its end, the scheduler knows more */
 	if (my_slot->job_id == 0)
@@ -291,7 +300,8 @@ too_many_workers(void)
 
 /*
  * Rest while there are enough others.  They may come upon a long job at any
- * time, so look again and again; the jobs in our hand are theirs meanwhile.
+ * time, so look again and again; the jobs in our hand and the permits of our
+ * last one are theirs meanwhile.
  */
 static void
 rest(void)
@@ -301,6 +311,8 @@ rest(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_hand_return(my_db, my_slot, &wake);
+	jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
+						 my_slot->live, my_slot->unused, jobq_now(), &wake);
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 

@@ -64,8 +64,12 @@ extern bool scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 extern void limits_start(void);
 extern void limits_load(void);
 extern void limits_tick(TimestampTz now);
-extern void limits_sweep(void);
 extern JobqPermits limits_of_lease(const JobqPush *push);
+
+/* worker/groups.c */
+extern void groups_restore(void);
+extern void groups_refill(TimestampTz now);
+extern void groups_sweep(void);
 
 /* worker/supervise.c */
 extern TimestampTz supervise(TimestampTz now);
