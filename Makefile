@@ -80,7 +80,7 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
-	session privileges consume unique notify bad_input schedule comments cleanup
+	session limits groups fairness privileges consume unique notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume queue_ops unique

@@ -208,7 +208,7 @@ jobq_permits_lack(const JobqJob *job, const JobqPush *entry)
 	if (lane != NULL)
 	{
 		lane->ranked = false;
-		db->reload = true;
+		db->reload = db->limits_stale = true;
 		wake.scheduler = true;
 	}
 	jobq_ready_push(db, &push, push.key.run_at, &wake);

@@ -29,6 +29,8 @@
 
 static uint32 bucket_of(int64 id);
 static JobqLimiter * policy_of(JobqDatabase *db, const JobqGroup * group);
+static bool group_pace_free(JobqDatabase *db, JobqGroup * group,
+							TimestampTz now, TimestampTz *due);
 static bool may_start(JobqDatabase *db, JobqGroup * group, int64 id,
 					  TimestampTz now, TimestampTz *due);
 static bool is_next(JobqDatabase *db, const JobqGroup * group, int64 id,
@@ -136,8 +138,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
 		(now >= db->groups_swept_at + ROOM_PAUSE || now < db->groups_swept_at))
 	{
 		db->groups_swept_at = now;
-		for (int i = 0; i < jobq_max_groups; i++)
-			forget_if_idle(db, &db->groups[i], now);
+		jobq_groups_forget(db, now);
 	}
 	index = db->group_free;
 	if (index == JOBQ_NONE)
@@ -158,6 +159,22 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
 }
 
 /*
+ * May a job of the group start by the group's own rate and throttle?
+ */
+static bool
+group_pace_free(JobqDatabase *db, JobqGroup * group, TimestampTz now,
+				TimestampTz *due)
+{
+	JobqLimiter *policy = policy_of(db, group);
+	JobqRate	none = {0};
+
+	if (!policy->throttle.by_group)
+		group->pace.failures = group->pace.rest_until = 0;
+	return jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
+						  &group->pace, now, due);
+}
+
+/*
  * Give up the place of a group of which nothing needs to be known.
  */
 static void
@@ -172,16 +189,13 @@ forget_if_idle(JobqDatabase *db, JobqGroup * group, TimestampTz now)
 		group->called != 0 || group->nparked > 0 || group->spilled)
 		return;
 	policy = policy_of(db, group);
+	(void) group_pace_free(db, group, now, &due);
 	if (group->pace.rest_until > now ||
-		(group->pace.failures > 0 && policy->throttle.by_group &&
-		 now < group->pace.window_start + policy->throttle.window))
+		(group->pace.failures > 0 &&
+		 now < group->pace.window_start + policy->throttle.window) ||
+		(policy->rate.by_group && policy->rate.per_us > 0 &&
+		 group->pace.tokens < policy->rate.burst))
 		return;
-	if (policy->rate.by_group && policy->rate.per_us > 0)
-	{
-		(void) jobq_pace_free(&policy->rate, &group->pace, now, &due);
-		if (group->pace.tokens < policy->rate.burst)
-			return;
-	}
 	link = &db->group_bucket[bucket_of(group->id)];
 	while (*link != index)
 		link = &db->groups[*link].next;
@@ -193,6 +207,16 @@ forget_if_idle(JobqDatabase *db, JobqGroup * group, TimestampTz now)
 }
 
 /*
+ * The same for all groups: some become idle with time.
+ */
+void
+jobq_groups_forget(JobqDatabase *db, TimestampTz now)
+{
+	for (int i = 0; i < jobq_max_groups && db->ngroups > 0; i++)
+		forget_if_idle(db, &db->groups[i], now);
+}
+
+/*
  * May this job of the group start now, as far as the others do not come first?
  */
 static bool
@@ -200,15 +224,13 @@ may_start(JobqDatabase *db, JobqGroup * group, int64 id, TimestampTz now,
 		  TimestampTz *due)
 {
 	JobqLimiter *policy = policy_of(db, group);
-	JobqRate	none = {0};
 
 	if (group->owner != 0 && group->owner != id)
 		return false;
 	if (policy->group_max_running > 0 &&
 		group->running >= policy->group_max_running)
 		return false;
-	return jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
-						  &group->pace, now, due);
+	return group_pace_free(db, group, now, due);
 }
 
 static int
@@ -355,6 +377,9 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 	TimestampTz due = DT_NOEND;
 	uint32	   *link = &group->head;
 
+	/* its queue may have got another policy */
+	if (*link != JOBQ_NONE)
+		group->limiter = db->lanes[db->entries[*link].lane].queue_limiter;
 	if (group->owner != 0)
 		while (*link != JOBQ_NONE && db->entries[*link].key.id != group->owner)
 			link = &db->entries[*link].next;
@@ -414,8 +439,7 @@ skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
 void
 jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	for (int i = 0; i < jobq_max_groups; i++)
-		forget_if_idle(db, &db->groups[i], now);
+	jobq_groups_forget(db, now);
 	if (db->ngroups > (uint32) jobq_max_groups / 4 * 3)
 	{
 		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
@@ -527,8 +551,21 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 
-	if (group == NULL || (group->owner != job_id && group->called != job_id))
+	if (group == NULL)
 		return;
+	for (uint32 *link = &group->head; *link != JOBQ_NONE;
+		 link = &db->entries[*link].next)
+	{
+		uint32		index = *link;
+
+		if (db->entries[index].key.id != job_id)
+			continue;
+		*link = db->entries[index].next;
+		group->nparked--;
+		db->lanes[db->entries[index].lane].parked--;
+		entry_free(db, index);
+		break;
+	}
 	if (group->owner == job_id)
 		group->owner = 0;
 	if (group->called == job_id)

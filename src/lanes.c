@@ -114,7 +114,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		{
 			lane->ranked = false;
-			db->reload = true;
+			db->reload = db->limits_stale = true;
 		}
 	}
 }

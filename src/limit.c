@@ -72,6 +72,10 @@ bool
 jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
 			   TimestampTz *due)
 {
+	/* the clock was put back */
+	if (pace->window_start > now + USECS_PER_MINUTE)
+		pace->window_start = pace->rest_until = pace->failures = 0;
+
 	if (pace->rest_until > now)
 	{
 		*due = Min(*due, pace->rest_until);

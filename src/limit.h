@@ -194,6 +194,7 @@ extern void jobq_group_refilled(struct JobqDatabase *db, JobqGroup * group,
 								struct JobqWakeList *wake);
 extern void jobq_groups_wake(struct JobqDatabase *db, TimestampTz now,
 							 struct JobqWakeList *wake);
+extern void jobq_groups_forget(struct JobqDatabase *db, TimestampTz now);
 extern void jobq_groups_make_room(struct JobqDatabase *db, TimestampTz now,
 								  struct JobqWakeList *wake);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  What shared memory shows: the workers, as a set of rows.
+ *	  What shared memory shows, as sets of rows: workers, limits, groups.
  *
  * src/views.c
  *
@@ -20,6 +20,8 @@
 
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
+PG_FUNCTION_INFO_V1(jobq_limit_slots);
+PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
  * worker_slots(): the workers of this database that the user may see.
@@ -109,5 +111,125 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 	values[3] = TimestampTzGetDatum(db->wake_at);
 	LWLockRelease(db->lock);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * limit_slots(): what the limits of this database's queues and kinds count.
+ */
+Datum
+jobq_limit_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		QUEUE_ID_, KIND_HASH, RUNNING, TOKENS, FAILURES, REST_UNTIL, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	TimestampTz now = jobq_now();
+	JobqLimiter *limiters;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL)
+		return (Datum) 0;
+	limiters = palloc(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < db->nlimiters; i++)
+	{
+		TimestampTz due = DT_NOEND;
+
+		if (!db->limiters[i].in_use)
+			continue;
+		(void) jobq_pace_free(&db->limiters[i].rate, &db->limiters[i].pace, now,
+							  &due);
+		limiters[n++] = db->limiters[i];
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqLimiter *limiter = &limiters[i];
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		values[QUEUE_ID_] = Int32GetDatum(limiter->queue_id);
+		nulls[QUEUE_ID_] = limiter->queue_id == 0;
+		values[KIND_HASH] = Int32GetDatum((int32) limiter->kind);
+		nulls[KIND_HASH] = limiter->kind == 0;
+		values[RUNNING] = Int32GetDatum(limiter->running);
+		values[TOKENS] = Float8GetDatum(limiter->pace.tokens);
+		nulls[TOKENS] = limiter->rate.per_us <= 0 || limiter->rate.by_group;
+		values[FAILURES] =
+			Int32GetDatum(now < limiter->pace.window_start +
+						  limiter->throttle.window ? limiter->pace.failures : 0);
+		nulls[FAILURES] = limiter->throttle.failures == 0 ||
+			limiter->throttle.by_group;
+		values[REST_UNTIL] = TimestampTzGetDatum(limiter->pace.rest_until);
+		nulls[REST_UNTIL] = limiter->pace.rest_until <= now;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * group_slots(): the groups of this database that are under way.
+ */
+Datum
+jobq_group_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		GROUP_ID_, RUNNING, WAITS_FOR, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	TimestampTz now = jobq_now();
+	JobqGroup  *groups;
+	bool	   *paced;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL || db->ngroups == 0)
+		return (Datum) 0;
+	groups = MemoryContextAllocHuge(CurrentMemoryContext,
+									sizeof(JobqGroup) * jobq_max_groups);
+	paced = palloc(sizeof(bool) * jobq_max_groups);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_groups_forget(db, now);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &db->groups[i];
+		JobqRate   *rate = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
+			? NULL : &db->limiters[group->limiter].rate;
+		TimestampTz due = DT_NOEND;
+
+		if (group->id == 0)
+			continue;
+		paced[n] = rate != NULL && rate->by_group && rate->per_us > 0;
+		if (paced[n])
+			(void) jobq_pace_free(rate, &group->pace, now, &due);
+		groups[n++] = *group;
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqGroup  *group = &groups[i];
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		values[GROUP_ID_] = Int64GetDatum(group->id);
+		values[RUNNING] = Int32GetDatum(group->running);
+		values[WAITS_FOR] = Int64GetDatum(group->owner);
+		nulls[WAITS_FOR] = group->owner == 0;
+		values[PARKED] = Int32GetDatum(group->nparked);
+		values[MORE] = BoolGetDatum(group->spilled);
+		values[TOKENS] = Float8GetDatum(group->pace.tokens);
+		nulls[TOKENS] = !paced[i];
+		values[REST_UNTIL] = TimestampTzGetDatum(group->pace.rest_until);
+		nulls[REST_UNTIL] = group->pace.rest_until <= now;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
 	return (Datum) 0;
 }

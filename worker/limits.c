@@ -263,7 +263,7 @@ limits_load(void)
 	}
 	my_db->weighted = weighted;
 	my_db->limits_loaded = true;
-	my_db->limits_due = now;
+	my_db->limits_due = my_db->groups_due = now;
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 	pfree(limiters);

@@ -379,18 +379,20 @@ BEGIN
 		END IF;
 	END LOOP;
 	PERFORM jobq.check_limits(rate, throttle);
-	IF octet_length(fair_by) > 63 THEN
+	IF octet_length(fair_by) NOT BETWEEN 1 AND 63 THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-			MESSAGE = format('fair_by "%s" must have at most 63 bytes', fair_by),
+			MESSAGE = format('fair_by "%s" must have 1 to 63 bytes', fair_by),
 			HINT = 'It is the name of a header, role, or none.';
 	END IF;
 	IF jsonb_typeof(fair_weights) <> 'object' OR EXISTS (
 		SELECT FROM jsonb_each(CASE jsonb_typeof(fair_weights) WHEN 'object' THEN fair_weights END) w
-		WHERE jsonb_typeof(w.value) <> 'number' OR (w.value #>> '{}')::numeric NOT BETWEEN 1 AND 1000)
+		WHERE jsonb_typeof(w.value) <> 'number' OR (w.value #>> '{}')::numeric NOT BETWEEN 1 AND 1000
+			OR (w.value #>> '{}')::numeric % 1 <> 0)
+		OR (SELECT count(*) FROM jsonb_each(CASE jsonb_typeof(fair_weights) WHEN 'object' THEN fair_weights END)) > 32
 	THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
 			MESSAGE = format('invalid value for fair_weights: %s', fair_weights),
-			HINT = 'It is an object of tenants and their weights from 1 to 1000, such as {"acme": 3}.';
+			HINT = 'It is an object of at most 32 tenants and their weights, whole numbers from 1 to 1000, such as {"acme": 3}.';
 	END IF;
 	IF expires_after < interval '0' THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -427,6 +429,19 @@ COMMENT ON FUNCTION jobq.alter_queue IS 'change the policy of a queue; null leav
 CREATE FUNCTION jobq.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq.kind_hash(text) IS 'by which the limits of a kind are found';
+
+CREATE FUNCTION jobq.limit_slots(
+	OUT queue_id int, OUT kind_hash int, OUT running int, OUT tokens float8, OUT failures int, OUT rest_until timestamptz)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.limit_slots() IS 'what limits count, for the view';
+
+CREATE FUNCTION jobq.group_slots(
+	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT parked int, OUT more boolean,
+	OUT tokens float8, OUT rest_until timestamptz)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_group_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.group_slots() IS 'the groups that are under way, for the view';
 
 CREATE FUNCTION jobq.check_limits(rate text, throttle text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_check_limits' LANGUAGE C VOLATILE PARALLEL SAFE;

@@ -82,3 +82,22 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 	FROM jobq.lease_slots() l
 	GROUP BY l.consumer, l.role, l.client;
 COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run, and the consumers outside that hold jobs';
+
+CREATE VIEW jobq.limits WITH (security_barrier) AS
+	SELECT q.name AS queue, NULL::text AS kind, s.running, q.max_running,
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until
+	FROM jobq.queue q JOIN jobq.limit_slots() s ON s.queue_id = q.id
+	UNION ALL
+	SELECT NULL, h.kind, s.running, h.max_running,
+		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until
+	FROM jobq.handler h JOIN jobq.limit_slots() s ON s.kind_hash = jobq.kind_hash(h.kind);
+COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits: how many of their jobs run, how many may start now, until when they rest';
+
+CREATE VIEW jobq.groups WITH (security_barrier) AS
+	SELECT q.name AS queue, j.group_key, s.running, s.waits_for, s.parked, s.more,
+		round(s.tokens::numeric, 3) AS tokens, s.rest_until
+	FROM jobq.group_slots() s
+	JOIN LATERAL (SELECT j.queue_id, j.group_key FROM jobq.job j
+		WHERE j.group_id = s.group_id AND pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE') LIMIT 1) j ON true
+	LEFT JOIN jobq.queue q ON q.id = j.queue_id;
+COMMENT ON VIEW jobq.groups IS 'groups under way: of which a job runs, waits for its next attempt (waits_for), or others wait (parked, and more in the table)';
