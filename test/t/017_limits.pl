@@ -1,0 +1,285 @@
+# Limits, groups and weights under load: many workers and consumers, some of
+# which are terminated, and servers that crash.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=8'
+jobq.max_groups = 64
+jobq.ready_entries = 1024
+max_connections = 120
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE SEQUENCE violation;
+CREATE TABLE run (id bigint, began timestamptz, ended timestamptz);
+-- One of seven places, or a violation; held until the transaction ends.
+CREATE FUNCTION work(id bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+	found boolean := false;
+BEGIN
+	FOR i IN 1..7 LOOP
+		found := pg_try_advisory_xact_lock(7, i);
+		EXIT WHEN found;
+	END LOOP;
+	IF NOT found THEN
+		PERFORM nextval('violation');
+	END IF;
+	PERFORM pg_sleep(0.01);
+	INSERT INTO run VALUES (id, began, clock_timestamp());
+END $$;
+CREATE FUNCTION handler(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ SELECT work(job.id) $$;
+CREATE PROCEDURE consume(queue text) LANGUAGE plpgsql AS $$
+DECLARE
+	job record;
+BEGIN
+	SELECT r.id, r.token INTO job FROM jobq.reserve(ARRAY[queue], 1, '2 s', '2 s') r;
+	COMMIT;
+	IF job.id IS NOT NULL THEN
+		PERFORM work(job.id);
+		PERFORM jobq.ack(job.id, job.token);
+	END IF;
+END $$;
+SELECT jobq.create_queue('workers'), jobq.create_queue('consumers', mode => 'consumer');
+
+CREATE TABLE step (n bigint GENERATED ALWAYS AS IDENTITY, g int, i int);
+CREATE FUNCTION step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(8, (payload ->> 'g')::int) THEN
+		PERFORM nextval('violation');
+	END IF;
+	IF job.attempt <= coalesce((payload ->> 'fails')::int, 0) THEN
+		RAISE EXCEPTION 'attempt %', job.attempt;
+	END IF;
+	INSERT INTO step (g, i) VALUES ((payload ->> 'g')::int, (payload ->> 'i')::int);
+END $$;
+SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.create_queue('groups');
+-- Jobs 1..n of the groups first..last, interleaved; some fail at first.
+CREATE FUNCTION enqueue_steps(first int, last int, n int, fails int DEFAULT 0) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE WHEN (g + i) % 7 = 0 THEN fails ELSE 0 END),
+		queue => 'groups', group_key => g::text, max_attempts => 100))
+	FROM generate_series(1, n) i, generate_series(first, last) g $$;
+});
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub nothing_leaks
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for($node, "$what: nothing is held any more",
+		q{SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0) AND NOT EXISTS (SELECT FROM jobq.group_slots())});
+	is(sql("SELECT last_value FROM violation WHERE is_called"), '', "$what: no violation");
+	return;
+}
+
+# Fifty consumers, as one process.
+sub consumers
+{
+	my ($queue, $transactions) = @_;
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/consume';
+	my $run = { out => '' };
+
+	append_to_file($script, "CALL consume('$queue');\n");
+	$run->{handle} = IPC::Run::start(
+		[ $node->installed_command('pgbench'), '-n', '-c', 50, '-j', 2, '-t', $transactions, '-f', $script,
+		  '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{out},
+		IPC::Run::timeout(3 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+# Have some of the backends terminated, one after the other, while there is work.
+sub terminate
+{
+	my ($times) = @_;
+
+	sql(qq{DO \$\$ BEGIN
+		FOR i IN 1..$times LOOP
+			PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE pid <> pg_backend_pid() AND (backend_type = 'jobq worker' OR query ~ '^CALL consume') ORDER BY random() LIMIT 1;
+			PERFORM pg_sleep(0.05);
+			COMMIT;
+		END LOOP; END \$\$});
+	return;
+}
+
+#
+# max_running = 7: of a queue of workers, of one of consumers, of a kind in both.
+#
+foreach my $case ('queue of workers', 'queue of consumers', 'kind in both')
+{
+	foreach my $kill (0, 1)
+	{
+		my $what = $case . ($kill ? ', some are terminated' : '');
+		my ($w, $c) = (0, 0);
+		my $run;
+
+		sql(q{TRUNCATE run});
+		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
+		sql(qq{SELECT jobq.alter_queue('workers', max_running => @{[$case =~ /workers/ ? 7 : 0]}),
+			jobq.alter_queue('consumers', max_running => @{[$case =~ /consumers/ ? 7 : 0]})});
+		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', max_running => 7, backoff => 'fixed 1ms')})
+		  if $case =~ /kind/;
+		$w = 600 if $case =~ /workers|both/;
+		$c = 600 if $case =~ /consumers|both/;
+		sql(qq{SELECT count(jobq.enqueue('work', queue => 'workers', max_attempts => 1000)) FROM generate_series(1, $w)});
+		sql(qq{SELECT count(jobq.enqueue('work', queue => 'consumers', max_attempts => 1000)) FROM generate_series(1, $c)});
+		$run = consumers('consumers', 60) if $c > 0;
+		terminate(20) if $kill;
+		wait_for($node, "$what: all done",
+			q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE queue_id IN (SELECT id FROM jobq.queue WHERE name IN ('workers', 'consumers')))});
+		is(sql(q{SELECT count(*) || ' ' || count(DISTINCT id) FROM run}), ($w + $c) . ' ' . ($w + $c), "$what: each once");
+		eval { $run->{handle}->kill_kill } if $run;
+
+		# as many as may, nearly all the time; the gap is between a job's end and the next one's beginning
+		if (!$kill)
+		{
+			my $mean = sql(q{SELECT round(sum(extract(epoch FROM ended - began)) / extract(epoch FROM max(ended) - min(began)), 2) FROM run
+				WHERE began < (SELECT percentile_disc(0.9) WITHIN GROUP (ORDER BY began) FROM run)});
+			note "$what: $mean of 7 on average";
+			cmp_ok($mean, '>', $case =~ /workers/ ? 5 : 3, "$what: the places are used");
+		}
+		wait_for($node, "$what: leases are over", 'SELECT NOT EXISTS (SELECT FROM jobq.lease_slots())');
+		nothing_leaks($what);
+	}
+}
+sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)')});
+
+#
+# A rate, in real time.
+#
+sql(q{TRUNCATE run; ALTER SEQUENCE violation RESTART;
+	CREATE TABLE tick (at timestamptz DEFAULT clock_timestamp());
+	CREATE FUNCTION tick() RETURNS void LANGUAGE sql AS 'INSERT INTO tick DEFAULT VALUES';
+	SELECT jobq.register('tick', 'tick()', rate => '100 per second');
+	SELECT count(jobq.enqueue('tick', queue => 'workers')) FROM generate_series(1, 1000)});
+wait_for($node, 'rate: all done', 'SELECT count(*) = 1000 FROM tick');
+# what is looked at is when a worker had begun, which is a little after it was let
+is( sql(q{SELECT max(n) <= 114 FROM (SELECT count(*) OVER (ORDER BY started_at RANGE BETWEEN CURRENT ROW AND '990 ms' FOLLOWING) AS n
+	FROM jobq.jobs WHERE kind = 'tick') t}),
+	't', 'rate: never more than 100 and the burst in a second');
+note sql(q{SELECT count(*) || ' in ' || max(at) - min(at) FROM tick});
+is(sql(q{SELECT (count(*) - 10) / extract(epoch FROM max(at) - min(at)) BETWEEN 99 AND 101 FROM tick}),
+	't', 'rate: at least 99 %');
+
+#
+# Weights between queues of the same place.
+#
+sql(q{SELECT jobq.create_queue('heavy', weight => 3), jobq.create_queue('light', weight => 1);
+	SELECT jobq.pause('heavy'), jobq.pause('light');
+	CREATE TABLE served (n bigint GENERATED ALWAYS AS IDENTITY, queue text);
+	CREATE FUNCTION served(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO served (queue) VALUES (payload #>> '{}') $$;
+	SELECT jobq.register('served', 'served(jsonb)');
+	SELECT count(jobq.enqueue('served', to_jsonb(q), queue => q)) FROM unnest('{heavy,light}'::text[]) q, generate_series(1, 400);
+	BEGIN; SELECT jobq.resume('heavy'), jobq.resume('light'); COMMIT});
+wait_for($node, 'weights: all done', 'SELECT count(*) = 800 FROM served');
+is(sql(q{SELECT count(*) FILTER (WHERE queue = 'heavy') BETWEEN 210 AND 270 FROM (SELECT * FROM served ORDER BY n LIMIT 340 OFFSET 20) t}),
+	't', 'weights: three to one');
+sql(q{SELECT jobq.alter_queue('heavy', weight => 0), jobq.alter_queue('light', weight => 0)});
+
+#
+# Groups: more than there are places for, thousands in some; failures; crashes in
+# between.
+#
+sql('SELECT enqueue_steps(1, 300, 10, 2)');
+sql('SELECT enqueue_steps(1001, 1005, 600, 1)');
+foreach my $crash ('immediate stop', 'terminated workers', 'crash of a session', 'scheduler', 'restart')
+{
+	my $before = sql('SELECT count(*) FROM step');
+
+	wait_for($node, "groups: on to the next: $crash", "SELECT count(*) > least($before + 300, 5999) FROM step");
+	if ($crash eq 'immediate stop')
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	elsif ($crash eq 'restart')
+	{
+		$node->restart;
+	}
+	elsif ($crash eq 'scheduler')
+	{
+		sql('SELECT pg_terminate_backend(pid) FROM jobq.scheduler_state()');
+	}
+	elsif ($crash eq 'terminated workers')
+	{
+		terminate(10);
+	}
+	else
+	{
+		crash_backend($node);
+	}
+}
+wait_for($node, 'groups: all done', 'SELECT count(*) = 6000 FROM step');
+is(sql('SELECT count(DISTINCT (g, i)) FROM step'), 6000, 'groups: each once');
+is( sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS p FROM step) t WHERE i <> p + 1}),
+	0, 'groups: in order');
+nothing_leaks('groups');
+
+#
+# All groups wait for a retry that is far away, and there is no place for more:
+# others go on, and those that wait come back in time.
+#
+sql(q{TRUNCATE step; SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1h')});
+sql(q{SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE i WHEN 1 THEN 1 END), queue => 'groups', group_key => g::text))
+	FROM generate_series(1, 2) i, generate_series(1, 200) g});
+wait_for($node, 'full: all places wait for a retry', 'SELECT count(*) = 64 FROM jobq.group_slots() WHERE waits_for IS NOT NULL');
+sql(q{SELECT jobq.enqueue('step', '{"g": 0, "i": 1}', queue => 'groups')});
+wait_for($node, 'full: a job without a group passes by', 'SELECT count(*) = 1 FROM step');
+sql(q{SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'retryable' LIMIT 1});
+wait_for($node, 'full: a group goes on', 'SELECT count(*) = 3 FROM step');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'full: after a crash, the groups still wait', 'SELECT count(*) >= 63 FROM jobq.group_slots() WHERE waits_for IS NOT NULL');
+sql(q{SELECT jobq.test_clock('61 min')});
+wait_for($node, 'full: the next', 'SELECT count(*) > 100 FROM step');
+sql(q{SELECT jobq.test_clock('122 min')});
+foreach my $hours (3 .. 6)
+{
+	my $minutes = 61 * $hours;
+
+	last if sql('SELECT count(*) = 401 FROM step') eq 't';
+	wait_for($node, "full: hour $hours",
+		q{SELECT count(*) = 401 OR (SELECT count(*) FROM jobq.group_slots() WHERE waits_for IS NOT NULL) >=
+			least(64, (SELECT count(*) FROM jobq.job WHERE kind = 'step' AND run_at > jobq.clock())) FROM step});
+	sql("SELECT jobq.test_clock('$minutes min')");
+}
+wait_for($node, 'full: all done', 'SELECT count(*) = 401 FROM step');
+is(sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS p FROM step) t WHERE i <> p + 1}), 0, 'full: in order');
+nothing_leaks('full');
+
+#
+# Limits and rests after a crash.
+#
+sql(q{SELECT jobq.test_clock('0');
+	CREATE FUNCTION gate() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+	SELECT jobq.register('gate', 'gate()', rate => '2 per hour burst 2');
+	SELECT count(jobq.enqueue('gate', queue => 'workers')) FROM generate_series(1, 5)});
+wait_for($node, 'crash: two have run', q{SELECT count(*) = 2 FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'});
+sql('CHECKPOINT');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'crash: the bucket is empty', q{SELECT tokens < 1 FROM jobq.limits WHERE kind = 'gate'});
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'}), 2, 'crash: no more have run');
+nothing_leaks('crash');
+
+no_failed_assertion($node);
+done_testing();
