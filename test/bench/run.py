@@ -17,7 +17,7 @@ import traceback
 import lib
 
 ALL = ["drain", "latency", "snapshot", "writes", "cost", "scale", "waiting", "cron",
-       "enqueue", "backlog", "idle", "memory", "notify"]
+       "enqueue", "backlog", "idle", "memory", "notify", "flow"]
 QUICK = ["drain", "latency", "snapshot"]
 SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
             "shared_buffers", "max_wal_size", "wal_level", "max_connections",
