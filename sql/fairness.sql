@@ -92,6 +92,7 @@ CALL test.halt();
 SELECT test.add('n', NULL, n => 20000);
 SELECT test.until('(SELECT ready_entries >= 5000 FROM jobq.scheduler_state())');
 SELECT test.add('!', NULL, priority => -10);
+CALL test.settle();
 CALL test.go(5000);
 SELECT test.order(1);
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.jobs WHERE finished_at IS NULL)');

@@ -271,6 +271,20 @@ is_next(JobqDatabase *db, const JobqGroup * group, int64 id, int32 priority,
 }
 
 /*
+ * Drop an entry of which there is none after it that is parked, and not above
+ * the cursor: it and what follows are to be read.
+ */
+static void
+spill(JobqDatabase *db, JobqGroup * group, uint32 index)
+{
+	group->cursor_priority = entry_priority(db, index);
+	group->cursor_run_at = db->entries[index].key.run_at;
+	group->cursor_id = db->entries[index].key.id - 1;
+	group->spilled = group->dropped = true;
+	entry_free(db, index);
+}
+
+/*
  * Park an entry that was unlinked from its lane, or drop it if there are too
  * many, or if it is parked already.
  *
@@ -284,26 +298,10 @@ park(JobqDatabase *db, JobqGroup * group, uint32 index)
 	int32		priority = entry_priority(db, index);
 	uint32	   *link = &group->head;
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-	bool		above = group->spilled &&
-		compare_places(priority, entry->key, group->cursor_priority,
-					   cursor) > 0;
-
-	if (entry->key.id != group->current && entry->key.id != group->owner &&
-		(above || group->nparked >= JOBQ_MAX_PARKED ||
-		 (group->nparked > 0 &&
-		  db->nfree < (uint32) jobq_ready_entries / 4)))
-	{
-		if (!above)
-		{
-			group->cursor_priority = priority;
-			group->cursor_run_at = entry->key.run_at;
-			group->cursor_id = entry->key.id - 1;
-		}
-		group->spilled = true;
-		group->dropped = true;
-		entry_free(db, index);
-		return;
-	}
+	bool		forced = entry->key.id == group->current ||
+		entry->key.id == group->owner;
+	bool		full = group->nparked >= JOBQ_MAX_PARKED ||
+		(group->nparked > 0 && db->nfree < (uint32) jobq_ready_entries / 4);
 
 	while (*link != JOBQ_NONE)
 	{
@@ -321,10 +319,38 @@ park(JobqDatabase *db, JobqGroup * group, uint32 index)
 			break;
 		link = &db->entries[*link].next;
 	}
+
+	if (!forced && group->spilled &&
+		compare_places(priority, entry->key, group->cursor_priority,
+					   cursor) > 0)
+	{
+		group->dropped = true;	/* what is above the cursor is read */
+		entry_free(db, index);
+		return;
+	}
+	if (!forced && full && *link == JOBQ_NONE)
+	{
+		spill(db, group, index);
+		return;
+	}
 	entry->next = *link;
 	*link = index;
 	group->nparked++;
 	db->lanes[entry->lane].parked++;
+
+	/* the last one gives way, so that none that is parked is above the cursor */
+	if (!forced && full)
+	{
+		while (db->entries[*link].next != JOBQ_NONE)
+			link = &db->entries[*link].next;
+		index = *link;
+		if (db->entries[index].key.id == group->owner)
+			return;
+		*link = JOBQ_NONE;
+		group->nparked--;
+		db->lanes[db->entries[index].lane].parked--;
+		spill(db, group, index);
+	}
 }
 
 /*
@@ -376,6 +402,7 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 {
 	TimestampTz due = DT_NOEND;
 	uint32	   *link = &group->head;
+	bool		unread = false; /* there may be others before the first */
 
 	/* its queue may have got another policy */
 	if (*link != JOBQ_NONE)
@@ -395,7 +422,16 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 		if (due < db->wake_at)
 			wake->scheduler = true;
 	}
-	if (group->spilled && !group->refill && group->nparked <= FEW_PARKED)
+	if (group->spilled && group->head != JOBQ_NONE)
+	{
+		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+		unread = compare_places(entry_priority(db, group->head),
+								db->entries[group->head].key,
+								group->cursor_priority, cursor) > 0;
+	}
+	if (group->spilled && !group->refill &&
+		(group->nparked <= FEW_PARKED || unread))
 	{
 		group->refill = true;
 		db->group_refill = true;

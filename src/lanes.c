@@ -194,6 +194,7 @@ lane_take(JobqDatabase *db)
 			entry_free(db, index);
 		}
 		db->complete = false;
+		db->evictions++;
 	}
 	else
 		return NULL;

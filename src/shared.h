@@ -272,6 +272,7 @@ typedef struct JobqDatabase
 	bool		rescan;			/* scheduler shall read all lanes anew */
 	bool		reload;			/* queues or settings changed: rank lanes anew */
 	bool		overflow;		/* a lane found no place */
+	uint32		evictions;		/* lanes that gave way with due rows */
 	bool		starved;		/* a scan found no free entry */
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
 	bool		relay_pending;	/* relay has something to say */

@@ -391,10 +391,12 @@ scan_everything(bool reset)
 	Scan		scan;
 	IndexScanDesc desc;
 	bool		from_start;
+	uint32		evictions;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->overflow = false;
 	my_db->complete = false;	/* so a lane that is made is read */
+	evictions = my_db->evictions;
 	if (reset)
 	{
 		my_db->rescan = false;
@@ -469,7 +471,9 @@ scan_everything(bool reset)
 	scan_end(&scan);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->overflow = resumed || !from_start;
+	/* a lane that we had found may have given way to another */
+	my_db->overflow = resumed || !from_start ||
+		my_db->evictions != evictions;
 	my_db->complete = !my_db->overflow;
 	LWLockRelease(my_db->lock);
 }
