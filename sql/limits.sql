@@ -188,6 +188,7 @@ SELECT jobq.test_clock('0');
 
 -- throttling: after three failures within five minutes the kind rests until the five are over
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', throttle => '3 failures in 5 minutes');
+CALL test.settle();
 SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempts => 1)) AS ids FROM generate_series(1, 5) i \gset
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''failed'')', :'ids'));
@@ -204,6 +205,7 @@ SELECT count(*) FROM jobq.wait(:'ids'::bigint[]) WHERE state = 'failed';
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
 -- of a queue, by group: one key rests, the other goes on
 SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
+CALL test.settle();
 SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'x', max_attempts => 3) AS x,
 	jobq.enqueue('note', '"y"', queue => 'keyed', group_key => 'y') AS y \gset
 SELECT state FROM jobq.wait(:y);
