@@ -84,9 +84,19 @@ jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
 	if (rate->per_us <= 0)
 		return true;
 	if (now > pace->tokens_at)
+	{
 		pace->tokens = Min(rate->burst,
 						   pace->tokens + (now - pace->tokens_at) * rate->per_us);
-	pace->tokens_at = now;
+		pace->tokens_at = now;
+	}
+
+	/*
+	 * Callers took their time before they got the lock, so an earlier one is
+	 * usual, and must not have what lies between counted twice.  It is another
+	 * thing if the clock was put back.
+	 */
+	else if (pace->tokens_at > now + USECS_PER_MINUTE)
+		pace->tokens_at = now;
 	if (pace->tokens >= ONE_TOKEN)
 		return true;
 	*due = Min(*due, now + (int64) ((1 - pace->tokens) / rate->per_us) + 1);
