@@ -445,7 +445,7 @@ hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			case LEASE_BACK:
 				push = jobq_lease_push(lease);
 				jobq_ready_push(db, &push, now, wake);
-				jobq_lease_remove(db, lease, false, false, now, wake);
+				jobq_lease_remove(db, lease, true, false, now, wake);
 				break;
 			case LEASE_EXTEND:
 				jobq_lease_move(db, lease, pending->batch, pending->until);

@@ -525,7 +525,6 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	policy = policy_of(db, group);
 	if (policy->rate.by_group && policy->rate.per_us > 0)
 		group->pace.tokens -= 1;
-	group->owner = 0;
 	group->current = entry->key.id;
 	group->running++;
 	*place = group - db->groups;
@@ -573,8 +572,15 @@ jobq_group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	group->running--;
 	if (unused && policy->rate.by_group && policy->rate.per_us > 0)
 		group->pace.tokens += 1;
+
+	/*
+	 * An owner remains one until it has run: what was popped under its id may
+	 * be an outdated entry, which finds no row.
+	 */
 	if (live && policy->group_wait && policy->group_max_running == 1)
 		group->owner = id;
+	else if (!unused && group->owner == id)
+		group->owner = 0;
 	advance(db, group, now, wake);
 }
 

@@ -431,8 +431,6 @@ limits_of_lease(const JobqPush *push)
 
 		if (group != NULL)
 		{
-			if (group->owner == push->key.id)
-				group->owner = 0;
 			group->current = push->key.id;
 			group->running++;
 			place = group - my_db->groups;
