@@ -43,6 +43,9 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 #define FIRST_PAUSE		1000
 #define LAST_PAUSE		60000
 
+/* Milliseconds between two looks at what is missing, though nobody has asked. */
+#define SAFETY_PAUSE	10000
+
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
 static List *served_databases(void);
@@ -104,7 +107,7 @@ jobq_launcher_main(Datum main_arg)
 		LWLockRelease(jobq_shared->lock);
 
 		pause = start_schedulers();
-		(void) process_sleep(pause, jobq_wait_event(wait_event, "JobqLauncher"));
+		(void) process_sleep(pause < 0 ? SAFETY_PAUSE : Min(pause, SAFETY_PAUSE), jobq_wait_event(wait_event, "JobqLauncher"));
 	}
 }
 
