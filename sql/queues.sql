@@ -122,7 +122,7 @@ TRUNCATE test.trace;
 SELECT jobq.drain('held', '0s');
 SELECT jobq.enqueue('echo', queue => 'held', delay => '1 hour') AS later, jobq.enqueue('broken', queue => 'held', backoff => 'fixed 1h') AS broken \gset
 SELECT jobq.drain('held');
-SELECT state FROM jobq.status(:broken);
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :broken));
 SELECT jobq.pause('held');
 SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
 SELECT jobq.drain('held', '10ms');
