@@ -7,7 +7,8 @@
  * It is connected to no database and reads shared catalogs only.  It starts a
  * scheduler for each database that jobq.databases names; a scheduler that
  * finds no extension there says so in the database's entry and leaves, and is
- * started again when CREATE EXTENSION pokes the launcher.
+ * started again when CREATE EXTENSION pokes the launcher.  Every ten seconds it
+ * looks whether a scheduler is missing though nobody has poked it.
  *
  * The postmaster restarts the launcher (exit code 1, never 0, which would be
  * for ever) and nothing else: schedulers and workers are dynamic and looked
