@@ -28,9 +28,11 @@ OBJS = \
 	src/kinds.o \
 	src/lanes.o \
 	src/lease.o \
+	src/lease_commit.o \
 	src/length.o \
 	src/limit.o \
 	src/limit_text.o \
+	src/message.o \
 	src/move.o \
 	src/notify.o \
 	src/operate.o \

@@ -15,6 +15,8 @@
  * committed, and the hand-over is a callback of the release of resources after
  * the locks.
  *
+ * What becomes of leases is in lease_commit.c, what the relay sends in message.c.
+ *
  * A transaction with few jobs hands over each of them.  One with many hands
  * over "look at lane L from key K on" instead, and one with too many lanes
  * "look at everything".
@@ -30,11 +32,9 @@
 #include "jobq.h"
 
 #include "access/xact.h"
-#include "commands/async.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
-#include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "commit.h"
@@ -51,25 +51,6 @@ typedef struct PendingPush
 	SubTransactionId subid;
 	JobqPush	push;
 } PendingPush;
-
-/* A message whose place in the relay is reserved. */
-typedef struct PendingMessage
-{
-	SubTransactionId subid;
-	bool		by_user;		/* jobq.notify() or its trigger */
-	struct PendingMessage *next;
-	JobqRelayMessage message;
-} PendingMessage;
-
-typedef struct PendingLease
-{
-	SubTransactionId subid;
-	LeaseAction action;
-	int64		id;
-	int64		token;			/* 0: any */
-	uint32		batch;
-	TimestampTz until;
-} PendingLease;
 
 /* A job of a group that has come to its end without a permit. */
 typedef struct PendingEnd
@@ -89,9 +70,6 @@ typedef struct PendingFailure
 	int			n;
 }			PendingFailure;
 
-static PendingLease *leases = NULL; /* kept from one transaction to the next */
-static int	nleases = 0;
-static int	max_leases = 0;
 static PendingEnd * ends = NULL;
 static int	nends = 0;
 static int	max_ends = 0;
@@ -106,8 +84,6 @@ static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
 static int	nwakes = 0;
-static PendingMessage *messages = NULL; /* newest first */
-static int	nmessages = 0;
 static bool rescan = false;
 static bool recount = false;
 static bool prepared = false;
@@ -117,6 +93,7 @@ static bool poke = false;
 static bool anything = false;
 static bool committed = false;
 
+static bool something_noted(void);
 static void xact_callback(XactEvent event, void *arg);
 static void release_callback(ResourceReleasePhase phase, bool isCommit,
 							 bool isTopLevel, void *arg);
@@ -126,7 +103,6 @@ static void add_to_lane(const JobqPush *push);
 static void hand_over(void);
 static void forget(void);
 static void undo_deletions(SubTransactionId since);
-static bool relay_has(JobqDatabase *db, const JobqRelayMessage *message);
 static void free_schedules(JobqDatabase *db);
 
 /*
@@ -355,255 +331,13 @@ jobq_at_commit_poke_launcher(void)
 }
 
 /*
- * See that so many more leases can be noted without an error.
+ * Has this transaction anything to hand over, or to give back?
  */
-void
-jobq_lease_room(int n)
+static bool
+something_noted(void)
 {
-	int			wanted = nleases + n;
-
-	if (wanted <= max_leases)
-		return;
-	wanted = Max(wanted, 2 * max_leases);
-	if (leases == NULL)
-		leases = MemoryContextAlloc(TopMemoryContext,
-									sizeof(PendingLease) * wanted);
-	else
-		leases = repalloc_huge(leases, sizeof(PendingLease) * wanted);
-	max_leases = wanted;
-}
-
-/*
- * Has this transaction ended the lease of the job, or given it back?
- */
-bool
-jobq_lease_is_ended(int64 id)
-{
-	for (int i = nleases - 1; i >= 0; i--)
-		if (leases[i].id == id &&
-			(leases[i].action == LEASE_END ||
-			 leases[i].action == LEASE_RETRY ||
-			 leases[i].action == LEASE_BACK))
-			return true;
-	return false;
-}
-
-/*
- * Note what becomes of a lease at the end of this transaction.  Room for it
- * was made by jobq_lease_room(): this cannot fail.
- */
-void
-jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 batch,
-					 TimestampTz until)
-{
-	PendingLease *lease = &leases[nleases++];
-
-	Assert(nleases <= max_leases);
-	lease->subid = GetCurrentSubTransactionId();
-	lease->action = action;
-	lease->id = id;
-	lease->token = token;
-	lease->batch = batch;
-	lease->until = until;
-	anything = true;
-}
-
-/*
- * Carry out what was noted, at commit.  Wants db->lock.
- */
-static void
-hand_over_leases(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
-{
-	for (int i = 0; i < nleases; i++)
-	{
-		PendingLease *pending = &leases[i];
-		JobqLease  *lease;
-		JobqPush	push;
-
-		if (pending->action == LEASE_BATCH)
-			continue;			/* below */
-		lease = jobq_lease_find(db, pending->id);
-		if (lease == NULL ||
-			(pending->token != 0 && lease->token != pending->token))
-			continue;
-		switch (pending->action)
-		{
-			case LEASE_TAKE:
-				lease->state = JOBQ_LEASE_HELD;
-				if (lease->until < db->next_expiry)
-				{
-					db->next_expiry = lease->until;
-					if (lease->until < db->wake_at)
-						wake->scheduler = true;
-				}
-				break;
-			case LEASE_END:
-			case LEASE_RETRY:
-				jobq_lease_remove(db, lease, pending->action == LEASE_RETRY,
-								  false, now, wake);
-				break;
-			case LEASE_BACK:
-				push = jobq_lease_push(lease);
-				jobq_ready_push(db, &push, now, wake);
-				jobq_lease_remove(db, lease, true, false, now, wake);
-				break;
-			case LEASE_EXTEND:
-				jobq_lease_move(db, lease, pending->batch, pending->until);
-				break;
-			case LEASE_BATCH:
-				break;
-		}
-	}
-	/* whoever made a batch lets go of it when its leases hold it */
-	for (int i = 0; i < nleases; i++)
-		if (leases[i].action == LEASE_BATCH)
-			jobq_lease_batch_release(db, leases[i].batch);
-	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
-		wake->scheduler = true;
-	nleases = 0;
-}
-
-/*
- * Undo what was taken since this subtransaction began, or at all.
- */
-static void
-undo_leases(SubTransactionId since)
-{
-	JobqDatabase *db = jobq_my_database();
-	JobqWakeList wake = {0};
-
-	if (nleases == 0 || leases[nleases - 1].subid < since)
-		return;
-	if (db == NULL)
-	{
-		nleases = 0;
-		return;
-	}
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	while (nleases > 0 && leases[nleases - 1].subid >= since)
-	{
-		PendingLease *pending = &leases[--nleases];
-
-		if (pending->action == LEASE_BATCH)
-		{
-			/* its row was never there */
-			ItemPointerSetInvalid(&db->batches[pending->batch].row.ctid);
-			jobq_lease_batch_release(db, pending->batch);
-		}
-		else if (pending->action == LEASE_TAKE)
-		{
-			JobqLease  *lease = jobq_lease_find(db, pending->id);
-
-			if (lease != NULL && lease->token == pending->token)
-			{
-				JobqPush	push = jobq_lease_push(lease);
-				TimestampTz now = jobq_now();
-
-				jobq_ready_push(db, &push, now, &wake);
-				jobq_lease_remove(db, lease, false, true, now, &wake);
-			}
-		}
-	}
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
-}
-
-/*
- * Send a notification through the relay: after commit, by the scheduler,
- * without the lock that NOTIFY holds across the commit's flush.
- *
- * The place in the ring is reserved now, so that nothing can fail at commit.
- * Where the relay is not running, is full, or the payload is too long for it,
- * the notification becomes a plain NOTIFY of this transaction.
- */
-void
-jobq_relay(const char *channel, const char *payload, bool by_user)
-{
-	JobqDatabase *db = jobq_my_database();
-	bool		reserved = false;
-
-	/* the same rules as NOTIFY's, so that the relay can send all it takes */
-	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name \"%s\" must have 1 to %d bytes",
-						channel, NAMEDATALEN - 1)));
-
-	/* duplicates collapse, as those of NOTIFY do */
-	{
-		SubTransactionId subid = GetCurrentSubTransactionId();
-		PendingMessage *message = messages;
-
-		for (int i = 0; i < 16 && message != NULL; i++)
-		{
-			if (message->subid == subid &&
-				strcmp(message->message.channel, channel) == 0 &&
-				strcmp(message->message.payload, payload) == 0)
-				return;
-			message = message->next;
-		}
-	}
-
-	if (db != NULL && strlen(payload) < JOBQ_RELAY_PAYLOAD)
-	{
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (db->scheduler != NULL &&
-			db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
-		{
-			db->relay_reserved++;
-			reserved = true;
-		}
-		LWLockRelease(db->lock);
-	}
-	if (!reserved)
-	{
-		Async_Notify(channel, payload);
-		return;
-	}
-
-	/* counted first: an error from here on gives the place back */
-	nmessages++;
-	anything = true;
-	{
-		PendingMessage *message = MemoryContextAlloc(TopTransactionContext,
-													 sizeof(PendingMessage));
-
-		message->subid = GetCurrentSubTransactionId();
-		message->by_user = by_user;
-		strlcpy(message->message.channel, channel, NAMEDATALEN);
-		strlcpy(message->message.payload, payload, JOBQ_RELAY_PAYLOAD);
-		message->next = messages;
-		messages = message;
-	}
-}
-
-/*
- * Send through the relay without waiting for this transaction's end.  The
- * message is dropped if the relay is full: it tells of something that is
- * overtaken by the next such message anyway.
- */
-void
-jobq_relay_now(const char *channel, const char *payload)
-{
-	JobqDatabase *db = jobq_my_database();
-	JobqWakeList wake = {0};
-	JobqRelayMessage message = {0};
-
-	if (db == NULL)
-		return;
-	strlcpy(message.channel, channel, NAMEDATALEN);
-	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (db->scheduler != NULL && !relay_has(db, &message) &&
-		db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
-	{
-		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
-			message;
-		db->relay_count++;
-		jobq_relay_mark(db, jobq_now(), &wake);
-	}
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	return anything || jobq_length_notes > 0 || jobq_lease_notes > 0 ||
+		jobq_message_notes > 0;
 }
 
 static void
@@ -612,26 +346,17 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			if (anything || jobq_length_notes > 0)
+			if (something_noted())
 				committed = true;
 			else
 				jobq_keep_uncommitted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			for (int i = 0; i < nleases; i++)
-				if (leases[i].token != 0 || leases[i].action == LEASE_BATCH)
-					ereport(ERROR,
-							(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
-			for (PendingMessage *message = messages; message != NULL;
-				 message = message->next)
-				if (message->by_user && message->message.channel[0] != '\0')
-					ereport(ERROR,
-							(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							 errmsg("cannot PREPARE a transaction that has called jobq.notify()")));
+			jobq_leases_check_prepare();
+			jobq_messages_check_prepare();
 			break;
 		case XACT_EVENT_ABORT:
-			if (anything)
+			if (something_noted())
 			{
 				undo_deletions(InvalidSubTransactionId);
 				forget();
@@ -640,7 +365,7 @@ xact_callback(XactEvent event, void *arg)
 			jobq_forget_uncommitted();
 			break;
 		case XACT_EVENT_PREPARE:
-			if (anything)
+			if (something_noted())
 				forget();
 			jobq_length_prepare();
 			jobq_forget_uncommitted();
@@ -684,62 +409,11 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	for (int i = 0; i < nfailures; i++)
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
-	undo_leases(mysubid);
+	jobq_leases_abort(mysubid);
 	undo_deletions(mysubid);
 	jobq_length_abort(mysubid);
-	for (PendingMessage *message = messages; message != NULL;
-		 message = message->next)
-		if (message->subid >= mysubid)
-			message->message.channel[0] = '\0';
+	jobq_messages_abort_sub(mysubid);
 	jobq_forget_uncommitted();
-}
-
-/*
- * Collapse with a message that is still to be sent; true if there is one.
- */
-static bool
-relay_has(JobqDatabase *db, const JobqRelayMessage *message)
-{
-	for (uint32 i = db->relay_count; i > 0 && i + 16 > db->relay_count; i--)
-	{
-		JobqRelayMessage *other =
-			&db->relay[(db->relay_head + i - 1) % JOBQ_RELAY_SIZE];
-
-		/* only the newest: what came in between made it news again */
-		if (strcmp(other->channel, message->channel) == 0)
-			return strcmp(other->payload, message->payload) == 0;
-	}
-	return false;
-}
-
-/*
- * The messages in the order in which they were given, though the list has the
- * newest first.  No allocation is allowed here, so the list is reversed.
- */
-static void
-hand_over_messages(JobqDatabase *db)
-{
-	PendingMessage *ordered = NULL;
-
-	while (messages != NULL)
-	{
-		PendingMessage *next = messages->next;
-
-		messages->next = ordered;
-		ordered = messages;
-		messages = next;
-	}
-	for (; ordered != NULL; ordered = ordered->next)
-	{
-		if (ordered->message.channel[0] == '\0' ||
-			relay_has(db, &ordered->message))
-			continue;
-		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
-			ordered->message;
-		db->relay_count++;
-	}
-	db->relay_reserved -= nmessages;
-	nmessages = 0;
 }
 
 /*
@@ -777,8 +451,9 @@ hand_over(void)
 	if (db == NULL || db->nlengths == 0)
 		jobq_length_notes = 0;
 	if (db != NULL &&
-		(jobq_length_notes > 0 || npushes > 0 || nlanes > 0 || nmessages > 0 || nleases > 0 ||
-		 nends > 0 || nfailures > 0 || rescan || reload || schedules))
+		(jobq_length_notes > 0 || jobq_lease_notes > 0 ||
+		 jobq_message_notes > 0 || npushes > 0 || nlanes > 0 || nends > 0 ||
+		 nfailures > 0 || rescan || reload || schedules))
 	{
 		TimestampTz now = jobq_now();
 
@@ -787,19 +462,16 @@ hand_over(void)
 			jobq_length_commit(db);
 		if (recount)
 			jobq_length_recount(db);
-		if (nleases > 0)
-			hand_over_leases(db, now, &wake);
+		if (jobq_lease_notes > 0)
+			jobq_leases_commit(db, now, &wake);
 		for (int i = 0; i < nends; i++)
 			jobq_group_end(db, ends[i].group, ends[i].job_id, now, &wake);
 		for (int i = 0; i < nfailures; i++)
 			if (failures[i].n > 0)
 				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
 								   failures[i].group, failures[i].n, now);
-		if (nmessages > 0)
-		{
-			hand_over_messages(db);
-			jobq_relay_mark(db, now, &wake);
-		}
+		if (jobq_message_notes > 0)
+			jobq_messages_commit(db, now, &wake);
 
 		/* without a scheduler the lanes mean nothing; its first scan sees us */
 		if (db->scheduler != NULL)
@@ -866,7 +538,8 @@ hand_over(void)
 		jobq_poke_launcher();
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	messages = NULL;
+	jobq_lease_notes = 0;
+	jobq_messages_forget();
 	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
 	jobq_keep_uncommitted();
 }
@@ -879,19 +552,8 @@ static void
 forget(void)
 {
 	anything = false;
-	undo_leases(InvalidSubTransactionId);
-	if (nmessages > 0)
-	{
-		JobqDatabase *db = jobq_my_database();
-
-		if (db != NULL)
-		{
-			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			db->relay_reserved -= nmessages;
-			LWLockRelease(db->lock);
-		}
-	}
-	npushes = nlanes = nwakes = nmessages = nends = nfailures = nundone = 0;
-	messages = NULL;
+	jobq_leases_abort(InvalidSubTransactionId);
+	jobq_messages_forget();
+	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
 	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
 }

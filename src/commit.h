@@ -37,16 +37,31 @@ extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
+extern void jobq_at_commit_reload(void);
+extern void jobq_at_commit_schedules(void);
+extern void jobq_at_commit_poke_launcher(void);
+
+/* src/lease_commit.c */
+extern int	jobq_lease_notes;
 extern void jobq_lease_room(int n);
 extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 batch, TimestampTz until);
-extern void jobq_at_commit_reload(void);
-extern void jobq_at_commit_schedules(void);
-extern void jobq_at_commit_poke_launcher(void);
+extern void jobq_leases_commit(JobqDatabase *db, TimestampTz now,
+							   JobqWakeList *wake);
+extern void jobq_leases_abort(SubTransactionId since);
+extern void jobq_leases_check_prepare(void);
+
+/* src/message.c */
+extern int	jobq_message_notes;
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
 extern void jobq_relay_now(const char *channel, const char *payload);
+extern void jobq_messages_commit(JobqDatabase *db, TimestampTz now,
+								 JobqWakeList *wake);
+extern void jobq_messages_abort_sub(SubTransactionId since);
+extern void jobq_messages_forget(void);
+extern void jobq_messages_check_prepare(void);
 
 /* src/flush.c */
 extern XLogRecPtr jobq_flush(void);
