@@ -11,6 +11,7 @@ OBJS = \
 	src/backoff.o \
 	src/call.o \
 	src/catalog.o \
+	src/claim.o \
 	src/clock.o \
 	src/commit.o \
 	src/consume.o \
@@ -82,10 +83,10 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
-	session limits groups fairness privileges consume unique notify bad_input schedule comments cleanup
+	session limits groups work_limits fairness privileges consume unique notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work handler_ddl pause consume queue_ops unique
+ISOLATION = setup cancel retry late_commit new_queue work work_limits handler_ddl pause consume queue_ops unique
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

@@ -37,8 +37,6 @@ PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
 #define MAX_GROUP_KEY	500
 
 static uint32 tenant_hash(const JobqJob *job, const JobqQueue *queue);
-static bool group_predecessor(Relation rel, const JobqJob *job,
-							  Snapshot snapshot, JobqJob *first);
 
 /*
  * Put the job into a group of its queue.
@@ -220,9 +218,9 @@ jobq_permits_lack(const JobqJob *job, const JobqPush *entry)
 /*
  * Look for a job of the same group that is due and comes before this one.
  */
-static bool
-group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
-				  JobqJob *first)
+bool
+jobq_group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
+					   JobqJob *first)
 {
 	TimestampTz now = jobq_now();
 	Relation	index = index_open(jobq_relations()->job_group, AccessShareLock);
@@ -290,7 +288,7 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 		queue == NULL || queue->group_max_running != 1 ||
 		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
 		 queue->group_on_failure == GROUP_WAIT) ||
-		!group_predecessor(rel, job, snapshot, &first))
+		!jobq_group_predecessor(rel, job, snapshot, &first))
 		return false;
 
 	push.permits = JOBQ_NO_PERMITS;

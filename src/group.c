@@ -493,6 +493,18 @@ jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	}
 }
 
+static uint32
+take_in(JobqDatabase *db, JobqGroup * group, int64 id)
+{
+	JobqLimiter *policy = policy_of(db, group);
+
+	if (policy->rate.by_group && policy->rate.per_us > 0)
+		group->pace.tokens -= 1;
+	group->current = id;
+	group->running++;
+	return group - db->groups;
+}
+
 /*
  * A job with a group was popped, and its entry unlinked from its lane.  Take
  * it in, or park it.
@@ -505,7 +517,6 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 	JobqGroup  *group = jobq_group_make(db, entry->group, lane->queue_limiter,
 										now);
 	TimestampTz due = DT_NOEND;
-	JobqLimiter *policy;
 
 	if (group == NULL)
 	{
@@ -522,15 +533,36 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 		advance(db, group, now, wake);
 		return JOBQ_PARKED;
 	}
-	policy = policy_of(db, group);
-	if (policy->rate.by_group && policy->rate.per_us > 0)
-		group->pace.tokens -= 1;
-	group->current = entry->key.id;
-	group->running++;
-	*place = group - db->groups;
+	*place = take_in(db, group, entry->key.id);
 	if (group->nparked > 0 || group->spilled)
 		advance(db, group, now, wake);
 	return JOBQ_ENTERED;
+}
+
+/*
+ * A job with a group was found in the table: take it in if it may start.  Its
+ * entry, if there is one, stays where it is, and is dropped in the end.
+ */
+bool
+jobq_group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
+				 TimestampTz now, uint32 *place)
+{
+	JobqGroup  *group = jobq_group_make(db, job->group, limiter, now);
+	TimestampTz due = DT_NOEND;
+
+	if (group == NULL)
+		return false;
+	group->limiter = limiter;
+	if (!is_next(db, group, job->key.id, job->priority, job->key) ||
+		!may_start(db, group, job->key.id, now, &due))
+	{
+		forget_if_idle(db, group, now);
+		return false;
+	}
+	if (group->called == job->key.id)
+		group->called = 0;
+	*place = take_in(db, group, job->key.id);
+	return true;
 }
 
 /*

@@ -92,8 +92,8 @@ jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
 
 	/*
 	 * Callers took their time before they got the lock, so an earlier one is
-	 * usual, and must not have what lies between counted twice.  It is another
-	 * thing if the clock was put back.
+	 * usual, and must not have what lies between counted twice.  It is
+	 * another thing if the clock was put back.
 	 */
 	else if (pace->tokens_at > now + USECS_PER_MINUTE)
 		pace->tokens_at = now;
@@ -189,6 +189,44 @@ jobq_permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
 			limiter->pace.tokens -= 1;
 	}
 	return permits;
+}
+
+/*
+ * The same for a job that was not popped, but found in the table: see what it
+ * needs, and whether there is room, and take it.  "limited": its queue has
+ * limits; the job names its kind if that has.
+ */
+JobqObstacle
+jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
+				 TimestampTz now, JobqWakeList *wake)
+{
+	JobqLane	lane = {0};
+	TimestampTz due = DT_NOEND;
+	uint32		place = JOBQ_NONE;
+
+	lane.queue_limiter = jobq_limiter_find(db, job->queue_id, 0);
+	lane.kind_limiter = job->kind == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(db, 0, job->kind);
+	if ((limited && lane.queue_limiter == JOBQ_NO_LIMITER) ||
+		(job->kind != 0 && lane.kind_limiter == JOBQ_NO_LIMITER))
+	{
+		/* new limits, which the scheduler has not loaded yet */
+		db->reload = db->limits_stale = true;
+		wake->scheduler = true;
+		return limited && lane.queue_limiter == JOBQ_NO_LIMITER
+			? JOBQ_QUEUE_FULL : JOBQ_KIND_FULL;
+	}
+	if (lane.queue_limiter != JOBQ_NO_LIMITER &&
+		!limiter_free(&db->limiters[lane.queue_limiter], now, &due))
+		return JOBQ_QUEUE_FULL;
+	if (lane.kind_limiter != JOBQ_NO_LIMITER &&
+		!limiter_free(&db->limiters[lane.kind_limiter], now, &due))
+		return JOBQ_KIND_FULL;
+	if (job->group != 0 &&
+		!jobq_group_admit(db, job, lane.queue_limiter, now, &place))
+		return JOBQ_GROUP_BUSY;
+	job->permits = jobq_permits_take(db, &lane, place);
+	return JOBQ_NO_OBSTACLE;
 }
 
 static void

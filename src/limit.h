@@ -137,6 +137,16 @@ jobq_permits_any(const JobqPermits * permits)
 		permits->kind != JOBQ_NO_LIMITER || permits->group != PG_UINT32_MAX;
 }
 
+/* What stands in the way of a job that was found without its lane. */
+typedef enum JobqObstacle
+{
+	JOBQ_NO_OBSTACLE = 0,
+	JOBQ_QUEUE_FULL,
+	JOBQ_KIND_FULL,
+	JOBQ_GROUP_BUSY,
+	JOBQ_TAKEN,					/* somebody else has it */
+} JobqObstacle;
+
 typedef enum JobqEntrance
 {
 	JOBQ_ENTERED,
@@ -161,6 +171,10 @@ extern bool jobq_lane_free(struct JobqDatabase *db,
 						   const struct JobqLane *lane, TimestampTz now);
 extern JobqPermits jobq_permits_take(struct JobqDatabase *db,
 									 const struct JobqLane *lane, uint32 group);
+extern JobqObstacle jobq_permits_ask(struct JobqDatabase *db,
+									 struct JobqPush *job, bool limited,
+									 TimestampTz now,
+									 struct JobqWakeList *wake);
 extern void jobq_permits_release(struct JobqDatabase *db, JobqPermits * permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, struct JobqWakeList *wake);
@@ -181,6 +195,9 @@ extern JobqEntrance jobq_group_enter(struct JobqDatabase *db,
 									 struct JobqLane *lane, uint32 entry,
 									 TimestampTz now, uint32 *group,
 									 struct JobqWakeList *wake);
+extern bool jobq_group_admit(struct JobqDatabase *db,
+							 const struct JobqPush *job, uint16 limiter,
+							 TimestampTz now, uint32 *place);
 extern void jobq_group_call(struct JobqDatabase *db, uint32 group, int64 id,
 							int32 priority, TimestampTz run_at);
 extern void jobq_group_leave(struct JobqDatabase *db, uint32 group, int64 id,

@@ -126,8 +126,15 @@ extern bool jobq_flow_changed(const JobqJob *job);
 extern bool jobq_permits_lack(const JobqJob *job, const JobqPush *entry);
 extern bool jobq_group_must_wait(Relation rel, const JobqJob *job,
 								 const JobqPush *entry, Snapshot snapshot);
+extern bool jobq_group_predecessor(Relation rel, const JobqJob *job,
+								   Snapshot snapshot, JobqJob *first);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
+
+/* src/claim.c */
+extern JobqObstacle jobq_claim(Relation rel, const JobqJob *job, int64 *token);
+extern void jobq_claim_undo(const JobqJob *job, int64 token);
+extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
 
 /* What an enqueue() with a unique key asks for, beside what the job keeps. */
 typedef struct JobqUnique

@@ -5,8 +5,10 @@
  *	  CALL jobq.work() does for one job.
  *
  * It finds its job by a query, so it works without the background workers,
- * too, and beside them: whoever deletes the row first has the job.  Handlers
- * run in a subtransaction and so cannot COMMIT, not even procedures.
+ * too, and beside them: whoever deletes the row first has the job.  It takes
+ * the same permits as workers and consumers (claim.c); the turns of tenants and
+ * of weighted queues are not for it.  Handlers run in a subtransaction and so
+ * cannot COMMIT, not even procedures.
  *
  * worker/session.c
  *
@@ -19,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -27,24 +30,45 @@
 PG_FUNCTION_INFO_V1(jobq_run_next);
 
 /* Candidates that one query looks at. */
-#define CANDIDATES	"16"
+#define CANDIDATES	"64"
+#define MAX_CANDIDATES	64
 
+/* What is passed by, because it has to wait. */
+typedef struct Waiting
+{
+	ArrayBuildState *queues;
+	ArrayBuildState *kinds;
+	ArrayBuildState *groups;
+	int			n;
+} Waiting;
+
+static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
+							int64 *ids);
+static bool must_wait(JobqObstacle obstacle, const JobqJob *job,
+					  Waiting *waiting);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
-					   JobqJob *job);
+					   JobqJob *job, int64 *token);
+
+static Datum
+array_of(ArrayBuildState *state, Oid type)
+{
+	return state == NULL ? PointerGetDatum(construct_empty_array(type))
+		: makeArrayResult(state, CurrentMemoryContext);
+}
 
 /*
- * Delete the first job of this role that nobody else has.
+ * The first jobs of this role, but for what is known to wait.
  */
-static bool
-claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
+static int
+find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids)
 {
-	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID};
+	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
+	INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
-	TimestampTzGetDatum(jobq_now())};
-	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', '\0'};
-	int64		ids[16];
-	uint64		n;
-	bool		claimed = false;
+		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
+	array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID)};
+	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', '\0'};
+	int			n;
 
 	SPI_connect();
 	n = jobq_query("SELECT j.id FROM jobq.job j JOIN jobq.queue q ON q.id = j.queue_id"
@@ -52,10 +76,12 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'w'"
+				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
+				   " AND coalesce(j.group_id <> ALL ($6), true)"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT " CANDIDATES,
-				   3, types, values, nulls, SPI_OK_SELECT);
-	for (uint64 i = 0; i < n; i++)
+				   6, types, values, nulls, SPI_OK_SELECT);
+	for (int i = 0; i < n; i++)
 	{
 		bool		isnull;
 
@@ -64,12 +90,82 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job)
 											 &isnull));
 	}
 	SPI_finish();
-	for (uint64 i = 0; i < n && !claimed; i++)
-		claimed = jobq_job_find(rel, ids[i], GetActiveSnapshot(), job) &&
-			jobq_job_delete(rel, job);
-	if (claimed)
-		(void) jobq_unique_started(job);
-	return claimed;
+	return n;
+}
+
+/*
+ * Note what this job waits for, so that its like are passed by, too.
+ */
+static bool
+must_wait(JobqObstacle obstacle, const JobqJob *job, Waiting *waiting)
+{
+	switch (obstacle)
+	{
+		case JOBQ_NO_OBSTACLE:
+			return false;
+		case JOBQ_QUEUE_FULL:
+			waiting->queues = accumArrayResult(waiting->queues,
+											   JOB(job, JOB_QUEUE_ID), false,
+											   INT4OID, CurrentMemoryContext);
+			break;
+		case JOBQ_KIND_FULL:
+			waiting->kinds = accumArrayResult(waiting->kinds,
+											  JOB(job, JOB_KIND), false,
+											  TEXTOID, CurrentMemoryContext);
+			break;
+		case JOBQ_GROUP_BUSY:
+			waiting->groups = accumArrayResult(waiting->groups,
+											   JOB(job, JOB_GROUP_ID), false,
+											   INT8OID, CurrentMemoryContext);
+			break;
+		case JOBQ_TAKEN:
+			return true;
+	}
+	waiting->n++;
+	return true;
+}
+
+/*
+ * Take the first job of this role that nobody else has and that may start, and
+ * delete it in a subtransaction, which is left open.
+ */
+static bool
+claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
+		   int64 *token)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Waiting		waiting = {0};
+	int64		ids[MAX_CANDIDATES];
+	int			before;
+	int			n;
+
+	do
+	{
+		before = waiting.n;
+		n = find_candidates(queues, any_queue, &waiting, ids);
+		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job) ||
+				must_wait(jobq_claim(rel, job, token), job, &waiting))
+				continue;
+
+			/* the deletion is undone if the handler fails */
+			BeginInternalSubTransaction(NULL);
+			MemoryContextSwitchTo(context);
+			if (jobq_job_delete(rel, job))
+			{
+				(void) jobq_unique_started(job);
+				return true;
+			}
+			ReleaseCurrentSubTransaction();
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			jobq_claim_undo(job, *token);
+		}
+	} while (n == MAX_CANDIDATES && waiting.n > before);
+	return false;
 }
 
 /*
@@ -86,18 +182,12 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	JobqHandler *handler;
 	Relation	rel;
 	JobqJob		job;
+	int64		token;
 
 	rel = jobq_open_jobs();
-
-	/* the deletion is undone with the subtransaction if the handler fails */
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
-					PG_ARGISNULL(0), &job))
+					PG_ARGISNULL(0), &job, &token))
 	{
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
 		table_close(rel, NoLock);
 		PG_RETURN_NULL();
 	}
@@ -128,23 +218,26 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
+		jobq_claim_end(&job, token, current.outcome == OUTCOME_SNOOZE ||
+					   current.outcome == OUTCOME_RELEASE);
 	}
 	PG_CATCH();
 	{
 		ErrorData  *edata;
 		JobqError	error = {0};
+		bool		live;
 
 		jobq_current = current.outer;
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
-
-		/* the session's user has cancelled the call, not the job */
-		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
+
+		/* the session's user has cancelled the call, not the job */
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(edata);
 
 		jobq_job_push_if_undone(&job);
 		error.sqlerrcode = edata->sqlerrcode;
@@ -154,9 +247,10 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		error.context = edata->context;
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1));
-		jobq_job_attempt_failed(rel, &job, started_at, &error, true,
-								edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
-								current.outcome == OUTCOME_FAIL, -1);
+		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,
+									   edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
+									   current.outcome == OUTCOME_FAIL, -1);
+		jobq_claim_end(&job, token, live);
 	}
 	PG_END_TRY();
 
