@@ -12,6 +12,7 @@ OBJS = \
 	src/call.o \
 	src/catalog.o \
 	src/claim.o \
+	src/client.o \
 	src/clock.o \
 	src/commit.o \
 	src/consume.o \

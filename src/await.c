@@ -25,11 +25,7 @@
 
 #include "consume.h"
 
-/* libpq/libpq.h, which declares it, wants the headers of GSSAPI. */
-extern bool pq_check_connection(void);
-
 static bool is_ours(const Reservation *reservation, const JobqLane *lane);
-static void check_client(void);
 static bool snapshot_is_unused(FunctionCallInfo fcinfo);
 
 /*
@@ -254,20 +250,6 @@ jobq_reserver_unlist(int code, Datum arg)
 }
 
 /*
- * A client that has died while we waited shall not get a job: then the next
- * check for interrupts ends this session.
- */
-static void
-check_client(void)
-{
-	if (MyProcPort != NULL && !pq_check_connection())
-	{
-		ClientConnectionLost = true;
-		InterruptPending = true;
-	}
-}
-
-/*
  * Will the statement's snapshot not be used any more when this function has
  * returned?  Sure where the whole query is SELECT columns FROM jobq.reserve(),
  * called by the client itself.
@@ -311,10 +293,6 @@ jobq_reserver_sleep(Reservation *reservation, FunctionCallInfo fcinfo,
 	/* what the statement has seen so far holds nobody up */
 	if (snapshot_is_unused(fcinfo))
 		MyProc->xmin = InvalidTransactionId;
-	(void) WaitLatch(MyLatch,
-					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, jobq_wait_event(wait_event, "JobqReserve"));
-	check_client();
-	CHECK_FOR_INTERRUPTS();
+	jobq_client_wait(ms, jobq_wait_event(wait_event, "JobqReserve"));
 	jobq_reserver_unlist(0, PointerGetDatum(reservation));
 }

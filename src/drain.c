@@ -153,9 +153,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 			}
 			if (snapshot_is_unused(fcinfo))
 				MyProc->xmin = InvalidTransactionId;
-			(void) WaitLatch(MyLatch,
-							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 left, jobq_wait_event(wait_event, "JobqDrain"));
+			jobq_client_wait(left, jobq_wait_event(wait_event, "JobqDrain"));
 		}
 		jobq_drop_waiter(place);
 		CHECK_FOR_INTERRUPTS();

@@ -125,6 +125,9 @@ extern void jobq_backoff_parse(const char *text, JobqBackoff *backoff);
 extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
 								double random);
 
+/* src/client.c */
+extern void jobq_client_wait(long ms, uint32 wait_event);
+
 /* src/clock.c */
 extern TimestampTz jobq_now(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,

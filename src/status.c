@@ -513,10 +513,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 													   deadline);
 				if (left <= 0)
 					break;
-				(void) WaitLatch(MyLatch,
-								 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-								 left, jobq_wait_event(wait_event, "JobqWait"));
-				CHECK_FOR_INTERRUPTS();
+				jobq_client_wait(left, jobq_wait_event(wait_event, "JobqWait"));
 			}
 
 			jobq_drop_waiter(place);

@@ -217,6 +217,34 @@ sessions_wait(0);
 eval { $session->{run}->finish };
 is(sql('SELECT count(*) FROM jobq.lease_slots()'), '0', 'nothing is held by who has gone');
 
+# VACUUM removes what only they have seen, but not what an open cursor needs.
+foreach my $cursor (0, 1)
+{
+	sql(q{DROP TABLE IF EXISTS seen; CREATE TABLE seen AS SELECT generate_series(1, 3) n});
+	$session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT n FROM seen') if $cursor;
+	$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min') \\gset\n});
+	sessions_wait(1);
+	sql('DELETE FROM seen');
+	if ($cursor)
+	{
+		sql('VACUUM seen');
+	}
+	else
+	{
+		# others may have looked at just this moment
+		my $limit = time() + $PostgreSQL::Test::Utils::timeout_default;
+		do { sql('VACUUM seen') }
+		  until sql(q{SELECT pg_relation_size('seen')}) == 0 || time() > $limit;
+		is(sql(q{SELECT pg_relation_size('seen')}), '0', 'VACUUM does not mind who waits');
+	}
+	sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
+	is($session->query_safe('FETCH ALL c'), "1\n2\n3", 'an open cursor sees what it saw') if $cursor;
+	$session->query_safe('COMMIT') if $cursor;
+	$session->query_safe('SELECT jobq.ack(:id, :token)');
+	$session->quit;
+}
+
 # DROP DATABASE
 sql('CREATE DATABASE doomed');
 $node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
@@ -309,7 +337,24 @@ $node->command_like(
 	qr{processed: 500/500}, 'no wake-up is lost with who is cancelled');
 is(sql('SELECT count(*) FROM jobq.job'), '0', 'no job is left');
 
-# A client that has died does not get a job, although its session waits.
+# Sessions that wait end with their clients, and at once.
+my $long = sql(q{SELECT jobq.enqueue('work', queue => 'memory', delay => '1 hour')});
+sql(q{SELECT jobq.enqueue('work', queue => 'memory')});
+my @dying = map { background('psql', '-XAtq', '-d', 'postgres', '-c', $_) } (
+	q{SELECT * FROM jobq.reserve('{durable}', wait => '10 min') /* dying */},
+	q{DO $$ BEGIN PERFORM * FROM jobq.reserve('{durable}', wait => '10 min'); /* dying */ END $$},
+	qq{SELECT * FROM jobq.wait($long, '10 min') /* dying */},
+	q{SELECT jobq.drain('memory', '10 min') /* dying */});
+my $dying = q{SELECT count(*) = %d FROM pg_stat_activity WHERE query ~ '[d]ying' AND state = 'active' AND wait_event_type = 'Extension'};
+wait_for($node, 'they wait', sprintf($dying, scalar @dying));
+$_->{handle}->signal('KILL') foreach @dying;
+wait_for($node, 'no session outlives its client',
+	q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '[d]ying'});
+$_->{handle}->finish foreach @dying;
+like(slurp_file($node->logfile), qr/connection to client lost/, 'the log tells why');
+sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'memory' AND finished_at IS NULL});
+
+# A client that has died does not get a job, even if its session has not seen it yet.
 sessions_wait(6);
 $_->{handle}->kill_kill foreach @takers;
 my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
