@@ -218,6 +218,50 @@ SELECT state, attempt FROM jobq.wait(:x);
 SELECT jobq.alter_queue('keyed', throttle => 'none');
 SELECT jobq.test_clock('0');
 
+-- no more than 128 queues and kinds can have limits; weights count, other queues do not
+CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM (
+		SELECT FROM jobq.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'w'
+		UNION ALL SELECT FROM jobq.handler WHERE num_nonnulls(max_running, rate, throttle) > 0) t
+$$;
+SELECT 128 - test.limited() AS room \gset
+BEGIN;
+SELECT count(jobq.create_queue('limited' || i, max_running => 1)) = :room AS all FROM generate_series(1, :room) i;
+SELECT count(jobq.create_queue('free' || i)) FROM generate_series(1, 150) i;
+SELECT test.limited();
+SELECT o, (test.error('SELECT ' || o)).* FROM unnest(ARRAY['jobq.create_queue(''more'', rate => ''1 per second'')',
+	'jobq.alter_queue(''free1'', weight => 2)', 'jobq.alter_queue(''free1'', group_max_running => 2)',
+	'jobq.alter_queue(''free1'', fair_by => ''role'')', 'jobq.register(''more'', ''test.echo(jsonb)'', throttle => ''1 failure in 1 s'')',
+	'jobq.alter_queue(''free1'', max_length => 2)', 'jobq.alter_queue(''limited1'', max_running => 3)']) o;
+SELECT count(*) FROM jobq.queues WHERE name = 'more';
+SELECT jobq.alter_queue('limited1', max_running => 0);
+SELECT jobq.register('more', 'test.echo(jsonb)', max_running => 1);
+SELECT jobq.alter_queue('limited2', max_running => 0);
+SELECT jobq.alter_queue('free1', weight => 2);
+COMMIT;
+-- all of them work
+SELECT test.until('(SELECT count(*) = 128 FROM jobq.limits)');
+SELECT array_agg(jobq.enqueue('more', queue => q)) AS ids FROM unnest('{limited1,limited3,free1,free150}'::text[]) q \gset
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT jobq.unregister('more');
+SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name ~ '^(limited|free)\d';
+SELECT test.until(format('(SELECT count(*) = 128 - %s FROM jobq.limits)', :room));
+-- a limit that is taken away while its job runs, and given again
+SELECT pg_advisory_lock(1);
+SELECT jobq.alter_queue('two', max_running => 1);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1', queue => 'two') AS b \gset
+SELECT test.until('test.running(''two'') = 1');
+SELECT jobq.alter_queue('two', max_running => 0);
+SELECT test.until(format('(SELECT count(*) = 2 FROM test.states(ARRAY[%s, %s]) WHERE state = ''running'')', :a, :b));
+SELECT count(*) FROM jobq.limits WHERE queue = 'two';
+SELECT jobq.alter_queue('two', max_running => 2);
+SELECT test.until('test.running(''two'') = 2');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT test.until('test.running(''two'') = 0');
+SELECT jobq.alter_queue('two', max_running => 0);
+DROP FUNCTION test.limited();
+
 -- nothing is left
 SELECT jobq.flush_failed() > 0;
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;

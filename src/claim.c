@@ -25,7 +25,7 @@
 #include "consume.h"
 #include "operate.h"
 
-/* How long to wait for the scheduler to load limits after a start. */
+/* How long to wait for the scheduler to load limits that are new. */
 #define PATIENCE_MS	10000
 #define PAUSE_MS	10L
 
@@ -35,18 +35,20 @@ static bool waits_for_group(Relation rel, const JobqJob *job,
 
 /*
  * This database if it has a scheduler and that has loaded limits and leases;
- * waits a little for it.  NULL if not.
+ * waits a little for it.  NULL if it has none.
  */
 static JobqDatabase *
 loaded_database(void)
 {
+	JobqDatabase *db;
+
 	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
 	{
-		JobqDatabase *db = jobq_my_database();
-
+		db = jobq_my_database();
 		if (db == NULL || db->absent)
 			return NULL;
-		if (db->limits_loaded && db->leases_loaded)
+		if (db->limits_loaded && db->leases_loaded && !db->limits_stale &&
+			!db->limits_loading)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -54,7 +56,7 @@ loaded_database(void)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	return NULL;
+	return db->limits_loaded && db->leases_loaded ? db : NULL;
 }
 
 /*

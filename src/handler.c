@@ -163,6 +163,9 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " on_failure = excluded.on_failure",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
+	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||
+		!PG_ARGISNULL(HANDLER_RATE - 1) || !PG_ARGISNULL(HANDLER_THROTTLE - 1))
+		jobq_check_limited();
 	PG_RETURN_VOID();
 }
 

@@ -212,6 +212,10 @@ static void
 lane_activate(JobqDatabase *db, JobqLane *lane)
 {
 	db->news++;
+	for (uint32 i = db->weighted ? db->active_head : JOBQ_NONE; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+		if (db->lanes[i].queue_id == lane->queue_id)
+			lane->queue_turn = Max(lane->queue_turn, db->lanes[i].queue_turn);
 	lane->active_prev = JOBQ_NONE;
 	lane->active_next = db->active_head;
 	if (db->active_head != JOBQ_NONE)

@@ -312,19 +312,21 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, int64 group,
 void
 jobq_lane_served(JobqDatabase *db, JobqLane *lane)
 {
-	JobqLimiter *limiter;
+	JobqLimiter *limiter = lane->queue_limiter == JOBQ_NO_LIMITER ? NULL
+		: &db->limiters[lane->queue_limiter];
 	int			weight = 1;
 
-	if (lane->queue_limiter == JOBQ_NO_LIMITER)
-		return;
-	limiter = &db->limiters[lane->queue_limiter];
 	if (db->weighted)
 	{
-		db->queue_turn = Max(db->queue_turn, limiter->queue_turn);
-		limiter->queue_turn = Max(limiter->queue_turn, db->queue_turn) +
-			1.0 / Max(limiter->weight, 1);
+		db->queue_turn = Max(db->queue_turn, lane->queue_turn);
+		lane->queue_turn = db->queue_turn +
+			1.0 / (limiter == NULL ? 1 : Max(limiter->weight, 1));
+		for (uint32 i = db->active_head; i != JOBQ_NONE;
+			 i = db->lanes[i].active_next)
+			if (db->lanes[i].queue_id == lane->queue_id)
+				db->lanes[i].queue_turn = lane->queue_turn;
 	}
-	if (!limiter->fair)
+	if (limiter == NULL || !limiter->fair)
 		return;
 	for (int i = 0; i < limiter->nweights; i++)
 		if (limiter->weights[i].tenant == lane->tenant)

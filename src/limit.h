@@ -53,6 +53,13 @@ typedef struct JobqPace
 	TimestampTz rest_until;
 }			JobqPace;
 
+/* Which queues and kinds have a limiter, and how many may. */
+#define JOBQ_LIMITED_QUEUE \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
+	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
+	" OR group_on_failure <> 'w' OR weight IS NOT NULL"
+#define JOBQ_LIMITED_KIND \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
 #define JOBQ_MAX_LIMITERS	128
 #define JOBQ_NO_LIMITER		PG_UINT16_MAX
 #define JOBQ_MAX_WEIGHTS	32
@@ -81,7 +88,6 @@ typedef struct JobqLimiter
 
 	int			running;
 	JobqPace	pace;
-	double		queue_turn;		/* of the queue, among weighted queues */
 	double		tenant_turn;	/* of the tenant that was served last */
 }			JobqLimiter;
 
@@ -156,6 +162,7 @@ typedef enum JobqEntrance
 /* src/limit_text.c */
 extern void jobq_rate_parse(const char *text, JobqRate * rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle * throttle);
+extern void jobq_check_limited(void);
 
 /* src/limit.c: all of these want db->lock held exclusively */
 extern void jobq_limits_clear(struct JobqDatabase *db);

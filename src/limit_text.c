@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * limit_text.c
- *	  How limits are written.
+ *	  How limits are written, and how many there may be.
  *
  *	rate		100 per minute [burst 20] [by group]
  *	throttle	10 failures in 5 minutes [by group]
@@ -22,12 +22,17 @@
 #include <ctype.h>
 #include <math.h>
 
+#include "catalog/pg_class.h"
 #include "common/string.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 
+#include "catalog.h"
 #include "limit.h"
 
 PG_FUNCTION_INFO_V1(jobq_check_limits);
+PG_FUNCTION_INFO_V1(jobq_check_limited_sql);
 
 #define MAX_COUNT	1000000000
 #define MAX_WINDOW	(INT64CONST(366) * USECS_PER_DAY)
@@ -188,5 +193,45 @@ jobq_check_limits(PG_FUNCTION_ARGS)
 		else
 			jobq_throttle_parse(limit, &throttle);
 	}
+	PG_RETURN_VOID();
+}
+
+/*
+ * An error if more queues and kinds have limits than there is room for.  To be
+ * called after the change, which is undone by the error.
+ *
+ * Whoever gives limits waits for others who do, so that each sees what the one
+ * before has committed.
+ */
+void
+jobq_check_limited(void)
+{
+	bool		isnull;
+	int64		n;
+
+	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
+					   ExclusiveLock);
+	SPI_connect();
+	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
+			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
+			   ")", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+	n = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
+									SPI_tuptable->tupdesc, 1, &isnull));
+	SPI_finish();
+	if (n > JOBQ_MAX_LIMITERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("more than %d queues and kinds cannot have limits, weights, or policies for groups and tenants",
+						JOBQ_MAX_LIMITERS),
+				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue() or jobq.register().")));
+}
+
+/*
+ * check_limited(): the same for alter_queue().
+ */
+Datum
+jobq_check_limited_sql(PG_FUNCTION_ARGS)
+{
+	jobq_check_limited();
 	PG_RETURN_VOID();
 }

@@ -330,8 +330,7 @@ lane_before(JobqDatabase *db, const JobqLane *lane, uint8 rank,
 static double
 queue_turn(JobqDatabase *db, const JobqLane *lane)
 {
-	return lane->queue_limiter == JOBQ_NO_LIMITER ? db->queue_turn
-		: Max(db->limiters[lane->queue_limiter].queue_turn, db->queue_turn);
+	return Max(lane->queue_turn, db->queue_turn);
 }
 
 /*

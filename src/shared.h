@@ -113,6 +113,7 @@ typedef struct JobqLane
 	JobqKey		skipped;		/* this one on: to be read again */
 	uint32		parked;			/* its entries that are parked at groups */
 	double		turn;			/* of its tenant */
+	double		queue_turn;		/* of its queue, among weighted queues */
 	JobqKey		cursor;
 	JobqKey		missed;			/* lowest key above the cursor that found no
 								 * place in JobqDatabase.late while scanning */
@@ -217,7 +218,7 @@ typedef struct JobqLength
 	FullTransactionId xmax;		/* of the snapshot that counted */
 	int			nxip;
 	TransactionId xip[JOBQ_LENGTH_XIDS];
-} JobqLength;
+}			JobqLength;
 
 /* Places that a prepared transaction has reserved. */
 typedef struct JobqPreparedPlaces
@@ -226,7 +227,7 @@ typedef struct JobqPreparedPlaces
 	int32		queue_id;
 	Oid			jobs;
 	int			n;
-} JobqPreparedPlaces;
+}			JobqPreparedPlaces;
 
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
@@ -298,6 +299,7 @@ typedef struct JobqDatabase
 	/* Limits, likewise; see limit.h. */
 	bool		limits_loaded;
 	bool		limits_stale;	/* policies have changed since */
+	bool		limits_loading; /* the scheduler is reading them */
 	bool		weighted;		/* a queue has a weight: queues take turns */
 	Oid			limits_of;		/* jobq.job that they are about */
 	int			nlimiters;		/* places that are or were in use */

@@ -23,6 +23,8 @@ static int	read_limiters(JobqLimiter * limiters, bool *weighted);
 static void rate_and_throttle(JobqLimiter * limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
 static void read_weights(JobqLimiter * limiter, Datum weights);
+static void forget_limiter(uint16 index);
+static void forget_permit(JobqPermits * permits, uint16 index);
 static void count_running(uint16 index);
 static void remember_past(JobqLimiter * limiter, TimestampTz now);
 
@@ -93,10 +95,7 @@ read_limiters(JobqLimiter * limiters, bool *weighted)
 	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
 					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
 					   " group_on_failure = 'w', fair_weights"
-					   " FROM jobq.queue WHERE max_running IS NOT NULL OR rate IS NOT NULL"
-					   " OR throttle IS NOT NULL OR fair_by IS NOT NULL"
-					   " OR group_max_running <> 1 OR group_on_failure <> 'w'"
-					   " OR EXISTS (SELECT FROM jobq.queue WHERE weight IS NOT NULL)",
+					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
 	for (uint64 i = 0; i < nrows; i++)
@@ -125,8 +124,7 @@ read_limiters(JobqLimiter * limiters, bool *weighted)
 	}
 
 	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
-					   " FROM jobq.handler WHERE max_running IS NOT NULL"
-					   " OR rate IS NOT NULL OR throttle IS NOT NULL",
+					   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < nrows; i++)
 	{
@@ -218,19 +216,7 @@ limits_load(void)
 		if (found)
 			continue;
 
-		/* no limit any more; its place is free when nobody counts on it */
-		{
-			JobqLimiter none = {.in_use = limiter->running > 0,
-				.queue_id = limiter->queue_id,.kind = limiter->kind,
-				.running = limiter->running,.group_max_running = 1,
-			.group_wait = true};
-
-			*limiter = none;
-		}
-		if (!limiter->in_use)
-			for (int g = 0; g < jobq_max_groups; g++)
-				if (my_db->groups[g].limiter == i)
-					my_db->groups[g].limiter = JOBQ_NO_LIMITER;
+		forget_limiter(i);
 	}
 	for (int j = 0; j < n; j++)
 	{
@@ -263,10 +249,41 @@ limits_load(void)
 	}
 	my_db->weighted = weighted;
 	my_db->limits_loaded = true;
+	my_db->limits_loading = false;
 	my_db->limits_due = my_db->groups_due = now;
 	LWLockRelease(my_db->lock);
 	jobq_wake(my_db, &wake);
 	pfree(limiters);
+}
+
+/*
+ * There is no limit any more: what runs does without its permit.  Wants
+ * db->lock.
+ */
+static void
+forget_limiter(uint16 index)
+{
+	JobqLimiter *limiter = &my_db->limiters[index];
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == my_db_index)
+			forget_permit(&jobq_shared->slots[i].permits, index);
+	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
+		if (my_db->leases[i].id != 0)
+			forget_permit(&my_db->leases[i].permits, index);
+	for (int i = 0; i < jobq_max_groups; i++)
+		if (my_db->groups[i].limiter == index)
+			my_db->groups[i].limiter = JOBQ_NO_LIMITER;
+	memset(limiter, 0, sizeof(JobqLimiter));
+}
+
+static void
+forget_permit(JobqPermits * permits, uint16 index)
+{
+	if (permits->queue == index)
+		permits->queue = JOBQ_NO_LIMITER;
+	if (permits->kind == index)
+		permits->kind = JOBQ_NO_LIMITER;
 }
 
 /*
@@ -408,6 +425,8 @@ limits_start(void)
 		limits_load();
 		groups_restore();
 	}
+	else if (my_db->limits_loading)
+		limits_load();			/* the one before us did not get to its end */
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

@@ -54,6 +54,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
 	if (!jobq_job_lease(rel, job))
 	{
+		run->slot->unused = true;
 		job->nulls[JOB_LEASE_TOKEN - 1] = true;
 		table_close(rel, NoLock);
 		PopActiveSnapshot();

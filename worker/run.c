@@ -180,6 +180,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			run_procedure(run, rel, &job, handler);
 		else if (!jobq_job_delete(rel, &job))
 		{
+			run->slot->unused = true;	/* somebody else has it */
 			table_close(rel, NoLock);
 			PopActiveSnapshot();
 			CommitTransactionCommand();
@@ -202,7 +203,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			CommitTransactionCommand();
 		}
 		run_unclaim(run);
-		run->slot->jobs_done++;
+		if (!run->slot->unused)
+			run->slot->jobs_done++;
 	}
 	PG_CATCH();
 	{

@@ -614,6 +614,7 @@ scan_rank_lanes(void)
 	my_db->reload = false;
 	limits_stale = my_db->limits_stale;
 	my_db->limits_stale = false;
+	my_db->limits_loading |= limits_stale;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		bool		known = !my_db->lanes[i].in_use;

@@ -422,6 +422,9 @@ BEGIN
 		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
 			MESSAGE = format('queue "%s" does not exist', name);
 	END IF;
+	IF num_nonnulls(weight, max_running, rate, throttle, group_max_running, group_on_failure, fair_by) > 0 THEN
+		PERFORM jobq.check_limited();
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION jobq.alter_queue IS 'change the policy of a queue; null leaves an option as it is, 0 or none takes a limit away';
@@ -446,6 +449,10 @@ COMMENT ON FUNCTION jobq.group_slots() IS 'the groups that are under way, for th
 CREATE FUNCTION jobq.check_limits(rate text, throttle text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_check_limits' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq.check_limits(text, text) IS 'an error if rate or throttle cannot be understood';
+
+CREATE FUNCTION jobq.check_limited() RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_check_limited_sql' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.check_limited() IS 'an error if more queues and kinds have limits than can';
 
 CREATE FUNCTION jobq.drop_queue(name text, force boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
