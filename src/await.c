@@ -26,7 +26,7 @@
 #include "consume.h"
 
 static bool is_ours(const Reservation *reservation, const JobqLane *lane);
-static bool snapshot_is_unused(FunctionCallInfo fcinfo);
+static bool snapshot_is_unused(const Reservation *reservation);
 
 /*
  * Is this a lane of one of our queues that can be served?
@@ -250,12 +250,11 @@ jobq_reserver_unlist(int code, Datum arg)
 }
 
 /*
- * Will the statement's snapshot not be used any more when this function has
- * returned?  Sure where the whole query is SELECT columns FROM jobq.reserve(),
- * called by the client itself.
+ * Is the whole query SELECT columns FROM jobq.reserve(), called by the client
+ * itself?  Then the statement's snapshot is not used any more.
  */
-static bool
-snapshot_is_unused(FunctionCallInfo fcinfo)
+bool
+jobq_reserver_plain(FunctionCallInfo fcinfo)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	PlannedStmt *stmt;
@@ -267,11 +266,6 @@ snapshot_is_unused(FunctionCallInfo fcinfo)
 		ActivePortal->queryDesc == NULL || rsinfo->econtext == NULL ||
 		rsinfo->econtext->ecxt_estate != ActivePortal->queryDesc->estate)
 		return false;
-
-	/* an open cursor has one, too */
-	InvalidateCatalogSnapshot();
-	if (!ThereAreNoPriorRegisteredSnapshots())
-		return false;
 	stmt = ActivePortal->queryDesc->plannedstmt;
 	plan = stmt->planTree;
 	return stmt->commandType == CMD_SELECT && stmt->subplans == NIL &&
@@ -282,16 +276,30 @@ snapshot_is_unused(FunctionCallInfo fcinfo)
 }
 
 /*
+ * The same, and no other either: an open cursor has one, too.
+ */
+static bool
+snapshot_is_unused(const Reservation *reservation)
+{
+	if (!reservation->plain)
+		return false;
+	InvalidateCatalogSnapshot();
+	return ThereAreNoPriorRegisteredSnapshots();
+}
+
+/*
  * Sleep until somebody has a job for us, or the time is over.
+ *
+ * Nothing may come between going on the list and this which waits for a lock
+ * or a page, not even a look into a system catalog: it would reset the latch.
  */
 void
-jobq_reserver_sleep(Reservation *reservation, FunctionCallInfo fcinfo,
-					long ms)
+jobq_reserver_sleep(Reservation *reservation, long ms)
 {
 	static uint32 wait_event = 0;
 
 	/* what the statement has seen so far holds nobody up */
-	if (snapshot_is_unused(fcinfo))
+	if (snapshot_is_unused(reservation))
 		MyProc->xmin = InvalidTransactionId;
 	jobq_client_wait(ms, jobq_wait_event(wait_event, "JobqReserve"));
 	jobq_reserver_unlist(0, PointerGetDatum(reservation));

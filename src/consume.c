@@ -437,6 +437,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
 	reservation.patience = 40;
+	reservation.plain = jobq_reserver_plain(fcinfo);
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
@@ -453,7 +454,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			CHECK_FOR_INTERRUPTS();
 			if (jobq_reserver_unranked(&reservation))
 			{
-				jobq_reserver_sleep(&reservation, fcinfo, 5);
+				jobq_reserver_sleep(&reservation, 5);
 				continue;
 			}
 			if (reservation.token == 0 && jobq_reserver_ready(&reservation))
@@ -474,7 +475,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			if (!reservation.listed && left > 5)
 				continue;
 
-			jobq_reserver_sleep(&reservation, fcinfo, left);
+			jobq_reserver_sleep(&reservation, left);
 		}
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_unlist, PointerGetDatum(&reservation));

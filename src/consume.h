@@ -53,6 +53,7 @@ typedef struct Reservation
 	uint32		batch;
 	bool		listed;			/* on the list of reservers */
 	bool		woken;			/* taken off the list for a job that is there */
+	bool		plain;			/* the statement does nothing but reserve */
 } Reservation;
 
 /* src/await.c */
@@ -64,8 +65,8 @@ extern bool jobq_reserver_list(Reservation *reservation, JobqWakeList *wake);
 extern void jobq_reserver_unlist(int code, Datum arg);
 extern void jobq_reserver_pass_on(Reservation *reservation,
 								  JobqWakeList *wake);
-extern void jobq_reserver_sleep(Reservation *reservation,
-								FunctionCallInfo fcinfo, long ms);
+extern bool jobq_reserver_plain(FunctionCallInfo fcinfo);
+extern void jobq_reserver_sleep(Reservation *reservation, long ms);
 
 /* src/consume.c */
 extern JobqDatabase *jobq_served_database(const char *function);

@@ -140,7 +140,7 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 
 		/* it may have ended before we were on the list */
 		place = jobq_add_waiter(job_id(&job));
-		ResetLatch(MyLatch);
+		jobq_waiter_look(place);
 		if (last_job(queue_id, &again) && job_id(&again) == job_id(&job))
 		{
 			long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
@@ -153,7 +153,8 @@ wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
 			}
 			if (snapshot_is_unused(fcinfo))
 				MyProc->xmin = InvalidTransactionId;
-			jobq_client_wait(left, jobq_wait_event(wait_event, "JobqDrain"));
+			jobq_waiter_sleep(place, left,
+							  jobq_wait_event(wait_event, "JobqDrain"));
 		}
 		jobq_drop_waiter(place);
 		CHECK_FOR_INTERRUPTS();

@@ -29,6 +29,8 @@ extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc);
 /* src/status.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 extern int	jobq_add_waiter(int64 id);
+extern void jobq_waiter_look(int place);
+extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
 extern void jobq_drop_waiter(int place);
 extern void jobq_remove_waiters(int code, Datum arg);
 

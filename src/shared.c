@@ -81,6 +81,7 @@ jobq_shmem_startup(void)
 		jobq_shared->lock = &locks[0].lock;
 		jobq_shared->waiter_lock = &locks[1].lock;
 		pg_atomic_init_u32(&jobq_shared->nwaiters, 0);
+		pg_atomic_init_u32(&jobq_shared->calls, 0);
 
 		at += MAXALIGN(sizeof(JobqShared));
 		jobq_shared->databases = (JobqDatabase *) at;
@@ -104,6 +105,7 @@ jobq_shmem_startup(void)
 			char	   *area = at + i * database_size();
 
 			memset(db, 0, sizeof(JobqDatabase));
+			pg_atomic_init_u32(&db->calls, 0);
 			db->lock = &locks[2 + i].lock;
 			db->lanes = (JobqLane *) area;
 			area += jobq_max_lanes * sizeof(JobqLane);
@@ -215,16 +217,27 @@ jobq_my_database(void)
 void
 jobq_poke_launcher(void)
 {
-	PGPROC	   *launcher;
-
 	if (jobq_shared == NULL)
 		return;
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	jobq_shared->poke = true;
 	jobq_shared->pokes++;
 	jobq_shared->poked_at = jobq_now();
-	launcher = jobq_shared->launcher;
 	LWLockRelease(jobq_shared->lock);
+	jobq_wake_launcher();
+}
+
+/*
+ * Wake the launcher, if there is one.
+ */
+void
+jobq_wake_launcher(void)
+{
+	PGPROC	   *launcher;
+
+	/* a barrier, too: what it is woken for is there before the call */
+	pg_atomic_fetch_add_u32(&jobq_shared->calls, 1);
+	launcher = jobq_shared->launcher;	/* may vanish: read once */
 	if (launcher != NULL)
 		SetLatch(&launcher->procLatch);
 }
@@ -235,8 +248,10 @@ jobq_poke_launcher(void)
 void
 jobq_wake_scheduler(JobqDatabase *db)
 {
-	PGPROC	   *scheduler = db->scheduler;	/* may vanish: read once */
+	PGPROC	   *scheduler;
 
+	pg_atomic_fetch_add_u32(&db->calls, 1);
+	scheduler = db->scheduler;	/* may vanish: read once */
 	if (scheduler != NULL)
 		SetLatch(&scheduler->procLatch);
 }
@@ -275,7 +290,10 @@ jobq_wake_waiters(Oid dboid, int64 job_id)
 		if (waiter->proc != NULL &&
 			(job_id == 0 || waiter->job_id == job_id) &&
 			waiter->dboid == dboid)
+		{
+			waiter->woken = true;
 			SetLatch(&waiter->proc->procLatch);
+		}
 	}
 	LWLockRelease(jobq_shared->waiter_lock);
 }

@@ -22,6 +22,13 @@
  * No lock is held across anything that can fail, and none is taken by a
  * process that holds a later one.
  *
+ * Wake-ups: a latch that is set tells that there is news, but one that is not
+ * set tells nothing.  Whoever waits for a lock, or for somebody else who reads
+ * a page, resets it on the way.  So whoever does such things between his look
+ * and his sleep needs a mark of his own, which is made before the latch is set:
+ * "calls" of launcher and scheduler, JobqWaiter.woken.  A worker or a consumer
+ * does nothing of the kind between the two.
+ *
  * src/shared.h
  *
  *-------------------------------------------------------------------------
@@ -262,6 +269,7 @@ typedef struct JobqDatabase
 	PGPROC	   *scheduler;		/* NULL: none running.  Also changed under
 								 * this struct's own lock. */
 	int			scheduler_pid;
+	pg_atomic_uint32 calls;		/* how often it was woken */
 	bool		stop;			/* DDL on the database: processes shall leave */
 	TimestampTz stop_until;		/* ... and stay away until then */
 	TimestampTz retry_at;		/* do not start a scheduler before */
@@ -425,6 +433,7 @@ typedef struct JobqSlot
 typedef struct JobqWaiter
 {
 	PGPROC	   *proc;			/* NULL: free */
+	bool		woken;			/* since it began to look */
 	Oid			dboid;
 	int64		job_id;
 } JobqWaiter;
@@ -438,6 +447,7 @@ typedef struct JobqShared
 
 	/* Protected by lock. */
 	PGPROC	   *launcher;		/* NULL: none running */
+	pg_atomic_uint32 calls;		/* how often it was woken; by no lock */
 	bool		flight_read;	/* the flight recorder was read in this life */
 	int64		clock_offset;	/* microseconds; tests only */
 	bool		poke;			/* launcher shall look at all databases again */
@@ -464,6 +474,7 @@ extern void jobq_require_preload(const char *what);
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);
 extern void jobq_poke_launcher(void);
+extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
 extern void jobq_quarantine_over(JobqDatabase *db, int slot);
 extern void jobq_wake_waiters(Oid dboid, int64 job_id);

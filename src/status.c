@@ -453,6 +453,30 @@ jobq_add_waiter(int64 id)
 }
 
 /*
+ * This session is about to look whether the job has ended.
+ */
+void
+jobq_waiter_look(int place)
+{
+	ResetLatch(MyLatch);
+	jobq_shared->waiters[place].woken = false;
+	pg_memory_barrier();
+}
+
+/*
+ * Sleep until the job may have ended, if it has not since the last look: that
+ * may have waited for a lock or a page, and taken the latch's news for its own.
+ */
+void
+jobq_waiter_sleep(int place, long ms, uint32 wait_event)
+{
+	pg_read_barrier();
+	if (!jobq_shared->waiters[place].woken)
+		jobq_client_wait(ms, wait_event);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
  * This session does not wait for it any more.
  */
 void
@@ -499,7 +523,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 			{
 				long		left;
 
-				ResetLatch(MyLatch);
+				jobq_waiter_look(place);
 				look_up(ids[i], &statuses[i]);
 				if (statuses[i].finished)
 					break;
@@ -513,7 +537,8 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
 													   deadline);
 				if (left <= 0)
 					break;
-				jobq_client_wait(left, jobq_wait_event(wait_event, "JobqWait"));
+				jobq_waiter_sleep(place, left,
+								  jobq_wait_event(wait_event, "JobqWait"));
 			}
 
 			jobq_drop_waiter(place);

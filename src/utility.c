@@ -124,7 +124,7 @@ leave_database(Oid dboid)
 		if (db->scheduler != NULL)
 		{
 			connected = true;
-			SetLatch(&db->scheduler->procLatch);
+			jobq_wake_scheduler(db);
 		}
 		for (int i = 0; i < jobq_shared->nslots; i++)
 		{

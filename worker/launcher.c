@@ -7,8 +7,9 @@
  * It is connected to no database and reads shared catalogs only.  It starts a
  * scheduler for each database that jobq.databases names; a scheduler that
  * finds no extension there says so in the database's entry and leaves, and is
- * started again when CREATE EXTENSION pokes the launcher.  Every ten seconds it
- * looks whether a scheduler is missing though nobody has poked it.
+ * started again when CREATE EXTENSION pokes the launcher.  As a safety check,
+ * it looks every jobq.poll_interval whether one is missing though nobody has
+ * poked it.
  *
  * The postmaster restarts the launcher (exit code 1, never 0, which would be
  * for ever) and nothing else: schedulers and workers are dynamic and looked
@@ -43,9 +44,6 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 /* Pause between attempts to start a scheduler that fails, in ms. */
 #define FIRST_PAUSE		1000
 #define LAST_PAUSE		60000
-
-/* Milliseconds between two looks at what is missing, though nobody has asked. */
-#define SAFETY_PAUSE	10000
 
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
@@ -93,6 +91,7 @@ jobq_launcher_main(Datum main_arg)
 
 	for (;;)
 	{
+		uint32		seen = pg_atomic_read_u32(&jobq_shared->calls);
 		long		pause;
 
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
@@ -108,7 +107,8 @@ jobq_launcher_main(Datum main_arg)
 		LWLockRelease(jobq_shared->lock);
 
 		pause = start_schedulers();
-		(void) process_sleep(pause < 0 ? SAFETY_PAUSE : Min(pause, SAFETY_PAUSE), jobq_wait_event(wait_event, "JobqLauncher"));
+		(void) process_sleep(&jobq_shared->calls, seen, pause,
+							 jobq_wait_event(wait_event, "JobqLauncher"));
 	}
 }
 
@@ -239,7 +239,7 @@ start_schedulers(void)
 	static MemoryContext context = NULL;
 	static bool warned = false;
 	TimestampTz now = GetCurrentTimestamp();
-	long		pause = -1;
+	long		pause = jobq_poll_interval * 1000L;
 	List	   *dboids;
 	ListCell   *lc;
 	MemoryContext old;
@@ -288,11 +288,7 @@ start_schedulers(void)
 			}
 			db->retry_at = at;
 		}
-		{
-			long		ms = TimestampDifferenceMilliseconds(now, at);
-
-			pause = pause < 0 ? ms : Min(pause, ms);
-		}
+		pause = Min(pause, TimestampDifferenceMilliseconds(now, at));
 	}
 
 	/* databases that are not served any more, or gone */

@@ -79,16 +79,22 @@ process_stopping(void)
 }
 
 /*
- * Sleep until the latch is set or the time is over (-1: no limit), and handle
- * interrupts and a reload of the configuration.  True if there was one.
+ * Sleep until the latch is set or the time is over, and handle interrupts and
+ * a reload of the configuration.  True if there was one.
+ *
+ * The caller has read "calls" before he looked at what there is to do.  If
+ * there were others since then, or a signal, its latch may have been reset on
+ * the way: do not sleep.
  */
 bool
-process_sleep(long timeout_ms, uint32 wait_event)
+process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
+			  uint32 wait_event)
 {
-	(void) WaitLatch(MyLatch,
-					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-					 (timeout_ms >= 0 ? WL_TIMEOUT : 0),
-					 timeout_ms, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	if (!ConfigReloadPending && pg_atomic_read_u32(calls) == seen)
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout_ms, wait_event);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)

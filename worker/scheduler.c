@@ -112,7 +112,10 @@ jobq_scheduler_main(Datum main_arg)
 	{
 		TimestampTz now = jobq_now();
 		TimestampTz wake;
+		uint32		seen = pg_atomic_read_u32(&my_db->calls);
 		bool		again = false;
+
+		pg_memory_barrier();
 
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(context);
@@ -194,7 +197,8 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			long		ms = TimestampDifferenceMilliseconds(jobq_now(), wake);
 
-			if (process_sleep(ms, jobq_wait_event(wait_event, "JobqScheduler")))
+			if (process_sleep(&my_db->calls, seen, ms,
+							  jobq_wait_event(wait_event, "JobqScheduler")))
 				my_db->reload = my_db->limits_stale = my_db->rescan = true;
 		}
 	}
@@ -203,17 +207,13 @@ jobq_scheduler_main(Datum main_arg)
 static void
 scheduler_exit(int code, Datum arg)
 {
-	PGPROC	   *launcher;
-
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->scheduler = NULL;
 	my_db->scheduler_pid = 0;
 	LWLockRelease(my_db->lock);
-	launcher = jobq_shared->launcher;
 	LWLockRelease(jobq_shared->lock);
-	if (launcher != NULL)
-		SetLatch(&launcher->procLatch);
+	jobq_wake_launcher();
 }
 
 /*

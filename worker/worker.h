@@ -36,7 +36,8 @@ extern void jobq_register_launcher(void);
 extern void process_start(void);
 extern void process_pin_settings(bool is_worker);
 extern bool process_stopping(void);
-extern bool process_sleep(long timeout_ms, uint32 wait_event);
+extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
+						  long timeout_ms, uint32 wait_event);
 
 /* worker/flight.c */
 extern void flight_open(bool create);
