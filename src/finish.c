@@ -50,7 +50,8 @@ enum
 	ARCHIVE_HEADERS,
 	ARCHIVE_RESULT,
 	ARCHIVE_REASON,
-	ARCHIVE_NATTS = ARCHIVE_REASON
+	ARCHIVE_GROUP_KEY,
+	ARCHIVE_NATTS = ARCHIVE_GROUP_KEY
 };
 
 /* Attribute numbers of jobq.failed_job. */
@@ -175,6 +176,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	values[ARCHIVE_RESULT - 1] = result;
 	nulls[ARCHIVE_RESULT - 1] = !has_result;
 	nulls[ARCHIVE_REASON - 1] = reason == NULL;
+	values[ARCHIVE_GROUP_KEY - 1] = JOB(job, JOB_GROUP_KEY);
+	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;

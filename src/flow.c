@@ -39,6 +39,19 @@ PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
 static uint32 tenant_hash(const JobqJob *job, const JobqQueue *queue);
 
 /*
+ * The id of the queue's group of that key; never 0.
+ */
+int64
+jobq_group_id(int32 queue_id, text *key)
+{
+	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(key),
+										   VARSIZE_ANY_EXHDR(key),
+										   (uint64) queue_id);
+
+	return (int64) (hash == 0 ? 1 : hash);
+}
+
+/*
  * Put the job into a group of its queue.
  */
 void
@@ -46,17 +59,14 @@ jobq_set_group(JobqJob *job, Datum group_key)
 {
 	text	   *key = DatumGetTextPP(group_key);
 	Size		length = VARSIZE_ANY_EXHDR(key);
-	uint64		hash;
 
 	if (length < 1 || length > MAX_GROUP_KEY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("group_key of %zu bytes must have 1 to %d bytes",
 						length, MAX_GROUP_KEY)));
-	hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(key),
-							   length, (uint64) job_queue_id(job));
-	/* 0 stands for none */
-	JOB_SET(job, JOB_GROUP_ID, Int64GetDatum((int64) (hash == 0 ? 1 : hash)));
+	JOB_SET(job, JOB_GROUP_ID,
+			Int64GetDatum(jobq_group_id(job_queue_id(job), key)));
 	JOB_SET(job, JOB_GROUP_KEY, group_key);
 }
 

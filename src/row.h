@@ -120,6 +120,7 @@ extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
 extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
 
 /* src/flow.c */
+extern int64 jobq_group_id(int32 queue_id, text *key);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);

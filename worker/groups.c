@@ -18,9 +18,11 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -31,11 +33,81 @@
 #define MAX_REFILLS	64
 #define MAX_PASSED	100000
 
+static void remember_past(const JobqLimiter * limiter, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
 /*
- * Groups that wait for a job which has begun before.
+ * After a start of the server: how empty the groups' own buckets would be, and
+ * which of them would rest; as limits.c does for queues and kinds.  As many
+ * groups as there are places for, those first that have had most.
+ */
+static void
+remember_past(const JobqLimiter * limiter, TimestampTz now)
+{
+	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID};
+	bool		paced = limiter->rate.by_group && limiter->rate.per_us > 0;
+	bool		throttled = limiter->throttle.by_group &&
+		limiter->throttle.failures > 0;
+	Datum		values[4];
+	uint64		n;
+
+	if (limiter->queue_id == 0 || (!paced && !throttled))
+		return;
+	values[0] = Int32GetDatum(limiter->queue_id);
+	values[1] = TimestampTzGetDatum(!paced ? DT_NOEND
+									: now - (int64) (limiter->rate.burst /
+													 limiter->rate.per_us));
+	values[2] = TimestampTzGetDatum(!throttled ? DT_NOEND
+									: now - limiter->throttle.window);
+	values[3] = Int32GetDatum(jobq_max_groups);
+	n = jobq_query("SELECT group_key, count(*) FILTER (WHERE at > $2)::float8,"
+				   " count(*) FILTER (WHERE failed AND at > $3)::int,"
+				   " min(at) FILTER (WHERE failed AND at > $3) FROM ("
+				   " SELECT j.group_key, (e ->> 'at')::timestamptz AS at, true AS failed"
+				   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
+				   " WHERE j.queue_id = $1 AND j.errors IS NOT NULL"
+				   " UNION ALL SELECT f.group_key, (e ->> 'at')::timestamptz, true"
+				   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
+				   " WHERE f.queue_id = $1 AND f.finished_at > least($2, $3)"
+				   " UNION ALL SELECT a.group_key, a.started_at, false FROM jobq.archive a"
+				   " WHERE a.queue_id = $1 AND a.finished_at > $2 AND a.started_at > $2"
+				   " UNION ALL SELECT j.group_key, l.since, false"
+				   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
+				   " WHERE j.queue_id = $1 AND l.since > $2) t"
+				   " WHERE group_key IS NOT NULL AND at > least($2, $3)"
+				   " GROUP BY group_key ORDER BY 2 DESC, 3 DESC LIMIT $4",
+				   4, types, values, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		int64		id = jobq_group_id(limiter->queue_id,
+									   DatumGetTextPP(SPI_getbinval(row, desc, 1, &isnull)));
+		double		started = DatumGetFloat8(SPI_getbinval(row, desc, 2, &isnull));
+		int			failures = DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull));
+		Datum		since = SPI_getbinval(row, desc, 4, &isnull);
+		JobqGroup  *group;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		group = jobq_group_make(my_db, id,
+								jobq_limiter_find(my_db, limiter->queue_id, 0),
+								now);
+		if (group != NULL && paced)
+			group->pace.tokens = Max(group->pace.tokens - started, 0);
+		if (group != NULL && failures > 0)
+			jobq_pace_failed(&limiter->throttle, &group->pace, failures,
+							 DatumGetTimestampTz(since));
+		LWLockRelease(my_db->lock);
+		if (group == NULL)
+			break;
+	}
+}
+
+/*
+ * Groups that wait for a job which has begun before, or whose own buckets are
+ * not full.
  */
 void
 groups_restore(void)
@@ -71,6 +143,9 @@ groups_restore(void)
 		}
 		LWLockRelease(my_db->lock);
 	}
+	for (int i = 0; i < my_db->nlimiters; i++)
+		if (my_db->limiters[i].in_use)
+			remember_past(&my_db->limiters[i], now);
 	SPI_finish();
 }
 

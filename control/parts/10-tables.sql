@@ -151,7 +151,8 @@ CREATE TABLE jobq.archive (
 	payload jsonb,
 	headers jsonb,
 	result jsonb,
-	reason text
+	reason text,
+	group_key text
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';

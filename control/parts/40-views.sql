@@ -23,7 +23,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
 		a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-		a.payload, a.headers, a.result, a.reason, NULL, NULL, NULL
+		a.payload, a.headers, a.result, a.reason, NULL, a.group_key, NULL
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,

@@ -298,5 +298,44 @@ wait_for($node, 'crash: the bucket is empty', q{SELECT tokens < 1 FROM jobq.limi
 is(sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'}), 2, 'crash: no more have run');
 nothing_leaks('crash');
 
+# Each group's own bucket and rest, too.
+sql(q{CREATE TABLE noted (queue text, g text);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fails' THEN
+		RAISE EXCEPTION 'fails';
+	END IF;
+	INSERT INTO noted VALUES (job.queue, payload ->> 'g');
+END $$;
+SELECT jobq.create_queue('paced', rate => '2 per day burst 3 by group'),
+	jobq.create_queue('throttled', throttle => '2 failures in 1 day by group'),
+	jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 1)});
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g), queue => 'paced', group_key => g)
+	FROM unnest('{a,a,a,a,b,c,c}'::text[]) g});
+sql(q{SELECT jobq.enqueue('note', '{"g": "c", "fails": true}', queue => 'paced', group_key => 'c'),
+	jobq.enqueue('note', '{"g": "c"}', queue => 'paced', group_key => 'c')});
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g) || CASE WHEN i <= n THEN '{"fails": true}' ELSE '{}' END::jsonb, queue => 'throttled', group_key => g)
+	FROM (VALUES ('a', 2), ('b', 1)) v (g, n), generate_series(1, 3) i});
+my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY queue, g) FROM (SELECT queue, g, count(*) AS n FROM noted GROUP BY 1, 2) t};
+my $expected = 'paced a 3, paced b 1, paced c 2, throttled b 2';
+wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' AND (SELECT count(*) = 4 FROM jobq.failed_jobs WHERE kind = 'note')");
+sql('CHECKPOINT');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'groups: buckets and rests are as before',
+	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
+	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq.clock()});
+sql(q{SELECT jobq.enqueue('note', '{"g": "b"}', queue => 'paced', group_key => 'b') FROM generate_series(1, 3)});
+$expected = 'paced a 3, paced b 3, paced c 2, throttled b 2';
+wait_for($node, 'groups: one has two tokens left', "SELECT ($noted) = '$expected'");
+sql(q{SELECT jobq.enqueue('note', '{"g": "d"}', queue => 'paced', group_key => 'd')});
+wait_for($node, 'groups: another is new', "SELECT ($noted) = '$expected'" =~ s/, throttled/, paced d 1, throttled/r);
+sql(q{SELECT jobq.test_clock('12 hours 1 minute')});
+$expected = 'paced a 4, paced b 4, paced c 3, paced d 1, throttled b 2';
+wait_for($node, 'groups: then comes the next token', "SELECT ($noted) = '$expected'");
+sql(q{SELECT jobq.test_clock('24 hours 1 minute')});
+$expected = 'paced a 4, paced b 4, paced c 3, paced d 1, throttled a 1, throttled b 2';
+wait_for($node, 'groups: and the rest ends', "SELECT ($noted) = '$expected'");
+
 no_failed_assertion($node);
 done_testing();
