@@ -58,9 +58,16 @@ static void held_one(FunctionCallInfo fcinfo, Held *held, const char *function);
 static void held_many(FunctionCallInfo fcinfo, Held *held,
 					  const char *function);
 static void lease_lost(int64 id);
-static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token);
+static void check_leases(JobqDatabase *db, const int64 *ids,
+						 const int64 *tokens, int n, JobqLease *leases,
+						 TimestampTz *since);
+static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token,
+							 TimestampTz *since);
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
+static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
+					  const int64 *tokens, int n, JobqJob *jobs,
+					  TimestampTz *since);
 
 static void
 check_call(FunctionCallInfo fcinfo, const char *function)
@@ -139,29 +146,60 @@ lease_lost(int64 id)
 }
 
 /*
- * The lease, if it is valid and this user may use it; an error if not.
+ * The leases, and since when they are held; an error if one is not valid, or is
+ * of a job that this user may not have.
  */
-static JobqLease
-check_lease(JobqDatabase *db, int64 id, int64 token)
+static void
+check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
+			 JobqLease *leases, TimestampTz *since)
 {
-	JobqLease  *lease;
-	JobqLease	copy = {0};
+	Oid			role = InvalidOid;
+	TimestampTz now;
 
 	LWLockAcquire(db->lock, LW_SHARED);
-	lease = jobq_lease_find(db, id);
-	if (lease != NULL)
-		copy = *lease;
+	for (int i = 0; i < n; i++)
+	{
+		const JobqLease *lease = jobq_lease_find(db, ids[i]);
+
+		leases[i].id = 0;
+		if (lease == NULL || lease->token != tokens[i])
+			continue;
+		leases[i] = *lease;
+		since[i] = db->batches[lease->batch].since;
+	}
 	LWLockRelease(db->lock);
 
-	if (lease == NULL || copy.token != token ||
-		!jobq_may_manage(copy.role) || jobq_lease_is_ended(id))
+	now = jobq_now();
+	for (int i = 0; i < n; i++)
+	{
+		if (leases[i].id == 0)
+			lease_lost(ids[i]);
+		if (leases[i].role != role && !jobq_may_manage(leases[i].role))
+			lease_lost(ids[i]);
+		role = leases[i].role;
+		if (leases[i].until <= now && !jobq_lease_is_ended(ids[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_LEASE_LOST),
+					 errmsg("the lease of job " INT64_FORMAT " has expired", ids[i]),
+					 errhint("Reserve with a longer lease, or extend it in time.")));
+	}
+}
+
+/*
+ * The same for one job, which this transaction must not have ended already.
+ */
+static JobqLease
+check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
+{
+	JobqLease	lease;
+	TimestampTz begun;
+
+	check_leases(db, &id, &token, 1, &lease, &begun);
+	if (jobq_lease_is_ended(id))
 		lease_lost(id);
-	if (copy.until <= jobq_now())
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_LEASE_LOST),
-				 errmsg("the lease of job " INT64_FORMAT " has expired", id),
-				 errhint("Reserve with a longer lease, or extend it in time.")));
-	return copy;
+	if (since != NULL)
+		*since = begun;
+	return lease;
 }
 
 /*
@@ -173,7 +211,8 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 {
 	for (;;)
 	{
-		JobqLease	lease = check_lease(db, id, token);
+		TimestampTz since;
+		JobqLease	lease = check_lease(db, id, token, &since);
 		Snapshot	snapshot;
 		TransactionId blocker;
 		bool		found;
@@ -185,13 +224,41 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 		if (!found)
 			lease_lost(id);
 		if (jobq_job_delete_or_blocker(rel, job, &blocker))
-			return db->batches[lease.batch].since;
+			return since;
 
 		/* the scheduler, a cancel, or another ack is at it: see what becomes */
 		CHECK_FOR_INTERRUPTS();
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
 	}
+}
+
+/*
+ * The same for some jobs that are acknowledged: one look at the leases and one
+ * snapshot for all of them, where nobody is in the way.
+ */
+static void
+take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
+		  const int64 *tokens, int n, JobqJob *jobs, TimestampTz *since)
+{
+	JobqLease  *leases = palloc(sizeof(JobqLease) * n);
+	Snapshot	snapshot;
+
+	check_leases(db, ids, tokens, n, leases, since);
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < n; i++)
+	{
+		/* a job may be named twice */
+		if (jobq_lease_is_ended(ids[i]))
+			lease_lost(ids[i]);
+		if (!jobq_job_fetch(rel, &leases[i].ctid, ids[i], snapshot, &jobs[i]) ||
+			!jobq_job_delete(rel, &jobs[i]))
+			since[i] = take_row(db, rel, ids[i], tokens[i], &jobs[i]);
+		jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);
+	}
+	UnregisterSnapshot(snapshot);
+	pfree(leases);
 }
 
 static void
@@ -206,16 +273,11 @@ ack(const Held *held, bool has_result, Datum result)
 	{
 		int			n = Min(held->n - done, ACK_BATCH);
 
+		take_rows(db, rel, held->ids + done, held->tokens + done, n, jobs,
+				  since);
 		for (int i = 0; i < n; i++)
-		{
-			int64		id = held->ids[done + i];
-			int64		token = held->tokens[done + i];
-
-			since[i] = take_row(db, rel, id, token, &jobs[i]);
 			JOB_SET(&jobs[i], JOB_ATTEMPT,
 					Int32GetDatum(job_attempt(&jobs[i]) + 1));
-			jobq_at_commit_lease(LEASE_END, id, token, JOBQ_NONE, 0);
-		}
 		if (n > 1)
 			jobq_archive_many(jobs, since, n);
 		else
@@ -357,7 +419,7 @@ release(const Held *held, Interval *interval)
 
 	for (int i = 0; i < held->n; i++)
 	{
-		JobqLease	lease = check_lease(db, held->ids[i], held->tokens[i]);
+		JobqLease	lease = check_lease(db, held->ids[i], held->tokens[i], NULL);
 		JobqJob		job;
 
 		if (delay_ms == 0 &&
@@ -431,7 +493,7 @@ extend(const Held *held, Interval *interval)
 		/* a row for each run of the same token */
 		while (done < held->n && held->tokens[done] == token)
 		{
-			JobqLease	lease = check_lease(db, held->ids[done], token);
+			JobqLease	lease = check_lease(db, held->ids[done], token, NULL);
 			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id);
 
 			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
@@ -519,7 +581,7 @@ jobq_progress(PG_FUNCTION_ARGS)
 				 errhint("It must be from 0 to 100 percent.")));
 	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
 	db = jobq_served_database("jobq.progress()");
-	(void) check_lease(db, held.ids[0], held.tokens[0]);
+	(void) check_lease(db, held.ids[0], held.tokens[0], NULL);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, held.ids[0]);
 	if (lease != NULL && lease->token == held.tokens[0])

@@ -44,8 +44,8 @@ static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void drop_lease(Reservation *reservation, int64 id);
-static TimestampTz limit_lease(Reservation *reservation, const JobqJob *job,
-							   TimestampTz now);
+static void limit_leases(Reservation *reservation, const int64 *ids,
+						 const TimestampTz *deadlines, int n);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
@@ -231,25 +231,23 @@ drop_lease(Reservation *reservation, int64 id)
 }
 
 /*
- * If the job has a timeout, its lease ends by then.  Returns when that is.
+ * The leases of jobs that have a timeout end by these times.
  */
-static TimestampTz
-limit_lease(Reservation *reservation, const JobqJob *job, TimestampTz now)
+static void
+limit_leases(Reservation *reservation, const int64 *ids,
+			 const TimestampTz *deadlines, int n)
 {
 	JobqDatabase *db = reservation->db;
-	int			timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(job)),
-										   job);
-	TimestampTz deadline = now + timeout * INT64CONST(1000);
-	JobqLease  *lease;
 
-	if (timeout <= 0)
-		return DT_NOEND;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	lease = jobq_lease_find(db, job_id(job));
-	if (lease != NULL && lease->token == reservation->token)
-		jobq_lease_limit(db, lease, deadline);
+	for (int i = 0; i < n; i++)
+	{
+		JobqLease  *lease = jobq_lease_find(db, ids[i]);
+
+		if (lease != NULL && lease->token == reservation->token)
+			jobq_lease_limit(db, lease, deadlines[i]);
+	}
 	LWLockRelease(db->lock);
-	return deadline;
 }
 
 /*
@@ -279,7 +277,10 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
 	ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
 									reservation->npopped);
+	int64	   *limited = palloc(sizeof(int64) * reservation->npopped);
+	TimestampTz *deadlines = palloc(sizeof(TimestampTz) * reservation->npopped);
 	int			ndurable = 0;
+	int			nlimited = 0;
 	int			n = 0;
 	Relation	rel = jobq_open_jobs();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -291,18 +292,20 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 		JobqJob		job;
+		bool		changed;
+		int			timeout;
 
 		if (queue == NULL || queue->paused || queue->mode != MODE_CONSUMER ||
 			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
 			DatumGetBool(JOB(&job, JOB_DORMANT)) ||
-			(!jobq_flow_changed(&job) &&
+			(!(changed = jobq_flow_changed(&job)) &&
 			 (jobq_permits_lack(&job, entry) ||
 			  jobq_group_must_wait(rel, &job, entry, snapshot))))
 		{
 			drop_lease(reservation, entry->key.id);
 			continue;
 		}
-		if (jobq_flow_changed(&job))
+		if (changed)
 		{
 			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
 								 JOBQ_NONE, 0);
@@ -341,8 +344,16 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
-		values[LEASE_UNTIL] =
-			TimestampTzGetDatum(Min(until, limit_lease(reservation, &job, now)));
+		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
+		if (timeout > 0)
+		{
+			limited[nlimited] = entry->key.id;
+			deadlines[nlimited] = now + timeout * INT64CONST(1000);
+			values[LEASE_UNTIL] =
+				TimestampTzGetDatum(Min(until, deadlines[nlimited]));
+			nlimited++;
+		}
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		if (queue->lease == LEASE_DURABLE)
 		{
@@ -354,6 +365,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, NoLock);
 
+	if (nlimited > 0)
+		limit_leases(reservation, limited, deadlines, nlimited);
 	if (ndurable > 0)
 		jobq_lease_row(db, reservation->batch, reservation->token,
 					   reservation->token, until, durable, ctids, ndurable);

@@ -156,26 +156,27 @@ void
 jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 {
 	TupleTableSlot **slots;
+	TupleDesc	desc;
 
 	if (ntuples == 0)
 		return;
+
+	/* a copy is not counted for each slot */
+	desc = CreateTupleDescCopy(RelationGetDescr(rel));
 	slots = palloc(sizeof(TupleTableSlot *) * ntuples);
 	for (int i = 0; i < ntuples; i++)
 	{
-		slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-											&TTSOpsHeapTuple);
-		ExecStoreHeapTuple(tuples[i], slots[i], false);
+		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+		ExecStoreHeapTuple(tuples[i], slots[i], true);
 	}
 	heap_multi_insert(rel, slots, ntuples, GetCurrentCommandId(true), 0, NULL);
 	for (int i = 0; i < ntuples; i++)
 		tuples[i]->t_self = slots[i]->tts_tid;
 	jobq_insert_entries(rel, tuples, ntuples);
 	for (int i = 0; i < ntuples; i++)
-	{
 		ExecDropSingleTupleTableSlot(slots[i]);
-		heap_freetuple(tuples[i]);
-	}
 	pfree(slots);
+	FreeTupleDesc(desc);
 }
 
 /*

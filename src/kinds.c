@@ -18,6 +18,7 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -29,9 +30,18 @@
 
 #include "catalog.h"
 
+#define MAX_MISSING 64
+
 static HTAB *handlers = NULL;
 
+/*
+ * Kinds that have no handler, as those of consumers; a few, as anybody can
+ * think of others.
+ */
+static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
+
 static bool read_handler(JobqHandler *handler);
+static JobqHandler *remember_missing(char *place, const char *kind);
 
 /*
  * Syscache callback: look the functions up again.
@@ -58,6 +68,8 @@ jobq_forget_handlers(void)
 	HASH_SEQ_STATUS seq;
 	JobqHandler *handler;
 
+	for (int i = 0; i < MAX_MISSING; i++)
+		missing[i][0] = '\0';
 	if (handlers == NULL)
 		return;
 	hash_seq_init(&seq, handlers);
@@ -130,6 +142,14 @@ read_handler(JobqHandler *handler)
 	return found;
 }
 
+static JobqHandler *
+remember_missing(char *place, const char *kind)
+{
+	strlcpy(place, kind, JOBQ_MAX_KIND_NAME + 1);
+	jobq_read_in_transaction = true;
+	return NULL;
+}
+
 /*
  * The handler of a kind, or NULL if none is registered.  Its function is
  * looked up by jobq_handler_resolve().
@@ -139,16 +159,22 @@ jobq_handler(const char *kind)
 {
 	static JobqHandler *last = NULL;
 	JobqHandler *handler;
+	size_t		length;
 	char		key[JOBQ_MAX_KIND_NAME + 1] = {0};
+	char	   *none;
 	bool		found;
 
 	/* entries are never removed */
 	if (last != NULL && last->loaded && strcmp(last->kind, kind) == 0)
 		return last;
 
-	if (strlen(kind) > JOBQ_MAX_KIND_NAME)
+	length = strlen(kind);
+	if (length > JOBQ_MAX_KIND_NAME || length == 0)
 		return NULL;
 	(void) jobq_relations();	/* registers the invalidation callbacks */
+	none = missing[hash_bytes((const unsigned char *) kind, length) % MAX_MISSING];
+	if (strcmp(none, kind) == 0)
+		return NULL;
 	strlcpy(key, kind, sizeof(key));
 
 	if (handlers == NULL)
@@ -172,15 +198,14 @@ jobq_handler(const char *kind)
 	{
 		JobqHandler probe = {0};
 
-		/* do not remember kinds that do not exist */
 		strlcpy(probe.kind, kind, sizeof(probe.kind));
 		if (!read_handler(&probe))
-			return NULL;
+			return remember_missing(none, kind);
 		handler = hash_search(handlers, key, HASH_ENTER, &found);
 		*handler = probe;
 	}
 	else if (!read_handler(handler))
-		return NULL;
+		return remember_missing(none, kind);
 	handler->loaded = true;
 	handler->resolved = false;
 	jobq_read_in_transaction = true;
