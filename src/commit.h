@@ -67,5 +67,6 @@ extern void jobq_messages_check_prepare(void);
 extern XLogRecPtr jobq_flush(void);
 extern bool jobq_replicated(XLogRecPtr lsn);
 extern void jobq_flush_before_telling(void);
+extern void jobq_commit_quietly(void);
 
 #endif							/* JOBQ_COMMIT_H */

@@ -25,6 +25,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "replication/message.h"
+#include "storage/proc.h"
 #include "utils/acl.h"
 
 /* 19: these do not come with funcapi.h and dbcommands.h any more. */
@@ -91,6 +92,13 @@ jobq_log_message(void)
 	return LogLogicalMessage("jobq", "", 0, false);
 #endif
 }
+
+/* 17: an asynchronous commit wakes the WAL writer only where much is to be flushed. */
+#if PG_VERSION_NUM >= 170000
+#define jobq_walwriter_latch() ((Latch *) NULL)
+#else
+#define jobq_walwriter_latch() (ProcGlobal->walwriterLatch)
+#endif
 
 /* 17 (e7689190b3d): roles that may not log in can have background workers. */
 #if PG_VERSION_NUM >= 170000

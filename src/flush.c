@@ -16,9 +16,14 @@
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "utils/timestamp.h"
 
 #include "commit.h"
+
+/* Milliseconds between two commits of a worker that may wake the WAL writer. */
+#define WALWRITER_PAUSE	10
 
 /*
  * Are there synchronous standbys, for whose flush a commit waits?
@@ -93,4 +98,34 @@ jobq_flush_before_telling(void)
 		SyncRepWaitForLSN(lsn, true);
 		RESUME_INTERRUPTS();
 	}
+}
+
+/*
+ * The caller is about to commit without waiting for the flush.
+ *
+ * Before 17 each such commit wakes the WAL writer, even if not a page is there
+ * to be written; on a busy machine that takes the processor from a worker, and
+ * often from one that others wait for.  So we set its latch without a signal:
+ * the commit finds it set, and the WAL writer sleeps to the end of its delay.
+ *
+ * It must not be in its long sleep then, which follows upon some seconds
+ * without work.  It is not: our last commit that was free to wake it was a
+ * moment ago, and came either before it looked for work, or woke it.  So
+ * commits, also those of other sessions, are in the log when
+ * synchronous_commit = off promises it.
+ */
+void
+jobq_commit_quietly(void)
+{
+	static TimestampTz woken_at = 0;
+	Latch	   *latch = jobq_walwriter_latch();
+	TimestampTz now;
+
+	if (latch == NULL)
+		return;
+	now = GetCurrentTimestamp();
+	if (now < woken_at || now >= woken_at + WALWRITER_PAUSE * 1000)
+		woken_at = now;
+	else
+		latch->is_set = true;
 }

@@ -39,6 +39,8 @@
 #include "utils/syscache.h"
 #include "utils/timeout.h"
 
+#include "commit.h"
+
 /* Immediate retries after a serialization failure or a deadlock. */
 #define MAX_CONFLICTS	5
 
@@ -200,6 +202,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			AtEOXact_GUC(false, nestlevel);
 			run_finish(run, rel, &job, &current, now, !isnull, result);
 			PopActiveSnapshot();
+			if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+				jobq_commit_quietly();
 			CommitTransactionCommand();
 		}
 		run_unclaim(run);

@@ -291,6 +291,17 @@ SELECT jobq.enqueue('forever', max_attempts => 1)});
 }
 
 #
+# Workers do not wait for the flush of their commits, but it comes, though
+# nobody asks for anything.
+#
+$node->safe_psql('postgres', q{
+SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
+wait_for($node, 'the jobs are done', 'SELECT count(*) = 0 FROM jobq.job');
+my $lsn = $node->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+wait_for($node, 'and they are flushed by themselves',
+	"SELECT pg_current_wal_flush_lsn() >= '$lsn'");
+
+#
 # Too few background workers for what the settings ask for.
 #
 setting(q{
