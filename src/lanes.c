@@ -58,6 +58,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	if (lane == NULL)
 	{
 		db->overflow = true;
+		db->complete = false;	/* it may have due rows when it is made */
 		return NULL;
 	}
 	memset(lane, 0, sizeof(JobqLane));

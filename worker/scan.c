@@ -471,8 +471,12 @@ scan_everything(bool reset)
 	scan_end(&scan);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	/* a lane that we had found may have given way to another */
-	my_db->overflow = resumed || !from_start ||
+
+	/*
+	 * A lane that we had found may have given way to another; and who handed
+	 * over meanwhile may have found no place for a lane that we had passed.
+	 */
+	my_db->overflow |= resumed || !from_start ||
 		my_db->evictions != evictions;
 	my_db->complete = !my_db->overflow;
 	LWLockRelease(my_db->lock);

@@ -80,6 +80,11 @@ spawn_workers(TimestampTz now)
 			if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
 				spawn_at = now;
 
+	/* who hands over while we look shall tell us: we may have passed his lane */
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->can_spawn = true;
+	LWLockRelease(my_db->lock);
+
 	waiting_role = InvalidOid;
 	retire_pools(pools->npools);
 	if (!jobq_start_paused)
