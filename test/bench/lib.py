@@ -1,10 +1,8 @@
-"""What the workloads share: sessions, pgbench, figures, comparisons, targets."""
+"""What the workloads share: sessions, settings, pgbench, CPU use."""
 
 import os
 import re
-import statistics
 import subprocess
-import sys
 import time
 
 DISTURBED = 10			# percent of the machine that others use
@@ -44,8 +42,11 @@ class Session:
 
     def start(self, sql):
         """Send a statement without waiting for its result."""
-        self.psql.stdin.write("%s;\n\\echo %s\n" % (sql.rstrip().rstrip(";"), self.MARK))
-        self.psql.stdin.flush()
+        try:
+            self.psql.stdin.write("%s;\n\\echo %s\n" % (sql.rstrip().rstrip(";"), self.MARK))
+            self.psql.stdin.flush()
+        except BrokenPipeError:
+            raise BenchError(self.psql.stderr.read().strip() or "psql ended")
 
     def finish(self):
         lines = []
@@ -58,24 +59,29 @@ class Session:
                 return lines
             lines.append(line)
 
-    def value(self, sql):
-        lines = self.run(sql)
-        return lines[0] if lines else None
-
-    def number(self, sql):
-        return float(self.value(sql) or 0)
+    def lost(self):
+        return self.psql.poll() is not None
 
     def close(self):
-        self.psql.stdin.close()
-        self.psql.wait()
+        try:
+            self.psql.stdin.close()
+            self.psql.wait(10)
+        except BrokenPipeError:
+            self.psql.wait()
+        except subprocess.TimeoutExpired:		# a statement still runs
+            self.psql.kill()
+            self.psql.wait()
 
 
 _session = None
 
 
 def admin():
-    """The session for everything that is not measured."""
+    """The session for everything that is not measured; anew if it was lost."""
     global _session
+    if _session is not None and _session.lost():
+        leave()
+        wait_for_server()
     if _session is None:
         _session = Session()
     return _session
@@ -89,16 +95,24 @@ def leave():
         _session = None
 
 
+def wait_for_server(timeout=60):
+    """After a crash, until it has recovered."""
+    end = time.monotonic() + timeout
+    while subprocess.run(["pg_isready", "-q"]).returncode != 0 and time.monotonic() < end:
+        time.sleep(0.1)
+
+
 def sql(text):
     return admin().run(text)
 
 
 def value(text):
-    return admin().value(text)
+    lines = sql(text)
+    return lines[0] if lines else None
 
 
 def number(text):
-    return admin().number(text)
+    return float(value(text) or 0)
 
 
 def set_config(**settings):
@@ -130,9 +144,21 @@ def restart(**settings):
                    check=True, stdout=subprocess.DEVNULL, timeout=60)
 
 
+def recover():
+    """The server as it was in the beginning, whatever a failed workload has left."""
+    leave()
+    wait_for_server()
+    sql("ALTER SYSTEM RESET ALL")
+    restart()
+
+
 def flush():
     """Make everything that was committed so far durable."""
     sql("SET synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')")
+
+
+# 100 bytes of text
+PAYLOAD = """'{"pad": "%s"}'::jsonb""" % ("x" * 88)
 
 
 def wait_for(condition, what, timeout=120, interval=0.005):
@@ -141,39 +167,6 @@ def wait_for(condition, what, timeout=120, interval=0.005):
         if time.monotonic() > end:
             raise BenchError("%s did not happen within %d s" % (what, timeout))
         time.sleep(interval)
-
-
-# ------------------------------------------------------------------- jobq
-
-PAYLOAD = """'{"pad": "%s"}'::jsonb""" % ("x" * 88)		# 100 bytes of text
-
-
-def fresh_jobq():
-    """jobq with no jobs, an empty archive, and a handler that does nothing."""
-    sql("DROP EXTENSION IF EXISTS jobq CASCADE")
-    sql("DROP SCHEMA IF EXISTS bench CASCADE")
-    sql("CREATE EXTENSION jobq")
-    sql("CREATE SCHEMA bench")
-    sql("CREATE FUNCTION bench.noop(payload jsonb) RETURNS void "
-        "LANGUAGE plpgsql AS 'BEGIN END'")
-    sql("SELECT jobq.register('noop', 'bench.noop(jsonb)')")
-    sql("SELECT jobq.enqueue('noop')")
-    wait_for("count(*) = 0 FROM jobq.job", "the first job", 30, 0.05)
-
-
-def fill(queue, jobs, extra=""):
-    """Enqueue so many jobs, in statements of at most 200,000."""
-    while jobs > 0:
-        n = min(jobs, 200000)
-        sql("SELECT count(*) FROM jobq.enqueue_many('noop', "
-            "(SELECT array_agg(%s) FROM generate_series(1, %d)), "
-            "queue => '%s'%s)" % (PAYLOAD, n, queue, extra))
-        jobs -= n
-
-
-def paused_queue(name):
-    sql("SELECT jobq.create_queue('%s')" % name)
-    sql("SELECT jobq.pause('%s')" % name)
 
 
 # ---------------------------------------------------------------- pgbench
@@ -210,12 +203,6 @@ def _stat(pid):
     with open("/proc/%s/stat" % pid) as f:
         fields = f.read().rsplit(")", 1)[1].split()
     return int(fields[1]), [int(x) for x in fields[11:15]]
-
-
-def cpu_of(pid):
-    """CPU seconds that a process has used."""
-    utime, stime, _, _ = _stat(pid)[1]
-    return (utime + stime) / TICKS
 
 
 def own_cpu():
@@ -296,139 +283,3 @@ def wait_for_quiet():
         if load.percent() < DISTURBED or time.monotonic() > end:
             patience_left -= time.monotonic() - begun - 0.3
             return
-
-
-# ---------------------------------------------------------------- figures
-
-class Figure:
-    """The measurements of one thing: values, and how disturbed each was."""
-
-    def __init__(self, name, unit):
-        self.name, self.unit = name, unit
-        self.values, self.others, self.against = [], [], None
-
-    def add(self, measured, others=0.0):
-        self.values.append(measured)
-        self.others.append(others)
-
-    def median(self):
-        return statistics.median(self.values)
-
-    def as_dict(self):
-        return {"name": self.name, "unit": self.unit, "median": self.median(),
-                "ratio_to_hand_written": self.against,
-                "low": min(self.values), "high": max(self.values),
-                "values": self.values, "others_cpu_percent": self.others}
-
-
-class Report:
-    """What one workload has found."""
-
-    def __init__(self, name, title):
-        self.name, self.title = name, title
-        self.figures, self.targets, self.notes, self.data = [], [], [], {}
-        self.systems, self.absent = {}, {}
-
-    def figure(self, name, unit):
-        figure = Figure(name, unit)
-        self.figures.append(figure)
-        return figure
-
-    def single(self, name, unit, measured, others=0.0):
-        self.figure(name, unit).add(measured, others)
-
-    def compare(self, repeats, systems):
-        """Measure systems in turn, A B A B; {name: (unit, function)}."""
-        figures = {name: self.figure(name, unit)
-                   for name, (unit, _) in systems.items()}
-        for _ in range(repeats):
-            for name, (_, measure) in systems.items():
-                wait_for_quiet()
-                load = OtherLoad()
-                measured = self.measure(name, measure)
-                figures[name].add(measured, load.percent())
-        return figures
-
-    def measure(self, name, measure, tries=3):
-        """Measure; a failure is told and measured again, a few times."""
-        print("  %s: %s ..." % (self.name, name), file=sys.stderr, flush=True)
-        for attempt in range(tries):
-            try:
-                return measure()
-            except BenchError as error:
-                self.note("FAILURE of %s: %s" % (name, error))
-                if attempt == tries - 1:
-                    raise
-
-    def target(self, text, measured, bound, at_least):
-        met = measured >= bound if at_least else measured <= bound
-        self.targets.append({"text": text, "measured": measured,
-                             "bound": bound, "at_least": at_least, "met": met})
-
-    def ratio(self, text, figure, baseline, bound=None):
-        """The median of the ratios, round by round, and their spread."""
-        ratios = [a / b for a, b in zip(figure.values, baseline.values)]
-        shown = self.figure(text, "x")
-        shown.values = ratios
-        shown.others = [max(a, b) for a, b in zip(figure.others, baseline.others)]
-        if bound is not None:
-            self.target(text, statistics.median(ratios), bound, True)
-
-    def against(self, figures, baseline):
-        """Give each figure its ratio to the baseline: the median of the rounds'."""
-        for figure in figures:
-            figure.against = statistics.median(
-                a / b for a, b in zip(figure.values, baseline.values))
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def system(self, name, version, settings):
-        """Say what a figure's system is and how it was set."""
-        self.systems[name] = {"version": version, "settings": settings}
-
-    def missing(self, name, why):
-        self.absent[name] = why
-
-    def as_dict(self):
-        return {"workload": self.name, "title": self.title,
-                "figures": [f.as_dict() for f in self.figures if f.values],
-                "systems": self.systems, "missing": self.absent,
-                "targets": self.targets, "notes": self.notes, "data": self.data}
-
-    def text(self):
-        lines = ["", "%s: %s" % (self.name, self.title), "",
-                 "  %-72s %14s %30s %8s  %s" % ("", "median", "spread", "ratio", "others' CPU")]
-        for f in filter(lambda f: f.values, self.figures):
-            others = statistics.median(f.others)
-            lines.append("  %-72s %14s %30s %8s  %s" % (
-                f.name, show(f.median(), f.unit),
-                "%s .. %s" % (show(min(f.values), f.unit), show(max(f.values), f.unit))
-                if len(f.values) > 1 else "",
-                "" if f.against is None else "%.2f" % f.against,
-                "%.0f %%%s" % (others, " (disturbed)" if others > DISTURBED else "")))
-        for name, why in self.absent.items():
-            lines.append("  MISSING: %s: %s" % (name, why))
-        for name, system in self.systems.items():
-            lines.append("  %s: %s" % (name, "; ".join(filter(None, (
-                system["version"], system["settings"])))))
-        for note in self.notes:
-            lines.append("  note: " + note)
-        for t in self.targets:
-            lines.append("  %s: %s: %.4g, target %s %g" % (
-                "met" if t["met"] else "MISSED", t["text"], t["measured"],
-                "at least" if t["at_least"] else "at most", t["bound"]))
-        return "\n".join(lines)
-
-
-def show(measured, unit):
-    if unit == "x":
-        return "%.2f x" % measured
-    if unit.endswith("/s"):
-        return "%s %s" % (format(round(measured), ","), unit)
-    return "%.4g %s" % (measured, unit)
-
-
-def percentile(values, p):
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * p / 100.0), len(ordered) - 1)]

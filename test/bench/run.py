@@ -9,16 +9,24 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
 import traceback
 
 import lib
+import report
 
-ALL = ["drain", "latency", "snapshot", "writes", "cost", "scale", "waiting", "cron",
-       "enqueue", "backlog", "idle", "memory", "notify", "flow"]
+# How many seconds each may take with --quick and without.  It measures fewer
+# rounds if the time is not enough for all, but always one.
+SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 285), "writes": (30, 50),
+          "cost": (45, 56), "scale": (50, 110), "waiting": (75, 100), "cron": (130, 130),
+          "enqueue": (25, 45), "backlog": (30, 30), "idle": (20, 22), "memory": (15, 10),
+          "notify": (15, 20), "flow": (30, 50)}
 QUICK = ["drain", "latency", "snapshot"]
+FULL = 7200			# each with --full
+HANGS = 120			# seconds beyond its share after which a workload is given up
 SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
             "shared_buffers", "max_wal_size", "wal_level", "max_connections",
             "autovacuum", "jit"]
@@ -26,23 +34,47 @@ SETTINGS = ["server_version", "fsync", "synchronous_commit", "full_page_writes",
 
 def describe():
     lib.sql("CREATE EXTENSION IF NOT EXISTS jobq")
-    about = {"size": lib.size, "time": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+    about = {"size": lib.size, "time": time.strftime("%Y-%m-%d %H:%M %Z"),
              "processors": os.cpu_count(), "machine": platform.machine(),
-             "system": platform.release(), "load_average": os.getloadavg(),
+             "system": platform.release(),
              "jobq": lib.value("SELECT extversion FROM pg_extension WHERE extname = 'jobq'")}
     about["settings"] = {name: lib.value("SHOW " + name) for name in SETTINGS}
-    for line in lib.sql("SELECT name || '=' || setting || coalesce(unit, '') "
-                        "FROM pg_settings WHERE name ~ '^jobq[.]' ORDER BY 1"):
+    for line in lib.sql("SELECT name || '=' || setting || coalesce(unit, '') FROM pg_settings "
+                        "WHERE name ~ '^jobq[.]' AND name ~ 'commit|workers|retention|poll' ORDER BY 1"):
         name, setting = line.split("=", 1)
         about["settings"][name] = setting
     return about
+
+
+def give_up(*_):
+    raise report.OutOfTime("it has taken far longer than its share of the time")
+
+
+def run(name, folder, about):
+    """What a workload has found, as a dict, with "failed"."""
+    workload = importlib.import_module("workloads." + name)
+    seconds = lib.pick(*SHARES[name], FULL)
+    found = report.Report(name, workload.TITLE, seconds, folder)
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds + HANGS)
+    failed = False
+    try:
+        workload.run(found)
+    except Exception:
+        failed = True
+        found.note("FAILED: " + traceback.format_exc(limit=-2).strip())
+    finally:
+        signal.alarm(0)
+    if failed:
+        lib.recover()
+    return dict(found.as_dict(), failed=failed, about=about)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--results")
+    parser.add_argument("--results", default=tempfile.gettempdir())
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD")
     args = parser.parse_args()
     if args.quick:
@@ -51,41 +83,28 @@ def main():
     elif args.full:
         lib.size = "full"
     for name in args.workloads:
-        if name not in ALL:
-            parser.error("workload %s is not one of %s" % (name, ", ".join(ALL)))
+        if name not in SHARES:
+            parser.error("workload %s is not one of %s" % (name, ", ".join(SHARES)))
 
+    begun = time.monotonic()
     about = describe()
-    print("jobq %s on PostgreSQL %s, %d processors, load average %.2f" % (
-        about["jobq"], about["settings"]["server_version"], about["processors"],
-        about["load_average"][0]))
-    print("settings: " + ", ".join("%s=%s" % s for s in about["settings"].items()))
-    sys.stdout.flush()
+    print("\n".join(report.about_lines(about)), flush=True)
+    reports = []
+    for name in args.workloads or (QUICK if args.quick else SHARES):
+        found = run(name, args.results, about)
+        print(report.text(found), flush=True)
+        reports.append(found)
+        with open(os.path.join(args.results, "%02d-%s.json" % (list(SHARES).index(name) + 1, name)), "w") as f:
+            json.dump(found, f, indent=1)
 
-    reports, failed = [], []
-    for name in args.workloads or (QUICK if args.quick else ALL):
-        workload = importlib.import_module("workloads." + name)
-        report = lib.Report(name, workload.TITLE)
-        report.folder = args.results or tempfile.gettempdir()
-        begun = time.monotonic()
-        try:
-            workload.run(report)
-        except Exception:
-            failed.append(name)
-            report.note("FAILED: " + traceback.format_exc(limit=-2).strip())
-        report.data["seconds"] = round(time.monotonic() - begun, 1)
-        print(report.text())
-        sys.stdout.flush()
-        reports.append(report)
-        if args.results:
-            with open(os.path.join(args.results, name + ".json"), "w") as f:
-                json.dump(dict(report.as_dict(), about=about), f, indent=1)
-
-    targets = [t for r in reports for t in r.targets]
+    targets = [t for r in reports for t in r["targets"]]
     missed = [t["text"] for t in targets if not t["met"]]
-    print("\n%d targets met, %d missed%s%s" % (
+    failed = [r["workload"] for r in reports if r["failed"]]
+    print("\n%d targets met, %d missed%s%s; took %.0f s" % (
         len(targets) - len(missed), len(missed),
         ": " + "; ".join(missed) if missed else "",
-        "; failed workloads: " + ", ".join(failed) if failed else ""))
+        "; failed workloads: " + ", ".join(failed) if failed else "",
+        time.monotonic() - begun))
     return 1 if failed else 0
 
 

@@ -26,7 +26,6 @@ GRAPHILE_ADVISED = GraphileWorker("as its manual begins", {
 GRAPHILE = GraphileWorker("best settings", {
     "concurrentJobs": 24, "maxPoolSize": 25, "localQueue": {"size": 5000},
     "completeJobBatchDelay": 10, "failJobBatchDelay": 10}, processes=2)
-PG_BOSS_DEFAULT = PgBoss("defaults", {}, {})
 PG_BOSS = PgBoss("best settings", {"useListenNotify": True}, {
     "batchSize": 1000, "localConcurrency": 2, "burstWhenBatchFull": True,
     "pollingIntervalSeconds": 0.5}, processes=2)
@@ -45,3 +44,13 @@ def available(report, systems):
         else:
             report.missing(system.name, why)
     return there
+
+
+def compare(report, wanted, systems, figures, measure, part=1.0):
+    """Measure systems in turn; {system: [figure, ...]} of those that could be.
+
+    figures: [(what, unit)], and measure(system) gives as many values."""
+    return report.compare_many(wanted, {
+        s: ([(", ".join(filter(None, (s.name, what))), unit) for what, unit in figures],
+            lambda s=s: measure(s)) for s in systems},
+        [s for s in systems if s.peer], part)

@@ -3,9 +3,10 @@
 import subprocess
 from contextlib import contextmanager
 
-from lib import BenchError, PAYLOAD, pgbench_command, sql
+from lib import BenchError, PAYLOAD, number, pgbench, pgbench_command, sql
 
 CLIENTS = 4				# as many as jobq has workers by default
+LOADERS = 2				# who enqueue while something else is measured
 
 # What a job does; SQL for those that run in the server or call it.
 HANDLERS = """
@@ -22,13 +23,25 @@ HANDLERS = """
         UPDATE bench.account SET balance = balance + 1 WHERE id = three_writes.n % 10000;
         INSERT INTO bench.log (n) VALUES (n);
     END $$;
-    CREATE FUNCTION bench.compute() RETURNS void LANGUAGE plpgsql AS $$
-    DECLARE
-        begun timestamptz := clock_timestamp();
+    CREATE FUNCTION bench.loop(rounds int) RETURNS void LANGUAGE plpgsql AS $$
     BEGIN
-        WHILE clock_timestamp() < begun + '2 ms' LOOP END LOOP;
+        FOR i IN 1 .. rounds LOOP END LOOP;
     END $$;
 """
+COMPUTE_MS = 2
+_rounds_per_ms = None
+
+
+def create_compute():
+    """A function that uses so much CPU time, however many run at a time."""
+    global _rounds_per_ms
+    if _rounds_per_ms is None:
+        _rounds_per_ms = max(100000 / number(
+            "WITH a AS MATERIALIZED (SELECT clock_timestamp() AS t), "
+            "b AS MATERIALIZED (SELECT t, bench.loop(100000) FROM a) "
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - t) FROM b") for _ in range(5))
+    sql("CREATE FUNCTION bench.compute() RETURNS void LANGUAGE plpgsql AS "
+        "'BEGIN FOR i IN 1 .. %d LOOP END LOOP; END'" % (COMPUTE_MS * _rounds_per_ms))
 
 
 def payload(kind):
@@ -41,6 +54,7 @@ def payload(kind):
 class System:
     name = ""			# in tables
     settings = ""		# what was set, for the notes
+    peer = False		# somebody else's: the measurements go on without it
     empty = ""			# SQL condition: no job waits or runs
     finished = ""		# SQL: how many jobs have ended, whatever the snapshot
     tables = ""			# SQL: the oids of its tables
@@ -55,6 +69,7 @@ class System:
     def create(self):
         """Empty tables, and nothing that runs."""
         sql(HANDLERS)
+        create_compute()
 
     def fill(self, kind, jobs):
         """Enqueue jobs of a kind in bulk."""
@@ -91,9 +106,14 @@ class System:
 
     other = ""			# a statement that enqueues one of those
 
+    def capacity(self):
+        """How many a second can be enqueued so, and be taken in pick_up()."""
+        self.create()
+        return pgbench(self.other + ";\n", LOADERS, seconds=1)["tps"]
+
     @contextmanager
     def loaded(self, load):
-        with pgbench_working(self.other + ";\n", 2, load):
+        with pgbench_working(self.other + ";\n", LOADERS, load):
             yield
 
 

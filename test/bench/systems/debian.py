@@ -21,10 +21,11 @@ def server_folder(option):
                           text=True, capture_output=True, check=True).stdout.strip()
 
 
-def package_version(package):
+def package_version(suffix):
+    """The version of the package whose name ends so."""
     with open(os.path.join(DEBIAN, "versions")) as f:
         words = f.read().split()
-    return words[words.index(package) + 2]
+    return words[next(i for i, w in enumerate(words) if w.endswith(suffix)) + 2]
 
 
 def missing(extension):
@@ -35,15 +36,17 @@ def missing(extension):
     control = os.path.join(DEBIAN, parts[1][0], "extension", extension + ".control")
     if not os.path.exists(control):
         return "not installed: see the messages of test/bench/install-peers"
-    for source, target in parts:
-        shutil.copytree(os.path.join(DEBIAN, source), target, dirs_exist_ok=True)
+    # not twice: sessions may have the libraries mapped
+    if not os.path.exists(os.path.join(parts[1][1], "extension", extension + ".control")):
+        for source, target in parts:
+            shutil.copytree(os.path.join(DEBIAN, source), target, dirs_exist_ok=True)
     return None
 
 
 class PgQ(System):
     """A log that is read in batches: it keeps no state per event."""
 
-    name = "PgQ"
+    name, peer = "PgQ", True
     tick = 0.1
     script = ("SELECT coalesce(pgq.next_batch('bench', 'bench'), 0) AS batch \\gset\n"
               "\\if :batch > 0\n"
@@ -65,7 +68,7 @@ class PgQ(System):
         return why
 
     def version(self):
-        return "PgQ " + package_version("postgresql-15-pgq3")
+        return "PgQ " + package_version("-pgq3")
 
     def create(self):
         super().create()
@@ -126,7 +129,7 @@ class PgQ(System):
                    END IF;
                END $$""")
         with self.ticker(), self.loaded(load):
-            return pick_up(folder, 20 + count, "SELECT pgq.insert_event('bench', 'noop', $1)",
+            return pick_up(folder, count, "SELECT pgq.insert_event('bench', 'noop', $1)",
                            "SELECT * FROM bench.take()")
 
     @contextmanager
@@ -138,14 +141,14 @@ class PgQ(System):
 class PgCron(System):
     """A process for each run of a job, at full minutes."""
 
-    name = "pg_cron"
+    name, peer = "pg_cron", True
     settings = "cron.use_background_workers = on, cron.max_running_jobs 16"
 
     def missing(self):
         return missing("pg_cron")
 
     def version(self):
-        return "pg_cron " + package_version("postgresql-15-cron")
+        return "pg_cron " + package_version("-cron")
 
     @contextmanager
     def preloaded(self):

@@ -33,6 +33,11 @@ REGISTER = """
 TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'r'"
 
 
+def paused_queue(name):
+    sql("SELECT jobq.create_queue('%s')" % name)
+    sql("SELECT jobq.pause('%s')" % name)
+
+
 class Jobq(System):
     queue = "default"
     empty = "NOT EXISTS (SELECT FROM jobq.job)"
@@ -51,11 +56,11 @@ class Jobq(System):
         sql("SELECT jobq.enqueue('noop')")
         wait_for("count(*) = 0 FROM jobq.job", "the first job", 30, 0.05)
 
-    def fill(self, kind, jobs):
+    def fill(self, kind, jobs, queue=None, options=""):
         for n in range(0, jobs, 200000):
             sql("SELECT count(*) FROM jobq.enqueue_many('%s', (SELECT array_agg(%s) "
-                "FROM generate_series(1, %d) i), queue => '%s')"
-                % (kind, payload(kind), min(jobs - n, 200000), self.queue))
+                "FROM generate_series(1, %d) i), queue => '%s'%s)"
+                % (kind, payload(kind), min(jobs - n, 200000), queue or self.queue, options))
 
 
 class InWorkers(Jobq):
@@ -103,9 +108,9 @@ class InWorkers(Jobq):
     def pick_up(self, count, folder, load=0):
         self.create()
         with self.loaded(load):
-            sent, _ = rounds(folder, 20 + count,
+            sent, _ = rounds(folder, count,
                              "SELECT jobq.enqueue('stamp', jsonb_build_object('i', $1::text))")
-        wait_for("count(*) = %d FROM bench.started" % (20 + count), "the last job", 10)
+        wait_for("count(*) = %d FROM bench.started" % count, "the last job", 10)
         return sent, dict((int(i), int(at)) for i, at in (line.split("|") for line in sql(
             "SELECT i, (extract(epoch FROM at) * 1000000)::bigint FROM bench.started")))
 
@@ -191,10 +196,14 @@ class Reserved(Jobq):
 
     other = "SELECT jobq.enqueue('noop', to_jsonb('-'::text), 'outside')"
 
+    def capacity(self):
+        """One consumer, which ends each job by a commit."""
+        return min(super().capacity(), Reserved(1, clients=1).rate("noop", 1))
+
     def pick_up(self, count, folder, load=0):
         self.create()
         with self.loaded(load):
-            return pick_up(folder, 20 + count,
+            return pick_up(folder, count,
                            "SELECT jobq.enqueue('noop', to_jsonb($1::text), 'outside')",
                            "SELECT payload #>> '{}', format('SELECT jobq.ack(%s, %s)', id, token) "
                            "FROM jobq.reserve('{outside}', 100, wait => '10s')")
@@ -202,6 +211,8 @@ class Reserved(Jobq):
 
 class ReservedInNode(Reserved):
     """The same with clients in Node, as the other systems have them."""
+
+    peer = True			# it needs Node, as they do
 
     def __init__(self, batch=1000, processes=2, connections=2):
         super().__init__(batch)

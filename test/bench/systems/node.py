@@ -171,6 +171,7 @@ class Workers:
 
 
 class NodeSystem(System):
+    peer = True
     module = script = schema = job = ""
     processes = 1
 
@@ -220,10 +221,10 @@ class NodeSystem(System):
             workers.go()
             workers.wait_until_going()
             time.sleep(1)		# until each of them listens, which they do not tell
-            sent = self.send(20 + count, folder)
+            sent = self.send(count, folder)
             end = time.monotonic() + 10
             begun = workers.stamps()
-            while len(begun) < 20 + count and time.monotonic() < end:
+            while len(begun) < count and time.monotonic() < end:
                 time.sleep(0.1)
                 begun.update(workers.stamps())
             return sent, begun

@@ -11,7 +11,7 @@ job must do it before the commit, and only then it is gone.
 from contextlib import contextmanager
 
 from clients import pick_up
-from lib import PAYLOAD, number, pgbench, sql
+from lib import number, pgbench, sql
 from systems.base import CLIENTS, System, payload, pgbench_working
 
 NEXT = "SELECT id FROM bench.queue %s ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED"
@@ -100,12 +100,16 @@ class SkipLocked(System):
             "SELECT pg_notify('bench', '')")
     other = send % "'-'"
 
+    def capacity(self):
+        """One consumer, which ends each job by a commit."""
+        return min(super().capacity(), SkipLocked(1, clients=1).rate("noop", 1))
+
     def pick_up(self, count, folder, load=0):
         """LISTEN in C, then a query, which takes all that is there."""
         self.prepare("noop", 0)
         with self.loaded(load):
             return pick_up(
-                folder, 20 + count, self.send % "$1",
+                folder, count, self.send % "$1",
                 "WITH claimed AS (UPDATE bench.queue SET status = 'r' WHERE id IN (%s) "
                 "RETURNING id, payload) SELECT payload #>> '{}', "
                 "format('DELETE FROM bench.queue WHERE id = %%s', id) FROM claimed"

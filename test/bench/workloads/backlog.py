@@ -2,8 +2,9 @@
 
 import time
 
-from lib import (BenchError, fill, fresh_jobq, number, paused_queue, pick, sql,
-                 value)
+from lib import BenchError, number, pick, sql, value
+from systems import WORKERS, available
+from systems.jobq import paused_queue
 
 TITLE = "rate of 50,000 jobs, by what else waits"
 JOBS = 50000
@@ -33,18 +34,19 @@ def drain(queue):
 
 
 def refill(queue):
-    fill(queue, JOBS)
+    WORKERS.fill("noop", JOBS, queue)
     return drain(queue)
 
 
 def run(report):
     large = pick(200000, 1000000, 5000000)
     scheduled = pick(100000, 200000, 1000000)
-    fresh_jobq()
+    available(report, [WORKERS])
+    WORKERS.create()
     for queue in ("small", "large", "tomorrow"):
         paused_queue(queue)
-    fill("large", large)
-    fill("tomorrow", scheduled, ", delay => '1 day'")
+    WORKERS.fill("noop", large, "large")
+    WORKERS.fill("noop", scheduled, "tomorrow", ", delay => '1 day'")
     sql("VACUUM ANALYZE jobq.job")
 
     figures = report.compare(pick(2, 3, 5), {
@@ -54,5 +56,6 @@ def run(report):
             ("jobs/s", lambda: refill("tomorrow")),
     })
     few, many, later = figures.values()
+    report.against(figures.values(), few, "50,000 wait")
     report.ratio("%s / 50,000" % format(large, ","), many, few, 0.8)
     report.ratio("with jobs of tomorrow / without", later, few, 0.8)

@@ -2,7 +2,8 @@
 
 from lib import number, own_cpu, pick, set_config, sql, value
 from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, RESERVED_KEEPING_NOTHING,
-                     STATUS, STATUS_ARCHIVE, WORKERS, WORKERS_KEEPING_NOTHING, available)
+                     STATUS, STATUS_ARCHIVE, WORKERS, WORKERS_KEEPING_NOTHING, available,
+                     compare)
 
 TITLE = "per no-op job of 100 bytes, enqueued in bulk and drained"
 SYSTEMS = [WORKERS, WORKERS_KEEPING_NOTHING, RESERVED, RESERVED_KEEPING_NOTHING, STATUS,
@@ -24,7 +25,7 @@ def size(system):
                   % system.tables)
 
 
-def measure(system, jobs, figures):
+def measure(system, jobs):
     """Drain, and note what it took."""
     system.create()
     empty, meter = size(system), Meter()
@@ -36,32 +37,28 @@ def measure(system, jobs, figures):
         system.drain("noop", jobs)
     finally:
         del system.prepared
-    for figure, got in zip(figures, (
-            enqueued, meters[0].wal(), 1e6 * (own_cpu() - meters[0].cpu), size(system) - empty)):
-        figure.add(got / jobs)
+    return [got / jobs for got in (
+        enqueued, meters[0].wal(), 1e6 * (own_cpu() - meters[0].cpu), size(system) - empty)]
 
 
 def run(report):
     jobs = pick(40000, 100000)
-    figures = {}
-    for system in available(report, SYSTEMS):
-        figures[system] = [report.figure("%s: %s" % (system.name, what), unit) for what, unit in (
+    there = available(report, SYSTEMS)
+    sql("ALTER SYSTEM SET autovacuum = off")
+    set_config(full_page_writes="off")
+    try:
+        figures = compare(report, pick(1, 2, 5), there, [
             ("WAL of the enqueueing", "bytes/job"), ("WAL of the work", "bytes/job"),
             ("CPU of server and clients, the work", "us/job"),
-            ("what the tables have grown by", "bytes/job"))]
-    sql("ALTER SYSTEM SET autovacuum = off")
-    set_config(full_page_writes="off", wal_compression=None)
-    try:
-        for _ in range(pick(1, 2, 5)):
-            for system in figures:
-                report.measure(system.name, lambda: measure(system, jobs, figures[system]))
+            ("what the tables have grown by", "bytes/job")],
+            lambda system: measure(system, jobs))
     finally:
         set_config(full_page_writes=None, autovacuum=None)
     for i in range(4):
-        report.against([f[i] for f in figures.values()], figures[STATUS][i])
+        report.against([f[i] for f in figures.values()], figures[STATUS][i], STATUS.name)
     for system, other in ((RESERVED, STATUS), (RESERVED, STATUS_ARCHIVE),
                           (RESERVED_KEEPING_NOTHING, STATUS)):
         report.target("WAL of %s / %s" % (system.name, other.name),
                       figures[system][1].median() / figures[other][1].median(), 0.5, False)
     report.note("without full page images and autovacuum; the growth is before any VACUUM, and what an "
-                "archive keeps is part of it; 'ratio' is to " + STATUS.name)
+                "archive keeps is part of it")

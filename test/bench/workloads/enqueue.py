@@ -2,20 +2,22 @@
 
 import time
 
-from lib import PAYLOAD, fresh_jobq, own_cpu, paused_queue, pgbench, pick, sql
+from lib import PAYLOAD, own_cpu, pgbench, pick, sql
+from systems import WORKERS, available
+from systems.jobq import paused_queue
 
 TITLE = "single rows at 32 clients, and 100,000 rows in one statement"
 CLIENTS = 32
 
 # The columns that enqueue() sets, so that both write the same row.
-COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, attempt, max_attempts,
+COLUMNS = """(id, run_at, enqueued_at, queue_id, priority, role, flow, attempt, max_attempts,
               exceptions, crashes, watch, dormant, kind, payload)"""
-ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 0, 3,
+ROW = """nextval('bench.plain_id_seq'), clock_timestamp(), clock_timestamp(), 1, 0, 10, 0, 0, 3,
          0, 0, false, false, 'noop', %s""" % PAYLOAD
 
 
 def create():
-    fresh_jobq()
+    WORKERS.create()
     paused_queue("bench")
     sql("CREATE TABLE bench.plain (LIKE jobq.job INCLUDING ALL)")
     sql("ALTER TABLE bench.plain SET (fillfactor = 90, autovacuum_vacuum_threshold = 5000, "
@@ -47,6 +49,7 @@ def bulk(statement, rows):
 
 def run(report):
     create()
+    available(report, [WORKERS])
     seconds, repeats = pick((2, 2), (3, 3), (4, 10))
     jobq = "SELECT jobq.enqueue('noop', %s, '%s');\n"
     plain = "INSERT INTO bench.plain %s VALUES (%s);\n" % (" ".join(COLUMNS.split()),
@@ -54,7 +57,7 @@ def run(report):
     single(plain, 2)
     cpu = [report.figure("CPU of client and server per row, " + name, "us")
            for name in ("plain INSERT", "enqueue()")]
-    figures = report.compare(repeats, {
+    figures = report.compare(repeats, part=0.6, measures={
         "single rows, plain INSERT": ("jobs/s", lambda: single(plain, seconds, cpu[0])),
         "single rows, enqueue(), nothing runs":
             ("jobs/s", lambda: single(jobq % (PAYLOAD, "bench"), seconds, cpu[1])),
@@ -62,6 +65,7 @@ def run(report):
             ("jobs/s", lambda: single(jobq % (PAYLOAD, "default"), seconds)),
     })
     inserts, paused, running = figures.values()
+    report.against(figures.values(), inserts, "the plain INSERT")
     report.ratio("enqueue() / plain INSERT", paused, inserts, 0.95)
     report.ratio("enqueue() with workers / plain INSERT", running, inserts)
 
@@ -83,6 +87,7 @@ def run(report):
                                     "(SELECT array_agg(%s) %s), 'bench')" % (PAYLOAD, series), rows)),
     })
     insert, enqueue, inbox, many = figures.values()
+    report.against(figures.values(), insert, "the plain INSERT")
     report.ratio("100,000: enqueue() / plain INSERT", enqueue, insert, 0.5)
     report.ratio("100,000: inbox / plain INSERT", inbox, insert, 0.5)
     report.ratio("100,000: enqueue_many() / plain INSERT", many, insert, 0.5)

@@ -1,31 +1,59 @@
-"""What limits, rates and groups cost the workers that drain a backlog."""
+"""What limits, rates, groups and roles cost the workers that drain a backlog."""
 
 import time
 
-from lib import PAYLOAD, fill, fresh_jobq, paused_queue, pick, sql, wait_for
+from lib import PAYLOAD, pick, sql, wait_for
+from systems import WORKERS, available
+from systems.jobq import paused_queue
 
-TITLE = "no-op jobs, drained by 4 workers: plain, with limits, with a rate, in groups"
+TITLE = "no-op jobs, drained by 4 workers: plain, in bulk, with limits, with a rate, in groups, of many roles"
 QUEUE = "flow"
+ENDED = "NOT EXISTS (SELECT FROM jobq.job)"
 
 
-def drained(jobs, enqueue, kind="", queue=""):
-    """Jobs a second, from resume() to the last job's end."""
-    fresh_jobq()
+def create(kind="", queue=""):
+    WORKERS.create()
     paused_queue(QUEUE)
     if kind:
         sql("SELECT jobq.register('noop', 'bench.noop(jsonb)', %s)" % kind)
     if queue:
         sql("SELECT jobq.alter_queue('%s', %s)" % (QUEUE, queue))
+
+
+def drained(jobs, enqueue, **policy):
+    """Jobs a second, from resume() to the last job's end."""
+    create(**policy)
     enqueue(jobs)
     sql("CHECKPOINT")
     start = time.monotonic()
     sql("SELECT jobq.resume('%s')" % QUEUE)
-    wait_for("NOT EXISTS (SELECT FROM jobq.job)", "the last job", 240, 0.02)
+    wait_for(ENDED, "the last job", 240, 0.02)
     return jobs / (time.monotonic() - start)
 
 
 def plain(jobs):
-    fill(QUEUE, jobs)
+    WORKERS.fill("noop", jobs, QUEUE)
+
+
+def singly(jobs):
+    sql("SELECT count(jobq.enqueue('noop', %s, queue => '%s')) FROM generate_series(1, %d)"
+        % (PAYLOAD, QUEUE, jobs))
+
+
+def meanwhile(jobs, size):
+    """From the first call of enqueue_many() on, each a transaction; workers run them."""
+    create()
+    sql("SELECT jobq.resume('%s')" % QUEUE)
+    start = time.monotonic()
+    sql("""DO $$ BEGIN
+               FOR i IN 1 .. %d LOOP
+                   PERFORM jobq.enqueue_many('noop', (SELECT array_agg(%s) FROM generate_series(1, %d)),
+                                             queue => '%s');
+                   COMMIT;
+               END LOOP;
+           END $$""" % (jobs // size, PAYLOAD, size, QUEUE))
+    wait_for(ENDED, "the last job", 240, 0.02)
+    return jobs / (time.monotonic() - start)
 
 
 def grouped(order):
@@ -37,20 +65,52 @@ def grouped(order):
     return enqueue
 
 
+def of_roles(roles):
+    """Each role enqueues its part; it has workers of its own, out of the four."""
+    def enqueue(jobs):
+        sql("GRANT USAGE ON SCHEMA bench TO PUBLIC")
+        for i in range(roles):
+            role = "jobq_bench_%d" % i
+            sql("DROP ROLE IF EXISTS %s" % role)
+            sql("CREATE ROLE %s LOGIN" % role)
+            sql("SELECT jobq.grant_role('%s')" % role)
+            sql("SET ROLE %s" % role)
+            WORKERS.fill("noop", jobs // roles, QUEUE)
+            sql("RESET ROLE")
+    return enqueue
+
+
 def run(report):
-    jobs = pick(20000, 200000)
-    systems = {
-        "plain": lambda: drained(jobs, plain),
-        "max_running 4 of queue and kind": lambda: drained(jobs, plain, "max_running => 4", "max_running => 4"),
-        "max_running 2 of queue and kind": lambda: drained(jobs, plain, "max_running => 2", "max_running => 2"),
-        "rate far above the speed": lambda: drained(jobs, plain, queue="rate => '1000000 per second'"),
-        "groups, interleaved": lambda: drained(jobs // 2, grouped("interleaved")),
-        "groups, consecutive": lambda: drained(jobs // 2, grouped("consecutive")),
+    jobs = pick(20000, 60000)
+    available(report, [WORKERS])
+    report.missing("batches", "jobq has no object for a batch yet; what is measured is enqueue_many()")
+    few = jobs // 2
+    variants = {		# name: (how it is measured, the least ratio to plain)
+        "plain": (lambda: drained(jobs, plain), None),
+        "enqueued one by one": (lambda: drained(jobs, singly), None),
+        "bulk: enqueue_many() of 1,000 at a time, its own time included":
+            (lambda: meanwhile(jobs, 1000), None),
+        "max_running 4 of queue and kind":
+            (lambda: drained(jobs, plain, kind="max_running => 4", queue="max_running => 4"), 0.75),
+        "max_running 2 of queue and kind":
+            (lambda: drained(jobs, plain, kind="max_running => 2", queue="max_running => 2"), None),
+        "rate far above the speed":
+            (lambda: drained(jobs, plain, queue="rate => '1000000 per second'"), 0.75),
+        "groups, interleaved": (lambda: drained(few, grouped("interleaved")), 0.5),
+        "groups, consecutive": (lambda: drained(few, grouped("consecutive")), 0.5),
+        "4 roles": (lambda: drained(jobs, of_roles(4)), None),
+        "16 roles": (lambda: drained(jobs, of_roles(16)), None),
     }
-    figures = report.compare(pick(1, 3), {name: ("jobs/s", measure) for name, measure in systems.items()})
-    for name, bound in (("max_running 4 of queue and kind", 0.75), ("max_running 2 of queue and kind", None), ("rate far above the speed", 0.75),
-                        ("groups, interleaved", 0.5), ("groups, consecutive", 0.5)):
-        report.ratio("%s / plain" % name, figures[name], figures["plain"], bound)
+    figures = report.compare(pick(1, 3), {
+        name: ("jobs/s", measure) for name, (measure, _) in variants.items()})
+    WORKERS.create()		# nothing depends on the roles any more
+    for i in range(16):
+        sql("DROP ROLE IF EXISTS jobq_bench_%d" % i)
+    report.against(figures.values(), figures["plain"], "plain")
+    for name, (_, bound) in variants.items():
+        if bound is not None:
+            report.ratio("%s / plain" % name, figures[name], figures["plain"], bound)
     report.note("4 is the number of workers, of which no more than there are processors run jobs as short "
                 "as these: that is what permits cost; 2 may bind")
-    report.note("%s jobs; in groups %s, ten in each" % (format(jobs, ","), format(jobs // 2, ",")))
+    report.note("%s jobs; in groups %s, ten in each; roles: the same number of jobs in all, and workers "
+                "that have to connect as each of them" % (format(jobs, ","), format(few, ",")))

@@ -2,7 +2,8 @@
 
 import time
 
-from lib import fresh_jobq, number, pick, set_config, sql
+from lib import number, pick, set_config, sql
+from systems import WORKERS
 
 TITLE = "launcher, scheduler and workers, idle"
 
@@ -26,8 +27,8 @@ def transactions():
 
 
 def run(report):
-    seconds = pick(10, 20, 60)
-    fresh_jobq()
+    seconds = pick(10, 15, 60)
+    WORKERS.create()
     set_config(autovacuum="off")
     try:
         for _ in range(200):		# have all workers running

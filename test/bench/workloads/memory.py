@@ -2,8 +2,9 @@
 
 import time
 
-from lib import (BenchError, fill, fresh_jobq, number, paused_queue, pick,
-                 set_config, sql, value, wait_for)
+from lib import BenchError, number, pick, set_config, sql, value, wait_for
+from systems import WORKERS
+from systems.jobq import paused_queue
 
 TITLE = "shared memory, and a worker before and after many jobs"
 
@@ -16,7 +17,7 @@ def private_kb(pid):
 def measure(jobs):
     """One worker's private memory after 20,000 jobs, and after all."""
     paused_queue("bench")
-    fill("bench", jobs)
+    WORKERS.fill("noop", jobs, "bench")
     first, last = sql("SELECT min(id) + 20000 FROM jobq.job UNION ALL SELECT max(id) FROM jobq.job")
     sql("SELECT jobq.resume('bench')")
     wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % first, "the first jobs", 60)
@@ -42,7 +43,7 @@ def run(report):
     report.target("shared memory in MB", shared, 32, False)
     set_config(jobq__workers="*=1", jobq__worker_max_jobs="0")
     try:
-        fresh_jobq()
+        WORKERS.create()
         time.sleep(1)
         before, after = measure(jobs)
     finally:

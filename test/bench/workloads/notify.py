@@ -1,6 +1,7 @@
 """NOTIFY in an INSERT: through the relay, plainly, and not at all."""
 
-from lib import Session, fresh_jobq, pgbench, pick, sql
+from lib import Session, pgbench, pick, sql
+from systems import WORKERS
 
 TITLE = "INSERT that notifies, 32 clients, one listener"
 CLIENTS = 32
@@ -13,8 +14,8 @@ def measure(call, seconds):
 
 
 def run(report):
-    seconds, repeats = pick((2, 2), (3, 3), (4, 5))
-    fresh_jobq()
+    seconds, repeats = pick((2, 2), (2, 3), (4, 5))
+    WORKERS.create()
     sql("CREATE TABLE bench.plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
         "at timestamptz DEFAULT now())")
     listener = Session()
@@ -27,5 +28,6 @@ def run(report):
     })
     listener.close()
     none, relay, plain = figures.values()
+    report.against(figures.values(), none, "no NOTIFY")
     report.ratio("jobq.notify() / none", relay, none)
     report.ratio("pg_notify() / none", plain, none)

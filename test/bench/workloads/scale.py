@@ -3,10 +3,9 @@
 import os
 
 from lib import pick, set_config
-from systems import GraphileWorker, SkipLocked, WORKERS, available
+from systems import GraphileWorker, STATUS_SINGLY, SkipLocked, WORKERS, available
 
-TITLE = "jobs that sleep for 5 ms, and jobs that compute for 2 ms, by number of workers"
-WORKERS_TRIED = (1, 2, 4, 8)
+TITLE = "jobs that wait for 5 ms, and jobs that compute for 2 ms, by how many run at a time"
 
 
 def jobq(kind, workers, seconds):
@@ -30,22 +29,27 @@ def graphile_worker(kind, workers, seconds):
 
 
 def run(report):
-    seconds = pick(1, 2, 5)
-    systems = {"jobq, in workers": jobq, "SKIP LOCKED, one by one, status column": skip_locked}
-    peer = GraphileWorker("batching", {})
-    if peer in available(report, [peer]):
-        systems[peer.name] = graphile_worker
-    report.systems.pop(peer.name, None)
-    for kind in ("sleep", "compute"):
-        figures = report.compare(pick(1, 1, 3), {
-            "%s: %s, %d worker%s" % (kind, name, n, "" if n == 1 else "s"):
-                ("jobs/s", lambda measure=measure, n=n: measure(kind, n, seconds))
-            for n in WORKERS_TRIED for name, measure in systems.items()})
-        of_jobq = [f for name, f in figures.items() if "jobq" in name]
-        if kind == "sleep":
-            report.ratio("sleep: jobq, 8 workers / 1", of_jobq[-1], of_jobq[0], 6)
-        else:
-            report.ratio("compute: jobq, 8 workers / 1 (%d processors)" % os.cpu_count(),
-                         of_jobq[-1], of_jobq[0])
-    report.note("graphile-worker: so many jobs side by side for sleep, so many processes for compute; "
-                "localQueue and completeJobBatchDelay: 0")
+    seconds, tried = pick((1, (1, 8)), (1, (1, 2, 4, 8)), (5, (1, 2, 4, 8)))
+    peer = GraphileWorker("best settings by number", {})
+    there = available(report, [WORKERS, STATUS_SINGLY, peer])
+    for system, settings in (
+            (WORKERS, "jobq.workers: so many; archive kept; jobs flushed in the background"),
+            (STATUS_SINGLY, "pgbench, so many connections; no archive"),
+            (peer, "so many jobs side by side for sleep, so many processes for compute; localQueue; "
+                   "completeJobBatchDelay: 0")):
+        if system in there:
+            report.system(system.name, system.version(), settings)
+    measures = {WORKERS: jobq, STATUS_SINGLY: skip_locked, peer: graphile_worker}
+    for kind, part in (("sleep", 0.5), ("compute", 1)):
+        figures = report.compare_many(pick(1, 2, 3), {
+            (s, n): ([("%s: %s, %d at a time" % (kind, s.name, n), "jobs/s")],
+                     lambda s=s, n=n: [measures[s](kind, n, seconds)])
+            for n in tried for s in there},
+            [(peer, n) for n in tried], part)
+        at = {key: figure for key, (figure,) in figures.items()}
+        for (_, n), figure in at.items():
+            report.against([figure], at[STATUS_SINGLY, n],
+                           "%s, with as many connections" % STATUS_SINGLY.name)
+        report.ratio("%s: %s, %d workers / 1 (%d processors)" % (
+            kind, WORKERS.name, tried[-1], os.cpu_count()),
+            at[WORKERS, tried[-1]], at[WORKERS, 1], 6 if kind == "sleep" else None)

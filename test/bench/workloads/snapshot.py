@@ -4,14 +4,14 @@ import os
 import time
 
 import plot
-from lib import BenchError, OtherLoad, Session, number, own_cpu, pick, wait_for_quiet
-from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, STATUS, WORKERS, available)
+from lib import BenchError, Session, number, own_cpu, pick
+from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, STATUS, WORKERS, available, compare)
 
 TITLE = "full load, then another session holds a snapshot"
-BACKLOG = 200000
+BACKLOG = 100000
 CHUNK = 20000
-WARM_UP = 5
-SIXTHS = 6
+WARM_UP = 2
+PARTS = 4
 
 
 def hold(session):
@@ -60,59 +60,61 @@ def rates(seen, begin, end):
 
 
 def measure(system, before, seconds, report):
-    """One system's run; how much of its first rate it keeps."""
-    wait_for_quiet()
+    """One run: jobs/s without and with the snapshot, and what is kept of it."""
     system.create()
     system.fill("noop", BACKLOG)
     system.settle()
-    load = OtherLoad()
     with system.working("noop"):
         seen = observe(system, before, seconds)
-    others = load.percent()
-    name = system.name
-    report.data[name] = [{"second": round(b[0], 2),
-                          "jobs_per_s": round((b[1] - a[1]) / (b[0] - a[0])),
-                          "own_cpus": round((b[2] - a[2]) / (b[0] - a[0]), 2)}
-                         for a, b in zip(seen, seen[1:])]
-    sixth = seconds / SIXTHS
+    report.data.setdefault(system.name, []).append(
+        [{"second": round(b[0], 2),
+          "jobs_per_s": round((b[1] - a[1]) / (b[0] - a[0])),
+          "own_cpus": round((b[2] - a[2]) / (b[0] - a[0]), 2)}
+         for a, b in zip(seen, seen[1:])])
     free, first, last = (rates(seen, *when) for when in (
-        (-before, 0), (0, sixth), (seconds - sixth, seconds)))
-    report.single(name + ", before", "jobs/s", free[0], others)
-    report.single(name + ", first sixth", "jobs/s", first[0], others)
-    report.single(name + ", last sixth", "jobs/s", last[0], others)
-    report.single(name + ", last sixth / before", "x", last[0] / free[0], others)
-    report.single(name + ", last sixth / first, per CPU second", "x", last[1] / first[1], others)
-    return last[0] / first[0]
+        (-before, 0), (0, seconds / PARTS), (seconds - seconds / PARTS, seconds)))
+    if 0 in free + first:
+        raise BenchError("no job was done")
+    return free[0], first[0], last[0], last[0] / free[0], last[0] / first[0], last[1] / first[1]
 
 
 def run(report):
-    before, seconds = pick((3, 12), (6, 30), (30, 180))
-    systems = available(report, [WORKERS, RESERVED, AT_ONCE, STATUS, GRAPHILE, PG_BOSS, PGQ])
-    kept = {}
-    for system in systems:
-        try:
-            kept[system] = report.measure(
-                system.name, lambda: measure(system, before, seconds, report), tries=1)
-        except BenchError:		# it is told; the others go on
-            if system in (WORKERS, RESERVED):
-                raise
+    before, seconds = pick((2, 5), (4, 12), (30, 120))
+    systems = available(report, [WORKERS, RESERVED, STATUS]
+                        + pick([], [AT_ONCE]) + [GRAPHILE, PG_BOSS, PGQ])
+    figures = compare(report, pick(1, 2, 2), systems, [
+        ("no snapshot", "jobs/s"), ("held, first quarter", "jobs/s"), ("held, last quarter", "jobs/s"),
+        ("last quarter / none", "x"), ("last quarter / first", "x"),
+        ("last quarter / first, per CPU second", "x")],
+        lambda system: measure(system, before, seconds, report))
+    for i in range(3):
+        report.against([f[i] for f in figures.values()], figures[STATUS][i],
+                       "%s, at the same time" % STATUS.name)
     for system in (WORKERS, RESERVED):
-        report.target(system.name + ": last sixth / first", kept[system], 0.9, True)
-    draw(report, {s.name: report.data[s.name] for s in kept})
-    report.note("the snapshot is held for %d s, after %d s without; a sixth is %g s; "
-                "the producer shares the processors" % (seconds, before, seconds / SIXTHS))
+        report.target(system.name + ": last quarter / first", figures[system][4].median(), 0.9, True)
+    draw(report, {s.name: report.data[s.name] for s in figures})
+    report.note("full load: the producer keeps a backlog of %s jobs and shares the processors with the "
+                "workers; %d s without a snapshot, then %d s with it"
+                % (format(BACKLOG, ","), before, seconds))
 
 
-def draw(report, series, smooth=3):
-    """The plot: a moving average, as the server counts once a second or so."""
-    points = {}
-    for name, seen in series.items():
-        rates = [s["jobs_per_s"] for s in seen]
-        points[name] = [(s["second"], sum(rates[max(i - smooth + 1, 0):i + 1]) /
-                         len(rates[max(i - smooth + 1, 0):i + 1])) for i, s in enumerate(seen)]
-    why = plot.lines(os.path.join(report.folder, "snapshot.svg"), "Jobs done per second, under full load",
-                     "seconds since the snapshot was taken", "jobs/s", "snapshot held", points)
+def draw(report, series):
+    """The plot: each system's mean of all rounds, second by second, smoothed."""
+    points = {name: [(second, smoothed(runs, second)) for second in
+                     sorted({round(s["second"]) for run in runs for s in run})]
+              for name, runs in series.items()}
+    why = plot.lines(os.path.join(report.folder, "held-snapshot.svg"),
+                     "Jobs done per second, under full load", "seconds since the snapshot was taken",
+                     "jobs/s", ("no snapshot", "snapshot held"), points)
     if why is not None:
         report.missing("plot", why)
     else:
-        report.note("plot: snapshot.svg")
+        report.note("plot: held-snapshot.svg")
+
+
+def smoothed(runs, second):
+    """The mean of all rounds within a second and a half of this one, but of its
+    side of second 0 only."""
+    near = [s["jobs_per_s"] for run in runs for s in run
+            if abs(s["second"] - second) <= 1.5 and (s["second"] > 0) == (second > 0)]
+    return sum(near) / len(near) if near else float("nan")

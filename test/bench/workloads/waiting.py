@@ -5,7 +5,7 @@ import time
 
 from clients import compile_clients, rounds
 from lib import pick, precise_cpu, restart, set_config, sql, wait_for
-from systems import GraphileWorker, PgBoss, Reserved, SkipLocked, available
+from systems import GraphileWorker, PgBoss, Reserved, SkipLocked, available, compare
 from systems.base import pgbench_working
 
 TITLE = "1,000 consumers: CPU of the server and of all of them"
@@ -62,27 +62,25 @@ def measure(system, seconds, jobs, folder):
         wait_for(system.empty, "the end of the jobs", 60, 0.1)
         busy = (precise_cpu() - before) - idle / 1000 * (time.monotonic() - begun)
     disconnected()
-    return idle, max(1000 * busy / jobs, 0)
+    return [idle, max(1000 * busy / jobs, 0)]
 
 
 def run(report):
-    seconds, jobs = pick(5, 20, 60), pick(50, 200)
+    seconds, jobs = pick(5, 5, 60), pick(50, 100)
     there = available(report, [RESERVED, POLLED, GRAPHILE, PG_BOSS])
-    figures = {s: [report.figure(s.name + ": CPU while nothing comes", "ms per s"),
-                   report.figure(s.name + ": CPU", "ms/job")] for s in there}
     restart(max_connections=CONSUMERS + 100)
     set_config(autovacuum="off")
     try:
         with tempfile.TemporaryDirectory() as folder:
             compile_clients(folder)
-            for _ in range(pick(1, 1, 3)):
-                for system in there:
-                    for figure, got in zip(figures[system], report.measure(
-                            system.name, lambda: measure(system, seconds, jobs, folder))):
-                        figure.add(got)
+            figures = compare(report, pick(1, 2, 3), there, [
+                ("CPU while nothing comes", "ms per s"), ("CPU", "ms/job")],
+                lambda system: measure(system, seconds, jobs, folder))
     finally:
         set_config(autovacuum=None)
         restart(max_connections=None)
+    for i in range(2):
+        report.against([f[i] for f in figures.values()], figures[POLLED][i], POLLED.name)
     report.target("CPU, percent of a core, while 1,000 wait in reserve()",
                   figures[RESERVED][0].median() / 10, 1, False)
     report.note("jobq: 1,000 connections wait in reserve(wait => '10min'); SKIP LOCKED: 1,000 connections "
