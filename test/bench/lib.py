@@ -46,6 +46,7 @@ class Session:
             self.psql.stdin.write("%s;\n\\echo %s\n" % (sql.rstrip().rstrip(";"), self.MARK))
             self.psql.stdin.flush()
         except BrokenPipeError:
+            self.psql.wait()
             raise BenchError(self.psql.stderr.read().strip() or "psql ended")
 
     def finish(self):
@@ -53,6 +54,7 @@ class Session:
         while True:
             line = self.psql.stdout.readline()
             if line == "":
+                self.psql.wait()
                 raise BenchError(self.psql.stderr.read().strip() or "psql ended")
             line = line.rstrip("\n")
             if line == self.MARK:
@@ -115,28 +117,28 @@ def number(text):
     return float(value(text) or 0)
 
 
-def set_config(**settings):
-    """Change postgresql.conf settings; None sets one back."""
+def alter_system(settings):
+    """{name with __ for the point: setting, or None to set it back}"""
     for name, setting in settings.items():
         name = name.replace("__", ".")
         if setting is None:
             sql("ALTER SYSTEM RESET %s" % name)
         else:
-            sql("ALTER SYSTEM SET %s = '%s'" % (name, setting))
+            # a list must not become one quoted name
+            parts = setting.split(",") if name.endswith("_libraries") else [setting]
+            sql("ALTER SYSTEM SET %s = %s" % (name, ", ".join("'%s'" % part for part in parts)))
+
+
+def set_config(**settings):
+    """Change settings of postgresql.conf; None sets one back."""
+    alter_system(settings)
     sql("SELECT pg_reload_conf()")
     time.sleep(0.2)
 
 
 def restart(**settings):
     """The same for settings that need a restart of the server."""
-    for name, setting in settings.items():
-        name = name.replace("__", ".")
-        if setting is None:
-            sql("ALTER SYSTEM RESET %s" % name)
-        else:
-            # a list, as of libraries, must not become one quoted name
-            sql("ALTER SYSTEM SET %s = %s" % (name, ", ".join(
-                "'%s'" % part for part in str(setting).split(","))))
+    alter_system(settings)
     leave()
     data = os.environ["PGDATA"]
     subprocess.run(["pg_ctl", "restart", "-s", "-w", "-m", "fast", "-D", data,
@@ -179,7 +181,6 @@ def pgbench(script, clients, seconds=None, rounds=None, protocol="prepared"):
         raise BenchError(done.stderr.strip()[-2000:])
     return {
         "tps": float(re.search(r"tps = ([\d.]+)", done.stdout).group(1)),
-        "latency_ms": float(re.search(r"latency average = ([\d.]+)", done.stdout).group(1)),
         "transactions": int(re.search(r"actually processed: (\d+)", done.stdout).group(1)),
     }
 

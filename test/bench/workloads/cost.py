@@ -1,6 +1,6 @@
 """What a job costs from enqueueing to its end: WAL, CPU, and growth of tables."""
 
-from lib import number, own_cpu, pick, set_config, sql, value
+from lib import number, own_cpu, pick, set_config, value
 from systems import (AT_ONCE, GRAPHILE, PGQ, PG_BOSS, RESERVED, RESERVED_KEEPING_NOTHING,
                      STATUS, STATUS_ARCHIVE, WORKERS, WORKERS_KEEPING_NOTHING, available,
                      compare)
@@ -44,8 +44,7 @@ def measure(system, jobs):
 def run(report):
     jobs = pick(40000, 100000)
     there = available(report, SYSTEMS)
-    sql("ALTER SYSTEM SET autovacuum = off")
-    set_config(full_page_writes="off")
+    set_config(full_page_writes="off", autovacuum="off")
     try:
         figures = compare(report, pick(1, 2, 5), there, [
             ("WAL of the enqueueing", "bytes/job"), ("WAL of the work", "bytes/job"),
