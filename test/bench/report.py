@@ -212,8 +212,46 @@ def text(report):
                      + ["  " + remark for remark in remarks(report)])
 
 
+# What the README shows of each system: heads, workload, end of the figure's name,
+# and what of the figure.
+SHORT = (("drain, jobs/s", "drain", "", "median"), ("spread", "drain", "", "spread"),
+         ("ratio", "drain", "", "ratio"),
+         ("pick-up p50, ms", "latency", ", p50", "median"), ("p99, ms", "latency", ", p99", "median"),
+         ("kept while a snapshot is held", "snapshot", ", last quarter / none", "median"))
+
+
+def short(reports):
+    """A row per system with the main figures of all workloads that were run."""
+    found = {r["workload"]: {f["name"]: f for f in r["figures"]} for r in reports}
+    columns = [c for c in SHORT if c[1] in found]
+    systems = dict.fromkeys(s for r in reports if r["workload"] in {c[1] for c in columns}
+                            for s in r["systems"])
+    if not columns:
+        return
+    yield "| | %s |" % " | ".join(c[0] for c in columns)
+    yield "|" + "---|" * (len(columns) + 1)
+    for system in systems:
+        cells = []
+        for _, workload, suffix, what in columns:
+            f = found[workload].get(system + suffix)
+            if f is None:
+                cells.append("")
+            elif what == "spread":
+                cells.append("%s .. %s" % (plain(f["low"]), plain(f["high"])))
+            else:
+                cells.append("" if f[what] is None else plain(f[what]))
+        if any(cells):
+            yield "| %s | %s |" % (system, " | ".join(cells))
+    yield ""
+
+
+def plain(number):
+    return format(round(number), ",") if number >= 100 else "%.2g" % number
+
+
 def markdown(reports):
     """All of them, for people to read and to paste from."""
+    yield from short(reports)
     said = None
     for report in reports:
         if about_lines(report["about"]) != said:

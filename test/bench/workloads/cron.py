@@ -3,7 +3,7 @@
 import time
 from contextlib import nullcontext
 
-from lib import BenchError, number, own_cpu, pick, sql, value, wait_for
+from lib import TICKS, BenchError, number, own_cpu, pick, sql, value, wait_for
 from report import percentile
 from systems import PG_CRON, WORKERS, available, compare
 
@@ -63,4 +63,5 @@ def run(report):
     if PG_CRON in figures:
         report.ratio("p50 of pg_cron / that of jobq", figures[PG_CRON][0], figures[WORKERS][0], 1)
     report.note("%d jobs; jobq's are due in three seconds, pg_cron's at the next full minute, as it knows no "
-                "other times; the CPU is that of the whole server from a second before that on" % JOBS)
+                "other times; the CPU is that of the whole server from a second before that on, "
+                "in steps of %.2g ms/job" % (JOBS, 1000 / TICKS / JOBS))
