@@ -333,6 +333,26 @@ SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')'
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 
+-- a kind gets a handler, and one that goes comes back with a rollback
+SELECT jobq.enqueue('coming', '1', 'letters') AS id \gset
+SELECT jobq.register('coming', 'test.echo(jsonb)', max_attempts => 7);
+SELECT count(jobq.enqueue('coming', '2', 'letters'));
+BEGIN;
+SELECT jobq.unregister('coming');
+SELECT count(jobq.enqueue('coming', '3', 'letters'));
+SAVEPOINT a;
+SELECT jobq.register('coming', 'test.echo(jsonb)', max_attempts => 5);
+SELECT count(jobq.enqueue('coming', '4', 'letters'));
+ROLLBACK TO a;
+SELECT count(jobq.enqueue('coming', '5', 'letters'));
+SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
+ROLLBACK;
+SELECT count(jobq.enqueue('coming', '6', 'letters'));
+SELECT jobq.unregister('coming');
+SELECT count(jobq.enqueue('coming', '7', 'letters'));
+SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '5s');
+
 -- the kind's max_exceptions holds, and its on_failure is run by a worker
 SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
 TRUNCATE test.trace;
