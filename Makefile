@@ -46,6 +46,7 @@ OBJS = \
 	src/shared.o \
 	src/spi.o \
 	src/status.o \
+	src/tick.o \
 	src/unique.o \
 	src/utility.o \
 	src/views.o \

@@ -25,58 +25,25 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/datetime.h"
 #include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "enqueue.h"
 #include "length.h"
-#include "row.h"
-#include "schedule.h"
 
 PG_FUNCTION_INFO_V1(jobq_enqueue);
 PG_FUNCTION_INFO_V1(jobq_enqueue_many);
 PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 
-/*
- * The options of a job, in the order of the arguments of enqueue() from the
- * third on, and of the columns of the view inbox likewise.
- */
-enum
-{
-	OPTION_QUEUE,
-	OPTION_PRIORITY,
-	OPTION_RUN_AT,
-	OPTION_DELAY,
-	OPTION_MAX_ATTEMPTS,
-	OPTION_RETRY_UNTIL,
-	OPTION_BACKOFF,
-	OPTION_TIMEOUT,
-	OPTION_EXPIRES_AT,
-	OPTION_UNIQUE_KEY,
-	OPTION_UNIQUE_FOR,
-	OPTION_UNIQUE_UNTIL,
-	OPTION_ON_CONFLICT,
-	OPTION_GROUP_KEY,
-	OPTION_HEADERS,
-	OPTION_WATCH,
-	NOPTIONS
-};
-
 #define DEFAULT_MAX_ATTEMPTS	3
 #define MULTI_INSERT			500
 
-static void prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
-						const Datum *options, const bool *nulls);
 static void put_job(JobqJob *job, const JobqUnique *unique);
-static void set_payload(JobqJob *job, Datum payload);
-static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-							  TimestampTz tick);
 static int64 next_id(void);
 
 /*
@@ -116,8 +83,8 @@ next_id(void)
 /*
  * Check the payload's size and set it.
  */
-static void
-set_payload(JobqJob *job, Datum payload)
+void
+jobq_set_payload(JobqJob *job, Datum payload)
 {
 	Size		size = toast_raw_datum_size(payload);
 
@@ -135,9 +102,9 @@ set_payload(JobqJob *job, Datum payload)
  * Make a job of this kind from the options; all but its payload and, for the
  * second and later ones of a set, its id.
  */
-static void
-prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
-			const Datum *options, const bool *nulls)
+void
+jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
+				 const Datum *options, const bool *nulls)
 {
 	JobqHandler *handler;
 	const char *queue_name = NULL;
@@ -309,8 +276,8 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("payload must not be null")));
 	options_from_args(fcinfo, 2, options, nulls);
-	prepare_job(&job, &unique, kind, options, nulls);
-	set_payload(&job, PG_GETARG_DATUM(1));
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	jobq_set_payload(&job, PG_GETARG_DATUM(1));
 	put_job(&job, &unique);
 	PG_RETURN_INT64(job_id(&job));
 }
@@ -345,7 +312,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (npayloads == 0)
 		return (Datum) 0;
-	prepare_job(&job, &unique, kind, options, nulls);
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	if (!JOB_ISNULL(&job, JOB_UNIQUE_KEY) && npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -355,7 +322,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	{
 		bool		isnull = false;
 
-		set_payload(&job, payloads[0]);
+		jobq_set_payload(&job, payloads[0]);
 		put_job(&job, &unique);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 &JOB(&job, JOB_ID), &isnull);
@@ -390,7 +357,7 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 								done + i + 1, npayloads)));
 			if (done + i > 0)
 				JOB_SET(&job, JOB_ID, Int64GetDatum(next_id()));
-			set_payload(&job, payloads[done + i]);
+			jobq_set_payload(&job, payloads[done + i]);
 			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
 											   job.values, job.nulls),
 							   slots[i], false);
@@ -458,9 +425,9 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("kind must not be null")));
 
-	prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
-				nulls + 3);
-	set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
+	jobq_prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
+					 nulls + 3);
+	jobq_set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
 	put_job(&job, &unique);
 
 	/* RETURNING id shows the job's */
@@ -553,102 +520,8 @@ jobq_enqueue_trigger(PG_FUNCTION_ARGS)
 		options[OPTION_QUEUE] = CStringGetTextDatum(trigger->tgargs[1]);
 		nulls[OPTION_QUEUE] = false;
 	}
-	prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
-	set_payload(&job, jobq_text_to_jsonb(buf.data));
+	jobq_prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
+	jobq_set_payload(&job, jobq_text_to_jsonb(buf.data));
 	put_job(&job, &unique);
 	return PointerGetDatum(NULL);
-}
-
-/*
- * The job of a schedule's tick; its headers tell which.
- */
-static void
-prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-				  TimestampTz tick)
-{
-	static const int option[NSCHEDULE_OPTIONS] = {
-		[SCHEDULE_QUEUE] = OPTION_QUEUE,
-		[SCHEDULE_PRIORITY] = OPTION_PRIORITY,
-		[SCHEDULE_MAX_ATTEMPTS] = OPTION_MAX_ATTEMPTS,
-		[SCHEDULE_BACKOFF] = OPTION_BACKOFF,
-		[SCHEDULE_TIMEOUT] = OPTION_TIMEOUT,
-		[SCHEDULE_HEADERS] = OPTION_HEADERS,
-		[SCHEDULE_EXPIRES_AFTER] = OPTION_EXPIRES_AT,
-	};
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
-	JobqUnique	unique;
-	char		when[MAXDATELEN + 1];
-	int			utc = 0;
-	StringInfoData buf;
-
-	memset(nulls, true, sizeof(nulls));
-	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
-	{
-		options[option[i]] = scheduled->options[i];
-		nulls[option[i]] = scheduled->nulls[i];
-	}
-	options[OPTION_RUN_AT] = TimestampTzGetDatum(tick);
-	nulls[OPTION_RUN_AT] = false;
-	if (!nulls[OPTION_EXPIRES_AT])
-	{
-		Interval   *after = DatumGetIntervalP(options[OPTION_EXPIRES_AT]);
-		int64		ms = jobq_interval_ms(after, "expires_after", 1,
-										  INT64CONST(86400000) * 36500);
-
-		options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(tick + ms * 1000);
-	}
-
-	initStringInfo(&buf);
-	appendStringInfoString(&buf, "{\"schedule\": ");
-	escape_json(&buf, scheduled->schedule);
-	appendStringInfo(&buf, ", \"scheduled_for\": \"%s\"}",
-					 JsonEncodeDateTime(when, TimestampTzGetDatum(tick),
-										TIMESTAMPTZOID, &utc));
-	if (nulls[OPTION_HEADERS])
-		options[OPTION_HEADERS] = jobq_text_to_jsonb(buf.data);
-	else
-		options[OPTION_HEADERS] =
-			DirectFunctionCall2(jsonb_concat, options[OPTION_HEADERS],
-								jobq_text_to_jsonb(buf.data));
-	nulls[OPTION_HEADERS] = false;
-
-	prepare_job(job, &unique, scheduled->kind, options, nulls);
-	set_payload(job, scheduled->payload);
-}
-
-/*
- * Could this user enqueue such a job?  An error if not.
- */
-void
-jobq_scheduled_check(const JobqScheduledJob *scheduled)
-{
-	JobqJob		job;
-
-	prepare_scheduled(&job, scheduled, jobq_now());
-}
-
-/*
- * Enqueue the job of a tick on behalf of the role; returns its id.
- */
-int64
-jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
-					   TimestampTz tick)
-{
-	JobqJob		job;
-	Relation	rel;
-	Oid			userid;
-	int			sec_context;
-
-	/* no code of the role's runs: this is about whose job it is */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	prepare_scheduled(&job, scheduled, tick);
-	rel = jobq_open_jobs();
-	jobq_length_reserve(job_queue_id(&job), 1);
-	jobq_job_insert(rel, &job);
-	table_close(rel, NoLock);
-	SetUserIdAndSecContext(userid, sec_context);
-	return job_id(&job);
 }

@@ -37,7 +37,7 @@ typedef struct JobqScheduledJob
 	bool		nulls[NSCHEDULE_OPTIONS];
 } JobqScheduledJob;
 
-/* src/enqueue.c */
+/* src/tick.c */
 extern void jobq_scheduled_check(const JobqScheduledJob *scheduled);
 extern int64 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 									TimestampTz tick);
