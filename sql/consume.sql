@@ -69,6 +69,21 @@ SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*), count(payload) AS payloads FROM jobq.wait(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
 SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
 
+-- more than are archived at a time; one that is named twice, near to itself and far off
+SELECT count(*) FROM generate_series(1, 250) n, test.post(to_jsonb(n));
+SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5s') \gset
+\echo :count
+SELECT d, code FROM unnest('{1,2,250}'::int[]) d,
+	test.error(format('SELECT jobq.ack(%L::bigint[] || %s, %L::bigint[] || %s)', :'ids', (:'ids'::bigint[])[d], :'tokens', (:'tokens'::bigint[])[d])) ORDER BY d;
+BEGIN;
+SELECT jobq.ack((:'ids'::bigint[])[7], (:'tokens'::bigint[])[7]);
+SELECT code FROM test.error(format('SELECT jobq.ack(%L::bigint[], %L::bigint[])', :'ids', :'tokens'));
+ROLLBACK;
+SELECT count(*) FROM jobq.lease_slots();
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
+SELECT state, count(*) FROM jobq.jobs WHERE id = ANY (:'ids') GROUP BY 1;
+SELECT count(*) FROM jobq.lease_slots();
+
 -- delay: not before its time, and then at once
 SELECT test.post('"later"', delay => '1 hour');
 SELECT * FROM test.reserve(wait => '10ms');

@@ -66,7 +66,7 @@ static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token,
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
 static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
-					  const int64 *tokens, int n, JobqJob *jobs,
+					  const int64 *tokens, int n, bool noted, JobqJob *jobs,
 					  TimestampTz *since);
 
 static void
@@ -236,10 +236,14 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 /*
  * The same for some jobs that are acknowledged: one look at the leases and one
  * snapshot for all of them, where nobody is in the way.
+ *
+ * noted: this transaction may have ended leases before.  If not, only a job that
+ * is named twice is ended, whose row is deleted then, so that take_row() sees it.
  */
 static void
 take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
-		  const int64 *tokens, int n, JobqJob *jobs, TimestampTz *since)
+		  const int64 *tokens, int n, bool noted, JobqJob *jobs,
+		  TimestampTz *since)
 {
 	JobqLease  *leases = palloc(sizeof(JobqLease) * n);
 	Snapshot	snapshot;
@@ -249,8 +253,7 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < n; i++)
 	{
-		/* a job may be named twice */
-		if (jobq_lease_is_ended(ids[i]))
+		if (noted && jobq_lease_is_ended(ids[i]))
 			lease_lost(ids[i]);
 		if (!jobq_job_fetch(rel, &leases[i].ctid, ids[i], snapshot, &jobs[i]) ||
 			!jobq_job_delete(rel, &jobs[i]))
@@ -268,13 +271,14 @@ ack(const Held *held, bool has_result, Datum result)
 	Relation	rel = jobq_open_jobs();
 	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_BATCH));
 	TimestampTz since[ACK_BATCH];
+	bool		noted = jobq_lease_notes > 0;
 
 	for (int done = 0; done < held->n; done += ACK_BATCH)
 	{
 		int			n = Min(held->n - done, ACK_BATCH);
 
-		take_rows(db, rel, held->ids + done, held->tokens + done, n, jobs,
-				  since);
+		take_rows(db, rel, held->ids + done, held->tokens + done, n, noted,
+				  jobs, since);
 		for (int i = 0; i < n; i++)
 			JOB_SET(&jobs[i], JOB_ATTEMPT,
 					Int32GetDatum(job_attempt(&jobs[i]) + 1));
