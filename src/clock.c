@@ -13,6 +13,7 @@
  */
 #include "jobq.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -31,6 +32,17 @@ jobq_now(void)
 	if (likely(jobq_shared == NULL || jobq_shared->clock_offset == 0))
 		return GetCurrentTimestamp();
 	return GetCurrentTimestamp() + jobq_shared->clock_offset;
+}
+
+/*
+ * The time at which this statement began, which costs no look at the clock.
+ */
+TimestampTz
+jobq_statement_start(void)
+{
+	TimestampTz start = GetCurrentStatementStartTimestamp();
+
+	return jobq_shared == NULL ? start : start + jobq_shared->clock_offset;
 }
 
 /*

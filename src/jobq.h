@@ -130,6 +130,7 @@ extern void jobq_client_wait(long ms, uint32 wait_event);
 
 /* src/clock.c */
 extern TimestampTz jobq_now(void);
+extern TimestampTz jobq_statement_start(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
 

@@ -238,7 +238,7 @@ typedef struct JobqPreparedPlaces
 
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
-#define JOBQ_RELAY_SIZE		512
+#define JOBQ_RELAY_SIZE		480
 typedef struct JobqRelayMessage
 {
 	char		channel[NAMEDATALEN];

@@ -102,7 +102,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return false;
 	}
 
-	now = jobq_now();
+	now = jobq_statement_start();
 	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
 							  GetActiveSnapshot(), &job) &&
 		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
