@@ -18,6 +18,7 @@
 #include "worker.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/skey.h"
 #include "access/stratnum.h"
@@ -179,6 +180,7 @@ bool
 scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 			  bool *leased)
 {
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 	bool		isnull;
 
 	push->key.id = DatumGetInt64(slot_getattr(slot, JOB_ID, &isnull));
@@ -196,10 +198,10 @@ scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 	push->notify = false;
 	push->ctid = slot->tts_tid;
 	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
-	(void) slot_getattr(slot, JOB_LEASE_TOKEN, &isnull);
-	*leased = !isnull;
-	(void) slot_getattr(slot, JOB_GROUP_ID, &isnull);
-	if (push->flow != 0 || !isnull)
+
+	/* what lies behind the payload is not unpacked for this */
+	*leased = !heap_attisnull(tuple, JOB_LEASE_TOKEN, NULL);
+	if (push->flow != 0 || !heap_attisnull(tuple, JOB_GROUP_ID, NULL))
 	{
 		JobqJob		job;
 
