@@ -271,15 +271,25 @@ is_next(JobqDatabase *db, const JobqGroup * group, int64 id, int32 priority,
 }
 
 /*
- * Drop an entry of which there is none after it that is parked, and not above
- * the cursor: it and what follows are to be read.
+ * Drop an entry of which there is none after it that is parked: it and what
+ * follows are to be read.
+ *
+ * The cursor never rises here.  The job that runs and the owner may be parked
+ * above it, and so be the last; others that were dropped lie between.
  */
 static void
 spill(JobqDatabase *db, JobqGroup * group, uint32 index)
 {
-	group->cursor_priority = entry_priority(db, index);
-	group->cursor_run_at = db->entries[index].key.run_at;
-	group->cursor_id = db->entries[index].key.id - 1;
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+	if (!group->spilled ||
+		compare_places(entry_priority(db, index), db->entries[index].key,
+					   group->cursor_priority, cursor) <= 0)
+	{
+		group->cursor_priority = entry_priority(db, index);
+		group->cursor_run_at = db->entries[index].key.run_at;
+		group->cursor_id = db->entries[index].key.id - 1;
+	}
 	group->spilled = group->dropped = true;
 	entry_free(db, index);
 }
@@ -692,11 +702,19 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
 		entry->group = row->group;
 		entry->lane = JOBQ_LANE_INDEX(db, lane);
 		park(db, group, index);
-		if (!group->spilled)
+
+		/* what gave way may be after rows that we do not come to any more */
 		{
-			group->cursor_priority = row->priority;
-			group->cursor_run_at = row->key.run_at;
-			group->cursor_id = row->key.id;
+			JobqKey		spilled = {group->cursor_run_at, group->cursor_id};
+
+			if (!group->spilled ||
+				compare_places(group->cursor_priority, spilled,
+							   row->priority, row->key) > 0)
+			{
+				group->cursor_priority = row->priority;
+				group->cursor_run_at = row->key.run_at;
+				group->cursor_id = row->key.id;
+			}
 		}
 	}
 	if (!group->spilled && !stuck && last != NULL)
