@@ -38,6 +38,7 @@ OBJS = \
 	src/move.o \
 	src/notify.o \
 	src/operate.o \
+	src/park.o \
 	src/queue_ops.o \
 	src/ready.o \
 	src/row.o \
@@ -57,6 +58,7 @@ OBJS = \
 	worker/limits.o \
 	worker/procedure.o \
 	worker/process.o \
+	worker/rank.o \
 	worker/relay.o \
 	worker/retention.o \
 	worker/run.o \
@@ -88,7 +90,7 @@ REGRESS = setup enqueue bulk transactions handlers retry order waiting operate q
 	session limits groups work_limits fairness privileges consume unique notify bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work work_limits limits handler_ddl pause consume queue_ops unique
+ISOLATION = setup cancel retry late_commit new_queue work work_limits limits max_length handler_ddl pause consume queue_ops unique
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.

@@ -96,7 +96,8 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 	''''', ''@daily'', ''echo''', 'repeat(''x'', 128), ''@daily'', ''echo''', '''bad'', ''@daily'', ''no such kind''', '''bad'', ''@daily'', ''''',
 	'''bad'', ''@daily'', ''echo'', missed => ''never''', '''bad'', ''@daily'', ''echo'', missed => NULL', '''bad'', ''@daily'', ''echo'', overlap => ''wait''',
 	'''bad'', ''@daily'', ''echo'', max_attempts => 0', '''bad'', ''@daily'', ''echo'', backoff => ''5s''', '''bad'', ''@daily'', ''echo'', timeout => ''-1s''',
-	'''bad'', ''@daily'', ''echo'', expires_after => ''0''', '''bad'', ''@daily'', ''echo'', headers => ''[]''', '''bad'', ''@daily'', ''echo'', queue => ''''']) WITH ORDINALITY AS u (a, n),
+	'''bad'', ''@daily'', ''echo'', expires_after => ''0''', '''bad'', ''@daily'', ''echo'', headers => ''[]''', '''bad'', ''@daily'', ''echo'', queue => ''''',
+	'''bad'', ''@daily'', ''echo'', group_key => ''''']) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
 SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
@@ -123,13 +124,13 @@ CALL test.at('2040-01-01 12:00:00.5+00');
 
 -- One tick, one job, at its time
 SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', queue => 'manual', priority => 7, max_attempts => 2,
-	backoff => 'fixed 1s', timeout => '1 min', headers => '{"trace": "x"}', expires_after => '1 hour');
+	backoff => 'fixed 1s', timeout => '1 min', headers => '{"trace": "x"}', expires_after => '1 hour', group_key => 'g');
 SELECT * FROM jobq.schedules;
 CALL test.at('2040-01-02 03:29:50+00');
 SELECT * FROM test.made('report');
 CALL test.at('2040-01-02 03:30:01+00');
 SELECT kind, payload, queue, priority, role, max_attempts, headers, run_at, state, enqueued_at > run_at AS later FROM jobq.jobs WHERE headers ? 'schedule';
-SELECT backoff, timeout_ms, expires_at FROM jobq.job WHERE headers ? 'schedule';
+SELECT backoff, timeout_ms, expires_at, group_key FROM jobq.job WHERE headers ? 'schedule';
 SELECT state, next_run, last_run, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
 SELECT last_state FROM jobq.schedules;

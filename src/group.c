@@ -24,24 +24,14 @@
 /* Read more when so few are left. */
 #define FEW_PARKED	16
 
-/* Where there is no room for more groups, look again so often. */
-#define ROOM_PAUSE	(USECS_PER_SEC / 10)
-
 static uint32 bucket_of(int64 id);
-static JobqLimiter * policy_of(JobqDatabase *db, const JobqGroup * group);
-static bool group_pace_free(JobqDatabase *db, JobqGroup * group,
+static JobqLimiter *policy_of(JobqDatabase *db, const JobqGroup *group);
+static bool group_pace_free(JobqDatabase *db, JobqGroup *group,
 							TimestampTz now, TimestampTz *due);
-static bool may_start(JobqDatabase *db, JobqGroup * group, int64 id,
+static bool may_start(JobqDatabase *db, JobqGroup *group, int64 id,
 					  TimestampTz now, TimestampTz *due);
-static bool is_next(JobqDatabase *db, const JobqGroup * group, int64 id,
-					int32 priority, JobqKey key);
-static void call(JobqDatabase *db, JobqGroup * group, uint32 *link,
-				 TimestampTz now, JobqWakeList *wake);
-static void forget_if_idle(JobqDatabase *db, JobqGroup * group,
+static void forget_if_idle(JobqDatabase *db, JobqGroup *group,
 						   TimestampTz now);
-static void park(JobqDatabase *db, JobqGroup * group, uint32 index);
-static void advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
-					JobqWakeList *wake);
 
 /*
  * Forget all groups.
@@ -97,7 +87,7 @@ bucket_of(int64 id)
 }
 
 static JobqLimiter *
-policy_of(JobqDatabase *db, const JobqGroup * group)
+policy_of(JobqDatabase *db, const JobqGroup *group)
 {
 	static JobqLimiter standard =
 	{
@@ -162,7 +152,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
  * May a job of the group start by the group's own rate and throttle?
  */
 static bool
-group_pace_free(JobqDatabase *db, JobqGroup * group, TimestampTz now,
+group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 				TimestampTz *due)
 {
 	JobqLimiter *policy = policy_of(db, group);
@@ -178,7 +168,7 @@ group_pace_free(JobqDatabase *db, JobqGroup * group, TimestampTz now,
  * Give up the place of a group of which nothing needs to be known.
  */
 static void
-forget_if_idle(JobqDatabase *db, JobqGroup * group, TimestampTz now)
+forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 {
 	uint32		index = group - db->groups;
 	uint32	   *link;
@@ -220,7 +210,7 @@ jobq_groups_forget(JobqDatabase *db, TimestampTz now)
  * May this job of the group start now, as far as the others do not come first?
  */
 static bool
-may_start(JobqDatabase *db, JobqGroup * group, int64 id, TimestampTz now,
+may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
 		  TimestampTz *due)
 {
 	JobqLimiter *policy = policy_of(db, group);
@@ -233,182 +223,13 @@ may_start(JobqDatabase *db, JobqGroup * group, int64 id, TimestampTz now,
 	return group_pace_free(db, group, now, due);
 }
 
-static int
-compare_places(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
-{
-	if (priority_a != priority_b)
-		return priority_a < priority_b ? -1 : 1;
-	return jobq_key_cmp(a, b);
-}
-
-static int32
-entry_priority(JobqDatabase *db, uint32 index)
-{
-	return db->lanes[db->entries[index].lane].priority;
-}
-
-/*
- * Is no other job of the group known that comes before this one?
- */
-static bool
-is_next(JobqDatabase *db, const JobqGroup * group, int64 id, int32 priority,
-		JobqKey key)
-{
-	JobqKey		called = {group->called_run_at, group->called};
-	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-
-	if (group->owner == id)
-		return true;
-	if (group->called != 0 && group->called != id &&
-		compare_places(group->called_priority, called, priority, key) < 0)
-		return false;
-	if (group->head != JOBQ_NONE &&
-		compare_places(entry_priority(db, group->head),
-					   db->entries[group->head].key, priority, key) < 0)
-		return false;
-	return !group->spilled ||
-		compare_places(priority, key, group->cursor_priority, cursor) <= 0;
-}
-
-/*
- * Drop an entry of which there is none after it that is parked: it and what
- * follows are to be read.
- *
- * The cursor never rises here.  The job that runs and the owner may be parked
- * above it, and so be the last; others that were dropped lie between.
- */
-static void
-spill(JobqDatabase *db, JobqGroup * group, uint32 index)
-{
-	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-
-	if (!group->spilled ||
-		compare_places(entry_priority(db, index), db->entries[index].key,
-					   group->cursor_priority, cursor) <= 0)
-	{
-		group->cursor_priority = entry_priority(db, index);
-		group->cursor_run_at = db->entries[index].key.run_at;
-		group->cursor_id = db->entries[index].key.id - 1;
-	}
-	group->spilled = group->dropped = true;
-	entry_free(db, index);
-}
-
-/*
- * Park an entry that was unlinked from its lane, or drop it if there are too
- * many, or if it is parked already.
- *
- * At least one is always parked, or the group would come to a stand.  So is the
- * job that runs, which may be back before it has left, and the owner.
- */
-static void
-park(JobqDatabase *db, JobqGroup * group, uint32 index)
-{
-	JobqEntry  *entry = &db->entries[index];
-	int32		priority = entry_priority(db, index);
-	uint32	   *link = &group->head;
-	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-	bool		forced = entry->key.id == group->current ||
-		entry->key.id == group->owner;
-	bool		full = group->nparked >= JOBQ_MAX_PARKED ||
-		(group->nparked > 0 && db->nfree < (uint32) jobq_ready_entries / 4);
-
-	while (*link != JOBQ_NONE)
-	{
-		int			cmp = compare_places(entry_priority(db, *link),
-										 db->entries[*link].key, priority,
-										 entry->key);
-
-		if (cmp == 0)
-		{
-			db->entries[*link].ctid = entry->ctid;
-			entry_free(db, index);
-			return;
-		}
-		if (cmp > 0)
-			break;
-		link = &db->entries[*link].next;
-	}
-
-	if (!forced && group->spilled &&
-		compare_places(priority, entry->key, group->cursor_priority,
-					   cursor) > 0)
-	{
-		group->dropped = true;	/* what is above the cursor is read */
-		entry_free(db, index);
-		return;
-	}
-	if (!forced && full && *link == JOBQ_NONE)
-	{
-		spill(db, group, index);
-		return;
-	}
-	entry->next = *link;
-	*link = index;
-	group->nparked++;
-	db->lanes[entry->lane].parked++;
-
-	/* the last one gives way, so that none that is parked is above the cursor */
-	if (!forced && full)
-	{
-		while (db->entries[*link].next != JOBQ_NONE)
-			link = &db->entries[*link].next;
-		index = *link;
-		if (db->entries[index].key.id == group->owner)
-			return;
-		*link = JOBQ_NONE;
-		group->nparked--;
-		db->lanes[db->entries[index].lane].parked--;
-		spill(db, group, index);
-	}
-}
-
-/*
- * Let a parked job go back to its lane, to be popped from there.
- */
-static void
-call(JobqDatabase *db, JobqGroup * group, uint32 *link, TimestampTz now,
-	 JobqWakeList *wake)
-{
-	uint32		index = *link;
-	JobqEntry  *entry = &db->entries[index];
-	JobqLane   *lane = &db->lanes[entry->lane];
-	JobqPush	push = {0};
-
-	*link = entry->next;
-	group->nparked--;
-	lane->parked--;
-	group->called = entry->key.id;
-	group->called_priority = lane->priority;
-	group->called_run_at = entry->key.run_at;
-	push.key = entry->key;
-	push.ctid = entry->ctid;
-	push.group = entry->group;
-	entry_free(db, index);
-	switch (entry_insert(db, lane, &push))
-	{
-		case INSERTED:
-			jobq_ready_wake(db, lane, now, wake);
-			break;
-		case DUPLICATE:
-			break;
-		case TOO_FAR:
-		case NO_ENTRY:
-			if (lane->quarantine)
-				db->overflow = true;
-			else
-				jobq_ready_look(db, lane, push.key, wake);
-			break;
-	}
-}
-
 /*
  * If the group is free, call its first parked job; or its owner, for which it
  * waits.
  */
-static void
-advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
-		JobqWakeList *wake)
+void
+group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
+			  JobqWakeList *wake)
 {
 	TimestampTz due = DT_NOEND;
 	uint32	   *link = &group->head;
@@ -421,11 +242,11 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 		while (*link != JOBQ_NONE && db->entries[*link].key.id != group->owner)
 			link = &db->entries[*link].next;
 	if (*link != JOBQ_NONE &&
-		is_next(db, group, db->entries[*link].key.id,
-				entry_priority(db, *link), db->entries[*link].key) &&
+		group_is_next(db, group, db->entries[*link].key.id,
+					  group_entry_priority(db, *link), db->entries[*link].key) &&
 		group->called != db->entries[*link].key.id &&
 		may_start(db, group, db->entries[*link].key.id, now, &due))
-		call(db, group, link, now, wake);
+		group_call(db, group, link, now, wake);
 	if (due < db->groups_due)
 	{
 		db->groups_due = due;
@@ -436,9 +257,9 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 	{
 		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 
-		unread = compare_places(entry_priority(db, group->head),
-								db->entries[group->head].key,
-								group->cursor_priority, cursor) > 0;
+		unread = group_compare(group_entry_priority(db, group->head),
+							   db->entries[group->head].key,
+							   group->cursor_priority, cursor) > 0;
 	}
 	if (group->spilled && !group->refill &&
 		(group->nparked <= FEW_PARKED || unread))
@@ -450,61 +271,8 @@ advance(JobqDatabase *db, JobqGroup * group, TimestampTz now,
 	forget_if_idle(db, group, now);
 }
 
-/*
- * There is no place for the group of this entry: drop it, and read its lane
- * anew from here on when there is room.  So the lane goes on with jobs of other
- * groups, and with those that others wait for.
- */
-static void
-skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
-	 JobqWakeList *wake)
-{
-	JobqKey		key = db->entries[index].key;
-
-	entry_free(db, index);
-	if (lane->quarantine)
-		db->overflow = true;
-	else if (!lane->skipping || jobq_key_cmp(key, lane->skipped) < 0)
-	{
-		lane->skipping = true;
-		lane->skipped = key;
-	}
-	if (!db->groups_full)
-	{
-		db->groups_full = true;
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
-	}
-	if (db->groups_due < db->wake_at)
-		wake->scheduler = true;
-}
-
-/*
- * Have the lanes read anew whose jobs found no place for their groups, if a
- * good part of the places is free.
- */
-void
-jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
-{
-	jobq_groups_forget(db, now);
-	if (db->ngroups > (uint32) jobq_max_groups / 4 * 3)
-	{
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
-		return;
-	}
-	db->groups_full = false;
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = &db->lanes[i];
-
-		if (!lane->in_use || !lane->skipping)
-			continue;
-		lane->skipping = false;
-		jobq_ready_look(db, lane, lane->skipped, wake);
-	}
-}
-
 static uint32
-take_in(JobqDatabase *db, JobqGroup * group, int64 id)
+take_in(JobqDatabase *db, JobqGroup *group, int64 id)
 {
 	JobqLimiter *policy = policy_of(db, group);
 
@@ -530,22 +298,22 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 
 	if (group == NULL)
 	{
-		skip(db, lane, index, now, wake);
+		group_skip(db, lane, index, now, wake);
 		return JOBQ_PARKED;
 	}
 	group->limiter = lane->queue_limiter;
 	if (group->called == entry->key.id)
 		group->called = 0;
-	if (!is_next(db, group, entry->key.id, lane->priority, entry->key) ||
+	if (!group_is_next(db, group, entry->key.id, lane->priority, entry->key) ||
 		!may_start(db, group, entry->key.id, now, &due))
 	{
-		park(db, group, index);
-		advance(db, group, now, wake);
+		group_park(db, group, index);
+		group_advance(db, group, now, wake);
 		return JOBQ_PARKED;
 	}
 	*place = take_in(db, group, entry->key.id);
 	if (group->nparked > 0 || group->spilled)
-		advance(db, group, now, wake);
+		group_advance(db, group, now, wake);
 	return JOBQ_ENTERED;
 }
 
@@ -563,7 +331,7 @@ jobq_group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 	if (group == NULL)
 		return false;
 	group->limiter = limiter;
-	if (!is_next(db, group, job->key.id, job->priority, job->key) ||
+	if (!group_is_next(db, group, job->key.id, job->priority, job->key) ||
 		!may_start(db, group, job->key.id, now, &due))
 	{
 		forget_if_idle(db, group, now);
@@ -591,7 +359,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, int64 id, int32 priority,
 		if (db->entries[i].key.id == id)
 			return;
 	if (group->called == 0 ||
-		compare_places(priority, key, group->called_priority, called) < 0)
+		group_compare(priority, key, group->called_priority, called) < 0)
 	{
 		group->called = id;
 		group->called_priority = priority;
@@ -623,7 +391,7 @@ jobq_group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 		group->owner = id;
 	else if (!unused && group->owner == id)
 		group->owner = 0;
-	advance(db, group, now, wake);
+	group_advance(db, group, now, wake);
 }
 
 /*
@@ -654,94 +422,7 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 		group->owner = 0;
 	if (group->called == job_id)
 		group->called = 0;
-	advance(db, group, now, wake);
-}
-
-/*
- * The scheduler has read the group's due jobs above its cursor: these rows, in
- * order, and all up to "last" if that is not all that there are.
- */
-void
-jobq_group_refilled(JobqDatabase *db, JobqGroup * group, const JobqPush *rows,
-					int nrows, const JobqPush *last, TimestampTz now,
-					JobqWakeList *wake)
-{
-	bool		dropped = group->dropped;
-	int32		priority = group->cursor_priority;
-	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-	int			before = group->nparked;
-	bool		all = last == NULL;
-	bool		stuck = false;
-
-	group->spilled = false;
-	for (int i = 0; i < nrows && !group->spilled; i++)
-	{
-		const JobqPush *row = &rows[i];
-		JobqLane   *lane = jobq_lane_find(db, row->queue_id, row->priority,
-										  row->role, row->flow, row->quarantine,
-										  true);
-		uint32		index;
-		JobqEntry  *entry;
-
-		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
-			continue;
-		if (lane == NULL ||
-			(db->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL))))
-		{
-			stuck = true;
-			break;
-		}
-		lane_set_flow(db, lane, row);
-		db->reload |= !lane->ranked;
-		index = db->free_head;
-		entry = &db->entries[index];
-		db->free_head = entry->next;
-		db->nfree--;
-		entry->key = row->key;
-		entry->ctid = row->ctid;
-		entry->group = row->group;
-		entry->lane = JOBQ_LANE_INDEX(db, lane);
-		park(db, group, index);
-
-		/* what gave way may be after rows that we do not come to any more */
-		{
-			JobqKey		spilled = {group->cursor_run_at, group->cursor_id};
-
-			if (!group->spilled ||
-				compare_places(group->cursor_priority, spilled,
-							   row->priority, row->key) > 0)
-			{
-				group->cursor_priority = row->priority;
-				group->cursor_run_at = row->key.run_at;
-				group->cursor_id = row->key.id;
-			}
-		}
-	}
-	if (!group->spilled && !stuck && last != NULL)
-	{
-		group->cursor_priority = last->priority;
-		group->cursor_run_at = last->key.run_at;
-		group->cursor_id = last->key.id;
-	}
-	if (dropped)
-	{
-		/* it may be before what was read */
-		group->cursor_priority = priority;
-		group->cursor_run_at = cursor.run_at;
-		group->cursor_id = cursor.id;
-	}
-	group->spilled |= !all || dropped || stuck;
-	if (stuck && group->nparked == before)
-	{
-		/* there was no place: not at once again */
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
-		group->refill = true;	/* keeps advance() from asking */
-		advance(db, group, now, wake);
-		group->refill = false;
-		return;
-	}
-	group->refill = false;
-	advance(db, group, now, wake);
+	group_advance(db, group, now, wake);
 }
 
 /*
@@ -753,7 +434,7 @@ jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	db->groups_due = DT_NOEND;
 	for (int i = 0; i < jobq_max_groups && db->ngroups > 0; i++)
 		if (db->groups[i].id != 0)
-			advance(db, &db->groups[i], now, wake);
+			group_advance(db, &db->groups[i], now, wake);
 	if (db->groups_full)
 		jobq_groups_make_room(db, now, wake);
 }

@@ -39,4 +39,23 @@ key_below(JobqKey key)
 	return key;
 }
 
+/* Where there is no room for more groups, look again so often. */
+#define ROOM_PAUSE	(USECS_PER_SEC / 10)
+
+/* src/group.c */
+extern void group_advance(JobqDatabase *db, JobqGroup *group,
+						  TimestampTz now, JobqWakeList *wake);
+
+/* src/park.c */
+extern int	group_compare(int32 priority_a, JobqKey a, int32 priority_b,
+						  JobqKey b);
+extern int32 group_entry_priority(JobqDatabase *db, uint32 index);
+extern bool group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id,
+						  int32 priority, JobqKey key);
+extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
+extern void group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
+					   TimestampTz now, JobqWakeList *wake);
+extern void group_skip(JobqDatabase *db, JobqLane *lane, uint32 index,
+					   TimestampTz now, JobqWakeList *wake);
+
 #endif							/* JOBQ_LANES_H */

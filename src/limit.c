@@ -26,7 +26,7 @@
 /* Tokens are sums of fractions. */
 #define ONE_TOKEN	(1 - 1e-6)
 
-static bool limiter_free(JobqLimiter * limiter, TimestampTz now,
+static bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
 static void give_back(JobqDatabase *db, uint16 index, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
@@ -69,7 +69,7 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
  * lowered to when to ask again.
  */
 bool
-jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
+jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 			   TimestampTz *due)
 {
 	/* the clock was put back */
@@ -107,7 +107,7 @@ jobq_pace_free(const JobqRate * rate, JobqPace * pace, TimestampTz now,
  * So many attempts have failed.
  */
 void
-jobq_pace_failed(const JobqThrottle * throttle, JobqPace * pace, int failures,
+jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
 				 TimestampTz now)
 {
 	if (now < pace->window_start || now >= pace->window_start + throttle->window)
@@ -121,7 +121,7 @@ jobq_pace_failed(const JobqThrottle * throttle, JobqPace * pace, int failures,
 }
 
 static bool
-limiter_free(JobqLimiter * limiter, TimestampTz now, TimestampTz *due)
+limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 {
 	JobqRate	none = {0};
 
@@ -260,7 +260,7 @@ give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
  * unused: it did not run at all.
  */
 void
-jobq_permits_release(JobqDatabase *db, JobqPermits * permits, int64 id,
+jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 					 bool live, bool unused, TimestampTz now,
 					 JobqWakeList *wake)
 {

@@ -33,7 +33,7 @@ typedef struct JobqRate
 	double		per_us;			/* tokens that come in a microsecond; 0: none */
 	double		burst;			/* how many it holds */
 	bool		by_group;		/* one for each group */
-}			JobqRate;
+} JobqRate;
 
 /* Rest after so many failures. */
 typedef struct JobqThrottle
@@ -41,7 +41,7 @@ typedef struct JobqThrottle
 	int			failures;		/* 0: none */
 	int64		window;			/* microseconds */
 	bool		by_group;
-}			JobqThrottle;
+} JobqThrottle;
 
 /* How full a bucket is, and whether there is a rest. */
 typedef struct JobqPace
@@ -51,7 +51,7 @@ typedef struct JobqPace
 	int			failures;
 	TimestampTz window_start;
 	TimestampTz rest_until;
-}			JobqPace;
+} JobqPace;
 
 /* Which queues and kinds have a limiter, and how many may. */
 #define JOBQ_LIMITED_QUEUE \
@@ -68,7 +68,7 @@ typedef struct JobqWeight
 {
 	uint32		tenant;
 	int			weight;
-}			JobqWeight;
+} JobqWeight;
 
 /* The policy of a queue or of a kind, and what it counts. */
 typedef struct JobqLimiter
@@ -89,7 +89,7 @@ typedef struct JobqLimiter
 	int			running;
 	JobqPace	pace;
 	double		tenant_turn;	/* of the tenant that was served last */
-}			JobqLimiter;
+} JobqLimiter;
 
 /*
  * A group of which a job runs, or waits for its next attempt, or others wait.
@@ -123,7 +123,7 @@ typedef struct JobqGroup
 	TimestampTz cursor_run_at;
 	int64		cursor_id;
 	JobqPace	pace;
-}			JobqGroup;
+} JobqGroup;
 
 /* What a running job holds. */
 typedef struct JobqPermits
@@ -131,13 +131,13 @@ typedef struct JobqPermits
 	uint16		queue;			/* limiters, or JOBQ_NO_LIMITER */
 	uint16		kind;
 	uint32		group;			/* index, or JOBQ_NONE */
-}			JobqPermits;
+} JobqPermits;
 
 #define JOBQ_NO_PERMITS \
 	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX})
 
 static inline bool
-jobq_permits_any(const JobqPermits * permits)
+jobq_permits_any(const JobqPermits *permits)
 {
 	return permits->queue != JOBQ_NO_LIMITER ||
 		permits->kind != JOBQ_NO_LIMITER || permits->group != PG_UINT32_MAX;
@@ -157,20 +157,20 @@ typedef enum JobqEntrance
 {
 	JOBQ_ENTERED,
 	JOBQ_PARKED					/* the entry is the group's now, or gone */
-}			JobqEntrance;
+} JobqEntrance;
 
 /* src/limit_text.c */
-extern void jobq_rate_parse(const char *text, JobqRate * rate);
-extern void jobq_throttle_parse(const char *text, JobqThrottle * throttle);
+extern void jobq_rate_parse(const char *text, JobqRate *rate);
+extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern void jobq_check_limited(void);
 
 /* src/limit.c: all of these want db->lock held exclusively */
 extern void jobq_limits_clear(struct JobqDatabase *db);
 extern uint16 jobq_limiter_find(struct JobqDatabase *db, int32 queue_id,
 								uint32 kind);
-extern bool jobq_pace_free(const JobqRate * rate, JobqPace * pace,
+extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
 						   TimestampTz now, TimestampTz *due);
-extern void jobq_pace_failed(const JobqThrottle * throttle, JobqPace * pace,
+extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,
 							 int failures, TimestampTz now);
 extern int	jobq_lane_room(struct JobqDatabase *db, const struct JobqLane *lane,
 						   TimestampTz now, TimestampTz *due);
@@ -182,7 +182,7 @@ extern JobqObstacle jobq_permits_ask(struct JobqDatabase *db,
 									 struct JobqPush *job, bool limited,
 									 TimestampTz now,
 									 struct JobqWakeList *wake);
-extern void jobq_permits_release(struct JobqDatabase *db, JobqPermits * permits,
+extern void jobq_permits_release(struct JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, struct JobqWakeList *wake);
 extern void jobq_limits_failed(struct JobqDatabase *db, int32 queue_id,
@@ -195,9 +195,9 @@ extern void jobq_limits_wake(struct JobqDatabase *db, TimestampTz now,
 /* src/group.c: likewise */
 extern void jobq_groups_clear(struct JobqDatabase *db);
 extern void jobq_groups_unpark(struct JobqDatabase *db);
-extern JobqGroup * jobq_group_find(struct JobqDatabase *db, int64 id);
-extern JobqGroup * jobq_group_make(struct JobqDatabase *db, int64 id,
-								   uint16 limiter, TimestampTz now);
+extern JobqGroup *jobq_group_find(struct JobqDatabase *db, int64 id);
+extern JobqGroup *jobq_group_make(struct JobqDatabase *db, int64 id,
+								  uint16 limiter, TimestampTz now);
 extern JobqEntrance jobq_group_enter(struct JobqDatabase *db,
 									 struct JobqLane *lane, uint32 entry,
 									 TimestampTz now, uint32 *group,
@@ -212,13 +212,15 @@ extern void jobq_group_leave(struct JobqDatabase *db, uint32 group, int64 id,
 							 struct JobqWakeList *wake);
 extern void jobq_group_end(struct JobqDatabase *db, int64 id, int64 job_id,
 						   TimestampTz now, struct JobqWakeList *wake);
-extern void jobq_group_refilled(struct JobqDatabase *db, JobqGroup * group,
-								const struct JobqPush *rows, int nrows,
-								const struct JobqPush *last, TimestampTz now,
-								struct JobqWakeList *wake);
 extern void jobq_groups_wake(struct JobqDatabase *db, TimestampTz now,
 							 struct JobqWakeList *wake);
 extern void jobq_groups_forget(struct JobqDatabase *db, TimestampTz now);
+
+/* src/park.c: likewise */
+extern void jobq_group_refilled(struct JobqDatabase *db, JobqGroup *group,
+								const struct JobqPush *rows, int nrows,
+								const struct JobqPush *last, TimestampTz now,
+								struct JobqWakeList *wake);
 extern void jobq_groups_make_room(struct JobqDatabase *db, TimestampTz now,
 								  struct JobqWakeList *wake);
 

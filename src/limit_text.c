@@ -106,7 +106,7 @@ take_window(const char **at, int64 *us)
  * Parse a rate; an error if it is malformed.
  */
 void
-jobq_rate_parse(const char *text, JobqRate * rate)
+jobq_rate_parse(const char *text, JobqRate *rate)
 {
 	const char *at = text;
 	int			count;
@@ -145,7 +145,7 @@ bad:
  * Parse a throttle; an error if it is malformed.
  */
 void
-jobq_throttle_parse(const char *text, JobqThrottle * throttle)
+jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 {
 	const char *at = text;
 

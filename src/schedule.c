@@ -133,7 +133,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	static const Oid types[NARGS + 3] = {
 		TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID,
 		TEXTOID, INT4OID, INT4OID, TEXTOID, INTERVALOID, JSONBOID, INTERVALOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
+		TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
 	};
 	Datum		values[NARGS + 3];
 	char		nulls[NARGS + 4];
@@ -209,11 +209,11 @@ jobq_schedule(PG_FUNCTION_ARGS)
 			jobq_query("UPDATE jobq.schedule s SET kind = $3, payload = $4,"
 					   " missed = $6, overlap = $7, queue = $8, priority = $9,"
 					   " max_attempts = $10, backoff = $11, timeout = $12,"
-					   " headers = $13, expires_after = $14, last_error = NULL,"
+					   " headers = $13, expires_after = $14, group_key = $15, last_error = NULL,"
 					   " cron = $2, timezone = $5, held = held AND same,"
-					   " anchor = CASE WHEN same THEN anchor ELSE $15 END,"
-					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $16 END,"
-					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $17 END"
+					   " anchor = CASE WHEN same THEN anchor ELSE $16 END,"
+					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $17 END,"
+					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $18 END"
 					   " FROM (SELECT cron = $2 AND timezone = $5 AS same"
 					   "  FROM jobq.schedule WHERE name = $1) o WHERE name = $1",
 					   NARGS + 3, types, values, nulls, SPI_OK_UPDATE);
@@ -222,9 +222,9 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		if (jobq_query("INSERT INTO jobq.schedule (name, cron, kind, payload,"
 					   " timezone, missed, overlap, queue, priority,"
 					   " max_attempts, backoff, timeout, headers,"
-					   " expires_after, anchor, next_run, role)"
+					   " expires_after, group_key, anchor, next_run, role)"
 					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,"
-					   " $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING",
+					   " $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING",
 					   NARGS + 3, types, values, nulls, SPI_OK_INSERT) > 0)
 			break;
 		/* somebody else has just made one of that name */

@@ -225,7 +225,7 @@ typedef struct JobqLength
 	FullTransactionId xmax;		/* of the snapshot that counted */
 	int			nxip;
 	TransactionId xip[JOBQ_LENGTH_XIDS];
-}			JobqLength;
+} JobqLength;
 
 /* Places that a prepared transaction has reserved. */
 typedef struct JobqPreparedPlaces
@@ -234,7 +234,7 @@ typedef struct JobqPreparedPlaces
 	int32		queue_id;
 	Oid			jobs;
 	int			n;
-}			JobqPreparedPlaces;
+} JobqPreparedPlaces;
 
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440

@@ -41,6 +41,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 		[SCHEDULE_TIMEOUT] = OPTION_TIMEOUT,
 		[SCHEDULE_HEADERS] = OPTION_HEADERS,
 		[SCHEDULE_EXPIRES_AFTER] = OPTION_EXPIRES_AT,
+		[SCHEDULE_GROUP_KEY] = OPTION_GROUP_KEY,
 	};
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];

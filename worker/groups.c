@@ -33,7 +33,7 @@
 #define MAX_REFILLS	64
 #define MAX_PASSED	100000
 
-static void remember_past(const JobqLimiter * limiter, TimestampTz now);
+static void remember_past(const JobqLimiter *limiter, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
@@ -43,7 +43,7 @@ static void refill_group(int64 id, int32 priority, TimestampTz run_at,
  * groups as there are places for, those first that have had most.
  */
 static void
-remember_past(const JobqLimiter * limiter, TimestampTz now)
+remember_past(const JobqLimiter *limiter, TimestampTz now)
 {
 	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID};
 	bool		paced = limiter->rate.by_group && limiter->rate.per_us > 0;

@@ -19,14 +19,14 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-static int	read_limiters(JobqLimiter * limiters, bool *weighted);
-static void rate_and_throttle(JobqLimiter * limiter, HeapTuple row,
+static int	read_limiters(JobqLimiter *limiters, bool *weighted);
+static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
-static void read_weights(JobqLimiter * limiter, Datum weights);
+static void read_weights(JobqLimiter *limiter, Datum weights);
 static void forget_limiter(uint16 index);
-static void forget_permit(JobqPermits * permits, uint16 index);
+static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
-static void remember_past(JobqLimiter * limiter, TimestampTz now);
+static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 static Datum
 column(HeapTuple row, TupleDesc desc, int n, bool *isnull)
@@ -44,7 +44,7 @@ int_column(HeapTuple row, TupleDesc desc, int n)
 }
 
 static void
-rate_and_throttle(JobqLimiter * limiter, HeapTuple row, TupleDesc desc,
+rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
 				  int rate, int throttle)
 {
 	bool		isnull;
@@ -58,7 +58,7 @@ rate_and_throttle(JobqLimiter * limiter, HeapTuple row, TupleDesc desc,
 }
 
 static void
-read_weights(JobqLimiter * limiter, Datum weights)
+read_weights(JobqLimiter *limiter, Datum weights)
 {
 	JsonbIterator *it = JsonbIteratorInit(&DatumGetJsonbP(weights)->root);
 	JsonbValue	value;
@@ -87,7 +87,7 @@ read_weights(JobqLimiter * limiter, Datum weights)
  * The policies of queues and kinds that have any, as the tables have them.
  */
 static int
-read_limiters(JobqLimiter * limiters, bool *weighted)
+read_limiters(JobqLimiter *limiters, bool *weighted)
 {
 	int			n = 0;
 	uint64		nrows;
@@ -278,7 +278,7 @@ forget_limiter(uint16 index)
 }
 
 static void
-forget_permit(JobqPermits * permits, uint16 index)
+forget_permit(JobqPermits *permits, uint16 index)
 {
 	if (permits->queue == index)
 		permits->queue = JOBQ_NO_LIMITER;
@@ -338,7 +338,7 @@ count_running(uint16 index)
  * none.  What the archive does not have was rolled back with its effects.
  */
 static void
-remember_past(JobqLimiter * limiter, TimestampTz now)
+remember_past(JobqLimiter *limiter, TimestampTz now)
 {
 	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, INT4OID};
 	Datum		values[3];

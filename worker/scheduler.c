@@ -143,7 +143,7 @@ jobq_scheduler_main(Datum main_arg)
 			next_overflow = now + OVERFLOW_PAUSE;
 		}
 		if (my_db->reload)
-			scan_rank_lanes();
+			rank_lanes();
 		if (anything_to_scan(now))
 			again = scan_lanes(now);
 		if (!jobq_start_paused &&

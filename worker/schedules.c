@@ -278,10 +278,11 @@ read_row(const Schedule *schedule, Row *row)
 		"SELECT role::oid, paused OR dormant, held, anchor,"
 		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
 		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
-		" queue, priority, max_attempts, backoff, timeout, headers, expires_after"
+		" queue, priority, max_attempts, backoff, timeout, headers, expires_after,"
+		" group_key"
 		" FROM jobq.schedule";
-	Datum		v[21];
-	bool		nulls[21];
+	Datum		v[14 + NSCHEDULE_OPTIONS];
+	bool		nulls[14 + NSCHEDULE_OPTIONS];
 	const char *name = schedule->name;
 	bool		known = ItemPointerIsValid(&schedule->ctid);
 

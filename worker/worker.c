@@ -40,6 +40,7 @@ PGDLLEXPORT void jobq_worker_main(Datum main_arg);
  * worker looks every so many jobs, and then rests for so many milliseconds.
  */
 #define SHORT_JOB		100
+#define LONG_JOB		(REST_PAUSE * 1000)
 #define LOOK_JOBS		32
 #define REST_PAUSE		2L
 
@@ -278,12 +279,14 @@ apply_settings(void)
 }
 
 /*
- * Are more workers busy than there are processors?
+ * Are more workers busy than there are processors?  One whose job has been
+ * running for some time is not: it is likely to wait for something.
  */
 static bool
 too_many_workers(void)
 {
 	static long processors = 0;
+	TimestampTz now = jobq_now();
 	int			busy = 0;
 
 	if (processors == 0)
@@ -292,7 +295,9 @@ too_many_workers(void)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
-		if (slot->state == JOBQ_SLOT_ATTACHED && !slot->idle && !slot->resting)
+		if (slot->state == JOBQ_SLOT_ATTACHED && !slot->idle &&
+			!slot->resting &&
+			(slot->job_id == 0 || now < slot->job_started_at + LONG_JOB))
 			busy++;
 	}
 	return busy > processors;

@@ -57,9 +57,11 @@ extern bool scan_wanted(const JobqLane *lane, TimestampTz now);
 extern bool scan_lanes(TimestampTz now);
 extern void scan_everything(bool reset);
 extern void scan_sweep(void);
-extern void scan_rank_lanes(void);
 extern bool scan_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 						  bool *leased);
+
+/* worker/rank.c */
+extern void rank_lanes(void);
 
 /* worker/limits.c */
 extern void limits_start(void);

@@ -23,7 +23,8 @@ CREATE TABLE jobq.schedule (
 	backoff text,
 	timeout interval,
 	headers jsonb,
-	expires_after interval
+	expires_after interval,
+	group_key text
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE jobq.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
 COMMENT ON COLUMN jobq.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
@@ -49,7 +50,8 @@ CREATE FUNCTION jobq.schedule(
 	backoff text DEFAULT NULL,
 	timeout interval DEFAULT NULL,
 	headers jsonb DEFAULT NULL,
-	expires_after interval DEFAULT NULL)
+	expires_after interval DEFAULT NULL,
+	group_key text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name';
@@ -115,7 +117,7 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 			WHEN j.errors IS NOT NULL THEN 'retryable'
 			ELSE 'scheduled' END AS last_state,
 		s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap,
-		s.queue, s.priority, s.max_attempts, s.backoff, s.timeout, s.headers, s.expires_after
+		s.queue, s.priority, s.max_attempts, s.backoff, s.timeout, s.headers, s.expires_after, s.group_key
 	FROM jobq.schedule s
 	LEFT JOIN jobq.job j ON j.id = s.last_job_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = s.last_job_id

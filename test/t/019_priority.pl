@@ -1,0 +1,75 @@
+# Urgent work does not wait behind a backlog, nor a fast queue behind slow
+# reports.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = 'reports=2; fast=1; *=8'
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE SEQUENCE started;
+CREATE TABLE urgent (n bigint);
+-- Each start has a number; none goes on while the lock is held.
+CREATE FUNCTION normal() RETURNS void LANGUAGE sql AS $$ SELECT nextval('started'), pg_advisory_xact_lock_shared(1) $$;
+CREATE FUNCTION urgent() RETURNS void LANGUAGE sql AS $$ INSERT INTO urgent SELECT nextval('started') $$;
+CREATE FUNCTION report() RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock_shared(2) $$;
+CREATE FUNCTION fast() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('normal', 'normal()'), jobq.register('urgent', 'urgent()');
+SELECT jobq.register('report', 'report()', queue => 'reports'), jobq.register('fast', 'fast()', queue => 'fast');
+});
+
+#
+# Eight workers, all busy, and a backlog of 100,000: the first of them that has
+# finished its job takes what is urgent.  Jobs are numbered when their handlers
+# begin, and these take no time: between the taking and the number each of the
+# others may begin a few.
+#
+my $session = $node->background_psql('postgres');
+$session->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('normal', array_fill('{}'::jsonb, ARRAY[100000]))});
+foreach my $round (1 .. 5)
+{
+	# they are in the midst of it, with what they have taken along
+	wait_for($node, "urgent $round: all are busy", q{SELECT count(*) = 8 FROM jobq.workers WHERE state = 'running' AND kind = 'normal'});
+	my $before = $node->safe_psql('postgres', 'SELECT last_value FROM started');
+	my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('urgent', priority => -1)});
+	$session->query_safe('SELECT pg_advisory_unlock(1)');
+	wait_for($node, "urgent $round: it is done", "SELECT state = 'completed' FROM jobq.status($id)");
+	$session->query_safe('SELECT pg_advisory_lock(1)');
+	my $others = $node->safe_psql('postgres', 'SELECT max(n) FROM urgent') - $before - 1;
+	cmp_ok($others, '<=', 3 * 8, "urgent $round: $others others began before it");
+}
+cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job'), '>', 10000, 'urgent: and there was a backlog');
+$session->query_safe('SELECT pg_advisory_unlock(1)');
+$session->query_safe('SELECT pg_advisory_lock(2)');
+
+#
+# Reports that take forever, in their own pool: a fast queue does not wait for
+# any of them, nor does a queue that shares the other workers.
+#
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('report', array_fill('{}'::jsonb, ARRAY[1000]))});
+wait_for($node, 'reports: as many run as its pool has workers',
+	q{SELECT count(*) = 2 FROM jobq.workers WHERE state = 'running' AND kind = 'report'});
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', array_fill('{}'::jsonb, ARRAY[2000]))});
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', array_fill('{}'::jsonb, ARRAY[500]), queue => 'other')});
+wait_for($node, 'reports: all of the fast are done meanwhile',
+	q{SELECT count(*) = 2500 FROM jobq.jobs WHERE kind = 'fast' AND state = 'completed'});
+is($node->safe_psql('postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE kind = 'report' GROUP BY state ORDER BY state}),
+	"ready|998\nrunning|2", 'reports: none has come to its end');
+$session->query_safe('SELECT pg_advisory_unlock(2)');
+wait_for($node, 'reports: then they go on', q{SELECT count(*) = 1000 FROM jobq.jobs WHERE kind = 'report' AND state = 'completed'});
+$session->quit;
+
+no_failed_assertion($node);
+done_testing();
