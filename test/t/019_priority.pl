@@ -21,7 +21,7 @@ CREATE EXTENSION jobq;
 CREATE SEQUENCE started;
 CREATE TABLE urgent (n bigint);
 -- Each start has a number; none goes on while the lock is held.
-CREATE FUNCTION normal() RETURNS void LANGUAGE sql AS $$ SELECT nextval('started'), pg_advisory_xact_lock_shared(1) $$;
+CREATE FUNCTION normal() RETURNS void LANGUAGE sql AS $$ SELECT nextval('started'), pg_advisory_xact_lock_shared(1), pg_sleep(0.03) $$;
 CREATE FUNCTION urgent() RETURNS void LANGUAGE sql AS $$ INSERT INTO urgent SELECT nextval('started') $$;
 CREATE FUNCTION report() RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock_shared(2) $$;
 CREATE FUNCTION fast() RETURNS void LANGUAGE sql AS '';
@@ -31,12 +31,16 @@ SELECT jobq.register('report', 'report()', queue => 'reports'), jobq.register('f
 
 #
 # Eight workers, all busy, and a backlog of 100,000: the first of them that has
-# finished its job takes what is urgent.  Jobs are numbered when their handlers
-# begin, and these take no time: between the taking and the number each of the
-# others may begin a few.
+# finished its job takes what is urgent, so that each of the others begins no
+# more than one before.  Twice as many are allowed for, as jobs are numbered
+# when their handlers begin: a slow machine may be late with that.
+#
+# Before, there are jobs that take no time, which more workers than processors
+# leave to the others.
 #
 my $session = $node->background_psql('postgres');
 $session->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', array_fill('{}'::jsonb, ARRAY[20000]), queue => 'default')});
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('normal', array_fill('{}'::jsonb, ARRAY[100000]))});
 foreach my $round (1 .. 5)
 {
@@ -48,9 +52,10 @@ foreach my $round (1 .. 5)
 	wait_for($node, "urgent $round: it is done", "SELECT state = 'completed' FROM jobq.status($id)");
 	$session->query_safe('SELECT pg_advisory_lock(1)');
 	my $others = $node->safe_psql('postgres', 'SELECT max(n) FROM urgent') - $before - 1;
-	cmp_ok($others, '<=', 3 * 8, "urgent $round: $others others began before it");
+	cmp_ok($others, '<=', 2 * 8, "urgent $round: $others others began before it");
 }
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job'), '>', 10000, 'urgent: and there was a backlog');
+$node->safe_psql('postgres', q{SELECT jobq.clear('default')});
 $session->query_safe('SELECT pg_advisory_unlock(1)');
 $session->query_safe('SELECT pg_advisory_lock(2)');
 
@@ -64,7 +69,7 @@ wait_for($node, 'reports: as many run as its pool has workers',
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', array_fill('{}'::jsonb, ARRAY[2000]))});
 $node->safe_psql('postgres', q{SELECT count(*) FROM jobq.enqueue_many('fast', array_fill('{}'::jsonb, ARRAY[500]), queue => 'other')});
 wait_for($node, 'reports: all of the fast are done meanwhile',
-	q{SELECT count(*) = 2500 FROM jobq.jobs WHERE kind = 'fast' AND state = 'completed'});
+	q{SELECT count(*) = 2500 FROM jobq.jobs WHERE kind = 'fast' AND queue <> 'default' AND state = 'completed'});
 is($node->safe_psql('postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE kind = 'report' GROUP BY state ORDER BY state}),
 	"ready|998\nrunning|2", 'reports: none has come to its end');
 $session->query_safe('SELECT pg_advisory_unlock(2)');
