@@ -301,6 +301,8 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 		!jobq_group_predecessor(rel, job, snapshot, &first))
 		return false;
 
+	/* who says that a group waits for a job must stay to see whether it is there */
+	HOLD_INTERRUPTS();
 	push.permits = JOBQ_NO_PERMITS;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_group_call(db, entry->permits.group, job_id(&first),
@@ -320,5 +322,6 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 		jobq_wake(db, &wake);
 	}
 	UnregisterSnapshot(latest);
+	RESUME_INTERRUPTS();
 	return true;
 }

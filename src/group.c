@@ -232,21 +232,26 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			  JobqWakeList *wake)
 {
 	TimestampTz due = DT_NOEND;
-	uint32	   *link = &group->head;
+	uint32	   *link;
 	bool		unread = false; /* there may be others before the first */
 
 	/* its queue may have got another policy */
-	if (*link != JOBQ_NONE)
-		group->limiter = db->lanes[db->entries[*link].lane].queue_limiter;
-	if (group->owner != 0)
-		while (*link != JOBQ_NONE && db->entries[*link].key.id != group->owner)
-			link = &db->entries[*link].next;
-	if (*link != JOBQ_NONE &&
-		group_is_next(db, group, db->entries[*link].key.id,
-					  group_entry_priority(db, *link), db->entries[*link].key) &&
-		group->called != db->entries[*link].key.id &&
-		may_start(db, group, db->entries[*link].key.id, now, &due))
-		group_call(db, group, link, now, wake);
+	if (group->head != JOBQ_NONE)
+		group->limiter = db->lanes[db->entries[group->head].lane].queue_limiter;
+	do
+	{
+		link = &group->head;
+		if (group->owner != 0)
+			while (*link != JOBQ_NONE &&
+				   db->entries[*link].key.id != group->owner)
+				link = &db->entries[*link].next;
+	} while (*link != JOBQ_NONE &&
+			 group_is_next(db, group, db->entries[*link].key.id,
+						   group_entry_priority(db, *link),
+						   db->entries[*link].key) &&
+			 group->called != db->entries[*link].key.id &&
+			 may_start(db, group, db->entries[*link].key.id, now, &due) &&
+			 !group_call(db, group, link, now, wake));
 	if (due < db->groups_due)
 	{
 		db->groups_due = due;

@@ -31,6 +31,7 @@ static bool lane_served(const JobqLane *lane);
 static JobqLane *lane_take(JobqDatabase *db);
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
+static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
 
 /*
  * The lane of these, or NULL if it is not there and "create" is false or no
@@ -59,6 +60,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	{
 		db->overflow = true;
 		db->complete = false;	/* it may have due rows when it is made */
+		db->relay_due = 0;		/* lanes may be kept for the relay only */
 		return NULL;
 	}
 	memset(lane, 0, sizeof(JobqLane));
@@ -148,7 +150,7 @@ lane_served(const JobqLane *lane)
  * from its bucket: it holds nothing and awaits nothing; or only jobs of the
  * future, and then all is read anew when the first of them is due; or its
  * queue is paused or nobody serves it, and then a lane that is missing may
- * have due rows.
+ * have due rows.  What a lane has for the relay must have been collected.
  */
 static JobqLane *
 lane_take(JobqDatabase *db)
@@ -165,7 +167,8 @@ lane_take(JobqDatabase *db)
 
 		if (!lane->in_use)
 			return lane;
-		if (lane->scanning || lane->quarantine || lane->parked > 0)
+		if (lane->scanning || lane->quarantine || lane->notify ||
+			lane->parked > 0)
 			continue;
 		if (lane->paused || !lane_served(lane))
 			paused = lane;
@@ -191,8 +194,7 @@ lane_take(JobqDatabase *db)
 		{
 			uint32		index = victim->head;
 
-			entry_unlink(db, victim, index);
-			entry_free(db, index);
+			entry_drop(db, victim, index);
 		}
 		db->complete = false;
 		db->evictions++;
@@ -233,6 +235,31 @@ lane_deactivate(JobqDatabase *db, JobqLane *lane)
 		db->active_head = lane->active_next;
 	if (lane->active_next != JOBQ_NONE)
 		db->lanes[lane->active_next].active_prev = lane->active_prev;
+}
+
+/*
+ * A job of the lane found no place: have the lane read again from this one on,
+ * but later.  What is in quarantine is read with the lane that is not.
+ */
+void
+lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
+{
+	if (lane->quarantine)
+	{
+		db->overflow = true;
+		lane = jobq_lane_find(db, lane->queue_id, lane->priority, lane->role,
+							  lane->flow, false, false);
+		if (lane == NULL)
+		{
+			db->complete = false;	/* it is read when it is made */
+			return;
+		}
+	}
+	if (!lane->skipping || jobq_key_cmp(key, lane->skipped) < 0)
+	{
+		lane->skipping = true;
+		lane->skipped = key;
+	}
 }
 
 /*
@@ -287,6 +314,26 @@ entry_free(JobqDatabase *db, uint32 index)
 }
 
 /*
+ * Drop an entry of a lane that is read again.  Its group shall not wait for it:
+ * there may be no such row any more.
+ */
+static void
+entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	JobqEntry  *entry = &db->entries[index];
+	JobqGroup  *group = entry->group == 0 ? NULL
+		: jobq_group_find(db, entry->group);
+
+	if (group != NULL && group->called == entry->key.id)
+	{
+		group->called = 0;
+		db->groups_due = 0;		/* long ago */
+	}
+	entry_unlink(db, lane, index);
+	entry_free(db, index);
+}
+
+/*
  * Free an entry by cutting the tail of the longest lane; its scan will find
  * the job again.  False if no other lane has clearly more than this one, if one
  * is named.
@@ -314,8 +361,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 
 	index = victim->tail;
 	evicted = db->entries[index].key;
-	entry_unlink(db, victim, index);
-	entry_free(db, index);
+	entry_drop(db, victim, index);
 	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
 		victim->missed = evicted;
 	if (jobq_key_cmp(victim->cursor, evicted) >= 0)

@@ -21,6 +21,7 @@ typedef enum InsertResult
 } InsertResult;
 
 /* src/lanes.c: all of these want db->lock held exclusively */
+extern void lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key);
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern void entry_relink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
@@ -53,7 +54,7 @@ extern int32 group_entry_priority(JobqDatabase *db, uint32 index);
 extern bool group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id,
 						  int32 priority, JobqKey key);
 extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
-extern void group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
+extern bool group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
 					   TimestampTz now, JobqWakeList *wake);
 extern void group_skip(JobqDatabase *db, JobqLane *lane, uint32 index,
 					   TimestampTz now, JobqWakeList *wake);

@@ -154,8 +154,11 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 
 /*
  * Let a parked job go back to its lane, to be popped from there.
+ *
+ * False if it found no place in its list.  Then it is read again; but it is not
+ * waited for, as there may be no such row any more.
  */
-void
+bool
 group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 		   JobqWakeList *wake)
 {
@@ -167,9 +170,6 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 	*link = entry->next;
 	group->nparked--;
 	lane->parked--;
-	group->called = entry->key.id;
-	group->called_priority = lane->priority;
-	group->called_run_at = entry->key.run_at;
 	push.key = entry->key;
 	push.ctid = entry->ctid;
 	push.group = entry->group;
@@ -184,11 +184,16 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 		case TOO_FAR:
 		case NO_ENTRY:
 			if (lane->quarantine)
-				db->overflow = true;
+				lane_skip(db, lane, push.key);
 			else
 				jobq_ready_look(db, lane, push.key, wake);
-			break;
+			wake->scheduler = true;
+			return false;
 	}
+	group->called = push.key.id;
+	group->called_priority = lane->priority;
+	group->called_run_at = push.key.run_at;
+	return true;
 }
 
 /*
@@ -203,13 +208,7 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
 	JobqKey		key = db->entries[index].key;
 
 	entry_free(db, index);
-	if (lane->quarantine)
-		db->overflow = true;
-	else if (!lane->skipping || jobq_key_cmp(key, lane->skipped) < 0)
-	{
-		lane->skipping = true;
-		lane->skipped = key;
-	}
+	lane_skip(db, lane, key);
 	if (!db->groups_full)
 	{
 		db->groups_full = true;

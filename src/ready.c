@@ -89,6 +89,11 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	if (lane == NULL)
 	{
 		wake->scheduler = true;
+		if (push->quarantine && due)
+			lane = jobq_lane_find(db, push->queue_id, push->priority,
+								  push->role, push->flow, false, false);
+		if (lane != NULL)
+			lane_skip(db, lane, push->key);
 		return;
 	}
 	lane_set_flow(db, lane, push);
@@ -155,9 +160,10 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 		case TOO_FAR:
 		case NO_ENTRY:
 			if (lane->quarantine)
-				db->overflow = true;
+				lane_skip(db, lane, push->key);
 			else
 				jobq_ready_look(db, lane, push->key, wake);
+			wake->scheduler = true;
 			break;
 	}
 }
@@ -205,12 +211,18 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			JobqLane   *quarantine = jobq_lane_find(db, lane->queue_id,
 													lane->priority, lane->role,
 													lane->flow, true, true);
+			InsertResult result = NO_ENTRY;
 
 			if (quarantine != NULL)
+			{
 				lane_set_flow(db, quarantine, row);
-			if (quarantine == NULL ||
-				entry_insert(db, quarantine, row) == NO_ENTRY)
+				result = entry_insert(db, quarantine, row);
+			}
+			if (result == TOO_FAR || result == NO_ENTRY)
+			{
+				lane_skip(db, lane, row->key);
 				db->overflow = true;
+			}
 			else
 				jobq_ready_wake(db, quarantine, now, wake);
 		}
@@ -419,7 +431,8 @@ again:
 	{
 		mine->permits = popped->permits;
 		mine->permits_job = popped->key.id;
-		mine->live = mine->unused = false;
+		mine->live = false;
+		mine->unused = true;	/* until it begins */
 	}
 	if (best->quarantine && taker->pool >= 0)
 		db->quarantine_slot = taker->slot;

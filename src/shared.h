@@ -402,7 +402,7 @@ typedef struct JobqSlot
 
 	/* Set by the worker for itself: what became of its last job. */
 	bool		live;			/* it will run again */
-	bool		unused;			/* it did not run at all */
+	bool		unused;			/* it did not run at all, or not yet */
 
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;

@@ -232,7 +232,9 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		RESUME_INTERRUPTS();
 
 		MemoryContextSwitchTo(run->memory);
-		if (!again)
+		if (again)
+			run->slot->unused = true;	/* until it begins again */
+		else
 		{
 			run_failed(run, &job, now, edata, !job_leased(&job));
 			run->slot->jobs_failed++;

@@ -376,8 +376,9 @@ scan_lanes(TimestampTz now)
 }
 
 /*
- * Find the lanes that have index entries and are not there yet.  With "reset",
- * have all be read from their beginning, too.
+ * Find the lanes that have index entries and are not there yet, and have those
+ * read on that skipped jobs.  With "reset", have all be read from their
+ * beginning, too.
  *
  * A lane whose first job is not due needs no place: its time is noted.  Where
  * the places do not suffice, the next call goes on behind the last one.
@@ -394,11 +395,21 @@ scan_everything(bool reset)
 	IndexScanDesc desc;
 	bool		from_start;
 	uint32		evictions;
+	JobqWakeList wake = {0};	/* it is us who would be woken */
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->overflow = false;
 	my_db->complete = false;	/* so a lane that is made is read */
 	evictions = my_db->evictions;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		if (!lane->in_use || !lane->skipping)
+			continue;
+		lane->skipping = false;
+		jobq_ready_look(my_db, lane, lane->skipped, &wake);
+	}
 	if (reset)
 	{
 		my_db->rescan = false;
