@@ -58,7 +58,7 @@ typedef struct PendingEnd
 	SubTransactionId subid;
 	int64		group;
 	int64		job_id;
-}			PendingEnd;
+} PendingEnd;
 
 /* Attempts that have failed. */
 typedef struct PendingFailure
@@ -68,9 +68,9 @@ typedef struct PendingFailure
 	uint32		kind;
 	int64		group;
 	int			n;
-}			PendingFailure;
+} PendingFailure;
 
-static PendingEnd * ends = NULL;
+static PendingEnd *ends = NULL;
 static int	nends = 0;
 static int	max_ends = 0;
 static PendingFailure failures[MAX_FAILURES];

@@ -301,7 +301,10 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 		!jobq_group_predecessor(rel, job, snapshot, &first))
 		return false;
 
-	/* who says that a group waits for a job must stay to see whether it is there */
+	/*
+	 * who says that a group waits for a job must stay to see whether it is
+	 * there
+	 */
 	HOLD_INTERRUPTS();
 	push.permits = JOBQ_NO_PERMITS;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);

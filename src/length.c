@@ -59,18 +59,18 @@ typedef struct Note
 	int			reserved;		/* added, with a place in the counter */
 	int			added;			/* without */
 	int			removed;
-}			Note;
+} Note;
 
 int			jobq_length_notes = 0;
-static Note * notes = NULL;		/* kept from one transaction to the next */
+static Note *notes = NULL;		/* kept from one transaction to the next */
 static int	max_notes = 0;
 
-static Note * note_of(int32 queue_id);
-static JobqLength * find_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
-static JobqLength * make_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
+static Note *note_of(int32 queue_id);
+static JobqLength *find_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
+static JobqLength *make_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
 static void free_counters(JobqDatabase *db);
 static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
-static bool in_progress(const JobqLength * length, FullTransactionId fxid);
+static bool in_progress(const JobqLength *length, FullTransactionId fxid);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
 static void refuse(int32 queue_id, int64 length, int n);
@@ -301,7 +301,7 @@ prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
  * was counted?
  */
 static bool
-in_progress(const JobqLength * length, FullTransactionId fxid)
+in_progress(const JobqLength *length, FullTransactionId fxid)
 {
 	if (FullTransactionIdFollowsOrEquals(fxid, length->xmax))
 		return true;
