@@ -89,7 +89,7 @@ static bool recount = false;
 static bool prepared = false;
 static bool reload = false;
 static bool schedules = false;
-static bool poke = false;
+static Oid	created = InvalidOid;	/* jobq.job of a new extension */
 static bool anything = false;
 static bool committed = false;
 
@@ -321,13 +321,14 @@ jobq_at_commit_schedules(void)
 }
 
 /*
- * At commit, have the launcher look at all databases.
+ * The extension was created, with this table of jobs: at commit, have the
+ * launcher start a scheduler.
  */
 void
-jobq_at_commit_poke_launcher(void)
+jobq_at_commit_created(Oid job)
 {
 	anything = true;
-	poke = true;
+	created = job;
 }
 
 /*
@@ -439,6 +440,27 @@ free_schedules(JobqDatabase *db)
 }
 
 /*
+ * There is a new extension: have a scheduler for it.  One that has not seen the
+ * last extension go leaves, and what it knew of leases and limits is forgotten.
+ */
+static void
+start_serving(JobqDatabase *db)
+{
+	if (db != NULL)
+	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (db->leases_of != created)
+			db->leases_loaded = false;
+		if (db->limits_of != created)
+			db->limits_loaded = false;
+		db->created = true;
+		LWLockRelease(db->lock);
+		jobq_wake_scheduler(db);
+	}
+	jobq_poke_launcher();
+}
+
+/*
  * Runs after commit: nothing in here may fail.
  */
 static void
@@ -534,13 +556,14 @@ hand_over(void)
 	}
 	if (nwakes > 0 || prepared)
 		free_schedules(db);
-	if (poke)
-		jobq_poke_launcher();
+	if (OidIsValid(created))
+		start_serving(db);
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
 	jobq_lease_notes = 0;
 	jobq_messages_forget();
-	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
+	rescan = reload = schedules = prepared = recount = undone_many = false;
+	created = InvalidOid;
 	jobq_keep_uncommitted();
 }
 
@@ -555,5 +578,6 @@ forget(void)
 	jobq_leases_abort(InvalidSubTransactionId);
 	jobq_messages_forget();
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	rescan = reload = schedules = poke = prepared = recount = undone_many = false;
+	rescan = reload = schedules = prepared = recount = undone_many = false;
+	created = InvalidOid;
 }

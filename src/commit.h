@@ -39,7 +39,7 @@ extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_schedules(void);
-extern void jobq_at_commit_poke_launcher(void);
+extern void jobq_at_commit_created(Oid job);
 
 /* src/lease_commit.c */
 extern int	jobq_lease_notes;

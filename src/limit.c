@@ -326,7 +326,7 @@ jobq_lane_served(JobqDatabase *db, JobqLane *lane)
 			if (db->lanes[i].queue_id == lane->queue_id)
 				db->lanes[i].queue_turn = lane->queue_turn;
 	}
-	if (limiter == NULL || !limiter->fair)
+	if (limiter == NULL || !limiter->fair || lane->tenant == 0)
 		return;
 	for (int i = 0; i < limiter->nweights; i++)
 		if (limiter->weights[i].tenant == lane->tenant)

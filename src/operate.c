@@ -387,7 +387,7 @@ jobq_resume(PG_FUNCTION_ARGS)
 Datum
 jobq_activate(PG_FUNCTION_ARGS)
 {
-	jobq_at_commit_poke_launcher();
+	jobq_at_commit_created(jobq_relations()->job);
 	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
 }

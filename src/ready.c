@@ -23,6 +23,7 @@
 /* A lane of which workers take several at a time; plenty is left for all. */
 #define LONG_LANE	512
 
+static double tenant_turn(const JobqLane *lane, double now);
 static double queue_turn(JobqDatabase *db, const JobqLane *lane);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
@@ -329,14 +330,24 @@ lane_before(JobqDatabase *db, const JobqLane *lane, uint8 rank,
 		db->limiters[lane->queue_limiter].fair)
 	{
 		double		now = db->limiters[lane->queue_limiter].tenant_turn;
-		double		turn = Max(lane->turn, now);
-		double		other_turn = Max(other->turn, now);
+		double		turn = tenant_turn(lane, now);
+		double		other_turn = tenant_turn(other, now);
 
 		if (turn != other_turn)
 			return turn < other_turn;
 	}
 	return jobq_key_cmp(db->entries[lane->head].key,
 						db->entries[other->head].key) <= 0;
+}
+
+/*
+ * A lane without a tenant is from before the queue was fair.  It comes first:
+ * its jobs are written anew, so that those of all tenants are seen.
+ */
+static double
+tenant_turn(const JobqLane *lane, double now)
+{
+	return lane->tenant == 0 ? -1 : Max(lane->turn, now);
 }
 
 static double

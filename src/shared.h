@@ -323,6 +323,7 @@ typedef struct JobqDatabase
 	JobqGroup  *groups;			/* [jobq_max_groups] */
 	uint32	   *group_bucket;	/* [jobq_max_groups] */
 
+	bool		created;		/* a new extension: not what is served, perhaps */
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
 	Oid			leases_of;		/* jobq.job that they are about */
 	uint32		nleases;

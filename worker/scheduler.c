@@ -132,6 +132,8 @@ jobq_scheduler_main(Datum main_arg)
 
 		if (my_db->stop)
 			proc_exit(0);
+		if (my_db->created)
+			check_extension();
 		if (my_db->rescan || now >= my_db->forgotten_due)
 		{
 			scan_everything(true);
@@ -217,28 +219,37 @@ scheduler_exit(int code, Datum arg)
 }
 
 /*
- * Leave if the extension is not there, or not of this library's version.
+ * Leave if the extension is not there, or not of this library's version, or
+ * not the one that this process has begun with.
  */
 static void
 check_extension(void)
 {
-	bool		installed;
+	static Oid	served = InvalidOid;	/* its table of jobs */
+	const JobqRelations *rels;
+	Oid			job;
 	uint64		pokes = jobq_shared->pokes;
 
+	my_db->created = false;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	installed = jobq_relations_if_installed() != NULL;
+	rels = jobq_relations_if_installed();
+	job = rels == NULL ? InvalidOid : rels->job;
 	CommitTransactionCommand();
-	if (!installed)
-	{
+	if (!OidIsValid(served))
+		served = job;
+	if (OidIsValid(job) && job == served)
+		return;
 
+	if (!OidIsValid(job))
+	{
 		/* CREATE EXTENSION pokes when it has committed: then look again */
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		my_db->absent = pokes == jobq_shared->pokes;
 		LWLockRelease(jobq_shared->lock);
-		spawn_dismiss();
-		proc_exit(0);
 	}
+	spawn_dismiss();
+	proc_exit(0);
 }
 
 /*

@@ -361,6 +361,22 @@ my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
 is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '10s')}),
 	$id, 'a job does not go to a client that has died');
 
+# Nothing is left of the leases of an extension that was dropped, although its
+# scheduler may not have seen that when the next one is there, whose jobs have
+# the same ids.
+my $anew = q{
+DROP EXTENSION jobq CASCADE;
+CREATE EXTENSION jobq;
+SELECT jobq.create_queue('anew', mode => 'consumer');
+SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 3);
+};
+my $taken = q{SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobq.reserve('{anew}', 10, lease => '1 hour', wait => '10s')};
+sql($anew);
+is(sql($taken), '1 2 3', 'a new extension begins anew');
+sql($anew);
+is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
+is(sql('SELECT count(*) FROM jobq.lease'), '1', 'and has leases of its own');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();
