@@ -54,7 +54,6 @@ static TimestampTz spawn_pause = FIRST_PAUSE;
 static void retire_pools(int npools);
 static bool spawn_for_pool(int pool, int size, TimestampTz now,
 						   TimestampTz *wake);
-static bool role_can_work(Oid role, JobqError *error);
 static bool spawn(int pool, Oid role, TimestampTz now);
 static void make_room(int pool, Oid role, TimestampTz now, bool urgent);
 
@@ -234,7 +233,7 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 				}
 				continue;
 			}
-			if (demand->ready == 0 && !role_can_work(demand->role, &error))
+			if (demand->ready == 0 && !spawn_role_can_work(demand->role, &error))
 			{
 				spawn_charge_role(demand->role, &error);
 				demand->waiting = 0;
@@ -256,10 +255,11 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 }
 
 /*
- * Can a worker connect as this role?  If not, error says why.
+ * Can a worker connect as this role?  If not, error says why; if so, it has
+ * only its code.
  */
-static bool
-role_can_work(Oid role, JobqError *error)
+bool
+spawn_role_can_work(Oid role, JobqError *error)
 {
 	HeapTuple	tuple;
 	bool		can = false;

@@ -120,11 +120,14 @@ reap(TimestampTz now, TimestampTz *wake)
 
 		if (copy.connect_failed)
 		{
-			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_BAD_ROLE,
-				.message = "no worker could connect as the role that enqueued the job"
-			};
+			JobqError	error;
 
-			error.hint = "The server's log has the reason.";
+			/* perhaps the role has changed, or gone, since it was started */
+			if (spawn_role_can_work(copy.role, &error))
+			{
+				error.message = "no worker could connect as the role that enqueued the job";
+				error.hint = "The server's log has the reason.";
+			}
 			spawn_charge_role(copy.role, &error);
 		}
 		else

@@ -82,6 +82,7 @@ extern void supervise_lost_lease(int64 id);
 /* worker/spawn.c */
 extern TimestampTz spawn_workers(TimestampTz now);
 extern void spawn_again(TimestampTz now, bool came);
+extern bool spawn_role_can_work(Oid role, JobqError *error);
 extern void spawn_charge_role(Oid role, const JobqError *error);
 extern void spawn_dismiss(void);
 extern void spawn_make_way(int for_database);
