@@ -58,6 +58,7 @@ SELECT * FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
 -- in order of queue, priority, time
 SELECT test.post(to_jsonb(format('letter %s', n)), p) FROM (VALUES (1, 0), (2, 5), (3, -5), (4, 0)) v (n, p);
 SELECT test.post(to_jsonb(format('parcel %s', n)), queue => 'parcels') FROM generate_series(1, 2) n;
+CALL test.settle();
 SELECT * FROM test.reserve('{parcels,letters}', 4);
 SELECT * FROM test.reserve('{letters,parcels}', 10);
 SELECT type, consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';

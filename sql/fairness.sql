@@ -12,6 +12,7 @@ $$;
 CREATE PROCEDURE test.go(n int) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM test.until(format($c$(SELECT ready_entries >= %s FROM jobq.scheduler_state())$c$, n));
+	CALL test.settle();
 	PERFORM pg_advisory_unlock(1);
 	COMMIT;
 	PERFORM test.until(format($c$(SELECT count(*) >= %s FROM test.trace)$c$, n));
