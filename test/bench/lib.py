@@ -235,10 +235,12 @@ def _own_processes():
 
 
 def precise_cpu():
-    """CPU seconds of those that still run: not in ticks, which hide what many
-    processes use that do a little each."""
+    """CPU seconds of those that still run, without this process: not in ticks,
+    which hide what many processes use that do a little each."""
     total = 0
     for pid in _own_processes():
+        if int(pid) == os.getpid():
+            continue
         try:
             with open("/proc/%s/schedstat" % pid) as f:
                 total += int(f.read().split()[0])
