@@ -277,7 +277,8 @@ jobq_group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
 /*
  * Does the job have to wait for another of its group?  A lane knows nothing of
  * the others, and a group may have jobs in several: of several priorities,
- * roles, kinds with limits.  So whoever has been given the job asks the table.
+ * roles, kinds with limits.  So whoever has been given the job asks the table,
+ * unless there is but one lane.
  * If so, the job goes back, and its group waits for the other.
  *
  * That there is a permit says that no job of the group runs.
@@ -294,7 +295,8 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 	JobqJob		again;
 	Snapshot	latest;
 
-	if (job_group(job) == 0 || entry->permits.group == JOBQ_NONE || db == NULL ||
+	if (job_group(job) == 0 || entry->first ||
+		entry->permits.group == JOBQ_NONE || db == NULL ||
 		queue == NULL || queue->group_max_running != 1 ||
 		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
 		 queue->group_on_failure == GROUP_WAIT) ||

@@ -64,6 +64,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		return NULL;
 	}
 	memset(lane, 0, sizeof(JobqLane));
+	db->lanes_made++;
 	lane->in_use = true;
 	lane->quarantine = quarantine;
 	lane->queue_id = queue_id;
@@ -96,6 +97,23 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		}
 	}
 	return lane;
+}
+
+/*
+ * Is there no other lane of the queue?
+ */
+bool
+lane_is_only(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->only_as_of != db->lanes_made)
+	{
+		lane->only_as_of = db->lanes_made;
+		lane->only = true;
+		for (int i = 0; i < jobq_max_lanes && lane->only; i++)
+			lane->only = !db->lanes[i].in_use || &db->lanes[i] == lane ||
+				db->lanes[i].queue_id != lane->queue_id;
+	}
+	return lane->only;
 }
 
 /*

@@ -28,6 +28,7 @@ extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 extern void entry_free(JobqDatabase *db, uint32 index);
 extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
+extern bool lane_is_only(JobqDatabase *db, JobqLane *lane);
 extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
 						  const JobqPush *push);
 extern InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,

@@ -25,6 +25,8 @@
 
 static double tenant_turn(const JobqLane *lane, double now);
 static double queue_turn(JobqDatabase *db, const JobqLane *lane);
+static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
+						   TimestampTz now);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
 static void fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank,
@@ -436,6 +438,8 @@ again:
 		jobq_group_enter(db, best, index, now, &group, wake) == JOBQ_PARKED)
 		goto again;
 	take(db, best, index, popped);
+	if (popped->group != 0)
+		popped->first = no_predecessor(db, best, popped->key, now);
 	popped->permits = jobq_permits_take(db, best, group);
 	jobq_lane_served(db, best);
 	if (mine != NULL)
@@ -455,6 +459,21 @@ again:
 }
 
 /*
+ * Is it sure, without a look at the table, that no job of the same group comes
+ * before this one, which was popped and whose turn it is as far as its group
+ * knows?  It is if all jobs of the queue stand in this lane, and all that is due
+ * there up to this one has been read.
+ */
+static bool
+no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
+{
+	return db->complete && !db->rescan && now < db->forgotten_due &&
+		now < lane->next_due &&
+		!lane->quarantine && !lane->skipping && !lane->scanning &&
+		jobq_key_cmp(key, lane->cursor) <= 0 && lane_is_only(db, lane);
+}
+
+/*
  * The entry as what was popped; gives the entry back.
  */
 static void
@@ -470,7 +489,7 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->tenant = lane->tenant;
 	popped->group = entry->group;
 	popped->quarantine = lane->quarantine;
-	popped->notify = false;
+	popped->notify = popped->first = false;
 	popped->key = entry->key;
 	popped->ctid = entry->ctid;
 	popped->permits = JOBQ_NO_PERMITS;

@@ -75,6 +75,8 @@ typedef struct JobqPush
 	int32		flow;
 	bool		quarantine;
 	bool		notify;			/* mark the queue's channel for the relay */
+	bool		first;			/* on its way out: no job of its group comes
+								 * before it */
 	JobqKey		key;
 	ItemPointerData ctid;
 	uint32		kind;			/* hash of a kind with limits, or 0 */
@@ -117,8 +119,10 @@ typedef struct JobqLane
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
 	bool		skipping;		/* jobs found no place for their groups, from */
+	bool		only;			/* the only lane of its queue, as of: */
 	JobqKey		skipped;		/* this one on: to be read again */
 	uint32		parked;			/* its entries that are parked at groups */
+	uint32		only_as_of;		/* JobqDatabase.lanes_made */
 	double		turn;			/* of its tenant */
 	double		queue_turn;		/* of its queue, among weighted queues */
 	JobqKey		cursor;
@@ -278,6 +282,7 @@ typedef struct JobqDatabase
 
 	/* Protected by lock. */
 	bool		complete;		/* a lane that is not here has no due row */
+	uint32		lanes_made;		/* how many so far, and one more */
 	bool		rescan;			/* scheduler shall read all lanes anew */
 	bool		reload;			/* queues or settings changed: rank lanes anew */
 	bool		overflow;		/* a lane found no place */
@@ -323,7 +328,8 @@ typedef struct JobqDatabase
 	JobqGroup  *groups;			/* [jobq_max_groups] */
 	uint32	   *group_bucket;	/* [jobq_max_groups] */
 
-	bool		created;		/* a new extension: not what is served, perhaps */
+	bool		created;		/* a new extension: not what is served,
+								 * perhaps */
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
 	Oid			leases_of;		/* jobq.job that they are about */
 	uint32		nleases;
