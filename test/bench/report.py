@@ -6,6 +6,7 @@ usage: report.py FOLDER
 Prints what the JSON files of a folder say as Markdown.
 """
 
+import fnmatch
 import json
 import os
 import statistics
@@ -287,7 +288,7 @@ if __name__ == "__main__":
         sys.exit(__doc__.strip())
     found = []
     for name in sorted(os.listdir(sys.argv[1])):
-        if name.endswith(".json"):
+        if fnmatch.fnmatch(name, "[0-9][0-9]-*.json"):
             with open(os.path.join(sys.argv[1], name)) as f:
                 found.append(json.load(f))
     print("\n".join(markdown(found)))
