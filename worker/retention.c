@@ -113,12 +113,19 @@ retention_run(void)
 
 		/*
 		 * What was finished before goes along from the default partition;
-		 * where that is much, the day stays there.
+		 * where that is much, the day stays there.  A query that knows the
+		 * old partitions only would not find it, so then nobody may be
+		 * between planning and reading: the archive itself is locked.  Today
+		 * more may come until we have the lock.
 		 */
 		run_quietly(psprintf("DO $$ BEGIN"
 							 " IF pg_catalog.to_regclass('jobq.%s') IS NULL"
 							 " AND (SELECT count(*) FROM (SELECT FROM jobq.archive_default"
 							 " WHERE finished_at >= '%s' AND finished_at < '%s' LIMIT " MAX_MOVED " + 1) f) <= " MAX_MOVED " THEN"
+							 " IF %s OR EXISTS (SELECT FROM jobq.archive_default"
+							 " WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
+							 " LOCK TABLE ONLY jobq.archive IN ACCESS EXCLUSIVE MODE;"
+							 " END IF;"
 							 " LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
 							 " CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
 							 " WITH moved AS (DELETE FROM jobq.archive_default"
@@ -127,7 +134,8 @@ retention_run(void)
 							 " ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
-							 name, from, to, name, from, to, name, name, from, to),
+							 name, from, to, i == 0 ? "true" : "false", from, to,
+							 name, from, to, name, name, from, to),
 					0, NULL, NULL);
 	}
 
