@@ -277,6 +277,19 @@ jobq_pin_queues(void)
 	LockRelationOid(jobq_relations()->queue, RowShareLock);
 }
 
+/*
+ * Lock the table of jobs, weakly: DROP EXTENSION begins with it, so whoever is
+ * going to lock others of our tables before it calls this first.
+ */
+void
+jobq_lock_jobs(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	if (rels != NULL)
+		LockRelationOid(rels->job, AccessShareLock);
+}
+
 static void
 queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 {

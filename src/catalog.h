@@ -159,6 +159,7 @@ extern const JobqRelations *jobq_relations(void);
 extern const JobqRelations *jobq_relations_if_installed(void);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern void jobq_pin_queues(void);
+extern void jobq_lock_jobs(void);
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
 extern const JobqQueue *jobq_queue_by_id(int32 id);
 extern void jobq_forget_uncommitted(void);

@@ -60,8 +60,8 @@ leases_load(void)
 		CommitTransactionCommand();
 		return;
 	}
-	rel = table_open(rels->lease, RowExclusiveLock);
 	jobs = table_open(rels->job, AccessShareLock);
+	rel = table_open(rels->lease, RowExclusiveLock);
 	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 		load_row(jobs, tuple, RelationGetDescr(rel));

@@ -412,6 +412,7 @@ limits_start(void)
 	Oid			job;
 
 	run_begin_transaction();
+	jobq_lock_jobs();
 	job = jobq_relations()->job;
 	if (my_db->limits_of != job)
 	{

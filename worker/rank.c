@@ -123,6 +123,7 @@ rank_lanes(void)
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
+	jobq_lock_jobs();
 	if (jobq_relations_if_installed() == NULL)
 		proc_exit(0);
 	if (limits_stale)

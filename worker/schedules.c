@@ -219,6 +219,7 @@ look(Schedule *schedule, TimestampTz now)
 
 	schedule->waits_for = 0;
 	run_begin_transaction();
+	jobq_lock_jobs();
 	PG_TRY();
 	{
 		Schedule	copy = *schedule;
