@@ -110,9 +110,9 @@ jobq_flush_before_telling(void)
  *
  * It must not be in its long sleep then, which follows upon some seconds
  * without work.  It is not: our last commit that was free to wake it was a
- * moment ago, and came either before it looked for work, or woke it.  So
- * commits, also those of other sessions, are in the log when
- * synchronous_commit = off promises it.
+ * moment ago, and came before it looked for work, or woke it, or found its latch
+ * set by another worker, for which the same holds.  So commits, also those of
+ * other sessions, are in the log when synchronous_commit = off promises it.
  */
 void
 jobq_commit_quietly(void)

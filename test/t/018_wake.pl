@@ -102,6 +102,26 @@ like($waiter->query_until(qr/completed/, ''), qr/completed/, 'it has heard of th
 $_->quit foreach $gate, $waiter, $wanter;
 
 $holder->quit;
+#
+# A scheduler that starts waits for the table of jobs and holds no other, so
+# that DROP EXTENSION, which begins with that table, gets all of them.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE late');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'app'});
+$node->reload;
+$node->safe_psql('late', 'CREATE EXTENSION jobq');
+$holder = $node->background_psql('late');
+$holder->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'app, late'});
+$node->reload;
+wait_for($node, 'a new scheduler waits for the table of jobs',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = 'late' AND wait_event_type = 'Lock'});
+$holder->query_safe(
+	'LOCK TABLE jobq.queue, jobq.handler, jobq.unique_key, jobq.lease, jobq.schedule, jobq.archive, jobq.failed_job IN ACCESS EXCLUSIVE MODE NOWAIT');
+ok(1, 'and holds no other');
+$holder->query_safe('COMMIT');
+$holder->quit;
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();
