@@ -9,6 +9,7 @@ OBJS = \
 	src/ack.o \
 	src/await.o \
 	src/backoff.o \
+	src/block.o \
 	src/call.o \
 	src/catalog.o \
 	src/claim.o \

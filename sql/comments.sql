@@ -7,8 +7,8 @@ WHERE d.deptype = 'e' AND e.extname = 'jobq' AND obj_description(d.objid, d.clas
 	AND NOT (d.classid = 'pg_type'::regclass AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid WHERE t.oid = d.objid AND c.relkind = 'c'))
 	AND NOT (d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_depend i WHERE i.objid = d.objid AND i.classid = d.classid AND i.deptype = 'i'))
 ORDER BY 1;
--- an index that belongs to no constraint, and a trigger, too
-SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'i'
+-- an index that belongs to no constraint (but for the archive's days), and a trigger, too
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'i' AND relname !~ '^archive_[0-9]'
 	AND obj_description(oid, 'pg_class') IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid);
 SELECT tgname, tgrelid::regclass FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
 WHERE relnamespace = 'jobq'::regnamespace AND NOT tgisinternal AND obj_description(t.oid, 'pg_trigger') IS NULL;

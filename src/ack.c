@@ -349,7 +349,7 @@ nack(FunctionCallInfo fcinfo, const Held *held)
 		   ERRCODE_JOBQ_NACK, false,
 		   PG_ARGISNULL(3) ? -1
 		   : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
-							  INT64CONST(86400000) * 36500));
+							  JOBQ_MAX_DELAY_MS));
 }
 
 /*
@@ -418,7 +418,7 @@ release(const Held *held, Interval *interval)
 {
 	JobqDatabase *db = jobq_served_database("jobq.release()");
 	int64		delay_ms = jobq_interval_ms(interval, "delay", 0,
-											INT64CONST(86400000) * 36500);
+											JOBQ_MAX_DELAY_MS);
 	Relation	rel = jobq_open_jobs();
 
 	for (int i = 0; i < held->n; i++)

@@ -281,7 +281,7 @@ set_outcome(JobqOutcome outcome, const char *function, Interval *delay,
 	int64		ms = 0;
 
 	if (delay != NULL)
-		ms = jobq_interval_ms(delay, "delay", 0, INT64CONST(86400000) * 36500);
+		ms = jobq_interval_ms(delay, "delay", 0, JOBQ_MAX_DELAY_MS);
 	current->outcome = outcome;
 	current->delay_ms = ms;
 	current->reason[0] = '\0';

@@ -117,6 +117,7 @@ jobq_relations_if_installed(void)
 	relations.job_pkey = relation_named("job_pkey");
 	relations.job_ready = relation_named("job_ready");
 	relations.job_group = relation_named("job_group");
+	relations.job_batch = relation_named("job_batch");
 	relations.job_seq = relation_named("job_id_seq");
 	relations.archive = relation_named("archive");
 	relations.archive_default = relation_named("archive_default");

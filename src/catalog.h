@@ -29,6 +29,7 @@ typedef struct JobqRelations
 	Oid			job_pkey;
 	Oid			job_ready;
 	Oid			job_group;
+	Oid			job_batch;
 	Oid			job_seq;
 	Oid			archive;
 	Oid			archive_default;

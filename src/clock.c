@@ -89,7 +89,7 @@ jobq_test_clock(PG_FUNCTION_ARGS)
 	jobq_require_preload("jobq.test_clock()");
 	jobq_shared->clock_offset =
 		jobq_interval_ms(offset, "offset", 0,
-						 INT64CONST(86400000) * 36500) * 1000;
+						 JOBQ_MAX_DELAY_MS) * 1000;
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 	{
 		JobqWakeList wake = {.scheduler = true};

@@ -166,7 +166,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	{
 		int64		ms = jobq_interval_ms(DatumGetIntervalP(options[OPTION_DELAY]),
 										  "delay", 0,
-										  INT64CONST(86400000) * 36500);
+										  JOBQ_MAX_DELAY_MS);
 
 		JOB_SET(job, JOB_RUN_AT,
 				TimestampTzGetDatum(job_run_at(job) + ms * 1000));

@@ -43,4 +43,9 @@ extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const char *kind, const Datum *options,
 							 const bool *nulls);
 
+/* src/block.c */
+extern void jobq_job_block(JobqJob *job, const Datum *options,
+						   const bool *nulls);
+extern void jobq_job_free(Relation rel, JobqJob *job);
+
 #endif							/* JOBQ_ENQUEUE_H */

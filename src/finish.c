@@ -51,7 +51,8 @@ enum
 	ARCHIVE_RESULT,
 	ARCHIVE_REASON,
 	ARCHIVE_GROUP_KEY,
-	ARCHIVE_NATTS = ARCHIVE_GROUP_KEY
+	ARCHIVE_BATCH_ID,
+	ARCHIVE_NATTS = ARCHIVE_BATCH_ID
 };
 
 /* Attribute numbers of jobq.failed_job. */
@@ -82,7 +83,8 @@ enum
 	FAILED_GROUP_KEY,
 	FAILED_UNIQUE_UNTIL,
 	FAILED_UNIQUE_KEY,
-	FAILED_NATTS = FAILED_UNIQUE_KEY
+	FAILED_BATCH_ID,
+	FAILED_NATTS = FAILED_BATCH_ID
 };
 
 /* Errors that are kept of a job, and bytes of each of their texts. */
@@ -178,6 +180,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_REASON - 1] = reason == NULL;
 	values[ARCHIVE_GROUP_KEY - 1] = JOB(job, JOB_GROUP_KEY);
 	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
+	values[ARCHIVE_BATCH_ID - 1] = JOB(job, JOB_BATCH_ID);
+	nulls[ARCHIVE_BATCH_ID - 1] = JOB_ISNULL(job, JOB_BATCH_ID);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;
@@ -432,6 +436,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_GROUP_KEY, JOB_GROUP_KEY);
 	COPY_FIELD(FAILED_UNIQUE_UNTIL, JOB_UNIQUE_UNTIL);
 	COPY_FIELD(FAILED_UNIQUE_KEY, JOB_UNIQUE_KEY);
+	COPY_FIELD(FAILED_BATCH_ID, JOB_BATCH_ID);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

@@ -4,7 +4,8 @@
  *	  Writes rows and their index entries, without the executor.
  *
  * This does what CatalogTupleInsert() does, with two differences that matter
- * once per job: what is known of the indexes is kept, and a row without a group
+ * once per job: what is known of the indexes is kept, and of the predicates only
+ * one is known, that the first column is not null: so that a row without a group
  * has no entry in the index of groups.
  *
  * src/insert.c
@@ -20,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/tuptable.h"
+#include "nodes/primnodes.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -33,11 +35,16 @@ static struct
 {
 	Oid			index;
 	IndexInfo  *info;
+	AttrNumber	not_null;		/* a row whose column is null has no entry;
+								 * or 0 */
 }			kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;
 
-static IndexInfo *index_info(Relation index);
+static IndexInfo *index_info(Relation rel, Relation index,
+							 AttrNumber *not_null);
+static AttrNumber predicate_column(Relation rel, Relation index,
+								   const IndexInfo *info);
 static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 						 HeapTuple tuple, IndexUniqueCheck check);
 
@@ -50,15 +57,44 @@ jobq_forget_indexes(void)
 	nkept = 0;
 }
 
+/*
+ * The column that the index's predicate says is not null; 0 if there is no
+ * predicate.
+ */
+static AttrNumber
+predicate_column(Relation rel, Relation index, const IndexInfo *info)
+{
+	if (info->ii_Predicate == NIL)
+		return InvalidAttrNumber;
+	if (list_length(info->ii_Predicate) == 1 &&
+		IsA(linitial(info->ii_Predicate), NullTest))
+	{
+		NullTest   *test = linitial_node(NullTest, info->ii_Predicate);
+
+		if (test->nulltesttype == IS_NOT_NULL && !test->argisrow &&
+			IsA(test->arg, Var))
+			return ((Var *) test->arg)->varattno;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("index \"%s\" on \"%s\" has a predicate",
+					RelationGetRelationName(index),
+					RelationGetRelationName(rel)),
+			 errhint("Drop it.")));
+}
+
 static IndexInfo *
-index_info(Relation index)
+index_info(Relation rel, Relation index, AttrNumber *not_null)
 {
 	Oid			relid = RelationGetRelid(index);
 	MemoryContext old;
 
 	for (int i = 0; i < nkept; i++)
 		if (kept[i].index == relid)
+		{
+			*not_null = kept[i].not_null;
 			return kept[i].info;
+		}
 
 	if (kept_context == NULL)
 		kept_context = AllocSetContextCreate(CacheMemoryContext,
@@ -72,7 +108,9 @@ index_info(Relation index)
 	old = MemoryContextSwitchTo(kept_context);
 	kept[nkept].info = BuildIndexInfo(index);
 	MemoryContextSwitchTo(old);
+	kept[nkept].not_null = predicate_column(rel, index, kept[nkept].info);
 	kept[nkept].index = relid;
+	*not_null = kept[nkept].not_null;
 	return kept[nkept++].info;
 }
 
@@ -102,13 +140,11 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 }
 
 /*
- * Insert the index entries of rows that are in the table.  Of the indexes with
- * a predicate only that of groups is known.
+ * Insert the index entries of rows that are in the table.
  */
 void
 jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 {
-	Oid			group_index = jobq_relations()->job_group;
 	ListCell   *lc;
 	List	   *indexes;
 
@@ -117,20 +153,13 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
-		IndexInfo  *info = index_info(index);
-		bool		by_group = RelationGetRelid(index) == group_index;
+		AttrNumber	not_null;
+		IndexInfo  *info = index_info(rel, index, &not_null);
 
-		if (info->ii_Predicate != NIL && !by_group)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("index \"%s\" on \"%s\" has a predicate",
-							RelationGetRelationName(index),
-							RelationGetRelationName(rel)),
-					 errhint("Drop it.")));
 		for (int i = 0; i < ntuples; i++)
 			if (info->ii_ReadyForInserts &&
-				(!by_group ||
-				 !heap_attisnull(tuples[i], JOB_GROUP_ID, RelationGetDescr(rel))))
+				(not_null == InvalidAttrNumber ||
+				 !heap_attisnull(tuples[i], not_null, RelationGetDescr(rel))))
 				(void) insert_entry(rel, index, info, tuples[i],
 									UNIQUE_CHECK_YES);
 		index_close(index, NoLock);
@@ -190,6 +219,7 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 	List	   *indexes = RelationGetIndexList(rel);
 	Relation	index;
 	TupleTableSlot *slot;
+	AttrNumber	not_null;
 	uint32		token;
 	bool		inserted;
 
@@ -206,8 +236,8 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
 	tuple->t_self = slot->tts_tid;
-	inserted = insert_entry(rel, index, index_info(index), tuple,
-							UNIQUE_CHECK_PARTIAL);
+	inserted = insert_entry(rel, index, index_info(rel, index, &not_null),
+							tuple, UNIQUE_CHECK_PARTIAL);
 	table_tuple_complete_speculative(rel, slot, token, inserted);
 	SpeculativeInsertionLockRelease(xid);
 	ExecDropSingleTupleTableSlot(slot);

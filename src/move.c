@@ -110,6 +110,8 @@ move_job(int64 id, int att, Datum value)
 		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 			DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
 			not_waiting(id, "has expired");
+		if (att == JOB_RUN_AT && job_blocked(&job))
+			not_waiting(id, "is blocked: it waits for other jobs, not for a time");
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 			break;
 
@@ -133,8 +135,7 @@ move_job(int64 id, int att, Datum value)
 		move_expiry(&job, DatumGetTimestampTz(value));
 	JOB_SET(&job, att, value);
 	jobq_job_insert(rel, &job);
-	jobq_tell(&job, job_run_at(&job) <= jobq_now() ? "ready"
-			  : JOB_ISNULL(&job, JOB_ERRORS) ? "scheduled" : "retryable");
+	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
 	table_close(rel, NoLock);
 }
 

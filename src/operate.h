@@ -18,7 +18,8 @@
 	" 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
-	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key"
+	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
+	" batch_id, NULL::bigint, NULL::timestamptz"
 
 /* src/operate.c */
 extern void jobq_no_such_job(int64 id);

@@ -51,8 +51,6 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 #define LETTER_QUEUE_ID	6
 #define LETTER_ROLE		8
 
-#define MAX_AGE_MS	(INT64CONST(86400000) * 36500)
-
 /* Is the row one of this user's?  $1 is the user, $2 says that all are. */
 #define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
 
@@ -330,7 +328,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 
 		if (PG_ARGISNULL(i))
 			continue;
-		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, MAX_AGE_MS);
+		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
 		values[2] = TimestampTzGetDatum(now - ms * 1000);
 		n += jobq_query(queries[i], 3, types, values, NULL, SPI_OK_DELETE);
 	}

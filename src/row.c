@@ -161,9 +161,12 @@ jobq_job_insert_again(Relation rel, JobqJob *job)
 void
 jobq_job_push(const JobqJob *job)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	const JobqQueue *queue;
 	JobqPush	push;
 
+	if (job_blocked(job))
+		return;
+	queue = jobq_queue_by_id(job_queue_id(job));
 	push_of_job(&push, job, queue);
 	jobq_at_commit_push(&push);
 

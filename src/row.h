@@ -47,7 +47,10 @@ enum
 	JOB_GROUP_HELD,
 	JOB_UNIQUE_UNTIL,
 	JOB_UNIQUE_KEY,
-	JOB_NATTS = JOB_UNIQUE_KEY
+	JOB_BATCH_ID,
+	JOB_FREE_DELAY,
+	JOB_FREE_RUN_AT,
+	JOB_NATTS = JOB_FREE_RUN_AT
 };
 
 /*
@@ -78,6 +81,9 @@ typedef struct JobqJob
 #define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
 #define job_group(job) \
 	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
+#define job_batch(job) \
+	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
+#define job_blocked(job)	(job_run_at(job) == DT_NOEND)
 #define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
 
 /* States of an archived job, as stored. */
@@ -131,6 +137,9 @@ extern bool jobq_group_predecessor(Relation rel, const JobqJob *job,
 								   Snapshot snapshot, JobqJob *first);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
+
+/* src/block.c */
+extern const char *jobq_waiting_state(const JobqJob *job, TimestampTz now);
 
 /* src/claim.c */
 extern JobqObstacle jobq_claim(Relation rel, const JobqJob *job, int64 *token);

@@ -204,7 +204,8 @@ find_live(int64 id, Snapshot snapshot, Status *status)
 	SET(ST_ATTEMPT, JOB(&job, JOB_ATTEMPT));
 	SET(ST_MAX_ATTEMPTS, JOB(&job, JOB_MAX_ATTEMPTS));
 	SET(ST_ENQUEUED_AT, JOB(&job, JOB_ENQUEUED_AT));
-	SET(ST_RUN_AT, JOB(&job, JOB_RUN_AT));
+	if (!job_blocked(&job))
+		SET(ST_RUN_AT, JOB(&job, JOB_RUN_AT));
 	set_queue(status, job_queue_id(&job));
 	status->own = TransactionIdIsCurrentTransactionId(job.xmin);
 	status->finished = false;
@@ -278,15 +279,7 @@ find_live(int64 id, Snapshot snapshot, Status *status)
 		}
 	}
 
-	if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
-		DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
-		status->state = "expired";
-	else if (job_run_at(&job) <= now)
-		status->state = "ready";
-	else if (!JOB_ISNULL(&job, JOB_ERRORS))
-		status->state = "retryable";
-	else
-		status->state = "scheduled";
+	status->state = jobq_waiting_state(&job, now);
 	return true;
 }
 

@@ -62,7 +62,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	{
 		Interval   *after = DatumGetIntervalP(options[OPTION_EXPIRES_AT]);
 		int64		ms = jobq_interval_ms(after, "expires_after", 1,
-										  INT64CONST(86400000) * 36500);
+										  JOBQ_MAX_DELAY_MS);
 
 		options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(tick + ms * 1000);
 	}

@@ -129,7 +129,7 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 	if (!nulls[FOR])
 		unique->held_until = jobq_now() + 1000 *
 			jobq_interval_ms(DatumGetIntervalP(options[FOR]), names[FOR], 1,
-							 INT64CONST(86400000) * 36500);
+							 JOBQ_MAX_DELAY_MS);
 	if (!nulls[UNTIL])
 	{
 		const char *value = TextDatumGetCString(options[UNTIL]);
@@ -437,7 +437,14 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			JOB_SET(job, JOB_ENQUEUED_AT, JOB(&waiting, JOB_ENQUEUED_AT));
 			if (job_watch(&waiting))
 				JOB_SET(job, JOB_WATCH, BoolGetDatum(true));
-			jobq_tell(job, job_run_at(job) > jobq_now() ? "scheduled" : "ready");
+			if (!JOB_ISNULL(&waiting, JOB_BATCH_ID))
+				JOB_SET(job, JOB_BATCH_ID, JOB(&waiting, JOB_BATCH_ID));
+			if (job_blocked(&waiting) && !job_blocked(job))
+			{
+				JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
+				JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
+			}
+			jobq_tell(job, jobq_waiting_state(job, jobq_now()));
 		}
 		else
 			take_place(job, unique);

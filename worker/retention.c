@@ -128,6 +128,7 @@ retention_run(void)
 							 " END IF;"
 							 " LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
 							 " CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
+							 " CREATE INDEX %s_batch ON jobq.%s (batch_id) WHERE batch_id IS NOT NULL;"
 							 " WITH moved AS (DELETE FROM jobq.archive_default"
 							 " WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
 							 " INSERT INTO jobq.%s SELECT * FROM moved;"
@@ -135,7 +136,7 @@ retention_run(void)
 							 " FOR VALUES FROM ('%s') TO ('%s');"
 							 " END IF; END $$",
 							 name, from, to, i == 0 ? "true" : "false", from, to,
-							 name, from, to, name, name, from, to),
+							 name, name, name, from, to, name, name, from, to),
 					0, NULL, NULL);
 	}
 

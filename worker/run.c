@@ -396,8 +396,7 @@ run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
 					current->slot->live = false;
 			}
 			else
-				jobq_tell(job, job_run_at(job) > jobq_now() ? "scheduled"
-						  : "ready");
+				jobq_tell(job, jobq_waiting_state(job, jobq_now()));
 			break;
 	}
 	table_close(rel, NoLock);

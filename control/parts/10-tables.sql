@@ -82,16 +82,22 @@ CREATE TABLE jobq.job (
 	group_held boolean,
 	unique_until "char",
 	unique_key text,
+	batch_id bigint,
+	free_delay_ms bigint,
+	free_run_at timestamptz,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
+COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs';
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
+COMMENT ON COLUMN jobq.job.free_delay_ms IS 'of a blocked job: how long it waits when it is free';
+COMMENT ON COLUMN jobq.job.free_run_at IS 'of a blocked job: when it may run at the earliest';
 
 -- No predicate and no column that a lease touches, so that leases stay HOT.
 CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, flow, run_at, id);
@@ -99,6 +105,9 @@ COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
 
 CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
+
+CREATE INDEX job_batch ON jobq.job (batch_id, id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.job_batch IS 'the live jobs of a batch';
 
 -- Not an index on the jobs: whoever enqueues would wait there for the handler
 -- that runs, which has deleted its job's row.
@@ -152,16 +161,19 @@ CREATE TABLE jobq.archive (
 	headers jsonb,
 	result jsonb,
 	reason text,
-	group_key text
+	group_key text,
+	batch_id bigint
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
 
--- Each partition has a primary key of its own, not one of the parent's, which
+-- Each partition has indexes of its own, not one of the parent's, which
 -- would have to name finished_at, too, and which pg_dump would make twice.
 CREATE TABLE jobq.archive_default PARTITION OF jobq.archive
 	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
 COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
+CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.archive_default_batch IS 'the finished jobs of a batch';
 
 CREATE TABLE jobq.failed_job (
 	finished_at timestamptz NOT NULL,
@@ -189,10 +201,13 @@ CREATE TABLE jobq.failed_job (
 	group_key text,
 	unique_until "char",
 	unique_key text,
+	batch_id bigint,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
 COMMENT ON COLUMN jobq.failed_job.errors IS 'all attempts that failed';
+CREATE INDEX failed_job_batch ON jobq.failed_job (batch_id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.failed_job_batch IS 'the failed jobs of a batch';
 
 -- What pg_dump takes along; one call a statement.  The script puts no row into
 -- these tables, as it would be there twice after a restore.

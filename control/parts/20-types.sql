@@ -29,7 +29,7 @@ CREATE TYPE jobq.job_status AS (
 	started_at timestamptz,
 	finished_at timestamptz
 );
-COMMENT ON TYPE jobq.job_status IS 'what has become of a job: scheduled, ready, running, retryable; completed, failed, cancelled, expired';
+COMMENT ON TYPE jobq.job_status IS 'what has become of a job: scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired';
 
 CREATE TYPE jobq.reserved_job AS (
 	id bigint,

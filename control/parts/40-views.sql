@@ -6,15 +6,16 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT * FROM (SELECT j.id,
 		CASE WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
 			WHEN j.expires_at <= jobq.clock() THEN 'expired'
+			WHEN j.run_at = 'infinity' THEN 'blocked'
 			WHEN j.run_at <= jobq.clock() THEN 'ready'
 			WHEN j.errors IS NOT NULL THEN 'retryable'
 			ELSE 'scheduled' END AS state,
 		j.kind, q.name AS queue, j.priority, j.role::pg_catalog.oid::pg_catalog.regrole AS role,
 		coalesce(w.attempt, CASE WHEN l.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
 		coalesce(w.progress, l.progress) AS progress, coalesce(w.message, l.message) AS message, coalesce(w.pid, l.pid) AS worker,
-		j.enqueued_at, j.run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
+		j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
 		j.payload, j.headers, NULL::jsonb AS result,
-		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key, j.unique_key
+		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key, j.unique_key, j.batch_id
 	FROM jobq.job j
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
@@ -22,13 +23,13 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	UNION ALL
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
-		a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-		a.payload, a.headers, a.result, a.reason, NULL, a.group_key, NULL
+		a.enqueued_at, nullif(a.run_at, 'infinity'), a.started_at, a.finished_at,
+		a.payload, a.headers, a.result, a.reason, NULL, a.group_key, NULL, a.batch_id
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
 		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-		f.payload, f.headers, NULL, f.error, f.errors, f.group_key, f.unique_key
+		f.payload, f.headers, NULL, f.error, f.errors, f.group_key, f.unique_key, f.batch_id
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id)
 	j WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
@@ -51,13 +52,14 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 		CASE q.group_on_failure WHEN 'w' THEN 'wait' ELSE 'continue' END AS group_on_failure,
 		q.fair_by, q.fair_weights, q.max_length,
 		q.expires_after_ms * interval '1 ms' AS expires_after,
-		coalesce(j.ready, 0) AS ready, coalesce(j.scheduled, 0) AS scheduled,
+		coalesce(j.ready, 0) AS ready, coalesce(j.scheduled, 0) AS scheduled, coalesce(j.blocked, 0) AS blocked,
 		coalesce(j.running, 0) AS running, coalesce(f.failed, 0) AS failed, j.oldest_ready
 	FROM jobq.queue q
 	LEFT JOIN (
 		SELECT j.queue_id,
 			count(*) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS ready,
-			count(*) FILTER (WHERE j.run_at > jobq.clock()) AS scheduled,
+			count(*) FILTER (WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity') AS scheduled,
+			count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked,
 			count(w.job_id) AS running,
 			min(j.run_at) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS oldest_ready
 		FROM jobq.job j
