@@ -46,6 +46,7 @@ OBJS = \
 	src/schedule.o \
 	src/settings.o \
 	src/shared.o \
+	src/spec.o \
 	src/spi.o \
 	src/status.o \
 	src/tick.o \

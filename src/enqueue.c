@@ -43,7 +43,6 @@ PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 #define DEFAULT_MAX_ATTEMPTS	3
 #define MULTI_INSERT			500
 
-static void put_job(JobqJob *job, const JobqUnique *unique);
 static int64 next_id(void);
 
 /*
@@ -220,8 +219,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
  * Write the job.  If it has a unique key that another holds, its id is that
  * one's when this returns.
  */
-static void
-put_job(JobqJob *job, const JobqUnique *unique)
+void
+jobq_put_job(JobqJob *job, const JobqUnique *unique)
 {
 	Relation	rel = jobq_open_jobs();
 
@@ -238,9 +237,9 @@ put_job(JobqJob *job, const JobqUnique *unique)
 /*
  * The options among a function's arguments, from number "first" on.
  */
-static void
-options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
-				  bool *nulls)
+void
+jobq_options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
+					   bool *nulls)
 {
 	for (int i = 0; i < NOPTIONS; i++)
 	{
@@ -249,8 +248,11 @@ options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
 	}
 }
 
-static char *
-kind_from_arg(FunctionCallInfo fcinfo, int arg)
+/*
+ * The kind that is this argument.
+ */
+char *
+jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg)
 {
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR,
@@ -265,7 +267,7 @@ kind_from_arg(FunctionCallInfo fcinfo, int arg)
 Datum
 jobq_enqueue(PG_FUNCTION_ARGS)
 {
-	char	   *kind = kind_from_arg(fcinfo, 0);
+	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqJob		job;
@@ -275,25 +277,23 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("payload must not be null")));
-	options_from_args(fcinfo, 2, options, nulls);
+	jobq_options_from_args(fcinfo, 2, options, nulls);
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));
-	put_job(&job, &unique);
+	jobq_put_job(&job, &unique);
 	PG_RETURN_INT64(job_id(&job));
 }
 
 /*
- * enqueue_many(kind, payloads, ...options) returns the ids, in order.
+ * Write a job for each of the payloads, alike but for payload and id; their ids
+ * are the result of the set-returning function that calls this.  The job is as
+ * jobq_prepare_job() has left it.
  */
-Datum
-jobq_enqueue_many(PG_FUNCTION_ARGS)
+void
+jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
+			  ArrayType *array)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	char	   *kind = kind_from_arg(fcinfo, 0);
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
-	JobqJob		job;
-	JobqUnique	unique;
 	Relation	rel;
 	HeapTuple  *tuples;
 	TupleTableSlot **slots;
@@ -302,34 +302,27 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	int			npayloads;
 	MemoryContext batch_context;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("payloads must not be null")));
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), JSONBOID, -1, false,
-					  TYPALIGN_INT, &payloads, &payload_nulls, &npayloads);
-	options_from_args(fcinfo, 2, options, nulls);
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
+					  &payload_nulls, &npayloads);
 	if (npayloads == 0)
-		return (Datum) 0;
-	jobq_prepare_job(&job, &unique, kind, options, nulls);
-	if (!JOB_ISNULL(&job, JOB_UNIQUE_KEY) && npayloads > 1)
+		return;
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%d jobs cannot have the same unique_key", npayloads),
 				 errhint("Call jobq.enqueue() for each, with a key of its own.")));
-	if (!JOB_ISNULL(&job, JOB_UNIQUE_KEY) && !payload_nulls[0])
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && !payload_nulls[0])
 	{
 		bool		isnull = false;
 
-		jobq_set_payload(&job, payloads[0]);
-		put_job(&job, &unique);
+		jobq_set_payload(job, payloads[0]);
+		jobq_put_job(job, unique);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 &JOB(&job, JOB_ID), &isnull);
-		return (Datum) 0;
+							 &JOB(job, JOB_ID), &isnull);
+		return;
 	}
-	jobq_length_reserve(job_queue_id(&job), npayloads);
-	jobq_set_flow(&job);
+	jobq_length_reserve(job_queue_id(job), npayloads);
+	jobq_set_flow(job);
 
 	rel = jobq_open_jobs();
 	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
@@ -356,12 +349,12 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 						 errmsg("payload %d of %d must not be null",
 								done + i + 1, npayloads)));
 			if (done + i > 0)
-				JOB_SET(&job, JOB_ID, Int64GetDatum(next_id()));
-			jobq_set_payload(&job, payloads[done + i]);
+				JOB_SET(job, JOB_ID, Int64GetDatum(next_id()));
+			jobq_set_payload(job, payloads[done + i]);
 			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
-											   job.values, job.nulls),
+											   job->values, job->nulls),
 							   slots[i], false);
-			id = JOB(&job, JOB_ID);
+			id = JOB(job, JOB_ID);
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &id,
 								 &isnull);
 		}
@@ -379,9 +372,9 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 		{
 			bool		isnull;
 
-			JOB_SET(&job, JOB_ID, slot_getattr(slots[i], JOB_ID, &isnull));
-			job.ctid = slots[i]->tts_tid;
-			jobq_job_push(&job);
+			JOB_SET(job, JOB_ID, slot_getattr(slots[i], JOB_ID, &isnull));
+			job->ctid = slots[i]->tts_tid;
+			jobq_job_push(job);
 			ExecClearTuple(slots[i]);
 		}
 		MemoryContextSwitchTo(old);
@@ -392,6 +385,32 @@ jobq_enqueue_many(PG_FUNCTION_ARGS)
 	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
 		ExecDropSingleTupleTableSlot(slots[i]);
 	table_close(rel, NoLock);
+}
+
+/*
+ * enqueue_many(kind, payloads, ...options) returns the ids, in order.
+ */
+Datum
+jobq_enqueue_many(PG_FUNCTION_ARGS)
+{
+	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqJob		job;
+	JobqUnique	unique;
+	ArrayType  *payloads;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("payloads must not be null")));
+	payloads = PG_GETARG_ARRAYTYPE_P(1);
+	jobq_options_from_args(fcinfo, 2, options, nulls);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (ArrayGetNItems(ARR_NDIM(payloads), ARR_DIMS(payloads)) == 0)
+		return (Datum) 0;
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	jobq_put_jobs(fcinfo, &job, &unique, payloads);
 	return (Datum) 0;
 }
 
@@ -428,7 +447,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 	jobq_prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
 					 nulls + 3);
 	jobq_set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
-	put_job(&job, &unique);
+	jobq_put_job(&job, &unique);
 
 	/* RETURNING id shows the job's */
 	values[0] = JOB(&job, JOB_ID);
@@ -522,6 +541,6 @@ jobq_enqueue_trigger(PG_FUNCTION_ARGS)
 	}
 	jobq_prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
 	jobq_set_payload(&job, jobq_text_to_jsonb(buf.data));
-	put_job(&job, &unique);
+	jobq_put_job(&job, &unique);
 	return PointerGetDatum(NULL);
 }

@@ -10,6 +10,9 @@
 #ifndef JOBQ_ENQUEUE_H
 #define JOBQ_ENQUEUE_H
 
+#include "utils/array.h"
+#include "utils/jsonb.h"
+
 #include "row.h"
 
 /*
@@ -37,11 +40,34 @@ enum
 	NOPTIONS
 };
 
+/* A job that is described in jsonb. */
+typedef struct JobqSpec
+{
+	char	   *kind;
+	Datum		payload;
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+} JobqSpec;
+
 /* src/enqueue.c */
+extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
+extern void jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job,
+						  const JobqUnique *unique, ArrayType *payloads);
+extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
+								   Datum *options, bool *nulls);
+extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
 extern void jobq_set_payload(JobqJob *job, Datum payload);
 extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const char *kind, const Datum *options,
 							 const bool *nulls);
+
+/* src/spec.c */
+extern void jobq_spec_parse(Jsonb *json, const char *what,
+							const char *const *others, JobqSpec *spec);
+extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,
+							  JobqUnique *unique);
+extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,
+							   const char *headers);
 
 /* src/block.c */
 extern void jobq_job_block(JobqJob *job, const Datum *options,
