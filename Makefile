@@ -9,6 +9,8 @@ OBJS = \
 	src/ack.o \
 	src/await.o \
 	src/backoff.o \
+	src/batch.o \
+	src/batch_commit.o \
 	src/block.o \
 	src/call.o \
 	src/catalog.o \
@@ -53,6 +55,7 @@ OBJS = \
 	src/unique.o \
 	src/utility.o \
 	src/views.o \
+	worker/batches.o \
 	worker/flight.o \
 	worker/groups.o \
 	worker/launcher.o \
@@ -81,6 +84,7 @@ EXTENSION_PARTS = \
 	control/parts/20-types.sql \
 	control/parts/30-functions.sql \
 	control/parts/35-schedules.sql \
+	control/parts/36-batches.sql \
 	control/parts/40-views.sql \
 	control/parts/50-privileges.sql
 EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql

@@ -55,6 +55,7 @@ context_datum(const JobqJob *job, int attempt)
 					MAX_ATTEMPTS,
 					ENQUEUED_AT,
 					RUN_AT,
+					BATCH_ID,
 					NATTS
 	};
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
@@ -77,6 +78,8 @@ context_datum(const JobqJob *job, int attempt)
 	values[MAX_ATTEMPTS] = JOB(job, JOB_MAX_ATTEMPTS);
 	values[ENQUEUED_AT] = JOB(job, JOB_ENQUEUED_AT);
 	values[RUN_AT] = JOB(job, JOB_RUN_AT);
+	values[BATCH_ID] = JOB(job, JOB_BATCH_ID);
+	nulls[BATCH_ID] = JOB_ISNULL(job, JOB_BATCH_ID);
 	result = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 	ReleaseTupleDesc(desc);
 	return result;

@@ -15,7 +15,8 @@
  * committed, and the hand-over is a callback of the release of resources after
  * the locks.
  *
- * What becomes of leases is in lease_commit.c, what the relay sends in message.c.
+ * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, what
+ * the relay sends in message.c.
  *
  * A transaction with few jobs hands over each of them.  One with many hands
  * over "look at lane L from key K on" instead, and one with too many lanes
@@ -338,7 +339,7 @@ static bool
 something_noted(void)
 {
 	return anything || jobq_length_notes > 0 || jobq_lease_notes > 0 ||
-		jobq_message_notes > 0;
+		jobq_message_notes > 0 || jobq_batch_notes > 0;
 }
 
 static void
@@ -411,6 +412,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
 	jobq_leases_abort(mysubid);
+	jobq_batches_abort(mysubid);
 	undo_deletions(mysubid);
 	jobq_length_abort(mysubid);
 	jobq_messages_abort_sub(mysubid);
@@ -472,8 +474,10 @@ hand_over(void)
 	anything = false;
 	if (db == NULL || db->nlengths == 0)
 		jobq_length_notes = 0;
+	if (db == NULL || (jobq_batch_notes > 0 && !jobq_batches_ended(db)))
+		jobq_batch_notes = 0;
 	if (db != NULL &&
-		(jobq_length_notes > 0 || jobq_lease_notes > 0 ||
+		(jobq_length_notes > 0 || jobq_lease_notes > 0 || jobq_batch_notes > 0 ||
 		 jobq_message_notes > 0 || npushes > 0 || nlanes > 0 || nends > 0 ||
 		 nfailures > 0 || rescan || reload || schedules))
 	{
@@ -494,6 +498,8 @@ hand_over(void)
 								   failures[i].group, failures[i].n, now);
 		if (jobq_message_notes > 0)
 			jobq_messages_commit(db, now, &wake);
+		if (jobq_batch_notes > 0)
+			jobq_batches_commit(db, &wake);
 
 		/* without a scheduler the lanes mean nothing; its first scan sees us */
 		if (db->scheduler != NULL)
@@ -525,6 +531,7 @@ hand_over(void)
 			if (rescan)
 			{
 				db->rescan = true;
+				db->batches_sweep = true;
 				wake.scheduler = true;
 				for (int i = 0; i < jobq_max_lanes; i++)
 					db->lanes[i].notify = db->lanes[i].in_use;
@@ -560,7 +567,7 @@ hand_over(void)
 		start_serving(db);
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	jobq_lease_notes = 0;
+	jobq_lease_notes = jobq_batch_notes = 0;
 	jobq_messages_forget();
 	rescan = reload = schedules = prepared = recount = undone_many = false;
 	created = InvalidOid;
@@ -576,6 +583,7 @@ forget(void)
 {
 	anything = false;
 	jobq_leases_abort(InvalidSubTransactionId);
+	jobq_batches_abort(InvalidSubTransactionId);
 	jobq_messages_forget();
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
 	rescan = reload = schedules = prepared = recount = undone_many = false;

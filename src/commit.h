@@ -52,6 +52,14 @@ extern void jobq_leases_commit(JobqDatabase *db, TimestampTz now,
 extern void jobq_leases_abort(SubTransactionId since);
 extern void jobq_leases_check_prepare(void);
 
+/* src/batch_commit.c */
+extern int	jobq_batch_notes;
+extern void jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed);
+extern JobqBatchWatch *jobq_batch_watch(JobqDatabase *db, int64 batch_id);
+extern bool jobq_batches_ended(JobqDatabase *db);
+extern void jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake);
+extern void jobq_batches_abort(SubTransactionId since);
+
 /* src/message.c */
 extern int	jobq_message_notes;
 extern void jobq_relay(const char *channel, const char *payload,

@@ -153,9 +153,14 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 		(jobq_current == NULL || jobq_current->slot == NULL ||
 		 job_id(jobq_current->job) != job_id(job)))
 		jobq_at_commit_group_end(job_group(job), job_id(job));
+	if (job_batch(job) != 0)
+		jobq_at_commit_batch(job_batch(job), job_id(job),
+							 state == STATE_EXPIRED);
 	jobq_tell(job, state == STATE_COMPLETED ? "completed"
 			  : state == STATE_CANCELLED ? "cancelled" : "expired");
-	if (keep == KEEP_NOTHING)
+
+	/* the rest of its batch depends on what has become of it */
+	if (keep == KEEP_NOTHING && job_batch(job) == 0)
 		return false;
 
 	values[ARCHIVE_FINISHED_AT - 1] = TimestampTzGetDatum(now);
@@ -172,7 +177,7 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	values[ARCHIVE_STATE - 1] = CharGetDatum(state);
 	values[ARCHIVE_KIND - 1] = JOB(job, JOB_KIND);
 	values[ARCHIVE_PAYLOAD - 1] = JOB(job, JOB_PAYLOAD);
-	nulls[ARCHIVE_PAYLOAD - 1] = keep == KEEP_NO_PAYLOAD;
+	nulls[ARCHIVE_PAYLOAD - 1] = keep != KEEP_ALL;
 	values[ARCHIVE_HEADERS - 1] = JOB(job, JOB_HEADERS);
 	nulls[ARCHIVE_HEADERS - 1] = JOB_ISNULL(job, JOB_HEADERS);
 	values[ARCHIVE_RESULT - 1] = result;
@@ -387,6 +392,8 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 			jobq_at_commit_group_end(job_group(job), job_id(job));
 		jobq_length_remove(job_queue_id(job));
 		dead_letter(job, now, started_at, error);
+		if (job_batch(job) != 0)
+			jobq_at_commit_batch(job_batch(job), job_id(job), true);
 		if (handler != NULL && handler->on_failure != NULL)
 			enqueue_on_failure(job, error);
 		jobq_tell(job, "failed");

@@ -41,8 +41,6 @@ PG_FUNCTION_INFO_V1(jobq_activate);
 PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
 
-static bool ask_to_stop(int64 id);
-
 /*
  * An error for a job that is not there, or is none of this user's.
  */
@@ -121,8 +119,8 @@ jobq_check_finished(int64 id)
  * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
  * the scheduler if the handler resists.
  */
-static bool
-ask_to_stop(int64 id)
+bool
+jobq_ask_to_stop(int64 id)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
@@ -139,9 +137,12 @@ ask_to_stop(int64 id)
 		SpinLockAcquire(&slot->mutex);
 		if (slot->job_id == id)
 		{
+			/* the time runs from the first request */
+			if (slot->stop != JOBQ_STOP_CANCEL || slot->stop_job != id)
+				slot->kill_at = jobq_now() +
+					jobq_cancel_grace * INT64CONST(1000);
 			slot->stop = JOBQ_STOP_CANCEL;
 			slot->stop_job = id;
-			slot->kill_at = jobq_now() + jobq_cancel_grace * INT64CONST(1000);
 			asked = true;
 		}
 		SpinLockRelease(&slot->mutex);
@@ -179,7 +180,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (!jobq_find_mine(rel, id, &job))
 			break;
-		if (ask_to_stop(id))
+		if (jobq_ask_to_stop(id))
 		{
 			table_close(rel, NoLock);
 			PG_RETURN_BOOL(true);
@@ -201,7 +202,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		 * works on it: look again when that transaction is over, unless a
 		 * worker shows up first.
 		 */
-		if (ask_to_stop(id))
+		if (jobq_ask_to_stop(id))
 		{
 			table_close(rel, NoLock);
 			PG_RETURN_BOOL(true);
@@ -218,9 +219,12 @@ jobq_cancel(PG_FUNCTION_ARGS)
 /*
  * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
  * user may not manage it.
+ *
+ * Its batch is not over any more; *reopened is the last one that was told so, or
+ * 0.
  */
 bool
-jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc)
+jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 {
 	JobqJob		job;
 
@@ -243,6 +247,11 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc)
 		jobq_unique_insert(rel, &job, &unique);
 	}
 	jobq_tell(&job, "ready");
+	if (job_batch(&job) != 0 && job_batch(&job) != *reopened)
+	{
+		*reopened = job_batch(&job);
+		jobq_batch_reopen(*reopened);
+	}
 	return true;
 }
 
@@ -256,6 +265,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	static const Oid types[] = {INT8OID};
 	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id)};
+	int64		reopened = 0;
 	Relation	rel;
 	JobqJob		job;
 
@@ -282,7 +292,8 @@ jobq_retry(PG_FUNCTION_ARGS)
 	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
-	if (!jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc))
+	if (!jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+					 &reopened))
 		jobq_no_such_job(id);
 	SPI_finish();
 	table_close(rel, NoLock);
@@ -415,10 +426,15 @@ jobq_adopt(PG_FUNCTION_ARGS)
 
 	jobq_query("UPDATE jobq.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	jobq_query("UPDATE jobq.batch SET dormant = false WHERE dormant",
+			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
 	/* sequences are not replicated: new jobs must not take these ids */
 	jobq_query("SELECT pg_catalog.setval('jobq.job_id_seq', max(id)) FROM jobq.job"
 			   " HAVING max(id) > (SELECT last_value FROM jobq.job_id_seq)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	jobq_query("SELECT pg_catalog.setval('jobq.batch_id_seq', max(id)) FROM jobq.batch"
+			   " HAVING max(id) > (SELECT last_value FROM jobq.batch_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	SPI_finish();
 	jobq_at_commit_rescan();

@@ -25,7 +25,9 @@
 extern void jobq_no_such_job(int64 id);
 extern bool jobq_find_mine(Relation rel, int64 id, JobqJob *job);
 extern void jobq_check_finished(int64 id);
-extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc);
+extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
+						int64 *reopened);
+extern bool jobq_ask_to_stop(int64 id);
 
 /* src/status.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
@@ -37,6 +39,10 @@ extern void jobq_remove_waiters(int code, Datum arg);
 
 /* src/queue_ops.c */
 extern int32 jobq_existing_queue(const char *name);
+extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
+
+/* src/batch.c */
+extern void jobq_batch_reopen(int64 batch_id);
 
 /* src/move.c */
 extern bool jobq_job_runs(const JobqJob *job);

@@ -192,33 +192,36 @@ jobq_clear(PG_FUNCTION_ARGS)
 }
 
 /*
- * retry_all(queue, kind): run all dead letters again, or those of the queue, of
- * the kind.
+ * Run dead letters again: all that this user may, or those of the queue, of the
+ * kind, of the batch; 0 or NULL stand for any.  Returns how many there were.
  */
-Datum
-jobq_retry_all(PG_FUNCTION_ARGS)
+int64
+jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 {
-	static const Oid types[] = {OIDOID, BOOLOID, INT4OID, TEXTOID, INT8OID};
+	static const Oid types[] = {
+		OIDOID, BOOLOID, INT4OID, TEXTOID, INT8OID, INT8OID
+	};
 	static const Oid array_types[] = {INT8ARRAYOID};
-	char		nulls[] = "     ";
-	Datum		values[5];
+	char		nulls[] = "      ";
+	Datum		values[6];
 	int64		last = PG_INT64_MIN;
 	int64		revived = 0;
+	int64		reopened = 0;
 	uint64		n;
 	Relation	rel;
 	MemoryContext context;
 
-	PreventCommandIfReadOnly("jobq.retry_all()");
 	jobq_pin_queues();
 	set_mine(values);
-	if (PG_ARGISNULL(0))
+	values[2] = Int32GetDatum(queue_id);
+	values[3] = PointerGetDatum(kind);
+	values[5] = Int64GetDatum(batch_id);
+	if (queue_id == 0)
 		nulls[2] = 'n';
-	else
-		values[2] = Int32GetDatum(jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0))));
-	if (PG_ARGISNULL(1))
+	if (kind == NULL)
 		nulls[3] = 'n';
-	else
-		values[3] = PG_GETARG_DATUM(1);
+	if (batch_id == 0)
+		nulls[5] = 'n';
 
 	rel = jobq_open_jobs();
 	SPI_connect();
@@ -236,8 +239,9 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 					   " AND ($3 IS NULL OR queue_id = $3)"
 					   " AND ($4 IS NULL OR kind = $4)"
 					   " AND (unique_key IS NULL OR " KEY_IS_FREE ")"
+					   " AND ($6 IS NULL OR batch_id = $6)"
 					   " AND id > $5 ORDER BY id LIMIT " CppAsString2(LETTERS),
-					   5, types, values, nulls, SPI_OK_SELECT);
+					   6, types, values, nulls, SPI_OK_SELECT);
 		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));
 		for (uint64 i = 0; i < n; i++)
 		{
@@ -262,7 +266,8 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 			SPITupleTable *letters = SPI_tuptable;
 
 			for (uint64 i = 0; i < letters->numvals; i++)
-				if (jobq_revive(rel, letters->vals[i], letters->tupdesc))
+				if (jobq_revive(rel, letters->vals[i], letters->tupdesc,
+								&reopened))
 					revived++;
 			SPI_freetuptable(letters);
 		}
@@ -271,7 +276,24 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 	} while (n == LETTERS);
 	SPI_finish();
 	table_close(rel, NoLock);
-	PG_RETURN_INT64(revived);
+	return revived;
+}
+
+/*
+ * retry_all(queue, kind): run all dead letters again, or those of the queue, of
+ * the kind.
+ */
+Datum
+jobq_retry_all(PG_FUNCTION_ARGS)
+{
+	int32		queue_id = 0;
+
+	PreventCommandIfReadOnly("jobq.retry_all()");
+	if (!PG_ARGISNULL(0))
+		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_INT64(jobq_retry_letters(queue_id,
+									   PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
+									   0));
 }
 
 /*

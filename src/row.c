@@ -50,8 +50,11 @@ jobq_try_open_jobs(void)
 	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
 }
 
-static void
-job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
+/*
+ * The job that is in this row of the table.
+ */
+void
+jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 {
 	HeapTuple	copy = heap_copytuple(tuple);
 
@@ -86,7 +89,7 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id, Snapshot sna
 		ReleaseBuffer(buffer);
 		return false;
 	}
-	job_from_tuple(rel, &tuple, job);
+	jobq_job_from_tuple(rel, &tuple, job);
 	ReleaseBuffer(buffer);
 	return true;
 }
@@ -107,7 +110,7 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 							  1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
-		job_from_tuple(rel, tuple, job);
+		jobq_job_from_tuple(rel, tuple, job);
 	systable_endscan(scan);
 	return HeapTupleIsValid(tuple);
 }
@@ -145,13 +148,16 @@ push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 
 /*
  * Insert a job that has begun and will run again: its group waits for it, which
- * the row says for the time after a restart.
+ * the row says for the time after a restart; its batch may be about to be
+ * cancelled.
  */
 void
 jobq_job_insert_again(Relation rel, JobqJob *job)
 {
 	if (job_group(job) != 0)
 		JOB_SET(job, JOB_GROUP_HELD, BoolGetDatum(true));
+	if (job_batch(job) != 0)
+		jobq_at_commit_batch(job_batch(job), job_id(job), false);
 	jobq_job_insert(rel, job);
 }
 

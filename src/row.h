@@ -104,6 +104,7 @@ typedef struct JobqError
 /* src/row.c */
 extern Relation jobq_open_jobs(void);
 extern Relation jobq_try_open_jobs(void);
+extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
 extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
 						   Snapshot snapshot, JobqJob *job);
 extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,

@@ -106,6 +106,11 @@ jobq_shmem_startup(void)
 
 			memset(db, 0, sizeof(JobqDatabase));
 			pg_atomic_init_u32(&db->calls, 0);
+			for (int j = 0; j < JOBQ_MAX_WATCHES; j++)
+			{
+				pg_atomic_init_u64(&db->watches[j].batch_id, 0);
+				pg_atomic_init_u64(&db->watches[j].witness, 0);
+			}
 			db->lock = &locks[2 + i].lock;
 			db->lanes = (JobqLane *) area;
 			area += jobq_max_lanes * sizeof(JobqLane);

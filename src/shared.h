@@ -240,6 +240,20 @@ typedef struct JobqPreparedPlaces
 	int			n;
 } JobqPreparedPlaces;
 
+/*
+ * A batch whose jobs come to their end: see batch_commit.c.  Its place is a
+ * hash of its id; another batch may take it unless a look is wanted.
+ */
+#define JOBQ_MAX_WATCHES	256
+#define JOBQ_ANY_WITNESS	PG_UINT64_MAX	/* each job */
+typedef struct JobqBatchWatch
+{
+	pg_atomic_uint64 batch_id;	/* 0: none; may be read without lock */
+	pg_atomic_uint64 witness;	/* a live job of it, or 0 while the scheduler
+								 * looks for one; likewise */
+	bool		look;			/* the scheduler shall look at it */
+} JobqBatchWatch;
+
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
 #define JOBQ_RELAY_SIZE		480
@@ -346,6 +360,9 @@ typedef struct JobqDatabase
 	bool		schedule_freed; /* a job of waited[] may have finished */
 	int			nwaited;		/* may be read without lock */
 	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
+	bool		batches_look;	/* scheduler shall look at those of watches[] */
+	bool		batches_sweep;	/* ... and at all */
+	JobqBatchWatch watches[JOBQ_MAX_WATCHES];
 	int			nculprits;
 	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
 

@@ -24,6 +24,9 @@
 /* Partitions that are made ahead, today's included. */
 #define DAYS_AHEAD	4
 
+/* Age of batches whose jobs are counted for good. */
+#define COUNT_BATCHES_AFTER	(INT64CONST(3600) * USECS_PER_SEC)
+
 /* Rows that are moved into a new partition at most. */
 #define MAX_MOVED	"10000"
 
@@ -128,7 +131,7 @@ retention_run(void)
 							 " END IF;"
 							 " LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
 							 " CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
-							 " CREATE INDEX %s_batch ON jobq.%s (batch_id) WHERE batch_id IS NOT NULL;"
+							 " CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
 							 " WITH moved AS (DELETE FROM jobq.archive_default"
 							 " WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
 							 " INSERT INTO jobq.%s SELECT * FROM moved;"
@@ -181,6 +184,16 @@ retention_run(void)
 	values[0] = TimestampTzGetDatum(now - jobq_failed_retention *
 									(60 * USECS_PER_SEC));
 	run_quietly("DELETE FROM jobq.failed_job WHERE finished_at < $1", 1, types,
+				values);
+
+	/* the counts of batches stay longer than what they were counted from */
+	run_quietly("DELETE FROM jobq.batch WHERE finished_at < $1", 1, types,
+				values);
+	values[0] = TimestampTzGetDatum(now - COUNT_BATCHES_AFTER);
+	run_quietly("UPDATE jobq.batch b SET completed = l.completed, failed = l.failed,"
+				" cancelled = l.cancelled, expired = l.expired"
+				" FROM jobq.batch_list l WHERE l.id = b.id"
+				" AND b.finished_at < $1 AND b.completed IS NULL", 1, types,
 				values);
 
 	run_begin_transaction();

@@ -55,6 +55,7 @@ jobq_scheduler_main(Datum main_arg)
 	TimestampTz next_overflow = 0;
 	TimestampTz next_garbage = 0;
 	TimestampTz next_schedule = 0;
+	TimestampTz next_batches = 0;
 	TimestampTz last = 0;
 	MemoryContext context;
 
@@ -94,6 +95,7 @@ jobq_scheduler_main(Datum main_arg)
 	supervise_charge_culprits();
 	limits_start();
 	leases_load();
+	batches_start();
 
 	/*
 	 * The day's partition is wanted before the first job is finished.  But if
@@ -124,7 +126,7 @@ jobq_scheduler_main(Datum main_arg)
 		if (now < last)
 		{
 			next_sweep = next_retention = next_overflow = now;
-			next_schedule = now;
+			next_schedule = next_batches = now;
 			my_db->relay_due = now;
 			my_db->rescan = true;
 		}
@@ -155,6 +157,13 @@ jobq_scheduler_main(Datum main_arg)
 			next_schedule = schedules_run(now);
 			again |= next_schedule <= now;
 		}
+		if (!jobq_start_paused &&
+			(now >= next_batches || my_db->batches_look ||
+			 my_db->batches_sweep))
+		{
+			next_batches = batches_run(now);
+			again |= next_batches <= now;
+		}
 		wake = supervise(now);
 		limits_tick(now);
 		leases_expire(now);
@@ -184,7 +193,8 @@ jobq_scheduler_main(Datum main_arg)
 
 		wake = Min(wake, next_sweep);
 		if (!jobq_start_paused)
-			wake = Min(wake, Min(next_retention, next_schedule));
+			wake = Min(wake, Min(next_retention,
+								 Min(next_schedule, next_batches)));
 		if (my_db->ngarbage > 0)
 			wake = Min(wake, next_garbage);
 		if (my_db->overflow)

@@ -95,6 +95,10 @@ extern void leases_collect(void);
 /* worker/schedules.c */
 extern TimestampTz schedules_run(TimestampTz now);
 
+/* worker/batches.c */
+extern void batches_start(void);
+extern TimestampTz batches_run(TimestampTz now);
+
 /* worker/relay.c */
 extern void relay_send(void);
 

@@ -172,7 +172,7 @@ COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
 CREATE TABLE jobq.archive_default PARTITION OF jobq.archive
 	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
 COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
-CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq.archive_default_batch IS 'the finished jobs of a batch';
 
 CREATE TABLE jobq.failed_job (

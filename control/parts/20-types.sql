@@ -9,7 +9,8 @@ CREATE TYPE jobq.job_context AS (
 	attempt int,
 	max_attempts int,
 	enqueued_at timestamptz,
-	run_at timestamptz
+	run_at timestamptz,
+	batch_id bigint
 );
 COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
 

@@ -13,6 +13,7 @@ CREATE TABLE jobq.batch (
 	state "char" NOT NULL CHECK (state IN ('p', 'r', 'c', 'f', 'x')),
 	allow_failures boolean NOT NULL,
 	has_steps boolean NOT NULL DEFAULT false,
+	reopened boolean NOT NULL DEFAULT false,
 	dormant boolean NOT NULL DEFAULT false,
 	completed bigint,
 	failed bigint,
@@ -28,6 +29,7 @@ COMMENT ON TABLE jobq.batch IS 'batches; how many of their jobs are over is coun
 COMMENT ON COLUMN jobq.batch.finished_at IS 'when its last job was over';
 COMMENT ON COLUMN jobq.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
 COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: jobq.step';
+COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
 COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
 COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
 
@@ -36,3 +38,111 @@ COMMENT ON INDEX jobq.batch_open IS 'batches that are not over';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.batch', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.batch_id_seq', '');
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.batch
+	FOR EACH ROW EXECUTE FUNCTION jobq.replicated();
+ALTER TABLE jobq.batch ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.batch IS 'fires for logical replication only';
+
+CREATE TYPE jobq.batch_status AS (
+	id bigint,
+	name text,
+	state text,
+	total bigint,
+	blocked bigint,
+	waiting bigint,
+	running bigint,
+	completed bigint,
+	failed bigint,
+	cancelled bigint,
+	expired bigint,
+	progress real,
+	created_at timestamptz,
+	started_at timestamptz,
+	finished_at timestamptz,
+	last_error text
+);
+COMMENT ON TYPE jobq.batch_status IS 'what has become of a batch: pending, running, failing, cancelling; completed, failed, cancelled; how many of its jobs are in which state; percent that are over';
+
+-- Of a batch that is not old yet, the jobs themselves are counted.
+CREATE VIEW jobq.batch_list WITH (security_barrier) AS
+	SELECT b.id, b.name,
+		CASE b.state WHEN 'p' THEN 'pending' WHEN 'r' THEN 'running' WHEN 'c' THEN 'completed'
+			WHEN 'f' THEN CASE WHEN b.finished_at IS NULL THEN 'failing' ELSE 'failed' END
+			ELSE CASE WHEN b.finished_at IS NULL THEN 'cancelling' ELSE 'cancelled' END END AS state,
+		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
+		n.completed, n.failed, n.cancelled, n.expired,
+		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
+		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role
+	FROM jobq.batch b
+	CROSS JOIN LATERAL (
+		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
+		FROM jobq.job j
+		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION ALL SELECT s.job_id FROM jobq.lease_slots() s) r
+			ON r.job_id = j.id
+		WHERE j.batch_id = b.id) l
+	CROSS JOIN LATERAL (
+		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
+		FROM (SELECT b.completed, b.failed, b.cancelled, b.expired WHERE b.completed IS NOT NULL
+			UNION ALL
+			SELECT count(*) FILTER (WHERE a.state = 'c'),
+				(SELECT count(*) FROM jobq.failed_job f WHERE f.batch_id = b.id),
+				count(*) FILTER (WHERE a.state = 'x'), count(*) FILTER (WHERE a.state = 'e')
+			FROM jobq.archive a WHERE b.completed IS NULL AND a.batch_id = b.id
+			HAVING b.completed IS NULL) o) n;
+COMMENT ON VIEW jobq.batch_list IS 'all batches; for functions of jobq';
+
+CREATE VIEW jobq.batches WITH (security_barrier) AS
+	SELECT * FROM jobq.batch_list b WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.batches IS 'batches, and how many of their jobs are in which state';
+
+CREATE FUNCTION jobq.create_batch(
+	name text DEFAULT NULL,
+	on_success jsonb DEFAULT NULL,
+	on_failure jsonb DEFAULT NULL,
+	on_finish jsonb DEFAULT NULL,
+	allow_failures boolean DEFAULT false,
+	start boolean DEFAULT false)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_create_batch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for batch_start()';
+
+CREATE FUNCTION jobq.batch_add(
+	batch_id bigint,
+	kind text,
+	payloads jsonb[],
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
+	delay interval DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	retry_until timestamptz DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	unique_key text DEFAULT NULL,
+	unique_for interval DEFAULT NULL,
+	unique_until text DEFAULT NULL,
+	on_conflict text DEFAULT NULL,
+	group_key text DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	watch boolean DEFAULT NULL)
+RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_batch_add'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_add IS 'add a job for each payload to a batch; also from inside a job of the batch';
+
+CREATE FUNCTION jobq.batch_start(batch_id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_batch_start' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_start(bigint) IS 'let the jobs of a batch run; it is over when none is left';
+
+CREATE FUNCTION jobq.batch_cancel(batch_id bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_batch_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_cancel(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over';
+
+CREATE FUNCTION jobq.batch_retry_failed(batch_id bigint) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_batch_retry_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were';
+
+CREATE FUNCTION jobq.batch_status(batch_id bigint) RETURNS jobq.batch_status
+AS 'MODULE_PATHNAME', 'jobq_batch_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch';
