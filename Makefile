@@ -93,7 +93,7 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
-	session limits groups work_limits fairness privileges consume unique notify bad_input schedule comments cleanup
+	session limits groups work_limits fairness privileges consume unique notify batches bad_input schedule comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup cancel retry late_commit new_queue work work_limits limits max_length handler_ddl pause consume queue_ops unique
