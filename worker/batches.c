@@ -120,6 +120,8 @@ batches_run(TimestampTz now)
 	int			n = 0;
 	bool		again = false;
 
+	/* the clock may have been put back */
+	sweep_at = Min(sweep_at, now + jobq_poll_interval * USECS_PER_SEC);
 	if (my_db->batches_sweep || now >= sweep_at || swept_to > 0)
 		again = sweep(now);
 
