@@ -55,6 +55,7 @@ OBJS = \
 	src/unique.o \
 	src/utility.o \
 	src/views.o \
+	src/wait.o \
 	worker/batches.o \
 	worker/flight.o \
 	worker/groups.o \

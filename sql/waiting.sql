@@ -92,3 +92,44 @@ SELECT jobq.cancel(id) FROM test.job WHERE name IN ('scheduled', 'retryable') OR
 SELECT jobq.forget(id) FROM test.job WHERE name = 'failed';
 DROP TABLE test.job;
 TRUNCATE test.trace;
+
+-- enqueue, commit, wait for the result
+CALL jobq.call('echo', '{"a": 1}');
+CALL jobq.call('echo', '{"a": 2}', NULL, '10 s', queue => 'first', headers => '{"h": 1}');
+DO $$
+DECLARE
+	result jsonb;
+BEGIN
+	CALL jobq.call('echo', '"from a procedure"', result);
+	RAISE NOTICE '%', result;
+	BEGIN
+		CALL jobq.call('echo', '{}', result);
+	EXCEPTION WHEN invalid_transaction_termination THEN
+		RAISE NOTICE '%', SQLERRM;
+	END;
+END
+$$;
+BEGIN;
+CALL jobq.call('echo');
+ROLLBACK;
+CALL jobq.call('echo', NULL);
+CALL jobq.call('echo', timeout => NULL);
+CALL jobq.call('echo', timeout => '-1 s');
+CALL jobq.call('unheard of');
+-- one that fails, or takes longer: the job goes on
+CREATE PROCEDURE test.call(kind text, payload jsonb, timeout interval) LANGUAGE plpgsql AS $$
+DECLARE
+	result jsonb;
+BEGIN
+	CALL jobq.call(kind, payload, result, timeout, max_attempts => 1);
+END
+$$;
+\set VERBOSITY sqlstate
+CALL test.call('broken', '{}', '30 s');
+SELECT pg_advisory_lock(5);
+CALL test.call('gate', '5', '10 ms');
+\set VERBOSITY default
+SELECT pg_advisory_unlock(5);
+SELECT state, result FROM jobq.wait((SELECT max(id) FROM jobq.jobs WHERE kind = 'gate'));
+SELECT jobq.flush_failed() > 0 AS flushed;
+DROP PROCEDURE test.call;

@@ -35,8 +35,8 @@ static struct
 {
 	Oid			index;
 	IndexInfo  *info;
-	AttrNumber	not_null;		/* a row whose column is null has no entry;
-								 * or 0 */
+	AttrNumber	not_null;		/* a row whose column is null has no entry; or
+								 * 0 */
 }			kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;

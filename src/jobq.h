@@ -128,11 +128,12 @@ extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
 /* src/client.c */
 extern void jobq_client_wait(long ms, uint32 wait_event);
 
+/* The longest delay, age and the like: a century. */
+#define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
+
 /* src/clock.c */
 extern TimestampTz jobq_now(void);
 extern TimestampTz jobq_statement_start(void);
-/* The longest delay, age and the like: a century. */
-#define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
 

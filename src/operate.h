@@ -29,7 +29,7 @@ extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 extern bool jobq_ask_to_stop(int64 id);
 
-/* src/status.c */
+/* src/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 extern int	jobq_add_waiter(int64 id);
 extern void jobq_waiter_look(int place);

@@ -97,6 +97,7 @@ option_value(const char *what, const char *key, OptionType type,
 
 	if (value->type == jbvString)
 		text = pnstrdup(value->val.string.val, value->val.string.len);
+
 	context.callback = place_callback;
 	context.arg = &place;
 	context.previous = error_context_stack;

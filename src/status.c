@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *	  What has become of a job: status(), wait(), result().
+ *	  What has become of a job: status(), result().
  *
  * Told means durable: a job's worker does not wait for the flush of its
  * commit, so whoever is about to be told that the job is done flushes (and
@@ -33,40 +33,10 @@
 #include "call.h"
 #include "commit.h"
 #include "operate.h"
+#include "status.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
-PG_FUNCTION_INFO_V1(jobq_wait);
-PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_result);
-
-/* The columns of jobq.job_status. */
-enum
-{
-	ST_ID,
-	ST_STATE,
-	ST_KIND,
-	ST_QUEUE,
-	ST_ATTEMPT,
-	ST_MAX_ATTEMPTS,
-	ST_PROGRESS,
-	ST_MESSAGE,
-	ST_RESULT,
-	ST_ERROR,
-	ST_ENQUEUED_AT,
-	ST_RUN_AT,
-	ST_STARTED_AT,
-	ST_FINISHED_AT,
-	ST_NATTS
-};
-
-typedef struct Status
-{
-	Datum		values[ST_NATTS];
-	bool		nulls[ST_NATTS];
-	const char *state;
-	bool		finished;
-	bool		own;			/* written by this very transaction */
-} Status;
 
 /* Which columns of the archive and the dead letters go where. */
 typedef struct Source
@@ -94,17 +64,14 @@ static const Source failed_source = {
 
 #define ARCHIVE_STATE_ATT	11
 
-static void set_queue(Status *status, int32 queue_id);
+static void set_queue(JobqStatus *status, int32 queue_id);
 static bool find_finished(Oid relid, const Source *source, int64 id,
-						  Snapshot snapshot, Status *status);
-static bool find_live(int64 id, Snapshot snapshot, Status *status);
-static void own_job(Status *status);
-static void look_up(int64 id, Status *status);
-static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
-					 Status *statuses, const char *function);
+						  Snapshot snapshot, JobqStatus *status);
+static bool find_live(int64 id, Snapshot snapshot, JobqStatus *status);
+static void own_job(JobqStatus *status);
 
 static void
-set_queue(Status *status, int32 queue_id)
+set_queue(JobqStatus *status, int32 queue_id)
 {
 	const JobqQueue *queue = jobq_queue_by_id(queue_id);
 
@@ -119,7 +86,7 @@ set_queue(Status *status, int32 queue_id)
  */
 static bool
 find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
-			  Status *status)
+			  JobqStatus *status)
 {
 	Relation	rel = table_open(relid, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
@@ -183,7 +150,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 }
 
 static bool
-find_live(int64 id, Snapshot snapshot, Status *status)
+find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 {
 	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
 	JobqDatabase *db = jobq_my_database();
@@ -287,7 +254,7 @@ find_live(int64 id, Snapshot snapshot, Status *status)
  * The job that this session runs; its own transaction has deleted the row.
  */
 static void
-own_job(Status *status)
+own_job(JobqStatus *status)
 {
 	const JobqJob *job = jobq_current->job;
 
@@ -307,8 +274,8 @@ own_job(Status *status)
  * Find the job wherever it is now.  Raises an error if there is none that
  * this user may see.
  */
-static void
-look_up(int64 id, Status *status)
+void
+jobq_look_up(int64 id, JobqStatus *status)
 {
 	const JobqRelations *rels = jobq_relations();
 	Snapshot	snapshot;
@@ -351,8 +318,11 @@ look_up(int64 id, Status *status)
 	SET(ST_STATE, CStringGetTextDatum(status->state));
 }
 
-static Datum
-status_datum(FunctionCallInfo fcinfo, Status *status)
+/*
+ * The status as the result of a function that returns jobq.job_status.
+ */
+Datum
+jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
 {
 	TupleDesc	desc;
 
@@ -368,11 +338,11 @@ status_datum(FunctionCallInfo fcinfo, Status *status)
 Datum
 jobq_status(PG_FUNCTION_ARGS)
 {
-	Status		status = {0};
+	JobqStatus	status = {0};
 
-	look_up(PG_GETARG_INT64(0), &status);
+	jobq_look_up(PG_GETARG_INT64(0), &status);
 	jobq_flush_before_telling();
-	PG_RETURN_DATUM(status_datum(fcinfo, &status));
+	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
 }
 
 /*
@@ -381,9 +351,9 @@ jobq_status(PG_FUNCTION_ARGS)
 Datum
 jobq_result(PG_FUNCTION_ARGS)
 {
-	Status		status = {0};
+	JobqStatus	status = {0};
 
-	look_up(PG_GETARG_INT64(0), &status);
+	jobq_look_up(PG_GETARG_INT64(0), &status);
 	if (strcmp(status.state, "completed") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -394,200 +364,4 @@ jobq_result(PG_FUNCTION_ARGS)
 	if (status.nulls[ST_RESULT])
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(status.values[ST_RESULT]);
-}
-
-/*
- * This session waits no more: clean-up after an error.
- */
-void
-jobq_remove_waiters(int code, Datum arg)
-{
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
-	{
-		if (jobq_shared->waiters[i].proc == MyProc)
-		{
-			jobq_shared->waiters[i].proc = NULL;
-			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
-		}
-	}
-	LWLockRelease(jobq_shared->waiter_lock);
-}
-
-/*
- * Note that this session waits for the job.
- */
-int
-jobq_add_waiter(int64 id)
-{
-	int			place = -1;
-
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WAITERS && place < 0; i++)
-	{
-		JobqWaiter *waiter = &jobq_shared->waiters[i];
-
-		if (waiter->proc == NULL)
-		{
-			waiter->dboid = MyDatabaseId;
-			waiter->job_id = id;
-			waiter->proc = MyProc;
-			pg_atomic_fetch_add_u32(&jobq_shared->nwaiters, 1);
-			place = i;
-		}
-	}
-	LWLockRelease(jobq_shared->waiter_lock);
-	if (place < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many sessions wait for jobs"),
-				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
-	return place;
-}
-
-/*
- * This session is about to look whether the job has ended.
- */
-void
-jobq_waiter_look(int place)
-{
-	ResetLatch(MyLatch);
-	jobq_shared->waiters[place].woken = false;
-	pg_memory_barrier();
-}
-
-/*
- * Sleep until the job may have ended, if it has not since the last look: that
- * may have waited for a lock or a page, and taken the latch's news for its own.
- */
-void
-jobq_waiter_sleep(int place, long ms, uint32 wait_event)
-{
-	pg_read_barrier();
-	if (!jobq_shared->waiters[place].woken)
-		jobq_client_wait(ms, wait_event);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * This session does not wait for it any more.
- */
-void
-jobq_drop_waiter(int place)
-{
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	jobq_shared->waiters[place].proc = NULL;
-	pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
-	LWLockRelease(jobq_shared->waiter_lock);
-}
-
-static void
-check_waitable(const Status *status, const char *function)
-{
-	if (status->own)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("%s cannot wait for a job of the same transaction",
-						function),
-				 errhint("A job starts when the transaction that enqueued it commits.")));
-}
-
-/*
- * Wait until all jobs are finished or the time is over, and fill in their
- * statuses.  For several jobs, one after the other: the last one decides.
- */
-static void
-wait_for(const int64 *ids, int nids, int64 timeout_ms, Status *statuses,
-		 const char *function)
-{
-	static uint32 wait_event = 0;
-	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
-	volatile bool warned = false;
-
-	jobq_require_preload(function);
-
-	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
-	{
-		for (int i = 0; i < nids; i++)
-		{
-			int			place = jobq_add_waiter(ids[i]);
-
-			for (;;)
-			{
-				long		left;
-
-				jobq_waiter_look(place);
-				look_up(ids[i], &statuses[i]);
-				if (statuses[i].finished)
-					break;
-				check_waitable(&statuses[i], function);
-				if (jobq_my_database() == NULL && !warned)
-				{
-					jobq_warn_if_not_served();
-					warned = true;
-				}
-				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-													   deadline);
-				if (left <= 0)
-					break;
-				jobq_waiter_sleep(place, left,
-								  jobq_wait_event(wait_event, "JobqWait"));
-			}
-
-			jobq_drop_waiter(place);
-		}
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
-	jobq_flush_before_telling();
-}
-
-/*
- * wait(id, timeout): the job's status as soon as it is finished, or when the
- * time is over.
- */
-Datum
-jobq_wait(PG_FUNCTION_ARGS)
-{
-	int64		id = PG_GETARG_INT64(0);
-	Status		status = {0};
-
-	wait_for(&id, 1,
-			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 &status, "jobq.wait()");
-	PG_RETURN_DATUM(status_datum(fcinfo, &status));
-}
-
-/*
- * wait(ids, timeout): the same for many jobs, in the order given.
- */
-Datum
-jobq_wait_many(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
-	int64	   *ids;
-	Status	   *statuses;
-
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, 8, FLOAT8PASSBYVAL,
-					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
-	InitMaterializedSRF(fcinfo, 0);
-	ids = palloc(sizeof(int64) * (n + 1));
-	statuses = palloc0(sizeof(Status) * (n + 1));
-	for (int i = 0; i < n; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("id %d of %d must not be null", i + 1, n)));
-		ids[i] = DatumGetInt64(elems[i]);
-	}
-	wait_for(ids, n,
-			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 statuses, "jobq.wait()");
-	for (int i = 0; i < n; i++)
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 statuses[i].values, statuses[i].nulls);
-	return (Datum) 0;
 }

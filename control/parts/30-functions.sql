@@ -77,6 +77,30 @@ CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS json
 AS 'MODULE_PATHNAME', 'jobq_perform' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction';
 
+CREATE PROCEDURE jobq.call(
+	kind text,
+	payload jsonb DEFAULT '{}',
+	INOUT result jsonb DEFAULT NULL,
+	timeout interval DEFAULT '30 s',
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
+	delay interval DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	retry_until timestamptz DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	job_timeout interval DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	unique_key text DEFAULT NULL,
+	unique_for interval DEFAULT NULL,
+	unique_until text DEFAULT NULL,
+	on_conflict text DEFAULT NULL,
+	group_key text DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	watch boolean DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'jobq_call' LANGUAGE C;
+COMMENT ON PROCEDURE jobq.call IS 'enqueue a job, commit, and wait for its result; timeout: how long to wait';
+
 CREATE FUNCTION jobq.notify(channel text, payload text DEFAULT '') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_notify' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.notify(text, text) IS 'NOTIFY through the relay: after the commit, in batches, without its cluster-wide lock';
