@@ -37,6 +37,7 @@ OBJS = \
 	src/length.o \
 	src/limit.o \
 	src/limit_text.o \
+	src/log.o \
 	src/message.o \
 	src/move.o \
 	src/notify.o \

@@ -260,3 +260,45 @@ SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE kind = ''on_fail
 SELECT kind, attempt, error, sqlstate FROM jobq.failed_jobs WHERE kind LIKE '%fails' ORDER BY kind, id;
 SELECT bool_and(jobq.forget(id) IS NOT NULL) FROM jobq.failed_jobs;
 TRUNCATE test.trace;
+
+-- lines that a handler writes
+CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.log('begins');
+	PERFORM jobq.log(format('line %s', i), 'debug') FROM generate_series(1, (payload ->> 'lines')::int) i;
+	PERFORM jobq.perform('logs', '{"lines": 0}') WHERE payload ? 'inner';
+	IF payload ? 'fail' THEN
+		PERFORM jobq.log('fails', 'error');
+		RAISE EXCEPTION 'as it says';
+	END IF;
+	IF payload ? 'bad' THEN
+		PERFORM jobq.log('bad', payload ->> 'bad');
+	END IF;
+END
+$$;
+SELECT jobq.register('logs', 'test.logs(jsonb)', max_attempts => 2, backoff => 'fixed 1ms');
+CREATE FUNCTION test.log(id bigint) RETURNS TABLE (attempt int, level text, message text, fresh boolean) LANGUAGE sql AS $$
+	SELECT (l ->> 'attempt')::int, l ->> 'level', l ->> 'message', (l ->> 'at')::timestamptz > now() - interval '1 minute'
+	FROM jobq.jobs, jsonb_array_elements(log) l WHERE jobs.id = $1;
+$$;
+SELECT jobq.enqueue('logs', '{"lines": 1, "inner": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.log(:id);
+SELECT jobq.enqueue('logs', '{"lines": 0, "fail": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.log(:id);
+SELECT jsonb_array_length(log) FROM jobq.failed_jobs WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT state FROM jobq.wait(:id);
+SELECT attempt, level, message FROM test.log(:id);
+SELECT jobq.forget(:id);
+-- the last ones are kept
+SELECT jobq.enqueue('logs', '{"lines": 150, "fail": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT count(*), min(attempt), (array_agg(message))[1] AS first, (array_agg(message))[100] AS last FROM test.log(:id);
+SELECT jobq.forget(:id);
+SELECT jobq.enqueue('logs', '{"lines": 0, "bad": "loud"}', max_attempts => 1) AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.forget(:id);
+SELECT jobq.log('nobody''s');
+DROP FUNCTION test.log;

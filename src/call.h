@@ -10,6 +10,8 @@
 #ifndef JOBQ_CALL_H
 #define JOBQ_CALL_H
 
+#include "nodes/pg_list.h"
+
 #include "row.h"
 
 /* What a handler has asked for, beside returning. */
@@ -34,6 +36,8 @@ typedef struct JobqCurrent
 	int64		delay_ms;		/* of snooze and release */
 	char		reason[1024];	/* of discard and fail */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
+	MemoryContext memory;		/* outlives an abort; NULL in perform() */
+	List	   *log;			/* lines in JSON */
 	struct JobqCurrent *outer;
 } JobqCurrent;
 
@@ -41,5 +45,8 @@ typedef struct JobqCurrent
 extern JobqCurrent *jobq_current;
 extern Datum jobq_call_handler(JobqHandler *handler, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
+
+/* src/log.c */
+extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 
 #endif							/* JOBQ_CALL_H */

@@ -52,7 +52,8 @@ enum
 	ARCHIVE_REASON,
 	ARCHIVE_GROUP_KEY,
 	ARCHIVE_BATCH_ID,
-	ARCHIVE_NATTS = ARCHIVE_BATCH_ID
+	ARCHIVE_LOG,
+	ARCHIVE_NATTS = ARCHIVE_LOG
 };
 
 /* Attribute numbers of jobq.failed_job. */
@@ -84,7 +85,8 @@ enum
 	FAILED_UNIQUE_UNTIL,
 	FAILED_UNIQUE_KEY,
 	FAILED_BATCH_ID,
-	FAILED_NATTS = FAILED_BATCH_ID
+	FAILED_LOG,
+	FAILED_NATTS = FAILED_LOG
 };
 
 /* Errors that are kept of a job, and bytes of each of their texts. */
@@ -187,6 +189,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
 	values[ARCHIVE_BATCH_ID - 1] = JOB(job, JOB_BATCH_ID);
 	nulls[ARCHIVE_BATCH_ID - 1] = JOB_ISNULL(job, JOB_BATCH_ID);
+	values[ARCHIVE_LOG - 1] = JOB(job, JOB_LOG);
+	nulls[ARCHIVE_LOG - 1] = JOB_ISNULL(job, JOB_LOG);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;
@@ -444,6 +448,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_UNIQUE_UNTIL, JOB_UNIQUE_UNTIL);
 	COPY_FIELD(FAILED_UNIQUE_KEY, JOB_UNIQUE_KEY);
 	COPY_FIELD(FAILED_BATCH_ID, JOB_BATCH_ID);
+	COPY_FIELD(FAILED_LOG, JOB_LOG);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

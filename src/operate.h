@@ -19,7 +19,7 @@
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz"
+	" batch_id, NULL::bigint, NULL::timestamptz, log"
 
 /* src/operate.c */
 extern void jobq_no_such_job(int64 id);

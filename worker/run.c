@@ -164,6 +164,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
 	current.slot = run->slot;
+	current.memory = run->memory;
 	jobq_current = &current;
 	context.callback = context_callback;
 	context.arg = &current;
@@ -355,6 +356,7 @@ void
 run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
 		   TimestampTz started_at, bool has_result, Datum result)
 {
+	jobq_log_keep(current, job);
 	switch (current->outcome)
 	{
 		case OUTCOME_COMPLETE:
@@ -427,6 +429,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	if (rel != NULL &&
 		jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
 	{
+		jobq_log_keep(jobq_current, job);
 		if (cancelled)
 		{
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));

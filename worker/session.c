@@ -195,6 +195,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
+	current.memory = context;
 	handler = jobq_handler(jobq_job_kind(&job));
 
 	PG_TRY();
@@ -245,6 +246,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		error.detail = edata->detail;
 		error.hint = edata->hint;
 		error.context = edata->context;
+		jobq_log_keep(&current, &job);
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1));
 		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,

@@ -85,6 +85,7 @@ CREATE TABLE jobq.job (
 	batch_id bigint,
 	free_delay_ms bigint,
 	free_run_at timestamptz,
+	log jsonb,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -94,6 +95,7 @@ COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind w
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
+COMMENT ON COLUMN jobq.job.log IS 'what its handler has told by log()';
 COMMENT ON COLUMN jobq.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
 COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
 COMMENT ON COLUMN jobq.job.free_delay_ms IS 'of a blocked job: how long it waits when it is free';
@@ -162,7 +164,8 @@ CREATE TABLE jobq.archive (
 	result jsonb,
 	reason text,
 	group_key text,
-	batch_id bigint
+	batch_id bigint,
+	log jsonb
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
@@ -202,6 +205,7 @@ CREATE TABLE jobq.failed_job (
 	unique_until "char",
 	unique_key text,
 	batch_id bigint,
+	log jsonb,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';

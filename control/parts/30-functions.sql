@@ -140,6 +140,10 @@ CREATE FUNCTION jobq.set_progress(percent real, message text DEFAULT NULL) RETUR
 AS 'MODULE_PATHNAME', 'jobq_set_progress' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once';
 
+CREATE FUNCTION jobq.log(message text, level text DEFAULT 'info') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_log' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails; level: debug, info, warning, error';
+
 CREATE FUNCTION jobq.should_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';

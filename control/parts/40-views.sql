@@ -15,7 +15,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 		coalesce(w.progress, l.progress) AS progress, coalesce(w.message, l.message) AS message, coalesce(w.pid, l.pid) AS worker,
 		j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(w.job_started_at, l.since) AS started_at, NULL::timestamptz AS finished_at,
 		j.payload, j.headers, NULL::jsonb AS result,
-		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key, j.unique_key, j.batch_id
+		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log
 	FROM jobq.job j
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
@@ -24,12 +24,12 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
 		a.kind, q.name, a.priority, a.role, a.attempt, a.max_attempts, NULL, NULL, NULL,
 		a.enqueued_at, nullif(a.run_at, 'infinity'), a.started_at, a.finished_at,
-		a.payload, a.headers, a.result, a.reason, NULL, a.group_key, NULL, a.batch_id
+		a.payload, a.headers, a.result, a.reason, NULL, a.group_key, NULL, a.batch_id, a.log
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
 		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-		f.payload, f.headers, NULL, f.error, f.errors, f.group_key, f.unique_key, f.batch_id
+		f.payload, f.headers, NULL, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id)
 	j WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
@@ -37,7 +37,7 @@ COMMENT ON VIEW jobq.jobs IS 'all jobs, live and finished, in one shape';
 CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at AS failed_at, f.payload, f.headers,
-		f.error, f.sqlstate, f.context, f.errors
+		f.error, f.sqlstate, f.context, f.errors, f.log
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
 	WHERE pg_catalog.pg_has_role(f.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or forgotten';
