@@ -45,6 +45,7 @@ OBJS = \
 	src/park.o \
 	src/queue_ops.o \
 	src/ready.o \
+	src/result_ref.o \
 	src/row.o \
 	src/schedule.o \
 	src/settings.o \
@@ -52,11 +53,13 @@ OBJS = \
 	src/spec.o \
 	src/spi.o \
 	src/status.o \
+	src/steps.o \
 	src/tick.o \
 	src/unique.o \
 	src/utility.o \
 	src/views.o \
 	src/wait.o \
+	src/workflow.o \
 	worker/batches.o \
 	worker/flight.o \
 	worker/groups.o \
@@ -75,7 +78,8 @@ OBJS = \
 	worker/session.o \
 	worker/spawn.o \
 	worker/supervise.o \
-	worker/worker.o
+	worker/worker.o \
+	worker/workflows.o
 PGFILEDESC = "jobq - a transactional job queue"
 
 # PGXS only ever expands $(addsuffix .control, $(EXTENSION)), so a path works.
@@ -87,6 +91,7 @@ EXTENSION_PARTS = \
 	control/parts/30-functions.sql \
 	control/parts/35-schedules.sql \
 	control/parts/36-batches.sql \
+	control/parts/37-workflows.sql \
 	control/parts/40-views.sql \
 	control/parts/50-privileges.sql
 EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql
@@ -95,7 +100,7 @@ DATA_built = $(EXTENSION_SCRIPT)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup enqueue bulk transactions handlers retry order waiting operate queues \
-	session limits groups work_limits fairness privileges consume unique notify batches bad_input schedule comments cleanup
+	session limits groups work_limits fairness privileges consume unique notify batches bad_input schedule workflows comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
 ISOLATION = setup cancel retry late_commit new_queue work work_limits limits max_length handler_ddl pause consume queue_ops unique

@@ -19,6 +19,9 @@
 #define BATCH_FAILED		'f'
 #define BATCH_CANCELLED		'x'
 
+/* Why a job of a batch is cancelled if another fails. */
+#define BATCH_FAILED_REASON	"a job of its batch failed"
+
 /* src/batch.c */
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,

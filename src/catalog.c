@@ -127,6 +127,7 @@ jobq_relations_if_installed(void)
 	relations.unique_key_pkey = relation_named("unique_key_pkey");
 	relations.lease = relation_named("lease");
 	relations.lease_seq = relation_named("lease_token_seq");
+	relations.step = relation_named("step");
 	relations.batch = relation_named("batch");
 	relations.batch_seq = relation_named("batch_id_seq");
 	relations.context_type =

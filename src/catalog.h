@@ -39,6 +39,7 @@ typedef struct JobqRelations
 	Oid			unique_key_pkey;
 	Oid			lease;
 	Oid			lease_seq;
+	Oid			step;
 	Oid			batch;
 	Oid			batch_seq;
 	Oid			context_type;	/* row type jobq.job_context */

@@ -232,7 +232,9 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	heap_deform_tuple(letter, desc, job.values, job.nulls);
 	if (!jobq_may_manage(job_role(&job)))
 		return false;
-	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	/* a step that has failed before it was free still waits for that */
+	if (!job_blocked(&job))
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
 		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
 	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
@@ -246,7 +248,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 
 		jobq_unique_insert(rel, &job, &unique);
 	}
-	jobq_tell(&job, "ready");
+	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
 	if (job_batch(&job) != 0 && job_batch(&job) != *reopened)
 	{
 		*reopened = job_batch(&job);

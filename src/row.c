@@ -222,6 +222,8 @@ jobq_job_push_if_undone(const JobqJob *job)
 {
 	JobqPush	push;
 
+	if (job_blocked(job))
+		return;
 	push_of_job(&push, job, NULL);
 	jobq_at_abort_push(&push);
 }

@@ -50,7 +50,7 @@ typedef enum Outcome
 	LOOK_EACH,					/* each job that ends matters */
 	LOOK_AGAIN,					/* there is more to be done at once */
 	LOOK_LATER,					/* somebody has locked it */
-} Outcome;
+}			Outcome;
 
 /* A row of jobq.batch. */
 typedef struct Batch
@@ -82,6 +82,7 @@ static void ask_again(JobqBatchWatch *watch, int64 id);
 static Outcome look_at(Batch *batch, int64 bound, int64 *witness);
 static bool read_batch(int64 id, bool lock, Batch *batch);
 static bool has_failed(int64 id);
+static bool has_cancelled(int64 id);
 static bool has_begun(int64 id);
 static bool find_witness(int64 id, int64 bound, int64 *witness);
 static bool cancel_jobs(const Batch *batch);
@@ -210,15 +211,27 @@ look(int64 id, int64 bound, TimestampTz now)
 	MemoryContext caller = CurrentMemoryContext;
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
 	ErrorData  *volatile edata = NULL;
-	volatile Outcome outcome = LOOK_EACH;
+	volatile	Outcome outcome = LOOK_EACH;
 	int64		witness = 0;
+	bool		unseen = false; /* ends meanwhile ask for nothing */
 
-	/* whoever ends a job from now on is seen, or ends what we shall name */
+	/*
+	 * Whoever ends a job from now on is seen, or ends what we shall name.  Of
+	 * a batch of which each job matters, or of which we know nothing yet, all
+	 * ask for another look.
+	 */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (!watch->look)
+	if (pg_atomic_read_u64(&watch->batch_id) != (uint64) id && !watch->look)
+	{
+		pg_atomic_write_u64(&watch->witness, JOBQ_ANY_WITNESS);
 		pg_atomic_write_u64(&watch->batch_id, (uint64) id);
-	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
+	}
+	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id &&
+		pg_atomic_read_u64(&watch->witness) != JOBQ_ANY_WITNESS)
+	{
 		pg_atomic_write_u64(&watch->witness, 0);
+		unseen = true;
+	}
 	LWLockRelease(my_db->lock);
 
 	run_begin_transaction();
@@ -266,7 +279,7 @@ look(int64 id, int64 bound, TimestampTz now)
 			pg_atomic_write_u64(&watch->batch_id, 0);
 	}
 	LWLockRelease(my_db->lock);
-	if (outcome == LOOK_AGAIN ||
+	if (outcome == LOOK_AGAIN || (outcome == LOOK_EACH && unseen) ||
 		(outcome == LOOK_WITNESS && !is_live(id, witness)))
 		ask_again(watch, id);
 	else if (outcome == LOOK_LATER)
@@ -316,11 +329,16 @@ look_at(Batch *batch, int64 bound, int64 *witness)
 	bool		failing;
 	bool		live;
 	bool		ending;
+	bool		later = false;
 
 	if (!read_batch(batch->id, false, batch))
 		return LOOK_OVER;
 	failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 		has_failed(batch->id);
+	ending = batch->state == BATCH_CANCELLED ||
+		((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
+	if (batch->has_steps && batch->state != BATCH_CANCELLED)
+		later = !workflow_advance(batch->id, batch->role, ending);
 	live = find_witness(batch->id, bound, witness);
 	if (failing || !live)
 	{
@@ -343,6 +361,8 @@ look_at(Batch *batch, int64 bound, int64 *witness)
 	if (live && (ending || batch->has_steps) &&
 		!find_witness(batch->id, PG_INT64_MAX, witness))
 		return LOOK_AGAIN;
+	if (live && later)
+		return LOOK_LATER;
 	if (live)
 		return ending || batch->has_steps ? LOOK_EACH : LOOK_WITNESS;
 
@@ -356,6 +376,8 @@ look_at(Batch *batch, int64 bound, int64 *witness)
 			batch->state = BATCH_FAILED;
 			enqueue_callback(batch, batch->on_failure, "on_failure", "failed");
 		}
+		else if (batch->has_steps && has_cancelled(batch->id))
+			batch->state = BATCH_CANCELLED;
 		else
 		{
 			batch->state = BATCH_COMPLETED;
@@ -436,6 +458,19 @@ has_begun(int64 id)
 
 	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
 					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)",
+					  1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Was a job of the batch cancelled?
+ */
+static bool
+has_cancelled(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -548,7 +583,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 all ? "its batch was cancelled" : "a job of its batch failed");
+				 all ? "its batch was cancelled" : BATCH_FAILED_REASON);
 }
 
 /*

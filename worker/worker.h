@@ -99,6 +99,9 @@ extern TimestampTz schedules_run(TimestampTz now);
 extern void batches_start(void);
 extern TimestampTz batches_run(TimestampTz now);
 
+/* worker/workflows.c */
+extern bool workflow_advance(int64 batch_id, Oid role, bool ending);
+
 /* worker/relay.c */
 extern void relay_send(void);
 

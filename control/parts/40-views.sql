@@ -28,7 +28,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 	FROM jobq.archive a LEFT JOIN jobq.queue q ON q.id = a.queue_id
 	UNION ALL
 	SELECT f.id, 'failed', f.kind, q.name, f.priority, f.role, f.attempt, f.max_attempts, NULL, NULL, NULL,
-		f.enqueued_at, f.run_at, f.started_at, f.finished_at,
+		f.enqueued_at, nullif(f.run_at, 'infinity'), f.started_at, f.finished_at,
 		f.payload, f.headers, NULL, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id)
 	j WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE');

@@ -8,7 +8,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM PUBLIC;
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,log,should_stop,snooze,release,discard,fail,perform,call,status,wait,result,cancel,reschedule,set_priority,retry,retry_all,forget,flush_failed,clear,drain,run_next,work,worker_slots,lease_slots,limit_slots,group_slots,kind_hash,clock,schedule,unschedule,pause_schedule,resume_schedule,cron_next,create_batch,batch_add,batch_start,batch_cancel,batch_retry_failed,batch_status}';
+	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,inbox_insert,current_job,set_progress,log,should_stop,snooze,release,discard,fail,perform,call,status,wait,result,cancel,reschedule,set_priority,retry,retry_all,forget,flush_failed,clear,drain,run_next,work,worker_slots,lease_slots,limit_slots,group_slots,kind_hash,clock,schedule,unschedule,pause_schedule,resume_schedule,cron_next,create_batch,batch_add,batch_start,batch_cancel,batch_retry_failed,batch_status,workflow,chain}';
 	consume text[] := '{reserve,ack,nack,reject,release,extend,progress}';
 	manage text[] := '{register,unregister,create_queue,alter_queue,drop_queue,prune,check_limits,pause,resume,restart_workers,scheduler_state}';
 	routine regprocedure;
@@ -23,7 +23,7 @@ BEGIN
 	END IF;
 	EXECUTE format('GRANT USAGE ON SCHEMA jobq TO %s', role);
 	EXECUTE format('GRANT INSERT, SELECT ON jobq.inbox TO %s', role);
-	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.failed_jobs, jobq.queues, jobq.workers, jobq.limits, jobq.groups, jobq.schedules, jobq.batches TO %s', role);
+	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.failed_jobs, jobq.queues, jobq.workers, jobq.limits, jobq.groups, jobq.schedules, jobq.batches, jobq.steps TO %s', role);
 	FOR routine IN
 		SELECT p.oid FROM pg_proc p
 		WHERE p.pronamespace = 'jobq'::regnamespace
