@@ -45,6 +45,8 @@ static IndexInfo *index_info(Relation rel, Relation index,
 							 AttrNumber *not_null);
 static AttrNumber predicate_column(Relation rel, Relation index,
 								   const IndexInfo *info);
+static bool has_no_entries(Oid index, Relation rel, HeapTuple *tuples,
+						   int ntuples);
 static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 						 HeapTuple tuple, IndexUniqueCheck check);
 
@@ -140,6 +142,26 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 }
 
 /*
+ * Is it known that none of these rows has an entry in the index?  Then it need
+ * not even be opened.
+ */
+static bool
+has_no_entries(Oid index, Relation rel, HeapTuple *tuples, int ntuples)
+{
+	AttrNumber	not_null = InvalidAttrNumber;
+
+	for (int i = 0; i < nkept; i++)
+		if (kept[i].index == index)
+			not_null = kept[i].not_null;
+	if (not_null == InvalidAttrNumber)
+		return false;
+	for (int i = 0; i < ntuples; i++)
+		if (!heap_attisnull(tuples[i], not_null, RelationGetDescr(rel)))
+			return false;
+	return true;
+}
+
+/*
  * Insert the index entries of rows that are in the table.
  */
 void
@@ -152,10 +174,14 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 	{
-		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		Relation	index;
 		AttrNumber	not_null;
-		IndexInfo  *info = index_info(rel, index, &not_null);
+		IndexInfo  *info;
 
+		if (has_no_entries(lfirst_oid(lc), rel, tuples, ntuples))
+			continue;
+		index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		info = index_info(rel, index, &not_null);
 		for (int i = 0; i < ntuples; i++)
 			if (info->ii_ReadyForInserts &&
 				(not_null == InvalidAttrNumber ||
