@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import threading
 import time
 
 DISTURBED = 10			# percent of the machine that others use
@@ -75,26 +76,27 @@ class Session:
             self.psql.wait()
 
 
-_session = None
+_sessions = threading.local()	# a program's other threads have their own
 
 
 def admin():
-    """The session for everything that is not measured; anew if it was lost."""
-    global _session
-    if _session is not None and _session.lost():
+    """This thread's session for everything that is not measured; anew if it was lost."""
+    session = getattr(_sessions, "mine", None)
+    if session is not None and session.lost():
         leave()
         wait_for_server()
-    if _session is None:
-        _session = Session()
-    return _session
+        session = None
+    if session is None:
+        session = _sessions.mine = Session()
+    return session
 
 
 def leave():
     """Close that session; the next use opens another."""
-    global _session
-    if _session is not None:
-        _session.close()
-        _session = None
+    session = getattr(_sessions, "mine", None)
+    _sessions.mine = None
+    if session is not None:
+        session.close()
 
 
 def wait_for_server(timeout=60):

@@ -58,6 +58,7 @@ class System:
     empty = ""			# SQL condition: no job waits or runs
     finished = ""		# SQL: how many jobs have ended, whatever the snapshot
     tables = ""			# SQL: the oids of its tables
+    producers = 2		# that fill at a time, where it must not run dry
 
     def missing(self):
         """Why it cannot be measured, or None."""
