@@ -163,6 +163,31 @@ SELECT jobq.batch_start(:replaced);
 CALL test.batch_over(:replaced);
 TRUNCATE test.trace;
 
+-- ... and runs if that one's batch does, whatever the other batch waits for
+BEGIN;
+SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
+SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', unique_key => 'only', delay => '1 hour') id \gset
+COMMIT;
+SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', unique_key => 'only', on_conflict => 'replace') id;
+CALL test.batch_over(:runs);
+SELECT jobq.batch_cancel(:waits);
+CALL test.batch_over(:waits);
+TRUNCATE test.trace;
+
+-- what is pruned or forgotten still counts, and decides what has become of the batch
+BEGIN;
+SELECT test.batch('pruned', true, start => true) AS pruned \gset
+SELECT count(*) FROM jobq.batch_add(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
+SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', run_at => '2001-01-01', expires_at => '2001-01-02') id \gset
+SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', queue => 'parts') id \gset
+COMMIT;
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '10s');
+CALL test.batch_over(:pruned);
+SELECT jobq.forget(:outside);
+SELECT jobq.prune('0') > 0 AS pruned;
+CALL test.batch_over(:pruned);
+TRUNCATE test.trace;
+
 -- a callback that cannot be enqueued is tried again, and nothing is lost
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": {"on": "finish"}}') AS stuck \gset
@@ -216,6 +241,19 @@ SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :hal
 SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
 SELECT name, state, role FROM jobq.batches;
 RESET ROLE;
+
+-- one whose role was dropped ends without its callbacks
+CREATE ROLE regress_jobq_leaver LOGIN;
+SELECT jobq.grant_role('regress_jobq_leaver');
+SET ROLE regress_jobq_leaver;
+SELECT test.batch('left behind') AS orphan \gset
+RESET ROLE;
+DROP OWNED BY regress_jobq_leaver;
+DROP ROLE regress_jobq_leaver;
+SELECT jobq.batch_start(:orphan);
+CALL test.batch_over(:orphan);
+SELECT state, last_error FROM jobq.batch_status(:orphan);
+
 SELECT jobq.batch_cancel(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
 CALL test.batch_over(:half);
 SELECT jobq.drain('default');

@@ -381,8 +381,7 @@ jobq_batch_reopen(int64 batch_id)
 
 	SPI_connect();
 	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
-			   " reopened = true, completed = NULL, failed = NULL, cancelled = NULL,"
-			   " expired = NULL WHERE id = $1 AND state IN ('f', 'c')",
+			   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
 			   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	jobq_at_commit_batch(batch_id, 0, false);

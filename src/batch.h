@@ -22,6 +22,26 @@
 /* Why a job of a batch is cancelled if another fails. */
 #define BATCH_FAILED_REASON	"a job of its batch failed"
 
+/*
+ * A query that deletes finished jobs ("delete", which returns its batch_id and
+ * state), keeps the counts of their batches, and returns how many there were.
+ */
+#define DELETE_AND_COUNT(delete) \
+	"WITH gone AS (" delete ")," \
+	" counted AS (UPDATE jobq.batch b SET completed = b.completed + g.completed," \
+	" failed = b.failed + g.failed, cancelled = b.cancelled + g.cancelled," \
+	" expired = b.expired + g.expired" \
+	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
+	" WHERE b.id = g.batch_id)" \
+	" SELECT pg_catalog.count(*) FROM gone"
+#define COUNT_BY_BATCH \
+	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'x') AS cancelled," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
+#define RETURNING_FINISHED	" RETURNING batch_id, state"
+#define RETURNING_LETTERS	" RETURNING batch_id, 'f' AS state"
+
 /* src/batch.c */
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,

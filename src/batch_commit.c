@@ -130,7 +130,8 @@ jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake)
 				continue;
 			}
 			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);
-			pg_atomic_write_u64(&watch->witness, JOBQ_ANY_WITNESS);
+			/* those that end before the look need not tell */
+			pg_atomic_write_u64(&watch->witness, 0);
 		}
 		watch->look = true;
 		db->batches_look = true;

@@ -37,11 +37,10 @@ jobq_job_block(JobqJob *job, const Datum *options, const bool *nulls)
 }
 
 /*
- * A blocked job, whose row the caller has deleted, is free: insert it with the
- * time at which it may run.
+ * A blocked job is free: set the time at which it may run.
  */
 void
-jobq_job_free(Relation rel, JobqJob *job)
+jobq_job_unblock(JobqJob *job)
 {
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	TimestampTz now = jobq_now();
@@ -57,8 +56,17 @@ jobq_job_free(Relation rel, JobqJob *job)
 		queue->expires_after_ms >= 0)
 		JOB_SET(job, JOB_EXPIRES_AT,
 				TimestampTzGetDatum(run_at + queue->expires_after_ms * 1000));
+}
+
+/*
+ * The same for one whose row the caller has deleted: insert it anew.
+ */
+void
+jobq_job_free(Relation rel, JobqJob *job)
+{
+	jobq_job_unblock(job);
 	jobq_job_insert(rel, job);
-	jobq_tell(job, jobq_waiting_state(job, now));
+	jobq_tell(job, jobq_waiting_state(job, jobq_now()));
 }
 
 /*

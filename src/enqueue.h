@@ -72,6 +72,7 @@ extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,
 /* src/block.c */
 extern void jobq_job_block(JobqJob *job, const Datum *options,
 						   const bool *nulls);
+extern void jobq_job_unblock(JobqJob *job);
 extern void jobq_job_free(Relation rel, JobqJob *job);
 
 #endif							/* JOBQ_ENQUEUE_H */

@@ -314,12 +314,17 @@ jobq_forget(PG_FUNCTION_ARGS)
 	bool		isnull;
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid",
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, batch_id",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0 ||
 		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
 														SPI_tuptable->tupdesc,
 														1, &isnull))))
 		not_a_dead_letter(id);
+	values[0] = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2,
+							  &isnull);
+	if (!isnull)
+		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

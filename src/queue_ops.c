@@ -35,6 +35,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "batch.h"
 #include "commit.h"
 #include "operate.h"
 
@@ -67,6 +68,8 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)))"
 
+static int64 delete_and_count(const char *query, int nargs, const Oid *types,
+							  const Datum *values, const char *nulls);
 static bool clear_job(Relation rel, int64 id, bool consumer);
 static bool queue_has_jobs(int32 queue_id);
 static int64 count_letters(int32 queue_id, bool *all_mine);
@@ -94,6 +97,20 @@ set_mine(Datum *values)
 {
 	values[0] = ObjectIdGetDatum(GetUserId());
 	values[1] = BoolGetDatum(jobq_may_manage(jobq_relations()->owner));
+}
+
+/*
+ * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.
+ */
+static int64
+delete_and_count(const char *query, int nargs, const Oid *types,
+				 const Datum *values, const char *nulls)
+{
+	bool		isnull;
+
+	(void) jobq_query(query, nargs, types, values, nulls, SPI_OK_SELECT);
+	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
+									   SPI_tuptable->tupdesc, 1, &isnull));
 }
 
 /*
@@ -305,7 +322,7 @@ jobq_flush_failed(PG_FUNCTION_ARGS)
 	static const Oid types[] = {OIDOID, BOOLOID, INT4OID};
 	char		nulls[] = "   ";
 	Datum		values[3];
-	uint64		n;
+	int64		n;
 
 	set_mine(values);
 	if (PG_ARGISNULL(0))
@@ -313,11 +330,12 @@ jobq_flush_failed(PG_FUNCTION_ARGS)
 	else
 		values[2] = Int32GetDatum(jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0))));
 	SPI_connect();
-	n = jobq_query("DELETE FROM jobq.failed_job WHERE " IS_MINE
-				   " AND ($3 IS NULL OR queue_id = $3)",
-				   3, types, values, nulls, SPI_OK_DELETE);
+	n = delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+										  " AND ($3 IS NULL OR queue_id = $3)"
+										  RETURNING_LETTERS),
+						 3, types, values, nulls);
 	SPI_finish();
-	PG_RETURN_INT64((int64) n);
+	PG_RETURN_INT64(n);
 }
 
 /*
@@ -329,13 +347,15 @@ jobq_prune(PG_FUNCTION_ARGS)
 {
 	static const char *const what[] = {"older_than", "failed_older_than"};
 	static const char *const queries[] = {
-		"DELETE FROM jobq.archive WHERE " IS_MINE " AND finished_at < $3",
-		"DELETE FROM jobq.failed_job WHERE " IS_MINE " AND finished_at < $3"
+		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_FINISHED),
+		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_LETTERS)
 	};
 	static const Oid types[] = {OIDOID, BOOLOID, TIMESTAMPTZOID};
 	TimestampTz now = jobq_now();
 	Datum		values[3];
-	uint64		n = 0;
+	int64		n = 0;
 
 	set_mine(values);
 
@@ -352,10 +372,10 @@ jobq_prune(PG_FUNCTION_ARGS)
 			continue;
 		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
 		values[2] = TimestampTzGetDatum(now - ms * 1000);
-		n += jobq_query(queries[i], 3, types, values, NULL, SPI_OK_DELETE);
+		n += delete_and_count(queries[i], 3, types, values, NULL);
 	}
 	SPI_finish();
-	PG_RETURN_INT64((int64) n);
+	PG_RETURN_INT64(n);
 }
 
 /*
@@ -471,8 +491,9 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	SPI_connect();
 	if (check_droppable(name, queue_id, force) > 0)
 	{
-		jobq_query("DELETE FROM jobq.failed_job WHERE queue_id = $1", 1, types,
-				   values, NULL, SPI_OK_DELETE);
+		(void) delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE queue_id = $1"
+												 RETURNING_LETTERS),
+								1, types, values, NULL);
 		if (count_letters(queue_id, &all_mine) > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),

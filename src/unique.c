@@ -45,6 +45,7 @@
 
 #include "call.h"
 #include "commit.h"
+#include "enqueue.h"
 #include "length.h"
 #include "operate.h"
 #include "row.h"
@@ -438,7 +439,12 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			if (job_watch(&waiting))
 				JOB_SET(job, JOB_WATCH, BoolGetDatum(true));
 			if (!JOB_ISNULL(&waiting, JOB_BATCH_ID))
+			{
+				/* that of a batch that runs does not wait for another's start */
 				JOB_SET(job, JOB_BATCH_ID, JOB(&waiting, JOB_BATCH_ID));
+				if (job_blocked(job) && !job_blocked(&waiting))
+					jobq_job_unblock(job);
+			}
 			if (job_blocked(&waiting) && !job_blocked(job))
 			{
 				JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));

@@ -25,10 +25,12 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "batch.h"
 #include "commit.h"
@@ -41,6 +43,9 @@
 
 /* When to look again at a batch whose row is locked. */
 #define LOCKED_PAUSE	USECS_PER_SEC
+
+/* How long a callback waits for a lock; all else waits for it. */
+#define LOCK_PATIENCE	"50ms"
 
 /* What a look has found. */
 typedef enum Outcome
@@ -63,6 +68,7 @@ typedef struct Batch
 	bool		expects;		/* it was started when it was created */
 	Oid			role;
 	char	   *name;			/* or NULL */
+	char	   *error;			/* why a callback was dropped, or NULL */
 	Jsonb	   *on_success;		/* or NULL, as are the next two */
 	Jsonb	   *on_failure;
 	Jsonb	   *on_finish;
@@ -75,10 +81,16 @@ static int64 cancelled_to = 0;
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
 
+/* Batches whose rows were locked, and when to look at them again. */
+static int64 late[MAX_LOOKS];
+static int	nlate = 0;
+static TimestampTz late_at = 0;
+
 static bool sweep(TimestampTz now);
 static void look(int64 id, int64 bound, TimestampTz now);
 static bool is_live(int64 id, int64 witness);
 static void ask_again(JobqBatchWatch *watch, int64 id);
+static void ask_later(int64 id, TimestampTz now);
 static Outcome look_at(Batch *batch, int64 bound, int64 *witness);
 static bool read_batch(int64 id, bool lock, Batch *batch);
 static bool has_failed(int64 id);
@@ -87,8 +99,8 @@ static bool has_begun(int64 id);
 static bool find_witness(int64 id, int64 bound, int64 *witness);
 static bool cancel_jobs(const Batch *batch);
 static void cancel_job(Relation rel, JobqJob *job, const Batch *batch);
-static void enqueue_callback(const Batch *batch, Jsonb *callback,
-							 const char *what, const char *state);
+static void enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
+							 const char *state);
 static void set_state(const Batch *batch, char state, bool over);
 static void note_error(int64 id, const ErrorData *edata);
 
@@ -144,14 +156,26 @@ batches_run(TimestampTz now)
 			}
 			watch->look = false;
 			ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
-			bounds[n++] = witness == JOBQ_ANY_WITNESS ? PG_INT64_MAX
-				: (int64) witness;
+			bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
+				? PG_INT64_MAX : (int64) witness;
 		}
 	}
 	LWLockRelease(my_db->lock);
 	for (int i = 0; i < n; i++)
 		look(ids[i], bounds[i], now);
-	return again || my_db->batches_look ? now : sweep_at;
+
+	late_at = Min(late_at, now + LOCKED_PAUSE);
+	if (nlate > 0 && now >= late_at)
+	{
+		n = nlate;
+		memcpy(ids, late, sizeof(int64) * n);
+		nlate = 0;
+		for (int i = 0; i < n; i++)
+			look(ids[i], PG_INT64_MAX, now);
+	}
+	if (again || my_db->batches_look)
+		return now;
+	return nlate > 0 ? Min(late_at, sweep_at) : sweep_at;
 }
 
 /*
@@ -166,11 +190,9 @@ sweep(TimestampTz now)
 	uint64		n = 0;
 	MemoryContext caller = CurrentMemoryContext;
 
-	if (my_db->batches_sweep)
-	{
+	/* one that is wanted meanwhile comes after this one */
+	if (swept_to == 0)
 		my_db->batches_sweep = false;
-		swept_to = 0;
-	}
 	sweep_at = now + jobq_poll_interval * USECS_PER_SEC;
 	values[0] = Int64GetDatum(swept_to);
 	run_begin_transaction();
@@ -198,7 +220,7 @@ sweep(TimestampTz now)
 	for (uint64 i = 0; i < n; i++)
 		look(ids[i], PG_INT64_MAX, now);
 	swept_to = n == MAX_LOOKS ? ids[n - 1] : 0;
-	return swept_to > 0;
+	return swept_to > 0 || my_db->batches_sweep;
 }
 
 /*
@@ -259,15 +281,15 @@ look(int64 id, int64 bound, TimestampTz now)
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		RESUME_INTERRUPTS();
-		outcome = LOOK_EACH;
+		outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? LOOK_LATER
+			: LOOK_EACH;
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
-	if (edata != NULL)
-	{
+	if (edata != NULL && outcome != LOOK_LATER)
 		note_error(id, edata);
+	if (edata != NULL)
 		FreeErrorData(edata);
-	}
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
@@ -283,7 +305,7 @@ look(int64 id, int64 bound, TimestampTz now)
 		(outcome == LOOK_WITNESS && !is_live(id, witness)))
 		ask_again(watch, id);
 	else if (outcome == LOOK_LATER)
-		sweep_at = Min(sweep_at, now + LOCKED_PAUSE);
+		ask_later(id, now);
 }
 
 /*
@@ -321,6 +343,23 @@ ask_again(JobqBatchWatch *watch, int64 id)
 }
 
 /*
+ * Look at the batch again in a while.
+ */
+static void
+ask_later(int64 id, TimestampTz now)
+{
+	if (nlate == 0)
+		late_at = now + LOCKED_PAUSE;
+	for (int i = 0; i < nlate; i++)
+		if (late[i] == id)
+			return;
+	if (nlate < MAX_LOOKS)
+		late[nlate++] = id;
+	else
+		sweep_at = Min(sweep_at, late_at);
+}
+
+/*
  * Do what is to be done, in a transaction.
  */
 static Outcome
@@ -351,8 +390,8 @@ look_at(Batch *batch, int64 bound, int64 *witness)
 	if (failing)
 	{
 		batch->state = BATCH_FAILED;
-		set_state(batch, BATCH_FAILED, false);
 		enqueue_callback(batch, batch->on_failure, "on_failure", "failing");
+		set_state(batch, BATCH_FAILED, false);
 	}
 	ending = batch->state == BATCH_CANCELLED ||
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
@@ -443,7 +482,8 @@ has_failed(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')",
+					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
+					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -457,7 +497,9 @@ has_begun(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)",
+					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
+					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
+					  "  AND completed + failed + cancelled + expired > 0)",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -590,7 +632,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
  * Enqueue what is to be done now, if anything is.
  */
 static void
-enqueue_callback(const Batch *batch, Jsonb *callback, const char *what,
+enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 				 const char *state)
 {
 	JobqSpec	spec;
@@ -598,6 +640,19 @@ enqueue_callback(const Batch *batch, Jsonb *callback, const char *what,
 
 	if (callback == NULL)
 		return;
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(batch->role)))
+	{
+		batch->error = psprintf("its role was dropped, so %s was not enqueued",
+								what);
+		ereport(WARNING,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("batch " INT64_FORMAT ": %s", batch->id, batch->error)));
+		return;
+	}
+
+	/* somebody may have enqueued its unique key, or drop its queue */
+	(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	initStringInfo(&headers);
 	appendStringInfo(&headers, "{\"batch_id\": " INT64_FORMAT ", \"batch_state\": \"%s\"",
 					 batch->id, state);
@@ -614,15 +669,20 @@ enqueue_callback(const Batch *batch, Jsonb *callback, const char *what,
 static void
 set_state(const Batch *batch, char state, bool over)
 {
-	static const Oid types[] = {INT8OID, CHAROID, TIMESTAMPTZOID};
+	static const Oid types[] = {INT8OID, CHAROID, TIMESTAMPTZOID, TEXTOID};
 	Datum		values[] = {
 		Int64GetDatum(batch->id), CharGetDatum(state),
-		TimestampTzGetDatum(jobq_now())
+		TimestampTzGetDatum(jobq_now()),
+		batch->error == NULL ? (Datum) 0 : CStringGetTextDatum(batch->error)
 	};
+	char		nulls[] = "    ";
 
-	jobq_query("UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = NULL"
-			   " WHERE id = $1", 3, types, values, over ? NULL : "  n",
-			   SPI_OK_UPDATE);
+	if (!over)
+		nulls[2] = 'n';
+	if (batch->error == NULL)
+		nulls[3] = 'n';
+	jobq_query("UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
+			   " WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
 }
 
 /*

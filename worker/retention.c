@@ -21,17 +21,17 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "batch.h"
+
 /* Partitions that are made ahead, today's included. */
 #define DAYS_AHEAD	4
-
-/* Age of batches whose jobs are counted for good. */
-#define COUNT_BATCHES_AFTER	(INT64CONST(3600) * USECS_PER_SEC)
 
 /* Rows that are moved into a new partition at most. */
 #define MAX_MOVED	"10000"
 
 static void run_quietly(const char *query, int nargs, Oid *types,
 						Datum *values);
+static void drop_day(const char *name);
 
 /*
  * Run one statement in a transaction of its own; an error is logged and is
@@ -90,6 +90,21 @@ day_name(TimestampTz day, char *name, size_t name_size, char *date,
 			 tm.tm_mday);
 	snprintf(date, date_size, "%04d-%02d-%02d 00:00:00+00", tm.tm_year,
 			 tm.tm_mon, tm.tm_mday);
+}
+
+/*
+ * Drop the archive of a day, and keep the counts of batches whose jobs are in
+ * there.
+ */
+static void
+drop_day(const char *name)
+{
+	run_quietly(psprintf("LOCK TABLE jobq.%s IN SHARE MODE;"
+						 " UPDATE jobq.batch b SET completed = b.completed + g.completed,"
+						 " cancelled = b.cancelled + g.cancelled, expired = b.expired + g.expired"
+						 " FROM (" COUNT_BY_BATCH "FROM jobq.%s WHERE batch_id IS NOT NULL GROUP BY batch_id) g"
+						 " WHERE b.id = g.batch_id;"
+						 " DROP TABLE jobq.%s", name, name, name), 0, NULL, NULL);
 }
 
 void
@@ -174,26 +189,17 @@ retention_run(void)
 		MemoryContextSwitchTo(context);
 	}
 	foreach(lc, old)
-		run_quietly(psprintf("DROP TABLE jobq.%s", (char *) lfirst(lc)), 0,
-					NULL, NULL);
+		drop_day(lfirst(lc));
 
 	values[0] = TimestampTzGetDatum(now - jobq_archive_retention *
 									(60 * USECS_PER_SEC));
-	run_quietly("DELETE FROM jobq.archive_default WHERE finished_at < $1", 1,
-				types, values);
+	run_quietly(DELETE_AND_COUNT("DELETE FROM jobq.archive_default WHERE finished_at < $1"
+								 RETURNING_FINISHED), 1, types, values);
 	values[0] = TimestampTzGetDatum(now - jobq_failed_retention *
 									(60 * USECS_PER_SEC));
-	run_quietly("DELETE FROM jobq.failed_job WHERE finished_at < $1", 1, types,
-				values);
-
-	/* the counts of batches stay longer than what they were counted from */
+	run_quietly(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE finished_at < $1"
+								 RETURNING_LETTERS), 1, types, values);
 	run_quietly("DELETE FROM jobq.batch WHERE finished_at < $1", 1, types,
-				values);
-	values[0] = TimestampTzGetDatum(now - COUNT_BATCHES_AFTER);
-	run_quietly("UPDATE jobq.batch b SET completed = l.completed, failed = l.failed,"
-				" cancelled = l.cancelled, expired = l.expired"
-				" FROM jobq.batch_list l WHERE l.id = b.id"
-				" AND b.finished_at < $1 AND b.completed IS NULL", 1, types,
 				values);
 
 	run_begin_transaction();

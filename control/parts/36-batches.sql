@@ -15,19 +15,23 @@ CREATE TABLE jobq.batch (
 	has_steps boolean NOT NULL DEFAULT false,
 	reopened boolean NOT NULL DEFAULT false,
 	dormant boolean NOT NULL DEFAULT false,
-	completed bigint,
-	failed bigint,
-	cancelled bigint,
-	expired bigint,
+	completed bigint NOT NULL DEFAULT 0,
+	failed bigint NOT NULL DEFAULT 0,
+	cancelled bigint NOT NULL DEFAULT 0,
+	expired bigint NOT NULL DEFAULT 0,
 	name text,
 	on_success jsonb,
 	on_failure jsonb,
 	on_finish jsonb,
 	last_error text
 );
-COMMENT ON TABLE jobq.batch IS 'batches; how many of their jobs are over is counted in the other tables until the batch is old';
+COMMENT ON TABLE jobq.batch IS 'batches; their jobs are counted in the other tables, and here those that retention and the like have removed from there';
 COMMENT ON COLUMN jobq.batch.finished_at IS 'when its last job was over';
 COMMENT ON COLUMN jobq.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
+COMMENT ON COLUMN jobq.batch.completed IS 'jobs that have completed and are not in the archive any more';
+COMMENT ON COLUMN jobq.batch.failed IS 'dead letters that are not there any more';
+COMMENT ON COLUMN jobq.batch.cancelled IS 'jobs that were cancelled and are not in the archive any more';
+COMMENT ON COLUMN jobq.batch.expired IS 'jobs that have expired and are not in the archive any more';
 COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: jobq.step';
 COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
 COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
@@ -64,7 +68,6 @@ CREATE TYPE jobq.batch_status AS (
 );
 COMMENT ON TYPE jobq.batch_status IS 'what has become of a batch: pending, running, failing, cancelling; completed, failed, cancelled; how many of its jobs are in which state; percent that are over';
 
--- Of a batch that is not old yet, the jobs themselves are counted.
 CREATE VIEW jobq.batch_list WITH (security_barrier) AS
 	SELECT b.id, b.name,
 		CASE b.state WHEN 'p' THEN 'pending' WHEN 'r' THEN 'running' WHEN 'c' THEN 'completed'
@@ -83,13 +86,11 @@ CREATE VIEW jobq.batch_list WITH (security_barrier) AS
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (
 		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
-		FROM (SELECT b.completed, b.failed, b.cancelled, b.expired WHERE b.completed IS NOT NULL
-			UNION ALL
-			SELECT count(*) FILTER (WHERE a.state = 'c'),
-				(SELECT count(*) FROM jobq.failed_job f WHERE f.batch_id = b.id),
-				count(*) FILTER (WHERE a.state = 'x'), count(*) FILTER (WHERE a.state = 'e')
-			FROM jobq.archive a WHERE b.completed IS NULL AND a.batch_id = b.id
-			HAVING b.completed IS NULL) o) n;
+		FROM (SELECT b.completed + count(*) FILTER (WHERE a.state = 'c') AS completed,
+				b.failed + (SELECT count(*) FROM jobq.failed_job f WHERE f.batch_id = b.id) AS failed,
+				b.cancelled + count(*) FILTER (WHERE a.state = 'x') AS cancelled,
+				b.expired + count(*) FILTER (WHERE a.state = 'e') AS expired
+			FROM jobq.archive a WHERE a.batch_id = b.id) o) n;
 COMMENT ON VIEW jobq.batch_list IS 'all batches; for functions of jobq';
 
 CREATE VIEW jobq.batches WITH (security_barrier) AS
