@@ -20,7 +20,7 @@ import report
 
 # How many seconds each may take with --quick and without.  It measures fewer
 # rounds if the time is not enough for all, but always one.
-SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 285), "writes": (30, 50),
+SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 360), "writes": (30, 50),
           "cost": (45, 56), "scale": (50, 110), "waiting": (75, 100), "cron": (130, 130),
           "enqueue": (25, 45), "backlog": (30, 30), "idle": (20, 22), "memory": (15, 10),
           "notify": (15, 20), "flow": (30, 50)}
