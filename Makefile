@@ -103,7 +103,7 @@ REGRESS = setup enqueue bulk transactions handlers retry order waiting operate q
 	session limits groups work_limits fairness privileges consume unique notify batches bad_input schedule workflows comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup cancel retry late_commit new_queue work work_limits limits max_length handler_ddl pause consume queue_ops unique
+ISOLATION = setup cancel retry late_commit new_queue work work_limits limits max_length handler_ddl pause consume queue_ops unique batches
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf
 
 # "make installcheck RUNNING=1" uses the server PGHOST/PGPORT point at instead.
