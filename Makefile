@@ -41,6 +41,7 @@ OBJS = \
 	src/message.o \
 	src/move.o \
 	src/notify.o \
+	src/offer.o \
 	src/operate.o \
 	src/park.o \
 	src/queue_ops.o \

@@ -5,8 +5,7 @@
  *	  those that wait for a job.
  *
  * Nobody polls.  Who finds nothing goes on the list under the lock of the vain
- * look; who hands over a job takes one off the list and sets its latch.  That
- * one has a debt then: it takes the job, or passes the wake-up on.
+ * look; who has a job for him pops it for him (offer.c) and sets his latch.
  *
  * src/await.c
  *
@@ -20,22 +19,34 @@
 #include "nodes/execnodes.h"
 #include "optimizer/optimizer.h"
 #include "tcop/pquery.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
 #include "consume.h"
 
+/* See find_roles(). */
+static struct
+{
+	JobqDatabase *db;
+	uint32		as_of;			/* JobqDatabase.lanes_made */
+	int			nqueues;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	int			n;
+	Oid		   *found;			/* [jobq_max_lanes] */
+}			roles;
+
+static bool of_our_queues(const Reservation *reservation, const JobqLane *lane);
 static bool is_ours(const Reservation *reservation, const JobqLane *lane);
+static void find_roles(const Reservation *reservation);
+static void give_up_place(Reservation *reservation, TimestampTz now,
+						  JobqWakeList *wake);
 static bool snapshot_is_unused(const Reservation *reservation);
 
-/*
- * Is this a lane of one of our queues that can be served?
- */
 static bool
-is_ours(const Reservation *reservation, const JobqLane *lane)
+of_our_queues(const Reservation *reservation, const JobqLane *lane)
 {
-	if (!lane->ranked || lane->paused || !lane->consumer)
-		return false;
 	for (int i = 0; i < reservation->taker.nqueues; i++)
 		if (reservation->queue_ids[i] == lane->queue_id)
 			return true;
@@ -43,79 +54,121 @@ is_ours(const Reservation *reservation, const JobqLane *lane)
 }
 
 /*
- * The roles with waiting jobs whose privileges this user has.
+ * Is this a lane of one of our queues that can be served?
+ */
+static bool
+is_ours(const Reservation *reservation, const JobqLane *lane)
+{
+	return lane->ranked && !lane->paused && lane->consumer &&
+		of_our_queues(reservation, lane);
+}
+
+/*
+ * The roles that have, or had lately, jobs in our queues, until there is a new
+ * lane.  Kept from one call to the next, as they hardly change.
+ */
+static void
+find_roles(const Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+
+	if (roles.found == NULL)
+		roles.found = MemoryContextAlloc(TopMemoryContext,
+										 sizeof(Oid) * jobq_max_lanes);
+	else if (roles.db == db && roles.as_of == db->lanes_made &&
+			 roles.nqueues == reservation->taker.nqueues &&
+			 memcmp(roles.queue_ids, reservation->queue_ids,
+					roles.nqueues * sizeof(int32)) == 0)
+		return;
+	roles.db = db;
+	roles.nqueues = reservation->taker.nqueues;
+	memcpy(roles.queue_ids, reservation->queue_ids, sizeof(roles.queue_ids));
+	roles.n = 0;
+	LWLockAcquire(db->lock, LW_SHARED);
+	roles.as_of = db->lanes_made;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		bool		known = !db->lanes[i].in_use ||
+			!of_our_queues(reservation, &db->lanes[i]);
+
+		for (int j = 0; j < roles.n && !known; j++)
+			known = roles.found[j] == db->lanes[i].role;
+		if (!known)
+			roles.found[roles.n++] = db->lanes[i].role;
+	}
+	LWLockRelease(db->lock);
+}
+
+/*
+ * For which of these roles may this user act?  Here it also learns of what others
+ * have changed while it waited: that a queue is not paused any more.
  */
 void
 jobq_reserver_roles(Reservation *reservation)
 {
-	JobqDatabase *db = reservation->db;
 	JobqTaker  *taker = &reservation->taker;
-	Oid		   *found;
-	int			nfound = 0;
 
+	AcceptInvalidationMessages();
 	taker->any_role = jobq_may_manage(jobq_relations()->owner);
 	taker->nroles = 0;
 	taker->roles = reservation->roles;
 	reservation->ndenied = 0;
 	if (taker->any_role)
 		return;
-
-	found = palloc(sizeof(Oid) * jobq_max_lanes);
-	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
+	find_roles(reservation);
+	for (int i = 0; i < roles.n; i++)
 	{
-		bool		known = false;
-
-		for (int j = 0; j < nfound && !known; j++)
-			known = found[j] == db->lanes[i].role;
-		if (!known && is_ours(reservation, &db->lanes[i]))
-			found[nfound++] = db->lanes[i].role;
-	}
-	LWLockRelease(db->lock);
-	for (int i = 0; i < nfound; i++)
-	{
-		if (jobq_may_manage(found[i]))
-			reservation->roles[taker->nroles++] = found[i];
+		if (jobq_may_manage(roles.found[i]))
+			reservation->roles[taker->nroles++] = roles.found[i];
 		else
-			reservation->denied[reservation->ndenied++] = found[i];
+			reservation->denied[reservation->ndenied++] = roles.found[i];
 	}
-	pfree(found);
 }
 
 /*
- * Is a job there?  The token is taken only then: every now and then that
- * assigns a transaction id, which must not be held while we wait.
+ * Leave the list, unless there is an offer.  Is there one, or another job?  The
+ * token is taken only then: every now and then that assigns a transaction id,
+ * which must not be held while we wait.
  */
 bool
 jobq_reserver_ready(Reservation *reservation)
 {
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
-	bool		ready = false;
+	JobqWakeList wake = {0};
+	bool		ready;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (reservation->place != JOBQ_NONE &&
+		!db->reservers[reservation->place].offered)
+		give_up_place(reservation, now, &wake);
+	ready = reservation->place != JOBQ_NONE;
 	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
 		 i = db->lanes[i].active_next)
 		ready = is_ours(reservation, &db->lanes[i]) &&
 			jobq_lane_free(db, &db->lanes[i], now);
-	LWLockRelease(db->lock);
+	jobq_unlock(db, &wake);
 	return ready;
 }
 
 /*
- * Wake another consumer for what is still there.  Wants db->lock.
+ * Take the offer, or pop a job.  Wants db->lock.
  */
-void
-jobq_reserver_pass_on(Reservation *reservation, JobqWakeList *wake)
+bool
+jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
+				  JobqWakeList *wake)
 {
-	JobqDatabase *db = reservation->db;
-
-	reservation->woken = false;
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
-		if (is_ours(reservation, &db->lanes[i]))
-			jobq_ready_wake(db, &db->lanes[i], jobq_now(), wake);
+	if (reservation->place != JOBQ_NONE)
+	{
+		if (jobq_offer_take(reservation->db, reservation->place,
+							&reservation->taker, job))
+		{
+			reservation->place = JOBQ_NONE;
+			return true;
+		}
+		give_up_place(reservation, now, wake);
+	}
+	return jobq_ready_pop(reservation->db, &reservation->taker, now, job, wake);
 }
 
 /*
@@ -174,21 +227,16 @@ jobq_reserver_coming(Reservation *reservation)
 }
 
 /*
- * Go on the list of those to be woken, which is done under the same lock as
- * the vain look.  False if a job of a role that we have not thought about has
- * come in between, or if the list is full.
- *
- * Who was woken for a job that it may not take passes the wake-up on.
+ * Go on the list, which is done under the same lock as the vain look.  False if
+ * a job of a role that we have not thought about has come in between, or if
+ * the list is full.
  */
 bool
-jobq_reserver_list(Reservation *reservation, JobqWakeList *wake)
+jobq_reserver_list(Reservation *reservation)
 {
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
-	JobqReserver *reserver;
 
-	if (db->nreservers == JOBQ_MAX_RESERVERS)
-		return false;
 	for (uint32 i = db->active_head; i != JOBQ_NONE;
 		 i = db->lanes[i].active_next)
 	{
@@ -202,51 +250,35 @@ jobq_reserver_list(Reservation *reservation, JobqWakeList *wake)
 		if (!denied)
 			return false;
 	}
-	if (reservation->woken)
-		jobq_reserver_pass_on(reservation, wake);
+	reservation->place = jobq_reserver_add(db, &reservation->taker,
+										   reservation->denied,
+										   reservation->ndenied);
+	return reservation->place != JOBQ_NONE;
+}
 
-	reserver = &db->reservers[db->nreservers++];
-	reserver->proc = MyProc;
-	reserver->nqueues = reservation->taker.nqueues;
-	memcpy(reserver->queue_ids, reservation->queue_ids,
-		   sizeof(reserver->queue_ids));
-	reserver->ndenied = Min(reservation->ndenied, JOBQ_MAX_DENIED);
-	memcpy(reserver->denied, reservation->denied,
-		   reserver->ndenied * sizeof(Oid));
-	reservation->listed = true;
-	return true;
+/* Wants db->lock. */
+static void
+give_up_place(Reservation *reservation, TimestampTz now, JobqWakeList *wake)
+{
+	jobq_reserver_remove(reservation->db, reservation->place, now, wake);
+	reservation->place = JOBQ_NONE;
 }
 
 /*
- * Take this session off the list of reservers.  As error clean-up (code is not
- * 0, as PG_ENSURE_ERROR_CLEANUP and an exit have it), a wake-up that was meant
- * for us goes to another.
+ * Error clean-up, as PG_ENSURE_ERROR_CLEANUP and an exit have it: what was
+ * offered to this session goes to another.
  */
 void
-jobq_reserver_unlist(int code, Datum arg)
+jobq_reserver_leave(int code, Datum arg)
 {
 	Reservation *reservation = (Reservation *) DatumGetPointer(arg);
-	JobqDatabase *db = reservation->db;
 	JobqWakeList wake = {0};
 
-	if (!reservation->listed)
+	if (reservation->place == JOBQ_NONE)
 		return;
-	reservation->listed = false;
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	reservation->woken = true;
-	for (uint32 i = 0; i < db->nreservers; i++)
-	{
-		if (db->reservers[i].proc == MyProc)
-		{
-			db->reservers[i] = db->reservers[--db->nreservers];
-			reservation->woken = false;
-			break;
-		}
-	}
-	if (code != 0 && reservation->woken)
-		jobq_reserver_pass_on(reservation, &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	LWLockAcquire(reservation->db->lock, LW_EXCLUSIVE);
+	give_up_place(reservation, jobq_now(), &wake);
+	jobq_unlock(reservation->db, &wake);
 }
 
 /*
@@ -302,5 +334,4 @@ jobq_reserver_sleep(Reservation *reservation, long ms)
 	if (snapshot_is_unused(reservation))
 		MyProc->xmin = InvalidTransactionId;
 	jobq_client_wait(ms, jobq_wait_event(wait_event, "JobqReserve"));
-	jobq_reserver_unlist(0, PointerGetDatum(reservation));
 }

@@ -147,8 +147,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		jobq_at_commit_lease(LEASE_TAKE, push.key.id, *token, JOBQ_NONE, 0);
 		jobq_at_commit_lease(LEASE_BATCH, 0, 0, batch, 0);
 	}
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 	return obstacle;
 }
 
@@ -168,8 +167,7 @@ jobq_claim_undo(const JobqJob *job, int64 token)
 	lease = jobq_lease_find(db, job_id(job));
 	if (lease != NULL && lease->token == token)
 		jobq_lease_remove(db, lease, false, true, jobq_now(), &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 }
 
 /*

@@ -91,10 +91,6 @@ jobq_test_clock(PG_FUNCTION_ARGS)
 		jobq_interval_ms(offset, "offset", 0,
 						 JOBQ_MAX_DELAY_MS) * 1000;
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
-	{
-		JobqWakeList wake = {.scheduler = true};
-
-		jobq_wake(&jobq_shared->databases[i], &wake);
-	}
+		jobq_wake_scheduler(&jobq_shared->databases[i]);
 	PG_RETURN_VOID();
 }

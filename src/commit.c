@@ -184,8 +184,7 @@ undo_deletions(SubTransactionId since)
 	}
 	if (db != NULL)
 	{
-		LWLockRelease(db->lock);
-		jobq_wake(db, &wake);
+		jobq_unlock(db, &wake);
 	}
 }
 
@@ -549,8 +548,7 @@ hand_over(void)
 				wake.scheduler = true;
 			}
 		}
-		LWLockRelease(db->lock);
-		jobq_wake(db, &wake);
+		jobq_unlock(db, &wake);
 	}
 
 	if ((nwakes > 0 || prepared) && jobq_shared != NULL)

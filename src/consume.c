@@ -159,7 +159,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			full = true;
 			break;
 		}
-		if (!jobq_ready_pop(db, &reservation->taker, now, job, &wake))
+		if (!jobq_reserver_pop(reservation, now, job, &wake))
 			break;
 		if (jobq_lease_find(db, job->key.id) != NULL)
 		{
@@ -188,20 +188,11 @@ pop_jobs(Reservation *reservation, bool wait)
 		reservation->npopped++;
 	}
 	if (reservation->batch != JOBQ_NONE)
-	{
 		jobq_at_commit_lease(LEASE_BATCH, 0, 0, reservation->batch, 0);
-
-		/* one commit wakes a few; they wake the others */
-		jobq_reserver_pass_on(reservation, &wake);
-	}
 	else if (wait && !full)
-	{
-		full = !jobq_reserver_list(reservation, &wake) &&
-			db->nreservers == JOBQ_MAX_RESERVERS;
-	}
-	LWLockRelease(db->lock);
-
-	jobq_wake(db, &wake);
+		full = !jobq_reserver_list(reservation) &&
+			db->reserver_free == JOBQ_NONE;
+	jobq_unlock(db, &wake);
 	if (full && reservation->npopped == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -226,8 +217,7 @@ drop_lease(Reservation *reservation, int64 id)
 	lease = jobq_lease_find(db, id);
 	if (lease != NULL && lease->token == reservation->token)
 		jobq_lease_remove(db, lease, false, true, jobq_now(), &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 }
 
 /*
@@ -449,6 +439,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
+	reservation.place = JOBQ_NONE;
 	reservation.patience = 40;
 	reservation.plain = jobq_reserver_plain(fcinfo);
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
@@ -456,7 +447,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
 	deadline = GetCurrentTimestamp() + wait_ms * 1000;
 
-	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_unlist, PointerGetDatum(&reservation));
+	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
 	{
 		for (;;)
 		{
@@ -465,12 +456,13 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			jobq_reserver_roles(&reservation);
 			ResetLatch(MyLatch);
 			CHECK_FOR_INTERRUPTS();
-			if (jobq_reserver_unranked(&reservation))
+			if (reservation.place == JOBQ_NONE &&
+				jobq_reserver_unranked(&reservation))
 			{
 				jobq_reserver_sleep(&reservation, 5);
 				continue;
 			}
-			if (reservation.token == 0 && jobq_reserver_ready(&reservation))
+			if (jobq_reserver_ready(&reservation) && reservation.token == 0)
 				reservation.token =
 					nextval_internal(jobq_relations()->lease_seq, false);
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
@@ -485,13 +477,13 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				break;
 			left = Max(left, 5);
 			CHECK_FOR_INTERRUPTS();
-			if (!reservation.listed && left > 5)
+			if (reservation.place == JOBQ_NONE && left > 5)
 				continue;
 
 			jobq_reserver_sleep(&reservation, left);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_unlist, PointerGetDatum(&reservation));
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
 	return (Datum) 0;
 }
 

@@ -51,8 +51,7 @@ typedef struct Reservation
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
 	uint32		batch;
-	bool		listed;			/* on the list of reservers */
-	bool		woken;			/* taken off the list for a job that is there */
+	uint32		place;			/* among those that wait, or JOBQ_NONE */
 	bool		plain;			/* the statement does nothing but reserve */
 } Reservation;
 
@@ -61,10 +60,10 @@ extern void jobq_reserver_roles(Reservation *reservation);
 extern bool jobq_reserver_ready(Reservation *reservation);
 extern bool jobq_reserver_unranked(Reservation *reservation);
 extern bool jobq_reserver_coming(Reservation *reservation);
-extern bool jobq_reserver_list(Reservation *reservation, JobqWakeList *wake);
-extern void jobq_reserver_unlist(int code, Datum arg);
-extern void jobq_reserver_pass_on(Reservation *reservation,
-								  JobqWakeList *wake);
+extern bool jobq_reserver_list(Reservation *reservation);
+extern bool jobq_reserver_pop(Reservation *reservation, TimestampTz now,
+							  JobqPush *job, JobqWakeList *wake);
+extern void jobq_reserver_leave(int code, Datum arg);
 extern bool jobq_reserver_plain(FunctionCallInfo fcinfo);
 extern void jobq_reserver_sleep(Reservation *reservation, long ms);
 

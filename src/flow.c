@@ -220,8 +220,7 @@ jobq_permits_lack(const JobqJob *job, const JobqPush *entry)
 		wake.scheduler = true;
 	}
 	jobq_ready_push(db, &push, push.key.run_at, &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 	return true;
 }
 
@@ -313,8 +312,7 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 	jobq_group_call(db, entry->permits.group, job_id(&first),
 					job_priority(&first), job_run_at(&first));
 	jobq_ready_push(db, &push, push.key.run_at, &wake);
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 
 	/* it may have come to its end before we said that we wait for it */
 	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -323,8 +321,7 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_group_end(db, job_group(job), job_id(&first), jobq_now(), &wake);
-		LWLockRelease(db->lock);
-		jobq_wake(db, &wake);
+		jobq_unlock(db, &wake);
 	}
 	UnregisterSnapshot(latest);
 	RESUME_INTERRUPTS();

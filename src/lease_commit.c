@@ -181,8 +181,7 @@ jobq_leases_abort(SubTransactionId since)
 			}
 		}
 	}
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 }
 
 /*

@@ -49,6 +49,8 @@ jobq_limits_clear(JobqDatabase *db)
 			jobq_shared->slots[i].permits = JOBQ_NO_PERMITS;
 	for (int i = 0; i < jobq_max_leases; i++)
 		db->leases[i].permits = JOBQ_NO_PERMITS;
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		db->reservers[i].offer.permits = JOBQ_NO_PERMITS;
 }
 
 /*

@@ -139,8 +139,7 @@ jobq_relay_now(const char *channel, const char *payload)
 		db->relay_count++;
 		jobq_relay_mark(db, jobq_now(), &wake);
 	}
-	LWLockRelease(db->lock);
-	jobq_wake(db, &wake);
+	jobq_unlock(db, &wake);
 }
 
 /*

@@ -124,7 +124,6 @@ jobq_ask_to_stop(int64 id)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
-	JobqWakeList wake = {.scheduler = true};
 	bool		asked = false;
 
 	if (slot == NULL)
@@ -151,7 +150,7 @@ jobq_ask_to_stop(int64 id)
 	}
 	LWLockRelease(jobq_shared->lock);
 	if (asked)
-		jobq_wake(db, &wake);
+		jobq_wake_scheduler(db);
 	return asked;
 }
 

@@ -31,7 +31,6 @@ static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
 static void fill_hand(JobqDatabase *db, JobqLane *lane, uint8 rank,
 					  JobqSlot *slot, BlockNumber block);
-static bool reserver_takes(const JobqReserver *reserver, const JobqLane *lane);
 
 /*
  * Forget all lanes and entries.
@@ -536,21 +535,9 @@ jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		wake->scheduler = true;
 }
 
-static bool
-reserver_takes(const JobqReserver *reserver, const JobqLane *lane)
-{
-	for (int i = 0; i < reserver->ndenied; i++)
-		if (reserver->denied[i] == lane->role)
-			return false;
-	for (int i = 0; i < reserver->nqueues; i++)
-		if (reserver->queue_ids[i] == lane->queue_id)
-			return true;
-	return false;
-}
-
 /*
- * Choose who is woken for a job in the lane: a consumer that waits, or an idle
- * worker, or else the scheduler if it may be able to start one.
+ * See that a job in the lane is taken: mark the lane for consumers that wait, or
+ * choose an idle worker, or else the scheduler if it may be able to start one.
  */
 void
 jobq_ready_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
@@ -565,7 +552,7 @@ jobq_ready_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 		wake->scheduler = true;
 		return;
 	}
-	if (lane->paused || wake->n >= JOBQ_MAX_WAKE)
+	if (lane->paused)
 		return;
 	if (!jobq_lane_free(db, lane, now))
 	{
@@ -577,20 +564,12 @@ jobq_ready_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 
 	if (lane->consumer)
 	{
-		/* it takes itself off the list, and comes back if it finds nothing */
-		for (uint32 i = 0; i < db->nreservers; i++)
-		{
-			JobqReserver *reserver = &db->reservers[i];
-
-			if (reserver_takes(reserver, lane))
-			{
-				wake->proc[wake->n++] = reserver->proc;
-				*reserver = db->reservers[--db->nreservers];
-				return;
-			}
-		}
+		if (db->reserver_head != JOBQ_NONE)
+			lane->marked = db->any_marked = true;
 		return;
 	}
+	if (wake->n >= JOBQ_MAX_WAKE)
+		return;
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
@@ -614,16 +593,4 @@ jobq_ready_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	}
 	if (!served || db->can_spawn)
 		wake->scheduler = true;
-}
-
-/*
- * Send the wake-ups, after the lock was released.
- */
-void
-jobq_wake(JobqDatabase *db, JobqWakeList *wake)
-{
-	for (int i = 0; i < wake->n; i++)
-		SetLatch(&wake->proc[i]->procLatch);
-	if (wake->scheduler)
-		jobq_wake_scheduler(db);
 }

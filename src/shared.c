@@ -131,6 +131,7 @@ jobq_shmem_startup(void)
 			db->lease_bucket = (uint32 *) area;
 			area += jobq_max_leases * sizeof(uint32);
 			db->group_bucket = (uint32 *) area;
+			jobq_reservers_clear(db);
 			jobq_limits_clear(db);
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);

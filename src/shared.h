@@ -108,6 +108,7 @@ typedef struct JobqLane
 	bool		consumer;		/* served to consumers outside, not to workers */
 	bool		paused;
 	bool		notify;			/* queue channel to be notified */
+	bool		marked;			/* to be offered to consumers that wait */
 	uint8		rank[JOBQ_MAX_POOLS];	/* place in the pool's order, or
 										 * JOBQ_NOT_SERVED */
 	int32		queue_id;
@@ -202,17 +203,41 @@ typedef struct JobqLeaseBatch
 #define JOBQ_MAX_BATCHES	(jobq_max_leases / 2)
 #define JOBQ_LEASE_GARBAGE	2048
 
-/* A session in jobq.reserve() that waits for work. */
+/*
+ * The place of a session in jobq.reserve() that waits for work.  It is free, or
+ * in the list of those that wait, or holds an offer: a job that somebody has
+ * popped for the session, with its permits.
+ *
+ * Rule: when db->lock is released, a session waits only if there is no job for
+ * it that may start.  So whoever puts a job into a lane, or gives a permit back,
+ * marks the lane (jobq_ready_wake()), and releases the lock by jobq_unlock(),
+ * which makes offers of what is in marked lanes, and then sets the latches.  If
+ * it would make too many, lanes remain marked, and the next who releases the
+ * lock goes on: one who was made an offer, at the latest.
+ *
+ * A session that waits is not asked which roles it may act for, so only jobs of
+ * roles are offered of which it has said so; of a role that it has not thought
+ * about it is told, and looks for itself.  It leaves the list under the lock of
+ * its next look, or takes its offer there, or gives it back if it has to leave:
+ * then the job is offered to the next one.
+ */
 #define JOBQ_MAX_TAKE_QUEUES	16
 #define JOBQ_MAX_RESERVERS		1024
-#define JOBQ_MAX_DENIED			8
+#define JOBQ_MAX_KNOWN_ROLES	32
 typedef struct JobqReserver
 {
 	PGPROC	   *proc;
+	uint32		prev;			/* in the list, oldest first */
+	uint32		next;			/* likewise, or free list link */
 	int			nqueues;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
-	int			ndenied;		/* roles whose jobs it may not take */
-	Oid			denied[JOBQ_MAX_DENIED];
+	bool		any_role;
+	int			nallowed;
+	int			nroles;
+	Oid			roles[JOBQ_MAX_KNOWN_ROLES];	/* first those whose jobs it
+												 * may take, then others */
+	bool		offered;
+	JobqPush	offer;
 } JobqReserver;
 
 /* How many jobs a queue with max_length has: see length.c. */
@@ -351,7 +376,10 @@ typedef struct JobqDatabase
 	uint32		batch_free;
 	TimestampTz next_expiry;	/* not above the lowest "until" */
 	uint32		ngarbage;		/* more than fit: look through the table */
-	uint32		nreservers;
+	bool		any_marked;		/* perhaps a lane is */
+	uint32		reserver_free;
+	uint32		reserver_head;	/* of the list of those that wait */
+	uint32		reserver_tail;
 	int			nlengths;		/* may be read without lock */
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	int			nprepared;
@@ -506,11 +534,12 @@ extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 
 /* src/ready.c: all of these want db->lock held exclusively */
 #define JOBQ_MAX_WAKE	16
+#define JOBQ_MAX_OFFERS 16
 typedef struct JobqWakeList
 {
 	int			n;
 	bool		scheduler;
-	PGPROC	   *proc[JOBQ_MAX_WAKE];
+	PGPROC	   *proc[JOBQ_MAX_WAKE + JOBQ_MAX_OFFERS];
 } JobqWakeList;
 
 extern void jobq_ready_clear(JobqDatabase *db);
@@ -545,7 +574,16 @@ extern bool jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker,
 						   JobqWakeList *wake);
 extern void jobq_ready_wake(JobqDatabase *db, JobqLane *lane,
 							TimestampTz now, JobqWakeList *wake);
-extern void jobq_wake(JobqDatabase *db, JobqWakeList *wake);
+
+/* src/offer.c: likewise; the first one releases the lock */
+extern void jobq_unlock(JobqDatabase *db, JobqWakeList *wake);
+extern void jobq_reservers_clear(JobqDatabase *db);
+extern uint32 jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker,
+								const Oid *denied, int ndenied);
+extern void jobq_reserver_remove(JobqDatabase *db, uint32 place,
+								 TimestampTz now, JobqWakeList *wake);
+extern bool jobq_offer_take(JobqDatabase *db, uint32 place,
+							const JobqTaker *taker, JobqPush *job);
 
 /* src/hand.c */
 extern bool jobq_hand_take(JobqDatabase *db, JobqSlot *slot,

@@ -250,10 +250,9 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 	if (group != NULL)
 		jobq_group_refilled(my_db, group, rows, nrows, all ? NULL : &last, now,
 							&wake);
-	LWLockRelease(my_db->lock);
+	jobq_unlock(my_db, &wake);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	jobq_wake(my_db, &wake);
 }
 
 /*

@@ -251,8 +251,7 @@ limits_load(void)
 	my_db->limits_loaded = true;
 	my_db->limits_loading = false;
 	my_db->limits_due = my_db->groups_due = now;
-	LWLockRelease(my_db->lock);
-	jobq_wake(my_db, &wake);
+	jobq_unlock(my_db, &wake);
 	pfree(limiters);
 }
 
@@ -271,6 +270,9 @@ forget_limiter(uint16 index)
 	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
 		if (my_db->leases[i].id != 0)
 			forget_permit(&my_db->leases[i].permits, index);
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (my_db->reservers[i].offered)
+			forget_permit(&my_db->reservers[i].offer.permits, index);
 	for (int i = 0; i < jobq_max_groups; i++)
 		if (my_db->groups[i].limiter == index)
 			my_db->groups[i].limiter = JOBQ_NO_LIMITER;
@@ -484,8 +486,7 @@ limits_tick(TimestampTz now)
 		jobq_limits_wake(my_db, now, &wake);
 	if (my_db->groups_due <= now)
 		jobq_groups_wake(my_db, now, &wake);
-	LWLockRelease(my_db->lock);
-	jobq_wake(my_db, &wake);
+	jobq_unlock(my_db, &wake);
 	if (my_db->group_refill)
 		groups_refill(now);
 }

@@ -110,6 +110,7 @@ void
 rank_lanes(void)
 {
 	QueueRank  *ranks = palloc0(sizeof(QueueRank) * jobq_max_lanes);
+	JobqWakeList wake = {0};
 	bool		limits_stale;
 	int			n;
 
@@ -143,9 +144,10 @@ rank_lanes(void)
 			}
 
 	/* idle workers and waiting consumers may find that they have work now */
-	for (uint32 i = 0; i < my_db->nreservers; i++)
-		SetLatch(&my_db->reservers[i].proc->procLatch);
-	my_db->nreservers = 0;
+	for (uint32 i = my_db->active_head; i != JOBQ_NONE;
+		 i = my_db->lanes[i].active_next)
+		if (my_db->lanes[i].consumer)
+			jobq_ready_wake(my_db, &my_db->lanes[i], jobq_now(), &wake);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -160,6 +162,6 @@ rank_lanes(void)
 				SetLatch(&proc->procLatch);
 		}
 	}
-	LWLockRelease(my_db->lock);
+	jobq_unlock(my_db, &wake);
 	pfree(ranks);
 }

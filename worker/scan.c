@@ -362,8 +362,7 @@ scan_lanes(TimestampTz now)
 		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
 		if (scan_wanted(lane, now) && !my_db->starved)
 			again = true;
-		LWLockRelease(my_db->lock);
-		jobq_wake(my_db, &wake);
+		jobq_unlock(my_db, &wake);
 	}
 	scan_end(&scan);
 	pfree(rows);
@@ -569,8 +568,7 @@ scan_sweep(void)
 				  jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
 				 jobq_slot_of_job(my_db, push.key.id) == NULL)
 			jobq_ready_push(my_db, &push, now, &wake);
-		LWLockRelease(my_db->lock);
-		jobq_wake(my_db, &wake);
+		jobq_unlock(my_db, &wake);
 	}
 	if (finished)
 		begun = false;

@@ -310,8 +310,7 @@ spawn_charge_role(Oid role, const JobqError *error)
 			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry,
 									&wake);
 		}
-		LWLockRelease(my_db->lock);
-		jobq_wake(my_db, &wake);
+		jobq_unlock(my_db, &wake);
 		if (!popped)
 			break;
 		run_begin_transaction();
@@ -328,8 +327,7 @@ spawn_charge_role(Oid role, const JobqError *error)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_permits_release(my_db, &entry.permits, entry.key.id, live, true,
 							 jobq_now(), &wake);
-		LWLockRelease(my_db->lock);
-		jobq_wake(my_db, &wake);
+		jobq_unlock(my_db, &wake);
 	}
 }
 

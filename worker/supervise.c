@@ -108,8 +108,7 @@ reap(TimestampTz now, TimestampTz *wake)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_permits_release(my_db, &slot->permits, slot->permits_job, live,
 							 false, now, &wakes);
-		LWLockRelease(my_db->lock);
-		jobq_wake(my_db, &wakes);
+		jobq_unlock(my_db, &wakes);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;

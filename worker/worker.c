@@ -128,8 +128,7 @@ jobq_worker_main(Datum main_arg)
 				(my_slot->retire ||
 				 (OidIsValid(my_db->waiting_role) &&
 				  my_db->waiting_role != start.role));
-			LWLockRelease(my_db->lock);
-			jobq_wake(my_db, &wake);
+			jobq_unlock(my_db, &wake);
 		}
 		if (leave)
 			break;
@@ -233,8 +232,7 @@ worker_exit(int code, Datum arg)
 	if (my_slot->job_id == 0)
 		jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
 							 my_slot->live, my_slot->unused, jobq_now(), &wake);
-	LWLockRelease(my_db->lock);
-	jobq_wake(my_db, &wake);
+	jobq_unlock(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
 		my_slot->connect_failed = false;
@@ -318,8 +316,7 @@ rest(void)
 	jobq_hand_return(my_db, my_slot, &wake);
 	jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
 						 my_slot->live, my_slot->unused, jobq_now(), &wake);
-	LWLockRelease(my_db->lock);
-	jobq_wake(my_db, &wake);
+	jobq_unlock(my_db, &wake);
 
 	my_slot->resting = true;
 	do
