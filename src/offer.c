@@ -200,8 +200,8 @@ tell_others(JobqDatabase *db, const JobqLane *lane)
 }
 
 /*
- * Do workers have a job that comes before the lane's first and needs the same
- * permit of a kind?  Of the others they have nothing in common with consumers.
+ * Do workers have a job that comes before the lane's first, and that needs a
+ * permit of the same kind?  They share no other with consumers.
  */
 static bool
 worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)

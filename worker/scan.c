@@ -225,14 +225,15 @@ note_leased(int64 id)
 }
 
 /*
- * Shall this lane be scanned now?
+ * Shall this lane be scanned now?  Also when so few are left as make those who
+ * pop wake the scheduler.
  */
 bool
 scan_wanted(const JobqLane *lane, TimestampTz now)
 {
 	if (!lane->in_use || lane->quarantine || lane->paused)
 		return false;
-	return (lane->more && lane->count < lane_target() / 2) ||
+	return (lane->more && lane->count <= lane_target() / 2) ||
 		lane->next_due <= now;
 }
 
