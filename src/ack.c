@@ -44,7 +44,7 @@ PG_FUNCTION_INFO_V1(jobq_extend_many);
 PG_FUNCTION_INFO_V1(jobq_progress);
 
 /* Jobs that are archived at a time. */
-#define ACK_BATCH	100
+#define ACK_CHUNK	100
 
 /* Jobs and their tokens. */
 typedef struct Held
@@ -165,7 +165,7 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 		if (lease == NULL || lease->token != tokens[i])
 			continue;
 		leases[i] = *lease;
-		since[i] = db->batches[lease->batch].since;
+		since[i] = db->bundles[lease->bundle].since;
 	}
 	LWLockRelease(db->lock);
 
@@ -269,13 +269,13 @@ ack(const Held *held, bool has_result, Datum result)
 {
 	JobqDatabase *db = jobq_served_database("jobq.ack()");
 	Relation	rel = jobq_open_jobs();
-	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_BATCH));
-	TimestampTz since[ACK_BATCH];
+	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_CHUNK));
+	TimestampTz since[ACK_CHUNK];
 	bool		noted = jobq_lease_notes > 0;
 
-	for (int done = 0; done < held->n; done += ACK_BATCH)
+	for (int done = 0; done < held->n; done += ACK_CHUNK)
 	{
-		int			n = Min(held->n - done, ACK_BATCH);
+		int			n = Min(held->n - done, ACK_CHUNK);
 
 		take_rows(db, rel, held->ids + done, held->tokens + done, n, noted,
 				  jobs, since);
@@ -427,7 +427,7 @@ release(const Held *held, Interval *interval)
 		JobqJob		job;
 
 		if (delay_ms == 0 &&
-			!ItemPointerIsValid(&db->batches[lease.batch].row.ctid))
+			!ItemPointerIsValid(&db->bundles[lease.bundle].row.ctid))
 		{
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
@@ -490,7 +490,7 @@ extend(const Held *held, Interval *interval)
 		ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
 										(held->n - done));
 		int			n = 0;
-		uint32		batch = JOBQ_NONE;
+		uint32		bundle = JOBQ_NONE;
 		bool		durable = false;
 		int			first = done;
 
@@ -507,16 +507,16 @@ extend(const Held *held, Interval *interval)
 		if (durable)
 		{
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			batch = jobq_lease_batch(db);
-			if (batch != JOBQ_NONE)
+			bundle = jobq_lease_bundle(db);
+			if (bundle != JOBQ_NONE)
 			{
 				JobqLease  *lease = jobq_lease_find(db, ids[0]);
 
-				jobq_at_commit_lease(LEASE_BATCH, 0, 0, batch, 0);
+				jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, bundle, 0);
 				if (lease != NULL)
 				{
-					JobqLeaseBatch *from = &db->batches[lease->batch];
-					JobqLeaseBatch *to = &db->batches[batch];
+					JobqLeaseBundle *from = &db->bundles[lease->bundle];
+					JobqLeaseBundle *to = &db->bundles[bundle];
 
 					to->pid = from->pid;
 					to->role = from->role;
@@ -526,18 +526,18 @@ extend(const Held *held, Interval *interval)
 				}
 			}
 			LWLockRelease(db->lock);
-			if (batch == JOBQ_NONE)
+			if (bundle == JOBQ_NONE)
 				ereport(ERROR,
 						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						 errmsg("too many jobs are leased"),
 						 errhint("Raise \"%s\".", "jobq.max_leases")));
-			jobq_lease_row(db, batch,
+			jobq_lease_row(db, bundle,
 						   nextval_internal(jobq_relations()->lease_seq, false),
 						   token, until, ids, ctids, n);
 		}
 		for (int i = 0; i < n; i++)
 			jobq_at_commit_lease(LEASE_EXTEND, held->ids[first + i], token,
-								 batch, until);
+								 bundle, until);
 	}
 }
 

@@ -122,7 +122,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	jobq_lease_room(3);
 	*token = nextval_internal(jobq_relations()->lease_seq, false);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (db->lease_free == JOBQ_NONE || db->batch_free == JOBQ_NONE)
+	if (db->lease_free == JOBQ_NONE || db->bundle_free == JOBQ_NONE)
 	{
 		LWLockRelease(db->lock);
 		ereport(ERROR,
@@ -136,16 +136,16 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		obstacle = jobq_permits_ask(db, &push, limited, now, &wake);
 	if (obstacle == JOBQ_NO_OBSTACLE)
 	{
-		uint32		batch = jobq_lease_batch(db);
-		JobqLeaseBatch *b = &db->batches[batch];
+		uint32		bundle = jobq_lease_bundle(db);
+		JobqLeaseBundle *b = &db->bundles[bundle];
 
 		b->pid = MyProcPid;
 		b->role = GetUserId();
 		b->since = now;
 		strlcpy(b->consumer, "jobq.work()", NAMEDATALEN);
-		(void) jobq_lease_add(db, &push, *token, DT_NOEND, batch);
+		(void) jobq_lease_add(db, &push, *token, DT_NOEND, bundle);
 		jobq_at_commit_lease(LEASE_TAKE, push.key.id, *token, JOBQ_NONE, 0);
-		jobq_at_commit_lease(LEASE_BATCH, 0, 0, batch, 0);
+		jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, bundle, 0);
 	}
 	jobq_unlock(db, &wake);
 	return obstacle;

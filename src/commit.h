@@ -24,8 +24,8 @@ typedef enum LeaseAction
 	LEASE_RETRY,				/* commit: it is over, the job runs again */
 	LEASE_BACK,					/* commit: over, the job goes back to the
 								 * queue */
-	LEASE_EXTEND,				/* commit: another end, named by the batch */
-	LEASE_BATCH,				/* the reference of the batch's maker */
+	LEASE_EXTEND,				/* commit: another end, named by the bundle */
+	LEASE_BUNDLE,				/* the reference of the bundle's maker */
 } LeaseAction;
 
 /* src/commit.c */
@@ -46,7 +46,7 @@ extern int	jobq_lease_notes;
 extern void jobq_lease_room(int n);
 extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
-								 uint32 batch, TimestampTz until);
+								 uint32 bundle, TimestampTz until);
 extern void jobq_leases_commit(JobqDatabase *db, TimestampTz now,
 							   JobqWakeList *wake);
 extern void jobq_leases_abort(SubTransactionId since);

@@ -146,7 +146,7 @@ pop_jobs(Reservation *reservation, bool wait)
 
 	jobq_lease_room(2 * reservation->max + 1);
 	reservation->npopped = 0;
-	reservation->batch = JOBQ_NONE;
+	reservation->bundle = JOBQ_NONE;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	while (reservation->token != 0 && reservation->npopped < reservation->max)
@@ -154,7 +154,7 @@ pop_jobs(Reservation *reservation, bool wait)
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
 		if (db->lease_free == JOBQ_NONE ||
-			(reservation->batch == JOBQ_NONE && db->batch_free == JOBQ_NONE))
+			(reservation->bundle == JOBQ_NONE && db->bundle_free == JOBQ_NONE))
 		{
 			full = true;
 			break;
@@ -168,27 +168,27 @@ pop_jobs(Reservation *reservation, bool wait)
 								 now, &wake);
 			continue;
 		}
-		if (reservation->batch == JOBQ_NONE)
+		if (reservation->bundle == JOBQ_NONE)
 		{
-			JobqLeaseBatch *batch;
+			JobqLeaseBundle *bundle;
 
-			reservation->batch = jobq_lease_batch(db);
-			batch = &db->batches[reservation->batch];
-			batch->pid = MyProcPid;
-			batch->role = GetUserId();
-			batch->since = now;
-			strlcpy(batch->consumer, reservation->consumer, NAMEDATALEN);
-			strlcpy(batch->client, reservation->client, sizeof(batch->client));
+			reservation->bundle = jobq_lease_bundle(db);
+			bundle = &db->bundles[reservation->bundle];
+			bundle->pid = MyProcPid;
+			bundle->role = GetUserId();
+			bundle->since = now;
+			strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
+			strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
 		}
 		(void) jobq_lease_add(db, job, reservation->token,
 							  now + reservation->lease_ms * 1000,
-							  reservation->batch);
+							  reservation->bundle);
 		jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
 							 JOBQ_NONE, 0);
 		reservation->npopped++;
 	}
-	if (reservation->batch != JOBQ_NONE)
-		jobq_at_commit_lease(LEASE_BATCH, 0, 0, reservation->batch, 0);
+	if (reservation->bundle != JOBQ_NONE)
+		jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, reservation->bundle, 0);
 	else if (wait && !full)
 		full = !jobq_reserver_list(reservation) &&
 			db->reserver_free == JOBQ_NONE;
@@ -358,16 +358,16 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	if (nlimited > 0)
 		limit_leases(reservation, limited, deadlines, nlimited);
 	if (ndurable > 0)
-		jobq_lease_row(db, reservation->batch, reservation->token,
+		jobq_lease_row(db, reservation->bundle, reservation->token,
 					   reservation->token, until, durable, ctids, ndurable);
 	return n;
 }
 
 /*
- * Write the row that makes these leases durable, and have the batch know it.
+ * Write the row that makes these leases durable, and have the bundle know it.
  */
 void
-jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
+jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 			   TimestampTz until, const int64 *ids,
 			   const ItemPointerData *ctids, int nids)
 {
@@ -382,9 +382,9 @@ jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
 	values[LEASE_ID - 1] = Int64GetDatum(row_id);
 	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
 	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
-	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->batches[batch].since);
-	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->batches[batch].role);
-	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->batches[batch].consumer);
+	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->bundles[bundle].since);
+	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->bundles[bundle].role);
+	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->bundles[bundle].consumer);
 	values[LEASE_JOB_IDS - 1] =
 		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
@@ -399,8 +399,8 @@ jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id, int64 token,
 	table_close(rel, RowExclusiveLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	db->batches[batch].row.id = row_id;
-	db->batches[batch].row.ctid = tuple->t_self;
+	db->bundles[bundle].row.id = row_id;
+	db->bundles[bundle].row.ctid = tuple->t_self;
 	LWLockRelease(db->lock);
 }
 
@@ -500,7 +500,7 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	JobqDatabase *db = jobq_my_database();
 	JobqLease  *leases;
-	JobqLeaseBatch *batches;
+	JobqLeaseBundle *bundles;
 	int			size;
 	int			n = 0;
 
@@ -511,15 +511,15 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	size = db->nleases + 1024;
 	leases = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqLease) * size);
-	batches = MemoryContextAllocHuge(CurrentMemoryContext,
-									 sizeof(JobqLeaseBatch) * size);
+	bundles = MemoryContextAllocHuge(CurrentMemoryContext,
+									 sizeof(JobqLeaseBundle) * size);
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_leases && n < size; i++)
 	{
 		if (db->leases[i].id == 0)
 			continue;
 		leases[n] = db->leases[i];
-		batches[n] = db->batches[db->leases[i].batch];
+		bundles[n] = db->bundles[db->leases[i].bundle];
 		n++;
 	}
 	LWLockRelease(db->lock);
@@ -532,13 +532,13 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 		if (!jobq_may_manage(leases[i].role))
 			continue;
 		values[JOB_ID_] = Int64GetDatum(leases[i].id);
-		values[CONSUMER] = CStringGetTextDatum(batches[i].consumer);
-		values[ROLE] = ObjectIdGetDatum(batches[i].role);
-		values[CLIENT] = CStringGetTextDatum(batches[i].client);
-		nulls[CLIENT] = batches[i].client[0] == '\0';
-		values[PID] = Int32GetDatum(batches[i].pid);
-		nulls[PID] = batches[i].pid == 0;
-		values[SINCE] = TimestampTzGetDatum(batches[i].since);
+		values[CONSUMER] = CStringGetTextDatum(bundles[i].consumer);
+		values[ROLE] = ObjectIdGetDatum(bundles[i].role);
+		values[CLIENT] = CStringGetTextDatum(bundles[i].client);
+		nulls[CLIENT] = bundles[i].client[0] == '\0';
+		values[PID] = Int32GetDatum(bundles[i].pid);
+		nulls[PID] = bundles[i].pid == 0;
+		values[SINCE] = TimestampTzGetDatum(bundles[i].since);
 		values[UNTIL] = TimestampTzGetDatum(leases[i].until);
 		values[PROGRESS] = Float4GetDatum(leases[i].progress);
 		nulls[PROGRESS] = leases[i].progress < 0;

@@ -50,7 +50,7 @@ typedef struct Reservation
 	const char *client;
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
-	uint32		batch;
+	uint32		bundle;
 	uint32		place;			/* among those that wait, or JOBQ_NONE */
 	bool		plain;			/* the statement does nothing but reserve */
 } Reservation;
@@ -69,7 +69,7 @@ extern void jobq_reserver_sleep(Reservation *reservation, long ms);
 
 /* src/consume.c */
 extern JobqDatabase *jobq_served_database(const char *function);
-extern void jobq_lease_row(JobqDatabase *db, uint32 batch, int64 row_id,
+extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id,
 						   int64 token, TimestampTz until,
 						   const int64 *ids, const ItemPointerData *ctids,
 						   int nids);

@@ -31,14 +31,14 @@ jobq_leases_clear(JobqDatabase *db)
 		db->leases[i].id = 0;
 		db->leases[i].next = i + 1;
 	}
-	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BATCHES; i++)
+	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BUNDLES; i++)
 	{
-		db->batches[i].outstanding = 0;
-		db->batches[i].next_free = i + 1;
+		db->bundles[i].outstanding = 0;
+		db->bundles[i].next_free = i + 1;
 	}
 	db->leases[jobq_max_leases - 1].next = JOBQ_NONE;
-	db->batches[JOBQ_MAX_BATCHES - 1].next_free = JOBQ_NONE;
-	db->lease_free = db->batch_free = 0;
+	db->bundles[JOBQ_MAX_BUNDLES - 1].next_free = JOBQ_NONE;
+	db->lease_free = db->bundle_free = 0;
 	db->nleases = 0;
 	db->ngarbage = 0;
 	db->next_expiry = DT_NOEND;
@@ -65,31 +65,31 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * A batch with no lease yet but one reference, which whoever makes it gives
+ * A bundle with no lease yet but one reference, which whoever makes it gives
  * back at the end of its transaction; or JOBQ_NONE if there is no room.
  */
 uint32
-jobq_lease_batch(JobqDatabase *db)
+jobq_lease_bundle(JobqDatabase *db)
 {
-	uint32		batch = db->batch_free;
+	uint32		bundle = db->bundle_free;
 
-	if (batch != JOBQ_NONE)
+	if (bundle != JOBQ_NONE)
 	{
-		db->batch_free = db->batches[batch].next_free;
-		memset(&db->batches[batch], 0, sizeof(JobqLeaseBatch));
-		ItemPointerSetInvalid(&db->batches[batch].row.ctid);
-		db->batches[batch].outstanding = 1;
+		db->bundle_free = db->bundles[bundle].next_free;
+		memset(&db->bundles[bundle], 0, sizeof(JobqLeaseBundle));
+		ItemPointerSetInvalid(&db->bundles[bundle].row.ctid);
+		db->bundles[bundle].outstanding = 1;
 	}
-	return batch;
+	return bundle;
 }
 
 /*
- * Take one from the batch; the last gives it back, and its row is garbage.
+ * Take one from the bundle; the last gives it back, and its row is garbage.
  */
 void
-jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
+jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 {
-	JobqLeaseBatch *b = &db->batches[batch];
+	JobqLeaseBundle *b = &db->bundles[bundle];
 
 	Assert(b->outstanding > 0);
 	if (--b->outstanding > 0)
@@ -100,8 +100,8 @@ jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
 			db->garbage[db->ngarbage] = b->row;
 		db->ngarbage++;
 	}
-	b->next_free = db->batch_free;
-	db->batch_free = batch;
+	b->next_free = db->bundle_free;
+	db->bundle_free = bundle;
 }
 
 /*
@@ -109,7 +109,7 @@ jobq_lease_batch_release(JobqDatabase *db, uint32 batch)
  */
 JobqLease *
 jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
-			   TimestampTz until, uint32 batch)
+			   TimestampTz until, uint32 bundle)
 {
 	uint32		index = db->lease_free;
 	uint32		bucket = bucket_of(job->key.id);
@@ -137,10 +137,10 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->ctid = job->ctid;
 	lease->progress = -1;
 	lease->message[0] = '\0';
-	lease->batch = batch;
+	lease->bundle = bundle;
 	lease->next = db->lease_bucket[bucket];
 	db->lease_bucket[bucket] = index;
-	db->batches[batch].outstanding++;
+	db->bundles[bundle].outstanding++;
 	db->nleases++;
 	return lease;
 }
@@ -170,7 +170,7 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
 	while (*link != index)
 		link = &db->leases[*link].next;
 	*link = lease->next;
-	jobq_lease_batch_release(db, lease->batch);
+	jobq_lease_bundle_release(db, lease->bundle);
 	jobq_permits_release(db, &lease->permits, lease->id, live, unused, now,
 						 wake);
 	lease->id = 0;
@@ -180,17 +180,17 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
 }
 
 /*
- * Another end, and another row that says so (batch is JOBQ_NONE if none does).
+ * Another end, and another row that says so (bundle is JOBQ_NONE if none does).
  */
 void
-jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
+jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 				TimestampTz until)
 {
-	if (batch != JOBQ_NONE)
+	if (bundle != JOBQ_NONE)
 	{
-		db->batches[batch].outstanding++;
-		jobq_lease_batch_release(db, lease->batch);
-		lease->batch = batch;
+		db->bundles[bundle].outstanding++;
+		jobq_lease_bundle_release(db, lease->bundle);
+		lease->bundle = bundle;
 	}
 	lease->until = Min(until, lease->deadline);
 	db->next_expiry = Min(db->next_expiry, lease->until);

@@ -23,7 +23,7 @@ typedef struct PendingLease
 	LeaseAction action;
 	int64		id;
 	int64		token;			/* 0: any */
-	uint32		batch;
+	uint32		bundle;
 	TimestampTz until;
 } PendingLease;
 
@@ -71,7 +71,7 @@ jobq_lease_is_ended(int64 id)
  * was made by jobq_lease_room(): this cannot fail.
  */
 void
-jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 batch,
+jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 					 TimestampTz until)
 {
 	PendingLease *lease = &leases[jobq_lease_notes++];
@@ -81,7 +81,7 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 batch,
 	lease->action = action;
 	lease->id = id;
 	lease->token = token;
-	lease->batch = batch;
+	lease->bundle = bundle;
 	lease->until = until;
 }
 
@@ -97,7 +97,7 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		JobqLease  *lease;
 		JobqPush	push;
 
-		if (pending->action == LEASE_BATCH)
+		if (pending->action == LEASE_BUNDLE)
 			continue;			/* below */
 		lease = jobq_lease_find(db, pending->id);
 		if (lease == NULL ||
@@ -125,16 +125,16 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				jobq_lease_remove(db, lease, true, false, now, wake);
 				break;
 			case LEASE_EXTEND:
-				jobq_lease_move(db, lease, pending->batch, pending->until);
+				jobq_lease_move(db, lease, pending->bundle, pending->until);
 				break;
-			case LEASE_BATCH:
+			case LEASE_BUNDLE:
 				break;
 		}
 	}
-	/* whoever made a batch lets go of it when its leases hold it */
+	/* whoever made a bundle lets go of it when its leases hold it */
 	for (int i = 0; i < jobq_lease_notes; i++)
-		if (leases[i].action == LEASE_BATCH)
-			jobq_lease_batch_release(db, leases[i].batch);
+		if (leases[i].action == LEASE_BUNDLE)
+			jobq_lease_bundle_release(db, leases[i].bundle);
 	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
 		wake->scheduler = true;
 	jobq_lease_notes = 0;
@@ -161,11 +161,11 @@ jobq_leases_abort(SubTransactionId since)
 	{
 		PendingLease *pending = &leases[--jobq_lease_notes];
 
-		if (pending->action == LEASE_BATCH)
+		if (pending->action == LEASE_BUNDLE)
 		{
 			/* its row was never there */
-			ItemPointerSetInvalid(&db->batches[pending->batch].row.ctid);
-			jobq_lease_batch_release(db, pending->batch);
+			ItemPointerSetInvalid(&db->bundles[pending->bundle].row.ctid);
+			jobq_lease_bundle_release(db, pending->bundle);
 		}
 		else if (pending->action == LEASE_TAKE)
 		{
@@ -191,7 +191,7 @@ void
 jobq_leases_check_prepare(void)
 {
 	for (int i = 0; i < jobq_lease_notes; i++)
-		if (leases[i].token != 0 || leases[i].action == LEASE_BATCH)
+		if (leases[i].token != 0 || leases[i].action == LEASE_BUNDLE)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));

@@ -29,7 +29,7 @@ database_size(void)
 	size = add_size(size, mul_size(JOBQ_RELAY_SIZE, sizeof(JobqRelayMessage)));
 	size = add_size(size, mul_size(jobq_max_leases,
 								   sizeof(JobqLease) + sizeof(uint32)));
-	size = add_size(size, mul_size(JOBQ_MAX_BATCHES, sizeof(JobqLeaseBatch)));
+	size = add_size(size, mul_size(JOBQ_MAX_BUNDLES, sizeof(JobqLeaseBundle)));
 	size = add_size(size, mul_size(jobq_max_groups,
 								   sizeof(JobqGroup) + sizeof(uint32)));
 	size = add_size(size, mul_size(JOBQ_LEASE_GARBAGE,
@@ -120,8 +120,8 @@ jobq_shmem_startup(void)
 			area += JOBQ_RELAY_SIZE * sizeof(JobqRelayMessage);
 			db->leases = (JobqLease *) area;
 			area += jobq_max_leases * sizeof(JobqLease);
-			db->batches = (JobqLeaseBatch *) area;
-			area += JOBQ_MAX_BATCHES * sizeof(JobqLeaseBatch);
+			db->bundles = (JobqLeaseBundle *) area;
+			area += JOBQ_MAX_BUNDLES * sizeof(JobqLeaseBundle);
 			db->groups = (JobqGroup *) area;
 			area += jobq_max_groups * sizeof(JobqGroup);
 			db->reservers = (JobqReserver *) area;

@@ -175,7 +175,7 @@ typedef struct JobqLease
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
 	char		message[JOBQ_LEASE_MESSAGE];
-	uint32		batch;
+	uint32		bundle;
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
 
@@ -187,7 +187,7 @@ typedef struct JobqLeaseRow
 } JobqLeaseRow;
 
 /* What one call of reserve() got: its row in jobq.lease, and who has it. */
-typedef struct JobqLeaseBatch
+typedef struct JobqLeaseBundle
 {
 	uint32		outstanding;	/* leases; 0: free */
 	uint32		next_free;
@@ -197,10 +197,10 @@ typedef struct JobqLeaseBatch
 	TimestampTz since;
 	char		consumer[NAMEDATALEN];
 	char		client[48];
-} JobqLeaseBatch;
+} JobqLeaseBundle;
 
 /* Reservations at a time: half of them may be of a single job. */
-#define JOBQ_MAX_BATCHES	(jobq_max_leases / 2)
+#define JOBQ_MAX_BUNDLES	(jobq_max_leases / 2)
 #define JOBQ_LEASE_GARBAGE	2048
 
 /*
@@ -373,7 +373,7 @@ typedef struct JobqDatabase
 	Oid			leases_of;		/* jobq.job that they are about */
 	uint32		nleases;
 	uint32		lease_free;
-	uint32		batch_free;
+	uint32		bundle_free;
 	TimestampTz next_expiry;	/* not above the lowest "until" */
 	uint32		ngarbage;		/* more than fit: look through the table */
 	bool		any_marked;		/* perhaps a lane is */
@@ -399,7 +399,7 @@ typedef struct JobqDatabase
 	JobqRelayMessage *relay;	/* [JOBQ_RELAY_SIZE] */
 	JobqLease  *leases;			/* [jobq_max_leases] */
 	uint32	   *lease_bucket;	/* [jobq_max_leases] */
-	JobqLeaseBatch *batches;	/* [JOBQ_MAX_BATCHES] */
+	JobqLeaseBundle *bundles;	/* [JOBQ_MAX_BUNDLES] */
 	JobqLeaseRow *garbage;		/* [JOBQ_LEASE_GARBAGE]: those that are not
 								 * needed any more */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
@@ -604,16 +604,16 @@ extern void jobq_leases_clear(JobqDatabase *db);
 extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
 extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
 								 int64 token, TimestampTz until,
-								 uint32 batch);
+								 uint32 bundle);
 extern void jobq_lease_limit(JobqDatabase *db, JobqLease *lease,
 							 TimestampTz deadline);
 extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live,
 							  bool unused, TimestampTz now,
 							  JobqWakeList *wake);
-extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 batch,
+extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 							TimestampTz until);
-extern uint32 jobq_lease_batch(JobqDatabase *db);
-extern void jobq_lease_batch_release(JobqDatabase *db, uint32 batch);
+extern uint32 jobq_lease_bundle(JobqDatabase *db);
+extern void jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle);
 extern JobqPush jobq_lease_push(const JobqLease *lease);
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->lanes))

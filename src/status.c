@@ -230,7 +230,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 		if (lease != NULL)
 		{
 			copy = *lease;
-			since = db->batches[lease->batch].since;
+			since = db->bundles[lease->bundle].since;
 		}
 		LWLockRelease(db->lock);
 		if (lease != NULL)

@@ -55,7 +55,7 @@ typedef enum Outcome
 	LOOK_EACH,					/* each job that ends matters */
 	LOOK_AGAIN,					/* there is more to be done at once */
 	LOOK_LATER,					/* somebody has locked it */
-}			Outcome;
+} Outcome;
 
 /* A row of jobq.batch. */
 typedef struct Batch
@@ -233,7 +233,7 @@ look(int64 id, int64 bound, TimestampTz now)
 	MemoryContext caller = CurrentMemoryContext;
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
 	ErrorData  *volatile edata = NULL;
-	volatile	Outcome outcome = LOOK_EACH;
+	volatile Outcome outcome = LOOK_EACH;
 	int64		witness = 0;
 	bool		unseen = false; /* ends meanwhile ask for nothing */
 

@@ -87,7 +87,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	int			nctids;
 	int64		token;
 	TimestampTz until;
-	uint32		batch;
+	uint32		bundle;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
@@ -102,10 +102,10 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 			 n, nctids);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	batch = jobq_lease_batch(my_db);
-	if (batch != JOBQ_NONE)
+	bundle = jobq_lease_bundle(my_db);
+	if (bundle != JOBQ_NONE)
 	{
-		JobqLeaseBatch *b = &my_db->batches[batch];
+		JobqLeaseBundle *b = &my_db->bundles[bundle];
 
 		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
 		b->row.ctid = tuple->t_self;
@@ -113,9 +113,9 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
 	}
 	LWLockRelease(my_db->lock);
-	if (batch == JOBQ_NONE)
+	if (bundle == JOBQ_NONE)
 		return;
-	strlcpy(my_db->batches[batch].consumer,
+	strlcpy(my_db->bundles[bundle].consumer,
 			TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
 
 	for (int i = 0; i < n; i++)
@@ -145,14 +145,14 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		if (lease == NULL)
 		{
 			push.permits = limits_of_lease(&push);
-			lease = jobq_lease_add(my_db, &push, token, until, batch);
+			lease = jobq_lease_add(my_db, &push, token, until, bundle);
 		}
-		else if (my_db->batches[lease->batch].row.id <
-				 my_db->batches[batch].row.id)
+		else if (my_db->bundles[lease->bundle].row.id <
+				 my_db->bundles[bundle].row.id)
 		{
 			/* reserved again, or extended */
 			lease->token = token;
-			jobq_lease_move(my_db, lease, batch, until);
+			jobq_lease_move(my_db, lease, bundle, until);
 		}
 		if (lease != NULL)
 		{
@@ -166,7 +166,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		LWLockRelease(my_db->lock);
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_lease_batch_release(my_db, batch);
+	jobq_lease_bundle_release(my_db, bundle);
 	LWLockRelease(my_db->lock);
 }
 
@@ -216,7 +216,7 @@ leases_expire(TimestampTz now)
 			ids[n] = lease->id;
 			tokens[n] = lease->token;
 			late[n] = lease->deadline <= now;
-			since[n++] = my_db->batches[lease->batch].since;
+			since[n++] = my_db->bundles[lease->bundle].since;
 		}
 		else
 			next = Min(next, lease->until);
@@ -302,7 +302,7 @@ leases_collect(void)
 		delete_row(rel, &garbage[i]);
 	if (all)
 	{
-		/* some did not fit into the list: delete what no batch knows */
+		/* some did not fit into the list: delete what no bundle knows */
 		TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 		HeapTuple	tuple;
 
@@ -312,8 +312,8 @@ leases_collect(void)
 
 			LWLockAcquire(my_db->lock, LW_SHARED);
 			for (int i = 0; i < jobq_max_leases && !known; i++)
-				known = my_db->batches[i].outstanding > 0 &&
-					ItemPointerEquals(&my_db->batches[i].row.ctid,
+				known = my_db->bundles[i].outstanding > 0 &&
+					ItemPointerEquals(&my_db->bundles[i].row.ctid,
 									  &tuple->t_self);
 			LWLockRelease(my_db->lock);
 			if (!known)
