@@ -196,6 +196,11 @@ extern void jobq_unbecome_owner(JobqOwnerState *state);
 extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
 						 const Datum *values, const char *nulls,
 						 int expected);
+struct _SPI_plan;
+extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
+							  int nargs, const Oid *types,
+							  const Datum *values, const char *nulls,
+							  int expected);
 extern bool jobq_may_manage(Oid role);
 
 #endif							/* JOBQ_CATALOG_H */

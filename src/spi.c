@@ -66,6 +66,36 @@ jobq_query(const char *query, int nargs, const Oid *types,
 }
 
 /*
+ * The same with a plan that is kept for the next time, for what is done often
+ * and takes longer to plan than to run.
+ */
+uint64
+jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,
+				const Oid *types, const Datum *values, const char *nulls,
+				int expected)
+{
+	JobqOwnerState state;
+	int			result;
+
+	jobq_become_owner(&state);
+	if (*plan == NULL)
+	{
+		SPIPlanPtr	made = SPI_prepare_cursor(query, nargs, (Oid *) types,
+											  CURSOR_OPT_GENERIC_PLAN);
+
+		if (made == NULL || SPI_keepplan(made) != 0)
+			elog(ERROR, "could not prepare: %s", query);
+		*plan = made;
+	}
+	result = SPI_execute_plan(*plan, (Datum *) values, nulls, false, 0);
+	if (result != expected)
+		elog(ERROR, "query returned %s: %s",
+			 SPI_result_code_string(result), query);
+	jobq_unbecome_owner(&state);
+	return SPI_processed;
+}
+
+/*
  * May this session's user look after jobs of the role?
  */
 bool

@@ -67,6 +67,8 @@ void
 jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 {
 	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr read_steps = NULL;
+	static SPIPlanPtr read_states = NULL;
 	Datum		values[] = {Int64GetDatum(batch_id)};
 	MemoryContext context = CurrentMemoryContext;
 	HTAB	   *index;
@@ -74,7 +76,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	Datum	  **needs;
 	uint64		n;
 
-	n = jobq_query("SELECT job_id, name, needs FROM jobq.step"
+	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs FROM jobq.step"
 				   " WHERE batch_id = $1 ORDER BY job_id",
 				   1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -112,7 +114,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	SPI_freetuptable(table);
 
 	/* one statement: a job is in one of the tables in its snapshot */
-	n = jobq_query("SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
+	n = jobq_query_kept(&read_states, "SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
 				   " FROM jobq.job WHERE batch_id = $1"
 				   " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
 				   " AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%')"

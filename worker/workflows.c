@@ -319,6 +319,7 @@ static Jsonb *
 result_of(void *arg, const char *name)
 {
 	static const Oid types[] = {INT8OID, INT8OID};
+	static SPIPlanPtr plan = NULL;
 	Look	   *look = arg;
 	JobqStep   *step = NULL;
 	Datum		values[2];
@@ -332,7 +333,7 @@ result_of(void *arg, const char *name)
 	{
 		values[0] = Int64GetDatum(look->batch_id);
 		values[1] = Int64GetDatum(step->job_id);
-		if (jobq_query("SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2",
+		if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2",
 					   2, types, values, NULL, SPI_OK_SELECT) > 0)
 		{
 			bool		isnull;
