@@ -176,6 +176,20 @@ SELECT kind, payload, jobq.ack(id, token, '41') FROM jobq.reserve('{outside}', w
 SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 
+-- what is removed from the archive meanwhile is not lost for the steps
+SELECT pg_advisory_lock(1);
+SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "echo", "payload": {"kept": [1]}}, {"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "b", "kind": "gate", "payload": 1},
+	{"name": "c", "kind": "echo", "needs": ["a", "b"], "payload": {"$result": "a", "path": ["kept"]}}, {"name": "d", "kind": "echo", "needs": ["bad", "b"]}]}') AS id \gset
+SELECT test.until(format('(SELECT count(*) FILTER (WHERE state = ''cancelled'') = 1 AND count(*) FILTER (WHERE state = ''running'') = 1 AND count(*) FILTER (WHERE state = ''completed'') = 1 FROM jobq.steps WHERE batch_id = %s)', :id));
+SELECT jobq.prune('0', NULL) > 1 AS pruned, jobq.forget(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'bad';
+SELECT name, state, result FROM test.steps WHERE batch_id = :id;
+SELECT pg_advisory_unlock(1);
+SELECT test.settled(:id);
+SELECT name, state, result FROM test.steps WHERE batch_id = :id;
+SELECT jobq.prune('0', NULL) > 1 AS pruned;
+SELECT name, state FROM test.steps WHERE batch_id = :id;
+SELECT state, completed, failed, cancelled FROM jobq.batch_status(:id);
+
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
 CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 16 * 1024 * 1024)) $$;
 SELECT jobq.register('large', 'test.large()');

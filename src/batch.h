@@ -32,15 +32,17 @@
 	" failed = b.failed + g.failed, cancelled = b.cancelled + g.cancelled," \
 	" expired = b.expired + g.expired" \
 	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
-	" WHERE b.id = g.batch_id)" \
+	" WHERE b.id = g.batch_id)," \
+	" kept AS (UPDATE jobq.step s SET state = g.state, result = g.result" \
+	" FROM gone g WHERE s.job_id = g.id AND g.batch_id IS NOT NULL)" \
 	" SELECT pg_catalog.count(*) FROM gone"
 #define COUNT_BY_BATCH \
 	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'x') AS cancelled," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
-#define RETURNING_FINISHED	" RETURNING batch_id, state"
-#define RETURNING_LETTERS	" RETURNING batch_id, 'f' AS state"
+#define RETURNING_FINISHED	" RETURNING batch_id, state, id, result"
+#define RETURNING_LETTERS	" RETURNING batch_id, 'f'::\"char\" AS state, id, NULL::jsonb AS result"
 
 /* src/batch.c */
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,

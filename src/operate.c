@@ -324,6 +324,10 @@ jobq_forget(PG_FUNCTION_ARGS)
 	if (!isnull)
 		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
+	values[0] = Int64GetDatum(id);
+	if (!isnull)
+		jobq_query("UPDATE jobq.step SET state = 'f' WHERE job_id = $1",
+				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -4,7 +4,7 @@
  *	  How far the steps of a workflow are.
  *
  * jobq.step says which jobs are steps, and what they need; where a job is, its
- * table says.
+ * table says, or jobq.step if retention or the like has removed it from there.
  *
  * src/steps.c
  *
@@ -113,13 +113,15 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	pfree(needs);
 	SPI_freetuptable(table);
 
-	/* one statement: a job is in one of the tables in its snapshot */
+	/* one statement: in its snapshot a job is in one of the tables */
 	n = jobq_query_kept(&read_states, "SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
 				   " FROM jobq.job WHERE batch_id = $1"
 				   " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
 				   " AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%')"
 				   " THEN 'd' ELSE state END FROM jobq.archive WHERE batch_id = $1"
-				   " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE batch_id = $1",
+				   " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE batch_id = $1"
+				   " UNION ALL SELECT job_id, state FROM jobq.step"
+				   " WHERE batch_id = $1 AND state IS NOT NULL",
 				   1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < n; i++)

@@ -445,6 +445,7 @@ put_steps(Workflow *workflow, int64 batch_id)
 		values[STEP_NEEDS - 1] =
 			PointerGetDatum(construct_array(needs, step->nneeds, INT8OID, 8,
 											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+		nulls[STEP_STATE - 1] = nulls[STEP_RESULT - 1] = true;
 		values[STEP_DEFINITION - 1] = JsonbPGetDatum(step->definition);
 		tuples[i] = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		pfree(needs);

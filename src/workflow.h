@@ -22,15 +22,16 @@ enum
 {
 	STEP_JOB_ID = 1,
 	STEP_BATCH_ID,
+	STEP_STATE,
 	STEP_NAME,
 	STEP_NEEDS,
 	STEP_DEFINITION,
-	STEP_NATTS = STEP_DEFINITION
+	STEP_RESULT,
+	STEP_NATTS = STEP_RESULT
 };
 
 /*
- * Where a step's job is, beside the states of the archive.  What is not in any
- * table any more has been pruned or forgotten.
+ * Where a step's job is, beside the states of the archive.
  */
 #define STEP_BLOCKED		'b'
 #define STEP_LIVE			'l'

@@ -438,6 +438,7 @@ static bool
 read_batch(int64 id, bool lock, Batch *batch)
 {
 	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plans[2] = {NULL, NULL};
 	Datum		values[] = {Int64GetDatum(id)};
 	HeapTuple	tuple;
 	TupleDesc	desc;
@@ -446,13 +447,14 @@ read_batch(int64 id, bool lock, Batch *batch)
 	};
 	bool		isnull;
 
-	if (jobq_query(psprintf("SELECT state, allow_failures, has_steps, reopened,"
-							" role::oid, name, on_success, on_failure, on_finish,"
-							" started_at = created_at"
-							" FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
-							" AND state <> 'p' AND NOT dormant%s",
-							lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
-				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+	if (jobq_query_kept(&plans[lock ? 1 : 0],
+						psprintf("SELECT state, allow_failures, has_steps, reopened,"
+								 " role::oid, name, on_success, on_failure, on_finish,"
+								 " started_at = created_at"
+								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
+								 " AND state <> 'p' AND NOT dormant%s",
+								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
+						1, types, values, NULL, SPI_OK_SELECT) == 0)
 		return false;
 	tuple = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
@@ -479,9 +481,10 @@ static bool
 has_failed(int64 id)
 {
 	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
 					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
 					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
@@ -494,9 +497,10 @@ static bool
 has_begun(int64 id)
 {
 	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
 					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
 					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
 					  "  AND completed + failed + cancelled + expired > 0)",
@@ -510,9 +514,11 @@ static bool
 has_cancelled(int64 id)
 {
 	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query("SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')",
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')"
+					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0)",
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -670,6 +676,7 @@ static void
 set_state(const Batch *batch, char state, bool over)
 {
 	static const Oid types[] = {INT8OID, CHAROID, TIMESTAMPTZOID, TEXTOID};
+	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {
 		Int64GetDatum(batch->id), CharGetDatum(state),
 		TimestampTzGetDatum(jobq_now()),
@@ -681,8 +688,8 @@ set_state(const Batch *batch, char state, bool over)
 		nulls[2] = 'n';
 	if (batch->error == NULL)
 		nulls[3] = 'n';
-	jobq_query("UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
-			   " WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
+	jobq_query_kept(&plan, "UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
+					" WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
 }
 
 /*

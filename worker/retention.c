@@ -93,8 +93,8 @@ day_name(TimestampTz day, char *name, size_t name_size, char *date,
 }
 
 /*
- * Drop the archive of a day, and keep the counts of batches whose jobs are in
- * there.
+ * Drop the archive of a day, and keep what batches and workflows need of their
+ * jobs in there.
  */
 static void
 drop_day(const char *name)
@@ -104,7 +104,9 @@ drop_day(const char *name)
 						 " cancelled = b.cancelled + g.cancelled, expired = b.expired + g.expired"
 						 " FROM (" COUNT_BY_BATCH "FROM jobq.%s WHERE batch_id IS NOT NULL GROUP BY batch_id) g"
 						 " WHERE b.id = g.batch_id;"
-						 " DROP TABLE jobq.%s", name, name, name), 0, NULL, NULL);
+						 " UPDATE jobq.step s SET state = a.state, result = a.result"
+						 " FROM jobq.%s a WHERE s.job_id = a.id;"
+						 " DROP TABLE jobq.%s", name, name, name, name), 0, NULL, NULL);
 }
 
 void
@@ -199,8 +201,9 @@ retention_run(void)
 									(60 * USECS_PER_SEC));
 	run_quietly(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE finished_at < $1"
 								 RETURNING_LETTERS), 1, types, values);
-	run_quietly("DELETE FROM jobq.batch WHERE finished_at < $1", 1, types,
-				values);
+	run_quietly("WITH gone AS (DELETE FROM jobq.batch WHERE finished_at < $1 RETURNING id)"
+				" DELETE FROM jobq.step s USING gone g WHERE s.batch_id = g.id", 1,
+				types, values);
 
 	run_begin_transaction();
 	jobq_unique_prune();

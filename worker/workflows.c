@@ -333,7 +333,8 @@ result_of(void *arg, const char *name)
 	{
 		values[0] = Int64GetDatum(look->batch_id);
 		values[1] = Int64GetDatum(step->job_id);
-		if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2",
+		if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2"
+						   " UNION ALL SELECT result FROM jobq.step WHERE job_id = $2 AND state IS NOT NULL",
 					   2, types, values, NULL, SPI_OK_SELECT) > 0)
 		{
 			bool		isnull;

@@ -3,11 +3,15 @@
 CREATE TABLE jobq.step (
 	job_id bigint NOT NULL CONSTRAINT step_pkey PRIMARY KEY,
 	batch_id bigint NOT NULL,
+	state "char",
 	name text NOT NULL,
 	needs bigint[] NOT NULL,
-	definition jsonb NOT NULL
+	definition jsonb NOT NULL,
+	result jsonb
 );
 COMMENT ON TABLE jobq.step IS 'steps of workflows, as long as there is their batch';
+COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed)';
+COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
 COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
 COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried';
 
@@ -34,8 +38,8 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
 		CASE WHEN j.id IS NULL THEN
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
-					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END
-					FROM jobq.archive a WHERE a.id = s.job_id))
+					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
+						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
 			WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
 			WHEN j.expires_at <= jobq.clock() THEN 'expired'
 			WHEN j.run_at = 'infinity' THEN 'blocked'
@@ -51,4 +55,4 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 	LEFT JOIN jobq.worker_slots() w ON w.job_id = s.job_id
 	LEFT JOIN jobq.lease_slots() l ON l.job_id = s.job_id
 	WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
-COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need; state is null if the job is not kept any more';
+COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';
