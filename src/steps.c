@@ -77,8 +77,8 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	uint64		n;
 
 	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs FROM jobq.step"
-				   " WHERE batch_id = $1 ORDER BY job_id",
-				   1, types, values, NULL, SPI_OK_SELECT);
+						" WHERE batch_id = $1 ORDER BY job_id",
+						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	workflow->nsteps = (int) n;
 	workflow->steps = palloc0(sizeof(JobqStep) * (n + 1));
@@ -113,16 +113,16 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	pfree(needs);
 	SPI_freetuptable(table);
 
-	/* one statement: in its snapshot a job is in one of the tables */
-	n = jobq_query_kept(&read_states, "SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
-				   " FROM jobq.job WHERE batch_id = $1"
-				   " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
-				   " AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%')"
-				   " THEN 'd' ELSE state END FROM jobq.archive WHERE batch_id = $1"
-				   " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE batch_id = $1"
-				   " UNION ALL SELECT job_id, state FROM jobq.step"
-				   " WHERE batch_id = $1 AND state IS NOT NULL",
-				   1, types, values, NULL, SPI_OK_SELECT);
+	/* one statement: in its snapshot a job is in one of the tables, the last */
+	n = jobq_query_kept(&read_states, "SELECT job_id, state FROM jobq.step"
+						" WHERE batch_id = $1 AND state IS NOT NULL"
+						" UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
+						" AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%')"
+						" THEN 'd' ELSE state END FROM jobq.archive WHERE batch_id = $1"
+						" UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE batch_id = $1"
+						" UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
+						" FROM jobq.job WHERE batch_id = $1",
+						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < n; i++)
 	{

@@ -485,9 +485,9 @@ has_failed(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
-					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
-					  1, types, values, NULL, SPI_OK_SELECT) > 0;
+						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
 /*
@@ -501,10 +501,10 @@ has_begun(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-					  " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
-					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
-					  "  AND completed + failed + cancelled + expired > 0)",
-					  1, types, values, NULL, SPI_OK_SELECT) > 0;
+						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
+						   "  AND completed + failed + cancelled + expired > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
 /*
@@ -518,8 +518,8 @@ has_cancelled(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')"
-					  " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0)",
-					  1, types, values, NULL, SPI_OK_SELECT) > 0;
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
 /*

@@ -20,6 +20,7 @@
 #include "worker.h"
 
 #include "access/table.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -47,6 +48,7 @@ typedef struct Look
 	bool		locked;			/* somebody else has a row that we want */
 } Look;
 
+static void remember_ends(const Look *look);
 static void restore_steps(Look *look);
 static void restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 						 Jsonb *definition);
@@ -80,6 +82,8 @@ workflow_advance(int64 batch_id, Oid role, bool ending)
 	}
 	if (!blocked)
 		return true;
+	if (XLogLogicalInfoActive())
+		remember_ends(&look);
 
 	look.rel = jobq_open_jobs();
 	look.memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
@@ -110,6 +114,24 @@ workflow_advance(int64 batch_id, Oid role, bool ending)
 	MemoryContextDelete(look.memory);
 	table_close(look.rel, NoLock);
 	return !look.locked;
+}
+
+/*
+ * A subscriber of logical replication has no archive: tell it by jobq.step how
+ * steps have ended.
+ */
+static void
+remember_ends(const Look *look)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(look->batch_id)};
+
+	jobq_query_kept(&plan, "UPDATE jobq.step s SET state = a.state, result = a.result"
+					" FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
+					" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
+					"  AND state IS NULL FOR UPDATE SKIP LOCKED)",
+					1, types, values, NULL, SPI_OK_UPDATE);
 }
 
 /*
@@ -334,8 +356,8 @@ result_of(void *arg, const char *name)
 		values[0] = Int64GetDatum(look->batch_id);
 		values[1] = Int64GetDatum(step->job_id);
 		if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2"
-						   " UNION ALL SELECT result FROM jobq.step WHERE job_id = $2 AND state IS NOT NULL",
-					   2, types, values, NULL, SPI_OK_SELECT) > 0)
+							" UNION ALL SELECT result FROM jobq.step WHERE job_id = $2 AND state IS NOT NULL",
+							2, types, values, NULL, SPI_OK_SELECT) > 0)
 		{
 			bool		isnull;
 			Datum		result = SPI_getbinval(SPI_tuptable->vals[0],
