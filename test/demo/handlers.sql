@@ -50,5 +50,12 @@ BEGIN
 END
 $$;
 
+-- Write the statement of account, when all invoices are written.
+CREATE FUNCTION demo.write_statement(payload jsonb) RETURNS void
+LANGUAGE sql AS $$
+	INSERT INTO demo.statement SELECT count(*), sum(amount), now() FROM demo.invoice
+$$;
+
 SELECT jobq.register('demo.import', 'demo.import_chunk(jsonb, jobq.job_context)', max_attempts => 3, backoff => 'fixed 200ms') \g /dev/null
 SELECT jobq.register('demo.invoice', 'demo.write_invoice(jsonb)') \g /dev/null
+SELECT jobq.register('demo.statement', 'demo.write_statement(jsonb)') \g /dev/null

@@ -26,10 +26,11 @@ CREATE TABLE demo.assignment (
 	maker int NOT NULL REFERENCES demo.maker
 );
 
--- One row per chunk and per invoice, without a unique key: work that is done
+-- One row per chunk, invoice and statement, without a unique key: work that is done
 -- twice is seen.
 CREATE TABLE demo.import_log (first_line int, lines int);
 CREATE TABLE demo.invoice (number int, maker int, amount numeric(10,2));
+CREATE TABLE demo.statement (invoices int, amount numeric(10,2), written_at timestamptz);
 
 -- The last number that was given to an invoice: no gaps, so no sequence.
 CREATE TABLE demo.counter (last int);
