@@ -42,7 +42,7 @@ jobq_reservers_clear(JobqDatabase *db)
 	}
 	db->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
 	db->reserver_free = 0;
-	db->reserver_head = db->reserver_tail = JOBQ_NONE;
+	db->reserver_head = JOBQ_NONE;
 	db->any_marked = false;
 }
 
@@ -74,13 +74,11 @@ jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
 	memcpy(reserver->roles + reserver->nallowed, denied, ndenied * sizeof(Oid));
 	reserver->nroles = reserver->nallowed + ndenied;
 
-	reserver->prev = db->reserver_tail;
-	reserver->next = JOBQ_NONE;
-	if (db->reserver_tail != JOBQ_NONE)
-		db->reservers[db->reserver_tail].next = place;
-	else
-		db->reserver_head = place;
-	db->reserver_tail = place;
+	reserver->prev = JOBQ_NONE;
+	reserver->next = db->reserver_head;
+	if (db->reserver_head != JOBQ_NONE)
+		db->reservers[db->reserver_head].prev = place;
+	db->reserver_head = place;
 	return place;
 }
 
@@ -95,8 +93,6 @@ unlink_place(JobqDatabase *db, uint32 place)
 		db->reserver_head = reserver->next;
 	if (reserver->next != JOBQ_NONE)
 		db->reservers[reserver->next].prev = reserver->prev;
-	else
-		db->reserver_tail = reserver->prev;
 }
 
 /*
@@ -170,7 +166,8 @@ takes_from(const JobqReserver *reserver, int32 queue_id)
 }
 
 /*
- * Who has waited longest of those that may take from the lane, or NULL.
+ * Who came last of those that may take from the lane, or NULL.  A session that
+ * has just done something wakes more quickly than one that has slept for long.
  */
 static JobqReserver *
 reserver_for(JobqDatabase *db, const JobqLane *lane)

@@ -227,7 +227,7 @@ typedef struct JobqLeaseBundle
 typedef struct JobqReserver
 {
 	PGPROC	   *proc;
-	uint32		prev;			/* in the list, oldest first */
+	uint32		prev;			/* in the list, newest first */
 	uint32		next;			/* likewise, or free list link */
 	int			nqueues;
 	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
@@ -379,7 +379,6 @@ typedef struct JobqDatabase
 	bool		any_marked;		/* perhaps a lane is */
 	uint32		reserver_free;
 	uint32		reserver_head;	/* of the list of those that wait */
-	uint32		reserver_tail;
 	int			nlengths;		/* may be read without lock */
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	int			nprepared;

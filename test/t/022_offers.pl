@@ -136,10 +136,10 @@ nothing_is_left();
 #
 foreach my $how ('cancel', 'terminate', 'close')
 {
-	my ($leaves, $next) = (stopped('leaves'), consumer('next'));
+	my ($next, $leaves) = (consumer('next'), stopped('leaves'));
 
 	post('a');
-	running(1, "$how: a job is handed to the first, who is stopped");
+	running(1, "$how: a job is handed to one who is stopped");
 	if ($how eq 'close')
 	{
 		$leaves->{run}->kill_kill;
@@ -195,8 +195,8 @@ gets($taker, 'a', 'resumed: it is');
 acks($taker);
 nothing_is_left();
 
-$taker = stopped('taker', role => 'alice');
 my $other = consumer('other', role => 'bob');
+$taker = stopped('taker', role => 'alice');
 post('a', 'bob');
 running(1, 'revoked: a job is handed over');
 sql('REVOKE bob FROM alice');
@@ -244,8 +244,8 @@ acks($may_not);
 nothing_is_left();
 
 # Of two queues, in the order given, whichever job came first.
-$taker = stopped('taker', queues => 'first, one');
 my $last = stopped('last');
+$taker = stopped('taker', queues => 'first, one');
 sql(q{BEGIN; SELECT jobq.enqueue('any', '"a"', queue => 'one'); SELECT jobq.enqueue('any', '"b"', queue => 'first'); COMMIT});
 running(1, 'two jobs at a time are handed to two');
 go_on($_) foreach $taker, $last;
