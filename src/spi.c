@@ -67,7 +67,8 @@ jobq_query(const char *query, int nargs, const Oid *types,
 
 /*
  * The same with a plan that is kept for the next time, for what is done often
- * and takes longer to plan than to run.
+ * and takes longer to plan than to run.  It may be made while the tables are
+ * small, and still be there when they are large: so it uses indexes.
  */
 uint64
 jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,
@@ -78,6 +79,8 @@ jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,
 	int			result;
 
 	jobq_become_owner(&state);
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	if (*plan == NULL)
 	{
 		SPIPlanPtr	made = SPI_prepare_cursor(query, nargs, (Oid *) types,

@@ -52,7 +52,10 @@ jobq.databases = 'postgres'
 jobq.workers = '*=4'
 });
 # nothing may depend on a poll
-$node->append_conf('postgresql.conf', q{jobq.poll_interval = '86400'});
+$node->append_conf('postgresql.conf', q{
+jobq.poll_interval = '86400'
+jit = off
+});
 $node->start;
 $node->safe_psql('postgres', $setup);
 
