@@ -44,9 +44,6 @@
 /* When to look again at a batch whose row is locked. */
 #define LOCKED_PAUSE	USECS_PER_SEC
 
-/* How long a callback waits for a lock; all else waits for it. */
-#define LOCK_PATIENCE	"50ms"
-
 /* What a look has found. */
 typedef enum Outcome
 {

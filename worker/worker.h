@@ -99,6 +99,12 @@ extern TimestampTz schedules_run(TimestampTz now);
 extern void batches_start(void);
 extern TimestampTz batches_run(TimestampTz now);
 
+/*
+ * How long a look at a batch waits for a lock; all else of the scheduler waits
+ * for it.
+ */
+#define LOCK_PATIENCE	"50ms"
+
 /* worker/workflows.c */
 extern bool workflow_advance(int64 batch_id, Oid role, bool ending);
 

@@ -26,6 +26,7 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -171,6 +172,8 @@ restore_steps(Look *look)
 	values[1] = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
+	(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	jobq_pin_queues();
 	n = jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
 				   " (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
@@ -318,6 +321,11 @@ free_step(Look *look, JobqStep *step)
 		if (payload == NULL)
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED};
+
+			/* its kind's on_failure handler is enqueued, which may wait */
+			(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+									 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+									 false);
 
 			/* a retry will try this again, as it is still blocked then */
 			error.message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
