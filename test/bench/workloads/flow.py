@@ -6,9 +6,9 @@ from lib import PAYLOAD, pick, sql, wait_for
 from systems import WORKERS, available
 from systems.jobq import paused_queue
 
-TITLE = "no-op jobs, drained by 4 workers: plain, in bulk, with limits, with a rate, in groups, of many roles"
+TITLE = "no-op jobs, drained by 4 workers: plain, in bulk, with limits, with a rate, in groups, in batches, of many roles"
 QUEUE = "flow"
-ENDED = "NOT EXISTS (SELECT FROM jobq.job)"
+ENDED = "NOT EXISTS (SELECT FROM jobq.job) AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
 
 
 def create(kind="", queue=""):
@@ -65,6 +65,19 @@ def grouped(order):
     return enqueue
 
 
+def in_batches(size):
+    """Batches of so many jobs, each with a callback at its end."""
+    def enqueue(jobs):
+        sql("""DO $$ DECLARE b bigint; BEGIN
+                   FOR i IN 1 .. %d LOOP
+                       b := jobq.create_batch(on_finish => '{"kind": "noop"}', start => true);
+                       PERFORM jobq.batch_add(b, 'noop', (SELECT array_agg(%s) FROM generate_series(1, %d)), queue => '%s');
+                       IF i %% 100 = 0 THEN COMMIT; END IF;
+                   END LOOP;
+               END $$""" % (jobs // size, PAYLOAD, size, QUEUE))
+    return enqueue
+
+
 def of_roles(roles):
     """Each role enqueues its part; it has workers of its own, out of the four."""
     def enqueue(jobs):
@@ -83,7 +96,6 @@ def of_roles(roles):
 def run(report):
     jobs = pick(20000, 60000, 1000000)
     available(report, [WORKERS])
-    report.missing("batches", "jobq has no object for a batch yet; what is measured is enqueue_many()")
     few = pick(jobs // 2, jobs // 2, jobs)
     variants = {		# name: (how it is measured, the least ratio to plain)
         "plain": (lambda: drained(jobs, plain), None),
@@ -98,6 +110,8 @@ def run(report):
             (lambda: drained(jobs, plain, queue="rate => '1000000 per second'"), 0.75),
         "groups, interleaved": (lambda: drained(few, grouped("interleaved")), 0.5),
         "groups, consecutive": (lambda: drained(few, grouped("consecutive")), 0.5),
+        "one batch": (lambda: drained(jobs, lambda n: in_batches(n)(n)), 0.75),
+        "batches of 10": (lambda: drained(few, in_batches(10)), None),
         "4 roles": (lambda: drained(jobs, of_roles(4)), None),
         "16 roles": (lambda: drained(jobs, of_roles(16)), None),
     }
@@ -115,5 +129,6 @@ def run(report):
             report.ratio("%s / plain" % name, figures[name], figures["plain"], bound)
     report.note("4 is the number of workers, of which no more than there are processors run jobs as short "
                 "as these: that is what permits cost; 2 may bind")
+    report.note("batches: until the last of them is over and its callback, another no-op job, has run")
     report.note("%s jobs; in groups %s, ten in each; roles: the same number of jobs in all, and workers "
                 "that have to connect as each of them" % (format(jobs, ","), format(few, ",")))
