@@ -71,9 +71,13 @@ typedef struct Batch
 	Jsonb	   *on_finish;
 } Batch;
 
-/* The batch that is being cancelled, and up to which job that was done. */
+/*
+ * The batch that is being cancelled, up to which job that was done, and whether
+ * one must be tried again.
+ */
 static int64 cancelled_batch = 0;
 static int64 cancelled_to = 0;
+static bool cancelled_not = false;
 
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
@@ -94,8 +98,8 @@ static bool has_failed(int64 id);
 static bool has_cancelled(int64 id);
 static bool has_begun(int64 id);
 static bool find_witness(int64 id, int64 bound, int64 *witness);
-static bool cancel_jobs(const Batch *batch);
-static void cancel_job(Relation rel, JobqJob *job, const Batch *batch);
+static bool cancel_jobs(const Batch *batch, bool *taken);
+static bool cancel_job(Relation rel, JobqJob *job, const Batch *batch);
 static void enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 							 const char *state);
 static void set_state(const Batch *batch, char state, bool over);
@@ -280,6 +284,7 @@ look(int64 id, int64 bound, TimestampTz now)
 		RESUME_INTERRUPTS();
 		outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? LOOK_LATER
 			: LOOK_EACH;
+		cancelled_batch = 0;	/* what it has cancelled is not */
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
@@ -392,7 +397,7 @@ look_at(Batch *batch, int64 bound, int64 *witness)
 	}
 	ending = batch->state == BATCH_CANCELLED ||
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
-	if (live && ending && cancel_jobs(batch))
+	if (live && ending && cancel_jobs(batch, &later))
 		return LOOK_AGAIN;
 	if (live && (ending || batch->has_steps) &&
 		!find_witness(batch->id, PG_INT64_MAX, witness))
@@ -567,13 +572,14 @@ find_witness(int64 id, int64 bound, int64 *witness)
 }
 
 /*
- * Cancel some of what is left of the batch.  True if there is more.
+ * Cancel some of what is left of the batch.  True if there is more; *taken if
+ * there are some that must be tried again later.
  *
  * What runs is asked to stop if the batch was cancelled.  After a failure it
  * may go on, but has no other attempt: then it waits, and is cancelled here.
  */
 static bool
-cancel_jobs(const Batch *batch)
+cancel_jobs(const Batch *batch, bool *taken)
 {
 	Relation	rel = jobq_open_jobs();
 	Relation	index = index_open(jobq_relations()->job_batch, AccessShareLock);
@@ -584,7 +590,10 @@ cancel_jobs(const Batch *batch)
 	int			n = 0;
 
 	if (cancelled_batch != batch->id)
+	{
 		cancelled_to = 0;
+		cancelled_not = false;
+	}
 	cancelled_batch = batch->id;
 	ScanKeyInit(&keys[0], JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(batch->id));
@@ -597,7 +606,8 @@ cancel_jobs(const Batch *batch)
 		JobqJob		job;
 
 		jobq_job_from_tuple(rel, tuple, &job);
-		cancel_job(rel, &job, batch);
+		if (!cancel_job(rel, &job, batch))
+			cancelled_not = true;
 		cancelled_to = job_id(&job);
 		n++;
 	}
@@ -605,23 +615,26 @@ cancel_jobs(const Batch *batch)
 	UnregisterSnapshot(snapshot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
+	*taken |= cancelled_not;
 	if (n < MAX_CANCELLED)
 		cancelled_batch = 0;	/* from the beginning, next time */
 	return n == MAX_CANCELLED;
 }
 
 /*
- * Cancel the job, if that needs no waiting.
+ * Cancel the job, if that needs no waiting.  False if a transaction has taken its
+ * row, and nobody knows what will become of it: a worker that begins just now,
+ * or a session.
  */
-static void
+static bool
 cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 {
 	bool		all = batch->state == BATCH_CANCELLED;
 
 	if (all ? jobq_ask_to_stop(job_id(job)) : jobq_job_runs(job))
-		return;
+		return true;
 	if (!jobq_job_delete(rel, job))
-		return;
+		return false;
 	jobq_job_push_if_undone(job);
 
 	/* its consumer, if it has one, will find the lease gone */
@@ -629,6 +642,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 				 all ? "its batch was cancelled" : BATCH_FAILED_REASON);
+	return true;
 }
 
 /*
