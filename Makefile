@@ -61,6 +61,7 @@ OBJS = \
 	src/views.o \
 	src/wait.o \
 	src/workflow.o \
+	worker/batch_look.o \
 	worker/batches.o \
 	worker/flight.o \
 	worker/groups.o \

@@ -99,6 +99,21 @@ extern TimestampTz schedules_run(TimestampTz now);
 extern void batches_start(void);
 extern TimestampTz batches_run(TimestampTz now);
 
+/* worker/batch_look.c */
+/* What a look has found. */
+typedef enum BatchLook
+{
+	LOOK_OVER,					/* nothing more to be done */
+	LOOK_WITNESS,				/* a job is live */
+	LOOK_EACH,					/* each job that ends matters */
+	LOOK_AGAIN,					/* there is more to be done at once */
+	LOOK_LATER,					/* somebody has locked it */
+} BatchLook;
+
+extern BatchLook batch_look(int64 id, int64 bound, int64 *witness);
+extern void batch_look_failed(void);
+extern bool batch_witness(int64 id, int64 bound, int64 *witness);
+
 /*
  * How long a look at a batch waits for a lock; all else of the scheduler waits
  * for it.

@@ -4,7 +4,7 @@
  *	  The scheduler's part in workflows: frees steps whose needs are completed,
  *	  and cancels those that cannot run any more.
  *
- * It is part of the look at their batch (batches.c).  What is to be done
+ * It is part of the look at their batch (batch_look.c).  What is to be done
  * follows from where the steps' jobs are, so that a look may come too often, or
  * again after a crash:
  *
