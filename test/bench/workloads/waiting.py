@@ -37,6 +37,9 @@ def waiting(system):
     """A context in which they wait."""
     system.create()
     if system is RESERVED:
+        # made some seconds after the extension; all sessions would have to hear of them
+        wait_for("count(*) > 4 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass",
+                 "the archive's partitions", 30, 0.1)
         return sessions(RESERVED.script % (1, "10min"))
     if system is POLLED:
         system.prepare("noop", 0)
