@@ -23,15 +23,19 @@
 PG_FUNCTION_INFO_V1(jobq_clock);
 PG_FUNCTION_INFO_V1(jobq_test_clock);
 
+/* What jobq_now() has said last. */
+TimestampTz jobq_last_now = 0;
+
 /*
  * The current time.
  */
 TimestampTz
 jobq_now(void)
 {
-	if (likely(jobq_shared == NULL || jobq_shared->clock_offset == 0))
-		return GetCurrentTimestamp();
-	return GetCurrentTimestamp() + jobq_shared->clock_offset;
+	jobq_last_now = GetCurrentTimestamp();
+	if (unlikely(jobq_shared != NULL && jobq_shared->clock_offset != 0))
+		jobq_last_now += jobq_shared->clock_offset;
+	return jobq_last_now;
 }
 
 /*

@@ -123,7 +123,7 @@ jobq_commit_quietly(void)
 
 	if (latch == NULL)
 		return;
-	now = GetCurrentTimestamp();
+	now = jobq_last_now;		/* when the job's end was written */
 	if (now < woken_at || now >= woken_at + WALWRITER_PAUSE * 1000)
 		woken_at = now;
 	else

@@ -28,25 +28,34 @@
 
 #include "row.h"
 
-#define MAX_KEPT	16
+#define MAX_KEPT	8
 
-/* What BuildIndexInfo() says; kept until any relation changes. */
-static struct
+/* An index, as BuildIndexInfo() says. */
+typedef struct KeptIndex
 {
-	Oid			index;
+	Oid			oid;
 	IndexInfo  *info;
 	AttrNumber	not_null;		/* a row whose column is null has no entry; or
 								 * 0 */
-}			kept[MAX_KEPT];
+} KeptIndex;
+
+/* The indexes of a table; kept until any relation changes. */
+typedef struct KeptTable
+{
+	Oid			oid;
+	int			nindexes;
+	KeptIndex  *indexes;
+} KeptTable;
+
+static KeptTable kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;
 
-static IndexInfo *index_info(Relation rel, Relation index,
-							 AttrNumber *not_null);
+static const KeptTable *kept_table(Relation rel);
 static AttrNumber predicate_column(Relation rel, Relation index,
 								   const IndexInfo *info);
-static bool has_no_entries(Oid index, Relation rel, HeapTuple *tuples,
-						   int ntuples);
+static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
+						   HeapTuple *tuples, int ntuples);
 static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 						 HeapTuple tuple, IndexUniqueCheck check);
 
@@ -85,18 +94,26 @@ predicate_column(Relation rel, Relation index, const IndexInfo *info)
 			 errhint("Drop it.")));
 }
 
-static IndexInfo *
-index_info(Relation rel, Relation index, AttrNumber *not_null)
+/*
+ * The indexes of the table.  It is locked, so that none can be added that this
+ * transaction must serve.
+ */
+static const KeptTable *
+kept_table(Relation rel)
 {
-	Oid			relid = RelationGetRelid(index);
-	MemoryContext old;
+	KeptTable  *table;
+	List	   *indexes;
+	ListCell   *lc;
+	int			n = 0;
 
 	for (int i = 0; i < nkept; i++)
-		if (kept[i].index == relid)
-		{
-			*not_null = kept[i].not_null;
-			return kept[i].info;
-		}
+		if (kept[i].oid == RelationGetRelid(rel))
+			return &kept[i];
+
+	/* opening an index may have what is kept forgotten, and the list rebuilt */
+	indexes = RelationGetIndexList(rel);
+	foreach(lc, indexes)
+		index_close(index_open(lfirst_oid(lc), RowExclusiveLock), NoLock);
 
 	if (kept_context == NULL)
 		kept_context = AllocSetContextCreate(CacheMemoryContext,
@@ -107,13 +124,26 @@ index_info(Relation rel, Relation index, AttrNumber *not_null)
 		MemoryContextReset(kept_context);
 		nkept = 0;
 	}
-	old = MemoryContextSwitchTo(kept_context);
-	kept[nkept].info = BuildIndexInfo(index);
-	MemoryContextSwitchTo(old);
-	kept[nkept].not_null = predicate_column(rel, index, kept[nkept].info);
-	kept[nkept].index = relid;
-	*not_null = kept[nkept].not_null;
-	return kept[nkept++].info;
+	table = &kept[nkept];
+	table->oid = RelationGetRelid(rel);
+	table->nindexes = list_length(indexes);
+	table->indexes = MemoryContextAlloc(kept_context,
+										sizeof(KeptIndex) * (table->nindexes + 1));
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), NoLock);
+		KeptIndex  *kept_index = &table->indexes[n++];
+		MemoryContext old = MemoryContextSwitchTo(kept_context);
+
+		kept_index->oid = lfirst_oid(lc);
+		kept_index->info = BuildIndexInfo(index);
+		MemoryContextSwitchTo(old);
+		kept_index->not_null = predicate_column(rel, index, kept_index->info);
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+	nkept++;
+	return table;
 }
 
 static bool
@@ -142,21 +172,17 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 }
 
 /*
- * Is it known that none of these rows has an entry in the index?  Then it need
- * not even be opened.
+ * Has none of these rows an entry in the index?
  */
 static bool
-has_no_entries(Oid index, Relation rel, HeapTuple *tuples, int ntuples)
+has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
+			   int ntuples)
 {
-	AttrNumber	not_null = InvalidAttrNumber;
-
-	for (int i = 0; i < nkept; i++)
-		if (kept[i].index == index)
-			not_null = kept[i].not_null;
-	if (not_null == InvalidAttrNumber)
+	if (kept_index->not_null == InvalidAttrNumber)
 		return false;
 	for (int i = 0; i < ntuples; i++)
-		if (!heap_attisnull(tuples[i], not_null, RelationGetDescr(rel)))
+		if (!heap_attisnull(tuples[i], kept_index->not_null,
+							RelationGetDescr(rel)))
 			return false;
 	return true;
 }
@@ -167,30 +193,28 @@ has_no_entries(Oid index, Relation rel, HeapTuple *tuples, int ntuples)
 void
 jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 {
-	ListCell   *lc;
-	List	   *indexes;
+	const KeptTable *table = kept_table(rel);
+	int			nindexes = table->nindexes;
+	const KeptIndex *indexes = table->indexes;
 
-	/* a copy: opening an index may have the relation's own rebuilt */
-	indexes = RelationGetIndexList(rel);
-	foreach(lc, indexes)
+	for (int i = 0; i < nindexes; i++)
 	{
+		AttrNumber	not_null = indexes[i].not_null;
+		IndexInfo  *info = indexes[i].info;
 		Relation	index;
-		AttrNumber	not_null;
-		IndexInfo  *info;
 
-		if (has_no_entries(lfirst_oid(lc), rel, tuples, ntuples))
+		/* then it need not even be opened */
+		if (!info->ii_ReadyForInserts ||
+			has_no_entries(&indexes[i], rel, tuples, ntuples))
 			continue;
-		index = index_open(lfirst_oid(lc), RowExclusiveLock);
-		info = index_info(rel, index, &not_null);
-		for (int i = 0; i < ntuples; i++)
-			if (info->ii_ReadyForInserts &&
-				(not_null == InvalidAttrNumber ||
-				 !heap_attisnull(tuples[i], not_null, RelationGetDescr(rel))))
-				(void) insert_entry(rel, index, info, tuples[i],
+		index = index_open(indexes[i].oid, RowExclusiveLock);
+		for (int j = 0; j < ntuples; j++)
+			if (not_null == InvalidAttrNumber ||
+				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
+				(void) insert_entry(rel, index, info, tuples[j],
 									UNIQUE_CHECK_YES);
 		index_close(index, NoLock);
 	}
-	list_free(indexes);
 }
 
 /*
@@ -242,32 +266,31 @@ bool
 jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 {
 	TransactionId xid = GetCurrentTransactionId();
-	List	   *indexes = RelationGetIndexList(rel);
+	const KeptTable *table = kept_table(rel);
+	IndexInfo  *info;
 	Relation	index;
 	TupleTableSlot *slot;
-	AttrNumber	not_null;
 	uint32		token;
 	bool		inserted;
 
-	if (list_length(indexes) != 1)
+	if (table->nindexes != 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table \"%s\" has %d indexes instead of one",
-						RelationGetRelationName(rel), list_length(indexes)),
+						RelationGetRelationName(rel), table->nindexes),
 				 errhint("Drop those that are not jobq's.")));
-	index = index_open(linitial_oid(indexes), RowExclusiveLock);
+	info = table->indexes[0].info;
+	index = index_open(table->indexes[0].oid, RowExclusiveLock);
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	token = SpeculativeInsertionLockAcquire(xid);
 	ExecStoreHeapTuple(tuple, slot, false);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
 	tuple->t_self = slot->tts_tid;
-	inserted = insert_entry(rel, index, index_info(rel, index, &not_null),
-							tuple, UNIQUE_CHECK_PARTIAL);
+	inserted = insert_entry(rel, index, info, tuple, UNIQUE_CHECK_PARTIAL);
 	table_tuple_complete_speculative(rel, slot, token, inserted);
 	SpeculativeInsertionLockRelease(xid);
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
-	list_free(indexes);
 	return inserted;
 }

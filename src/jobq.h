@@ -132,6 +132,7 @@ extern void jobq_client_wait(long ms, uint32 wait_event);
 #define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
 
 /* src/clock.c */
+extern TimestampTz jobq_last_now;
 extern TimestampTz jobq_now(void);
 extern TimestampTz jobq_statement_start(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
