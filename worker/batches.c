@@ -308,37 +308,7 @@ ask_later(int64 id, TimestampTz now)
 static void
 note_error(int64 id, const ErrorData *edata)
 {
-	static const Oid types[] = {INT8OID, TEXTOID};
-	Datum		values[] = {
-		Int64GetDatum(id), CStringGetTextDatum(edata->message)
-	};
-	MemoryContext caller = CurrentMemoryContext;
-	bool		news = true;
-
-	run_begin_transaction();
-	jobq_lock_jobs();
-	PG_TRY();
-	{
-		SPI_connect();
-		news = jobq_query("UPDATE jobq.batch SET last_error = $2 WHERE id IN"
-						  " (SELECT id FROM jobq.batch WHERE id = $1"
-						  "  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
-						  2, types, values, NULL, SPI_OK_UPDATE) > 0;
-		SPI_finish();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-	if (news)
+	if (process_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("batch " INT64_FORMAT " cannot go on: %s", id,

@@ -9,14 +9,19 @@
  */
 #include "worker.h"
 
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "utils/pidfile.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/pidfile.h"
+#include "utils/snapmgr.h"
 
 /*
  * Establish signal handlers: die() on SIGTERM, because it respects critical
@@ -104,4 +109,45 @@ process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
 		return true;
 	}
 	return false;
+}
+
+/*
+ * Something that a row of one of our tables asks for could not be done: note in
+ * its last_error why, in a transaction of its own, unless it is locked.  True if
+ * that is news, or could not be found out.
+ */
+bool
+process_note_error(const char *table, const char *column, Oid type, Datum key,
+				   const ErrorData *edata)
+{
+	Oid			types[] = {type, TEXTOID};
+	Datum		values[] = {key, CStringGetTextDatum(edata->message)};
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool news = true;
+
+	run_begin_transaction();
+	jobq_lock_jobs();
+	PG_TRY();
+	{
+		SPI_connect();
+		news = jobq_query(psprintf("UPDATE jobq.%s SET last_error = $2 WHERE %s IN"
+								   " (SELECT %s FROM jobq.%s WHERE %s = $1"
+								   "  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
+								   table, column, column, table, column),
+						  2, types, values, NULL, SPI_OK_UPDATE) > 0;
+		SPI_finish();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		HOLD_INTERRUPTS();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	return news;
 }

@@ -469,37 +469,9 @@ write_row(Schedule *schedule, const Row *row)
 static void
 note_error(Schedule *schedule, const ErrorData *edata)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID};
-	Datum		values[] = {
-		CStringGetTextDatum(schedule->name), CStringGetTextDatum(edata->message)
-	};
-	MemoryContext caller = CurrentMemoryContext;
-	bool		news = true;
-
 	ItemPointerSetInvalid(&schedule->ctid);
-	run_begin_transaction();
-	PG_TRY();
-	{
-		SPI_connect();
-		news = jobq_query("UPDATE jobq.schedule SET last_error = $2 WHERE name IN"
-						  " (SELECT name FROM jobq.schedule WHERE name = $1"
-						  "  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
-						  2, types, values, NULL, SPI_OK_UPDATE) > 0;
-		SPI_finish();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-	if (news)
+	if (process_note_error("schedule", "name", TEXTOID,
+						   CStringGetTextDatum(schedule->name), edata))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("schedule \"%s\" cannot enqueue its job: %s",

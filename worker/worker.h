@@ -36,6 +36,8 @@ extern void jobq_register_launcher(void);
 extern void process_start(void);
 extern void process_pin_settings(bool is_worker);
 extern bool process_stopping(void);
+extern bool process_note_error(const char *table, const char *column,
+							   Oid type, Datum key, const ErrorData *edata);
 extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
 						  long timeout_ms, uint32 wait_event);
 
