@@ -116,6 +116,20 @@ jobq_log_message(void)
 #define JOBQ_HAS_TRANSACTION_TIMEOUT	false
 #endif
 
+/*
+ * 17 (d86d20f0ba79): injection points, where a test can have a process wait.
+ * Not for where a lock is held, or nothing may fail.
+ */
+#if PG_VERSION_NUM >= 180000
+#include "utils/injection_point.h"
+#define jobq_injection_point(name)	INJECTION_POINT(name, NULL)
+#elif PG_VERSION_NUM >= 170000
+#include "utils/injection_point.h"
+#define jobq_injection_point(name)	INJECTION_POINT(name)
+#else
+#define jobq_injection_point(name)	((void) (name))
+#endif
+
 /* 18 (9324c8c580): modules carry their name and version. */
 #if PG_VERSION_NUM >= 180000
 #define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC_EXT(.name = (n), .version = (v))

@@ -402,6 +402,7 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		return false;
 
 	rows = count_rows(queue_id, RegisterSnapshot(snapshot));
+	jobq_injection_point("jobq-queue-counted");
 
 	/* our own are not committed: they are places that we have reserved */
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);

@@ -232,6 +232,7 @@ look(int64 id, int64 bound, TimestampTz now)
 		note_error(id, edata);
 	if (edata != NULL)
 		FreeErrorData(edata);
+	jobq_injection_point("jobq-batch-looked");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)

@@ -244,6 +244,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
+	jobq_injection_point("jobq-group-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	group = jobq_group_find(my_db, id);

@@ -181,6 +181,7 @@ limits_load(void)
 	}
 	SPI_finish();
 	PopActiveSnapshot();
+	jobq_injection_point("jobq-limits-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < my_db->nlimiters; i++)

@@ -356,6 +356,7 @@ scan_lanes(TimestampTz now)
 		n = scan_lane(&scan, &copy, now, rows,
 					  Max(limit - (int) copy.count, 16), &cursor, &more,
 					  &next_due);
+		jobq_injection_point("jobq-lane-read");
 
 		/* publish in pieces: the lock is wanted by all */
 		memset(&wake, 0, sizeof(wake));

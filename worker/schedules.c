@@ -363,6 +363,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	bool		queue = strcmp(row->overlap, "queue") == 0;
 	bool		changed = row->failed;
 
+	jobq_injection_point("jobq-schedule-read");
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
@@ -409,6 +410,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			break;
 	}
 
+	jobq_injection_point("jobq-schedule-looked");
 	if (changed)
 		write_row(schedule, row);
 	if (row->held)

@@ -1,0 +1,171 @@
+# What happens in the moment in which somebody, mostly the scheduler, has read
+# something and has not noted it yet: it is not forgotten.  The server holds him
+# there.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = 'still=0; *=2'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0')
+{
+	$node->stop;
+	plan skip_all => 'this server has no injection points';
+}
+sql(q{
+CREATE EXTENSION jobq;
+CREATE EXTENSION injection_points;
+CREATE TABLE done (id bigint, n int, at bigint GENERATED ALWAYS AS IDENTITY);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS
+	$$ SELECT pg_advisory_xact_lock_shared(1); INSERT INTO done (id, n) SELECT job.id, (payload ->> 'n')::int $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)')});
+
+# Hold whoever comes to the point because of "cause", and let him go on after "meanwhile".  The clock is never put forward by so much that the safety
+# check would be due.
+sub hold
+{
+	my ($point, $cause, $meanwhile) = @_;
+
+	sql("SELECT injection_points_attach('$point', 'wait')");
+	$cause->();
+	wait_for($node, "$point: it is held", "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$point'");
+	$meanwhile->();
+	sql("SELECT injection_points_detach('$point'); SELECT injection_points_wakeup('$point')");
+	return;
+}
+
+#
+# Jobs that are committed while their lane has been read: one, more than are
+# noted one by one, many at once, and one that comes before all that were read.
+#
+my $enqueue = q{SELECT jobq.enqueue('note')};
+foreach my $case (
+	[ 'one', $enqueue ],
+	[ 'many', join(';', ($enqueue) x 200) ],
+	[ 'many at once', "$enqueue FROM generate_series(1, 300)" ],
+	[ 'an earlier one', q{SELECT jobq.enqueue('note', run_at => jobq.clock() - interval '2 hours')} ])
+{
+	my ($what, $query) = @$case;
+
+	sql(q{TRUNCATE done; SELECT jobq.enqueue('note', run_at => jobq.clock() + interval '10 min')});
+	hold('jobq-lane-read',
+		sub { sql(q{SELECT jobq.test_clock('10 min 1 s')}); },
+		sub { sql($query); });
+	wait_for($node, "lane, $what: all of them run", 'SELECT count(*) = 0 FROM jobq.job');
+	is(sql(q{SELECT count(*) - count(DISTINCT id) FROM done}), 0, "lane, $what: each once");
+	sql(q{SELECT jobq.test_clock('0')});
+}
+
+#
+# Jobs of a group, while those that were not parked have been read.
+#
+sql(q{SELECT jobq.create_queue('groups')});
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{TRUNCATE done;
+SELECT jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'g') FROM generate_series(1, 100) n});
+hold('jobq-group-read',
+	sub { $gate->query_safe('SELECT pg_advisory_unlock(1)'); },
+	sub {
+		sql(qq{SELECT jobq.enqueue('note', '{"n": $_}', queue => 'groups', group_key => 'g')}) foreach 101 .. 103;
+		# workers have passed those when they come to this one
+		my $id = sql(q{SELECT jobq.enqueue('note', queue => 'groups')});
+		wait_for($node, 'group: the others have been passed', "SELECT state = 'completed' FROM jobq.status($id)");
+	});
+wait_for($node, 'group: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done WHERE n > 0) d WHERE step <> 1}), 0, 'group: in order');
+
+#
+# A policy is changed again after it was read.
+#
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+hold('jobq-limits-read',
+	sub { sql(q{SELECT jobq.alter_queue('groups', max_running => 1)}); },
+	sub { sql(q{SELECT jobq.alter_queue('groups', max_running => 2)}); });
+sql(q{SELECT jobq.enqueue('note', queue => 'groups') FROM generate_series(1, 4)});
+sleeps($node, 'limit: the last one counts', 2);
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+wait_for($node, 'limit: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+
+#
+# A queue gets a length, and is counted: what ends then is neither forgotten nor
+# counted twice.  It began with ten jobs, and gets three; two of them go; the one
+# that counts is another.
+#
+sql(q{SELECT jobq.create_queue('still'); SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 10)});
+my $open = $node->background_psql('postgres');
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 3)});
+sql(q{SELECT jobq.alter_queue('still', max_length => 15)});
+my $counts = $node->background_psql('postgres');
+hold('jobq-queue-counted',
+	sub { $counts->query_until(qr/counts/, qq{\\echo counts
+SELECT jobq.enqueue('note', queue => 'still');
+}); },
+	sub {
+		$open->query_safe('COMMIT');
+		sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.job ORDER BY id LIMIT 2) j});
+	});
+$_->quit foreach $counts, $open;
+is(sql('SELECT count(*) FROM jobq.job'), 12, 'length: twelve are there');
+my ($rc, $stdout, $stderr) = $node->psql('postgres', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[4]), queue => 'still')});
+like($stderr, qr/It has 12 jobs, and max_length is 15/, 'length: there is no place for four');
+sql(q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[3]), queue => 'still')});
+sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
+
+#
+# The last job of a batch ends after it was found, and before it was named as
+# the one whose end matters.
+#
+my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
+sql("SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', queue => 'still')");
+sql("SELECT jobq.batch_start($batch)");
+my ($first, $second) = split /\n/, sql(q{SELECT id FROM jobq.job WHERE batch_id IS NOT NULL ORDER BY id});
+hold('jobq-batch-looked',
+	sub { sql("SELECT jobq.cancel($second)"); },
+	sub { sql("SELECT jobq.cancel($first)"); });
+wait_for($node, 'batch: is over', "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
+wait_for($node, 'batch: its callback runs', 'SELECT count(*) = 0 FROM jobq.job');
+
+#
+# A tick waits for a job that ends after the scheduler has seen that it is live.
+#
+sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
+sql(q{SELECT jobq.test_clock('10 min')});
+wait_for($node, 'tick: the first one', 'SELECT count(*) = 1 FROM jobq.job');
+hold('jobq-schedule-looked',
+	sub { sql(q{SELECT jobq.test_clock('20 min')}); },
+	sub { sql(q{SELECT jobq.cancel(id) FROM jobq.job}); });
+wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq.job WHERE headers ->> 'schedule' = 'waits'});
+
+#
+# DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
+# the table of jobs.
+#
+my ($drop, $out, $err);
+hold('jobq-schedule-read',
+	sub { sql(q{SELECT jobq.test_clock('30 min')}); },
+	sub {
+		$drop = IPC::Run::start(
+			[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', 'DROP EXTENSION jobq CASCADE' ],
+			'<', File::Spec->devnull, '>', \$out, '2>', \$err);
+		wait_for($node, 'drop: it waits', q{SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'relation' AND NOT granted AND mode = 'AccessExclusiveLock'});
+	});
+ok($drop->finish, 'drop: it comes to its end') or diag($err);
+unlike(slurp_file($node->logfile), qr/deadlock detected/, 'drop: without a deadlock');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
