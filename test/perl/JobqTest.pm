@@ -21,6 +21,9 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
   jobq_node
+  jobq_pair
+  subscribe
+  unsubscribe
   poll
   wait_for
   sleeps
@@ -53,6 +56,50 @@ log_line_prefix = '%m [%p] %b %q%a '
 $conf
 });
 	return $node;
+}
+
+# Two servers that run, for a publisher and its subscriber.
+sub jobq_pair
+{
+	my ($setup, $conf) = @_;
+	my @pair = map {
+		jobq_node($_, "jobq.databases = 'postgres'\nwal_level = logical\n" . ($conf || ''),
+			allows_streaming => 'logical')
+	} 'publisher', 'subscriber';
+
+	foreach my $node (@pair)
+	{
+		$node->start;
+		$node->safe_psql('postgres', $setup);
+	}
+	return @pair;
+}
+
+# Have the tables replicated, as the subscription "jobs".
+sub subscribe
+{
+	my ($publisher, $subscriber, @tables) = @_;
+	my $connstr = $publisher->connstr . ' dbname=postgres';
+
+	$publisher->safe_psql('postgres',
+		'CREATE PUBLICATION jobs FOR TABLE ' . join(', ', @tables));
+	$subscriber->safe_psql('postgres',
+		"CREATE SUBSCRIPTION jobs CONNECTION '$connstr' PUBLICATION jobs");
+	$subscriber->wait_for_subscription_sync($publisher, 'jobs');
+	return;
+}
+
+# The publisher is lost, and the subscriber is on its own.
+sub unsubscribe
+{
+	my ($publisher, $subscriber) = @_;
+
+	$publisher->stop('immediate');
+	$subscriber->safe_psql('postgres', q{
+ALTER SUBSCRIPTION jobs DISABLE;
+ALTER SUBSCRIPTION jobs SET (slot_name = NONE);
+DROP SUBSCRIPTION jobs});
+	return;
 }
 
 # Wait until the query returns true.  Unlike poll_query_until(), this goes on

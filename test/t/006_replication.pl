@@ -27,18 +27,7 @@ SELECT jobq.register('note_procedure', 'note_procedure(jsonb, jobq.job_context)'
 #
 # Logical replication
 #
-my $publisher = jobq_node('publisher', q{
-jobq.databases = 'postgres'
-wal_level = logical
-max_prepared_transactions = 4
-}, allows_streaming => 'logical');
-my $subscriber = jobq_node('subscriber', q{
-jobq.databases = 'postgres'
-max_prepared_transactions = 4
-}, allows_streaming => 'logical');
-$publisher->start;
-$subscriber->start;
-$_->safe_psql('postgres', $setup) foreach $publisher, $subscriber;
+my ($publisher, $subscriber) = jobq_pair($setup, 'max_prepared_transactions = 4');
 
 # some before the subscription, some after; ready ones in a paused queue
 my $jobs = q{
@@ -48,12 +37,7 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 };
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
-$publisher->safe_psql('postgres',
-	'CREATE PUBLICATION jobs FOR TABLE jobq.job, jobq.queue');
-my $publisher_connstr = $publisher->connstr . ' dbname=postgres';
-$subscriber->safe_psql('postgres',
-	"CREATE SUBSCRIPTION jobs CONNECTION '$publisher_connstr' PUBLICATION jobs");
-$subscriber->wait_for_subscription_sync($publisher, 'jobs');
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue');
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
@@ -91,12 +75,7 @@ is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	'both show the same states');
 
-# the publisher is lost
-$publisher->stop('immediate');
-$subscriber->safe_psql('postgres', q{
-ALTER SUBSCRIPTION jobs DISABLE;
-ALTER SUBSCRIPTION jobs SET (slot_name = NONE);
-DROP SUBSCRIPTION jobs});
+unsubscribe($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'),
 	'5', 'adopt() takes over the jobs that are here');
 is( $subscriber->safe_psql(

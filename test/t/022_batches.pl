@@ -358,23 +358,9 @@ $copy->stop;
 #
 # Logical replication: what the subscriber has is dormant until it takes over.
 #
-my $publisher = jobq_node('publisher', q{
-jobq.databases = 'postgres'
-wal_level = logical
-}, allows_streaming => 'logical');
-my $subscriber = jobq_node('subscriber', q{
-jobq.databases = 'postgres'
-}, allows_streaming => 'logical');
-foreach my $server ($publisher, $subscriber)
-{
-	$server->start;
-	$server->safe_psql('postgres', $setup);
-}
-$publisher->safe_psql('postgres', 'CREATE PUBLICATION jobs FOR TABLE jobq.job, jobq.queue, jobq.failed_job, jobq.batch');
+my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
-my $connstr = $publisher->connstr . ' dbname=postgres';
-$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION jobs CONNECTION '$connstr' PUBLICATION jobs");
-$subscriber->wait_for_subscription_sync($publisher, 'jobs');
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch');
 my @batches = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
 		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
@@ -394,11 +380,7 @@ is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.job WHERE kind
 my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
 $subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000)});
-$publisher->stop('immediate');
-$subscriber->safe_psql('postgres', q{
-ALTER SUBSCRIPTION jobs DISABLE;
-ALTER SUBSCRIPTION jobs SET (slot_name = NONE);
-DROP SUBSCRIPTION jobs});
+unsubscribe($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'), '1', 'replication: the subscriber takes over');
 $subscriber->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[2]");
 wait_for($subscriber, 'replication: the last batch ends there',

@@ -163,35 +163,16 @@ no_failed_assertion($node);
 #
 # A switch-over by logical replication in the middle.
 #
-my $publisher = jobq_node('publisher', q{
-jobq.databases = 'postgres'
-wal_level = logical
-}, allows_streaming => 'logical');
-my $subscriber = jobq_node('subscriber', q{
-jobq.databases = 'postgres'
-}, allows_streaming => 'logical');
-foreach my $server ($publisher, $subscriber)
-{
-	$server->start;
-	$server->safe_psql('postgres', $setup);
-}
-$publisher->safe_psql('postgres', 'CREATE PUBLICATION jobs FOR TABLE jobq.job, jobq.queue, jobq.failed_job, jobq.batch, jobq.step, effect');
+my ($publisher, $subscriber) = jobq_pair($setup);
 $subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
-my $connstr = $publisher->connstr . ' dbname=postgres';
-$subscriber->safe_psql('postgres', "CREATE SUBSCRIPTION jobs CONNECTION '$connstr' PUBLICATION jobs");
-$subscriber->wait_for_subscription_sync($publisher, 'jobs');
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch', 'jobq.step', 'effect');
 $batch = $publisher->safe_psql('postgres', $half);
 wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FROM jobq.step WHERE batch_id = $batch AND state = 'c'");
 $publisher->wait_for_catchup('jobs');
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $batch ORDER BY job_id"),
 	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
-$publisher->stop('immediate');
-$subscriber->safe_psql('postgres', q{
-ALTER SUBSCRIPTION jobs DISABLE;
-ALTER SUBSCRIPTION jobs SET (slot_name = NONE);
-DROP SUBSCRIPTION jobs;
-SELECT setval('jobq.job_id_seq', 10000);
-SELECT jobq.adopt()});
+unsubscribe($publisher, $subscriber);
+$subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000), jobq.adopt()});
 $subscriber->safe_psql('postgres', $end);
 wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
