@@ -115,10 +115,11 @@ foreach my $case (
 	my $offset = -s $node->logfile;
 
 	innocents('innocent', 8);
-	my $id = $node->safe_psql('postgres',
-		qq[SELECT jobq.enqueue('$kind', '{"signal": "$signal"}')]);
+	# the crash may end the session before it has left
+	$node->psql('postgres', qq[SELECT jobq.enqueue('$kind', '{"signal": "$signal"}')]);
 	wait_for_restart($node, $offset);
 	open_gate(1);
+	my $id = $node->safe_psql('postgres', qq[SELECT max(id) FROM jobq.jobs WHERE kind = '$kind']);
 	wait_for($node, "SIG$signal in a handler: it becomes a dead letter",
 		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id");
 	is( $node->safe_psql(
@@ -145,7 +146,7 @@ GRANT pg_execute_server_program TO a, b}) if $node->pg_version >= 17;
 	my @roles = $node->pg_version >= 17 ? ('a', 'b') : ('postgres') x 2;
 	my $offset = -s $node->logfile;
 
-	$node->safe_psql('postgres',
+	$node->psql('postgres',
 		'BEGIN; '
 		  . join('', map { qq[SET LOCAL ROLE $_;
 SELECT jobq.enqueue('crash', '{"signal": "SEGV"}'), jobq.enqueue('innocent', max_attempts => 1);] }
@@ -233,7 +234,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 	my $id = $node->safe_psql('postgres',
 		q{SELECT max(id) FROM jobq.failed_jobs WHERE kind = 'crash'});
 
-	$node->safe_psql('postgres', "SELECT jobq.retry($id)");
+	$node->psql('postgres', "SELECT jobq.retry($id)");
 	wait_for($node, 'retried, it crashes its processes again and is set aside again',
 		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.failed_jobs WHERE id = $id");
 }
