@@ -88,7 +88,7 @@ SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026
 SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
 	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', '0 0 L * *', '0 0 * * sun#2',
 	'50-10 * * * *', '* * * * fri-mon', '5/15 * * * *', '*/0 * * * *', '*/x * * * *', '*/90 * * * *', '99999999999999999999 * * * *', '0 0 30 2 *', '0 0 31 4,6,9,11 *',
-	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 5', 'every 2 minutes and', 'every 1.5 hours', 'every 99999999 weeks', 'everyday']) WITH ORDINALITY AS u (cron, n),
+	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 5', 'every 2 minutes and', 'every 1.5 hours', 'every 99999999 weeks', 'everyday', '* * * * é', 'every 5 é']) WITH ORDINALITY AS u (cron, n),
 	test.error(format('SELECT jobq.schedule(''bad'', %L, ''echo'')', cron)) e ORDER BY n;
 SELECT * FROM unnest(ARRAY['zone', '', 'UTC+2', 'CEST', 'Europe/Madird', 'Europe/Madrid; DROP']) z,
 	test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', timezone => %L)', z));

@@ -33,6 +33,7 @@
 
 #include <ctype.h>
 
+#include "mb/pg_wchar.h"
 #include "utils/datetime.h"
 #include "utils/timestamp.h"
 
@@ -281,7 +282,9 @@ parse_interval(const char *text, const char *at, JobqCron *cron)
 		}
 		if (usecs == 0)
 			invalid(text, *word == '\0' ? "a unit is missing"
-					: psprintf("\"%.*s\" is not a unit", (int) Max(len, 1), word), usage);
+					: psprintf("\"%.*s\" is not a unit",
+							   len > 0 ? (int) len : pg_mblen(word), word),
+					usage);
 		if (count > MAX_INTERVAL / usecs ||
 			cron->interval > MAX_INTERVAL - count * usecs)
 			invalid(text, "an interval must be at most 36500 days", usage);
@@ -411,7 +414,7 @@ take_value(Parse *parse, const char **at, bool *sunday)
 		invalid_field(parse, psprintf("%s \"%s\" lacks a value", field->name,
 									  parse->content), NULL);
 	if (*at == from)
-		(*at)++;
+		*at += pg_mblen(from);
 	invalid_field(parse, psprintf("%s \"%.*s\" is not known", field->name,
 								  (int) (*at - from), from), NULL);
 }
