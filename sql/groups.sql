@@ -96,6 +96,24 @@ SELECT state FROM jobq.status(:first);
 SELECT jobq.retry(:first);
 SELECT state FROM jobq.wait(:first);
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+-- nor does one wait any more whose queue has got that policy meanwhile
+SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1h');
+SELECT jobq.create_queue('off');
+SELECT test.step('off', 1, 'off', '{"fails": 1}') AS first, test.step('off', 2, 'off') AS second \gset
+SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:first, :second]);
+SELECT jobq.alter_queue('off', group_on_failure => 'continue');
+SELECT state FROM jobq.wait(:second);
+SELECT jobq.cancel(:first);
+SELECT jobq.alter_queue('off', group_on_failure => 'wait');
+SELECT test.step('off', 3, 'off', '{"fails": 1}') AS first \gset
+SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
+SELECT jobq.alter_queue('off', group_max_running => 2);
+SELECT test.step('off', 4, 'off') AS second \gset
+SELECT state FROM jobq.wait(:second);
+SELECT jobq.cancel(:first);
+SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 -- a delayed job is not in the way; and when its time has come it goes before those that come later
 SELECT jobq.enqueue('step', '{"g": "later", "i": 2}', queue => 'steps', group_key => 'later', delay => '1 hour') AS later, test.step('later', 1) AS now \gset
 SELECT state FROM jobq.wait(:now);

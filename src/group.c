@@ -26,6 +26,7 @@
 
 static uint32 bucket_of(int64 id);
 static JobqLimiter *policy_of(JobqDatabase *db, const JobqGroup *group);
+static void set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter);
 static bool group_pace_free(JobqDatabase *db, JobqGroup *group,
 							TimestampTz now, TimestampTz *due);
 static bool may_start(JobqDatabase *db, JobqGroup *group, int64 id,
@@ -96,6 +97,21 @@ policy_of(JobqDatabase *db, const JobqGroup *group)
 
 	return group->limiter == JOBQ_NO_LIMITER ? &standard
 		: &db->limiters[group->limiter];
+}
+
+/*
+ * The policy of its queue, which may be another than before: then the group may
+ * have no more to wait for its owner.
+ */
+static void
+set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
+{
+	JobqLimiter *policy;
+
+	group->limiter = limiter;
+	policy = policy_of(db, group);
+	if (!policy->group_wait || policy->group_max_running != 1)
+		group->owner = 0;
 }
 
 /*
@@ -237,7 +253,8 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 
 	/* its queue may have got another policy */
 	if (group->head != JOBQ_NONE)
-		group->limiter = db->lanes[db->entries[group->head].lane].queue_limiter;
+		set_policy(db, group,
+				   db->lanes[db->entries[group->head].lane].queue_limiter);
 	do
 	{
 		link = &group->head;
@@ -306,7 +323,7 @@ jobq_group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 		group_skip(db, lane, index, now, wake);
 		return JOBQ_PARKED;
 	}
-	group->limiter = lane->queue_limiter;
+	set_policy(db, group, lane->queue_limiter);
 	if (group->called == entry->key.id)
 		group->called = 0;
 	if (!group_is_next(db, group, entry->key.id, lane->priority, entry->key) ||
@@ -335,7 +352,7 @@ jobq_group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 
 	if (group == NULL)
 		return false;
-	group->limiter = limiter;
+	set_policy(db, group, limiter);
 	if (!group_is_next(db, group, job->key.id, job->priority, job->key) ||
 		!may_start(db, group, job->key.id, now, &due))
 	{
