@@ -35,22 +35,23 @@ SELECT jobq.alter_queue('manual', max_running => 0);
 TRUNCATE test.trace;
 
 -- the limit of a kind; many that wait do not hide one that need not
-SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
+SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1), jobq.register('gate too', 'test.gate(jsonb)', max_running => 1);
 SELECT pg_advisory_lock(1);
-SELECT jobq.enqueue('gate', '1') AS gate \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT jobq.enqueue('gate', '1') AS gate, jobq.enqueue('gate too', '1') AS gate_too \gset
+SELECT test.until(format('(SELECT bool_and(state = ''running'') FROM unnest(ARRAY[%s, %s]) id, jobq.status(id))', :gate, :gate_too));
 SELECT count(jobq.enqueue('gate', '1', queue => 'manual')) FROM generate_series(1, 100);
+SELECT count(jobq.enqueue('gate too', '1', queue => 'manual')) FROM generate_series(1, 100);
 SELECT jobq.enqueue('note', '"passes by"', queue => 'manual', priority => 1) AS id \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT note FROM test.trace;
-SELECT state, count(*) FROM jobq.jobs WHERE kind = 'gate' AND finished_at IS NULL GROUP BY state ORDER BY state;
+SELECT kind, state, count(*) FROM jobq.jobs WHERE kind IN ('gate', 'gate too') AND finished_at IS NULL GROUP BY kind, state ORDER BY kind, state;
 SELECT pg_advisory_unlock(1);
-SELECT state FROM jobq.wait(:gate);
-SELECT test.until('(SELECT running = 0 FROM test.holds(''gate''))');
+SELECT state FROM jobq.wait(ARRAY[:gate, :gate_too]);
+SELECT test.until('(SELECT sum(h.running) = 0 FROM unnest(''{gate,gate too}''::text[]) k, test.holds(k) h)');
 CALL jobq.work('{manual}', stop_when_empty => true);
-SELECT count(*) FROM jobq.jobs WHERE kind = 'gate' AND finished_at IS NULL;
+SELECT count(*) FROM jobq.jobs WHERE kind IN ('gate', 'gate too') AND finished_at IS NULL;
 SELECT * FROM test.holds('gate');
-SELECT jobq.register('gate', 'test.gate(jsonb)');
+SELECT jobq.register('gate', 'test.gate(jsonb)'), jobq.unregister('gate too');
 TRUNCATE test.trace;
 
 -- a limit that has just come

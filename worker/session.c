@@ -29,21 +29,21 @@
 
 PG_FUNCTION_INFO_V1(jobq_run_next);
 
-/* Candidates that one query looks at. */
-#define CANDIDATES	"64"
-#define MAX_CANDIDATES	64
+/* Candidates that the first query looks at; each one more looks at twice as many. */
+#define CANDIDATES	64
 
-/* What is passed by, because it has to wait. */
+/* What is passed by, because it has to wait, or somebody else has it. */
 typedef struct Waiting
 {
 	ArrayBuildState *queues;
 	ArrayBuildState *kinds;
 	ArrayBuildState *groups;
-	int			n;
+	ArrayBuildState *taken;		/* jobs */
 } Waiting;
 
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
-							int64 *ids);
+							int64 *ids, int limit);
+static void pass_by(ArrayBuildState **state, Datum value, Oid type);
 static bool must_wait(JobqObstacle obstacle, const JobqJob *job,
 					  Waiting *waiting);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
@@ -60,14 +60,17 @@ array_of(ArrayBuildState *state, Oid type)
  * The first jobs of this role, but for what is known to wait.
  */
 static int
-find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids)
+find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
+				int limit)
 {
 	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
-	INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID};
+	INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
 		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
-	array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID)};
-	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', '\0'};
+		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID),
+	array_of(waiting->taken, INT8OID), Int32GetDatum(limit)};
+	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
+	' ', '\0'};
 	int			n;
 
 	SPI_connect();
@@ -78,9 +81,10 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids)
 				   " AND NOT q.paused AND q.mode = 'w'"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6), true)"
+				   " AND j.id <> ALL ($7)"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
-				   " j.priority, j.run_at, j.id LIMIT " CANDIDATES,
-				   6, types, values, nulls, SPI_OK_SELECT);
+				   " j.priority, j.run_at, j.id LIMIT $8",
+				   8, types, values, nulls, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		bool		isnull;
@@ -94,6 +98,18 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids)
 }
 
 /*
+ * Add to what is passed by.  The array is made of it again and again, which must
+ * not free it.
+ */
+static void
+pass_by(ArrayBuildState **state, Datum value, Oid type)
+{
+	if (*state == NULL)
+		*state = initArrayResult(type, CurrentMemoryContext, false);
+	*state = accumArrayResult(*state, value, false, type, CurrentMemoryContext);
+}
+
+/*
  * Note what this job waits for, so that its like are passed by, too.
  */
 static bool
@@ -104,24 +120,18 @@ must_wait(JobqObstacle obstacle, const JobqJob *job, Waiting *waiting)
 		case JOBQ_NO_OBSTACLE:
 			return false;
 		case JOBQ_QUEUE_FULL:
-			waiting->queues = accumArrayResult(waiting->queues,
-											   JOB(job, JOB_QUEUE_ID), false,
-											   INT4OID, CurrentMemoryContext);
+			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
 			break;
 		case JOBQ_KIND_FULL:
-			waiting->kinds = accumArrayResult(waiting->kinds,
-											  JOB(job, JOB_KIND), false,
-											  TEXTOID, CurrentMemoryContext);
+			pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
 			break;
 		case JOBQ_GROUP_BUSY:
-			waiting->groups = accumArrayResult(waiting->groups,
-											   JOB(job, JOB_GROUP_ID), false,
-											   INT8OID, CurrentMemoryContext);
+			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);
 			break;
 		case JOBQ_TAKEN:
-			return true;
+			pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
+			break;
 	}
-	waiting->n++;
 	return true;
 }
 
@@ -136,19 +146,26 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	Waiting		waiting = {0};
-	int64		ids[MAX_CANDIDATES];
-	int			before;
+	int			limit = CANDIDATES / 2;
+	int64	   *ids = NULL;
 	int			n;
 
 	do
 	{
-		before = waiting.n;
-		n = find_candidates(queues, any_queue, &waiting, ids);
+		if (ids != NULL)
+			pfree(ids);
+		limit = Min(limit, PG_INT32_MAX / 2) * 2;
+		ids = palloc_extended(sizeof(int64) * limit, MCXT_ALLOC_HUGE);
+		n = find_candidates(queues, any_queue, &waiting, ids, limit);
 		for (int i = 0; i < n; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job) ||
-				must_wait(jobq_claim(rel, job, token), job, &waiting))
+			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job))
+			{
+				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
+				continue;
+			}
+			if (must_wait(jobq_claim(rel, job, token), job, &waiting))
 				continue;
 
 			/* the deletion is undone if the handler fails */
@@ -163,8 +180,9 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 			MemoryContextSwitchTo(context);
 			CurrentResourceOwner = owner;
 			jobq_claim_undo(job, *token);
+			pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
 		}
-	} while (n == MAX_CANDIDATES && waiting.n > before);
+	} while (n == limit);
 	return false;
 }
 
