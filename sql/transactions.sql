@@ -153,6 +153,7 @@ SELECT * FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{1}'')');
 SELECT * FROM test.error('SELECT jobq.cancel(' || :id || ')');
 SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
 SELECT jobq.perform('echo', '1');
+SELECT * FROM test.error('SELECT jobq.run_next(''{manual}'')');
 COMMIT;
 SELECT jobq.cancel(:id);
 

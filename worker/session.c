@@ -21,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -202,6 +203,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	int64		token;
 
+	PreventCommandIfReadOnly("jobq.work()");
 	rel = jobq_open_jobs();
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
 					PG_ARGISNULL(0), &job, &token))
