@@ -200,6 +200,13 @@ SELECT jobq.drop_queue('brief');
 COMMIT;
 SELECT count(*) FROM jobq.queues WHERE name = 'brief';
 
+-- a queue whose row replication has brought, past the sequence
+INSERT INTO jobq.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq.queue_id_seq;
+SELECT jobq.create_queue('brief');
+SELECT name FROM jobq.queues WHERE name IN ('brief', 'brought') ORDER BY name;
+SELECT * FROM test.error('SELECT jobq.create_queue(''brought'')');
+SELECT jobq.drop_queue('brief'), jobq.drop_queue('brought');
+
 -- expires_after of a queue counts from run_at
 SELECT jobq.create_queue('fresh', expires_after => '1 hour'), jobq.pause('fresh');
 SELECT jobq.enqueue('note', '"hour"', queue => 'fresh') AS hour,

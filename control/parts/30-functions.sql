@@ -350,7 +350,10 @@ BEGIN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
 			MESSAGE = format('queue name "%s" must have 1 to 51 bytes', name);
 	END IF;
-	INSERT INTO jobq.queue AS q (name) VALUES (create_queue.name) ON CONFLICT DO NOTHING;
+	-- rows that came by replication have not used the sequence
+	PERFORM setval('jobq.queue_id_seq', max(q.id)) FROM jobq.queue q
+		HAVING max(q.id) > (SELECT last_value FROM jobq.queue_id_seq);
+	INSERT INTO jobq.queue AS q (name) VALUES (create_queue.name) ON CONFLICT ON CONSTRAINT queue_name_key DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION USING ERRCODE = 'duplicate_object',
 			MESSAGE = format('queue "%s" already exists', name),
@@ -428,7 +431,9 @@ BEGIN
 			HINT = 'It must be positive, or 0 for none.';
 	END IF;
 	IF name = 'default' THEN
-		INSERT INTO jobq.queue AS q (name) VALUES (alter_queue.name) ON CONFLICT DO NOTHING;
+		PERFORM setval('jobq.queue_id_seq', max(q.id)) FROM jobq.queue q
+			HAVING max(q.id) > (SELECT last_value FROM jobq.queue_id_seq);
+		INSERT INTO jobq.queue AS q (name) VALUES (alter_queue.name) ON CONFLICT ON CONSTRAINT queue_name_key DO NOTHING;
 	END IF;
 	UPDATE jobq.queue q SET
 		mode = coalesce(left(alter_queue.mode, 1)::"char", q.mode),
