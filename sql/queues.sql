@@ -208,6 +208,8 @@ SELECT * FROM test.error('SELECT jobq.create_queue(''brought'')');
 SELECT jobq.drop_queue('brief'), jobq.drop_queue('brought');
 
 -- expires_after of a queue counts from run_at
+SELECT e.* FROM unnest('{-1 s,0.0001 s,36501 days,290000 years}'::text[]) WITH ORDINALITY AS u (t, n),
+	test.error(format('SELECT jobq.create_queue(''fresh'', expires_after => %L)', t)) e ORDER BY n;
 SELECT jobq.create_queue('fresh', expires_after => '1 hour'), jobq.pause('fresh');
 SELECT jobq.enqueue('note', '"hour"', queue => 'fresh') AS hour,
 	jobq.enqueue('note', '"delayed"', queue => 'fresh', delay => '1 hour') AS delayed,

@@ -425,10 +425,10 @@ BEGIN
 			MESSAGE = format('invalid value for fair_weights: %s', fair_weights),
 			HINT = 'It is an object of at most 32 tenants and their weights, whole numbers from 1 to 1000, such as {"acme": 3}.';
 	END IF;
-	IF expires_after < interval '0' THEN
+	IF expires_after <> interval '0' AND expires_after NOT BETWEEN interval '1 ms' AND interval '36500 days' THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
 			MESSAGE = format('expires_after %s is out of range', expires_after),
-			HINT = 'It must be positive, or 0 for none.';
+			HINT = 'It must be between 1 ms and 36500 days, or 0 for none.';
 	END IF;
 	IF name = 'default' THEN
 		PERFORM setval('jobq.queue_id_seq', max(q.id)) FROM jobq.queue q
