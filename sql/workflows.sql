@@ -200,6 +200,12 @@ SELECT name, state, error FROM test.steps WHERE batch_id = :id;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.settled(:id);
 SELECT attempt, run_at, payload FROM jobq.jobs WHERE id = (:'ids'::bigint[])[2];
+-- it is blocked again, and not to be retried once more
+BEGIN;
+SELECT jobq.retry((:'ids'::bigint[])[2]);
+SELECT * FROM test.error('SELECT jobq.retry(' || (:'ids'::bigint[])[2] || ')');
+COMMIT;
+SELECT test.settled(:id);
 SELECT jobq.forget((:'ids'::bigint[])[2]);
 
 -- all or nothing

@@ -275,7 +275,8 @@ jobq_retry(PG_FUNCTION_ARGS)
 	rel = jobq_open_jobs();
 	if (jobq_find_mine(rel, id, &job))
 	{
-		if (JOB_ISNULL(&job, JOB_ERRORS) || job_run_at(&job) <= jobq_now() ||
+		if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
+			job_run_at(&job) <= jobq_now() ||
 			!jobq_job_delete(rel, &job))
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_WRONG_STATE),
