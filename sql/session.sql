@@ -189,12 +189,14 @@ SELECT jobq.grant_role('regress_jobq_leaver');
 SET ROLE regress_jobq_leaver;
 SELECT jobq.enqueue('whoami') AS id \gset
 SELECT state, result FROM jobq.wait(:id);
-SELECT jobq.enqueue('whoami', queue => 'manual', max_attempts => 1) AS manual, jobq.enqueue('whoami', max_attempts => 1, delay => '1 hour') AS delayed \gset
+SELECT jobq.enqueue('whoami', queue => 'manual', max_attempts => 1) AS manual, jobq.enqueue('whoami', max_attempts => 1, delay => '1 hour') AS delayed,
+	jobq.enqueue('whoami', delay => '1 hour', expires_at => now() + interval '61 min') AS expires \gset
 RESET ROLE;
 DROP OWNED BY regress_jobq_leaver;
 DROP ROLE regress_jobq_leaver;
 SELECT jobq.test_clock('2 hours');
 SELECT * FROM test.outcome(:delayed);
+SELECT state, attempt, finished_at IS NOT NULL AS finished FROM jobq.wait(:expires);
 SELECT jobq.test_clock('0');
 SELECT sqlstate FROM jobq.failed_jobs WHERE id = :delayed;
 SELECT state, error FROM jobq.wait(:manual);

@@ -315,8 +315,17 @@ spawn_charge_role(Oid role, const JobqError *error)
 			break;
 		run_begin_transaction();
 		rel = jobq_open_jobs();
-		if (jobq_job_fetch(rel, &entry.ctid, entry.key.id, GetActiveSnapshot(),
-						   &job))
+		if (!jobq_job_fetch(rel, &entry.ctid, entry.key.id, GetActiveSnapshot(),
+							&job))
+			;
+		else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+				 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
+		{
+			if (jobq_job_delete(rel, &job))
+				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+							 "not started before expires_at");
+		}
+		else
 			live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
 										   false, -1);
 		table_close(rel, NoLock);
