@@ -228,6 +228,14 @@ SELECT jobq.resume('fresh');
 SELECT state FROM jobq.wait(:own);
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
+-- at the end of time
+SELECT jobq.enqueue('note', queue => 'fresh', run_at => '294276-12-31 23:00+00') AS id \gset
+SELECT s.state, j.expires_at FROM jobq.status(:id) s, jobq.job j WHERE j.id = :id;
+SELECT jobq.reschedule(:id, now() + interval '1 day');
+SELECT expires_at - run_at FROM jobq.job WHERE id = :id;
+SELECT jobq.reschedule(:id, '294276-12-31 23:00+00');
+SELECT state FROM jobq.status(:id);
+SELECT jobq.cancel(:id);
 -- a queue that nobody serves
 SELECT jobq.enqueue('note', queue => 'manual', expires_at => now() + interval '1 hour') AS id \gset
 SELECT jobq.drain('manual', '1ms');

@@ -55,7 +55,8 @@ jobq_job_unblock(JobqJob *job)
 	if (JOB_ISNULL(job, JOB_EXPIRES_AT) && queue != NULL &&
 		queue->expires_after_ms >= 0)
 		JOB_SET(job, JOB_EXPIRES_AT,
-				TimestampTzGetDatum(run_at + queue->expires_after_ms * 1000));
+				TimestampTzGetDatum(jobq_later(run_at,
+											   queue->expires_after_ms)));
 }
 
 /*

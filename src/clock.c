@@ -73,6 +73,17 @@ jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
 }
 
 /*
+ * So many milliseconds later; infinity if that is too far for a timestamp.
+ */
+TimestampTz
+jobq_later(TimestampTz at, int64 ms)
+{
+	if (ms >= (END_TIMESTAMP - 1) / 1000 - at / 1000)
+		return DT_NOEND;
+	return at + ms * 1000;
+}
+
+/*
  * clock(): the same for SQL.
  */
 Datum

@@ -203,8 +203,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_EXPIRES_AT, options[OPTION_EXPIRES_AT]);
 	else if (queue->expires_after_ms >= 0)
 		JOB_SET(job, JOB_EXPIRES_AT,
-				TimestampTzGetDatum(job_run_at(job) +
-									queue->expires_after_ms * 1000));
+				TimestampTzGetDatum(jobq_later(job_run_at(job),
+											   queue->expires_after_ms)));
 	jobq_unique_options(job, unique, options + OPTION_UNIQUE_KEY,
 						nulls + OPTION_UNIQUE_KEY);
 	if (!nulls[OPTION_GROUP_KEY])

@@ -137,6 +137,7 @@ extern TimestampTz jobq_now(void);
 extern TimestampTz jobq_statement_start(void);
 extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
+extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 
 /* src/utility.c */
 extern void jobq_install_utility_hook(void);

@@ -78,9 +78,10 @@ move_expiry(JobqJob *job, TimestampTz run_at)
 	if (queue != NULL && queue->expires_after_ms >= 0 &&
 		!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
 		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) ==
-		job_run_at(job) + queue->expires_after_ms * 1000)
+		jobq_later(job_run_at(job), queue->expires_after_ms))
 		JOB_SET(job, JOB_EXPIRES_AT,
-				TimestampTzGetDatum(run_at + queue->expires_after_ms * 1000));
+				TimestampTzGetDatum(jobq_later(run_at,
+											   queue->expires_after_ms)));
 }
 
 /*
