@@ -107,12 +107,9 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		{
 			case LEASE_TAKE:
 				lease->state = JOBQ_LEASE_HELD;
-				if (lease->until < db->next_expiry)
-				{
-					db->next_expiry = lease->until;
-					if (lease->until < db->wake_at)
-						wake->scheduler = true;
-				}
+				db->next_expiry = Min(db->next_expiry, lease->until);
+				if (lease->until < db->wake_at)
+					wake->scheduler = true;
 				break;
 			case LEASE_END:
 			case LEASE_RETRY:
@@ -126,6 +123,8 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				break;
 			case LEASE_EXTEND:
 				jobq_lease_move(db, lease, pending->bundle, pending->until);
+				if (lease->until < db->wake_at)
+					wake->scheduler = true;
 				break;
 			case LEASE_BUNDLE:
 				break;

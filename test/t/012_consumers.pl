@@ -157,6 +157,26 @@ foreach my $crash ('immediate stop', 'crash of a session', 'restart')
 	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
 	says('progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
 }
+
+# A lease that ends earlier than the scheduler meant to wake.
+sql(q{SELECT jobq.create_queue('brief', mode => 'consumer', lease => 'memory')});
+foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
+{
+	my ($name, $option) = @$early;
+
+	sql(qq{SELECT jobq.enqueue('work', queue => 'brief', headers => '{"name": "$name"}', backoff => 'fixed 1h'$option)});
+	wait_for($node, 'the scheduler sleeps for long',
+		q{SELECT wake_at > now() + interval '10 min' FROM jobq.scheduler_state()});
+	sql(q{INSERT INTO held SELECT headers ->> 'name', id, token FROM jobq.reserve('{brief}', 1, '55 min', '10s')});
+	if ($name eq 'shortened')
+	{
+		wait_for($node, 'the scheduler knows of the lease',
+			q{SELECT wake_at > now() + interval '10 min' FROM jobq.scheduler_state()});
+		says('extend', $name, 'done', q{, '300 ms'});
+	}
+	wait_for($node, 'the lease has ended', "SELECT state('$name') = 'retryable 1'");
+}
+
 is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
 	'3', 'the view knows who holds them');
 is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '10s')}),
