@@ -300,7 +300,10 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
 								 JOBQ_NONE, 0);
 			if (jobq_job_delete(rel, &job))
+			{
 				jobq_job_insert(rel, &job);
+				reservation->wrote = true;
+			}
 			continue;
 		}
 		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
@@ -309,19 +312,22 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
 								 JOBQ_NONE, 0);
 			if (jobq_job_delete(rel, &job))
+			{
 				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
 							 "not started before expires_at");
+				reservation->wrote = true;
+			}
 			continue;
 		}
-		(void) jobq_unique_started(&job);
-
 		if (job_run_at(&job) > now)
 		{
 			/* the clock was put back */
 			drop_lease(reservation, entry->key.id);
 			jobq_job_push(&job);
+			reservation->wrote = true;
 			continue;
 		}
+		(void) jobq_unique_started(&job);
 
 		values[ID] = JOB(&job, JOB_ID);
 		values[TOKEN] = Int64GetDatum(reservation->token);
@@ -471,6 +477,10 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			{
 				if (lease_jobs(&reservation, rsinfo) > 0)
 					break;
+
+				/* others wait for what we have written: do not wait with it */
+				if (reservation.wrote)
+					deadline = GetCurrentTimestamp();
 				continue;
 			}
 			if (left <= 0 && !jobq_reserver_coming(&reservation))

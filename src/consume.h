@@ -53,6 +53,7 @@ typedef struct Reservation
 	uint32		bundle;
 	uint32		place;			/* among those that wait, or JOBQ_NONE */
 	bool		plain;			/* the statement does nothing but reserve */
+	bool		wrote;			/* rows of jobs that were not for us */
 } Reservation;
 
 /* src/await.c */
