@@ -108,6 +108,11 @@ SELECT * FROM test.reserve();
 RESET statement_timeout;
 SELECT jobq.alter_queue('letters', fair_by => 'none');
 SELECT test.say('ack', '"anew"');
+-- a name that is too long ends with a whole character
+SELECT test.post('"named"');
+SELECT id, token FROM jobq.reserve('{letters}', wait => '5s', consumer => repeat('é', 40)) \gset
+SELECT length(consumer) FROM jobq.lease WHERE token = :token;
+SELECT jobq.ack(:id, :token);
 
 -- nack: the next attempt by the backoff
 SELECT test.post('"torn"');

@@ -21,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/utility.h"
@@ -442,6 +443,10 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	reservation.consumer = PG_ARGISNULL(4)
 		? (application_name != NULL ? application_name : "")
 		: text_to_cstring(PG_GETARG_TEXT_PP(4));
+	reservation.consumer = pnstrdup(reservation.consumer,
+									pg_mbcliplen(reservation.consumer,
+												 strlen(reservation.consumer),
+												 NAMEDATALEN - 1));
 	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
