@@ -108,6 +108,11 @@ SELECT * FROM test.reserve();
 RESET statement_timeout;
 SELECT jobq.alter_queue('letters', fair_by => 'none');
 SELECT test.say('ack', '"anew"');
+-- the entry of a job that was written anew does not hide the right one
+SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
+SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
+SELECT * FROM test.reserve(max => 2);
+SELECT test.say('ack', '"new"');
 -- a name that is too long ends with a whole character
 SELECT test.post('"named"');
 SELECT id, token FROM jobq.reserve('{letters}', wait => '5s', consumer => repeat('é', 40)) \gset

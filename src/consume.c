@@ -18,6 +18,7 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "funcapi.h"
@@ -45,6 +46,7 @@ static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void drop_lease(Reservation *reservation, int64 id);
+static void look_again(Reservation *reservation, Relation rel, int64 id);
 static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
@@ -222,6 +224,37 @@ drop_lease(Reservation *reservation, int64 id)
 }
 
 /*
+ * The job is not, or not any more, where the entry said.  It may have been moved,
+ * and while we held its lease, the entry of where it is now seemed to be one of a
+ * leased job, and was dropped: so see that there is one.
+ */
+static void
+look_again(Reservation *reservation, Relation rel, int64 id)
+{
+	JobqDatabase *db = reservation->db;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	JobqJob		job;
+	bool		found;
+
+	/* what we have written ourselves is handed over at commit */
+	found = jobq_job_find(rel, id, snapshot, &job) && !job_blocked(&job) &&
+		!DatumGetBool(JOB(&job, JOB_DORMANT)) &&
+		!TransactionIdIsCurrentTransactionId(job.xmin);
+	UnregisterSnapshot(snapshot);
+	if (found)
+	{
+		JobqWakeList wake = {0};
+		JobqPush	push;
+
+		jobq_push_of_job(&push, &job, NULL);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (jobq_lease_find(db, id) == NULL)
+			jobq_ready_push(db, &push, jobq_now(), &wake);
+		jobq_unlock(db, &wake);
+	}
+}
+
+/*
  * The leases of jobs that have a timeout end by these times.
  */
 static void
@@ -286,8 +319,14 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		bool		changed;
 		int			timeout;
 
+		if (queue != NULL && !queue->paused && queue->mode == MODE_CONSUMER &&
+			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job))
+		{
+			drop_lease(reservation, entry->key.id);
+			look_again(reservation, rel, entry->key.id);
+			continue;
+		}
 		if (queue == NULL || queue->paused || queue->mode != MODE_CONSUMER ||
-			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job) ||
 			DatumGetBool(JOB(&job, JOB_DORMANT)) ||
 			(!(changed = jobq_flow_changed(&job)) &&
 			 (jobq_permits_lack(&job, entry) ||

@@ -132,8 +132,12 @@ jobq_job_insert(Relation rel, JobqJob *job)
 	jobq_job_push(job);
 }
 
-static void
-push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
+/*
+ * The job as an entry of the ready set.  The queue's channel is not notified if
+ * queue is NULL.
+ */
+void
+jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 {
 	push->queue_id = job_queue_id(job);
 	push->priority = job_priority(job);
@@ -173,7 +177,7 @@ jobq_job_push(const JobqJob *job)
 	if (job_blocked(job))
 		return;
 	queue = jobq_queue_by_id(job_queue_id(job));
-	push_of_job(&push, job, queue);
+	jobq_push_of_job(&push, job, queue);
 	jobq_at_commit_push(&push);
 
 	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
@@ -224,7 +228,7 @@ jobq_job_push_if_undone(const JobqJob *job)
 
 	if (job_blocked(job))
 		return;
-	push_of_job(&push, job, NULL);
+	jobq_push_of_job(&push, job, NULL);
 	jobq_at_abort_push(&push);
 }
 

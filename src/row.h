@@ -116,6 +116,8 @@ extern bool jobq_job_delete(Relation rel, JobqJob *job);
 extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
 									   TransactionId *blocker);
 extern bool jobq_job_lease(Relation rel, JobqJob *job);
+extern void jobq_push_of_job(JobqPush *push, const JobqJob *job,
+							 const JobqQueue *queue);
 extern void jobq_job_push(const JobqJob *job);
 extern void jobq_job_push_if_undone(const JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
