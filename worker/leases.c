@@ -311,8 +311,9 @@ leases_collect(void)
 			bool		known = false;
 
 			LWLockAcquire(my_db->lock, LW_SHARED);
-			for (int i = 0; i < jobq_max_leases && !known; i++)
+			for (int i = 0; i < JOBQ_MAX_BUNDLES && !known; i++)
 				known = my_db->bundles[i].outstanding > 0 &&
+					ItemPointerIsValid(&my_db->bundles[i].row.ctid) &&
 					ItemPointerEquals(&my_db->bundles[i].row.ctid,
 									  &tuple->t_self);
 			LWLockRelease(my_db->lock);

@@ -381,6 +381,15 @@ my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
 is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '10s')}),
 	$id, 'a job does not go to a client that has died');
 
+# More rows of leases than are noted become garbage at once; those of others stay.
+hold('memory', '1 hour', 'in memory');
+hold('durable', '1 hour', 'durable');
+sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
+sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '10s'); END LOOP; END $$});
+sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
+wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq.lease');
+says('ack', $_, 'done') foreach ('in memory', 'durable');
+
 # Nothing is left of the leases of an extension that was dropped, although its
 # scheduler may not have seen that when the next one is there, whose jobs have
 # the same ids.
