@@ -254,5 +254,12 @@ SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.step$$) e;
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
 
-SELECT jobq.unregister(k) FROM unnest('{sum,flawed,large}'::text[]) k;
+-- a result that is small, but would be long as text
+CREATE FUNCTION test.numbers() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(1e131000) FROM generate_series(1, 9000) $$;
+CREATE FUNCTION test.count(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jsonb_array_length(payload -> 'numbers')) $$;
+SELECT jobq.register('numbers', 'test.numbers()'), jobq.register('count', 'test.count(jsonb)');
+SELECT jobq.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
+SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2]);
+
+SELECT jobq.unregister(k) FROM unnest('{sum,flawed,large,numbers,count}'::text[]) k;
 TRUNCATE test.trace;

@@ -35,7 +35,7 @@ typedef struct ResultRef
 /* While a payload is written with the results in it. */
 typedef struct Writer
 {
-	StringInfoData buf;
+	JsonbParseState *state;
 	JobqResultOf result_of;
 	void	   *arg;
 	Size		size;			/* of the payload, and of what came in */
@@ -46,9 +46,12 @@ static bool read_ref(JsonbContainer *object, const char *what, ResultRef *ref);
 static ArrayType *read_path(JsonbContainer *array, const char *what);
 static List *find_refs(JsonbContainer *container, const char *what,
 					   List *names);
-static void write_value(Writer *writer, JsonbValue *value);
-static void write_container(Writer *writer, JsonbContainer *container);
-static void write_result(Writer *writer, const ResultRef *ref);
+static void put_value(Writer *writer, JsonbIteratorToken token,
+					  JsonbContainer *container);
+static JsonbValue *put_container(Writer *writer, JsonbContainer *container);
+static Jsonb *find_result(Writer *writer, const ResultRef *ref);
+static void put_result(Writer *writer, JsonbIteratorToken token,
+					   const ResultRef *ref);
 
 /*
  * Is the object a reference?  An error if it is a wrong one; what names the
@@ -154,78 +157,45 @@ jobq_result_refs(Jsonb *payload, const char *what)
 }
 
 static void
-write_value(Writer *writer, JsonbValue *value)
+put_value(Writer *writer, JsonbIteratorToken token, JsonbContainer *container)
 {
-	Jsonb	   *json;
-
-	if (value->type == jbvBinary)
-	{
-		write_container(writer, value->val.binary.data);
-		return;
-	}
-	json = JsonbValueToJsonb(value);
-	(void) JsonbToCString(&writer->buf, &json->root, VARSIZE(json));
-}
-
-static void
-write_container(Writer *writer, JsonbContainer *container)
-{
-	JsonbIterator *it;
-	JsonbIteratorToken token;
-	JsonbValue	value;
 	ResultRef	ref;
-	bool		scalar = false;
-	bool		first = true;
 
-	check_stack_depth();
 	if (JsonContainerIsObject(container) && read_ref(container, "payload", &ref))
-	{
-		write_result(writer, &ref);
-		return;
-	}
-	it = JsonbIteratorInit(container);
-	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
-	{
-		switch (token)
-		{
-			case WJB_BEGIN_ARRAY:
-				scalar = value.val.array.rawScalar;
-				if (!scalar)
-					appendStringInfoChar(&writer->buf, '[');
-				break;
-			case WJB_END_ARRAY:
-				if (!scalar)
-					appendStringInfoChar(&writer->buf, ']');
-				break;
-			case WJB_BEGIN_OBJECT:
-				appendStringInfoChar(&writer->buf, '{');
-				break;
-			case WJB_END_OBJECT:
-				appendStringInfoChar(&writer->buf, '}');
-				break;
-			case WJB_KEY:
-			case WJB_ELEM:
-				if (!first)
-					appendStringInfoChar(&writer->buf, ',');
-				first = false;
-				write_value(writer, &value);
-				if (token == WJB_KEY)
-					appendStringInfoChar(&writer->buf, ':');
-				break;
-			case WJB_VALUE:
-				write_value(writer, &value);
-				break;
-			case WJB_DONE:
-				break;
-		}
-	}
+		put_result(writer, token, &ref);
+	else
+		(void) put_container(writer, container);
 }
 
 /*
- * The result in the place of a reference; null if there is none.
+ * Returns what was made if this is the outermost.
  */
-static void
-write_result(Writer *writer, const ResultRef *ref)
+static JsonbValue *
+put_container(Writer *writer, JsonbContainer *container)
+{
+	JsonbIterator *it = JsonbIteratorInit(container);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+	JsonbValue *whole = NULL;
+
+	check_stack_depth();
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if ((token == WJB_VALUE || token == WJB_ELEM) &&
+			value.type == jbvBinary)
+			put_value(writer, token, value.val.binary.data);
+		else
+			whole = pushJsonbValue(&writer->state, token,
+								   token < WJB_BEGIN_ARRAY ? &value : NULL);
+	}
+	return whole;
+}
+
+/*
+ * What a reference stands for; NULL if there is no such thing.
+ */
+static Jsonb *
+find_result(Writer *writer, const ResultRef *ref)
 {
 	Jsonb	   *result = writer->result_of(writer->arg, ref->name);
 
@@ -242,16 +212,27 @@ write_result(Writer *writer, const ResultRef *ref)
 		part = jsonb_extract_path(fcinfo);
 		result = fcinfo->isnull ? NULL : DatumGetJsonbP(part);
 	}
-	if (result == NULL)
+	if (result != NULL)
+		writer->size += VARSIZE(result);
+	return result;
+}
+
+/*
+ * The result in the place of a reference; null if there is none.
+ */
+static void
+put_result(Writer *writer, JsonbIteratorToken token, const ResultRef *ref)
+{
+	Jsonb	   *result = find_result(writer, ref);
+	JsonbValue	value = {.type = jbvNull};
+
+	if (result != NULL && writer->size <= writer->max_size)
 	{
-		appendStringInfoString(&writer->buf, "null");
-		return;
+		value.type = jbvBinary;
+		value.val.binary.data = &result->root;
+		value.val.binary.len = VARSIZE(result) - VARHDRSZ;
 	}
-	writer->size += VARSIZE(result);
-	if (writer->size <= writer->max_size)
-		(void) JsonbToCString(&writer->buf, &result->root, VARSIZE(result));
-	else
-		appendStringInfoString(&writer->buf, "null");
+	(void) pushJsonbValue(&writer->state, token, &value);
 }
 
 /*
@@ -268,14 +249,18 @@ jobq_results_put(Jsonb *payload, JobqResultOf result_of, void *arg,
 		.size = VARSIZE(payload),
 		.max_size = max_size
 	};
+	ResultRef	ref;
 	Jsonb	   *whole;
 
-	initStringInfo(&writer.buf);
-	write_container(&writer, &payload->root);
+	/* not by way of text: there, a number of a few bytes may be a long one */
+	if (JB_ROOT_IS_OBJECT(payload) && read_ref(&payload->root, "payload", &ref))
+	{
+		whole = find_result(&writer, &ref);
+		if (whole == NULL)
+			whole = DatumGetJsonbP(jobq_text_to_jsonb("null"));
+	}
+	else
+		whole = JsonbValueToJsonb(put_container(&writer, &payload->root));
 	*size = writer.size;
-	if (writer.size > max_size)
-		return NULL;
-	whole = DatumGetJsonbP(jobq_text_to_jsonb(writer.buf.data));
-	pfree(writer.buf.data);
-	return whole;
+	return writer.size > max_size ? NULL : whole;
 }
