@@ -295,6 +295,8 @@ free_jobs(int64 batch_id)
 		while (job_blocked(&job))
 		{
 			TransactionId blocker;
+			Snapshot	now;
+			bool		found;
 
 			if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 			{
@@ -302,10 +304,17 @@ free_jobs(int64 batch_id)
 				jobq_job_free(rel, &job);
 				break;
 			}
-			/* somebody cancels it, or gives it another priority */
+			/*
+			 * Somebody cancels it, or gives it another priority.  It may be
+			 * another role's, who may add to the batch.
+			 */
 			if (TransactionIdIsValid(blocker))
 				XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
-			if (!jobq_find_mine(rel, job_id(&job), &job))
+			CommandCounterIncrement();
+			now = RegisterSnapshot(GetLatestSnapshot());
+			found = jobq_job_find(rel, job_id(&job), now, &job);
+			UnregisterSnapshot(now);
+			if (!found)
 				break;
 		}
 		MemoryContextSwitchTo(old);
