@@ -389,6 +389,10 @@ jobq_batch_reopen(int64 batch_id)
 	Datum		values[] = {Int64GetDatum(batch_id)};
 
 	SPI_connect();
+
+	/* the scheduler, which does not see the job yet, must not end it */
+	(void) jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
+					  1, types, values, NULL, SPI_OK_SELECT);
 	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
 			   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
 			   1, types, values, NULL, SPI_OK_UPDATE);

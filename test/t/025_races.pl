@@ -140,6 +140,37 @@ wait_for($node, 'batch: is over', "SELECT state = 'completed' FROM jobq.batches 
 wait_for($node, 'batch: its callback runs', 'SELECT count(*) = 0 FROM jobq.job');
 
 #
+# A job of a batch has failed, and is being retried, when the scheduler looks for
+# the first time: the batch is not over.
+#
+sql(q{CREATE FUNCTION flawed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+	IF EXISTS (SELECT FROM done) THEN RAISE 'flawed'; END IF; END $$;
+SELECT jobq.register('flawed', 'flawed(jsonb)', max_attempts => 1)});
+sql(q{TRUNCATE done; INSERT INTO done VALUES (0)});
+my $retries = $node->background_psql('postgres');
+hold('jobq-batch-looked',
+	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('other'))}); },
+	sub {
+		$batch = sql(q{WITH b AS MATERIALIZED (SELECT jobq.create_batch('retried', on_failure => '{"kind": "note"}', on_finish => '{"kind": "note", "payload": {"n": 1}}', start => true) AS id)
+			SELECT b.id FROM b, jobq.batch_add(b.id, 'flawed', '{1}')});
+		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq.failed_job WHERE batch_id = $batch");
+		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq.failed_job WHERE batch_id = $batch");
+	});
+foreach my $name ('one', 'another')
+{
+	my $fence = sql("SELECT jobq.create_batch('$name')");
+	sql("SELECT jobq.batch_start($fence)");
+	wait_for($node, 'retried: the scheduler has looked', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
+}
+is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'retried: the batch is not over');
+$retries->query_safe('COMMIT');
+$retries->quit;
+wait_for($node, 'retried: the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
+is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'completed', 'retried: it is completed');
+wait_for($node, 'retried: its callbacks run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no failure');
+
+#
 # A tick waits for a job that ends after the scheduler has seen that it is live.
 #
 sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
