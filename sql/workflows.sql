@@ -207,6 +207,16 @@ SELECT * FROM test.error('SELECT jobq.retry(' || (:'ids'::bigint[])[2] || ')');
 COMMIT;
 SELECT test.settled(:id);
 SELECT jobq.forget((:'ids'::bigint[])[2]);
+-- nor is it retried if the batch was cancelled, and nobody would free it
+SELECT pg_advisory_lock(1);
+SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
+SELECT jobq.batch_cancel(:id);
+SELECT test.settled(:id);
+SELECT pg_advisory_unlock(1);
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM jobq.steps s, test.error(format('SELECT jobq.retry(%s)', job_id)) e WHERE batch_id = :id AND name = 'b';
+SELECT jobq.retry_all(kind => 'echo');
+SELECT name, state, jobq.forget(job_id) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
 -- all or nothing
 BEGIN;

@@ -380,24 +380,26 @@ jobq_batch_cancel(PG_FUNCTION_ARGS)
 
 /*
  * A dead letter of the batch is a job again: the batch is not over any more.
- * One that was cancelled stays so.
+ * One that was cancelled, or is not there, stays so; then false.
  */
-void
+bool
 jobq_batch_reopen(int64 batch_id)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(batch_id)};
+	bool		runs;
 
 	SPI_connect();
 
 	/* the scheduler, which does not see the job yet, must not end it */
-	(void) jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
-					  1, types, values, NULL, SPI_OK_SELECT);
+	runs = jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
+					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
 			   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
 			   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	jobq_at_commit_batch(batch_id, 0, false);
+	return runs;
 }
 
 /*

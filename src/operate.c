@@ -248,10 +248,16 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 		jobq_unique_insert(rel, &job, &unique);
 	}
 	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
-	if (job_batch(&job) != 0 && job_batch(&job) != *reopened)
+	if (job_batch(&job) != 0 &&
+		(job_batch(&job) != *reopened || job_blocked(&job)))
 	{
 		*reopened = job_batch(&job);
-		jobq_batch_reopen(*reopened);
+		if (!jobq_batch_reopen(*reopened) && job_blocked(&job))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
+							job_id(&job), *reopened),
+					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.forget().")));
 	}
 	return true;
 }

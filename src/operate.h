@@ -42,7 +42,7 @@ extern int32 jobq_existing_queue(const char *name);
 extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
 
 /* src/batch.c */
-extern void jobq_batch_reopen(int64 batch_id);
+extern bool jobq_batch_reopen(int64 batch_id);
 
 /* src/move.c */
 extern bool jobq_job_runs(const JobqJob *job);

@@ -68,6 +68,11 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)))"
 
+/* Is a dead letter "f" not a step that would wait for a batch without end? */
+#define CAN_BEGIN \
+	" (f.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \
+	" WHERE b.id = f.batch_id AND b.state <> 'x'))"
+
 static int64 delete_and_count(const char *query, int nargs, const Oid *types,
 							  const Datum *values, const char *nulls);
 static bool clear_job(Relation rel, int64 id, bool consumer);
@@ -257,6 +262,7 @@ jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 					   " AND ($4 IS NULL OR kind = $4)"
 					   " AND (unique_key IS NULL OR " KEY_IS_FREE ")"
 					   " AND ($6 IS NULL OR batch_id = $6)"
+					   " AND " CAN_BEGIN
 					   " AND id > $5 ORDER BY id LIMIT " CppAsString2(LETTERS),
 					   6, types, values, nulls, SPI_OK_SELECT);
 		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));
