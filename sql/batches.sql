@@ -231,6 +231,17 @@ SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ARRAY[NULL::jsonb]
 SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', unique_key => ''k'')', :half));
 SELECT total FROM jobq.batch_status(:half);
 
+-- a time in a callback is read when it is given, as that session writes it
+SET timezone = 'Asia/Kolkata';
+SET datestyle = 'ISO, DMY';
+SELECT jobq.create_batch('later', on_finish => '{"kind": "then", "run_at": "25/12/2098 08:00", "expires_at": "infinity"}') AS id \gset
+RESET timezone;
+RESET datestyle;
+SELECT jobq.batch_start(:id);
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.jobs WHERE kind = ''then'' AND state = ''scheduled'')');
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq.job WHERE kind = 'then';
+SELECT jobq.cancel(id) FROM jobq.job WHERE kind = 'then';
+
 -- another role's
 SELECT jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_bob;

@@ -190,6 +190,21 @@ SELECT jobq.prune('0', NULL) > 1 AS pruned;
 SELECT name, state FROM test.steps WHERE batch_id = :id;
 SELECT state, completed, failed, cancelled FROM jobq.batch_status(:id);
 
+-- a time is what it was, for a step that waits again
+INSERT INTO test.flaw DEFAULT VALUES;
+SET timezone = 'Asia/Kolkata';
+SET datestyle = 'ISO, DMY';
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "echo", "run_at": "25/12/2098 08:00"}]}') AS id \gset
+RESET timezone;
+RESET datestyle;
+SELECT test.settled(:id);
+TRUNCATE test.flaw;
+SELECT jobq.batch_retry_failed(:id);
+SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq.job WHERE batch_id = :id;
+SELECT jobq.batch_cancel(:id);
+SELECT test.settled(:id);
+
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
 CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 16 * 1024 * 1024)) $$;
 SELECT jobq.register('large', 'test.large()');

@@ -66,7 +66,7 @@ typedef struct Batch
 
 static void read_batch(int64 id, const char *lock, Batch *batch);
 static void wrong_state(int64 id, const char *state, const char *hint);
-static void check_callback(Datum spec, const char *what);
+static Datum check_callback(Datum spec, const char *what);
 static void free_jobs(int64 batch_id);
 
 /*
@@ -114,9 +114,9 @@ wrong_state(int64 id, const char *state, const char *hint)
 }
 
 /*
- * An error if this user could not enqueue such a job.
+ * An error if this user could not enqueue such a job.  Returns what is kept.
  */
-static void
+static Datum
 check_callback(Datum json, const char *what)
 {
 	JobqSpec	spec;
@@ -125,6 +125,7 @@ check_callback(Datum json, const char *what)
 
 	jobq_spec_parse(DatumGetJsonbP(json), what, NULL, &spec);
 	jobq_spec_prepare(&spec, &job, &unique);
+	return JsonbPGetDatum(jobq_spec_kept(DatumGetJsonbP(json), &spec));
 }
 
 /*
@@ -162,9 +163,8 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 	{
 		if (nulls[i])
 			null_marks[5 + i] = 'n';
-		else
-			check_callback(callbacks[i], names[i]);
-		values[5 + i] = callbacks[i];
+		values[5 + i] = nulls[i] ? (Datum) 0
+			: check_callback(callbacks[i], names[i]);
 	}
 	id = nextval_internal(jobq_relations()->batch_seq, false);
 	values[0] = Int64GetDatum(id);

@@ -64,6 +64,7 @@ extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 /* src/spec.c */
 extern void jobq_spec_parse(Jsonb *json, const char *what,
 							const char *const *others, JobqSpec *spec);
+extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec);
 extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,
 							  JobqUnique *unique);
 extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,

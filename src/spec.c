@@ -13,9 +13,13 @@
 #include "jobq.h"
 
 #include "access/table.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
 
@@ -223,6 +227,31 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 				 errmsg("%s has no \"kind\"", what)));
 	if (spec->payload == (Datum) 0)
 		spec->payload = jobq_text_to_jsonb("{}");
+}
+
+/*
+ * The description, to be read again by another session: its times do not depend
+ * on settings of this one, or on what day it is.
+ */
+Jsonb *
+jobq_spec_kept(Jsonb *json, const JobqSpec *spec)
+{
+	for (int i = 0; i < NOPTIONS; i++)
+	{
+		char		time[MAXDATELEN + 1];
+		Datum		key = CStringGetTextDatum(option_types[i].name);
+		ArrayType  *path = construct_array(&key, 1, TEXTOID, -1, false,
+										   TYPALIGN_INT);
+
+		if (spec->nulls[i] || option_types[i].type != TIME_OPTION)
+			continue;
+		(void) JsonEncodeDateTime(time, spec->options[i], TIMESTAMPTZOID, NULL);
+		json = DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
+												  PointerGetDatum(path),
+												  jobq_text_to_jsonb(psprintf("\"%s\"", time)),
+												  BoolGetDatum(false)));
+	}
+	return json;
 }
 
 /*

@@ -137,6 +137,7 @@ read_steps(Workflow *workflow, Jsonb *array)
 		add_name(workflow, i);
 		jobq_spec_parse(step->definition, step->what,
 						workflow->chain ? NULL : more_keys, &step->spec);
+		step->definition = jobq_spec_kept(step->definition, &step->spec);
 		if (!step->spec.nulls[OPTION_UNIQUE_KEY])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
