@@ -177,7 +177,9 @@ restore_steps(Look *look)
 	jobq_pin_queues();
 	n = jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
 				   " (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
-				   "  FOR UPDATE SKIP LOCKED) RETURNING id, enqueued_at)"
+				   "  FOR UPDATE SKIP LOCKED) RETURNING id, enqueued_at),"
+				   " forgotten AS (UPDATE jobq.step t SET state = NULL, result = NULL"
+				   "  FROM a WHERE t.job_id = a.id AND t.state IS NOT NULL)"
 				   " SELECT a.id, a.enqueued_at, s.definition FROM a"
 				   " JOIN jobq.step s ON s.job_id = a.id ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);

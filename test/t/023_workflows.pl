@@ -171,11 +171,27 @@ wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FR
 $publisher->wait_for_catchup('jobs');
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $batch ORDER BY job_id"),
 	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
+# a step was cancelled for the failure of another, which was retried, and is completed
+my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('second', mode => 'consumer');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
+	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
+$second =~ s/\s+//;
+$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}')});
+wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batch_status($second)");
+$publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
+$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '10 s')});
+wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
+$publisher->wait_for_catchup('jobs');
+is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $second ORDER BY job_id"),
+	"a|completed\nb|completed\noutside|ready\nc|blocked", 'replication: the subscriber knows how it goes on');
 unsubscribe($publisher, $subscriber);
 $subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000), jobq.adopt()});
 $subscriber->safe_psql('postgres', $end);
 wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
+$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '10 s')});
+wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batch_status($second)");
+is(steps_of($subscriber, $second), "a|completed|\nb|completed|1\nc|completed|2\noutside|completed|", 'replication: with its results');
 $subscriber->stop;
 no_failed_assertion($subscriber);
 
