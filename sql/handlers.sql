@@ -236,6 +236,23 @@ SELECT jobq.register('inner_job', 'test.inner_job(jsonb, jobq.job_context)'), jo
 SELECT jobq.perform('inner_job');
 SELECT jobq.enqueue('outer_job') AS id \gset
 SELECT * FROM test.outcome(:id);
+-- within, the worker's job is still the one that runs; it cannot wait for itself
+CREATE FUNCTION test.own(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$
+	SELECT jsonb_agg(m) FROM (SELECT (jobq.status((payload ->> 'id')::bigint)).state AS m UNION ALL SELECT e.message
+		FROM unnest('{jobq.cancel(%s),jobq.wait(%s),jobq.status(0)}'::text[]) c, test.error(format('SELECT ' || c, payload ->> 'id')) e) o
+$$;
+CREATE FUNCTION test.outer_own(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS $$ SELECT jobq.perform('own', jsonb_build_object('id', job.id)) $$;
+CREATE PROCEDURE test.outer_own_procedure(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (jobq.perform('own', jsonb_build_object('id', job.id)));
+END
+$$;
+SELECT jobq.register('own', 'test.own(jsonb)'), jobq.register('outer_own', 'test.outer_own(jsonb, jobq.job_context)'), jobq.register('outer_own_procedure', 'test.outer_own_procedure(jsonb, jobq.job_context)');
+SELECT jobq.enqueue('outer_own') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('outer_own_procedure') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
 -- what only a handler may call

@@ -189,6 +189,21 @@ jobq_perform(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(result);
 }
 
+/*
+ * The job of that id, if this session runs it; in perform() it is still that of
+ * the worker which runs.
+ */
+JobqCurrent *
+jobq_current_of(int64 id)
+{
+	JobqCurrent *current = jobq_current;
+
+	while (current != NULL &&
+		   (current->memory == NULL || job_id(current->job) != id))
+		current = current->outer;
+	return current;
+}
+
 static JobqCurrent *
 require_current(const char *function)
 {

@@ -43,6 +43,7 @@ typedef struct JobqCurrent
 
 /* src/call.c */
 extern JobqCurrent *jobq_current;
+extern JobqCurrent *jobq_current_of(int64 id);
 extern Datum jobq_call_handler(JobqHandler *handler, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 

@@ -93,7 +93,7 @@ move_job(int64 id, int att, Datum value)
 	Relation	rel;
 	JobqJob		job;
 
-	if (jobq_current != NULL && job_id(jobq_current->job) == id)
+	if (jobq_current_of(id) != NULL)
 		not_waiting(id, "is running");
 	rel = jobq_open_jobs();
 	for (;;)

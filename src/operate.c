@@ -165,7 +165,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 	Relation	rel;
 
 	PreventCommandIfReadOnly("jobq.cancel()");
-	if (jobq_current != NULL && job_id(jobq_current->job) == id)
+	if (jobq_current_of(id) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("a handler cannot cancel its own job"),

@@ -68,7 +68,7 @@ static void set_queue(JobqStatus *status, int32 queue_id);
 static bool find_finished(Oid relid, const Source *source, int64 id,
 						  Snapshot snapshot, JobqStatus *status);
 static bool find_live(int64 id, Snapshot snapshot, JobqStatus *status);
-static void own_job(JobqStatus *status);
+static void own_job(const JobqCurrent *current, JobqStatus *status);
 
 static void
 set_queue(JobqStatus *status, int32 queue_id)
@@ -254,14 +254,14 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
  * The job that this session runs; its own transaction has deleted the row.
  */
 static void
-own_job(JobqStatus *status)
+own_job(const JobqCurrent *current, JobqStatus *status)
 {
-	const JobqJob *job = jobq_current->job;
+	const JobqJob *job = current->job;
 
 	memset(status->nulls, true, sizeof(status->nulls));
 	SET(ST_ID, JOB(job, JOB_ID));
 	SET(ST_KIND, JOB(job, JOB_KIND));
-	SET(ST_ATTEMPT, Int32GetDatum(jobq_current->attempt));
+	SET(ST_ATTEMPT, Int32GetDatum(current->attempt));
 	SET(ST_MAX_ATTEMPTS, JOB(job, JOB_MAX_ATTEMPTS));
 	SET(ST_ENQUEUED_AT, JOB(job, JOB_ENQUEUED_AT));
 	SET(ST_RUN_AT, JOB(job, JOB_RUN_AT));
@@ -278,6 +278,7 @@ void
 jobq_look_up(int64 id, JobqStatus *status)
 {
 	const JobqRelations *rels = jobq_relations();
+	const JobqCurrent *current;
 	Snapshot	snapshot;
 	bool		found;
 
@@ -286,11 +287,14 @@ jobq_look_up(int64 id, JobqStatus *status)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = find_live(id, snapshot, status);
 
-	if (!found && jobq_current != NULL && job_id(jobq_current->job) == id)
+	current = jobq_current_of(id);
+	if (!found && current != NULL)
 	{
-		own_job(status);
+		own_job(current, status);
 		found = true;
 	}
+	else if (current != NULL)
+		status->own = true;		/* a procedure leaves the row until its end */
 	if (!found)
 		found = find_finished(rels->failed, &failed_source, id, snapshot,
 							  status);

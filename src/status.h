@@ -40,7 +40,8 @@ typedef struct JobqStatus
 	bool		nulls[ST_NATTS];
 	const char *state;
 	bool		finished;
-	bool		own;			/* written by this very transaction */
+	bool		own;			/* written by this very transaction, or run by
+								 * this session */
 } JobqStatus;
 
 /* src/status.c */
