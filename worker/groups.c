@@ -153,12 +153,14 @@ groups_restore(void)
  * Read the jobs of the groups that have asked for it.
  */
 void
-groups_refill(TimestampTz now)
+groups_refill(void)
 {
 	JobqGroup	wanted[MAX_REFILLS];
+	TimestampTz now;
 	int			n = 0;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	now = jobq_now();			/* what was dropped until now is due by then */
 	my_db->group_refill = false;
 	for (int i = 0; i < jobq_max_groups; i++)
 	{

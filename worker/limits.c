@@ -489,5 +489,5 @@ limits_tick(TimestampTz now)
 		jobq_groups_wake(my_db, now, &wake);
 	jobq_unlock(my_db, &wake);
 	if (my_db->group_refill)
-		groups_refill(now);
+		groups_refill();
 }

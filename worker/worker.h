@@ -73,7 +73,7 @@ extern JobqPermits limits_of_lease(const JobqPush *push);
 
 /* worker/groups.c */
 extern void groups_restore(void);
-extern void groups_refill(TimestampTz now);
+extern void groups_refill(void);
 extern void groups_sweep(void);
 
 /* worker/supervise.c */

@@ -171,6 +171,26 @@ wait_for($node, 'retried: its callbacks run', 'SELECT count(*) = 0 FROM jobq.job
 is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no failure');
 
 #
+# Jobs of a group are spilled after the scheduler has begun its round, and before
+# it reads them again.
+#
+my $closed = $node->background_psql('postgres');
+$closed->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{TRUNCATE done});
+hold('jobq-batch-looked',
+	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('spilled'))}); },
+	sub {
+		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(1, 50) n});
+		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(51, 100) n});
+		wait_for($node, 'spilled: some are', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'spilled'});
+		$closed->query_safe('SELECT pg_advisory_unlock(1)');
+		wait_for($node, 'spilled: the others run', 'SELECT count(*) = 65 FROM done');
+	});
+$closed->quit;
+wait_for($node, 'spilled: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done) d WHERE step <> 1}), 0, 'spilled: in order');
+
+#
 # A tick waits for a job that ends after the scheduler has seen that it is live.
 #
 sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
