@@ -214,12 +214,9 @@ drop_lease(Reservation *reservation, int64 id)
 {
 	JobqDatabase *db = reservation->db;
 	JobqWakeList wake = {0};
-	JobqLease  *lease;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	lease = jobq_lease_find(db, id);
-	if (lease != NULL && lease->token == reservation->token)
-		jobq_lease_remove(db, lease, false, true, jobq_now(), &wake);
+	jobq_lease_undo(db, id, reservation->token, jobq_now(), &wake);
 	jobq_unlock(db, &wake);
 }
 
@@ -319,18 +316,20 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		bool		changed;
 		int			timeout;
 
-		if (queue != NULL && !queue->paused && queue->mode == MODE_CONSUMER &&
+		if (queue != NULL &&
 			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job))
 		{
 			drop_lease(reservation, entry->key.id);
 			look_again(reservation, rel, entry->key.id);
 			continue;
 		}
-		if (queue == NULL || queue->paused || queue->mode != MODE_CONSUMER ||
-			DatumGetBool(JOB(&job, JOB_DORMANT)) ||
+		if (queue == NULL || DatumGetBool(JOB(&job, JOB_DORMANT)) ||
+			jobq_popped_in_vain(&job, entry, MODE_CONSUMER,
+								reservation->token) ||
 			(!(changed = jobq_flow_changed(&job)) &&
-			 (jobq_permits_lack(&job, entry) ||
-			  jobq_group_must_wait(rel, &job, entry, snapshot))))
+			 (jobq_permits_lack(&job, entry, reservation->token) ||
+			  jobq_group_must_wait(rel, &job, entry, reservation->token,
+								   snapshot))))
 		{
 			drop_lease(reservation, entry->key.id);
 			continue;

@@ -189,38 +189,69 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 }
 
 /*
- * Was the job popped without a permit that it needs, because its queue or kind
- * has got limits just now?  Then it goes back, and its lane is served again
- * when the scheduler has loaded them.
+ * The job goes back to its lane, which is served again when the scheduler has
+ * ranked it anew; limits: and has loaded them.  token: of the job's lease, which
+ * ends then, or 0.
  */
-bool
-jobq_permits_lack(const JobqJob *job, const JobqPush *entry)
+static void
+give_back(const JobqPush *push, int64 token, bool limits)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
-	JobqPush	push = *entry;
 	JobqLane   *lane;
+
+	if (db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lane = jobq_lane_find(db, push->queue_id, push->priority, push->role,
+						  push->flow, push->quarantine, true);
+	if (lane != NULL)
+	{
+		lane->ranked = false;
+		db->reload = true;
+		db->limits_stale |= limits;
+		wake.scheduler = true;
+	}
+	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
+	jobq_ready_push(db, push, push->key.run_at, &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * Was the job popped by somebody who may not have it, because its queue was
+ * paused or has got another mode just now?  Then it goes back.  For token see
+ * give_back().
+ */
+bool
+jobq_popped_in_vain(const JobqJob *job, const JobqPush *entry, char mode,
+					int64 token)
+{
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqPush	push = *entry;
+
+	if (queue == NULL || (!queue->paused && queue->mode == mode))
+		return false;
+	jobq_push_flow(job, &push);
+	give_back(&push, token, false);
+	return true;
+}
+
+/*
+ * Was it popped without a permit that it needs, because its queue or kind has
+ * got limits just now?  Then it goes back, too.
+ */
+bool
+jobq_permits_lack(const JobqJob *job, const JobqPush *entry, int64 token)
+{
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqPush	push = *entry;
 
 	jobq_push_flow(job, &push);
 	if (!(queue != NULL && queue->limited &&
 		  entry->permits.queue == JOBQ_NO_LIMITER) &&
 		!(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
 		return false;
-	if (db == NULL)
-		return true;
-	push.permits = JOBQ_NO_PERMITS;
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	lane = jobq_lane_find(db, push.queue_id, push.priority, push.role,
-						  push.flow, push.quarantine, true);
-	if (lane != NULL)
-	{
-		lane->ranked = false;
-		db->reload = db->limits_stale = true;
-		wake.scheduler = true;
-	}
-	jobq_ready_push(db, &push, push.key.run_at, &wake);
-	jobq_unlock(db, &wake);
+	give_back(&push, token, true);
 	return true;
 }
 
@@ -278,13 +309,14 @@ jobq_group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
  * the others, and a group may have jobs in several: of several priorities,
  * roles, kinds with limits.  So whoever has been given the job asks the table,
  * unless there is but one lane.
- * If so, the job goes back, and its group waits for the other.
+ * If so, the job goes back, and its group waits for the other.  token: of its
+ * lease, which ends then, or 0.
  *
  * That there is a permit says that no job of the group runs.
  */
 bool
 jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
-					 Snapshot snapshot)
+					 int64 token, Snapshot snapshot)
 {
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
 	JobqDatabase *db = jobq_my_database();
@@ -311,6 +343,7 @@ jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_group_call(db, entry->permits.group, job_id(&first),
 					job_priority(&first), job_run_at(&first));
+	jobq_lease_undo(db, push.key.id, token, jobq_now(), &wake);
 	jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);
 

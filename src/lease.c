@@ -180,6 +180,21 @@ jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
 }
 
 /*
+ * The job goes back unused, before it is handed over or looked for again: its
+ * entry would seem to be one of a leased job, and be dropped.  Does nothing if
+ * the job has no lease with this token.
+ */
+void
+jobq_lease_undo(JobqDatabase *db, int64 id, int64 token, TimestampTz now,
+				JobqWakeList *wake)
+{
+	JobqLease  *lease = jobq_lease_find(db, id);
+
+	if (lease != NULL && lease->token == token)
+		jobq_lease_remove(db, lease, false, true, now, wake);
+}
+
+/*
  * Another end, and another row that says so (bundle is JOBQ_NONE if none does).
  */
 void

@@ -134,9 +134,13 @@ extern int64 jobq_group_id(int32 queue_id, text *key);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
-extern bool jobq_permits_lack(const JobqJob *job, const JobqPush *entry);
+extern bool jobq_popped_in_vain(const JobqJob *job, const JobqPush *entry,
+								char mode, int64 token);
+extern bool jobq_permits_lack(const JobqJob *job, const JobqPush *entry,
+							  int64 token);
 extern bool jobq_group_must_wait(Relation rel, const JobqJob *job,
-								 const JobqPush *entry, Snapshot snapshot);
+								 const JobqPush *entry, int64 token,
+								 Snapshot snapshot);
 extern bool jobq_group_predecessor(Relation rel, const JobqJob *job,
 								   Snapshot snapshot, JobqJob *first);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);

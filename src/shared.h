@@ -609,6 +609,8 @@ extern void jobq_lease_limit(JobqDatabase *db, JobqLease *lease,
 extern void jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live,
 							  bool unused, TimestampTz now,
 							  JobqWakeList *wake);
+extern void jobq_lease_undo(JobqDatabase *db, int64 id, int64 token,
+							TimestampTz now, JobqWakeList *wake);
 extern void jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 							TimestampTz until);
 extern uint32 jobq_lease_bundle(JobqDatabase *db);

@@ -68,6 +68,7 @@ leases_load(void)
 	table_endscan(scan);
 	table_close(jobs, NoLock);
 	table_close(rel, NoLock);
+	jobq_injection_point("jobq-leases-read");
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 
@@ -147,10 +148,17 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 			push.permits = limits_of_lease(&push);
 			lease = jobq_lease_add(my_db, &push, token, until, bundle);
 		}
-		else if (my_db->bundles[lease->bundle].row.id <
+		else if (my_db->bundles[lease->bundle].row.id <=
 				 my_db->bundles[bundle].row.id)
 		{
-			/* reserved again, or extended */
+			JobqLeaseBundle *other = &my_db->bundles[lease->bundle];
+
+			/*
+			 * Reserved again, or extended; or the scheduler before us has read
+			 * this row, and did not get to the end.
+			 */
+			if (other->row.id == my_db->bundles[bundle].row.id)
+				ItemPointerSetInvalid(&other->row.ctid);
 			lease->token = token;
 			jobq_lease_move(my_db, lease, bundle, until);
 		}

@@ -114,14 +114,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		run->slot->retire = true;
 		runnable = false;
 	}
-	if (runnable)
-	{
-		const JobqQueue *queue = jobq_queue_by_id(job_queue_id(&job));
-
-		/* resume() has the lane read from its beginning, as has another mode */
-		if (queue != NULL && (queue->paused || queue->mode != MODE_WORKER))
-			runnable = false;
-	}
+	if (runnable && jobq_popped_in_vain(&job, entry, MODE_WORKER, 0))
+		runnable = false;
 	if (runnable && job_run_at(&job) > now)
 	{
 		/* the clock was put back */
@@ -142,8 +136,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		runnable = false;
 	}
 	if (runnable &&
-		(jobq_permits_lack(&job, entry) ||
-		 jobq_group_must_wait(rel, &job, entry, GetActiveSnapshot())))
+		(jobq_permits_lack(&job, entry, 0) ||
+		 jobq_group_must_wait(rel, &job, entry, 0, GetActiveSnapshot())))
 		runnable = false;
 	run->slot->unused = !runnable;
 	if (!runnable || (!last && jobq_unique_started(&job)))

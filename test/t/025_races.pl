@@ -33,8 +33,9 @@ CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE 
 	$$ SELECT pg_advisory_xact_lock_shared(1); INSERT INTO done (id, n) SELECT job.id, (payload ->> 'n')::int $$;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)')});
 
-# Hold whoever comes to the point because of "cause", and let him go on after "meanwhile".  The clock is never put forward by so much that the safety
-# check would be due.
+# Hold whoever comes to the point because of "cause", and let him go on after
+# "meanwhile".  The clock is never put forward by so much that the safety check
+# would be due.
 sub hold
 {
 	my ($point, $cause, $meanwhile) = @_;
@@ -200,6 +201,52 @@ hold('jobq-schedule-looked',
 	sub { sql(q{SELECT jobq.test_clock('20 min')}); },
 	sub { sql(q{SELECT jobq.cancel(id) FROM jobq.job}); });
 wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq.job WHERE headers ->> 'schedule' = 'waits'});
+
+#
+# A queue is for consumers for a moment that the scheduler does not see.  A worker
+# pops its job in that.
+#
+sql(q{SELECT jobq.create_queue('turns'), jobq.enqueue('note', queue => 'turns')});
+wait_for($node, 'mode: a job runs', q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'note' AND headers IS NULL});
+hold('jobq-limits-read',
+	sub { sql(q{SELECT jobq.alter_queue('turns', mode => 'consumer')}); },
+	sub {
+		sql(q{SELECT jobq.enqueue('note', queue => 'turns')});
+		# other workers pop others
+		sql("SELECT jobq.enqueue('note') AS id \\gset\nSELECT state FROM jobq.wait(:id)") foreach 1 .. 5;
+		is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'turns' AND state = 'ready'}), 1, 'mode: it does not run');
+		sql(q{SELECT jobq.alter_queue('turns', mode => 'worker')});
+	});
+wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
+
+#
+# A scheduler ends after it has read the leases: they are read again, and their
+# rows are still wanted.
+#
+sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
+my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour')});
+$node->append_conf('postgresql.conf', "jobq.databases = ''");
+$node->restart;
+hold('jobq-leases-read',
+	sub {
+		$node->append_conf('postgresql.conf', "jobq.databases = '*'");
+		$node->reload;
+	},
+	sub {
+		sql(q{SELECT injection_points_detach('jobq-leases-read')});
+		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
+		signal_process('TERM', $pid);
+		wait_for_exit($pid);
+		sql(q{SELECT injection_points_attach('jobq-leases-read', 'wait')});
+		wait_for($node, 'lease: the next one is held', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
+	});
+wait_for($node, 'lease: there is a scheduler', 'SELECT count(*) = 1 FROM jobq.scheduler_state() WHERE complete');
+sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}')});
+wait_for($node, 'lease: rows that are not wanted are removed', 'SELECT count(*) < 2 FROM jobq.lease');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jobq.scheduler_state() WHERE complete');
+is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 
 #
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
