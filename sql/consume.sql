@@ -93,13 +93,11 @@ SELECT * FROM test.reserve();
 SELECT test.say('ack', '"later"');
 SELECT jobq.test_clock('0');
 -- one that has expired is not handed out
-SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '1 hour', delay => '30 min') AS id \gset
-SELECT jobq.test_clock('61 min');
+SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '10 ms', delay => '300 ms') AS id \gset
 -- nor waited with: others wait for what has become of it
 SET statement_timeout = '20s';
 SELECT * FROM test.reserve(wait => '1 min');
 SELECT state, attempt, error FROM jobq.wait(:id);
-SELECT jobq.test_clock('0');
 -- nor is one waited with that was written anew
 SELECT test.post('"anew"');
 SELECT jobq.alter_queue('letters', fair_by => 'tenant');
