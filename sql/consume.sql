@@ -291,7 +291,7 @@ SELECT * FROM test.reserve();
 SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
 	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'progress(%1$s, 0, 1)',
 	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')',
-	'progress(%1$s, %2$s, -1)', 'progress(%1$s, %2$s, 101)', 'progress(%1$s, %2$s, ''NaN'')',
+	'progress(%1$s, %2$s, NULL)', 'progress(%1$s, %2$s, -1)', 'progress(%1$s, %2$s, 101)', 'progress(%1$s, %2$s, ''NaN'')',
 	'ack(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
 	'nack(ARRAY[%1$s], ''{}''::bigint[])', 'reject(ARRAY[%1$s], ''{}''::bigint[], ''x'')', 'release(ARRAY[%1$s], ''{}''::bigint[])', 'extend(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.' || c, h.id, h.token)) e ORDER BY n;

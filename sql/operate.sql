@@ -197,3 +197,5 @@ CALL jobq.work('{manual}', once => true);
 ROLLBACK;
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL AND state <> 'expired';
 TRUNCATE test.trace;
+-- work() with wrong limits
+SELECT c.call, e.* FROM unnest(ARRAY['max_jobs => -1', 'max_time => ''-1 s''', 'max_time => ''1000000 years''']) c (call), test.error('CALL jobq.work(' || c.call || ')') e;

@@ -28,6 +28,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "call.h"
 #include "commit.h"
 #include "consume.h"
 
@@ -573,16 +574,11 @@ jobq_progress(PG_FUNCTION_ARGS)
 	JobqDatabase *db;
 	JobqLease  *lease;
 	Held		held;
-	float4		percent = PG_ARGISNULL(2) ? -1 : PG_GETARG_FLOAT4(2);
+	float4		percent = jobq_percent_arg(fcinfo, 2);
 	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
 		: text_to_cstring(PG_GETARG_TEXT_PP(3));
 
 	held_one(fcinfo, &held, "jobq.progress()");
-	if (!(percent >= 0 && percent <= 100))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("progress %g is out of range", percent),
-				 errhint("It must be from 0 to 100 percent.")));
 	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
 	db = jobq_served_database("jobq.progress()");
 	(void) check_lease(db, held.ids[0], held.tokens[0], NULL);

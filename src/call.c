@@ -226,22 +226,39 @@ jobq_current_job(PG_FUNCTION_ARGS)
 }
 
 /*
+ * The argument "percent".
+ */
+float4
+jobq_percent_arg(FunctionCallInfo fcinfo, int n)
+{
+	float4		percent;
+
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("percent must not be null"),
+				 errhint("It must be from 0 to 100.")));
+	percent = PG_GETARG_FLOAT4(n);
+	if (!(percent >= 0 && percent <= 100))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("progress %g is out of range", percent),
+				 errhint("It must be from 0 to 100 percent.")));
+	return percent;
+}
+
+/*
  * set_progress(percent, message): visible at once to other sessions.
  */
 Datum
 jobq_set_progress(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = require_current("jobq.set_progress()");
-	float4		percent = PG_GETARG_FLOAT4(0);
+	float4		percent = jobq_percent_arg(fcinfo, 0);
 	char	   *message = PG_ARGISNULL(1) ? pstrdup("") :
 		text_to_cstring(PG_GETARG_TEXT_PP(1));
 	JobqSlot   *slot = current->slot;
 
-	if (!(percent >= 0 && percent <= 100))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("progress %g is out of range", percent),
-				 errhint("It must be from 0 to 100 percent.")));
 	if (slot == NULL)
 		PG_RETURN_VOID();
 

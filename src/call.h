@@ -44,6 +44,7 @@ typedef struct JobqCurrent
 /* src/call.c */
 extern JobqCurrent *jobq_current;
 extern JobqCurrent *jobq_current_of(int64 id);
+extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
 extern Datum jobq_call_handler(JobqHandler *handler, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 

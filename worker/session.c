@@ -268,7 +268,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		error.context = edata->context;
 		jobq_log_keep(&current, &job);
 		JOB_SET(&job, JOB_EXCEPTIONS,
-				Int16GetDatum(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1));
+				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
+								  PG_INT16_MAX)));
 		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,
 									   edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
 									   current.outcome == OUTCOME_FAIL, -1);

@@ -309,8 +309,21 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	jobs int := 0;
 	job_id bigint;
-	give_up timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) max_time;
+	give_up timestamptz;
 BEGIN
+	IF max_jobs OPERATOR(pg_catalog.<) 0 THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = pg_catalog.format('max_jobs %s is out of range', max_jobs),
+			HINT = 'It must be at least 0, or null for no limit.';
+	END IF;
+	IF max_time OPERATOR(pg_catalog.<) pg_catalog.make_interval()
+		OR max_time OPERATOR(pg_catalog.>) pg_catalog.make_interval(days => 36500)
+	THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = pg_catalog.format('max_time %s is out of range', max_time),
+			HINT = 'It must be between 0 and 36500 days, or null for no limit.';
+	END IF;
+	give_up := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) max_time;
 	LOOP
 		EXIT WHEN jobs OPERATOR(pg_catalog.>=) max_jobs
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
