@@ -304,6 +304,7 @@ free_jobs(int64 batch_id)
 				jobq_job_free(rel, &job);
 				break;
 			}
+
 			/*
 			 * Somebody cancels it, or gives it another priority.  It may be
 			 * another role's, who may add to the batch.

@@ -154,8 +154,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 			JobqLeaseBundle *other = &my_db->bundles[lease->bundle];
 
 			/*
-			 * Reserved again, or extended; or the scheduler before us has read
-			 * this row, and did not get to the end.
+			 * Reserved again, or extended; or the scheduler before us has
+			 * read this row, and did not get to the end.
 			 */
 			if (other->row.id == my_db->bundles[bundle].row.id)
 				ItemPointerSetInvalid(&other->row.ctid);

@@ -88,7 +88,7 @@ rank_lane(JobqLane *lane, const QueueRank * rank)
 	if (((lane->paused && !rank->paused) || lane->consumer != rank->consumer) &&
 		!lane->quarantine)
 	{
-		/* what was popped in between was dropped */
+		/* what was popped in between goes back; read it again all the same */
 		lane->cursor.run_at = PG_INT64_MIN;
 		lane->cursor.id = PG_INT64_MIN;
 		lane->more = true;
