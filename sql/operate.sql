@@ -34,6 +34,20 @@ SELECT count(*) FROM test.trace;
 SELECT jobq.enqueue('echo', queue => 'first') AS id \gset
 SELECT state FROM jobq.wait(:id);
 
+-- nor does it begin again, if the handler makes a conflict of the cancel
+CREATE FUNCTION test.conflict_then_gate() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+EXCEPTION WHEN query_canceled THEN
+	RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure';
+END
+$$;
+SELECT jobq.register('conflict_then_gate', 'test.conflict_then_gate()', queue => 'first');
+SELECT jobq.enqueue('conflict_then_gate') AS id \gset
+SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :id));
+SELECT jobq.cancel(:id);
+SELECT state, attempt, error FROM jobq.wait(:id, '5 s');
+
 -- a procedure that runs: what it has committed stays
 CREATE PROCEDURE test.commit_then_gate() LANGUAGE plpgsql AS $$
 BEGIN

@@ -45,6 +45,7 @@
 #define MAX_CONFLICTS	5
 
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
+static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
 static bool expired(const JobqJob *job, TimestampTz now);
 static void report_kind(const char *kind);
 static void context_callback(void *arg);
@@ -217,7 +218,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		edata = CopyErrorData();
 		if (!last && (edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 					  edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
-			!job_leased(&job))
+			!job_leased(&job) && !was_cancelled(run->slot, &job))
 			again = true;
 		else
 			EmitErrorReport();
@@ -243,6 +244,15 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	MemoryContextSwitchTo(top);
 	run_clean_session(handler != NULL && handler->may_commit);
 	return again;
+}
+
+/*
+ * Was the worker asked to stop this job by cancel()?
+ */
+static bool
+was_cancelled(const JobqSlot *slot, const JobqJob *job)
+{
+	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == job_id(job);
 }
 
 static bool
@@ -406,8 +416,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 		   ErrorData *edata, bool charge)
 {
 	JobqSlot   *slot = run->slot;
-	bool		cancelled = slot->stop == JOBQ_STOP_CANCEL &&
-		slot->stop_job == job_id(job);
+	bool		cancelled = was_cancelled(slot, job);
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
 		edata->hint, edata->context
 	};
