@@ -112,6 +112,34 @@ GRANT EXECUTE ON FUNCTION test.guarded() TO regress_jobq_alice;
 SELECT jobq.retry(:id);
 SELECT * FROM test.outcome(:id);
 
+-- a commit that fails, though the handler has asked for another run
+CREATE FUNCTION test.fails_at_commit() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.snooze('1 h');
+	EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (i - 1) FROM generate_series(1, 2) i';
+END
+$$;
+SELECT jobq.register('fails_at_commit', 'test.fails_at_commit()', max_attempts => 1);
+SELECT jobq.enqueue('fails_at_commit') AS id \gset
+SELECT state, attempt, error FROM jobq.wait(:id, '5 s');
+SELECT jobq.forget(:id);
+
+-- a procedure cannot close what it runs in
+CREATE PROCEDURE test.closes() LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	EXECUTE 'CLOSE ALL';
+	INSERT INTO test.trace (note) VALUES ('closed');
+	COMMIT;
+	INSERT INTO test.trace (note) SELECT 'cursors: ' || count(*) FROM pg_cursors;
+END
+$$;
+SELECT jobq.register('closes', 'test.closes()', max_attempts => 1);
+SELECT jobq.enqueue('closes') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
 -- a procedure commits as it goes
 CREATE PROCEDURE test.steps(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
 BEGIN

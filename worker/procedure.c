@@ -72,6 +72,9 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	ActivePortal = portal;
 	PortalContext = portal->portalContext;
 
+	/* it runs, so the procedure cannot close it */
+	portal->status = PORTAL_ACTIVE;
+
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	EnsurePortalSnapshotExists();

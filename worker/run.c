@@ -187,6 +187,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		{
 			int			nestlevel = NewGUCNestLevel();
 			ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+			JobqJob		finished;
 			Datum		result;
 			bool		isnull;
 
@@ -196,7 +197,10 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			/* deferred triggers belong to the handler, too */
 			AfterTriggerSetState(&constraints);
 			AtEOXact_GUC(false, nestlevel);
-			run_finish(run, rel, &job, &current, now, !isnull, result);
+
+			/* should the commit fail, "job" is the row that comes back */
+			finished = job;
+			run_finish(run, rel, &finished, &current, now, !isnull, result);
 			PopActiveSnapshot();
 			if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 				jobq_commit_quietly();
