@@ -197,6 +197,23 @@ SELECT jobq.enqueue('commit_then_gate', queue => 'manual', max_attempts => 1) AS
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT * FROM test.outcome(:id);
 SELECT jobq.forget(:id);
+-- what a deferred constraint finds is the handler's error, and its settings end with it
+CREATE TABLE test.deferring (id int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION test.defers() RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.deferring VALUES (1);
+	PERFORM set_config('test.left', coalesce(current_setting('test.left', true), '') || 'x', false);
+	RETURN to_jsonb(current_setting('test.left'));
+END
+$$;
+SELECT jobq.register('defers', 'test.defers()', queue => 'manual', max_attempts => 1);
+SELECT array_agg(jobq.enqueue('defers')) AS ids FROM generate_series(1, 3) \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, attempt, result, error FROM unnest(:'ids'::bigint[]) WITH ORDINALITY i (id, n), jobq.status(id) ORDER BY n;
+SELECT current_setting('test.left', true);
+SELECT count(*) FROM test.deferring;
+SELECT jobq.forget(id) FROM jobq.failed_jobs;
+DROP TABLE test.deferring;
 -- queues in strict order, and none that is paused
 SELECT jobq.create_queue('manual2'), jobq.pause('manual2');
 SELECT jobq.enqueue('note', '"paused"', queue => 'manual2') AS id \gset

@@ -19,11 +19,14 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -223,6 +226,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		Datum		result;
 		bool		isnull;
 		RunContext	run = {0};
+		int			nestlevel = NewGUCNestLevel();
+		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 
 		if (handler == NULL)
 			ereport(ERROR,
@@ -233,6 +238,10 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		jobq_current = &current;
 		result = jobq_call_handler(handler, &job, current.attempt, true,
 								   &isnull);
+
+		/* as in a worker: deferred triggers, and settings, are the handler's */
+		AfterTriggerSetState(&constraints);
+		AtEOXact_GUC(false, nestlevel);
 		jobq_current = current.outer;
 		run_finish(&run, jobq_open_jobs(), &job, &current, started_at, !isnull,
 				   result);
