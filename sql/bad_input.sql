@@ -89,6 +89,12 @@ SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue('asks_too_much', '"set_progress(50, NULL)"') AS id \gset
 SELECT * FROM test.outcome(:id);
+-- but the end of a job needs no reason
+SELECT jobq.enqueue('asks_too_much', '"discard(NULL)"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('asks_too_much', '"fail(NULL)"', max_attempts => 2) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.forget(:id);
 
 -- wait
 SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');

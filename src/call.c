@@ -358,7 +358,8 @@ jobq_release_current(PG_FUNCTION_ARGS)
 Datum
 jobq_discard(PG_FUNCTION_ARGS)
 {
-	set_outcome(OUTCOME_DISCARD, "jobq.discard()", NULL, PG_GETARG_TEXT_PP(0));
+	set_outcome(OUTCOME_DISCARD, "jobq.discard()", NULL,
+				PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0));
 	PG_RETURN_VOID();
 }
 
@@ -368,7 +369,9 @@ jobq_discard(PG_FUNCTION_ARGS)
 Datum
 jobq_fail(PG_FUNCTION_ARGS)
 {
-	set_outcome(OUTCOME_FAIL, "jobq.fail()", NULL, PG_GETARG_TEXT_PP(0));
+	set_outcome(OUTCOME_FAIL, "jobq.fail()", NULL,
+				PG_ARGISNULL(0) ? cstring_to_text("the handler has failed the job")
+				: PG_GETARG_TEXT_PP(0));
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_FAILED),
 			 errmsg("%s", jobq_current->reason)));

@@ -157,11 +157,11 @@ AS 'MODULE_PATHNAME', 'jobq_release_current' LANGUAGE C STRICT VOLATILE PARALLEL
 COMMENT ON FUNCTION jobq.release(interval) IS 'like snooze, and the attempt is charged';
 
 CREATE FUNCTION jobq.discard(reason text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_discard' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME', 'jobq_discard' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.discard(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled';
 
 CREATE FUNCTION jobq.fail(reason text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_fail' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME', 'jobq_fail' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq.fail(text) IS 'the handler''s effects roll back and the job fails for good';
 
 -- Consuming from outside
