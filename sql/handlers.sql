@@ -346,4 +346,6 @@ SELECT jobq.enqueue('logs', '{"lines": 0, "bad": "loud"}', max_attempts => 1) AS
 SELECT state, error FROM jobq.wait(:id);
 SELECT jobq.forget(:id);
 SELECT jobq.log('nobody''s');
+-- what perform() runs without a job has nowhere to keep them
+SELECT jobq.perform('logs', '{"lines": 1}');
 DROP FUNCTION test.log;

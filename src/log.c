@@ -49,7 +49,7 @@ jobq_log(PG_FUNCTION_ARGS)
 	/* what perform() runs belongs to the job that has called it */
 	while (current != NULL && current->memory == NULL)
 		current = current->outer;
-	if (current == NULL)
+	if (jobq_current == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("%s can only be called by a handler", "jobq.log()")));
@@ -67,6 +67,10 @@ jobq_log(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid level \"%s\"", level),
 				 errhint("It is debug, info, warning or error.")));
+
+	/* perform() outside of a job has nowhere to keep it */
+	if (current == NULL)
+		PG_RETURN_VOID();
 	message[pg_mbcliplen(message, strlen(message), MAX_LINE)] = '\0';
 
 	old = MemoryContextSwitchTo(current->memory);
