@@ -305,6 +305,13 @@ SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE kind = ''on_fail
 SELECT kind, attempt, error, sqlstate FROM jobq.failed_jobs WHERE kind LIKE '%fails' ORDER BY kind, id;
 SELECT bool_and(jobq.forget(id) IS NOT NULL) FROM jobq.failed_jobs;
 TRUNCATE test.trace;
+-- what is told of a long error is its beginning
+CREATE FUNCTION test.complain(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$;
+SELECT jobq.register('complain', 'test.complain(jsonb)', max_attempts => 1, on_failure => 'test.echo(jsonb)');
+SELECT jobq.enqueue('complain') AS id \gset
+SELECT state, length(error) FROM jobq.wait(:id);
+SELECT length(headers ->> 'error') FROM jobq.jobs WHERE kind = 'on_failure:complain';
+SELECT jobq.forget(:id);
 
 -- lines that a handler writes
 CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$

@@ -480,7 +480,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));
-	escape_json(&buf, error->message);
+	append_text(&buf, error->message);
 	appendStringInfoChar(&buf, '}');
 
 	/* a consumer would not run it */
