@@ -387,6 +387,15 @@ SELECT count(jobq.enqueue('coming', '7', 'letters'));
 SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '5s');
 
+-- the table is written anew: who holds a job, or reserves it later, finds it
+VACUUM FULL jobq.job;
+SELECT count(jobq.enqueue('moved', to_jsonb(i), 'letters')) FROM generate_series(1, 4) i;
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}');
+SELECT id, token, payload FROM jobq.reserve('{letters}') \gset
+VACUUM FULL jobq.job;
+SELECT jobq.ack(:id, :token);
+SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10) r;
+
 -- the kind's max_exceptions holds, and its on_failure is run by a worker
 SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
 TRUNCATE test.trace;

@@ -64,7 +64,17 @@ SELECT state, attempt FROM jobq.status(:id);
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace;
+-- the table is written anew meanwhile, without what was before its job
+TRUNCATE test.trace;
+VACUUM FULL jobq.job;
+SELECT jobq.enqueue('echo', delay => '1 h') AS before \gset
+SELECT jobq.enqueue('commit_then_gate') AS id \gset
+SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
+SELECT jobq.cancel(:before);
+VACUUM FULL jobq.job;
 SELECT pg_advisory_unlock(1);
+SELECT state, attempt, error FROM jobq.wait(:id, '10 s');
+SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
 -- pause holds back at once what is enqueued before or after

@@ -214,13 +214,14 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 	{
 		TimestampTz since;
 		JobqLease	lease = check_lease(db, id, token, &since);
+		JobqKey		key = {lease.run_at, id};
 		Snapshot	snapshot;
 		TransactionId blocker;
 		bool		found;
 
 		CommandCounterIncrement();
 		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = jobq_job_fetch(rel, &lease.ctid, id, snapshot, job);
+		found = jobq_job_fetch(rel, &lease.ctid, key, snapshot, job);
 		UnregisterSnapshot(snapshot);
 		if (!found)
 			lease_lost(id);
@@ -254,9 +255,11 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < n; i++)
 	{
+		JobqKey		key = {leases[i].run_at, ids[i]};
+
 		if (noted && jobq_lease_is_ended(ids[i]))
 			lease_lost(ids[i]);
-		if (!jobq_job_fetch(rel, &leases[i].ctid, ids[i], snapshot, &jobs[i]) ||
+		if (!jobq_job_fetch(rel, &leases[i].ctid, key, snapshot, &jobs[i]) ||
 			!jobq_job_delete(rel, &jobs[i]))
 			since[i] = take_row(db, rel, ids[i], tokens[i], &jobs[i]);
 		jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);

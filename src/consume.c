@@ -317,7 +317,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		int			timeout;
 
 		if (queue != NULL &&
-			!jobq_job_fetch(rel, &entry->ctid, entry->key.id, snapshot, &job))
+			!jobq_job_fetch_entry(rel, entry, snapshot, &job))
 		{
 			drop_lease(reservation, entry->key.id);
 			look_again(reservation, rel, entry->key.id);

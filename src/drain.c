@@ -66,16 +66,10 @@ last_job(int32 queue_id, JobqJob *job)
 	while (!found &&
 		   (tuple = systable_getnext_ordered(scan, BackwardScanDirection)) != NULL)
 	{
-		ItemPointerData ctid = tuple->t_self;
-		bool		isnull;
-		int64		id = DatumGetInt64(heap_getattr(tuple, JOB_ID,
-													RelationGetDescr(rel),
-													&isnull));
-
 		/* what will not run here, or any more, is not waited for */
 		CHECK_FOR_INTERRUPTS();
-		found = jobq_job_fetch(rel, &ctid, id, snapshot, job) &&
-			!DatumGetBool(JOB(job, JOB_DORMANT)) &&
+		jobq_job_from_tuple(rel, tuple, job);
+		found = !DatumGetBool(JOB(job, JOB_DORMANT)) &&
 			(JOB_ISNULL(job, JOB_EXPIRES_AT) ||
 			 DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) > now ||
 			 jobq_job_runs(job));

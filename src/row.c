@@ -66,9 +66,9 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 /*
  * Read the row at ctid, if it is visible and is this job's.
  */
-bool
-jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id, Snapshot snapshot,
-			   JobqJob *job)
+static bool
+fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
+		 Snapshot snapshot, JobqJob *job)
 {
 	HeapTupleData tuple;
 	Buffer		buffer;
@@ -92,6 +92,38 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id, Snapshot sna
 	jobq_job_from_tuple(rel, &tuple, job);
 	ReleaseBuffer(buffer);
 	return true;
+}
+
+/*
+ * Read the row that was at ctid when that was noted, if it is visible and is
+ * this job's.  It is somewhere else if the table was written anew (VACUUM FULL,
+ * CLUSTER) while the database is served: then its id finds it, and a row that a
+ * job has got since is known by its other run_at.
+ */
+bool
+jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
+			   Snapshot snapshot, JobqJob *job)
+{
+	JobqDatabase *db;
+
+	if (fetch_at(rel, ctid, key.id, snapshot, job))
+		return true;
+	db = jobq_my_database();
+	return db != NULL && db->job_file != rel->rd_rel->relfilenode &&
+		jobq_job_find(rel, key.id, snapshot, job) &&
+		job_run_at(job) == key.run_at;
+}
+
+/*
+ * The same for an entry of the ready set.  One that set_priority() has outdated
+ * differs in its priority only.
+ */
+bool
+jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
+					 JobqJob *job)
+{
+	return jobq_job_fetch(rel, &entry->ctid, entry->key, snapshot, job) &&
+		job_priority(job) == entry->priority;
 }
 
 /*

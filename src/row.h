@@ -106,8 +106,10 @@ typedef struct JobqError
 extern Relation jobq_open_jobs(void);
 extern Relation jobq_try_open_jobs(void);
 extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
-extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid, int64 id,
-						   Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid,
+						   JobqKey key, Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_fetch_entry(Relation rel, const JobqPush *entry,
+								 Snapshot snapshot, JobqJob *job);
 extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
 						  JobqJob *job);
 extern void jobq_job_insert(Relation rel, JobqJob *job);

@@ -47,20 +47,22 @@ leases_load(void)
 
 	run_begin_transaction();
 	rels = jobq_relations();
+	jobs = table_open(rels->job, AccessShareLock);
 	if (my_db->leases_of != rels->job)
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_leases_clear(my_db);
 		my_db->leases_of = rels->job;
+		my_db->job_file = jobs->rd_rel->relfilenode;
 		LWLockRelease(my_db->lock);
 	}
 	if (my_db->leases_loaded)
 	{
+		table_close(jobs, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		return;
 	}
-	jobs = table_open(rels->job, AccessShareLock);
 	rel = table_open(rels->lease, RowExclusiveLock);
 	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)

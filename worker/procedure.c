@@ -115,11 +115,11 @@ finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at)
 {
 	Relation	rel;
 	JobqJob		now;
+	JobqKey		key = {job_run_at(job), job_id(job)};
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	rel = jobq_open_jobs();
-	if (!jobq_job_fetch(rel, &job->ctid, job_id(job), GetActiveSnapshot(),
-						&now) ||
+	if (!jobq_job_fetch(rel, &job->ctid, key, GetActiveSnapshot(), &now) ||
 		!job_leased(&now) ||
 		DatumGetInt64(JOB(&now, JOB_LEASE_TOKEN)) != token ||
 		!jobq_job_delete(rel, &now))

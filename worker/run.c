@@ -104,8 +104,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	}
 
 	now = jobq_statement_start();
-	runnable = jobq_job_fetch(rel, &entry->ctid, entry->key.id,
-							  GetActiveSnapshot(), &job) &&
+	runnable = jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job) &&
 		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
 	if (runnable && !SearchSysCacheExists1(AUTHOID,
 										   ObjectIdGetDatum(GetUserId())))
@@ -427,6 +426,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	bool		final = edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
 		jobq_current->outcome == OUTCOME_FAIL;
 	ItemPointerData ctid = job->ctid;
+	JobqKey		key = {job_run_at(job), job_id(job)};
 	Relation	rel;
 
 	slot->live = false;
@@ -434,7 +434,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
 	if (rel != NULL &&
-		jobq_job_fetch(rel, &ctid, job_id(job), GetActiveSnapshot(), job))
+		jobq_job_fetch(rel, &ctid, key, GetActiveSnapshot(), job))
 	{
 		jobq_log_keep(jobq_current, job);
 		if (cancelled)

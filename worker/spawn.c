@@ -315,8 +315,7 @@ spawn_charge_role(Oid role, const JobqError *error)
 			break;
 		run_begin_transaction();
 		rel = jobq_open_jobs();
-		if (!jobq_job_fetch(rel, &entry.ctid, entry.key.id, GetActiveSnapshot(),
-							&job))
+		if (!jobq_job_fetch_entry(rel, &entry, GetActiveSnapshot(), &job))
 			;
 		else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 				 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
