@@ -371,8 +371,8 @@ typedef struct JobqDatabase
 								 * perhaps */
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
 	Oid			leases_of;		/* jobq.job that they are about */
-	Oid			job_file;		/* its file when rows' places were first noted;
-								 * may be read without lock */
+	Oid			job_file;		/* its file when rows' places were first
+								 * noted; may be read without lock */
 	uint32		nleases;
 	uint32		lease_free;
 	uint32		bundle_free;
