@@ -112,6 +112,7 @@ foreach my $case (
 	[ 'crash_procedure', 'ABRT' ])
 {
 	my ($kind, $signal) = @$case;
+	my $letter = "kind = '$kind' AND payload ->> 'signal' = '$signal'";
 	my $offset = -s $node->logfile;
 
 	innocents('innocent', 8);
@@ -119,12 +120,11 @@ foreach my $case (
 	$node->psql('postgres', qq[SELECT jobq.enqueue('$kind', '{"signal": "$signal"}')]);
 	wait_for_restart($node, $offset);
 	open_gate(1);
-	my $id = $node->safe_psql('postgres', qq[SELECT max(id) FROM jobq.jobs WHERE kind = '$kind']);
 	wait_for($node, "SIG$signal in a handler: it becomes a dead letter",
-		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id");
+		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE $letter");
 	is( $node->safe_psql(
 			'postgres', qq{
-SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_jobs WHERE id = $id}),
+SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_jobs WHERE $letter}),
 		'2|2|57P02|2',
 		"SIG$signal in a handler: it is set aside after the second crash");
 	innocents_are_done("SIG$signal in a handler", 8);
