@@ -18,6 +18,8 @@ REVOKE USAGE ON SCHEMA jobq FROM regress_jobq_nobody;
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'produce'), jobq.grant_role('regress_jobq_boss', 'manage');
 SELECT * FROM test.error($$SELECT jobq.grant_role('regress_jobq_alice', 'everything')$$);
 SELECT * FROM test.error($$SELECT jobq.grant_role('regress_jobq_alice', NULL)$$);
+SELECT * FROM test.error($$SELECT jobq.grant_role(0::regrole)$$);
+SELECT * FROM test.error($$SELECT jobq.revoke_role(0::regrole)$$);
 
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', '"alice"') AS done, jobq.enqueue('echo', '"alice, ready"', queue => 'manual') AS ready,

@@ -12,10 +12,12 @@
  */
 #include "jobq.h"
 
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
 
@@ -83,6 +85,12 @@ jobq_register(PG_FUNCTION_ARGS)
 
 	(void) check_kind(PG_GETARG_TEXT_PP(0));
 	jobq_check_signature(PG_GETARG_OID(1), NULL);
+	if (isAnyTempNamespace(get_func_namespace(PG_GETARG_OID(1))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("handler \"%s\" is temporary",
+						get_func_name(PG_GETARG_OID(1))),
+				 errhint("It would be gone with this session, and is not seen by workers.")));
 	values[HANDLER_HANDLER - 1] =
 		CStringGetTextDatum(format_procedure_qualified(PG_GETARG_OID(1)));
 

@@ -15,6 +15,8 @@ DECLARE
 BEGIN
 	IF role IS NULL THEN
 		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
+	ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+		RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role with OID %s does not exist', role::oid);
 	END IF;
 	IF privilege IS NULL OR privilege NOT IN ('produce', 'manage') THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
@@ -41,6 +43,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	IF role IS NULL THEN
 		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
+	ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+		RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role with OID %s does not exist', role::oid);
 	END IF;
 	EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq FROM %s', role);
 	EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA jobq FROM %s', role);
