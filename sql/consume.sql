@@ -85,13 +85,6 @@ SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
 SELECT state, count(*) FROM jobq.jobs WHERE id = ANY (:'ids') GROUP BY 1;
 SELECT count(*) FROM jobq.lease_slots();
 
--- delay: not before its time, and then at once
-SELECT test.post('"later"', delay => '1 hour');
-SELECT * FROM test.reserve(wait => '10ms');
-SELECT jobq.test_clock('61 min');
-SELECT * FROM test.reserve();
-SELECT test.say('ack', '"later"');
-SELECT jobq.test_clock('0');
 -- one that has expired is not handed out
 SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '10 ms', delay => '300 ms') AS id \gset
 -- nor waited with: others wait for what has become of it
@@ -106,6 +99,14 @@ SELECT * FROM test.reserve();
 RESET statement_timeout;
 SELECT jobq.alter_queue('letters', fair_by => 'none');
 SELECT test.say('ack', '"anew"');
+
+-- delay: not before its time, and then at once
+SELECT test.post('"later"', delay => '1 hour');
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT jobq.test_clock('61 min');
+SELECT * FROM test.reserve();
+SELECT test.say('ack', '"later"');
+SELECT jobq.test_clock('0');
 -- the entry of a job that was written anew does not hide the right one
 SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
 SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
