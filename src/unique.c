@@ -525,8 +525,6 @@ jobq_unique_finished(const JobqJob *job, bool completed)
 void
 jobq_unique_prune(void)
 {
-	static const Oid types[] = {TIMESTAMPTZOID};
-	Datum		values[] = {TimestampTzGetDatum(jobq_now())};
 	Relation	jobs = jobq_try_open_jobs();
 	Relation	keys;
 	uint64		n;
@@ -535,11 +533,13 @@ jobq_unique_prune(void)
 		return;
 	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
 	SPI_connect();
+
+	/* by the clock as it is after the snapshot: it may have been put back */
 	n = jobq_query("SELECT u.ctid FROM jobq.unique_key u"
-				   " WHERE (u.held_until IS NULL OR u.held_until <= $1)"
+				   " WHERE (u.held_until IS NULL OR u.held_until <= jobq.clock())"
 				   " AND (u.until = 'w' OR NOT EXISTS"
 				   " (SELECT FROM jobq.job j WHERE j.id = u.job_id))",
-				   1, types, values, NULL, SPI_OK_SELECT);
+				   0, NULL, NULL, NULL, SPI_OK_SELECT);
 
 	/* not by a query: one that was taken over since is let alone */
 	for (uint64 i = 0; i < n; i++)
