@@ -11,6 +11,7 @@ BEGIN
 	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 60;
 }
 
+use Carp ();
 use Exporter 'import';
 use File::Spec;
 use IPC::Run ();
@@ -37,6 +38,18 @@ our @EXPORT = qw(
   no_failed_assertion
 );
 
+# Neither does a file of tests ever end that has not within seven minutes: it
+# says where it hangs and how the servers are.  The next file has its turn then.
+my @nodes;
+
+$SIG{ALRM} = sub {
+	alarm(60);					# should something catch the error
+	diag('hangs ' . Carp::longmess());
+	show_state($_) foreach @nodes;
+	die "hangs\n";
+};
+alarm(420);
+
 # A server with jobq, not yet started.  The safety check is as rare as can be,
 # so that it does not hide a job that was forgotten.
 sub jobq_node
@@ -44,6 +57,7 @@ sub jobq_node
 	my ($name, $conf, %init) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
+	push @nodes, $node;
 	$node->init(%init);
 	$node->append_conf(
 		'postgresql.conf', qq{
@@ -123,20 +137,29 @@ sub poll
 	return 0;
 }
 
+sub show_state
+{
+	my ($node, $dbname) = @_;
+	my $out = '';
+
+	$node->psql(
+		$dbname || 'postgres',
+		q{SELECT id, state, kind, queue, batch_id, role, attempt, run_at, error
+		FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
+		SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state();
+		SELECT pid, datname, backend_type, state, wait_event, query FROM pg_stat_activity},
+		stdout => \$out, on_error_stop => 0, timeout => 20);
+	diag($node->name . ":\n$out");
+	return;
+}
+
 # Wait until the query returns true; if it never does, show what there is.
 sub wait_for
 {
 	my ($node, $what, $query, $dbname) = @_;
 
 	return 1 if ok(poll($node, $query, $dbname), $what);
-	my ($rc, $out) = $node->psql(
-		$dbname || 'postgres',
-		q{SELECT id, state, kind, queue, role, attempt, run_at, error
-		FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
-		SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state();
-		SELECT pid, datname, backend_type, state FROM pg_stat_activity},
-		on_error_stop => 0);
-	diag($out);
+	show_state($node, $dbname);
 	return 0;
 }
 

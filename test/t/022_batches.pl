@@ -206,7 +206,7 @@ DECLARE
 BEGIN
 	LOOP
 		j := NULL;
-		SELECT * INTO j FROM jobq.reserve('{outside}', 1, '1 min', '100 ms');
+		SELECT * INTO j FROM jobq.reserve('{outside}', 1, '3 s', '100 ms');
 		COMMIT;
 		EXIT WHEN j.id IS NULL AND NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL);
 		CONTINUE WHEN j.id IS NULL;
@@ -256,8 +256,10 @@ foreach my $round (1 .. 12)
 	}
 	eval { $_->{handle}->finish } foreach @run;
 
-	# what was made and not started when its maker died; what nobody outside has taken
+	# what its maker died before it started or cancelled; what nobody outside has taken
 	sql(q{SELECT jobq.batch_start(id) FROM jobq.batches WHERE state = 'pending'});
+	sql(q{SELECT jobq.batch_cancel(batch_id) FROM jobq.jobs
+		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
 	sql('CALL consume()');
 	$made = sql('SELECT count(*) FROM jobq.batches');
 }
