@@ -27,6 +27,7 @@ our @EXPORT = qw(
   unsubscribe
   poll
   wait_for
+  work_off
   sleeps
   worker_pids
   scheduler_pid
@@ -49,6 +50,18 @@ $SIG{ALRM} = sub {
 	die "hangs\n";
 };
 alarm(420);
+
+# A session in the background may last as long as its file of tests, and not
+# just until the time for one condition has passed since it was opened.
+{
+	no warnings 'redefine';
+	my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
+
+	*PostgreSQL::Test::Cluster::background_psql = sub {
+		my ($node, $dbname, %params) = @_;
+		return $node->$background_psql($dbname, timeout => 420, %params);
+	};
+}
 
 # A server with jobq, not yet started.  The safety check is as rare as can be,
 # so that it does not hide a job that was forgotten.
@@ -161,6 +174,22 @@ sub wait_for
 	return 1 if ok(poll($node, $query, $dbname), $what);
 	show_state($node, $dbname);
 	return 0;
+}
+
+# Wait until the query, which counts something, returns 0: as long as it takes,
+# if only it becomes less within the time for a condition.
+sub work_off
+{
+	my ($node, $what, $query, $dbname) = @_;
+	my $left;
+
+	do
+	{
+		$left = $node->safe_psql($dbname || 'postgres', $query);
+	  } while ($left > 0
+		&& poll($node, "SELECT ($query) < $left", $dbname));
+	show_state($node, $dbname) if $left > 0;
+	return is($left, 0, $what);
 }
 
 # Wait until so many sessions wait for an advisory lock.

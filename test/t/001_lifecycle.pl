@@ -212,7 +212,9 @@ $gate->quit;
 wait_for($node, 'after their jobs',
 	q{SELECT count(*) = 2 FROM jobq.workers WHERE pid IS NOT NULL});
 
-setting(q{jobq.workers = 'elsewhere=2'});
+setting(q{jobq.workers = 'elsewhere=1'});
+wait_for($node, 'the scheduler knows of another pool',
+	q{SELECT count(*) = 1 FROM jobq.workers WHERE pid IS NOT NULL});
 my $unserved = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'elsewhere')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served)"),
@@ -312,6 +314,7 @@ max_logical_replication_workers = 0
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
 my $offset = -s $node->logfile;
+my $since = time();
 $node->restart;
 $node->safe_psql('postgres', q{
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
@@ -326,7 +329,7 @@ $gate->quit;
 wait_for($node, 'max_worker_processes is too small: nothing is lost',
 	'SELECT count(*) = 0 FROM jobq.job');
 my $reports = () = slurp_file($node->logfile, $offset) =~ /no slot is free/g;
-cmp_ok($reports, '<=', 2, 'max_worker_processes is too small: the log is not flooded');
+cmp_ok($reports, '<=', 2 + (time() - $since) / 60, 'max_worker_processes is too small: the log is not flooded');
 
 $node->stop;
 is_shut_down('and the last shutdown is clean');

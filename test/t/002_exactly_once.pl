@@ -73,8 +73,6 @@ BEGIN
 END $$;
 });
 
-my $left = q{SELECT count(*) FROM jobq.job};
-
 sub terminate
 {
 	my ($type) = @_;
@@ -110,7 +108,7 @@ foreach my $blow (@blows)
 	$blow->();
 }
 
-wait_for($node, 'all jobs are finished', 'SELECT count(*) = 0 FROM jobq.job');
+work_off($node, 'all jobs are finished', 'SELECT count(*) FROM jobq.job');
 
 is( $node->safe_psql(
 		'postgres', q{
