@@ -24,6 +24,7 @@ our @EXPORT = qw(
   jobq_node
   jobq_pair
   subscribe
+  catch_up
   unsubscribe
   poll
   wait_for
@@ -113,6 +114,18 @@ sub subscribe
 	$subscriber->safe_psql('postgres',
 		"CREATE SUBSCRIPTION jobs CONNECTION '$connstr' PUBLICATION jobs");
 	$subscriber->wait_for_subscription_sync($publisher, 'jobs');
+	return;
+}
+
+# Wait until the subscriber has all that can be seen on the publisher.  Workers
+# do not wait for the flush of their commits, and what is not flushed is not sent.
+sub catch_up
+{
+	my ($publisher) = @_;
+
+	$publisher->safe_psql('postgres',
+		q{SELECT pg_logical_emit_message(true, 'jobq', 'flush')});
+	$publisher->wait_for_catchup('jobs');
 	return;
 }
 
