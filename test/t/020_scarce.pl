@@ -9,6 +9,7 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $node = jobq_node('main', q{
 jobq.workers = '*=1'
@@ -115,7 +116,7 @@ sub release
 	return;
 }
 
-$node->safe_psql('postgres', q{INSERT INTO held SELECT id, token, payload #>> '{}' FROM jobq.reserve('{outside}', 152)});
+$node->safe_psql('postgres', q{INSERT INTO held SELECT id, token, payload #>> '{}' FROM jobq.reserve('{outside}', 152, '1 hour')});
 is($node->safe_psql('postgres', q{SELECT what, count(*) FROM held GROUP BY what ORDER BY what}), "1|1\nafter|1\nbefore|150", 'two of the group are passed over');
 release(q{what = 'before'});
 ready(301, 'they are parked among those in the lane');
@@ -124,7 +125,7 @@ DELETE FROM jobq.job WHERE payload = '"2"';
 SELECT jobq.ack(id, token) FROM held;
 TRUNCATE held});
 wait_for($node, 'the next of the group comes', q{
-WITH got AS (SELECT id, token, payload FROM jobq.reserve('{outside}', 1000)),
+WITH got AS (SELECT id, token, payload FROM jobq.reserve('{outside}', 1000, '1 hour')),
 	done AS (SELECT jobq.ack(id, token) FROM got WHERE payload <> '"3"'),
 	kept AS (INSERT INTO held SELECT id, token, payload #>> '{}' FROM got WHERE payload = '"3"')
 SELECT (SELECT count(*) = 1 FROM held) FROM (SELECT count(*) FROM done) d});
@@ -141,7 +142,7 @@ SELECT count(jobq.enqueue('x', queue => 'outside')) FROM generate_series(1, 300)
 UPDATE jobq.job SET crashes = 1;
 SELECT jobq.resume('outside')});
 my $hold_all = q{
-WITH got AS (INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1000) RETURNING id)
+WITH got AS (INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1000, '1 hour') RETURNING id)
 SELECT (SELECT count(*) FROM held) + (SELECT count(*) FROM got) = 300};
 wait_for($node, 'all are held', $hold_all);
 my $middle = $node->safe_psql('postgres', 'SELECT id FROM held ORDER BY id OFFSET 150 LIMIT 1');
@@ -167,12 +168,13 @@ for my $i (1 .. 20)
 	$node->safe_psql('postgres', qq{SELECT jobq.enqueue('step', '{"name": "q$i"}', queue => 'q$i')});
 	wait_for($node, "queue $i is served", qq{SELECT count(*) = 1 FROM step WHERE name = 'q$i'});
 }
-for (1 .. 300)
+for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 {
 	my $told = $listener->query("SELECT 1");
 	$heard{$1} = 1 while $told =~ /notification "jobq_queue_(q\d+)"/ig;
 	last if %heard == 20;
 	$node->safe_psql('postgres', q{SELECT jobq.test_clock(jobq.clock() - clock_timestamp() + '2 min')});
+	usleep(50_000);
 }
 is(scalar(%heard), 20, 'each queue is told of');
 $listener->quit;

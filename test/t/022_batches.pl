@@ -25,6 +25,9 @@ BEGIN
 	IF payload ? 'fail' OR job.attempt <= (payload -> 'stumble')::int THEN
 		RAISE 'no good';
 	END IF;
+	IF payload ? 'gate' THEN
+		PERFORM pg_advisory_xact_lock_shared(1);
+	END IF;
 	PERFORM pg_sleep((payload -> 'sleep')::float8);
 END $$;
 CREATE PROCEDURE commits(payload jsonb) LANGUAGE plpgsql AS $$
@@ -92,26 +95,43 @@ sub ends
 		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside') \gset
 		COMMIT; SELECT :b});
 
-	wait_for($node, "$what: it is watched", "SELECT state = 'running' FROM jobq.batch_status($batch)");
-	$end =~ s/BATCH/$batch/g;
-	sql($end);
+	# what was there before the first of two others is watched when the second is over
+	for (1 .. 2)
+	{
+		my $other = sql('SELECT jobq.create_batch()');
+
+		sql("SELECT jobq.batch_start($other)");
+		wait_for($node, "$what: it is watched", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($other)");
+	}
+	if (ref $end)
+	{
+		$end->();
+	}
+	else
+	{
+		$end =~ s/BATCH/$batch/g;
+		sql($end);
+	}
 	wait_for($node, "$what: it is over", "SELECT told($batch) ~ '$state'");
 	return $batch;
 }
-my $one = q{FROM jobq.reserve('{outside}', 1, wait => '10s')};
+my $one = q{FROM jobq.reserve('{outside}', 1, wait => '1 min')};
 my $delayed = q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 hour') \gset
 	COMMIT; SELECT :b};
-ends('worker', 'finish completed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 0.2}"}') \gset
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+ends('worker', 'finish completed', sub { $gate->query_safe('SELECT pg_advisory_unlock(1)') }, q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"gate\": 1}"}') \gset
 	COMMIT; SELECT :b});
+$gate->quit;
 ends('ack', 'finish completed', "SELECT jobq.ack(id, token) $one");
 ends('reject', 'finish failed', "SELECT jobq.reject(id, token, 'no') $one");
 ends('cancel', 'finish completed', 'SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH', $delayed);
 ends('clear', 'finish completed', q{SELECT jobq.clear('default')}, $delayed);
 ends('batch_cancel', 'finish cancelled', 'SELECT jobq.batch_cancel(BATCH)', $delayed);
 ends('cancel of one that runs', 'finish completed',
-	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM jobq.workers WHERE kind = 'part') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
 	SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH}, q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 100}"}') \gset
 	COMMIT; SELECT :b});
@@ -120,7 +140,7 @@ ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
 	COMMIT; SELECT :b});
 ends('COMMIT PREPARED', 'finish completed',
 	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
-ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '10s')},
+ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '1 min')},
 	q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside', max_attempts => 1) \gset
 	COMMIT; SELECT :b});
@@ -199,8 +219,9 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$;
--- takes what is outside until all is over
-CREATE PROCEDURE consume() LANGUAGE plpgsql AS $$
+-- takes what is outside until all is over, or until nobody makes more: batches
+-- whose maker has died with the server do not end by themselves
+CREATE PROCEDURE consume(more boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	j jobq.reserved_job;
 BEGIN
@@ -209,6 +230,7 @@ BEGIN
 		SELECT * INTO j FROM jobq.reserve('{outside}', 1, '3 s', '100 ms');
 		COMMIT;
 		EXIT WHEN j.id IS NULL AND NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL);
+		EXIT WHEN more AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'CALL make_batches%' AND state = 'active');
 		CONTINUE WHEN j.id IS NULL;
 		BEGIN
 			IF random() < 0.1 THEN
@@ -233,7 +255,7 @@ foreach my $round (1 .. 12)
 			'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
 			IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
 		$run
-	} ('CALL make_batches(60)', 'CALL make_batches(60)', 'CALL consume()', 'CALL consume()');
+	} ('CALL make_batches(60)', 'CALL make_batches(60)', 'CALL consume(true)', 'CALL consume(true)');
 
 	# a blow as soon as some of these are over
 	poll($node, "SELECT count(*) >= $made + 30 FROM jobq.batches WHERE finished_at IS NOT NULL");
@@ -260,7 +282,7 @@ foreach my $round (1 .. 12)
 	sql(q{SELECT jobq.batch_start(id) FROM jobq.batches WHERE state = 'pending'});
 	sql(q{SELECT jobq.batch_cancel(batch_id) FROM jobq.jobs
 		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
-	sql('CALL consume()');
+	sql('CALL consume(false)');
 	$made = sql('SELECT count(*) FROM jobq.batches');
 }
 note "$made batches";
@@ -343,7 +365,9 @@ foreach my $server ($node, $copy)
 		$copy->append_conf('postgresql.conf', 'jobq.start_paused = off');
 		$copy->reload;
 	}
-	$server->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', 10, wait => '10s')});
+	# one by one: who waits gets the first that comes, whatever comes after it
+	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '1 min')})
+	  for 1 .. 2;
 	wait_for($server, "dump: the batch ends on $name", "SELECT told($batch) = 'finish completed, success completed'");
 	is($server->safe_psql('postgres', "SELECT state, total, completed FROM jobq.batch_status($batch)"),
 		'completed|3|3', "dump: its counts on $name");
@@ -370,12 +394,12 @@ my @batches = map {
 		COMMIT; SELECT :b})
 } 1 .. 3;
 wait_for($publisher, 'replication: the batches run',
-	q{SELECT count(*) = 3 AND min(completed) = 1 FROM jobq.batches WHERE waiting = 1});
+	q{SELECT count(*) = 3 FROM jobq.batches WHERE waiting = 1 AND completed = total - 1});
 $publisher->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[0] AND state = 'scheduled'");
 $publisher->safe_psql('postgres', "SELECT jobq.batch_cancel($batches[1])");
 wait_for($publisher, 'replication: two are over',
 	q{SELECT count(*) = 3 FROM told});
-$publisher->wait_for_catchup('jobs');
+catch_up($publisher);
 is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY b.id), bool_and(d.dormant) FROM jobq.batches b JOIN jobq.batch d USING (id)}),
 	'completed cancelled running|t', 'replication: the subscriber has them, dormant');
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');

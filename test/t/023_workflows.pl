@@ -29,8 +29,9 @@ END $$;
 CREATE FUNCTION told(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO effect (job, result) VALUES (-(job.headers ->> 'batch_id')::bigint, 0)
 $$;
-SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', max_attempts => 100),
-	jobq.register('doomed', 'doomed(jsonb)'), jobq.register('told', 'told(jsonb, jobq.job_context)', max_attempts => 100);
+SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', max_attempts => 100, backoff => 'fixed 5ms'),
+	jobq.register('doomed', 'doomed(jsonb)', max_attempts => 100, backoff => 'fixed 5ms'),
+	jobq.register('told', 'told(jsonb, jobq.job_context)', max_attempts => 100, backoff => 'fixed 5ms');
 SELECT jobq.create_queue('outside', mode => 'consumer');
 -- layers of a width, each step of which needs all of the layer before
 CREATE FUNCTION layers(depth int, width int) RETURNS bigint LANGUAGE sql AS $$
@@ -117,7 +118,7 @@ foreach my $days (1 .. 9)
 wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'step')});
 is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');
 is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of all steps');
-sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}')});
+sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')});
 wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
 is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step'}), 42, 'retention: with the result of a step that is long gone');
 sql(q{SELECT jobq.test_clock('50 days')});
@@ -129,7 +130,7 @@ sql(q{SELECT jobq.test_clock('0')});
 #
 my $half = q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}, {"name": "c", "kind": "step", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a"}]}]}')};
-my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '10 s')};
+my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')};
 my $whole = "a|completed|41\nb|completed|42\nc|completed|84\noutside|completed|";
 sub steps_of
 {
@@ -158,7 +159,7 @@ foreach my $server ($node, $copy)
 is($copy->safe_psql('postgres', "SELECT count(*) FROM effect WHERE server = current_setting('port')::int"), 2, 'dump: those that were left, on the copy');
 $copy->stop;
 $node->stop;
-no_failed_assertion($node);
+no_failed_assertion($node, $copy);
 
 #
 # A switch-over by logical replication in the middle.
@@ -168,7 +169,7 @@ $subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
 subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch', 'jobq.step', 'effect');
 $batch = $publisher->safe_psql('postgres', $half);
 wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FROM jobq.step WHERE batch_id = $batch AND state = 'c'");
-$publisher->wait_for_catchup('jobs');
+catch_up($publisher);
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $batch ORDER BY job_id"),
 	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
 # a step was cancelled for the failure of another, which was retried, and is completed
@@ -176,12 +177,12 @@ my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('secon
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
 	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
 $second =~ s/\s+//;
-$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}')});
+$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '1 min')});
 wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batch_status($second)");
 $publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
-$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '10 s')});
+$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
 wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
-$publisher->wait_for_catchup('jobs');
+catch_up($publisher);
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $second ORDER BY job_id"),
 	"a|completed\nb|completed\noutside|ready\nc|blocked", 'replication: the subscriber knows how it goes on');
 unsubscribe($publisher, $subscriber);
@@ -189,10 +190,10 @@ $subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000), jo
 $subscriber->safe_psql('postgres', $end);
 wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
-$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '10 s')});
+$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
 wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batch_status($second)");
 is(steps_of($subscriber, $second), "a|completed|\nb|completed|1\nc|completed|2\noutside|completed|", 'replication: with its results');
 $subscriber->stop;
-no_failed_assertion($subscriber);
+no_failed_assertion($publisher, $subscriber);
 
 done_testing();

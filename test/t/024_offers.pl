@@ -35,8 +35,9 @@ sub sql
 {
 	return $node->safe_psql('postgres', $_[0]);
 }
-is(sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{first, one}', wait => '10s')}) x 3, '', 'the scheduler knows the queues');
-wait_for($node, 'nothing is left', q{SELECT count(jobq.ack(id, token)) = 0 FROM jobq.reserve('{first, one}')});
+is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '1 min')}), 1, 'the scheduler knows the queues')
+  for 1 .. 3;
+is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
 
 # A session that waits in reserve(), and what it says to what it gets.
 sub consumer
@@ -50,9 +51,23 @@ sub consumer
 	$session->query_safe("SET SESSION AUTHORIZATION $options{role}") if $options{role};
 	$session->{pid} = $session->query_safe('SELECT pg_backend_pid()');
 	$session->query_until(qr/begun/, "\\echo begun\nSELECT 'got ' || (payload #>> '{}') AS got, id, token FROM jobq.reserve('{$queues}', 1, '1 hour', '$wait') \\gset\n\\echo :got\n");
-	wait_for($node, "$name waits",
-		"SELECT wait_event_type = 'Extension' AND state = 'active' FROM pg_stat_activity WHERE pid = $session->{pid}");
+	wait_for($node, "$name waits", 'SELECT ' . waits($session) . ' OR ' . left($session));
 	return $session;
+}
+
+sub waits
+{
+	my ($session) = @_;
+
+	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND wait_event_type = 'Extension' AND state = 'active')";
+}
+
+# Its time was over before it got anything.
+sub left
+{
+	my ($session) = @_;
+
+	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND state = 'idle' AND query LIKE '%jobq.reserve%')";
 }
 
 sub stopped
@@ -76,7 +91,7 @@ sub gets
 	my ($session, $job, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	like($session->query_until(qr/got \w+/, ''), qr/got $job\n/, $what);
+	like($session->query_until(qr/got \w+\n/, ''), qr/got $job\n/, $what);
 	return;
 }
 
@@ -158,12 +173,21 @@ foreach my $how ('cancel', 'terminate', 'close')
 	nothing_is_left();
 }
 
-# Whose time is over meanwhile takes it all the same.
-my $late = stopped('late', wait => '2s');
+# Whose time is over meanwhile takes it all the same.  If it was over before he
+# was stopped, the next one has more.
+my ($late, $time);
+foreach (2, 8, 32)
+{
+	$time = $_;
+	$late = stopped('late', wait => "$time s");
+	last if sql('SELECT ' . waits($late)) eq 't';
+	go_on($late);
+	$late->quit;
+}
 post('a');
 running(1, 'a job is handed to one who has little time');
 wait_for($node, 'his time is over',
-	"SELECT query_start + interval '2s' < clock_timestamp() FROM pg_stat_activity WHERE pid = $late->{pid}");
+	"SELECT query_start + interval '$time s' < clock_timestamp() FROM pg_stat_activity WHERE pid = $late->{pid}");
 go_on($late);
 gets($late, 'a', 'he has it');
 acks($late);
@@ -281,7 +305,7 @@ sql("SELECT pg_terminate_backend($taker->{pid})");
 go_on($taker);
 eval { $taker->{run}->finish };
 post('b');
-is(sql(q{SELECT payload FROM jobq.reserve('{one}', wait => '10s')}), '"b"', 'new extension: what was handed over is forgotten');
+is(sql(q{SELECT payload FROM jobq.reserve('{one}', wait => '1 min')}), '"b"', 'new extension: what was handed over is forgotten');
 running(1, 'and counted no more');
 
 $node->stop;

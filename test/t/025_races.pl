@@ -78,6 +78,7 @@ my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{TRUNCATE done;
 SELECT jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'g') FROM generate_series(1, 100) n});
+wait_for($node, 'group: some are not parked', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'g'});
 hold('jobq-group-read',
 	sub { $gate->query_safe('SELECT pg_advisory_unlock(1)'); },
 	sub {
@@ -193,12 +194,15 @@ is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS ste
 
 #
 # A tick waits for a job that ends after the scheduler has seen that it is live.
+# It is two minutes after a tick: the next one comes when we say so.
 #
+my $start = sql(q{SELECT date_bin('10 min', clock_timestamp(), '2000-01-01') + interval '12 min' - clock_timestamp()});
+sql("SELECT jobq.test_clock('$start')");
 sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
-sql(q{SELECT jobq.test_clock('10 min')});
+sql("SELECT jobq.test_clock(interval '$start' + '10 min')");
 wait_for($node, 'tick: the first one', 'SELECT count(*) = 1 FROM jobq.job');
 hold('jobq-schedule-looked',
-	sub { sql(q{SELECT jobq.test_clock('20 min')}); },
+	sub { sql("SELECT jobq.test_clock(interval '$start' + '20 min')"); },
 	sub { sql(q{SELECT jobq.cancel(id) FROM jobq.job}); });
 wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq.job WHERE headers ->> 'schedule' = 'waits'});
 
@@ -214,7 +218,7 @@ hold('jobq-limits-read',
 		sql(q{SELECT jobq.enqueue('note', queue => 'turns')});
 		# other workers pop others
 		sql("SELECT jobq.enqueue('note') AS id \\gset\nSELECT state FROM jobq.wait(:id)") foreach 1 .. 5;
-		is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'turns' AND state = 'ready'}), 1, 'mode: it does not run');
+		wait_for($node, 'mode: it does not run', q{SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'turns' AND state = 'ready'});
 		sql(q{SELECT jobq.alter_queue('turns', mode => 'worker')});
 	});
 wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
@@ -224,7 +228,7 @@ wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE
 # rows are still wanted.
 #
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
-my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour')});
+my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '1 min')});
 $node->append_conf('postgresql.conf', "jobq.databases = ''");
 $node->restart;
 hold('jobq-leases-read',
@@ -233,15 +237,12 @@ hold('jobq-leases-read',
 		$node->reload;
 	},
 	sub {
-		sql(q{SELECT injection_points_detach('jobq-leases-read')});
 		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
 		signal_process('TERM', $pid);
-		wait_for_exit($pid);
-		sql(q{SELECT injection_points_attach('jobq-leases-read', 'wait')});
-		wait_for($node, 'lease: the next one is held', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
+		wait_for($node, 'lease: the next one is held', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read' AND pid <> $pid");
 	});
 wait_for($node, 'lease: there is a scheduler', 'SELECT count(*) = 1 FROM jobq.scheduler_state() WHERE complete');
-sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}')});
+sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '1 min')});
 wait_for($node, 'lease: rows that are not wanted are removed', 'SELECT count(*) < 2 FROM jobq.lease');
 $node->stop('immediate');
 $node->start;
@@ -254,7 +255,7 @@ is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 #
 my ($drop, $out, $err);
 hold('jobq-schedule-read',
-	sub { sql(q{SELECT jobq.test_clock('30 min')}); },
+	sub { sql("SELECT jobq.test_clock(interval '$start' + '30 min')"); },
 	sub {
 		$drop = IPC::Run::start(
 			[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', 'DROP EXTENSION jobq CASCADE' ],
