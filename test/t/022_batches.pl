@@ -323,12 +323,12 @@ sql(q{SELECT jobq.test_clock('0')});
 #
 sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;
 	SELECT jobq.grant_role('alice'), jobq.grant_role('bob')});
-my $batch = sql(q{SET ROLE alice; SELECT batch(true) AS b \gset
+my $batch = sql(q{BEGIN; SET ROLE alice; SELECT batch(true) AS b \gset
 	RESET ROLE; SET ROLE bob;
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
 	RESET ROLE;
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
-	SELECT :b});
+	COMMIT; SELECT :b});
 wait_for($node, 'roles: the batch is over', "SELECT told($batch) = 'finish completed, success completed'");
 is(sql("SELECT string_agg(role || ' ' || kind || ' ' || count, ', ' ORDER BY role, kind) FROM (SELECT role::text, kind, count(*) FROM jobq.jobs
 		WHERE batch_id = $batch OR headers -> 'batch_id' = '$batch' GROUP BY 1, 2) j"),
