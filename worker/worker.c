@@ -224,6 +224,17 @@ worker_exit(int code, Datum arg)
 
 	flight_end();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+
+	/*
+	 * We may have been woken for a job and not have looked yet: wake another.
+	 * From now on nobody chooses us.
+	 */
+	if (!my_slot->idle)
+		for (uint32 i = my_db->active_head; i != JOBQ_NONE;
+			 i = my_db->lanes[i].active_next)
+			jobq_ready_wake(my_db, &my_db->lanes[i], jobq_now(), &wake);
+	my_slot->idle = false;
+
 	jobq_hand_return(my_db, my_slot, &wake);
 	if (has_taken && my_slot->job_id == 0)
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
@@ -244,7 +255,6 @@ worker_exit(int code, Datum arg)
 	if (my_db->stop)
 		my_slot->job_id = 0;
 	my_slot->state = JOBQ_SLOT_DEAD;
-	my_slot->idle = false;
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
 

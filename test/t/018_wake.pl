@@ -11,7 +11,7 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.databases = 'app'
-jobq.workers = '*=2'
+jobq.workers = '*=3'
 autovacuum = off
 deadlock_timeout = 1h
 log_min_messages = debug1
@@ -96,12 +96,32 @@ sleeps($node, 'the job runs', 1, 'app');
 $wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
 until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessExclusiveLock'", 'a lock is wanted');
 $waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '10 min');\n");
-until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessShareLock'", 'wait() waits for a lock');
+until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessShareLock' AND pid IN (SELECT pid FROM pg_stat_activity WHERE query ~ 'jobq[.]wait')",
+	'wait() waits for a lock');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 like($waiter->query_until(qr/completed/, ''), qr/completed/, 'it has heard of the end');
 $_->quit foreach $gate, $waiter, $wanter;
 
 $holder->quit;
+
+#
+# A worker that is told to leave just when it was woken for a job: another takes
+# it.
+#
+$gate = $node->background_psql('app');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('app', q{SELECT jobq.enqueue('hold', queue => 'silent') FROM generate_series(1, 2)});
+sleeps($node, 'two workers', 2, 'app');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+wait_for($node, 'both are idle', q{SELECT count(*) = 2 FROM jobq.workers WHERE state = 'idle' AND role = current_user::regrole}, 'app');
+my $worker = $node->safe_psql('app', q{SELECT pid FROM jobq.workers WHERE role = current_user::regrole LIMIT 1});
+signal_process('STOP', $worker);
+$node->safe_psql('app', q{SELECT jobq.enqueue('nothing', queue => 'silent')});
+signal_process('TERM', $worker);
+signal_process('CONT', $worker);
+wait_for($node, 'the other takes its job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
+
 #
 # A scheduler that starts waits for the table of jobs and holds no other, so
 # that DROP EXTENSION, which begins with that table, gets all of them.
