@@ -209,7 +209,12 @@ leases_expire(TimestampTz now)
 	int			n = 0;
 	TimestampTz next = DT_NOEND;
 
+	jobq_injection_point("jobq-leases-expire");
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+
+	/* the clock may have been put back since, and leases granted by it */
+	if (my_db->next_expiry <= now)
+		now = jobq_now();
 	if (my_db->next_expiry > now)
 	{
 		LWLockRelease(my_db->lock);

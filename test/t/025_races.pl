@@ -250,6 +250,18 @@ wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jo
 is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 
 #
+# A lease is granted while the scheduler still goes by a clock that was put back.
+#
+sql(q{SELECT jobq.create_queue('elsewhere', mode => 'consumer'); SELECT jobq.enqueue('elsewhere', queue => 'elsewhere')});
+hold('jobq-leases-expire',
+	sub { sql(q{SELECT jobq.test_clock('10 min')}); },
+	sub { $lease = sql(q{SELECT jobq.test_clock('0'); SELECT id || ', ' || token FROM jobq.reserve('{elsewhere}', wait => '60 s')}); });
+$lease =~ s/\s//g;
+my $round = sql(q{SELECT jobq.enqueue('note', delay => '1 ms')});
+wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'completed' FROM jobq.status($round)");
+is(sql("SELECT jobq.ack($lease); SELECT state FROM jobq.jobs WHERE kind = 'elsewhere'"), "\ncompleted", 'lease: it has not ended');
+
+#
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
 # the table of jobs.
 #
