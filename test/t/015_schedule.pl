@@ -31,6 +31,10 @@ sub sql
 	return $node->safe_psql($dbname || 'postgres', $query);
 }
 
+# Neither the minute nor the hour of any such tick comes while the test runs.
+my $hourly = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '30 min', 'FMMI') || ' * * * *'});
+my $daily = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '12 hours', '"0 "FMHH24') || ' * * *'});
+
 # When the jobs of a schedule are not those of its ticks.
 sub wrong_ticks
 {
@@ -56,20 +60,22 @@ sub count_jobs
 sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', queue => 'still')});
 my $hours = 0;
 
-# While some of the ticks have their jobs, a lock holds up those that follow:
-# the scheduler waits for it in the middle of a transaction.  What is done then
-# gets the session with the lock, and may end that.
+# When some of the ticks have their jobs, a lock holds up those that follow: the
+# scheduler waits for it in the middle of a transaction.  What is done then gets
+# the session with the lock, and may end that.
 sub disturb
 {
 	my ($what, $how) = @_;
-	my $some = count_jobs('seconds') + 200 + int(rand(5000));
+	my $some = 200 + int(rand(5000));
 	my $lock = $node->background_psql('postgres', on_error_stop => 0);
+
+	sql("SELECT jobq.test_clock('$hours hours $some seconds')");
+	wait_for($node, "$what: some ticks", q{SELECT next_run > jobq.clock() - interval '1 s' FROM jobq.schedule WHERE name = 'seconds'});
 	$hours += 3;
+	$lock->query_safe('BEGIN; LOCK jobq.job IN SHARE MODE');
 	sql("SELECT jobq.test_clock('$hours hours')");
-	$lock->query_safe(qq{
-SET statement_timeout = '1 min';
-BEGIN;
-DO 'BEGIN WHILE (SELECT count(*) < $some FROM jobq.job) LOOP END LOOP; LOCK jobq.job IN SHARE MODE; END'});
+	wait_for($node, "$what: the scheduler waits for the lock",
+		q{SELECT EXISTS (SELECT FROM pg_locks WHERE pid = (SELECT pid FROM jobq.scheduler_state()) AND relation = 'jobq.job'::regclass AND NOT granted)});
 	is(sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq.schedule WHERE name = 'seconds'}), 't',
 		"$what: in the middle of it");
 	$how->($lock);
@@ -132,8 +138,8 @@ is(wrong_ticks('down all'), '', 'one for each');
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
 
 # jobq.start_paused is one as well
-sql(q{
-SELECT jobq.schedule('day ' || m, '0 12 * * *', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
+sql(qq{
+SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->restart;
 sql(q{SELECT jobq.test_clock('10 days')});
@@ -165,7 +171,7 @@ is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 
 # One that is being changed does not hold up the others, and is not forgotten.
-sql(q{SELECT jobq.schedule('locked', '0 * * * *', 'note', queue => 'still'), jobq.schedule('free', '0 * * * *', 'note', queue => 'still')});
+sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', queue => 'still'), jobq.schedule('free', '$hourly', 'note', queue => 'still')});
 my $session = $node->background_psql('postgres');
 $session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
 sql(q{SELECT jobq.test_clock('1 hour')});
@@ -195,8 +201,8 @@ sleeps($node, 'its job runs', 1);
 sql(sprintf($to_tick, 'jobq.clock()'));
 wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
 my $waiting = sql('SELECT next_run FROM jobq.schedules');
-$gate->quit;
 $node->stop('immediate');
+eval { $gate->{run}->kill_kill };
 $node->start;
 sql("SELECT jobq.test_clock(timestamptz '$waiting' + interval '40 minutes' - clock_timestamp())");
 wait_for($node, 'the tick that waited has its job',
@@ -208,11 +214,11 @@ sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq
 #
 # A copy does not fire ticks that the original has had.
 #
-sql(q{
-SELECT jobq.schedule('often', '0 * * * *', 'note', missed => 'all', queue => 'still'),
+sql(qq{
+SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', queue => 'still'),
 	jobq.schedule('interval', 'every 7 hours', 'note', missed => 'all', queue => 'still'),
 	jobq.schedule('seldom', '0 0 1 1 *', 'note', '{"n": 1}', 'Europe/Madrid', overlap => 'queue', queue => 'still', timeout => '1 min', expires_after => '1 day'),
-	jobq.schedule('paused', '0 * * * *', 'note', queue => 'still'), jobq.pause_schedule('paused')});
+	jobq.schedule('paused', '$hourly', 'note', queue => 'still'), jobq.pause_schedule('paused')});
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
 sql('CREATE DATABASE fresh');
@@ -246,7 +252,7 @@ my $connstr = $node->connstr . ' dbname=postgres';
 sql("CREATE SUBSCRIPTION schedules CONNECTION '$connstr' PUBLICATION schedules WITH (create_slot = false)", 'subscriber');
 $node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
 is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
-sql(q{SELECT jobq.schedule('own', '0 * * * *', 'note', queue => 'still')}, 'subscriber');
+sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', queue => 'still')}, 'subscriber');
 sql(q{SELECT jobq.test_clock('30 hours')});
 wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
 wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq.schedule WHERE name = 'own'}, 'subscriber');
@@ -256,6 +262,7 @@ is(sql(q{SELECT DISTINCT headers ->> 'schedule' FROM jobq.jobs}, 'subscriber'), 
 sql(q{ALTER SUBSCRIPTION schedules DISABLE}, 'subscriber');
 sql(q{ALTER SUBSCRIPTION schedules SET (slot_name = NONE)}, 'subscriber');
 sql(q{DROP SUBSCRIPTION schedules}, 'subscriber');
+wait_for($node, 'its slot is free', q{SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'schedules'});
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT pg_drop_replication_slot('schedules')});
 sql(q{SELECT jobq.adopt()}, 'subscriber');
 sql(q{SELECT jobq.test_clock('31 hours')});

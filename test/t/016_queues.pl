@@ -50,6 +50,13 @@ sub sql
 	return $node->safe_psql($db // 'postgres', $command);
 }
 
+# No worker is in a job any more, nor at the end of one, where it gives its
+# place in the queue back.
+sub rest
+{
+	return wait_for($node, 'workers rest', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
+}
+
 sql($setup);
 
 # pause() survives
@@ -114,6 +121,7 @@ for my $round (1 .. 3)
 	sql(q{SELECT jobq.pause('short')}) if $round == 2;
 	produce(6, 150);
 	sql(q{SELECT jobq.pause('short')});
+	rest();
 	sql(q{SELECT fill('short')});
 	is(sql(q{SELECT live('short')}), 20, "round $round: as many fit as shall");
 	sql(q{SELECT jobq.resume('short')});
@@ -130,6 +138,7 @@ sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});
 sql(q{SELECT jobq.drain('short')});
 sql(q{SELECT jobq.pause('short')});
+rest();
 is(sql(q{SELECT fill('short')}), 20, 'dead letters do not count');
 is(sql(q{SELECT jobq.retry_all('short')}), 5, 'retried, though the queue is full');
 is(sql(q{SELECT live('short')}), 25, 'longer than it ought to be');
@@ -147,7 +156,9 @@ sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM g
 sql(q{SELECT jobq.drain('later')});
 sql(q{SELECT jobq.alter_queue('later', max_length => 15)});
 is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
-sql(q{SELECT jobq.pause('later'), jobq.clear('later')});
+sql(q{SELECT jobq.pause('later')});
+rest();
+sql(q{SELECT jobq.clear('later')});
 is(sql(q{SELECT fill('later')}), 15, 'after clear()');
 
 # one is given while a transaction has jobs in it
