@@ -142,10 +142,10 @@ BEGIN;
 SELECT test.batch('outside', start => true) AS outside \gset
 SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), queue => 'parts');
 COMMIT;
-SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2);
-SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1);
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '30s');
+SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '30s');
 SELECT state, total, waiting, completed FROM jobq.batch_status(:outside);
-SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1);
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '30s');
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
 SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;

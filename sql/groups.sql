@@ -179,18 +179,18 @@ SELECT jobq.create_queue('held', mode => 'consumer');
 SELECT count(test.step('c' || g, i, 'held')) FROM generate_series(1, 3) i, generate_series(1, 2) g;
 CREATE FUNCTION test.take(n int, wait interval DEFAULT '0') RETURNS TABLE (payload jsonb, id bigint, token bigint) LANGUAGE sql AS $$
 	SELECT payload, id, token FROM jobq.reserve('{held}', n, '1 min', wait) ORDER BY payload ->> 'g', payload ->> 'i' $$;
-CREATE TEMP TABLE held AS SELECT * FROM test.take(10, '5s');
+CREATE TEMP TABLE held AS SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 SELECT payload FROM test.take(10);
 SELECT jobq.ack(id, token) FROM held WHERE payload @> '{"g": "c1"}';
 SELECT jobq.nack(id, token, delay => '1 hour') FROM held WHERE payload @> '{"g": "c2"}';
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '5s');
+INSERT INTO held SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 -- given back, it is still the first
 SELECT jobq.release(id, token) FROM held;
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '5s');
+INSERT INTO held SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 BEGIN;
 SELECT jobq.ack(id, token) FROM held;
@@ -200,21 +200,21 @@ SELECT payload FROM test.take(10);
 SELECT jobq.ack(id, token) FROM held;
 -- a reservation that is rolled back
 BEGIN;
-SELECT payload FROM test.take(10, '5s');
+SELECT payload FROM test.take(10, '30s');
 ROLLBACK;
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '5s');
+INSERT INTO held SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 SELECT jobq.reject(id, token, 'no') FROM held;
 -- the lease of a group's job ends
 SELECT jobq.test_clock('61 min');
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '5s');
+INSERT INTO held SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 SELECT jobq.test_clock('65 min');
 SELECT test.until('(SELECT count(*) = 0 FROM jobq.lease_slots())');
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '5s');
+INSERT INTO held SELECT * FROM test.take(10, '30s');
 SELECT payload FROM held;
 SELECT jobq.clear('held');
 SELECT jobq.ack(id, token) FROM held;

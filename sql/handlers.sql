@@ -121,7 +121,7 @@ END
 $$;
 SELECT jobq.register('fails_at_commit', 'test.fails_at_commit()', max_attempts => 1);
 SELECT jobq.enqueue('fails_at_commit') AS id \gset
-SELECT state, attempt, error FROM jobq.wait(:id, '5 s');
+SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT jobq.forget(:id);
 
 -- a procedure cannot close what it runs in

@@ -107,22 +107,22 @@ SELECT jobq.register('gate', 'test.gate(jsonb)');
 TRUNCATE test.trace;
 
 -- a rate, to the single job
-SELECT jobq.create_queue('slow', rate => '6 per minute burst 3');
+SELECT jobq.create_queue('slow', rate => '6 per hour burst 3');
 SELECT count(jobq.enqueue('note', '"rate"', queue => 'slow', max_attempts => 1)) FROM generate_series(1, 12);
 SELECT test.until('test.noted() = 3');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('10 s');
+SELECT jobq.test_clock('10 min 1 s');
 SELECT test.until('test.noted() = 4');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('19 s');
+SELECT jobq.test_clock('19 min');
 CALL test.settle();
 SELECT test.noted();
-SELECT jobq.test_clock('20 s');
+SELECT jobq.test_clock('20 min 1 s');
 SELECT test.until('test.noted() = 5');
 -- the bucket holds three
-SELECT jobq.test_clock('10 min');
+SELECT jobq.test_clock('10 hours');
 SELECT test.until('test.noted() = 8');
 CALL test.settle();
 SELECT test.noted();
@@ -132,7 +132,7 @@ SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE queu
 -- a job that was not there, or has expired, takes no token
 SELECT count(*) FROM (SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'slow' AND state = 'ready' LIMIT 4) c;
 SELECT jobq.enqueue('note', '"token left"', queue => 'slow') AS id \gset
-SELECT jobq.test_clock('10 min 10 s');
+SELECT jobq.test_clock('10 hours 11 min');
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.alter_queue('slow', rate => '1 per hour');
 SELECT jobq.enqueue('note', '"in an hour"', queue => 'slow') AS id \gset

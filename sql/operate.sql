@@ -46,7 +46,7 @@ SELECT jobq.register('conflict_then_gate', 'test.conflict_then_gate()', queue =>
 SELECT jobq.enqueue('conflict_then_gate') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :id));
 SELECT jobq.cancel(:id);
-SELECT state, attempt, error FROM jobq.wait(:id, '5 s');
+SELECT state, attempt, error FROM jobq.wait(:id);
 
 -- a procedure that runs: what it has committed stays
 CREATE PROCEDURE test.commit_then_gate() LANGUAGE plpgsql AS $$
@@ -73,7 +73,7 @@ SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
 SELECT jobq.cancel(:before);
 VACUUM FULL jobq.job;
 SELECT pg_advisory_unlock(1);
-SELECT state, attempt, error FROM jobq.wait(:id, '10 s');
+SELECT state, attempt, error FROM jobq.wait(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 

@@ -198,7 +198,7 @@ SELECT jobq.register('sleeper', 'test.sleeper()', backoff => 'fixed 1ms', timeou
 SELECT jobq.enqueue('sleeper') AS id \gset
 SELECT * FROM test.outcome(:id);
 CREATE PROCEDURE test.slow_steps() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('step'); COMMIT; PERFORM pg_sleep(60); END $$;
-SELECT jobq.register('slow_steps', 'test.slow_steps()', backoff => 'fixed 1ms', timeout => '200 ms');
+SELECT jobq.register('slow_steps', 'test.slow_steps()', backoff => 'fixed 1ms', timeout => '2 s');
 SELECT jobq.enqueue('slow_steps', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace;
@@ -215,9 +215,12 @@ BEGIN
 	RETURN '"left"';
 END
 $$;
-SELECT jobq.register('polite', 'test.polite()', timeout => '1 s');
+SELECT jobq.register('polite', 'test.polite()', timeout => '1 h');
 SELECT jobq.enqueue('polite') AS id \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :id));
+SELECT jobq.test_clock('57 min');
 SELECT * FROM test.outcome(:id);
+SELECT jobq.test_clock('0');
 
 SELECT count(*), bool_and(jobq.forget(id) IS NOT NULL) FROM jobq.failed_jobs;
 TRUNCATE test.trace;
