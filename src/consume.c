@@ -19,6 +19,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "funcapi.h"
@@ -52,12 +53,14 @@ static void limit_leases(Reservation *reservation, const int64 *ids,
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
- * This database, with its leases loaded; waits a little after a start.
+ * This database, with its leases loaded; waits a little after a start, also
+ * for the launcher, which has to come to it first.
  */
 JobqDatabase *
 jobq_served_database(const char *function)
 {
 	JobqDatabase *db;
+	bool		looked = RecoveryInProgress();
 
 	jobq_require_preload(function);
 	for (int tries = 0; tries < 1000; tries++)
@@ -66,7 +69,13 @@ jobq_served_database(const char *function)
 		if (db != NULL && db->leases_loaded)
 			return db;
 		if (db == NULL || db->absent)
-			break;
+		{
+			if (looked)
+				break;
+			looked = jobq_launcher_has_looked();
+			if (looked)
+				continue;		/* perhaps just now */
+		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 10L, PG_WAIT_EXTENSION);

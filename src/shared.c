@@ -78,6 +78,7 @@ jobq_shmem_startup(void)
 		char	   *at = (char *) jobq_shared;
 
 		memset(jobq_shared, 0, sizeof(JobqShared));
+		jobq_shared->pokes = 1;
 		jobq_shared->lock = &locks[0].lock;
 		jobq_shared->waiter_lock = &locks[1].lock;
 		pg_atomic_init_u32(&jobq_shared->nwaiters, 0);
@@ -231,6 +232,21 @@ jobq_poke_launcher(void)
 	jobq_shared->poked_at = jobq_now();
 	LWLockRelease(jobq_shared->lock);
 	jobq_wake_launcher();
+}
+
+/*
+ * Has it done so?  If not, a database without an entry, or with one that says
+ * that the extension is absent, may yet be served.
+ */
+bool
+jobq_launcher_has_looked(void)
+{
+	bool		looked;
+
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	looked = jobq_shared->pokes_seen == jobq_shared->pokes;
+	LWLockRelease(jobq_shared->lock);
+	return looked;
 }
 
 /*

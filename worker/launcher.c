@@ -92,9 +92,11 @@ jobq_launcher_main(Datum main_arg)
 	for (;;)
 	{
 		uint32		seen = pg_atomic_read_u32(&jobq_shared->calls);
+		uint64		pokes;
 		long		pause;
 
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		pokes = jobq_shared->pokes;
 		if (jobq_shared->poke)
 		{
 			jobq_shared->poke = false;
@@ -107,6 +109,9 @@ jobq_launcher_main(Datum main_arg)
 		LWLockRelease(jobq_shared->lock);
 
 		pause = start_schedulers();
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		jobq_shared->pokes_seen = pokes;
+		LWLockRelease(jobq_shared->lock);
 		(void) process_sleep(&jobq_shared->calls, seen, pause,
 							 jobq_wait_event(wait_event, "JobqLauncher"));
 	}

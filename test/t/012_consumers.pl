@@ -293,6 +293,23 @@ foreach my $round (1, 2)
 	sql('DROP DATABASE doomed WITH (FORCE)');
 }
 
+# A consumer may be there before the launcher has seen the extension.
+{
+	my $launcher = launcher_pid($node);
+
+	sql('CREATE DATABASE doomed');
+	signal_process('STOP', $launcher);
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	$node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable')});
+	my $early = background('psql', '-XAtq', '-d', 'doomed', '-c',
+		q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')});
+	sessions_wait(1);
+	signal_process('CONT', $launcher);
+	$early->{handle}->finish;
+	is($early->{out}, "1\n", 'a consumer is there before the launcher') or diag($early->{err});
+	sql('DROP DATABASE doomed WITH (FORCE)');
+}
+
 # Many sessions wait, and cost nothing.
 sub switches
 {
