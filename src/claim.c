@@ -34,8 +34,8 @@ static bool waits_for_group(Relation rel, const JobqJob *job,
 							const JobqQueue *queue);
 
 /*
- * This database if it has a scheduler and that has loaded limits and leases;
- * waits a little for it.  NULL if it has none.
+ * This database, when its scheduler has loaded limits and leases; NULL if it
+ * has no scheduler.  An error if that does not come.
  */
 static JobqDatabase *
 loaded_database(void)
@@ -44,11 +44,10 @@ loaded_database(void)
 
 	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
 	{
-		db = jobq_my_database();
-		if (db == NULL || db->absent)
+		if (!jobq_has_scheduler(&db))
 			return NULL;
-		if (db->limits_loaded && db->leases_loaded && !db->limits_stale &&
-			!db->limits_loading)
+		if (db != NULL && db->limits_loaded && db->leases_loaded &&
+			!db->limits_stale && !db->limits_loading)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -56,7 +55,12 @@ loaded_database(void)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	return db->limits_loaded && db->leases_loaded ? db : NULL;
+	if (db == NULL || !db->limits_loaded || !db->leases_loaded)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("the scheduler of this database has not loaded the limits yet"),
+				 errhint("The server's log says what keeps it from running.")));
+	return db;
 }
 
 /*

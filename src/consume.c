@@ -19,7 +19,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "funcapi.h"
@@ -60,22 +59,18 @@ JobqDatabase *
 jobq_served_database(const char *function)
 {
 	JobqDatabase *db;
-	bool		looked = RecoveryInProgress();
 
 	jobq_require_preload(function);
 	for (int tries = 0; tries < 1000; tries++)
 	{
-		db = jobq_my_database();
+		if (!jobq_has_scheduler(&db))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+					 errmsg("%s needs a scheduler, and this database has none",
+							function),
+					 errhint("Name the database in \"%s\".", "jobq.databases")));
 		if (db != NULL && db->leases_loaded)
 			return db;
-		if (db == NULL || db->absent)
-		{
-			if (looked)
-				break;
-			looked = jobq_launcher_has_looked();
-			if (looked)
-				continue;		/* perhaps just now */
-		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 10L, PG_WAIT_EXTENSION);
@@ -84,8 +79,9 @@ jobq_served_database(const char *function)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
-			 errmsg("%s needs a scheduler, and this database has none", function),
-			 errhint("Name the database in \"%s\".", "jobq.databases")));
+			 errmsg("%s needs a scheduler, and that of this database has not started yet",
+					function),
+			 errhint("The server's log says what keeps it from running.")));
 	return NULL;
 }
 

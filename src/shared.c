@@ -235,18 +235,27 @@ jobq_poke_launcher(void)
 }
 
 /*
- * Has it done so?  If not, a database without an entry, or with one that says
- * that the extension is absent, may yet be served.
+ * The state of this session's database if it has a scheduler, or may yet have
+ * one: NULL together with true means that the launcher, which would make it,
+ * has not looked since it was started or last poked.
  */
 bool
-jobq_launcher_has_looked(void)
+jobq_has_scheduler(JobqDatabase **db)
 {
 	bool		looked;
 
+	*db = jobq_my_database();
+	if (*db != NULL && !(*db)->absent)
+		return true;
+	if (jobq_shared == NULL || RecoveryInProgress())
+		return false;
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
 	looked = jobq_shared->pokes_seen == jobq_shared->pokes;
 	LWLockRelease(jobq_shared->lock);
-	return looked;
+	*db = jobq_my_database();	/* perhaps just now */
+	if (*db != NULL && (*db)->absent)
+		*db = NULL;
+	return *db != NULL || !looked;
 }
 
 /*

@@ -504,7 +504,8 @@ typedef struct JobqShared
 	bool		flight_read;	/* the flight recorder was read in this life */
 	int64		clock_offset;	/* microseconds; tests only */
 	bool		poke;			/* launcher shall look at all databases again */
-	uint64		pokes;			/* how often it was asked to, from the start on */
+	uint64		pokes;			/* how often it was asked to, from the start
+								 * on */
 	uint64		pokes_seen;		/* by its last look */
 	TimestampTz poked_at;
 	int			wanting;		/* database that lacks a process ... */
@@ -528,7 +529,7 @@ extern void jobq_require_preload(const char *what);
 extern JobqDatabase *jobq_my_database(void);
 extern JobqDatabase *jobq_find_database(Oid dboid);
 extern void jobq_poke_launcher(void);
-extern bool jobq_launcher_has_looked(void);
+extern bool jobq_has_scheduler(JobqDatabase **db);
 extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
 extern void jobq_quarantine_over(JobqDatabase *db, int slot);

@@ -12,6 +12,7 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.databases = 'postgres, doomed'
+jobq.workers = 'manual=0; *=4'
 max_connections = 120
 autovacuum = off
 });
@@ -96,7 +97,7 @@ sub background
 	return $run;
 }
 
-my $waiting = q{query ~ 'jobq\.reserve|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
+my $waiting = q{query ~ 'jobq\.(reserve|run_next)|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
 
 sub sessions_wait
 {
@@ -301,12 +302,20 @@ foreach my $round (1, 2)
 	signal_process('STOP', $launcher);
 	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
 	$node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable')});
+	$node->safe_psql('doomed', q{
+		CREATE FUNCTION tells(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(running) FROM jobq.limits $$;
+		SELECT jobq.register('tells', 'tells(jsonb)'), jobq.create_queue('manual', max_running => 1)});
+	my $limited = $node->safe_psql('doomed', q{SELECT jobq.enqueue('tells', queue => 'manual')});
+	my $worker = background('psql', '-XAtq', '-d', 'doomed', '-c', q{SELECT jobq.run_next('{manual}')});
 	my $early = background('psql', '-XAtq', '-d', 'doomed', '-c',
 		q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')});
-	sessions_wait(1);
+	sessions_wait(2);
 	signal_process('CONT', $launcher);
-	$early->{handle}->finish;
+	$_->{handle}->finish foreach $early, $worker;
 	is($early->{out}, "1\n", 'a consumer is there before the launcher') or diag($early->{err});
+	is($node->safe_psql('doomed', "SELECT jobq.result($limited)"),
+		'1', 'run_next() waits for it, and keeps to the limit')
+	  or diag($worker->{err});
 	sql('DROP DATABASE doomed WITH (FORCE)');
 }
 
