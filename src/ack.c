@@ -516,7 +516,7 @@ extend(const Held *held, Interval *interval)
 			{
 				JobqLease  *lease = jobq_lease_find(db, ids[0]);
 
-				jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, bundle, 0);
+				jobq_at_commit_bundle(db, bundle);
 				if (lease != NULL)
 				{
 					JobqLeaseBundle *from = &db->bundles[lease->bundle];

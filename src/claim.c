@@ -149,7 +149,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		strlcpy(b->consumer, "jobq.work()", NAMEDATALEN);
 		(void) jobq_lease_add(db, &push, *token, DT_NOEND, bundle);
 		jobq_at_commit_lease(LEASE_TAKE, push.key.id, *token, JOBQ_NONE, 0);
-		jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, bundle, 0);
+		jobq_at_commit_bundle(db, bundle);
 	}
 	jobq_unlock(db, &wake);
 	return obstacle;

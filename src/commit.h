@@ -45,6 +45,7 @@ extern void jobq_at_commit_created(Oid job);
 extern int	jobq_lease_notes;
 extern void jobq_lease_room(int n);
 extern bool jobq_lease_is_ended(int64 id);
+extern void jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 bundle, TimestampTz until);
 extern void jobq_leases_commit(JobqDatabase *db, TimestampTz now,

@@ -196,7 +196,7 @@ pop_jobs(Reservation *reservation, bool wait)
 		reservation->npopped++;
 	}
 	if (reservation->bundle != JOBQ_NONE)
-		jobq_at_commit_lease(LEASE_BUNDLE, 0, 0, reservation->bundle, 0);
+		jobq_at_commit_bundle(db, reservation->bundle);
 	else if (wait && !full)
 		full = !jobq_reserver_list(reservation) &&
 			db->reserver_free == JOBQ_NONE;

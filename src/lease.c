@@ -42,6 +42,7 @@ jobq_leases_clear(JobqDatabase *db)
 	db->nleases = 0;
 	db->ngarbage = 0;
 	db->next_expiry = DT_NOEND;
+	db->lease_life++;
 	db->leases_loaded = false;
 }
 

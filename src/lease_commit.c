@@ -86,6 +86,26 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 }
 
 /*
+ * Note that whoever made this bundle lets go of it at the end of this
+ * transaction.  Likewise; wants db->lock.
+ */
+void
+jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
+{
+	jobq_at_commit_lease(LEASE_BUNDLE, db->lease_life, 0, bundle, 0);
+}
+
+/*
+ * Is it still there?  A new extension's scheduler, which may come as soon as
+ * our locks are released, forgets all.
+ */
+static bool
+bundle_lives(const JobqDatabase *db, const PendingLease *pending)
+{
+	return pending->id == db->lease_life;
+}
+
+/*
  * Carry out what was noted, at commit.  Wants db->lock; cannot fail.
  */
 void
@@ -132,7 +152,7 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	}
 	/* whoever made a bundle lets go of it when its leases hold it */
 	for (int i = 0; i < jobq_lease_notes; i++)
-		if (leases[i].action == LEASE_BUNDLE)
+		if (leases[i].action == LEASE_BUNDLE && bundle_lives(db, &leases[i]))
 			jobq_lease_bundle_release(db, leases[i].bundle);
 	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
 		wake->scheduler = true;
@@ -162,6 +182,8 @@ jobq_leases_abort(SubTransactionId since)
 
 		if (pending->action == LEASE_BUNDLE)
 		{
+			if (!bundle_lives(db, pending))
+				continue;
 			/* its row was never there */
 			ItemPointerSetInvalid(&db->bundles[pending->bundle].row.ctid);
 			jobq_lease_bundle_release(db, pending->bundle);

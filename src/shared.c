@@ -192,7 +192,8 @@ jobq_warn_if_not_served(void)
 /*
  * The state of a database that has or had a scheduler, or NULL.
  *
- * Takes no lock: a database keeps its place for the life of the shared memory.
+ * Takes no lock: a database keeps its place as long as there are sessions in it,
+ * and gets it when all is ready.
  */
 JobqDatabase *
 jobq_find_database(Oid dboid)

@@ -370,6 +370,7 @@ typedef struct JobqDatabase
 	bool		created;		/* a new extension: not what is served,
 								 * perhaps */
 	bool		leases_loaded;	/* what jobq.lease has is in leases */
+	int64		lease_life;		/* grows when they are all forgotten */
 	Oid			leases_of;		/* jobq.job that they are about */
 	Oid			job_file;		/* its file when rows' places were first
 								 * noted; may be read without lock */

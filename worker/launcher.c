@@ -209,7 +209,8 @@ served_databases(void)
 
 /*
  * The entry of the database, made if there is room, or NULL.  An entry of a
- * database that is gone is used again.
+ * database that is gone is used again, with nothing of that in it: sessions
+ * find it before the scheduler has started.
  */
 static JobqDatabase *
 database_entry(Oid dboid)
@@ -225,9 +226,14 @@ database_entry(Oid dboid)
 		{
 			db = &jobq_shared->databases[i];
 			jobq_lengths_clear(db);
-			db->dboid = dboid;
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_clear(db);
+			jobq_leases_clear(db);
 			db->leases_of = db->limits_of = InvalidOid;
 			db->limits_loaded = false;
+			LWLockRelease(db->lock);
+			pg_write_barrier(); /* see jobq_find_database() */
+			db->dboid = dboid;
 		}
 	}
 	LWLockRelease(jobq_shared->lock);

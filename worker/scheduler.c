@@ -66,6 +66,7 @@ jobq_scheduler_main(Datum main_arg)
 	BackgroundWorkerInitializeConnectionByOid(my_db->dboid, InvalidOid, 0);
 	process_pin_settings(false);
 	flight_open(false);
+	jobq_injection_point("jobq-scheduler-start");
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (my_db->scheduler != NULL || my_db->dboid != MyDatabaseId)

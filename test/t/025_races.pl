@@ -224,6 +224,48 @@ hold('jobq-limits-read',
 wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
 
 #
+# A new database gets the place of one that is gone.  A consumer that comes before
+# its scheduler finds nothing of the other there, neither its lanes nor that its
+# leases are loaded.
+#
+sub outside
+{
+	my ($database) = @_;
+
+	sql("CREATE DATABASE $database");
+	$node->safe_psql($database, q{CREATE EXTENSION jobq;
+SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
+	return;
+}
+# the launcher needs a moment to see that one is gone
+foreach my $gone ('gone', 'lost', 'past')
+{
+	outside($gone);
+	is($node->safe_psql($gone, q{SELECT id FROM jobq.reserve('{outside}', wait => '1 min')}), 1, "place: $gone uses one");
+	sql("DROP DATABASE $gone WITH (FORCE)");
+}
+wait_for($node, 'place: nobody serves them', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'});
+my $early;
+hold('jobq-scheduler-start',
+	sub {
+		my $launcher = launcher_pid($node);
+
+		signal_process('STOP', $launcher);
+		outside('new');
+		signal_process('CONT', $launcher);
+	},
+	sub {
+		$node->safe_psql('new', q{SELECT jobq.enqueue('note', queue => 'outside')});
+		$early = $node->background_psql('new');
+		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '1 min');\n");
+		wait_for($node, 'place: a consumer waits for the scheduler', q{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE datname = 'new' AND query ~ 'jobq[.]reserve' AND state = 'active' AND wait_event = 'Extension'});
+	});
+like($early->query_until(qr/job 1/, ''), qr/job 1/, 'place: and gets its job');
+$early->quit;
+sql('DROP DATABASE new WITH (FORCE)');
+
+#
 # A scheduler ends after it has read the leases: they are read again, and their
 # rows are still wanted.
 #
