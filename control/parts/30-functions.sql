@@ -555,7 +555,7 @@ CREATE FUNCTION jobq.worker_slots(
 	OUT progress real, OUT message text, OUT jobs_done bigint, OUT jobs_failed bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_worker_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.worker_slots() IS 'the workers of this database, for the views';
+COMMENT ON FUNCTION jobq.worker_slots() IS 'the workers of this database, for the views; two may show the same job for a moment, until one has it';
 
 CREATE FUNCTION jobq.scheduler_state(
 	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz)

@@ -120,7 +120,7 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 		s.queue, s.priority, s.max_attempts, s.backoff, s.timeout, s.headers, s.expires_after, s.group_key
 	FROM jobq.schedule s
 	LEFT JOIN jobq.job j ON j.id = s.last_job_id
-	LEFT JOIN jobq.worker_slots() w ON w.job_id = s.last_job_id
+	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq.worker_slots() r) w ON w.job_id = s.last_job_id
 	LEFT JOIN jobq.lease_slots() l ON l.job_id = s.last_job_id
 	WHERE pg_catalog.pg_has_role(s.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';

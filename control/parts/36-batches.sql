@@ -81,7 +81,7 @@ CREATE VIEW jobq.batch_list WITH (security_barrier) AS
 	CROSS JOIN LATERAL (
 		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
 		FROM jobq.job j
-		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION ALL SELECT s.job_id FROM jobq.lease_slots() s) r
+		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION SELECT s.job_id FROM jobq.lease_slots() s) r
 			ON r.job_id = j.id
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (

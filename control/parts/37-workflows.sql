@@ -52,7 +52,7 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 	FROM jobq.step s
 	JOIN jobq.batch b ON b.id = s.batch_id
 	LEFT JOIN jobq.job j ON j.id = s.job_id
-	LEFT JOIN jobq.worker_slots() w ON w.job_id = s.job_id
+	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq.worker_slots() r) w ON w.job_id = s.job_id
 	LEFT JOIN jobq.lease_slots() l ON l.job_id = s.job_id
 	WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
 COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';

@@ -18,7 +18,7 @@ CREATE VIEW jobq.jobs WITH (security_barrier) AS
 		j.errors -> -1 ->> 'message' AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log
 	FROM jobq.job j
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id
-	LEFT JOIN jobq.worker_slots() w ON w.job_id = j.id
+	LEFT JOIN (SELECT DISTINCT ON (r.job_id) r.* FROM jobq.worker_slots() r ORDER BY r.job_id) w ON w.job_id = j.id
 	LEFT JOIN jobq.lease_slots() l ON l.job_id = j.id
 	UNION ALL
 	SELECT a.id, CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
@@ -63,7 +63,7 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 			count(w.job_id) AS running,
 			min(j.run_at) FILTER (WHERE j.run_at <= jobq.clock() AND w.job_id IS NULL) AS oldest_ready
 		FROM jobq.job j
-		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION ALL SELECT l.job_id FROM jobq.lease_slots() l) w
+		LEFT JOIN (SELECT s.job_id FROM jobq.worker_slots() s UNION SELECT l.job_id FROM jobq.lease_slots() l) w
 			ON w.job_id = j.id
 		WHERE pg_catalog.pg_has_role(j.role::pg_catalog.oid, 'USAGE')
 		GROUP BY j.queue_id) j ON j.queue_id = q.id

@@ -105,9 +105,9 @@ sub is_idle
 wait_for($node, 'the archive has its partitions',
 	q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
 is_idle('after the start');
-# a slow machine may have needed two at a time
+# a slow machine may have needed some at a time, but not all four
 like($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
-	qr/^[34]$/, 'launcher, scheduler, and as many workers as were needed');
+	qr/^[345]$/, 'launcher, scheduler, and as many workers as were needed');
 
 $node->safe_psql('app', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]))});
 wait_for($node, 'jobs run', 'SELECT count(*) = 0 FROM jobq.job', 'app');
