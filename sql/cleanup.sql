@@ -10,7 +10,7 @@ SET client_min_messages = warning;
 DROP EXTENSION jobq CASCADE;
 RESET client_min_messages;
 SELECT count(*) FROM pg_extension WHERE extname = 'jobq';
-SELECT count(*) FROM pg_namespace WHERE nspname = 'jobq';
+SELECT count(*) FROM pg_namespace WHERE nspname ~ '^jobq';
 SELECT count(*) FROM pg_class WHERE relname ~ '^archive';
 SELECT count(*) FROM pg_type WHERE typname = 'job_context';
 SELECT count(*) FROM pg_proc WHERE probin = '$libdir/jobq';
@@ -54,12 +54,24 @@ END
 $$;
 CALL test.again();
 
--- a schema of that name that is not the extension's is left alone
+-- a schema of that name is not taken if others have been there, or can
 DROP EXTENSION jobq;
-CREATE SCHEMA jobq;
-\set VERBOSITY sqlstate
+\set VERBOSITY terse
+CREATE SCHEMA jobq CREATE TABLE planted ();
 CREATE EXTENSION jobq;
-DROP SCHEMA jobq;
+DROP TABLE jobq.planted;
+GRANT CREATE ON SCHEMA jobq TO regress_jobq_bob;
+CREATE EXTENSION jobq;
+REVOKE CREATE ON SCHEMA jobq FROM regress_jobq_bob;
+ALTER SCHEMA jobq OWNER TO regress_jobq_bob;
+CREATE EXTENSION jobq;
+ALTER SCHEMA jobq OWNER TO CURRENT_USER;
+CREATE EXTENSION jobq;
+SELECT nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'jobq';
+-- and stays if somebody has put something into it since
+CREATE TABLE jobq.mine ();
+DROP EXTENSION jobq;
+DROP SCHEMA jobq CASCADE;
 SET client_min_messages = warning;
 DROP SCHEMA test CASCADE;
 DROP ROLE regress_jobq_alice, regress_jobq_bob, regress_jobq_boss;

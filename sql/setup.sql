@@ -70,5 +70,5 @@ SELECT jobq.register('gate', 'test.gate(jsonb)');
 -- A first job: the scheduler starts because of CREATE EXTENSION.
 SELECT jobq.enqueue('echo', '"hello"') AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT pid IS NOT NULL AS running, complete FROM jobq.scheduler_state();
+SELECT pid IS NOT NULL AS running, complete FROM jobq_internal.scheduler_state();
 SELECT test.until('(SELECT count(*) FROM jobq.workers WHERE pool = 3 AND jobs_done > 0) > 0');

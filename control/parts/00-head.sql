@@ -3,3 +3,25 @@
 
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
+-- CREATE EXTENSION makes the schema jobq, or takes one that is there.  Nobody else
+-- may have put anything into it, or be able to.
+DO $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_depend d
+		WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = 'jobq'::regnamespace
+			AND d.classid <> 'pg_extension'::regclass)
+		OR EXISTS (SELECT FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+			WHERE n.nspname = 'jobq' AND NOT r.rolsuper)
+		OR EXISTS (SELECT FROM pg_namespace n, aclexplode(n.nspacl) a
+			WHERE n.nspname = 'jobq' AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner)
+	THEN
+		RAISE EXCEPTION USING ERRCODE = 'duplicate_schema',
+			MESSAGE = 'schema "jobq" is not empty, or others than superusers can create objects in it',
+			HINT = 'Rename or drop it first.';
+	END IF;
+END
+$$;
+COMMENT ON SCHEMA jobq IS 'jobq: jobs that run in the database';
+
+CREATE SCHEMA jobq_internal;
+COMMENT ON SCHEMA jobq_internal IS 'what jobq''s own views, triggers and procedures call; not for users';

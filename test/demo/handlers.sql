@@ -44,7 +44,7 @@ BEGIN
 
 	-- undoes all of the above, and no other attempt is made
 	IF customer.address IS NULL THEN
-		PERFORM jobq.fail(format('no address for "%s"', customer.name));
+		PERFORM jobq.fail_current(format('no address for "%s"', customer.name));
 	END IF;
 	RETURN jsonb_build_object('invoice', given, 'amount', total);
 END

@@ -172,7 +172,7 @@ sub show_state
 		$dbname || 'postgres',
 		q{SELECT id, state, kind, queue, batch_id, role, attempt, run_at, error
 		FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id LIMIT 10;
-		SELECT * FROM jobq.workers; SELECT * FROM jobq.scheduler_state();
+		SELECT * FROM jobq.workers; SELECT * FROM jobq_internal.scheduler_state();
 		SELECT pid, datname, backend_type, state, wait_event, query FROM pg_stat_activity},
 		stdout => \$out, on_error_stop => 0, timeout => 20);
 	diag($node->name . ":\n$out");
@@ -232,7 +232,7 @@ sub scheduler_pid
 	my ($node, $dbname) = @_;
 
 	return $node->safe_psql($dbname || 'postgres',
-		'SELECT pid FROM jobq.scheduler_state()');
+		'SELECT pid FROM jobq_internal.scheduler_state()');
 }
 
 sub launcher_pid

@@ -1,0 +1,262 @@
+-- The tables.  Users have no privileges on them; all access is through functions
+-- and views.  The order of the columns is known to src/store/.
+
+CREATE TABLE jobq.queue (
+	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
+	paused boolean NOT NULL DEFAULT false,
+	notify "char" NOT NULL DEFAULT 'r' CHECK (notify IN ('r', 't', 'o')),
+	keep "char" NOT NULL DEFAULT 'a' CHECK (keep IN ('a', 'p', 'n')),
+	mode "char" NOT NULL DEFAULT 'w' CHECK (mode IN ('w', 'c')),
+	lease "char" NOT NULL DEFAULT 'd' CHECK (lease IN ('d', 'm')),
+	group_on_failure "char" NOT NULL DEFAULT 'w' CHECK (group_on_failure IN ('w', 'c')),
+	group_max_running int NOT NULL DEFAULT 1,
+	max_running int,
+	weight int,
+	max_length int,
+	expires_after_ms bigint,
+	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
+	rate text,
+	throttle text,
+	fair_by text,
+	fair_weights jsonb
+);
+COMMENT ON TABLE jobq.queue IS 'queues and their policies';
+COMMENT ON COLUMN jobq.queue.notify IS 'NOTIFY when the queue gets work: r(elay), t(ransactional), o(ff)';
+COMMENT ON COLUMN jobq.queue.keep IS 'what the archive keeps of finished jobs: a(ll), p: all but the payload, n(othing)';
+COMMENT ON COLUMN jobq.queue.mode IS 'who takes the jobs: w(orkers), c(onsumers)';
+COMMENT ON COLUMN jobq.queue.lease IS 'whether leases of consumers survive a crash: d(urable), m(emory)';
+COMMENT ON COLUMN jobq.queue.group_on_failure IS 'while a job of a group waits for its next attempt, the others of the group w(ait) or c(ontinue)';
+COMMENT ON COLUMN jobq.queue.group_max_running IS 'how many jobs of the same group run at a time; 0: as many as there are';
+COMMENT ON COLUMN jobq.queue.fair_by IS 'tenants take turns: the name of a header, or role';
+
+CREATE TABLE jobq.handler (
+	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
+	handler text NOT NULL,
+	queue text,
+	max_attempts int,
+	backoff text,
+	timeout_ms int,
+	fail_on_timeout boolean,
+	max_exceptions int,
+	max_running int,
+	rate text,
+	throttle text,
+	on_failure text
+);
+COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
+COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';
+
+CREATE SEQUENCE jobq.job_id_seq;
+COMMENT ON SEQUENCE jobq.job_id_seq IS 'ids of jobs';
+
+CREATE TABLE jobq.job (
+	id bigint NOT NULL,
+	run_at timestamptz NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	flow int NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	exceptions smallint NOT NULL,
+	crashes smallint NOT NULL,
+	watch boolean NOT NULL,
+	dormant boolean NOT NULL,
+	kind text NOT NULL,
+	payload jsonb NOT NULL,
+	timeout_ms int,
+	retry_until timestamptz,
+	expires_at timestamptz,
+	lease_token bigint,
+	lease_until timestamptz,
+	headers jsonb,
+	backoff text,
+	errors jsonb,
+	group_id bigint,
+	group_key text,
+	group_held boolean,
+	unique_until "char",
+	unique_key text,
+	batch_id bigint,
+	free_delay_ms bigint,
+	free_run_at timestamptz,
+	log jsonb,
+	CONSTRAINT job_pkey PRIMARY KEY (id)
+) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
+	autovacuum_vacuum_insert_threshold = -1);
+COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
+COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs';
+COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
+COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
+COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
+COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
+COMMENT ON COLUMN jobq.job.log IS 'what its handler has told by log()';
+COMMENT ON COLUMN jobq.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
+COMMENT ON COLUMN jobq.job.dormant IS 'brought here by logical replication: runs on the publisher';
+COMMENT ON COLUMN jobq.job.free_delay_ms IS 'of a blocked job: how long it waits when it is free';
+COMMENT ON COLUMN jobq.job.free_run_at IS 'of a blocked job: when it may run at the earliest';
+
+-- No predicate and no column that a lease touches, so that leases stay HOT.
+CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, flow, run_at, id);
+COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
+
+CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
+COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
+
+CREATE INDEX job_batch ON jobq.job (batch_id, id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.job_batch IS 'the live jobs of a batch';
+
+-- Not an index on the jobs: whoever enqueues would wait there for the handler
+-- that runs, which has deleted its job's row.
+CREATE TABLE jobq.unique_key (
+	job_id bigint NOT NULL,
+	held_until timestamptz,
+	role regrole NOT NULL,
+	until "char" NOT NULL CHECK (until IN ('f', 's', 'w')),
+	kind text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	CONSTRAINT unique_key_pkey PRIMARY KEY (key, kind, role)
+);
+COMMENT ON TABLE jobq.unique_key IS 'which job holds a unique key';
+COMMENT ON COLUMN jobq.unique_key.held_until IS 'the window''s end: held until then even if the job is over';
+COMMENT ON COLUMN jobq.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
+
+CREATE SEQUENCE jobq.lease_token_seq;
+COMMENT ON SEQUENCE jobq.lease_token_seq IS 'tokens of leases';
+
+-- A row for each call of reserve(); the scheduler deletes those that no lease
+-- needs any more.
+CREATE TABLE jobq.lease (
+	id bigint NOT NULL,
+	token bigint NOT NULL,
+	lease_until timestamptz NOT NULL,
+	since timestamptz NOT NULL,
+	role regrole NOT NULL,
+	consumer text NOT NULL,
+	job_ids bigint[] NOT NULL,
+	job_ctids tid[] NOT NULL,
+	CONSTRAINT lease_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE jobq.lease IS 'what consumers hold, so that it is known after a restart';
+COMMENT ON COLUMN jobq.lease.job_ctids IS 'which version of the job''s row: one that was written anew since is not held any more';
+COMMENT ON COLUMN jobq.lease.id IS 'the token of a reservation; a number of its own for an extension';
+
+CREATE TABLE jobq.archive (
+	finished_at timestamptz NOT NULL,
+	id bigint NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	started_at timestamptz,
+	run_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	state "char" NOT NULL,
+	kind text NOT NULL,
+	payload jsonb,
+	headers jsonb,
+	result jsonb,
+	reason text,
+	group_key text,
+	batch_id bigint,
+	log jsonb
+) PARTITION BY RANGE (finished_at);
+COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
+COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
+
+-- Each partition has indexes of its own, not one of the parent's, which
+-- would have to name finished_at, too, and which pg_dump would make twice.
+CREATE TABLE jobq.archive_default PARTITION OF jobq.archive
+	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
+COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
+CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.archive_default_batch IS 'the finished jobs of a batch';
+
+CREATE TABLE jobq.failed_job (
+	finished_at timestamptz NOT NULL,
+	id bigint NOT NULL,
+	enqueued_at timestamptz NOT NULL,
+	started_at timestamptz,
+	run_at timestamptz NOT NULL,
+	queue_id int NOT NULL,
+	priority int NOT NULL,
+	role regrole NOT NULL,
+	attempt int NOT NULL,
+	max_attempts int NOT NULL,
+	exceptions smallint NOT NULL,
+	crashes smallint NOT NULL,
+	watch boolean NOT NULL,
+	kind text NOT NULL,
+	payload jsonb NOT NULL,
+	timeout_ms int,
+	headers jsonb,
+	backoff text,
+	error text NOT NULL,
+	sqlstate text NOT NULL,
+	context text,
+	errors jsonb NOT NULL,
+	group_key text,
+	unique_until "char",
+	unique_key text,
+	batch_id bigint,
+	log jsonb,
+	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
+);
+COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
+COMMENT ON COLUMN jobq.failed_job.errors IS 'all attempts that failed';
+CREATE INDEX failed_job_batch ON jobq.failed_job (batch_id) WHERE batch_id IS NOT NULL;
+COMMENT ON INDEX jobq.failed_job_batch IS 'the failed jobs of a batch';
+
+-- What pg_dump takes along; one call a statement.  The script puts no row into
+-- these tables, as it would be there twice after a restore.
+SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.unique_key', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', '');
+
+CREATE FUNCTION jobq_internal.invalidate() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_invalidate' LANGUAGE C;
+COMMENT ON FUNCTION jobq_internal.invalidate() IS 'trigger function: tells all sessions that their cached queues or handlers are outdated';
+
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.queue ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.queue IS 'drops cached queues';
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.handler
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.handler ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.handler IS 'drops cached handlers';
+
+CREATE FUNCTION jobq_internal.replicated() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	NEW.dormant := true;
+	RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION jobq_internal.replicated() IS 'trigger function: a job that logical replication writes does not run here';
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.job
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
+ALTER TABLE jobq.job ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.job IS 'fires for logical replication only';
+
+CREATE FUNCTION jobq_internal.loaded() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_loaded' LANGUAGE C;
+COMMENT ON FUNCTION jobq_internal.loaded() IS 'trigger function: jobs were written past jobq''s functions, by a restore';
+
+CREATE TRIGGER loaded AFTER INSERT OR UPDATE ON jobq.job
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
+COMMENT ON TRIGGER loaded ON jobq.job IS 'has the scheduler look at everything';
+
+CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
+AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'by which the limits of a kind are found';

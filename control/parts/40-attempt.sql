@@ -1,0 +1,117 @@
+-- Handlers: their registration, what they may ask for, and workers in a session.
+
+CREATE TYPE jobq.job_context AS (
+	id bigint,
+	kind text,
+	queue text,
+	payload jsonb,
+	headers jsonb,
+	attempt int,
+	max_attempts int,
+	enqueued_at timestamptz,
+	run_at timestamptz,
+	batch_id bigint
+);
+COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
+
+CREATE FUNCTION jobq.register(
+	kind text,
+	handler regprocedure,
+	queue text DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	fail_on_timeout boolean DEFAULT NULL,
+	max_exceptions int DEFAULT NULL,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL,
+	on_failure regprocedure DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job';
+
+CREATE FUNCTION jobq.unregister(kind text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.unregister(text) IS 'forget the handler of a kind';
+
+CREATE FUNCTION jobq.current_job() RETURNS jobq.job_context
+AS 'MODULE_PATHNAME', 'jobq_current_job' LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.current_job() IS 'the job that this session runs';
+
+CREATE FUNCTION jobq.set_progress(percent real, message text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_set_progress' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once';
+
+CREATE FUNCTION jobq.log(message text, level text DEFAULT 'info') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_log' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails; level: debug, info, warning, error';
+
+CREATE FUNCTION jobq.should_stop() RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better end soon';
+
+CREATE FUNCTION jobq.snooze(delay interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.snooze(interval) IS 'when the handler returns, its effects commit and the job runs again later; no attempt is charged';
+
+CREATE FUNCTION jobq.retry_after(delay interval DEFAULT '0') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_retry_after' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.retry_after(interval) IS 'like snooze, and the attempt is charged';
+
+CREATE FUNCTION jobq.cancel_current(reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.cancel_current(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled';
+
+CREATE FUNCTION jobq.fail_current(reason text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_fail_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq.fail_current(text) IS 'the handler''s effects roll back and the job fails for good';
+
+CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS jsonb
+AS 'MODULE_PATHNAME', 'jobq_perform' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction';
+
+CREATE FUNCTION jobq_internal.run_next(queues text[]) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction; for jobq.work()';
+
+CREATE PROCEDURE jobq.work(
+	queues text[] DEFAULT NULL,
+	once boolean DEFAULT false,
+	stop_when_empty boolean DEFAULT false,
+	max_jobs int DEFAULT NULL,
+	max_time interval DEFAULT NULL)
+LANGUAGE plpgsql AS $$
+DECLARE
+	jobs int := 0;
+	job_id bigint;
+	give_up timestamptz;
+BEGIN
+	IF max_jobs OPERATOR(pg_catalog.<) 0 THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = pg_catalog.format('max_jobs %s is out of range', max_jobs),
+			HINT = 'It must be at least 0, or null for no limit.';
+	END IF;
+	IF max_time OPERATOR(pg_catalog.<) pg_catalog.make_interval()
+		OR max_time OPERATOR(pg_catalog.>) pg_catalog.make_interval(days => 36500)
+	THEN
+		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+			MESSAGE = pg_catalog.format('max_time %s is out of range', max_time),
+			HINT = 'It must be between 0 and 36500 days, or null for no limit.';
+	END IF;
+	give_up := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) max_time;
+	LOOP
+		EXIT WHEN jobs OPERATOR(pg_catalog.>=) max_jobs
+			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
+		job_id := jobq_internal.run_next(queues);
+		COMMIT;
+		IF job_id IS NOT NULL THEN
+			jobs := jobs OPERATOR(pg_catalog.+) 1;
+		ELSIF NOT stop_when_empty AND NOT once THEN
+			PERFORM pg_catalog.pg_sleep(0.1);
+		END IF;
+		EXIT WHEN once OR (job_id IS NULL AND stop_when_empty);
+	END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts';

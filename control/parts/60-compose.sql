@@ -1,0 +1,210 @@
+-- Batches, and workflows, which are batches with steps.
+
+-- Batches: jobs that belong together, and what is to be done when they are
+-- over.
+
+CREATE SEQUENCE jobq.batch_id_seq;
+COMMENT ON SEQUENCE jobq.batch_id_seq IS 'ids of batches';
+
+CREATE TABLE jobq.batch (
+	id bigint NOT NULL CONSTRAINT batch_pkey PRIMARY KEY,
+	created_at timestamptz NOT NULL,
+	started_at timestamptz,
+	finished_at timestamptz,
+	role regrole NOT NULL,
+	state "char" NOT NULL CHECK (state IN ('p', 'r', 'c', 'f', 'x')),
+	allow_failures boolean NOT NULL,
+	has_steps boolean NOT NULL DEFAULT false,
+	reopened boolean NOT NULL DEFAULT false,
+	dormant boolean NOT NULL DEFAULT false,
+	completed bigint NOT NULL DEFAULT 0,
+	failed bigint NOT NULL DEFAULT 0,
+	cancelled bigint NOT NULL DEFAULT 0,
+	expired bigint NOT NULL DEFAULT 0,
+	name text,
+	on_success jsonb,
+	on_failure jsonb,
+	on_finish jsonb,
+	last_error text
+);
+COMMENT ON TABLE jobq.batch IS 'batches; their jobs are counted in the other tables, and here those that retention and the like have removed from there';
+COMMENT ON COLUMN jobq.batch.finished_at IS 'when its last job was over';
+COMMENT ON COLUMN jobq.batch.state IS 'p(ending), r(unning), c(ompleted), f(ailed), x: cancelled; the last two already while jobs are left';
+COMMENT ON COLUMN jobq.batch.completed IS 'jobs that have completed and are not in the archive any more';
+COMMENT ON COLUMN jobq.batch.failed IS 'dead letters that are not there any more';
+COMMENT ON COLUMN jobq.batch.cancelled IS 'jobs that were cancelled and are not in the archive any more';
+COMMENT ON COLUMN jobq.batch.expired IS 'jobs that have expired and are not in the archive any more';
+COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: jobq.step';
+COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
+COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
+COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
+
+CREATE INDEX batch_open ON jobq.batch (id) WHERE finished_at IS NULL;
+COMMENT ON INDEX jobq.batch_open IS 'batches that are not over';
+
+SELECT pg_catalog.pg_extension_config_dump('jobq.batch', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.batch_id_seq', '');
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.batch
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
+ALTER TABLE jobq.batch ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.batch IS 'fires for logical replication only';
+
+CREATE TYPE jobq.batch_status AS (
+	id bigint,
+	name text,
+	state text,
+	total bigint,
+	blocked bigint,
+	waiting bigint,
+	running bigint,
+	completed bigint,
+	failed bigint,
+	cancelled bigint,
+	expired bigint,
+	progress real,
+	created_at timestamptz,
+	started_at timestamptz,
+	finished_at timestamptz,
+	last_error text
+);
+COMMENT ON TYPE jobq.batch_status IS 'what has become of a batch: pending, running, failing, cancelling; completed, failed, cancelled; how many of its jobs are in which state; percent that are over';
+
+CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
+	SELECT b.id, b.name,
+		CASE b.state WHEN 'p' THEN 'pending' WHEN 'r' THEN 'running' WHEN 'c' THEN 'completed'
+			WHEN 'f' THEN CASE WHEN b.finished_at IS NULL THEN 'failing' ELSE 'failed' END
+			ELSE CASE WHEN b.finished_at IS NULL THEN 'cancelling' ELSE 'cancelled' END END AS state,
+		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
+		n.completed, n.failed, n.cancelled, n.expired,
+		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
+		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role
+	FROM jobq.batch b
+	CROSS JOIN LATERAL (
+		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
+		FROM jobq.job j
+		LEFT JOIN (SELECT s.job_id FROM jobq_internal.worker_slots() s UNION SELECT s.job_id FROM jobq_internal.lease_slots() s) r
+			ON r.job_id = j.id
+		WHERE j.batch_id = b.id) l
+	CROSS JOIN LATERAL (
+		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
+		FROM (SELECT b.completed + count(*) FILTER (WHERE a.state = 'c') AS completed,
+				b.failed + (SELECT count(*) FROM jobq.failed_job f WHERE f.batch_id = b.id) AS failed,
+				b.cancelled + count(*) FILTER (WHERE a.state = 'x') AS cancelled,
+				b.expired + count(*) FILTER (WHERE a.state = 'e') AS expired
+			FROM jobq.archive a WHERE a.batch_id = b.id) o) n;
+COMMENT ON VIEW jobq_internal.batch_list IS 'all batches; for functions of jobq';
+
+CREATE VIEW jobq.batches WITH (security_barrier) AS
+	SELECT * FROM jobq_internal.batch_list b WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.batches IS 'batches, and how many of their jobs are in which state';
+
+CREATE FUNCTION jobq.create_batch(
+	name text DEFAULT NULL,
+	on_success jsonb DEFAULT NULL,
+	on_failure jsonb DEFAULT NULL,
+	on_finish jsonb DEFAULT NULL,
+	allow_failures boolean DEFAULT false,
+	start boolean DEFAULT false)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_create_batch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for batch_start()';
+
+CREATE FUNCTION jobq.batch_add(
+	batch_id bigint,
+	kind text,
+	payloads jsonb[],
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	run_at timestamptz DEFAULT NULL,
+	delay interval DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	retry_until timestamptz DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	unique_key text DEFAULT NULL,
+	unique_for interval DEFAULT NULL,
+	unique_until text DEFAULT NULL,
+	on_conflict text DEFAULT NULL,
+	group_key text DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	watch boolean DEFAULT NULL)
+RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_batch_add'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_add IS 'add a job for each payload to a batch; also from inside a job of the batch';
+
+CREATE FUNCTION jobq.batch_start(batch_id bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_batch_start' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_start(bigint) IS 'let the jobs of a batch run; it is over when none is left';
+
+CREATE FUNCTION jobq.batch_cancel(batch_id bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_batch_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_cancel(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over';
+
+CREATE FUNCTION jobq.batch_retry_failed(batch_id bigint) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_batch_retry_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were';
+
+CREATE FUNCTION jobq.batch_status(batch_id bigint) RETURNS jobq.batch_status
+AS 'MODULE_PATHNAME', 'jobq_batch_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch';
+
+-- Workflows: batches of which some jobs, their steps, wait for others.
+
+CREATE TABLE jobq.step (
+	job_id bigint NOT NULL CONSTRAINT step_pkey PRIMARY KEY,
+	batch_id bigint NOT NULL,
+	state "char",
+	name text NOT NULL,
+	needs bigint[] NOT NULL,
+	definition jsonb NOT NULL,
+	result jsonb
+);
+COMMENT ON TABLE jobq.step IS 'steps of workflows, as long as there is their batch';
+COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed)';
+COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
+COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
+COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried';
+
+CREATE INDEX step_batch ON jobq.step (batch_id);
+COMMENT ON INDEX jobq.step_batch IS 'the steps of a workflow';
+
+SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
+
+CREATE FUNCTION jobq.workflow(definition jsonb) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.workflow(jsonb) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch';
+
+CREATE FUNCTION jobq.chain(
+	steps jsonb,
+	on_failure jsonb DEFAULT NULL,
+	on_success jsonb DEFAULT NULL,
+	on_finish jsonb DEFAULT NULL,
+	name text DEFAULT NULL)
+RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids';
+
+CREATE VIEW jobq.steps WITH (security_barrier) AS
+	SELECT s.batch_id, s.name, s.job_id,
+		CASE WHEN j.id IS NULL THEN
+				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
+					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
+						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
+			WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
+			WHEN j.expires_at <= jobq.clock() THEN 'expired'
+			WHEN j.run_at = 'infinity' THEN 'blocked'
+			WHEN j.run_at <= jobq.clock() THEN 'ready'
+			WHEN j.errors IS NOT NULL THEN 'retryable'
+			ELSE 'scheduled' END AS state,
+		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
+			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
+		s.definition
+	FROM jobq.step s
+	JOIN jobq.batch b ON b.id = s.batch_id
+	LEFT JOIN jobq.job j ON j.id = s.job_id
+	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq_internal.worker_slots() r) w ON w.job_id = s.job_id
+	LEFT JOIN jobq_internal.lease_slots() l ON l.job_id = s.job_id
+	WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';

@@ -1,0 +1,126 @@
+-- Schedules: jobs that come again.
+
+CREATE TABLE jobq.schedule (
+	name text COLLATE "C" CONSTRAINT schedule_pkey PRIMARY KEY,
+	role regrole NOT NULL,
+	cron text NOT NULL,
+	timezone text NOT NULL,
+	missed text NOT NULL CHECK (missed IN ('skip', 'once', 'all')),
+	overlap text NOT NULL CHECK (overlap IN ('allow', 'skip', 'queue')),
+	paused boolean NOT NULL DEFAULT false,
+	dormant boolean NOT NULL DEFAULT false,
+	held boolean NOT NULL DEFAULT false,
+	anchor timestamptz NOT NULL,
+	next_run timestamptz,
+	last_run timestamptz,
+	last_job_id bigint,
+	last_error text,
+	kind text NOT NULL,
+	payload jsonb NOT NULL,
+	queue text,
+	priority int,
+	max_attempts int,
+	backoff text,
+	timeout interval,
+	headers jsonb,
+	expires_after interval,
+	group_key text
+) WITH (fillfactor = 50);
+COMMENT ON TABLE jobq.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
+COMMENT ON COLUMN jobq.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
+COMMENT ON COLUMN jobq.schedule.held IS 'next_run has come, and waits for the last job to finish';
+COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from';
+COMMENT ON COLUMN jobq.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
+COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
+COMMENT ON COLUMN jobq.schedule.last_error IS 'why the last tick could make none; it is tried again';
+
+SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', '');
+
+CREATE FUNCTION jobq.schedule(
+	name text,
+	cron text,
+	kind text,
+	payload jsonb DEFAULT '{}',
+	timezone text DEFAULT 'UTC',
+	missed text DEFAULT 'once',
+	overlap text DEFAULT 'allow',
+	queue text DEFAULT NULL,
+	priority int DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	expires_after interval DEFAULT NULL,
+	group_key text DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name';
+
+CREATE FUNCTION jobq.unschedule(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay';
+
+CREATE FUNCTION jobq.pause_schedule(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_pause_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.pause_schedule(text) IS 'enqueue no jobs of a schedule until it is resumed';
+
+CREATE FUNCTION jobq.resume_schedule(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_resume_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.resume_schedule(text) IS 'go on with a schedule from its next tick; those of the pause are not made up for';
+
+CREATE FUNCTION jobq.cron_next(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
+RETURNS SETOF timestamptz AS 'MODULE_PATHNAME', 'jobq_cron_next_sql'
+LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq.cron_next(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time';
+
+CREATE FUNCTION jobq_internal.schedule_changed() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_schedule_changed' LANGUAGE C;
+COMMENT ON FUNCTION jobq_internal.schedule_changed() IS 'trigger function: has the scheduler read the schedules again';
+
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.schedule
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.schedule_changed();
+COMMENT ON TRIGGER changed ON jobq.schedule IS 'has the scheduler read the schedules again';
+
+CREATE FUNCTION jobq_internal.schedule_restored() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	IF NEW.next_run <= jobq.clock() THEN
+		NEW.next_run := NULL;
+		NEW.held := false;
+	END IF;
+	RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION jobq_internal.schedule_restored() IS 'trigger function: ticks between a dump and its restore are left to the original';
+
+CREATE TRIGGER restored BEFORE INSERT ON jobq.schedule
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.schedule_restored();
+COMMENT ON TRIGGER restored ON jobq.schedule IS 'does not fire ticks of the past again';
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.schedule
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
+ALTER TABLE jobq.schedule ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.schedule IS 'fires for logical replication only';
+
+CREATE VIEW jobq.schedules WITH (security_barrier) AS
+	SELECT s.name,
+		CASE WHEN s.dormant THEN 'dormant' WHEN s.paused THEN 'paused' WHEN s.last_error IS NOT NULL THEN 'failing'
+			WHEN s.held THEN 'waiting' ELSE 'active' END AS state,
+		s.cron, s.timezone, s.next_run, s.last_run, s.last_job_id,
+		CASE WHEN j.id IS NULL THEN
+				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.last_job_id),
+					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END
+					FROM jobq.archive a WHERE a.id = s.last_job_id))
+			WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
+			WHEN j.expires_at <= jobq.clock() THEN 'expired'
+			WHEN j.run_at <= jobq.clock() THEN 'ready'
+			WHEN j.errors IS NOT NULL THEN 'retryable'
+			ELSE 'scheduled' END AS last_state,
+		s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap,
+		s.queue, s.priority, s.max_attempts, s.backoff, s.timeout, s.headers, s.expires_after, s.group_key
+	FROM jobq.schedule s
+	LEFT JOIN jobq.job j ON j.id = s.last_job_id
+	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq_internal.worker_slots() r) w ON w.job_id = s.last_job_id
+	LEFT JOIN jobq_internal.lease_slots() l ON l.job_id = s.last_job_id
+	WHERE pg_catalog.pg_has_role(s.role::pg_catalog.oid, 'USAGE');
+COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';

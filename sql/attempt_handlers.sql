@@ -1,0 +1,358 @@
+-- What can be a handler, and what happens to it.
+
+-- all forms
+CREATE FUNCTION test.f0() RETURNS jsonb LANGUAGE sql AS $$ SELECT '"f0"'::jsonb $$;
+CREATE FUNCTION test.f1(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT payload $$;
+CREATE FUNCTION test.f2(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_array(payload, job.kind) $$;
+CREATE FUNCTION test.v0() RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('v0') $$;
+CREATE FUNCTION test.v1(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('v1') $$;
+CREATE FUNCTION test.v2(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('v2 ' || job.kind) $$;
+CREATE FUNCTION test.fout(payload jsonb, OUT result jsonb) LANGUAGE sql AS $$ SELECT '"out"'::jsonb $$;
+CREATE FUNCTION test.fnull() RETURNS jsonb LANGUAGE sql AS $$ SELECT NULL::jsonb $$;
+CREATE FUNCTION test.fstrict(payload jsonb) RETURNS jsonb STRICT LANGUAGE plpgsql AS $$ BEGIN RETURN '"strict"'; END $$;
+CREATE FUNCTION test.fdefiner(payload jsonb) RETURNS jsonb SECURITY DEFINER SET search_path = test LANGUAGE sql
+	AS $$ SELECT to_jsonb(current_setting('search_path')) $$;
+CREATE PROCEDURE test.p0() LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p0') $$;
+CREATE PROCEDURE test.p1(payload jsonb) LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p1') $$;
+CREATE PROCEDURE test.p2(payload jsonb, job jobq.job_context) LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p2 ' || job.kind) $$;
+SELECT jobq.register(p.proname, p.oid) FROM pg_proc p
+WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^([fvp][0-2]|fout|fnull|fstrict|fdefiner)$' ORDER BY p.proname;
+SELECT array_agg(jobq.enqueue(kind, '"payload"', queue => 'first') ORDER BY n) AS ids
+FROM unnest('{f0,f1,f2,v0,v1,v2,fout,fnull,fstrict,fdefiner,p0,p1,p2}'::text[]) WITH ORDINALITY k (kind, n) \gset
+SELECT kind, state, attempt, result, error FROM jobq.wait(:'ids'::bigint[]);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
+-- what cannot be one
+CREATE FUNCTION test.b_text(text) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION test.b_json(json) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION test.b_int(jsonb) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION test.b_set(jsonb) RETURNS SETOF jsonb LANGUAGE sql AS 'SELECT $1';
+CREATE FUNCTION test.b_two(jsonb, jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION test.b_three(jsonb, jobq.job_context, int DEFAULT 1) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION test.b_variadic(VARIADIC jsonb[]) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION test.b_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE PROCEDURE test.b_inout(INOUT jsonb) LANGUAGE sql AS 'SELECT $1';
+CREATE AGGREGATE test.b_agg(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb);
+SELECT p.proname, e.code, e.message FROM pg_proc p,
+	test.error(format('SELECT jobq.register(%L, %L::regprocedure)', p.proname, p.oid::regprocedure)) e
+WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^b_' ORDER BY p.proname COLLATE "C";
+SELECT jobq.register('bad', 'test.b_int(jsonb)');
+
+-- replaced, while a worker has it cached
+CREATE FUNCTION test.changing(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RETURN '"first"'; END $$;
+SELECT jobq.register('changing', 'test.changing(jsonb)', queue => 'first', max_attempts => 1);
+SELECT jobq.enqueue('changing') AS id \gset
+SELECT * FROM test.outcome(:id);
+CREATE OR REPLACE FUNCTION test.changing(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '"second"'::jsonb $$;
+SELECT jobq.enqueue('changing') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- renamed away, and back
+ALTER FUNCTION test.changing(jsonb) RENAME TO changed;
+SELECT jobq.enqueue('changing') AS id \gset
+SELECT * FROM test.outcome(:id);
+ALTER FUNCTION test.changed(jsonb) RENAME TO changing;
+
+-- dropped and made anew in another form
+DROP FUNCTION test.changing(jsonb);
+SELECT jobq.enqueue('changing') AS gone \gset
+SELECT * FROM test.outcome(:gone);
+CREATE FUNCTION test.changing(payload jsonb) RETURNS int LANGUAGE sql AS $$ SELECT 1 $$;
+SELECT jobq.retry(:gone);
+SELECT * FROM test.outcome(:gone);
+DROP FUNCTION test.changing(jsonb);
+CREATE PROCEDURE test.changing(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('procedure'); COMMIT; END $$;
+SELECT jobq.retry(:gone);
+SELECT * FROM test.outcome(:gone);
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+
+-- another function for the kind
+SELECT jobq.register('changing', 'test.echo(jsonb)', queue => 'first', max_attempts => 1);
+SELECT jobq.enqueue('changing', '"third"') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- none any more
+SELECT jobq.enqueue('changing', queue => 'manual') AS id \gset
+SELECT jobq.unregister('changing');
+SELECT jobq.unregister('changing');
+SELECT jobq.enqueue('changing');
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT * FROM test.outcome(:id);
+SELECT jobq.delete_failed(:id);
+
+-- a handler that replaces itself while it runs, and runs itself again
+CREATE FUNCTION test.ouroboros(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	CREATE OR REPLACE FUNCTION test.ouroboros(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS 'BEGIN RETURN ''"inner"''; END';
+	RETURN jsonb_build_array('outer', jobq.perform('ouroboros'));
+END
+$$;
+SELECT jobq.register('ouroboros', 'test.ouroboros(jsonb)');
+SELECT jobq.enqueue('ouroboros') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('ouroboros') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- EXECUTE is checked each time
+SELECT jobq.grant_role('regress_jobq_alice');
+CREATE FUNCTION test.guarded() RETURNS jsonb LANGUAGE sql AS $$ SELECT '"ran"'::jsonb $$;
+SELECT jobq.register('guarded', 'test.guarded()', queue => 'first', max_attempts => 1);
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('guarded') AS id \gset
+SELECT * FROM test.outcome(:id);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION test.guarded() FROM PUBLIC;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('guarded') AS id \gset
+SELECT * FROM test.outcome(:id);
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION test.guarded() TO regress_jobq_alice;
+SELECT jobq.retry(:id);
+SELECT * FROM test.outcome(:id);
+
+-- a commit that fails, though the handler has asked for another run
+CREATE FUNCTION test.fails_at_commit() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.snooze('1 h');
+	EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (i - 1) FROM generate_series(1, 2) i';
+END
+$$;
+SELECT jobq.register('fails_at_commit', 'test.fails_at_commit()', max_attempts => 1);
+SELECT jobq.enqueue('fails_at_commit') AS id \gset
+SELECT state, attempt, error FROM jobq.wait(:id);
+SELECT jobq.delete_failed(:id);
+
+-- a procedure cannot close what it runs in
+CREATE PROCEDURE test.closes() LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	EXECUTE 'CLOSE ALL';
+	INSERT INTO test.trace (note) VALUES ('closed');
+	COMMIT;
+	INSERT INTO test.trace (note) SELECT 'cursors: ' || count(*) FROM pg_cursors;
+END
+$$;
+SELECT jobq.register('closes', 'test.closes()', max_attempts => 1);
+SELECT jobq.enqueue('closes') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
+-- a procedure commits as it goes
+CREATE PROCEDURE test.steps(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES ('attempt ' || job.attempt || ': one');
+	COMMIT;
+	INSERT INTO test.trace (note) VALUES ('attempt ' || job.attempt || ': two');
+	ROLLBACK;
+	INSERT INTO test.trace (note) VALUES ('attempt ' || job.attempt || ': three');
+	COMMIT;
+	INSERT INTO test.trace (note) VALUES ('attempt ' || job.attempt || ': ' || (jobq.current_job()).kind);
+	IF payload = '"fail"' AND job.attempt = 1 THEN
+		RAISE EXCEPTION 'failed after COMMIT';
+	END IF;
+END
+$$;
+SELECT jobq.register('steps', 'test.steps(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('steps') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
+-- and what it has committed stays when it fails; its attempt is charged
+SELECT jobq.enqueue('steps', '"fail"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+SELECT jobq.enqueue('steps', '"fail"', max_attempts => 1) AS id \gset
+SELECT * FROM test.outcome(:id);
+TRUNCATE test.trace;
+
+-- snooze, discard and fail after a COMMIT
+CREATE PROCEDURE test.asks(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES ((payload #>> '{}') || ' one');
+	COMMIT;
+	INSERT INTO test.trace (note) VALUES ((payload #>> '{}') || ' two');
+	CASE payload #>> '{}'
+		WHEN 'snooze' THEN
+			IF (SELECT count(*) FROM test.trace WHERE note = 'snooze two') = 1 THEN
+				PERFORM jobq.snooze('0');
+			END IF;
+		WHEN 'discard' THEN
+			PERFORM jobq.cancel_current('no use');
+		WHEN 'fail' THEN
+			PERFORM jobq.fail_current('never');
+	END CASE;
+END
+$$;
+SELECT jobq.register('asks', 'test.asks(jsonb, jobq.job_context)', backoff => 'fixed 1ms', queue => 'first');
+SELECT array_agg(jobq.enqueue('asks', to_jsonb(what))) AS ids FROM unnest('{snooze,discard,fail}'::text[]) what \gset
+SELECT state, attempt, result, error FROM jobq.wait(:'ids'::bigint[]);
+SELECT note, count(*) FROM test.trace GROUP BY note ORDER BY note;
+TRUNCATE test.trace;
+
+-- as in core, there is no COMMIT with a SET clause or SECURITY DEFINER
+CREATE PROCEDURE test.with_setting() LANGUAGE plpgsql SET search_path = test AS $$ BEGIN COMMIT; END $$;
+CREATE PROCEDURE test.as_owner() LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN COMMIT; END $$;
+SELECT jobq.register('with_setting', 'test.with_setting()', max_attempts => 1), jobq.register('as_owner', 'test.as_owner()', max_attempts => 1);
+SELECT jobq.enqueue('with_setting') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('as_owner') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- a function may not COMMIT at all
+CREATE FUNCTION test.commits() RETURNS void LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$;
+SELECT jobq.register('commits', 'test.commits()', max_attempts => 1);
+SELECT jobq.enqueue('commits') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- deferred constraint triggers are the handler's: they can fail it
+CREATE TABLE test.node (id int PRIMARY KEY, parent int REFERENCES test.node DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION test.deferred(payload jsonb) RETURNS void LANGUAGE sql
+	AS $$ INSERT INTO test.node VALUES (payload::int, 1); INSERT INTO test.trace (note) VALUES ('lost') $$;
+SELECT jobq.register('deferred', 'test.deferred(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('deferred', '2') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('deferred', '1') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT count(*) FROM test.node;
+TRUNCATE test.trace;
+
+-- conflicts are tried again at once, and cost no attempt
+CREATE SEQUENCE test.tries;
+CREATE FUNCTION test.conflict(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF nextval('test.tries') <= payload::int THEN
+		RAISE EXCEPTION 'conflict' USING ERRCODE = 'serialization_failure';
+	END IF;
+END
+$$;
+SELECT jobq.register('conflict', 'test.conflict(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('conflict', '3') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT last_value FROM test.tries;
+-- a bounded number of times
+SELECT setval('test.tries', 1, false);
+SELECT jobq.enqueue('conflict', '100') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT last_value FROM test.tries;
+
+-- perform: now, here, in this transaction
+SELECT jobq.perform('echo', '"now"');
+SELECT jobq.perform('v1');
+SELECT * FROM test.error($$SELECT jobq.perform('broken', '1')$$);
+SELECT * FROM test.error($$SELECT jobq.perform('nothing')$$);
+BEGIN;
+SELECT jobq.perform('note', '"performed"');
+ROLLBACK;
+SELECT note FROM test.trace;
+SELECT jobq.perform('p1');
+SELECT * FROM test.error($$SELECT jobq.perform('steps')$$);
+CREATE FUNCTION test.inner_job(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql
+	AS $$ SELECT jsonb_build_object('id', job.id, 'kind', job.kind, 'queue', job.queue, 'attempt', job.attempt, 'current', (jobq.current_job()).kind) $$;
+CREATE FUNCTION test.outer_job(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	inside jsonb := jobq.perform('inner_job');
+BEGIN
+	RETURN jsonb_build_array(inside, (jobq.current_job()).kind, (jobq.current_job()).id = job.id);
+END
+$$;
+SELECT jobq.register('inner_job', 'test.inner_job(jsonb, jobq.job_context)'), jobq.register('outer_job', 'test.outer_job(jsonb, jobq.job_context)');
+SELECT jobq.perform('inner_job');
+SELECT jobq.enqueue('outer_job') AS id \gset
+SELECT * FROM test.outcome(:id);
+-- within, the worker's job is still the one that runs; it cannot wait for itself
+CREATE FUNCTION test.own(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$
+	SELECT jsonb_agg(m) FROM (SELECT (jobq.status((payload ->> 'id')::bigint)).state AS m UNION ALL SELECT e.message
+		FROM unnest('{jobq.cancel(%s),jobq.wait(%s),jobq.status(0)}'::text[]) c, test.error(format('SELECT ' || c, payload ->> 'id')) e) o
+$$;
+CREATE FUNCTION test.outer_own(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS $$ SELECT jobq.perform('own', jsonb_build_object('id', job.id)) $$;
+CREATE PROCEDURE test.outer_own_procedure(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (jobq.perform('own', jsonb_build_object('id', job.id)));
+END
+$$;
+SELECT jobq.register('own', 'test.own(jsonb)'), jobq.register('outer_own', 'test.outer_own(jsonb, jobq.job_context)'), jobq.register('outer_own_procedure', 'test.outer_own_procedure(jsonb, jobq.job_context)');
+SELECT jobq.enqueue('outer_own') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('outer_own_procedure') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+
+-- what only a handler may call
+SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should_stop()', 'snooze(''1s'')', 'retry_after()', 'cancel_current(''x'')', 'fail_current(''x'')'])
+	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
+
+-- on_failure runs as a job of its own when a job fails for good
+CREATE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, job.headers - 'failed_job'))
+$$;
+CREATE FUNCTION test.fails(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a "quoted" reason' USING ERRCODE = 'ZZ001'; END $$;
+SELECT jobq.register('fails', 'test.fails(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', on_failure => 'test.regret(jsonb, jobq.job_context)');
+SELECT jobq.enqueue('fails', '{"n": 1}') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
+SELECT note FROM test.trace;
+SELECT state, attempt, (headers ->> 'failed_job')::bigint = :id AS of_this FROM jobq.jobs WHERE kind = 'on_failure:fails';
+-- one that fails itself has no other
+CREATE OR REPLACE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no regrets'; END $$;
+SELECT jobq.enqueue('fails') AS id \gset
+SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE kind = ''on_failure:fails'') = 1');
+SELECT kind, attempt, error, sqlstate FROM jobq.failed_jobs WHERE kind LIKE '%fails' ORDER BY kind, id;
+SELECT bool_and(jobq.delete_failed(id) IS NOT NULL) FROM jobq.failed_jobs;
+TRUNCATE test.trace;
+-- what is told of a long error is its beginning
+CREATE FUNCTION test.complain(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', repeat('x', 5000); END $$;
+SELECT jobq.register('complain', 'test.complain(jsonb)', max_attempts => 1, on_failure => 'test.echo(jsonb)');
+SELECT jobq.enqueue('complain') AS id \gset
+SELECT state, length(error) FROM jobq.wait(:id);
+SELECT length(headers ->> 'error') FROM jobq.jobs WHERE kind = 'on_failure:complain';
+SELECT jobq.delete_failed(:id);
+
+-- lines that a handler writes
+CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.log('begins');
+	PERFORM jobq.log(format('line %s', i), 'debug') FROM generate_series(1, (payload ->> 'lines')::int) i;
+	PERFORM jobq.perform('logs', '{"lines": 0}') WHERE payload ? 'inner';
+	IF payload ? 'fail' THEN
+		PERFORM jobq.log('fails', 'error');
+		RAISE EXCEPTION 'as it says';
+	END IF;
+	IF payload ? 'bad' THEN
+		PERFORM jobq.log('bad', payload ->> 'bad');
+	END IF;
+END
+$$;
+SELECT jobq.register('logs', 'test.logs(jsonb)', max_attempts => 2, backoff => 'fixed 1ms');
+CREATE FUNCTION test.log(id bigint) RETURNS TABLE (attempt int, level text, message text, fresh boolean) LANGUAGE sql AS $$
+	SELECT (l ->> 'attempt')::int, l ->> 'level', l ->> 'message', (l ->> 'at')::timestamptz > now() - interval '1 minute'
+	FROM jobq.jobs, jsonb_array_elements(log) l WHERE jobs.id = $1;
+$$;
+SELECT jobq.enqueue('logs', '{"lines": 1, "inner": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.log(:id);
+SELECT jobq.enqueue('logs', '{"lines": 0, "fail": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.log(:id);
+SELECT jsonb_array_length(log) FROM jobq.failed_jobs WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT state FROM jobq.wait(:id);
+SELECT attempt, level, message FROM test.log(:id);
+SELECT jobq.delete_failed(:id);
+-- the last ones are kept
+SELECT jobq.enqueue('logs', '{"lines": 150, "fail": true}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT count(*), min(attempt), (array_agg(message))[1] AS first, (array_agg(message))[100] AS last FROM test.log(:id);
+SELECT jobq.delete_failed(:id);
+SELECT jobq.enqueue('logs', '{"lines": 0, "bad": "loud"}', max_attempts => 1) AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.delete_failed(:id);
+SELECT jobq.log('nobody''s');
+-- what perform() runs without a job has nowhere to keep them
+SELECT jobq.perform('logs', '{"lines": 1}');
+DROP FUNCTION test.log;

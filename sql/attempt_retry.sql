@@ -1,0 +1,226 @@
+-- Attempts, backoff, dead letters, and what a handler may ask for.
+
+-- as many attempts as there are, then a dead letter
+SELECT jobq.enqueue('broken', '1') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT kind, queue, role = current_user::regrole AS own, attempt, max_attempts, crashes, payload, headers, error, sqlstate,
+	regexp_replace(context, 'job \d+', 'job N') AS context FROM jobq.failed_jobs WHERE id = :id;
+SELECT e ->> 'attempt' AS attempt, e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message, e ? 'at' AS at, e ? 'context' AS context
+FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE id = :id;
+
+-- a second attempt can succeed
+CREATE FUNCTION test.flaky(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF job.attempt < payload::int THEN
+		RAISE EXCEPTION 'not yet' USING DETAIL = 'the detail', HINT = 'the hint';
+	END IF;
+	RETURN to_jsonb(job.attempt);
+END
+$$;
+SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)');
+SELECT jobq.enqueue('flaky', '3', backoff => 'fixed 1 ms') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- between attempts it is retryable; retry() shortens the wait
+SELECT jobq.enqueue('flaky', '2', backoff => 'fixed 1h') AS id \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
+SELECT state, attempt, error FROM jobq.status(:id);
+SELECT state, attempt, error, e ->> 'detail' AS detail, e ->> 'hint' AS hint
+FROM jobq.jobs, jsonb_array_elements(errors) e WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT * FROM test.outcome(:id);
+SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
+
+-- the delays of each policy
+CREATE TABLE test.delays (policy text, attempt int, delay interval);
+CREATE PROCEDURE test.measure(backoff text, attempts int) LANGUAGE plpgsql AS $$
+DECLARE
+	job_id bigint := jobq.enqueue('broken', backoff => backoff, max_attempts => 100);
+BEGIN
+	COMMIT;
+	FOR i IN 1..attempts LOOP
+		IF NOT test.until(format('(SELECT state = ''retryable'' AND attempt = %s FROM jobq.status(%s))', i, job_id)) THEN
+			RAISE EXCEPTION 'attempt % of job % has not ended', i, job_id;
+		END IF;
+		INSERT INTO test.delays
+			SELECT backoff, i, j.run_at - (j.errors -> -1 ->> 'at')::timestamptz FROM jobq.jobs j WHERE j.id = job_id;
+		EXIT WHEN i = attempts;
+		PERFORM jobq.retry(job_id);
+		COMMIT;
+	END LOOP;
+	PERFORM jobq.cancel(job_id);
+	COMMIT;
+END
+$$;
+CALL test.measure('fixed 5min', 3);
+CALL test.measure('exponential 10s', 4);
+CALL test.measure('exponential 1.5h cap 4h', 4);
+CALL test.measure('list 10s, 5s,1d', 5);
+SELECT policy, string_agg(delay::text, ' ' ORDER BY attempt) FROM test.delays GROUP BY policy ORDER BY policy COLLATE "C";
+-- with jitter, within its bounds
+TRUNCATE test.delays;
+CALL test.measure('fixed 100s jitter 50%', 10);
+SELECT bool_and(delay BETWEEN '50s' AND '150s') AS within, count(DISTINCT delay) > 1 AS jitter FROM test.delays;
+-- and by default
+TRUNCATE test.delays;
+SELECT jobq.register('broken_by_default', 'test.broken(jsonb)');
+SELECT jobq.enqueue('broken_by_default') AS id \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
+SELECT run_at - (errors -> -1 ->> 'at')::timestamptz BETWEEN '4s' AND '6s' AS within FROM jobq.jobs WHERE id = :id;
+SELECT jobq.cancel(:id);
+SELECT state, attempt, error FROM jobq.status(:id);
+DROP TABLE test.delays;
+
+-- retry_until takes the place of max_attempts
+SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 1, retry_until => 'infinity') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 100, retry_until => '2001-01-01') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1h', retry_until => now() + '1 min') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- max_exceptions counts what the handler raised, whatever attempts are left
+SELECT jobq.register('two_exceptions', 'test.broken(jsonb)', backoff => 'fixed 1ms', max_attempts => 10, max_exceptions => 2);
+SELECT jobq.enqueue('two_exceptions') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- a dead letter runs again with all its attempts, and remembers
+SELECT jobq.enqueue('broken', '"again"', headers => '{"h": 1}', priority => 3) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.retry(:id);
+SELECT * FROM test.outcome(:id);
+SELECT jsonb_array_length(errors) AS errors, headers, payload FROM jobq.failed_jobs WHERE id = :id;
+-- and can be mended
+CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT jobq.retry(:id);
+SELECT * FROM test.outcome(:id);
+SELECT count(*) FROM jobq.failed_jobs WHERE id = :id;
+SELECT state, priority, headers FROM jobq.jobs WHERE id = :id;
+CREATE OR REPLACE FUNCTION test.broken(payload jsonb) RETURNS void
+LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'broken %', payload; END $$;
+
+-- forgotten
+SELECT jobq.enqueue('broken', max_attempts => 1) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.delete_failed(:id);
+SELECT * FROM test.error('SELECT jobq.delete_failed(' || :id || ')');
+SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
+SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
+
+-- snooze: the effects stay, no attempt is charged
+CREATE FUNCTION test.asking(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (format('%s, attempt %s', payload, job.attempt));
+	CASE payload #>> '{}'
+		WHEN 'snooze' THEN
+			IF (SELECT count(*) FROM test.trace) < 3 THEN
+				PERFORM jobq.snooze('0');
+			END IF;
+		WHEN 'release' THEN
+			IF (SELECT count(*) FROM test.trace) < 3 THEN
+				PERFORM jobq.retry_after();
+			END IF;
+		WHEN 'release for ever' THEN
+			PERFORM jobq.retry_after('1 ms');
+		WHEN 'discard' THEN
+			PERFORM jobq.cancel_current('of no use');
+		WHEN 'fail' THEN
+			PERFORM jobq.fail_current('for good');
+		WHEN 'fail, but' THEN
+			BEGIN
+				PERFORM jobq.fail_current('for good');
+			EXCEPTION WHEN OTHERS THEN
+				NULL;
+			END;
+		WHEN 'snooze and raise' THEN
+			PERFORM jobq.snooze('1 hour');
+			RAISE EXCEPTION 'changed my mind';
+		WHEN 'discard and snooze' THEN
+			PERFORM jobq.cancel_current('the last word counts');
+			IF (SELECT count(*) FROM test.trace) < 2 THEN
+				PERFORM jobq.snooze('0');
+			END IF;
+	END CASE;
+	RETURN to_jsonb(job.attempt);
+END
+$$;
+SELECT jobq.register('asking', 'test.asking(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('asking', '"snooze"', max_attempts => 1) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- release: the attempt is charged
+SELECT jobq.enqueue('asking', '"release"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- until none is left
+SELECT jobq.enqueue('asking', '"release for ever"', max_attempts => 2) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- discard: the effects stay, the job is cancelled
+SELECT jobq.enqueue('asking', '"discard"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- fail: they roll back, and no attempt is left
+SELECT jobq.enqueue('asking', '"fail"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
+-- unless the handler catches that
+SELECT jobq.enqueue('asking', '"fail, but"') AS id \gset
+SELECT * FROM test.outcome(:id);
+-- an error overrides what was asked for; the last word counts
+SELECT jobq.enqueue('asking', '"snooze and raise"', max_attempts => 1) AS id \gset
+SELECT * FROM test.outcome(:id);
+TRUNCATE test.trace;
+SELECT jobq.enqueue('asking', '"discard and snooze"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
+-- a job that is not started in time expires
+SELECT jobq.enqueue('note', '"too late"', expires_at => '2001-01-01') AS id \gset
+SELECT state, attempt, started_at, error FROM jobq.wait(:id);
+SELECT jobq.enqueue('note', '"in time"', expires_at => 'infinity') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+
+-- timeouts: of the job, of the kind, and for good
+CREATE FUNCTION test.sleeper() RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(60) $$;
+SELECT jobq.register('sleeper', 'test.sleeper()', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('sleeper', timeout => '20 ms', max_attempts => 2) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
+SELECT jobq.register('sleeper', 'test.sleeper()', backoff => 'fixed 1ms', timeout => '10 ms', fail_on_timeout => true);
+SELECT jobq.enqueue('sleeper') AS id \gset
+SELECT * FROM test.outcome(:id);
+CREATE PROCEDURE test.slow_steps() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('step'); COMMIT; PERFORM pg_sleep(60); END $$;
+SELECT jobq.register('slow_steps', 'test.slow_steps()', backoff => 'fixed 1ms', timeout => '2 s');
+SELECT jobq.enqueue('slow_steps', max_attempts => 2) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace;
+-- the next job of the worker is not meant
+SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[20]), timeout => '1 h') id \gset
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+
+-- a handler that asks leaves in time
+CREATE FUNCTION test.polite() RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE NOT jobq.should_stop() LOOP
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RETURN '"left"';
+END
+$$;
+SELECT jobq.register('polite', 'test.polite()', timeout => '1 h');
+SELECT jobq.enqueue('polite') AS id \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :id));
+SELECT jobq.test_clock('57 min');
+SELECT * FROM test.outcome(:id);
+SELECT jobq.test_clock('0');
+
+SELECT count(*), bool_and(jobq.delete_failed(id) IS NOT NULL) FROM jobq.failed_jobs;
+TRUNCATE test.trace;

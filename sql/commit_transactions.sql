@@ -1,0 +1,184 @@
+-- A job is part of the transaction that enqueues it.
+
+-- rolled back
+BEGIN;
+SELECT jobq.enqueue('note', '"rolled back"') AS id \gset
+SELECT state FROM jobq.status(:id);
+ROLLBACK;
+SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
+
+-- savepoints: what is released stays, what is rolled back goes
+BEGIN;
+SELECT jobq.enqueue('note', '"a: top"') IS NULL;
+SAVEPOINT s1;
+SELECT jobq.enqueue('note', '"-: in s1"') IS NULL;
+SAVEPOINT s2;
+SELECT jobq.enqueue('note', '"-: in s2, released into s1"') IS NULL;
+RELEASE s2;
+ROLLBACK TO s1;
+SELECT jobq.enqueue('note', '"b: again in s1"') IS NULL;
+SAVEPOINT s3;
+SELECT jobq.enqueue('note', '"-: in s3"') IS NULL;
+ROLLBACK TO s3;
+RELEASE s3;
+SAVEPOINT s4;
+SAVEPOINT s5;
+SELECT jobq.enqueue('note', '"c: in s5"') IS NULL;
+RELEASE s5;
+RELEASE s4;
+RELEASE s1;
+SELECT jobq.enqueue('note', '"d: end"') IS NULL;
+COMMIT;
+SELECT test.until('(SELECT count(*) FROM test.trace) >= 4');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
+-- so many that they are handed over as lanes
+BEGIN;
+SELECT count(jobq.enqueue('note', '"kept"')) FROM generate_series(1, 100);
+SAVEPOINT s1;
+SELECT count(jobq.enqueue('note', '"dropped"', priority => i)) FROM generate_series(1, 100) i;
+ROLLBACK TO s1;
+SELECT count(jobq.enqueue('note', '"kept"', priority => 1)) FROM generate_series(1, 10);
+COMMIT;
+SELECT test.until('(SELECT count(*) FROM test.trace) >= 110');
+SELECT note, count(*) FROM test.trace GROUP BY note;
+TRUNCATE test.trace;
+
+-- exception blocks
+DO $$
+BEGIN
+	PERFORM jobq.enqueue('note', '"before"');
+	BEGIN
+		PERFORM jobq.enqueue('note', '"inside"');
+		BEGIN
+			PERFORM jobq.enqueue('note', '"innermost"');
+		EXCEPTION WHEN OTHERS THEN
+			NULL;
+		END;
+		RAISE EXCEPTION 'oops';
+	EXCEPTION WHEN raise_exception THEN
+		PERFORM jobq.enqueue('note', '"handler"');
+	END;
+END
+$$;
+SELECT test.until('(SELECT count(*) FROM test.trace) >= 2');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
+-- a queue that is created in a transaction that aborts is not remembered
+BEGIN;
+SELECT jobq.enqueue('note', '"x"', queue => 'ephemeral') IS NULL;
+ROLLBACK;
+SELECT count(*) FROM jobq.queues WHERE name = 'ephemeral';
+SELECT jobq.enqueue('note', '"x"', queue => 'ephemeral') AS id \gset
+SELECT state, queue FROM jobq.wait(:id);
+BEGIN;
+SAVEPOINT s1;
+SELECT jobq.enqueue('note', '"y"', queue => 'ephemeral2') IS NULL;
+ROLLBACK TO s1;
+SELECT jobq.enqueue('note', '"y"', queue => 'ephemeral2') AS id \gset
+COMMIT;
+SELECT state, queue FROM jobq.wait(:id);
+
+-- nor is a handler
+BEGIN;
+SELECT jobq.register('ephemeral', 'test.echo(jsonb)');
+SELECT jobq.enqueue('ephemeral') IS NULL;
+ROLLBACK;
+SELECT jobq.enqueue('ephemeral');
+BEGIN;
+SELECT jobq.register('ephemeral', 'test.echo(jsonb)');
+SELECT jobq.enqueue('ephemeral') AS id \gset
+COMMIT;
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.unregister('ephemeral');
+TRUNCATE test.trace;
+
+-- enqueued and cancelled at once
+BEGIN;
+SELECT jobq.enqueue('note', '"cancelled"') AS id \gset
+SELECT jobq.cancel(:id);
+SELECT state FROM jobq.status(:id);
+COMMIT;
+SELECT state, error FROM jobq.wait(:id);
+
+-- a cancellation that is rolled back: the job still runs
+SELECT jobq.enqueue('note', '"not cancelled"', queue => 'manual') AS id \gset
+BEGIN;
+SELECT jobq.cancel(:id);
+ROLLBACK;
+SELECT state FROM jobq.status(:id);
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state FROM jobq.status(:id);
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+
+-- two-phase commit
+BEGIN;
+SELECT jobq.enqueue('note', '"prepared"') AS id \gset
+SELECT jobq.enqueue('note', '"prepared, too"', queue => 'of_prepared') AS id2 \gset
+PREPARE TRANSACTION 'jobq_1';
+SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
+COMMIT PREPARED 'jobq_1';
+SELECT state, queue FROM jobq.wait(ARRAY[:id, :id2]);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+BEGIN;
+SELECT jobq.enqueue('note', '"never"') AS id \gset
+SAVEPOINT s1;
+SELECT jobq.enqueue('note', '"never"', queue => 'never') AS id2 \gset
+PREPARE TRANSACTION 'jobq_2';
+ROLLBACK PREPARED 'jobq_2';
+SELECT * FROM test.error('SELECT jobq.status(' || :id || ')');
+SELECT count(*) FROM jobq.queues WHERE name = 'never';
+
+-- the same connection goes on after PREPARE
+BEGIN;
+SELECT jobq.enqueue('note', '"held"') AS held \gset
+PREPARE TRANSACTION 'jobq_3';
+SELECT jobq.enqueue('note', '"after"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+COMMIT PREPARED 'jobq_3';
+SELECT state FROM jobq.wait(:held);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+
+-- read only
+SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
+BEGIN READ ONLY;
+SELECT state FROM jobq.status(:id);
+SELECT * FROM test.error('SELECT jobq.enqueue(''echo'')');
+SELECT * FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{1}'')');
+SELECT * FROM test.error('SELECT jobq.cancel(' || :id || ')');
+SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
+SELECT jobq.perform('echo', '1');
+SELECT * FROM test.error('SELECT jobq_internal.run_next(''{manual}'')');
+COMMIT;
+SELECT jobq.cancel(:id);
+
+-- a handler that enqueues is in the same position
+CREATE FUNCTION test.parent(payload jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.enqueue('note', '"child"');
+	BEGIN
+		PERFORM jobq.enqueue('note', '"stillborn"');
+		RAISE EXCEPTION 'oops';
+	EXCEPTION WHEN raise_exception THEN
+		NULL;
+	END;
+	IF payload = '"fail"' THEN
+		RAISE EXCEPTION 'the parent fails';
+	END IF;
+END
+$$;
+SELECT jobq.register('parent', 'test.parent(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('parent', '"fail"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('parent') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT test.until('(SELECT count(*) FROM test.trace) >= 1');
+SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;

@@ -1,0 +1,272 @@
+-- Batches: jobs that belong together, and what is to be done when they are over.
+
+CREATE FUNCTION test.batch_job(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fail' AND NOT EXISTS (SELECT FROM test.trace WHERE note = 'mended') THEN
+		RAISE EXCEPTION 'it fails';
+	END IF;
+	IF payload ? 'more' THEN
+		PERFORM jobq.batch_add((jobq.current_job()).batch_id, 'part', ARRAY[payload -> 'more']);
+	END IF;
+	IF payload ? 'discard' THEN
+		PERFORM jobq.cancel_current('nothing to do');
+	END IF;
+END
+$$;
+CREATE FUNCTION test.batch_callback(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO test.trace (note) VALUES (format('%s: %s is %s', payload ->> 'on', job.headers ->> 'batch', job.headers ->> 'batch_state'));
+$$;
+SELECT jobq.register('part', 'test.batch_job(jsonb)', max_attempts => 1);
+SELECT jobq.register('then', 'test.batch_callback(jsonb, jobq.job_context)');
+TRUNCATE test.trace;
+
+-- a batch with all three callbacks
+CREATE FUNCTION test.batch(name text, allow_failures boolean DEFAULT false, start boolean DEFAULT false) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.create_batch(name, '{"kind": "then", "payload": {"on": "success"}}', '{"kind": "then", "payload": {"on": "failure"}}',
+		'{"kind": "then", "payload": {"on": "finish"}, "priority": 1}', allow_failures, start);
+$$;
+-- when the batch is over, and its callbacks have run: what has become of it
+CREATE PROCEDURE test.batch_over(id bigint) LANGUAGE plpgsql AS $$
+DECLARE
+	s jobq.batch_status;
+	deadline timestamptz := clock_timestamp() + interval '30 seconds';
+BEGIN
+	LOOP
+		s := jobq.batch_status(id);
+		EXIT WHEN s.finished_at IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.jobs WHERE kind = 'then' AND finished_at IS NULL);
+		IF clock_timestamp() > deadline THEN
+			RAISE EXCEPTION 'not over: %', s;
+		END IF;
+		COMMIT;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
+		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.failed, s.cancelled, s.expired, s.progress;
+END
+$$;
+
+-- nothing runs before the start
+SELECT test.batch('slow') AS slow \gset
+SELECT count(*) FROM jobq.batch_add(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
+SELECT id AS held FROM jobq.batch_add(:slow, 'part', '{"{}"}', delay => '1 hour') id \gset
+SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batch_status(:slow);
+SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
+SELECT state, run_at FROM jobq.status(:held);
+SELECT ready, scheduled, blocked FROM jobq.queues WHERE name = 'default';
+SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now())', :held));
+SELECT jobq.set_priority(:held, 7);
+SELECT state, priority FROM jobq.jobs WHERE id = :held;
+SELECT jobq.batch_start(:slow);
+-- the delay begins with the start
+SELECT state, round(extract(epoch FROM run_at - started) / 60) AS minutes
+FROM jobq.status(:held), LATERAL (SELECT started_at AS started FROM jobq.batch_status(:slow)) b;
+SELECT jobq.cancel(:held);
+CALL test.batch_over(:slow);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
+-- create, fill and start in one transaction; a job of a batch adds more of them
+BEGIN;
+SELECT test.batch('grows', start => true) AS grows \gset
+SELECT count(*) FROM jobq.batch_add(:grows, 'part', '{"{\"more\": {\"more\": {}}}", "{\"discard\": 1}"}');
+COMMIT;
+CALL test.batch_over(:grows);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
+-- one fails: what waits is cancelled
+BEGIN;
+SELECT test.batch('fails', start => true) AS fails \gset
+SELECT count(*) FROM jobq.batch_add(:fails, 'part', array_fill('{}'::jsonb, '{500}'), delay => '1 hour');
+SELECT count(*) FROM jobq.batch_add(:fails, 'part', '{"{\"fail\": 1}"}');
+COMMIT;
+CALL test.batch_over(:fails);
+SELECT DISTINCT state, error FROM jobq.jobs WHERE batch_id = :fails ORDER BY 1;
+SELECT note FROM test.trace ORDER BY note;
+
+-- ... and is retried: the batch comes to its end anew
+TRUNCATE test.trace;
+SELECT jobq.batch_retry_failed(:fails);
+CALL test.batch_over(:fails);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+INSERT INTO test.trace (note) VALUES ('mended');
+SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE kind = 'part';
+CALL test.batch_over(:fails);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
+-- or the others go on
+BEGIN;
+SELECT test.batch('goes on', allow_failures => true) AS goes_on \gset
+SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{\"fail\": 1}"}');
+SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), priority => 5);
+SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{}"}', expires_at => '2001-01-01');
+SELECT jobq.batch_start(:goes_on);
+COMMIT;
+CALL test.batch_over(:goes_on);
+SELECT note FROM test.trace ORDER BY note;
+SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'part';
+TRUNCATE test.trace;
+
+-- cancel: what waits, what is blocked, and what runs
+BEGIN;
+SELECT test.batch('cancelled', start => true) AS cancelled \gset
+SELECT count(*) FROM jobq.batch_add(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), delay => '1 hour');
+COMMIT;
+SELECT jobq.batch_cancel(:cancelled);
+CALL test.batch_over(:cancelled);
+SELECT jobq.batch_cancel(:cancelled);
+SELECT test.batch('never begun') AS never \gset
+SELECT count(*) FROM jobq.batch_add(:never, 'part', array_fill('{}'::jsonb, '{2}'));
+SELECT jobq.batch_cancel(:never);
+CALL test.batch_over(:never);
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+SELECT test.error(format('SELECT jobq.batch_retry_failed(%s)', :never));
+
+-- empty: one that is started has nothing to wait for; one that was created so waits for its first job
+SELECT test.batch('empty') AS empty \gset
+SELECT jobq.batch_start(:empty);
+CALL test.batch_over(:empty);
+SELECT test.batch('filled later', start => true) AS later \gset
+SELECT count(*) FROM jobq.batch_add(:later, 'part', '{}');
+SELECT state, total FROM jobq.batch_status(:later);
+SELECT count(*) FROM jobq.batch_add(:later, 'part', '{"{}"}');
+CALL test.batch_over(:later);
+TRUNCATE test.trace;
+
+-- jobs that consumers do, and of queues that keep nothing
+SELECT jobq.create_queue('parts', mode => 'consumer', keep => 'nothing');
+BEGIN;
+SELECT test.batch('outside', start => true) AS outside \gset
+SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), queue => 'parts');
+COMMIT;
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '30s');
+SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '30s');
+SELECT state, total, waiting, completed FROM jobq.batch_status(:outside);
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '30s');
+CALL test.batch_over(:outside);
+SELECT note FROM test.trace ORDER BY note;
+SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;
+SELECT jobq.delete_all_failed('parts');
+TRUNCATE test.trace;
+
+-- a job that replaces one of a batch takes its place there
+BEGIN;
+SELECT test.batch('replaced') AS replaced \gset
+SELECT id AS first FROM jobq.batch_add(:replaced, 'part', '{"{\"fail\": 1}"}', unique_key => 'only') id \gset
+COMMIT;
+SELECT jobq.enqueue('part', '{}', unique_key => 'only', on_conflict => 'replace') = :first AS same;
+SELECT state, batch_id = :replaced AS member FROM jobq.jobs WHERE id = :first;
+SELECT jobq.batch_start(:replaced);
+CALL test.batch_over(:replaced);
+TRUNCATE test.trace;
+
+-- ... and runs if that one's batch does, whatever the other batch waits for
+BEGIN;
+SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
+SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', unique_key => 'only', delay => '1 hour') id \gset
+COMMIT;
+SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', unique_key => 'only', on_conflict => 'replace') id;
+CALL test.batch_over(:runs);
+SELECT jobq.batch_cancel(:waits);
+CALL test.batch_over(:waits);
+TRUNCATE test.trace;
+
+-- what is pruned or forgotten still counts, and decides what has become of the batch
+BEGIN;
+SELECT test.batch('pruned', true, start => true) AS pruned \gset
+SELECT count(*) FROM jobq.batch_add(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
+SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', run_at => '2001-01-01', expires_at => '2001-01-02') id \gset
+SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', queue => 'parts') id \gset
+COMMIT;
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '10s');
+CALL test.batch_over(:pruned);
+SELECT jobq.delete_failed(:outside);
+SELECT jobq.prune('0') > 0 AS pruned;
+CALL test.batch_over(:pruned);
+TRUNCATE test.trace;
+
+-- a callback that cannot be enqueued is tried again, and nothing is lost
+SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
+SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": {"on": "finish"}}') AS stuck \gset
+SELECT jobq.unregister('fleeting');
+SELECT jobq.batch_start(:stuck);
+DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL) LOOP PERFORM pg_sleep(0.005); COMMIT; END LOOP; END $$;
+SELECT state, finished_at, last_error FROM jobq.batch_status(:stuck);
+SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
+SELECT jobq.test_clock('10 minutes');
+CALL test.batch_over(:stuck);
+SELECT jobq.drain('default');
+SELECT note FROM test.trace;
+SELECT jobq.test_clock('0');
+TRUNCATE test.trace;
+
+-- rolled back: there is no batch
+BEGIN;
+SELECT test.batch('rolled back', start => true) AS gone \gset
+SELECT count(*) FROM jobq.batch_add(:gone, 'part', '{"{}"}');
+ROLLBACK;
+SELECT test.error(format('SELECT jobq.batch_status(%s)', :gone));
+SELECT count(*) FROM jobq.batches WHERE name = 'rolled back';
+
+-- errors
+SELECT test.error('SELECT jobq.create_batch('''')');
+SELECT test.error('SELECT jobq.create_batch(allow_failures => NULL)');
+SELECT test.error($$SELECT jobq.create_batch(on_success => '[]')$$);
+SELECT test.error($$SELECT jobq.create_batch(on_success => '{"payload": 1}')$$);
+SELECT test.error($$SELECT jobq.create_batch(on_success => '{"kind": "then", "prio": 1}')$$);
+SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "priority": "high"}')$$);
+SELECT test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "then", "delay": "soon"}')$$);
+SELECT test.error($$SELECT jobq.create_batch(on_failure => '{"kind": "unheard of"}')$$);
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :empty));
+SELECT test.error(format('SELECT jobq.batch_start(%s)', :empty));
+SELECT test.error('SELECT jobq.batch_start(999999)');
+SELECT test.error('SELECT jobq.batch_add(999999, ''part'', ''{"{}"}'')');
+SELECT test.error(format('SELECT jobq.batch_add(%s, NULL, ''{"{}"}'')', :empty));
+SELECT test.error(format('SELECT jobq.batch_add(NULL, ''part'', ''{"{}"}'')'));
+SELECT test.batch('half') AS half \gset
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ARRAY[NULL::jsonb])', :half));
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', unique_key => ''k'')', :half));
+SELECT total FROM jobq.batch_status(:half);
+
+-- a time in a callback is read when it is given, as that session writes it
+SET timezone = 'Asia/Kolkata';
+SET datestyle = 'ISO, DMY';
+SELECT jobq.create_batch('later', on_finish => '{"kind": "then", "run_at": "25/12/2098 08:00", "expires_at": "infinity"}') AS id \gset
+RESET timezone;
+RESET datestyle;
+SELECT jobq.batch_start(:id);
+SELECT test.until('(SELECT count(*) = 1 FROM jobq.jobs WHERE kind = ''then'' AND state = ''scheduled'')');
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written, expires_at FROM jobq.job WHERE kind = 'then';
+SELECT jobq.cancel(id) FROM jobq.job WHERE kind = 'then';
+
+-- another role's
+SELECT jobq.grant_role('regress_jobq_bob');
+SET ROLE regress_jobq_bob;
+SELECT count(*) FROM jobq.batches;
+SELECT test.error(format('SELECT jobq.batch_status(%s)', :half));
+SELECT test.error(format('SELECT jobq.batch_cancel(%s)', :half));
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'')', :half));
+SELECT jobq.create_batch('bob''s') IS NOT NULL AS created;
+SELECT name, state, role FROM jobq.batches;
+RESET ROLE;
+
+-- one whose role was dropped ends without its callbacks
+CREATE ROLE regress_jobq_leaver LOGIN;
+SELECT jobq.grant_role('regress_jobq_leaver');
+SET ROLE regress_jobq_leaver;
+SELECT test.batch('left behind') AS orphan \gset
+RESET ROLE;
+DROP OWNED BY regress_jobq_leaver;
+DROP ROLE regress_jobq_leaver;
+SELECT jobq.batch_start(:orphan);
+CALL test.batch_over(:orphan);
+SELECT state, last_error FROM jobq.batch_status(:orphan);
+
+SELECT jobq.batch_cancel(id) FROM jobq.batches WHERE state = 'pending' ORDER BY id;
+CALL test.batch_over(:half);
+SELECT jobq.drain('default');
+SELECT jobq.revoke_role('regress_jobq_bob');
+TRUNCATE test.trace;

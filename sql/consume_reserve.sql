@@ -1,0 +1,413 @@
+-- Consumers outside the database: reserve(), ack() and their kin.
+
+SELECT jobq.create_queue('letters', mode => 'consumer');
+SELECT jobq.create_queue('parcels', mode => 'consumer', lease => 'memory', keep => 'no_payload');
+SELECT name, mode, lease FROM jobq.queues WHERE name IN ('letters', 'parcels', 'manual') ORDER BY name;
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+
+-- What a consumer holds, kept for the statements that follow.
+CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
+	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz);
+GRANT ALL ON test.held TO PUBLIC;
+CREATE FUNCTION test.reserve(queues text[] DEFAULT '{letters}', max int DEFAULT 1, lease interval DEFAULT '90s', wait interval DEFAULT '30s')
+RETURNS TABLE (queue text, payload jsonb, attempt int) LANGUAGE sql AS $$
+	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until)
+		SELECT * FROM jobq.reserve($1, $2, $3, $4, 'tester') RETURNING *)
+	SELECT queue, payload, attempt FROM kept ORDER BY n
+$$;
+-- Call a function with the id and token under which the payload was reserved last; an error is told by its code.
+CREATE FUNCTION test.say(function text, what jsonb, more text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	job test.held;
+BEGIN
+	SELECT * INTO job FROM test.held h WHERE h.payload = what ORDER BY n DESC LIMIT 1;
+	EXECUTE format('SELECT jobq.%I(%s, %s%s)', function, job.id, job.token, more);
+	RETURN 'done';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END
+$$;
+CREATE FUNCTION test.post(what jsonb, priority int DEFAULT 0, delay interval DEFAULT NULL, queue text DEFAULT 'letters', max_attempts int DEFAULT 3)
+RETURNS void LANGUAGE sql AS $$
+	SELECT jobq.enqueue('post', what, queue, priority, delay => delay, max_attempts => max_attempts, backoff => 'fixed 1h')
+$$;
+-- What has become of the newest job with that payload.
+CREATE FUNCTION test.fate(what jsonb, OUT state text, OUT attempt int, OUT result jsonb, OUT error text) LANGUAGE sql AS $$
+	SELECT s.state, s.attempt, s.result, s.error
+	FROM jobq.status((SELECT max(id) FROM (SELECT id, payload FROM jobq.jobs UNION ALL SELECT id, payload FROM test.held) j WHERE payload = what)) s
+$$;
+
+-- one job, which needs no handler
+SELECT jobq.enqueue('post', '"first"', 'letters', headers => '{"trace": 7}', max_attempts => 5) AS id \gset
+SELECT id = :id AS same, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at < now() AS enqueued, lease_until - now() BETWEEN '89s' AND '91s' AS lease
+FROM jobq.reserve('{letters}', wait => '30s', consumer => 'postman') \gset
+\echo :same :queue :kind :payload :headers :attempt :max_attempts :enqueued :lease
+SELECT state, attempt, progress, started_at <= now() AS started FROM jobq.status(:id);
+SELECT jobq.report_progress(:id, :token, 40, 'on the way');
+SELECT state, progress, message FROM jobq.status(:id);
+SELECT state, attempt, progress, message, started_at <= now() AS started FROM jobq.jobs WHERE id = :id;
+SELECT type, consumer, role = current_user::regrole AS mine, state, jobs_held, started_at <= now() AS since FROM jobq.workers WHERE type = 'consumer';
+SELECT ready, running FROM jobq.queues WHERE name = 'letters';
+SELECT count(*) FROM jobq.reserve('{letters}');
+SELECT jobq.ack(:id, :token, '{"delivered": true}');
+SELECT state, attempt, result, started_at <= finished_at AS times FROM jobq.wait(:id);
+SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
+-- twice
+SELECT * FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
+
+-- in order of queue, priority, time
+SELECT test.post(to_jsonb(format('letter %s', n)), p) FROM (VALUES (1, 0), (2, 5), (3, -5), (4, 0)) v (n, p);
+SELECT test.post(to_jsonb(format('parcel %s', n)), queue => 'parcels') FROM generate_series(1, 2) n;
+CALL test.settle();
+SELECT * FROM test.reserve('{parcels,letters}', 4);
+SELECT * FROM test.reserve('{letters,parcels}', 10);
+SELECT type, consumer, jobs_held FROM jobq.workers WHERE type = 'consumer';
+-- arrays: all or nothing
+SELECT array_agg(id) AS ids, array_agg(token) AS tokens FROM test.held \gset
+SELECT * FROM test.error(format('SELECT jobq.ack(%L::bigint[] || 0::bigint, %L::bigint[] || 0::bigint)', :'ids', :'tokens'));
+SELECT count(*) FROM jobq.jobs WHERE kind = 'post' AND state = 'running';
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
+SELECT state, count(*), count(payload) AS payloads FROM jobq.wait(:'ids'::bigint[]) JOIN jobq.jobs USING (id, state) GROUP BY 1;
+SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
+
+-- more than are archived at a time; one that is named twice, near to itself and far off
+SELECT count(*) FROM generate_series(1, 250) n, test.post(to_jsonb(n));
+SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '30s') \gset
+\echo :count
+SELECT d, code FROM unnest('{1,2,250}'::int[]) d,
+	test.error(format('SELECT jobq.ack(%L::bigint[] || %s, %L::bigint[] || %s)', :'ids', (:'ids'::bigint[])[d], :'tokens', (:'tokens'::bigint[])[d])) ORDER BY d;
+BEGIN;
+SELECT jobq.ack((:'ids'::bigint[])[7], (:'tokens'::bigint[])[7]);
+SELECT code FROM test.error(format('SELECT jobq.ack(%L::bigint[], %L::bigint[])', :'ids', :'tokens'));
+ROLLBACK;
+SELECT count(*) FROM jobq_internal.lease_slots();
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]);
+SELECT state, count(*) FROM jobq.jobs WHERE id = ANY (:'ids') GROUP BY 1;
+SELECT count(*) FROM jobq_internal.lease_slots();
+
+-- one that has expired is not handed out
+SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '10 ms', delay => '300 ms') AS id \gset
+-- nor waited with: others wait for what has become of it
+SET statement_timeout = '20s';
+SELECT * FROM test.reserve(wait => '1 min');
+SELECT state, attempt, error FROM jobq.wait(:id);
+-- nor is one waited with that was written anew
+SELECT test.post('"anew"');
+SELECT jobq.alter_queue('letters', fair_by => 'tenant');
+SELECT * FROM test.reserve(wait => '1 min');
+SELECT * FROM test.reserve();
+RESET statement_timeout;
+SELECT jobq.alter_queue('letters', fair_by => 'none');
+SELECT test.say('ack', '"anew"');
+
+-- delay: not before its time, and then at once
+SELECT test.post('"later"', delay => '1 hour');
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT jobq.test_clock('61 min');
+SELECT * FROM test.reserve();
+SELECT test.say('ack', '"later"');
+SELECT jobq.test_clock('0');
+-- the entry of a job that was written anew does not hide the right one
+SELECT jobq.enqueue('post', '"old"', 'letters', unique_key => 'moved') AS id \gset
+SELECT jobq.enqueue('post', '"new"', 'letters', unique_key => 'moved', on_conflict => 'replace') = :id AS same;
+SELECT * FROM test.reserve(max => 2);
+SELECT test.say('ack', '"new"');
+-- a name that is too long ends with a whole character
+SELECT test.post('"named"');
+SELECT id, token FROM jobq.reserve('{letters}', wait => '30s', consumer => repeat('é', 40)) \gset
+SELECT length(consumer) FROM jobq.lease WHERE token = :token;
+SELECT jobq.ack(:id, :token);
+
+-- nack: the next attempt by the backoff
+SELECT test.post('"torn"');
+SELECT * FROM test.reserve();
+SELECT test.say('nack', '"torn"', ', ''wet''');
+SELECT * FROM test.fate('"torn"');
+SELECT test.say('ack', '"torn"');
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT jobq.test_clock('61 min');
+SELECT * FROM test.reserve();
+-- or after a delay
+SELECT test.say('nack', '"torn"', ', ''too wet'', ''0''');
+SELECT * FROM test.reserve();
+-- the last attempt makes it a dead letter
+SELECT test.say('nack', '"torn"');
+SELECT state, attempt, error FROM test.fate('"torn"');
+SELECT kind, attempt, sqlstate, error, (SELECT array_agg(e ->> 'message') FROM jsonb_array_elements(errors) e) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT jobq.test_clock('0');
+-- which can be retried, under the same id
+SELECT jobq.retry(id) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT test.say('ack', '"torn"');
+SELECT * FROM test.reserve();
+-- reject: at once
+SELECT test.say('reject', '"torn"', ', ''no such address''');
+SELECT * FROM test.fate('"torn"');
+SELECT sqlstate FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT test.say('reject', '"torn"', ', ''again''');
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
+-- release: the attempt is not charged
+SELECT test.post('"back"');
+SELECT * FROM test.reserve();
+SELECT test.say('release', '"back"');
+SELECT test.say('ack', '"back"');
+SELECT * FROM test.fate('"back"');
+SELECT * FROM test.reserve();
+SELECT test.say('release', '"back"', ', ''1 hour''');
+SELECT * FROM test.fate('"back"');
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT jobq.test_clock('61 min');
+SELECT * FROM test.reserve();
+SELECT jobq.test_clock('0');
+-- cancel: the consumer learns of it when it is done
+SELECT jobq.cancel(id) FROM test.held WHERE payload = '"back"' ORDER BY n DESC LIMIT 1;
+SELECT state, attempt, error FROM test.fate('"back"');
+SELECT f, test.say(f, '"back"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('report_progress', ', 1')) v (f, more);
+-- retry() leaves a leased job alone
+SELECT test.post('"held"');
+SELECT * FROM test.reserve();
+SELECT code, message FROM test.held, test.error(format('SELECT jobq.retry(%s)', id)) WHERE payload = '"held"';
+SELECT test.say('ack', '"held"');
+SELECT test.post('"held again"');
+SELECT * FROM test.reserve();
+SELECT test.say('nack', '"held again"', ', NULL, ''0''');
+SELECT * FROM test.reserve();
+SELECT code, message FROM test.held, test.error(format('SELECT jobq.retry(%s)', id)) WHERE payload = '"held again"' AND attempt = 2;
+SELECT test.say('ack', '"held again"');
+
+-- a lease that ends charges the attempt
+SELECT test.post('"late"', max_attempts => 2);
+SELECT * FROM test.reserve(lease => '1 min');
+SELECT jobq.test_clock('61s');
+SELECT test.say('ack', '"late"');
+SELECT test.until('(SELECT state = ''retryable'' FROM test.fate(''"late"''))');
+SELECT attempt, error FROM test.fate('"late"');
+SELECT test.say('ack', '"late"');
+-- no lease is longer than the job's timeout, however often it is extended
+SELECT jobq.enqueue('post', '"long"', 'letters', timeout => '30s', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
+SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '30s', lease => '1 min') \gset
+\echo :same :short
+SELECT jobq.extend(:id, :token, '1 h');
+SELECT jobq.test_clock('93s');
+SELECT code FROM test.error(format('SELECT jobq.ack(%s, %s)', :id, :token));
+SELECT test.until('(SELECT state = ''retryable'' FROM jobq.status(' || :id || '))');
+SELECT attempt, error FROM jobq.status(:id);
+SELECT jobq.cancel(:id);
+-- extended in time it does not end
+SELECT jobq.test_clock('2 hours');
+SELECT * FROM test.reserve(lease => '1 min');
+SELECT test.say('extend', '"late"', ', ''10 min''');
+SELECT jobq.test_clock('125 min');
+SELECT test.say('report_progress', '"late"', ', 50');
+SELECT state, attempt FROM test.fate('"late"');
+SELECT test.say('extend', '"late"', ', ''10 min''');
+SELECT jobq.test_clock('134 min');
+SELECT test.say('report_progress', '"late"', ', 60');
+SELECT jobq.test_clock('136 min');
+SELECT test.say('extend', '"late"', ', ''10 min''');
+SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE queue = ''letters'') = 1');
+SELECT attempt, sqlstate, error FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'letters';
+SELECT jobq.test_clock('0');
+-- so does one in memory
+SELECT test.post('"late parcel"', queue => 'parcels', max_attempts => 1);
+SELECT * FROM test.reserve('{parcels}', lease => '1 min');
+SELECT test.say('extend', '"late parcel"', ', ''10 min''');
+SELECT count(*) FROM jobq.lease l JOIN test.held h USING (token) WHERE h.payload = '"late parcel"';
+SELECT jobq.test_clock('5 min');
+SELECT test.say('report_progress', '"late parcel"', ', 60');
+SELECT jobq.test_clock('11 min');
+SELECT test.until('(SELECT count(*) FROM jobq.failed_jobs WHERE queue = ''parcels'') = 1');
+SELECT test.say('ack', '"late parcel"');
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'parcels';
+SELECT jobq.test_clock('0');
+
+-- a reservation that rolls back gives the jobs and their attempts back at once
+SELECT test.post('"one"'), test.post('"two"'), test.post('"three"');
+BEGIN;
+SELECT payload, attempt FROM jobq.reserve('{letters}', 2, wait => '30s');
+ROLLBACK;
+SELECT state, attempt FROM test.fate('"one"');
+BEGIN;
+SELECT * FROM test.reserve();
+SAVEPOINT a;
+SELECT payload FROM jobq.reserve('{letters}');
+SAVEPOINT b;
+SELECT payload FROM jobq.reserve('{letters}');
+RELEASE b;
+SELECT count(*) FROM jobq.reserve('{letters}');
+ROLLBACK TO a;
+SELECT * FROM test.reserve();
+COMMIT;
+SELECT f.state FROM unnest('{"\"one\"", "\"two\"", "\"three\""}'::jsonb[]) WITH ORDINALITY u (what, n), test.fate(what) f ORDER BY n;
+-- an ack that rolls back leaves the lease
+BEGIN;
+SELECT test.say('ack', '"one"');
+SELECT test.say('ack', '"one"');
+SAVEPOINT a;
+SELECT test.say('nack', '"two"');
+ROLLBACK TO a;
+SELECT test.say('extend', '"two"', ', ''1h''');
+ROLLBACK;
+SELECT state, attempt FROM test.fate('"one"');
+SELECT test.say('ack', '"one"'), test.say('ack', '"two"');
+-- reserve, work and ack in one transaction
+BEGIN;
+SELECT * FROM test.reserve();
+INSERT INTO test.trace (note) VALUES ('done by a consumer');
+SELECT test.say('ack', '"three"');
+COMMIT;
+SELECT state, attempt FROM test.fate('"three"');
+-- given back and acknowledged in one transaction: the later one wins or fails
+SELECT test.post('"both"');
+SELECT * FROM test.reserve();
+BEGIN;
+SELECT test.say('ack', '"both"'), test.say('release', '"both"'), test.say('extend', '"both"', ', ''1h''');
+COMMIT;
+SELECT state, attempt FROM test.fate('"both"');
+-- prepared transactions cannot keep a lease
+SELECT test.post('"prepared"');
+BEGIN;
+SELECT payload FROM jobq.reserve('{letters}', wait => '30s');
+PREPARE TRANSACTION 'reserve';
+SELECT * FROM test.reserve();
+BEGIN;
+SELECT test.say('ack', '"prepared"');
+PREPARE TRANSACTION 'ack';
+SELECT test.say('ack', '"prepared"');
+-- nor does a transaction that can only read
+BEGIN READ ONLY;
+SELECT * FROM jobq.reserve('{letters}');
+ROLLBACK;
+-- nothing is left of rows that no lease needs
+SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
+
+-- bad input
+SELECT c, e.* FROM unnest(ARRAY['reserve(''{nowhere}'')', 'reserve(''{manual}'')', 'reserve(''{letters,manual}'')', 'reserve(''{}'')', 'reserve(array_fill(''letters''::text, ARRAY[17]))', 'reserve(''{NULL}'')', 'reserve(NULL)',
+	'reserve(''{letters}'', 0)', 'reserve(''{letters}'', 1000000)', 'reserve(''{letters}'', NULL)',
+	'reserve(''{letters}'', lease => ''-1s'')', 'reserve(''{letters}'', lease => ''0'')', 'reserve(''{letters}'', lease => ''8 days'')', 'reserve(''{letters}'', lease => NULL)',
+	'reserve(''{letters}'', wait => ''-1s'')', 'reserve(''{letters}'', wait => ''2 hours'')', 'reserve(''{letters}'', wait => NULL)'])
+	WITH ORDINALITY u (c, n), test.error('SELECT * FROM jobq.' || c) e ORDER BY n;
+SELECT test.post('"bad"');
+SELECT * FROM test.reserve();
+SELECT c, e.* FROM (SELECT id, token FROM test.held WHERE payload = '"bad"') h,
+	unnest(ARRAY['ack(NULL, %2$s)', 'ack(%1$s, NULL)', 'ack(%1$s, %2$s + 1)', 'ack(%1$s, 0)', 'ack(0, %2$s)', 'nack(%1$s, 0)', 'reject(%1$s, 0, ''x'')', 'release(%1$s, 0)', 'extend(%1$s, 0, ''1min'')', 'report_progress(%1$s, 0, 1)',
+	'nack(%1$s, %2$s, ''x'', ''-1s'')', 'release(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''-1s'')', 'extend(%1$s, %2$s, ''8 days'')',
+	'report_progress(%1$s, %2$s, NULL)', 'report_progress(%1$s, %2$s, -1)', 'report_progress(%1$s, %2$s, 101)', 'report_progress(%1$s, %2$s, ''NaN'')',
+	'ack(ARRAY[%1$s], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s, NULL], ARRAY[%2$s, %2$s])', 'ack(ARRAY[%1$s], ARRAY[NULL]::bigint[])', 'ack(NULL::bigint[], ARRAY[%2$s]::bigint[])', 'ack(ARRAY[%1$s, %1$s], ARRAY[%2$s, %2$s])',
+	'nack(ARRAY[%1$s], ''{}''::bigint[])', 'reject(ARRAY[%1$s], ''{}''::bigint[], ''x'')', 'release(ARRAY[%1$s], ''{}''::bigint[])', 'extend(ARRAY[%1$s], ''{}''::bigint[], ''1min'')'])
+	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.' || c, h.id, h.token)) e ORDER BY n;
+SELECT state, attempt FROM test.fate('"bad"');
+SELECT test.say('ack', '"bad"');
+SELECT * FROM test.error($$SELECT jobq.create_queue('x', mode => 'both')$$);
+SELECT * FROM test.error($$SELECT jobq.create_queue('x', lease => 'short')$$);
+
+-- a session that waits: until the time is over, a cancel, or statement_timeout
+SELECT count(*), clock_timestamp() - statement_timestamp() >= '100ms' AS waited FROM jobq.reserve('{letters}', wait => '100ms');
+SET statement_timeout = '100ms';
+\set VERBOSITY sqlstate
+SELECT * FROM jobq.reserve('{letters}', wait => '1 min');
+\set VERBOSITY default
+RESET statement_timeout;
+
+-- a queue that changes its mode: workers and consumers are not mixed up
+CREATE FUNCTION test.by_worker(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
+SELECT jobq.register('post', 'test.by_worker(jsonb)');
+TRUNCATE test.trace;
+SELECT jobq.create_queue('changing', mode => 'consumer');
+SELECT test.post('"a"', queue => 'changing'), test.post('"b"', queue => 'changing');
+SELECT * FROM test.reserve('{changing}');
+SELECT jobq_internal.run_next('{changing}');
+SELECT jobq.alter_queue('changing', mode => 'worker');
+SELECT test.until('(SELECT count(*) FROM test.trace) = 1');
+SELECT * FROM test.error($$SELECT * FROM jobq.reserve('{changing}')$$);
+SELECT test.say('ack', '"a"'), (test.fate('"a"')).state;
+SELECT note FROM test.trace;
+SELECT jobq.alter_queue('changing', mode => 'consumer');
+SELECT test.post('"c"', queue => 'changing');
+SELECT * FROM test.reserve('{changing}');
+SELECT test.say('nack', '"c"', ', NULL, ''0''');
+SELECT * FROM test.reserve('{changing}');
+-- one whose lease ends is a worker's now
+SELECT jobq.alter_queue('changing', mode => 'worker');
+SELECT test.say('release', '"c"');
+SELECT test.until('(SELECT count(*) FROM test.trace) = 2');
+SELECT jobq.unregister('post');
+-- paused: nothing is handed out, and what is held can be finished
+SELECT test.post('"d"'), test.post('"e"');
+SELECT * FROM test.reserve();
+SELECT jobq.pause('letters');
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT test.say('ack', '"d"');
+SELECT jobq.resume('letters');
+SELECT * FROM test.reserve();
+SELECT test.say('ack', '"e"');
+
+-- a consumer takes the jobs of those roles whose privileges it has
+SET ROLE regress_jobq_alice;
+SELECT test.post('"alice"');
+SET ROLE regress_jobq_bob;
+SELECT test.post('"bob"');
+SELECT * FROM test.reserve(max => 10);
+SELECT * FROM test.reserve(wait => '10ms');
+SELECT role, jobs_held FROM jobq.workers WHERE type = 'consumer';
+SET ROLE regress_jobq_alice;
+SELECT count(*) FROM jobq.workers WHERE type = 'consumer';
+-- not even with the token
+SELECT f, test.say(f, '"bob"', more) FROM (VALUES ('ack', ''), ('nack', ''), ('reject', ', '''''), ('release', ''), ('extend', ', ''1min'''), ('report_progress', ', 1')) v (f, more);
+SELECT * FROM test.reserve(max => 10);
+RESET ROLE;
+GRANT regress_jobq_bob TO regress_jobq_alice;
+SET ROLE regress_jobq_alice;
+SELECT test.say('release', '"bob"');
+SELECT * FROM test.reserve(max => 10);
+SELECT test.say('ack', '"bob"'), test.say('ack', '"alice"');
+RESET ROLE;
+REVOKE regress_jobq_bob FROM regress_jobq_alice;
+SET ROLE regress_jobq_nobody;
+SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')');
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+
+-- a kind gets a handler, and one that goes comes back with a rollback
+SELECT jobq.enqueue('coming', '1', 'letters') AS id \gset
+SELECT jobq.register('coming', 'test.echo(jsonb)', max_attempts => 7);
+SELECT count(jobq.enqueue('coming', '2', 'letters'));
+BEGIN;
+SELECT jobq.unregister('coming');
+SELECT count(jobq.enqueue('coming', '3', 'letters'));
+SAVEPOINT a;
+SELECT jobq.register('coming', 'test.echo(jsonb)', max_attempts => 5);
+SELECT count(jobq.enqueue('coming', '4', 'letters'));
+ROLLBACK TO a;
+SELECT count(jobq.enqueue('coming', '5', 'letters'));
+SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
+ROLLBACK;
+SELECT count(jobq.enqueue('coming', '6', 'letters'));
+SELECT jobq.unregister('coming');
+SELECT count(jobq.enqueue('coming', '7', 'letters'));
+SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '30s');
+
+-- the table is written anew: who holds a job, or reserves it later, finds it
+VACUUM FULL jobq.job;
+SELECT count(jobq.enqueue('moved', to_jsonb(i), 'letters')) FROM generate_series(1, 4) i;
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', wait => '30s');
+SELECT id, token, payload FROM jobq.reserve('{letters}', wait => '30s') \gset
+VACUUM FULL jobq.job;
+SELECT jobq.ack(:id, :token);
+SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '30s') r;
+
+-- the kind's max_exceptions holds, and its on_failure is run by a worker
+SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
+TRUNCATE test.trace;
+SELECT jobq.enqueue('lost', '"lost"', 'letters') AS id \gset
+SELECT * FROM test.reserve();
+SELECT test.say('nack', '"lost"', ', ''gone''');
+SELECT state, attempt, error FROM jobq.status(:id);
+SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1');
+SELECT jobq.unregister('lost'), jobq.delete_failed(:id);
+TRUNCATE test.trace;
+
+SELECT kind, queue, state FROM jobq.jobs WHERE finished_at IS NULL AND queue IN ('letters', 'parcels', 'changing');
+SELECT count(*) FROM jobq_internal.lease_slots();
+DROP TABLE test.held CASCADE;

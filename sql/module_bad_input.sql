@@ -1,0 +1,136 @@
+-- Errors that users make, and what they are told.
+
+-- kind and payload
+SELECT jobq.enqueue('nothing');
+SELECT jobq.enqueue('');
+SELECT code, length(message) FROM test.error('SELECT jobq.enqueue(repeat(''x'', 1000))');
+SELECT jobq.enqueue(NULL);
+SELECT jobq.enqueue('echo', NULL);
+SELECT jobq.enqueue('on_failure:echo');
+SELECT jobq.enqueue_many('nothing', '{1}');
+SELECT jobq.enqueue_many('echo', NULL);
+SELECT jobq.enqueue_many(NULL, '{1}');
+SELECT jobq.enqueue_many('echo', '{1,NULL,3}');
+SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;
+SET jobq.max_payload = '1 kB';
+SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 900))) AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 1200)));
+SELECT jobq.enqueue_many('echo', ARRAY['1', to_jsonb(repeat('x', 1200))]);
+INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', to_jsonb(repeat('x', 1200)));
+RESET jobq.max_payload;
+
+-- queue
+SELECT jobq.enqueue('echo', queue => '');
+SELECT jobq.enqueue('echo', queue => repeat('q', 52));
+
+-- when
+SELECT jobq.enqueue('echo', run_at => now(), delay => '1 s');
+SELECT jobq.enqueue('echo', run_at => 'infinity');
+SELECT jobq.enqueue('echo', run_at => '-infinity');
+SELECT jobq.enqueue('echo', delay => '-1 s');
+SELECT jobq.enqueue('echo', delay => '1000 years');
+SELECT jobq.enqueue('echo', timeout => '0');
+SELECT jobq.enqueue('echo', timeout => '-1 s');
+SELECT jobq.enqueue('echo', timeout => '1 month');
+
+-- attempts and backoff
+SELECT jobq.enqueue('echo', max_attempts => 0);
+SELECT jobq.enqueue('echo', max_attempts => -1);
+SELECT e.code, e.message FROM unnest(ARRAY['', 'fixed', 'fixed 5', 'fixed -5s', 'fixed 5 weeks', 'fixed 5s 6s', 'fixed 5s cap 10s', 'fixedly 5s',
+		'fixed nan s', 'fixed 1e300d', 'fixed 367d', 'exponential', 'exponential 5s cap', 'exponential 5s cap x', 'exponential 5s jitter', 'exponential 5s jitter 20',
+		'exponential 5s jitter 101%', 'exponential 5s jitter -1%', 'list', 'list 1s,', 'list 1s 2s', 'list ,1s', 'random 5s', 'list ' || repeat('1s,', 32) || '1s'])
+	WITH ORDINALITY b (backoff, n), test.error(format('SELECT jobq.enqueue(''echo'', backoff => %L)', b.backoff)) e ORDER BY n;
+SELECT jobq.enqueue('echo', backoff => 'fixed');
+-- what is well-formed
+CREATE TABLE test.good AS SELECT b, jobq.enqueue('echo', backoff => b, queue => 'manual') AS id
+FROM unnest(ARRAY['fixed 0s', ' FIXED  1.5 h ', 'fixed 366d', 'fixed 5 min jitter 0%', 'exponential 5s jitter 100% cap 1m', 'list 1s', 'list 1s , 2 min,3h,4d jitter 5%']) b;
+SELECT count(*), bool_and(jobq.cancel(id)) FROM test.good;
+DROP TABLE test.good;
+
+-- registration
+SELECT jobq.register(NULL, 'test.echo(jsonb)');
+SELECT jobq.register('x', NULL);
+SELECT jobq.register('', 'test.echo(jsonb)');
+SELECT jobq.register(repeat('x', 117), 'test.echo(jsonb)') IS NULL;
+SELECT jobq.register('on_failure:x', 'test.echo(jsonb)');
+SELECT jobq.register('x', 'test.b_int(jsonb)');
+SELECT jobq.register('x', 0);
+CREATE FUNCTION pg_temp.passing(payload jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('x', 'pg_temp.passing(jsonb)');
+DROP FUNCTION pg_temp.passing;
+SELECT jobq.register('x', 'test.echo(jsonb)', queue => '');
+SELECT jobq.register('x', 'test.echo(jsonb)', max_attempts => 0);
+SELECT jobq.register('x', 'test.echo(jsonb)', max_exceptions => 0);
+SELECT jobq.register('x', 'test.echo(jsonb)', backoff => 'never');
+SELECT jobq.register('x', 'test.echo(jsonb)', timeout => '0');
+SELECT jobq.register('x', 'test.echo(jsonb)', on_failure => 'test.b_int(jsonb)');
+SELECT jobq.unregister('x');
+\set VERBOSITY sqlstate
+SELECT jobq.register('x', 'test.nothing(jsonb)');
+\set VERBOSITY default
+
+-- queues
+\set SHOW_CONTEXT never
+SELECT jobq.create_queue('default');
+SELECT jobq.create_queue('');
+SELECT e.code, e.message FROM test.error('SELECT jobq.create_queue(NULL)') e;
+SELECT e.* FROM test.error('SELECT jobq.create_queue(repeat(''q'', 52))') e;
+SELECT e.* FROM test.error('SELECT jobq.create_queue(''x'', notify => ''loud'')') e;
+SELECT e.* FROM test.error('SELECT jobq.create_queue(''x'', keep => ''some'')') e;
+SELECT e.* FROM test.error('SELECT jobq.alter_queue(''x'')') e;
+SELECT e.* FROM test.error('SELECT jobq.alter_queue(''manual'', keep => ''some'')') e;
+SELECT count(*) FROM jobq.queues WHERE name = 'x';
+
+-- what a handler may ask for has bounds, too
+CREATE FUNCTION test.asks_too_much(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'SELECT jobq.' || (payload #>> '{}'); END $$;
+SELECT jobq.register('asks_too_much', 'test.asks_too_much(jsonb)', max_attempts => 1);
+SELECT c, e.* FROM unnest(ARRAY['snooze(''-1 s'')', 'snooze(''1000 years'')', 'retry_after(''-1 s'')', 'set_progress(-1)', 'set_progress(100.1)', 'set_progress(''nan'')'])
+	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.perform(''asks_too_much'', %L)', to_jsonb(c))) e ORDER BY n;
+-- and nulls mean nothing
+SELECT jobq.enqueue('asks_too_much', '"snooze(NULL)"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('asks_too_much', '"set_progress(50, NULL)"') AS id \gset
+SELECT * FROM test.outcome(:id);
+-- but the end of a job needs no reason
+SELECT jobq.enqueue('asks_too_much', '"cancel_current(NULL)"') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.enqueue('asks_too_much', '"fail_current(NULL)"', max_attempts => 2) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.delete_failed(:id);
+
+-- wait
+SELECT * FROM test.error('SELECT jobq.wait(1, ''-1 s'')');
+SELECT * FROM test.error('SELECT jobq.wait(1, ''1000 years'')');
+SELECT * FROM test.error('SELECT jobq.test_clock(''-1 s'')');
+
+-- settings
+ALTER SYSTEM SET jobq.workers = 'high';
+ALTER SYSTEM SET jobq.workers = 'high=';
+ALTER SYSTEM SET jobq.workers = 'high=many';
+ALTER SYSTEM SET jobq.workers = 'high=-1';
+ALTER SYSTEM SET jobq.workers = 'high=1025';
+ALTER SYSTEM SET jobq.workers = '=4';
+ALTER SYSTEM SET jobq.workers = 'high,=4';
+ALTER SYSTEM SET jobq.workers = ',high=4';
+ALTER SYSTEM SET jobq.workers = 'high=4;;low=4';
+ALTER SYSTEM SET jobq.databases = 'a,,b';
+\set VERBOSITY sqlstate
+ALTER SYSTEM SET jobq.notify_interval = '-1';
+ALTER SYSTEM SET jobq.poll_interval = 0;
+ALTER SYSTEM SET jobq.max_crashes = 0;
+ALTER SYSTEM SET jobq.archive_retention = '1 min';
+ALTER SYSTEM SET jobq.cancel_grace = '1 ms';
+ALTER SYSTEM SET jobq.default_timeout = 'soon';
+SET jobq.max_payload = 0;
+SET jobq.max_payload = '2 GB';
+SET jobq.workers = 'high=4';
+SET jobq.max_workers = 1;
+SET jobq.notify_interval = 1;
+SET ROLE regress_jobq_alice;
+SET jobq.max_payload = '1 kB';
+SET jobq.create_queues = off;
+RESET ROLE;
+\set VERBOSITY default
+-- what a change to the file says
+SELECT name, setting, unit, context, vartype, min_val, max_val FROM pg_settings WHERE name LIKE 'jobq.%' ORDER BY name COLLATE "C";

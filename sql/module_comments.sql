@@ -1,0 +1,41 @@
+-- What every object of the extension has.
+
+-- a comment; row types have that of their relation
+SELECT pg_describe_object(d.classid, d.objid, 0) AS without_comment
+FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+WHERE d.deptype = 'e' AND e.extname = 'jobq' AND obj_description(d.objid, d.classid::regclass::text::name) IS NULL
+	AND NOT (d.classid = 'pg_type'::regclass AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid WHERE t.oid = d.objid AND c.relkind = 'c'))
+	AND NOT (d.classid = 'pg_class'::regclass AND EXISTS (SELECT FROM pg_depend i WHERE i.objid = d.objid AND i.classid = d.classid AND i.deptype = 'i'))
+ORDER BY 1;
+-- an index that belongs to no constraint (but for the archive's days), and a trigger, too
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'i' AND relname !~ '^archive_[0-9]'
+	AND obj_description(oid, 'pg_class') IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid);
+SELECT tgname, tgrelid::regclass FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND NOT tgisinternal AND obj_description(t.oid, 'pg_trigger') IS NULL;
+
+-- a primary key, if it is a table that holds rows
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'r'
+	AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p');
+
+-- nothing for PUBLIC
+SELECT p.oid::regprocedure FROM pg_proc p, aclexplode(coalesce(proacl, acldefault('f', proowner))) a
+WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND a.grantee = 0;
+SELECT c.oid::regclass FROM pg_class c, aclexplode(relacl) a WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND a.grantee = 0;
+SELECT 1 FROM pg_namespace n, aclexplode(nspacl) a WHERE nspname ~ '^jobq' AND a.grantee = 0;
+
+-- a pinned search_path, if it runs as its owner or is written in SQL
+SELECT p.oid::regprocedure FROM pg_proc p WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND prosecdef
+	AND NOT EXISTS (SELECT FROM unnest(proconfig) c WHERE c = 'search_path=pg_catalog, pg_temp');
+
+-- views that are barriers
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'v' AND relname <> 'inbox'
+	AND NOT coalesce(reloptions @> '{security_barrier=true}' OR reloptions @> '{security_barrier}', false);
+
+-- what pg_dump takes along
+SELECT c.oid::regclass AS "table", cond FROM pg_extension, unnest(extconfig, extcondition) AS u (config, cond) JOIN pg_class c ON c.oid = config
+WHERE extname = 'jobq' ORDER BY c.oid::regclass::text COLLATE "C";
+
+-- the surface
+\pset format unaligned
+\pset footer off
+SELECT p.oid::regprocedure FROM pg_proc p WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) ORDER BY p.oid::regprocedure::text COLLATE "C";

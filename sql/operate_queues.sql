@@ -1,0 +1,259 @@
+-- Queues and what waits in them: reschedule, set_priority, clear, drain,
+-- retry_all, flush_failed, prune, drop_queue, expires_after.
+
+-- another time: at once, and later
+SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
+SELECT jobq.reschedule(:id, now());
+SELECT state, attempt FROM jobq.wait(:id);
+SELECT jobq.create_queue('held'), jobq.pause('held');
+SELECT jobq.enqueue('note', '"late"', queue => 'held') AS late, jobq.enqueue('note', '"now"', queue => 'held') AS now \gset
+SELECT jobq.reschedule(:late, now() + interval '1 hour');
+SELECT jobq.resume('held');
+SELECT state FROM jobq.wait(:now);
+SELECT state, run_at > now() + interval '59 min' AS later FROM jobq.status(:late);
+SELECT note FROM test.trace;
+SELECT jobq.reschedule(:late, '2001-01-01');
+SELECT state FROM jobq.wait(:late);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- a job that waits for its next attempt
+SELECT jobq.enqueue('broken', backoff => 'fixed 1h', max_attempts => 2) AS id \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
+SELECT jobq.reschedule(:id, now() + interval '2 hours');
+SELECT state, attempt FROM jobq.status(:id);
+SELECT jobq.reschedule(:id, now());
+SELECT state, attempt FROM jobq.wait(:id);
+SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
+SELECT jobq.delete_failed(:id);
+
+-- another priority: it overtakes, and nothing runs twice
+SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT array_agg(jobq.enqueue('note', to_jsonb(n), queue => 'first')) AS ids FROM generate_series(1, 5) n \gset
+SELECT jobq.set_priority((:'ids'::bigint[])[4], -1), jobq.set_priority((:'ids'::bigint[])[1], 7), jobq.set_priority((:'ids'::bigint[])[5], 9);
+SELECT jobq.set_priority((:'ids'::bigint[])[5], 0);
+SELECT priority FROM jobq.jobs WHERE id = ANY (:'ids') ORDER BY id;
+-- not one that runs
+SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
+SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', now())');
+SELECT pg_advisory_unlock(1);
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
+-- one that has ended, or is not there, or has expired
+SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
+SELECT * FROM test.error('SELECT jobq.reschedule(999999999, now())');
+SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', ''infinity'')');
+SELECT jobq.enqueue('echo', queue => 'manual', expires_at => '2001-01-01') AS id \gset
+SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
+SELECT jobq.cancel(:id);
+-- a job of the same transaction, and a rollback
+BEGIN;
+SELECT jobq.enqueue('note', '"moved"', delay => '1 hour') AS id \gset
+SELECT jobq.reschedule(:id, now()), jobq.set_priority(:id, 3);
+COMMIT;
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.enqueue('note', '"not moved"', delay => '1 hour') AS id \gset
+BEGIN;
+SELECT jobq.reschedule(:id, now());
+ROLLBACK;
+SELECT state, run_at > now() + interval '59 min' AS later FROM jobq.status(:id);
+SELECT jobq.cancel(:id);
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+-- a handler cannot move its own job
+CREATE FUNCTION test.moves(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_priority(job.id, 1);
+END
+$$;
+SELECT jobq.register('moves', 'test.moves(jsonb, jobq.job_context)', max_attempts => 1);
+SELECT jobq.enqueue('moves') AS id \gset
+SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM jobq.wait(:id);
+SELECT jobq.delete_failed(:id);
+
+-- a consumer's queue
+SELECT jobq.create_queue('parcels', mode => 'consumer');
+SELECT jobq.enqueue('any', '1', queue => 'parcels') AS one, jobq.enqueue('any', '2', queue => 'parcels') AS two,
+	jobq.enqueue('any', '3', queue => 'parcels') AS three \gset
+SELECT jobq.set_priority(:three, -1), jobq.reschedule(:one, now() + interval '1 hour');
+SELECT payload, token FROM jobq.reserve('{parcels}', 5, wait => '10s') LIMIT 1 \gset
+SELECT :payload;
+SELECT * FROM test.error('SELECT jobq.set_priority(' || :three || ', 1)');
+SELECT * FROM test.error('SELECT jobq.reschedule(' || :two || ', now())');
+SELECT jobq.ack(:three, :token);
+SELECT jobq.drain('parcels', '50ms');
+-- clear leaves what is held
+SELECT jobq.clear('parcels');
+SELECT state FROM jobq.status(:one);
+SELECT jobq.ack(:two, :token);
+SELECT jobq.drain('parcels');
+SELECT jobq.drop_queue('parcels');
+
+-- clear: what waits is cancelled, what runs goes on
+SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 200) n), queue => 'first');
+SELECT jobq.enqueue('note', '"later"', queue => 'first', delay => '1 hour') AS later \gset
+BEGIN;
+SELECT jobq.clear('first');
+ROLLBACK;
+SELECT jobq.clear('first');
+SELECT state, error FROM jobq.status(:later);
+SELECT state, count(*) FROM jobq.jobs WHERE queue = 'first' AND finished_at IS NULL GROUP BY state;
+SELECT jobq.drain('first', '1ms');
+SELECT pg_advisory_unlock(1);
+SELECT jobq.drain('first');
+SELECT state FROM jobq.status(:gate);
+SELECT count(*) FROM test.trace;
+SELECT * FROM test.error('SELECT jobq.clear(''no such'')');
+-- a clear that is rolled back leaves them to run
+SELECT jobq.pause('held');
+SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 100) n), queue => 'held');
+BEGIN;
+SELECT jobq.clear('held');
+ROLLBACK;
+SELECT jobq.resume('held');
+SELECT jobq.drain('held');
+SELECT count(*) FROM test.trace;
+TRUNCATE test.trace;
+
+-- drain: what is scheduled for later, or waits for its next attempt, is not waited for
+SELECT jobq.drain('held', '0s');
+SELECT jobq.enqueue('echo', queue => 'held', delay => '1 hour') AS later, jobq.enqueue('broken', queue => 'held', backoff => 'fixed 1h') AS broken \gset
+SELECT jobq.drain('held');
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :broken));
+SELECT jobq.pause('held');
+SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
+SELECT jobq.drain('held', '10ms');
+SELECT jobq.resume('held');
+SELECT jobq.drain('held', '30s');
+SELECT state FROM jobq.status(:id);
+SELECT * FROM test.error('SELECT jobq.drain(''no such'')');
+SELECT * FROM test.error('SELECT jobq.drain(''held'', ''-1s'')');
+BEGIN;
+SELECT jobq.enqueue('echo', queue => 'held') IS NULL;
+SELECT * FROM test.error('SELECT jobq.drain(''held'')');
+ROLLBACK;
+SELECT jobq.clear('held');
+
+-- dead letters: by queue, by kind, all
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs;
+SELECT jobq.register('broken_too', 'test.broken(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('broken', queue => 'held', max_attempts => 1) AS a, jobq.enqueue('broken_too', queue => 'held') AS b, jobq.enqueue('broken_too') AS c \gset
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT jobq.retry_all('held', 'nothing'), jobq.retry_all('first'), jobq.retry_all('held', 'broken_too');
+SELECT state, attempt FROM jobq.wait(:b);
+SELECT jobq.retry_all(kind => 'broken_too');
+SELECT state FROM jobq.wait(ARRAY[:b, :c]);
+SELECT jobq.retry_all();
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT jsonb_array_length(errors) FROM jobq.failed_jobs ORDER BY id;
+SELECT * FROM test.error('SELECT jobq.retry_all(''no such'')');
+SELECT jobq.delete_all_failed('first'), jobq.delete_all_failed('held'), jobq.delete_all_failed();
+SELECT count(*) FROM jobq.failed_jobs;
+SELECT * FROM test.error('SELECT jobq.delete_all_failed(''no such'')');
+-- more than are read at a time
+SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
+SELECT jobq.drain('held');
+SELECT jobq.retry_all();
+SELECT jobq.drain('held');
+SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.failed_jobs;
+
+-- prune: by age
+SELECT jobq.prune();
+SELECT jobq.prune(failed_older_than => '1 hour');
+SELECT jobq.test_clock('2 hours');
+SELECT jobq.enqueue('echo') AS young FROM jobq.drain('held') \gset
+SELECT state FROM jobq.wait(:young);
+SELECT jobq.prune(failed_older_than => '1 hour');
+SELECT jobq.prune(older_than => '1 hour') > 0 AS pruned;
+SELECT count(*) FROM jobq.jobs WHERE finished_at < jobq.clock() - interval '1 hour';
+SELECT state FROM jobq.status(:young);
+SELECT jobq.test_clock('0');
+SELECT * FROM test.error('SELECT jobq.prune(''-1 s'')');
+
+-- drop_queue
+SELECT * FROM test.error('SELECT jobq.drop_queue(''no such'')');
+SELECT jobq.enqueue('broken_too', queue => 'held', delay => '1 hour') AS id \gset
+SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
+SELECT jobq.reschedule(:id, now());
+SELECT jobq.drain('held');
+SELECT * FROM test.error('SELECT jobq.drop_queue(''held'')');
+SELECT jobq.enqueue('echo', queue => 'held') AS done \gset
+SELECT state FROM jobq.wait(:done);
+SELECT jobq.drop_queue('held', force => true);
+SELECT count(*) FROM jobq.failed_jobs;
+SELECT count(*) FROM jobq.queues WHERE name = 'held';
+-- what has finished remains, without the name
+SELECT state, queue FROM jobq.status(:done);
+-- it is made anew by the next job
+SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
+SELECT state, queue FROM jobq.wait(:id);
+SELECT jobq.drop_queue('held');
+SET jobq.create_queues = off;
+SELECT * FROM test.error('SELECT jobq.enqueue(''echo'', queue => ''held'')');
+RESET jobq.create_queues;
+BEGIN;
+SELECT jobq.create_queue('brief');
+SELECT jobq.drop_queue('brief');
+COMMIT;
+SELECT count(*) FROM jobq.queues WHERE name = 'brief';
+
+-- a queue whose row replication has brought, past the sequence
+INSERT INTO jobq.queue (id, name) OVERRIDING SYSTEM VALUE SELECT last_value + 1, 'brought' FROM jobq.queue_id_seq;
+SELECT jobq.create_queue('brief');
+SELECT name FROM jobq.queues WHERE name IN ('brief', 'brought') ORDER BY name;
+SELECT * FROM test.error('SELECT jobq.create_queue(''brought'')');
+SELECT jobq.drop_queue('brief'), jobq.drop_queue('brought');
+
+-- expires_after of a queue counts from run_at
+SELECT e.* FROM unnest('{-1 s,0.0001 s,36501 days,290000 years}'::text[]) WITH ORDINALITY AS u (t, n),
+	test.error(format('SELECT jobq.create_queue(''fresh'', expires_after => %L)', t)) e ORDER BY n;
+SELECT jobq.create_queue('fresh', expires_after => '1 hour'), jobq.pause('fresh');
+SELECT jobq.enqueue('note', '"hour"', queue => 'fresh') AS hour,
+	jobq.enqueue('note', '"delayed"', queue => 'fresh', delay => '1 hour') AS delayed,
+	jobq.enqueue('note', '"own"', queue => 'fresh', expires_at => now() + interval '3 hours') AS own,
+	jobq.enqueue('note', '"moved"', queue => 'fresh') AS moved,
+	jobq.enqueue('note', '"own, moved"', queue => 'fresh', expires_at => now() + interval '10 min') AS own_moved \gset
+-- one that was given by the queue moves along
+SELECT jobq.reschedule(:moved, now() + interval '1 hour'), jobq.reschedule(:own_moved, now() + interval '1 min');
+SELECT jobq.test_clock('61 min');
+SELECT state FROM unnest(ARRAY[:hour, :own_moved]) id, jobq.wait(id);
+SELECT state, finished_at FROM unnest(ARRAY[:delayed, :own, :moved]) id, jobq.status(id);
+SELECT jobq.test_clock('121 min');
+SELECT state, error FROM unnest(ARRAY[:delayed, :moved]) id, jobq.wait(id);
+SELECT state FROM jobq.status(:own);
+SELECT jobq.resume('fresh');
+SELECT state FROM jobq.wait(:own);
+SELECT note FROM test.trace;
+SELECT jobq.test_clock('0');
+-- at the end of time
+SELECT jobq.enqueue('note', queue => 'fresh', run_at => '294276-12-31 23:00+00') AS id \gset
+SELECT s.state, j.expires_at FROM jobq.status(:id) s, jobq.job j WHERE j.id = :id;
+SELECT jobq.reschedule(:id, now() + interval '1 day');
+SELECT expires_at - run_at FROM jobq.job WHERE id = :id;
+SELECT jobq.reschedule(:id, '294276-12-31 23:00+00');
+SELECT state FROM jobq.status(:id);
+SELECT jobq.cancel(:id);
+-- a queue that nobody serves
+SELECT jobq.enqueue('note', queue => 'manual', expires_at => now() + interval '1 hour') AS id \gset
+SELECT jobq.drain('manual', '1ms');
+SELECT jobq.test_clock('2 hours');
+SELECT jobq.drain('manual', '0s');
+SELECT state, attempt, error, started_at FROM jobq.wait(:id);
+-- and a consumer's: what is held is not taken away
+SELECT jobq.create_queue('parcels', mode => 'consumer', expires_after => '1 hour');
+SELECT jobq.enqueue('any', queue => 'parcels') AS held \gset
+SELECT token FROM jobq.reserve('{parcels}', lease => '1 day', wait => '10s') \gset
+SELECT jobq.enqueue('any', queue => 'parcels') AS waits \gset
+SELECT jobq.test_clock('5 hours');
+SELECT state FROM jobq.wait(:waits);
+SELECT state FROM jobq.status(:held);
+SELECT jobq.ack(:held, :token);
+SELECT state FROM jobq.status(:held);
+SELECT jobq.test_clock('0');
+SELECT jobq.drop_queue('parcels'), jobq.drop_queue('fresh');
+TRUNCATE test.trace;
+DROP FUNCTION test.moves;
+SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL AND queue <> 'manual';

@@ -1,0 +1,181 @@
+-- NOTIFY: through the relay, in the transaction, or not at all.  A second
+-- connection listens, so that what arrives can be waited for.
+CREATE EXTENSION dblink;
+SELECT dblink_connect('listener', format('dbname=%L host=%L port=%L user=%L', current_database(),
+	(string_to_array(current_setting('unix_socket_directories'), ','))[1], current_setting('port'), current_user));
+CREATE TABLE test.heard (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, channel text, payload text);
+
+-- All that was sent so far: until a message comes back that is sent after the
+-- first such message has come back, and there are as many as are expected.
+CREATE PROCEDURE test.hear(expected int DEFAULT 0) LANGUAGE plpgsql AS $$
+DECLARE
+	message record;
+	heard boolean;
+BEGIN
+	TRUNCATE test.heard;
+	FOR round IN 1..2 LOOP
+		PERFORM jobq.notify('test_end', round::text);
+		COMMIT;
+		heard := false;
+		FOR i IN 1..3000 LOOP
+			FOR message IN SELECT * FROM dblink_get_notify('listener') LOOP
+				IF message.notify_name <> 'test_end' THEN
+					INSERT INTO test.heard (channel, payload)
+					VALUES (regexp_replace(message.notify_name, '\d+', 'N'), regexp_replace(message.extra, '("id": )\d+', '\1"N"'));
+				ELSIF message.extra = round::text THEN
+					heard := true;
+				END IF;
+			END LOOP;
+			EXIT WHEN heard AND (SELECT count(*) FROM test.heard) >= expected;
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+		IF NOT heard THEN
+			RAISE EXCEPTION 'the end was not heard';
+		END IF;
+	END LOOP;
+END
+$$;
+SELECT dblink_exec('listener', 'LISTEN test_end');
+SELECT dblink_exec('listener', 'LISTEN test_channel');
+
+-- called directly
+SELECT jobq.notify('test_channel', 'one');
+SELECT jobq.notify('test_channel');
+BEGIN;
+SELECT jobq.notify('test_channel', 'two');
+SELECT jobq.notify('test_channel', 'three');
+SAVEPOINT s;
+SELECT jobq.notify('test_channel', 'taken back');
+ROLLBACK TO s;
+SELECT jobq.notify('test_channel', 'four');
+COMMIT;
+BEGIN;
+SELECT jobq.notify('test_channel', 'rolled back');
+ROLLBACK;
+SELECT jobq.notify('another_channel', 'nobody listens');
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY n;
+
+-- duplicates collapse
+BEGIN;
+SELECT count(jobq.notify('test_channel', 'again')) FROM generate_series(1, 100);
+COMMIT;
+CALL test.hear();
+SELECT channel, payload, count(*) FROM test.heard GROUP BY 1, 2;
+-- more than the relay has room for: the rest are sent by the transaction itself
+BEGIN;
+SELECT count(jobq.notify('test_channel', i::text)) FROM generate_series(1, 1000) i;
+COMMIT;
+CALL test.hear(1000);
+SELECT count(DISTINCT payload), min(payload::int), max(payload::int) FROM test.heard;
+-- a payload that is too long for the relay
+SELECT jobq.notify('test_channel', repeat('x', 5000));
+CALL test.hear();
+SELECT channel, length(payload) FROM test.heard;
+
+-- the same rules as NOTIFY's
+SELECT e.* FROM test.error('SELECT jobq.notify('''', ''x'')') e;
+SELECT e.* FROM test.error('SELECT jobq.notify(repeat(''x'', 64))') e;
+SELECT e.* FROM test.error('SELECT jobq.notify(''c'', repeat(''x'', 8000))') e;
+SELECT jobq.notify(NULL, 'x'), jobq.notify('x', NULL);
+
+-- in a transaction that is prepared it would be lost
+BEGIN;
+SELECT jobq.notify('test_channel', 'prepared');
+PREPARE TRANSACTION 'jobq_notify';
+ROLLBACK;
+
+-- under a table of one's own
+CREATE TABLE test.item (id int PRIMARY KEY);
+CREATE TRIGGER notify AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON test.item
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.notify_trigger('test_channel');
+INSERT INTO test.item SELECT generate_series(1, 10);
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY n;
+BEGIN;
+DELETE FROM test.item WHERE id = 1;
+ROLLBACK;
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY n;
+CREATE TRIGGER wrong BEFORE INSERT ON test.item FOR EACH ROW EXECUTE FUNCTION jobq.notify_trigger('test_channel');
+INSERT INTO test.item VALUES (11);
+DROP TRIGGER wrong ON test.item;
+CREATE TRIGGER wrong AFTER INSERT ON test.item FOR EACH ROW EXECUTE FUNCTION jobq.notify_trigger();
+INSERT INTO test.item VALUES (11);
+DROP TABLE test.item;
+
+-- the channel of a queue
+SELECT jobq.create_queue('noisy'), jobq.create_queue('strict', notify => 'transactional'), jobq.create_queue('silent', notify => 'off');
+SELECT dblink_exec('listener', 'LISTEN jobq_queue_noisy; LISTEN jobq_queue_strict; LISTEN jobq_queue_silent');
+SELECT array_agg(jobq.enqueue('echo', queue => q)) AS ids FROM unnest('{noisy,strict,silent}'::text[]) q \gset
+SELECT count(*) FROM jobq.wait(:'ids'::bigint[]);
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY channel;
+-- a few times at most for many
+SELECT array_agg(id) AS ids FROM (SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'noisy') AS id
+	UNION ALL SELECT jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[200]), queue => 'strict')) e \gset
+SELECT count(*) FROM jobq.wait(:'ids'::bigint[]);
+CALL test.hear();
+SELECT channel, count(*) BETWEEN 1 AND 5 AS few FROM test.heard GROUP BY channel ORDER BY channel;
+-- not for what is rolled back
+BEGIN;
+SELECT jobq.enqueue('echo', queue => 'noisy') IS NULL, jobq.enqueue('echo', queue => 'strict') IS NULL;
+ROLLBACK;
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY channel;
+-- a delayed job is work when its time has come
+SELECT jobq.enqueue('echo', queue => 'noisy', delay => '1 hour') AS id \gset
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY channel;
+SELECT jobq.test_clock('2 hours');
+SELECT state FROM jobq.wait(:id);
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY channel;
+
+-- a watched job tells of each change, and of its progress
+CREATE FUNCTION test.stages(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_progress(50, 'half "way"');
+	IF job.attempt = 1 THEN
+		RAISE EXCEPTION 'once more';
+	END IF;
+	RETURN '"secret"';
+END
+$$;
+SELECT jobq.register('stages', 'test.stages(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('stages', delay => '1 hour', watch => true) AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+SELECT jobq.test_clock('4 hours');
+SELECT state, attempt FROM jobq.wait(:id);
+CALL test.hear();
+SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
+-- of its failure and retry, too
+SELECT jobq.enqueue('broken', delay => '1 hour', watch => true, max_attempts => 1) AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+SELECT jobq.test_clock('6 hours');
+SELECT state, attempt FROM jobq.wait(:id);
+SELECT jobq.retry(:id);
+SELECT state, attempt FROM jobq.wait(:id);
+CALL test.hear();
+SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
+SELECT jobq.delete_failed(:id);
+-- and of its cancellation
+SELECT jobq.enqueue('echo', delay => '1 hour', watch => true) AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+BEGIN;
+SELECT jobq.cancel(:id);
+ROLLBACK;
+SELECT jobq.cancel(:id);
+CALL test.hear();
+SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
+-- others are silent
+SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+SELECT jobq.cancel(:id);
+CALL test.hear();
+SELECT channel, payload FROM test.heard ORDER BY n;
+
+SELECT jobq.test_clock('0');
+SELECT dblink_disconnect('listener');
+DROP TABLE test.heard;
+DROP EXTENSION dblink;

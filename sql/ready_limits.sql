@@ -1,0 +1,269 @@
+-- Limits of queues and kinds: max_running, rates, throttling, by the test clock.
+
+CREATE FUNCTION test.noted() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM test.trace $$;
+CREATE FUNCTION test.running(queue text) RETURNS int LANGUAGE sql
+AS $$ SELECT running FROM jobq.limits l WHERE l.queue = $1 $$;
+CREATE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
+AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
+-- The scheduler has gone round, and all is done that can be: what is not to happen has had its chance.
+CREATE PROCEDURE test.settle() LANGUAGE plpgsql AS $$
+DECLARE
+	id bigint;
+BEGIN
+	FOR i IN 1..3 LOOP
+		id := jobq.enqueue('echo', queue => 'settle', delay => '1 ms');
+		COMMIT;
+		PERFORM jobq.wait(id);
+		COMMIT;
+	END LOOP;
+	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running' AND kind <> 'gate')$c$);
+END
+$$;
+
+-- bad input
+SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FROM unnest(ARRAY[
+	'max_running => -1', 'weight => -1', 'group_max_running => -1', 'rate => ''''', 'rate => ''fast''',
+	'rate => ''0 per second''', 'rate => ''-1 per second''', 'rate => ''10''', 'rate => ''10 per''', 'rate => ''10 per fortnight''',
+	'rate => ''1.5 per second''', 'rate => ''10 per 0 seconds''', 'rate => ''10 per second burst''', 'rate => ''10 per second burst 0''',
+	'rate => ''10 per second by tenant''', 'rate => ''10 per second by group too''', 'rate => ''99999999999 per second''',
+	'rate => ''10 per 400 days''', 'throttle => ''''', 'throttle => ''often''', 'throttle => ''0 failures in 1 minute''',
+	'throttle => ''3 failures''', 'throttle => ''3 failures in''', 'throttle => ''3 failures in 5 parsecs''',
+	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'fair_by => repeat(''x'', 64)', 'fair_by => ''''',
+	'fair_weights => ''[1]''', 'fair_weights => ''{"a": "b"}''', 'fair_weights => ''{"a": 0}''', 'fair_weights => ''{"a": 1001}''',
+	'fair_weights => ''{"a": 1.5}''', 'fair_weights => ''null'''])  o;
+SELECT o, (test.error(format('SELECT jobq.register(''bad'', ''test.echo(jsonb)'', %s)', o))).* FROM unnest(ARRAY[
+	'max_running => 0', 'max_running => -1', 'rate => ''none''', 'rate => ''1 per''', 'throttle => ''x''',
+	'rate => ''1 per second by group''', 'throttle => ''1 failure in 1 s by group''']) o;
+SELECT count(*) FROM jobq.queues WHERE name = 'bad';
+SELECT o, (test.error(format('SELECT jobq.enqueue(''echo'', group_key => %L)', o))).* FROM unnest(ARRAY['', repeat('x', 501)]) o;
+
+-- max_running of a queue: two gates of it run, the third waits, though workers are idle
+SELECT jobq.create_queue('two', max_running => 2);
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1', queue => 'two') AS b, jobq.enqueue('gate', '1', queue => 'two') AS c \gset
+SELECT test.until('test.running(''two'') = 2');
+CALL test.settle();
+SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c]);
+SELECT queue, kind, running, max_running FROM jobq.limits;
+-- more room, less room: what runs goes on
+SELECT jobq.alter_queue('two', max_running => 3);
+SELECT test.until('test.running(''two'') = 3');
+SELECT jobq.alter_queue('two', max_running => 1);
+SELECT jobq.enqueue('note', '"after"', queue => 'two') AS d \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:d);
+SELECT jobq.alter_queue('two', max_running => 0);
+SELECT state FROM jobq.wait(:d);
+-- a limit that comes when jobs run counts them
+SELECT jobq.alter_queue('two', max_running => 3);
+SELECT test.until('test.running(''two'') = 3');
+SELECT jobq.enqueue('note', '"counted"', queue => 'two') AS d \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:d);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
+SELECT test.until('test.running(''two'') = 0');
+
+-- of a kind, in whatever queues; another kind of the same queue passes by
+SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT jobq.enqueue('gate', '1', queue => 'other') AS b, jobq.enqueue('gate', '1', queue => 'two') AS c, jobq.enqueue('note', '"passes by"', queue => 'two') AS d \gset
+SELECT state FROM jobq.wait(:d);
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:a, :b, :c]);
+SELECT queue, kind, running, max_running FROM jobq.limits ORDER BY queue;
+-- cancel one that waits for its limit, and the one that holds it
+SELECT jobq.cancel(:b);
+SELECT state, attempt FROM jobq.status(:b);
+SELECT jobq.cancel(:a);
+SELECT state FROM jobq.wait(:a);
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :c));
+-- the limit is taken away while one waits, and given again
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS b, jobq.enqueue('gate', '1', queue => 'two') AS d \gset
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+SELECT test.until(format('(SELECT bool_and(state = ''running'') FROM test.states(ARRAY[%s, %s]))', :b, :d));
+SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 3);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS e \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:e);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:b, :c, :d, :e]);
+
+-- a kind gets its limit while its jobs wait
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+SELECT jobq.pause('two');
+SELECT pg_advisory_lock(1);
+SELECT array_agg(jobq.enqueue('gate', '1', queue => 'two')) AS ids FROM generate_series(1, 3) \gset
+SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
+SELECT jobq.resume('two');
+SELECT test.until('(SELECT running = 1 FROM jobq.limits WHERE kind = ''gate'')');
+CALL test.settle();
+SELECT state, count(*) FROM test.states(:'ids'::bigint[]) GROUP BY 1 ORDER BY 1;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:'ids'::bigint[]);
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+TRUNCATE test.trace;
+
+-- a rate, to the single job
+SELECT jobq.create_queue('slow', rate => '6 per hour burst 3');
+SELECT count(jobq.enqueue('note', '"rate"', queue => 'slow', max_attempts => 1)) FROM generate_series(1, 12);
+SELECT test.until('test.noted() = 3');
+CALL test.settle();
+SELECT test.noted();
+SELECT jobq.test_clock('10 min 1 s');
+SELECT test.until('test.noted() = 4');
+CALL test.settle();
+SELECT test.noted();
+SELECT jobq.test_clock('19 min');
+CALL test.settle();
+SELECT test.noted();
+SELECT jobq.test_clock('20 min 1 s');
+SELECT test.until('test.noted() = 5');
+-- the bucket holds three
+SELECT jobq.test_clock('10 hours');
+SELECT test.until('test.noted() = 8');
+CALL test.settle();
+SELECT test.noted();
+-- none is charged for having waited
+SELECT attempt, count(*) FROM jobq.jobs WHERE queue = 'slow' GROUP BY 1 ORDER BY 1;
+SELECT queue, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE queue = 'slow';
+-- a job that was not there, or has expired, takes no token
+SELECT count(*) FROM (SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'slow' AND state = 'ready' LIMIT 4) c;
+SELECT jobq.enqueue('note', '"token left"', queue => 'slow') AS id \gset
+SELECT jobq.test_clock('10 hours 11 min');
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.alter_queue('slow', rate => '1 per hour');
+SELECT jobq.enqueue('note', '"in an hour"', queue => 'slow') AS id \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:id);
+SELECT jobq.alter_queue('slow', rate => 'none');
+SELECT state FROM jobq.wait(:id);
+TRUNCATE test.trace;
+SELECT jobq.test_clock('0');
+
+-- a kind's rate holds across queues
+SELECT jobq.register('note', 'test.note(jsonb)', rate => '1 per minute burst 2');
+SELECT count(jobq.enqueue('note', '"kind"', queue => CASE i % 2 WHEN 0 THEN 'two' ELSE 'other' END)) FROM generate_series(1, 4) i;
+SELECT test.until('test.noted() = 2');
+CALL test.settle();
+SELECT test.noted();
+SELECT jobq.test_clock('61 s');
+SELECT test.until('test.noted() = 3');
+CALL test.settle();
+SELECT test.noted();
+SELECT jobq.register('note', 'test.note(jsonb)');
+SELECT test.until('test.noted() = 4');
+TRUNCATE test.trace;
+SELECT jobq.test_clock('0');
+
+-- a rate by group: each has its own bucket, retries take tokens, too
+SELECT jobq.create_queue('keyed', rate => '1 per minute by group');
+SELECT count(jobq.enqueue('note', to_jsonb(g || i), queue => 'keyed', group_key => g)) FROM unnest('{a,b}'::text[]) g, generate_series(1, 3) i;
+SELECT test.until('test.noted() = 2');
+CALL test.settle();
+SELECT note FROM test.trace ORDER BY note;
+SELECT jobq.test_clock('61 s');
+SELECT test.until('test.noted() = 4');
+CALL test.settle();
+SELECT note FROM test.trace ORDER BY note;
+SELECT jobq.test_clock('122 s');
+SELECT test.until('test.noted() = 6');
+SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'c', max_attempts => 3) AS id \gset
+SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :id));
+CALL test.settle();
+SELECT attempt FROM jobq.status(:id);
+SELECT jobq.test_clock('184 s');
+SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :id));
+CALL test.settle();
+SELECT attempt FROM jobq.status(:id);
+SELECT jobq.test_clock('246 s');
+SELECT state, attempt FROM jobq.wait(:id);
+SELECT jobq.test_clock('10 min');
+SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
+SELECT jobq.delete_failed(:id);
+TRUNCATE test.trace;
+SELECT jobq.test_clock('0');
+
+-- throttling: after three failures within five minutes the kind rests until the five are over
+SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', throttle => '3 failures in 5 minutes');
+CALL test.settle();
+SELECT array_agg(jobq.enqueue('broken', to_jsonb(i), queue => 'two', max_attempts => 1)) AS ids FROM generate_series(1, 5) i \gset
+SELECT jobq.alter_queue('two', max_running => 1);
+SELECT test.until(format('(SELECT count(*) >= 3 FROM test.states(%L::bigint[]) WHERE state = ''failed'')', :'ids'));
+CALL test.settle();
+SELECT kind, failures >= 3 AS failures, rest_until > jobq.clock() + '4 min' AS rests FROM jobq.limits WHERE kind = 'broken';
+SELECT jobq.enqueue('broken', '6', queue => 'two', max_attempts => 1) AS id \gset
+SELECT jobq.enqueue('note', '"others go on"', queue => 'two') AS other \gset
+SELECT state FROM jobq.wait(:other);
+CALL test.settle();
+SELECT state, attempt FROM jobq.status(:id);
+SELECT jobq.test_clock('5 min 1 s');
+SELECT state, attempt FROM jobq.wait(:id);
+SELECT count(*) FROM jobq.wait(:'ids'::bigint[]) WHERE state = 'failed';
+SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
+-- of a queue, by group: one key rests, the other goes on
+SELECT jobq.alter_queue('keyed', rate => 'none', throttle => '2 failures in 1 hour by group');
+CALL test.settle();
+SELECT jobq.enqueue('broken', queue => 'keyed', group_key => 'x', max_attempts => 3) AS x,
+	jobq.enqueue('note', '"y"', queue => 'keyed', group_key => 'y') AS y \gset
+SELECT state FROM jobq.wait(:y);
+SELECT test.until(format('(SELECT attempt = 2 FROM jobq.status(%s))', :x));
+CALL test.settle();
+SELECT attempt FROM jobq.status(:x);
+SELECT group_key, waits_for = :x AS waits, rest_until > jobq.clock() AS rests FROM jobq.groups;
+SELECT jobq.test_clock('70 min');
+SELECT state, attempt FROM jobq.wait(:x);
+SELECT jobq.alter_queue('keyed', throttle => 'none');
+SELECT jobq.test_clock('0');
+
+-- no more than 128 queues and kinds can have limits; weights count, other queues do not
+CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM (
+		SELECT FROM jobq.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'w'
+		UNION ALL SELECT FROM jobq.handler WHERE num_nonnulls(max_running, rate, throttle) > 0) t
+$$;
+SELECT 128 - test.limited() AS room \gset
+BEGIN;
+SELECT count(jobq.create_queue('limited' || i, max_running => 1)) = :room AS all FROM generate_series(1, :room) i;
+SELECT count(jobq.create_queue('free' || i)) FROM generate_series(1, 150) i;
+SELECT test.limited();
+SELECT o, (test.error('SELECT ' || o)).* FROM unnest(ARRAY['jobq.create_queue(''more'', rate => ''1 per second'')',
+	'jobq.alter_queue(''free1'', weight => 2)', 'jobq.alter_queue(''free1'', group_max_running => 2)',
+	'jobq.alter_queue(''free1'', fair_by => ''role'')', 'jobq.register(''more'', ''test.echo(jsonb)'', throttle => ''1 failure in 1 s'')',
+	'jobq.alter_queue(''free1'', max_length => 2)', 'jobq.alter_queue(''limited1'', max_running => 3)']) o;
+SELECT count(*) FROM jobq.queues WHERE name = 'more';
+SELECT jobq.alter_queue('limited1', max_running => 0);
+SELECT jobq.register('more', 'test.echo(jsonb)', max_running => 1);
+SELECT jobq.alter_queue('limited2', max_running => 0);
+SELECT jobq.alter_queue('free1', weight => 2);
+COMMIT;
+-- all of them work
+SELECT test.until('(SELECT count(*) = 128 FROM jobq.limits)');
+SELECT array_agg(jobq.enqueue('more', queue => q)) AS ids FROM unnest('{limited1,limited3,free1,free150}'::text[]) q \gset
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT jobq.unregister('more');
+SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name ~ '^(limited|free)\d';
+SELECT test.until(format('(SELECT count(*) = 128 - %s FROM jobq.limits)', :room));
+-- a limit that is taken away while its job runs, and given again
+SELECT pg_advisory_lock(1);
+SELECT jobq.alter_queue('two', max_running => 1);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS a, jobq.enqueue('gate', '1', queue => 'two') AS b \gset
+SELECT test.until('test.running(''two'') = 1');
+SELECT jobq.alter_queue('two', max_running => 0);
+SELECT test.until(format('(SELECT count(*) = 2 FROM test.states(ARRAY[%s, %s]) WHERE state = ''running'')', :a, :b));
+SELECT count(*) FROM jobq.limits WHERE queue = 'two';
+SELECT jobq.alter_queue('two', max_running => 2);
+SELECT test.until('test.running(''two'') = 2');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT test.until('test.running(''two'') = 0');
+SELECT jobq.alter_queue('two', max_running => 0);
+DROP FUNCTION test.limited();
+
+-- nothing is left
+SELECT jobq.delete_all_failed() > 0;
+SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
+SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
+TRUNCATE test.trace;

@@ -1,0 +1,285 @@
+-- Unique jobs: unique_key, unique_for, unique_until, on_conflict.
+
+-- The jobs that wait in the queue without workers, and keys; ids are counted from the one that is given.
+CREATE FUNCTION test.waiting(base bigint, OUT n bigint, OUT state text, OUT kind text, OUT unique_key text, OUT payload jsonb, OUT priority int)
+RETURNS SETOF record LANGUAGE sql
+AS $$ SELECT id - $1, state, kind, unique_key, payload, priority FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id $$;
+CREATE FUNCTION test.keys(base bigint, OUT n bigint, OUT until "char", OUT in_window boolean, OUT kind text, OUT key text)
+RETURNS SETOF record LANGUAGE sql SECURITY DEFINER
+AS $$ SELECT job_id - $1, until, held_until > jobq.clock(), kind, key FROM jobq.unique_key ORDER BY job_id $$;
+CREATE PROCEDURE test.cancel_all() LANGUAGE sql
+AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
+CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
+SELECT jobq.register('fail', 'test.fail(jsonb)');
+-- Wait until a handler is in the gate; a worker shows its job as running just before it takes it.
+CREATE FUNCTION test.in_gate(handlers int DEFAULT 1) RETURNS boolean LANGUAGE sql
+AS $$ SELECT test.until(format('(SELECT count(*) FROM pg_locks WHERE locktype = ''advisory'' AND NOT granted) = %s', $1)) $$;
+
+-- skip: the id is that of the job which is there
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a') = :a AS same, jobq.enqueue('echo', '3', unique_key => 'a', on_conflict => 'skip') = :a AS same;
+-- the key is one of the kind ...
+SELECT jobq.enqueue('note', '4', 'manual', unique_key => 'a') = :a AS same, jobq.enqueue('echo', '5', 'manual', unique_key => 'b') = :a AS same;
+-- ... and of the role
+SELECT jobq.grant_role('regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', '6', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
+RESET ROLE;
+SELECT * FROM test.waiting(:a);
+SELECT * FROM test.keys(:a);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.jobs WHERE id > ' || :a || ' AND queue <> ''manual'')');
+-- error
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', '7', unique_key => 'a', on_conflict => 'error')$$);
+SELECT jobq.enqueue('echo', '8', 'manual', unique_key => 'c', on_conflict => 'error') > :a AS enqueued;
+-- replace: the earlier id, all else anew
+SELECT jobq.enqueue('echo', '9', 'manual', unique_key => 'a', on_conflict => 'replace', priority => 3, delay => '1 h', headers => '{"h": 1}') = :a AS same;
+SELECT jobq.enqueue('echo', '10', 'manual', unique_key => 'd', on_conflict => 'replace') > :a AS enqueued;
+SELECT * FROM test.waiting(:a);
+SELECT headers, run_at > now() AS later, enqueued_at < now() - (now() - enqueued_at) / 2 AS old FROM jobq.jobs WHERE id = :a;
+-- cancel() gives it back
+SELECT jobq.cancel(:a);
+SELECT jobq.enqueue('echo', '11', 'manual', unique_key => 'a') > :a AS enqueued;
+CALL test.cancel_all();
+SELECT * FROM test.keys(:a);
+
+-- in one statement, one transaction, one that is rolled back in part
+SELECT count(DISTINCT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'a')) FROM generate_series(1, 100) n;
+SELECT count(DISTINCT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'a', on_conflict => 'replace')) FROM generate_series(1, 100) n;
+SELECT payload FROM test.waiting(0);
+SELECT count(DISTINCT jobq.enqueue('echo', to_jsonb(n), 'manual', unique_key => 'k' || n)) FROM generate_series(1, 1000) n;
+SELECT count(*) FROM test.keys(0);
+CALL test.cancel_all();
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
+ROLLBACK TO s;
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a') > :a AS enqueued;
+SAVEPOINT s;
+SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'a', on_conflict => 'replace') > :a AS enqueued;
+ROLLBACK TO s;
+COMMIT;
+SELECT n, payload FROM test.waiting(:a);
+CALL test.cancel_all();
+-- a transaction with an old snapshot
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
+COMMIT;
+CALL test.cancel_all();
+
+-- until the job finishes: while it runs, too
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS a \gset
+SELECT test.in_gate();
+SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
+SELECT code, message FROM test.error($$SELECT jobq.enqueue('gate', '7', unique_key => 'a', on_conflict => 'error')$$);
+-- what runs cannot be replaced: another job takes the key over
+SELECT jobq.enqueue('gate', '2', 'manual', unique_key => 'a', on_conflict => 'replace') AS b \gset
+SELECT :a = :b AS same, jobq.enqueue('gate', '3', 'manual', unique_key => 'a', on_conflict => 'replace') = :b AS replaced, jobq.enqueue('gate', unique_key => 'a') = :b AS skipped;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:a);
+SELECT * FROM test.keys(:b);
+SELECT jobq.enqueue('gate', unique_key => 'a') = :b AS skipped;
+SELECT jobq.cancel(:b);
+SELECT * FROM test.keys(:b);
+SELECT jobq.enqueue('echo', unique_key => 'a') AS b \gset
+SELECT state FROM jobq.wait(:b);
+SELECT * FROM test.keys(:b);
+
+-- until it starts
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS a \gset
+SELECT test.in_gate();
+SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS b \gset
+SELECT :a = :b AS same, jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') = :b AS same;
+SELECT * FROM test.keys(:a);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT * FROM test.keys(:a);
+-- its next attempts do not have the key any more
+SELECT jobq.enqueue('broken', backoff => 'fixed 1h', unique_key => 'a', unique_until => 'start') AS a \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :a));
+SELECT jobq.enqueue('broken', '1', 'manual', unique_key => 'a', unique_until => 'start') AS b \gset
+SELECT :a = :b AS same;
+SELECT jobq.cancel(:a);
+SELECT * FROM test.keys(:b);
+CALL test.cancel_all();
+
+-- an attempt that fails, or is put off, is not the end
+SELECT jobq.enqueue('broken', '1', backoff => 'fixed 1h', unique_key => 'a', max_attempts => 2) AS a \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :a));
+SELECT jobq.enqueue('broken', unique_key => 'a') = :a AS same;
+-- a job that replaces it has all its attempts
+SELECT jobq.enqueue('broken', '2', 'manual', unique_key => 'a', on_conflict => 'replace') = :a AS same;
+SELECT state, attempt, max_attempts, error FROM jobq.status(:a);
+CALL test.cancel_all();
+CREATE FUNCTION test.snooze() RETURNS void LANGUAGE sql AS $$ SELECT jobq.snooze('1 h') $$;
+SELECT jobq.register('snooze', 'test.snooze()');
+SELECT jobq.enqueue('snooze', unique_key => 'a') AS a \gset
+SELECT test.until(format('(SELECT run_at > now() FROM jobq.jobs WHERE id = %s)', :a));
+SELECT jobq.enqueue('snooze', unique_key => 'a') = :a AS same;
+CALL test.cancel_all();
+
+-- every other end: dead letter, discard(), expiry
+CREATE FUNCTION test.discard() RETURNS void LANGUAGE sql AS $$ SELECT jobq.cancel_current('no') $$;
+SELECT jobq.register('discard', 'test.discard()');
+SELECT jobq.create_queue('traceless', keep => 'nothing');
+SELECT jobq.enqueue('fail', unique_key => 'a', unique_for => '1 h') AS a, jobq.enqueue('discard', unique_key => 'a', unique_for => '1 h') AS b,
+	jobq.enqueue('echo', unique_key => 'a', unique_for => '1 h', expires_at => '2001-01-01') AS c, jobq.enqueue('echo', queue => 'traceless', unique_key => 'b') AS d \gset
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.unique_key)');
+-- a dead letter that is retried takes its key again, if it is free
+SELECT unique_key FROM jobq.jobs WHERE id = :a;
+SELECT jobq.enqueue('fail', '1', 'manual', unique_key => 'a') AS b \gset
+SELECT * FROM test.error(format('SELECT jobq.retry(%s)', :a));
+SELECT state FROM jobq.status(:a);
+SELECT jobq.retry_all(kind => 'fail');
+SELECT jobq.cancel(:b);
+-- of those with the same key, retry_all() retries the last
+SELECT jobq.enqueue('fail', unique_key => 'a') AS b \gset
+SELECT state FROM jobq.wait(:b);
+SELECT jobq.pause('default');
+SELECT jobq.retry_all(kind => 'fail');
+SELECT n FROM test.keys(:b);
+SELECT state FROM jobq.status(:a);
+SELECT jobq.cancel(:b), jobq.resume('default');
+CREATE OR REPLACE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock_shared(1) $$;
+SELECT pg_advisory_lock(1);
+SELECT jobq.retry(:a);
+SELECT jobq.enqueue('fail', unique_key => 'a') = :a AS same;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:a);
+SELECT * FROM test.keys(:a);
+
+-- a window: at least so long
+SELECT jobq.enqueue('echo', '1', unique_key => 'a', unique_for => '1 h') AS a \gset
+SELECT state FROM jobq.wait(:a);
+SELECT jobq.enqueue('echo', '2', unique_key => 'a', unique_for => '1 h') = :a AS same, jobq.enqueue('echo', '2', unique_key => 'a') = :a AS same;
+SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', unique_key => 'a', on_conflict => 'error')$$);
+-- what is over cannot be replaced, either
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', unique_for => '1 h', on_conflict => 'replace') - :a AS n;
+SELECT * FROM test.keys(:a);
+SELECT jobq.test_clock('61 min');
+-- the window is over, the job is not
+SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'a') = max(id) AS same FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
+CALL test.cancel_all();
+SELECT jobq.enqueue('echo', '4', unique_key => 'a', unique_for => '1 h') AS b \gset
+SELECT state, :a = :b AS same FROM jobq.wait(:b);
+SELECT jobq.test_clock('122 min');
+SELECT jobq.enqueue('echo', '4', unique_key => 'a') AS a \gset
+SELECT state, :a = :b AS same FROM jobq.wait(:a);
+SELECT * FROM test.keys(:a);
+-- until it starts, with a window
+SELECT jobq.test_clock('0');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', unique_key => 'a', unique_for => '1 h', unique_until => 'start') AS a \gset
+SELECT test.in_gate();
+SELECT * FROM test.keys(:a);
+SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
+SELECT jobq.test_clock('61 min');
+SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS b \gset
+SELECT :a = :b AS same;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT * FROM test.keys(:a);
+SELECT jobq.test_clock('0');
+
+-- a handler that enqueues its own job again
+CREATE FUNCTION test.again(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	next bigint;
+BEGIN
+	next := jobq.enqueue('again', '{}', 'manual', unique_key => payload ->> 'key', unique_until => payload ->> 'until', on_conflict => payload ->> 'on_conflict');
+	RETURN to_jsonb(next = (jobq.current_job()).id);
+END
+$$;
+SELECT jobq.register('again', 'test.again(jsonb)');
+SELECT count(jobq.enqueue('again', jsonb_build_object('key', key, 'until', until, 'on_conflict', on_conflict), unique_key => key, unique_until => until))
+FROM (VALUES ('a', 'finish', 'skip'), ('b', 'finish', 'replace'), ('c', 'start', 'skip')) v (key, until, on_conflict);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.jobs WHERE finished_at IS NULL AND queue <> ''manual'')');
+SELECT payload ->> 'key' AS key, result AS same FROM jobq.jobs WHERE kind = 'again' AND state = 'completed' ORDER BY 1;
+SELECT key FROM test.keys(0) ORDER BY key;
+SELECT unique_key FROM test.waiting(0) ORDER BY unique_key;
+CALL test.cancel_all();
+-- and in a session
+SELECT count(jobq.enqueue('again', jsonb_build_object('key', key, 'until', until, 'on_conflict', on_conflict), 'manual', unique_key => key, unique_until => until))
+FROM (VALUES ('a', 'finish', 'skip'), ('b', 'finish', 'replace'), ('c', 'start', 'skip')) v (key, until, on_conflict);
+CALL jobq.work(queues => '{manual}', max_jobs => 3);
+SELECT unique_key FROM test.waiting(0) ORDER BY unique_key;
+CALL test.cancel_all();
+
+-- consumers
+SELECT jobq.create_queue('knocker', mode => 'consumer');
+SELECT jobq.enqueue('knock', '1', 'knocker', unique_key => 'a') AS a \gset
+SELECT jobq.enqueue('knock', '2', 'knocker', unique_key => 'b', unique_until => 'start') - :a AS n;
+SELECT count(*), min(token) AS token FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT :count AS reserved;
+SELECT * FROM test.keys(:a);
+SELECT jobq.enqueue('knock', '3', 'knocker', unique_key => 'a') - :a AS n;
+SELECT jobq.nack(:a, :token, 'not at home', '1 h');
+SELECT jobq.enqueue('knock', '4', 'knocker', unique_key => 'a', on_conflict => 'replace') - :a AS n;
+SELECT id - :a AS n, token, payload FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT :n AS n, :payload AS payload;
+-- what a consumer holds is not replaced; its key is another job's from now on
+SELECT jobq.enqueue('knock', '5', 'knocker', unique_key => 'a', on_conflict => 'replace') AS b \gset
+SELECT :a = :b AS same;
+SELECT jobq.ack(:a, :token);
+SELECT * FROM test.keys(:b);
+SELECT id = :b AS same, token, payload FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT :'same' AS same, :payload AS payload;
+SELECT jobq.ack(:b, :token);
+SELECT * FROM test.keys(:b);
+CALL test.cancel_all();
+
+-- enqueue_many() and the view inbox
+SELECT * FROM test.error($$SELECT jobq.enqueue_many('echo', '{1,2}', unique_key => 'a')$$);
+SELECT jobq.enqueue_many('echo', '{1}', 'manual', unique_key => 'a') AS a \gset
+SELECT id = :a AS same FROM jobq.enqueue_many('echo', '{2}', 'manual', unique_key => 'a') id;
+SELECT count(*) FROM jobq.enqueue_many('echo', '{}', unique_key => 'a');
+SELECT * FROM test.error($$SELECT jobq.enqueue_many('echo', '{NULL}', unique_key => 'a')$$);
+INSERT INTO jobq.inbox (kind, payload, queue, unique_key, on_conflict) VALUES ('echo', '3', 'manual', 'a', NULL), ('echo', '4', 'manual', 'a', 'replace'), ('echo', '5', 'manual', 'b', 'error')
+RETURNING id = :a AS same, payload;
+COPY jobq.inbox (kind, payload, queue, unique_key) FROM stdin;
+echo	6	manual	a
+echo	7	manual	c
+echo	8	manual	c
+\.
+SELECT unique_key, payload FROM test.waiting(0);
+CALL test.cancel_all();
+
+-- keys whose jobs are gone: they hold nothing, and are deleted within the hour
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b') AS b,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'c') AS c, jobq.enqueue('echo', '1', unique_key => 'd', unique_for => '1 min') AS d,
+	jobq.enqueue('echo', '1', unique_key => 'e', unique_for => '1 day') AS e \gset
+SELECT state FROM jobq.wait(ARRAY[:d, :e]);
+DELETE FROM jobq.job WHERE id IN (:a, :b);
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
+SELECT key FROM test.keys(0) ORDER BY key;
+SELECT jobq.test_clock('2 h');
+SELECT test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}''');
+SELECT jobq.test_clock('0');
+CALL test.cancel_all();
+TRUNCATE jobq.unique_key;
+
+-- adopt() knows the keys of the jobs that it takes over
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a, jobq.enqueue('echo', '1', 'manual', unique_key => 'b', unique_until => 'start') AS b \gset
+TRUNCATE jobq.unique_key;
+UPDATE jobq.job SET dormant = true;
+SELECT jobq.adopt();
+SELECT * FROM test.keys(:a);
+SELECT jobq.enqueue('echo', '2', unique_key => 'a') = :a AS same;
+CALL test.cancel_all();
+
+-- bad input
+SELECT e.code, e.message, e.hint FROM unnest(ARRAY['unique_for => ''1 h''', 'unique_until => ''start''', 'on_conflict => ''skip''', 'unique_key => ''''',
+	'unique_key => repeat(''k'', 501)', 'unique_key => ''a'', unique_for => ''0''', 'unique_key => ''a'', unique_for => ''-1 s''', 'unique_key => ''a'', unique_for => ''1000 years''',
+	'unique_key => ''a'', unique_until => ''end''', 'unique_key => ''a'', on_conflict => ''ignore''']) o,
+	test.error(format('SELECT jobq.enqueue(''echo'', %s)', o)) e;
+SELECT jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250), unique_until => 'finish') = jobq.enqueue('echo', 'null', 'manual', unique_key => repeat('é', 250)) AS same;
+CALL test.cancel_all();
+SELECT count(*) FROM jobq.unique_key;
+
+-- an index of somebody else's on the keys would miss rows
+CREATE INDEX intruder ON jobq.unique_key (job_id);
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', unique_key => 'a')$$);
+DROP INDEX jobq.intruder;

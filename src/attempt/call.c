@@ -1,0 +1,378 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.c
+ *	  Calls a handler, and answers what a handler asks about its job.
+ *
+ * src/attempt/call.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/timestamp.h"
+#include "utils/typcache.h"
+
+#include "attempt/call.h"
+#include "commit/commit.h"
+
+PG_FUNCTION_INFO_V1(jobq_perform);
+PG_FUNCTION_INFO_V1(jobq_current_job);
+PG_FUNCTION_INFO_V1(jobq_set_progress);
+PG_FUNCTION_INFO_V1(jobq_should_stop);
+PG_FUNCTION_INFO_V1(jobq_snooze);
+PG_FUNCTION_INFO_V1(jobq_retry_after);
+PG_FUNCTION_INFO_V1(jobq_cancel_current);
+PG_FUNCTION_INFO_V1(jobq_fail_current);
+
+JobqCurrent *jobq_current = NULL;
+
+static Datum context_datum(const JobqJob *job, int attempt);
+static JobqCurrent *require_current(const char *function);
+
+/*
+ * The job as a jobq.job_context.
+ */
+static Datum
+context_datum(const JobqJob *job, int attempt)
+{
+	enum
+	{
+		ID		   ,
+					KIND,
+					QUEUE,
+					PAYLOAD,
+					HEADERS,
+					ATTEMPT,
+					MAX_ATTEMPTS,
+					ENQUEUED_AT,
+					RUN_AT,
+					BATCH_ID,
+					NATTS
+	};
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	TupleDesc	desc;
+	Datum		values[NATTS];
+	bool		nulls[NATTS] = {0};
+	Datum		result;
+
+	desc = lookup_rowtype_tupdesc(jobq_relations()->context_type, -1);
+	values[ID] = JOB(job, JOB_ID);
+	nulls[ID] = job_id(job) == 0;
+	values[KIND] = JOB(job, JOB_KIND);
+	nulls[QUEUE] = queue == NULL;
+	if (queue != NULL)
+		values[QUEUE] = CStringGetTextDatum(queue->name);
+	values[PAYLOAD] = JOB(job, JOB_PAYLOAD);
+	values[HEADERS] = JOB(job, JOB_HEADERS);
+	nulls[HEADERS] = JOB_ISNULL(job, JOB_HEADERS);
+	values[ATTEMPT] = Int32GetDatum(attempt);
+	values[MAX_ATTEMPTS] = JOB(job, JOB_MAX_ATTEMPTS);
+	values[ENQUEUED_AT] = JOB(job, JOB_ENQUEUED_AT);
+	values[RUN_AT] = JOB(job, JOB_RUN_AT);
+	values[BATCH_ID] = JOB(job, JOB_BATCH_ID);
+	nulls[BATCH_ID] = JOB_ISNULL(job, JOB_BATCH_ID);
+	result = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	ReleaseTupleDesc(desc);
+	return result;
+}
+
+/*
+ * Call the handler's function or procedure as the current user.  It has been
+ * resolved; jobq_current is set by the caller.
+ *
+ * atomic: as in a function call, so that a procedure may not COMMIT.  If
+ * false, the caller has made a portal (see worker/runner/procedure.c) and no active
+ * snapshot, and the current memory context outlives the transaction.
+ */
+Datum
+jobq_call_handler(JobqHandler *handler, const JobqJob *job, int attempt,
+				  bool atomic, bool *isnull)
+{
+	LOCAL_FCINFO(fcinfo, 2);
+	CallContext *call = NULL;
+	PgStat_FunctionCallUsage usage;
+	Datum		result;
+
+	if (handler->is_procedure)
+	{
+		call = makeNode(CallContext);
+		call->atomic = atomic;
+	}
+	InitFunctionCallInfoData(*fcinfo, &handler->flinfo, handler->nargs,
+							 InvalidOid, (Node *) call, NULL);
+	if (handler->nargs >= 1)
+	{
+		/* no toast pointer may outlive its snapshot */
+		fcinfo->args[0].value = atomic ? JOB(job, JOB_PAYLOAD)
+			: PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, JOB_PAYLOAD)));
+		fcinfo->args[0].isnull = false;
+	}
+	if (handler->nargs >= 2)
+	{
+		fcinfo->args[1].value = context_datum(job, attempt);
+		fcinfo->args[1].isnull = false;
+	}
+
+	handler->in_use++;
+	PG_TRY();
+	{
+		pgstat_init_function_usage(fcinfo, &usage);
+		result = FunctionCallInvoke(fcinfo);
+		pgstat_end_function_usage(&usage, true);
+	}
+	PG_FINALLY();
+	{
+		handler->in_use--;
+	}
+	PG_END_TRY();
+
+	*isnull = fcinfo->isnull || !handler->returns_jsonb;
+	return result;
+}
+
+/*
+ * perform(kind, payload): run the handler now, in this transaction, and
+ * return its result.  No row is written; an error is the caller's.
+ */
+Datum
+jobq_perform(PG_FUNCTION_ARGS)
+{
+	char	   *kind = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	JobqHandler *handler = jobq_handler(kind);
+	JobqCurrent current = {0};
+	JobqJob		job;
+	Datum		result;
+	bool		isnull;
+
+	if (handler == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+				 errmsg("no handler is registered for kind \"%s\"", kind),
+				 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
+						 kind)));
+	jobq_handler_resolve(handler);
+
+	memset(job.nulls, true, sizeof(job.nulls));
+	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
+	JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(0));
+	JOB_SET(&job, JOB_PAYLOAD, PG_GETARG_DATUM(1));
+	JOB_SET(&job, JOB_QUEUE_ID, Int32GetDatum(0));
+	JOB_SET(&job, JOB_MAX_ATTEMPTS, Int32GetDatum(1));
+	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(jobq_now()));
+	JOB_SET(&job, JOB_RUN_AT, JOB(&job, JOB_ENQUEUED_AT));
+
+	current.job = &job;
+	current.attempt = 1;
+	current.outer = jobq_current;
+	jobq_current = &current;
+	PG_TRY();
+	{
+		result = jobq_call_handler(handler, &job, 1, true, &isnull);
+	}
+	PG_FINALLY();
+	{
+		jobq_current = current.outer;
+	}
+	PG_END_TRY();
+
+	if (isnull)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(result);
+}
+
+/*
+ * The job of that id, if this session runs it; in perform() it is still that of
+ * the worker which runs.
+ */
+JobqCurrent *
+jobq_current_of(int64 id)
+{
+	JobqCurrent *current = jobq_current;
+
+	while (current != NULL &&
+		   (current->memory == NULL || job_id(current->job) != id))
+		current = current->outer;
+	return current;
+}
+
+static JobqCurrent *
+require_current(const char *function)
+{
+	if (jobq_current == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("%s can only be called by a handler", function)));
+	return jobq_current;
+}
+
+/*
+ * current_job(): the job that this session is running.
+ */
+Datum
+jobq_current_job(PG_FUNCTION_ARGS)
+{
+	JobqCurrent *current = require_current("jobq.current_job()");
+
+	PG_RETURN_DATUM(context_datum(current->job, current->attempt));
+}
+
+/*
+ * The argument "percent".
+ */
+float4
+jobq_percent_arg(FunctionCallInfo fcinfo, int n)
+{
+	float4		percent;
+
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("percent must not be null"),
+				 errhint("It must be from 0 to 100.")));
+	percent = PG_GETARG_FLOAT4(n);
+	if (!(percent >= 0 && percent <= 100))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("progress %g is out of range", percent),
+				 errhint("It must be from 0 to 100 percent.")));
+	return percent;
+}
+
+/*
+ * set_progress(percent, message): visible at once to other sessions.
+ */
+Datum
+jobq_set_progress(PG_FUNCTION_ARGS)
+{
+	JobqCurrent *current = require_current("jobq.set_progress()");
+	float4		percent = jobq_percent_arg(fcinfo, 0);
+	char	   *message = PG_ARGISNULL(1) ? pstrdup("") :
+		text_to_cstring(PG_GETARG_TEXT_PP(1));
+	JobqSlot   *slot = current->slot;
+
+	if (slot == NULL)
+		PG_RETURN_VOID();
+
+	message[pg_mbcliplen(message, strlen(message), JOBQ_PROGRESS_LEN - 1)] = '\0';
+	SpinLockAcquire(&slot->mutex);
+	slot->progress = percent;
+	strlcpy(slot->message, message, JOBQ_PROGRESS_LEN);
+	SpinLockRelease(&slot->mutex);
+
+	if (job_watch(current->job))
+	{
+		char		channel[NAMEDATALEN];
+		StringInfoData payload;
+
+		snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT,
+				 job_id(current->job));
+		initStringInfo(&payload);
+		appendStringInfo(&payload, "{\"id\": " INT64_FORMAT ", \"state\": \"running\", \"attempt\": %d, \"progress\": %g, \"message\": ",
+						 job_id(current->job), current->attempt, percent);
+		escape_json(&payload, message);
+		appendStringInfoChar(&payload, '}');
+		if (payload.len < JOBQ_RELAY_PAYLOAD)
+			jobq_relay_now(channel, payload.data);
+	}
+	PG_RETURN_VOID();
+}
+
+/*
+ * should_stop(): the handler had better end soon: it was cancelled, its
+ * worker is to leave, or nine tenths of its time are over.
+ */
+Datum
+jobq_should_stop(PG_FUNCTION_ARGS)
+{
+	JobqCurrent *current = require_current("jobq.should_stop()");
+	JobqSlot   *slot = current->slot;
+	TimestampTz now;
+
+	if (slot == NULL)
+		PG_RETURN_BOOL(false);
+	now = jobq_now();
+	PG_RETURN_BOOL(slot->retire || ShutdownRequestPending || ProcDiePending ||
+				   (slot->stop != JOBQ_STOP_NONE &&
+					slot->stop_job == slot->job_id) ||
+				   (slot->deadline != DT_NOEND &&
+					now > slot->deadline -
+					(slot->deadline - slot->job_started_at) / 10));
+}
+
+static void
+set_outcome(JobqOutcome outcome, const char *function, Interval *delay,
+			text *reason)
+{
+	JobqCurrent *current = require_current(function);
+	int64		ms = 0;
+
+	if (delay != NULL)
+		ms = jobq_interval_ms(delay, "delay", 0, JOBQ_MAX_DELAY_MS);
+	current->outcome = outcome;
+	current->delay_ms = ms;
+	current->reason[0] = '\0';
+	if (reason != NULL)
+	{
+		char	   *text = text_to_cstring(reason);
+
+		text[		pg_mbcliplen(text, strlen(text), sizeof(current->reason) - 1)] = '\0';
+
+		strlcpy(current->reason, text, sizeof(current->reason));
+	}
+}
+
+/*
+ * snooze(delay): the effects commit; the job runs again later, and no attempt
+ * is charged.
+ */
+Datum
+jobq_snooze(PG_FUNCTION_ARGS)
+{
+	set_outcome(OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
+	PG_RETURN_VOID();
+}
+
+/*
+ * release(delay): like snooze, and the attempt is charged.
+ */
+Datum
+jobq_retry_after(PG_FUNCTION_ARGS)
+{
+	set_outcome(OUTCOME_RELEASE, "jobq.retry_after()", PG_GETARG_INTERVAL_P(0),
+				NULL);
+	PG_RETURN_VOID();
+}
+
+/*
+ * discard(reason): the effects commit; the job is finished as cancelled.
+ */
+Datum
+jobq_cancel_current(PG_FUNCTION_ARGS)
+{
+	set_outcome(OUTCOME_DISCARD, "jobq.cancel_current()", NULL,
+				PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0));
+	PG_RETURN_VOID();
+}
+
+/*
+ * fail(reason): the effects roll back; the job fails for good.
+ */
+Datum
+jobq_fail_current(PG_FUNCTION_ARGS)
+{
+	set_outcome(OUTCOME_FAIL, "jobq.fail_current()", NULL,
+				PG_ARGISNULL(0) ? cstring_to_text("the handler has failed the job")
+				: PG_GETARG_TEXT_PP(0));
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_FAILED),
+			 errmsg("%s", jobq_current->reason)));
+}

@@ -1,0 +1,189 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.c
+ *	  The permits of a job that a session has found in the table, for work().
+ *
+ * The session has no slot, in which a worker keeps its permits.  So it holds
+ * them in a lease that is in memory only, and ends with the transaction: by its
+ * commit, or by its abort, which gives the permits back unused.  Where there is
+ * no scheduler, nobody counts, and no permit is needed.
+ *
+ * src/attempt/claim.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "commit/commit.h"
+#include "consume/consume.h"
+#include "operate/operate.h"
+
+/* How long to wait for the scheduler to load limits that are new. */
+#define PATIENCE_MS	10000
+#define PAUSE_MS	10L
+
+static JobqDatabase *loaded_database(void);
+static bool waits_for_group(Relation rel, const JobqJob *job,
+							const JobqQueue *queue);
+
+/*
+ * This database, when its scheduler has loaded limits and leases; NULL if it
+ * has no scheduler.  An error if that does not come.
+ */
+static JobqDatabase *
+loaded_database(void)
+{
+	JobqDatabase *db;
+
+	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
+	{
+		if (!jobq_has_scheduler(&db))
+			return NULL;
+		if (db != NULL && db->limits_loaded && db->leases_loaded &&
+			!db->limits_stale && !db->limits_loading)
+			return db;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 PAUSE_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (db == NULL || !db->limits_loaded || !db->leases_loaded)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("the scheduler of this database has not loaded the limits yet"),
+				 errhint("The server's log says what keeps it from running.")));
+	return db;
+}
+
+/*
+ * Does another job of the group come before this one, by the table?
+ */
+static bool
+waits_for_group(Relation rel, const JobqJob *job, const JobqQueue *queue)
+{
+	Snapshot	latest;
+	JobqJob		first;
+	bool		waits;
+
+	if (queue == NULL || queue->group_max_running != 1 ||
+		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
+		 queue->group_on_failure == GROUP_WAIT))
+		return false;
+	latest = RegisterSnapshot(GetLatestSnapshot());
+	waits = jobq_group_predecessor(rel, job, latest, &first);
+	UnregisterSnapshot(latest);
+	return waits;
+}
+
+/*
+ * Take the permits that this job needs, until the end of the transaction; or
+ * say what stands in its way.  The token, which is 0 if it needs none, is for
+ * those who follow.
+ */
+JobqObstacle
+jobq_claim(Relation rel, const JobqJob *job, int64 *token)
+{
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	const char *kind = jobq_job_kind(job);
+	const JobqHandler *handler = jobq_handler(kind);
+	bool		limited = queue != NULL && queue->limited;
+	JobqObstacle obstacle;
+	JobqWakeList wake = {0};
+	JobqPush	push = {0};
+	TimestampTz now = jobq_now();
+	JobqDatabase *db;
+
+	*token = 0;
+	if (jobq_job_runs(job))
+		return JOBQ_TAKEN;
+	if (job_group(job) != 0 && waits_for_group(rel, job, queue))
+		return JOBQ_GROUP_BUSY;
+	push.queue_id = job_queue_id(job);
+	push.priority = job_priority(job);
+	push.role = job_role(job);
+	jobq_push_flow(job, &push);
+	if (handler != NULL && handler->limited)
+		push.kind = jobq_kind_hash(kind);
+	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
+	push.key.run_at = job_run_at(job);
+	push.key.id = job_id(job);
+	push.ctid = job->ctid;
+	if (!limited && push.kind == 0 && push.group == 0)
+		return JOBQ_NO_OBSTACLE;
+	db = loaded_database();
+	if (db == NULL)
+		return JOBQ_NO_OBSTACLE;
+
+	/* from here to the release of the lock nothing can fail */
+	jobq_lease_room(3);
+	*token = nextval_internal(jobq_relations()->lease_seq, false);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->lease_free == JOBQ_NONE || db->bundle_free == JOBQ_NONE)
+	{
+		LWLockRelease(db->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many jobs are leased"),
+				 errhint("Raise \"%s\".", "jobq.max_leases")));
+	}
+	if (jobq_lease_find(db, push.key.id) != NULL)
+		obstacle = JOBQ_TAKEN;
+	else
+		obstacle = jobq_permits_ask(db, &push, limited, now, &wake);
+	if (obstacle == JOBQ_NO_OBSTACLE)
+	{
+		uint32		bundle = jobq_lease_bundle(db);
+		JobqLeaseBundle *b = &db->bundles[bundle];
+
+		b->pid = MyProcPid;
+		b->role = GetUserId();
+		b->since = now;
+		strlcpy(b->consumer, "jobq.work()", NAMEDATALEN);
+		(void) jobq_lease_add(db, &push, *token, DT_NOEND, bundle);
+		jobq_at_commit_lease(LEASE_TAKE, push.key.id, *token, JOBQ_NONE, 0);
+		jobq_at_commit_bundle(db, bundle);
+	}
+	jobq_unlock(db, &wake);
+	return obstacle;
+}
+
+/*
+ * Somebody else has the row: give the permits back now.
+ */
+void
+jobq_claim_undo(const JobqJob *job, int64 token)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	JobqLease  *lease;
+
+	if (token == 0 || db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, job_id(job));
+	if (lease != NULL && lease->token == token)
+		jobq_lease_remove(db, lease, false, true, jobq_now(), &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The job has been run: its permits are free when this transaction has
+ * committed.  "live": it will run again.
+ */
+void
+jobq_claim_end(const JobqJob *job, int64 token, bool live)
+{
+	if (token == 0)
+		return;
+	jobq_lease_room(1);
+	jobq_at_commit_lease(live ? LEASE_RETRY : LEASE_END, job_id(job), token,
+						 JOBQ_NONE, 0);
+}

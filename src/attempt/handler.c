@@ -1,0 +1,198 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler.c
+ *	  register() and unregister(): which function runs a kind.
+ *
+ * Whoever may register decides what code runs as the roles that enqueue; so
+ * EXECUTE on these is for those whom all producers trust.
+ *
+ * src/attempt/handler.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/regproc.h"
+#include "utils/timestamp.h"
+
+#include "store/catalog.h"
+#include "ready/limit.h"
+
+PG_FUNCTION_INFO_V1(jobq_register);
+PG_FUNCTION_INFO_V1(jobq_unregister);
+
+static char *
+check_kind(text *kind)
+{
+	char	   *name = text_to_cstring(kind);
+
+	if (name[0] == '\0' ||
+		strlen(name) + strlen(ON_FAILURE_PREFIX) > JOBQ_MAX_KIND_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("kind \"%s\" must have 1 to %d bytes", name,
+						(int) (JOBQ_MAX_KIND_NAME - strlen(ON_FAILURE_PREFIX)))));
+	if (strncmp(name, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", name),
+				 errhint("Kinds that begin with \"%s\" run the on_failure handler of the kind that follows.",
+						 ON_FAILURE_PREFIX)));
+	return name;
+}
+
+static void
+not_by_group(const char *option)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s of a kind cannot be by group", option),
+			 errhint("Groups belong to queues: set it with jobq.alter_queue().")));
+}
+
+/*
+ * register(kind, handler, queue, max_attempts, backoff, timeout,
+ * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure):
+ * declare or change a kind.
+ */
+Datum
+jobq_register(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {
+		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
+		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID
+	};
+	Datum		values[HANDLER_NATTS];
+	char		nulls[HANDLER_NATTS + 1];
+
+	for (int i = 0; i < 2; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", i == 0 ? "kind" : "handler")));
+	for (int i = 0; i < HANDLER_NATTS; i++)
+	{
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	}
+	nulls[HANDLER_NATTS] = '\0';
+
+	(void) check_kind(PG_GETARG_TEXT_PP(0));
+	jobq_check_signature(PG_GETARG_OID(1), NULL);
+	if (isAnyTempNamespace(get_func_namespace(PG_GETARG_OID(1))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("handler \"%s\" is temporary",
+						get_func_name(PG_GETARG_OID(1))),
+				 errhint("It would be gone with this session, and is not seen by workers.")));
+	values[HANDLER_HANDLER - 1] =
+		CStringGetTextDatum(format_procedure_qualified(PG_GETARG_OID(1)));
+
+	if (!PG_ARGISNULL(HANDLER_QUEUE - 1))
+		(void) jobq_queue_by_name(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_QUEUE - 1)),
+								  true);
+	if (!PG_ARGISNULL(HANDLER_MAX_ATTEMPTS - 1) &&
+		PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_attempts %d is out of range",
+						PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1)),
+				 errhint("It must be at least 1.")));
+	if (!PG_ARGISNULL(HANDLER_BACKOFF - 1))
+	{
+		JobqBackoff unused;
+
+		jobq_backoff_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_BACKOFF - 1)),
+						   &unused);
+	}
+	if (!PG_ARGISNULL(HANDLER_TIMEOUT - 1))
+		values[HANDLER_TIMEOUT - 1] =
+			Int32GetDatum((int32) jobq_interval_ms(PG_GETARG_INTERVAL_P(HANDLER_TIMEOUT - 1),
+												   "timeout", 1, PG_INT32_MAX));
+	if (!PG_ARGISNULL(HANDLER_MAX_EXCEPTIONS - 1) &&
+		PG_GETARG_INT32(HANDLER_MAX_EXCEPTIONS - 1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_exceptions %d is out of range",
+						PG_GETARG_INT32(HANDLER_MAX_EXCEPTIONS - 1)),
+				 errhint("It must be at least 1.")));
+	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) &&
+		PG_GETARG_INT32(HANDLER_MAX_RUNNING - 1) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_running %d is out of range",
+						PG_GETARG_INT32(HANDLER_MAX_RUNNING - 1)),
+				 errhint("It must be at least 1.")));
+	if (!PG_ARGISNULL(HANDLER_RATE - 1))
+	{
+		JobqRate	rate;
+
+		jobq_rate_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RATE - 1)),
+						&rate);
+		if (rate.by_group)
+			not_by_group("rate");
+	}
+	if (!PG_ARGISNULL(HANDLER_THROTTLE - 1))
+	{
+		JobqThrottle throttle;
+
+		jobq_throttle_parse(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_THROTTLE - 1)),
+							&throttle);
+		if (throttle.by_group)
+			not_by_group("throttle");
+	}
+	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
+	{
+		Oid			proc = PG_GETARG_OID(HANDLER_ON_FAILURE - 1);
+
+		jobq_check_signature(proc, NULL);
+		values[HANDLER_ON_FAILURE - 1] =
+			CStringGetTextDatum(format_procedure_qualified(proc));
+	}
+
+	SPI_connect();
+	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
+			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
+			   " max_running, rate, throttle, on_failure)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
+			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
+			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
+			   " fail_on_timeout = excluded.fail_on_timeout,"
+			   " max_exceptions = excluded.max_exceptions,"
+			   " max_running = excluded.max_running, rate = excluded.rate,"
+			   " throttle = excluded.throttle,"
+			   " on_failure = excluded.on_failure",
+			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
+	SPI_finish();
+	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||
+		!PG_ARGISNULL(HANDLER_RATE - 1) || !PG_ARGISNULL(HANDLER_THROTTLE - 1))
+		jobq_check_limited();
+	PG_RETURN_VOID();
+}
+
+/*
+ * unregister(kind): jobs of the kind that still wait will fail.
+ */
+Datum
+jobq_unregister(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		values[] = {PG_GETARG_DATUM(0)};
+
+	SPI_connect();
+	if (jobq_query("DELETE FROM jobq.handler WHERE kind = $1", 1, types,
+				   values, NULL, SPI_OK_DELETE) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+				 errmsg("no handler is registered for kind \"%s\"",
+						text_to_cstring(PG_GETARG_TEXT_PP(0)))));
+	SPI_finish();
+	PG_RETURN_VOID();
+}

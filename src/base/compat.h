@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  The one place for differences between server versions.
+ *
+ * A wrapper has the newest version's meaning; older servers are brought up to
+ * it.  Nothing else in jobq looks at PG_VERSION_NUM.
+ *
+ * src/base/compat.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_COMPAT_H
+#define JOBQ_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "jobq requires PostgreSQL 15 or later"
+#endif
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_proc.h"
+#include "commands/dbcommands.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "replication/message.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+
+/* 19: these do not come with funcapi.h and dbcommands.h any more. */
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+/* 16 (c727f511bd6): one function checks the privileges on any object. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_proc_aclcheck(procoid, roleid, mode) \
+	object_aclcheck(ProcedureRelationId, procoid, roleid, mode)
+#else
+#define jobq_proc_aclcheck(procoid, roleid, mode) \
+	pg_proc_aclcheck(procoid, roleid, mode)
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define jobq_owns_database(dboid) \
+	object_ownercheck(DatabaseRelationId, dboid, GetUserId())
+#else
+#define jobq_owns_database(dboid) pg_database_ownercheck(dboid, GetUserId())
+#endif
+
+/* 16: modules are built with hidden visibility; _PG_init is declared there. */
+#if PG_VERSION_NUM < 160000
+extern PGDLLEXPORT void _PG_init(void);
+#endif
+
+/* 16 (407b50f2d42): the extra data of a setting lives in a memory context. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_guc_malloc(size) guc_malloc(LOG, size)
+#else
+#define jobq_guc_malloc(size) malloc(size)
+#endif
+
+/* 16 (19d8e2308bc): which indexes an update concerns; HeapTupleIsHeapOnly() tells. */
+static inline void
+jobq_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes unused;
+
+	simple_heap_update(rel, tid, tuple, &unused);
+#else
+	simple_heap_update(rel, tid, tuple);
+#endif
+}
+
+/* 17 (c9af054653077): custom wait events. */
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#define jobq_wait_event(cache, name) \
+	((cache) != 0 ? (cache) : ((cache) = WaitEventExtensionNew(name)))
+#else
+#define jobq_wait_event(cache, name) ((void) (cache), PG_WAIT_EXTENSION)
+#endif
+
+/* 17 (173b56f1ef5): a logical message can be flushed at once. */
+static inline XLogRecPtr
+jobq_log_message(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return LogLogicalMessage("jobq", "", 0, false, false);
+#else
+	return LogLogicalMessage("jobq", "", 0, false);
+#endif
+}
+
+/* 17: an asynchronous commit wakes the WAL writer only where much is to be flushed. */
+#if PG_VERSION_NUM >= 170000
+#define jobq_walwriter_latch() ((Latch *) NULL)
+#else
+#define jobq_walwriter_latch() (ProcGlobal->walwriterLatch)
+#endif
+
+/* 17 (e7689190b3d): roles that may not log in can have background workers. */
+#if PG_VERSION_NUM >= 170000
+#define JOBQ_CONNECT_FLAGS	BGWORKER_BYPASS_ROLELOGINCHECK
+#define JOBQ_NOLOGIN_WORKS	true
+#else
+#define JOBQ_CONNECT_FLAGS	0
+#define JOBQ_NOLOGIN_WORKS	false
+#endif
+
+/* 17 (51efe38cb92): transaction_timeout. */
+#if PG_VERSION_NUM >= 170000
+#define JOBQ_HAS_TRANSACTION_TIMEOUT	true
+#else
+#define JOBQ_HAS_TRANSACTION_TIMEOUT	false
+#endif
+
+/*
+ * 17 (d86d20f0ba79): injection points, where a test can have a process wait.
+ * Not for where a lock is held, or nothing may fail.
+ */
+#if PG_VERSION_NUM >= 180000
+#include "utils/injection_point.h"
+#define jobq_injection_point(name)	INJECTION_POINT(name, NULL)
+#elif PG_VERSION_NUM >= 170000
+#include "utils/injection_point.h"
+#define jobq_injection_point(name)	INJECTION_POINT(name)
+#else
+#define jobq_injection_point(name)	((void) (name))
+#endif
+
+/* 18 (9324c8c580): modules carry their name and version. */
+#if PG_VERSION_NUM >= 180000
+#define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC_EXT(.name = (n), .version = (v))
+#else
+#define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC
+#endif
+
+/* 18 (0fbceae8414): index scans can be instrumented. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0, 0)
+#elif PG_VERSION_NUM >= 180000
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define jobq_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
+/* 18 (d4c3a6b8ad2): noreturn comes first. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* 19: a table scan takes options. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_table_beginscan(rel, snapshot) \
+	table_beginscan(rel, snapshot, 0, NULL, SO_NONE)
+#else
+#define jobq_table_beginscan(rel, snapshot) \
+	table_beginscan(rel, snapshot, 0, NULL)
+#endif
+
+/* 19: a signal handler knows who sent the signal.  For use in one. */
+#if PG_VERSION_NUM >= 190000
+#define jobq_cancel_statement() \
+	StatementCancelHandler(postgres_signal_arg, pg_siginfo)
+#else
+#define jobq_cancel_statement()	StatementCancelHandler(postgres_signal_arg)
+#endif
+
+/* 19: heap_delete() takes options and no changingPart. */
+static inline TM_Result
+jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
+				 TM_FailureData *tmfd)
+{
+#if PG_VERSION_NUM >= 190000
+	return heap_delete(rel, tid, cid, 0, InvalidSnapshot, wait, tmfd);
+#else
+	return heap_delete(rel, tid, cid, InvalidSnapshot, wait, tmfd, false);
+#endif
+}
+
+/* 19 (f1e251be80): workers that leave by themselves before DROP DATABASE. */
+#if PG_VERSION_NUM >= 190000
+#define JOBQ_WORKER_FLAGS	(BGWORKER_SHMEM_ACCESS | \
+							 BGWORKER_BACKEND_DATABASE_CONNECTION | \
+							 BGWORKER_INTERRUPTIBLE)
+#else
+#define JOBQ_WORKER_FLAGS	(BGWORKER_SHMEM_ACCESS | \
+							 BGWORKER_BACKEND_DATABASE_CONNECTION)
+#endif
+
+#endif							/* JOBQ_COMPAT_H */

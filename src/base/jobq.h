@@ -1,0 +1,145 @@
+/*-------------------------------------------------------------------------
+ *
+ * jobq.h
+ *	  Vocabulary of jobq: error codes, settings, and what the files of src/
+ *	  offer each other and the processes in worker/.
+ *
+ * A *job* is a row of jobq.job.  Its *kind* names the *handler* that runs it,
+ * its *queue* the line it stands in.  A *worker* is a background worker that
+ * runs handlers, connected as one role to one database; the *scheduler* of a
+ * database decides which job may run next and looks after its workers; the
+ * *launcher* of the cluster keeps the schedulers alive.  See src/README.
+ *
+ * The dependency runs one way: worker/ uses src/, never the reverse.
+ *
+ * src/base/jobq.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_H
+#define JOBQ_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+#include "fmgr.h"
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
+
+#define JOBQ_VERSION		"1.0"
+#define JOBQ_SCHEMA			"jobq"
+
+/* Error codes of jobq's own, for what a program must tell apart. */
+#define ERRCODE_JOBQ_UNKNOWN_KIND		MAKE_SQLSTATE('J','Q','0','0','1')
+#define ERRCODE_JOBQ_NOT_RUNNING		MAKE_SQLSTATE('J','Q','0','0','2')
+#define ERRCODE_JOBQ_NO_SUCH_JOB		MAKE_SQLSTATE('J','Q','0','0','3')
+#define ERRCODE_JOBQ_WRONG_STATE		MAKE_SQLSTATE('J','Q','0','0','4')
+#define ERRCODE_JOBQ_FAILED				MAKE_SQLSTATE('J','Q','0','0','5')
+#define ERRCODE_JOBQ_CANCELLED			MAKE_SQLSTATE('J','Q','0','0','6')
+#define ERRCODE_JOBQ_TIMEOUT			MAKE_SQLSTATE('J','Q','0','0','7')
+#define ERRCODE_JOBQ_WORKER_LOST		MAKE_SQLSTATE('J','Q','0','0','8')
+#define ERRCODE_JOBQ_NO_HANDLER			MAKE_SQLSTATE('J','Q','0','0','9')
+#define ERRCODE_JOBQ_BAD_ROLE			MAKE_SQLSTATE('J','Q','0','1','0')
+#define ERRCODE_JOBQ_LEASE_LOST			MAKE_SQLSTATE('J','Q','0','1','1')
+#define ERRCODE_JOBQ_LEASE_EXPIRED		MAKE_SQLSTATE('J','Q','0','1','2')
+#define ERRCODE_JOBQ_NACK				MAKE_SQLSTATE('J','Q','0','1','3')
+#define ERRCODE_JOBQ_DUPLICATE			MAKE_SQLSTATE('J','Q','0','1','4')
+#define ERRCODE_JOBQ_QUEUE_FULL			MAKE_SQLSTATE('J','Q','0','1','5')
+
+/* Most pools that jobq.workers may name, and queues within one pool. */
+#define JOBQ_MAX_POOLS			16
+#define JOBQ_MAX_POOL_QUEUES	32
+
+/* A queue or kind name must fit a NOTIFY channel with its prefix. */
+#define JOBQ_MAX_QUEUE_NAME		51
+#define JOBQ_MAX_KIND_NAME		127
+
+/*
+ * One pool of jobq.workers: so many workers per database, which serve these
+ * queues in strict order.  A name "*" stands for every queue that no pool
+ * names.
+ */
+typedef struct JobqPool
+{
+	int			workers;
+	int			nqueues;
+	char		queues[JOBQ_MAX_POOL_QUEUES][NAMEDATALEN];
+} JobqPool;
+
+typedef struct JobqPoolSet
+{
+	int			npools;
+	JobqPool	pools[JOBQ_MAX_POOLS];
+} JobqPoolSet;
+
+/* src/module/init.c */
+extern bool jobq_preloaded;
+
+/* src/base/settings.c: see the descriptions there */
+extern char *jobq_databases;
+extern char *jobq_workers;
+extern int	jobq_max_workers;
+extern int	jobq_max_databases;
+extern int	jobq_ready_entries;
+extern int	jobq_max_lanes;
+extern int	jobq_max_leases;
+extern int	jobq_max_groups;
+extern bool jobq_synchronous_commit;
+extern int	jobq_notify_interval;
+extern int	jobq_poll_interval;
+extern int	jobq_default_timeout;
+extern int	jobq_cancel_grace;
+extern int	jobq_max_crashes;
+extern int	jobq_max_payload;
+extern int	jobq_worker_max_jobs;
+extern int	jobq_worker_max_age;
+extern int	jobq_worker_max_memory;
+extern bool jobq_start_paused;
+extern bool jobq_create_queues;
+extern int	jobq_log_min_duration;
+extern int	jobq_archive_retention;
+extern int	jobq_failed_retention;
+
+extern void jobq_define_settings(void);
+extern const JobqPoolSet *jobq_pools(void);
+
+/* src/base/backoff.c */
+typedef struct JobqBackoff
+{
+	char		kind;			/* 'f'ixed, 'e'xponential, 'l'ist */
+	int			nsteps;			/* entries in step[] */
+	int64		step[32];		/* milliseconds; fixed and exponential use the
+								 * first */
+	int64		cap;			/* milliseconds */
+	int			jitter;			/* percent */
+} JobqBackoff;
+
+#define JOBQ_DEFAULT_BACKOFF	"exponential 5s cap 300s jitter 20%"
+
+extern void jobq_backoff_parse(const char *text, JobqBackoff *backoff);
+extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
+								double random);
+
+/* src/base/client.c */
+extern void jobq_client_wait(long ms, uint32 wait_event);
+
+/* The longest delay, age and the like: a century. */
+#define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
+
+/* src/base/clock.c */
+extern TimestampTz jobq_last_now;
+extern TimestampTz jobq_now(void);
+extern TimestampTz jobq_statement_start(void);
+extern int64 jobq_interval_ms(Interval *interval, const char *what,
+							  int64 lowest, int64 highest);
+extern TimestampTz jobq_later(TimestampTz at, int64 ms);
+
+/* src/module/utility.c */
+extern void jobq_install_utility_hook(void);
+
+#endif							/* JOBQ_H */

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_commit.c
+ *	  Jobs of batches that come to an end: what the committer tells the
+ *	  scheduler.
+ *
+ * A batch is over when it has no live job any more, which the table knows.  To
+ * look there at each end would be too much; a counter would be a row that all
+ * wait for.  So the scheduler names one live job of the batch, its witness: as
+ * long as that is live, the batch is not over, and nobody needs to look.  Who
+ * ends the witness wakes the scheduler, which looks for another.
+ *
+ * A committer reads the witness without a lock, after its commit.  The
+ * scheduler names the witness before it looks whether it is still live
+ * (worker/scheduler/batches.c).  So either it sees the commit, or the committer sees the
+ * name.
+ *
+ * A batch that is not among those of shared memory gets a look with the next
+ * end of one of its jobs.
+ *
+ * src/commit/batch_commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "commit/commit.h"
+
+typedef struct PendingEnd
+{
+	SubTransactionId subid;
+	bool		failed;
+	int64		batch_id;
+	int64		job_id;
+} PendingEnd;
+
+int			jobq_batch_notes = 0;
+
+static PendingEnd *ends = NULL;
+static int	max_ends = 0;
+
+static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
+
+/*
+ * At commit, tell that this job of the batch has ended, or, if it is 0, that
+ * the batch itself has changed.  failed: for good, or expired.
+ */
+void
+jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
+{
+	if (jobq_batch_notes == max_ends)
+	{
+		int			wanted = Max(2 * max_ends, 64);
+
+		ends = ends == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(PendingEnd) * wanted)
+			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
+		max_ends = wanted;
+	}
+	ends[jobq_batch_notes++] = (PendingEnd)
+	{
+		GetCurrentSubTransactionId(), failed, batch_id, job_id
+	};
+}
+
+/*
+ * Where the batch is in shared memory, if it is there.
+ */
+JobqBatchWatch *
+jobq_batch_watch(JobqDatabase *db, int64 batch_id)
+{
+	return &db->watches[murmurhash32((uint32) batch_id) % JOBQ_MAX_WATCHES];
+}
+
+static bool
+look_is_needed(JobqDatabase *db, const PendingEnd *end)
+{
+	JobqBatchWatch *watch = jobq_batch_watch(db, end->batch_id);
+	uint64		witness;
+
+	if (end->failed || end->job_id == 0 ||
+		pg_atomic_read_u64(&watch->batch_id) != (uint64) end->batch_id)
+		return true;
+	pg_read_barrier();
+	witness = pg_atomic_read_u64(&watch->witness);
+	pg_read_barrier();
+
+	/* another batch may have taken the place meanwhile */
+	return pg_atomic_read_u64(&watch->batch_id) != (uint64) end->batch_id ||
+		witness == JOBQ_ANY_WITNESS || witness == (uint64) end->job_id;
+}
+
+/*
+ * After commit: is there anything that the scheduler must know?  What it need
+ * not know is forgotten.  Wants no lock.
+ */
+bool
+jobq_batches_ended(JobqDatabase *db)
+{
+	int			n = 0;
+
+	pg_memory_barrier();
+	for (int i = 0; i < jobq_batch_notes; i++)
+		if (look_is_needed(db, &ends[i]))
+			ends[n++] = ends[i];
+	jobq_batch_notes = n;
+	return n > 0;
+}
+
+/*
+ * Ask the scheduler to look at these batches.  Wants db->lock; cannot fail.
+ */
+void
+jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake)
+{
+	for (int i = 0; i < jobq_batch_notes; i++)
+	{
+		JobqBatchWatch *watch = jobq_batch_watch(db, ends[i].batch_id);
+
+		if (pg_atomic_read_u64(&watch->batch_id) != (uint64) ends[i].batch_id)
+		{
+			if (watch->look)
+			{
+				/* both need a look, and one has the place */
+				db->batches_sweep = true;
+				continue;
+			}
+			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);
+			/* those that end before the look need not tell */
+			pg_atomic_write_u64(&watch->witness, 0);
+		}
+		watch->look = true;
+		db->batches_look = true;
+	}
+	wake->scheduler = true;
+}
+
+/*
+ * Forget what was noted since this subtransaction began, or at all.
+ */
+void
+jobq_batches_abort(SubTransactionId since)
+{
+	while (jobq_batch_notes > 0 && ends[jobq_batch_notes - 1].subid >= since)
+		jobq_batch_notes--;
+}

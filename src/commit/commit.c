@@ -1,0 +1,589 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.c
+ *	  Commit is the wake-up.
+ *
+ * While a transaction runs, what it means to hand over is collected in this
+ * backend.  When it has committed, its rows are visible, flushed and, with
+ * synchronous standbys, replicated; then everything goes to shared memory at
+ * once, and the right worker's latch is set.  Nothing in there can fail: a
+ * committed transaction can no longer be aborted.
+ *
+ * XACT_EVENT_COMMIT would be too early: invalidation messages go out and locks
+ * are released after it, so that whoever is woken could still act on an
+ * outdated cache, or wait for our locks.  So the event only notes that we have
+ * committed, and the hand-over is a callback of the release of resources after
+ * the locks.
+ *
+ * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, what
+ * the relay sends in message.c.
+ *
+ * A transaction with few jobs hands over each of them.  One with many hands
+ * over "look at lane L from key K on" instead, and one with too many lanes
+ * "look at everything".
+ *
+ * PREPARE TRANSACTION forgets what was collected, as core does with its own
+ * wake-ups; COMMIT PREPARED and ROLLBACK PREPARED (see utility.c) ask for a look
+ * at everything.
+ *
+ * src/commit/commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "store/catalog.h"
+#include "commit/commit.h"
+#include "ready/lanes.h"
+#include "store/length.h"
+
+#define MAX_PUSHES	64
+#define MAX_LANES	32
+#define MAX_WAKES	64
+#define MAX_FAILURES 64
+
+typedef struct PendingPush
+{
+	SubTransactionId subid;
+	JobqPush	push;
+} PendingPush;
+
+/* A job of a group that has come to its end without a permit. */
+typedef struct PendingEnd
+{
+	SubTransactionId subid;
+	int64		group;
+	int64		job_id;
+} PendingEnd;
+
+/* Attempts that have failed. */
+typedef struct PendingFailure
+{
+	SubTransactionId subid;
+	int32		queue_id;
+	uint32		kind;
+	int64		group;
+	int			n;
+} PendingFailure;
+
+static PendingEnd *ends = NULL;
+static int	nends = 0;
+static int	max_ends = 0;
+static PendingFailure failures[MAX_FAILURES];
+static int	nfailures = 0;
+static PendingPush pushes[MAX_PUSHES];
+static int	npushes = 0;
+static PendingPush undone[MAX_PUSHES];	/* in the order of their subids */
+static int	nundone = 0;
+static bool undone_many = false;	/* more than fit */
+static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
+static int	nlanes = 0;
+static int64 wakes[MAX_WAKES];
+static int	nwakes = 0;
+static bool rescan = false;
+static bool recount = false;
+static bool prepared = false;
+static bool reload = false;
+static bool schedules = false;
+static Oid	created = InvalidOid;	/* jobq.job of a new extension */
+static bool anything = false;
+static bool committed = false;
+
+static bool something_noted(void);
+static void xact_callback(XactEvent event, void *arg);
+static void release_callback(ResourceReleasePhase phase, bool isCommit,
+							 bool isTopLevel, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId mysubid,
+							 SubTransactionId parentsubid, void *arg);
+static void add_to_lane(const JobqPush *push);
+static void hand_over(void);
+static void forget(void);
+static void undo_deletions(SubTransactionId since);
+static void free_schedules(JobqDatabase *db);
+
+/*
+ * Register the callbacks; once per process.
+ */
+void
+jobq_install_commit_callbacks(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}
+
+/*
+ * At commit, hand over a job that this transaction has written.
+ */
+void
+jobq_at_commit_push(const JobqPush *push)
+{
+	anything = true;
+	if (nlanes == 0 && !rescan && npushes < MAX_PUSHES)
+	{
+		pushes[npushes].subid = GetCurrentSubTransactionId();
+		pushes[npushes].push = *push;
+		npushes++;
+		return;
+	}
+
+	/* too many to name each */
+	for (int i = 0; i < npushes; i++)
+		add_to_lane(&pushes[i].push);
+	npushes = 0;
+	add_to_lane(push);
+}
+
+/*
+ * At abort, hand over a job whose row this transaction has deleted: whoever
+ * has popped its entry meanwhile has found the row taken and dropped it.
+ */
+void
+jobq_at_abort_push(const JobqPush *push)
+{
+	anything = true;
+	if (nundone == MAX_PUSHES)
+	{
+		undone_many = true;
+		return;
+	}
+	undone[nundone].subid = GetCurrentSubTransactionId();
+	undone[nundone].push = *push;
+	nundone++;
+}
+
+/*
+ * Hand over what was deleted since this subtransaction began, or at all.
+ */
+static void
+undo_deletions(SubTransactionId since)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	if (!undone_many &&
+		(nundone == 0 || undone[nundone - 1].subid < since))
+		return;
+	if (db != NULL)
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (undone_many && db != NULL)
+	{
+		db->rescan = true;
+		wake.scheduler = true;
+	}
+	while (nundone > 0 && undone[nundone - 1].subid >= since)
+	{
+		nundone--;
+		if (db != NULL && db->scheduler != NULL)
+			jobq_ready_push(db, &undone[nundone].push, jobq_now(), &wake);
+	}
+	if (db != NULL)
+	{
+		jobq_unlock(db, &wake);
+	}
+}
+
+static void
+add_to_lane(const JobqPush *push)
+{
+	static int	last = 0;
+
+	if (rescan)
+		return;
+	for (int i = 0; i < nlanes; i++)
+	{
+		int			at = (last + i) % nlanes;
+
+		if (lanes[at].queue_id == push->queue_id &&
+			lanes[at].priority == push->priority &&
+			lanes[at].role == push->role && lanes[at].flow == push->flow)
+		{
+			if (jobq_key_cmp(push->key, lanes[at].key) < 0)
+				lanes[at].key = push->key;
+			lanes[at].notify |= push->notify;
+			last = at;
+			return;
+		}
+	}
+	if (nlanes == MAX_LANES)
+		rescan = true;
+	else
+		lanes[nlanes++] = *push;
+}
+
+/*
+ * At commit, wake the sessions that wait for this job.
+ */
+void
+jobq_at_commit_wake(int64 job_id)
+{
+	if (jobq_shared == NULL)
+		return;
+	anything = true;
+	if (nwakes < MAX_WAKES)
+		wakes[nwakes] = job_id;
+	nwakes++;
+}
+
+/*
+ * At commit, the group need not wait for this job any more, if it does.
+ */
+void
+jobq_at_commit_group_end(int64 group, int64 job_id)
+{
+	anything = true;
+	if (nends == max_ends)
+	{
+		int			wanted = Max(2 * max_ends, 64);
+
+		ends = ends == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(PendingEnd) * wanted)
+			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
+		max_ends = wanted;
+	}
+	ends[nends].subid = GetCurrentSubTransactionId();
+	ends[nends].group = group;
+	ends[nends++].job_id = job_id;
+}
+
+/*
+ * At commit, count a failed attempt against the limits of its queue, kind and
+ * group.
+ */
+void
+jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+
+	anything = true;
+	for (int i = 0; i < nfailures; i++)
+		if (failures[i].subid == subid && failures[i].queue_id == queue_id &&
+			failures[i].kind == kind && failures[i].group == group)
+		{
+			failures[i].n++;
+			return;
+		}
+	if (nfailures < MAX_FAILURES)
+		failures[nfailures++] = (PendingFailure)
+	{
+		subid, queue_id, kind, group, 1
+	};
+}
+
+/*
+ * At commit, have the scheduler read all lanes anew.
+ */
+void
+jobq_at_commit_rescan(void)
+{
+	anything = true;
+	rescan = true;
+	recount = true;
+}
+
+/*
+ * At commit, act as if all that COMMIT PREPARED may have made visible, or
+ * ROLLBACK PREPARED visible again, had been handed over.
+ */
+void
+jobq_at_commit_prepared(void)
+{
+	anything = true;
+	rescan = true;
+	recount = true;
+	schedules = true;
+	prepared = true;
+}
+
+/*
+ * At commit, have the scheduler read queues and settings anew.
+ */
+void
+jobq_at_commit_reload(void)
+{
+	anything = true;
+	reload = true;
+}
+
+/*
+ * At commit, have the scheduler read the schedules anew.
+ */
+void
+jobq_at_commit_schedules(void)
+{
+	anything = true;
+	schedules = true;
+}
+
+/*
+ * The extension was created, with this table of jobs: at commit, have the
+ * launcher start a scheduler.
+ */
+void
+jobq_at_commit_created(Oid job)
+{
+	anything = true;
+	created = job;
+}
+
+/*
+ * Has this transaction anything to hand over, or to give back?
+ */
+static bool
+something_noted(void)
+{
+	return anything || jobq_length_notes > 0 || jobq_lease_notes > 0 ||
+		jobq_message_notes > 0 || jobq_batch_notes > 0;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (something_noted())
+				committed = true;
+			else
+				jobq_keep_uncommitted();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			jobq_leases_check_prepare();
+			jobq_messages_check_prepare();
+			break;
+		case XACT_EVENT_ABORT:
+			if (something_noted())
+			{
+				undo_deletions(InvalidSubTransactionId);
+				forget();
+			}
+			jobq_length_abort(InvalidSubTransactionId);
+			jobq_forget_uncommitted();
+			break;
+		case XACT_EVENT_PREPARE:
+			if (something_noted())
+				forget();
+			jobq_length_prepare();
+			jobq_forget_uncommitted();
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * The last phase of a commit in which we are called.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
+				 void *arg)
+{
+	if (committed && isCommit && isTopLevel &&
+		phase == RESOURCE_RELEASE_AFTER_LOCKS)
+	{
+		committed = false;
+		hand_over();
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mysubid,
+				 SubTransactionId parentsubid, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+
+	/*
+	 * Subtransaction ids only grow, so all that was collected since this one
+	 * began has its id or a higher one.  What was added to a lane stays: a
+	 * look in vain costs little.
+	 */
+	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
+		npushes--;
+	while (nends > 0 && ends[nends - 1].subid >= mysubid)
+		nends--;
+	for (int i = 0; i < nfailures; i++)
+		if (failures[i].subid >= mysubid)
+			failures[i].n = 0;
+	jobq_leases_abort(mysubid);
+	jobq_batches_abort(mysubid);
+	undo_deletions(mysubid);
+	jobq_length_abort(mysubid);
+	jobq_messages_abort_sub(mysubid);
+	jobq_forget_uncommitted();
+}
+
+/*
+ * Tell the scheduler if a job has changed that a schedule waits for.  It has
+ * named the job before it looked whether it is still there.
+ */
+static void
+free_schedules(JobqDatabase *db)
+{
+	bool		found = prepared || nwakes > MAX_WAKES;
+
+	if (db == NULL || db->nwaited == 0)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < db->nwaited && !found; i++)
+		for (int j = 0; j < nwakes && !found; j++)
+			found = wakes[j] == db->waited[i];
+	if (found)
+		db->schedule_freed = true;
+	LWLockRelease(db->lock);
+	if (found)
+		jobq_wake_scheduler(db);
+}
+
+/*
+ * There is a new extension: have a scheduler for it.  One that has not seen the
+ * last extension go leaves, and what it knew of leases and limits is forgotten.
+ */
+static void
+start_serving(JobqDatabase *db)
+{
+	if (db != NULL)
+	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (db->leases_of != created)
+			db->leases_loaded = false;
+		if (db->limits_of != created)
+			db->limits_loaded = false;
+		db->created = true;
+		LWLockRelease(db->lock);
+		jobq_wake_scheduler(db);
+	}
+	jobq_poke_launcher();
+}
+
+/*
+ * Runs after commit: nothing in here may fail.
+ */
+static void
+hand_over(void)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	anything = false;
+	if (db == NULL || db->nlengths == 0)
+		jobq_length_notes = 0;
+	if (db == NULL || (jobq_batch_notes > 0 && !jobq_batches_ended(db)))
+		jobq_batch_notes = 0;
+	if (db != NULL &&
+		(jobq_length_notes > 0 || jobq_lease_notes > 0 || jobq_batch_notes > 0 ||
+		 jobq_message_notes > 0 || npushes > 0 || nlanes > 0 || nends > 0 ||
+		 nfailures > 0 || rescan || reload || schedules))
+	{
+		TimestampTz now = jobq_now();
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (jobq_length_notes > 0)
+			jobq_length_commit(db);
+		if (recount)
+			jobq_length_recount(db);
+		if (jobq_lease_notes > 0)
+			jobq_leases_commit(db, now, &wake);
+		for (int i = 0; i < nends; i++)
+			jobq_group_end(db, ends[i].group, ends[i].job_id, now, &wake);
+		for (int i = 0; i < nfailures; i++)
+			if (failures[i].n > 0)
+				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
+								   failures[i].group, failures[i].n, now);
+		if (jobq_message_notes > 0)
+			jobq_messages_commit(db, now, &wake);
+		if (jobq_batch_notes > 0)
+			jobq_batches_commit(db, &wake);
+
+		/* without a scheduler the lanes mean nothing; its first scan sees us */
+		if (db->scheduler != NULL)
+		{
+			for (int i = 0; i < npushes; i++)
+				jobq_ready_push(db, &pushes[i].push, now, &wake);
+			for (int i = 0; i < nlanes; i++)
+			{
+				JobqLane   *lane = jobq_lane_find(db, lanes[i].queue_id,
+												  lanes[i].priority,
+												  lanes[i].role, lanes[i].flow,
+												  false, true);
+
+				if (lane == NULL)
+				{
+					wake.scheduler = true;
+					continue;
+				}
+				lane_set_flow(db, lane, &lanes[i]);
+				if (!lane->ranked)
+					db->reload = true;
+				jobq_ready_look(db, lane, lanes[i].key, &wake);
+				if (lanes[i].notify)
+				{
+					lane->notify = true;
+					jobq_relay_mark(db, now, &wake);
+				}
+			}
+			if (rescan)
+			{
+				db->rescan = true;
+				db->batches_sweep = true;
+				wake.scheduler = true;
+				for (int i = 0; i < jobq_max_lanes; i++)
+					db->lanes[i].notify = db->lanes[i].in_use;
+				jobq_relay_mark(db, now, &wake);
+			}
+			if (reload || prepared)
+			{
+				db->reload = true;
+				db->limits_stale = true;
+				wake.scheduler = true;
+			}
+			if (schedules)
+			{
+				db->schedules_changed = true;
+				wake.scheduler = true;
+			}
+		}
+		jobq_unlock(db, &wake);
+	}
+
+	if ((nwakes > 0 || prepared) && jobq_shared != NULL)
+	{
+		if (nwakes > MAX_WAKES || prepared)
+			jobq_wake_waiters(MyDatabaseId, 0);
+		else
+			for (int i = 0; i < nwakes; i++)
+				jobq_wake_waiters(MyDatabaseId, wakes[i]);
+	}
+	if (nwakes > 0 || prepared)
+		free_schedules(db);
+	if (OidIsValid(created))
+		start_serving(db);
+
+	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
+	jobq_lease_notes = jobq_batch_notes = 0;
+	jobq_messages_forget();
+	rescan = reload = schedules = prepared = recount = undone_many = false;
+	created = InvalidOid;
+	jobq_keep_uncommitted();
+}
+
+/*
+ * The transaction did not commit (or was prepared): give back what was
+ * reserved.
+ */
+static void
+forget(void)
+{
+	anything = false;
+	jobq_leases_abort(InvalidSubTransactionId);
+	jobq_batches_abort(InvalidSubTransactionId);
+	jobq_messages_forget();
+	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
+	rescan = reload = schedules = prepared = recount = undone_many = false;
+	created = InvalidOid;
+}

@@ -1,0 +1,220 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *	  Notifications on their way to the relay.
+ *
+ * src/commit/message.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "utils/memutils.h"
+
+#include "commit/commit.h"
+
+/* A message whose place in the relay is reserved. */
+typedef struct PendingMessage
+{
+	SubTransactionId subid;
+	bool		by_user;		/* jobq.notify() or its trigger */
+	struct PendingMessage *next;
+	JobqRelayMessage message;
+} PendingMessage;
+
+int			jobq_message_notes = 0;
+
+static PendingMessage *messages = NULL; /* newest first */
+
+/*
+ * Collapse with a message that is still to be sent; true if there is one.
+ */
+static bool
+relay_has(JobqDatabase *db, const JobqRelayMessage *message)
+{
+	for (uint32 i = db->relay_count; i > 0 && i + 16 > db->relay_count; i--)
+	{
+		JobqRelayMessage *other =
+			&db->relay[(db->relay_head + i - 1) % JOBQ_RELAY_SIZE];
+
+		/* only the newest: what came in between made it news again */
+		if (strcmp(other->channel, message->channel) == 0)
+			return strcmp(other->payload, message->payload) == 0;
+	}
+	return false;
+}
+
+/*
+ * Send a notification through the relay: after commit, by the scheduler,
+ * without the lock that NOTIFY holds across the commit's flush.
+ *
+ * The place in the ring is reserved now, so that nothing can fail at commit.
+ * Where the relay is not running, is full, or the payload is too long for it,
+ * the notification becomes a plain NOTIFY of this transaction.
+ */
+void
+jobq_relay(const char *channel, const char *payload, bool by_user)
+{
+	JobqDatabase *db = jobq_my_database();
+	bool		reserved = false;
+
+	/* the same rules as NOTIFY's, so that the relay can send all it takes */
+	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name \"%s\" must have 1 to %d bytes",
+						channel, NAMEDATALEN - 1)));
+
+	/* duplicates collapse, as those of NOTIFY do */
+	{
+		SubTransactionId subid = GetCurrentSubTransactionId();
+		PendingMessage *message = messages;
+
+		for (int i = 0; i < 16 && message != NULL; i++)
+		{
+			if (message->subid == subid &&
+				strcmp(message->message.channel, channel) == 0 &&
+				strcmp(message->message.payload, payload) == 0)
+				return;
+			message = message->next;
+		}
+	}
+
+	if (db != NULL && strlen(payload) < JOBQ_RELAY_PAYLOAD)
+	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (db->scheduler != NULL &&
+			db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+		{
+			db->relay_reserved++;
+			reserved = true;
+		}
+		LWLockRelease(db->lock);
+	}
+	if (!reserved)
+	{
+		Async_Notify(channel, payload);
+		return;
+	}
+
+	/* counted first: an error from here on gives the place back */
+	jobq_message_notes++;
+	{
+		PendingMessage *message = MemoryContextAlloc(TopTransactionContext,
+													 sizeof(PendingMessage));
+
+		message->subid = GetCurrentSubTransactionId();
+		message->by_user = by_user;
+		strlcpy(message->message.channel, channel, NAMEDATALEN);
+		strlcpy(message->message.payload, payload, JOBQ_RELAY_PAYLOAD);
+		message->next = messages;
+		messages = message;
+	}
+}
+
+/*
+ * Send through the relay without waiting for this transaction's end.  The
+ * message is dropped if the relay is full: it tells of something that is
+ * overtaken by the next such message anyway.
+ */
+void
+jobq_relay_now(const char *channel, const char *payload)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	JobqRelayMessage message = {0};
+
+	if (db == NULL)
+		return;
+	strlcpy(message.channel, channel, NAMEDATALEN);
+	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->scheduler != NULL && !relay_has(db, &message) &&
+		db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+	{
+		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+			message;
+		db->relay_count++;
+		jobq_relay_mark(db, jobq_now(), &wake);
+	}
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The messages in the order in which they were given, though the list has the
+ * newest first.  No allocation is allowed here, so the list is reversed.
+ * Wants db->lock; cannot fail.
+ */
+void
+jobq_messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	PendingMessage *ordered = NULL;
+
+	while (messages != NULL)
+	{
+		PendingMessage *next = messages->next;
+
+		messages->next = ordered;
+		ordered = messages;
+		messages = next;
+	}
+	for (; ordered != NULL; ordered = ordered->next)
+	{
+		if (ordered->message.channel[0] == '\0' ||
+			relay_has(db, &ordered->message))
+			continue;
+		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+			ordered->message;
+		db->relay_count++;
+	}
+	db->relay_reserved -= jobq_message_notes;
+	jobq_message_notes = 0;
+	jobq_relay_mark(db, now, wake);
+}
+
+/*
+ * What a subtransaction wanted to send is not sent.
+ */
+void
+jobq_messages_abort_sub(SubTransactionId since)
+{
+	for (PendingMessage *message = messages; message != NULL;
+		 message = message->next)
+		if (message->subid >= since)
+			message->message.channel[0] = '\0';
+}
+
+/*
+ * Give back the places of what is not sent: the transaction did not commit,
+ * or was prepared.
+ */
+void
+jobq_messages_forget(void)
+{
+	JobqDatabase *db = jobq_my_database();
+
+	if (jobq_message_notes > 0 && db != NULL)
+	{
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		db->relay_reserved -= jobq_message_notes;
+		LWLockRelease(db->lock);
+	}
+	jobq_message_notes = 0;
+	messages = NULL;
+}
+
+/*
+ * PREPARE TRANSACTION: an error if the user has sent something.
+ */
+void
+jobq_messages_check_prepare(void)
+{
+	for (PendingMessage *message = messages; message != NULL;
+		 message = message->next)
+		if (message->by_user && message->message.channel[0] != '\0')
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has called jobq.notify()")));
+}

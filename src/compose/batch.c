@@ -1,0 +1,458 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *	  Batches: create_batch(), batch_add(), batch_start(), batch_cancel(),
+ *	  batch_retry_failed(), batch_status().
+ *
+ * A batch is a row of jobq.batch, and the jobs that name it.  What is to be done
+ * when its jobs end, the scheduler does (worker/scheduler/batches.c); here is what users
+ * do.
+ *
+ * Who adds a job locks the row, weakly, so that the batch does not end before
+ * that commits; a job of the batch itself need not, as the batch lasts as long
+ * as it does.
+ *
+ * src/compose/batch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compose/batch.h"
+#include "attempt/call.h"
+#include "commit/commit.h"
+#include "produce/enqueue.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_create_batch);
+PG_FUNCTION_INFO_V1(jobq_batch_add);
+PG_FUNCTION_INFO_V1(jobq_batch_start);
+PG_FUNCTION_INFO_V1(jobq_batch_cancel);
+PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
+PG_FUNCTION_INFO_V1(jobq_batch_status);
+
+#define MAX_BATCH_NAME	200
+
+/* How a batch is read: who may change it meanwhile. */
+#define ANYBODY			""
+#define NOBODY_ENDS_IT	" FOR SHARE"
+#define NOBODY			" FOR NO KEY UPDATE"
+
+/* A batch, as it was read. */
+typedef struct Batch
+{
+	char		state;
+	bool		over;
+	bool		ending;			/* what is left of it is to be cancelled */
+	bool		dormant;
+} Batch;
+
+static void read_batch(int64 id, const char *lock, Batch *batch);
+static void wrong_state(int64 id, const char *state, const char *hint);
+static Datum check_callback(Datum spec, const char *what);
+static void free_jobs(int64 batch_id);
+
+/*
+ * Read a batch that this user may manage; an error if there is none.  The
+ * caller is connected to SPI.
+ */
+static void
+read_batch(int64 id, const char *lock, Batch *batch)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+
+	if (jobq_query(psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
+							" state = 'x' OR state = 'f' AND NOT allow_failures, dormant"
+							" FROM jobq.batch WHERE id = $1%s", lock),
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+		tuple = NULL;
+	else
+	{
+		tuple = SPI_tuptable->vals[0];
+		desc = SPI_tuptable->tupdesc;
+	}
+	if (tuple == NULL ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull))))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+				 errmsg("batch " INT64_FORMAT " does not exist", id),
+				 errhint("It may be another role's, or finished and removed by retention.")));
+	batch->state = DatumGetChar(SPI_getbinval(tuple, desc, 2, &isnull));
+	batch->over = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
+	batch->ending = DatumGetBool(SPI_getbinval(tuple, desc, 4, &isnull));
+	batch->dormant = DatumGetBool(SPI_getbinval(tuple, desc, 5, &isnull));
+}
+
+static void
+wrong_state(int64 id, const char *state, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("batch " INT64_FORMAT " %s", id, state),
+			 errhint("%s", hint)));
+}
+
+/*
+ * An error if this user could not enqueue such a job.  Returns what is kept.
+ */
+static Datum
+check_callback(Datum json, const char *what)
+{
+	JobqSpec	spec;
+	JobqJob		job;
+	JobqUnique	unique;
+
+	jobq_spec_parse(DatumGetJsonbP(json), what, NULL, &spec);
+	jobq_spec_prepare(&spec, &job, &unique);
+	return JsonbPGetDatum(jobq_spec_kept(DatumGetJsonbP(json), &spec));
+}
+
+/*
+ * Insert a batch of this user's, and return its id.  callbacks are on_success,
+ * on_failure and on_finish, or NULL.
+ */
+int64
+jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
+				  bool allow_failures, bool started, bool has_steps)
+{
+	static const char *const names[] = {
+		"on_success", "on_failure", "on_finish"
+	};
+	static const Oid types[] = {
+		INT8OID, TIMESTAMPTZOID, CHAROID, BOOLOID, TEXTOID, JSONBOID, JSONBOID,
+		JSONBOID, OIDOID, BOOLOID
+	};
+	char		null_marks[] = "          ";
+	Datum		values[10];
+	int64		id;
+
+	PreventCommandIfReadOnly("jobq.create_batch()");
+	PreventCommandIfParallelMode("jobq.create_batch()");
+	if (name != (Datum) 0)
+	{
+		Size		length = VARSIZE_ANY_EXHDR(DatumGetPointer(name));
+
+		if (length < 1 || length > MAX_BATCH_NAME)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("name of %zu bytes must have 1 to %d bytes", length,
+							MAX_BATCH_NAME)));
+	}
+	for (int i = 0; i < 3; i++)
+	{
+		if (nulls[i])
+			null_marks[5 + i] = 'n';
+		values[5 + i] = nulls[i] ? (Datum) 0
+			: check_callback(callbacks[i], names[i]);
+	}
+	id = nextval_internal(jobq_relations()->batch_seq, false);
+	values[0] = Int64GetDatum(id);
+	values[1] = TimestampTzGetDatum(jobq_now());
+	values[2] = CharGetDatum(started ? BATCH_RUNNING : BATCH_PENDING);
+	values[3] = BoolGetDatum(allow_failures);
+	values[4] = name;
+	if (name == (Datum) 0)
+		null_marks[4] = 'n';
+	values[8] = ObjectIdGetDatum(GetUserId());
+	values[9] = BoolGetDatum(has_steps);
+	jobq_lock_jobs();
+	SPI_connect();
+	jobq_query("INSERT INTO jobq.batch (id, created_at, started_at, state,"
+			   " allow_failures, name, on_success, on_failure, on_finish, role, has_steps)"
+			   " VALUES ($1, $2, CASE WHEN $3 = 'r' THEN $2 END, $3, $4, $5, $6, $7,"
+			   " $8, $9, $10)",
+			   10, types, values, null_marks, SPI_OK_INSERT);
+	SPI_finish();
+	if (started)
+		jobq_at_commit_batch(id, 0, false);
+	return id;
+}
+
+/*
+ * create_batch(name, on_success, on_failure, on_finish, allow_failures, start)
+ */
+Datum
+jobq_create_batch(PG_FUNCTION_ARGS)
+{
+	Datum		callbacks[3];
+	bool		nulls[3];
+
+	for (int i = 4; i < 6; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null",
+							i == 4 ? "allow_failures" : "start")));
+	for (int i = 0; i < 3; i++)
+	{
+		nulls[i] = PG_ARGISNULL(1 + i);
+		callbacks[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(1 + i);
+	}
+	PG_RETURN_INT64(jobq_batch_insert(PG_ARGISNULL(0) ? (Datum) 0
+									  : PointerGetDatum(PG_GETARG_TEXT_PP(0)),
+									  callbacks, nulls, PG_GETARG_BOOL(4),
+									  PG_GETARG_BOOL(5), false));
+}
+
+/*
+ * batch_add(batch_id, kind, payloads, ...options) returns the ids, in order.
+ */
+Datum
+jobq_batch_add(PG_FUNCTION_ARGS)
+{
+	char	   *kind = jobq_kind_from_arg(fcinfo, 1);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	bool		inside;
+	int64		id;
+	Batch		batch;
+	JobqJob		job;
+	JobqUnique	unique;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null",
+						PG_ARGISNULL(0) ? "batch_id" : "payloads")));
+	id = PG_GETARG_INT64(0);
+	jobq_options_from_args(fcinfo, 3, options, nulls);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+
+	/* a procedure may have ended the transaction that keeps its job's row */
+	inside = jobq_current != NULL && job_batch(jobq_current->job) == id &&
+		jobq_current->slot != NULL && !job_leased(jobq_current->job);
+	jobq_lock_jobs();
+	SPI_connect();
+	read_batch(id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
+	SPI_finish();
+	if (batch.over)
+		wrong_state(id, "is over", "Create another.");
+	if (batch.ending)
+		wrong_state(id, "is being cancelled", "Create another.");
+	if (batch.dormant)
+		wrong_state(id, "runs where it was replicated from",
+					"Add to it there.");
+
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
+	if (batch.state == BATCH_PENDING)
+		jobq_job_block(&job, options, nulls);
+	else if (!inside)
+		jobq_at_commit_batch(id, 0, false);
+	jobq_put_jobs(fcinfo, &job, &unique, PG_GETARG_ARRAYTYPE_P(2));
+	return (Datum) 0;
+}
+
+/*
+ * Let all blocked jobs of the batch run.
+ */
+static void
+free_jobs(int64 batch_id)
+{
+	Relation	rel = jobq_open_jobs();
+	Relation	index = index_open(jobq_relations()->job_batch, AccessShareLock);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "jobq batch",
+												  ALLOCSET_DEFAULT_SIZES);
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	HeapTuple	tuple;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(batch_id));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &key);
+	while ((tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		jobq_job_from_tuple(rel, tuple, &job);
+		while (job_blocked(&job))
+		{
+			TransactionId blocker;
+			Snapshot	now;
+			bool		found;
+
+			if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+			{
+				jobq_job_push_if_undone(&job);
+				jobq_job_free(rel, &job);
+				break;
+			}
+
+			/*
+			 * Somebody cancels it, or gives it another priority.  It may be
+			 * another role's, who may add to the batch.
+			 */
+			if (TransactionIdIsValid(blocker))
+				XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+			CommandCounterIncrement();
+			now = RegisterSnapshot(GetLatestSnapshot());
+			found = jobq_job_find(rel, job_id(&job), now, &job);
+			UnregisterSnapshot(now);
+			if (!found)
+				break;
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	MemoryContextDelete(context);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+}
+
+/*
+ * batch_start(batch_id)
+ */
+Datum
+jobq_batch_start(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id), TimestampTzGetDatum(jobq_now())};
+	Batch		batch;
+
+	PreventCommandIfReadOnly("jobq.batch_start()");
+	jobq_lock_jobs();
+	SPI_connect();
+	read_batch(id, NOBODY, &batch);
+	if (batch.state != BATCH_PENDING)
+		wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
+					: "has been started already",
+					"A batch is started once.");
+	jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2 WHERE id = $1",
+			   2, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	free_jobs(id);
+	jobq_at_commit_batch(id, 0, false);
+	PG_RETURN_VOID();
+}
+
+/*
+ * batch_cancel(batch_id): false if it was over.
+ */
+Datum
+jobq_batch_cancel(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	Batch		batch;
+
+	PreventCommandIfReadOnly("jobq.batch_cancel()");
+	jobq_lock_jobs();
+	SPI_connect();
+	read_batch(id, NOBODY, &batch);
+	if (!batch.over)
+		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	if (!batch.over)
+		jobq_at_commit_batch(id, 0, false);
+	PG_RETURN_BOOL(!batch.over);
+}
+
+/*
+ * A dead letter of the batch is a job again: the batch is not over any more.
+ * One that was cancelled, or is not there, stays so; then false.
+ */
+bool
+jobq_batch_reopen(int64 batch_id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(batch_id)};
+	bool		runs;
+
+	SPI_connect();
+
+	/* the scheduler, which does not see the job yet, must not end it */
+	runs = jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
+					  1, types, values, NULL, SPI_OK_SELECT) > 0;
+	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
+			   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
+			   1, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	jobq_at_commit_batch(batch_id, 0, false);
+	return runs;
+}
+
+/*
+ * batch_retry_failed(batch_id): how many jobs run again.
+ */
+Datum
+jobq_batch_retry_failed(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	Batch		batch;
+
+	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
+	jobq_lock_jobs();
+	SPI_connect();
+	read_batch(id, NOBODY, &batch);
+	SPI_finish();
+	if (batch.state == BATCH_CANCELLED)
+		wrong_state(id, "was cancelled",
+					"Its failed jobs can be retried one by one, with jobq.retry().");
+	PG_RETURN_INT64(jobq_retry_letters(0, NULL, id));
+}
+
+/*
+ * batch_status(batch_id): what the view batches shows.
+ */
+Datum
+jobq_batch_status(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext old;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Batch		batch;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	SPI_connect();
+	read_batch(id, ANYBODY, &batch);
+	if (jobq_query("SELECT id, name, state, total, blocked, waiting, running,"
+				   " completed, failed, cancelled, expired, progress,"
+				   " created_at, started_at, finished_at, last_error"
+				   " FROM jobq_internal.batch_list WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+		elog(ERROR, "batch " INT64_FORMAT " vanished", id);
+	old = MemoryContextSwitchTo(context);
+	tuple = heap_copytuple(SPI_tuptable->vals[0]);
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	jobq_flush_before_telling();
+	PG_RETURN_DATUM(heap_copy_tuple_as_datum(tuple, desc));
+}

@@ -1,0 +1,597 @@
+/*-------------------------------------------------------------------------
+ *
+ * ack.c
+ *	  What a consumer says of a job that it holds: ack, nack, reject, release,
+ *	  extend, progress.
+ *
+ * The token fences: a consumer whose lease is over, whatever ended it, gets an
+ * error and changes nothing.  The lease itself ends when the transaction that
+ * says so commits.  How a failed job goes on is decided where it is for
+ * workers (finish.c).
+ *
+ * src/consume/ack.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "attempt/call.h"
+#include "commit/commit.h"
+#include "consume/consume.h"
+
+PG_FUNCTION_INFO_V1(jobq_ack);
+PG_FUNCTION_INFO_V1(jobq_ack_many);
+PG_FUNCTION_INFO_V1(jobq_nack);
+PG_FUNCTION_INFO_V1(jobq_nack_many);
+PG_FUNCTION_INFO_V1(jobq_reject);
+PG_FUNCTION_INFO_V1(jobq_reject_many);
+PG_FUNCTION_INFO_V1(jobq_release);
+PG_FUNCTION_INFO_V1(jobq_release_many);
+PG_FUNCTION_INFO_V1(jobq_extend);
+PG_FUNCTION_INFO_V1(jobq_extend_many);
+PG_FUNCTION_INFO_V1(jobq_report_progress);
+
+/* Jobs that are archived at a time. */
+#define ACK_CHUNK	100
+
+/* Jobs and their tokens. */
+typedef struct Held
+{
+	int			n;
+	int64	   *ids;
+	int64	   *tokens;
+} Held;
+
+static void held_one(FunctionCallInfo fcinfo, Held *held, const char *function);
+static void held_many(FunctionCallInfo fcinfo, Held *held,
+					  const char *function);
+static void lease_lost(int64 id);
+static void check_leases(JobqDatabase *db, const int64 *ids,
+						 const int64 *tokens, int n, JobqLease *leases,
+						 TimestampTz *since);
+static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token,
+							 TimestampTz *since);
+static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
+							int64 token, JobqJob *job);
+static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
+					  const int64 *tokens, int n, bool noted, JobqJob *jobs,
+					  TimestampTz *since);
+
+static void
+check_call(FunctionCallInfo fcinfo, const char *function)
+{
+	PreventCommandIfReadOnly(function);
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s needs the job's id and token", function)));
+}
+
+static Interval *
+interval_arg(FunctionCallInfo fcinfo, const char *name)
+{
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return PG_GETARG_INTERVAL_P(2);
+}
+
+static void
+held_one(FunctionCallInfo fcinfo, Held *held, const char *function)
+{
+	check_call(fcinfo, function);
+	held->n = 1;
+	held->ids = palloc(sizeof(int64));
+	held->tokens = palloc(sizeof(int64));
+	held->ids[0] = PG_GETARG_INT64(0);
+	held->tokens[0] = PG_GETARG_INT64(1);
+	jobq_lease_room(2);
+}
+
+static void
+held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
+{
+	int64	  **out[] = {&held->ids, &held->tokens};
+	int			n[2];
+
+	check_call(fcinfo, function);
+	for (int arg = 0; arg < 2; arg++)
+	{
+		Datum	   *elems;
+		bool	   *nulls;
+
+		deconstruct_array(PG_GETARG_ARRAYTYPE_P(arg), INT8OID, 8,
+						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, &nulls,
+						  &n[arg]);
+		*out[arg] = palloc(sizeof(int64) * (n[arg] + 1));
+		for (int i = 0; i < n[arg]; i++)
+		{
+			if (nulls[i])
+				ereport(ERROR,
+						(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						 errmsg("%s %d of %d must not be null",
+								arg == 0 ? "id" : "token", i + 1, n[arg])));
+			(*out[arg])[i] = DatumGetInt64(elems[i]);
+		}
+	}
+	if (n[0] != n[1])
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("%s got %d ids and %d tokens", function, n[0], n[1]),
+				 errhint("Give each id its token, in the same order.")));
+	held->n = n[0];
+	jobq_lease_room(held->n + 1);
+}
+
+static void
+lease_lost(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_LEASE_LOST),
+			 errmsg("job " INT64_FORMAT " is not leased with this token", id),
+			 errhint("The lease has expired or was ended; the job may be somebody else's now.")));
+}
+
+/*
+ * The leases, and since when they are held; an error if one is not valid, or is
+ * of a job that this user may not have.
+ */
+static void
+check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
+			 JobqLease *leases, TimestampTz *since)
+{
+	Oid			role = InvalidOid;
+	TimestampTz now;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < n; i++)
+	{
+		const JobqLease *lease = jobq_lease_find(db, ids[i]);
+
+		leases[i].id = 0;
+		if (lease == NULL || lease->token != tokens[i])
+			continue;
+		leases[i] = *lease;
+		since[i] = db->bundles[lease->bundle].since;
+	}
+	LWLockRelease(db->lock);
+
+	now = jobq_now();
+	for (int i = 0; i < n; i++)
+	{
+		if (leases[i].id == 0)
+			lease_lost(ids[i]);
+		if (leases[i].role != role && !jobq_may_manage(leases[i].role))
+			lease_lost(ids[i]);
+		role = leases[i].role;
+		if (leases[i].until <= now && !jobq_lease_is_ended(ids[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_LEASE_LOST),
+					 errmsg("the lease of job " INT64_FORMAT " has expired", ids[i]),
+					 errhint("Reserve with a longer lease, or extend it in time.")));
+	}
+}
+
+/*
+ * The same for one job, which this transaction must not have ended already.
+ */
+static JobqLease
+check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
+{
+	JobqLease	lease;
+	TimestampTz begun;
+
+	check_leases(db, &id, &token, 1, &lease, &begun);
+	if (jobq_lease_is_ended(id))
+		lease_lost(id);
+	if (since != NULL)
+		*since = begun;
+	return lease;
+}
+
+/*
+ * Delete the row of a job that the caller holds.  Returns when the consumer
+ * got it.
+ */
+static TimestampTz
+take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
+{
+	for (;;)
+	{
+		TimestampTz since;
+		JobqLease	lease = check_lease(db, id, token, &since);
+		JobqKey		key = {lease.run_at, id};
+		Snapshot	snapshot;
+		TransactionId blocker;
+		bool		found;
+
+		CommandCounterIncrement();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = jobq_job_fetch(rel, &lease.ctid, key, snapshot, job);
+		UnregisterSnapshot(snapshot);
+		if (!found)
+			lease_lost(id);
+		if (jobq_job_delete_or_blocker(rel, job, &blocker))
+			return since;
+
+		/* the scheduler, a cancel, or another ack is at it: see what becomes */
+		CHECK_FOR_INTERRUPTS();
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
+	}
+}
+
+/*
+ * The same for some jobs that are acknowledged: one look at the leases and one
+ * snapshot for all of them, where nobody is in the way.
+ *
+ * noted: this transaction may have ended leases before.  If not, only a job that
+ * is named twice is ended, whose row is deleted then, so that take_row() sees it.
+ */
+static void
+take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
+		  const int64 *tokens, int n, bool noted, JobqJob *jobs,
+		  TimestampTz *since)
+{
+	JobqLease  *leases = palloc(sizeof(JobqLease) * n);
+	Snapshot	snapshot;
+
+	check_leases(db, ids, tokens, n, leases, since);
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < n; i++)
+	{
+		JobqKey		key = {leases[i].run_at, ids[i]};
+
+		if (noted && jobq_lease_is_ended(ids[i]))
+			lease_lost(ids[i]);
+		if (!jobq_job_fetch(rel, &leases[i].ctid, key, snapshot, &jobs[i]) ||
+			!jobq_job_delete(rel, &jobs[i]))
+			since[i] = take_row(db, rel, ids[i], tokens[i], &jobs[i]);
+		jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);
+	}
+	UnregisterSnapshot(snapshot);
+	pfree(leases);
+}
+
+static void
+ack(const Held *held, bool has_result, Datum result)
+{
+	JobqDatabase *db = jobq_served_database("jobq.ack()");
+	Relation	rel = jobq_open_jobs();
+	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_CHUNK));
+	TimestampTz since[ACK_CHUNK];
+	bool		noted = jobq_lease_notes > 0;
+
+	for (int done = 0; done < held->n; done += ACK_CHUNK)
+	{
+		int			n = Min(held->n - done, ACK_CHUNK);
+
+		take_rows(db, rel, held->ids + done, held->tokens + done, n, noted,
+				  jobs, since);
+		for (int i = 0; i < n; i++)
+			JOB_SET(&jobs[i], JOB_ATTEMPT,
+					Int32GetDatum(job_attempt(&jobs[i]) + 1));
+		if (n > 1)
+			jobq_archive_many(jobs, since, n);
+		else
+			jobq_archive(&jobs[0], STATE_COMPLETED, since[0], has_result,
+						 result, NULL);
+	}
+	pfree(jobs);
+	table_close(rel, NoLock);
+}
+
+/*
+ * ack(id, token, result) and ack(ids, tokens): the jobs are completed.
+ */
+Datum
+jobq_ack(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.ack()");
+	ack(&held, !PG_ARGISNULL(2), PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_ack_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.ack()");
+	ack(&held, false, (Datum) 0);
+	PG_RETURN_VOID();
+}
+
+static void
+failed(const Held *held, const char *function, const char *message,
+	   int sqlerrcode, bool final, int64 delay_ms)
+{
+	JobqDatabase *db = jobq_served_database(function);
+	Relation	rel = jobq_open_jobs();
+	JobqError	error = {.sqlerrcode = sqlerrcode,.message = message};
+
+	for (int i = 0; i < held->n; i++)
+	{
+		JobqJob		job;
+		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
+									 &job);
+
+		JOB_SET(&job, JOB_EXCEPTIONS,
+				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
+								  PG_INT16_MAX)));
+		jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
+											 final, delay_ms)
+							 ? LEASE_RETRY : LEASE_END,
+							 held->ids[i], held->tokens[i], JOBQ_NONE, 0);
+	}
+	table_close(rel, NoLock);
+}
+
+static void
+nack(FunctionCallInfo fcinfo, const Held *held)
+{
+	failed(held, "jobq.nack()",
+		   PG_ARGISNULL(2) ? "the consumer could not do the job"
+		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+		   ERRCODE_JOBQ_NACK, false,
+		   PG_ARGISNULL(3) ? -1
+		   : jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "delay", 0,
+							  JOBQ_MAX_DELAY_MS));
+}
+
+/*
+ * nack(id, token, error, delay): the attempt has failed; the next comes by the
+ * backoff, or after the delay.
+ */
+Datum
+jobq_nack(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.nack()");
+	nack(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_nack_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.nack()");
+	nack(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+static void
+reject(FunctionCallInfo fcinfo, const Held *held)
+{
+	failed(held, "jobq.reject()",
+		   PG_ARGISNULL(2) ? "the consumer rejected the job"
+		   : text_to_cstring(PG_GETARG_TEXT_PP(2)),
+		   ERRCODE_JOBQ_FAILED, true, 0);
+}
+
+/*
+ * reject(id, token, reason): the job becomes a dead letter now.
+ */
+Datum
+jobq_reject(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.reject()");
+	reject(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_reject_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.reject()");
+	reject(fcinfo, &held);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Give jobs back: no attempt is charged.  The row is written anew, at another
+ * place than the one that the row of jobq.lease names: so a crash does not
+ * bring the lease back.  A lease in memory is just ended.
+ */
+static void
+release(const Held *held, Interval *interval)
+{
+	JobqDatabase *db = jobq_served_database("jobq.release()");
+	int64		delay_ms = jobq_interval_ms(interval, "delay", 0,
+											JOBQ_MAX_DELAY_MS);
+	Relation	rel = jobq_open_jobs();
+
+	for (int i = 0; i < held->n; i++)
+	{
+		JobqLease	lease = check_lease(db, held->ids[i], held->tokens[i], NULL);
+		JobqJob		job;
+
+		if (delay_ms == 0 &&
+			!ItemPointerIsValid(&db->bundles[lease.bundle].row.ctid))
+		{
+			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
+								 JOBQ_NONE, 0);
+			continue;
+		}
+		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
+		if (delay_ms > 0)
+			JOB_SET(&job, JOB_RUN_AT,
+					TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
+		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
+							 JOBQ_NONE, 0);
+		jobq_job_insert_again(rel, &job);
+		if (delay_ms > 0)
+			jobq_tell(&job, "scheduled");
+	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * release(id, token, delay): back to the queue; no attempt is charged.
+ */
+Datum
+jobq_release(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.release()");
+	release(&held, interval_arg(fcinfo, "delay"));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_release_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.release()");
+	release(&held, interval_arg(fcinfo, "delay"));
+	PG_RETURN_VOID();
+}
+
+/*
+ * Another end for the leases, counted from now.  Those that are durable get
+ * another row that says so; the row of the reservation is not changed, as it
+ * may name other jobs, too.
+ */
+static void
+extend(const Held *held, Interval *interval)
+{
+	JobqDatabase *db = jobq_served_database("jobq.extend()");
+	TimestampTz until = jobq_now() +
+		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
+	int			done = 0;
+
+	jobq_lease_room(2 * held->n);
+	while (done < held->n)
+	{
+		int64		token = held->tokens[done];
+		int64	   *ids = palloc(sizeof(int64) * (held->n - done));
+		ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
+										(held->n - done));
+		int			n = 0;
+		uint32		bundle = JOBQ_NONE;
+		bool		durable = false;
+		int			first = done;
+
+		/* a row for each run of the same token */
+		while (done < held->n && held->tokens[done] == token)
+		{
+			JobqLease	lease = check_lease(db, held->ids[done], token, NULL);
+			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id);
+
+			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
+			ctids[n] = lease.ctid;
+			ids[n++] = held->ids[done++];
+		}
+		if (durable)
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			bundle = jobq_lease_bundle(db);
+			if (bundle != JOBQ_NONE)
+			{
+				JobqLease  *lease = jobq_lease_find(db, ids[0]);
+
+				jobq_at_commit_bundle(db, bundle);
+				if (lease != NULL)
+				{
+					JobqLeaseBundle *from = &db->bundles[lease->bundle];
+					JobqLeaseBundle *to = &db->bundles[bundle];
+
+					to->pid = from->pid;
+					to->role = from->role;
+					to->since = from->since;
+					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
+					memcpy(to->client, from->client, sizeof(to->client));
+				}
+			}
+			LWLockRelease(db->lock);
+			if (bundle == JOBQ_NONE)
+				ereport(ERROR,
+						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						 errmsg("too many jobs are leased"),
+						 errhint("Raise \"%s\".", "jobq.max_leases")));
+			jobq_lease_row(db, bundle,
+						   nextval_internal(jobq_relations()->lease_seq, false),
+						   token, until, ids, ctids, n);
+		}
+		for (int i = 0; i < n; i++)
+			jobq_at_commit_lease(LEASE_EXTEND, held->ids[first + i], token,
+								 bundle, until);
+	}
+}
+
+/*
+ * extend(id, token, lease): hold the jobs for so long from now on.
+ */
+Datum
+jobq_extend(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_one(fcinfo, &held, "jobq.extend()");
+	extend(&held, interval_arg(fcinfo, "lease"));
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_extend_many(PG_FUNCTION_ARGS)
+{
+	Held		held;
+
+	held_many(fcinfo, &held, "jobq.extend()");
+	extend(&held, interval_arg(fcinfo, "lease"));
+	PG_RETURN_VOID();
+}
+
+/*
+ * progress(id, token, percent, message): visible at once.
+ */
+Datum
+jobq_report_progress(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db;
+	JobqLease  *lease;
+	Held		held;
+	float4		percent = jobq_percent_arg(fcinfo, 2);
+	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
+		: text_to_cstring(PG_GETARG_TEXT_PP(3));
+
+	held_one(fcinfo, &held, "jobq.report_progress()");
+	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
+	db = jobq_served_database("jobq.report_progress()");
+	(void) check_lease(db, held.ids[0], held.tokens[0], NULL);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, held.ids[0]);
+	if (lease != NULL && lease->token == held.tokens[0])
+	{
+		lease->progress = percent;
+		strlcpy(lease->message, message, JOBQ_LEASE_MESSAGE);
+	}
+	LWLockRelease(db->lock);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,337 @@
+/*-------------------------------------------------------------------------
+ *
+ * await.c
+ *	  reserve() waits: which lanes a consumer can take from, and the list of
+ *	  those that wait for a job.
+ *
+ * Nobody polls.  Who finds nothing goes on the list under the lock of the vain
+ * look; who has a job for him pops it for him (offer.c) and sets his latch.
+ *
+ * src/consume/await.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/xact.h"
+#include "executor/execdesc.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "optimizer/optimizer.h"
+#include "tcop/pquery.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+#include "consume/consume.h"
+
+/* See find_roles(). */
+static struct
+{
+	JobqDatabase *db;
+	uint32		as_of;			/* JobqDatabase.lanes_made */
+	int			nqueues;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	int			n;
+	Oid		   *found;			/* [jobq_max_lanes] */
+}			roles;
+
+static bool of_our_queues(const Reservation *reservation, const JobqLane *lane);
+static bool is_ours(const Reservation *reservation, const JobqLane *lane);
+static void find_roles(const Reservation *reservation);
+static void give_up_place(Reservation *reservation, TimestampTz now,
+						  JobqWakeList *wake);
+static bool snapshot_is_unused(const Reservation *reservation);
+
+static bool
+of_our_queues(const Reservation *reservation, const JobqLane *lane)
+{
+	for (int i = 0; i < reservation->taker.nqueues; i++)
+		if (reservation->queue_ids[i] == lane->queue_id)
+			return true;
+	return false;
+}
+
+/*
+ * Is this a lane of one of our queues that can be served?
+ */
+static bool
+is_ours(const Reservation *reservation, const JobqLane *lane)
+{
+	return lane->ranked && !lane->paused && lane->consumer &&
+		of_our_queues(reservation, lane);
+}
+
+/*
+ * The roles that have, or had lately, jobs in our queues, until there is a new
+ * lane.  Kept from one call to the next, as they hardly change.
+ */
+static void
+find_roles(const Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+
+	if (roles.found == NULL)
+		roles.found = MemoryContextAlloc(TopMemoryContext,
+										 sizeof(Oid) * jobq_max_lanes);
+	else if (roles.db == db && roles.as_of == db->lanes_made &&
+			 roles.nqueues == reservation->taker.nqueues &&
+			 memcmp(roles.queue_ids, reservation->queue_ids,
+					roles.nqueues * sizeof(int32)) == 0)
+		return;
+	roles.db = db;
+	roles.nqueues = reservation->taker.nqueues;
+	memcpy(roles.queue_ids, reservation->queue_ids, sizeof(roles.queue_ids));
+	roles.n = 0;
+	LWLockAcquire(db->lock, LW_SHARED);
+	roles.as_of = db->lanes_made;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		bool		known = !db->lanes[i].in_use ||
+			!of_our_queues(reservation, &db->lanes[i]);
+
+		for (int j = 0; j < roles.n && !known; j++)
+			known = roles.found[j] == db->lanes[i].role;
+		if (!known)
+			roles.found[roles.n++] = db->lanes[i].role;
+	}
+	LWLockRelease(db->lock);
+}
+
+/*
+ * For which of these roles may this user act?  Here it also learns of what others
+ * have changed while it waited: that a queue is not paused any more.
+ */
+void
+jobq_reserver_roles(Reservation *reservation)
+{
+	JobqTaker  *taker = &reservation->taker;
+
+	AcceptInvalidationMessages();
+	taker->any_role = jobq_may_manage(jobq_relations()->owner);
+	taker->nroles = 0;
+	taker->roles = reservation->roles;
+	reservation->ndenied = 0;
+	if (taker->any_role)
+		return;
+	find_roles(reservation);
+	for (int i = 0; i < roles.n; i++)
+	{
+		if (jobq_may_manage(roles.found[i]))
+			reservation->roles[taker->nroles++] = roles.found[i];
+		else
+			reservation->denied[reservation->ndenied++] = roles.found[i];
+	}
+}
+
+/*
+ * Leave the list, unless there is an offer.  Is there one, or another job?  The
+ * token is taken only then: every now and then that assigns a transaction id,
+ * which must not be held while we wait.
+ */
+bool
+jobq_reserver_ready(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+	JobqWakeList wake = {0};
+	bool		ready;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (reservation->place != JOBQ_NONE &&
+		!db->reservers[reservation->place].offered)
+		give_up_place(reservation, now, &wake);
+	ready = reservation->place != JOBQ_NONE;
+	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
+		 i = db->lanes[i].active_next)
+		ready = is_ours(reservation, &db->lanes[i]) &&
+			jobq_lane_free(db, &db->lanes[i], now);
+	jobq_unlock(db, &wake);
+	return ready;
+}
+
+/*
+ * Take the offer, or pop a job.  Wants db->lock.
+ */
+bool
+jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
+				  JobqWakeList *wake)
+{
+	if (reservation->place != JOBQ_NONE)
+	{
+		if (jobq_offer_take(reservation->db, reservation->place,
+							&reservation->taker, job))
+		{
+			reservation->place = JOBQ_NONE;
+			return true;
+		}
+		give_up_place(reservation, now, wake);
+	}
+	return jobq_ready_pop(reservation->db, &reservation->taker, now, job, wake);
+}
+
+/*
+ * Has one of our queues a lane that is not ranked yet, as the queue is new?
+ * Then wait a moment, or its jobs would come after those of later queues.
+ */
+bool
+jobq_reserver_unranked(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	bool		unranked = false;
+
+	if (reservation->patience <= 0)
+		return false;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (uint32 i = db->active_head; i != JOBQ_NONE && !unranked;
+		 i = db->lanes[i].active_next)
+		for (int j = 0; j < reservation->taker.nqueues; j++)
+			if (!db->lanes[i].ranked &&
+				reservation->queue_ids[j] == db->lanes[i].queue_id)
+				unranked = true;
+	LWLockRelease(db->lock);
+	if (unranked)
+		reservation->patience--;
+	return unranked;
+}
+
+/*
+ * Does one of our queues have a lane of which the scheduler has not yet read
+ * what is in it?  Then wait a moment rather than say that there is nothing.
+ */
+bool
+jobq_reserver_coming(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	bool		coming = false;
+
+	if (reservation->patience-- <= 0)
+		return false;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes && !coming; i++)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->in_use || (lane->ranked && !lane->more))
+			continue;
+		for (int j = 0; j < reservation->taker.nqueues; j++)
+			if (reservation->queue_ids[j] == lane->queue_id)
+				coming = !lane->paused && lane->count == 0;
+		if (!lane->ranked)
+			coming = true;
+	}
+	coming |= db->rescan || (!db->complete && !db->overflow);
+	LWLockRelease(db->lock);
+	return coming;
+}
+
+/*
+ * Go on the list, which is done under the same lock as the vain look.  False if
+ * a job of a role that we have not thought about has come in between, or if
+ * the list is full.
+ */
+bool
+jobq_reserver_list(Reservation *reservation)
+{
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->lanes[i];
+		bool		denied = false;
+
+		if (!is_ours(reservation, lane) || !jobq_lane_free(db, lane, now))
+			continue;
+		for (int j = 0; j < reservation->ndenied && !denied; j++)
+			denied = reservation->denied[j] == lane->role;
+		if (!denied)
+			return false;
+	}
+	reservation->place = jobq_reserver_add(db, &reservation->taker,
+										   reservation->denied,
+										   reservation->ndenied);
+	return reservation->place != JOBQ_NONE;
+}
+
+/* Wants db->lock. */
+static void
+give_up_place(Reservation *reservation, TimestampTz now, JobqWakeList *wake)
+{
+	jobq_reserver_remove(reservation->db, reservation->place, now, wake);
+	reservation->place = JOBQ_NONE;
+}
+
+/*
+ * Error clean-up, as PG_ENSURE_ERROR_CLEANUP and an exit have it: what was
+ * offered to this session goes to another.
+ */
+void
+jobq_reserver_leave(int code, Datum arg)
+{
+	Reservation *reservation = (Reservation *) DatumGetPointer(arg);
+	JobqWakeList wake = {0};
+
+	if (reservation->place == JOBQ_NONE)
+		return;
+	LWLockAcquire(reservation->db->lock, LW_EXCLUSIVE);
+	give_up_place(reservation, jobq_now(), &wake);
+	jobq_unlock(reservation->db, &wake);
+}
+
+/*
+ * Is the whole query SELECT columns FROM jobq.reserve(), called by the client
+ * itself?  Then the statement's snapshot is not used any more.
+ */
+bool
+jobq_reserver_plain(FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PlannedStmt *stmt;
+	Plan	   *plan;
+
+	if (IsolationUsesXactSnapshot() || GetCurrentTransactionNestLevel() != 1 ||
+		ActivePortal == NULL || ActivePortal->name[0] != '\0' ||
+		ActivePortal->strategy != PORTAL_ONE_SELECT ||
+		ActivePortal->queryDesc == NULL || rsinfo->econtext == NULL ||
+		rsinfo->econtext->ecxt_estate != ActivePortal->queryDesc->estate)
+		return false;
+	stmt = ActivePortal->queryDesc->plannedstmt;
+	plan = stmt->planTree;
+	return stmt->commandType == CMD_SELECT && stmt->subplans == NIL &&
+		list_length(stmt->rtable) == 1 && IsA(plan, FunctionScan) &&
+		list_length(((FunctionScan *) plan)->functions) == 1 &&
+		!contain_mutable_functions((Node *) plan->targetlist) &&
+		!contain_mutable_functions((Node *) plan->qual);
+}
+
+/*
+ * The same, and no other either: an open cursor has one, too.
+ */
+static bool
+snapshot_is_unused(const Reservation *reservation)
+{
+	if (!reservation->plain)
+		return false;
+	InvalidateCatalogSnapshot();
+	return ThereAreNoPriorRegisteredSnapshots();
+}
+
+/*
+ * Sleep until somebody has a job for us, or the time is over.
+ *
+ * Nothing may come between going on the list and this which waits for a lock
+ * or a page, not even a look into a system catalog: it would reset the latch.
+ */
+void
+jobq_reserver_sleep(Reservation *reservation, long ms)
+{
+	static uint32 wait_event = 0;
+
+	/* what the statement has seen so far holds nobody up */
+	if (snapshot_is_unused(reservation))
+		MyProc->xmin = InvalidTransactionId;
+	jobq_client_wait(ms, jobq_wait_event(wait_event, "JobqReserve"));
+}

@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * consume.h
+ *	  The table jobq.lease, and a call of reserve(), shared by the files about
+ *	  consumers.
+ *
+ * src/consume/consume.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_CONSUME_H
+#define JOBQ_CONSUME_H
+
+#include "fmgr.h"
+
+#include "store/row.h"
+#include "memory/shared.h"
+
+/* Attribute numbers of jobq.lease. */
+enum
+{
+	LEASE_ID = 1,
+	LEASE_TOKEN,
+	LEASE_LEASE_UNTIL,
+	LEASE_SINCE,
+	LEASE_ROLE,
+	LEASE_CONSUMER,
+	LEASE_JOB_IDS,
+	LEASE_JOB_CTIDS,
+	LEASE_NATTS = LEASE_JOB_CTIDS
+};
+
+#define MIN_LEASE_MS	100
+#define MAX_LEASE_MS	(INT64CONST(7) * 86400000)
+
+/* One call of reserve(). */
+typedef struct Reservation
+{
+	JobqDatabase *db;
+	JobqTaker	taker;
+	int32		queue_ids[JOBQ_MAX_TAKE_QUEUES];
+	Oid		   *roles;			/* [jobq_max_lanes], as is denied */
+	Oid		   *denied;
+	int			ndenied;
+	int			max;
+	int64		lease_ms;
+	int64		token;
+	int			patience;		/* looks in vain, 5 ms apart */
+	const char *consumer;
+	const char *client;
+	JobqPush   *popped;			/* [max] */
+	int			npopped;
+	uint32		bundle;
+	uint32		place;			/* among those that wait, or JOBQ_NONE */
+	bool		plain;			/* the statement does nothing but reserve */
+	bool		wrote;			/* rows of jobs that were not for us */
+} Reservation;
+
+/* src/consume/await.c */
+extern void jobq_reserver_roles(Reservation *reservation);
+extern bool jobq_reserver_ready(Reservation *reservation);
+extern bool jobq_reserver_unranked(Reservation *reservation);
+extern bool jobq_reserver_coming(Reservation *reservation);
+extern bool jobq_reserver_list(Reservation *reservation);
+extern bool jobq_reserver_pop(Reservation *reservation, TimestampTz now,
+							  JobqPush *job, JobqWakeList *wake);
+extern void jobq_reserver_leave(int code, Datum arg);
+extern bool jobq_reserver_plain(FunctionCallInfo fcinfo);
+extern void jobq_reserver_sleep(Reservation *reservation, long ms);
+
+/* src/consume/reserve.c */
+extern JobqDatabase *jobq_served_database(const char *function);
+extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id,
+						   int64 token, TimestampTz until,
+						   const int64 *ids, const ItemPointerData *ctids,
+						   int nids);
+
+#endif							/* JOBQ_CONSUME_H */

@@ -1,0 +1,608 @@
+/*-------------------------------------------------------------------------
+ *
+ * consume.c
+ *	  reserve(): programs outside the server take jobs.
+ *
+ * A reservation pops from the ready set, as a worker does: no scan, no locked
+ * rows, and the job's row is not touched.  What it got becomes leases in
+ * shared memory and, unless the queue has them in memory only, one row of
+ * jobq.lease for the whole call; so a lease is durable when the reserving
+ * transaction has committed, for a few bytes per job.  If it rolls back, the
+ * row was never there and the jobs go back to their lanes.
+ *
+ * src/consume/reserve.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "consume/consume.h"
+
+PG_FUNCTION_INFO_V1(jobq_reserve);
+PG_FUNCTION_INFO_V1(jobq_lease_slots);
+
+#define MAX_RESERVE		1000
+#define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
+
+static const char *client_address(void);
+static void parse_queues(Reservation *reservation, ArrayType *queues);
+static bool pop_jobs(Reservation *reservation, bool wait);
+static void drop_lease(Reservation *reservation, int64 id);
+static void look_again(Reservation *reservation, Relation rel, int64 id);
+static void limit_leases(Reservation *reservation, const int64 *ids,
+						 const TimestampTz *deadlines, int n);
+static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
+
+/*
+ * This database, with its leases loaded; waits a little after a start, also
+ * for the launcher, which has to come to it first.
+ */
+JobqDatabase *
+jobq_served_database(const char *function)
+{
+	JobqDatabase *db;
+
+	jobq_require_preload(function);
+	for (int tries = 0; tries < 1000; tries++)
+	{
+		if (!jobq_has_scheduler(&db))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+					 errmsg("%s needs a scheduler, and this database has none",
+							function),
+					 errhint("Name the database in \"%s\".", "jobq.databases")));
+		if (db != NULL && db->leases_loaded)
+			return db;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+			 errmsg("%s needs a scheduler, and that of this database has not started yet",
+					function),
+			 errhint("The server's log says what keeps it from running.")));
+	return NULL;
+}
+
+/*
+ * The client's network address, or "" for a local connection.
+ */
+static const char *
+client_address(void)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		address;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	address = inet_client_addr(fcinfo);
+	return fcinfo->isnull ? ""
+		: DatumGetCString(DirectFunctionCall1(inet_out, address));
+}
+
+static void
+parse_queues(Reservation *reservation, ArrayType *queues)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(queues, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls,
+					  &n);
+	if (n < 1 || n > JOBQ_MAX_TAKE_QUEUES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot reserve from %d queues", n),
+				 errhint("Name 1 to %d queues.", JOBQ_MAX_TAKE_QUEUES)));
+	for (int i = 0; i < n; i++)
+	{
+		const char *name = nulls[i] ? "" : TextDatumGetCString(names[i]);
+		const JobqQueue *queue = jobq_queue_by_name(name, false);
+
+		if (queue == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("queue \"%s\" does not exist", name),
+					 errhint("Create it with jobq.create_queue('%s', mode => 'consumer').",
+							 name)));
+		if (queue->mode != MODE_CONSUMER)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("queue \"%s\" is served by workers", name),
+					 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
+							 name)));
+		reservation->queue_ids[i] = queue->id;
+	}
+	reservation->taker.nqueues = n;
+	reservation->taker.queue_ids = reservation->queue_ids;
+	reservation->taker.pool = -1;
+	reservation->taker.slot = -1;
+}
+
+/*
+ * Pop jobs and lease them, in one go: whatever happens from here on, the end
+ * of the transaction knows of them.  If there are none and "wait", put this
+ * session on the list of those to be woken.
+ */
+static bool
+pop_jobs(Reservation *reservation, bool wait)
+{
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+	bool		full = false;
+	JobqWakeList wake = {0};
+
+	jobq_lease_room(2 * reservation->max + 1);
+	reservation->npopped = 0;
+	reservation->bundle = JOBQ_NONE;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	while (reservation->token != 0 && reservation->npopped < reservation->max)
+	{
+		JobqPush   *job = &reservation->popped[reservation->npopped];
+
+		if (db->lease_free == JOBQ_NONE ||
+			(reservation->bundle == JOBQ_NONE && db->bundle_free == JOBQ_NONE))
+		{
+			full = true;
+			break;
+		}
+		if (!jobq_reserver_pop(reservation, now, job, &wake))
+			break;
+		if (jobq_lease_find(db, job->key.id) != NULL)
+		{
+			/* an entry that was there twice */
+			jobq_permits_release(db, &job->permits, job->key.id, false, true,
+								 now, &wake);
+			continue;
+		}
+		if (reservation->bundle == JOBQ_NONE)
+		{
+			JobqLeaseBundle *bundle;
+
+			reservation->bundle = jobq_lease_bundle(db);
+			bundle = &db->bundles[reservation->bundle];
+			bundle->pid = MyProcPid;
+			bundle->role = GetUserId();
+			bundle->since = now;
+			strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
+			strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
+		}
+		(void) jobq_lease_add(db, job, reservation->token,
+							  now + reservation->lease_ms * 1000,
+							  reservation->bundle);
+		jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
+							 JOBQ_NONE, 0);
+		reservation->npopped++;
+	}
+	if (reservation->bundle != JOBQ_NONE)
+		jobq_at_commit_bundle(db, reservation->bundle);
+	else if (wait && !full)
+		full = !jobq_reserver_list(reservation) &&
+			db->reserver_free == JOBQ_NONE;
+	jobq_unlock(db, &wake);
+	if (full && reservation->npopped == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many jobs are leased, or too many consumers wait"),
+				 errhint("Raise \"%s\", acknowledge what is done, or ask with fewer sessions.",
+						 "jobq.max_leases")));
+	return reservation->npopped > 0;
+}
+
+/*
+ * The entry was outdated.  Its lease ends at once, not with the transaction: the
+ * job may have another entry, which is right, and which must not seem taken.
+ */
+static void
+drop_lease(Reservation *reservation, int64 id)
+{
+	JobqDatabase *db = reservation->db;
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_lease_undo(db, id, reservation->token, jobq_now(), &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The job is not, or not any more, where the entry said.  It may have been moved,
+ * and while we held its lease, the entry of where it is now seemed to be one of a
+ * leased job, and was dropped: so see that there is one.
+ */
+static void
+look_again(Reservation *reservation, Relation rel, int64 id)
+{
+	JobqDatabase *db = reservation->db;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	JobqJob		job;
+	bool		found;
+
+	/* what we have written ourselves is handed over at commit */
+	found = jobq_job_find(rel, id, snapshot, &job) && !job_blocked(&job) &&
+		!DatumGetBool(JOB(&job, JOB_DORMANT)) &&
+		!TransactionIdIsCurrentTransactionId(job.xmin);
+	UnregisterSnapshot(snapshot);
+	if (found)
+	{
+		JobqWakeList wake = {0};
+		JobqPush	push;
+
+		jobq_push_of_job(&push, &job, NULL);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (jobq_lease_find(db, id) == NULL)
+			jobq_ready_push(db, &push, jobq_now(), &wake);
+		jobq_unlock(db, &wake);
+	}
+}
+
+/*
+ * The leases of jobs that have a timeout end by these times.
+ */
+static void
+limit_leases(Reservation *reservation, const int64 *ids,
+			 const TimestampTz *deadlines, int n)
+{
+	JobqDatabase *db = reservation->db;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		JobqLease  *lease = jobq_lease_find(db, ids[i]);
+
+		if (lease != NULL && lease->token == reservation->token)
+			jobq_lease_limit(db, lease, deadlines[i]);
+	}
+	LWLockRelease(db->lock);
+}
+
+/*
+ * Verify the popped jobs, return them, and make their leases durable.  Returns
+ * how many there were.
+ */
+static int
+lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
+{
+	enum
+	{
+		ID		   ,
+					TOKEN,
+					QUEUE,
+					KIND,
+					PAYLOAD,
+					HEADERS,
+					ATTEMPT,
+					MAX_ATTEMPTS,
+					ENQUEUED_AT,
+					LEASE_UNTIL,
+					NATTS
+	};
+	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
+	TimestampTz until = now + reservation->lease_ms * 1000;
+	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
+	ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
+									reservation->npopped);
+	int64	   *limited = palloc(sizeof(int64) * reservation->npopped);
+	TimestampTz *deadlines = palloc(sizeof(TimestampTz) * reservation->npopped);
+	int			ndurable = 0;
+	int			nlimited = 0;
+	int			n = 0;
+	Relation	rel = jobq_open_jobs();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	for (int i = 0; i < reservation->npopped; i++)
+	{
+		JobqPush   *entry = &reservation->popped[i];
+		const JobqQueue *queue = jobq_queue_by_id(entry->queue_id);
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+		JobqJob		job;
+		bool		changed;
+		int			timeout;
+
+		if (queue != NULL &&
+			!jobq_job_fetch_entry(rel, entry, snapshot, &job))
+		{
+			drop_lease(reservation, entry->key.id);
+			look_again(reservation, rel, entry->key.id);
+			continue;
+		}
+		if (queue == NULL || DatumGetBool(JOB(&job, JOB_DORMANT)) ||
+			jobq_popped_in_vain(&job, entry, MODE_CONSUMER,
+								reservation->token) ||
+			(!(changed = jobq_flow_changed(&job)) &&
+			 (jobq_permits_lack(&job, entry, reservation->token) ||
+			  jobq_group_must_wait(rel, &job, entry, reservation->token,
+								   snapshot))))
+		{
+			drop_lease(reservation, entry->key.id);
+			continue;
+		}
+		if (changed)
+		{
+			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
+								 JOBQ_NONE, 0);
+			if (jobq_job_delete(rel, &job))
+			{
+				jobq_job_insert(rel, &job);
+				reservation->wrote = true;
+			}
+			continue;
+		}
+		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+			DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
+		{
+			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
+								 JOBQ_NONE, 0);
+			if (jobq_job_delete(rel, &job))
+			{
+				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+							 "not started before expires_at");
+				reservation->wrote = true;
+			}
+			continue;
+		}
+		if (job_run_at(&job) > now)
+		{
+			/* the clock was put back */
+			drop_lease(reservation, entry->key.id);
+			jobq_job_push(&job);
+			reservation->wrote = true;
+			continue;
+		}
+		(void) jobq_unique_started(&job);
+
+		values[ID] = JOB(&job, JOB_ID);
+		values[TOKEN] = Int64GetDatum(reservation->token);
+		values[QUEUE] = CStringGetTextDatum(queue->name);
+		values[KIND] = JOB(&job, JOB_KIND);
+		values[PAYLOAD] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_PAYLOAD)));
+		nulls[HEADERS] = JOB_ISNULL(&job, JOB_HEADERS);
+		if (!nulls[HEADERS])
+			values[HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_HEADERS)));
+		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
+		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
+		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
+		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
+		if (timeout > 0)
+		{
+			limited[nlimited] = entry->key.id;
+			deadlines[nlimited] = now + timeout * INT64CONST(1000);
+			values[LEASE_UNTIL] =
+				TimestampTzGetDatum(Min(until, deadlines[nlimited]));
+			nlimited++;
+		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		if (queue->lease == LEASE_DURABLE)
+		{
+			ctids[ndurable] = entry->ctid;
+			durable[ndurable++] = entry->key.id;
+		}
+		n++;
+	}
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
+
+	if (nlimited > 0)
+		limit_leases(reservation, limited, deadlines, nlimited);
+	if (ndurable > 0)
+		jobq_lease_row(db, reservation->bundle, reservation->token,
+					   reservation->token, until, durable, ctids, ndurable);
+	return n;
+}
+
+/*
+ * Write the row that makes these leases durable, and have the bundle know it.
+ */
+void
+jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
+			   TimestampTz until, const int64 *ids,
+			   const ItemPointerData *ctids, int nids)
+{
+	Relation	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	Datum	   *elems = palloc(sizeof(Datum) * nids);
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS] = {0};
+	HeapTuple	tuple;
+
+	for (int i = 0; i < nids; i++)
+		elems[i] = Int64GetDatum(ids[i]);
+	values[LEASE_ID - 1] = Int64GetDatum(row_id);
+	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
+	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
+	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->bundles[bundle].since);
+	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->bundles[bundle].role);
+	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->bundles[bundle].consumer);
+	values[LEASE_JOB_IDS - 1] =
+		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	for (int i = 0; i < nids; i++)
+		elems[i] = PointerGetDatum(&ctids[i]);
+	values[LEASE_JOB_CTIDS - 1] =
+		PointerGetDatum(construct_array(elems, nids, TIDOID,
+										sizeof(ItemPointerData), false,
+										TYPALIGN_SHORT));
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	jobq_insert_tuple(rel, tuple);
+	table_close(rel, RowExclusiveLock);
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	db->bundles[bundle].row.id = row_id;
+	db->bundles[bundle].row.ctid = tuple->t_self;
+	LWLockRelease(db->lock);
+}
+
+/*
+ * reserve(queues, max, lease, wait, consumer): take up to max jobs for the
+ * time of the lease; if there are none, wait for one so long.
+ */
+Datum
+jobq_reserve(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Reservation reservation = {0};
+	TimestampTz deadline;
+	int64		wait_ms;
+
+	PreventCommandIfReadOnly("jobq.reserve()");
+	for (int i = 0; i < 4; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("queues, max, lease and wait must not be null")));
+	InitMaterializedSRF(fcinfo, 0);
+	reservation.max = PG_GETARG_INT32(1);
+	if (reservation.max < 1 || reservation.max > MAX_RESERVE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max %d is out of range", reservation.max),
+				 errhint("It must be from 1 to %d.", MAX_RESERVE)));
+	reservation.lease_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(2), "lease",
+											MIN_LEASE_MS, MAX_LEASE_MS);
+	wait_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "wait", 0,
+							   MAX_RESERVE_WAIT_MS);
+	reservation.consumer = PG_ARGISNULL(4)
+		? (application_name != NULL ? application_name : "")
+		: text_to_cstring(PG_GETARG_TEXT_PP(4));
+	reservation.consumer = pnstrdup(reservation.consumer,
+									pg_mbcliplen(reservation.consumer,
+												 strlen(reservation.consumer),
+												 NAMEDATALEN - 1));
+	reservation.client = client_address();
+	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
+	reservation.db = jobq_served_database("jobq.reserve()");
+	reservation.place = JOBQ_NONE;
+	reservation.patience = 40;
+	reservation.plain = jobq_reserver_plain(fcinfo);
+	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
+	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
+	reservation.popped = palloc(sizeof(JobqPush) * reservation.max);
+	deadline = GetCurrentTimestamp() + wait_ms * 1000;
+
+	PG_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
+	{
+		for (;;)
+		{
+			long		left;
+
+			jobq_reserver_roles(&reservation);
+			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+			if (reservation.place == JOBQ_NONE &&
+				jobq_reserver_unranked(&reservation))
+			{
+				jobq_reserver_sleep(&reservation, 5);
+				continue;
+			}
+			if (jobq_reserver_ready(&reservation) && reservation.token == 0)
+				reservation.token =
+					nextval_internal(jobq_relations()->lease_seq, false);
+			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+												   deadline);
+			if (pop_jobs(&reservation, left > 0))
+			{
+				if (lease_jobs(&reservation, rsinfo) > 0)
+					break;
+
+				/* others wait for what we have written: do not wait with it */
+				if (reservation.wrote)
+					deadline = GetCurrentTimestamp();
+				continue;
+			}
+			if (left <= 0 && !jobq_reserver_coming(&reservation))
+				break;
+			left = Max(left, 5);
+			CHECK_FOR_INTERRUPTS();
+			if (reservation.place == JOBQ_NONE && left > 5)
+				continue;
+
+			jobq_reserver_sleep(&reservation, left);
+		}
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_reserver_leave, PointerGetDatum(&reservation));
+	return (Datum) 0;
+}
+
+/*
+ * lease_slots(): what consumers hold of jobs that this user may see.
+ */
+Datum
+jobq_lease_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		JOB_ID_, CONSUMER, ROLE, CLIENT, PID, SINCE, UNTIL, PROGRESS, MESSAGE, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	JobqLease  *leases;
+	JobqLeaseBundle *bundles;
+	int			size;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL || db->nleases == 0)
+		return (Datum) 0;
+
+	size = db->nleases + 1024;
+	leases = MemoryContextAllocHuge(CurrentMemoryContext,
+									sizeof(JobqLease) * size);
+	bundles = MemoryContextAllocHuge(CurrentMemoryContext,
+									 sizeof(JobqLeaseBundle) * size);
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_leases && n < size; i++)
+	{
+		if (db->leases[i].id == 0)
+			continue;
+		leases[n] = db->leases[i];
+		bundles[n] = db->bundles[db->leases[i].bundle];
+		n++;
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		if (!jobq_may_manage(leases[i].role))
+			continue;
+		values[JOB_ID_] = Int64GetDatum(leases[i].id);
+		values[CONSUMER] = CStringGetTextDatum(bundles[i].consumer);
+		values[ROLE] = ObjectIdGetDatum(bundles[i].role);
+		values[CLIENT] = CStringGetTextDatum(bundles[i].client);
+		nulls[CLIENT] = bundles[i].client[0] == '\0';
+		values[PID] = Int32GetDatum(bundles[i].pid);
+		nulls[PID] = bundles[i].pid == 0;
+		values[SINCE] = TimestampTzGetDatum(bundles[i].since);
+		values[UNTIL] = TimestampTzGetDatum(leases[i].until);
+		values[PROGRESS] = Float4GetDatum(leases[i].progress);
+		nulls[PROGRESS] = leases[i].progress < 0;
+		values[MESSAGE] = CStringGetTextDatum(leases[i].message);
+		nulls[MESSAGE] = leases[i].message[0] == '\0';
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * init.c
+ *	  Loads the module: settings, hooks, shared memory, the launcher.
+ *
+ * Loaded without "shared_preload_libraries", jobq can enqueue and look; the
+ * jobs run when the server is started with it.
+ *
+ * src/module/init.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+
+#include "commit/commit.h"
+#include "memory/shared.h"
+#include "process/worker.h"
+
+JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
+
+bool		jobq_preloaded = false;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static void
+shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	jobq_shmem_request();
+}
+
+static void
+shmem_startup(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	jobq_shmem_startup();
+}
+
+void
+_PG_init(void)
+{
+	jobq_preloaded = process_shared_preload_libraries_in_progress;
+
+	jobq_define_settings();
+	MarkGUCPrefixReserved("jobq");
+	jobq_install_commit_callbacks();
+
+	if (!jobq_preloaded)
+		return;
+
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+	jobq_install_utility_hook();
+
+	/* pg_upgrade starts the server to look at catalogs, not to work */
+	if (!IsBinaryUpgrade)
+		jobq_register_launcher();
+}

@@ -1,0 +1,285 @@
+/*-------------------------------------------------------------------------
+ *
+ * utility.c
+ *	  Utility commands that jobq has to know about.
+ *
+ * COMMIT PREPARED makes jobs visible whose hand-over was forgotten at
+ * PREPARE, and ROLLBACK PREPARED those that it had taken out.  DROP, RENAME and
+ * SET TABLESPACE of a database, and CREATE DATABASE with it as template, want
+ * nobody else connected: its jobq processes leave, and stay away for a while, so
+ * that nobody has to stop them first.  DROP EXTENSION takes the schema along.
+ *
+ * src/module/utility.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include <signal.h>
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "store/catalog.h"
+#include "commit/commit.h"
+
+/*
+ * How long the processes of a database stay away, are waited for, and may go
+ * on with a job that they are running.
+ */
+#define AWAY_SECONDS	10
+#define WAIT_SECONDS	5
+#define PATIENCE_SECONDS	2
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+static const char *database_to_leave(Node *stmt);
+static void leave_database(Oid dboid);
+static void return_to_database(Oid dboid);
+static void utility_hook(PlannedStmt *pstmt, const char *queryString,
+						 bool readOnlyTree, ProcessUtilityContext context,
+						 ParamListInfo params, QueryEnvironment *queryEnv,
+						 DestReceiver *dest, QueryCompletion *qc);
+
+/*
+ * Install the hook; once, by the postmaster.
+ */
+void
+jobq_install_utility_hook(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = utility_hook;
+}
+
+/*
+ * The database that the command wants for itself, or NULL.
+ */
+static const char *
+database_to_leave(Node *stmt)
+{
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropdbStmt:
+			return ((DropdbStmt *) stmt)->dbname;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				return ((RenameStmt *) stmt)->subname;
+			break;
+		case T_AlterDatabaseStmt:
+			foreach(lc, ((AlterDatabaseStmt *) stmt)->options)
+				if (strcmp(lfirst_node(DefElem, lc)->defname, "tablespace") == 0)
+				return ((AlterDatabaseStmt *) stmt)->dbname;
+			break;
+		case T_CreatedbStmt:
+			foreach(lc, ((CreatedbStmt *) stmt)->options)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "template") == 0 && option->arg)
+					return defGetString(option);
+			}
+			break;
+		default:
+			break;
+	}
+	return NULL;
+}
+
+/*
+ * Have all jobq processes leave the database, and wait until they have.
+ */
+static void
+leave_database(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+	TimestampTz start = GetCurrentTimestamp();
+	bool		terminated = false;
+	int			index;
+
+	if (db == NULL)
+		return;
+	index = db - jobq_shared->databases;
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	db->stop = true;
+	db->stop_until = GetCurrentTimestamp() + AWAY_SECONDS * USECS_PER_SEC;
+	LWLockRelease(jobq_shared->lock);
+
+	for (;;)
+	{
+		bool		connected = false;
+		bool		terminate = !terminated &&
+			GetCurrentTimestamp() > start + PATIENCE_SECONDS * USECS_PER_SEC;
+
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		if (db->scheduler != NULL)
+		{
+			connected = true;
+			jobq_wake_scheduler(db);
+		}
+		for (int i = 0; i < jobq_shared->nslots; i++)
+		{
+			JobqSlot   *slot = &jobq_shared->slots[i];
+
+			if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
+			{
+				connected = true;
+				SetLatch(&slot->proc->procLatch);
+				if (terminate)
+					(void) kill(slot->pid, SIGTERM);
+			}
+		}
+		LWLockRelease(jobq_shared->lock);
+		terminated |= terminate;
+		if (!connected ||
+			GetCurrentTimestamp() > start + WAIT_SECONDS * USECS_PER_SEC)
+			break;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+static void
+return_to_database(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+
+	if (db == NULL)
+		return;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	db->stop = false;
+	db->stop_until = 0;
+	LWLockRelease(jobq_shared->lock);
+	jobq_poke_launcher();
+}
+
+/*
+ * DROP EXTENSION locks our tables in the order in which they were made, and
+ * everybody else begins with that of jobs.  So shall it, or they might wait for
+ * each other in a circle.
+ *
+ * Returns the extension's schema if the command is about jobq.
+ */
+static Oid
+before_drop_extension(const DropStmt *stmt)
+{
+	ListCell   *lc;
+	Oid			schema = InvalidOid;
+
+	if (stmt->removeType != OBJECT_EXTENSION)
+		return InvalidOid;
+	foreach(lc, stmt->objects)
+	{
+		const JobqRelations *rels;
+
+		if (strcmp(strVal(lfirst(lc)), "jobq") != 0 ||
+			(rels = jobq_relations_if_installed()) == NULL ||
+			!jobq_may_manage(rels->owner))
+			continue;
+		schema = rels->schema;
+		LockRelationOid(rels->job, AccessExclusiveLock);
+	}
+	return schema;
+}
+
+/*
+ * CREATE EXTENSION made the schema, but it is no member of the extension, as it
+ * contains it.  So it is dropped here, with the privileges that jobq.grant_role()
+ * gave on it, unless somebody has put something else into it.
+ */
+static void
+after_drop_extension(Oid schema)
+{
+	ObjectAddress address;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	Relation	depend;
+	bool		empty;
+
+	CommandCounterIncrement();
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(schema));
+	depend = table_open(DependRelationId, AccessShareLock);
+	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 2,
+							  keys);
+	empty = !HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(depend, AccessShareLock);
+	if (!empty || !SearchSysCacheExists1(NAMESPACEOID, ObjectIdGetDatum(schema)))
+		return;
+	ObjectAddressSet(address, NamespaceRelationId, schema);
+	performDeletion(&address, DROP_RESTRICT, 0);
+}
+
+static void
+utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			 ProcessUtilityContext context, ParamListInfo params,
+			 QueryEnvironment *queryEnv, DestReceiver *dest,
+			 QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+	volatile bool end_prepared = IsA(stmt, TransactionStmt) &&
+		(((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_PREPARED);
+	const char *dbname = jobq_shared != NULL ? database_to_leave(stmt) : NULL;
+	Oid			dboid = InvalidOid;
+	Oid			schema = InvalidOid;
+
+	if (IsA(stmt, DropStmt))
+		schema = before_drop_extension((DropStmt *) stmt);
+
+	/* who may not do it must not stop the jobs, either */
+	if (dbname != NULL)
+	{
+		dboid = get_database_oid(dbname, true);
+		if (OidIsValid(dboid) && dboid != MyDatabaseId &&
+			!IsTransactionBlock() &&
+			(jobq_owns_database(dboid) || superuser()))
+			leave_database(dboid);
+		else
+			dboid = InvalidOid;
+	}
+
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+									params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		if (OidIsValid(dboid))
+			return_to_database(dboid);
+	}
+	PG_END_TRY();
+
+	if (OidIsValid(schema))
+		after_drop_extension(schema);
+	if (end_prepared)
+		jobq_at_commit_prepared();
+}

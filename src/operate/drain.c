@@ -1,0 +1,180 @@
+/*-------------------------------------------------------------------------
+ *
+ * drain.c
+ *	  drain(): wait until a queue has nothing left to do.
+ *
+ * It waits for one job at a time, the last in the queue, on the list of those
+ * that wait() uses; and looks again when that one has ended.  So it neither
+ * polls nor is woken for each job.
+ *
+ * src/operate/drain.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "executor/execdesc.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "optimizer/optimizer.h"
+#include "storage/ipc.h"
+#include "tcop/pquery.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "commit/commit.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_drain);
+
+static bool last_job(int32 queue_id, JobqJob *job);
+static bool snapshot_is_unused(FunctionCallInfo fcinfo);
+static bool wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id,
+							   int64 timeout_ms);
+
+/*
+ * The last job of the queue that runs or may run now.
+ */
+static bool
+last_job(int32 queue_id, JobqJob *job)
+{
+	const JobqRelations *rels = jobq_relations();
+	Relation	rel = table_open(rels->job, AccessShareLock);
+	Relation	index = index_open(rels->job_ready, AccessShareLock);
+	TimestampTz now = jobq_now();
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&keys[0], JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], JOB_RUN_AT, BTLessEqualStrategyNumber,
+				F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
+	while (!found &&
+		   (tuple = systable_getnext_ordered(scan, BackwardScanDirection)) != NULL)
+	{
+		/* what will not run here, or any more, is not waited for */
+		CHECK_FOR_INTERRUPTS();
+		jobq_job_from_tuple(rel, tuple, job);
+		found = !DatumGetBool(JOB(job, JOB_DORMANT)) &&
+			(JOB_ISNULL(job, JOB_EXPIRES_AT) ||
+			 DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) > now ||
+			 jobq_job_runs(job));
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	return found;
+}
+
+/*
+ * Is this SELECT jobq.drain(...) and nothing else?  Then nobody looks at the
+ * statement's snapshot any more, and it need not hold back VACUUM.
+ */
+static bool
+snapshot_is_unused(FunctionCallInfo fcinfo)
+{
+	PlannedStmt *stmt;
+	Plan	   *plan;
+	FuncExpr   *call;
+
+	if (IsolationUsesXactSnapshot() || GetCurrentTransactionNestLevel() != 1 ||
+		ActivePortal == NULL || ActivePortal->name[0] != '\0' ||
+		ActivePortal->strategy != PORTAL_ONE_SELECT ||
+		ActivePortal->queryDesc == NULL)
+		return false;
+	stmt = ActivePortal->queryDesc->plannedstmt;
+	plan = stmt->planTree;
+	if (stmt->commandType != CMD_SELECT || stmt->subplans != NIL ||
+		!IsA(plan, Result) || plan->lefttree != NULL ||
+		((Result *) plan)->resconstantqual != NULL ||
+		list_length(plan->targetlist) != 1)
+		return false;
+	call = (FuncExpr *) linitial_node(TargetEntry, plan->targetlist)->expr;
+	if (!IsA(call, FuncExpr) || call->funcid != fcinfo->flinfo->fn_oid ||
+		contain_mutable_functions((Node *) call->args))
+		return false;
+
+	/* an open cursor may have one, too */
+	InvalidateCatalogSnapshot();
+	return ThereAreNoPriorRegisteredSnapshots();
+}
+
+static bool
+wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id, int64 timeout_ms)
+{
+	static uint32 wait_event = 0;
+	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	JobqJob		job;
+
+	while (last_job(queue_id, &job))
+	{
+		int			place;
+		JobqJob		again;
+
+		if (TransactionIdIsCurrentTransactionId(job.xmin))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("jobq.drain() cannot wait for a job of the same transaction"),
+					 errhint("A job starts when the transaction that enqueued it commits.")));
+
+		/* it may have ended before we were on the list */
+		place = jobq_add_waiter(job_id(&job));
+		jobq_waiter_look(place);
+		if (last_job(queue_id, &again) && job_id(&again) == job_id(&job))
+		{
+			long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+															   deadline);
+
+			if (left <= 0)
+			{
+				jobq_drop_waiter(place);
+				return false;
+			}
+			if (snapshot_is_unused(fcinfo))
+				MyProc->xmin = InvalidTransactionId;
+			jobq_waiter_sleep(place, left,
+							  jobq_wait_event(wait_event, "JobqDrain"));
+		}
+		jobq_drop_waiter(place);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return true;
+}
+
+/*
+ * drain(queue, timeout): wait until the queue has no job that runs or may run
+ * now; false if the time is over before.
+ */
+Datum
+jobq_drain(PG_FUNCTION_ARGS)
+{
+	int32		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	int64		timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(1),
+											  "timeout", 0, JOBQ_MAX_WAIT_MS);
+	volatile bool drained = false;
+
+	jobq_require_preload("jobq.drain()");
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	{
+		drained = wait_until_drained(fcinfo, queue_id, timeout_ms);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	if (drained)
+		jobq_flush_before_telling();
+	PG_RETURN_BOOL(drained);
+}

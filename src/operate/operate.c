@@ -1,0 +1,474 @@
+/*-------------------------------------------------------------------------
+ *
+ * operate.c
+ *	  Operating on jobs: cancel(), retry(), forget(), restart_workers().
+ *
+ * src/operate/operate.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include <signal.h>
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "attempt/call.h"
+#include "commit/commit.h"
+#include "store/length.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_cancel);
+PG_FUNCTION_INFO_V1(jobq_retry);
+PG_FUNCTION_INFO_V1(jobq_delete_failed);
+PG_FUNCTION_INFO_V1(jobq_restart_workers);
+PG_FUNCTION_INFO_V1(jobq_pause);
+PG_FUNCTION_INFO_V1(jobq_resume);
+PG_FUNCTION_INFO_V1(jobq_activate);
+PG_FUNCTION_INFO_V1(jobq_adopt);
+PG_FUNCTION_INFO_V1(jobq_loaded);
+
+/*
+ * An error for a job that is not there, or is none of this user's.
+ */
+void
+jobq_no_such_job(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+			 errmsg("job " INT64_FORMAT " does not exist", id),
+			 errhint("It may be another role's, or finished and removed by retention.")));
+}
+
+/*
+ * An error for a job that is to be retried or forgotten and is no dead letter;
+ * the caller is connected to SPI.
+ */
+static void
+not_a_dead_letter(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid FROM jobq.job WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		jobq_no_such_job(id);
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("job " INT64_FORMAT " has not failed", id),
+			 errhint("Only dead letters can be retried or forgotten, and jobs that wait for their next attempt retried.")));
+}
+
+/*
+ * Find a live job that this user may manage, as it is now.
+ */
+bool
+jobq_find_mine(Relation rel, int64 id, JobqJob *job)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	/* see what this statement itself has enqueued, too */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_job_find(rel, id, snapshot, job);
+	UnregisterSnapshot(snapshot);
+	return found && jobq_may_manage(job_role(job));
+}
+
+/*
+ * An error unless the job has finished and this user may manage it.
+ */
+void
+jobq_check_finished(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	SPI_connect();
+	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid FROM jobq.failed_job WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		jobq_no_such_job(id);
+	SPI_finish();
+}
+
+/*
+ * If a worker runs the job, have it stop: a query cancel now, and SIGTERM by
+ * the scheduler if the handler resists.
+ */
+bool
+jobq_ask_to_stop(int64 id)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqSlot   *slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
+	bool		asked = false;
+
+	if (slot == NULL)
+		return false;
+
+	/* the lock keeps the process from leaving the slot before the signal */
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	if (slot->state == JOBQ_SLOT_ATTACHED)
+	{
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id == id)
+		{
+			/* the time runs from the first request */
+			if (slot->stop != JOBQ_STOP_CANCEL || slot->stop_job != id)
+				slot->kill_at = jobq_now() +
+					jobq_cancel_grace * INT64CONST(1000);
+			slot->stop = JOBQ_STOP_CANCEL;
+			slot->stop_job = id;
+			asked = true;
+		}
+		SpinLockRelease(&slot->mutex);
+		if (asked)
+			(void) kill(slot->pid, SIGINT);
+	}
+	LWLockRelease(jobq_shared->lock);
+	if (asked)
+		jobq_wake_scheduler(db);
+	return asked;
+}
+
+/*
+ * cancel(id): true if the job was taken out of its queue, or the worker that
+ * runs it was asked to stop; false if it had finished.
+ */
+Datum
+jobq_cancel(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	Relation	rel;
+
+	PreventCommandIfReadOnly("jobq.cancel()");
+	if (jobq_current_of(id) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("a handler cannot cancel its own job"),
+				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
+	rel = jobq_open_jobs();
+	for (;;)
+	{
+		TransactionId blocker;
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!jobq_find_mine(rel, id, &job))
+			break;
+		if (jobq_ask_to_stop(id))
+		{
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+		{
+			jobq_job_push_if_undone(&job);
+			/* its consumer, if it has one, will find the lease gone */
+			jobq_lease_room(1);
+			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+						 "cancelled");
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+
+		/*
+		 * Its worker is just about to begin or to end it, or another session
+		 * works on it: look again when that transaction is over, unless a
+		 * worker shows up first.
+		 */
+		if (jobq_ask_to_stop(id))
+		{
+			table_close(rel, NoLock);
+			PG_RETURN_BOOL(true);
+		}
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+	table_close(rel, NoLock);
+
+	jobq_check_finished(id);
+	PG_RETURN_BOOL(false);
+}
+
+/*
+ * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
+ * user may not manage it.
+ *
+ * Its batch is not over any more; *reopened is the last one that was told so, or
+ * 0.
+ */
+bool
+jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
+{
+	JobqJob		job;
+
+	Assert(desc->natts == JOB_NATTS);
+	heap_deform_tuple(letter, desc, job.values, job.nulls);
+	if (!jobq_may_manage(job_role(&job)))
+		return false;
+	/* a step that has failed before it was free still waits for that */
+	if (!job_blocked(&job))
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
+		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
+	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
+	{
+		jobq_length_add(job_queue_id(&job));
+		jobq_job_insert(rel, &job);
+	}
+	else
+	{
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true};
+
+		jobq_unique_insert(rel, &job, &unique);
+	}
+	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
+	if (job_batch(&job) != 0 &&
+		(job_batch(&job) != *reopened || job_blocked(&job)))
+	{
+		*reopened = job_batch(&job);
+		if (!jobq_batch_reopen(*reopened) && job_blocked(&job))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
+							job_id(&job), *reopened),
+					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete_failed().")));
+	}
+	return true;
+}
+
+/*
+ * retry(id): run a dead letter again under its id, with all its attempts; or
+ * run a job that waits for its next attempt now.
+ */
+Datum
+jobq_retry(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	int64		reopened = 0;
+	Relation	rel;
+	JobqJob		job;
+
+	PreventCommandIfReadOnly("jobq.retry()");
+	jobq_pin_queues();
+	rel = jobq_open_jobs();
+	if (jobq_find_mine(rel, id, &job))
+	{
+		if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
+			job_run_at(&job) <= jobq_now() ||
+			!jobq_job_delete(rel, &job))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has not failed", id),
+					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+		jobq_job_push_if_undone(&job);
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+		jobq_job_insert(rel, &job);
+		jobq_tell(&job, "ready");
+		table_close(rel, NoLock);
+		PG_RETURN_VOID();
+	}
+
+	SPI_connect();
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
+				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
+		not_a_dead_letter(id);
+	if (!jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+					 &reopened))
+		jobq_no_such_job(id);
+	SPI_finish();
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * forget(id): delete a dead letter.
+ */
+Datum
+jobq_delete_failed(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
+
+	SPI_connect();
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, batch_id",
+				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0 ||
+		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
+														SPI_tuptable->tupdesc,
+														1, &isnull))))
+		not_a_dead_letter(id);
+	values[0] = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2,
+							  &isnull);
+	if (!isnull)
+		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_UPDATE);
+	values[0] = Int64GetDatum(id);
+	if (!isnull)
+		jobq_query("UPDATE jobq.step SET state = 'f' WHERE job_id = $1",
+				   1, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * restart_workers(): the workers of this database leave after their current
+ * job, and new ones take their place.
+ */
+Datum
+jobq_restart_workers(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db;
+	int			index;
+
+	jobq_require_preload("jobq.restart_workers()");
+	db = jobq_my_database();
+	if (db == NULL)
+		PG_RETURN_VOID();
+	index = db - jobq_shared->databases;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
+		{
+			PGPROC	   *proc = slot->proc;
+
+			slot->retire = true;
+			if (proc != NULL)
+				SetLatch(&proc->procLatch);
+		}
+	}
+	LWLockRelease(db->lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Pause or resume a queue; one that does not exist yet is created.
+ */
+static void
+set_paused(text *name, bool paused)
+{
+	static const Oid types[] = {INT4OID, BOOLOID};
+	const JobqQueue *queue = jobq_queue_by_name(text_to_cstring(name), true);
+	Datum		values[] = {Int32GetDatum(queue->id), BoolGetDatum(paused)};
+
+	SPI_connect();
+	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
+			   values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	if (!paused)
+		jobq_at_commit_rescan();
+}
+
+/*
+ * pause(queue): a worker that begins after this has committed starts no more
+ * jobs of the queue.
+ */
+Datum
+jobq_pause(PG_FUNCTION_ARGS)
+{
+	set_paused(PG_GETARG_TEXT_PP(0), true);
+	PG_RETURN_VOID();
+}
+
+Datum
+jobq_resume(PG_FUNCTION_ARGS)
+{
+	set_paused(PG_GETARG_TEXT_PP(0), false);
+	PG_RETURN_VOID();
+}
+
+/*
+ * activate(): run by the install script, so that the launcher starts a
+ * scheduler as soon as the extension is there; warns where there will be none.
+ */
+Datum
+jobq_activate(PG_FUNCTION_ARGS)
+{
+	jobq_at_commit_created(jobq_relations()->job);
+	jobq_warn_if_not_served();
+	PG_RETURN_VOID();
+}
+
+/*
+ * adopt(): jobs that logical replication brought here become this database's
+ * own and run.  Returns how many there were.
+ */
+Datum
+jobq_adopt(PG_FUNCTION_ARGS)
+{
+	uint64		count;
+
+	SPI_connect();
+
+	/* of jobs with the same key, the last one has it */
+	jobq_query("INSERT INTO jobq.unique_key (job_id, role, until, kind, key)"
+			   " SELECT id, role, unique_until, kind, unique_key FROM jobq.job"
+			   " WHERE dormant AND unique_key IS NOT NULL"
+			   " AND (unique_until = 'f' OR attempt = 0)"
+			   " ORDER BY id DESC ON CONFLICT DO NOTHING",
+			   0, NULL, NULL, NULL, SPI_OK_INSERT);
+	count = jobq_query("UPDATE jobq.job SET dormant = false WHERE dormant",
+					   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+
+	jobq_query("UPDATE jobq.schedule SET dormant = false WHERE dormant",
+			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+	jobq_query("UPDATE jobq.batch SET dormant = false WHERE dormant",
+			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
+
+	/* sequences are not replicated: new jobs must not take these ids */
+	jobq_query("SELECT pg_catalog.setval('jobq.job_id_seq', max(id)) FROM jobq.job"
+			   " HAVING max(id) > (SELECT last_value FROM jobq.job_id_seq)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	jobq_query("SELECT pg_catalog.setval('jobq.batch_id_seq', max(id)) FROM jobq.batch"
+			   " HAVING max(id) > (SELECT last_value FROM jobq.batch_id_seq)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	SPI_finish();
+	jobq_at_commit_rescan();
+	PG_RETURN_INT64((int64) count);
+}
+
+/*
+ * Statement trigger on jobq.job: fires for COPY and SQL, as in a restore, not
+ * for jobq's own direct writes.
+ */
+Datum
+jobq_loaded(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq_internal.loaded() must be called as a trigger")));
+	jobq_at_commit_rescan();
+	return PointerGetDatum(NULL);
+}

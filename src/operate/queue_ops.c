@@ -1,0 +1,512 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_ops.c
+ *	  Operations on many jobs at once, and the end of a queue: clear(),
+ *	  retry_all(), flush_failed(), prune(), drop_queue().
+ *
+ * All but drop_queue() touch only jobs that the user may manage.
+ *
+ * No job is left without its queue.  Who adds a job to a queue first takes
+ * a RowShareLock on jobq.queue (jobq_pin_queues()) and keeps it; drop_queue()
+ * takes an ExclusiveLock, and thus waits for all who have.  Whoever comes later
+ * waits for drop_queue(), and then does not find the queue.
+ *
+ * src/operate/queue_ops.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compose/batch.h"
+#include "commit/commit.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_clear);
+PG_FUNCTION_INFO_V1(jobq_retry_all);
+PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
+PG_FUNCTION_INFO_V1(jobq_prune);
+PG_FUNCTION_INFO_V1(jobq_drop_queue);
+
+/* Dead letters that are read at a time. */
+#define LETTERS		1000
+
+/* Columns of jobq.failed_job. */
+#define LETTER_QUEUE_ID	6
+#define LETTER_ROLE		8
+
+/* Is the row one of this user's?  $1 is the user, $2 says that all are. */
+#define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
+
+/*
+ * Can a dead letter "f" with a unique key have it?  Of those with the same, in
+ * the queue $3 if that is given, only the last.
+ */
+#define KEY_IS_FREE \
+	" NOT EXISTS (SELECT FROM jobq.failed_job g WHERE g.unique_key = f.unique_key" \
+	" AND g.kind = f.kind AND g.role = f.role AND g.id > f.id" \
+	" AND ($3 IS NULL OR g.queue_id = $3))" \
+	" AND NOT EXISTS (SELECT FROM jobq.unique_key u WHERE u.key = f.unique_key" \
+	" AND u.kind = f.kind AND u.role = f.role AND u.job_id <> f.id" \
+	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
+	" AND EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)))"
+
+/* Is a dead letter "f" not a step that would wait for a batch without end? */
+#define CAN_BEGIN \
+	" (f.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \
+	" WHERE b.id = f.batch_id AND b.state <> 'x'))"
+
+static int64 delete_and_count(const char *query, int nargs, const Oid *types,
+							  const Datum *values, const char *nulls);
+static bool clear_job(Relation rel, int64 id, bool consumer);
+static bool queue_has_jobs(int32 queue_id);
+static int64 count_letters(int32 queue_id, bool *all_mine);
+
+/*
+ * The queue of that name; an error if there is none.
+ */
+int32
+jobq_existing_queue(const char *name)
+{
+	const JobqQueue *queue = jobq_queue_by_name(name, false);
+
+	if (queue == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name)));
+	return queue->id;
+}
+
+/*
+ * The first two arguments of IS_MINE.
+ */
+static void
+set_mine(Datum *values)
+{
+	values[0] = ObjectIdGetDatum(GetUserId());
+	values[1] = BoolGetDatum(jobq_may_manage(jobq_relations()->owner));
+}
+
+/*
+ * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.
+ */
+static int64
+delete_and_count(const char *query, int nargs, const Oid *types,
+				 const Datum *values, const char *nulls)
+{
+	bool		isnull;
+
+	(void) jobq_query(query, nargs, types, values, nulls, SPI_OK_SELECT);
+	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
+									   SPI_tuptable->tupdesc, 1, &isnull));
+}
+
+/*
+ * Cancel the job if it waits, and this user may.
+ */
+static bool
+clear_job(Relation rel, int64 id, bool consumer)
+{
+	for (;;)
+	{
+		TransactionId blocker;
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!jobq_find_mine(rel, id, &job) || jobq_job_runs(&job))
+			return false;
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+		{
+			jobq_job_push_if_undone(&job);
+			if (consumer)
+			{
+				jobq_lease_room(1);
+				jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+			}
+			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+						 "cleared");
+			return true;
+		}
+		if (jobq_job_runs(&job))
+			return false;
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+}
+
+/*
+ * clear(queue): cancel all jobs of the queue that wait; running ones go on.
+ */
+Datum
+jobq_clear(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	int32		queue_id = jobq_existing_queue(name);
+	bool		consumer = jobq_queue_by_id(queue_id)->mode == MODE_CONSUMER;
+	int64		cleared = 0;
+	int64		nids = 0;
+	int64		size = 1024;
+	int64	   *ids = palloc(sizeof(int64) * size);
+	Relation	rel;
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	HeapTuple	tuple;
+	MemoryContext context;
+	MemoryContext old;
+
+	PreventCommandIfReadOnly("jobq.clear()");
+	rel = jobq_open_jobs();
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, jobq_relations()->job_ready, true, snapshot,
+							  1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		if (nids == size)
+		{
+			size *= 2;
+			ids = repalloc_huge(ids, sizeof(int64) * size);
+		}
+		ids[nids++] = DatumGetInt64(heap_getattr(tuple, JOB_ID,
+												 RelationGetDescr(rel),
+												 &isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "jobq clear",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	for (int64 i = 0; i < nids; i++)
+	{
+		if (clear_job(rel, ids[i], consumer))
+			cleared++;
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	pfree(ids);
+	table_close(rel, NoLock);
+	PG_RETURN_INT64(cleared);
+}
+
+/*
+ * Run dead letters again: all that this user may, or those of the queue, of the
+ * kind, of the batch; 0 or NULL stand for any.  Returns how many there were.
+ */
+int64
+jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
+{
+	static const Oid types[] = {
+		OIDOID, BOOLOID, INT4OID, TEXTOID, INT8OID, INT8OID
+	};
+	static const Oid array_types[] = {INT8ARRAYOID};
+	char		nulls[] = "      ";
+	Datum		values[6];
+	int64		last = PG_INT64_MIN;
+	int64		revived = 0;
+	int64		reopened = 0;
+	uint64		n;
+	Relation	rel;
+	MemoryContext context;
+
+	jobq_pin_queues();
+	set_mine(values);
+	values[2] = Int32GetDatum(queue_id);
+	values[3] = PointerGetDatum(kind);
+	values[5] = Int64GetDatum(batch_id);
+	if (queue_id == 0)
+		nulls[2] = 'n';
+	if (kind == NULL)
+		nulls[3] = 'n';
+	if (batch_id == 0)
+		nulls[5] = 'n';
+
+	rel = jobq_open_jobs();
+	SPI_connect();
+	context = AllocSetContextCreate(CurrentMemoryContext, "jobq retry_all",
+									ALLOCSET_DEFAULT_SIZES);
+	do
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		Datum	   *ids;
+		Datum		array;
+
+		CHECK_FOR_INTERRUPTS();
+		values[4] = Int64GetDatum(last);
+		n = jobq_query("SELECT id FROM jobq.failed_job f WHERE " IS_MINE
+					   " AND ($3 IS NULL OR queue_id = $3)"
+					   " AND ($4 IS NULL OR kind = $4)"
+					   " AND (unique_key IS NULL OR " KEY_IS_FREE ")"
+					   " AND ($6 IS NULL OR batch_id = $6)"
+					   " AND " CAN_BEGIN
+					   " AND id > $5 ORDER BY id LIMIT " CppAsString2(LETTERS),
+					   6, types, values, nulls, SPI_OK_SELECT);
+		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));
+		for (uint64 i = 0; i < n; i++)
+		{
+			bool		isnull;
+
+			last = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
+											   SPI_tuptable->tupdesc, 1,
+											   &isnull));
+			ids[i] = Int64GetDatum(last);
+		}
+		SPI_freetuptable(SPI_tuptable);
+
+		/* one that somebody else retries or forgets is not returned */
+		array = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
+												FLOAT8PASSBYVAL,
+												TYPALIGN_DOUBLE));
+		if (n > 0 &&
+			jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
+					   RETURNING_JOB, 1, array_types, &array, NULL,
+					   SPI_OK_DELETE_RETURNING) > 0)
+		{
+			SPITupleTable *letters = SPI_tuptable;
+
+			for (uint64 i = 0; i < letters->numvals; i++)
+				if (jobq_revive(rel, letters->vals[i], letters->tupdesc,
+								&reopened))
+					revived++;
+			SPI_freetuptable(letters);
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	} while (n == LETTERS);
+	SPI_finish();
+	table_close(rel, NoLock);
+	return revived;
+}
+
+/*
+ * retry_all(queue, kind): run all dead letters again, or those of the queue, of
+ * the kind.
+ */
+Datum
+jobq_retry_all(PG_FUNCTION_ARGS)
+{
+	int32		queue_id = 0;
+
+	PreventCommandIfReadOnly("jobq.retry_all()");
+	if (!PG_ARGISNULL(0))
+		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_INT64(jobq_retry_letters(queue_id,
+									   PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
+									   0));
+}
+
+/*
+ * flush_failed(queue): delete all dead letters, or those of the queue.
+ */
+Datum
+jobq_delete_all_failed(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {OIDOID, BOOLOID, INT4OID};
+	char		nulls[] = "   ";
+	Datum		values[3];
+	int64		n;
+
+	set_mine(values);
+	if (PG_ARGISNULL(0))
+		nulls[2] = 'n';
+	else
+		values[2] = Int32GetDatum(jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0))));
+	SPI_connect();
+	n = delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+										  " AND ($3 IS NULL OR queue_id = $3)"
+										  RETURNING_LETTERS),
+						 3, types, values, nulls);
+	SPI_finish();
+	PG_RETURN_INT64(n);
+}
+
+/*
+ * prune(older_than, failed_older_than): delete finished jobs, and dead letters,
+ * that are so old; null leaves them.
+ */
+Datum
+jobq_prune(PG_FUNCTION_ARGS)
+{
+	static const char *const what[] = {"older_than", "failed_older_than"};
+	static const char *const queries[] = {
+		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_FINISHED),
+		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_LETTERS)
+	};
+	static const Oid types[] = {OIDOID, BOOLOID, TIMESTAMPTZOID};
+	TimestampTz now = jobq_now();
+	Datum		values[3];
+	int64		n = 0;
+
+	set_mine(values);
+
+	/* before the snapshot, so that no day gets its partition meanwhile */
+	LockRelationOid(jobq_relations()->archive, RowExclusiveLock);
+	(void) find_all_inheritors(jobq_relations()->archive, RowExclusiveLock,
+							   NULL);
+	SPI_connect();
+	for (int i = 0; i < 2; i++)
+	{
+		int64		ms;
+
+		if (PG_ARGISNULL(i))
+			continue;
+		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
+		values[2] = TimestampTzGetDatum(now - ms * 1000);
+		n += delete_and_count(queries[i], 3, types, values, NULL);
+	}
+	SPI_finish();
+	PG_RETURN_INT64(n);
+}
+
+/*
+ * Has the queue a live job, of whatever role?
+ */
+static bool
+queue_has_jobs(int32 queue_id)
+{
+	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, jobq_relations()->job_ready, true, snapshot,
+							  1, &key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * How many dead letters the queue has now, whatever the transaction's snapshot
+ * says, and whether this user may manage all of them.
+ */
+static int64
+count_letters(int32 queue_id, bool *all_mine)
+{
+	Relation	rel = table_open(jobq_relations()->failed, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	HeapTuple	tuple;
+	int64		n = 0;
+
+	*all_mine = true;
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, LETTER_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+
+		n++;
+		if (*all_mine)
+			*all_mine = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple,
+																	  LETTER_ROLE,
+																	  RelationGetDescr(rel),
+																	  &isnull)));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return n;
+}
+
+/*
+ * Errors if the queue cannot be dropped.
+ */
+static int64
+check_droppable(const char *name, int32 queue_id, bool force)
+{
+	bool		all_mine;
+	int64		letters;
+
+	if (queue_has_jobs(queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop queue \"%s\" because it has jobs", name),
+				 errhint("Let them end with jobq.drain(), or cancel them with jobq.clear(); they may be another role's.")));
+	letters = count_letters(queue_id, &all_mine);
+	if (letters > 0 && !force)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop queue \"%s\" because it has dead letters",
+						name),
+				 errhint("Run them again with jobq.retry_all(), delete them with jobq.delete_all_failed(), or drop them along with force => true.")));
+	if (!all_mine)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("queue \"%s\" has dead letters of other roles", name),
+				 errhint("Their owners can delete them with jobq.delete_all_failed().")));
+	return letters;
+}
+
+/*
+ * drop_queue(name, force): the queue and its policy are forgotten.
+ */
+Datum
+jobq_drop_queue(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT4OID};
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	bool		force = PG_GETARG_BOOL(1);
+	int32		queue_id = jobq_existing_queue(name);
+	Datum		values[1];
+	bool		all_mine;
+
+	/* do not make others wait for what is refused anyway */
+	(void) check_droppable(name, queue_id, force);
+
+	LockRelationOid(jobq_relations()->queue, ExclusiveLock);
+	queue_id = jobq_existing_queue(name);
+	values[0] = Int32GetDatum(queue_id);
+	SPI_connect();
+	if (check_droppable(name, queue_id, force) > 0)
+	{
+		(void) delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE queue_id = $1"
+												 RETURNING_LETTERS),
+								1, types, values, NULL);
+		if (count_letters(queue_id, &all_mine) > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("could not serialize access due to concurrent update")));
+	}
+	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
+			   SPI_OK_DELETE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}

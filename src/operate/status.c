@@ -1,0 +1,371 @@
+/*-------------------------------------------------------------------------
+ *
+ * status.c
+ *	  What has become of a job: status(), result().
+ *
+ * Told means durable: a job's worker does not wait for the flush of its
+ * commit, so whoever is about to be told that the job is done flushes (and
+ * waits for synchronous standbys) first.
+ *
+ * src/operate/status.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "attempt/call.h"
+#include "commit/commit.h"
+#include "operate/operate.h"
+#include "operate/status.h"
+
+PG_FUNCTION_INFO_V1(jobq_status);
+PG_FUNCTION_INFO_V1(jobq_result);
+
+/* Which columns of the archive and the dead letters go where. */
+typedef struct Source
+{
+	int			role;
+	int			queue_id;
+	int			map[ST_NATTS];
+} Source;
+
+static const Source archive_source = {
+	.role = 8,.queue_id = 6,
+	.map = {[ST_ID] = 2,[ST_KIND] = 12,[ST_ATTEMPT] = 9,
+		[ST_MAX_ATTEMPTS] = 10,[ST_RESULT] = 15,[ST_ERROR] = 16,
+		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
+	[ST_FINISHED_AT] = 1}
+};
+
+static const Source failed_source = {
+	.role = 8,.queue_id = 6,
+	.map = {[ST_ID] = 2,[ST_KIND] = 14,[ST_ATTEMPT] = 9,
+		[ST_MAX_ATTEMPTS] = 10,[ST_ERROR] = 19,
+		[ST_ENQUEUED_AT] = 3,[ST_RUN_AT] = 5,[ST_STARTED_AT] = 4,
+	[ST_FINISHED_AT] = 1}
+};
+
+#define ARCHIVE_STATE_ATT	11
+
+static void set_queue(JobqStatus *status, int32 queue_id);
+static bool find_finished(Oid relid, const Source *source, int64 id,
+						  Snapshot snapshot, JobqStatus *status);
+static bool find_live(int64 id, Snapshot snapshot, JobqStatus *status);
+static void own_job(const JobqCurrent *current, JobqStatus *status);
+
+static void
+set_queue(JobqStatus *status, int32 queue_id)
+{
+	const JobqQueue *queue = jobq_queue_by_id(queue_id);
+
+	status->nulls[ST_QUEUE] = queue == NULL;
+	if (queue != NULL)
+		status->values[ST_QUEUE] = CStringGetTextDatum(queue->name);
+}
+
+/*
+ * Look for the job in a partition of the archive or in the dead letters.  The
+ * primary key of each begins with the id.
+ */
+static bool
+find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
+			  JobqStatus *status)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	list_free(RelationGetIndexList(rel));	/* sets rd_pkindex */
+	ScanKeyInit(&key, source->map[ST_ID], BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	scan = systable_beginscan(rel, rel->rd_pkindex, true, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		tuple = heap_copytuple(tuple);
+		found = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple, source->role,
+															  desc, &isnull)));
+		for (int i = 0; i < ST_NATTS; i++)
+		{
+			status->nulls[i] = true;
+			if (source->map[i] != 0)
+				status->values[i] = heap_getattr(tuple, source->map[i], desc,
+												 &status->nulls[i]);
+		}
+
+		/* toasted values must be read while the snapshot is held */
+		if (!status->nulls[ST_RESULT])
+			status->values[ST_RESULT] =
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(status->values[ST_RESULT]));
+		if (!status->nulls[ST_ERROR])
+			status->values[ST_ERROR] =
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(status->values[ST_ERROR]));
+		set_queue(status,
+				  DatumGetInt32(heap_getattr(tuple, source->queue_id, desc,
+											 &isnull)));
+		status->finished = true;
+		status->state = "failed";
+		if (source == &archive_source)
+		{
+			switch (DatumGetChar(heap_getattr(tuple, ARCHIVE_STATE_ATT, desc,
+											  &isnull)))
+			{
+				case STATE_COMPLETED:
+					status->state = "completed";
+					break;
+				case STATE_CANCELLED:
+					status->state = "cancelled";
+					break;
+				case STATE_EXPIRED:
+					status->state = "expired";
+					break;
+			}
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+static bool
+find_live(int64 id, Snapshot snapshot, JobqStatus *status)
+{
+	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	JobqDatabase *db = jobq_my_database();
+	JobqSlot   *slot;
+	JobqJob		job;
+	bool		found = jobq_job_find(rel, id, snapshot, &job);
+	TimestampTz now = jobq_now();
+
+	table_close(rel, AccessShareLock);
+	if (!found || !jobq_may_manage(job_role(&job)))
+		return false;
+
+	memset(status->nulls, true, sizeof(status->nulls));
+#define SET(field, value) \
+	(status->values[field] = (value), status->nulls[field] = false)
+	SET(ST_ID, JOB(&job, JOB_ID));
+	SET(ST_KIND, JOB(&job, JOB_KIND));
+	SET(ST_ATTEMPT, JOB(&job, JOB_ATTEMPT));
+	SET(ST_MAX_ATTEMPTS, JOB(&job, JOB_MAX_ATTEMPTS));
+	SET(ST_ENQUEUED_AT, JOB(&job, JOB_ENQUEUED_AT));
+	if (!job_blocked(&job))
+		SET(ST_RUN_AT, JOB(&job, JOB_RUN_AT));
+	set_queue(status, job_queue_id(&job));
+	status->own = TransactionIdIsCurrentTransactionId(job.xmin);
+	status->finished = false;
+
+	if (!JOB_ISNULL(&job, JOB_ERRORS))
+	{
+		Datum		last = DirectFunctionCall2(jsonb_array_element,
+											   PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_ERRORS))),
+											   Int32GetDatum(-1));
+
+		SET(ST_ERROR,
+			DirectFunctionCall2(jsonb_object_field_text, last,
+								CStringGetTextDatum("message")));
+	}
+
+	slot = db != NULL ? jobq_slot_of_job(db, id) : NULL;
+	if (slot != NULL)
+	{
+		bool		running;
+		float4		progress;
+		char		message[JOBQ_PROGRESS_LEN];
+		TimestampTz started_at;
+		int			attempt;
+
+		SpinLockAcquire(&slot->mutex);
+		running = slot->job_id == id;
+		progress = slot->progress;
+		memcpy(message, slot->message, JOBQ_PROGRESS_LEN);
+		started_at = slot->job_started_at;
+		attempt = slot->attempt + 1;
+		SpinLockRelease(&slot->mutex);
+		if (running)
+		{
+			status->state = "running";
+			SET(ST_ATTEMPT, Int32GetDatum(attempt));
+			SET(ST_STARTED_AT, TimestampTzGetDatum(started_at));
+			if (progress >= 0)
+			{
+				SET(ST_PROGRESS, Float4GetDatum(progress));
+				if (message[0] != '\0')
+					SET(ST_MESSAGE, CStringGetTextDatum(message));
+			}
+			return true;
+		}
+	}
+
+	if (db != NULL && db->nleases > 0)
+	{
+		JobqLease  *lease;
+		JobqLease	copy;
+		TimestampTz since = 0;
+
+		LWLockAcquire(db->lock, LW_SHARED);
+		lease = jobq_lease_find(db, id);
+		if (lease != NULL)
+		{
+			copy = *lease;
+			since = db->bundles[lease->bundle].since;
+		}
+		LWLockRelease(db->lock);
+		if (lease != NULL)
+		{
+			status->state = "running";
+			SET(ST_ATTEMPT, Int32GetDatum(job_attempt(&job) + 1));
+			SET(ST_STARTED_AT, TimestampTzGetDatum(since));
+			if (copy.progress >= 0)
+				SET(ST_PROGRESS, Float4GetDatum(copy.progress));
+			if (copy.message[0] != '\0')
+				SET(ST_MESSAGE, CStringGetTextDatum(copy.message));
+			return true;
+		}
+	}
+
+	status->state = jobq_waiting_state(&job, now);
+	return true;
+}
+
+/*
+ * The job that this session runs; its own transaction has deleted the row.
+ */
+static void
+own_job(const JobqCurrent *current, JobqStatus *status)
+{
+	const JobqJob *job = current->job;
+
+	memset(status->nulls, true, sizeof(status->nulls));
+	SET(ST_ID, JOB(job, JOB_ID));
+	SET(ST_KIND, JOB(job, JOB_KIND));
+	SET(ST_ATTEMPT, Int32GetDatum(current->attempt));
+	SET(ST_MAX_ATTEMPTS, JOB(job, JOB_MAX_ATTEMPTS));
+	SET(ST_ENQUEUED_AT, JOB(job, JOB_ENQUEUED_AT));
+	SET(ST_RUN_AT, JOB(job, JOB_RUN_AT));
+	set_queue(status, job_queue_id(job));
+	status->state = "running";
+	status->own = true;
+}
+
+/*
+ * Find the job wherever it is now.  Raises an error if there is none that
+ * this user may see.
+ */
+void
+jobq_look_up(int64 id, JobqStatus *status)
+{
+	const JobqRelations *rels = jobq_relations();
+	const JobqCurrent *current;
+	Snapshot	snapshot;
+	bool		found;
+
+	/* see what this statement itself has enqueued, too */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_live(id, snapshot, status);
+
+	current = jobq_current_of(id);
+	if (!found && current != NULL)
+	{
+		own_job(current, status);
+		found = true;
+	}
+	else if (current != NULL)
+		status->own = true;		/* a procedure leaves the row until its end */
+	if (!found)
+		found = find_finished(rels->failed, &failed_source, id, snapshot,
+							  status);
+	if (!found)
+	{
+		List	   *partitions = find_inheritance_children(rels->archive,
+														   AccessShareLock);
+		ListCell   *lc;
+
+		foreach(lc, partitions)
+		{
+			found = find_finished(lfirst_oid(lc), &archive_source, id,
+								  snapshot, status);
+			if (found)
+				break;
+		}
+	}
+	UnregisterSnapshot(snapshot);
+
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+				 errmsg("job " INT64_FORMAT " does not exist", id),
+				 errhint("It may be another role's, or finished and removed by retention.")));
+	SET(ST_STATE, CStringGetTextDatum(status->state));
+}
+
+/*
+ * The status as the result of a function that returns jobq.job_status.
+ */
+Datum
+jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+											 status->values, status->nulls));
+}
+
+/*
+ * status(id): what is known of the job; works for finished ones, too.
+ */
+Datum
+jobq_status(PG_FUNCTION_ARGS)
+{
+	JobqStatus	status = {0};
+
+	jobq_look_up(PG_GETARG_INT64(0), &status);
+	jobq_flush_before_telling();
+	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
+}
+
+/*
+ * result(id): what the handler returned.  An error if it is not completed.
+ */
+Datum
+jobq_result(PG_FUNCTION_ARGS)
+{
+	JobqStatus	status = {0};
+
+	jobq_look_up(PG_GETARG_INT64(0), &status);
+	if (strcmp(status.state, "completed") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " is %s", PG_GETARG_INT64(0),
+						status.state),
+				 status.finished ? 0 : errhint("Wait for it with jobq.wait().")));
+	jobq_flush_before_telling();
+	if (status.nulls[ST_RESULT])
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(status.values[ST_RESULT]);
+}

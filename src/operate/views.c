@@ -1,0 +1,235 @@
+/*-------------------------------------------------------------------------
+ *
+ * views.c
+ *	  What shared memory shows, as sets of rows: workers, limits, groups.
+ *
+ * src/operate/views.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "store/catalog.h"
+#include "memory/shared.h"
+
+PG_FUNCTION_INFO_V1(jobq_worker_slots);
+PG_FUNCTION_INFO_V1(jobq_scheduler_state);
+PG_FUNCTION_INFO_V1(jobq_limit_slots);
+PG_FUNCTION_INFO_V1(jobq_group_slots);
+
+/*
+ * worker_slots(): the workers of this database that the user may see.
+ */
+Datum
+jobq_worker_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		PID, ROLE, POOL, STATE, STARTED_AT, JOB_ID_, KIND, ATTEMPT_,
+		JOB_STARTED_AT, PROGRESS, MESSAGE, JOBS_DONE, JOBS_FAILED, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL)
+		return (Datum) 0;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqSlot	copy;
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+		bool		running;
+
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		SpinLockAcquire(&slot->mutex);
+		memcpy(&copy, slot, sizeof(JobqSlot));
+		SpinLockRelease(&slot->mutex);
+		LWLockRelease(jobq_shared->lock);
+
+		if (copy.state == JOBQ_SLOT_FREE ||
+			copy.database != db - jobq_shared->databases ||
+			!has_privs_of_role(GetUserId(), copy.role))
+			continue;
+		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0;
+		values[PID] = Int32GetDatum(copy.pid);
+		nulls[PID] = copy.state != JOBQ_SLOT_ATTACHED;
+		values[ROLE] = ObjectIdGetDatum(copy.role);
+		values[POOL] = Int32GetDatum(copy.pool + 1);
+		values[STATE] =
+			CStringGetTextDatum(copy.state == JOBQ_SLOT_STARTING ? "starting"
+								: copy.state == JOBQ_SLOT_DEAD ? "exited"
+								: copy.retire ? "leaving"
+								: running ? "running" : "idle");
+		values[STARTED_AT] = TimestampTzGetDatum(copy.started_at);
+		nulls[STARTED_AT] = nulls[PID];
+		values[JOB_ID_] = Int64GetDatum(copy.job_id);
+		values[KIND] = CStringGetTextDatum(copy.kind);
+		values[ATTEMPT_] = Int32GetDatum(copy.attempt + 1);
+		values[JOB_STARTED_AT] = TimestampTzGetDatum(copy.job_started_at);
+		values[PROGRESS] = Float4GetDatum(copy.progress);
+		values[MESSAGE] = CStringGetTextDatum(copy.message);
+		nulls[JOB_ID_] = nulls[KIND] = nulls[ATTEMPT_] =
+			nulls[JOB_STARTED_AT] = !running;
+		nulls[PROGRESS] = !running || copy.progress < 0;
+		nulls[MESSAGE] = nulls[PROGRESS] || copy.message[0] == '\0';
+		values[JOBS_DONE] = Int64GetDatum((int64) copy.jobs_done);
+		values[JOBS_FAILED] = Int64GetDatum((int64) copy.jobs_failed);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * scheduler_state(): one row about this database's scheduler, none if it has
+ * none.
+ */
+Datum
+jobq_scheduler_state(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	Datum		values[4];
+	bool		nulls[4] = {0};
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL)
+		return (Datum) 0;
+	LWLockAcquire(db->lock, LW_SHARED);
+	values[0] = Int32GetDatum(db->scheduler_pid);
+	nulls[0] = db->scheduler == NULL;
+	values[1] = BoolGetDatum(db->complete);
+	values[2] = Int32GetDatum(jobq_ready_entries - (int) db->nfree);
+	values[3] = TimestampTzGetDatum(db->wake_at);
+	LWLockRelease(db->lock);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * limit_slots(): what the limits of this database's queues and kinds count.
+ */
+Datum
+jobq_limit_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		QUEUE_ID_, KIND_HASH, RUNNING, TOKENS, FAILURES, REST_UNTIL, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	TimestampTz now = jobq_now();
+	JobqLimiter *limiters;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL)
+		return (Datum) 0;
+	limiters = palloc(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < db->nlimiters; i++)
+	{
+		TimestampTz due = DT_NOEND;
+
+		if (!db->limiters[i].in_use)
+			continue;
+		(void) jobq_pace_free(&db->limiters[i].rate, &db->limiters[i].pace, now,
+							  &due);
+		limiters[n++] = db->limiters[i];
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqLimiter *limiter = &limiters[i];
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		values[QUEUE_ID_] = Int32GetDatum(limiter->queue_id);
+		nulls[QUEUE_ID_] = limiter->queue_id == 0;
+		values[KIND_HASH] = Int32GetDatum((int32) limiter->kind);
+		nulls[KIND_HASH] = limiter->kind == 0;
+		values[RUNNING] = Int32GetDatum(limiter->running);
+		values[TOKENS] = Float8GetDatum(limiter->pace.tokens);
+		nulls[TOKENS] = limiter->rate.per_us <= 0 || limiter->rate.by_group;
+		values[FAILURES] =
+			Int32GetDatum(now < limiter->pace.window_start +
+						  limiter->throttle.window ? limiter->pace.failures : 0);
+		nulls[FAILURES] = limiter->throttle.failures == 0 ||
+			limiter->throttle.by_group;
+		values[REST_UNTIL] = TimestampTzGetDatum(limiter->pace.rest_until);
+		nulls[REST_UNTIL] = limiter->pace.rest_until <= now;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * group_slots(): the groups of this database that are under way.
+ */
+Datum
+jobq_group_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		GROUP_ID_, RUNNING, WAITS_FOR, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqDatabase *db = jobq_my_database();
+	TimestampTz now = jobq_now();
+	JobqGroup  *groups;
+	bool	   *paced;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (db == NULL || db->ngroups == 0)
+		return (Datum) 0;
+	groups = MemoryContextAllocHuge(CurrentMemoryContext,
+									sizeof(JobqGroup) * jobq_max_groups);
+	paced = palloc(sizeof(bool) * jobq_max_groups);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_groups_forget(db, now);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &db->groups[i];
+		JobqRate   *rate = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
+			? NULL : &db->limiters[group->limiter].rate;
+		TimestampTz due = DT_NOEND;
+
+		if (group->id == 0)
+			continue;
+		paced[n] = rate != NULL && rate->by_group && rate->per_us > 0;
+		if (paced[n])
+			(void) jobq_pace_free(rate, &group->pace, now, &due);
+		groups[n++] = *group;
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqGroup  *group = &groups[i];
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		values[GROUP_ID_] = Int64GetDatum(group->id);
+		values[RUNNING] = Int32GetDatum(group->running);
+		values[WAITS_FOR] = Int64GetDatum(group->owner);
+		nulls[WAITS_FOR] = group->owner == 0;
+		values[PARKED] = Int32GetDatum(group->nparked);
+		values[MORE] = BoolGetDatum(group->spilled);
+		values[TOKENS] = Float8GetDatum(group->pace.tokens);
+		nulls[TOKENS] = !paced[i];
+		values[REST_UNTIL] = TimestampTzGetDatum(group->pace.rest_until);
+		nulls[REST_UNTIL] = group->pace.rest_until <= now;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

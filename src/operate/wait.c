@@ -1,0 +1,309 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.c
+ *	  Waiting for jobs: wait(), call().
+ *
+ * Who waits is on a list in shared memory, from which committers take whom to
+ * wake; nobody polls.
+ *
+ * src/operate/wait.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "tcop/pquery.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+
+#include "commit/commit.h"
+#include "produce/enqueue.h"
+#include "operate/operate.h"
+#include "operate/status.h"
+
+PG_FUNCTION_INFO_V1(jobq_wait);
+PG_FUNCTION_INFO_V1(jobq_wait_many);
+PG_FUNCTION_INFO_V1(jobq_call);
+
+static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
+					 JobqStatus *statuses, const char *function);
+
+/*
+ * This session waits no more: clean-up after an error.
+ */
+void
+jobq_remove_waiters(int code, Datum arg)
+{
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+	{
+		if (jobq_shared->waiters[i].proc == MyProc)
+		{
+			jobq_shared->waiters[i].proc = NULL;
+			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
+		}
+	}
+	LWLockRelease(jobq_shared->waiter_lock);
+}
+
+/*
+ * Note that this session waits for the job.
+ */
+int
+jobq_add_waiter(int64 id)
+{
+	int			place = -1;
+
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WAITERS && place < 0; i++)
+	{
+		JobqWaiter *waiter = &jobq_shared->waiters[i];
+
+		if (waiter->proc == NULL)
+		{
+			waiter->dboid = MyDatabaseId;
+			waiter->job_id = id;
+			waiter->proc = MyProc;
+			pg_atomic_fetch_add_u32(&jobq_shared->nwaiters, 1);
+			place = i;
+		}
+	}
+	LWLockRelease(jobq_shared->waiter_lock);
+	if (place < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many sessions wait for jobs"),
+				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
+	return place;
+}
+
+/*
+ * This session is about to look whether the job has ended.
+ */
+void
+jobq_waiter_look(int place)
+{
+	ResetLatch(MyLatch);
+	jobq_shared->waiters[place].woken = false;
+	pg_memory_barrier();
+}
+
+/*
+ * Sleep until the job may have ended, if it has not since the last look: that
+ * may have waited for a lock or a page, and taken the latch's news for its own.
+ */
+void
+jobq_waiter_sleep(int place, long ms, uint32 wait_event)
+{
+	pg_read_barrier();
+	if (!jobq_shared->waiters[place].woken)
+		jobq_client_wait(ms, wait_event);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * This session does not wait for it any more.
+ */
+void
+jobq_drop_waiter(int place)
+{
+	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
+	jobq_shared->waiters[place].proc = NULL;
+	pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
+	LWLockRelease(jobq_shared->waiter_lock);
+}
+
+static void
+check_waitable(const JobqStatus *status, const char *function)
+{
+	if (status->own)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s cannot wait for a job of the same transaction",
+						function),
+				 errhint("A job starts when the transaction that enqueued it commits.")));
+}
+
+/*
+ * Wait until all jobs are finished or the time is over, and fill in their
+ * statuses.  For several jobs, one after the other: the last one decides.
+ */
+static void
+wait_for(const int64 *ids, int nids, int64 timeout_ms, JobqStatus *statuses,
+		 const char *function)
+{
+	static uint32 wait_event = 0;
+	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
+	volatile bool warned = false;
+
+	jobq_require_preload(function);
+
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	{
+		for (int i = 0; i < nids; i++)
+		{
+			int			place = jobq_add_waiter(ids[i]);
+
+			for (;;)
+			{
+				long		left;
+
+				jobq_waiter_look(place);
+				jobq_look_up(ids[i], &statuses[i]);
+				if (statuses[i].finished)
+					break;
+				check_waitable(&statuses[i], function);
+				if (jobq_my_database() == NULL && !warned)
+				{
+					jobq_warn_if_not_served();
+					warned = true;
+				}
+				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+													   deadline);
+				if (left <= 0)
+					break;
+				jobq_waiter_sleep(place, left,
+								  jobq_wait_event(wait_event, "JobqWait"));
+			}
+
+			jobq_drop_waiter(place);
+		}
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	jobq_flush_before_telling();
+}
+
+/*
+ * wait(id, timeout): the job's status as soon as it is finished, or when the
+ * time is over.
+ */
+Datum
+jobq_wait(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	JobqStatus	status = {0};
+
+	wait_for(&id, 1,
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
+			 &status, "jobq.wait()");
+	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
+}
+
+/*
+ * wait(ids, timeout): the same for many jobs, in the order given.
+ */
+Datum
+jobq_wait_many(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+	int64	   *ids;
+	JobqStatus *statuses;
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, 8, FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
+	InitMaterializedSRF(fcinfo, 0);
+	ids = palloc(sizeof(int64) * (n + 1));
+	statuses = palloc0(sizeof(JobqStatus) * (n + 1));
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("id %d of %d must not be null", i + 1, n)));
+		ids[i] = DatumGetInt64(elems[i]);
+	}
+	wait_for(ids, n,
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
+			 statuses, "jobq.wait()");
+	for (int i = 0; i < n; i++)
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 statuses[i].values, statuses[i].nulls);
+	return (Datum) 0;
+}
+
+/*
+ * An error with what has become of the job that call() has waited for.
+ */
+static void
+call_failed(int64 id, const JobqStatus *status, int64 timeout_ms)
+{
+	const char *error = status->nulls[ST_ERROR] ? NULL
+		: TextDatumGetCString(status->values[ST_ERROR]);
+
+	if (!status->finished)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_TIMEOUT),
+				 errmsg("job " INT64_FORMAT " has not finished within " INT64_FORMAT " ms",
+						id, timeout_ms),
+				 error != NULL ? errdetail("Its last attempt failed: %s", error) : 0,
+				 errhint("It is %s, and goes on; look for it with jobq.status(" INT64_FORMAT ").",
+						 status->state, id)));
+	ereport(ERROR,
+			(errcode(strcmp(status->state, "failed") == 0
+					 ? ERRCODE_JOBQ_FAILED : ERRCODE_JOBQ_CANCELLED),
+			 errmsg("job " INT64_FORMAT " is %s", id, status->state),
+			 error != NULL ? errdetail_internal("%s", error) : 0));
+}
+
+/*
+ * CALL call(kind, payload, result, timeout, ...options): enqueue a job, commit,
+ * and wait for its result.  No snapshot is held while it waits.
+ */
+Datum
+jobq_call(PG_FUNCTION_ARGS)
+{
+	CallContext *call = (CallContext *) fcinfo->context;
+	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqStatus	status = {0};
+	JobqJob		job;
+	JobqUnique	unique;
+	TupleDesc	desc;
+	int64		timeout_ms;
+	int64		id;
+
+	for (int i = 1; i <= 3; i += 2)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", i == 1 ? "payload" : "timeout")));
+	if (call == NULL || !IsA(call, CallContext) || call->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("jobq.call() cannot be used within a transaction block or a function"),
+				 errhint("A job starts when its transaction commits: use jobq.enqueue(), commit, and jobq.wait(); or run it now, with jobq.perform().")));
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "timeout", 0,
+								  JOBQ_MAX_WAIT_MS);
+	jobq_require_preload("jobq.call()");
+	jobq_options_from_args(fcinfo, 4, options, nulls);
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	jobq_set_payload(&job, PG_GETARG_DATUM(1));
+	jobq_put_job(&job, &unique);
+	id = job_id(&job);
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	SPI_commit();
+	SPI_finish();
+	wait_for(&id, 1, timeout_ms, &status, "jobq.call()");
+	EnsurePortalSnapshotExists();
+	if (strcmp(status.state, "completed") != 0)
+		call_failed(id, &status, timeout_ms);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc,
+													  &status.values[ST_RESULT],
+													  &status.nulls[ST_RESULT])));
+}

@@ -1,0 +1,546 @@
+/*-------------------------------------------------------------------------
+ *
+ * enqueue.c
+ *	  Producing jobs: enqueue(), enqueue_many(), the view inbox.
+ *
+ * A job is a row that this transaction writes, by direct heap access, and
+ * hands over when it commits (commit.c).
+ *
+ * src/produce/enqueue.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/detoast.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "produce/enqueue.h"
+#include "store/length.h"
+
+PG_FUNCTION_INFO_V1(jobq_enqueue);
+PG_FUNCTION_INFO_V1(jobq_enqueue_many);
+PG_FUNCTION_INFO_V1(jobq_inbox_insert);
+PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
+
+#define DEFAULT_MAX_ATTEMPTS	3
+#define MULTI_INSERT			500
+
+static int64 next_id(void);
+
+/*
+ * A job with the default options.  The payload is not checked.
+ */
+void
+jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
+			  Oid role)
+{
+	TimestampTz now = jobq_now();
+
+	memset(job->values, 0, sizeof(job->values));
+	memset(job->nulls, true, sizeof(job->nulls));
+	JOB_SET(job, JOB_ID, Int64GetDatum(next_id()));
+	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(now));
+	JOB_SET(job, JOB_ENQUEUED_AT, TimestampTzGetDatum(now));
+	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));
+	JOB_SET(job, JOB_PRIORITY, Int32GetDatum(0));
+	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(role));
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
+	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));
+	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(0));
+	JOB_SET(job, JOB_CRASHES, Int16GetDatum(0));
+	JOB_SET(job, JOB_WATCH, BoolGetDatum(false));
+	JOB_SET(job, JOB_DORMANT, BoolGetDatum(false));
+	JOB_SET(job, JOB_KIND, CStringGetTextDatum(kind));
+	JOB_SET(job, JOB_PAYLOAD, payload);
+}
+
+static int64
+next_id(void)
+{
+	return nextval_internal(jobq_relations()->job_seq, false);
+}
+
+/*
+ * Check the payload's size and set it.
+ */
+void
+jobq_set_payload(JobqJob *job, Datum payload)
+{
+	Size		size = toast_raw_datum_size(payload);
+
+	if (size > (Size) jobq_max_payload * 1024)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("payload of %zu bytes is larger than the allowed %d kB",
+						size, jobq_max_payload),
+				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
+						 "jobq.max_payload")));
+	JOB_SET(job, JOB_PAYLOAD, payload);
+}
+
+/*
+ * Make a job of this kind from the options; all but its payload and, for the
+ * second and later ones of a set, its id.
+ */
+void
+jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
+				 const Datum *options, const bool *nulls)
+{
+	JobqHandler *handler;
+	const char *queue_name = NULL;
+	const JobqQueue *queue;
+
+	PreventCommandIfReadOnly("jobq.enqueue()");
+	PreventCommandIfParallelMode("jobq.enqueue()");
+	PreventCommandDuringRecovery("jobq.enqueue()");
+
+	if (kind[0] == '\0' || strlen(kind) > JOBQ_MAX_KIND_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
+						JOBQ_MAX_KIND_NAME)));
+	jobq_pin_queues();
+	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
+		? NULL : jobq_handler(kind);
+
+	if (!nulls[OPTION_QUEUE])
+		queue_name = TextDatumGetCString(options[OPTION_QUEUE]);
+	else if (handler != NULL && handler->queue != NULL)
+		queue_name = handler->queue;
+	else
+		queue_name = "default";
+
+	/* a consumer brings its own code; a queue made here is for workers */
+	if (handler == NULL)
+	{
+		queue = jobq_queue_by_name(queue_name, false);
+		if (queue == NULL || queue->mode != MODE_CONSUMER)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+					 errmsg("no handler is registered for kind \"%s\"", kind),
+					 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
+							 kind)));
+	}
+	else
+		queue = jobq_queue_by_name(queue_name, true);
+
+	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
+
+	if (!nulls[OPTION_PRIORITY])
+		JOB_SET(job, JOB_PRIORITY, options[OPTION_PRIORITY]);
+
+	if (!nulls[OPTION_RUN_AT] && !nulls[OPTION_DELAY])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("run_at and delay cannot be given together"),
+				 errhint("Give one of them.")));
+	if (!nulls[OPTION_RUN_AT])
+	{
+		if (TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(options[OPTION_RUN_AT])))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("run_at must be finite")));
+		JOB_SET(job, JOB_RUN_AT, options[OPTION_RUN_AT]);
+	}
+	else if (!nulls[OPTION_DELAY])
+	{
+		int64		ms = jobq_interval_ms(DatumGetIntervalP(options[OPTION_DELAY]),
+										  "delay", 0,
+										  JOBQ_MAX_DELAY_MS);
+
+		JOB_SET(job, JOB_RUN_AT,
+				TimestampTzGetDatum(job_run_at(job) + ms * 1000));
+	}
+
+	if (!nulls[OPTION_MAX_ATTEMPTS])
+	{
+		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
+
+		if (attempts < 1)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("max_attempts %d is out of range", attempts),
+					 errhint("It must be at least 1.")));
+		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
+	}
+	else if (handler != NULL && handler->max_attempts > 0)
+		JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(handler->max_attempts));
+
+	if (!nulls[OPTION_RETRY_UNTIL])
+		JOB_SET(job, JOB_RETRY_UNTIL, options[OPTION_RETRY_UNTIL]);
+	if (!nulls[OPTION_BACKOFF])
+	{
+		JobqBackoff unused;
+
+		jobq_backoff_parse(TextDatumGetCString(options[OPTION_BACKOFF]),
+						   &unused);
+		JOB_SET(job, JOB_BACKOFF, options[OPTION_BACKOFF]);
+	}
+	if (!nulls[OPTION_TIMEOUT])
+		JOB_SET(job, JOB_TIMEOUT,
+				Int32GetDatum((int32) jobq_interval_ms(DatumGetIntervalP(options[OPTION_TIMEOUT]),
+													   "timeout", 1, PG_INT32_MAX)));
+	if (!nulls[OPTION_EXPIRES_AT])
+		JOB_SET(job, JOB_EXPIRES_AT, options[OPTION_EXPIRES_AT]);
+	else if (queue->expires_after_ms >= 0)
+		JOB_SET(job, JOB_EXPIRES_AT,
+				TimestampTzGetDatum(jobq_later(job_run_at(job),
+											   queue->expires_after_ms)));
+	jobq_unique_options(job, unique, options + OPTION_UNIQUE_KEY,
+						nulls + OPTION_UNIQUE_KEY);
+	if (!nulls[OPTION_GROUP_KEY])
+		jobq_set_group(job, options[OPTION_GROUP_KEY]);
+	if (!nulls[OPTION_HEADERS])
+		JOB_SET(job, JOB_HEADERS, options[OPTION_HEADERS]);
+	if (!nulls[OPTION_WATCH])
+		JOB_SET(job, JOB_WATCH, options[OPTION_WATCH]);
+}
+
+/*
+ * Write the job.  If it has a unique key that another holds, its id is that
+ * one's when this returns.
+ */
+void
+jobq_put_job(JobqJob *job, const JobqUnique *unique)
+{
+	Relation	rel = jobq_open_jobs();
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+	{
+		jobq_length_reserve(job_queue_id(job), 1);
+		jobq_job_insert(rel, job);
+	}
+	else
+		jobq_unique_insert(rel, job, unique);
+	table_close(rel, NoLock);
+}
+
+/*
+ * The options among a function's arguments, from number "first" on.
+ */
+void
+jobq_options_from_args(FunctionCallInfo fcinfo, int first, Datum *options,
+					   bool *nulls)
+{
+	for (int i = 0; i < NOPTIONS; i++)
+	{
+		nulls[i] = PG_ARGISNULL(first + i);
+		options[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(first + i);
+	}
+}
+
+/*
+ * The kind that is this argument.
+ */
+char *
+jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("kind must not be null")));
+	return text_to_cstring(PG_GETARG_TEXT_PP(arg));
+}
+
+/*
+ * enqueue(kind, payload, ...options) returns the job's id.
+ */
+Datum
+jobq_enqueue(PG_FUNCTION_ARGS)
+{
+	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqJob		job;
+	JobqUnique	unique;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("payload must not be null")));
+	jobq_options_from_args(fcinfo, 2, options, nulls);
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	jobq_set_payload(&job, PG_GETARG_DATUM(1));
+	jobq_put_job(&job, &unique);
+	PG_RETURN_INT64(job_id(&job));
+}
+
+/*
+ * Write a job for each of the payloads, alike but for payload and id; their ids
+ * are the result of the set-returning function that calls this.  The job is as
+ * jobq_prepare_job() has left it.
+ */
+void
+jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
+			  ArrayType *array)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	rel;
+	HeapTuple  *tuples;
+	TupleTableSlot **slots;
+	Datum	   *payloads;
+	bool	   *payload_nulls;
+	int			npayloads;
+	MemoryContext batch_context;
+
+	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
+					  &payload_nulls, &npayloads);
+	if (npayloads == 0)
+		return;
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && npayloads > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d jobs cannot have the same unique_key", npayloads),
+				 errhint("Call jobq.enqueue() for each, with a key of its own.")));
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && !payload_nulls[0])
+	{
+		bool		isnull = false;
+
+		jobq_set_payload(job, payloads[0]);
+		jobq_put_job(job, unique);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 &JOB(job, JOB_ID), &isnull);
+		return;
+	}
+	jobq_length_reserve(job_queue_id(job), npayloads);
+	jobq_set_flow(job);
+
+	rel = jobq_open_jobs();
+	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
+	slots = palloc(sizeof(TupleTableSlot *) * MULTI_INSERT);
+	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
+		slots[i] = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+											&TTSOpsHeapTuple);
+	batch_context = AllocSetContextCreate(CurrentMemoryContext, "jobq batch",
+										  ALLOCSET_DEFAULT_SIZES);
+
+	for (int done = 0; done < npayloads;)
+	{
+		int			n = Min(npayloads - done, MULTI_INSERT);
+		MemoryContext old = MemoryContextSwitchTo(batch_context);
+
+		for (int i = 0; i < n; i++)
+		{
+			Datum		id;
+			bool		isnull = false;
+
+			if (payload_nulls[done + i])
+				ereport(ERROR,
+						(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						 errmsg("payload %d of %d must not be null",
+								done + i + 1, npayloads)));
+			if (done + i > 0)
+				JOB_SET(job, JOB_ID, Int64GetDatum(next_id()));
+			jobq_set_payload(job, payloads[done + i]);
+			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
+											   job->values, job->nulls),
+							   slots[i], false);
+			id = JOB(job, JOB_ID);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &id,
+								 &isnull);
+		}
+		heap_multi_insert(rel, slots, n, GetCurrentCommandId(true), 0, NULL);
+		for (int i = 0; i < n; i++)
+		{
+			bool		should_free;
+
+			tuples[i] = ExecFetchSlotHeapTuple(slots[i], false, &should_free);
+			tuples[i]->t_self = slots[i]->tts_tid;
+			Assert(!should_free);
+		}
+		jobq_insert_entries(rel, tuples, n);
+		for (int i = 0; i < n; i++)
+		{
+			bool		isnull;
+
+			JOB_SET(job, JOB_ID, slot_getattr(slots[i], JOB_ID, &isnull));
+			job->ctid = slots[i]->tts_tid;
+			jobq_job_push(job);
+			ExecClearTuple(slots[i]);
+		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(batch_context);
+		done += n;
+	}
+
+	for (int i = 0; i < Min(npayloads, MULTI_INSERT); i++)
+		ExecDropSingleTupleTableSlot(slots[i]);
+	table_close(rel, NoLock);
+}
+
+/*
+ * enqueue_many(kind, payloads, ...options) returns the ids, in order.
+ */
+Datum
+jobq_enqueue_many(PG_FUNCTION_ARGS)
+{
+	char	   *kind = jobq_kind_from_arg(fcinfo, 0);
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqJob		job;
+	JobqUnique	unique;
+	ArrayType  *payloads;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("payloads must not be null")));
+	payloads = PG_GETARG_ARRAYTYPE_P(1);
+	jobq_options_from_args(fcinfo, 2, options, nulls);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (ArrayGetNItems(ARR_NDIM(payloads), ARR_DIMS(payloads)) == 0)
+		return (Datum) 0;
+	jobq_prepare_job(&job, &unique, kind, options, nulls);
+	jobq_put_jobs(fcinfo, &job, &unique, payloads);
+	return (Datum) 0;
+}
+
+/*
+ * INSTEAD OF INSERT row trigger of the view inbox: COPY and INSERT enqueue.
+ * The view's columns are id, kind, payload, and the options.
+ */
+Datum
+jobq_inbox_insert(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Datum		values[3 + NOPTIONS];
+	bool		nulls[3 + NOPTIONS];
+	TupleDesc	desc;
+	JobqJob		job;
+	JobqUnique	unique;
+	HeapTuple	tuple;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) ||
+		!TRIGGER_FIRED_INSTEAD(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq_internal.inbox_insert() must be fired INSTEAD OF INSERT")));
+
+	desc = RelationGetDescr(trigdata->tg_relation);
+	Assert(desc->natts == 3 + NOPTIONS);
+	heap_deform_tuple(trigdata->tg_trigtuple, desc, values, nulls);
+	if (nulls[1])
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("kind must not be null")));
+
+	jobq_prepare_job(&job, &unique, TextDatumGetCString(values[1]), values + 3,
+					 nulls + 3);
+	jobq_set_payload(&job, nulls[2] ? jobq_text_to_jsonb("{}") : values[2]);
+	jobq_put_job(&job, &unique);
+
+	/* RETURNING id shows the job's */
+	values[0] = JOB(&job, JOB_ID);
+	nulls[0] = false;
+	tuple = heap_form_tuple(desc, values, nulls);
+	return PointerGetDatum(tuple);
+}
+
+static void
+append_row(StringInfo buf, const char *name, HeapTuple tuple, TupleDesc desc)
+{
+	Datum		row;
+	Datum		json;
+
+	appendStringInfo(buf, ", \"%s\": ", name);
+	if (tuple == NULL)
+	{
+		appendStringInfoString(buf, "null");
+		return;
+	}
+	row = heap_copy_tuple_as_datum(tuple, desc);
+	json = OidFunctionCall1(F_ROW_TO_JSON_RECORD, row);
+	appendStringInfoString(buf, TextDatumGetCString(json));
+}
+
+/*
+ * enqueue_trigger('kind' [, 'queue']): each changed row becomes a job whose
+ * payload is {op, table, new, old}: a transactional outbox.
+ */
+Datum
+jobq_enqueue_trigger(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Trigger    *trigger;
+	TupleDesc	desc;
+	HeapTuple	new_row = NULL;
+	HeapTuple	old_row = NULL;
+	const char *op;
+	StringInfoData buf;
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqJob		job;
+	JobqUnique	unique;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq.enqueue_trigger() must be fired AFTER ... FOR EACH ROW")));
+	trigger = trigdata->tg_trigger;
+	if (trigger->tgnargs < 1 || trigger->tgnargs > 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("jobq.enqueue_trigger() takes a kind and, optionally, a queue, not %d arguments",
+						trigger->tgnargs),
+				 errhint("Write EXECUTE FUNCTION jobq.enqueue_trigger('kind', 'queue').")));
+
+	if (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event))
+	{
+		op = "INSERT";
+		new_row = trigdata->tg_trigtuple;
+	}
+	else if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+	{
+		op = "UPDATE";
+		new_row = trigdata->tg_newtuple;
+		old_row = trigdata->tg_trigtuple;
+	}
+	else
+	{
+		op = "DELETE";
+		old_row = trigdata->tg_trigtuple;
+	}
+
+	desc = RelationGetDescr(trigdata->tg_relation);
+	initStringInfo(&buf);
+	appendStringInfo(&buf, "{\"op\": \"%s\", \"table\": ", op);
+	escape_json(&buf,
+				quote_qualified_identifier(get_namespace_name(RelationGetNamespace(trigdata->tg_relation)),
+										   RelationGetRelationName(trigdata->tg_relation)));
+	append_row(&buf, "new", new_row, desc);
+	append_row(&buf, "old", old_row, desc);
+	appendStringInfoChar(&buf, '}');
+
+	memset(nulls, true, sizeof(nulls));
+	if (trigger->tgnargs == 2)
+	{
+		options[OPTION_QUEUE] = CStringGetTextDatum(trigger->tgargs[1]);
+		nulls[OPTION_QUEUE] = false;
+	}
+	jobq_prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
+	jobq_set_payload(&job, jobq_text_to_jsonb(buf.data));
+	jobq_put_job(&job, &unique);
+	return PointerGetDatum(NULL);
+}

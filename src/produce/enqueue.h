@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * enqueue.h
+ *	  A job in the making.
+ *
+ * src/produce/enqueue.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_ENQUEUE_H
+#define JOBQ_ENQUEUE_H
+
+#include "utils/array.h"
+#include "utils/jsonb.h"
+
+#include "store/row.h"
+
+/*
+ * The options of a job, in the order of the arguments of enqueue() from the
+ * third on, and of the columns of the view inbox likewise.
+ */
+enum
+{
+	OPTION_QUEUE,
+	OPTION_PRIORITY,
+	OPTION_RUN_AT,
+	OPTION_DELAY,
+	OPTION_MAX_ATTEMPTS,
+	OPTION_RETRY_UNTIL,
+	OPTION_BACKOFF,
+	OPTION_TIMEOUT,
+	OPTION_EXPIRES_AT,
+	OPTION_UNIQUE_KEY,
+	OPTION_UNIQUE_FOR,
+	OPTION_UNIQUE_UNTIL,
+	OPTION_ON_CONFLICT,
+	OPTION_GROUP_KEY,
+	OPTION_HEADERS,
+	OPTION_WATCH,
+	NOPTIONS
+};
+
+/* A job that is described in jsonb. */
+typedef struct JobqSpec
+{
+	char	   *kind;
+	Datum		payload;
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+} JobqSpec;
+
+/* src/produce/enqueue.c */
+extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
+extern void jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job,
+						  const JobqUnique *unique, ArrayType *payloads);
+extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
+								   Datum *options, bool *nulls);
+extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
+extern void jobq_set_payload(JobqJob *job, Datum payload);
+extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
+							 const char *kind, const Datum *options,
+							 const bool *nulls);
+
+/* src/produce/spec.c */
+extern void jobq_spec_parse(Jsonb *json, const char *what,
+							const char *const *others, JobqSpec *spec);
+extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec);
+extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,
+							  JobqUnique *unique);
+extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,
+							   const char *headers);
+
+/* src/compose/block.c */
+extern void jobq_job_block(JobqJob *job, const Datum *options,
+						   const bool *nulls);
+extern void jobq_job_unblock(JobqJob *job);
+extern void jobq_job_free(Relation rel, JobqJob *job);
+
+#endif							/* JOBQ_ENQUEUE_H */

@@ -1,0 +1,317 @@
+/*-------------------------------------------------------------------------
+ *
+ * offer.c
+ *	  Jobs are handed to consumers that wait: the list of those, and what is
+ *	  popped for them.
+ *
+ * Who has a job for a session that waits does not only wake it, but pops the
+ * job for it, as the session itself would.  So the place of a job that has come
+ * to its end is taken at once, and not when the session gets a processor.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/offer.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "memory/shared.h"
+
+static void unlink_place(JobqDatabase *db, uint32 place);
+static bool knows_role(const JobqReserver *reserver, Oid role, int nroles);
+static bool takes_from(const JobqReserver *reserver, int32 queue_id);
+static JobqReserver *reserver_for(JobqDatabase *db, const JobqLane *lane);
+static void tell_others(JobqDatabase *db, const JobqLane *lane);
+static bool worker_is_first(JobqDatabase *db, const JobqLane *lane,
+							TimestampTz now);
+static bool make_offer(JobqDatabase *db, JobqReserver *reserver,
+					   TimestampTz now, JobqWakeList *wake);
+static void make_offers(JobqDatabase *db, JobqWakeList *wake);
+
+/*
+ * Nobody waits: when the shared memory is made.
+ */
+void
+jobq_reservers_clear(JobqDatabase *db)
+{
+	for (uint32 i = 0; i < JOBQ_MAX_RESERVERS; i++)
+	{
+		db->reservers[i].offered = false;
+		db->reservers[i].next = i + 1;
+	}
+	db->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
+	db->reserver_free = 0;
+	db->reserver_head = JOBQ_NONE;
+	db->any_marked = false;
+}
+
+/*
+ * Go on the list: this session waits for a job that the taker may take.  It may
+ * not take those of the other roles.  Returns its place, or JOBQ_NONE if there
+ * is no room.
+ */
+uint32
+jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
+				  int ndenied)
+{
+	uint32		place = db->reserver_free;
+	JobqReserver *reserver;
+
+	if (place == JOBQ_NONE)
+		return JOBQ_NONE;
+	reserver = &db->reservers[place];
+	db->reserver_free = reserver->next;
+	reserver->proc = MyProc;
+	reserver->offered = false;
+	reserver->nqueues = taker->nqueues;
+	memcpy(reserver->queue_ids, taker->queue_ids,
+		   taker->nqueues * sizeof(int32));
+	reserver->any_role = taker->any_role;
+	reserver->nallowed = Min(taker->nroles, JOBQ_MAX_KNOWN_ROLES);
+	memcpy(reserver->roles, taker->roles, reserver->nallowed * sizeof(Oid));
+	ndenied = Min(ndenied, JOBQ_MAX_KNOWN_ROLES - reserver->nallowed);
+	memcpy(reserver->roles + reserver->nallowed, denied, ndenied * sizeof(Oid));
+	reserver->nroles = reserver->nallowed + ndenied;
+
+	reserver->prev = JOBQ_NONE;
+	reserver->next = db->reserver_head;
+	if (db->reserver_head != JOBQ_NONE)
+		db->reservers[db->reserver_head].prev = place;
+	db->reserver_head = place;
+	return place;
+}
+
+static void
+unlink_place(JobqDatabase *db, uint32 place)
+{
+	JobqReserver *reserver = &db->reservers[place];
+
+	if (reserver->prev != JOBQ_NONE)
+		db->reservers[reserver->prev].next = reserver->next;
+	else
+		db->reserver_head = reserver->next;
+	if (reserver->next != JOBQ_NONE)
+		db->reservers[reserver->next].prev = reserver->prev;
+}
+
+/*
+ * Give up the place.  If there is an offer, the job goes back to its lane.
+ */
+void
+jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
+					 JobqWakeList *wake)
+{
+	JobqReserver *reserver = &db->reservers[place];
+
+	if (reserver->offered)
+	{
+		JobqPush	job = reserver->offer;
+
+		reserver->offered = false;
+		jobq_ready_push(db, &job, now, wake);
+		jobq_permits_release(db, &job.permits, job.key.id, false, true, now,
+							 wake);
+	}
+	else
+		unlink_place(db, place);
+	reserver->next = db->reserver_free;
+	db->reserver_free = place;
+}
+
+/*
+ * Take the job that is offered at the place, which is given up.  False if the
+ * taker may not take it any more; then the place is as it was.
+ */
+bool
+jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
+				JobqPush *job)
+{
+	JobqReserver *reserver = &db->reservers[place];
+	bool		allowed = taker->any_role;
+
+	Assert(reserver->offered);
+	for (int i = 0; i < taker->nroles && !allowed; i++)
+		allowed = taker->roles[i] == reserver->offer.role;
+	if (!allowed)
+		return false;
+	*job = reserver->offer;
+	reserver->offered = false;
+	reserver->next = db->reserver_free;
+	db->reserver_free = place;
+	return true;
+}
+
+/*
+ * Is the role among the first ones that the session has thought about?
+ */
+static bool
+knows_role(const JobqReserver *reserver, Oid role, int nroles)
+{
+	if (reserver->any_role)
+		return true;
+	for (int i = 0; i < nroles; i++)
+		if (reserver->roles[i] == role)
+			return true;
+	return false;
+}
+
+static bool
+takes_from(const JobqReserver *reserver, int32 queue_id)
+{
+	for (int i = 0; i < reserver->nqueues; i++)
+		if (reserver->queue_ids[i] == queue_id)
+			return true;
+	return false;
+}
+
+/*
+ * Who came last of those that may take from the lane, or NULL.  A session that
+ * has just done something wakes more quickly than one that has slept for long.
+ */
+static JobqReserver *
+reserver_for(JobqDatabase *db, const JobqLane *lane)
+{
+	for (uint32 i = db->reserver_head; i != JOBQ_NONE;
+		 i = db->reservers[i].next)
+		if (takes_from(&db->reservers[i], lane->queue_id) &&
+			knows_role(&db->reservers[i], lane->role,
+					   db->reservers[i].nallowed))
+			return &db->reservers[i];
+	return NULL;
+}
+
+/*
+ * There is a job for which nobody is known.  Those who have not thought about
+ * its role yet shall look for themselves.
+ */
+static void
+tell_others(JobqDatabase *db, const JobqLane *lane)
+{
+	for (uint32 i = db->reserver_head; i != JOBQ_NONE;
+		 i = db->reservers[i].next)
+		if (takes_from(&db->reservers[i], lane->queue_id) &&
+			!knows_role(&db->reservers[i], lane->role,
+						db->reservers[i].nroles))
+			SetLatch(&db->reservers[i].proc->procLatch);
+}
+
+/*
+ * Do workers have a job that comes before the lane's first, and that needs a
+ * permit of the same kind?  They share no other with consumers.
+ */
+static bool
+worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	if (lane->kind_limiter == JOBQ_NO_LIMITER)
+		return false;
+	for (uint32 i = db->active_head; i != JOBQ_NONE;
+		 i = db->lanes[i].active_next)
+	{
+		const JobqLane *other = &db->lanes[i];
+
+		if (other->consumer || !other->ranked || other->paused ||
+			other->kind_limiter != lane->kind_limiter ||
+			other->priority > lane->priority)
+			continue;
+		if ((other->priority < lane->priority ||
+			 jobq_key_cmp(db->entries[other->head].key,
+						  db->entries[lane->head].key) < 0) &&
+			jobq_lane_free(db, other, now))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Pop for this session what it would pop.
+ */
+static bool
+make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
+		   JobqWakeList *wake)
+{
+	JobqTaker	taker = {
+		.pool = -1,
+		.slot = -1,
+		.nqueues = reserver->nqueues,
+		.queue_ids = reserver->queue_ids,
+		.any_role = reserver->any_role,
+		.nroles = reserver->nallowed,
+		.roles = reserver->roles
+	};
+
+	if (!jobq_ready_pop(db, &taker, now, &reserver->offer, wake))
+		return false;
+	unlink_place(db, reserver - db->reservers);
+	reserver->offered = true;
+	wake->proc[wake->n++] = reserver->proc;
+	return true;
+}
+
+/*
+ * Offer what is in the marked lanes.  A pop changes the list of lanes, and may
+ * mark others.
+ *
+ * Where a worker, which is about to be woken, comes first, it decides what there
+ * is left to offer: it releases this lock before it does anything else.
+ */
+static void
+make_offers(JobqDatabase *db, JobqWakeList *wake)
+{
+	TimestampTz now = jobq_now();
+	bool		workers = wake->n > 0;
+	bool		left = false;
+	int			room = JOBQ_MAX_OFFERS;
+	uint32		i = db->active_head;
+
+	while (i != JOBQ_NONE)
+	{
+		JobqLane   *lane = &db->lanes[i];
+		JobqReserver *reserver;
+
+		i = lane->active_next;
+		if (!lane->marked)
+			continue;
+		if (workers && worker_is_first(db, lane, now))
+		{
+			left = true;
+			continue;
+		}
+		lane->marked = false;
+		if (!lane->ranked || lane->paused || !lane->consumer ||
+			!jobq_lane_free(db, lane, now))
+			continue;
+		reserver = reserver_for(db, lane);
+		if (reserver == NULL)
+		{
+			tell_others(db, lane);
+			continue;
+		}
+		if (make_offer(db, reserver, now, wake))
+		{
+			lane->marked = true;
+			if (--room == 0)
+				return;			/* others go on */
+		}
+		i = db->active_head;
+	}
+	db->any_marked = left;
+	if (db->limits_due < db->wake_at)
+		wake->scheduler = true;
+}
+
+/*
+ * Release the lock, hand to consumers that wait what there is for them, and
+ * send the wake-ups.
+ */
+void
+jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
+{
+	if (db->any_marked)
+		make_offers(db, wake);
+	LWLockRelease(db->lock);
+	for (int i = 0; i < wake->n; i++)
+		SetLatch(&wake->proc[i]->procLatch);
+	if (wake->scheduler)
+		jobq_wake_scheduler(db);
+}

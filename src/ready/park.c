@@ -1,0 +1,331 @@
+/*-------------------------------------------------------------------------
+ *
+ * park.c
+ *	  The jobs of a group that wait: parked there, in order, or spilled and read
+ *	  again from the table.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/park.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/lanes.h"
+
+/*
+ * Which of two places in a group comes first: by priority, then by age.
+ */
+int
+group_compare(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
+{
+	if (priority_a != priority_b)
+		return priority_a < priority_b ? -1 : 1;
+	return jobq_key_cmp(a, b);
+}
+
+/*
+ * The priority of an entry, which is that of its lane.
+ */
+int32
+group_entry_priority(JobqDatabase *db, uint32 index)
+{
+	return db->lanes[db->entries[index].lane].priority;
+}
+
+/*
+ * Is no other job of the group known that comes before this one?
+ */
+bool
+group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority,
+			  JobqKey key)
+{
+	JobqKey		called = {group->called_run_at, group->called};
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+	if (group->owner == id)
+		return true;
+	if (group->called != 0 && group->called != id &&
+		group_compare(group->called_priority, called, priority, key) < 0)
+		return false;
+	if (group->head != JOBQ_NONE &&
+		group_compare(group_entry_priority(db, group->head),
+					  db->entries[group->head].key, priority, key) < 0)
+		return false;
+	return !group->spilled ||
+		group_compare(priority, key, group->cursor_priority, cursor) <= 0;
+}
+
+/*
+ * Drop an entry of which there is none after it that is parked: it and what
+ * follows are to be read.
+ *
+ * The cursor never rises here.  The job that runs and the owner may be parked
+ * above it, and so be the last; others that were dropped lie between.
+ */
+static void
+spill(JobqDatabase *db, JobqGroup *group, uint32 index)
+{
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+	if (!group->spilled ||
+		group_compare(group_entry_priority(db, index), db->entries[index].key,
+					  group->cursor_priority, cursor) <= 0)
+	{
+		group->cursor_priority = group_entry_priority(db, index);
+		group->cursor_run_at = db->entries[index].key.run_at;
+		group->cursor_id = db->entries[index].key.id - 1;
+	}
+	group->spilled = group->dropped = true;
+	entry_free(db, index);
+}
+
+/*
+ * Park an entry that was unlinked from its lane, or drop it if there are too
+ * many, or if it is parked already.
+ *
+ * At least one is always parked, or the group would come to a stand.  So is the
+ * job that runs, which may be back before it has left, and the owner.
+ */
+void
+group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
+{
+	JobqEntry  *entry = &db->entries[index];
+	int32		priority = group_entry_priority(db, index);
+	uint32	   *link = &group->head;
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+	bool		forced = entry->key.id == group->current ||
+		entry->key.id == group->owner;
+	bool		full = group->nparked >= JOBQ_MAX_PARKED ||
+		(group->nparked > 0 && db->nfree < (uint32) jobq_ready_entries / 4);
+
+	while (*link != JOBQ_NONE)
+	{
+		int			cmp = group_compare(group_entry_priority(db, *link),
+										db->entries[*link].key, priority,
+										entry->key);
+
+		if (cmp == 0)
+		{
+			db->entries[*link].ctid = entry->ctid;
+			entry_free(db, index);
+			return;
+		}
+		if (cmp > 0)
+			break;
+		link = &db->entries[*link].next;
+	}
+
+	if (!forced && group->spilled &&
+		group_compare(priority, entry->key, group->cursor_priority,
+					  cursor) > 0)
+	{
+		group->dropped = true;	/* what is above the cursor is read */
+		entry_free(db, index);
+		return;
+	}
+	if (!forced && full && *link == JOBQ_NONE)
+	{
+		spill(db, group, index);
+		return;
+	}
+	entry->next = *link;
+	*link = index;
+	group->nparked++;
+	db->lanes[entry->lane].parked++;
+
+	/* the last one gives way, so that none that is parked is above the cursor */
+	if (!forced && full)
+	{
+		while (db->entries[*link].next != JOBQ_NONE)
+			link = &db->entries[*link].next;
+		index = *link;
+		if (db->entries[index].key.id == group->owner)
+			return;
+		*link = JOBQ_NONE;
+		group->nparked--;
+		db->lanes[db->entries[index].lane].parked--;
+		spill(db, group, index);
+	}
+}
+
+/*
+ * Let a parked job go back to its lane, to be popped from there.
+ *
+ * False if it found no place in its list.  Then it is read again; but it is not
+ * waited for, as there may be no such row any more.
+ */
+bool
+group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
+		   JobqWakeList *wake)
+{
+	uint32		index = *link;
+	JobqEntry  *entry = &db->entries[index];
+	JobqLane   *lane = &db->lanes[entry->lane];
+	JobqPush	push = {0};
+
+	*link = entry->next;
+	group->nparked--;
+	lane->parked--;
+	push.key = entry->key;
+	push.ctid = entry->ctid;
+	push.group = entry->group;
+	entry_free(db, index);
+	switch (entry_insert(db, lane, &push))
+	{
+		case INSERTED:
+			jobq_ready_wake(db, lane, now, wake);
+			break;
+		case DUPLICATE:
+			break;
+		case TOO_FAR:
+		case NO_ENTRY:
+			if (lane->quarantine)
+				lane_skip(db, lane, push.key);
+			else
+				jobq_ready_look(db, lane, push.key, wake);
+			wake->scheduler = true;
+			return false;
+	}
+	group->called = push.key.id;
+	group->called_priority = lane->priority;
+	group->called_run_at = push.key.run_at;
+	return true;
+}
+
+/*
+ * There is no place for the group of this entry: drop it, and read its lane
+ * anew from here on when there is room.  So the lane goes on with jobs of other
+ * groups, and with those that others wait for.
+ */
+void
+group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
+		   JobqWakeList *wake)
+{
+	JobqKey		key = db->entries[index].key;
+
+	entry_free(db, index);
+	lane_skip(db, lane, key);
+	if (!db->groups_full)
+	{
+		db->groups_full = true;
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+	}
+	if (db->groups_due < db->wake_at)
+		wake->scheduler = true;
+}
+
+/*
+ * Have the lanes read anew whose jobs found no place for their groups, if a
+ * good part of the places is free.
+ */
+void
+jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	jobq_groups_forget(db, now);
+	if (db->ngroups > (uint32) jobq_max_groups / 4 * 3)
+	{
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		return;
+	}
+	db->groups_full = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &db->lanes[i];
+
+		if (!lane->in_use || !lane->skipping)
+			continue;
+		lane->skipping = false;
+		jobq_ready_look(db, lane, lane->skipped, wake);
+	}
+}
+
+/*
+ * The scheduler has read the group's due jobs above its cursor: these rows, in
+ * order, and all up to "last" if that is not all that there are.
+ */
+void
+jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
+					int nrows, const JobqPush *last, TimestampTz now,
+					JobqWakeList *wake)
+{
+	bool		dropped = group->dropped;
+	int32		priority = group->cursor_priority;
+	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+	int			before = group->nparked;
+	bool		all = last == NULL;
+	bool		stuck = false;
+
+	group->spilled = false;
+	for (int i = 0; i < nrows && !group->spilled; i++)
+	{
+		const JobqPush *row = &rows[i];
+		JobqLane   *lane = jobq_lane_find(db, row->queue_id, row->priority,
+										  row->role, row->flow, row->quarantine,
+										  true);
+		uint32		index;
+		JobqEntry  *entry;
+
+		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
+			continue;
+		if (lane == NULL ||
+			(db->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL))))
+		{
+			stuck = true;
+			break;
+		}
+		lane_set_flow(db, lane, row);
+		db->reload |= !lane->ranked;
+		index = db->free_head;
+		entry = &db->entries[index];
+		db->free_head = entry->next;
+		db->nfree--;
+		entry->key = row->key;
+		entry->ctid = row->ctid;
+		entry->group = row->group;
+		entry->lane = JOBQ_LANE_INDEX(db, lane);
+		group_park(db, group, index);
+
+		/* what gave way may be after rows that we do not come to any more */
+		{
+			JobqKey		spilled = {group->cursor_run_at, group->cursor_id};
+
+			if (!group->spilled ||
+				group_compare(group->cursor_priority, spilled,
+							  row->priority, row->key) > 0)
+			{
+				group->cursor_priority = row->priority;
+				group->cursor_run_at = row->key.run_at;
+				group->cursor_id = row->key.id;
+			}
+		}
+	}
+	if (!group->spilled && !stuck && last != NULL)
+	{
+		group->cursor_priority = last->priority;
+		group->cursor_run_at = last->key.run_at;
+		group->cursor_id = last->key.id;
+	}
+	if (dropped)
+	{
+		/* it may be before what was read */
+		group->cursor_priority = priority;
+		group->cursor_run_at = cursor.run_at;
+		group->cursor_id = cursor.id;
+	}
+	group->spilled |= !all || dropped || stuck;
+	if (stuck && group->nparked == before)
+	{
+		/* there was no place: not at once again */
+		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		group->refill = true;	/* keeps group_advance() from asking */
+		group_advance(db, group, now, wake);
+		group->refill = false;
+		return;
+	}
+	group->refill = false;
+	group_advance(db, group, now, wake);
+}

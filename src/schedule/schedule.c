@@ -1,0 +1,366 @@
+/*-------------------------------------------------------------------------
+ *
+ * schedule.c
+ *	  schedule(), unschedule(), pause_schedule(), resume_schedule(),
+ *	  cron_next().
+ *
+ * A schedule is a row of jobq.schedule; the scheduler (worker/scheduler/schedules.c)
+ * does the rest.  It is told by a trigger, at commit.
+ *
+ * src/schedule/schedule.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+
+#include "store/catalog.h"
+#include "commit/commit.h"
+#include "schedule/cron.h"
+#include "schedule/schedule.h"
+
+PG_FUNCTION_INFO_V1(jobq_schedule);
+PG_FUNCTION_INFO_V1(jobq_unschedule);
+PG_FUNCTION_INFO_V1(jobq_pause_schedule);
+PG_FUNCTION_INFO_V1(jobq_resume_schedule);
+PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
+PG_FUNCTION_INFO_V1(jobq_schedule_changed);
+
+/* The arguments of schedule(). */
+enum
+{
+	ARG_NAME,
+	ARG_CRON,
+	ARG_KIND,
+	ARG_PAYLOAD,
+	ARG_TIMEZONE,
+	ARG_MISSED,
+	ARG_OVERLAP,
+	ARG_OPTIONS,
+	NARGS = ARG_OPTIONS + NSCHEDULE_OPTIONS
+};
+
+#define MAX_NAME	127
+#define MAX_TICKS	100000
+
+typedef struct Found
+{
+	Oid			role;
+	TimestampTz anchor;
+	bool		paused;
+	char	   *cron;
+	char	   *timezone;
+} Found;
+
+static bool find_schedule(Datum name, Found *found);
+static void find_mine(const char *function, Datum name, Found *found);
+static void check_word(const char *option, Datum word, const char *first,
+					   const char *second, const char *third);
+
+/*
+ * Read and lock a schedule; the caller is connected to SPI.
+ */
+static bool
+find_schedule(Datum name, Found *found)
+{
+	static const Oid types[] = {TEXTOID};
+	TupleDesc	desc;
+	HeapTuple	tuple;
+	bool		isnull;
+
+	if (jobq_query("SELECT role::oid, anchor, paused, cron, timezone"
+				   " FROM jobq.schedule WHERE name = $1 FOR UPDATE",
+				   1, types, &name, NULL, SPI_OK_SELECT) == 0)
+		return false;
+	desc = SPI_tuptable->tupdesc;
+	tuple = SPI_tuptable->vals[0];
+	found->role = DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull));
+	found->anchor = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 2, &isnull));
+	found->paused = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
+	found->cron = SPI_getvalue(tuple, desc, 4);
+	found->timezone = SPI_getvalue(tuple, desc, 5);
+	return true;
+}
+
+/*
+ * The same, and an error if this user may not manage it.
+ */
+static void
+find_mine(const char *function, Datum name, Found *found)
+{
+	PreventCommandIfReadOnly(function);
+	if (!find_schedule(name, found) || !jobq_may_manage(found->role))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("schedule \"%s\" does not exist",
+						TextDatumGetCString(name)),
+				 errhint("It may be another role's.")));
+}
+
+static void
+check_word(const char *option, Datum word, const char *first,
+		   const char *second, const char *third)
+{
+	char	   *given = TextDatumGetCString(word);
+
+	if (strcmp(given, first) != 0 && strcmp(given, second) != 0 &&
+		strcmp(given, third) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for %s: \"%s\"", option, given),
+				 errhint("It is one of %s, %s, %s.", first, second, third)));
+}
+
+/*
+ * schedule(name, cron, kind, payload, timezone, missed, overlap, ...options)
+ */
+Datum
+jobq_schedule(PG_FUNCTION_ARGS)
+{
+	static const char *const names[ARG_OPTIONS] = {
+		"name", "cron", "kind", "payload", "timezone", "missed", "overlap"
+	};
+	static const Oid types[NARGS + 3] = {
+		TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID,
+		TEXTOID, INT4OID, INT4OID, TEXTOID, INTERVALOID, JSONBOID, INTERVALOID,
+		TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
+	};
+	Datum		values[NARGS + 3];
+	char		nulls[NARGS + 4];
+	JobqScheduledJob job;
+	JobqCron	cron;
+	pg_tz	   *zone;
+	TimestampTz now = jobq_now();
+	TimestampTz next;
+	Found		found;
+
+	PreventCommandIfReadOnly("jobq.schedule()");
+	for (int i = 0; i < ARG_OPTIONS; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", names[i])));
+	for (int i = 0; i < NARGS; i++)
+	{
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	}
+
+	job.schedule = TextDatumGetCString(values[ARG_NAME]);
+	if (job.schedule[0] == '\0' || strlen(job.schedule) > MAX_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("schedule name \"%s\" must have 1 to %d bytes",
+						job.schedule, MAX_NAME)));
+	jobq_cron_parse(TextDatumGetCString(values[ARG_CRON]), &cron);
+	zone = jobq_cron_zone(TextDatumGetCString(values[ARG_TIMEZONE]));
+	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(zone));
+	check_word("missed", values[ARG_MISSED], "skip", "once", "all");
+	check_word("overlap", values[ARG_OVERLAP], "allow", "skip", "queue");
+	if (nulls[ARG_OPTIONS + SCHEDULE_HEADERS] == ' ' &&
+		!JB_ROOT_IS_OBJECT(DatumGetJsonbP(values[ARG_OPTIONS + SCHEDULE_HEADERS])))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("headers of a schedule must be a JSON object"),
+				 errhint("The schedule's name and the tick are added to them.")));
+
+	job.kind = TextDatumGetCString(values[ARG_KIND]);
+	job.payload = values[ARG_PAYLOAD];
+	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
+	{
+		job.options[i] = values[ARG_OPTIONS + i];
+		job.nulls[i] = nulls[ARG_OPTIONS + i] != ' ';
+	}
+	jobq_scheduled_check(&job);
+
+	next = jobq_cron_next(&cron, zone, now, now);
+	values[NARGS] = TimestampTzGetDatum(now);
+	values[NARGS + 1] = TimestampTzGetDatum(next);
+	values[NARGS + 2] = ObjectIdGetDatum(GetUserId());
+	memcpy(nulls + NARGS, "   ", 4);
+
+	SPI_connect();
+	for (;;)
+	{
+		if (find_schedule(values[ARG_NAME], &found))
+		{
+			if (!jobq_may_manage(found.role))
+				ereport(ERROR,
+						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						 errmsg("schedule \"%s\" belongs to another role",
+								job.schedule),
+						 errhint("Choose another name.")));
+
+			/*
+			 * It keeps its role (unless that was dropped), whether it is
+			 * paused, and if it is due at the same times as before, its next
+			 * tick.
+			 */
+			jobq_query("UPDATE jobq.schedule s SET kind = $3, payload = $4,"
+					   " missed = $6, overlap = $7, queue = $8, priority = $9,"
+					   " max_attempts = $10, backoff = $11, timeout = $12,"
+					   " headers = $13, expires_after = $14, group_key = $15, last_error = NULL,"
+					   " cron = $2, timezone = $5, held = held AND same,"
+					   " anchor = CASE WHEN same THEN anchor ELSE $16 END,"
+					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $17 END,"
+					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $18 END"
+					   " FROM (SELECT cron = $2 AND timezone = $5 AS same"
+					   "  FROM jobq.schedule WHERE name = $1) o WHERE name = $1",
+					   NARGS + 3, types, values, nulls, SPI_OK_UPDATE);
+			break;
+		}
+		if (jobq_query("INSERT INTO jobq.schedule (name, cron, kind, payload,"
+					   " timezone, missed, overlap, queue, priority,"
+					   " max_attempts, backoff, timeout, headers,"
+					   " expires_after, group_key, anchor, next_run, role)"
+					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,"
+					   " $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING",
+					   NARGS + 3, types, values, nulls, SPI_OK_INSERT) > 0)
+			break;
+		/* somebody else has just made one of that name */
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * unschedule(name)
+ */
+Datum
+jobq_unschedule(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		name = PG_GETARG_DATUM(0);
+	Found		found;
+
+	SPI_connect();
+	find_mine("jobq.unschedule()", name, &found);
+	jobq_query("DELETE FROM jobq.schedule WHERE name = $1", 1, types, &name,
+			   NULL, SPI_OK_DELETE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * pause_schedule(name)
+ */
+Datum
+jobq_pause_schedule(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		name = PG_GETARG_DATUM(0);
+	Found		found;
+
+	SPI_connect();
+	find_mine("jobq.pause_schedule()", name, &found);
+	jobq_query("UPDATE jobq.schedule SET paused = true, next_run = NULL, held = false"
+			   " WHERE name = $1", 1, types, &name, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * resume_schedule(name)
+ */
+Datum
+jobq_resume_schedule(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID};
+	Datum		values[2] = {PG_GETARG_DATUM(0)};
+	JobqCron	cron;
+	Found		found;
+
+	SPI_connect();
+	find_mine("jobq.resume_schedule()", values[0], &found);
+	if (found.paused)
+	{
+		jobq_cron_parse(found.cron, &cron);
+		values[1] = TimestampTzGetDatum(jobq_cron_next(&cron,
+													   jobq_cron_zone(found.timezone),
+													   found.anchor,
+													   jobq_now()));
+		jobq_query("UPDATE jobq.schedule SET paused = false, next_run = $2,"
+				   " last_error = NULL WHERE name = $1",
+				   2, types, values, NULL, SPI_OK_UPDATE);
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * cron_next(cron, timezone, after, n): the next ticks; those of an interval
+ * are counted from "after".
+ */
+Datum
+jobq_cron_next_sql(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"cron", "timezone", "after", "n"};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	JobqCron	cron;
+	pg_tz	   *zone;
+	TimestampTz after = PG_ARGISNULL(2) ? jobq_now() : PG_GETARG_TIMESTAMPTZ(2);
+	TimestampTz anchor = after;
+	int			n;
+
+	for (int i = 0; i < 4; i++)
+		if (PG_ARGISNULL(i) && i != 2)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", names[i])));
+	n = PG_GETARG_INT32(3);
+	if (n < 1 || n > MAX_TICKS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("n %d is out of range", n),
+				 errhint("It must be between 1 and %d.", MAX_TICKS)));
+	if (TIMESTAMP_NOT_FINITE(after))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("after must be finite")));
+	jobq_cron_parse(text_to_cstring(PG_GETARG_TEXT_PP(0)), &cron);
+	zone = jobq_cron_zone(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		tick;
+		bool		isnull = false;
+
+		CHECK_FOR_INTERRUPTS();
+		after = jobq_cron_next(&cron, zone, anchor, after);
+		if (after == DT_NOEND)
+			break;
+		tick = TimestampTzGetDatum(after);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &tick, &isnull);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Statement trigger on jobq.schedule: at commit, have the scheduler read it.
+ */
+Datum
+jobq_schedule_changed(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db = jobq_my_database();
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq_internal.schedule_changed() must be called as a trigger")));
+
+	/* it knows what it has written itself */
+	if (db == NULL || db->scheduler != MyProc)
+		jobq_at_commit_schedules();
+	return PointerGetDatum(NULL);
+}

@@ -1,0 +1,296 @@
+/*-------------------------------------------------------------------------
+ *
+ * insert.c
+ *	  Writes rows and their index entries, without the executor.
+ *
+ * This does what CatalogTupleInsert() does, with two differences that matter
+ * once per job: what is known of the indexes is kept, and of the predicates only
+ * one is known, that the first column is not null: so that a row without a group
+ * has no entry in the index of groups.
+ *
+ * src/store/insert.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/tuptable.h"
+#include "nodes/primnodes.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "store/row.h"
+
+#define MAX_KEPT	8
+
+/* An index, as BuildIndexInfo() says. */
+typedef struct KeptIndex
+{
+	Oid			oid;
+	IndexInfo  *info;
+	AttrNumber	not_null;		/* a row whose column is null has no entry; or
+								 * 0 */
+} KeptIndex;
+
+/* The indexes of a table; kept until any relation changes. */
+typedef struct KeptTable
+{
+	Oid			oid;
+	int			nindexes;
+	KeptIndex  *indexes;
+} KeptTable;
+
+static KeptTable kept[MAX_KEPT];
+static int	nkept = 0;
+static MemoryContext kept_context = NULL;
+
+static const KeptTable *kept_table(Relation rel);
+static AttrNumber predicate_column(Relation rel, Relation index,
+								   const IndexInfo *info);
+static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
+						   HeapTuple *tuples, int ntuples);
+static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
+						 HeapTuple tuple, IndexUniqueCheck check);
+
+/*
+ * A relation has changed: what was kept may be outdated.
+ */
+void
+jobq_forget_indexes(void)
+{
+	nkept = 0;
+}
+
+/*
+ * The column that the index's predicate says is not null; 0 if there is no
+ * predicate.
+ */
+static AttrNumber
+predicate_column(Relation rel, Relation index, const IndexInfo *info)
+{
+	if (info->ii_Predicate == NIL)
+		return InvalidAttrNumber;
+	if (list_length(info->ii_Predicate) == 1 &&
+		IsA(linitial(info->ii_Predicate), NullTest))
+	{
+		NullTest   *test = linitial_node(NullTest, info->ii_Predicate);
+
+		if (test->nulltesttype == IS_NOT_NULL && !test->argisrow &&
+			IsA(test->arg, Var))
+			return ((Var *) test->arg)->varattno;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("index \"%s\" on \"%s\" has a predicate",
+					RelationGetRelationName(index),
+					RelationGetRelationName(rel)),
+			 errhint("Drop it.")));
+}
+
+/*
+ * The indexes of the table.  It is locked, so that none can be added that this
+ * transaction must serve.
+ */
+static const KeptTable *
+kept_table(Relation rel)
+{
+	KeptTable  *table;
+	List	   *indexes;
+	ListCell   *lc;
+	int			n = 0;
+
+	for (int i = 0; i < nkept; i++)
+		if (kept[i].oid == RelationGetRelid(rel))
+			return &kept[i];
+
+	/* opening an index may have what is kept forgotten, and the list rebuilt */
+	indexes = RelationGetIndexList(rel);
+	foreach(lc, indexes)
+		index_close(index_open(lfirst_oid(lc), RowExclusiveLock), NoLock);
+
+	if (kept_context == NULL)
+		kept_context = AllocSetContextCreate(CacheMemoryContext,
+											 "jobq indexes",
+											 ALLOCSET_SMALL_SIZES);
+	if (nkept == 0 || nkept == MAX_KEPT)
+	{
+		MemoryContextReset(kept_context);
+		nkept = 0;
+	}
+	table = &kept[nkept];
+	table->oid = RelationGetRelid(rel);
+	table->nindexes = list_length(indexes);
+	table->indexes = MemoryContextAlloc(kept_context,
+										sizeof(KeptIndex) * (table->nindexes + 1));
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), NoLock);
+		KeptIndex  *kept_index = &table->indexes[n++];
+		MemoryContext old = MemoryContextSwitchTo(kept_context);
+
+		kept_index->oid = lfirst_oid(lc);
+		kept_index->info = BuildIndexInfo(index);
+		MemoryContextSwitchTo(old);
+		kept_index->not_null = predicate_column(rel, index, kept_index->info);
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+	nkept++;
+	return table;
+}
+
+static bool
+insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
+			 IndexUniqueCheck check)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+	{
+		AttrNumber	att = info->ii_IndexAttrNumbers[i];
+
+		if (att <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("index \"%s\" on \"%s\" has an expression",
+							RelationGetRelationName(index),
+							RelationGetRelationName(rel)),
+					 errhint("Drop it.")));
+		values[i] = heap_getattr(tuple, att, RelationGetDescr(rel), &nulls[i]);
+	}
+	return index_insert(index, values, nulls, &tuple->t_self, rel,
+						info->ii_Unique ? check : UNIQUE_CHECK_NO,
+						false, info);
+}
+
+/*
+ * Has none of these rows an entry in the index?
+ */
+static bool
+has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
+			   int ntuples)
+{
+	if (kept_index->not_null == InvalidAttrNumber)
+		return false;
+	for (int i = 0; i < ntuples; i++)
+		if (!heap_attisnull(tuples[i], kept_index->not_null,
+							RelationGetDescr(rel)))
+			return false;
+	return true;
+}
+
+/*
+ * Insert the index entries of rows that are in the table.
+ */
+void
+jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
+{
+	const KeptTable *table = kept_table(rel);
+	int			nindexes = table->nindexes;
+	const KeptIndex *indexes = table->indexes;
+
+	for (int i = 0; i < nindexes; i++)
+	{
+		AttrNumber	not_null = indexes[i].not_null;
+		IndexInfo  *info = indexes[i].info;
+		Relation	index;
+
+		/* then it need not even be opened */
+		if (!info->ii_ReadyForInserts ||
+			has_no_entries(&indexes[i], rel, tuples, ntuples))
+			continue;
+		index = index_open(indexes[i].oid, RowExclusiveLock);
+		for (int j = 0; j < ntuples; j++)
+			if (not_null == InvalidAttrNumber ||
+				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
+				(void) insert_entry(rel, index, info, tuples[j],
+									UNIQUE_CHECK_YES);
+		index_close(index, NoLock);
+	}
+}
+
+/*
+ * Insert a row.
+ */
+void
+jobq_insert_tuple(Relation rel, HeapTuple tuple)
+{
+	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+	jobq_insert_entries(rel, &tuple, 1);
+}
+
+/*
+ * Insert rows; a page of them is logged once.  The tuples get their places,
+ * and are freed.
+ */
+void
+jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
+{
+	TupleTableSlot **slots;
+	TupleDesc	desc;
+
+	if (ntuples == 0)
+		return;
+
+	/* a copy is not counted for each slot */
+	desc = CreateTupleDescCopy(RelationGetDescr(rel));
+	slots = palloc(sizeof(TupleTableSlot *) * ntuples);
+	for (int i = 0; i < ntuples; i++)
+	{
+		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+		ExecStoreHeapTuple(tuples[i], slots[i], true);
+	}
+	heap_multi_insert(rel, slots, ntuples, GetCurrentCommandId(true), 0, NULL);
+	for (int i = 0; i < ntuples; i++)
+		tuples[i]->t_self = slots[i]->tts_tid;
+	jobq_insert_entries(rel, tuples, ntuples);
+	for (int i = 0; i < ntuples; i++)
+		ExecDropSingleTupleTableSlot(slots[i]);
+	pfree(slots);
+	FreeTupleDesc(desc);
+}
+
+/*
+ * Insert a row into a table whose only index is unique, unless its key is
+ * there, or on its way, already: then false, without waiting.
+ */
+bool
+jobq_insert_unless_there(Relation rel, HeapTuple tuple)
+{
+	TransactionId xid = GetCurrentTransactionId();
+	const KeptTable *table = kept_table(rel);
+	IndexInfo  *info;
+	Relation	index;
+	TupleTableSlot *slot;
+	uint32		token;
+	bool		inserted;
+
+	if (table->nindexes != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table \"%s\" has %d indexes instead of one",
+						RelationGetRelationName(rel), table->nindexes),
+				 errhint("Drop those that are not jobq's.")));
+	info = table->indexes[0].info;
+	index = index_open(table->indexes[0].oid, RowExclusiveLock);
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	token = SpeculativeInsertionLockAcquire(xid);
+	ExecStoreHeapTuple(tuple, slot, false);
+	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
+								   NULL, token);
+	tuple->t_self = slot->tts_tid;
+	inserted = insert_entry(rel, index, info, tuple, UNIQUE_CHECK_PARTIAL);
+	table_tuple_complete_speculative(rel, slot, token, inserted);
+	SpeculativeInsertionLockRelease(xid);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	return inserted;
+}

@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * limit_text.c
+ *	  How limits are written, and how many there may be.
+ *
+ *	rate		100 per minute [burst 20] [by group]
+ *	throttle	10 failures in 5 minutes [by group]
+ *
+ * A rate is a token bucket: jobs may start at this pace, and as many as the
+ * burst at once.  Without a burst that is a tenth of what the pace allows in a
+ * second, but at least one: enough to make up for a late timer.
+ *
+ * A throttle rests when so many attempts have failed since the first of them,
+ * until the time that is counted from there is over.
+ *
+ * src/store/limit_text.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include <ctype.h>
+#include <math.h>
+
+#include "catalog/pg_class.h"
+#include "common/string.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+
+#include "store/catalog.h"
+#include "ready/limit.h"
+
+PG_FUNCTION_INFO_V1(jobq_check_limits);
+PG_FUNCTION_INFO_V1(jobq_check_limited_sql);
+
+#define MAX_COUNT	1000000000
+#define MAX_WINDOW	(INT64CONST(366) * USECS_PER_DAY)
+
+static bool
+take_word(const char **at, const char *word)
+{
+	size_t		len = strlen(word);
+
+	if (pg_strncasecmp(*at, word, len) != 0 ||
+		isalnum((unsigned char) (*at)[len]))
+		return false;
+	*at += len;
+	while (isspace((unsigned char) **at))
+		(*at)++;
+	return true;
+}
+
+static bool
+take_count(const char **at, int *count)
+{
+	char	   *end;
+	long		value;
+
+	if (!isdigit((unsigned char) **at))
+		return false;
+	errno = 0;
+	value = strtol(*at, &end, 10);
+	if (errno != 0 || value < 1 || value > MAX_COUNT)
+		return false;
+	*count = value;
+	while (isspace((unsigned char) *end))
+		end++;
+	*at = end;
+	return true;
+}
+
+/*
+ * "minute", "5 minutes", "90 s".
+ */
+static bool
+take_window(const char **at, int64 *us)
+{
+	static const struct
+	{
+		const char *names[5];
+		int64		us;
+	}			units[] = {
+		{{"second", "seconds", "sec", "s"}, USECS_PER_SEC},
+		{{"minute", "minutes", "min", "m"}, USECS_PER_MINUTE},
+		{{"hour", "hours", "h"}, USECS_PER_HOUR},
+		{{"day", "days", "d"}, USECS_PER_DAY},
+	};
+	int			count = 1;
+
+	if (isdigit((unsigned char) **at) && !take_count(at, &count))
+		return false;
+	for (int i = 0; i < (int) lengthof(units); i++)
+		for (int j = 0; units[i].names[j] != NULL; j++)
+			if (take_word(at, units[i].names[j]))
+			{
+				if (count > MAX_WINDOW / units[i].us)
+					return false;
+				*us = count * units[i].us;
+				return true;
+			}
+	return false;
+}
+
+/*
+ * Parse a rate; an error if it is malformed.
+ */
+void
+jobq_rate_parse(const char *text, JobqRate *rate)
+{
+	const char *at = text;
+	int			count;
+	int			burst = 0;
+	int64		us;
+
+	memset(rate, 0, sizeof(JobqRate));
+	while (isspace((unsigned char) *at))
+		at++;
+	if (!take_count(&at, &count) || !take_word(&at, "per") ||
+		!take_window(&at, &us))
+		goto bad;
+	if (take_word(&at, "burst") && !take_count(&at, &burst))
+		goto bad;
+	if (take_word(&at, "by"))
+	{
+		if (!take_word(&at, "group"))
+			goto bad;
+		rate->by_group = true;
+	}
+	if (*at != '\0')
+		goto bad;
+	rate->per_us = (double) count / us;
+	rate->burst = burst > 0 ? burst
+		: Max(1, floor(rate->per_us * USECS_PER_SEC / 10));
+	return;
+
+bad:
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid rate \"%s\"", text),
+			 errhint("Write '100 per minute', '10 per 5 seconds burst 20', or '5 per second by group'.")));
+}
+
+/*
+ * Parse a throttle; an error if it is malformed.
+ */
+void
+jobq_throttle_parse(const char *text, JobqThrottle *throttle)
+{
+	const char *at = text;
+
+	memset(throttle, 0, sizeof(JobqThrottle));
+	while (isspace((unsigned char) *at))
+		at++;
+	if (!take_count(&at, &throttle->failures) ||
+		!(take_word(&at, "failures") || take_word(&at, "failure")) ||
+		!take_word(&at, "in") || !take_window(&at, &throttle->window))
+		goto bad;
+	if (take_word(&at, "by"))
+	{
+		if (!take_word(&at, "group"))
+			goto bad;
+		throttle->by_group = true;
+	}
+	if (*at == '\0')
+		return;
+
+bad:
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid throttle \"%s\"", text),
+			 errhint("Write '10 failures in 5 minutes', or '3 failures in 1 hour by group'.")));
+}
+
+/*
+ * check_limits(rate, throttle): an error if one of them is malformed; null and
+ * "none" are not.
+ */
+Datum
+jobq_check_limits(PG_FUNCTION_ARGS)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		char	   *limit = PG_ARGISNULL(i) ? NULL
+			: text_to_cstring(PG_GETARG_TEXT_PP(i));
+		JobqRate	rate;
+		JobqThrottle throttle;
+
+		if (limit == NULL || strcmp(limit, "none") == 0)
+			continue;
+		if (i == 0)
+			jobq_rate_parse(limit, &rate);
+		else
+			jobq_throttle_parse(limit, &throttle);
+	}
+	PG_RETURN_VOID();
+}
+
+/*
+ * An error if more queues and kinds have limits than there is room for.  To be
+ * called after the change, which is undone by the error.
+ *
+ * Whoever gives limits waits for others who do, so that each sees what the one
+ * before has committed.
+ */
+void
+jobq_check_limited(void)
+{
+	bool		isnull;
+	int64		n;
+
+	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
+					   ExclusiveLock);
+	SPI_connect();
+	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
+			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
+			   ")", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+	n = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
+									SPI_tuptable->tupdesc, 1, &isnull));
+	SPI_finish();
+	if (n > JOBQ_MAX_LIMITERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("more than %d queues and kinds cannot have limits, weights, or policies for groups and tenants",
+						JOBQ_MAX_LIMITERS),
+				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue() or jobq.register().")));
+}
+
+/*
+ * check_limited(): the same for alter_queue().
+ */
+Datum
+jobq_check_limited_sql(PG_FUNCTION_ARGS)
+{
+	jobq_check_limited();
+	PG_RETURN_VOID();
+}

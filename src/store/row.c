@@ -1,0 +1,319 @@
+/*-------------------------------------------------------------------------
+ *
+ * row.c
+ *	  Rows of jobq.job by direct heap access.
+ *
+ * What is done once per job goes past SPI, the executor and privilege checks:
+ * it is several times cheaper, and no user code (triggers, row security,
+ * search_path) can get in between.  A job's row is written once and deleted
+ * once; a new place in its lane (a retry) is a delete and an insert under the
+ * same id, so that the row's key never changes where it is.
+ *
+ * src/store/row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "commands/async.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "store/row.h"
+
+/*
+ * Open jobq.job for writing.
+ */
+Relation
+jobq_open_jobs(void)
+{
+	return table_open(jobq_relations()->job, RowExclusiveLock);
+}
+
+/*
+ * The same, or NULL if the extension was dropped.
+ */
+Relation
+jobq_try_open_jobs(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
+}
+
+/*
+ * The job that is in this row of the table.
+ */
+void
+jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
+{
+	HeapTuple	copy = heap_copytuple(tuple);
+
+	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
+	job->ctid = tuple->t_self;
+	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+}
+
+/*
+ * Read the row at ctid, if it is visible and is this job's.
+ */
+static bool
+fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
+		 Snapshot snapshot, JobqJob *job)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	bool		isnull;
+
+	if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
+	{
+		jobq_job_blocks = RelationGetNumberOfBlocks(rel);
+		if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
+			return false;		/* truncated since */
+	}
+	tuple.t_self = *ctid;
+	if (!heap_fetch(rel, snapshot, &tuple, &buffer, false))
+		return false;
+	if (DatumGetInt64(heap_getattr(&tuple, JOB_ID, RelationGetDescr(rel),
+								   &isnull)) != id)
+	{
+		ReleaseBuffer(buffer);
+		return false;
+	}
+	jobq_job_from_tuple(rel, &tuple, job);
+	ReleaseBuffer(buffer);
+	return true;
+}
+
+/*
+ * Read the row that was at ctid when that was noted, if it is visible and is
+ * this job's.  It is somewhere else if the table was written anew (VACUUM FULL,
+ * CLUSTER) while the database is served: then its id finds it, and a row that a
+ * job has got since is known by its other run_at.
+ */
+bool
+jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
+			   Snapshot snapshot, JobqJob *job)
+{
+	JobqDatabase *db;
+
+	if (fetch_at(rel, ctid, key.id, snapshot, job))
+		return true;
+	db = jobq_my_database();
+	return db != NULL && db->job_file != rel->rd_rel->relfilenode &&
+		jobq_job_find(rel, key.id, snapshot, job) &&
+		job_run_at(job) == key.run_at;
+}
+
+/*
+ * The same for an entry of the ready set.  One that set_priority() has outdated
+ * differs in its priority only.
+ */
+bool
+jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
+					 JobqJob *job)
+{
+	return jobq_job_fetch(rel, &entry->ctid, entry->key, snapshot, job) &&
+		job_priority(job) == entry->priority;
+}
+
+/*
+ * Find a live job by its id.
+ */
+bool
+jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(id));
+	scan = systable_beginscan(rel, jobq_relations()->job_pkey, true, snapshot,
+							  1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		jobq_job_from_tuple(rel, tuple, job);
+	systable_endscan(scan);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Insert the job, in the lane where it belongs now, set its ctid, and hand it
+ * over at commit.
+ */
+void
+jobq_job_insert(Relation rel, JobqJob *job)
+{
+	HeapTuple	tuple;
+
+	jobq_set_flow(job);
+	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
+	jobq_insert_tuple(rel, tuple);
+	job->ctid = tuple->t_self;
+	heap_freetuple(tuple);
+	jobq_job_push(job);
+}
+
+/*
+ * The job as an entry of the ready set.  The queue's channel is not notified if
+ * queue is NULL.
+ */
+void
+jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
+{
+	push->queue_id = job_queue_id(job);
+	push->priority = job_priority(job);
+	push->role = job_role(job);
+	jobq_push_flow(job, push);
+	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
+	push->notify = queue != NULL && queue->notify == NOTIFY_RELAY;
+	push->key.run_at = job_run_at(job);
+	push->key.id = job_id(job);
+	push->ctid = job->ctid;
+}
+
+/*
+ * Insert a job that has begun and will run again: its group waits for it, which
+ * the row says for the time after a restart; its batch may be about to be
+ * cancelled.
+ */
+void
+jobq_job_insert_again(Relation rel, JobqJob *job)
+{
+	if (job_group(job) != 0)
+		JOB_SET(job, JOB_GROUP_HELD, BoolGetDatum(true));
+	if (job_batch(job) != 0)
+		jobq_at_commit_batch(job_batch(job), job_id(job), false);
+	jobq_job_insert(rel, job);
+}
+
+/*
+ * At commit, hand the job over to the ready set.
+ */
+void
+jobq_job_push(const JobqJob *job)
+{
+	const JobqQueue *queue;
+	JobqPush	push;
+
+	if (job_blocked(job))
+		return;
+	queue = jobq_queue_by_id(job_queue_id(job));
+	jobq_push_of_job(&push, job, queue);
+	jobq_at_commit_push(&push);
+
+	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
+	{
+		char		channel[NAMEDATALEN + 16];
+
+		snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
+		Async_Notify(channel, "");
+	}
+}
+
+/*
+ * Delete the row without waiting.  False if somebody else has deleted or
+ * locked it, or is about to.
+ */
+bool
+jobq_job_delete(Relation rel, JobqJob *job)
+{
+	TransactionId blocker;
+
+	return jobq_job_delete_or_blocker(rel, job, &blocker);
+}
+
+/*
+ * The same; if false, blocker is the transaction that is in the way, or
+ * invalid if there is none any more.
+ */
+bool
+jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
+{
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
+							  false, &tmfd);
+	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
+	return result == TM_Ok;
+}
+
+/*
+ * The caller, who is no worker, has deleted the row: should that be undone,
+ * hand the job over again.
+ */
+void
+jobq_job_push_if_undone(const JobqJob *job)
+{
+	JobqPush	push;
+
+	if (job_blocked(job))
+		return;
+	jobq_push_of_job(&push, job, NULL);
+	jobq_at_abort_push(&push);
+}
+
+/*
+ * Update the row in place: the caller has changed only columns that are in no
+ * index, so this stays a heap-only update where the page has room.  Does not
+ * wait; false as in jobq_job_delete().
+ */
+bool
+jobq_job_lease(Relation rel, JobqJob *job)
+{
+	HeapTupleData locked;
+	HeapTuple	tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	locked.t_self = job->ctid;
+	result = heap_lock_tuple(rel, &locked, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, LockWaitSkip, false,
+							 &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	if (result != TM_Ok)
+		return false;
+
+	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
+	jobq_heap_update(rel, &job->ctid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		jobq_insert_entries(rel, &tuple, 1);
+	job->ctid = tuple->t_self;
+	heap_freetuple(tuple);
+	return true;
+}
+
+/*
+ * The job's kind, in the current memory context.
+ */
+const char *
+jobq_job_kind(const JobqJob *job)
+{
+	return TextDatumGetCString(JOB(job, JOB_KIND));
+}
+
+/*
+ * Milliseconds that the job may take, or 0 for no limit.  handler is that of
+ * its kind, or NULL.
+ */
+int
+jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
+{
+	if (!JOB_ISNULL(job, JOB_TIMEOUT))
+		return DatumGetInt32(JOB(job, JOB_TIMEOUT));
+	if (handler != NULL && handler->timeout >= 0)
+		return handler->timeout;
+	return jobq_default_timeout;
+}

@@ -1,0 +1,559 @@
+/*-------------------------------------------------------------------------
+ *
+ * unique.c
+ *	  Unique jobs: at most one job of a kind, a role and a key at a time.
+ *
+ * jobq.unique_key says which job holds a key.  Its row is written in the
+ * transaction that enqueues the job and deleted in the one that finishes it,
+ * at its very end (or when the job starts, in a transaction of its own).  A key
+ * is held as long as its job is live, or until its window is over.  A row for
+ * which neither is true any more means nothing: the next job takes it over, or
+ * the scheduler deletes it.
+ *
+ * A job's role is part of the key: who may enqueue as one role must not be able
+ * to replace, or to keep away, what another role enqueues.
+ *
+ * Nobody waits for a handler here.  Whoever enqueues looks at what has
+ * committed, and waits only for others who enqueue the same key, or, to replace
+ * a job, for the end of the transaction that gives the key back.  Whoever
+ * finishes or starts a job never waits: if the key's row is taken, its job is
+ * about to be replaced.
+ *
+ * The lock on the key's row, not that on the job's, is what those who replace
+ * wait for: the job's row is taken, too, as long as its handler runs.
+ *
+ * src/store/unique.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/jobq.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "attempt/call.h"
+#include "commit/commit.h"
+#include "produce/enqueue.h"
+#include "store/length.h"
+#include "operate/operate.h"
+#include "store/row.h"
+
+/* Attribute numbers of jobq.unique_key. */
+enum
+{
+	KEY_JOB_ID = 1,
+	KEY_HELD_UNTIL,
+	KEY_ROLE,
+	KEY_UNTIL,
+	KEY_KIND,
+	KEY_KEY,
+	KEY_NATTS = KEY_KEY
+};
+
+/* A value of jobq.unique_key.until: the job does not hold it any more. */
+#define UNTIL_WINDOW	'w'
+
+/* Longest key, in bytes. */
+#define MAX_UNIQUE_KEY	500
+
+/* Who holds a key. */
+typedef struct Holder
+{
+	ItemPointerData ctid;
+	int64		job_id;
+	TimestampTz held_until;		/* or DT_NOBEGIN */
+	char		until;
+} Holder;
+
+static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
+					 Holder *holder);
+static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
+static bool is_held(const Holder *holder, const JobqJob *job, Relation rel,
+					Snapshot snapshot);
+static bool lock_key(Relation keys, const Holder *holder, bool wait);
+static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
+						  TimestampTz held_until);
+static bool insert_key(Relation keys, const JobqJob *job,
+					   const JobqUnique *unique);
+static void update_key(Relation keys, Holder *holder, const JobqJob *job,
+					   char until, TimestampTz held_until);
+static bool take_waiting(Relation rel, int64 id, JobqJob *waiting);
+
+/*
+ * Take unique_key, unique_for, unique_until and on_conflict, in this order,
+ * from the options.
+ */
+void
+jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
+					const bool *nulls)
+{
+	static const char *const names[] =
+	{"unique_key", "unique_for", "unique_until", "on_conflict"};
+	enum
+	{
+		KEY, FOR, UNTIL, CONFLICT, N
+	};
+	char		until = UNIQUE_UNTIL_FINISH;
+	Size		length;
+
+	if (nulls[KEY])
+	{
+		for (int i = FOR; i < N; i++)
+			if (!nulls[i])
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("%s needs a unique_key", names[i])));
+		return;
+	}
+	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(options[KEY]));
+	if (length < 1 || length > MAX_UNIQUE_KEY)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_key of %zu bytes must have 1 to %d bytes",
+						length, MAX_UNIQUE_KEY),
+				 errhint("Use a hash of what is longer, such as md5().")));
+
+	unique->exempt = false;
+	unique->held_until = DT_NOBEGIN;
+	if (!nulls[FOR])
+		unique->held_until = jobq_now() + 1000 *
+			jobq_interval_ms(DatumGetIntervalP(options[FOR]), names[FOR], 1,
+							 JOBQ_MAX_DELAY_MS);
+	if (!nulls[UNTIL])
+	{
+		const char *value = TextDatumGetCString(options[UNTIL]);
+
+		if (strcmp(value, "start") == 0)
+			until = UNIQUE_UNTIL_START;
+		else if (strcmp(value, "finish") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid unique_until \"%s\"", value),
+					 errhint("It is finish or start.")));
+	}
+	unique->on_conflict = UNIQUE_SKIP;
+	if (!nulls[CONFLICT])
+	{
+		const char *value = TextDatumGetCString(options[CONFLICT]);
+
+		if (strcmp(value, "replace") == 0)
+			unique->on_conflict = UNIQUE_REPLACE;
+		else if (strcmp(value, "error") == 0)
+			unique->on_conflict = UNIQUE_ERROR;
+		else if (strcmp(value, "skip") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid on_conflict \"%s\"", value),
+					 errhint("It is skip, replace or error.")));
+	}
+	JOB_SET(job, JOB_UNIQUE_KEY, options[KEY]);
+	JOB_SET(job, JOB_UNIQUE_UNTIL, CharGetDatum(until));
+}
+
+/*
+ * Find the row of the job's key.
+ */
+static bool
+find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
+{
+	ScanKeyData scankeys[3];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&scankeys[0], KEY_KEY, BTEqualStrategyNumber, F_TEXTEQ,
+				JOB(job, JOB_UNIQUE_KEY));
+	ScanKeyInit(&scankeys[1], KEY_KIND, BTEqualStrategyNumber, F_TEXTEQ,
+				JOB(job, JOB_KIND));
+	ScanKeyInit(&scankeys[2], KEY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
+				JOB(job, JOB_ROLE));
+	scan = systable_beginscan(keys, jobq_relations()->unique_key_pkey, true,
+							  snapshot, 3, scankeys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum		values[KEY_NATTS];
+		bool		nulls[KEY_NATTS];
+
+		heap_deform_tuple(tuple, RelationGetDescr(keys), values, nulls);
+		holder->ctid = tuple->t_self;
+		holder->job_id = DatumGetInt64(values[KEY_JOB_ID - 1]);
+		holder->held_until = nulls[KEY_HELD_UNTIL - 1] ? DT_NOBEGIN
+			: DatumGetTimestampTz(values[KEY_HELD_UNTIL - 1]);
+		holder->until = DatumGetChar(values[KEY_UNTIL - 1]);
+	}
+	systable_endscan(scan);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Find the row of the job's key as it is now, if the job has not lost it to
+ * another.
+ */
+static bool
+find_own_key(Relation keys, const JobqJob *job, Holder *holder)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_key(keys, job, snapshot, holder);
+	UnregisterSnapshot(snapshot);
+	return found && holder->job_id == job_id(job);
+}
+
+/*
+ * Does the holder keep the key from this job?
+ */
+static bool
+is_held(const Holder *holder, const JobqJob *job, Relation rel,
+		Snapshot snapshot)
+{
+	JobqJob		unused;
+
+	if (holder->job_id == job_id(job))
+		return false;
+	if (holder->held_until > jobq_now())
+		return true;
+	if (holder->until == UNTIL_WINDOW)
+		return false;
+
+	/* what runs in this session has deleted its row already */
+	for (JobqCurrent *current = jobq_current; current != NULL;
+		 current = current->outer)
+		if (job_id(current->job) == holder->job_id)
+			return true;
+	return jobq_job_find(rel, holder->job_id, snapshot, &unused);
+}
+
+/*
+ * Lock the key's row, so that nobody else replaces its job.  False if it was
+ * changed while we waited, or if we do not want to.
+ */
+static bool
+lock_key(Relation keys, const Holder *holder, bool wait)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	tuple.t_self = holder->ctid;
+	result = heap_lock_tuple(keys, &tuple, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive,
+							 wait ? LockWaitBlock : LockWaitSkip, false,
+							 &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	return result == TM_Ok;
+}
+
+static HeapTuple
+form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
+{
+	Datum		values[KEY_NATTS];
+	bool		nulls[KEY_NATTS] = {0};
+
+	values[KEY_JOB_ID - 1] = JOB(job, JOB_ID);
+	values[KEY_HELD_UNTIL - 1] = TimestampTzGetDatum(held_until);
+	nulls[KEY_HELD_UNTIL - 1] = held_until == DT_NOBEGIN;
+	values[KEY_ROLE - 1] = JOB(job, JOB_ROLE);
+	values[KEY_UNTIL - 1] = CharGetDatum(until);
+	values[KEY_KIND - 1] = JOB(job, JOB_KIND);
+	values[KEY_KEY - 1] = JOB(job, JOB_UNIQUE_KEY);
+	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
+}
+
+/*
+ * Insert a row for a key that nobody had.  If somebody else is about to,
+ * wait until that is decided, and return false.
+ */
+static bool
+insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique)
+{
+	SnapshotData dirty;
+	Holder		holder;
+
+	InitDirtySnapshot(dirty);
+	if (find_key(keys, job, &dirty, &holder))
+	{
+		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
+			: dirty.xmax;
+
+		if (dirty.speculativeToken != 0)
+			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
+		else if (TransactionIdIsValid(xid))
+			XactLockTableWait(xid, keys, &holder.ctid, XLTW_InsertIndex);
+		return false;
+	}
+	return jobq_insert_unless_there(keys,
+									form_key(keys, job,
+											 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
+											 unique->held_until));
+}
+
+/*
+ * Write into a row that is locked that the job holds the key.
+ */
+static void
+update_key(Relation keys, Holder *holder, const JobqJob *job, char until,
+		   TimestampTz held_until)
+{
+	HeapTuple	tuple;
+
+	if (holder->job_id == job_id(job) && holder->until == until &&
+		holder->held_until == held_until)
+		return;
+	tuple = form_key(keys, job, until, held_until);
+	jobq_heap_update(keys, &holder->ctid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		jobq_insert_entries(keys, &tuple, 1);
+	heap_freetuple(tuple);
+}
+
+/*
+ * Delete the row of a job that waits, so that it can be written anew.  False
+ * if it does not wait any more, or is about to start.
+ */
+static bool
+take_waiting(Relation rel, int64 id, JobqJob *waiting)
+{
+	for (;;)
+	{
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+		bool		found = jobq_job_find(rel, id, snapshot, waiting);
+		TransactionId blocker;
+
+		UnregisterSnapshot(snapshot);
+		if (!found || DatumGetBool(JOB(waiting, JOB_DORMANT)) ||
+			(jobq_job_runs(waiting) && !jobq_lease_is_ended(id)))
+			return false;
+		if (jobq_job_delete_or_blocker(rel, waiting, &blocker))
+			break;
+
+		/* a worker takes it, or a session changes it: see what becomes */
+		CHECK_FOR_INTERRUPTS();
+		if (jobq_job_runs(waiting))
+			return false;
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &waiting->ctid, XLTW_Delete);
+	}
+	jobq_job_push_if_undone(waiting);
+
+	/* the job begins anew: its group does not wait for it any more */
+	if (job_group(waiting) != 0)
+		jobq_at_commit_group_end(job_group(waiting), id);
+
+	/* a consumer that got it in this moment will find its lease gone */
+	jobq_lease_room(1);
+	jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+	return true;
+}
+
+/*
+ * The job is a new one of its queue.
+ */
+static void
+take_place(const JobqJob *job, const JobqUnique *unique)
+{
+	if (unique->exempt)
+		jobq_length_add(job_queue_id(job));
+	else
+		jobq_length_reserve(job_queue_id(job), 1);
+}
+
+/*
+ * Enqueue a job that has a unique key.  If another job holds the key, do as
+ * on_conflict says: nothing; or write this job in its place, if it still
+ * waits.  The job's id is then that one's.
+ */
+void
+jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
+{
+	Relation	keys = table_open(jobq_relations()->unique_key,
+								  RowExclusiveLock);
+	char		until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
+
+	for (bool locked = false;;)
+	{
+		Snapshot	snapshot;
+		Holder		holder;
+		JobqJob		waiting;
+		bool		found;
+		bool		held;
+
+		/* see what this statement itself has enqueued, too */
+		CHECK_FOR_INTERRUPTS();
+		CommandCounterIncrement();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = find_key(keys, job, snapshot, &holder);
+		held = found && is_held(&holder, job, rel, snapshot);
+		UnregisterSnapshot(snapshot);
+
+		if (!found)
+		{
+			if (!insert_key(keys, job, unique))
+				continue;
+			take_place(job, unique);
+			jobq_job_insert(rel, job);
+			break;
+		}
+		if (held && unique->on_conflict == UNIQUE_SKIP)
+		{
+			JOB_SET(job, JOB_ID, Int64GetDatum(holder.job_id));
+			break;
+		}
+		if (held && unique->on_conflict == UNIQUE_ERROR)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_DUPLICATE),
+					 errmsg("job " INT64_FORMAT " of kind \"%s\" has the unique key \"%s\"",
+							holder.job_id, jobq_job_kind(job),
+							TextDatumGetCString(JOB(job, JOB_UNIQUE_KEY)))));
+
+		/* with the lock, look again: nothing changes from here on */
+		if (!locked)
+		{
+			locked = lock_key(keys, &holder, true);
+			continue;
+		}
+		if (held && take_waiting(rel, holder.job_id, &waiting))
+		{
+			if (job_queue_id(&waiting) != job_queue_id(job))
+			{
+				jobq_length_remove(job_queue_id(&waiting));
+				take_place(job, unique);
+			}
+			JOB_SET(job, JOB_ID, JOB(&waiting, JOB_ID));
+			JOB_SET(job, JOB_ENQUEUED_AT, JOB(&waiting, JOB_ENQUEUED_AT));
+			if (job_watch(&waiting))
+				JOB_SET(job, JOB_WATCH, BoolGetDatum(true));
+			if (!JOB_ISNULL(&waiting, JOB_BATCH_ID))
+			{
+				/* that of a batch that runs does not wait for another's start */
+				JOB_SET(job, JOB_BATCH_ID, JOB(&waiting, JOB_BATCH_ID));
+				if (job_blocked(job) && !job_blocked(&waiting))
+					jobq_job_unblock(job);
+			}
+			if (job_blocked(&waiting) && !job_blocked(job))
+			{
+				JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
+				JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
+			}
+			jobq_tell(job, jobq_waiting_state(job, jobq_now()));
+		}
+		else
+			take_place(job, unique);
+		update_key(keys, &holder, job, until, unique->held_until);
+		jobq_job_insert(rel, job);
+		break;
+	}
+	table_close(keys, NoLock);
+}
+
+/*
+ * The job starts: if it holds a key until then, give that back.  True if
+ * there was something to write.
+ */
+bool
+jobq_unique_started(const JobqJob *job)
+{
+	Relation	keys;
+	Holder		holder;
+	bool		changed = false;
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
+		DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START)
+		return false;
+	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	if (find_own_key(keys, job, &holder) && holder.until != UNTIL_WINDOW)
+	{
+		TM_FailureData tmfd;
+
+		if (holder.held_until <= jobq_now())
+			changed = jobq_heap_delete(keys, &holder.ctid,
+									   GetCurrentCommandId(true), false,
+									   &tmfd) == TM_Ok;
+		else if (lock_key(keys, &holder, false))
+		{
+			update_key(keys, &holder, job, UNTIL_WINDOW, holder.held_until);
+			changed = true;
+		}
+	}
+	table_close(keys, NoLock);
+	return changed;
+}
+
+/*
+ * The job is over: if it holds a key, give that back.  The window of a job
+ * that has completed goes on; the others have not done what it was for.
+ */
+void
+jobq_unique_finished(const JobqJob *job, bool completed)
+{
+	Relation	keys;
+	Holder		holder;
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+		return;
+	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	if (find_own_key(keys, job, &holder) &&
+		!(completed && holder.held_until > jobq_now()))
+	{
+		TM_FailureData tmfd;
+
+		(void) jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true),
+								false, &tmfd);
+	}
+	table_close(keys, NoLock);
+}
+
+/*
+ * Delete the keys that nobody holds any more: those whose window is over, and
+ * those that were taken when their job finished.  In the scheduler.
+ */
+void
+jobq_unique_prune(void)
+{
+	Relation	jobs = jobq_try_open_jobs();
+	Relation	keys;
+	uint64		n;
+
+	if (jobs == NULL)
+		return;
+	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	SPI_connect();
+
+	/* by the clock as it is after the snapshot: it may have been put back */
+	n = jobq_query("SELECT u.ctid FROM jobq.unique_key u"
+				   " WHERE (u.held_until IS NULL OR u.held_until <= jobq.clock())"
+				   " AND (u.until = 'w' OR NOT EXISTS"
+				   " (SELECT FROM jobq.job j WHERE j.id = u.job_id))",
+				   0, NULL, NULL, NULL, SPI_OK_SELECT);
+
+	/* not by a query: one that was taken over since is let alone */
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+		TM_FailureData tmfd;
+		ItemPointer ctid = (ItemPointer)
+			DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[i],
+										  SPI_tuptable->tupdesc, 1, &isnull));
+
+		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
+								&tmfd);
+	}
+	SPI_finish();
+	table_close(keys, NoLock);
+	table_close(jobs, NoLock);
+}

@@ -1,0 +1,147 @@
+# Nobody sleeps through a wake-up that comes while he waits for a lock.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'app'
+jobq.workers = '*=3'
+autovacuum = off
+deadlock_timeout = 1h
+log_min_messages = debug1
+});
+$node->start;
+my $holder = $node->background_psql('postgres');
+
+# Have the session wait until there is such a lock that is not granted; that
+# needs no new connection, and no look at pg_database.
+sub until_waits
+{
+	my ($session, $lock, $what) = @_;
+
+	is($session->query_safe(qq{
+		DO \$\$ BEGIN
+			FOR i IN 1 .. 6000 LOOP
+				EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE $lock AND NOT granted);
+				PERFORM pg_sleep(0.01);
+			END LOOP;
+		END \$\$;
+		SELECT count(*) FROM pg_locks WHERE $lock AND NOT granted}), 1, $what);
+	return;
+}
+
+#
+# The launcher, while it reads the list of databases: the extension is created.
+#
+wait_for($node, 'there is a launcher', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq launcher'});
+my $launcher = launcher_pid($node);
+$node->safe_psql('postgres', 'CREATE DATABASE app');
+$node->reload;
+$node->wait_for_log(qr/"jobq scheduler".* exited with exit code 0/);
+
+my $creator = $node->background_psql('app');
+$creator->query_safe('BEGIN; CREATE EXTENSION jobq');
+$holder->query_safe('BEGIN; LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE; SELECT pg_reload_conf()');
+until_waits($holder, "pid = $launcher", 'the launcher waits');
+$creator->query_safe('COMMIT');
+$holder->query_safe('COMMIT');
+$creator->quit;
+$holder->quit;
+wait_for($node, 'it has heard of the new extension', q{SELECT pid IS NOT NULL FROM jobq_internal.scheduler_state()}, 'app');
+
+#
+# The scheduler, while it cleans up: a role without a worker has a job.
+#
+$node->safe_psql(
+	'app', q{
+CREATE ROLE clerk LOGIN;
+SELECT jobq.grant_role('clerk');
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+SELECT jobq.register('nothing', 'nothing()'), jobq.register('hold', 'hold()');
+SELECT jobq.create_queue('silent', notify => 'off'), jobq.create_queue('outside', mode => 'consumer', notify => 'off');
+SELECT jobq.enqueue('nothing', queue => 'silent'), jobq.enqueue('outside', queue => 'outside')});
+wait_for($node, 'a job of another role runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
+my $lease = $node->safe_psql('app', q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', wait => '60s')});
+
+$holder = $node->background_psql('app');
+$holder->query_safe('BEGIN; LOCK TABLE jobq.lease IN ACCESS EXCLUSIVE MODE');
+$node->safe_psql('app', "SELECT jobq.ack($lease)");
+$node->safe_psql('app', q{SELECT jobq.test_clock('10s')});
+until_waits($holder, 'pid = ' . scheduler_pid($node, 'app'), 'the scheduler waits');
+$node->safe_psql('app', q{SET SESSION AUTHORIZATION clerk; SELECT jobq.enqueue('nothing', queue => 'silent')});
+$holder->query_safe('COMMIT');
+wait_for($node, 'it has heard of the job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
+
+#
+# wait(), while it looks: the job ends.
+#
+my $gate = $node->background_psql('app');
+my $waiter = $node->background_psql('app');
+my $wanter = $node->background_psql('app');
+
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('hold', queue => 'silent')});
+sleeps($node, 'the job runs', 1, 'app');
+
+# Somebody wants to have the table for himself; others queue up behind him until
+# the job has ended.  It is the first query of the session that waits: others
+# would leave a timer behind, for its statistics, that wakes it.
+$wanter->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE; COMMIT;\n");
+until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessExclusiveLock'", 'a lock is wanted');
+$waiter->query_until(qr/begun/, "\\echo begun\nSELECT state FROM jobq.wait($id, '10 min');\n");
+until_waits($gate, "relation = 'jobq.job'::regclass AND mode = 'AccessShareLock' AND pid IN (SELECT pid FROM pg_stat_activity WHERE query ~ 'jobq[.]wait')",
+	'wait() waits for a lock');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+like($waiter->query_until(qr/completed/, ''), qr/completed/, 'it has heard of the end');
+$_->quit foreach $gate, $waiter, $wanter;
+
+$holder->quit;
+
+#
+# A worker that is told to leave just when it was woken for a job: another takes
+# it.
+#
+$gate = $node->background_psql('app');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('app', q{SELECT jobq.enqueue('hold', queue => 'silent') FROM generate_series(1, 2)});
+sleeps($node, 'two workers', 2, 'app');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+wait_for($node, 'they are idle', q{SELECT count(*) >= 2 FROM jobq.workers WHERE state = 'idle' AND role = current_user::regrole}, 'app');
+my $worker = $node->safe_psql('app', q{SELECT pid FROM jobq.workers WHERE role = current_user::regrole LIMIT 1});
+signal_process('STOP', $worker);
+$node->safe_psql('app', q{SELECT jobq.enqueue('nothing', queue => 'silent')});
+signal_process('TERM', $worker);
+signal_process('CONT', $worker);
+wait_for($node, 'the other takes its job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
+
+#
+# A scheduler that starts waits for the table of jobs and holds no other, so
+# that DROP EXTENSION, which begins with that table, gets all of them.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE late');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'app'});
+$node->reload;
+$node->safe_psql('late', 'CREATE EXTENSION jobq');
+$holder = $node->background_psql('late');
+$holder->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'app, late'});
+$node->reload;
+wait_for($node, 'a new scheduler waits for the table of jobs',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = 'late' AND wait_event_type = 'Lock'});
+$holder->query_safe(
+	'LOCK TABLE jobq.queue, jobq.handler, jobq.unique_key, jobq.lease, jobq.schedule, jobq.archive, jobq.failed_job IN ACCESS EXCLUSIVE MODE NOWAIT');
+ok(1, 'and holds no other');
+$holder->query_safe('COMMIT');
+$holder->quit;
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,419 @@
+# Batches: callbacks exactly once whatever crashes, and without a poll.
+
+use strict;
+use warnings FATAL => 'all';
+use File::Spec;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE TABLE told (id bigint GENERATED ALWAYS AS IDENTITY, batch bigint, what text, state text,
+	role name DEFAULT current_user, server int DEFAULT current_setting('port')::int);
+GRANT INSERT ON told TO PUBLIC;
+-- a part of the work: adds more, fails at first or for good, is slow
+CREATE FUNCTION part(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'more' THEN
+		PERFORM jobq.batch_add((jobq.current_job()).batch_id, 'part', array_fill('{}'::jsonb, ARRAY[(payload -> 'more')::int]));
+	END IF;
+	IF payload ? 'fail' OR job.attempt <= (payload -> 'stumble')::int THEN
+		RAISE 'no good';
+	END IF;
+	IF payload ? 'gate' THEN
+		PERFORM pg_advisory_xact_lock_shared(1);
+	END IF;
+	PERFORM pg_sleep((payload -> 'sleep')::float8);
+END $$;
+CREATE PROCEDURE commits(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	PERFORM pg_sleep(0.001);
+END $$;
+CREATE FUNCTION tell(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC
+	INSERT INTO told (batch, what, state) VALUES ((job.headers -> 'batch_id')::bigint, payload #>> '{}', job.headers ->> 'batch_state');
+END;
+SELECT jobq.register('part', 'part(jsonb, jobq.job_context)', max_attempts => 50, backoff => 'fixed 5ms'),
+	jobq.register('commits', 'commits(jsonb)', max_attempts => 50, backoff => 'fixed 5ms'),
+	jobq.register('tell', 'tell(jsonb, jobq.job_context)', queue => 'callbacks', max_attempts => 50, backoff => 'fixed 5ms');
+SELECT jobq.create_queue('outside', mode => 'consumer');
+CREATE FUNCTION batch(allow_failures boolean DEFAULT false, start boolean DEFAULT true) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.create_batch(NULL, '{"kind": "tell", "payload": "success"}', '{"kind": "tell", "payload": "failure"}',
+		'{"kind": "tell", "payload": "finish"}', allow_failures, start)
+$$;
+-- what a batch has told by now, in its order
+CREATE FUNCTION told(batch bigint) RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(what || ' ' || state, ', ' ORDER BY what, id) FROM told t WHERE t.batch = $1
+$$;
+};
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=4'
+max_prepared_transactions = 4
+});
+$node->append_conf('postgresql.conf', q{jobq.poll_interval = '86400'});
+$node->start;
+$node->safe_psql('postgres', $setup);
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# Each batch is over, and has told so once.
+sub all_told
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for($node, "$what: all are over", 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
+	wait_for($node, "$what: all callbacks have run", q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE kind = 'tell')});
+	is( sql(q{SELECT string_agg(b.id || ' ' || b.state || ': ' || coalesce(told(b.id), ''), E'\n') FROM jobq.batches b
+		WHERE told(b.id) IS NULL OR b.state || ': ' || told(b.id) !~ '^(completed: finish completed, success completed|failed: failure (failing|failed), finish failed|cancelled: (failure failing, )?finish cancelled)$'}),
+		'', "$what: each has told once what has become of it");
+	is(sql('SELECT string_agg(DISTINCT state, \' \' ORDER BY state) FROM jobq.batches'),
+		'cancelled completed failed', "$what: there are all sorts");
+	return;
+}
+
+#
+# At once, without a poll, whoever ends the last job.
+#
+sub ends
+{
+	my ($what, $state, $end, $start) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $batch = sql($start || q{
+		BEGIN; SELECT batch() AS b \gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside') \gset
+		COMMIT; SELECT :b});
+
+	# what was there before the first of two others is watched when the second is over
+	for (1 .. 2)
+	{
+		my $other = sql('SELECT jobq.create_batch()');
+
+		sql("SELECT jobq.batch_start($other)");
+		wait_for($node, "$what: it is watched", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($other)");
+	}
+	if (ref $end)
+	{
+		$end->();
+	}
+	else
+	{
+		$end =~ s/BATCH/$batch/g;
+		sql($end);
+	}
+	wait_for($node, "$what: it is over", "SELECT told($batch) ~ '$state'");
+	return $batch;
+}
+my $one = q{FROM jobq.reserve('{outside}', 1, wait => '1 min')};
+my $delayed = q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 hour') \gset
+	COMMIT; SELECT :b};
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+ends('worker', 'finish completed', sub { $gate->query_safe('SELECT pg_advisory_unlock(1)') }, q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"gate\": 1}"}') \gset
+	COMMIT; SELECT :b});
+$gate->quit;
+ends('ack', 'finish completed', "SELECT jobq.ack(id, token) $one");
+ends('reject', 'finish failed', "SELECT jobq.reject(id, token, 'no') $one");
+ends('cancel', 'finish completed', 'SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH', $delayed);
+ends('clear', 'finish completed', q{SELECT jobq.clear('default')}, $delayed);
+ends('batch_cancel', 'finish cancelled', 'SELECT jobq.batch_cancel(BATCH)', $delayed);
+ends('cancel of one that runs', 'finish completed',
+	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+	SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH}, q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 100}"}') \gset
+	COMMIT; SELECT :b});
+ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '300 ms', expires_at => jobq.clock() + interval '300 ms') \gset
+	COMMIT; SELECT :b});
+ends('COMMIT PREPARED', 'finish completed',
+	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
+ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '1 min')},
+	q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside', max_attempts => 1) \gset
+	COMMIT; SELECT :b});
+ends('an adder in a prepared transaction', 'finish completed',
+	q{SELECT jobq.cancel(min(id)) FROM jobq.jobs WHERE batch_id = BATCH},
+	q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 hour') \gset
+	COMMIT;
+	BEGIN; SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	PREPARE TRANSACTION 'add';
+	COMMIT PREPARED 'add'; SELECT :b});
+
+# A callback that has to wait for somebody else is not in the way.
+my $holder = $node->background_psql('postgres');
+$holder->query_safe(q{BEGIN; SELECT jobq.enqueue('tell', '"mine"', unique_key => 'only')});
+my $stuck = sql(q{SELECT jobq.create_batch(on_finish => '{"kind": "tell", "payload": "finish", "unique_key": "only"}')});
+sql("SELECT jobq.batch_start($stuck)");
+my $other = sql('SELECT batch(start => false)');
+sql("SELECT jobq.batch_start($other)");
+wait_for($node, 'another batch goes on', "SELECT told($other) ~ 'finish'");
+is(sql("SELECT state FROM jobq.batch_status($stuck)"), 'running', 'one whose callback waits does not');
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+wait_for($node, 'until it can', "SELECT told($stuck) = 'finish completed'");
+is(sql("SELECT last_error IS NULL FROM jobq.batch_status($stuck)"), 't', 'which was no error');
+
+#
+# More batches than there are places for, whose ends come in the order in which
+# they were made, or in the other.
+#
+foreach my $order ('ASC', 'DESC')
+{
+	sql(q{TRUNCATE told});
+	sql(q{DO $$ DECLARE b bigint; BEGIN FOR i IN 1 .. 700 LOOP
+		b := batch();
+		PERFORM jobq.batch_add(b, 'part', '{"{}"}', delay => '1 hour');
+		PERFORM jobq.batch_add(b, 'part', '{"{}"}', delay => '2 hours');
+		COMMIT;
+	END LOOP; END $$});
+	sql(qq{DO \$\$ DECLARE j bigint; BEGIN
+		FOR j IN SELECT id FROM jobq.jobs WHERE kind = 'part' AND finished_at IS NULL ORDER BY id $order LOOP
+			PERFORM jobq.cancel(j);
+			COMMIT;
+		END LOOP; END \$\$});
+	wait_for($node, "many batches, $order: all have told", q{SELECT count(*) = 1400 FROM told});
+	is(sql('SELECT count(*) FROM jobq.batches WHERE finished_at IS NULL'), 0, "many batches, $order: none is left");
+}
+
+#
+# Crashes, while small batches of all sorts come and go.
+#
+sql('TRUNCATE told; DELETE FROM jobq.batch');
+sql(q{CREATE PROCEDURE make_batches(n int) LANGUAGE plpgsql AS $$
+DECLARE
+	b bigint;
+BEGIN
+	FOR i IN 1 .. n LOOP
+		b := batch(i % 5 = 0, i % 2 = 0);
+		PERFORM jobq.batch_add(b, 'part', array_fill('{"sleep": 0.001}'::jsonb, ARRAY[i % 7]) || '{"more": 2}'::jsonb || '{"stumble": 1}'::jsonb);
+		PERFORM jobq.batch_add(b, 'commits', array_fill('{}'::jsonb, ARRAY[i % 2]));
+		PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[i % 3]), queue => 'outside', priority => i % 4);
+		IF i % 4 = 0 THEN
+			PERFORM jobq.batch_add(b, 'part', '{"{\"fail\": 1}"}', max_attempts => 1 + i % 3);
+		END IF;
+		IF i % 6 = 0 THEN
+			PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[3]), delay => '1 day');
+		END IF;
+		IF i % 2 = 1 THEN
+			COMMIT;
+			PERFORM jobq.batch_start(b);
+		END IF;
+		COMMIT;
+		IF i % 6 = 0 THEN
+			PERFORM jobq.batch_cancel(b);
+			COMMIT;
+		END IF;
+	END LOOP;
+END $$;
+-- takes what is outside until all is over, or until nobody makes more: batches
+-- whose maker has died with the server do not end by themselves
+CREATE PROCEDURE consume(more boolean) LANGUAGE plpgsql AS $$
+DECLARE
+	j jobq.reserved_job;
+BEGIN
+	LOOP
+		j := NULL;
+		SELECT * INTO j FROM jobq.reserve('{outside}', 1, '3 s', '100 ms');
+		COMMIT;
+		EXIT WHEN j.id IS NULL AND NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL);
+		EXIT WHEN more AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'CALL make_batches%' AND state = 'active');
+		CONTINUE WHEN j.id IS NULL;
+		BEGIN
+			IF random() < 0.1 THEN
+				PERFORM jobq.nack(j.id, j.token, 'not now', '0');
+			ELSE
+				PERFORM jobq.ack(j.id, j.token);
+			END IF;
+		EXCEPTION WHEN SQLSTATE 'JQ011' THEN
+			NULL;
+		END;
+		COMMIT;
+	END LOOP;
+END $$});
+my $made = 0;
+foreach my $round (1 .. 12)
+{
+	my @run = map {
+		my $command = $_;
+		my $run = { out => '', err => '' };
+		$run->{handle} = IPC::Run::start(
+			[ $node->installed_command('psql'), '-XAtq', '-d', $node->connstr('postgres'), '-c', $command ],
+			'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+			IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
+		$run
+	} ('CALL make_batches(60)', 'CALL make_batches(60)', 'CALL consume(true)', 'CALL consume(true)');
+
+	# a blow as soon as some of these are over
+	poll($node, "SELECT count(*) >= $made + 30 FROM jobq.batches WHERE finished_at IS NOT NULL");
+	if ($round % 4 == 0)
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	elsif ($round % 4 == 1)
+	{
+		crash_backend($node);
+	}
+	elsif ($round % 4 == 2)
+	{
+		sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type IN ('jobq scheduler', 'jobq worker')});
+	}
+	else
+	{
+		sql(q{SELECT pg_terminate_backend(pid) FROM jobq_internal.scheduler_state()});
+	}
+	eval { $_->{handle}->finish } foreach @run;
+
+	# what its maker died before it started or cancelled; what nobody outside has taken
+	sql(q{SELECT jobq.batch_start(id) FROM jobq.batches WHERE state = 'pending'});
+	sql(q{SELECT jobq.batch_cancel(batch_id) FROM jobq.jobs
+		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
+	sql('CALL consume(false)');
+	$made = sql('SELECT count(*) FROM jobq.batches');
+}
+note "$made batches";
+all_told('crashes');
+is( sql(q{SELECT count(*) FROM jobq.batches WHERE total <> completed + failed + cancelled + expired OR blocked + waiting + running > 0
+	OR state = 'completed' AND failed + expired > 0 OR state = 'failed' AND failed = 0 OR progress <> 100}),
+	0, 'crashes: the counts are right');
+is( sql(q{SELECT sum(total) FROM jobq.batches}),
+	sql(q{SELECT count(*) FROM jobq.jobs WHERE batch_id IN (SELECT id FROM jobq.batch)}), 'crashes: each job counts once');
+is(sql(q{SELECT count(*) FROM jobq.job}), 0, 'crashes: no job is left');
+is(sql(q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
+
+#
+# Retention: the counts stay.
+#
+my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, failed, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};
+my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '20 days') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', expires_at => '2001-01-01') \gset
+	COMMIT; SELECT :b});
+wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batch_status($open)");
+my $before = sql($counts);
+foreach my $days (1 .. 9)
+{
+	sql("SELECT jobq.test_clock('$days days')");
+	wait_for($node, "retention: day $days has its partition",
+		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq.archive_\"YYYYMMDD')) IS NOT NULL");
+}
+wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'part' AND state <> 'x')});
+is(sql($counts), $before, 'retention: the counts are the same');
+sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $open");
+wait_for($node, 'retention: a batch knows of a failure that is not in the archive any more', "SELECT told($open) = 'failure failing, finish failed'");
+sql(q{SELECT jobq.test_clock('0')});
+
+#
+# Callbacks run as the batch's role, whoever ends it.
+#
+sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;
+	SELECT jobq.grant_role('alice'), jobq.grant_role('bob')});
+my $batch = sql(q{BEGIN; SET ROLE alice; SELECT batch(true) AS b \gset
+	RESET ROLE; SET ROLE bob;
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	RESET ROLE;
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	COMMIT; SELECT :b});
+wait_for($node, 'roles: the batch is over', "SELECT told($batch) = 'finish completed, success completed'");
+is(sql("SELECT string_agg(role || ' ' || kind || ' ' || count, ', ' ORDER BY role, kind) FROM (SELECT role::text, kind, count(*) FROM jobq.jobs
+		WHERE batch_id = $batch OR headers -> 'batch_id' = '$batch' GROUP BY 1, 2) j"),
+	'alice tell 2, bob part 1, ' . $node->safe_psql('postgres', 'SELECT current_user') . ' part 1', 'roles: each has its own jobs');
+is(sql("SELECT DISTINCT role FROM told WHERE batch = $batch"), 'alice', 'roles: callbacks run as the role of the batch');
+
+#
+# A dump in the middle of a batch.
+#
+$batch = sql(q{BEGIN; SELECT batch() AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}', queue => 'outside') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	COMMIT; SELECT :b});
+my $pending = sql(q{BEGIN; SELECT batch(start => false) AS b \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
+	COMMIT; SELECT :b});
+wait_for($node, 'dump: a part is over', "SELECT completed = 1 AND waiting = 2 FROM jobq.batch_status($batch)");
+my $dump = $node->backup_dir . '.dump';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
+
+my $copy = jobq_node('copy', q{
+jobq.databases = 'postgres'
+jobq.start_paused = on
+});
+$copy->start;
+$copy->safe_psql('postgres', 'CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN');
+$copy->command_ok([ 'pg_restore', '-e', '-d', 'postgres', $dump ], 'pg_restore');
+foreach my $server ($node, $copy)
+{
+	my $name = $server->name;
+
+	if ($server == $copy)
+	{
+		$copy->append_conf('postgresql.conf', 'jobq.start_paused = off');
+		$copy->reload;
+	}
+	# one by one: who waits gets the first that comes, whatever comes after it
+	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '1 min')})
+	  for 1 .. 2;
+	wait_for($server, "dump: the batch ends on $name", "SELECT told($batch) = 'finish completed, success completed'");
+	is($server->safe_psql('postgres', "SELECT state, total, completed FROM jobq.batch_status($batch)"),
+		'completed|3|3', "dump: its counts on $name");
+	is($server->safe_psql('postgres', "SELECT state, blocked FROM jobq.batch_status($pending)"),
+		'pending|1', "dump: another has not begun on $name");
+	$server->safe_psql('postgres', "SELECT jobq.batch_start($pending)");
+	wait_for($server, "dump: until it is started on $name", "SELECT told($pending) = 'finish completed, success completed'");
+	is($server->safe_psql('postgres', "SELECT count(*) FROM told t, jobq.batch b WHERE b.id = t.batch AND t.server = current_setting('port')::int AND t.batch NOT IN ($batch, $pending)"),
+		$server == $node ? $node->safe_psql('postgres', "SELECT count(*) FROM told t, jobq.batch b WHERE b.id = t.batch AND t.batch NOT IN ($batch, $pending)") : 0,
+		"dump: what was over before has told no more on $name");
+}
+$copy->stop;
+
+#
+# Logical replication: what the subscriber has is dormant until it takes over.
+#
+my ($publisher, $subscriber) = jobq_pair($setup);
+$subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch');
+my @batches = map {
+	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 day') \\gset
+		COMMIT; SELECT :b})
+} 1 .. 3;
+wait_for($publisher, 'replication: the batches run',
+	q{SELECT count(*) = 3 FROM jobq.batches WHERE waiting = 1 AND completed = total - 1});
+$publisher->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[0] AND state = 'scheduled'");
+$publisher->safe_psql('postgres', "SELECT jobq.batch_cancel($batches[1])");
+wait_for($publisher, 'replication: two are over',
+	q{SELECT count(*) = 3 FROM told});
+catch_up($publisher);
+is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY b.id), bool_and(d.dormant) FROM jobq.batches b JOIN jobq.batch d USING (id)}),
+	'completed cancelled running|t', 'replication: the subscriber has them, dormant');
+is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
+my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
+like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
+$subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000)});
+unsubscribe($publisher, $subscriber);
+is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'), '1', 'replication: the subscriber takes over');
+$subscriber->safe_psql('postgres', "SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = $batches[2]");
+wait_for($subscriber, 'replication: the last batch ends there',
+	"SELECT string_agg(batch || ' ' || told(batch), '; ') = '$batches[2] finish completed, success completed' FROM (SELECT DISTINCT batch FROM told) t");
+is($subscriber->safe_psql('postgres', 'SELECT id > (SELECT max(id) FROM jobq.batches) FROM batch() id'), 't', 'replication: a new batch has a new id');
+
+$node->stop;
+$subscriber->stop;
+no_failed_assertion($node, $copy, $publisher, $subscriber);
+done_testing();

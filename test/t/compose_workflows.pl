@@ -1,0 +1,199 @@
+# Workflows: each step runs once, after what it needs, whatever crashes; and
+# retention, a dump, and replication in the middle.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (n bigint GENERATED ALWAYS AS IDENTITY, job bigint, result bigint, server int DEFAULT current_setting('port')::int);
+-- one more than the sum of the results of what it needs
+CREATE FUNCTION step(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	sum bigint := (SELECT 1 + coalesce(sum(n::bigint), 0) FROM jsonb_array_elements_text(payload) n);
+BEGIN
+	INSERT INTO effect (job, result) VALUES (job.id, sum);
+	PERFORM pg_sleep(0.001);
+	RETURN to_jsonb(sum);
+END $$;
+CREATE FUNCTION doomed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.fail_current('doomed');
+END $$;
+CREATE FUNCTION told(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO effect (job, result) VALUES (-(job.headers ->> 'batch_id')::bigint, 0)
+$$;
+SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', max_attempts => 100, backoff => 'fixed 5ms'),
+	jobq.register('doomed', 'doomed(jsonb)', max_attempts => 100, backoff => 'fixed 5ms'),
+	jobq.register('told', 'told(jsonb, jobq.job_context)', max_attempts => 100, backoff => 'fixed 5ms');
+SELECT jobq.create_queue('outside', mode => 'consumer');
+-- layers of a width, each step of which needs all of the layer before
+CREATE FUNCTION layers(depth int, width int) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.workflow(jsonb_build_object('on_finish', '{"kind": "told"}'::jsonb, 'steps', jsonb_agg(jsonb_build_object('name', d || '.' || w, 'kind', 'step',
+		'needs', (SELECT coalesce(jsonb_agg(d - 1 || '.' || i), '[]') FROM generate_series(1, width) i WHERE d > 1),
+		'payload', (SELECT coalesce(jsonb_agg(jsonb_build_object('$result', d - 1 || '.' || i)), '[]') FROM generate_series(1, width) i WHERE d > 1)))))
+	FROM generate_series(1, depth) d, generate_series(1, width) w
+$$;
+-- a chain, and a step that fails on the way
+CREATE FUNCTION broken_chain(length int, at int) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM (SELECT jobq.chain((SELECT jsonb_agg(jsonb_build_object('kind', CASE WHEN i = at THEN 'doomed' ELSE 'step' END,
+		'payload', CASE WHEN i > 1 AND i <> at THEN jsonb_build_array(jsonb_build_object('$result', (i - 1)::text)) ELSE '[]' END) ORDER BY i)
+	FROM generate_series(1, length) i), on_finish => '{"kind": "told"}')) c
+$$;
+};
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=4'
+});
+# nothing may depend on a poll
+$node->append_conf('postgresql.conf', q{
+jobq.poll_interval = '86400'
+jit = off
+});
+$node->start;
+$node->safe_psql('postgres', $setup);
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+#
+# Crashes.
+#
+my @blows = (
+	sub { $node->stop('immediate'); $node->start },
+	sub { crash_backend($node) },
+	sub { sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'}) },
+	sub { crash_backend($node, 'QUIT') },
+	sub { $node->restart },
+	sub { sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type IN ('jobq scheduler', 'jobq worker')}) });
+my ($steps, $runs) = (0, 0);
+foreach my $blow (@blows, @blows)
+{
+	sql('SELECT count(layers(4, 3)) FROM generate_series(1, 20)');
+	sql('SELECT count(layers(12, 1)) FROM generate_series(1, 10)');
+	sql('SELECT count(broken_chain(6, 4)) FROM generate_series(1, 10)');
+	$steps += 20 * 12 + 10 * 12 + 10 * 6;
+	$runs += 20 * 12 + 10 * 12 + 10 * 3;
+	poll($node, "SELECT count(*) > $runs - 250 FROM effect WHERE job > 0");
+	$blow->();
+}
+wait_for($node, 'crashes: all workflows are over', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
+wait_for($node, 'crashes: and have told so', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+is(sql('SELECT count(*) FROM jobq.steps'), $steps, 'crashes: all steps are there');
+is( sql(q{SELECT state, count(*) FROM jobq.steps GROUP BY 1 ORDER BY 1}),
+	join("\n", 'cancelled|240', 'completed|' . ($steps - 360), 'failed|120'),
+	'crashes: each has ended as it should');
+is( sql(q{SELECT count(*) FROM jobq.steps s LEFT JOIN (SELECT job, count(*) AS n FROM effect GROUP BY 1) e ON e.job = s.job_id
+		WHERE coalesce(e.n, 0) <> CASE s.state WHEN 'completed' THEN 1 ELSE 0 END}),
+	0, 'crashes: each that is completed has run once, and no other');
+is( sql(q{SELECT count(*) FROM jobq.step s CROSS JOIN unnest(needs) AS need JOIN effect e ON e.job = s.job_id JOIN effect f ON f.job = need WHERE f.n > e.n}),
+	0, 'crashes: none before what it needs');
+is( sql(q{SELECT count(*) FROM jobq.step s JOIN effect e ON e.job = s.job_id WHERE e.result <> 1 +
+		(SELECT coalesce(sum(f.result), 0) FROM unnest(s.needs) need JOIN effect f ON f.job = need)}),
+	0, 'crashes: each had the results of what it needs');
+is( sql(q{SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0}),
+	join('|', (40 * @blows * 2) x 2), 'crashes: each workflow has told its end once');
+
+#
+# Retention: what steps that wait need to know outlives the archive.
+#
+my $old = sql(q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
+	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}]}')});
+wait_for($node, 'retention: a step is completed', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $old AND name = 'a'");
+foreach my $days (1 .. 9)
+{
+	sql("SELECT jobq.test_clock('$days days')");
+	wait_for($node, "retention: day $days has its partition",
+		"SELECT to_regclass(to_char((jobq.clock() + interval '3 days') AT TIME ZONE 'UTC', '\"jobq.archive_\"YYYYMMDD')) IS NOT NULL");
+}
+wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'step')});
+is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');
+is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of all steps');
+sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')});
+wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
+is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step'}), 42, 'retention: with the result of a step that is long gone');
+sql(q{SELECT jobq.test_clock('50 days')});
+wait_for($node, 'retention: steps go with their batch', 'SELECT NOT EXISTS (SELECT FROM jobq.batch) AND NOT EXISTS (SELECT FROM jobq.step)');
+sql(q{SELECT jobq.test_clock('0')});
+
+#
+# A dump in the middle.
+#
+my $half = q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
+	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}, {"name": "c", "kind": "step", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a"}]}]}')};
+my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')};
+my $whole = "a|completed|41\nb|completed|42\nc|completed|84\noutside|completed|";
+sub steps_of
+{
+	my ($server, $batch) = @_;
+	return $server->safe_psql('postgres', "SELECT s.name, s.state, e.result FROM jobq.steps s LEFT JOIN effect e ON e.job = s.job_id WHERE batch_id = $batch ORDER BY s.name");
+}
+
+my $batch = sql($half);
+wait_for($node, 'dump: a step is completed', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $batch AND name = 'a'");
+my $dump = $node->backup_dir . '.dump';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
+my $copy = jobq_node('copy', q{
+jobq.databases = 'postgres'
+jobq.start_paused = on
+});
+$copy->start;
+$copy->command_ok([ 'pg_restore', '-e', '-d', 'postgres', $dump ], 'pg_restore');
+$copy->append_conf('postgresql.conf', 'jobq.start_paused = off');
+$copy->reload;
+foreach my $server ($node, $copy)
+{
+	$server->safe_psql('postgres', $end);
+	wait_for($server, 'dump: the workflow ends on ' . $server->name, "SELECT finished_at IS NOT NULL FROM jobq.batch_status($batch)");
+	is(steps_of($server, $batch), $whole, 'dump: all steps have run on ' . $server->name);
+}
+is($copy->safe_psql('postgres', "SELECT count(*) FROM effect WHERE server = current_setting('port')::int"), 2, 'dump: those that were left, on the copy');
+$copy->stop;
+$node->stop;
+no_failed_assertion($node, $copy);
+
+#
+# A switch-over by logical replication in the middle.
+#
+my ($publisher, $subscriber) = jobq_pair($setup);
+$subscriber->safe_psql('postgres', 'DELETE FROM jobq.queue');
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 'jobq.batch', 'jobq.step', 'effect');
+$batch = $publisher->safe_psql('postgres', $half);
+wait_for($publisher, 'replication: a step is completed', "SELECT count(*) = 1 FROM jobq.step WHERE batch_id = $batch AND state = 'c'");
+catch_up($publisher);
+is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $batch ORDER BY job_id"),
+	"a|completed\noutside|ready\nb|blocked\nc|blocked", 'replication: the subscriber knows how far it is');
+# a step was cancelled for the failure of another, which was retried, and is completed
+my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('second', mode => 'consumer');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
+	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
+$second =~ s/\s+//;
+$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '1 min')});
+wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batch_status($second)");
+$publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
+$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
+wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
+catch_up($publisher);
+is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $second ORDER BY job_id"),
+	"a|completed\nb|completed\noutside|ready\nc|blocked", 'replication: the subscriber knows how it goes on');
+unsubscribe($publisher, $subscriber);
+$subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000), jobq.adopt()});
+$subscriber->safe_psql('postgres', $end);
+wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
+$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
+wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batch_status($second)");
+is(steps_of($subscriber, $second), "a|completed|\nb|completed|1\nc|completed|2\noutside|completed|", 'replication: with its results');
+$subscriber->stop;
+no_failed_assertion($publisher, $subscriber);
+
+done_testing();

@@ -1,0 +1,117 @@
+# The consumers of the README do their work, fail, hold on, and stop.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $examples = "$FindBin::RealBin/../examples";
+my $readme = slurp_file("$FindBin::RealBin/../../README.md");
+
+my $node = jobq_node('main', '');
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION jobq');
+
+# The command that the consumer in shell runs.
+my $command = $node->basedir . '/work';
+append_to_file($command, <<'END');
+#!/bin/sh
+read payload
+ms=$(expr "$payload" : '.*"ms": \([0-9]*\)')
+sleep $(expr ${ms:-0} / 1000).$(expr ${ms:-0} % 1000 / 100)
+image=$(expr "$payload" : '.*"image": \([0-9]*\)') || { echo "no image"; exit 1; }
+echo "$image.png"
+END
+chmod 0755, $command;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
+$ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
+$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
+$ENV{LEASE} = 10;
+
+# Each with what must be there for it, and how it is started.
+my @consumers = (
+	[ 'consumer.sh', [ 'bash', '-c', 'true' ], [ 'bash', "$examples/consumer.sh", 'sh', $command ] ],
+	[   'consumer.php',
+		[ 'php', '-r', 'exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);' ],
+		[ 'php', "$examples/consumer.php", "pgsql:host=$ENV{PGHOST};port=$ENV{PGPORT};user=$ENV{PGUSER};dbname=postgres", 'php' ] ],
+	[ 'consumer.js', [ 'node', '-e', 'require("pg")' ], [ 'node', "$examples/consumer.js", 'js' ] ]);
+
+# All at the same time, each with its queue: one job takes longer than a lease.
+my %started;
+foreach my $consumer (@consumers)
+{
+	my ($name, $needs, $start) = @$consumer;
+	my ($queue) = $name =~ /\.(\w+)$/;
+
+	my $text = slurp_file("$examples/$name");
+	cmp_ok($text =~ tr/\n//, '<', 40, "$name has less than 40 lines");
+	ok(index($readme, $text) >= 0, "$name is in the README as it is");
+
+  SKIP:
+	{
+		my $run = { queue => $queue };
+
+		skip "$name: $needs->[0] or its driver for PostgreSQL is not installed", 9
+		  unless eval { IPC::Run::run($needs, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err}) };
+
+		$node->safe_psql('postgres', qq{SELECT jobq.create_queue('$queue', mode => 'consumer')});
+		$node->safe_psql('postgres',
+			qq{SELECT jobq.enqueue('thumbnail', jsonb_build_object('image', i), '$queue') FROM generate_series(1, 20) i;
+			   SELECT jobq.enqueue('thumbnail', '{}', '$queue', max_attempts => 1);
+			   SELECT jobq.enqueue('thumbnail', '{"image": 21, "ms": 13000}', '$queue')});
+		$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+			IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
+		$started{$name} = $run;
+	}
+}
+
+foreach my $name (sort keys %started)
+{
+	my $queue = $started{$name}{queue};
+
+	wait_for($node, "$name has done its work",
+		"SELECT bool_and(finished_at IS NOT NULL) FROM jobq.jobs WHERE queue = '$queue'");
+	is( $node->safe_psql('postgres',
+			"SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2 ORDER BY 1"),
+		"completed|1|21\nfailed|1|1", "$name: each in one attempt, though one took longer than a lease");
+	is( $node->safe_psql('postgres',
+			"SELECT error FROM jobq.jobs WHERE queue = '$queue' AND state = 'failed'"),
+		'no image', "$name tells why one has failed");
+	is( $node->safe_psql('postgres',
+			"SELECT coalesce(result ->> 'file', result #>> '{}') FROM jobq.jobs WHERE queue = '$queue' AND payload @> '{\"image\": 7}'"),
+		'7.png', "$name tells the result");
+
+	# told to stop, it ends the job that it is at, and gives the others back
+	$node->safe_psql('postgres',
+		qq{SELECT jobq.enqueue('thumbnail', '{"image": 30, "ms": 8000}', '$queue', headers => '{"last": true}') FROM generate_series(1, 5)});
+	wait_for($node, "$name has taken some",
+		"SELECT coalesce(sum(jobs_held), 0) > 0 FROM jobq.workers WHERE consumer = '$name'");
+	$started{$name}{handle}->signal('TERM');
+}
+
+foreach my $name (sort keys %started)
+{
+	my $run = $started{$name};
+
+	ok($run->{handle}->finish, "$name ends at SIGTERM");
+	is($run->{err}, '', "$name had no errors");
+	is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'"),
+		'0', "$name leaves nothing behind");
+	# it may not have begun any yet
+	like( $node->safe_psql('postgres',
+			qq{SELECT state, attempt, count(*) <= 1 FROM jobq.jobs WHERE queue = '$run->{queue}' AND headers ? 'last' GROUP BY 1, 2 ORDER BY 1}),
+		qr/^(completed\|1\|t\n)?ready\|0\|f$/, "$name has given back what it had not begun");
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

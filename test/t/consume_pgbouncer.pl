@@ -1,0 +1,97 @@
+# Many consumers behind pgbouncer, few connections, and some are killed.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
+plan skip_all => 'pgbouncer is not installed' unless $pgbouncer;
+plan skip_all => 'pgbouncer does not run as root' unless $>;
+
+my $jobs = $ENV{JOBQ_TEST_JOBS} || 100_000;
+my $consumers = 200;
+my $kills = 10;
+
+my $node = jobq_node('main', q{synchronous_commit = off});
+$node->start;
+$node->safe_psql('postgres',
+	q{CREATE EXTENSION jobq; SELECT jobq.create_queue('work', mode => 'consumer')});
+
+my $dir = PostgreSQL::Test::Utils::tempdir_short();
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $superuser = $node->safe_psql('postgres', 'SELECT current_user');
+append_to_file("$dir/users", qq{"$superuser" ""\n});
+append_to_file("$dir/pgbouncer.ini", qq{
+[databases]
+postgres = host=@{[$node->host]} port=@{[$node->port]}
+[pgbouncer]
+listen_addr =
+listen_port = $port
+listen_backlog = 1024
+unix_socket_dir = $dir
+auth_type = trust
+auth_file = $dir/users
+pool_mode = transaction
+default_pool_size = 8
+max_client_conn = 500
+logfile = $dir/log
+log_connections = 0
+log_disconnections = 0
+});
+my $pooler = IPC::Run::start([ $pgbouncer, '-q', "$dir/pgbouncer.ini" ],
+	'<', File::Spec->devnull, '>', \my $pooler_out, '2>&1');
+
+my $program = "$dir/consumers";
+my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
+command_ok(
+	[   'cc', '-O1', '-Wall', '-o', $program, "$FindBin::RealBin/../consumers/consumers.c",
+		"-I$include", '-I/usr/include/postgresql', "-L$lib", "-Wl,-rpath,$lib", '-lpq' ],
+	'the consumers compile');
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(qq{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[$jobs]), queue => 'work', backoff => 'fixed 1ms')});
+my $run = IPC::Run::start(
+	[ $program, "host=$dir port=$port dbname=postgres user=$superuser", $consumers, $kills, 200, "$dir/acks" ],
+	'<', File::Spec->devnull, '>', \my $killed, '2>', \my $errors,
+	IPC::Run::timeout(300));
+$run->pump until ($killed =~ tr/\n//) == $kills;
+# beside them, one may still be at its end whose consumer was killed in the midst of a query
+wait_for($node, "$consumers consumers share eight connections",
+	q{SELECT count(*) BETWEEN 1 AND 8 FROM pg_stat_activity WHERE query ~ 'jobq\.(reserve|ack)' AND pid <> pg_backend_pid()});
+
+# all is done but what the dead ones hold
+my $dead = join ',', map { "'$_'" } split /\n/, $killed;
+wait_for($node, 'what the living can get is done', qq{
+SELECT (SELECT count(*) FROM jobq.job) = count(*) FROM jobq_internal.lease_slots() WHERE consumer IN ($dead)});
+my $held = sql('SELECT count(*) FROM jobq.job');
+note "$held jobs are held by $kills consumers that were killed";
+is(sql('SELECT count(*) FROM jobq.archive WHERE attempt > 1'), '0', 'nothing was handed out twice so far');
+sql(q{SELECT jobq.test_clock('11 min')});
+wait_for($node, 'their leases end, and others do it', 'SELECT count(*) = 0 FROM jobq.job');
+$run->signal('TERM');
+$run->finish;
+is($errors, '', 'no consumer has met an error');
+
+is( sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE state <> 'c') FROM jobq.archive}),
+	"$jobs|$jobs|0", 'every job is completed, once');
+is(sql('SELECT coalesce(sum(attempt - 1), 0) FROM jobq.archive'),
+	$held, 'as many were handed out again as leases ended');
+my @acks = split /\n/, slurp_file("$dir/acks");
+my %acked;
+$acked{$_}++ foreach @acks;
+is(scalar(grep { $_ > 1 } values %acked), 0, 'no job was acknowledged twice');
+cmp_ok(scalar @acks, '>=', $jobs - 10 * $kills, 'and the consumers know it');
+is(sql('SELECT count(*) FROM jobq_internal.lease_slots()'), '0', 'no lease is left');
+
+$pooler->signal('INT');
+$pooler->finish;
+$node->stop;
+no_failed_assertion($node);
+done_testing();

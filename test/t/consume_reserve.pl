@@ -1,0 +1,453 @@
+# Consumers outside: leases that outlive the server, and sessions that wait.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres, doomed'
+jobq.workers = 'manual=0; *=4'
+max_connections = 120
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE ROLE alice LOGIN;
+CREATE ROLE bob LOGIN;
+SELECT jobq.grant_role('alice'), jobq.grant_role('bob');
+SELECT jobq.create_queue('durable', mode => 'consumer'), jobq.create_queue('memory', mode => 'consumer', lease => 'memory');
+CREATE TABLE held (name text, id bigint, token bigint);
+GRANT ALL ON held TO PUBLIC;
+-- an error is told by its code
+CREATE FUNCTION say(function text, what text, more text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	h held;
+BEGIN
+	SELECT * INTO STRICT h FROM held WHERE name = what;
+	EXECUTE format('SELECT jobq.%I(%s, %s%s)', function, h.id, h.token, more);
+	RETURN 'done';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+CREATE FUNCTION state(what text) RETURNS text LANGUAGE sql AS $$
+	SELECT s.state || ' ' || s.attempt FROM held h, jobq.status(h.id) s WHERE h.name = what
+$$;
+});
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# Enqueue jobs of these names and reserve them in one call.
+sub hold
+{
+	my ($queue, $lease, @names) = @_;
+	my $names = join ',', map { "'$_'" } @names;
+
+	sql(qq{SELECT jobq.enqueue('work', queue => '$queue', headers => jsonb_build_object('name', n), backoff => 'fixed 1h')
+	       FROM unnest(ARRAY[$names]) n});
+	my $n = sql(
+		qq{WITH h AS (INSERT INTO held SELECT headers ->> 'name', id, token
+		              FROM jobq.reserve('{$queue}', @{[scalar @names]}, '$lease', '1 min') RETURNING 1)
+		   SELECT count(*) FROM h});
+	is($n, scalar @names, "$queue: got @names");
+	return;
+}
+
+sub is_state
+{
+	my ($what, $state) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(sql("SELECT state('$what')"), $state, "$what: $state");
+	return;
+}
+
+sub says
+{
+	my ($function, $what, $answer, $more) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$more ||= '';
+	$more =~ s/'/''/g;
+	is(sql("SELECT say('$function', '$what', '$more')"),
+		$answer, "$function of $what: $answer");
+	return;
+}
+
+# Start a command in the background, as one process for all its sessions.
+sub background
+{
+	my ($command, @args) = @_;
+	my $run = { out => '', err => '' };
+
+	$run->{handle} = IPC::Run::start(
+		[ $node->installed_command($command), @args, '-h', $node->host, '-p', $node->port ],
+		'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+		IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+my $waiting = q{query ~ 'jobq\.(reserve|run_next)|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
+
+sub sessions_wait
+{
+	my ($count, $dbname) = @_;
+
+	return wait_for($node, "$count sessions wait",
+		"SELECT count(*) = $count FROM pg_stat_activity WHERE $waiting AND pid <> pg_backend_pid()");
+}
+
+#
+# A crash: what is durable is still held, by the same token.
+#
+hold('durable', '1 hour', qw(kept acked nacked rejected released returned cancelled extended));
+hold('durable', '300 ms', 'late');
+hold('durable', '10 min', 'extended_late');
+hold('memory', '1 hour', qw(forgotten forgotten_acked));
+says('extend', 'extended', 'done', q{, '2 hours'});
+says('extend', 'extended_late', 'done', q{, '1 hour'});
+says('ack', 'acked', 'done');
+says('ack', 'forgotten_acked', 'done');
+says('nack', 'nacked', 'done', q{, 'no', '0'});
+says('reject', 'rejected', 'done', q{, 'no'});
+says('release', 'released', 'done', q{, '1 hour'});
+says('release', 'returned', 'done');
+sql(q{SELECT jobq.cancel(id) FROM held WHERE name = 'cancelled'});
+wait_for($node, 'a lease has ended', q{SELECT state('late') = 'retryable 1'});
+is_state('nacked', 'ready 1');
+
+foreach my $crash ('immediate stop', 'crash of a session', 'restart')
+{
+	if ($crash eq 'immediate stop')
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	elsif ($crash eq 'restart')
+	{
+		$node->restart;
+	}
+	else
+	{
+		crash_backend($node);
+	}
+	wait_for($node, "$crash: the leases are there again",
+		q{SELECT count(*) = 3 FROM jobq_internal.lease_slots()});
+	is_state('kept', 'running 1');
+	is_state('extended', 'running 1');
+	is_state('extended_late', 'running 1');
+	is_state('acked', 'completed 1');
+	is_state('nacked', 'ready 1');
+	is_state('rejected', 'failed 1');
+	is_state('released', 'scheduled 0');
+	is_state('returned', 'ready 0');
+	is_state('cancelled', 'cancelled 0');
+	is_state('late', 'retryable 1');
+	is_state('forgotten', 'ready 0');
+	is_state('forgotten_acked', 'completed 1');
+	says('ack', $_, 'JQ011')
+	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
+	says('progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
+
+	# when the lease would have ended that was extended
+	sql(q{SELECT jobq.test_clock('20 min')});
+	wait_for($node, 'the scheduler has looked at the clock',
+		q{SELECT wake_at > jobq.clock() FROM jobq_internal.scheduler_state()});
+	is_state('extended_late', 'running 1');
+	sql(q{SELECT jobq.test_clock('0')});
+}
+
+# A lease that ends earlier than the scheduler meant to wake.
+sql(q{SELECT jobq.create_queue('brief', mode => 'consumer', lease => 'memory')});
+foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
+{
+	my ($name, $option) = @$early;
+
+	sql(qq{SELECT jobq.enqueue('work', queue => 'brief', headers => '{"name": "$name"}', backoff => 'fixed 1h'$option)});
+	wait_for($node, 'the scheduler sleeps for long',
+		q{SELECT wake_at > now() + interval '10 min' FROM jobq_internal.scheduler_state()});
+	sql(q{INSERT INTO held SELECT headers ->> 'name', id, token FROM jobq.reserve('{brief}', 1, '55 min', '1 min')});
+	if ($name eq 'shortened')
+	{
+		wait_for($node, 'the scheduler knows of the lease',
+			q{SELECT wake_at > now() + interval '10 min' FROM jobq_internal.scheduler_state()});
+		says('extend', $name, 'done', q{, '300 ms'});
+	}
+	wait_for($node, 'the lease has ended', "SELECT state('$name') = 'retryable 1'");
+}
+
+is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
+	'3', 'the view knows who holds them');
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '1 min')}),
+	'forgotten|1', 'a lease in memory has not charged the attempt');
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, wait => '1 min')}),
+	"returned|1\nnacked|2", 'nothing else can be had');
+says('ack', $_, 'done') foreach qw(kept extended extended_late);
+
+# An open reservation is not there after a crash.
+sql(q{SELECT jobq.enqueue('work', queue => 'durable', headers => '{"name": "open"}')});
+my $open = $node->background_psql('postgres', on_error_stop => 0);
+is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '1 min')}),
+	'open|1', 'reserved in an open transaction');
+$node->stop('immediate');
+eval { $open->{run}->finish };
+$node->start;
+is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '1 min')}),
+	'open|1', 'its reservation was never there');
+
+# Leases end while the server is down.
+hold('durable', '500 ms', qw(down));
+sql(q{UPDATE held SET name = 'down'});
+my $last = sql(q{SELECT jobq.enqueue('work', queue => 'durable', max_attempts => 1)});
+sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '1 min')});
+$node->stop('immediate');
+select(undef, undef, undef, 0.6);
+$node->start;
+wait_for($node, 'the attempt is charged', q{SELECT state('last') = 'failed 1'});
+is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
+	'JQ012', 'a dead letter of an ended lease');
+says('ack', 'last', 'JQ011');
+sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+#
+# Sessions that wait.
+#
+my $pgbench_script = $node->basedir . '/reserve.sql';
+append_to_file($pgbench_script,
+	q{SELECT id, token FROM jobq.reserve('{durable}', wait => '10 min') \\gset
+SELECT jobq.ack(:id, :token);
+});
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+is( sql("SELECT backend_xid IS NULL, backend_xmin IS NULL FROM pg_stat_activity WHERE $waiting"),
+	't|t', 'who waits holds no snapshot');
+sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE $waiting");
+$session->query_until(qr/still here/, "\\echo still here\n");
+like($session->{stderr}, qr/canceling statement due to user request/, 'a cancel ends the wait');
+$session->{stderr} = '';
+my ($rc, $out, $err) = $node->psql('postgres',
+	q{SET statement_timeout = '100ms'; SELECT * FROM jobq.reserve('{durable}', wait => '10 min')});
+like($err, qr/canceling statement due to statement timeout/, 'so does statement_timeout');
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE $waiting");
+sessions_wait(0);
+eval { $session->{run}->finish };
+wait_for($node, 'nothing is held by who has gone', 'SELECT count(*) = 0 FROM jobq_internal.lease_slots()');
+
+# VACUUM removes what only they have seen, but not what an open cursor needs.
+foreach my $cursor (0, 1)
+{
+	sql(q{DROP TABLE IF EXISTS seen; CREATE TABLE seen AS SELECT generate_series(1, 3) n});
+	$session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query_safe('BEGIN; DECLARE c CURSOR FOR SELECT n FROM seen') if $cursor;
+	$session->query_until(qr/begun/, qq{\\echo begun\nSELECT id, token FROM jobq.reserve('{durable}', wait => '10 min') \\gset\n});
+	sessions_wait(1);
+	sql('DELETE FROM seen');
+	if ($cursor)
+	{
+		sql('VACUUM seen');
+	}
+	else
+	{
+		# others may have looked at just this moment
+		my $limit = time() + $PostgreSQL::Test::Utils::timeout_default;
+		do { sql('VACUUM seen') }
+		  until sql(q{SELECT pg_relation_size('seen')}) == 0 || time() > $limit;
+		is(sql(q{SELECT pg_relation_size('seen')}), '0', 'VACUUM does not mind who waits');
+	}
+	sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
+	is($session->query_safe('FETCH ALL c'), "1\n2\n3", 'an open cursor sees what it saw') if $cursor;
+	$session->query_safe('COMMIT') if $cursor;
+	$session->query_safe('SELECT jobq.ack(:id, :token)');
+	$session->quit;
+}
+
+# DROP DATABASE
+sql('CREATE DATABASE doomed');
+$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+$session = $node->background_psql('doomed', on_error_stop => 0);
+$session->query_until(qr/begun/, qq{\\echo begun\nSELECT count(*) FROM jobq.reserve('{durable}', wait => '10 min');\n});
+sessions_wait(1);
+sql('DROP DATABASE doomed WITH (FORCE)');
+sessions_wait(0);
+eval { $session->{run}->finish };
+# its place can be had by another one, whose jobs have the same ids
+foreach my $round (1, 2)
+{
+	sql('CREATE DATABASE doomed');
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	is( $node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable') FROM generate_series(1, 3);
+		SELECT count(*) FROM jobq.reserve('{durable}', 3, '1 hour', '1 min')}),
+		"1\n2\n3\n3", "round $round: a new database has nothing of an old one");
+	sql('DROP DATABASE doomed WITH (FORCE)');
+}
+
+# A consumer may be there before the launcher has seen the extension.
+{
+	my $launcher = launcher_pid($node);
+
+	sql('CREATE DATABASE doomed');
+	signal_process('STOP', $launcher);
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	$node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable')});
+	$node->safe_psql('doomed', q{
+		CREATE FUNCTION tells(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(running) FROM jobq.limits $$;
+		SELECT jobq.register('tells', 'tells(jsonb)'), jobq.create_queue('manual', max_running => 1)});
+	my $limited = $node->safe_psql('doomed', q{SELECT jobq.enqueue('tells', queue => 'manual')});
+	my $worker = background('psql', '-XAtq', '-d', 'doomed', '-c', q{SELECT jobq_internal.run_next('{manual}')});
+	my $early = background('psql', '-XAtq', '-d', 'doomed', '-c',
+		q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')});
+	sessions_wait(2);
+	signal_process('CONT', $launcher);
+	$_->{handle}->finish foreach $early, $worker;
+	is($early->{out}, "1\n", 'a consumer is there before the launcher') or diag($early->{err});
+	is($node->safe_psql('doomed', "SELECT jobq.result($limited)"),
+		'1', 'run_next() waits for it, and keeps to the limit')
+	  or diag($worker->{err});
+	sql('DROP DATABASE doomed WITH (FORCE)');
+}
+
+# Many sessions wait, and cost nothing.
+sub switches
+{
+	my %switches;
+	foreach my $pid (split /\n/, sql("SELECT pid FROM pg_stat_activity WHERE $waiting"))
+	{
+		($switches{$pid}) = slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m;
+	}
+	return %switches;
+}
+my $many = background('pgbench', '-n', '-c', '90', '-t', '1', '-f', $pgbench_script, 'postgres');
+sessions_wait(90);
+SKIP:
+{
+	skip 'no /proc that tells of context switches', 1
+	  unless -r '/proc/self/status'
+	  && slurp_file('/proc/self/status') =~ /^voluntary_ctxt_switches/m;
+
+	# those who came last may not have gone to sleep yet; who polls wakes up
+	# each time that we look
+	my %awake = switches();
+	for (my $try = 1; $try <= 10 && %awake; $try++)
+	{
+		my %before = switches();
+		sql('SELECT pg_sleep(2)');
+		my %after = switches();
+		%awake = map { $_ => 1 } grep { $after{$_} != ($before{$_} // 0) } grep { $awake{$_} } keys %after;
+	}
+	is(scalar keys %awake, 0, 'nobody of those who wait wakes up');
+}
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE $waiting AND backend_xmin IS NOT NULL"),
+	'0', 'nor holds a snapshot');
+sql(q{SELECT jobq.enqueue('work', queue => 'durable', priority => i % 3) FROM generate_series(1, 90) i});
+$many->{handle}->finish;
+like($many->{out}, qr{processed: 90/90}, 'each has got one') or diag($many->{err});
+is(sql('SELECT count(*) FROM jobq.job'), '0', 'and no job is left');
+
+# Each is woken for jobs that it may take.
+foreach my $mine ('alice', 'bob')
+{
+	my $other = $mine eq 'alice' ? 'bob' : 'alice';
+	my %run = map {
+		$_ => background('psql', '-XAtq', '-U', $_, '-d', 'postgres', '-c',
+			q{SELECT payload FROM jobq.reserve('{memory,durable}', wait => '10 min')})
+	} ($other, $mine);
+	sessions_wait(2);
+	sql("SET ROLE $mine; SELECT jobq.enqueue('work', to_jsonb('$mine'::text), 'durable')");
+	$run{$mine}->{handle}->finish;
+	is($run{$mine}->{out}, qq{"$mine"\n}, "a job of $mine is for $mine");
+	sessions_wait(1);
+	sql("SET ROLE $other; SELECT jobq.enqueue('work', to_jsonb('$other'::text), 'memory')");
+	$run{$other}->{handle}->finish;
+	is($run{$other}->{out}, qq{"$other"\n}, "the next, of $other, is for $other");
+}
+sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+# Sessions are cancelled just as they are woken: somebody else takes the job.
+sql(q{
+CREATE FUNCTION take() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	job jobq.reserved_job;
+BEGIN
+	SELECT * INTO job FROM jobq.reserve('{durable}', wait => '10 min');
+	PERFORM jobq.ack(job.id, job.token);
+EXCEPTION WHEN query_canceled THEN
+	NULL;
+END $$});
+my $take = $node->basedir . '/take.sql';
+append_to_file($take, "SELECT take();\n" x 3000);
+my @takers = map { background('psql', '-XAtq', '-d', 'postgres', '-f', $take) } 1 .. 6;
+my $produce = $node->basedir . '/produce.sql';
+append_to_file($produce, q{SELECT jobq.enqueue('work', queue => 'durable') AS id \gset
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ 'take' AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3;
+SELECT 1 / (finished_at IS NOT NULL)::int FROM jobq.wait(:id, '1 min');
+});
+$node->command_like(
+	[ 'pgbench', '-n', '-c', '1', '-t', '500', '-f', $produce, 'postgres' ],
+	qr{processed: 500/500}, 'no wake-up is lost with who is cancelled');
+is(sql('SELECT count(*) FROM jobq.job'), '0', 'no job is left');
+
+# Sessions that wait end with their clients, and at once.
+my $long = sql(q{SELECT jobq.enqueue('work', queue => 'memory', delay => '1 hour')});
+sql(q{SELECT jobq.enqueue('work', queue => 'memory')});
+my @dying = map { background('psql', '-XAtq', '-d', 'postgres', '-c', $_) } (
+	q{SELECT * FROM jobq.reserve('{durable}', wait => '10 min') /* dying */},
+	q{DO $$ BEGIN PERFORM * FROM jobq.reserve('{durable}', wait => '10 min'); /* dying */ END $$},
+	qq{SELECT * FROM jobq.wait($long, '10 min') /* dying */},
+	q{SELECT jobq.drain('memory', '10 min') /* dying */});
+my $dying = q{SELECT count(*) = %d FROM pg_stat_activity WHERE query ~ '[d]ying' AND state = 'active' AND wait_event_type = 'Extension'};
+wait_for($node, 'they wait', sprintf($dying, scalar @dying));
+$_->{handle}->signal('KILL') foreach @dying;
+wait_for($node, 'no session outlives its client',
+	q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '[d]ying'});
+$_->{handle}->finish foreach @dying;
+like(slurp_file($node->logfile), qr/connection to client lost/, 'the log tells why');
+sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'memory' AND finished_at IS NULL});
+
+# A client that has died does not get a job, even if its session has not seen it yet.
+sessions_wait(6);
+$_->{handle}->kill_kill foreach @takers;
+my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
+is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')}),
+	$id, 'a job does not go to a client that has died');
+
+# More rows of leases than are noted become garbage at once; those of others stay.
+hold('memory', '1 hour', 'in memory');
+hold('durable', '1 hour', 'durable');
+sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
+sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '1 min'); END LOOP; END $$});
+sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
+wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq.lease');
+says('ack', $_, 'done') foreach ('in memory', 'durable');
+
+# Nothing is left of the leases of an extension that was dropped, although its
+# scheduler may not have seen that when the next one is there, whose jobs have
+# the same ids.
+my $anew = q{
+DROP EXTENSION jobq CASCADE;
+CREATE EXTENSION jobq;
+SELECT jobq.create_queue('anew', mode => 'consumer');
+SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 3);
+};
+my $taken = q{SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobq.reserve('{anew}', 10, lease => '1 hour', wait => '1 min')};
+sql($anew);
+is(sql($taken), '1 2 3', 'a new extension begins anew');
+sql($anew);
+is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
+is(sql('SELECT count(*) FROM jobq.lease'), '1', 'and has leases of its own');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

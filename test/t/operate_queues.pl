@@ -1,0 +1,214 @@
+# Queues: what survives a restart or a crash, and the limit of their length
+# with many producers.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+max_connections = 60
+max_prepared_transactions = 20
+});
+$node->start;
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION fails_often() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF random() < 0.5 THEN
+		RAISE EXCEPTION 'so it is';
+	END IF;
+END $$;
+SELECT jobq.register('nothing', 'nothing()'),
+	jobq.register('fails_often', 'fails_often()', max_attempts => 2, backoff => 'fixed 1ms');
+-- Add jobs one by one until the queue is full; returns how many fitted.
+CREATE FUNCTION fill(queue text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 0..1000 LOOP
+		BEGIN
+			PERFORM jobq.enqueue('nothing', queue => queue);
+		EXCEPTION WHEN SQLSTATE 'JQ015' THEN
+			RETURN i;
+		END;
+	END LOOP;
+END $$;
+CREATE FUNCTION live(queue text) RETURNS bigint LANGUAGE sql
+	AS $$ SELECT count(*) FROM jobq.jobs j WHERE j.queue = live.queue AND finished_at IS NULL $$;
+};
+
+sub sql
+{
+	my ($command, $db) = @_;
+	return $node->safe_psql($db // 'postgres', $command);
+}
+
+# No worker is in a job any more, nor at the end of one, where it gives its
+# place in the queue back.
+sub rest
+{
+	return wait_for($node, 'workers rest', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
+}
+
+sql($setup);
+
+# pause() survives
+sql(q{SELECT jobq.pause('paused')});
+my $id = sql(q{SELECT jobq.enqueue('nothing', queue => 'paused')});
+$node->restart;
+is(sql(qq{SELECT state FROM jobq.wait($id, '300ms')}), 'ready', 'paused: after a restart');
+$node->stop('immediate');
+$node->start;
+is(sql(qq{SELECT state FROM jobq.wait($id, '300ms')}), 'ready', 'paused: after a crash');
+is(sql(q{SELECT paused FROM jobq.queues WHERE name = 'paused'}), 't', 'paused: shown');
+sql(q{SELECT jobq.resume('paused')});
+is(sql(qq{SELECT state FROM jobq.wait($id)}), 'completed', 'resumed');
+
+# Many producers, of which some roll back; workers and operators meanwhile.
+# Returns after all are done; what they saw is in the table seen.
+sub produce
+{
+	my ($sessions, $steps) = @_;
+	my @runs;
+
+	srand(4711);
+	for my $session (1 .. $sessions)
+	{
+		my $script = '';
+		for my $step (1 .. $steps)
+		{
+			my $one = q{SELECT jobq.enqueue('nothing', queue => 'short');};
+			my $many = q{SELECT count(*) FROM jobq.enqueue_many('nothing', '{1,2,3,4,5}', queue => 'short');};
+			my $copy = qq{COPY jobq.inbox (kind, queue) FROM STDIN;\nnothing\tshort\nnothing\tshort\n\\.\n};
+			my $cancel = q{SELECT jobq.cancel(max(id)) FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' HAVING max(id) > 0;};
+			my $gid = "p${session}_$step";
+			my @choices = (
+				$one, $many, $copy,
+				q{SELECT jobq.enqueue('fails_often', queue => 'short');},
+				"BEGIN; $one $one ROLLBACK;",
+				"BEGIN; $one SAVEPOINT s; $many ROLLBACK TO s; $one COMMIT;",
+				"BEGIN; SAVEPOINT s; $cancel ROLLBACK TO s; $one COMMIT;",
+				"BEGIN; $cancel ROLLBACK;",
+				$cancel,
+				"BEGIN; $one PREPARE TRANSACTION '$gid'; $one COMMIT PREPARED '$gid';",
+				"BEGIN; $many PREPARE TRANSACTION '$gid'; $one ROLLBACK PREPARED '$gid';",
+				q{SELECT jobq.reschedule(max(id), now()) FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' HAVING max(id) > 0;},
+				q{INSERT INTO seen SELECT live('short');},
+				q{INSERT INTO seen SELECT live('short');});
+			$script .= $choices[ rand @choices ] . "\n";
+		}
+		my ($out, $err) = ('', '');
+		push @runs,
+		  IPC::Run::start(
+			[ 'psql', '-X', '-q', '-At', '-d', $node->connstr('postgres') ],
+			'<', \$script, '>', \$out, '2>', \$err);
+	}
+	$_->finish foreach @runs;
+}
+
+sql(q{SELECT jobq.create_queue('short', max_length => 20)});
+sql(q{CREATE TABLE seen (live bigint)});
+for my $round (1 .. 3)
+{
+	# in the second round nobody takes anything out but who cancels
+	sql(q{SELECT jobq.pause('short')}) if $round == 2;
+	produce(6, 150);
+	sql(q{SELECT jobq.pause('short')});
+	rest();
+	sql(q{SELECT fill('short')});
+	is(sql(q{SELECT live('short')}), 20, "round $round: as many fit as shall");
+	sql(q{SELECT jobq.resume('short')});
+	is(sql(q{SELECT jobq.drain('short')}), 't', "round $round: drained");
+}
+is(sql(q{SELECT count(*) FROM seen WHERE live > 20}), 0, 'never longer');
+cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
+is(sql(q{SELECT count(*) FROM pg_prepared_xacts}), 0, 'no transaction is left prepared');
+
+# dead letters that are retried are never refused, and count
+sql(q{SELECT jobq.delete_all_failed()});
+sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
+sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
+sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});
+sql(q{SELECT jobq.drain('short')});
+sql(q{SELECT jobq.pause('short')});
+rest();
+is(sql(q{SELECT fill('short')}), 20, 'dead letters do not count');
+is(sql(q{SELECT jobq.retry_all('short')}), 5, 'retried, though the queue is full');
+is(sql(q{SELECT live('short')}), 25, 'longer than it ought to be');
+is(sql(q{SELECT fill('short')}), 0, 'full');
+is(sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.jobs WHERE queue = 'short' AND state = 'ready' LIMIT 8) j}),
+	8, 'eight are cancelled');
+is(sql(q{SELECT fill('short')}), 3, 'three places are free');
+
+# a limit that comes later, and one that changes
+sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM generate_series(1, 7)});
+sql(q{SELECT jobq.alter_queue('later', max_length => 10)});
+is(sql(q{SELECT fill('later')}), 3, 'a limit counts what was there');
+sql(q{SELECT jobq.alter_queue('later', max_length => 0)});
+sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM generate_series(1, 4)});
+sql(q{SELECT jobq.drain('later')});
+sql(q{SELECT jobq.alter_queue('later', max_length => 15)});
+is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
+sql(q{SELECT jobq.pause('later')});
+rest();
+sql(q{SELECT jobq.clear('later')});
+is(sql(q{SELECT fill('later')}), 15, 'after clear()');
+
+# one is given while a transaction has jobs in it
+sql(q{SELECT jobq.pause('open')});
+my $open = $node->background_psql('postgres', on_error_stop => 0);
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'open') FROM generate_series(1, 4);});
+sql(q{SELECT jobq.alter_queue('open', max_length => 10)});
+is(sql(q{SELECT fill('open')}), 10, 'what is not committed and knew no limit does not count yet');
+$open->query_safe('COMMIT;');
+is(sql(q{SELECT live('open')}), 14, 'committed');
+sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.jobs WHERE queue = 'open' AND state = 'ready' LIMIT 6) j});
+is(sql(q{SELECT fill('open')}), 2, 'it counts then');
+$open->quit;
+
+# a restart and a crash, with a transaction open and one prepared
+sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.drain('later'), jobq.pause('later')});
+sql(q{SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5)});
+$open = $node->background_psql('postgres', on_error_stop => 0);
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5);});
+is(sql(q{SELECT fill('later')}), 5, 'places of an open transaction are taken');
+sql(q{SELECT jobq.clear('short')});
+sql(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'short') FROM generate_series(1, 5); PREPARE TRANSACTION 'kept'});
+is(sql(q{SELECT fill('short')}), 15, 'places of a prepared transaction are taken');
+$node->stop('immediate');
+eval { $open->quit };
+$node->start;
+is(sql(q{SELECT live('later')}), 10, 'after a crash');
+is(sql(q{SELECT fill('later')}), 5, 'after a crash: its places are free');
+sql(q{COMMIT PREPARED 'kept'});
+is(sql(q{SELECT live('short')}), 20, 'after a crash: what was prepared is committed');
+is(sql(q{SELECT fill('short')}), 0, 'after a crash: and counts');
+$node->restart;
+is(sql(q{SELECT fill('later') + fill('short')}), 0, 'after a restart');
+
+# a database that is not served has no counters
+$node->safe_psql('postgres', 'CREATE DATABASE other');
+sql("SET client_min_messages = error; $setup", 'other');
+sql(q{SELECT jobq.create_queue('short', max_length => 5)}, 'other');
+$open = $node->background_psql('other', on_error_stop => 0);
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'short') FROM generate_series(1, 3);});
+my ($out, $err) = ('', '');
+my $waits = IPC::Run::start([ 'psql', '-X', '-At', '-d', $node->connstr('other'), '-c', q{SELECT fill('short')} ],
+	'>', \$out, '2>', \$err);
+wait_for($node, 'not served: the other producer waits',
+	q{SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'object' AND NOT granted});
+$open->query_safe('COMMIT;');
+$waits->finish;
+is($out, "2\n", 'not served: what was committed counts');
+$open->quit;
+
+no_failed_assertion($node);
+$node->stop;
+done_testing();

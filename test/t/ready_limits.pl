@@ -1,0 +1,419 @@
+# Limits, groups and weights under load: many workers and consumers, some of
+# which are terminated, and servers that crash.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=8'
+jobq.max_groups = 64
+jobq.ready_entries = 1024
+max_connections = 120
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE SEQUENCE violation;
+CREATE TABLE run (id bigint, began timestamptz, ended timestamptz);
+-- One of seven places, or a violation; held until the transaction ends.
+CREATE FUNCTION work(id bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+	found boolean := false;
+BEGIN
+	FOR i IN 1..7 LOOP
+		found := pg_try_advisory_xact_lock(7, i);
+		EXIT WHEN found;
+	END LOOP;
+	IF NOT found THEN
+		PERFORM nextval('violation');
+	END IF;
+	PERFORM pg_sleep(0.02);
+	INSERT INTO run VALUES (id, began, clock_timestamp());
+END $$;
+CREATE FUNCTION handler(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ SELECT work(job.id) $$;
+CREATE PROCEDURE consume(queue text) LANGUAGE plpgsql AS $$
+DECLARE
+	job record;
+BEGIN
+	SELECT r.id, r.token INTO job FROM jobq.reserve(ARRAY[queue], 1, '1 min', '2 s', pg_backend_pid()::text) r;
+	COMMIT;
+	IF job.id IS NOT NULL THEN
+		PERFORM work(job.id);
+		PERFORM jobq.ack(job.id, job.token);
+	END IF;
+END $$;
+SELECT jobq.create_queue('workers'), jobq.create_queue('consumers', mode => 'consumer');
+-- The consumers that wait, each with what tells its wait from its next one.
+CREATE FUNCTION that_wait() RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_stat_clear_snapshot();
+	RETURN ARRAY(SELECT pid || ' ' || query_start FROM pg_stat_activity WHERE query ~ '^CALL consume' AND wait_event_type = 'Extension');
+END $$;
+-- From the moment when all seven places are taken, and so many consumers wait,
+-- until few jobs are left: how often there were fewer, although somebody waited
+-- for jobs that were there, or more, of so many looks.
+CREATE FUNCTION look(consumers int, OUT looks int, OUT fewer int, OUT more int) LANGUAGE plpgsql AS $$
+DECLARE
+	now_running int;
+	waiting text[];
+BEGIN
+	looks := 0;
+	fewer := 0;
+	more := 0;
+	LOOP
+		waiting := that_wait();
+		now_running := (SELECT running FROM jobq_internal.limit_slots() WHERE running IS NOT NULL);
+		IF looks > 0 OR (now_running = 7 AND cardinality(waiting) >= consumers) THEN
+			looks := looks + 1;
+			fewer := fewer + (now_running < 7 AND (SELECT ready_entries > 0 FROM jobq_internal.scheduler_state()) AND
+				(consumers = 0 OR waiting && that_wait()))::int;
+			more := more + (now_running > 7)::int;
+		END IF;
+		PERFORM pg_sleep(0.0005);
+		EXIT WHEN looks % 20 = 0 AND (SELECT count(*) < 60 FROM jobq.job);
+	END LOOP;
+END $$;
+
+CREATE TABLE step (n bigint GENERATED ALWAYS AS IDENTITY, g int, i int);
+CREATE FUNCTION step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF NOT pg_try_advisory_xact_lock(8, (payload ->> 'g')::int) THEN
+		PERFORM nextval('violation');
+	END IF;
+	IF job.attempt <= coalesce((payload ->> 'fails')::int, 0) THEN
+		RAISE EXCEPTION 'attempt %', job.attempt;
+	END IF;
+	INSERT INTO step (g, i) VALUES ((payload ->> 'g')::int, (payload ->> 'i')::int);
+END $$;
+SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.create_queue('groups');
+-- Jobs 1..n of the groups first..last, interleaved; some fail at first.
+CREATE FUNCTION enqueue_steps(first int, last int, n int, fails int DEFAULT 0) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE WHEN (g + i) % 7 = 0 THEN fails ELSE 0 END),
+		queue => 'groups', group_key => g::text, max_attempts => 100))
+	FROM generate_series(1, n) i, generate_series(first, last) g $$;
+});
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub nothing_leaks
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for($node, "$what: nothing is held any more",
+		q{SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0) AND NOT EXISTS (SELECT FROM jobq_internal.group_slots())});
+	is(sql("SELECT last_value FROM violation WHERE is_called"), '', "$what: no violation");
+	return;
+}
+
+# Fifty consumers, as one process.
+sub consumers
+{
+	my ($queue, $transactions) = @_;
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/consume';
+	my $run = { out => '' };
+
+	append_to_file($script, "CALL consume('$queue');\n");
+	$run->{handle} = IPC::Run::start(
+		[ $node->installed_command('pgbench'), '-n', '-c', 50, '-j', 2, '-t', $transactions, '-f', $script,
+		  '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{out},
+		IPC::Run::timeout(3 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+# Have some of the backends terminated, one after the other, while there is work.
+sub terminate
+{
+	my ($times) = @_;
+
+	sql(qq{DO \$\$ BEGIN
+		FOR i IN 1..$times LOOP
+			PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE pid <> pg_backend_pid() AND (backend_type = 'jobq worker' OR query ~ '^CALL consume') ORDER BY random() LIMIT 1;
+			PERFORM pg_sleep(0.05);
+			COMMIT;
+		END LOOP; END \$\$});
+	return;
+}
+
+# What consumers held that were terminated goes to others when their leases end.
+# Nobody else has a lease when the clock is put forward for that.
+my $minutes = 0;
+
+sub end_leases
+{
+	my ($what) = @_;
+
+	$minutes += 2;
+	sql(q{SELECT jobq.pause('workers'), jobq.pause('consumers')});
+	wait_for($node, "$what: those that live have done theirs",
+		q{SELECT NOT EXISTS (SELECT FROM jobq_internal.lease_slots() WHERE consumer::int IN (SELECT pid FROM pg_stat_activity))});
+	sql("SELECT jobq.test_clock('$minutes min')");
+	wait_for($node, "$what: leases end", 'SELECT NOT EXISTS (SELECT FROM jobq_internal.lease_slots())');
+	sql(q{SELECT jobq.resume('workers'), jobq.resume('consumers')});
+	return;
+}
+
+#
+# max_running = 7: of a queue of workers, of one of consumers, of a kind in both.
+# How well the places are used is seen in real time.  What a machine that stands
+# still costs is no fault of ours: of three times, one does it.
+#
+foreach my $case ('queue of workers', 'queue of consumers', 'kind in both')
+{
+	my $well = 0;
+
+	foreach my $time (1 .. 3, 'some are terminated')
+	{
+		my $kill = $time =~ /some/;
+		my $what = "$case, $time";
+		my ($w, $c) = (0, 0);
+		my $run;
+
+		next if $well && !$kill;
+
+		sql(q{TRUNCATE run});
+		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
+		sql(qq{SELECT jobq.alter_queue('workers', max_running => @{[$case =~ /workers/ ? 7 : 0]}),
+			jobq.alter_queue('consumers', max_running => @{[$case =~ /consumers/ ? 7 : 0]})});
+		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', max_running => 7, backoff => 'fixed 1ms')})
+		  if $case =~ /kind/;
+		$w = 600 if $case =~ /workers|both/;
+		$c = 600 if $case =~ /consumers|both/;
+		sql(qq{SELECT count(jobq.enqueue('work', queue => 'workers', max_attempts => 1000)) FROM generate_series(1, $w)});
+		sql(qq{SELECT count(jobq.enqueue('work', queue => 'consumers', max_attempts => 1000)) FROM generate_series(1, $c)});
+		$run = consumers('consumers', 60) if $c > 0;
+		terminate(20) if $kill;
+		end_leases($what) if $kill && $c > 0;
+		my $looks = $kill ? '' : sql("SELECT looks, fewer, more FROM look(@{[$c > 0 ? 30 : 0]})");
+		wait_for($node, "$what: all done",
+			q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE queue_id IN (SELECT id FROM jobq.queue WHERE name IN ('workers', 'consumers')))});
+		is(sql(q{SELECT count(*) || ' ' || count(DISTINCT id) FROM run}), ($w + $c) . ' ' . ($w + $c), "$what: each once");
+		eval { $run->{handle}->kill_kill } if $run;
+
+		# as many as may, nearly all the time; the gap is between a job's end and the next one's beginning
+		if (!$kill)
+		{
+			my $mean = sql(q{SELECT round(sum(extract(epoch FROM ended - began)) / extract(epoch FROM max(ended) - min(began)), 2) FROM run
+				WHERE began < (SELECT percentile_disc(0.9) WITHIN GROUP (ORDER BY began) FROM run)});
+			my ($all, $fewer, $more) = split /\|/, $looks;
+
+			note "$what: $mean of 7 run on average; of $all looks, $fewer found a place that was free";
+			is($more, 0, "$what: never more than seven");
+			# a worker hands its place on to itself, a consumer to one that waits; to a worker only by waking it
+			$well = $fewer <= ($case =~ /queue/ ? 0 : $all / 50) && $mean > ($case =~ /workers/ ? 5 : 3);
+		}
+		wait_for($node, "$what: leases are over", 'SELECT NOT EXISTS (SELECT FROM jobq_internal.lease_slots())');
+		nothing_leaks($what);
+	}
+	ok($well, "$case: a place that is free is taken at once, and the places are used");
+}
+sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)'), jobq.test_clock('0')});
+
+#
+# A rate, in real time.  What a machine that stands still costs is no fault of
+# the rate's: of five times, one reaches it.
+#
+sql(q{TRUNCATE run; ALTER SEQUENCE violation RESTART;
+	CREATE TABLE tick (at timestamptz DEFAULT clock_timestamp());
+	CREATE FUNCTION tick() RETURNS void LANGUAGE sql AS 'INSERT INTO tick DEFAULT VALUES';
+	SELECT jobq.register('tick', 'tick()', rate => '100 per second')});
+my $rate;
+foreach my $time (1 .. 5)
+{
+	sql(q{TRUNCATE tick; SELECT count(jobq.enqueue('tick', queue => 'workers')) FROM generate_series(1, 1000)});
+	wait_for($node, "rate $time: all done", 'SELECT count(*) = 1000 FROM tick');
+	# what is looked at is when a worker had begun: each of the eight may have been let before
+	is( sql(q{SELECT max(n) <= 100 + 10 + 8 FROM (SELECT count(*) OVER (ORDER BY started_at RANGE BETWEEN CURRENT ROW AND '990 ms' FOLLOWING) AS n
+		FROM jobq.jobs WHERE kind = 'tick') t}),
+		't', "rate $time: never more than 100 and the burst in a second");
+	$rate = sql(q{SELECT round((count(*) - 10) / extract(epoch FROM max(at) - min(at)), 1) FROM tick});
+	note "rate $time: $rate per second";
+	last if $rate >= 99;
+}
+cmp_ok($rate, '>=', 99, 'rate: at least 99 %');
+cmp_ok($rate, '<=', 101, 'rate: at most 101 %');
+
+# A fast one: many ask at a time, each with a time of its own, and no moment may
+# be counted twice.  The bucket holds 2000; a slow machine only takes longer.
+sql(q{CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+	SELECT jobq.create_queue('fast', rate => '20000 per second'), jobq.pause('fast');
+	SELECT jobq.register('nothing', 'nothing()');
+	SELECT count(*) FROM jobq.enqueue_many('nothing', ARRAY(SELECT '{}'::jsonb FROM generate_series(1, 60000)), queue => 'fast')});
+sql(q{SELECT jobq.resume('fast')});
+wait_for($node, 'fast rate: all done', q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE kind = 'nothing')});
+my $took = sql(q{SELECT extract(epoch FROM max(started_at) - min(started_at)) FROM jobq.archive WHERE kind = 'nothing'});
+note "60000 in $took s";
+cmp_ok($took, '>=', 58000 / 20000 - 0.005, 'fast rate: never more than the rate and the burst');
+
+#
+# Weights between queues of the same place.
+#
+sql(q{SELECT jobq.create_queue('heavy', weight => 3), jobq.create_queue('light', weight => 1);
+	SELECT jobq.pause('heavy'), jobq.pause('light');
+	CREATE TABLE served (n bigint GENERATED ALWAYS AS IDENTITY, queue text);
+	CREATE FUNCTION served(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO served (queue) VALUES (payload #>> '{}') $$;
+	SELECT jobq.register('served', 'served(jsonb)');
+	SELECT count(jobq.enqueue('served', to_jsonb(q), queue => q)) FROM unnest('{heavy,light}'::text[]) q, generate_series(1, 100);
+	CREATE FUNCTION busy() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(2)';
+	SELECT jobq.register('busy', 'busy()')});
+# no worker begins before all are there
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(2)');
+sql(q{SELECT count(jobq.enqueue('busy', queue => 'workers')) FROM generate_series(1, 8)});
+sleeps($node, 'weights: all workers are busy', 8);
+sql(q{SELECT jobq.resume('heavy'), jobq.resume('light')});
+wait_for($node, 'weights: both queues are there', 'SELECT ready_entries >= 200 FROM jobq_internal.scheduler_state()');
+$holder->quit;
+wait_for($node, 'weights: all done', 'SELECT count(*) = 200 FROM served');
+is(sql(q{SELECT count(*) FILTER (WHERE queue = 'heavy') BETWEEN 65 AND 85 FROM (SELECT * FROM served ORDER BY n LIMIT 100 OFFSET 20) t}),
+	't', 'weights: three to one');
+sql(q{SELECT jobq.alter_queue('heavy', weight => 0), jobq.alter_queue('light', weight => 0)});
+
+#
+# Groups: more than there are places for, thousands in some; failures; crashes in
+# between.
+#
+# An outdated entry comes up in one round of four or so.
+foreach my $round (1 .. 4)
+{
+	sql('TRUNCATE step');
+	sql('SELECT enqueue_steps(1, 300, 10, 2)');
+	sql('SELECT enqueue_steps(1001, 1005, 600, 1)');
+	foreach my $crash ('immediate stop', 'terminated workers', 'crash of a session', 'scheduler', 'restart')
+	{
+		my $before = sql('SELECT count(*) FROM step');
+
+		wait_for($node, "groups: on to the next: $crash", "SELECT count(*) > least($before + 300, 5999) FROM step");
+		if ($crash eq 'immediate stop')
+		{
+			$node->stop('immediate');
+			$node->start;
+		}
+		elsif ($crash eq 'restart')
+		{
+			$node->restart;
+		}
+		elsif ($crash eq 'scheduler')
+		{
+			sql('SELECT pg_terminate_backend(pid) FROM jobq_internal.scheduler_state()');
+		}
+		elsif ($crash eq 'terminated workers')
+		{
+			terminate(10);
+		}
+		else
+		{
+			crash_backend($node);
+		}
+	}
+	wait_for($node, 'groups: all done', 'SELECT count(*) = 6000 FROM step');
+	is(sql('SELECT count(DISTINCT (g, i)) FROM step'), 6000, 'groups: each once');
+	is( sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS p FROM step) t WHERE i <> p + 1}),
+		0, 'groups: in order');
+	nothing_leaks('groups');
+}
+
+#
+# All groups wait for a retry that is far away, and there is no place for more:
+# others go on, and those that wait come back in time.
+#
+sql(q{TRUNCATE step; SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1h')});
+sql(q{SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE i WHEN 1 THEN 1 END), queue => 'groups', group_key => g::text))
+	FROM generate_series(1, 2) i, generate_series(1, 200) g});
+wait_for($node, 'full: all places wait for a retry', 'SELECT count(*) = 64 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
+sql(q{SELECT jobq.enqueue('step', '{"g": 0, "i": 1}', queue => 'groups')});
+wait_for($node, 'full: a job without a group passes by', 'SELECT count(*) = 1 FROM step');
+sql(q{SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'retryable' LIMIT 1});
+wait_for($node, 'full: a group goes on', 'SELECT count(*) = 3 FROM step');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'full: after a crash, the groups still wait', 'SELECT count(*) >= 63 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
+sql(q{SELECT jobq.test_clock('61 min')});
+wait_for($node, 'full: the next', 'SELECT count(*) > 100 FROM step');
+sql(q{SELECT jobq.test_clock('122 min')});
+foreach my $hours (3 .. 20)
+{
+	my $minutes = 61 * $hours;
+
+	last if sql('SELECT count(*) = 401 FROM step') eq 't';
+	wait_for($node, "full: hour $hours",
+		q{SELECT count(*) = 401 OR (SELECT count(*) FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL) >=
+			least(64, (SELECT count(*) FROM jobq.job WHERE kind = 'step' AND run_at > jobq.clock())) FROM step});
+	sql("SELECT jobq.test_clock('$minutes min')");
+}
+wait_for($node, 'full: all done', 'SELECT count(*) = 401 FROM step');
+is(sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS p FROM step) t WHERE i <> p + 1}), 0, 'full: in order');
+nothing_leaks('full');
+
+#
+# Limits and rests after a crash.
+#
+sql(q{SELECT jobq.test_clock('0');
+	CREATE FUNCTION gate() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+	SELECT jobq.register('gate', 'gate()', rate => '2 per hour burst 2');
+	SELECT count(jobq.enqueue('gate', queue => 'workers')) FROM generate_series(1, 5)});
+wait_for($node, 'crash: two have run', q{SELECT count(*) = 2 FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'});
+sql('CHECKPOINT');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'crash: the bucket is empty', q{SELECT tokens < 1 FROM jobq.limits WHERE kind = 'gate'});
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'gate' AND state = 'completed'}), 2, 'crash: no more have run');
+nothing_leaks('crash');
+
+# Each group's own bucket and rest, too.
+sql(q{CREATE TABLE noted (queue text, g text);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fails' THEN
+		RAISE EXCEPTION 'fails';
+	END IF;
+	INSERT INTO noted VALUES (job.queue, payload ->> 'g');
+END $$;
+SELECT jobq.create_queue('paced', rate => '2 per day burst 3 by group'),
+	jobq.create_queue('throttled', throttle => '2 failures in 1 day by group'),
+	jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 1)});
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g), queue => 'paced', group_key => g)
+	FROM unnest('{a,a,a,a,b,c,c}'::text[]) g});
+sql(q{SELECT jobq.enqueue('note', '{"g": "c", "fails": true}', queue => 'paced', group_key => 'c'),
+	jobq.enqueue('note', '{"g": "c"}', queue => 'paced', group_key => 'c')});
+sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g) || CASE WHEN i <= n THEN '{"fails": true}' ELSE '{}' END::jsonb, queue => 'throttled', group_key => g)
+	FROM (VALUES ('a', 2), ('b', 1)) v (g, n), generate_series(1, 3) i});
+my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY queue, g) FROM (SELECT queue, g, count(*) AS n FROM noted GROUP BY 1, 2) t};
+my $expected = 'paced a 3, paced b 1, paced c 2, throttled b 2';
+wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' AND (SELECT count(*) = 4 FROM jobq.failed_jobs WHERE kind = 'note')");
+sql('CHECKPOINT');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'groups: buckets and rests are as before',
+	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
+	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq.clock()});
+sql(q{SELECT jobq.enqueue('note', '{"g": "b"}', queue => 'paced', group_key => 'b') FROM generate_series(1, 3)});
+$expected = 'paced a 3, paced b 3, paced c 2, throttled b 2';
+wait_for($node, 'groups: one has two tokens left', "SELECT ($noted) = '$expected'");
+sql(q{SELECT jobq.enqueue('note', '{"g": "d"}', queue => 'paced', group_key => 'd')});
+wait_for($node, 'groups: another is new', "SELECT ($noted) = '$expected'" =~ s/, throttled/, paced d 1, throttled/r);
+sql(q{SELECT jobq.test_clock('12 hours 1 minute')});
+$expected = 'paced a 4, paced b 4, paced c 3, paced d 1, throttled b 2';
+wait_for($node, 'groups: then comes the next token', "SELECT ($noted) = '$expected'");
+sql(q{SELECT jobq.test_clock('24 hours 1 minute')});
+$expected = 'paced a 4, paced b 4, paced c 3, paced d 1, throttled a 1, throttled b 2';
+wait_for($node, 'groups: and the rest ends', "SELECT ($noted) = '$expected'");
+
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,313 @@
+# A job is handed to a consumer that waits, and the consumer cannot take it.
+#
+# The consumer is stopped, so that it has the job in its hand for as long as we
+# like.  The queue lets one job run at a time: "running" tells that the place is
+# taken, whoever has it, and as the clients have nothing to do with that, there is
+# no moment in which it is not.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=1'
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE ROLE alice LOGIN;
+CREATE ROLE bob LOGIN;
+CREATE ROLE carol LOGIN;
+GRANT bob TO alice;
+SELECT jobq.grant_role('alice'), jobq.grant_role('bob'), jobq.grant_role('carol');
+SELECT jobq.create_queue('first', mode => 'consumer'), jobq.create_queue('one', mode => 'consumer', max_running => 1);
+SELECT jobq.enqueue('any', queue => 'one'), jobq.enqueue('any', queue => 'first');
+SET ROLE bob;
+SELECT jobq.enqueue('any', queue => 'one')});
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '1 min')}), 1, 'the scheduler knows the queues')
+  for 1 .. 3;
+is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
+
+# A session that waits in reserve(), and what it says to what it gets.
+sub consumer
+{
+	my ($name, %options) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $wait = $options{wait} || '10 min';
+	my $queues = $options{queues} || 'one';
+
+	$session->query_safe("SET application_name = '$name'");
+	$session->query_safe("SET SESSION AUTHORIZATION $options{role}") if $options{role};
+	$session->{pid} = $session->query_safe('SELECT pg_backend_pid()');
+	$session->query_until(qr/begun/, "\\echo begun\nSELECT 'got ' || (payload #>> '{}') AS got, id, token FROM jobq.reserve('{$queues}', 1, '1 hour', '$wait') \\gset\n\\echo :got\n");
+	wait_for($node, "$name waits", 'SELECT ' . waits($session) . ' OR ' . left($session));
+	return $session;
+}
+
+sub waits
+{
+	my ($session) = @_;
+
+	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND wait_event_type = 'Extension' AND state = 'active')";
+}
+
+# Its time was over before it got anything.
+sub left
+{
+	my ($session) = @_;
+
+	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND state = 'idle' AND query LIKE '%jobq.reserve%')";
+}
+
+sub stopped
+{
+	my $session = consumer(@_);
+
+	kill('STOP', $session->{pid});
+	return $session;
+}
+
+sub go_on
+{
+	my ($session) = @_;
+
+	kill('CONT', $session->{pid});
+	return;
+}
+
+sub gets
+{
+	my ($session, $job, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	like($session->query_until(qr/got \w+\n/, ''), qr/got $job\n/, $what);
+	return;
+}
+
+sub acks
+{
+	my ($session) = @_;
+
+	$session->query_safe('SELECT jobq.ack(:id, :token)');
+	$session->quit;
+	return;
+}
+
+sub post
+{
+	my ($job, $role, $queue) = @_;
+
+	return sql(($role ? "SET ROLE $role; " : '') . "SELECT jobq.enqueue('any', to_jsonb('$job'::text), queue => '" . ($queue || 'one') . "')");
+}
+
+sub running
+{
+	my ($n, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(sql(q{SELECT running FROM jobq.limits WHERE queue = 'one'}), $n, $what);
+	return;
+}
+
+sub nothing_is_left
+{
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	running(0, 'its place is free');
+	is(sql('SELECT count(*) FROM jobq_internal.lease_slots()'), 0, 'nothing is held');
+	is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
+	return;
+}
+
+#
+# An ack hands its place on.
+#
+my $first = consumer('first');
+post('a');
+gets($first, 'a', 'the first has a job');
+post('b');
+my $second = stopped('second');
+$first->query_safe('SELECT jobq.ack(:id, :token)');
+running(1, 'its place is taken at once by one who sleeps');
+go_on($second);
+gets($second, 'b', 'who has the next job');
+acks($second);
+$first->quit;
+nothing_is_left();
+
+#
+# Those who leave with a job in their hand.
+#
+foreach my $how ('cancel', 'terminate', 'close')
+{
+	my ($next, $leaves) = (consumer('next'), stopped('leaves'));
+
+	post('a');
+	running(1, "$how: a job is handed to one who is stopped");
+	if ($how eq 'close')
+	{
+		$leaves->{run}->kill_kill;
+	}
+	else
+	{
+		sql("SELECT pg_${how}_backend($leaves->{pid})");
+	}
+	running(1, "$how: he has it still");
+	go_on($leaves);
+	gets($next, 'a', "$how: then the next has it");
+	running(1, "$how: and nobody else");
+	$leaves->quit if $how eq 'cancel';
+	eval { $leaves->{run}->finish } if $how ne 'cancel';
+	acks($next);
+	nothing_is_left();
+}
+
+# Whose time is over meanwhile takes it all the same.  If it was over before he
+# was stopped, the next one has more.
+my ($late, $time);
+foreach (2, 8, 32)
+{
+	$time = $_;
+	$late = stopped('late', wait => "$time s");
+	last if sql('SELECT ' . waits($late)) eq 't';
+	go_on($late);
+	$late->quit;
+}
+post('a');
+running(1, 'a job is handed to one who has little time');
+wait_for($node, 'his time is over',
+	"SELECT query_start + interval '$time s' < clock_timestamp() FROM pg_stat_activity WHERE pid = $late->{pid}");
+go_on($late);
+gets($late, 'a', 'he has it');
+acks($late);
+nothing_is_left();
+
+#
+# What happens to the job, the queue, or the session's rights meanwhile.
+#
+my $taker = stopped('taker');
+my $id = post('a');
+running(1, 'cancelled: a job is handed over');
+is(sql("SELECT jobq.cancel($id)"), 't', 'and is cancelled');
+post('b');
+go_on($taker);
+gets($taker, 'b', 'cancelled: the next one is taken instead');
+acks($taker);
+nothing_is_left();
+
+$taker = stopped('taker');
+post('a');
+sql(q{SELECT jobq.pause('one')});
+wait_for($node, 'the queue is paused', q{SELECT paused FROM jobq.queues WHERE name = 'one'});
+post('b', undef, 'first');
+wait_for($node, 'the scheduler has heard of it', q{SELECT count(jobq.ack(id, token)) = 1 FROM jobq.reserve('{first}', wait => '1s')});
+go_on($taker);
+wait_for($node, 'paused: a job that was handed over is not taken', q{SELECT running = 0 FROM jobq.limits WHERE queue = 'one'});
+sql(q{SELECT jobq.resume('one')});
+gets($taker, 'a', 'resumed: it is');
+acks($taker);
+nothing_is_left();
+
+my $other = consumer('other', role => 'bob');
+$taker = stopped('taker', role => 'alice');
+post('a', 'bob');
+running(1, 'revoked: a job is handed over');
+sql('REVOKE bob FROM alice');
+go_on($taker);
+gets($other, 'a', 'revoked: it goes to one who may take it');
+acks($other);
+sql(q{GRANT bob TO alice});
+post('b', 'alice');
+gets($taker, 'b', 'revoked: the other one waits on');
+acks($taker);
+nothing_is_left();
+
+# The limit goes, and comes back.
+$taker = stopped('taker');
+post('a');
+running(1, 'no limit: a job is handed over');
+sql(q{SELECT jobq.alter_queue('one', max_running => 0), jobq.create_queue('two', max_running => 5)});
+wait_for($node, 'no limit: another has its place', q{SELECT count(*) = 1 FROM jobq_internal.limit_slots() WHERE running = 0});
+go_on($taker);
+gets($taker, 'a', 'no limit: it is taken');
+acks($taker);
+is(sql(q{SELECT string_agg(running::text, ' ') FROM jobq_internal.limit_slots()}), '0', 'no permit is given back that was of another');
+sql(q{SELECT jobq.alter_queue('one', max_running => 1)});
+wait_for($node, 'there is a limit again', q{SELECT count(*) = 2 FROM jobq_internal.limit_slots()});
+
+#
+# Whom a job is handed to.
+#
+# Of a role of which nobody has thought: who may take it finds out.
+my $may_not = consumer('may_not', role => 'bob');
+my $may = consumer('may', role => 'carol');
+post('a', 'carol');
+gets($may, 'a', 'a new role: who may take it does');
+acks($may);
+# Of one that is known: the other is not asked.
+$may = stopped('may', role => 'carol');
+post('b', 'carol');
+running(1, 'a known role: handed over at once');
+go_on($may);
+gets($may, 'b', 'to who may take it');
+acks($may);
+post('c', 'bob');
+gets($may_not, 'c', 'the other has waited for a job of its own');
+acks($may_not);
+nothing_is_left();
+
+# Of two queues, in the order given, whichever job came first.
+my $last = stopped('last');
+$taker = stopped('taker', queues => 'first, one');
+sql(q{BEGIN; SELECT jobq.enqueue('any', '"a"', queue => 'one'); SELECT jobq.enqueue('any', '"b"', queue => 'first'); COMMIT});
+running(1, 'two jobs at a time are handed to two');
+go_on($_) foreach $taker, $last;
+gets($taker, 'b', 'of two queues: a job of the first');
+gets($last, 'a', 'the other is for the other');
+acks($_) foreach $taker, $last;
+nothing_is_left();
+
+#
+# The scheduler begins anew; a server crashes.
+#
+$taker = stopped('taker');
+post('a');
+running(1, 'scheduler: a job is handed over');
+my $scheduler = scheduler_pid($node);
+sql("SELECT pg_terminate_backend($scheduler)");
+wait_for($node, 'there is another scheduler', "SELECT pid <> $scheduler AND complete FROM jobq_internal.scheduler_state()");
+go_on($taker);
+gets($taker, 'a', 'scheduler: it is taken');
+acks($taker);
+wait_for($node, 'its second entry is dropped', q{
+SELECT CASE WHEN n = 0 THEN (SELECT ready_entries = 0 FROM jobq_internal.scheduler_state()) END FROM (SELECT count(*) AS n FROM jobq.reserve('{one}')) r});
+nothing_is_left();
+
+# An extension is dropped and made anew.
+$taker = stopped('taker');
+post('a');
+running(1, 'new extension: a job is handed over');
+sql('DROP EXTENSION jobq CASCADE; CREATE EXTENSION jobq');
+sql(q{SELECT jobq.create_queue('other', mode => 'consumer'), jobq.create_queue('one', mode => 'consumer', max_running => 1)});
+wait_for($node, 'there is a new scheduler', 'SELECT complete FROM jobq_internal.scheduler_state()');
+sql("SELECT pg_terminate_backend($taker->{pid})");
+go_on($taker);
+eval { $taker->{run}->finish };
+post('b');
+is(sql(q{SELECT payload FROM jobq.reserve('{one}', wait => '1 min')}), '"b"', 'new extension: what was handed over is forgotten');
+running(1, 'and counted no more');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,244 @@
+# A job that kills its server process is charged for it and set aside after a
+# few times; its neighbours are not charged.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=12'
+jobq.max_workers = 14
+});
+$node->start;
+
+# The shell's parent is the server process that runs the handler.
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (job bigint, attempt int);
+
+CREATE FUNCTION innocent(payload jsonb, job jobq.job_context) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO effect VALUES (job.id, job.attempt);
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+
+CREATE PROCEDURE innocent_procedure(payload jsonb, job jobq.job_context)
+LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	INSERT INTO effect VALUES (job.id, job.attempt);
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+
+CREATE FUNCTION crash(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('COPY (SELECT) TO PROGRAM %L',
+		format('kill -%s $PPID; sleep 60', payload ->> 'signal'));
+END $$;
+
+CREATE PROCEDURE crash_procedure(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	EXECUTE format('COPY (SELECT) TO PROGRAM %L',
+		format('kill -%s $PPID; sleep 60', payload ->> 'signal'));
+END $$;
+
+SELECT jobq.register('innocent', 'innocent(jsonb, jobq.job_context)');
+SELECT jobq.register('innocent_procedure', 'innocent_procedure(jsonb, jobq.job_context)');
+SELECT jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
+SELECT jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
+});
+
+# Hold the innocents up in their handlers.
+my $gate;
+
+sub close_gate
+{
+	$gate = $node->background_psql('postgres', on_error_stop => 0);
+	$gate->query('SELECT pg_advisory_lock(1)');
+	return;
+}
+
+sub open_gate
+{
+	my ($lost) = @_;
+
+	# its session is gone if the server has crashed
+	$lost ? eval { $gate->{run}->finish } : $gate->quit;
+	return;
+}
+
+sub innocents
+{
+	my ($kind, $n) = @_;
+	close_gate();
+	$node->safe_psql('postgres',
+		"SELECT jobq.enqueue('$kind', max_attempts => 1) FROM generate_series(1, $n)");
+	sleeps($node, "$n jobs of kind $kind are running", $n);
+	return;
+}
+
+# The innocents are done, in one attempt, and have left their effects once.
+sub innocents_are_done
+{
+	my ($what, $n) = @_;
+	wait_for($node, "$what: the neighbours run",
+		q{SELECT count(*) = 0 FROM jobq.job WHERE kind ~ 'innocent'});
+	is( $node->safe_psql(
+			'postgres', q{
+SELECT count(*), min(j.attempt), max(j.attempt), count(DISTINCT e.job), min(e.attempt), max(e.attempt)
+FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.state = 'completed'}),
+		"$n|1|1|$n|1|1",
+		"$what: each neighbour has run once, and is charged with one attempt");
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind ~ 'innocent'}),
+		'0', "$what: no neighbour has failed");
+	$node->safe_psql('postgres',
+		q{TRUNCATE effect; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind ~ 'innocent'});
+	return;
+}
+
+# A handler crashes its process: by itself, and by signals that differ in what
+# the process can still do.
+foreach my $case (
+	[ 'crash', 'SEGV' ],
+	[ 'crash', 'KILL' ],
+	[ 'crash_procedure', 'ABRT' ])
+{
+	my ($kind, $signal) = @$case;
+	my $letter = "kind = '$kind' AND payload ->> 'signal' = '$signal'";
+	my $offset = -s $node->logfile;
+
+	innocents('innocent', 8);
+	# the crash may end the session before it has left
+	$node->psql('postgres', qq[SELECT jobq.enqueue('$kind', '{"signal": "$signal"}')]);
+	wait_for_restart($node, $offset);
+	open_gate(1);
+	wait_for($node, "SIG$signal in a handler: it becomes a dead letter",
+		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE $letter");
+	is( $node->safe_psql(
+			'postgres', qq{
+SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_jobs WHERE $letter}),
+		'2|2|57P02|2',
+		"SIG$signal in a handler: it is set aside after the second crash");
+	innocents_are_done("SIG$signal in a handler", 8);
+
+	my $crashes = () = slurp_file($node->logfile, $offset) =~
+	  /all server processes terminated; reinitializing/g;
+	is($crashes, 2, "SIG$signal in a handler: two crashes and no more");
+}
+
+# Several at once, of several roles: whoever has crashed a process runs alone
+# from then on, so that the next crash has one culprit only.
+{
+	$node->safe_psql(
+		'postgres', q{
+CREATE ROLE a; SELECT jobq.grant_role('a');
+CREATE ROLE b; SELECT jobq.grant_role('b');
+GRANT INSERT ON effect TO a, b;
+GRANT pg_execute_server_program TO a, b}) if $node->pg_version >= 17;
+	my @roles = $node->pg_version >= 17 ? ('a', 'b') : ('postgres') x 2;
+	my $offset = -s $node->logfile;
+
+	$node->psql('postgres',
+		'BEGIN; '
+		  . join('', map { qq[SET LOCAL ROLE $_;
+SELECT jobq.enqueue('crash', '{"signal": "SEGV"}'), jobq.enqueue('innocent', max_attempts => 1);] }
+			  @roles, @roles)
+		  . 'COMMIT');
+	wait_for($node, 'several that crash: all of them are set aside',
+		q{SELECT count(*) = 6 FROM jobq.failed_jobs WHERE crashes = 2 AND kind = 'crash'});
+	innocents_are_done('several that crash', 4);
+	my $crashes = () = slurp_file($node->logfile, $offset) =~
+	  /all server processes terminated; reinitializing/g;
+	cmp_ok($crashes, '<=', 8, 'several that crash: no more often than they may');
+}
+
+# Nobody's doing.
+foreach my $kind ('innocent', 'innocent_procedure')
+{
+	innocents($kind, 8);
+	crash_backend($node);
+	open_gate(1);
+	innocents_are_done("$kind, crash of an ordinary backend", 8);
+
+	innocents($kind, 8);
+	$node->stop('immediate');
+	open_gate(1);
+	$node->start;
+	innocents_are_done("$kind, immediate shutdown", 8);
+
+	innocents($kind, 8);
+	$node->stop('fast');
+	open_gate(1);
+	$node->start;
+	innocents_are_done("$kind, fast shutdown", 8);
+
+	innocents($kind, 8);
+	my $offset = -s $node->logfile;
+	signal_process('KILL', scheduler_pid($node));
+	wait_for_restart($node, $offset);
+	open_gate(1);
+	innocents_are_done("$kind, crash of the scheduler", 8);
+}
+
+# Killed from outside, a worker looks like one that its job has crashed: that
+# one job is charged, and succeeds at its next attempt.
+{
+	close_gate();
+	my $offset = -s $node->logfile;
+
+	my $victim = $node->safe_psql('postgres',
+		q{SELECT jobq.enqueue('innocent', backoff => 'fixed 1ms')});
+	$node->safe_psql('postgres',
+		q{SELECT jobq.enqueue('innocent', max_attempts => 1) FROM generate_series(1, 7)});
+	sleeps($node, 'jobs are running', 8);
+	signal_process('KILL',
+		$node->safe_psql('postgres', "SELECT pid FROM jobq.workers WHERE job_id = $victim"));
+	wait_for_restart($node, $offset);
+	open_gate(1);
+	wait_for($node, 'kill -9 of a worker: all jobs run',
+		q{SELECT count(*) = 0 FROM jobq.job});
+	is( $node->safe_psql(
+			'postgres', q{
+SELECT count(*), sum(e.attempt), count(*) FILTER (WHERE j.attempt > 1), max(j.attempt)
+FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
+		'8|9|1|2',
+		'kill -9 of a worker: its job is charged, and no other');
+	is($node->safe_psql('postgres', "SELECT attempt FROM jobq.jobs WHERE id = $victim"),
+		'2', 'kill -9 of a worker: it was the right one');
+	$node->safe_psql('postgres', 'TRUNCATE effect');
+}
+
+# A worker that is idle has nothing to be charged for.
+{
+	my $offset = -s $node->logfile;
+
+	signal_process('KILL', (worker_pids($node))[0]);
+	wait_for_restart($node, $offset);
+	innocents('innocent', 8);
+	open_gate(0);
+	innocents_are_done('kill -9 of an idle worker', 8);
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+		'7', 'the dead letters are those of the handlers that crashed');
+}
+
+# A dead letter can be tried again, and is again set aside.
+{
+	my $id = $node->safe_psql('postgres',
+		q{SELECT max(id) FROM jobq.failed_jobs WHERE kind = 'crash'});
+
+	$node->psql('postgres', "SELECT jobq.retry($id)");
+	wait_for($node, 'retried, it crashes its processes again and is set aside again',
+		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.failed_jobs WHERE id = $id");
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

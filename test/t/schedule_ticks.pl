@@ -1,0 +1,273 @@
+# A tick makes one job: through crashes, restarts and downtimes, in a copy, and
+# on a subscriber not at all.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = 'still=0; *=2'
+wal_level = logical
+}, allows_streaming => 'logical');
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+SELECT jobq.register('note', 'note(jsonb)'), jobq.register('hold', 'hold(jsonb)');
+});
+
+sub sql
+{
+	my ($query, $dbname) = @_;
+	return $node->safe_psql($dbname || 'postgres', $query);
+}
+
+# Neither the minute nor the hour of any such tick comes while the test runs.
+my $hourly = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '30 min', 'FMMI') || ' * * * *'});
+my $daily = sql(q{SELECT to_char(now() AT TIME ZONE 'UTC' + interval '12 hours', '"0 "FMHH24') || ' * * *'});
+
+# When the jobs of a schedule are not those of its ticks.
+sub wrong_ticks
+{
+	my ($name) = @_;
+	return sql(qq{
+SELECT string_agg(coalesce(t, run_at) || ': ' || coalesce(n, 0), ', ') FROM jobq.schedule s
+CROSS JOIN LATERAL (SELECT * FROM (SELECT run_at, count(*) AS n FROM jobq.jobs j
+		WHERE j.headers ->> 'schedule' = s.name GROUP BY run_at) j
+	FULL JOIN (SELECT t FROM jobq.cron_next(s.cron, s.timezone, s.anchor, 100000) t WHERE t <= s.last_run) t ON t = run_at) b
+WHERE s.name = '$name' AND (n IS DISTINCT FROM 1 OR t IS NULL)});
+}
+
+sub count_jobs
+{
+	my ($name, $dbname) = @_;
+	return sql(qq{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = '$name'}, $dbname);
+}
+
+#
+# Once per tick, whatever crashes.  The clock runs ahead by three hours more
+# each time; a crash of the server puts it back.
+#
+sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', queue => 'still')});
+my $hours = 0;
+
+# When some of the ticks have their jobs, a lock holds up those that follow: the
+# scheduler waits for it in the middle of a transaction.  What is done then gets
+# the session with the lock, and may end that.
+sub disturb
+{
+	my ($what, $how) = @_;
+	my $some = 200 + int(rand(5000));
+	my $lock = $node->background_psql('postgres', on_error_stop => 0);
+
+	sql("SELECT jobq.test_clock('$hours hours $some seconds')");
+	wait_for($node, "$what: some ticks", q{SELECT next_run > jobq.clock() - interval '1 s' FROM jobq.schedule WHERE name = 'seconds'});
+	$hours += 3;
+	$lock->query_safe('BEGIN; LOCK jobq.job IN SHARE MODE');
+	sql("SELECT jobq.test_clock('$hours hours')");
+	wait_for($node, "$what: the scheduler waits for the lock",
+		q{SELECT EXISTS (SELECT FROM pg_locks WHERE pid = (SELECT pid FROM jobq_internal.scheduler_state()) AND relation = 'jobq.job'::regclass AND NOT granted)});
+	is(sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq.schedule WHERE name = 'seconds'}), 't',
+		"$what: in the middle of it");
+	$how->($lock);
+	eval { $lock->{run}->kill_kill };
+	my $in_time = count_jobs('seconds');
+	sql("SELECT jobq.test_clock('$hours hours')");
+	wait_for($node, "$what: the rest comes",
+		q{SELECT next_run > jobq.clock() - interval '1 s' AND last_run > jobq.clock() - interval '10 s' FROM jobq.schedule WHERE name = 'seconds'});
+	cmp_ok(count_jobs('seconds'), '>=', $in_time, "$what: nothing is lost");
+	is(wrong_ticks('seconds'), '', "$what: one job for each tick");
+	return;
+}
+
+disturb('immediate stop', sub { $node->stop('immediate'); $node->start; });
+disturb('fast stop', sub { $node->restart; });
+disturb('crash of a backend', sub { crash_backend($node); });
+disturb('crash of the scheduler', sub {
+	my $offset = -s $node->logfile;
+	signal_process('KILL', scheduler_pid($node));
+	wait_for_restart($node, $offset);
+	wait_for($node, 'there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+});
+foreach my $held ('held', 'let go')
+{
+	disturb("end of the scheduler while it is $held", sub {
+		my ($lock) = @_;
+		my $pid = scheduler_pid($node);
+		$lock->quit if $held eq 'let go';
+		signal_process('TERM', $pid);
+		wait_for_exit($pid);
+		$lock->quit if $held eq 'held';
+		wait_for($node, 'there is another', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+	});
+}
+disturb('checkpoint and immediate stop', sub { sql('CHECKPOINT'); $node->stop('immediate'); $node->start; });
+sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq.job});
+sql('SELECT jobq.test_clock(\'0\')');
+
+#
+# A downtime
+#
+sql(q{
+SELECT jobq.schedule('down ' || m, '* * * * * *', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
+wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq.schedule WHERE last_run IS NOT NULL});
+$node->stop('fast');
+my $down = time() + 1;
+usleep(3_500_000);
+my $up = time();
+$node->start;
+wait_for($node, 'all run again',
+	"SELECT count(*) = 3 FROM jobq.schedule WHERE last_run > to_timestamp($up) + interval '2 s'");
+my $missed = "run_at > to_timestamp($down) AND run_at < to_timestamp($up)";
+is(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down skip' AND $missed}), '0',
+	'skip: nothing for the time of the downtime');
+cmp_ok(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down once' AND $missed}), '<=', 1,
+	'once: one job at most is of that time');
+cmp_ok(sql(qq{SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = 'down all' AND $missed}), '>=', 2,
+	'all: more are');
+is(wrong_ticks('down all'), '', 'one for each');
+sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+
+# jobq.start_paused is one as well
+sql(qq{
+SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
+$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
+$node->restart;
+sql(q{SELECT jobq.test_clock('10 days')});
+my $id = sql(q{SELECT jobq.enqueue('note')});
+wait_for($node, 'there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+sql('SELECT pg_reload_conf()');
+is(sql('SELECT count(*) FROM jobq.job'), '1', 'while jobq is paused, schedules are');
+$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+$node->reload;
+wait_for($node, 'then all go on',
+	'SELECT bool_and(next_run > jobq.clock()) FROM jobq.schedule');
+is(sql(q{SELECT name, (SELECT count(*) FROM jobq.job WHERE headers ->> 'schedule' = name) FROM jobq.schedules ORDER BY name}),
+	"day all|10\nday once|1\nday skip|0", 'by their policies');
+is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'as jobs do');
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+
+#
+# Changes take effect at once, although the safety check is an hour away.
+#
+sql(q{SELECT jobq.schedule('soon', '@yearly', 'note')});
+sql(q{SELECT jobq.schedule('soon', 'every 1 second', 'note')});
+wait_for($node, 'in real time', q{SELECT count(*) >= 2 FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND state = 'completed'});
+sql(q{SELECT jobq.pause_schedule('soon')});
+my $paused_at = sql('SELECT extract(epoch FROM clock_timestamp())');
+sql(q{SELECT jobq.schedule('other', 'every 1 second', 'note')});
+wait_for($node, 'another goes on', q{SELECT last_run > anchor + interval '2 s' FROM jobq.schedule WHERE name = 'other'});
+is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND run_at > to_timestamp($paused_at)"),
+	'0', 'one that is paused does not');
+sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
+
+# One that is being changed does not hold up the others, and is not forgotten.
+sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', queue => 'still'), jobq.schedule('free', '$hourly', 'note', queue => 'still')});
+my $session = $node->background_psql('postgres');
+$session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
+sql(q{SELECT jobq.test_clock('1 hour')});
+wait_for($node, 'another ticks', q{SELECT last_run IS NOT NULL FROM jobq.schedule WHERE name = 'free'});
+is(count_jobs('locked'), '0', 'one that is being changed waits');
+$session->query_safe('ROLLBACK');
+wait_for($node, 'for the end of the change', q{SELECT last_run IS NOT NULL FROM jobq.schedule WHERE name = 'locked'});
+$session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
+sql(q{SELECT jobq.test_clock('2 hours')});
+wait_for($node, 'the other ticks again', q{SELECT count(*) = 2 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
+$session->query_safe('COMMIT');
+sql(q{SELECT jobq.test_clock('3 hours')});
+wait_for($node, 'and again', q{SELECT count(*) = 3 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
+is(count_jobs('locked'), '1', 'what was committed holds');
+$session->quit;
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+
+#
+# A tick that waits for the last job does so across a crash.
+#
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{SELECT jobq.schedule('waits', '0 * * * *', 'hold', overlap => 'queue', missed => 'skip')});
+my $to_tick = q{SELECT jobq.test_clock(date_trunc('hour', %s) + interval '1 hour 1 second' - clock_timestamp())};
+sql(sprintf($to_tick, 'jobq.clock()'));
+sleeps($node, 'its job runs', 1);
+sql(sprintf($to_tick, 'jobq.clock()'));
+wait_for($node, 'the next tick waits', q{SELECT state = 'waiting' FROM jobq.schedules});
+my $waiting = sql('SELECT next_run FROM jobq.schedules');
+$node->stop('immediate');
+eval { $gate->{run}->kill_kill };
+$node->start;
+sql("SELECT jobq.test_clock(timestamptz '$waiting' + interval '40 minutes' - clock_timestamp())");
+wait_for($node, 'the tick that waited has its job',
+	"SELECT last_run = '$waiting' AND last_state = 'completed' FROM jobq.schedules");
+is(count_jobs('waits'), '2', 'and each has one');
+is(sql('SELECT count(*) FROM jobq.failed_jobs'), '0', 'none has failed');
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
+
+#
+# A copy does not fire ticks that the original has had.
+#
+sql(qq{
+SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', queue => 'still'),
+	jobq.schedule('interval', 'every 7 hours', 'note', missed => 'all', queue => 'still'),
+	jobq.schedule('seldom', '0 0 1 1 *', 'note', '{"n": 1}', 'Europe/Madrid', overlap => 'queue', queue => 'still', timeout => '1 min', expires_after => '1 day'),
+	jobq.schedule('paused', '$hourly', 'note', queue => 'still'), jobq.pause_schedule('paused')});
+my $dump = $node->backup_dir . '.dump';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
+sql('CREATE DATABASE fresh');
+$node->command_ok([ 'pg_restore', '-e', '-d', 'fresh', $dump ], 'pg_restore at once');
+is(sql('SELECT * FROM jobq.schedule ORDER BY name', 'fresh'), sql('SELECT * FROM jobq.schedule ORDER BY name'),
+	'schedules are as they were');
+sql(q{SELECT jobq.test_clock('1 day')});
+wait_for($node, 'the original ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
+is(count_jobs('often'), '24', 'one job each');
+sql('CREATE DATABASE late');
+$node->command_ok([ 'pg_restore', '-e', '-d', 'late', $dump ], 'pg_restore a day later');
+wait_for($node, 'the copy knows what comes next',
+	q{SELECT count(*) = 3 FROM jobq.schedule WHERE next_run > jobq.clock()}, 'late');
+is(sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}, 'late'),
+	sql(q{SELECT name, state, next_run FROM jobq.schedules ORDER BY name}), 'which is the same as in the original');
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('often', 'interval', 'seldom')}, 'late'), '0', 'and fires nothing of the past');
+sql("SELECT jobq.test_clock('25 hours')");
+wait_for($node, 'it ticks from then on', q{SELECT count(*) = 1 FROM jobq.jobs WHERE headers ->> 'schedule' = 'often'}, 'late');
+
+#
+# A subscriber does not tick, until it takes over.
+#
+sql('CREATE DATABASE subscriber');
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('note', 'note(jsonb)')}, 'subscriber');
+sql('CREATE PUBLICATION schedules FOR TABLE jobq.schedule');
+sql(q{SELECT pg_create_logical_replication_slot('schedules', 'pgoutput')});
+my $connstr = $node->connstr . ' dbname=postgres';
+sql("CREATE SUBSCRIPTION schedules CONNECTION '$connstr' PUBLICATION schedules WITH (create_slot = false)", 'subscriber');
+$node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
+is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
+sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', queue => 'still')}, 'subscriber');
+sql(q{SELECT jobq.test_clock('30 hours')});
+wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
+wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq.schedule WHERE name = 'own'}, 'subscriber');
+wait_for($node, 'it hears of that',
+	q{SELECT count(*) = 4 AND min(next_run) > jobq.clock() FROM jobq.schedule WHERE dormant AND (next_run IS NOT NULL OR paused)}, 'subscriber');
+is(sql(q{SELECT DISTINCT headers ->> 'schedule' FROM jobq.jobs}, 'subscriber'), 'own', 'and does not itself');
+sql(q{ALTER SUBSCRIPTION schedules DISABLE}, 'subscriber');
+sql(q{ALTER SUBSCRIPTION schedules SET (slot_name = NONE)}, 'subscriber');
+sql(q{DROP SUBSCRIPTION schedules}, 'subscriber');
+wait_for($node, 'its slot is free', q{SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'schedules'});
+sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT pg_drop_replication_slot('schedules')});
+sql(q{SELECT jobq.adopt()}, 'subscriber');
+sql(q{SELECT jobq.test_clock('31 hours')});
+wait_for($node, 'it takes over', q{SELECT count(*) = 1 FROM jobq.jobs WHERE headers ->> 'schedule' = 'often'}, 'subscriber');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,324 @@
+# What happens in the moment in which somebody, mostly the scheduler, has read
+# something and has not noted it yet: it is not forgotten.  The server holds him
+# there.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = 'still=0; *=2'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0')
+{
+	$node->stop;
+	plan skip_all => 'this server has no injection points';
+}
+sql(q{
+CREATE EXTENSION jobq;
+CREATE EXTENSION injection_points;
+CREATE TABLE done (id bigint, n int, at bigint GENERATED ALWAYS AS IDENTITY);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS
+	$$ SELECT pg_advisory_xact_lock_shared(1); INSERT INTO done (id, n) SELECT job.id, (payload ->> 'n')::int $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)')});
+
+# Hold whoever comes to the point because of "cause", and let him go on after
+# "meanwhile".  The clock is never put forward by so much that the safety check
+# would be due.
+sub hold
+{
+	my ($point, $cause, $meanwhile) = @_;
+
+	sql("SELECT injection_points_attach('$point', 'wait')");
+	$cause->();
+	wait_for($node, "$point: it is held", "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$point'");
+	$meanwhile->();
+	sql("SELECT injection_points_detach('$point'); SELECT injection_points_wakeup('$point')");
+	return;
+}
+
+#
+# Jobs that are committed while their lane has been read: one, more than are
+# noted one by one, many at once, and one that comes before all that were read.
+#
+my $enqueue = q{SELECT jobq.enqueue('note')};
+foreach my $case (
+	[ 'one', $enqueue ],
+	[ 'many', join(';', ($enqueue) x 200) ],
+	[ 'many at once', "$enqueue FROM generate_series(1, 300)" ],
+	[ 'an earlier one', q{SELECT jobq.enqueue('note', run_at => jobq.clock() - interval '2 hours')} ])
+{
+	my ($what, $query) = @$case;
+
+	sql(q{TRUNCATE done; SELECT jobq.enqueue('note', run_at => jobq.clock() + interval '10 min')});
+	hold('jobq-lane-read',
+		sub { sql(q{SELECT jobq.test_clock('10 min 1 s')}); },
+		sub { sql($query); });
+	wait_for($node, "lane, $what: all of them run", 'SELECT count(*) = 0 FROM jobq.job');
+	is(sql(q{SELECT count(*) - count(DISTINCT id) FROM done}), 0, "lane, $what: each once");
+	sql(q{SELECT jobq.test_clock('0')});
+}
+
+#
+# Jobs of a group, while those that were not parked have been read.
+#
+sql(q{SELECT jobq.create_queue('groups')});
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{TRUNCATE done;
+SELECT jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'g') FROM generate_series(1, 100) n});
+wait_for($node, 'group: some are not parked', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'g'});
+hold('jobq-group-read',
+	sub { $gate->query_safe('SELECT pg_advisory_unlock(1)'); },
+	sub {
+		sql(qq{SELECT jobq.enqueue('note', '{"n": $_}', queue => 'groups', group_key => 'g')}) foreach 101 .. 103;
+		# workers have passed those when they come to this one
+		my $id = sql(q{SELECT jobq.enqueue('note', queue => 'groups')});
+		wait_for($node, 'group: the others have been passed', "SELECT state = 'completed' FROM jobq.status($id)");
+	});
+wait_for($node, 'group: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done WHERE n > 0) d WHERE step <> 1}), 0, 'group: in order');
+
+#
+# A policy is changed again after it was read.
+#
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+hold('jobq-limits-read',
+	sub { sql(q{SELECT jobq.alter_queue('groups', max_running => 1)}); },
+	sub { sql(q{SELECT jobq.alter_queue('groups', max_running => 2)}); });
+sql(q{SELECT jobq.enqueue('note', queue => 'groups') FROM generate_series(1, 4)});
+sleeps($node, 'limit: the last one counts', 2);
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+wait_for($node, 'limit: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+
+#
+# A queue gets a length, and is counted: what ends then is neither forgotten nor
+# counted twice.  It began with ten jobs, and gets three; two of them go; the one
+# that counts is another.
+#
+sql(q{SELECT jobq.create_queue('still'); SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 10)});
+my $open = $node->background_psql('postgres');
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 3)});
+sql(q{SELECT jobq.alter_queue('still', max_length => 15)});
+my $counts = $node->background_psql('postgres');
+hold('jobq-queue-counted',
+	sub { $counts->query_until(qr/counts/, qq{\\echo counts
+SELECT jobq.enqueue('note', queue => 'still');
+}); },
+	sub {
+		$open->query_safe('COMMIT');
+		sql(q{SELECT count(jobq.cancel(id)) FROM (SELECT id FROM jobq.job ORDER BY id LIMIT 2) j});
+	});
+$_->quit foreach $counts, $open;
+is(sql('SELECT count(*) FROM jobq.job'), 12, 'length: twelve are there');
+my ($rc, $stdout, $stderr) = $node->psql('postgres', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[4]), queue => 'still')});
+like($stderr, qr/It has 12 jobs, and max_length is 15/, 'length: there is no place for four');
+sql(q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[3]), queue => 'still')});
+sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
+
+#
+# The last job of a batch ends after it was found, and before it was named as
+# the one whose end matters.
+#
+my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
+sql("SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', queue => 'still')");
+sql("SELECT jobq.batch_start($batch)");
+my ($first, $second) = split /\n/, sql(q{SELECT id FROM jobq.job WHERE batch_id IS NOT NULL ORDER BY id});
+hold('jobq-batch-looked',
+	sub { sql("SELECT jobq.cancel($second)"); },
+	sub { sql("SELECT jobq.cancel($first)"); });
+wait_for($node, 'batch: is over', "SELECT state = 'completed' FROM jobq.batches WHERE id = $batch");
+wait_for($node, 'batch: its callback runs', 'SELECT count(*) = 0 FROM jobq.job');
+
+#
+# A job of a batch has failed, and is being retried, when the scheduler looks for
+# the first time: the batch is not over.
+#
+sql(q{CREATE FUNCTION flawed(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+	IF EXISTS (SELECT FROM done) THEN RAISE 'flawed'; END IF; END $$;
+SELECT jobq.register('flawed', 'flawed(jsonb)', max_attempts => 1)});
+sql(q{TRUNCATE done; INSERT INTO done VALUES (0)});
+my $retries = $node->background_psql('postgres');
+hold('jobq-batch-looked',
+	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('other'))}); },
+	sub {
+		$batch = sql(q{WITH b AS MATERIALIZED (SELECT jobq.create_batch('retried', on_failure => '{"kind": "note"}', on_finish => '{"kind": "note", "payload": {"n": 1}}', start => true) AS id)
+			SELECT b.id FROM b, jobq.batch_add(b.id, 'flawed', '{1}')});
+		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq.failed_job WHERE batch_id = $batch");
+		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq.failed_job WHERE batch_id = $batch");
+	});
+foreach my $name ('one', 'another')
+{
+	my $fence = sql("SELECT jobq.create_batch('$name')");
+	sql("SELECT jobq.batch_start($fence)");
+	wait_for($node, 'retried: the scheduler has looked', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
+}
+is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'retried: the batch is not over');
+$retries->query_safe('COMMIT');
+$retries->quit;
+wait_for($node, 'retried: the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
+is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'completed', 'retried: it is completed');
+wait_for($node, 'retried: its callbacks run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no failure');
+
+#
+# Jobs of a group are spilled after the scheduler has begun its round, and before
+# it reads them again.
+#
+my $closed = $node->background_psql('postgres');
+$closed->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{TRUNCATE done});
+hold('jobq-batch-looked',
+	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('spilled'))}); },
+	sub {
+		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(1, 50) n});
+		sql(q{SELECT count(jobq.enqueue('note', jsonb_build_object('n', n), queue => 'groups', group_key => 'spilled')) FROM generate_series(51, 100) n});
+		wait_for($node, 'spilled: some are', q{SELECT parked = 64 AND more FROM jobq.groups WHERE group_key = 'spilled'});
+		$closed->query_safe('SELECT pg_advisory_unlock(1)');
+		wait_for($node, 'spilled: the others run', 'SELECT count(*) = 65 FROM done');
+	});
+$closed->quit;
+wait_for($node, 'spilled: all of them run', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS step FROM done) d WHERE step <> 1}), 0, 'spilled: in order');
+
+#
+# A tick waits for a job that ends after the scheduler has seen that it is live.
+# It is two minutes after a tick: the next one comes when we say so.
+#
+my $start = sql(q{SELECT date_bin('10 min', clock_timestamp(), '2000-01-01') + interval '12 min' - clock_timestamp()});
+sql("SELECT jobq.test_clock('$start')");
+sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
+sql("SELECT jobq.test_clock(interval '$start' + '10 min')");
+wait_for($node, 'tick: the first one', 'SELECT count(*) = 1 FROM jobq.job');
+hold('jobq-schedule-looked',
+	sub { sql("SELECT jobq.test_clock(interval '$start' + '20 min')"); },
+	sub { sql(q{SELECT jobq.cancel(id) FROM jobq.job}); });
+wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq.job WHERE headers ->> 'schedule' = 'waits'});
+
+#
+# A queue is for consumers for a moment that the scheduler does not see.  A worker
+# pops its job in that.
+#
+sql(q{SELECT jobq.create_queue('turns'), jobq.enqueue('note', queue => 'turns')});
+wait_for($node, 'mode: a job runs', q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'note' AND headers IS NULL});
+hold('jobq-limits-read',
+	sub { sql(q{SELECT jobq.alter_queue('turns', mode => 'consumer')}); },
+	sub {
+		sql(q{SELECT jobq.enqueue('note', queue => 'turns')});
+		# other workers pop others
+		sql("SELECT jobq.enqueue('note') AS id \\gset\nSELECT state FROM jobq.wait(:id)") foreach 1 .. 5;
+		wait_for($node, 'mode: it does not run', q{SELECT count(*) = 1 FROM jobq.jobs WHERE queue = 'turns' AND state = 'ready'});
+		sql(q{SELECT jobq.alter_queue('turns', mode => 'worker')});
+	});
+wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
+
+#
+# A new database gets the place of one that is gone.  A consumer that comes before
+# its scheduler finds nothing of the other there, neither its lanes nor that its
+# leases are loaded.
+#
+sub outside
+{
+	my ($database) = @_;
+
+	sql("CREATE DATABASE $database");
+	$node->safe_psql($database, q{CREATE EXTENSION jobq;
+SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
+	return;
+}
+# the launcher needs a moment to see that one is gone
+foreach my $gone ('gone', 'lost', 'past')
+{
+	outside($gone);
+	is($node->safe_psql($gone, q{SELECT id FROM jobq.reserve('{outside}', wait => '1 min')}), 1, "place: $gone uses one");
+	sql("DROP DATABASE $gone WITH (FORCE)");
+}
+wait_for($node, 'place: nobody serves them', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'});
+my $early;
+hold('jobq-scheduler-start',
+	sub {
+		my $launcher = launcher_pid($node);
+
+		signal_process('STOP', $launcher);
+		outside('new');
+		signal_process('CONT', $launcher);
+	},
+	sub {
+		$node->safe_psql('new', q{SELECT jobq.enqueue('note', queue => 'outside')});
+		$early = $node->background_psql('new');
+		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '1 min');\n");
+		wait_for($node, 'place: a consumer waits for the scheduler', q{SELECT count(*) = 1 FROM pg_stat_activity
+			WHERE datname = 'new' AND query ~ 'jobq[.]reserve' AND state = 'active' AND wait_event = 'Extension'});
+	});
+like($early->query_until(qr/job 1/, ''), qr/job 1/, 'place: and gets its job');
+$early->quit;
+sql('DROP DATABASE new WITH (FORCE)');
+
+#
+# A scheduler ends after it has read the leases: they are read again, and their
+# rows are still wanted.
+#
+sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
+my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '1 min')});
+$node->append_conf('postgresql.conf', "jobq.databases = ''");
+$node->restart;
+hold('jobq-leases-read',
+	sub {
+		$node->append_conf('postgresql.conf', "jobq.databases = '*'");
+		$node->reload;
+	},
+	sub {
+		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
+		signal_process('TERM', $pid);
+		wait_for($node, 'lease: the next one is held', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read' AND pid <> $pid");
+	});
+wait_for($node, 'lease: there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '1 min')});
+wait_for($node, 'lease: rows that are not wanted are removed', 'SELECT count(*) < 2 FROM jobq.lease');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
+
+#
+# A lease is granted while the scheduler still goes by a clock that was put back.
+#
+sql(q{SELECT jobq.create_queue('elsewhere', mode => 'consumer'); SELECT jobq.enqueue('elsewhere', queue => 'elsewhere')});
+hold('jobq-leases-expire',
+	sub { sql(q{SELECT jobq.test_clock('10 min')}); },
+	sub { $lease = sql(q{SELECT jobq.test_clock('0'); SELECT id || ', ' || token FROM jobq.reserve('{elsewhere}', wait => '60 s')}); });
+$lease =~ s/\s//g;
+my $round = sql(q{SELECT jobq.enqueue('note', delay => '1 ms')});
+wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'completed' FROM jobq.status($round)");
+is(sql("SELECT jobq.ack($lease); SELECT state FROM jobq.jobs WHERE kind = 'elsewhere'"), "\ncompleted", 'lease: it has not ended');
+
+#
+# DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
+# the table of jobs.
+#
+my ($drop, $out, $err);
+hold('jobq-schedule-read',
+	sub { sql("SELECT jobq.test_clock(interval '$start' + '30 min')"); },
+	sub {
+		$drop = IPC::Run::start(
+			[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', 'DROP EXTENSION jobq CASCADE' ],
+			'<', File::Spec->devnull, '>', \$out, '2>', \$err);
+		wait_for($node, 'drop: it waits', q{SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'relation' AND NOT granted AND mode = 'AccessExclusiveLock'});
+	});
+ok($drop->finish, 'drop: it comes to its end') or diag($err);
+unlike(slurp_file($node->logfile), qr/deadlock detected/, 'drop: without a deadlock');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,158 @@
+# Jobs survive pg_dump and pg_restore, in whatever state they are.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE ROLE clerk LOGIN;
+CREATE EXTENSION jobq;
+SELECT jobq.grant_role('clerk');
+CREATE TABLE effect (job bigint, payload jsonb, role name DEFAULT current_user);
+GRANT INSERT ON effect TO clerk;
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS jsonb
+BEGIN ATOMIC
+	INSERT INTO effect VALUES (job.id, payload);
+	SELECT '{"noted": true}'::jsonb;
+END;
+CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
+CREATE FUNCTION give_up(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('given up') $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 7);
+SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h', on_failure => 'give_up(jsonb)');
+SELECT jobq.register('give_up', 'give_up(jsonb)', queue => 'slow', timeout => '1h');
+SELECT jobq.create_queue('still', notify => 'off', keep => 'no_payload');
+SELECT jobq.pause('still');
+});
+
+# One of each: completed, failed, waiting for its next attempt, cancelled ...
+$node->safe_psql(
+	'postgres', q{
+SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day');
+SELECT jobq.enqueue('give_up', '{"n": 2}');
+SELECT jobq.enqueue('fail', '{"n": 3}');
+SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
+});
+wait_for($node, 'jobs are in their final states',
+	q{SELECT count(*) = 4 FROM jobq.jobs WHERE state IN ('completed', 'failed', 'retryable', 'cancelled')});
+
+# ... ready in a queue that is paused, scheduled, and ready in one that is
+# paused just now; as several roles.
+$node->safe_psql(
+	'postgres', q{
+SELECT jobq.pause('default');
+SELECT jobq.alter_queue('default', notify => 'off');
+SELECT jobq.enqueue('note', '{"n": 5}', queue => 'still', priority => 5, headers => '{"trace": 1}', timeout => '1h');
+SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six');
+SELECT jobq.enqueue('note', '{"n": 7}');
+SET ROLE clerk;
+SELECT jobq.enqueue('note', '{"n": 8}');
+RESET ROLE;
+});
+
+my %tables = (
+	job => 'SELECT * FROM jobq.job ORDER BY id',
+	archive => 'SELECT * FROM jobq.archive ORDER BY id',
+	failed_job => 'SELECT * FROM jobq.failed_job ORDER BY id',
+	unique_key => 'SELECT * FROM jobq.unique_key ORDER BY job_id',
+	queue => 'SELECT * FROM jobq.queue ORDER BY id',
+	handler => 'SELECT * FROM jobq.handler ORDER BY kind',
+	sequences =>
+	  q{SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' ORDER BY 1});
+ok( $node->poll_query_until('postgres',
+		q{SELECT count(*) > 0 FROM jobq.archive WHERE tableoid <> 'jobq.archive_default'::regclass}),
+	'finished jobs are in a partition of their day');
+
+my $dump = $node->backup_dir . '.dump';
+$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
+
+sub is_restored
+{
+	my ($dbname, $what) = @_;
+	foreach my $table (sort keys %tables)
+	{
+		is( $node->safe_psql($dbname, $tables{$table}),
+			$node->safe_psql('postgres', $tables{$table}),
+			"$what: $table");
+	}
+	return;
+}
+
+#
+# Into a database that is not served yet.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+$node->command_ok([ 'pg_restore', '-e', '-d', 'copy', $dump ], 'pg_restore');
+is_restored('copy', 'restored');
+
+# A second generation is the same.
+my $dump2 = $node->backup_dir . '.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump2, 'copy' ], 'pg_dump of the copy');
+$node->safe_psql('postgres', 'CREATE DATABASE copy2');
+$node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-f', $dump2, 'copy2' ],
+	'plain restore of the copy');
+is_restored('copy2', 'restored again');
+
+#
+# It works there once it is served.
+#
+my $first = $node->safe_psql('copy',
+	q{SELECT jobq.enqueue('note', '{"n": 9}', queue => 'new')});
+cmp_ok($first, '>', $node->safe_psql('postgres', 'SELECT max(id) FROM jobq.jobs'),
+	'ids go on behind those that were restored');
+is( $node->safe_psql(
+		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', unique_key => 'one'), jobq.enqueue('note', unique_key => 'six')) ORDER BY 1}),
+	"1\n6", 'unique keys are held there');
+$node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
+$node->reload;
+is($node->safe_psql('copy', "SELECT state FROM jobq.wait($first)"),
+	'completed', 'jobs run in the restored database');
+is( $node->safe_psql(
+		'copy', q{SELECT payload -> 'n', state FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id}),
+	"3|retryable\n5|ready\n6|scheduled\n7|ready\n8|ready",
+	'queues that were paused are paused');
+$node->safe_psql('copy', q{SELECT jobq.resume('default'), jobq.resume('still')});
+wait_for($node, 'and run when they are resumed',
+	q{SELECT count(*) = 0 FROM jobq.jobs WHERE state = 'ready' OR state = 'running'}, 'copy');
+is( $node->safe_psql('copy', q{SELECT payload -> 'n', role FROM effect ORDER BY 1}),
+	"1|postgres\n5|postgres\n7|postgres\n8|clerk\n9|postgres",
+	'each with its role, each once');
+is( $node->safe_psql('copy', q{SELECT payload IS NULL, headers FROM jobq.jobs WHERE priority = 5}),
+	't|{"trace": 1}', 'and as its queue wants it kept');
+
+my $letter = $node->safe_psql('copy', q{SELECT min(id) FROM jobq.failed_jobs});
+$node->safe_psql('copy', "SELECT jobq.retry($letter)");
+wait_for($node, 'a dead letter that was restored can be tried again',
+	"SELECT jsonb_array_length(errors) = 2 FROM jobq.failed_jobs WHERE id = $letter", 'copy');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+	'1', 'the original has not run any of it');
+
+#
+# Into a database that is served already: nothing collides, and no job runs
+# before all that it needs is there.
+#
+$node->append_conf('postgresql.conf', q{jobq.databases = '*'});
+$node->reload;
+$node->safe_psql('postgres', q{SELECT jobq.resume('default')});
+$node->safe_psql('postgres', 'CREATE DATABASE served');
+$node->command_ok([ 'pg_restore', '-e', '-d', 'served', $dump ],
+	'pg_restore into a database that is served');
+wait_for($node, 'what ran, ran well',
+	q{SELECT count(*) = 0 FROM jobq.jobs WHERE state = 'running' OR (state = 'ready' AND queue = 'new')}, 'served');
+is($node->safe_psql('served', q{SELECT count(*) FROM jobq.failed_jobs WHERE sqlstate <> 'JQ005'}),
+	'0', 'no job failed because its handler was not restored yet');
+is($node->safe_psql('served', q{SELECT count(*) FROM jobq.jobs}), '8', 'all jobs are there');
+is($node->safe_psql('served', q{SELECT error FROM jobq.jobs WHERE payload -> 'n' = '7'}), '', 'untouched');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,180 @@
+# A job runs on one server only: not on a subscriber, not on a standby; but on
+# either once it has taken over.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (job bigint, server int DEFAULT current_setting('port')::int);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC INSERT INTO effect (job) VALUES (job.id); END;
+CREATE PROCEDURE note_procedure(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	INSERT INTO effect (job) VALUES (job.id);
+END $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
+SELECT jobq.register('note_procedure', 'note_procedure(jsonb, jobq.job_context)');
+};
+
+#
+# Logical replication
+#
+my ($publisher, $subscriber) = jobq_pair($setup, 'max_prepared_transactions = 4');
+
+# some before the subscription, some after; ready ones in a paused queue
+my $jobs = q{
+SELECT jobq.enqueue('note', queue => 'still');
+SELECT jobq.enqueue('note', delay => '1 day', queue => 'still', unique_key => clock_timestamp()::text);
+SELECT jobq.enqueue('note_procedure', queue => 'still');
+};
+$publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
+$publisher->safe_psql('postgres', $jobs);
+subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue');
+$publisher->safe_psql('postgres', $jobs);
+$publisher->wait_for_catchup('jobs');
+
+is($subscriber->safe_psql('postgres', 'SELECT count(*), bool_and(dormant) FROM jobq.job'),
+	'6|t', 'jobs arrive, and are dormant');
+$publisher->safe_psql('postgres', q{SELECT jobq.resume('still')});
+wait_for($publisher, 'the publisher runs its jobs',
+	'SELECT count(*) = 2 FROM jobq.job');
+wait_for($subscriber, 'and they leave the subscriber',
+	'SELECT count(*) = 2 AND bool_and(dormant) FROM jobq.job');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+	'0', 'which has run none of them');
+
+# the subscriber has jobs of its own; sequences are not replicated
+$subscriber->safe_psql('postgres',
+	q{SELECT setval('jobq.job_id_seq', 1000), setval('jobq.queue_id_seq', 1000)});
+my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
+	'completed', 'the subscriber runs its own jobs');
+
+# ready jobs do not run after a restart, either
+$publisher->safe_psql('postgres', q{SELECT jobq.pause('still')});
+$publisher->safe_psql('postgres', $jobs);
+$publisher->wait_for_catchup('jobs');
+$subscriber->safe_psql('postgres', q{UPDATE jobq.queue SET paused = false});
+$subscriber->restart;
+$own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still')});
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
+	'completed', 'the subscriber runs its own jobs in the same queue');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
+	'2', 'and nothing else, after a restart');
+is( $subscriber->safe_psql(
+		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
+	$publisher->safe_psql(
+		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
+	'both show the same states');
+
+unsubscribe($publisher, $subscriber);
+is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'),
+	'5', 'adopt() takes over the jobs that are here');
+is( $subscriber->safe_psql(
+		'postgres', q{SELECT count(*) FROM jobq.job WHERE unique_key IS NOT NULL AND id = jobq.enqueue('note', unique_key => unique_key)}),
+	'3', 'with their unique keys');
+wait_for($subscriber, 'those that are ready run',
+	q{SELECT count(*) = 3 AND bool_and(run_at > now()) FROM jobq.job});
+is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
+	'4|4', 'once');
+$own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
+	'completed', 'and new jobs do');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+	'0', 'none has failed');
+
+# a database whose ids are behind those of the jobs that it takes over
+$subscriber->safe_psql('postgres', q{
+SELECT jobq.enqueue('note', delay => '1 day');
+UPDATE jobq.job SET dormant = true, id = 5000 WHERE id = (SELECT max(id) FROM jobq.job);
+SELECT setval('jobq.job_id_seq', 4999, true);
+SELECT jobq.adopt();
+});
+my ($rc) = $subscriber->psql('postgres', q{SELECT jobq.enqueue('note')});
+is($rc, 0, 'new ids do not collide with those of jobs that were adopted');
+$subscriber->stop;
+
+#
+# Physical replication
+#
+my $primary = jobq_node('primary', q{
+jobq.databases = 'postgres'
+}, allows_streaming => 1);
+$primary->start;
+$primary->safe_psql('postgres', $setup);
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+my $id = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
+is($primary->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+	'completed', 'the primary runs its jobs');
+my $later = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still'); SELECT jobq.enqueue('note', delay => '1s')});
+$primary->safe_psql('postgres', q{SELECT jobq.pause('still')});
+my $waiting = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still')});
+$primary->wait_for_catchup('standby', 'replay', $primary->lsn('insert'));
+
+is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($id)"),
+	'completed', 'the standby knows what has become of a job');
+is($standby->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = $waiting"),
+	'ready', 'and what waits');
+is( $standby->safe_psql(
+		'postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),
+	'0', 'and runs nothing');
+foreach my $call ("enqueue('note')", "cancel($waiting)", "retry($waiting)",
+	'adopt()', "delete_failed($waiting)", "schedule('s', '\@daily', 'note')", "unschedule('s')")
+{
+	my (undef, undef, $err) = $standby->psql('postgres', "SELECT jobq.$call");
+	like($err, qr/cannot execute .* (read-only transaction|during recovery)/,
+		"$call is refused on a standby");
+}
+
+# Told means durable: with a synchronous standby, nobody is told of a result
+# that only the primary has.
+$primary->append_conf('postgresql.conf', q{synchronous_standby_names = 'standby'});
+$primary->reload;
+wait_for($primary, 'the standby is synchronous',
+	q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+$standby->stop;
+$id = $primary->safe_psql('postgres',
+	q{SET synchronous_commit = local; SELECT jobq.enqueue('note')});
+my $waiter = $primary->background_psql('postgres');
+$waiter->query_until(qr/begun/, qq{\\echo begun
+SELECT state FROM jobq.wait($id);
+});
+wait_for($primary, 'whoever waits for a job waits for the standby, too',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^SELECT state FROM jobq.wait' AND wait_event = 'SyncRep'});
+is($primary->safe_psql('postgres', "SELECT count(*) FROM jobq.archive WHERE id = $id"),
+	'1', 'although the job is done, and its worker does not wait');
+$standby->start;
+like($waiter->query_until(qr/completed/, ''), qr/completed/,
+	'and is told when the standby has it');
+$waiter->quit;
+
+# Promotion
+$primary->stop('immediate');
+$standby->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
+$standby->promote;
+wait_for($standby, 'a promoted standby begins to work by itself',
+	'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($waiting)"),
+	'ready', 'a queue that was paused is paused');
+$standby->safe_psql('postgres', q{SELECT jobq.resume('still')});
+is($standby->safe_psql('postgres', "SELECT state FROM jobq.wait($waiting)"),
+	'completed', 'jobs run where the standby was promoted');
+wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq.job');
+is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
+	'5|5', 'all effects are there, once');
+
+$standby->stop;
+no_failed_assertion($publisher, $subscriber, $primary, $standby);
+done_testing();

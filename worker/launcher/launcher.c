@@ -1,0 +1,390 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *	  The launcher: one per cluster, keeps a scheduler per served database
+ *	  alive.
+ *
+ * It is connected to no database and reads shared catalogs only.  It starts a
+ * scheduler for each database that jobq.databases names; a scheduler that
+ * finds no extension there says so in the database's entry and leaves, and is
+ * started again when CREATE EXTENSION pokes the launcher.  As a safety check,
+ * it looks every jobq.poll_interval whether one is missing though nobody has
+ * poked it.
+ *
+ * The postmaster restarts the launcher (exit code 1, never 0, which would be
+ * for ever) and nothing else: schedulers and workers are dynamic and looked
+ * after through shared memory.  A scheduler outlives the launcher.
+ *
+ * worker/launcher/launcher.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/varlena.h"
+
+#include "store/length.h"
+
+PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
+
+/* Pause between attempts to start a scheduler that fails, in ms. */
+#define FIRST_PAUSE		1000
+#define LAST_PAUSE		60000
+
+static void launcher_exit(int code, Datum arg);
+static void read_flight_recorder(void);
+static List *served_databases(void);
+static JobqDatabase *database_entry(Oid dboid);
+static long start_schedulers(void);
+static bool start_scheduler(JobqDatabase *db);
+
+/*
+ * Register the launcher with the postmaster.
+ */
+void
+jobq_register_launcher(void)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	strlcpy(worker.bgw_library_name, "jobq", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "jobq_launcher_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_name, "jobq launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "jobq launcher", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+void
+jobq_launcher_main(Datum main_arg)
+{
+	static uint32 wait_event = 0;
+
+	process_start();
+	BackgroundWorkerInitializeConnectionByOid(InvalidOid, InvalidOid, 0);
+	process_pin_settings(false);
+
+	before_shmem_exit(launcher_exit, (Datum) 0);
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	jobq_shared->launcher = MyProc;
+	LWLockRelease(jobq_shared->lock);
+
+	flight_open(true);
+	if (!jobq_shared->flight_read)
+		read_flight_recorder();
+
+	for (;;)
+	{
+		uint32		seen = pg_atomic_read_u32(&jobq_shared->calls);
+		uint64		pokes;
+		long		pause;
+
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		pokes = jobq_shared->pokes;
+		if (jobq_shared->poke)
+		{
+			jobq_shared->poke = false;
+			for (int i = 0; i < jobq_shared->ndatabases; i++)
+			{
+				jobq_shared->databases[i].absent = false;
+				jobq_shared->databases[i].retry_at = 0;
+			}
+		}
+		LWLockRelease(jobq_shared->lock);
+
+		pause = start_schedulers();
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		jobq_shared->pokes_seen = pokes;
+		LWLockRelease(jobq_shared->lock);
+		(void) process_sleep(&jobq_shared->calls, seen, pause,
+							 jobq_wait_event(wait_event, "JobqLauncher"));
+	}
+}
+
+static void
+launcher_exit(int code, Datum arg)
+{
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	jobq_shared->launcher = NULL;
+	LWLockRelease(jobq_shared->lock);
+}
+
+/*
+ * Hand the culprits of the last crash to the entries of their databases.
+ */
+static void
+read_flight_recorder(void)
+{
+	Oid			dboids[JOBQ_MAX_CULPRITS];
+	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
+	int			n = flight_read_culprits(dboids, culprits, JOBQ_MAX_CULPRITS);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqDatabase *db = database_entry(dboids[i]);
+
+		if (db == NULL)
+			continue;
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " of database %u was running in the server process that crashed",
+						culprits[i].job_id, dboids[i])));
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		db->culprits[db->nculprits++] = culprits[i];
+		LWLockRelease(db->lock);
+	}
+	jobq_shared->flight_read = true;
+}
+
+/*
+ * The OIDs of the databases that are to be served.
+ */
+static List *
+served_databases(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *names = pstrdup(jobq_databases);
+	List	   *wanted = NIL;
+	List	   *dboids = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!SplitIdentifierString(names, ',', &wanted))
+	{
+		ereport(LOG,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid list of names in \"%s\": \"%s\"",
+						"jobq.databases", jobq_databases)));
+		return NIL;
+	}
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		ListCell   *lc;
+
+		if (form->datistemplate || !form->datallowconn)
+			continue;
+		foreach(lc, wanted)
+		{
+			const char *name = lfirst(lc);
+
+			if (strcmp(name, "*") == 0 ||
+				strcmp(name, NameStr(form->datname)) == 0)
+			{
+				MemoryContext old = MemoryContextSwitchTo(caller);
+
+				dboids = lappend_oid(dboids, form->oid);
+				MemoryContextSwitchTo(old);
+				break;
+			}
+		}
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return dboids;
+}
+
+/*
+ * The entry of the database, made if there is room, or NULL.  An entry of a
+ * database that is gone is used again, with nothing of that in it: sessions
+ * find it before the scheduler has started.
+ */
+static JobqDatabase *
+database_entry(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+
+	if (db != NULL)
+		return db;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->ndatabases && db == NULL; i++)
+	{
+		if (!OidIsValid(jobq_shared->databases[i].dboid))
+		{
+			db = &jobq_shared->databases[i];
+			jobq_lengths_clear(db);
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_clear(db);
+			jobq_leases_clear(db);
+			db->leases_of = db->limits_of = InvalidOid;
+			db->limits_loaded = false;
+			LWLockRelease(db->lock);
+			pg_write_barrier(); /* see jobq_find_database() */
+			db->dboid = dboid;
+		}
+	}
+	LWLockRelease(jobq_shared->lock);
+	return db;
+}
+
+/*
+ * Start the schedulers that are missing, have the superfluous ones leave, and
+ * return how long to sleep, in milliseconds.
+ */
+static long
+start_schedulers(void)
+{
+	static MemoryContext context = NULL;
+	static bool warned = false;
+	TimestampTz now = GetCurrentTimestamp();
+	long		pause = jobq_poll_interval * 1000L;
+	List	   *dboids;
+	ListCell   *lc;
+	MemoryContext old;
+
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "jobq launcher",
+										ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(context);
+	dboids = served_databases();
+
+	foreach(lc, dboids)
+	{
+		JobqDatabase *db = database_entry(lfirst_oid(lc));
+		TimestampTz at;
+
+		if (db == NULL)
+		{
+			if (!warned)
+				ereport(LOG,
+						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						 errmsg("jobq serves no more than %d databases",
+								jobq_max_databases),
+						 errhint("Raise \"%s\" and restart the server.",
+								 "jobq.max_databases")));
+			warned = true;
+			break;
+		}
+		if (db->scheduler != NULL || db->absent)
+			continue;
+		at = db->retry_at;
+		if (db->stop)
+			at = Max(at, db->stop_until);
+		if (at <= now)
+		{
+			db->stop = false;
+			if (!start_scheduler(db))
+				at = now + FIRST_PAUSE * INT64CONST(1000);
+			else
+			{
+				/* the next look is due if it dies before it works */
+				int64		wait = Min((int64) FIRST_PAUSE << Min(db->failures, 10),
+									   LAST_PAUSE);
+
+				db->failures++;
+				at = now + wait * 1000;
+			}
+			db->retry_at = at;
+		}
+		pause = Min(pause, TimestampDifferenceMilliseconds(now, at));
+	}
+
+	/* databases that are not served any more, or gone */
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+	{
+		JobqDatabase *db = &jobq_shared->databases[i];
+
+		if (!OidIsValid(db->dboid) || list_member_oid(dboids, db->dboid))
+			continue;
+		db->stop = true;
+		db->stop_until = 0;
+		for (int j = 0; j < jobq_shared->nslots; j++)
+		{
+			PGPROC	   *proc = jobq_shared->slots[j].proc;
+
+			if (proc != NULL && jobq_shared->slots[j].database == i)
+				SetLatch(&proc->procLatch);
+		}
+		jobq_wake_scheduler(db);
+		if (db->scheduler == NULL)
+		{
+			bool		used = db->nculprits > 0;
+
+			LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+			for (int j = 0; j < jobq_shared->nslots; j++)
+			{
+				JobqSlot   *slot = &jobq_shared->slots[j];
+
+				if (slot->state != JOBQ_SLOT_FREE && slot->database == i)
+				{
+					if (slot->state == JOBQ_SLOT_DEAD)
+						slot->state = JOBQ_SLOT_FREE;
+					else
+						used = true;
+				}
+			}
+			if (!used)
+			{
+				db->dboid = InvalidOid;
+				db->stop = db->absent = false;
+				db->retry_at = 0;
+				db->failures = 0;
+			}
+			LWLockRelease(jobq_shared->lock);
+		}
+	}
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(context);
+	return pause;
+}
+
+static bool
+start_scheduler(JobqDatabase *db)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	static TimestampTz warned_at = 0;
+
+	worker.bgw_flags = JOBQ_WORKER_FLAGS;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "jobq", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "jobq_scheduler_main", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "jobq scheduler for database %u",
+			 db->dboid);
+	strlcpy(worker.bgw_type, "jobq scheduler", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(db - jobq_shared->databases);
+	worker.bgw_notify_pid = MyProcPid;
+
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		pfree(handle);
+		return true;
+	}
+	spawn_make_way(db - jobq_shared->databases);
+	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
+	{
+		warned_at = GetCurrentTimestamp();
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start the jobq scheduler of database %u: out of background worker slots",
+						db->dboid),
+				 errhint("Raise \"%s\" and restart the server.",
+						 "max_worker_processes")));
+	}
+	return false;
+}

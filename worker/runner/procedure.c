@@ -1,0 +1,132 @@
+/*-------------------------------------------------------------------------
+ *
+ * procedure.c
+ *	  Runs one job whose handler is a procedure, which may COMMIT.
+ *
+ * Its own COMMIT would end a claim by deletion.  So the job first gets a
+ * lease in its row, with the attempt charged, and that is flushed; the
+ * procedure is called with a portal around it, as CALL does; and the
+ * transaction that the procedure leaves open deletes the row.  What it
+ * committed before an error stays, as its author meant it.
+ *
+ * A portal made before the transaction begins belongs to none and survives
+ * its commits; so do the arguments in the portal's memory.
+ *
+ * worker/runner/procedure.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "tcop/pquery.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+static Portal portal = NULL;
+
+static void finish(RunContext *run, JobqJob *job, int64 token,
+				   TimestampTz started_at);
+
+/*
+ * Called in the transaction that has read the job; ends with none open.  An
+ * error is the caller's, who sees by the lease that the attempt is charged, and
+ * calls run_procedure_end() after the abort.
+ */
+void
+run_procedure(RunContext *run, Relation rel, JobqJob *job,
+			  JobqHandler *handler)
+{
+	TimestampTz started_at = run->slot->job_started_at;
+	int			attempt = jobq_current->attempt;
+	int64		token = (int64) (pg_prng_uint64(&pg_global_prng_state) >> 1);
+	MemoryContext old = CurrentMemoryContext;
+	bool		isnull;
+
+	/* the lease, flushed before the procedure begins */
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
+	JOB_SET(job, JOB_LEASE_TOKEN, Int64GetDatum(token));
+	JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
+	if (!jobq_job_lease(rel, job))
+	{
+		run->slot->unused = true;
+		job->nulls[JOB_LEASE_TOKEN - 1] = true;
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		return;
+	}
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	ForceSyncCommit();
+	CommitTransactionCommand();
+
+	portal = CreatePortal("jobq procedure", true, true);
+	portal->visible = false;
+	portal->resowner = CurrentResourceOwner;
+	ActivePortal = portal;
+	PortalContext = portal->portalContext;
+
+	/* it runs, so the procedure cannot close it */
+	portal->status = PORTAL_ACTIVE;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	EnsurePortalSnapshotExists();
+	MemoryContextSwitchTo(run->memory);
+	(void) jobq_call_handler(handler, job, attempt, false, &isnull);
+	MemoryContextSwitchTo(run->memory);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	finish(run, job, token, started_at);
+	MemoryContextSwitchTo(old);
+	run_procedure_end();
+}
+
+/*
+ * Drop the portal, if there is one; outside any transaction.  run_once() calls
+ * it after an error, too, when the transaction has been aborted.
+ */
+void
+run_procedure_end(void)
+{
+	if (portal == NULL)
+		return;
+	ActivePortal = NULL;
+	PortalContext = NULL;
+
+	/* it was never run by the portal machinery, which minds its status */
+	portal->status = PORTAL_FAILED;
+	PortalDrop(portal, false);
+	portal = NULL;
+}
+
+/*
+ * Finish in the transaction that the procedure left open, if the lease still
+ * holds.
+ */
+static void
+finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at)
+{
+	Relation	rel;
+	JobqJob		now;
+	JobqKey		key = {job_run_at(job), job_id(job)};
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	rel = jobq_open_jobs();
+	if (!jobq_job_fetch(rel, &job->ctid, key, GetActiveSnapshot(), &now) ||
+		!job_leased(&now) ||
+		DatumGetInt64(JOB(&now, JOB_LEASE_TOKEN)) != token ||
+		!jobq_job_delete(rel, &now))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_CANCELLED),
+				 errmsg("the job was cancelled while it ran")));
+	run_finish(run, rel, &now, jobq_current, started_at, false, (Datum) 0);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}

@@ -1,0 +1,513 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  Runs one job whose handler is a function: one transaction.
+ *
+ *	1. Read the row that the entry names, and delete it: claim and
+ *	   acknowledgement in one heap write.  Gone or taken: drop the entry.
+ *	2. Call the handler.
+ *	3. Put the job into the archive, and commit without waiting for the flush.
+ *
+ * If the handler fails, the abort brings the row back, and a second
+ * transaction records the attempt.  If the server crashes before the flush,
+ * the handler's effects and the completion are lost together, and the job
+ * runs again.
+ *
+ * worker/runner/run.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timeout.h"
+
+#include "commit/commit.h"
+
+/* Immediate retries after a serialization failure or a deadlock. */
+#define MAX_CONFLICTS	5
+
+static bool run_once(RunContext *run, const JobqPush *entry, bool last);
+static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
+static bool expired(const JobqJob *job, TimestampTz now);
+static void report_kind(const char *kind);
+static void context_callback(void *arg);
+
+/*
+ * Start a transaction with an active snapshot.
+ */
+void
+run_begin_transaction(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/*
+ * Run the job of this entry, if it is still there.
+ */
+void
+run_job(RunContext *run, const JobqPush *entry)
+{
+	for (int i = 0; i <= MAX_CONFLICTS; i++)
+		if (!run_once(run, entry, i == MAX_CONFLICTS))
+			break;
+}
+
+/*
+ * One try.  True if it lost a conflict and shall be made again; not if this
+ * is the last.
+ */
+static bool
+run_once(RunContext *run, const JobqPush *entry, bool last)
+{
+	MemoryContext top = CurrentMemoryContext;
+	JobqCurrent current = {0};
+	ErrorContextCallback context;
+	JobqJob		job;
+	JobqHandler *handler;
+	Relation	rel;
+	const char *kind;
+	TimestampTz now;
+	bool		runnable;
+	volatile bool again = false;
+
+	MemoryContextReset(run->memory);
+	run_begin_transaction();
+	MemoryContextSwitchTo(run->memory);
+	rel = jobq_try_open_jobs();
+	if (rel == NULL)
+	{
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(top);
+		run->slot->retire = true;
+		return false;
+	}
+
+	now = jobq_statement_start();
+	runnable = jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job) &&
+		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
+	if (runnable && !SearchSysCacheExists1(AUTHOID,
+										   ObjectIdGetDatum(GetUserId())))
+	{
+		/* our role was dropped: the scheduler charges its jobs */
+		jobq_job_push(&job);
+		run->slot->retire = true;
+		runnable = false;
+	}
+	if (runnable && jobq_popped_in_vain(&job, entry, MODE_WORKER, 0))
+		runnable = false;
+	if (runnable && job_run_at(&job) > now)
+	{
+		/* the clock was put back */
+		jobq_job_push(&job);
+		runnable = false;
+	}
+	if (runnable && expired(&job, now))
+	{
+		if (jobq_job_delete(rel, &job))
+			jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+						 "not started before expires_at");
+		runnable = false;
+	}
+	if (runnable && jobq_flow_changed(&job))
+	{
+		if (jobq_job_delete(rel, &job))
+			jobq_job_insert(rel, &job);
+		runnable = false;
+	}
+	if (runnable &&
+		(jobq_permits_lack(&job, entry, 0) ||
+		 jobq_group_must_wait(rel, &job, entry, 0, GetActiveSnapshot())))
+		runnable = false;
+	run->slot->unused = !runnable;
+	if (!runnable || (!last && jobq_unique_started(&job)))
+	{
+		/* a key that the start gives back is free before the handler begins */
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(top);
+		return runnable;
+	}
+
+	kind = jobq_job_kind(&job);
+	handler = jobq_handler(kind);
+	report_kind(kind);
+	run_claim(run, &job, kind, now, jobq_job_timeout(handler, &job));
+
+	current.job = &job;
+	current.attempt = job_attempt(&job) + 1;
+	current.slot = run->slot;
+	current.memory = run->memory;
+	jobq_current = &current;
+	context.callback = context_callback;
+	context.arg = &current;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+
+	PG_TRY();
+	{
+		if (handler == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NO_HANDLER),
+					 errmsg("no handler is registered for kind \"%s\"", kind)));
+		jobq_handler_resolve(handler);
+
+		if (handler->may_commit)
+			run_procedure(run, rel, &job, handler);
+		else if (!jobq_job_delete(rel, &job))
+		{
+			run->slot->unused = true;	/* somebody else has it */
+			table_close(rel, NoLock);
+			PopActiveSnapshot();
+			CommitTransactionCommand();
+		}
+		else
+		{
+			int			nestlevel = NewGUCNestLevel();
+			ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+			JobqJob		finished;
+			Datum		result;
+			bool		isnull;
+
+			result = jobq_call_handler(handler, &job, current.attempt, true,
+									   &isnull);
+
+			/* deferred triggers belong to the handler, too */
+			AfterTriggerSetState(&constraints);
+			AtEOXact_GUC(false, nestlevel);
+
+			/* should the commit fail, "job" is the row that comes back */
+			finished = job;
+			run_finish(run, rel, &finished, &current, now, !isnull, result);
+			PopActiveSnapshot();
+			if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+				jobq_commit_quietly();
+			CommitTransactionCommand();
+		}
+		run_unclaim(run);
+		if (!run->slot->unused)
+			run->slot->jobs_done++;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		HOLD_INTERRUPTS();
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		QueryCancelPending = false;
+		MemoryContextSwitchTo(run->memory);
+		error_context_stack = context.previous;
+		edata = CopyErrorData();
+		if (!last && (edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+					  edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
+			!job_leased(&job) && !was_cancelled(run->slot, &job))
+			again = true;
+		else
+			EmitErrorReport();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		run_procedure_end();
+		RESUME_INTERRUPTS();
+
+		MemoryContextSwitchTo(run->memory);
+		if (again)
+			run->slot->unused = true;	/* until it begins again */
+		else
+		{
+			run_failed(run, &job, now, edata, !job_leased(&job));
+			run->slot->jobs_failed++;
+		}
+		run_unclaim(run);
+	}
+	PG_END_TRY();
+
+	jobq_current = NULL;
+	error_context_stack = context.previous;
+	MemoryContextSwitchTo(top);
+	run_clean_session(handler != NULL && handler->may_commit);
+	return again;
+}
+
+/*
+ * Was the worker asked to stop this job by cancel()?
+ */
+static bool
+was_cancelled(const JobqSlot *slot, const JobqJob *job)
+{
+	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == job_id(job);
+}
+
+static bool
+expired(const JobqJob *job, TimestampTz now)
+{
+	return !JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now;
+}
+
+/*
+ * Show the kind in pg_stat_activity; only when it changes, or after a rest.
+ */
+static void
+report_kind(const char *kind)
+{
+	static char shown[JOBQ_MAX_KIND_NAME + 32] = "";
+	static const char prefix[] = "jobq: ";
+
+	if (debug_query_string != NULL && shown[0] != '\0' &&
+		strcmp(shown + strlen(prefix), kind) == 0)
+		return;
+	snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
+	debug_query_string = shown;
+	pgstat_report_activity(STATE_RUNNING, shown);
+}
+
+static void
+context_callback(void *arg)
+{
+	JobqCurrent *current = arg;
+
+	errcontext("running job " INT64_FORMAT " of kind \"%s\", attempt %d",
+			   job_id(current->job), jobq_job_kind(current->job),
+			   current->attempt);
+}
+
+/*
+ * Note in shared memory and in the flight recorder what this worker runs, and
+ * arm its timeout.
+ */
+void
+run_claim(RunContext *run, const JobqJob *job, const char *kind,
+		  TimestampTz now, int timeout)
+{
+	JobqSlot   *slot = run->slot;
+	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
+		: DT_NOEND;
+
+	QueryCancelPending = false;
+	flight_begin(job_id(job), job_attempt(job));
+	SpinLockAcquire(&slot->mutex);
+	slot->attempt = job_attempt(job);
+	slot->queue_id = job_queue_id(job);
+	slot->job_started_at = now;
+	slot->deadline = deadline;
+	slot->kill_at = DT_NOEND;
+	slot->progress = -1;
+	slot->message[0] = '\0';
+	slot->stop = JOBQ_STOP_NONE;
+	slot->stop_job = 0;
+	strlcpy(slot->kind, kind, sizeof(slot->kind));
+	slot->job_id = job_id(job);
+	SpinLockRelease(&slot->mutex);
+
+	if (timeout > 0)
+	{
+		enable_timeout_after(STATEMENT_TIMEOUT, timeout);
+		if (deadline < my_db->wake_at)
+			jobq_wake_scheduler(my_db);
+	}
+}
+
+/*
+ * The job is over, one way or another.
+ */
+void
+run_unclaim(RunContext *run)
+{
+	JobqSlot   *slot = run->slot;
+
+	if (slot->deadline != DT_NOEND)
+		disable_timeout(STATEMENT_TIMEOUT, false);
+	if (jobq_log_min_duration >= 0)
+	{
+		TimestampTz now = jobq_now();
+
+		if (now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
+			ereport(LOG,
+					(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms",
+							slot->job_id, slot->kind,
+							(now - slot->job_started_at) / 1000.0)));
+	}
+	SpinLockAcquire(&slot->mutex);
+	slot->job_id = 0;
+	SpinLockRelease(&slot->mutex);
+	flight_end();
+	QueryCancelPending = false;
+}
+
+/*
+ * The handler has returned: write what it asked for, in its transaction.
+ * Closes rel.
+ */
+void
+run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
+		   TimestampTz started_at, bool has_result, Datum result)
+{
+	jobq_log_keep(current, job);
+	switch (current->outcome)
+	{
+		case OUTCOME_COMPLETE:
+		case OUTCOME_FAIL:		/* the handler caught the error of fail() */
+			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
+			jobq_archive(job, STATE_COMPLETED, started_at, has_result, result,
+						 NULL);
+			break;
+
+		case OUTCOME_DISCARD:
+			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
+			jobq_archive(job, STATE_CANCELLED, started_at, has_result, result,
+						 current->reason);
+			break;
+
+		case OUTCOME_SNOOZE:
+		case OUTCOME_RELEASE:
+			JOB_SET(job, JOB_ATTEMPT,
+					Int32GetDatum(current->outcome == OUTCOME_RELEASE
+								  ? current->attempt : current->attempt - 1));
+			JOB_SET(job, JOB_RUN_AT,
+					TimestampTzGetDatum(jobq_now() + current->delay_ms * 1000));
+			job->nulls[JOB_LEASE_TOKEN - 1] = true;
+			job->nulls[JOB_LEASE_UNTIL - 1] = true;
+			jobq_job_insert_again(rel, job);
+			if (current->slot != NULL)
+				current->slot->live = true;
+			if (job_attempt(job) >= job_max_attempts(job) &&
+				JOB_ISNULL(job, JOB_RETRY_UNTIL))
+			{
+				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,
+					.message = "the job was released on its last attempt"
+				};
+
+				CommandCounterIncrement();
+				jobq_job_attempt_failed(rel, job, started_at, &error, false,
+										true, 0);
+				if (current->slot != NULL)
+					current->slot->live = false;
+			}
+			else
+				jobq_tell(job, jobq_waiting_state(job, jobq_now()));
+			break;
+	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * An attempt has failed and its transaction was aborted: record it in another.
+ */
+void
+run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
+		   ErrorData *edata, bool charge)
+{
+	JobqSlot   *slot = run->slot;
+	bool		cancelled = was_cancelled(slot, job);
+	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
+		edata->hint, edata->context
+	};
+	bool		final = edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
+		jobq_current->outcome == OUTCOME_FAIL;
+	ItemPointerData ctid = job->ctid;
+	JobqKey		key = {job_run_at(job), job_id(job)};
+	Relation	rel;
+
+	slot->live = false;
+	run_begin_transaction();
+	MemoryContextSwitchTo(run->memory);
+	rel = jobq_try_open_jobs();
+	if (rel != NULL &&
+		jobq_job_fetch(rel, &ctid, key, GetActiveSnapshot(), job))
+	{
+		jobq_log_keep(jobq_current, job);
+		if (cancelled)
+		{
+			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
+			if (jobq_job_delete(rel, job))
+				jobq_archive(job, STATE_CANCELLED, started_at, false,
+							 (Datum) 0, "cancelled while it ran");
+		}
+		else
+		{
+			if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+				slot->deadline != DT_NOEND && jobq_now() >= slot->deadline)
+			{
+				const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
+
+				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.message = psprintf("the job ran longer than its timeout of %d ms",
+										 jobq_job_timeout(handler, job));
+				if (handler != NULL && handler->fail_on_timeout)
+					final = true;
+			}
+			JOB_SET(job, JOB_EXCEPTIONS,
+					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
+									  PG_INT16_MAX)));
+			slot->live = jobq_job_attempt_failed(rel, job, started_at, &error,
+												 charge, final, -1);
+		}
+	}
+	if (rel != NULL)
+		table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(run->memory);
+}
+
+/*
+ * Leave nothing of the last job to the next one.  Outside any transaction.
+ *
+ * Settings are undone with the job's nest level or its abort; a procedure may
+ * have committed some.  The plans of handlers are kept on purpose.
+ */
+void
+run_clean_session(bool after_procedure)
+{
+	Oid			temp_namespace;
+	Oid			temp_toast_namespace;
+
+	PortalHashTableDeleteAll();
+	DropAllPreparedStatements();
+	LockReleaseAll(USER_LOCKMETHOD, true);
+	ResetSequenceCaches();
+
+	GetTempNamespaceState(&temp_namespace, &temp_toast_namespace);
+	if (after_procedure || OidIsValid(temp_namespace))
+	{
+		MemoryContext old = CurrentMemoryContext;
+
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		if (after_procedure)
+		{
+			SetPGVariable("session_authorization", NIL, false);
+			ResetAllOptions();
+			process_pin_settings(true);
+		}
+		if (OidIsValid(temp_namespace))
+		{
+			PushActiveSnapshot(GetTransactionSnapshot());
+			ResetTempTableNamespace();
+			PopActiveSnapshot();
+		}
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(old);
+	}
+}

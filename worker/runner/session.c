@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  A worker in the session of a client, for tests and scripts: what
+ *	  CALL jobq.work() does for one job.
+ *
+ * It finds its job by a query, so it works without the background workers,
+ * too, and beside them: whoever deletes the row first has the job.  It takes
+ * the same permits as workers and consumers (claim.c); the turns of tenants and
+ * of weighted queues are not for it.  Handlers run in a subtransaction and so
+ * cannot COMMIT, not even procedures.
+ *
+ * worker/runner/session.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+PG_FUNCTION_INFO_V1(jobq_run_next);
+
+/* Candidates that the first query looks at; each one more looks at twice as many. */
+#define CANDIDATES	64
+
+/* What is passed by, because it has to wait, or somebody else has it. */
+typedef struct Waiting
+{
+	ArrayBuildState *queues;
+	ArrayBuildState *kinds;
+	ArrayBuildState *groups;
+	ArrayBuildState *taken;		/* jobs */
+} Waiting;
+
+static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
+							int64 *ids, int limit);
+static void pass_by(ArrayBuildState **state, Datum value, Oid type);
+static bool must_wait(JobqObstacle obstacle, const JobqJob *job,
+					  Waiting *waiting);
+static bool claim_next(Relation rel, Datum queues, bool any_queue,
+					   JobqJob *job, int64 *token);
+
+static Datum
+array_of(ArrayBuildState *state, Oid type)
+{
+	return state == NULL ? PointerGetDatum(construct_empty_array(type))
+		: makeArrayResult(state, CurrentMemoryContext);
+}
+
+/*
+ * The first jobs of this role, but for what is known to wait.
+ */
+static int
+find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
+				int limit)
+{
+	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
+	INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID};
+	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
+		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
+		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID),
+	array_of(waiting->taken, INT8OID), Int32GetDatum(limit)};
+	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
+	' ', '\0'};
+	int			n;
+
+	SPI_connect();
+	n = jobq_query("SELECT j.id FROM jobq.job j JOIN jobq.queue q ON q.id = j.queue_id"
+				   " WHERE j.role = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
+				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
+				   " AND j.lease_token IS NULL AND NOT j.dormant"
+				   " AND NOT q.paused AND q.mode = 'w'"
+				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
+				   " AND coalesce(j.group_id <> ALL ($6), true)"
+				   " AND j.id <> ALL ($7)"
+				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
+				   " j.priority, j.run_at, j.id LIMIT $8",
+				   8, types, values, nulls, SPI_OK_SELECT);
+	for (int i = 0; i < n; i++)
+	{
+		bool		isnull;
+
+		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
+											 SPI_tuptable->tupdesc, 1,
+											 &isnull));
+	}
+	SPI_finish();
+	return n;
+}
+
+/*
+ * Add to what is passed by.  The array is made of it again and again, which must
+ * not free it.
+ */
+static void
+pass_by(ArrayBuildState **state, Datum value, Oid type)
+{
+	if (*state == NULL)
+		*state = initArrayResult(type, CurrentMemoryContext, false);
+	*state = accumArrayResult(*state, value, false, type, CurrentMemoryContext);
+}
+
+/*
+ * Note what this job waits for, so that its like are passed by, too.
+ */
+static bool
+must_wait(JobqObstacle obstacle, const JobqJob *job, Waiting *waiting)
+{
+	switch (obstacle)
+	{
+		case JOBQ_NO_OBSTACLE:
+			return false;
+		case JOBQ_QUEUE_FULL:
+			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
+			break;
+		case JOBQ_KIND_FULL:
+			pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
+			break;
+		case JOBQ_GROUP_BUSY:
+			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);
+			break;
+		case JOBQ_TAKEN:
+			pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
+			break;
+	}
+	return true;
+}
+
+/*
+ * Take the first job of this role that nobody else has and that may start, and
+ * delete it in a subtransaction, which is left open.
+ */
+static bool
+claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
+		   int64 *token)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Waiting		waiting = {0};
+	int			limit = CANDIDATES / 2;
+	int64	   *ids = NULL;
+	int			n;
+
+	do
+	{
+		if (ids != NULL)
+			pfree(ids);
+		limit = Min(limit, PG_INT32_MAX / 2) * 2;
+		ids = palloc_extended(sizeof(int64) * limit, MCXT_ALLOC_HUGE);
+		n = find_candidates(queues, any_queue, &waiting, ids, limit);
+		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job))
+			{
+				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
+				continue;
+			}
+			if (must_wait(jobq_claim(rel, job, token), job, &waiting))
+				continue;
+
+			/* the deletion is undone if the handler fails */
+			BeginInternalSubTransaction(NULL);
+			MemoryContextSwitchTo(context);
+			if (jobq_job_delete(rel, job))
+			{
+				(void) jobq_unique_started(job);
+				return true;
+			}
+			ReleaseCurrentSubTransaction();
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			jobq_claim_undo(job, *token);
+			pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
+		}
+	} while (n == limit);
+	return false;
+}
+
+/*
+ * run_next(queues): run one job that is ready, of these queues in strict
+ * order or of any, and return its id; null if there is none.
+ */
+Datum
+jobq_run_next(PG_FUNCTION_ARGS)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	TimestampTz started_at = jobq_now();
+	JobqCurrent current = {0};
+	JobqHandler *handler;
+	Relation	rel;
+	JobqJob		job;
+	int64		token;
+
+	PreventCommandIfReadOnly("jobq.work()");
+	rel = jobq_open_jobs();
+	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
+					PG_ARGISNULL(0), &job, &token))
+	{
+		table_close(rel, NoLock);
+		PG_RETURN_NULL();
+	}
+	jobq_job_push_if_undone(&job);
+	current.job = &job;
+	current.attempt = job_attempt(&job) + 1;
+	current.outer = jobq_current;
+	current.memory = context;
+	handler = jobq_handler(jobq_job_kind(&job));
+
+	PG_TRY();
+	{
+		Datum		result;
+		bool		isnull;
+		RunContext	run = {0};
+		int			nestlevel = NewGUCNestLevel();
+		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+
+		if (handler == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_NO_HANDLER),
+					 errmsg("no handler is registered for kind \"%s\"",
+							jobq_job_kind(&job))));
+		jobq_handler_resolve(handler);
+		jobq_current = &current;
+		result = jobq_call_handler(handler, &job, current.attempt, true,
+								   &isnull);
+
+		/* as in a worker: deferred triggers, and settings, are the handler's */
+		AfterTriggerSetState(&constraints);
+		AtEOXact_GUC(false, nestlevel);
+		jobq_current = current.outer;
+		run_finish(&run, jobq_open_jobs(), &job, &current, started_at, !isnull,
+				   result);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		jobq_claim_end(&job, token, current.outcome == OUTCOME_SNOOZE ||
+					   current.outcome == OUTCOME_RELEASE);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+		JobqError	error = {0};
+		bool		live;
+
+		jobq_current = current.outer;
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+
+		/* the session's user has cancelled the call, not the job */
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(edata);
+
+		jobq_job_push_if_undone(&job);
+		error.sqlerrcode = edata->sqlerrcode;
+		error.message = edata->message;
+		error.detail = edata->detail;
+		error.hint = edata->hint;
+		error.context = edata->context;
+		jobq_log_keep(&current, &job);
+		JOB_SET(&job, JOB_EXCEPTIONS,
+				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
+								  PG_INT16_MAX)));
+		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,
+									   edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
+									   current.outcome == OUTCOME_FAIL, -1);
+		jobq_claim_end(&job, token, live);
+	}
+	PG_END_TRY();
+
+	table_close(rel, NoLock);
+	PG_RETURN_INT64(job_id(&job));
+}

@@ -1,0 +1,363 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  A worker: connected as one role to one database, it pops jobs that this
+ *	  role has enqueued and runs them, one after the other.
+ *
+ * It never changes its role: whatever a handler does to escape (RESET ROLE, a
+ * deferred trigger, a cursor WITH HOLD), there is nothing to escape to.  It
+ * leaves when the scheduler says so, and after so many jobs, minutes or
+ * megabytes, because the caches for plans and functions never shrink.
+ *
+ * worker/runner/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+
+PGDLLEXPORT void jobq_worker_main(Datum main_arg);
+
+/* Jobs between two looks at memory, age and statistics. */
+#define HOUSEKEEPING	256
+
+/*
+ * Jobs that take no longer than this, in microseconds, are bound by the
+ * processors: more workers than processors only get in each other's way.  Each
+ * worker looks every so many jobs, and then rests for so many milliseconds.
+ */
+#define SHORT_JOB		100
+#define LONG_JOB		(REST_PAUSE * 1000)
+#define LOOK_JOBS		32
+#define REST_PAUSE		2L
+
+/* Milliseconds between two reports of a worker's statistics. */
+#define STATISTICS_PAUSE	20L
+
+static JobqSlot *my_slot = NULL;
+
+/* What was popped and has perhaps not begun. */
+static JobqPush taken;
+static bool has_taken = false;
+
+static void attach(const WorkerStart *start);
+static void worker_exit(int code, Datum arg);
+static void cancel_handler(SIGNAL_ARGS);
+static void apply_settings(void);
+static bool too_many_workers(void);
+static void rest(void);
+static bool time_to_leave(uint64 jobs, bool check);
+
+void
+jobq_worker_main(Datum main_arg)
+{
+	static uint32 wait_event = 0;
+	WorkerStart start;
+	RunContext	run = {0};
+	JobqTaker	taker = {0};
+	uint64		jobs = 0;
+	bool		active = false;
+	TimestampTz looked_at = 0;
+	TimestampTz reported_at = 0;
+	bool		slept = true;
+	bool		check = false;	/* look at age and memory after this job */
+
+	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
+	my_slot = run.slot = &jobq_shared->slots[start.slot];
+	my_db_index = my_slot->database;
+	my_db = &jobq_shared->databases[my_db_index];
+
+	taker.pool = my_slot->pool;
+	taker.slot = start.slot;
+	taker.nroles = 1;
+	taker.roles = &start.role;
+
+	attach(&start);
+	pqsignal(SIGINT, cancel_handler);
+	pqsignal(SIGQUIT, flight_bystander);
+	process_start();
+	BackgroundWorkerInitializeConnectionByOid(start.dboid, start.role,
+											  JOBQ_CONNECT_FLAGS);
+	process_pin_settings(true);
+	apply_settings();
+	flight_open(false);
+	flight_attach(start.slot);
+	my_slot->connect_failed = false;
+	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job",
+									   ALLOCSET_DEFAULT_SIZES);
+
+	for (;;)
+	{
+		JobqPush	entry;
+		JobqWakeList wake = {0};
+		bool		popped = false;
+		bool		leave;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			apply_settings();
+		}
+
+		leave = my_db->stop || time_to_leave(jobs, check);
+		check = false;
+		leave = leave || my_slot->retire;
+		if (!leave && !jobq_permits_any(&my_slot->permits))
+			popped = jobq_hand_take(my_db, my_slot, &entry);
+		if (!leave && !popped)
+		{
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry, &wake);
+			my_slot->idle = !popped && !my_slot->retire;
+			leave = !popped &&
+				(my_slot->retire ||
+				 (OidIsValid(my_db->waiting_role) &&
+				  my_db->waiting_role != start.role));
+			jobq_unlock(my_db, &wake);
+		}
+		if (leave)
+			break;
+
+		if (popped)
+		{
+			active = true;
+			taken = entry;
+			has_taken = true;
+			run_job(&run, &entry);
+			has_taken = false;
+			if (entry.quarantine)
+				jobq_quarantine_over(my_db, start.slot);
+
+			jobs++;
+			if (jobs % LOOK_JOBS == 0)
+			{
+				TimestampTz now = GetCurrentTimestamp();
+
+				if (now - looked_at < LOOK_JOBS * SHORT_JOB &&
+					too_many_workers())
+					rest();
+				looked_at = GetCurrentTimestamp();
+			}
+			if (jobs % HOUSEKEEPING == 0)
+				pgstat_report_stat(false);
+
+			/* after a long sleep, too: an old worker runs one job and leaves */
+			check = jobs % HOUSEKEEPING == 0 || slept;
+			slept = false;
+			continue;
+		}
+
+		if (active)
+		{
+			debug_query_string = NULL;
+			pgstat_report_activity(STATE_IDLE, NULL);
+			active = false;
+		}
+
+		/* report statistics, but not for each job where they come singly */
+		if (GetCurrentTimestamp() < reported_at + STATISTICS_PAUSE * 1000 &&
+			(WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   STATISTICS_PAUSE,
+					   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
+			slept = false;
+		else
+		{
+			pgstat_report_stat(true);
+			reported_at = GetCurrentTimestamp();
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 jobq_wait_event(wait_event, "JobqWorker"));
+			slept = true;
+		}
+		ResetLatch(MyLatch);
+	}
+	proc_exit(0);
+}
+
+/*
+ * Take the slot that was reserved for this process.
+ */
+static void
+attach(const WorkerStart *start)
+{
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	if (my_slot->generation != start->generation ||
+		my_slot->state != JOBQ_SLOT_STARTING)
+	{
+		LWLockRelease(jobq_shared->lock);
+		proc_exit(0);			/* too late: it was given up */
+	}
+	my_slot->proc = MyProc;
+	my_slot->pid = MyProcPid;
+	my_slot->started_at = jobq_now();
+	my_slot->idle = false;
+	my_slot->connect_failed = true;
+	my_slot->state = JOBQ_SLOT_ATTACHED;
+	LWLockRelease(jobq_shared->lock);
+
+	/*
+	 * Not before_shmem_exit: the slot must not be given up before the open
+	 * transaction was aborted, or its job's row would still seem taken.
+	 */
+	on_shmem_exit(worker_exit, (Datum) 0);
+}
+
+static void
+worker_exit(int code, Datum arg)
+{
+	JobqWakeList wake = {0};
+
+	flight_end();
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+
+	/*
+	 * We may have been woken for a job and not have looked yet: wake another.
+	 * From now on nobody chooses us.
+	 */
+	if (!my_slot->idle)
+		for (uint32 i = my_db->active_head; i != JOBQ_NONE;
+			 i = my_db->lanes[i].active_next)
+			jobq_ready_wake(my_db, &my_db->lanes[i], jobq_now(), &wake);
+	my_slot->idle = false;
+
+	jobq_hand_return(my_db, my_slot, &wake);
+	if (has_taken && my_slot->job_id == 0)
+		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
+
+	/* of a job that has not come to its end, the scheduler knows more */
+	if (my_slot->job_id == 0)
+		jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
+							 my_slot->live, my_slot->unused, jobq_now(), &wake);
+	jobq_unlock(my_db, &wake);
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	if (ProcDiePending || code == 0)
+		my_slot->connect_failed = false;
+
+	/*
+	 * A job that had to give way to DDL on the database is not charged: the
+	 * next scheduler finds its row as it was.
+	 */
+	if (my_db->stop)
+		my_slot->job_id = 0;
+	my_slot->state = JOBQ_SLOT_DEAD;
+	my_slot->proc = NULL;
+	LWLockRelease(jobq_shared->lock);
+
+	/* the scheduler takes the slot back, or the launcher where there is none */
+	jobq_wake_scheduler(my_db);
+	if (my_db->scheduler == NULL)
+		jobq_poke_launcher();
+}
+
+/*
+ * SIGINT: cancel the handler, unless the cancel was meant for a job that is
+ * over.
+ */
+static void
+cancel_handler(SIGNAL_ARGS)
+{
+	if (my_slot->job_id == 0 ||
+		(my_slot->stop == JOBQ_STOP_CANCEL &&
+		 my_slot->stop_job != my_slot->job_id))
+		return;
+	jobq_cancel_statement();
+}
+
+static void
+apply_settings(void)
+{
+	SetConfigOption("synchronous_commit",
+					jobq_synchronous_commit ? "on" : "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Are more workers busy than there are processors?  One whose job has been
+ * running for some time is not: it is likely to wait for something.
+ */
+static bool
+too_many_workers(void)
+{
+	static long processors = 0;
+	TimestampTz now = jobq_now();
+	int			busy = 0;
+
+	if (processors == 0)
+		processors = sysconf(_SC_NPROCESSORS_ONLN);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && !slot->idle &&
+			!slot->resting &&
+			(slot->job_id == 0 || now < slot->job_started_at + LONG_JOB))
+			busy++;
+	}
+	return busy > processors;
+}
+
+/*
+ * Rest while there are enough others.  They may come upon a long job at any
+ * time, so look again and again; the jobs in our hand and the permits of our
+ * last one are theirs meanwhile.
+ */
+static void
+rest(void)
+{
+	static uint32 wait_event = 0;
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_hand_return(my_db, my_slot, &wake);
+	jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
+						 my_slot->live, my_slot->unused, jobq_now(), &wake);
+	jobq_unlock(my_db, &wake);
+
+	my_slot->resting = true;
+	do
+	{
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 REST_PAUSE, jobq_wait_event(wait_event, "JobqWorkerRest"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		my_slot->resting = false;
+		if (my_slot->retire || my_db->stop || !too_many_workers())
+			break;
+		my_slot->resting = true;
+	} while (true);
+}
+
+/*
+ * Has this process served its time?  The number of its jobs is looked at each
+ * time, its age and memory if "check".
+ */
+static bool
+time_to_leave(uint64 jobs, bool check)
+{
+	if (jobq_worker_max_jobs > 0 && jobs >= (uint64) jobq_worker_max_jobs)
+		return true;
+	if (!check)
+		return false;
+	if (jobq_worker_max_age > 0 &&
+		jobq_now() > my_slot->started_at + jobq_worker_max_age * USECS_PER_SEC)
+		return true;
+	return jobq_worker_max_memory > 0 &&
+		MemoryContextMemAllocated(TopMemoryContext, true) / 1024 >
+		(Size) jobq_worker_max_memory;
+}

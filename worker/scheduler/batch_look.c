@@ -1,0 +1,423 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_look.c
+ *	  A look at a batch: sees if it fails, and if it is over, and enqueues what
+ *	  was asked for then.
+ *
+ * It is a transaction of the scheduler; when to look is in batches.c.
+ *
+ * worker/scheduler/batch_look.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/json.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "compose/batch.h"
+#include "commit/commit.h"
+#include "produce/enqueue.h"
+#include "operate/operate.h"
+
+/* Jobs that one look cancels. */
+#define MAX_CANCELLED	200
+
+/* A row of jobq.batch. */
+typedef struct Batch
+{
+	int64		id;
+	char		state;
+	bool		allow_failures;
+	bool		has_steps;
+	bool		reopened;
+	bool		expects;		/* it was started when it was created */
+	Oid			role;
+	char	   *name;			/* or NULL */
+	char	   *error;			/* why a callback was dropped, or NULL */
+	Jsonb	   *on_success;		/* or NULL, as are the next two */
+	Jsonb	   *on_failure;
+	Jsonb	   *on_finish;
+} Batch;
+
+/*
+ * The batch that is being cancelled, up to which job that was done, and whether
+ * one must be tried again.
+ */
+static int64 cancelled_batch = 0;
+static int64 cancelled_to = 0;
+static bool cancelled_not = false;
+
+static bool read_batch(int64 id, bool lock, Batch *batch);
+static bool has_failed(int64 id);
+static bool has_cancelled(int64 id);
+static bool has_begun(int64 id);
+static bool cancel_jobs(const Batch *batch, bool *taken);
+static bool cancel_job(Relation rel, JobqJob *job, const Batch *batch);
+static void enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
+							 const char *state);
+static void set_state(const Batch *batch, char state, bool over);
+
+/*
+ * The look was rolled back: what it has cancelled is not.
+ */
+void
+batch_look_failed(void)
+{
+	cancelled_batch = 0;
+}
+
+/*
+ * Do what is to be done, in the caller's transaction.  *witness is a live job, if
+ * there is one; see batch_witness() for bound.
+ */
+BatchLook
+batch_look(int64 id, int64 bound, int64 *witness)
+{
+	Batch		this = {.id = id};
+	Batch	   *batch = &this;
+	bool		failing;
+	bool		live;
+	bool		ending;
+	bool		later = false;
+
+	if (!read_batch(batch->id, false, batch))
+		return LOOK_OVER;
+	failing = batch->state == BATCH_RUNNING && !batch->reopened &&
+		has_failed(batch->id);
+	ending = batch->state == BATCH_CANCELLED ||
+		((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
+	if (batch->has_steps && batch->state != BATCH_CANCELLED)
+		later = !workflow_advance(batch->id, batch->role, ending);
+	live = batch_witness(batch->id, bound, witness);
+	if (failing || !live)
+	{
+		/* nobody adds a job, or changes the state, until we have committed */
+		if (!read_batch(batch->id, true, batch))
+			return LOOK_LATER;
+		failing = failing && batch->state == BATCH_RUNNING;
+		live = batch_witness(batch->id, PG_INT64_MAX, witness);
+	}
+	if (failing)
+	{
+		batch->state = BATCH_FAILED;
+		enqueue_callback(batch, batch->on_failure, "on_failure", "failing");
+		set_state(batch, BATCH_FAILED, false);
+	}
+	ending = batch->state == BATCH_CANCELLED ||
+		(batch->state == BATCH_FAILED && !batch->allow_failures);
+	if (live && ending && cancel_jobs(batch, &later))
+		return LOOK_AGAIN;
+	if (live && (ending || batch->has_steps) &&
+		!batch_witness(batch->id, PG_INT64_MAX, witness))
+		return LOOK_AGAIN;
+	if (live && later)
+		return LOOK_LATER;
+	if (live)
+		return ending || batch->has_steps ? LOOK_EACH : LOOK_WITNESS;
+
+	/* one that was started before it had a job does not end before it has */
+	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch->id))
+		return LOOK_EACH;
+	if (batch->state == BATCH_RUNNING)
+	{
+		if (has_failed(batch->id))
+		{
+			batch->state = BATCH_FAILED;
+			enqueue_callback(batch, batch->on_failure, "on_failure", "failed");
+		}
+		else if (batch->has_steps && has_cancelled(batch->id))
+			batch->state = BATCH_CANCELLED;
+		else
+		{
+			batch->state = BATCH_COMPLETED;
+			enqueue_callback(batch, batch->on_success, "on_success",
+							 "completed");
+		}
+	}
+	enqueue_callback(batch, batch->on_finish, "on_finish",
+					 batch->state == BATCH_COMPLETED ? "completed"
+					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
+	set_state(batch, batch->state, true);
+	return LOOK_OVER;
+}
+
+/*
+ * Read the batch, if it runs; lock: and nobody else has locked it.
+ */
+static bool
+read_batch(int64 id, bool lock, Batch *batch)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plans[2] = {NULL, NULL};
+	Datum		values[] = {Int64GetDatum(id)};
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Jsonb	  **callbacks[] = {
+		&batch->on_success, &batch->on_failure, &batch->on_finish
+	};
+	bool		isnull;
+
+	if (jobq_query_kept(&plans[lock ? 1 : 0],
+						psprintf("SELECT state, allow_failures, has_steps, reopened,"
+								 " role::oid, name, on_success, on_failure, on_finish,"
+								 " started_at = created_at"
+								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
+								 " AND state <> 'p' AND NOT dormant%s",
+								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
+						1, types, values, NULL, SPI_OK_SELECT) == 0)
+		return false;
+	tuple = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	batch->state = DatumGetChar(SPI_getbinval(tuple, desc, 1, &isnull));
+	batch->allow_failures = DatumGetBool(SPI_getbinval(tuple, desc, 2, &isnull));
+	batch->has_steps = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
+	batch->reopened = DatumGetBool(SPI_getbinval(tuple, desc, 4, &isnull));
+	batch->role = DatumGetObjectId(SPI_getbinval(tuple, desc, 5, &isnull));
+	batch->name = SPI_getvalue(tuple, desc, 6);
+	batch->expects = DatumGetBool(SPI_getbinval(tuple, desc, 10, &isnull));
+	for (int i = 0; i < 3; i++)
+	{
+		Datum		value = SPI_getbinval(tuple, desc, 7 + i, &isnull);
+
+		*callbacks[i] = isnull ? NULL : DatumGetJsonbPCopy(value);
+	}
+	return true;
+}
+
+/*
+ * Has a job of the batch failed for good, or expired?
+ */
+static bool
+has_failed(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
+						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Has a job of the batch ended?
+ */
+static bool
+has_begun(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
+						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
+						   "  AND completed + failed + cancelled + expired > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Was a job of the batch cancelled?
+ */
+static bool
+has_cancelled(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0)",
+						   1, types, values, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Find a live job of the batch, the last one up to the bound if there is one;
+ * so entries of dead rows are passed once.
+ */
+bool
+batch_witness(int64 id, int64 bound, int64 *witness)
+{
+	const JobqRelations *rels = jobq_relations();
+	Relation	rel = table_open(rels->job, AccessShareLock);
+	Relation	index = index_open(rels->job_batch, AccessShareLock);
+	Snapshot	snapshot;
+	bool		found = false;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (;;)
+	{
+		ScanKeyData keys[2];
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&keys[0], JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(id));
+		ScanKeyInit(&keys[1], JOB_ID, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(bound));
+		scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
+		tuple = systable_getnext_ordered(scan, BackwardScanDirection);
+		if (tuple != NULL)
+		{
+			bool		isnull;
+
+			found = true;
+			*witness = DatumGetInt64(heap_getattr(tuple, JOB_ID,
+												  RelationGetDescr(rel),
+												  &isnull));
+		}
+		systable_endscan_ordered(scan);
+		if (found || bound == PG_INT64_MAX)
+			break;
+		bound = PG_INT64_MAX;
+	}
+	UnregisterSnapshot(snapshot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	return found;
+}
+
+/*
+ * Cancel some of what is left of the batch.  True if there is more; *taken if
+ * there are some that must be tried again later.
+ *
+ * What runs is asked to stop if the batch was cancelled.  After a failure it
+ * may go on, but has no other attempt: then it waits, and is cancelled here.
+ */
+static bool
+cancel_jobs(const Batch *batch, bool *taken)
+{
+	Relation	rel = jobq_open_jobs();
+	Relation	index = index_open(jobq_relations()->job_batch, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			n = 0;
+
+	if (cancelled_batch != batch->id)
+	{
+		cancelled_to = 0;
+		cancelled_not = false;
+	}
+	cancelled_batch = batch->id;
+	ScanKeyInit(&keys[0], JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(batch->id));
+	ScanKeyInit(&keys[1], JOB_ID, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(cancelled_to));
+	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
+	while (n < MAX_CANCELLED &&
+		   (tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		JobqJob		job;
+
+		jobq_job_from_tuple(rel, tuple, &job);
+		if (!cancel_job(rel, &job, batch))
+			cancelled_not = true;
+		cancelled_to = job_id(&job);
+		n++;
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	*taken |= cancelled_not;
+	if (n < MAX_CANCELLED)
+		cancelled_batch = 0;	/* from the beginning, next time */
+	return n == MAX_CANCELLED;
+}
+
+/*
+ * Cancel the job, if that needs no waiting.  False if a transaction has taken its
+ * row, and nobody knows what will become of it: a worker that begins just now,
+ * or a session.
+ */
+static bool
+cancel_job(Relation rel, JobqJob *job, const Batch *batch)
+{
+	bool		all = batch->state == BATCH_CANCELLED;
+
+	if (all ? jobq_ask_to_stop(job_id(job)) : jobq_job_runs(job))
+		return true;
+	if (!jobq_job_delete(rel, job))
+		return false;
+	jobq_job_push_if_undone(job);
+
+	/* its consumer, if it has one, will find the lease gone */
+	jobq_lease_room(1);
+	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
+	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+				 all ? "its batch was cancelled" : BATCH_FAILED_REASON);
+	return true;
+}
+
+/*
+ * Enqueue what is to be done now, if anything is.
+ */
+static void
+enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
+				 const char *state)
+{
+	JobqSpec	spec;
+	StringInfoData headers;
+
+	if (callback == NULL)
+		return;
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(batch->role)))
+	{
+		batch->error = psprintf("its role was dropped, so %s was not enqueued",
+								what);
+		ereport(WARNING,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("batch " INT64_FORMAT ": %s", batch->id, batch->error)));
+		return;
+	}
+
+	/* somebody may have enqueued its unique key, or drop its queue */
+	(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	initStringInfo(&headers);
+	appendStringInfo(&headers, "{\"batch_id\": " INT64_FORMAT ", \"batch_state\": \"%s\"",
+					 batch->id, state);
+	if (batch->name != NULL)
+	{
+		appendStringInfoString(&headers, ", \"batch\": ");
+		escape_json(&headers, batch->name);
+	}
+	appendStringInfoChar(&headers, '}');
+	jobq_spec_parse(callback, what, NULL, &spec);
+	(void) jobq_spec_enqueue(&spec, batch->role, headers.data);
+}
+
+static void
+set_state(const Batch *batch, char state, bool over)
+{
+	static const Oid types[] = {INT8OID, CHAROID, TIMESTAMPTZOID, TEXTOID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {
+		Int64GetDatum(batch->id), CharGetDatum(state),
+		TimestampTzGetDatum(jobq_now()),
+		batch->error == NULL ? (Datum) 0 : CStringGetTextDatum(batch->error)
+	};
+	char		nulls[] = "    ";
+
+	if (!over)
+		nulls[2] = 'n';
+	if (batch->error == NULL)
+		nulls[3] = 'n';
+	jobq_query_kept(&plan, "UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
+					" WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
+}

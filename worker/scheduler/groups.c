@@ -1,0 +1,308 @@
+/*-------------------------------------------------------------------------
+ *
+ * groups.c
+ *	  The scheduler's part in groups: it reads the jobs of those that had too
+ *	  many to be parked, and knows after a start which wait for one that has
+ *	  begun before.
+ *
+ * worker/scheduler/groups.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+
+/* Groups that are read at a time, and rows of them that are passed over. */
+#define MAX_REFILLS	64
+#define MAX_PASSED	100000
+
+static void remember_past(const JobqLimiter *limiter, TimestampTz now);
+static void refill_group(int64 id, int32 priority, TimestampTz run_at,
+						 int64 job_id, TimestampTz now);
+
+/*
+ * After a start of the server: how empty the groups' own buckets would be, and
+ * which of them would rest; as limits.c does for queues and kinds.  As many
+ * groups as there are places for, those first that have had most.
+ */
+static void
+remember_past(const JobqLimiter *limiter, TimestampTz now)
+{
+	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID};
+	bool		paced = limiter->rate.by_group && limiter->rate.per_us > 0;
+	bool		throttled = limiter->throttle.by_group &&
+		limiter->throttle.failures > 0;
+	Datum		values[4];
+	uint64		n;
+
+	if (limiter->queue_id == 0 || (!paced && !throttled))
+		return;
+	values[0] = Int32GetDatum(limiter->queue_id);
+	values[1] = TimestampTzGetDatum(!paced ? DT_NOEND
+									: now - (int64) (limiter->rate.burst /
+													 limiter->rate.per_us));
+	values[2] = TimestampTzGetDatum(!throttled ? DT_NOEND
+									: now - limiter->throttle.window);
+	values[3] = Int32GetDatum(jobq_max_groups);
+	n = jobq_query("SELECT group_key, count(*) FILTER (WHERE at > $2)::float8,"
+				   " count(*) FILTER (WHERE failed AND at > $3)::int,"
+				   " min(at) FILTER (WHERE failed AND at > $3) FROM ("
+				   " SELECT j.group_key, (e ->> 'at')::timestamptz AS at, true AS failed"
+				   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
+				   " WHERE j.queue_id = $1 AND j.errors IS NOT NULL"
+				   " UNION ALL SELECT f.group_key, (e ->> 'at')::timestamptz, true"
+				   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
+				   " WHERE f.queue_id = $1 AND f.finished_at > least($2, $3)"
+				   " UNION ALL SELECT a.group_key, a.started_at, false FROM jobq.archive a"
+				   " WHERE a.queue_id = $1 AND a.finished_at > $2 AND a.started_at > $2"
+				   " UNION ALL SELECT j.group_key, l.since, false"
+				   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
+				   " WHERE j.queue_id = $1 AND l.since > $2) t"
+				   " WHERE group_key IS NOT NULL AND at > least($2, $3)"
+				   " GROUP BY group_key ORDER BY 2 DESC, 3 DESC LIMIT $4",
+				   4, types, values, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		int64		id = jobq_group_id(limiter->queue_id,
+									   DatumGetTextPP(SPI_getbinval(row, desc, 1, &isnull)));
+		double		started = DatumGetFloat8(SPI_getbinval(row, desc, 2, &isnull));
+		int			failures = DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull));
+		Datum		since = SPI_getbinval(row, desc, 4, &isnull);
+		JobqGroup  *group;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		group = jobq_group_make(my_db, id,
+								jobq_limiter_find(my_db, limiter->queue_id, 0),
+								now);
+		if (group != NULL && paced)
+			group->pace.tokens = Max(group->pace.tokens - started, 0);
+		if (group != NULL && failures > 0)
+			jobq_pace_failed(&limiter->throttle, &group->pace, failures,
+							 DatumGetTimestampTz(since));
+		LWLockRelease(my_db->lock);
+		if (group == NULL)
+			break;
+	}
+}
+
+/*
+ * Groups that wait for a job which has begun before, or whose own buckets are
+ * not full.
+ */
+void
+groups_restore(void)
+{
+	TimestampTz now = jobq_now();
+	uint64		n;
+
+	SPI_connect();
+	n = jobq_query("SELECT group_id, id, queue_id FROM jobq.job"
+				   " WHERE group_id IS NOT NULL AND NOT dormant"
+				   " AND (group_held OR lease_token IS NOT NULL)"
+				   " ORDER BY id DESC",
+				   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+		JobqGroup  *group;
+		uint16		limiter;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		limiter = jobq_limiter_find(my_db, DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull)), 0);
+		if (limiter == JOBQ_NO_LIMITER ||
+			(my_db->limiters[limiter].group_wait &&
+			 my_db->limiters[limiter].group_max_running == 1))
+		{
+			group = jobq_group_make(my_db, id, limiter, now);
+			if (group != NULL && group->running == 0)
+				group->owner = group->current =
+					DatumGetInt64(SPI_getbinval(row, desc, 2, &isnull));
+		}
+		LWLockRelease(my_db->lock);
+	}
+	for (int i = 0; i < my_db->nlimiters; i++)
+		if (my_db->limiters[i].in_use)
+			remember_past(&my_db->limiters[i], now);
+	SPI_finish();
+}
+
+/*
+ * Read the jobs of the groups that have asked for it.
+ */
+void
+groups_refill(void)
+{
+	JobqGroup	wanted[MAX_REFILLS];
+	TimestampTz now;
+	int			n = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	now = jobq_now();			/* what was dropped until now is due by then */
+	my_db->group_refill = false;
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &my_db->groups[i];
+
+		if (group->id == 0 || !group->refill)
+			continue;
+		if (n == MAX_REFILLS)
+		{
+			my_db->group_refill = true;
+			break;
+		}
+		group->dropped = false;
+		wanted[n++] = *group;
+	}
+	LWLockRelease(my_db->lock);
+	for (int i = 0; i < n; i++)
+		refill_group(wanted[i].id, wanted[i].cursor_priority,
+					 wanted[i].cursor_run_at, wanted[i].cursor_id, now);
+}
+
+/*
+ * Read the due jobs of a group that come after this place.
+ */
+static void
+refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
+			 TimestampTz now)
+{
+	JobqPush	last = {.priority = priority,.key = {run_at, job_id}};
+	JobqPush	rows[JOBQ_MAX_PARKED];
+	JobqWakeList wake = {0};
+	JobqGroup  *group;
+	int			nrows = 0;
+	int			passed = 0;
+	bool		all = true;
+	Relation	rel;
+	Relation	index;
+	TupleTableSlot *slot;
+	IndexScanDesc scan;
+	ScanKeyData keys[2];
+	ScanKeyData members[3];
+
+	run_begin_transaction();
+	rel = jobq_open_jobs();
+	index = index_open(jobq_relations()->job_group, AccessShareLock);
+	slot = table_slot_create(rel, NULL);
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	ScanKeyEntryInitialize(&members[0], SK_ROW_MEMBER, 2,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT4CMP, Int32GetDatum(priority));
+	ScanKeyEntryInitialize(&members[1], SK_ROW_MEMBER, 3,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_TIMESTAMPTZ_CMP, TimestampTzGetDatum(run_at));
+	ScanKeyEntryInitialize(&members[2], SK_ROW_MEMBER | SK_ROW_END, 4,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT8CMP, Int64GetDatum(job_id));
+	MemSet(&keys[1], 0, sizeof(ScanKeyData));
+	keys[1].sk_flags = SK_ROW_HEADER;
+	keys[1].sk_attno = 2;
+	keys[1].sk_strategy = BTGreaterStrategyNumber;
+	keys[1].sk_argument = PointerGetDatum(members);
+
+	scan = jobq_index_beginscan(rel, index, GetActiveSnapshot(), 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		bool		dormant;
+		bool		leased;
+
+		CHECK_FOR_INTERRUPTS();
+		if (nrows == JOBQ_MAX_PARKED || passed == MAX_PASSED)
+		{
+			all = false;
+			break;
+		}
+		if (scan_read_row(slot, &last, &dormant, &leased) &&
+			last.key.run_at <= now)
+			rows[nrows++] = last;
+		else
+			passed++;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	jobq_injection_point("jobq-group-read");
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	group = jobq_group_find(my_db, id);
+	if (group != NULL)
+		jobq_group_refilled(my_db, group, rows, nrows, all ? NULL : &last, now,
+							&wake);
+	jobq_unlock(my_db, &wake);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * The safety net: a group shall not wait for a job that is not there.
+ */
+void
+groups_sweep(void)
+{
+	int64	   *jobs;
+	int64	   *groups;
+	int			n = 0;
+
+	if (my_db->ngroups == 0)
+		return;
+	jobs = palloc(sizeof(int64) * 2 * jobq_max_groups);
+	groups = palloc(sizeof(int64) * 2 * jobq_max_groups);
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &my_db->groups[i];
+		int64		wanted[] = {group->owner, group->called};
+
+		for (int j = 0; j < 2; j++)
+			if (group->id != 0 && wanted[j] != 0)
+			{
+				groups[n] = group->id;
+				jobs[n++] = wanted[j];
+			}
+	}
+	LWLockRelease(my_db->lock);
+	if (n > 0)
+	{
+		Relation	rel;
+
+		run_begin_transaction();
+		rel = jobq_open_jobs();
+		for (int i = 0; i < n; i++)
+		{
+			JobqJob		job;
+
+			if (!jobq_job_find(rel, jobs[i], GetActiveSnapshot(), &job))
+				jobq_at_commit_group_end(groups[i], jobs[i]);
+		}
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	pfree(jobs);
+	pfree(groups);
+}

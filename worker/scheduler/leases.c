@@ -1,0 +1,376 @@
+/*-------------------------------------------------------------------------
+ *
+ * leases.c
+ *	  The scheduler's part in the leases of consumers: makes them again after a
+ *	  restart, ends those whose time is over, removes rows that are not needed.
+ *
+ * worker/scheduler/leases.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "consume/consume.h"
+
+/* Leases that are ended in one round. */
+#define MAX_ENDED	1000
+
+static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
+static bool is_over(int64 id, int64 token, TimestampTz now);
+static void delete_row(Relation rel, const JobqLeaseRow *row);
+
+/*
+ * Make the leases that jobq.lease names; once in the life of the shared
+ * memory, before anything is reserved.
+ */
+void
+leases_load(void)
+{
+	const JobqRelations *rels;
+	Relation	rel;
+	Relation	jobs;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	run_begin_transaction();
+	rels = jobq_relations();
+	jobs = table_open(rels->job, AccessShareLock);
+	if (my_db->leases_of != rels->job)
+	{
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_leases_clear(my_db);
+		my_db->leases_of = rels->job;
+		my_db->job_file = jobs->rd_rel->relfilenode;
+		LWLockRelease(my_db->lock);
+	}
+	if (my_db->leases_loaded)
+	{
+		table_close(jobs, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		return;
+	}
+	rel = table_open(rels->lease, RowExclusiveLock);
+	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		load_row(jobs, tuple, RelationGetDescr(rel));
+	table_endscan(scan);
+	table_close(jobs, NoLock);
+	table_close(rel, NoLock);
+	jobq_injection_point("jobq-leases-read");
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->leases_loaded = true;
+	LWLockRelease(my_db->lock);
+}
+
+static void
+load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
+{
+	Datum		values[LEASE_NATTS];
+	bool		nulls[LEASE_NATTS];
+	Datum	   *elems;
+	Datum	   *ctids;
+	int			n;
+	int			nctids;
+	int64		token;
+	TimestampTz until;
+	uint32		bundle;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
+	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
+					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_CTIDS - 1]), TIDOID,
+					  sizeof(ItemPointerData), false, TYPALIGN_SHORT, &ctids,
+					  NULL, &nctids);
+	if (n != nctids)
+		elog(ERROR, "lease " INT64_FORMAT " names %d jobs and %d rows", token,
+			 n, nctids);
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	bundle = jobq_lease_bundle(my_db);
+	if (bundle != JOBQ_NONE)
+	{
+		JobqLeaseBundle *b = &my_db->bundles[bundle];
+
+		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
+		b->row.ctid = tuple->t_self;
+		b->since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
+		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
+	}
+	LWLockRelease(my_db->lock);
+	if (bundle == JOBQ_NONE)
+		return;
+	strlcpy(my_db->bundles[bundle].consumer,
+			TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqJob		job;
+		JobqPush	push = {0};
+		JobqLease  *lease;
+		int			timeout;
+
+		/* finished since, or failed and written anew */
+		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
+						   &job) ||
+			!ItemPointerEquals(&job.ctid, (ItemPointer) DatumGetPointer(ctids[i])))
+			continue;
+		push.queue_id = job_queue_id(&job);
+		push.priority = job_priority(&job);
+		push.role = job_role(&job);
+		push.quarantine = DatumGetInt16(JOB(&job, JOB_CRASHES)) > 0;
+		push.key.run_at = job_run_at(&job);
+		push.key.id = job_id(&job);
+		push.ctid = job.ctid;
+		jobq_push_flow(&job, &push);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		lease = jobq_lease_find(my_db, push.key.id);
+		if (lease == NULL)
+		{
+			push.permits = limits_of_lease(&push);
+			lease = jobq_lease_add(my_db, &push, token, until, bundle);
+		}
+		else if (my_db->bundles[lease->bundle].row.id <=
+				 my_db->bundles[bundle].row.id)
+		{
+			JobqLeaseBundle *other = &my_db->bundles[lease->bundle];
+
+			/*
+			 * Reserved again, or extended; or the scheduler before us has
+			 * read this row, and did not get to the end.
+			 */
+			if (other->row.id == my_db->bundles[bundle].row.id)
+				ItemPointerSetInvalid(&other->row.ctid);
+			lease->token = token;
+			jobq_lease_move(my_db, lease, bundle, until);
+		}
+		if (lease != NULL)
+		{
+			if (timeout > 0)
+				jobq_lease_limit(my_db, lease,
+								 DatumGetTimestampTz(values[LEASE_SINCE - 1]) +
+								 timeout * INT64CONST(1000));
+			lease->state = JOBQ_LEASE_HELD;
+			my_db->next_expiry = Min(my_db->next_expiry, lease->until);
+		}
+		LWLockRelease(my_db->lock);
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_lease_bundle_release(my_db, bundle);
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * Is this lease still there, and its time over?
+ */
+static bool
+is_over(int64 id, int64 token, TimestampTz now)
+{
+	JobqLease  *lease;
+	bool		over;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	lease = jobq_lease_find(my_db, id);
+	over = lease != NULL && lease->token == token && lease->until <= now;
+	LWLockRelease(my_db->lock);
+	return over;
+}
+
+/*
+ * End the leases whose time is over: the attempt has failed.
+ */
+void
+leases_expire(TimestampTz now)
+{
+	int64		ids[MAX_ENDED];
+	int64		tokens[MAX_ENDED];
+	TimestampTz since[MAX_ENDED];
+	bool		late[MAX_ENDED];
+	int			n = 0;
+	TimestampTz next = DT_NOEND;
+
+	jobq_injection_point("jobq-leases-expire");
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+
+	/* the clock may have been put back since, and leases granted by it */
+	if (my_db->next_expiry <= now)
+		now = jobq_now();
+	if (my_db->next_expiry > now)
+	{
+		LWLockRelease(my_db->lock);
+		return;
+	}
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &my_db->leases[i];
+
+		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
+			continue;
+		if (lease->until <= now && n < MAX_ENDED)
+		{
+			ids[n] = lease->id;
+			tokens[n] = lease->token;
+			late[n] = lease->deadline <= now;
+			since[n++] = my_db->bundles[lease->bundle].since;
+		}
+		else
+			next = Min(next, lease->until);
+	}
+	my_db->next_expiry = next;
+	LWLockRelease(my_db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
+			.message = "the consumer's lease expired"
+		};
+		bool		final = false;
+		Relation	rel;
+		JobqJob		job;
+		bool		taken = false;
+
+		jobq_lease_room(1);
+		run_begin_transaction();
+		rel = jobq_open_jobs();
+		if (!is_over(ids[i], tokens[i], now))
+			 /* extended, or ended, while the others were seen to */ ;
+		else if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
+		{
+			const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+
+			if (late[i])
+			{
+				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.message = psprintf("the consumer took longer than the job's timeout of %d ms",
+										 jobq_job_timeout(handler, &job));
+				final = handler != NULL && handler->fail_on_timeout;
+			}
+			taken = !jobq_job_delete(rel, &job);
+			if (!taken)
+			{
+				jobq_at_commit_lease(jobq_job_failed(rel, &job, since[i],
+													 &error, true, final, -1)
+									 ? LEASE_RETRY : LEASE_END,
+									 ids[i], tokens[i], JOBQ_NONE, 0);
+			}
+		}
+		else
+			jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+
+		/* an ack or a cancel is at work: see later what has become of it */
+		if (taken)
+		{
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			my_db->next_expiry = Min(my_db->next_expiry, now + USECS_PER_SEC);
+			LWLockRelease(my_db->lock);
+		}
+	}
+}
+
+/*
+ * Delete the rows of jobq.lease that no lease needs any more.
+ */
+void
+leases_collect(void)
+{
+	uint32		n;
+	JobqLeaseRow *garbage;
+	bool		all;
+	Relation	rel;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	n = Min(my_db->ngarbage, JOBQ_LEASE_GARBAGE);
+	all = my_db->ngarbage > JOBQ_LEASE_GARBAGE;
+	garbage = palloc(sizeof(JobqLeaseRow) * (n + 1));
+	memcpy(garbage, my_db->garbage, sizeof(JobqLeaseRow) * n);
+	my_db->ngarbage = 0;
+	LWLockRelease(my_db->lock);
+	if (n == 0)
+		return;
+
+	run_begin_transaction();
+	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	for (uint32 i = 0; i < n; i++)
+		delete_row(rel, &garbage[i]);
+	if (all)
+	{
+		/* some did not fit into the list: delete what no bundle knows */
+		TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
+		HeapTuple	tuple;
+
+		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		{
+			bool		known = false;
+
+			LWLockAcquire(my_db->lock, LW_SHARED);
+			for (int i = 0; i < JOBQ_MAX_BUNDLES && !known; i++)
+				known = my_db->bundles[i].outstanding > 0 &&
+					ItemPointerIsValid(&my_db->bundles[i].row.ctid) &&
+					ItemPointerEquals(&my_db->bundles[i].row.ctid,
+									  &tuple->t_self);
+			LWLockRelease(my_db->lock);
+			if (!known)
+			{
+				JobqLeaseRow row = {.ctid = tuple->t_self};
+				bool		isnull;
+
+				row.id = DatumGetInt64(heap_getattr(tuple, LEASE_ID,
+													RelationGetDescr(rel),
+													&isnull));
+				delete_row(rel, &row);
+			}
+		}
+		table_endscan(scan);
+	}
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * Delete the row, if it is still there: its place may be another's by now.
+ */
+static void
+delete_row(Relation rel, const JobqLeaseRow *row)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	bool		isnull;
+	bool		same;
+
+	if (ItemPointerGetBlockNumber(&row->ctid) >= RelationGetNumberOfBlocks(rel))
+		return;
+	tuple.t_self = row->ctid;
+	if (!heap_fetch(rel, GetActiveSnapshot(), &tuple, &buffer, false))
+		return;
+	same = DatumGetInt64(heap_getattr(&tuple, LEASE_ID, RelationGetDescr(rel),
+									  &isnull)) == row->id;
+	ReleaseBuffer(buffer);
+	if (same)
+		(void) jobq_heap_delete(rel, &tuple.t_self, GetCurrentCommandId(true),
+								false, &tmfd);
+}

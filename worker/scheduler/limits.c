@@ -1,0 +1,493 @@
+/*-------------------------------------------------------------------------
+ *
+ * limits.c
+ *	  The scheduler's part in limits: it loads the limiters, knows after a start
+ *	  what was under way before, and wakes workers for what time has set free.
+ *
+ * worker/scheduler/limits.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "common/hashfn.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+static int	read_limiters(JobqLimiter *limiters, bool *weighted);
+static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
+							  TupleDesc desc, int rate, int throttle);
+static void read_weights(JobqLimiter *limiter, Datum weights);
+static void forget_limiter(uint16 index);
+static void forget_permit(JobqPermits *permits, uint16 index);
+static void count_running(uint16 index);
+static void remember_past(JobqLimiter *limiter, TimestampTz now);
+
+static Datum
+column(HeapTuple row, TupleDesc desc, int n, bool *isnull)
+{
+	return SPI_getbinval(row, desc, n, isnull);
+}
+
+static int
+int_column(HeapTuple row, TupleDesc desc, int n)
+{
+	bool		isnull;
+	Datum		value = column(row, desc, n, &isnull);
+
+	return isnull ? 0 : DatumGetInt32(value);
+}
+
+static void
+rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
+				  int rate, int throttle)
+{
+	bool		isnull;
+	Datum		value = column(row, desc, rate, &isnull);
+
+	if (!isnull)
+		jobq_rate_parse(TextDatumGetCString(value), &limiter->rate);
+	value = column(row, desc, throttle, &isnull);
+	if (!isnull)
+		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
+}
+
+static void
+read_weights(JobqLimiter *limiter, Datum weights)
+{
+	JsonbIterator *it = JsonbIteratorInit(&DatumGetJsonbP(weights)->root);
+	JsonbValue	value;
+	JsonbIteratorToken token;
+
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		uint32		hash;
+
+		if (token != WJB_KEY)
+			continue;
+		hash = hash_bytes((const unsigned char *) value.val.string.val,
+						  value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (limiter->nweights < JOBQ_MAX_WEIGHTS && value.type == jbvNumeric)
+		{
+			limiter->weights[limiter->nweights].tenant = hash == 0 ? 1 : hash;
+			limiter->weights[limiter->nweights++].weight =
+				DatumGetInt32(DirectFunctionCall1(numeric_int4,
+												  NumericGetDatum(value.val.numeric)));
+		}
+	}
+}
+
+/*
+ * The policies of queues and kinds that have any, as the tables have them.
+ */
+static int
+read_limiters(JobqLimiter *limiters, bool *weighted)
+{
+	int			n = 0;
+	uint64		nrows;
+
+	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
+					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
+					   " group_on_failure = 'w', fair_weights"
+					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
+					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	*weighted = false;
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		JobqLimiter *limiter = &limiters[n];
+		bool		isnull;
+		Datum		weights;
+
+		if (n == JOBQ_MAX_LIMITERS)
+			break;
+		n++;
+		limiter->in_use = true;
+		limiter->queue_id = int_column(row, desc, 1);
+		limiter->max_running = int_column(row, desc, 2);
+		limiter->group_max_running = int_column(row, desc, 3);
+		limiter->weight = int_column(row, desc, 4);
+		*weighted |= limiter->weight > 0;
+		rate_and_throttle(limiter, row, desc, 5, 6);
+		limiter->fair = DatumGetBool(column(row, desc, 7, &isnull));
+		limiter->group_wait = DatumGetBool(column(row, desc, 8, &isnull));
+		weights = column(row, desc, 9, &isnull);
+		if (!isnull)
+			read_weights(limiter, weights);
+	}
+
+	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
+					   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND,
+					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		JobqLimiter *limiter = &limiters[n];
+		bool		isnull;
+
+		if (n == JOBQ_MAX_LIMITERS)
+		{
+			ereport(WARNING,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("more than %d queues and kinds have limits",
+							JOBQ_MAX_LIMITERS),
+					 errdetail("Jobs of the others do not run.")));
+			break;
+		}
+		n++;
+		limiter->in_use = true;
+		limiter->kind =
+			jobq_kind_hash(TextDatumGetCString(column(row, desc, 1, &isnull)));
+		limiter->max_running = int_column(row, desc, 2);
+		limiter->group_max_running = 1;
+		limiter->group_wait = true;
+		rate_and_throttle(limiter, row, desc, 3, 4);
+	}
+	return n;
+}
+
+/*
+ * Take over the limits as the tables have them now.  What is counted goes on.
+ *
+ * Needs a transaction.
+ */
+void
+limits_load(void)
+{
+	JobqLimiter *limiters = palloc0(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
+	bool		first = !my_db->limits_loaded;
+	TimestampTz now = jobq_now();
+	JobqWakeList wake = {0};
+	bool		weighted;
+	int			n;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	n = read_limiters(limiters, &weighted);
+	for (int i = 0; i < n; i++)
+	{
+		limiters[i].pace.tokens = limiters[i].rate.burst;
+		limiters[i].pace.tokens_at = now;
+		if (first)
+			remember_past(&limiters[i], now);
+	}
+	SPI_finish();
+	PopActiveSnapshot();
+	jobq_injection_point("jobq-limits-read");
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < my_db->nlimiters; i++)
+	{
+		JobqLimiter *limiter = &my_db->limiters[i];
+		bool		found = false;
+
+		if (!limiter->in_use)
+			continue;
+		for (int j = 0; j < n && !found; j++)
+		{
+			JobqLimiter *now_is = &limiters[j];
+
+			found = now_is->in_use && now_is->queue_id == limiter->queue_id &&
+				now_is->kind == limiter->kind;
+			if (!found)
+				continue;
+			now_is->in_use = false; /* taken over */
+			limiter->fair = now_is->fair;
+			limiter->group_wait = now_is->group_wait;
+			limiter->max_running = now_is->max_running;
+			limiter->group_max_running = now_is->group_max_running;
+			limiter->weight = now_is->weight;
+			if (limiter->rate.per_us <= 0)
+				limiter->pace.tokens = now_is->rate.burst;
+			limiter->rate = now_is->rate;
+			limiter->throttle = now_is->throttle;
+			if (limiter->throttle.failures == 0)
+				limiter->pace.rest_until = 0;
+			limiter->nweights = now_is->nweights;
+			memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
+		}
+		if (found)
+			continue;
+
+		forget_limiter(i);
+	}
+	for (int j = 0; j < n; j++)
+	{
+		int			i;
+
+		if (!limiters[j].in_use)
+			continue;
+		for (i = 0; i < my_db->nlimiters && my_db->limiters[i].in_use; i++)
+			;
+		if (i == JOBQ_MAX_LIMITERS)
+			continue;
+		my_db->limiters[i] = limiters[j];
+		my_db->nlimiters = Max(my_db->nlimiters, i + 1);
+		count_running(i);
+
+		/* what workers have taken along has no permits */
+		for (int s = 0; s < jobq_shared->nslots; s++)
+			if (jobq_shared->slots[s].database == my_db_index)
+				jobq_hand_return(my_db, &jobq_shared->slots[s], &wake);
+	}
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &my_db->lanes[i];
+
+		if (!lane->in_use)
+			continue;
+		lane->queue_limiter = jobq_limiter_find(my_db, lane->queue_id, 0);
+		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+			: jobq_limiter_find(my_db, 0, lane->kind);
+	}
+	my_db->weighted = weighted;
+	my_db->limits_loaded = true;
+	my_db->limits_loading = false;
+	my_db->limits_due = my_db->groups_due = now;
+	jobq_unlock(my_db, &wake);
+	pfree(limiters);
+}
+
+/*
+ * There is no limit any more: what runs does without its permit.  Wants
+ * db->lock.
+ */
+static void
+forget_limiter(uint16 index)
+{
+	JobqLimiter *limiter = &my_db->limiters[index];
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == my_db_index)
+			forget_permit(&jobq_shared->slots[i].permits, index);
+	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
+		if (my_db->leases[i].id != 0)
+			forget_permit(&my_db->leases[i].permits, index);
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (my_db->reservers[i].offered)
+			forget_permit(&my_db->reservers[i].offer.permits, index);
+	for (int i = 0; i < jobq_max_groups; i++)
+		if (my_db->groups[i].limiter == index)
+			my_db->groups[i].limiter = JOBQ_NO_LIMITER;
+	memset(limiter, 0, sizeof(JobqLimiter));
+}
+
+static void
+forget_permit(JobqPermits *permits, uint16 index)
+{
+	if (permits->queue == index)
+		permits->queue = JOBQ_NO_LIMITER;
+	if (permits->kind == index)
+		permits->kind = JOBQ_NO_LIMITER;
+}
+
+/*
+ * A new limiter counts the jobs that run already, too.  Wants db->lock.
+ */
+static void
+count_running(uint16 index)
+{
+	JobqLimiter *limiter = &my_db->limiters[index];
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		uint16	   *permit = limiter->queue_id != 0 ? &slot->permits.queue
+			: &slot->permits.kind;
+		bool		ours;
+
+		if (slot->database != my_db_index ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		ours = slot->job_id != 0 && *permit == JOBQ_NO_LIMITER;
+		if (ours)
+			ours = limiter->queue_id != 0 ? slot->queue_id == limiter->queue_id
+				: jobq_kind_hash(slot->kind) == limiter->kind;
+		if (ours)
+			slot->permits_job = slot->job_id;
+		SpinLockRelease(&slot->mutex);
+		if (ours)
+		{
+			*permit = index;
+			limiter->running++;
+		}
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases[i];
+		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
+			: &lease->permits.kind;
+
+		if (lease->id == 0 || *permit != JOBQ_NO_LIMITER ||
+			(limiter->queue_id != 0 ? lease->queue_id != limiter->queue_id
+			 : lease->kind != limiter->kind))
+			continue;
+		*permit = index;
+		limiter->running++;
+	}
+}
+
+/*
+ * After a start of the server: what the limiter would remember, had there been
+ * none.  What the archive does not have was rolled back with its effects.
+ */
+static void
+remember_past(JobqLimiter *limiter, TimestampTz now)
+{
+	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, INT4OID};
+	Datum		values[3];
+	char		nulls[] = {limiter->queue_id != 0 ? ' ' : 'n', ' ',
+	' ', '\0'};
+	bool		isnull;
+
+	values[0] = Int32GetDatum(limiter->queue_id);
+	values[2] = Int32GetDatum((int32) limiter->kind);
+	if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+	{
+		values[1] = TimestampTzGetDatum(now - (int64) (limiter->rate.burst /
+													   limiter->rate.per_us));
+		jobq_query("SELECT sum(n) FROM ("
+				   " SELECT count(*) AS n FROM jobq.job j,"
+				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END"
+				   " UNION ALL SELECT count(*) FROM jobq.archive a WHERE a.started_at > $2"
+				   " AND a.finished_at > $2 AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(a.kind) = $3 ELSE a.queue_id = $1 END"
+				   " UNION ALL SELECT count(*) FROM jobq.failed_job f,"
+				   " jsonb_array_elements(f.errors) e WHERE f.finished_at > $2"
+				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(f.kind) = $3 ELSE f.queue_id = $1 END"
+				   " UNION ALL SELECT count(*) FROM jobq.lease l, unnest(l.job_ids) i"
+				   " JOIN jobq.job j ON j.id = i WHERE l.since > $2 AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END) t",
+				   3, types, values, nulls, SPI_OK_SELECT);
+		limiter->pace.tokens -=
+			DatumGetFloat8(DirectFunctionCall1(numeric_float8,
+											   column(SPI_tuptable->vals[0],
+													  SPI_tuptable->tupdesc, 1,
+													  &isnull)));
+		limiter->pace.tokens = Max(limiter->pace.tokens, 0);
+	}
+	if (limiter->throttle.failures > 0 && !limiter->throttle.by_group)
+	{
+		values[1] = TimestampTzGetDatum(now - limiter->throttle.window);
+		jobq_query("SELECT count(*)::int, min(at) FROM ("
+				   " SELECT (e ->> 'at')::timestamptz AS at FROM jobq.failed_job f,"
+				   " jsonb_array_elements(f.errors) e WHERE f.finished_at > $2"
+				   " AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(f.kind) = $3 ELSE f.queue_id = $1 END"
+				   " UNION ALL SELECT (e ->> 'at')::timestamptz FROM jobq.job j,"
+				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+				   " AND CASE WHEN $1 IS NULL"
+				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END) t"
+				   " WHERE at > $2",
+				   3, types, values, nulls, SPI_OK_SELECT);
+		if (int_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1) > 0)
+		{
+			limiter->pace.failures = int_column(SPI_tuptable->vals[0],
+												SPI_tuptable->tupdesc, 1);
+			limiter->pace.window_start =
+				DatumGetTimestampTz(column(SPI_tuptable->vals[0],
+										   SPI_tuptable->tupdesc, 2, &isnull));
+			if (limiter->pace.failures >= limiter->throttle.failures)
+				limiter->pace.rest_until = limiter->pace.window_start +
+					limiter->throttle.window;
+		}
+	}
+}
+
+/*
+ * Before anything is read: limits and groups as they were.
+ */
+void
+limits_start(void)
+{
+	Oid			job;
+
+	run_begin_transaction();
+	jobq_lock_jobs();
+	job = jobq_relations()->job;
+	if (my_db->limits_of != job)
+	{
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_limits_clear(my_db);
+		my_db->limits_of = job;
+		LWLockRelease(my_db->lock);
+	}
+	if (!my_db->limits_loaded)
+	{
+		limits_load();
+		groups_restore();
+	}
+	else if (my_db->limits_loading)
+		limits_load();			/* the one before us did not get to its end */
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * The permits of a lease that was found after a start.  Wants db->lock.
+ */
+JobqPermits
+limits_of_lease(const JobqPush *push)
+{
+	JobqLane	lane = {0};
+	uint32		place = JOBQ_NONE;
+
+	lane.queue_limiter = jobq_limiter_find(my_db, push->queue_id, 0);
+	lane.kind_limiter = push->kind == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(my_db, 0, push->kind);
+	if (push->group != 0)
+	{
+		JobqGroup  *group = jobq_group_make(my_db, push->group,
+											lane.queue_limiter, jobq_now());
+
+		if (group != NULL)
+		{
+			group->current = push->key.id;
+			group->running++;
+			place = group - my_db->groups;
+		}
+	}
+
+	/* its token was counted when the past was */
+	if (lane.queue_limiter != JOBQ_NO_LIMITER)
+		my_db->limiters[lane.queue_limiter].running++;
+	if (lane.kind_limiter != JOBQ_NO_LIMITER)
+		my_db->limiters[lane.kind_limiter].running++;
+	return (JobqPermits)
+	{
+		lane.queue_limiter, lane.kind_limiter, place
+	};
+}
+
+/*
+ * What time has set free; and the groups that want to be read.
+ */
+void
+limits_tick(TimestampTz now)
+{
+	JobqWakeList wake = {0};
+
+	if (my_db->limits_due > now && my_db->groups_due > now &&
+		!my_db->group_refill)
+		return;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (my_db->limits_due <= now)
+		jobq_limits_wake(my_db, now, &wake);
+	if (my_db->groups_due <= now)
+		jobq_groups_wake(my_db, now, &wake);
+	jobq_unlock(my_db, &wake);
+	if (my_db->group_refill)
+		groups_refill();
+}

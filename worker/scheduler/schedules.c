@@ -1,0 +1,482 @@
+/*-------------------------------------------------------------------------
+ *
+ * schedules.c
+ *	  The scheduler's part in schedules: enqueues a job at each tick.
+ *
+ * The table jobq.schedule is the truth.  Here is a list of when each schedule
+ * is to be looked at next, read again when one has changed.  A tick is one
+ * transaction: it locks the row, inserts the job, and moves the row on to the
+ * next tick.  So each tick makes one job, whatever crashes when.
+ *
+ * A tick is missed if nobody could look at it in time: because no scheduler
+ * was running, the schedule could not be read, or the clock has jumped.  One
+ * that waits for the schedule's last job is not: the row says so ("held").
+ * The one who commits the end of that job wakes us, if we have named it in
+ * shared memory before we looked whether it is there (src/commit/commit.c).
+ *
+ * An error stops that schedule until it is tried again, not the loop.
+ *
+ * worker/scheduler/schedules.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "schedule/cron.h"
+#include "schedule/schedule.h"
+
+/* A tick that is looked at so late was missed. */
+#define GRACE			(10 * USECS_PER_SEC)
+
+/* Schedules that one round looks at, and ticks of one in one transaction. */
+#define MAX_LOOKS		100
+#define MAX_TICKS		100
+
+/* When to look again at a row that is locked, and after an error. */
+#define LOCKED_PAUSE	USECS_PER_SEC
+#define ERROR_PAUSE		(60 * USECS_PER_SEC)
+
+typedef struct Schedule
+{
+	char	   *name;
+	ItemPointerData ctid;		/* invalid: unknown */
+	TimestampTz look_at;
+	int64		waits_for;		/* job, or 0 */
+} Schedule;
+
+/* A row of jobq.schedule, while it is looked at. */
+typedef struct Row
+{
+	Oid			role;
+	bool		active;			/* neither paused nor dormant */
+	bool		held;
+	bool		failed;			/* it has a last_error */
+	TimestampTz anchor;
+	TimestampTz next_run;		/* DT_NOBEGIN: not known */
+	TimestampTz last_run;
+	int64		last_job;		/* 0: none */
+	char	   *missed;
+	char	   *overlap;
+	JobqCron	cron;
+	pg_tz	   *zone;
+	JobqScheduledJob job;
+} Row;
+
+static Schedule *schedules = NULL;
+static int	nschedules = 0;
+static int	first = 0;			/* with which the next round begins */
+static MemoryContext memory = NULL;
+static TimestampTz started;		/* what was due before was missed */
+
+static void read_all(void);
+static void publish(int64 also);
+static void look(Schedule *schedule, TimestampTz now);
+static bool read_row(const Schedule *schedule, Row *row);
+static void fire(Schedule *schedule, Row *row, TimestampTz now);
+static bool is_live(int64 id);
+static void write_row(Schedule *schedule, const Row *row);
+static void note_error(Schedule *schedule, const ErrorData *edata);
+
+/*
+ * Enqueue what is due.  Returns when to come again at the latest.
+ */
+TimestampTz
+schedules_run(TimestampTz now)
+{
+	bool		changed;
+	bool		freed;
+	bool		waited = false;
+	TimestampTz next = DT_NOEND;
+	int			nlooks = 0;
+	int			begin_with = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	changed = my_db->schedules_changed || memory == NULL;
+	freed = my_db->schedule_freed;
+	my_db->schedules_changed = my_db->schedule_freed = false;
+	LWLockRelease(my_db->lock);
+
+	if (memory == NULL)
+	{
+		memory = AllocSetContextCreate(TopMemoryContext, "jobq schedules",
+									   ALLOCSET_DEFAULT_SIZES);
+		started = now;
+	}
+	started = Min(started, now);	/* the clock may have been put back */
+	if (changed)
+		read_all();
+
+	for (int i = 0; i < nschedules; i++)
+	{
+		Schedule   *schedule = &schedules[(first + i) % nschedules];
+
+		if (freed && schedule->waits_for != 0)
+			schedule->look_at = now;
+		if (schedule->look_at <= now && nlooks < MAX_LOOKS)
+		{
+			look(schedule, now);
+			if (++nlooks == MAX_LOOKS)
+				begin_with = (first + i + 1) % nschedules;
+		}
+		waited |= schedule->waits_for != 0;
+		next = Min(next, schedule->look_at);
+	}
+	first = begin_with;
+	if (waited || my_db->nwaited > 0)
+	{
+		publish(0);
+		if (my_db->nwaited == JOBQ_MAX_WAITED)
+		{
+			/* there may be more than we could name */
+			my_db->schedule_freed = true;
+			next = Min(next, now + LOCKED_PAUSE);
+		}
+	}
+	return next;
+}
+
+/*
+ * Read which schedules there are.
+ */
+static void
+read_all(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	MemoryContextReset(memory);
+	schedules = NULL;
+	nschedules = first = 0;
+
+	run_begin_transaction();
+	if (jobq_relations_if_installed() != NULL)
+	{
+		uint64		n;
+
+		SPI_connect();
+		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity')"
+					   " FROM jobq.schedule WHERE NOT paused AND NOT dormant",
+					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+		schedules = MemoryContextAllocHuge(memory, sizeof(Schedule) * (n + 1));
+		for (uint64 i = 0; i < n; i++)
+		{
+			TupleDesc	desc = SPI_tuptable->tupdesc;
+			HeapTuple	tuple = SPI_tuptable->vals[i];
+			Schedule   *schedule = &schedules[i];
+			bool		isnull;
+
+			schedule->name =
+				MemoryContextStrdup(memory, SPI_getvalue(tuple, desc, 1));
+			schedule->ctid =
+				*(ItemPointer) DatumGetPointer(SPI_getbinval(tuple, desc, 2,
+															 &isnull));
+			schedule->look_at =
+				DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+			schedule->waits_for = 0;
+		}
+		nschedules = (int) n;
+		SPI_finish();
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * Name the jobs that schedules wait for, and one more if it is not 0.
+ */
+static void
+publish(int64 also)
+{
+	int			n = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (also != 0)
+		my_db->waited[n++] = also;
+	for (int i = 0; i < nschedules && n < JOBQ_MAX_WAITED; i++)
+		if (schedules[i].waits_for != 0)
+			my_db->waited[n++] = schedules[i].waits_for;
+	my_db->nwaited = n;
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * Look at a schedule that may be due.
+ */
+static void
+look(Schedule *schedule, TimestampTz now)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ErrorData  *volatile edata = NULL;
+
+	schedule->waits_for = 0;
+	run_begin_transaction();
+	jobq_lock_jobs();
+	PG_TRY();
+	{
+		Schedule	copy = *schedule;
+		Row			row;
+
+		if (jobq_relations_if_installed() == NULL)
+			copy.look_at = DT_NOEND;
+		else
+		{
+			SPI_connect();
+			if (read_row(schedule, &row))
+				fire(&copy, &row, now);
+			else
+			{
+				/* it is being changed */
+				ItemPointerSetInvalid(&copy.ctid);
+				copy.look_at = now + LOCKED_PAUSE;
+			}
+			SPI_finish();
+		}
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		*schedule = copy;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		HOLD_INTERRUPTS();
+		edata = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+
+	if (edata != NULL)
+	{
+		schedule->waits_for = 0;
+		schedule->look_at = now + ERROR_PAUSE;
+		note_error(schedule, edata);
+		FreeErrorData(edata);
+	}
+}
+
+/*
+ * Lock the row, and read it.  False if it is not there, or locked.
+ */
+static bool
+read_row(const Schedule *schedule, Row *row)
+{
+	static const Oid types[] = {TEXTOID, TIDOID};
+	Datum		values[] = {
+		CStringGetTextDatum(schedule->name), PointerGetDatum(&schedule->ctid)
+	};
+	static const char *const columns =
+		"SELECT role::oid, paused OR dormant, held, anchor,"
+		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
+		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
+		" queue, priority, max_attempts, backoff, timeout, headers, expires_after,"
+		" group_key"
+		" FROM jobq.schedule";
+	Datum		v[14 + NSCHEDULE_OPTIONS];
+	bool		nulls[14 + NSCHEDULE_OPTIONS];
+	const char *name = schedule->name;
+	bool		known = ItemPointerIsValid(&schedule->ctid);
+
+	if (jobq_query(psprintf("%s WHERE name = $1 %s FOR UPDATE SKIP LOCKED",
+							columns, known ? "AND ctid = $2" : ""),
+				   known ? 2 : 1, types, values, NULL, SPI_OK_SELECT) == 0)
+		return false;
+	Assert(SPI_tuptable->tupdesc->natts == lengthof(v));
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, v, nulls);
+
+	memset(row, 0, sizeof(Row));
+	row->role = DatumGetObjectId(v[0]);
+	row->active = !DatumGetBool(v[1]);
+	row->held = DatumGetBool(v[2]);
+	row->anchor = DatumGetTimestampTz(v[3]);
+	row->next_run = DatumGetTimestampTz(v[4]);
+	row->last_run = nulls[5] ? DT_NOBEGIN : DatumGetTimestampTz(v[5]);
+	row->last_job = DatumGetInt64(v[6]);
+	row->missed = TextDatumGetCString(v[7]);
+	row->overlap = TextDatumGetCString(v[8]);
+	row->failed = DatumGetBool(v[11]);
+	row->job.schedule = name;
+	row->job.kind = TextDatumGetCString(v[12]);
+	row->job.payload = v[13];
+	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
+	{
+		row->job.options[i] = v[14 + i];
+		row->job.nulls[i] = nulls[14 + i];
+	}
+	jobq_cron_parse(TextDatumGetCString(v[9]), &row->cron);
+	row->zone = jobq_cron_zone(TextDatumGetCString(v[10]));
+	return true;
+}
+
+static TimestampTz
+next_after(const Row *row, TimestampTz after)
+{
+	return jobq_cron_next(&row->cron, row->zone, row->anchor, after);
+}
+
+/*
+ * Was nobody there when it was due?
+ */
+static bool
+is_late(TimestampTz tick, TimestampTz now)
+{
+	return tick < started || now - tick > GRACE;
+}
+
+/*
+ * Which tick is next, of those that are due?  False if none of them is to be
+ * run, by the policy for missed ones.
+ */
+static bool
+choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
+{
+	TimestampTz last;
+
+	*tick = row->next_run;
+	if (row->held || strcmp(row->missed, "all") == 0)
+		return true;
+	last = jobq_cron_last(&row->cron, row->zone, row->anchor, row->next_run,
+						  now);
+	if (strcmp(row->missed, "skip") == 0 && is_late(last, now))
+		return false;
+	*tick = last;
+	return true;
+}
+
+/*
+ * Enqueue a job for each tick that is due, as far as the policies want it.
+ */
+static void
+fire(Schedule *schedule, Row *row, TimestampTz now)
+{
+	bool		allow = strcmp(row->overlap, "allow") == 0;
+	bool		queue = strcmp(row->overlap, "queue") == 0;
+	bool		changed = row->failed;
+
+	jobq_injection_point("jobq-schedule-read");
+	schedule->look_at = DT_NOEND;
+	if (!row->active)
+		return;
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(row->role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_BAD_ROLE),
+				 errmsg("role with OID %u does not exist", row->role)));
+	if (row->next_run == DT_NOBEGIN)
+	{
+		/* restored: what was due before is not our business */
+		row->next_run = next_after(row, now);
+		changed = true;
+	}
+
+	for (int i = 0; i < MAX_TICKS && row->next_run <= now; i++)
+	{
+		TimestampTz tick;
+
+		if (!choose_tick(row, now, &tick))
+		{
+			row->next_run = next_after(row, now);
+			changed = true;
+			break;
+		}
+		if (!allow && row->last_job != 0)
+		{
+			/* named before we look: see the head of the file */
+			if (queue)
+				publish(row->last_job);
+			if (is_live(row->last_job))
+			{
+				changed |= !queue || !row->held || tick != row->next_run;
+				row->held = queue;
+				row->next_run = queue ? tick : next_after(row, now);
+				break;
+			}
+		}
+		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick);
+		row->last_run = tick;
+		row->next_run = next_after(row, tick);
+		row->held = false;
+		changed = true;
+		if (!allow)
+			break;
+	}
+
+	jobq_injection_point("jobq-schedule-looked");
+	if (changed)
+		write_row(schedule, row);
+	if (row->held)
+		schedule->waits_for = row->last_job;
+	else
+		schedule->look_at = row->next_run;
+}
+
+/*
+ * Has the job not finished yet?
+ */
+static bool
+is_live(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query("SELECT FROM jobq.job WHERE id = $1", 1, types, values,
+					  NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Write the row that is locked, and note where it is now.
+ */
+static void
+write_row(Schedule *schedule, const Row *row)
+{
+	static const Oid types[] = {
+		TEXTOID, TIMESTAMPTZOID, BOOLOID, TIMESTAMPTZOID, INT8OID
+	};
+	Datum		values[] = {
+		CStringGetTextDatum(schedule->name),
+		TimestampTzGetDatum(row->next_run), BoolGetDatum(row->held),
+		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job)
+	};
+	char		nulls[] = "     ";
+	bool		isnull;
+
+	if (row->last_run == DT_NOBEGIN)
+		nulls[3] = 'n';
+	if (row->last_job == 0)
+		nulls[4] = 'n';
+	if (jobq_query("UPDATE jobq.schedule SET next_run = $2, held = $3,"
+				   " last_run = $4, last_job_id = $5, last_error = NULL"
+				   " WHERE name = $1 RETURNING ctid",
+				   5, types, values, nulls, SPI_OK_UPDATE_RETURNING) != 1)
+		elog(ERROR, "schedule \"%s\" vanished while it was locked",
+			 schedule->name);
+	schedule->ctid =
+		*(ItemPointer) DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[0],
+													 SPI_tuptable->tupdesc, 1,
+													 &isnull));
+}
+
+/*
+ * Note in the row why it could not be done, and in the log if that is news.
+ */
+static void
+note_error(Schedule *schedule, const ErrorData *edata)
+{
+	ItemPointerSetInvalid(&schedule->ctid);
+	if (process_note_error("schedule", "name", TEXTOID,
+						   CStringGetTextDatum(schedule->name), edata))
+		ereport(WARNING,
+				(errcode(edata->sqlerrcode),
+				 errmsg("schedule \"%s\" cannot enqueue its job: %s",
+						schedule->name, edata->message),
+				 errhint("It is tried again every minute; the schedule can be changed with jobq.schedule().")));
+}

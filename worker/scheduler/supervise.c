@@ -1,0 +1,289 @@
+/*-------------------------------------------------------------------------
+ *
+ * supervise.c
+ *	  The scheduler's care for its workers: takes back the slots of those that
+ *	  have left, charges the jobs of those that died, and ends handlers that
+ *	  overstay.
+ *
+ * worker/scheduler/supervise.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "process/worker.h"
+
+#include <signal.h>
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* A slot whose worker has not attached in this time is given up. */
+#define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
+
+static void reap(TimestampTz now, TimestampTz *wake);
+static bool charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
+				   const JobqError *error, bool crashed, bool final,
+				   int64 delay_ms);
+static TimestampTz end_overstayers(TimestampTz now);
+
+/*
+ * One round.  Returns when the next is due at the latest.
+ */
+TimestampTz
+supervise(TimestampTz now)
+{
+	TimestampTz wake = DT_NOEND;
+
+	reap(now, &wake);
+	wake = Min(wake, end_overstayers(now));
+	wake = Min(wake, spawn_workers(now));
+	return wake;
+}
+
+/*
+ * Take back the slots of workers that have left, or that never came.
+ */
+static void
+reap(TimestampTz now, TimestampTz *wake)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqSlot	copy;
+		JobqWakeList wakes = {0};
+		bool		live;
+
+		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
+			continue;
+
+		if (slot->state == JOBQ_SLOT_STARTING)
+		{
+			LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+			if (slot->state == JOBQ_SLOT_STARTING)
+			{
+				slot->started_at = Min(slot->started_at, now);
+				if (now > slot->started_at + ATTACH_TIMEOUT)
+				{
+					slot->generation++;
+					slot->state = JOBQ_SLOT_FREE;
+					spawn_again(now, false);
+				}
+				else
+					*wake = Min(*wake, slot->started_at + ATTACH_TIMEOUT + 1);
+			}
+			LWLockRelease(jobq_shared->lock);
+		}
+		if (slot->state != JOBQ_SLOT_DEAD)
+			continue;
+
+		copy = *slot;
+		/* if the server is being stopped, this is nobody's fault */
+		CHECK_FOR_INTERRUPTS();
+		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
+			process_stopping())
+			continue;
+		jobq_quarantine_over(my_db, i);
+		live = copy.live;
+
+		if (copy.job_id != 0)
+		{
+			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
+				.message = "the worker was terminated while it ran the job"
+			};
+
+			if (copy.stop == JOBQ_STOP_TIMEOUT &&
+				copy.stop_job == copy.job_id)
+			{
+				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
+			}
+			live = charge(copy.job_id, copy.attempt, copy.job_started_at,
+						  copy.stop_job == copy.job_id ? copy.stop
+						  : JOBQ_STOP_NONE,
+						  &error, false, false, 0);
+		}
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_permits_release(my_db, &slot->permits, slot->permits_job, live,
+							 false, now, &wakes);
+		jobq_unlock(my_db, &wakes);
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		slot->generation++;
+		slot->state = JOBQ_SLOT_FREE;
+		LWLockRelease(jobq_shared->lock);
+		if (jobq_shared->wanting_at != 0 &&
+			jobq_shared->wanting != my_db_index)
+			jobq_wake_scheduler(&jobq_shared->databases[jobq_shared->wanting]);
+
+		if (copy.connect_failed)
+		{
+			JobqError	error;
+
+			/* perhaps the role has changed, or gone, since it was started */
+			if (spawn_role_can_work(copy.role, &error))
+			{
+				error.message = "no worker could connect as the role that enqueued the job";
+				error.hint = "The server's log has the reason.";
+			}
+			spawn_charge_role(copy.role, &error);
+		}
+		else
+			spawn_again(now, true);
+	}
+}
+
+/*
+ * Charge an attempt of a job whose worker cannot do so any more, unless that
+ * was done before: "attempt" is what was charged when it began.  Returns
+ * whether the job will run again.
+ */
+static bool
+charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
+	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
+{
+	Relation	rel;
+	JobqJob		job;
+	bool		live = false;
+
+	run_begin_transaction();
+	if (jobq_relations_if_installed() != NULL)
+	{
+		rel = jobq_open_jobs();
+		if (jobq_job_find(rel, id, GetActiveSnapshot(), &job))
+		{
+			bool		charged = job_leased(&job);
+
+			if (stop == JOBQ_STOP_CANCEL)
+			{
+				if (jobq_job_delete(rel, &job))
+				{
+					JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(attempt + 1));
+					jobq_archive(&job, STATE_CANCELLED, started_at, false,
+								 (Datum) 0, "cancelled while it ran");
+				}
+			}
+			else if (charged || job_attempt(&job) == attempt)
+			{
+				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+
+				if (stop == JOBQ_STOP_TIMEOUT && handler != NULL &&
+					handler->fail_on_timeout)
+					final = true;
+				if (crashed)
+					JOB_SET(&job, JOB_CRASHES,
+							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
+				live = jobq_job_attempt_failed(rel, &job, started_at, error,
+											   !charged, final, delay_ms);
+			}
+			else
+				live = true;
+		}
+		table_close(rel, NoLock);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	return live;
+}
+
+/*
+ * A leased row that nobody runs: the server stopped while its procedure ran,
+ * and that was not the job's doing.  It gets its attempt back and runs again.
+ */
+void
+supervise_lost_lease(int64 id)
+{
+	Relation	rel;
+	JobqJob		job;
+
+	if (jobq_slot_of_job(my_db, id) != NULL)
+		return;
+	run_begin_transaction();
+	rel = jobq_open_jobs();
+	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+		job_leased(&job) && jobq_job_delete(rel, &job))
+	{
+		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+		job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
+		jobq_job_insert_again(rel, &job);
+	}
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * Charge the jobs that were running in server processes that crashed.
+ */
+void
+supervise_charge_culprits(void)
+{
+	for (int i = 0; i < my_db->nculprits; i++)
+	{
+		JobqCulprit *culprit = &my_db->culprits[i];
+		JobqError	error = {.sqlerrcode = ERRCODE_CRASH_SHUTDOWN,
+			.message = "the server process crashed while it ran the job"
+		};
+
+		(void) charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
+					  &error, true, false, -1);
+
+		/* this process commits synchronously: the charge is durable */
+		flight_clear_culprit(culprit->record);
+	}
+	my_db->nculprits = 0;
+}
+
+/*
+ * SIGTERM for workers whose handler has not reacted to a query cancel.
+ */
+static TimestampTz
+end_overstayers(TimestampTz now)
+{
+	TimestampTz wake = DT_NOEND;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		bool		kill_it = false;
+		int64		id = 0;
+
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
+			continue;
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		SpinLockAcquire(&slot->mutex);
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0)
+		{
+			TimestampTz at = slot->kill_at;
+
+			if (slot->deadline != DT_NOEND)
+				at = Min(at, slot->deadline +
+						 jobq_cancel_grace * INT64CONST(1000));
+			if (at <= now)
+			{
+				if (slot->stop_job != slot->job_id)
+				{
+					slot->stop = JOBQ_STOP_TIMEOUT;
+					slot->stop_job = slot->job_id;
+				}
+				slot->deadline = DT_NOEND;
+				slot->kill_at = now + jobq_cancel_grace * INT64CONST(1000);
+				at = slot->kill_at;
+				id = slot->job_id;
+				kill_it = true;
+			}
+			wake = Min(wake, at);
+		}
+		SpinLockRelease(&slot->mutex);
+		if (kill_it)
+			(void) kill(slot->pid, SIGTERM);
+		LWLockRelease(jobq_shared->lock);
+		if (kill_it)
+			ereport(LOG,
+					(errmsg("terminating the jobq worker with PID %d: job " INT64_FORMAT " did not react to a query cancel",
+							slot->pid, id)));
+	}
+	return wake;
+}
