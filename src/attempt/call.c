@@ -58,13 +58,15 @@ context_datum(const JobqJob *job, int attempt)
 					BATCH_ID,
 					NATTS
 	};
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	TupleDesc	desc;
 	Datum		values[NATTS];
 	bool		nulls[NATTS] = {0};
 	Datum		result;
 
 	desc = lookup_rowtype_tupdesc(jobq_relations()->context_type, -1);
+	jobq_check_columns(desc, NATTS);
 	values[ID] = JOB(job, JOB_ID);
 	nulls[ID] = job_id(job) == 0;
 	values[KIND] = JOB(job, JOB_KIND);
@@ -86,7 +88,7 @@ context_datum(const JobqJob *job, int attempt)
 }
 
 /*
- * Call the handler's function or procedure as the current user.  It has been
+ * Call the function or procedure of a kind as the current user.  It has been
  * resolved; jobq_current is set by the caller.
  *
  * atomic: as in a function call, so that a procedure may not COMMIT.  If
@@ -94,48 +96,51 @@ context_datum(const JobqJob *job, int attempt)
  * snapshot, and the current memory context outlives the transaction.
  */
 Datum
-jobq_call_handler(JobqHandler *handler, const JobqJob *job, int attempt,
-				  bool atomic, bool *isnull)
+jobq_call_handler(const JobqFunction *function, const JobqJob *job,
+				  int attempt, bool atomic, bool *isnull)
 {
 	LOCAL_FCINFO(fcinfo, 2);
+	FmgrInfo   *flinfo;
 	CallContext *call = NULL;
 	PgStat_FunctionCallUsage usage;
 	Datum		result;
 
-	if (handler->is_procedure)
+	if (function->is_procedure)
 	{
 		call = makeNode(CallContext);
 		call->atomic = atomic;
 	}
-	InitFunctionCallInfoData(*fcinfo, &handler->flinfo, handler->nargs,
-							 InvalidOid, (Node *) call, NULL);
-	if (handler->nargs >= 1)
+	InitFunctionCallInfoData(*fcinfo, NULL, function->nargs, InvalidOid,
+							 (Node *) call, NULL);
+	if (function->nargs >= 1)
 	{
 		/* no toast pointer may outlive its snapshot */
 		fcinfo->args[0].value = atomic ? JOB(job, JOB_PAYLOAD)
 			: PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, JOB_PAYLOAD)));
 		fcinfo->args[0].isnull = false;
 	}
-	if (handler->nargs >= 2)
+	if (function->nargs >= 2)
 	{
 		fcinfo->args[1].value = context_datum(job, attempt);
 		fcinfo->args[1].isnull = false;
 	}
 
-	handler->in_use++;
+	fcinfo->flinfo = flinfo = jobq_function_begin(function);
 	PG_TRY();
 	{
 		pgstat_init_function_usage(fcinfo, &usage);
 		result = FunctionCallInvoke(fcinfo);
 		pgstat_end_function_usage(&usage, true);
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
-		handler->in_use--;
+		jobq_function_end(function, flinfo, false);
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	jobq_function_end(function, flinfo, true);
 
-	*isnull = fcinfo->isnull || !handler->returns_jsonb;
+	*isnull = fcinfo->isnull || !function->returns_jsonb;
 	return result;
 }
 
@@ -147,19 +152,20 @@ Datum
 jobq_perform(PG_FUNCTION_ARGS)
 {
 	char	   *kind = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	JobqHandler *handler = jobq_handler(kind);
+	JobqHandler handler;
+	JobqFunction function;
 	JobqCurrent current = {0};
 	JobqJob		job;
 	Datum		result;
 	bool		isnull;
 
-	if (handler == NULL)
+	if (jobq_handler(kind, &handler) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
 				 errmsg("no handler is registered for kind \"%s\"", kind),
 				 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
 						 kind)));
-	jobq_handler_resolve(handler);
+	jobq_handler_resolve(kind, &function);
 
 	memset(job.nulls, true, sizeof(job.nulls));
 	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
@@ -176,7 +182,7 @@ jobq_perform(PG_FUNCTION_ARGS)
 	jobq_current = &current;
 	PG_TRY();
 	{
-		result = jobq_call_handler(handler, &job, 1, true, &isnull);
+		result = jobq_call_handler(&function, &job, 1, true, &isnull);
 	}
 	PG_FINALLY();
 	{

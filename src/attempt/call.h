@@ -45,7 +45,7 @@ typedef struct JobqCurrent
 extern JobqCurrent *jobq_current;
 extern JobqCurrent *jobq_current_of(int64 id);
 extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
-extern Datum jobq_call_handler(JobqHandler *handler, const JobqJob *job,
+extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 
 /* src/attempt/log.c */

@@ -91,9 +91,12 @@ waits_for_group(Relation rel, const JobqJob *job, const JobqQueue *queue)
 JobqObstacle
 jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	queue_buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job),
+											  &queue_buffer);
 	const char *kind = jobq_job_kind(job);
-	const JobqHandler *handler = jobq_handler(kind);
+	JobqHandler handler_buffer;
+	const JobqHandler *handler = jobq_handler(kind, &handler_buffer);
 	bool		limited = queue != NULL && queue->limited;
 	JobqObstacle obstacle;
 	JobqWakeList wake = {0};

@@ -144,7 +144,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 			TimestampTz now, bool has_result, Datum result, const char *reason,
 			Datum *values, bool *nulls)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
 
 	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
@@ -209,7 +210,10 @@ open_archive(TimestampTz now)
 		Relation	rel = table_open(relid, RowExclusiveLock);
 
 		if (relid == jobq_archive_partition(now))
+		{
+			jobq_check_columns(RelationGetDescr(rel), ARCHIVE_NATTS);
 			return rel;
+		}
 		table_close(rel, RowExclusiveLock);
 	}
 }
@@ -353,7 +357,8 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 				const JobqError *error, bool charge, bool final,
 				int64 delay_ms)
 {
-	const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
+	JobqHandler buffer;
+	const JobqHandler *handler = jobq_handler(jobq_job_kind(job), &buffer);
 	TimestampTz now = jobq_now();
 	TimestampTz run_at;
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
@@ -366,13 +371,15 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 
 	if (delay_ms < 0)
 	{
-		const char *policy = JOBQ_DEFAULT_BACKOFF;
+		const char *policy;
 		JobqBackoff backoff;
 
 		if (!JOB_ISNULL(job, JOB_BACKOFF))
 			policy = TextDatumGetCString(JOB(job, JOB_BACKOFF));
-		else if (handler != NULL && handler->backoff != NULL)
-			policy = handler->backoff;
+		else
+			policy = jobq_handler_backoff(jobq_job_kind(job));
+		if (policy == NULL)
+			policy = JOBQ_DEFAULT_BACKOFF;
 		jobq_backoff_parse(policy, &backoff);
 		delay_ms = jobq_backoff_delay(&backoff, attempt,
 									  pg_prng_double(&pg_global_prng_state));
@@ -398,7 +405,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		dead_letter(job, now, started_at, error);
 		if (job_batch(job) != 0)
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
-		if (handler != NULL && handler->on_failure != NULL)
+		if (handler != NULL && handler->has_on_failure)
 			enqueue_on_failure(job, error);
 		jobq_tell(job, "failed");
 		jobq_unique_finished(job, false);
@@ -456,6 +463,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 	if (error->context != NULL)
 		values[FAILED_CONTEXT - 1] = CStringGetTextDatum(error->context);
 
+	jobq_check_columns(RelationGetDescr(rel), FAILED_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
@@ -469,6 +477,7 @@ dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
 {
+	JobqQueue	queue_buffer;
 	const JobqQueue *queue;
 	int32		queue_id;
 	StringInfoData buf;
@@ -476,7 +485,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	Relation	rel;
 
 	jobq_pin_queues();
-	queue = jobq_queue_by_id(job_queue_id(job));
+	queue = jobq_queue_by_id(job_queue_id(job), &queue_buffer);
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));
@@ -486,12 +495,14 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	/* a consumer would not run it */
 	if (queue == NULL || queue->mode != MODE_WORKER)
 	{
-		const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
+		JobqHandler handler_buffer;
+		const JobqHandler *handler = jobq_handler(jobq_job_kind(job),
+												  &handler_buffer);
 
-		queue = handler != NULL && handler->queue != NULL
-			? jobq_queue_by_name(handler->queue, true) : NULL;
+		queue = handler != NULL && handler->queue[0] != '\0'
+			? jobq_queue_by_name(handler->queue, true, &queue_buffer) : NULL;
 		if (queue == NULL || queue->mode != MODE_WORKER)
-			queue = jobq_queue_by_name("default", true);
+			queue = jobq_queue_by_name("default", true, &queue_buffer);
 	}
 	queue_id = queue->id;
 

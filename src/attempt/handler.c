@@ -95,8 +95,12 @@ jobq_register(PG_FUNCTION_ARGS)
 		CStringGetTextDatum(format_procedure_qualified(PG_GETARG_OID(1)));
 
 	if (!PG_ARGISNULL(HANDLER_QUEUE - 1))
+	{
+		JobqQueue	unused;
+
 		(void) jobq_queue_by_name(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_QUEUE - 1)),
-								  true);
+								  true, &unused);
+	}
 	if (!PG_ARGISNULL(HANDLER_MAX_ATTEMPTS - 1) &&
 		PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1) < 1)
 		ereport(ERROR,

@@ -109,6 +109,13 @@ jobq_log_message(void)
 #define JOBQ_NOLOGIN_WORKS	false
 #endif
 
+/* 17 (c1ec02be1d7): what an index keeps from row to row is given back. */
+#if PG_VERSION_NUM >= 170000
+#define jobq_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define jobq_index_insert_cleanup(index, info)	((void) 0)
+#endif
+
 /* 17 (51efe38cb92): transaction_timeout. */
 #if PG_VERSION_NUM >= 170000
 #define JOBQ_HAS_TRANSACTION_TIMEOUT	true

@@ -42,7 +42,8 @@ jobq_job_block(JobqJob *job, const Datum *options, const bool *nulls)
 void
 jobq_job_unblock(JobqJob *job)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	TimestampTz now = jobq_now();
 	TimestampTz run_at = now;
 

@@ -431,6 +431,7 @@ put_steps(Workflow *workflow, int64 batch_id)
 	}
 
 	rel = table_open(jobq_relations()->step, RowExclusiveLock);
+	jobq_check_columns(RelationGetDescr(rel), STEP_NATTS);
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
 		NewStep    *step = &workflow->steps[i];

@@ -502,7 +502,9 @@ extend(const Held *held, Interval *interval)
 		while (done < held->n && held->tokens[done] == token)
 		{
 			JobqLease	lease = check_lease(db, held->ids[done], token, NULL);
-			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id);
+			JobqQueue	buffer;
+			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id,
+													  &buffer);
 
 			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
 			ctids[n] = lease.ctid;

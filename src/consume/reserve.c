@@ -117,7 +117,8 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 	for (int i = 0; i < n; i++)
 	{
 		const char *name = nulls[i] ? "" : TextDatumGetCString(names[i]);
-		const JobqQueue *queue = jobq_queue_by_name(name, false);
+		JobqQueue	buffer;
+		const JobqQueue *queue = jobq_queue_by_name(name, false, &buffer);
 
 		if (queue == NULL)
 			ereport(ERROR,
@@ -311,10 +312,14 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	Relation	rel = jobq_open_jobs();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
+	jobq_check_columns(rsinfo->setDesc, NATTS);
 	for (int i = 0; i < reservation->npopped; i++)
 	{
 		JobqPush   *entry = &reservation->popped[i];
-		const JobqQueue *queue = jobq_queue_by_id(entry->queue_id);
+		JobqQueue	queue_buffer;
+		const JobqQueue *queue = jobq_queue_by_id(entry->queue_id,
+												  &queue_buffer);
+		JobqHandler handler;
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 		JobqJob		job;
@@ -385,7 +390,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);
 		values[LEASE_UNTIL] = TimestampTzGetDatum(until);
-		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
+								   &job);
 		if (timeout > 0)
 		{
 			limited[nlimited] = entry->key.id;
@@ -444,6 +450,7 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 		PointerGetDatum(construct_array(elems, nids, TIDOID,
 										sizeof(ItemPointerData), false,
 										TYPALIGN_SHORT));
+	jobq_check_columns(RelationGetDescr(rel), LEASE_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	table_close(rel, RowExclusiveLock);
@@ -555,14 +562,14 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	{
 		JOB_ID_, CONSUMER, ROLE, CLIENT, PID, SINCE, UNTIL, PROGRESS, MESSAGE, NATTS
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	JobqLease  *leases;
 	JobqLeaseBundle *bundles;
 	int			size;
 	int			n = 0;
 
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, NATTS);
 	if (db == NULL || db->nleases == 0)
 		return (Datum) 0;
 

@@ -73,7 +73,8 @@ not_waiting(int64 id, const char *state)
 static void
 move_expiry(JobqJob *job, TimestampTz run_at)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
 	if (queue != NULL && queue->expires_after_ms >= 0 &&
 		!JOB_ISNULL(job, JOB_EXPIRES_AT) &&

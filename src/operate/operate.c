@@ -379,8 +379,12 @@ static void
 set_paused(text *name, bool paused)
 {
 	static const Oid types[] = {INT4OID, BOOLOID};
-	const JobqQueue *queue = jobq_queue_by_name(text_to_cstring(name), true);
-	Datum		values[] = {Int32GetDatum(queue->id), BoolGetDatum(paused)};
+	JobqQueue	queue;
+	Datum		values[2];
+
+	(void) jobq_queue_by_name(text_to_cstring(name), true, &queue);
+	values[0] = Int32GetDatum(queue.id);
+	values[1] = BoolGetDatum(paused);
 
 	SPI_connect();
 	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
@@ -465,10 +469,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 Datum
 jobq_loaded(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("jobq_internal.loaded() must be called as a trigger")));
+	jobq_check_statement_trigger(fcinfo, "jobq_internal.loaded()");
 	jobq_at_commit_rescan();
 	return PointerGetDatum(NULL);
 }

@@ -85,13 +85,13 @@ static int64 count_letters(int32 queue_id, bool *all_mine);
 int32
 jobq_existing_queue(const char *name)
 {
-	const JobqQueue *queue = jobq_queue_by_name(name, false);
+	JobqQueue	queue;
 
-	if (queue == NULL)
+	if (jobq_queue_by_name(name, false, &queue) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name)));
-	return queue->id;
+	return queue.id;
 }
 
 /*
@@ -159,7 +159,9 @@ jobq_clear(PG_FUNCTION_ARGS)
 {
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	int32		queue_id = jobq_existing_queue(name);
-	bool		consumer = jobq_queue_by_id(queue_id)->mode == MODE_CONSUMER;
+	JobqQueue	queue;
+	bool		consumer = jobq_queue_by_id(queue_id, &queue) != NULL &&
+		queue.mode == MODE_CONSUMER;
 	int64		cleared = 0;
 	int64		nids = 0;
 	int64		size = 1024;

@@ -73,7 +73,8 @@ static void own_job(const JobqCurrent *current, JobqStatus *status);
 static void
 set_queue(JobqStatus *status, int32 queue_id)
 {
-	const JobqQueue *queue = jobq_queue_by_id(queue_id);
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(queue_id, &buffer);
 
 	status->nulls[ST_QUEUE] = queue == NULL;
 	if (queue != NULL)
@@ -332,6 +333,7 @@ jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	jobq_check_columns(desc, ST_NATTS);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 											 status->values, status->nulls));
 }

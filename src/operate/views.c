@@ -15,8 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "store/catalog.h"
-#include "memory/shared.h"
+#include "store/row.h"
 
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
@@ -34,10 +33,10 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		PID, ROLE, POOL, STATE, STARTED_AT, JOB_ID_, KIND, ATTEMPT_,
 		JOB_STARTED_AT, PROGRESS, MESSAGE, JOBS_DONE, JOBS_FAILED, NATTS
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, NATTS);
 	if (db == NULL)
 		return (Datum) 0;
 
@@ -95,12 +94,12 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 Datum
 jobq_scheduler_state(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	Datum		values[4];
 	bool		nulls[4] = {0};
 
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, lengthof(values));
 	if (db == NULL)
 		return (Datum) 0;
 	LWLockAcquire(db->lock, LW_SHARED);
@@ -124,13 +123,13 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 	{
 		QUEUE_ID_, KIND_HASH, RUNNING, TOKENS, FAILURES, REST_UNTIL, NATTS
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
 	JobqLimiter *limiters;
 	int			n = 0;
 
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, NATTS);
 	if (db == NULL)
 		return (Datum) 0;
 	limiters = palloc(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
@@ -182,14 +181,14 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	{
 		GROUP_ID_, RUNNING, WAITS_FOR, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
 	JobqGroup  *groups;
 	bool	   *paced;
 	int			n = 0;
 
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, NATTS);
 	if (db == NULL || db->ngroups == 0)
 		return (Datum) 0;
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,

@@ -203,7 +203,7 @@ jobq_wait(PG_FUNCTION_ARGS)
 Datum
 jobq_wait_many(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo;
 	Datum	   *elems;
 	bool	   *nulls;
 	int			n;
@@ -212,7 +212,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, 8, FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
-	InitMaterializedSRF(fcinfo, 0);
+	rsinfo = jobq_materialize(fcinfo, ST_NATTS);
 	ids = palloc(sizeof(int64) * (n + 1));
 	statuses = palloc0(sizeof(JobqStatus) * (n + 1));
 	for (int i = 0; i < n; i++)
@@ -287,6 +287,7 @@ jobq_call(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
+	jobq_check_columns(desc, 1);
 	timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "timeout", 0,
 								  JOBQ_MAX_WAIT_MS);
 	jobq_require_preload("jobq.call()");

@@ -105,8 +105,10 @@ void
 jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 				 const Datum *options, const bool *nulls)
 {
-	JobqHandler *handler;
+	JobqHandler handler_buffer;
+	const JobqHandler *handler;
 	const char *queue_name = NULL;
+	JobqQueue	queue_buffer;
 	const JobqQueue *queue;
 
 	PreventCommandIfReadOnly("jobq.enqueue()");
@@ -120,11 +122,11 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 						JOBQ_MAX_KIND_NAME)));
 	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
-		? NULL : jobq_handler(kind);
+		? NULL : jobq_handler(kind, &handler_buffer);
 
 	if (!nulls[OPTION_QUEUE])
 		queue_name = TextDatumGetCString(options[OPTION_QUEUE]);
-	else if (handler != NULL && handler->queue != NULL)
+	else if (handler != NULL && handler->queue[0] != '\0')
 		queue_name = handler->queue;
 	else
 		queue_name = "default";
@@ -132,7 +134,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	/* a consumer brings its own code; a queue made here is for workers */
 	if (handler == NULL)
 	{
-		queue = jobq_queue_by_name(queue_name, false);
+		queue = jobq_queue_by_name(queue_name, false, &queue_buffer);
 		if (queue == NULL || queue->mode != MODE_CONSUMER)
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
@@ -141,7 +143,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 							 kind)));
 	}
 	else
-		queue = jobq_queue_by_name(queue_name, true);
+		queue = jobq_queue_by_name(queue_name, true, &queue_buffer);
 
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
@@ -436,8 +438,15 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("jobq_internal.inbox_insert() must be fired INSTEAD OF INSERT")));
 
+	/* anybody can name this function for a view of his own */
+	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->inbox)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq_internal.inbox_insert() is for the view jobq.inbox, not for \"%s\"",
+						RelationGetRelationName(trigdata->tg_relation)),
+				 errhint("Have an INSTEAD OF trigger of your own call jobq.enqueue().")));
 	desc = RelationGetDescr(trigdata->tg_relation);
-	Assert(desc->natts == 3 + NOPTIONS);
+	jobq_check_columns(desc, 3 + NOPTIONS);
 	heap_deform_tuple(trigdata->tg_trigtuple, desc, values, nulls);
 	if (nulls[1])
 		ereport(ERROR,

@@ -354,10 +354,7 @@ jobq_schedule_changed(PG_FUNCTION_ARGS)
 {
 	JobqDatabase *db = jobq_my_database();
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("jobq_internal.schedule_changed() must be called as a trigger")));
+	jobq_check_statement_trigger(fcinfo, "jobq_internal.schedule_changed()");
 
 	/* it knows what it has written itself */
 	if (db == NULL || db->scheduler != MyProc)

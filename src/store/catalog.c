@@ -8,7 +8,8 @@
  * of jobq.queue and jobq.handler has a statement trigger that sends one (see
  * control/tables.sql).  Handlers are resolved again, too, when any function
  * changes.  Rows read in a transaction that aborts may never have been
- * committed, so an abort drops what was read since its beginning.
+ * committed, so an abort drops what was read since its beginning.  What is read
+ * while a message arrives may be outdated before it is remembered: so it is not.
  *
  * Reads are direct scans: they need no privilege of the current user.
  *
@@ -45,8 +46,8 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "store/catalog.h"
 #include "commit/commit.h"
+#include "store/row.h"
 
 PG_FUNCTION_INFO_V1(jobq_invalidate);
 
@@ -67,11 +68,14 @@ static HTAB *queues_by_id = NULL;
 static const JobqQueue *last_queue = NULL;
 bool		jobq_read_in_transaction = false;
 
+/* how often a message, or an abort, may have emptied a cache of this file */
+static uint64 changes = 0;
+
 static void relcache_callback(Datum arg, Oid relid);
-static Oid	relation_named(const char *name);
+static Oid	relation_named(Oid schema, const char *name);
 static void forget_queues(void);
 static void queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue);
-static const JobqQueue *remember_queue(const JobqQueue *queue);
+static void remember_queue(const JobqQueue *queue);
 static bool read_queue(const char *name, int32 id, JobqQueue *queue);
 static void create_queue(const char *name);
 
@@ -84,6 +88,8 @@ const JobqRelations *
 jobq_relations_if_installed(void)
 {
 	static bool registered = false;
+	JobqRelations found = {0};
+	uint64		before;
 
 	if (relations_valid)
 		return &relations;
@@ -95,54 +101,56 @@ jobq_relations_if_installed(void)
 		registered = true;
 	}
 
-	memset(&relations, 0, sizeof(relations));
-	relations.extension = get_extension_oid("jobq", true);
-	relations.schema = get_namespace_oid(JOBQ_SCHEMA, true);
-	if (!OidIsValid(relations.extension) || !OidIsValid(relations.schema))
+	before = changes;
+	found.extension = get_extension_oid("jobq", true);
+	found.schema = get_namespace_oid(JOBQ_SCHEMA, true);
+	if (!OidIsValid(found.extension) || !OidIsValid(found.schema))
 		return NULL;
 
 	/* tables of that name that are not the extension's are none of ours */
-	relations.job = relation_named("job");
-	if (!OidIsValid(relations.job) ||
-		getExtensionOfObject(RelationRelationId, relations.job) !=
-		relations.extension)
+	found.job = relation_named(found.schema, "job");
+	if (!OidIsValid(found.job) ||
+		getExtensionOfObject(RelationRelationId, found.job) !=
+		found.extension)
 		return NULL;
 
-	relations.queue = relation_named("queue");
-	relations.queue_pkey = relation_named("queue_pkey");
-	relations.queue_name_key = relation_named("queue_name_key");
-	relations.handler = relation_named("handler");
-	relations.handler_pkey = relation_named("handler_pkey");
-	relations.job_pkey = relation_named("job_pkey");
-	relations.job_ready = relation_named("job_ready");
-	relations.job_group = relation_named("job_group");
-	relations.job_batch = relation_named("job_batch");
-	relations.job_seq = relation_named("job_id_seq");
-	relations.archive = relation_named("archive");
-	relations.archive_default = relation_named("archive_default");
-	relations.failed = relation_named("failed_job");
-	relations.failed_pkey = relation_named("failed_job_pkey");
-	relations.unique_key = relation_named("unique_key");
-	relations.unique_key_pkey = relation_named("unique_key_pkey");
-	relations.lease = relation_named("lease");
-	relations.lease_seq = relation_named("lease_token_seq");
-	relations.step = relation_named("step");
-	relations.batch = relation_named("batch");
-	relations.batch_seq = relation_named("batch_id_seq");
-	relations.context_type =
+	found.queue = relation_named(found.schema, "queue");
+	found.queue_pkey = relation_named(found.schema, "queue_pkey");
+	found.queue_name_key = relation_named(found.schema, "queue_name_key");
+	found.handler = relation_named(found.schema, "handler");
+	found.handler_pkey = relation_named(found.schema, "handler_pkey");
+	found.job_pkey = relation_named(found.schema, "job_pkey");
+	found.job_ready = relation_named(found.schema, "job_ready");
+	found.job_group = relation_named(found.schema, "job_group");
+	found.job_batch = relation_named(found.schema, "job_batch");
+	found.job_seq = relation_named(found.schema, "job_id_seq");
+	found.archive = relation_named(found.schema, "archive");
+	found.archive_default = relation_named(found.schema, "archive_default");
+	found.failed = relation_named(found.schema, "failed_job");
+	found.failed_pkey = relation_named(found.schema, "failed_job_pkey");
+	found.unique_key = relation_named(found.schema, "unique_key");
+	found.unique_key_pkey = relation_named(found.schema, "unique_key_pkey");
+	found.lease = relation_named(found.schema, "lease");
+	found.lease_seq = relation_named(found.schema, "lease_token_seq");
+	found.step = relation_named(found.schema, "step");
+	found.batch = relation_named(found.schema, "batch");
+	found.batch_seq = relation_named(found.schema, "batch_id_seq");
+	found.inbox = relation_named(found.schema, "inbox");
+	found.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),
-						ObjectIdGetDatum(relations.schema));
+						ObjectIdGetDatum(found.schema));
 	{
 		HeapTuple	tuple = SearchSysCache1(RELOID,
-											ObjectIdGetDatum(relations.job));
+											ObjectIdGetDatum(found.job));
 
 		if (!HeapTupleIsValid(tuple))
 			return NULL;
-		relations.owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		found.owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 		ReleaseSysCache(tuple);
 	}
-	relations_valid = true;
+	relations = found;
+	relations_valid = changes == before;
 	jobq_read_in_transaction = true;
 	return &relations;
 }
@@ -165,14 +173,15 @@ jobq_relations(void)
 }
 
 static Oid
-relation_named(const char *name)
+relation_named(Oid schema, const char *name)
 {
-	return get_relname_relid(name, relations.schema);
+	return get_relname_relid(name, schema);
 }
 
 static void
 relcache_callback(Datum arg, Oid relid)
 {
+	changes++;
 	if (relid == InvalidOid || relid == relations.job)
 		jobq_job_blocks = 0;	/* it may have been truncated */
 	if (relid == InvalidOid || relid == relations.job ||
@@ -191,6 +200,7 @@ relcache_callback(Datum arg, Oid relid)
 static void
 forget_queues(void)
 {
+	changes++;
 	if (queues_by_id != NULL)
 		hash_destroy(queues_by_id);
 	queues_by_id = NULL;
@@ -203,6 +213,8 @@ forget_queues(void)
 void
 jobq_forget_uncommitted(void)
 {
+	if (GetCurrentTransactionNestLevel() <= 1)
+		jobq_release_indexes();
 	if (!jobq_read_in_transaction)
 		return;
 	jobq_read_in_transaction = false;
@@ -218,7 +230,27 @@ jobq_forget_uncommitted(void)
 void
 jobq_keep_uncommitted(void)
 {
+	jobq_release_indexes();
 	jobq_read_in_transaction = false;
+}
+
+/*
+ * An error if the function was not fired by an AFTER ... FOR EACH STATEMENT
+ * trigger.  Which relation has that, its owner decides: the functions that use
+ * this read nothing of it.
+ */
+void
+jobq_check_statement_trigger(FunctionCallInfo fcinfo, const char *function)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_FOR_STATEMENT(trigdata->tg_event) ||
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s must be fired AFTER ... FOR EACH STATEMENT",
+						function)));
 }
 
 /*
@@ -230,10 +262,7 @@ jobq_invalidate(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("jobq_internal.invalidate() must be called as a trigger")));
+	jobq_check_statement_trigger(fcinfo, "jobq_internal.invalidate()");
 	CacheInvalidateRelcache(trigdata->tg_relation);
 	jobq_at_commit_reload();
 	return PointerGetDatum(NULL);
@@ -251,6 +280,7 @@ jobq_archive_partition(TimestampTz finished_at)
 	if (!OidIsValid(partition.relid) || partition.day != day)
 	{
 		const JobqRelations *rels = jobq_relations();
+		uint64		before = changes;
 		struct pg_tm tm;
 		fsec_t		fsec;
 		char		name[NAMEDATALEN];
@@ -263,6 +293,8 @@ jobq_archive_partition(TimestampTz finished_at)
 		relid = get_relname_relid(name, rels->schema);
 		if (!OidIsValid(relid) || !get_rel_relispartition(relid))
 			relid = rels->archive_default;
+		if (changes != before)
+			return relid;
 		partition.day = day;
 		partition.relid = relid;
 		jobq_read_in_transaction = true;
@@ -299,6 +331,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	Datum		values[QUEUE_NATTS];
 	bool		nulls[QUEUE_NATTS];
 
+	jobq_check_columns(desc, QUEUE_NATTS);
 	heap_deform_tuple(tuple, desc, values, nulls);
 	memset(queue, 0, sizeof(JobqQueue));
 	queue->id = DatumGetInt32(values[QUEUE_ID - 1]);
@@ -324,7 +357,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 				sizeof(queue->fair_by));
 }
 
-static const JobqQueue *
+static void
 remember_queue(const JobqQueue *queue)
 {
 	JobqQueue  *entry;
@@ -342,20 +375,22 @@ remember_queue(const JobqQueue *queue)
 	entry = hash_search(queues_by_id, &queue->id, HASH_ENTER, NULL);
 	*entry = *queue;
 	jobq_read_in_transaction = true;
-	return entry;
 }
 
 /*
- * Read a queue by name, or by id if name is NULL.
+ * Read a queue by name, or by id if name is NULL, and remember it.  False if
+ * there is none.
  */
 static bool
 read_queue(const char *name, int32 id, JobqQueue *queue)
 {
 	const JobqRelations *rels = jobq_relations();
 	Relation	rel = table_open(rels->queue, AccessShareLock);
+	uint64		before = changes;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
+	bool		found;
 
 	if (name != NULL)
 		ScanKeyEntryInitialize(&key, 0, QUEUE_NAME, BTEqualStrategyNumber,
@@ -369,11 +404,14 @@ read_queue(const char *name, int32 id, JobqQueue *queue)
 							  : rels->queue_pkey,
 							  true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
+	found = HeapTupleIsValid(tuple);
+	if (found)
 		queue_from_tuple(tuple, RelationGetDescr(rel), queue);
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple);
+	if (found && changes == before)
+		remember_queue(queue);
+	return found;
 }
 
 /*
@@ -410,15 +448,12 @@ create_queue(const char *name)
 }
 
 /*
- * The queue of that name; an unknown one is created, or else NULL.
- *
- * The result is valid until the next look-up.
+ * The queue of that name, copied to *queue; an unknown one is created, or else
+ * NULL.
  */
 const JobqQueue *
-jobq_queue_by_name(const char *name, bool create)
+jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 {
-	JobqQueue	queue;
-
 	if (queues_by_id != NULL)
 	{
 		static int32 last = 0;
@@ -426,7 +461,10 @@ jobq_queue_by_name(const char *name, bool create)
 		HASH_SEQ_STATUS seq;
 
 		if (entry != NULL && strcmp(entry->name, name) == 0)
-			return entry;
+		{
+			*queue = *entry;
+			return queue;
+		}
 		hash_seq_init(&seq, queues_by_id);
 		while ((entry = hash_seq_search(&seq)) != NULL)
 		{
@@ -434,39 +472,35 @@ jobq_queue_by_name(const char *name, bool create)
 			{
 				hash_seq_term(&seq);
 				last = entry->id;
-				return entry;
+				*queue = *entry;
+				return queue;
 			}
 		}
 	}
-	if (!read_queue(name, 0, &queue))
+	if (!read_queue(name, 0, queue))
 	{
 		if (!create)
 			return NULL;
 		create_queue(name);
-		if (!read_queue(name, 0, &queue))
+		if (!read_queue(name, 0, queue))
 			elog(ERROR, "queue \"%s\" vanished while it was created", name);
 	}
-	return remember_queue(&queue);
+	return queue;
 }
 
 /*
- * The queue with that id, or NULL.  Valid until the next look-up.
+ * The queue with that id, copied to *queue, or NULL.
  */
 const JobqQueue *
-jobq_queue_by_id(int32 id)
+jobq_queue_by_id(int32 id, JobqQueue *queue)
 {
-	JobqQueue	queue;
-
-	if (last_queue != NULL && last_queue->id == id)
-		return last_queue;
-	if (queues_by_id != NULL)
+	if (last_queue == NULL || last_queue->id != id)
+		last_queue = queues_by_id == NULL ? NULL :
+			hash_search(queues_by_id, &id, HASH_FIND, NULL);
+	if (last_queue != NULL)
 	{
-		JobqQueue  *entry = hash_search(queues_by_id, &id, HASH_FIND, NULL);
-
-		if (entry != NULL)
-			return last_queue = entry;
+		*queue = *last_queue;
+		return queue;
 	}
-	if (!read_queue(NULL, id, &queue))
-		return NULL;
-	return remember_queue(&queue);
+	return read_queue(NULL, id, queue) ? queue : NULL;
 }

@@ -14,6 +14,27 @@
 
 #include "storage/block.h"
 
+/*
+ * What is cached, and how long it may be used
+ *
+ * The caches of this backend are emptied by invalidation messages.  Almost any
+ * call may accept such: whatever takes a lock, opens a relation or looks into a
+ * catalog, so each look-up below, too.  Therefore no pointer into a cache leaves
+ * the file that keeps it:
+ *
+ * JobqQueue, JobqHandler and JobqFunction are copies that belong to whoever asks
+ * for them.  They hold no pointers, but for JobqFunction.kind, to what is never
+ * freed.  They stay as they were at the look-up: ask again for what has to be
+ * up to date.
+ *
+ * JobqRelations is static, and all its fields are set at once.
+ *
+ * A FmgrInfo belongs to one call at a time, from jobq_function_begin() to
+ * jobq_function_end().
+ *
+ * What insert.c knows of indexes it frees only when it uses none of it.
+ */
+
 /* The relations of the extension in this database. */
 typedef struct JobqRelations
 {
@@ -42,6 +63,7 @@ typedef struct JobqRelations
 	Oid			step;
 	Oid			batch;
 	Oid			batch_seq;
+	Oid			inbox;
 	Oid			context_type;	/* row type jobq.job_context */
 } JobqRelations;
 
@@ -124,32 +146,28 @@ enum
 	HANDLER_NATTS = HANDLER_ON_FAILURE
 };
 
+/* The policy of a kind. */
 typedef struct JobqHandler
 {
-	char		kind[JOBQ_MAX_KIND_NAME + 1];	/* hash key */
-	bool		loaded;			/* policy is as in the table */
-	bool		resolved;		/* flinfo and what follows are valid */
-	int			in_use;			/* calls in progress */
-	char	   *signature;
-	char	   *queue;			/* or NULL */
-	char	   *backoff;		/* or NULL */
-	char	   *on_failure;		/* or NULL */
+	char		queue[NAMEDATALEN]; /* or "" */
+	bool		has_on_failure;
 	int			max_attempts;	/* or -1 */
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
 	bool		limited;		/* has max_running, rate, or throttle */
+} JobqHandler;
 
-	/* the function, as of the last look-up */
-	FmgrInfo	flinfo;
+/* The function that runs a kind, as of the look-up. */
+typedef struct JobqFunction
+{
+	struct JobqKind *kind;		/* for kinds.c */
 	Oid			proc;
 	int			nargs;
 	bool		is_procedure;
 	bool		may_commit;		/* a procedure that CALL would run non-atomic */
 	bool		returns_jsonb;
-	MemoryContext context;		/* holds flinfo's extra data */
-	MemoryContext strings;
-} JobqHandler;
+} JobqFunction;
 
 /* Kinds with this prefix run the on_failure handler of the kind after it. */
 #define ON_FAILURE_PREFIX	"on_failure:"
@@ -164,8 +182,11 @@ extern const JobqRelations *jobq_relations_if_installed(void);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern void jobq_pin_queues(void);
 extern void jobq_lock_jobs(void);
-extern const JobqQueue *jobq_queue_by_name(const char *name, bool create);
-extern const JobqQueue *jobq_queue_by_id(int32 id);
+extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
+										   JobqQueue *queue);
+extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
+extern void jobq_check_statement_trigger(FunctionCallInfo fcinfo,
+										 const char *function);
 extern void jobq_forget_uncommitted(void);
 extern void jobq_keep_uncommitted(void);
 
@@ -174,12 +195,17 @@ extern bool jobq_read_in_transaction;
 
 /* src/store/insert.c */
 extern void jobq_forget_indexes(void);
+extern void jobq_release_indexes(void);
 
 /* src/store/kinds.c */
-extern JobqHandler *jobq_handler(const char *kind);
-extern void jobq_handler_resolve(JobqHandler *handler);
+extern const JobqHandler *jobq_handler(const char *kind, JobqHandler *handler);
+extern char *jobq_handler_backoff(const char *kind);
+extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
+extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
+extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
+							  bool returned);
 extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
-extern void jobq_check_signature(Oid proc, JobqHandler *handler);
+extern void jobq_check_signature(Oid proc, JobqFunction *function);
 extern void jobq_forget_handlers(void);
 extern void jobq_function_changed(Datum arg, int cacheid, uint32 hashvalue);
 

@@ -133,10 +133,12 @@ static void
 parts(const JobqJob *job, uint32 *kind, uint32 *tenant)
 {
 	const char *name = jobq_job_kind(job);
-	const JobqHandler *handler = jobq_handler(name);
+	JobqHandler handler;
+	JobqQueue	queue;
 
-	*kind = handler != NULL && handler->limited ? jobq_kind_hash(name) : 0;
-	*tenant = tenant_hash(job, jobq_queue_by_id(job_queue_id(job)));
+	*kind = jobq_handler(name, &handler) != NULL && handler.limited
+		? jobq_kind_hash(name) : 0;
+	*tenant = tenant_hash(job, jobq_queue_by_id(job_queue_id(job), &queue));
 }
 
 static int32
@@ -226,7 +228,8 @@ bool
 jobq_popped_in_vain(const JobqJob *job, const JobqPush *entry, char mode,
 					int64 token)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	JobqPush	push = *entry;
 
 	if (queue == NULL || (!queue->paused && queue->mode == mode))
@@ -243,7 +246,8 @@ jobq_popped_in_vain(const JobqJob *job, const JobqPush *entry, char mode,
 bool
 jobq_permits_lack(const JobqJob *job, const JobqPush *entry, int64 token)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	JobqPush	push = *entry;
 
 	jobq_push_flow(job, &push);
@@ -318,7 +322,8 @@ bool
 jobq_group_must_wait(Relation rel, const JobqJob *job, const JobqPush *entry,
 					 int64 token, Snapshot snapshot)
 {
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job));
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
 	JobqPush	push = *entry;

@@ -4,9 +4,9 @@
  *	  Writes rows and their index entries, without the executor.
  *
  * This does what CatalogTupleInsert() does, with two differences that matter
- * once per job: what is known of the indexes is kept, and of the predicates only
- * one is known, that the first column is not null: so that a row without a group
- * has no entry in the index of groups.
+ * once per job: what is known of the indexes is kept while no relation changes,
+ * and of the predicates only one is known, that the first column is not null: so
+ * that a row without a group has no entry in the index of groups.
  *
  * src/store/insert.c
  *
@@ -20,6 +20,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_am.h"
 #include "executor/tuptable.h"
 #include "nodes/primnodes.h"
 #include "storage/lmgr.h"
@@ -30,11 +31,14 @@
 
 #define MAX_KEPT	8
 
-/* An index, as BuildIndexInfo() says. */
+/*
+ * An index, as BuildIndexInfo() says.  That is made anew each time if it is no
+ * B-tree: other access methods put things of the statement into it.
+ */
 typedef struct KeptIndex
 {
 	Oid			oid;
-	IndexInfo  *info;
+	IndexInfo  *info;			/* or NULL */
 	AttrNumber	not_null;		/* a row whose column is null has no entry; or
 								 * 0 */
 } KeptIndex;
@@ -51,7 +55,14 @@ static KeptTable kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;
 
-static const KeptTable *kept_table(Relation rel);
+/* how often a relation has changed */
+static uint64 changes = 0;
+
+/* how many are in the midst of using what is kept */
+static int	users = 0;
+
+static void reset_kept(void);
+static KeptTable kept_table(Relation rel);
 static AttrNumber predicate_column(Relation rel, Relation index,
 								   const IndexInfo *info);
 static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
@@ -65,7 +76,37 @@ static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 void
 jobq_forget_indexes(void)
 {
+	changes++;
 	nkept = 0;
+}
+
+/*
+ * The end of a transaction: whoever was using what is kept has come to an
+ * end or to an error.
+ */
+void
+jobq_release_indexes(void)
+{
+	users = 0;
+}
+
+/*
+ * Begin anew.  What somebody still uses lives until the end of the transaction.
+ */
+static void
+reset_kept(void)
+{
+	nkept = 0;
+	if (kept_context != NULL && users == 0)
+	{
+		MemoryContextReset(kept_context);
+		return;
+	}
+	if (kept_context != NULL)
+		MemoryContextSetParent(kept_context, TopTransactionContext);
+	kept_context = NULL;
+	kept_context = AllocSetContextCreate(CacheMemoryContext, "jobq indexes",
+										 ALLOCSET_SMALL_SIZES);
 }
 
 /*
@@ -98,51 +139,48 @@ predicate_column(Relation rel, Relation index, const IndexInfo *info)
  * The indexes of the table.  It is locked, so that none can be added that this
  * transaction must serve.
  */
-static const KeptTable *
+static KeptTable
 kept_table(Relation rel)
 {
-	KeptTable  *table;
+	KeptTable	table;
+	uint64		before;
 	List	   *indexes;
 	ListCell   *lc;
 	int			n = 0;
 
 	for (int i = 0; i < nkept; i++)
 		if (kept[i].oid == RelationGetRelid(rel))
-			return &kept[i];
+			return kept[i];
 
 	/* opening an index may have what is kept forgotten, and the list rebuilt */
 	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 		index_close(index_open(lfirst_oid(lc), RowExclusiveLock), NoLock);
 
-	if (kept_context == NULL)
-		kept_context = AllocSetContextCreate(CacheMemoryContext,
-											 "jobq indexes",
-											 ALLOCSET_SMALL_SIZES);
 	if (nkept == 0 || nkept == MAX_KEPT)
-	{
-		MemoryContextReset(kept_context);
-		nkept = 0;
-	}
-	table = &kept[nkept];
-	table->oid = RelationGetRelid(rel);
-	table->nindexes = list_length(indexes);
-	table->indexes = MemoryContextAlloc(kept_context,
-										sizeof(KeptIndex) * (table->nindexes + 1));
+		reset_kept();
+	before = changes;
+	table.oid = RelationGetRelid(rel);
+	table.nindexes = list_length(indexes);
+	table.indexes = MemoryContextAlloc(kept_context,
+									   sizeof(KeptIndex) * (table.nindexes + 1));
 	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), NoLock);
-		KeptIndex  *kept_index = &table->indexes[n++];
+		KeptIndex  *kept_index = &table.indexes[n++];
 		MemoryContext old = MemoryContextSwitchTo(kept_context);
 
 		kept_index->oid = lfirst_oid(lc);
 		kept_index->info = BuildIndexInfo(index);
 		MemoryContextSwitchTo(old);
 		kept_index->not_null = predicate_column(rel, index, kept_index->info);
+		if (index->rd_rel->relam != BTREE_AM_OID)
+			kept_index->info = NULL;
 		index_close(index, NoLock);
 	}
 	list_free(indexes);
-	nkept++;
+	if (changes == before)
+		kept[nkept++] = table;
 	return table;
 }
 
@@ -193,28 +231,37 @@ has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
 void
 jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 {
-	const KeptTable *table = kept_table(rel);
-	int			nindexes = table->nindexes;
-	const KeptIndex *indexes = table->indexes;
+	KeptTable	table = kept_table(rel);
 
-	for (int i = 0; i < nindexes; i++)
+	users++;
+	for (int i = 0; i < table.nindexes; i++)
 	{
-		AttrNumber	not_null = indexes[i].not_null;
-		IndexInfo  *info = indexes[i].info;
+		AttrNumber	not_null = table.indexes[i].not_null;
+		IndexInfo  *info = table.indexes[i].info;
 		Relation	index;
 
 		/* then it need not even be opened */
-		if (!info->ii_ReadyForInserts ||
-			has_no_entries(&indexes[i], rel, tuples, ntuples))
+		if ((info != NULL && !info->ii_ReadyForInserts) ||
+			has_no_entries(&table.indexes[i], rel, tuples, ntuples))
 			continue;
-		index = index_open(indexes[i].oid, RowExclusiveLock);
+		index = index_open(table.indexes[i].oid, RowExclusiveLock);
+		if (info == NULL)
+			info = BuildIndexInfo(index);
+		if (!info->ii_ReadyForInserts)
+		{
+			index_close(index, NoLock);
+			continue;
+		}
 		for (int j = 0; j < ntuples; j++)
 			if (not_null == InvalidAttrNumber ||
 				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
 				(void) insert_entry(rel, index, info, tuples[j],
 									UNIQUE_CHECK_YES);
+		if (info != table.indexes[i].info)
+			jobq_index_insert_cleanup(index, info);
 		index_close(index, NoLock);
 	}
+	users--;
 }
 
 /*
@@ -266,21 +313,24 @@ bool
 jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 {
 	TransactionId xid = GetCurrentTransactionId();
-	const KeptTable *table = kept_table(rel);
+	KeptTable	table = kept_table(rel);
 	IndexInfo  *info;
 	Relation	index;
 	TupleTableSlot *slot;
 	uint32		token;
 	bool		inserted;
 
-	if (table->nindexes != 1)
+	if (table.nindexes != 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table \"%s\" has %d indexes instead of one",
-						RelationGetRelationName(rel), table->nindexes),
+						RelationGetRelationName(rel), table.nindexes),
 				 errhint("Drop those that are not jobq's.")));
-	info = table->indexes[0].info;
-	index = index_open(table->indexes[0].oid, RowExclusiveLock);
+	users++;
+	index = index_open(table.indexes[0].oid, RowExclusiveLock);
+	info = table.indexes[0].info;
+	if (info == NULL)
+		info = BuildIndexInfo(index);
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	token = SpeculativeInsertionLockAcquire(xid);
 	ExecStoreHeapTuple(tuple, slot, false);
@@ -292,5 +342,6 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 	SpeculativeInsertionLockRelease(xid);
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
+	users--;
 	return inserted;
 }

@@ -28,11 +28,30 @@
 #include "utils/regproc.h"
 #include "utils/syscache.h"
 
-#include "store/catalog.h"
+#include "store/row.h"
 
 #define MAX_MISSING 64
 
-static HTAB *handlers = NULL;
+/* What is known of a kind; never freed, and seen in this file only. */
+typedef struct JobqKind
+{
+	char		name[JOBQ_MAX_KIND_NAME + 1];	/* hash key */
+	bool		loaded;			/* handler and strings are as in the table */
+	bool		resolved;		/* function is, too, and flinfo is its */
+	bool		in_use;			/* flinfo has a call in progress */
+	JobqHandler handler;
+	MemoryContext strings;
+	char	   *signature;
+	char	   *backoff;		/* or NULL */
+	JobqFunction function;
+	FmgrInfo	flinfo;
+	MemoryContext context;		/* holds flinfo's extra data */
+} JobqKind;
+
+static HTAB *kinds = NULL;
+
+/* how often a message, or an abort, may have outdated what is in there */
+static uint64 changes = 0;
 
 /*
  * Kinds that have no handler, as those of consumers; a few, as anybody can
@@ -40,8 +59,8 @@ static HTAB *handlers = NULL;
  */
 static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
 
-static bool read_handler(JobqHandler *handler);
-static JobqHandler *remember_missing(char *place, const char *kind);
+static bool read_kind(JobqKind *kind);
+static JobqKind *find_kind(const char *name);
 
 /*
  * Syscache callback: look the functions up again.
@@ -50,13 +69,14 @@ void
 jobq_function_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	HASH_SEQ_STATUS seq;
-	JobqHandler *handler;
+	JobqKind   *kind;
 
-	if (handlers == NULL)
+	changes++;
+	if (kinds == NULL)
 		return;
-	hash_seq_init(&seq, handlers);
-	while ((handler = hash_seq_search(&seq)) != NULL)
-		handler->resolved = false;
+	hash_seq_init(&seq, kinds);
+	while ((kind = hash_seq_search(&seq)) != NULL)
+		kind->resolved = false;
 }
 
 /*
@@ -66,24 +86,29 @@ void
 jobq_forget_handlers(void)
 {
 	HASH_SEQ_STATUS seq;
-	JobqHandler *handler;
+	JobqKind   *kind;
 
+	changes++;
 	for (int i = 0; i < MAX_MISSING; i++)
 		missing[i][0] = '\0';
-	if (handlers == NULL)
+	if (kinds == NULL)
 		return;
-	hash_seq_init(&seq, handlers);
-	while ((handler = hash_seq_search(&seq)) != NULL)
-		handler->loaded = handler->resolved = false;
+	hash_seq_init(&seq, kinds);
+	while ((kind = hash_seq_search(&seq)) != NULL)
+		kind->loaded = kind->resolved = false;
 }
 
+/*
+ * Read the kind's row into *kind.  False if there is none.
+ */
 static bool
-read_handler(JobqHandler *handler)
+read_kind(JobqKind *kind)
 {
 	const JobqRelations *rels = jobq_relations();
-	const char *kind = handler->kind;
+	JobqHandler *handler = &kind->handler;
+	const char *name = kind->name;
 	size_t		prefix = strlen(ON_FAILURE_PREFIX);
-	bool		on_failure = strncmp(kind, ON_FAILURE_PREFIX, prefix) == 0;
+	bool		on_failure = strncmp(name, ON_FAILURE_PREFIX, prefix) == 0;
 	Relation	rel = table_open(rels->handler, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -92,7 +117,7 @@ read_handler(JobqHandler *handler)
 
 	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-						   CStringGetTextDatum(on_failure ? kind + prefix : kind));
+						   CStringGetTextDatum(on_failure ? name + prefix : name));
 	scan = systable_beginscan(rel, rels->handler_pkey, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
@@ -101,115 +126,144 @@ read_handler(JobqHandler *handler)
 		bool		nulls[HANDLER_NATTS];
 		MemoryContext old;
 
+		jobq_check_columns(RelationGetDescr(rel), HANDLER_NATTS);
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (handler->strings == NULL)
-			handler->strings = AllocSetContextCreate(CacheMemoryContext,
-													 "jobq handler",
-													 ALLOCSET_SMALL_SIZES);
+		if (kind->strings == NULL)
+			kind->strings = AllocSetContextCreate(CacheMemoryContext,
+												  "jobq handler",
+												  ALLOCSET_SMALL_SIZES);
 		else
-			MemoryContextReset(handler->strings);
-		old = MemoryContextSwitchTo(handler->strings);
+			MemoryContextReset(kind->strings);
+		kind->signature = kind->backoff = NULL;
+		old = MemoryContextSwitchTo(kind->strings);
 
 #define TEXT_OR_NULL(n) \
 		(nulls[(n) - 1] ? NULL : TextDatumGetCString(values[(n) - 1]))
 #define INT_OR_MINUS(n) (nulls[(n) - 1] ? -1 : DatumGetInt32(values[(n) - 1]))
-		handler->on_failure = NULL;
-		handler->limited = false;
+		memset(handler, 0, sizeof(JobqHandler));
 		if (on_failure)
 		{
-			handler->signature = TEXT_OR_NULL(HANDLER_ON_FAILURE);
+			kind->signature = TEXT_OR_NULL(HANDLER_ON_FAILURE);
 			handler->max_attempts = handler->max_exceptions = -1;
 		}
 		else
 		{
-			handler->signature = TEXT_OR_NULL(HANDLER_HANDLER);
-			handler->on_failure = TEXT_OR_NULL(HANDLER_ON_FAILURE);
+			kind->signature = TEXT_OR_NULL(HANDLER_HANDLER);
+			handler->has_on_failure = !nulls[HANDLER_ON_FAILURE - 1];
 			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
 			handler->limited = !nulls[HANDLER_MAX_RUNNING - 1] ||
 				!nulls[HANDLER_RATE - 1] || !nulls[HANDLER_THROTTLE - 1];
 		}
-		handler->queue = TEXT_OR_NULL(HANDLER_QUEUE);
-		handler->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
+		kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
+		if (!nulls[HANDLER_QUEUE - 1])
+			text_to_cstring_buffer(DatumGetTextPP(values[HANDLER_QUEUE - 1]),
+								   handler->queue, sizeof(handler->queue));
 		handler->timeout = INT_OR_MINUS(HANDLER_TIMEOUT);
 		handler->fail_on_timeout = !nulls[HANDLER_FAIL_ON_TIMEOUT - 1] &&
 			DatumGetBool(values[HANDLER_FAIL_ON_TIMEOUT - 1]);
 		MemoryContextSwitchTo(old);
-		found = handler->signature != NULL;
+		found = kind->signature != NULL;
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return found;
 }
 
-static JobqHandler *
-remember_missing(char *place, const char *kind)
-{
-	strlcpy(place, kind, JOBQ_MAX_KIND_NAME + 1);
-	jobq_read_in_transaction = true;
-	return NULL;
-}
-
 /*
- * The handler of a kind, or NULL if none is registered.  Its function is
- * looked up by jobq_handler_resolve().
+ * The kind of that name, or NULL if it has no handler.
  */
-JobqHandler *
-jobq_handler(const char *kind)
+static JobqKind *
+find_kind(const char *name)
 {
-	static JobqHandler *last = NULL;
-	JobqHandler *handler;
+	static JobqKind *last = NULL;
+	JobqKind   *kind;
 	size_t		length;
 	char		key[JOBQ_MAX_KIND_NAME + 1] = {0};
 	char	   *none;
-	bool		found;
+	uint64		before;
 
 	/* entries are never removed */
-	if (last != NULL && last->loaded && strcmp(last->kind, kind) == 0)
+	if (last != NULL && last->loaded && strcmp(last->name, name) == 0)
 		return last;
 
-	length = strlen(kind);
+	length = strlen(name);
 	if (length > JOBQ_MAX_KIND_NAME || length == 0)
 		return NULL;
 	(void) jobq_relations();	/* registers the invalidation callbacks */
-	none = missing[hash_bytes((const unsigned char *) kind, length) % MAX_MISSING];
-	if (strcmp(none, kind) == 0)
+	none = missing[hash_bytes((const unsigned char *) name, length) % MAX_MISSING];
+	if (strcmp(none, name) == 0)
 		return NULL;
-	strlcpy(key, kind, sizeof(key));
+	strlcpy(key, name, sizeof(key));
 
-	if (handlers == NULL)
+	if (kinds == NULL)
 	{
 		HASHCTL		ctl = {0};
 
 		ctl.keysize = sizeof(key);
-		ctl.entrysize = sizeof(JobqHandler);
+		ctl.entrysize = sizeof(JobqKind);
 		ctl.hcxt = CacheMemoryContext;
-		handlers = hash_create("jobq handlers", 64, &ctl,
-							   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+		kinds = hash_create("jobq kinds", 64, &ctl,
+							HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	}
-	handler = hash_search(handlers, key, HASH_FIND, NULL);
-	if (handler != NULL && handler->loaded)
+	kind = hash_search(kinds, key, HASH_FIND, NULL);
+	if (kind != NULL && kind->loaded)
 	{
-		last = handler;
-		return handler;
+		last = kind;
+		return kind;
 	}
 
-	if (handler == NULL)
+	before = changes;
+	if (kind == NULL)
 	{
-		JobqHandler probe = {0};
+		JobqKind	probe = {0};
+		bool		found;
 
-		strlcpy(probe.kind, kind, sizeof(probe.kind));
-		if (!read_handler(&probe))
-			return remember_missing(none, kind);
-		handler = hash_search(handlers, key, HASH_ENTER, &found);
-		*handler = probe;
+		strlcpy(probe.name, name, sizeof(probe.name));
+		if (read_kind(&probe))
+		{
+			kind = hash_search(kinds, key, HASH_ENTER, &found);
+			*kind = probe;
+		}
 	}
-	else if (!read_handler(handler))
-		return remember_missing(none, kind);
-	handler->loaded = true;
-	handler->resolved = false;
-	jobq_read_in_transaction = true;
+	else if (!read_kind(kind))
+		kind = NULL;
+
+	if (changes == before)
+	{
+		if (kind != NULL)
+			kind->loaded = true;
+		else
+			strlcpy(none, name, JOBQ_MAX_KIND_NAME + 1);
+		jobq_read_in_transaction = true;
+	}
+	return kind;
+}
+
+/*
+ * The policy of a kind, copied to *handler, or NULL if no handler is registered.
+ */
+const JobqHandler *
+jobq_handler(const char *kind, JobqHandler *handler)
+{
+	JobqKind   *entry = find_kind(kind);
+
+	if (entry == NULL)
+		return NULL;
+	*handler = entry->handler;
 	return handler;
+}
+
+/*
+ * The kind's backoff policy, in the current memory context, or NULL.
+ */
+char *
+jobq_handler_backoff(const char *kind)
+{
+	JobqKind   *entry = find_kind(kind);
+
+	return entry != NULL && entry->backoff != NULL ? pstrdup(entry->backoff)
+		: NULL;
 }
 
 /*
@@ -244,7 +298,7 @@ jobq_resolve_signature(const char *signature, bool missing_ok)
  * Raises an error if not.
  */
 void
-jobq_check_signature(Oid proc, JobqHandler *handler)
+jobq_check_signature(Oid proc, JobqFunction *function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
 	Form_pg_proc form;
@@ -281,50 +335,104 @@ jobq_check_signature(Oid proc, JobqHandler *handler)
 				 errdetail_internal("%s", problem),
 				 errhint("A handler is f(), f(payload jsonb), or f(payload jsonb, job jobq.job_context): a function that returns void or jsonb, or a procedure.")));
 
-	if (handler != NULL)
+	if (function != NULL)
 	{
-		handler->proc = proc;
-		handler->nargs = form->pronargs;
-		handler->is_procedure = form->prokind == PROKIND_PROCEDURE;
+		function->proc = proc;
+		function->nargs = form->pronargs;
+		function->is_procedure = form->prokind == PROKIND_PROCEDURE;
 
 		/* as ExecuteCallStmt() decides */
-		handler->may_commit = handler->is_procedure && !form->prosecdef &&
+		function->may_commit = function->is_procedure && !form->prosecdef &&
 			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
-		handler->returns_jsonb = form->prorettype == JSONBOID;
+		function->returns_jsonb = form->prorettype == JSONBOID;
 	}
 	ReleaseSysCache(tuple);
 }
 
 /*
- * See that the handler's function is looked up and still has a fitting form,
- * and that the current user may execute it.  Raises an error if not.
+ * Look up the function that runs the kind.  It must still have a fitting form,
+ * and the current user must be allowed to execute it.  Raises an error if not.
  */
 void
-jobq_handler_resolve(JobqHandler *handler)
+jobq_handler_resolve(const char *kind, JobqFunction *function)
 {
+	JobqKind   *entry = find_kind(kind);
 	AclResult	acl;
 
-	if (!handler->resolved)
+	if (entry == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NO_HANDLER),
+				 errmsg("no handler is registered for kind \"%s\"", kind)));
+	if (entry->resolved)
+		*function = entry->function;
+	else
 	{
-		Oid			proc = jobq_resolve_signature(handler->signature, false);
+		uint64		before = changes;
+		Oid			proc = jobq_resolve_signature(pstrdup(entry->signature),
+												  false);
 
-		jobq_check_signature(proc, handler);
-		if (handler->in_use == 0)
+		function->kind = entry;
+		jobq_check_signature(proc, function);
+		if (!entry->in_use)
 		{
-			if (handler->context != NULL)
-				MemoryContextDelete(handler->context);
-			handler->context = NULL;
+			entry->flinfo.fn_oid = InvalidOid;
+			if (entry->context != NULL)
+				MemoryContextDelete(entry->context);
+			entry->context = NULL;
+			entry->context = AllocSetContextCreate(CacheMemoryContext,
+												   "jobq handler function",
+												   ALLOCSET_SMALL_SIZES);
+			fmgr_info_cxt(proc, &entry->flinfo, entry->context);
+			entry->function = *function;
+			entry->resolved = changes == before;
 		}
-		handler->context = AllocSetContextCreate(CacheMemoryContext,
-												 "jobq handler function",
-												 ALLOCSET_SMALL_SIZES);
-		fmgr_info_cxt(proc, &handler->flinfo, handler->context);
-		handler->resolved = true;
 	}
 
-	acl = jobq_proc_aclcheck(handler->proc, GetUserId(), ACL_EXECUTE);
+	acl = jobq_proc_aclcheck(function->proc, GetUserId(), ACL_EXECUTE);
 	if (acl != ACLCHECK_OK)
-		aclcheck_error(acl, handler->is_procedure ? OBJECT_PROCEDURE
+		aclcheck_error(acl, function->is_procedure ? OBJECT_PROCEDURE
 					   : OBJECT_FUNCTION,
-					   get_func_name(handler->proc));
+					   get_func_name(function->proc));
+}
+
+/*
+ * What to call the function with: that of the kind, which keeps what the
+ * function has prepared for the next call; or one of its own, in the current
+ * memory context, where the kind's is in use, as by a handler that performs its
+ * own kind, or is outdated.  jobq_function_end() must follow, after an error,
+ * too.
+ */
+FmgrInfo *
+jobq_function_begin(const JobqFunction *function)
+{
+	JobqKind   *kind = function->kind;
+	FmgrInfo   *flinfo;
+
+	if (!kind->in_use && kind->flinfo.fn_oid == function->proc)
+	{
+		kind->in_use = true;
+		return &kind->flinfo;
+	}
+	flinfo = palloc(sizeof(FmgrInfo));
+	fmgr_info(function->proc, flinfo);
+	return flinfo;
+}
+
+/*
+ * The call is over.  If it has not returned, it may have left its preparations
+ * in the middle: then they are not used again.
+ */
+void
+jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo, bool returned)
+{
+	JobqKind   *kind = function->kind;
+
+	if (flinfo != &kind->flinfo)
+		return;
+	kind->in_use = false;
+	if (!returned)
+	{
+		kind->resolved = false;
+		kind->flinfo.fn_oid = InvalidOid;
+	}
 }

@@ -73,7 +73,7 @@ static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
 static bool in_progress(const JobqLength *length, FullTransactionId fxid);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
-static void refuse(int32 queue_id, int64 length, int n);
+static void refuse(const JobqQueue *queue, int64 length, int n);
 
 /*
  * Forget all counters: the memory belongs to another database.
@@ -142,7 +142,8 @@ jobq_length_add(int32 queue_id)
 void
 jobq_length_reserve(int32 queue_id, int n)
 {
-	const JobqQueue *queue = jobq_queue_by_id(queue_id);
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(queue_id, &buffer);
 	int			max_length = queue != NULL ? queue->max_length : -1;
 	JobqDatabase *db = jobq_my_database();
 	Note	   *note = note_of(queue_id);
@@ -180,7 +181,7 @@ jobq_length_reserve(int32 queue_id, int n)
 					UnlockDatabaseObject(jobq_relations()->queue, queue_id, 0,
 										 ExclusiveLock);
 				if (now + n > max_length)
-					refuse(queue_id, now, n);
+					refuse(queue, now, n);
 				return;
 			}
 		}
@@ -196,15 +197,13 @@ jobq_length_reserve(int32 queue_id, int n)
 	CommandCounterIncrement();
 	rows = count_rows(queue_id, RegisterSnapshot(GetLatestSnapshot()));
 	if (rows + n > max_length)
-		refuse(queue_id, rows, n);
+		refuse(queue, rows, n);
 	note->added += n;
 }
 
 static void
-refuse(int32 queue_id, int64 length, int n)
+refuse(const JobqQueue *queue, int64 length, int n)
 {
-	const JobqQueue *queue = jobq_queue_by_id(queue_id);
-
 	if (n == 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_QUEUE_FULL),
@@ -266,9 +265,10 @@ free_counters(JobqDatabase *db)
 	{
 		JobqLength *length = &db->lengths[i];
 		int32		queue_id = length->queue_id;
-		const JobqQueue *queue = queue_id != 0 ? jobq_queue_by_id(queue_id)
-			: NULL;
-		bool		limited = queue != NULL && queue->max_length >= 0;
+		JobqQueue	queue;
+		bool		limited = queue_id != 0 &&
+			jobq_queue_by_id(queue_id, &queue) != NULL &&
+			queue.max_length >= 0;
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (length->queue_id == queue_id && length->reserved == 0 &&

@@ -21,6 +21,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "commands/async.h"
+#include "funcapi.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -31,12 +32,44 @@
 #include "store/row.h"
 
 /*
+ * An error if the rows of a table or type of ours do not have the columns that
+ * the library knows, so that it would read or write past its own arrays.
+ */
+void
+jobq_check_columns(TupleDesc desc, int natts)
+{
+	if (unlikely(desc->natts != natts))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s has %d columns instead of %d",
+						format_type_be(desc->tdtypeid), desc->natts, natts),
+				 errhint("The tables, views and types of jobq cannot have other columns than its own.")));
+}
+
+/*
+ * The function returns a set of rows, which have so many columns; the caller
+ * puts them into the set.
+ */
+ReturnSetInfo *
+jobq_materialize(FunctionCallInfo fcinfo, int natts)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	jobq_check_columns(rsinfo->setDesc, natts);
+	return rsinfo;
+}
+
+/*
  * Open jobq.job for writing.
  */
 Relation
 jobq_open_jobs(void)
 {
-	return table_open(jobq_relations()->job, RowExclusiveLock);
+	Relation	rel = table_open(jobq_relations()->job, RowExclusiveLock);
+
+	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
+	return rel;
 }
 
 /*
@@ -58,6 +91,7 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 {
 	HeapTuple	copy = heap_copytuple(tuple);
 
+	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
 	job->ctid = tuple->t_self;
 	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
@@ -157,6 +191,7 @@ jobq_job_insert(Relation rel, JobqJob *job)
 	HeapTuple	tuple;
 
 	jobq_set_flow(job);
+	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
 	jobq_insert_tuple(rel, tuple);
 	job->ctid = tuple->t_self;
@@ -203,12 +238,13 @@ jobq_job_insert_again(Relation rel, JobqJob *job)
 void
 jobq_job_push(const JobqJob *job)
 {
+	JobqQueue	buffer;
 	const JobqQueue *queue;
 	JobqPush	push;
 
 	if (job_blocked(job))
 		return;
-	queue = jobq_queue_by_id(job_queue_id(job));
+	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	jobq_push_of_job(&push, job, queue);
 	jobq_at_commit_push(&push);
 
@@ -286,6 +322,7 @@ jobq_job_lease(Relation rel, JobqJob *job)
 	if (result != TM_Ok)
 		return false;
 
+	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
 	jobq_heap_update(rel, &job->ctid, tuple);
 	if (!HeapTupleIsHeapOnly(tuple))

@@ -103,6 +103,9 @@ typedef struct JobqError
 } JobqError;
 
 /* src/store/row.c */
+extern void jobq_check_columns(TupleDesc desc, int natts);
+extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
+											  int natts);
 extern Relation jobq_open_jobs(void);
 extern Relation jobq_try_open_jobs(void);
 extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);

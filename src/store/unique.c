@@ -186,6 +186,7 @@ find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
 		Datum		values[KEY_NATTS];
 		bool		nulls[KEY_NATTS];
 
+		jobq_check_columns(RelationGetDescr(keys), KEY_NATTS);
 		heap_deform_tuple(tuple, RelationGetDescr(keys), values, nulls);
 		holder->ctid = tuple->t_self;
 		holder->job_id = DatumGetInt64(values[KEY_JOB_ID - 1]);
@@ -272,6 +273,7 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 	values[KEY_UNTIL - 1] = CharGetDatum(until);
 	values[KEY_KIND - 1] = JOB(job, JOB_KIND);
 	values[KEY_KEY - 1] = JOB(job, JOB_UNIQUE_KEY);
+	jobq_check_columns(RelationGetDescr(keys), KEY_NATTS);
 	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
 }
 

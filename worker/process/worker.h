@@ -153,6 +153,6 @@ extern void run_clean_session(bool after_procedure);
 /* worker/runner/procedure.c */
 extern void run_procedure_end(void);
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
-						  JobqHandler *handler);
+						  const JobqFunction *function);
 
 #endif							/* JOBQ_WORKER_H */

@@ -40,7 +40,7 @@ static void finish(RunContext *run, JobqJob *job, int64 token,
  */
 void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
-			  JobqHandler *handler)
+			  const JobqFunction *function)
 {
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
@@ -79,7 +79,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	StartTransactionCommand();
 	EnsurePortalSnapshotExists();
 	MemoryContextSwitchTo(run->memory);
-	(void) jobq_call_handler(handler, job, attempt, false, &isnull);
+	(void) jobq_call_handler(function, job, attempt, false, &isnull);
 	MemoryContextSwitchTo(run->memory);
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();

@@ -83,12 +83,14 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	JobqCurrent current = {0};
 	ErrorContextCallback context;
 	JobqJob		job;
-	JobqHandler *handler;
+	JobqHandler buffer;
+	const JobqHandler *handler;
 	Relation	rel;
 	const char *kind;
 	TimestampTz now;
 	bool		runnable;
 	volatile bool again = false;
+	volatile bool procedure = false;
 
 	MemoryContextReset(run->memory);
 	run_begin_transaction();
@@ -151,7 +153,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	}
 
 	kind = jobq_job_kind(&job);
-	handler = jobq_handler(kind);
+	handler = jobq_handler(kind, &buffer);
 	report_kind(kind);
 	run_claim(run, &job, kind, now, jobq_job_timeout(handler, &job));
 
@@ -167,14 +169,12 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 
 	PG_TRY();
 	{
-		if (handler == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_NO_HANDLER),
-					 errmsg("no handler is registered for kind \"%s\"", kind)));
-		jobq_handler_resolve(handler);
+		JobqFunction function;
 
-		if (handler->may_commit)
-			run_procedure(run, rel, &job, handler);
+		jobq_handler_resolve(kind, &function);
+		procedure = function.may_commit;
+		if (procedure)
+			run_procedure(run, rel, &job, &function);
 		else if (!jobq_job_delete(rel, &job))
 		{
 			run->slot->unused = true;	/* somebody else has it */
@@ -190,7 +190,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			Datum		result;
 			bool		isnull;
 
-			result = jobq_call_handler(handler, &job, current.attempt, true,
+			result = jobq_call_handler(&function, &job, current.attempt, true,
 									   &isnull);
 
 			/* deferred triggers belong to the handler, too */
@@ -245,7 +245,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	jobq_current = NULL;
 	error_context_stack = context.previous;
 	MemoryContextSwitchTo(top);
-	run_clean_session(handler != NULL && handler->may_commit);
+	run_clean_session(procedure);
 	return again;
 }
 
@@ -449,7 +449,9 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 			if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
 				slot->deadline != DT_NOEND && jobq_now() >= slot->deadline)
 			{
-				const JobqHandler *handler = jobq_handler(jobq_job_kind(job));
+				JobqHandler buffer;
+				const JobqHandler *handler = jobq_handler(jobq_job_kind(job),
+														  &buffer);
 
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = psprintf("the job ran longer than its timeout of %d ms",

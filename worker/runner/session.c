@@ -201,7 +201,6 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	ResourceOwner owner = CurrentResourceOwner;
 	TimestampTz started_at = jobq_now();
 	JobqCurrent current = {0};
-	JobqHandler *handler;
 	Relation	rel;
 	JobqJob		job;
 	int64		token;
@@ -219,24 +218,19 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
 	current.memory = context;
-	handler = jobq_handler(jobq_job_kind(&job));
 
 	PG_TRY();
 	{
+		JobqFunction function;
 		Datum		result;
 		bool		isnull;
 		RunContext	run = {0};
 		int			nestlevel = NewGUCNestLevel();
 		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 
-		if (handler == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_NO_HANDLER),
-					 errmsg("no handler is registered for kind \"%s\"",
-							jobq_job_kind(&job))));
-		jobq_handler_resolve(handler);
+		jobq_handler_resolve(jobq_job_kind(&job), &function);
 		jobq_current = &current;
-		result = jobq_call_handler(handler, &job, current.attempt, true,
+		result = jobq_call_handler(&function, &job, current.attempt, true,
 								   &isnull);
 
 		/* as in a worker: deferred triggers, and settings, are the handler's */

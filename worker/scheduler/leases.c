@@ -92,6 +92,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	TimestampTz until;
 	uint32		bundle;
 
+	jobq_check_columns(desc, LEASE_NATTS);
 	heap_deform_tuple(tuple, desc, values, nulls);
 	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
@@ -125,6 +126,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	{
 		JobqJob		job;
 		JobqPush	push = {0};
+		JobqHandler handler;
 		JobqLease  *lease;
 		int			timeout;
 
@@ -141,7 +143,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		push.key.id = job_id(&job);
 		push.ctid = job.ctid;
 		jobq_push_flow(&job, &push);
-		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job)), &job);
+		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
+								   &job);
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lease = jobq_lease_find(my_db, push.key.id);
@@ -256,7 +259,9 @@ leases_expire(TimestampTz now)
 			 /* extended, or ended, while the others were seen to */ ;
 		else if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
 		{
-			const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+			JobqHandler buffer;
+			const JobqHandler *handler = jobq_handler(jobq_job_kind(&job),
+													  &buffer);
 
 			if (late[i])
 			{

@@ -55,7 +55,8 @@ queues_of_lanes(QueueRank * ranks)
 static void
 rank_queue(QueueRank * rank)
 {
-	const JobqQueue *queue = jobq_queue_by_id(rank->queue_id);
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(rank->queue_id, &buffer);
 	const JobqPoolSet *pools = jobq_pools();
 	bool		named = false;
 

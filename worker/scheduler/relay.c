@@ -132,7 +132,9 @@ send_batch(void)
 	{
 		for (int i = 0; i < batch.nqueues; i++)
 		{
-			const JobqQueue *queue = jobq_queue_by_id(batch.queues[i]);
+			JobqQueue	buffer;
+			const JobqQueue *queue = jobq_queue_by_id(batch.queues[i],
+													  &buffer);
 			char		channel[NAMEDATALEN + 16];
 
 			if (queue == NULL || queue->notify != NOTIFY_RELAY)

@@ -166,7 +166,9 @@ charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 			}
 			else if (charged || job_attempt(&job) == attempt)
 			{
-				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job));
+				JobqHandler buffer;
+				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job),
+														  &buffer);
 
 				if (stop == JOBQ_STOP_TIMEOUT && handler != NULL &&
 					handler->fail_on_timeout)
