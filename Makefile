@@ -7,7 +7,7 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(TOP)/contro
 
 # Rooms are folders below src/ and worker/; every C file in one is built.
 SOURCES := $(wildcard $(TOP)/src/*/*.c $(TOP)/worker/*/*.c)
-HEADERS := $(wildcard $(TOP)/src/*/*.h $(TOP)/worker/*/*.h)
+ROOM_HEADERS := $(wildcard $(TOP)/src/*/*.h $(TOP)/worker/*/*.h)
 
 MODULE_big = $(EXTNAME)
 OBJS = $(SOURCES:$(TOP)/%.c=%.o)
@@ -64,7 +64,7 @@ $(EXTENSION_SCRIPT): $(EXTENSION_PARTS)
 
 # PGXS has no header dependency tracking unless the server was configured with
 # --enable-depend; without this a changed header leaves stale objects behind.
-$(OBJS) $(OBJS:.o=.bc): $(HEADERS)
+$(OBJS) $(OBJS:.o=.bc): $(ROOM_HEADERS)
 
 ifeq ($(shell test $(VERSION_NUM) -lt 150000 && echo yes),yes)
 $(error $(EXTNAME) requires PostgreSQL 15 or later)

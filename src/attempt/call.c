@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/htup_details.h"
 #include "funcapi.h"
@@ -21,7 +21,7 @@
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 
 PG_FUNCTION_INFO_V1(jobq_perform);
@@ -32,8 +32,6 @@ PG_FUNCTION_INFO_V1(jobq_snooze);
 PG_FUNCTION_INFO_V1(jobq_retry_after);
 PG_FUNCTION_INFO_V1(jobq_cancel_current);
 PG_FUNCTION_INFO_V1(jobq_fail_current);
-
-JobqCurrent *jobq_current = NULL;
 
 static Datum context_datum(const JobqJob *job, int attempt);
 static JobqCurrent *require_current(const char *function);
@@ -195,21 +193,6 @@ jobq_perform(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(result);
 }
 
-/*
- * The job of that id, if this session runs it; in perform() it is still that of
- * the worker which runs.
- */
-JobqCurrent *
-jobq_current_of(int64 id)
-{
-	JobqCurrent *current = jobq_current;
-
-	while (current != NULL &&
-		   (current->memory == NULL || job_id(current->job) != id))
-		current = current->outer;
-	return current;
-}
-
 static JobqCurrent *
 require_current(const char *function)
 {
@@ -229,28 +212,6 @@ jobq_current_job(PG_FUNCTION_ARGS)
 	JobqCurrent *current = require_current("jobq.current_job()");
 
 	PG_RETURN_DATUM(context_datum(current->job, current->attempt));
-}
-
-/*
- * The argument "percent".
- */
-float4
-jobq_percent_arg(FunctionCallInfo fcinfo, int n)
-{
-	float4		percent;
-
-	if (PG_ARGISNULL(n))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("percent must not be null"),
-				 errhint("It must be from 0 to 100.")));
-	percent = PG_GETARG_FLOAT4(n);
-	if (!(percent >= 0 && percent <= 100))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("progress %g is out of range", percent),
-				 errhint("It must be from 0 to 100 percent.")));
-	return percent;
 }
 
 /*

@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "commands/sequence.h"
 #include "miscadmin.h"
@@ -21,17 +21,13 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "commit/commit.h"
-#include "consume/consume.h"
-#include "operate/operate.h"
+#include "attempt/attempt.h"
 
 /* How long to wait for the scheduler to load limits that are new. */
 #define PATIENCE_MS	10000
 #define PAUSE_MS	10L
 
 static JobqDatabase *loaded_database(void);
-static bool waits_for_group(Relation rel, const JobqJob *job,
-							const JobqQueue *queue);
 
 /*
  * This database, when its scheduler has loaded limits and leases; NULL if it
@@ -46,8 +42,8 @@ loaded_database(void)
 	{
 		if (!jobq_has_scheduler(&db))
 			return NULL;
-		if (db != NULL && db->limits_loaded && db->leases_loaded &&
-			!db->limits_stale && !db->limits_loading)
+		if (db != NULL && db->limits->loaded && db->leases->loaded &&
+			!db->limits->stale && !db->limits->loading)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -55,7 +51,7 @@ loaded_database(void)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	if (db == NULL || !db->limits_loaded || !db->leases_loaded)
+	if (db == NULL || !db->limits->loaded || !db->leases->loaded)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
 				 errmsg("the scheduler of this database has not loaded the limits yet"),
@@ -64,31 +60,11 @@ loaded_database(void)
 }
 
 /*
- * Does another job of the group come before this one, by the table?
- */
-static bool
-waits_for_group(Relation rel, const JobqJob *job, const JobqQueue *queue)
-{
-	Snapshot	latest;
-	JobqJob		first;
-	bool		waits;
-
-	if (queue == NULL || queue->group_max_running != 1 ||
-		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
-		 queue->group_on_failure == GROUP_WAIT))
-		return false;
-	latest = RegisterSnapshot(GetLatestSnapshot());
-	waits = jobq_group_predecessor(rel, job, latest, &first);
-	UnregisterSnapshot(latest);
-	return waits;
-}
-
-/*
- * Take the permits that this job needs, until the end of the transaction; or
- * say what stands in its way.  The token, which is 0 if it needs none, is for
+ * Take the permits that this job, which a session has found in the table, needs,
+ * until the end of the transaction; or say what stands in its way.  The token, which is 0 if it needs none, is for
  * those who follow.
  */
-JobqObstacle
+JobqVerdict
 jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 {
 	JobqQueue	queue_buffer;
@@ -98,17 +74,22 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	JobqHandler handler_buffer;
 	const JobqHandler *handler = jobq_handler(kind, &handler_buffer);
 	bool		limited = queue != NULL && queue->limited;
-	JobqObstacle obstacle;
+	JobqVerdict verdict;
 	JobqWakeList wake = {0};
 	JobqPush	push = {0};
 	TimestampTz now = jobq_now();
+	Snapshot	latest;
+	JobqJob		first;
 	JobqDatabase *db;
 
 	*token = 0;
 	if (jobq_job_runs(job))
 		return JOBQ_TAKEN;
-	if (job_group(job) != 0 && waits_for_group(rel, job, queue))
-		return JOBQ_GROUP_BUSY;
+	latest = RegisterSnapshot(GetLatestSnapshot());
+	verdict = jobq_gate(rel, job, MODE_WORKER, NULL, latest, now, &first);
+	UnregisterSnapshot(latest);
+	if (verdict != JOBQ_MAY_RUN)
+		return verdict;
 	push.queue_id = job_queue_id(job);
 	push.priority = job_priority(job);
 	push.role = job_role(job);
@@ -120,16 +101,16 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	push.key.id = job_id(job);
 	push.ctid = job->ctid;
 	if (!limited && push.kind == 0 && push.group == 0)
-		return JOBQ_NO_OBSTACLE;
+		return JOBQ_MAY_RUN;
 	db = loaded_database();
 	if (db == NULL)
-		return JOBQ_NO_OBSTACLE;
+		return JOBQ_MAY_RUN;
 
 	/* from here to the release of the lock nothing can fail */
 	jobq_lease_room(3);
 	*token = nextval_internal(jobq_relations()->lease_seq, false);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (db->lease_free == JOBQ_NONE || db->bundle_free == JOBQ_NONE)
+	if (db->leases->free == JOBQ_NONE || db->leases->bundle_free == JOBQ_NONE)
 	{
 		LWLockRelease(db->lock);
 		ereport(ERROR,
@@ -138,13 +119,13 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 				 errhint("Raise \"%s\".", "jobq.max_leases")));
 	}
 	if (jobq_lease_find(db, push.key.id) != NULL)
-		obstacle = JOBQ_TAKEN;
+		verdict = JOBQ_TAKEN;
 	else
-		obstacle = jobq_permits_ask(db, &push, limited, now, &wake);
-	if (obstacle == JOBQ_NO_OBSTACLE)
+		verdict = jobq_permits_ask(db, &push, limited, now, &wake);
+	if (verdict == JOBQ_MAY_RUN)
 	{
 		uint32		bundle = jobq_lease_bundle(db);
-		JobqLeaseBundle *b = &db->bundles[bundle];
+		JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
 		b->pid = MyProcPid;
 		b->role = GetUserId();
@@ -155,7 +136,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		jobq_at_commit_bundle(db, bundle);
 	}
 	jobq_unlock(db, &wake);
-	return obstacle;
+	return verdict;
 }
 
 /*

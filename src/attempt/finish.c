@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -26,254 +26,16 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "attempt/call.h"
-#include "commit/commit.h"
-#include "store/length.h"
-#include "store/row.h"
-
-/* Attribute numbers of jobq.archive. */
-enum
-{
-	ARCHIVE_FINISHED_AT = 1,
-	ARCHIVE_ID,
-	ARCHIVE_ENQUEUED_AT,
-	ARCHIVE_STARTED_AT,
-	ARCHIVE_RUN_AT,
-	ARCHIVE_QUEUE_ID,
-	ARCHIVE_PRIORITY,
-	ARCHIVE_ROLE,
-	ARCHIVE_ATTEMPT,
-	ARCHIVE_MAX_ATTEMPTS,
-	ARCHIVE_STATE,
-	ARCHIVE_KIND,
-	ARCHIVE_PAYLOAD,
-	ARCHIVE_HEADERS,
-	ARCHIVE_RESULT,
-	ARCHIVE_REASON,
-	ARCHIVE_GROUP_KEY,
-	ARCHIVE_BATCH_ID,
-	ARCHIVE_LOG,
-	ARCHIVE_NATTS = ARCHIVE_LOG
-};
-
-/* Attribute numbers of jobq.failed_job. */
-enum
-{
-	FAILED_FINISHED_AT = 1,
-	FAILED_ID,
-	FAILED_ENQUEUED_AT,
-	FAILED_STARTED_AT,
-	FAILED_RUN_AT,
-	FAILED_QUEUE_ID,
-	FAILED_PRIORITY,
-	FAILED_ROLE,
-	FAILED_ATTEMPT,
-	FAILED_MAX_ATTEMPTS,
-	FAILED_EXCEPTIONS,
-	FAILED_CRASHES,
-	FAILED_WATCH,
-	FAILED_KIND,
-	FAILED_PAYLOAD,
-	FAILED_TIMEOUT,
-	FAILED_HEADERS,
-	FAILED_BACKOFF,
-	FAILED_ERROR,
-	FAILED_SQLSTATE,
-	FAILED_CONTEXT,
-	FAILED_ERRORS,
-	FAILED_GROUP_KEY,
-	FAILED_UNIQUE_UNTIL,
-	FAILED_UNIQUE_KEY,
-	FAILED_BATCH_ID,
-	FAILED_LOG,
-	FAILED_NATTS = FAILED_LOG
-};
+#include "attempt/attempt.h"
 
 /* Errors that are kept of a job, and bytes of each of their texts. */
 #define MAX_ERRORS		25
 #define MAX_ERROR_TEXT	4000
 
-static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
-						TimestampTz now, bool has_result, Datum result,
-						const char *reason, Datum *values, bool *nulls);
-static Relation open_archive(TimestampTz now);
 static void append_text(StringInfo buf, const char *text);
 static Datum append_error(const JobqJob *job, int attempt, TimestampTz at,
 						  const JobqError *error);
-static void dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
-						const JobqError *error);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
-
-/*
- * Parse a text as jsonb, in the current memory context.
- */
-Datum
-jobq_text_to_jsonb(const char *text)
-{
-	return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
-}
-
-/*
- * Tell who waits for the job, or watches it, that it is in another state;
- * after this transaction has committed.
- */
-void
-jobq_tell(const JobqJob *job, const char *state)
-{
-	jobq_at_commit_wake(job_id(job));
-	if (job_watch(job))
-	{
-		char		channel[NAMEDATALEN];
-		char		payload[128];
-
-		snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT,
-				 job_id(job));
-		snprintf(payload, sizeof(payload),
-				 "{\"id\": " INT64_FORMAT ", \"state\": \"%s\", \"attempt\": %d}",
-				 job_id(job), state, job_attempt(job));
-		jobq_relay(channel, payload, false);
-	}
-}
-
-/*
- * A job is finished: tell so at commit, and fill in its row for the archive.
- * False if its queue does not want it kept.
- */
-static bool
-archive_row(const JobqJob *job, char state, TimestampTz started_at,
-			TimestampTz now, bool has_result, Datum result, const char *reason,
-			Datum *values, bool *nulls)
-{
-	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
-
-	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
-	jobq_length_remove(job_queue_id(job));
-
-	/* the group of a worker's own job knows by its permit */
-	if (job_group(job) != 0 &&
-		(jobq_current == NULL || jobq_current->slot == NULL ||
-		 job_id(jobq_current->job) != job_id(job)))
-		jobq_at_commit_group_end(job_group(job), job_id(job));
-	if (job_batch(job) != 0)
-		jobq_at_commit_batch(job_batch(job), job_id(job),
-							 state == STATE_EXPIRED);
-	jobq_tell(job, state == STATE_COMPLETED ? "completed"
-			  : state == STATE_CANCELLED ? "cancelled" : "expired");
-
-	/* the rest of its batch depends on what has become of it */
-	if (keep == KEEP_NOTHING && job_batch(job) == 0)
-		return false;
-
-	values[ARCHIVE_FINISHED_AT - 1] = TimestampTzGetDatum(now);
-	values[ARCHIVE_ID - 1] = JOB(job, JOB_ID);
-	values[ARCHIVE_ENQUEUED_AT - 1] = JOB(job, JOB_ENQUEUED_AT);
-	values[ARCHIVE_STARTED_AT - 1] = TimestampTzGetDatum(started_at);
-	nulls[ARCHIVE_STARTED_AT - 1] = started_at == DT_NOBEGIN;
-	values[ARCHIVE_RUN_AT - 1] = JOB(job, JOB_RUN_AT);
-	values[ARCHIVE_QUEUE_ID - 1] = JOB(job, JOB_QUEUE_ID);
-	values[ARCHIVE_PRIORITY - 1] = JOB(job, JOB_PRIORITY);
-	values[ARCHIVE_ROLE - 1] = JOB(job, JOB_ROLE);
-	values[ARCHIVE_ATTEMPT - 1] = JOB(job, JOB_ATTEMPT);
-	values[ARCHIVE_MAX_ATTEMPTS - 1] = JOB(job, JOB_MAX_ATTEMPTS);
-	values[ARCHIVE_STATE - 1] = CharGetDatum(state);
-	values[ARCHIVE_KIND - 1] = JOB(job, JOB_KIND);
-	values[ARCHIVE_PAYLOAD - 1] = JOB(job, JOB_PAYLOAD);
-	nulls[ARCHIVE_PAYLOAD - 1] = keep != KEEP_ALL;
-	values[ARCHIVE_HEADERS - 1] = JOB(job, JOB_HEADERS);
-	nulls[ARCHIVE_HEADERS - 1] = JOB_ISNULL(job, JOB_HEADERS);
-	values[ARCHIVE_RESULT - 1] = result;
-	nulls[ARCHIVE_RESULT - 1] = !has_result;
-	nulls[ARCHIVE_REASON - 1] = reason == NULL;
-	values[ARCHIVE_GROUP_KEY - 1] = JOB(job, JOB_GROUP_KEY);
-	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
-	values[ARCHIVE_BATCH_ID - 1] = JOB(job, JOB_BATCH_ID);
-	nulls[ARCHIVE_BATCH_ID - 1] = JOB_ISNULL(job, JOB_BATCH_ID);
-	values[ARCHIVE_LOG - 1] = JOB(job, JOB_LOG);
-	nulls[ARCHIVE_LOG - 1] = JOB_ISNULL(job, JOB_LOG);
-	if (reason != NULL)
-		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
-	return true;
-}
-
-/*
- * Open the partition of the archive for jobs that finish now.
- */
-static Relation
-open_archive(TimestampTz now)
-{
-	/* while we wait for the lock, the day may get its partition */
-	for (;;)
-	{
-		Oid			relid = jobq_archive_partition(now);
-		Relation	rel = table_open(relid, RowExclusiveLock);
-
-		if (relid == jobq_archive_partition(now))
-		{
-			jobq_check_columns(RelationGetDescr(rel), ARCHIVE_NATTS);
-			return rel;
-		}
-		table_close(rel, RowExclusiveLock);
-	}
-}
-
-/*
- * Put a finished job into the archive, as its queue wants it kept.  The
- * caller deletes its row.
- *
- * started_at is DT_NOBEGIN if the job never ran.
- */
-void
-jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
-			 bool has_result, Datum result, const char *reason)
-{
-	TimestampTz now = jobq_now();
-	Datum		values[ARCHIVE_NATTS];
-	bool		nulls[ARCHIVE_NATTS];
-	Relation	rel;
-	HeapTuple	tuple;
-
-	if (archive_row(job, state, started_at, now, has_result, result, reason,
-					values, nulls))
-	{
-		rel = open_archive(now);
-		tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-		jobq_insert_tuple(rel, tuple);
-		heap_freetuple(tuple);
-		table_close(rel, NoLock);
-	}
-	jobq_unique_finished(job, state == STATE_COMPLETED);
-}
-
-/*
- * The same for many that are completed without a result: a page of the archive
- * is logged once.
- */
-void
-jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
-{
-	TimestampTz now = jobq_now();
-	Relation	rel = open_archive(now);
-	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * njobs);
-	int			ntuples = 0;
-
-	for (int i = 0; i < njobs; i++)
-	{
-		Datum		values[ARCHIVE_NATTS];
-		bool		nulls[ARCHIVE_NATTS];
-
-		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, false,
-						(Datum) 0, NULL, values, nulls))
-			tuples[ntuples++] = heap_form_tuple(RelationGetDescr(rel), values,
-												nulls);
-	}
-	jobq_insert_tuples(rel, tuples, ntuples);
-	pfree(tuples);
-	table_close(rel, NoLock);
-	for (int i = 0; i < njobs; i++)
-		jobq_unique_finished(&jobs[i], true);
-}
 
 static void
 append_text(StringInfo buf, const char *text)
@@ -402,72 +164,22 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		if (job_group(job) != 0)
 			jobq_at_commit_group_end(job_group(job), job_id(job));
 		jobq_length_remove(job_queue_id(job));
-		dead_letter(job, now, started_at, error);
+		jobq_dead_letter(job, now, started_at, error);
 		if (job_batch(job) != 0)
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
 		if (handler != NULL && handler->has_on_failure)
 			enqueue_on_failure(job, error);
-		jobq_tell(job, "failed");
+		jobq_state_changed(job, "failed");
 		jobq_unique_finished(job, false);
 	}
 	else
 	{
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
 		jobq_job_insert_again(rel, job);
-		jobq_tell(job, "retryable");
+		jobq_state_changed(job, "retryable");
 		(void) jobq_unique_started(job);
 	}
 	return !final;
-}
-
-static void
-dead_letter(JobqJob *job, TimestampTz now, TimestampTz started_at,
-			const JobqError *error)
-{
-	Datum		values[FAILED_NATTS];
-	bool		nulls[FAILED_NATTS] = {0};
-	Relation	rel = table_open(jobq_relations()->failed, RowExclusiveLock);
-	HeapTuple	tuple;
-
-#define COPY_FIELD(to, from) \
-	(values[(to) - 1] = JOB(job, from), nulls[(to) - 1] = JOB_ISNULL(job, from))
-	values[FAILED_FINISHED_AT - 1] = TimestampTzGetDatum(now);
-	COPY_FIELD(FAILED_ID, JOB_ID);
-	COPY_FIELD(FAILED_ENQUEUED_AT, JOB_ENQUEUED_AT);
-	values[FAILED_STARTED_AT - 1] = TimestampTzGetDatum(started_at);
-	nulls[FAILED_STARTED_AT - 1] = started_at == DT_NOBEGIN;
-	COPY_FIELD(FAILED_RUN_AT, JOB_RUN_AT);
-	COPY_FIELD(FAILED_QUEUE_ID, JOB_QUEUE_ID);
-	COPY_FIELD(FAILED_PRIORITY, JOB_PRIORITY);
-	COPY_FIELD(FAILED_ROLE, JOB_ROLE);
-	COPY_FIELD(FAILED_ATTEMPT, JOB_ATTEMPT);
-	COPY_FIELD(FAILED_MAX_ATTEMPTS, JOB_MAX_ATTEMPTS);
-	COPY_FIELD(FAILED_EXCEPTIONS, JOB_EXCEPTIONS);
-	COPY_FIELD(FAILED_CRASHES, JOB_CRASHES);
-	COPY_FIELD(FAILED_WATCH, JOB_WATCH);
-	COPY_FIELD(FAILED_KIND, JOB_KIND);
-	COPY_FIELD(FAILED_PAYLOAD, JOB_PAYLOAD);
-	COPY_FIELD(FAILED_TIMEOUT, JOB_TIMEOUT);
-	COPY_FIELD(FAILED_HEADERS, JOB_HEADERS);
-	COPY_FIELD(FAILED_BACKOFF, JOB_BACKOFF);
-	COPY_FIELD(FAILED_ERRORS, JOB_ERRORS);
-	COPY_FIELD(FAILED_GROUP_KEY, JOB_GROUP_KEY);
-	COPY_FIELD(FAILED_UNIQUE_UNTIL, JOB_UNIQUE_UNTIL);
-	COPY_FIELD(FAILED_UNIQUE_KEY, JOB_UNIQUE_KEY);
-	COPY_FIELD(FAILED_BATCH_ID, JOB_BATCH_ID);
-	COPY_FIELD(FAILED_LOG, JOB_LOG);
-	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
-	values[FAILED_SQLSTATE - 1] =
-		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));
-	nulls[FAILED_CONTEXT - 1] = error->context == NULL;
-	if (error->context != NULL)
-		values[FAILED_CONTEXT - 1] = CStringGetTextDatum(error->context);
-
-	jobq_check_columns(RelationGetDescr(rel), FAILED_NATTS);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	jobq_insert_tuple(rel, tuple);
-	heap_freetuple(tuple);
-	table_close(rel, RowExclusiveLock);
 }
 
 /*
@@ -514,4 +226,62 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	jobq_length_add(queue_id);
 	jobq_job_insert(rel, &successor);
 	table_close(rel, NoLock);
+}
+
+/*
+ * The handler has returned: write what it asked for, in its transaction.
+ * The job's row is deleted already.  Closes rel.  Returns whether the job will run
+ * again.
+ */
+bool
+jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
+					  TimestampTz started_at, bool has_result, Datum result)
+{
+	bool		live = false;
+
+	jobq_log_keep(current, job);
+	switch (current->outcome)
+	{
+		case OUTCOME_COMPLETE:
+		case OUTCOME_FAIL:		/* the handler caught the error of fail() */
+			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
+			jobq_archive(job, STATE_COMPLETED, started_at, has_result, result,
+						 NULL);
+			break;
+
+		case OUTCOME_DISCARD:
+			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
+			jobq_archive(job, STATE_CANCELLED, started_at, has_result, result,
+						 current->reason);
+			break;
+
+		case OUTCOME_SNOOZE:
+		case OUTCOME_RELEASE:
+			JOB_SET(job, JOB_ATTEMPT,
+					Int32GetDatum(current->outcome == OUTCOME_RELEASE
+								  ? current->attempt : current->attempt - 1));
+			JOB_SET(job, JOB_RUN_AT,
+					TimestampTzGetDatum(jobq_now() + current->delay_ms * 1000));
+			job->nulls[JOB_LEASE_TOKEN - 1] = true;
+			job->nulls[JOB_LEASE_UNTIL - 1] = true;
+			jobq_job_insert_again(rel, job);
+			live = true;
+			if (job_attempt(job) >= job_max_attempts(job) &&
+				JOB_ISNULL(job, JOB_RETRY_UNTIL))
+			{
+				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,
+					.message = "the job was released on its last attempt"
+				};
+
+				CommandCounterIncrement();
+				jobq_job_attempt_failed(rel, job, started_at, &error, false,
+										true, 0);
+				live = false;
+			}
+			else
+				jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
+			break;
+	}
+	table_close(rel, NoLock);
+	return live;
 }

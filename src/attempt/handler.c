@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -21,8 +21,8 @@
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
 
-#include "store/catalog.h"
-#include "ready/limit.h"
+#include "store/store.h"
+#include "ready/ready.h"
 
 PG_FUNCTION_INFO_V1(jobq_register);
 PG_FUNCTION_INFO_V1(jobq_unregister);

@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
@@ -22,7 +22,7 @@
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 
 PG_FUNCTION_INFO_V1(jobq_log);
 

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include <ctype.h>
 #include <math.h>

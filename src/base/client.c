@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "miscadmin.h"
 #include "storage/ipc.h"

@@ -11,17 +11,22 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "memory/shared.h"
 
 PG_FUNCTION_INFO_V1(jobq_clock);
-PG_FUNCTION_INFO_V1(jobq_test_clock);
+
+/*
+ * By how many microseconds our time is ahead of the system's; in shared memory, if
+ * there is any.
+ */
+static int64 no_offset = 0;
+int64	   *jobq_clock_offset = &no_offset;
 
 /* What jobq_now() has said last. */
 TimestampTz jobq_last_now = 0;
@@ -33,8 +38,7 @@ TimestampTz
 jobq_now(void)
 {
 	jobq_last_now = GetCurrentTimestamp();
-	if (unlikely(jobq_shared != NULL && jobq_shared->clock_offset != 0))
-		jobq_last_now += jobq_shared->clock_offset;
+	jobq_last_now += *jobq_clock_offset;
 	return jobq_last_now;
 }
 
@@ -44,9 +48,7 @@ jobq_now(void)
 TimestampTz
 jobq_statement_start(void)
 {
-	TimestampTz start = GetCurrentStatementStartTimestamp();
-
-	return jobq_shared == NULL ? start : start + jobq_shared->clock_offset;
+	return GetCurrentStatementStartTimestamp() + *jobq_clock_offset;
 }
 
 /*
@@ -92,20 +94,3 @@ jobq_clock(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(jobq_now());
 }
 
-/*
- * test_clock(interval): put jobq's clock forward by so much against the
- * system's, for the whole cluster, and let the schedulers look at it.
- */
-Datum
-jobq_test_clock(PG_FUNCTION_ARGS)
-{
-	Interval   *offset = PG_GETARG_INTERVAL_P(0);
-
-	jobq_require_preload("jobq.test_clock()");
-	jobq_shared->clock_offset =
-		jobq_interval_ms(offset, "offset", 0,
-						 JOBQ_MAX_DELAY_MS) * 1000;
-	for (int i = 0; i < jobq_shared->ndatabases; i++)
-		jobq_wake_scheduler(&jobq_shared->databases[i]);
-	PG_RETURN_VOID();
-}

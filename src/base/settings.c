@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -16,6 +16,7 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
+bool		jobq_preloaded = false;
 char	   *jobq_databases = NULL;
 char	   *jobq_workers = NULL;
 int			jobq_max_workers = 16;

@@ -22,13 +22,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "commit/commit.h"
+#include "commit/inner.h"
 
 typedef struct PendingEnd
 {
@@ -38,7 +38,7 @@ typedef struct PendingEnd
 	int64		job_id;
 } PendingEnd;
 
-int			jobq_batch_notes = 0;
+static int	nends = 0;
 
 static PendingEnd *ends = NULL;
 static int	max_ends = 0;
@@ -52,7 +52,7 @@ static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
 void
 jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
 {
-	if (jobq_batch_notes == max_ends)
+	if (nends == max_ends)
 	{
 		int			wanted = Max(2 * max_ends, 64);
 
@@ -61,7 +61,7 @@ jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
 			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
 		max_ends = wanted;
 	}
-	ends[jobq_batch_notes++] = (PendingEnd)
+	ends[nends++] = (PendingEnd)
 	{
 		GetCurrentSubTransactionId(), failed, batch_id, job_id
 	};
@@ -73,7 +73,7 @@ jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
 JobqBatchWatch *
 jobq_batch_watch(JobqDatabase *db, int64 batch_id)
 {
-	return &db->watches[murmurhash32((uint32) batch_id) % JOBQ_MAX_WATCHES];
+	return &db->told->watches[murmurhash32((uint32) batch_id) % JOBQ_MAX_WATCHES];
 }
 
 static bool
@@ -98,26 +98,31 @@ look_is_needed(JobqDatabase *db, const PendingEnd *end)
  * After commit: is there anything that the scheduler must know?  What it need
  * not know is forgotten.  Wants no lock.
  */
-bool
-jobq_batches_ended(JobqDatabase *db)
+static bool
+batches_pending(JobqDatabase *db)
 {
 	int			n = 0;
 
+	if (nends == 0 || db == NULL)
+	{
+		nends = 0;
+		return false;
+	}
 	pg_memory_barrier();
-	for (int i = 0; i < jobq_batch_notes; i++)
+	for (int i = 0; i < nends; i++)
 		if (look_is_needed(db, &ends[i]))
 			ends[n++] = ends[i];
-	jobq_batch_notes = n;
+	nends = n;
 	return n > 0;
 }
 
 /*
  * Ask the scheduler to look at these batches.  Wants db->lock; cannot fail.
  */
-void
-jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake)
+static void
+batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	for (int i = 0; i < jobq_batch_notes; i++)
+	for (int i = 0; i < nends; i++)
 	{
 		JobqBatchWatch *watch = jobq_batch_watch(db, ends[i].batch_id);
 
@@ -136,15 +141,30 @@ jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake)
 		watch->look = true;
 		db->batches_look = true;
 	}
+	nends = 0;
 	wake->scheduler = true;
 }
 
 /*
  * Forget what was noted since this subtransaction began, or at all.
  */
-void
-jobq_batches_abort(SubTransactionId since)
+static void
+batches_abort(SubTransactionId since)
 {
-	while (jobq_batch_notes > 0 && ends[jobq_batch_notes - 1].subid >= since)
-		jobq_batch_notes--;
+	while (nends > 0 && ends[nends - 1].subid >= since)
+		nends--;
 }
+
+static bool
+batches_noted(void)
+{
+	return nends > 0;
+}
+
+const JobqCommitBooks batch_books =
+{
+	.noted = batches_noted,
+	.pending = batches_pending,
+	.commit = batches_commit,
+	.abort = batches_abort,
+};

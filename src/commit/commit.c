@@ -30,17 +30,14 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "store/catalog.h"
-#include "commit/commit.h"
-#include "ready/lanes.h"
-#include "store/length.h"
+#include "commit/inner.h"
 
 #define MAX_PUSHES	64
 #define MAX_LANES	32
@@ -86,13 +83,21 @@ static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
 static int	nwakes = 0;
 static bool rescan = false;
-static bool recount = false;
+static bool unnoted = false;
 static bool prepared = false;
 static bool reload = false;
 static bool schedules = false;
 static Oid	created = InvalidOid;	/* jobq.job of a new extension */
 static bool anything = false;
 static bool committed = false;
+
+/* All books: this room's own, then those that have joined. */
+#define MAX_BOOKS	8
+static const JobqCommitBooks *books[MAX_BOOKS] =
+{
+	&lease_books, &message_books, &batch_books
+};
+static int	nbooks = 3;
 
 static bool something_noted(void);
 static void xact_callback(XactEvent event, void *arg);
@@ -115,6 +120,28 @@ jobq_install_commit_callbacks(void)
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
+}
+
+/*
+ * Have these books asked, too, at each end of a transaction; once per process.
+ */
+void
+jobq_commit_join(const JobqCommitBooks *more)
+{
+	if (nbooks == MAX_BOOKS)
+		elog(ERROR, "too many books");
+	books[nbooks++] = more;
+}
+
+/*
+ * Undo what was noted in the books since this subtransaction began, or at all.
+ */
+static void
+abort_books(SubTransactionId since)
+{
+	for (int i = 0; i < nbooks; i++)
+		if (books[i]->noted() && books[i]->abort != NULL)
+			books[i]->abort(since);
 }
 
 /*
@@ -283,7 +310,7 @@ jobq_at_commit_rescan(void)
 {
 	anything = true;
 	rescan = true;
-	recount = true;
+	unnoted = true;
 }
 
 /*
@@ -295,7 +322,7 @@ jobq_at_commit_prepared(void)
 {
 	anything = true;
 	rescan = true;
-	recount = true;
+	unnoted = true;
 	schedules = true;
 	prepared = true;
 }
@@ -337,8 +364,11 @@ jobq_at_commit_created(Oid job)
 static bool
 something_noted(void)
 {
-	return anything || jobq_length_notes > 0 || jobq_lease_notes > 0 ||
-		jobq_message_notes > 0 || jobq_batch_notes > 0;
+	bool		noted = anything;
+
+	for (int i = 0; i < nbooks && !noted; i++)
+		noted = books[i]->noted();
+	return noted;
 }
 
 static void
@@ -347,14 +377,12 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			if (something_noted())
-				committed = true;
-			else
-				jobq_keep_uncommitted();
+			committed = something_noted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			jobq_leases_check_prepare();
-			jobq_messages_check_prepare();
+			for (int i = 0; i < nbooks; i++)
+				if (books[i]->check_prepare != NULL)
+					books[i]->check_prepare();
 			break;
 		case XACT_EVENT_ABORT:
 			if (something_noted())
@@ -362,14 +390,13 @@ xact_callback(XactEvent event, void *arg)
 				undo_deletions(InvalidSubTransactionId);
 				forget();
 			}
-			jobq_length_abort(InvalidSubTransactionId);
-			jobq_forget_uncommitted();
 			break;
 		case XACT_EVENT_PREPARE:
+			for (int i = 0; i < nbooks; i++)
+				if (books[i]->prepare != NULL)
+					books[i]->prepare();
 			if (something_noted())
 				forget();
-			jobq_length_prepare();
-			jobq_forget_uncommitted();
 			break;
 		default:
 			break;
@@ -410,12 +437,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	for (int i = 0; i < nfailures; i++)
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
-	jobq_leases_abort(mysubid);
-	jobq_batches_abort(mysubid);
+	abort_books(mysubid);
 	undo_deletions(mysubid);
-	jobq_length_abort(mysubid);
-	jobq_messages_abort_sub(mysubid);
-	jobq_forget_uncommitted();
 }
 
 /*
@@ -427,12 +450,12 @@ free_schedules(JobqDatabase *db)
 {
 	bool		found = prepared || nwakes > MAX_WAKES;
 
-	if (db == NULL || db->nwaited == 0)
+	if (db == NULL || db->told->nwaited == 0)
 		return;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < db->nwaited && !found; i++)
+	for (int i = 0; i < db->told->nwaited && !found; i++)
 		for (int j = 0; j < nwakes && !found; j++)
-			found = wakes[j] == db->waited[i];
+			found = wakes[j] == db->told->waited[i];
 	if (found)
 		db->schedule_freed = true;
 	LWLockRelease(db->lock);
@@ -450,10 +473,10 @@ start_serving(JobqDatabase *db)
 	if (db != NULL)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (db->leases_of != created)
-			db->leases_loaded = false;
-		if (db->limits_of != created)
-			db->limits_loaded = false;
+		if (db->leases->jobs != created)
+			db->leases->loaded = false;
+		if (db->limits->jobs != created)
+			db->limits->loaded = false;
 		db->created = true;
 		LWLockRelease(db->lock);
 		jobq_wake_scheduler(db);
@@ -469,36 +492,31 @@ hand_over(void)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
+	bool		pending = false;
 
 	anything = false;
-	if (db == NULL || db->nlengths == 0)
-		jobq_length_notes = 0;
-	if (db == NULL || (jobq_batch_notes > 0 && !jobq_batches_ended(db)))
-		jobq_batch_notes = 0;
+	for (int i = 0; i < nbooks; i++)
+		pending |= books[i]->noted() && books[i]->pending(db);
 	if (db != NULL &&
-		(jobq_length_notes > 0 || jobq_lease_notes > 0 || jobq_batch_notes > 0 ||
-		 jobq_message_notes > 0 || npushes > 0 || nlanes > 0 || nends > 0 ||
+		(pending || npushes > 0 || nlanes > 0 || nends > 0 ||
 		 nfailures > 0 || rescan || reload || schedules))
 	{
 		TimestampTz now = jobq_now();
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (jobq_length_notes > 0)
-			jobq_length_commit(db);
-		if (recount)
-			jobq_length_recount(db);
-		if (jobq_lease_notes > 0)
-			jobq_leases_commit(db, now, &wake);
+		for (int i = 0; i < nbooks; i++)
+		{
+			if (books[i]->noted())
+				books[i]->commit(db, now, &wake);
+			if (unnoted && books[i]->unnoted != NULL)
+				books[i]->unnoted(db);
+		}
 		for (int i = 0; i < nends; i++)
 			jobq_group_end(db, ends[i].group, ends[i].job_id, now, &wake);
 		for (int i = 0; i < nfailures; i++)
 			if (failures[i].n > 0)
 				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
 								   failures[i].group, failures[i].n, now);
-		if (jobq_message_notes > 0)
-			jobq_messages_commit(db, now, &wake);
-		if (jobq_batch_notes > 0)
-			jobq_batches_commit(db, &wake);
 
 		/* without a scheduler the lanes mean nothing; its first scan sees us */
 		if (db->scheduler != NULL)
@@ -506,40 +524,20 @@ hand_over(void)
 			for (int i = 0; i < npushes; i++)
 				jobq_ready_push(db, &pushes[i].push, now, &wake);
 			for (int i = 0; i < nlanes; i++)
-			{
-				JobqLane   *lane = jobq_lane_find(db, lanes[i].queue_id,
-												  lanes[i].priority,
-												  lanes[i].role, lanes[i].flow,
-												  false, true);
-
-				if (lane == NULL)
-				{
-					wake.scheduler = true;
-					continue;
-				}
-				lane_set_flow(db, lane, &lanes[i]);
-				if (!lane->ranked)
-					db->reload = true;
-				jobq_ready_look(db, lane, lanes[i].key, &wake);
-				if (lanes[i].notify)
-				{
-					lane->notify = true;
-					jobq_relay_mark(db, now, &wake);
-				}
-			}
+				jobq_ready_look(db, &lanes[i], now, &wake);
 			if (rescan)
 			{
 				db->rescan = true;
 				db->batches_sweep = true;
 				wake.scheduler = true;
 				for (int i = 0; i < jobq_max_lanes; i++)
-					db->lanes[i].notify = db->lanes[i].in_use;
+					db->ready->lanes[i].notify = db->ready->lanes[i].in_use;
 				jobq_relay_mark(db, now, &wake);
 			}
 			if (reload || prepared)
 			{
 				db->reload = true;
-				db->limits_stale = true;
+				db->limits->stale = true;
 				wake.scheduler = true;
 			}
 			if (schedules)
@@ -565,11 +563,8 @@ hand_over(void)
 		start_serving(db);
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	jobq_lease_notes = jobq_batch_notes = 0;
-	jobq_messages_forget();
-	rescan = reload = schedules = prepared = recount = undone_many = false;
+	rescan = reload = schedules = prepared = unnoted = undone_many = false;
 	created = InvalidOid;
-	jobq_keep_uncommitted();
 }
 
 /*
@@ -580,10 +575,8 @@ static void
 forget(void)
 {
 	anything = false;
-	jobq_leases_abort(InvalidSubTransactionId);
-	jobq_batches_abort(InvalidSubTransactionId);
-	jobq_messages_forget();
+	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	rescan = reload = schedules = prepared = recount = undone_many = false;
+	rescan = reload = schedules = prepared = unnoted = undone_many = false;
 	created = InvalidOid;
 }

@@ -1,7 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * commit.h
- *	  What a transaction hands over when it commits.
+ *	  The door of the room commit: what a transaction hands over when it ends,
+ *	  and who is told.
+ *
+ * While a transaction runs, what it means for others is noted here: jobs that it
+ * has written, leases that it takes or ends, jobs of batches that have ended,
+ * notifications, sessions to be woken.  When it has committed, all of that goes
+ * to shared memory at once, and those whom it concerns are woken; if it aborts,
+ * what was reserved is given back.
+ *
+ * What it promises: nothing is handed over before it is visible, and nothing
+ * after that can fail.  Rooms above that keep books of their own by
+ * transaction join in (JobqCommitBooks).
+ *
+ * Locks: the functions that note take none, unless they say so; the hand-over
+ * takes db->lock once.  JobqWaiters.lock is taken after it.
  *
  * src/commit/commit.h
  *
@@ -12,7 +26,104 @@
 
 #include "access/xlogdefs.h"
 
-#include "memory/shared.h"
+#include "ready/ready.h"
+
+/*
+ * A batch whose jobs come to their end: see batch_commit.c.  Its place is a
+ * hash of its id; another batch may take it unless a look is wanted.
+ */
+#define JOBQ_MAX_WATCHES	256
+#define JOBQ_ANY_WITNESS	PG_UINT64_MAX	/* each job */
+typedef struct JobqBatchWatch
+{
+	pg_atomic_uint64 batch_id;	/* 0: none; may be read without lock */
+	pg_atomic_uint64 witness;	/* a live job of it, or 0 while the scheduler
+								 * looks for one; likewise */
+	bool		look;			/* the scheduler shall look at it */
+} JobqBatchWatch;
+
+/* A message for the NOTIFY relay. */
+#define JOBQ_RELAY_PAYLOAD	440
+#define JOBQ_RELAY_SIZE		480
+typedef struct JobqRelayMessage
+{
+	char		channel[NAMEDATALEN];
+	char		payload[JOBQ_RELAY_PAYLOAD];
+} JobqRelayMessage;
+
+
+/* Jobs that schedules wait for; where there are more, they are polled. */
+#define JOBQ_MAX_WAITED		64
+
+/*
+ * What committers tell the scheduler of a database.  Protected by db->lock.
+ */
+typedef struct JobqTold
+{
+	/* The relay: messages that are to be sent. */
+	uint32		relay_head;		/* next message to send */
+	uint32		relay_count;
+	uint32		relay_reserved; /* places promised to open transactions */
+	JobqRelayMessage relay[JOBQ_RELAY_SIZE];
+
+	int			nwaited;		/* may be read without lock */
+	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
+	JobqBatchWatch watches[JOBQ_MAX_WATCHES];
+} JobqTold;
+
+/* A session in jobq.wait(). */
+typedef struct JobqWaiter
+{
+	PGPROC	   *proc;			/* NULL: free */
+	bool		woken;			/* since it began to look */
+	Oid			dboid;
+	int64		job_id;
+} JobqWaiter;
+
+#define JOBQ_MAX_WAITERS	2048
+typedef struct JobqWaiters
+{
+	LWLock	   *lock;
+	pg_atomic_uint32 n;			/* by no lock */
+	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
+} JobqWaiters;
+
+/* src/commit/area.c */
+extern const JobqArea jobq_waiters_area;
+extern const JobqArea jobq_told_area;
+
+/*
+ * Books that are kept of a transaction: what it has noted for its end.  Each
+ * function may be NULL but "noted".
+ */
+typedef struct JobqCommitBooks
+{
+	/* has this transaction anything to tell, or to give back? */
+	bool		(*noted) (void);
+
+	/*
+	 * After commit, without the lock: is there anything to be carried out?
+	 * What concerns nobody is forgotten.  db is NULL if the database is not
+	 * served: then all is.
+	 */
+	bool		(*pending) (JobqDatabase *db);
+
+	/* carry it out, under db->lock; cannot fail */
+	void		(*commit) (JobqDatabase *db, TimestampTz now,
+						   JobqWakeList *wake);
+
+	/* rows may have become visible of which nothing was noted; likewise */
+	void		(*unnoted) (JobqDatabase *db);
+
+	/* undo what was noted since this subtransaction began, or at all */
+	void		(*abort) (SubTransactionId since);
+
+	/* PREPARE TRANSACTION: an error if that cannot be done */
+	void		(*check_prepare) (void);
+
+	/* it was prepared; if NULL, all is undone */
+	void		(*prepare) (void);
+} JobqCommitBooks;
 
 /*
  * What becomes of a lease at the end of the transaction.
@@ -30,6 +141,7 @@ typedef enum LeaseAction
 
 /* src/commit/commit.c */
 extern void jobq_install_commit_callbacks(void);
+extern void jobq_commit_join(const JobqCommitBooks *books);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
@@ -42,40 +154,35 @@ extern void jobq_at_commit_schedules(void);
 extern void jobq_at_commit_created(Oid job);
 
 /* src/commit/lease_commit.c */
-extern int	jobq_lease_notes;
 extern void jobq_lease_room(int n);
+extern bool jobq_leases_noted(void);
 extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 bundle, TimestampTz until);
-extern void jobq_leases_commit(JobqDatabase *db, TimestampTz now,
-							   JobqWakeList *wake);
-extern void jobq_leases_abort(SubTransactionId since);
-extern void jobq_leases_check_prepare(void);
 
 /* src/commit/batch_commit.c */
-extern int	jobq_batch_notes;
 extern void jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed);
 extern JobqBatchWatch *jobq_batch_watch(JobqDatabase *db, int64 batch_id);
-extern bool jobq_batches_ended(JobqDatabase *db);
-extern void jobq_batches_commit(JobqDatabase *db, JobqWakeList *wake);
-extern void jobq_batches_abort(SubTransactionId since);
 
 /* src/commit/message.c */
-extern int	jobq_message_notes;
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
 extern void jobq_relay_now(const char *channel, const char *payload);
-extern void jobq_messages_commit(JobqDatabase *db, TimestampTz now,
-								 JobqWakeList *wake);
-extern void jobq_messages_abort_sub(SubTransactionId since);
-extern void jobq_messages_forget(void);
-extern void jobq_messages_check_prepare(void);
 
 /* src/commit/flush.c */
 extern XLogRecPtr jobq_flush(void);
 extern bool jobq_replicated(XLogRecPtr lsn);
 extern void jobq_flush_before_telling(void);
 extern void jobq_commit_quietly(void);
+
+
+/* src/commit/waiter.c */
+extern int	jobq_add_waiter(int64 id);
+extern void jobq_waiter_look(int place);
+extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
+extern void jobq_drop_waiter(int place);
+extern void jobq_remove_waiters(int code, Datum arg);
+extern void jobq_wake_waiters(Oid dboid, int64 job_id);
 
 #endif							/* JOBQ_COMMIT_H */

@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xlog.h"
 #include "access/xlog_internal.h"

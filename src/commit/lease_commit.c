@@ -10,12 +10,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-#include "commit/commit.h"
+#include "commit/inner.h"
 
 typedef struct PendingLease
 {
@@ -27,7 +27,7 @@ typedef struct PendingLease
 	TimestampTz until;
 } PendingLease;
 
-int			jobq_lease_notes = 0;
+static int	nleases = 0;
 
 static PendingLease *leases = NULL; /* kept from one transaction to the next */
 static int	max_leases = 0;
@@ -38,7 +38,7 @@ static int	max_leases = 0;
 void
 jobq_lease_room(int n)
 {
-	int			wanted = jobq_lease_notes + n;
+	int			wanted = nleases + n;
 
 	if (wanted <= max_leases)
 		return;
@@ -57,7 +57,7 @@ jobq_lease_room(int n)
 bool
 jobq_lease_is_ended(int64 id)
 {
-	for (int i = jobq_lease_notes - 1; i >= 0; i--)
+	for (int i = nleases - 1; i >= 0; i--)
 		if (leases[i].id == id &&
 			(leases[i].action == LEASE_END ||
 			 leases[i].action == LEASE_RETRY ||
@@ -74,9 +74,9 @@ void
 jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 					 TimestampTz until)
 {
-	PendingLease *lease = &leases[jobq_lease_notes++];
+	PendingLease *lease = &leases[nleases++];
 
-	Assert(jobq_lease_notes <= max_leases);
+	Assert(nleases <= max_leases);
 	lease->subid = GetCurrentSubTransactionId();
 	lease->action = action;
 	lease->id = id;
@@ -92,7 +92,7 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 void
 jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 {
-	jobq_at_commit_lease(LEASE_BUNDLE, db->lease_life, 0, bundle, 0);
+	jobq_at_commit_lease(LEASE_BUNDLE, db->leases->life, 0, bundle, 0);
 }
 
 /*
@@ -102,16 +102,16 @@ jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 static bool
 bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 {
-	return pending->id == db->lease_life;
+	return pending->id == db->leases->life;
 }
 
 /*
  * Carry out what was noted, at commit.  Wants db->lock; cannot fail.
  */
-void
-jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+static void
+leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	for (int i = 0; i < jobq_lease_notes; i++)
+	for (int i = 0; i < nleases; i++)
 	{
 		PendingLease *pending = &leases[i];
 		JobqLease  *lease;
@@ -127,7 +127,7 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		{
 			case LEASE_TAKE:
 				lease->state = JOBQ_LEASE_HELD;
-				db->next_expiry = Min(db->next_expiry, lease->until);
+				db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 				if (lease->until < db->wake_at)
 					wake->scheduler = true;
 				break;
@@ -151,41 +151,41 @@ jobq_leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		}
 	}
 	/* whoever made a bundle lets go of it when its leases hold it */
-	for (int i = 0; i < jobq_lease_notes; i++)
+	for (int i = 0; i < nleases; i++)
 		if (leases[i].action == LEASE_BUNDLE && bundle_lives(db, &leases[i]))
 			jobq_lease_bundle_release(db, leases[i].bundle);
-	if (db->ngarbage > JOBQ_LEASE_GARBAGE / 2)
+	if (db->leases->ngarbage > JOBQ_LEASE_GARBAGE / 2)
 		wake->scheduler = true;
-	jobq_lease_notes = 0;
+	nleases = 0;
 }
 
 /*
  * Undo what was taken since this subtransaction began, or at all.
  */
-void
-jobq_leases_abort(SubTransactionId since)
+static void
+leases_abort(SubTransactionId since)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
 
-	if (jobq_lease_notes == 0 || leases[jobq_lease_notes - 1].subid < since)
+	if (nleases == 0 || leases[nleases - 1].subid < since)
 		return;
 	if (db == NULL)
 	{
-		jobq_lease_notes = 0;
+		nleases = 0;
 		return;
 	}
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	while (jobq_lease_notes > 0 && leases[jobq_lease_notes - 1].subid >= since)
+	while (nleases > 0 && leases[nleases - 1].subid >= since)
 	{
-		PendingLease *pending = &leases[--jobq_lease_notes];
+		PendingLease *pending = &leases[--nleases];
 
 		if (pending->action == LEASE_BUNDLE)
 		{
 			if (!bundle_lives(db, pending))
 				continue;
 			/* its row was never there */
-			ItemPointerSetInvalid(&db->bundles[pending->bundle].row.ctid);
+			ItemPointerSetInvalid(&db->leases->bundles[pending->bundle].row.ctid);
 			jobq_lease_bundle_release(db, pending->bundle);
 		}
 		else if (pending->action == LEASE_TAKE)
@@ -208,12 +208,41 @@ jobq_leases_abort(SubTransactionId since)
 /*
  * PREPARE TRANSACTION: an error if consumers' jobs were reserved or finished.
  */
-void
-jobq_leases_check_prepare(void)
+static void
+leases_check_prepare(void)
 {
-	for (int i = 0; i < jobq_lease_notes; i++)
+	for (int i = 0; i < nleases; i++)
 		if (leases[i].token != 0 || leases[i].action == LEASE_BUNDLE)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has reserved or finished jobs of consumers")));
 }
+
+/*
+ * Has this transaction taken or ended a lease?
+ */
+bool
+jobq_leases_noted(void)
+{
+	return nleases > 0;
+}
+
+/*
+ * Without a database there are no leases.
+ */
+static bool
+leases_pending(JobqDatabase *db)
+{
+	if (db == NULL)
+		nleases = 0;
+	return nleases > 0;
+}
+
+const JobqCommitBooks lease_books =
+{
+	.noted = jobq_leases_noted,
+	.pending = leases_pending,
+	.commit = leases_commit,
+	.abort = leases_abort,
+	.check_prepare = leases_check_prepare,
+};

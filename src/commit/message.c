@@ -7,13 +7,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "commands/async.h"
 #include "utils/memutils.h"
 
-#include "commit/commit.h"
+#include "commit/inner.h"
 
 /* A message whose place in the relay is reserved. */
 typedef struct PendingMessage
@@ -24,7 +24,7 @@ typedef struct PendingMessage
 	JobqRelayMessage message;
 } PendingMessage;
 
-int			jobq_message_notes = 0;
+static int	nmessages = 0;	/* places that are reserved */
 
 static PendingMessage *messages = NULL; /* newest first */
 
@@ -34,10 +34,10 @@ static PendingMessage *messages = NULL; /* newest first */
 static bool
 relay_has(JobqDatabase *db, const JobqRelayMessage *message)
 {
-	for (uint32 i = db->relay_count; i > 0 && i + 16 > db->relay_count; i--)
+	for (uint32 i = db->told->relay_count; i > 0 && i + 16 > db->told->relay_count; i--)
 	{
 		JobqRelayMessage *other =
-			&db->relay[(db->relay_head + i - 1) % JOBQ_RELAY_SIZE];
+			&db->told->relay[(db->told->relay_head + i - 1) % JOBQ_RELAY_SIZE];
 
 		/* only the newest: what came in between made it news again */
 		if (strcmp(other->channel, message->channel) == 0)
@@ -86,9 +86,9 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (db->scheduler != NULL &&
-			db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+			db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE)
 		{
-			db->relay_reserved++;
+			db->told->relay_reserved++;
 			reserved = true;
 		}
 		LWLockRelease(db->lock);
@@ -100,7 +100,7 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 	}
 
 	/* counted first: an error from here on gives the place back */
-	jobq_message_notes++;
+	nmessages++;
 	{
 		PendingMessage *message = MemoryContextAlloc(TopTransactionContext,
 													 sizeof(PendingMessage));
@@ -132,11 +132,11 @@ jobq_relay_now(const char *channel, const char *payload)
 	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->scheduler != NULL && !relay_has(db, &message) &&
-		db->relay_count + db->relay_reserved < JOBQ_RELAY_SIZE)
+		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE)
 	{
-		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =
 			message;
-		db->relay_count++;
+		db->told->relay_count++;
 		jobq_relay_mark(db, jobq_now(), &wake);
 	}
 	jobq_unlock(db, &wake);
@@ -147,8 +147,8 @@ jobq_relay_now(const char *channel, const char *payload)
  * newest first.  No allocation is allowed here, so the list is reversed.
  * Wants db->lock; cannot fail.
  */
-void
-jobq_messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+static void
+messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	PendingMessage *ordered = NULL;
 
@@ -165,20 +165,20 @@ jobq_messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		if (ordered->message.channel[0] == '\0' ||
 			relay_has(db, &ordered->message))
 			continue;
-		db->relay[(db->relay_head + db->relay_count) % JOBQ_RELAY_SIZE] =
+		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =
 			ordered->message;
-		db->relay_count++;
+		db->told->relay_count++;
 	}
-	db->relay_reserved -= jobq_message_notes;
-	jobq_message_notes = 0;
+	db->told->relay_reserved -= nmessages;
+	nmessages = 0;
 	jobq_relay_mark(db, now, wake);
 }
 
 /*
  * What a subtransaction wanted to send is not sent.
  */
-void
-jobq_messages_abort_sub(SubTransactionId since)
+static void
+messages_drop(SubTransactionId since)
 {
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
@@ -190,26 +190,26 @@ jobq_messages_abort_sub(SubTransactionId since)
  * Give back the places of what is not sent: the transaction did not commit,
  * or was prepared.
  */
-void
-jobq_messages_forget(void)
+static void
+messages_forget(void)
 {
 	JobqDatabase *db = jobq_my_database();
 
-	if (jobq_message_notes > 0 && db != NULL)
+	if (nmessages > 0 && db != NULL)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		db->relay_reserved -= jobq_message_notes;
+		db->told->relay_reserved -= nmessages;
 		LWLockRelease(db->lock);
 	}
-	jobq_message_notes = 0;
+	nmessages = 0;
 	messages = NULL;
 }
 
 /*
  * PREPARE TRANSACTION: an error if the user has sent something.
  */
-void
-jobq_messages_check_prepare(void)
+static void
+messages_check_prepare(void)
 {
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
@@ -218,3 +218,35 @@ jobq_messages_check_prepare(void)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that has called jobq.notify()")));
 }
+
+static bool
+messages_noted(void)
+{
+	return nmessages > 0;
+}
+
+static bool
+messages_pending(JobqDatabase *db)
+{
+	if (db == NULL)
+		messages_forget();
+	return nmessages > 0;
+}
+
+static void
+messages_abort(SubTransactionId since)
+{
+	if (since == InvalidSubTransactionId)
+		messages_forget();
+	else
+		messages_drop(since);
+}
+
+const JobqCommitBooks message_books =
+{
+	.noted = messages_noted,
+	.pending = messages_pending,
+	.commit = messages_commit,
+	.abort = messages_abort,
+	.check_prepare = messages_check_prepare,
+};

@@ -16,7 +16,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -36,16 +36,14 @@
 #include "utils/timestamp.h"
 
 #include "compose/batch.h"
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "produce/enqueue.h"
-#include "operate/operate.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_batch);
 PG_FUNCTION_INFO_V1(jobq_batch_add);
 PG_FUNCTION_INFO_V1(jobq_batch_start);
 PG_FUNCTION_INFO_V1(jobq_batch_cancel);
-PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
 PG_FUNCTION_INFO_V1(jobq_batch_status);
 
 #define MAX_BATCH_NAME	200
@@ -404,26 +402,6 @@ jobq_batch_reopen(int64 batch_id)
 }
 
 /*
- * batch_retry_failed(batch_id): how many jobs run again.
- */
-Datum
-jobq_batch_retry_failed(PG_FUNCTION_ARGS)
-{
-	int64		id = PG_GETARG_INT64(0);
-	Batch		batch;
-
-	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
-	jobq_lock_jobs();
-	SPI_connect();
-	read_batch(id, NOBODY, &batch);
-	SPI_finish();
-	if (batch.state == BATCH_CANCELLED)
-		wrong_state(id, "was cancelled",
-					"Its failed jobs can be retried one by one, with jobq.retry().");
-	PG_RETURN_INT64(jobq_retry_letters(0, NULL, id));
-}
-
-/*
  * batch_status(batch_id): what the view batches shows.
  */
 Datum
@@ -455,4 +433,21 @@ jobq_batch_status(PG_FUNCTION_ARGS)
 	SPI_finish();
 	jobq_flush_before_telling();
 	PG_RETURN_DATUM(heap_copy_tuple_as_datum(tuple, desc));
+}
+
+/*
+ * An error if this user may not run the batch's failed jobs again, or they cannot.
+ */
+void
+jobq_batch_check_retry(int64 id)
+{
+	Batch		batch;
+
+	jobq_lock_jobs();
+	SPI_connect();
+	read_batch(id, NOBODY, &batch);
+	SPI_finish();
+	if (batch.state == BATCH_CANCELLED)
+		wrong_state(id, "was cancelled",
+					"Its failed jobs can be retried one by one, with jobq.retry().");
 }

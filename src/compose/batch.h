@@ -10,7 +10,7 @@
 #ifndef JOBQ_BATCH_H
 #define JOBQ_BATCH_H
 
-#include "base/jobq.h"
+#include "base/base.h"
 
 /* Values of jobq.batch.state. */
 #define BATCH_PENDING		'p'
@@ -48,5 +48,7 @@
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,
 							   bool started, bool has_steps);
+extern bool jobq_batch_reopen(int64 batch_id);
+extern void jobq_batch_check_retry(int64 id);
 
 #endif							/* JOBQ_BATCH_H */

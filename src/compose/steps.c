@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"

@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"

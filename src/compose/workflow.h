@@ -12,7 +12,7 @@
 
 #include "utils/jsonb.h"
 
-#include "store/row.h"
+#include "store/store.h"
 
 /* Most steps of a workflow. */
 #define JOBQ_MAX_STEPS		1000

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/table.h"
 #include "access/xact.h"
@@ -28,7 +28,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "consume/consume.h"
 
@@ -166,7 +166,7 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 		if (lease == NULL || lease->token != tokens[i])
 			continue;
 		leases[i] = *lease;
-		since[i] = db->bundles[lease->bundle].since;
+		since[i] = db->leases->bundles[lease->bundle].since;
 	}
 	LWLockRelease(db->lock);
 
@@ -275,7 +275,7 @@ ack(const Held *held, bool has_result, Datum result)
 	Relation	rel = jobq_open_jobs();
 	JobqJob    *jobs = palloc(sizeof(JobqJob) * Min(held->n, ACK_CHUNK));
 	TimestampTz since[ACK_CHUNK];
-	bool		noted = jobq_lease_notes > 0;
+	bool		noted = jobq_leases_noted();
 
 	for (int done = 0; done < held->n; done += ACK_CHUNK)
 	{
@@ -431,7 +431,7 @@ release(const Held *held, Interval *interval)
 		JobqJob		job;
 
 		if (delay_ms == 0 &&
-			!ItemPointerIsValid(&db->bundles[lease.bundle].row.ctid))
+			!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
 		{
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
@@ -445,7 +445,7 @@ release(const Held *held, Interval *interval)
 							 JOBQ_NONE, 0);
 		jobq_job_insert_again(rel, &job);
 		if (delay_ms > 0)
-			jobq_tell(&job, "scheduled");
+			jobq_state_changed(&job, "scheduled");
 	}
 	table_close(rel, NoLock);
 }
@@ -521,8 +521,8 @@ extend(const Held *held, Interval *interval)
 				jobq_at_commit_bundle(db, bundle);
 				if (lease != NULL)
 				{
-					JobqLeaseBundle *from = &db->bundles[lease->bundle];
-					JobqLeaseBundle *to = &db->bundles[bundle];
+					JobqLeaseBundle *from = &db->leases->bundles[lease->bundle];
+					JobqLeaseBundle *to = &db->leases->bundles[bundle];
 
 					to->pid = from->pid;
 					to->role = from->role;

@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/xact.h"
 #include "executor/execdesc.h"
@@ -75,7 +75,7 @@ find_roles(const Reservation *reservation)
 	if (roles.found == NULL)
 		roles.found = MemoryContextAlloc(TopMemoryContext,
 										 sizeof(Oid) * jobq_max_lanes);
-	else if (roles.db == db && roles.as_of == db->lanes_made &&
+	else if (roles.db == db && roles.as_of == db->ready->lanes_made &&
 			 roles.nqueues == reservation->taker.nqueues &&
 			 memcmp(roles.queue_ids, reservation->queue_ids,
 					roles.nqueues * sizeof(int32)) == 0)
@@ -85,16 +85,16 @@ find_roles(const Reservation *reservation)
 	memcpy(roles.queue_ids, reservation->queue_ids, sizeof(roles.queue_ids));
 	roles.n = 0;
 	LWLockAcquire(db->lock, LW_SHARED);
-	roles.as_of = db->lanes_made;
+	roles.as_of = db->ready->lanes_made;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		bool		known = !db->lanes[i].in_use ||
-			!of_our_queues(reservation, &db->lanes[i]);
+		bool		known = !db->ready->lanes[i].in_use ||
+			!of_our_queues(reservation, &db->ready->lanes[i]);
 
 		for (int j = 0; j < roles.n && !known; j++)
-			known = roles.found[j] == db->lanes[i].role;
+			known = roles.found[j] == db->ready->lanes[i].role;
 		if (!known)
-			roles.found[roles.n++] = db->lanes[i].role;
+			roles.found[roles.n++] = db->ready->lanes[i].role;
 	}
 	LWLockRelease(db->lock);
 }
@@ -140,13 +140,13 @@ jobq_reserver_ready(Reservation *reservation)
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (reservation->place != JOBQ_NONE &&
-		!db->reservers[reservation->place].offered)
+		!db->offers->reservers[reservation->place].offered)
 		give_up_place(reservation, now, &wake);
 	ready = reservation->place != JOBQ_NONE;
-	for (uint32 i = db->active_head; i != JOBQ_NONE && !ready;
-		 i = db->lanes[i].active_next)
-		ready = is_ours(reservation, &db->lanes[i]) &&
-			jobq_lane_free(db, &db->lanes[i], now);
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE && !ready;
+		 i = db->ready->lanes[i].active_next)
+		ready = is_ours(reservation, &db->ready->lanes[i]) &&
+			jobq_lane_free(db, &db->ready->lanes[i], now);
 	jobq_unlock(db, &wake);
 	return ready;
 }
@@ -184,11 +184,11 @@ jobq_reserver_unranked(Reservation *reservation)
 	if (reservation->patience <= 0)
 		return false;
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->active_head; i != JOBQ_NONE && !unranked;
-		 i = db->lanes[i].active_next)
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE && !unranked;
+		 i = db->ready->lanes[i].active_next)
 		for (int j = 0; j < reservation->taker.nqueues; j++)
-			if (!db->lanes[i].ranked &&
-				reservation->queue_ids[j] == db->lanes[i].queue_id)
+			if (!db->ready->lanes[i].ranked &&
+				reservation->queue_ids[j] == db->ready->lanes[i].queue_id)
 				unranked = true;
 	LWLockRelease(db->lock);
 	if (unranked)
@@ -211,7 +211,7 @@ jobq_reserver_coming(Reservation *reservation)
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_lanes && !coming; i++)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 
 		if (!lane->in_use || (lane->ranked && !lane->more))
 			continue;
@@ -221,7 +221,7 @@ jobq_reserver_coming(Reservation *reservation)
 		if (!lane->ranked)
 			coming = true;
 	}
-	coming |= db->rescan || (!db->complete && !db->overflow);
+	coming |= db->rescan || (!db->ready->complete && !db->ready->overflow);
 	LWLockRelease(db->lock);
 	return coming;
 }
@@ -237,10 +237,10 @@ jobq_reserver_list(Reservation *reservation)
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
 
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 		bool		denied = false;
 
 		if (!is_ours(reservation, lane) || !jobq_lane_free(db, lane, now))

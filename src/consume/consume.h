@@ -13,8 +13,7 @@
 
 #include "fmgr.h"
 
-#include "store/row.h"
-#include "memory/shared.h"
+#include "attempt/attempt.h"
 
 /* Attribute numbers of jobq.lease. */
 enum

@@ -14,7 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -45,8 +45,6 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
-static void drop_lease(Reservation *reservation, int64 id);
-static void look_again(Reservation *reservation, Relation rel, int64 id);
 static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
@@ -69,7 +67,7 @@ jobq_served_database(const char *function)
 					 errmsg("%s needs a scheduler, and this database has none",
 							function),
 					 errhint("Name the database in \"%s\".", "jobq.databases")));
-		if (db != NULL && db->leases_loaded)
+		if (db != NULL && db->leases->loaded)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -162,8 +160,8 @@ pop_jobs(Reservation *reservation, bool wait)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
-		if (db->lease_free == JOBQ_NONE ||
-			(reservation->bundle == JOBQ_NONE && db->bundle_free == JOBQ_NONE))
+		if (db->leases->free == JOBQ_NONE ||
+			(reservation->bundle == JOBQ_NONE && db->leases->bundle_free == JOBQ_NONE))
 		{
 			full = true;
 			break;
@@ -182,7 +180,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			JobqLeaseBundle *bundle;
 
 			reservation->bundle = jobq_lease_bundle(db);
-			bundle = &db->bundles[reservation->bundle];
+			bundle = &db->leases->bundles[reservation->bundle];
 			bundle->pid = MyProcPid;
 			bundle->role = GetUserId();
 			bundle->since = now;
@@ -200,7 +198,7 @@ pop_jobs(Reservation *reservation, bool wait)
 		jobq_at_commit_bundle(db, reservation->bundle);
 	else if (wait && !full)
 		full = !jobq_reserver_list(reservation) &&
-			db->reserver_free == JOBQ_NONE;
+			db->offers->free == JOBQ_NONE;
 	jobq_unlock(db, &wake);
 	if (full && reservation->npopped == 0)
 		ereport(ERROR,
@@ -209,52 +207,6 @@ pop_jobs(Reservation *reservation, bool wait)
 				 errhint("Raise \"%s\", acknowledge what is done, or ask with fewer sessions.",
 						 "jobq.max_leases")));
 	return reservation->npopped > 0;
-}
-
-/*
- * The entry was outdated.  Its lease ends at once, not with the transaction: the
- * job may have another entry, which is right, and which must not seem taken.
- */
-static void
-drop_lease(Reservation *reservation, int64 id)
-{
-	JobqDatabase *db = reservation->db;
-	JobqWakeList wake = {0};
-
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_lease_undo(db, id, reservation->token, jobq_now(), &wake);
-	jobq_unlock(db, &wake);
-}
-
-/*
- * The job is not, or not any more, where the entry said.  It may have been moved,
- * and while we held its lease, the entry of where it is now seemed to be one of a
- * leased job, and was dropped: so see that there is one.
- */
-static void
-look_again(Reservation *reservation, Relation rel, int64 id)
-{
-	JobqDatabase *db = reservation->db;
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	JobqJob		job;
-	bool		found;
-
-	/* what we have written ourselves is handed over at commit */
-	found = jobq_job_find(rel, id, snapshot, &job) && !job_blocked(&job) &&
-		!DatumGetBool(JOB(&job, JOB_DORMANT)) &&
-		!TransactionIdIsCurrentTransactionId(job.xmin);
-	UnregisterSnapshot(snapshot);
-	if (found)
-	{
-		JobqWakeList wake = {0};
-		JobqPush	push;
-
-		jobq_push_of_job(&push, &job, NULL);
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (jobq_lease_find(db, id) == NULL)
-			jobq_ready_push(db, &push, jobq_now(), &wake);
-		jobq_unlock(db, &wake);
-	}
 }
 
 /*
@@ -323,57 +275,21 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 		JobqJob		job;
-		bool		changed;
+		JobqJob		first;
+		JobqVerdict verdict;
 		int			timeout;
 
-		if (queue != NULL &&
-			!jobq_job_fetch_entry(rel, entry, snapshot, &job))
+		if (!jobq_job_fetch_entry(rel, entry, snapshot, &job))
+			verdict = JOBQ_GONE;
+		else if (queue == NULL)
+			verdict = JOBQ_TAKEN;
+		else
+			verdict = jobq_gate(rel, &job, MODE_CONSUMER, entry, snapshot,
+								now, &first);
+		if (verdict != JOBQ_MAY_RUN)
 		{
-			drop_lease(reservation, entry->key.id);
-			look_again(reservation, rel, entry->key.id);
-			continue;
-		}
-		if (queue == NULL || DatumGetBool(JOB(&job, JOB_DORMANT)) ||
-			jobq_popped_in_vain(&job, entry, MODE_CONSUMER,
-								reservation->token) ||
-			(!(changed = jobq_flow_changed(&job)) &&
-			 (jobq_permits_lack(&job, entry, reservation->token) ||
-			  jobq_group_must_wait(rel, &job, entry, reservation->token,
-								   snapshot))))
-		{
-			drop_lease(reservation, entry->key.id);
-			continue;
-		}
-		if (changed)
-		{
-			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
-								 JOBQ_NONE, 0);
-			if (jobq_job_delete(rel, &job))
-			{
-				jobq_job_insert(rel, &job);
-				reservation->wrote = true;
-			}
-			continue;
-		}
-		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
-			DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= now)
-		{
-			jobq_at_commit_lease(LEASE_END, entry->key.id, reservation->token,
-								 JOBQ_NONE, 0);
-			if (jobq_job_delete(rel, &job))
-			{
-				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-							 "not started before expires_at");
-				reservation->wrote = true;
-			}
-			continue;
-		}
-		if (job_run_at(&job) > now)
-		{
-			/* the clock was put back */
-			drop_lease(reservation, entry->key.id);
-			jobq_job_push(&job);
-			reservation->wrote = true;
+			reservation->wrote |= jobq_turn_away(rel, verdict, &job, entry,
+												 &first, reservation->token);
 			continue;
 		}
 		(void) jobq_unique_started(&job);
@@ -438,9 +354,9 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	values[LEASE_ID - 1] = Int64GetDatum(row_id);
 	values[LEASE_TOKEN - 1] = Int64GetDatum(token);
 	values[LEASE_LEASE_UNTIL - 1] = TimestampTzGetDatum(until);
-	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->bundles[bundle].since);
-	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->bundles[bundle].role);
-	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->bundles[bundle].consumer);
+	values[LEASE_SINCE - 1] = TimestampTzGetDatum(db->leases->bundles[bundle].since);
+	values[LEASE_ROLE - 1] = ObjectIdGetDatum(db->leases->bundles[bundle].role);
+	values[LEASE_CONSUMER - 1] = CStringGetTextDatum(db->leases->bundles[bundle].consumer);
 	values[LEASE_JOB_IDS - 1] =
 		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
@@ -456,8 +372,8 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	table_close(rel, RowExclusiveLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	db->bundles[bundle].row.id = row_id;
-	db->bundles[bundle].row.ctid = tuple->t_self;
+	db->leases->bundles[bundle].row.id = row_id;
+	db->leases->bundles[bundle].row.ctid = tuple->t_self;
 	LWLockRelease(db->lock);
 }
 
@@ -570,10 +486,10 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	rsinfo = jobq_materialize(fcinfo, NATTS);
-	if (db == NULL || db->nleases == 0)
+	if (db == NULL || db->leases->nleases == 0)
 		return (Datum) 0;
 
-	size = db->nleases + 1024;
+	size = db->leases->nleases + 1024;
 	leases = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqLease) * size);
 	bundles = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -581,10 +497,10 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_leases && n < size; i++)
 	{
-		if (db->leases[i].id == 0)
+		if (db->leases->leases[i].id == 0)
 			continue;
-		leases[n] = db->leases[i];
-		bundles[n] = db->bundles[db->leases[i].bundle];
+		leases[n] = db->leases->leases[i];
+		bundles[n] = db->leases->bundles[db->leases->leases[i].bundle];
 		n++;
 	}
 	LWLockRelease(db->lock);

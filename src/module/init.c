@@ -10,19 +10,27 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-#include "commit/commit.h"
-#include "memory/shared.h"
+#include "store/store.h"
+#include "module/module.h"
 #include "process/worker.h"
 
 JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
 
-bool		jobq_preloaded = false;
+/* The areas of shared memory that rooms have. */
+static const JobqArea *const areas[] =
+{
+	&jobq_holding_area,
+	&jobq_ready_area,
+	&jobq_waiters_area,
+	&jobq_told_area,
+	&jobq_length_area,
+};
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -32,7 +40,7 @@ shmem_request(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	jobq_shmem_request();
+	jobq_shmem_request(areas, lengthof(areas));
 }
 
 static void
@@ -51,6 +59,11 @@ _PG_init(void)
 	jobq_define_settings();
 	MarkGUCPrefixReserved("jobq");
 	jobq_install_commit_callbacks();
+	jobq_cache_join(&jobq_relations_cache);
+	jobq_cache_join(&jobq_queues_cache);
+	jobq_cache_join(&jobq_indexes_cache);
+	jobq_kinds_install();
+	jobq_length_install();
 
 	if (!jobq_preloaded)
 		return;

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include <signal.h>
 
@@ -35,8 +35,8 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "store/catalog.h"
-#include "commit/commit.h"
+#include "module/module.h"
+#include "store/store.h"
 
 /*
  * How long the processes of a database stay away, are waited for, and may go

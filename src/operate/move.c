@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/table.h"
 #include "miscadmin.h"
@@ -22,7 +22,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "operate/operate.h"
 
@@ -32,30 +32,6 @@ PG_FUNCTION_INFO_V1(jobq_set_priority);
 static void not_waiting(int64 id, const char *state);
 static void move_expiry(JobqJob *job, TimestampTz run_at);
 static void move_job(int64 id, int att, Datum value);
-
-/*
- * Does a worker run the job, or a consumer hold it?  The answer may be
- * outdated as soon as it is given.
- */
-bool
-jobq_job_runs(const JobqJob *job)
-{
-	JobqDatabase *db = jobq_my_database();
-	bool		held;
-
-	if (job_leased(job))
-		return true;
-	if (db == NULL)
-		return false;
-	if (jobq_slot_of_job(db, job_id(job)) != NULL)
-		return true;
-	if (db->nleases == 0)
-		return false;
-	LWLockAcquire(db->lock, LW_SHARED);
-	held = jobq_lease_find(db, job_id(job)) != NULL;
-	LWLockRelease(db->lock);
-	return held;
-}
 
 static void
 not_waiting(int64 id, const char *state)
@@ -137,7 +113,7 @@ move_job(int64 id, int att, Datum value)
 		move_expiry(&job, DatumGetTimestampTz(value));
 	JOB_SET(&job, att, value);
 	jobq_job_insert(rel, &job);
-	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	table_close(rel, NoLock);
 }
 

@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include <signal.h>
 
@@ -26,9 +26,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
-#include "store/length.h"
+#include "store/store.h"
+#include "compose/batch.h"
 #include "operate/operate.h"
 
 PG_FUNCTION_INFO_V1(jobq_cancel);
@@ -247,7 +248,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 
 		jobq_unique_insert(rel, &job, &unique);
 	}
-	jobq_tell(&job, jobq_waiting_state(&job, jobq_now()));
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	if (job_batch(&job) != 0 &&
 		(job_batch(&job) != *reopened || job_blocked(&job)))
 	{
@@ -291,7 +292,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 		jobq_job_push_if_undone(&job);
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
 		jobq_job_insert(rel, &job);
-		jobq_tell(&job, "ready");
+		jobq_state_changed(&job, "ready");
 		table_close(rel, NoLock);
 		PG_RETURN_VOID();
 	}

@@ -10,7 +10,7 @@
 #ifndef JOBQ_OPERATE_H
 #define JOBQ_OPERATE_H
 
-#include "store/row.h"
+#include "store/store.h"
 
 /* The columns of jobq.job, from a row of jobq.failed_job. */
 #define RETURNING_JOB \
@@ -31,20 +31,9 @@ extern bool jobq_ask_to_stop(int64 id);
 
 /* src/operate/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
-extern int	jobq_add_waiter(int64 id);
-extern void jobq_waiter_look(int place);
-extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
-extern void jobq_drop_waiter(int place);
-extern void jobq_remove_waiters(int code, Datum arg);
 
 /* src/operate/queue_ops.c */
 extern int32 jobq_existing_queue(const char *name);
 extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
-
-/* src/compose/batch.c */
-extern bool jobq_batch_reopen(int64 batch_id);
-
-/* src/operate/move.c */
-extern bool jobq_job_runs(const JobqJob *job);
 
 #endif							/* JOBQ_OPERATE_H */

@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -41,6 +41,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_retry_all);
+PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
 PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
 PG_FUNCTION_INFO_V1(jobq_prune);
 PG_FUNCTION_INFO_V1(jobq_drop_queue);
@@ -511,4 +512,17 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 			   SPI_OK_DELETE);
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * batch_retry_failed(batch_id): how many jobs run again.
+ */
+Datum
+jobq_batch_retry_failed(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+
+	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
+	jobq_batch_check_retry(id);
+	PG_RETURN_INT64(jobq_retry_letters(0, NULL, id));
 }

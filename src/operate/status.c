@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -30,7 +30,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "operate/operate.h"
 #include "operate/status.h"
@@ -220,7 +220,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 		}
 	}
 
-	if (db != NULL && db->nleases > 0)
+	if (db != NULL && db->leases->nleases > 0)
 	{
 		JobqLease  *lease;
 		JobqLease	copy;
@@ -231,7 +231,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 		if (lease != NULL)
 		{
 			copy = *lease;
-			since = db->bundles[lease->bundle].since;
+			since = db->leases->bundles[lease->bundle].since;
 		}
 		LWLockRelease(db->lock);
 		if (lease != NULL)

@@ -10,7 +10,7 @@
 #ifndef JOBQ_STATUS_H
 #define JOBQ_STATUS_H
 
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "fmgr.h"
 

@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -15,7 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "store/row.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
@@ -105,8 +105,8 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 	LWLockAcquire(db->lock, LW_SHARED);
 	values[0] = Int32GetDatum(db->scheduler_pid);
 	nulls[0] = db->scheduler == NULL;
-	values[1] = BoolGetDatum(db->complete);
-	values[2] = Int32GetDatum(jobq_ready_entries - (int) db->nfree);
+	values[1] = BoolGetDatum(db->ready->complete);
+	values[2] = Int32GetDatum(jobq_ready_entries - (int) db->ready->nfree);
 	values[3] = TimestampTzGetDatum(db->wake_at);
 	LWLockRelease(db->lock);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -134,15 +134,15 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	limiters = palloc(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < db->nlimiters; i++)
+	for (int i = 0; i < db->limits->nlimiters; i++)
 	{
 		TimestampTz due = DT_NOEND;
 
-		if (!db->limiters[i].in_use)
+		if (!db->limits->limiters[i].in_use)
 			continue;
-		(void) jobq_pace_free(&db->limiters[i].rate, &db->limiters[i].pace, now,
+		(void) jobq_pace_free(&db->limits->limiters[i].rate, &db->limits->limiters[i].pace, now,
 							  &due);
-		limiters[n++] = db->limiters[i];
+		limiters[n++] = db->limits->limiters[i];
 	}
 	LWLockRelease(db->lock);
 
@@ -189,7 +189,7 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	int			n = 0;
 
 	rsinfo = jobq_materialize(fcinfo, NATTS);
-	if (db == NULL || db->ngroups == 0)
+	if (db == NULL || db->groups->ngroups == 0)
 		return (Datum) 0;
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqGroup) * jobq_max_groups);
@@ -198,9 +198,9 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	jobq_groups_forget(db, now);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
-		JobqGroup  *group = &db->groups[i];
+		JobqGroup  *group = &db->groups->groups[i];
 		JobqRate   *rate = group->id == 0 || group->limiter == JOBQ_NO_LIMITER
-			? NULL : &db->limiters[group->limiter].rate;
+			? NULL : &db->limits->limiters[group->limiter].rate;
 		TimestampTz due = DT_NOEND;
 
 		if (group->id == 0)

@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -35,91 +35,6 @@ PG_FUNCTION_INFO_V1(jobq_call);
 
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
 					 JobqStatus *statuses, const char *function);
-
-/*
- * This session waits no more: clean-up after an error.
- */
-void
-jobq_remove_waiters(int code, Datum arg)
-{
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
-	{
-		if (jobq_shared->waiters[i].proc == MyProc)
-		{
-			jobq_shared->waiters[i].proc = NULL;
-			pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
-		}
-	}
-	LWLockRelease(jobq_shared->waiter_lock);
-}
-
-/*
- * Note that this session waits for the job.
- */
-int
-jobq_add_waiter(int64 id)
-{
-	int			place = -1;
-
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WAITERS && place < 0; i++)
-	{
-		JobqWaiter *waiter = &jobq_shared->waiters[i];
-
-		if (waiter->proc == NULL)
-		{
-			waiter->dboid = MyDatabaseId;
-			waiter->job_id = id;
-			waiter->proc = MyProc;
-			pg_atomic_fetch_add_u32(&jobq_shared->nwaiters, 1);
-			place = i;
-		}
-	}
-	LWLockRelease(jobq_shared->waiter_lock);
-	if (place < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many sessions wait for jobs"),
-				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
-	return place;
-}
-
-/*
- * This session is about to look whether the job has ended.
- */
-void
-jobq_waiter_look(int place)
-{
-	ResetLatch(MyLatch);
-	jobq_shared->waiters[place].woken = false;
-	pg_memory_barrier();
-}
-
-/*
- * Sleep until the job may have ended, if it has not since the last look: that
- * may have waited for a lock or a page, and taken the latch's news for its own.
- */
-void
-jobq_waiter_sleep(int place, long ms, uint32 wait_event)
-{
-	pg_read_barrier();
-	if (!jobq_shared->waiters[place].woken)
-		jobq_client_wait(ms, wait_event);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
- * This session does not wait for it any more.
- */
-void
-jobq_drop_waiter(int place)
-{
-	LWLockAcquire(jobq_shared->waiter_lock, LW_EXCLUSIVE);
-	jobq_shared->waiters[place].proc = NULL;
-	pg_atomic_fetch_sub_u32(&jobq_shared->nwaiters, 1);
-	LWLockRelease(jobq_shared->waiter_lock);
-}
 
 static void
 check_waitable(const JobqStatus *status, const char *function)

@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/detoast.h"
 #include "access/heapam.h"
@@ -33,51 +33,15 @@
 #include "utils/timestamp.h"
 
 #include "produce/enqueue.h"
-#include "store/length.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_enqueue);
 PG_FUNCTION_INFO_V1(jobq_enqueue_many);
 PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 
-#define DEFAULT_MAX_ATTEMPTS	3
 #define MULTI_INSERT			500
 
-static int64 next_id(void);
-
-/*
- * A job with the default options.  The payload is not checked.
- */
-void
-jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
-			  Oid role)
-{
-	TimestampTz now = jobq_now();
-
-	memset(job->values, 0, sizeof(job->values));
-	memset(job->nulls, true, sizeof(job->nulls));
-	JOB_SET(job, JOB_ID, Int64GetDatum(next_id()));
-	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(now));
-	JOB_SET(job, JOB_ENQUEUED_AT, TimestampTzGetDatum(now));
-	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));
-	JOB_SET(job, JOB_PRIORITY, Int32GetDatum(0));
-	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(role));
-	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
-	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
-	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));
-	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(0));
-	JOB_SET(job, JOB_CRASHES, Int16GetDatum(0));
-	JOB_SET(job, JOB_WATCH, BoolGetDatum(false));
-	JOB_SET(job, JOB_DORMANT, BoolGetDatum(false));
-	JOB_SET(job, JOB_KIND, CStringGetTextDatum(kind));
-	JOB_SET(job, JOB_PAYLOAD, payload);
-}
-
-static int64
-next_id(void)
-{
-	return nextval_internal(jobq_relations()->job_seq, false);
-}
 
 /*
  * Check the payload's size and set it.
@@ -351,7 +315,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 						 errmsg("payload %d of %d must not be null",
 								done + i + 1, npayloads)));
 			if (done + i > 0)
-				JOB_SET(job, JOB_ID, Int64GetDatum(next_id()));
+				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 			jobq_set_payload(job, payloads[done + i]);
 			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
 											   job->values, job->nulls),

@@ -13,7 +13,7 @@
 #include "utils/array.h"
 #include "utils/jsonb.h"
 
-#include "store/row.h"
+#include "store/store.h"
 
 /*
  * The options of a job, in the order of the arguments of enqueue() from the

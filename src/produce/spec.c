@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/table.h"
 #include "catalog/pg_type.h"
@@ -24,7 +24,7 @@
 #include "utils/rel.h"
 
 #include "produce/enqueue.h"
-#include "store/length.h"
+#include "store/store.h"
 
 /* What an option's value is. */
 typedef enum OptionType

@@ -12,11 +12,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "common/hashfn.h"
 
-#include "memory/shared.h"
+#include "ready/inner.h"
 
 /*
  * Forget all leases: when the shared memory is made, or belongs to another
@@ -27,23 +27,23 @@ jobq_leases_clear(JobqDatabase *db)
 {
 	for (uint32 i = 0; i < (uint32) jobq_max_leases; i++)
 	{
-		db->lease_bucket[i] = JOBQ_NONE;
-		db->leases[i].id = 0;
-		db->leases[i].next = i + 1;
+		db->leases->bucket[i] = JOBQ_NONE;
+		db->leases->leases[i].id = 0;
+		db->leases->leases[i].next = i + 1;
 	}
 	for (uint32 i = 0; i < (uint32) JOBQ_MAX_BUNDLES; i++)
 	{
-		db->bundles[i].outstanding = 0;
-		db->bundles[i].next_free = i + 1;
+		db->leases->bundles[i].outstanding = 0;
+		db->leases->bundles[i].next_free = i + 1;
 	}
-	db->leases[jobq_max_leases - 1].next = JOBQ_NONE;
-	db->bundles[JOBQ_MAX_BUNDLES - 1].next_free = JOBQ_NONE;
-	db->lease_free = db->bundle_free = 0;
-	db->nleases = 0;
-	db->ngarbage = 0;
-	db->next_expiry = DT_NOEND;
-	db->lease_life++;
-	db->leases_loaded = false;
+	db->leases->leases[jobq_max_leases - 1].next = JOBQ_NONE;
+	db->leases->bundles[JOBQ_MAX_BUNDLES - 1].next_free = JOBQ_NONE;
+	db->leases->free = db->leases->bundle_free = 0;
+	db->leases->nleases = 0;
+	db->leases->ngarbage = 0;
+	db->leases->next_expiry = DT_NOEND;
+	db->leases->life++;
+	db->leases->loaded = false;
 }
 
 static uint32
@@ -58,10 +58,10 @@ bucket_of(int64 id)
 JobqLease *
 jobq_lease_find(JobqDatabase *db, int64 id)
 {
-	for (uint32 i = db->lease_bucket[bucket_of(id)]; i != JOBQ_NONE;
-		 i = db->leases[i].next)
-		if (db->leases[i].id == id)
-			return &db->leases[i];
+	for (uint32 i = db->leases->bucket[bucket_of(id)]; i != JOBQ_NONE;
+		 i = db->leases->leases[i].next)
+		if (db->leases->leases[i].id == id)
+			return &db->leases->leases[i];
 	return NULL;
 }
 
@@ -72,14 +72,14 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 uint32
 jobq_lease_bundle(JobqDatabase *db)
 {
-	uint32		bundle = db->bundle_free;
+	uint32		bundle = db->leases->bundle_free;
 
 	if (bundle != JOBQ_NONE)
 	{
-		db->bundle_free = db->bundles[bundle].next_free;
-		memset(&db->bundles[bundle], 0, sizeof(JobqLeaseBundle));
-		ItemPointerSetInvalid(&db->bundles[bundle].row.ctid);
-		db->bundles[bundle].outstanding = 1;
+		db->leases->bundle_free = db->leases->bundles[bundle].next_free;
+		memset(&db->leases->bundles[bundle], 0, sizeof(JobqLeaseBundle));
+		ItemPointerSetInvalid(&db->leases->bundles[bundle].row.ctid);
+		db->leases->bundles[bundle].outstanding = 1;
 	}
 	return bundle;
 }
@@ -90,19 +90,19 @@ jobq_lease_bundle(JobqDatabase *db)
 void
 jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 {
-	JobqLeaseBundle *b = &db->bundles[bundle];
+	JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
 	Assert(b->outstanding > 0);
 	if (--b->outstanding > 0)
 		return;
 	if (ItemPointerIsValid(&b->row.ctid))
 	{
-		if (db->ngarbage < JOBQ_LEASE_GARBAGE)
-			db->garbage[db->ngarbage] = b->row;
-		db->ngarbage++;
+		if (db->leases->ngarbage < JOBQ_LEASE_GARBAGE)
+			db->leases->garbage[db->leases->ngarbage] = b->row;
+		db->leases->ngarbage++;
 	}
-	b->next_free = db->bundle_free;
-	db->bundle_free = bundle;
+	b->next_free = db->leases->bundle_free;
+	db->leases->bundle_free = bundle;
 }
 
 /*
@@ -112,14 +112,14 @@ JobqLease *
 jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 			   TimestampTz until, uint32 bundle)
 {
-	uint32		index = db->lease_free;
+	uint32		index = db->leases->free;
 	uint32		bucket = bucket_of(job->key.id);
 	JobqLease  *lease;
 
 	if (index == JOBQ_NONE)
 		return NULL;
-	lease = &db->leases[index];
-	db->lease_free = lease->next;
+	lease = &db->leases->leases[index];
+	db->leases->free = lease->next;
 	lease->id = job->key.id;
 	lease->token = token;
 	lease->until = until;
@@ -139,10 +139,10 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->progress = -1;
 	lease->message[0] = '\0';
 	lease->bundle = bundle;
-	lease->next = db->lease_bucket[bucket];
-	db->lease_bucket[bucket] = index;
-	db->bundles[bundle].outstanding++;
-	db->nleases++;
+	lease->next = db->leases->bucket[bucket];
+	db->leases->bucket[bucket] = index;
+	db->leases->bundles[bundle].outstanding++;
+	db->leases->nleases++;
 	return lease;
 }
 
@@ -155,44 +155,27 @@ jobq_lease_limit(JobqDatabase *db, JobqLease *lease, TimestampTz deadline)
 {
 	lease->deadline = deadline;
 	lease->until = Min(lease->until, deadline);
-	db->next_expiry = Min(db->next_expiry, lease->until);
+	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 }
 
 /*
- * The lease is over.  For live and unused see jobq_permits_release().
+ * The lease is over: give up its place and its part of the bundle.  Its permits are
+ * the caller's (permit.c).
  */
 void
-jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
-				  TimestampTz now, JobqWakeList *wake)
+lease_free(JobqDatabase *db, JobqLease *lease)
 {
-	uint32		index = lease - db->leases;
-	uint32	   *link = &db->lease_bucket[bucket_of(lease->id)];
+	uint32		index = lease - db->leases->leases;
+	uint32	   *link = &db->leases->bucket[bucket_of(lease->id)];
 
 	while (*link != index)
-		link = &db->leases[*link].next;
+		link = &db->leases->leases[*link].next;
 	*link = lease->next;
 	jobq_lease_bundle_release(db, lease->bundle);
-	jobq_permits_release(db, &lease->permits, lease->id, live, unused, now,
-						 wake);
 	lease->id = 0;
-	lease->next = db->lease_free;
-	db->lease_free = index;
-	db->nleases--;
-}
-
-/*
- * The job goes back unused, before it is handed over or looked for again: its
- * entry would seem to be one of a leased job, and be dropped.  Does nothing if
- * the job has no lease with this token.
- */
-void
-jobq_lease_undo(JobqDatabase *db, int64 id, int64 token, TimestampTz now,
-				JobqWakeList *wake)
-{
-	JobqLease  *lease = jobq_lease_find(db, id);
-
-	if (lease != NULL && lease->token == token)
-		jobq_lease_remove(db, lease, false, true, now, wake);
+	lease->next = db->leases->free;
+	db->leases->free = index;
+	db->leases->nleases--;
 }
 
 /*
@@ -204,12 +187,12 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 {
 	if (bundle != JOBQ_NONE)
 	{
-		db->bundles[bundle].outstanding++;
+		db->leases->bundles[bundle].outstanding++;
 		jobq_lease_bundle_release(db, lease->bundle);
 		lease->bundle = bundle;
 	}
 	lease->until = Min(until, lease->deadline);
-	db->next_expiry = Min(db->next_expiry, lease->until);
+	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 }
 
 /*

@@ -14,9 +14,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
-#include "memory/shared.h"
+#include "ready/inner.h"
 
 static void unlink_place(JobqDatabase *db, uint32 place);
 static bool knows_role(const JobqReserver *reserver, Oid role, int nroles);
@@ -33,17 +33,17 @@ static void make_offers(JobqDatabase *db, JobqWakeList *wake);
  * Nobody waits: when the shared memory is made.
  */
 void
-jobq_reservers_clear(JobqDatabase *db)
+reservers_clear(JobqDatabase *db)
 {
 	for (uint32 i = 0; i < JOBQ_MAX_RESERVERS; i++)
 	{
-		db->reservers[i].offered = false;
-		db->reservers[i].next = i + 1;
+		db->offers->reservers[i].offered = false;
+		db->offers->reservers[i].next = i + 1;
 	}
-	db->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
-	db->reserver_free = 0;
-	db->reserver_head = JOBQ_NONE;
-	db->any_marked = false;
+	db->offers->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
+	db->offers->free = 0;
+	db->offers->head = JOBQ_NONE;
+	db->ready->any_marked = false;
 }
 
 /*
@@ -55,13 +55,13 @@ uint32
 jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
 				  int ndenied)
 {
-	uint32		place = db->reserver_free;
+	uint32		place = db->offers->free;
 	JobqReserver *reserver;
 
 	if (place == JOBQ_NONE)
 		return JOBQ_NONE;
-	reserver = &db->reservers[place];
-	db->reserver_free = reserver->next;
+	reserver = &db->offers->reservers[place];
+	db->offers->free = reserver->next;
 	reserver->proc = MyProc;
 	reserver->offered = false;
 	reserver->nqueues = taker->nqueues;
@@ -75,24 +75,24 @@ jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
 	reserver->nroles = reserver->nallowed + ndenied;
 
 	reserver->prev = JOBQ_NONE;
-	reserver->next = db->reserver_head;
-	if (db->reserver_head != JOBQ_NONE)
-		db->reservers[db->reserver_head].prev = place;
-	db->reserver_head = place;
+	reserver->next = db->offers->head;
+	if (db->offers->head != JOBQ_NONE)
+		db->offers->reservers[db->offers->head].prev = place;
+	db->offers->head = place;
 	return place;
 }
 
 static void
 unlink_place(JobqDatabase *db, uint32 place)
 {
-	JobqReserver *reserver = &db->reservers[place];
+	JobqReserver *reserver = &db->offers->reservers[place];
 
 	if (reserver->prev != JOBQ_NONE)
-		db->reservers[reserver->prev].next = reserver->next;
+		db->offers->reservers[reserver->prev].next = reserver->next;
 	else
-		db->reserver_head = reserver->next;
+		db->offers->head = reserver->next;
 	if (reserver->next != JOBQ_NONE)
-		db->reservers[reserver->next].prev = reserver->prev;
+		db->offers->reservers[reserver->next].prev = reserver->prev;
 }
 
 /*
@@ -102,7 +102,7 @@ void
 jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
 					 JobqWakeList *wake)
 {
-	JobqReserver *reserver = &db->reservers[place];
+	JobqReserver *reserver = &db->offers->reservers[place];
 
 	if (reserver->offered)
 	{
@@ -115,8 +115,8 @@ jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
 	}
 	else
 		unlink_place(db, place);
-	reserver->next = db->reserver_free;
-	db->reserver_free = place;
+	reserver->next = db->offers->free;
+	db->offers->free = place;
 }
 
 /*
@@ -127,7 +127,7 @@ bool
 jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 				JobqPush *job)
 {
-	JobqReserver *reserver = &db->reservers[place];
+	JobqReserver *reserver = &db->offers->reservers[place];
 	bool		allowed = taker->any_role;
 
 	Assert(reserver->offered);
@@ -137,8 +137,8 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 		return false;
 	*job = reserver->offer;
 	reserver->offered = false;
-	reserver->next = db->reserver_free;
-	db->reserver_free = place;
+	reserver->next = db->offers->free;
+	db->offers->free = place;
 	return true;
 }
 
@@ -172,12 +172,12 @@ takes_from(const JobqReserver *reserver, int32 queue_id)
 static JobqReserver *
 reserver_for(JobqDatabase *db, const JobqLane *lane)
 {
-	for (uint32 i = db->reserver_head; i != JOBQ_NONE;
-		 i = db->reservers[i].next)
-		if (takes_from(&db->reservers[i], lane->queue_id) &&
-			knows_role(&db->reservers[i], lane->role,
-					   db->reservers[i].nallowed))
-			return &db->reservers[i];
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+		if (takes_from(&db->offers->reservers[i], lane->queue_id) &&
+			knows_role(&db->offers->reservers[i], lane->role,
+					   db->offers->reservers[i].nallowed))
+			return &db->offers->reservers[i];
 	return NULL;
 }
 
@@ -188,12 +188,12 @@ reserver_for(JobqDatabase *db, const JobqLane *lane)
 static void
 tell_others(JobqDatabase *db, const JobqLane *lane)
 {
-	for (uint32 i = db->reserver_head; i != JOBQ_NONE;
-		 i = db->reservers[i].next)
-		if (takes_from(&db->reservers[i], lane->queue_id) &&
-			!knows_role(&db->reservers[i], lane->role,
-						db->reservers[i].nroles))
-			SetLatch(&db->reservers[i].proc->procLatch);
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+		if (takes_from(&db->offers->reservers[i], lane->queue_id) &&
+			!knows_role(&db->offers->reservers[i], lane->role,
+						db->offers->reservers[i].nroles))
+			SetLatch(&db->offers->reservers[i].proc->procLatch);
 }
 
 /*
@@ -205,18 +205,18 @@ worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		return false;
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
 	{
-		const JobqLane *other = &db->lanes[i];
+		const JobqLane *other = &db->ready->lanes[i];
 
 		if (other->consumer || !other->ranked || other->paused ||
 			other->kind_limiter != lane->kind_limiter ||
 			other->priority > lane->priority)
 			continue;
 		if ((other->priority < lane->priority ||
-			 jobq_key_cmp(db->entries[other->head].key,
-						  db->entries[lane->head].key) < 0) &&
+			 jobq_key_cmp(db->ready->entries[other->head].key,
+						  db->ready->entries[lane->head].key) < 0) &&
 			jobq_lane_free(db, other, now))
 			return true;
 	}
@@ -242,7 +242,7 @@ make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
 
 	if (!jobq_ready_pop(db, &taker, now, &reserver->offer, wake))
 		return false;
-	unlink_place(db, reserver - db->reservers);
+	unlink_place(db, reserver - db->offers->reservers);
 	reserver->offered = true;
 	wake->proc[wake->n++] = reserver->proc;
 	return true;
@@ -262,11 +262,11 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 	bool		workers = wake->n > 0;
 	bool		left = false;
 	int			room = JOBQ_MAX_OFFERS;
-	uint32		i = db->active_head;
+	uint32		i = db->ready->active_head;
 
 	while (i != JOBQ_NONE)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 		JobqReserver *reserver;
 
 		i = lane->active_next;
@@ -293,10 +293,10 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 			if (--room == 0)
 				return;			/* others go on */
 		}
-		i = db->active_head;
+		i = db->ready->active_head;
 	}
-	db->any_marked = left;
-	if (db->limits_due < db->wake_at)
+	db->ready->any_marked = left;
+	if (db->limits->due < db->wake_at)
 		wake->scheduler = true;
 }
 
@@ -307,7 +307,7 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 void
 jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 {
-	if (db->any_marked)
+	if (db->ready->any_marked)
 		make_offers(db, wake);
 	LWLockRelease(db->lock);
 	for (int i = 0; i < wake->n; i++)

@@ -10,11 +10,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "utils/timestamp.h"
 
-#include "ready/lanes.h"
+#include "ready/inner.h"
 
 /*
  * Which of two places in a group comes first: by priority, then by age.
@@ -33,7 +33,7 @@ group_compare(int32 priority_a, JobqKey a, int32 priority_b, JobqKey b)
 int32
 group_entry_priority(JobqDatabase *db, uint32 index)
 {
-	return db->lanes[db->entries[index].lane].priority;
+	return db->ready->lanes[db->ready->entries[index].lane].priority;
 }
 
 /*
@@ -53,7 +53,7 @@ group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority
 		return false;
 	if (group->head != JOBQ_NONE &&
 		group_compare(group_entry_priority(db, group->head),
-					  db->entries[group->head].key, priority, key) < 0)
+					  db->ready->entries[group->head].key, priority, key) < 0)
 		return false;
 	return !group->spilled ||
 		group_compare(priority, key, group->cursor_priority, cursor) <= 0;
@@ -72,12 +72,12 @@ spill(JobqDatabase *db, JobqGroup *group, uint32 index)
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 
 	if (!group->spilled ||
-		group_compare(group_entry_priority(db, index), db->entries[index].key,
+		group_compare(group_entry_priority(db, index), db->ready->entries[index].key,
 					  group->cursor_priority, cursor) <= 0)
 	{
 		group->cursor_priority = group_entry_priority(db, index);
-		group->cursor_run_at = db->entries[index].key.run_at;
-		group->cursor_id = db->entries[index].key.id - 1;
+		group->cursor_run_at = db->ready->entries[index].key.run_at;
+		group->cursor_id = db->ready->entries[index].key.id - 1;
 	}
 	group->spilled = group->dropped = true;
 	entry_free(db, index);
@@ -93,30 +93,30 @@ spill(JobqDatabase *db, JobqGroup *group, uint32 index)
 void
 group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 {
-	JobqEntry  *entry = &db->entries[index];
+	JobqEntry  *entry = &db->ready->entries[index];
 	int32		priority = group_entry_priority(db, index);
 	uint32	   *link = &group->head;
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 	bool		forced = entry->key.id == group->current ||
 		entry->key.id == group->owner;
 	bool		full = group->nparked >= JOBQ_MAX_PARKED ||
-		(group->nparked > 0 && db->nfree < (uint32) jobq_ready_entries / 4);
+		(group->nparked > 0 && db->ready->nfree < (uint32) jobq_ready_entries / 4);
 
 	while (*link != JOBQ_NONE)
 	{
 		int			cmp = group_compare(group_entry_priority(db, *link),
-										db->entries[*link].key, priority,
+										db->ready->entries[*link].key, priority,
 										entry->key);
 
 		if (cmp == 0)
 		{
-			db->entries[*link].ctid = entry->ctid;
+			db->ready->entries[*link].ctid = entry->ctid;
 			entry_free(db, index);
 			return;
 		}
 		if (cmp > 0)
 			break;
-		link = &db->entries[*link].next;
+		link = &db->ready->entries[*link].next;
 	}
 
 	if (!forced && group->spilled &&
@@ -135,19 +135,19 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 	entry->next = *link;
 	*link = index;
 	group->nparked++;
-	db->lanes[entry->lane].parked++;
+	db->ready->lanes[entry->lane].parked++;
 
 	/* the last one gives way, so that none that is parked is above the cursor */
 	if (!forced && full)
 	{
-		while (db->entries[*link].next != JOBQ_NONE)
-			link = &db->entries[*link].next;
+		while (db->ready->entries[*link].next != JOBQ_NONE)
+			link = &db->ready->entries[*link].next;
 		index = *link;
-		if (db->entries[index].key.id == group->owner)
+		if (db->ready->entries[index].key.id == group->owner)
 			return;
 		*link = JOBQ_NONE;
 		group->nparked--;
-		db->lanes[db->entries[index].lane].parked--;
+		db->ready->lanes[db->ready->entries[index].lane].parked--;
 		spill(db, group, index);
 	}
 }
@@ -163,8 +163,8 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 		   JobqWakeList *wake)
 {
 	uint32		index = *link;
-	JobqEntry  *entry = &db->entries[index];
-	JobqLane   *lane = &db->lanes[entry->lane];
+	JobqEntry  *entry = &db->ready->entries[index];
+	JobqLane   *lane = &db->ready->lanes[entry->lane];
 	JobqPush	push = {0};
 
 	*link = entry->next;
@@ -177,7 +177,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 	switch (entry_insert(db, lane, &push))
 	{
 		case INSERTED:
-			jobq_ready_wake(db, lane, now, wake);
+			jobq_lane_wake(db, lane, now, wake);
 			break;
 		case DUPLICATE:
 			break;
@@ -186,7 +186,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 			if (lane->quarantine)
 				lane_skip(db, lane, push.key);
 			else
-				jobq_ready_look(db, lane, push.key, wake);
+				jobq_lane_look(db, lane, push.key, wake);
 			wake->scheduler = true;
 			return false;
 	}
@@ -205,16 +205,16 @@ void
 group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
 		   JobqWakeList *wake)
 {
-	JobqKey		key = db->entries[index].key;
+	JobqKey		key = db->ready->entries[index].key;
 
 	entry_free(db, index);
 	lane_skip(db, lane, key);
-	if (!db->groups_full)
+	if (!db->groups->full)
 	{
-		db->groups_full = true;
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		db->groups->full = true;
+		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 	}
-	if (db->groups_due < db->wake_at)
+	if (db->groups->due < db->wake_at)
 		wake->scheduler = true;
 }
 
@@ -223,109 +223,23 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
  * good part of the places is free.
  */
 void
-jobq_groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	jobq_groups_forget(db, now);
-	if (db->ngroups > (uint32) jobq_max_groups / 4 * 3)
+	if (db->groups->ngroups > (uint32) jobq_max_groups / 4 * 3)
 	{
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
+		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 		return;
 	}
-	db->groups_full = false;
+	db->groups->full = false;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 
 		if (!lane->in_use || !lane->skipping)
 			continue;
 		lane->skipping = false;
-		jobq_ready_look(db, lane, lane->skipped, wake);
+		jobq_lane_look(db, lane, lane->skipped, wake);
 	}
 }
 
-/*
- * The scheduler has read the group's due jobs above its cursor: these rows, in
- * order, and all up to "last" if that is not all that there are.
- */
-void
-jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
-					int nrows, const JobqPush *last, TimestampTz now,
-					JobqWakeList *wake)
-{
-	bool		dropped = group->dropped;
-	int32		priority = group->cursor_priority;
-	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
-	int			before = group->nparked;
-	bool		all = last == NULL;
-	bool		stuck = false;
-
-	group->spilled = false;
-	for (int i = 0; i < nrows && !group->spilled; i++)
-	{
-		const JobqPush *row = &rows[i];
-		JobqLane   *lane = jobq_lane_find(db, row->queue_id, row->priority,
-										  row->role, row->flow, row->quarantine,
-										  true);
-		uint32		index;
-		JobqEntry  *entry;
-
-		if (db->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
-			continue;
-		if (lane == NULL ||
-			(db->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL))))
-		{
-			stuck = true;
-			break;
-		}
-		lane_set_flow(db, lane, row);
-		db->reload |= !lane->ranked;
-		index = db->free_head;
-		entry = &db->entries[index];
-		db->free_head = entry->next;
-		db->nfree--;
-		entry->key = row->key;
-		entry->ctid = row->ctid;
-		entry->group = row->group;
-		entry->lane = JOBQ_LANE_INDEX(db, lane);
-		group_park(db, group, index);
-
-		/* what gave way may be after rows that we do not come to any more */
-		{
-			JobqKey		spilled = {group->cursor_run_at, group->cursor_id};
-
-			if (!group->spilled ||
-				group_compare(group->cursor_priority, spilled,
-							  row->priority, row->key) > 0)
-			{
-				group->cursor_priority = row->priority;
-				group->cursor_run_at = row->key.run_at;
-				group->cursor_id = row->key.id;
-			}
-		}
-	}
-	if (!group->spilled && !stuck && last != NULL)
-	{
-		group->cursor_priority = last->priority;
-		group->cursor_run_at = last->key.run_at;
-		group->cursor_id = last->key.id;
-	}
-	if (dropped)
-	{
-		/* it may be before what was read */
-		group->cursor_priority = priority;
-		group->cursor_run_at = cursor.run_at;
-		group->cursor_id = cursor.id;
-	}
-	group->spilled |= !all || dropped || stuck;
-	if (stuck && group->nparked == before)
-	{
-		/* there was no place: not at once again */
-		db->groups_due = Min(db->groups_due, now + ROOM_PAUSE);
-		group->refill = true;	/* keeps group_advance() from asking */
-		group_advance(db, group, now, wake);
-		group->refill = false;
-		return;
-	}
-	group->refill = false;
-	group_advance(db, group, now, wake);
-}

@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
@@ -24,7 +24,7 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
-#include "store/catalog.h"
+#include "store/store.h"
 #include "commit/commit.h"
 #include "schedule/cron.h"
 #include "schedule/schedule.h"

@@ -10,7 +10,7 @@
 #ifndef JOBQ_SCHEDULE_H
 #define JOBQ_SCHEDULE_H
 
-#include "base/jobq.h"
+#include "base/base.h"
 
 /*
  * Its options, in the order of the arguments of schedule() and of the columns

@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/table.h"
 #include "catalog/pg_type.h"
@@ -20,7 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "produce/enqueue.h"
-#include "store/length.h"
+#include "store/store.h"
 #include "schedule/schedule.h"
 
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,

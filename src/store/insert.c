@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/heapam.h"
@@ -27,7 +27,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "store/row.h"
+#include "store/store.h"
 
 #define MAX_KEPT	8
 
@@ -73,8 +73,8 @@ static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 /*
  * A relation has changed: what was kept may be outdated.
  */
-void
-jobq_forget_indexes(void)
+static void
+relation_changed(Oid relid)
 {
 	changes++;
 	nkept = 0;
@@ -84,11 +84,16 @@ jobq_forget_indexes(void)
  * The end of a transaction: whoever was using what is kept has come to an
  * end or to an error.
  */
-void
-jobq_release_indexes(void)
+static void
+transaction_ended(void)
 {
 	users = 0;
 }
+
+const JobqCache jobq_indexes_cache = {
+	.changed = relation_changed,
+	.ended = transaction_ended,
+};
 
 /*
  * Begin anew.  What somebody still uses lives until the end of the transaction.

@@ -3,14 +3,14 @@
  * kinds.c
  *	  Caches, per backend, which handler runs a kind, and its function.
  *
- * The cache is dropped together with that of the queues (catalog.c).  A
+ * The cache is outdated when jobq.handler changes, as that of queues (queues.c).  A
  * handler's function is looked up again, too, when any function changes.
  *
  * src/store/kinds.c
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -23,12 +23,13 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
 
-#include "store/row.h"
+#include "store/store.h"
 
 #define MAX_MISSING 64
 
@@ -49,6 +50,7 @@ typedef struct JobqKind
 } JobqKind;
 
 static HTAB *kinds = NULL;
+static Oid	handler_relation = InvalidOid;	/* that they were read from */
 
 /* how often a message, or an abort, may have outdated what is in there */
 static uint64 changes = 0;
@@ -65,8 +67,8 @@ static JobqKind *find_kind(const char *name);
 /*
  * Syscache callback: look the functions up again.
  */
-void
-jobq_function_changed(Datum arg, int cacheid, uint32 hashvalue)
+static void
+function_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	HASH_SEQ_STATUS seq;
 	JobqKind   *kind;
@@ -82,8 +84,8 @@ jobq_function_changed(Datum arg, int cacheid, uint32 hashvalue)
 /*
  * Read the handlers again when they are asked for.
  */
-void
-jobq_forget_handlers(void)
+static void
+forget_kinds(void)
 {
 	HASH_SEQ_STATUS seq;
 	JobqKind   *kind;
@@ -115,6 +117,7 @@ read_kind(JobqKind *kind)
 	HeapTuple	tuple;
 	bool		found = false;
 
+	handler_relation = rels->handler;
 	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
 						   CStringGetTextDatum(on_failure ? name + prefix : name));
@@ -190,7 +193,6 @@ find_kind(const char *name)
 	length = strlen(name);
 	if (length > JOBQ_MAX_KIND_NAME || length == 0)
 		return NULL;
-	(void) jobq_relations();	/* registers the invalidation callbacks */
 	none = missing[hash_bytes((const unsigned char *) name, length) % MAX_MISSING];
 	if (strcmp(none, name) == 0)
 		return NULL;
@@ -235,7 +237,7 @@ find_kind(const char *name)
 			kind->loaded = true;
 		else
 			strlcpy(none, name, JOBQ_MAX_KIND_NAME + 1);
-		jobq_read_in_transaction = true;
+		jobq_cache_filled();
 	}
 	return kind;
 }
@@ -435,4 +437,26 @@ jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo, bool returned)
 		kind->resolved = false;
 		kind->flinfo.fn_oid = InvalidOid;
 	}
+}
+
+static void
+relation_changed(Oid relid)
+{
+	if (relid == InvalidOid || relid == handler_relation)
+		forget_kinds();
+}
+
+static const JobqCache cache = {
+	.changed = relation_changed,
+	.forget = forget_kinds,
+};
+
+/*
+ * Join the caches; once per process.
+ */
+void
+jobq_kinds_install(void)
+{
+	jobq_cache_join(&cache);
+	CacheRegisterSyscacheCallback(PROCOID, function_changed, (Datum) 0);
 }

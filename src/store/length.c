@@ -33,7 +33,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -47,8 +47,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "store/length.h"
-#include "store/row.h"
+#include "store/store.h"
 
 /* What this transaction has done to a queue. */
 typedef struct Note
@@ -61,7 +60,7 @@ typedef struct Note
 	int			removed;
 } Note;
 
-int			jobq_length_notes = 0;
+static int	nnotes = 0;
 static Note *notes = NULL;		/* kept from one transaction to the next */
 static int	max_notes = 0;
 
@@ -81,9 +80,9 @@ static void refuse(const JobqQueue *queue, int64 length, int n);
 void
 jobq_lengths_clear(JobqDatabase *db)
 {
-	memset(db->lengths, 0, sizeof(db->lengths));
-	db->nlengths = 0;
-	db->nprepared = 0;
+	memset(db->lengths->lengths, 0, sizeof(db->lengths->lengths));
+	db->lengths->nlengths = 0;
+	db->lengths->nprepared = 0;
 }
 
 /*
@@ -96,12 +95,12 @@ note_of(int32 queue_id)
 	Oid			jobs = jobq_relations()->job;
 	Note	   *note;
 
-	for (int i = jobq_length_notes - 1; i >= Max(0, jobq_length_notes - 8); i--)
+	for (int i = nnotes - 1; i >= Max(0, nnotes - 8); i--)
 		if (notes[i].queue_id == queue_id && notes[i].subid == subid &&
 			notes[i].jobs == jobs)
 			return &notes[i];
 
-	if (jobq_length_notes == max_notes)
+	if (nnotes == max_notes)
 	{
 		int			wanted = Max(2 * max_notes, 16);
 
@@ -110,7 +109,7 @@ note_of(int32 queue_id)
 			: repalloc_huge(notes, sizeof(Note) * wanted);
 		max_notes = wanted;
 	}
-	note = &notes[jobq_length_notes++];
+	note = &notes[nnotes++];
 	memset(note, 0, sizeof(Note));
 	note->subid = subid;
 	note->queue_id = queue_id;
@@ -225,9 +224,9 @@ refuse(const JobqQueue *queue, int64 length, int n)
 static JobqLength *
 find_counter(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
-	for (int i = 0; i < db->nlengths; i++)
-		if (db->lengths[i].queue_id == queue_id && db->lengths[i].jobs == jobs)
-			return &db->lengths[i];
+	for (int i = 0; i < db->lengths->nlengths; i++)
+		if (db->lengths->lengths[i].queue_id == queue_id && db->lengths->lengths[i].jobs == jobs)
+			return &db->lengths->lengths[i];
 	return NULL;
 }
 
@@ -239,11 +238,11 @@ make_counter(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
 	JobqLength *length = find_counter(db, queue_id, jobs);
 
-	for (int i = 0; i < db->nlengths && length == NULL; i++)
-		if (db->lengths[i].queue_id == 0)
-			length = &db->lengths[i];
-	if (length == NULL && db->nlengths < JOBQ_MAX_LENGTHS)
-		length = &db->lengths[db->nlengths++];
+	for (int i = 0; i < db->lengths->nlengths && length == NULL; i++)
+		if (db->lengths->lengths[i].queue_id == 0)
+			length = &db->lengths->lengths[i];
+	if (length == NULL && db->lengths->nlengths < JOBQ_MAX_LENGTHS)
+		length = &db->lengths->lengths[db->lengths->nlengths++];
 	if (length != NULL && length->queue_id == 0)
 	{
 		length->queue_id = queue_id;
@@ -263,7 +262,7 @@ free_counters(JobqDatabase *db)
 
 	for (int i = 0; i < JOBQ_MAX_LENGTHS; i++)
 	{
-		JobqLength *length = &db->lengths[i];
+		JobqLength *length = &db->lengths->lengths[i];
 		int32		queue_id = length->queue_id;
 		JobqQueue	queue;
 		bool		limited = queue_id != 0 &&
@@ -289,10 +288,10 @@ prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
 {
 	int64		n = 0;
 
-	for (int i = 0; i < db->nprepared; i++)
-		if (db->prepared[i].queue_id == queue_id &&
-			db->prepared[i].jobs == jobs)
-			n += db->prepared[i].n;
+	for (int i = 0; i < db->lengths->nprepared; i++)
+		if (db->lengths->prepared[i].queue_id == queue_id &&
+			db->lengths->prepared[i].jobs == jobs)
+			n += db->lengths->prepared[i].n;
 	return n;
 }
 
@@ -363,7 +362,7 @@ count_queue(JobqDatabase *db, int32 queue_id)
 
 	/* makes the room that the second one needs, which cannot fail then */
 	(void) GetLatestSnapshot();
-	if (db->nlengths == JOBQ_MAX_LENGTHS)
+	if (db->lengths->nlengths == JOBQ_MAX_LENGTHS)
 		free_counters(db);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
@@ -384,18 +383,18 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		length->committed = 0;
 
 		/* prepared transactions that have ended since */
-		for (int i = 0; i < db->nprepared; i++)
+		for (int i = 0; i < db->lengths->nprepared; i++)
 		{
-			TransactionId prepared = db->prepared[i].xid;
+			TransactionId prepared = db->lengths->prepared[i].xid;
 			bool		open = TransactionIdFollowsOrEquals(prepared,
 															snapshot->xmax);
 
 			for (uint32 j = 0; j < snapshot->xcnt && !open; j++)
 				open = snapshot->xip[j] == prepared;
 			if (open)
-				db->prepared[kept++] = db->prepared[i];
+				db->lengths->prepared[kept++] = db->lengths->prepared[i];
 		}
-		db->nprepared = kept;
+		db->lengths->nprepared = kept;
 	}
 	LWLockRelease(db->lock);
 	if (!room)
@@ -406,7 +405,7 @@ count_queue(JobqDatabase *db, int32 queue_id)
 
 	/* our own are not committed: they are places that we have reserved */
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_length_notes; i++)
+	for (int i = 0; i < nnotes; i++)
 	{
 		Note	   *note = &notes[i];
 
@@ -426,12 +425,12 @@ count_queue(JobqDatabase *db, int32 queue_id)
 /*
  * The transaction has committed.  Wants db->lock; cannot fail.
  */
-void
-jobq_length_commit(JobqDatabase *db)
+static void
+length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	FullTransactionId fxid = GetTopFullTransactionIdIfAny();
 
-	for (int i = 0; i < jobq_length_notes; i++)
+	for (int i = 0; i < nnotes; i++)
 	{
 		Note	   *note = &notes[i];
 		JobqLength *length = find_counter(db, note->queue_id, note->jobs);
@@ -442,20 +441,20 @@ jobq_length_commit(JobqDatabase *db)
 		if (in_progress(length, fxid))
 			length->committed += note->reserved + note->added - note->removed;
 	}
-	jobq_length_notes = 0;
+	nnotes = 0;
 }
 
 /*
  * Give back what was reserved since this subtransaction began, or at all.
  */
-void
-jobq_length_abort(SubTransactionId since)
+static void
+length_abort(SubTransactionId since)
 {
 	JobqDatabase *db = jobq_my_database();
 
-	while (jobq_length_notes > 0 && notes[jobq_length_notes - 1].subid >= since)
+	while (nnotes > 0 && notes[nnotes - 1].subid >= since)
 	{
-		Note	   *note = &notes[--jobq_length_notes];
+		Note	   *note = &notes[--nnotes];
 		JobqLength *length;
 
 		if (note->reserved == 0 || db == NULL)
@@ -471,16 +470,16 @@ jobq_length_abort(SubTransactionId since)
 /*
  * The transaction was prepared: its places are kept under its id.
  */
-void
-jobq_length_prepare(void)
+static void
+length_prepare(void)
 {
 	JobqDatabase *db = jobq_my_database();
 	TransactionId xid = GetTopTransactionIdIfAny();
 
-	if (db != NULL && db->nlengths > 0)
+	if (db != NULL && db->lengths->nlengths > 0)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		for (int i = 0; i < jobq_length_notes; i++)
+		for (int i = 0; i < nnotes; i++)
 		{
 			Note	   *note = &notes[i];
 			JobqLength *length = find_counter(db, note->queue_id, note->jobs);
@@ -488,9 +487,9 @@ jobq_length_prepare(void)
 			if (note->reserved == 0 || length == NULL)
 				continue;
 			length->reserved -= note->reserved;
-			if (db->nprepared < JOBQ_MAX_PREPARED)
+			if (db->lengths->nprepared < JOBQ_MAX_PREPARED)
 			{
-				JobqPreparedPlaces *places = &db->prepared[db->nprepared++];
+				JobqPreparedPlaces *places = &db->lengths->prepared[db->lengths->nprepared++];
 
 				places->xid = xid;
 				places->queue_id = note->queue_id;
@@ -500,16 +499,71 @@ jobq_length_prepare(void)
 		}
 		LWLockRelease(db->lock);
 	}
-	jobq_length_notes = 0;
+	nnotes = 0;
 }
 
 /*
  * Something has changed the table that left no notes: have all queues counted
  * again.  Wants db->lock; cannot fail.
  */
-void
-jobq_length_recount(JobqDatabase *db)
+static void
+length_recount(JobqDatabase *db)
 {
-	for (int i = 0; i < db->nlengths; i++)
-		db->lengths[i].valid = false;
+	for (int i = 0; i < db->lengths->nlengths; i++)
+		db->lengths->lengths[i].valid = false;
 }
+
+static bool
+length_noted(void)
+{
+	return nnotes > 0;
+}
+
+/*
+ * Where no queue of the database has a counter, the notes concern nobody.
+ */
+static bool
+length_pending(JobqDatabase *db)
+{
+	if (db == NULL || db->lengths->nlengths == 0)
+		nnotes = 0;
+	return nnotes > 0;
+}
+
+static const JobqCommitBooks books =
+{
+	.noted = length_noted,
+	.pending = length_pending,
+	.commit = length_commit,
+	.unnoted = length_recount,
+	.abort = length_abort,
+	.prepare = length_prepare,
+};
+
+/*
+ * Keep books of this transaction; once per process.
+ */
+void
+jobq_length_install(void)
+{
+	jobq_commit_join(&books);
+}
+
+static Size
+lengths_size(void)
+{
+	return sizeof(JobqLengths);
+}
+
+static void
+lengths_init(void *owner, char *memory)
+{
+	JobqDatabase *db = owner;
+
+	db->lengths = (JobqLengths *) memory;
+	memset(db->lengths, 0, sizeof(JobqLengths));
+}
+
+const JobqArea jobq_length_area = {
+	JOBQ_AREA_OF_DATABASE, lengths_size, lengths_init
+};

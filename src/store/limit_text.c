@@ -17,7 +17,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -28,8 +28,8 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 
-#include "store/catalog.h"
-#include "ready/limit.h"
+#include "store/store.h"
+#include "ready/ready.h"
 
 PG_FUNCTION_INFO_V1(jobq_check_limits);
 PG_FUNCTION_INFO_V1(jobq_check_limited_sql);

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/heapam.h"
@@ -29,36 +29,7 @@
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
-#include "store/row.h"
-
-/*
- * An error if the rows of a table or type of ours do not have the columns that
- * the library knows, so that it would read or write past its own arrays.
- */
-void
-jobq_check_columns(TupleDesc desc, int natts)
-{
-	if (unlikely(desc->natts != natts))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s has %d columns instead of %d",
-						format_type_be(desc->tdtypeid), desc->natts, natts),
-				 errhint("The tables, views and types of jobq cannot have other columns than its own.")));
-}
-
-/*
- * The function returns a set of rows, which have so many columns; the caller
- * puts them into the set.
- */
-ReturnSetInfo *
-jobq_materialize(FunctionCallInfo fcinfo, int natts)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	InitMaterializedSRF(fcinfo, 0);
-	jobq_check_columns(rsinfo->setDesc, natts);
-	return rsinfo;
-}
+#include "store/store.h"
 
 /*
  * Open jobq.job for writing.
@@ -81,20 +52,6 @@ jobq_try_open_jobs(void)
 	const JobqRelations *rels = jobq_relations_if_installed();
 
 	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
-}
-
-/*
- * The job that is in this row of the table.
- */
-void
-jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
-{
-	HeapTuple	copy = heap_copytuple(tuple);
-
-	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
-	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
-	job->ctid = tuple->t_self;
-	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 }
 
 /*
@@ -143,7 +100,7 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 	if (fetch_at(rel, ctid, key.id, snapshot, job))
 		return true;
 	db = jobq_my_database();
-	return db != NULL && db->job_file != rel->rd_rel->relfilenode &&
+	return db != NULL && db->ready->job_file != rel->rd_rel->relfilenode &&
 		jobq_job_find(rel, key.id, snapshot, job) &&
 		job_run_at(job) == key.run_at;
 }
@@ -332,25 +289,3 @@ jobq_job_lease(Relation rel, JobqJob *job)
 	return true;
 }
 
-/*
- * The job's kind, in the current memory context.
- */
-const char *
-jobq_job_kind(const JobqJob *job)
-{
-	return TextDatumGetCString(JOB(job, JOB_KIND));
-}
-
-/*
- * Milliseconds that the job may take, or 0 for no limit.  handler is that of
- * its kind, or NULL.
- */
-int
-jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
-{
-	if (!JOB_ISNULL(job, JOB_TIMEOUT))
-		return DatumGetInt32(JOB(job, JOB_TIMEOUT));
-	if (handler != NULL && handler->timeout >= 0)
-		return handler->timeout;
-	return jobq_default_timeout;
-}

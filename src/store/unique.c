@@ -26,7 +26,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "access/genam.h"
 #include "access/heapam.h"
@@ -43,12 +43,11 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "attempt/call.h"
+#include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "produce/enqueue.h"
-#include "store/length.h"
+#include "store/store.h"
 #include "operate/operate.h"
-#include "store/row.h"
 
 /* Attribute numbers of jobq.unique_key. */
 enum
@@ -452,7 +451,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 				JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
 				JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
 			}
-			jobq_tell(job, jobq_waiting_state(job, jobq_now()));
+			jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
 		}
 		else
 			take_place(job, unique);

@@ -37,7 +37,7 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
-#include "store/length.h"
+#include "store/store.h"
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
@@ -229,8 +229,8 @@ database_entry(Oid dboid)
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
-			db->leases_of = db->limits_of = InvalidOid;
-			db->limits_loaded = false;
+			db->leases->jobs = db->limits->jobs = InvalidOid;
+			db->limits->loaded = false;
 			LWLockRelease(db->lock);
 			pg_write_barrier(); /* see jobq_find_database() */
 			db->dboid = dboid;

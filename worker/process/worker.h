@@ -12,13 +12,11 @@
 #ifndef JOBQ_WORKER_H
 #define JOBQ_WORKER_H
 
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "executor/tuptable.h"
 
-#include "attempt/call.h"
-#include "store/row.h"
-#include "memory/shared.h"
+#include "attempt/attempt.h"
 
 /* What a worker is told in bgw_extra. */
 typedef struct WorkerStart
@@ -142,9 +140,6 @@ extern void run_job(RunContext *run, const JobqPush *entry);
 extern void run_begin_transaction(void);
 extern void run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 					   ErrorData *edata, bool charge);
-extern void run_finish(RunContext *run, Relation rel, JobqJob *job,
-					   JobqCurrent *current, TimestampTz started_at,
-					   bool has_result, Datum result);
 extern void run_claim(RunContext *run, const JobqJob *job, const char *kind,
 					  TimestampTz now, int timeout);
 extern void run_unclaim(RunContext *run);

@@ -54,7 +54,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
 	if (!jobq_job_lease(rel, job))
 	{
-		run->slot->unused = true;
+		run->slot->holding->unused = true;
 		job->nulls[JOB_LEASE_TOKEN - 1] = true;
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
@@ -126,7 +126,9 @@ finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_CANCELLED),
 				 errmsg("the job was cancelled while it ran")));
-	run_finish(run, rel, &now, jobq_current, started_at, false, (Datum) 0);
+	run->slot->holding->live =
+		jobq_attempt_returned(rel, &now, jobq_current, started_at, false,
+							  (Datum) 0);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

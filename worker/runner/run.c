@@ -46,7 +46,6 @@
 
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
-static bool expired(const JobqJob *job, TimestampTz now);
 static void report_kind(const char *kind);
 static void context_callback(void *arg);
 
@@ -88,7 +87,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	Relation	rel;
 	const char *kind;
 	TimestampTz now;
-	bool		runnable;
+	JobqJob		first;
+	JobqVerdict verdict;
 	volatile bool again = false;
 	volatile bool procedure = false;
 
@@ -106,50 +106,29 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	}
 
 	now = jobq_statement_start();
-	runnable = jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job) &&
-		!DatumGetBool(JOB(&job, JOB_DORMANT)) && !job_leased(&job);
-	if (runnable && !SearchSysCacheExists1(AUTHOID,
-										   ObjectIdGetDatum(GetUserId())))
+	if (!jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
+		verdict = JOBQ_GONE;
+	else if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(GetUserId())))
 	{
 		/* our role was dropped: the scheduler charges its jobs */
 		jobq_job_push(&job);
 		run->slot->retire = true;
-		runnable = false;
+		verdict = JOBQ_TAKEN;
 	}
-	if (runnable && jobq_popped_in_vain(&job, entry, MODE_WORKER, 0))
-		runnable = false;
-	if (runnable && job_run_at(&job) > now)
-	{
-		/* the clock was put back */
-		jobq_job_push(&job);
-		runnable = false;
-	}
-	if (runnable && expired(&job, now))
-	{
-		if (jobq_job_delete(rel, &job))
-			jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-						 "not started before expires_at");
-		runnable = false;
-	}
-	if (runnable && jobq_flow_changed(&job))
-	{
-		if (jobq_job_delete(rel, &job))
-			jobq_job_insert(rel, &job);
-		runnable = false;
-	}
-	if (runnable &&
-		(jobq_permits_lack(&job, entry, 0) ||
-		 jobq_group_must_wait(rel, &job, entry, 0, GetActiveSnapshot())))
-		runnable = false;
-	run->slot->unused = !runnable;
-	if (!runnable || (!last && jobq_unique_started(&job)))
+	else
+		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
+							now, &first);
+	if (verdict != JOBQ_MAY_RUN)
+		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
+	run->slot->holding->unused = verdict != JOBQ_MAY_RUN;
+	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
 	{
 		/* a key that the start gives back is free before the handler begins */
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(top);
-		return runnable;
+		return verdict == JOBQ_MAY_RUN;
 	}
 
 	kind = jobq_job_kind(&job);
@@ -177,7 +156,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 			run_procedure(run, rel, &job, &function);
 		else if (!jobq_job_delete(rel, &job))
 		{
-			run->slot->unused = true;	/* somebody else has it */
+			run->slot->holding->unused = true;	/* somebody else has it */
 			table_close(rel, NoLock);
 			PopActiveSnapshot();
 			CommitTransactionCommand();
@@ -199,14 +178,16 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 
 			/* should the commit fail, "job" is the row that comes back */
 			finished = job;
-			run_finish(run, rel, &finished, &current, now, !isnull, result);
+			run->slot->holding->live =
+				jobq_attempt_returned(rel, &finished, &current, now, !isnull,
+									  result);
 			PopActiveSnapshot();
 			if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 				jobq_commit_quietly();
 			CommitTransactionCommand();
 		}
 		run_unclaim(run);
-		if (!run->slot->unused)
+		if (!run->slot->holding->unused)
 			run->slot->jobs_done++;
 	}
 	PG_CATCH();
@@ -232,7 +213,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 
 		MemoryContextSwitchTo(run->memory);
 		if (again)
-			run->slot->unused = true;	/* until it begins again */
+			run->slot->holding->unused = true;	/* until it begins again */
 		else
 		{
 			run_failed(run, &job, now, edata, !job_leased(&job));
@@ -256,13 +237,6 @@ static bool
 was_cancelled(const JobqSlot *slot, const JobqJob *job)
 {
 	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == job_id(job);
-}
-
-static bool
-expired(const JobqJob *job, TimestampTz now)
-{
-	return !JOB_ISNULL(job, JOB_EXPIRES_AT) &&
-		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now;
 }
 
 /*
@@ -356,62 +330,6 @@ run_unclaim(RunContext *run)
 }
 
 /*
- * The handler has returned: write what it asked for, in its transaction.
- * Closes rel.
- */
-void
-run_finish(RunContext *run, Relation rel, JobqJob *job, JobqCurrent *current,
-		   TimestampTz started_at, bool has_result, Datum result)
-{
-	jobq_log_keep(current, job);
-	switch (current->outcome)
-	{
-		case OUTCOME_COMPLETE:
-		case OUTCOME_FAIL:		/* the handler caught the error of fail() */
-			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
-			jobq_archive(job, STATE_COMPLETED, started_at, has_result, result,
-						 NULL);
-			break;
-
-		case OUTCOME_DISCARD:
-			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
-			jobq_archive(job, STATE_CANCELLED, started_at, has_result, result,
-						 current->reason);
-			break;
-
-		case OUTCOME_SNOOZE:
-		case OUTCOME_RELEASE:
-			JOB_SET(job, JOB_ATTEMPT,
-					Int32GetDatum(current->outcome == OUTCOME_RELEASE
-								  ? current->attempt : current->attempt - 1));
-			JOB_SET(job, JOB_RUN_AT,
-					TimestampTzGetDatum(jobq_now() + current->delay_ms * 1000));
-			job->nulls[JOB_LEASE_TOKEN - 1] = true;
-			job->nulls[JOB_LEASE_UNTIL - 1] = true;
-			jobq_job_insert_again(rel, job);
-			if (current->slot != NULL)
-				current->slot->live = true;
-			if (job_attempt(job) >= job_max_attempts(job) &&
-				JOB_ISNULL(job, JOB_RETRY_UNTIL))
-			{
-				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,
-					.message = "the job was released on its last attempt"
-				};
-
-				CommandCounterIncrement();
-				jobq_job_attempt_failed(rel, job, started_at, &error, false,
-										true, 0);
-				if (current->slot != NULL)
-					current->slot->live = false;
-			}
-			else
-				jobq_tell(job, jobq_waiting_state(job, jobq_now()));
-			break;
-	}
-	table_close(rel, NoLock);
-}
-
-/*
  * An attempt has failed and its transaction was aborted: record it in another.
  */
 void
@@ -429,7 +347,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	JobqKey		key = {job_run_at(job), job_id(job)};
 	Relation	rel;
 
-	slot->live = false;
+	slot->holding->live = false;
 	run_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
@@ -462,7 +380,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 			JOB_SET(job, JOB_EXCEPTIONS,
 					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
 									  PG_INT16_MAX)));
-			slot->live = jobq_job_attempt_failed(rel, job, started_at, &error,
+			slot->holding->live = jobq_job_attempt_failed(rel, job, started_at, &error,
 												 charge, final, -1);
 		}
 	}

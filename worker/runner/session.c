@@ -48,7 +48,7 @@ typedef struct Waiting
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 							int64 *ids, int limit);
 static void pass_by(ArrayBuildState **state, Datum value, Oid type);
-static bool must_wait(JobqObstacle obstacle, const JobqJob *job,
+static bool must_wait(JobqVerdict verdict, const JobqJob *job,
 					  Waiting *waiting);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
 					   JobqJob *job, int64 *token);
@@ -117,13 +117,14 @@ pass_by(ArrayBuildState **state, Datum value, Oid type)
  * Note what this job waits for, so that its like are passed by, too.
  */
 static bool
-must_wait(JobqObstacle obstacle, const JobqJob *job, Waiting *waiting)
+must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 {
-	switch (obstacle)
+	switch (verdict)
 	{
-		case JOBQ_NO_OBSTACLE:
+		case JOBQ_MAY_RUN:
 			return false;
 		case JOBQ_QUEUE_FULL:
+		case JOBQ_QUEUE_CLOSED:
 			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
 			break;
 		case JOBQ_KIND_FULL:
@@ -132,7 +133,7 @@ must_wait(JobqObstacle obstacle, const JobqJob *job, Waiting *waiting)
 		case JOBQ_GROUP_BUSY:
 			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);
 			break;
-		case JOBQ_TAKEN:
+		default:
 			pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
 			break;
 	}
@@ -224,7 +225,6 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		JobqFunction function;
 		Datum		result;
 		bool		isnull;
-		RunContext	run = {0};
 		int			nestlevel = NewGUCNestLevel();
 		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 
@@ -237,8 +237,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		AfterTriggerSetState(&constraints);
 		AtEOXact_GUC(false, nestlevel);
 		jobq_current = current.outer;
-		run_finish(&run, jobq_open_jobs(), &job, &current, started_at, !isnull,
-				   result);
+		(void) jobq_attempt_returned(jobq_open_jobs(), &job, &current,
+									 started_at, !isnull, result);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;

@@ -117,8 +117,8 @@ jobq_worker_main(Datum main_arg)
 		leave = my_db->stop || time_to_leave(jobs, check);
 		check = false;
 		leave = leave || my_slot->retire;
-		if (!leave && !jobq_permits_any(&my_slot->permits))
-			popped = jobq_hand_take(my_db, my_slot, &entry);
+		if (!leave && !jobq_permits_any(&my_slot->holding->permits))
+			popped = jobq_prefetch_take(my_db, my_slot, &entry);
 		if (!leave && !popped)
 		{
 			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -230,19 +230,19 @@ worker_exit(int code, Datum arg)
 	 * From now on nobody chooses us.
 	 */
 	if (!my_slot->idle)
-		for (uint32 i = my_db->active_head; i != JOBQ_NONE;
-			 i = my_db->lanes[i].active_next)
-			jobq_ready_wake(my_db, &my_db->lanes[i], jobq_now(), &wake);
+		for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
+			 i = my_db->ready->lanes[i].active_next)
+			jobq_lane_wake(my_db, &my_db->ready->lanes[i], jobq_now(), &wake);
 	my_slot->idle = false;
 
-	jobq_hand_return(my_db, my_slot, &wake);
+	jobq_prefetch_return(my_db, my_slot, &wake);
 	if (has_taken && my_slot->job_id == 0)
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/* of a job that has not come to its end, the scheduler knows more */
 	if (my_slot->job_id == 0)
-		jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
-							 my_slot->live, my_slot->unused, jobq_now(), &wake);
+		jobq_permits_release(my_db, &my_slot->holding->permits, my_slot->holding->permits_job,
+							 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	if (ProcDiePending || code == 0)
@@ -323,9 +323,9 @@ rest(void)
 	JobqWakeList wake = {0};
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_hand_return(my_db, my_slot, &wake);
-	jobq_permits_release(my_db, &my_slot->permits, my_slot->permits_job,
-						 my_slot->live, my_slot->unused, jobq_now(), &wake);
+	jobq_prefetch_return(my_db, my_slot, &wake);
+	jobq_permits_release(my_db, &my_slot->holding->permits, my_slot->holding->permits_job,
+						 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 
 	my_slot->resting = true;

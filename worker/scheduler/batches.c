@@ -56,8 +56,8 @@ batches_start(void)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
 	{
-		pg_atomic_write_u64(&my_db->watches[i].batch_id, 0);
-		my_db->watches[i].look = false;
+		pg_atomic_write_u64(&my_db->told->watches[i].batch_id, 0);
+		my_db->told->watches[i].look = false;
 	}
 	my_db->batches_look = false;
 	my_db->batches_sweep = true;
@@ -87,7 +87,7 @@ batches_run(TimestampTz now)
 		my_db->batches_look = false;
 		for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
 		{
-			JobqBatchWatch *watch = &my_db->watches[i];
+			JobqBatchWatch *watch = &my_db->told->watches[i];
 			uint64		witness = pg_atomic_read_u64(&watch->witness);
 
 			if (!watch->look)

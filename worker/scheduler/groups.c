@@ -133,8 +133,8 @@ groups_restore(void)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		limiter = jobq_limiter_find(my_db, DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull)), 0);
 		if (limiter == JOBQ_NO_LIMITER ||
-			(my_db->limiters[limiter].group_wait &&
-			 my_db->limiters[limiter].group_max_running == 1))
+			(my_db->limits->limiters[limiter].group_wait &&
+			 my_db->limits->limiters[limiter].group_max_running == 1))
 		{
 			group = jobq_group_make(my_db, id, limiter, now);
 			if (group != NULL && group->running == 0)
@@ -143,9 +143,9 @@ groups_restore(void)
 		}
 		LWLockRelease(my_db->lock);
 	}
-	for (int i = 0; i < my_db->nlimiters; i++)
-		if (my_db->limiters[i].in_use)
-			remember_past(&my_db->limiters[i], now);
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
+		if (my_db->limits->limiters[i].in_use)
+			remember_past(&my_db->limits->limiters[i], now);
 	SPI_finish();
 }
 
@@ -161,16 +161,16 @@ groups_refill(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	now = jobq_now();			/* what was dropped until now is due by then */
-	my_db->group_refill = false;
+	my_db->groups->refill = false;
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
-		JobqGroup  *group = &my_db->groups[i];
+		JobqGroup  *group = &my_db->groups->groups[i];
 
 		if (group->id == 0 || !group->refill)
 			continue;
 		if (n == MAX_REFILLS)
 		{
-			my_db->group_refill = true;
+			my_db->groups->refill = true;
 			break;
 		}
 		group->dropped = false;
@@ -268,14 +268,14 @@ groups_sweep(void)
 	int64	   *groups;
 	int			n = 0;
 
-	if (my_db->ngroups == 0)
+	if (my_db->groups->ngroups == 0)
 		return;
 	jobs = palloc(sizeof(int64) * 2 * jobq_max_groups);
 	groups = palloc(sizeof(int64) * 2 * jobq_max_groups);
 	LWLockAcquire(my_db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
-		JobqGroup  *group = &my_db->groups[i];
+		JobqGroup  *group = &my_db->groups->groups[i];
 		int64		wanted[] = {group->owner, group->called};
 
 		for (int j = 0; j < 2; j++)

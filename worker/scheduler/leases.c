@@ -48,15 +48,15 @@ leases_load(void)
 	run_begin_transaction();
 	rels = jobq_relations();
 	jobs = table_open(rels->job, AccessShareLock);
-	if (my_db->leases_of != rels->job)
+	if (my_db->leases->jobs != rels->job)
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_leases_clear(my_db);
-		my_db->leases_of = rels->job;
-		my_db->job_file = jobs->rd_rel->relfilenode;
+		my_db->leases->jobs = rels->job;
+		my_db->ready->job_file = jobs->rd_rel->relfilenode;
 		LWLockRelease(my_db->lock);
 	}
-	if (my_db->leases_loaded)
+	if (my_db->leases->loaded)
 	{
 		table_close(jobs, NoLock);
 		PopActiveSnapshot();
@@ -75,7 +75,7 @@ leases_load(void)
 	CommitTransactionCommand();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->leases_loaded = true;
+	my_db->leases->loaded = true;
 	LWLockRelease(my_db->lock);
 }
 
@@ -109,7 +109,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	bundle = jobq_lease_bundle(my_db);
 	if (bundle != JOBQ_NONE)
 	{
-		JobqLeaseBundle *b = &my_db->bundles[bundle];
+		JobqLeaseBundle *b = &my_db->leases->bundles[bundle];
 
 		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
 		b->row.ctid = tuple->t_self;
@@ -119,7 +119,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	LWLockRelease(my_db->lock);
 	if (bundle == JOBQ_NONE)
 		return;
-	strlcpy(my_db->bundles[bundle].consumer,
+	strlcpy(my_db->leases->bundles[bundle].consumer,
 			TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
 
 	for (int i = 0; i < n; i++)
@@ -153,16 +153,16 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 			push.permits = limits_of_lease(&push);
 			lease = jobq_lease_add(my_db, &push, token, until, bundle);
 		}
-		else if (my_db->bundles[lease->bundle].row.id <=
-				 my_db->bundles[bundle].row.id)
+		else if (my_db->leases->bundles[lease->bundle].row.id <=
+				 my_db->leases->bundles[bundle].row.id)
 		{
-			JobqLeaseBundle *other = &my_db->bundles[lease->bundle];
+			JobqLeaseBundle *other = &my_db->leases->bundles[lease->bundle];
 
 			/*
 			 * Reserved again, or extended; or the scheduler before us has
 			 * read this row, and did not get to the end.
 			 */
-			if (other->row.id == my_db->bundles[bundle].row.id)
+			if (other->row.id == my_db->leases->bundles[bundle].row.id)
 				ItemPointerSetInvalid(&other->row.ctid);
 			lease->token = token;
 			jobq_lease_move(my_db, lease, bundle, until);
@@ -174,7 +174,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 								 DatumGetTimestampTz(values[LEASE_SINCE - 1]) +
 								 timeout * INT64CONST(1000));
 			lease->state = JOBQ_LEASE_HELD;
-			my_db->next_expiry = Min(my_db->next_expiry, lease->until);
+			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
 		}
 		LWLockRelease(my_db->lock);
 	}
@@ -216,16 +216,16 @@ leases_expire(TimestampTz now)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
 	/* the clock may have been put back since, and leases granted by it */
-	if (my_db->next_expiry <= now)
+	if (my_db->leases->next_expiry <= now)
 		now = jobq_now();
-	if (my_db->next_expiry > now)
+	if (my_db->leases->next_expiry > now)
 	{
 		LWLockRelease(my_db->lock);
 		return;
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
-		JobqLease  *lease = &my_db->leases[i];
+		JobqLease  *lease = &my_db->leases->leases[i];
 
 		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
 			continue;
@@ -234,12 +234,12 @@ leases_expire(TimestampTz now)
 			ids[n] = lease->id;
 			tokens[n] = lease->token;
 			late[n] = lease->deadline <= now;
-			since[n++] = my_db->bundles[lease->bundle].since;
+			since[n++] = my_db->leases->bundles[lease->bundle].since;
 		}
 		else
 			next = Min(next, lease->until);
 	}
-	my_db->next_expiry = next;
+	my_db->leases->next_expiry = next;
 	LWLockRelease(my_db->lock);
 
 	for (int i = 0; i < n; i++)
@@ -289,7 +289,7 @@ leases_expire(TimestampTz now)
 		if (taken)
 		{
 			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			my_db->next_expiry = Min(my_db->next_expiry, now + USECS_PER_SEC);
+			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, now + USECS_PER_SEC);
 			LWLockRelease(my_db->lock);
 		}
 	}
@@ -307,11 +307,11 @@ leases_collect(void)
 	Relation	rel;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	n = Min(my_db->ngarbage, JOBQ_LEASE_GARBAGE);
-	all = my_db->ngarbage > JOBQ_LEASE_GARBAGE;
+	n = Min(my_db->leases->ngarbage, JOBQ_LEASE_GARBAGE);
+	all = my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE;
 	garbage = palloc(sizeof(JobqLeaseRow) * (n + 1));
-	memcpy(garbage, my_db->garbage, sizeof(JobqLeaseRow) * n);
-	my_db->ngarbage = 0;
+	memcpy(garbage, my_db->leases->garbage, sizeof(JobqLeaseRow) * n);
+	my_db->leases->ngarbage = 0;
 	LWLockRelease(my_db->lock);
 	if (n == 0)
 		return;
@@ -332,9 +332,9 @@ leases_collect(void)
 
 			LWLockAcquire(my_db->lock, LW_SHARED);
 			for (int i = 0; i < JOBQ_MAX_BUNDLES && !known; i++)
-				known = my_db->bundles[i].outstanding > 0 &&
-					ItemPointerIsValid(&my_db->bundles[i].row.ctid) &&
-					ItemPointerEquals(&my_db->bundles[i].row.ctid,
+				known = my_db->leases->bundles[i].outstanding > 0 &&
+					ItemPointerIsValid(&my_db->leases->bundles[i].row.ctid) &&
+					ItemPointerEquals(&my_db->leases->bundles[i].row.ctid,
 									  &tuple->t_self);
 			LWLockRelease(my_db->lock);
 			if (!known)

@@ -163,7 +163,7 @@ void
 limits_load(void)
 {
 	JobqLimiter *limiters = palloc0(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
-	bool		first = !my_db->limits_loaded;
+	bool		first = !my_db->limits->loaded;
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
 	bool		weighted;
@@ -184,9 +184,9 @@ limits_load(void)
 	jobq_injection_point("jobq-limits-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < my_db->nlimiters; i++)
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
 	{
-		JobqLimiter *limiter = &my_db->limiters[i];
+		JobqLimiter *limiter = &my_db->limits->limiters[i];
 		bool		found = false;
 
 		if (!limiter->in_use)
@@ -225,22 +225,22 @@ limits_load(void)
 
 		if (!limiters[j].in_use)
 			continue;
-		for (i = 0; i < my_db->nlimiters && my_db->limiters[i].in_use; i++)
+		for (i = 0; i < my_db->limits->nlimiters && my_db->limits->limiters[i].in_use; i++)
 			;
 		if (i == JOBQ_MAX_LIMITERS)
 			continue;
-		my_db->limiters[i] = limiters[j];
-		my_db->nlimiters = Max(my_db->nlimiters, i + 1);
+		my_db->limits->limiters[i] = limiters[j];
+		my_db->limits->nlimiters = Max(my_db->limits->nlimiters, i + 1);
 		count_running(i);
 
 		/* what workers have taken along has no permits */
 		for (int s = 0; s < jobq_shared->nslots; s++)
 			if (jobq_shared->slots[s].database == my_db_index)
-				jobq_hand_return(my_db, &jobq_shared->slots[s], &wake);
+				jobq_prefetch_return(my_db, &jobq_shared->slots[s], &wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 
 		if (!lane->in_use)
 			continue;
@@ -248,10 +248,10 @@ limits_load(void)
 		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
 			: jobq_limiter_find(my_db, 0, lane->kind);
 	}
-	my_db->weighted = weighted;
-	my_db->limits_loaded = true;
-	my_db->limits_loading = false;
-	my_db->limits_due = my_db->groups_due = now;
+	my_db->limits->weighted = weighted;
+	my_db->limits->loaded = true;
+	my_db->limits->loading = false;
+	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);
 	pfree(limiters);
 }
@@ -263,20 +263,20 @@ limits_load(void)
 static void
 forget_limiter(uint16 index)
 {
-	JobqLimiter *limiter = &my_db->limiters[index];
+	JobqLimiter *limiter = &my_db->limits->limiters[index];
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].database == my_db_index)
-			forget_permit(&jobq_shared->slots[i].permits, index);
-	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
-		if (my_db->leases[i].id != 0)
-			forget_permit(&my_db->leases[i].permits, index);
+			forget_permit(&jobq_shared->slots[i].holding->permits, index);
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+		if (my_db->leases->leases[i].id != 0)
+			forget_permit(&my_db->leases->leases[i].permits, index);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
-		if (my_db->reservers[i].offered)
-			forget_permit(&my_db->reservers[i].offer.permits, index);
+		if (my_db->offers->reservers[i].offered)
+			forget_permit(&my_db->offers->reservers[i].offer.permits, index);
 	for (int i = 0; i < jobq_max_groups; i++)
-		if (my_db->groups[i].limiter == index)
-			my_db->groups[i].limiter = JOBQ_NO_LIMITER;
+		if (my_db->groups->groups[i].limiter == index)
+			my_db->groups->groups[i].limiter = JOBQ_NO_LIMITER;
 	memset(limiter, 0, sizeof(JobqLimiter));
 }
 
@@ -295,13 +295,13 @@ forget_permit(JobqPermits *permits, uint16 index)
 static void
 count_running(uint16 index)
 {
-	JobqLimiter *limiter = &my_db->limiters[index];
+	JobqLimiter *limiter = &my_db->limits->limiters[index];
 
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
-		uint16	   *permit = limiter->queue_id != 0 ? &slot->permits.queue
-			: &slot->permits.kind;
+		uint16	   *permit = limiter->queue_id != 0 ? &slot->holding->permits.queue
+			: &slot->holding->permits.kind;
 		bool		ours;
 
 		if (slot->database != my_db_index ||
@@ -313,7 +313,7 @@ count_running(uint16 index)
 			ours = limiter->queue_id != 0 ? slot->queue_id == limiter->queue_id
 				: jobq_kind_hash(slot->kind) == limiter->kind;
 		if (ours)
-			slot->permits_job = slot->job_id;
+			slot->holding->permits_job = slot->job_id;
 		SpinLockRelease(&slot->mutex);
 		if (ours)
 		{
@@ -321,9 +321,9 @@ count_running(uint16 index)
 			limiter->running++;
 		}
 	}
-	for (int i = 0; i < jobq_max_leases && my_db->nleases > 0; i++)
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
 	{
-		JobqLease  *lease = &my_db->leases[i];
+		JobqLease  *lease = &my_db->leases->leases[i];
 		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
 			: &lease->permits.kind;
 
@@ -417,19 +417,19 @@ limits_start(void)
 	run_begin_transaction();
 	jobq_lock_jobs();
 	job = jobq_relations()->job;
-	if (my_db->limits_of != job)
+	if (my_db->limits->jobs != job)
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_limits_clear(my_db);
-		my_db->limits_of = job;
+		my_db->limits->jobs = job;
 		LWLockRelease(my_db->lock);
 	}
-	if (!my_db->limits_loaded)
+	if (!my_db->limits->loaded)
 	{
 		limits_load();
 		groups_restore();
 	}
-	else if (my_db->limits_loading)
+	else if (my_db->limits->loading)
 		limits_load();			/* the one before us did not get to its end */
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -456,15 +456,15 @@ limits_of_lease(const JobqPush *push)
 		{
 			group->current = push->key.id;
 			group->running++;
-			place = group - my_db->groups;
+			place = group - my_db->groups->groups;
 		}
 	}
 
 	/* its token was counted when the past was */
 	if (lane.queue_limiter != JOBQ_NO_LIMITER)
-		my_db->limiters[lane.queue_limiter].running++;
+		my_db->limits->limiters[lane.queue_limiter].running++;
 	if (lane.kind_limiter != JOBQ_NO_LIMITER)
-		my_db->limiters[lane.kind_limiter].running++;
+		my_db->limits->limiters[lane.kind_limiter].running++;
 	return (JobqPermits)
 	{
 		lane.queue_limiter, lane.kind_limiter, place
@@ -479,15 +479,15 @@ limits_tick(TimestampTz now)
 {
 	JobqWakeList wake = {0};
 
-	if (my_db->limits_due > now && my_db->groups_due > now &&
-		!my_db->group_refill)
+	if (my_db->limits->due > now && my_db->groups->due > now &&
+		!my_db->groups->refill)
 		return;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (my_db->limits_due <= now)
+	if (my_db->limits->due <= now)
 		jobq_limits_wake(my_db, now, &wake);
-	if (my_db->groups_due <= now)
+	if (my_db->groups->due <= now)
 		jobq_groups_wake(my_db, now, &wake);
 	jobq_unlock(my_db, &wake);
-	if (my_db->group_refill)
+	if (my_db->groups->refill)
 		groups_refill();
 }

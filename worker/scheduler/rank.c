@@ -38,12 +38,12 @@ queues_of_lanes(QueueRank * ranks)
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		bool		known = !my_db->lanes[i].in_use;
+		bool		known = !my_db->ready->lanes[i].in_use;
 
 		for (int j = 0; j < n && !known; j++)
-			known = ranks[j].queue_id == my_db->lanes[i].queue_id;
+			known = ranks[j].queue_id == my_db->ready->lanes[i].queue_id;
 		if (!known)
-			ranks[n++].queue_id = my_db->lanes[i].queue_id;
+			ranks[n++].queue_id = my_db->ready->lanes[i].queue_id;
 	}
 	return n;
 }
@@ -117,9 +117,9 @@ rank_lanes(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->reload = false;
-	limits_stale = my_db->limits_stale;
-	my_db->limits_stale = false;
-	my_db->limits_loading |= limits_stale;
+	limits_stale = my_db->limits->stale;
+	my_db->limits->stale = false;
+	my_db->limits->loading |= limits_stale;
 	n = queues_of_lanes(ranks);
 	LWLockRelease(my_db->lock);
 
@@ -136,19 +136,19 @@ rank_lanes(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < jobq_max_lanes; i++)
-		for (int j = 0; j < n && my_db->lanes[i].in_use; j++)
-			if (ranks[j].queue_id == my_db->lanes[i].queue_id)
+		for (int j = 0; j < n && my_db->ready->lanes[i].in_use; j++)
+			if (ranks[j].queue_id == my_db->ready->lanes[i].queue_id)
 			{
 				if (ranks[j].exists)
-					rank_lane(&my_db->lanes[i], &ranks[j]);
+					rank_lane(&my_db->ready->lanes[i], &ranks[j]);
 				break;
 			}
 
 	/* idle workers and waiting consumers may find that they have work now */
-	for (uint32 i = my_db->active_head; i != JOBQ_NONE;
-		 i = my_db->lanes[i].active_next)
-		if (my_db->lanes[i].consumer)
-			jobq_ready_wake(my_db, &my_db->lanes[i], jobq_now(), &wake);
+	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
+		 i = my_db->ready->lanes[i].active_next)
+		if (my_db->ready->lanes[i].consumer)
+			jobq_lane_wake(my_db, &my_db->ready->lanes[i], jobq_now(), &wake);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];

@@ -81,15 +81,15 @@ collect_batch(void)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->relay_pending = false;
-	batch.nmessages = my_db->relay_count;
+	batch.nmessages = my_db->told->relay_count;
 	for (uint32 i = 0; i < batch.nmessages; i++)
-		batch.messages[i] = my_db->relay[(my_db->relay_head + i) %
+		batch.messages[i] = my_db->told->relay[(my_db->told->relay_head + i) %
 										 JOBQ_RELAY_SIZE];
-	my_db->relay_head = (my_db->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
-	my_db->relay_count = 0;
+	my_db->told->relay_head = (my_db->told->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
+	my_db->told->relay_count = 0;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 		bool		known = false;
 
 		if (!lane->in_use || !lane->notify)

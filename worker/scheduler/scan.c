@@ -297,8 +297,8 @@ scan_lane(Scan *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 static int
 compare_lanes(const void *a, const void *b)
 {
-	const JobqLane *x = &my_db->lanes[*(const int *) a];
-	const JobqLane *y = &my_db->lanes[*(const int *) b];
+	const JobqLane *x = &my_db->ready->lanes[*(const int *) a];
+	const JobqLane *y = &my_db->ready->lanes[*(const int *) b];
 
 	if (x->priority != y->priority)
 		return x->priority < y->priority ? -1 : 1;
@@ -321,7 +321,7 @@ scan_lanes(TimestampTz now)
 	/* urgent lanes first: workers begin with what is published */
 	LWLockAcquire(my_db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_lanes; i++)
-		if (scan_wanted(&my_db->lanes[i], now))
+		if (scan_wanted(&my_db->ready->lanes[i], now))
 			wanted[nwanted++] = i;
 	LWLockRelease(my_db->lock);
 	qsort(wanted, nwanted, sizeof(int), compare_lanes);
@@ -330,7 +330,7 @@ scan_lanes(TimestampTz now)
 	scan_begin(&scan);
 	for (int i = 0; i < nwanted; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[wanted[i]];
+		JobqLane   *lane = &my_db->ready->lanes[wanted[i]];
 		JobqWakeList wake;
 		JobqLane	copy;
 		JobqKey		cursor;
@@ -345,7 +345,7 @@ scan_lanes(TimestampTz now)
 			continue;
 		}
 		lane->scanning = true;
-		my_db->nlate = 0;
+		my_db->ready->nlate = 0;
 		lane->next_due = DT_NOEND;
 		copy = *lane;
 		LWLockRelease(my_db->lock);
@@ -362,7 +362,7 @@ scan_lanes(TimestampTz now)
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
-		if (scan_wanted(lane, now) && !my_db->starved)
+		if (scan_wanted(lane, now) && !my_db->ready->starved)
 			again = true;
 		jobq_unlock(my_db, &wake);
 	}
@@ -399,26 +399,26 @@ scan_everything(bool reset)
 	JobqWakeList wake = {0};	/* it is us who would be woken */
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->overflow = false;
-	my_db->complete = false;	/* so a lane that is made is read */
-	evictions = my_db->evictions;
+	my_db->ready->overflow = false;
+	my_db->ready->complete = false;	/* so a lane that is made is read */
+	evictions = my_db->ready->evictions;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 
 		if (!lane->in_use || !lane->skipping)
 			continue;
 		lane->skipping = false;
-		jobq_ready_look(my_db, lane, lane->skipped, &wake);
+		jobq_lane_look(my_db, lane, lane->skipped, &wake);
 	}
 	if (reset)
 	{
 		my_db->rescan = false;
-		my_db->forgotten_due = DT_NOEND;
+		my_db->ready->forgotten_due = DT_NOEND;
 		resumed = false;
 		for (int i = 0; i < jobq_max_lanes; i++)
 		{
-			JobqLane   *lane = &my_db->lanes[i];
+			JobqLane   *lane = &my_db->ready->lanes[i];
 
 			if (lane->in_use && !lane->quarantine)
 			{
@@ -471,7 +471,7 @@ scan_everything(bool reset)
 		if (lane != NULL)
 			my_db->reload |= !lane->ranked;
 		else if (run_at > now)
-			my_db->forgotten_due = Min(my_db->forgotten_due, run_at);
+			my_db->ready->forgotten_due = Min(my_db->ready->forgotten_due, run_at);
 		else
 		{
 			resume = previous;
@@ -490,9 +490,9 @@ scan_everything(bool reset)
 	 * A lane that we had found may have given way to another; and who handed
 	 * over meanwhile may have found no place for a lane that we had passed.
 	 */
-	my_db->overflow |= resumed || !from_start ||
-		my_db->evictions != evictions;
-	my_db->complete = !my_db->overflow;
+	my_db->ready->overflow |= resumed || !from_start ||
+		my_db->ready->evictions != evictions;
+	my_db->ready->complete = !my_db->ready->overflow;
 	LWLockRelease(my_db->lock);
 }
 
@@ -563,11 +563,11 @@ scan_sweep(void)
 		{
 			if (!lane->more && !lane->scanning &&
 				lane->next_due > push.key.run_at)
-				jobq_ready_look(my_db, lane, push.key, &wake);
+				jobq_lane_look(my_db, lane, push.key, &wake);
 		}
 		else if (lane != NULL &&
 				 (lane->count == 0 ||
-				  jobq_key_cmp(push.key, my_db->entries[lane->head].key) < 0) &&
+				  jobq_key_cmp(push.key, my_db->ready->entries[lane->head].key) < 0) &&
 				 jobq_slot_of_job(my_db, push.key.id) == NULL)
 			jobq_ready_push(my_db, &push, now, &wake);
 		jobq_unlock(my_db, &wake);

@@ -16,6 +16,7 @@
  */
 #include "process/worker.h"
 
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -77,11 +78,11 @@ jobq_scheduler_main(Datum main_arg)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_ready_clear(my_db);
 	my_db->reload = true;
-	my_db->limits_stale = true;
+	my_db->limits->stale = true;
 	my_db->rescan = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
-	my_db->nwaited = 0;
+	my_db->told->nwaited = 0;
 	my_db->scheduler = MyProc;
 	my_db->scheduler_pid = MyProcPid;
 	LWLockRelease(my_db->lock);
@@ -137,12 +138,12 @@ jobq_scheduler_main(Datum main_arg)
 			proc_exit(0);
 		if (my_db->created)
 			check_extension();
-		if (my_db->rescan || now >= my_db->forgotten_due)
+		if (my_db->rescan || now >= my_db->ready->forgotten_due)
 		{
 			scan_everything(true);
 			next_overflow = now + OVERFLOW_PAUSE;
 		}
-		else if (my_db->overflow && now >= next_overflow)
+		else if (my_db->ready->overflow && now >= next_overflow)
 		{
 			scan_everything(false);
 			next_overflow = now + OVERFLOW_PAUSE;
@@ -168,8 +169,8 @@ jobq_scheduler_main(Datum main_arg)
 		wake = supervise(now);
 		limits_tick(now);
 		leases_expire(now);
-		if (my_db->ngarbage > JOBQ_LEASE_GARBAGE / 2 ||
-			(my_db->ngarbage > 0 && now >= next_garbage))
+		if (my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE / 2 ||
+			(my_db->leases->ngarbage > 0 && now >= next_garbage))
 		{
 			leases_collect();
 			next_garbage = now + GARBAGE_PAUSE;
@@ -181,7 +182,7 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			check_extension();
 			scan_sweep();
-			my_db->reload = my_db->limits_stale = true;
+			my_db->reload = my_db->limits->stale = true;
 			my_db->schedule_freed = true;
 			next_sweep = now + jobq_poll_interval * USECS_PER_SEC;
 		}
@@ -196,9 +197,9 @@ jobq_scheduler_main(Datum main_arg)
 		if (!jobq_start_paused)
 			wake = Min(wake, Min(next_retention,
 								 Min(next_schedule, next_batches)));
-		if (my_db->ngarbage > 0)
+		if (my_db->leases->ngarbage > 0)
 			wake = Min(wake, next_garbage);
-		if (my_db->overflow)
+		if (my_db->ready->overflow)
 			wake = Min(wake, next_overflow);
 		wake = next_wake(wake);
 		if (again)
@@ -212,7 +213,7 @@ jobq_scheduler_main(Datum main_arg)
 
 			if (process_sleep(&my_db->calls, seen, ms,
 							  jobq_wait_event(wait_event, "JobqScheduler")))
-				my_db->reload = my_db->limits_stale = my_db->rescan = true;
+				my_db->reload = my_db->limits->stale = my_db->rescan = true;
 		}
 	}
 }
@@ -274,7 +275,7 @@ anything_to_scan(TimestampTz now)
 	LWLockAcquire(my_db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_lanes && !found; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 
 		found = scan_wanted(lane, now);
 	}
@@ -291,18 +292,18 @@ next_wake(TimestampTz wake)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 
 		if (lane->in_use && !lane->paused && lane->next_due < wake)
 			wake = lane->next_due;
 	}
-	wake = Min(wake, my_db->forgotten_due);
-	wake = Min(wake, my_db->next_expiry);
-	wake = Min(wake, my_db->limits_due);
-	wake = Min(wake, my_db->groups_due);
+	wake = Min(wake, my_db->ready->forgotten_due);
+	wake = Min(wake, my_db->leases->next_expiry);
+	wake = Min(wake, my_db->limits->due);
+	wake = Min(wake, my_db->groups->due);
 	if (my_db->relay_pending && my_db->relay_due < wake)
 		wake = my_db->relay_due;
-	if (my_db->rescan || my_db->reload || my_db->group_refill)
+	if (my_db->rescan || my_db->reload || my_db->groups->refill)
 		wake = 0;				/* long ago */
 	my_db->wake_at = wake;
 	LWLockRelease(my_db->lock);

@@ -22,6 +22,7 @@
  */
 #include "process/worker.h"
 
+
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -131,10 +132,10 @@ schedules_run(TimestampTz now)
 		next = Min(next, schedule->look_at);
 	}
 	first = begin_with;
-	if (waited || my_db->nwaited > 0)
+	if (waited || my_db->told->nwaited > 0)
 	{
 		publish(0);
-		if (my_db->nwaited == JOBQ_MAX_WAITED)
+		if (my_db->told->nwaited == JOBQ_MAX_WAITED)
 		{
 			/* there may be more than we could name */
 			my_db->schedule_freed = true;
@@ -200,11 +201,11 @@ publish(int64 also)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (also != 0)
-		my_db->waited[n++] = also;
+		my_db->told->waited[n++] = also;
 	for (int i = 0; i < nschedules && n < JOBQ_MAX_WAITED; i++)
 		if (schedules[i].waits_for != 0)
-			my_db->waited[n++] = schedules[i].waits_for;
-	my_db->nwaited = n;
+			my_db->told->waited[n++] = schedules[i].waits_for;
+	my_db->told->nwaited = n;
 	LWLockRelease(my_db->lock);
 }
 

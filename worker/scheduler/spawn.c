@@ -162,10 +162,10 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 	int			workers = 0;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (uint32 i = my_db->active_head; i != JOBQ_NONE;
-		 i = my_db->lanes[i].active_next)
+	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
+		 i = my_db->ready->lanes[i].active_next)
 	{
-		JobqLane   *lane = &my_db->lanes[i];
+		JobqLane   *lane = &my_db->ready->lanes[i];
 		int			r;
 
 		if (!lane->ranked || lane->paused || lane->rank[pool] == JOBQ_NOT_SERVED)
@@ -182,7 +182,7 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 		}
 		roles[r].waiting += Min(lane->count,
 								(uint32) jobq_lane_room(my_db, lane, now,
-														&my_db->limits_due));
+														&my_db->limits->due));
 	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
@@ -383,7 +383,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->idle = false;
 		slot->resting = false;
 		slot->retire = false;
-		slot->hand_next = slot->hand_count = 0;
+		slot->holding->next = slot->holding->count = 0;
 		slot->connect_failed = false;
 		slot->job_id = 0;
 		slot->stop = JOBQ_STOP_NONE;

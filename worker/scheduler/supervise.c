@@ -86,7 +86,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			process_stopping())
 			continue;
 		jobq_quarantine_over(my_db, i);
-		live = copy.live;
+		live = copy.holding->live;
 
 		if (copy.job_id != 0)
 		{
@@ -106,7 +106,7 @@ reap(TimestampTz now, TimestampTz *wake)
 						  &error, false, false, 0);
 		}
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_permits_release(my_db, &slot->permits, slot->permits_job, live,
+		jobq_permits_release(my_db, &slot->holding->permits, slot->holding->permits_job, live,
 							 false, now, &wakes);
 		jobq_unlock(my_db, &wakes);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);

@@ -32,7 +32,7 @@
 #include "utils/snapmgr.h"
 
 #include "produce/enqueue.h"
-#include "store/length.h"
+#include "store/store.h"
 #include "compose/workflow.h"
 
 /* The largest payload with results in it, whatever jobq.max_payload says. */
@@ -235,7 +235,7 @@ restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 	jobq_job_block(&job, spec.options, spec.nulls);
 	jobq_length_add(job_queue_id(&job));
 	jobq_job_insert(look->rel, &job);
-	jobq_tell(&job, "blocked");
+	jobq_state_changed(&job, "blocked");
 	step->state = STEP_BLOCKED;
 }
 

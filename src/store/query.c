@@ -12,13 +12,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "store/catalog.h"
+#include "store/store.h"
 
 /*
  * Become the owner of the extension, until jobq_unbecome_owner() or the end of

@@ -1,44 +1,44 @@
 /*-------------------------------------------------------------------------
  *
- * hand.c
- *	  The hand of a worker: jobs that it has taken along from a long lane.
+ * prefetch.c
+ *	  Prefetched jobs: those that a worker has taken along from a long lane.
  *
  * Workers that delete rows on the same page wait for each other, and so do
  * workers that pop one job at a time.  So from a long lane a worker takes the
  * next jobs whose rows are on the same page.  They stay in shared memory, where
  * an idle worker finds them: no job waits behind another's long run.
  *
- * The worker itself takes from its hand without the lock of the database, as
+ * The worker itself takes them without the lock of the database, as
  * long as nothing new has come that might be more urgent.
  *
- * Lock: JobqSlot.mutex; to fill the hand, JobqDatabase.lock as well.
+ * Lock: JobqSlot.mutex; to put jobs in, JobqDatabase.lock as well.
  *
- * src/ready/hand.c
+ * src/ready/prefetch.c
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
-#include "memory/shared.h"
+#include "ready/inner.h"
 
 static bool
 take(JobqSlot *slot, JobqPush *popped)
 {
-	if (slot->hand_next >= slot->hand_count)
+	if (slot->holding->next >= slot->holding->count)
 		return false;
-	*popped = slot->hand[slot->hand_next++];
+	*popped = slot->holding->prefetched[slot->holding->next++];
 	return true;
 }
 
 /*
- * Take the next job from the worker's own hand, if that needs no thought.
+ * Take the next job from the worker's own, if that needs no thought.
  */
 bool
-jobq_hand_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
+jobq_prefetch_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
 {
 	bool		taken;
 
-	if (slot->hand_next >= slot->hand_count || db->news != slot->hand_news)
+	if (slot->holding->next >= slot->holding->count || db->ready->news != slot->holding->news)
 		return false;
 	SpinLockAcquire(&slot->mutex);
 	taken = take(slot, popped);
@@ -51,50 +51,50 @@ jobq_hand_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
  * comes before.  Wants db->lock.
  */
 bool
-jobq_hand_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
+prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
 					  int32 priority, JobqPush *popped)
 {
 	bool		taken = false;
 
 	SpinLockAcquire(&slot->mutex);
-	if (!lane || slot->hand_rank < rank ||
-		(slot->hand_rank == rank && slot->hand_priority <= priority))
+	if (!lane || slot->holding->rank < rank ||
+		(slot->holding->rank == rank && slot->holding->priority <= priority))
 	{
 		taken = take(slot, popped);
-		slot->hand_news = db->news;
+		slot->holding->news = db->ready->news;
 	}
 	SpinLockRelease(&slot->mutex);
 	return taken;
 }
 
 /*
- * Put a job into the hand; its room was asked for by jobq_hand_room().
+ * Take a job along; its room was asked for by prefetch_room().
  */
 void
-jobq_hand_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
+prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
 			  const JobqPush *job)
 {
 	SpinLockAcquire(&slot->mutex);
-	slot->hand[slot->hand_count++] = *job;
-	slot->hand_rank = rank;
-	slot->hand_priority = job->priority;
-	slot->hand_news = db->news;
+	slot->holding->prefetched[slot->holding->count++] = *job;
+	slot->holding->rank = rank;
+	slot->holding->priority = job->priority;
+	slot->holding->news = db->ready->news;
 	SpinLockRelease(&slot->mutex);
 }
 
 /*
- * How many jobs fit into the hand: none unless it is empty.
+ * How many jobs can be taken along: none unless all that were are gone.
  */
 int
-jobq_hand_room(JobqSlot *slot)
+prefetch_room(JobqSlot *slot)
 {
 	int			room = 0;
 
 	SpinLockAcquire(&slot->mutex);
-	if (slot->hand_next >= slot->hand_count)
+	if (slot->holding->next >= slot->holding->count)
 	{
-		slot->hand_next = slot->hand_count = 0;
-		room = JOBQ_MAX_HAND;
+		slot->holding->next = slot->holding->count = 0;
+		room = JOBQ_MAX_PREFETCH;
 	}
 	SpinLockRelease(&slot->mutex);
 	return room;
@@ -104,7 +104,7 @@ jobq_hand_room(JobqSlot *slot)
  * Take from another worker of the same role and pool, which is busy.
  */
 bool
-jobq_hand_steal(const JobqSlot *mine, JobqPush *popped)
+prefetch_steal(const JobqSlot *mine, JobqPush *popped)
 {
 	bool		taken = false;
 
@@ -112,7 +112,7 @@ jobq_hand_steal(const JobqSlot *mine, JobqPush *popped)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
-		if (slot == mine || slot->hand_next >= slot->hand_count ||
+		if (slot == mine || slot->holding->next >= slot->holding->count ||
 			slot->state != JOBQ_SLOT_ATTACHED ||
 			slot->database != mine->database || slot->role != mine->role ||
 			slot->pool != mine->pool)
@@ -125,30 +125,24 @@ jobq_hand_steal(const JobqSlot *mine, JobqPush *popped)
 }
 
 /*
- * The worker leaves: put its hand back.  Wants db->lock.
+ * Take one that the worker, which is about to leave, does not run any more.
  */
-void
-jobq_hand_return(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
+bool
+prefetch_drop(JobqSlot *slot, JobqPush *popped)
 {
-	for (;;)
-	{
-		JobqPush	push;
-		bool		taken;
+	bool		taken;
 
-		SpinLockAcquire(&slot->mutex);
-		taken = take(slot, &push);
-		SpinLockRelease(&slot->mutex);
-		if (!taken)
-			break;
-		jobq_ready_push(db, &push, push.key.run_at, wake);
-	}
+	SpinLockAcquire(&slot->mutex);
+	taken = take(slot, popped);
+	SpinLockRelease(&slot->mutex);
+	return taken;
 }
 
 /*
- * Forget the hands of all workers of the database, as all is read anew.
+ * Forget what all workers of the database have taken along, as all is read anew.
  */
 void
-jobq_hand_forget(JobqDatabase *db)
+prefetch_forget(JobqDatabase *db)
 {
 	int			index = db - jobq_shared->databases;
 
@@ -159,7 +153,7 @@ jobq_hand_forget(JobqDatabase *db)
 		if (slot->database != index)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		slot->hand_next = slot->hand_count = 0;
+		slot->holding->next = slot->holding->count = 0;
 		SpinLockRelease(&slot->mutex);
 	}
 }

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
- * jobq.h
- *	  Vocabulary of jobq: error codes, settings, and what the files of src/
- *	  offer each other and the processes in worker/.
+ * base.h
+ *	  The door of the room base: vocabulary, settings, time, and checks of what
+ *	  the server hands us.
  *
  * A *job* is a row of jobq.job.  Its *kind* names the *handler* that runs it,
  * its *queue* the line it stands in.  A *worker* is a background worker that
  * runs handlers, connected as one role to one database; the *scheduler* of a
  * database decides which job may run next and looks after its workers; the
- * *launcher* of the cluster keeps the schedulers alive.  See src/README.
+ * *launcher* of the cluster keeps the schedulers alive.  See doc/internals.md.
  *
- * The dependency runs one way: worker/ uses src/, never the reverse.
+ * This room knows nothing of the others.  It takes no locks.
  *
- * src/base/jobq.h
+ * src/base/base.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef JOBQ_H
-#define JOBQ_H
+#ifndef JOBQ_BASE_H
+#define JOBQ_BASE_H
 
 #include "postgres.h"
 
@@ -77,10 +77,8 @@ typedef struct JobqPoolSet
 	JobqPool	pools[JOBQ_MAX_POOLS];
 } JobqPoolSet;
 
-/* src/module/init.c */
-extern bool jobq_preloaded;
-
 /* src/base/settings.c: see the descriptions there */
+extern bool jobq_preloaded;		/* the server has loaded jobq at its start */
 extern char *jobq_databases;
 extern char *jobq_workers;
 extern int	jobq_max_workers;
@@ -132,6 +130,7 @@ extern void jobq_client_wait(long ms, uint32 wait_event);
 #define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)
 
 /* src/base/clock.c */
+extern int64 *jobq_clock_offset;
 extern TimestampTz jobq_last_now;
 extern TimestampTz jobq_now(void);
 extern TimestampTz jobq_statement_start(void);
@@ -139,7 +138,14 @@ extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
 extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 
-/* src/module/utility.c */
-extern void jobq_install_utility_hook(void);
+/* src/base/check.c */
+struct ReturnSetInfo;
+extern void jobq_check_columns(TupleDesc desc, int natts);
+extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
+											  int natts);
+extern void jobq_check_statement_trigger(FunctionCallInfo fcinfo,
+										 const char *function);
+extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
+extern Datum jobq_text_to_jsonb(const char *text);
 
-#endif							/* JOBQ_H */
+#endif							/* JOBQ_BASE_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lanes.c
+ * lane.c
  *	  Lanes, found by (queue, priority, role, flow), and their sorted lists of
  *	  entries.
  *
@@ -11,16 +11,16 @@
  *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
- * src/ready/lanes.c
+ * src/ready/lane.c
  *
  *-------------------------------------------------------------------------
  */
-#include "base/jobq.h"
+#include "base/base.h"
 
 #include "common/hashfn.h"
 #include "utils/timestamp.h"
 
-#include "ready/lanes.h"
+#include "ready/inner.h"
 
 /* Steps to search a place for one entry, from each end of the list. */
 #define MAX_WALK	64
@@ -44,9 +44,9 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	uint32		bucket = lane_bucket(queue_id, priority, role, flow, quarantine);
 	JobqLane   *lane;
 
-	for (uint32 i = db->bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
+	for (uint32 i = db->ready->bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
 	{
-		lane = &db->lanes[i];
+		lane = &db->ready->lanes[i];
 		if (lane->queue_id == queue_id && lane->priority == priority &&
 			lane->role == role && lane->flow == flow &&
 			lane->quarantine == quarantine)
@@ -58,13 +58,13 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane = lane_take(db);
 	if (lane == NULL)
 	{
-		db->overflow = true;
-		db->complete = false;	/* it may have due rows when it is made */
+		db->ready->overflow = true;
+		db->ready->complete = false;	/* it may have due rows when it is made */
 		db->relay_due = 0;		/* lanes may be kept for the relay only */
 		return NULL;
 	}
 	memset(lane, 0, sizeof(JobqLane));
-	db->lanes_made++;
+	db->ready->lanes_made++;
 	lane->in_use = true;
 	lane->quarantine = quarantine;
 	lane->queue_id = queue_id;
@@ -79,13 +79,13 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->queue_limiter = jobq_limiter_find(db, queue_id, 0);
 	lane->kind_limiter = JOBQ_NO_LIMITER;
 	lane->head = lane->tail = JOBQ_NONE;
-	lane->more = !db->complete && !quarantine;
-	lane->hash_next = db->bucket[bucket];
-	db->bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
+	lane->more = !db->ready->complete && !quarantine;
+	lane->hash_next = db->ready->bucket[bucket];
+	db->ready->bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *other = &db->lanes[i];
+		JobqLane   *other = &db->ready->lanes[i];
 
 		if (other->in_use && other->ranked && other->queue_id == queue_id)
 		{
@@ -105,13 +105,13 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 bool
 lane_is_only(JobqDatabase *db, JobqLane *lane)
 {
-	if (lane->only_as_of != db->lanes_made)
+	if (lane->only_as_of != db->ready->lanes_made)
 	{
-		lane->only_as_of = db->lanes_made;
+		lane->only_as_of = db->ready->lanes_made;
 		lane->only = true;
 		for (int i = 0; i < jobq_max_lanes && lane->only; i++)
-			lane->only = !db->lanes[i].in_use || &db->lanes[i] == lane ||
-				db->lanes[i].queue_id != lane->queue_id;
+			lane->only = !db->ready->lanes[i].in_use || &db->ready->lanes[i] == lane ||
+				db->ready->lanes[i].queue_id != lane->queue_id;
 	}
 	return lane->only;
 }
@@ -135,7 +135,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		{
 			lane->ranked = false;
-			db->reload = db->limits_stale = true;
+			db->reload = db->limits->stale = true;
 		}
 	}
 }
@@ -181,7 +181,7 @@ lane_take(JobqDatabase *db)
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 
 		if (!lane->in_use)
 			return lane;
@@ -203,7 +203,7 @@ lane_take(JobqDatabase *db)
 	else if (future != NULL)
 	{
 		victim = future;
-		db->forgotten_due = Min(db->forgotten_due, future->next_due);
+		db->ready->forgotten_due = Min(db->ready->forgotten_due, future->next_due);
 	}
 	else if (paused != NULL)
 	{
@@ -214,17 +214,17 @@ lane_take(JobqDatabase *db)
 
 			entry_drop(db, victim, index);
 		}
-		db->complete = false;
-		db->evictions++;
+		db->ready->complete = false;
+		db->ready->evictions++;
 	}
 	else
 		return NULL;
 
-	link = &db->bucket[lane_bucket(victim->queue_id, victim->priority,
+	link = &db->ready->bucket[lane_bucket(victim->queue_id, victim->priority,
 								   victim->role, victim->flow,
 								   victim->quarantine)];
 	while (*link != JOBQ_LANE_INDEX(db, victim))
-		link = &db->lanes[*link].hash_next;
+		link = &db->ready->lanes[*link].hash_next;
 	*link = victim->hash_next;
 	return victim;
 }
@@ -232,27 +232,27 @@ lane_take(JobqDatabase *db)
 static void
 lane_activate(JobqDatabase *db, JobqLane *lane)
 {
-	db->news++;
-	for (uint32 i = db->weighted ? db->active_head : JOBQ_NONE; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
-		if (db->lanes[i].queue_id == lane->queue_id)
-			lane->queue_turn = Max(lane->queue_turn, db->lanes[i].queue_turn);
+	db->ready->news++;
+	for (uint32 i = db->limits->weighted ? db->ready->active_head : JOBQ_NONE; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
+		if (db->ready->lanes[i].queue_id == lane->queue_id)
+			lane->queue_turn = Max(lane->queue_turn, db->ready->lanes[i].queue_turn);
 	lane->active_prev = JOBQ_NONE;
-	lane->active_next = db->active_head;
-	if (db->active_head != JOBQ_NONE)
-		db->lanes[db->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
-	db->active_head = JOBQ_LANE_INDEX(db, lane);
+	lane->active_next = db->ready->active_head;
+	if (db->ready->active_head != JOBQ_NONE)
+		db->ready->lanes[db->ready->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
+	db->ready->active_head = JOBQ_LANE_INDEX(db, lane);
 }
 
 static void
 lane_deactivate(JobqDatabase *db, JobqLane *lane)
 {
 	if (lane->active_prev != JOBQ_NONE)
-		db->lanes[lane->active_prev].active_next = lane->active_next;
+		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
 	else
-		db->active_head = lane->active_next;
+		db->ready->active_head = lane->active_next;
 	if (lane->active_next != JOBQ_NONE)
-		db->lanes[lane->active_next].active_prev = lane->active_prev;
+		db->ready->lanes[lane->active_next].active_prev = lane->active_prev;
 }
 
 /*
@@ -264,12 +264,12 @@ lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 {
 	if (lane->quarantine)
 	{
-		db->overflow = true;
+		db->ready->overflow = true;
 		lane = jobq_lane_find(db, lane->queue_id, lane->priority, lane->role,
 							  lane->flow, false, false);
 		if (lane == NULL)
 		{
-			db->complete = false;	/* it is read when it is made */
+			db->ready->complete = false;	/* it is read when it is made */
 			return;
 		}
 	}
@@ -281,19 +281,34 @@ lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 }
 
 /*
+ * A row of this lane from "from" on has become visible: have it scanned.
+ */
+void
+jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
+			   JobqWakeList *wake)
+{
+	if (lane->scanning && jobq_key_cmp(from, lane->missed) < 0)
+		lane->missed = from;
+	if (jobq_key_cmp(from, lane->cursor) <= 0)
+		lane->cursor = key_below(from);
+	lane->more = true;
+	wake->scheduler = true;
+}
+
+/*
  * Take an entry out of its lane.
  */
 void
 entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
-	JobqEntry  *entry = &db->entries[index];
+	JobqEntry  *entry = &db->ready->entries[index];
 
 	if (entry->prev != JOBQ_NONE)
-		db->entries[entry->prev].next = entry->next;
+		db->ready->entries[entry->prev].next = entry->next;
 	else
 		lane->head = entry->next;
 	if (entry->next != JOBQ_NONE)
-		db->entries[entry->next].prev = entry->prev;
+		db->ready->entries[entry->next].prev = entry->prev;
 	else
 		lane->tail = entry->prev;
 	if (--lane->count == 0)
@@ -302,33 +317,14 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
- * Put the entry back to the head of its lane.
- */
-void
-entry_relink(JobqDatabase *db, JobqLane *lane, uint32 index)
-{
-	JobqEntry  *entry = &db->entries[index];
-
-	entry->prev = JOBQ_NONE;
-	entry->next = lane->head;
-	if (lane->head != JOBQ_NONE)
-		db->entries[lane->head].prev = index;
-	else
-		lane->tail = index;
-	lane->head = index;
-	if (lane->count++ == 0)
-		lane_activate(db, lane);
-}
-
-/*
  * Give an entry that is in no lane back to the free list.
  */
 void
 entry_free(JobqDatabase *db, uint32 index)
 {
-	db->entries[index].next = db->free_head;
-	db->free_head = index;
-	db->nfree++;
+	db->ready->entries[index].next = db->ready->free_head;
+	db->ready->free_head = index;
+	db->ready->nfree++;
 }
 
 /*
@@ -338,14 +334,14 @@ entry_free(JobqDatabase *db, uint32 index)
 static void
 entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
-	JobqEntry  *entry = &db->entries[index];
+	JobqEntry  *entry = &db->ready->entries[index];
 	JobqGroup  *group = entry->group == 0 ? NULL
 		: jobq_group_find(db, entry->group);
 
 	if (group != NULL && group->called == entry->key.id)
 	{
 		group->called = 0;
-		db->groups_due = 0;		/* long ago */
+		db->groups->due = 0;		/* long ago */
 	}
 	entry_unlink(db, lane, index);
 	entry_free(db, index);
@@ -363,10 +359,10 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	JobqKey		evicted;
 	uint32		index;
 
-	for (uint32 i = db->active_head; i != JOBQ_NONE;
-		 i = db->lanes[i].active_next)
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
 	{
-		JobqLane   *lane = &db->lanes[i];
+		JobqLane   *lane = &db->ready->lanes[i];
 
 		if (!lane->quarantine && lane->count > 16 &&
 			(victim == NULL || lane->count > victim->count))
@@ -378,7 +374,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 		return false;
 
 	index = victim->tail;
-	evicted = db->entries[index].key;
+	evicted = db->ready->entries[index].key;
 	entry_drop(db, victim, index);
 	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
 		victim->missed = evicted;
@@ -398,13 +394,13 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	uint32		index;
 	JobqEntry  *entry;
 
-	if (db->nfree == 0 && !entry_evict(db, lane))
+	if (db->ready->nfree == 0 && !entry_evict(db, lane))
 		return NO_ENTRY;
 
-	index = db->free_head;
-	entry = &db->entries[index];
-	db->free_head = entry->next;
-	db->nfree--;
+	index = db->ready->free_head;
+	entry = &db->ready->entries[index];
+	db->ready->free_head = entry->next;
+	db->ready->nfree--;
 
 	entry->key = push->key;
 	entry->group = push->group;
@@ -418,11 +414,11 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	}
 	else
 	{
-		entry->next = db->entries[after].next;
-		db->entries[after].next = index;
+		entry->next = db->ready->entries[after].next;
+		db->ready->entries[after].next = index;
 	}
 	if (entry->next != JOBQ_NONE)
-		db->entries[entry->next].prev = index;
+		db->ready->entries[entry->next].prev = index;
 	else
 		lane->tail = index;
 	if (lane->count++ == 0)
@@ -444,31 +440,31 @@ entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 
 		if (at == JOBQ_NONE)
 			return entry_insert_after(db, lane, JOBQ_NONE, push);
-		cmp = jobq_key_cmp(db->entries[at].key, push->key);
+		cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
 		if (cmp < 0)
 			return entry_insert_after(db, lane, at, push);
 		if (cmp == 0)
 		{
 			/* a row that was moved within the table keeps its newest place */
-			db->entries[at].ctid = push->ctid;
+			db->ready->entries[at].ctid = push->ctid;
 			return DUPLICATE;
 		}
-		at = db->entries[at].prev;
+		at = db->ready->entries[at].prev;
 	}
 
 	at = lane->head;
 	for (int i = 0; i < MAX_WALK; i++)
 	{
-		int			cmp = jobq_key_cmp(db->entries[at].key, push->key);
+		int			cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
 
 		if (cmp > 0)
-			return entry_insert_after(db, lane, db->entries[at].prev, push);
+			return entry_insert_after(db, lane, db->ready->entries[at].prev, push);
 		if (cmp == 0)
 		{
-			db->entries[at].ctid = push->ctid;
+			db->ready->entries[at].ctid = push->ctid;
 			return DUPLICATE;
 		}
-		at = db->entries[at].next;
+		at = db->ready->entries[at].next;
 	}
 	return TOO_FAR;
 }

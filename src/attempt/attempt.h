@@ -1,0 +1,59 @@
+/*-------------------------------------------------------------------------
+ *
+ * attempt.h
+ *	  The door of the room attempt: one try at a job, from the gate to its end.
+ *
+ * Whoever has a job in hand, a worker, a consumer or a session in jobq.work(),
+ * asks the gate whether it may run now, and what became of it is written here:
+ * completed, another attempt, a dead letter.  In between, a worker and a session
+ * call the handler, which asks about its job and says what shall become of it.
+ *
+ * What it promises: the conditions under which a job may run are in one place
+ * (gate.c), and so are the ways in which an attempt ends (finish.c).  All of it
+ * is part of the caller's transaction.
+ *
+ * Locks: those of the rooms below.
+ *
+ * src/attempt/attempt.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_ATTEMPT_H
+#define JOBQ_ATTEMPT_H
+
+#include "store/store.h"
+
+/* src/attempt/gate.c */
+extern JobqVerdict jobq_gate(Relation rel, const JobqJob *job, char mode,
+							 const JobqPush *entry, Snapshot snapshot,
+							 TimestampTz now, JobqJob *first);
+extern bool jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
+						   const JobqPush *entry, const JobqJob *first,
+						   int64 token);
+
+/* src/attempt/claim.c */
+extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
+extern void jobq_claim_undo(const JobqJob *job, int64 token);
+extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
+
+/* src/attempt/call.c */
+extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
+							   int attempt, bool atomic, bool *isnull);
+
+/* src/attempt/log.c */
+extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
+
+/* src/attempt/finish.c */
+extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
+								  const JobqCurrent *current,
+								  TimestampTz started_at, bool has_result,
+								  Datum result);
+extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
+									TimestampTz started_at,
+									const JobqError *error, bool charge,
+									bool final, int64 delay_ms);
+extern bool jobq_job_failed(Relation rel, JobqJob *job,
+							TimestampTz started_at, const JobqError *error,
+							bool charge, bool final, int64 delay_ms);
+
+#endif							/* JOBQ_ATTEMPT_H */

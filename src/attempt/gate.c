@@ -1,0 +1,340 @@
+/*-------------------------------------------------------------------------
+ *
+ * gate.c
+ *	  The gate: may this job run now, and if not, what becomes of it.
+ *
+ * An entry of the ready set is a hint that may be outdated: its row may be gone or
+ * moved, its queue paused, its kind limited since.  So whoever has popped a job
+ * asks here, with the row before him; a session in jobq.work(), which finds its
+ * jobs in the table, asks as well.  These are all conditions that there are, in
+ * the order in which they count.
+ *
+ * src/attempt/gate.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+#include "attempt/attempt.h"
+
+static bool group_is_busy(Relation rel, const JobqJob *job,
+						  const JobqQueue *queue, const JobqPush *entry,
+						  Snapshot snapshot, JobqJob *first);
+static bool group_predecessor(Relation rel, const JobqJob *job,
+							  Snapshot snapshot, JobqJob *first);
+static void give_back(const JobqPush *push, int64 token, bool limits);
+static void drop_lease(int64 id, int64 token);
+static void look_again(Relation rel, int64 id);
+static void wait_for_group(Relation rel, const JobqJob *job,
+						   const JobqPush *entry, const JobqJob *first,
+						   int64 token);
+
+/*
+ * May the job run now?  mode: who asks, as in jobq.queue.  entry: what was popped,
+ * with its permits; NULL if the job was found in the table, and its permits are
+ * still to be asked for.  With JOBQ_GROUP_BUSY, *first may be the job that comes
+ * before it.
+ *
+ * Changes nothing; jobq_turn_away() does.
+ */
+JobqVerdict
+jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
+		  Snapshot snapshot, TimestampTz now, JobqJob *first)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+
+	if (DatumGetBool(JOB(job, JOB_DORMANT)))
+		return JOBQ_DORMANT;
+	if (job_leased(job))
+		return JOBQ_TAKEN;
+	if (queue != NULL && (queue->paused || queue->mode != mode))
+		return JOBQ_QUEUE_CLOSED;
+	if (job_run_at(job) > now)
+		return JOBQ_NOT_DUE;
+	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now)
+		return JOBQ_EXPIRED;
+	if (entry != NULL)
+	{
+		JobqPush	push;
+
+		if (jobq_flow_changed(job))
+			return JOBQ_OTHER_LANE;
+		jobq_push_flow(job, &push);
+		if ((queue != NULL && queue->limited &&
+			 entry->permits.queue == JOBQ_NO_LIMITER) ||
+			(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
+			return JOBQ_LACKS_PERMIT;
+	}
+	if (group_is_busy(rel, job, queue, entry, snapshot, first))
+		return JOBQ_GROUP_BUSY;
+	return JOBQ_MAY_RUN;
+}
+
+/*
+ * Does the job have to wait for another of its group?  A lane knows nothing of
+ * the others, and a group may have jobs in several: of several priorities,
+ * roles, kinds with limits.  So whoever has been given the job asks the table,
+ * unless there is but one lane.
+ *
+ * That there is a permit says that no job of the group runs.
+ */
+static bool
+group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
+			  const JobqPush *entry, Snapshot snapshot, JobqJob *first)
+{
+	if (job_group(job) == 0 || queue == NULL ||
+		queue->group_max_running != 1 ||
+		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
+		 queue->group_on_failure == GROUP_WAIT))
+		return false;
+	if (entry != NULL &&
+		(entry->first || entry->permits.group == JOBQ_NONE ||
+		 jobq_my_database() == NULL))
+		return false;
+	return group_predecessor(rel, job, snapshot, first);
+}
+
+/*
+ * Look for a job of the same group that is due and comes before this one.
+ */
+static bool
+group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
+					   JobqJob *first)
+{
+	TimestampTz now = jobq_now();
+	Relation	index = index_open(jobq_relations()->job_group, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData keys[2];
+	ScanKeyData members[3];
+	IndexScanDesc scan;
+	bool		found = false;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(job_group(job)));
+	ScanKeyEntryInitialize(&members[0], SK_ROW_MEMBER, 2,
+						   BTLessStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT4CMP, Int32GetDatum(job_priority(job)));
+	ScanKeyEntryInitialize(&members[1], SK_ROW_MEMBER, 3,
+						   BTLessStrategyNumber, InvalidOid, InvalidOid,
+						   F_TIMESTAMPTZ_CMP,
+						   TimestampTzGetDatum(job_run_at(job)));
+	ScanKeyEntryInitialize(&members[2], SK_ROW_MEMBER | SK_ROW_END, 4,
+						   BTLessStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT8CMP, Int64GetDatum(job_id(job)));
+	MemSet(&keys[1], 0, sizeof(ScanKeyData));
+	keys[1].sk_flags = SK_ROW_HEADER;
+	keys[1].sk_attno = 2;
+	keys[1].sk_strategy = BTLessStrategyNumber;
+	keys[1].sk_argument = PointerGetDatum(members);
+
+	scan = jobq_index_beginscan(rel, index, snapshot, 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+	while (!found && index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		slot_getallattrs(slot);
+		memcpy(first->values, slot->tts_values, sizeof(first->values));
+		memcpy(first->nulls, slot->tts_isnull, sizeof(first->nulls));
+		found = job_run_at(first) <= now &&
+			!DatumGetBool(JOB(first, JOB_DORMANT));
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	return found;
+}
+
+/*
+ * The job was popped, and may not run: see that it is where it belongs.  token: of
+ * the lease that a consumer has already, which ends; or 0.
+ *
+ * Returns whether rows were written, for which others may wait.
+ */
+bool
+jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
+			   const JobqPush *entry, const JobqJob *first, int64 token)
+{
+	JobqPush	push = *entry;
+
+	switch (verdict)
+	{
+		case JOBQ_MAY_RUN:
+			break;
+
+		case JOBQ_GONE:
+			drop_lease(entry->key.id, token);
+			if (token != 0)
+				look_again(rel, entry->key.id);
+			break;
+
+		case JOBQ_DORMANT:
+		case JOBQ_TAKEN:
+			drop_lease(entry->key.id, token);
+			break;
+
+		case JOBQ_QUEUE_CLOSED:
+		case JOBQ_LACKS_PERMIT:
+			jobq_push_flow(job, &push);
+			give_back(&push, token, verdict == JOBQ_LACKS_PERMIT);
+			break;
+
+		case JOBQ_NOT_DUE:
+			drop_lease(entry->key.id, token);
+			jobq_job_push(job);
+			return true;
+
+		case JOBQ_EXPIRED:
+			if (token != 0)
+				jobq_at_commit_lease(LEASE_END, entry->key.id, token,
+									 JOBQ_NONE, 0);
+			if (!jobq_job_delete(rel, job))
+				break;
+			jobq_archive(job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+						 "not started before expires_at");
+			return true;
+
+		case JOBQ_OTHER_LANE:
+			if (token != 0)
+				jobq_at_commit_lease(LEASE_END, entry->key.id, token,
+									 JOBQ_NONE, 0);
+			if (!jobq_job_delete(rel, job))
+				break;
+			jobq_job_insert(rel, job);
+			return true;
+
+		case JOBQ_GROUP_BUSY:
+			wait_for_group(rel, job, entry, first, token);
+			break;
+
+		case JOBQ_QUEUE_FULL:
+		case JOBQ_KIND_FULL:
+			elog(ERROR, "a job that was popped has its permits");
+	}
+	return false;
+}
+
+/*
+ * The job goes back to its lane, which is served again when the scheduler has
+ * ranked it anew; limits: and has loaded them.  token: of the job's lease, which
+ * ends then, or 0.
+ */
+static void
+give_back(const JobqPush *push, int64 token, bool limits)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	JobqLane   *lane;
+
+	if (db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lane = jobq_lane_find(db, push->queue_id, push->priority, push->role,
+						  push->flow, push->quarantine, true);
+	if (lane != NULL)
+	{
+		lane->ranked = false;
+		db->reload = true;
+		db->limits->stale |= limits;
+		wake.scheduler = true;
+	}
+	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
+	jobq_ready_push(db, push, push->key.run_at, &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The lease ends at once, not with the transaction: the job may have another
+ * entry, which is right, and which must not seem taken.
+ */
+static void
+drop_lease(int64 id, int64 token)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	if (token == 0 || db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_lease_undo(db, id, token, jobq_now(), &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The job is not, or not any more, where the entry said.  It may have been moved,
+ * and while its lease was held, the entry of where it is now seemed to be one of
+ * a leased job, and was dropped: so see that there is one.
+ */
+static void
+look_again(Relation rel, int64 id)
+{
+	JobqDatabase *db = jobq_my_database();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	JobqJob		job;
+	bool		found;
+
+	/* what we have written ourselves is handed over at commit */
+	found = jobq_job_find(rel, id, snapshot, &job) && !job_blocked(&job) &&
+		!DatumGetBool(JOB(&job, JOB_DORMANT)) &&
+		!TransactionIdIsCurrentTransactionId(job.xmin);
+	UnregisterSnapshot(snapshot);
+	if (found && db != NULL)
+	{
+		JobqWakeList wake = {0};
+		JobqPush	push;
+
+		jobq_push_of_job(&push, &job, NULL);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (jobq_lease_find(db, id) == NULL)
+			jobq_ready_push(db, &push, jobq_now(), &wake);
+		jobq_unlock(db, &wake);
+	}
+}
+
+/*
+ * The job goes back, and its group waits for the other one.
+ */
+static void
+wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
+			   const JobqJob *first, int64 token)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	JobqPush	push = *entry;
+	JobqJob		again;
+	Snapshot	latest;
+
+	/*
+	 * who says that a group waits for a job must stay to see whether it is
+	 * there
+	 */
+	HOLD_INTERRUPTS();
+	push.permits = JOBQ_NO_PERMITS;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_group_call(db, entry->permits.group, job_id(first),
+					job_priority(first), job_run_at(first));
+	jobq_lease_undo(db, push.key.id, token, jobq_now(), &wake);
+	jobq_ready_push(db, &push, push.key.run_at, &wake);
+	jobq_unlock(db, &wake);
+
+	/* it may have come to its end before we said that we wait for it */
+	latest = RegisterSnapshot(GetLatestSnapshot());
+	if (!jobq_job_find(rel, job_id(first), latest, &again))
+	{
+		memset(&wake, 0, sizeof(wake));
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_group_end(db, job_group(job), job_id(first), jobq_now(), &wake);
+		jobq_unlock(db, &wake);
+	}
+	UnregisterSnapshot(latest);
+	RESUME_INTERRUPTS();
+}

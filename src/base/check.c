@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * check.c
+ *	  Is what the server hands us what we expect: columns, triggers, arguments?
+ *
+ * Users can attach our functions to relations of their own, and superusers can
+ * change ours; so nothing is trusted that the library has not made itself.
+ *
+ * src/base/check.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "commands/trigger.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+
+/*
+ * An error if the rows of a table or type of ours do not have the columns that
+ * the library knows, so that it would read or write past its own arrays.
+ */
+void
+jobq_check_columns(TupleDesc desc, int natts)
+{
+	if (unlikely(desc->natts != natts))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s has %d columns instead of %d",
+						format_type_be(desc->tdtypeid), desc->natts, natts),
+				 errhint("The tables, views and types of jobq cannot have other columns than its own.")));
+}
+
+/*
+ * The function returns a set of rows, which have so many columns; the caller
+ * puts them into the set.
+ */
+ReturnSetInfo *
+jobq_materialize(FunctionCallInfo fcinfo, int natts)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	jobq_check_columns(rsinfo->setDesc, natts);
+	return rsinfo;
+}
+
+/*
+ * An error if the function was not fired by an AFTER ... FOR EACH STATEMENT
+ * trigger.  Which relation has that, its owner decides: the functions that use
+ * this read nothing of it.
+ */
+void
+jobq_check_statement_trigger(FunctionCallInfo fcinfo, const char *function)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_FOR_STATEMENT(trigdata->tg_event) ||
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s must be fired AFTER ... FOR EACH STATEMENT",
+						function)));
+}
+
+/*
+ * The argument "percent".
+ */
+float4
+jobq_percent_arg(FunctionCallInfo fcinfo, int n)
+{
+	float4		percent;
+
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("percent must not be null"),
+				 errhint("It must be from 0 to 100.")));
+	percent = PG_GETARG_FLOAT4(n);
+	if (!(percent >= 0 && percent <= 100))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("progress %g is out of range", percent),
+				 errhint("It must be from 0 to 100 percent.")));
+	return percent;
+}
+
+/*
+ * Parse a text as jsonb, in the current memory context.
+ */
+Datum
+jobq_text_to_jsonb(const char *text)
+{
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
+}

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  The books of the room commit itself, which commit.c asks.
+ *
+ * src/commit/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_COMMIT_INNER_H
+#define JOBQ_COMMIT_INNER_H
+
+#include "commit/commit.h"
+
+extern const JobqCommitBooks lease_books;	/* lease_commit.c */
+extern const JobqCommitBooks message_books; /* message.c */
+extern const JobqCommitBooks batch_books;	/* batch_commit.c */
+
+#endif							/* JOBQ_COMMIT_INNER_H */

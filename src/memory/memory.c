@@ -1,0 +1,211 @@
+/*-------------------------------------------------------------------------
+ *
+ * memory.c
+ *	  Allocates the frame of shared memory, and in it the areas of the rooms.
+ *
+ * src/memory/memory.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+#include "memory/memory.h"
+
+JobqShared *jobq_shared = NULL;
+
+/* The areas of the rooms, as the module has named them. */
+static const JobqArea *const *areas;
+static int	nareas;
+
+static int	owners(JobqAreaOwner owner);
+static Size areas_size(JobqAreaOwner owner);
+static Size shared_size(void);
+static void init_areas(JobqAreaOwner owner, void *of, char **at);
+
+/*
+ * How many there are that have areas of this kind.
+ */
+static int
+owners(JobqAreaOwner owner)
+{
+	switch (owner)
+	{
+		case JOBQ_AREA_OF_SLOT:
+			return jobq_max_workers;
+		case JOBQ_AREA_OF_CLUSTER:
+			return 1;
+		case JOBQ_AREA_OF_DATABASE:
+			return jobq_max_databases;
+	}
+	return 0;
+}
+
+/*
+ * The size of all areas of one owner.
+ */
+static Size
+areas_size(JobqAreaOwner owner)
+{
+	Size		size = 0;
+
+	for (int i = 0; i < nareas; i++)
+		if (areas[i]->owner == owner)
+			size = add_size(size, MAXALIGN(areas[i]->size()));
+	return size;
+}
+
+static Size
+shared_size(void)
+{
+	Size		size;
+
+	size = MAXALIGN(sizeof(JobqShared));
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_databases,
+											sizeof(JobqDatabase))));
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_workers,
+											sizeof(JobqSlot))));
+	for (JobqAreaOwner owner = JOBQ_AREA_OF_SLOT;
+		 owner <= JOBQ_AREA_OF_DATABASE; owner++)
+		size = add_size(size, mul_size(owners(owner), areas_size(owner)));
+	return size;
+}
+
+/*
+ * shmem_request_hook: sizes depend on settings only, which are final here.  The
+ * table of areas must stay where it is.
+ */
+void
+jobq_shmem_request(const JobqArea *const *all_areas, int n)
+{
+	areas = all_areas;
+	nareas = n;
+	RequestAddinShmemSpace(shared_size());
+	RequestNamedLWLockTranche("jobq", 2 + jobq_max_databases);
+}
+
+/*
+ * A lock of the cluster, for an area; there is one.
+ */
+LWLock *
+jobq_extra_lock(void)
+{
+	return &GetNamedLWLockTranche("jobq")[1].lock;
+}
+
+static void
+init_areas(JobqAreaOwner owner, void *of, char **at)
+{
+	for (int i = 0; i < nareas; i++)
+	{
+		if (areas[i]->owner != owner)
+			continue;
+		areas[i]->init(of, *at);
+		*at += MAXALIGN(areas[i]->size());
+	}
+}
+
+/*
+ * shmem_startup_hook: the segment is made anew after each crash, too.
+ */
+void
+jobq_shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	jobq_shared = ShmemInitStruct("jobq", shared_size(), &found);
+	if (!found)
+	{
+		LWLockPadded *locks = GetNamedLWLockTranche("jobq");
+		char	   *at = (char *) jobq_shared;
+
+		memset(jobq_shared, 0, sizeof(JobqShared));
+		jobq_shared->pokes = 1;
+		jobq_shared->lock = &locks[0].lock;
+		pg_atomic_init_u32(&jobq_shared->calls, 0);
+
+		at += MAXALIGN(sizeof(JobqShared));
+		jobq_shared->databases = (JobqDatabase *) at;
+		jobq_shared->ndatabases = jobq_max_databases;
+		at += MAXALIGN(jobq_max_databases * sizeof(JobqDatabase));
+		jobq_shared->slots = (JobqSlot *) at;
+		jobq_shared->nslots = jobq_max_workers;
+		at += MAXALIGN(jobq_max_workers * sizeof(JobqSlot));
+
+		for (int i = 0; i < jobq_max_workers; i++)
+		{
+			JobqSlot   *slot = &jobq_shared->slots[i];
+
+			memset(slot, 0, sizeof(JobqSlot));
+			SpinLockInit(&slot->mutex);
+			init_areas(JOBQ_AREA_OF_SLOT, slot, &at);
+		}
+		init_areas(JOBQ_AREA_OF_CLUSTER, jobq_shared, &at);
+		for (int i = 0; i < jobq_max_databases; i++)
+		{
+			JobqDatabase *db = &jobq_shared->databases[i];
+
+			memset(db, 0, sizeof(JobqDatabase));
+			pg_atomic_init_u32(&db->calls, 0);
+			db->lock = &locks[2 + i].lock;
+			init_areas(JOBQ_AREA_OF_DATABASE, db, &at);
+		}
+	}
+	jobq_clock_offset = &jobq_shared->clock_offset;
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Raise an error unless the server has loaded jobq at its start.
+ */
+void
+jobq_require_preload(const char *what)
+{
+	if (jobq_shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("%s needs jobq's background workers", what),
+				 errhint("Add \"jobq\" to \"%s\" and restart the server.",
+						 "shared_preload_libraries")));
+}
+
+/*
+ * Tell the user if no worker will run the jobs of this database.
+ */
+void
+jobq_warn_if_not_served(void)
+{
+	char	   *names;
+	char	   *database;
+	List	   *list;
+	ListCell   *lc;
+
+	if (jobq_shared == NULL)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("jobs do not run: jobq is not loaded at server start"),
+				 errhint("Add \"jobq\" to \"%s\" and restart the server.",
+						 "shared_preload_libraries")));
+		return;
+	}
+	names = pstrdup(jobq_databases);
+	database = get_database_name(MyDatabaseId);
+	if (!SplitIdentifierString(names, ',', &list))
+		return;
+	foreach(lc, list)
+		if (strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), database) == 0)
+		return;
+	ereport(WARNING,
+			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+			 errmsg("jobs of database \"%s\" do not run", database),
+			 errhint("Add it to \"%s\" and reload the configuration.",
+					 "jobq.databases")));
+}
+

@@ -1,0 +1,243 @@
+/*-------------------------------------------------------------------------
+ *
+ * memory.h
+ *	  The door of the room memory: the frame of jobq's shared memory, and the
+ *	  processes that are known there.
+ *
+ * The table jobq.job is the truth; shared memory is the index of what may
+ * run now.  Everything here is rebuilt from the table after a restart.
+ *
+ * This room has the places of databases and workers, and knows who is to be
+ * woken.  What else lies in shared memory belongs to other rooms: each of
+ * them declares its own *areas*, which hang on the cluster, on a database or on a
+ * worker's slot.  All sizes are fixed at server start.  So nothing here is
+ * ever allocated, and nothing can fail.
+ *
+ * Locks, in the order in which they may be taken:
+ *
+ *	JobqShared.lock		which database owns which JobqDatabase; which slots
+ *						are in use; what the launcher is asked to do
+ *	JobqDatabase.lock	the areas of the database, and whether a worker is
+ *						idle: all that a push or a pop touches
+ *	JobqWaiters.lock	the sessions in jobq.wait(); see commit.h
+ *	JobqSlot.mutex		what a worker is running, and what it has taken along;
+ *						held for a few instructions
+ *
+ * No lock is held across anything that can fail, and none is taken by a
+ * process that holds a later one.
+ *
+ * Wake-ups: a latch that is set tells that there is news, but one that is not
+ * set tells nothing.  Whoever waits for a lock, or for somebody else who reads
+ * a page, resets it on the way.  So whoever does such things between his look
+ * and his sleep needs a mark of his own, which is made before the latch is set:
+ * "calls" of launcher and scheduler, JobqWaiter.woken.  A worker or a consumer
+ * does nothing of the kind between the two.
+ *
+ * src/memory/memory.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_MEMORY_H
+#define JOBQ_MEMORY_H
+
+#include "base/base.h"
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/spin.h"
+
+/* "No entry", "no lane" and the like in fields that hold an index. */
+#define JOBQ_NONE		PG_UINT32_MAX
+
+/* A job whose server process crashed, to be charged by its scheduler. */
+#define JOBQ_MAX_CULPRITS	32
+typedef struct JobqCulprit
+{
+	int64		job_id;
+	int32		attempt;		/* attempts charged before the run */
+	int32		record;			/* where the flight recorder keeps it */
+} JobqCulprit;
+
+/*
+ * One served database.
+ */
+typedef struct JobqDatabase
+{
+	LWLock	   *lock;
+
+	/* Protected by JobqShared.lock; dboid may be read without. */
+	Oid			dboid;			/* InvalidOid: not in use */
+	PGPROC	   *scheduler;		/* NULL: none running.  Also changed under
+								 * this struct's own lock. */
+	int			scheduler_pid;
+	pg_atomic_uint32 calls;		/* how often it was woken */
+	bool		stop;			/* DDL on the database: processes shall leave */
+	TimestampTz stop_until;		/* ... and stay away until then */
+	TimestampTz retry_at;		/* do not start a scheduler before */
+	int			failures;		/* schedulers that died young, in a row */
+	bool		absent;			/* the extension is not installed there */
+
+	/* Protected by lock: what the scheduler is asked to do. */
+	bool		created;		/* a new extension: not what is served,
+								 * perhaps */
+	bool		rescan;			/* read all lanes anew */
+	bool		reload;			/* queues or settings changed: rank lanes anew */
+	bool		relay_pending;	/* the relay has something to say ... */
+	TimestampTz relay_due;		/* ... at this time */
+	bool		schedules_changed;	/* read the schedules again */
+	bool		schedule_freed; /* a job that a schedule waits for may have
+								 * finished */
+	bool		batches_look;	/* look at the batches that are watched */
+	bool		batches_sweep;	/* ... and at all */
+	int			nculprits;
+	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
+
+	/* Protected by lock: what the scheduler tells. */
+	TimestampTz wake_at;		/* when it means to wake */
+	bool		can_spawn;		/* waking it may get more workers */
+	Oid			waiting_role;	/* it has jobs and lacks workers: one of
+								 * another role that finds nothing to do had
+								 * better leave */
+
+	/* Protected by lock: the areas of the rooms. */
+	struct JobqReady *ready;	/* ready.h */
+	struct JobqLimits *limits;
+	struct JobqGroups *groups;
+	struct JobqLeases *leases;
+	struct JobqOffers *offers;
+	struct JobqTold *told;		/* commit.h */
+	struct JobqLengths *lengths;	/* store.h */
+} JobqDatabase;
+
+typedef enum JobqSlotState
+{
+	JOBQ_SLOT_FREE = 0,			/* -> STARTING, by a scheduler */
+	JOBQ_SLOT_STARTING,			/* registered; -> ATTACHED by the worker, DEAD
+								 * by the scheduler */
+	JOBQ_SLOT_ATTACHED,			/* -> DEAD by the worker's exit hook */
+	JOBQ_SLOT_DEAD,				/* -> FREE by the scheduler, after it charged
+								 * the job */
+} JobqSlotState;
+
+/* What a worker was asked to stop for; ordered by who wins. */
+typedef enum JobqStop
+{
+	JOBQ_STOP_NONE = 0,
+	JOBQ_STOP_TIMEOUT,
+	JOBQ_STOP_CANCEL,
+} JobqStop;
+
+#define JOBQ_PROGRESS_LEN	128
+
+/*
+ * One worker.  The generation grows each time the slot is given out, so that
+ * a process that was slow to start cannot take another's place.
+ */
+typedef struct JobqSlot
+{
+	/* Protected by JobqShared.lock. */
+	JobqSlotState state;
+	uint32		generation;
+	int			database;		/* index of its JobqDatabase */
+	Oid			role;
+	int			pool;
+
+	/* Set by the worker when it attaches, under JobqShared.lock. */
+	PGPROC	   *proc;
+	int			pid;
+	TimestampTz started_at;
+	bool		connect_failed; /* it died before it was connected */
+
+	/* Protected by JobqDatabase.lock. */
+	bool		idle;
+	bool		resting;		/* leaves the processors to other workers */
+	bool		retire;			/* leave after the current job */
+
+	/* Protected by mutex; the worker itself reads its own without. */
+	slock_t		mutex;
+	int64		job_id;			/* 0: none */
+	int32		queue_id;
+	int32		attempt;		/* attempts charged before this run */
+	TimestampTz job_started_at;
+	TimestampTz deadline;		/* query cancel by the worker's own timer */
+	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */
+	int64		stop_job;		/* job that stop is meant for */
+	JobqStop	stop;
+	float4		progress;		/* percent, or -1 */
+	char		kind[NAMEDATALEN * 2];
+	char		message[JOBQ_PROGRESS_LEN];
+	uint64		jobs_done;
+	uint64		jobs_failed;
+
+	/* The areas of the rooms; each says who protects it. */
+	struct JobqHolding *holding;	/* ready.h */
+} JobqSlot;
+
+typedef struct JobqShared
+{
+	LWLock	   *lock;
+
+	/* Protected by lock. */
+	PGPROC	   *launcher;		/* NULL: none running */
+	pg_atomic_uint32 calls;		/* how often it was woken; by no lock */
+	bool		flight_read;	/* the flight recorder was read in this life */
+	bool		poke;			/* launcher shall look at all databases again */
+	uint64		pokes;			/* how often it was asked to, from the start
+								 * on */
+	uint64		pokes_seen;		/* by its last look */
+	TimestampTz poked_at;
+	int			wanting;		/* database that lacks a process ... */
+	TimestampTz wanting_at;		/* ... since then, 0 if none */
+
+	int64		clock_offset;	/* microseconds; see clock.c */
+
+	int			ndatabases;
+	JobqDatabase *databases;
+	int			nslots;
+	JobqSlot   *slots;
+
+	/* The areas of the rooms. */
+	struct JobqWaiters *waiters;	/* commit.h */
+} JobqShared;
+
+extern JobqShared *jobq_shared;
+
+/*
+ * An area of shared memory that a room declares.  "size" depends on settings
+ * only that are fixed at server start.  "init" is called once for each owner of
+ * the area (for the cluster: JobqShared; a JobqDatabase; a JobqSlot) with memory
+ * of that size; those of slots come first, then those of the cluster.
+ */
+typedef enum JobqAreaOwner
+{
+	JOBQ_AREA_OF_SLOT,
+	JOBQ_AREA_OF_CLUSTER,
+	JOBQ_AREA_OF_DATABASE,
+} JobqAreaOwner;
+
+typedef struct JobqArea
+{
+	JobqAreaOwner owner;
+	Size		(*size) (void);
+	void		(*init) (void *owner, char *memory);
+} JobqArea;
+
+/* src/memory/memory.c */
+extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
+extern void jobq_shmem_startup(void);
+extern LWLock *jobq_extra_lock(void);
+extern void jobq_require_preload(const char *what);
+extern void jobq_warn_if_not_served(void);
+
+/* src/memory/process.c */
+extern JobqDatabase *jobq_my_database(void);
+extern JobqDatabase *jobq_find_database(Oid dboid);
+extern bool jobq_has_scheduler(JobqDatabase **db);
+extern void jobq_poke_launcher(void);
+extern void jobq_wake_launcher(void);
+extern void jobq_wake_scheduler(JobqDatabase *db);
+extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
+
+#endif							/* JOBQ_MEMORY_H */

@@ -1,0 +1,143 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *	  The processes that shared memory knows: how they are found and woken.
+ *
+ * A PGPROC pointer in shared memory may vanish: it is read once, or under the lock
+ * that guards it.
+ *
+ * src/memory/process.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "memory/memory.h"
+
+/*
+ * The state of a database that has or had a scheduler, or NULL.
+ *
+ * Takes no lock: a database keeps its place as long as there are sessions in it,
+ * and gets it when all is ready.
+ */
+JobqDatabase *
+jobq_find_database(Oid dboid)
+{
+	if (jobq_shared == NULL)
+		return NULL;
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+		if (jobq_shared->databases[i].dboid == dboid)
+			return &jobq_shared->databases[i];
+	return NULL;
+}
+
+/*
+ * The state of this session's database, or NULL.
+ */
+JobqDatabase *
+jobq_my_database(void)
+{
+	static JobqDatabase *mine = NULL;
+
+	if (mine == NULL || mine->dboid != MyDatabaseId)
+		mine = jobq_find_database(MyDatabaseId);
+	return mine;
+}
+
+/*
+ * Have the launcher look at all databases again.
+ */
+void
+jobq_poke_launcher(void)
+{
+	if (jobq_shared == NULL)
+		return;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	jobq_shared->poke = true;
+	jobq_shared->pokes++;
+	jobq_shared->poked_at = jobq_now();
+	LWLockRelease(jobq_shared->lock);
+	jobq_wake_launcher();
+}
+
+/*
+ * The state of this session's database if it has a scheduler, or may yet have
+ * one: NULL together with true means that the launcher, which would make it,
+ * has not looked since it was started or last poked.
+ */
+bool
+jobq_has_scheduler(JobqDatabase **db)
+{
+	bool		looked;
+
+	*db = jobq_my_database();
+	if (*db != NULL && !(*db)->absent)
+		return true;
+	if (jobq_shared == NULL || RecoveryInProgress())
+		return false;
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	looked = jobq_shared->pokes_seen == jobq_shared->pokes;
+	LWLockRelease(jobq_shared->lock);
+	*db = jobq_my_database();	/* perhaps just now */
+	if (*db != NULL && (*db)->absent)
+		*db = NULL;
+	return *db != NULL || !looked;
+}
+
+/*
+ * Wake the launcher, if there is one.
+ */
+void
+jobq_wake_launcher(void)
+{
+	PGPROC	   *launcher;
+
+	/* a barrier, too: what it is woken for is there before the call */
+	pg_atomic_fetch_add_u32(&jobq_shared->calls, 1);
+	launcher = jobq_shared->launcher;	/* may vanish: read once */
+	if (launcher != NULL)
+		SetLatch(&launcher->procLatch);
+}
+
+/*
+ * Wake the database's scheduler, if it has one.
+ */
+void
+jobq_wake_scheduler(JobqDatabase *db)
+{
+	PGPROC	   *scheduler;
+
+	pg_atomic_fetch_add_u32(&db->calls, 1);
+	scheduler = db->scheduler;	/* may vanish: read once */
+	if (scheduler != NULL)
+		SetLatch(&scheduler->procLatch);
+}
+
+/*
+ * The slot of the worker that runs this job in the database, or NULL.  The
+ * answer may be outdated as soon as it is given.
+ */
+JobqSlot *
+jobq_slot_of_job(JobqDatabase *db, int64 job_id)
+{
+	int			index = db - jobq_shared->databases;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		bool		match;
+
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != index)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		match = slot->job_id == job_id;
+		SpinLockRelease(&slot->mutex);
+		if (match)
+			return slot;
+	}
+	return NULL;
+}

@@ -1,0 +1,117 @@
+/*-------------------------------------------------------------------------
+ *
+ * area.c
+ *	  The layout of what this room has in shared memory.
+ *
+ * src/ready/area.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "ready/inner.h"
+
+static Size ready_size(void);
+static void ready_init(void *owner, char *memory);
+static Size holding_size(void);
+static void holding_init(void *owner, char *memory);
+
+const JobqArea jobq_holding_area = {
+	JOBQ_AREA_OF_SLOT, holding_size, holding_init
+};
+const JobqArea jobq_ready_area = {
+	JOBQ_AREA_OF_DATABASE, ready_size, ready_init
+};
+
+static Size
+holding_size(void)
+{
+	return sizeof(JobqHolding);
+}
+
+static void
+holding_init(void *owner, char *memory)
+{
+	JobqSlot   *slot = owner;
+
+	slot->holding = (JobqHolding *) memory;
+	memset(slot->holding, 0, sizeof(JobqHolding));
+	slot->holding->permits = JOBQ_NO_PERMITS;
+}
+
+/*
+ * Give out the next part of the area.  With memory NULL, only count.
+ */
+static void *
+part(char *memory, Size *used, Size size)
+{
+	Size		at = *used;
+
+	*used = add_size(at, MAXALIGN(size));
+	return memory == NULL ? NULL : memory + at;
+}
+
+/*
+ * Lay out the area of a database; returns its size.
+ */
+static Size
+lay_out(JobqDatabase *db, char *memory)
+{
+	JobqReady  *ready;
+	JobqLimits *limits;
+	JobqGroups *groups;
+	JobqLeases *leases;
+	JobqOffers *offers;
+	Size		used = 0;
+
+#define ARRAY(type, n)	((type *) part(memory, &used, mul_size(n, sizeof(type))))
+	ready = ARRAY(JobqReady, 1);
+	limits = ARRAY(JobqLimits, 1);
+	groups = ARRAY(JobqGroups, 1);
+	leases = ARRAY(JobqLeases, 1);
+	offers = ARRAY(JobqOffers, 1);
+	if (memory != NULL)
+	{
+		memset(memory, 0, used);
+		db->ready = ready;
+		db->limits = limits;
+		db->groups = groups;
+		db->leases = leases;
+		db->offers = offers;
+	}
+
+#define SET_ARRAY(pointer, type, n) \
+	do { \
+		type	   *array_ = ARRAY(type, n); \
+		if (memory != NULL) \
+			(pointer) = array_; \
+	} while (0)
+	SET_ARRAY(ready->lanes, JobqLane, jobq_max_lanes);
+	SET_ARRAY(ready->entries, JobqEntry, jobq_ready_entries);
+	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
+	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
+	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);
+	SET_ARRAY(leases->bucket, uint32, jobq_max_leases);
+	SET_ARRAY(leases->bundles, JobqLeaseBundle, JOBQ_MAX_BUNDLES);
+	SET_ARRAY(leases->garbage, JobqLeaseRow, JOBQ_LEASE_GARBAGE);
+	SET_ARRAY(offers->reservers, JobqReserver, JOBQ_MAX_RESERVERS);
+	return used;
+}
+
+static Size
+ready_size(void)
+{
+	return lay_out(NULL, NULL);
+}
+
+static void
+ready_init(void *owner, char *memory)
+{
+	JobqDatabase *db = owner;
+
+	(void) lay_out(db, memory);
+	reservers_clear(db);
+	jobq_limits_clear(db);
+	jobq_ready_clear(db);
+	jobq_leases_clear(db);
+}

@@ -1,0 +1,185 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_table.c
+ *	  The table of groups: which of them something must be known of.
+ *
+ * A group has a place in shared memory only while one of its jobs runs, waits for
+ * its next attempt, or others wait for it, or its rate or throttle are not at rest.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/group_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "common/hashfn.h"
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/*
+ * Forget all groups.
+ */
+void
+groups_clear(JobqDatabase *db)
+{
+	for (uint32 i = 0; i < (uint32) jobq_max_groups; i++)
+	{
+		memset(&db->groups->groups[i], 0, sizeof(JobqGroup));
+		db->groups->groups[i].next = i + 1;
+		db->groups->bucket[i] = JOBQ_NONE;
+	}
+	db->groups->groups[jobq_max_groups - 1].next = JOBQ_NONE;
+	db->groups->free = 0;
+	db->groups->ngroups = 0;
+	db->groups->refill = false;
+	db->groups->full = false;
+	db->groups->swept_at = 0;
+	db->groups->due = DT_NOEND;
+}
+
+static uint32
+bucket_of(int64 id)
+{
+	return murmurhash32((uint32) id ^ (uint32) (id >> 32)) % jobq_max_groups;
+}
+
+/*
+ * The policy of the group: that of its queue, or the standard one.
+ */
+JobqLimiter *
+group_policy(JobqDatabase *db, const JobqGroup *group)
+{
+	static JobqLimiter standard =
+	{
+		.group_max_running = 1,.group_wait = true
+	};
+
+	return group->limiter == JOBQ_NO_LIMITER ? &standard
+		: &db->limits->limiters[group->limiter];
+}
+
+/*
+ * The policy of its queue, which may be another than before: then the group may
+ * have no more to wait for its owner.
+ */
+void
+group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
+{
+	JobqLimiter *policy;
+
+	group->limiter = limiter;
+	policy = group_policy(db, group);
+	if (!policy->group_wait || policy->group_max_running != 1)
+		group->owner = 0;
+}
+
+/*
+ * The group, or NULL if nothing is known of it.
+ */
+JobqGroup *
+jobq_group_find(JobqDatabase *db, int64 id)
+{
+	for (uint32 i = db->groups->bucket[bucket_of(id)]; i != JOBQ_NONE;
+		 i = db->groups->groups[i].next)
+		if (db->groups->groups[i].id == id)
+			return &db->groups->groups[i];
+	return NULL;
+}
+
+/*
+ * May a job of the group start by the group's own rate and throttle?
+ */
+bool
+group_pace_free(JobqDatabase *db, JobqGroup *group, TimestampTz now,
+				TimestampTz *due)
+{
+	JobqLimiter *policy = group_policy(db, group);
+	JobqRate	none = {0};
+
+	if (!policy->throttle.by_group)
+		group->pace.failures = group->pace.rest_until = 0;
+	return jobq_pace_free(policy->rate.by_group ? &policy->rate : &none,
+						  &group->pace, now, due);
+}
+
+/*
+ * Give up the place of a group of which nothing needs to be known.
+ */
+void
+group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
+{
+	uint32		index = group - db->groups->groups;
+	uint32	   *link;
+	JobqLimiter *policy;
+	TimestampTz due = DT_NOEND;
+
+	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
+		group->called != 0 || group->nparked > 0 || group->spilled)
+		return;
+	policy = group_policy(db, group);
+	(void) group_pace_free(db, group, now, &due);
+	if (group->pace.rest_until > now ||
+		(group->pace.failures > 0 &&
+		 now < group->pace.window_start + policy->throttle.window) ||
+		(policy->rate.by_group && policy->rate.per_us > 0 &&
+		 group->pace.tokens < policy->rate.burst))
+		return;
+	link = &db->groups->bucket[bucket_of(group->id)];
+	while (*link != index)
+		link = &db->groups->groups[*link].next;
+	*link = group->next;
+	group->id = 0;
+	group->next = db->groups->free;
+	db->groups->free = index;
+	db->groups->ngroups--;
+}
+
+/*
+ * The same for all groups: some become idle with time.
+ */
+void
+jobq_groups_forget(JobqDatabase *db, TimestampTz now)
+{
+	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
+		group_forget_if_idle(db, &db->groups->groups[i], now);
+}
+
+/*
+ * The group, made if there is none; or NULL if there is no room.
+ */
+JobqGroup *
+jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
+{
+	JobqGroup  *group = jobq_group_find(db, id);
+	uint32		index;
+	uint32		bucket = bucket_of(id);
+	JobqLimiter *policy;
+
+	if (group != NULL)
+		return group;
+	if (db->groups->free == JOBQ_NONE &&
+		(now >= db->groups->swept_at + ROOM_PAUSE || now < db->groups->swept_at))
+	{
+		db->groups->swept_at = now;
+		jobq_groups_forget(db, now);
+	}
+	index = db->groups->free;
+	if (index == JOBQ_NONE)
+		return NULL;
+	group = &db->groups->groups[index];
+	db->groups->free = group->next;
+	memset(group, 0, sizeof(JobqGroup));
+	group->id = id;
+	group->limiter = limiter;
+	group->head = JOBQ_NONE;
+	policy = group_policy(db, group);
+	group->pace.tokens = policy->rate.burst;
+	group->pace.tokens_at = now;
+	group->next = db->groups->bucket[bucket];
+	db->groups->bucket[bucket] = index;
+	db->groups->ngroups++;
+	return group;
+}

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  What the files of the room ready offer each other, in their order: each
+ *	  uses those above it only.
+ *
+ * All functions want db->lock held exclusively, and cannot fail.
+ *
+ * src/ready/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_READY_INNER_H
+#define JOBQ_READY_INNER_H
+
+#include "ready/ready.h"
+
+/* src/ready/limiter.c */
+extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
+						 TimestampTz *due);
+
+/* src/ready/group_table.c */
+/* Where there is no room for more groups, look again so often. */
+#define ROOM_PAUSE	(USECS_PER_SEC / 10)
+
+extern void groups_clear(JobqDatabase *db);
+extern JobqLimiter *group_policy(JobqDatabase *db, const JobqGroup *group);
+extern void group_set_policy(JobqDatabase *db, JobqGroup *group,
+							 uint16 limiter);
+extern bool group_pace_free(JobqDatabase *db, JobqGroup *group,
+							TimestampTz now, TimestampTz *due);
+extern void group_forget_if_idle(JobqDatabase *db, JobqGroup *group,
+								 TimestampTz now);
+
+/* src/ready/lease.c */
+extern void lease_free(JobqDatabase *db, JobqLease *lease);
+
+/* src/ready/lane.c */
+typedef enum InsertResult
+{
+	INSERTED,
+	DUPLICATE,
+	TOO_FAR,					/* its place is not near an end of the list */
+	NO_ENTRY					/* all entries are in use */
+} InsertResult;
+
+extern void lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key);
+extern bool lane_is_only(JobqDatabase *db, JobqLane *lane);
+extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
+						  const JobqPush *push);
+extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
+extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
+extern void entry_free(JobqDatabase *db, uint32 index);
+extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
+									   uint32 after, const JobqPush *push);
+extern InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,
+								 const JobqPush *push);
+
+static inline JobqKey
+key_below(JobqKey key)
+{
+	key.id--;
+	return key;
+}
+
+/* src/ready/park.c */
+extern int	group_compare(int32 priority_a, JobqKey a, int32 priority_b,
+						  JobqKey b);
+extern int32 group_entry_priority(JobqDatabase *db, uint32 index);
+extern bool group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id,
+						  int32 priority, JobqKey key);
+extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
+extern bool group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
+					   TimestampTz now, JobqWakeList *wake);
+extern void group_skip(JobqDatabase *db, JobqLane *lane, uint32 index,
+					   TimestampTz now, JobqWakeList *wake);
+extern void groups_make_room(JobqDatabase *db, TimestampTz now,
+							 JobqWakeList *wake);
+
+/* src/ready/group.c */
+typedef enum JobqEntrance
+{
+	JOBQ_ENTERED,
+	JOBQ_PARKED					/* the entry is the group's now, or gone */
+} JobqEntrance;
+
+extern void groups_unpark(JobqDatabase *db);
+extern JobqEntrance group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
+								TimestampTz now, uint32 *place,
+								JobqWakeList *wake);
+extern bool group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
+						TimestampTz now, uint32 *place);
+extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
+						bool unused, TimestampTz now, JobqWakeList *wake);
+
+/* src/ready/permit.c */
+extern JobqPermits permits_take(JobqDatabase *db, const JobqLane *lane,
+								uint32 group);
+
+/* src/ready/prefetch.c */
+extern bool prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane,
+								 uint8 rank, int32 priority, JobqPush *popped);
+extern void prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
+						 const JobqPush *job);
+extern int	prefetch_room(JobqSlot *slot);
+extern bool prefetch_steal(const JobqSlot *mine, JobqPush *popped);
+extern bool prefetch_drop(JobqSlot *slot, JobqPush *popped);
+extern void prefetch_forget(JobqDatabase *db);
+
+/* src/ready/turn.c */
+extern JobqLane *lane_best(JobqDatabase *db, const JobqTaker *taker,
+						   TimestampTz now, uint8 *best_rank);
+extern void lane_served_one(JobqDatabase *db, JobqLane *lane);
+
+/* src/ready/offer.c */
+extern void reservers_clear(JobqDatabase *db);
+
+#endif							/* JOBQ_READY_INNER_H */

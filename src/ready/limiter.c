@@ -1,0 +1,145 @@
+/*-------------------------------------------------------------------------
+ *
+ * limiter.c
+ *	  Limiters: how many jobs of a queue or kind may run, and how often one may
+ *	  start.
+ *
+ * The scheduler loads them from the tables before it ranks the lanes, and a
+ * lane is not served before it is ranked; so no job starts past a limit.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/limiter.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/* Tokens are sums of fractions. */
+#define ONE_TOKEN	(1 - 1e-6)
+
+/*
+ * The limiter of a queue, or of a kind; JOBQ_NO_LIMITER if it has none.
+ */
+uint16
+jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
+{
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use && db->limits->limiters[i].queue_id == queue_id &&
+			db->limits->limiters[i].kind == kind)
+			return i;
+	return JOBQ_NO_LIMITER;
+}
+
+/*
+ * May a job start now by its rate, and is there no rest?  If not, "due" is
+ * lowered to when to ask again.
+ */
+bool
+jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
+			   TimestampTz *due)
+{
+	/* the clock was put back */
+	if (pace->window_start > now + USECS_PER_MINUTE)
+		pace->window_start = pace->rest_until = pace->failures = 0;
+
+	if (pace->rest_until > now)
+	{
+		*due = Min(*due, pace->rest_until);
+		return false;
+	}
+	if (rate->per_us <= 0)
+		return true;
+	if (now > pace->tokens_at)
+	{
+		pace->tokens = Min(rate->burst,
+						   pace->tokens + (now - pace->tokens_at) * rate->per_us);
+		pace->tokens_at = now;
+	}
+
+	/*
+	 * Callers took their time before they got the lock, so an earlier one is
+	 * usual, and must not have what lies between counted twice.  It is
+	 * another thing if the clock was put back.
+	 */
+	else if (pace->tokens_at > now + USECS_PER_MINUTE)
+		pace->tokens_at = now;
+	if (pace->tokens >= ONE_TOKEN)
+		return true;
+	*due = Min(*due, now + (int64) ((1 - pace->tokens) / rate->per_us) + 1);
+	return false;
+}
+
+/*
+ * So many attempts have failed.
+ */
+void
+jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
+				 TimestampTz now)
+{
+	if (now < pace->window_start || now >= pace->window_start + throttle->window)
+	{
+		pace->window_start = now;
+		pace->failures = 0;
+	}
+	pace->failures += failures;
+	if (pace->failures >= throttle->failures)
+		pace->rest_until = pace->window_start + throttle->window;
+}
+
+/*
+ * May a job start now, as far as this limiter is concerned?  If only the time
+ * is in the way, "due" is lowered to when to ask again.
+ */
+bool
+limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
+{
+	JobqRate	none = {0};
+
+	if (limiter->max_running > 0 && limiter->running >= limiter->max_running)
+		return false;
+	return jobq_pace_free(limiter->rate.by_group ? &none : &limiter->rate,
+						  &limiter->pace, now, due);
+}
+
+/*
+ * How many jobs of the lane may start now, as far as limiters are concerned.
+ * If that changes with time, "due" is lowered to when it does.
+ */
+int
+jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
+			   TimestampTz *due)
+{
+	uint16		index[] = {lane->queue_limiter, lane->kind_limiter};
+	int			room = PG_INT32_MAX;
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[index[i]];
+		if (!limiter_free(limiter, now, due))
+			return 0;
+		if (limiter->max_running > 0)
+			room = Min(room, limiter->max_running - limiter->running);
+		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+			room = Min(room, (int) (limiter->pace.tokens + 1 - ONE_TOKEN));
+	}
+	return room;
+}
+
+/*
+ * May a job of the lane start now?
+ */
+bool
+jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	return jobq_lane_room(db, lane, now, &db->limits->due) > 0;
+}
+

@@ -1,0 +1,236 @@
+/*-------------------------------------------------------------------------
+ *
+ * permit.c
+ *	  Permits: what a job must hold to run, taken and given back.
+ *
+ * Whoever has popped a job holds its permits: a worker in its slot, a consumer in
+ * its lease, a consumer that waits in its offer.  They are taken all at once, and
+ * given back when the job's transaction is over; a lease gives its own back when it
+ * ends.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/permit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+static void give_back(JobqDatabase *db, uint16 index, bool unused,
+					  TimestampTz now, JobqWakeList *wake);
+
+/*
+ * Forget all limiters: when the shared memory is made, or belongs to another
+ * database or a new extension.
+ */
+void
+jobq_limits_clear(JobqDatabase *db)
+{
+	memset(db->limits->limiters, 0, sizeof(db->limits->limiters));
+	db->limits->nlimiters = 0;
+	db->limits->weighted = false;
+	db->limits->loaded = false;
+	db->limits->due = DT_NOEND;
+	groups_clear(db);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
+			jobq_shared->slots[i].holding->permits = JOBQ_NO_PERMITS;
+	for (int i = 0; i < jobq_max_leases; i++)
+		db->leases->leases[i].permits = JOBQ_NO_PERMITS;
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		db->offers->reservers[i].offer.permits = JOBQ_NO_PERMITS;
+}
+
+/*
+ * A job of this lane starts, for which there was room.
+ */
+JobqPermits
+permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
+{
+	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter, group};
+	uint16		index[] = {permits.queue, permits.kind};
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[index[i]];
+		limiter->running++;
+		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+			limiter->pace.tokens -= 1;
+	}
+	return permits;
+}
+
+/*
+ * The same for a job that was not popped, but found in the table: see what it
+ * needs, and whether there is room, and take it.  "limited": its queue has
+ * limits; the job names its kind if that has.
+ */
+JobqVerdict
+jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
+				 TimestampTz now, JobqWakeList *wake)
+{
+	JobqLane	lane = {0};
+	TimestampTz due = DT_NOEND;
+	uint32		place = JOBQ_NONE;
+
+	lane.queue_limiter = jobq_limiter_find(db, job->queue_id, 0);
+	lane.kind_limiter = job->kind == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(db, 0, job->kind);
+	if ((limited && lane.queue_limiter == JOBQ_NO_LIMITER) ||
+		(job->kind != 0 && lane.kind_limiter == JOBQ_NO_LIMITER))
+	{
+		/* new limits, which the scheduler has not loaded yet */
+		db->reload = db->limits->stale = true;
+		wake->scheduler = true;
+		return limited && lane.queue_limiter == JOBQ_NO_LIMITER
+			? JOBQ_QUEUE_FULL : JOBQ_KIND_FULL;
+	}
+	if (lane.queue_limiter != JOBQ_NO_LIMITER &&
+		!limiter_free(&db->limits->limiters[lane.queue_limiter], now, &due))
+		return JOBQ_QUEUE_FULL;
+	if (lane.kind_limiter != JOBQ_NO_LIMITER &&
+		!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due))
+		return JOBQ_KIND_FULL;
+	if (job->group != 0 &&
+		!group_admit(db, job, lane.queue_limiter, now, &place))
+		return JOBQ_GROUP_BUSY;
+	job->permits = permits_take(db, &lane, place);
+	return JOBQ_MAY_RUN;
+}
+
+static void
+give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
+		  JobqWakeList *wake)
+{
+	JobqLimiter *limiter = &db->limits->limiters[index];
+	bool		was_full = limiter->max_running > 0 &&
+		limiter->running >= limiter->max_running;
+
+	Assert(limiter->running > 0);
+	limiter->running--;
+	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
+		limiter->pace.tokens += 1;
+	if (!was_full && !unused)
+		return;
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+
+		if (lane->queue_limiter == index || lane->kind_limiter == index)
+			jobq_lane_wake(db, lane, now, wake);
+	}
+}
+
+/*
+ * The job's transaction is over: others may start.
+ *
+ * live: the job will run again, so its group may have to wait for it.
+ * unused: it did not run at all.
+ */
+void
+jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
+					 bool live, bool unused, TimestampTz now,
+					 JobqWakeList *wake)
+{
+	JobqPermits held = *permits;
+
+	*permits = JOBQ_NO_PERMITS;
+	if (held.queue != JOBQ_NO_LIMITER)
+		give_back(db, held.queue, unused, now, wake);
+	if (held.kind != JOBQ_NO_LIMITER)
+		give_back(db, held.kind, unused, now, wake);
+	if (held.group != JOBQ_NONE)
+		group_leave(db, held.group, id, live, unused, now, wake);
+}
+
+/*
+ * So many attempts of jobs of this queue, kind and group have failed.
+ */
+void
+jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, int64 group,
+				   int failures, TimestampTz now)
+{
+	uint16		index[] = {jobq_limiter_find(db, queue_id, 0),
+	jobq_limiter_find(db, 0, kind)};
+
+	for (int i = 0; i < 2; i++)
+	{
+		JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[index[i]];
+		if (limiter->throttle.failures == 0)
+			continue;
+		if (!limiter->throttle.by_group)
+			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
+		else if (group != 0)
+		{
+			JobqGroup  *g = jobq_group_make(db, group, index[0], now);
+
+			if (g != NULL)
+				jobq_pace_failed(&limiter->throttle, &g->pace, failures, now);
+		}
+	}
+}
+
+/*
+ * Wake workers for the lanes whose limiters have become free with time, and
+ * note when the next will.
+ */
+void
+jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	db->limits->due = DT_NOEND;
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+		int			room;
+
+		if (lane->queue_limiter == JOBQ_NO_LIMITER &&
+			lane->kind_limiter == JOBQ_NO_LIMITER)
+			continue;
+		room = jobq_lane_room(db, lane, now, &db->limits->due);
+		for (int n = Min(room, (int) Min(lane->count, JOBQ_MAX_WAKE)); n > 0; n--)
+			jobq_lane_wake(db, lane, now, wake);
+	}
+}
+
+/*
+ * The lease is over.  For live and unused see jobq_permits_release().
+ */
+void
+jobq_lease_remove(JobqDatabase *db, JobqLease *lease, bool live, bool unused,
+				  TimestampTz now, JobqWakeList *wake)
+{
+	int64		id = lease->id;
+	JobqPermits permits = lease->permits;
+
+	lease_free(db, lease);
+	jobq_permits_release(db, &permits, id, live, unused, now, wake);
+}
+
+/*
+ * The job goes back unused, before it is handed over or looked for again: its
+ * entry would seem to be one of a leased job, and be dropped.  Does nothing if
+ * the job has no lease with this token.
+ */
+void
+jobq_lease_undo(JobqDatabase *db, int64 id, int64 token, TimestampTz now,
+				JobqWakeList *wake)
+{
+	JobqLease  *lease = jobq_lease_find(db, id);
+
+	if (lease != NULL && lease->token == token)
+		jobq_lease_remove(db, lease, false, true, now, wake);
+}

@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * pop.c
+ *	  Pop: take the job that comes first, with its permits.
+ *
+ * What is popped is a hint until its row is read: see push.c.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/pop.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/* A lane of which workers take several at a time; plenty is left for all. */
+#define LONG_LANE	512
+
+static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
+						   TimestampTz now);
+static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
+				 JobqPush *popped);
+static void prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank,
+					  JobqSlot *slot, BlockNumber block);
+
+/*
+ * Pop the job that comes first for this taker, together with its permits.  A
+ * worker gets its last job's permits back into the pool first.
+ */
+bool
+jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
+			   JobqPush *popped, JobqWakeList *wake)
+{
+	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
+		: NULL;
+	uint32		low = jobq_ready_entries / 8;
+	JobqLane   *best;
+	uint8		best_rank = JOBQ_NOT_SERVED;
+	uint32		before;
+	uint32		index;
+	uint32		group;
+
+	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
+		jobq_permits_release(db, &mine->holding->permits, mine->holding->permits_job, mine->holding->live,
+							 mine->holding->unused, now, wake);
+
+again:
+	best = lane_best(db, taker, now, &best_rank);
+
+	/* what is in the hand comes first, unless something is more urgent */
+	if (mine != NULL &&
+		prefetch_take_unless(db, mine, best != NULL, best_rank,
+							  best != NULL ? best->priority : 0, popped))
+		return true;
+	if (best == NULL)
+	{
+		if (Min(db->limits->due, db->groups->due) < db->wake_at)
+			wake->scheduler = true;
+		return mine != NULL && prefetch_steal(mine, popped);
+	}
+
+	before = best->count;
+	index = best->head;
+	group = JOBQ_NONE;
+	entry_unlink(db, best, index);
+	if (best->more && !best->scanning &&
+		((before > low && best->count <= low) || best->count == 0))
+		wake->scheduler = true;
+	if (db->ready->starved && db->ready->nfree >= low)
+	{
+		db->ready->starved = false;
+		wake->scheduler = true;
+	}
+	if (db->ready->entries[index].group != 0 &&
+		group_enter(db, best, index, now, &group, wake) == JOBQ_PARKED)
+		goto again;
+	take(db, best, index, popped);
+	if (popped->group != 0)
+		popped->first = no_predecessor(db, best, popped->key, now);
+	popped->permits = permits_take(db, best, group);
+	lane_served_one(db, best);
+	if (mine != NULL)
+	{
+		mine->holding->permits = popped->permits;
+		mine->holding->permits_job = popped->key.id;
+		mine->holding->live = false;
+		mine->holding->unused = true;	/* until it begins */
+	}
+	if (best->quarantine && taker->pool >= 0)
+		db->ready->quarantine_slot = taker->slot;
+	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
+			 !db->limits->weighted)
+		prefetch_more(db, best, best_rank, mine,
+				  ItemPointerGetBlockNumber(&popped->ctid));
+	return true;
+}
+
+/*
+ * Is it sure, without a look at the table, that no job of the same group comes
+ * before this one, which was popped and whose turn it is as far as its group
+ * knows?  It is if all jobs of the queue stand in this lane, and all that is due
+ * there up to this one has been read.
+ */
+static bool
+no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
+{
+	return db->ready->complete && !db->rescan && now < db->ready->forgotten_due &&
+		now < lane->next_due &&
+		!lane->quarantine && !lane->skipping && !lane->scanning &&
+		jobq_key_cmp(key, lane->cursor) <= 0 && lane_is_only(db, lane);
+}
+
+/*
+ * The entry as what was popped; gives the entry back.
+ */
+static void
+take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
+{
+	JobqEntry  *entry = &db->ready->entries[index];
+
+	popped->queue_id = lane->queue_id;
+	popped->priority = lane->priority;
+	popped->role = lane->role;
+	popped->flow = lane->flow;
+	popped->kind = lane->kind;
+	popped->tenant = lane->tenant;
+	popped->group = entry->group;
+	popped->quarantine = lane->quarantine;
+	popped->notify = popped->first = false;
+	popped->key = entry->key;
+	popped->ctid = entry->ctid;
+	popped->permits = JOBQ_NO_PERMITS;
+	entry_free(db, index);
+}
+
+/*
+ * From a long lane, take along the following jobs whose rows are on the same
+ * page (see prefetch.c).
+ */
+static void
+prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank, JobqSlot *slot,
+		  BlockNumber block)
+{
+	int			room = lane->count > LONG_LANE ? prefetch_room(slot) : 0;
+
+	while (room-- > 0 && lane->count > LONG_LANE)
+	{
+		uint32		index = lane->head;
+		JobqPush	job;
+
+		if (ItemPointerGetBlockNumber(&db->ready->entries[index].ctid) != block ||
+			db->ready->entries[index].group != 0)
+			break;
+		entry_unlink(db, lane, index);
+		take(db, lane, index, &job);
+		prefetch_put(db, slot, rank, &job);
+	}
+}
+
+/*
+ * The worker in this slot is done with a quarantined job, if it had one: the
+ * next may run, and who waits for it is woken by the scheduler.
+ */
+void
+jobq_quarantine_over(JobqDatabase *db, int slot)
+{
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->ready->quarantine_slot == slot)
+	{
+		db->ready->quarantine_slot = -1;
+		db->reload = true;
+	}
+	LWLockRelease(db->lock);
+	jobq_wake_scheduler(db);
+}

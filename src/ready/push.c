@@ -1,0 +1,294 @@
+/*-------------------------------------------------------------------------
+ *
+ * push.c
+ *	  Push: jobs come into the ready set, from those who commit and from scans.
+ *
+ * A claim pops an entry and writes no tuple.  An entry is only a hint: whoever
+ * pops it verifies the row by ctid and id, and drops the entry if the row is
+ * gone or taken.  So an entry may be there twice, but a due row must never be
+ * missing: see the invariant beside JobqLane.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/push.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/*
+ * Forget all lanes and entries.
+ */
+void
+jobq_ready_clear(JobqDatabase *db)
+{
+	for (int i = 0; i < JOBQ_LANE_BUCKETS; i++)
+		db->ready->bucket[i] = JOBQ_NONE;
+	for (int i = 0; i < jobq_max_lanes; i++)
+		db->ready->lanes[i].in_use = false;
+	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
+		db->ready->entries[i].next = i + 1;
+	db->ready->entries[jobq_ready_entries - 1].next = JOBQ_NONE;
+	db->ready->free_head = 0;
+	db->ready->nfree = jobq_ready_entries;
+	db->ready->active_head = JOBQ_NONE;
+	groups_unpark(db);
+	prefetch_forget(db);
+	db->ready->nlate = 0;
+	db->ready->complete = false;
+	db->ready->overflow = false;
+	db->ready->starved = false;
+	db->ready->forgotten_due = DT_NOEND;
+	db->ready->quarantine_slot = -1;
+}
+
+/*
+ * Hand over one job whose transaction has committed.
+ *
+ * The caller sends the wake-ups after it has released the lock.
+ */
+void
+jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
+				JobqWakeList *wake)
+{
+	bool		due = push->key.run_at <= now;
+	JobqLane   *lane;
+	InsertResult result;
+
+	lane = jobq_lane_find(db, push->queue_id, push->priority, push->role,
+						  push->flow, push->quarantine && due, true);
+	if (lane == NULL)
+	{
+		wake->scheduler = true;
+		if (push->quarantine && due)
+			lane = jobq_lane_find(db, push->queue_id, push->priority,
+								  push->role, push->flow, false, false);
+		if (lane != NULL)
+			lane_skip(db, lane, push->key);
+		return;
+	}
+	lane_set_flow(db, lane, push);
+	if (!lane->ranked)
+	{
+		db->reload = true;
+		wake->scheduler = true;
+	}
+	if (push->notify && due)
+	{
+		lane->notify = true;
+		jobq_relay_mark(db, now, wake);
+	}
+	if (!due)
+	{
+		if (push->key.run_at < lane->next_due)
+			lane->next_due = push->key.run_at;
+		/* the clock was put back */
+		if (jobq_key_cmp(push->key, lane->cursor) <= 0)
+		{
+			lane->cursor = key_below(push->key);
+			if (lane->scanning && jobq_key_cmp(push->key, lane->missed) < 0)
+				lane->missed = push->key;
+		}
+		if (push->key.run_at < db->wake_at)
+			wake->scheduler = true;
+		return;
+	}
+
+	if (!lane->quarantine && jobq_key_cmp(push->key, lane->cursor) > 0)
+	{
+		if (lane->scanning)
+		{
+			if (db->ready->nlate < JOBQ_MAX_LATE)
+				db->ready->late[db->ready->nlate++] = *push;
+			else
+			{
+				if (jobq_key_cmp(push->key, lane->missed) < 0)
+					lane->missed = push->key;
+				lane->more = true;
+			}
+			return;
+		}
+		if (lane->more || lane->next_due <= push->key.run_at)
+		{
+			lane->more = true;
+			if (lane->count == 0)
+				wake->scheduler = true;
+			return;
+		}
+	}
+
+	result = entry_insert(db, lane, push);
+	switch (result)
+	{
+		case INSERTED:
+			if (!lane->quarantine &&
+				jobq_key_cmp(push->key, lane->cursor) > 0)
+				lane->cursor = push->key;
+			jobq_lane_wake(db, lane, now, wake);
+			break;
+		case DUPLICATE:
+			break;
+		case TOO_FAR:
+		case NO_ENTRY:
+			if (lane->quarantine)
+				lane_skip(db, lane, push->key);
+			else
+				jobq_lane_look(db, lane, push->key, wake);
+			wake->scheduler = true;
+			break;
+	}
+}
+
+/*
+ * Hand over many jobs of one lane, of which only this one, the first, is named:
+ * the lane is read from there on.
+ */
+void
+jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
+				JobqWakeList *wake)
+{
+	JobqLane   *lane = jobq_lane_find(db, from->queue_id, from->priority,
+									  from->role, from->flow, false, true);
+
+	if (lane == NULL)
+	{
+		wake->scheduler = true;
+		return;
+	}
+	lane_set_flow(db, lane, from);
+	if (!lane->ranked)
+		db->reload = true;
+	jobq_lane_look(db, lane, from->key, wake);
+	if (from->notify)
+	{
+		lane->notify = true;
+		jobq_relay_mark(db, now, wake);
+	}
+}
+
+/*
+ * Take over what a scan of the lane has found: "nrows" rows in order, all
+ * that was visible between the lane's cursor and "cursor".
+ */
+void
+jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
+				   int nrows, JobqKey cursor, bool more,
+				   TimestampTz next_due, JobqWakeList *wake)
+{
+	uint32		after = JOBQ_NONE;
+	JobqKey		done = lane->cursor;
+	TimestampTz now = jobq_now();
+	int			nlate;
+
+	/* jobs that became due, or were many: the queue gets work */
+	if (lane->count == 0 && nrows > 0)
+	{
+		lane->notify = true;
+		jobq_relay_mark(db, now, wake);
+	}
+	if (nrows > 0)
+		lane_set_flow(db, lane, &rows[0]);
+
+	/* where does the first one belong? */
+	if (nrows > 0)
+	{
+		after = lane->tail;
+		while (after != JOBQ_NONE &&
+			   jobq_key_cmp(db->ready->entries[after].key, rows[0].key) >= 0)
+			after = db->ready->entries[after].prev;
+	}
+
+	for (int i = 0; i < nrows; i++)
+	{
+		const JobqPush *row = &rows[i];
+
+		if (db->leases->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
+			continue;
+		if (row->quarantine)
+		{
+			JobqLane   *quarantine = jobq_lane_find(db, lane->queue_id,
+													lane->priority, lane->role,
+													lane->flow, true, true);
+			InsertResult result = NO_ENTRY;
+
+			if (quarantine != NULL)
+			{
+				lane_set_flow(db, quarantine, row);
+				result = entry_insert(db, quarantine, row);
+			}
+			if (result == TOO_FAR || result == NO_ENTRY)
+			{
+				lane_skip(db, lane, row->key);
+				db->ready->overflow = true;
+			}
+			else
+				jobq_lane_wake(db, quarantine, now, wake);
+		}
+		else
+		{
+			uint32		next;
+
+			next = after == JOBQ_NONE ? lane->head : db->ready->entries[after].next;
+			while (next != JOBQ_NONE &&
+				   jobq_key_cmp(db->ready->entries[next].key, row->key) < 0)
+			{
+				after = next;
+				next = db->ready->entries[next].next;
+			}
+			if (next != JOBQ_NONE &&
+				jobq_key_cmp(db->ready->entries[next].key, row->key) == 0)
+			{
+				db->ready->entries[next].ctid = row->ctid;
+				after = next;
+			}
+			else if (entry_insert_after(db, lane, after, row) == INSERTED)
+			{
+				after = after == JOBQ_NONE ? lane->head
+					: db->ready->entries[after].next;
+				jobq_lane_wake(db, lane, now, wake);
+			}
+			else
+			{
+				db->ready->starved = true;
+				cursor = done;
+				more = true;
+				break;
+			}
+		}
+		done = row->key;
+	}
+
+	lane->scanning = false;
+	lane->cursor = cursor;
+	lane->more = more;
+	if (next_due < lane->next_due)
+		lane->next_due = next_due;
+	if (jobq_key_cmp(lane->missed, lane->cursor) <= 0)
+		lane->cursor = key_below(lane->missed);
+	if (lane->missed.run_at != PG_INT64_MAX)
+		lane->more = true;
+	lane->missed.run_at = PG_INT64_MAX;
+	lane->missed.id = PG_INT64_MAX;
+
+	/* the scan may have passed what was committed meanwhile */
+	nlate = db->ready->nlate;
+	db->ready->nlate = 0;
+	for (int i = 0; i < nlate; i++)
+		jobq_ready_push(db, &db->ready->late[i], now, wake);
+}
+
+/*
+ * The worker leaves: put its hand back.  Wants db->lock.
+ */
+void
+jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot, JobqWakeList *wake)
+{
+	JobqPush	push;
+
+	while (prefetch_drop(slot, &push))
+		jobq_ready_push(db, &push, push.key.run_at, wake);
+}

@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * wake.c
+ *	  Who is woken for a job in a lane: consumers, an idle worker, the scheduler.
+ *
+ * Nobody is woken here: the wake list is carried out by whoever releases the lock
+ * (jobq_unlock()).
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/wake.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/*
+ * See that a job in the lane is taken: mark the lane for consumers that wait, or
+ * choose an idle worker, or else the scheduler if it may be able to start one.
+ */
+void
+jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+				JobqWakeList *wake)
+{
+	int			index = db - jobq_shared->databases;
+	bool		served = false;
+
+	if (!lane->ranked)
+	{
+		db->reload = true;
+		wake->scheduler = true;
+		return;
+	}
+	if (lane->paused)
+		return;
+	if (!jobq_lane_free(db, lane, now))
+	{
+		/* whoever gives a permit back will see to it, or the time */
+		if (db->limits->due < db->wake_at)
+			wake->scheduler = true;
+		return;
+	}
+
+	if (lane->consumer)
+	{
+		if (db->offers->head != JOBQ_NONE)
+			lane->marked = db->ready->any_marked = true;
+		return;
+	}
+	if (wake->n >= JOBQ_MAX_WAKE)
+		return;
+
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_FREE || slot->state == JOBQ_SLOT_DEAD ||
+			slot->database != index || slot->role != lane->role ||
+			lane->rank[slot->pool] == JOBQ_NOT_SERVED)
+			continue;
+		served = true;
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle && !slot->retire)
+		{
+			PGPROC	   *proc = slot->proc;	/* may vanish: read once */
+
+			if (proc == NULL)
+				continue;
+			slot->idle = false;
+			wake->proc[wake->n++] = proc;
+			return;
+		}
+	}
+	if (!served || db->can_spawn)
+		wake->scheduler = true;
+}
+
+/*
+ * The relay has something to say: see that the scheduler wakes in time.
+ */
+void
+jobq_relay_mark(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	TimestampTz due = now + jobq_notify_interval * INT64CONST(1000);
+
+	if (db->relay_pending && db->relay_due <= due)
+		return;
+	db->relay_pending = true;
+	db->relay_due = due;
+	if (db->relay_due < db->wake_at)
+		wake->scheduler = true;
+}

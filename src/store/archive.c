@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * archive.c
+ *	  Jobs that are completed, cancelled or expired.
+ *
+ * All of this is part of the caller's transaction, which also deletes the job's
+ * row; so a job is always in exactly one of jobq.job, jobq.archive and
+ * jobq.failed_job.
+ *
+ * src/store/archive.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "store/store.h"
+
+/* Attribute numbers of jobq.archive. */
+enum
+{
+	ARCHIVE_FINISHED_AT = 1,
+	ARCHIVE_ID,
+	ARCHIVE_ENQUEUED_AT,
+	ARCHIVE_STARTED_AT,
+	ARCHIVE_RUN_AT,
+	ARCHIVE_QUEUE_ID,
+	ARCHIVE_PRIORITY,
+	ARCHIVE_ROLE,
+	ARCHIVE_ATTEMPT,
+	ARCHIVE_MAX_ATTEMPTS,
+	ARCHIVE_STATE,
+	ARCHIVE_KIND,
+	ARCHIVE_PAYLOAD,
+	ARCHIVE_HEADERS,
+	ARCHIVE_RESULT,
+	ARCHIVE_REASON,
+	ARCHIVE_GROUP_KEY,
+	ARCHIVE_BATCH_ID,
+	ARCHIVE_LOG,
+	ARCHIVE_NATTS = ARCHIVE_LOG
+};
+
+static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
+						TimestampTz now, bool has_result, Datum result,
+						const char *reason, Datum *values, bool *nulls);
+static Relation open_archive(TimestampTz now);
+
+/*
+ * A job is finished: tell so at commit, and fill in its row for the archive.
+ * False if its queue does not want it kept.
+ */
+static bool
+archive_row(const JobqJob *job, char state, TimestampTz started_at,
+			TimestampTz now, bool has_result, Datum result, const char *reason,
+			Datum *values, bool *nulls)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	char		keep = queue != NULL ? queue->keep : KEEP_ALL;
+
+	memset(nulls, 0, sizeof(bool) * ARCHIVE_NATTS);
+	jobq_length_remove(job_queue_id(job));
+
+	/* the group of a worker's own job knows by its permit */
+	if (job_group(job) != 0 &&
+		(jobq_current == NULL || jobq_current->slot == NULL ||
+		 job_id(jobq_current->job) != job_id(job)))
+		jobq_at_commit_group_end(job_group(job), job_id(job));
+	if (job_batch(job) != 0)
+		jobq_at_commit_batch(job_batch(job), job_id(job),
+							 state == STATE_EXPIRED);
+	jobq_state_changed(job, state == STATE_COMPLETED ? "completed"
+			  : state == STATE_CANCELLED ? "cancelled" : "expired");
+
+	/* the rest of its batch depends on what has become of it */
+	if (keep == KEEP_NOTHING && job_batch(job) == 0)
+		return false;
+
+	values[ARCHIVE_FINISHED_AT - 1] = TimestampTzGetDatum(now);
+	values[ARCHIVE_ID - 1] = JOB(job, JOB_ID);
+	values[ARCHIVE_ENQUEUED_AT - 1] = JOB(job, JOB_ENQUEUED_AT);
+	values[ARCHIVE_STARTED_AT - 1] = TimestampTzGetDatum(started_at);
+	nulls[ARCHIVE_STARTED_AT - 1] = started_at == DT_NOBEGIN;
+	values[ARCHIVE_RUN_AT - 1] = JOB(job, JOB_RUN_AT);
+	values[ARCHIVE_QUEUE_ID - 1] = JOB(job, JOB_QUEUE_ID);
+	values[ARCHIVE_PRIORITY - 1] = JOB(job, JOB_PRIORITY);
+	values[ARCHIVE_ROLE - 1] = JOB(job, JOB_ROLE);
+	values[ARCHIVE_ATTEMPT - 1] = JOB(job, JOB_ATTEMPT);
+	values[ARCHIVE_MAX_ATTEMPTS - 1] = JOB(job, JOB_MAX_ATTEMPTS);
+	values[ARCHIVE_STATE - 1] = CharGetDatum(state);
+	values[ARCHIVE_KIND - 1] = JOB(job, JOB_KIND);
+	values[ARCHIVE_PAYLOAD - 1] = JOB(job, JOB_PAYLOAD);
+	nulls[ARCHIVE_PAYLOAD - 1] = keep != KEEP_ALL;
+	values[ARCHIVE_HEADERS - 1] = JOB(job, JOB_HEADERS);
+	nulls[ARCHIVE_HEADERS - 1] = JOB_ISNULL(job, JOB_HEADERS);
+	values[ARCHIVE_RESULT - 1] = result;
+	nulls[ARCHIVE_RESULT - 1] = !has_result;
+	nulls[ARCHIVE_REASON - 1] = reason == NULL;
+	values[ARCHIVE_GROUP_KEY - 1] = JOB(job, JOB_GROUP_KEY);
+	nulls[ARCHIVE_GROUP_KEY - 1] = JOB_ISNULL(job, JOB_GROUP_KEY);
+	values[ARCHIVE_BATCH_ID - 1] = JOB(job, JOB_BATCH_ID);
+	nulls[ARCHIVE_BATCH_ID - 1] = JOB_ISNULL(job, JOB_BATCH_ID);
+	values[ARCHIVE_LOG - 1] = JOB(job, JOB_LOG);
+	nulls[ARCHIVE_LOG - 1] = JOB_ISNULL(job, JOB_LOG);
+	if (reason != NULL)
+		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
+	return true;
+}
+
+/*
+ * Open the partition of the archive for jobs that finish now.
+ */
+static Relation
+open_archive(TimestampTz now)
+{
+	/* while we wait for the lock, the day may get its partition */
+	for (;;)
+	{
+		Oid			relid = jobq_archive_partition(now);
+		Relation	rel = table_open(relid, RowExclusiveLock);
+
+		if (relid == jobq_archive_partition(now))
+		{
+			jobq_check_columns(RelationGetDescr(rel), ARCHIVE_NATTS);
+			return rel;
+		}
+		table_close(rel, RowExclusiveLock);
+	}
+}
+
+/*
+ * Put a finished job into the archive, as its queue wants it kept.  The
+ * caller deletes its row.
+ *
+ * started_at is DT_NOBEGIN if the job never ran.
+ */
+void
+jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
+			 bool has_result, Datum result, const char *reason)
+{
+	TimestampTz now = jobq_now();
+	Datum		values[ARCHIVE_NATTS];
+	bool		nulls[ARCHIVE_NATTS];
+	Relation	rel;
+	HeapTuple	tuple;
+
+	if (archive_row(job, state, started_at, now, has_result, result, reason,
+					values, nulls))
+	{
+		rel = open_archive(now);
+		tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+		jobq_insert_tuple(rel, tuple);
+		heap_freetuple(tuple);
+		table_close(rel, NoLock);
+	}
+	jobq_unique_finished(job, state == STATE_COMPLETED);
+}
+
+/*
+ * The same for many that are completed without a result: a page of the archive
+ * is logged once.
+ */
+void
+jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
+{
+	TimestampTz now = jobq_now();
+	Relation	rel = open_archive(now);
+	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * njobs);
+	int			ntuples = 0;
+
+	for (int i = 0; i < njobs; i++)
+	{
+		Datum		values[ARCHIVE_NATTS];
+		bool		nulls[ARCHIVE_NATTS];
+
+		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, false,
+						(Datum) 0, NULL, values, nulls))
+			tuples[ntuples++] = heap_form_tuple(RelationGetDescr(rel), values,
+												nulls);
+	}
+	jobq_insert_tuples(rel, tuples, ntuples);
+	pfree(tuples);
+	table_close(rel, NoLock);
+	for (int i = 0; i < njobs; i++)
+		jobq_unique_finished(&jobs[i], true);
+}

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.c
+ *	  A job as a C struct: made, read from its row, asked.
+ *
+ * src/store/job.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "commands/sequence.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "store/store.h"
+
+#define DEFAULT_MAX_ATTEMPTS	3
+
+/*
+ * The id of a new job.
+ */
+int64
+jobq_next_id(void)
+{
+	return nextval_internal(jobq_relations()->job_seq, false);
+}
+
+/*
+ * A job with the default options.  The payload is not checked.
+ */
+void
+jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
+			  Oid role)
+{
+	TimestampTz now = jobq_now();
+
+	memset(job->values, 0, sizeof(job->values));
+	memset(job->nulls, true, sizeof(job->nulls));
+	JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
+	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(now));
+	JOB_SET(job, JOB_ENQUEUED_AT, TimestampTzGetDatum(now));
+	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));
+	JOB_SET(job, JOB_PRIORITY, Int32GetDatum(0));
+	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(role));
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
+	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));
+	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(0));
+	JOB_SET(job, JOB_CRASHES, Int16GetDatum(0));
+	JOB_SET(job, JOB_WATCH, BoolGetDatum(false));
+	JOB_SET(job, JOB_DORMANT, BoolGetDatum(false));
+	JOB_SET(job, JOB_KIND, CStringGetTextDatum(kind));
+	JOB_SET(job, JOB_PAYLOAD, payload);
+}
+
+/*
+ * The job that is in this row of the table.
+ */
+void
+jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
+{
+	HeapTuple	copy = heap_copytuple(tuple);
+
+	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
+	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
+	job->ctid = tuple->t_self;
+	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+}
+
+/*
+ * The job's kind, in the current memory context.
+ */
+const char *
+jobq_job_kind(const JobqJob *job)
+{
+	return TextDatumGetCString(JOB(job, JOB_KIND));
+}
+
+/*
+ * Milliseconds that the job may take, or 0 for no limit.  handler is that of
+ * its kind, or NULL.
+ */
+int
+jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
+{
+	if (!JOB_ISNULL(job, JOB_TIMEOUT))
+		return DatumGetInt32(JOB(job, JOB_TIMEOUT));
+	if (handler != NULL && handler->timeout >= 0)
+		return handler->timeout;
+	return jobq_default_timeout;
+}

@@ -1,0 +1,234 @@
+/*-------------------------------------------------------------------------
+ *
+ * relations.c
+ *	  jobq's own tables in this database: their OIDs, and locks on them.
+ *
+ * src/store/relations.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "commit/commit.h"
+#include "store/store.h"
+
+/* A partition of the archive: one day of finished_at. */
+typedef struct Partition
+{
+	int64		day;
+	Oid			relid;
+} Partition;
+
+BlockNumber jobq_job_blocks = 0;
+
+static JobqRelations relations;
+static bool relations_valid = false;
+static Partition partition = {0};
+
+
+/* how often a message, or an abort, may have outdated what is kept here */
+static uint64 changes = 0;
+
+static Oid	relation_named(Oid schema, const char *name);
+
+/*
+ * The relations of the extension, or NULL if it is not installed here.
+ *
+ * Needs a transaction.
+ */
+const JobqRelations *
+jobq_relations_if_installed(void)
+{
+	JobqRelations found = {0};
+	uint64		before;
+
+	if (relations_valid)
+		return &relations;
+
+	before = changes;
+	found.extension = get_extension_oid("jobq", true);
+	found.schema = get_namespace_oid(JOBQ_SCHEMA, true);
+	if (!OidIsValid(found.extension) || !OidIsValid(found.schema))
+		return NULL;
+
+	/* tables of that name that are not the extension's are none of ours */
+	found.job = relation_named(found.schema, "job");
+	if (!OidIsValid(found.job) ||
+		getExtensionOfObject(RelationRelationId, found.job) !=
+		found.extension)
+		return NULL;
+
+	found.queue = relation_named(found.schema, "queue");
+	found.queue_pkey = relation_named(found.schema, "queue_pkey");
+	found.queue_name_key = relation_named(found.schema, "queue_name_key");
+	found.handler = relation_named(found.schema, "handler");
+	found.handler_pkey = relation_named(found.schema, "handler_pkey");
+	found.job_pkey = relation_named(found.schema, "job_pkey");
+	found.job_ready = relation_named(found.schema, "job_ready");
+	found.job_group = relation_named(found.schema, "job_group");
+	found.job_batch = relation_named(found.schema, "job_batch");
+	found.job_seq = relation_named(found.schema, "job_id_seq");
+	found.archive = relation_named(found.schema, "archive");
+	found.archive_default = relation_named(found.schema, "archive_default");
+	found.failed = relation_named(found.schema, "failed_job");
+	found.failed_pkey = relation_named(found.schema, "failed_job_pkey");
+	found.unique_key = relation_named(found.schema, "unique_key");
+	found.unique_key_pkey = relation_named(found.schema, "unique_key_pkey");
+	found.lease = relation_named(found.schema, "lease");
+	found.lease_seq = relation_named(found.schema, "lease_token_seq");
+	found.step = relation_named(found.schema, "step");
+	found.batch = relation_named(found.schema, "batch");
+	found.batch_seq = relation_named(found.schema, "batch_id_seq");
+	found.inbox = relation_named(found.schema, "inbox");
+	found.context_type =
+		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+						CStringGetDatum("job_context"),
+						ObjectIdGetDatum(found.schema));
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID,
+											ObjectIdGetDatum(found.job));
+
+		if (!HeapTupleIsValid(tuple))
+			return NULL;
+		found.owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	relations = found;
+	relations_valid = changes == before;
+	jobq_cache_filled();
+	return &relations;
+}
+
+/*
+ * The relations of the extension; an error if it is not installed here.
+ */
+const JobqRelations *
+jobq_relations(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	if (rels == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"jobq\" is not installed in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errhint("Run CREATE EXTENSION jobq.")));
+	return rels;
+}
+
+static Oid
+relation_named(Oid schema, const char *name)
+{
+	return get_relname_relid(name, schema);
+}
+
+/*
+ * The partition of the archive for a job that finished at this time: the
+ * day's, or the default partition if the scheduler has made none.
+ */
+Oid
+jobq_archive_partition(TimestampTz finished_at)
+{
+	int64		day = finished_at / USECS_PER_DAY;
+
+	if (!OidIsValid(partition.relid) || partition.day != day)
+	{
+		const JobqRelations *rels = jobq_relations();
+		uint64		before = changes;
+		struct pg_tm tm;
+		fsec_t		fsec;
+		char		name[NAMEDATALEN];
+		Oid			relid;
+
+		if (timestamp2tm(finished_at, NULL, &tm, &fsec, NULL, NULL) != 0)
+			elog(ERROR, "timestamp out of range");
+		snprintf(name, sizeof(name), "archive_%04d%02d%02d",
+				 tm.tm_year, tm.tm_mon, tm.tm_mday);
+		relid = get_relname_relid(name, rels->schema);
+		if (!OidIsValid(relid) || !get_rel_relispartition(relid))
+			relid = rels->archive_default;
+		if (changes != before)
+			return relid;
+		partition.day = day;
+		partition.relid = relid;
+		jobq_cache_filled();
+	}
+	return partition.relid;
+}
+
+/*
+ * Until the end of this transaction no queue is dropped: call this before the
+ * look-up of a queue that gets a new job.  A weak lock, on the fast path.
+ */
+void
+jobq_pin_queues(void)
+{
+	LockRelationOid(jobq_relations()->queue, RowShareLock);
+}
+
+/*
+ * Lock the table of jobs, weakly: DROP EXTENSION begins with it, so whoever is
+ * going to lock others of our tables before it calls this first.
+ */
+void
+jobq_lock_jobs(void)
+{
+	const JobqRelations *rels = jobq_relations_if_installed();
+
+	if (rels != NULL)
+		LockRelationOid(rels->job, AccessShareLock);
+}
+
+static void
+relation_changed(Oid relid)
+{
+	changes++;
+	if (relid == InvalidOid || relid == relations.job)
+		jobq_job_blocks = 0;	/* it may have been truncated */
+	if (relid == InvalidOid || relid == relations.job ||
+		relid == relations.archive || relid == relations.failed)
+		relations_valid = false;
+	if (relid == InvalidOid || relid == partition.relid ||
+		relid == relations.archive || relid == relations.archive_default)
+		partition.relid = InvalidOid;
+}
+
+static void
+forget_relations(void)
+{
+	changes++;
+	relations_valid = false;
+	partition.relid = InvalidOid;
+}
+
+const JobqCache jobq_relations_cache = {
+	.changed = relation_changed,
+	.forget = forget_relations,
+};

@@ -1,0 +1,517 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *	  The door of the room store: jobq's tables, and a job as a C struct.
+ *
+ * The tables are the truth.  A live job is a row of jobq.job, which is written
+ * once and deleted once; a finished one is in jobq.archive or jobq.failed_job.
+ * What moves it does so in one transaction, so that it is always in exactly one
+ * of the three.  What is done once per job uses direct heap access (row.c,
+ * archive.c): it is several times cheaper than a query, and no user code gets in
+ * between.  All else is a query as the owner of the extension (query.c).
+ *
+ * What it promises: whoever writes or deletes a job's row here need not think of
+ * the ready set, of the length of its queue, of its group, its batch, its unique
+ * key and those who wait for it: that is noted for the commit.  Nothing here
+ * waits for a handler that runs.
+ *
+ * Locks: tables are locked in the order in which DROP EXTENSION does, jobq.job
+ * first (jobq_lock_jobs()); who adds jobs to a queue holds it (jobq_pin_queues()).
+ * Errors are raised as usual; all functions want a transaction.
+ *
+ * src/store/store.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_STORE_H
+#define JOBQ_STORE_H
+
+#include "access/tableam.h"
+#include "nodes/pg_list.h"
+#include "storage/block.h"
+#include "utils/array.h"
+#include "utils/snapshot.h"
+
+#include "commit/commit.h"
+
+/*
+ * What is cached, and how long it may be used
+ *
+ * The caches of this backend are emptied by invalidation messages.  Almost any
+ * call may accept such: whatever takes a lock, opens a relation or looks into a
+ * catalog, so each look-up below, too.  Therefore no pointer into a cache leaves
+ * the file that keeps it:
+ *
+ * JobqQueue, JobqHandler and JobqFunction are copies that belong to whoever asks
+ * for them.  They hold no pointers, but for JobqFunction.kind, to what is never
+ * freed.  They stay as they were at the look-up: ask again for what has to be
+ * up to date.
+ *
+ * JobqRelations is static, and all its fields are set at once.
+ *
+ * A FmgrInfo belongs to one call at a time, from jobq_function_begin() to
+ * jobq_function_end().
+ *
+ * What insert.c knows of indexes it frees only when it uses none of it.
+ */
+
+/* The relations of the extension in this database. */
+typedef struct JobqRelations
+{
+	Oid			extension;
+	Oid			schema;
+	Oid			owner;
+	Oid			queue;
+	Oid			queue_pkey;
+	Oid			queue_name_key;
+	Oid			handler;
+	Oid			handler_pkey;
+	Oid			job;
+	Oid			job_pkey;
+	Oid			job_ready;
+	Oid			job_group;
+	Oid			job_batch;
+	Oid			job_seq;
+	Oid			archive;
+	Oid			archive_default;
+	Oid			failed;
+	Oid			failed_pkey;
+	Oid			unique_key;
+	Oid			unique_key_pkey;
+	Oid			lease;
+	Oid			lease_seq;
+	Oid			step;
+	Oid			batch;
+	Oid			batch_seq;
+	Oid			inbox;
+	Oid			context_type;	/* row type jobq.job_context */
+} JobqRelations;
+
+/* Attribute numbers of jobq.queue. */
+enum
+{
+	QUEUE_ID = 1,
+	QUEUE_PAUSED,
+	QUEUE_NOTIFY,
+	QUEUE_KEEP,
+	QUEUE_MODE,
+	QUEUE_LEASE,
+	QUEUE_GROUP_ON_FAILURE,
+	QUEUE_GROUP_MAX_RUNNING,
+	QUEUE_MAX_RUNNING,
+	QUEUE_WEIGHT,
+	QUEUE_MAX_LENGTH,
+	QUEUE_EXPIRES_AFTER,
+	QUEUE_NAME,
+	QUEUE_RATE,
+	QUEUE_THROTTLE,
+	QUEUE_FAIR_BY,
+	QUEUE_FAIR_WEIGHTS,
+	QUEUE_NATTS = QUEUE_FAIR_WEIGHTS
+};
+
+/* Values of jobq.queue.notify and keep. */
+#define NOTIFY_RELAY			'r'
+#define NOTIFY_TRANSACTIONAL	't'
+#define NOTIFY_OFF				'o'
+#define KEEP_ALL				'a'
+#define KEEP_NO_PAYLOAD			'p'
+#define KEEP_NOTHING			'n'
+
+/* Values of jobq.queue.mode and lease. */
+#define MODE_WORKER				'w'
+#define MODE_CONSUMER			'c'
+#define LEASE_DURABLE			'd'
+#define LEASE_MEMORY			'm'
+
+/* Values of jobq.queue.group_on_failure. */
+#define GROUP_WAIT				'w'
+#define GROUP_CONTINUE			'c'
+
+/* Longest name of a header that fair_by names. */
+#define JOBQ_MAX_FAIR_BY		63
+
+typedef struct JobqQueue
+{
+	int32		id;
+	bool		paused;
+	char		notify;
+	char		keep;
+	char		mode;
+	char		lease;
+	char		group_on_failure;
+	int			group_max_running;	/* 0: no limit */
+	bool		limited;		/* has max_running, rate, or throttle */
+	int			max_length;		/* or -1 */
+	int64		expires_after_ms;	/* or -1 */
+	char		name[NAMEDATALEN];
+	char		fair_by[JOBQ_MAX_FAIR_BY + 1];	/* or "" */
+} JobqQueue;
+
+/* Attribute numbers of jobq.handler. */
+enum
+{
+	HANDLER_KIND = 1,
+	HANDLER_HANDLER,
+	HANDLER_QUEUE,
+	HANDLER_MAX_ATTEMPTS,
+	HANDLER_BACKOFF,
+	HANDLER_TIMEOUT,
+	HANDLER_FAIL_ON_TIMEOUT,
+	HANDLER_MAX_EXCEPTIONS,
+	HANDLER_MAX_RUNNING,
+	HANDLER_RATE,
+	HANDLER_THROTTLE,
+	HANDLER_ON_FAILURE,
+	HANDLER_NATTS = HANDLER_ON_FAILURE
+};
+
+/* The policy of a kind. */
+typedef struct JobqHandler
+{
+	char		queue[NAMEDATALEN]; /* or "" */
+	bool		has_on_failure;
+	int			max_attempts;	/* or -1 */
+	int			max_exceptions; /* or -1 */
+	int			timeout;		/* milliseconds, or -1 */
+	bool		fail_on_timeout;
+	bool		limited;		/* has max_running, rate, or throttle */
+} JobqHandler;
+
+/* The function that runs a kind, as of the look-up. */
+typedef struct JobqFunction
+{
+	struct JobqKind *kind;		/* for kinds.c */
+	Oid			proc;
+	int			nargs;
+	bool		is_procedure;
+	bool		may_commit;		/* a procedure that CALL would run non-atomic */
+	bool		returns_jsonb;
+} JobqFunction;
+
+/* Kinds with this prefix run the on_failure handler of the kind after it. */
+#define ON_FAILURE_PREFIX	"on_failure:"
+
+/* Which queues and kinds have a limiter. */
+#define JOBQ_LIMITED_QUEUE \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
+	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
+	" OR group_on_failure <> 'w' OR weight IS NOT NULL"
+#define JOBQ_LIMITED_KIND \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
+
+/* Attribute numbers of jobq.job: fixed width first. */
+enum
+{
+	JOB_ID = 1,
+	JOB_RUN_AT,
+	JOB_ENQUEUED_AT,
+	JOB_QUEUE_ID,
+	JOB_PRIORITY,
+	JOB_ROLE,
+	JOB_FLOW,
+	JOB_ATTEMPT,
+	JOB_MAX_ATTEMPTS,
+	JOB_EXCEPTIONS,
+	JOB_CRASHES,
+	JOB_WATCH,
+	JOB_DORMANT,
+	JOB_KIND,
+	JOB_PAYLOAD,
+	JOB_TIMEOUT,
+	JOB_RETRY_UNTIL,
+	JOB_EXPIRES_AT,
+	JOB_LEASE_TOKEN,
+	JOB_LEASE_UNTIL,
+	JOB_HEADERS,
+	JOB_BACKOFF,
+	JOB_ERRORS,
+	JOB_GROUP_ID,
+	JOB_GROUP_KEY,
+	JOB_GROUP_HELD,
+	JOB_UNIQUE_UNTIL,
+	JOB_UNIQUE_KEY,
+	JOB_BATCH_ID,
+	JOB_FREE_DELAY,
+	JOB_FREE_RUN_AT,
+	JOB_LOG,
+	JOB_NATTS = JOB_LOG
+};
+
+/*
+ * One job.  values[] and nulls[] are the row; the by-reference ones point
+ * into memory that the job's memory context owns.
+ */
+typedef struct JobqJob
+{
+	Datum		values[JOB_NATTS];
+	bool		nulls[JOB_NATTS];
+	ItemPointerData ctid;
+	TransactionId xmin;			/* who wrote the row, as far as read */
+} JobqJob;
+
+#define JOB(job, att)		((job)->values[(att) - 1])
+#define JOB_ISNULL(job, att) ((job)->nulls[(att) - 1])
+#define JOB_SET(job, att, value) \
+	((job)->values[(att) - 1] = (value), (job)->nulls[(att) - 1] = false)
+
+#define job_id(job)			DatumGetInt64(JOB(job, JOB_ID))
+#define job_run_at(job)		DatumGetTimestampTz(JOB(job, JOB_RUN_AT))
+#define job_queue_id(job)	DatumGetInt32(JOB(job, JOB_QUEUE_ID))
+#define job_priority(job)	DatumGetInt32(JOB(job, JOB_PRIORITY))
+#define job_role(job)		DatumGetObjectId(JOB(job, JOB_ROLE))
+#define job_flow(job)		DatumGetInt32(JOB(job, JOB_FLOW))
+#define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
+#define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
+#define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
+#define job_group(job) \
+	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
+#define job_batch(job) \
+	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
+#define job_blocked(job)	(job_run_at(job) == DT_NOEND)
+#define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
+
+/* States of an archived job, as stored. */
+#define STATE_COMPLETED		'c'
+#define STATE_CANCELLED		'x'
+#define STATE_EXPIRED		'e'
+
+/* What went wrong with an attempt. */
+typedef struct JobqError
+{
+	int			sqlerrcode;
+	const char *message;
+	const char *detail;			/* or NULL */
+	const char *hint;			/* or NULL */
+	const char *context;		/* or NULL */
+} JobqError;
+
+/* What an enqueue() with a unique key asks for, beside what the job keeps. */
+typedef struct JobqUnique
+{
+	char		on_conflict;
+	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
+	bool		exempt;			/* a retry: max_length does not refuse it */
+} JobqUnique;
+
+/* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
+#define UNIQUE_UNTIL_FINISH	'f'
+#define UNIQUE_UNTIL_START	's'
+#define UNIQUE_SKIP			's'
+#define UNIQUE_REPLACE		'r'
+#define UNIQUE_ERROR		'e'
+
+/* What a handler has asked for, beside returning. */
+typedef enum JobqOutcome
+{
+	OUTCOME_COMPLETE = 0,
+	OUTCOME_SNOOZE,
+	OUTCOME_RELEASE,
+	OUTCOME_DISCARD,
+	OUTCOME_FAIL,
+} JobqOutcome;
+
+/*
+ * The job that runs now.  The job of perform() hides that of the worker which
+ * called it.
+ */
+typedef struct JobqCurrent
+{
+	const JobqJob *job;
+	int			attempt;		/* this one's number */
+	JobqOutcome outcome;
+	int64		delay_ms;		/* of snooze and release */
+	char		reason[1024];	/* of discard and fail */
+	JobqSlot   *slot;			/* or NULL in perform() and work() */
+	MemoryContext memory;		/* outlives an abort; NULL in perform() */
+	List	   *log;			/* lines in JSON */
+	struct JobqCurrent *outer;
+} JobqCurrent;
+
+/* How many jobs a queue with max_length has: see length.c. */
+#define JOBQ_MAX_LENGTHS	64
+#define JOBQ_LENGTH_XIDS	512
+#define JOBQ_MAX_PREPARED	64
+typedef struct JobqLength
+{
+	int32		queue_id;		/* 0: free */
+	Oid			jobs;			/* jobq.job that was counted */
+	bool		valid;
+	int64		committed;
+	int64		reserved;		/* by open transactions */
+	FullTransactionId xmax;		/* of the snapshot that counted */
+	int			nxip;
+	TransactionId xip[JOBQ_LENGTH_XIDS];
+} JobqLength;
+
+/* Places that a prepared transaction has reserved. */
+typedef struct JobqPreparedPlaces
+{
+	TransactionId xid;
+	int32		queue_id;
+	Oid			jobs;
+	int			n;
+} JobqPreparedPlaces;
+
+/*
+ * The counters of a database.  Protected by db->lock.
+ */
+typedef struct JobqLengths
+{
+	int			nlengths;		/* may be read without lock */
+	JobqLength	lengths[JOBQ_MAX_LENGTHS];
+	int			nprepared;
+	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
+} JobqLengths;
+
+
+/* src/store/cache.c: for the caches of this room */
+typedef struct JobqCache
+{
+	/* this relation has changed, or any if it is invalid */
+	void		(*changed) (Oid relid);
+	/* what was read may not be committed; or NULL */
+	void		(*forget) (void);
+	/* the transaction is over, one way or another; or NULL */
+	void		(*ended) (void);
+} JobqCache;
+
+extern void jobq_cache_join(const JobqCache *cache);
+extern void jobq_cache_filled(void);
+
+/* src/store/relations.c */
+extern BlockNumber jobq_job_blocks; /* jobq.job has at least so many blocks */
+extern const JobqCache jobq_relations_cache;
+extern const JobqRelations *jobq_relations(void);
+extern const JobqRelations *jobq_relations_if_installed(void);
+extern Oid	jobq_archive_partition(TimestampTz finished_at);
+extern void jobq_pin_queues(void);
+extern void jobq_lock_jobs(void);
+
+/* src/store/query.c: queries as the owner of the extension, for what is not per job */
+typedef struct JobqOwnerState
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} JobqOwnerState;
+
+extern void jobq_become_owner(JobqOwnerState *state);
+extern void jobq_unbecome_owner(JobqOwnerState *state);
+extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
+						 const Datum *values, const char *nulls,
+						 int expected);
+struct _SPI_plan;
+extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
+							  int nargs, const Oid *types,
+							  const Datum *values, const char *nulls,
+							  int expected);
+extern bool jobq_may_manage(Oid role);
+
+/* src/store/queues.c */
+extern const JobqCache jobq_queues_cache;
+extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
+										   JobqQueue *queue);
+extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
+
+/* src/store/kinds.c */
+extern void jobq_kinds_install(void);
+extern const JobqHandler *jobq_handler(const char *kind, JobqHandler *handler);
+extern char *jobq_handler_backoff(const char *kind);
+extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
+extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
+extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
+							  bool returned);
+extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
+extern void jobq_check_signature(Oid proc, JobqFunction *function);
+
+/* src/store/limit_text.c */
+extern void jobq_rate_parse(const char *text, JobqRate *rate);
+extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
+extern void jobq_check_limited(void);
+
+/* src/store/insert.c */
+extern const JobqCache jobq_indexes_cache;
+extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
+extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
+extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
+extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
+
+/* src/store/job.c */
+extern int64 jobq_next_id(void);
+extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
+						  int32 queue_id, Oid role);
+extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
+extern const char *jobq_job_kind(const JobqJob *job);
+extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
+
+/* src/store/flow.c */
+extern int64 jobq_group_id(int32 queue_id, text *key);
+extern void jobq_set_group(JobqJob *job, Datum group_key);
+extern void jobq_set_flow(JobqJob *job);
+extern bool jobq_flow_changed(const JobqJob *job);
+extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
+extern uint32 jobq_kind_hash(const char *kind);
+
+/* src/store/state.c */
+extern const char *jobq_waiting_state(const JobqJob *job, TimestampTz now);
+extern void jobq_state_changed(const JobqJob *job, const char *state);
+
+/* src/store/row.c */
+extern Relation jobq_open_jobs(void);
+extern Relation jobq_try_open_jobs(void);
+extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid,
+						   JobqKey key, Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_fetch_entry(Relation rel, const JobqPush *entry,
+								 Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
+						  JobqJob *job);
+extern void jobq_job_insert(Relation rel, JobqJob *job);
+extern void jobq_job_insert_again(Relation rel, JobqJob *job);
+extern bool jobq_job_delete(Relation rel, JobqJob *job);
+extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
+									   TransactionId *blocker);
+extern bool jobq_job_lease(Relation rel, JobqJob *job);
+extern void jobq_push_of_job(JobqPush *push, const JobqJob *job,
+							 const JobqQueue *queue);
+extern void jobq_job_push(const JobqJob *job);
+extern void jobq_job_push_if_undone(const JobqJob *job);
+
+/* src/store/current.c */
+extern JobqCurrent *jobq_current;
+extern JobqCurrent *jobq_current_of(int64 id);
+extern bool jobq_job_runs(const JobqJob *job);
+
+/* src/store/blocked.c */
+extern void jobq_job_unblock(JobqJob *job);
+extern void jobq_job_free(Relation rel, JobqJob *job);
+
+/* src/store/length.c */
+extern const JobqArea jobq_length_area;
+extern void jobq_length_install(void);
+extern void jobq_length_reserve(int32 queue_id, int n);
+extern void jobq_length_add(int32 queue_id);
+extern void jobq_length_remove(int32 queue_id);
+extern void jobq_lengths_clear(JobqDatabase *db);
+
+/* src/store/unique.c */
+extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
+								const Datum *options, const bool *nulls);
+extern void jobq_unique_insert(Relation rel, JobqJob *job,
+							   const JobqUnique *unique);
+extern bool jobq_unique_started(const JobqJob *job);
+extern void jobq_unique_finished(const JobqJob *job, bool completed);
+extern void jobq_unique_prune(void);
+
+/* src/store/archive.c */
+extern void jobq_archive(const JobqJob *job, char state,
+						 TimestampTz started_at, bool has_result, Datum result,
+						 const char *reason);
+extern void jobq_archive_many(const JobqJob *jobs,
+							  const TimestampTz *started_at, int njobs);
+
+/* src/store/failed.c */
+extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
+							 TimestampTz started_at, const JobqError *error);
+
+#endif							/* JOBQ_STORE_H */
