@@ -5,7 +5,8 @@ TOP := $(patsubst %/,%,$(dir $(firstword $(MAKEFILE_LIST))))
 # The control file is the single source of the version.
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(TOP)/control/$(EXTNAME).control)
 
-# Rooms are folders below src/ and worker/; every C file in one is built.
+# Rooms are folders below src/ and worker/; every C file in one is built.  (PGXS
+# installs what is in HEADERS; these are for jobq alone.)
 SOURCES := $(wildcard $(TOP)/src/*/*.c $(TOP)/worker/*/*.c)
 ROOM_HEADERS := $(wildcard $(TOP)/src/*/*.h $(TOP)/worker/*/*.h)
 

@@ -59,6 +59,7 @@
 #define JOBQ_MAX_QUEUE_NAME		51
 #define JOBQ_MAX_KIND_NAME		127
 
+
 /*
  * One pool of jobq.workers: so many workers per database, which serve these
  * queues in strict order.  A name "*" stands for every queue that no pool
@@ -104,6 +105,8 @@ extern int	jobq_archive_retention;
 extern int	jobq_failed_retention;
 
 extern void jobq_define_settings(void);
+
+/* src/base/pools.c */
 extern const JobqPoolSet *jobq_pools(void);
 
 /* src/base/backoff.c */

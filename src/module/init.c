@@ -16,9 +16,9 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-#include "store/store.h"
+#include "launcher/launcher.h"
 #include "module/module.h"
-#include "process/worker.h"
+#include "store/store.h"
 
 JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
 

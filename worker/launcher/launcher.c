@@ -19,7 +19,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "launcher/launcher.h"
 
 #include "access/heapam.h"
 #include "access/htup_details.h"
@@ -37,6 +37,8 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
+#include "process/process.h"
+#include "scheduler/scheduler.h"
 #include "store/store.h"
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
@@ -352,29 +354,16 @@ start_schedulers(void)
 	return pause;
 }
 
+/*
+ * Start a scheduler, or say why that cannot be.
+ */
 static bool
 start_scheduler(JobqDatabase *db)
 {
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
 	static TimestampTz warned_at = 0;
 
-	worker.bgw_flags = JOBQ_WORKER_FLAGS;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "jobq", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "jobq_scheduler_main", BGW_MAXLEN);
-	snprintf(worker.bgw_name, BGW_MAXLEN, "jobq scheduler for database %u",
-			 db->dboid);
-	strlcpy(worker.bgw_type, "jobq scheduler", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(db - jobq_shared->databases);
-	worker.bgw_notify_pid = MyProcPid;
-
-	if (RegisterDynamicBackgroundWorker(&worker, &handle))
-	{
-		pfree(handle);
+	if (scheduler_register(db - jobq_shared->databases))
 		return true;
-	}
 	spawn_make_way(db - jobq_shared->databases);
 	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
 	{

@@ -24,7 +24,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "process/process.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -7,21 +7,62 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "process/process.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/pidfile.h"
 #include "utils/snapmgr.h"
+
+JobqDatabase *my_db = NULL;
+int			my_db_index = -1;
+
+/*
+ * Have the postmaster start a process that is not started again when it ends:
+ * who registers it is woken when it comes and goes, and looks after it.  The
+ * process finds "extra" in its bgw_extra.  False if the server has no place for
+ * another process.
+ */
+bool
+process_register(const char *type, const char *name, const char *function,
+				 Datum arg, const void *extra, Size extra_size)
+{
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	Assert(extra_size <= BGW_EXTRALEN);
+	worker.bgw_flags = JOBQ_WORKER_FLAGS;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "jobq", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
+	strlcpy(worker.bgw_type, type, BGW_MAXLEN);
+	worker.bgw_main_arg = arg;
+	worker.bgw_notify_pid = MyProcPid;
+	if (extra_size > 0)
+		memcpy(worker.bgw_extra, extra, extra_size);
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		return false;
+	pfree(handle);
+	return true;
+}
+
+/*
+ * This process serves the database with this place in shared memory.
+ */
+void
+process_serve(int database)
+{
+	my_db_index = database;
+	my_db = &jobq_shared->databases[database];
+}
 
 /*
  * Establish signal handlers: die() on SIGTERM, because it respects critical
@@ -112,42 +153,12 @@ process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
 }
 
 /*
- * Something that a row of one of our tables asks for could not be done: note in
- * its last_error why, in a transaction of its own, unless it is locked.  True if
- * that is news, or could not be found out.
+ * Start a transaction with an active snapshot.
  */
-bool
-process_note_error(const char *table, const char *column, Oid type, Datum key,
-				   const ErrorData *edata)
+void
+process_begin_transaction(void)
 {
-	Oid			types[] = {type, TEXTOID};
-	Datum		values[] = {key, CStringGetTextDatum(edata->message)};
-	MemoryContext caller = CurrentMemoryContext;
-	volatile bool news = true;
-
-	run_begin_transaction();
-	jobq_lock_jobs();
-	PG_TRY();
-	{
-		SPI_connect();
-		news = jobq_query(psprintf("UPDATE jobq.%s SET last_error = $2 WHERE %s IN"
-								   " (SELECT %s FROM jobq.%s WHERE %s = $1"
-								   "  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
-								   table, column, column, table, column),
-						  2, types, values, NULL, SPI_OK_UPDATE) > 0;
-		SPI_finish();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-	return news;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
 }

@@ -16,7 +16,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "runner/inner.h"
 
 #include "access/table.h"
 #include "access/xact.h"

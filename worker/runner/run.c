@@ -17,7 +17,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "runner/inner.h"
 
 #include "access/table.h"
 #include "access/xact.h"
@@ -45,20 +45,22 @@
 #define MAX_CONFLICTS	5
 
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
+static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
+						TimestampTz now, bool last);
+static void run_function(RunContext *run, Relation rel, JobqJob *job,
+						 const JobqFunction *function, TimestampTz started_at);
+static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
+						bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
 static void report_kind(const char *kind);
 static void context_callback(void *arg);
-
-/*
- * Start a transaction with an active snapshot.
- */
-void
-run_begin_transaction(void)
-{
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-}
+static void claim(RunContext *run, const JobqJob *job, const char *kind,
+				  TimestampTz now, int timeout);
+static void unclaim(RunContext *run);
+static void record_failure(RunContext *run, JobqJob *job,
+						   TimestampTz started_at, ErrorData *edata,
+						   bool charge);
+static void clean_session(bool after_procedure);
 
 /*
  * Run the job of this entry, if it is still there.
@@ -79,21 +81,15 @@ static bool
 run_once(RunContext *run, const JobqPush *entry, bool last)
 {
 	MemoryContext top = CurrentMemoryContext;
-	JobqCurrent current = {0};
-	ErrorContextCallback context;
 	JobqJob		job;
-	JobqHandler buffer;
-	const JobqHandler *handler;
 	Relation	rel;
-	const char *kind;
 	TimestampTz now;
 	JobqJob		first;
 	JobqVerdict verdict;
-	volatile bool again = false;
-	volatile bool procedure = false;
+	bool		again;
 
 	MemoryContextReset(run->memory);
-	run_begin_transaction();
+	process_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
 	if (rel == NULL)
@@ -131,13 +127,32 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return verdict == JOBQ_MAY_RUN;
 	}
 
-	kind = jobq_job_kind(&job);
-	handler = jobq_handler(kind, &buffer);
-	report_kind(kind);
-	run_claim(run, &job, kind, now, jobq_job_timeout(handler, &job));
+	again = run_claimed(run, rel, &job, now, last);
+	MemoryContextSwitchTo(top);
+	return again;
+}
 
-	current.job = &job;
-	current.attempt = job_attempt(&job) + 1;
+/*
+ * The job may run: run it in the transaction that has read it, and record how
+ * that ends.  True as in run_once().
+ */
+static bool
+run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
+			bool last)
+{
+	JobqCurrent current = {0};
+	ErrorContextCallback context;
+	const char *kind = jobq_job_kind(job);
+	JobqHandler buffer;
+	const JobqHandler *handler = jobq_handler(kind, &buffer);
+	volatile bool again = false;
+	volatile bool procedure = false;
+
+	report_kind(kind);
+	claim(run, job, kind, now, jobq_job_timeout(handler, job));
+
+	current.job = job;
+	current.attempt = job_attempt(job) + 1;
 	current.slot = run->slot;
 	current.memory = run->memory;
 	jobq_current = &current;
@@ -153,80 +168,103 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		jobq_handler_resolve(kind, &function);
 		procedure = function.may_commit;
 		if (procedure)
-			run_procedure(run, rel, &job, &function);
-		else if (!jobq_job_delete(rel, &job))
-		{
-			run->slot->holding->unused = true;	/* somebody else has it */
-			table_close(rel, NoLock);
-			PopActiveSnapshot();
-			CommitTransactionCommand();
-		}
+			run_procedure(run, rel, job, &function);
 		else
-		{
-			int			nestlevel = NewGUCNestLevel();
-			ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
-			JobqJob		finished;
-			Datum		result;
-			bool		isnull;
-
-			result = jobq_call_handler(&function, &job, current.attempt, true,
-									   &isnull);
-
-			/* deferred triggers belong to the handler, too */
-			AfterTriggerSetState(&constraints);
-			AtEOXact_GUC(false, nestlevel);
-
-			/* should the commit fail, "job" is the row that comes back */
-			finished = job;
-			run->slot->holding->live =
-				jobq_attempt_returned(rel, &finished, &current, now, !isnull,
-									  result);
-			PopActiveSnapshot();
-			if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
-				jobq_commit_quietly();
-			CommitTransactionCommand();
-		}
-		run_unclaim(run);
+			run_function(run, rel, job, &function, now);
+		unclaim(run);
 		if (!run->slot->holding->unused)
 			run->slot->jobs_done++;
 	}
 	PG_CATCH();
 	{
-		ErrorData  *edata;
-
-		HOLD_INTERRUPTS();
-		disable_timeout(STATEMENT_TIMEOUT, false);
-		QueryCancelPending = false;
-		MemoryContextSwitchTo(run->memory);
 		error_context_stack = context.previous;
-		edata = CopyErrorData();
-		if (!last && (edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-					  edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
-			!job_leased(&job) && !was_cancelled(run->slot, &job))
-			again = true;
-		else
-			EmitErrorReport();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		run_procedure_end();
-		RESUME_INTERRUPTS();
-
-		MemoryContextSwitchTo(run->memory);
-		if (again)
-			run->slot->holding->unused = true;	/* until it begins again */
-		else
-		{
-			run_failed(run, &job, now, edata, !job_leased(&job));
-			run->slot->jobs_failed++;
-		}
-		run_unclaim(run);
+		again = after_error(run, job, now, last);
+		unclaim(run);
 	}
 	PG_END_TRY();
 
 	jobq_current = NULL;
 	error_context_stack = context.previous;
-	MemoryContextSwitchTo(top);
-	run_clean_session(procedure);
+	clean_session(procedure);
+	return again;
+}
+
+/*
+ * Claim the job by deleting its row, call its handler, and commit.  If somebody
+ * else has the row, there is nothing to do.
+ */
+static void
+run_function(RunContext *run, Relation rel, JobqJob *job,
+			 const JobqFunction *function, TimestampTz started_at)
+{
+	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+	int			nestlevel;
+	JobqJob		finished;
+	Datum		result;
+	bool		isnull;
+
+	if (!jobq_job_delete(rel, job))
+	{
+		run->slot->holding->unused = true;
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		return;
+	}
+	nestlevel = NewGUCNestLevel();
+	result = jobq_call_handler(function, job, jobq_current->attempt, true,
+							   &isnull);
+
+	/* deferred triggers belong to the handler, too */
+	AfterTriggerSetState(&constraints);
+	AtEOXact_GUC(false, nestlevel);
+
+	/* should the commit fail, "job" is the row that comes back */
+	finished = *job;
+	run->slot->holding->live =
+		jobq_attempt_returned(rel, &finished, jobq_current, started_at,
+							  !isnull, result);
+	PopActiveSnapshot();
+	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+		jobq_commit_quietly();
+	CommitTransactionCommand();
+}
+
+/*
+ * The attempt has ended with an error: abort its transaction.  True if that was
+ * a conflict and another try is due at once; or else the attempt is recorded as
+ * failed.
+ */
+static bool
+after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
+{
+	ErrorData  *edata;
+	bool		again;
+
+	HOLD_INTERRUPTS();
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	QueryCancelPending = false;
+	MemoryContextSwitchTo(run->memory);
+	edata = CopyErrorData();
+	again = !last &&
+		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
+		!job_leased(job) && !was_cancelled(run->slot, job);
+	if (!again)
+		EmitErrorReport();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	run_procedure_end();
+	RESUME_INTERRUPTS();
+
+	MemoryContextSwitchTo(run->memory);
+	if (again)
+		run->slot->holding->unused = true;	/* until it begins again */
+	else
+	{
+		record_failure(run, job, started_at, edata, !job_leased(job));
+		run->slot->jobs_failed++;
+	}
 	return again;
 }
 
@@ -270,9 +308,9 @@ context_callback(void *arg)
  * Note in shared memory and in the flight recorder what this worker runs, and
  * arm its timeout.
  */
-void
-run_claim(RunContext *run, const JobqJob *job, const char *kind,
-		  TimestampTz now, int timeout)
+static void
+claim(RunContext *run, const JobqJob *job, const char *kind,
+	  TimestampTz now, int timeout)
 {
 	JobqSlot   *slot = run->slot;
 	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
@@ -305,8 +343,8 @@ run_claim(RunContext *run, const JobqJob *job, const char *kind,
 /*
  * The job is over, one way or another.
  */
-void
-run_unclaim(RunContext *run)
+static void
+unclaim(RunContext *run)
 {
 	JobqSlot   *slot = run->slot;
 
@@ -332,9 +370,9 @@ run_unclaim(RunContext *run)
 /*
  * An attempt has failed and its transaction was aborted: record it in another.
  */
-void
-run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
-		   ErrorData *edata, bool charge)
+static void
+record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
+			   ErrorData *edata, bool charge)
 {
 	JobqSlot   *slot = run->slot;
 	bool		cancelled = was_cancelled(slot, job);
@@ -348,7 +386,7 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
 	Relation	rel;
 
 	slot->holding->live = false;
-	run_begin_transaction();
+	process_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
 	if (rel != NULL &&
@@ -397,8 +435,8 @@ run_failed(RunContext *run, JobqJob *job, TimestampTz started_at,
  * Settings are undone with the job's nest level or its abort; a procedure may
  * have committed some.  The plans of handlers are kept on purpose.
  */
-void
-run_clean_session(bool after_procedure)
+static void
+clean_session(bool after_procedure)
 {
 	Oid			temp_namespace;
 	Oid			temp_toast_namespace;

@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "runner/inner.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -53,7 +53,12 @@ static JobqSlot *my_slot = NULL;
 static JobqPush taken;
 static bool has_taken = false;
 
+static void begin(const WorkerStart *start);
 static void attach(const WorkerStart *start);
+static bool pop(const JobqTaker *taker, JobqPush *entry, bool *leave);
+static void run_entry(RunContext *run, const JobqPush *entry);
+static void rest_if_crowded(void);
+static bool sleep_until_called(void);
 static void worker_exit(int code, Datum arg);
 static void cancel_handler(SIGNAL_ARGS);
 static void apply_settings(void);
@@ -61,49 +66,46 @@ static bool too_many_workers(void);
 static void rest(void);
 static bool time_to_leave(uint64 jobs, bool check);
 
+/*
+ * Have a worker started.  False if the server has no place for another process.
+ */
+bool
+worker_register(const WorkerStart *start)
+{
+	char		name[BGW_MAXLEN];
+
+	StaticAssertStmt(sizeof(WorkerStart) <= BGW_EXTRALEN,
+					 "WorkerStart fits into bgw_extra");
+	snprintf(name, sizeof(name), "jobq worker %d", start->slot);
+	return process_register("jobq worker", name, "jobq_worker_main",
+							(Datum) 0, start, sizeof(WorkerStart));
+}
+
 void
 jobq_worker_main(Datum main_arg)
 {
-	static uint32 wait_event = 0;
 	WorkerStart start;
 	RunContext	run = {0};
 	JobqTaker	taker = {0};
 	uint64		jobs = 0;
 	bool		active = false;
-	TimestampTz looked_at = 0;
-	TimestampTz reported_at = 0;
 	bool		slept = true;
 	bool		check = false;	/* look at age and memory after this job */
 
 	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(WorkerStart));
-	my_slot = run.slot = &jobq_shared->slots[start.slot];
-	my_db_index = my_slot->database;
-	my_db = &jobq_shared->databases[my_db_index];
-
+	begin(&start);
+	run.slot = my_slot;
+	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job",
+									   ALLOCSET_DEFAULT_SIZES);
 	taker.pool = my_slot->pool;
 	taker.slot = start.slot;
 	taker.nroles = 1;
 	taker.roles = &start.role;
 
-	attach(&start);
-	pqsignal(SIGINT, cancel_handler);
-	pqsignal(SIGQUIT, flight_bystander);
-	process_start();
-	BackgroundWorkerInitializeConnectionByOid(start.dboid, start.role,
-											  JOBQ_CONNECT_FLAGS);
-	process_pin_settings(true);
-	apply_settings();
-	flight_open(false);
-	flight_attach(start.slot);
-	my_slot->connect_failed = false;
-	run.memory = AllocSetContextCreate(TopMemoryContext, "jobq job",
-									   ALLOCSET_DEFAULT_SIZES);
-
 	for (;;)
 	{
 		JobqPush	entry;
-		JobqWakeList wake = {0};
-		bool		popped = false;
+		bool		popped;
 		bool		leave;
 
 		CHECK_FOR_INTERRUPTS();
@@ -114,45 +116,17 @@ jobq_worker_main(Datum main_arg)
 			apply_settings();
 		}
 
-		leave = my_db->stop || time_to_leave(jobs, check);
-		check = false;
-		leave = leave || my_slot->retire;
-		if (!leave && !jobq_permits_any(&my_slot->holding->permits))
-			popped = jobq_prefetch_take(my_db, my_slot, &entry);
-		if (!leave && !popped)
-		{
-			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry, &wake);
-			my_slot->idle = !popped && !my_slot->retire;
-			leave = !popped &&
-				(my_slot->retire ||
-				 (OidIsValid(my_db->waiting_role) &&
-				  my_db->waiting_role != start.role));
-			jobq_unlock(my_db, &wake);
-		}
+		leave = my_db->stop || time_to_leave(jobs, check) || my_slot->retire;
+		popped = !leave && pop(&taker, &entry, &leave);
 		if (leave)
 			break;
-
 		if (popped)
 		{
 			active = true;
-			taken = entry;
-			has_taken = true;
-			run_job(&run, &entry);
-			has_taken = false;
-			if (entry.quarantine)
-				jobq_quarantine_over(my_db, start.slot);
-
+			run_entry(&run, &entry);
 			jobs++;
 			if (jobs % LOOK_JOBS == 0)
-			{
-				TimestampTz now = GetCurrentTimestamp();
-
-				if (now - looked_at < LOOK_JOBS * SHORT_JOB &&
-					too_many_workers())
-					rest();
-				looked_at = GetCurrentTimestamp();
-			}
+				rest_if_crowded();
 			if (jobs % HOUSEKEEPING == 0)
 				pgstat_report_stat(false);
 
@@ -162,31 +136,115 @@ jobq_worker_main(Datum main_arg)
 			continue;
 		}
 
+		check = false;
 		if (active)
 		{
 			debug_query_string = NULL;
 			pgstat_report_activity(STATE_IDLE, NULL);
 			active = false;
 		}
-
-		/* report statistics, but not for each job where they come singly */
-		if (GetCurrentTimestamp() < reported_at + STATISTICS_PAUSE * 1000 &&
-			(WaitLatch(MyLatch,
-					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					   STATISTICS_PAUSE,
-					   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
-			slept = false;
-		else
-		{
-			pgstat_report_stat(true);
-			reported_at = GetCurrentTimestamp();
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-							 jobq_wait_event(wait_event, "JobqWorker"));
-			slept = true;
-		}
-		ResetLatch(MyLatch);
+		slept = sleep_until_called();
 	}
 	proc_exit(0);
+}
+
+/*
+ * Take the slot, connect, and make ready to run jobs.
+ */
+static void
+begin(const WorkerStart *start)
+{
+	my_slot = &jobq_shared->slots[start->slot];
+	process_serve(my_slot->database);
+	attach(start);
+	pqsignal(SIGINT, cancel_handler);
+	pqsignal(SIGQUIT, flight_bystander);
+	process_start();
+	BackgroundWorkerInitializeConnectionByOid(start->dboid, start->role,
+											  JOBQ_CONNECT_FLAGS);
+	process_pin_settings(true);
+	apply_settings();
+	flight_open(false);
+	flight_attach(start->slot);
+	my_slot->connect_failed = false;
+}
+
+/*
+ * Pop the next job: of those that were taken along, or of the ready set.  If
+ * there is none for us, the slot is idle from now on, and whoever has a job
+ * sets our latch; or *leave is set, because another needs our place.
+ */
+static bool
+pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
+{
+	JobqWakeList wake = {0};
+	bool		popped;
+
+	if (!jobq_permits_any(&my_slot->holding->permits) &&
+		jobq_prefetch_take(my_db, my_slot, entry))
+		return true;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	popped = jobq_ready_pop(my_db, taker, jobq_now(), entry, &wake);
+	my_slot->idle = !popped && !my_slot->retire;
+	*leave = !popped &&
+		(my_slot->retire ||
+		 (OidIsValid(my_db->waiting_role) &&
+		  my_db->waiting_role != taker->roles[0]));
+	jobq_unlock(my_db, &wake);
+	return popped;
+}
+
+static void
+run_entry(RunContext *run, const JobqPush *entry)
+{
+	taken = *entry;
+	has_taken = true;
+	run_job(run, entry);
+	has_taken = false;
+	if (entry->quarantine)
+		jobq_quarantine_over(my_db, my_slot - jobq_shared->slots);
+}
+
+/*
+ * Some jobs more are done: rest if they were short and there are enough others.
+ */
+static void
+rest_if_crowded(void)
+{
+	static TimestampTz looked_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (now - looked_at < LOOK_JOBS * SHORT_JOB && too_many_workers())
+		rest();
+	looked_at = GetCurrentTimestamp();
+}
+
+/*
+ * Sleep until somebody sets our latch.  Report statistics on the way, but not
+ * for each job where they come singly: false if there is news so soon.
+ */
+static bool
+sleep_until_called(void)
+{
+	static uint32 wait_event = 0;
+	static TimestampTz reported_at = 0;
+	bool		slept = true;
+
+	if (GetCurrentTimestamp() < reported_at + STATISTICS_PAUSE * 1000 &&
+		(WaitLatch(MyLatch,
+				   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				   STATISTICS_PAUSE,
+				   jobq_wait_event(wait_event, "JobqWorker")) & WL_LATCH_SET))
+		slept = false;
+	else
+	{
+		pgstat_report_stat(true);
+		reported_at = GetCurrentTimestamp();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 jobq_wait_event(wait_event, "JobqWorker"));
+	}
+	ResetLatch(MyLatch);
+	return slept;
 }
 
 /*

@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/genam.h"
 #include "access/table.h"

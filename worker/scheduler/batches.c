@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -25,6 +25,7 @@
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
+#include "scheduler/duty.h"
 
 /* Batches that one round looks at. */
 #define MAX_LOOKS		100
@@ -40,6 +41,9 @@ static int64 late[MAX_LOOKS];
 static int	nlate = 0;
 static TimestampTz late_at = 0;
 
+static TimestampTz load(TimestampTz now);
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static bool sweep(TimestampTz now);
 static void look(int64 id, int64 bound, TimestampTz now);
 static bool is_live(int64 id, int64 witness);
@@ -48,10 +52,22 @@ static void ask_later(int64 id, TimestampTz now);
 static void note_error(int64 id, const ErrorData *edata);
 
 /*
+ * Looks at MAX_LOOKS batches of each sort: of those that asked for it, of all,
+ * and of those that were locked.  A look waits for a lock no longer than
+ * LOCK_PATIENCE, but goes through all steps of a workflow.
+ */
+Duty		batches_duty = {
+	.load = load,
+	.run = run,
+	.next_due = next_due,
+	.pausable = true,
+};
+
+/*
  * A new scheduler: nothing is known.
  */
-void
-batches_start(void)
+static TimestampTz
+load(TimestampTz now)
 {
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
@@ -62,14 +78,20 @@ batches_start(void)
 	my_db->batches_look = false;
 	my_db->batches_sweep = true;
 	LWLockRelease(my_db->lock);
+	return now;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->batches_look || my_db->batches_sweep ? now : plan;
 }
 
 /*
- * Look at the batches that want it.  Returns when to come again at the latest:
- * "now" if there is more to be done.
+ * Look at the batches that want it.
  */
-TimestampTz
-batches_run(TimestampTz now)
+static TimestampTz
+run(TimestampTz now)
 {
 	int64		ids[MAX_LOOKS];
 	int64		bounds[MAX_LOOKS];
@@ -138,7 +160,7 @@ sweep(TimestampTz now)
 		my_db->batches_sweep = false;
 	sweep_at = now + jobq_poll_interval * USECS_PER_SEC;
 	values[0] = Int64GetDatum(swept_to);
-	run_begin_transaction();
+	process_begin_transaction();
 	jobq_lock_jobs();
 	if (jobq_relations_if_installed() != NULL)
 	{
@@ -199,7 +221,7 @@ look(int64 id, int64 bound, TimestampTz now)
 	}
 	LWLockRelease(my_db->lock);
 
-	run_begin_transaction();
+	process_begin_transaction();
 	jobq_lock_jobs();
 	PG_TRY();
 	{
@@ -262,7 +284,7 @@ is_live(int64 id, int64 witness)
 	bool		live;
 
 	pg_memory_barrier();
-	run_begin_transaction();
+	process_begin_transaction();
 	live = jobq_relations_if_installed() == NULL ||
 		(batch_witness(id, witness, &found) && found == witness);
 	PopActiveSnapshot();
@@ -309,7 +331,7 @@ ask_later(int64 id, TimestampTz now)
 static void
 note_error(int64 id, const ErrorData *edata)
 {
-	if (process_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata))
+	if (scheduler_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("batch " INT64_FORMAT " cannot go on: %s", id,

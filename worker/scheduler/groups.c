@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/genam.h"
 #include "access/relscan.h"
@@ -203,7 +203,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 	ScanKeyData keys[2];
 	ScanKeyData members[3];
 
-	run_begin_transaction();
+	process_begin_transaction();
 	rel = jobq_open_jobs();
 	index = index_open(jobq_relations()->job_group, AccessShareLock);
 	slot = table_slot_create(rel, NULL);
@@ -236,7 +236,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 			all = false;
 			break;
 		}
-		if (scan_read_row(slot, &last, &dormant, &leased) &&
+		if (index_read_row(slot, &last, &dormant, &leased) &&
 			last.key.run_at <= now)
 			rows[nrows++] = last;
 		else
@@ -290,7 +290,7 @@ groups_sweep(void)
 	{
 		Relation	rel;
 
-		run_begin_transaction();
+		process_begin_transaction();
 		rel = jobq_open_jobs();
 		for (int i = 0; i < n; i++)
 		{

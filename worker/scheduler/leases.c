@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -24,20 +24,62 @@
 
 #include "commit/commit.h"
 #include "consume/consume.h"
+#include "scheduler/duty.h"
 
 /* Leases that are ended in one round. */
 #define MAX_ENDED	1000
 
+/* Rows of finished reservations are collected this often. */
+#define GARBAGE_PAUSE	USECS_PER_SEC
+
+/* A lease whose time is over. */
+typedef struct Ended
+{
+	int64		id;
+	int64		token;
+	TimestampTz since;
+	bool		late;			/* the job's timeout is over */
+} Ended;
+
+static TimestampTz load(TimestampTz now);
+static TimestampTz expire(TimestampTz now);
+static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
+static int	find_ended(TimestampTz *now, Ended *ended);
+static void end(const Ended *lease, TimestampTz now);
+static TimestampTz collect(TimestampTz now);
+static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
 static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
 static bool is_over(int64 id, int64 token, TimestampTz now);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
+ * Ends MAX_ENDED leases.  After a start it also reads all rows of jobq.lease, of
+ * which there are no more than "jobq.max_leases": nothing may be reserved before.
+ *
+ * Each round reads the clock again if a lease seems to be over.
+ */
+Duty		expire_duty = {
+	.load = load,
+	.run = expire,
+	.next_due = next_expiry,
+	.each_round = true,
+};
+
+/*
+ * Deletes JOBQ_LEASE_GARBAGE rows, or if there were more, all rows that are not
+ * needed: no more than were reserved since the last time.
+ */
+Duty		collect_duty = {
+	.run = collect,
+	.next_due = next_collect,
+};
+
+/*
  * Make the leases that jobq.lease names; once in the life of the shared
  * memory, before anything is reserved.
  */
-void
-leases_load(void)
+static TimestampTz
+load(TimestampTz now)
 {
 	const JobqRelations *rels;
 	Relation	rel;
@@ -45,7 +87,7 @@ leases_load(void)
 	TableScanDesc scan;
 	HeapTuple	tuple;
 
-	run_begin_transaction();
+	process_begin_transaction();
 	rels = jobq_relations();
 	jobs = table_open(rels->job, AccessShareLock);
 	if (my_db->leases->jobs != rels->job)
@@ -61,7 +103,7 @@ leases_load(void)
 		table_close(jobs, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
-		return;
+		return DT_NOEND;
 	}
 	rel = table_open(rels->lease, RowExclusiveLock);
 	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
@@ -77,6 +119,7 @@ leases_load(void)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->leases->loaded = true;
 	LWLockRelease(my_db->lock);
+	return DT_NOEND;
 }
 
 static void
@@ -202,26 +245,44 @@ is_over(int64 id, int64 token, TimestampTz now)
 /*
  * End the leases whose time is over: the attempt has failed.
  */
-void
-leases_expire(TimestampTz now)
+static TimestampTz
+expire(TimestampTz now)
 {
-	int64		ids[MAX_ENDED];
-	int64		tokens[MAX_ENDED];
-	TimestampTz since[MAX_ENDED];
-	bool		late[MAX_ENDED];
-	int			n = 0;
-	TimestampTz next = DT_NOEND;
+	Ended		ended[MAX_ENDED];
+	int			n;
 
 	jobq_injection_point("jobq-leases-expire");
+	n = find_ended(&now, ended);
+	for (int i = 0; i < n; i++)
+		end(&ended[i], now);
+	return DT_NOEND;
+}
+
+static TimestampTz
+next_expiry(TimestampTz plan, TimestampTz now)
+{
+	return my_db->leases->next_expiry;
+}
+
+/*
+ * The leases whose time is over now, or some of them; the others are looked for
+ * in the next round.
+ */
+static int
+find_ended(TimestampTz *now, Ended *ended)
+{
+	TimestampTz next = DT_NOEND;
+	int			n = 0;
+
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
 	/* the clock may have been put back since, and leases granted by it */
-	if (my_db->leases->next_expiry <= now)
-		now = jobq_now();
-	if (my_db->leases->next_expiry > now)
+	if (my_db->leases->next_expiry <= *now)
+		*now = jobq_now();
+	if (my_db->leases->next_expiry > *now)
 	{
 		LWLockRelease(my_db->lock);
-		return;
+		return 0;
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
@@ -229,77 +290,81 @@ leases_expire(TimestampTz now)
 
 		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
 			continue;
-		if (lease->until <= now && n < MAX_ENDED)
+		if (lease->until <= *now && n < MAX_ENDED)
 		{
-			ids[n] = lease->id;
-			tokens[n] = lease->token;
-			late[n] = lease->deadline <= now;
-			since[n++] = my_db->leases->bundles[lease->bundle].since;
+			ended[n].id = lease->id;
+			ended[n].token = lease->token;
+			ended[n].late = lease->deadline <= *now;
+			ended[n++].since = my_db->leases->bundles[lease->bundle].since;
 		}
 		else
 			next = Min(next, lease->until);
 	}
 	my_db->leases->next_expiry = next;
 	LWLockRelease(my_db->lock);
+	return n;
+}
 
-	for (int i = 0; i < n; i++)
+/*
+ * End a lease, unless it was extended or has ended meanwhile.
+ */
+static void
+end(const Ended *lease, TimestampTz now)
+{
+	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
+		.message = "the consumer's lease expired"
+	};
+	bool		final = false;
+	Relation	rel;
+	JobqJob		job;
+	bool		taken = false;
+
+	jobq_lease_room(1);
+	process_begin_transaction();
+	rel = jobq_open_jobs();
+	if (!is_over(lease->id, lease->token, now))
+		 /* while the others were seen to */ ;
+	else if (jobq_job_find(rel, lease->id, GetActiveSnapshot(), &job))
 	{
-		JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
-			.message = "the consumer's lease expired"
-		};
-		bool		final = false;
-		Relation	rel;
-		JobqJob		job;
-		bool		taken = false;
+		JobqHandler buffer;
+		const JobqHandler *handler = jobq_handler(jobq_job_kind(&job), &buffer);
 
-		jobq_lease_room(1);
-		run_begin_transaction();
-		rel = jobq_open_jobs();
-		if (!is_over(ids[i], tokens[i], now))
-			 /* extended, or ended, while the others were seen to */ ;
-		else if (jobq_job_find(rel, ids[i], GetActiveSnapshot(), &job))
+		if (lease->late)
 		{
-			JobqHandler buffer;
-			const JobqHandler *handler = jobq_handler(jobq_job_kind(&job),
-													  &buffer);
-
-			if (late[i])
-			{
-				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
-				error.message = psprintf("the consumer took longer than the job's timeout of %d ms",
-										 jobq_job_timeout(handler, &job));
-				final = handler != NULL && handler->fail_on_timeout;
-			}
-			taken = !jobq_job_delete(rel, &job);
-			if (!taken)
-			{
-				jobq_at_commit_lease(jobq_job_failed(rel, &job, since[i],
-													 &error, true, final, -1)
-									 ? LEASE_RETRY : LEASE_END,
-									 ids[i], tokens[i], JOBQ_NONE, 0);
-			}
+			error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+			error.message = psprintf("the consumer took longer than the job's timeout of %d ms",
+									 jobq_job_timeout(handler, &job));
+			final = handler != NULL && handler->fail_on_timeout;
 		}
-		else
-			jobq_at_commit_lease(LEASE_END, ids[i], tokens[i], JOBQ_NONE, 0);
-		table_close(rel, NoLock);
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-
-		/* an ack or a cancel is at work: see later what has become of it */
-		if (taken)
+		taken = !jobq_job_delete(rel, &job);
+		if (!taken)
 		{
-			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, now + USECS_PER_SEC);
-			LWLockRelease(my_db->lock);
+			jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
+												 &error, true, final, -1)
+								 ? LEASE_RETRY : LEASE_END,
+								 lease->id, lease->token, JOBQ_NONE, 0);
 		}
+	}
+	else
+		jobq_at_commit_lease(LEASE_END, lease->id, lease->token, JOBQ_NONE, 0);
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	/* an ack or a cancel is at work: see later what has become of it */
+	if (taken)
+	{
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		my_db->leases->next_expiry = Min(my_db->leases->next_expiry, now + USECS_PER_SEC);
+		LWLockRelease(my_db->lock);
 	}
 }
 
 /*
  * Delete the rows of jobq.lease that no lease needs any more.
  */
-void
-leases_collect(void)
+static TimestampTz
+collect(TimestampTz now)
 {
 	uint32		n;
 	JobqLeaseRow *garbage;
@@ -314,9 +379,9 @@ leases_collect(void)
 	my_db->leases->ngarbage = 0;
 	LWLockRelease(my_db->lock);
 	if (n == 0)
-		return;
+		return now + GARBAGE_PAUSE;
 
-	run_begin_transaction();
+	process_begin_transaction();
 	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
 	for (uint32 i = 0; i < n; i++)
 		delete_row(rel, &garbage[i]);
@@ -353,6 +418,19 @@ leases_collect(void)
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	return now + GARBAGE_PAUSE;
+}
+
+/*
+ * Some rows are removed after a pause, so that there are more of them at a time;
+ * many at once.
+ */
+static TimestampTz
+next_collect(TimestampTz plan, TimestampTz now)
+{
+	if (my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE / 2)
+		return now;
+	return my_db->leases->ngarbage > 0 ? plan : DT_NOEND;
 }
 
 /*

@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -19,6 +19,11 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "scheduler/duty.h"
+
+static TimestampTz load(TimestampTz now);
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static int	read_limiters(JobqLimiter *limiters, bool *weighted);
 static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
@@ -27,6 +32,17 @@ static void forget_limiter(uint16 index);
 static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
+
+/*
+ * Looks at each limiter and each group, and reads some groups (groups.c).  After
+ * a start it also counts what limiters with a rate or a throttle would remember,
+ * which takes as long as it takes: nothing may run before that is known.
+ */
+Duty		limits_duty = {
+	.load = load,
+	.run = run,
+	.next_due = next_due,
+};
 
 static Datum
 column(HeapTuple row, TupleDesc desc, int n, bool *isnull)
@@ -409,12 +425,12 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 /*
  * Before anything is read: limits and groups as they were.
  */
-void
-limits_start(void)
+static TimestampTz
+load(TimestampTz now)
 {
 	Oid			job;
 
-	run_begin_transaction();
+	process_begin_transaction();
 	jobq_lock_jobs();
 	job = jobq_relations()->job;
 	if (my_db->limits->jobs != job)
@@ -433,6 +449,7 @@ limits_start(void)
 		limits_load();			/* the one before us did not get to its end */
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	return DT_NOEND;
 }
 
 /*
@@ -474,14 +491,11 @@ limits_of_lease(const JobqPush *push)
 /*
  * What time has set free; and the groups that want to be read.
  */
-void
-limits_tick(TimestampTz now)
+static TimestampTz
+run(TimestampTz now)
 {
 	JobqWakeList wake = {0};
 
-	if (my_db->limits->due > now && my_db->groups->due > now &&
-		!my_db->groups->refill)
-		return;
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (my_db->limits->due <= now)
 		jobq_limits_wake(my_db, now, &wake);
@@ -490,4 +504,12 @@ limits_tick(TimestampTz now)
 	jobq_unlock(my_db, &wake);
 	if (my_db->groups->refill)
 		groups_refill();
+	return DT_NOEND;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->groups->refill ? now
+		: Min(my_db->limits->due, my_db->groups->due);
 }

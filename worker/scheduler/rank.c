@@ -8,11 +8,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+
+#include "scheduler/duty.h"
 
 /* What a lane has from its queue. */
 typedef struct QueueRank
@@ -24,9 +26,17 @@ typedef struct QueueRank
 	uint8		rank[JOBQ_MAX_POOLS];
 }			QueueRank;
 
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static int	queues_of_lanes(QueueRank * ranks);
 static void rank_queue(QueueRank * rank);
 static void rank_lane(JobqLane *lane, const QueueRank * rank);
+
+/* Looks at each lane once, and at each of their queues. */
+Duty		rank_duty = {
+	.run = run,
+	.next_due = next_due,
+};
 
 /*
  * The queues that have lanes.  Wants db->lock.
@@ -107,8 +117,8 @@ rank_lane(JobqLane *lane, const QueueRank * rank)
  * of them at once, or a worker could prefer a queue for no other reason than
  * that it was ranked first.
  */
-void
-rank_lanes(void)
+static TimestampTz
+run(TimestampTz now)
 {
 	QueueRank  *ranks = palloc0(sizeof(QueueRank) * jobq_max_lanes);
 	JobqWakeList wake = {0};
@@ -165,4 +175,11 @@ rank_lanes(void)
 	}
 	jobq_unlock(my_db, &wake);
 	pfree(ranks);
+	return DT_NOEND;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->reload ? now : DT_NOEND;
 }

@@ -11,13 +11,14 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/xact.h"
 #include "commands/async.h"
 #include "utils/memutils.h"
 
 #include "commit/commit.h"
+#include "scheduler/duty.h"
 
 /* What was collected, and waits for a synchronous standby. */
 typedef struct Batch
@@ -35,16 +36,24 @@ typedef struct Batch
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
 
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void collect_batch(void);
 static void send_batch(void);
+
+/* Sends JOBQ_RELAY_SIZE messages, and one for each lane; flushes once. */
+Duty		relay_duty = {
+	.run = run,
+	.next_due = next_due,
+};
 
 /*
  * Send what is pending.  Told means durable: what is told of may have been
  * committed without a flush, so flush; and keep it while a synchronous standby
  * does not have it, without waiting for that.
  */
-void
-relay_send(void)
+static TimestampTz
+run(TimestampTz now)
 {
 	MemoryContext old;
 
@@ -71,6 +80,13 @@ relay_send(void)
 		}
 	}
 	MemoryContextSwitchTo(old);
+	return DT_NOEND;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->relay_pending ? my_db->relay_due : DT_NOEND;
 }
 
 static void

@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -22,6 +22,7 @@
 #include "utils/snapmgr.h"
 
 #include "compose/batch.h"
+#include "scheduler/duty.h"
 
 /* Partitions that are made ahead, today's included. */
 #define DAYS_AHEAD	4
@@ -29,9 +30,30 @@
 /* Rows that are moved into a new partition at most. */
 #define MAX_MOVED	"10000"
 
+#define RETENTION_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
+
+/* No partitions are made so long after CREATE EXTENSION. */
+#define RESTORE_TIME	(5 * USECS_PER_SEC)
+
+static TimestampTz load(TimestampTz now);
+static TimestampTz run(TimestampTz now);
+static void make_days(TimestampTz now);
+static void drop_days(TimestampTz before);
+static void delete_rows(TimestampTz now);
 static void run_quietly(const char *query, int nargs, Oid *types,
 						Datum *values);
 static void drop_day(const char *name);
+
+/*
+ * A statement waits for a lock for 200 ms at the most, and moves MAX_MOVED rows.
+ * How many rows it deletes is not bounded: once an hour, as many as have grown
+ * old since.
+ */
+Duty		retention_duty = {
+	.load = load,
+	.run = run,
+	.pausable = true,
+};
 
 /*
  * Run one statement in a transaction of its own; an error is logged and is
@@ -109,22 +131,42 @@ drop_day(const char *name)
 						 " DROP TABLE jobq.%s", name, name, name, name), 0, NULL, NULL);
 }
 
-void
-retention_run(void)
+static TimestampTz
+run(TimestampTz now)
 {
-	TimestampTz now = jobq_now();
+	make_days(now);
+	drop_days(now - jobq_archive_retention * (60 * USECS_PER_SEC));
+	delete_rows(now);
+	return now + RETENTION_PAUSE;
+}
+
+/*
+ * The day's partition is wanted before the first job is finished.  But if the
+ * extension was created just now, that may be a restore, which brings partitions
+ * of its own.
+ */
+static TimestampTz
+load(TimestampTz now)
+{
+	if (now < jobq_shared->poked_at + RESTORE_TIME)
+		return now + RESTORE_TIME;
+	return jobq_start_paused ? now : run(now);
+}
+
+/*
+ * Make the partitions of today and of the next days.
+ */
+static void
+make_days(TimestampTz now)
+{
 	TimestampTz today = now - now % USECS_PER_DAY;
-	Oid			types[] = {TIMESTAMPTZOID};
-	Datum		values[1];
-	List	   *old = NIL;
-	ListCell   *lc;
-	char		name[NAMEDATALEN];
-	char		from[32];
-	char		to[32];
 
 	for (int i = 0; i < DAYS_AHEAD; i++)
 	{
+		char		name[NAMEDATALEN];
 		char		unused[NAMEDATALEN];
+		char		from[32];
+		char		to[32];
 
 		day_name(today + i * USECS_PER_DAY, name, sizeof(name), from,
 				 sizeof(from));
@@ -159,39 +201,56 @@ retention_run(void)
 							 name, name, name, from, to, name, name, from, to),
 					0, NULL, NULL);
 	}
+}
+
+/*
+ * Drop the partitions of the days before this time.
+ */
+static void
+drop_days(TimestampTz before)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *old = NIL;
+	ListCell   *lc;
+	char		name[NAMEDATALEN];
+	char		unused[32];
 
 	/* the names of the days are in order, as are the days */
-	day_name(now - jobq_archive_retention * (60 * USECS_PER_SEC), name,
-			 sizeof(name), from, sizeof(from));
+	day_name(before, name, sizeof(name), unused, sizeof(unused));
+	process_begin_transaction();
+	SPI_connect();
+	if (SPI_execute(psprintf("SELECT c.relname FROM pg_catalog.pg_inherits i"
+							 " JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid"
+							 " WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass"
+							 " AND c.relname ~ '^archive_[0-9]{8}$'"
+							 " AND c.relname < '%s'", name), true, 0) == SPI_OK_SELECT)
 	{
-		MemoryContext context = CurrentMemoryContext;
-
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		SPI_connect();
-		if (SPI_execute(psprintf("SELECT c.relname FROM pg_catalog.pg_inherits i"
-								 " JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid"
-								 " WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass"
-								 " AND c.relname ~ '^archive_[0-9]{8}$'"
-								 " AND c.relname < '%s'", name), true, 0) == SPI_OK_SELECT)
+		for (uint64 i = 0; i < SPI_processed; i++)
 		{
-			for (uint64 i = 0; i < SPI_processed; i++)
-			{
-				MemoryContext spi = MemoryContextSwitchTo(context);
+			MemoryContext spi = MemoryContextSwitchTo(context);
 
-				old = lappend(old, SPI_getvalue(SPI_tuptable->vals[i],
-												SPI_tuptable->tupdesc, 1));
-				MemoryContextSwitchTo(spi);
-			}
+			old = lappend(old, SPI_getvalue(SPI_tuptable->vals[i],
+											SPI_tuptable->tupdesc, 1));
+			MemoryContextSwitchTo(spi);
 		}
-		SPI_finish();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(context);
 	}
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	foreach(lc, old)
 		drop_day(lfirst(lc));
+}
+
+/*
+ * Delete the rows whose time is over: those that are in no day's partition, dead
+ * letters, batches, and unique keys that mean nothing any more.
+ */
+static void
+delete_rows(TimestampTz now)
+{
+	static Oid	types[] = {TIMESTAMPTZOID};
+	Datum		values[1];
 
 	values[0] = TimestampTzGetDatum(now - jobq_archive_retention *
 									(60 * USECS_PER_SEC));
@@ -205,7 +264,7 @@ retention_run(void)
 				" DELETE FROM jobq.step s USING gone g WHERE s.batch_id = g.id", 1,
 				types, values);
 
-	run_begin_transaction();
+	process_begin_transaction();
 	jobq_unique_prune();
 	PopActiveSnapshot();
 	CommitTransactionCommand();

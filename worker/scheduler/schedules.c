@@ -20,7 +20,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 
 #include "access/xact.h"
@@ -34,6 +34,7 @@
 
 #include "schedule/cron.h"
 #include "schedule/schedule.h"
+#include "scheduler/duty.h"
 
 /* A tick that is looked at so late was missed. */
 #define GRACE			(10 * USECS_PER_SEC)
@@ -77,7 +78,10 @@ static int	nschedules = 0;
 static int	first = 0;			/* with which the next round begins */
 static MemoryContext memory = NULL;
 static TimestampTz started;		/* what was due before was missed */
+static bool too_many_waited = false;	/* so those that wait are polled */
 
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void read_all(void);
 static void publish(int64 also);
 static void look(Schedule *schedule, TimestampTz now);
@@ -87,11 +91,18 @@ static bool is_live(int64 id);
 static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
+/* Looks at MAX_LOOKS schedules, and enqueues MAX_TICKS jobs of each. */
+Duty		schedules_duty = {
+	.run = run,
+	.next_due = next_due,
+	.pausable = true,
+};
+
 /*
- * Enqueue what is due.  Returns when to come again at the latest.
+ * Enqueue what is due.
  */
-TimestampTz
-schedules_run(TimestampTz now)
+static TimestampTz
+run(TimestampTz now)
 {
 	bool		changed;
 	bool		freed;
@@ -102,7 +113,7 @@ schedules_run(TimestampTz now)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = my_db->schedules_changed || memory == NULL;
-	freed = my_db->schedule_freed;
+	freed = my_db->schedule_freed || too_many_waited;
 	my_db->schedules_changed = my_db->schedule_freed = false;
 	LWLockRelease(my_db->lock);
 
@@ -132,17 +143,24 @@ schedules_run(TimestampTz now)
 		next = Min(next, schedule->look_at);
 	}
 	first = begin_with;
+	too_many_waited = false;
 	if (waited || my_db->told->nwaited > 0)
 	{
 		publish(0);
 		if (my_db->told->nwaited == JOBQ_MAX_WAITED)
 		{
 			/* there may be more than we could name */
-			my_db->schedule_freed = true;
+			too_many_waited = true;
 			next = Min(next, now + LOCKED_PAUSE);
 		}
 	}
 	return next;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->schedules_changed || my_db->schedule_freed ? now : plan;
 }
 
 /*
@@ -157,7 +175,7 @@ read_all(void)
 	schedules = NULL;
 	nschedules = first = 0;
 
-	run_begin_transaction();
+	process_begin_transaction();
 	if (jobq_relations_if_installed() != NULL)
 	{
 		uint64		n;
@@ -219,7 +237,7 @@ look(Schedule *schedule, TimestampTz now)
 	ErrorData  *volatile edata = NULL;
 
 	schedule->waits_for = 0;
-	run_begin_transaction();
+	process_begin_transaction();
 	jobq_lock_jobs();
 	PG_TRY();
 	{
@@ -473,7 +491,7 @@ static void
 note_error(Schedule *schedule, const ErrorData *edata)
 {
 	ItemPointerSetInvalid(&schedule->ctid);
-	if (process_note_error("schedule", "name", TEXTOID,
+	if (scheduler_note_error("schedule", "name", TEXTOID,
 						   CStringGetTextDatum(schedule->name), edata))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),

@@ -12,16 +12,18 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+
+#include "runner/runner.h"
+#include "scheduler/scheduler.h"
 
 /* A busy worker makes room for another role or database after this time. */
 #define ROLE_TURN			(USECS_PER_SEC)
@@ -313,7 +315,7 @@ spawn_charge_role(Oid role, const JobqError *error)
 		jobq_unlock(my_db, &wake);
 		if (!popped)
 			break;
-		run_begin_transaction();
+		process_begin_transaction();
 		rel = jobq_open_jobs();
 		if (!jobq_job_fetch_entry(rel, &entry, GetActiveSnapshot(), &job))
 			;
@@ -346,8 +348,6 @@ static bool
 spawn(int pool, Oid role, TimestampTz now)
 {
 	static TimestampTz warned_at = 0;
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *handle;
 	WorkerStart start = {.slot = -1};
 	JobqSlot   *slot = NULL;
 	const char *setting = "jobq.max_workers";
@@ -399,21 +399,8 @@ spawn(int pool, Oid role, TimestampTz now)
 		setting = "max_worker_processes";
 		start.dboid = MyDatabaseId;
 		start.role = role;
-		worker.bgw_flags = JOBQ_WORKER_FLAGS;
-		worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-		worker.bgw_restart_time = BGW_NEVER_RESTART;
-		strlcpy(worker.bgw_library_name, "jobq",
-				sizeof(worker.bgw_library_name));
-		strlcpy(worker.bgw_function_name, "jobq_worker_main", BGW_MAXLEN);
-		snprintf(worker.bgw_name, BGW_MAXLEN, "jobq worker %d", start.slot);
-		strlcpy(worker.bgw_type, "jobq worker", BGW_MAXLEN);
-		worker.bgw_notify_pid = MyProcPid;
-		StaticAssertStmt(sizeof(WorkerStart) <= BGW_EXTRALEN,
-						 "WorkerStart fits into bgw_extra");
-		memcpy(worker.bgw_extra, &start, sizeof(WorkerStart));
-		if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		if (worker_register(&start))
 		{
-			pfree(handle);
 			if (jobq_shared->wanting == my_db_index)
 				jobq_shared->wanting_at = 0;
 			return true;

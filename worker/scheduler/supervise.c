@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include <signal.h>
 
@@ -20,9 +20,13 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "scheduler/duty.h"
+
 /* A slot whose worker has not attached in this time is given up. */
 #define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
 
+static TimestampTz load(TimestampTz now);
+static TimestampTz run(TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake);
 static bool charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 				   const JobqError *error, bool crashed, bool final,
@@ -30,10 +34,20 @@ static bool charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 static TimestampTz end_overstayers(TimestampTz now);
 
 /*
- * One round.  Returns when the next is due at the latest.
+ * Looks at each slot, charges the jobs of workers that have died, and starts the
+ * workers that are wanted: no more than "jobq.max_workers" of each.  Of roles
+ * that cannot work it charges some jobs of each in a round.
+ *
+ * Workers that come and go, or have nothing to do, only set our latch.
  */
-TimestampTz
-supervise(TimestampTz now)
+Duty		supervise_duty = {
+	.load = load,
+	.run = run,
+	.each_round = true,
+};
+
+static TimestampTz
+run(TimestampTz now)
 {
 	TimestampTz wake = DT_NOEND;
 
@@ -147,7 +161,7 @@ charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 	JobqJob		job;
 	bool		live = false;
 
-	run_begin_transaction();
+	process_begin_transaction();
 	if (jobq_relations_if_installed() != NULL)
 	{
 		rel = jobq_open_jobs();
@@ -201,7 +215,7 @@ supervise_lost_lease(int64 id)
 
 	if (jobq_slot_of_job(my_db, id) != NULL)
 		return;
-	run_begin_transaction();
+	process_begin_transaction();
 	rel = jobq_open_jobs();
 	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
@@ -219,8 +233,8 @@ supervise_lost_lease(int64 id)
 /*
  * Charge the jobs that were running in server processes that crashed.
  */
-void
-supervise_charge_culprits(void)
+static TimestampTz
+load(TimestampTz now)
 {
 	for (int i = 0; i < my_db->nculprits; i++)
 	{
@@ -236,6 +250,7 @@ supervise_charge_culprits(void)
 		flight_clear_culprit(culprit->record);
 	}
 	my_db->nculprits = 0;
+	return now;
 }
 
 /*

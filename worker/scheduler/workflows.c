@@ -17,7 +17,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "process/worker.h"
+#include "scheduler/inner.h"
 
 #include "access/table.h"
 #include "access/xlog.h"

@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.h
+ *	  The door of the room process: what launcher, schedulers and workers have
+ *	  in common.
+ *
+ * How a process starts, sleeps and ends; which database it serves; the flight
+ * recorder, which tells after a crash which job was running.
+ *
+ * Promises: a process that sleeps here misses no wake-up, and handles interrupts
+ * and a reload of the settings.  The flight recorder survives the crash of any
+ * server process.
+ *
+ * Takes no lock.
+ *
+ * worker/process/process.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_PROCESS_H
+#define JOBQ_PROCESS_H
+
+#include "base/base.h"
+#include "ready/ready.h"
+
+/* worker/process/process.c */
+
+/* The database that this scheduler or worker serves; the launcher has none. */
+extern JobqDatabase *my_db;
+extern int	my_db_index;
+
+extern bool process_register(const char *type, const char *name,
+							 const char *function, Datum arg,
+							 const void *extra, Size extra_size);
+extern void process_start(void);
+extern void process_serve(int database);
+extern void process_pin_settings(bool is_worker);
+extern bool process_stopping(void);
+extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
+						  long timeout_ms, uint32 wait_event);
+extern void process_begin_transaction(void);
+
+/* worker/process/flight.c */
+extern void flight_open(bool create);
+extern int	flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max);
+extern void flight_clear_culprit(int record);
+extern void flight_attach(int slot);
+extern void flight_begin(int64 id, int attempt);
+extern void flight_end(void);
+extern void flight_bystander(SIGNAL_ARGS);
+
+#endif							/* JOBQ_PROCESS_H */

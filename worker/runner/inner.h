@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  What the files of the room runner offer each other, in their order: each
+ *	  uses those above it only.
+ *
+ * worker/runner/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_RUNNER_INNER_H
+#define JOBQ_RUNNER_INNER_H
+
+#include "base/base.h"
+
+#include "attempt/attempt.h"
+#include "process/process.h"
+#include "runner/runner.h"
+
+/* A worker while it runs a job. */
+typedef struct RunContext
+{
+	JobqSlot   *slot;
+	MemoryContext memory;		/* reset after each job */
+} RunContext;
+
+/* worker/runner/procedure.c */
+extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
+						  const JobqFunction *function);
+extern void run_procedure_end(void);
+
+/* worker/runner/run.c */
+extern void run_job(RunContext *run, const JobqPush *entry);
+
+#endif							/* JOBQ_RUNNER_INNER_H */

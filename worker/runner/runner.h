@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * runner.h
+ *	  The door of the room runner: a worker, which runs jobs one after the
+ *	  other.
+ *
+ * A worker is connected as one role to one database.  It pops jobs that this
+ * role has enqueued, and runs each in a transaction of its own, or lets it
+ * commit as it likes if its handler is a procedure.  jobq.work() does the same
+ * in a client's session.
+ *
+ * Promises: a job that was popped has ended, or is back in the ready set, or is
+ * named by the worker's slot when the worker leaves, so that the scheduler can
+ * charge it.  What a handler leaves in the session is undone before the next
+ * job.
+ *
+ * Locks: JobqShared.lock when a worker comes and goes; JobqDatabase.lock to pop
+ * a job; JobqSlot.mutex when a job begins and ends.  None while a handler runs.
+ *
+ * Only the scheduler calls this room.
+ *
+ * worker/runner/runner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_RUNNER_H
+#define JOBQ_RUNNER_H
+
+#include "base/base.h"
+
+/* What a worker is told when it starts. */
+typedef struct WorkerStart
+{
+	int			slot;			/* reserved for it */
+	uint32		generation;		/* of the slot */
+	Oid			dboid;
+	Oid			role;
+} WorkerStart;
+
+/* worker/runner/worker.c */
+extern bool worker_register(const WorkerStart *start);
+
+#endif							/* JOBQ_RUNNER_H */

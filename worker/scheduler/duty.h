@@ -1,0 +1,69 @@
+/*-------------------------------------------------------------------------
+ *
+ * duty.h
+ *	  What the scheduler has to do, piece by piece.
+ *
+ * A duty says when it is due, and does what is due.  The loop (scheduler.c) goes
+ * through all duties in each round, in the order of its table, and sleeps until
+ * the first of them is due or somebody sets its latch.
+ *
+ * While one duty runs, all others wait.  So each is bounded in time; the comment
+ * at its definition says by what.
+ *
+ * worker/scheduler/duty.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_DUTY_H
+#define JOBQ_DUTY_H
+
+#include "base/base.h"
+
+typedef struct Duty
+{
+	/*
+	 * Once, before the first round, in the order of the table: read what is to
+	 * be known.  Returns as run().  NULL: there is nothing to read, and the
+	 * duty is due in the first round.
+	 */
+	TimestampTz (*load) (TimestampTz now);
+
+	/*
+	 * Do what is to be done.  Returns when the duty is due again by its own
+	 * plan: "now" if there is more to do at once, DT_NOEND if it has no plan.
+	 */
+	TimestampTz (*run) (TimestampTz now);
+
+	/*
+	 * When the duty is due by what others have noted in shared memory, and by
+	 * its own plan, as far as that counts then.  NULL: its plan is all.  Only
+	 * reads.  Called without a lock to decide whether to run, and with db->lock
+	 * held to decide how long to sleep.
+	 */
+	TimestampTz (*next_due) (TimestampTz plan, TimestampTz now);
+
+	/* Runs in each round: it sees for itself what there is to do. */
+	bool		each_round;
+
+	/* Does not run while "jobq.start_paused" is on. */
+	bool		pausable;
+
+	/* What load() or run() has returned; the loop keeps it. */
+	TimestampTz plan;
+} Duty;
+
+extern Duty extension_duty;		/* leaves when the extension does */
+extern Duty discover_duty;		/* finds lanes in the index */
+extern Duty rank_duty;			/* says which workers serve a lane */
+extern Duty scan_duty;			/* reads the due jobs of lanes */
+extern Duty schedules_duty;		/* enqueues the jobs of schedules */
+extern Duty batches_duty;		/* sees what becomes of batches */
+extern Duty supervise_duty;		/* looks after the workers */
+extern Duty limits_duty;		/* hands out what time has set free */
+extern Duty expire_duty;		/* ends leases whose time is over */
+extern Duty collect_duty;		/* removes rows of leases that have ended */
+extern Duty relay_duty;			/* sends what the relay has collected */
+extern Duty sweep_duty;			/* the safety net */
+extern Duty retention_duty;		/* looks after the archive */
+
+#endif							/* JOBQ_DUTY_H */

@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * extension.c
+ *	  Leaves the database when the extension is not there any more.
+ *
+ * worker/scheduler/extension.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/xact.h"
+#include "storage/ipc.h"
+
+#include "scheduler/duty.h"
+
+static TimestampTz load(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
+
+/* Reads a few rows of the catalog. */
+Duty		extension_duty = {
+	.load = load,
+	.run = load,
+	.next_due = next_due,
+};
+
+static TimestampTz
+load(TimestampTz now)
+{
+	extension_check();
+	return DT_NOEND;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	return my_db->created ? now : DT_NOEND;
+}
+
+/*
+ * Leave if the extension is not there, or not of this library's version, or
+ * not the one that this process has begun with.
+ */
+void
+extension_check(void)
+{
+	static Oid	served = InvalidOid;	/* its table of jobs */
+	const JobqRelations *rels;
+	Oid			job;
+	uint64		pokes = jobq_shared->pokes;
+
+	my_db->created = false;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	rels = jobq_relations_if_installed();
+	job = rels == NULL ? InvalidOid : rels->job;
+	CommitTransactionCommand();
+	if (!OidIsValid(served))
+		served = job;
+	if (OidIsValid(job) && job == served)
+		return;
+
+	if (!OidIsValid(job))
+	{
+		/* CREATE EXTENSION pokes when it has committed: then look again */
+		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+		my_db->absent = pokes == jobq_shared->pokes;
+		LWLockRelease(jobq_shared->lock);
+	}
+	spawn_dismiss();
+	proc_exit(0);
+}

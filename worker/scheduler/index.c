@@ -1,0 +1,169 @@
+/*-------------------------------------------------------------------------
+ *
+ * index.c
+ *	  Reads rows of jobq.job by the index job_ready, for those who load the ready
+ *	  set.
+ *
+ * worker/scheduler/index.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "executor/tuptable.h"
+#include "storage/ipc.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Leased rows without a worker that a scan takes note of. */
+#define MAX_LOST		64
+
+static int64 lost[MAX_LOST];
+static int	nlost = 0;
+
+/*
+ * Start a transaction with the index open.
+ */
+void
+index_begin(ReadyIndex *scan)
+{
+	const JobqRelations *rels;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	rels = jobq_relations_if_installed();
+	if (rels == NULL)
+		proc_exit(0);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	scan->rel = table_open(rels->job, AccessShareLock);
+	scan->index = index_open(rels->job_ready, AccessShareLock);
+	scan->slot = table_slot_create(scan->rel, NULL);
+}
+
+void
+index_end(ReadyIndex *scan)
+{
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_close(scan->index, NoLock);
+	table_close(scan->rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * A scan key for "the index columns first to last are greater than these".
+ */
+void
+index_key_after(ScanKey header, ScanKey members, int first, int last,
+		const IndexPosition *after)
+{
+	for (int att = first; att <= last; att++)
+	{
+		RegProcedure cmp = F_BTINT4CMP;
+		Datum		value = (Datum) 0;
+
+		switch (att)
+		{
+			case READY_QUEUE_ID:
+				value = Int32GetDatum(after->queue_id);
+				break;
+			case READY_PRIORITY:
+				value = Int32GetDatum(after->priority);
+				break;
+			case READY_ROLE:
+				cmp = F_BTOIDCMP;
+				value = ObjectIdGetDatum(after->role);
+				break;
+			case READY_FLOW:
+				value = Int32GetDatum(after->flow);
+				break;
+			case READY_RUN_AT:
+				cmp = F_TIMESTAMPTZ_CMP;
+				value = TimestampTzGetDatum(after->key.run_at);
+				break;
+			case READY_ID:
+				cmp = F_BTINT8CMP;
+				value = Int64GetDatum(after->key.id);
+				break;
+		}
+		ScanKeyEntryInitialize(&members[att - first],
+							   SK_ROW_MEMBER | (att == last ? SK_ROW_END : 0),
+							   att, BTGreaterStrategyNumber, InvalidOid,
+							   InvalidOid, cmp, value);
+	}
+	MemSet(header, 0, sizeof(ScanKeyData));
+	header->sk_flags = SK_ROW_HEADER;
+	header->sk_attno = first;
+	header->sk_strategy = BTGreaterStrategyNumber;
+	header->sk_argument = PointerGetDatum(members);
+}
+
+/*
+ * The row in the slot as an entry.  False if it is none of ours to run:
+ * dormant, or with a lease (leased is set).
+ */
+bool
+index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
+			  bool *leased)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+	bool		isnull;
+
+	push->key.id = DatumGetInt64(slot_getattr(slot, JOB_ID, &isnull));
+	push->key.run_at = DatumGetTimestampTz(slot_getattr(slot, JOB_RUN_AT,
+														&isnull));
+	push->queue_id = DatumGetInt32(slot_getattr(slot, JOB_QUEUE_ID, &isnull));
+	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
+	push->role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
+	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
+	push->kind = push->tenant = 0;
+	push->group = 0;
+	push->permits = JOBQ_NO_PERMITS;
+	push->quarantine =
+		DatumGetInt16(slot_getattr(slot, JOB_CRASHES, &isnull)) > 0;
+	push->notify = false;
+	push->ctid = slot->tts_tid;
+	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
+
+	/* what lies behind the payload is not unpacked for this */
+	*leased = !heap_attisnull(tuple, JOB_LEASE_TOKEN, NULL);
+	if (push->flow != 0 || !heap_attisnull(tuple, JOB_GROUP_ID, NULL))
+	{
+		JobqJob		job;
+
+		slot_getallattrs(slot);
+		memcpy(job.values, slot->tts_values, sizeof(job.values));
+		memcpy(job.nulls, slot->tts_isnull, sizeof(job.nulls));
+		jobq_push_flow(&job, push);
+	}
+	return !*dormant && !*leased;
+}
+
+/*
+ * A leased row: if no worker runs it, its worker died together with whoever
+ * would have charged it.
+ */
+void
+index_note_leased(int64 id)
+{
+	if (jobq_slot_of_job(my_db, id) == NULL && nlost < MAX_LOST)
+		lost[nlost++] = id;
+}
+
+/*
+ * What was noted is taken care of; outside any transaction.
+ */
+void
+index_end_lost(void)
+{
+	for (int i = 0; i < nlost; i++)
+		supervise_lost_lease(lost[i]);
+	nlost = 0;
+}

@@ -1,0 +1,116 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  What the files of the room scheduler offer each other, in their order: each
+ *	  uses those above it only.  The duties of the scheduler are in duty.h.
+ *
+ * worker/scheduler/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_SCHEDULER_INNER_H
+#define JOBQ_SCHEDULER_INNER_H
+
+#include "base/base.h"
+
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "executor/tuptable.h"
+
+#include "attempt/attempt.h"
+#include "process/process.h"
+
+/* worker/scheduler/note.c */
+extern bool scheduler_note_error(const char *table, const char *column,
+								 Oid type, Datum key, const ErrorData *edata);
+
+/* worker/scheduler/spawn.c */
+extern TimestampTz spawn_workers(TimestampTz now);
+extern void spawn_again(TimestampTz now, bool came);
+extern bool spawn_role_can_work(Oid role, JobqError *error);
+extern void spawn_charge_role(Oid role, const JobqError *error);
+extern void spawn_dismiss(void);
+
+/* worker/scheduler/extension.c */
+extern void extension_check(void);
+
+/* worker/scheduler/supervise.c */
+extern void supervise_lost_lease(int64 id);
+
+/* worker/scheduler/index.c */
+/* Columns of the index job_ready. */
+enum
+{
+	READY_QUEUE_ID = 1,
+	READY_PRIORITY,
+	READY_ROLE,
+	READY_FLOW,
+	READY_RUN_AT,
+	READY_ID
+};
+
+/* A place in the index. */
+typedef struct IndexPosition
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	int32		flow;
+	JobqKey		key;
+} IndexPosition;
+
+/* A transaction in which the index is read. */
+typedef struct ReadyIndex
+{
+	Relation	rel;
+	Relation	index;
+	TupleTableSlot *slot;
+	IndexScanDesc desc;
+	ScanKeyData keys[5];
+	ScanKeyData members[6];
+} ReadyIndex;
+
+extern void index_begin(ReadyIndex *scan);
+extern void index_end(ReadyIndex *scan);
+extern void index_key_after(ScanKey header, ScanKey members, int first,
+							int last, const IndexPosition *after);
+extern bool index_read_row(TupleTableSlot *slot, JobqPush *push,
+						   bool *dormant, bool *leased);
+extern void index_note_leased(int64 id);
+extern void index_end_lost(void);
+
+/* worker/scheduler/groups.c */
+extern void groups_restore(void);
+extern void groups_refill(void);
+extern void groups_sweep(void);
+
+/* worker/scheduler/limits.c */
+extern void limits_load(void);
+extern JobqPermits limits_of_lease(const JobqPush *push);
+
+/* worker/scheduler/workflows.c */
+
+/*
+ * How long a look at a batch waits for a lock; all else of the scheduler waits
+ * for it.
+ */
+#define LOCK_PATIENCE	"50ms"
+
+extern bool workflow_advance(int64 batch_id, Oid role, bool ending);
+
+/* worker/scheduler/batch_look.c */
+/* What a look has found. */
+typedef enum BatchLook
+{
+	LOOK_OVER,					/* nothing more to be done */
+	LOOK_WITNESS,				/* a job is live */
+	LOOK_EACH,					/* each job that ends matters */
+	LOOK_AGAIN,					/* there is more to be done at once */
+	LOOK_LATER,					/* somebody has locked it */
+} BatchLook;
+
+extern BatchLook batch_look(int64 id, int64 bound, int64 *witness);
+extern void batch_look_failed(void);
+extern bool batch_witness(int64 id, int64 bound, int64 *witness);
+
+#endif							/* JOBQ_SCHEDULER_INNER_H */

@@ -1,0 +1,177 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweep.c
+ *	  The safety net: walks slowly through the whole ready index, a bounded piece
+ *	  per jobq.poll_interval, in case something was missed after all.
+ *
+ * worker/scheduler/sweep.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "operate/operate.h"
+#include "scheduler/duty.h"
+
+/* Index entries that one sweep reads at most. */
+#define SWEEP_ENTRIES	20000
+
+/* Expired rows that a sweep ends. */
+#define MAX_EXPIRED		1000
+
+static int64 expired[MAX_EXPIRED];
+static int	nexpired = 0;
+
+static TimestampTz plan(TimestampTz now);
+static TimestampTz run(TimestampTz now);
+static void walk_on(TimestampTz now);
+static bool is_expired(TupleTableSlot *slot, TimestampTz now);
+static void expire(int64 id);
+
+/* Reads SWEEP_ENTRIES entries of the index, and looks at each group. */
+Duty		sweep_duty = {
+	.load = plan,
+	.run = run,
+};
+
+/*
+ * Once more: what was missed is found, what is not wanted any more is ended, and
+ * what others decide by is read again.
+ */
+static TimestampTz
+run(TimestampTz now)
+{
+	extension_check();
+	walk_on(jobq_now());
+	index_end_lost();
+	for (int i = 0; i < nexpired; i++)
+		expire(expired[i]);
+	nexpired = 0;
+	groups_sweep();
+	my_db->reload = my_db->limits->stale = true;
+	my_db->schedule_freed = true;
+	return plan(now);
+}
+
+static TimestampTz
+plan(TimestampTz now)
+{
+	return now + jobq_poll_interval * USECS_PER_SEC;
+}
+
+/*
+ * Walk on through the index, and hand over due rows that are
+ * behind their lane's cursor and before the first job of its list.
+ */
+static void
+walk_on(TimestampTz now)
+{
+	static IndexPosition at = {0};
+	static bool begun = false;
+	ReadyIndex		scan;
+	IndexScanDesc desc;
+	int			visited = 0;
+	bool		finished = true;
+
+	index_begin(&scan);
+	if (!begun)
+	{
+		at.queue_id = PG_INT32_MIN;
+		at.priority = PG_INT32_MIN;
+		at.role = 0;
+		at.flow = PG_INT32_MIN;
+		at.key.run_at = PG_INT64_MIN;
+		at.key.id = PG_INT64_MIN;
+	}
+	index_key_after(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ID, &at);
+	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
+	index_rescan(desc, scan.keys, 1, NULL, 0);
+	while (index_getnext_tid(desc, ForwardScanDirection) != NULL)
+	{
+		JobqPush	push;
+		JobqLane   *lane;
+		bool		dormant;
+		bool		leased;
+		bool		ours;
+		JobqWakeList wake = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (++visited > SWEEP_ENTRIES)
+		{
+			finished = false;
+			break;
+		}
+		if (!index_fetch_heap(desc, scan.slot))
+			continue;
+		ours = index_read_row(scan.slot, &push, &dormant, &leased);
+		at.queue_id = push.queue_id;
+		at.priority = push.priority;
+		at.role = push.role;
+		at.flow = push.flow;
+		at.key = push.key;
+		begun = true;
+		if (leased && !dormant)
+			index_note_leased(push.key.id);
+		if (ours && is_expired(scan.slot, now) && nexpired < MAX_EXPIRED)
+			expired[nexpired++] = push.key.id;
+		if (!ours || push.key.run_at > now)
+			continue;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		lane = jobq_lane_find(my_db, push.queue_id, push.priority, push.role,
+							  push.flow, false, true);
+		if (lane != NULL && jobq_key_cmp(push.key, lane->cursor) > 0)
+		{
+			if (!lane->more && !lane->scanning &&
+				lane->next_due > push.key.run_at)
+				jobq_lane_look(my_db, lane, push.key, &wake);
+		}
+		else if (lane != NULL &&
+				 (lane->count == 0 ||
+				  jobq_key_cmp(push.key, my_db->ready->entries[lane->head].key) < 0) &&
+				 jobq_slot_of_job(my_db, push.key.id) == NULL)
+			jobq_ready_push(my_db, &push, now, &wake);
+		jobq_unlock(my_db, &wake);
+	}
+	if (finished)
+		begun = false;
+	index_endscan(desc);
+	index_end(&scan);
+}
+
+static bool
+is_expired(TupleTableSlot *slot, TimestampTz now)
+{
+	bool		isnull;
+	Datum		expires_at = slot_getattr(slot, JOB_EXPIRES_AT, &isnull);
+
+	return !isnull && DatumGetTimestampTz(expires_at) <= now;
+}
+
+/*
+ * Archive a job whose time is over and that no worker comes across, because
+ * its queue is paused or its role has no worker.
+ */
+static void
+expire(int64 id)
+{
+	Relation	rel;
+	JobqJob		job;
+
+	process_begin_transaction();
+	rel = jobq_open_jobs();
+	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+		!jobq_job_runs(&job) && jobq_job_delete(rel, &job))
+		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+					 "not started before expires_at");
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
