@@ -18,12 +18,14 @@ PGFILEDESC = "jobq - a transactional job queue"
 EXTENSION = control/$(EXTNAME)
 EXTENSION_PARTS = $(sort $(wildcard $(TOP)/control/parts/*.sql))
 EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql
+# Lists that C and SQL have in common.
+LISTS = $(TOP)/src/produce/options.h $(TOP)/src/store/queue_settings.h
 DATA_built = $(EXTENSION_SCRIPT)
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup produce_enqueue produce_bulk commit_transactions attempt_handlers \
-	attempt_retry ready_order operate_waiting operate_jobs operate_queues \
+	attempt_retry ready_order operate_waiting operate_jobs operate_queues operate_views \
 	runner_session ready_limits ready_groups runner_work_limits ready_fairness \
 	module_privileges consume_reserve store_unique produce_notify \
 	compose_batches module_bad_input module_trust schedule_schedule compose_workflows \
@@ -60,8 +62,8 @@ ifdef VPATH
 $(shell mkdir -p control $(sort $(dir $(OBJS))))
 endif
 
-$(EXTENSION_SCRIPT): $(EXTENSION_PARTS)
-	cat $^ > $@
+$(EXTENSION_SCRIPT): $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
+	awk -f $^ > $@.tmp && mv $@.tmp $@
 
 # PGXS has no header dependency tracking unless the server was configured with
 # --enable-depend; without this a changed header leaves stale objects behind.

@@ -15,7 +15,7 @@ CREATE FUNCTION test.fdefiner(payload jsonb) RETURNS jsonb SECURITY DEFINER SET 
 CREATE PROCEDURE test.p0() LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p0') $$;
 CREATE PROCEDURE test.p1(payload jsonb) LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p1') $$;
 CREATE PROCEDURE test.p2(payload jsonb, job jobq.job_context) LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES ('p2 ' || job.kind) $$;
-SELECT jobq.register(p.proname, p.oid) FROM pg_proc p
+SELECT jobq.register(p.proname, p.oid::regprocedure::text) FROM pg_proc p
 WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^([fvp][0-2]|fout|fnull|fstrict|fdefiner)$' ORDER BY p.proname;
 SELECT array_agg(jobq.enqueue(kind, '"payload"', queue => 'first') ORDER BY n) AS ids
 FROM unnest('{f0,f1,f2,v0,v1,v2,fout,fnull,fstrict,fdefiner,p0,p1,p2}'::text[]) WITH ORDINALITY k (kind, n) \gset
@@ -35,7 +35,7 @@ CREATE FUNCTION test.b_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETU
 CREATE PROCEDURE test.b_inout(INOUT jsonb) LANGUAGE sql AS 'SELECT $1';
 CREATE AGGREGATE test.b_agg(jsonb) (SFUNC = jsonb_concat, STYPE = jsonb);
 SELECT p.proname, e.code, e.message FROM pg_proc p,
-	test.error(format('SELECT jobq.register(%L, %L::regprocedure)', p.proname, p.oid::regprocedure)) e
+	test.error(format('SELECT jobq.register(%L, %L)', p.proname, p.oid::regprocedure)) e
 WHERE p.pronamespace = 'test'::regnamespace AND p.proname ~ '^b_' ORDER BY p.proname COLLATE "C";
 SELECT jobq.register('bad', 'test.b_int(jsonb)');
 

@@ -56,6 +56,9 @@ CALL test.measure('fixed 5min', 3);
 CALL test.measure('exponential 10s', 4);
 CALL test.measure('exponential 1.5h cap 4h', 4);
 CALL test.measure('list 10s, 5s,1d', 5);
+-- as intervals are written
+CALL test.measure('exponential 1 minute 30 seconds cap PT4M', 3);
+CALL test.measure('list 00:00:10, 1 week 2 days,7', 4);
 SELECT policy, string_agg(delay::text, ' ' ORDER BY attempt) FROM test.delays GROUP BY policy ORDER BY policy COLLATE "C";
 -- with jitter, within its bounds
 TRUNCATE test.delays;

@@ -48,7 +48,7 @@ $$;
 -- nothing runs before the start
 SELECT test.batch('slow') AS slow \gset
 SELECT count(*) FROM jobq.batch_add(:slow, 'part', array_fill('{}'::jsonb, '{3}'));
-SELECT id AS held FROM jobq.batch_add(:slow, 'part', '{"{}"}', delay => '1 hour') id \gset
+SELECT id AS held FROM jobq.batch_add(:slow, 'part', '{"{}"}', options => '{"delay": "1 hour"}') id \gset
 SELECT state, total, blocked, waiting, progress, started_at IS NULL AS not_started FROM jobq.batch_status(:slow);
 SELECT DISTINCT state, run_at FROM jobq.jobs WHERE batch_id = :slow;
 SELECT state, run_at FROM jobq.status(:held);
@@ -77,7 +77,7 @@ TRUNCATE test.trace;
 -- one fails: what waits is cancelled
 BEGIN;
 SELECT test.batch('fails', start => true) AS fails \gset
-SELECT count(*) FROM jobq.batch_add(:fails, 'part', array_fill('{}'::jsonb, '{500}'), delay => '1 hour');
+SELECT count(*) FROM jobq.batch_add(:fails, 'part', array_fill('{}'::jsonb, '{500}'), options => '{"delay": "1 hour"}');
 SELECT count(*) FROM jobq.batch_add(:fails, 'part', '{"{\"fail\": 1}"}');
 COMMIT;
 CALL test.batch_over(:fails);
@@ -100,8 +100,8 @@ TRUNCATE test.trace;
 BEGIN;
 SELECT test.batch('goes on', allow_failures => true) AS goes_on \gset
 SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{\"fail\": 1}"}');
-SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), priority => 5);
-SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{}"}', expires_at => '2001-01-01');
+SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', array_fill('{}'::jsonb, '{20}'), options => '{"priority": 5}');
+SELECT count(*) FROM jobq.batch_add(:goes_on, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}');
 SELECT jobq.batch_start(:goes_on);
 COMMIT;
 CALL test.batch_over(:goes_on);
@@ -112,7 +112,7 @@ TRUNCATE test.trace;
 -- cancel: what waits, what is blocked, and what runs
 BEGIN;
 SELECT test.batch('cancelled', start => true) AS cancelled \gset
-SELECT count(*) FROM jobq.batch_add(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), delay => '1 hour');
+SELECT count(*) FROM jobq.batch_add(:cancelled, 'part', array_fill('{}'::jsonb, '{300}'), options => '{"delay": "1 hour"}');
 COMMIT;
 SELECT jobq.batch_cancel(:cancelled);
 CALL test.batch_over(:cancelled);
@@ -140,7 +140,7 @@ TRUNCATE test.trace;
 SELECT jobq.create_queue('parts', mode => 'consumer', keep => 'nothing');
 BEGIN;
 SELECT test.batch('outside', start => true) AS outside \gset
-SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), queue => 'parts');
+SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), options => '{"queue": "parts"}');
 COMMIT;
 SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '30s');
 SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '30s');
@@ -155,7 +155,7 @@ TRUNCATE test.trace;
 -- a job that replaces one of a batch takes its place there
 BEGIN;
 SELECT test.batch('replaced') AS replaced \gset
-SELECT id AS first FROM jobq.batch_add(:replaced, 'part', '{"{\"fail\": 1}"}', unique_key => 'only') id \gset
+SELECT id AS first FROM jobq.batch_add(:replaced, 'part', '{"{\"fail\": 1}"}', options => '{"unique_key": "only"}') id \gset
 COMMIT;
 SELECT jobq.enqueue('part', '{}', unique_key => 'only', on_conflict => 'replace') = :first AS same;
 SELECT state, batch_id = :replaced AS member FROM jobq.jobs WHERE id = :first;
@@ -166,9 +166,9 @@ TRUNCATE test.trace;
 -- ... and runs if that one's batch does, whatever the other batch waits for
 BEGIN;
 SELECT test.batch('runs', start => true) AS runs, test.batch('waits') AS waits \gset
-SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', unique_key => 'only', delay => '1 hour') id \gset
+SELECT id AS first FROM jobq.batch_add(:runs, 'part', '{"{}"}', options => '{"unique_key": "only", "delay": "1 hour"}') id \gset
 COMMIT;
-SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', unique_key => 'only', on_conflict => 'replace') id;
+SELECT id = :first AS same FROM jobq.batch_add(:waits, 'part', '{"{}"}', options => '{"unique_key": "only", "on_conflict": "replace"}') id;
 CALL test.batch_over(:runs);
 SELECT jobq.batch_cancel(:waits);
 CALL test.batch_over(:waits);
@@ -178,8 +178,8 @@ TRUNCATE test.trace;
 BEGIN;
 SELECT test.batch('pruned', true, start => true) AS pruned \gset
 SELECT count(*) FROM jobq.batch_add(:pruned, 'part', '{"{}", "{}", "{\"discard\": 1}"}');
-SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', run_at => '2001-01-01', expires_at => '2001-01-02') id \gset
-SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', queue => 'parts') id \gset
+SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', options => '{"run_at": "2001-01-01", "expires_at": "2001-01-02"}') id \gset
+SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', options => '{"queue": "parts"}') id \gset
 COMMIT;
 SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '10s');
 CALL test.batch_over(:pruned);
@@ -228,7 +228,10 @@ SELECT test.error(format('SELECT jobq.batch_add(%s, NULL, ''{"{}"}'')', :empty))
 SELECT test.error(format('SELECT jobq.batch_add(NULL, ''part'', ''{"{}"}'')'));
 SELECT test.batch('half') AS half \gset
 SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ARRAY[NULL::jsonb])', :half));
-SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', unique_key => ''k'')', :half));
+SELECT test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}", "{}"}'', options => ''{"unique_key": "k"}'')', :half));
+-- options: what is wrong is named, and what there is
+SELECT e.* FROM unnest('{"{\"qeue\": \"x\"}","[]","{\"priority\": \"high\"}","{\"delay\": \"soon\"}","{\"kind\": \"part\"}"}'::text[]) WITH ORDINALITY u (o, n),
+	test.error(format('SELECT jobq.batch_add(%s, ''part'', ''{"{}"}'', %L)', :half, o)) e ORDER BY n;
 SELECT total FROM jobq.batch_status(:half);
 
 -- a time in a callback is read when it is given, as that session writes it

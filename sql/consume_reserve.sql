@@ -408,6 +408,36 @@ SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1')
 SELECT jobq.unregister('lost'), jobq.delete_failed(:id);
 TRUNCATE test.trace;
 
+-- ids and tokens in whatever form a client sends them: numbers, arrays, or without a type
+SELECT jobq.ack('{}', '{}'), jobq.nack('{}', '{}'), jobq.nack('{}', '{}', 'x', '1 s'), jobq.reject('{}', '{}', 'x'), jobq.release('{}', '{}'), jobq.extend('{}', '{}', '1 min');
+PREPARE one(bigint, bigint) AS SELECT jobq.ack($1, $2);
+PREPARE small(int, int) AS SELECT jobq.ack($1, $2, '"small"');
+PREPARE many(bigint[], bigint[]) AS SELECT jobq.ack($1, $2);
+PREPARE untyped AS SELECT jobq.ack($1, $2);
+PREPARE untyped_nack AS SELECT jobq.nack($1, $2, $3, $4);
+PREPARE untyped_extend AS SELECT jobq.extend($1, $2, $3);
+SELECT parameter_types FROM pg_prepared_statements WHERE name = 'untyped';
+SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 9) i;
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 9, wait => '30s') \gset
+SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2, (:'ids'::bigint[])[3] AS id3, (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
+	(:'ids'::bigint[])[6:7] AS ids67, (:'ids'::bigint[])[8:9] AS ids89, (:'tokens'::bigint[])[1] AS token, (:'tokens'::bigint[])[6:7] AS tokens67 \gset
+EXECUTE one(:id1, :token);
+EXECUTE small(:id2, :token);
+EXECUTE untyped_extend(:'ids67', :'tokens67', '5 min');
+EXECUTE untyped_extend(:id3, :token, '5 min');
+EXECUTE untyped(:'id3', :'token');
+SELECT jobq.ack(:'id4', :'token', '"text"'), jobq.ack(id => :id5, token => :token, result => '"named"');
+EXECUTE many(:'ids67', :'tokens67');
+EXECUTE untyped_nack(:'ids89', :'tokens67', 'both', '1 hour');
+SELECT s.state, s.result, s.error FROM unnest(:'ids'::bigint[]) i, jobq.status(i) s ORDER BY i;
+SELECT e.message FROM test.error(format('EXECUTE untyped(%L, %L)', :'id3', :'token')) e;
+SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''1'')');
+SELECT * FROM test.error('SELECT jobq.ack(''one'', ''1'')');
+SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''{1}'', ''"result"'')');
+SELECT * FROM test.error('SELECT jobq.ack(NULL, ''1'')');
+DEALLOCATE ALL;
+SELECT jobq.clear('letters');
+
 SELECT kind, queue, state FROM jobq.jobs WHERE finished_at IS NULL AND queue IN ('letters', 'parcels', 'changing');
 SELECT count(*) FROM jobq_internal.lease_slots();
 DROP TABLE test.held CASCADE;

@@ -37,14 +37,16 @@ SELECT jobq.enqueue('echo', timeout => '1 month');
 -- attempts and backoff
 SELECT jobq.enqueue('echo', max_attempts => 0);
 SELECT jobq.enqueue('echo', max_attempts => -1);
-SELECT e.code, e.message FROM unnest(ARRAY['', 'fixed', 'fixed 5', 'fixed -5s', 'fixed 5 weeks', 'fixed 5s 6s', 'fixed 5s cap 10s', 'fixedly 5s',
+SELECT e.code, e.message FROM unnest(ARRAY['', 'fixed', 'fixed five', 'fixed -5s', 'fixed 5 parsecs', 'fixed 1 month', 'fixed 2 years', 'exponential 5s cap 1 mon', 'fixed 5s 6s', 'fixed 5s cap 10s', 'fixedly 5s',
 		'fixed nan s', 'fixed 1e300d', 'fixed 367d', 'exponential', 'exponential 5s cap', 'exponential 5s cap x', 'exponential 5s jitter', 'exponential 5s jitter 20',
 		'exponential 5s jitter 101%', 'exponential 5s jitter -1%', 'list', 'list 1s,', 'list 1s 2s', 'list ,1s', 'random 5s', 'list ' || repeat('1s,', 32) || '1s'])
 	WITH ORDINALITY b (backoff, n), test.error(format('SELECT jobq.enqueue(''echo'', backoff => %L)', b.backoff)) e ORDER BY n;
 SELECT jobq.enqueue('echo', backoff => 'fixed');
+SELECT jobq.enqueue('echo', backoff => 'list 5s, 1 month');
+SELECT jobq.enqueue('echo', backoff => 'exponential 5 s cap 400 days');
 -- what is well-formed
 CREATE TABLE test.good AS SELECT b, jobq.enqueue('echo', backoff => b, queue => 'manual') AS id
-FROM unnest(ARRAY['fixed 0s', ' FIXED  1.5 h ', 'fixed 366d', 'fixed 5 min jitter 0%', 'exponential 5s jitter 100% cap 1m', 'list 1s', 'list 1s , 2 min,3h,4d jitter 5%']) b;
+FROM unnest(ARRAY['fixed 0s', ' FIXED  1.5 h ', 'fixed 366d', 'fixed 5', 'fixed 5 weeks', 'fixed minute', 'fixed 5 min jitter 0%', 'exponential 5s jitter 100% cap 1m', 'list 1s', 'list 1s , 2 min,3h,4d jitter 5%']) b;
 SELECT count(*), bool_and(jobq.cancel(id)) FROM test.good;
 DROP TABLE test.good;
 
@@ -55,7 +57,9 @@ SELECT jobq.register('', 'test.echo(jsonb)');
 SELECT jobq.register(repeat('x', 117), 'test.echo(jsonb)') IS NULL;
 SELECT jobq.register('on_failure:x', 'test.echo(jsonb)');
 SELECT jobq.register('x', 'test.b_int(jsonb)');
-SELECT jobq.register('x', 0);
+SELECT jobq.register('x', '0');
+SELECT jobq.register('x', 'test.echo');
+SELECT jobq.register('x', 'test.echo(jsonb)', on_failure => 'echo');
 CREATE FUNCTION pg_temp.passing(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('x', 'pg_temp.passing(jsonb)');
 DROP FUNCTION pg_temp.passing;
@@ -66,9 +70,8 @@ SELECT jobq.register('x', 'test.echo(jsonb)', backoff => 'never');
 SELECT jobq.register('x', 'test.echo(jsonb)', timeout => '0');
 SELECT jobq.register('x', 'test.echo(jsonb)', on_failure => 'test.b_int(jsonb)');
 SELECT jobq.unregister('x');
-\set VERBOSITY sqlstate
 SELECT jobq.register('x', 'test.nothing(jsonb)');
-\set VERBOSITY default
+SELECT jobq.register('x', 'echo(jsonb)');
 
 -- queues
 \set SHOW_CONTEXT never

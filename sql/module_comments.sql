@@ -13,6 +13,21 @@ SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespa
 SELECT tgname, tgrelid::regclass FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
 WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND NOT tgisinternal AND obj_description(t.oid, 'pg_trigger') IS NULL;
 
+-- each column of a table, a view, or a row type
+SELECT c.oid::regclass AS relation, a.attname AS without_comment FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'c') AND NOT c.relispartition
+	AND col_description(c.oid, a.attnum) IS NULL ORDER BY 1, 2;
+
+-- a line in the comment of each public function for each of its parameters ("name: what it is"), and for nothing else but what it returns
+WITH parameter AS (
+	SELECT p.oid, n.name FROM pg_proc p, unnest(p.proargnames) WITH ORDINALITY AS n (name, place)
+	WHERE pronamespace = 'jobq'::regnamespace AND (proargmodes IS NULL OR proargmodes[place] IN ('i', 'b'))),
+line AS (
+	SELECT p.oid, split_part(l.line, ':', 1) AS name FROM pg_proc p, unnest(string_to_array(obj_description(p.oid, 'pg_proc'), E'\n')) WITH ORDINALITY AS l (line, place)
+	WHERE pronamespace = 'jobq'::regnamespace AND l.place > 1)
+SELECT coalesce(p.oid, l.oid)::regprocedure AS function, p.name AS without_line, l.name AS no_such_parameter FROM parameter p FULL JOIN line l USING (oid, name)
+WHERE p.oid IS NULL AND l.name <> 'returns' OR l.oid IS NULL ORDER BY 1, 2, 3;
+
 -- a primary key, if it is a table that holds rows
 SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'r'
 	AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p');

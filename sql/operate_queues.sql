@@ -194,6 +194,27 @@ SELECT jobq.drop_queue('held');
 SET jobq.create_queues = off;
 SELECT * FROM test.error('SELECT jobq.enqueue(''echo'', queue => ''held'')');
 RESET jobq.create_queues;
+-- or for consumers: then a kind needs no handler
+SET jobq.create_queues = consumer;
+SELECT jobq.enqueue('any kind', queue => 'parcels') > 0 AS enqueued;
+SELECT name, mode FROM jobq.queues WHERE name = 'parcels';
+SELECT jobq.clear('parcels');
+SELECT jobq.drop_queue('parcels');
+SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'')');
+RESET jobq.create_queues;
+SELECT * FROM test.error('SELECT jobq.enqueue(''any kind'', queue => ''parcels'')');
+-- a typing error creates none
+SELECT c, e.* FROM unnest('{pause,resume,drain,clear,retry_all,drop_queue,alter_queue}'::text[]) WITH ORDINALITY u (c, n),
+	test.error(format('SELECT jobq.%I(''reprots'')', c)) e ORDER BY n;
+SELECT count(*) FROM jobq.queues WHERE name = 'reprots';
+-- but default is there for everybody
+BEGIN;
+UPDATE jobq.queue SET name = 'was default' WHERE name = 'default';
+SELECT jobq.pause('default');
+SELECT paused, mode FROM jobq.queues WHERE name = 'default';
+SELECT jobq.resume('default'), jobq.alter_queue('default', max_length => 5);
+SELECT paused, max_length FROM jobq.queues WHERE name = 'default';
+ROLLBACK;
 BEGIN;
 SELECT jobq.create_queue('brief');
 SELECT jobq.drop_queue('brief');

@@ -95,7 +95,7 @@ TRUNCATE test.trace;
 
 -- enqueue, commit, wait for the result
 CALL jobq.call('echo', '{"a": 1}');
-CALL jobq.call('echo', '{"a": 2}', NULL, '10 s', queue => 'first', headers => '{"h": 1}');
+CALL jobq.call('echo', '{"a": 2}', NULL, '10 s', options => '{"queue": "first", "headers": {"h": 1}}');
 DO $$
 DECLARE
 	result jsonb;
@@ -116,12 +116,14 @@ CALL jobq.call('echo', NULL);
 CALL jobq.call('echo', timeout => NULL);
 CALL jobq.call('echo', timeout => '-1 s');
 CALL jobq.call('unheard of');
+CALL jobq.call('echo', '{"a": 3}', options => '{"queue": null, "priority": -1, "watch": true, "expires_at": "infinity"}');
+CALL jobq.call('echo', options => '{"result": 1}');
 -- one that fails, or takes longer: the job goes on
 CREATE PROCEDURE test.call(kind text, payload jsonb, timeout interval) LANGUAGE plpgsql AS $$
 DECLARE
 	result jsonb;
 BEGIN
-	CALL jobq.call(kind, payload, result, timeout, max_attempts => 1);
+	CALL jobq.call(kind, payload, result, timeout, options => '{"max_attempts": 1}');
 END
 $$;
 \set VERBOSITY sqlstate

@@ -26,7 +26,7 @@ SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FRO
 	'rate => ''0 per second''', 'rate => ''-1 per second''', 'rate => ''10''', 'rate => ''10 per''', 'rate => ''10 per fortnight''',
 	'rate => ''1.5 per second''', 'rate => ''10 per 0 seconds''', 'rate => ''10 per second burst''', 'rate => ''10 per second burst 0''',
 	'rate => ''10 per second by tenant''', 'rate => ''10 per second by group too''', 'rate => ''99999999999 per second''',
-	'rate => ''10 per 400 days''', 'throttle => ''''', 'throttle => ''often''', 'throttle => ''0 failures in 1 minute''',
+	'rate => ''10 per 400 days''', 'rate => ''10 per month''', 'rate => ''10 per -1 s''', 'throttle => ''''', 'throttle => ''often''', 'throttle => ''0 failures in 1 minute''',
 	'throttle => ''3 failures''', 'throttle => ''3 failures in''', 'throttle => ''3 failures in 5 parsecs''',
 	'throttle => ''3 failures in 1 minute by kind''', 'group_on_failure => ''stop''', 'fair_by => repeat(''x'', 64)', 'fair_by => ''''',
 	'fair_weights => ''[1]''', 'fair_weights => ''{"a": "b"}''', 'fair_weights => ''{"a": 0}''', 'fair_weights => ''{"a": 1001}''',
@@ -34,7 +34,13 @@ SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FRO
 SELECT o, (test.error(format('SELECT jobq.register(''bad'', ''test.echo(jsonb)'', %s)', o))).* FROM unnest(ARRAY[
 	'max_running => 0', 'max_running => -1', 'rate => ''none''', 'rate => ''1 per''', 'throttle => ''x''',
 	'rate => ''1 per second by group''', 'throttle => ''1 failure in 1 s by group''']) o;
+SELECT jobq.create_queue('bad', rate => '10 per 1 year');
 SELECT count(*) FROM jobq.queues WHERE name = 'bad';
+-- a window is written as any interval
+SELECT o, (test.error(format('SELECT jobq.create_queue(%L, %s)', 'good ' || n, o))).message FROM unnest(ARRAY[
+	'rate => ''1 per hour''', 'rate => ''100 per 1min burst 10''', 'rate => ''10 per 1 hour 30 minutes by group''', 'rate => ''10 per 00:00:05.5 burst 20 by group''',
+	'throttle => ''3 failures in 1 day 2 hours''', 'throttle => ''1 failure in PT90S by group''']) WITH ORDINALITY u (o, n) ORDER BY n;
+SELECT count(jobq.drop_queue(name)) FROM jobq.queues WHERE name LIKE 'good %';
 SELECT o, (test.error(format('SELECT jobq.enqueue(''echo'', group_key => %L)', o))).* FROM unnest(ARRAY['', repeat('x', 501)]) o;
 
 -- max_running of a queue: two gates of it run, the third waits, though workers are idle
@@ -221,7 +227,7 @@ SELECT jobq.test_clock('0');
 -- no more than 128 queues and kinds can have limits; weights count, other queues do not
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM (
-		SELECT FROM jobq.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'w'
+		SELECT FROM jobq.queue WHERE num_nonnulls(max_running, rate, throttle, fair_by, weight) > 0 OR group_max_running <> 1 OR group_on_failure <> 'wait'
 		UNION ALL SELECT FROM jobq.handler WHERE num_nonnulls(max_running, rate, throttle) > 0) t
 $$;
 SELECT 128 - test.limited() AS room \gset

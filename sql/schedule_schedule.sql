@@ -84,21 +84,26 @@ SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026
 SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026), ('America/Argentina/Buenos_Aires', 2008), ('Australia/Lord_Howe', 2026)) z (zone, year),
 	test.compare('5,35 0-3,23 * * *', zone, year, year + 1, false, '{0,1,2,3,23}', '{5,35}') c;
 
+-- An interval is written as elsewhere
+SELECT e AS every, t - '2026-01-01 UTC' AS after
+FROM unnest('{90s,1.5 hours,00:02,PT5M,1 day 12 hours,"  2 weeks ",minute,5}'::text[]) WITH ORDINALITY u (e, n), jobq.cron_next('every ' || e, 'UTC', '2026-01-01 UTC') t ORDER BY n;
+
 -- Errors say which field, and what is allowed
 SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
 	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', '0 0 L * *', '0 0 * * sun#2',
 	'50-10 * * * *', '* * * * fri-mon', '5/15 * * * *', '*/0 * * * *', '*/x * * * *', '*/90 * * * *', '99999999999999999999 * * * *', '0 0 30 2 *', '0 0 31 4,6,9,11 *',
-	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 5', 'every 2 minutes and', 'every 1.5 hours', 'every 99999999 weeks', 'everyday', '* * * * é', 'every 5 é']) WITH ORDINALITY AS u (cron, n),
+	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 1 day 1 month', 'every -5 min', 'every 5 min, 1 s', 'every 2 minutes and', 'every 99999999 weeks', 'everyday', '* * * * é', 'every 5 é']) WITH ORDINALITY AS u (cron, n),
 	test.error(format('SELECT jobq.schedule(''bad'', %L, ''echo'')', cron)) e ORDER BY n;
 SELECT * FROM unnest(ARRAY['zone', '', 'UTC+2', 'CEST', 'Europe/Madird', 'Europe/Madrid; DROP']) z,
 	test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', timezone => %L)', z));
 SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo''', '''bad'', ''@daily'', NULL', '''bad'', ''@daily'', ''echo'', NULL',
 	''''', ''@daily'', ''echo''', 'repeat(''x'', 128), ''@daily'', ''echo''', '''bad'', ''@daily'', ''no such kind''', '''bad'', ''@daily'', ''''',
 	'''bad'', ''@daily'', ''echo'', missed => ''never''', '''bad'', ''@daily'', ''echo'', missed => NULL', '''bad'', ''@daily'', ''echo'', overlap => ''wait''',
-	'''bad'', ''@daily'', ''echo'', max_attempts => 0', '''bad'', ''@daily'', ''echo'', backoff => ''5s''', '''bad'', ''@daily'', ''echo'', timeout => ''-1s''',
-	'''bad'', ''@daily'', ''echo'', expires_after => ''0''', '''bad'', ''@daily'', ''echo'', headers => ''[]''', '''bad'', ''@daily'', ''echo'', queue => ''''',
-	'''bad'', ''@daily'', ''echo'', group_key => ''''']) WITH ORDINALITY AS u (a, n),
+	'''bad'', ''@daily'', ''echo'', options => ''[]''']) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
+SELECT * FROM unnest(ARRAY['"max_attempts": 0', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"headers": []', '"queue": ""', '"group_key": ""',
+	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
+	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
 SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
@@ -123,8 +128,8 @@ $$;
 CALL test.at('2040-01-01 12:00:00.5+00');
 
 -- One tick, one job, at its time
-SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', queue => 'manual', priority => 7, max_attempts => 2,
-	backoff => 'fixed 1s', timeout => '1 min', headers => '{"trace": "x"}', expires_after => '1 hour', group_key => 'g');
+SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', options =>
+	'{"queue": "manual", "priority": 7, "max_attempts": 2, "backoff": "fixed 1s", "timeout": "1 min", "headers": {"trace": "x"}, "expires_after": "1 hour", "group_key": "g"}');
 SELECT * FROM jobq.schedules;
 CALL test.at('2040-01-02 03:29:00+00');
 SELECT * FROM test.made('report');
@@ -138,9 +143,9 @@ SELECT jobq.unschedule('report');
 SELECT count(*) FROM jobq.schedules;
 
 -- Months pass, and nothing is missing; through both changes of the clock
-SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid', missed => 'all', queue => 'manual'),
-	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', queue => 'manual'),
-	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', queue => 'manual');
+SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid', missed => 'all', options => '{"queue": "manual"}'),
+	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', options => '{"queue": "manual"}'),
+	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT anchor AS since FROM jobq.schedule WHERE name = 'interval' \gset
 CALL test.at('2040-05-01 00:00+00');
 CALL test.at('2040-12-01 00:00+00');
@@ -156,7 +161,7 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- What was missed
-SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, queue => 'manual') FROM unnest('{skip,once,all}'::text[]) m;
+SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;
 CALL test.at('2040-12-01 05:30+00');
 SELECT m, t.scheduled_for FROM unnest('{skip,once,all}'::text[]) WITH ORDINALITY AS u (m, n), test.made(m) t ORDER BY n, 2;
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
@@ -188,7 +193,7 @@ SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
 -- a job that fails, and waits for its next attempt, is not finished
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
-SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', max_attempts => 2, backoff => 'fixed 1h');
+SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', options => '{"max_attempts": 2, "backoff": "fixed 1h"}');
 CALL test.at('2040-12-02 06:00:01+00');
 SELECT test.until('(SELECT last_state = ''retryable'' FROM jobq.schedules)');
 CALL test.at('2040-12-02 07:00:01+00');
@@ -196,7 +201,7 @@ SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)'
 SELECT jobq.unschedule('retry');
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 -- cancelled is finished
-SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', queue => 'manual', overlap => 'queue');
+SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
 CALL test.at('2040-12-02 08:00:01+00');
 CALL test.at('2040-12-02 09:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' AND last_run = ''2040-12-02 08:00'' FROM jobq.schedules)');
@@ -205,32 +210,32 @@ SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 09:00'
 -- and one that waits goes on when the policy is changed
 CALL test.at('2040-12-02 10:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
-SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 10:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('cancelled');
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- Changes take effect at once
 CALL test.at('2040-12-03 00:00:01+00');
-SELECT jobq.schedule('changes', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT next_run FROM jobq.schedules;
-SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', queue => 'manual');
+SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', options => '{"queue": "manual"}');
 SELECT next_run FROM jobq.schedules;
 CALL test.at('2040-12-03 00:59:00+00');
 SELECT run_at, payload FROM jobq.job WHERE headers ? 'schedule';
 -- the same times: the next tick is not put off
-SELECT jobq.schedule('changes', 'every 2 hours', 'echo', queue => 'manual');
+SELECT jobq.schedule('changes', 'every 2 hours', 'echo', options => '{"queue": "manual"}');
 SELECT next_run AS "next" FROM jobq.schedules \gset
 CALL test.at('2040-12-03 02:00:00+00');
-SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', queue => 'manual');
+SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', options => '{"queue": "manual"}');
 SELECT next_run = :'next' AS same, payload FROM jobq.schedules;
 -- pause
 SELECT jobq.pause_schedule('changes');
 SELECT jobq.pause_schedule('changes');
 SELECT state, next_run FROM jobq.schedules;
-SELECT jobq.schedule('changes', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT state, next_run FROM jobq.schedules;
-SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.at('2040-12-03 05:30:00+00');
 SELECT jobq.resume_schedule('changes');
 SELECT jobq.resume_schedule('changes');
@@ -242,13 +247,13 @@ BEGIN;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 ROLLBACK;
 BEGIN;
-SELECT jobq.schedule('changes', 'every 1 second', 'echo', queue => 'manual');
+SELECT jobq.schedule('changes', 'every 1 second', 'echo', options => '{"queue": "manual"}');
 ROLLBACK;
 CALL test.at('2040-12-03 07:00:01+00');
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
 -- what is prepared has, later
 BEGIN;
-SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', options => '{"queue": "manual"}');
 PREPARE TRANSACTION 'change';
 COMMIT PREPARED 'change';
 CALL test.at('2040-12-03 07:15:01+00');
@@ -258,7 +263,7 @@ SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- One that cannot run does not stop the others, and goes on when it can
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
-SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', queue => 'manual'), jobq.schedule('sound', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT jobq.unregister('fleeting');
 CALL test.at('2040-12-03 08:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''fleeting'')');
@@ -272,12 +277,12 @@ SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY 
 -- a table that somebody has spoilt
 UPDATE jobq.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
 UPDATE jobq.schedule SET cron = 'nonsense' WHERE name = 'sound';
-SELECT jobq.schedule('good', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('good', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.at('2040-12-03 10:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 -- schedule() mends it
-SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', queue => 'manual'), jobq.schedule('sound', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 CALL test.at('2040-12-03 11:00:01+00');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
@@ -306,7 +311,7 @@ SELECT role, payload FROM jobq.schedules;
 CREATE ROLE regress_jobq_gone;
 SELECT jobq.grant_role('regress_jobq_gone');
 SET ROLE regress_jobq_gone;
-SELECT jobq.schedule('of nobody', '0 * * * *', 'echo', queue => 'manual');
+SELECT jobq.schedule('of nobody', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_gone');
 DROP ROLE regress_jobq_gone;
@@ -317,7 +322,7 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.job WHERE headers ? ''schedule'')');
 
 -- Many
-SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), queue => 'manual')) FROM generate_series(1, 1000) n;
+SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), options => '{"queue": "manual"}')) FROM generate_series(1, 1000) n;
 CALL test.at('2040-12-04 00:00:01+00');
 SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq.job WHERE headers ? 'schedule';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;

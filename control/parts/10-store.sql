@@ -4,30 +4,12 @@
 CREATE TABLE jobq.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
 	paused boolean NOT NULL DEFAULT false,
-	notify "char" NOT NULL DEFAULT 'r' CHECK (notify IN ('r', 't', 'o')),
-	keep "char" NOT NULL DEFAULT 'a' CHECK (keep IN ('a', 'p', 'n')),
-	mode "char" NOT NULL DEFAULT 'w' CHECK (mode IN ('w', 'c')),
-	lease "char" NOT NULL DEFAULT 'd' CHECK (lease IN ('d', 'm')),
-	group_on_failure "char" NOT NULL DEFAULT 'w' CHECK (group_on_failure IN ('w', 'c')),
-	group_max_running int NOT NULL DEFAULT 1,
-	max_running int,
-	weight int,
-	max_length int,
-	expires_after_ms bigint,
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
-	rate text,
-	throttle text,
-	fair_by text,
-	fair_weights jsonb
+--list QUEUE_SETTING:	@1 @3 @4
 );
-COMMENT ON TABLE jobq.queue IS 'queues and their policies';
-COMMENT ON COLUMN jobq.queue.notify IS 'NOTIFY when the queue gets work: r(elay), t(ransactional), o(ff)';
-COMMENT ON COLUMN jobq.queue.keep IS 'what the archive keeps of finished jobs: a(ll), p: all but the payload, n(othing)';
-COMMENT ON COLUMN jobq.queue.mode IS 'who takes the jobs: w(orkers), c(onsumers)';
-COMMENT ON COLUMN jobq.queue.lease IS 'whether leases of consumers survive a crash: d(urable), m(emory)';
-COMMENT ON COLUMN jobq.queue.group_on_failure IS 'while a job of a group waits for its next attempt, the others of the group w(ait) or c(ontinue)';
-COMMENT ON COLUMN jobq.queue.group_max_running IS 'how many jobs of the same group run at a time; 0: as many as there are';
-COMMENT ON COLUMN jobq.queue.fair_by IS 'tenants take turns: the name of a header, or role';
+COMMENT ON TABLE jobq.queue IS 'queues and their settings';
+COMMENT ON COLUMN jobq.queue.paused IS 'no more of its jobs start';
+--each QUEUE_SETTING:COMMENT ON COLUMN jobq.queue.@1 IS '@'7';
 
 CREATE TABLE jobq.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,

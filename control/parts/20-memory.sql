@@ -5,7 +5,7 @@ CREATE FUNCTION jobq_internal.worker_slots(
 	OUT job_id bigint, OUT kind text, OUT attempt int, OUT job_started_at timestamptz,
 	OUT progress real, OUT message text, OUT jobs_done bigint, OUT jobs_failed bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_worker_slots'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'the workers of this database, for the views; two may show the same job for a moment, until one has it';
 
 CREATE FUNCTION jobq_internal.scheduler_state(
@@ -20,11 +20,13 @@ COMMENT ON FUNCTION jobq_internal.activate() IS 'have the launcher look for this
 
 CREATE FUNCTION jobq.clock() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'jobq_clock' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.clock() IS 'what jobq takes for the time of day';
+COMMENT ON FUNCTION jobq.clock() IS 'what jobq takes for the time of day
+returns: the time, with what test_clock() has put it forward';
 
 CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests';
+COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests
+offset: how far; 0 puts it right again';
 
 CREATE FUNCTION jobq_internal.limit_slots(
 	OUT queue_id int, OUT kind_hash int, OUT running int, OUT tokens float8, OUT failures int, OUT rest_until timestamptz)
@@ -43,5 +45,34 @@ CREATE FUNCTION jobq_internal.lease_slots(
 	OUT job_id bigint, OUT consumer text, OUT role oid, OUT client text, OUT pid int,
 	OUT since timestamptz, OUT lease_until timestamptz, OUT progress real, OUT message text)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lease_slots'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 50;
 COMMENT ON FUNCTION jobq_internal.lease_slots() IS 'what consumers hold of the jobs that the user may see, for the views';
+
+-- DISTINCT also tells the planner that a job has one row here at most: else it
+-- would rather hash all jobs than these.
+CREATE VIEW jobq_internal.running_jobs WITH (security_barrier) AS
+	SELECT DISTINCT ON (r.job_id) r.job_id, r.attempt, r.progress, r.message, r.pid, r.started_at
+	FROM (SELECT w.job_id, w.attempt, w.progress, w.message, w.pid, w.job_started_at AS started_at
+			FROM jobq_internal.worker_slots() w
+		UNION ALL
+		SELECT l.job_id, NULL, l.progress, l.message, l.pid, l.since
+			FROM jobq_internal.lease_slots() l) r
+	WHERE r.job_id IS NOT NULL
+	ORDER BY r.job_id;
+COMMENT ON VIEW jobq_internal.running_jobs IS 'the jobs that workers run or consumers hold, for the views';
+
+CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, expires_at timestamptz, retried boolean) RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'the state of a live job, for the views';
+
+-- Restricted, so that the views are not read and sorted by several processes
+-- where an index has the rows in order.
+CREATE FUNCTION jobq_internal.may_see(role oid) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_may_see' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.may_see(oid) IS 'whether the user has the privileges of a role, and so sees its jobs';
+
+CREATE FUNCTION jobq_internal.queue_counts(queue_id int, running bigint[],
+	OUT ready bigint, OUT scheduled bigint, OUT blocked bigint, OUT running_jobs bigint, OUT oldest_ready timestamptz)
+RETURNS record AS 'MODULE_PATHNAME', 'jobq_queue_counts'
+LANGUAGE C STRICT STABLE PARALLEL RESTRICTED COST 10000;
+COMMENT ON FUNCTION jobq_internal.queue_counts(int, bigint[]) IS 'how many of a queue''s live jobs are in which state, given those that run, for the view';

@@ -4,60 +4,38 @@
 CREATE FUNCTION jobq.enqueue(
 	kind text,
 	payload jsonb DEFAULT '{}',
-	queue text DEFAULT NULL,
-	priority int DEFAULT NULL,
-	run_at timestamptz DEFAULT NULL,
-	delay interval DEFAULT NULL,
-	max_attempts int DEFAULT NULL,
-	retry_until timestamptz DEFAULT NULL,
-	backoff text DEFAULT NULL,
-	timeout interval DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL,
-	unique_key text DEFAULT NULL,
-	unique_for interval DEFAULT NULL,
-	unique_until text DEFAULT NULL,
-	on_conflict text DEFAULT NULL,
-	group_key text DEFAULT NULL,
-	headers jsonb DEFAULT NULL,
-	watch boolean DEFAULT NULL)
+--list JOB_OPTION:	@1 @3 DEFAULT NULL
+)
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction; returns its id';
+COMMENT ON FUNCTION jobq.enqueue IS 'enqueue a job in this transaction
+kind: the kind of the job
+payload: what its handler or consumer gets
+--each JOB_OPTION:@1: @'4
+returns: the id of the job; if its unique key is held and on_conflict is skip, that of the holder';
 
 CREATE FUNCTION jobq.enqueue_many(
 	kind text,
 	payloads jsonb[],
-	queue text DEFAULT NULL,
-	priority int DEFAULT NULL,
-	run_at timestamptz DEFAULT NULL,
-	delay interval DEFAULT NULL,
-	max_attempts int DEFAULT NULL,
-	retry_until timestamptz DEFAULT NULL,
-	backoff text DEFAULT NULL,
-	timeout interval DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL,
-	unique_key text DEFAULT NULL,
-	unique_for interval DEFAULT NULL,
-	unique_until text DEFAULT NULL,
-	on_conflict text DEFAULT NULL,
-	group_key text DEFAULT NULL,
-	headers jsonb DEFAULT NULL,
-	watch boolean DEFAULT NULL)
+--list JOB_OPTION:	@1 @3 DEFAULT NULL
+)
 RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_many'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.enqueue_many IS 'enqueue a job for each payload; returns the ids in order';
+COMMENT ON FUNCTION jobq.enqueue_many IS 'enqueue a job for each payload in this transaction
+kind: the kind of the jobs
+payloads: what their handler or consumer gets
+--each JOB_OPTION:@1: @'4
+returns: the ids of the jobs, in the order of the payloads';
 
 CREATE VIEW jobq.inbox AS
 	SELECT NULL::bigint AS id, NULL::text AS kind, NULL::jsonb AS payload,
-		NULL::text AS queue, NULL::int AS priority, NULL::timestamptz AS run_at,
-		NULL::interval AS delay, NULL::int AS max_attempts,
-		NULL::timestamptz AS retry_until, NULL::text AS backoff,
-		NULL::interval AS timeout, NULL::timestamptz AS expires_at,
-		NULL::text AS unique_key, NULL::interval AS unique_for,
-		NULL::text AS unique_until, NULL::text AS on_conflict,
-		NULL::text AS group_key, NULL::jsonb AS headers, NULL::boolean AS watch
+--list JOB_OPTION:		NULL::@3 AS @1
 	WHERE false;
 COMMENT ON VIEW jobq.inbox IS 'INSERT and COPY into it enqueue; it is always empty';
+COMMENT ON COLUMN jobq.inbox.id IS 'the id of the job, for RETURNING; what is given is ignored';
+COMMENT ON COLUMN jobq.inbox.kind IS 'the kind of the job';
+COMMENT ON COLUMN jobq.inbox.payload IS 'what its handler or consumer gets; else {}';
+--each JOB_OPTION:COMMENT ON COLUMN jobq.inbox.@1 IS '@'4';
 
 CREATE FUNCTION jobq_internal.inbox_insert() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_inbox_insert' LANGUAGE C;
@@ -73,7 +51,9 @@ COMMENT ON FUNCTION jobq.enqueue_trigger() IS 'trigger function (kind [, queue])
 
 CREATE FUNCTION jobq.notify(channel text, payload text DEFAULT '') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_notify' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.notify(text, text) IS 'NOTIFY through the relay: after the commit, in batches, without its cluster-wide lock';
+COMMENT ON FUNCTION jobq.notify(text, text) IS 'NOTIFY through the relay: after the commit, in batches, without its cluster-wide lock
+channel: the channel
+payload: what listeners get';
 
 CREATE FUNCTION jobq.notify_trigger() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_notify_trigger' LANGUAGE C;

@@ -16,7 +16,7 @@ COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
 
 CREATE FUNCTION jobq.register(
 	kind text,
-	handler regprocedure,
+	handler text,
 	queue text DEFAULT NULL,
 	max_attempts int DEFAULT NULL,
 	backoff text DEFAULT NULL,
@@ -26,14 +26,27 @@ CREATE FUNCTION jobq.register(
 	max_running int DEFAULT NULL,
 	rate text DEFAULT NULL,
 	throttle text DEFAULT NULL,
-	on_failure regprocedure DEFAULT NULL)
+	on_failure text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job';
+COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
+kind: the kind
+handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb
+queue: where jobs of the kind stand if they do not say; else default
+max_attempts: how many attempts they have if they do not say; else 3
+backoff: how long their next attempt waits if they do not say; else exponential 5s cap 300s jitter 20%
+timeout: how long an attempt may run if they do not say; else jobq.default_timeout
+fail_on_timeout: whether one that takes too long becomes a dead letter at once
+max_exceptions: after how many errors of the handler they fail for good; else by max_attempts
+max_running: how many of them run at a time; else as many as can
+rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
+throttle: when they rest, such as 10 failures in 5 minutes; else never
+on_failure: a function, as handler, that is called with a job that has failed for good';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unregister(text) IS 'forget the handler of a kind';
+COMMENT ON FUNCTION jobq.unregister(text) IS 'forget the handler of a kind
+kind: the kind';
 
 CREATE FUNCTION jobq.current_job() RETURNS jobq.job_context
 AS 'MODULE_PATHNAME', 'jobq_current_job' LANGUAGE C STABLE PARALLEL RESTRICTED;
@@ -41,11 +54,15 @@ COMMENT ON FUNCTION jobq.current_job() IS 'the job that this session runs';
 
 CREATE FUNCTION jobq.set_progress(percent real, message text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_set_progress' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once';
+COMMENT ON FUNCTION jobq.set_progress(real, text) IS 'show how far the current job is, at once
+percent: from 0 to 100
+message: what is shown with it';
 
 CREATE FUNCTION jobq.log(message text, level text DEFAULT 'info') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_log' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails; level: debug, info, warning, error';
+COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails; level: debug, info, warning, error
+message: the line
+level: debug, info, warning, or error';
 
 CREATE FUNCTION jobq.should_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_should_stop' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -53,23 +70,30 @@ COMMENT ON FUNCTION jobq.should_stop() IS 'whether the current job had better en
 
 CREATE FUNCTION jobq.snooze(delay interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_snooze' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.snooze(interval) IS 'when the handler returns, its effects commit and the job runs again later; no attempt is charged';
+COMMENT ON FUNCTION jobq.snooze(interval) IS 'when the handler returns, its effects commit and the job runs again later; no attempt is charged
+delay: how much later';
 
 CREATE FUNCTION jobq.retry_after(delay interval DEFAULT '0') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_retry_after' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.retry_after(interval) IS 'like snooze, and the attempt is charged';
+COMMENT ON FUNCTION jobq.retry_after(interval) IS 'like snooze, and the attempt is charged
+delay: how much later';
 
 CREATE FUNCTION jobq.cancel_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_cancel_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.cancel_current(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled';
+COMMENT ON FUNCTION jobq.cancel_current(text) IS 'when the handler returns, its effects commit and the job is finished as cancelled
+reason: what the archive shows as its error';
 
 CREATE FUNCTION jobq.fail_current(reason text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_fail_current' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.fail_current(text) IS 'the handler''s effects roll back and the job fails for good';
+COMMENT ON FUNCTION jobq.fail_current(text) IS 'the handler''s effects roll back and the job fails for good
+reason: what the dead letter shows as its error';
 
 CREATE FUNCTION jobq.perform(kind text, payload jsonb DEFAULT '{}') RETURNS jsonb
 AS 'MODULE_PATHNAME', 'jobq_perform' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction';
+COMMENT ON FUNCTION jobq.perform(text, jsonb) IS 'run the handler of a kind now, in this transaction
+kind: the kind
+payload: what the handler gets
+returns: what the handler returns';
 
 CREATE FUNCTION jobq_internal.run_next(queues text[]) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -114,4 +138,9 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts';
+COMMENT ON PROCEDURE jobq.work IS 'be a worker in this session, for tests and scripts
+queues: which queues, in strict order; null: all
+once: run one job at most, and return
+stop_when_empty: return when no job may run now
+max_jobs: return after so many jobs
+max_time: return after so long';

@@ -83,8 +83,7 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 	CROSS JOIN LATERAL (
 		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
 		FROM jobq.job j
-		LEFT JOIN (SELECT s.job_id FROM jobq_internal.worker_slots() s UNION SELECT s.job_id FROM jobq_internal.lease_slots() s) r
-			ON r.job_id = j.id
+		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
 		WHERE j.batch_id = b.id) l
 	CROSS JOIN LATERAL (
 		SELECT o.*, o.completed + o.failed + o.cancelled + o.expired AS over
@@ -96,7 +95,7 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 COMMENT ON VIEW jobq_internal.batch_list IS 'all batches; for functions of jobq';
 
 CREATE VIEW jobq.batches WITH (security_barrier) AS
-	SELECT * FROM jobq_internal.batch_list b WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
+	SELECT * FROM jobq_internal.batch_list b WHERE jobq_internal.may_see(b.role::pg_catalog.oid);
 COMMENT ON VIEW jobq.batches IS 'batches, and how many of their jobs are in which state';
 
 CREATE FUNCTION jobq.create_batch(
@@ -108,47 +107,48 @@ CREATE FUNCTION jobq.create_batch(
 	start boolean DEFAULT false)
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_create_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for batch_start()';
+COMMENT ON FUNCTION jobq.create_batch IS 'make a batch: jobs that belong together, and jobs to be enqueued when all are completed, when one has failed, when all are over; start: its jobs need not wait for batch_start()
+name: a name, for people
+on_success: a job to be enqueued when all are completed: {"kind": "...", "payload": ..., and options of enqueue()}
+on_failure: one when a job has failed
+on_finish: one when all are over
+allow_failures: do not cancel the others when a job has failed
+start: its jobs need not wait for batch_start()
+returns: the id of the batch';
 
 CREATE FUNCTION jobq.batch_add(
 	batch_id bigint,
 	kind text,
 	payloads jsonb[],
-	queue text DEFAULT NULL,
-	priority int DEFAULT NULL,
-	run_at timestamptz DEFAULT NULL,
-	delay interval DEFAULT NULL,
-	max_attempts int DEFAULT NULL,
-	retry_until timestamptz DEFAULT NULL,
-	backoff text DEFAULT NULL,
-	timeout interval DEFAULT NULL,
-	expires_at timestamptz DEFAULT NULL,
-	unique_key text DEFAULT NULL,
-	unique_for interval DEFAULT NULL,
-	unique_until text DEFAULT NULL,
-	on_conflict text DEFAULT NULL,
-	group_key text DEFAULT NULL,
-	headers jsonb DEFAULT NULL,
-	watch boolean DEFAULT NULL)
+	options jsonb DEFAULT NULL)
 RETURNS SETOF bigint AS 'MODULE_PATHNAME', 'jobq_batch_add'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_add IS 'add a job for each payload to a batch; also from inside a job of the batch';
+COMMENT ON FUNCTION jobq.batch_add IS 'add a job for each payload to a batch; also from inside a job of the batch
+batch_id: the batch
+kind: the kind of the jobs
+payloads: what their handler or consumer gets
+options: options of enqueue() by their names, such as {"queue": "low", "delay": "5 min"}
+returns: the ids of the jobs, in the order of the payloads';
 
 CREATE FUNCTION jobq.batch_start(batch_id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_batch_start' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_start(bigint) IS 'let the jobs of a batch run; it is over when none is left';
+COMMENT ON FUNCTION jobq.batch_start(bigint) IS 'let the jobs of a batch run; it is over when none is left
+batch_id: the batch';
 
 CREATE FUNCTION jobq.batch_cancel(batch_id bigint) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_batch_cancel' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_cancel(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over';
+COMMENT ON FUNCTION jobq.batch_cancel(bigint) IS 'cancel what is left of a batch; running jobs are asked to stop; false if it was over
+batch_id: the batch';
 
 CREATE FUNCTION jobq.batch_retry_failed(batch_id bigint) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_batch_retry_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were';
+COMMENT ON FUNCTION jobq.batch_retry_failed(bigint) IS 'run the dead letters of a batch again, which comes to its end anew; how many there were
+batch_id: the batch';
 
 CREATE FUNCTION jobq.batch_status(batch_id bigint) RETURNS jobq.batch_status
 AS 'MODULE_PATHNAME', 'jobq_batch_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch';
+COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch
+batch_id: the batch';
 
 -- Workflows: batches of which some jobs, their steps, wait for others.
 
@@ -174,7 +174,8 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
 
 CREATE FUNCTION jobq.workflow(definition jsonb) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow(jsonb) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch';
+COMMENT ON FUNCTION jobq.workflow(jsonb) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
+definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); name, on_success, on_failure, on_finish of the batch';
 
 CREATE FUNCTION jobq.chain(
 	steps jsonb,
@@ -184,7 +185,12 @@ CREATE FUNCTION jobq.chain(
 	name text DEFAULT NULL)
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids';
+COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
+steps: an array of objects with kind, payload, and options of enqueue()
+on_failure: a job to be enqueued when one has failed
+on_success: a job to be enqueued when all are completed
+on_finish: a job to be enqueued when all are over
+name: a name, for people';
 
 CREATE VIEW jobq.steps WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
@@ -192,19 +198,14 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
 					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
 						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
-			WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
-			WHEN j.expires_at <= jobq.clock() THEN 'expired'
-			WHEN j.run_at = 'infinity' THEN 'blocked'
-			WHEN j.run_at <= jobq.clock() THEN 'ready'
-			WHEN j.errors IS NOT NULL THEN 'retryable'
-			ELSE 'scheduled' END AS state,
+			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
+				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
 		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
 			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
 		s.definition
 	FROM jobq.step s
 	JOIN jobq.batch b ON b.id = s.batch_id
 	LEFT JOIN jobq.job j ON j.id = s.job_id
-	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq_internal.worker_slots() r) w ON w.job_id = s.job_id
-	LEFT JOIN jobq_internal.lease_slots() l ON l.job_id = s.job_id
-	WHERE pg_catalog.pg_has_role(b.role::pg_catalog.oid, 'USAGE');
+	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.job_id
+	WHERE jobq_internal.may_see(b.role::pg_catalog.oid);
 COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';

@@ -17,14 +17,7 @@ CREATE TABLE jobq.schedule (
 	last_error text,
 	kind text NOT NULL,
 	payload jsonb NOT NULL,
-	queue text,
-	priority int,
-	max_attempts int,
-	backoff text,
-	timeout interval,
-	headers jsonb,
-	expires_after interval,
-	group_key text
+	options jsonb
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE jobq.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
 COMMENT ON COLUMN jobq.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
@@ -32,6 +25,7 @@ COMMENT ON COLUMN jobq.schedule.held IS 'next_run has come, and waits for the la
 COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from';
 COMMENT ON COLUMN jobq.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
 COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
+COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, and expires_after, as given to schedule()';
 COMMENT ON COLUMN jobq.schedule.last_error IS 'why the last tick could make none; it is tried again';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', '');
@@ -44,34 +38,42 @@ CREATE FUNCTION jobq.schedule(
 	timezone text DEFAULT 'UTC',
 	missed text DEFAULT 'once',
 	overlap text DEFAULT 'allow',
-	queue text DEFAULT NULL,
-	priority int DEFAULT NULL,
-	max_attempts int DEFAULT NULL,
-	backoff text DEFAULT NULL,
-	timeout interval DEFAULT NULL,
-	headers jsonb DEFAULT NULL,
-	expires_after interval DEFAULT NULL,
-	group_key text DEFAULT NULL)
+	options jsonb DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name';
+COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name
+name: the name of the schedule
+cron: minute hour day month weekday, with seconds before if there are six fields; @daily and the like; or every and an interval
+kind: the kind of the jobs
+payload: what their handler or consumer gets
+timezone: whose local time the cron expression means
+missed: what becomes of ticks that nobody was there for: skip, once, or all
+overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
+options: options of enqueue() by their names, but for those of times and unique keys; and expires_after, which counts from the tick';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay';
+COMMENT ON FUNCTION jobq.unschedule(text) IS 'drop a schedule; jobs that it has enqueued stay
+name: the schedule';
 
 CREATE FUNCTION jobq.pause_schedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause_schedule(text) IS 'enqueue no jobs of a schedule until it is resumed';
+COMMENT ON FUNCTION jobq.pause_schedule(text) IS 'enqueue no jobs of a schedule until it is resumed
+name: the schedule';
 
 CREATE FUNCTION jobq.resume_schedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_resume_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume_schedule(text) IS 'go on with a schedule from its next tick; those of the pause are not made up for';
+COMMENT ON FUNCTION jobq.resume_schedule(text) IS 'go on with a schedule from its next tick; those of the pause are not made up for
+name: the schedule';
 
 CREATE FUNCTION jobq.cron_next(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
 RETURNS SETOF timestamptz AS 'MODULE_PATHNAME', 'jobq_cron_next_sql'
 LANGUAGE C STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION jobq.cron_next(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time';
+COMMENT ON FUNCTION jobq.cron_next(text, text, timestamptz, int) IS 'the next n ticks of an expression, after now or another time
+cron: as in schedule()
+timezone: whose local time it means
+after: ticks later than this; else than now
+n: how many';
 
 CREATE FUNCTION jobq_internal.schedule_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_schedule_changed' LANGUAGE C;
@@ -111,16 +113,11 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.last_job_id),
 					(SELECT CASE a.state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END
 					FROM jobq.archive a WHERE a.id = s.last_job_id))
-			WHEN w.job_id IS NOT NULL OR l.job_id IS NOT NULL OR j.lease_token IS NOT NULL THEN 'running'
-			WHEN j.expires_at <= jobq.clock() THEN 'expired'
-			WHEN j.run_at <= jobq.clock() THEN 'ready'
-			WHEN j.errors IS NOT NULL THEN 'retryable'
-			ELSE 'scheduled' END AS last_state,
-		s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap,
-		s.queue, s.priority, s.max_attempts, s.backoff, s.timeout, s.headers, s.expires_after, s.group_key
+			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
+				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
+		s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options
 	FROM jobq.schedule s
 	LEFT JOIN jobq.job j ON j.id = s.last_job_id
-	LEFT JOIN (SELECT DISTINCT r.job_id FROM jobq_internal.worker_slots() r) w ON w.job_id = s.last_job_id
-	LEFT JOIN jobq_internal.lease_slots() l ON l.job_id = s.last_job_id
-	WHERE pg_catalog.pg_has_role(s.role::pg_catalog.oid, 'USAGE');
+	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.last_job_id
+	WHERE jobq_internal.may_see(s.role::pg_catalog.oid);
 COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';

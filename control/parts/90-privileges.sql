@@ -11,7 +11,7 @@ DECLARE
 	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,current_job,set_progress,log,should_stop,snooze,retry_after,cancel_current,fail_current,perform,call,status,wait,result,cancel,reschedule,set_priority,retry,retry_all,delete_failed,delete_all_failed,clear,drain,work,clock,schedule,unschedule,pause_schedule,resume_schedule,cron_next,create_batch,batch_add,batch_start,batch_cancel,batch_retry_failed,batch_status,workflow,chain}';
 	consume text[] := '{reserve,ack,nack,reject,release,extend,report_progress}';
 	manage text[] := '{register,unregister,create_queue,alter_queue,drop_queue,prune,pause,resume,restart_workers}';
-	internal text[] := '{run_next,worker_slots,lease_slots,limit_slots,group_slots,kind_hash,scheduler_state}';
+	internal text[] := '{run_next,worker_slots,lease_slots,live_state,may_see,queue_counts,limit_slots,group_slots,kind_hash,scheduler_state}';
 	routine regprocedure;
 BEGIN
 	IF role IS NULL THEN
@@ -26,7 +26,7 @@ BEGIN
 	END IF;
 	EXECUTE format('GRANT USAGE ON SCHEMA jobq, jobq_internal TO %s', role);
 	EXECUTE format('GRANT INSERT, SELECT ON jobq.inbox TO %s', role);
-	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.failed_jobs, jobq.queues, jobq.workers, jobq.limits, jobq.groups, jobq.schedules, jobq.batches, jobq.steps TO %s', role);
+	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.workers, jobq.limits, jobq.groups, jobq.schedules, jobq.batches, jobq.steps TO %s', role);
 	FOR routine IN
 		SELECT p.oid FROM pg_proc p
 		WHERE p.pronamespace = 'jobq'::regnamespace
@@ -38,7 +38,9 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION jobq.grant_role(regrole, text) FROM PUBLIC;
-COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'let a role produce jobs and look after its own; or manage queues and handlers, too, which decides what runs as others';
+COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'let a role produce jobs and look after its own; or manage queues and handlers, too, which decides what runs as others
+role: the role
+privilege: produce or manage';
 
 CREATE FUNCTION jobq.revoke_role(role regrole) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -54,6 +56,7 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION jobq.revoke_role(regrole) FROM PUBLIC;
-COMMENT ON FUNCTION jobq.revoke_role(regrole) IS 'take back what grant_role() gave';
+COMMENT ON FUNCTION jobq.revoke_role(regrole) IS 'take back what grant_role() gave
+role: the role';
 
 SELECT jobq_internal.activate();

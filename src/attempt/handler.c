@@ -57,6 +57,32 @@ not_by_group(const char *option)
 }
 
 /*
+ * The function or procedure with this signature, which can be a handler; an
+ * error if there is none.
+ */
+static Oid
+handler_function(const char *signature)
+{
+	Oid			proc;
+
+	if (strchr(signature, '(') == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("handler \"%s\" lacks its parameter types", signature),
+				 errhint("Write %s(), %s(jsonb), or %s(jsonb, jobq.job_context), whichever there is.",
+						 signature, signature, signature)));
+	proc = DatumGetObjectId(DirectFunctionCall1(regprocedurein,
+												CStringGetDatum(signature)));
+	jobq_check_signature(proc, NULL);
+	if (isAnyTempNamespace(get_func_namespace(proc)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("handler \"%s\" is temporary", get_func_name(proc)),
+				 errhint("It would be gone with this session, and is not seen by workers.")));
+	return proc;
+}
+
+/*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
  * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure):
  * declare or change a kind.
@@ -84,15 +110,8 @@ jobq_register(PG_FUNCTION_ARGS)
 	nulls[HANDLER_NATTS] = '\0';
 
 	(void) check_kind(PG_GETARG_TEXT_PP(0));
-	jobq_check_signature(PG_GETARG_OID(1), NULL);
-	if (isAnyTempNamespace(get_func_namespace(PG_GETARG_OID(1))))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("handler \"%s\" is temporary",
-						get_func_name(PG_GETARG_OID(1))),
-				 errhint("It would be gone with this session, and is not seen by workers.")));
 	values[HANDLER_HANDLER - 1] =
-		CStringGetTextDatum(format_procedure_qualified(PG_GETARG_OID(1)));
+		CStringGetTextDatum(format_procedure_qualified(handler_function(text_to_cstring(PG_GETARG_TEXT_PP(1)))));
 
 	if (!PG_ARGISNULL(HANDLER_QUEUE - 1))
 	{
@@ -153,11 +172,10 @@ jobq_register(PG_FUNCTION_ARGS)
 	}
 	if (!PG_ARGISNULL(HANDLER_ON_FAILURE - 1))
 	{
-		Oid			proc = PG_GETARG_OID(HANDLER_ON_FAILURE - 1);
+		char	   *on_failure = text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_ON_FAILURE - 1));
 
-		jobq_check_signature(proc, NULL);
 		values[HANDLER_ON_FAILURE - 1] =
-			CStringGetTextDatum(format_procedure_qualified(proc));
+			CStringGetTextDatum(format_procedure_qualified(handler_function(on_failure)));
 	}
 
 	SPI_connect();

@@ -7,7 +7,7 @@
  *	exponential 5s [cap 300s] [jitter 20%]	5s * 2^(n-1) after the n-th attempt
  *	list 1s,5s,10s						one after the other, then the last
  *
- * A duration is a number and one of ms, s, min, h, d.
+ * A duration is what the type interval accepts (duration.c), at most 366 days.
  *
  * src/base/backoff.c
  *
@@ -20,11 +20,12 @@
 
 #include "common/string.h"
 
+/* in milliseconds */
 #define MAX_DELAY	(INT64CONST(366) * 86400000)
 
 static const char *skip_space(const char *at);
 static bool take_word(const char **at, const char *word);
-static bool take_duration(const char **at, int64 *ms);
+static void take_duration(const char *text, const char **at, int64 *ms);
 
 pg_noreturn static void syntax_error(const char *text, const char *detail);
 
@@ -48,36 +49,18 @@ take_word(const char **at, const char *word)
 	return true;
 }
 
-static bool
-take_duration(const char **at, int64 *ms)
+static void
+take_duration(const char *text, const char **at, int64 *ms)
 {
-	static const struct
-	{
-		const char *unit;
-		double		ms;
-	}			units[] = {
-		{"ms", 1}, {"s", 1000}, {"min", 60000}, {"m", 60000},
-		{"h", 3600000}, {"d", 86400000}
-	};
-	char	   *end;
-	double		value;
+	static const char *const stops[] = {"cap", "jitter", NULL};
+	char	   *duration = jobq_duration_cut(at, stops);
+	int64		us = 0;
+	const char *problem = jobq_duration_parse(duration, 0, MAX_DELAY, &us);
 
-	if (!isdigit((unsigned char) **at))
-		return false;
-	value = strtod(*at, &end);
-	*at = skip_space(end);
-	for (int i = 0; i < (int) lengthof(units); i++)
-	{
-		if (take_word(at, units[i].unit))
-		{
-			value *= units[i].ms;
-			if (isnan(value) || value > MAX_DELAY)
-				return false;
-			*ms = (int64) value;
-			return true;
-		}
-	}
-	return false;
+	if (problem != NULL)
+		syntax_error(text, psprintf("%c%s.", pg_toupper(problem[0]),
+									problem + 1));
+	*ms = us / 1000;
 }
 
 static void
@@ -114,8 +97,7 @@ jobq_backoff_parse(const char *text, JobqBackoff *backoff)
 	{
 		if (backoff->nsteps >= (int) lengthof(backoff->step))
 			syntax_error(text, "A list has at most 32 durations.");
-		if (!take_duration(&at, &backoff->step[backoff->nsteps]))
-			syntax_error(text, "A duration is a number and a unit (ms, s, min, h, d), at most 366 days.");
+		take_duration(text, &at, &backoff->step[backoff->nsteps]);
 		backoff->nsteps++;
 		if (backoff->kind != 'l' || *at != ',')
 			break;
@@ -125,10 +107,7 @@ jobq_backoff_parse(const char *text, JobqBackoff *backoff)
 	while (*at != '\0')
 	{
 		if (backoff->kind == 'e' && take_word(&at, "cap"))
-		{
-			if (!take_duration(&at, &backoff->cap))
-				syntax_error(text, "After cap comes a duration such as 300s.");
-		}
+			take_duration(text, &at, &backoff->cap);
 		else if (take_word(&at, "jitter"))
 		{
 			char	   *end;

@@ -78,6 +78,14 @@ typedef struct JobqPoolSet
 	JobqPool	pools[JOBQ_MAX_POOLS];
 } JobqPoolSet;
 
+/* Values of jobq.create_queues. */
+enum
+{
+	CREATE_QUEUES_OFF,
+	CREATE_QUEUES_WORKER,
+	CREATE_QUEUES_CONSUMER
+};
+
 /* src/base/settings.c: see the descriptions there */
 extern bool jobq_preloaded;		/* the server has loaded jobq at its start */
 extern char *jobq_databases;
@@ -99,7 +107,7 @@ extern int	jobq_worker_max_jobs;
 extern int	jobq_worker_max_age;
 extern int	jobq_worker_max_memory;
 extern bool jobq_start_paused;
-extern bool jobq_create_queues;
+extern int	jobq_create_queues;
 extern int	jobq_log_min_duration;
 extern int	jobq_archive_retention;
 extern int	jobq_failed_retention;
@@ -108,6 +116,10 @@ extern void jobq_define_settings(void);
 
 /* src/base/pools.c */
 extern const JobqPoolSet *jobq_pools(void);
+extern int	jobq_pools_workers(void);
+extern bool jobq_pools_serve(const char *queue);
+extern List *jobq_pools_problems(void);
+extern List *jobq_pools_unserved(void);
 
 /* src/base/backoff.c */
 typedef struct JobqBackoff
@@ -125,6 +137,12 @@ typedef struct JobqBackoff
 extern void jobq_backoff_parse(const char *text, JobqBackoff *backoff);
 extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
 								double random);
+
+/* src/base/duration.c */
+extern char *jobq_duration_text(int64 ms);
+extern char *jobq_duration_cut(const char **at, const char *const *stops);
+extern const char *jobq_duration_parse(const char *text, int64 lowest_ms,
+									   int64 highest_ms, int64 *us);
 
 /* src/base/client.c */
 extern void jobq_client_wait(long ms, uint32 wait_event);

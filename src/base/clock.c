@@ -69,8 +69,8 @@ jobq_interval_ms(Interval *interval, const char *what, int64 lowest,
 				 errmsg("%s %s is out of range", what,
 						DatumGetCString(DirectFunctionCall1(interval_out,
 															IntervalPGetDatum(interval)))),
-				 errhint("It must be between " INT64_FORMAT " and " INT64_FORMAT " milliseconds.",
-						 lowest, highest)));
+				 errhint("It must be between %s and %s.",
+						 jobq_duration_text(lowest), jobq_duration_text(highest))));
 	return (int64) ms;
 }
 

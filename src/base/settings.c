@@ -39,7 +39,7 @@ int			jobq_worker_max_jobs;
 int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
 bool		jobq_start_paused;
-bool		jobq_create_queues;
+int			jobq_create_queues;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
 int			jobq_failed_retention;
@@ -49,6 +49,7 @@ typedef enum SettingType
 	SETTING_SWITCH,
 	SETTING_NUMBER,
 	SETTING_TEXT,
+	SETTING_CHOICE,
 } SettingType;
 
 typedef struct Setting
@@ -56,7 +57,7 @@ typedef struct Setting
 	const char *name;
 	SettingType type;
 	void	   *variable;
-	int			boot;			/* of a switch or a number, as are the next two */
+	int			boot;			/* but of a text; the next two of a number */
 	int			min;
 	int			max;
 	const char *boot_text;
@@ -66,7 +67,22 @@ typedef struct Setting
 	const char *more;			/* or NULL */
 	GucStringCheckHook check;	/* of a text, as is the next one; or NULL */
 	GucStringAssignHook assign;
+	const struct config_enum_entry *choices;	/* of a choice */
 } Setting;
+
+static const struct config_enum_entry create_queues_choices[] = {
+	{"off", CREATE_QUEUES_OFF, false},
+	{"worker", CREATE_QUEUES_WORKER, false},
+	{"consumer", CREATE_QUEUES_CONSUMER, false},
+	{"on", CREATE_QUEUES_WORKER, true},
+	{"true", CREATE_QUEUES_WORKER, true},
+	{"yes", CREATE_QUEUES_WORKER, true},
+	{"1", CREATE_QUEUES_WORKER, true},
+	{"false", CREATE_QUEUES_OFF, true},
+	{"no", CREATE_QUEUES_OFF, true},
+	{"0", CREATE_QUEUES_OFF, true},
+	{NULL, 0, false}
+};
 
 /* What is in a row from its type to its boot_text. */
 #define SWITCH(var, value) \
@@ -74,6 +90,9 @@ typedef struct Setting
 #define NUMBER(var, value, lowest, highest) \
 	.type = SETTING_NUMBER, .variable = &var, .boot = value, \
 	.min = lowest, .max = highest, .boot_text = NULL
+#define CHOICE(var, value, list) \
+	.type = SETTING_CHOICE, .variable = &var, .boot = value, \
+	.choices = list, .boot_text = NULL
 #define TEXT(var, value) \
 	.type = SETTING_TEXT, .variable = &var, .boot_text = value
 
@@ -82,10 +101,10 @@ static bool check_databases(char **newval, void **extra, GucSource source);
 /* Those of each session that uses jobq. */
 static const Setting everywhere[] = {
 	{
-		"jobq.create_queues", SWITCH(jobq_create_queues, true),
+		"jobq.create_queues", CHOICE(jobq_create_queues, CREATE_QUEUES_WORKER, create_queues_choices),
 		PGC_SUSET, 0,
-		"Creates a queue when a job is first enqueued to it.",
-		"If off, enqueueing to a queue that does not exist is an error."
+		"Sets the mode of queues that are created when they are first used.",
+		"worker: jobq's workers take the jobs; consumer: programs take them by reserve(). If off, to use a queue that does not exist is an error, but for the queue default."
 	},
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),
@@ -252,6 +271,12 @@ define(const Setting *row)
 									row->max, row->context, row->flags,
 									NULL, NULL, NULL);
 			break;
+		case SETTING_CHOICE:
+			DefineCustomEnumVariable(row->name, row->what, row->more,
+									 row->variable, row->boot, row->choices,
+									 row->context, row->flags,
+									 NULL, NULL, NULL);
+			break;
 		case SETTING_TEXT:
 			DefineCustomStringVariable(row->name, row->what, row->more,
 									   row->variable, row->boot_text,
@@ -269,7 +294,7 @@ set_default(const Setting *row)
 {
 	if (row->type == SETTING_SWITCH)
 		*(bool *) row->variable = row->boot != 0;
-	else if (row->type == SETTING_NUMBER)
+	else if (row->type == SETTING_NUMBER || row->type == SETTING_CHOICE)
 		*(int *) row->variable = row->boot;
 }
 

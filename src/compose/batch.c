@@ -214,7 +214,7 @@ jobq_create_batch(PG_FUNCTION_ARGS)
 }
 
 /*
- * batch_add(batch_id, kind, payloads, ...options) returns the ids, in order.
+ * batch_add(batch_id, kind, payloads, options) returns the ids, in order.
  */
 Datum
 jobq_batch_add(PG_FUNCTION_ARGS)
@@ -234,7 +234,7 @@ jobq_batch_add(PG_FUNCTION_ARGS)
 				 errmsg("%s must not be null",
 						PG_ARGISNULL(0) ? "batch_id" : "payloads")));
 	id = PG_GETARG_INT64(0);
-	jobq_options_from_args(fcinfo, 3, options, nulls);
+	jobq_options_from_arg(fcinfo, 3, options, nulls);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 
 	/* a procedure may have ended the transaction that keeps its job's row */

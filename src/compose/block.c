@@ -9,6 +9,7 @@
  */
 #include "base/base.h"
 
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "produce/enqueue.h"
@@ -31,4 +32,3 @@ jobq_job_block(JobqJob *job, const Datum *options, const bool *nulls)
 		job->nulls[JOB_EXPIRES_AT - 1] = true;
 	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
 }
-

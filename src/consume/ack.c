@@ -25,6 +25,9 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -33,15 +36,10 @@
 #include "consume/consume.h"
 
 PG_FUNCTION_INFO_V1(jobq_ack);
-PG_FUNCTION_INFO_V1(jobq_ack_many);
 PG_FUNCTION_INFO_V1(jobq_nack);
-PG_FUNCTION_INFO_V1(jobq_nack_many);
 PG_FUNCTION_INFO_V1(jobq_reject);
-PG_FUNCTION_INFO_V1(jobq_reject_many);
 PG_FUNCTION_INFO_V1(jobq_release);
-PG_FUNCTION_INFO_V1(jobq_release_many);
 PG_FUNCTION_INFO_V1(jobq_extend);
-PG_FUNCTION_INFO_V1(jobq_extend_many);
 PG_FUNCTION_INFO_V1(jobq_report_progress);
 
 /* Jobs that are archived at a time. */
@@ -50,14 +48,17 @@ PG_FUNCTION_INFO_V1(jobq_report_progress);
 /* Jobs and their tokens. */
 typedef struct Held
 {
+	bool		many;			/* given as arrays */
 	int			n;
 	int64	   *ids;
 	int64	   *tokens;
 } Held;
 
-static void held_one(FunctionCallInfo fcinfo, Held *held, const char *function);
-static void held_many(FunctionCallInfo fcinfo, Held *held,
+static void held_one(int64 id, int64 token, Held *held);
+static void held_many(ArrayType *ids, ArrayType *tokens, Held *held,
 					  const char *function);
+static Datum from_text(FunctionCallInfo fcinfo, int arg, bool many);
+static void get_held(FunctionCallInfo fcinfo, Held *held, const char *function);
 static void lease_lost(int64 id);
 static void check_leases(JobqDatabase *db, const int64 *ids,
 						 const int64 *tokens, int n, JobqLease *leases,
@@ -91,32 +92,31 @@ interval_arg(FunctionCallInfo fcinfo, const char *name)
 }
 
 static void
-held_one(FunctionCallInfo fcinfo, Held *held, const char *function)
+held_one(int64 id, int64 token, Held *held)
 {
-	check_call(fcinfo, function);
+	held->many = false;
 	held->n = 1;
 	held->ids = palloc(sizeof(int64));
 	held->tokens = palloc(sizeof(int64));
-	held->ids[0] = PG_GETARG_INT64(0);
-	held->tokens[0] = PG_GETARG_INT64(1);
+	held->ids[0] = id;
+	held->tokens[0] = token;
 	jobq_lease_room(2);
 }
 
 static void
-held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
+held_many(ArrayType *ids, ArrayType *tokens, Held *held, const char *function)
 {
+	ArrayType  *arrays[] = {ids, tokens};
 	int64	  **out[] = {&held->ids, &held->tokens};
 	int			n[2];
 
-	check_call(fcinfo, function);
 	for (int arg = 0; arg < 2; arg++)
 	{
 		Datum	   *elems;
 		bool	   *nulls;
 
-		deconstruct_array(PG_GETARG_ARRAYTYPE_P(arg), INT8OID, 8,
-						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, &nulls,
-						  &n[arg]);
+		deconstruct_array(arrays[arg], INT8OID, 8, FLOAT8PASSBYVAL,
+						  TYPALIGN_DOUBLE, &elems, &nulls, &n[arg]);
 		*out[arg] = palloc(sizeof(int64) * (n[arg] + 1));
 		for (int i = 0; i < n[arg]; i++)
 		{
@@ -133,8 +133,60 @@ held_many(FunctionCallInfo fcinfo, Held *held, const char *function)
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("%s got %d ids and %d tokens", function, n[0], n[1]),
 				 errhint("Give each id its token, in the same order.")));
+	held->many = true;
 	held->n = n[0];
 	jobq_lease_room(held->n + 1);
+}
+
+/*
+ * An argument that was given as text: a number, or an array of numbers.
+ */
+static Datum
+from_text(FunctionCallInfo fcinfo, int arg, bool many)
+{
+	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+
+	return many ? OidInputFunctionCall(F_ARRAY_IN, value, INT8OID, -1)
+		: DirectFunctionCall1(int8in, CStringGetDatum(value));
+}
+
+/*
+ * The jobs and tokens that are the first two arguments.  Their type tells
+ * whether it is one job or many: bigint, bigint[], or text that is either of
+ * these.  The latter is what literals and parameters without a type become.
+ */
+static void
+get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+
+	check_call(fcinfo, function);
+	if (!OidIsValid(type))
+	{
+		Oid		   *types;
+		int			ntypes;
+
+		(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &ntypes);
+		type = types[0];
+	}
+	if (type == INT8OID)
+		held_one(PG_GETARG_INT64(0), PG_GETARG_INT64(1), held);
+	else if (type == INT8ARRAYOID)
+		held_many(PG_GETARG_ARRAYTYPE_P(0), PG_GETARG_ARRAYTYPE_P(1), held,
+				  function);
+	else
+	{
+		char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(0));
+		bool		many = value[strspn(value, " \t\n")] == '{';
+		Datum		ids = from_text(fcinfo, 0, many);
+		Datum		tokens = from_text(fcinfo, 1, many);
+
+		if (many)
+			held_many(DatumGetArrayTypeP(ids), DatumGetArrayTypeP(tokens), held,
+					  function);
+		else
+			held_one(DatumGetInt64(ids), DatumGetInt64(tokens), held);
+	}
 }
 
 static void
@@ -297,25 +349,21 @@ ack(const Held *held, bool has_result, Datum result)
 }
 
 /*
- * ack(id, token, result) and ack(ids, tokens): the jobs are completed.
+ * ack(id, token, result): the jobs are completed.
  */
 Datum
 jobq_ack(PG_FUNCTION_ARGS)
 {
 	Held		held;
+	bool		has_result = PG_NARGS() > 2 && !PG_ARGISNULL(2);
 
-	held_one(fcinfo, &held, "jobq.ack()");
-	ack(&held, !PG_ARGISNULL(2), PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2));
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_ack_many(PG_FUNCTION_ARGS)
-{
-	Held		held;
-
-	held_many(fcinfo, &held, "jobq.ack()");
-	ack(&held, false, (Datum) 0);
+	get_held(fcinfo, &held, "jobq.ack()");
+	if (has_result && held.many)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("many jobs cannot have one result"),
+				 errhint("Call jobq.ack() for each job, with its result.")));
+	ack(&held, has_result, has_result ? PG_GETARG_DATUM(2) : (Datum) 0);
 	PG_RETURN_VOID();
 }
 
@@ -365,17 +413,7 @@ jobq_nack(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	held_one(fcinfo, &held, "jobq.nack()");
-	nack(fcinfo, &held);
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_nack_many(PG_FUNCTION_ARGS)
-{
-	Held		held;
-
-	held_many(fcinfo, &held, "jobq.nack()");
+	get_held(fcinfo, &held, "jobq.nack()");
 	nack(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -397,17 +435,7 @@ jobq_reject(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	held_one(fcinfo, &held, "jobq.reject()");
-	reject(fcinfo, &held);
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_reject_many(PG_FUNCTION_ARGS)
-{
-	Held		held;
-
-	held_many(fcinfo, &held, "jobq.reject()");
+	get_held(fcinfo, &held, "jobq.reject()");
 	reject(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -458,17 +486,7 @@ jobq_release(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	held_one(fcinfo, &held, "jobq.release()");
-	release(&held, interval_arg(fcinfo, "delay"));
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_release_many(PG_FUNCTION_ARGS)
-{
-	Held		held;
-
-	held_many(fcinfo, &held, "jobq.release()");
+	get_held(fcinfo, &held, "jobq.release()");
 	release(&held, interval_arg(fcinfo, "delay"));
 	PG_RETURN_VOID();
 }
@@ -555,23 +573,13 @@ jobq_extend(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	held_one(fcinfo, &held, "jobq.extend()");
-	extend(&held, interval_arg(fcinfo, "lease"));
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_extend_many(PG_FUNCTION_ARGS)
-{
-	Held		held;
-
-	held_many(fcinfo, &held, "jobq.extend()");
+	get_held(fcinfo, &held, "jobq.extend()");
 	extend(&held, interval_arg(fcinfo, "lease"));
 	PG_RETURN_VOID();
 }
 
 /*
- * progress(id, token, percent, message): visible at once.
+ * report_progress(id, token, percent, message): visible at once.
  */
 Datum
 jobq_report_progress(PG_FUNCTION_ARGS)
@@ -583,7 +591,7 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
 		: text_to_cstring(PG_GETARG_TEXT_PP(3));
 
-	held_one(fcinfo, &held, "jobq.report_progress()");
+	get_held(fcinfo, &held, "jobq.report_progress()");
 	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
 	db = jobq_served_database("jobq.report_progress()");
 	(void) check_lease(db, held.ids[0], held.tokens[0], NULL);

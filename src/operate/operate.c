@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * operate.c
- *	  Operating on jobs: cancel(), retry(), forget(), restart_workers().
+ *	  Operating on jobs: cancel(), retry(), delete_failed(), restart_workers().
  *
  * src/operate/operate.c
  *
@@ -55,7 +55,7 @@ jobq_no_such_job(int64 id)
 }
 
 /*
- * An error for a job that is to be retried or forgotten and is no dead letter;
+ * An error for a job that is to be retried or deleted and is no dead letter;
  * the caller is connected to SPI.
  */
 static void
@@ -75,7 +75,7 @@ not_a_dead_letter(int64 id)
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
 			 errmsg("job " INT64_FORMAT " has not failed", id),
-			 errhint("Only dead letters can be retried or forgotten, and jobs that wait for their next attempt retried.")));
+			 errhint("Only dead letters can be retried or deleted, and jobs that wait for their next attempt retried.")));
 }
 
 /*
@@ -360,7 +360,8 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->database == index)
+		if ((slot->state == JOBQ_SLOT_ATTACHED ||
+			 slot->state == JOBQ_SLOT_STARTING) && slot->database == index)
 		{
 			PGPROC	   *proc = slot->proc;
 
@@ -374,18 +375,14 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 }
 
 /*
- * Pause or resume a queue; one that does not exist yet is created.
+ * Pause or resume a queue.
  */
 static void
 set_paused(text *name, bool paused)
 {
 	static const Oid types[] = {INT4OID, BOOLOID};
-	JobqQueue	queue;
-	Datum		values[2];
-
-	(void) jobq_queue_by_name(text_to_cstring(name), true, &queue);
-	values[0] = Int32GetDatum(queue.id);
-	values[1] = BoolGetDatum(paused);
+	int32		queue_id = jobq_known_queue(text_to_cstring(name));
+	Datum		values[] = {Int32GetDatum(queue_id), BoolGetDatum(paused)};
 
 	SPI_connect();
 	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,

@@ -33,7 +33,6 @@ extern bool jobq_ask_to_stop(int64 id);
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
 /* src/operate/queue_ops.c */
-extern int32 jobq_existing_queue(const char *name);
 extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
 
 #endif							/* JOBQ_OPERATE_H */

@@ -2,7 +2,7 @@
  *
  * queue_ops.c
  *	  Operations on many jobs at once, and the end of a queue: clear(),
- *	  retry_all(), flush_failed(), prune(), drop_queue().
+ *	  retry_all(), delete_all_failed(), prune(), drop_queue().
  *
  * All but drop_queue() touch only jobs that the user may manage.
  *
@@ -79,21 +79,6 @@ static int64 delete_and_count(const char *query, int nargs, const Oid *types,
 static bool clear_job(Relation rel, int64 id, bool consumer);
 static bool queue_has_jobs(int32 queue_id);
 static int64 count_letters(int32 queue_id, bool *all_mine);
-
-/*
- * The queue of that name; an error if there is none.
- */
-int32
-jobq_existing_queue(const char *name)
-{
-	JobqQueue	queue;
-
-	if (jobq_queue_by_name(name, false, &queue) == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("queue \"%s\" does not exist", name)));
-	return queue.id;
-}
 
 /*
  * The first two arguments of IS_MINE.
@@ -323,7 +308,7 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 }
 
 /*
- * flush_failed(queue): delete all dead letters, or those of the queue.
+ * delete_all_failed(queue): delete all dead letters, or those of the queue.
  */
 Datum
 jobq_delete_all_failed(PG_FUNCTION_ARGS)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  What shared memory shows, as sets of rows: workers, limits, groups.
+ *	  For the views: what shared memory shows, as sets of rows (workers, limits,
+ *	  groups); who may see what; and how many jobs a queue has.
  *
  * src/operate/views.c
  *
@@ -9,18 +10,126 @@
  */
 #include "base/base.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "store/store.h"
 
+PG_FUNCTION_INFO_V1(jobq_may_see);
+PG_FUNCTION_INFO_V1(jobq_queue_counts);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
+
+/*
+ * may_see(role): has the user the privileges of this role?  As pg_has_role(),
+ * and faster, which shows where each row of a view asks.
+ */
+Datum
+jobq_may_see(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(has_privs_of_role(GetUserId(), PG_GETARG_OID(0)));
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = DatumGetInt64(*(const Datum *) a);
+	int64		y = DatumGetInt64(*(const Datum *) b);
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * queue_counts(queue_id, running): how many of the queue's live jobs that the
+ * user may see are in which state; "running" has the ids of those that run.
+ * Reads this queue's part of the index job_ready, and the rows.
+ */
+Datum
+jobq_queue_counts(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		READY, SCHEDULED, BLOCKED, RUNNING, OLDEST_READY, NATTS
+	};
+	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	TimestampTz now = jobq_now();
+	TimestampTz oldest = DT_NOEND;
+	int64		counts[NATTS] = {0};
+	Datum	   *running;
+	int			nrunning;
+	Oid			last_role = InvalidOid;
+	bool		may_see = false;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	TupleDesc	result_desc;
+	Datum		values[NATTS];
+	bool		nulls[NATTS] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &result_desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, 8, FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &running, NULL, &nrunning);
+	qsort(running, nrunning, sizeof(Datum), compare_ids);
+
+	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				PG_GETARG_DATUM(0));
+	scan = systable_beginscan(rel, jobq_relations()->job_ready, true,
+							  GetActiveSnapshot(), 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+		Datum		id = heap_getattr(tuple, JOB_ID, desc, &isnull);
+		Oid			role = DatumGetObjectId(heap_getattr(tuple, JOB_ROLE, desc,
+														 &isnull));
+		TimestampTz run_at = DatumGetTimestampTz(heap_getattr(tuple, JOB_RUN_AT,
+															  desc, &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		if (role != last_role)
+		{
+			may_see = has_privs_of_role(GetUserId(), role);
+			last_role = role;
+		}
+		if (!may_see)
+			continue;
+		if (nrunning > 0 &&
+			bsearch(&id, running, nrunning, sizeof(Datum), compare_ids) != NULL)
+			counts[RUNNING]++;
+		else if (run_at == DT_NOEND)
+			counts[BLOCKED]++;
+		else if (run_at > now)
+			counts[SCHEDULED]++;
+		else
+		{
+			counts[READY]++;
+			oldest = Min(oldest, run_at);
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	for (int i = READY; i <= RUNNING; i++)
+		values[i] = Int64GetDatum(counts[i]);
+	values[OLDEST_READY] = TimestampTzGetDatum(oldest);
+	nulls[OLDEST_READY] = counts[READY] == 0;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(result_desc),
+													  values, nulls)));
+}
 
 /*
  * worker_slots(): the workers of this database that the user may see.

@@ -12,9 +12,11 @@
  */
 #include "base/base.h"
 
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "funcapi.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
@@ -33,6 +35,7 @@ PG_FUNCTION_INFO_V1(jobq_wait);
 PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
+static bool warn_if_stuck(int64 id, const JobqStatus *status);
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
 					 JobqStatus *statuses, const char *function);
 
@@ -45,6 +48,50 @@ check_waitable(const JobqStatus *status, const char *function)
 				 errmsg("%s cannot wait for a job of the same transaction",
 						function),
 				 errhint("A job starts when the transaction that enqueued it commits.")));
+}
+
+/*
+ * The time is over.  If the job has not begun, say what may keep it, as far as
+ * that is known.  True if something was said.
+ */
+static bool
+warn_if_stuck(int64 id, const JobqStatus *status)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+	JobqDatabase *db;
+	List	   *reasons = NIL;
+	StringInfoData hint;
+	ListCell   *lc;
+
+	if (strcmp(status->state, "ready") != 0 || status->nulls[ST_QUEUE])
+		return false;
+	queue = jobq_queue_by_name(TextDatumGetCString(status->values[ST_QUEUE]),
+							   false, &buffer);
+	if (queue == NULL || queue->paused || queue->mode != MODE_WORKER)
+		return false;
+	if (jobq_start_paused)
+		reasons = lappend(reasons, pstrdup("\"jobq.start_paused\" is on"));
+	if (!jobq_has_scheduler(&db) && !RecoveryInProgress())
+		reasons = lappend(reasons,
+						  pstrdup("no scheduler serves this database, see the server's log"));
+	if (!jobq_pools_serve(queue->name))
+		reasons = lappend(reasons,
+						  psprintf("no pool of \"jobq.workers\" with workers serves queue \"%s\"",
+								   queue->name));
+	reasons = list_concat(reasons, jobq_pools_problems());
+	if (reasons == NIL)
+		return false;
+
+	initStringInfo(&hint);
+	foreach(lc, reasons)
+		appendStringInfo(&hint, "%s%s", hint.len > 0 ? "; " : "",
+						 (const char *) lfirst(lc));
+	ereport(WARNING,
+			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+			 errmsg("job " INT64_FORMAT " has not begun", id),
+			 errhint("Perhaps this is why: %s.", hint.data)));
+	return true;
 }
 
 /*
@@ -84,7 +131,11 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, JobqStatus *statuses,
 				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 													   deadline);
 				if (left <= 0)
+				{
+					if (!warned && timeout_ms > 0)
+						warned = warn_if_stuck(ids[i], &statuses[i]);
 					break;
+				}
 				jobq_waiter_sleep(place, left,
 								  jobq_wait_event(wait_event, "JobqWait"));
 			}
@@ -172,7 +223,7 @@ call_failed(int64 id, const JobqStatus *status, int64 timeout_ms)
 }
 
 /*
- * CALL call(kind, payload, result, timeout, ...options): enqueue a job, commit,
+ * CALL call(kind, payload, result, timeout, options): enqueue a job, commit,
  * and wait for its result.  No snapshot is held while it waits.
  */
 Datum
@@ -206,7 +257,7 @@ jobq_call(PG_FUNCTION_ARGS)
 	timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "timeout", 0,
 								  JOBQ_MAX_WAIT_MS);
 	jobq_require_preload("jobq.call()");
-	jobq_options_from_args(fcinfo, 4, options, nulls);
+	jobq_options_from_arg(fcinfo, 4, options, nulls);
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	jobq_set_payload(&job, PG_GETARG_DATUM(1));
 	jobq_put_job(&job, &unique);

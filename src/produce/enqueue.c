@@ -95,19 +95,21 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	else
 		queue_name = "default";
 
-	/* a consumer brings its own code; a queue made here is for workers */
-	if (handler == NULL)
-	{
-		queue = jobq_queue_by_name(queue_name, false, &queue_buffer);
-		if (queue == NULL || queue->mode != MODE_CONSUMER)
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
-					 errmsg("no handler is registered for kind \"%s\"", kind),
-					 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
-							 kind)));
-	}
-	else
-		queue = jobq_queue_by_name(queue_name, true, &queue_buffer);
+	/* a consumer brings its own code: its kinds need no handler */
+	queue = jobq_queue_by_name(queue_name,
+							   handler != NULL ||
+							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
+							   &queue_buffer);
+	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+				 errmsg("no handler is registered for kind \"%s\"", kind),
+				 queue == NULL
+				 ? errdetail("Queue \"%s\" does not exist.", queue_name)
+				 : errdetail("The jobs of queue \"%s\" are run by workers.",
+							 queue_name),
+				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
+						 kind)));
 
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
@@ -171,6 +173,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_EXPIRES_AT,
 				TimestampTzGetDatum(jobq_later(job_run_at(job),
 											   queue->expires_after_ms)));
+	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
+					 "the options about unique keys must stand together");
 	jobq_unique_options(job, unique, options + OPTION_UNIQUE_KEY,
 						nulls + OPTION_UNIQUE_KEY);
 	if (!nulls[OPTION_GROUP_KEY])

@@ -16,27 +16,15 @@
 #include "store/store.h"
 
 /*
- * The options of a job, in the order of the arguments of enqueue() from the
- * third on, and of the columns of the view inbox likewise.
+ * The options of a job: the numbers OPTION_*.  Their order is that of the
+ * arguments of enqueue() from the third on, and of the columns of the view
+ * inbox from the fourth on.
  */
 enum
 {
-	OPTION_QUEUE,
-	OPTION_PRIORITY,
-	OPTION_RUN_AT,
-	OPTION_DELAY,
-	OPTION_MAX_ATTEMPTS,
-	OPTION_RETRY_UNTIL,
-	OPTION_BACKOFF,
-	OPTION_TIMEOUT,
-	OPTION_EXPIRES_AT,
-	OPTION_UNIQUE_KEY,
-	OPTION_UNIQUE_FOR,
-	OPTION_UNIQUE_UNTIL,
-	OPTION_ON_CONFLICT,
-	OPTION_GROUP_KEY,
-	OPTION_HEADERS,
-	OPTION_WATCH,
+#define JOB_OPTION(name, NAME, type, comment) OPTION_##NAME,
+#include "produce/options.h"
+#undef JOB_OPTION
 	NOPTIONS
 };
 
@@ -62,6 +50,14 @@ extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const bool *nulls);
 
 /* src/produce/spec.c */
+extern void jobq_options_from_jsonb(Jsonb *json, const char *what,
+									const char *const *others, Datum *options,
+									bool *nulls);
+extern void jobq_options_check(Jsonb *json);
+extern void jobq_options_from_arg(FunctionCallInfo fcinfo, int arg,
+								  Datum *options, bool *nulls);
+extern Interval *jobq_interval_from_jsonb(Jsonb *json, const char *what,
+										  const char *key);
 extern void jobq_spec_parse(Jsonb *json, const char *what,
 							const char *const *others, JobqSpec *spec);
 extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec);

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * spec.c
- *	  Jobs that are described in jsonb: {"kind": ..., "payload": ..., and the
- *	  options of enqueue() by their names}.
+ *	  What is written in jsonb: the options of a job, by their names; and whole
+ *	  jobs, {"kind": ..., "payload": ..., and the options}.
  *
- * Callbacks of batches and steps of workflows are written so.
+ * batch_add(), call() and schedule() take options so; callbacks of batches and
+ * steps of workflows are whole jobs.
  *
  * src/produce/spec.c
  *
@@ -26,15 +27,15 @@
 #include "produce/enqueue.h"
 #include "store/store.h"
 
-/* What an option's value is. */
+/* What an option's value is: its SQL type. */
 typedef enum OptionType
 {
-	TEXT_OPTION,
-	INT_OPTION,
-	BOOL_OPTION,
-	TIME_OPTION,
-	INTERVAL_OPTION,
-	JSON_OPTION,
+	TYPE_text,
+	TYPE_int,
+	TYPE_boolean,
+	TYPE_timestamptz,
+	TYPE_interval,
+	TYPE_jsonb,
 } OptionType;
 
 static const struct
@@ -42,23 +43,14 @@ static const struct
 	const char *name;
 	OptionType	type;
 }			option_types[NOPTIONS] = {
-	[OPTION_QUEUE] = {"queue", TEXT_OPTION},
-	[OPTION_PRIORITY] = {"priority", INT_OPTION},
-	[OPTION_RUN_AT] = {"run_at", TIME_OPTION},
-	[OPTION_DELAY] = {"delay", INTERVAL_OPTION},
-	[OPTION_MAX_ATTEMPTS] = {"max_attempts", INT_OPTION},
-	[OPTION_RETRY_UNTIL] = {"retry_until", TIME_OPTION},
-	[OPTION_BACKOFF] = {"backoff", TEXT_OPTION},
-	[OPTION_TIMEOUT] = {"timeout", INTERVAL_OPTION},
-	[OPTION_EXPIRES_AT] = {"expires_at", TIME_OPTION},
-	[OPTION_UNIQUE_KEY] = {"unique_key", TEXT_OPTION},
-	[OPTION_UNIQUE_FOR] = {"unique_for", INTERVAL_OPTION},
-	[OPTION_UNIQUE_UNTIL] = {"unique_until", TEXT_OPTION},
-	[OPTION_ON_CONFLICT] = {"on_conflict", TEXT_OPTION},
-	[OPTION_GROUP_KEY] = {"group_key", TEXT_OPTION},
-	[OPTION_HEADERS] = {"headers", JSON_OPTION},
-	[OPTION_WATCH] = {"watch", BOOL_OPTION},
+#define JOB_OPTION(name, NAME, type, comment) \
+	[OPTION_##NAME] = {#name, TYPE_##type},
+#include "produce/options.h"
+#undef JOB_OPTION
 };
+
+/* Most keys that a description has beside the options. */
+#define MAX_OTHER_KEYS	8
 
 /* Where in what we are, for messages. */
 typedef struct Place
@@ -108,37 +100,37 @@ option_value(const char *what, const char *key, OptionType type,
 	error_context_stack = &context;
 	switch (type)
 	{
-		case TEXT_OPTION:
+		case TYPE_text:
 			if (text == NULL)
 				wrong_type(what, key, "a string");
 			result = CStringGetTextDatum(text);
 			break;
-		case INT_OPTION:
+		case TYPE_int:
 			if (value->type != jbvNumeric)
 				wrong_type(what, key, "a number");
 			result = DirectFunctionCall1(numeric_int4,
 										 NumericGetDatum(value->val.numeric));
 			break;
-		case BOOL_OPTION:
+		case TYPE_boolean:
 			if (value->type != jbvBool)
 				wrong_type(what, key, "true or false");
 			result = BoolGetDatum(value->val.boolean);
 			break;
-		case TIME_OPTION:
+		case TYPE_timestamptz:
 			if (text == NULL)
 				wrong_type(what, key, "a string with a time");
 			result = DirectFunctionCall3(timestamptz_in, CStringGetDatum(text),
 										 ObjectIdGetDatum(InvalidOid),
 										 Int32GetDatum(-1));
 			break;
-		case INTERVAL_OPTION:
+		case TYPE_interval:
 			if (text == NULL)
 				wrong_type(what, key, "a string with an interval");
 			result = DirectFunctionCall3(interval_in, CStringGetDatum(text),
 										 ObjectIdGetDatum(InvalidOid),
 										 Int32GetDatum(-1));
 			break;
-		case JSON_OPTION:
+		case TYPE_jsonb:
 			result = JsonbPGetDatum(JsonbValueToJsonb(value));
 			break;
 	}
@@ -154,9 +146,9 @@ unknown_key(const char *what, const char *key, const char *const *others)
 	initStringInfo(&allowed);
 	for (; others != NULL && *others != NULL; others++)
 		appendStringInfo(&allowed, "%s, ", *others);
-	appendStringInfoString(&allowed, "kind, payload");
 	for (int i = 0; i < NOPTIONS; i++)
-		appendStringInfo(&allowed, ", %s", option_types[i].name);
+		appendStringInfo(&allowed, "%s%s", i > 0 ? ", " : "",
+						 option_types[i].name);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unknown key \"%s\" in %s", key, what),
@@ -164,25 +156,23 @@ unknown_key(const char *what, const char *key, const char *const *others)
 }
 
 /*
- * Read the description of a job; an error if it is none.  what names it in
- * messages; keys in others (a list that ends with NULL, or NULL) are the
- * caller's.  The values point into the current memory context.
+ * Read the options of a job from an object; an error if a key is none, or has
+ * a value of another type.  what names the object in messages; keys in others
+ * (a list that ends with NULL, or NULL) are left to the caller.  A key that
+ * has the value null is as one that is not there.  The values point into the
+ * current memory context.
  */
 void
-jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
-				JobqSpec *spec)
+jobq_options_from_jsonb(Jsonb *json, const char *what,
+						const char *const *others, Datum *options, bool *nulls)
 {
 	JsonbIterator *it;
 	JsonbIteratorToken token;
 	JsonbValue	value;
 
-	memset(spec, 0, sizeof(JobqSpec));
-	memset(spec->nulls, true, sizeof(spec->nulls));
-	if (!JB_ROOT_IS_OBJECT(json))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be an object", what),
-				 errhint("Write {\"kind\": \"...\", \"payload\": {...}}.")));
+	memset(options, 0, sizeof(Datum) * NOPTIONS);
+	memset(nulls, true, sizeof(bool) * NOPTIONS);
+	Assert(JB_ROOT_IS_OBJECT(json));
 
 	it = JsonbIteratorInit(&json->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
@@ -199,33 +189,104 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 			known = strcmp(key, others[i]) == 0;
 		if (known)
 			continue;
-		if (strcmp(key, "kind") == 0)
-		{
-			if (value.type != jbvString)
-				wrong_type(what, key, "a string");
-			spec->kind = pnstrdup(value.val.string.val, value.val.string.len);
-			continue;
-		}
-		if (strcmp(key, "payload") == 0)
-		{
-			spec->payload = JsonbPGetDatum(JsonbValueToJsonb(&value));
-			continue;
-		}
 		while (option < NOPTIONS && strcmp(key, option_types[option].name) != 0)
 			option++;
 		if (option == NOPTIONS)
 			unknown_key(what, key, others);
 		if (value.type == jbvNull)
 			continue;
-		spec->options[option] = option_value(what, key,
-											 option_types[option].type, &value);
-		spec->nulls[option] = false;
+		options[option] = option_value(what, key, option_types[option].type,
+									   &value);
+		nulls[option] = false;
 	}
-	if (spec->kind == NULL)
+}
+
+/*
+ * The same for the argument "options" of a function, which has this number and
+ * may be null.
+ */
+void
+jobq_options_from_arg(FunctionCallInfo fcinfo, int arg, Datum *options,
+					  bool *nulls)
+{
+	if (PG_ARGISNULL(arg))
+	{
+		memset(nulls, true, sizeof(bool) * NOPTIONS);
+		return;
+	}
+	jobq_options_check(PG_GETARG_JSONB_P(arg));
+	jobq_options_from_jsonb(PG_GETARG_JSONB_P(arg), "options", NULL, options,
+							nulls);
+}
+
+/*
+ * An error if an argument "options" is not an object.
+ */
+void
+jobq_options_check(Jsonb *json)
+{
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("options must be an object"),
+				 errhint("Write the options of jobq.enqueue() by their names, such as '{\"queue\": \"low\", \"delay\": \"5 min\"}'.")));
+}
+
+/*
+ * The interval that an object has for a key of the caller's; NULL if none.
+ */
+Interval *
+jobq_interval_from_jsonb(Jsonb *json, const char *what, const char *key)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&json->root, key, strlen(key),
+									 &value) == NULL ||
+		value.type == jbvNull)
+		return NULL;
+	return DatumGetIntervalP(option_value(what, key, TYPE_interval, &value));
+}
+
+/*
+ * Read the description of a job; an error if it is none.  what names it in
+ * messages; keys in others (a list that ends with NULL, or NULL) are the
+ * caller's.  The values point into the current memory context.
+ */
+void
+jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
+				JobqSpec *spec)
+{
+	const char *keys[MAX_OTHER_KEYS + 3];
+	int			nkeys = 0;
+	JsonbValue	value;
+
+	memset(spec, 0, sizeof(JobqSpec));
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be an object", what),
+				 errhint("Write {\"kind\": \"...\", \"payload\": {...}}.")));
+
+	for (; others != NULL && others[nkeys] != NULL; nkeys++)
+	{
+		Assert(nkeys < MAX_OTHER_KEYS);
+		keys[nkeys] = others[nkeys];
+	}
+	keys[nkeys++] = "kind";
+	keys[nkeys++] = "payload";
+	keys[nkeys] = NULL;
+	jobq_options_from_jsonb(json, what, keys, spec->options, spec->nulls);
+
+	if (getKeyJsonValueFromContainer(&json->root, "kind", 4, &value) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s has no \"kind\"", what)));
-	if (spec->payload == (Datum) 0)
+	if (value.type != jbvString)
+		wrong_type(what, "kind", "a string");
+	spec->kind = pnstrdup(value.val.string.val, value.val.string.len);
+	if (getKeyJsonValueFromContainer(&json->root, "payload", 7, &value) != NULL)
+		spec->payload = JsonbPGetDatum(JsonbValueToJsonb(&value));
+	else
 		spec->payload = jobq_text_to_jsonb("{}");
 }
 
@@ -243,7 +304,7 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec)
 		ArrayType  *path = construct_array(&key, 1, TEXTOID, -1, false,
 										   TYPALIGN_INT);
 
-		if (spec->nulls[i] || option_types[i].type != TIME_OPTION)
+		if (spec->nulls[i] || option_types[i].type != TYPE_timestamptz)
 			continue;
 		(void) JsonEncodeDateTime(time, spec->options[i], TIMESTAMPTZOID, NULL);
 		json = DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),

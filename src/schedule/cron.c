@@ -48,7 +48,9 @@
 /* No time change spans more than that. */
 #define LONGEST_CHANGE	(2 * DAY_SECONDS)
 
-#define MAX_INTERVAL	(INT64CONST(36500) * USECS_PER_DAY)
+/* bounds of an interval, in milliseconds */
+#define MIN_INTERVAL	1000
+#define MAX_INTERVAL	(DAY_SECONDS * 1000 * 36500)
 
 /* The fields, in order; an expression of five begins with the minute. */
 enum
@@ -221,78 +223,22 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 }
 
 /*
- * "every", followed by numbers and units.
+ * "every", followed by an interval.
  */
 static void
 parse_interval(const char *text, const char *at, JobqCron *cron)
 {
-	static const struct
-	{
-		const char *name;
-		int64		usecs;
-	}			units[] = {
-		{"ms", 1000}, {"millisecond", 1000},
-		{"s", USECS_PER_SEC}, {"sec", USECS_PER_SEC},
-		{"second", USECS_PER_SEC},
-		{"m", USECS_PER_MINUTE}, {"min", USECS_PER_MINUTE},
-		{"minute", USECS_PER_MINUTE},
-		{"h", USECS_PER_HOUR}, {"hour", USECS_PER_HOUR},
-		{"d", USECS_PER_DAY}, {"day", USECS_PER_DAY},
-		{"w", 7 * USECS_PER_DAY}, {"week", 7 * USECS_PER_DAY}
-	};
 	static const char *const usage =
-		"Write 'every 90 seconds', 'every 5 minutes', 'every 1 hour 30 minutes'; units are seconds, minutes, hours, days and weeks.";
-	int			nparts = 0;
+		"Write 'every 90 seconds', 'every 5 minutes', 'every 1 hour 30 minutes', or another interval.";
+	static const char *const stops[] = {NULL};
+	char	   *duration = jobq_duration_cut(&at, stops);
+	const char *problem;
 
-	for (;;)
-	{
-		int64		count = 1;
-		int64		usecs = 0;
-		const char *word;
-		size_t		len;
-
-		while (isspace((unsigned char) *at))
-			at++;
-		if (*at == '\0' && nparts > 0)
-			break;
-		if (isdigit((unsigned char) *at))
-		{
-			word = at;
-			for (count = 0; isdigit((unsigned char) *at); at++)
-				count = Min(count * 10 + (*at - '0'), PG_INT32_MAX);
-			if (count == 0)
-				invalid(text, "an interval must be at least 1 second", usage);
-			while (isspace((unsigned char) *at))
-				at++;
-		}
-		else if (nparts > 0)
-			invalid(text, psprintf("\"%s\" is not a number", at), usage);
-		for (word = at; isalpha((unsigned char) *at);)
-			at++;
-		len = at - word;
-		for (int i = 0; i < (int) lengthof(units); i++)
-		{
-			size_t		n = strlen(units[i].name);
-
-			/* with or without an s at the end */
-			if (pg_strncasecmp(word, units[i].name, n) == 0 &&
-				(len == n || (len == n + 1 && n > 2 &&
-							  pg_tolower((unsigned char) word[n]) == 's')))
-				usecs = units[i].usecs;
-		}
-		if (usecs == 0)
-			invalid(text, *word == '\0' ? "a unit is missing"
-					: psprintf("\"%.*s\" is not a unit",
-							   len > 0 ? (int) len : pg_mblen(word), word),
-					usage);
-		if (count > MAX_INTERVAL / usecs ||
-			cron->interval > MAX_INTERVAL - count * usecs)
-			invalid(text, "an interval must be at most 36500 days", usage);
-		cron->interval += count * usecs;
-		nparts++;
-	}
-	if (cron->interval < USECS_PER_SEC)
-		invalid(text, "an interval must be at least 1 second", usage);
+	problem = *at != '\0' ? psprintf("\"%s\" cannot follow an interval", at)
+		: jobq_duration_parse(duration, MIN_INTERVAL, MAX_INTERVAL,
+							  &cron->interval);
+	if (problem != NULL)
+		invalid(text, problem, usage);
 }
 
 /*

@@ -26,6 +26,7 @@
 
 #include "store/store.h"
 #include "commit/commit.h"
+#include "produce/enqueue.h"
 #include "schedule/cron.h"
 #include "schedule/schedule.h"
 
@@ -47,7 +48,7 @@ enum
 	ARG_MISSED,
 	ARG_OVERLAP,
 	ARG_OPTIONS,
-	NARGS = ARG_OPTIONS + NSCHEDULE_OPTIONS
+	NARGS
 };
 
 #define MAX_NAME	127
@@ -122,7 +123,7 @@ check_word(const char *option, Datum word, const char *first,
 }
 
 /*
- * schedule(name, cron, kind, payload, timezone, missed, overlap, ...options)
+ * schedule(name, cron, kind, payload, timezone, missed, overlap, options)
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -132,8 +133,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	};
 	static const Oid types[NARGS + 3] = {
 		TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID,
-		TEXTOID, INT4OID, INT4OID, TEXTOID, INTERVALOID, JSONBOID, INTERVALOID,
-		TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
+		JSONBOID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID
 	};
 	Datum		values[NARGS + 3];
 	char		nulls[NARGS + 4];
@@ -167,19 +167,13 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	values[ARG_TIMEZONE] = CStringGetTextDatum(pg_get_timezone_name(zone));
 	check_word("missed", values[ARG_MISSED], "skip", "once", "all");
 	check_word("overlap", values[ARG_OVERLAP], "allow", "skip", "queue");
-	if (nulls[ARG_OPTIONS + SCHEDULE_HEADERS] == ' ' &&
-		!JB_ROOT_IS_OBJECT(DatumGetJsonbP(values[ARG_OPTIONS + SCHEDULE_HEADERS])))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("headers of a schedule must be a JSON object"),
-				 errhint("The schedule's name and the tick are added to them.")));
-
 	job.kind = TextDatumGetCString(values[ARG_KIND]);
 	job.payload = values[ARG_PAYLOAD];
-	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
+	job.options = NULL;
+	if (!PG_ARGISNULL(ARG_OPTIONS))
 	{
-		job.options[i] = values[ARG_OPTIONS + i];
-		job.nulls[i] = nulls[ARG_OPTIONS + i] != ' ';
+		job.options = PG_GETARG_JSONB_P(ARG_OPTIONS);
+		jobq_options_check(job.options);
 	}
 	jobq_scheduled_check(&job);
 
@@ -207,24 +201,20 @@ jobq_schedule(PG_FUNCTION_ARGS)
 			 * tick.
 			 */
 			jobq_query("UPDATE jobq.schedule s SET kind = $3, payload = $4,"
-					   " missed = $6, overlap = $7, queue = $8, priority = $9,"
-					   " max_attempts = $10, backoff = $11, timeout = $12,"
-					   " headers = $13, expires_after = $14, group_key = $15, last_error = NULL,"
+					   " missed = $6, overlap = $7, options = $8, last_error = NULL,"
 					   " cron = $2, timezone = $5, held = held AND same,"
-					   " anchor = CASE WHEN same THEN anchor ELSE $16 END,"
-					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $17 END,"
-					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $18 END"
+					   " anchor = CASE WHEN same THEN anchor ELSE $9 END,"
+					   " next_run = CASE WHEN paused THEN NULL WHEN same THEN next_run ELSE $10 END,"
+					   " role = CASE WHEN EXISTS (SELECT FROM pg_roles r WHERE r.oid = s.role) THEN role ELSE $11 END"
 					   " FROM (SELECT cron = $2 AND timezone = $5 AS same"
 					   "  FROM jobq.schedule WHERE name = $1) o WHERE name = $1",
 					   NARGS + 3, types, values, nulls, SPI_OK_UPDATE);
 			break;
 		}
 		if (jobq_query("INSERT INTO jobq.schedule (name, cron, kind, payload,"
-					   " timezone, missed, overlap, queue, priority,"
-					   " max_attempts, backoff, timeout, headers,"
-					   " expires_after, group_key, anchor, next_run, role)"
-					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,"
-					   " $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING",
+					   " timezone, missed, overlap, options, anchor, next_run, role)"
+					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+					   " ON CONFLICT DO NOTHING",
 					   NARGS + 3, types, values, nulls, SPI_OK_INSERT) > 0)
 			break;
 		/* somebody else has just made one of that name */

@@ -11,31 +11,14 @@
 #define JOBQ_SCHEDULE_H
 
 #include "base/base.h"
-
-/*
- * Its options, in the order of the arguments of schedule() and of the columns
- * of jobq.schedule.
- */
-enum
-{
-	SCHEDULE_QUEUE,
-	SCHEDULE_PRIORITY,
-	SCHEDULE_MAX_ATTEMPTS,
-	SCHEDULE_BACKOFF,
-	SCHEDULE_TIMEOUT,
-	SCHEDULE_HEADERS,
-	SCHEDULE_EXPIRES_AFTER,
-	SCHEDULE_GROUP_KEY,
-	NSCHEDULE_OPTIONS
-};
+#include "utils/jsonb.h"
 
 typedef struct JobqScheduledJob
 {
 	const char *schedule;
 	const char *kind;
 	Datum		payload;
-	Datum		options[NSCHEDULE_OPTIONS];
-	bool		nulls[NSCHEDULE_OPTIONS];
+	Jsonb	   *options;		/* of schedule(), or NULL */
 } JobqScheduledJob;
 
 /* src/schedule/tick.c */

@@ -23,8 +23,71 @@
 #include "store/store.h"
 #include "schedule/schedule.h"
 
+/* The options of a job that its schedule cannot have, and what it has instead. */
+static const struct
+{
+	int			option;
+	const char *name;
+	const char *instead;
+}			refused[] = {
+#define REFUSED(name, NAME, instead) {OPTION_##NAME, #name, instead}
+	REFUSED(run_at, RUN_AT, "A job of a schedule may run from its tick on."),
+	REFUSED(delay, DELAY, "A job of a schedule may run from its tick on."),
+	REFUSED(retry_until, RETRY_UNTIL, "Use max_attempts or expires_after."),
+	REFUSED(expires_at, EXPIRES_AT, "Use expires_after, which counts from the tick."),
+	REFUSED(unique_key, UNIQUE_KEY, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(unique_for, UNIQUE_FOR, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(unique_until, UNIQUE_UNTIL, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(on_conflict, ON_CONFLICT, "Use overlap => 'skip' or 'queue'."),
+};
+
+static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
+						 Datum *options, bool *nulls);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 							  TimestampTz tick);
+
+/*
+ * The options of the job of a tick; an error if a schedule cannot have them.
+ */
+static void
+read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
+			 Datum *options, bool *nulls)
+{
+	static const char *const own[] = {"expires_after", NULL};
+	Interval   *expires_after;
+
+	memset(nulls, true, sizeof(bool) * NOPTIONS);
+	if (scheduled->options != NULL)
+	{
+		jobq_options_from_jsonb(scheduled->options, "options", own, options,
+								nulls);
+		for (int i = 0; i < (int) lengthof(refused); i++)
+			if (!nulls[refused[i].option])
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("a schedule cannot have the option \"%s\"",
+								refused[i].name),
+						 errhint("%s", refused[i].instead)));
+		if (!nulls[OPTION_HEADERS] &&
+			!JB_ROOT_IS_OBJECT(DatumGetJsonbP(options[OPTION_HEADERS])))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("headers of a schedule must be a JSON object"),
+					 errhint("The schedule's name and the tick are added to them.")));
+		expires_after = jobq_interval_from_jsonb(scheduled->options, "options",
+												 own[0]);
+		if (expires_after != NULL)
+		{
+			int64		ms = jobq_interval_ms(expires_after, own[0], 1,
+											  JOBQ_MAX_DELAY_MS);
+
+			options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(tick + ms * 1000);
+			nulls[OPTION_EXPIRES_AT] = false;
+		}
+	}
+	options[OPTION_RUN_AT] = TimestampTzGetDatum(tick);
+	nulls[OPTION_RUN_AT] = false;
+}
 
 /*
  * The job of a schedule's tick; its headers tell which.
@@ -33,16 +96,6 @@ static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 				  TimestampTz tick)
 {
-	static const int option[NSCHEDULE_OPTIONS] = {
-		[SCHEDULE_QUEUE] = OPTION_QUEUE,
-		[SCHEDULE_PRIORITY] = OPTION_PRIORITY,
-		[SCHEDULE_MAX_ATTEMPTS] = OPTION_MAX_ATTEMPTS,
-		[SCHEDULE_BACKOFF] = OPTION_BACKOFF,
-		[SCHEDULE_TIMEOUT] = OPTION_TIMEOUT,
-		[SCHEDULE_HEADERS] = OPTION_HEADERS,
-		[SCHEDULE_EXPIRES_AFTER] = OPTION_EXPIRES_AT,
-		[SCHEDULE_GROUP_KEY] = OPTION_GROUP_KEY,
-	};
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
 	JobqUnique	unique;
@@ -50,23 +103,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	int			utc = 0;
 	StringInfoData buf;
 
-	memset(nulls, true, sizeof(nulls));
-	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
-	{
-		options[option[i]] = scheduled->options[i];
-		nulls[option[i]] = scheduled->nulls[i];
-	}
-	options[OPTION_RUN_AT] = TimestampTzGetDatum(tick);
-	nulls[OPTION_RUN_AT] = false;
-	if (!nulls[OPTION_EXPIRES_AT])
-	{
-		Interval   *after = DatumGetIntervalP(options[OPTION_EXPIRES_AT]);
-		int64		ms = jobq_interval_ms(after, "expires_after", 1,
-										  JOBQ_MAX_DELAY_MS);
-
-		options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(tick + ms * 1000);
-	}
-
+	read_options(scheduled, tick, options, nulls);
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"schedule\": ");
 	escape_json(&buf, scheduled->schedule);

@@ -6,6 +6,9 @@
  *	rate		100 per minute [burst 20] [by group]
  *	throttle	10 failures in 5 minutes [by group]
  *
+ * A window of time is what the type interval accepts (duration.c), or a unit
+ * alone, as in the first of these.
+ *
  * A rate is a token bucket: jobs may start at this pace, and as many as the
  * burst at once.  Without a burst that is a tenth of what the pace allows in a
  * second, but at least one: enough to make up for a late timer.
@@ -31,11 +34,10 @@
 #include "store/store.h"
 #include "ready/ready.h"
 
-PG_FUNCTION_INFO_V1(jobq_check_limits);
-PG_FUNCTION_INFO_V1(jobq_check_limited_sql);
-
 #define MAX_COUNT	1000000000
-#define MAX_WINDOW	(INT64CONST(366) * USECS_PER_DAY)
+/* bounds of a window, in milliseconds */
+#define MIN_WINDOW	1
+#define MAX_WINDOW	(INT64CONST(366) * 86400000)
 
 static bool
 take_word(const char **at, const char *word)
@@ -71,35 +73,15 @@ take_count(const char **at, int *count)
 }
 
 /*
- * "minute", "5 minutes", "90 s".
+ * Returns NULL, or what is wrong.
  */
-static bool
+static const char *
 take_window(const char **at, int64 *us)
 {
-	static const struct
-	{
-		const char *names[5];
-		int64		us;
-	}			units[] = {
-		{{"second", "seconds", "sec", "s"}, USECS_PER_SEC},
-		{{"minute", "minutes", "min", "m"}, USECS_PER_MINUTE},
-		{{"hour", "hours", "h"}, USECS_PER_HOUR},
-		{{"day", "days", "d"}, USECS_PER_DAY},
-	};
-	int			count = 1;
+	static const char *const stops[] = {"burst", "by", NULL};
+	char	   *duration = jobq_duration_cut(at, stops);
 
-	if (isdigit((unsigned char) **at) && !take_count(at, &count))
-		return false;
-	for (int i = 0; i < (int) lengthof(units); i++)
-		for (int j = 0; units[i].names[j] != NULL; j++)
-			if (take_word(at, units[i].names[j]))
-			{
-				if (count > MAX_WINDOW / units[i].us)
-					return false;
-				*us = count * units[i].us;
-				return true;
-			}
-	return false;
+	return jobq_duration_parse(duration, MIN_WINDOW, MAX_WINDOW, us);
 }
 
 /*
@@ -112,12 +94,13 @@ jobq_rate_parse(const char *text, JobqRate *rate)
 	int			count;
 	int			burst = 0;
 	int64		us;
+	const char *problem = NULL;
 
 	memset(rate, 0, sizeof(JobqRate));
 	while (isspace((unsigned char) *at))
 		at++;
 	if (!take_count(&at, &count) || !take_word(&at, "per") ||
-		!take_window(&at, &us))
+		(problem = take_window(&at, &us)) != NULL)
 		goto bad;
 	if (take_word(&at, "burst") && !take_count(&at, &burst))
 		goto bad;
@@ -138,6 +121,7 @@ bad:
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid rate \"%s\"", text),
+			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
 			 errhint("Write '100 per minute', '10 per 5 seconds burst 20', or '5 per second by group'.")));
 }
 
@@ -148,13 +132,15 @@ void
 jobq_throttle_parse(const char *text, JobqThrottle *throttle)
 {
 	const char *at = text;
+	const char *problem = NULL;
 
 	memset(throttle, 0, sizeof(JobqThrottle));
 	while (isspace((unsigned char) *at))
 		at++;
 	if (!take_count(&at, &throttle->failures) ||
 		!(take_word(&at, "failures") || take_word(&at, "failure")) ||
-		!take_word(&at, "in") || !take_window(&at, &throttle->window))
+		!take_word(&at, "in") ||
+		(problem = take_window(&at, &throttle->window)) != NULL)
 		goto bad;
 	if (take_word(&at, "by"))
 	{
@@ -169,31 +155,8 @@ bad:
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid throttle \"%s\"", text),
+			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
 			 errhint("Write '10 failures in 5 minutes', or '3 failures in 1 hour by group'.")));
-}
-
-/*
- * check_limits(rate, throttle): an error if one of them is malformed; null and
- * "none" are not.
- */
-Datum
-jobq_check_limits(PG_FUNCTION_ARGS)
-{
-	for (int i = 0; i < 2; i++)
-	{
-		char	   *limit = PG_ARGISNULL(i) ? NULL
-			: text_to_cstring(PG_GETARG_TEXT_PP(i));
-		JobqRate	rate;
-		JobqThrottle throttle;
-
-		if (limit == NULL || strcmp(limit, "none") == 0)
-			continue;
-		if (i == 0)
-			jobq_rate_parse(limit, &rate);
-		else
-			jobq_throttle_parse(limit, &throttle);
-	}
-	PG_RETURN_VOID();
 }
 
 /*
@@ -224,14 +187,4 @@ jobq_check_limited(void)
 				 errmsg("more than %d queues and kinds cannot have limits, weights, or policies for groups and tenants",
 						JOBQ_MAX_LIMITERS),
 				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue() or jobq.register().")));
-}
-
-/*
- * check_limited(): the same for alter_queue().
- */
-Datum
-jobq_check_limited_sql(PG_FUNCTION_ARGS)
-{
-	jobq_check_limited();
-	PG_RETURN_VOID();
 }

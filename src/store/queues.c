@@ -53,6 +53,45 @@ forget_queues(void)
 	last_queue = NULL;
 }
 
+/*
+ * Which of the words, which are divided by ", ", is this one?  -1 if none.
+ */
+int
+jobq_word_number(const char *words, const char *word)
+{
+	for (int i = 0;; i++)
+	{
+		size_t		length = strcspn(words, ",");
+
+		if (strlen(word) == length && strncmp(words, word, length) == 0)
+			return i;
+		if (words[length] == '\0')
+			return -1;
+		words += length + 2;
+	}
+}
+
+/*
+ * The number of the word that a setting is.
+ */
+static char
+word_of(int setting, const Datum *values)
+{
+	static const char *const words[QUEUE_END] = {
+#define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
+		[QUEUE_##NAME] = words,
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+	};
+	int			number;
+
+	number = jobq_word_number(words[setting],
+							  TextDatumGetCString(values[setting - 1]));
+	if (number < 0)
+		elog(ERROR, "invalid word in column %d of jobq.queue", setting);
+	return (char) number;
+}
+
 static void
 queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 {
@@ -64,12 +103,11 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	memset(queue, 0, sizeof(JobqQueue));
 	queue->id = DatumGetInt32(values[QUEUE_ID - 1]);
 	queue->paused = DatumGetBool(values[QUEUE_PAUSED - 1]);
-	queue->notify = DatumGetChar(values[QUEUE_NOTIFY - 1]);
-	queue->keep = DatumGetChar(values[QUEUE_KEEP - 1]);
-	queue->mode = DatumGetChar(values[QUEUE_MODE - 1]);
-	queue->lease = DatumGetChar(values[QUEUE_LEASE - 1]);
-	queue->group_on_failure =
-		DatumGetChar(values[QUEUE_GROUP_ON_FAILURE - 1]);
+	queue->notify = word_of(QUEUE_NOTIFY, values);
+	queue->keep = word_of(QUEUE_KEEP, values);
+	queue->mode = word_of(QUEUE_MODE, values);
+	queue->lease = word_of(QUEUE_LEASE, values);
+	queue->group_on_failure = word_of(QUEUE_GROUP_ON_FAILURE, values);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
@@ -77,7 +115,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
 		: DatumGetInt32(values[QUEUE_MAX_LENGTH - 1]);
 	queue->expires_after_ms = nulls[QUEUE_EXPIRES_AFTER - 1] ? -1
-		: DatumGetInt64(values[QUEUE_EXPIRES_AFTER - 1]);
+		: jobq_interval_ms(DatumGetIntervalP(values[QUEUE_EXPIRES_AFTER - 1]),
+						   "expires_after", 0, JOBQ_MAX_DELAY_MS);
 	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
 			NAMEDATALEN);
 	if (!nulls[QUEUE_FAIR_BY - 1])
@@ -144,36 +183,54 @@ read_queue(const char *name, int32 id, JobqQueue *queue)
 }
 
 /*
- * Create a queue with the default policy.  Two transactions may do so at
+ * Create a queue with the default settings, but for its mode if that is not
+ * NULL.  False if there is one of that name.  Two transactions may do so at
  * once: then the second waits for the first, and finds its row.
  */
-static void
-create_queue(const char *name)
+bool
+jobq_insert_queue(const char *name, const char *mode)
 {
-	Oid			types[] = {TEXTOID};
-	Datum		values[1];
+	Oid			types[] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+	bool		inserted;
 
 	if (name[0] == '\0' || strlen(name) > JOBQ_MAX_QUEUE_NAME)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
 						JOBQ_MAX_QUEUE_NAME)));
-	if (!jobq_create_queues && strcmp(name, "default") != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("queue \"%s\" does not exist", name),
-				 errhint("Create it with jobq.create_queue(), or set \"%s\" to on.",
-						 "jobq.create_queues")));
 
 	values[0] = CStringGetTextDatum(name);
+	values[1] = CStringGetTextDatum(mode != NULL ? mode : "worker");
 	SPI_connect();
 	/* rows that came by replication have not used the sequence */
 	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
 			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	jobq_query("INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING",
-			   1, types, values, NULL, SPI_OK_INSERT);
+	inserted =
+		jobq_query("INSERT INTO jobq.queue (name, mode) VALUES ($1, $2)"
+				   " ON CONFLICT (name) DO NOTHING",
+				   2, types, values, NULL, SPI_OK_INSERT) > 0;
 	SPI_finish();
+	return inserted;
+}
+
+/*
+ * Create a queue because somebody uses it.  An error if it is not to be; the
+ * queue "default" always is.
+ */
+static void
+create_queue(const char *name)
+{
+	if (jobq_create_queues == CREATE_QUEUES_OFF && strcmp(name, "default") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name),
+				 errhint("Create it with jobq.create_queue(), or set \"%s\" to worker or consumer.",
+						 "jobq.create_queues")));
+	(void) jobq_insert_queue(name,
+							 jobq_create_queues == CREATE_QUEUES_CONSUMER
+							 ? "consumer" : "worker");
 }
 
 /*
@@ -232,6 +289,35 @@ jobq_queue_by_id(int32 id, JobqQueue *queue)
 		return queue;
 	}
 	return read_queue(NULL, id, queue) ? queue : NULL;
+}
+
+/*
+ * The queue of that name; an error if there is none.
+ */
+int32
+jobq_existing_queue(const char *name)
+{
+	JobqQueue	queue;
+
+	if (jobq_queue_by_name(name, false, &queue) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("queue \"%s\" does not exist", name),
+				 errhint("The view jobq.queues shows those that do; jobq.create_queue() creates one.")));
+	return queue.id;
+}
+
+/*
+ * The same, but the queue "default", which everybody knows, is created.
+ */
+int32
+jobq_known_queue(const char *name)
+{
+	JobqQueue	queue;
+
+	if (strcmp(name, "default") == 0)
+		return jobq_queue_by_name(name, true, &queue)->id;
+	return jobq_existing_queue(name);
 }
 
 /*

@@ -9,24 +9,56 @@
  */
 #include "base/base.h"
 
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "store/store.h"
 
+PG_FUNCTION_INFO_V1(jobq_live_state);
+
 /*
  * The state of a live job that nobody has begun.
+ */
+static const char *
+waiting_state(TimestampTz run_at, TimestampTz expires_at, bool retried,
+			  TimestampTz now)
+{
+	if (expires_at <= now)
+		return "expired";
+	if (run_at == DT_NOEND)
+		return "blocked";
+	if (run_at <= now)
+		return "ready";
+	return retried ? "retryable" : "scheduled";
+}
+
+/*
+ * The same of a job as a C struct.
  */
 const char *
 jobq_waiting_state(const JobqJob *job, TimestampTz now)
 {
-	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
-		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= now)
-		return "expired";
-	if (job_blocked(job))
-		return "blocked";
-	if (job_run_at(job) <= now)
-		return "ready";
-	return JOB_ISNULL(job, JOB_ERRORS) ? "scheduled" : "retryable";
+	return waiting_state(job_run_at(job), JOB_ISNULL(job, JOB_EXPIRES_AT) ? DT_NOEND
+						 : DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)),
+						 !JOB_ISNULL(job, JOB_ERRORS), now);
+}
+
+/*
+ * live_state(running, run_at, expires_at, retried): the same for views, of a
+ * job that may have been begun.
+ */
+Datum
+jobq_live_state(PG_FUNCTION_ARGS)
+{
+	if (!PG_ARGISNULL(0) && PG_GETARG_BOOL(0))
+		PG_RETURN_TEXT_P(cstring_to_text("running"));
+	if (PG_ARGISNULL(1))
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(waiting_state(PG_GETARG_TIMESTAMPTZ(1),
+												   PG_ARGISNULL(2) ? DT_NOEND
+												   : PG_GETARG_TIMESTAMPTZ(2),
+												   !PG_ARGISNULL(3) && PG_GETARG_BOOL(3),
+												   jobq_now())));
 }
 
 /*

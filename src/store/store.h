@@ -92,41 +92,43 @@ enum
 {
 	QUEUE_ID = 1,
 	QUEUE_PAUSED,
-	QUEUE_NOTIFY,
-	QUEUE_KEEP,
-	QUEUE_MODE,
-	QUEUE_LEASE,
-	QUEUE_GROUP_ON_FAILURE,
-	QUEUE_GROUP_MAX_RUNNING,
-	QUEUE_MAX_RUNNING,
-	QUEUE_WEIGHT,
-	QUEUE_MAX_LENGTH,
-	QUEUE_EXPIRES_AFTER,
 	QUEUE_NAME,
-	QUEUE_RATE,
-	QUEUE_THROTTLE,
-	QUEUE_FAIR_BY,
-	QUEUE_FAIR_WEIGHTS,
-	QUEUE_NATTS = QUEUE_FAIR_WEIGHTS
+#define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
+	QUEUE_##NAME,
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+	QUEUE_END,
+	QUEUE_NATTS = QUEUE_END - 1
 };
 
-/* Values of jobq.queue.notify and keep. */
-#define NOTIFY_RELAY			'r'
-#define NOTIFY_TRANSACTIONAL	't'
-#define NOTIFY_OFF				'o'
-#define KEEP_ALL				'a'
-#define KEEP_NO_PAYLOAD			'p'
-#define KEEP_NOTHING			'n'
-
-/* Values of jobq.queue.mode and lease. */
-#define MODE_WORKER				'w'
-#define MODE_CONSUMER			'c'
-#define LEASE_DURABLE			'd'
-#define LEASE_MEMORY			'm'
-
-/* Values of jobq.queue.group_on_failure. */
-#define GROUP_WAIT				'w'
-#define GROUP_CONTINUE			'c'
+/* Settings of queues that are words: which of the words in the list it is. */
+enum
+{
+	MODE_WORKER,
+	MODE_CONSUMER
+};
+enum
+{
+	LEASE_DURABLE,
+	LEASE_MEMORY
+};
+enum
+{
+	NOTIFY_RELAY,
+	NOTIFY_TRANSACTIONAL,
+	NOTIFY_OFF
+};
+enum
+{
+	KEEP_ALL,
+	KEEP_NO_PAYLOAD,
+	KEEP_NOTHING
+};
+enum
+{
+	GROUP_WAIT,
+	GROUP_CONTINUE
+};
 
 /* Longest name of a header that fair_by names. */
 #define JOBQ_MAX_FAIR_BY		63
@@ -196,7 +198,7 @@ typedef struct JobqFunction
 #define JOBQ_LIMITED_QUEUE \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
 	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
-	" OR group_on_failure <> 'w' OR weight IS NOT NULL"
+	" OR group_on_failure <> 'wait' OR weight IS NOT NULL"
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
 
@@ -413,6 +415,10 @@ extern const JobqCache jobq_queues_cache;
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
 										   JobqQueue *queue);
 extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
+extern int32 jobq_existing_queue(const char *name);
+extern int32 jobq_known_queue(const char *name);
+extern bool jobq_insert_queue(const char *name, const char *mode);
+extern int	jobq_word_number(const char *words, const char *word);
 
 /* src/store/kinds.c */
 extern void jobq_kinds_install(void);

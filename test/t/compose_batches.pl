@@ -92,7 +92,7 @@ sub ends
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $batch = sql($start || q{
 		BEGIN; SELECT batch() AS b \gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside') \gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"queue": "outside"}') \gset
 		COMMIT; SELECT :b});
 
 	# what was there before the first of two others is watched when the second is over
@@ -117,7 +117,7 @@ sub ends
 }
 my $one = q{FROM jobq.reserve('{outside}', 1, wait => '1 min')};
 my $delayed = q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 hour') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
 	COMMIT; SELECT :b};
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
@@ -136,18 +136,18 @@ ends('cancel of one that runs', 'finish completed',
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 100}"}') \gset
 	COMMIT; SELECT :b});
 ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '300 ms', expires_at => jobq.clock() + interval '300 ms') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => jsonb_build_object('delay', '300 ms', 'expires_at', jobq.clock() + interval '300 ms')) \gset
 	COMMIT; SELECT :b});
 ends('COMMIT PREPARED', 'finish completed',
 	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
 ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '1 min')},
 	q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', queue => 'outside', max_attempts => 1) \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"queue": "outside", "max_attempts": 1}') \gset
 	COMMIT; SELECT :b});
 ends('an adder in a prepared transaction', 'finish completed',
 	q{SELECT jobq.cancel(min(id)) FROM jobq.jobs WHERE batch_id = BATCH},
 	q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 hour') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
 	COMMIT;
 	BEGIN; SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
 	PREPARE TRANSACTION 'add';
@@ -176,8 +176,8 @@ foreach my $order ('ASC', 'DESC')
 	sql(q{TRUNCATE told});
 	sql(q{DO $$ DECLARE b bigint; BEGIN FOR i IN 1 .. 700 LOOP
 		b := batch();
-		PERFORM jobq.batch_add(b, 'part', '{"{}"}', delay => '1 hour');
-		PERFORM jobq.batch_add(b, 'part', '{"{}"}', delay => '2 hours');
+		PERFORM jobq.batch_add(b, 'part', '{"{}"}', options => '{"delay": "1 hour"}');
+		PERFORM jobq.batch_add(b, 'part', '{"{}"}', options => '{"delay": "2 hours"}');
 		COMMIT;
 	END LOOP; END $$});
 	sql(qq{DO \$\$ DECLARE j bigint; BEGIN
@@ -201,12 +201,12 @@ BEGIN
 		b := batch(i % 5 = 0, i % 2 = 0);
 		PERFORM jobq.batch_add(b, 'part', array_fill('{"sleep": 0.001}'::jsonb, ARRAY[i % 7]) || '{"more": 2}'::jsonb || '{"stumble": 1}'::jsonb);
 		PERFORM jobq.batch_add(b, 'commits', array_fill('{}'::jsonb, ARRAY[i % 2]));
-		PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[i % 3]), queue => 'outside', priority => i % 4);
+		PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[i % 3]), options => jsonb_build_object('queue', 'outside', 'priority', i % 4));
 		IF i % 4 = 0 THEN
-			PERFORM jobq.batch_add(b, 'part', '{"{\"fail\": 1}"}', max_attempts => 1 + i % 3);
+			PERFORM jobq.batch_add(b, 'part', '{"{\"fail\": 1}"}', options => jsonb_build_object('max_attempts', 1 + i % 3));
 		END IF;
 		IF i % 6 = 0 THEN
-			PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[3]), delay => '1 day');
+			PERFORM jobq.batch_add(b, 'part', array_fill('{}'::jsonb, ARRAY[3]), options => '{"delay": "1 day"}');
 		END IF;
 		IF i % 2 = 1 THEN
 			COMMIT;
@@ -300,9 +300,9 @@ is(sql(q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'tell'}), 0, 'crashe
 #
 my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, failed, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};
 my $open = sql(q{BEGIN; SELECT batch(true) AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '20 days') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "20 days"}') \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}') \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', expires_at => '2001-01-01') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"expires_at": "2001-01-01"}') \gset
 	COMMIT; SELECT :b});
 wait_for($node, 'retention: some of a batch is over', "SELECT total = 4 AND waiting = 1 AND told($open) = 'failure failing' FROM jobq.batch_status($open)");
 my $before = sql($counts);
@@ -339,7 +339,7 @@ is(sql("SELECT DISTINCT role FROM told WHERE batch = $batch"), 'alice', 'roles: 
 # A dump in the middle of a batch.
 #
 $batch = sql(q{BEGIN; SELECT batch() AS b \gset
-	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}', queue => 'outside') \gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}", "{}"}', options => '{"queue": "outside"}') \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}') \gset
 	COMMIT; SELECT :b});
 my $pending = sql(q{BEGIN; SELECT batch(start => false) AS b \gset
@@ -390,7 +390,7 @@ subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue', 'jobq.failed_job', 
 my @batches = map {
 	$publisher->safe_psql('postgres', qq{BEGIN; SELECT batch() AS b \\gset
 		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_}')) \\gset
-		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', delay => '1 day') \\gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 day"}') \\gset
 		COMMIT; SELECT :b})
 } 1 .. 3;
 wait_for($publisher, 'replication: the batches run',

@@ -60,7 +60,7 @@ sub rest
 sql($setup);
 
 # pause() survives
-sql(q{SELECT jobq.pause('paused')});
+sql(q{SELECT jobq.create_queue('paused'), jobq.pause('paused')});
 my $id = sql(q{SELECT jobq.enqueue('nothing', queue => 'paused')});
 $node->restart;
 is(sql(qq{SELECT state FROM jobq.wait($id, '300ms')}), 'ready', 'paused: after a restart');
@@ -162,7 +162,7 @@ sql(q{SELECT jobq.clear('later')});
 is(sql(q{SELECT fill('later')}), 15, 'after clear()');
 
 # one is given while a transaction has jobs in it
-sql(q{SELECT jobq.pause('open')});
+sql(q{SELECT jobq.create_queue('open'), jobq.pause('open')});
 my $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'open') FROM generate_series(1, 4);});
 sql(q{SELECT jobq.alter_queue('open', max_length => 10)});

@@ -57,7 +57,7 @@ sub count_jobs
 # Once per tick, whatever crashes.  The clock runs ahead by three hours more
 # each time; a crash of the server puts it back.
 #
-sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', queue => 'still')});
+sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', options => '{"queue": "still"}')});
 my $hours = 0;
 
 # When some of the ticks have their jobs, a lock holds up those that follow: the
@@ -118,7 +118,7 @@ sql('SELECT jobq.test_clock(\'0\')');
 # A downtime
 #
 sql(q{
-SELECT jobq.schedule('down ' || m, '* * * * * *', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
+SELECT jobq.schedule('down ' || m, '* * * * * *', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
 wait_for($node, 'all run', q{SELECT count(*) = 3 FROM jobq.schedule WHERE last_run IS NOT NULL});
 $node->stop('fast');
 my $down = time() + 1;
@@ -139,7 +139,7 @@ sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq
 
 # jobq.start_paused is one as well
 sql(qq{
-SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, queue => 'still') FROM unnest('{skip,once,all}'::text[]) m});
+SELECT jobq.schedule('day ' || m, '$daily', 'note', missed => m, options => '{"queue": "still"}') FROM unnest('{skip,once,all}'::text[]) m});
 $node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 $node->restart;
 sql(q{SELECT jobq.test_clock('10 days')});
@@ -171,7 +171,7 @@ is(sql("SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'soon' AND
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules});
 
 # One that is being changed does not hold up the others, and is not forgotten.
-sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', queue => 'still'), jobq.schedule('free', '$hourly', 'note', queue => 'still')});
+sql(qq{SELECT jobq.schedule('locked', '$hourly', 'note', options => '{"queue": "still"}'), jobq.schedule('free', '$hourly', 'note', options => '{"queue": "still"}')});
 my $session = $node->background_psql('postgres');
 $session->query_safe(q{BEGIN; SELECT jobq.pause_schedule('locked')});
 sql(q{SELECT jobq.test_clock('1 hour')});
@@ -215,10 +215,10 @@ sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq
 # A copy does not fire ticks that the original has had.
 #
 sql(qq{
-SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', queue => 'still'),
-	jobq.schedule('interval', 'every 7 hours', 'note', missed => 'all', queue => 'still'),
-	jobq.schedule('seldom', '0 0 1 1 *', 'note', '{"n": 1}', 'Europe/Madrid', overlap => 'queue', queue => 'still', timeout => '1 min', expires_after => '1 day'),
-	jobq.schedule('paused', '$hourly', 'note', queue => 'still'), jobq.pause_schedule('paused')});
+SELECT jobq.schedule('often', '$hourly', 'note', missed => 'all', options => '{"queue": "still"}'),
+	jobq.schedule('interval', 'every 7 hours', 'note', missed => 'all', options => '{"queue": "still"}'),
+	jobq.schedule('seldom', '0 0 1 1 *', 'note', '{"n": 1}', 'Europe/Madrid', overlap => 'queue', options => '{"queue": "still", "timeout": "1 min", "expires_after": "1 day"}'),
+	jobq.schedule('paused', '$hourly', 'note', options => '{"queue": "still"}'), jobq.pause_schedule('paused')});
 my $dump = $node->backup_dir . '.dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'pg_dump');
 sql('CREATE DATABASE fresh');
@@ -252,7 +252,7 @@ my $connstr = $node->connstr . ' dbname=postgres';
 sql("CREATE SUBSCRIPTION schedules CONNECTION '$connstr' PUBLICATION schedules WITH (create_slot = false)", 'subscriber');
 $node->wait_for_subscription_sync($node, 'schedules', 'subscriber');
 is(sql('SELECT count(*) FROM jobq.schedules WHERE state = \'dormant\'', 'subscriber'), '4', 'schedules arrive, and are dormant');
-sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', queue => 'still')}, 'subscriber');
+sql(qq{SELECT jobq.schedule('own', '$hourly', 'note', options => '{"queue": "still"}')}, 'subscriber');
 sql(q{SELECT jobq.test_clock('30 hours')});
 wait_for($node, 'the publisher ticks', q{SELECT min(next_run) > jobq.clock() FROM jobq.schedule});
 wait_for($node, 'as does what the subscriber has of its own', q{SELECT next_run > jobq.clock() FROM jobq.schedule WHERE name = 'own'}, 'subscriber');

@@ -122,7 +122,7 @@ SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]), queue => 
 SELECT jobq.enqueue('note', queue => 'still', delay => '1ms', priority => 2);
 SELECT jobq.enqueue('note', delay => '1 day');
 SELECT jobq.enqueue('fail');
-SELECT jobq.schedule('far', '@yearly', 'note'), jobq.schedule('held', 'every 1 second', 'note', queue => 'still', overlap => 'queue')});
+SELECT jobq.schedule('far', '@yearly', 'note'), jobq.schedule('held', 'every 1 second', 'note', overlap => 'queue', options => '{"queue": "still"}')});
 wait_for($node, 'an attempt has failed',
 	q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'retryable'}, 'app');
 wait_for($node, 'a schedule waits for its job',

@@ -132,7 +132,7 @@ sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
 # the one whose end matters.
 #
 my $batch = sql(q{SELECT jobq.create_batch('last', on_finish => '{"kind": "note"}')});
-sql("SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', queue => 'still')");
+sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'note', '{1,2}', options => '{"queue": "still"}')});
 sql("SELECT jobq.batch_start($batch)");
 my ($first, $second) = split /\n/, sql(q{SELECT id FROM jobq.job WHERE batch_id IS NOT NULL ORDER BY id});
 hold('jobq-batch-looked',
@@ -198,7 +198,7 @@ is(sql(q{SELECT count(*) FROM (SELECT n - lag(n, 1, 0) OVER (ORDER BY at) AS ste
 #
 my $start = sql(q{SELECT date_bin('10 min', clock_timestamp(), '2000-01-01') + interval '12 min' - clock_timestamp()});
 sql("SELECT jobq.test_clock('$start')");
-sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', queue => 'still')});
+sql(q{SELECT jobq.schedule('waits', '*/10 * * * *', 'note', overlap => 'queue', options => '{"queue": "still"}')});
 sql("SELECT jobq.test_clock(interval '$start' + '10 min')");
 wait_for($node, 'tick: the first one', 'SELECT count(*) = 1 FROM jobq.job');
 hold('jobq-schedule-looked',

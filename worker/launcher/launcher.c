@@ -19,27 +19,14 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "launcher/launcher.h"
+#include "launcher/inner.h"
 
-#include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
-#include "catalog/pg_database.h"
-#include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/varlena.h"
 
-#include "process/process.h"
+#include "launcher/launcher.h"
 #include "scheduler/scheduler.h"
-#include "store/store.h"
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
@@ -49,9 +36,9 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
-static List *served_databases(void);
-static JobqDatabase *database_entry(Oid dboid);
-static long start_schedulers(void);
+static long look_at_databases(void);
+static long start_schedulers(const List *dboids, TimestampTz now);
+static void leave_database(int index);
 static bool start_scheduler(JobqDatabase *db);
 
 /*
@@ -110,7 +97,7 @@ jobq_launcher_main(Datum main_arg)
 		}
 		LWLockRelease(jobq_shared->lock);
 
-		pause = start_schedulers();
+		pause = look_at_databases();
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		jobq_shared->pokes_seen = pokes;
 		LWLockRelease(jobq_shared->lock);
@@ -154,114 +141,45 @@ read_flight_recorder(void)
 }
 
 /*
- * The OIDs of the databases that are to be served.
- */
-static List *
-served_databases(void)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	char	   *names = pstrdup(jobq_databases);
-	List	   *wanted = NIL;
-	List	   *dboids = NIL;
-	Relation	rel;
-	TableScanDesc scan;
-	HeapTuple	tuple;
-
-	if (!SplitIdentifierString(names, ',', &wanted))
-	{
-		ereport(LOG,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid list of names in \"%s\": \"%s\"",
-						"jobq.databases", jobq_databases)));
-		return NIL;
-	}
-
-	StartTransactionCommand();
-	(void) GetTransactionSnapshot();
-	rel = table_open(DatabaseRelationId, AccessShareLock);
-	scan = table_beginscan_catalog(rel, 0, NULL);
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-		ListCell   *lc;
-
-		if (form->datistemplate || !form->datallowconn)
-			continue;
-		foreach(lc, wanted)
-		{
-			const char *name = lfirst(lc);
-
-			if (strcmp(name, "*") == 0 ||
-				strcmp(name, NameStr(form->datname)) == 0)
-			{
-				MemoryContext old = MemoryContextSwitchTo(caller);
-
-				dboids = lappend_oid(dboids, form->oid);
-				MemoryContextSwitchTo(old);
-				break;
-			}
-		}
-	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
-	return dboids;
-}
-
-/*
- * The entry of the database, made if there is room, or NULL.  An entry of a
- * database that is gone is used again, with nothing of that in it: sessions
- * find it before the scheduler has started.
- */
-static JobqDatabase *
-database_entry(Oid dboid)
-{
-	JobqDatabase *db = jobq_find_database(dboid);
-
-	if (db != NULL)
-		return db;
-	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->ndatabases && db == NULL; i++)
-	{
-		if (!OidIsValid(jobq_shared->databases[i].dboid))
-		{
-			db = &jobq_shared->databases[i];
-			jobq_lengths_clear(db);
-			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			jobq_ready_clear(db);
-			jobq_leases_clear(db);
-			db->leases->jobs = db->limits->jobs = InvalidOid;
-			db->limits->loaded = false;
-			LWLockRelease(db->lock);
-			pg_write_barrier(); /* see jobq_find_database() */
-			db->dboid = dboid;
-		}
-	}
-	LWLockRelease(jobq_shared->lock);
-	return db;
-}
-
-/*
- * Start the schedulers that are missing, have the superfluous ones leave, and
- * return how long to sleep, in milliseconds.
+ * Start the schedulers that are missing, have the superfluous ones leave, say
+ * what looks like a mistake, and return how long to sleep, in milliseconds.
  */
 static long
-start_schedulers(void)
+look_at_databases(void)
 {
 	static MemoryContext context = NULL;
-	static bool warned = false;
 	TimestampTz now = GetCurrentTimestamp();
-	long		pause = jobq_poll_interval * 1000L;
 	List	   *dboids;
-	ListCell   *lc;
+	List	   *problems = NIL;
 	MemoryContext old;
+	long		pause;
 
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext, "jobq launcher",
 										ALLOCSET_SMALL_SIZES);
 	old = MemoryContextSwitchTo(context);
-	dboids = served_databases();
+	dboids = served_databases(&problems);
+	report_problems(problems);
+	pause = start_schedulers(dboids, now);
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+		if (OidIsValid(jobq_shared->databases[i].dboid) &&
+			!list_member_oid(dboids, jobq_shared->databases[i].dboid))
+			leave_database(i);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(context);
+	return pause;
+}
+
+/*
+ * Start the schedulers that are missing and may start now.  Returns when to look
+ * again, in milliseconds.
+ */
+static long
+start_schedulers(const List *dboids, TimestampTz now)
+{
+	static bool warned = false;
+	long		pause = jobq_poll_interval * 1000L;
+	ListCell   *lc;
 
 	foreach(lc, dboids)
 	{
@@ -303,55 +221,53 @@ start_schedulers(void)
 		}
 		pause = Min(pause, TimestampDifferenceMilliseconds(now, at));
 	}
+	return pause;
+}
 
-	/* databases that are not served any more, or gone */
-	for (int i = 0; i < jobq_shared->ndatabases; i++)
+/*
+ * A database is not served any more, or gone: have its processes leave, and when
+ * they have, give up its place.
+ */
+static void
+leave_database(int index)
+{
+	JobqDatabase *db = &jobq_shared->databases[index];
+	bool		used = db->nculprits > 0;
+
+	db->stop = true;
+	db->stop_until = 0;
+	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
-		JobqDatabase *db = &jobq_shared->databases[i];
+		PGPROC	   *proc = jobq_shared->slots[i].proc;
 
-		if (!OidIsValid(db->dboid) || list_member_oid(dboids, db->dboid))
-			continue;
-		db->stop = true;
-		db->stop_until = 0;
-		for (int j = 0; j < jobq_shared->nslots; j++)
+		if (proc != NULL && jobq_shared->slots[i].database == index)
+			SetLatch(&proc->procLatch);
+	}
+	jobq_wake_scheduler(db);
+	if (db->scheduler != NULL)
+		return;
+
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state != JOBQ_SLOT_FREE && slot->database == index)
 		{
-			PGPROC	   *proc = jobq_shared->slots[j].proc;
-
-			if (proc != NULL && jobq_shared->slots[j].database == i)
-				SetLatch(&proc->procLatch);
-		}
-		jobq_wake_scheduler(db);
-		if (db->scheduler == NULL)
-		{
-			bool		used = db->nculprits > 0;
-
-			LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-			for (int j = 0; j < jobq_shared->nslots; j++)
-			{
-				JobqSlot   *slot = &jobq_shared->slots[j];
-
-				if (slot->state != JOBQ_SLOT_FREE && slot->database == i)
-				{
-					if (slot->state == JOBQ_SLOT_DEAD)
-						slot->state = JOBQ_SLOT_FREE;
-					else
-						used = true;
-				}
-			}
-			if (!used)
-			{
-				db->dboid = InvalidOid;
-				db->stop = db->absent = false;
-				db->retry_at = 0;
-				db->failures = 0;
-			}
-			LWLockRelease(jobq_shared->lock);
+			if (slot->state == JOBQ_SLOT_DEAD)
+				slot->state = JOBQ_SLOT_FREE;
+			else
+				used = true;
 		}
 	}
-
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(context);
-	return pause;
+	if (!used)
+	{
+		db->dboid = InvalidOid;
+		db->stop = db->absent = false;
+		db->retry_at = 0;
+		db->failures = 0;
+	}
+	LWLockRelease(jobq_shared->lock);
 }
 
 /*

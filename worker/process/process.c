@@ -9,6 +9,9 @@
  */
 #include "process/process.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
@@ -22,6 +25,10 @@
 
 JobqDatabase *my_db = NULL;
 int			my_db_index = -1;
+
+static emit_log_hook_type prev_emit_log = NULL;
+
+static void emit_log(ErrorData *edata);
 
 /*
  * Have the postmaster start a process that is not started again when it ends:
@@ -66,14 +73,46 @@ process_serve(int database)
 
 /*
  * Establish signal handlers: die() on SIGTERM, because it respects critical
- * sections and is turned into an orderly exit at the next interrupt check.
+ * sections and is turned into an orderly exit at the next interrupt check,
+ * wherever a handler or a query of ours has got to.
  */
 void
 process_start(void)
 {
+	prev_emit_log = emit_log_hook;
+	emit_log_hook = emit_log;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+}
+
+/*
+ * That a process is terminated because the server is being stopped is no news,
+ * and no error.
+ */
+static void
+emit_log(ErrorData *edata)
+{
+	if (prev_emit_log != NULL)
+		prev_emit_log(edata);
+	if (edata->elevel == FATAL &&
+		edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN && process_stopping())
+		edata->output_to_server = false;
+}
+
+/*
+ * Handle interrupts, where nothing is going on: between two jobs, two duties, or
+ * before a sleep.  If the server is being stopped, the process ends here as if
+ * by itself, and the postmaster does not speak of it.  But the launcher ends with
+ * 1, which the postmaster logs: after a 0 it would not start it again, should it
+ * live on.
+ */
+void
+process_interrupts(void)
+{
+	if (ProcDiePending && process_stopping())
+		proc_exit(my_db == NULL ? 1 : 0);
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -105,23 +144,30 @@ process_pin_settings(bool is_worker)
 
 /*
  * Is the postmaster shutting down?  It says so in its lock file before it
- * signals anybody.
+ * signals anybody.  Raises no error.
  */
 bool
 process_stopping(void)
 {
-	FILE	   *file = AllocateFile("postmaster.pid", "r");
-	char		line[MAXPGPATH];
-	bool		stopping = false;
+	char text[	2 * MAXPGPATH + 1024];
+	char	   *line = text;
+	int			fd = BasicOpenFile("postmaster.pid", O_RDONLY | PG_BINARY);
+	ssize_t		n;
 
-	if (file == NULL)
+	if (fd < 0)
 		return true;
-	for (int i = 1; fgets(line, sizeof(line), file) != NULL; i++)
-		if (i == LOCK_FILE_LINE_PM_STATUS)
-			stopping = strncmp(line, PM_STATUS_STOPPING,
-							   strlen(PM_STATUS_STOPPING)) == 0;
-	FreeFile(file);
-	return stopping;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[		Max(n, 0)] = '\0';
+
+	for (int i = 1; i < LOCK_FILE_LINE_PM_STATUS && line != NULL; i++)
+	{
+		line = strchr(line, '\n');
+		if (line != NULL)
+			line++;
+	}
+	return line != NULL && strncmp(line, PM_STATUS_STOPPING,
+								   strlen(PM_STATUS_STOPPING)) == 0;
 }
 
 /*
@@ -136,13 +182,13 @@ bool
 process_sleep(pg_atomic_uint32 *calls, uint32 seen, long timeout_ms,
 			  uint32 wait_event)
 {
-	CHECK_FOR_INTERRUPTS();
+	process_interrupts();
 	if (!ConfigReloadPending && pg_atomic_read_u32(calls) == seen)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout_ms, wait_event);
 	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	process_interrupts();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;

@@ -8,7 +8,8 @@
  * recorder, which tells after a crash which job was running.
  *
  * Promises: a process that sleeps here misses no wake-up, and handles interrupts
- * and a reload of the settings.  The flight recorder survives the crash of any
+ * and a reload of the settings.  A stop of the server ends a process without an
+ * error in the log.  The flight recorder survives the crash of any
  * server process.
  *
  * Takes no lock.
@@ -36,6 +37,7 @@ extern void process_start(void);
 extern void process_serve(int database);
 extern void process_pin_settings(bool is_worker);
 extern bool process_stopping(void);
+extern void process_interrupts(void);
 extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
 						  long timeout_ms, uint32 wait_event);
 extern void process_begin_transaction(void);

@@ -48,7 +48,7 @@ static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
 static void run_function(RunContext *run, Relation rel, JobqJob *job,
-						 const JobqFunction *function, TimestampTz started_at);
+						 const JobqFunction * function, TimestampTz started_at);
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
@@ -195,7 +195,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
  */
 static void
 run_function(RunContext *run, Relation rel, JobqJob *job,
-			 const JobqFunction *function, TimestampTz started_at)
+			 const JobqFunction * function, TimestampTz started_at)
 {
 	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 	int			nestlevel;

@@ -82,7 +82,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " WHERE j.role = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
-				   " AND NOT q.paused AND q.mode = 'w'"
+				   " AND NOT q.paused AND q.mode = 'worker'"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6), true)"
 				   " AND j.id <> ALL ($7)"

@@ -108,7 +108,7 @@ jobq_worker_main(Datum main_arg)
 		bool		popped;
 		bool		leave;
 
-		CHECK_FOR_INTERRUPTS();
+		process_interrupts();
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
@@ -281,6 +281,12 @@ worker_exit(int code, Datum arg)
 	JobqWakeList wake = {0};
 
 	flight_end();
+	if (my_slot->job_id != 0 && my_slot->stop_job != my_slot->job_id &&
+		process_stopping())
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " of kind \"%s\" is interrupted because the server is being stopped",
+						my_slot->job_id, my_slot->kind),
+				 errdetail("It runs again after the next start; this attempt does not count.")));
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 
 	/*
@@ -393,7 +399,7 @@ rest(void)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 REST_PAUSE, jobq_wait_event(wait_event, "JobqWorkerRest"));
 		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		process_interrupts();
 		my_slot->resting = false;
 		if (my_slot->retire || my_db->stop || !too_many_workers())
 			break;

@@ -22,9 +22,9 @@
 typedef struct Duty
 {
 	/*
-	 * Once, before the first round, in the order of the table: read what is to
-	 * be known.  Returns as run().  NULL: there is nothing to read, and the
-	 * duty is due in the first round.
+	 * Once, before the first round, in the order of the table: read what is
+	 * to be known.  Returns as run().  NULL: there is nothing to read, and
+	 * the duty is due in the first round.
 	 */
 	TimestampTz (*load) (TimestampTz now);
 
@@ -37,8 +37,8 @@ typedef struct Duty
 	/*
 	 * When the duty is due by what others have noted in shared memory, and by
 	 * its own plan, as far as that counts then.  NULL: its plan is all.  Only
-	 * reads.  Called without a lock to decide whether to run, and with db->lock
-	 * held to decide how long to sleep.
+	 * reads.  Called without a lock to decide whether to run, and with
+	 * db->lock held to decide how long to sleep.
 	 */
 	TimestampTz (*next_due) (TimestampTz plan, TimestampTz now);
 

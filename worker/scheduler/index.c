@@ -62,7 +62,7 @@ index_end(ReadyIndex *scan)
  */
 void
 index_key_after(ScanKey header, ScanKey members, int first, int last,
-		const IndexPosition *after)
+				const IndexPosition *after)
 {
 	for (int att = first; att <= last; att++)
 	{
@@ -111,7 +111,7 @@ index_key_after(ScanKey header, ScanKey members, int first, int last,
  */
 bool
 index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
-			  bool *leased)
+			   bool *leased)
 {
 	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 	bool		isnull;

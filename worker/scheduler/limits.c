@@ -110,7 +110,7 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 
 	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
 					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
-					   " group_on_failure = 'w', fair_weights"
+					   " group_on_failure = 'wait', fair_weights"
 					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;

@@ -24,7 +24,7 @@
  */
 bool
 scheduler_note_error(const char *table, const char *column, Oid type, Datum key,
-				   const ErrorData *edata)
+					 const ErrorData *edata)
 {
 	Oid			types[] = {type, TEXTOID};
 	Datum		values[] = {key, CStringGetTextDatum(edata->message)};

@@ -70,7 +70,7 @@ static int
 scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
 		  int limit, JobqKey *cursor, bool *more, TimestampTz *next_due)
 {
-	IndexPosition	after = {lane->queue_id, lane->priority, lane->role,
+	IndexPosition after = {lane->queue_id, lane->priority, lane->role,
 		lane->flow, lane->cursor
 	};
 	IndexScanDesc desc;

@@ -16,11 +16,14 @@
  */
 #include "scheduler/inner.h"
 
+#include "access/xact.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "scheduler/duty.h"
 #include "scheduler/scheduler.h"
@@ -46,12 +49,16 @@ static Duty *const duties[] = {
 
 #define NDUTIES		((int) lengthof(duties))
 
+/* Roles that the log names at a start. */
+#define MAX_NAMED	5
+
 static void begin(void);
 static void scheduler_exit(int code, Datum arg);
 static void load(void);
 static void clock_put_back(TimestampTz now);
 static TimestampTz next_due(const Duty *duty, TimestampTz now);
 static TimestampTz next_wake(TimestampTz now);
+static void announce(void);
 
 /*
  * Have a scheduler started for the database with this place in shared memory.
@@ -73,6 +80,7 @@ jobq_scheduler_main(Datum main_arg)
 {
 	static uint32 wait_event = 0;
 	TimestampTz last = 0;
+	bool		announced = false;
 	MemoryContext context;
 
 	process_serve(DatumGetInt32(main_arg));
@@ -92,6 +100,7 @@ jobq_scheduler_main(Datum main_arg)
 		if (now < last)
 			clock_put_back(now);
 		last = now;
+		process_interrupts();
 		if (my_db->stop)
 			proc_exit(0);
 
@@ -103,6 +112,9 @@ jobq_scheduler_main(Datum main_arg)
 				duties[i]->plan = duties[i]->run(now);
 		}
 		my_db->failures = 0;
+		if (!announced)
+			announce();
+		announced = true;
 
 		pause = TimestampDifferenceMilliseconds(jobq_now(), next_wake(now));
 		pgstat_report_stat(false);
@@ -204,4 +216,49 @@ next_wake(TimestampTz now)
 	my_db->wake_at = wake;
 	LWLockRelease(my_db->lock);
 	return wake;
+}
+
+/*
+ * The first round is over: say what is served, and how.
+ */
+static void
+announce(void)
+{
+	Oid			roles[MAX_NAMED];
+	int			nroles = 0;
+	bool		more = false;
+	StringInfoData names;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
+		 i = my_db->ready->lanes[i].active_next)
+	{
+		bool		known = false;
+
+		for (int r = 0; r < nroles && !known; r++)
+			known = roles[r] == my_db->ready->lanes[i].role;
+		if (!known && nroles < MAX_NAMED)
+			roles[nroles++] = my_db->ready->lanes[i].role;
+		else if (!known)
+			more = true;
+	}
+	LWLockRelease(my_db->lock);
+
+	process_begin_transaction();
+	initStringInfo(&names);
+	for (int r = 0; r < nroles; r++)
+	{
+		char	   *name = GetUserNameFromId(roles[r], true);
+
+		appendStringInfo(&names, "%s%s", r > 0 ? ", " : "",
+						 name != NULL ? name : "(dropped)");
+	}
+	ereport(LOG,
+			(errmsg("jobq serves database \"%s\": pools \"%s\" with %d workers%s; roles with due jobs: %s%s",
+					get_database_name(MyDatabaseId), jobq_workers,
+					jobq_pools_workers(),
+					jobq_start_paused ? ", none of which starts while \"jobq.start_paused\" is on" : "",
+					nroles > 0 ? names.data : "none", more ? ", and more" : "")));
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }

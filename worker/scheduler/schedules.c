@@ -298,11 +298,9 @@ read_row(const Schedule *schedule, Row *row)
 		"SELECT role::oid, paused OR dormant, held, anchor,"
 		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
 		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
-		" queue, priority, max_attempts, backoff, timeout, headers, expires_after,"
-		" group_key"
-		" FROM jobq.schedule";
-	Datum		v[14 + NSCHEDULE_OPTIONS];
-	bool		nulls[14 + NSCHEDULE_OPTIONS];
+		" options FROM jobq.schedule";
+	Datum		v[15];
+	bool		nulls[15];
 	const char *name = schedule->name;
 	bool		known = ItemPointerIsValid(&schedule->ctid);
 
@@ -327,11 +325,7 @@ read_row(const Schedule *schedule, Row *row)
 	row->job.schedule = name;
 	row->job.kind = TextDatumGetCString(v[12]);
 	row->job.payload = v[13];
-	for (int i = 0; i < NSCHEDULE_OPTIONS; i++)
-	{
-		row->job.options[i] = v[14 + i];
-		row->job.nulls[i] = nulls[14 + i];
-	}
+	row->job.options = nulls[14] ? NULL : DatumGetJsonbP(v[14]);
 	jobq_cron_parse(TextDatumGetCString(v[9]), &row->cron);
 	row->zone = jobq_cron_zone(TextDatumGetCString(v[10]));
 	return true;
@@ -492,7 +486,7 @@ note_error(Schedule *schedule, const ErrorData *edata)
 {
 	ItemPointerSetInvalid(&schedule->ctid);
 	if (scheduler_note_error("schedule", "name", TEXTOID,
-						   CStringGetTextDatum(schedule->name), edata))
+							 CStringGetTextDatum(schedule->name), edata))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("schedule \"%s\" cannot enqueue its job: %s",

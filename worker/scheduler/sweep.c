@@ -75,7 +75,7 @@ walk_on(TimestampTz now)
 {
 	static IndexPosition at = {0};
 	static bool begun = false;
-	ReadyIndex		scan;
+	ReadyIndex	scan;
 	IndexScanDesc desc;
 	int			visited = 0;
 	bool		finished = true;

@@ -26,7 +26,7 @@ KINDS = """
     END $$;
 """
 REGISTER = """
-    SELECT jobq.register(kind, format('bench.%s', handler)::regprocedure)
+    SELECT jobq.register(kind, format('bench.%s', handler))
       FROM (VALUES ('noop', 'noop(jsonb)'), ('stamp', 'stamp(jsonb)'), ('writes', 'writes(jsonb)'),
                    ('sleep', 'sleep()'), ('compute', 'compute()')) k (kind, handler)
 """

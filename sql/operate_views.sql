@@ -1,0 +1,76 @@
+-- What the views show, and what they read for it.
+
+-- jobs: newest first; live_jobs: the same without what has finished
+SELECT jobq.enqueue('echo') AS done \gset
+SELECT state FROM jobq.wait(:done);
+SELECT jobq.enqueue('broken', max_attempts => 1) AS dead \gset
+SELECT state FROM jobq.wait(:dead);
+SELECT jobq.enqueue('echo', queue => 'manual') AS ready, jobq.enqueue('echo', queue => 'manual', delay => '1 hour') AS later,
+	jobq.enqueue('gate', '1') AS gate FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.live_jobs WHERE id = %s)', :gate));
+SELECT state, kind, attempt, worker IS NOT NULL AS worker, started_at IS NOT NULL AS started, finished_at IS NOT NULL AS finished, error
+FROM jobq.jobs WHERE id IN (:done, :dead, :ready, :later, :gate) LIMIT 5;
+SELECT state, kind FROM jobq.live_jobs WHERE id IN (:done, :dead, :ready, :later, :gate);
+SELECT count(*) FROM (SELECT * FROM jobq.live_jobs EXCEPT SELECT * FROM jobq.jobs WHERE finished_at IS NULL) x;
+SELECT ready, scheduled, running, failed > 0 AS failed FROM jobq.queues WHERE name IN ('manual', 'default') ORDER BY name;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:gate);
+SELECT count(*) FILTER (WHERE jobq.cancel(id)) FROM unnest(ARRAY[:ready, :later]) id;
+SELECT jobq.delete_failed(:dead);
+
+-- kinds
+SELECT jobq.register('all', 'test.echo(jsonb)', 'manual', 5, 'fixed 1s', '1 min', true, 2, 3, '10 per minute', '2 failures in 1 hour', 'test.note(jsonb)');
+SELECT * FROM jobq.kinds WHERE kind IN ('all', 'echo') ORDER BY kind;
+SELECT jobq.unregister('all');
+
+-- a role sees its own
+SELECT jobq.grant_role('regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', '"alice"', queue => 'manual') AS id \gset
+SELECT state, payload FROM jobq.live_jobs;
+SELECT payload FROM jobq.jobs LIMIT 20;
+SELECT ready FROM jobq.queues WHERE name = 'manual';
+SELECT kind FROM jobq.kinds WHERE kind = 'echo';
+-- and nothing of others' by a function of its own that would look into them
+CREATE FUNCTION pg_temp.tell(kind text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$ BEGIN RAISE NOTICE 'sees %', kind; RETURN true; END $$;
+SELECT count(*) FROM jobq.jobs WHERE pg_temp.tell(kind);
+SELECT count(*) FROM jobq.live_jobs WHERE pg_temp.tell(kind);
+SELECT jobq.cancel(:id);
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_alice');
+
+-- Blocks that a query reads, and blocks that it writes because memory is short.
+CREATE FUNCTION test.blocks(query text, OUT read bigint, OUT spilled bigint) LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (ANALYZE, BUFFERS, TIMING off, SUMMARY off, FORMAT json) ' || query INTO plan;
+	plan := plan -> 0 -> 'Plan';
+	read := (plan ->> 'Shared Hit Blocks')::bigint + (plan ->> 'Shared Read Blocks')::bigint;
+	spilled := (plan ->> 'Temp Written Blocks')::bigint;
+END
+$$;
+CREATE FUNCTION test.plan(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (COSTS off) ' || query; END $$;
+
+-- twenty of many jobs: what is read does not grow with them
+VACUUM jobq.job, jobq.archive, jobq.failed_job;
+BEGIN;
+SELECT count(*) FROM jobq.enqueue_many('echo', array_fill(to_jsonb(repeat('x', 100)), '{50000}'), queue => 'manual');
+ANALYZE jobq.job, jobq.archive, jobq.failed_job;
+SELECT pg_relation_size('jobq.job') / current_setting('block_size')::int > 1000 AS large;
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.jobs LIMIT 20') b;
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY id DESC LIMIT 20') b;
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs LIMIT 20') b;
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.live_jobs ORDER BY id DESC LIMIT 20') b;
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.job)') b;
+-- an order that no index has: all is read, but nothing is kept but the twenty
+SELECT b.spilled FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY finished_at DESC LIMIT 20') b;
+-- the others are not counted
+SELECT jobq.create_queue('empty');
+SELECT b.read < 300 AS few FROM test.blocks('SELECT * FROM jobq.queues WHERE name = ''empty''') b;
+SELECT ready FROM jobq.queues WHERE name = 'manual';
+-- the archive is not read
+SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|failed_job';
+ROLLBACK;
+SELECT count(*) FROM jobq.live_jobs WHERE queue = 'manual';
+DROP FUNCTION test.blocks, test.plan;

@@ -1,0 +1,262 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_settings.c
+ *	  create_queue() and alter_queue(): queues, and their settings.
+ *
+ * The settings are listed in store/queue_settings.h; so are the arguments of
+ * both functions, after the name.
+ *
+ * src/operate/queue_settings.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/numeric.h"
+#include "utils/timestamp.h"
+
+#include "operate/operate.h"
+#include "ready/ready.h"
+#include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_create_queue);
+PG_FUNCTION_INFO_V1(jobq_alter_queue);
+
+/* What a setting may be: see store/queue_settings.h. */
+typedef enum Check
+{
+	CHECK_WORD,
+	CHECK_NUMBER,
+	CHECK_LIMIT,
+	CHECK_RATE,
+	CHECK_THROTTLE,
+	CHECK_FAIR_BY,
+	CHECK_WEIGHTS,
+	CHECK_DURATION,
+} Check;
+
+typedef struct Setting
+{
+	const char *name;
+	Oid			type;
+	Check		check;
+	const char *words;
+} Setting;
+
+#define TYPE_text		TEXTOID
+#define TYPE_int		INT4OID
+#define TYPE_interval	INTERVALOID
+#define TYPE_jsonb		JSONBOID
+
+static const Setting settings[] = {
+#define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
+	{#name, TYPE_##type, CHECK_##check, words},
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+};
+
+#define NSETTINGS	((int) lengthof(settings))
+#define MAX_WEIGHT	1000
+
+static void check_number(const Setting *setting, int32 number);
+static void check_weights(Jsonb *weights);
+static bool check_value(const Setting *setting, Datum value);
+static char *name_arg(FunctionCallInfo fcinfo);
+static void change_settings(FunctionCallInfo fcinfo, const char *name);
+
+static void
+check_number(const Setting *setting, int32 number)
+{
+	if (number < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %d is out of range", setting->name, number),
+				 errhint("It must be at least 1, or 0 for none.")));
+}
+
+/*
+ * An error if this is not an object of tenants and their weights.
+ */
+static void
+check_weights(Jsonb *weights)
+{
+	JsonbIterator *it = JsonbIteratorInit(&weights->root);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+	bool		valid = JB_ROOT_IS_OBJECT(weights) &&
+		JB_ROOT_COUNT(weights) <= JOBQ_MAX_WEIGHTS;
+
+	while (valid && (token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if (token != WJB_VALUE)
+			continue;
+		valid = value.type == jbvNumeric;
+		if (valid)
+		{
+			Datum		number = NumericGetDatum(value.val.numeric);
+			double		weight = DatumGetFloat8(DirectFunctionCall1(numeric_float8,
+																	number));
+
+			valid = weight >= 1 && weight <= MAX_WEIGHT &&
+				weight == (double) (int) weight;
+		}
+	}
+	if (!valid)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for fair_weights: %s",
+						JsonbToCString(NULL, &weights->root, VARSIZE(weights))),
+				 errhint("It is an object of at most %d tenants and their weights, whole numbers from 1 to %d, such as {\"acme\": 3}.",
+						 JOBQ_MAX_WEIGHTS, MAX_WEIGHT)));
+}
+
+/*
+ * An error if the setting cannot have the value.  False if that takes the
+ * setting away.
+ */
+static bool
+check_value(const Setting *setting, Datum value)
+{
+	char	   *word = setting->type == TEXTOID ? TextDatumGetCString(value)
+		: NULL;
+	JobqRate	rate;
+	JobqThrottle throttle;
+	Interval   *interval;
+
+	switch (setting->check)
+	{
+		case CHECK_WORD:
+			if (jobq_word_number(setting->words, word) < 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("invalid value for %s: \"%s\"", setting->name,
+								word),
+						 errhint("It is one of %s.", setting->words)));
+			return true;
+		case CHECK_NUMBER:
+			check_number(setting, DatumGetInt32(value));
+			return true;
+		case CHECK_LIMIT:
+			check_number(setting, DatumGetInt32(value));
+			return DatumGetInt32(value) > 0;
+		case CHECK_RATE:
+			if (strcmp(word, "none") == 0)
+				return false;
+			jobq_rate_parse(word, &rate);
+			return true;
+		case CHECK_THROTTLE:
+			if (strcmp(word, "none") == 0)
+				return false;
+			jobq_throttle_parse(word, &throttle);
+			return true;
+		case CHECK_FAIR_BY:
+			if (word[0] == '\0' || strlen(word) > JOBQ_MAX_FAIR_BY)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("%s \"%s\" must have 1 to %d bytes",
+								setting->name, word, JOBQ_MAX_FAIR_BY),
+						 errhint("It is the name of a header, role, or none.")));
+			return strcmp(word, "none") != 0;
+		case CHECK_WEIGHTS:
+			check_weights(DatumGetJsonbP(value));
+			return true;
+		case CHECK_DURATION:
+			interval = DatumGetIntervalP(value);
+			if (interval->month == 0 && interval->day == 0 &&
+				interval->time == 0)
+				return false;
+			(void) jobq_interval_ms(interval, setting->name, 1,
+									JOBQ_MAX_DELAY_MS);
+			return true;
+	}
+	return true;
+}
+
+/*
+ * The first argument, the name of a queue.
+ */
+static char *
+name_arg(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("name must not be null")));
+	return text_to_cstring(PG_GETARG_TEXT_PP(0));
+}
+
+/*
+ * Give a queue the settings among the arguments that are not null.
+ */
+static void
+change_settings(FunctionCallInfo fcinfo, const char *name)
+{
+	Oid			types[NSETTINGS + 1];
+	Datum		values[NSETTINGS + 1];
+	char		nulls[NSETTINGS + 2];
+	int			n = 0;
+	StringInfoData query;
+
+	types[0] = TEXTOID;
+	values[0] = CStringGetTextDatum(name);
+	nulls[0] = ' ';
+	initStringInfo(&query);
+	appendStringInfoString(&query, "UPDATE jobq.queue SET ");
+	for (int i = 0; i < NSETTINGS; i++)
+	{
+		if (PG_ARGISNULL(i + 1))
+			continue;
+		appendStringInfo(&query, "%s%s = $%d", n > 0 ? ", " : "",
+						 settings[i].name, n + 2);
+		n++;
+		types[n] = settings[i].type;
+		values[n] = PG_GETARG_DATUM(i + 1);
+		nulls[n] = check_value(&settings[i], values[n]) ? ' ' : 'n';
+	}
+	nulls[n + 1] = '\0';
+	if (n == 0)
+		return;
+	appendStringInfoString(&query, " WHERE name = $1");
+	SPI_connect();
+	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
+	SPI_finish();
+	jobq_check_limited();
+}
+
+/*
+ * create_queue(name, ...settings)
+ */
+Datum
+jobq_create_queue(PG_FUNCTION_ARGS)
+{
+	char	   *name = name_arg(fcinfo);
+
+	PreventCommandIfReadOnly("jobq.create_queue()");
+	if (!jobq_insert_queue(name, NULL))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("queue \"%s\" already exists", name),
+				 errhint("Change it with jobq.alter_queue().")));
+	change_settings(fcinfo, name);
+	PG_RETURN_VOID();
+}
+
+/*
+ * alter_queue(name, ...settings): null leaves a setting as it is.
+ */
+Datum
+jobq_alter_queue(PG_FUNCTION_ARGS)
+{
+	char	   *name = name_arg(fcinfo);
+
+	PreventCommandIfReadOnly("jobq.alter_queue()");
+	(void) jobq_known_queue(name);
+	change_settings(fcinfo, name);
+	PG_RETURN_VOID();
+}

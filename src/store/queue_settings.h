@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_settings.h
+ *	  The list of a queue's settings.
+ *
+ * This is the only place that lists them.  From it are made
+ *
+ * - in SQL, when the install script is joined (control/join.awk): the columns
+ *	 of jobq.queue from the fourth on, the arguments of create_queue() and
+ *	 alter_queue() from the second on, the columns of the view queues, and
+ *	 their comments;
+ * - in C: the attribute numbers QUEUE_* (catalog.h), and the checks of
+ *	 alter_queue() (operate/queue_settings.c).
+ *
+ * So a new setting is a line here, and code that uses it: mostly a field of
+ * JobqQueue, which queue_from_tuple() reads (catalog.c), or of JobqLimiter
+ * (worker/scheduler/limits.c).
+ *
+ * A line has the setting's name in SQL, its name in C after QUEUE_, its type
+ * (text, int, interval, jsonb), what follows that in the definition of the
+ * column, its check, the words that it may be, and what it says.  The checks:
+ *
+ *	WORD		one of the words; the column is NOT NULL
+ *	NUMBER		0 or more; the column is NOT NULL
+ *	LIMIT		1 or more; 0 takes it away, which is NULL in the column
+ *	RATE, THROTTLE, FAIR_BY
+ *				each its own; none takes it away
+ *	WEIGHTS		an object of names and numbers
+ *	DURATION	a positive interval; 0 takes it away
+ *
+ * No #ifndef around this: it is included with QUEUE_SETTING defined in
+ * different ways.
+ *
+ * src/store/queue_settings.h
+ *
+ *-------------------------------------------------------------------------
+ */
+
+QUEUE_SETTING(mode, MODE, text, "NOT NULL DEFAULT 'worker'", WORD, "worker, consumer", "who takes the jobs: worker (jobq's workers call the handlers) or consumer (programs call reserve())")
+QUEUE_SETTING(lease, LEASE, text, "NOT NULL DEFAULT 'durable'", WORD, "durable, memory", "whether what consumers hold survives a crash of the server: durable (it does) or memory (the jobs are there again at once)")
+QUEUE_SETTING(notify, NOTIFY, text, "NOT NULL DEFAULT 'relay'", WORD, "relay, transactional, off", "NOTIFY on channel jobq_queue_NAME when the queue gets work: relay (after the commit, by the scheduler), transactional (by the commit itself), off")
+QUEUE_SETTING(keep, KEEP, text, "NOT NULL DEFAULT 'all'", WORD, "all, no_payload, nothing", "what the archive keeps of finished jobs: all, no_payload, or nothing")
+QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "its share of the workers that serve several queues; 0 or null: strict order")
+QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many of its jobs run at a time; 0 or null: as many as can")
+QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many of its jobs start in a time, such as 100 per minute burst 20, or 5 per second by group; none or null: as many as can")
+QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "when it rests, such as 10 failures in 5 minutes, or by group; none or null: never")
+QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of the same group run at a time; 0: as many as can")
+QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "while a job of a group waits for its next attempt, the others of the group wait, or continue")
+QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: the name of a header that names the tenant, or role; none or null: nobody's")
+QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")
+QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; more are refused with JQ015; 0 or null: no limit")
+QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")

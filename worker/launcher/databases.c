@@ -1,0 +1,168 @@
+/*-------------------------------------------------------------------------
+ *
+ * databases.c
+ *	  Which databases are to be served, and their places in shared memory.
+ *
+ * worker/launcher/databases.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "launcher/inner.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/varlena.h"
+
+#include "store/store.h"
+
+/* A name in jobq.databases. */
+typedef struct Wanted
+{
+	const char *name;
+	bool		exists;
+	bool		servable;
+} Wanted;
+
+static List *read_names(void);
+static bool is_wanted(List *names, const char *datname, bool servable);
+
+/*
+ * The names in jobq.databases.
+ */
+static List *
+read_names(void)
+{
+	char	   *text = pstrdup(jobq_databases);
+	List	   *names = NIL;
+	List	   *wanted = NIL;
+	ListCell   *lc;
+
+	/* the setting's check hook has seen that it is a list */
+	if (!SplitIdentifierString(text, ',', &names))
+		return NIL;
+	foreach(lc, names)
+	{
+		Wanted	   *name = palloc0(sizeof(Wanted));
+
+		name->name = lfirst(lc);
+		wanted = lappend(wanted, name);
+	}
+	return wanted;
+}
+
+/*
+ * Is the database to be served?  Notes that its name is one of a database.
+ */
+static bool
+is_wanted(List *names, const char *datname, bool servable)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, names)
+	{
+		Wanted	   *wanted = lfirst(lc);
+
+		if (strcmp(wanted->name, datname) == 0)
+		{
+			found = wanted->exists = true;
+			wanted->servable = servable;
+		}
+		else if (strcmp(wanted->name, "*") == 0)
+			found = wanted->exists = wanted->servable = true;
+	}
+	return found && servable;
+}
+
+/*
+ * The OIDs of the databases that are to be served.  Names that are none of such
+ * a database are added to the problems, as texts.
+ */
+List *
+served_databases(List **problems)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *names = read_names();
+	List	   *dboids = NIL;
+	ListCell   *lc;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (is_wanted(names, NameStr(form->datname),
+					  !form->datistemplate && form->datallowconn))
+		{
+			MemoryContext old = MemoryContextSwitchTo(caller);
+
+			dboids = lappend_oid(dboids, form->oid);
+			MemoryContextSwitchTo(old);
+		}
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+
+	foreach(lc, names)
+	{
+		Wanted	   *wanted = lfirst(lc);
+
+		if (!wanted->exists)
+			*problems = lappend(*problems,
+								psprintf("database \"%s\" of \"jobq.databases\" does not exist",
+										 wanted->name));
+		else if (!wanted->servable)
+			*problems = lappend(*problems,
+								psprintf("database \"%s\" of \"jobq.databases\" is not served: it is a template, or takes no connections",
+										 wanted->name));
+	}
+	return dboids;
+}
+
+/*
+ * The entry of the database, made if there is room, or NULL.  An entry of a
+ * database that is gone is used again, with nothing of that in it: sessions
+ * find it before the scheduler has started.
+ */
+JobqDatabase *
+database_entry(Oid dboid)
+{
+	JobqDatabase *db = jobq_find_database(dboid);
+
+	if (db != NULL)
+		return db;
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->ndatabases && db == NULL; i++)
+	{
+		if (!OidIsValid(jobq_shared->databases[i].dboid))
+		{
+			db = &jobq_shared->databases[i];
+			jobq_lengths_clear(db);
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_clear(db);
+			jobq_leases_clear(db);
+			db->leases->jobs = db->limits->jobs = InvalidOid;
+			db->limits->loaded = false;
+			LWLockRelease(db->lock);
+			pg_write_barrier(); /* see jobq_find_database() */
+			db->dboid = dboid;
+		}
+	}
+	LWLockRelease(jobq_shared->lock);
+	return db;
+}

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * report.c
+ *	  Says in the log what looks like a mistake in the settings.
+ *
+ * Each is said once, and again when it has been otherwise meanwhile.
+ *
+ * worker/launcher/report.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "launcher/inner.h"
+
+#include "utils/memutils.h"
+
+
+static bool has_text(const List *texts, const char *text);
+
+/*
+ * Log those of the problems, and of what jobq.workers says, that are new.
+ */
+void
+report_problems(List *problems)
+{
+	static List *known = NIL;	/* what was said before, and is still so */
+	List	   *before = known;
+	MemoryContext old;
+	ListCell   *lc;
+
+	problems = list_concat(problems, jobq_pools_problems());
+	problems = list_concat(problems, jobq_pools_unserved());
+	foreach(lc, problems)
+		if (!has_text(known, lfirst(lc)))
+		ereport(LOG, (errmsg_internal("%s", (char *) lfirst(lc))));
+
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	known = NIL;
+	foreach(lc, problems)
+		known = lappend(known, pstrdup(lfirst(lc)));
+	list_free_deep(before);
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+has_text(const List *texts, const char *text)
+{
+	ListCell   *lc;
+
+	foreach(lc, texts)
+		if (strcmp(lfirst(lc), text) == 0)
+		return true;
+	return false;
+}
