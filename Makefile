@@ -65,6 +65,21 @@ endif
 $(EXTENSION_SCRIPT): $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
 	awk -f $^ > $@.tmp && mv $@.tmp $@
 
+# The manual is installed as it stands in the tree.  PGXS's DOCS would put all of
+# it into one folder that extensions share, where its links lead nowhere.
+PAGES = $(wildcard $(TOP)/doc/*.md)
+manualdir = $(docdir)/$(EXTNAME)
+.PHONY: install-manual uninstall-manual
+install: install-manual
+install-manual:
+	$(MKDIR_P) '$(DESTDIR)$(manualdir)/doc'
+	$(INSTALL_DATA) $(TOP)/README.md $(TOP)/LICENSE '$(DESTDIR)$(manualdir)/'
+	$(INSTALL_DATA) $(PAGES) '$(DESTDIR)$(manualdir)/doc/'
+uninstall: uninstall-manual
+uninstall-manual:
+	rm -f $(PAGES:$(TOP)/%='$(DESTDIR)$(manualdir)'/%) '$(DESTDIR)$(manualdir)/README.md' '$(DESTDIR)$(manualdir)/LICENSE'
+	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)'
+
 # PGXS has no header dependency tracking unless the server was configured with
 # --enable-depend; without this a changed header leaves stale objects behind.
 $(OBJS) $(OBJS:.o=.bc): $(ROOM_HEADERS)

@@ -116,6 +116,8 @@ extern void jobq_define_settings(void);
 
 /* src/base/pools.c */
 extern const JobqPoolSet *jobq_pools(void);
+
+/* src/base/pool_check.c */
 extern int	jobq_pools_workers(void);
 extern bool jobq_pools_serve(const char *queue);
 extern List *jobq_pools_problems(void);

@@ -1,4 +1,4 @@
-# The consumers of the README do their work, fail, hold on, and stop.
+# The consumers of the manual do their work, fail, hold on, and stop.
 
 use strict;
 use warnings FATAL => 'all';
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $examples = "$FindBin::RealBin/../examples";
-my $readme = slurp_file("$FindBin::RealBin/../../README.md");
+my $page = slurp_file("$FindBin::RealBin/../../doc/consuming.md");
 
 my $node = jobq_node('main', '');
 $node->start;
@@ -54,7 +54,7 @@ foreach my $consumer (@consumers)
 
 	my $text = slurp_file("$examples/$name");
 	cmp_ok($text =~ tr/\n//, '<', 40, "$name has less than 40 lines");
-	ok(index($readme, $text) >= 0, "$name is in the README as it is");
+	ok(index($page, $text) >= 0, "$name is in doc/consuming.md as it is");
 
   SKIP:
 	{
