@@ -49,7 +49,7 @@ PROVE_TESTS ?= test/t/*.pl
 EXTRA_CLEAN = dist
 
 # These bring their own PostgreSQL; everything else needs one.
-ifneq ($(filter check indent indent-check demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check indent indent-check demo bench reference,$(MAKECMDGOALS)),)
 include test/tools/targets.mk
 else
 PG_CONFIG ?= pg_config

@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check demo indent indent-check
+.PHONY: bench check demo indent indent-check reference
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -17,3 +17,7 @@ indent:
 
 indent-check:
 	@test/tools/pgindent --check
+
+# Fill in what the server knows in doc/reference*.md.
+reference:
+	@test/tools/reference
