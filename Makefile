@@ -48,12 +48,22 @@ PROVE_TESTS ?= test/t/*.pl
 
 EXTRA_CLEAN = dist
 
-# These bring their own PostgreSQL; everything else needs one.
-ifneq ($(filter check indent indent-check demo bench reference,$(MAKECMDGOALS)),)
-include test/tools/targets.mk
+# The targets there bring their own PostgreSQL, or need none; everything else needs one.
+ifneq ($(filter $(shell sed -n 's/^\.PHONY: //p' $(TOP)/test/tools/targets.mk),$(MAKECMDGOALS)),)
+include $(TOP)/test/tools/targets.mk
 else
 PG_CONFIG ?= pg_config
-PGXS := $(shell $(PG_CONFIG) --pgxs)
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(PGXS),)
+$(error there is no program "$(PG_CONFIG)", which tells where PostgreSQL is: \
+install the server's development files, for example the package postgresql-server-dev-15, \
+or say make PG_CONFIG=/path/to/pg_config; make demo and make check need neither)
+endif
+ifeq ($(wildcard $(PGXS)),)
+$(error "$(PG_CONFIG)" belongs to a PostgreSQL without the server's development files: \
+there is no $(PGXS). Install them, for example the package postgresql-server-dev-15, \
+or say make PG_CONFIG=/path/to/pg_config)
+endif
 include $(PGXS)
 
 # VPATH builds: PGXS does not create the folders that objects go to, and a
@@ -85,13 +95,6 @@ uninstall-manual:
 $(OBJS) $(OBJS:.o=.bc): $(ROOM_HEADERS)
 
 ifeq ($(shell test $(VERSION_NUM) -lt 150000 && echo yes),yes)
-$(error $(EXTNAME) requires PostgreSQL 15 or later)
+$(error $(EXTNAME) needs PostgreSQL 15 or later; "$(PG_CONFIG)" is of $(VERSION))
 endif
-
-.PHONY: dist print-version
-print-version:
-	@echo $(EXTVERSION)
-dist:
-	mkdir -p dist
-	git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
 endif

@@ -97,7 +97,7 @@ sub background
 	return $run;
 }
 
-my $waiting = q{query ~ 'jobq\.(reserve|run_next)|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
+my $waiting = q{query ~ 'jobq(_internal)?\.(reserve|run_next)|^SELECT take' AND state = 'active' AND wait_event_type = 'Extension'};
 
 sub sessions_wait
 {
@@ -157,7 +157,7 @@ foreach my $crash ('immediate stop', 'crash of a session', 'restart')
 	is_state('forgotten_acked', 'completed 1');
 	says('ack', $_, 'JQ011')
 	  foreach qw(acked nacked rejected released returned cancelled late forgotten forgotten_acked);
-	says('progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
+	says('report_progress', $_, 'done', ', 50') foreach qw(kept extended extended_late);
 
 	# when the lease would have ended that was extended
 	sql(q{SELECT jobq.test_clock('20 min')});

@@ -10,13 +10,40 @@ unset v
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$tools/../.." && pwd)
 
-# The majors we test: Debian's packaged server, then builds with assertions.
-packaged_major=15
-source_majors="17 18"
+# The majors we test: the one that this Debian packages, and builds of the
+# others with assertions.
+case $(. /etc/os-release 2>/dev/null && echo "${ID:-}${VERSION_ID:-}") in
+	debian13) packaged_major=17 source_majors="15 18" ;;
+	*) packaged_major=15 source_majors="17 18" ;;
+esac
 all_majors="$packaged_major $source_majors"
+processors=$(nproc)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 1; }
+
+# Run a command with its output in LOG, and say every five seconds that it is not
+# over, and the last line there is; if it fails, show the end.
+# usage: quietly LOG COMMAND [ARG]...
+quietly() {
+	local log=$1 teller rc=0 start=$SECONDS
+	shift
+	: >"$log"
+	(
+		while sleep 5 >/dev/null 2>&1; do
+			say "... $((SECONDS - start)) s $(tail -n 3 "$log" | tr '\r' '\n' | grep . | tail -n 1 | cut -c 1-90)"
+		done
+	) &
+	teller=$!
+	"$@" >"$log" 2>&1 || rc=$?
+	kill "$teller" 2>/dev/null || true
+	wait "$teller" 2>/dev/null || true
+	if [ "$rc" != 0 ]; then
+		tail -n 40 "$log" >&2
+		say "failed: $*"
+	fi
+	return "$rc"
+}
 
 # Where built servers are kept.  Root's must be readable by the ordinary user
 # that runs them.
@@ -57,14 +84,45 @@ private_folder() {
 	echo "$dir"
 }
 
-# Copy the work tree, without what git ignores, to a folder of the ordinary
-# user.
+# Print the names of the files of the work tree, without what git ignores, each
+# with a null byte behind it.  An unpacked archive has no .git, and a machine may
+# have no git: then .gitignore is read here, where a line that begins with "!"
+# takes back what is above it.
+tree_files() {
+	local pattern sign path test=()
+	cd "$root"
+	if [ -e .git ] && command -v git >/dev/null; then
+		git -c safe.directory="$root" ls-files -co --exclude-standard -z |
+			while IFS= read -r -d '' path; do
+				if [ -e "$path" ]; then printf '%s\0' "$path"; fi
+			done
+		return
+	fi
+	while read -r pattern; do
+		case $pattern in
+			"" | "#"*) continue ;;
+			"!"*) sign=-o pattern=${pattern#!} ;;
+			*) sign=-a ;;
+		esac
+		case $pattern in
+			/*) path=.$pattern ;;
+			*) path="*/$pattern" ;;
+		esac
+		path=${path%/}
+		if [ "$sign" = -a ]; then
+			test=("(" "${test[@]}" ")" "!" "(" -path "$path" -o -path "$path/*" ")")
+		else
+			test=("(" "${test[@]}" ")" -o "(" -path "$path" -o -path "$path/*" ")")
+		fi
+		[ "${test[1]}" != ")" ] || test=("${test[@]:2}")
+	done <.gitignore
+	find . -path ./.git -prune -o "(" -type f -o -type l ")" "(" "${test[@]}" ")" -printf '%P\0'
+}
+
+# Copy the work tree to a folder of the ordinary user.
 copy_tree() {
 	mkdir -p "$1"
-	(cd "$root" && git -c safe.directory="$root" ls-files -co --exclude-standard -z |
-		while IFS= read -r -d '' f; do
-			if [ -e "$f" ]; then printf '%s\0' "$f"; fi
-		done | tar -c --null -T -) | tar -xf - -C "$1" --no-same-owner
+	(tree_files | tar -c -C "$root" --null -T -) | tar -xf - -C "$1" --no-same-owner
 	own "$1"
 }
 
@@ -86,20 +144,22 @@ copy_server() {
 # End every process that works in a folder (a server works in its data folder,
 # make and prove in the tree), then remove the folder.
 remove_folder() {
-	local signal dir found
+	local signal dir found tries
 	cd /
 	for signal in QUIT KILL; do
-		found=
-		for dir in /proc/[0-9]*; do
-			case $(readlink "$dir/cwd" 2>/dev/null) in
-				"$1"/*)
-					found=1
-					kill -"$signal" "${dir#/proc/}" 2>/dev/null || true
-					;;
-			esac
+		for tries in 1 2 3 4 5 6 7 8 9 10; do
+			found=
+			for dir in /proc/[0-9]*; do
+				case $(readlink "$dir/cwd" 2>/dev/null) in
+					"$1"/*)
+						found=1
+						[ "$tries" != 1 ] || kill -"$signal" "${dir#/proc/}" 2>/dev/null || true
+						;;
+				esac
+			done
+			[ -n "$found" ] || break 2
+			sleep 0.1
 		done
-		[ -n "$found" ] || break
-		sleep 1
 	done
 	rm -rf "$1"
 }

@@ -1,22 +1,34 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check demo indent indent-check reference
+.PHONY: bench check demo dist indent indent-check print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
 	@test/bench/bench $(if $(QUICK),--quick) $(if $(FULL),--full) $(WORKLOAD)
 
+# "make check QUICK=1" leaves out what test/tools/check says there.
 check:
-	@test/tools/check
+	@test/tools/check $(if $(QUICK),--quick)
 
 demo:
 	@test/demo/run
+
+# What git has of the last commit, as PGXN wants it.
+dist:
+	mkdir -p dist
+	git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
 
 indent:
 	@test/tools/pgindent
 
 indent-check:
 	@test/tools/pgindent --check
+
+print-version:
+	@echo $(EXTVERSION)
+
+try:
+	@test/demo/run try
 
 # Fill in what the server knows in doc/reference*.md.
 reference:

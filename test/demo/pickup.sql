@@ -1,0 +1,2 @@
+-- pgbench: one job per transaction.
+SELECT jobq.enqueue('demo.note', '{"no": 0}');
