@@ -35,10 +35,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compose/batch.h"
+#include "compose/compose.h"
 #include "attempt/attempt.h"
 #include "commit/commit.h"
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_create_batch);
 PG_FUNCTION_INFO_V1(jobq_batch_add);

@@ -12,7 +12,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "produce/enqueue.h"
+#include "compose/compose.h"
 
 /*
  * Have a job that jobq_prepare_job() has made from these options, and that is

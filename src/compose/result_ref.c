@@ -20,7 +20,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
 
-#include "compose/workflow.h"
+#include "compose/compose.h"
 
 #define RESULT_KEY	"$result"
 #define PATH_KEY	"path"

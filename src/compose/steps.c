@@ -17,8 +17,7 @@
 #include "utils/array.h"
 #include "utils/hsearch.h"
 
-#include "compose/batch.h"
-#include "compose/workflow.h"
+#include "compose/compose.h"
 
 typedef struct StepEntry
 {

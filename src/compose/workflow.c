@@ -24,9 +24,8 @@
 #include "utils/hsearch.h"
 #include "utils/rel.h"
 
-#include "compose/batch.h"
-#include "produce/enqueue.h"
-#include "compose/workflow.h"
+#include "compose/compose.h"
+#include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_workflow);
 PG_FUNCTION_INFO_V1(jobq_chain);

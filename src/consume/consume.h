@@ -1,8 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * consume.h
- *	  The table jobq.lease, and a call of reserve(), shared by the files about
- *	  consumers.
+ *	  The door of the room consume: programs outside the server take jobs.
+ *
+ * A reservation pops from the ready set, as a worker does, and what it got becomes
+ * leases: in shared memory, where ack() finds them, and, unless the queue keeps them
+ * in memory only, in a row of jobq.lease for each call of reserve().
+ *
+ * What it promises: a consumer that has lost its lease gets an error, never a silent
+ * success.  A session that waits does not poll.
+ *
+ * Locks: db->lock for leases and waiting; nothing is written to a job's row until it
+ * ends.
  *
  * src/consume/consume.h
  *

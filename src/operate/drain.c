@@ -31,7 +31,7 @@
 #include "utils/timestamp.h"
 
 #include "commit/commit.h"
-#include "operate/operate.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_drain);
 

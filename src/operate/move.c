@@ -24,7 +24,7 @@
 
 #include "attempt/attempt.h"
 #include "commit/commit.h"
-#include "operate/operate.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_reschedule);
 PG_FUNCTION_INFO_V1(jobq_set_priority);

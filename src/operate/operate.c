@@ -29,8 +29,8 @@
 #include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "store/store.h"
-#include "compose/batch.h"
-#include "operate/operate.h"
+#include "compose/compose.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_cancel);
 PG_FUNCTION_INFO_V1(jobq_retry);

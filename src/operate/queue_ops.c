@@ -35,9 +35,9 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compose/batch.h"
+#include "compose/compose.h"
 #include "commit/commit.h"
-#include "operate/operate.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_retry_all);

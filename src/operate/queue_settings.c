@@ -21,7 +21,7 @@
 #include "utils/numeric.h"
 #include "utils/timestamp.h"
 
-#include "operate/operate.h"
+#include "operate/inner.h"
 #include "ready/ready.h"
 #include "store/store.h"
 

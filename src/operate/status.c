@@ -32,8 +32,7 @@
 
 #include "attempt/attempt.h"
 #include "commit/commit.h"
-#include "operate/operate.h"
-#include "operate/status.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_status);
 PG_FUNCTION_INFO_V1(jobq_result);

@@ -27,9 +27,8 @@
 #include "utils/timestamp.h"
 
 #include "commit/commit.h"
-#include "produce/enqueue.h"
-#include "operate/operate.h"
-#include "operate/status.h"
+#include "produce/produce.h"
+#include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_wait);
 PG_FUNCTION_INFO_V1(jobq_wait_many);

@@ -32,7 +32,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_enqueue);

@@ -5,7 +5,7 @@
  *
  * This is the only place that lists them.  From it are made
  *
- * - in C: the numbers OPTION_* (enqueue.h), and the table by which options
+ * - in C: the numbers OPTION_* (produce.h), and the table by which options
  *	 are read from jsonb (spec.c);
  * - in SQL, when the install script is joined (control/join.awk): the
  *	 arguments of enqueue() and enqueue_many(), the columns of the view inbox,

@@ -24,7 +24,7 @@
 #include "utils/jsonb.h"
 #include "utils/rel.h"
 
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 #include "store/store.h"
 
 /* What an option's value is: its SQL type. */

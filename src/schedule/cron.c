@@ -37,7 +37,7 @@
 #include "utils/datetime.h"
 #include "utils/timestamp.h"
 
-#include "schedule/cron.h"
+#include "schedule/schedule.h"
 
 #define EPOCH_DIFF	(INT64CONST(86400) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE))
 #define DAY_SECONDS			INT64CONST(86400)

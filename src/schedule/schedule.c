@@ -26,8 +26,7 @@
 
 #include "store/store.h"
 #include "commit/commit.h"
-#include "produce/enqueue.h"
-#include "schedule/cron.h"
+#include "produce/produce.h"
 #include "schedule/schedule.h"
 
 PG_FUNCTION_INFO_V1(jobq_schedule);

@@ -1,7 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * schedule.h
- *	  What a schedule says of the jobs that it enqueues.
+ *	  The door of the room schedule: jobs that come again.
+ *
+ * When an expression is due, and the job of a tick.  The ticks themselves are the
+ * scheduler's (worker/scheduler/schedules.c).
+ *
+ * What it promises: a tick's job and the schedule's step to the next tick are one
+ * transaction.
+ *
+ * Locks: none of its own.
  *
  * src/schedule/schedule.h
  *
@@ -10,8 +18,34 @@
 #ifndef JOBQ_SCHEDULE_H
 #define JOBQ_SCHEDULE_H
 
-#include "base/base.h"
+#include "datatype/timestamp.h"
+#include "pgtime.h"
 #include "utils/jsonb.h"
+
+#include "produce/produce.h"
+
+/* What an expression says: bits are the values that a field allows. */
+typedef struct JobqCron
+{
+	int64		interval;		/* microseconds; 0: the fields count */
+	uint64		second;
+	uint64		minute;
+	uint64		hour;
+	uint64		day;
+	uint64		month;
+	uint64		weekday;		/* 0 is Sunday */
+	bool		any_day;		/* the field begins with an asterisk */
+	bool		any_weekday;
+	bool		real_time;		/* any hour: time changes do not matter */
+} JobqCron;
+
+extern void jobq_cron_parse(const char *text, JobqCron *cron);
+extern pg_tz *jobq_cron_zone(const char *name);
+extern TimestampTz jobq_cron_next(const JobqCron *cron, pg_tz *zone,
+								  TimestampTz anchor, TimestampTz after);
+extern TimestampTz jobq_cron_last(const JobqCron *cron, pg_tz *zone,
+								  TimestampTz anchor, TimestampTz from,
+								  TimestampTz until);
 
 typedef struct JobqScheduledJob
 {

@@ -19,7 +19,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 #include "store/store.h"
 #include "schedule/schedule.h"
 

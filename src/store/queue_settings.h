@@ -9,11 +9,11 @@
  *	 of jobq.queue from the fourth on, the arguments of create_queue() and
  *	 alter_queue() from the second on, the columns of the view queues, and
  *	 their comments;
- * - in C: the attribute numbers QUEUE_* (catalog.h), and the checks of
+ * - in C: the attribute numbers QUEUE_* (store.h), and the checks of
  *	 alter_queue() (operate/queue_settings.c).
  *
  * So a new setting is a line here, and code that uses it: mostly a field of
- * JobqQueue, which queue_from_tuple() reads (catalog.c), or of JobqLimiter
+ * JobqQueue, which queue_from_tuple() reads (queues.c), or of JobqLimiter
  * (worker/scheduler/limits.c).
  *
  * A line has the setting's name in SQL, its name in C after QUEUE_, its type

@@ -43,11 +43,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "attempt/attempt.h"
-#include "commit/commit.h"
-#include "produce/enqueue.h"
 #include "store/store.h"
-#include "operate/operate.h"
 
 /* Attribute numbers of jobq.unique_key. */
 enum

@@ -25,9 +25,9 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "compose/batch.h"
+#include "compose/compose.h"
 #include "commit/commit.h"
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 #include "operate/operate.h"
 
 /* Jobs that one look cancels. */

@@ -21,7 +21,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "compose/batch.h"
+#include "compose/compose.h"
 #include "scheduler/duty.h"
 
 /* Partitions that are made ahead, today's included. */

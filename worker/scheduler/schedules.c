@@ -32,7 +32,6 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "schedule/cron.h"
 #include "schedule/schedule.h"
 #include "scheduler/duty.h"
 

@@ -31,9 +31,9 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "produce/enqueue.h"
+#include "produce/produce.h"
 #include "store/store.h"
-#include "compose/workflow.h"
+#include "compose/compose.h"
 
 /* The largest payload with results in it, whatever jobq.max_payload says. */
 #define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)

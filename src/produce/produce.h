@@ -1,14 +1,25 @@
 /*-------------------------------------------------------------------------
  *
- * enqueue.h
- *	  A job in the making.
+ * produce.h
+ *	  The door of the room produce: how jobs come in.
  *
- * src/produce/enqueue.h
+ * A job is made from its kind, its payload and its options, which are listed in
+ * options.h; jobs that are described in jsonb (steps, callbacks, schedules) have the
+ * same options by the same names.
+ *
+ * What it promises: a job exists if, and only if, the transaction that has
+ * enqueued it commits.  Bad input raises an error that names the value and what is
+ * allowed, and then nothing is written.
+ *
+ * Locks: who enqueues pins the queues (jobq_pin_queues()) and locks jobq.job for
+ * writing.
+ *
+ * src/produce/produce.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef JOBQ_ENQUEUE_H
-#define JOBQ_ENQUEUE_H
+#ifndef JOBQ_PRODUCE_H
+#define JOBQ_PRODUCE_H
 
 #include "utils/array.h"
 #include "utils/jsonb.h"
@@ -66,10 +77,4 @@ extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,
 extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,
 							   const char *headers);
 
-/* src/compose/block.c */
-extern void jobq_job_block(JobqJob *job, const Datum *options,
-						   const bool *nulls);
-extern void jobq_job_unblock(JobqJob *job);
-extern void jobq_job_free(Relation rel, JobqJob *job);
-
-#endif							/* JOBQ_ENQUEUE_H */
+#endif							/* JOBQ_PRODUCE_H */

@@ -1,0 +1,131 @@
+/*-------------------------------------------------------------------------
+ *
+ * compose.h
+ *	  The door of the room compose: jobs that belong together.
+ *
+ * A batch is over when none of its jobs is live; then its callbacks are enqueued.
+ * A workflow is a batch of which some jobs, its steps, wait for others and take
+ * their results.  What happens at the end of jobs is the scheduler's work
+ * (worker/scheduler/batches.c, workflows.c); this room makes batches, and reads how
+ * far they are.
+ *
+ * What it promises: the jobs of a batch are added, and its state changes, in the
+ * caller's transaction.
+ *
+ * Locks: who adds jobs to a batch locks its row, weakly; the scheduler, which skips a
+ * batch that is locked, comes again.
+ *
+ * src/compose/compose.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_COMPOSE_H
+#define JOBQ_COMPOSE_H
+
+#include "utils/jsonb.h"
+
+#include "produce/produce.h"
+
+/* Values of jobq.batch.state. */
+#define BATCH_PENDING		'p'
+#define BATCH_RUNNING		'r'
+#define BATCH_COMPLETED		'c'
+#define BATCH_FAILED		'f'
+#define BATCH_CANCELLED		'x'
+
+/* Why a job of a batch is cancelled if another fails. */
+#define BATCH_FAILED_REASON	"a job of its batch failed"
+
+/*
+ * A query that deletes finished jobs ("delete", which returns its batch_id and
+ * state), keeps the counts of their batches, and returns how many there were.
+ */
+#define DELETE_AND_COUNT(delete) \
+	"WITH gone AS (" delete ")," \
+	" counted AS (UPDATE jobq.batch b SET completed = b.completed + g.completed," \
+	" failed = b.failed + g.failed, cancelled = b.cancelled + g.cancelled," \
+	" expired = b.expired + g.expired" \
+	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
+	" WHERE b.id = g.batch_id)," \
+	" kept AS (UPDATE jobq.step s SET state = g.state, result = g.result" \
+	" FROM gone g WHERE s.job_id = g.id AND g.batch_id IS NOT NULL)" \
+	" SELECT pg_catalog.count(*) FROM gone"
+#define COUNT_BY_BATCH \
+	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'x') AS cancelled," \
+	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
+#define RETURNING_FINISHED	" RETURNING batch_id, state, id, result"
+#define RETURNING_LETTERS	" RETURNING batch_id, 'f'::\"char\" AS state, id, NULL::jsonb AS result"
+
+/* src/compose/batch.c */
+extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
+							   const bool *nulls, bool allow_failures,
+							   bool started, bool has_steps);
+extern bool jobq_batch_reopen(int64 batch_id);
+extern void jobq_batch_check_retry(int64 id);
+
+/* src/compose/block.c */
+extern void jobq_job_block(JobqJob *job, const Datum *options,
+						   const bool *nulls);
+
+/* Most steps of a workflow. */
+#define JOBQ_MAX_STEPS		1000
+
+/* Attribute numbers of jobq.step. */
+enum
+{
+	STEP_JOB_ID = 1,
+	STEP_BATCH_ID,
+	STEP_STATE,
+	STEP_NAME,
+	STEP_NEEDS,
+	STEP_DEFINITION,
+	STEP_RESULT,
+	STEP_NATTS = STEP_RESULT
+};
+
+/*
+ * Where a step's job is, beside the states of the archive.
+ */
+#define STEP_BLOCKED		'b'
+#define STEP_LIVE			'l'
+#define STEP_FAILED			'f'
+#define STEP_GONE			'g'
+#define STEP_DROPPED		'd' /* cancelled only because others failed */
+#define STEP_RESTORED		'r' /* ... and about to be blocked again */
+
+/* A step of a workflow that exists. */
+typedef struct JobqStep
+{
+	int64		job_id;
+	char	   *name;
+	int			nneeds;
+	struct JobqStep **needs;	/* NULL where there is no such step */
+	char		state;
+	bool		result_read;
+	Jsonb	   *result;			/* or NULL */
+} JobqStep;
+
+typedef struct JobqSteps
+{
+	int			nsteps;
+	JobqStep   *steps;
+} JobqSteps;
+
+/* Why a step is cancelled whose need ends otherwise; begins with this. */
+#define STEP_NEED_REASON	"needs step "
+
+/* src/compose/steps.c */
+extern void jobq_steps_load(int64 batch_id, JobqSteps *workflow);
+extern const char *jobq_step_need_lost(const JobqStep *step);
+extern bool jobq_step_needs_done(const JobqStep *step);
+
+/* src/compose/result_ref.c */
+typedef Jsonb *(*JobqResultOf) (void *arg, const char *name);
+
+extern List *jobq_result_refs(Jsonb *payload, const char *what);
+extern Jsonb *jobq_results_put(Jsonb *payload, JobqResultOf result_of,
+							   void *arg, Size max_size, Size *size);
+
+#endif							/* JOBQ_COMPOSE_H */

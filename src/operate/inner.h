@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * inner.h
+ *	  What the files of the room operate offer each other.
+ *
+ * src/operate/inner.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_OPERATE_INNER_H
+#define JOBQ_OPERATE_INNER_H
+
+#include "operate/operate.h"
+
+/* The columns of jobq.job, from a row of jobq.failed_job. */
+#define RETURNING_JOB \
+	" RETURNING id, run_at, enqueued_at, queue_id, priority, role," \
+	" 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
+	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
+	" NULL::timestamptz, headers, backoff, errors," \
+	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
+	" batch_id, NULL::bigint, NULL::timestamptz, log"
+
+/* src/operate/operate.c */
+extern void jobq_no_such_job(int64 id);
+extern bool jobq_find_mine(Relation rel, int64 id, JobqJob *job);
+extern void jobq_check_finished(int64 id);
+extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
+						int64 *reopened);
+
+/* src/operate/wait.c */
+#define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
+
+/* src/operate/queue_ops.c */
+extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
+
+/* The columns of jobq.job_status. */
+enum
+{
+	ST_ID,
+	ST_STATE,
+	ST_KIND,
+	ST_QUEUE,
+	ST_ATTEMPT,
+	ST_MAX_ATTEMPTS,
+	ST_PROGRESS,
+	ST_MESSAGE,
+	ST_RESULT,
+	ST_ERROR,
+	ST_ENQUEUED_AT,
+	ST_RUN_AT,
+	ST_STARTED_AT,
+	ST_FINISHED_AT,
+	ST_NATTS
+};
+
+typedef struct JobqStatus
+{
+	Datum		values[ST_NATTS];
+	bool		nulls[ST_NATTS];
+	const char *state;
+	bool		finished;
+	bool		own;			/* written by this very transaction, or run by
+								 * this session */
+} JobqStatus;
+
+/* src/operate/status.c */
+extern void jobq_look_up(int64 id, JobqStatus *status);
+extern Datum jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status);
+
+#endif							/* JOBQ_OPERATE_INNER_H */

@@ -1,0 +1,168 @@
+# Values to call functions with: such as they expect, and others.
+
+package Values;
+
+use strict;
+use warnings FATAL => 'all';
+
+# What the parameters of these names are made for.
+my @queues = qw(default limited fair short outside memory made another);
+my @kinds = qw(echo none breaks asks down more commits changing on_failure:breaks foreign);
+my %expected = (
+	queue => \@queues,
+	kind => \@kinds,
+	on_failure => ['fuzz.late(jsonb,jobq.job_context)'],
+	handler => [qw{fuzz.echo(jsonb) fuzz.none() fuzz.changing(jsonb) fuzz.commits(jsonb) pg_catalog.now() jobq.activate()}],
+	backoff => [ 'fixed 1s', 'exponential 1s cap 10s jitter 20%', 'list 0s,1s,5s', 'exponential 0s' ],
+	rate => [ '5 per second', '10 per 5 seconds burst 20', '5 per second by group', 'none' ],
+	throttle => [ '3 failures in 5 seconds', '2 failures in 1 minute by group' ],
+	cron => [ '* * * * *', 'every 1 second', '@daily', '*/5 1-3 * * mon', '0 0 30 2 *', 'every 1000000 days' ],
+	timezone => [qw(UTC Europe/Madrid America/Sao_Paulo Nowhere/City)],
+	missed => [qw(once all skip)],
+	overlap => [qw(allow skip wait)],
+	mode => [qw(worker consumer)],
+	lease => [qw(durable memory)],
+	notify => [qw(relay transactional off)],
+	keep => [qw(all no_payload nothing)],
+	group_on_failure => [qw(wait continue)],
+	fair_by => [qw(role tenant)],
+	unique_until => [qw(finish start)],
+	on_conflict => [qw(skip replace error)],
+	unique_key => [qw(a b c)],
+	group_key => [qw(a b c)],
+	level => [qw(debug info warning error)],
+	channel => [qw(news jobq_queue_default)],
+	role => [qw(fuzz_producer fuzz_other fuzz_nobody)],
+	privilege => [qw(produce manage)],
+	name => [ @queues, 'night' ],
+);
+
+my %odd = (
+	text => [
+		q{''}, q{' '}, q{'%s%n%d%p'}, q{E'\\x01\\x7f'}, q{'äöü€😀'}, q{repeat('x', 63)}, q{repeat('€', 40)},
+		q{repeat('x', 127)}, q{repeat('x', 128)}, q{repeat('a,', 5000)}, q{repeat('x', 100000)}, q{'"; SELECT 1; --'},
+		q{'*'}, q{'null'}, q{'-1'}, q{'99999999999999999999 per second'}, q{'0 failures in 0s'}, q{'fixed 999999999d'},
+		q{'list ' || repeat('1s,', 100) || '1s'}, q{'every 0s'}, q{'* * * * * * *'}, q{'99 99 99 99 99'}, q{'*/0 * * * *'}
+	],
+	integer => [qw(0 1 -1 2 7 100 2147483647 -2147483648 65536 1001)],
+	bigint => [qw(0 1 -1 9223372036854775807 -9223372036854775808 4294967296)],
+	real => [qw(0 50 100 -1 101 'NaN' 'Infinity' '-Infinity' 1e38 1e-45)],
+	boolean => [qw(true false)],
+	interval => [
+		map { "'$_'" } '0', '1 second', '-1 second', '1 month -30 days', '100 years', '178000000 years',
+		'-178000000 years', '1 microsecond', '30 days', '-9223372036854775807 microseconds'
+	],
+	'timestamp with time zone' => [
+		'now()', map { "'$_'" } 'infinity', '-infinity', '294276-12-31 23:59:59+00',
+		'4713-01-01 BC', '2000-01-01', '2038-01-19', 'yesterday'
+	],
+	oid => [qw(0 1 4294967295 1259)],
+	regprocedure => [ map { "'$_'" } qw{0 1 pg_catalog.now() jobq.clock() pg_catalog.count(*) jobq.work jobq.loaded()} ],
+	regrole => [ map { "'$_'" } qw(0 1 fuzz_nobody pg_monitor) ],
+);
+
+my @json = (
+	'{}', '[]', 'null', '0', '"text"', 'true', '{"n": 1}', '{"tenant": "a"}', '{"tenant": 1e5}', '{"tenant": null}',
+	'{"tenant": {"deep": []}}', '[1, [2, [3]]]', '{"": ""}', '1e1000', '"\u00e4"', '{"$result": "a"}',
+	'{"$result": "a", "path": ["x", 0, -1]}', '{"$result": []}', '[{"$result": "1", "path": []}]'
+);
+
+sub new
+{
+	my ($class, $session) = @_;
+
+	return bless { session => $session }, $class;
+}
+
+# A random one.
+sub one { return $_[ int rand @_ ]; }
+
+# True once in n times.
+sub rarely { return rand() < 1 / $_[0]; }
+
+sub quote
+{
+	my ($text) = @_;
+
+	$text =~ s/'/''/g;
+	return "'$text'";
+}
+
+# What makes up a workflow, and some that does not.
+sub step
+{
+	my ($n) = @_;
+	my @members = ('"kind": "' . one(@kinds) . '"');
+
+	push @members, qq{"name": "} . one('a' .. 'e') . '"' if rand() < 0.7;
+	push @members, '"payload": ' . one(@json) if rand() < 0.6;
+	push @members, '"needs": [' . join(', ', map { '"' . one('a' .. 'e') . '"' } 1 .. rand 3) . ']' if rarely(2);
+	push @members, '"needs": ' . one(@json) if rarely(20);
+	push @members, '"delay": ' . one('"1s"', '"x"', 5, '"-1s"', 'null') if rarely(6);
+	push @members, '"queue": ' . one('"short"', '"outside"', 1, '""') if rarely(6);
+	push @members, '"' . one(qw(priority max_attempts timeout run_at expires_at unique_key group_key headers watch backoff odd)) .
+		'": ' . one(@json, '5', '"1 hour"', '"infinity"') if rarely(3);
+	return '{' . join(', ', @members) . '}';
+}
+
+sub jsonb
+{
+	return 'NULL::jsonb' if rarely(15);
+	my $kind = int rand 12;
+
+	return quote(one(@json)) . '::jsonb' if $kind < 6;
+	return quote(step()) . '::jsonb' if $kind < 7;
+	return quote('[' . join(', ', map { step() } 1 .. 1 + rand 5) . ']') . '::jsonb' if $kind < 9;
+	return quote('{"' . one('steps', 'steps', 'jobs') . '": [' . join(', ', map { step() } 1 .. 1 + rand 6) . ']'
+		  . one('', '', ', "name": "w"', ', "on_success": ' . step(), ', "on_finish": 1') . '}') . '::jsonb' if $kind < 11;
+	return one(
+		q{(repeat('[', 500) || repeat(']', 500))::jsonb},
+		q{(SELECT jsonb_object_agg('k' || n, n) FROM generate_series(1, 2000) n)},
+		q{(SELECT jsonb_agg(n) FROM generate_series(1, 5000) n)},
+		q{to_jsonb(repeat('x', 200000))},
+		q{(SELECT jsonb_build_object('steps', jsonb_agg(jsonb_build_object('name', n::text, 'kind', 'echo',
+			'needs', CASE WHEN n > 1 THEN jsonb_build_array((n - 1)::text) ELSE '[]' END))) FROM generate_series(1, 200) n)});
+}
+
+# A value for a parameter of that type and name.
+sub value
+{
+	my ($self, $type, $name) = @_;
+	my $expected = $expected{$name};
+
+	return "NULL::$type" if rarely(12);
+	return array($self, $1, $name) if $type =~ /^(.*)\[\]$/;
+	return jsonb() if $type eq 'jsonb';
+	return quote(one(@$expected)) . "::$type"
+	  if $expected && rand() < 0.8 && $type =~ /^(text|name|regprocedure|regrole)$/;
+	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled failed completed)) .
+		"')" if $type eq 'bigint' && $name =~ /^id$/ && rand() < 0.5;
+	return "(SELECT max(id) FROM jobq.batches)" if $type eq 'bigint' && $name eq 'batch_id' && rand() < 0.7;
+	return int(rand 300) . '::bigint' if $type eq 'bigint' && rand() < 0.7;
+	return quote(one('0', '10 ms', '10 ms', '100 ms', '1 second')) . '::interval' if $type eq 'interval' && rand() < 0.7;
+	return 'clock_timestamp()' if $type eq 'timestamp with time zone' && rand() < 0.5;
+	return one(@{ $odd{$type} }) . "::$type" if $odd{$type};
+	return "NULL::$type";
+}
+
+# Arrays: empty, with nulls, of several dimensions, with odd bounds, huge.
+sub array
+{
+	my ($self, $type, $name) = @_;
+	my $singular = $name =~ s/s$//r;
+	my $kind = int rand 12;
+	my $n = 1 + int rand 4;
+	my @values = map { value($self, $type, $singular) } 1 .. $n;
+	my $list = join ', ', @values;
+
+	return "'{}'::$type\[]" if $kind == 0;
+	return "ARRAY[ARRAY[$list], ARRAY[$list]]::$type\[]" if $kind == 1;
+	return "ARRAY[ARRAY[ARRAY[$list]]]::$type\[]" if $kind == 2;
+	return "array_fill($values[0], ARRAY[$n], ARRAY[" . one(-5, 0, 7, 2000000000) . "])" if $kind == 3;
+	return "array_fill($values[0], ARRAY[2, $n], ARRAY[3, -3])" if $kind == 4;
+	return "ARRAY[$list, NULL]::$type\[]" if $kind == 5;
+	return "array_fill($values[0], ARRAY[" . one(600, 3000) . '])' if $kind == 6;
+	return "ARRAY[$list]::$type\[]";
+}
+
+1;

@@ -1,0 +1,31 @@
+# A short run of test/fuzz: everything that SQL can call, with odd arguments, from
+# several roles and sessions at once, on a server with assertions.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $fuzz = "$FindBin::RealBin/../fuzz";
+my $node = jobq_node('main', slurp_file("$fuzz/fuzz.conf"));
+$node->start;
+
+if ($node->safe_psql('postgres', 'SHOW debug_assertions') eq 'off')
+{
+	$node->stop;
+	plan skip_all => 'this server has no assertions';
+}
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
+$ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
+ok(system("$fuzz/fuzz", '--seconds', 12, '--log', $node->logfile) == 0,
+	'nothing is at fault');
+no_failed_assertion($node);
+$node->stop;
+done_testing();
