@@ -131,6 +131,7 @@ jobq_log_message(void)
 #include "utils/injection_point.h"
 #define jobq_injection_point(name)	INJECTION_POINT(name, NULL)
 #elif PG_VERSION_NUM >= 170000
+#include "utils/injection_point.h"
 #define jobq_injection_point(name)	INJECTION_POINT(name)
 #else
 #define jobq_injection_point(name)	((void) (name))

@@ -39,7 +39,7 @@ int			jobq_worker_max_jobs;
 int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
 bool		jobq_start_paused;
-int			jobq_create_queues;
+int			jobq_create_queues = CREATE_QUEUES_WORKER;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
 int			jobq_failed_retention;

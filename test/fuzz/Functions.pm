@@ -11,14 +11,14 @@ use Values;
 
 # All routines of the extension but those that would end the test: test_clock()
 # moves the time of the whole server, where all jobs expire or none ever runs.
-my %left_out = map { $_ => 1 } qw(test_clock);
+my %left_out = map { $_ => 1 } qw(jobq.test_clock);
 
 sub routines
 {
 	my ($query) = @_;
 	my @routines;
 	my $rows = $query->(q{
-SELECT p.proname, p.prokind, p.prorettype = 'trigger'::regtype, p.pronargdefaults,
+SELECT p.pronamespace::regnamespace || '.' || p.proname, p.prokind, p.prorettype = 'trigger'::regtype, p.pronargdefaults,
 	(SELECT string_agg(coalesce(p.proargnames[n], '') || ':' || coalesce(p.proargmodes[n]::text, 'i') || ':'
 			|| format_type(coalesce(p.proallargtypes[n], p.proargtypes[n - 1]), NULL), ';' ORDER BY n)
 		FROM generate_series(1, coalesce(array_length(p.proallargtypes, 1), p.pronargs)) n)
@@ -26,7 +26,7 @@ FROM pg_proc p
 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
 	AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
 WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'jobq')
-ORDER BY p.proname, p.oid});
+ORDER BY 1, p.oid});
 
 	foreach my $row (split /\n/, $rows)
 	{
@@ -76,7 +76,7 @@ sub arguments
 sub call
 {
 	my ($source, $routine) = @_;
-	my $call = "jobq.$routine->{name}(" . arguments($source, $routine) . ')';
+	my $call = "$routine->{name}(" . arguments($source, $routine) . ')';
 
 	# to wait in a session is fine, but not for as long as an argument says
 	return "CALL $call" if $routine->{kind} eq 'p';
@@ -111,7 +111,7 @@ sub trigger
 	  : $view ? one('INSERT', 'UPDATE OR DELETE') : one('INSERT', 'TRUNCATE', 'INSERT OR UPDATE OR DELETE OR TRUNCATE');
 	my $deferred = $level eq 'ROW' && $timing eq 'AFTER' && !$view && rarely(3);
 	my $create = 'CREATE ' . ($deferred ? 'CONSTRAINT ' : '') . "TRIGGER fire $timing $event ON r$n "
-	  . ($deferred ? 'DEFERRABLE INITIALLY DEFERRED ' : '') . "FOR EACH $level EXECUTE FUNCTION jobq.$routine->{name}($args)";
+	  . ($deferred ? 'DEFERRABLE INITIALLY DEFERRED ' : '') . "FOR EACH $level EXECUTE FUNCTION $routine->{name}($args)";
 
 	return join ";\n", 'BEGIN', $make, 'SAVEPOINT made', $create, one('SAVEPOINT made', 'SET CONSTRAINTS ALL DEFERRED'),
 	  "INSERT INTO r$n DEFAULT VALUES", 'ROLLBACK TO made', "INSERT INTO r$n SELECT * FROM r$n", 'ROLLBACK TO made',
@@ -151,7 +151,7 @@ sub consume
 	my $queue = one('outside', 'memory');
 	my $end = one(
 		'ack(id, token)', "nack(id, token, 'no', '1s')", "reject(id, token, 'never')", 'release(id, token)',
-		"extend(id, token, '1 minute')", "progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
+		"extend(id, token, '1 minute')", "report_progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
 
 	return one(
 		"SELECT jobq.enqueue('foreign', '{}', queue => '$queue', group_key => 'a') FROM generate_series(1, 5)",
@@ -163,17 +163,14 @@ sub consume
 
 sub look
 {
-	return 'SELECT * FROM jobq.' . one(qw(jobs queues workers failed_jobs limits groups schedules batches steps)) .
+	return 'SELECT * FROM jobq.' . one(qw(jobs live_jobs failed_jobs kinds queues workers limits groups schedules batches steps)) .
 		one('', ' LIMIT 3', ' ORDER BY 1 DESC LIMIT 5');
 }
 
 sub inbox
 {
 	my ($source) = @_;
-	my @columns = (
-		[qw(id bigint)], [qw(kind text)], [qw(payload jsonb)], [qw(queue text)], [qw(priority integer)],
-		[ 'run_at', 'timestamp with time zone' ], [qw(delay interval)], [qw(timeout interval)],
-		[qw(unique_key text)], [qw(group_key text)], [qw(headers jsonb)], [qw(watch boolean)]);
+	my @columns = ([qw(id bigint)], [qw(kind text)], [qw(payload jsonb)], Values::job_options());
 	my @some = grep { $_->[0] eq 'kind' || rarely(3) } @columns;
 
 	return 'INSERT INTO jobq.inbox (' . join(', ', map { $_->[0] } @some) . ') SELECT '

@@ -12,14 +12,14 @@ my %expected = (
 	queue => \@queues,
 	kind => \@kinds,
 	on_failure => ['fuzz.late(jsonb,jobq.job_context)'],
-	handler => [qw{fuzz.echo(jsonb) fuzz.none() fuzz.changing(jsonb) fuzz.commits(jsonb) pg_catalog.now() jobq.activate()}],
+	handler => [qw{fuzz.echo(jsonb) fuzz.none() fuzz.changing(jsonb) fuzz.commits(jsonb) pg_catalog.now() jobq_internal.activate()}],
 	backoff => [ 'fixed 1s', 'exponential 1s cap 10s jitter 20%', 'list 0s,1s,5s', 'exponential 0s' ],
 	rate => [ '5 per second', '10 per 5 seconds burst 20', '5 per second by group', 'none' ],
 	throttle => [ '3 failures in 5 seconds', '2 failures in 1 minute by group' ],
 	cron => [ '* * * * *', 'every 1 second', '@daily', '*/5 1-3 * * mon', '0 0 30 2 *', 'every 1000000 days' ],
 	timezone => [qw(UTC Europe/Madrid America/Sao_Paulo Nowhere/City)],
 	missed => [qw(once all skip)],
-	overlap => [qw(allow skip wait)],
+	overlap => [qw(allow skip queue)],
 	mode => [qw(worker consumer)],
 	lease => [qw(durable memory)],
 	notify => [qw(relay transactional off)],
@@ -34,6 +34,8 @@ my %expected = (
 	channel => [qw(news jobq_queue_default)],
 	role => [qw(fuzz_producer fuzz_other fuzz_nobody)],
 	privilege => [qw(produce manage)],
+	id_or_ids => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
+	token_or_tokens => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
 	name => [ @queues, 'night' ],
 );
 
@@ -57,7 +59,6 @@ my %odd = (
 		'4713-01-01 BC', '2000-01-01', '2038-01-19', 'yesterday'
 	],
 	oid => [qw(0 1 4294967295 1259)],
-	regprocedure => [ map { "'$_'" } qw{0 1 pg_catalog.now() jobq.clock() pg_catalog.count(*) jobq.work jobq.loaded()} ],
 	regrole => [ map { "'$_'" } qw(0 1 fuzz_nobody pg_monitor) ],
 );
 
@@ -124,6 +125,34 @@ sub jsonb
 			'needs', CASE WHEN n > 1 THEN jsonb_build_array((n - 1)::text) ELSE '[]' END))) FROM generate_series(1, 200) n)});
 }
 
+# The names and types of a job's options: what jobq.inbox has beside what each job has.
+my @job_options;
+
+sub read_job_options
+{
+	my ($query) = @_;
+
+	@job_options = map { [ split /\|/ ] } split /\n/, $query->(q{
+SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+WHERE attrelid = 'jobq.inbox'::regclass AND attnum > 0 AND attname NOT IN ('id', 'kind', 'payload')
+ORDER BY attnum});
+	return;
+}
+
+sub job_options { return @job_options; }
+
+# An object of some of them, and of what is none, or only for schedules.
+sub options
+{
+	my ($self) = @_;
+	my $n = @job_options / (1 + int rand 10);
+	my @some = grep { rand(@job_options) < $n } @job_options;
+
+	push @some, [qw(expires_after interval)] if rarely(10);
+	push @some, [qw(odd text)] if rarely(10);
+	return 'jsonb_build_object(' . join(', ', map { quote($_->[0]) . ', ' . value($self, $_->[1], $_->[0]) } @some) . ')';
+}
+
 # A value for a parameter of that type and name.
 sub value
 {
@@ -132,9 +161,11 @@ sub value
 
 	return "NULL::$type" if rarely(12);
 	return array($self, $1, $name) if $type =~ /^(.*)\[\]$/;
+	return options($self) if $type eq 'jsonb' && $name eq 'options' && rand() < 0.8;
+	return quote('{"a": ' . one(@json, 3) . '}') . '::jsonb' if $name eq 'fair_weights' && rand() < 0.8;
 	return jsonb() if $type eq 'jsonb';
 	return quote(one(@$expected)) . "::$type"
-	  if $expected && rand() < 0.8 && $type =~ /^(text|name|regprocedure|regrole)$/;
+	  if $expected && rand() < 0.8 && $type =~ /^(text|name|regrole)$/;
 	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled failed completed)) .
 		"')" if $type eq 'bigint' && $name =~ /^id$/ && rand() < 0.5;
 	return "(SELECT max(id) FROM jobq.batches)" if $type eq 'bigint' && $name eq 'batch_id' && rand() < 0.7;

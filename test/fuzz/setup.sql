@@ -7,7 +7,7 @@ CREATE ROLE fuzz_nobody LOGIN;
 CREATE ROLE fuzz_super LOGIN SUPERUSER;
 SELECT jobq.grant_role('fuzz_producer'), jobq.grant_role('fuzz_other'), jobq.grant_role('fuzz_manager', 'manage');
 CREATE SCHEMA fuzz;
-GRANT USAGE ON SCHEMA jobq TO fuzz_nobody;
+GRANT USAGE ON SCHEMA jobq, jobq_internal TO fuzz_nobody;
 GRANT USAGE, CREATE ON SCHEMA fuzz TO PUBLIC;
 GRANT CREATE ON SCHEMA public TO PUBLIC;
 

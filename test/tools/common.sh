@@ -131,11 +131,17 @@ own() {
 	[ "$(id -u)" != 0 ] || chown -R "$user": "$1"
 }
 
+# A server with sanitizers stops where they find something; it frees nothing when
+# it ends.
+export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:print_stacktrace=1
+export UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1
+
 # Copy the server of MAJOR to a folder of the ordinary user, so that installing
-# into it needs no privilege, and print the path of its pg_config.
+# into it needs no privilege, and print the path of its pg_config.  What follows
+# the folder is for build-postgres.
 copy_server() {
 	local prefix
-	prefix=$("$tools/build-postgres" "$1") || return
+	prefix=$("$tools/build-postgres" "${@:3}" "$1") || return
 	cp -a "$prefix" "$2"
 	own "$2"
 	find "$2" -path '*/bin/pg_config'

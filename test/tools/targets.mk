@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check demo dist indent indent-check print-version reference try
+.PHONY: bench check check-long demo dist fuzz indent indent-check print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -10,6 +10,10 @@ bench:
 check:
 	@test/tools/check $(if $(QUICK),--quick)
 
+# With sanitizers and valgrind, and a long fuzz: an hour or more.
+check-long:
+	@test/tools/check-long
+
 demo:
 	@test/demo/run
 
@@ -17,6 +21,11 @@ demo:
 dist:
 	mkdir -p dist
 	git archive --format zip --prefix=$(EXTNAME)-$(EXTVERSION)/ -o dist/$(EXTNAME)-$(EXTVERSION).zip HEAD
+
+# "make fuzz SEED=1 SECONDS=60"; SANITIZE=1 for the server with sanitizers.
+fuzz:
+	@test/tools/with-server --major 18 $(if $(SANITIZE),--sanitize) --conf test/fuzz/fuzz.conf -- \
+		test/fuzz/fuzz $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
 indent:
 	@test/tools/pgindent
