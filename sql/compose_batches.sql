@@ -193,7 +193,7 @@ SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)')
 SELECT jobq.create_batch('stuck', on_finish => '{"kind": "fleeting", "payload": {"on": "finish"}}') AS stuck \gset
 SELECT jobq.unregister('fleeting');
 SELECT jobq.batch_start(:stuck);
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL) LOOP PERFORM pg_sleep(0.005); COMMIT; END LOOP; END $$;
+SELECT test.until('EXISTS (SELECT FROM jobq.batches WHERE last_error IS NOT NULL)');
 SELECT state, finished_at, last_error FROM jobq.batch_status(:stuck);
 SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
 SELECT jobq.test_clock('10 minutes');

@@ -12,7 +12,6 @@ BEGIN
 	IF job.attempt <= coalesce((payload ->> 'fails')::int, 0) THEN
 		RAISE EXCEPTION 'attempt %', job.attempt;
 	END IF;
-	PERFORM pg_sleep(coalesce((payload ->> 'sleep')::float8, 0));
 	INSERT INTO test.step (g, i, attempt, started, ended) VALUES (payload ->> 'g', (payload ->> 'i')::int, job.attempt, began, clock_timestamp());
 END
 $$;
@@ -29,7 +28,7 @@ $$;
 SELECT jobq.create_queue('steps');
 
 -- a few groups of a few; some fail for a while, and their groups wait for them
-SELECT count(test.step('g' || g, i, more => jsonb_build_object('fails', CASE WHEN (g + i) % 4 = 0 THEN 2 ELSE 0 END, 'sleep', 0.001)))
+SELECT count(test.step('g' || g, i, more => jsonb_build_object('fails', CASE WHEN (g + i) % 4 = 0 THEN 2 ELSE 0 END)))
 FROM generate_series(1, 25) i, generate_series(1, 8) g;
 SELECT test.until('(SELECT steps = 200 FROM test.steps())');
 SELECT * FROM test.steps();
