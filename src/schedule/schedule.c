@@ -66,6 +66,8 @@ static bool find_schedule(Datum name, Found *found);
 static void find_mine(const char *function, Datum name, Found *found);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
+static Datum change_mine(FunctionCallInfo fcinfo, const char *function,
+						 const char *query, int expected);
 
 /*
  * Read and lock a schedule; the caller is connected to SPI.
@@ -223,21 +225,32 @@ jobq_schedule(PG_FUNCTION_ARGS)
 }
 
 /*
- * unschedule(name)
+ * Do this with the schedule that is the call's argument.
  */
-Datum
-jobq_unschedule(PG_FUNCTION_ARGS)
+static Datum
+change_mine(FunctionCallInfo fcinfo, const char *function, const char *query,
+			int expected)
 {
 	static const Oid types[] = {TEXTOID};
 	Datum		name = PG_GETARG_DATUM(0);
 	Found		found;
 
 	SPI_connect();
-	find_mine("jobq.unschedule()", name, &found);
-	jobq_query("DELETE FROM jobq.schedule WHERE name = $1", 1, types, &name,
-			   NULL, SPI_OK_DELETE);
+	find_mine(function, name, &found);
+	jobq_query(query, 1, types, &name, NULL, expected);
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * unschedule(name)
+ */
+Datum
+jobq_unschedule(PG_FUNCTION_ARGS)
+{
+	return change_mine(fcinfo, "jobq.unschedule()",
+					   "DELETE FROM jobq.schedule WHERE name = $1",
+					   SPI_OK_DELETE);
 }
 
 /*
@@ -246,16 +259,9 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 Datum
 jobq_pause_schedule(PG_FUNCTION_ARGS)
 {
-	static const Oid types[] = {TEXTOID};
-	Datum		name = PG_GETARG_DATUM(0);
-	Found		found;
-
-	SPI_connect();
-	find_mine("jobq.pause_schedule()", name, &found);
-	jobq_query("UPDATE jobq.schedule SET paused = true, next_run = NULL, held = false"
-			   " WHERE name = $1", 1, types, &name, NULL, SPI_OK_UPDATE);
-	SPI_finish();
-	PG_RETURN_VOID();
+	return change_mine(fcinfo, "jobq.pause_schedule()",
+					   "UPDATE jobq.schedule SET paused = true, next_run = NULL, held = false"
+					   " WHERE name = $1", SPI_OK_UPDATE);
 }
 
 /*

@@ -33,6 +33,15 @@
 /* When to look again at a batch whose row is locked. */
 #define LOCKED_PAUSE	USECS_PER_SEC
 
+/* One look at a batch. */
+typedef struct Look
+{
+	int64		id;
+	int64		bound;
+	BatchLook	outcome;
+	int64		witness;
+} Look;
+
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
 
@@ -188,6 +197,15 @@ sweep(TimestampTz now)
 	return swept_to > 0 || my_db->batches_sweep;
 }
 
+static void
+look_into(void *arg)
+{
+	Look	   *this = (Look *) arg;
+
+	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
+		: batch_look(this->id, this->bound, &this->witness);
+}
+
 /*
  * Look at a batch, and note when to look at it again.  bound: no job with a
  * higher id is likely to be live.
@@ -195,11 +213,10 @@ sweep(TimestampTz now)
 static void
 look(int64 id, int64 bound, TimestampTz now)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
-	ErrorData  *volatile edata = NULL;
-	volatile BatchLook outcome = LOOK_EACH;
-	int64		witness = 0;
+	Look		this = {.id = id,.bound = bound};
+	BatchLook	outcome;
+	ErrorData  *edata;
 	bool		unseen = false; /* ends meanwhile ask for nothing */
 
 	/*
@@ -221,35 +238,14 @@ look(int64 id, int64 bound, TimestampTz now)
 	}
 	LWLockRelease(my_db->lock);
 
-	process_begin_transaction();
-	jobq_lock_jobs();
-	PG_TRY();
+	edata = scheduler_try(look_into, &this);
+	outcome = this.outcome;
+	if (edata != NULL)
 	{
-		if (jobq_relations_if_installed() == NULL)
-			outcome = LOOK_OVER;
-		else
-		{
-			SPI_connect();
-			outcome = batch_look(id, bound, &witness);
-			SPI_finish();
-		}
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		edata = CopyErrorData();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
 		outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? LOOK_LATER
 			: LOOK_EACH;
 		batch_look_failed();
 	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
 	if (edata != NULL && outcome != LOOK_LATER)
 		note_error(id, edata);
 	if (edata != NULL)
@@ -260,14 +256,14 @@ look(int64 id, int64 bound, TimestampTz now)
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
 	{
 		pg_atomic_write_u64(&watch->witness,
-							outcome == LOOK_WITNESS ? (uint64) witness
+							outcome == LOOK_WITNESS ? (uint64) this.witness
 							: JOBQ_ANY_WITNESS);
 		if (outcome == LOOK_OVER && !watch->look)
 			pg_atomic_write_u64(&watch->batch_id, 0);
 	}
 	LWLockRelease(my_db->lock);
 	if (outcome == LOOK_AGAIN || (outcome == LOOK_EACH && unseen) ||
-		(outcome == LOOK_WITNESS && !is_live(id, witness)))
+		(outcome == LOOK_WITNESS && !is_live(id, this.witness)))
 		ask_again(watch, id);
 	else if (outcome == LOOK_LATER)
 		ask_later(id, now);

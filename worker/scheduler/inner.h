@@ -20,6 +20,9 @@
 #include "attempt/attempt.h"
 #include "process/process.h"
 
+/* worker/scheduler/try.c */
+extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
+
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,
 								 Oid type, Datum key, const ErrorData *edata);

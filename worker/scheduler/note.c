@@ -10,12 +10,22 @@
  */
 #include "scheduler/inner.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
+
+/* What is to be noted where. */
+typedef struct Note
+{
+	const char *table;
+	const char *column;
+	Oid			type;
+	Datum		key;
+	const ErrorData *edata;
+	bool		news;
+} Note;
+
+static void write_note(void *arg);
 
 /*
  * Something that a row of one of our tables asks for could not be done: note in
@@ -26,34 +36,33 @@ bool
 scheduler_note_error(const char *table, const char *column, Oid type, Datum key,
 					 const ErrorData *edata)
 {
-	Oid			types[] = {type, TEXTOID};
-	Datum		values[] = {key, CStringGetTextDatum(edata->message)};
-	MemoryContext caller = CurrentMemoryContext;
-	volatile bool news = true;
+	Note		note = {
+		.table = table,.column = column,.type = type,.key = key,.edata = edata
+	};
+	ErrorData  *failed = scheduler_try(write_note, &note);
 
-	process_begin_transaction();
-	jobq_lock_jobs();
-	PG_TRY();
-	{
-		SPI_connect();
-		news = jobq_query(psprintf("UPDATE jobq.%s SET last_error = $2 WHERE %s IN"
-								   " (SELECT %s FROM jobq.%s WHERE %s = $1"
-								   "  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
-								   table, column, column, table, column),
-						  2, types, values, NULL, SPI_OK_UPDATE) > 0;
-		SPI_finish();
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-	return news;
+	if (failed == NULL)
+		return note.news;
+	FreeErrorData(failed);
+	return true;
+}
+
+static void
+write_note(void *arg)
+{
+	Note	   *note = (Note *) arg;
+	Oid			types[] = {note->type, TEXTOID};
+	Datum		values[] = {
+		note->key, CStringGetTextDatum(note->edata->message)
+	};
+
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	note->news =
+		jobq_query(psprintf("UPDATE jobq.%s SET last_error = $2 WHERE %s IN"
+							" (SELECT %s FROM jobq.%s WHERE %s = $1"
+							"  AND last_error IS DISTINCT FROM $2 FOR UPDATE SKIP LOCKED)",
+							note->table, note->column, note->column,
+							note->table, note->column),
+				   2, types, values, NULL, SPI_OK_UPDATE) > 0;
 }

@@ -22,7 +22,6 @@
  */
 #include "scheduler/inner.h"
 
-
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -53,6 +52,13 @@ typedef struct Schedule
 	TimestampTz look_at;
 	int64		waits_for;		/* job, or 0 */
 } Schedule;
+
+/* One look at a schedule: what is known of it if that commits. */
+typedef struct Look
+{
+	Schedule	schedule;
+	TimestampTz now;
+} Look;
 
 /* A row of jobq.schedule, while it is looked at. */
 typedef struct Row
@@ -226,57 +232,40 @@ publish(int64 also)
 	LWLockRelease(my_db->lock);
 }
 
+static void
+look_into(void *arg)
+{
+	Look	   *this = (Look *) arg;
+	Schedule   *schedule = &this->schedule;
+	Row			row;
+
+	if (jobq_relations_if_installed() == NULL)
+		schedule->look_at = DT_NOEND;
+	else if (read_row(schedule, &row))
+		fire(schedule, &row, this->now);
+	else
+	{
+		/* it is being changed */
+		ItemPointerSetInvalid(&schedule->ctid);
+		schedule->look_at = this->now + LOCKED_PAUSE;
+	}
+}
+
 /*
  * Look at a schedule that may be due.
  */
 static void
 look(Schedule *schedule, TimestampTz now)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	ErrorData  *volatile edata = NULL;
+	Look		this = {.schedule = *schedule,.now = now};
+	ErrorData  *edata;
 
-	schedule->waits_for = 0;
-	process_begin_transaction();
-	jobq_lock_jobs();
-	PG_TRY();
+	schedule->waits_for = this.schedule.waits_for = 0;
+	edata = scheduler_try(look_into, &this);
+	if (edata == NULL)
+		*schedule = this.schedule;
+	else
 	{
-		Schedule	copy = *schedule;
-		Row			row;
-
-		if (jobq_relations_if_installed() == NULL)
-			copy.look_at = DT_NOEND;
-		else
-		{
-			SPI_connect();
-			if (read_row(schedule, &row))
-				fire(&copy, &row, now);
-			else
-			{
-				/* it is being changed */
-				ItemPointerSetInvalid(&copy.ctid);
-				copy.look_at = now + LOCKED_PAUSE;
-			}
-			SPI_finish();
-		}
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-		*schedule = copy;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		edata = CopyErrorData();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(caller);
-
-	if (edata != NULL)
-	{
-		schedule->waits_for = 0;
 		schedule->look_at = now + ERROR_PAUSE;
 		note_error(schedule, edata);
 		FreeErrorData(edata);

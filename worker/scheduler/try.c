@@ -1,0 +1,54 @@
+/*-------------------------------------------------------------------------
+ *
+ * try.c
+ *	  A transaction of the scheduler whose error is its own affair.
+ *
+ * What a schedule or a batch asks for may fail, because of what its owner has
+ * written or done.  Then that is rolled back, and the loop goes on.
+ *
+ * worker/scheduler/try.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Run body(arg) in a transaction of its own, with SPI connected and the table of
+ * jobs locked against DROP EXTENSION; it looks itself whether the extension is
+ * still there.  Returns NULL if that has committed; otherwise the error, in the
+ * current memory context, and nothing of the transaction is left.
+ */
+ErrorData *
+scheduler_try(void (*body) (void *arg), void *arg)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ErrorData  *volatile edata = NULL;
+
+	PG_TRY();
+	{
+		process_begin_transaction();
+		jobq_lock_jobs();
+		SPI_connect();
+		body(arg);
+		SPI_finish();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		HOLD_INTERRUPTS();
+		edata = CopyErrorData();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	return edata;
+}
