@@ -42,6 +42,14 @@
 #endif
 
 #if PG_VERSION_NUM >= 160000
+#define jobq_database_aclcheck(dboid, roleid, mode) \
+	object_aclcheck(DatabaseRelationId, dboid, roleid, mode)
+#else
+#define jobq_database_aclcheck(dboid, roleid, mode) \
+	pg_database_aclcheck(dboid, roleid, mode)
+#endif
+
+#if PG_VERSION_NUM >= 160000
 #define jobq_owns_database(dboid) \
 	object_ownercheck(DatabaseRelationId, dboid, GetUserId())
 #else

@@ -8,6 +8,7 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $setup = q{
 CREATE EXTENSION jobq;
@@ -161,6 +162,66 @@ foreach my $kind ('hold', 'hold_procedure')
 	is( $node->safe_psql(
 			'postgres', "SELECT count(*) FROM jobq.jobs WHERE kind = '$kind' AND attempt = 2 AND state = 'completed'"),
 		'3', "$kind: at the second attempt");
+}
+
+#
+# Workers that are terminated while they connect: no job had begun, so none is
+# charged.  They wait for a lock that a session holds.
+#
+foreach my $stop ('terminated', 'fast shutdown')
+{
+	$node->safe_psql('postgres', q{
+TRUNCATE effect;
+SELECT jobq.restart_workers();
+SELECT jobq.pause('default');
+SELECT jobq.enqueue('note', max_attempts => 1) FROM generate_series(1, 20)});
+	wait_for($node, "$stop: the workers have left",
+		'SELECT count(*) = 0 FROM jobq.workers WHERE pid IS NOT NULL');
+	my ($admin, $other) =
+	  map { $node->background_psql('postgres', on_error_stop => 0) } 1, 2;
+	$admin->query('BEGIN; LOCK pg_db_role_setting');
+	my $connecting = q{
+FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
+	$other->query("SELECT jobq.resume('default')");
+	my $offset = -s $node->logfile;
+
+	if ($stop eq 'terminated')
+	{
+		my %seen;
+
+		# more often than after a first failure, which is not minded
+		for (my $left = 6_000; keys %seen < 5 && $left > 0; $left--)
+		{
+			foreach my $pid (split /\n/, $admin->query("SELECT pid $connecting"))
+			{
+				signal_process('TERM', $pid) unless $seen{$pid}++;
+			}
+			usleep(10_000);
+		}
+		cmp_ok(keys %seen, '>=', 5, "$stop: workers come again and again");
+		$admin->query('COMMIT');
+		$_->quit foreach $admin, $other;
+		my $reports = () = slurp_file($node->logfile, $offset) =~
+		  /workers could not connect as role "/g;
+		is($reports, 1, "$stop: this is reported once");
+	}
+	else
+	{
+		for (my $left = 6_000; $left > 0; $left--)
+		{
+			last if $admin->query("SELECT count(*) $connecting") > 0;
+			usleep(10_000);
+		}
+		$node->stop('fast');
+		is_shut_down('fast shutdown while workers connect is clean');
+		eval { $_->{run}->finish } foreach $admin, $other;
+		$node->start;
+	}
+	wait_for($node, "$stop: the jobs run", 'SELECT count(*) = 0 FROM jobq.job');
+	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
+		'20|20', "$stop: once");
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
+		'0', "$stop: and no job is charged");
 }
 
 #

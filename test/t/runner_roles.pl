@@ -132,7 +132,7 @@ FROM jobq.failed_jobs LEFT JOIN pg_roles r ON r.oid = role::oid
 GROUP BY 1 ORDER BY 1}),
 	"dropped|5|2|2|the role that enqueued the job does not exist any more|the role that enqueued the job does not exist any more|JQ010"
 	  . ($nologin ? '' : "\nrole7|5|2|2|the role that enqueued the job may not log in|the role that enqueued the job may not log in|JQ010")
-	  . "\nrole8|5|2|2|no worker could connect as the role that enqueued the job|no worker could connect as the role that enqueued the job|JQ010",
+	  . "\nrole8|5|2|2|the role that enqueued the job may not connect to the database|the role that enqueued the job may not connect to the database|JQ010",
 	'jobs of those that cannot have failed, and say why');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE error IS NULL OR role IS NULL}),
 	'0', 'and can be looked at');

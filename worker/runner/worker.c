@@ -309,8 +309,6 @@ worker_exit(int code, Datum arg)
 							 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	if (ProcDiePending || code == 0)
-		my_slot->connect_failed = false;
 
 	/*
 	 * A job that had to give way to DDL on the database is not charged: the

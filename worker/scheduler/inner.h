@@ -27,11 +27,15 @@ extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
 extern bool scheduler_note_error(const char *table, const char *column,
 								 Oid type, Datum key, const ErrorData *edata);
 
+/* worker/scheduler/role.c */
+extern bool role_can_work(Oid role, JobqError *error);
+extern void role_not_connected(Oid role, TimestampTz now);
+extern TimestampTz role_retry_at(Oid role, TimestampTz now);
+extern void role_charge(Oid role, const JobqError *error);
+
 /* worker/scheduler/spawn.c */
 extern TimestampTz spawn_workers(TimestampTz now);
 extern void spawn_again(TimestampTz now, bool came);
-extern bool spawn_role_can_work(Oid role, JobqError *error);
-extern void spawn_charge_role(Oid role, const JobqError *error);
 extern void spawn_dismiss(void);
 
 /* worker/scheduler/extension.c */

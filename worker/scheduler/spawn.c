@@ -14,13 +14,7 @@
  */
 #include "scheduler/inner.h"
 
-#include "access/table.h"
-#include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
@@ -37,9 +31,6 @@
 
 /* Roles with waiting jobs that are looked at in one round. */
 #define MAX_ROLES			64
-
-/* Jobs of a role that cannot work which are charged in one round. */
-#define MAX_CHARGED			100
 
 typedef struct RoleDemand
 {
@@ -224,6 +215,11 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 
 			if (demand->waiting <= (uint32) demand->ready)
 				continue;
+			if (role_retry_at(demand->role, now) > now)
+			{
+				*wake = Min(*wake, role_retry_at(demand->role, now));
+				continue;
+			}
 			if (workers >= size)
 			{
 				if (size > 0)
@@ -235,9 +231,9 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 				}
 				continue;
 			}
-			if (demand->ready == 0 && !spawn_role_can_work(demand->role, &error))
+			if (demand->ready == 0 && !role_can_work(demand->role, &error))
 			{
-				spawn_charge_role(demand->role, &error);
+				role_charge(demand->role, &error);
 				demand->waiting = 0;
 				*wake = now;
 				continue;
@@ -254,91 +250,6 @@ spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
 		}
 	}
 	return workers < size;
-}
-
-/*
- * Can a worker connect as this role?  If not, error says why; if so, it has
- * only its code.
- */
-bool
-spawn_role_can_work(Oid role, JobqError *error)
-{
-	HeapTuple	tuple;
-	bool		can = false;
-
-	memset(error, 0, sizeof(JobqError));
-	error->sqlerrcode = ERRCODE_JOBQ_BAD_ROLE;
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
-	if (!HeapTupleIsValid(tuple))
-		error->message = "the role that enqueued the job does not exist any more";
-	else
-	{
-		if (JOBQ_NOLOGIN_WORKS ||
-			((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin)
-			can = true;
-		else
-		{
-			error->message = "the role that enqueued the job may not log in";
-			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
-		}
-		ReleaseSysCache(tuple);
-	}
-	CommitTransactionCommand();
-	return can;
-}
-
-/*
- * The jobs of a role that cannot work have failed.
- */
-void
-spawn_charge_role(Oid role, const JobqError *error)
-{
-	for (int n = 0; n < MAX_CHARGED; n++)
-	{
-		JobqPush	entry;
-		bool		popped = false;
-		JobqWakeList wake = {0};
-		Relation	rel;
-		JobqJob		job;
-		bool		live = false;
-
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
-		{
-			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
-
-			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry,
-									&wake);
-		}
-		jobq_unlock(my_db, &wake);
-		if (!popped)
-			break;
-		process_begin_transaction();
-		rel = jobq_open_jobs();
-		if (!jobq_job_fetch_entry(rel, &entry, GetActiveSnapshot(), &job))
-			;
-		else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
-				 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
-		{
-			if (jobq_job_delete(rel, &job))
-				jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
-							 "not started before expires_at");
-		}
-		else
-			live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
-										   false, -1);
-		table_close(rel, NoLock);
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-
-		memset(&wake, 0, sizeof(wake));
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_permits_release(my_db, &entry.permits, entry.key.id, live, true,
-							 jobq_now(), &wake);
-		jobq_unlock(my_db, &wake);
-	}
 }
 
 /*

@@ -132,17 +132,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			jobq_wake_scheduler(&jobq_shared->databases[jobq_shared->wanting]);
 
 		if (copy.connect_failed)
-		{
-			JobqError	error;
-
-			/* perhaps the role has changed, or gone, since it was started */
-			if (spawn_role_can_work(copy.role, &error))
-			{
-				error.message = "no worker could connect as the role that enqueued the job";
-				error.hint = "The server's log has the reason.";
-			}
-			spawn_charge_role(copy.role, &error);
-		}
+			role_not_connected(copy.role, now);
 		else
 			spawn_again(now, true);
 	}

@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * role.c
+ *	  Can a worker work as a role?  And who pays if none can?
+ *
+ * The jobs of a role are charged only with proof: the catalogs say that the role
+ * is gone, may not log in, or may not connect to the database.  A worker that
+ * left before it was connected proves nothing by itself: it may have been
+ * terminated, the server may lack memory or connections, or is being stopped.
+ * Then nobody is charged.  The next worker of that role is started after a pause
+ * that grows, while other roles go on.
+ *
+ * worker/scheduler/role.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/*
+ * Pause before another worker of a role is started whose workers could not
+ * connect.  After the first of them there is none.
+ */
+#define FIRST_PAUSE			(USECS_PER_SEC / 10)
+#define LAST_PAUSE			(5 * USECS_PER_SEC)
+
+/* What has gone well for so long is forgotten; the log is told as often. */
+#define TROUBLE_TIME		(60 * USECS_PER_SEC)
+
+/* Jobs of a role that cannot work which are charged in one round. */
+#define MAX_CHARGED			100
+
+/* A role whose last worker could not connect, for an unknown reason. */
+typedef struct RoleTrouble
+{
+	Oid			role;			/* key */
+	TimestampTz retry_at;
+	int64		pause;			/* before the next but one */
+	TimestampTz logged_at;
+} RoleTrouble;
+
+static HTAB *troubles = NULL;
+
+static void charge_entry(JobqPush *entry, const JobqError *error);
+
+/*
+ * Can a worker connect as this role, by what the catalogs say?  If not, error
+ * says why.  Outside any transaction.
+ */
+bool
+role_can_work(Oid role, JobqError *error)
+{
+	HeapTuple	tuple;
+	bool		can = false;
+
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_JOBQ_BAD_ROLE;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	if (!HeapTupleIsValid(tuple))
+		error->message = "the role that enqueued the job does not exist any more";
+	else
+	{
+		if (!JOBQ_NOLOGIN_WORKS &&
+			!((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin)
+		{
+			error->message = "the role that enqueued the job may not log in";
+			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
+		}
+		else if (jobq_database_aclcheck(MyDatabaseId, role, ACL_CONNECT) != ACLCHECK_OK)
+		{
+			error->message = "the role that enqueued the job may not connect to the database";
+			error->hint = "Grant it CONNECT on the database.";
+		}
+		else
+			can = true;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+	return can;
+}
+
+/*
+ * A worker has left before it was connected as this role.
+ */
+void
+role_not_connected(Oid role, TimestampTz now)
+{
+	RoleTrouble *trouble;
+	JobqError	error;
+	const char *name;
+	bool		found;
+
+	if (!role_can_work(role, &error))
+	{
+		role_charge(role, &error);
+		return;
+	}
+	if (troubles == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(RoleTrouble)};
+
+		troubles = hash_create("jobq roles in trouble", 16, &ctl,
+							   HASH_ELEM | HASH_BLOBS);
+	}
+	trouble = hash_search(troubles, &role, HASH_ENTER, &found);
+	if (!found || now > trouble->retry_at + TROUBLE_TIME)
+	{
+		trouble->retry_at = now;
+		trouble->pause = FIRST_PAUSE;
+		trouble->logged_at = 0;
+		return;
+	}
+	trouble->retry_at = now + trouble->pause;
+	trouble->pause = Min(trouble->pause * 2, LAST_PAUSE);
+	if (now > trouble->logged_at + TROUBLE_TIME && !process_stopping())
+	{
+		trouble->logged_at = now;
+		process_begin_transaction();
+		name = GetUserNameFromId(role, true);
+		ereport(LOG,
+				(errmsg("jobq workers could not connect as role \"%s\"",
+						name != NULL ? name : "(dropped)"),
+				 errdetail("By its privileges it may connect, so its jobs are not charged: they wait."),
+				 errhint("The log has the reason in what these workers have said before.")));
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+}
+
+/*
+ * When the next worker of this role may be started: not after "now", unless its
+ * workers could not connect.
+ */
+TimestampTz
+role_retry_at(Oid role, TimestampTz now)
+{
+	RoleTrouble *trouble = troubles == NULL ? NULL
+		: hash_search(troubles, &role, HASH_FIND, NULL);
+
+	if (trouble == NULL)
+		return now;
+	/* the clock was put back */
+	trouble->retry_at = Min(trouble->retry_at, now + LAST_PAUSE);
+	if (now > trouble->retry_at + TROUBLE_TIME)
+	{
+		hash_search(troubles, &role, HASH_REMOVE, NULL);
+		return now;
+	}
+	return trouble->retry_at;
+}
+
+/*
+ * The jobs of a role that cannot work have failed, as many as fit into a round.
+ * Outside any transaction.
+ */
+void
+role_charge(Oid role, const JobqError *error)
+{
+	for (int n = 0; n < MAX_CHARGED; n++)
+	{
+		JobqPush	entry;
+		bool		popped = false;
+		JobqWakeList wake = {0};
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
+		{
+			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
+
+			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry,
+									&wake);
+		}
+		jobq_unlock(my_db, &wake);
+		if (!popped)
+			break;
+		charge_entry(&entry, error);
+	}
+}
+
+/*
+ * One of them, which was popped.
+ */
+static void
+charge_entry(JobqPush *entry, const JobqError *error)
+{
+	JobqWakeList wake = {0};
+	Relation	rel;
+	JobqJob		job;
+	bool		live = false;
+
+	process_begin_transaction();
+	rel = jobq_open_jobs();
+	if (!jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
+		;
+	else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
+			 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
+	{
+		if (jobq_job_delete(rel, &job))
+			jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+						 "not started before expires_at");
+	}
+	else
+		live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
+									   false, -1);
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_permits_release(my_db, &entry->permits, entry->key.id, live, true,
+						 jobq_now(), &wake);
+	jobq_unlock(my_db, &wake);
+}
