@@ -110,10 +110,10 @@ group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
  */
 static bool
 group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
-					   JobqJob *first)
+				  JobqJob *first)
 {
 	TimestampTz now = jobq_now();
-	Relation	index = index_open(jobq_relations()->job_group, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_GROUP);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData keys[2];
 	ScanKeyData members[3];

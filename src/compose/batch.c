@@ -269,7 +269,7 @@ static void
 free_jobs(int64 batch_id)
 {
 	Relation	rel = jobq_open_jobs();
-	Relation	index = index_open(jobq_relations()->job_batch, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "jobq batch",
 												  ALLOCSET_DEFAULT_SIZES);

@@ -429,8 +429,7 @@ put_steps(Workflow *workflow, int64 batch_id)
 		jobq_put_job(&step->job, &unique);
 	}
 
-	rel = table_open(jobq_relations()->step, RowExclusiveLock);
-	jobq_check_columns(RelationGetDescr(rel), STEP_NATTS);
+	rel = jobq_open_table(JOBQ_STEP_TABLE, RowExclusiveLock);
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
 		NewStep    *step = &workflow->steps[i];

@@ -343,7 +343,7 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 			   TimestampTz until, const int64 *ids,
 			   const ItemPointerData *ctids, int nids)
 {
-	Relation	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	Relation	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	Datum	   *elems = palloc(sizeof(Datum) * nids);
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS] = {0};
@@ -366,10 +366,9 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 		PointerGetDatum(construct_array(elems, nids, TIDOID,
 										sizeof(ItemPointerData), false,
 										TYPALIGN_SHORT));
-	jobq_check_columns(RelationGetDescr(rel), LEASE_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
-	table_close(rel, RowExclusiveLock);
+	table_close(rel, NoLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	db->leases->bundles[bundle].row.id = row_id;

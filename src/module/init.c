@@ -60,6 +60,7 @@ _PG_init(void)
 	MarkGUCPrefixReserved("jobq");
 	jobq_install_commit_callbacks();
 	jobq_cache_join(&jobq_relations_cache);
+	jobq_cache_join(&jobq_tables_cache);
 	jobq_cache_join(&jobq_queues_cache);
 	jobq_cache_join(&jobq_indexes_cache);
 	jobq_kinds_install();

@@ -46,9 +46,8 @@ static bool wait_until_drained(FunctionCallInfo fcinfo, int32 queue_id,
 static bool
 last_job(int32 queue_id, JobqJob *job)
 {
-	const JobqRelations *rels = jobq_relations();
-	Relation	rel = table_open(rels->job, AccessShareLock);
-	Relation	index = index_open(rels->job_ready, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_READY);
 	TimestampTz now = jobq_now();
 	ScanKeyData keys[2];
 	SysScanDesc scan;

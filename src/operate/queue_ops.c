@@ -166,8 +166,8 @@ jobq_clear(PG_FUNCTION_ARGS)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, jobq_relations()->job_ready, true, snapshot,
-							  1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
+							  snapshot, 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		bool		isnull;
@@ -378,7 +378,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 static bool
 queue_has_jobs(int32 queue_id)
 {
-	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	Snapshot	snapshot;
@@ -388,8 +388,8 @@ queue_has_jobs(int32 queue_id)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, jobq_relations()->job_ready, true, snapshot,
-							  1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
+							  snapshot, 1, &key);
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -404,7 +404,7 @@ queue_has_jobs(int32 queue_id)
 static int64
 count_letters(int32 queue_id, bool *all_mine)
 {
-	Relation	rel = table_open(jobq_relations()->failed, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	Snapshot	snapshot;

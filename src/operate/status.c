@@ -95,10 +95,13 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 	HeapTuple	tuple;
 	bool		found = false;
 
+	jobq_check_table(rel, source == &archive_source ? JOBQ_ARCHIVE_TABLE
+					 : JOBQ_FAILED_TABLE);
 	list_free(RelationGetIndexList(rel));	/* sets rd_pkindex */
 	ScanKeyInit(&key, source->map[ST_ID], BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(id));
-	scan = systable_beginscan(rel, rel->rd_pkindex, true, snapshot, 1, &key);
+	scan = systable_beginscan(rel, rel->rd_pkindex, OidIsValid(rel->rd_pkindex),
+							  snapshot, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
@@ -152,7 +155,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 static bool
 find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 {
-	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	JobqDatabase *db = jobq_my_database();
 	JobqSlot   *slot;
 	JobqJob		job;

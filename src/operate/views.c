@@ -64,7 +64,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 	{
 		READY, SCHEDULED, BLOCKED, RUNNING, OLDEST_READY, NATTS
 	};
-	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz now = jobq_now();
 	TimestampTz oldest = DT_NOEND;
@@ -88,7 +88,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 
 	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				PG_GETARG_DATUM(0));
-	scan = systable_beginscan(rel, jobq_relations()->job_ready, true,
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
 							  GetActiveSnapshot(), 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{

@@ -76,7 +76,7 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 		jobq_at_commit_batch(job_batch(job), job_id(job),
 							 state == STATE_EXPIRED);
 	jobq_state_changed(job, state == STATE_COMPLETED ? "completed"
-			  : state == STATE_CANCELLED ? "cancelled" : "expired");
+					   : state == STATE_CANCELLED ? "cancelled" : "expired");
 
 	/* the rest of its batch depends on what has become of it */
 	if (keep == KEEP_NOTHING && job_batch(job) == 0)
@@ -127,7 +127,7 @@ open_archive(TimestampTz now)
 
 		if (relid == jobq_archive_partition(now))
 		{
-			jobq_check_columns(RelationGetDescr(rel), ARCHIVE_NATTS);
+			jobq_check_table(rel, JOBQ_ARCHIVE_TABLE);
 			return rel;
 		}
 		table_close(rel, RowExclusiveLock);

@@ -62,7 +62,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 {
 	Datum		values[FAILED_NATTS];
 	bool		nulls[FAILED_NATTS] = {0};
-	Relation	rel = table_open(jobq_relations()->failed, RowExclusiveLock);
+	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, RowExclusiveLock);
 	HeapTuple	tuple;
 
 #define COPY_FIELD(to, from) \
@@ -99,9 +99,8 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	if (error->context != NULL)
 		values[FAILED_CONTEXT - 1] = CStringGetTextDatum(error->context);
 
-	jobq_check_columns(RelationGetDescr(rel), FAILED_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
-	table_close(rel, RowExclusiveLock);
+	table_close(rel, NoLock);
 }

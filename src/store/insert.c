@@ -69,6 +69,8 @@ static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
 						   HeapTuple *tuples, int ntuples);
 static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
 						 HeapTuple tuple, IndexUniqueCheck check);
+static bool insert_into(Relation rel, const KeptIndex *kept_index,
+						HeapTuple *tuples, int ntuples, IndexUniqueCheck check);
 
 /*
  * A relation has changed: what was kept may be outdated.
@@ -90,7 +92,7 @@ transaction_ended(void)
 	users = 0;
 }
 
-const JobqCache jobq_indexes_cache = {
+const		JobqCache jobq_indexes_cache = {
 	.changed = relation_changed,
 	.ended = transaction_ended,
 };
@@ -231,6 +233,40 @@ has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
 }
 
 /*
+ * Insert the rows' entries into one index.  False if one of them has a key that
+ * is there already, and "check" is UNIQUE_CHECK_PARTIAL.
+ */
+static bool
+insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
+			int ntuples, IndexUniqueCheck check)
+{
+	AttrNumber	not_null = kept_index->not_null;
+	IndexInfo  *info = kept_index->info;
+	Relation	index;
+	bool		inserted = true;
+
+	/* then it need not even be opened */
+	if ((info != NULL && !info->ii_ReadyForInserts) ||
+		has_no_entries(kept_index, rel, tuples, ntuples))
+		return true;
+	index = index_open(kept_index->oid, RowExclusiveLock);
+	if (info == NULL)
+		info = BuildIndexInfo(index);
+	if (info->ii_ReadyForInserts)
+	{
+		for (int j = 0; j < ntuples; j++)
+			if (not_null == InvalidAttrNumber ||
+				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
+				inserted &= insert_entry(rel, index, info, tuples[j], check) ||
+					!info->ii_Unique;
+		if (info != kept_index->info)
+			jobq_index_insert_cleanup(index, info);
+	}
+	index_close(index, NoLock);
+	return inserted;
+}
+
+/*
  * Insert the index entries of rows that are in the table.
  */
 void
@@ -240,32 +276,8 @@ jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 
 	users++;
 	for (int i = 0; i < table.nindexes; i++)
-	{
-		AttrNumber	not_null = table.indexes[i].not_null;
-		IndexInfo  *info = table.indexes[i].info;
-		Relation	index;
-
-		/* then it need not even be opened */
-		if ((info != NULL && !info->ii_ReadyForInserts) ||
-			has_no_entries(&table.indexes[i], rel, tuples, ntuples))
-			continue;
-		index = index_open(table.indexes[i].oid, RowExclusiveLock);
-		if (info == NULL)
-			info = BuildIndexInfo(index);
-		if (!info->ii_ReadyForInserts)
-		{
-			index_close(index, NoLock);
-			continue;
-		}
-		for (int j = 0; j < ntuples; j++)
-			if (not_null == InvalidAttrNumber ||
-				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
-				(void) insert_entry(rel, index, info, tuples[j],
-									UNIQUE_CHECK_YES);
-		if (info != table.indexes[i].info)
-			jobq_index_insert_cleanup(index, info);
-		index_close(index, NoLock);
-	}
+		(void) insert_into(rel, &table.indexes[i], tuples, ntuples,
+						   UNIQUE_CHECK_YES);
 	users--;
 }
 
@@ -311,42 +323,32 @@ jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples)
 }
 
 /*
- * Insert a row into a table whose only index is unique, unless its key is
- * there, or on its way, already: then false, without waiting.
+ * Insert a row, unless its key is there, or on its way, already: then false,
+ * without waiting.  The table's unique indexes are all on that key: there may be
+ * two while one of them takes the other's place.
  */
 bool
 jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 {
 	TransactionId xid = GetCurrentTransactionId();
 	KeptTable	table = kept_table(rel);
-	IndexInfo  *info;
-	Relation	index;
 	TupleTableSlot *slot;
 	uint32		token;
-	bool		inserted;
+	bool		inserted = true;
 
-	if (table.nindexes != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table \"%s\" has %d indexes instead of one",
-						RelationGetRelationName(rel), table.nindexes),
-				 errhint("Drop those that are not jobq's.")));
 	users++;
-	index = index_open(table.indexes[0].oid, RowExclusiveLock);
-	info = table.indexes[0].info;
-	if (info == NULL)
-		info = BuildIndexInfo(index);
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	token = SpeculativeInsertionLockAcquire(xid);
 	ExecStoreHeapTuple(tuple, slot, false);
 	table_tuple_insert_speculative(rel, slot, GetCurrentCommandId(true), 0,
 								   NULL, token);
 	tuple->t_self = slot->tts_tid;
-	inserted = insert_entry(rel, index, info, tuple, UNIQUE_CHECK_PARTIAL);
+	for (int i = 0; i < table.nindexes && inserted; i++)
+		inserted = insert_into(rel, &table.indexes[i], &tuple, 1,
+							   UNIQUE_CHECK_PARTIAL);
 	table_tuple_complete_speculative(rel, slot, token, inserted);
 	SpeculativeInsertionLockRelease(xid);
 	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
 	users--;
 	return inserted;
 }

@@ -63,7 +63,6 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 {
 	HeapTuple	copy = heap_copytuple(tuple);
 
-	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
 	job->ctid = tuple->t_self;
 	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);

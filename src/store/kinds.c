@@ -106,22 +106,22 @@ forget_kinds(void)
 static bool
 read_kind(JobqKind *kind)
 {
-	const JobqRelations *rels = jobq_relations();
 	JobqHandler *handler = &kind->handler;
 	const char *name = kind->name;
 	size_t		prefix = strlen(ON_FAILURE_PREFIX);
 	bool		on_failure = strncmp(name, ON_FAILURE_PREFIX, prefix) == 0;
-	Relation	rel = table_open(rels->handler, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_HANDLER_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
-	handler_relation = rels->handler;
+	handler_relation = RelationGetRelid(rel);
 	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
 						   CStringGetTextDatum(on_failure ? name + prefix : name));
-	scan = systable_beginscan(rel, rels->handler_pkey, true, NULL, 1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_HANDLER_PKEY), true, NULL,
+							  1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
@@ -129,7 +129,6 @@ read_kind(JobqKind *kind)
 		bool		nulls[HANDLER_NATTS];
 		MemoryContext old;
 
-		jobq_check_columns(RelationGetDescr(rel), HANDLER_NATTS);
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
 		if (kind->strings == NULL)
 			kind->strings = AllocSetContextCreate(CacheMemoryContext,

@@ -316,7 +316,7 @@ in_progress(const JobqLength *length, FullTransactionId fxid)
 static int64
 count_rows(int32 queue_id, Snapshot snapshot)
 {
-	Relation	rel = table_open(jobq_relations()->job, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -324,8 +324,8 @@ count_rows(int32 queue_id, Snapshot snapshot)
 
 	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, jobq_relations()->job_ready, true, snapshot,
-							  1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
+							  snapshot, 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		bool		isnull;
@@ -564,6 +564,6 @@ lengths_init(void *owner, char *memory)
 	memset(db->lengths, 0, sizeof(JobqLengths));
 }
 
-const JobqArea jobq_length_area = {
+const		JobqArea jobq_length_area = {
 	JOBQ_AREA_OF_DATABASE, lengths_size, lengths_init
 };

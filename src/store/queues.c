@@ -98,7 +98,6 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	Datum		values[QUEUE_NATTS];
 	bool		nulls[QUEUE_NATTS];
 
-	jobq_check_columns(desc, QUEUE_NATTS);
 	heap_deform_tuple(tuple, desc, values, nulls);
 	memset(queue, 0, sizeof(JobqQueue));
 	queue->id = DatumGetInt32(values[QUEUE_ID - 1]);
@@ -151,15 +150,14 @@ remember_queue(const JobqQueue *queue)
 static bool
 read_queue(const char *name, int32 id, JobqQueue *queue)
 {
-	const JobqRelations *rels = jobq_relations();
-	Relation	rel = table_open(rels->queue, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_QUEUE_TABLE, AccessShareLock);
 	uint64		before = changes;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found;
 
-	queue_relation = rels->queue;
+	queue_relation = RelationGetRelid(rel);
 	if (name != NULL)
 		ScanKeyEntryInitialize(&key, 0, QUEUE_NAME, BTEqualStrategyNumber,
 							   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
@@ -168,8 +166,8 @@ read_queue(const char *name, int32 id, JobqQueue *queue)
 		ScanKeyInit(&key, QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 					Int32GetDatum(id));
 	scan = systable_beginscan(rel,
-							  name != NULL ? rels->queue_name_key
-							  : rels->queue_pkey,
+							  jobq_index(rel, name != NULL ? JOBQ_QUEUE_NAME_KEY
+										 : JOBQ_QUEUE_PKEY),
 							  true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	found = HeapTupleIsValid(tuple);
@@ -342,7 +340,7 @@ relation_changed(Oid relid)
 		forget_queues();
 }
 
-const JobqCache jobq_queues_cache = {
+const		JobqCache jobq_queues_cache = {
 	.changed = relation_changed,
 	.forget = forget_queues,
 };

@@ -52,7 +52,6 @@ static JobqRelations relations;
 static bool relations_valid = false;
 static Partition partition = {0};
 
-
 /* how often a message, or an abort, may have outdated what is kept here */
 static uint64 changes = 0;
 
@@ -86,21 +85,12 @@ jobq_relations_if_installed(void)
 		return NULL;
 
 	found.queue = relation_named(found.schema, "queue");
-	found.queue_pkey = relation_named(found.schema, "queue_pkey");
-	found.queue_name_key = relation_named(found.schema, "queue_name_key");
 	found.handler = relation_named(found.schema, "handler");
-	found.handler_pkey = relation_named(found.schema, "handler_pkey");
-	found.job_pkey = relation_named(found.schema, "job_pkey");
-	found.job_ready = relation_named(found.schema, "job_ready");
-	found.job_group = relation_named(found.schema, "job_group");
-	found.job_batch = relation_named(found.schema, "job_batch");
 	found.job_seq = relation_named(found.schema, "job_id_seq");
 	found.archive = relation_named(found.schema, "archive");
 	found.archive_default = relation_named(found.schema, "archive_default");
 	found.failed = relation_named(found.schema, "failed_job");
-	found.failed_pkey = relation_named(found.schema, "failed_job_pkey");
 	found.unique_key = relation_named(found.schema, "unique_key");
-	found.unique_key_pkey = relation_named(found.schema, "unique_key_pkey");
 	found.lease = relation_named(found.schema, "lease");
 	found.lease_seq = relation_named(found.schema, "lease_token_seq");
 	found.step = relation_named(found.schema, "step");
@@ -228,7 +218,7 @@ forget_relations(void)
 	partition.relid = InvalidOid;
 }
 
-const JobqCache jobq_relations_cache = {
+const		JobqCache jobq_relations_cache = {
 	.changed = relation_changed,
 	.forget = forget_relations,
 };

@@ -37,10 +37,7 @@
 Relation
 jobq_open_jobs(void)
 {
-	Relation	rel = table_open(jobq_relations()->job, RowExclusiveLock);
-
-	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
-	return rel;
+	return jobq_open_table(JOBQ_JOB_TABLE, RowExclusiveLock);
 }
 
 /*
@@ -51,7 +48,12 @@ jobq_try_open_jobs(void)
 {
 	const JobqRelations *rels = jobq_relations_if_installed();
 
-	return rels != NULL ? try_table_open(rels->job, RowExclusiveLock) : NULL;
+	Relation	rel = rels != NULL
+		? try_table_open(rels->job, RowExclusiveLock) : NULL;
+
+	if (rel != NULL)
+		jobq_check_table(rel, JOBQ_JOB_TABLE);
+	return rel;
 }
 
 /*
@@ -129,8 +131,8 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 
 	ScanKeyInit(&key, JOB_ID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(id));
-	scan = systable_beginscan(rel, jobq_relations()->job_pkey, true, snapshot,
-							  1, &key);
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_PKEY), true,
+							  snapshot, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 		jobq_job_from_tuple(rel, tuple, job);
@@ -148,7 +150,6 @@ jobq_job_insert(Relation rel, JobqJob *job)
 	HeapTuple	tuple;
 
 	jobq_set_flow(job);
-	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
 	jobq_insert_tuple(rel, tuple);
 	job->ctid = tuple->t_self;
@@ -279,7 +280,6 @@ jobq_job_lease(Relation rel, JobqJob *job)
 	if (result != TM_Ok)
 		return false;
 
-	jobq_check_columns(RelationGetDescr(rel), JOB_NATTS);
 	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
 	jobq_heap_update(rel, &job->ctid, tuple);
 	if (!HeapTupleIsHeapOnly(tuple))
@@ -288,4 +288,3 @@ jobq_job_lease(Relation rel, JobqJob *job)
 	heap_freetuple(tuple);
 	return true;
 }
-

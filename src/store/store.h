@@ -55,29 +55,23 @@
  * What insert.c knows of indexes it frees only when it uses none of it.
  */
 
-/* The relations of the extension in this database. */
+/*
+ * The relations of the extension in this database.  Indexes are not among them:
+ * see jobq_index().
+ */
 typedef struct JobqRelations
 {
 	Oid			extension;
 	Oid			schema;
 	Oid			owner;
 	Oid			queue;
-	Oid			queue_pkey;
-	Oid			queue_name_key;
 	Oid			handler;
-	Oid			handler_pkey;
 	Oid			job;
-	Oid			job_pkey;
-	Oid			job_ready;
-	Oid			job_group;
-	Oid			job_batch;
 	Oid			job_seq;
 	Oid			archive;
 	Oid			archive_default;
 	Oid			failed;
-	Oid			failed_pkey;
 	Oid			unique_key;
-	Oid			unique_key_pkey;
 	Oid			lease;
 	Oid			lease_seq;
 	Oid			step;
@@ -86,6 +80,34 @@ typedef struct JobqRelations
 	Oid			inbox;
 	Oid			context_type;	/* row type jobq.job_context */
 } JobqRelations;
+
+/* The tables whose rows are read or written past the executor (tables.c). */
+typedef enum JobqTable
+{
+	JOBQ_QUEUE_TABLE,
+	JOBQ_HANDLER_TABLE,
+	JOBQ_JOB_TABLE,
+	JOBQ_UNIQUE_KEY_TABLE,
+	JOBQ_LEASE_TABLE,
+	JOBQ_ARCHIVE_TABLE,			/* and each of its partitions */
+	JOBQ_FAILED_TABLE,
+	JOBQ_STEP_TABLE,
+	JOBQ_NTABLES
+}			JobqTable;
+
+/* Their indexes that are asked for by name. */
+typedef enum JobqIndex
+{
+	JOBQ_QUEUE_PKEY,
+	JOBQ_QUEUE_NAME_KEY,
+	JOBQ_HANDLER_PKEY,
+	JOBQ_JOB_PKEY,
+	JOBQ_JOB_READY,
+	JOBQ_JOB_GROUP,
+	JOBQ_JOB_BATCH,
+	JOBQ_UNIQUE_KEY_PKEY,
+	JOBQ_NINDEXES
+}			JobqIndex;
 
 /* Attribute numbers of jobq.queue. */
 enum
@@ -364,7 +386,7 @@ typedef struct JobqLengths
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	int			nprepared;
 	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
-} JobqLengths;
+}			JobqLengths;
 
 
 /* src/store/cache.c: for the caches of this room */
@@ -376,9 +398,9 @@ typedef struct JobqCache
 	void		(*forget) (void);
 	/* the transaction is over, one way or another; or NULL */
 	void		(*ended) (void);
-} JobqCache;
+}			JobqCache;
 
-extern void jobq_cache_join(const JobqCache *cache);
+extern void jobq_cache_join(const JobqCache * cache);
 extern void jobq_cache_filled(void);
 
 /* src/store/relations.c */
@@ -389,6 +411,13 @@ extern const JobqRelations *jobq_relations_if_installed(void);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern void jobq_pin_queues(void);
 extern void jobq_lock_jobs(void);
+
+/* src/store/tables.c */
+extern const JobqCache jobq_tables_cache;
+extern Relation jobq_open_table(JobqTable table, LOCKMODE mode);
+extern void jobq_check_table(Relation rel, JobqTable table);
+extern Oid	jobq_index(Relation rel, JobqIndex index);
+extern Relation jobq_open_index(Relation rel, JobqIndex index);
 
 /* src/store/query.c: queries as the owner of the extension, for what is not per job */
 typedef struct JobqOwnerState

@@ -173,7 +173,7 @@ find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
 				JOB(job, JOB_KIND));
 	ScanKeyInit(&scankeys[2], KEY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
 				JOB(job, JOB_ROLE));
-	scan = systable_beginscan(keys, jobq_relations()->unique_key_pkey, true,
+	scan = systable_beginscan(keys, jobq_index(keys, JOBQ_UNIQUE_KEY_PKEY), true,
 							  snapshot, 3, scankeys);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
@@ -181,7 +181,6 @@ find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
 		Datum		values[KEY_NATTS];
 		bool		nulls[KEY_NATTS];
 
-		jobq_check_columns(RelationGetDescr(keys), KEY_NATTS);
 		heap_deform_tuple(tuple, RelationGetDescr(keys), values, nulls);
 		holder->ctid = tuple->t_self;
 		holder->job_id = DatumGetInt64(values[KEY_JOB_ID - 1]);
@@ -268,7 +267,6 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 	values[KEY_UNTIL - 1] = CharGetDatum(until);
 	values[KEY_KIND - 1] = JOB(job, JOB_KIND);
 	values[KEY_KEY - 1] = JOB(job, JOB_UNIQUE_KEY);
-	jobq_check_columns(RelationGetDescr(keys), KEY_NATTS);
 	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
 }
 
@@ -378,8 +376,8 @@ take_place(const JobqJob *job, const JobqUnique *unique)
 void
 jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 {
-	Relation	keys = table_open(jobq_relations()->unique_key,
-								  RowExclusiveLock);
+	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE,
+									   RowExclusiveLock);
 	char		until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
 
 	for (bool locked = false;;)
@@ -472,7 +470,7 @@ jobq_unique_started(const JobqJob *job)
 	if (JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
 		DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START)
 		return false;
-	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
 	if (find_own_key(keys, job, &holder) && holder.until != UNTIL_WINDOW)
 	{
 		TM_FailureData tmfd;
@@ -503,7 +501,7 @@ jobq_unique_finished(const JobqJob *job, bool completed)
 
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
 		return;
-	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
 	if (find_own_key(keys, job, &holder) &&
 		!(completed && holder.held_until > jobq_now()))
 	{
@@ -528,7 +526,7 @@ jobq_unique_prune(void)
 
 	if (jobs == NULL)
 		return;
-	keys = table_open(jobq_relations()->unique_key, RowExclusiveLock);
+	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
 	SPI_connect();
 
 	/* by the clock as it is after the snapshot: it may have been put back */

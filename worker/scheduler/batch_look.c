@@ -250,9 +250,8 @@ has_cancelled(int64 id)
 bool
 batch_witness(int64 id, int64 bound, int64 *witness)
 {
-	const JobqRelations *rels = jobq_relations();
-	Relation	rel = table_open(rels->job, AccessShareLock);
-	Relation	index = index_open(rels->job_batch, AccessShareLock);
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
 	Snapshot	snapshot;
 	bool		found = false;
 
@@ -301,7 +300,7 @@ static bool
 cancel_jobs(const Batch *batch, bool *taken)
 {
 	Relation	rel = jobq_open_jobs();
-	Relation	index = index_open(jobq_relations()->job_batch, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData keys[2];
 	SysScanDesc scan;

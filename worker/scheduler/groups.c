@@ -205,7 +205,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 
 	process_begin_transaction();
 	rel = jobq_open_jobs();
-	index = index_open(jobq_relations()->job_group, AccessShareLock);
+	index = jobq_open_index(rel, JOBQ_JOB_GROUP);
 	slot = table_slot_create(rel, NULL);
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
 	ScanKeyEntryInitialize(&members[0], SK_ROW_MEMBER, 2,

@@ -34,16 +34,13 @@ static int	nlost = 0;
 void
 index_begin(ReadyIndex *scan)
 {
-	const JobqRelations *rels;
-
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	rels = jobq_relations_if_installed();
-	if (rels == NULL)
+	if (jobq_relations_if_installed() == NULL)
 		proc_exit(0);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	scan->rel = table_open(rels->job, AccessShareLock);
-	scan->index = index_open(rels->job_ready, AccessShareLock);
+	scan->rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	scan->index = jobq_open_index(scan->rel, JOBQ_JOB_READY);
 	scan->slot = table_slot_create(scan->rel, NULL);
 }
 

@@ -89,7 +89,7 @@ load(TimestampTz now)
 
 	process_begin_transaction();
 	rels = jobq_relations();
-	jobs = table_open(rels->job, AccessShareLock);
+	jobs = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	if (my_db->leases->jobs != rels->job)
 	{
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -105,7 +105,7 @@ load(TimestampTz now)
 		CommitTransactionCommand();
 		return DT_NOEND;
 	}
-	rel = table_open(rels->lease, RowExclusiveLock);
+	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 		load_row(jobs, tuple, RelationGetDescr(rel));
@@ -135,7 +135,6 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	TimestampTz until;
 	uint32		bundle;
 
-	jobq_check_columns(desc, LEASE_NATTS);
 	heap_deform_tuple(tuple, desc, values, nulls);
 	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
@@ -382,7 +381,7 @@ collect(TimestampTz now)
 		return now + GARBAGE_PAUSE;
 
 	process_begin_transaction();
-	rel = table_open(jobq_relations()->lease, RowExclusiveLock);
+	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	for (uint32 i = 0; i < n; i++)
 		delete_row(rel, &garbage[i]);
 	if (all)

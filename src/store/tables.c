@@ -1,0 +1,323 @@
+/*-------------------------------------------------------------------------
+ *
+ * tables.c
+ *	  Opens jobq's tables and indexes, and looks whether they are as the library
+ *	  knows them.
+ *
+ * Rows are read and written past the executor, by the number and the type of
+ * their columns.  The tables' owner can change these, and can make indexes anew.
+ * So a table is opened through here, and is looked at once after each change.
+ *
+ * An index gets another OID by REINDEX CONCURRENTLY, which waits for whoever has
+ * locked the table, however weakly.  So an index is asked for with its table open:
+ * then what is answered stays until the table's lock is released.
+ *
+ * src/store/tables.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "store/store.h"
+
+typedef struct Column
+{
+	Oid			type;
+	bool		may_be_null;
+}			Column;
+
+static const Column queue_columns[] = {
+	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
+	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {JSONBOID, true}, {INT4OID, true},
+	{INTERVALOID, true},
+};
+
+static const Column handler_columns[] = {
+	{TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, true},
+	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
+	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+};
+
+static const Column job_columns[] = {
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false},
+	{REGROLEOID, false}, {INT4OID, false}, {INT4OID, false}, {INT4OID, false}, {INT2OID, false}, {INT2OID, false},
+	{BOOLOID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
+	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {INT8OID, true},
+	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
+	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true},
+	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
+	{JSONBOID, true},
+};
+
+static const Column unique_key_columns[] = {
+	{INT8OID, false}, {TIMESTAMPTZOID, true}, {REGROLEOID, false}, {CHAROID, false}, {TEXTOID, false},
+	{TEXTOID, false},
+};
+
+static const Column lease_columns[] = {
+	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {REGROLEOID, false},
+	{TEXTOID, false}, {INT8ARRAYOID, false}, {TIDARRAYOID, false},
+};
+
+static const Column archive_columns[] = {
+	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
+	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
+	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
+	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true},
+};
+
+static const Column failed_columns[] = {
+	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
+	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
+	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
+	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
+	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {TEXTOID, true},
+	{INT8OID, true}, {JSONBOID, true},
+};
+
+static const Column step_columns[] = {
+	{INT8OID, false}, {INT8OID, false}, {CHAROID, true}, {TEXTOID, false}, {INT8ARRAYOID, false}, {JSONBOID, false},
+	{JSONBOID, true},
+};
+
+/* The tables: where JobqRelations has the OID, and the columns. */
+static const struct
+{
+	size_t		relid;
+	const		Column *columns;
+	int			ncolumns;
+}			tables[JOBQ_NTABLES] = {
+#define TABLE(field, list) {offsetof(JobqRelations, field), list, lengthof(list)}
+	[JOBQ_QUEUE_TABLE] = TABLE(queue, queue_columns),
+	[JOBQ_HANDLER_TABLE] = TABLE(handler, handler_columns),
+	[JOBQ_JOB_TABLE] = TABLE(job, job_columns),
+	[JOBQ_UNIQUE_KEY_TABLE] = TABLE(unique_key, unique_key_columns),
+	[JOBQ_LEASE_TABLE] = TABLE(lease, lease_columns),
+	[JOBQ_ARCHIVE_TABLE] = TABLE(archive, archive_columns),
+	[JOBQ_FAILED_TABLE] = TABLE(failed, failed_columns),
+	[JOBQ_STEP_TABLE] = TABLE(step, step_columns),
+#undef TABLE
+};
+
+StaticAssertDecl(lengthof(queue_columns) == QUEUE_NATTS, "columns of jobq.queue");
+StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq.handler");
+StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
+
+/* The indexes: their names and their columns. */
+#define MAX_KEYS	6
+static const struct
+{
+	const char *name;
+	AttrNumber	keys[MAX_KEYS];
+}			indexes[JOBQ_NINDEXES] = {
+	[JOBQ_QUEUE_PKEY] = {"queue_pkey", {QUEUE_ID}},
+	[JOBQ_QUEUE_NAME_KEY] = {"queue_name_key", {QUEUE_NAME}},
+	[JOBQ_HANDLER_PKEY] = {"handler_pkey", {HANDLER_KIND}},
+	[JOBQ_JOB_PKEY] = {"job_pkey", {JOB_ID}},
+	[JOBQ_JOB_READY] = {"job_ready", {JOB_QUEUE_ID, JOB_PRIORITY, JOB_ROLE,
+	JOB_FLOW, JOB_RUN_AT, JOB_ID}},
+	[JOBQ_JOB_GROUP] = {"job_group", {JOB_GROUP_ID, JOB_PRIORITY, JOB_RUN_AT,
+	JOB_ID}},
+	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
+	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {6, 5, 3}},
+};
+
+/* The relation in which a table was looked at, and found to be as it should. */
+static Oid	checked[JOBQ_NTABLES];
+
+/* The OIDs of indexes that are known, and of their tables. */
+static struct
+{
+	Oid			index;
+	Oid			table;
+}			known[JOBQ_NINDEXES];
+
+/* how often a message, or an abort, may have outdated what is kept here */
+static uint64 changes = 0;
+
+static const char *index_problem(Oid index, Oid table, const AttrNumber *keys);
+
+static void
+relation_changed(Oid relid)
+{
+	changes++;
+	for (int i = 0; i < JOBQ_NTABLES; i++)
+		if (relid == InvalidOid || relid == checked[i])
+			checked[i] = InvalidOid;
+	for (int i = 0; i < JOBQ_NINDEXES; i++)
+		if (relid == InvalidOid || relid == known[i].index ||
+			relid == known[i].table)
+			known[i].index = known[i].table = InvalidOid;
+}
+
+static void
+forget_tables(void)
+{
+	relation_changed(InvalidOid);
+}
+
+const		JobqCache jobq_tables_cache = {
+	.changed = relation_changed,
+	.forget = forget_tables,
+};
+
+/*
+ * Open one of our tables.  An error if it does not have the columns that the
+ * library knows, so that it would read or write what is not there.
+ */
+Relation
+jobq_open_table(JobqTable table, LOCKMODE mode)
+{
+	Oid			relid = *(const Oid *) ((const char *) jobq_relations() +
+										tables[table].relid);
+	Relation	rel = table_open(relid, mode);
+
+	jobq_check_table(rel, table);
+	return rel;
+}
+
+/*
+ * Does the relation have the table's columns?  An error if not.  The caller has
+ * locked it.
+ */
+void
+jobq_check_table(Relation rel, JobqTable table)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	uint64		before = changes;
+
+	if (likely(checked[table] == RelationGetRelid(rel)))
+		return;
+	jobq_check_columns(desc, tables[table].ncolumns);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		const		Column *column = &tables[table].columns[i];
+
+		if (att->attisdropped)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("column %d of jobq.%s was dropped", i + 1,
+							RelationGetRelationName(rel)),
+					 errhint("The tables of jobq cannot have other columns than its own.")));
+		if (att->atttypid != column->type)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("column \"%s\" of jobq.%s has type %s instead of %s",
+							NameStr(att->attname), RelationGetRelationName(rel),
+							format_type_be(att->atttypid),
+							format_type_be(column->type)),
+					 errhint("The tables of jobq cannot have other columns than its own.")));
+		if (!att->attnotnull && !column->may_be_null)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("column \"%s\" of jobq.%s is not marked NOT NULL",
+							NameStr(att->attname), RelationGetRelationName(rel)),
+					 errhint("Restore it with ALTER TABLE ... ALTER COLUMN ... SET NOT NULL.")));
+	}
+	if (changes == before)
+	{
+		checked[table] = RelationGetRelid(rel);
+		jobq_cache_filled();
+	}
+}
+
+static bool
+is_btree(Oid index)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(index));
+	bool		result = HeapTupleIsValid(tuple) &&
+		((Form_pg_class) GETSTRUCT(tuple))->relam == BTREE_AM_OID;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * What is wrong with this index of the table, or NULL.
+ */
+static const char *
+index_problem(Oid index, Oid table, const AttrNumber *keys)
+{
+	HeapTuple	tuple;
+	Form_pg_index form;
+	const char *problem = NULL;
+
+	if (!OidIsValid(index))
+		return "It does not exist.";
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	if (!HeapTupleIsValid(tuple))
+		return "It is not an index.";
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	if (form->indrelid != table)
+		problem = "It is the index of another table.";
+	else if (!form->indisvalid)
+		problem = "It is not valid.";
+	else if (!is_btree(index))
+		problem = "It is not a B-tree.";
+	else
+		for (int i = 0; i < MAX_KEYS && keys[i] != InvalidAttrNumber; i++)
+			if (i >= form->indnkeyatts || form->indkey.values[i] != keys[i])
+				problem = "It has other columns.";
+	ReleaseSysCache(tuple);
+	return problem;
+}
+
+/*
+ * The OID of an index of the table, which is open.  An error if it is not there,
+ * or is not as jobq has made it.
+ */
+Oid
+jobq_index(Relation rel, JobqIndex index)
+{
+	if (likely(known[index].table == RelationGetRelid(rel)))
+		return known[index].index;
+	for (;;)
+	{
+		uint64		before = changes;
+		Oid			relid = get_relname_relid(indexes[index].name,
+											  RelationGetNamespace(rel));
+		const char *problem = index_problem(relid, RelationGetRelid(rel),
+											indexes[index].keys);
+
+		/* it may be exchanged for a new one while we look */
+		if (problem != NULL && changes != before)
+			continue;
+		if (problem != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("index jobq.%s cannot be used", indexes[index].name),
+					 errdetail_internal("%s", problem),
+					 errhint("Make it anew, as CREATE EXTENSION jobq makes it, or with REINDEX.")));
+		if (changes == before)
+		{
+			known[index].index = relid;
+			known[index].table = RelationGetRelid(rel);
+			jobq_cache_filled();
+		}
+		return relid;
+	}
+}
+
+/*
+ * Open an index of the table, which is open, for reading.
+ */
+Relation
+jobq_open_index(Relation rel, JobqIndex index)
+{
+	return index_open(jobq_index(rel, index), AccessShareLock);
+}

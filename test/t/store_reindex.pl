@@ -1,0 +1,181 @@
+# The tables of jobq are written anew, and their indexes made anew under other
+# OIDs, while sessions, workers and the scheduler have long known the old ones.
+# All of them go on.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = 'still=0; *=2'
+autovacuum = off
+});
+my $tablespace = PostgreSQL::Test::Utils::tempdir();
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+$node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION '$tablespace'");
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE producer LOGIN;
+SELECT jobq.grant_role('producer');
+CREATE FUNCTION twice(payload jsonb) RETURNS jsonb LANGUAGE sql AS
+	$$ SELECT to_jsonb(2 * (payload ->> 'n')::int) $$;
+CREATE FUNCTION breaks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$;
+SELECT jobq.create_queue('still'), jobq.create_queue('taken', mode => 'consumer'),
+	jobq.create_queue('short', max_length => 1000), jobq.create_queue('single', max_running => 1);
+SELECT jobq.register('twice', 'twice(jsonb)'), jobq.register('breaks', 'breaks()', max_attempts => 1);
+
+-- what a session does with jobq: all tables are read and written
+CREATE PROCEDURE everything(INOUT said text) LANGUAGE plpgsql AS $$
+DECLARE
+	n int := 1;
+	job bigint;
+	result jsonb;
+	reserved jobq.reserved_job;
+	jobs bigint[];
+	batch bigint;
+BEGIN
+	said := '';
+	FOREACH n IN ARRAY ARRAY[1, 2] LOOP
+		job := jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => 'k', on_conflict => 'replace');
+		PERFORM jobq.enqueue('twice', '{"n": 1}', queue => 'short', unique_key => 'another', unique_for => '1 ms');
+	END LOOP;
+	PERFORM jobq.cancel(job);
+	jobs := ARRAY[jobq.enqueue('twice', '{"n": 3}', queue => 'single', group_key => 'g'),
+		jobq.enqueue('twice', '{"n": 4}', queue => 'single', group_key => 'g'),
+		jobq.enqueue('breaks')];
+	COMMIT;
+	batch := jobq.workflow('{"steps": [{"name": "a", "kind": "twice", "payload": {"n": 1}},
+		{"name": "b", "kind": "twice", "payload": {"n": 2}, "needs": ["a"]}]}');
+	PERFORM jobq.enqueue('elsewhere', queue => 'taken');
+	COMMIT;
+	SELECT string_agg(state, ' ' ORDER BY w.id) INTO said FROM jobq.wait(jobs, '3 min') w;
+	COMMIT;
+	SELECT said || ' ' || string_agg(state, ' ' ORDER BY w.id) INTO said
+	FROM jobq.wait(ARRAY(SELECT id FROM jobq.jobs WHERE batch_id = batch ORDER BY 1), '3 min') w;
+	COMMIT;
+	SELECT * INTO reserved FROM jobq.reserve('{taken}', wait => '3 min');
+	COMMIT;
+	PERFORM jobq.ack(reserved.id, reserved.token);
+	COMMIT;
+	PERFORM jobq.delete_failed(jobs[3]);
+END $$;
+GRANT ALL ON PROCEDURE everything(text) TO producer});
+
+my $session = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'producer' ]);
+
+sub everything
+{
+	my ($when) = @_;
+
+	is($session->query(q{CALL everything('')}), 'completed completed failed completed completed', $when)
+	  or diag($session->{stderr});
+	return;
+}
+
+everything('everything works');
+
+foreach my $index (split /\n/, sql(q{
+	SELECT indexrelid::regclass FROM pg_index WHERE indrelid IN
+		(SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace) ORDER BY 1}))
+{
+	sql("REINDEX INDEX CONCURRENTLY $index");
+	everything("after REINDEX INDEX CONCURRENTLY $index");
+}
+foreach my $table (split /\n/, sql(q{
+	SELECT oid::regclass FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'r' ORDER BY 1}))
+{
+	my $pkey = sql("SELECT conname FROM pg_constraint WHERE conrelid = '$table'::regclass AND contype = 'p'");
+
+	sql($_) foreach ("VACUUM FULL $table", "CLUSTER $table USING $pkey", "REINDEX TABLE $table",
+		"ALTER TABLE $table SET TABLESPACE elsewhere", "REINDEX TABLE CONCURRENTLY $table");
+	everything("after $table was written anew");
+}
+
+# In the middle of a transaction: the old index is still used, and the new one
+# written already.  Another session meets both.
+my $middle = $node->background_psql('postgres');
+
+sub reindex
+{
+	my ($table, $out, $err) = @_;
+
+	return IPC::Run::start(
+		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', "REINDEX TABLE CONCURRENTLY jobq.$table" ],
+		'>', $out, '2>', $err);
+}
+
+my $waits = q{SELECT count(*) > 0 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+	WHERE NOT l.granted AND a.query ~ '^REINDEX'};
+
+foreach my $table (qw(unique_key job failed_job archive_default))
+{
+	my ($out, $err) = ('', '');
+	my $enqueue = q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still', unique_key => '%s', on_conflict => '%s') > 0};
+
+	$middle->query_safe('BEGIN');
+	$middle->query_safe(sprintf $enqueue, $table, 'error');
+	my $reindex = reindex($table, \$out, \$err);
+	wait_for($node, "$table: REINDEX waits", $waits) if $table eq 'unique_key' || $table eq 'job';
+	is($session->query(sprintf $enqueue, "$table too", 'error'), 't', "$table: another enqueues meanwhile");
+	is($session->query(sprintf $enqueue, "$table too", 'skip'), 't', "$table: and finds its unique key");
+	is($middle->query_safe(sprintf $enqueue, $table, 'skip'), 't', "$table: so does the first");
+	$middle->query_safe('COMMIT');
+	ok($reindex->finish, "$table: REINDEX comes to its end") or diag($err);
+	is($session->query(sprintf $enqueue, $table, 'skip'), 't', "$table: the key is found in the new index");
+	is( sql(qq{SELECT count(*), count(DISTINCT unique_key) FROM jobq.job WHERE queue_id =
+			(SELECT id FROM jobq.queue WHERE name = 'still') AND unique_key ~ '^$table'}),
+		'3|2', "$table: each key once for each role");
+	everything("$table: everything works");
+}
+
+# A row that is not committed yet gets its entry in the new index: REINDEX waits
+# for whoever has written it.
+my ($out, $err) = ('', '');
+my ($id, $token) = split /\|/, $middle->query_safe(q{
+	SELECT jobq.enqueue('elsewhere', queue => 'taken', max_attempts => 1) \gset
+	SELECT id, token FROM jobq.reserve('{taken}', wait => '3 min')});
+$middle->query_safe("BEGIN; SELECT jobq.nack($id, $token, 'no')");
+my $reindex = reindex('failed_job', \$out, \$err);
+wait_for($node, 'REINDEX waits for the dead letter', $waits);
+$middle->query_safe('COMMIT');
+ok($reindex->finish, 'it comes to its end') or diag($err);
+is(sql("SELECT state FROM jobq.status($id)"), 'failed', 'the dead letter is found');
+$middle->quit;
+
+# What the owner has changed is refused: nothing is read or written by a wrong
+# type.  It works again when it is as it was.
+my $owner = $node->background_psql('postgres', on_error_stop => 0);
+$owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still')});
+foreach my $change (
+	[ 'ALTER TABLE jobq.job ALTER flow TYPE bigint', qr/column "flow" of jobq.job has type bigint instead of integer/ ],
+	[ 'ALTER TABLE jobq.job ALTER payload DROP NOT NULL', qr/column "payload" of jobq.job is not marked NOT NULL/ ],
+	[ 'ALTER TABLE jobq.job DROP free_run_at', qr/column 31 of jobq.job was dropped/ ],
+	[ 'ALTER TABLE jobq.job ADD more text', qr/jobq.job has 33 columns instead of 32/ ],
+	[ 'ALTER TABLE jobq.unique_key ALTER held_until TYPE timestamp', qr/column "held_until" of jobq.unique_key has type timestamp without/ ],
+	[ 'ALTER INDEX jobq.queue_name_key RENAME TO other', qr/index jobq.queue_name_key cannot be used.*does not exist/s ],
+	[ 'ALTER INDEX jobq.queue_name_key RENAME TO other; CREATE INDEX queue_name_key ON jobq.queue (id)',
+		qr/index jobq.queue_name_key cannot be used.*other columns/s ])
+{
+	my ($do, $expected) = @$change;
+
+	$owner->{stderr} = '';
+	$owner->query("BEGIN; $do");
+	$owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'unheard of', unique_key => 'k')});
+	like($owner->{stderr}, $expected, "$do is noticed");
+	$owner->query('ROLLBACK');
+	is($owner->query(q{SELECT jobq.enqueue('twice', '{"n": 1}', queue => 'still') > 0}), 't', 'and that it was undone');
+	everything("after $do");
+}
+$owner->quit;
+$session->quit;
+no_failed_assertion($node);
+$node->stop;
+done_testing();
