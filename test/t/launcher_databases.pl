@@ -103,6 +103,28 @@ $node->safe_psql('postgres', 'DROP DATABASE db2');
 ok(1, 'DROP DATABASE with busy workers');
 
 #
+# What an interrupted DROP DATABASE has left is not served, which is said once.
+#
+{
+	my $said = 'database "half" is not served: its DROP DATABASE was interrupted';
+	my $offset = -s $node->logfile;
+
+	$node->safe_psql('postgres', 'CREATE DATABASE half');
+	$node->safe_psql('half', $setup);
+	job_runs('half', 'a database is served');
+	$node->safe_psql('postgres', q{UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half'});
+	$node->reload;
+	$node->wait_for_log(qr/\Q$said\E/, $offset);
+	wait_for($node, 'its processes leave', processes_of('half') =~ s/count\(\*\)/count(*) = 0/r);
+	$node->reload for 1 .. 3;
+	job_runs('db1', 'the others go on');
+	my $log = slurp_file($node->logfile, $offset);
+	is(scalar(() = $log =~ /\Q$said\E/g), 1, 'an interrupted DROP DATABASE is told once');
+	unlike($log, qr/cannot connect to invalid database/, 'nobody tries to connect');
+	$node->safe_psql('postgres', 'DROP DATABASE half');
+}
+
+#
 # A database that cannot be dropped is served again.
 #
 {

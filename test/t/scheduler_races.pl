@@ -10,6 +10,7 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $node = jobq_node('main', q{
 jobq.databases = '*'
@@ -222,6 +223,43 @@ hold('jobq-limits-read',
 		sql(q{SELECT jobq.alter_queue('turns', mode => 'worker')});
 	});
 wait_for($node, 'mode: then it runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'turns' AND finished_at IS NULL});
+
+#
+# A database is dropped between the start of its scheduler and its first look.  The
+# scheduler is not connected then, and seen by the operating system only.
+#
+sub schedulers
+{
+	my ($dboid) = @_;
+
+	return scalar grep { /^\s*$node->{_pid} .*jobq scheduler for database $dboid\b/ } split /\n/, qx(ps -eo ppid,args);
+}
+
+sub come_to
+{
+	my ($condition) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1 if $condition->();
+		usleep(100_000);
+	}
+	return 0;
+}
+sql(q{SELECT injection_points_attach('jobq-scheduler-begin', 'wait'); CREATE DATABASE brief});
+my ($brief, $here) = split /\n/, sql(q{SELECT oid FROM pg_database WHERE datname IN ('brief', 'postgres') ORDER BY datname});
+my $pid = scheduler_pid($node);
+$node->safe_psql('brief', 'CREATE EXTENSION jobq');
+ok(come_to(sub { schedulers($brief) == 1 }), 'brief: its scheduler has been started');
+sql('DROP DATABASE brief');
+sql("SELECT pg_terminate_backend($pid)");
+ok(wait_for_exit($pid) && come_to(sub { schedulers($here) == 1 }), 'brief: the launcher has looked since it is gone');
+sql(q{SELECT injection_points_detach('jobq-scheduler-begin')});
+ok(come_to(sub {
+	$node->psql('postgres', q{SELECT injection_points_wakeup('jobq-scheduler-begin')});
+	return schedulers($brief) == 0 && sql('SELECT count(*) FROM jobq_internal.scheduler_state() WHERE complete') == 1;
+}), 'brief: it leaves, and another is served');
+unlike(slurp_file($node->logfile), qr/FATAL:  cannot read pg_class/, 'brief: and does not complain');
 
 #
 # A new database gets the place of one that is gone.  A consumer that comes before

@@ -15,6 +15,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -30,6 +31,7 @@ typedef struct Wanted
 	bool		servable;
 } Wanted;
 
+static bool is_interrupted_drop(Form_pg_database form);
 static List *read_names(void);
 static bool is_wanted(List *names, const char *datname, bool servable);
 
@@ -82,6 +84,24 @@ is_wanted(List *names, const char *datname, bool servable)
 }
 
 /*
+ * Is it what an interrupted DROP DATABASE has left, which nobody can connect to?
+ * One that is being dropped looks like that, too, and is locked.
+ */
+static bool
+is_interrupted_drop(Form_pg_database form)
+{
+	LOCKTAG		tag;
+
+	if (form->datconnlimit != DATCONNLIMIT_INVALID_DB)
+		return false;
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, form->oid, 0);
+	if (LockAcquire(&tag, AccessShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	(void) LockRelease(&tag, AccessShareLock, false);
+	return true;
+}
+
+/*
  * The OIDs of the databases that are to be served.  Names that are none of such
  * a database are added to the problems, as texts.
  */
@@ -109,7 +129,12 @@ served_databases(List **problems)
 		{
 			MemoryContext old = MemoryContextSwitchTo(caller);
 
-			dboids = lappend_oid(dboids, form->oid);
+			if (form->datconnlimit != DATCONNLIMIT_INVALID_DB)
+				dboids = lappend_oid(dboids, form->oid);
+			else if (is_interrupted_drop(form))
+				*problems = lappend(*problems,
+									psprintf("database \"%s\" is not served: its DROP DATABASE was interrupted, and must be run again",
+											 NameStr(form->datname)));
 			MemoryContextSwitchTo(old);
 		}
 	}

@@ -67,12 +67,12 @@ static void announce(void);
 bool
 scheduler_register(int database)
 {
+	Oid			dboid = jobq_shared->databases[database].dboid;
 	char		name[BGW_MAXLEN];
 
-	snprintf(name, sizeof(name), "jobq scheduler for database %u",
-			 jobq_shared->databases[database].dboid);
+	snprintf(name, sizeof(name), "jobq scheduler for database %u", dboid);
 	return process_register("jobq scheduler", name, "jobq_scheduler_main",
-							Int32GetDatum(database), NULL, 0);
+							Int32GetDatum(database), &dboid, sizeof(dboid));
 }
 
 void
@@ -125,13 +125,20 @@ jobq_scheduler_main(Datum main_arg)
 }
 
 /*
- * Connect, and become the scheduler of the database, unless it has one.
+ * Connect, and become the scheduler of the database, unless it has one.  The
+ * database may be gone since it was registered, and its place be another's.
  */
 static void
 begin(void)
 {
+	Oid			dboid;
+
+	memcpy(&dboid, MyBgworkerEntry->bgw_extra, sizeof(dboid));
 	process_start();
-	BackgroundWorkerInitializeConnectionByOid(my_db->dboid, InvalidOid, 0);
+	jobq_injection_point("jobq-scheduler-begin");
+	if (my_db->dboid != dboid)
+		proc_exit(0);
+	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 	process_pin_settings(false);
 	flight_open(false);
 	jobq_injection_point("jobq-scheduler-start");
