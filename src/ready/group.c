@@ -20,7 +20,9 @@
 #include "ready/inner.h"
 
 /* Read more when so few are left. */
+#ifndef FEW_PARKED
 #define FEW_PARKED	16
+#endif
 
 static void group_advance(JobqDatabase *db, JobqGroup *group,
 						  TimestampTz now, JobqWakeList *wake);
@@ -238,9 +240,10 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 
 	/*
 	 * An owner remains one until it has run: what was popped under its id may
-	 * be an outdated entry, which finds no row.
+	 * be an outdated entry, which finds no row.  And somebody may have removed
+	 * the job, which was to run again, before we come here.
 	 */
-	if (live && policy->group_wait && policy->group_max_running == 1)
+	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
 		group->owner = id;
 	else if (!unused && group->owner == id)
 		group->owner = 0;
@@ -275,6 +278,8 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 		group->owner = 0;
 	if (group->called == job_id)
 		group->called = 0;
+	if (group->current == job_id)
+		group->current = 0;
 	group_advance(db, group, now, wake);
 }
 
@@ -307,6 +312,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 	int			before = group->nparked;
 	bool		all = last == NULL;
 	bool		stuck = false;
+	JobqKey		read;
 
 	group->spilled = false;
 	for (int i = 0; i < nrows && !group->spilled; i++)
@@ -366,7 +372,10 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 		group->cursor_id = cursor.id;
 	}
 	group->spilled |= !all || dropped || stuck;
-	if (stuck && group->nparked == before)
+	read.run_at = group->cursor_run_at;
+	read.id = group->cursor_id;
+	if (group->spilled && !dropped && group->nparked <= before &&
+		group_compare(group->cursor_priority, read, priority, cursor) <= 0)
 	{
 		/* there was no place: not at once again */
 		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);

@@ -22,8 +22,15 @@
 
 #include "ready/inner.h"
 
+/* Lanes with so few entries keep them when those are scarce. */
+#ifndef SHORT_LANE
+#define SHORT_LANE	16
+#endif
+
 /* Steps to search a place for one entry, from each end of the list. */
+#ifndef MAX_WALK
 #define MAX_WALK	64
+#endif
 
 static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 						  bool quarantine);
@@ -215,6 +222,7 @@ lane_take(JobqDatabase *db)
 			entry_drop(db, victim, index);
 		}
 		db->ready->complete = false;
+		db->ready->paused_forgotten = true;
 		db->ready->evictions++;
 	}
 	else
@@ -364,7 +372,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	{
 		JobqLane   *lane = &db->ready->lanes[i];
 
-		if (!lane->quarantine && lane->count > 16 &&
+		if (!lane->quarantine && lane->count > SHORT_LANE &&
 			(victim == NULL || lane->count > victim->count))
 			victim = lane;
 	}

@@ -129,7 +129,7 @@ jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
 		if (limiter->max_running > 0)
 			room = Min(room, limiter->max_running - limiter->running);
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
-			room = Min(room, (int) (limiter->pace.tokens + 1 - ONE_TOKEN));
+			room = Min(room, Max((int) limiter->pace.tokens, 1));
 	}
 	return room;
 }

@@ -143,7 +143,8 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 		while (db->ready->entries[*link].next != JOBQ_NONE)
 			link = &db->ready->entries[*link].next;
 		index = *link;
-		if (db->ready->entries[index].key.id == group->owner)
+		if (db->ready->entries[index].key.id == group->owner ||
+			db->ready->entries[index].key.id == group->current)
 			return;
 		*link = JOBQ_NONE;
 		group->nparked--;

@@ -18,7 +18,9 @@
 #include "ready/inner.h"
 
 /* A lane of which workers take several at a time; plenty is left for all. */
+#ifndef LONG_LANE
 #define LONG_LANE	512
+#endif
 
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 						   TimestampTz now);

@@ -42,6 +42,7 @@ jobq_ready_clear(JobqDatabase *db)
 	db->ready->complete = false;
 	db->ready->overflow = false;
 	db->ready->starved = false;
+	db->ready->paused_forgotten = false;
 	db->ready->forgotten_due = DT_NOEND;
 	db->ready->quarantine_slot = -1;
 }

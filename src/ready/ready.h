@@ -141,7 +141,9 @@ typedef struct JobqLane
 } JobqLane;
 
 #define JOBQ_NOT_SERVED		0xFF
+#ifndef JOBQ_MAX_LATE
 #define JOBQ_MAX_LATE		128
+#endif
 #define JOBQ_LANE_BUCKETS	1024
 
 /*
@@ -153,6 +155,8 @@ typedef struct JobqReady
 	bool		overflow;		/* a lane found no place */
 	bool		starved;		/* a scan found no free entry */
 	bool		any_marked;		/* perhaps a lane is */
+	bool		paused_forgotten;	/* a lane of a queue that was paused, or that
+									 * nobody served, gave way with due rows */
 	uint32		lanes_made;		/* how many so far, and one more */
 	uint32		evictions;		/* lanes that gave way with due rows */
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
@@ -271,7 +275,9 @@ typedef struct JobqLimits
  * been "called", and those that come after it are parked until it has been
  * popped.
  */
+#ifndef JOBQ_MAX_PARKED
 #define JOBQ_MAX_PARKED		64
+#endif
 typedef struct JobqGroup
 {
 	int64		id;				/* 0: free */
@@ -432,7 +438,9 @@ typedef struct JobqLeases
  * then the job is offered to the next one.
  */
 #define JOBQ_MAX_TAKE_QUEUES	16
+#ifndef JOBQ_MAX_RESERVERS
 #define JOBQ_MAX_RESERVERS		1024
+#endif
 #define JOBQ_MAX_KNOWN_ROLES	32
 typedef struct JobqReserver
 {
@@ -497,8 +505,12 @@ typedef struct JobqHolding
 } JobqHolding;
 
 /* Who is to be woken when the lock has been released. */
+#ifndef JOBQ_MAX_WAKE
 #define JOBQ_MAX_WAKE	16
+#endif
+#ifndef JOBQ_MAX_OFFERS
 #define JOBQ_MAX_OFFERS 16
+#endif
 typedef struct JobqWakeList
 {
 	int			n;

@@ -51,9 +51,6 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			lane->marked = db->ready->any_marked = true;
 		return;
 	}
-	if (wake->n >= JOBQ_MAX_WAKE)
-		return;
-
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -70,7 +67,10 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			if (proc == NULL)
 				continue;
 			slot->idle = false;
-			wake->proc[wake->n++] = proc;
+			if (wake->n < JOBQ_MAX_WAKE)
+				wake->proc[wake->n++] = proc;
+			else
+				SetLatch(&proc->procLatch); /* the list is full */
 			return;
 		}
 	}

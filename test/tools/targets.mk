@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check check-long demo dist fuzz indent indent-check print-version reference try
+.PHONY: bench check check-long demo dist fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -32,6 +32,10 @@ indent:
 
 indent-check:
 	@test/tools/pgindent --check
+
+# "make model SEED=1 SECONDS=60"; FAULTS=1 plants faults, which it must find.
+model:
+	@test/model/model $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(FAULTS),--faults)
 
 print-version:
 	@echo $(EXTVERSION)

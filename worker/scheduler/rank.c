@@ -154,6 +154,10 @@ run(TimestampTz now)
 				break;
 			}
 
+	/* a queue that goes on may have none: look for its lanes */
+	my_db->ready->overflow |= my_db->ready->paused_forgotten;
+	my_db->ready->paused_forgotten = false;
+
 	/* idle workers and waiting consumers may find that they have work now */
 	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
 		 i = my_db->ready->lanes[i].active_next)

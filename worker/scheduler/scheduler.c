@@ -194,6 +194,7 @@ clock_put_back(TimestampTz now)
 	for (int i = 0; i < NDUTIES; i++)
 		duties[i]->plan = now;
 	my_db->relay_due = now;
+	my_db->limits->due = my_db->groups->due = now;
 	my_db->rescan = true;
 }
 

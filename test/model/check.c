@@ -1,0 +1,513 @@
+/*-------------------------------------------------------------------------
+ *
+ * check.c
+ *	  What must hold whenever the lock is free.
+ *
+ * test/model/check.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+static bool entry_seen[1024];	/* it is somewhere, and once only */
+
+static void
+see(uint32 index, const char *where)
+{
+	if (index >= (uint32) jobq_ready_entries)
+		model_fail("%s: there is no entry %u", where, index);
+	if (entry_seen[index])
+		model_fail("%s: entry %u is in two places", where, index);
+	entry_seen[index] = true;
+}
+
+/*
+ * Each entry is free, or in one lane, or parked at one group; lanes are in order,
+ * and counted, and found.
+ */
+static void
+check_entries(void)
+{
+	JobqReady  *ready = db->ready;
+	uint32		nfree = 0;
+
+	memset(entry_seen, 0, sizeof(entry_seen));
+	for (uint32 i = ready->free_head; i != JOBQ_NONE; i = ready->entries[i].next)
+	{
+		see(i, "free list");
+		nfree++;
+	}
+	if (nfree != ready->nfree)
+		model_fail("%u entries are free, not %u", nfree, ready->nfree);
+
+	for (int l = 0; l < jobq_max_lanes; l++)
+	{
+		JobqLane   *lane = &ready->lanes[l];
+		uint32		before = JOBQ_NONE;
+		uint32		n = 0;
+		uint32		parked = 0;
+
+		if (!lane->in_use)
+			continue;
+		for (uint32 i = lane->head; i != JOBQ_NONE; i = ready->entries[i].next)
+		{
+			see(i, "lane");
+			if (ready->entries[i].lane != l || ready->entries[i].prev != before)
+				model_fail("entry %u of lane %d is not linked well", i, l);
+			if (before != JOBQ_NONE &&
+				jobq_key_cmp(ready->entries[before].key, ready->entries[i].key) >= 0)
+				model_fail("lane %d is not in order", l);
+			before = i;
+			n++;
+		}
+		if (lane->tail != before || lane->count != n)
+			model_fail("lane %d has %u entries, not %u", l, n, lane->count);
+		for (int g = 0; g < jobq_max_groups; g++)
+			for (uint32 i = db->groups->groups[g].id == 0 ? JOBQ_NONE
+				 : db->groups->groups[g].head; i != JOBQ_NONE;
+				 i = ready->entries[i].next)
+				parked += ready->entries[i].lane == l;
+		if (parked != lane->parked)
+			model_fail("lane %d: %u are parked, not %u", l, parked, lane->parked);
+		if (jobq_lane_find(db, lane->queue_id, lane->priority, lane->role,
+						   lane->flow, lane->quarantine, false) != lane)
+			model_fail("lane %d is not found", l);
+		if (lane->scanning && l != world.scanning)
+			model_fail("lane %d is marked as being read", l);
+	}
+	for (int g = 0; g < jobq_max_groups; g++)
+	{
+		JobqGroup  *group = &db->groups->groups[g];
+		uint32		before = JOBQ_NONE;
+		int			n = 0;
+
+		if (group->id == 0)
+			continue;
+		for (uint32 i = group->head; i != JOBQ_NONE; i = ready->entries[i].next)
+		{
+			see(i, "group");
+			if (ready->entries[i].group != group->id)
+				model_fail("entry %u is parked at another group", i);
+			if (!ready->lanes[ready->entries[i].lane].in_use)
+				model_fail("entry %u is of a lane that is gone", i);
+			if (before != JOBQ_NONE &&
+				group_compare(group_entry_priority(db, before),
+							  ready->entries[before].key,
+							  group_entry_priority(db, i),
+							  ready->entries[i].key) >= 0)
+				model_fail("group %d is not in order", (int) group->id);
+			before = i;
+			n++;
+		}
+		if (n != group->nparked)
+			model_fail("group %d has %d parked, not %d", (int) group->id, n,
+					   group->nparked);
+	}
+	for (int i = 0; i < jobq_ready_entries; i++)
+		if (!entry_seen[i])
+			model_fail("entry %d is nowhere", i);
+}
+
+/*
+ * The lanes that have entries are those that are looked at.
+ */
+static void
+check_active(void)
+{
+	JobqReady  *ready = db->ready;
+	int			n = 0;
+
+	for (uint32 i = ready->active_head; i != JOBQ_NONE;
+		 i = ready->lanes[i].active_next)
+	{
+		if (!ready->lanes[i].in_use || ready->lanes[i].count == 0)
+			model_fail("lane %u is active, and empty", i);
+		if (++n > jobq_max_lanes)
+			model_fail("the active lanes are a circle");
+	}
+	for (int l = 0; l < jobq_max_lanes; l++)
+		n -= ready->lanes[l].in_use && ready->lanes[l].count > 0;
+	if (n != 0)
+		model_fail("a lane that is not empty is not active");
+}
+
+/*
+ * What is held is what is counted.
+ */
+static void
+count_permits(const JobqPermits *permits, int *limiters, int *groups)
+{
+	if (permits->queue != JOBQ_NO_LIMITER)
+		limiters[permits->queue]++;
+	if (permits->kind != JOBQ_NO_LIMITER)
+		limiters[permits->kind]++;
+	if (permits->group != JOBQ_NONE)
+		groups[permits->group]++;
+}
+
+static void
+check_permits(void)
+{
+	int			limiters[JOBQ_MAX_LIMITERS] = {0};
+	int			groups[1024] = {0};
+	uint32		nleases = 0;
+	int			ngroups = 0;
+
+	for (int i = 0; i < NSLOTS; i++)
+		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups);
+	for (int i = 0; i < jobq_max_leases; i++)
+		if (db->leases->leases[i].id != 0)
+		{
+			count_permits(&db->leases->leases[i].permits, limiters, groups);
+			nleases++;
+		}
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (db->offers->reservers[i].offered)
+			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups);
+	if (nleases != db->leases->nleases)
+		model_fail("there are %u leases, not %u", nleases, db->leases->nleases);
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use &&
+			limiters[i] != db->limits->limiters[i].running)
+			model_fail("limiter %d: %d run, not %d", i, limiters[i],
+					   db->limits->limiters[i].running);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &db->groups->groups[i];
+
+		if (group->id == 0 && groups[i] > 0)
+			model_fail("a job runs of a group that is gone");
+		if (group->id != 0 && groups[i] != group->running)
+			model_fail("group %d: %d run, not %d", (int) group->id, groups[i],
+					   group->running);
+		ngroups += group->id != 0;
+	}
+	if (ngroups != (int) db->groups->ngroups)
+		model_fail("there are %d groups, not %u", ngroups, db->groups->ngroups);
+}
+
+/*
+ * Will somebody find this job, which is due and was handed over?  Returns where,
+ * or NULL.
+ */
+static const char *
+found(const Row *row)
+{
+	JobqReady  *ready = db->ready;
+	const JobqPush *job = &row->job;
+	JobqLane   *lane;
+	JobqGroup  *group;
+
+	for (int i = 0; i < NSLOTS; i++)
+	{
+		JobqHolding *holding = jobq_shared->slots[i].holding;
+
+		for (uint32 p = holding->next; p < holding->count; p++)
+			if (holding->prefetched[p].key.id == job->key.id)
+				return "taken along";
+	}
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (db->offers->reservers[i].offered &&
+			db->offers->reservers[i].offer.key.id == job->key.id)
+			return "offered";
+	for (int q = 0; q < 2; q++)
+	{
+		lane = jobq_lane_find(db, job->queue_id, job->priority, job->role,
+							  job->flow, q == 0, false);
+		if (lane != NULL)
+			for (uint32 i = lane->head; i != JOBQ_NONE; i = ready->entries[i].next)
+				if (jobq_key_cmp(ready->entries[i].key, job->key) == 0)
+					return "in its lane";
+	}
+	group = job->group == 0 ? NULL : jobq_group_find(db, job->group);
+	if (group != NULL)
+	{
+		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+
+		for (uint32 i = group->head; i != JOBQ_NONE; i = ready->entries[i].next)
+			if (jobq_key_cmp(ready->entries[i].key, job->key) == 0)
+				return "parked";
+		if (group->spilled &&
+			group_compare(job->priority, job->key, group->cursor_priority,
+						  cursor) > 0)
+			return "spilled";
+		if (group->dropped)
+			return "dropped";
+		for (int i = 0; i < world.nrefills; i++)
+			for (int r = 0; r < world.refills[i].nrows; r++)
+				if (world.refills[i].id == group->id &&
+					world.refills[i].rows[r].key.id == job->key.id)
+					return "being read for its group";
+	}
+	for (int i = 0; i < ready->nlate; i++)
+		if (world.scanning >= 0 && ready->late[i].key.id == job->key.id)
+			return "late";
+	if (db->rescan)
+		return "all is read again";
+	if (ready->forgotten_due <= job->key.run_at)
+		return "its lane was forgotten";
+	if (lane == NULL)
+	{
+		if (world.discovering)
+			return "being looked for";
+		if (!ready->complete || ready->overflow)
+			return "its lane is not there";
+		return NULL;
+	}
+	if (lane->skipping && jobq_key_cmp(job->key, lane->skipped) >= 0)
+		return "skipped";
+	if (lane->scanning)
+	{
+		if (jobq_key_cmp(lane->missed, job->key) <= 0)
+			return "missed";
+		for (int i = 0; i < world.nread; i++)
+			if (jobq_key_cmp(world.read[i].key, job->key) == 0)
+				return "being read";
+		if (jobq_key_cmp(job->key, lane->cursor) > 0 &&
+			jobq_key_cmp(job->key, world.cursor) > 0 &&
+			(world.more || world.next_due <= job->key.run_at ||
+			 lane->next_due <= job->key.run_at))
+			return "to be read";
+	}
+	else if (jobq_key_cmp(job->key, lane->cursor) > 0 &&
+			 (lane->more || lane->next_due <= job->key.run_at))
+		return "to be read";
+	if (job->quarantine && ready->overflow)
+		return "to be read for the quarantine";
+	return NULL;
+}
+
+/*
+ * What is known of the lane of a job that is lost, or never run.
+ */
+void
+show_lane(const Row *row)
+{
+	const JobqPush *job = &row->job;
+	JobqLane   *lane = jobq_lane_find(db, job->queue_id, job->priority,
+									  job->role, job->flow, false, false);
+
+	trace("job %d at %+d: complete %d, overflow %d, forgotten %+.6f\n",
+		  (int) job->key.id, (int) (job->key.run_at - world.now),
+		  db->ready->complete, db->ready->overflow,
+		  (db->ready->forgotten_due - world.now) / 1e6);
+	if (lane != NULL)
+		trace("lane %d: cursor %+.6f %d, more %d, scanning %d, next_due %+.6f, count %u\n",
+			  (int) JOBQ_LANE_INDEX(db, lane),
+			  (lane->cursor.run_at - world.now) / 1e6, (int) lane->cursor.id,
+			  lane->more, lane->scanning, (lane->next_due - world.now) / 1e6,
+			  lane->count);
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		const JobqGroup *group = &db->groups->groups[i];
+
+		if (group->id == 0 || group->id != job->group)
+			continue;
+		trace("group: %d run, owner %d, current %d, called %d, spilled %d, refill %d;",
+			  group->running, (int) group->owner, (int) group->current,
+			  (int) group->called, group->spilled, group->refill);
+		for (uint32 e = group->head; e != JOBQ_NONE; e = db->ready->entries[e].next)
+			trace(" job %d", (int) db->ready->entries[e].key.id);
+		trace("; after %+.6f %d\n", (group->cursor_run_at - world.now) / 1e6,
+			  (int) group->cursor_id);
+	}
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use)
+			trace("limiter %d: %d of %d run, %f tokens, rest %+.6f\n", i,
+				  db->limits->limiters[i].running,
+				  db->limits->limiters[i].max_running,
+				  db->limits->limiters[i].pace.tokens,
+				  (db->limits->limiters[i].pace.rest_until - world.now) / 1e6);
+}
+
+static void
+check_found(void)
+{
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (row_is_due(&world.rows[i]) && world.rows[i].txn < 0 &&
+			world.rows[i].worker < 0 && world.rows[i].session < 0 &&
+			found(&world.rows[i]) == NULL)
+		{
+			show_lane(&world.rows[i]);
+			model_fail("job %d is lost", (int) world.rows[i].job.key.id);
+		}
+}
+
+/*
+ * The rank of the lane for a taker, by the plain rule.
+ */
+static uint8
+plain_rank(const JobqLane *lane, const JobqTaker *taker)
+{
+	uint8		rank = JOBQ_NOT_SERVED;
+	bool		allowed = taker->any_role;
+
+	if (!lane->in_use || lane->count == 0 || !lane->ranked || lane->paused)
+		return JOBQ_NOT_SERVED;
+	if (lane->quarantine && taker->pool >= 0 && db->ready->quarantine_slot >= 0)
+		return JOBQ_NOT_SERVED;
+	for (int i = 0; i < taker->nroles; i++)
+		allowed |= taker->roles[i] == lane->role;
+	if (!allowed || !jobq_lane_free(db, lane, world.now))
+		return JOBQ_NOT_SERVED;
+	if (taker->pool >= 0)
+		return lane->rank[taker->pool];
+	for (int i = taker->nqueues - 1; i >= 0 && lane->consumer; i--)
+		if (taker->queue_ids[i] == lane->queue_id)
+			rank = i;
+	return rank;
+}
+
+/*
+ * Does the lane come before the other, of the same rank?
+ */
+static bool
+plain_before(const JobqLane *lane, const JobqLane *other)
+{
+	double		now = db->limits->queue_turn;
+
+	if (db->limits->weighted && lane->queue_id != other->queue_id &&
+		Max(lane->queue_turn, now) != Max(other->queue_turn, now))
+		return Max(lane->queue_turn, now) < Max(other->queue_turn, now);
+	if (lane->priority != other->priority)
+		return lane->priority < other->priority;
+	if (lane->queue_id == other->queue_id && lane->tenant != other->tenant &&
+		lane->queue_limiter != JOBQ_NO_LIMITER &&
+		db->limits->limiters[lane->queue_limiter].fair)
+	{
+		double		turn;
+		double		other_turn;
+
+		now = db->limits->limiters[lane->queue_limiter].tenant_turn;
+		turn = lane->tenant == 0 ? -1 : Max(lane->turn, now);
+		other_turn = other->tenant == 0 ? -1 : Max(other->turn, now);
+		if (turn != other_turn)
+			return turn < other_turn;
+	}
+	return jobq_key_cmp(db->ready->entries[lane->head].key,
+						db->ready->entries[other->head].key) < 0;
+}
+
+/*
+ * Tenants and queues that take turns may be in a circle: by turn, and by age.
+ */
+static bool
+take_turns(void)
+{
+	for (int l = 0; l < jobq_max_lanes; l++)
+		if (db->ready->lanes[l].in_use && db->ready->lanes[l].tenant != 0)
+			return true;
+	return db->limits->weighted;
+}
+
+/*
+ * The lane that is chosen for a taker is one before which none comes.
+ */
+static void
+check_best(const JobqTaker *taker, const char *who, int n)
+{
+	uint8		rank = JOBQ_NOT_SERVED;
+	JobqLane   *best = lane_best(db, taker, world.now, &rank);
+	int			index = best == NULL ? -1 : (int) JOBQ_LANE_INDEX(db, best);
+
+	if (best != NULL && plain_rank(best, taker) != rank)
+		model_fail("%s %d: lane %d is chosen, and not served", who, n, index);
+	for (int l = 0; l < jobq_max_lanes; l++)
+	{
+		JobqLane   *lane = &db->ready->lanes[l];
+		uint8		mine = plain_rank(lane, taker);
+
+		if (lane == best || mine == JOBQ_NOT_SERVED)
+			continue;
+		if (best == NULL)
+			model_fail("%s %d: lane %d is passed over", who, n, l);
+		if (mine < rank ||
+			(mine == rank && !take_turns() && plain_before(lane, best)))
+			model_fail("%s %d: lane %d comes before lane %d", who, n, l, index);
+	}
+}
+
+static void
+check_order(void)
+{
+	for (int w = 0; w < NSLOTS; w++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[w];
+		JobqTaker	taker = {.pool = slot->pool,.slot = w,.nroles = 1,.roles = &slot->role};
+
+		check_best(&taker, "worker", w);
+	}
+	for (int s = 0; s < NSESSIONS; s++)
+		if (world.sessions[s].asking)
+			check_best(&world.sessions[s].taker, "session", s);
+}
+
+/*
+ * A session waits only if there is no job for it that may start.  What becomes
+ * free with time is the scheduler's, and so is a clock that was put back.
+ */
+static void
+check_waiting(void)
+{
+	if (db->ready->any_marked || db->limits->due <= world.now + 2 ||
+		world.now < world.scheduler_last)
+		return;
+	for (int s = 0; s < NSESSIONS; s++)
+	{
+		Session    *session = &world.sessions[s];
+
+		if (session->asking && session->place != JOBQ_NONE && !session->awake &&
+			!db->offers->reservers[session->place].offered &&
+			session_sees(session))
+			model_fail("session %d waits, and there is a job for it", s);
+	}
+}
+
+void
+check_all(void)
+{
+	check_entries();
+	check_active();
+	check_permits();
+	check_found();
+	check_order();
+	check_waiting();
+}
+
+/*
+ * A job starts that was popped at this tick: within the limits, and in the order
+ * of its group.
+ */
+void
+check_starts(int r, uint64 popped)
+{
+	const Row  *row = &world.rows[r];
+	Queue	   *queue = queue_of(row->job.queue_id);
+	int			group_max = queue->limited ? queue->limiter.group_max_running : 1;
+	int			running = 0;
+
+	if (row->job.group == 0)
+		return;
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		const Row  *other = &world.rows[i];
+
+		if (i == r || other->state != ROW_LIVE ||
+			other->job.group != row->job.group)
+			continue;
+		if (other->worker >= 0 || other->session >= 0)
+			running++;
+		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
+				 other->handed_over <= popped && !row->held &&
+				 group_compare(other->job.priority, other->job.key,
+							   row->job.priority, row->job.key) < 0)
+			model_fail("job %d starts before job %d of its group",
+					   (int) row->job.key.id, (int) other->job.key.id);
+		if (group_max == 1 && other->held &&
+			(!queue->limited || queue->limiter.group_wait) && !row->held)
+			model_fail("job %d starts, but its group waits for job %d",
+					   (int) row->job.key.id, (int) other->job.key.id);
+	}
+	if (group_max > 0 && running >= group_max)
+		model_fail("%d jobs of group %d run", running + 1, (int) row->job.group);
+}

@@ -1,0 +1,185 @@
+/*-------------------------------------------------------------------------
+ *
+ * model.h
+ *	  The model of the ready set: the sources of src/ready run here without a
+ *	  server, against a plain picture of what should be.
+ *
+ * The picture ("world") is a table of jobs, with their transactions, and those
+ * who work on them: workers, sessions of consumers, and the scheduler.  Each
+ * step is one operation of one of them, chosen at random; after each, check.c
+ * looks at every structure, and asks of every job that may run whether somebody
+ * will find it.  At the end, nobody does anything of his own accord: only who was
+ * woken acts, and the scheduler at the time that it said.  So a wake-up that is
+ * lost leaves a job that is never run.
+ *
+ * test/model/model.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_MODEL_H
+#define JOBQ_MODEL_H
+
+#include "base/base.h"
+
+#include "ready/inner.h"
+
+/* There is nobody who has these but the C library. */
+#undef printf
+#undef fprintf
+#undef snprintf
+#undef vprintf
+#undef vsnprintf
+
+#define MAX_ROWS		48
+#define MAX_TXNS		3
+#define NSLOTS			5
+#define NPOOLS			2
+#define NSESSIONS		3
+#define NQUEUES			6
+#define NROLES			3
+#define MAX_OPS			4000
+
+/* A job of the table. */
+typedef enum RowState
+{
+	ROW_FREE = 0,
+	ROW_OPEN,					/* its transaction has not committed */
+	ROW_LIVE
+} RowState;
+
+typedef struct Row
+{
+	RowState	state;
+	JobqPush	job;
+	int			txn;			/* that will hand it over, or -1 */
+	int			worker;			/* that runs it, or -1 */
+	int			session;		/* that has it on lease, or -1 */
+	bool		held;			/* its group waits for it */
+	uint64		handed_over;	/* World.tick of then */
+} Row;
+
+typedef enum TxnState
+{
+	TXN_OPEN = 0,
+	TXN_COMMITTED				/* but it has not handed over yet */
+} TxnState;
+
+typedef struct Txn
+{
+	TxnState	state;
+	bool		bulk;			/* hands over lanes, not jobs */
+	bool		everything;		/* has all read again */
+} Txn;
+
+/* A worker: it runs a row, or looks for one, or sleeps. */
+typedef struct Worker
+{
+	bool		awake;			/* its latch is set, or it has something to do */
+	int			row;			/* that it runs, or -1 */
+} Worker;
+
+/* A session of a consumer. */
+typedef struct Session
+{
+	bool		awake;
+	bool		asking;			/* is in reserve() */
+	uint32		place;			/* among those that wait, or JOBQ_NONE */
+	JobqTaker	taker;
+	int32		queue_ids[NQUEUES];
+	Oid			roles[NROLES];
+	Oid			denied[NROLES];
+	int			ndenied;
+	uint64		called;			/* World.tick when its latch was set */
+} Session;
+
+typedef struct Queue
+{
+	int32		id;
+	bool		consumer;
+	bool		paused;
+	bool		limited;		/* has a limiter, as follows */
+	uint8		rank[NPOOLS];
+	JobqLimiter limiter;
+} Queue;
+
+typedef struct World
+{
+	TimestampTz now;
+	uint64		tick;			/* hand-overs so far */
+	int64		next_id;
+	JobqPush	last;			/* the job that was enqueued last */
+	int64		next_token;
+	Row			rows[MAX_ROWS];
+	Txn			txns[MAX_TXNS];
+	Worker		workers[NSLOTS];
+	Session		sessions[NSESSIONS];
+	Queue		queues[NQUEUES];
+	JobqLimiter kind_limiter;
+	bool		scheduler_awake;
+	TimestampTz scheduler_last;
+	TimestampTz discover_plan;
+
+	/* what the scheduler is at, if others act in between */
+	int			scanning;		/* lane, or -1 */
+	JobqPush	read[MAX_ROWS];
+	int			nread;
+	JobqKey		cursor;
+	bool		more;
+	TimestampTz next_due;
+	int			nrefills;
+	struct
+	{
+		int64		id;
+		JobqPush	rows[JOBQ_MAX_PARKED];
+		int			nrows;
+		JobqPush	last;
+		bool		all;
+	}			refills[8];
+	bool		discovering;
+	bool		discover_from_start;
+	bool		resumed;
+	JobqPush	discover_at;
+	JobqPush	discover_resume;
+	uint32		evictions;
+	bool		calm;			/* nobody does anything of his own accord */
+} World;
+
+extern World world;
+extern JobqDatabase *db;
+extern bool tracing;
+
+/* stubs.c: what the server has, and the sizes */
+extern PGPROC *model_procs;
+extern void model_memory(const int *sizes);
+pg_noreturn extern void model_fail(const char *fmt,...) pg_attribute_printf(1, 2);
+extern void trace(const char *fmt,...) pg_attribute_printf(1, 2);
+
+/* world.c: the operations */
+extern void world_start(uint32 seed);
+extern const char *op_name(int op);
+extern int	op_choose(uint32 random);
+extern void op_run(int op, uint32 a, uint32 b, uint32 c);
+extern void world_calm(void);
+extern int	row_of(int64 id);
+extern Queue *queue_of(int32 id);
+extern bool row_is_due(const Row *row);
+extern bool session_sees(const Session *session);
+
+/* scheduler.c: its duties, as in worker/scheduler */
+extern void scheduler_start(void);
+extern void scheduler_round(void);
+extern void scheduler_scan_begin(uint32 which);
+extern void scheduler_scan_end(void);
+extern void scheduler_refill_begin(void);
+extern void scheduler_refill_end(void);
+extern void scheduler_discover_begin(bool reset);
+extern bool scheduler_discover_step(void);
+extern void scheduler_rank(void);
+extern void unlock(JobqWakeList *wake);
+
+/* check.c: what must hold */
+extern void check_all(void);
+extern void show_lane(const Row *row);
+extern void check_starts(int row, uint64 popped);
+
+#endif							/* JOBQ_MODEL_H */

@@ -1,0 +1,590 @@
+/*-------------------------------------------------------------------------
+ *
+ * scheduler.c
+ *	  What the scheduler does with the ready set, as in worker/scheduler, with the
+ *	  world's rows in place of the table.
+ *
+ * Where it reads the table without the lock, others may act in between: so these
+ * duties are in two halves.
+ *
+ * test/model/scheduler.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+#define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
+
+/*
+ * Release the lock as everybody does who has called something with a wake list.
+ */
+void
+unlock(JobqWakeList *wake)
+{
+	jobq_unlock(db, wake);
+}
+
+/*
+ * worker/scheduler/limits.c
+ */
+static void
+load_limits(void)
+{
+	JobqLimits *limits = db->limits;
+	bool		weighted = false;
+
+	for (int i = 0; i <= NQUEUES; i++)
+	{
+		const JobqLimiter *wanted = i == NQUEUES ? &world.kind_limiter
+			: &world.queues[i].limiter;
+		JobqLimiter *limiter = &limits->limiters[i];
+		int			running = limiter->running;
+		JobqPace	pace = limiter->pace;
+		double		turn = limiter->tenant_turn;
+
+		if (i < NQUEUES && !world.queues[i].limited)
+			continue;
+		weighted |= wanted->weight > 1;
+		if (!limiter->in_use || limiter->rate.per_us <= 0)
+		{
+			pace.tokens = wanted->rate.burst;
+			pace.tokens_at = world.now;
+		}
+		*limiter = *wanted;
+		limiter->in_use = true;
+		limiter->running = running;
+		limiter->pace = pace;
+		limiter->tenant_turn = turn;
+		limits->nlimiters = Max(limits->nlimiters, i + 1);
+	}
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+
+		if (!lane->in_use)
+			continue;
+		lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
+		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+			: jobq_limiter_find(db, 0, lane->kind);
+	}
+	limits->weighted = weighted;
+	limits->loaded = true;
+	limits->loading = false;
+	limits->due = db->groups->due = world.now;
+}
+
+/*
+ * worker/scheduler/rank.c
+ */
+static void
+rank_lane(JobqLane *lane, const Queue *queue)
+{
+	memset(lane->rank, JOBQ_NOT_SERVED, sizeof(lane->rank));
+	for (int p = 0; p < NPOOLS && !queue->consumer; p++)
+		lane->rank[p] = queue->rank[p];
+	if (((lane->paused && !queue->paused) || lane->consumer != queue->consumer) &&
+		!lane->quarantine)
+	{
+		lane->cursor.run_at = PG_INT64_MIN;
+		lane->cursor.id = PG_INT64_MIN;
+		lane->more = true;
+	}
+	lane->paused = queue->paused;
+	lane->consumer = queue->consumer;
+	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
+	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(db, 0, lane->kind);
+	lane->ranked = true;
+}
+
+void
+scheduler_rank(void)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	db->reload = false;
+	if (db->limits->stale)
+		load_limits();
+	db->limits->stale = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+		if (db->ready->lanes[i].in_use)
+			rank_lane(&db->ready->lanes[i], queue_of(db->ready->lanes[i].queue_id));
+	db->ready->overflow |= db->ready->paused_forgotten;
+	db->ready->paused_forgotten = false;
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
+		if (db->ready->lanes[i].consumer)
+			jobq_lane_wake(db, &db->ready->lanes[i], world.now, &wake);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle)
+		{
+			slot->idle = false;
+			SetLatch(&slot->proc->procLatch);
+		}
+	}
+	unlock(&wake);
+}
+
+/*
+ * worker/scheduler/scan.c
+ */
+static bool
+scan_wanted(const JobqLane *lane)
+{
+	if (!lane->in_use || lane->quarantine || lane->paused)
+		return false;
+	return (lane->more && lane->count <= (uint32) jobq_ready_entries / 4 / 2) ||
+		lane->next_due <= world.now;
+}
+
+static bool
+of_lane(const Row *row, const JobqLane *lane)
+{
+	return row->state == ROW_LIVE && row->job.queue_id == lane->queue_id &&
+		row->job.priority == lane->priority && row->job.role == lane->role &&
+		row->job.flow == lane->flow;
+}
+
+/*
+ * Mark a lane, and read its rows.
+ */
+static void
+read_lane(int index)
+{
+	JobqLane   *lane = &db->ready->lanes[index];
+	int			limit = jobq_ready_entries / 4;
+
+	world.scanning = index;
+	trace("  lane %d (queue %d, priority %d)\n", world.scanning, lane->queue_id,
+		  lane->priority);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lane->scanning = true;
+	db->ready->nlate = 0;
+	lane->next_due = DT_NOEND;
+	LWLockRelease(db->lock);
+
+	limit = Max(limit - (int) lane->count, 2);
+	world.cursor = lane->cursor;
+	world.more = false;
+	world.next_due = DT_NOEND;
+	world.nread = 0;
+	for (;;)
+	{
+		Row		   *best = NULL;
+
+		for (int i = 0; i < MAX_ROWS; i++)
+			if (of_lane(&world.rows[i], lane) &&
+				jobq_key_cmp(world.rows[i].job.key, world.cursor) > 0 &&
+				(best == NULL ||
+				 jobq_key_cmp(world.rows[i].job.key, best->job.key) < 0))
+				best = &world.rows[i];
+		if (best == NULL)
+			break;
+		if (best->job.key.run_at > world.now)
+		{
+			world.next_due = best->job.key.run_at;
+			break;
+		}
+		world.cursor = best->job.key;
+		world.read[world.nread++] = best->job;
+		if (world.nread == limit)
+		{
+			world.more = true;
+			break;
+		}
+	}
+}
+
+/*
+ * The same with one of those that want to be read.
+ */
+void
+scheduler_scan_begin(uint32 which)
+{
+	int			wanted[128];
+	int			n = 0;
+
+	for (int i = 0; i < jobq_max_lanes && n < lengthof(wanted); i++)
+		if (scan_wanted(&db->ready->lanes[i]))
+			wanted[n++] = i;
+	if (n > 0)
+		read_lane(wanted[which % n]);
+}
+
+void
+scheduler_scan_end(void)
+{
+	JobqWakeList wake = {0};
+	JobqLane   *lane = &db->ready->lanes[world.scanning];
+
+	world.scanning = -1;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_publish(db, lane, world.read, world.nread, world.cursor,
+					   world.more, world.next_due, &wake);
+	unlock(&wake);
+}
+
+/*
+ * worker/scheduler/groups.c
+ */
+void
+scheduler_refill_begin(void)
+{
+	db->groups->refill = false;
+	world.nrefills = 0;
+	for (int i = 0; i < jobq_max_groups; i++)
+	{
+		JobqGroup  *group = &db->groups->groups[i];
+		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
+		JobqPush   *last;
+		int			n = world.nrefills;
+
+		if (group->id == 0 || !group->refill)
+			continue;
+		if (n == lengthof(world.refills))
+		{
+			db->groups->refill = true;
+			break;
+		}
+		group->dropped = false;
+		world.nrefills++;
+		last = &world.refills[n].last;
+		last->priority = group->cursor_priority;
+		last->key = cursor;
+		world.refills[n].id = group->id;
+		world.refills[n].nrows = 0;
+		world.refills[n].all = true;
+		for (;;)
+		{
+			Row		   *best = NULL;
+
+			for (int r = 0; r < MAX_ROWS; r++)
+				if (world.rows[r].state == ROW_LIVE &&
+					world.rows[r].job.group == group->id &&
+					group_compare(world.rows[r].job.priority,
+								  world.rows[r].job.key,
+								  last->priority, last->key) > 0 &&
+					(best == NULL ||
+					 group_compare(world.rows[r].job.priority,
+								   world.rows[r].job.key,
+								   best->job.priority, best->job.key) < 0))
+					best = &world.rows[r];
+			if (best == NULL)
+				break;
+			if (world.refills[n].nrows == JOBQ_MAX_PARKED)
+			{
+				world.refills[n].all = false;
+				break;
+			}
+			*last = best->job;
+			if (best->job.key.run_at <= world.now)
+				world.refills[n].rows[world.refills[n].nrows++] = best->job;
+		}
+	}
+}
+
+void
+scheduler_refill_end(void)
+{
+	for (int i = 0; i < world.nrefills; i++)
+	{
+		JobqWakeList wake = {0};
+		JobqGroup  *group;
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		group = jobq_group_find(db, world.refills[i].id);
+		if (group != NULL)
+			jobq_group_refilled(db, group, world.refills[i].rows,
+								world.refills[i].nrows,
+								world.refills[i].all ? NULL
+								: &world.refills[i].last, world.now, &wake);
+		unlock(&wake);
+	}
+	world.nrefills = 0;
+}
+
+/*
+ * worker/scheduler/discover.c
+ */
+static int
+lane_order(const JobqPush *a, const JobqPush *b)
+{
+	if (a->queue_id != b->queue_id)
+		return a->queue_id < b->queue_id ? -1 : 1;
+	if (a->priority != b->priority)
+		return a->priority < b->priority ? -1 : 1;
+	if (a->role != b->role)
+		return a->role < b->role ? -1 : 1;
+	if (a->flow != b->flow)
+		return a->flow < b->flow ? -1 : 1;
+	return 0;
+}
+
+void
+scheduler_discover_begin(bool reset)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	db->ready->overflow = false;
+	db->ready->complete = false;
+	world.evictions = db->ready->evictions;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+
+		if (!lane->in_use || !lane->skipping)
+			continue;
+		lane->skipping = false;
+		jobq_lane_look(db, lane, lane->skipped, &wake);
+	}
+	if (reset)
+	{
+		db->rescan = false;
+		db->ready->forgotten_due = DT_NOEND;
+		for (int i = 0; i < jobq_max_lanes; i++)
+		{
+			JobqLane   *lane = &db->ready->lanes[i];
+
+			if (lane->in_use && !lane->quarantine)
+			{
+				lane->cursor.run_at = PG_INT64_MIN;
+				lane->cursor.id = PG_INT64_MIN;
+				lane->more = true;
+			}
+		}
+		world.resumed = false;
+	}
+	LWLockRelease(db->lock);
+	world.discover_from_start = !world.resumed;
+	if (world.resumed)
+		world.discover_at = world.discover_resume;
+	else
+	{
+		memset(&world.discover_at, 0, sizeof(JobqPush));
+		world.discover_at.queue_id = world.discover_at.priority =
+			world.discover_at.flow = PG_INT32_MIN;
+	}
+	world.resumed = false;
+	world.discovering = true;
+}
+
+/*
+ * One lane.  False after the last one.
+ */
+bool
+scheduler_discover_step(void)
+{
+	JobqPush	previous = world.discover_at;
+	Row		   *best = NULL;
+
+	/* the index has rows that have not committed, too */
+	for (int i = 0; i < MAX_ROWS && !world.resumed; i++)
+	{
+		Row		   *row = &world.rows[i];
+		int			cmp;
+
+		if (row->state == ROW_FREE || lane_order(&row->job, &previous) <= 0)
+			continue;
+		cmp = best == NULL ? -1 : lane_order(&row->job, &best->job);
+		if (cmp < 0 ||
+			(cmp == 0 && jobq_key_cmp(row->job.key, best->job.key) < 0))
+			best = row;
+	}
+	if (best != NULL)
+	{
+		JobqLane   *lane;
+		TimestampTz run_at = best->job.key.run_at;
+
+		world.discover_at = best->job;
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		lane = jobq_lane_find(db, best->job.queue_id, best->job.priority,
+							  best->job.role, best->job.flow, false,
+							  run_at <= world.now);
+		if (lane != NULL)
+			db->reload |= !lane->ranked;
+		else if (run_at > world.now)
+			db->ready->forgotten_due = Min(db->ready->forgotten_due, run_at);
+		else
+		{
+			world.discover_resume = previous;
+			world.resumed = true;
+		}
+		LWLockRelease(db->lock);
+		return true;
+	}
+	db->ready->overflow |= world.resumed || !world.discover_from_start ||
+		db->ready->evictions != world.evictions;
+	db->ready->complete = !db->ready->overflow;
+	world.discovering = false;
+	world.discover_plan = world.now + OVERFLOW_PAUSE;
+	return false;
+}
+
+/*
+ * worker/scheduler/leases.c: those whose time is over run again.
+ */
+static void
+expire_leases(void)
+{
+	TimestampTz next = DT_NOEND;
+
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &db->leases->leases[i];
+		JobqWakeList wake = {0};
+		JobqPush	push;
+		int			row;
+
+		if (lease->id == 0)
+			continue;
+		if (lease->until > world.now)
+		{
+			next = Min(next, lease->until);
+			continue;
+		}
+		push = jobq_lease_push(lease);
+		row = row_of(lease->id);
+		if (row >= 0)
+		{
+			world.rows[row].session = -1;
+			world.rows[row].held = true;
+		}
+		trace("  the lease of job %d\n", (int) lease->id);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_lease_remove(db, lease, true, false, world.now, &wake);
+		if (row >= 0)
+			jobq_ready_push(db, &push, world.now, &wake);
+		unlock(&wake);
+	}
+	db->leases->next_expiry = next;
+}
+
+/*
+ * worker/scheduler/scheduler.c
+ */
+void
+scheduler_start(void)
+{
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_clear(db);
+	db->reload = db->limits->stale = db->rescan = true;
+	db->wake_at = 0;
+	db->can_spawn = true;
+	db->scheduler = MyProc;
+	LWLockRelease(db->lock);
+	world.scheduler_awake = true;
+	world.scheduler_last = world.now;
+	world.discover_plan = world.now;
+	world.scanning = -1;
+	world.nrefills = 0;
+	world.discovering = world.resumed = false;
+	if (!db->limits->loaded)
+	{
+		load_limits();
+		for (int i = 0; i < MAX_ROWS; i++)
+			if (world.rows[i].state == ROW_LIVE && world.rows[i].held &&
+				world.rows[i].job.group != 0)
+			{
+				uint16		limiter = jobq_limiter_find(db,
+														world.rows[i].job.queue_id, 0);
+				JobqGroup  *group;
+
+				if (limiter != JOBQ_NO_LIMITER &&
+					(!db->limits->limiters[limiter].group_wait ||
+					 db->limits->limiters[limiter].group_max_running != 1))
+					continue;
+				group = jobq_group_make(db, world.rows[i].job.group, limiter,
+										world.now);
+				if (group != NULL)
+					group->owner = group->current = world.rows[i].job.key.id;
+			}
+	}
+}
+
+static TimestampTz
+discover_due(void)
+{
+	if (db->rescan)
+		return world.now;
+	return db->ready->overflow
+		? Min(db->ready->forgotten_due, world.discover_plan)
+		: db->ready->forgotten_due;
+}
+
+void
+scheduler_round(void)
+{
+	TimestampTz now = world.now;
+	JobqWakeList wake = {0};
+	bool		again = false;
+
+	world.scheduler_awake = false;
+	if (now < world.scheduler_last)
+	{
+		world.discover_plan = now;
+		db->relay_due = now;
+		db->limits->due = db->groups->due = now;
+		db->rescan = true;
+	}
+	world.scheduler_last = now;
+
+	while (world.discovering)
+		(void) scheduler_discover_step();
+	if (world.scanning >= 0)
+		scheduler_scan_end();
+	scheduler_refill_end();
+
+	if (discover_due() <= now)
+	{
+		scheduler_discover_begin(db->rescan || now >= db->ready->forgotten_due);
+		while (scheduler_discover_step())
+			;
+	}
+	if (db->reload)
+		scheduler_rank();
+	for (int i = 0; i < jobq_max_lanes; i++)
+		if (scan_wanted(&db->ready->lanes[i]))
+		{
+			read_lane(i);
+			scheduler_scan_end();
+			again |= scan_wanted(&db->ready->lanes[i]) && !db->ready->starved;
+		}
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (db->limits->due <= now)
+		jobq_limits_wake(db, now, &wake);
+	if (db->groups->due <= now)
+		jobq_groups_wake(db, now, &wake);
+	unlock(&wake);
+	if (db->groups->refill)
+	{
+		scheduler_refill_begin();
+		scheduler_refill_end();
+	}
+	if (db->leases->next_expiry <= now)
+		expire_leases();
+	if (db->relay_pending && db->relay_due <= now)
+	{
+		db->relay_pending = false;
+		for (int i = 0; i < jobq_max_lanes; i++)
+			db->ready->lanes[i].notify = false;
+	}
+
+	/* when to wake */
+	db->wake_at = again ? now : DT_NOEND;
+	db->wake_at = Min(db->wake_at, discover_due());
+	if (db->reload)
+		db->wake_at = now;
+	for (int i = 0; i < jobq_max_lanes; i++)
+		if (db->ready->lanes[i].in_use && !db->ready->lanes[i].paused)
+			db->wake_at = Min(db->wake_at, db->ready->lanes[i].next_due);
+	db->wake_at = Min(db->wake_at, db->groups->refill ? now
+					  : Min(db->limits->due, db->groups->due));
+	db->wake_at = Min(db->wake_at, db->leases->next_expiry);
+	if (db->relay_pending)
+		db->wake_at = Min(db->wake_at, db->relay_due);
+}

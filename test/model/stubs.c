@@ -1,0 +1,184 @@
+/*-------------------------------------------------------------------------
+ *
+ * stubs.c
+ *	  What the sources of src/ready want from the server and from other rooms.
+ *
+ * test/model/stubs.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int			jobq_ready_entries;
+int			jobq_max_lanes;
+int			jobq_max_leases;
+int			jobq_max_groups;
+int			jobq_notify_interval = 10;
+JobqShared *jobq_shared;
+PGPROC	   *MyProc;
+PGPROC	   *model_procs;
+
+JobqDatabase *db;
+bool		tracing;
+
+extern sigjmp_buf model_failed;
+extern char model_failure[];
+
+static JobqShared shared;
+static JobqDatabase database;
+static JobqSlot slots[NSLOTS];
+static LWLock lock;
+static bool locked;
+
+/*
+ * Make the shared memory, as at the server's start.
+ */
+void
+model_memory(const int *sizes)
+{
+	static char *memory = NULL;
+
+	jobq_ready_entries = sizes[0];
+	jobq_max_lanes = sizes[1];
+	jobq_max_leases = sizes[2];
+	jobq_max_groups = sizes[3];
+
+	if (model_procs == NULL)
+		model_procs = calloc(NSLOTS + NSESSIONS, sizeof(PGPROC));
+	MyProc = &model_procs[NSLOTS];
+	memset(&shared, 0, sizeof(shared));
+	memset(&database, 0, sizeof(database));
+	memset(slots, 0, sizeof(slots));
+	jobq_shared = &shared;
+	shared.ndatabases = 1;
+	shared.databases = &database;
+	shared.nslots = NSLOTS;
+	shared.slots = slots;
+	db = &database;
+	db->lock = &lock;
+	db->dboid = 1;
+	locked = false;
+	for (int i = 0; i < NSLOTS; i++)
+	{
+		char	   *holding = calloc(1, jobq_holding_area.size());
+
+		SpinLockInit(&slots[i].mutex);
+		slots[i].database = -1;
+		jobq_holding_area.init(&slots[i], holding);
+	}
+	free(memory);
+	memory = malloc(jobq_ready_area.size());
+	memset(memory, 0x7f, jobq_ready_area.size());
+	jobq_ready_area.init(db, memory);
+}
+
+void
+model_fail(const char *fmt,...)
+{
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(model_failure, 400, fmt, args);
+	va_end(args);
+	siglongjmp(model_failed, 1);
+}
+
+void
+trace(const char *fmt,...)
+{
+	va_list		args;
+
+	if (!tracing)
+		return;
+	va_start(args, fmt);
+	vprintf(fmt, args);
+	va_end(args);
+}
+
+#if PG_VERSION_NUM >= 160000
+void
+ExceptionalCondition(const char *condition, const char *file, int line)
+{
+	model_fail("assertion %s, %s line %d", condition, file, line);
+}
+#else
+void
+ExceptionalCondition(const char *condition, const char *type,
+					 const char *file, int line)
+{
+	model_fail("assertion %s, %s line %d", condition, file, line);
+}
+#endif
+
+bool
+LWLockAcquire(LWLock *which, LWLockMode mode)
+{
+	if (locked)
+		model_fail("the lock is taken twice");
+	locked = true;
+	return true;
+}
+
+void
+LWLockRelease(LWLock *which)
+{
+	if (!locked)
+		model_fail("the lock is released twice");
+	locked = false;
+}
+
+int
+s_lock(volatile slock_t *mutex, const char *file, int line, const char *func)
+{
+	model_fail("a spinlock is taken twice, %s line %d", file, line);
+}
+
+/*
+ * Somebody is woken: a worker, or a session.
+ */
+void
+SetLatch(Latch *latch)
+{
+	for (int i = 0; i < NSLOTS + NSESSIONS; i++)
+		if (latch == &model_procs[i].procLatch)
+		{
+			if (i < NSLOTS)
+				world.workers[i].awake = true;
+			else
+			{
+				world.sessions[i - NSLOTS].awake = true;
+				world.sessions[i - NSLOTS].called = world.tick;
+			}
+			return;
+		}
+	model_fail("a latch of nobody is set");
+}
+
+TimestampTz
+jobq_now(void)
+{
+	return world.now;
+}
+
+void
+jobq_wake_scheduler(JobqDatabase *which)
+{
+	world.scheduler_awake = true;
+}
+
+Size
+add_size(Size a, Size b)
+{
+	return a + b;
+}
+
+Size
+mul_size(Size a, Size b)
+{
+	return a * b;
+}

@@ -1,0 +1,1127 @@
+/*-------------------------------------------------------------------------
+ *
+ * world.c
+ *	  The table, those who work on it, and their operations.
+ *
+ * test/model/world.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+#define ALIVE(row) ((row)->state == ROW_LIVE)
+#define KIND	7				/* the kind that has a limiter */
+#define LEASE_TIME (20 * USECS_PER_SEC)
+
+World		world;
+
+static void worker_pop(int w);
+static void session_look(int s);
+
+/* ---------- the table ---------- */
+
+int
+row_of(int64 id)
+{
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (ALIVE(&world.rows[i]) && world.rows[i].job.key.id == id)
+			return i;
+	return -1;
+}
+
+Queue *
+queue_of(int32 id)
+{
+	return &world.queues[id - 1];
+}
+
+bool
+row_is_due(const Row *row)
+{
+	return ALIVE(row) && row->job.key.run_at <= world.now;
+}
+
+/*
+ * A new job: of which lane and group is by chance, with few to choose from.
+ */
+static void
+op_enqueue(uint32 a, uint32 b, uint32 c)
+{
+	int			t = a % MAX_TXNS;
+	Queue	   *queue = &world.queues[b % NQUEUES];
+	Row		   *row = NULL;
+	JobqPush   *job;
+
+	if (world.txns[t].state != TXN_OPEN)
+		return;
+	for (int i = 0; i < MAX_ROWS && row == NULL; i++)
+		if (world.rows[i].state == ROW_FREE)
+			row = &world.rows[i];
+	if (row == NULL)
+		return;
+	memset(row, 0, sizeof(Row));
+	row->state = ROW_OPEN;
+	row->txn = t;
+	row->worker = row->session = -1;
+	job = &row->job;
+	job->queue_id = queue->id;
+	job->role = 10 + (a >> 8) % NROLES;
+	job->priority = (b >> 8) % 8 == 0 ? (int) ((b >> 16) % 20) : (int) ((b >> 8) % 3);
+	job->key.id = ++world.next_id;
+	job->key.run_at = world.now;
+	if (c % 8 == 0)
+		job->key.run_at += (c >> 8) % (5 * USECS_PER_SEC);
+	else if (c % 8 == 1)
+		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
+	if ((c >> 3) % 8 == 0)
+		job->kind = KIND;
+	if (queue->limited && queue->limiter.fair)
+		job->tenant = 1 + (c >> 6) % 3;
+	job->flow = job->kind * 100 + job->tenant;
+	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
+	{
+		/* the same lane as the one before */
+		world.last.key = job->key;
+		*job = world.last;
+	}
+	else if ((c >> 8) % 3 == 0)
+		job->group = queue->id * 100 + 1 + (c >> 10) % 3;
+	job->notify = true;
+	job->permits = JOBQ_NO_PERMITS;
+	world.last = *job;
+	ItemPointerSet(&job->ctid, 1 + job->key.id / 4, 1 + job->key.id % 4);
+	trace("  job %d: queue %d, priority %d, role %u, flow %d, group %d, at %+d\n",
+		  (int) job->key.id, job->queue_id, job->priority, job->role, job->flow,
+		  (int) job->group, (int) (job->key.run_at - world.now));
+}
+
+static void
+op_commit(uint32 a, uint32 b, uint32 c)
+{
+	Txn		   *txn = &world.txns[a % MAX_TXNS];
+
+	if (txn->state != TXN_OPEN)
+		return;
+	txn->state = TXN_COMMITTED;
+	txn->bulk = b % 4 == 0;
+	txn->everything = b % 32 == 1;
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (world.rows[i].state == ROW_OPEN &&
+			world.rows[i].txn == (int) (a % MAX_TXNS))
+			world.rows[i].state = ROW_LIVE;
+}
+
+/*
+ * After its commit: src/commit/commit.c.
+ */
+static void
+op_hand_over(uint32 a, uint32 b, uint32 c)
+{
+	int			t = a % MAX_TXNS;
+	Txn		   *txn = &world.txns[t];
+	JobqWakeList wake = {0};
+
+	if (txn->state != TXN_COMMITTED)
+		return;
+	world.tick++;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		Row		   *row = &world.rows[i];
+		JobqPush	first = row->job;
+
+		if (row->txn != t)
+			continue;
+		row->txn = -1;
+		row->handed_over = world.tick;
+		if (!ALIVE(row) || txn->everything)
+			continue;
+		trace("  job %d\n", (int) row->job.key.id);
+		if (!txn->bulk)
+		{
+			jobq_ready_push(db, &row->job, world.now, &wake);
+			continue;
+		}
+		for (int j = i + 1; j < MAX_ROWS; j++)
+		{
+			Row		   *other = &world.rows[j];
+
+			if (other->txn != t || !ALIVE(other) ||
+				other->job.queue_id != first.queue_id ||
+				other->job.priority != first.priority ||
+				other->job.role != first.role || other->job.flow != first.flow)
+				continue;
+			other->txn = -1;
+			other->handed_over = world.tick;
+			if (jobq_key_cmp(other->job.key, first.key) < 0)
+				first.key = other->job.key;
+		}
+		jobq_ready_look(db, &first, world.now, &wake);
+	}
+	if (txn->everything)
+	{
+		db->rescan = true;
+		wake.scheduler = true;
+	}
+	unlock(&wake);
+	txn->state = TXN_OPEN;
+}
+
+static void
+op_rollback(uint32 a, uint32 b, uint32 c)
+{
+	if (world.txns[a % MAX_TXNS].state != TXN_OPEN)
+		return;
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (world.rows[i].state == ROW_OPEN &&
+			world.rows[i].txn == (int) (a % MAX_TXNS))
+			world.rows[i].state = ROW_FREE;
+}
+
+/*
+ * A job is no more to be waited for, by its group.
+ */
+static void
+group_end(const JobqPush *job)
+{
+	JobqWakeList wake = {0};
+
+	if (job->group == 0)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_group_end(db, job->group, job->key.id, world.now, &wake);
+	unlock(&wake);
+}
+
+/*
+ * Somebody removes a job that nobody runs.  Its entry stays.
+ */
+static void
+op_cancel(uint32 a, uint32 b, uint32 c)
+{
+	Row		   *row = &world.rows[a % MAX_ROWS];
+
+	if (!ALIVE(row) || row->worker >= 0 || row->session >= 0)
+		return;
+	trace("  job %d\n", (int) row->job.key.id);
+	row->state = ROW_FREE;
+	group_end(&row->job);
+}
+
+/* ---------- the gate: src/attempt/gate.c ---------- */
+
+static bool
+precedes(const Row *other, const Row *row)
+{
+	return row_is_due(other) && other != row &&
+		other->job.group == row->job.group &&
+		group_compare(other->job.priority, other->job.key,
+					  row->job.priority, row->job.key) < 0;
+}
+
+/*
+ * The job goes back to its lane; unranked: which is not served until the
+ * scheduler has looked.
+ */
+static void
+give_back(const JobqPush *entry, int64 token, bool unranked, bool limits)
+{
+	JobqWakeList wake = {0};
+	JobqPush	push = *entry;
+	JobqLane   *lane;
+
+	push.permits = JOBQ_NO_PERMITS;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lane = jobq_lane_find(db, push.queue_id, push.priority, push.role,
+						  push.flow, push.quarantine, true);
+	if (lane != NULL && unranked)
+	{
+		lane->ranked = false;
+		db->reload = true;
+		db->limits->stale |= limits;
+		wake.scheduler = true;
+	}
+	jobq_lease_undo(db, push.key.id, token, world.now, &wake);
+	jobq_ready_push(db, &push, push.key.run_at, &wake);
+	unlock(&wake);
+}
+
+static void
+drop_lease(int64 id, int64 token)
+{
+	JobqWakeList wake = {0};
+
+	if (token == 0)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_lease_undo(db, id, token, world.now, &wake);
+	unlock(&wake);
+}
+
+/*
+ * May the job that was popped run?  Its row, or -1; then it is where it belongs.
+ * token: of its lease, or 0; popped: World.tick of then.
+ */
+static int
+gate(const JobqPush *entry, bool consumer, int64 token, uint64 popped)
+{
+	int			r = row_of(entry->key.id);
+	Row		   *row = r < 0 ? NULL : &world.rows[r];
+	Queue	   *queue;
+	Row		   *first = NULL;
+
+	trace("  popped job %d\n", (int) entry->key.id);
+	if (row == NULL || row->job.key.run_at != entry->key.run_at)
+	{
+		drop_lease(entry->key.id, token);
+		if (row != NULL && token != 0 && row->txn < 0 && row->worker < 0)
+		{
+			JobqWakeList wake = {0};
+
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_push(db, &row->job, world.now, &wake);
+			unlock(&wake);
+		}
+		return -1;
+	}
+	queue = queue_of(row->job.queue_id);
+	if (row->worker >= 0 || row->session >= 0)
+	{
+		drop_lease(entry->key.id, token);
+		return -1;
+	}
+	if (queue->paused || queue->consumer != consumer)
+	{
+		give_back(entry, token, true, false);
+		return -1;
+	}
+	if (row->job.key.run_at > world.now)
+	{
+		JobqWakeList wake = {0};
+
+		drop_lease(entry->key.id, token);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_ready_push(db, &row->job, world.now, &wake);
+		unlock(&wake);
+		return -1;
+	}
+	if ((queue->limited && entry->permits.queue == JOBQ_NO_LIMITER) ||
+		(row->job.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
+	{
+		give_back(entry, token, true, true);
+		return -1;
+	}
+	if (row->job.group != 0 &&
+		(!queue->limited || queue->limiter.group_max_running == 1) &&
+		!(row->held && (!queue->limited || queue->limiter.group_wait)) &&
+		!entry->first && entry->permits.group != JOBQ_NONE)
+		for (int i = 0; i < MAX_ROWS; i++)
+			if (precedes(&world.rows[i], row) &&
+				(first == NULL || precedes(&world.rows[i], first)))
+				first = &world.rows[i];
+	if (first != NULL)
+	{
+		JobqWakeList wake = {0};
+		JobqPush	push = *entry;
+
+		trace("  comes after job %d\n", (int) first->job.key.id);
+		push.permits = JOBQ_NO_PERMITS;
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_group_call(db, entry->permits.group, first->job.key.id,
+						first->job.priority, first->job.key.run_at);
+		jobq_lease_undo(db, push.key.id, token, world.now, &wake);
+		jobq_ready_push(db, &push, push.key.run_at, &wake);
+		unlock(&wake);
+		return -1;
+	}
+	check_starts(r, popped);
+	return r;
+}
+
+/*
+ * The job will run again: a new row, which is handed over.
+ */
+static void
+again(Row *row, int64 delay, bool quarantine)
+{
+	JobqWakeList wake = {0};
+
+	row->worker = row->session = -1;
+	row->held = true;
+	row->job.key.run_at = world.now + delay;
+	row->handed_over = ++world.tick;
+	row->job.quarantine |= quarantine;
+	ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 5);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(db, &row->job, world.now, &wake);
+	unlock(&wake);
+}
+
+/* ---------- workers: worker/runner ---------- */
+
+static void
+worker_attach(int w)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+
+	slot->database = 0;
+	slot->pool = w % NPOOLS;
+	slot->role = 10 + w / NPOOLS;
+	slot->state = JOBQ_SLOT_ATTACHED;
+	slot->proc = &model_procs[w];
+	slot->idle = slot->retire = false;
+	slot->job_id = 0;
+	slot->holding->next = slot->holding->count = 0;
+	world.workers[w].awake = true;
+	world.workers[w].row = -1;
+}
+
+/*
+ * One turn of its loop, until it has a job or is idle.
+ */
+static void
+worker_pop(int w)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	Worker	   *worker = &world.workers[w];
+	JobqTaker	taker = {.pool = slot->pool,.slot = w,.nroles = 1,.roles = &slot->role};
+	JobqPush	entry;
+	bool		popped = false;
+
+	if (!jobq_permits_any(&slot->holding->permits))
+		popped = jobq_prefetch_take(db, slot, &entry);
+	if (!popped)
+	{
+		JobqWakeList wake = {0};
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		popped = jobq_ready_pop(db, &taker, world.now, &entry, &wake);
+		slot->idle = !popped;
+		worker->awake = popped;
+		unlock(&wake);
+	}
+	if (!popped)
+		return;
+	worker->row = gate(&entry, false, 0, world.tick);
+	if (worker->row >= 0)
+	{
+		world.rows[worker->row].worker = w;
+		slot->holding->unused = false;
+		slot->queue_id = entry.queue_id;
+		slot->job_id = entry.key.id;
+	}
+	else if (entry.quarantine)
+		jobq_quarantine_over(db, w);
+}
+
+/*
+ * Its job comes to an end; what it holds, it gives back when it pops again.
+ */
+static void
+worker_end(int w, uint32 how)
+{
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	Worker	   *worker = &world.workers[w];
+	Row		   *row = &world.rows[worker->row];
+
+	trace("  job %d ends\n", (int) row->job.key.id);
+	slot->holding->live = how % 4 == 0;
+	if (slot->holding->live)
+		again(row, (how >> 8) % 3 == 0 ? 0 : (how >> 8) % USECS_PER_SEC, false);
+	else
+		row->state = ROW_FREE;
+	slot->job_id = 0;
+	if (row->job.quarantine)
+		jobq_quarantine_over(db, w);
+	worker->row = -1;
+	worker->awake = true;
+}
+
+static void
+op_work(uint32 a, uint32 b, uint32 c)
+{
+	int			w = a % NSLOTS;
+
+	if (world.workers[w].row >= 0)
+		worker_end(w, b);
+	else if (world.workers[w].awake)
+		worker_pop(w);
+}
+
+/*
+ * The process ends, with its job if it runs one; another comes.
+ */
+static void
+op_worker_dies(uint32 a, uint32 b, uint32 c)
+{
+	int			w = a % NSLOTS;
+	JobqSlot   *slot = &jobq_shared->slots[w];
+	Worker	   *worker = &world.workers[w];
+	JobqWakeList wake = {0};
+	bool		live = false;
+	bool		ran = worker->row >= 0;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (!slot->idle)
+		for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+			 i = db->ready->lanes[i].active_next)
+			jobq_lane_wake(db, &db->ready->lanes[i], world.now, &wake);
+	slot->idle = false;
+	jobq_prefetch_return(db, slot, &wake);
+	if (!ran)
+		jobq_permits_release(db, &slot->holding->permits,
+							 slot->holding->permits_job, slot->holding->live,
+							 slot->holding->unused, world.now, &wake);
+	unlock(&wake);
+	slot->state = JOBQ_SLOT_DEAD;
+	slot->proc = NULL;
+
+	/* what follows is the scheduler's */
+	jobq_quarantine_over(db, w);
+	if (ran)
+	{
+		live = true;
+		again(&world.rows[worker->row], b % USECS_PER_SEC, b % 2 == 0);
+	}
+	memset(&wake, 0, sizeof(wake));
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_permits_release(db, &slot->holding->permits,
+						 slot->holding->permits_job, live, false, world.now,
+						 &wake);
+	unlock(&wake);
+	slot->state = JOBQ_SLOT_FREE;
+	worker_attach(w);
+}
+
+/* ---------- consumers: src/consume ---------- */
+
+/*
+ * Ask for a job, and wait if there is none.
+ */
+static void
+op_reserve(uint32 a, uint32 b, uint32 c)
+{
+	int			s = a % NSESSIONS;
+	Session    *session = &world.sessions[s];
+	JobqTaker  *taker = &session->taker;
+
+	if (session->asking)
+		return;
+	session->asking = session->awake = true;
+	session->place = JOBQ_NONE;
+	memset(taker, 0, sizeof(JobqTaker));
+	taker->pool = taker->slot = -1;
+	taker->queue_ids = session->queue_ids;
+	taker->roles = session->roles;
+	for (int q = 0; q < NQUEUES; q++)
+		if (world.queues[q].consumer && (s == 0 || (b >> q) % 2 == 0))
+			session->queue_ids[taker->nqueues++] = world.queues[q].id;
+	taker->any_role = s == 0;
+	session->ndenied = 0;
+	for (int r = 0; r < NROLES && s > 0; r++)
+	{
+		if ((c >> r) % 2 == 0)
+			session->roles[taker->nroles++] = 10 + r;
+		else if ((c >> (r + 8)) % 4 != 0)
+			session->denied[session->ndenied++] = 10 + r;
+	}
+	if (taker->nqueues == 0)
+		session->asking = session->awake = false;
+}
+
+/*
+ * Does it see a job that it may take, or of a role that it has not thought about?
+ */
+bool
+session_sees(const Session *session)
+{
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].active_next)
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+		bool		ours = false;
+
+		if (!lane->ranked || lane->paused || !lane->consumer ||
+			!jobq_lane_free(db, lane, world.now))
+			continue;
+		for (int q = 0; q < session->taker.nqueues; q++)
+			ours |= session->queue_ids[q] == lane->queue_id;
+		for (int r = 0; r < session->ndenied; r++)
+			ours &= session->denied[r] != lane->role;
+		if (ours)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Have another look: take the offer, or pop, or go on the list.
+ */
+static void
+session_look(int s)
+{
+	Session    *session = &world.sessions[s];
+	JobqWakeList wake = {0};
+	JobqPush	job;
+	bool		popped = false;
+	int64		token = 0;
+	uint64		when = world.tick;
+	int			r;
+
+	session->awake = false;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (session->place != JOBQ_NONE &&
+		!db->offers->reservers[session->place].offered)
+	{
+		jobq_reserver_remove(db, session->place, world.now, &wake);
+		session->place = JOBQ_NONE;
+	}
+	if (db->leases->free != JOBQ_NONE && db->leases->bundle_free != JOBQ_NONE)
+	{
+		if (session->place != JOBQ_NONE)
+		{
+			popped = jobq_offer_take(db, session->place, &session->taker, &job);
+			if (popped)
+				when = session->called;
+			else
+				jobq_reserver_remove(db, session->place, world.now, &wake);
+			session->place = JOBQ_NONE;
+		}
+		if (!popped)
+			popped = jobq_ready_pop(db, &session->taker, world.now, &job, &wake);
+		if (popped && jobq_lease_find(db, job.key.id) != NULL)
+		{
+			trace("  job %d has a lease\n", (int) job.key.id);
+			jobq_permits_release(db, &job.permits, job.key.id, false, true,
+								 world.now, &wake);
+			session->awake = true;
+			popped = false;
+		}
+		else if (popped)
+		{
+			uint32		bundle = jobq_lease_bundle(db);
+			JobqLease  *lease;
+
+			token = ++world.next_token;
+			lease = jobq_lease_add(db, &job, token, world.now + LEASE_TIME, bundle);
+			lease->state = JOBQ_LEASE_HELD;
+			db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
+			jobq_lease_bundle_release(db, bundle);
+		}
+	}
+	else
+	{
+		/* an error: too many jobs are leased */
+		if (session->place != JOBQ_NONE)
+			jobq_reserver_remove(db, session->place, world.now, &wake);
+		session->place = JOBQ_NONE;
+		session->asking = false;
+	}
+	if (!popped && !session->awake && session->asking)
+	{
+		if (session_sees(session))
+		{
+			/* roles are asked about anew: now it knows of all */
+			session->ndenied = 0;
+			for (int i = 0; i < NROLES; i++)
+			{
+				bool		allowed = false;
+
+				for (int j = 0; j < session->taker.nroles; j++)
+					allowed |= session->roles[j] == (Oid) (10 + i);
+				if (!allowed)
+					session->denied[session->ndenied++] = 10 + i;
+			}
+			session->awake = true;
+		}
+		else
+		{
+			MyProc = &model_procs[NSLOTS + s];
+			session->place = jobq_reserver_add(db, &session->taker,
+											   session->denied,
+											   session->ndenied);
+			if (session->place == JOBQ_NONE)
+				session->asking = false;
+		}
+	}
+	unlock(&wake);
+	if (!popped)
+		return;
+	session->awake = true;
+	r = gate(&job, true, token, when);
+	if (r >= 0)
+	{
+		world.rows[r].session = s;
+		session->asking = false;
+	}
+}
+
+static void
+op_session(uint32 a, uint32 b, uint32 c)
+{
+	int			s = a % NSESSIONS;
+
+	if (world.sessions[s].asking && world.sessions[s].awake)
+		session_look(s);
+}
+
+/*
+ * It does not want to wait any longer.
+ */
+static void
+op_session_leaves(uint32 a, uint32 b, uint32 c)
+{
+	Session    *session = &world.sessions[a % NSESSIONS];
+	JobqWakeList wake = {0};
+
+	if (!session->asking)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (session->place != JOBQ_NONE)
+		jobq_reserver_remove(db, session->place, world.now, &wake);
+	unlock(&wake);
+	session->place = JOBQ_NONE;
+	session->asking = session->awake = false;
+}
+
+/*
+ * A job that is on lease: it is done, or shall run again, or was never taken.
+ */
+static void
+op_lease_end(uint32 a, uint32 b, uint32 c)
+{
+	JobqLease  *lease = NULL;
+	JobqWakeList wake = {0};
+	JobqPush	push;
+	Row		   *row = NULL;
+
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (ALIVE(&world.rows[(a + i) % MAX_ROWS]) &&
+			world.rows[(a + i) % MAX_ROWS].session >= 0)
+		{
+			row = &world.rows[(a + i) % MAX_ROWS];
+			break;
+		}
+	if (row == NULL)
+		return;
+	lease = jobq_lease_find(db, row->job.key.id);
+	if (lease == NULL)
+		model_fail("job %d has no lease", (int) row->job.key.id);
+	trace("  job %d\n", (int) row->job.key.id);
+	push = jobq_lease_push(lease);
+	row->session = -1;
+	if (b % 4 > 1)
+		row->state = ROW_FREE;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (b % 4 == 0)
+	{
+		/* the reserving transaction rolls back */
+		jobq_lease_undo(db, push.key.id, lease->token, world.now, &wake);
+		jobq_ready_push(db, &push, world.now, &wake);
+	}
+	else
+		jobq_lease_remove(db, lease, b % 4 == 1, false, world.now, &wake);
+	unlock(&wake);
+	if (b % 4 == 1)
+		again(row, c % USECS_PER_SEC, false);
+	else if (b % 4 > 1)
+		group_end(&row->job);
+}
+
+/* ---------- the scheduler, and what happens to all ---------- */
+
+static void
+op_scheduler(uint32 a, uint32 b, uint32 c)
+{
+	if (world.scheduler_awake || db->wake_at <= world.now)
+		scheduler_round();
+}
+
+static void
+op_scan(uint32 a, uint32 b, uint32 c)
+{
+	if (world.scanning >= 0)
+		scheduler_scan_end();
+	else if (!world.discovering)
+		scheduler_scan_begin(a);
+}
+
+static void
+op_discover(uint32 a, uint32 b, uint32 c)
+{
+	if (world.discovering)
+		(void) scheduler_discover_step();
+	else if (world.scanning < 0)
+		scheduler_discover_begin(a % 8 == 0 || db->rescan ||
+								 world.now >= db->ready->forgotten_due);
+}
+
+static void
+op_refill(uint32 a, uint32 b, uint32 c)
+{
+	if (world.nrefills > 0)
+		scheduler_refill_end();
+	else if (db->groups->refill)
+		scheduler_refill_begin();
+}
+
+static void
+op_rank(uint32 a, uint32 b, uint32 c)
+{
+	if (db->reload)
+		scheduler_rank();
+}
+
+static void
+op_clock(uint32 a, uint32 b, uint32 c)
+{
+	if (a % 16 == 0)
+		world.now -= b % (200 * USECS_PER_SEC);
+	else if (a % 4 == 0)
+		world.now += b % (30 * USECS_PER_SEC);
+	else
+		world.now += b % USECS_PER_SEC;
+	trace("  %+.6f\n", world.now / 1e6 - 1e6);
+}
+
+static void
+op_pause(uint32 a, uint32 b, uint32 c)
+{
+	Queue	   *queue = &world.queues[a % NQUEUES];
+
+	queue->paused = !queue->paused;
+	trace("  queue %d: %s\n", queue->id, queue->paused ? "paused" : "goes on");
+	db->reload = db->limits->stale = true;
+	world.scheduler_awake = true;
+}
+
+static void
+op_limits(uint32 a, uint32 b, uint32 c)
+{
+	Queue	   *queue = &world.queues[a % NQUEUES];
+
+	if (!queue->limited)
+		return;
+	queue->limiter.max_running = b % 3;
+	queue->limiter.weight = 1 + (b >> 4) % 3;
+	db->reload = db->limits->stale = true;
+	world.scheduler_awake = true;
+}
+
+static void
+op_fails(uint32 a, uint32 b, uint32 c)
+{
+	Queue	   *queue = &world.queues[a % NQUEUES];
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_limits_failed(db, queue->id, KIND,
+					   b % 2 == 0 ? 0 : queue->id * 100 + 1 + (b >> 2) % 3,
+					   1 + c % 3, world.now);
+	LWLockRelease(db->lock);
+}
+
+/*
+ * Another scheduler comes; workers and leases are what they were.
+ */
+static void
+op_scheduler_restart(uint32 a, uint32 b, uint32 c)
+{
+	scheduler_start();
+}
+
+/*
+ * The server crashes: what is in memory is gone, and so is who has not
+ * committed.
+ */
+static void
+op_crash(uint32 a, uint32 b, uint32 c)
+{
+	int			sizes[] = {jobq_ready_entries, jobq_max_lanes, jobq_max_leases,
+	jobq_max_groups};
+
+	model_memory(sizes);
+	memset(world.txns, 0, sizeof(world.txns));
+	memset(world.sessions, 0, sizeof(world.sessions));
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		if (world.rows[i].state == ROW_OPEN)
+			world.rows[i].state = ROW_FREE;
+		world.rows[i].held |= world.rows[i].worker >= 0 ||
+			world.rows[i].session >= 0;
+		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
+	}
+	for (int w = 0; w < NSLOTS; w++)
+		worker_attach(w);
+	for (int s = 0; s < NSESSIONS; s++)
+		world.sessions[s].place = JOBQ_NONE;
+	scheduler_start();
+}
+
+static const struct
+{
+	const char *name;
+	int			weight;
+	void		(*run) (uint32 a, uint32 b, uint32 c);
+}			ops[] =
+{
+	{
+		"enqueue", 24, op_enqueue
+	},
+	{
+		"commit", 10, op_commit
+	},
+	{
+		"hand over", 14, op_hand_over
+	},
+	{
+		"roll back", 1, op_rollback
+	},
+	{
+		"cancel", 2, op_cancel
+	},
+	{
+		"work", 40, op_work
+	},
+	{
+		"worker dies", 1, op_worker_dies
+	},
+	{
+		"reserve", 8, op_reserve
+	},
+	{
+		"session", 10, op_session
+	},
+	{
+		"session leaves", 1, op_session_leaves
+	},
+	{
+		"lease ends", 6, op_lease_end
+	},
+	{
+		"scheduler", 12, op_scheduler
+	},
+	{
+		"scan", 8, op_scan
+	},
+	{
+		"discover", 3, op_discover
+	},
+	{
+		"refill", 2, op_refill
+	},
+	{
+		"rank", 2, op_rank
+	},
+	{
+		"clock", 5, op_clock
+	},
+	{
+		"pause", 1, op_pause
+	},
+	{
+		"limits", 1, op_limits
+	},
+	{
+		"fails", 1, op_fails
+	},
+	{
+		"scheduler restarts", 1, op_scheduler_restart
+	},
+	{
+		"crash", 1, op_crash
+	},
+};
+
+const char *
+op_name(int op)
+{
+	return ops[op].name;
+}
+
+int
+op_choose(uint32 random)
+{
+	int			sum = 0;
+
+	for (int i = 0; i < lengthof(ops); i++)
+		sum += ops[i].weight;
+	random %= sum;
+	for (int i = 0;; i++)
+	{
+		if (random < (uint32) ops[i].weight)
+			return i;
+		random -= ops[i].weight;
+	}
+}
+
+void
+op_run(int op, uint32 a, uint32 b, uint32 c)
+{
+	ops[op].run(a, b, c);
+}
+
+/*
+ * Sizes and queues by chance.
+ */
+void
+world_start(uint32 seed)
+{
+	static const int entries[] = {8, 12, 16, 24, 64};
+	static const int lanes[] = {12, 16, 24, 40, 60};
+	static const int leases[] = {2, 3, 8, 16, 32};
+	static const int groups[] = {4, 5, 8, 16, 16};
+	int			sizes[4];
+
+	sizes[0] = entries[seed % 5];
+	sizes[1] = lanes[seed / 5 % 5];
+	sizes[2] = leases[seed / 25 % 5];
+	sizes[3] = groups[seed / 125 % 5];
+	seed /= 625;
+	trace("entries %d, lanes %d, leases %d, groups %d\n", sizes[0], sizes[1],
+		  sizes[2], sizes[3]);
+
+	memset(&world, 0, sizeof(world));
+	world.now = 1000000 * USECS_PER_SEC;
+	for (int q = 0; q < NQUEUES; q++)
+	{
+		Queue	   *queue = &world.queues[q];
+		JobqLimiter *limiter = &queue->limiter;
+
+		queue->id = q + 1;
+		queue->consumer = q >= 4;
+		queue->rank[0] = q % 2;
+		queue->rank[1] = q < 2 ? JOBQ_NOT_SERVED : 0;
+		queue->limited = q % 2 == 1 || (seed & 1);
+		limiter->queue_id = queue->id;
+		limiter->in_use = true;
+		limiter->fair = q == 1 || q == 5;
+		limiter->group_wait = q != 2;
+		limiter->group_max_running = q == 3 ? (int) (seed >> 1) % 3 : 1;
+		limiter->weight = (seed >> 3) % 2 == 0 ? 1 : 1 + q;
+		limiter->max_running = (seed >> 4) % 3 == 0 ? q % 3 : 0;
+		if ((seed >> 6) % 4 == 0 && q == 1)
+		{
+			limiter->rate.per_us = 2.0 / USECS_PER_SEC;
+			limiter->rate.burst = 2;
+			limiter->rate.by_group = (seed >> 8) % 2 == 0;
+		}
+		if ((seed >> 9) % 4 == 0)
+		{
+			limiter->throttle.failures = 3;
+			limiter->throttle.window = 3 * USECS_PER_SEC;
+			limiter->throttle.by_group = (seed >> 10) % 2 == 0;
+		}
+		limiter->nweights = 1;
+		limiter->weights[0] = (JobqWeight)
+		{
+			2, 3
+		};
+	}
+	world.kind_limiter.in_use = true;
+	world.kind_limiter.kind = KIND;
+	world.kind_limiter.max_running = 1 + (seed >> 11) % 2;
+	world.kind_limiter.group_max_running = 1;
+	world.kind_limiter.group_wait = true;
+	if ((seed >> 12) % 4 == 0)
+	{
+		world.kind_limiter.rate.per_us = 3.0 / USECS_PER_SEC;
+		world.kind_limiter.rate.burst = 1;
+	}
+	model_memory(sizes);
+	for (int i = 0; i < MAX_ROWS; i++)
+		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
+	for (int s = 0; s < NSESSIONS; s++)
+		world.sessions[s].place = JOBQ_NONE;
+	for (int w = 0; w < NSLOTS; w++)
+		worker_attach(w);
+	scheduler_start();
+}
+
+/*
+ * Nothing new comes, and who has a job does it.  Nobody acts who was not woken;
+ * time goes on to when the scheduler means to wake.  Then every job comes to its
+ * end.
+ */
+void
+world_calm(void)
+{
+	int			idle = 0;
+
+	trace("calm\n");
+	world.calm = true;
+	for (int t = 0; t < MAX_TXNS; t++)
+	{
+		op_commit(t, 2, 0);
+		op_hand_over(t, 0, 0);
+	}
+	for (int q = 0; q < NQUEUES; q++)
+		if (world.queues[q].paused)
+			op_pause(q, 0, 0);
+	for (int steps = 0;; steps++)
+	{
+		bool		acted = false;
+		bool		left = false;
+
+		if (steps > 10000)
+			model_fail("it does not come to an end");
+		for (int w = 0; w < NSLOTS; w++)
+			if (world.workers[w].row >= 0 || world.workers[w].awake)
+			{
+				trace("worker %d\n", w);
+				op_work(w, 1, 0);
+				check_all();
+				acted = true;
+			}
+		for (int s = 0; s < NSESSIONS; s++)
+		{
+			if (s == 0 || world.sessions[s].asking)
+				op_reserve(s, 0, 0);
+			if (world.sessions[s].asking && world.sessions[s].awake)
+			{
+				trace("session %d\n", s);
+				session_look(s);
+				check_all();
+				acted = true;
+			}
+		}
+		for (int i = 0; i < MAX_ROWS; i++)
+		{
+			if (ALIVE(&world.rows[i]) && world.rows[i].session >= 0)
+			{
+				trace("acknowledges\n");
+				op_lease_end(i, 2, 0);
+				check_all();
+				acted = true;
+			}
+			left |= ALIVE(&world.rows[i]);
+		}
+		if (world.scheduler_awake || world.discovering || world.scanning >= 0)
+		{
+			trace("scheduler\n");
+			scheduler_round();
+			check_all();
+			acted = true;
+		}
+		if (acted)
+		{
+			idle = 0;
+			continue;
+		}
+		if (!left)
+			break;
+		if (db->wake_at > world.now + USECS_PER_HOUR || ++idle > 5000)
+		{
+			for (int i = 0; i < MAX_ROWS; i++)
+				if (ALIVE(&world.rows[i]))
+				{
+					show_lane(&world.rows[i]);
+					model_fail("job %d is never run", (int) world.rows[i].job.key.id);
+				}
+		}
+		world.now = Max(world.now, db->wake_at);
+		trace("time: %+.6f\n", world.now / 1e6 - 1e6);
+		scheduler_round();
+		check_all();
+	}
+	world.calm = false;
+}
