@@ -24,6 +24,7 @@
 #include "commands/dbcommands.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
+#include "postmaster/bgworker_internals.h"
 #include "replication/message.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
@@ -163,6 +164,33 @@ jobq_log_message(void)
 #define jobq_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
+
+/*
+ * 18 (e84b8d4aa57): the postmaster's list of background workers is linked both
+ * ways.  In the postmaster: which process has had this one started and waits for
+ * its end, or 0.
+ */
+static inline int
+jobq_bgworker_starter(int pid)
+{
+#if PG_VERSION_NUM >= 180000
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *rw = dlist_container(RegisteredBgWorker, rw_lnode, iter.cur);
+#else
+	slist_iter	iter;
+
+	slist_foreach(iter, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *rw = slist_container(RegisteredBgWorker, rw_lnode, iter.cur);
+#endif
+		if (rw->rw_pid == pid)
+			return rw->rw_worker.bgw_notify_pid;
+	}
+	return 0;
+}
 
 /* 18 (d4c3a6b8ad2): noreturn comes first. */
 #if PG_VERSION_NUM < 180000

@@ -56,8 +56,9 @@
 typedef struct JobqCulprit
 {
 	int64		job_id;
-	int32		attempt;		/* attempts charged before the run */
-	int32		record;			/* where the flight recorder keeps it */
+	int32		attempt;		/* attempts charged before the run ... */
+	int16		crashes;		/* ... and of these, for a crash */
+	int16		record;			/* where the flight recorder keeps it */
 } JobqCulprit;
 
 /*

@@ -18,6 +18,7 @@
 
 #include "launcher/launcher.h"
 #include "module/module.h"
+#include "process/process.h"
 #include "store/store.h"
 
 JOBQ_MODULE_MAGIC("jobq", JOBQ_VERSION);
@@ -74,6 +75,7 @@ _PG_init(void)
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = shmem_startup;
 	jobq_install_utility_hook();
+	crash_listen();
 
 	/* pg_upgrade starts the server to look at catalogs, not to work */
 	if (!IsBinaryUpgrade)

@@ -9,13 +9,26 @@
  * memory: a store to it survives the crash of any server process, though not
  * of the operating system (which is seldom a job's fault).
  *
- * When a server process crashes, the postmaster sends SIGQUIT to all others.
- * A worker's handler for that marks its record BYSTANDER.  So after the crash
- * exactly the records of workers that did not get that far - the culprit's,
- * if it was a worker - are RUNNING.  The next launcher reads them, and the
- * scheduler of the database charges the job.  The record stays until the
- * charge is durable, so that a crash in between loses nothing; charging twice
- * is prevented by the attempt's number.
+ * That a job was running proves nothing: all its neighbours were, too.  It is
+ * charged only if the postmaster has seen its process crash, as the first one,
+ * and has lived on.  So a record goes through two hands:
+ *
+ *	RUNNING		by the worker, while it runs a job
+ *	ACCUSED		by the postmaster (crash.c), which names the process whose end
+ *				made it stop all others.  There is one in each crash.
+ *
+ * The next launcher reads the records, and keeps those of the accused if the
+ * same postmaster is still there, or if it has come to its end by itself
+ * (restart_after_crash = off).  A postmaster that was killed proves nothing: whoever
+ * did that may have killed the worker, too.  All other records are void.  The
+ * scheduler of the database charges the job.  The record stays until the charge
+ * is durable, so that a crash in between loses nothing; the number of the job's
+ * crashes, which each charge increments, prevents charging twice.
+ *
+ * The postmaster cannot say what is kept from the log ("log_min_messages" above
+ * "log").  Then there is a weaker proof: the handler for SIGQUIT, which the
+ * postmaster sends to all others, marks a record as BYSTANDER, and if a single
+ * one is left that is RUNNING, that worker has crashed.
  *
  * The file is in pg_stat_tmp, which is neither wiped at start nor copied by
  * base backups: a standby must not inherit the primary's records.
@@ -33,15 +46,17 @@
 
 #include "miscadmin.h"
 #include "storage/fd.h"
+#include "utils/timestamp.h"
 
 #define FLIGHT_FILE		"pg_stat_tmp/jobq_flight"
-#define FLIGHT_MAGIC	0x4A515631	/* "JQV1" */
+#define FLIGHT_MAGIC	0x4A515632	/* "JQV2" */
 
 enum
 {
 	FLIGHT_IDLE = 0,
 	FLIGHT_RUNNING,
-	FLIGHT_BYSTANDER
+	FLIGHT_BYSTANDER,
+	FLIGHT_ACCUSED
 };
 
 typedef struct FlightRecord
@@ -50,20 +65,39 @@ typedef struct FlightRecord
 	volatile uint32 state;
 	int64		job_id;
 	Oid			dboid;
-	int32		attempt;
-	char		pad[40];
+	int32		attempt;		/* charged before the run */
+	int32		crashes;		/* of these, by a crash */
+	int32		pid;
+	char		pad[32];
 } FlightRecord;
 
+/* The first record is this. */
+typedef struct FlightHeader
+{
+	uint32		magic;
+	int32		postmaster_pid; /* whose workers' records these are ... */
+	TimestampTz postmaster_start;
+	uint32		heard;			/* it has said whose crash there was ... */
+	uint32		outlived;		/* ... and has come to its end by itself */
+	char		pad[40];
+} FlightHeader;
+
 StaticAssertDecl(sizeof(FlightRecord) == 64, "flight record has 64 bytes");
+StaticAssertDecl(sizeof(FlightHeader) == sizeof(FlightRecord),
+				 "flight header is as large as a record");
 
 /*
- * Records [0, max_workers) are the workers'; as many again behind them keep
- * the culprits that are still to be charged.
+ * Behind the header there are the workers' records, and as many again that keep
+ * the accused who are still to be charged.
  */
+static FlightHeader *header = NULL;
 static FlightRecord *records = NULL;
+static FlightRecord *kept = NULL;
 static FlightRecord *mine = NULL;
 
-#define NRECORDS		(2 * jobq_max_workers)
+static void flight_keep(const FlightRecord *record);
+
+#define FLIGHT_SIZE		((1 + 2 * jobq_max_workers) * sizeof(FlightRecord))
 
 /*
  * Map the file; the launcher creates it.  Without it jobq runs all the same,
@@ -72,12 +106,12 @@ static FlightRecord *mine = NULL;
 void
 flight_open(bool create)
 {
-	Size		size = NRECORDS * sizeof(FlightRecord);
+	Size		size = FLIGHT_SIZE;
 	struct stat st;
 	int			fd;
 	void	   *map;
 
-	if (records != NULL)
+	if (header != NULL)
 		return;
 	fd = BasicOpenFile(FLIGHT_FILE,
 					   O_RDWR | PG_BINARY | (create ? O_CREAT : 0));
@@ -110,61 +144,162 @@ flight_open(bool create)
 				(errmsg("could not map file \"%s\": %m", FLIGHT_FILE)));
 		return;
 	}
-	records = map;
+	header = map;
+	records = (FlightRecord *) header + 1;
+	kept = records + jobq_max_workers;
 }
 
 /*
- * Collect the culprits of the last crash.  Called by the first launcher after
- * a start, before there are workers.
+ * Collect those who are to be charged for the last crash, and for those before.
+ * Called by the first launcher after a start, before there are workers.
  */
 int
 flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max)
 {
+	FlightRecord *suspect = NULL;
+	bool		same_postmaster;
+	int			nrunning = 0;
 	int			n = 0;
 
-	if (records == NULL)
+	if (header == NULL)
 		return 0;
-
-	/* move what the workers left to the records that are kept */
+	same_postmaster = header->magic == FLIGHT_MAGIC &&
+		header->postmaster_pid == PostmasterPid &&
+		header->postmaster_start == PgStartTime;
 	for (int i = 0; i < jobq_max_workers; i++)
 	{
 		FlightRecord *record = &records[i];
 
-		if (record->magic == FLIGHT_MAGIC && record->state == FLIGHT_RUNNING)
-		{
-			for (int j = jobq_max_workers; j < NRECORDS; j++)
-			{
-				if (records[j].state != FLIGHT_RUNNING)
-				{
-					records[j] = *record;
-					break;
-				}
-			}
-		}
-		record->state = FLIGHT_IDLE;
-	}
-	for (int j = jobq_max_workers; j < NRECORDS && n < max; j++)
-	{
-		if (records[j].magic != FLIGHT_MAGIC ||
-			records[j].state != FLIGHT_RUNNING)
+		if (record->magic != FLIGHT_MAGIC)
 			continue;
-		dboids[n] = records[j].dboid;
-		culprits[n].job_id = records[j].job_id;
-		culprits[n].attempt = records[j].attempt;
-		culprits[n].record = j;
+		if (record->state == FLIGHT_ACCUSED &&
+			(same_postmaster || (header->magic == FLIGHT_MAGIC && header->outlived)))
+			flight_keep(record);
+		if (record->state == FLIGHT_RUNNING)
+		{
+			nrunning++;
+			suspect = record;
+		}
+	}
+	if (same_postmaster && !header->heard && nrunning == 1)
+		flight_keep(suspect);
+
+	for (int i = 0; i < jobq_max_workers; i++)
+		records[i].state = FLIGHT_IDLE;
+	memset(header, 0, sizeof(FlightHeader));
+	header->postmaster_pid = PostmasterPid;
+	header->postmaster_start = PgStartTime;
+	header->magic = FLIGHT_MAGIC;
+
+	for (int i = 0; i < jobq_max_workers && n < max; i++)
+	{
+		if (kept[i].magic != FLIGHT_MAGIC || kept[i].state != FLIGHT_ACCUSED)
+			continue;
+		dboids[n] = kept[i].dboid;
+		culprits[n].job_id = kept[i].job_id;
+		culprits[n].attempt = kept[i].attempt;
+		culprits[n].crashes = kept[i].crashes;
+		culprits[n].record = i;
 		n++;
 	}
 	return n;
 }
 
 /*
- * The culprit was charged, and that is durable.
+ * Move it to where it is kept until its job is charged.
+ */
+static void
+flight_keep(const FlightRecord *record)
+{
+	for (int i = 0; i < jobq_max_workers; i++)
+	{
+		if (kept[i].magic == FLIGHT_MAGIC && kept[i].state == FLIGHT_ACCUSED)
+			continue;
+		kept[i] = *record;
+		kept[i].state = FLIGHT_ACCUSED;
+		break;
+	}
+}
+
+/*
+ * The job was charged, and that is durable; or there is nobody to charge it.
  */
 void
 flight_clear_culprit(int record)
 {
-	if (records != NULL)
-		records[record].state = FLIGHT_IDLE;
+	if (kept != NULL)
+		kept[record].state = FLIGHT_IDLE;
+}
+
+/*
+ * The record with this number (0: the header) in the file.  The postmaster reads and
+ * writes the file and does not map it, because it must not come to harm if
+ * somebody has cut the file off.  What it cannot write is not charged.
+ */
+static bool
+flight_read(int fd, int number, void *record)
+{
+	return pg_pread(fd, record, sizeof(FlightRecord),
+					(off_t) number * sizeof(FlightRecord)) == sizeof(FlightRecord) &&
+		*(uint32 *) record == FLIGHT_MAGIC;
+}
+
+static bool
+flight_write(int fd, int number, const void *record)
+{
+	return pg_pwrite(fd, record, sizeof(FlightRecord),
+					 (off_t) number * sizeof(FlightRecord)) == sizeof(FlightRecord);
+}
+
+/*
+ * In the postmaster: this process has crashed, which another one had started,
+ * or 0.  If it is a worker, accuse its job.  If it helped one, say in a parallel
+ * query, that worker's job has had the postmaster start it.
+ */
+void
+flight_accuse(int pid, int starter)
+{
+	FlightHeader head;
+	int			fd = open(FLIGHT_FILE, O_RDWR | PG_BINARY, 0);
+
+	if (fd < 0)
+		return;
+	for (int i = 1; i <= jobq_max_workers; i++)
+	{
+		FlightRecord record;
+
+		if (flight_read(fd, i, &record) && record.state == FLIGHT_RUNNING &&
+			(record.pid == pid || (starter != 0 && record.pid == starter)))
+		{
+			record.state = FLIGHT_ACCUSED;
+			(void) flight_write(fd, i, &record);
+		}
+	}
+	if (flight_read(fd, 0, &head))
+	{
+		head.heard = true;
+		(void) flight_write(fd, 0, &head);
+	}
+	close(fd);
+}
+
+/*
+ * In the postmaster, which has seen a crash: it comes to its end by itself.
+ */
+void
+flight_outlive(void)
+{
+	FlightHeader head;
+	int			fd = open(FLIGHT_FILE, O_RDWR | PG_BINARY, 0);
+
+	if (fd < 0)
+		return;
+	if (flight_read(fd, 0, &head) && head.heard)
+	{
+		head.outlived = true;
+		(void) flight_write(fd, 0, &head);
+	}
+	close(fd);
 }
 
 /*
@@ -173,24 +308,27 @@ flight_clear_culprit(int record)
 void
 flight_attach(int slot)
 {
-	if (records == NULL)
+	if (header == NULL)
 		return;
 	mine = &records[slot];
 	memset(mine, 0, sizeof(FlightRecord));
 	mine->magic = FLIGHT_MAGIC;
 	mine->dboid = MyDatabaseId;
+	mine->pid = MyProcPid;
 }
 
 /*
- * This worker begins a job that has been charged with so many attempts.
+ * This worker begins a job that has been charged with so many attempts, and of
+ * these with so many for a crash.
  */
 void
-flight_begin(int64 id, int attempt)
+flight_begin(int64 id, int attempt, int crashes)
 {
 	if (mine == NULL)
 		return;
 	mine->job_id = id;
 	mine->attempt = attempt;
+	mine->crashes = crashes;
 	pg_write_barrier();
 	mine->state = FLIGHT_RUNNING;
 }

@@ -18,6 +18,7 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/pmsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/pidfile.h"
@@ -143,17 +144,23 @@ process_pin_settings(bool is_worker)
 }
 
 /*
- * Is the postmaster shutting down?  It says so in its lock file before it
- * signals anybody.  Raises no error.
+ * Is the server being stopped, or is the postmaster dead?  Then what ends does so
+ * through no fault of its own.  The postmaster says so in its lock file before
+ * it signals anybody.  If it was killed, the file tells nothing, but whoever
+ * has noticed comes later than its death.  Raises no error.
  */
 bool
 process_stopping(void)
 {
 	char text[	2 * MAXPGPATH + 1024];
 	char	   *line = text;
-	int			fd = BasicOpenFile("postmaster.pid", O_RDONLY | PG_BINARY);
+	int			fd;
 	ssize_t		n;
 
+	/* not PostmasterIsAlive(), which waits for a signal that may be late */
+	if (!PostmasterIsAliveInternal())
+		return true;
+	fd = BasicOpenFile("postmaster.pid", O_RDONLY | PG_BINARY);
 	if (fd < 0)
 		return true;
 	n = read(fd, text, sizeof(text) - 1);

@@ -5,12 +5,12 @@
  *	  in common.
  *
  * How a process starts, sleeps and ends; which database it serves; the flight
- * recorder, which tells after a crash which job was running.
+ * recorder, which tells after a crash which job's process it was.
  *
  * Promises: a process that sleeps here misses no wake-up, and handles interrupts
  * and a reload of the settings.  A stop of the server ends a process without an
  * error in the log.  The flight recorder survives the crash of any
- * server process.
+ * server process; the postmaster itself notes there whose crash it was.
  *
  * Takes no lock.
  *
@@ -46,9 +46,14 @@ extern void process_begin_transaction(void);
 extern void flight_open(bool create);
 extern int	flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max);
 extern void flight_clear_culprit(int record);
+extern void flight_accuse(int pid, int starter);
+extern void flight_outlive(void);
 extern void flight_attach(int slot);
-extern void flight_begin(int64 id, int attempt);
+extern void flight_begin(int64 id, int attempt, int crashes);
 extern void flight_end(void);
 extern void flight_bystander(SIGNAL_ARGS);
+
+/* worker/process/crash.c */
+extern void crash_listen(void);
 
 #endif							/* JOBQ_PROCESS_H */

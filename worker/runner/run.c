@@ -28,6 +28,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pgstat.h"
+#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -48,10 +49,11 @@ static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
 static void run_function(RunContext *run, Relation rel, JobqJob *job,
-						 const JobqFunction * function, TimestampTz started_at);
+						 const JobqFunction *function, TimestampTz started_at);
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
+static bool was_stopped(const ErrorData *edata);
 static void report_kind(const char *kind);
 static void context_callback(void *arg);
 static void claim(RunContext *run, const JobqJob *job, const char *kind,
@@ -195,7 +197,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
  */
 static void
 run_function(RunContext *run, Relation rel, JobqJob *job,
-			 const JobqFunction * function, TimestampTz started_at)
+			 const JobqFunction *function, TimestampTz started_at)
 {
 	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 	int			nestlevel;
@@ -257,6 +259,10 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	run_procedure_end();
 	RESUME_INTERRUPTS();
 
+	/* of the server's processes, the stop has reached another one first */
+	if (was_stopped(edata))
+		proc_exit(0);
+
 	MemoryContextSwitchTo(run->memory);
 	if (again)
 		run->slot->holding->unused = true;	/* until it begins again */
@@ -275,6 +281,20 @@ static bool
 was_cancelled(const JobqSlot *slot, const JobqJob *job)
 {
 	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == job_id(job);
+}
+
+/*
+ * Is it the server's stop that has caused the error, in a process that worked
+ * for the handler: one of a parallel query, or one it was connected to?  Then
+ * this process leaves like those that have heard of the stop themselves.
+ */
+static bool
+was_stopped(const ErrorData *edata)
+{
+	return (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
+			edata->sqlerrcode == ERRCODE_CRASH_SHUTDOWN ||
+			edata->sqlerrcode == ERRCODE_CANNOT_CONNECT_NOW) &&
+		process_stopping();
 }
 
 /*
@@ -317,7 +337,8 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 		: DT_NOEND;
 
 	QueryCancelPending = false;
-	flight_begin(job_id(job), job_attempt(job));
+	flight_begin(job_id(job), job_attempt(job),
+				 DatumGetInt16(JOB(job, JOB_CRASHES)));
 	SpinLockAcquire(&slot->mutex);
 	slot->attempt = job_attempt(job);
 	slot->queue_id = job_queue_id(job);
@@ -419,7 +440,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
 									  PG_INT16_MAX)));
 			slot->holding->live = jobq_job_attempt_failed(rel, job, started_at, &error,
-												 charge, final, -1);
+														  charge, final, -1);
 		}
 	}
 	if (rel != NULL)

@@ -25,12 +25,22 @@
 /* A slot whose worker has not attached in this time is given up. */
 #define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
 
+/* An attempt at a job that its worker cannot charge any more. */
+typedef struct LostAttempt
+{
+	int64		job_id;
+	int			attempt;		/* what was charged when it began ... */
+	int			crashes;		/* ... and of these, for a crash */
+	bool		crashed;		/* this one has crashed the server process */
+	TimestampTz started_at;
+	JobqStop	stop;			/* the job was asked to stop */
+} LostAttempt;
+
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake);
-static bool charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
-				   const JobqError *error, bool crashed, bool final,
-				   int64 delay_ms);
+static bool charge(const LostAttempt *lost, const JobqError *error);
+static bool is_charged(const LostAttempt *lost, const JobqJob *job);
 static TimestampTz end_overstayers(TimestampTz now);
 
 /*
@@ -107,6 +117,10 @@ reap(TimestampTz now, TimestampTz *wake)
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 				.message = "the worker was terminated while it ran the job"
 			};
+			LostAttempt lost = {.job_id = copy.job_id,.attempt = copy.attempt,
+				.started_at = copy.job_started_at,
+				.stop = copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE
+			};
 
 			if (copy.stop == JOBQ_STOP_TIMEOUT &&
 				copy.stop_job == copy.job_id)
@@ -114,10 +128,7 @@ reap(TimestampTz now, TimestampTz *wake)
 				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
 				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 			}
-			live = charge(copy.job_id, copy.attempt, copy.job_started_at,
-						  copy.stop_job == copy.job_id ? copy.stop
-						  : JOBQ_STOP_NONE,
-						  &error, false, false, 0);
+			live = charge(&lost, &error);
 		}
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_permits_release(my_db, &slot->holding->permits, slot->holding->permits_job, live,
@@ -140,12 +151,10 @@ reap(TimestampTz now, TimestampTz *wake)
 
 /*
  * Charge an attempt of a job whose worker cannot do so any more, unless that
- * was done before: "attempt" is what was charged when it began.  Returns
- * whether the job will run again.
+ * was done before.  Returns whether the job will run again.
  */
 static bool
-charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
-	   const JobqError *error, bool crashed, bool final, int64 delay_ms)
+charge(const LostAttempt *lost, const JobqError *error)
 {
 	Relation	rel;
 	JobqJob		job;
@@ -155,33 +164,37 @@ charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 	if (jobq_relations_if_installed() != NULL)
 	{
 		rel = jobq_open_jobs();
-		if (jobq_job_find(rel, id, GetActiveSnapshot(), &job))
+		if (jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
 		{
-			bool		charged = job_leased(&job);
+			bool		leased = job_leased(&job);
 
-			if (stop == JOBQ_STOP_CANCEL)
+			if (lost->stop == JOBQ_STOP_CANCEL)
 			{
 				if (jobq_job_delete(rel, &job))
 				{
-					JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(attempt + 1));
-					jobq_archive(&job, STATE_CANCELLED, started_at, false,
+					JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(lost->attempt + 1));
+					jobq_archive(&job, STATE_CANCELLED, lost->started_at, false,
 								 (Datum) 0, "cancelled while it ran");
 				}
 			}
-			else if (charged || job_attempt(&job) == attempt)
+			else if (!is_charged(lost, &job))
 			{
 				JobqHandler buffer;
 				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job),
 														  &buffer);
+				bool		final = lost->stop == JOBQ_STOP_TIMEOUT &&
+					handler != NULL && handler->fail_on_timeout;
 
-				if (stop == JOBQ_STOP_TIMEOUT && handler != NULL &&
-					handler->fail_on_timeout)
-					final = true;
-				if (crashed)
-					JOB_SET(&job, JOB_CRASHES,
-							Int16GetDatum(DatumGetInt16(JOB(&job, JOB_CRASHES)) + 1));
-				live = jobq_job_attempt_failed(rel, &job, started_at, error,
-											   !charged, final, delay_ms);
+				if (lost->crashed)
+					JOB_SET(&job, JOB_CRASHES, Int16GetDatum(lost->crashes + 1));
+
+				/* the crash may have undone how attempts before it had failed */
+				if (!leased)
+					JOB_SET(&job, JOB_ATTEMPT,
+							Int32GetDatum(Max(job_attempt(&job), lost->attempt)));
+				live = jobq_job_attempt_failed(rel, &job, lost->started_at, error,
+											   !leased, final,
+											   lost->crashed ? -1 : 0);
 			}
 			else
 				live = true;
@@ -191,6 +204,23 @@ charge(int64 id, int attempt, TimestampTz started_at, JobqStop stop,
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return live;
+}
+
+/*
+ * Does the job's row show that the attempt was charged?  A lease shows that it
+ * was counted when it began, but not that it has failed.
+ *
+ * After a crash the row's attempt proves nothing: it may be lower than what the
+ * worker saw, because the crash undid a commit that was not flushed, or higher,
+ * because the job ran again in a session.  Only the charge for a crash counts
+ * the job's crashes, and it is flushed before the flight recorder forgets it.
+ */
+static bool
+is_charged(const LostAttempt *lost, const JobqJob *job)
+{
+	if (lost->crashed)
+		return DatumGetInt16(JOB(job, JOB_CRASHES)) != lost->crashes;
+	return !job_leased(job) && job_attempt(job) != lost->attempt;
 }
 
 /*
@@ -233,8 +263,11 @@ load(TimestampTz now)
 			.message = "the server process crashed while it ran the job"
 		};
 
-		(void) charge(culprit->job_id, culprit->attempt, DT_NOBEGIN, JOBQ_STOP_NONE,
-					  &error, true, false, -1);
+		LostAttempt lost = {.job_id = culprit->job_id,.attempt = culprit->attempt,
+			.crashes = culprit->crashes,.crashed = true,.started_at = DT_NOBEGIN
+		};
+
+		(void) charge(&lost, &error);
 
 		/* this process commits synchronously: the charge is durable */
 		flight_clear_culprit(culprit->record);

@@ -1,0 +1,318 @@
+# A crash is charged only with proof: to the job in the one process whose crash
+# the postmaster has seen, and if the postmaster has lived on.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=6'
+# nobody flushes but commits that wait for it
+wal_writer_delay = '10s'
+jobq.notify_interval = '60s'
+});
+$node->start;
+
+# The shell's parent is the server process that runs the handler.
+my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
+$node->safe_psql(
+	'postgres', qq{
+CREATE EXTENSION jobq;
+CREATE FUNCTION innocent(payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+END \$\$;
+CREATE FUNCTION crash(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS \$\$
+BEGIN
+	IF (payload ->> 'fails')::int >= job.attempt THEN
+		RAISE EXCEPTION 'attempt % fails', job.attempt;
+	END IF;
+	COPY (SELECT) TO PROGRAM 'kill -SEGV \$PPID; sleep 60';
+END \$\$;
+CREATE FUNCTION stopped(payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+	RAISE EXCEPTION USING message = 'another process was terminated', errcode = 'admin_shutdown';
+END \$\$;
+CREATE FUNCTION parallel(payload jsonb) RETURNS void LANGUAGE plpgsql SET $parallel = on AS \$\$
+BEGIN
+	EXECUTE 'SELECT pg_sleep(600)';
+END \$\$;
+SELECT jobq.register('innocent', 'innocent(jsonb)', max_attempts => 1);
+SELECT jobq.register('crash', 'crash(jsonb, jobq.job_context)', backoff => 'fixed 1ms', max_attempts => 10);
+SELECT jobq.register('stopped', 'stopped(jsonb)', max_attempts => 1);
+SELECT jobq.register('parallel', 'parallel(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
+});
+
+my $gate;
+
+# Innocents run, and are held up in their handlers.
+sub innocents
+{
+	$gate = $node->background_psql('postgres', on_error_stop => 0);
+	$gate->query('SELECT pg_advisory_lock(1)');
+	$node->safe_psql('postgres', q{SELECT jobq.enqueue('innocent') FROM generate_series(1, 4)});
+	sleeps($node, 'jobs are running', 4);
+	return;
+}
+
+# The server is gone, or has been: the session ends, before another server is
+# started that would keep it open.
+sub leave
+{
+	foreach my $session (grep { defined } @_)
+	{
+		eval { $session->{run}->finish };
+	}
+	return;
+}
+
+sub innocents_are_done
+{
+	my ($what) = @_;
+	leave($gate);
+	undef $gate;
+	wait_for($node, "$what: the innocents run",
+		q{SELECT count(*) = 0 FROM jobq.job WHERE kind = 'innocent'});
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'innocent'}),
+		'0', "$what: none of them was charged");
+	$node->safe_psql('postgres',
+		q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'innocent'});
+	return;
+}
+
+sub set_aside
+{
+	my ($what, $id, $attempts) = @_;
+	wait_for($node, "$what: the culprit becomes a dead letter",
+		"SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id");
+	return is($node->safe_psql('postgres', "SELECT attempt, crashes FROM jobq.failed_jobs WHERE id = $id"),
+		"$attempts|2", "$what: charged for two crashes");
+}
+
+# The crash may end the session that has enqueued it before it has left.
+sub enqueue_culprit
+{
+	my ($kind, $payload) = @_;
+	my $out;
+
+	$node->psql('postgres', "SELECT jobq.enqueue('$kind', '$payload')", stdout => \$out);
+	return $out;
+}
+
+sub wait_for_line
+{
+	my ($file, $line) = @_;
+
+	for (my $left = 600; $left > 0 && slurp_file($file) !~ $line; $left--)
+	{
+		usleep(100_000);
+	}
+	return;
+}
+
+sub start_again
+{
+	my (@pids) = @_;
+	ok(wait_for_exit($_), "process $_ is gone") foreach @pids;
+	leave($gate);
+	undef $gate;
+	$node->start;
+	return;
+}
+
+#
+# A neighbour that does not come to its end within five seconds is killed by the
+# postmaster, and looks like the culprit then.
+#
+foreach my $culprit ('a job', 'an ordinary backend')
+{
+	my $what = "crash of $culprit beside a worker that cannot react";
+	innocents();
+	signal_process('STOP', (split /\n/,
+		$node->safe_psql('postgres', 'SELECT pid FROM jobq.workers WHERE job_id IS NOT NULL'))[0]);
+	my $offset = -s $node->logfile;
+	if ($culprit eq 'a job')
+	{
+		my $id = enqueue_culprit('crash', '{}');
+		wait_for_restart($node, $offset);
+		set_aside($what, $id, 2);
+	}
+	else
+	{
+		crash_backend($node);
+	}
+	like(slurp_file($node->logfile, $offset), qr/recalcitrant children/,
+		"$what: the postmaster has killed it");
+	innocents_are_done($what);
+}
+
+#
+# The postmaster is killed.  Workers that notice it leave, with their jobs in
+# their slots; a scheduler that has not noticed looks at them.
+#
+{
+	my $what = 'kill -9 of the postmaster';
+	innocents();
+	my @workers = worker_pids($node);
+	my $scheduler = scheduler_pid($node);
+	my @others = ($node->{_pid}, $scheduler, launcher_pid($node));
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query('SELECT 1');
+	signal_process('STOP', $scheduler);
+	# it has been woken
+	$session->query(q{SELECT jobq.enqueue('innocent', delay => '1ms')});
+	$node->kill9;
+	ok(wait_for_exit($_), "$what: worker $_ leaves") foreach @workers;
+	signal_process('CONT', $scheduler);
+	leave($session);
+	start_again(@others);
+	innocents_are_done($what);
+}
+
+#
+# Everything is killed at once, workers first: the postmaster may have seen it.
+#
+foreach my $n (1, 2)
+{
+	my $what = "kill -9 of everything ($n)";
+	innocents();
+	my @pids = split /\n/, $node->safe_psql('postgres', q{
+SELECT pid FROM pg_stat_activity
+ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
+	push @pids, $node->{_pid};
+	kill('KILL', @pids);
+	$node->kill9;
+	start_again(@pids);
+	innocents_are_done($what);
+}
+{
+	my $what = 'kill -9 of a worker, and then of the postmaster';
+	innocents();
+	my @pids = ($node->{_pid},
+		split /\n/, $node->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity'));
+	my $offset = -s $node->logfile;
+	# one that cannot react keeps the postmaster from starting again
+	signal_process('STOP', launcher_pid($node));
+	signal_process('KILL', $node->safe_psql('postgres',
+		'SELECT pid FROM jobq.workers WHERE job_id IS NOT NULL LIMIT 1'));
+	$node->wait_for_log(qr/terminating any other active server processes/, $offset);
+	$node->kill9;
+	kill('KILL', @pids);
+	start_again(@pids);
+	innocents_are_done($what);
+}
+
+#
+# The postmaster has lived on, or has ended by itself.
+#
+{
+	my $what = 'crash of a parallel worker';
+	my $offset = -s $node->logfile;
+	innocents();
+	my $id = enqueue_culprit('parallel', '{}');
+	foreach my $crash (1, 2)
+	{
+		my $sleeping = q{FROM pg_stat_activity WHERE backend_type = 'parallel worker'};
+		wait_for($node, "$what: there is one", "SELECT count(*) > 0 $sleeping");
+		my $here = -s $node->logfile;
+		signal_process('KILL', $node->safe_psql('postgres', "SELECT min(pid) $sleeping"));
+		wait_for_restart($node, $here);
+	}
+	set_aside($what, $id, 2);
+	innocents_are_done($what);
+}
+{
+	my $what = 'restart_after_crash = off';
+	my $gone;
+
+	$node->append_conf('postgresql.conf', 'restart_after_crash = off');
+	$node->reload;
+	innocents();
+	my $id = enqueue_culprit('crash', '{}');
+	foreach my $crash (1, 2)
+	{
+		for (my $left = 600; $left > 0; $left--)
+		{
+			$gone = !-e $node->data_dir . '/postmaster.pid' and last;
+			usleep(100_000);
+		}
+		ok($gone, "$what: the server ends ($crash)");
+		leave($gate);
+		undef $gate;
+		$node->_update_pid(0);
+		$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
+		$node->start;
+		next if $crash == 2;
+		wait_for($node, "$what: the first crash is charged",
+			"SELECT crashes = 1 AND attempt = 1 FROM jobq.job WHERE id = $id");
+		$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+		$node->reload;
+	}
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = off');
+	$node->reload;
+	set_aside($what, $id, 2);
+	$node->append_conf('postgresql.conf', 'restart_after_crash = on');
+	$node->reload;
+	innocents_are_done($what);
+}
+{
+	my $what = 'a log that the postmaster may not write';
+	$node->append_conf('postgresql.conf', 'log_min_messages = fatal');
+	$node->reload;
+	innocents();
+	my $id = enqueue_culprit('crash', '{}');
+	set_aside($what, $id, 2);
+	$node->append_conf('postgresql.conf', 'log_min_messages = warning');
+	$node->reload;
+	innocents_are_done($what);
+}
+
+#
+# The crash undoes the record of the attempt before it, which was not flushed.
+#
+{
+	my $what = 'a crash after an attempt that failed';
+	my $id = enqueue_culprit('crash', '{"fails": 1}');
+	set_aside($what, $id, 3);
+	note('lost: ' . $node->safe_psql('postgres',
+		"SELECT errors -> 0 ->> 'attempt' = '2' FROM jobq.failed_jobs WHERE id = $id"));
+}
+
+#
+# While the server is being stopped, the stop of another process than the
+# worker may be what the handler hears of first.
+#
+{
+	my $what = 'an error by the stop of the server';
+	$gate = $node->background_psql('postgres', on_error_stop => 0);
+	$gate->query('SELECT pg_advisory_lock(1)');
+	my $id = enqueue_culprit('stopped', '{}');
+	sleeps($node, "$what: the job is running", 1);
+	# it waits for the session to leave
+	system_log('pg_ctl', '-D', $node->data_dir, '-m', 'smart', '-W', 'stop');
+	my $offset = -s $node->logfile;
+	wait_for_line($node->data_dir . '/postmaster.pid', qr/^stopping/m);
+	$gate->query('SELECT pg_advisory_unlock(1)');
+	$node->wait_for_log(qr/job $id of kind "stopped" is interrupted/, $offset);
+	$gate->quit;
+	for (my $left = 600; $left > 0 && -e $node->data_dir . '/postmaster.pid'; $left--)
+	{
+		usleep(100_000);
+	}
+	$node->_update_pid(0);
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
+	$node->start;
+	is($node->safe_psql('postgres', "SELECT attempt FROM jobq.job WHERE id = $id"),
+		'0', "$what: it is not charged");
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
