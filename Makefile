@@ -90,6 +90,8 @@ uninstall-manual:
 	rm -f $(PAGES:$(TOP)/%='$(DESTDIR)$(manualdir)'/%) '$(DESTDIR)$(manualdir)/README.md' '$(DESTDIR)$(manualdir)/LICENSE'
 	-rmdir '$(DESTDIR)$(manualdir)/doc' '$(DESTDIR)$(manualdir)'
 
+include $(TOP)/client/client.mk
+
 # PGXS has no header dependency tracking unless the server was configured with
 # --enable-depend; without this a changed header leaves stale objects behind.
 $(OBJS) $(OBJS:.o=.bc): $(ROOM_HEADERS)

@@ -1,0 +1,488 @@
+/*-------------------------------------------------------------------------
+ *
+ * child.c
+ *	  One job as a process.
+ *
+ * The command is run by the shell in a process group of its own.  The payload
+ * is its standard input; what it writes is the result, and the end of what it
+ * says on standard error is the error if it fails.  All of its output is read,
+ * but only so much is kept, so that a flood of it neither fills our memory nor
+ * blocks the command.
+ *
+ * The job ends when the command ends.  What the command has started and left
+ * behind is killed then, with the group: it could hold the pipes open for ever.
+ *
+ * client/child.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define KEPT_ERRORS		4000	/* bytes of standard error */
+#define LONGEST_LINE	1000	/* of progress */
+#define READS_A_TURN	16		/* of one job, before others have theirs */
+
+/* The exit status of a command. */
+#define STATUS_AGAIN	75		/* EX_TEMPFAIL */
+#define STATUS_REJECT	100
+#define STATUS_CANNOT	126		/* the shell could not execute it */
+#define STATUS_MISSING	127		/* there is no such command */
+
+static void make_pipe(int ends[2], bool ours_writes);
+static char **environment_of(const Job *job);
+static void shut(int *fd);
+static void write_payload(Job *job);
+static bool read_some(int *fd, PQExpBuffer text, size_t most, bool keep_end);
+static void read_progress(Job *job);
+static void take_line(Job *job);
+static void end(Job *job, int status);
+static void trim_end(char *text);
+static char *without_junk(const char *text, size_t length);
+
+/*
+ * A pipe of which our end does not block, and neither is inherited.  Its ends
+ * are above the numbers that they have in the command.
+ */
+static void
+make_pipe(int ends[2], bool ours_writes)
+{
+	int			ours;
+
+	if (pipe(ends) != 0)
+		fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
+	for (int i = 0; i < 2; i++)
+	{
+		int			above = fcntl(ends[i], F_DUPFD_CLOEXEC, 10);
+
+		if (above < 0)
+			fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
+		close(ends[i]);
+		ends[i] = above;
+	}
+	ours = ends[ours_writes ? 1 : 0];
+	fcntl(ours, F_SETFL, O_NONBLOCK);
+}
+
+/*
+ * Start the job's process.  posix_spawn() does not copy our memory, as fork()
+ * would for each job.
+ */
+void
+child_start(Job *job)
+{
+	int			pipes[4][2];
+	int		   *ours[4] = {&job->in, &job->out, &job->err, &job->progress};
+	const char *const command[] = {"sh", "-c", work.exec, NULL};
+	char	  **environment;
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t how;
+	sigset_t	signals;
+	int			failure = 0;
+
+	posix_spawn_file_actions_init(&actions);
+	for (int i = 0; i < 4; i++)
+	{
+		make_pipe(pipes[i], i == 0);
+		*ours[i] = pipes[i][i == 0 ? 1 : 0];
+		posix_spawn_file_actions_adddup2(&actions, pipes[i][i == 0 ? 0 : 1], i);
+	}
+	posix_spawnattr_init(&how);
+	sigemptyset(&signals);
+	posix_spawnattr_setsigmask(&how, &signals);
+	sigaddset(&signals, SIGPIPE);
+	posix_spawnattr_setsigdefault(&how, &signals);
+	posix_spawnattr_setpgroup(&how, 0);
+	posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+	environment = environment_of(job);
+	fflush(NULL);
+	failure = posix_spawn(&job->pid, "/bin/sh", &actions, &how, (char *const *) command, environment);
+
+	for (int i = 0; i < 4; i++)
+		close(pipes[i][i == 0 ? 0 : 1]);
+	for (char **variable = environment; *variable != NULL; variable++)
+		free(*variable);
+	free(environment);
+	posix_spawnattr_destroy(&how);
+	posix_spawn_file_actions_destroy(&actions);
+	if (failure != 0)
+	{
+		error("could not start a process: %s", strerror(failure));
+		job->pid = 0;
+		for (int i = 0; i < 4; i++)
+			shut(ours[i]);
+		job_end(job, OUTCOME_RELEASE, "again");
+		return;
+	}
+	job->state = JOB_RUNNING;
+	job->deadline = work.timeout > 0 ? seconds() + work.timeout : INFINITY;
+	job->kill_at = INFINITY;
+	write_payload(job);
+}
+
+/*
+ * Our environment, and what the command is to know of the job.
+ */
+static char **
+environment_of(const Job *job)
+{
+	const char *const names[] = {"ID", "TOKEN", "QUEUE", "KIND", "ATTEMPT", "MAX_ATTEMPTS", "HEADERS", "PROGRESS_FD"};
+	const char *const values[] = {job->id, job->token, job->queue, job->kind, job->attempt,
+	job->max_attempts, job->headers, "3"};
+	const int	nvalues = sizeof(values) / sizeof(values[0]);
+	char	  **environment;
+	int			n = 0;
+	int			kept = 0;
+
+	while (environ[n] != NULL)
+		n++;
+	environment = allocate((n + nvalues + 1) * sizeof(char *));
+	for (int i = 0; i < n; i++)
+		if (strncmp(environ[i], "JOBQ_", 5) != 0)
+			environment[kept++] = copy_text(environ[i]);
+	for (int i = 0; i < nvalues; i++)
+		if (values[i] != NULL)
+		{
+			size_t		size = strlen(names[i]) + strlen(values[i]) + 7;
+
+			environment[kept] = allocate(size);
+			snprintf(environment[kept++], size, "JOBQ_%s=%s", names[i], values[i]);
+		}
+	return environment;
+}
+
+static void
+shut(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+/*
+ * Send a signal to the job's process and all that it has started.
+ */
+void
+child_signal(Job *job, int signal)
+{
+	if (job->pid > 0)
+		(void) kill(-job->pid, signal);
+}
+
+/*
+ * What to poll for: CHILD_POLLS at most; returns how many.
+ */
+int
+child_polls(Job *job, struct pollfd *polls)
+{
+	int			n = 0;
+
+	if (job->state != JOB_RUNNING)
+		return 0;
+	if (job->in >= 0)
+		polls[n++] = (struct pollfd)
+	{
+		job->in, POLLOUT, 0
+	};
+	if (job->out >= 0)
+		polls[n++] = (struct pollfd)
+	{
+		job->out, POLLIN, 0
+	};
+	if (job->err >= 0)
+		polls[n++] = (struct pollfd)
+	{
+		job->err, POLLIN, 0
+	};
+	if (job->progress >= 0)
+		polls[n++] = (struct pollfd)
+	{
+		job->progress, POLLIN, 0
+	};
+	return n;
+}
+
+/*
+ * Read and write what can be, and see to the times.
+ */
+void
+child_go_on(Job *job)
+{
+	double		now = seconds();
+
+	if (job->state != JOB_RUNNING)
+		return;
+	write_payload(job);
+	for (int i = 0; i < READS_A_TURN && read_some(&job->out, &job->output, work.max_output, false); i++)
+		;
+	for (int i = 0; i < READS_A_TURN && read_some(&job->err, &job->errors, KEPT_ERRORS, true); i++)
+		;
+	read_progress(job);
+	if (now >= job->deadline)
+	{
+		job->timed_out = true;
+		job->deadline = INFINITY;
+		job->kill_at = now + work.grace;
+		child_signal(job, SIGTERM);
+	}
+	if (now >= job->kill_at)
+	{
+		job->kill_at = INFINITY;
+		child_signal(job, SIGKILL);
+	}
+}
+
+static void
+write_payload(Job *job)
+{
+	size_t		length = strlen(job->payload);
+
+	while (job->in >= 0)
+	{
+		ssize_t		n = job->written < length
+			? write(job->in, job->payload + job->written, length - job->written) : -1;
+
+		if (n > 0)
+			job->written += n;
+		else if (job->written < length && errno == EINTR)
+			;
+		else if (job->written < length && errno == EAGAIN)
+			return;
+		else
+			shut(&job->in);		/* all is written, or nobody reads it */
+	}
+}
+
+/*
+ * Read once, and keep "most" bytes in all: of the beginning or the end.  False
+ * if nothing more is there now.
+ */
+static bool
+read_some(int *fd, PQExpBuffer text, size_t most, bool keep_end)
+{
+	char		bytes[16384];
+	ssize_t		n = *fd >= 0 ? read(*fd, bytes, sizeof(bytes)) : -1;
+
+	if (*fd < 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+		return false;
+	if (n <= 0)
+	{
+		shut(fd);
+		return false;
+	}
+	if (!keep_end)
+		n = (size_t) n < most - text->len ? n : (ssize_t) (most - text->len);
+
+	appendBinaryPQExpBuffer(text, bytes, n);
+	if (keep_end && text->len > most)
+	{
+		memmove(text->data, text->data + text->len - most, most + 1);
+		text	  ->len = most;
+	}
+	return true;
+}
+
+/*
+ * Lines of "progress PERCENT MESSAGE".  Others are ignored; the last one counts.
+ */
+static void
+read_progress(Job *job)
+{
+	char		bytes[4096];
+	ssize_t		n;
+
+	for (int i = 0; i < READS_A_TURN && job->progress >= 0; i++)
+	{
+		n = read(job->progress, bytes, sizeof(bytes));
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n <= 0)
+			shut(&job->progress);
+		for (ssize_t j = 0; j < n; j++)
+		{
+			if (bytes[j] == '\n')
+				take_line(job);
+			else if (job->line.len < LONGEST_LINE)
+				appendPQExpBufferChar(&job->line, bytes[j]);
+		}
+	}
+}
+
+static void
+take_line(Job *job)
+{
+	char	   *end;
+	double		percent;
+
+	if (strncmp(job->line.data, "progress ", 9) == 0)
+	{
+		percent = strtod(job->line.data + 9, &end);
+		if (end != job->line.data + 9 && percent >= 0 && percent <= 100 &&
+			(*end == '\0' || *end == ' ' || *end == '%'))
+		{
+			char	   *message;
+
+			while (*end == ' ' || *end == '%')
+				end++;
+			message = without_junk(end, strlen(end));
+			snprintf(job->percent, sizeof(job->percent), "%.4g", percent);
+			snprintf(job->message, sizeof(job->message), "%s", message);
+			free(message);
+			message = without_junk(job->message, strlen(job->message));
+			snprintf(job->message, sizeof(job->message), "%s", message);
+			free(message);
+			job->has_progress = true;
+		}
+	}
+	resetPQExpBuffer(&job->line);
+}
+
+/*
+ * See which processes have ended.
+ */
+void
+children_reap(void)
+{
+	for (Job *job = jobs; job != NULL; job = job->next)
+	{
+		siginfo_t	ended = {0};
+		int			status;
+
+		if (job->state == JOB_RUNNING &&
+			waitid(P_PID, job->pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == job->pid)
+		{
+			/* as long as it is not reaped, its number is no other's */
+			child_signal(job, SIGKILL);
+			(void) waitpid(job->pid, &status, 0);
+			while (read_some(&job->out, &job->output, work.max_output, false))
+				if (job->output.len >= work.max_output)
+					break;
+			for (int i = 0; i < READS_A_TURN && read_some(&job->err, &job->errors, KEPT_ERRORS, true); i++)
+				;
+			read_progress(job);
+			shut(&job->in);
+			shut(&job->out);
+			shut(&job->err);
+			shut(&job->progress);
+			job->pid = 0;
+			end(job, status);
+		}
+	}
+}
+
+/*
+ * The command has ended: what that means for the job.
+ */
+static void
+end(Job *job, int status)
+{
+	char	   *output;
+	char	   *errors;
+	char text[	256];
+	int			code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+
+	if (job->outcome == OUTCOME_LOST)
+	{
+		job->state = JOB_ENDED;
+		return;
+	}
+	if (job->stopped)
+	{
+		job_end(job, OUTCOME_RELEASE, NULL);
+		return;
+	}
+	if (code == 0)
+	{
+		const char *c;
+
+		output = without_junk(job->output.data, job->output.len);
+		for (c = output; *c == ' ' || *c == '\t' || *c == '\n' || *c == '\r'; c++)
+			;
+		trim_end(output);
+		job_end(job, OUTCOME_ACK, work.result == RESULT_NONE || *c == '\0' ? NULL : output);
+		job->is_json = work.result == RESULT_JSON ||
+			(work.result == RESULT_AUTO && (*c == '{' || *c == '['));
+		free(output);
+		return;
+	}
+	if (code == STATUS_AGAIN)
+	{
+		job_end(job, OUTCOME_RELEASE, "again");
+		return;
+	}
+	errors = without_junk(job->errors.data, job->errors.len);
+	trim_end(errors);
+	if (code == STATUS_MISSING || code == STATUS_CANNOT)
+	{
+		error("could not run the command: %s", errors[0] != '\0' ? errors : work.exec);
+		work_is_hopeless = true;
+		job_end(job, OUTCOME_RELEASE, NULL);
+	}
+	else
+	{
+		if (job->timed_out)
+			snprintf(text, sizeof(text), "the command ran longer than its timeout of %g s", work.timeout);
+		else if (code == -1)
+			snprintf(text, sizeof(text), "the command was ended by signal %d", WTERMSIG(status));
+		else
+			snprintf(text, sizeof(text), "the command ended with exit status %d", code);
+		job_end(job, code == STATUS_REJECT && !job->timed_out ? OUTCOME_REJECT : OUTCOME_NACK,
+				errors[0] != '\0' && !job->timed_out && code != -1 ? errors : text);
+	}
+	free(errors);
+}
+
+/*
+ * As the shell does with the output of a command.
+ */
+static void
+trim_end(char *text)
+{
+	for (size_t n = strlen(text); n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'); n--)
+		text[		n - 1] = '\0';
+}
+
+/*
+ * A copy of a text as the server takes it: in UTF-8, without bytes of zero.
+ * What is not becomes U+FFFD.
+ */
+static char *
+without_junk(const char *text, size_t length)
+{
+	PQExpBufferData clean;
+
+	initPQExpBuffer(&clean);
+	for (size_t i = 0; i < length;)
+	{
+		const unsigned char *c = (const unsigned char *) text +i;
+		int			more = *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 0;
+		bool		good = *c != 0 && (*c < 0x80 || (*c >= 0xC2 && *c <= 0xF4)) && i + more < length;
+
+		for (int j = 1; good && j <= more; j++)
+			good = (c[j] & 0xC0) == 0x80;
+		/* too long a form, surrogates, and beyond the last character */
+		if (good && ((*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) ||
+					 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F)))
+			good = false;
+		if (good)
+			appendBinaryPQExpBuffer(&clean, text +i, more + 1);
+		else
+			appendPQExpBufferStr(&clean, "\xEF\xBF\xBD");
+		i += good ? more + 1 : 1;
+	}
+	if (PQExpBufferDataBroken(clean))
+		fatal(EXIT_REFUSED, "out of memory");
+	return clean.data;
+}

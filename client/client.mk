@@ -1,0 +1,38 @@
+# The program jobq: built and installed with the extension where libpq's headers
+# are; "make client" and "make install-client" for it alone.
+CLIENT = client/$(EXTNAME)
+CLIENT_SOURCES := $(wildcard $(TOP)/client/*.c)
+CLIENT_OBJS = $(CLIENT_SOURCES:$(TOP)/%.c=%.o)
+# Debian keeps them apart from the server's.
+LIBPQ_HEADERS := $(patsubst %/libpq-fe.h,%,$(firstword $(wildcard $(includedir)/libpq-fe.h /usr/include/postgresql/libpq-fe.h)))
+CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/src -I$(LIBPQ_HEADERS)
+
+.PHONY: client install-client uninstall-client
+client: $(CLIENT)
+
+$(CLIENT): $(CLIENT_OBJS)
+	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' -lpq -lm -o $@
+
+$(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS)
+	@mkdir -p client
+	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) $(COPT) -c $< -o $@
+
+install-client: $(CLIENT)
+	$(MKDIR_P) '$(DESTDIR)$(bindir)' '$(DESTDIR)$(mandir)/man1' '$(DESTDIR)$(manualdir)'
+	$(INSTALL_PROGRAM) $(CLIENT) '$(DESTDIR)$(bindir)/$(EXTNAME)'
+	$(INSTALL_DATA) $(TOP)/client/jobq.1 '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1'
+	$(INSTALL_DATA) $(TOP)/client/completion.bash '$(DESTDIR)$(manualdir)/'
+uninstall-client:
+	rm -f '$(DESTDIR)$(bindir)/$(EXTNAME)' '$(DESTDIR)$(mandir)/man1/$(EXTNAME).1' \
+		'$(DESTDIR)$(manualdir)/completion.bash'
+
+clean: clean-client
+.PHONY: clean-client
+clean-client:
+	rm -f $(CLIENT) $(CLIENT_OBJS)
+
+ifneq ($(wildcard $(LIBPQ_HEADERS)/internal/pqexpbuffer.h),)
+all: client
+install: install-client
+uninstall: uninstall-client
+endif

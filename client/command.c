@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * command.c
+ *	  Reads the words of a command, and runs those that are one statement.
+ *
+ * client/command.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_OPTION	1000	/* of getopt_long(), for those of a command */
+#define NAME_SIZE	64
+
+static void option_name(char *name, const CommandOption *option);
+static bool is_boolean(const CommandOption *option);
+
+const Command *
+command_find(const char *name)
+{
+	for (const Command *command = commands; command->name != NULL; command++)
+		if (strcmp(command->name, name) == 0)
+			return command;
+	return NULL;
+}
+
+/*
+ * An option as it is typed: --max-attempts, for max_attempts in SQL.
+ */
+static void
+option_name(char *name, const CommandOption *option)
+{
+	snprintf(name, NAME_SIZE, "%s", option->name);
+	for (char *c = name; *c != '\0'; c++)
+		if (*c == '_')
+			*c = '-';
+}
+
+/*
+ * --watch is --watch=true.
+ */
+static bool
+is_boolean(const CommandOption *option)
+{
+	return option->argument != NULL && strcmp(option->argument, "boolean") == 0;
+}
+
+void
+command_help(const Command *command)
+{
+	printf("jobq %s: %s\n\nUsage:\n  jobq %s [OPTION]... %s\n", command->name, command->summary,
+		   command->name, command->arguments);
+	if (command->options[0].name != NULL)
+		printf("\nOptions:\n");
+	for (const CommandOption *option = command->options;
+		 option < command->options + MAX_OPTIONS && option->name != NULL; option++)
+	{
+		char		name[NAME_SIZE];
+		char		usage[2 * NAME_SIZE];
+
+		option_name(name, option);
+		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s", option->letter ? '-' : ' ',
+				 option->letter ? option->letter : ' ', option->letter ? ',' : ' ', name,
+				 option->argument != NULL && !is_boolean(option) ? "=" : "",
+				 option->argument != NULL && !is_boolean(option) ? option->argument : "");
+		printf("  %-30s %s\n", usage, option->help);
+	}
+	printf("\nConnection, --json and --color as in \"jobq --help\".\n");
+}
+
+/*
+ * Read the words of a command, and the options that all have.  The values are
+ * in the order of the statement's parameters: the arguments that the command
+ * has at most (one, if any, where they are an array), then its options.
+ * Returns how many there are.
+ */
+int
+command_parse(const Command *command, int argc, char **argv, const char **values)
+{
+	static const struct option common[] = {
+		{"dbname", required_argument, NULL, 'd'}, {"host", required_argument, NULL, 'h'},
+		{"port", required_argument, NULL, 'p'}, {"username", required_argument, NULL, 'U'},
+		{"no-password", no_argument, NULL, 'w'}, {"json", no_argument, NULL, 'j'},
+		{"color", required_argument, NULL, 'c'}, {"help", no_argument, NULL, '?'},
+		{"version", no_argument, NULL, 'V'}
+	};
+	struct option words[MAX_OPTIONS + sizeof(common) / sizeof(common[0]) + 1] = {0};
+	char		names[MAX_OPTIONS][NAME_SIZE];
+	char		letters[3 * MAX_OPTIONS] = "d:h:p:U:wV?";
+	int			first = command->many ? 1 : command->max_arguments;
+	int			n = 0;
+	int			nwords;
+	int			found;
+
+	for (; n < MAX_OPTIONS && command->options[n].name != NULL; n++)
+	{
+		const CommandOption *option = &command->options[n];
+
+		option_name(names[n], option);
+		words[n] = (struct option)
+		{
+			names[n], option->argument == NULL ? no_argument
+				: is_boolean(option) ? optional_argument : required_argument, NULL, FIRST_OPTION + n
+		};
+		if (option->letter)
+		{
+			size_t		end = strlen(letters);
+
+			snprintf(letters + end, sizeof(letters) - end, "%c%s", option->letter, option->argument != NULL ? ":" : "");
+		}
+		values[first + n] = NULL;
+	}
+	memcpy(words + n, common, sizeof(common));
+
+	optind = 1;
+	opterr = 0;
+	while ((found = getopt_long(argc, argv, letters, words, NULL)) != -1)
+	{
+		int			which = found - FIRST_OPTION;
+
+		/* getopt's own complaint is a question mark, too */
+		if (found == '?' && (strcmp(argv[optind - 1], "-?") == 0 || strcmp(argv[optind - 1], "--help") == 0))
+		{
+			command_help(command);
+			exit(EXIT_DONE);
+		}
+		for (int i = 0; i < n; i++)
+			if (command->options[i].letter && found == command->options[i].letter)
+				which = i;
+		if (which >= 0 && which < n)
+			values[first + which] = optarg != NULL ? optarg : "true";
+		else if (found == '?' || !common_option(found, optarg))
+		{
+			error("invalid option, or one without its value: \"%s\"", argv[optind - 1]);
+			hint("Try \"jobq %s --help\".", command->name);
+			exit(EXIT_USAGE);
+		}
+	}
+
+	nwords = argc - optind;
+	if (nwords < command->min_arguments || nwords > command->max_arguments)
+	{
+		error(nwords < command->min_arguments ? "\"jobq %s\" lacks an argument: %s"
+			  : "\"jobq %s\" has too many arguments: %s", command->name, command->arguments);
+		hint("Try \"jobq %s --help\".", command->name);
+		exit(EXIT_USAGE);
+	}
+	if (command->many)
+		values[0] = array_of(nwords, (const char *const *) argv + optind);
+	else
+		for (int i = 0; i < first; i++)
+			values[i] = i < nwords ? argv[optind + i] : NULL;
+	return first + n;
+}
+
+/*
+ * Run a command that is one statement.
+ */
+int
+command_run(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+
+	return statement_run(command, command->sql, n, values);
+}
+
+/*
+ * Run a statement and show what it returns, as the command does.  Returns the
+ * exit status.
+ */
+int
+statement_run(const Command *command, const char *sql, int n, const char *const *values)
+{
+	PGconn	   *conn = connect_now();
+	PQExpBufferData text;
+	PGresult   *result;
+
+	initPQExpBuffer(&text);
+	if (settings.json && command->output != OUTPUT_NOTHING)
+		appendPQExpBuffer(&text, command->output == OUTPUT_RECORD
+						  ? "SELECT pg_catalog.row_to_json(t) FROM (%s) AS t"
+						  : "SELECT coalesce(pg_catalog.json_agg(t), '[]') FROM (%s) AS t", sql);
+	else
+		appendPQExpBufferStr(&text, sql);
+	result = query(conn, text.data, n, values);
+	if (command->output == OUTPUT_NOTHING)
+		;
+	else if (settings.json || command->output == OUTPUT_VALUE)
+		for (int row = 0; row < PQntuples(result); row++)
+			puts(PQgetvalue(result, row, 0));
+	else if (command->output == OUTPUT_RECORD)
+		print_record(result);
+	else
+		print_result(result);
+	n = PQntuples(result);
+	PQclear(result);
+	termPQExpBuffer(&text);
+	PQfinish(conn);
+	if (fflush(stdout) != 0)
+		return EXIT_REFUSED;
+	if (n == 0 && command->output == OUTPUT_RECORD)
+	{
+		error("%s \"%s\" does not exist, or is another role's", command->arguments, values[0]);
+		return EXIT_REFUSED;
+	}
+	return EXIT_DONE;
+}

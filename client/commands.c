@@ -1,0 +1,263 @@
+/*-------------------------------------------------------------------------
+ *
+ * commands.c
+ *	  The table of all commands.
+ *
+ * A new command is mostly an entry of the table here, with the SQL that the
+ * manual names, and a line in jobq.1.  The options of a job and the settings of
+ * a queue come from the lists that the server's library is made from.
+ *
+ * Parameters have types in the statements, so that no function or operator of
+ * a user's schema is found instead of one of the server's.
+ *
+ * client/commands.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+
+#define JOB_OPTION(name, c_name, type, says) {#name, 0, #type, says},
+#define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
+
+/* What is asked of many jobs at a time, and what comes of each. */
+#define FOR_EACH_ID(call) \
+	"SELECT j.id, " call " FROM pg_catalog.unnest($1::pg_catalog.int8[]) AS j(id)"
+
+#define OPTION_QUEUE	{"queue", 'q', "QUEUE", "of this queue only"}
+#define OPTION_KIND		{"kind", 'k', "KIND", "of this kind only"}
+#define OPTION_LIMIT	{"limit", 'n', "N", "so many at most; else 20"}
+#define OPTION_BEFORE	{"before", 0, "ID", "with lower ids only: the next page"}
+
+const Command commands[] = {
+	{
+		.name = "enqueue",.arguments = "KIND [PAYLOAD]",.min_arguments = 1,.max_arguments = 2,
+		.summary = "enqueue a job and print its id",
+		.output = OUTPUT_VALUE,.run = run_enqueue,
+		.options = {
+#include "produce/options.h"
+		}
+	},
+	{
+		.name = "work",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 16,.many = true,
+		.summary = "take jobs of these queues, and run a command for each",
+		.run = run_work,
+		.options = {
+			{"exec", 'e', "COMMAND", "run by the shell; the payload is its standard input"},
+			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
+			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else as many as run"},
+			{"lease", 0, "TIME", "hold each for so long, again and again while it runs; else 30 s"},
+			{"timeout", 0, "TIME", "a job may run so long; else as long as it takes"},
+			{"grace", 0, "TIME", "from SIGTERM to SIGKILL for a command; else 10 s"},
+			{"retry-delay", 0, "TIME", "after exit status 75 the job waits so long; else 30 s"},
+			{"result", 0, "HOW", "its output as result: auto, json, text or none; else auto"},
+			{"max-output", 0, "BYTES", "keep so much of its output; else 1000000"},
+			{"max-memory", 0, "MB", "a command may have so much memory"},
+			{"max-jobs", 0, "N", "stop after so many jobs"},
+			{"max-time", 0, "TIME", "take no job after this time"},
+			{"once", 0, NULL, "stop after one job"},
+			{"stop-when-empty", 0, NULL, "stop when there is no job"},
+			{"name", 0, "NAME", "how the view workers shows it; else jobq"},
+			{"quiet", 0, NULL, "say only what goes wrong"},
+		}
+	},
+	{
+		.name = "show",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "all about a job",
+		.output = OUTPUT_RECORD,
+		.sql = "SELECT * FROM jobq.jobs WHERE id = $1::pg_catalog.int8",
+	},
+	{
+		.name = "tail",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "follow a job until it ends; the exit status is its outcome",
+		.run = run_tail,
+	},
+	{
+		.name = "wait",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "wait until jobs have ended",
+		.run = run_wait,
+		.sql = "SELECT id, state, kind, queue, attempt, result, error "
+		"FROM jobq.wait($1::pg_catalog.int8[], coalesce($2::pg_catalog.interval, '365 days'))",
+		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
+	},
+	{
+		.name = "list",.arguments = "",
+		.summary = "jobs, the newest first",
+		.sql = "SELECT id, state, kind, queue, priority, attempt, pg_catalog.date_trunc('second', enqueued_at) AS enqueued_at, "
+		"pg_catalog.date_trunc('second', finished_at) AS finished_at, progress, error "
+		"FROM jobq.jobs WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text) "
+		"AND ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR unique_key = $4::text) "
+		"AND ($5::text IS NULL OR group_key = $5::text) AND ($6::int8 IS NULL OR batch_id = $6::int8) "
+		"AND ($7::int8 IS NULL OR id < $7::int8) ORDER BY id DESC LIMIT coalesce($8::int8, 20)",
+		.options = {
+			{"state", 's', "STATE", "in this state only"}, OPTION_QUEUE, OPTION_KIND,
+			{"unique-key", 0, "KEY", "with this unique key only"},
+			{"group-key", 0, "KEY", "of this group only"},
+			{"batch", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
+		}
+	},
+	{
+		.name = "failed",.arguments = "",
+		.summary = "dead letters, the newest first",
+		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
+		"FROM jobq.failed_jobs WHERE ($1::text IS NULL OR queue = $1::text) AND ($2::text IS NULL OR kind = $2::text) "
+		"AND ($3::int8 IS NULL OR id < $3::int8) ORDER BY id DESC LIMIT coalesce($4::int8, 20)",
+		.options = {OPTION_QUEUE, OPTION_KIND, OPTION_BEFORE, OPTION_LIMIT}
+	},
+	{
+		.name = "retry",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "run dead letters again, or have jobs that wait for an attempt run now",
+		.output = OUTPUT_NOTHING,
+		.sql = FOR_EACH_ID("jobq.retry(j.id)"),
+	},
+	{
+		.name = "retry-all",.arguments = "",
+		.summary = "run all dead letters again; print how many",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.retry_all($1::text, $2::text) AS retried",
+		.options = {OPTION_QUEUE, OPTION_KIND}
+	},
+	{
+		.name = "forget",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "delete dead letters",
+		.output = OUTPUT_NOTHING,
+		.sql = FOR_EACH_ID("jobq.delete_failed(j.id)"),
+	},
+	{
+		.name = "flush",.arguments = "",
+		.summary = "delete all dead letters; print how many",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.delete_all_failed($1::text) AS deleted",
+		.options = {OPTION_QUEUE}
+	},
+	{
+		.name = "prune",.arguments = "",
+		.summary = "delete old finished jobs and dead letters; print how many",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.prune($1::pg_catalog.interval, $2::pg_catalog.interval) AS deleted",
+		.options = {
+			{"older-than", 0, "TIME", "finished jobs of this age, such as 7 days"},
+			{"failed-older-than", 0, "TIME", "dead letters of this age"},
+		}
+	},
+	{
+		.name = "cancel",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "stop jobs, waiting or running",
+		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),
+	},
+	{
+		.name = "reschedule",.arguments = "ID TIME",.min_arguments = 2,.max_arguments = 2,
+		.summary = "have a job that waits run at another time",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.reschedule($1::pg_catalog.int8, $2::pg_catalog.timestamptz)",
+	},
+	{
+		.name = "set-priority",.arguments = "ID PRIORITY",.min_arguments = 2,.max_arguments = 2,
+		.summary = "have a job that waits run before or behind others",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.set_priority($1::pg_catalog.int8, $2::pg_catalog.int4)",
+	},
+	{
+		.name = "queues",.arguments = "",
+		.summary = "queues, and how many jobs stand in them",
+		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, failed, "
+		"pg_catalog.date_trunc('second', jobq.clock() - oldest_ready) AS waiting_for, max_running, rate "
+		"FROM jobq.queues ORDER BY name",
+	},
+	{
+		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "create a queue with its settings",
+		.output = OUTPUT_NOTHING,.run = run_queue_settings,.sql = "jobq.create_queue",
+		.options = {
+#include "store/queue_settings.h"
+		}
+	},
+	{
+		.name = "alter-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "change settings of a queue",
+		.output = OUTPUT_NOTHING,.run = run_queue_settings,.sql = "jobq.alter_queue",
+		.options = {
+#include "store/queue_settings.h"
+		}
+	},
+	{
+		.name = "drop-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "forget a queue that has no jobs",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.drop_queue($1::text, coalesce($2::pg_catalog.bool, false))",
+		.options = {{"force", 0, NULL, "with its dead letters"}}
+	},
+	{
+		.name = "pause",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "start no more jobs of queues",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.pause(q) FROM pg_catalog.unnest($1::text[]) AS q",
+	},
+	{
+		.name = "resume",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "start jobs of queues again",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.resume(q) FROM pg_catalog.unnest($1::text[]) AS q",
+	},
+	{
+		.name = "clear",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "cancel all jobs of a queue that wait; print how many",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.clear($1::text) AS cancelled",
+	},
+	{
+		.name = "drain",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "wait until a queue has no job that runs or may run now",
+		.run = run_drain,
+		.sql = "SELECT jobq.drain($1::text, coalesce($2::pg_catalog.interval, '365 days'))",
+		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
+	},
+	{
+		.name = "kinds",.arguments = "",
+		.summary = "kinds of jobs, and what runs them",
+		.sql = "SELECT kind, handler, queue, max_attempts, backoff, timeout, max_running, rate, throttle FROM jobq.kinds ORDER BY kind",
+	},
+	{
+		.name = "workers",.arguments = "",
+		.summary = "workers and consumers, and what they run",
+		.sql = "SELECT type, coalesce(consumer, 'pool ' || pool) AS name, pid, role, state, job_id, kind, attempt, "
+		"pg_catalog.date_trunc('second', jobq.clock() - job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
+		"FROM jobq.workers ORDER BY type, pool, pid",
+	},
+	{
+		.name = "restart",.arguments = "",
+		.summary = "replace the workers after their current jobs",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.restart_workers()",
+	},
+	{
+		.name = "schedules",.arguments = "",
+		.summary = "schedules, and when they are due",
+		.sql = "SELECT name, state, cron, timezone, next_run, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+	},
+	{
+		.name = "batches",.arguments = "",
+		.summary = "batches and workflows, the newest first",
+		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, failed, cancelled, progress "
+		"FROM jobq.batches WHERE ($1::text IS NULL OR state = $1::text) AND ($2::int8 IS NULL OR id < $2::int8) "
+		"ORDER BY id DESC LIMIT coalesce($3::int8, 20)",
+		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}
+	},
+	{
+		.name = "workflow",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "the steps of a workflow, each below what it needs",
+		.run = run_workflow,
+		.sql = "SELECT s.name, s.state, s.job_id, "
+		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error "
+		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id "
+		"WHERE s.batch_id = $1::pg_catalog.int8 ORDER BY s.job_id",
+	},
+	{
+		.name = "monitor",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,
+		.summary = "one line, and exit status 2 if more than MAX jobs are ready",
+		.run = run_monitor,
+		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::int8[])) AS w(name, most) "
+		"LEFT JOIN jobq.queues q ON q.name = w.name",
+	},
+	{.name = NULL}
+};

@@ -1,0 +1,195 @@
+/*-------------------------------------------------------------------------
+ *
+ * connect.c
+ *	  A connection to the server as PostgreSQL's own programs make it: by the
+ *	  environment, connection strings, service files and .pgpass; and one
+ *	  statement on it.
+ *
+ * client/connect.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+#define MAX_WORDS	8
+
+static char *password;			/* that was typed */
+
+static char *ask_password(void);
+
+/*
+ * The parameters of a connection, ended by NULL: MAX_WORDS of them at most.
+ */
+void
+connection_words(const char **keywords, const char **values)
+{
+	int			n = 0;
+
+	/* what stands behind a connection string overrides it */
+	keywords[n] = "dbname";
+	values[n++] = settings.dbname;
+	keywords[n] = "host";
+	values[n++] = settings.host;
+	keywords[n] = "port";
+	values[n++] = settings.port;
+	keywords[n] = "user";
+	values[n++] = settings.user;
+	keywords[n] = "password";
+	values[n++] = password;
+	keywords[n] = "fallback_application_name";
+	values[n++] = "jobq";
+	keywords[n] = "client_encoding";
+	values[n++] = "UTF8";
+	keywords[n] = NULL;
+	values[n] = NULL;
+}
+
+/*
+ * A connection, or the end of the program.
+ */
+PGconn *
+connect_now(void)
+{
+	const char *keywords[MAX_WORDS];
+	const char *values[MAX_WORDS];
+	PGconn	   *conn;
+
+	for (;;)
+	{
+		connection_words(keywords, values);
+		conn = PQconnectdbParams(keywords, values, 1);
+		if (conn == NULL)
+			fatal(EXIT_NO_CONNECTION, "out of memory");
+		if (PQstatus(conn) == CONNECTION_OK)
+			return conn;
+		if (PQconnectionNeedsPassword(conn) && password == NULL &&
+			!settings.never_prompt && (password = ask_password()) != NULL)
+		{
+			PQfinish(conn);
+			continue;
+		}
+		fatal(EXIT_NO_CONNECTION, "%s", PQerrorMessage(conn));
+	}
+}
+
+/*
+ * A password from the terminal, or NULL if there is none.
+ */
+static char *
+ask_password(void)
+{
+	char		line[1024];
+	FILE	   *terminal = fopen("/dev/tty", "r+");
+	struct termios before;
+	struct termios quiet;
+	char	   *got;
+
+	if (terminal == NULL)
+		return NULL;
+	fputs("Password: ", terminal);
+	fflush(terminal);
+	tcgetattr(fileno(terminal), &before);
+	quiet = before;
+	quiet.c_lflag &= ~ECHO;
+	tcsetattr(fileno(terminal), TCSAFLUSH, &quiet);
+	got = fgets(line, sizeof(line), terminal);
+	tcsetattr(fileno(terminal), TCSAFLUSH, &before);
+	fputc('\n', terminal);
+	fclose(terminal);
+	if (got == NULL)
+		return NULL;
+	line[strcspn(line, "\r\n")] = '\0';
+	return copy_text(line);
+}
+
+/*
+ * The result of a statement, or the end of the program with what the server
+ * says.
+ */
+PGresult *
+query(PGconn *conn, const char *sql, int n, const char *const *values)
+{
+	PGresult   *result = PQexecParams(conn, sql, n, NULL, values, NULL, NULL, 0);
+	ExecStatusType status = PQresultStatus(result);
+
+	if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+		return result;
+	if (PQstatus(conn) != CONNECTION_OK)
+		fatal(EXIT_NO_CONNECTION, "%s", PQerrorMessage(conn));
+	say_result_error(result);
+	exit(EXIT_REFUSED);
+}
+
+void
+say_result_error(const PGresult *result)
+{
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *detail = PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL);
+	const char *advice = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+
+	error("%s", message != NULL ? message : PQresultErrorMessage(result));
+	if (detail != NULL)
+		say("detail: %s", detail);
+	if (advice != NULL)
+		hint("%s", advice);
+	if (strcmp(sqlstate_of(result), "3F000") == 0 || strcmp(sqlstate_of(result), "42P01") == 0)
+		hint("Is the extension jobq in this database? Say CREATE EXTENSION jobq.");
+}
+
+/*
+ * The SQLSTATE of a result, or an empty text.
+ */
+const char *
+sqlstate_of(const PGresult *result)
+{
+	const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+	return state != NULL ? state : "";
+}
+
+/*
+ * An array of these texts, as the server reads it.  NULL stands for null.
+ */
+char *
+array_of(int n, const char *const *values)
+{
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	appendPQExpBufferChar(&text, '{');
+	for (int i = 0; i < n; i++)
+	{
+		if (i > 0)
+			appendPQExpBufferChar(&text, ',');
+		if (values[i] == NULL)
+		{
+			appendPQExpBufferStr(&text, "NULL");
+			continue;
+		}
+		appendPQExpBufferChar(&text, '"');
+		for (const char *c = values[i]; *c != '\0';)
+		{
+			size_t		plain = strcspn(c, "\"\\");
+
+			appendBinaryPQExpBuffer(&text, c, plain);
+			c += plain;
+			if (*c != '\0')
+			{
+				appendPQExpBufferChar(&text, '\\');
+				appendPQExpBufferChar(&text, *c++);
+			}
+		}
+		appendPQExpBufferChar(&text, '"');
+	}
+	appendPQExpBufferChar(&text, '}');
+	if (PQExpBufferDataBroken(text))
+		fatal(EXIT_REFUSED, "out of memory");
+	return text.data;
+}

@@ -1,0 +1,153 @@
+/*-------------------------------------------------------------------------
+ *
+ * follow.c
+ *	  The command tail: what becomes of a job, as it comes.
+ *
+ * client/follow.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIRST_PAUSE	0.1
+#define LAST_PAUSE	10.0
+
+enum
+{
+	JOB_STATE, JOB_ATTEMPT, JOB_PROGRESS, JOB_MESSAGE, JOB_ERROR, JOB_RESULT, JOB_AT, JOB_NLOG,
+	JOB_NCOLUMNS
+};
+
+static const char look[] =
+"SELECT state, attempt, progress, message, error, result, "
+"pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') AS at, "
+"coalesce(pg_catalog.jsonb_array_length(log), 0) AS nlog "
+"FROM jobq.jobs WHERE id = $1::pg_catalog.int8";
+
+static const char log_lines[] =
+"SELECT pg_catalog.to_char((l.line ->> 'at')::pg_catalog.timestamptz, 'HH24:MI:SS'), l.line ->> 'level', l.line ->> 'message' "
+"FROM jobq.jobs AS j, pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS l(line, n) "
+"WHERE j.id = $1::pg_catalog.int8 AND l.n > $2::pg_catalog.int8 ORDER BY l.n";
+
+/* The time is over when nothing has happened: progress is looked for then. */
+static const char wait_a_little[] = "SELECT 1 FROM jobq.wait($1::pg_catalog.int8, '1 s')";
+
+static PGresult *ask(PGconn **conn, const char *sql, int n, const char *const *values);
+static void show_log(PGconn **conn, const char *id, int64_t shown);
+
+/*
+ * The result of a statement.  A lost connection is made anew, however long that
+ * takes.
+ */
+static PGresult *
+ask(PGconn **conn, const char *sql, int n, const char *const *values)
+{
+	double		pause = FIRST_PAUSE;
+
+	for (;;)
+	{
+		PGresult   *result = PQexecParams(*conn, sql, n, NULL, values, NULL, NULL, 0);
+
+		if (PQresultStatus(result) == PGRES_TUPLES_OK)
+			return result;
+		if (PQstatus(*conn) == CONNECTION_OK)
+		{
+			say_result_error(result);
+			exit(EXIT_REFUSED);
+		}
+		PQclear(result);
+		say("the connection is lost; trying again in %.1f s", pause);
+		while (PQstatus(*conn) != CONNECTION_OK)
+		{
+			usleep((useconds_t) (pause * 1e6));
+			pause = fmin(2 * pause, LAST_PAUSE);
+			PQreset(*conn);
+		}
+		say("connected again, to %s port %s", PQhost(*conn), PQport(*conn));
+	}
+}
+
+static void
+show_log(PGconn **conn, const char *id, int64_t shown)
+{
+	char		from[24];
+	const char *values[2] = {id, from};
+	PGresult   *lines;
+
+	snprintf(from, sizeof(from), "%lld", (long long) shown);
+	lines = ask(conn, log_lines, 2, values);
+	for (int i = 0; i < PQntuples(lines); i++)
+	{
+		printf("%s  %s: ", PQgetvalue(lines, i, 0), PQgetvalue(lines, i, 1));
+		print_text(PQgetvalue(lines, i, 2));
+		putchar('\n');
+	}
+	PQclear(lines);
+}
+
+/*
+ * jobq tail ID
+ */
+int
+run_tail(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGconn	   *conn = connect_now();
+	PGresult   *before = NULL;
+	int			status = -1;
+
+	while (status < 0)
+	{
+		PGresult   *now = ask(&conn, look, n, values);
+		const char *state;
+		int64_t		shown = before != NULL ? atoll(PQgetvalue(before, 0, JOB_NLOG)) : 0;
+		bool		same;
+
+		if (PQntuples(now) == 0)
+			fatal(EXIT_REFUSED, "job %s does not exist, or is another role's", values[0]);
+		state = PQgetvalue(now, 0, JOB_STATE);
+		if (atoll(PQgetvalue(now, 0, JOB_NLOG)) > shown)
+			show_log(&conn, values[0], shown);
+		same = before != NULL;
+		for (int i = JOB_STATE; same && i <= JOB_ERROR; i++)
+			same = strcmp(PQgetvalue(before, 0, i), PQgetvalue(now, 0, i)) == 0;
+		status = outcome_status(state);
+		if (!same)
+		{
+			printf("%s  ", PQgetvalue(now, 0, JOB_AT));
+			print_state(state);
+			if (strcmp(PQgetvalue(now, 0, JOB_ATTEMPT), "0") != 0)
+				printf("  attempt %s", PQgetvalue(now, 0, JOB_ATTEMPT));
+			if (!PQgetisnull(now, 0, JOB_PROGRESS) && status != EXIT_DONE)
+				printf("  %s %%  ", PQgetvalue(now, 0, JOB_PROGRESS));
+			if (status != EXIT_DONE)
+				print_text(PQgetvalue(now, 0, JOB_MESSAGE));
+			if (!PQgetisnull(now, 0, JOB_ERROR) && strcmp(state, "running") != 0)
+			{
+				printf("  ");
+				print_text(PQgetvalue(now, 0, JOB_ERROR));
+			}
+			putchar('\n');
+		}
+		if (status == EXIT_DONE && !PQgetisnull(now, 0, JOB_RESULT))
+		{
+			print_text(PQgetvalue(now, 0, JOB_RESULT));
+			putchar('\n');
+		}
+		fflush(stdout);
+		PQclear(before);
+		before = now;
+		if (status < 0)
+			PQclear(ask(&conn, wait_a_little, n, values));
+	}
+	PQclear(before);
+	PQfinish(conn);
+	return status;
+}

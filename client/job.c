@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.c
+ *	  The jobs that the command work holds.
+ *
+ * client/job.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+Job		   *jobs;
+
+/* The columns of jobq.reserve() that are asked for. */
+enum
+{
+	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
+	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_LEFT
+};
+
+static char *column(const PGresult *result, int row, int column);
+
+static char *
+column(const PGresult *result, int row, int column)
+{
+	return PQgetisnull(result, row, column) ? NULL : copy_text(PQgetvalue(result, row, column));
+}
+
+/*
+ * A job that was reserved.  Its lease is counted from "asked_at", which is
+ * before the server began to count; the timeout of the job may shorten it.
+ */
+void
+job_add(const PGresult *result, int row, double asked_at)
+{
+	Job		   *job = allocate(sizeof(Job));
+	Job		  **last = &jobs;
+	double		left;
+
+	job->id = column(result, row, COLUMN_ID);
+	job->token = column(result, row, COLUMN_TOKEN);
+	job->queue = column(result, row, COLUMN_QUEUE);
+	job->kind = column(result, row, COLUMN_KIND);
+	job->payload = column(result, row, COLUMN_PAYLOAD);
+	job->headers = column(result, row, COLUMN_HEADERS);
+	job->attempt = column(result, row, COLUMN_ATTEMPT);
+	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
+	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
+	job->until = asked_at + left;
+	job->extend_at = asked_at + left / 2;
+	job->in = job->out = job->err = job->progress = -1;
+	job->state = JOB_HELD;
+	initPQExpBuffer(&job->output);
+	initPQExpBuffer(&job->errors);
+	initPQExpBuffer(&job->line);
+	while (*last != NULL)
+		last = &(*last)->next;
+	*last = job;
+}
+
+/*
+ * The server is to be told this of the job.
+ */
+void
+job_end(Job *job, JobOutcome outcome, const char *text)
+{
+	job->outcome = outcome;
+	free(job->text);
+	job->text = text !=NULL ? copy_text(text) : NULL;
+
+	job->state = JOB_ENDED;
+}
+
+void
+job_forget(Job *job)
+{
+	Job		  **link = &jobs;
+
+	while (*link != job)
+		link = &(*link)->next;
+	*link = job->next;
+	termPQExpBuffer(&job->output);
+	termPQExpBuffer(&job->errors);
+	termPQExpBuffer(&job->line);
+	free(job->id);
+	free(job->token);
+	free(job->queue);
+	free(job->kind);
+	free(job->payload);
+	free(job->headers);
+	free(job->attempt);
+	free(job->max_attempts);
+	free(job->text);
+	free(job);
+}
+
+int
+jobs_in(JobState state)
+{
+	int			n = 0;
+
+	for (Job *job = jobs; job != NULL; job = job->next)
+		n += job->state == state;
+	return n;
+}

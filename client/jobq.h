@@ -1,0 +1,167 @@
+/*-------------------------------------------------------------------------
+ *
+ * jobq.h
+ *	  What the files of the program jobq have in common.
+ *
+ * The program looks after jobs from outside the server, and runs jobs of
+ * consumer queues.  Each of its commands is a call of SQL that the manual
+ * names, by libpq; it knows no rule that the server does not know.  So it may
+ * be of another version than the server, and what it may do is what its role
+ * may do.
+ *
+ * The files, the lowest first:
+ *
+ *	message.c	what is said on standard error; memory
+ *	connect.c	connections, and one statement on them
+ *	output.c	results as tables, as a record, as JSON
+ *	link.c		a connection that is never waited for, and comes back
+ *	job.c		the jobs that "work" holds
+ *	child.c		one job as a process
+ *	settle.c	telling the server what has become of them
+ *	work.c		the command work
+ *	follow.c	the command tail
+ *	special.c	commands that are a little more than one statement
+ *	commands.c	the table of all commands
+ *	command.c	reads the words of a command, and runs those that are one
+ *				statement
+ *	main.c		options that all commands have, and which command it is
+ *
+ * client/jobq.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_CLIENT_H
+#define JOBQ_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <libpq-fe.h>
+
+/* libpq's texts that grow want this of the server's headers, and no more */
+#ifndef pg_attribute_printf
+#define pg_attribute_printf(format_at, arguments_at) \
+	__attribute__((format(printf, format_at, arguments_at)))
+#endif
+#include <internal/pqexpbuffer.h>
+
+/* How the program ends; the manual page lists them. */
+#define EXIT_DONE			0
+#define EXIT_REFUSED		1	/* the server, or the job, says no */
+#define EXIT_USAGE			2
+#define EXIT_NO_CONNECTION	3
+#define EXIT_JOB_FAILED		10
+#define EXIT_JOB_CANCELLED	11
+#define EXIT_JOB_EXPIRED	12
+
+/* What was said before, or after, the command. */
+typedef struct Settings
+{
+	const char *dbname;			/* or a connection string; or NULL */
+	const char *host;
+	const char *port;
+	const char *user;
+	bool		never_prompt;
+	bool		json;
+	bool		colour;
+} Settings;
+
+extern Settings settings;
+
+/* message.c */
+extern void say(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void error(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void hint(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void fatal(int status, const char *format,...)
+			__attribute__((format(printf, 2, 3), noreturn));
+extern void *allocate(size_t size);
+extern void *enlarge(void *old, size_t size);
+extern char *copy_text(const char *text);
+extern double seconds(void);
+extern int64_t whole_number(const char *text, const char *what, int64_t min,
+							int64_t max);
+extern double duration(const char *text, const char *what);
+
+/* connect.c */
+extern void connection_words(const char **keywords, const char **values);
+extern PGconn *connect_now(void);
+extern PGresult *query(PGconn *conn, const char *sql, int n,
+					   const char *const *values);
+extern void say_result_error(const PGresult *result);
+extern const char *sqlstate_of(const PGresult *result);
+extern char *array_of(int n, const char *const *values);
+
+/* output.c */
+extern void print_result(const PGresult *result);
+extern void print_record(const PGresult *result);
+extern int	text_width(const char *text);
+extern void print_text(const char *text);
+extern void print_state(const char *state);
+
+/* commands.c */
+typedef struct CommandOption
+{
+	const char *name;
+	char		letter;			/* or 0 */
+	const char *argument;		/* what it is called in the help; NULL: none */
+	const char *help;
+} CommandOption;
+
+#define MAX_OPTIONS	24
+#define MAX_VALUES	(MAX_OPTIONS + 4)
+
+typedef enum CommandOutput
+{
+	OUTPUT_TABLE,
+	OUTPUT_RECORD,				/* one row, a line for each column */
+	OUTPUT_VALUE,				/* of the first column, a line for each row */
+	OUTPUT_NOTHING,
+} CommandOutput;
+
+/*
+ * A command.  It is one statement ("sql"), or a function ("run").  The
+ * statement's parameters are the positional arguments, the last of them as an
+ * array if "many", and then the options, in order: NULL if they are not given,
+ * "true" if they have no argument.
+ */
+typedef struct Command
+{
+	const char *name;
+	const char *arguments;		/* as in the help */
+	int			min_arguments;
+	int			max_arguments;
+	bool		many;			/* the last stands for any number */
+	const char *summary;
+	CommandOutput output;
+	const char *sql;
+	int			(*run) (const struct Command *command, int argc, char **argv);
+	CommandOption options[MAX_OPTIONS];
+} Command;
+
+extern const Command commands[];
+
+/* command.c */
+extern const Command *command_find(const char *name);
+extern int	command_parse(const Command *command, int argc, char **argv,
+						  const char **values);
+extern int	command_run(const Command *command, int argc, char **argv);
+extern int	statement_run(const Command *command, const char *sql, int n,
+						  const char *const *values);
+extern void command_help(const Command *command);
+
+/* main.c */
+extern bool common_option(int letter, const char *argument);
+
+/* special.c, follow.c, work.c */
+extern int	run_enqueue(const Command *command, int argc, char **argv);
+extern int	run_queue_settings(const Command *command, int argc, char **argv);
+extern int	outcome_status(const char *state);
+extern int	run_wait(const Command *command, int argc, char **argv);
+extern int	run_drain(const Command *command, int argc, char **argv);
+extern int	run_workflow(const Command *command, int argc, char **argv);
+extern int	run_monitor(const Command *command, int argc, char **argv);
+extern int	run_tail(const Command *command, int argc, char **argv);
+extern int	run_work(const Command *command, int argc, char **argv);
+
+#endif							/* JOBQ_CLIENT_H */

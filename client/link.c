@@ -1,0 +1,219 @@
+/*-------------------------------------------------------------------------
+ *
+ * link.c
+ *	  A connection that is never waited for, and that comes back.
+ *
+ * client/link.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "link.h"
+
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIRST_PAUSE		0.1
+#define LAST_PAUSE		10.0
+#define CONNECT_TIME	15.0	/* for one attempt */
+
+static void start(Link *link);
+static void drop(Link *link, const char *why);
+
+/*
+ * The first connection is waited for, so that what is wrong with it ends the
+ * program.
+ */
+void
+link_open(Link *link)
+{
+	memset(link, 0, sizeof(Link));
+	link->conn = connect_now();
+	PQsetnonblocking(link->conn, 1);
+	link->state = LINK_IDLE;
+	link->pause = FIRST_PAUSE;
+}
+
+static void
+start(Link *link)
+{
+	const char *keywords[8];
+	const char *values[8];
+
+	connection_words(keywords, values);
+	link->conn = PQconnectStartParams(keywords, values, 1);
+	link->since = seconds();
+	if (link->conn == NULL || PQstatus(link->conn) == CONNECTION_BAD)
+	{
+		drop(link, link->conn != NULL ? PQerrorMessage(link->conn) : "out of memory");
+		return;
+	}
+	link->polling = PGRES_POLLING_WRITING;
+	link->state = LINK_CONNECTING;
+}
+
+/*
+ * The link is lost, or could not be made.
+ */
+static void
+drop(Link *link, const char *why)
+{
+	double		pause = link->pause * (0.75 + 0.5 * drand48());
+	bool		again = link->state == LINK_DOWN || link->state == LINK_CONNECTING;
+
+	/* only the first line of what libpq says of each address */
+	say("%s: %.*s; trying again in %.1f s", again ? "no connection" : "the connection is lost",
+		(int) strcspn(why, "\n"), why, pause);
+	link->was_lost = true;
+	link->retry_at = seconds() + pause;
+	link->pause = fmin(link->pause * 2, LAST_PAUSE);
+	link->state = LINK_DOWN;
+	PQclear(link->result);
+	link->result = NULL;
+	PQfinish(link->conn);
+	link->conn = NULL;
+}
+
+/*
+ * What to poll for; false if there is nothing.
+ */
+bool
+link_events(Link *link, int *fd, short *events)
+{
+	if (link->state == LINK_DOWN)
+		return false;
+	*fd = PQsocket(link->conn);
+	*events = POLLIN;
+	if (link->state == LINK_CONNECTING && link->polling == PGRES_POLLING_WRITING)
+		*events = POLLOUT;
+	else if (link->state == LINK_BUSY && PQflush(link->conn) == 1)
+		*events |= POLLOUT;
+	return true;
+}
+
+/*
+ * When link_go_on() is to be called though nothing has come, by seconds().
+ */
+double
+link_due(const Link *link)
+{
+	return link->state == LINK_DOWN ? link->retry_at
+		: link->state == LINK_CONNECTING ? link->since + CONNECT_TIME : INFINITY;
+}
+
+/*
+ * Something has come, or the time has.  Returns the result of the statement if
+ * it is whole, to be cleared by the caller.  "lost" says that the link was lost
+ * with a statement under way, of which it is not known whether it took effect.
+ */
+PGresult *
+link_go_on(Link *link, bool *lost)
+{
+	PGresult   *result;
+
+	*lost = false;
+	if (link->state == LINK_DOWN)
+	{
+		if (seconds() >= link->retry_at)
+			start(link);
+		return NULL;
+	}
+	if (link->state == LINK_CONNECTING)
+	{
+		struct pollfd ready = {.fd = PQsocket(link->conn),
+		.events = link->polling == PGRES_POLLING_WRITING ? POLLOUT : POLLIN};
+
+		if (seconds() > link->since + CONNECT_TIME)
+			drop(link, "the server does not answer");
+		else if (poll(&ready, 1, 0) > 0)
+		{
+			link->polling = PQconnectPoll(link->conn);
+			if (link->polling == PGRES_POLLING_FAILED)
+				drop(link, PQerrorMessage(link->conn));
+			else if (link->polling == PGRES_POLLING_OK)
+			{
+				if (link->was_lost)
+					say("connected again, to %s port %s", PQhost(link->conn), PQport(link->conn));
+				link->was_lost = false;
+				link->pause = FIRST_PAUSE;
+				PQsetnonblocking(link->conn, 1);
+				link->state = LINK_IDLE;
+			}
+		}
+		return NULL;
+	}
+
+	if (!PQconsumeInput(link->conn) || PQstatus(link->conn) == CONNECTION_BAD)
+	{
+		*lost = link->state == LINK_BUSY;
+		drop(link, PQerrorMessage(link->conn));
+		return NULL;
+	}
+	if (link->state != LINK_BUSY)
+		return NULL;
+	while (!PQisBusy(link->conn))
+	{
+		result = PQgetResult(link->conn);
+		if (result == NULL)
+		{
+			if (PQstatus(link->conn) == CONNECTION_BAD)
+			{
+				*lost = true;
+				drop(link, link->result != NULL ? PQresultErrorMessage(link->result)
+					 : PQerrorMessage(link->conn));
+				return NULL;
+			}
+			result = link->result;
+			link->result = NULL;
+			link->state = LINK_IDLE;
+			return result;
+		}
+		/* of several, the first counts */
+		if (link->result == NULL)
+			link->result = result;
+		else
+			PQclear(result);
+	}
+	return NULL;
+}
+
+/*
+ * Send a statement.  False if the link is not free.
+ */
+bool
+link_send(Link *link, const char *sql, int n, const char *const *values)
+{
+	if (link->state != LINK_IDLE)
+		return false;
+	if (!PQsendQueryParams(link->conn, sql, n, NULL, values, NULL, NULL, 0))
+	{
+		drop(link, PQerrorMessage(link->conn));
+		return false;
+	}
+	link->state = LINK_BUSY;
+	return true;
+}
+
+/*
+ * Ask the server to end the statement.  Its result comes all the same.
+ */
+void
+link_cancel(Link *link)
+{
+	char		why[256];
+	PGcancel   *cancel = link->state == LINK_BUSY ? PQgetCancel(link->conn) : NULL;
+
+	if (cancel != NULL && !PQcancel(cancel, why, sizeof(why)))
+		say("%s", why);
+	PQfreeCancel(cancel);
+}
+
+void
+link_close(Link *link)
+{
+	PQclear(link->result);
+	PQfinish(link->conn);
+	memset(link, 0, sizeof(Link));
+}

@@ -1,0 +1,48 @@
+/*-------------------------------------------------------------------------
+ *
+ * link.h
+ *	  A connection that is never waited for, and that comes back.
+ *
+ * The command work has to look after processes while it waits for the server.
+ * So it sends statements on links, and is told by poll() when there is
+ * something to do.  A link that is lost is made anew, after pauses that grow
+ * from a tenth of a second to ten seconds, and says so once each time.
+ *
+ * client/link.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_LINK_H
+#define JOBQ_LINK_H
+
+#include "jobq.h"
+
+typedef enum LinkState
+{
+	LINK_DOWN,					/* to be made at retry_at */
+	LINK_CONNECTING,
+	LINK_IDLE,
+	LINK_BUSY,					/* a statement was sent */
+} LinkState;
+
+typedef struct Link
+{
+	LinkState	state;
+	PGconn	   *conn;
+	PostgresPollingStatusType polling;
+	PGresult   *result;			/* of the statement, until all has come */
+	double		since;			/* when it began to connect */
+	double		retry_at;
+	double		pause;
+	bool		was_lost;
+} Link;
+
+extern void link_open(Link *link);
+extern bool link_events(Link *link, int *fd, short *events);
+extern double link_due(const Link *link);
+extern PGresult *link_go_on(Link *link, bool *lost);
+extern bool link_send(Link *link, const char *sql, int n, const char *const *values);
+extern void link_cancel(Link *link);
+extern void link_close(Link *link);
+
+#endif							/* JOBQ_LINK_H */

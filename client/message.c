@@ -1,0 +1,170 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *	  What the program says on standard error, as PostgreSQL's own programs
+ *	  do; memory; numbers and times that are typed.
+ *
+ * client/message.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+static void say_as(const char *level, const char *format, va_list arguments)
+			__attribute__((format(printf, 2, 0)));
+
+/*
+ * A line on standard error, in one write, so that lines of several processes
+ * do not mix.
+ */
+static void
+say_as(const char *level, const char *format, va_list arguments)
+{
+	char		line[2048];
+	int			n = snprintf(line, sizeof(line), "jobq: %s", level);
+	int			more = vsnprintf(line + n, sizeof(line) - n - 1, format, arguments);
+
+	n = more < 0 ? n : more < (int) sizeof(line) - n - 1 ? n + more
+		: (int) sizeof(line) - 2;
+	while (n > 0 && line[n - 1] == '\n')
+		n--;
+	line[n] = '\n';
+	fflush(stdout);
+	fwrite(line, 1, n + 1, stderr);
+}
+
+void
+say(const char *format,...)
+{
+	va_list		arguments;
+
+	va_start(arguments, format);
+	say_as("", format, arguments);
+	va_end(arguments);
+}
+
+void
+error(const char *format,...)
+{
+	va_list		arguments;
+
+	va_start(arguments, format);
+	say_as("error: ", format, arguments);
+	va_end(arguments);
+}
+
+void
+hint(const char *format,...)
+{
+	va_list		arguments;
+
+	va_start(arguments, format);
+	say_as("hint: ", format, arguments);
+	va_end(arguments);
+}
+
+void
+fatal(int status, const char *format,...)
+{
+	va_list		arguments;
+
+	va_start(arguments, format);
+	say_as("error: ", format, arguments);
+	va_end(arguments);
+	exit(status);
+}
+
+void *
+allocate(size_t size)
+{
+	void	   *memory = calloc(1, size > 0 ? size : 1);
+
+	if (memory == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	return memory;
+}
+
+void *
+enlarge(void *old, size_t size)
+{
+	void	   *memory = realloc(old, size);
+
+	if (memory == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	return memory;
+}
+
+char *
+copy_text(const char *text)
+{
+	size_t		size = strlen(text) + 1;
+
+	return memcpy(allocate(size), text, size);
+}
+
+/*
+ * Seconds of a clock that nobody puts back.
+ */
+double
+seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/*
+ * A number that was typed for "what", or the end of the program.
+ */
+int64_t
+whole_number(const char *text, const char *what, int64_t min, int64_t max)
+{
+	char	   *end;
+	long long	number;
+
+	errno = 0;
+	number = strtoll(text, &end, 10);
+	if (end == text ||*end != '\0' || errno != 0 || number < min || number > max)
+		fatal(EXIT_USAGE, "invalid value for %s: \"%s\" (%lld to %lld)", what, text,
+			  (long long) min, (long long) max);
+	return number;
+}
+
+/*
+ * A time that was typed, in seconds, or with a unit: ms, s, min, h, d.
+ */
+double
+duration(const char *text, const char *what)
+{
+	static const struct
+	{
+		const char *unit;
+		double		factor;
+	}			units[] = {
+		{"", 1}, {"ms", 0.001}, {"s", 1}, {"min", 60}, {"m", 60}, {"h", 3600}, {"d", 86400}
+	};
+	char	   *end;
+	double		number;
+
+	errno = 0;
+	number = strtod(text, &end);
+	if (end != text &&errno == 0 && number >= 0 && number <= 1e9)
+	{
+		while (*end == ' ')
+			end++;
+		for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+			if (strcasecmp(end, units[i].unit) == 0)
+				return number * units[i].factor;
+	}
+	fatal(EXIT_USAGE, "invalid value for %s: \"%s\" (a number with ms, s, min, h or d)",
+		  what, text);
+}

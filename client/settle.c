@@ -1,0 +1,316 @@
+/*-------------------------------------------------------------------------
+ *
+ * settle.c
+ *	  Tells the server what has become of jobs, and holds those that run.
+ *
+ * All that has gathered while a statement was under way goes into the next:
+ * one statement, and one commit, for many jobs.  If that fails because of one
+ * of them, each is told alone.
+ *
+ * When the connection is lost in between, it is not known whether the server
+ * has heard; then it is told again, and an answer that the lease is over may
+ * mean that it had.
+ *
+ * client/settle.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_AT_A_TIME	100
+#define RETRY_PAUSE		1.0
+
+#define LEASE_LOST		"JQ011"
+
+/* What a statement tells; the first are those of JobOutcome. */
+enum
+{
+	TELL_EXTEND = OUTCOME_LOST + 1,
+	TELL_PROGRESS,
+	TELL_NOTHING
+};
+
+#define OF_EACH	"FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]), " \
+	"pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[])) AS j(id, token, a, b)"
+
+static const char *const statements[] = {
+	[OUTCOME_ACK] = "SELECT jobq.ack(j.id, j.token, CASE j.b WHEN 'json' THEN j.a::pg_catalog.jsonb "
+	"ELSE pg_catalog.to_jsonb(j.a) END) " OF_EACH,
+	[OUTCOME_NACK] = "SELECT jobq.nack(j.id, j.token, j.a, NULL::pg_catalog.interval) " OF_EACH,
+	[OUTCOME_REJECT] = "SELECT jobq.reject(j.id, j.token, j.a) " OF_EACH,
+	[OUTCOME_RELEASE] = "SELECT jobq.release(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
+	[TELL_EXTEND] = "SELECT jobq.extend(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
+	[TELL_PROGRESS] = "SELECT jobq.report_progress(j.id, j.token, j.a::pg_catalog.float4, j.b) " OF_EACH,
+};
+
+static const char *const said[] = {
+	[OUTCOME_ACK] = "done",
+	[OUTCOME_NACK] = "failed",
+	[OUTCOME_REJECT] = "rejected",
+	[OUTCOME_RELEASE] = "given back",
+};
+
+/* The statement that is under way. */
+static int	telling = TELL_NOTHING;
+static Job *told[MOST_AT_A_TIME];
+static int	ntold;
+
+static bool wants(const Job *job, int what, double now);
+static void values_of(const Job *job, int what, const char **a, const char **b);
+static void settle_one(Job *job, const PGresult *result);
+static void lost(Job *job);
+
+static bool
+wants(const Job *job, int what, double now)
+{
+	bool		held = job->state == JOB_HELD || job->state == JOB_RUNNING;
+
+	if (what == TELL_EXTEND)
+		return held && now >= job->extend_at && job->outcome != OUTCOME_LOST;
+	if (what == TELL_PROGRESS)
+		return job->state == JOB_RUNNING && job->has_progress && job->outcome != OUTCOME_LOST;
+	return job->state == JOB_ENDED && (int) job->outcome == what && now >= job->tell_at;
+}
+
+static void
+values_of(const Job *job, int what, const char **a, const char **b)
+{
+	static char lease[32];
+	static char pause[32];
+
+	*a = job->text;
+	*b = NULL;
+	switch (what)
+	{
+		case OUTCOME_ACK:
+			*b = job->is_json ? "json" : "text";
+			break;
+		case OUTCOME_RELEASE:
+			snprintf(pause, sizeof(pause), "%.3f s", work.retry_delay);
+			*a = job->text !=NULL ? pause : "0";
+			break;
+		case TELL_EXTEND:
+			snprintf(lease, sizeof(lease), "%.3f s", work.lease);
+			*a = lease;
+			break;
+		case TELL_PROGRESS:
+			*a = job->percent;
+			*b = job->message;
+			break;
+	}
+}
+
+/*
+ * If the link is free, send what is most urgent: to hold what would be lost,
+ * then the ends, then how far others are.
+ */
+void
+settle_next(Link *link)
+{
+	static const int order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE, TELL_PROGRESS};
+	const char *columns[4][MOST_AT_A_TIME];
+	const char *values[4];
+	double		now = seconds();
+
+	if (link->state != LINK_IDLE)
+		return;
+	ntold = 0;
+	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && ntold == 0; i++)
+	{
+		telling = order[i];
+		for (Job *job = jobs; job != NULL && ntold < MOST_AT_A_TIME; job = job->next)
+		{
+			if (!wants(job, telling, now) || (job->alone && ntold > 0))
+				continue;
+			columns[0][ntold] = job->id;
+			columns[1][ntold] = job->token;
+			values_of(job, telling, &columns[2][ntold], &columns[3][ntold]);
+			told[ntold++] = job;
+			if (job->alone)
+				break;
+		}
+	}
+	if (ntold == 0)
+	{
+		telling = TELL_NOTHING;
+		return;
+	}
+	for (int i = 0; i < 4; i++)
+		values[i] = array_of(ntold, columns[i]);
+	if (link_send(link, statements[telling], 4, values))
+		for (int i = 0; i < ntold; i++)
+		{
+			if (telling < (int) OUTCOME_LOST)
+				told[i]->state = JOB_TOLD;
+			else if (telling == TELL_EXTEND)
+			{
+				told[i]->asked_at = now;
+				told[i]->extend_at = INFINITY;
+			}
+			else
+				told[i]->has_progress = false;
+		}
+	else
+	{
+		telling = TELL_NOTHING;
+		ntold = 0;
+	}
+	for (int i = 0; i < 4; i++)
+		free((char *) values[i]);
+}
+
+/*
+ * The server has answered.
+ */
+void
+settle_result(const PGresult *result)
+{
+	bool		good = PQresultStatus(result) == PGRES_TUPLES_OK;
+
+	for (int i = 0; i < ntold; i++)
+	{
+		Job		   *job = told[i];
+
+		if (good && telling == TELL_EXTEND)
+		{
+			job->until = job->asked_at + work.lease;
+			job->extend_at = job->asked_at + work.lease / 2;
+			job->alone = false;
+		}
+		else if (good && telling < (int) OUTCOME_LOST)
+		{
+			if (telling == OUTCOME_ACK ? !work.quiet : telling != OUTCOME_RELEASE || !work.quiet)
+				say("job %s (%s): %s%s%.300s", job->id, job->kind, said[telling],
+					telling == OUTCOME_NACK || telling == OUTCOME_REJECT ? ": " : "",
+					telling == OUTCOME_NACK || telling == OUTCOME_REJECT ? job->text : "");
+			job_forget(job);
+		}
+		else if (!good && ntold > 1)
+		{
+			/* one of them is to blame; progress is not worth it */
+			job->alone = telling != TELL_PROGRESS;
+			if (telling < (int) OUTCOME_LOST)
+				job->state = JOB_ENDED;
+			else if (telling == TELL_EXTEND)
+				job->extend_at = job->asked_at;
+		}
+		else if (!good)
+			settle_one(job, result);
+	}
+	telling = TELL_NOTHING;
+	ntold = 0;
+}
+
+/*
+ * A statement about this job alone has failed.
+ */
+static void
+settle_one(Job *job, const PGresult *result)
+{
+	const char *state = sqlstate_of(result);
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+	if (strcmp(state, LEASE_LOST) == 0)
+		lost(job);
+	else if (telling == TELL_PROGRESS)
+		;
+	else if (telling == TELL_EXTEND)
+	{
+		say("could not extend the lease of job %s: %s", job->id, message);
+		job->extend_at = seconds() + RETRY_PAUSE;
+	}
+	else if (telling == OUTCOME_ACK && strncmp(state, "22", 2) == 0 && job->is_json && work.result != RESULT_JSON)
+	{
+		/* it only looked like JSON */
+		job->is_json = false;
+		job->state = JOB_ENDED;
+	}
+	else if (telling == OUTCOME_ACK && (strncmp(state, "22", 2) == 0 || strncmp(state, "54", 2) == 0))
+	{
+		/* the result cannot be kept */
+		job_end(job, OUTCOME_NACK, message);
+	}
+	else if (strncmp(state, "22", 2) == 0 || strncmp(state, "42", 2) == 0)
+	{
+		/* with the next job it will be no better */
+		say_result_error(result);
+		job_forget(job);
+		work_is_hopeless = true;
+	}
+	else
+	{
+		say("could not settle job %s: %s", job->id, message);
+		job->state = JOB_ENDED;
+		job->tell_at = seconds() + RETRY_PAUSE;
+	}
+}
+
+/*
+ * The lease is over: somebody else may have the job.
+ */
+static void
+lost(Job *job)
+{
+	bool		runs = job->state == JOB_RUNNING;
+
+	say("job %s (%s): its lease is over%s", job->id, job->kind,
+		runs ? "; its command is ended" : job->state == JOB_HELD ? "" : "; what was done may be done again");
+	if (!runs)
+	{
+		job_forget(job);
+		return;
+	}
+	job->outcome = OUTCOME_LOST;
+	job->kill_at = seconds() + work.grace;
+	child_signal(job, SIGTERM);
+}
+
+/*
+ * Leases that are over by our own clock: the server could not be asked.  And
+ * jobs of which nobody is to be told anything.
+ */
+void
+settle_expired(void)
+{
+	double		now = seconds();
+	Job		   *next;
+
+	for (Job *job = jobs; job != NULL; job = next)
+	{
+		next = job->next;
+		if (job->state == JOB_ENDED && job->outcome == OUTCOME_LOST)
+			job_forget(job);
+		else if ((job->state == JOB_HELD || job->state == JOB_RUNNING) && now >= job->until &&
+				 job->outcome != OUTCOME_LOST)
+		{
+			/* the answer may still be under way */
+			for (int i = 0; i < ntold; i++)
+				if (told[i] == job)
+					told[i--] = told[--ntold];
+			lost(job);
+		}
+	}
+}
+
+/*
+ * The link was lost before the server has answered.
+ */
+void
+settle_lost(void)
+{
+	for (int i = 0; i < ntold; i++)
+	{
+		if (told[i]->state == JOB_TOLD)
+			told[i]->state = JOB_ENDED;
+		else if (telling == TELL_EXTEND)
+			told[i]->extend_at = told[i]->asked_at;
+	}
+	telling = TELL_NOTHING;
+	ntold = 0;
+}

@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * special.c
+ *	  Commands that are a little more than one statement: they put it together,
+ *	  or make an exit status or a drawing of what it returns.
+ *
+ * client/special.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "jobq.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A step of a workflow. */
+enum
+{
+	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR
+};
+
+static const char *type_of(const CommandOption *option);
+static int	append_given(PQExpBuffer sql, const Command *command, const char *const *options,
+						 int n, const char **values);
+static bool array_has(const char *array, const char *element);
+static void draw_step(const PGresult *steps, int step, bool *drawn, const char *before,
+					  const char *corner, const char *below);
+
+static const char *
+type_of(const CommandOption *option)
+{
+	return strcmp(option->argument, "int") == 0 ? "int4"
+		: strcmp(option->argument, "boolean") == 0 ? "bool" : option->argument;
+}
+
+/*
+ * ", name => $n::type" for each option that was given; adds their values to
+ * the "n" that there are, and returns how many there are then.
+ */
+static int
+append_given(PQExpBuffer sql, const Command *command, const char *const *options, int n,
+			 const char **values)
+{
+	for (int i = 0; i < MAX_OPTIONS && command->options[i].name != NULL; i++)
+		if (options[i] != NULL)
+		{
+			values[n++] = options[i];
+			appendPQExpBuffer(sql, ", %s => $%d::pg_catalog.%s", command->options[i].name, n,
+							  type_of(&command->options[i]));
+		}
+	return n;
+}
+
+int
+run_enqueue(const Command *command, int argc, char **argv)
+{
+	const char *given[MAX_VALUES];
+	const char *values[MAX_VALUES];
+	PQExpBufferData sql;
+	int			n = 2;
+
+	command_parse(command, argc, argv, given);
+	values[0] = given[0];
+	values[1] = given[1];
+	initPQExpBuffer(&sql);
+	appendPQExpBufferStr(&sql, "SELECT jobq.enqueue($1::pg_catalog.text, coalesce($2::pg_catalog.jsonb, '{}')");
+	n = append_given(&sql, command, given + 2, n, values);
+	appendPQExpBufferStr(&sql, ") AS id");
+	return statement_run(command, sql.data, n, values);
+}
+
+/*
+ * create-queue and alter-queue: command->sql is the function.
+ */
+int
+run_queue_settings(const Command *command, int argc, char **argv)
+{
+	const char *given[MAX_VALUES];
+	const char *values[MAX_VALUES];
+	PQExpBufferData sql;
+	int			n = 1;
+
+	command_parse(command, argc, argv, given);
+	values[0] = given[0];
+	initPQExpBuffer(&sql);
+	appendPQExpBuffer(&sql, "SELECT %s($1::pg_catalog.text", command->sql);
+	n = append_given(&sql, command, given + 1, n, values);
+	appendPQExpBufferStr(&sql, ")");
+	return statement_run(command, sql.data, n, values);
+}
+
+/*
+ * wait: the exit status is the worst outcome, or 1 if the time was over.
+ */
+int
+run_wait(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGconn	   *conn = connect_now();
+	PGresult   *result;
+	int			status = EXIT_DONE;
+	PQExpBufferData sql;
+
+	initPQExpBuffer(&sql);
+	appendPQExpBuffer(&sql, settings.json ? "SELECT t.id, t.state, pg_catalog.row_to_json(t) FROM (%s) AS t"
+					  : "%s", command->sql);
+	result = query(conn, sql.data, n, values);
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		int			outcome = outcome_status(PQgetvalue(result, row, 1));
+
+		if (outcome == -1)
+			status = EXIT_REFUSED;
+		else if (status != EXIT_REFUSED && outcome > 0 &&
+				 (status == EXIT_DONE || outcome < status))
+			status = outcome;
+	}
+	if (!settings.json)
+		print_result(result);
+	for (int row = 0; settings.json && row < PQntuples(result); row++)
+		printf("%s%s%s", row == 0 ? "[" : ",\n ", PQgetvalue(result, row, 2),
+			   row == PQntuples(result) - 1 ? "]\n" : "");
+	PQclear(result);
+	PQfinish(conn);
+	return status;
+}
+
+/*
+ * The exit status for a job in this state; -1 if it has not ended.
+ */
+int
+outcome_status(const char *state)
+{
+	return strcmp(state, "completed") == 0 ? EXIT_DONE
+		: strcmp(state, "failed") == 0 ? EXIT_JOB_FAILED
+		: strcmp(state, "cancelled") == 0 ? EXIT_JOB_CANCELLED
+		: strcmp(state, "expired") == 0 ? EXIT_JOB_EXPIRED : -1;
+}
+
+int
+run_drain(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGconn	   *conn = connect_now();
+	PGresult   *result = query(conn, command->sql, n, values);
+	bool		empty = strcmp(PQgetvalue(result, 0, 0), "t") == 0;
+
+	PQclear(result);
+	PQfinish(conn);
+	if (!empty)
+		error("queue \"%s\" has jobs that run or may run still", values[0]);
+	return empty ? EXIT_DONE : EXIT_REFUSED;
+}
+
+/*
+ * monitor 'mail:100,default:500': as a check of Nagios, the exit status is 0,
+ * or 2 if a queue has more jobs than that, or 3 if that cannot be told.
+ */
+int
+run_monitor(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	const char *arrays[2];
+	const char *names[100];
+	const char *most[100];
+	int			n = 0;
+	PGresult   *result;
+	int			status = 0;
+	PQExpBufferData line;
+
+	command_parse(command, argc, argv, values);
+	for (char *word = strtok(copy_text(values[0]), ","); word != NULL; word = strtok(NULL, ","))
+	{
+		char	   *colon = strrchr(word, ':');
+
+		if (colon == NULL || colon == word || n == 100)
+			fatal(EXIT_NO_CONNECTION, "invalid list of queues: \"%s\" (such as mail:100,default:500)", values[0]);
+		*colon = '\0';
+		whole_number(colon + 1, "the number of jobs", 0, INT64_MAX);
+		names[n] = word;
+		most[n++] = colon + 1;
+	}
+	arrays[0] = array_of(n, names);
+	arrays[1] = array_of(n, most);
+	result = query(connect_now(), command->sql, 2, arrays);
+	initPQExpBuffer(&line);
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		bool		unknown = PQgetisnull(result, row, 1);
+
+		if (unknown)
+			status = 3;
+		else if (status != 3 && strtoll(PQgetvalue(result, row, 1), NULL, 10) > strtoll(PQgetvalue(result, row, 2), NULL, 10))
+			status = 2;
+		appendPQExpBuffer(&line, "%s%s %s of %s", row > 0 ? ", " : "", PQgetvalue(result, row, 0),
+						  unknown ? "does not exist" : PQgetvalue(result, row, 1), PQgetvalue(result, row, 2));
+	}
+	printf("JOBQ %s - %s\n", status == 0 ? "OK" : status == 2 ? "CRITICAL" : "UNKNOWN", line.data);
+	return status;
+}
+
+/*
+ * Has an array, as the server writes it, this element?
+ */
+static bool
+array_has(const char *array, const char *element)
+{
+	PQExpBufferData word;
+	bool		found = false;
+
+	initPQExpBuffer(&word);
+	for (const char *c = array + 1; *c != '\0' && !found;)
+	{
+		bool		quoted = *c == '"';
+
+		resetPQExpBuffer(&word);
+		for (c += quoted; *c != '\0' && (quoted ? *c != '"' : *c != ',' && *c != '}'); c++)
+		{
+			if (*c == '\\' && c[1] != '\0')
+				c++;
+			appendPQExpBufferChar(&word, *c);
+		}
+		c += quoted && *c == '"';
+		found = strcmp(word.data, element) == 0;
+		if (*c != '\0')
+			c++;
+	}
+	termPQExpBuffer(&word);
+	return found;
+}
+
+/*
+ * Draw a step, and below it those that need it.  One that needs several is
+ * drawn in full below the first of them, and only named below the others.
+ */
+static void
+draw_step(const PGresult *steps, int step, bool *drawn, const char *before, const char *corner,
+		  const char *below)
+{
+	const char *name = PQgetvalue(steps, step, STEP_NAME);
+	int			last = -1;
+	PQExpBufferData deeper;
+
+	printf("%s%s", before, corner);
+	print_text(name);
+	if (drawn[step])
+	{
+		printf("  (above)\n");
+		return;
+	}
+	printf("  ");
+	print_state(PQgetvalue(steps, step, STEP_STATE));
+	printf("  job %s", PQgetvalue(steps, step, STEP_JOB));
+	if (!PQgetisnull(steps, step, STEP_ERROR))
+	{
+		printf("  ");
+		print_text(PQgetvalue(steps, step, STEP_ERROR));
+	}
+	putchar('\n');
+	drawn[step] = true;
+	for (int i = 0; i < PQntuples(steps); i++)
+		if (array_has(PQgetvalue(steps, i, STEP_NEEDS), name))
+			last = i;
+	initPQExpBuffer(&deeper);
+	appendPQExpBuffer(&deeper, "%s%s", before, below);
+	for (int i = 0; i <= last; i++)
+		if (array_has(PQgetvalue(steps, i, STEP_NEEDS), name))
+			draw_step(steps, i, drawn, deeper.data, i == last ? "\u2514\u2500 " : "\u251C\u2500 ",
+					  i == last ? "   " : "\u2502  ");
+	termPQExpBuffer(&deeper);
+}
+
+int
+run_workflow(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGresult   *steps;
+	bool	   *drawn;
+
+	if (settings.json)
+		return statement_run(command, command->sql, n, values);
+	steps = query(connect_now(), command->sql, n, values);
+	drawn = allocate(PQntuples(steps) * sizeof(bool));
+	for (int i = 0; i < PQntuples(steps); i++)
+		if (strcmp(PQgetvalue(steps, i, STEP_NEEDS), "{}") == 0)
+			draw_step(steps, i, drawn, "", "", "");
+	if (PQntuples(steps) == 0)
+	{
+		error("there is no workflow %s", values[0]);
+		return EXIT_REFUSED;
+	}
+	return EXIT_DONE;
+}

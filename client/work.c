@@ -1,0 +1,395 @@
+/*-------------------------------------------------------------------------
+ *
+ * work.c
+ *	  The command work: takes jobs of consumer queues, and runs a command for
+ *	  each.
+ *
+ * One loop looks after everything and waits for nothing but poll(): two links
+ * to the server, of which one waits in jobq.reserve() for work and the other
+ * tells what has become of it, and the pipes of the commands.
+ *
+ * Signals.  After the first SIGTERM or SIGINT no job is taken any more; what
+ * has not begun is given back, and what runs may end.  The second ends the
+ * commands and gives their jobs back, too.
+ *
+ * client/work.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LONGEST_WAIT	20		/* seconds in jobq.reserve() */
+#define MOST_AT_A_TIME	1000	/* what jobq.reserve() gives */
+#define LOST_PAUSE		1.0		/* after the server could not give any */
+
+WorkOptions work;
+bool		work_is_hopeless;
+
+static volatile sig_atomic_t stops;
+static int	wake_pipe[2];
+
+static Link reserving;
+static Link settling;
+static double asked_at;			/* when jobq.reserve() was called */
+static double quiet_at;			/* when it was last seen not to have answered */
+static double pause_until;
+static double started_at;
+static int64_t taken;
+static bool empty;				/* the last look found nothing */
+
+static const char *limited(const char *command, int64_t bytes);
+static void read_options(const char **values);
+static void on_signal(int signal);
+static void set_signals(void);
+static bool stopping(void);
+static int	room(void);
+static void reserve(void);
+static void take(const PGresult *result);
+static void obey_stops(void);
+static void start_jobs(void);
+static void wait_for_something(void);
+
+/* The options of the command, in the order of the table in commands.c. */
+enum
+{
+	VALUE_QUEUES, VALUE_EXEC, VALUE_PARALLEL, VALUE_AHEAD, VALUE_LEASE, VALUE_TIMEOUT, VALUE_GRACE,
+	VALUE_RETRY_DELAY, VALUE_RESULT, VALUE_MAX_OUTPUT, VALUE_MAX_MEMORY, VALUE_MAX_JOBS,
+	VALUE_MAX_TIME, VALUE_ONCE, VALUE_STOP_WHEN_EMPTY, VALUE_NAME, VALUE_QUIET
+};
+
+/*
+ * The command with a limit to its memory, which the shell sets.
+ */
+static const char *
+limited(const char *command, int64_t bytes)
+{
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "ulimit -v %lld || exit 126\n%s", (long long) (bytes >> 10), command);
+	return text.data;
+}
+
+static void
+read_options(const char **values)
+{
+	static const char *const hows[] = {"auto", "json", "text", "none"};
+	int			how = 0;
+
+#define GIVEN(which, read, otherwise) (values[which] != NULL ? read : (otherwise))
+	work.queues = values[VALUE_QUEUES];
+	work.exec = values[VALUE_EXEC];
+	if (work.exec == NULL)
+		fatal(EXIT_USAGE, "\"jobq work\" needs --exec");
+	work.parallel = GIVEN(VALUE_PARALLEL, whole_number(values[VALUE_PARALLEL], "--parallel", 1, 1000), 1);
+	work.ahead = GIVEN(VALUE_AHEAD, whole_number(values[VALUE_AHEAD], "--ahead", 0, MOST_AT_A_TIME), work.parallel);
+	work.lease = GIVEN(VALUE_LEASE, duration(values[VALUE_LEASE], "--lease"), 30);
+	if (work.lease < 1 || work.lease > 7 * 86400)
+		fatal(EXIT_USAGE, "invalid value for --lease: \"%s\" (1 s to 7 d)", values[VALUE_LEASE]);
+	work.timeout = GIVEN(VALUE_TIMEOUT, duration(values[VALUE_TIMEOUT], "--timeout"), 0);
+	work.grace = GIVEN(VALUE_GRACE, duration(values[VALUE_GRACE], "--grace"), 10);
+	work.retry_delay = GIVEN(VALUE_RETRY_DELAY, duration(values[VALUE_RETRY_DELAY], "--retry-delay"), 30);
+	work.max_output = GIVEN(VALUE_MAX_OUTPUT, whole_number(values[VALUE_MAX_OUTPUT], "--max-output", 0, 1 << 28), 1000000);
+	work.max_memory = GIVEN(VALUE_MAX_MEMORY, whole_number(values[VALUE_MAX_MEMORY], "--max-memory", 1, 1 << 24), 0) << 20;
+	if (work.max_memory > 0)
+		work.exec = limited(work.exec, work.max_memory);
+	work.max_jobs = GIVEN(VALUE_MAX_JOBS, whole_number(values[VALUE_MAX_JOBS], "--max-jobs", 1, INT64_MAX), 0);
+	work.max_time = GIVEN(VALUE_MAX_TIME, duration(values[VALUE_MAX_TIME], "--max-time"), 0);
+	work.stop_when_empty = values[VALUE_STOP_WHEN_EMPTY] != NULL;
+	work.quiet = values[VALUE_QUIET] != NULL;
+	work.name = values[VALUE_NAME];
+	if (values[VALUE_ONCE] != NULL)
+		work.max_jobs = 1;
+	while (values[VALUE_RESULT] != NULL && strcmp(values[VALUE_RESULT], hows[how]) != 0)
+		if (++how == 4)
+			fatal(EXIT_USAGE, "invalid value for --result: \"%s\" (auto, json, text or none)", values[VALUE_RESULT]);
+	work.result = (ResultHow) how;
+#undef GIVEN
+}
+
+static void
+on_signal(int signal)
+{
+	int			errno_before = errno;
+
+	if (signal != SIGCHLD)
+		stops++;
+	(void) !write(wake_pipe[1], "", 1);
+	errno = errno_before;
+}
+
+static void
+set_signals(void)
+{
+	static const int signals[] = {SIGTERM, SIGINT, SIGCHLD};
+	struct sigaction action = {.sa_handler = on_signal,.sa_flags = SA_RESTART};
+
+	if (pipe(wake_pipe) != 0)
+		fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
+	for (int i = 0; i < 2; i++)
+	{
+		fcntl(wake_pipe[i], F_SETFL, O_NONBLOCK);
+		fcntl(wake_pipe[i], F_SETFD, FD_CLOEXEC);
+	}
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		sigaction(signals[i], &action, NULL);
+}
+
+/*
+ * Is no job to be taken any more?
+ */
+static bool
+stopping(void)
+{
+	return stops > 0 || work_is_hopeless ||
+		(work.max_jobs > 0 && taken >= work.max_jobs) ||
+		(work.max_time > 0 && seconds() >= started_at + work.max_time) ||
+		(work.stop_when_empty && empty);
+}
+
+/*
+ * How many jobs are to be taken.
+ */
+static int
+room(void)
+{
+	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
+	int			n = work.parallel - held;
+
+	/* some are taken ahead, when those that were have begun */
+	if (work.ahead > 0 && jobs_in(JOB_HELD) == 0)
+		n += work.ahead;
+	if (work.max_jobs > 0 && n > work.max_jobs - taken)
+		n = (int) (work.max_jobs - taken);
+	return n < MOST_AT_A_TIME ? n : MOST_AT_A_TIME;
+}
+
+/*
+ * Wait for jobs, on the link that is for this.
+ */
+static void
+reserve(void)
+{
+	const char *values[5];
+	char		most[16];
+	char		lease[32];
+	char		wait[32];
+	double		longest = LONGEST_WAIT;
+
+	if (reserving.state != LINK_IDLE || stopping() || room() <= 0 || seconds() < pause_until)
+		return;
+	if (work.stop_when_empty)
+		longest = 0;
+	if (work.max_time > 0)
+		longest = fmax(0, fmin(longest, started_at + work.max_time - seconds()));
+	snprintf(most, sizeof(most), "%d", room());
+	snprintf(lease, sizeof(lease), "%.3f s", work.lease);
+	snprintf(wait, sizeof(wait), "%.3f s", longest);
+	values[0] = work.queues;
+	values[1] = most;
+	values[2] = lease;
+	values[3] = wait;
+	values[4] = work.name;
+	asked_at = seconds();
+	link_send(&reserving,
+			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, "
+			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()) "
+			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
+			  "$4::pg_catalog.interval, $5::pg_catalog.text)", 5, values);
+}
+
+/*
+ * jobq.reserve() has ended.  It had not when we last looked, so that is when the
+ * leases began, at the earliest.
+ */
+static void
+take(const PGresult *result)
+{
+	const char *state = sqlstate_of(result);
+
+	if (PQresultStatus(result) == PGRES_TUPLES_OK)
+	{
+		for (int row = 0; row < PQntuples(result); row++)
+			job_add(result, row, fmax(asked_at, quiet_at));
+		taken += PQntuples(result);
+		empty = PQntuples(result) == 0;
+		return;
+	}
+	if (strcmp(state, "57014") == 0 && stopping())
+		return;					/* we have cancelled it */
+	say_result_error(result);
+
+	/* what another try cannot mend: no such queue, no privilege, ... */
+	if (strncmp(state, "42", 2) == 0 || strncmp(state, "3F", 2) == 0 || strncmp(state, "22", 2) == 0 ||
+		strcmp(state, "JQ004") == 0)
+	{
+		work_is_hopeless = true;
+		return;
+	}
+	pause_until = seconds() + LOST_PAUSE;
+}
+
+/*
+ * After a first signal to stop, give back what has not begun; after a second,
+ * end what runs.
+ */
+static void
+obey_stops(void)
+{
+	static int	obeyed = 0;
+
+	if (!stopping())
+		return;
+	if (reserving.state == LINK_BUSY && obeyed == 0)
+	{
+		if (stops > 0 && !work.quiet)
+			say("stopping when what runs has ended; another signal ends it");
+		link_cancel(&reserving);
+	}
+	obeyed = obeyed == 0 ? 1 : obeyed;
+	for (Job *job = jobs; job != NULL; job = job->next)
+	{
+		if (job->state == JOB_HELD && (stops > 0 || work_is_hopeless))
+			job_end(job, OUTCOME_RELEASE, NULL);
+		else if (job->state == JOB_RUNNING && stops > 1 && !job->stopped)
+		{
+			job->stopped = true;
+			job->kill_at = seconds() + work.grace;
+			child_signal(job, SIGTERM);
+		}
+	}
+}
+
+static void
+start_jobs(void)
+{
+	int			running = jobs_in(JOB_RUNNING);
+	Job		   *next;
+
+	for (Job *job = jobs; job != NULL && running < work.parallel; job = next)
+	{
+		next = job->next;
+		if (job->state != JOB_HELD || seconds() >= job->until)
+			continue;
+		child_start(job);
+		running++;
+	}
+}
+
+/*
+ * Sleep until something can be done.
+ */
+static void
+wait_for_something(void)
+{
+	static struct pollfd *polls = NULL;
+	static int	npolls = 0;
+	Link	   *links[] = {&reserving, &settling};
+	int			n = 1;
+	double		now = seconds();
+	double		until = now + work.lease / 4;
+
+	if (npolls < 3 + CHILD_POLLS * work.parallel)
+	{
+		npolls = 3 + CHILD_POLLS * work.parallel;
+		polls = enlarge(polls, npolls * sizeof(struct pollfd));
+	}
+	polls[0] = (struct pollfd)
+	{
+		wake_pipe[0], POLLIN, 0
+	};
+	for (int i = 0; i < 2; i++)
+	{
+		polls[n].revents = 0;
+		n += link_events(links[i], &polls[n].fd, &polls[n].events);
+		until = fmin(until, link_due(links[i]));
+	}
+	for (Job *job = jobs; job != NULL; job = job->next)
+	{
+		n += child_polls(job, polls + n);
+		if (job->state == JOB_RUNNING)
+			until = fmin(until, fmin(job->deadline, job->kill_at));
+		if (job->state == JOB_HELD || job->state == JOB_RUNNING)
+			until = fmin(until, fmin(job->until, settling.state == LINK_IDLE ? job->extend_at : INFINITY));
+		if (job->state == JOB_ENDED && job->tell_at > now)
+			until = fmin(until, job->tell_at);
+	}
+	if (pause_until > now)
+		until = fmin(until, pause_until);
+	if (work.max_time > 0 && started_at + work.max_time > now)
+		until = fmin(until, started_at + work.max_time);
+
+	if (poll(polls, n, until <= now ? 0 : (int) fmin(ceil((until - now) * 1000), 60000)) > 0)
+	{
+		char		bytes[64];
+
+		while (polls[0].revents != 0 && read(wake_pipe[0], bytes, sizeof(bytes)) > 0)
+			;
+	}
+}
+
+/*
+ * jobq work QUEUE...
+ */
+int
+run_work(const Command *command, int argc, char **argv)
+{
+	const char *values[MAX_VALUES];
+
+	command_parse(command, argc, argv, values);
+	read_options(values);
+	if (work.name == NULL)
+		work.name = "jobq";
+	srand48(getpid());
+	link_open(&reserving);
+	link_open(&settling);
+	set_signals();
+	started_at = seconds();
+
+	for (;;)
+	{
+		Link	   *links[] = {&reserving, &settling};
+
+		for (int i = 0; i < 2; i++)
+		{
+			bool		lost;
+			PGresult   *result = link_go_on(links[i], &lost);
+
+			if (lost && i == 1)
+				settle_lost();
+			if (result != NULL && i == 0)
+				take(result);
+			else if (result != NULL)
+				settle_result(result);
+			PQclear(result);
+		}
+		if (reserving.state == LINK_BUSY)
+			quiet_at = seconds();
+		for (Job *job = jobs; job != NULL; job = job->next)
+			child_go_on(job);
+		children_reap();
+		settle_expired();
+		obey_stops();
+		start_jobs();
+		reserve();
+		settle_next(&settling);
+
+		/* what jobq.reserve() gives when it is cancelled is still to come */
+		if (stopping() && jobs == NULL && reserving.state != LINK_BUSY)
+			break;
+		wait_for_something();
+	}
+	link_close(&reserving);
+	link_close(&settling);
+	return work_is_hopeless ? EXIT_REFUSED : EXIT_DONE;
+}

@@ -1,0 +1,149 @@
+/*-------------------------------------------------------------------------
+ *
+ * work.h
+ *	  What the files of the command work have in common: the jobs that it
+ *	  holds, and what becomes of them.
+ *
+ * A job is reserved on one link, where the program waits for work, and is
+ * settled on another.  In between it is a process:
+ *
+ *	HELD		reserved, its process has not begun
+ *	RUNNING		its process runs, or what it has left is still being ended
+ *	ENDED		the server is to be told what has become of it
+ *	TOLD		a statement is under way that tells it
+ *
+ * A job that is HELD or RUNNING is held by its lease, which is extended when
+ * half of it is over.  The program believes a lease only as long as its own
+ * clock says, counted from before it was asked for: after that somebody else
+ * may have the job, and its process is killed.
+ *
+ * client/work.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_WORK_H
+#define JOBQ_WORK_H
+
+#include "link.h"
+
+#include <poll.h>
+#include <sys/types.h>
+
+typedef enum JobState
+{
+	JOB_HELD,
+	JOB_RUNNING,
+	JOB_ENDED,
+	JOB_TOLD,
+} JobState;
+
+typedef enum JobOutcome
+{
+	OUTCOME_ACK,
+	OUTCOME_NACK,
+	OUTCOME_REJECT,
+	OUTCOME_RELEASE,
+	OUTCOME_LOST,				/* the lease is over: there is nobody to tell */
+} JobOutcome;
+
+typedef struct Job
+{
+	struct Job *next;
+	JobState	state;
+	char	   *id;
+	char	   *token;
+	char	   *queue;
+	char	   *kind;
+	char	   *payload;
+	char	   *headers;
+	char	   *attempt;
+	char	   *max_attempts;
+
+	/* the lease, by seconds() */
+	double		until;
+	double		extend_at;
+	double		asked_at;		/* of the extension that is under way, or 0 */
+
+	/* the process */
+	pid_t		pid;			/* also of its group; 0: there is none */
+	int			in;				/* pipes, or -1 */
+	int			out;
+	int			err;
+	int			progress;
+	size_t		written;		/* of the payload */
+	PQExpBufferData output;
+	PQExpBufferData errors;		/* the last of it */
+	PQExpBufferData line;		/* of progress, not yet whole */
+	double		deadline;		/* by its timeout */
+	double		kill_at;		/* when SIGTERM has not helped */
+	bool		timed_out;
+	bool		stopped;		/* ended by us, since we stop */
+
+	/* progress that the server does not know of yet */
+	bool		has_progress;
+	char		percent[16];
+	char		message[64];
+
+	/* what has become of it */
+	JobOutcome	outcome;
+	char	   *text;			/* result, error or reason; or NULL */
+	bool		is_json;		/* of a result */
+	bool		alone;			/* told in a statement of its own */
+	double		tell_at;		/* not before */
+} Job;
+
+/* How results are made of the output. */
+typedef enum ResultHow
+{
+	RESULT_AUTO,
+	RESULT_JSON,
+	RESULT_TEXT,
+	RESULT_NONE,
+} ResultHow;
+
+typedef struct WorkOptions
+{
+	const char *queues;			/* an array */
+	const char *exec;
+	const char *name;
+	int			parallel;
+	int			ahead;
+	double		lease;
+	double		timeout;		/* 0: none */
+	double		grace;
+	double		retry_delay;
+	ResultHow	result;
+	size_t		max_output;
+	int64_t		max_memory;		/* bytes; 0: none */
+	int64_t		max_jobs;		/* 0: none */
+	double		max_time;		/* 0: none */
+	bool		stop_when_empty;
+	bool		quiet;
+} WorkOptions;
+
+extern WorkOptions work;
+extern bool work_is_hopeless;	/* the next job would fare no better: stop */
+extern Job *jobs;				/* all that are held, the oldest first */
+
+/* job.c */
+extern void job_add(const PGresult *result, int row, double asked_at);
+extern void job_end(Job *job, JobOutcome outcome, const char *text);
+extern void job_forget(Job *job);
+extern int	jobs_in(JobState state);
+
+/* child.c */
+extern void child_start(Job *job);
+extern void child_signal(Job *job, int signal);
+extern int	child_polls(Job *job, struct pollfd *polls);
+extern void child_go_on(Job *job);
+extern void children_reap(void);
+
+#define CHILD_POLLS	4
+
+/* settle.c */
+extern void settle_next(Link *link);
+extern void settle_result(const PGresult *result);
+extern void settle_lost(void);
+extern void settle_expired(void);
+
+#endif							/* JOBQ_WORK_H */

@@ -1,0 +1,170 @@
+# The program jobq: its commands are calls of SQL, its output and exit status
+# can be relied on, and what jobs carry does no harm to the terminal.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', '');
+$node->start;
+my $jobq = $node->config_data('--bindir') . '/jobq';
+plan skip_all => 'the program jobq was not built' unless -x $jobq;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+delete $ENV{NO_COLOR};
+
+# What a command prints on standard output and standard error, and how it ends.
+sub run_jobq
+{
+	my (@words) = @_;
+	my ($out, $err);
+
+	IPC::Run::run([ $jobq, @words ], '<', File::Spec->devnull, '>', \$out, '2>', \$err);
+	chomp($out, $err);
+	return ($out, $err, $? >> 8);
+}
+
+sub is_output
+{
+	my ($words, $expected, $name, $status) = @_;
+	my ($out, $err, $got) = run_jobq(@$words);
+
+	is($out, $expected, $name);
+	is($err, '', "$name: no message");
+	is($got, $status || 0, "$name: exit status");
+	return;
+}
+
+sub is_refused
+{
+	my ($words, $message, $status, $name) = @_;
+	my ($out, $err, $got) = run_jobq(@$words);
+
+	like($err, $message, $name);
+	is($got, $status, "$name: exit status");
+	return $out;
+}
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# without the extension, without the server, and words that are wrong
+is_refused([qw(list)], qr/^jobq: error: relation "jobq.jobs" does not exist.*CREATE EXTENSION/s, 1, 'no extension');
+is_refused([qw(list -d nowhere)], qr/^jobq: error: .*database "nowhere" does not exist/, 3, 'no database');
+is_refused([qw(list -p 1)], qr/^jobq: error: /, 3, 'no server');
+is_refused([], qr/no command is given/, 2, 'no command');
+is_refused([qw(lisst)], qr/there is no command "lisst"/, 2, 'no such command');
+is_refused([qw(list --colour)], qr/invalid option.*--colour.*\n.*jobq list --help/, 2, 'no such option');
+is_refused([qw(list --limit)], qr/without its value/, 2, 'an option without its value');
+is_refused([qw(cancel)], qr/lacks an argument: ID/, 2, 'too few arguments');
+is_refused([qw(show 1 2)], qr/too many arguments: ID/, 2, 'too many arguments');
+like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the commands');
+like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +how many attempts/m, 'help of a command lists its options');
+like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
+
+sql(q{CREATE EXTENSION jobq;
+CREATE FUNCTION f(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'error' THEN RAISE EXCEPTION '%', payload ->> 'error'; END IF;
+	PERFORM jobq.log('at it');
+	RETURN payload;
+END $$;
+SELECT jobq.register('f', 'f(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('outside', mode => 'consumer')});
+
+is_output([qw(enqueue f), '{"a": 1}', '--priority', '3', '--watch'], '1', 'enqueue prints the id');
+is((run_jobq(qw(wait 1)))[2], 0, 'wait until it is completed');
+is(sql('SELECT priority, result FROM jobq.jobs WHERE id = 1'), '3|{"a": 1}', 'the option and the payload arrived');
+is_refused([qw(enqueue f {)], qr/invalid input syntax for type json/, 1, 'the server refuses');
+like((run_jobq(qw(show 1)))[0], qr/^state +completed\n(?:.*\n)*^result +\{"a": 1\}$/m, 'show');
+is_refused([qw(show 99)], qr/ID "99" does not exist, or is another role's/, 1, 'show what is not there');
+is(sql(q{SELECT '}. (run_jobq(qw(--json show 1)))[0] . q{'::jsonb ->> 'state'}), 'completed', 'show as JSON');
+
+is_output([qw(enqueue f), '{"error": "oh dear"}'], '2', 'one that fails');
+my ($out, $err, $status) = run_jobq(qw(tail 2));
+like($out, qr/failed  attempt 1  oh dear$/m, 'tail tells how it has failed');
+is($status, 10, 'tail: exit status');
+like((run_jobq(qw(tail 1)))[0], qr/^\d\d:\d\d:\d\d  info: at it\n.*completed  attempt 1\n\{"a": 1\}$/m, 'tail tells log and result');
+is((run_jobq(qw(wait 1 2)))[2], 10, 'wait for several: the worst');
+like((run_jobq(qw(failed --kind f)))[0], qr/^ 2  f +default +1 .* P0001 +oh dear$/m, 'failed');
+is_output([qw(retry 2)], '', 'retry');
+is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
+is_output([qw(retry-all -k g)], '0', 'retry-all of another kind');
+is_output([qw(forget 2)], '', 'forget');
+is_refused([qw(forget 2)], qr/2/, 1, 'which is not there any more');
+
+is_output([qw(enqueue f --delay), '1 h', '--unique-key', 'k'], '3', 'one for later');
+is_refused([qw(wait 3 -t 10ms)], qr/^$/, 1, 'wait until the time is over');
+like((run_jobq(qw(list --state scheduled --unique-key k)))[0], qr/^ 3  scheduled  f /m, 'list');
+is(sql(q{SELECT jsonb_array_length('} . (run_jobq(qw(list --json -n 2)))[0] . q{')}), '2', 'list as JSON');
+is(sql(q{SELECT '} . (run_jobq(qw(list --json -n 1 --before 3)))[0] . q{'::jsonb -> 0 ->> 'id'}), '1', 'the next page');
+is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
+is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
+
+is_output([qw(create-queue slow --max-running 2 --rate), '5 per second'], '', 'create-queue');
+is_output([qw(alter-queue slow --max-running 3)], '', 'alter-queue');
+is(sql(q{SELECT max_running, rate FROM jobq.queues WHERE name = 'slow'}), '3|5 per second', 'settings of a queue');
+is_refused([qw(alter-queue slow --keep everything)], qr/invalid value for keep: "everything"\n.*hint: It is one of/, 1, 'a value that is not allowed');
+is_output([qw(pause slow default)], '', 'pause');
+is(sql('SELECT count(*) FROM jobq.queues WHERE paused'), '2', 'both are paused');
+is_output([qw(resume slow default)], '', 'resume');
+is_output([qw(drain default)], '', 'drain');
+sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 3)});
+is_refused([qw(drain outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'drain in vain');
+is_output([ 'monitor', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'monitor');
+is_output([ 'monitor', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'monitor: too many', 2);
+is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'monitor: no such queue', 3);
+is_output([qw(clear outside)], '3', 'clear');
+is_output([qw(drop-queue slow)], '', 'drop-queue');
+
+# a workflow, of which one step needs two, and a name needs quotes
+my $batch = sql(q{SELECT jobq.workflow('{"name": "w", "steps": [
+	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},
+	{"name": "d", "kind": "f", "needs": ["a"]}, {"name": "e", "kind": "f", "needs": ["b, \"c\"", "d"]}]}')});
+wait_for($node, 'the workflow is done', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+my $drawn = (run_jobq('workflow', $batch))[0];
+$drawn =~ s/job \d+/job N/g;
+is($drawn, qq{a  completed  job N
+├─ b, "c"  completed  job N
+│  └─ e  completed  job N
+└─ d  completed  job N
+   └─ e  (above)}, 'a workflow is drawn');
+is((run_jobq('workflow', 99))[2], 1, 'a workflow that is not there');
+like((run_jobq('batches'))[0], qr/^ *$batch  w +completed +4 /m, 'batches');
+
+# every command that lists something does, as a table and as JSON
+foreach my $command (qw(list failed queues kinds workers schedules batches))
+{
+	is((run_jobq($command))[2], 0, "$command: exit status");
+	is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq($command, '--json'))[0] . q{$x$)}), 'array', "$command as JSON");
+}
+
+# what a job carries does not reach the terminal as it is
+sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07')});
+sql(q{SELECT jobq.drain('default')});
+foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.failed_jobs') ])
+{
+	my $shown = (run_jobq(@$words, '--color=always'))[0];
+
+	$shown =~ s/\e\[\d*m//g;	# our own colours: there are only such
+	unlike($shown, qr/[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae/, "@$words: no control characters");
+	like($shown, qr/red \\x1B\[31m two\\nlines/, "@$words: but they can be seen");
+}
+unlike((run_jobq(qw(list --color=never)))[0], qr/\e/, 'no colours');
+
+# a role sees and does what it may
+sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('anna')});
+is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
+is_refused([qw(list -U stranger)], qr/permission denied/, 1, 'a role without privileges');
+is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

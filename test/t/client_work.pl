@@ -1,0 +1,241 @@
+# The program jobq runs commands for jobs: what becomes of these, whatever
+# happens to it, to the command and to the server.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', '');
+$node->start;
+my $jobq = $node->config_data('--bindir') . '/jobq';
+plan skip_all => 'the program jobq was not built' unless -x $jobq;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+delete $ENV{PGAPPNAME};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# Start "jobq work"; finish() gives its exit status and what it has said.
+sub start_work
+{
+	my ($queue, $exec, @options) = @_;
+	my $run = { err => '' };
+
+	$run->{handle} = IPC::Run::start(
+		[ $jobq, 'work', $queue, '--exec', $exec, @options ],
+		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$run->{err},
+		IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+sub finish
+{
+	my ($run) = @_;
+
+	$run->{handle}->finish;
+	return $run->{handle}->full_result(0);
+}
+
+sub work
+{
+	my $run = start_work(@_);
+
+	return (finish($run) >> 8, $run->{err});
+}
+
+# The process of the program itself.
+sub pid_of { return $_[0]{handle}{KIDS}[0]{PID}; }
+
+# A job of the queue; its id.
+sub job
+{
+	my ($queue, $payload, $more) = @_;
+
+	return sql(sprintf q{SELECT jobq.enqueue('any', '%s', queue => '%s'%s)}, $payload || '{}', $queue, $more ? ", $more" : '');
+}
+
+sub outcome
+{
+	my ($id, $columns) = @_;
+
+	return sql('SELECT ' . ($columns || 'state, attempt') . " FROM jobq.status($id)");
+}
+
+sub wait_for_file
+{
+	my ($file, $name) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if -s $file;
+		usleep(100_000);
+	}
+	ok(-s $file, $name);
+	return;
+}
+
+sql(q{CREATE EXTENSION jobq;
+SELECT jobq.create_queue(q, mode => 'consumer') FROM unnest('{a,b,first,second}'::text[]) AS q});
+
+# what a command gets, and what its exit status means
+my $id = job('a', '{"x": 1}', q{headers => '{"h": 2}'});
+is_deeply([ (work('a', 'cat; env | grep ^JOBQ_ >&2; exit 3', '--once')) ]->[0], 0, 'work once');
+is(outcome($id), 'retryable|1', 'another exit status: the attempt has failed');
+my $environment = outcome($id, 'error');
+like($environment, qr/^JOBQ_ID=$id$/m, 'the environment has the id');
+like($environment, qr/^JOBQ_HEADERS=\{"h": 2\}$/m, 'the environment has the headers');
+like($environment, qr/^JOBQ_ATTEMPT=1$/m, 'the environment has the attempt');
+sql("SELECT jobq.retry($id)");
+work('a', 'cat', '--once');
+is(outcome($id, 'state, result'), 'completed|{"x": 1}', 'status 0: completed, with JSON as result');
+
+foreach (
+	[ q{echo plain text}, 'completed|1|"plain text"|', 'a text as result' ],
+	[ q{echo '[1, 2'}, 'completed|1|"[1, 2"|', 'what looks like JSON only' ],
+	[ q{printf 'a\0b\377c'}, "completed|1|\"a\x{ef}\x{bf}\x{bd}b\x{ef}\x{bf}\x{bd}c\"|", 'output that is no text' ],
+	[ q{true}, 'completed|1||', 'no output' ],
+	[ q{echo bad >&2; exit 100}, 'failed|1||bad', 'status 100: a dead letter' ],
+	[ q{exit 75}, 'scheduled|0||', 'status 75: later' ],
+	[ q{kill -SEGV $$}, 'retryable|1||the command was ended by signal 11', 'a command that crashes' ],
+	[ q{yes | head -c 50000000; yes | head -c 50000000 >&2}, 'completed|1|', 'a flood of output' ],
+	[ q{exec >&- 2>&- <&-; exec 3>&-; exit 0}, 'completed|1||', 'all pipes closed at once' ],
+	[ q{(trap '' TERM HUP; exec sleep 1000) & echo left; echo $! >}."$dir/left", 'completed|1|"left"|', 'a command that leaves a process behind' ])
+{
+	my ($command, $expected, $name) = @$_;
+
+	$id = job('a', '{}', "delay => '0'");
+	my ($status, $err) = work('a', $command, '--once', '--quiet', '--retry-delay', '1h');
+	is($status, 0, "$name: exit status");
+	like(outcome($id, 'state, attempt, result, error'), qr/^\Q$expected\E/, $name);
+	sql("SELECT jobq.cancel($id)") unless $expected =~ /^(completed|failed)/;
+}
+ok(wait_for_exit(slurp_file("$dir/left") + 0), 'what a command leaves behind is ended');
+$id = job('a', '"' . 'x' x 1_000_000 . '"');
+work('a', 'head -c 1 >/dev/null', '--once');
+is(outcome($id), 'completed|1', 'a payload that is not read');
+
+$id = job('a');
+my ($status, $err) = work('a', 'echo x', '--once', '--result', 'json');
+is(outcome($id, 'state, error'), 'retryable|invalid input syntax for type json', 'a result that must be JSON');
+sql("SELECT jobq.cancel($id)");
+
+$id = job('a');
+($status, $err) = work('a', '/no/such/command');
+is($status, 1, 'a command that is not there ends the program');
+like($err, qr{could not run the command: .*/no/such/command}, 'which says so');
+is(outcome($id), 'ready|0', 'and the job is not charged');
+sql("SELECT jobq.cancel($id)");
+is((work('nowhere', 'true'))[0], 1, 'a queue that is not there ends the program');
+is((work('a', 'true', '--parallel', '0'))[0], 2, 'a number that is not allowed');
+
+# a command that takes too long, and does not mind SIGTERM
+$id = job('a');
+work('a', q{trap '' TERM; while :; do sleep 1; done}, '--once', '--timeout', '300ms', '--grace', '200ms');
+is(outcome($id, 'state, error'), 'retryable|the command ran longer than its timeout of 0.3 s', 'a timeout');
+sql("SELECT jobq.cancel($id)");
+$id = job('a');
+work('a', q{exec perl -e '$x = "x" x 200_000_000'}, '--once', '--max-memory', '100');
+like(outcome($id, 'state'), qr/retryable/, 'too much memory');
+sql("SELECT jobq.cancel($id)");
+
+# queues in strict order, several at a time, until there are none
+job($_) foreach qw(second first second first);
+my $order = "$dir/order";
+{
+	my $run = { err => '' };
+
+	IPC::Run::run([ $jobq, 'work', 'first', 'second', '--exec', "echo \$JOBQ_QUEUE >>$order", '--stop-when-empty', '--quiet' ], '2>', \$run->{err});
+	is($run->{err}, '', 'no message with --quiet');
+}
+is(slurp_file($order), "first\nfirst\nsecond\nsecond\n", 'queues in strict order');
+sql(q{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[200]), queue => 'a')});
+work('a', 'echo $JOBQ_ID', '--stop-when-empty', '--parallel', '8', '--ahead', '20', '--quiet');
+is(sql(q{SELECT count(*), count(*) FILTER (WHERE result #>> '{}' = id::text AND attempt = 1) FROM jobq.jobs
+		 WHERE queue = 'a' AND state = 'completed' AND id > (SELECT max(id) - 200 FROM jobq.jobs)}),
+	'200|200', 'many jobs, each with its own result');
+
+# progress, and a lease that is held for longer than it is
+$id = job('a');
+my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '1s');
+wait_for($node, 'progress is told', "SELECT progress = 40 AND message = 'loading' FROM jobq.status($id)");
+my $began = sql(q{SELECT lease_until FROM jobq_internal.lease_slots()});
+wait_for($node, 'the lease is extended', "SELECT lease_until > '$began'::timestamptz + interval '2 s' FROM jobq_internal.lease_slots()");
+append_to_file("$dir/go", 'x');
+is(finish($run), 0, 'the program ends after one job');
+is(outcome($id), 'completed|1', 'in one attempt');
+
+# SIGTERM: what runs may end, what has not begun is given back; again: it is ended
+foreach my $again (0, 1)
+{
+	my $stop = "$dir/stop$again";
+	my @ids = map { job('b') } 1 .. 3;
+
+	$run = start_work('b', qq{echo x >>$stop.began; while [ ! -e $stop ]; do sleep 0.1; done}, '--ahead', '2');
+	wait_for($node, 'three are held', q{SELECT count(*) = 3 FROM jobq_internal.lease_slots()});
+	wait_for_file("$stop.began", 'the first has begun');
+	kill('TERM', pid_of($run));
+	wait_for($node, 'two are given back', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
+	if ($again)
+	{
+		kill('TERM', pid_of($run));
+	}
+	else
+	{
+		append_to_file($stop, 'x');
+	}
+	is(finish($run), 0, 'the program ends');
+	is(sql(sprintf 'SELECT string_agg(state, \',\' ORDER BY id), sum(attempt) FROM jobq.jobs WHERE id IN (%s)', join(',', @ids)),
+		$again ? 'ready,ready,ready|0' : 'completed,ready,ready|1', $again ? 'all are given back' : 'one is completed');
+	sql(q{SELECT jobq.clear('b')});
+}
+
+# the program is killed: the job comes again when the lease is over
+$id = job('a');
+$run = start_work('a', "echo \$\$ >$dir/child; exec sleep 1000", '--lease', '1s');
+wait_for_file("$dir/child", 'the command runs');
+kill('KILL', pid_of($run));
+finish($run);
+wait_for($node, 'the lease is over', "SELECT state = 'retryable' FROM jobq.status($id)");
+is(outcome($id, 'error'), 'the consumer\'s lease expired', 'and the job will come again');
+kill('KILL', slurp_file("$dir/child") + 0);
+sql("SELECT jobq.cancel($id)");
+
+# the program is stopped for longer than the lease: its end is not believed
+$id = job('a', '{}', q{backoff => 'fixed 1ms'});
+$run = start_work('a', "echo x >$dir/began; while [ ! -e $dir/end ]; do sleep 0.1; done; echo late", '--once', '--lease', '1s');
+wait_for_file("$dir/began", 'the command runs');
+kill('STOP', pid_of($run));
+append_to_file("$dir/end", 'x');
+wait_for($node, 'the lease is over', "SELECT state IN ('retryable', 'ready') FROM jobq.status($id)");
+is((work('a', 'echo in time', '--once'))[0], 0, 'another takes the job');
+kill('CONT', pid_of($run));
+finish($run);
+like($run->{err}, qr/job $id \(any\): its lease is over/, 'the first is told that its lease is over');
+is(outcome($id, 'state, attempt, result'), 'completed|2|"in time"', 'and the other has done it');
+
+# the connections are cut, and the server is restarted, while commands run
+$id = job('a');
+$run = start_work('a', "echo x >$dir/runs; while [ ! -e $dir/over ]; do sleep 0.1; done; echo still here", '--once', '--lease', '30s');
+wait_for_file("$dir/runs", 'the command runs');
+sql(q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'jobq' AND pid <> pg_backend_pid()});
+wait_for($node, 'the program comes back', q{SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name = 'jobq'});
+$node->stop('immediate');
+$node->start;
+append_to_file("$dir/over", 'x');
+is(finish($run), 0, 'the program ends after its job');
+is(outcome($id, 'state, attempt, result'), 'completed|1|"still here"', 'which was done once');
+like($run->{err}, qr/the connection is lost: .*trying again.*connected again, to/s, 'the program has said so');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
