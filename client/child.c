@@ -43,14 +43,13 @@
 
 static void make_pipe(int ends[2], bool ours_writes);
 static char **environment_of(const Job *job);
+static void signal_group(Job *job, int signal);
 static void shut(int *fd);
 static void write_payload(Job *job);
 static bool read_some(int *fd, PQExpBuffer text, size_t most, bool keep_end);
 static void read_progress(Job *job);
 static void take_line(Job *job);
 static void end(Job *job, int status);
-static void trim_end(char *text);
-static char *without_junk(const char *text, size_t length);
 
 /*
  * A pipe of which our end does not block, and neither is inherited.  Its ends
@@ -123,7 +122,8 @@ child_start(Job *job)
 		job->pid = 0;
 		for (int i = 0; i < 4; i++)
 			shut(ours[i]);
-		job_end(job, OUTCOME_RELEASE, "again");
+		job_end(job, OUTCOME_RELEASE, NULL);
+		job->delay = work.retry_delay;
 		return;
 	}
 	job->state = JOB_RUNNING;
@@ -174,11 +174,21 @@ shut(int *fd)
 /*
  * Send a signal to the job's process and all that it has started.
  */
-void
-child_signal(Job *job, int signal)
+static void
+signal_group(Job *job, int signal)
 {
 	if (job->pid > 0)
 		(void) kill(-job->pid, signal);
+}
+
+/*
+ * End the job's process: SIGTERM, and SIGKILL after a time.
+ */
+void
+child_interrupt(Job *job)
+{
+	job->kill_at = seconds() + work.grace;
+	signal_group(job, SIGTERM);
 }
 
 /*
@@ -189,7 +199,7 @@ child_polls(Job *job, struct pollfd *polls)
 {
 	int			n = 0;
 
-	if (job->state != JOB_RUNNING)
+	if (job->state != JOB_RUNNING || job->pid == 0)
 		return 0;
 	if (job->in >= 0)
 		polls[n++] = (struct pollfd)
@@ -222,7 +232,7 @@ child_go_on(Job *job)
 {
 	double		now = seconds();
 
-	if (job->state != JOB_RUNNING)
+	if (job->state != JOB_RUNNING || job->pid == 0)
 		return;
 	write_payload(job);
 	for (int i = 0; i < READS_A_TURN && read_some(&job->out, &job->output, work.max_output, false); i++)
@@ -234,13 +244,12 @@ child_go_on(Job *job)
 	{
 		job->timed_out = true;
 		job->deadline = INFINITY;
-		job->kill_at = now + work.grace;
-		child_signal(job, SIGTERM);
+		child_interrupt(job);
 	}
 	if (now >= job->kill_at)
 	{
 		job->kill_at = INFINITY;
-		child_signal(job, SIGKILL);
+		signal_group(job, SIGKILL);
 	}
 }
 
@@ -360,11 +369,11 @@ children_reap(void)
 		siginfo_t	ended = {0};
 		int			status;
 
-		if (job->state == JOB_RUNNING &&
+		if (job->state == JOB_RUNNING && job->pid != 0 &&
 			waitid(P_PID, job->pid, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == job->pid)
 		{
 			/* as long as it is not reaped, its number is no other's */
-			child_signal(job, SIGKILL);
+			signal_group(job, SIGKILL);
 			(void) waitpid(job->pid, &status, 0);
 			while (read_some(&job->out, &job->output, work.max_output, false))
 				if (job->output.len >= work.max_output)
@@ -405,25 +414,20 @@ end(Job *job, int status)
 	}
 	if (code == 0)
 	{
-		const char *c;
-
 		output = without_junk(job->output.data, job->output.len);
-		for (c = output; *c == ' ' || *c == '\t' || *c == '\n' || *c == '\r'; c++)
-			;
-		trim_end(output);
-		job_end(job, OUTCOME_ACK, work.result == RESULT_NONE || *c == '\0' ? NULL : output);
-		job->is_json = work.result == RESULT_JSON ||
-			(work.result == RESULT_AUTO && (*c == '{' || *c == '['));
+		job_done(job, output);
 		free(output);
 		return;
 	}
 	if (code == STATUS_AGAIN)
 	{
-		job_end(job, OUTCOME_RELEASE, "again");
+		job_end(job, OUTCOME_RELEASE, NULL);
+		job->delay = work.retry_delay;
 		return;
 	}
 	errors = without_junk(job->errors.data, job->errors.len);
-	trim_end(errors);
+	for (size_t n = strlen(errors); n > 0 && (errors[n - 1] == '\n' || errors[n - 1] == '\r'); n--)
+		errors[n - 1] = '\0';
 	if (code == STATUS_MISSING || code == STATUS_CANNOT)
 	{
 		error("could not run the command: %s", errors[0] != '\0' ? errors : work.exec);
@@ -442,47 +446,4 @@ end(Job *job, int status)
 				errors[0] != '\0' && !job->timed_out && code != -1 ? errors : text);
 	}
 	free(errors);
-}
-
-/*
- * As the shell does with the output of a command.
- */
-static void
-trim_end(char *text)
-{
-	for (size_t n = strlen(text); n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'); n--)
-		text[		n - 1] = '\0';
-}
-
-/*
- * A copy of a text as the server takes it: in UTF-8, without bytes of zero.
- * What is not becomes U+FFFD.
- */
-static char *
-without_junk(const char *text, size_t length)
-{
-	PQExpBufferData clean;
-
-	initPQExpBuffer(&clean);
-	for (size_t i = 0; i < length;)
-	{
-		const unsigned char *c = (const unsigned char *) text +i;
-		int			more = *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 0;
-		bool		good = *c != 0 && (*c < 0x80 || (*c >= 0xC2 && *c <= 0xF4)) && i + more < length;
-
-		for (int j = 1; good && j <= more; j++)
-			good = (c[j] & 0xC0) == 0x80;
-		/* too long a form, surrogates, and beyond the last character */
-		if (good && ((*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) ||
-					 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F)))
-			good = false;
-		if (good)
-			appendBinaryPQExpBuffer(&clean, text +i, more + 1);
-		else
-			appendPQExpBufferStr(&clean, "\xEF\xBF\xBD");
-		i += good ? more + 1 : 1;
-	}
-	if (PQExpBufferDataBroken(clean))
-		fatal(EXIT_REFUSED, "out of memory");
-	return clean.data;
 }

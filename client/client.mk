@@ -7,11 +7,19 @@ CLIENT_OBJS = $(CLIENT_SOURCES:$(TOP)/%.c=%.o)
 LIBPQ_HEADERS := $(patsubst %/libpq-fe.h,%,$(firstword $(wildcard $(includedir)/libpq-fe.h /usr/include/postgresql/libpq-fe.h)))
 CLIENT_CPPFLAGS = -D_GNU_SOURCE -DJOBQ_VERSION='"$(EXTVERSION)"' -I$(TOP)/src -I$(LIBPQ_HEADERS)
 
+CLIENT_LIBS = -lpq -lm
+
+# Without libcurl and OpenSSL "jobq work" has no --http.
+ifneq ($(and $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h),$(wildcard /usr/include/openssl/hmac.h)),)
+CLIENT_CPPFLAGS += -DHAVE_LIBCURL
+CLIENT_LIBS += -lcurl -lcrypto
+endif
+
 .PHONY: client install-client uninstall-client
 client: $(CLIENT)
 
 $(CLIENT): $(CLIENT_OBJS)
-	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' -lpq -lm -o $@
+	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' $(CLIENT_LIBS) -o $@
 
 $(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS)
 	@mkdir -p client

@@ -40,10 +40,16 @@ const Command commands[] = {
 	},
 	{
 		.name = "work",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 16,.many = true,
-		.summary = "take jobs of these queues, and run a command for each",
+		.summary = "take jobs of these queues, and run a command or send a request for each",
 		.run = run_work,
 		.options = {
 			{"exec", 'e', "COMMAND", "run by the shell; the payload is its standard input"},
+			{"http", 0, "URL", "send the payload there, as the body of a POST"},
+			{"http-secret", 0, "FILE", "sign requests with the secret in this file"},
+			{"http-redirects", 0, "N", "follow so many redirects; else none"},
+			{"http-retry-4xx", 0, NULL, "a status of 400 to 499 is a failed attempt; else a dead letter"},
+			{"http-public-only", 0, NULL, "connect to no address of a private network"},
+			{"http-ca", 0, "FILE", "certificates that are trusted; else the system's"},
 			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
 			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else as many as run"},
 			{"lease", 0, "TIME", "hold each for so long, again and again while it runs; else 30 s"},

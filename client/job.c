@@ -75,6 +75,44 @@ job_end(Job *job, JobOutcome outcome, const char *text)
 	job->state = JOB_ENDED;
 }
 
+/*
+ * The job is completed, with this output: its result, as the shell takes that
+ * of a command, without the last ends of lines.
+ */
+void
+job_done(Job *job, const char *output)
+{
+	size_t		blank = strspn(output, " \t\r\n");
+	char	   *text;
+
+	if (work.result == RESULT_NONE || output[blank] == '\0')
+	{
+		job_end(job, OUTCOME_ACK, NULL);
+		return;
+	}
+	text = copy_text(output);
+
+	for (size_t n = strlen(text); n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'); n--)
+		text[		n - 1] = '\0';
+
+	job_end(job, OUTCOME_ACK, text);
+	job->is_json = work.result == RESULT_JSON ||
+		(work.result == RESULT_AUTO && (output[blank] == '{' || output[blank] == '['));
+	free(text);
+}
+
+/*
+ * What runs for the job shall not.
+ */
+void
+job_interrupt(Job *job)
+{
+	if (job->transfer != NULL)
+		http_abort(job);
+	else
+		child_interrupt(job);
+}
+
 void
 job_forget(Job *job)
 {
@@ -106,4 +144,37 @@ jobs_in(JobState state)
 	for (Job *job = jobs; job != NULL; job = job->next)
 		n += job->state == state;
 	return n;
+}
+
+/*
+ * A copy of a text as the server takes it: in UTF-8, without bytes of zero.
+ * What is not becomes U+FFFD.
+ */
+char *
+without_junk(const char *text, size_t length)
+{
+	PQExpBufferData clean;
+
+	initPQExpBuffer(&clean);
+	for (size_t i = 0; i < length;)
+	{
+		const unsigned char *c = (const unsigned char *) text +i;
+		int			more = *c >= 0xF0 ? 3 : *c >= 0xE0 ? 2 : *c >= 0xC2 ? 1 : 0;
+		bool		good = *c != 0 && (*c < 0x80 || (*c >= 0xC2 && *c <= 0xF4)) && i + more < length;
+
+		for (int j = 1; good && j <= more; j++)
+			good = (c[j] & 0xC0) == 0x80;
+		/* too long a form, surrogates, and beyond the last character */
+		if (good && ((*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] > 0x9F) ||
+					 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] > 0x8F)))
+			good = false;
+		if (good)
+			appendBinaryPQExpBuffer(&clean, text +i, more + 1);
+		else
+			appendPQExpBufferStr(&clean, "\xEF\xBF\xBD");
+		i += good ? more + 1 : 1;
+	}
+	if (PQExpBufferDataBroken(clean))
+		fatal(EXIT_REFUSED, "out of memory");
+	return clean.data;
 }

@@ -18,7 +18,6 @@
 #include "work.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +61,7 @@ static Job *told[MOST_AT_A_TIME];
 static int	ntold;
 
 static bool wants(const Job *job, int what, double now);
-static void values_of(const Job *job, int what, const char **a, const char **b);
+static void values_of(const Job *job, int what, int nth, const char **a, const char **b);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
@@ -79,10 +78,10 @@ wants(const Job *job, int what, double now)
 }
 
 static void
-values_of(const Job *job, int what, const char **a, const char **b)
+values_of(const Job *job, int what, int nth, const char **a, const char **b)
 {
 	static char lease[32];
-	static char pause[32];
+	static char pauses[MOST_AT_A_TIME][32];
 
 	*a = job->text;
 	*b = NULL;
@@ -92,8 +91,8 @@ values_of(const Job *job, int what, const char **a, const char **b)
 			*b = job->is_json ? "json" : "text";
 			break;
 		case OUTCOME_RELEASE:
-			snprintf(pause, sizeof(pause), "%.3f s", work.retry_delay);
-			*a = job->text !=NULL ? pause : "0";
+			snprintf(pauses[nth], sizeof(pauses[nth]), "%.3f s", job->delay);
+			*a = pauses[nth];
 			break;
 		case TELL_EXTEND:
 			snprintf(lease, sizeof(lease), "%.3f s", work.lease);
@@ -130,7 +129,7 @@ settle_next(Link *link)
 				continue;
 			columns[0][ntold] = job->id;
 			columns[1][ntold] = job->token;
-			values_of(job, telling, &columns[2][ntold], &columns[3][ntold]);
+			values_of(job, telling, ntold, &columns[2][ntold], &columns[3][ntold]);
 			told[ntold++] = job;
 			if (job->alone)
 				break;
@@ -260,15 +259,14 @@ lost(Job *job)
 	bool		runs = job->state == JOB_RUNNING;
 
 	say("job %s (%s): its lease is over%s", job->id, job->kind,
-		runs ? "; its command is ended" : job->state == JOB_HELD ? "" : "; what was done may be done again");
+		runs ? "; what runs for it is ended" : job->state == JOB_HELD ? "" : "; what was done may be done again");
 	if (!runs)
 	{
 		job_forget(job);
 		return;
 	}
 	job->outcome = OUTCOME_LOST;
-	job->kill_at = seconds() + work.grace;
-	child_signal(job, SIGTERM);
+	job_interrupt(job);
 }
 
 /*

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * work.c
- *	  The command work: takes jobs of consumer queues, and runs a command for
- *	  each.
+ *	  The command work: takes jobs of consumer queues, and runs a command or
+ *	  sends a request for each.
  *
  * One loop looks after everything and waits for nothing but poll(): two links
  * to the server, of which one waits in jobq.reserve() for work and the other
@@ -62,7 +62,8 @@ static void wait_for_something(void);
 /* The options of the command, in the order of the table in commands.c. */
 enum
 {
-	VALUE_QUEUES, VALUE_EXEC, VALUE_PARALLEL, VALUE_AHEAD, VALUE_LEASE, VALUE_TIMEOUT, VALUE_GRACE,
+	VALUE_QUEUES, VALUE_EXEC, VALUE_HTTP, VALUE_HTTP_SECRET, VALUE_HTTP_REDIRECTS, VALUE_HTTP_RETRY_4XX,
+	VALUE_HTTP_PUBLIC_ONLY, VALUE_HTTP_CA, VALUE_PARALLEL, VALUE_AHEAD, VALUE_LEASE, VALUE_TIMEOUT, VALUE_GRACE,
 	VALUE_RETRY_DELAY, VALUE_RESULT, VALUE_MAX_OUTPUT, VALUE_MAX_MEMORY, VALUE_MAX_JOBS,
 	VALUE_MAX_TIME, VALUE_ONCE, VALUE_STOP_WHEN_EMPTY, VALUE_NAME, VALUE_QUIET
 };
@@ -89,14 +90,15 @@ read_options(const char **values)
 #define GIVEN(which, read, otherwise) (values[which] != NULL ? read : (otherwise))
 	work.queues = values[VALUE_QUEUES];
 	work.exec = values[VALUE_EXEC];
-	if (work.exec == NULL)
-		fatal(EXIT_USAGE, "\"jobq work\" needs --exec");
+	work.http = values[VALUE_HTTP];
+	if ((work.exec == NULL) == (work.http == NULL))
+		fatal(EXIT_USAGE, "\"jobq work\" needs either --exec or --http");
 	work.parallel = GIVEN(VALUE_PARALLEL, whole_number(values[VALUE_PARALLEL], "--parallel", 1, 1000), 1);
 	work.ahead = GIVEN(VALUE_AHEAD, whole_number(values[VALUE_AHEAD], "--ahead", 0, MOST_AT_A_TIME), work.parallel);
 	work.lease = GIVEN(VALUE_LEASE, duration(values[VALUE_LEASE], "--lease"), 30);
 	if (work.lease < 1 || work.lease > 7 * 86400)
 		fatal(EXIT_USAGE, "invalid value for --lease: \"%s\" (1 s to 7 d)", values[VALUE_LEASE]);
-	work.timeout = GIVEN(VALUE_TIMEOUT, duration(values[VALUE_TIMEOUT], "--timeout"), 0);
+	work.timeout = GIVEN(VALUE_TIMEOUT, duration(values[VALUE_TIMEOUT], "--timeout"), work.http != NULL ? 30 : 0);
 	work.grace = GIVEN(VALUE_GRACE, duration(values[VALUE_GRACE], "--grace"), 10);
 	work.retry_delay = GIVEN(VALUE_RETRY_DELAY, duration(values[VALUE_RETRY_DELAY], "--retry-delay"), 30);
 	work.max_output = GIVEN(VALUE_MAX_OUTPUT, whole_number(values[VALUE_MAX_OUTPUT], "--max-output", 0, 1 << 28), 1000000);
@@ -108,12 +110,18 @@ read_options(const char **values)
 	work.stop_when_empty = values[VALUE_STOP_WHEN_EMPTY] != NULL;
 	work.quiet = values[VALUE_QUIET] != NULL;
 	work.name = values[VALUE_NAME];
+	work.redirects = GIVEN(VALUE_HTTP_REDIRECTS, whole_number(values[VALUE_HTTP_REDIRECTS], "--http-redirects", 0, 20), 0);
+	work.retry_4xx = values[VALUE_HTTP_RETRY_4XX] != NULL;
+	work.public_only = values[VALUE_HTTP_PUBLIC_ONLY] != NULL;
+	work.ca_file = values[VALUE_HTTP_CA];
 	if (values[VALUE_ONCE] != NULL)
 		work.max_jobs = 1;
 	while (values[VALUE_RESULT] != NULL && strcmp(values[VALUE_RESULT], hows[how]) != 0)
 		if (++how == 4)
 			fatal(EXIT_USAGE, "invalid value for --result: \"%s\" (auto, json, text or none)", values[VALUE_RESULT]);
 	work.result = (ResultHow) how;
+	if (work.http != NULL)
+		http_prepare(values[VALUE_HTTP_SECRET]);
 #undef GIVEN
 }
 
@@ -264,8 +272,7 @@ obey_stops(void)
 		else if (job->state == JOB_RUNNING && stops > 1 && !job->stopped)
 		{
 			job->stopped = true;
-			job->kill_at = seconds() + work.grace;
-			child_signal(job, SIGTERM);
+			job_interrupt(job);
 		}
 	}
 }
@@ -281,7 +288,10 @@ start_jobs(void)
 		next = job->next;
 		if (job->state != JOB_HELD || seconds() >= job->until)
 			continue;
-		child_start(job);
+		if (work.http != NULL)
+			http_start(job);
+		else
+			child_start(job);
 		running++;
 	}
 }
@@ -298,6 +308,8 @@ wait_for_something(void)
 	int			n = 1;
 	double		now = seconds();
 	double		until = now + work.lease / 4;
+	char		bytes[64];
+	int			timeout;
 
 	if (npolls < 3 + CHILD_POLLS * work.parallel)
 	{
@@ -329,13 +341,13 @@ wait_for_something(void)
 	if (work.max_time > 0 && started_at + work.max_time > now)
 		until = fmin(until, started_at + work.max_time);
 
-	if (poll(polls, n, until <= now ? 0 : (int) fmin(ceil((until - now) * 1000), 60000)) > 0)
-	{
-		char		bytes[64];
-
-		while (polls[0].revents != 0 && read(wake_pipe[0], bytes, sizeof(bytes)) > 0)
-			;
-	}
+	timeout = until <= now ? 0 : (int) fmin(ceil((until - now) * 1000), 60000);
+	if (work.http != NULL)
+		http_poll(polls, n, timeout);
+	else
+		poll(polls, n, timeout);
+	while (read(wake_pipe[0], bytes, sizeof(bytes)) > 0)
+		;
 }
 
 /*
@@ -377,7 +389,10 @@ run_work(const Command *command, int argc, char **argv)
 			quiet_at = seconds();
 		for (Job *job = jobs; job != NULL; job = job->next)
 			child_go_on(job);
-		children_reap();
+		if (work.http != NULL)
+			http_go_on();
+		else
+			children_reap();
 		settle_expired();
 		obey_stops();
 		start_jobs();

@@ -5,17 +5,17 @@
  *	  holds, and what becomes of them.
  *
  * A job is reserved on one link, where the program waits for work, and is
- * settled on another.  In between it is a process:
+ * settled on another.  In between it is a process, or a request:
  *
  *	HELD		reserved, its process has not begun
- *	RUNNING		its process runs, or what it has left is still being ended
+ *	RUNNING		its process runs, or its request is under way
  *	ENDED		the server is to be told what has become of it
  *	TOLD		a statement is under way that tells it
  *
  * A job that is HELD or RUNNING is held by its lease, which is extended when
  * half of it is over.  The program believes a lease only as long as its own
  * clock says, counted from before it was asked for: after that somebody else
- * may have the job, and its process is killed.
+ * may have the job, and its process is ended.
  *
  * client/work.h
  *
@@ -77,6 +77,11 @@ typedef struct Job
 	double		deadline;		/* by its timeout */
 	double		kill_at;		/* when SIGTERM has not helped */
 	bool		timed_out;
+
+	/* or the request */
+	void	   *transfer;
+	void	   *request_headers;
+
 	bool		stopped;		/* ended by us, since we stop */
 
 	/* progress that the server does not know of yet */
@@ -87,6 +92,7 @@ typedef struct Job
 	/* what has become of it */
 	JobOutcome	outcome;
 	char	   *text;			/* result, error or reason; or NULL */
+	double		delay;			/* of what is given back, in seconds */
 	bool		is_json;		/* of a result */
 	bool		alone;			/* told in a statement of its own */
 	double		tell_at;		/* not before */
@@ -104,7 +110,8 @@ typedef enum ResultHow
 typedef struct WorkOptions
 {
 	const char *queues;			/* an array */
-	const char *exec;
+	const char *exec;			/* or NULL */
+	const char *http;			/* or NULL */
 	const char *name;
 	int			parallel;
 	int			ahead;
@@ -118,6 +125,10 @@ typedef struct WorkOptions
 	int64_t		max_jobs;		/* 0: none */
 	double		max_time;		/* 0: none */
 	bool		stop_when_empty;
+	bool		public_only;	/* of --http, as the next three */
+	bool		retry_4xx;
+	int			redirects;
+	const char *ca_file;
 	bool		quiet;
 } WorkOptions;
 
@@ -128,17 +139,27 @@ extern Job *jobs;				/* all that are held, the oldest first */
 /* job.c */
 extern void job_add(const PGresult *result, int row, double asked_at);
 extern void job_end(Job *job, JobOutcome outcome, const char *text);
+extern void job_done(Job *job, const char *output);
+extern void job_interrupt(Job *job);
 extern void job_forget(Job *job);
 extern int	jobs_in(JobState state);
+extern char *without_junk(const char *text, size_t length);
 
 /* child.c */
 extern void child_start(Job *job);
-extern void child_signal(Job *job, int signal);
+extern void child_interrupt(Job *job);
 extern int	child_polls(Job *job, struct pollfd *polls);
 extern void child_go_on(Job *job);
 extern void children_reap(void);
 
 #define CHILD_POLLS	4
+
+/* http.c */
+extern void http_prepare(const char *secret_file);
+extern void http_start(Job *job);
+extern void http_poll(struct pollfd *polls, int n, int timeout);
+extern void http_go_on(void);
+extern void http_abort(Job *job);
 
 /* settle.c */
 extern void settle_next(Link *link);

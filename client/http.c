@@ -1,0 +1,373 @@
+/*-------------------------------------------------------------------------
+ *
+ * http.c
+ *	  One job as a request over HTTP.
+ *
+ * The payload is the body of a POST.  Its headers name the job, and follow
+ * the Standard Webhooks specification: "webhook-id" is the same for all
+ * attempts, so that the receiver can tell a repetition, and
+ * "webhook-signature" proves that we know the secret.
+ *
+ * A receiver is not trusted: what it answers is kept up to a limit, redirects
+ * are followed only if that was asked for, and with --public-only no address of
+ * a private network is connected to, wherever a name or a redirect leads.
+ *
+ * All requests are driven by libcurl in the loop of work.c, which keeps
+ * connections open between jobs.
+ *
+ * client/http.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#ifdef HAVE_LIBCURL
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <math.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SIGNATURE_SIZE	128
+
+static CURLM *multi;
+static char *secret;
+static size_t secret_length;
+
+static void check(CURLcode code, const char *what);
+static bool is_private(const struct sockaddr *address);
+static curl_socket_t open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address);
+static size_t take_body(char *bytes, size_t size, size_t n, void *argument);
+static void sign(const Job *job, const char *id, const char *timestamp, char *signature);
+static struct curl_slist *headers_of(const Job *job);
+static void end(Job *job, CURLcode code);
+static void drop_transfer(Job *job);
+
+static void
+check(CURLcode code, const char *what)
+{
+	if (code != CURLE_OK)
+		fatal(EXIT_USAGE, "invalid value for %s: %s", what, curl_easy_strerror(code));
+}
+
+/*
+ * Prepare for requests to work.http; what is wrong with it ends the program.
+ */
+void
+http_prepare(const char *secret_file)
+{
+	CURLU	   *url = curl_url();
+	char	   *scheme = NULL;
+
+	if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || (multi = curl_multi_init()) == NULL)
+		fatal(EXIT_REFUSED, "could not initialize libcurl");
+	if (curl_url_set(url, CURLUPART_URL, work.http, 0) != CURLUE_OK ||
+		curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
+		(strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
+		fatal(EXIT_USAGE, "invalid value for --http: \"%s\" (an address that begins with http:// or https://)", work.http);
+	curl_free(scheme);
+	curl_url_cleanup(url);
+	if (secret_file != NULL)
+	{
+		FILE	   *file = fopen(secret_file, "r");
+		char		line[1024];
+
+		if (file == NULL || fgets(line, sizeof(line), file) == NULL || line[0] == '\n')
+			fatal(EXIT_USAGE, "could not read a secret from \"%s\"", secret_file);
+		fclose(file);
+		line[strcspn(line, "\r\n")] = '\0';
+		secret = copy_text(line);
+		secret_length = strlen(secret);
+	}
+}
+
+/*
+ * Is this an address that no server of the internet has?
+ */
+static bool
+is_private(const struct sockaddr *address)
+{
+	if (address->sa_family == AF_INET)
+	{
+		uint32_t	ip = ntohl(((const struct sockaddr_in *) (const void *) address)->sin_addr.s_addr);
+
+		return ip >> 24 == 0 || ip >> 24 == 10 || ip >> 24 == 127 || ip >> 22 == 0x191 ||	/* 100.64/10 */
+			ip >> 16 == 0xA9FE || ip >> 20 == 0xAC1 || ip >> 16 == 0xC0A8 || ip >> 28 >= 0xE;
+	}
+	if (address->sa_family == AF_INET6)
+	{
+		const struct in6_addr *ip = &((const struct sockaddr_in6 *) (const void *) address)->sin6_addr;
+		struct sockaddr_in inner = {.sin_family = AF_INET};
+
+		/* an address of IPv4 in disguise */
+		if (IN6_IS_ADDR_V4MAPPED(ip) || IN6_IS_ADDR_V4COMPAT(ip) ||
+			memcmp(ip->s6_addr, "\0\x64\xff\x9b\0\0\0\0\0\0\0\0", 12) == 0)
+		{
+			memcpy(&inner.sin_addr, ip->s6_addr + 12, 4);
+			return is_private((struct sockaddr *) &inner);
+		}
+		/* only 2000::/3 is given to hosts of the internet */
+		return ip->s6_addr[0] >> 5 != 1;
+	}
+	return true;
+}
+
+static curl_socket_t
+open_socket(void *unused, curlsocktype purpose, struct curl_sockaddr *address)
+{
+	if (work.public_only && is_private(&address->addr))
+		return CURL_SOCKET_BAD;
+	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/*
+ * Keep as much of the answer as may be, and end the request when there is more.
+ */
+static size_t
+take_body(char *bytes, size_t size, size_t n, void *argument)
+{
+	Job		   *job = argument;
+	size_t		room = work.max_output - job->output.len;
+
+	appendBinaryPQExpBuffer(&job->output, bytes, n < room ? n : room);
+	return n <= room ? n : 0;
+}
+
+/*
+ * "v1," and the HMAC of id, time and payload, as Standard Webhooks says.
+ */
+static void
+sign(const Job *job, const char *id, const char *timestamp, char *signature)
+{
+	PQExpBufferData text;
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	unsigned int length;
+
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "%s.%s.", id, timestamp);
+	appendPQExpBufferStr(&text, job->payload);
+	HMAC(EVP_sha256(), secret, (int) secret_length, (unsigned char *) text.data, text.len, digest, &length);
+	strcpy(signature, "v1,");
+	EVP_EncodeBlock((unsigned char *) signature + 3, digest, (int) length);
+	termPQExpBuffer(&text);
+}
+
+/*
+ * The headers of the request.  What users have named is escaped: it could hold
+ * the end of a line.
+ */
+static struct curl_slist *
+headers_of(const Job *job)
+{
+	const char *const names[] = {"Jobq-Kind", "Jobq-Queue", "Jobq-Headers"};
+	const char *const values[] = {job->kind, job->queue, job->headers};
+	struct curl_slist *list = NULL;
+	PQExpBufferData line;
+	char		id[40];
+	char		timestamp[32];
+	char		signature[SIGNATURE_SIZE];
+
+	snprintf(id, sizeof(id), "jobq-%s", job->id);
+	snprintf(timestamp, sizeof(timestamp), "%lld", (long long) time(NULL));
+	initPQExpBuffer(&line);
+	list = curl_slist_append(list, "Content-Type: application/json");
+	list = curl_slist_append(list, "Expect:");
+#define ADD(...) \
+	(printfPQExpBuffer(&line, __VA_ARGS__), list = curl_slist_append(list, line.data))
+	ADD("Idempotency-Key: %s", id);
+	ADD("webhook-id: %s", id);
+	ADD("webhook-timestamp: %s", timestamp);
+	ADD("Jobq-Id: %s", job->id);
+	ADD("Jobq-Attempt: %s", job->attempt);
+	for (int i = 0; i < 3; i++)
+		if (values[i] != NULL)
+		{
+			char	   *escaped = curl_easy_escape(NULL, values[i], 0);
+
+			ADD("%s: %s", names[i], escaped);
+			curl_free(escaped);
+		}
+	if (secret != NULL)
+	{
+		sign(job, id, timestamp, signature);
+		ADD("webhook-signature: %s", signature);
+	}
+#undef ADD
+	termPQExpBuffer(&line);
+	return list;
+}
+
+/*
+ * Send the job's request.
+ */
+void
+http_start(Job *job)
+{
+	CURL	   *transfer = curl_easy_init();
+
+	if (transfer == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	job->transfer = transfer;
+	job->request_headers = headers_of(job);
+	check(curl_easy_setopt(transfer, CURLOPT_URL, work.http), "--http");
+	curl_easy_setopt(transfer, CURLOPT_PRIVATE, job);
+	curl_easy_setopt(transfer, CURLOPT_POST, 1L);
+	curl_easy_setopt(transfer, CURLOPT_POSTFIELDS, job->payload);
+	curl_easy_setopt(transfer, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) strlen(job->payload));
+	curl_easy_setopt(transfer, CURLOPT_HTTPHEADER, job->request_headers);
+	curl_easy_setopt(transfer, CURLOPT_USERAGENT, "jobq/" JOBQ_VERSION);
+	curl_easy_setopt(transfer, CURLOPT_WRITEFUNCTION, take_body);
+	curl_easy_setopt(transfer, CURLOPT_WRITEDATA, job);
+	curl_easy_setopt(transfer, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+	curl_easy_setopt(transfer, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(transfer, CURLOPT_TIMEOUT_MS, (long) (work.timeout * 1000));
+	curl_easy_setopt(transfer, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(transfer, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(transfer, CURLOPT_FOLLOWLOCATION, work.redirects > 0 ? 1L : 0L);
+	curl_easy_setopt(transfer, CURLOPT_MAXREDIRS, (long) work.redirects);
+	curl_easy_setopt(transfer, CURLOPT_POSTREDIR, (long) CURL_REDIR_POST_ALL);
+	/* the environment's proxy would connect to what we may not */
+	if (work.public_only)
+		curl_easy_setopt(transfer, CURLOPT_PROXY, "");
+	if (work.ca_file != NULL)
+		check(curl_easy_setopt(transfer, CURLOPT_CAINFO, work.ca_file), "--ca-file");
+	curl_multi_add_handle(multi, transfer);
+	job->state = JOB_RUNNING;
+	job->deadline = job->kill_at = INFINITY;
+}
+
+/*
+ * Sleep until something can be done: poll(), and what libcurl waits for.
+ */
+void
+http_poll(struct pollfd *polls, int n, int timeout)
+{
+	static struct curl_waitfd *waits = NULL;
+
+	waits = enlarge(waits, n * sizeof(struct curl_waitfd));
+	for (int i = 0; i < n; i++)
+		waits[i] = (struct curl_waitfd)
+	{
+		polls[i].fd,
+			(short) ((polls[i].events & POLLIN ? CURL_WAIT_POLLIN : 0) | (polls[i].events & POLLOUT ? CURL_WAIT_POLLOUT : 0)), 0
+	};
+	curl_multi_poll(multi, waits, n, timeout, NULL);
+}
+
+/*
+ * Go on with all requests, and see which have ended.
+ */
+void
+http_go_on(void)
+{
+	CURLMsg    *message;
+	int			n;
+
+	curl_multi_perform(multi, &n);
+	while ((message = curl_multi_info_read(multi, &n)) != NULL)
+	{
+		CURLcode	code = message->data.result;
+		Job		   *job;
+
+		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **) &job);
+		end(job, code);
+	}
+}
+
+/*
+ * The request is over: what that means for the job.
+ */
+static void
+end(Job *job, CURLcode code)
+{
+	long		status = 0;
+	curl_off_t	retry_after = 0;
+	char text[	512];
+	char	   *body = without_junk(job->output.data, job->output.len);
+
+	curl_easy_getinfo(job->transfer, CURLINFO_RESPONSE_CODE, &status);
+	curl_easy_getinfo(job->transfer, CURLINFO_RETRY_AFTER, &retry_after);
+	drop_transfer(job);
+
+	/* an answer that is longer than we keep is an answer */
+	if (code == CURLE_WRITE_ERROR && job->output.len >= work.max_output)
+		code = CURLE_OK;
+	snprintf(text, sizeof(text), "HTTP status %ld: %.400s", status, body);
+	if (code != CURLE_OK)
+	{
+		snprintf(text, sizeof(text), "no answer: %s", curl_easy_strerror(code));
+		job_end(job, OUTCOME_NACK, text);
+	}
+	else if (status >= 200 && status < 300)
+		job_done(job, body);
+	else if ((status == 429 || status == 503) && retry_after > 0)
+	{
+		job_end(job, OUTCOME_RELEASE, NULL);
+		job->delay = retry_after < 36500 * 86400LL ? (double) retry_after : 86400;
+	}
+	else if (status >= 400 && status < 500 && status != 408 && status != 425 && status != 429 && !work.retry_4xx)
+		job_end(job, OUTCOME_REJECT, text);
+	else
+		job_end(job, OUTCOME_NACK, text);
+	free(body);
+}
+
+/*
+ * Break the request off.
+ */
+void
+http_abort(Job *job)
+{
+	drop_transfer(job);
+	if (job->outcome == OUTCOME_LOST)
+		job->state = JOB_ENDED;
+	else
+		job_end(job, OUTCOME_RELEASE, NULL);
+}
+
+static void
+drop_transfer(Job *job)
+{
+	curl_multi_remove_handle(multi, job->transfer);
+	curl_easy_cleanup(job->transfer);
+	curl_slist_free_all(job->request_headers);
+	job->transfer = NULL;
+	job->request_headers = NULL;
+}
+
+#else							/* HAVE_LIBCURL */
+
+void
+http_prepare(const char *secret_file)
+{
+	fatal(EXIT_USAGE, "this program was built without libcurl, which --http needs");
+}
+
+void
+http_start(Job *job)
+{
+}
+
+void
+http_poll(struct pollfd *polls, int n, int timeout)
+{
+}
+
+void
+http_go_on(void)
+{
+}
+
+void
+http_abort(Job *job)
+{
+}
+
+#endif							/* HAVE_LIBCURL */

@@ -1,0 +1,198 @@
+# The program jobq delivers jobs over HTTP, to servers that answer well, badly,
+# slowly, too much, or not at all.
+
+use strict;
+use warnings FATAL => 'all';
+use Digest::SHA qw(hmac_sha256_base64);
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IO::Socket::INET;
+use POSIX ();
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', '');
+$node->start;
+my $jobq = $node->config_data('--bindir') . '/jobq';
+plan skip_all => 'the program jobq was not built' unless -x $jobq;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# "jobq work" until there is no job; its exit status and what it has said.
+sub work
+{
+	my ($url, @options) = @_;
+	my $err;
+
+	IPC::Run::run(
+		[ $jobq, 'work', 'web', '--http', $url, '--stop-when-empty', @options ],
+		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$err,
+		IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
+	return ($? >> 8, $err);
+}
+
+sub job
+{
+	my ($payload, $more) = @_;
+
+	return sql(sprintf q{SELECT jobq.enqueue(E'any\nX-Evil: 1', '%s', queue => 'web'%s)}, $payload || '{}', $more ? ", $more" : '');
+}
+
+sub outcome
+{
+	my ($id) = @_;
+
+	return sql("SELECT state, attempt, result, left(error, 60) FROM jobq.status($id)");
+}
+
+# A server that does what the path says, and keeps what it was sent.
+my $listener = IO::Socket::INET->new(Listen => 20, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die $!;
+my $base = 'http://127.0.0.1:' . $listener->sockport;
+
+sub answer
+{
+	my ($socket, $path) = @_;
+
+	if ($path eq '/hang') { 1 while <$socket>; }
+	elsif ($path eq '/slow') { syswrite $socket, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"; sleep 1 while syswrite $socket, 'x'; }
+	elsif ($path eq '/break') { print $socket "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx"; }
+	elsif ($path eq '/nothing') { }
+	elsif ($path eq '/noise') { print $socket "\x00\xff" x 10000; }
+	elsif ($path eq '/flood') { print $socket "HTTP/1.1 200 OK\r\n\r\n"; my $much = 'x' x 1_000_000; print $socket $much or last for 1 .. 1000; }
+	elsif ($path eq '/redirect') { print $socket "HTTP/1.1 307 x\r\nLocation: /ok\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/circle') { print $socket "HTTP/1.1 307 x\r\nLocation: /circle\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/file') { print $socket "HTTP/1.1 307 x\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/later') { print $socket "HTTP/1.1 503 x\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path =~ m{^/(\d+)}) { print $socket "HTTP/1.1 $1 x\r\nContent-Length: 6\r\n\r\nsorry\n"; }
+	else { print $socket "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"ok\": true}"; }
+	return;
+}
+
+my $server = fork();
+if ($server == 0)
+{
+	local $SIG{CHLD} = 'IGNORE';
+	local $SIG{ALRM} = 'DEFAULT';
+
+	while (my $socket = $listener->accept)
+	{
+		next if fork();
+		local $SIG{PIPE} = 'IGNORE';
+		while (defined(my $line = <$socket>))
+		{
+			my ($path) = $line =~ m{^POST (\S+)} or last;
+			my $request = $line;
+			my $body = '';
+
+			$request .= $line while defined($line = <$socket>) && $line ne "\r\n";
+			my ($length) = $request =~ /^Content-Length: (\d+)/mi;
+			read($socket, $body, $length || 0);
+			open my $file, '>>', "$dir/requests" or die $!;
+			syswrite $file, "$request\r\n$body\n--\n";
+			answer($socket, $path);
+			$socket->flush;
+			last unless $path =~ m{^/(ok|redirect|circle|\d+)$};
+		}
+		POSIX::_exit(0);
+	}
+	POSIX::_exit(0);
+}
+
+sql(q{CREATE EXTENSION jobq; SELECT jobq.create_queue('web', mode => 'consumer')});
+my $id = job('{"x": 1}');
+my ($status, $err) = work("$base/ok");
+
+SKIP:
+{
+	skip 'the program jobq was built without libcurl', 1 if $err =~ /built without libcurl/;
+
+	# what is sent
+	append_to_file("$dir/secret", "geheim\n");
+	is($status, 0, 'a request') or diag($err);
+	is(outcome($id), 'completed|1|{"ok": true}|', 'status 200: completed, with JSON as result');
+	unlink "$dir/requests";
+	$id = job('{"y": 2}', q{headers => '{"trace": "a\r\nb"}'});
+	work("$base/ok", '--http-secret', "$dir/secret");
+	my $request = slurp_file("$dir/requests");
+	like($request, qr{^Content-Type: application/json\r$}m, 'the type of the body');
+	like($request, qr{^Jobq-Id: $id\r$}m, 'the id');
+	like($request, qr{^Jobq-Attempt: 1\r$}m, 'the attempt');
+	like($request, qr{^Jobq-Kind: any%0AX-Evil%3A%201\r$}m, 'a kind cannot make a header of its own');
+	unlike($request, qr{^X-Evil}m, 'indeed not');
+	like($request, qr{^Idempotency-Key: jobq-$id\r$}m, 'a key that is the same for all attempts');
+	like($request, qr/\r\n\r\n\{"y": 2\}\n--/, 'the payload is the body');
+	my ($timestamp) = $request =~ /^webhook-timestamp: (\d+)\r$/m;
+	my $signature = hmac_sha256_base64("jobq-$id.$timestamp." . '{"y": 2}', 'geheim');
+	$signature .= '=' while length($signature) % 4;
+	like($request, qr{^webhook-signature: v1,\Q$signature\E\r$}m, 'the signature');
+
+	# what may come back
+	foreach (
+		[ '/204', [], 'completed|1', 'another good status' ],
+		[ '/500', [], 'retryable|1||HTTP status 500: sorry', 'an error of the server' ],
+		[ '/404', [], 'failed|1||HTTP status 404: sorry', 'an error of ours: a dead letter' ],
+		[ '/404', ['--http-retry-4xx'], 'retryable|1||HTTP status 404', 'which is tried again if that is asked for' ],
+		[ '/429', [], 'retryable|1||HTTP status 429', 'too many requests' ],
+		[ '/later', [], 'scheduled|0||', 'Retry-After is obeyed, and no attempt charged' ],
+		[ '/redirect', [], 'retryable|1||HTTP status 307', 'a redirect is not followed' ],
+		[ '/redirect', [ '--http-redirects', 1 ], 'completed|1|{"ok": true}', 'a redirect that may be followed' ],
+		[ '/circle', [ '--http-redirects', 3 ], 'retryable|1||no answer: Number of redirects hit maximum amount', 'a circle of redirects' ],
+		[ '/file', [ '--http-redirects', 3 ], 'retryable|1||no answer: Unsupported protocol', 'a redirect to a file' ],
+		[ '/hang', [ '--timeout', '300ms' ], 'retryable|1||no answer: Timeout was reached', 'no answer' ],
+		[ '/slow', [ '--timeout', '300ms' ], 'retryable|1||no answer: Timeout was reached', 'a slow answer' ],
+		[ '/break', [], 'retryable|1||no answer: ', 'an answer that breaks off' ],
+		[ '/nothing', [], 'retryable|1||no answer: ', 'a connection that is closed' ],
+		[ '/noise', [], 'retryable|1||no answer: ', 'no HTTP' ],
+		[ '/flood', [ '--max-output', 1000 ], 'completed|1|"xxxx', 'an answer of 1 GB' ],
+		[ '/ok', ['--http-public-only'], q{retryable|1||no answer: Couldn't connect to server}, 'an address of a private network' ])
+	{
+		my ($path, $options, $expected, $name) = @$_;
+
+		$id = job();
+		($status, $err) = work("$base$path", @$options, '--retry-delay', '1h');
+		is($status, 0, "$name: exit status");
+		like(outcome($id), qr/^\Q$expected\E/, $name);
+		sql("SELECT jobq.cancel($id)");
+	}
+	ok(sql(q{SELECT max(length(result #>> '{}')) FROM jobq.jobs WHERE result::text LIKE '"xxx%'}) <= 1000,
+		'of a long answer so much is kept as was said');
+
+	# many at a time, one of which hangs
+	sql(q{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[200]), queue => 'web')});
+	work("$base/ok", '--parallel', '20', '--quiet');
+	is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state <> 'completed' AND kind = 'any'}), '0', 'many requests');
+
+	# told to stop twice, it breaks requests off and gives their jobs back
+	$id = job();
+	my $run = IPC::Run::start([ $jobq, 'work', 'web', '--http', "$base/hang", '--timeout', '1h' ], '2>', \my $said);
+	wait_for($node, 'a job is held', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
+	# two signals at once may be one
+	while ($run->pumpable)
+	{
+		kill('TERM', $run->{KIDS}[0]{PID});
+		IPC::Run::pump_nb($run);
+		usleep(100_000);
+	}
+	$run->finish;
+	is(outcome($id), 'ready|0||', 'the job is given back');
+
+	like((work('ftp://localhost/'))[1], qr/invalid value for --http/, 'an address that is none');
+	like((work($base, '--exec', 'true'))[1], qr/either --exec or --http/, 'both');
+	like((work($base, '--http-secret', "$dir/nothing"))[1], qr/could not read a secret/, 'no secret');
+}
+
+kill('KILL', $server);
+waitpid($server, 0);
+$node->stop;
+no_failed_assertion($node);
+done_testing();
