@@ -21,6 +21,7 @@ EXTENSION_SCRIPT = control/$(EXTNAME)--$(EXTVERSION).sql
 # Lists that C and SQL have in common.
 LISTS = $(TOP)/src/produce/options.h $(TOP)/src/store/queue_settings.h
 DATA_built = $(EXTENSION_SCRIPT)
+DATA = $(wildcard $(TOP)/control/$(EXTNAME)--*--*.sql)
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 

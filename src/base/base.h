@@ -31,7 +31,12 @@
 
 #include "base/compat.h"
 
+/*
+ * The version of the library, and those of the extension's SQL that it works
+ * with: a space between them, the newest last.
+ */
 #define JOBQ_VERSION		"1.0"
+#define JOBQ_SQL_VERSIONS	"1.0"
 #define JOBQ_SCHEMA			"jobq"
 
 /* Error codes of jobq's own, for what a program must tell apart. */

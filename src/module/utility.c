@@ -193,7 +193,7 @@ before_drop_extension(const DropStmt *stmt)
 		const JobqRelations *rels;
 
 		if (strcmp(strVal(lfirst(lc)), "jobq") != 0 ||
-			(rels = jobq_relations_if_installed()) == NULL ||
+			(rels = jobq_relations_of_any_version()) == NULL ||
 			!jobq_may_manage(rels->owner))
 			continue;
 		schema = rels->schema;

@@ -22,6 +22,7 @@
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -411,13 +412,20 @@ jobq_resume(PG_FUNCTION_ARGS)
 }
 
 /*
- * activate(): run by the install script, so that the launcher starts a
- * scheduler as soon as the extension is there; warns where there will be none.
+ * activate(): run at the end of the install script and of each update, so that
+ * the launcher starts a scheduler as soon as the extension is there, and all
+ * sessions look at the version again; warns where there will be no scheduler.
  */
 Datum
 jobq_activate(PG_FUNCTION_ARGS)
 {
-	jobq_at_commit_created(jobq_relations()->job);
+	const JobqRelations *rels = jobq_relations_of_any_version();
+
+	if (rels == NULL)
+		(void) jobq_relations();	/* says what is wrong */
+	jobq_refuse_later_version(rels->extension);
+	CacheInvalidateRelcacheByRelid(rels->job);
+	jobq_at_commit_created(rels->job);
 	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
 }

@@ -58,12 +58,28 @@ static uint64 changes = 0;
 static Oid	relation_named(Oid schema, const char *name);
 
 /*
- * The relations of the extension, or NULL if it is not installed here.
+ * The relations of the extension, or NULL if it is not installed here, or in a
+ * version that the library does not work with.
  *
  * Needs a transaction.
  */
 const JobqRelations *
 jobq_relations_if_installed(void)
+{
+	const JobqRelations *rels = jobq_relations_of_any_version();
+
+	return rels != NULL && rels->version_fits ? rels : NULL;
+}
+
+/*
+ * The relations of the extension, or NULL if it is not installed here.  In a
+ * version that does not fit, only its owner, its schema and its table of jobs are
+ * sure to be what they are called.
+ *
+ * Needs a transaction.
+ */
+const JobqRelations *
+jobq_relations_of_any_version(void)
 {
 	JobqRelations found = {0};
 	uint64		before;
@@ -110,20 +126,27 @@ jobq_relations_if_installed(void)
 		found.owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 		ReleaseSysCache(tuple);
 	}
+	found.version_fits = jobq_version_fits(found.extension);
 	relations = found;
-	relations_valid = changes == before;
+	relations_valid = found.version_fits && changes == before;
 	jobq_cache_filled();
 	return &relations;
 }
 
 /*
- * The relations of the extension; an error if it is not installed here.
+ * The relations of the extension; an error if it is not installed here, or in a
+ * version that the library does not work with.
  */
 const JobqRelations *
 jobq_relations(void)
 {
-	const JobqRelations *rels = jobq_relations_if_installed();
+	const JobqRelations *rels = jobq_relations_of_any_version();
 
+	if (rels != NULL && !rels->version_fits)
+	{
+		jobq_report_version(ERROR, rels->extension);
+		rels = NULL;			/* dropped meanwhile */
+	}
 	if (rels == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

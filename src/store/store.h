@@ -79,6 +79,7 @@ typedef struct JobqRelations
 	Oid			batch_seq;
 	Oid			inbox;
 	Oid			context_type;	/* row type jobq.job_context */
+	bool		version_fits;	/* the library works with this version */
 } JobqRelations;
 
 /* The tables whose rows are read or written past the executor (tables.c). */
@@ -408,6 +409,7 @@ extern BlockNumber jobq_job_blocks; /* jobq.job has at least so many blocks */
 extern const JobqCache jobq_relations_cache;
 extern const JobqRelations *jobq_relations(void);
 extern const JobqRelations *jobq_relations_if_installed(void);
+extern const JobqRelations *jobq_relations_of_any_version(void);
 extern Oid	jobq_archive_partition(TimestampTz finished_at);
 extern void jobq_pin_queues(void);
 extern void jobq_lock_jobs(void);
@@ -418,6 +420,11 @@ extern Relation jobq_open_table(JobqTable table, LOCKMODE mode);
 extern void jobq_check_table(Relation rel, JobqTable table);
 extern Oid	jobq_index(Relation rel, JobqIndex index);
 extern Relation jobq_open_index(Relation rel, JobqIndex index);
+
+/* src/store/version.c */
+extern bool jobq_version_fits(Oid extension);
+extern void jobq_report_version(int elevel, Oid extension);
+extern void jobq_refuse_later_version(Oid extension);
 
 /* src/store/query.c: queries as the owner of the extension, for what is not per job */
 typedef struct JobqOwnerState

@@ -21,6 +21,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
+  copy_installation
   jobq_node
   jobq_pair
   subscribe
@@ -64,12 +65,45 @@ alarm(420);
 	};
 }
 
+# Copy the server's programs, libraries and scripts to a folder, so that a test
+# can change what it likes.  A server finds its own files from where it is.
+#
+# Returns install_path, for jobq_node(), and where things are: bindir, pkglibdir,
+# and extension, the folder of the extensions' scripts.
+sub copy_installation
+{
+	my ($to) = @_;
+	my %dir;
+
+	foreach my $what (qw(bindir pkglibdir sharedir))
+	{
+		chomp($dir{$what} = qx(pg_config --$what));
+	}
+	my $common = $dir{bindir};
+	$common =~ s{/[^/]*$}{}
+	  while grep { index($_, "$common/") != 0 } values %dir;
+	foreach my $what (keys %dir)
+	{
+		my $from = $dir{$what};
+		$dir{$what} = $to . substr($from, length $common);
+		next if -d $dir{$what};
+		system_or_bail('mkdir', '-p', $dir{$what});
+		system_or_bail('cp', '-a', "$from/.", $dir{$what});
+	}
+	return (
+		install_path => $dir{bindir} =~ s{/bin$}{}r,
+		bindir => $dir{bindir},
+		pkglibdir => $dir{pkglibdir},
+		extension => "$dir{sharedir}/extension");
+}
+
 # A server with jobq, not yet started.  The safety check is as rare as can be,
 # so that it does not hide a job that was forgotten.
 sub jobq_node
 {
 	my ($name, $conf, %init) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $path = delete $init{install_path};
+	my $node = PostgreSQL::Test::Cluster->new($name, $path ? (install_path => $path) : ());
 
 	push @nodes, $node;
 	$node->init(%init);

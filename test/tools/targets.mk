@@ -1,6 +1,6 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check check-long demo dist fuzz indent indent-check model print-version reference try
+.PHONY: bench check check-core check-long demo dist fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
@@ -9,6 +9,10 @@ bench:
 # "make check QUICK=1" leaves out what test/tools/check says there.
 check:
 	@test/tools/check $(if $(QUICK),--quick)
+
+# PostgreSQL's own tests, on a server where jobq is busy.
+check-core:
+	@test/tools/check-core
 
 # With sanitizers and valgrind, and a long fuzz: an hour or more.
 check-long:

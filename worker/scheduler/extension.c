@@ -52,7 +52,12 @@ extension_check(void)
 	my_db->created = false;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	rels = jobq_relations_if_installed();
+	rels = jobq_relations_of_any_version();
+	if (rels != NULL && !rels->version_fits)
+	{
+		jobq_report_version(WARNING, rels->extension);
+		rels = NULL;
+	}
 	job = rels == NULL ? InvalidOid : rels->job;
 	CommitTransactionCommand();
 	if (!OidIsValid(served))
@@ -62,7 +67,7 @@ extension_check(void)
 
 	if (!OidIsValid(job))
 	{
-		/* CREATE EXTENSION pokes when it has committed: then look again */
+		/* CREATE and ALTER EXTENSION poke at their commit: then look again */
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		my_db->absent = pokes == jobq_shared->pokes;
 		LWLockRelease(jobq_shared->lock);

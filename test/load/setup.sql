@@ -1,0 +1,110 @@
+-- A mixed load that checks itself: what test/load/load calls, and the tables by
+-- which it is proved that nothing was lost or done twice.  Run in the database
+-- where the load is to be, as a superuser; jobq is installed there.
+
+CREATE SCHEMA load;
+SELECT count(*) AS roles FROM pg_roles WHERE rolname ~ '^load_[abc]$' \gset
+SELECT :roles = 0 AS make_roles \gset
+\if :make_roles
+CREATE ROLE load_a LOGIN;
+CREATE ROLE load_b LOGIN;
+CREATE ROLE load_c LOGIN;
+\endif
+SELECT jobq.grant_role('load_a'), jobq.grant_role('load_b'), jobq.grant_role('load_c');
+GRANT USAGE ON SCHEMA load TO PUBLIC;
+
+-- What was enqueued and is not yet known to be done; what was done; what is wrong.
+CREATE TABLE load.sent (job bigint NOT NULL);
+CREATE TABLE load.effect (job bigint NOT NULL);
+CREATE TABLE load.proved (job bigint PRIMARY KEY);
+CREATE TABLE load.batch (id bigint PRIMARY KEY);
+CREATE TABLE load.fault (at timestamptz NOT NULL DEFAULT clock_timestamp(), what text NOT NULL, job bigint);
+CREATE TABLE load.total (n bigint NOT NULL);
+INSERT INTO load.total VALUES (0);
+GRANT INSERT ON load.sent, load.effect, load.fault TO PUBLIC;
+GRANT SELECT, INSERT, DELETE ON load.batch TO PUBLIC;
+-- Others may publish all tables.
+ALTER TABLE load.sent REPLICA IDENTITY FULL;
+ALTER TABLE load.effect REPLICA IDENTITY FULL;
+ALTER TABLE load.total REPLICA IDENTITY FULL;
+-- These tables are written and emptied all the time.
+ALTER TABLE load.sent SET (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0);
+ALTER TABLE load.effect SET (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0);
+
+CREATE FUNCTION load.note(payload jsonb, job jobq.job_context) RETURNS jsonb
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+	INSERT INTO load.effect VALUES (job.id);
+	SELECT payload;
+END;
+
+CREATE FUNCTION load.flaky(payload jsonb, job jobq.job_context) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	INSERT INTO load.effect VALUES (job.id);
+	IF job.attempt = 1 THEN
+		RAISE EXCEPTION 'the first attempt fails' USING ERRCODE = 'LOAD1';
+	END IF;
+END $$;
+
+CREATE PROCEDURE load.by_steps(payload jsonb, job jobq.job_context)
+LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		COMMIT;
+		PERFORM jobq.set_progress(30 * i);
+	END LOOP;
+	INSERT INTO load.effect VALUES (job.id);
+END $$;
+
+-- The callback of a batch: it comes once.
+CREATE FUNCTION load.batch_over(payload jsonb, job jobq.job_context) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	INSERT INTO load.effect VALUES (job.id);
+	DELETE FROM load.batch b WHERE b.id = (job.headers ->> 'batch_id')::bigint;
+	IF NOT FOUND THEN
+		INSERT INTO load.fault (what, job) VALUES ('a second callback of batch ' || (job.headers ->> 'batch_id'), job.id);
+	END IF;
+END $$;
+
+SELECT jobq.register('load_note', 'load.note(jsonb, jobq.job_context)'),
+	jobq.register('load_flaky', 'load.flaky(jsonb, jobq.job_context)', backoff => 'fixed 200ms'),
+	jobq.register('load_steps', 'load.by_steps(jsonb, jobq.job_context)', max_running => 2),
+	jobq.register('load_over', 'load.batch_over(jsonb, jobq.job_context)');
+SELECT jobq.create_queue('load_limited', rate => '100 per second burst 20', max_running => 3),
+	jobq.create_queue('load_fair', fair_by => 'tenant', group_max_running => 1),
+	jobq.create_queue('load_outside', mode => 'consumer'),
+	jobq.create_queue('load_memory', mode => 'consumer', lease => 'memory');
+SELECT jobq.schedule('load_tick', 'every 1 second', 'load_note');
+
+-- Jobs whose completion the archive tells have had their effect once: job and
+-- effect are one transaction, so one snapshot shows both.  What is proved is
+-- removed, so that the tables stay as large as they are.
+CREATE PROCEDURE load.verify()
+LANGUAGE plpgsql AS $$
+BEGIN
+	WITH done AS MATERIALIZED (
+			SELECT a.id, a.state FROM jobq.archive a
+			WHERE a.kind ^@ 'load_' AND NOT EXISTS (SELECT FROM load.proved p WHERE p.job = a.id)),
+		effect AS (SELECT e.job, count(*) AS times FROM load.effect e GROUP BY e.job),
+		wrong AS (
+			INSERT INTO load.fault (what, job)
+			SELECT CASE WHEN done.state <> 'c' THEN 'ended as ' || done.state::text
+				ELSE coalesce(effect.times, 0) || ' effects' END, done.id
+			FROM done LEFT JOIN effect ON effect.job = done.id
+			WHERE done.state <> 'c' OR effect.times IS DISTINCT FROM 1),
+		sent AS (DELETE FROM load.sent s USING done WHERE s.job = done.id),
+		effects AS (DELETE FROM load.effect e USING done WHERE e.job = done.id),
+		total AS (UPDATE load.total SET n = n + (SELECT count(*) FROM done))
+	INSERT INTO load.proved SELECT id FROM done;
+	COMMIT;
+	INSERT INTO load.fault (what, job) SELECT 'dead letter: ' || error, id FROM jobq.failed_job WHERE kind ^@ 'load_';
+	PERFORM jobq.delete_all_failed();
+	COMMIT;
+	PERFORM jobq.prune('30 s');
+	COMMIT;
+	DELETE FROM load.proved p WHERE NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = p.job);
+	WITH gone AS (DELETE FROM jobq.batch b WHERE b.finished_at < clock_timestamp() - interval '1 minute' RETURNING id)
+		DELETE FROM jobq.step s USING gone WHERE s.batch_id = gone.id;
+END $$;

@@ -1,0 +1,266 @@
+# ALTER EXTENSION UPDATE ends in what a fresh install makes, while jobs are
+# enqueued and run.  A library that does not work with the extension's version says
+# so, and nothing else happens.
+#
+# There is a version here that is made for this test, with a new column, a new
+# function and a changed one, and another after it; and those that were released,
+# whose install scripts are in control/released.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use File::Basename qw(basename);
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $tests = "$FindBin::RealBin/..";
+my %installed = copy_installation(PostgreSQL::Test::Utils::tempdir());
+my $library = "$installed{pkglibdir}/jobq.so";
+my $untouched = slurp_file($library);
+my $control = slurp_file("$installed{extension}/jobq.control");
+my ($version) = $control =~ /^default_version = '(.*)'/m;
+my $next = "$version.1";
+my $last = "$version.2";
+
+like($untouched, qr/jobq's library works with: ([0-9.]+ )*\Q$version\E\0/, "the library is for version $version");
+
+sub write_file
+{
+	my ($name, $content) = @_;
+
+	unlink $name;
+	open my $file, '>:raw', $name or die "$name: $!\n";
+	print $file $content;
+	close $file or die "$name: $!\n";
+	return;
+}
+
+# A library that works with other versions of the extension.
+sub use_library
+{
+	my (@versions) = @_;
+	my $content = $untouched;
+	my $known = "@versions";
+
+	$content =~ s{(jobq's library works with: )([0-9. ]+)(\0+)}
+		{$1 . $known . "\0" x (length($2 . $3) - length $known)}e
+	  or die "the library does not tell its versions\n";
+	die unless length $content == length $untouched;
+	write_file($library, $content);
+	return;
+}
+
+#
+# The next version: what has to be so in its install script, and what the update
+# does for it.
+#
+my $fresh = slurp_file("$installed{extension}/jobq--$version.sql");
+my ($grant_role) = $fresh =~ /^(CREATE FUNCTION jobq\.grant_role.*?^\$\$;\n)/ms;
+my $new_grant_role = $grant_role =~ s/'\{enqueue,/'{enqueue,answer,/r;
+my $answer = q{
+CREATE FUNCTION jobq.answer() RETURNS int LANGUAGE sql AS 'SELECT 42';
+COMMENT ON FUNCTION jobq.answer() IS 'a function of the next version';
+};
+my $note = q{COMMENT ON COLUMN jobq.schedule.note IS 'a column of the next version';};
+
+isnt($new_grant_role, $grant_role, 'a function of the next version differs');
+$fresh =~ s/\Q$grant_role\E/$new_grant_role/;
+ok($fresh =~ s/(CREATE TABLE jobq\.schedule \(.*?)(\n\) WITH)/$1,\n\tnote text$2/s, 'a table has another column');
+ok($fresh =~ s/^(-- Privileges\.)/$note\n$answer\n$1/m, 'there is another function');
+write_file("$installed{extension}/jobq--$next.sql", $fresh);
+write_file("$installed{extension}/jobq--$version--$next.sql",
+	"ALTER TABLE jobq.schedule ADD COLUMN note text;\n$note$answer"
+	  . "REVOKE ALL ON FUNCTION jobq.answer() FROM PUBLIC;\n"
+	  . $new_grant_role =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r
+	  . "SELECT jobq_internal.activate();\n");
+write_file("$installed{extension}/jobq--$next--$last.sql", 'SELECT jobq_internal.activate();');
+write_file("$installed{extension}/jobq.control", $control =~ s/'\Q$version\E'/'$next'/r);
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = '*=2'
+max_worker_processes = 40
+}, install_path => $installed{install_path});
+my %env = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGUSER => undef, PATH => "$installed{bindir}:$ENV{PATH}");
+delete $env{PGUSER};
+
+sub catalog
+{
+	my ($dbname) = @_;
+
+	return $node->safe_psql($dbname, slurp_file("$tests/perl/catalog.sql"));
+}
+
+# Which lines only one of them has.
+sub difference
+{
+	my ($left, $right) = map { { map { $_ => 1 } split /\n/ } } @_;
+
+	return join "\n",
+	  (map { "- $_" } grep { !$right->{$_} } sort keys %$left),
+	  (map { "+ $_" } grep { !$left->{$_} } sort keys %$right);
+}
+
+# A function in C may be called by the SQL of another version.  So one that has
+# other arguments has another name in C, too.
+sub c_functions
+{
+	my ($dbname) = @_;
+
+	return map { split /\|/, $_, 2 } split /\n/,
+	  $node->safe_psql($dbname, q{
+SELECT prosrc, string_agg(format('%s %s %s', proallargtypes, proargmodes, concat_ws(',', proargtypes, prorettype::regtype, proisstrict, proretset)), ';' ORDER BY oid)
+FROM pg_proc WHERE probin = '$libdir/jobq' GROUP BY prosrc});
+}
+
+sub version_in
+{
+	my ($dbname) = @_;
+
+	return $node->safe_psql($dbname, q{SELECT extversion FROM pg_extension WHERE extname = 'jobq'});
+}
+
+sub job_runs
+{
+	my ($dbname, $what) = @_;
+
+	is($node->safe_psql($dbname, q{CALL jobq.call('answer')}), '42', $what);
+	return;
+}
+
+sub make_database
+{
+	my ($dbname, $wanted) = @_;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $dbname TEMPLATE template0") unless $dbname eq 'postgres';
+	$node->safe_psql($dbname, "CREATE EXTENSION jobq VERSION '$wanted'; CREATE FUNCTION answer() RETURNS jsonb LANGUAGE sql AS \$\$ SELECT '42'::jsonb \$\$;
+		SELECT jobq.register('answer', 'answer()')");
+	return;
+}
+
+#
+# The SQL would be ahead of the library: refused, and nothing has changed.
+#
+use_library($version);
+$node->start;
+make_database($_, $version) foreach 'postgres', 'late', 'dropped';
+my $restart = qr/has version "\Q$next\E".*does not work with it.*HINT:.*restart the server/s;
+my (undef, undef, $error) = $node->psql('postgres', 'ALTER EXTENSION jobq UPDATE');
+like($error, $restart, 'an update beyond the library is refused');
+is(version_in('postgres'), $version, 'the extension is as it was');
+job_runs('postgres', 'and works');
+$node->safe_psql('postgres', 'CREATE DATABASE early TEMPLATE template0');
+(undef, undef, $error) = $node->psql('early', 'CREATE EXTENSION jobq');
+like($error, $restart, 'so is an install');
+
+#
+# A library that knows both: there is no gap, before, during and after the update.
+#
+$node->stop;
+use_library($version, $next, $last);
+$node->start;
+my $session = $node->background_psql('postgres');
+is($session->query(q{CALL jobq.call('answer')}), '42',
+	'a library that knows both versions works with the older');
+$session->query_safe(q{PREPARE sent AS SELECT jobq.enqueue('answer') > 0});
+my %before = c_functions('postgres');
+my @load = ("$tests/load/load");
+$env{PGDATABASE} = 'postgres';
+{
+	local %ENV = %env;
+	$node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-f', "$tests/load/setup.sql", 'postgres' ], 'a load');
+	my $out = '';
+	my $load = IPC::Run::start([ @load, 'run', 600, 15 ], '<', '/dev/null', '>&', \$out);
+	my $done = 'SELECT (SELECT count(*) FROM load.effect) + (SELECT n FROM load.total)';
+
+	wait_for($node, 'the load is on', "SELECT ($done) > 100");
+	$node->safe_psql('postgres', 'ALTER EXTENSION jobq UPDATE');
+	my $since = $node->safe_psql('postgres', $done);
+	is(version_in('postgres'), $next, 'updated');
+	wait_for($node, 'the load goes on', "SELECT ($done) > $since + 200");
+	ok($load->pumpable, 'nobody in it has seen an error');
+	$load->signal('TERM');
+	eval { $load->finish };
+	diag($out) if $out =~ /\S/;
+	$node->command_like([ @load, 'finish' ], qr/^\d+$/, 'all that was enqueued is done, once');
+	$node->safe_psql('postgres', q{SELECT jobq.revoke_role(rolname::regrole) FROM pg_roles WHERE rolname ^@ 'load_'});
+}
+is($session->query('EXECUTE sent'), 't', 'a session that was there before goes on');
+is($session->query(q{CALL jobq.call('answer')}), '42', 'and its jobs run');
+is($session->query('SELECT jobq.answer()'), '42', 'with what is new');
+$session->quit;
+make_database('fresh', $next);
+my $upgraded = catalog('postgres');
+cmp_ok(length $upgraded, '>', 50_000, 'the catalog is told');
+is(difference($upgraded, catalog('fresh')), '', 'the update ends in what a fresh install makes');
+my %after = c_functions('postgres');
+is_deeply([ map { "$_ $after{$_}" } grep { defined $after{$_} } sort keys %before ],
+	[ map { "$_ $before{$_}" } grep { defined $after{$_} } sort keys %before ],
+	'functions in C have the same arguments');
+
+# It would have been seen if not.
+foreach my $change (
+	'GRANT EXECUTE ON FUNCTION jobq.answer() TO PUBLIC',
+	q{COMMENT ON COLUMN jobq.schedule.note IS 'other'},
+	'ALTER TABLE jobq.schedule ALTER note SET NOT NULL',
+	'ALTER TABLE jobq.schedule DROP COLUMN note, ADD COLUMN note int',
+	'ALTER FUNCTION jobq.answer() PARALLEL SAFE',
+	'ALTER INDEX jobq.job_batch SET (fillfactor = 50)')
+{
+	my $changed = $node->safe_psql('fresh', "BEGIN; $change;\n" . slurp_file("$tests/perl/catalog.sql"));
+	isnt(difference($changed, $upgraded), '', "seen: $change");
+}
+
+#
+# A library that does not know the older version any more.
+#
+$node->safe_psql('late', q{SELECT jobq.enqueue('answer', delay => '1 s')});
+$node->safe_psql('postgres', "ALTER EXTENSION jobq UPDATE TO '$last'");
+$node->stop;
+use_library($last);
+write_file("$installed{extension}/jobq.control", $control =~ s/'\Q$version\E'/'$last'/r);
+my $offset = -s $node->logfile;
+$node->start;
+my $update = qr/has version "\Q$version\E" in database "late".*does not work with it.*HINT:.*ALTER EXTENSION jobq UPDATE/s;
+$node->wait_for_log($update, $offset);
+ok(1, 'a database whose extension is older is reported');
+job_runs('postgres', 'the others are served');
+foreach my $query (q{jobq.enqueue('answer')}, 'count(*) FROM jobq.reserve()', 'jobq.cancel(1)', q{jobq.pause('default')}, q{jobq.register('answer', 'answer()')})
+{
+	(undef, undef, $error) = $node->psql('late', "SELECT $query");
+	like($error, $update, "refused there: $query");
+}
+my $reports = () = slurp_file($node->logfile, $offset) =~ /WARNING: .*in database "late"/g;
+is($reports, 1, 'the log tells once');
+$node->safe_psql('late', 'ALTER EXTENSION jobq UPDATE');
+is(version_in('late'), $last, 'it is updated by a step that the library does not work with');
+wait_for($node, 'a job that has waited runs after the update', q{SELECT count(*) = 0 FROM jobq.job}, 'late');
+is(difference(catalog('late'), $upgraded), '', 'it is the same there');
+$node->safe_psql('dropped', 'DROP EXTENSION jobq');
+is($node->safe_psql('dropped', q{SELECT count(*) FROM pg_namespace WHERE nspname ^@ 'jobq'}), '0',
+	'an extension that does not fit can be dropped');
+
+#
+# What was released.
+#
+foreach my $script (sort glob("$tests/../control/released/jobq--*.sql"))
+{
+	my ($released) = basename($script) =~ /^jobq--(.*)\.sql$/;
+	my $dbname = 'from_' . $released =~ tr/0-9a-z/_/cr;
+
+	write_file("$installed{extension}/jobq--$released.sql", slurp_file($script)) unless $released eq $version;
+	use_library($released, $version);
+	$node->restart;
+	make_database($dbname, $released);
+	make_database("to_$dbname", $version);
+	$node->safe_psql($dbname, "ALTER EXTENSION jobq UPDATE TO '$version'");
+	is(difference(catalog($dbname), catalog("to_$dbname")), '', "from $released to $version");
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
