@@ -59,6 +59,11 @@ jobq_served_database(const char *function)
 	JobqDatabase *db;
 
 	jobq_require_preload(function);
+	if (!IsUnderPostmaster)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_NOT_RUNNING),
+				 errmsg("%s needs a scheduler, and a server for a single user has none",
+						function)));
 	for (int tries = 0; tries < 1000; tries++)
 	{
 		if (!jobq_has_scheduler(&db))

@@ -1,0 +1,134 @@
+# Jobs in each state that outlasts a server, and the check that all of them come to
+# their right end somewhere else: after pg_upgrade, or in the copy that a dump made.
+
+package JobqStates;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use JobqTest;
+use Test::More;
+
+our @EXPORT = qw(
+  make_states
+  states
+  come_to_their_end
+);
+
+# Make them in a database where the extension is not yet; it is served.
+sub make_states
+{
+	my ($node, $dbname) = @_;
+
+	$node->safe_psql(
+		$dbname, q{
+CREATE EXTENSION jobq;
+CREATE ROLE clerk LOGIN;
+SELECT jobq.grant_role('clerk');
+CREATE TABLE effect (n bigint GENERATED ALWAYS AS IDENTITY, what text, role name DEFAULT current_user);
+GRANT INSERT ON effect TO clerk;
+CREATE TABLE held (id bigint, token bigint);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF job.attempt = 1 AND payload ? 'fails' THEN
+		RAISE EXCEPTION 'the first attempt of %', payload ->> 'what';
+	END IF;
+	INSERT INTO effect (what) VALUES (payload ->> 'what');
+	RETURN jsonb_build_object('noted', payload -> 'what');
+END $$;
+CREATE FUNCTION never(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
+CREATE FUNCTION tell(payload jsonb, job jobq.job_context) RETURNS void
+BEGIN ATOMIC
+	INSERT INTO effect (what) VALUES ((payload ->> 'what') || ' ' || (job.headers ->> 'batch_state'));
+END;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', backoff => 'fixed 1h'),
+	jobq.register('tell', 'tell(jsonb, jobq.job_context)'),
+	jobq.register('never', 'never(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('still', keep => 'no_payload', max_running => 1), jobq.create_queue('outside', mode => 'consumer'),
+	jobq.create_queue('groups');
+SELECT jobq.enqueue('note', '{"what": "completed"}', unique_key => 'held', unique_for => '30 days');
+SELECT jobq.enqueue('never', '{"what": "failed"}');
+SELECT jobq.cancel(jobq.enqueue('note', '{"what": "cancelled"}', delay => '1 day'));
+SELECT jobq.enqueue('note', '{"what": "group 1", "fails": true}', queue => 'groups', group_key => 'g');
+SELECT jobq.enqueue('note', '{"what": "group 2"}', queue => 'groups', group_key => 'g');
+SELECT jobq.enqueue('note', '{"what": "group 3"}', queue => 'groups', group_key => 'g');
+SELECT jobq.enqueue('x', '{"what": "leased"}', queue => 'outside');
+SELECT jobq.enqueue('note', '{"what": "scheduled"}', delay => '1 day', headers => '{"trace": 1}');
+SELECT jobq.schedule('hourly', 'every 1 hour', 'note', '{"what": "tick"}');
+SELECT jobq.schedule('paused', 'every 1 hour', 'note', '{"what": "never"}');
+SELECT jobq.pause_schedule('paused');
+});
+	# the first steps of a batch and of a workflow run; the others are paused
+	$node->safe_psql(
+		$dbname, q{
+SELECT jobq.create_batch(name => 'batch', on_success => '{"kind": "tell", "payload": {"what": "batch"}}', start => true) AS batch \gset
+SELECT jobq.batch_add(:batch, 'note', '{"{\"what\": \"batch 1\"}"}');
+SELECT jobq.workflow('{"name": "flow", "on_finish": {"kind": "tell", "payload": {"what": "flow"}}, "steps": [
+	{"name": "a", "kind": "note", "payload": {"what": "step a"}},
+	{"name": "b", "kind": "note", "payload": {"what": "step b"}, "queue": "still", "needs": ["a"]},
+	{"name": "c", "kind": "note", "payload": {"what": "step c"}, "needs": ["b"]}]}')});
+	wait_for($node, 'what shall run has run',
+		q{SELECT count(*) FILTER (WHERE what IN ('completed', 'batch 1', 'step a')) = 3 FROM effect}, $dbname);
+	$node->safe_psql(
+		$dbname, q{
+SELECT jobq.pause('still');
+INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1, '10 days');
+SET ROLE clerk;
+SELECT jobq.enqueue('note', '{"what": "ready"}', queue => 'still', priority => 5);
+RESET ROLE});
+	wait_for($node, 'and the others wait',
+		q{SELECT count(*) FILTER (WHERE state = 'blocked') > 0 AND count(*) FILTER (WHERE state = 'retryable') = 1
+			AND count(*) FILTER (WHERE state = 'failed') = 1 FROM jobq.jobs}, $dbname);
+	return;
+}
+
+# All of it, as text.
+sub states
+{
+	my ($node, $dbname) = @_;
+
+	return $node->safe_psql(
+		$dbname, q{
+SELECT id, state, kind, queue, role, attempt, run_at, payload, headers, result, error, group_key, unique_key, batch_id FROM jobq.jobs ORDER BY id;
+SELECT * FROM jobq.unique_key ORDER BY key;
+SELECT id, name, state, total, completed, blocked FROM jobq.batches ORDER BY id;
+SELECT batch_id, name, needs FROM jobq.steps ORDER BY 1, 2;
+SELECT name, cron, state, next_run, last_run FROM jobq.schedules ORDER BY name;
+SELECT name, mode, keep, paused, max_running FROM jobq.queues ORDER BY name;
+SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
+SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' ORDER BY 1});
+}
+
+# Everything that waits is done, once, in its order, with what it belongs to.
+sub come_to_their_end
+{
+	my ($node, $dbname, $what) = @_;
+
+	is($node->safe_psql($dbname, q{SELECT state FROM jobq.status((SELECT id FROM held))}), 'running',
+		"$what: a consumer holds its job");
+	$node->safe_psql($dbname, q{SELECT jobq.ack(id, token, '"done"') FROM held});
+	is($node->safe_psql($dbname, q{SELECT jobq.enqueue('note', unique_key => 'held') IN (SELECT id FROM jobq.archive)}), 't',
+		"$what: a unique key is held");
+	$node->safe_psql($dbname, q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
+	wait_for($node, "$what: a dead letter was tried again",
+		q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE jsonb_array_length(errors) = 2}, $dbname);
+	$node->safe_psql($dbname, q{SELECT jobq.resume('still')});
+	wait_for($node, "$what: a workflow goes on and ends",
+		q{SELECT count(*) = 1 FROM effect WHERE what = 'flow completed'}, $dbname);
+	$node->safe_psql($dbname, q{SELECT jobq.test_clock('2 days')});
+	wait_for($node, "$what: what was to come later has run", q{SELECT count(*) = 0 FROM jobq.job}, $dbname);
+	is( $node->safe_psql(
+			$dbname, q{SELECT string_agg(what, ', ' ORDER BY n) FROM effect WHERE what ^@ 'group' OR what ^@ 'step' OR what ^@ 'flow'}),
+		'step a, step b, step c, flow completed, group 1, group 2, group 3', "$what: in order");
+	is( $node->safe_psql(
+			$dbname, q{SELECT what, count(*), string_agg(DISTINCT role, ' ') FROM effect WHERE what <> 'tick' GROUP BY 1 ORDER BY 1}),
+		join("\n", map { "$_|1|" . ($_ eq 'ready' ? 'clerk' : 'postgres') } 'batch 1', 'batch completed', 'completed',
+			'flow completed', 'group 1', 'group 2', 'group 3', 'ready', 'scheduled', 'step a', 'step b', 'step c')
+		, "$what: each once, as its role");
+	cmp_ok($node->safe_psql($dbname, q{SELECT count(*) FROM effect WHERE what = 'tick'}), '>', 0, "$what: a schedule ticks");
+	$node->safe_psql($dbname, q{SELECT jobq.test_clock('0')});
+	return;
+}
+
+1;

@@ -1,0 +1,229 @@
+# What a server goes through in its life: tables and databases move to other
+# tablespaces, all connections are taken, it is started for a single user.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = '*=2'
+max_connections = 20
+superuser_reserved_connections = 2
+allow_in_place_tablespaces = on
+});
+$node->start;
+
+sub make_jobs
+{
+	my ($dbname) = @_;
+
+	$node->safe_psql(
+		$dbname, q{
+CREATE EXTENSION jobq;
+CREATE TABLE effect (what text, role name DEFAULT current_user);
+GRANT INSERT ON effect TO PUBLIC;
+CREATE FUNCTION note(payload jsonb) RETURNS void BEGIN ATOMIC INSERT INTO effect VALUES (payload #>> '{}'); END;
+CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS
+	'INSERT INTO effect VALUES (payload #>> ''{}''); SELECT pg_advisory_xact_lock_shared(1)';
+SELECT jobq.register('note', 'note(jsonb)'), jobq.register('hold', 'hold(jsonb)'),
+	jobq.create_queue('still'), jobq.create_queue('outside', mode => 'consumer'), jobq.pause('still')});
+	return;
+}
+
+# The effects that there are, and that nothing is left.
+sub all_done
+{
+	my ($dbname, $what, @expected) = @_;
+
+	wait_for($node, "$what: all is done", 'SELECT count(*) = 0 FROM jobq.job', $dbname);
+	is($node->safe_psql($dbname, 'SELECT what FROM effect ORDER BY 1'), join("\n", sort @expected), "$what: each once");
+	$node->safe_psql($dbname, 'TRUNCATE effect');
+	return;
+}
+
+$node->safe_psql('postgres', q{CREATE TABLESPACE elsewhere LOCATION ''; CREATE ROLE clerk LOGIN; CREATE DATABASE moved});
+make_jobs($_) foreach 'postgres', 'moved';
+$node->safe_psql('postgres', q{SELECT jobq.grant_role('clerk')});
+
+#
+# Tables and indexes get another place while jobs run, wait, and are held.  The
+# move of the table of jobs waits for those that run.
+#
+{
+	my $gate = $node->background_psql('postgres');
+	my $mover = $node->background_psql('postgres');
+
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	$node->safe_psql(
+		'postgres', q{
+SELECT jobq.enqueue('hold', '"runs"');
+SELECT jobq.enqueue('note', '"waits"', queue => 'still');
+SELECT jobq.enqueue('note', '"later"', delay => '1 day');
+SELECT jobq.enqueue('x', '"held"', queue => 'outside');
+CREATE TABLE held AS SELECT id, token FROM jobq.reserve('{outside}', 1, '1 hour')});
+	sleeps($node, 'a job runs', 1);
+	$node->safe_psql('postgres', "ALTER TABLE jobq.$_ SET TABLESPACE elsewhere")
+	  foreach 'queue', 'handler', 'failed_job', 'archive_default', 'lease', 'batch';
+	$mover->query_until(qr/begun/, q{
+\echo begun
+ALTER TABLE jobq.job SET TABLESPACE elsewhere;
+ALTER INDEX jobq.job_ready SET TABLESPACE elsewhere;
+ALTER INDEX jobq.job_pkey SET TABLESPACE elsewhere;
+});
+	wait_for($node, 'the table of jobs waits to be moved',
+		q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'jobq.job'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted});
+	$gate->quit;
+	$mover->quit;
+	is( $node->safe_psql(
+			'postgres', q{SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace
+				WHERE t.spcname = 'elsewhere' AND c.oid IN ('jobq.job'::regclass, 'jobq.job_ready'::regclass, 'jobq.lease'::regclass)}),
+		'3', 'tables and indexes are elsewhere');
+	$node->safe_psql(
+		'postgres', q{
+SELECT jobq.ack(id, token) FROM held;
+SELECT jobq.enqueue('note', '"new"');
+SELECT jobq.resume('still');
+SELECT jobq.test_clock('2 days')});
+	all_done('postgres', 'tables moved', 'later', 'new', 'runs', 'waits');
+	$node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
+}
+
+#
+# A database gets another place: its processes leave it, and come back.  A job that
+# runs is given some time, and runs again.
+#
+{
+	my $gate = $node->background_psql('moved');
+
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	$node->safe_psql(
+		'moved', q{
+SELECT jobq.enqueue('hold', '"runs"');
+SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
+	sleeps($node, 'a job runs in the other database', 1, 'moved');
+	$gate->quit;
+	$node->safe_psql('postgres', 'ALTER DATABASE moved SET TABLESPACE elsewhere');
+	$node->safe_psql('moved', q{SELECT jobq.resume('still'), jobq.enqueue('note', '"new"')});
+	all_done('moved', 'database moved', 'new', 'runs', 'waits');
+	is($node->safe_psql('moved', 'SELECT count(*) FROM jobq.failed_job'), '0', 'database moved: nothing has failed');
+}
+
+#
+# All connections are taken.  Jobs do not need any.
+#
+{
+	my $offset = -s $node->logfile;
+	my $boss = $node->background_psql('postgres');
+	my @clients;
+
+	for (1 .. 20)
+	{
+		my $client = $node->background_psql('postgres', on_error_die => 0, on_error_stop => 0, wait => 0);
+
+		push @clients, $client;
+	}
+	wait_for_taken($boss);
+	is($boss->query_safe(q{SELECT jobq.restart_workers()}), '', 'all connections are taken: workers are replaced');
+	$boss->query_safe(q{
+		SELECT jobq.enqueue('note', '"first"');
+		SET ROLE clerk;
+		SELECT jobq.enqueue('note', '"clerk"');
+		RESET ROLE});
+	is($boss->query_safe(q{CALL jobq.call('note', '"called"')}), '', 'all connections are taken: a job runs');
+	$boss->query_safe(q{DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job) LOOP PERFORM pg_sleep(0.01); COMMIT; END LOOP; END $$});
+	is($boss->query_safe(q{SELECT string_agg(what || ' ' || role, ', ' ORDER BY what) FROM effect}),
+		'called postgres, clerk clerk, first postgres', 'all connections are taken: for each role');
+	eval { $_->{run}->kill_kill } foreach @clients;
+	$boss->quit;
+	unlike(slurp_file($node->logfile, $offset), qr/jobq (launcher|scheduler|worker).*(WARNING|ERROR|FATAL)/,
+		'all connections are taken: no process of jobq minds');
+	poll($node, 'SELECT true');
+	$node->safe_psql('postgres', 'TRUNCATE effect');
+}
+
+# Wait until only superusers can connect, and all others are there.
+sub wait_for_taken
+{
+	my ($session) = @_;
+
+	is($session->query_safe(q{
+		DO $$ BEGIN
+			FOR i IN 1 .. 6000 LOOP
+				EXIT WHEN (SELECT count(*) >= 18 FROM pg_stat_activity WHERE backend_type = 'client backend');
+				PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01);
+			END LOOP;
+		END $$;
+		SELECT count(*) >= 18 FROM pg_stat_activity WHERE backend_type = 'client backend'}), 't', 'all connections are taken');
+	return;
+}
+
+#
+# A single user: there are no processes, and no launcher will ever look.  What needs
+# them says so or comes to its end, and what is enqueued runs later.
+#
+$node->safe_psql('postgres', q{SELECT jobq.pause('still'), jobq.enqueue('note', '"before"', delay => '1 day'), jobq.enqueue('note', '"still"', queue => 'still')});
+$node->stop;
+my @single = (
+	q{SELECT jobq.enqueue('note', '"enqueued"')},
+	q{SELECT jobq.enqueue_many('note', '{"\"many\"", "\"more\""}', queue => 'worked')},
+	q{SELECT string_agg(payload #>> '{}', ' ' ORDER BY id) AS counted FROM jobq.live_jobs},
+	q{SELECT count(*) FROM jobq.reserve('{outside}')},
+	q{SELECT (jobq.wait((SELECT max(id) FROM jobq.job WHERE kind = 'note'), '10 ms')).state AS waited},
+	q{SELECT jobq.drain('worked', '10 ms') AS drained},
+	q{CALL jobq.work(queues => '{worked}', stop_when_empty => true)},
+	q{SELECT jobq.restart_workers()},
+	q{SELECT string_agg(what, ' ' ORDER BY what) AS worked FROM effect},
+	q{SELECT count(*) AS nobody FROM jobq.workers},
+	'VACUUM jobq.job',
+	'VACUUM FULL jobq.job',
+	'REINDEX TABLE jobq.queue',
+	q{SELECT jobq.prune('0 s') > 0 AS pruned},
+	'DROP EXTENSION jobq CASCADE',
+	'CREATE EXTENSION jobq',
+	'CREATE DATABASE fresh',
+	'ALTER DATABASE fresh RENAME TO stale',
+	'DROP DATABASE stale');
+{
+	my $input = join("\n", @single[0 .. 13]) . "\n";
+	my ($out, $err) = ('', '');
+
+	ok(IPC::Run::run(
+			[ $node->installed_command('postgres'), '--single', '-D', $node->data_dir, '-c', 'log_destination=stderr', 'postgres' ],
+			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(100)),
+		'single user: the server ends by itself');
+	my @errors = $err =~ /((?:ERROR|FATAL|PANIC|TRAP):.*)/g;
+	like("@errors", qr/^ERROR:  jobq\.reserve\(\) needs a scheduler, and a server for a single user has none$/,
+		'single user: only what needs a scheduler is an error');
+	my %expected = (
+		counted => 'before still enqueued many more',
+		waited => 'ready',
+		drained => 'f',
+		worked => 'many more',
+		nobody => '0',
+		pruned => 't');
+	is(($out =~ /\b$_ = "(.*?)"/)[0], $expected{$_}, "single user: $_") foreach sort keys %expected;
+
+	# and in the other database, what concerns the extension as a whole
+	$input = join("\n", @single[14 .. 18]) . "\n";
+	ok(IPC::Run::run(
+			[ $node->installed_command('postgres'), '--single', '-D', $node->data_dir, '-c', 'log_destination=stderr', 'moved' ],
+			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(100)),
+		'single user: the extension is dropped and created');
+	unlike($err, qr/ERROR|FATAL|PANIC|TRAP/, 'single user: without an error');
+}
+$node->start;
+$node->safe_psql('postgres', q{SELECT jobq.resume('still'), jobq.test_clock('2 days')});
+all_done('postgres', 'after the single user', 'before', 'enqueued', 'many', 'more', 'still');
+$node->safe_psql('moved', q{CREATE FUNCTION answer() RETURNS jsonb LANGUAGE sql AS $$ SELECT '42'::jsonb $$; SELECT jobq.register('answer', 'answer()')});
+is($node->safe_psql('moved', q{CALL jobq.call('answer')}), '42', 'the new extension is served');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

@@ -1,0 +1,71 @@
+# pg_upgrade takes everything along: from each major to the next.
+#
+# JOBQ_SERVERS names the folders of servers where jobq is installed, the oldest
+# first and ":" between them, as test/tools/check does.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqStates;
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @servers = split /:/, $ENV{JOBQ_SERVERS} || '';
+
+plan skip_all => 'JOBQ_SERVERS does not name two servers' if @servers < 2;
+
+# The template is for one major.
+delete $ENV{INITDB_TEMPLATE};
+
+my @pages = ('--no-data-checksums');
+my ($old, $before);
+
+foreach my $path (@servers)
+{
+	my ($major) = qx($path/bin/postgres --version) =~ / (\d+)/;
+	my $node = jobq_node("major_$major", q{
+jobq.workers = '*=2'
+}, install_path => $path, extra => [ '-U', 'postgres', $major >= 18 ? @pages : () ]);
+
+	if (!$old)
+	{
+		$node->start;
+		make_states($node, 'postgres');
+		$before = states($node, 'postgres');
+		$node->stop;
+		$old = $node;
+		next;
+	}
+
+	my @upgrade = (
+		"$path/bin/pg_upgrade", '--no-sync', '-U', 'postgres',
+		'-d', $old->data_dir, '-D', $node->data_dir,
+		'-b', $servers[0] . '/bin', '-B', "$path/bin",
+		'-s', $node->host, '-p', $old->port, '-P', $node->port);
+	my $from = $old->name;
+
+	# it writes into the current folder
+	chdir $node->basedir or die "$!\n";
+	command_ok([ @upgrade, '--check' ], "$from to $major: checked");
+	command_ok(\@upgrade, "$from to $major");
+	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
+	$node->start;
+	is(states($node, 'postgres'), $before, "$from to $major: everything is as it was");
+	is($node->safe_psql('postgres', q{
+SELECT count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid WHERE e.extname = 'jobq' AND d.deptype = 'e'
+	AND d.objid = 'jobq.job'::regclass}), '1', "$from to $major: the tables belong to the extension");
+	shift @servers;
+	$node->stop;
+	$old = $node;
+}
+
+# Where they have arrived, they come to their end.
+$old->append_conf('postgresql.conf', 'jobq.start_paused = off');
+$old->start;
+come_to_their_end($old, 'postgres', $old->name);
+$old->stop;
+no_failed_assertion($old);
+done_testing();
