@@ -21,7 +21,8 @@ plan skip_all => 'JOBQ_SERVERS does not name two servers' if @servers < 2;
 delete $ENV{INITDB_TEMPLATE};
 
 my @pages = ('--no-data-checksums');
-my ($old, $before);
+my ($old, $before, $copy);
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 
 foreach my $path (@servers)
 {
@@ -35,6 +36,13 @@ jobq.workers = '*=2'
 		$node->start;
 		make_states($node, 'postgres');
 		$before = states($node, 'postgres');
+
+		# some servers mark columns with options of their own, which others refuse
+		$node->safe_psql($_, q{UPDATE pg_attribute SET attoptions = NULL
+			WHERE EXISTS (SELECT FROM unnest(attoptions) o WHERE NOT o ^@ 'n_distinct')}) foreach 'postgres', 'template1';
+		$copy = states($node, 'postgres', 1);
+		command_ok([ "$servers[-1]/bin/pg_dump", '-Fc', '-f', $dump, '-d', $node->connstr . ' dbname=postgres user=postgres' ],
+			'dumped by the newest pg_dump');
 		$node->stop;
 		$old = $node;
 		next;
@@ -53,10 +61,11 @@ jobq.workers = '*=2'
 	command_ok(\@upgrade, "$from to $major");
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
 	$node->start;
+	wait_for($node, "$from to $major: a consumer holds its job", q{SELECT count(*) = 1 FROM jobq.jobs WHERE state = 'running'});
 	is(states($node, 'postgres'), $before, "$from to $major: everything is as it was");
 	is($node->safe_psql('postgres', q{
 SELECT count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid WHERE e.extname = 'jobq' AND d.deptype = 'e'
-	AND d.objid = 'jobq.job'::regclass}), '1', "$from to $major: the tables belong to the extension");
+	AND d.classid = 'pg_class'::regclass AND d.objid = 'jobq.job'::regclass}), '1', "$from to $major: the tables belong to the extension");
 	shift @servers;
 	$node->stop;
 	$old = $node;
@@ -66,6 +75,14 @@ SELECT count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid WHERE
 $old->append_conf('postgresql.conf', 'jobq.start_paused = off');
 $old->start;
 come_to_their_end($old, 'postgres', $old->name);
+
+# So do they in a copy that was dumped by the oldest server.
+$old->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE template0');
+command_ok([ "$servers[-1]/bin/pg_restore", '-e', '-d', $old->connstr . ' dbname=copy user=postgres', $dump ], 'and restored by the newest');
+is(states($old, 'copy', 1), $copy, 'everything is as it was');
+$old->append_conf('postgresql.conf', "jobq.databases = 'copy'");
+$old->reload;
+come_to_their_end($old, 'copy', 'the copy', 1);
 $old->stop;
 no_failed_assertion($old);
 done_testing();

@@ -14,7 +14,7 @@ check:
 check-core:
 	@test/tools/check-core
 
-# With sanitizers and valgrind, and a long fuzz: an hour or more.
+# With sanitizers and valgrind, for hours: see test/tools/check-long.
 check-long:
 	@test/tools/check-long
 
