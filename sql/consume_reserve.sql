@@ -411,7 +411,7 @@ TRUNCATE test.trace;
 -- ids and tokens in whatever form a client sends them: numbers, arrays, or without a type
 SELECT jobq.ack('{}', '{}'), jobq.nack('{}', '{}'), jobq.nack('{}', '{}', 'x', '1 s'), jobq.reject('{}', '{}', 'x'), jobq.release('{}', '{}'), jobq.extend('{}', '{}', '1 min');
 PREPARE one(bigint, bigint) AS SELECT jobq.ack($1, $2);
-PREPARE small(int, int) AS SELECT jobq.ack($1, $2, '"small"');
+PREPARE small(int, bigint) AS SELECT jobq.ack($1, $2, '"small"');
 PREPARE many(bigint[], bigint[]) AS SELECT jobq.ack($1, $2);
 PREPARE untyped AS SELECT jobq.ack($1, $2);
 PREPARE untyped_nack AS SELECT jobq.nack($1, $2, $3, $4);

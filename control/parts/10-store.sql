@@ -105,7 +105,7 @@ COMMENT ON COLUMN jobq.unique_key.held_until IS 'the window''s end: held until t
 COMMENT ON COLUMN jobq.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
 
 CREATE SEQUENCE jobq.lease_token_seq;
-COMMENT ON SEQUENCE jobq.lease_token_seq IS 'tokens of leases';
+COMMENT ON SEQUENCE jobq.lease_token_seq IS 'above all tokens that leases have, or may have, been given so far';
 
 -- A row for each call of reserve(); the scheduler deletes those that no lease
 -- needs any more.
@@ -117,11 +117,11 @@ CREATE TABLE jobq.lease (
 	role regrole NOT NULL,
 	consumer text NOT NULL,
 	job_ids bigint[] NOT NULL,
-	job_ctids tid[] NOT NULL,
+	job_versions xid[] NOT NULL,
 	CONSTRAINT lease_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.lease IS 'what consumers hold, so that it is known after a restart';
-COMMENT ON COLUMN jobq.lease.job_ctids IS 'which version of the job''s row: one that was written anew since is not held any more';
+COMMENT ON COLUMN jobq.lease.job_versions IS 'xmin of the jobs'' rows: one that was written anew since is not held any more';
 COMMENT ON COLUMN jobq.lease.id IS 'the token of a reservation; a number of its own for an extension';
 
 CREATE TABLE jobq.archive (

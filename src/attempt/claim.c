@@ -14,7 +14,6 @@
  */
 #include "base/base.h"
 
-#include "commands/sequence.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/snapmgr.h"
@@ -108,7 +107,6 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 
 	/* from here to the release of the lock nothing can fail */
 	jobq_lease_room(3);
-	*token = nextval_internal(jobq_relations()->lease_seq, false);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->leases->free == JOBQ_NONE || db->leases->bundle_free == JOBQ_NONE)
 	{
@@ -127,6 +125,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		uint32		bundle = jobq_lease_bundle(db);
 		JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
+		*token = jobq_lease_token(db);
 		b->pid = MyProcPid;
 		b->role = GetUserId();
 		b->since = now;

@@ -18,7 +18,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -441,9 +440,9 @@ jobq_reject(PG_FUNCTION_ARGS)
 }
 
 /*
- * Give jobs back: no attempt is charged.  The row is written anew, at another
- * place than the one that the row of jobq.lease names: so a crash does not
- * bring the lease back.  A lease in memory is just ended.
+ * Give jobs back: no attempt is charged.  The row is written anew, and so is not
+ * the version that the row of jobq.lease names: a crash does not bring the lease
+ * back.  A lease in memory is just ended.
  */
 static void
 release(const Held *held, Interval *interval)
@@ -502,6 +501,8 @@ extend(const Held *held, Interval *interval)
 	JobqDatabase *db = jobq_served_database("jobq.extend()");
 	TimestampTz until = jobq_now() +
 		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
+	Relation	rel = jobq_open_jobs();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int			done = 0;
 
 	jobq_lease_room(2 * held->n);
@@ -509,11 +510,11 @@ extend(const Held *held, Interval *interval)
 	{
 		int64		token = held->tokens[done];
 		int64	   *ids = palloc(sizeof(int64) * (held->n - done));
-		ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
-										(held->n - done));
-		int			n = 0;
+		TransactionId *versions = palloc(sizeof(TransactionId) *
+										 (held->n - done));
+		int			ndurable = 0;
 		uint32		bundle = JOBQ_NONE;
-		bool		durable = false;
+		int64		row_id = 0;
 		int			first = done;
 
 		/* a row for each run of the same token */
@@ -523,14 +524,21 @@ extend(const Held *held, Interval *interval)
 			JobqQueue	buffer;
 			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id,
 													  &buffer);
+			JobqKey		key = {lease.run_at, lease.id};
+			JobqJob		job;
 
-			durable |= queue != NULL && queue->lease == LEASE_DURABLE;
-			ctids[n] = lease.ctid;
-			ids[n++] = held->ids[done++];
+			done++;
+			if (queue == NULL || queue->lease != LEASE_DURABLE)
+				continue;
+			if (!jobq_job_fetch(rel, &lease.ctid, key, snapshot, &job))
+				lease_lost(lease.id);
+			versions[ndurable] = job.version;
+			ids[ndurable++] = lease.id;
 		}
-		if (durable)
+		if (ndurable > 0)
 		{
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			row_id = jobq_lease_token(db);
 			bundle = jobq_lease_bundle(db);
 			if (bundle != JOBQ_NONE)
 			{
@@ -555,14 +563,15 @@ extend(const Held *held, Interval *interval)
 						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						 errmsg("too many jobs are leased"),
 						 errhint("Raise \"%s\".", "jobq.max_leases")));
-			jobq_lease_row(db, bundle,
-						   nextval_internal(jobq_relations()->lease_seq, false),
-						   token, until, ids, ctids, n);
+			jobq_lease_row(db, bundle, row_id, token, until, ids, versions,
+						   ndurable);
 		}
-		for (int i = 0; i < n; i++)
-			jobq_at_commit_lease(LEASE_EXTEND, held->ids[first + i], token,
-								 bundle, until);
+		for (int i = first; i < done; i++)
+			jobq_at_commit_lease(LEASE_EXTEND, held->ids[i], token, bundle,
+								 until);
 	}
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
 }
 
 /*

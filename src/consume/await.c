@@ -126,33 +126,7 @@ jobq_reserver_roles(Reservation *reservation)
 }
 
 /*
- * Leave the list, unless there is an offer.  Is there one, or another job?  The
- * token is taken only then: every now and then that assigns a transaction id,
- * which must not be held while we wait.
- */
-bool
-jobq_reserver_ready(Reservation *reservation)
-{
-	JobqDatabase *db = reservation->db;
-	TimestampTz now = jobq_now();
-	JobqWakeList wake = {0};
-	bool		ready;
-
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (reservation->place != JOBQ_NONE &&
-		!db->offers->reservers[reservation->place].offered)
-		give_up_place(reservation, now, &wake);
-	ready = reservation->place != JOBQ_NONE;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE && !ready;
-		 i = db->ready->lanes[i].active_next)
-		ready = is_ours(reservation, &db->ready->lanes[i]) &&
-			jobq_lane_free(db, &db->ready->lanes[i], now);
-	jobq_unlock(db, &wake);
-	return ready;
-}
-
-/*
- * Take the offer, or pop a job.  Wants db->lock.
+ * Take the offer, or leave the list and pop a job.  Wants db->lock.
  */
 bool
 jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
@@ -160,7 +134,8 @@ jobq_reserver_pop(Reservation *reservation, TimestampTz now, JobqPush *job,
 {
 	if (reservation->place != JOBQ_NONE)
 	{
-		if (jobq_offer_take(reservation->db, reservation->place,
+		if (reservation->db->offers->reservers[reservation->place].offered &&
+			jobq_offer_take(reservation->db, reservation->place,
 							&reservation->taker, job))
 		{
 			reservation->place = JOBQ_NONE;

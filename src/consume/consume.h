@@ -34,8 +34,8 @@ enum
 	LEASE_ROLE,
 	LEASE_CONSUMER,
 	LEASE_JOB_IDS,
-	LEASE_JOB_CTIDS,
-	LEASE_NATTS = LEASE_JOB_CTIDS
+	LEASE_JOB_VERSIONS,
+	LEASE_NATTS = LEASE_JOB_VERSIONS
 };
 
 #define MIN_LEASE_MS	100
@@ -52,7 +52,7 @@ typedef struct Reservation
 	int			ndenied;
 	int			max;
 	int64		lease_ms;
-	int64		token;
+	int64		token;			/* of what was popped last; or 0 */
 	int			patience;		/* looks in vain, 5 ms apart */
 	const char *consumer;
 	const char *client;
@@ -66,7 +66,6 @@ typedef struct Reservation
 
 /* src/consume/await.c */
 extern void jobq_reserver_roles(Reservation *reservation);
-extern bool jobq_reserver_ready(Reservation *reservation);
 extern bool jobq_reserver_unranked(Reservation *reservation);
 extern bool jobq_reserver_coming(Reservation *reservation);
 extern bool jobq_reserver_list(Reservation *reservation);
@@ -80,7 +79,7 @@ extern void jobq_reserver_sleep(Reservation *reservation, long ms);
 extern JobqDatabase *jobq_served_database(const char *function);
 extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id,
 						   int64 token, TimestampTz until,
-						   const int64 *ids, const ItemPointerData *ctids,
+						   const int64 *ids, const TransactionId *versions,
 						   int nids);
 
 #endif							/* JOBQ_CONSUME_H */

@@ -20,7 +20,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -159,9 +158,10 @@ pop_jobs(Reservation *reservation, bool wait)
 	jobq_lease_room(2 * reservation->max + 1);
 	reservation->npopped = 0;
 	reservation->bundle = JOBQ_NONE;
+	reservation->token = 0;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	while (reservation->token != 0 && reservation->npopped < reservation->max)
+	while (reservation->npopped < reservation->max)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
@@ -184,6 +184,7 @@ pop_jobs(Reservation *reservation, bool wait)
 		{
 			JobqLeaseBundle *bundle;
 
+			reservation->token = jobq_lease_token(db);
 			reservation->bundle = jobq_lease_bundle(db);
 			bundle = &db->leases->bundles[reservation->bundle];
 			bundle->pid = MyProcPid;
@@ -259,8 +260,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	TimestampTz now = jobq_now();
 	TimestampTz until = now + reservation->lease_ms * 1000;
 	int64	   *durable = palloc(sizeof(int64) * reservation->npopped);
-	ItemPointerData *ctids = palloc(sizeof(ItemPointerData) *
-									reservation->npopped);
+	TransactionId *versions = palloc(sizeof(TransactionId) *
+									 reservation->npopped);
 	int64	   *limited = palloc(sizeof(int64) * reservation->npopped);
 	TimestampTz *deadlines = palloc(sizeof(TimestampTz) * reservation->npopped);
 	int			ndurable = 0;
@@ -324,7 +325,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		if (queue->lease == LEASE_DURABLE)
 		{
-			ctids[ndurable] = entry->ctid;
+			versions[ndurable] = job.version;
 			durable[ndurable++] = entry->key.id;
 		}
 		n++;
@@ -336,7 +337,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		limit_leases(reservation, limited, deadlines, nlimited);
 	if (ndurable > 0)
 		jobq_lease_row(db, reservation->bundle, reservation->token,
-					   reservation->token, until, durable, ctids, ndurable);
+					   reservation->token, until, durable, versions, ndurable);
 	return n;
 }
 
@@ -346,7 +347,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 void
 jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 			   TimestampTz until, const int64 *ids,
-			   const ItemPointerData *ctids, int nids)
+			   const TransactionId *versions, int nids)
 {
 	Relation	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	Datum	   *elems = palloc(sizeof(Datum) * nids);
@@ -366,11 +367,11 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 		PointerGetDatum(construct_array(elems, nids, INT8OID, 8,
 										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	for (int i = 0; i < nids; i++)
-		elems[i] = PointerGetDatum(&ctids[i]);
-	values[LEASE_JOB_CTIDS - 1] =
-		PointerGetDatum(construct_array(elems, nids, TIDOID,
-										sizeof(ItemPointerData), false,
-										TYPALIGN_SHORT));
+		elems[i] = TransactionIdGetDatum(versions[i]);
+	values[LEASE_JOB_VERSIONS - 1] =
+		PointerGetDatum(construct_array(elems, nids, XIDOID,
+										sizeof(TransactionId), true,
+										TYPALIGN_INT));
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);
 	table_close(rel, NoLock);
@@ -443,9 +444,6 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				jobq_reserver_sleep(&reservation, 5);
 				continue;
 			}
-			if (jobq_reserver_ready(&reservation) && reservation.token == 0)
-				reservation.token =
-					nextval_internal(jobq_relations()->lease_seq, false);
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
 												   deadline);
 			if (pop_jobs(&reservation, left > 0))

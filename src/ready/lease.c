@@ -20,7 +20,7 @@
 
 /*
  * Forget all leases: when the shared memory is made, or belongs to another
- * database or a new extension.
+ * database or a new extension.  Tokens go on rising.
  */
 void
 jobq_leases_clear(JobqDatabase *db)
@@ -44,6 +44,15 @@ jobq_leases_clear(JobqDatabase *db)
 	db->leases->next_expiry = DT_NOEND;
 	db->leases->life++;
 	db->leases->loaded = false;
+}
+
+/*
+ * A token that nobody else has had, and above all that were given before.
+ */
+int64
+jobq_lease_token(JobqDatabase *db)
+{
+	return db->leases->next_token++;
 }
 
 static uint32

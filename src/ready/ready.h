@@ -161,8 +161,6 @@ typedef struct JobqReady
 	uint32		evictions;		/* lanes that gave way with due rows */
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
 	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
-	Oid			job_file;		/* the file of jobq.job when places of rows were
-								 * first noted; may be read without lock */
 	uint64		news;			/* grows with each lane that gets its first
 								 * entry; may be read without lock */
 	uint32		nfree;
@@ -401,12 +399,18 @@ typedef struct JobqLeaseBundle
 
 /*
  * The leases of a database.
+ *
+ * A token is drawn under the lock under which the lease begins, from a counter
+ * that only rises; the scheduler has set the tokens below tokens_end aside
+ * (worker/scheduler/tokens.c).
  */
 typedef struct JobqLeases
 {
 	bool		loaded;			/* what jobq.lease has is here */
 	int64		life;			/* grows when they are all forgotten */
 	Oid			jobs;			/* the jobq.job that they are about */
+	int64		next_token;
+	int64		tokens_end;
 	uint32		nleases;
 	uint32		free;
 	uint32		bundle_free;
@@ -541,6 +545,7 @@ extern void jobq_groups_forget(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/lease.c */
 extern void jobq_leases_clear(JobqDatabase *db);
+extern int64 jobq_lease_token(JobqDatabase *db);
 extern JobqLease *jobq_lease_find(JobqDatabase *db, int64 id);
 extern JobqLease *jobq_lease_add(JobqDatabase *db, const JobqPush *job,
 								 int64 token, TimestampTz until,

@@ -66,6 +66,7 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 	heap_deform_tuple(copy, RelationGetDescr(rel), job->values, job->nulls);
 	job->ctid = tuple->t_self;
 	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	job->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
 }
 
 /*

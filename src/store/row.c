@@ -89,22 +89,17 @@ fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
 
 /*
  * Read the row that was at ctid when that was noted, if it is visible and is
- * this job's.  It is somewhere else if the table was written anew (VACUUM FULL,
- * CLUSTER) while the database is served: then its id finds it, and a row that a
- * job has got since is known by its other run_at.
+ * this job's.  It is somewhere else if the table was written anew since (VACUUM
+ * FULL, CLUSTER): then its id finds it, and a row that a job has got since is
+ * known by its other run_at.
  */
 bool
 jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 			   Snapshot snapshot, JobqJob *job)
 {
-	JobqDatabase *db;
-
-	if (fetch_at(rel, ctid, key.id, snapshot, job))
-		return true;
-	db = jobq_my_database();
-	return db != NULL && db->ready->job_file != rel->rd_rel->relfilenode &&
-		jobq_job_find(rel, key.id, snapshot, job) &&
-		job_run_at(job) == key.run_at;
+	return fetch_at(rel, ctid, key.id, snapshot, job) ||
+		(jobq_job_find(rel, key.id, snapshot, job) &&
+		 job_run_at(job) == key.run_at);
 }
 
 /*

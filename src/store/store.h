@@ -107,6 +107,7 @@ typedef enum JobqIndex
 	JOBQ_JOB_GROUP,
 	JOBQ_JOB_BATCH,
 	JOBQ_UNIQUE_KEY_PKEY,
+	JOBQ_LEASE_PKEY,
 	JOBQ_NINDEXES
 }			JobqIndex;
 
@@ -273,6 +274,9 @@ typedef struct JobqJob
 	bool		nulls[JOB_NATTS];
 	ItemPointerData ctid;
 	TransactionId xmin;			/* who wrote the row, as far as read */
+	TransactionId version;		/* the same, but it stays as it is when the
+								 * row is frozen, or moved by VACUUM FULL or
+								 * CLUSTER */
 } JobqJob;
 
 #define JOB(job, att)		((job)->values[(att) - 1])

@@ -69,7 +69,7 @@ static const Column unique_key_columns[] = {
 
 static const Column lease_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {REGROLEOID, false},
-	{TEXTOID, false}, {INT8ARRAYOID, false}, {TIDARRAYOID, false},
+	{TEXTOID, false}, {INT8ARRAYOID, false}, {XIDARRAYOID, false},
 };
 
 static const Column archive_columns[] = {
@@ -133,6 +133,7 @@ static const struct
 	JOB_ID}},
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {6, 5, 3}},
+	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
 };
 
 /* The relation in which a table was looked at, and found to be as it should. */

@@ -15,6 +15,8 @@ jobq.databases = 'postgres, doomed'
 jobq.workers = 'manual=0; *=4'
 max_connections = 120
 autovacuum = off
+wal_writer_delay = '10s'
+wal_writer_flush_after = '1GB'
 });
 $node->start;
 $node->safe_psql(
@@ -126,9 +128,16 @@ sql(q{SELECT jobq.cancel(id) FROM held WHERE name = 'cancelled'});
 wait_for($node, 'a lease has ended', q{SELECT state('late') = 'retryable 1'});
 is_state('nacked', 'ready 1');
 
-foreach my $crash ('immediate stop', 'crash of a session', 'restart')
+foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a session', 'restart')
 {
-	if ($crash eq 'immediate stop')
+	# the rows of the jobs move, and are the same
+	my $places = sql('SELECT array_agg(ctid ORDER BY id) FROM jobq.job');
+	sql('VACUUM FULL jobq.job') if $crash eq 'VACUUM FULL';
+	sql('CLUSTER jobq.job USING job_ready') if $crash eq 'CLUSTER';
+	isnt(sql('SELECT array_agg(ctid ORDER BY id) FROM jobq.job'), $places, "$crash: rows have moved")
+	  if $crash =~ /^[A-Z ]*$/;
+
+	if ($crash eq 'immediate stop' || $crash =~ /^[A-Z ]*$/)
 	{
 		$node->stop('immediate');
 		$node->start;
@@ -218,6 +227,72 @@ is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
 	'JQ012', 'a dead letter of an ended lease');
 says('ack', 'last', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+# A job whose row lies where a row of leases once found another version of it.
+sql('VACUUM FULL jobq.job');
+hold('durable', '1 hour', 'same place');
+my $place = sql('SELECT id, ctid FROM jobq.job');
+wait_for($node, 'no other row of leases is left', 'SELECT count(*) = 1 FROM jobq.lease');
+my $scheduler = scheduler_pid($node);
+signal_process('STOP', $scheduler);	# so that this one stays
+says('nack', 'same place', 'done', q{, 'no', '0'});
+sql('VACUUM FULL jobq.job');
+is(sql('SELECT id, ctid FROM jobq.job'), $place, 'it lies at the same place');
+my $log = -s $node->logfile;
+signal_process('KILL', $scheduler);
+wait_for_restart($node, $log);
+wait_for($node, 'the scheduler is there', 'SELECT complete FROM jobq_internal.scheduler_state()');
+is_state('same place', 'ready 1');
+says('ack', 'same place', 'JQ011');
+sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
+
+#
+# Tokens: each job's rise, over crashes that lose what had not been flushed, and
+# whatever the clock says.
+#
+sub next_token
+{
+	my ($id) = @_;
+
+	return sql(qq{SET synchronous_commit = off;
+		SELECT token FROM jobq.reserve('{memory}', wait => '1 min') WHERE id = $id});
+}
+my $fenced = sql(q{SELECT jobq.enqueue('work', queue => 'memory')});
+my $token = next_token($fenced);
+cmp_ok($token, '<', 2**53, 'tokens are exact in JavaScript');
+foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', 'crash')
+{
+	my $before = $token;
+
+	if ($what eq 'crash')
+	{
+		# one that gives out many: more than are logged ahead by a sequence
+		sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory') FROM generate_series(1, 70);
+			DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{memory}', wait => '1 min'); END LOOP; END $$});
+		$before = sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory');
+			SELECT token FROM jobq.reserve('{memory}', wait => '1 min')}) =~ s/.*\n//r;
+		$node->stop('immediate');
+		$node->start;
+		sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL AND id <> $fenced");
+	}
+	elsif ($what eq 'put ahead of the clock')
+	{
+		$before = 4_000_000_000_000_000;
+		sql("SELECT jobq.release($fenced, $token), setval('jobq.lease_token_seq', $before)");
+		$node->restart;
+	}
+	else
+	{
+		sql("SELECT jobq.release($fenced, $token)");
+	}
+	$token = next_token($fenced);
+	cmp_ok($token, '>', $before, "token: $what");
+}
+my $aside = sql('SELECT last_value FROM jobq.lease_token_seq');
+cmp_ok($aside, '>', $token, 'tokens are set aside');
+sql(q{SELECT jobq.test_clock('1 hour')});
+wait_for($node, 'and more when some were given', "SELECT last_value > $aside FROM jobq.lease_token_seq");
+sql(qq{SELECT jobq.test_clock('0'); SELECT jobq.cancel($fenced)});
 
 #
 # Sessions that wait.
@@ -428,9 +503,18 @@ hold('memory', '1 hour', 'in memory');
 hold('durable', '1 hour', 'durable');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
 sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '1 min'); END LOOP; END $$});
+sql(q{VACUUM FULL jobq.lease});
 sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
 wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq.lease');
+is(sql(q{SELECT count(*) FROM jobq.lease JOIN held USING (token) WHERE name = 'durable'}),
+	1, 'but that of a lease that is held');
 says('ack', $_, 'done') foreach ('in memory', 'durable');
+
+# Rows that have moved are found.
+hold('durable', '1 hour', 'moved');
+sql(q{DELETE FROM jobq.lease WHERE token NOT IN (SELECT token FROM held WHERE name = 'moved'); VACUUM FULL jobq.lease});
+says('ack', 'moved', 'done');
+wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq.lease');
 
 # Nothing is left of the leases of an extension that was dropped, although its
 # scheduler may not have seen that when the next one is there, whose jobs have

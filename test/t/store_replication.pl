@@ -160,12 +160,32 @@ like($waiter->query_until(qr/completed/, ''), qr/completed/,
 	'and is told when the standby has it');
 $waiter->quit;
 
+# A consumer gets jobs on the primary, of which the standby never learns.
+$primary->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
+$primary->reload;
+$primary->safe_psql('postgres', q{SELECT jobq.create_queue('outside', mode => 'consumer')});
+my $outside = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('outside', queue => 'outside', priority => 1)});
+$primary->wait_for_catchup($standby);
+$standby->stop;
+$primary->safe_psql('postgres', q{
+SELECT jobq.enqueue('lost', queue => 'outside') FROM generate_series(1, 70);
+DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '1 min'); END LOOP; END $$});
+my ($held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour')});
+is($held, $outside, 'the job that the standby knows is leased');
+
 # Promotion
 $primary->stop('immediate');
 $standby->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
+$standby->start;
 $standby->promote;
 wait_for($standby, 'a promoted standby begins to work by itself',
 	'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+my ($again, $higher) = split /\|/, $standby->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', wait => '1 min')});
+is($again, $outside, 'it can be had on the new primary');
+cmp_ok($higher, '>', $token, 'with a higher token than on the old one');
+my (undef, undef, $stderr) = $standby->psql('postgres', "SELECT jobq.ack($outside, $token)");
+like($stderr, qr/job $outside is not leased with this token/, 'whose consumer has lost it');
+$standby->safe_psql('postgres', "SELECT jobq.ack($outside, $higher)");
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($waiting)"),
 	'ready', 'a queue that was paused is paused');
 $standby->safe_psql('postgres', q{SELECT jobq.resume('still')});

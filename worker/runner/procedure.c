@@ -20,7 +20,6 @@
 
 #include "access/table.h"
 #include "access/xact.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "tcop/pquery.h"
 #include "utils/memutils.h"
@@ -44,9 +43,13 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 {
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
-	int64		token = (int64) (pg_prng_uint64(&pg_global_prng_state) >> 1);
 	MemoryContext old = CurrentMemoryContext;
+	int64		token;
 	bool		isnull;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	token = jobq_lease_token(my_db);
+	LWLockRelease(my_db->lock);
 
 	/* the lease, flushed before the procedure begins */
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));

@@ -86,6 +86,10 @@ extern bool index_read_row(TupleTableSlot *slot, JobqPush *push,
 extern void index_note_leased(int64 id);
 extern void index_end_lost(void);
 
+/* worker/scheduler/tokens.c */
+extern void tokens_begin(void);
+extern void tokens_renew(void);
+
 /* worker/scheduler/groups.c */
 extern void groups_restore(void);
 extern void groups_refill(void);

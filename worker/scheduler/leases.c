@@ -10,6 +10,7 @@
  */
 #include "scheduler/inner.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -19,6 +20,7 @@
 #include "storage/bufmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -50,6 +52,9 @@ static TimestampTz collect(TimestampTz now);
 static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
 static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
 static bool is_over(int64 id, int64 token, TimestampTz now);
+static void delete_unknown(Relation rel);
+static int	compare_ids(const void *a, const void *b);
+static int64 *known_rows(int *n);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
@@ -95,7 +100,6 @@ load(TimestampTz now)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_leases_clear(my_db);
 		my_db->leases->jobs = rels->job;
-		my_db->ready->job_file = jobs->rd_rel->relfilenode;
 		LWLockRelease(my_db->lock);
 	}
 	if (my_db->leases->loaded)
@@ -115,6 +119,7 @@ load(TimestampTz now)
 	jobq_injection_point("jobq-leases-read");
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	tokens_begin();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->leases->loaded = true;
@@ -128,9 +133,9 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS];
 	Datum	   *elems;
-	Datum	   *ctids;
+	Datum	   *versions;
 	int			n;
-	int			nctids;
+	int			nversions;
 	int64		token;
 	TimestampTz until;
 	uint32		bundle;
@@ -140,12 +145,12 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
 	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
 					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
-	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_CTIDS - 1]), TIDOID,
-					  sizeof(ItemPointerData), false, TYPALIGN_SHORT, &ctids,
-					  NULL, &nctids);
-	if (n != nctids)
-		elog(ERROR, "lease " INT64_FORMAT " names %d jobs and %d rows", token,
-			 n, nctids);
+	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_VERSIONS - 1]), XIDOID,
+					  sizeof(TransactionId), true, TYPALIGN_INT, &versions,
+					  NULL, &nversions);
+	if (n != nversions)
+		elog(ERROR, "lease " INT64_FORMAT " names %d jobs and %d versions", token,
+			 n, nversions);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	bundle = jobq_lease_bundle(my_db);
@@ -175,7 +180,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
 						   &job) ||
-			!ItemPointerEquals(&job.ctid, (ItemPointer) DatumGetPointer(ctids[i])))
+			job.version != DatumGetTransactionId(versions[i]))
 			continue;
 		push.queue_id = job_queue_id(&job);
 		push.priority = job_priority(&job);
@@ -385,39 +390,68 @@ collect(TimestampTz now)
 	for (uint32 i = 0; i < n; i++)
 		delete_row(rel, &garbage[i]);
 	if (all)
-	{
-		/* some did not fit into the list: delete what no bundle knows */
-		TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
-		HeapTuple	tuple;
-
-		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-		{
-			bool		known = false;
-
-			LWLockAcquire(my_db->lock, LW_SHARED);
-			for (int i = 0; i < JOBQ_MAX_BUNDLES && !known; i++)
-				known = my_db->leases->bundles[i].outstanding > 0 &&
-					ItemPointerIsValid(&my_db->leases->bundles[i].row.ctid) &&
-					ItemPointerEquals(&my_db->leases->bundles[i].row.ctid,
-									  &tuple->t_self);
-			LWLockRelease(my_db->lock);
-			if (!known)
-			{
-				JobqLeaseRow row = {.ctid = tuple->t_self};
-				bool		isnull;
-
-				row.id = DatumGetInt64(heap_getattr(tuple, LEASE_ID,
-													RelationGetDescr(rel),
-													&isnull));
-				delete_row(rel, &row);
-			}
-		}
-		table_endscan(scan);
-	}
+		delete_unknown(rel);	/* some did not fit into the list */
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return now + GARBAGE_PAUSE;
+}
+
+/*
+ * Delete the rows that no bundle knows.  The snapshot is older than the look at
+ * the bundles: whose row it shows had a bundle by then.
+ */
+static void
+delete_unknown(Relation rel)
+{
+	int			n;
+	int64	   *known = known_rows(&n);
+	TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		JobqLeaseRow row = {.ctid = tuple->t_self};
+		bool		isnull;
+
+		row.id = DatumGetInt64(heap_getattr(tuple, LEASE_ID,
+											RelationGetDescr(rel), &isnull));
+		if (bsearch(&row.id, known, n, sizeof(int64), compare_ids) == NULL)
+			delete_row(rel, &row);
+	}
+	table_endscan(scan);
+	pfree(known);
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * The ids of the rows that bundles know, in order.
+ */
+static int64 *
+known_rows(int *n)
+{
+	int64	   *ids = palloc(sizeof(int64) * JOBQ_MAX_BUNDLES);
+
+	*n = 0;
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	for (int i = 0; i < JOBQ_MAX_BUNDLES; i++)
+	{
+		JobqLeaseBundle *bundle = &my_db->leases->bundles[i];
+
+		if (bundle->outstanding > 0 && ItemPointerIsValid(&bundle->row.ctid))
+			ids[(*n)++] = bundle->row.id;
+	}
+	LWLockRelease(my_db->lock);
+	qsort(ids, *n, sizeof(int64), compare_ids);
+	return ids;
 }
 
 /*
@@ -433,7 +467,8 @@ next_collect(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Delete the row, if it is still there: its place may be another's by now.
+ * Delete the row, if it is still there: where it was, or, if the table was
+ * written anew (VACUUM FULL), where its id finds it.
  */
 static void
 delete_row(Relation rel, const JobqLeaseRow *row)
@@ -441,18 +476,36 @@ delete_row(Relation rel, const JobqLeaseRow *row)
 	HeapTupleData tuple;
 	Buffer		buffer;
 	TM_FailureData tmfd;
-	bool		isnull;
-	bool		same;
+	bool		found = false;
 
-	if (ItemPointerGetBlockNumber(&row->ctid) >= RelationGetNumberOfBlocks(rel))
-		return;
 	tuple.t_self = row->ctid;
-	if (!heap_fetch(rel, GetActiveSnapshot(), &tuple, &buffer, false))
-		return;
-	same = DatumGetInt64(heap_getattr(&tuple, LEASE_ID, RelationGetDescr(rel),
-									  &isnull)) == row->id;
-	ReleaseBuffer(buffer);
-	if (same)
+	if (ItemPointerGetBlockNumber(&row->ctid) < RelationGetNumberOfBlocks(rel) &&
+		heap_fetch(rel, GetActiveSnapshot(), &tuple, &buffer, false))
+	{
+		bool		isnull;
+
+		found = DatumGetInt64(heap_getattr(&tuple, LEASE_ID,
+										   RelationGetDescr(rel),
+										   &isnull)) == row->id;
+		ReleaseBuffer(buffer);
+	}
+	if (!found)
+	{
+		ScanKeyData key;
+		SysScanDesc scan;
+		HeapTuple	moved;
+
+		ScanKeyInit(&key, LEASE_ID, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(row->id));
+		scan = systable_beginscan(rel, jobq_index(rel, JOBQ_LEASE_PKEY), true,
+								  GetActiveSnapshot(), 1, &key);
+		moved = systable_getnext(scan);
+		found = HeapTupleIsValid(moved);
+		if (found)
+			tuple.t_self = moved->t_self;
+		systable_endscan(scan);
+	}
+	if (found)
 		(void) jobq_heap_delete(rel, &tuple.t_self, GetCurrentCommandId(true),
 								false, &tmfd);
 }

@@ -55,6 +55,7 @@ run(TimestampTz now)
 		expire(expired[i]);
 	nexpired = 0;
 	groups_sweep();
+	tokens_renew();
 	my_db->reload = my_db->limits->stale = true;
 	my_db->schedule_freed = true;
 	return plan(now);
