@@ -86,6 +86,9 @@ COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
 CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
 
+CREATE INDEX job_group_held ON jobq.job (group_id) WHERE group_held IS NOT NULL;
+COMMENT ON INDEX jobq.job_group_held IS 'the jobs for which their groups wait';
+
 CREATE INDEX job_batch ON jobq.job (batch_id, id) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_batch IS 'the live jobs of a batch';
 

@@ -31,6 +31,9 @@ extern bool jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);
 
+extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
+								 Snapshot snapshot);
+
 /* src/attempt/claim.c */
 extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
 extern void jobq_claim_undo(const JobqJob *job, int64 token);
@@ -48,6 +51,8 @@ extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
 								  const JobqCurrent *current,
 								  TimestampTz started_at, bool has_result,
 								  Datum result);
+extern bool jobq_job_put_back(Relation rel, JobqJob *job,
+							  const JobqError *error);
 extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
 									TimestampTz started_at,
 									const JobqError *error, bool charge,

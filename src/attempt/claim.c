@@ -5,8 +5,12 @@
  *
  * The session has no slot, in which a worker keeps its permits.  So it holds
  * them in a lease that is in memory only, and ends with the transaction: by its
- * commit, or by its abort, which gives the permits back unused.  Where there is
- * no scheduler, nobody counts, and no permit is needed.
+ * commit, or by its abort, which gives the permits back unused.
+ *
+ * Where there is no scheduler, nobody counts, and no permit is needed.  But groups
+ * keep their order there, too: the gate asks the table which job comes first, and
+ * a lock, held to the end of the transaction, sees that sessions ask one after the
+ * other, and that no two jobs of a group run at a time.
  *
  * src/attempt/claim.c
  *
@@ -16,6 +20,8 @@
 
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lock.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -27,6 +33,8 @@
 #define PAUSE_MS	10L
 
 static JobqDatabase *loaded_database(void);
+static bool lock_group(Relation rel, const JobqJob *job);
+static void unlock_group(Relation rel, const JobqJob *job);
 
 /*
  * This database, when its scheduler has loaded limits and leases; NULL if it
@@ -58,10 +66,42 @@ loaded_database(void)
 	return db;
 }
 
+static void
+group_tag(Relation rel, const JobqJob *job, LOCKTAG *tag)
+{
+	uint64		group = (uint64) job_group(job);
+
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, RelationGetRelid(rel),
+					   (uint32) group, (uint16) (group >> 32));
+}
+
+/*
+ * Lock the job's group to the end of the transaction, without waiting.  False if
+ * another session has it.  (Two groups may have one lock, as 48 bits of their
+ * ids tell them apart.  Then one waits for the other.)
+ */
+static bool
+lock_group(Relation rel, const JobqJob *job)
+{
+	LOCKTAG		tag;
+
+	group_tag(rel, job, &tag);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_group(Relation rel, const JobqJob *job)
+{
+	LOCKTAG		tag;
+
+	group_tag(rel, job, &tag);
+	LockRelease(&tag, ExclusiveLock, false);
+}
+
 /*
  * Take the permits that this job, which a session has found in the table, needs,
- * until the end of the transaction; or say what stands in its way.  The token, which is 0 if it needs none, is for
- * those who follow.
+ * until the end of the transaction; or say what stands in its way.  The token,
+ * which is 0 if it needs none, is for those who follow.
  */
 JobqVerdict
 jobq_claim(Relation rel, const JobqJob *job, int64 *token)
@@ -80,15 +120,23 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	Snapshot	latest;
 	JobqJob		first;
 	JobqDatabase *db;
+	bool		locked = job_group(job) != 0 && queue != NULL &&
+		queue->group_max_running == 1 && !jobq_has_scheduler(&db);
 
 	*token = 0;
 	if (jobq_job_runs(job))
 		return JOBQ_TAKEN;
+	if (locked && !lock_group(rel, job))
+		return JOBQ_GROUP_BUSY;
 	latest = RegisterSnapshot(GetLatestSnapshot());
 	verdict = jobq_gate(rel, job, MODE_WORKER, NULL, latest, now, &first);
 	UnregisterSnapshot(latest);
 	if (verdict != JOBQ_MAY_RUN)
+	{
+		if (locked)
+			unlock_group(rel, job);
 		return verdict;
+	}
 	push.queue_id = job_queue_id(job);
 	push.priority = job_priority(job);
 	push.role = job_role(job);

@@ -112,6 +112,33 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 }
 
 /*
+ * Record a crash of a job that had begun when the one before it in its group was
+ * completed, and the crash has undone that: what comes first runs first again.
+ *
+ * So the job is charged, but does not hold its group, and keeps its place in it.
+ * Nor does it become a dead letter now: it has another try in its turn.  There
+ * it finds the others durable (a job that has crashed a process begins with a
+ * flush), so that this happens once.
+ *
+ * Returns whether the job will run again: not if somebody else took the row.
+ */
+bool
+jobq_job_put_back(Relation rel, JobqJob *job, const JobqError *error)
+{
+	TimestampTz now = jobq_now();
+
+	if (!jobq_job_delete(rel, job))
+		return false;
+	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
+	JOB_SET(job, JOB_ERRORS, append_error(job, job_attempt(job), now, error));
+	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
+						  job_group(job));
+	jobq_job_insert(rel, job);
+	jobq_state_changed(job, jobq_waiting_state(job, now));
+	return true;
+}
+
+/*
  * The same for a job whose row the caller has deleted.
  */
 bool

@@ -29,6 +29,8 @@
 static bool group_is_busy(Relation rel, const JobqJob *job,
 						  const JobqQueue *queue, const JobqPush *entry,
 						  Snapshot snapshot, JobqJob *first);
+static bool group_is_held(Relation rel, const JobqJob *job, Snapshot snapshot,
+						  JobqJob *holder);
 static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
 static void give_back(const JobqPush *push, int64 token, bool limits);
@@ -87,7 +89,9 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
  * roles, kinds with limits.  So whoever has been given the job asks the table,
  * unless there is but one lane.
  *
- * That there is a permit says that no job of the group runs.
+ * That there is a permit says that no job of the group runs, and that it waits
+ * for none that has begun before.  Who has found the job in the table has no
+ * permit yet, and nobody may be there who gives any: so he asks for that, too.
  */
 static bool
 group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
@@ -102,7 +106,53 @@ group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
 		(entry->first || entry->permits.group == JOBQ_NONE ||
 		 jobq_my_database() == NULL))
 		return false;
+	if (entry == NULL && queue->group_on_failure == GROUP_WAIT &&
+		group_is_held(rel, job, snapshot, first))
+		return true;
 	return group_predecessor(rel, job, snapshot, first);
+}
+
+/*
+ * Look for another job of the same group that has begun before, whenever it is
+ * due.
+ */
+static bool
+group_is_held(Relation rel, const JobqJob *job, Snapshot snapshot,
+			  JobqJob *holder)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(job_group(job)));
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_GROUP_HELD), true,
+							  snapshot, 1, &key);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		jobq_job_from_tuple(rel, tuple, holder);
+		found = job_id(holder) != job_id(job) &&
+			!JOB_ISNULL(holder, JOB_GROUP_HELD) &&
+			!DatumGetBool(JOB(holder, JOB_DORMANT));
+	}
+	systable_endscan(scan);
+	return found;
+}
+
+/*
+ * Does another job of its group come before this one, which has begun all the
+ * same?  A crash has undone that the other one had completed: see
+ * jobq_job_put_back().
+ */
+bool
+jobq_group_overtaken(Relation rel, const JobqJob *job, Snapshot snapshot)
+{
+	JobqQueue	buffer;
+	JobqJob		first;
+
+	return group_is_busy(rel, job, jobq_queue_by_id(job_queue_id(job), &buffer),
+						 NULL, snapshot, &first);
 }
 
 /*

@@ -131,6 +131,7 @@ static const struct
 	JOB_FLOW, JOB_RUN_AT, JOB_ID}},
 	[JOBQ_JOB_GROUP] = {"job_group", {JOB_GROUP_ID, JOB_PRIORITY, JOB_RUN_AT,
 	JOB_ID}},
+	[JOBQ_JOB_GROUP_HELD] = {"job_group_held", {JOB_GROUP_ID}},
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {6, 5, 3}},
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},

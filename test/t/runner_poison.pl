@@ -229,6 +229,67 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job}),
 		'7', 'the dead letters are those of the handlers that crashed');
 }
 
+# A crash undoes what has not been flushed: the job that came before the culprit in
+# its group.  That one runs first again, and the culprit, which has not begun then
+# to anybody's knowledge, keeps its place, even if it had but one attempt.
+{
+	$node->append_conf('postgresql.conf', q{
+wal_writer_delay = '10s'
+wal_writer_flush_after = '1GB'
+});
+	$node->restart;
+	$node->safe_psql(
+		'postgres', q{
+CREATE TABLE ran (name text, attempt int, at bigint GENERATED ALWAYS AS IDENTITY);
+CREATE FUNCTION in_order(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE LOG 'in order: %', payload ->> 'name';
+	INSERT INTO ran VALUES (payload ->> 'name', job.attempt);
+	IF job.attempt <= (payload ->> 'crashes')::int THEN
+		PERFORM crash('{"signal": "SEGV"}');
+	END IF;
+	IF job.attempt <= (payload ->> 'fails')::int THEN
+		RAISE 'no good';
+	END IF;
+END $$;
+SELECT jobq.register('in_order', 'in_order(jsonb, jobq.job_context)', backoff => 'fixed 1s');
+CREATE FUNCTION enqueue_in_order(name text, more jsonb DEFAULT '{}', attempts int DEFAULT 3) RETURNS void LANGUAGE sql
+	AS $$ SELECT jobq.enqueue('in_order', jsonb_build_object('name', name) || more, group_key => 'g', max_attempts => attempts) $$;
+});
+	foreach my $case (
+		[ 'a b c', '{}', '{"crashes": 1}', 1, 2, 'a|1 b|2 c|1' ],
+		[ 'd e f', '{"fails": 1}', '{"crashes": 1}', 3, 3, 'd|2 e|2 f|1' ],
+		[ 'g h i', '{}', '{"crashes": 9}', 9, 2, 'g|1 i|1' ])
+	{
+		my ($names, $first, $second, $attempts, $twice, $result) = @$case;
+		my ($a, $b, $c) = split / /, $names;
+		my $undone = 0;
+
+		# something else may flush in between, but not each time
+		for (my $try = 1; $try <= 10 && !$undone; $try++)
+		{
+			my $offset = -s $node->logfile;
+
+			$node->safe_psql('postgres', 'TRUNCATE ran');
+			# nothing runs before all of them are there; the crash may end the session
+			$node->psql('postgres', qq{
+BEGIN;
+SELECT enqueue_in_order('$a', '$first'), enqueue_in_order('$b', '$second', $attempts), enqueue_in_order('$c');
+COMMIT});
+			wait_for_restart($node, $offset);
+			wait_for($node, "order of $names: nothing is left", 'SELECT count(*) = 0 FROM jobq.job');
+			my @log = slurp_file($node->logfile, $offset) =~ /in order: (\w)/g;
+			$undone = grep({ $_ eq $a } @log) >= $twice;
+		}
+		ok($undone, "order of $names: the crash had undone the first");
+		is( $node->safe_psql('postgres', q{SELECT string_agg(name || '|' || attempt, ' ' ORDER BY at) FROM ran}),
+			$result, "order of $names: as they came");
+	}
+	is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT payload ->> 'name' || crashes, ' ') FROM jobq.failed_jobs WHERE kind = 'in_order'}),
+		'h2', 'order: who crashes again and again is set aside');
+	$node->safe_psql('postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'in_order'});
+}
+
 # A dead letter can be tried again, and is again set aside.
 {
 	my $id = $node->safe_psql('postgres',

@@ -330,6 +330,33 @@ wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jo
 is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 
 #
+# A scheduler ends after it has read the limits, and before it knows which groups
+# wait for a job that has begun before.
+#
+sql(q{
+CREATE FUNCTION stumble() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no good'; END $$;
+SELECT jobq.register('stumble', 'stumble()', backoff => 'fixed 1 hour');
+TRUNCATE done;
+SELECT jobq.enqueue('stumble', queue => 'groups', group_key => 'held'), jobq.enqueue('note', queue => 'groups', group_key => 'held')});
+wait_for($node, 'restored: a group waits', q{SELECT waits_for IS NOT NULL FROM jobq.groups WHERE group_key = 'held'});
+$node->append_conf('postgresql.conf', "jobq.databases = ''");
+$node->restart;
+hold('jobq-groups-restore',
+	sub {
+		$node->append_conf('postgresql.conf', "jobq.databases = '*'");
+		$node->reload;
+	},
+	sub {
+		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-groups-restore'});
+		signal_process('TERM', $pid);
+		wait_for($node, 'restored: the next one is held', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-groups-restore' AND pid <> $pid");
+	});
+my $later = sql(q{SELECT jobq.enqueue('note', queue => 'groups', priority => 9)});
+is(sql("SELECT state FROM jobq.wait($later)"), 'completed', 'restored: a job of no group runs');
+is(sql(q{SELECT state FROM jobq.jobs WHERE finished_at IS NULL AND queue = 'groups' AND kind = 'note'}), 'ready', 'restored: it waits still');
+sql(q{SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE finished_at IS NULL AND queue = 'groups'});
+
+#
 # A lease is granted while the scheduler still goes by a clock that was put back.
 #
 sql(q{SELECT jobq.create_queue('elsewhere', mode => 'consumer'); SELECT jobq.enqueue('elsewhere', queue => 'elsewhere')});

@@ -151,6 +151,10 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	volatile bool procedure = false;
 
 	report_kind(kind);
+
+	/* should it crash a process again, what came before it is not undone */
+	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
+		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
 
 	current.job = job;

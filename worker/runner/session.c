@@ -84,7 +84,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'worker'"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
-				   " AND coalesce(j.group_id <> ALL ($6), true)"
+				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
 				   " AND j.id <> ALL ($7)"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT $8",
@@ -114,7 +114,8 @@ pass_by(ArrayBuildState **state, Datum value, Oid type)
 }
 
 /*
- * Note what this job waits for, so that its like are passed by, too.
+ * Note what this job waits for, so that its like are passed by, too.  The job for
+ * which its group waits is none of those.
  */
 static bool
 must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
@@ -132,6 +133,8 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 			break;
 		case JOBQ_GROUP_BUSY:
 			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);
+			if (!JOB_ISNULL(job, JOB_GROUP_HELD))
+				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
 			break;
 		default:
 			pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);

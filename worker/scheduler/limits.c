@@ -265,7 +265,6 @@ limits_load(void)
 			: jobq_limiter_find(my_db, 0, lane->kind);
 	}
 	my_db->limits->weighted = weighted;
-	my_db->limits->loaded = true;
 	my_db->limits->loading = false;
 	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);
@@ -423,7 +422,8 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * Before anything is read: limits and groups as they were.
+ * Before anything is read: limits and groups as they were.  Nothing holds a permit
+ * yet, as workers and consumers begin after this.
  */
 static TimestampTz
 load(TimestampTz now)
@@ -433,17 +433,21 @@ load(TimestampTz now)
 	process_begin_transaction();
 	jobq_lock_jobs();
 	job = jobq_relations()->job;
-	if (my_db->limits->jobs != job)
+	if (my_db->limits->jobs != job || !my_db->limits->loaded)
 	{
+		/* also of what a scheduler has loaded that did not get to its end */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_limits_clear(my_db);
 		my_db->limits->jobs = job;
 		LWLockRelease(my_db->lock);
-	}
-	if (!my_db->limits->loaded)
-	{
 		limits_load();
+		jobq_injection_point("jobq-groups-restore");
 		groups_restore();
+
+		/* from here on, and no sooner, jobs may run */
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		my_db->limits->loaded = true;
+		LWLockRelease(my_db->lock);
 	}
 	else if (my_db->limits->loading)
 		limits_load();			/* the one before us did not get to its end */

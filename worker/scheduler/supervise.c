@@ -192,9 +192,13 @@ charge(const LostAttempt *lost, const JobqError *error)
 				if (!leased)
 					JOB_SET(&job, JOB_ATTEMPT,
 							Int32GetDatum(Max(job_attempt(&job), lost->attempt)));
-				live = jobq_job_attempt_failed(rel, &job, lost->started_at, error,
-											   !leased, final,
-											   lost->crashed ? -1 : 0);
+				if (lost->crashed && !leased &&
+					jobq_group_overtaken(rel, &job, GetActiveSnapshot()))
+					live = jobq_job_put_back(rel, &job, error);
+				else
+					live = jobq_job_attempt_failed(rel, &job, lost->started_at,
+												   error, !leased, final,
+												   lost->crashed ? -1 : 0);
 			}
 			else
 				live = true;
