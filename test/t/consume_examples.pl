@@ -112,6 +112,39 @@ foreach my $name (sort keys %started)
 		qr/^(completed\|1\|t\n)?ready\|0\|f$/, "$name has given back what it had not begun");
 }
 
+#
+# SIGTERM in the middle of a statement that ends with an error
+#
+my %again;
+foreach my $queue (map { $_->{queue} } values %started)
+{
+	$node->safe_psql('postgres', qq{SELECT jobq.clear('$queue'), jobq.enqueue('thumbnail', '{"image": 1}', '$queue')});
+}
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+foreach my $consumer (@consumers)
+{
+	my ($name, undef, $start) = @$consumer;
+
+	next unless $started{$name};
+	my $run = $again{$name} = {};
+	$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+}
+my $acks = q{FROM pg_stat_activity WHERE query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'};
+wait_for($node, 'all consumers are at ack()', "SELECT count(*) = @{[ scalar keys %again ]} $acks");
+$_->{handle}->signal('TERM') foreach values %again;
+# a shell ends the command that it is at first, as do the others
+$node->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $acks");
+foreach my $name (sort keys %again)
+{
+	my $run = $again{$name};
+
+	ok(eval { $run->{handle}->finish; 1 }, "$name ends at SIGTERM before an error") or $run->{handle}->kill_kill;
+	like($run->{err}, qr/canceling statement due to user request/, "$name tells the error");
+}
+$locker->quit;
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();
