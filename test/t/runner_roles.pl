@@ -130,7 +130,7 @@ is( $node->safe_psql(
 SELECT coalesce(rolname, 'dropped'), count(*), min(attempt), max(attempt), min(error), max(error), max(sqlstate)
 FROM jobq.failed_jobs LEFT JOIN pg_roles r ON r.oid = role::oid
 GROUP BY 1 ORDER BY 1}),
-	"dropped|5|2|2|the role that enqueued the job does not exist any more|the role that enqueued the job does not exist any more|JQ010"
+	"dropped|5|1|1|the role that enqueued the job does not exist any more|the role that enqueued the job does not exist any more|JQ010"
 	  . ($nologin ? '' : "\nrole7|5|2|2|the role that enqueued the job may not log in|the role that enqueued the job may not log in|JQ010")
 	  . "\nrole8|5|2|2|the role that enqueued the job may not connect to the database|the role that enqueued the job may not connect to the database|JQ010",
 	'jobs of those that cannot have failed, and say why');

@@ -209,8 +209,14 @@ charge_entry(JobqPush *entry, const JobqError *error)
 						 "not started before expires_at");
 	}
 	else
+	{
+		/* a role that is gone never comes back */
+		bool		final = !SearchSysCacheExists1(AUTHOID,
+												   ObjectIdGetDatum(job_role(&job)));
+
 		live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
-									   false, -1);
+									   final, -1);
+	}
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
