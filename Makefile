@@ -33,7 +33,7 @@ REGRESS = setup produce_enqueue produce_bulk commit_transactions attempt_handler
 	module_comments cleanup
 REGRESS_OPTS = --encoding=UTF8 --temp-config=$(srcdir)/test/jobq.conf
 
-ISOLATION = setup operate_cancel operate_retry commit_late store_new_queue runner_work \
+ISOLATION = setup operate_cancel operate_retry operate_waiting commit_late store_new_queue runner_work \
 	runner_work_limits ready_limits store_max_length store_handler_ddl \
 	operate_pause consume_reserve operate_queues store_unique compose_batches
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --temp-config=$(srcdir)/test/jobq.conf

@@ -109,6 +109,11 @@ BEGIN
 	END;
 END
 $$;
+-- the end of a job that leaves no trace is told, and its result is lost
+SELECT jobq.create_queue('forgotten', keep => 'nothing');
+CALL jobq.call('echo', '{"a": 3}', options => '{"queue": "forgotten"}');
+SELECT count(*) FROM jobq.jobs WHERE queue = 'forgotten';
+SELECT jobq.drop_queue('forgotten');
 BEGIN;
 CALL jobq.call('echo');
 ROLLBACK;

@@ -16,7 +16,7 @@
  * the locks.
  *
  * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, what
- * the relay sends in message.c.
+ * the relay sends in message.c, who is told of a job without a trace in outcome.c.
  *
  * A transaction with few jobs hands over each of them.  One with many hands
  * over "look at lane L from key K on" instead, and one with too many lanes
@@ -95,9 +95,9 @@ static bool committed = false;
 #define MAX_BOOKS	8
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
-	&lease_books, &message_books, &batch_books
+	&lease_books, &message_books, &batch_books, &outcome_books
 };
-static int	nbooks = 3;
+static int	nbooks = 4;
 
 static bool something_noted(void);
 static void xact_callback(XactEvent event, void *arg);
@@ -126,7 +126,7 @@ jobq_install_commit_callbacks(void)
  * Have these books asked, too, at each end of a transaction; once per process.
  */
 void
-jobq_commit_join(const JobqCommitBooks *more)
+jobq_commit_join(const JobqCommitBooks * more)
 {
 	if (nbooks == MAX_BOOKS)
 		elog(ERROR, "too many books");

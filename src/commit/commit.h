@@ -69,16 +69,26 @@ typedef struct JobqTold
 	int			nwaited;		/* may be read without lock */
 	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
 	JobqBatchWatch watches[JOBQ_MAX_WATCHES];
-} JobqTold;
+}			JobqTold;
 
 /* A session in jobq.wait(). */
 typedef struct JobqWaiter
 {
 	PGPROC	   *proc;			/* NULL: free */
 	bool		woken;			/* since it began to look */
+	char		outcome;		/* of a job that leaves no row; or 0 */
+	Oid			role;			/* the job's, if there is an outcome */
 	Oid			dboid;
 	int64		job_id;
 } JobqWaiter;
+
+/* What has become of a job that leaves no row. */
+typedef struct JobqEnding
+{
+	int64		job_id;
+	Oid			role;
+	char		state;
+} JobqEnding;
 
 #define JOBQ_MAX_WAITERS	2048
 typedef struct JobqWaiters
@@ -86,7 +96,7 @@ typedef struct JobqWaiters
 	LWLock	   *lock;
 	pg_atomic_uint32 n;			/* by no lock */
 	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
-} JobqWaiters;
+}			JobqWaiters;
 
 /* src/commit/area.c */
 extern const JobqArea jobq_waiters_area;
@@ -123,7 +133,7 @@ typedef struct JobqCommitBooks
 
 	/* it was prepared; if NULL, all is undone */
 	void		(*prepare) (void);
-} JobqCommitBooks;
+}			JobqCommitBooks;
 
 /*
  * What becomes of a lease at the end of the transaction.
@@ -141,7 +151,7 @@ typedef enum LeaseAction
 
 /* src/commit/commit.c */
 extern void jobq_install_commit_callbacks(void);
-extern void jobq_commit_join(const JobqCommitBooks *books);
+extern void jobq_commit_join(const JobqCommitBooks * books);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
@@ -176,11 +186,14 @@ extern bool jobq_replicated(XLogRecPtr lsn);
 extern void jobq_flush_before_telling(void);
 extern void jobq_commit_quietly(void);
 
+/* src/commit/outcome.c */
+extern void jobq_at_commit_outcome(int64 job_id, Oid role, char state);
 
 /* src/commit/waiter.c */
 extern int	jobq_add_waiter(int64 id);
 extern void jobq_waiter_look(int place);
 extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
+extern char jobq_waiter_outcome(int place, Oid *role);
 extern void jobq_drop_waiter(int place);
 extern void jobq_remove_waiters(int code, Datum arg);
 extern void jobq_wake_waiters(Oid dboid, int64 job_id);

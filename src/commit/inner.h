@@ -15,5 +15,11 @@
 extern const JobqCommitBooks lease_books;	/* lease_commit.c */
 extern const JobqCommitBooks message_books; /* message.c */
 extern const JobqCommitBooks batch_books;	/* batch_commit.c */
+extern const JobqCommitBooks outcome_books; /* outcome.c */
+
+/* src/commit/waiter.c */
+extern bool jobq_anybody_waits(void);
+extern void jobq_tell_waiters(Oid dboid,
+							  const JobqEnding *(*find) (int64 job_id));
 
 #endif							/* JOBQ_COMMIT_INNER_H */

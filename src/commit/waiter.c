@@ -16,7 +16,7 @@
 #include "storage/ipc.h"
 #include "utils/wait_event.h"
 
-#include "commit/commit.h"
+#include "commit/inner.h"
 
 /*
  * Note that this session waits for the job.
@@ -35,6 +35,7 @@ jobq_add_waiter(int64 id)
 		{
 			waiter->dboid = MyDatabaseId;
 			waiter->job_id = id;
+			waiter->outcome = 0;
 			waiter->proc = MyProc;
 			pg_atomic_fetch_add_u32(&jobq_shared->waiters->n, 1);
 			place = i;
@@ -71,6 +72,58 @@ jobq_waiter_sleep(int place, long ms, uint32 wait_event)
 	if (!jobq_shared->waiters->waiter[place].woken)
 		jobq_client_wait(ms, wait_event);
 	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * What has become of the job, and whose it was, if that was told to who waits
+ * because it leaves no row; or else 0.
+ */
+char
+jobq_waiter_outcome(int place, Oid *role)
+{
+	JobqWaiter *waiter = &jobq_shared->waiters->waiter[place];
+	char		outcome;
+
+	LWLockAcquire(jobq_shared->waiters->lock, LW_EXCLUSIVE);
+	outcome = waiter->outcome;
+	*role = waiter->role;
+	LWLockRelease(jobq_shared->waiters->lock);
+	return outcome;
+}
+
+/*
+ * Does any session wait?  Whoever begins to after this sees what has committed.
+ */
+bool
+jobq_anybody_waits(void)
+{
+	return jobq_shared != NULL &&
+		pg_atomic_read_u32(&jobq_shared->waiters->n) > 0;
+}
+
+/*
+ * Tell each session that waits for a job what has become of it, if that is
+ * found.  They are woken later.
+ */
+void
+jobq_tell_waiters(Oid dboid, const JobqEnding *(*find) (int64 job_id))
+{
+	LWLockAcquire(jobq_shared->waiters->lock, LW_SHARED);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+	{
+		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
+		const JobqEnding *outcome;
+
+		if (waiter->proc == NULL || waiter->dboid != dboid)
+			continue;
+		outcome = find(waiter->job_id);
+		if (outcome != NULL)
+		{
+			waiter->role = outcome->role;
+			waiter->outcome = outcome->state;
+		}
+	}
+	LWLockRelease(jobq_shared->waiters->lock);
 }
 
 /*

@@ -65,7 +65,9 @@ typedef struct JobqStatus
 } JobqStatus;
 
 /* src/operate/status.c */
+extern bool jobq_look_up_if_there(int64 id, JobqStatus *status);
 extern void jobq_look_up(int64 id, JobqStatus *status);
+extern void jobq_set_state(JobqStatus *status, const char *state);
 extern Datum jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status);
 
 #endif							/* JOBQ_OPERATE_INNER_H */

@@ -52,7 +52,7 @@ jobq_no_such_job(int64 id)
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
 			 errmsg("job " INT64_FORMAT " does not exist", id),
-			 errhint("It may be another role's, or finished and removed by retention.")));
+			 errhint("It may be another role's, or finished, and removed by retention or because its queue keeps nothing.")));
 }
 
 /*

@@ -107,9 +107,14 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 	{
 		bool		isnull;
 
-		tuple = heap_copytuple(tuple);
 		found = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple, source->role,
 															  desc, &isnull)));
+	}
+	if (found)
+	{
+		bool		isnull;
+
+		tuple = heap_copytuple(tuple);
 		for (int i = 0; i < ST_NATTS; i++)
 		{
 			status->nulls[i] = true;
@@ -274,11 +279,11 @@ own_job(const JobqCurrent *current, JobqStatus *status)
 }
 
 /*
- * Find the job wherever it is now.  Raises an error if there is none that
- * this user may see.
+ * Find the job wherever it is now.  False if there is none that this user may
+ * see; then *status is not changed.
  */
-void
-jobq_look_up(int64 id, JobqStatus *status)
+bool
+jobq_look_up_if_there(int64 id, JobqStatus *status)
 {
 	const JobqRelations *rels = jobq_relations();
 	const JobqCurrent *current;
@@ -317,12 +322,29 @@ jobq_look_up(int64 id, JobqStatus *status)
 	}
 	UnregisterSnapshot(snapshot);
 
-	if (!found)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
-				 errmsg("job " INT64_FORMAT " does not exist", id),
-				 errhint("It may be another role's, or finished and removed by retention.")));
-	SET(ST_STATE, CStringGetTextDatum(status->state));
+	if (found)
+		jobq_set_state(status, status->state);
+	return found;
+}
+
+/*
+ * The same; an error if there is none.
+ */
+void
+jobq_look_up(int64 id, JobqStatus *status)
+{
+	if (!jobq_look_up_if_there(id, status))
+		jobq_no_such_job(id);
+}
+
+/*
+ * The job's state is this.
+ */
+void
+jobq_set_state(JobqStatus *status, const char *state)
+{
+	status->state = state;
+	SET(ST_STATE, CStringGetTextDatum(state));
 }
 
 /*

@@ -30,13 +30,30 @@
 #include "produce/produce.h"
 #include "operate/inner.h"
 
+/*
+ * How long an outcome may be on its way: of a job that was there just now, and of
+ * one that may never have been.
+ */
+#define LONG_GAP	(5 * USECS_PER_SEC)
+#define SHORT_GAP	(USECS_PER_SEC / 20)
+
+/* Jobs without a trace for which one session is told at a time. */
+#define MAX_AHEAD	100
+
 PG_FUNCTION_INFO_V1(jobq_wait);
 PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
 static bool warn_if_stuck(int64 id, const JobqStatus *status);
+static bool ended_without_trace(int place, int64 id, JobqStatus *status);
+static void wait_for_one(int place, int64 id, TimestampTz deadline,
+						 int64 timeout_ms, JobqStatus *status,
+						 const char *function, bool *warned);
+static void listen_ahead(const int64 *ids, int nids, int *places,
+						 JobqStatus *statuses);
 static void wait_for(const int64 *ids, int nids, int64 timeout_ms,
-					 JobqStatus *statuses, const char *function);
+					 int first_place, JobqStatus *statuses,
+					 const char *function);
 
 static void
 check_waitable(const JobqStatus *status, const char *function)
@@ -94,52 +111,147 @@ warn_if_stuck(int64 id, const JobqStatus *status)
 }
 
 /*
- * Wait until all jobs are finished or the time is over, and fill in their
- * statuses.  For several jobs, one after the other: the last one decides.
+ * The job is in no table: its queue may keep nothing.  If what has become of it
+ * was told to this session, and is its business, that is the status, with what
+ * was known before.
+ */
+static bool
+ended_without_trace(int place, int64 id, JobqStatus *status)
+{
+	Oid			role;
+	char		outcome = jobq_waiter_outcome(place, &role);
+
+	if (outcome == 0 || !jobq_may_manage(role))
+		return false;
+	if (status->state == NULL)
+	{
+		memset(status->nulls, true, sizeof(status->nulls));
+		status->values[ST_ID] = Int64GetDatum(id);
+		status->nulls[ST_ID] = false;
+	}
+	status->nulls[ST_PROGRESS] = status->nulls[ST_MESSAGE] = true;
+	status->nulls[ST_ERROR] = status->nulls[ST_ATTEMPT] = true;
+	status->nulls[ST_STARTED_AT] = true;
+	status->finished = true;
+	jobq_set_state(status, outcome == STATE_COMPLETED ? "completed"
+				   : outcome == STATE_CANCELLED ? "cancelled" : "expired");
+	return true;
+}
+
+/*
+ * Wait for one job until it is finished or the time is over.
+ *
+ * Between the moment in which a job's end is visible and that in which its outcome
+ * is told there is a gap of microseconds; so one that is not there is looked for
+ * again.
  */
 static void
-wait_for(const int64 *ids, int nids, int64 timeout_ms, JobqStatus *statuses,
-		 const char *function)
+wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
+			 JobqStatus *status, const char *function, bool *warned)
 {
 	static uint32 wait_event = 0;
+	TimestampTz missing_until = 0;
+
+	for (;;)
+	{
+		TimestampTz now;
+		TimestampTz until = deadline;
+		bool		there;
+
+		jobq_waiter_look(place);
+		there = jobq_look_up_if_there(id, status);
+		if ((there && status->finished) ||
+			(!there && ended_without_trace(place, id, status)))
+			break;
+		now = GetCurrentTimestamp();
+		if (there)
+		{
+			missing_until = 0;
+			check_waitable(status, function);
+			if (jobq_my_database() == NULL && !*warned)
+			{
+				jobq_warn_if_not_served();
+				*warned = true;
+			}
+			if (now >= deadline)
+			{
+				if (!*warned && timeout_ms > 0)
+					*warned = warn_if_stuck(id, status);
+				break;
+			}
+		}
+		else
+		{
+			if (missing_until == 0)
+				missing_until = now +
+					(status->state != NULL ? LONG_GAP : SHORT_GAP);
+			if (now >= missing_until)
+				jobq_no_such_job(id);
+			until = missing_until;
+		}
+		jobq_waiter_sleep(place, TimestampDifferenceMilliseconds(now, until) + 1,
+						  jobq_wait_event(wait_event, "JobqWait"));
+	}
+}
+
+/*
+ * Be on the list already for those of several jobs that leave no row: they may
+ * end before their turn comes.  For the first MAX_AHEAD of them.
+ */
+static void
+listen_ahead(const int64 *ids, int nids, int *places, JobqStatus *statuses)
+{
+	int			ahead = 0;
+
+	for (int i = 1; i < nids; i++)
+	{
+		JobqQueue	buffer;
+		const JobqQueue *queue = NULL;
+
+		places[i] = -1;
+		if (ahead == MAX_AHEAD)
+			continue;
+		places[i] = jobq_add_waiter(ids[i]);
+		if (jobq_look_up_if_there(ids[i], &statuses[i]) &&
+			!statuses[i].finished && !statuses[i].nulls[ST_QUEUE])
+			queue = jobq_queue_by_name(TextDatumGetCString(statuses[i].values[ST_QUEUE]),
+									   false, &buffer);
+		if (queue != NULL && queue->keep == KEEP_NOTHING)
+			ahead++;
+		else
+		{
+			jobq_drop_waiter(places[i]);
+			places[i] = -1;
+		}
+	}
+}
+
+/*
+ * Wait until all jobs are finished or the time is over, and fill in their
+ * statuses.  For several jobs, one after the other: the last one decides.
+ * first_place: this session is on the list for the first job already, or -1.
+ */
+static void
+wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
+		 JobqStatus *statuses, const char *function)
+{
 	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
-	volatile bool warned = false;
+	bool		warned = false;
+	int		   *places = palloc(sizeof(int) * (nids + 1));
 
 	jobq_require_preload(function);
 
 	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
 	{
+		places[0] = first_place;
+		listen_ahead(ids, nids, places, statuses);
 		for (int i = 0; i < nids; i++)
 		{
-			int			place = jobq_add_waiter(ids[i]);
-
-			for (;;)
-			{
-				long		left;
-
-				jobq_waiter_look(place);
-				jobq_look_up(ids[i], &statuses[i]);
-				if (statuses[i].finished)
-					break;
-				check_waitable(&statuses[i], function);
-				if (jobq_my_database() == NULL && !warned)
-				{
-					jobq_warn_if_not_served();
-					warned = true;
-				}
-				left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-													   deadline);
-				if (left <= 0)
-				{
-					if (!warned && timeout_ms > 0)
-						warned = warn_if_stuck(ids[i], &statuses[i]);
-					break;
-				}
-				jobq_waiter_sleep(place, left,
-								  jobq_wait_event(wait_event, "JobqWait"));
-			}
-
-			jobq_drop_waiter(place);
+			if (places[i] < 0)
+				places[i] = jobq_add_waiter(ids[i]);
+			wait_for_one(places[i], ids[i], deadline, timeout_ms, &statuses[i],
+						 function, &warned);
+			jobq_drop_waiter(places[i]);
 		}
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
@@ -158,7 +270,7 @@ jobq_wait(PG_FUNCTION_ARGS)
 
 	wait_for(&id, 1,
 			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 &status, "jobq.wait()");
+			 -1, &status, "jobq.wait()");
 	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
 }
 
@@ -190,7 +302,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 	}
 	wait_for(ids, n,
 			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
-			 statuses, "jobq.wait()");
+			 -1, statuses, "jobq.wait()");
 	for (int i = 0; i < n; i++)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
 							 statuses[i].values, statuses[i].nulls);
@@ -238,6 +350,7 @@ jobq_call(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	int64		timeout_ms;
 	int64		id;
+	int			place;
 
 	for (int i = 1; i <= 3; i += 2)
 		if (PG_ARGISNULL(i))
@@ -262,10 +375,16 @@ jobq_call(PG_FUNCTION_ARGS)
 	jobq_put_job(&job, &unique);
 	id = job_id(&job);
 
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	SPI_commit();
-	SPI_finish();
-	wait_for(&id, 1, timeout_ms, &status, "jobq.call()");
+	/* first, so that its outcome is told here however soon it ends */
+	place = jobq_add_waiter(id);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	{
+		SPI_connect_ext(SPI_OPT_NONATOMIC);
+		SPI_commit();
+		SPI_finish();
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	wait_for(&id, 1, timeout_ms, place, &status, "jobq.call()");
 	EnsurePortalSnapshotExists();
 	if (strcmp(status.state, "completed") != 0)
 		call_failed(id, &status, timeout_ms);

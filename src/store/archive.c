@@ -80,7 +80,10 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 
 	/* the rest of its batch depends on what has become of it */
 	if (keep == KEEP_NOTHING && job_batch(job) == 0)
+	{
+		jobq_at_commit_outcome(job_id(job), job_role(job), state);
 		return false;
+	}
 
 	values[ARCHIVE_FINISHED_AT - 1] = TimestampTzGetDatum(now);
 	values[ARCHIVE_ID - 1] = JOB(job, JOB_ID);
