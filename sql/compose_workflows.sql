@@ -206,9 +206,9 @@ SELECT jobq.batch_cancel(:id);
 SELECT test.settled(:id);
 
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
-CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 16 * 1024 * 1024)) $$;
+CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 9 * 1024 * 1024)) $$;
 SELECT jobq.register('large', 'test.large()');
-SELECT jobq.chain('[{"kind": "large"}, {"kind": "echo", "payload": {"$result": "1"}}, {"kind": "echo"}]') AS ids \gset
+SELECT jobq.chain('[{"kind": "large"}, {"kind": "echo", "payload": [{"$result": "1"}, {"$result": "1"}]}, {"kind": "echo"}]') AS ids \gset
 SELECT batch_id AS id FROM jobq.steps WHERE job_id = (:'ids'::bigint[])[1] \gset
 SELECT test.settled(:id);
 SELECT name, state, error FROM test.steps WHERE batch_id = :id;
@@ -224,7 +224,7 @@ SELECT test.settled(:id);
 SELECT jobq.delete_failed((:'ids'::bigint[])[2]);
 -- nor is it retried if the batch was cancelled, and nobody would free it
 SELECT pg_advisory_lock(1);
-SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
+SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "a", "kind": "large"}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": [{"$result": "a"}, {"$result": "a"}]}, {"name": "c", "kind": "gate", "payload": 1}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE name = ''b'' AND batch_id = %s)', :id));
 SELECT jobq.batch_cancel(:id);
 SELECT test.settled(:id);
@@ -286,5 +286,12 @@ SELECT jobq.register('numbers', 'test.numbers()'), jobq.register('count', 'test.
 SELECT jobq.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
 SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2]);
 
-SELECT jobq.unregister(k) FROM unnest('{sum,flawed,large,numbers,count}'::text[]) k;
+-- one that is nested too deep with the result of another fails, and no more
+CREATE FUNCTION test.nested() RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', 600) || repeat(']', 600))::jsonb $$;
+SELECT jobq.register('nested', 'test.nested()');
+SELECT jobq.chain(jsonb_build_array('{"kind": "nested"}'::jsonb, jsonb_build_object('kind', 'echo', 'payload', (repeat('[', 600) || '{"$result": "1"}' || repeat(']', 600))::jsonb))) AS ids \gset
+SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2]);
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE id = (:'ids'::bigint[])[2];
+
+SELECT jobq.unregister(k) FROM unnest('{sum,flawed,large,numbers,count,nested}'::text[]) k;
 TRUNCATE test.trace;

@@ -18,7 +18,34 @@ SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 1200)));
 SELECT jobq.enqueue_many('echo', ARRAY['1', to_jsonb(repeat('x', 1200))]);
 INSERT INTO jobq.inbox (kind, payload) VALUES ('echo', to_jsonb(repeat('x', 1200)));
+-- headers count
+SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 600)), headers => jsonb_build_object('h', repeat('y', 500)));
+SELECT jobq.enqueue_many('echo', ARRAY[to_jsonb(repeat('x', 600))], headers => jsonb_build_object('h', repeat('y', 500)));
 RESET jobq.max_payload;
+
+-- nesting
+CREATE FUNCTION test.deep(levels int) RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', levels) || repeat(']', levels))::jsonb $$;
+SELECT jobq.enqueue('echo', test.deep(1001));
+SELECT jobq.enqueue('echo', headers => jsonb_build_object('h', test.deep(1000)));
+SELECT jobq.enqueue('echo', test.deep(1000), headers => jsonb_build_object('h', test.deep(999))) AS id \gset
+SELECT state, result = test.deep(1000) AS same FROM jobq.wait(:id);
+
+-- results, and errors that are too long
+CREATE FUNCTION test.too_deep() RETURNS jsonb LANGUAGE sql AS $$ SELECT test.deep(7000) $$;
+CREATE FUNCTION test.wordy() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE '%', repeat('ä', 1000000); END $$;
+SELECT jobq.register('too_deep', 'test.too_deep()', max_attempts => 1), jobq.register('wordy', 'test.wordy()', max_attempts => 1);
+SELECT jobq.enqueue('too_deep') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.enqueue('wordy') AS id \gset
+SELECT state, octet_length(error) FROM jobq.wait(:id);
+SELECT octet_length(errors -> 0 ->> 'message') FROM jobq.failed_jobs WHERE id = :id;
+SET jobq.max_result = '1 kB';
+SELECT jobq.enqueue('echo', to_jsonb(repeat('x', 900)), queue => 'manual') AS small, jobq.enqueue('echo', to_jsonb(repeat('x', 1200)), queue => 'manual', max_attempts => 1) AS large \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, error FROM jobq.wait(ARRAY[:small, :large]::bigint[], '0');
+RESET jobq.max_result;
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind IN ('too_deep', 'wordy') OR error ~ '^result of';
+SELECT jobq.unregister('too_deep'), jobq.unregister('wordy');
 
 -- queue
 SELECT jobq.enqueue('echo', queue => '');

@@ -109,7 +109,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	jobs int := 0;
 	job_id bigint;
-	give_up timestamptz;
+	give_up pg_catalog.timestamptz;
 BEGIN
 	IF max_jobs OPERATOR(pg_catalog.<) 0 THEN
 		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',

@@ -47,6 +47,7 @@ extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 
 /* src/attempt/finish.c */
+extern void jobq_check_result(Datum result);
 extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
 								  const JobqCurrent *current,
 								  TimestampTz started_at, bool has_result,

@@ -12,6 +12,7 @@
  */
 #include "base/base.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -32,18 +33,30 @@
 #define MAX_ERRORS		25
 #define MAX_ERROR_TEXT	4000
 
+/* Bytes of the texts of a dead letter's error. */
+#define MAX_LETTER_TEXT	(64 * 1024)
+
+static char *cut_text(const char *text, int limit);
 static void append_text(StringInfo buf, const char *text);
 static Datum append_error(const JobqJob *job, int attempt, TimestampTz at,
 						  const JobqError *error);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
+/*
+ * A copy of the text, cut to so many bytes.
+ */
+static char *
+cut_text(const char *text, int limit)
+{
+	size_t		length = strnlen(text, (size_t) limit + MAX_MULTIBYTE_CHAR_LEN);
+
+	return pnstrdup(text, pg_mbcliplen(text, (int) length, limit));
+}
+
 static void
 append_text(StringInfo buf, const char *text)
 {
-	char	   *copy = pstrdup(text);
-
-	copy[pg_mbcliplen(copy, strlen(copy), MAX_ERROR_TEXT)] = '\0';
-	escape_json(buf, copy);
+	escape_json(buf, cut_text(text, MAX_ERROR_TEXT));
 }
 
 /*
@@ -150,6 +163,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	const JobqHandler *handler = jobq_handler(jobq_job_kind(job), &buffer);
 	TimestampTz now = jobq_now();
 	TimestampTz run_at;
+	JobqError	letter_error;
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
 
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
@@ -191,7 +205,11 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		if (job_group(job) != 0)
 			jobq_at_commit_group_end(job_group(job), job_id(job));
 		jobq_length_remove(job_queue_id(job));
-		jobq_dead_letter(job, now, started_at, error);
+		letter_error = *error;
+		letter_error.message = cut_text(error->message, MAX_LETTER_TEXT);
+		if (error->context != NULL)
+			letter_error.context = cut_text(error->context, MAX_LETTER_TEXT);
+		jobq_dead_letter(job, now, started_at, &letter_error);
 		if (job_batch(job) != 0)
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
 		if (handler != NULL && handler->has_on_failure)
@@ -256,6 +274,24 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 }
 
 /*
+ * An error if the result is too large, or too deep for those that read it.
+ */
+void
+jobq_check_result(Datum result)
+{
+	Size		size = toast_raw_datum_size(result);
+
+	if (size > (Size) jobq_max_result * 1024)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("result of %zu bytes is larger than the allowed %d kB",
+						size, jobq_max_result),
+				 errhint("Store the data in a table and return its key, or raise \"%s\".",
+						 "jobq.max_result")));
+	jobq_check_depth(result, size, "result");
+}
+
+/*
  * The handler has returned: write what it asked for, in its transaction.
  * The job's row is deleted already.  Closes rel.  Returns whether the job will run
  * again.
@@ -266,6 +302,8 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 {
 	bool		live = false;
 
+	if (has_result)
+		jobq_check_result(result);
 	jobq_log_keep(current, job);
 	switch (current->outcome)
 	{

@@ -108,6 +108,7 @@ extern int	jobq_default_timeout;
 extern int	jobq_cancel_grace;
 extern int	jobq_max_crashes;
 extern int	jobq_max_payload;
+extern int	jobq_max_result;
 extern int	jobq_worker_max_jobs;
 extern int	jobq_worker_max_age;
 extern int	jobq_worker_max_memory;
@@ -168,12 +169,17 @@ extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 
 /* src/base/check.c */
 struct ReturnSetInfo;
+/* Objects and arrays within each other, of a payload, headers or a result. */
+#define JOBQ_MAX_DEPTH		1000
+
 extern void jobq_check_columns(TupleDesc desc, int natts);
 extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
 											  int natts);
 extern void jobq_check_statement_trigger(FunctionCallInfo fcinfo,
 										 const char *function);
 extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
+extern bool jobq_too_deep(Datum jsonb, Size size);
+extern void jobq_check_depth(Datum jsonb, Size size, const char *what);
 extern Datum jobq_text_to_jsonb(const char *text);
 
 #endif							/* JOBQ_BASE_H */

@@ -89,6 +89,52 @@ jobq_percent_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * Is the jsonb, which has this size, nested deeper than JOBQ_MAX_DEPTH?  Whoever
+ * reads one recursively may then run out of stack.
+ */
+bool
+jobq_too_deep(Datum jsonb, Size size)
+{
+	Jsonb	   *value;
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	unused;
+	int			depth = 0;
+	bool		too_deep = false;
+
+	/* a level has a header and an entry in the level above */
+	if (size <= JOBQ_MAX_DEPTH * (sizeof(uint32) + sizeof(JEntry)))
+		return false;
+	value = DatumGetJsonbP(jsonb);
+	it = JsonbIteratorInit(&value->root);
+	while (!too_deep &&
+		   (token = JsonbIteratorNext(&it, &unused, false)) != WJB_DONE)
+	{
+		if (token == WJB_BEGIN_ARRAY || token == WJB_BEGIN_OBJECT)
+			too_deep = ++depth > JOBQ_MAX_DEPTH;
+		else if (token == WJB_END_ARRAY || token == WJB_END_OBJECT)
+			depth--;
+	}
+	if ((Pointer) value != DatumGetPointer(jsonb))
+		pfree(value);
+	return too_deep;
+}
+
+/*
+ * An error if a jsonb that comes in is too deep; what names it.
+ */
+void
+jobq_check_depth(Datum jsonb, Size size, const char *what)
+{
+	if (jobq_too_deep(jsonb, size))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the nesting of the %s is deeper than %d levels",
+						what, JOBQ_MAX_DEPTH),
+				 errhint("Write it with fewer objects and arrays within each other.")));
+}
+
+/*
  * Parse a text as jsonb, in the current memory context.
  */
 Datum

@@ -35,6 +35,7 @@ int			jobq_default_timeout;
 int			jobq_cancel_grace;
 int			jobq_max_crashes;
 int			jobq_max_payload;
+int			jobq_max_result;
 int			jobq_worker_max_jobs;
 int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
@@ -109,7 +110,12 @@ static const Setting everywhere[] = {
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),
 		PGC_SUSET, GUC_UNIT_KB,
-		"Sets the largest payload that a job may have."
+		"Sets how large payload and headers of a job may be together."
+	},
+	{
+		"jobq.max_result", NUMBER(jobq_max_result, 16384, 1, 1024 * 1024),
+		PGC_SUSET, GUC_UNIT_KB,
+		"Sets the largest result that a job may have."
 	},
 	{
 		"jobq.default_timeout", NUMBER(jobq_default_timeout, 0, 0, INT_MAX),

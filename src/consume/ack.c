@@ -362,6 +362,8 @@ jobq_ack(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("many jobs cannot have one result"),
 				 errhint("Call jobq.ack() for each job, with its result.")));
+	if (has_result)
+		jobq_check_result(PG_GETARG_DATUM(2));
 	ack(&held, has_result, has_result ? PG_GETARG_DATUM(2) : (Datum) 0);
 	PG_RETURN_VOID();
 }

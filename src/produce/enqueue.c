@@ -49,15 +49,24 @@ PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 void
 jobq_set_payload(JobqJob *job, Datum payload)
 {
+	bool		has_headers = !JOB_ISNULL(job, JOB_HEADERS);
 	Size		size = toast_raw_datum_size(payload);
+	Size		headers = has_headers
+		? toast_raw_datum_size(JOB(job, JOB_HEADERS)) : 0;
 
-	if (size > (Size) jobq_max_payload * 1024)
+	if (size + headers > (Size) jobq_max_payload * 1024)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("payload of %zu bytes is larger than the allowed %d kB",
-						size, jobq_max_payload),
+				 has_headers
+				 ? errmsg("payload and headers of %zu bytes are larger than the allowed %d kB",
+						  size + headers, jobq_max_payload)
+				 : errmsg("payload of %zu bytes is larger than the allowed %d kB",
+						  size, jobq_max_payload),
 				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
 						 "jobq.max_payload")));
+	jobq_check_depth(payload, size, "payload");
+	if (has_headers)
+		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers");
 	JOB_SET(job, JOB_PAYLOAD, payload);
 }
 

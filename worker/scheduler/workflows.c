@@ -320,7 +320,8 @@ free_step(Look *look, JobqStep *step)
 	if (jobq_result_refs(payload, "payload") != NIL)
 	{
 		payload = jobq_results_put(payload, result_of, look, max_size, &size);
-		if (payload == NULL)
+		if (payload == NULL ||
+			jobq_too_deep(JsonbPGetDatum(payload), VARSIZE(payload)))
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED};
 
@@ -330,9 +331,15 @@ free_step(Look *look, JobqStep *step)
 									 false);
 
 			/* a retry will try this again, as it is still blocked then */
-			error.message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
-									 size, max_size / 1024);
-			error.hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
+			if (payload == NULL)
+			{
+				error.message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
+										 size, max_size / 1024);
+				error.hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
+			}
+			else
+				error.message = psprintf("the nesting of the payload, with the results of other steps, is deeper than %d levels",
+										 JOBQ_MAX_DEPTH);
 			(void) jobq_job_failed(look->rel, &job, DT_NOBEGIN, &error, false,
 								   true, 0);
 			step->state = STEP_FAILED;
