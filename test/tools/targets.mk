@@ -1,10 +1,16 @@
 # Targets that need no PostgreSQL in the PATH: the scripts bring their own.
 
-.PHONY: bench check check-core check-long demo dist fuzz indent indent-check model print-version reference try
+.PHONY: bench chaos check check-core check-long demo dist fuzz indent indent-check model print-version reference try
 
 # "make bench WORKLOAD=drain QUICK=1"; FULL=1 for long runs.
 bench:
 	@test/bench/bench $(if $(QUICK),--quick) $(if $(FULL),--full) $(WORKLOAD)
+
+# "make chaos SEED=1 ROUNDS=20"; FIRST, ONLY, EXCEPT and MINUTES as test/chaos/chaos says.
+chaos:
+	@test/tools/with-server --major $(or $(MAJOR),18) -- test/chaos/chaos $(if $(SEED),--seed $(SEED)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FIRST),--first $(FIRST)) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(ONLY),--only '$(ONLY)') $(if $(EXCEPT),--except '$(EXCEPT)')
 
 # "make check QUICK=1" leaves out what test/tools/check says there.
 check:

@@ -1,0 +1,284 @@
+# The checker: proves the guarantees from the tables, when the load has ended,
+# the server is mended and the queues are empty.
+#
+# Each check is a query that returns a line for each thing that is wrong.
+
+package Check;
+
+use strict;
+use warnings FATAL => 'all';
+use Time::HiRes qw(time usleep);
+use Wire;
+
+# What is to be known of jobs and notes, in one shape.
+my $views = q{
+CREATE TEMP TABLE found AS
+	SELECT id, payload ->> 'tag' AS tag, kind, 'live' AS state, attempt, NULL AS error, batch_id,
+		coalesce((payload ->> 'fails')::int, 0) AS fails, 0 AS crashes FROM jobq.job
+	UNION ALL
+	SELECT id, payload ->> 'tag', kind, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
+		attempt, reason, batch_id, coalesce((payload ->> 'fails')::int, 0), 0 FROM jobq.archive
+	UNION ALL
+	SELECT id, payload ->> 'tag', kind, 'failed', attempt, sqlstate || ' ' || error, batch_id,
+		coalesce((payload ->> 'fails')::int, 0), crashes FROM jobq.failed_job;
+CREATE TEMP TABLE intent AS
+	SELECT tag, max(about::text) FILTER (WHERE event = 'try')::jsonb AS about,
+		bool_or(event = 'ok') AS ok, bool_or(event = 'no') AS no, bool_or(event = 'told') AS told,
+		count(*) FILTER (WHERE event = 'retry') AS retries
+	FROM chaos.note WHERE event <> 'wrong' GROUP BY tag;
+CREATE INDEX ON found (tag);
+CREATE INDEX ON found (id);
+CREATE INDEX ON intent (tag);
+CREATE TEMP TABLE effects AS SELECT job, count(*) AS n FROM chaos.effect GROUP BY job;
+CREATE INDEX ON effects (job);
+CREATE TEMP TABLE callback AS SELECT m[1] AS batch, m[2] AS what, count(*) AS n
+	FROM (SELECT regexp_match(tag, '^(.*)\.(finish|success|failure)\.') AS m FROM chaos.effect) e
+	WHERE m IS NOT NULL GROUP BY 1, 2;
+CREATE INDEX ON found (batch_id);
+CREATE INDEX ON callback (batch);
+ANALYZE};
+
+my @checks = (
+	'no committed job is lost' => q{
+SELECT format('%s was committed, and is nowhere: %s', i.tag, i.about) FROM intent i
+	WHERE i.ok AND (i.about ->> 'async') IS DISTINCT FROM '1' AND i.about ->> 'fate' NOT IN ('maybe', 'batch')
+	AND NOT EXISTS (SELECT FROM found f WHERE f.tag = i.tag)
+UNION ALL
+SELECT format('batch %s was committed, and is nowhere', i.tag) FROM intent i
+	WHERE i.ok AND i.about ->> 'fate' = 'batch' AND NOT EXISTS (SELECT FROM jobq.batch b WHERE b.name = i.tag)},
+
+	'what was rolled back is not there' => q{
+SELECT format('%s was rolled back, and is job %s, %s', f.tag, f.id, f.state) FROM intent i JOIN found f USING (tag) WHERE i.no},
+
+	'a job is there once' => q{
+SELECT format('%s is there %s times: jobs %s', tag, count(*), string_agg(id::text, ', ')) FROM found
+	WHERE kind !~ '^on_failure' AND tag !~ 'tick|flood.*many' GROUP BY tag HAVING count(*) > 1
+UNION ALL
+SELECT format('id %s is there %s times', id, count(*)) FROM found GROUP BY id HAVING count(*) > 1},
+
+	'effects are there exactly once' => q{
+SELECT format('job %s (%s, %s, attempt %s) is %s and has %s effects', f.id, f.kind, f.tag, f.attempt, f.state, coalesce(e.n, 0))
+	FROM found f LEFT JOIN effects e ON e.job = f.id
+	WHERE coalesce(e.n, 0) <> (f.state = 'completed')::int
+UNION ALL
+SELECT format('there are %s effects of job %s, which is nowhere', e.n, e.job) FROM effects e
+	WHERE NOT EXISTS (SELECT FROM found f WHERE f.id = e.job)},
+
+	'every job has become what it must' => q{
+SELECT format('%s (job %s, %s) is %s and not %s: %s', f.tag, f.id, f.kind, f.state, i.about ->> 'fate', f.error)
+	FROM intent i JOIN found f USING (tag)
+	WHERE f.kind !~ '^on_failure' AND f.crashes < 2
+	AND CASE i.about ->> 'fate' WHEN 'done' THEN f.state <> 'completed'
+		WHEN 'failed' THEN f.state <> 'failed' ELSE f.state = 'live' END},
+
+	'told is durable' => q{
+SELECT format('somebody was told that %s is completed, and it is %s', i.tag, coalesce(f.state, 'nowhere'))
+	FROM intent i LEFT JOIN found f ON f.tag = i.tag AND f.kind !~ '^on_failure' WHERE i.told AND f.state IS DISTINCT FROM 'completed'},
+
+	'a batch has each of its callbacks once' => q{
+SELECT format('batch %s (%s, state %s, %s failed) has had %s callbacks on_%s', b.name, b.id, b.state, b.failed, b.had, b.what)
+	FROM (SELECT b.*, w.what, coalesce((SELECT c.n FROM callback c WHERE c.batch = b.name AND c.what = w.what), 0) AS had
+		FROM (SELECT b.id, b.name, b.state, b.finished_at, (SELECT count(*) FROM found f WHERE f.batch_id = b.id AND f.state = 'failed') AS failed
+			FROM jobq.batch b) b
+		CROSS JOIN (VALUES ('finish'), ('success'), ('failure')) w(what)) b
+	WHERE b.had <> CASE b.what WHEN 'finish' THEN 1 WHEN 'success' THEN (b.failed = 0)::int ELSE (b.failed > 0)::int END
+UNION ALL
+SELECT format('batch %s (%s) is not over: %s', name, id, last_error) FROM jobq.batch WHERE finished_at IS NULL},
+
+	'a tick has one job' => q{
+SELECT format('schedule %s: tick %s has %s jobs', tag, extra, count(*)) FROM chaos.effect
+	WHERE tag ~ 'tick' GROUP BY tag, extra HAVING count(*) > 1
+UNION ALL
+SELECT format('schedule %s: %s ticks from %s to %s', tag, count(*), min(extra), max(extra)) FROM chaos.effect
+	WHERE tag ~ 'tick.all' GROUP BY tag
+	HAVING max(extra::timestamptz) - min(extra::timestamptz) <> (count(*) - 1) * interval '1 s'},
+
+	'a dead letter has its on_failure job once' => q{
+SELECT format('%s: %s on_failure jobs', f.tag, count(e.tag)) FROM found f JOIN intent i USING (tag)
+	LEFT JOIN chaos.effect e ON e.tag = f.tag AND e.kind ~ '^on_failure'
+	WHERE f.kind = 'chaos.doomed' AND f.state = 'failed'
+	GROUP BY f.tag, i.retries HAVING count(e.tag) NOT BETWEEN 1 AND 1 + i.retries},
+
+	'a unique key has one job at a time' => q{
+SELECT format('%s: jobs %s and %s at a time', a.grp, a.job, b.job) FROM chaos.effect a JOIN chaos.effect b USING (grp)
+	WHERE a.grp ~ '^unique u' AND a.job < b.job AND a.started < b.ended AND b.started < a.ended},
+
+	'groups are in order' => q{
+SELECT format('group %s: number %s (job %s, %s to %s), then number %s (job %s, from %s)', grp,
+		last_n, last_job, last_started, last_ended, n, job, started)
+	FROM (SELECT *, lag(n) OVER w AS last_n, lag(job) OVER w AS last_job,
+			lag(started) OVER w AS last_started, lag(ended) OVER w AS last_ended
+		FROM chaos.effect WHERE queue ~ 'grouped' WINDOW w AS (PARTITION BY grp ORDER BY started)) e
+	WHERE n <= last_n OR started < last_ended},
+
+	'steps come after what they need' => q{
+SELECT format('%s: step %s (job %s) begins before step %s (job %s) is over', a.grp, b.n, b.job, a.n, a.job)
+	FROM chaos.effect a JOIN chaos.effect b USING (grp) WHERE grp ~ '^workflow' AND a.n < b.n AND b.started < a.ended},
+
+	'no more run at a time than may' => q{
+SELECT format('%s: at %s, when job %s began, %s ran and not %s', what, a.started, a.job, count(*), 2)
+	FROM (SELECT *, CASE WHEN kind = 'chaos.limited' THEN kind ELSE queue END AS what FROM chaos.effect
+		WHERE kind = 'chaos.limited' OR queue IN ('narrow', 'outside narrow')) a
+	JOIN (SELECT *, CASE WHEN kind = 'chaos.limited' THEN kind ELSE queue END AS what FROM chaos.effect) b USING (what)
+	WHERE b.started <= a.started AND b.ended > a.started
+	GROUP BY what, a.started, a.job HAVING count(*) > 2},
+
+	# A start is noted a little after its token was taken: in windows of a second
+	# and more, by as many as there are workers.
+	'no more start in a time than may' => q{
+SELECT format('chaos.rated: %s starts from %s to %s', count(*), a.started, b.started)
+	FROM chaos.effect a JOIN chaos.effect b ON b.started >= a.started + interval '1 s' AND b.kind = a.kind
+	JOIN chaos.effect c ON c.started BETWEEN a.started AND b.started AND c.kind = a.kind
+	WHERE a.kind = 'chaos.rated' GROUP BY a.started, b.started
+	HAVING count(*) > 5 + 20 * extract(epoch FROM b.started - a.started) + 8},
+
+	'nobody innocent is charged' => q{
+WITH charged AS (
+	SELECT f.id, f.tag, f.kind, f.state, f.error, k AS attempt FROM found f
+		CROSS JOIN generate_series(f.fails + 1, f.attempt - (f.state = 'completed')::int) k
+		WHERE f.kind IN ('chaos.work', 'chaos.steps', 'chaos.add', 'chaos.limited', 'chaos.rated', 'on_failure:chaos.doomed')
+		AND f.state IN ('completed', 'failed')
+), blows AS (
+	SELECT pid FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
+), traced AS (
+	SELECT c.*, EXISTS (SELECT FROM chaos.begun b WHERE b.job = c.id AND b.attempt = c.attempt) AS begun,
+		EXISTS (SELECT FROM chaos.begun b JOIN blows USING (pid) WHERE b.job = c.id AND b.attempt = c.attempt) AS hit
+	FROM charged c
+)
+SELECT format('job %s (%s, %s, %s) is charged with attempt %s, which %s: %s', id, kind, tag, state, attempt,
+		CASE WHEN begun THEN 'ran where nobody struck' ELSE 'never began' END, error)
+	FROM traced WHERE NOT hit
+	-- who was hit before he could say that he began is not known, so as many may be as were hit
+	AND (begun OR (SELECT count(*) FROM traced WHERE NOT begun) > (SELECT count(*) FROM blows))},
+
+	# Those of a flood began before, and were many.
+	'no role waits for the end of others backlog' => q{
+SELECT format('%s began after %s others of the flood', o.tag, count(*))
+	FROM chaos.effect o JOIN found f ON f.id = o.job JOIN chaos.effect m ON m.tag = regexp_replace(o.tag, 'chaos_.', 'many')
+	WHERE o.tag ~ 'flood.*chaos_' AND m.started < o.started GROUP BY o.tag HAVING count(*) > 550},
+
+	'the watch has seen nothing' => q{
+SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'});
+
+# What must be given back, which may take the scheduler a moment.
+my @leaks = (
+	q{SELECT format('%s has %s running', coalesce(queue, kind), running) FROM jobq.limits WHERE running <> 0},
+	q{SELECT format('group %s: %s run, waits for %s, %s parked, more: %s', group_id, running, waits_for, parked, more)
+		FROM jobq_internal.group_slots() WHERE running <> 0 OR parked <> 0 OR more OR waits_for IS NOT NULL},
+	q{SELECT format('a lease of job %s, until %s', job_id, lease_until) FROM jobq_internal.lease_slots()},
+	# some may be left until the next start
+	q{SELECT format('%s rows of jobq.lease', count(*)) FROM jobq.lease HAVING count(*) > 20},
+	q{SELECT format('unique key %s of job %s', key, job_id) FROM jobq.unique_key},
+	q{SELECT format('worker %s runs job %s', pid, job_id) FROM jobq_internal.worker_slots() WHERE job_id IS NOT NULL});
+
+# What must not be in the log, unless it is among what may be.
+my $fault = qr/^TRAP: | PANIC:  | was\ terminated\ by\ signal\ (?:4|6|7|8|11)\b
+	| resource\ was\ not\ closed | refcount\ leak | reference\ leak | snapshot\ .*\ still\ active
+	| problem\ in\ alloc\ set | write\ past\ chunk\ end
+	| (?:ERROR|FATAL):\ \ (?:unexpected|could\ not\ (?:find|open)\ (?:relation|block)|missing\ chunk|invalid\ page)/x;
+
+# Load what was noted; returns how many notes there are.
+sub take_notes
+{
+	my ($db, $folder, $blows, $log) = @_;
+	my (@notes, @begun);
+
+	foreach my $name (glob "$folder/notes/*")
+	{
+		open my $file, '<', $name or die "$name: $!\n";
+		while (my $line = <$file>)
+		{
+			chomp $line;
+			my ($tag, $event, $about) = split /\t/, $line, 3;
+			push @notes, [ $tag, $event, defined $about && length $about ? $about : undef ];
+		}
+	}
+	while ($log =~ /\[(\d+)\] .*?LOG:  chaos begun (\d+) (\d+)$/mg)
+	{
+		push @begun, [ $2, $3, $1 ];
+	}
+	fill($db, 'chaos.note', @notes);
+	fill($db, 'chaos.begun', @begun);
+	fill($db, 'chaos.blow', map { [ $_->[0], $_->[1] ] } @$blows);
+	return scalar @notes;
+}
+
+sub fill
+{
+	my ($db, $table, @rows) = @_;
+
+	while (my @some = splice @rows, 0, 1000)
+	{
+		must($db, "INSERT INTO $table VALUES "
+			  . join(', ', map { '(' . join(', ', map { Wire::quote($_) } @$_) . ')' } @some));
+	}
+	return;
+}
+
+sub must
+{
+	my ($db, $sql) = @_;
+	my $answer = $db->ask($sql);
+
+	die "$answer->{error}: " . substr($sql, 0, 200) . "\n" if $answer->{error};
+	return $answer->{rows};
+}
+
+# Everything; returns what is wrong.  "allowed" names checks that do not hold after
+# what was done, with the reason.
+sub tables
+{
+	my ($db, %allowed) = @_;
+	my @wrong;
+	my @todo = @checks;
+
+	local $db->{patience} = 300;
+	must($db, $views);
+	while (my ($what, $query) = splice @todo, 0, 2)
+	{
+		my $rows = must($db, $query);
+
+		next if $allowed{$what};
+		my @lines = map { "    $_->[0]" } @$rows;
+		push @wrong, "not so: $what", @lines[ 0 .. ($#lines > 9 ? 9 : $#lines) ],
+		  @lines > 10 ? '    ... ' . @lines . ' in all' : ()
+		  if @lines;
+	}
+	return @wrong;
+}
+
+sub leaks
+{
+	my ($db) = @_;
+	my $deadline = time + 15;
+
+	while (1)
+	{
+		my @left = map { map { "    $_->[0]" } @{ must($db, $_) } } @leaks;
+
+		return () unless @left;
+		return ('not so: all is given back', @left) if time > $deadline;
+		usleep(100_000);
+	}
+}
+
+# What the log tells: with the lines of which we know the reason left out.
+sub look_at_log
+{
+	my ($log, $blows, %allowed) = @_;
+	my %hit = map { $_->[0] => 1 } @$blows;
+	my @wrong;
+
+	foreach my $line (split /\n/, $log)
+	{
+		my $bad = $line =~ $fault || $line =~ / XX\w\w\w .*(?:ERROR|FATAL):  /;
+
+		next unless $bad;
+		next if $line =~ /\(PID (\d+)\) was terminated by signal/ && $hit{$1};
+		next if grep { $line =~ $_ } values %allowed;
+		push @wrong, '    ' . substr $line, 0, 400;
+	}
+	return @wrong ? ('not so: nothing is at fault in the log', @wrong[ 0 .. ($#wrong > 19 ? 19 : $#wrong) ]) : ();
+}
+
+1;

@@ -1,0 +1,539 @@
+# The load: sessions of several roles that use what jobq has, each in a process
+# of its own.  Each job has a tag, which is in its payload and in the notes of
+# the session; about.fate is what must become of it:
+#	done	it completes		failed	it becomes a dead letter
+#	over	one of these, or cancelled	maybe	it may not be there at all
+
+package Load;
+
+use strict;
+use warnings FATAL => 'all';
+use Session;
+use Time::HiRes qw(time usleep);
+
+# Who works: name, what it does, its role, its options.  Producers end when the
+# load does, the others when all is done.
+my @producers = (
+	[ 'plain', \&produce, 'chaos_1', '' ],
+	[ 'async', \&produce, 'chaos_2', '-c synchronous_commit=off' ],
+	[ 'group', \&produce_groups, 'chaos_1', '' ],
+	[ 'asyncgroup', \&produce_groups, 'chaos_2', '-c synchronous_commit=off' ],
+	[ 'prepare', \&prepare, 'chaos_3', '' ],
+	[ 'unique', \&produce_unique, 'chaos_2', '' ],
+	[ 'batch', \&batches, 'chaos_3', '' ],
+	[ 'tick', \&ticks, 'chaos_4', '' ],
+	[ 'meddle', \&meddle, 'chaos_4', '' ]);
+my @others = (
+	[ 'consumer1', \&consume, 'chaos_consumer', '' ],
+	[ 'consumer2', \&consume, 'chaos_consumer', '' ],
+	[ 'worker', \&work, 'chaos_1', '' ],
+	[ 'watch', \&watch, 'postgres', '' ]);
+
+# Start all; returns the numbers of the processes of both kinds.
+sub launch
+{
+	my ($folder, $round, $seed) = @_;
+	my $n = 0;
+	my @pids;
+
+	unlink "$folder/stop.produce", "$folder/stop.all", glob "$folder/notes/*";
+	foreach my $list (\@producers, \@others)
+	{
+		push @pids, [
+			map {
+				Session->launch($_->[1],
+					folder => $folder, round => $round, name => $_->[0], role => $_->[2],
+					options => $_->[3], seed => $seed * 100 + $n++)
+			} @$list
+		];
+	}
+	return @pids;
+}
+
+sub is_async
+{
+	return $_[0]->{options} =~ /synchronous_commit=off/ ? 1 : 0;
+}
+
+# One job as a call of enqueue(), with what there is to know about it.
+sub any_job
+{
+	my ($self, %given) = @_;
+	my $tag = $self->new_tag;
+	my $kind = $given{kind} || pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps
+			chaos.limited chaos.rated chaos.doomed chaos.slow chaos.outside chaos.outside));
+	my $fails = rand() < 0.15 ? 1 + int rand 2 : 0;
+	my $queue =
+		$kind eq 'chaos.outside' ? pick('outside', 'outside narrow', 'outside memory')
+	  : $kind eq 'chaos.work' ? pick('default', 'default', 'narrow', 'fair',
+		  $self->{role} eq 'chaos_1' ? 'own' : 'default')
+	  : 'default';
+	my @options = ("queue => '$queue'");
+
+	$fails = 0 if $kind !~ /work|steps|limited/;
+	push @options, 'priority => ' . int rand 4 if rand() < 0.3;
+	push @options, "delay => '" . int(rand 300) . " ms'" if rand() < 0.2;
+	push @options, "max_attempts => 1000, backoff => 'fixed 20ms'" if $kind eq 'chaos.outside';
+	my $payload = Session::payload(tag => $tag, fails => $fails,
+		ms => rand() < 0.5 ? 0 : int rand 25);
+	my $about = {
+		kind => $kind, role => $self->{role}, fails => $fails, async => is_async($self),
+		fate => $kind =~ /doomed|slow/ ? 'failed' : 'done'
+	};
+	return ("jobq.enqueue('$kind', $payload, " . join(', ', @options) . ')', $tag, $about);
+}
+
+sub pick { return $_[ rand @_ ]; }
+
+# Jobs in all the ways in which a transaction can bring them.
+sub produce
+{
+	my ($self) = @_;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my $way = rand;
+		my @calls = map { [ any_job($self) ] } 1 .. 3;
+
+		if ($way < 0.5)
+		{
+			$self->enqueue("SELECT $calls[0][0]", $calls[0][1], $calls[0][2]);
+		}
+		elsif ($way < 0.65)
+		{
+			# one of them is undone
+			$self->transaction([ "SELECT $calls[0][0]", 'SAVEPOINT s', "SELECT $calls[1][0]",
+					rand() < 0.5 ? 'ROLLBACK TO s' : 'SELECT 1', "SELECT $calls[2][0]" ],
+				'COMMIT',
+				{ map { $_->[1] => { %{ $_->[2] }, $_ == $calls[1] ? (fate => 'maybe') : () } } @calls },
+				{});
+		}
+		elsif ($way < 0.75)
+		{
+			$self->transaction([ map { "SELECT $_->[0]" } @calls ],
+				'ROLLBACK', {}, { map { $_->[1] => $_->[2] } @calls });
+		}
+		elsif ($way < 0.85)
+		{
+			my $tag = $self->new_tag;
+			$self->enqueue(
+				'INSERT INTO jobq.inbox (kind, payload, priority) VALUES '
+				  . "('chaos.work', " . Session::payload(tag => $tag) . ', 1)',
+				$tag,
+				{ kind => 'chaos.work', role => $self->{role}, async => is_async($self), fate => 'done' });
+		}
+		else
+		{
+			my @tags = map { $self->new_tag } 1 .. ($way < 0.99 ? 1 + int rand 20 : 300);
+			$self->enqueue(
+				q{SELECT jobq.enqueue_many('chaos.work', ARRAY[}
+				  . join(', ', map { Session::payload(tag => $_) } @tags)
+				  . ']::jsonb[])',
+				map { $_ => { kind => 'chaos.work', role => $self->{role}, async => is_async($self), fate => 'done' } } @tags);
+		}
+		$self->pause(10, 50);
+	}
+	return;
+}
+
+# Groups: what comes later has a larger number.
+sub produce_groups
+{
+	my ($self) = @_;
+	my %serial;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my $outside = rand() < 0.3;
+		my $group = ($outside ? 'o' : 'i') . int rand 3;
+		my (%jobs, @calls);
+
+		for (1 .. 1 + int rand 4)
+		{
+			my $tag = $self->new_tag;
+			my $n = ++$serial{$group};
+			my $fails = !$outside && rand() < 0.2 ? 1 : 0;
+			my $kind = $outside ? 'chaos.outside' : pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited');
+			my $payload = Session::payload(tag => $tag, grp => "$self->{name} $group", n => $n,
+				fails => $fails, ms => int rand 10);
+
+			push @calls,
+			  "jobq.enqueue('$kind', $payload, queue => '"
+			  . ($outside ? 'outside grouped' : 'grouped')
+			  . "', group_key => '$self->{name} $group', max_attempts => 1000, backoff => 'fixed 20ms')";
+			$jobs{$tag} = { kind => $kind, role => $self->{role}, async => is_async($self), fails => $fails, fate => 'done' };
+		}
+		$self->transaction([ map { "SELECT $_" } @calls ], 'COMMIT', \%jobs, {});
+		$self->pause(20, 80);
+	}
+	return;
+}
+
+# Prepared transactions, which are ended some time later.
+sub prepare
+{
+	my ($self) = @_;
+	my $serial = 0;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my ($call, $tag, $about) = any_job($self);
+		my $name = "chaos $self->{round} " . ++$serial;
+		my $keep = rand() < 0.7;
+
+		$self->note($tag, 'try', $about);
+		my $answer = $self->{wire}->ask("BEGIN; SELECT $call");
+		$answer = $self->{wire}->ask("PREPARE TRANSACTION '$name'") unless $answer->{error};
+		if ($answer->{lost})
+		{
+			# it may be there: end it if so
+			my $there = $self->wire('produce', 1)
+			  ->value("SELECT true FROM pg_prepared_xacts WHERE gid = '$name'");
+			next unless $there;
+		}
+		elsif ($answer->{error})
+		{
+			$self->{wire}->ask('ROLLBACK');
+			$self->note($tag, 'no');
+			next;
+		}
+		$self->pause(1, rand() < 0.2 ? 500 : 30);
+		end_prepared($self, $name, $keep ? 'COMMIT' : 'ROLLBACK');
+		$self->note($tag, $keep ? 'ok' : 'no');
+		$self->pause(20, 60);
+	}
+	# what was lost while it was prepared
+	my $rows = $self->wire('produce', 1)->ask(
+		"SELECT gid FROM pg_prepared_xacts WHERE gid ~ '^chaos '")->{rows};
+	end_prepared($self, $_->[0], 'ROLLBACK') foreach @$rows;
+	return;
+}
+
+sub end_prepared
+{
+	my ($self, $name, $how) = @_;
+
+	while (1)
+	{
+		my $answer = $self->wire('produce', 1)->ask("$how PREPARED '$name'");
+
+		return if !$answer->{error} || $answer->{error} =~ /^42704/;
+		# 55000: the session that was lost has not quite let go of it
+		$self->pause(10, 20);
+	}
+	return;
+}
+
+sub produce_unique
+{
+	my ($self) = @_;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my $tag = $self->new_tag;
+
+		# who replaces a job that runs runs beside it
+		my $conflict = pick(qw(skip skip replace error));
+		my $key = ($conflict eq 'replace' ? 'r' : 'u') . int rand 3;
+		my $payload = Session::payload(tag => $tag, grp => "unique $key", ms => int rand 30,
+			fails => rand() < 0.2 ? 1 : 0);
+
+		$self->enqueue(
+			"SELECT jobq.enqueue('chaos.work', $payload, unique_key => '$key', on_conflict => '$conflict'"
+			  . (rand() < 0.3 ? ", delay => '50 ms')" : ')'),
+			$tag,
+			{ kind => 'chaos.work', role => $self->{role}, fate => 'maybe' });
+		$self->pause(10, 40);
+	}
+	return;
+}
+
+# Batches with callbacks, chains and workflows.
+sub batches
+{
+	my ($self) = @_;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		rand() < 0.6 ? batch($self) : workflow($self);
+		$self->pause(40, 120);
+	}
+	return;
+}
+
+sub callbacks
+{
+	my ($tag) = @_;
+
+	return join ', ', map {
+		"on_$_ => " . Session::quote_json({ kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 })
+	} qw(success failure finish);
+}
+
+sub batch
+{
+	my ($self) = @_;
+	my $tag = $self->new_tag;
+	my $doomed = rand() < 0.25;
+	my $allow = rand() < 0.5;
+	my $later = rand() < 0.3;
+	my %jobs = ($tag => { fate => 'batch', doomed => $doomed ? 1 : 0 });
+	my @kinds = ((map { pick(qw(chaos.work chaos.work chaos.steps chaos.add)) } 1 .. 1 + int rand 6),
+		$doomed ? 'chaos.doomed' : ());
+	my @calls;
+
+	foreach my $kind (@kinds)
+	{
+		my $member = $self->new_tag;
+
+		$jobs{$member} = {
+			kind => $kind, role => $self->{role},
+			fate => $kind eq 'chaos.doomed' && $allow ? 'failed' : $doomed && !$allow ? 'over' : 'done'
+		};
+		push @calls, sub {
+			"SELECT jobq.batch_add($_[1][0][0], '$kind', ARRAY["
+			  . Session::payload(tag => $member, fails => rand() < 0.1 ? 1 : 0) . "]::jsonb[])";
+		};
+	}
+	my $rows = $self->transaction(
+		[ 'SELECT jobq.create_batch(' . Wire::quote($tag) . ', ' . callbacks($tag)
+			. ', allow_failures => ' . ($allow ? 'true' : 'false')
+			. ', start => ' . ($later ? 'false' : 'true') . ')',
+			@calls ],
+		'COMMIT', \%jobs, {});
+
+	return unless $later;
+	# the end of the load must find none that waits for its start
+	my $id = $rows ? $rows->[1][0][0]
+	  : $self->wire('produce', 1)->value("SELECT id FROM jobq.batches WHERE name = '$tag'");
+	while (defined $id)
+	{
+		my $answer = $self->wire('produce', 1)->ask("SELECT jobq.batch_start($id)");
+
+		last if !$answer->{error} || $answer->{error} =~ /^JQ00/;
+		$self->pause(10, 20);
+	}
+	return;
+}
+
+# A diamond, or a line; numbers say what comes after what.
+sub workflow
+{
+	my ($self) = @_;
+	my $tag = $self->new_tag;
+	my $line = rand() < 0.5;
+	my %jobs = ($tag => { fate => 'batch', doomed => 0 });
+	my @shape = $line ? ([ a => 1 ], [ b => 2, 'a' ], [ c => 3, 'b' ])
+	  : ([ a => 1 ], [ b => 2, 'a' ], [ c => 2, 'a' ], [ d => 3, 'b', 'c' ]);
+	my @steps;
+
+	foreach my $step (@shape)
+	{
+		my ($name, $n, @needs) = @$step;
+		my $member = $self->new_tag;
+
+		$jobs{$member} = { kind => 'chaos.work', role => $self->{role}, fate => 'done' };
+		push @steps, {
+			$line ? () : (name => $name, needs => \@needs),
+			kind => 'chaos.work', max_attempts => 1000,
+			payload => { tag => $member, grp => "workflow $tag", n => $n, fails => rand() < 0.1 ? 1 : 0 }
+		};
+	}
+	if ($line)
+	{
+		$self->enqueue('SELECT jobq.chain(' . Session::quote_json(\@steps) . ', ' . callbacks($tag) . ", name => '$tag')", %jobs);
+	}
+	else
+	{
+		my %definition = (name => $tag, steps => \@steps);
+		$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
+		  foreach qw(success failure finish);
+		$self->enqueue('SELECT jobq.workflow(' . Session::quote_json(\%definition) . ')', %jobs);
+	}
+	return;
+}
+
+# Schedules, from the beginning of the load to its end.
+sub ticks
+{
+	my ($self) = @_;
+	my @names = ('all', 'skip');
+
+	insist($self, sub {
+		"SELECT jobq.schedule('chaos $_[0]', 'every 1 second', 'chaos.work', "
+		  . Session::payload(tag => "$self->{round}.tick.$_[0]")
+		  . ", missed => 'all', overlap => '" . ($_[0] eq 'all' ? 'allow' : 'skip') . "',"
+		  . q{ options => '{"max_attempts": 1000}')};
+	}, @names);
+	$self->pause(50, 100) until $self->stopped('produce');
+	insist($self, sub { "SELECT jobq.unschedule('chaos $_[0]')" }, @names);
+	return;
+}
+
+# What must succeed at last, or have been done before.
+sub insist
+{
+	my ($self, $sql, @names) = @_;
+
+	foreach my $name (@names)
+	{
+		while (1)
+		{
+			my $answer = $self->wire('produce', 1)->ask($sql->($name));
+
+			last if !$answer->{error} || $answer->{error} =~ /^42704/;
+			die "$answer->{error}\n" if $answer->{error} =~ /^[24]2.../;
+			$self->pause(10, 30);
+		}
+	}
+	return;
+}
+
+# Jobs that are cancelled, moved, retried and waited for.
+sub meddle
+{
+	my ($self) = @_;
+	my @known;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my ($call, $tag, $about) = any_job($self, kind => pick(qw(chaos.work chaos.steps chaos.doomed)));
+		$about->{fate} = 'over';
+		my $rows = $self->enqueue("SELECT $call", $tag, $about);
+		push @known, [ $rows->[0][0], $tag ] if $rows;
+		@known = @known[ -20 .. -1 ] if @known > 20;
+		next unless @known;
+		my ($id, $about_tag) = @{ $known[ rand @known ] };
+		my $deed = pick(qw(cancel reschedule set_priority retry wait wait wait));
+		my $sql =
+			$deed eq 'reschedule' ? "SELECT jobq.reschedule($id, jobq.clock() + interval '100 ms')"
+		  : $deed eq 'set_priority' ? "SELECT jobq.set_priority($id, " . int(rand 4) . ')'
+		  : $deed eq 'wait' ? "SELECT state FROM jobq.wait($id, '1s')"
+		  : "SELECT jobq.$deed($id)";
+		$self->note($about_tag, $deed) if $deed =~ /cancel|retry/;
+		my $answer = $self->{wire}->ask($sql);
+		$self->note($about_tag, 'told')
+		  if $deed eq 'wait' && @{ $answer->{rows} } && ($answer->{rows}[0][0] || '') eq 'completed';
+		$self->pause(10, 60);
+	}
+	return;
+}
+
+# Takes jobs, and ends them in one transaction with their effects.
+sub consume
+{
+	my ($self) = @_;
+
+	while ($self->wire('all') && !$self->stopped('all'))
+	{
+		my $queues = pick(q({outside,"outside narrow"}), q({"outside grouped"}), q({"outside memory"}),
+			q({"outside grouped",outside,"outside memory","outside narrow"}));
+		my $max = pick(1, 5);
+		my $rolls_back = rand() < 0.05;
+		my $sql = 'SELECT id, token, attempt, payload, queue, clock_timestamp() FROM '
+		  . "jobq.reserve('$queues', $max, '1500 ms', '150 ms')";
+
+		$self->{wire}->ask('BEGIN') if $rolls_back;
+		my $answer = $self->{wire}->ask($sql);
+		if ($rolls_back)
+		{
+			$self->{wire}->ask('ROLLBACK');
+			next;
+		}
+		if (!@{ $answer->{rows} })
+		{
+			$self->pause(5, 20);
+			next;
+		}
+		next if $answer->{error};
+		$self->pause(0, 15);
+		finish($self, $answer->{rows});
+	}
+	return;
+}
+
+sub finish
+{
+	my ($self, $rows) = @_;
+	my $deed = rand;
+	my $array = sub { my ($i) = @_; "'{" . join(',', map { $_->[$i] } @$rows) . "}'::bigint[]" };
+	my ($ids, $tokens) = ($array->(0), $array->(1));
+	my @sql;
+
+	return if $deed < 0.02;		# forgets them
+	if ($deed < 0.1)
+	{
+		@sql = "SELECT jobq.nack($ids, $tokens, 'no', '20 ms')";
+	}
+	elsif ($deed < 0.2)
+	{
+		@sql = "SELECT jobq.release($ids, $tokens, '10 ms')";
+	}
+	else
+	{
+		@sql = ('BEGIN',
+			'INSERT INTO chaos.effect SELECT payload::jsonb ->> \'tag\', id, attempt, \'chaos.outside\', queue, '
+			  . "payload::jsonb ->> 'grp', (payload::jsonb ->> 'n')::int, started, clock_timestamp(), NULL FROM (VALUES "
+			  . join(', ', map { "($_->[0]::bigint, $_->[2]::int, " . join(', ', map { Wire::quote($_) } @$_[ 3, 4 ])
+					. ', ' . Wire::quote($_->[5]) . '::timestamptz)' } @$rows)
+			  . ') v(id, attempt, payload, queue, started)',
+			"SELECT jobq.ack($ids, $tokens)",
+			'COMMIT');
+	}
+	# the tokens are as good in another session, also after a crash
+	for my $try (1 .. 20)
+	{
+		my $answer = { error => 'none' };
+
+		foreach my $sql (@sql)
+		{
+			my $wire = $self->wire('all') or return;
+			$answer = $wire->ask($sql);
+			last if $answer->{error};
+		}
+		return unless $answer->{error};
+		$self->{wire}->ask('ROLLBACK') if @sql > 1 && !$answer->{lost};
+		return if $answer->{error} =~ /^JQ011/;
+		$self->pause(20, 40);
+	}
+	return;
+}
+
+# A worker in a session, for a queue that no other serves.
+sub work
+{
+	my ($self) = @_;
+
+	while ($self->wire('all') && !$self->stopped('all'))
+	{
+		$self->{wire}->ask(q{CALL jobq.work(queues => '{own}', max_time => '400 ms')});
+		$self->pause(1, 20);
+	}
+	return;
+}
+
+# Looks again and again for what must never be.
+sub watch
+{
+	my ($self) = @_;
+
+	while ($self->wire('all') && !$self->stopped('all'))
+	{
+		my $answer = $self->{wire}->ask(q{
+SELECT 'job ' || id || ' is in two tables' FROM (
+	SELECT id FROM jobq.job UNION ALL SELECT id FROM jobq.archive UNION ALL SELECT id FROM jobq.failed_job) t
+	GROUP BY id HAVING count(*) > 1
+UNION ALL
+SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || unique_key FROM jobq.job
+	WHERE unique_key ~ '^u' GROUP BY kind, role, unique_key HAVING count(*) > 1
+UNION ALL
+SELECT coalesce(queue, kind) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits
+	WHERE running > max_running});
+
+		$self->note('watch', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
+		$self->pause(50, 150);
+	}
+	return;
+}
+
+1;

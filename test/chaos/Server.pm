@@ -1,0 +1,281 @@
+# A server that is treated badly: how it is made, started, looked at, and mended.
+# Its processes are found in /proc, so that they are also when it takes no
+# connection.
+
+package Server;
+
+use strict;
+use warnings FATAL => 'all';
+use Fcntl 'SEEK_SET';
+use Time::HiRes qw(time usleep);
+use Wire;
+
+our $database = 'chaos';
+
+# usage: Server->new(folder => an empty folder, name => below it, port => ...)
+sub new
+{
+	my ($class, %given) = @_;
+	my $self = bless {
+		%given,
+		data => "$given{folder}/$given{name}",
+		log => "$given{folder}/$given{name}.log",
+		seen => 0,
+	}, $class;
+
+	return $self;
+}
+
+# Make a cluster, with these lines in its configuration.
+sub init
+{
+	my ($self, $conf) = @_;
+
+	run('initdb', '-D', $self->{data}, '-U', 'postgres', '-A', 'trust', '-N', '-k')
+	  or die "initdb failed, see $self->{folder}/commands.log\n";
+	$self->append("postgresql.conf", $conf . $self->place);
+	return;
+}
+
+sub place
+{
+	my ($self) = @_;
+
+	return "listen_addresses = ''\nunix_socket_directories = '$self->{folder}'\nport = $self->{port}\n";
+}
+
+sub append
+{
+	my ($self, $file, $text) = @_;
+
+	open my $handle, '>>', "$self->{data}/$file" or die "$self->{data}/$file: $!\n";
+	print $handle $text;
+	close $handle;
+	return;
+}
+
+# What a disturbance sets, instead of what the last one has; nothing takes all away.
+sub set
+{
+	my ($self, @lines) = @_;
+
+	open my $handle, '>', "$self->{data}/chaos.conf" or die "$self->{data}/chaos.conf: $!\n";
+	print $handle map { "$_\n" } @lines;
+	close $handle;
+	return;
+}
+
+our $commands = '/dev/null';
+
+# Run a program of the server's; true if it succeeds.
+sub run
+{
+	my (@command) = @_;
+	my $pid = fork;
+
+	die "fork: $!\n" unless defined $pid;
+	if ($pid == 0)
+	{
+		open STDIN, '<', '/dev/null';
+		open STDOUT, '>>', $commands;
+		open STDERR, '>&', \*STDOUT;
+		print "+ @command\n";
+		STDOUT->flush;
+		exec @command or POSIX::_exit(127);
+	}
+	waitpid $pid, 0;
+	return $? == 0;
+}
+
+# Start it, as soon as the last one's processes let it.  True if it runs.
+sub start
+{
+	my ($self) = @_;
+	my $deadline = time + 60;
+
+	while (time < $deadline)
+	{
+		return 1 if $self->postmaster;
+		kill 'CONT', $_->{pid} foreach $self->orphans;
+		local $ENV{LD_PRELOAD} = $self->{preload} if $self->{preload};
+		local $ENV{CHAOS_FULL_DATA} = "$self->{folder}/full.data";
+		local $ENV{CHAOS_FULL_WAL} = "$self->{folder}/full.wal";
+		return 1
+		  if run('pg_ctl', 'start', '-s', '-w', '-t', 40, '-D', $self->{data}, '-l', $self->{log});
+		usleep(100_000);
+	}
+	return 0;
+}
+
+# The postmaster's number, if there is one.
+sub postmaster
+{
+	my ($self) = @_;
+
+	open my $file, '<', "$self->{data}/postmaster.pid" or return;
+	my $pid = <$file>;
+	return unless defined $pid && $pid =~ /^(\d+)/;
+	$pid = $1;
+	return unless works_in($pid, $self->{data});
+	return $pid;
+}
+
+sub works_in
+{
+	my ($pid, $folder) = @_;
+	my $there = readlink "/proc/$pid/cwd";
+
+	return defined $there && $there eq $folder && stat_of($pid)->{state} ne 'Z';
+}
+
+sub stat_of
+{
+	my ($pid) = @_;
+
+	open my $file, '<', "/proc/$pid/stat" or return { state => 'Z', parent => 0 };
+	my $line = <$file>;
+	return { state => 'Z', parent => 0 } unless defined $line && $line =~ /^.*\) (\S) (\d+)/;
+	return { state => $1, parent => $2 };
+}
+
+# The server's processes but the postmaster: { pid, type, title }.
+sub processes
+{
+	my ($self, $postmaster) = @_;
+	my @found;
+
+	foreach my $dir (glob '/proc/[0-9]*')
+	{
+		my ($pid) = $dir =~ /(\d+)$/;
+		my $stat = stat_of($pid);
+		my ($title, $type);
+
+		next if defined $postmaster ? $stat->{parent} != $postmaster : $stat->{state} eq 'Z';
+		next unless works_in($pid, $self->{data});
+		open my $file, '<', "$dir/cmdline" or next;
+		{
+			local $/;
+			$title = <$file>;
+		}
+		next unless defined $title && $title =~ /^postgres: (.*)/s;
+		$title = $1;
+		$title =~ s/\0.*//s;
+		$type =
+			$title =~ /^(jobq\ \w+|checkpointer|walwriter|background\ writer|autovacuum\ \w+|startup|archiver
+				|logical\ replication\ \w+|walsender|walreceiver|parallel\ worker|io\ worker)/x ? $1
+		  : $title =~ /^\S+ \S+ \[local\]/ ? 'client'
+		  : 'other';
+		push @found, { pid => $pid, type => $type, title => $title };
+	}
+	return @found;
+}
+
+# Children of a postmaster that is gone.
+sub orphans
+{
+	my ($self) = @_;
+
+	return $self->postmaster ? () : $self->processes;
+}
+
+# A session as a role; undef if there is none to be had.
+sub session
+{
+	my ($self, $user, $options, $name) = @_;
+
+	return Wire->new($self->{folder}, $self->{port}, $user || 'postgres', $name || $database,
+		$options);
+}
+
+# A session of the superuser, for which the server may have to recover first.
+sub superuser
+{
+	my ($self) = @_;
+	my $deadline = time + 60;
+
+	while (time < $deadline)
+	{
+		my $session = $self->session('postgres');
+
+		return $session if $session;
+		usleep(30_000);
+	}
+	die "the server takes no connection: $Wire::refusal\n";
+}
+
+# PostgreSQL 18 waits for its own checkpointer for ever, if it has to end while it
+# recovers from a crash.  Help it, when nobody else has been there for seconds.
+sub help
+{
+	my ($self, $postmaster) = @_;
+	my @left = $self->processes($postmaster);
+
+	if (@left && !grep { $_->{type} !~ /^(checkpointer|io worker)$/ } @left)
+	{
+		$self->{alone_since} ||= time;
+		return if time < $self->{alone_since} + 3;
+		kill 'QUIT', $postmaster;
+	}
+	$self->{alone_since} = 0;
+	return;
+}
+
+# See that it runs, and takes connections.
+sub mend
+{
+	my ($self) = @_;
+	my $deadline = time + 120;
+
+	$self->{alone_since} = 0;
+
+	while (time < $deadline)
+	{
+		my $postmaster = $self->postmaster;
+
+		if (!$postmaster)
+		{
+			$self->start;
+			next;
+		}
+		kill 'CONT', $postmaster;
+		kill 'CONT', $_->{pid} foreach $self->processes($postmaster);
+		my $session = $self->session('postgres');
+		return $session if $session;
+		$self->help($postmaster);
+		usleep(30_000);
+	}
+	die "the server does not come back\n";
+}
+
+# What the log says since the last look.
+sub new_log
+{
+	my ($self) = @_;
+
+	open my $file, '<', $self->{log} or return '';
+	seek $file, $self->{seen}, SEEK_SET;
+	local $/;
+	my $text = <$file>;
+	$self->{seen} = tell $file;
+	return defined $text ? $text : '';
+}
+
+# Nothing of it is left.
+sub remove
+{
+	my ($self) = @_;
+	my $postmaster = $self->postmaster;
+
+	kill 'QUIT', $postmaster if $postmaster;
+	for (1 .. 100)
+	{
+		my @left = $self->processes;
+
+		last unless @left || $self->postmaster;
+		kill $_ > 50 ? 'KILL' : 'CONT', map { $_->{pid} } @left;
+		usleep(50_000);
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,216 @@
+# A client of the server that speaks its protocol, over a Unix socket: no driver
+# is needed, and whoever uses it sees exactly what the server has answered before
+# the connection was lost.
+
+package Wire;
+
+use strict;
+use warnings FATAL => 'all';
+use IO::Socket::UNIX;
+use Time::HiRes qw(time);
+
+# usage: Wire->new($folder, $port, $user, $database, $options); undef if the server
+# takes no connection, for whatever reason, which is in $Wire::refusal.
+our $refusal = '';
+
+sub new
+{
+	my ($class, $folder, $port, $user, $database, $options) = @_;
+	my $socket = IO::Socket::UNIX->new(Peer => "$folder/.s.PGSQL.$port");
+
+	$refusal = "no socket: $!";
+	return unless $socket;
+	my $self = bless { socket => $socket, buffer => '', patience => 60 }, $class;
+	my $parameters = join "\0", 'user', $user, 'database', $database,
+	  'application_name', 'chaos', 'options', $options || '', '', '';
+
+	local $SIG{PIPE} = 'IGNORE';
+	my $startup = pack('N', 196608) . $parameters;
+	my $sent = syswrite $socket, pack('N', 4 + length $startup) . $startup;
+
+	$refusal = 'lost';
+	return unless $sent;
+	my $answer = $self->collect;
+	if ($answer->{lost} || $answer->{error})
+	{
+		$refusal = $answer->{error} || 'lost';
+		return;
+	}
+	return $self;
+}
+
+# Send a statement, or several, without waiting for the answer.  False if the
+# connection is lost.
+sub send_query
+{
+	my ($self, $sql) = @_;
+
+	local $SIG{PIPE} = 'IGNORE';
+	return 0 unless $self->{socket};
+	my $message = 'Q' . pack('N', 5 + length $sql) . $sql . "\0";
+	while (length $message)
+	{
+		my $n = syswrite $self->{socket}, $message;
+
+		next if !defined $n && $!{EINTR};
+		unless ($n)
+		{
+			$self->close;
+			return 0;
+		}
+		substr $message, 0, $n, '';
+	}
+	return 1;
+}
+
+# Send, and wait for the answer: a hash with
+#	rows	the rows of the last statement that returned any, as arrays of text
+#	error	the message of the error, with its SQLSTATE in front
+#	warning	likewise
+#	lost	the connection is lost: nobody knows whether a COMMIT was done
+sub ask
+{
+	my ($self, $sql) = @_;
+
+	return { rows => [], lost => 1, error => 'lost' } unless $self->send_query($sql);
+	return $self->collect;
+}
+
+# The answer to what was sent.  Waits as long as "patience" says, in seconds; who
+# loses it leaves.
+sub collect
+{
+	my ($self) = @_;
+	my $answer = { rows => [] };
+	my $deadline = time + $self->{patience};
+
+	while (1)
+	{
+		my ($type, $body) = $self->message($deadline);
+
+		if (!defined $type)
+		{
+			$self->close;
+			$answer->{lost} = 1;
+			$answer->{error} ||= 'lost';
+			last;
+		}
+		elsif ($type eq 'Z')
+		{
+			$self->{status} = $body;
+			last;
+		}
+		elsif ($type eq 'D')
+		{
+			push @{ $answer->{rows} }, row($body);
+		}
+		elsif ($type eq 'T')
+		{
+			$answer->{rows} = [];
+		}
+		elsif ($type eq 'K')
+		{
+			$self->{pid} = unpack 'N', $body;
+		}
+		elsif ($type eq 'E' || $type eq 'N')
+		{
+			my %field = map { substr($_, 0, 1) => substr $_, 1 } grep { length } split /\0/, $body;
+
+			next if $type eq 'N' && $field{V} ne 'WARNING';
+			$answer->{ $type eq 'E' ? 'error' : 'warning' } = "$field{C} $field{M}";
+		}
+	}
+	return $answer;
+}
+
+# One message, as its type and body; nothing if the connection is lost, or there
+# is none in time.
+sub message
+{
+	my ($self, $deadline) = @_;
+
+	return unless $self->{socket};
+	while (1)
+	{
+		if (length $self->{buffer} >= 5)
+		{
+			my $length = unpack 'N', substr $self->{buffer}, 1, 4;
+
+			if (length $self->{buffer} > $length)
+			{
+				my $type = substr $self->{buffer}, 0, 1;
+				my $body = substr $self->{buffer}, 5, $length - 4;
+
+				substr $self->{buffer}, 0, $length + 1, '';
+				return ($type, $body);
+			}
+		}
+		my $left = $deadline - time;
+		return if $left <= 0;
+		my $readable = '';
+		vec($readable, fileno $self->{socket}, 1) = 1;
+		my $found = select $readable, undef, undef, $left;
+		next if $found <= 0;
+		my $n = sysread $self->{socket}, $self->{buffer}, 65536, length $self->{buffer};
+		next if !defined $n && $!{EINTR};
+		return unless $n;
+	}
+}
+
+sub row
+{
+	my ($body) = @_;
+	my $count = unpack 'n', $body;
+	my $at = 2;
+	my @row;
+
+	for (1 .. $count)
+	{
+		my $length = unpack 'l>', substr $body, $at, 4;
+
+		$at += 4;
+		if ($length < 0)
+		{
+			push @row, undef;
+			next;
+		}
+		push @row, substr $body, $at, $length;
+		$at += $length;
+	}
+	return \@row;
+}
+
+# The first column of the first row; undef if there is none.
+sub value
+{
+	my ($self, $sql) = @_;
+	my $answer = $self->ask($sql);
+
+	return if $answer->{error} || !@{ $answer->{rows} };
+	return $answer->{rows}[0][0];
+}
+
+sub pid { return $_[0]{pid}; }
+
+sub alive { return defined $_[0]{socket}; }
+
+sub close
+{
+	my ($self) = @_;
+
+	CORE::close $self->{socket} if $self->{socket};
+	undef $self->{socket};
+	return;
+}
+
+# A literal in SQL.
+sub quote
+{
+	my ($text) = @_;
+
+	return 'NULL' unless defined $text;
+	$text =~ s/'/''/g;
+	return "'$text'";
+}
+
+1;

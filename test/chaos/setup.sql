@@ -1,0 +1,130 @@
+-- What the load needs in its database: roles, queues, handlers, and the ledger.
+
+CREATE EXTENSION IF NOT EXISTS jobq;
+CREATE SCHEMA chaos;
+
+-- What handlers have done, in the job's transaction.  No index: what was done
+-- twice would be there twice.
+CREATE TABLE chaos.effect (
+	tag text NOT NULL,
+	job bigint,
+	attempt int,
+	kind text,
+	queue text,
+	grp text,
+	n int,
+	started timestamptz,
+	ended timestamptz,
+	extra text
+);
+
+-- What those who enqueue have noted on their side.
+CREATE TABLE chaos.note (
+	tag text NOT NULL,
+	event text NOT NULL,
+	about jsonb
+);
+
+-- Who was sent a signal; who was seen to start what.
+CREATE TABLE chaos.blow (pid int, signal text);
+CREATE TABLE chaos.begun (job bigint, attempt int, pid int);
+
+CREATE FUNCTION chaos.note_effect(payload jsonb, job jobq.job_context, started timestamptz) RETURNS void
+LANGUAGE sql AS $$
+	INSERT INTO chaos.effect VALUES (payload ->> 'tag' || coalesce('.' || (job.headers ->> 'batch_state'), ''),
+		job.id, job.attempt, job.kind, job.queue, payload ->> 'grp', (payload ->> 'n')::int,
+		started, clock_timestamp(), job.headers ->> 'scheduled_for')
+$$;
+
+-- The log, which no crash undoes, tells who ran what.
+CREATE FUNCTION chaos.begin(payload jsonb, job jobq.job_context) RETURNS timestamptz
+LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := clock_timestamp();
+BEGIN
+	RAISE LOG 'chaos begun % %', job.id, job.attempt;
+	IF job.attempt <= (payload ->> 'fails')::int THEN
+		PERFORM chaos.note_effect(payload, job, started);	-- which is undone
+		RAISE 'stumbled';
+	END IF;
+	RETURN started;
+END
+$$;
+
+CREATE FUNCTION chaos.work(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := chaos.begin(payload, job);
+BEGIN
+	PERFORM pg_sleep(coalesce((payload ->> 'ms')::float8 / 1000, 0));
+	PERFORM chaos.note_effect(payload, job, started);
+	RETURN payload -> 'tag';
+END
+$$;
+
+-- What is done twice at most for the first part, and exactly once for the last.
+CREATE PROCEDURE chaos.work_in_steps(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := chaos.begin(payload, job);
+BEGIN
+	COMMIT;
+	PERFORM pg_sleep(coalesce((payload ->> 'ms')::float8 / 1000, 0));
+	COMMIT;
+	PERFORM chaos.note_effect(payload, job, started);
+END
+$$;
+
+CREATE FUNCTION chaos.give_up(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM chaos.note_effect(payload, job, now());		-- which is undone
+	PERFORM jobq.fail_current('given up');
+END
+$$;
+
+CREATE FUNCTION chaos.dawdle(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM chaos.note_effect(payload, job, now());		-- which is undone
+	PERFORM pg_sleep(60);
+END
+$$;
+
+-- Adds to its batch from inside.
+CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.batch_add(job.batch_id, 'chaos.work',
+		ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');
+	PERFORM chaos.note_effect(payload, job, now());
+END
+$$;
+
+CREATE ROLE chaos_1 LOGIN;
+CREATE ROLE chaos_2 LOGIN;
+CREATE ROLE chaos_3 LOGIN;
+CREATE ROLE chaos_4 LOGIN;
+CREATE ROLE chaos_consumer LOGIN;
+GRANT chaos_1, chaos_2, chaos_3, chaos_4 TO chaos_consumer;
+SELECT jobq.grant_role(r::regrole) FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4,chaos_consumer}'::text[]) r;
+GRANT USAGE ON SCHEMA chaos TO PUBLIC;
+GRANT INSERT ON chaos.effect TO PUBLIC;
+
+-- Attempts are no matter here: what is charged is looked at one by one.
+SELECT jobq.register(kind, handler, backoff => 'fixed 20ms', max_attempts => 1000)
+FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
+	('chaos.steps', 'chaos.work_in_steps(jsonb, jobq.job_context)'),
+	('chaos.add', 'chaos.add(jsonb, jobq.job_context)')) v(kind, handler);
+SELECT jobq.register('chaos.doomed', 'chaos.give_up(jsonb, jobq.job_context)',
+	on_failure => 'chaos.work(jsonb, jobq.job_context)');
+SELECT jobq.register('chaos.slow', 'chaos.dawdle(jsonb, jobq.job_context)', timeout => '50 ms',
+	fail_on_timeout => true, max_attempts => 1000, backoff => 'fixed 20ms');
+SELECT jobq.register('chaos.limited', 'chaos.work(jsonb, jobq.job_context)', max_running => 2,
+	max_attempts => 1000, backoff => 'fixed 20ms');
+SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate => '20 per second burst 5',
+	max_attempts => 1000, backoff => 'fixed 20ms');
+
+SELECT jobq.create_queue('grouped');
+SELECT jobq.create_queue('narrow', max_running => 2);
+SELECT jobq.create_queue('fair', fair_by => 'role');
+SELECT jobq.create_queue('own');
+SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.create_queue('outside grouped', mode => 'consumer');
+SELECT jobq.create_queue('outside narrow', mode => 'consumer', max_running => 2);
+SELECT jobq.create_queue('outside memory', mode => 'consumer', lease => 'memory');
