@@ -236,4 +236,39 @@ jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,
 							 BGWORKER_BACKEND_DATABASE_CONNECTION)
 #endif
 
+/*
+ * 17 (024c52111757): a process is known by its place among them, not by a
+ * "backend id".  True if a transaction holds a lock that conflicts with this one;
+ * *pid is then its process, or 0 if it was prepared.
+ */
+#if PG_VERSION_NUM >= 170000
+#include "storage/procarray.h"
+#else
+#include "storage/sinvaladt.h"
+#endif
+static inline bool
+jobq_lock_holder(const LOCKTAG *tag, LOCKMODE mode, int *pid)
+{
+	VirtualTransactionId *holder = GetLockConflicts(tag, mode, NULL);
+	PGPROC	   *proc = NULL;
+
+	if (!VirtualTransactionIdIsValid(*holder))
+		return false;
+
+	/* one that was prepared has the name that it had in its process */
+#if PG_VERSION_NUM >= 170000
+	if (!VirtualTransactionIdIsRecoveredPreparedXact(*holder))
+		proc = ProcNumberGetProc(holder->procNumber);
+	if (proc != NULL && proc->vxid.lxid != holder->localTransactionId)
+		proc = NULL;
+#else
+	if (!VirtualTransactionIdIsRecoveredPreparedXact(*holder))
+		proc = BackendIdGetProc(holder->backendId);
+	if (proc != NULL && proc->lxid != holder->localTransactionId)
+		proc = NULL;
+#endif
+	*pid = proc == NULL ? 0 : proc->pid;
+	return true;
+}
+
 #endif							/* JOBQ_COMPAT_H */

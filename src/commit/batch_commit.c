@@ -131,7 +131,14 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			if (watch->look)
 			{
 				/* both need a look, and one has the place */
-				db->batches_sweep = true;
+				if (db->told->nunwatched < JOBQ_MAX_UNWATCHED)
+				{
+					db->told->unwatched[db->told->nunwatched++] =
+						ends[i].batch_id;
+					db->batches_look = true;
+				}
+				else
+					db->batches_sweep = true;
 				continue;
 			}
 			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);

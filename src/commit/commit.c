@@ -88,6 +88,7 @@ static bool prepared = false;
 static bool reload = false;
 static bool schedules = false;
 static Oid	created = InvalidOid;	/* jobq.job of a new extension */
+static bool restored = false;	/* made by a restore */
 static bool anything = false;
 static bool committed = false;
 
@@ -348,14 +349,15 @@ jobq_at_commit_schedules(void)
 }
 
 /*
- * The extension was created, with this table of jobs: at commit, have the
- * launcher start a scheduler.
+ * The extension was created, with this table of jobs, perhaps by a restore: at
+ * commit, have the launcher start a scheduler.
  */
 void
-jobq_at_commit_created(Oid job)
+jobq_at_commit_created(Oid job, bool by_restore)
 {
 	anything = true;
 	created = job;
+	restored = by_restore;
 }
 
 /*
@@ -376,6 +378,11 @@ xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			for (int i = 0; i < nbooks; i++)
+				if (books[i]->before_commit != NULL && books[i]->noted())
+					books[i]->before_commit();
+			break;
 		case XACT_EVENT_COMMIT:
 			committed = something_noted();
 			break;
@@ -481,6 +488,8 @@ start_serving(JobqDatabase *db)
 		LWLockRelease(db->lock);
 		jobq_wake_scheduler(db);
 	}
+	if (restored && jobq_shared != NULL)
+		jobq_shared->restored_at = jobq_now();
 	jobq_poke_launcher();
 }
 

@@ -30,9 +30,11 @@
 
 /*
  * A batch whose jobs come to their end: see batch_commit.c.  Its place is a
- * hash of its id; another batch may take it unless a look is wanted.
+ * hash of its id; another batch may take it unless a look is wanted.  Then the
+ * other is only named.
  */
 #define JOBQ_MAX_WATCHES	256
+#define JOBQ_MAX_UNWATCHED	128
 #define JOBQ_ANY_WITNESS	PG_UINT64_MAX	/* each job */
 typedef struct JobqBatchWatch
 {
@@ -69,7 +71,10 @@ typedef struct JobqTold
 	int			nwaited;		/* may be read without lock */
 	int64		waited[JOBQ_MAX_WAITED];	/* jobs that schedules wait for */
 	JobqBatchWatch watches[JOBQ_MAX_WATCHES];
-}			JobqTold;
+	int			nunwatched;
+	int64		unwatched[JOBQ_MAX_UNWATCHED];	/* batches that want a look,
+												 * too */
+} JobqTold;
 
 /* A session in jobq.wait(). */
 typedef struct JobqWaiter
@@ -110,6 +115,12 @@ typedef struct JobqCommitBooks
 {
 	/* has this transaction anything to tell, or to give back? */
 	bool		(*noted) (void);
+
+	/*
+	 * Before commit, if anything was noted: may it be?  An error if not.
+	 * Tables can be read and written, and locks be taken.
+	 */
+	void		(*before_commit) (void);
 
 	/*
 	 * After commit, without the lock: is there anything to be carried out?
@@ -161,7 +172,7 @@ extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_schedules(void);
-extern void jobq_at_commit_created(Oid job);
+extern void jobq_at_commit_created(Oid job, bool by_restore);
 
 /* src/commit/lease_commit.c */
 extern void jobq_lease_room(int n);

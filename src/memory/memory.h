@@ -188,7 +188,7 @@ typedef struct JobqShared
 	uint64		pokes;			/* how often it was asked to, from the start
 								 * on */
 	uint64		pokes_seen;		/* by its last look */
-	TimestampTz poked_at;
+	TimestampTz restored_at;	/* when a restore has made the extension, last */
 	int			wanting;		/* database that lacks a process ... */
 	TimestampTz wanting_at;		/* ... since then, 0 if none */
 

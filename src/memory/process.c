@@ -59,7 +59,6 @@ jobq_poke_launcher(void)
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	jobq_shared->poke = true;
 	jobq_shared->pokes++;
-	jobq_shared->poked_at = jobq_now();
 	LWLockRelease(jobq_shared->lock);
 	jobq_wake_launcher();
 }

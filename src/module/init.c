@@ -18,6 +18,7 @@
 
 #include "launcher/launcher.h"
 #include "module/module.h"
+#include "operate/operate.h"
 #include "process/process.h"
 #include "store/store.h"
 
@@ -66,6 +67,7 @@ _PG_init(void)
 	jobq_cache_join(&jobq_indexes_cache);
 	jobq_kinds_install();
 	jobq_length_install();
+	jobq_drop_queue_install();
 
 	if (!jobq_preloaded)
 		return;

@@ -32,6 +32,9 @@ extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
 /* src/operate/queue_ops.c */
+extern int64 jobq_delete_and_count(const char *query, int nargs,
+								   const Oid *types, const Datum *values,
+								   const char *nulls);
 extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
 
 /* The columns of jobq.job_status. */

@@ -24,6 +24,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -425,7 +426,9 @@ jobq_activate(PG_FUNCTION_ARGS)
 		(void) jobq_relations();	/* says what is wrong */
 	jobq_refuse_later_version(rels->extension);
 	CacheInvalidateRelcacheByRelid(rels->job);
-	jobq_at_commit_created(rels->job);
+
+	/* pg_dump and pg_restore turn it off first of all */
+	jobq_at_commit_created(rels->job, !row_security);
 	jobq_warn_if_not_served();
 	PG_RETURN_VOID();
 }

@@ -10,7 +10,8 @@
  * flushed and, with synchronous standbys, replicated.  Nobody sees or touches a job
  * of a role whose privileges he does not have.
  *
- * Locks: those of the rooms below; drop_queue() locks jobq.queue exclusively.
+ * Locks: those of the rooms below; a transaction that has dropped a queue
+ * locks jobq.queue exclusively when it is about to commit.
  *
  * src/operate/operate.h
  *
@@ -23,5 +24,8 @@
 
 /* src/operate/operate.c */
 extern bool jobq_ask_to_stop(int64 id);
+
+/* src/operate/drop_queue.c */
+extern void jobq_drop_queue_install(void);
 
 #endif							/* JOBQ_OPERATE_H */

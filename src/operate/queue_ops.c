@@ -1,15 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * queue_ops.c
- *	  Operations on many jobs at once, and the end of a queue: clear(),
- *	  retry_all(), delete_all_failed(), prune(), drop_queue().
+ *	  Operations on many jobs at once: clear(), retry_all(),
+ *	  delete_all_failed(), prune().
  *
- * All but drop_queue() touch only jobs that the user may manage.
- *
- * No job is left without its queue.  Who adds a job to a queue first takes
- * a RowShareLock on jobq.queue (jobq_pin_queues()) and keeps it; drop_queue()
- * takes an ExclusiveLock, and thus waits for all who have.  Whoever comes later
- * waits for drop_queue(), and then does not find the queue.
+ * They touch only jobs that the user may manage.
  *
  * src/operate/queue_ops.c
  *
@@ -44,14 +39,9 @@ PG_FUNCTION_INFO_V1(jobq_retry_all);
 PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
 PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
 PG_FUNCTION_INFO_V1(jobq_prune);
-PG_FUNCTION_INFO_V1(jobq_drop_queue);
 
 /* Dead letters that are read at a time. */
 #define LETTERS		1000
-
-/* Columns of jobq.failed_job. */
-#define LETTER_QUEUE_ID	6
-#define LETTER_ROLE		8
 
 /* Is the row one of this user's?  $1 is the user, $2 says that all are. */
 #define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
@@ -74,11 +64,7 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 	" (f.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \
 	" WHERE b.id = f.batch_id AND b.state <> 'x'))"
 
-static int64 delete_and_count(const char *query, int nargs, const Oid *types,
-							  const Datum *values, const char *nulls);
 static bool clear_job(Relation rel, int64 id, bool consumer);
-static bool queue_has_jobs(int32 queue_id);
-static int64 count_letters(int32 queue_id, bool *all_mine);
 
 /*
  * The first two arguments of IS_MINE.
@@ -91,11 +77,12 @@ set_mine(Datum *values)
 }
 
 /*
- * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.
+ * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.  The
+ * caller is connected to SPI.
  */
-static int64
-delete_and_count(const char *query, int nargs, const Oid *types,
-				 const Datum *values, const char *nulls)
+int64
+jobq_delete_and_count(const char *query, int nargs, const Oid *types,
+					  const Datum *values, const char *nulls)
 {
 	bool		isnull;
 
@@ -324,10 +311,10 @@ jobq_delete_all_failed(PG_FUNCTION_ARGS)
 	else
 		values[2] = Int32GetDatum(jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0))));
 	SPI_connect();
-	n = delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
-										  " AND ($3 IS NULL OR queue_id = $3)"
-										  RETURNING_LETTERS),
-						 3, types, values, nulls);
+	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+											   " AND ($3 IS NULL OR queue_id = $3)"
+											   RETURNING_LETTERS),
+							  3, types, values, nulls);
 	SPI_finish();
 	PG_RETURN_INT64(n);
 }
@@ -366,137 +353,10 @@ jobq_prune(PG_FUNCTION_ARGS)
 			continue;
 		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
 		values[2] = TimestampTzGetDatum(now - ms * 1000);
-		n += delete_and_count(queries[i], 3, types, values, NULL);
+		n += jobq_delete_and_count(queries[i], 3, types, values, NULL);
 	}
 	SPI_finish();
 	PG_RETURN_INT64(n);
-}
-
-/*
- * Has the queue a live job, of whatever role?
- */
-static bool
-queue_has_jobs(int32 queue_id)
-{
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	Snapshot	snapshot;
-	bool		found;
-
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
-							  snapshot, 1, &key);
-	found = HeapTupleIsValid(systable_getnext(scan));
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-	return found;
-}
-
-/*
- * How many dead letters the queue has now, whatever the transaction's snapshot
- * says, and whether this user may manage all of them.
- */
-static int64
-count_letters(int32 queue_id, bool *all_mine)
-{
-	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	Snapshot	snapshot;
-	HeapTuple	tuple;
-	int64		n = 0;
-
-	*all_mine = true;
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	ScanKeyInit(&key, LETTER_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-
-		n++;
-		if (*all_mine)
-			*all_mine = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple,
-																	  LETTER_ROLE,
-																	  RelationGetDescr(rel),
-																	  &isnull)));
-	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-	return n;
-}
-
-/*
- * Errors if the queue cannot be dropped.
- */
-static int64
-check_droppable(const char *name, int32 queue_id, bool force)
-{
-	bool		all_mine;
-	int64		letters;
-
-	if (queue_has_jobs(queue_id))
-		ereport(ERROR,
-				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-				 errmsg("cannot drop queue \"%s\" because it has jobs", name),
-				 errhint("Let them end with jobq.drain(), or cancel them with jobq.clear(); they may be another role's.")));
-	letters = count_letters(queue_id, &all_mine);
-	if (letters > 0 && !force)
-		ereport(ERROR,
-				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-				 errmsg("cannot drop queue \"%s\" because it has dead letters",
-						name),
-				 errhint("Run them again with jobq.retry_all(), delete them with jobq.delete_all_failed(), or drop them along with force => true.")));
-	if (!all_mine)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("queue \"%s\" has dead letters of other roles", name),
-				 errhint("Their owners can delete them with jobq.delete_all_failed().")));
-	return letters;
-}
-
-/*
- * drop_queue(name, force): the queue and its policy are forgotten.
- */
-Datum
-jobq_drop_queue(PG_FUNCTION_ARGS)
-{
-	static const Oid types[] = {INT4OID};
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	bool		force = PG_GETARG_BOOL(1);
-	int32		queue_id = jobq_existing_queue(name);
-	Datum		values[1];
-	bool		all_mine;
-
-	/* do not make others wait for what is refused anyway */
-	(void) check_droppable(name, queue_id, force);
-
-	LockRelationOid(jobq_relations()->queue, ExclusiveLock);
-	queue_id = jobq_existing_queue(name);
-	values[0] = Int32GetDatum(queue_id);
-	SPI_connect();
-	if (check_droppable(name, queue_id, force) > 0)
-	{
-		(void) delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE queue_id = $1"
-												 RETURNING_LETTERS),
-								1, types, values, NULL);
-		if (count_letters(queue_id, &all_mine) > 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					 errmsg("could not serialize access due to concurrent update")));
-	}
-	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
-			   SPI_OK_DELETE);
-	SPI_finish();
-	PG_RETURN_VOID();
 }
 
 /*

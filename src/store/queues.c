@@ -16,13 +16,17 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/subtrans.h"
 #include "access/table.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -30,6 +34,9 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_invalidate);
+
+/* Milliseconds for which a transaction that creates a queue is waited for. */
+#define CREATE_PATIENCE	5000
 
 static HTAB *queues_by_id = NULL;
 static const JobqQueue *last_queue = NULL;
@@ -41,6 +48,9 @@ static uint64 changes = 0;
 static void queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue);
 static void remember_queue(const JobqQueue *queue);
 static bool read_queue(const char *name, int32 id, JobqQueue *queue);
+static TransactionId creator_of(const char *name);
+static bool insert_row(const char *name, const char *mode,
+					   TransactionId creator);
 static void create_queue(const char *name);
 
 static void
@@ -181,15 +191,90 @@ read_queue(const char *name, int32 id, JobqQueue *queue)
 }
 
 /*
+ * The transaction that is creating a queue of that name, or InvalidTransactionId.
+ */
+static TransactionId
+creator_of(const char *name)
+{
+	Relation	rel = jobq_open_table(JOBQ_QUEUE_TABLE, AccessShareLock);
+	SnapshotData dirty;
+	ScanKeyData key;
+	SysScanDesc scan;
+	TransactionId xid = InvalidTransactionId;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyEntryInitialize(&key, 0, QUEUE_NAME, BTEqualStrategyNumber,
+						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+						   CStringGetTextDatum(name));
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_QUEUE_NAME_KEY), true,
+							  &dirty, 1, &key);
+	if (HeapTupleIsValid(systable_getnext(scan)) &&
+		TransactionIdIsValid(dirty.xmin))
+		xid = SubTransGetTopmostTransaction(dirty.xmin);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return xid;
+}
+
+/*
+ * Insert the queue's row.  If another transaction is doing that (creator), wait
+ * for its end, but no longer than CREATE_PATIENCE: it may stay open for ever.
+ * False if it has made the queue.
+ */
+static bool
+insert_row(const char *name, const char *mode, TransactionId creator)
+{
+	static const Oid types[] = {TEXTOID, TEXTOID};
+	Datum		values[] = {
+		CStringGetTextDatum(name), CStringGetTextDatum(mode)
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	int			nestlevel = NewGUCNestLevel();
+	volatile bool inserted = false;
+
+	if (LockTimeout == 0 || LockTimeout > CREATE_PATIENCE)
+		(void) set_config_option("lock_timeout", CppAsString2(CREATE_PATIENCE),
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	PG_TRY();
+	{
+		inserted =
+			jobq_query("INSERT INTO jobq.queue (name, mode) VALUES ($1, $2)"
+					   " ON CONFLICT (name) DO NOTHING",
+					   2, types, values, NULL, SPI_OK_INSERT) > 0;
+	}
+	PG_CATCH();
+	{
+		int			pid = TransactionIdIsValid(creator)
+			? BackendXidGetPid(creator) : 0;
+
+		MemoryContextSwitchTo(caller);
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("queue \"%s\" is being created by another transaction",
+						name),
+				 pid != 0
+				 ? errdetail("It is one of process %d, and is open.", pid)
+				 : errdetail("It is open, or was prepared."),
+				 errhint("Try again when it has ended. The views pg_stat_activity and pg_prepared_xacts show since when it has been open.")));
+	}
+	PG_END_TRY();
+	AtEOXact_GUC(false, nestlevel);
+	return inserted;
+}
+
+/*
  * Create a queue with the default settings, but for its mode if that is not
  * NULL.  False if there is one of that name.  Two transactions may do so at
- * once: then the second waits for the first, and finds its row.
+ * once: then the second waits for the first, and finds its row; an error if that
+ * takes too long.
  */
 bool
 jobq_insert_queue(const char *name, const char *mode)
 {
-	Oid			types[] = {TEXTOID, TEXTOID};
-	Datum		values[2];
 	bool		inserted;
 
 	if (name[0] == '\0' || strlen(name) > JOBQ_MAX_QUEUE_NAME)
@@ -198,17 +283,13 @@ jobq_insert_queue(const char *name, const char *mode)
 				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
 						JOBQ_MAX_QUEUE_NAME)));
 
-	values[0] = CStringGetTextDatum(name);
-	values[1] = CStringGetTextDatum(mode != NULL ? mode : "worker");
 	SPI_connect();
 	/* rows that came by replication have not used the sequence */
 	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
 			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	inserted =
-		jobq_query("INSERT INTO jobq.queue (name, mode) VALUES ($1, $2)"
-				   " ON CONFLICT (name) DO NOTHING",
-				   2, types, values, NULL, SPI_OK_INSERT) > 0;
+	inserted = insert_row(name, mode != NULL ? mode : "worker",
+						  creator_of(name));
 	SPI_finish();
 	return inserted;
 }

@@ -548,7 +548,7 @@ extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
 extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
-extern void jobq_unique_prune(void);
+extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
 
 /* src/store/archive.c */
 extern void jobq_archive(const JobqJob *job, char state,

@@ -514,27 +514,26 @@ jobq_unique_finished(const JobqJob *job, bool completed)
 }
 
 /*
- * Delete the keys that nobody holds any more: those whose window is over, and
- * those that were taken when their job finished.  In the scheduler.
+ * Delete the keys of these rows that nobody holds any more: those whose window is
+ * over, and those that were taken when their job finished.  The caller is
+ * connected to SPI.  In the scheduler.
  */
 void
-jobq_unique_prune(void)
+jobq_unique_prune(ItemPointer from, ItemPointer to)
 {
-	Relation	jobs = jobq_try_open_jobs();
-	Relation	keys;
+	static const Oid types[] = {TIDOID, TIDOID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {PointerGetDatum(from), PointerGetDatum(to)};
+	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
 	uint64		n;
 
-	if (jobs == NULL)
-		return;
-	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
-	SPI_connect();
-
 	/* by the clock as it is after the snapshot: it may have been put back */
-	n = jobq_query("SELECT u.ctid FROM jobq.unique_key u"
-				   " WHERE (u.held_until IS NULL OR u.held_until <= jobq.clock())"
-				   " AND (u.until = 'w' OR NOT EXISTS"
-				   " (SELECT FROM jobq.job j WHERE j.id = u.job_id))",
-				   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq.unique_key u"
+						" WHERE u.ctid >= $1 AND u.ctid < $2"
+						" AND (u.held_until IS NULL OR u.held_until <= jobq.clock())"
+						" AND (u.until = 'w' OR NOT EXISTS"
+						" (SELECT FROM jobq.job j WHERE j.id = u.job_id))",
+						2, types, values, NULL, SPI_OK_SELECT);
 
 	/* not by a query: one that was taken over since is let alone */
 	for (uint64 i = 0; i < n; i++)
@@ -548,7 +547,6 @@ jobq_unique_prune(void)
 		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
 								&tmfd);
 	}
-	SPI_finish();
+	SPI_freetuptable(SPI_tuptable);
 	table_close(keys, NoLock);
-	table_close(jobs, NoLock);
 }

@@ -65,7 +65,7 @@ my $readers = IPC::Run::start(
 wait_for($node, 'others read',
 	q{SELECT count(*) = 8 AND (SELECT last_value > 100 FROM reads) FROM pg_stat_activity WHERE query = 'CALL read();'});
 
-# Where a reader is in the way for too long, the scheduler comes again an hour later.
+# Where a reader is in the way for too long, the scheduler comes again later.
 sql(q{DO $$
 DECLARE
 	name text;

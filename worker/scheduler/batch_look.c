@@ -19,7 +19,6 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -90,6 +89,7 @@ batch_look(int64 id, int64 bound, int64 *witness)
 	bool		live;
 	bool		ending;
 	bool		later = false;
+	bool		more = false;
 
 	if (!read_batch(batch->id, false, batch))
 		return LOOK_OVER;
@@ -98,7 +98,7 @@ batch_look(int64 id, int64 bound, int64 *witness)
 	ending = batch->state == BATCH_CANCELLED ||
 		((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
 	if (batch->has_steps && batch->state != BATCH_CANCELLED)
-		later = !workflow_advance(batch->id, batch->role, ending);
+		later = !workflow_advance(batch->id, batch->role, ending, &more);
 	live = batch_witness(batch->id, bound, witness);
 	if (failing || !live)
 	{
@@ -116,6 +116,8 @@ batch_look(int64 id, int64 bound, int64 *witness)
 	}
 	ending = batch->state == BATCH_CANCELLED ||
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
+	if (live && more)
+		return LOOK_AGAIN;
 	if (live && ending && cancel_jobs(batch, &later))
 		return LOOK_AGAIN;
 	if (live && (ending || batch->has_steps) &&
@@ -385,9 +387,6 @@ enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 		return;
 	}
 
-	/* somebody may have enqueued its unique key, or drop its queue */
-	(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	initStringInfo(&headers);
 	appendStringInfo(&headers, "{\"batch_id\": " INT64_FORMAT ", \"batch_state\": \"%s\"",
 					 batch->id, state);

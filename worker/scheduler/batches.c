@@ -9,7 +9,8 @@
  * together, so each callback is enqueued once, whatever crashes when.
  *
  * When to look, committers tell (src/commit/batch_commit.c).  After a start, and every
- * jobq.poll_interval, all batches that are not over are looked at.
+ * jobq.poll_interval, all batches that are not over are looked at.  Roles take
+ * turns (share.c); what cannot be looked at yet is kept in a list.
  *
  * worker/scheduler/batches.c
  *
@@ -20,18 +21,41 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
 #include "scheduler/duty.h"
 
-/* Batches that one round looks at. */
-#define MAX_LOOKS		100
+/* Batches that one round of a sweep reads. */
+#define PAGE			100
 
-/* When to look again at a batch whose row is locked. */
-#define LOCKED_PAUSE	USECS_PER_SEC
+/*
+ * Batches of a role that are kept while they cannot be looked at; the others are
+ * found by the next sweep, which comes after this pause.
+ */
+#define MAX_KEPT		500
+#define SWEEP_PAUSE		(10 * USECS_PER_SEC)
+
+/* A batch that is to be looked at. */
+typedef struct Wanted
+{
+	int64		id;				/* hash key */
+	Oid			role;			/* or InvalidOid: not known yet */
+	int			locked;			/* how often in a row it was locked */
+	int64		bound;			/* see look() */
+	TimestampTz at;
+} Wanted;
+
+/* A role that has batches which cannot be looked at now. */
+typedef struct Waiting
+{
+	Oid			role;			/* hash key */
+	int			n;
+} Waiting;
 
 /* One look at a batch. */
 typedef struct Look
@@ -42,29 +66,28 @@ typedef struct Look
 	int64		witness;
 } Look;
 
+static HTAB *wanted = NULL;
+static TimestampTz wanted_at = DT_NOEND;	/* of the first of them */
+static bool strangers = false;	/* the role of one is not known */
+static int	nleft = 0;			/* for which the last round had no time */
+
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
-
-/* Batches whose rows were locked, and when to look at them again. */
-static int64 late[MAX_LOOKS];
-static int	nlate = 0;
-static TimestampTz late_at = 0;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static bool sweep(TimestampTz now);
-static void look(int64 id, int64 bound, TimestampTz now);
+static void want(int64 id, Oid role, int64 bound, TimestampTz now);
+static void collect(TimestampTz now);
+static void read_page(void *arg);
+static void sweep(TimestampTz now);
+static void read_roles(void *arg);
+static int	choose(TimestampTz now, Turn **turns);
+static void look(Wanted *batch, TimestampTz now);
 static bool is_live(int64 id, int64 witness);
-static void ask_again(JobqBatchWatch *watch, int64 id);
-static void ask_later(int64 id, TimestampTz now);
 static void note_error(int64 id, const ErrorData *edata);
 
-/*
- * Looks at MAX_LOOKS batches of each sort: of those that asked for it, of all,
- * and of those that were locked.  A look waits for a lock no longer than
- * LOCK_PATIENCE, but goes through all steps of a workflow.
- */
+/* Works for a slice of time (share.c), and one look more. */
 Duty		batches_duty = {
 	.load = load,
 	.run = run,
@@ -78,12 +101,21 @@ Duty		batches_duty = {
 static TimestampTz
 load(TimestampTz now)
 {
+	HASHCTL		info = {
+		.keysize = sizeof(int64),
+		.entrysize = sizeof(Wanted),
+		.hcxt = TopMemoryContext
+	};
+
+	wanted = hash_create("jobq batches", 256, &info,
+						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
 	{
 		pg_atomic_write_u64(&my_db->told->watches[i].batch_id, 0);
 		my_db->told->watches[i].look = false;
 	}
+	my_db->told->nunwatched = 0;
 	my_db->batches_look = false;
 	my_db->batches_sweep = true;
 	LWLockRelease(my_db->lock);
@@ -97,104 +129,257 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
- * Look at the batches that want it.
+ * Look at the batches that want it, as far as there is time.
  */
 static TimestampTz
 run(TimestampTz now)
 {
-	int64		ids[MAX_LOOKS];
-	int64		bounds[MAX_LOOKS];
-	int			n = 0;
-	bool		again = false;
+	Turn	   *turns;
+	int			n;
 
 	/* the clock may have been put back */
 	sweep_at = Min(sweep_at, now + jobq_poll_interval * USECS_PER_SEC);
-	if (my_db->batches_sweep || now >= sweep_at || swept_to > 0)
-		again = sweep(now);
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (my_db->batches_look)
+	if (wanted_at != DT_NOEND)
+		wanted_at = Min(wanted_at, now + SWEEP_PAUSE);
+	if ((my_db->batches_sweep || now >= sweep_at || swept_to > 0) &&
+		nleft < PAGE)
+		sweep(now);
+	collect(now);
+	if (strangers)
 	{
-		my_db->batches_look = false;
-		for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
-		{
-			JobqBatchWatch *watch = &my_db->told->watches[i];
-			uint64		witness = pg_atomic_read_u64(&watch->witness);
+		ErrorData  *edata = scheduler_try(read_roles, NULL);
 
-			if (!watch->look)
-				continue;
-			if (n == MAX_LOOKS)
-			{
-				my_db->batches_look = again = true;
-				break;
-			}
-			watch->look = false;
-			ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
-			bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
-				? PG_INT64_MAX : (int64) witness;
-		}
+		if (edata != NULL)
+			FreeErrorData(edata);
 	}
-	LWLockRelease(my_db->lock);
+
+	nleft = n = choose(now, &turns);
+	share_begin();
 	for (int i = 0; i < n; i++)
-		look(ids[i], bounds[i], now);
-
-	late_at = Min(late_at, now + LOCKED_PAUSE);
-	if (nlate > 0 && now >= late_at)
 	{
-		n = nlate;
-		memcpy(ids, late, sizeof(int64) * n);
-		nlate = 0;
-		for (int i = 0; i < n; i++)
-			look(ids[i], PG_INT64_MAX, now);
+		Wanted	   *batch = hash_search(wanted, &turns[i].item, HASH_FIND, NULL);
+		TimestampTz may = share_may(batch->role, batch->locked, now);
+
+		if (share_over())
+		{
+			wanted_at = now;
+			break;
+		}
+		nleft--;
+		if (may <= now)
+			look(batch, now);
+		else
+			wanted_at = Min(wanted_at, may);
 	}
-	if (again || my_db->batches_look)
+	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
-	return nlate > 0 ? Min(late_at, sweep_at) : sweep_at;
+	return Min(wanted_at, sweep_at);
 }
 
 /*
- * Look at some of all batches that are not over.  True if there are more.
+ * Have the batch looked at.
  */
-static bool
-sweep(TimestampTz now)
+static void
+want(int64 id, Oid role, int64 bound, TimestampTz now)
+{
+	bool		found;
+	Wanted	   *batch = hash_search(wanted, &id, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		batch->role = InvalidOid;
+		batch->locked = 0;
+		batch->bound = bound;
+		batch->at = now;
+	}
+	if (OidIsValid(role))
+		batch->role = role;
+	strangers |= !OidIsValid(batch->role);
+	batch->bound = Max(batch->bound, bound);
+	wanted_at = Min(wanted_at, batch->at);
+}
+
+/*
+ * Take over what committers have asked for.
+ */
+static void
+collect(TimestampTz now)
+{
+	int64		ids[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
+	int64		bounds[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
+	int			n = 0;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WATCHES && my_db->batches_look; i++)
+	{
+		JobqBatchWatch *watch = &my_db->told->watches[i];
+		uint64		witness = pg_atomic_read_u64(&watch->witness);
+
+		if (!watch->look)
+			continue;
+		watch->look = false;
+		ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
+		bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
+			? PG_INT64_MAX : (int64) witness;
+	}
+	while (my_db->told->nunwatched > 0)
+	{
+		ids[n] = my_db->told->unwatched[--my_db->told->nunwatched];
+		bounds[n++] = PG_INT64_MAX;
+	}
+	my_db->batches_look = false;
+	LWLockRelease(my_db->lock);
+	for (int i = 0; i < n; i++)
+		want(ids[i], InvalidOid, bounds[i], now);
+}
+
+/*
+ * Read the next batches that are not over; arg is the time.
+ */
+static void
+read_page(void *arg)
 {
 	static const Oid types[] = {INT8OID};
-	int64		ids[MAX_LOOKS];
-	Datum		values[1];
+	TimestampTz now = *(TimestampTz *) arg;
+	Datum		values[] = {Int64GetDatum(swept_to)};
 	uint64		n = 0;
-	MemoryContext caller = CurrentMemoryContext;
+
+	if (jobq_relations_if_installed() != NULL)
+		n = jobq_query("SELECT id, role::oid FROM jobq.batch WHERE finished_at IS NULL"
+					   " AND id > $1 AND state <> 'p' AND NOT dormant"
+					   " ORDER BY id LIMIT " CppAsString2(PAGE),
+					   1, types, values, NULL, SPI_OK_SELECT);
+	swept_to = 0;
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+
+		want(id, DatumGetObjectId(SPI_getbinval(row, desc, 2, &isnull)),
+			 PG_INT64_MAX, now);
+		if (i == PAGE - 1)
+			swept_to = id;
+	}
+}
+
+/*
+ * Want a look at some of all batches that are not over.
+ */
+static void
+sweep(TimestampTz now)
+{
+	ErrorData  *edata;
 
 	/* one that is wanted meanwhile comes after this one */
 	if (swept_to == 0)
 		my_db->batches_sweep = false;
 	sweep_at = now + jobq_poll_interval * USECS_PER_SEC;
-	values[0] = Int64GetDatum(swept_to);
-	process_begin_transaction();
-	jobq_lock_jobs();
-	if (jobq_relations_if_installed() != NULL)
-	{
-		SPI_connect();
-		n = jobq_query("SELECT id FROM jobq.batch WHERE finished_at IS NULL"
-					   " AND id > $1 AND state <> 'p' AND NOT dormant"
-					   " ORDER BY id LIMIT " CppAsString2(MAX_LOOKS),
-					   1, types, values, NULL, SPI_OK_SELECT);
-		for (uint64 i = 0; i < n; i++)
-		{
-			bool		isnull;
+	edata = scheduler_try(read_page, &now);
+	if (edata == NULL)
+		return;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(edata);
+	FreeErrorData(edata);
+	swept_to = 0;
+	sweep_at = now + USECS_PER_SEC;
+}
 
-			ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
-												 SPI_tuptable->tupdesc, 1,
-												 &isnull));
-		}
-		SPI_finish();
+/*
+ * Read the roles of the batches of which only the id is known.  One that is over
+ * has none.
+ */
+static void
+read_roles(void *arg)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	static SPIPlanPtr plan = NULL;
+	Datum	   *ids = palloc(sizeof(Datum) * hash_get_num_entries(wanted));
+	int			n = 0;
+	HASH_SEQ_STATUS seq;
+	Wanted	   *batch;
+	Datum		array;
+
+	strangers = false;
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	hash_seq_init(&seq, wanted);
+	while ((batch = hash_seq_search(&seq)) != NULL)
+		if (!OidIsValid(batch->role))
+			ids[n++] = Int64GetDatum(batch->id);
+	array = PointerGetDatum(construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
+											TYPALIGN_DOUBLE));
+	n = (int) jobq_query_kept(&plan, "SELECT id, role::oid FROM jobq.batch WHERE id = ANY ($1)",
+							  1, types, &array, NULL, SPI_OK_SELECT);
+	for (int i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+
+		batch = hash_search(wanted, &id, HASH_FIND, NULL);
+		if (batch != NULL)
+			batch->role = DatumGetObjectId(SPI_getbinval(row, desc, 2, &isnull));
 	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
-	for (uint64 i = 0; i < n; i++)
-		look(ids[i], PG_INT64_MAX, now);
-	swept_to = n == MAX_LOOKS ? ids[n - 1] : 0;
-	return swept_to > 0 || my_db->batches_sweep;
+	SPI_freetuptable(SPI_tuptable);
+}
+
+/*
+ * Those that may be looked at now, in the order in which that is to be done, into
+ * an array in the current memory context; how many there are.
+ */
+static int
+choose(TimestampTz now, Turn **turns)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(Oid),
+		.entrysize = sizeof(Waiting),
+		.hcxt = CurrentMemoryContext
+	};
+	HTAB	   *waiting;
+	HASH_SEQ_STATUS seq;
+	Wanted	   *batch;
+	int			n = 0;
+
+	*turns = NULL;
+	if (wanted_at > now)
+		return 0;
+	waiting = hash_create("jobq waiting", 64, &info,
+						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	*turns = MemoryContextAllocHuge(CurrentMemoryContext, sizeof(Turn) *
+									(hash_get_num_entries(wanted) + 1));
+	wanted_at = DT_NOEND;
+	hash_seq_init(&seq, wanted);
+	while ((batch = hash_seq_search(&seq)) != NULL)
+	{
+		TimestampTz may = share_may(batch->role, batch->locked, now);
+		bool		found;
+		Waiting    *role;
+
+		if (batch->locked > 0)
+			batch->at = Min(batch->at, share_retry(batch->locked, now));
+		may = Max(may, Min(batch->at, now + SWEEP_PAUSE));
+		if (may <= now)
+		{
+			share_add(*turns, &n, batch->role, batch->locked, batch->at,
+					  batch->id);
+			continue;
+		}
+		role = hash_search(waiting, &batch->role, HASH_ENTER, &found);
+		role->n = found ? role->n + 1 : 1;
+		if (role->n > MAX_KEPT)
+		{
+			(void) hash_search(wanted, &batch->id, HASH_REMOVE, NULL);
+			sweep_at = Min(sweep_at, now + SWEEP_PAUSE);
+		}
+		else
+			wanted_at = Min(wanted_at, may);
+	}
+	hash_destroy(waiting);
+	share_order(*turns, n);
+	return n;
 }
 
 static void
@@ -207,14 +392,15 @@ look_into(void *arg)
 }
 
 /*
- * Look at a batch, and note when to look at it again.  bound: no job with a
+ * Look at a batch, and note when to look at it again.  Its bound: no job with a
  * higher id is likely to be live.
  */
 static void
-look(int64 id, int64 bound, TimestampTz now)
+look(Wanted *batch, TimestampTz now)
 {
+	int64		id = batch->id;
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
-	Look		this = {.id = id,.bound = bound};
+	Look		this = {.id = id,.bound = batch->bound};
 	BatchLook	outcome;
 	ErrorData  *edata;
 	bool		unseen = false; /* ends meanwhile ask for nothing */
@@ -238,7 +424,7 @@ look(int64 id, int64 bound, TimestampTz now)
 	}
 	LWLockRelease(my_db->lock);
 
-	edata = scheduler_try(look_into, &this);
+	edata = share_try(batch->role, look_into, &this);
 	outcome = this.outcome;
 	if (edata != NULL)
 	{
@@ -262,11 +448,22 @@ look(int64 id, int64 bound, TimestampTz now)
 			pg_atomic_write_u64(&watch->batch_id, 0);
 	}
 	LWLockRelease(my_db->lock);
+
+	if (outcome == LOOK_LATER)
+	{
+		batch->at = share_retry(++batch->locked, now);
+		wanted_at = Min(wanted_at, batch->at);
+		return;
+	}
+	batch->locked = 0;
 	if (outcome == LOOK_AGAIN || (outcome == LOOK_EACH && unseen) ||
 		(outcome == LOOK_WITNESS && !is_live(id, this.witness)))
-		ask_again(watch, id);
-	else if (outcome == LOOK_LATER)
-		ask_later(id, now);
+	{
+		batch->at = wanted_at = now;
+		batch->bound = PG_INT64_MAX;
+	}
+	else
+		(void) hash_search(wanted, &id, HASH_REMOVE, NULL);
 }
 
 /*
@@ -287,37 +484,6 @@ is_live(int64 id, int64 witness)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 	return live;
-}
-
-/*
- * Have the next round look at the batch.
- */
-static void
-ask_again(JobqBatchWatch *watch, int64 id)
-{
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
-		watch->look = my_db->batches_look = true;
-	else
-		my_db->batches_sweep = true;
-	LWLockRelease(my_db->lock);
-}
-
-/*
- * Look at the batch again in a while.
- */
-static void
-ask_later(int64 id, TimestampTz now)
-{
-	if (nlate == 0)
-		late_at = now + LOCKED_PAUSE;
-	for (int i = 0; i < nlate; i++)
-		if (late[i] == id)
-			return;
-	if (nlate < MAX_LOOKS)
-		late[nlate++] = id;
-	else
-		sweep_at = Min(sweep_at, late_at);
 }
 
 /*

@@ -8,7 +8,12 @@
  * the first of them is due or somebody sets its latch.
  *
  * While one duty runs, all others wait.  So each is bounded in time; the comment
- * at its definition says by what.
+ * at its definition says by what.  None waits for a lock longer than LOCK_PATIENCE:
+ * then there is an error, and what is a role's own affair catches that (try.c,
+ * share.c).  If a duty itself ends with it, because somebody has locked one of
+ * jobq's tables, it is run again after a pause that grows, and the others go on.
+ * So a duty that changes shared memory, and then fails, must be mended by what
+ * read_anew() in scheduler.c asks for.
  *
  * worker/scheduler/duty.h
  *
@@ -48,8 +53,12 @@ typedef struct Duty
 	/* Does not run while "jobq.start_paused" is on. */
 	bool		pausable;
 
-	/* What load() or run() has returned; the loop keeps it. */
+	/* The rest is the loop's: what load() or run() has returned */
 	TimestampTz plan;
+
+	/* it has met a lock: when it is run again, and after how long; or 0 */
+	TimestampTz again_at;
+	int64		pause;
 } Duty;
 
 extern Duty extension_duty;		/* leaves when the extension does */

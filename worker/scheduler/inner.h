@@ -21,7 +21,33 @@
 #include "process/process.h"
 
 /* worker/scheduler/try.c */
+
+/*
+ * How long the scheduler waits for a lock: what waits for it is all the rest.
+ */
+#define LOCK_PATIENCE	"5ms"
+
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
+
+/* worker/scheduler/share.c */
+/* Something that is to be done for a role. */
+typedef struct Turn
+{
+	Oid			role;
+	int			locked;			/* how often in a row it was locked */
+	TimestampTz since;			/* due since then */
+	int64		item;			/* the caller's name for it */
+	int64		key;			/* share.c's own */
+} Turn;
+
+extern void share_begin(void);
+extern bool share_over(void);
+extern TimestampTz share_may(Oid role, int locked, TimestampTz now);
+extern TimestampTz share_retry(int locked, TimestampTz now);
+extern void share_add(Turn *turns, int *n, Oid role, int locked,
+					  TimestampTz since, int64 item);
+extern void share_order(Turn *turns, int n);
+extern ErrorData *share_try(Oid role, void (*body) (void *arg), void *arg);
 
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,
@@ -100,14 +126,8 @@ extern void limits_load(void);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
 /* worker/scheduler/workflows.c */
-
-/*
- * How long a look at a batch waits for a lock; all else of the scheduler waits
- * for it.
- */
-#define LOCK_PATIENCE	"50ms"
-
-extern bool workflow_advance(int64 batch_id, Oid role, bool ending);
+extern bool workflow_advance(int64 batch_id, Oid role, bool ending,
+							 bool *more);
 
 /* worker/scheduler/batch_look.c */
 /* What a look has found. */

@@ -7,6 +7,10 @@
  * one process takes it, at most once per jobq.notify_interval, in a
  * transaction that writes nothing else.  Duplicates collapse within it.
  *
+ * Somebody else may keep that lock, as his commit waits for a standby, or many may
+ * want it.  So it is waited for a moment, and a little longer the next time; what
+ * was not sent yet is kept.
+ *
  * worker/scheduler/relay.c
  *
  *-------------------------------------------------------------------------
@@ -15,6 +19,7 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "commit/commit.h"
@@ -25,6 +30,7 @@ typedef struct Batch
 {
 	XLogRecPtr	lsn;
 	uint32		nmessages;
+	uint32		nsent;
 	JobqRelayMessage *messages;
 	int			nqueues;
 	int32	   *queues;
@@ -33,12 +39,18 @@ typedef struct Batch
 /* Milliseconds between two looks at the standby. */
 #define STANDBY_PAUSE	20
 
+/* How long the lock is waited for, in milliseconds: at first, and at most. */
+#define FIRST_PATIENCE	5
+#define LAST_PATIENCE	80
+
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
+static int	patience = FIRST_PATIENCE;
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void collect_batch(void);
+static void begin(void);
 static void send_batch(void);
 
 /* Sends JOBQ_RELAY_SIZE messages, and one for each lane; flushes once. */
@@ -68,6 +80,7 @@ run(TimestampTz now)
 		if (jobq_replicated(batch.lsn))
 		{
 			send_batch();
+			patience = FIRST_PATIENCE;
 			memset(&batch, 0, sizeof(batch));
 			MemoryContextReset(batch_context);
 		}
@@ -100,7 +113,7 @@ collect_batch(void)
 	batch.nmessages = my_db->told->relay_count;
 	for (uint32 i = 0; i < batch.nmessages; i++)
 		batch.messages[i] = my_db->told->relay[(my_db->told->relay_head + i) %
-										 JOBQ_RELAY_SIZE];
+											   JOBQ_RELAY_SIZE];
 	my_db->told->relay_head = (my_db->told->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
 	my_db->told->relay_count = 0;
 	for (int i = 0; i < jobq_max_lanes; i++)
@@ -122,24 +135,42 @@ collect_batch(void)
 		batch.lsn = jobq_flush();
 }
 
+/*
+ * Begin a transaction that sends something.
+ */
 static void
-send_batch(void)
+begin(void)
 {
-	uint32		first = 0;
+	char		timeout[16];
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	for (uint32 i = 0; i < batch.nmessages; i++)
+	snprintf(timeout, sizeof(timeout), "%dms", patience);
+	(void) set_config_option("lock_timeout", timeout, PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * Send what has not been sent; if that fails, it waits longer the next time.
+ */
+static void
+send_batch(void)
+{
+	int			longer = Min(2 * patience, LAST_PATIENCE);
+
+	begin();
+	patience = longer;
+	for (uint32 i = batch.nsent; i < batch.nmessages; i++)
 	{
 		/* within one transaction, NOTIFY would drop what it has heard before */
-		for (uint32 j = first; j < i; j++)
+		for (uint32 j = batch.nsent; j < i; j++)
 		{
 			if (strcmp(batch.messages[j].channel, batch.messages[i].channel) == 0 &&
 				strcmp(batch.messages[j].payload, batch.messages[i].payload) == 0)
 			{
 				CommitTransactionCommand();
-				StartTransactionCommand();
-				first = i;
+				batch.nsent = i;
+				begin();
 			}
 		}
 		Async_Notify(batch.messages[i].channel, batch.messages[i].payload);

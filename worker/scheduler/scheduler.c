@@ -8,7 +8,9 @@
  * then; in an idle database that is the safety check every jobq.poll_interval.
  *
  * An error ends the process; the launcher starts a new one after a pause that
- * grows while it keeps failing.  A new scheduler reads everything anew.
+ * grows while it keeps failing.  A new scheduler reads everything anew.  That a
+ * lock was not to be had at once is no such error: the duty that wanted it is run
+ * again later (run_duty()).
  *
  * worker/scheduler/scheduler.c
  *
@@ -22,6 +24,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -49,12 +52,18 @@ static Duty *const duties[] = {
 
 #define NDUTIES		((int) lengthof(duties))
 
+/* The pauses of a duty that has met a lock. */
+#define FIRST_PAUSE	(50 * INT64CONST(1000))
+#define LAST_PAUSE	(2 * USECS_PER_SEC)
+
 /* Roles that the log names at a start. */
 #define MAX_NAMED	5
 
 static void begin(void);
 static void scheduler_exit(int code, Datum arg);
 static void load(void);
+static void run_duty(Duty *duty, TimestampTz now);
+static void read_anew(void);
 static void clock_put_back(TimestampTz now);
 static TimestampTz next_due(const Duty *duty, TimestampTz now);
 static TimestampTz next_wake(TimestampTz now);
@@ -108,8 +117,9 @@ jobq_scheduler_main(Datum main_arg)
 		{
 			MemoryContextSwitchTo(context);
 			MemoryContextReset(context);
-			if (duties[i]->each_round || next_due(duties[i], now) <= now)
-				duties[i]->plan = duties[i]->run(now);
+			if ((duties[i]->each_round && duties[i]->again_at <= now) ||
+				next_due(duties[i], now) <= now)
+				run_duty(duties[i], now);
 		}
 		my_db->failures = 0;
 		if (!announced)
@@ -177,12 +187,78 @@ scheduler_exit(int code, Datum arg)
 	jobq_wake_launcher();
 }
 
+/*
+ * Read what is to be known.  Nothing is done before, so this may wait for locks.
+ */
 static void
 load(void)
 {
 	for (int i = 0; i < NDUTIES; i++)
 		if (duties[i]->load != NULL)
 			duties[i]->plan = duties[i]->load(jobq_now());
+	SetConfigOption("lock_timeout", LOCK_PATIENCE, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Run a duty.  If it wants a lock that somebody else keeps, it is run again after
+ * a pause.
+ */
+static void
+run_duty(Duty *duty, TimestampTz now)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ErrorData  *edata;
+
+	PG_TRY();
+	{
+		duty->plan = duty->run(now);
+		duty->again_at = 0;
+		duty->pause = 0;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		HOLD_INTERRUPTS();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		MemoryContextSwitchTo(caller);
+		RESUME_INTERRUPTS();
+		if (2 * duty->pause < LAST_PAUSE)
+			duty->pause = Max(2 * duty->pause, FIRST_PAUSE);
+		else if (duty->pause < LAST_PAUSE)
+		{
+			duty->pause = LAST_PAUSE;
+			ereport(LOG,
+					(errmsg("the jobq scheduler cannot go on with a part of its work: %s",
+							edata->message),
+					 errhint("Somebody has locked a table of jobq's or of the catalog; it tries again every %d seconds.",
+							 (int) (LAST_PAUSE / USECS_PER_SEC))));
+		}
+		duty->again_at = now + duty->pause;
+		FreeErrorData(edata);
+		read_anew();
+	}
+	PG_END_TRY();
+}
+
+/*
+ * A duty has come to an end in the midst of its work: what it had taken over from
+ * others to do is to be done all the same.
+ */
+static void
+read_anew(void)
+{
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->reload = my_db->limits->stale = my_db->rescan = true;
+	my_db->schedules_changed = my_db->batches_sweep = true;
+	my_db->groups->refill = true;
+	my_db->leases->next_expiry = 0;
+	if (my_db->leases->ngarbage <= JOBQ_LEASE_GARBAGE)
+		my_db->leases->ngarbage = JOBQ_LEASE_GARBAGE + 1;
+	LWLockRelease(my_db->lock);
 }
 
 /*
@@ -192,7 +268,10 @@ static void
 clock_put_back(TimestampTz now)
 {
 	for (int i = 0; i < NDUTIES; i++)
+	{
 		duties[i]->plan = now;
+		duties[i]->again_at = 0;
+	}
 	my_db->relay_due = now;
 	my_db->limits->due = my_db->groups->due = now;
 	my_db->rescan = true;
@@ -206,6 +285,8 @@ next_due(const Duty *duty, TimestampTz now)
 {
 	if (duty->pausable && jobq_start_paused)
 		return DT_NOEND;
+	if (duty->again_at > 0)
+		return duty->again_at;
 	return duty->next_due != NULL ? duty->next_due(duty->plan, now)
 		: duty->plan;
 }

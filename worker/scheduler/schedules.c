@@ -14,7 +14,8 @@
  * The one who commits the end of that job wakes us, if we have named it in
  * shared memory before we looked whether it is there (src/commit/commit.c).
  *
- * An error stops that schedule until it is tried again, not the loop.
+ * An error stops that schedule until it is tried again, not the loop; so does a
+ * transaction that holds what the schedule needs.  Roles take turns (share.c).
  *
  * worker/scheduler/schedules.c
  *
@@ -37,18 +38,22 @@
 /* A tick that is looked at so late was missed. */
 #define GRACE			(10 * USECS_PER_SEC)
 
-/* Schedules that one round looks at, and ticks of one in one transaction. */
-#define MAX_LOOKS		100
+/* Ticks of a schedule in one transaction. */
 #define MAX_TICKS		100
 
-/* When to look again at a row that is locked, and after an error. */
-#define LOCKED_PAUSE	USECS_PER_SEC
+/* All are read again at the earliest after so many times what that took. */
+#define READ_SHARE		10
+
+/* When to look again at jobs that are waited for, and after an error. */
+#define WAITED_PAUSE	USECS_PER_SEC
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
 
 typedef struct Schedule
 {
 	char	   *name;
+	Oid			role;
 	ItemPointerData ctid;		/* invalid: unknown */
+	int			locked;			/* how often in a row it was locked */
 	TimestampTz look_at;
 	int64		waits_for;		/* job, or 0 */
 } Schedule;
@@ -58,6 +63,7 @@ typedef struct Look
 {
 	Schedule	schedule;
 	TimestampTz now;
+	bool		taken;			/* somebody else has the row */
 } Look;
 
 /* A row of jobq.schedule, while it is looked at. */
@@ -80,8 +86,8 @@ typedef struct Row
 
 static Schedule *schedules = NULL;
 static int	nschedules = 0;
-static int	first = 0;			/* with which the next round begins */
 static MemoryContext memory = NULL;
+static TimestampTz read_at = 0; /* when all may be read again */
 static TimestampTz started;		/* what was due before was missed */
 static bool too_many_waited = false;	/* so those that wait are polled */
 
@@ -96,7 +102,7 @@ static bool is_live(int64 id);
 static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
-/* Looks at MAX_LOOKS schedules, and enqueues MAX_TICKS jobs of each. */
+/* Works for a slice of time (share.c), and MAX_TICKS jobs more. */
 Duty		schedules_duty = {
 	.run = run,
 	.next_due = next_due,
@@ -113,13 +119,17 @@ run(TimestampTz now)
 	bool		freed;
 	bool		waited = false;
 	TimestampTz next = DT_NOEND;
-	int			nlooks = 0;
-	int			begin_with = 0;
+	Turn	   *turns;
+	int			n = 0;
 
+	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	changed = my_db->schedules_changed || memory == NULL;
+	changed = memory == NULL ||
+		(my_db->schedules_changed && read_at <= now);
 	freed = my_db->schedule_freed || too_many_waited;
-	my_db->schedules_changed = my_db->schedule_freed = false;
+	if (changed)
+		my_db->schedules_changed = false;
+	my_db->schedule_freed = false;
 	LWLockRelease(my_db->lock);
 
 	if (memory == NULL)
@@ -132,22 +142,43 @@ run(TimestampTz now)
 	if (changed)
 		read_all();
 
+	turns = MemoryContextAllocHuge(CurrentMemoryContext,
+								   sizeof(Turn) * (nschedules + 1));
 	for (int i = 0; i < nschedules; i++)
 	{
-		Schedule   *schedule = &schedules[(first + i) % nschedules];
+		Schedule   *schedule = &schedules[i];
 
 		if (freed && schedule->waits_for != 0)
 			schedule->look_at = now;
-		if (schedule->look_at <= now && nlooks < MAX_LOOKS)
+		if (schedule->locked > 0)
+			schedule->look_at = Min(schedule->look_at,
+									share_retry(schedule->locked, now));
+		if (schedule->look_at <= now)
+			share_add(turns, &n, schedule->role, schedule->locked,
+					  schedule->look_at, i);
+		else
+			next = Min(next, schedule->look_at);
+		waited |= schedule->waits_for != 0;
+	}
+	share_order(turns, n);
+	share_begin();
+	for (int i = 0; i < n; i++)
+	{
+		Schedule   *schedule = &schedules[turns[i].item];
+		TimestampTz may = share_may(schedule->role, schedule->locked, now);
+
+		if (share_over())
+		{
+			next = now;
+			break;
+		}
+		if (may <= now)
 		{
 			look(schedule, now);
-			if (++nlooks == MAX_LOOKS)
-				begin_with = (first + i + 1) % nschedules;
+			waited |= schedule->waits_for != 0;
 		}
-		waited |= schedule->waits_for != 0;
-		next = Min(next, schedule->look_at);
+		next = Min(next, Max(may, schedule->look_at));
 	}
-	first = begin_with;
 	too_many_waited = false;
 	if (waited || my_db->told->nwaited > 0)
 	{
@@ -156,7 +187,7 @@ run(TimestampTz now)
 		{
 			/* there may be more than we could name */
 			too_many_waited = true;
-			next = Min(next, now + LOCKED_PAUSE);
+			next = Min(next, now + WAITED_PAUSE);
 		}
 	}
 	return next;
@@ -165,7 +196,9 @@ run(TimestampTz now)
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	return my_db->schedules_changed || my_db->schedule_freed ? now : plan;
+	if (my_db->schedule_freed)
+		return now;
+	return my_db->schedules_changed ? Min(plan, read_at) : plan;
 }
 
 /*
@@ -175,10 +208,11 @@ static void
 read_all(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	TimestampTz begun = GetCurrentTimestamp();
 
 	MemoryContextReset(memory);
 	schedules = NULL;
-	nschedules = first = 0;
+	nschedules = 0;
 
 	process_begin_transaction();
 	if (jobq_relations_if_installed() != NULL)
@@ -186,7 +220,7 @@ read_all(void)
 		uint64		n;
 
 		SPI_connect();
-		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity')"
+		n = jobq_query("SELECT name, ctid, coalesce(next_run, '-infinity'), role::oid"
 					   " FROM jobq.schedule WHERE NOT paused AND NOT dormant",
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 		schedules = MemoryContextAllocHuge(memory, sizeof(Schedule) * (n + 1));
@@ -204,6 +238,9 @@ read_all(void)
 															 &isnull));
 			schedule->look_at =
 				DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+			schedule->role =
+				DatumGetObjectId(SPI_getbinval(tuple, desc, 4, &isnull));
+			schedule->locked = 0;
 			schedule->waits_for = 0;
 		}
 		nschedules = (int) n;
@@ -212,6 +249,7 @@ read_all(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
+	read_at = jobq_now() + READ_SHARE * (GetCurrentTimestamp() - begun);
 }
 
 /*
@@ -247,7 +285,7 @@ look_into(void *arg)
 	{
 		/* it is being changed */
 		ItemPointerSetInvalid(&schedule->ctid);
-		schedule->look_at = this->now + LOCKED_PAUSE;
+		this->taken = true;
 	}
 }
 
@@ -261,15 +299,23 @@ look(Schedule *schedule, TimestampTz now)
 	ErrorData  *edata;
 
 	schedule->waits_for = this.schedule.waits_for = 0;
-	edata = scheduler_try(look_into, &this);
+	edata = share_try(schedule->role, look_into, &this);
 	if (edata == NULL)
 		*schedule = this.schedule;
+	if (this.taken ||
+		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
+		schedule->look_at = share_retry(++schedule->locked, now);
 	else
 	{
-		schedule->look_at = now + ERROR_PAUSE;
-		note_error(schedule, edata);
-		FreeErrorData(edata);
+		schedule->locked = 0;
+		if (edata != NULL)
+		{
+			schedule->look_at = now + ERROR_PAUSE;
+			note_error(schedule, edata);
+		}
 	}
+	if (edata != NULL)
+		FreeErrorData(edata);
 }
 
 /*
@@ -407,7 +453,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		row->next_run = next_after(row, tick);
 		row->held = false;
 		changed = true;
-		if (!allow)
+		if (!allow || share_over())
 			break;
 	}
 

@@ -4,7 +4,9 @@
  *	  A transaction of the scheduler whose error is its own affair.
  *
  * What a schedule or a batch asks for may fail, because of what its owner has
- * written or done.  Then that is rolled back, and the loop goes on.
+ * written or done.  Then that is rolled back, and the loop goes on.  It may also
+ * meet a lock of a transaction that stays open: that is an error, too, after
+ * LOCK_PATIENCE.
  *
  * worker/scheduler/try.c
  *
@@ -15,13 +17,15 @@
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/guc.h"
 #include "utils/snapmgr.h"
 
 /*
  * Run body(arg) in a transaction of its own, with SPI connected and the table of
  * jobs locked against DROP EXTENSION; it looks itself whether the extension is
  * still there.  Returns NULL if that has committed; otherwise the error, in the
- * current memory context, and nothing of the transaction is left.
+ * current memory context, and nothing of the transaction is left.  If a lock was
+ * not to be had in time, that is ERRCODE_LOCK_NOT_AVAILABLE.
  */
 ErrorData *
 scheduler_try(void (*body) (void *arg), void *arg)
@@ -32,6 +36,9 @@ scheduler_try(void (*body) (void *arg), void *arg)
 	PG_TRY();
 	{
 		process_begin_transaction();
+		(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
 		jobq_lock_jobs();
 		SPI_connect();
 		body(arg);

@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -38,6 +37,9 @@
 /* The largest payload with results in it, whatever jobq.max_payload says. */
 #define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)
 
+/* Steps that are blocked again in one look. */
+#define MAX_RESTORED	100
+
 /* What a look at a workflow works with. */
 typedef struct Look
 {
@@ -47,6 +49,7 @@ typedef struct Look
 	JobqSteps	workflow;
 	MemoryContext memory;		/* reset after each step */
 	bool		locked;			/* somebody else has a row that we want */
+	bool		more;			/* there is more than fits into one look */
 } Look;
 
 static void remember_ends(const Look *look);
@@ -62,10 +65,11 @@ static Jsonb *result_of(void *arg, const char *name);
 /*
  * Look at the steps of a batch of the role's; the caller is connected to SPI.
  * ending: the batch has failed, and nothing new begins.  False if somebody else
- * has locked something that is to be changed: then come again.
+ * has locked something that is to be changed: then come again later.  *more is set
+ * if there was more to do than fits into one look: then come again at once.
  */
 bool
-workflow_advance(int64 batch_id, Oid role, bool ending)
+workflow_advance(int64 batch_id, Oid role, bool ending, bool *more)
 {
 	Look		look = {0};
 	MemoryContext old;
@@ -81,6 +85,7 @@ workflow_advance(int64 batch_id, Oid role, bool ending)
 
 		blocked |= state == STEP_BLOCKED || (state == STEP_DROPPED && !ending);
 	}
+	*more = false;
 	if (!blocked)
 		return true;
 	if (XLogLogicalInfoActive())
@@ -95,7 +100,7 @@ workflow_advance(int64 batch_id, Oid role, bool ending)
 	do
 	{
 		changed = false;
-		for (int i = 0; i < look.workflow.nsteps; i++)
+		for (int i = 0; i < look.workflow.nsteps && !look.more; i++)
 		{
 			JobqStep   *step = &look.workflow.steps[i];
 			const char *reason;
@@ -107,10 +112,15 @@ workflow_advance(int64 batch_id, Oid role, bool ending)
 				free_step(&look, step);
 			else if ((reason = jobq_step_need_lost(step)) != NULL)
 				cancel_step(&look, step, reason);
-			changed |= step->state != STEP_BLOCKED;
+			if (step->state != STEP_BLOCKED)
+			{
+				changed = true;
+				look.more = share_over();
+			}
 			MemoryContextReset(look.memory);
 		}
-	} while (changed);
+	} while (changed && !look.more);
+	*more = look.more;
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(look.memory);
 	table_close(look.rel, NoLock);
@@ -154,17 +164,22 @@ restore_steps(Look *look)
 	do
 	{
 		changed = false;
-		for (int i = 0; i < workflow->nsteps; i++)
+		for (int i = 0; i < workflow->nsteps && !look->more; i++)
 		{
 			JobqStep   *step = &workflow->steps[i];
 
 			if (step->state != STEP_DROPPED || jobq_step_need_lost(step) != NULL)
 				continue;
+			if (nids == MAX_RESTORED)
+			{
+				look->more = true;
+				break;
+			}
 			ids[nids++] = Int64GetDatum(step->job_id);
 			step->state = STEP_RESTORED;
 			changed = true;
 		}
-	} while (changed);
+	} while (changed && !look->more);
 	if (nids == 0)
 		return;
 
@@ -172,8 +187,6 @@ restore_steps(Look *look)
 	values[1] = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
-	(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	jobq_pin_queues();
 	n = jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
 				   " (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
@@ -324,11 +337,6 @@ free_step(Look *look, JobqStep *step)
 			jobq_too_deep(JsonbPGetDatum(payload), VARSIZE(payload)))
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED};
-
-			/* its kind's on_failure handler is enqueued, which may wait */
-			(void) set_config_option("lock_timeout", LOCK_PATIENCE, PGC_SUSET,
-									 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
-									 false);
 
 			/* a retry will try this again, as it is still blocked then */
 			if (payload == NULL)

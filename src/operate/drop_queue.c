@@ -1,0 +1,356 @@
+/*-------------------------------------------------------------------------
+ *
+ * drop_queue.c
+ *	  The end of a queue: drop_queue().
+ *
+ * No job is left without its queue.  Who adds a job to a queue first takes
+ * a RowShareLock on jobq.queue (jobq_pin_queues()) and keeps it; the transaction
+ * that drops a queue takes an ExclusiveLock, and so knows of all who have.
+ *
+ * That lock stops everybody who enqueues, so it is taken as late as can be: when
+ * the transaction is about to commit.  Until then the queue is gone for this
+ * transaction only; all others use it as before, and if one of them has put a job
+ * into it, the commit fails.  Nor does anybody wait for our lock as long as we
+ * wait: a lock that is not free is asked for again and again, without standing in
+ * line but for a last moment.
+ *
+ * src/operate/drop_queue.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "compose/compose.h"
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_drop_queue);
+
+/*
+ * Milliseconds for which the lock is asked for, unless lock_timeout is shorter;
+ * between two times; and for which we stand in line at last, if lock_timeout is
+ * longer.
+ */
+#define PATIENCE		5000
+#define PAUSE			10
+#define LAST_PATIENCE	100
+
+/* Columns of jobq.failed_job. */
+#define LETTER_QUEUE_ID	6
+#define LETTER_ROLE		8
+
+/* A queue that this transaction has dropped. */
+typedef struct Dropped
+{
+	SubTransactionId subid;
+	int32		queue_id;
+	bool		force;
+	Oid			role;			/* who did it */
+	char		name[NAMEDATALEN];
+	struct Dropped *outer;		/* the one before */
+} Dropped;
+
+static Dropped *dropped = NULL; /* in TopTransactionContext */
+
+static bool has_jobs(int32 queue_id);
+static int64 count_letters(int32 queue_id, Oid role, bool *all_mine);
+static int64 check_droppable(const Dropped *queue);
+static void still_used(const char *name);
+static void lock_queues(const char *name);
+
+/*
+ * Has the queue a live job, of whatever role?
+ */
+static bool
+has_jobs(int32 queue_id)
+{
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
+							  snapshot, 1, &key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * How many dead letters the queue has now, whatever the transaction's snapshot
+ * says, and whether the role may manage all of them.
+ */
+static int64
+count_letters(int32 queue_id, Oid role, bool *all_mine)
+{
+	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	Snapshot	snapshot;
+	HeapTuple	tuple;
+	int64		n = 0;
+
+	*all_mine = true;
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyInit(&key, LETTER_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+		Oid			owner =
+			DatumGetObjectId(heap_getattr(tuple, LETTER_ROLE,
+										  RelationGetDescr(rel), &isnull));
+
+		n++;
+		*all_mine = *all_mine &&
+			(has_privs_of_role(role, owner) ||
+			 has_privs_of_role(role, jobq_relations()->owner));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return n;
+}
+
+/*
+ * How many dead letters the queue has; errors if it cannot be dropped.
+ */
+static int64
+check_droppable(const Dropped *queue)
+{
+	bool		all_mine;
+	int64		letters;
+
+	if (has_jobs(queue->queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop queue \"%s\" because it has jobs",
+						queue->name),
+				 errhint("Let them end with jobq.drain(), or cancel them with jobq.clear(); they may be another role's.")));
+	letters = count_letters(queue->queue_id, queue->role, &all_mine);
+	if (letters > 0 && !queue->force)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot drop queue \"%s\" because it has dead letters",
+						queue->name),
+				 errhint("Run them again with jobq.retry_all(), delete them with jobq.delete_all_failed(), or drop them along with force => true.")));
+	if (!all_mine)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("queue \"%s\" has dead letters of other roles",
+						queue->name),
+				 errhint("Their owners can delete them with jobq.delete_all_failed().")));
+	return letters;
+}
+
+/*
+ * drop_queue(name, force): the queue and its policy are forgotten.
+ */
+Datum
+jobq_drop_queue(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT4OID};
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	int32		queue_id = jobq_existing_queue(name);
+	Dropped    *queue = MemoryContextAllocZero(TopTransactionContext,
+											   sizeof(Dropped));
+	Datum		values[] = {Int32GetDatum(queue_id)};
+
+	PreventCommandIfReadOnly("jobq.drop_queue()");
+	queue->subid = GetCurrentSubTransactionId();
+	queue->queue_id = queue_id;
+	queue->force = PG_GETARG_BOOL(1);
+	queue->role = GetUserId();
+	strlcpy(queue->name, name, NAMEDATALEN);
+
+	/* do not try what is refused anyway */
+	(void) check_droppable(queue);
+
+	queue->outer = dropped;
+	dropped = queue;
+	SPI_connect();
+	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
+			   SPI_OK_DELETE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * Somebody may be about to put a job into a queue.
+ */
+static void
+still_used(const char *name)
+{
+	LOCKTAG		tag;
+	int			pid = 0;
+	bool		found;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, jobq_relations()->queue);
+	found = jobq_lock_holder(&tag, ExclusiveLock, &pid);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("cannot drop queue \"%s\" now", name),
+			 !found ? errdetail("Transactions have enqueued jobs, and are open.")
+			 : pid == 0 ? errdetail("A prepared transaction has enqueued jobs.")
+			 : errdetail("A transaction of process %d has enqueued jobs, and is open.",
+						 pid),
+			 errhint("Try again when it has ended. The views pg_stat_activity and pg_prepared_xacts show since when it has been open.")));
+}
+
+/*
+ * Wait until no open transaction may have put a job into a queue, and keep it so;
+ * an error if that takes too long.
+ */
+static void
+lock_queues(const char *name)
+{
+	Oid			queues = jobq_relations()->queue;
+	int			patience = LockTimeout > 0 ? Min(LockTimeout, PATIENCE)
+		: PATIENCE;
+	TimestampTz start = GetCurrentTimestamp();
+	MemoryContext caller = CurrentMemoryContext;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConditionalLockRelationOid(queues, ExclusiveLock))
+			return;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 PAUSE, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	} while (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience));
+
+	/* there may always be somebody, and nobody for long */
+	if (patience <= LAST_PATIENCE)
+		still_used(name);
+	(void) set_config_option("lock_timeout", CppAsString2(LAST_PATIENCE),
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
+							 0, false);
+	PG_TRY();
+	{
+		LockRelationOid(queues, ExclusiveLock);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		FlushErrorState();
+		still_used(name);
+	}
+	PG_END_TRY();
+}
+
+/*
+ * The transaction is about to commit: see that no queue that it has dropped has
+ * been used since.
+ */
+static void
+drops_before_commit(void)
+{
+	static const Oid types[] = {INT4OID};
+
+	lock_queues(dropped->name);
+	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
+	{
+		Datum		values[] = {Int32GetDatum(queue->queue_id)};
+		bool		all_mine;
+
+		if (check_droppable(queue) == 0)
+			continue;
+		PushActiveSnapshot(GetTransactionSnapshot());
+		SPI_connect();
+		(void) jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE queue_id = $1"
+													  RETURNING_LETTERS),
+									 1, types, values, NULL);
+		SPI_finish();
+		PopActiveSnapshot();
+		if (count_letters(queue->queue_id, queue->role, &all_mine) > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("could not serialize access due to concurrent update")));
+	}
+}
+
+static bool
+drops_noted(void)
+{
+	return dropped != NULL;
+}
+
+/*
+ * There is nothing to be told: the caches are, by the table's trigger.
+ */
+static bool
+drops_pending(JobqDatabase *db)
+{
+	dropped = NULL;
+	return false;
+}
+
+static void
+drops_abort(SubTransactionId since)
+{
+	while (dropped != NULL && dropped->subid >= since)
+		dropped = dropped->outer;
+}
+
+/*
+ * The lock would stay with the prepared transaction.
+ */
+static void
+drops_check_prepare(void)
+{
+	if (dropped != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that has dropped the queue \"%s\"",
+						dropped->name),
+				 errhint("Drop it in a transaction of its own.")));
+}
+
+static const JobqCommitBooks books =
+{
+	.noted = drops_noted,
+	.before_commit = drops_before_commit,
+	.pending = drops_pending,
+	.abort = drops_abort,
+	.check_prepare = drops_check_prepare,
+};
+
+/*
+ * Keep books of this transaction; once per process.
+ */
+void
+jobq_drop_queue_install(void)
+{
+	jobq_commit_join(&books);
+}

@@ -1,0 +1,165 @@
+# The scheduler waits for nobody: neither for a transaction that stays open, nor
+# for a role that wants much, nor for what has grown old.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = 'still=0; *=2'
+max_prepared_transactions = 2
+});
+$node->start;
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub as
+{
+	my ($role, $query) = @_;
+	return sql("SET ROLE $role; $query");
+}
+
+# The state in which a job of the role's ends; with these arguments of enqueue().
+sub ends
+{
+	my ($role, $more) = @_;
+	my $id = as($role, "SELECT jobq.enqueue('note'$more)");
+
+	return as($role, "SELECT state FROM jobq.wait($id)");
+}
+
+#
+# What is finished first has its day's partition.
+#
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('note', 'note()');
+CREATE ROLE eve LOGIN;
+CREATE ROLE bob LOGIN;
+SELECT jobq.grant_role('eve'), jobq.grant_role('bob')});
+is(ends('bob', ''), 'completed', 'a job is finished at once');
+is(sql(q{SELECT count(*) FROM jobq.archive_default}), '0', 'and is in the partition of its day');
+
+# A batch that is over when its only job is cancelled, which needs no worker; and
+# the job of its callback, which no worker runs.
+sql(q{
+CREATE FUNCTION batch(queue text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	batch bigint := jobq.create_batch(on_finish => jsonb_build_object('kind', 'note', 'queue', queue));
+BEGIN
+	PERFORM jobq.batch_add(batch, 'note', ARRAY['{}'::jsonb], '{"queue": "still"}');
+	PERFORM jobq.batch_start(batch);
+	RETURN batch;
+END $$;
+CREATE FUNCTION finish(batch bigint) RETURNS boolean LANGUAGE sql
+	AS $$ SELECT bool_and(jobq.cancel(id)) FROM jobq.live_jobs j WHERE j.batch_id = batch $$});
+
+#
+# A transaction stays open that is creating a queue, and all that eve asks for goes
+# there.  What bob asks for does not wait for it.
+#
+as('eve', q{
+SELECT count(batch('held')) FROM generate_series(1, 300);
+SELECT jobq.schedule('eve ' || n, '@yearly', 'note', options => '{"queue": "held"}') FROM generate_series(1, 5) n});
+sql(q{SELECT jobq.drop_queue('held')});
+sql(q{
+BEGIN;
+SELECT jobq.enqueue('note', queue => 'held', delay => '1 day');
+PREPARE TRANSACTION 'open'});
+as('eve', 'SELECT count(finish(id)) FROM jobq.batches');
+sql(q{UPDATE jobq.schedule SET cron = '* * * * * *', next_run = now()});
+as('bob', q{SELECT jobq.schedule('bob', '* * * * * *', 'note')});
+wait_for($node, 'ticks go on beside those that wait', q{SELECT count(*) >= 8 FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob' AND state = 'completed'});
+my $batch = as('bob', q{SELECT batch('still')});
+as('bob', "SELECT finish($batch)");
+wait_for($node, 'so do callbacks', "SELECT EXISTS (SELECT FROM jobq.jobs WHERE kind = 'note' AND (headers -> 'batch_id')::bigint = $batch)");
+is(ends('bob', ''), 'completed', 'and jobs');
+
+# With a wait of 50 ms for each of 300 callbacks, it was ten seconds and more.
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob' AND enqueued_at > run_at + interval '5 s'}), '0',
+	'no tick of his was late');
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' LIKE 'eve%' OR headers ? 'batch_id' AND role = 'eve'::regrole}), '0', 'hers wait');
+sql(q{ROLLBACK PREPARED 'open'});
+wait_for($node, 'they come when it has ended', q{SELECT count(DISTINCT headers ->> 'schedule') = 5 FROM jobq.jobs WHERE headers ->> 'schedule' LIKE 'eve%'});
+wait_for($node, 'each once', q{SELECT count(*) = 300 AND count(DISTINCT headers -> 'batch_id') = 300 FROM jobq.jobs WHERE headers ? 'batch_id' AND role = 'eve'::regrole});
+sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'eve%'});
+
+#
+# A table that an operator has locked stops what needs it, and nothing else.
+#
+my $lock = $node->background_psql('postgres');
+foreach my $table ('schedule', 'batch')
+{
+	$lock->query_safe("BEGIN; LOCK TABLE jobq.$table IN ACCESS EXCLUSIVE MODE");
+	is(ends('bob', q{, delay => '2 s'}), 'completed',
+		"jobs become due while jobq.$table is locked");
+	$lock->query_safe('COMMIT');
+}
+my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'});
+wait_for($node, 'ticks go on', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
+$lock->quit;
+
+#
+# Who has wanted much waits for who has not.
+#
+my @many = split(/\n/, as('eve', q{SELECT batch('still') FROM generate_series(1, 60)}));
+$batch = as('bob', q{SELECT batch('still')});
+sub pause
+{
+	my ($on) = @_;
+	$node->append_conf('postgresql.conf', "jobq.start_paused = $on");
+	$node->reload;
+	wait_for($node, "jobq.start_paused is $on", "SELECT current_setting('jobq.start_paused') = '$on'");
+	return;
+}
+pause('on');
+as('eve', "SELECT finish($_)") foreach @many;
+as('bob', "SELECT finish($batch)");
+pause('off');
+wait_for($node, 'all have ended', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
+cmp_ok(sql(qq{SELECT count(*) FROM jobq.jobs WHERE role = 'eve'::regrole AND (headers -> 'batch_id')::bigint >= $many[0]
+	AND id < (SELECT id FROM jobq.jobs WHERE (headers -> 'batch_id')::bigint = $batch)}), '<=', 5,
+	'one look of his comes before sixty of hers');
+
+#
+# What has grown old goes in small pieces.
+#
+sql(q{
+ALTER SYSTEM SET jobq.archive_retention = '1d';
+INSERT INTO jobq.archive_default (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
+SELECT now() - interval '100 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'c', 'old', CASE WHEN n <= 1000 THEN 1 END FROM generate_series(1, 150000) n;
+CREATE TABLE jobq.archive_20200101 PARTITION OF jobq.archive (PRIMARY KEY (id)) FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+CREATE INDEX ON jobq.archive_20200101 (batch_id, state) WHERE batch_id IS NOT NULL;
+INSERT INTO jobq.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
+SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'old', CASE WHEN n % 10 = 0 THEN 1 END FROM generate_series(1, 20000) n;
+INSERT INTO jobq.unique_key (job_id, role, until, kind, key) SELECT -n, 'eve'::regrole, 'f', 'old', n::text FROM generate_series(1, 3000) n;
+INSERT INTO jobq.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
+SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
+SELECT pg_reload_conf()});
+my @old = split(/\n/, as('bob', q{SELECT batch('still') FROM generate_series(1, 12)}));
+as('bob', "SELECT finish($_)") foreach @old;
+wait_for($node, 'batches end', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
+sql("UPDATE jobq.batch SET finished_at = now() - interval '1000 days' WHERE id = ANY ('{" . join(',', @old) . "}')");
+$ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'});
+sql(q{SELECT jobq.test_clock('61 min')});
+wait_for($node, 'some of it is gone, and some is there', q{SELECT count(*) BETWEEN 1 AND 149999 FROM jobq.archive_default WHERE kind = 'old'});
+wait_for($node, 'a tick comes meanwhile', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
+is(ends('bob', q{, queue => 'new', priority => 7}), 'completed', 'and a job in a new lane');
+wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq.failed_job WHERE kind = 'old')
+	AND NOT EXISTS (SELECT FROM jobq.unique_key WHERE kind = 'old') AND to_regclass('jobq.archive_20200101') IS NULL
+	AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at < now() - interval '100 days')});
+is(sql('SELECT completed, cancelled FROM jobq.batch WHERE id = 1'), '1000|2000', 'and batches know what has gone');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
