@@ -95,6 +95,29 @@ wait_for($node, 'each once', q{SELECT count(*) = 300 AND count(DISTINCT headers 
 sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'eve%'});
 
 #
+# The end of a lease needs such a queue, too: that of a job whose kind has an
+# on_failure handler, in a queue that is being created.  Others end beside it.
+#
+sql(q{
+SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.register('brittle', 'note()', queue => 'fresh', max_attempts => 1, on_failure => 'note()'),
+	jobq.register('plain', 'note()', max_attempts => 1)});
+my $brittle = as('eve', q{SELECT jobq.enqueue('brittle', queue => 'outside')});
+is(as('eve', q{SELECT kind FROM jobq.reserve('{outside}', lease => '1 hour')}), 'brittle', 'eve takes her job');
+my $plain = as('bob', q{SELECT jobq.enqueue('plain', queue => 'outside')});
+is(as('bob', q{SELECT kind FROM jobq.reserve('{outside}', lease => '1 hour')}), 'plain', 'bob takes his');
+sql(q{
+BEGIN;
+SELECT jobq.enqueue('note', queue => 'fresh', delay => '1 day');
+PREPARE TRANSACTION 'open'});
+sql(q{SELECT jobq.test_clock('61 min')});
+is(as('bob', "SELECT state FROM jobq.wait($plain, '1 min')"), 'failed', 'his lease ends');
+is(as('eve', "SELECT state FROM jobq.status($brittle)"), 'running', 'hers does not yet');
+sql(q{ROLLBACK PREPARED 'open'});
+is(as('eve', "SELECT state FROM jobq.wait($brittle, '1 min')"), 'failed', 'it does when it can');
+sql(q{SELECT jobq.test_clock('0')});
+
+#
 # A table that an operator has locked stops what needs it, and nothing else.
 #
 my $lock = $node->background_psql('postgres');

@@ -170,25 +170,10 @@ prepare_lanes(bool reset)
 static bool
 next_lane(ReadyIndex *scan, IndexScanDesc desc, IndexPosition *at)
 {
-	IndexTuple	tuple;
-	TupleDesc	itupdesc;
-	bool		isnull;
-
 	index_key_after(&scan->keys[0], scan->members, READY_QUEUE_ID, READY_FLOW, at);
 	index_rescan(desc, scan->keys, 1, NULL, 0);
 	if (index_getnext_tid(desc, ForwardScanDirection) == NULL)
 		return false;
-	tuple = desc->xs_itup;
-	itupdesc = desc->xs_itupdesc;
-	at->queue_id = DatumGetInt32(index_getattr(tuple, READY_QUEUE_ID,
-											   itupdesc, &isnull));
-	at->priority = DatumGetInt32(index_getattr(tuple, READY_PRIORITY,
-											   itupdesc, &isnull));
-	at->role = DatumGetObjectId(index_getattr(tuple, READY_ROLE,
-											  itupdesc, &isnull));
-	at->flow = DatumGetInt32(index_getattr(tuple, READY_FLOW,
-										   itupdesc, &isnull));
-	at->key.run_at = DatumGetTimestampTz(index_getattr(tuple, READY_RUN_AT,
-													   itupdesc, &isnull));
+	index_position(desc, at);
 	return true;
 }

@@ -103,6 +103,31 @@ index_key_after(ScanKey header, ScanKey members, int first, int last,
 }
 
 /*
+ * The place of the entry at which the scan is, which was told to fetch it
+ * (xs_want_itup), whether its row is there or not.
+ */
+void
+index_position(IndexScanDesc desc, IndexPosition *at)
+{
+	IndexTuple	tuple = desc->xs_itup;
+	TupleDesc	itupdesc = desc->xs_itupdesc;
+	bool		isnull;
+
+	at->queue_id = DatumGetInt32(index_getattr(tuple, READY_QUEUE_ID,
+											   itupdesc, &isnull));
+	at->priority = DatumGetInt32(index_getattr(tuple, READY_PRIORITY,
+											   itupdesc, &isnull));
+	at->role = DatumGetObjectId(index_getattr(tuple, READY_ROLE, itupdesc,
+											  &isnull));
+	at->flow = DatumGetInt32(index_getattr(tuple, READY_FLOW, itupdesc,
+										   &isnull));
+	at->key.run_at = DatumGetTimestampTz(index_getattr(tuple, READY_RUN_AT,
+													   itupdesc, &isnull));
+	at->key.id = DatumGetInt64(index_getattr(tuple, READY_ID, itupdesc,
+											 &isnull));
+}
+
+/*
  * The row in the slot as an entry.  False if it is none of ours to run:
  * dormant, or with a lease (leased is set).
  */

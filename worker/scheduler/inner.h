@@ -107,6 +107,7 @@ extern void index_begin(ReadyIndex *scan);
 extern void index_end(ReadyIndex *scan);
 extern void index_key_after(ScanKey header, ScanKey members, int first,
 							int last, const IndexPosition *after);
+extern void index_position(IndexScanDesc desc, IndexPosition *at);
 extern bool index_read_row(TupleTableSlot *slot, JobqPush *push,
 						   bool *dormant, bool *leased);
 extern void index_note_leased(int64 id);

@@ -40,14 +40,17 @@ typedef struct Ended
 	int64		id;
 	int64		token;
 	TimestampTz since;
+	Oid			role;			/* the consumer's */
 	bool		late;			/* the job's timeout is over */
+	bool		taken;			/* somebody else has its job's row */
 } Ended;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz expire(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
 static int	find_ended(TimestampTz *now, Ended *ended);
-static void end(const Ended *lease, TimestampTz now);
+static void end(void *arg);
+static void come_again(TimestampTz at);
 static TimestampTz collect(TimestampTz now);
 static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
 static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
@@ -58,7 +61,7 @@ static int64 *known_rows(int *n);
 static void delete_row(Relation rel, const JobqLeaseRow *row);
 
 /*
- * Ends MAX_ENDED leases.  After a start it also reads all rows of jobq.lease, of
+ * Ends leases for a slice of time (share.c).  After a start it also reads all rows of jobq.lease, of
  * which there are no more than "jobq.max_leases": nothing may be reserved before.
  *
  * Each round reads the clock again if a lease seems to be over.
@@ -257,9 +260,49 @@ expire(TimestampTz now)
 
 	jobq_injection_point("jobq-leases-expire");
 	n = find_ended(&now, ended);
+	share_begin();
 	for (int i = 0; i < n; i++)
-		end(&ended[i], now);
+	{
+		Ended	   *lease = &ended[i];
+		TimestampTz may = share_may(lease->role, 0, now);
+		ErrorData  *edata;
+
+		if (share_over())
+		{
+			come_again(now);
+			break;
+		}
+		if (may > now)
+		{
+			come_again(may);
+			continue;
+		}
+
+		/* nothing may fail in the midst of noting it */
+		jobq_lease_room(1);
+		edata = share_try(lease->role, end, lease);
+
+		/* an ack or a cancel is at work: see later what has become of it */
+		if (edata != NULL || lease->taken)
+			come_again(now + USECS_PER_SEC);
+		if (edata == NULL)
+			continue;
+		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(edata);
+		FreeErrorData(edata);
+	}
 	return DT_NOEND;
+}
+
+/*
+ * There is a lease that wants to be ended then.
+ */
+static void
+come_again(TimestampTz at)
+{
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->leases->next_expiry = Min(my_db->leases->next_expiry, at);
+	LWLockRelease(my_db->lock);
 }
 
 static TimestampTz
@@ -298,7 +341,9 @@ find_ended(TimestampTz *now, Ended *ended)
 		{
 			ended[n].id = lease->id;
 			ended[n].token = lease->token;
+			ended[n].role = my_db->leases->bundles[lease->bundle].role;
 			ended[n].late = lease->deadline <= *now;
+			ended[n].taken = false;
 			ended[n++].since = my_db->leases->bundles[lease->bundle].since;
 		}
 		else
@@ -313,22 +358,22 @@ find_ended(TimestampTz *now, Ended *ended)
  * End a lease, unless it was extended or has ended meanwhile.
  */
 static void
-end(const Ended *lease, TimestampTz now)
+end(void *arg)
 {
+	Ended	   *lease = (Ended *) arg;
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
 		.message = "the consumer's lease expired"
 	};
 	bool		final = false;
 	Relation	rel;
 	JobqJob		job;
-	bool		taken = false;
 
-	jobq_lease_room(1);
-	process_begin_transaction();
+	/* others were seen to meanwhile */
+	if (jobq_relations_if_installed() == NULL ||
+		!is_over(lease->id, lease->token, jobq_now()))
+		return;
 	rel = jobq_open_jobs();
-	if (!is_over(lease->id, lease->token, now))
-		 /* while the others were seen to */ ;
-	else if (jobq_job_find(rel, lease->id, GetActiveSnapshot(), &job))
+	if (jobq_job_find(rel, lease->id, GetActiveSnapshot(), &job))
 	{
 		JobqHandler buffer;
 		const JobqHandler *handler = jobq_handler(jobq_job_kind(&job), &buffer);
@@ -340,28 +385,16 @@ end(const Ended *lease, TimestampTz now)
 									 jobq_job_timeout(handler, &job));
 			final = handler != NULL && handler->fail_on_timeout;
 		}
-		taken = !jobq_job_delete(rel, &job);
-		if (!taken)
-		{
+		lease->taken = !jobq_job_delete(rel, &job);
+		if (!lease->taken)
 			jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
 												 &error, true, final, -1)
 								 ? LEASE_RETRY : LEASE_END,
 								 lease->id, lease->token, JOBQ_NONE, 0);
-		}
 	}
 	else
 		jobq_at_commit_lease(LEASE_END, lease->id, lease->token, JOBQ_NONE, 0);
 	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-
-	/* an ack or a cancel is at work: see later what has become of it */
-	if (taken)
-	{
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		my_db->leases->next_expiry = Min(my_db->leases->next_expiry, now + USECS_PER_SEC);
-		LWLockRelease(my_db->lock);
-	}
 }
 
 /*

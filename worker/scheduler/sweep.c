@@ -23,11 +23,12 @@
 /* Index entries that one sweep reads at most. */
 #define SWEEP_ENTRIES	20000
 
-/* Expired rows that a sweep ends. */
+/* Expired rows that are noted at a time. */
 #define MAX_EXPIRED		1000
 
 static int64 expired[MAX_EXPIRED];
 static int	nexpired = 0;
+static int	unread = 0;			/* entries that this sweep will read yet */
 
 static TimestampTz plan(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -35,7 +36,10 @@ static void walk_on(TimestampTz now);
 static bool is_expired(TupleTableSlot *slot, TimestampTz now);
 static void expire(int64 id);
 
-/* Reads SWEEP_ENTRIES entries of the index, and looks at each group. */
+/*
+ * Works for a slice of time (share.c).  A sweep reads SWEEP_ENTRIES entries of the
+ * index, and then looks at each group.
+ */
 Duty		sweep_duty = {
 	.load = plan,
 	.run = run,
@@ -48,12 +52,19 @@ Duty		sweep_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	extension_check();
-	walk_on(jobq_now());
+	share_begin();
+	if (nexpired == 0 && unread == 0)
+	{
+		extension_check();
+		unread = SWEEP_ENTRIES;
+	}
+	if (nexpired == 0)
+		walk_on(jobq_now());
 	index_end_lost();
-	for (int i = 0; i < nexpired; i++)
-		expire(expired[i]);
-	nexpired = 0;
+	while (nexpired > 0 && !share_over())
+		expire(expired[--nexpired]);
+	if (nexpired > 0 || unread > 0)
+		return now;
 	groups_sweep();
 	tokens_renew();
 	my_db->reload = my_db->limits->stale = true;
@@ -78,7 +89,6 @@ walk_on(TimestampTz now)
 	static bool begun = false;
 	ReadyIndex	scan;
 	IndexScanDesc desc;
-	int			visited = 0;
 	bool		finished = true;
 
 	index_begin(&scan);
@@ -93,6 +103,7 @@ walk_on(TimestampTz now)
 	}
 	index_key_after(&scan.keys[0], scan.members, READY_QUEUE_ID, READY_ID, &at);
 	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
+	desc->xs_want_itup = true;
 	index_rescan(desc, scan.keys, 1, NULL, 0);
 	while (index_getnext_tid(desc, ForwardScanDirection) != NULL)
 	{
@@ -104,23 +115,20 @@ walk_on(TimestampTz now)
 		JobqWakeList wake = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (++visited > SWEEP_ENTRIES)
+		if (unread == 0 || nexpired == MAX_EXPIRED || share_over())
 		{
 			finished = false;
 			break;
 		}
+		unread--;
+		index_position(desc, &at);
+		begun = true;
 		if (!index_fetch_heap(desc, scan.slot))
 			continue;
 		ours = index_read_row(scan.slot, &push, &dormant, &leased);
-		at.queue_id = push.queue_id;
-		at.priority = push.priority;
-		at.role = push.role;
-		at.flow = push.flow;
-		at.key = push.key;
-		begun = true;
 		if (leased && !dormant)
 			index_note_leased(push.key.id);
-		if (ours && is_expired(scan.slot, now) && nexpired < MAX_EXPIRED)
+		if (ours && is_expired(scan.slot, now))
 			expired[nexpired++] = push.key.id;
 		if (!ours || push.key.run_at > now)
 			continue;
@@ -142,7 +150,10 @@ walk_on(TimestampTz now)
 		jobq_unlock(my_db, &wake);
 	}
 	if (finished)
+	{
 		begun = false;
+		unread = 0;
+	}
 	index_endscan(desc);
 	index_end(&scan);
 }
