@@ -155,6 +155,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	bool		full = false;
 	JobqWakeList wake = {0};
 
+	jobq_injection_point("jobq-reserve-begins");
 	jobq_lease_room(2 * reservation->max + 1);
 	reservation->npopped = 0;
 	reservation->bundle = JOBQ_NONE;

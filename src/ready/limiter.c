@@ -36,6 +36,18 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 }
 
 /*
+ * Is the time so far ahead that the clock was put back since then?  Callers have
+ * read the clock before they got the lock: it is another thing if it was put
+ * forward meanwhile.
+ */
+static bool
+was_put_back(TimestampTz since, TimestampTz now)
+{
+	return since > now + USECS_PER_MINUTE &&
+		since > jobq_now() + USECS_PER_MINUTE;
+}
+
+/*
  * May a job start now by its rate, and is there no rest?  If not, "due" is
  * lowered to when to ask again.
  */
@@ -43,8 +55,7 @@ bool
 jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 			   TimestampTz *due)
 {
-	/* the clock was put back */
-	if (pace->window_start > now + USECS_PER_MINUTE)
+	if (was_put_back(pace->window_start, now))
 		pace->window_start = pace->rest_until = pace->failures = 0;
 
 	if (pace->rest_until > now)
@@ -62,11 +73,10 @@ jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 	}
 
 	/*
-	 * Callers took their time before they got the lock, so an earlier one is
-	 * usual, and must not have what lies between counted twice.  It is
-	 * another thing if the clock was put back.
+	 * A time that is a little earlier is usual, and must not have what lies
+	 * between counted twice.
 	 */
-	else if (pace->tokens_at > now + USECS_PER_MINUTE)
+	else if (was_put_back(pace->tokens_at, now))
 		pace->tokens_at = now;
 	if (pace->tokens >= ONE_TOKEN)
 		return true;

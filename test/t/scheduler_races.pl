@@ -369,6 +369,27 @@ wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'complete
 is(sql("SELECT jobq.ack($lease); SELECT state FROM jobq.jobs WHERE kind = 'elsewhere'"), "\ncompleted", 'lease: it has not ended');
 
 #
+# The clock is put forward while somebody who wants a job has read it: that is not
+# taken for a clock that was put back, after which a rate begins anew.
+#
+sql(q{SELECT jobq.create_queue('paced', mode => 'consumer', rate => '6 per hour burst 3');
+SELECT jobq.enqueue('paced', queue => 'paced') FROM generate_series(1, 12)});
+my $take = q{SELECT count(*) FROM jobq.reserve('{paced}', 10)};
+wait_for($node, 'rate: it is known', q{SELECT count(*) = 1 FROM jobq.limits WHERE queue = 'paced'});
+is(sql($take), '3', 'rate: three at first');
+my $late = $node->background_psql('postgres');
+hold('jobq-reserve-begins',
+	sub { $late->query_until(qr/begun/, "\\echo begun\n$take;\n"); },
+	sub {
+		sql(q{SELECT injection_points_detach('jobq-reserve-begins'); SELECT jobq.test_clock('10 min 1 s')});
+		is(sql($take), '1', 'rate: one more');
+		sql(q{SELECT injection_points_attach('jobq-reserve-begins', 'wait')});
+	});
+$late->quit;
+is(sql($take), '0', 'rate: and no other');
+sql(q{SELECT jobq.test_clock('0')});
+
+#
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
 # the table of jobs.
 #

@@ -253,19 +253,31 @@ read_all(void)
 }
 
 /*
- * Name the jobs that schedules wait for, and one more if it is not 0.
+ * Name the jobs that schedules wait for, and one more if it is not 0.  If there are
+ * too many, each role has some of its own named.
  */
 static void
 publish(int64 also)
 {
+	int64		names[JOBQ_MAX_WAITED];
 	int			n = 0;
+	Turn	   *turns = MemoryContextAllocHuge(CurrentMemoryContext,
+											   sizeof(Turn) * (nschedules + 1));
+	int			nturns = 0;
+
+	for (int i = 0; i < nschedules; i++)
+		if (schedules[i].waits_for != 0)
+			share_add(turns, &nturns, schedules[i].role, 0, 0, i);
+	if (nturns >= JOBQ_MAX_WAITED)
+		share_order(turns, nturns);
+	if (also != 0)
+		names[n++] = also;
+	for (int i = 0; i < nturns && n < JOBQ_MAX_WAITED; i++)
+		names[n++] = schedules[turns[i].item].waits_for;
+	pfree(turns);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (also != 0)
-		my_db->told->waited[n++] = also;
-	for (int i = 0; i < nschedules && n < JOBQ_MAX_WAITED; i++)
-		if (schedules[i].waits_for != 0)
-			my_db->told->waited[n++] = schedules[i].waits_for;
+	memcpy(my_db->told->waited, names, sizeof(int64) * n);
 	my_db->told->nwaited = n;
 	LWLockRelease(my_db->lock);
 }
