@@ -148,6 +148,34 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 	'25|25', 'each once');
 
 #
+# In a group, a job of a role that has gone fails when its turn comes, and not before.
+#
+$gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$node->safe_psql('postgres', q{
+SELECT jobq.register('limited', 'hold(jsonb, jobq.job_context)', max_running => 1);
+SELECT jobq.enqueue('limited')});
+sleeps($node, 'a job is in the way of the first of the group', 1);
+my $before = $node->safe_psql('postgres', q{
+CREATE ROLE leaver LOGIN;
+SELECT FROM jobq.grant_role('leaver');
+BEGIN;
+SELECT jobq.enqueue('limited', group_key => 'g');
+SET LOCAL ROLE leaver;
+SELECT FROM jobq.enqueue('note', group_key => 'g', backoff => 'fixed 1 h');
+RESET ROLE;
+DROP OWNED BY leaver;
+DROP ROLE leaver;
+COMMIT}) =~ s/\s//gr;
+wait_for($node, 'the second waits for the first', q{SELECT parked = 1 FROM jobq.groups WHERE group_key = 'g'});
+is($node->safe_psql('postgres', 'SELECT attempt FROM jobq.job WHERE id > ' . $before), '0', 'and is not charged');
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before)"), 'completed', 'the first runs');
+wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'failed') AND attempt = 1 AND id > $before");
+$node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
+
+#
 # A role that does not sleep well: settings of its own that no job of jobq's
 # own bookkeeping may mind.
 #

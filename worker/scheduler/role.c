@@ -195,12 +195,19 @@ charge_entry(JobqPush *entry, const JobqError *error)
 	JobqWakeList wake = {0};
 	Relation	rel;
 	JobqJob		job;
+	JobqJob		first;
 	bool		live = false;
 
 	process_begin_transaction();
 	rel = jobq_open_jobs();
 	if (!jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
 		;
+	else if (jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
+					   jobq_now(), &first) == JOBQ_GROUP_BUSY)
+	{
+		/* another of its group comes first: it fails in its turn */
+		(void) jobq_turn_away(rel, JOBQ_GROUP_BUSY, &job, entry, &first, 0);
+	}
 	else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 			 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
 	{
