@@ -128,6 +128,16 @@ foreach my $table ('schedule', 'batch')
 		"jobs become due while jobq.$table is locked");
 	$lock->query_safe('COMMIT');
 }
+
+# The table of jobs stops everything, but the scheduler does not leave for that.
+my $scheduler = scheduler_pid($node);
+my $offset = -s $node->logfile;
+$lock->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
+sql(q{SELECT jobq.alter_queue('outside', keep => 'no_payload')});
+$node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work/, $offset);
+$lock->query_safe('COMMIT');
+is(ends('bob', ''), 'completed', 'jobs run when jobq.job is free');
+is(scheduler_pid($node), $scheduler, 'the scheduler is the same');
 my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'});
 wait_for($node, 'ticks go on', "SELECT count(*) > $ticks FROM jobq.jobs WHERE headers ->> 'schedule' = 'bob'");
 $lock->quit;

@@ -403,6 +403,7 @@ end(void *arg)
 static TimestampTz
 collect(TimestampTz now)
 {
+	static bool forgotten = false;	/* the last time did not come to its end */
 	uint32		n;
 	JobqLeaseRow *garbage;
 	bool		all;
@@ -410,23 +411,25 @@ collect(TimestampTz now)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	n = Min(my_db->leases->ngarbage, JOBQ_LEASE_GARBAGE);
-	all = my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE;
+	all = forgotten || my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE;
 	garbage = palloc(sizeof(JobqLeaseRow) * (n + 1));
 	memcpy(garbage, my_db->leases->garbage, sizeof(JobqLeaseRow) * n);
 	my_db->leases->ngarbage = 0;
 	LWLockRelease(my_db->lock);
-	if (n == 0)
+	if (n == 0 && !forgotten)
 		return now + GARBAGE_PAUSE;
 
+	forgotten = true;
 	process_begin_transaction();
 	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	for (uint32 i = 0; i < n; i++)
 		delete_row(rel, &garbage[i]);
 	if (all)
-		delete_unknown(rel);	/* some did not fit into the list */
+		delete_unknown(rel);	/* some are not in the list */
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	forgotten = false;
 	return now + GARBAGE_PAUSE;
 }
 

@@ -256,8 +256,6 @@ read_anew(void)
 	my_db->schedules_changed = my_db->batches_sweep = true;
 	my_db->groups->refill = true;
 	my_db->leases->next_expiry = 0;
-	if (my_db->leases->ngarbage <= JOBQ_LEASE_GARBAGE)
-		my_db->leases->ngarbage = JOBQ_LEASE_GARBAGE + 1;
 	LWLockRelease(my_db->lock);
 }
 
