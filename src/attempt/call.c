@@ -267,7 +267,8 @@ jobq_should_stop(PG_FUNCTION_ARGS)
 	if (slot == NULL)
 		PG_RETURN_BOOL(false);
 	now = jobq_now();
-	PG_RETURN_BOOL(slot->retire || ShutdownRequestPending || ProcDiePending ||
+	PG_RETURN_BOOL(slot->retire || slot->yields ||
+				   ShutdownRequestPending || ProcDiePending ||
 				   (slot->stop != JOBQ_STOP_NONE &&
 					slot->stop_job == slot->job_id) ||
 				   (slot->deadline != DT_NOEND &&

@@ -79,6 +79,9 @@ typedef struct JobqDatabase
 	TimestampTz retry_at;		/* do not start a scheduler before */
 	int			failures;		/* schedulers that died young, in a row */
 	bool		absent;			/* the extension is not installed there */
+	int			nworkers;		/* workers, when they were last counted */
+	TimestampTz wants_since;	/* it lacks a place for a process; 0: no */
+	TimestampTz wants_at;		/* when it said so last */
 
 	/* Protected by lock: what the scheduler is asked to do. */
 	bool		created;		/* a new extension: not what is served,
@@ -98,9 +101,12 @@ typedef struct JobqDatabase
 	/* Protected by lock: what the scheduler tells. */
 	TimestampTz wake_at;		/* when it means to wake */
 	bool		can_spawn;		/* waking it may get more workers */
-	Oid			waiting_role;	/* it has jobs and lacks workers: one of
-								 * another role that finds nothing to do had
-								 * better leave */
+	bool		places_shared;	/* pools lack processes: each takes the
+								 * others' places */
+	int			wanted[JOBQ_MAX_POOLS]; /* so many workers are to leave: those
+										 * that yield or find nothing to do */
+	int64		stay;			/* ... unless its role comes back: not before
+								 * this time, in microseconds */
 
 	/* Protected by lock: the areas of the rooms. */
 	struct JobqReady *ready;	/* ready.h */
@@ -153,8 +159,13 @@ typedef struct JobqSlot
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
+	TimestampTz idle_since;
 	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
+	bool		yields;			/* the same, if another role still wants that */
+	bool		yields_anyway;	/* ... or not */
+	TimestampTz yields_since;
+	bool		comes_back;		/* its role had a worker shortly before */
 
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
@@ -189,8 +200,7 @@ typedef struct JobqShared
 								 * on */
 	uint64		pokes_seen;		/* by its last look */
 	TimestampTz restored_at;	/* when a restore has made the extension, last */
-	int			wanting;		/* database that lacks a process ... */
-	TimestampTz wanting_at;		/* ... since then, 0 if none */
+	TimestampTz refused_at;		/* the server had no place for a process */
 
 	int64		clock_offset;	/* microseconds; see clock.c */
 

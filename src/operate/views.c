@@ -175,7 +175,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		values[STATE] =
 			CStringGetTextDatum(copy.state == JOBQ_SLOT_STARTING ? "starting"
 								: copy.state == JOBQ_SLOT_DEAD ? "exited"
-								: copy.retire ? "leaving"
+								: copy.retire || copy.yields ? "leaving"
 								: running ? "running" : "idle");
 		values[STARTED_AT] = TimestampTzGetDatum(copy.started_at);
 		nulls[STARTED_AT] = nulls[PID];

@@ -60,7 +60,8 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			lane->rank[slot->pool] == JOBQ_NOT_SERVED)
 			continue;
 		served = true;
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle && !slot->retire)
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
+			!slot->retire && !slot->yields)
 		{
 			PGPROC	   *proc = slot->proc;	/* may vanish: read once */
 

@@ -83,7 +83,7 @@ $node->safe_psql('postgres', q{SELECT enqueue_as('{role1}', 'hold', 6)});
 sleeps($node, 'one role has all workers', 3);
 $node->safe_psql('postgres', q{SELECT enqueue_as('{role2}', 'note', 3)});
 wait_for($node, 'one of them is to leave',
-	q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'leaving'});
+	q{SELECT count(*) > 0 FROM jobq.workers WHERE state = 'leaving'});
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 wait_for($node, 'and the jobs of both roles run', 'SELECT count(*) = 0 FROM jobq.job');

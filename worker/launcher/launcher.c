@@ -280,7 +280,7 @@ start_scheduler(JobqDatabase *db)
 
 	if (scheduler_register(db - jobq_shared->databases))
 		return true;
-	spawn_make_way(db - jobq_shared->databases);
+	places_make_way(db - jobq_shared->databases);
 	if (GetCurrentTimestamp() > warned_at + 60 * USECS_PER_SEC)
 	{
 		warned_at = GetCurrentTimestamp();

@@ -56,6 +56,7 @@ static bool has_taken = false;
 static void begin(const WorkerStart *start);
 static void attach(const WorkerStart *start);
 static bool pop(const JobqTaker *taker, JobqPush *entry, bool *leave);
+static bool make_room(void);
 static void run_entry(RunContext *run, const JobqPush *entry);
 static void rest_if_crowded(void);
 static bool sleep_until_called(void);
@@ -178,20 +179,47 @@ static bool
 pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 {
 	JobqWakeList wake = {0};
+	TimestampTz now;
 	bool		popped;
 
-	if (!jobq_permits_any(&my_slot->holding->permits) &&
+	if (!my_slot->yields &&
+		!jobq_permits_any(&my_slot->holding->permits) &&
 		jobq_prefetch_take(my_db, my_slot, entry))
 		return true;
+	now = jobq_now();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	popped = jobq_ready_pop(my_db, taker, jobq_now(), entry, &wake);
+	popped = !(my_slot->yields && make_room()) &&
+		jobq_ready_pop(my_db, taker, now, entry, &wake);
+	if (!popped && !my_slot->retire &&
+		(!my_slot->comes_back || now < my_slot->started_at ||
+		 now >= my_slot->started_at + my_db->stay))
+		(void) make_room();
 	my_slot->idle = !popped && !my_slot->retire;
-	*leave = !popped &&
-		(my_slot->retire ||
-		 (OidIsValid(my_db->waiting_role) &&
-		  my_db->waiting_role != taker->roles[0]));
+	my_slot->idle_since = now;
+	*leave = !popped && my_slot->retire;
 	jobq_unlock(my_db, &wake);
 	return popped;
+}
+
+/*
+ * Does another role need our place?  As many workers leave as are wanted.  Wants
+ * db->lock.
+ */
+static bool
+make_room(void)
+{
+	int			pool = my_slot->pool;
+
+	if (my_slot->yields_anyway)
+		my_slot->retire = true;
+	else if (my_db->wanted[pool] > 0)
+	{
+		my_slot->retire = true;
+		for (int i = 0; i < JOBQ_MAX_POOLS; i++)
+			if (i == pool || my_db->places_shared)
+				my_db->wanted[i]--;
+	}
+	return my_slot->retire;
 }
 
 static void
@@ -399,7 +427,8 @@ rest(void)
 		ResetLatch(MyLatch);
 		process_interrupts();
 		my_slot->resting = false;
-		if (my_slot->retire || my_db->stop || !too_many_workers())
+		if (my_slot->retire || my_slot->yields || my_db->stop ||
+			!too_many_workers())
 			break;
 		my_slot->resting = true;
 	} while (true);

@@ -59,6 +59,72 @@ extern void role_not_connected(Oid role, TimestampTz now);
 extern TimestampTz role_retry_at(Oid role, TimestampTz now);
 extern void role_charge(Oid role, const JobqError *error);
 
+/* worker/scheduler/demand.c */
+/* A role that has jobs for a pool. */
+typedef struct RoleDemand
+{
+	Oid			role;
+	uint32		waiting;		/* jobs that could start */
+	int64		urgency;		/* of the first of them; the least comes first */
+	int			workers;		/* that stay */
+	int			ready;			/* of these, idle or about to come */
+} RoleDemand;
+
+/* A pool, and the roles that have jobs for it, by OID. */
+typedef struct PoolDemand
+{
+	int			size;
+	int			workers;		/* all that there are */
+	int			leaving;		/* of these, so many are about to be gone */
+	bool		by_turn;		/* demand_next() went by turn */
+	int			nroles;
+	RoleDemand *roles;
+} PoolDemand;
+
+/* A worker, as it was when all was read. */
+typedef struct WorkerView
+{
+	int			slot;
+	uint32		generation;
+	Oid			role;
+	int			pool;
+	bool		coming;			/* has not begun to work */
+	bool		idle;
+	bool		in_job;
+	bool		leaves;
+	bool		comes_back;
+	bool		yields;			/* what has been decided: it is to leave */
+	bool		yields_anyway;
+	TimestampTz started_at;
+	TimestampTz idle_since;		/* if it is idle */
+	TimestampTz yields_since;	/* or 0 */
+	int			peers;			/* of this role and pool, that stay; with it */
+	int64		urgency;		/* of the jobs that wait for its role */
+} WorkerView;
+
+typedef struct Demand
+{
+	int			npools;
+	PoolDemand	pools[JOBQ_MAX_POOLS];
+	int			nworkers;
+	WorkerView *workers;		/* peers are neighbours */
+} Demand;
+
+extern Demand *demand_read(const JobqPoolSet *pools, TimestampTz now);
+extern RoleDemand *demand_role(const PoolDemand *pool, Oid role);
+extern int	demand_without_worker(const PoolDemand *pool);
+extern RoleDemand *demand_next(PoolDemand *pool, int index);
+extern void demand_met(PoolDemand *pool, int index, RoleDemand *role);
+
+/* worker/scheduler/yield.c */
+extern TimestampTz yield_places(Demand *demand, bool shared, TimestampTz now);
+
+/* worker/scheduler/places.c */
+extern int	places_find(TimestampTz now, bool *others);
+extern bool places_any(TimestampTz now);
+extern void places_enough(void);
+extern void places_free(void);
+
 /* worker/scheduler/spawn.c */
 extern TimestampTz spawn_workers(TimestampTz now);
 extern void spawn_again(TimestampTz now, bool came);

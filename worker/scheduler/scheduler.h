@@ -31,7 +31,7 @@
 /* worker/scheduler/scheduler.c */
 extern bool scheduler_register(int database);
 
-/* worker/scheduler/spawn.c */
-extern void spawn_make_way(int for_database);
+/* worker/scheduler/places.c */
+extern void places_make_way(int for_database);
 
 #endif							/* JOBQ_SCHEDULER_H */

@@ -1,8 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * spawn.c
- *	  Which workers a database has: starts those that its pools lack, and has
- *	  others leave where a role or another database needs the place.
+ *	  Starts the workers that the pools lack.
+ *
+ * Which roles lack some is in demand.c, who leaves for them in yield.c, and how
+ * databases share what there is in places.c.
  *
  * A slot is reserved before its worker is registered and has a generation, so
  * that a process that was slow to start cannot take another's place.  Running
@@ -19,78 +21,86 @@
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
 
-/* A busy worker makes room for another role or database after this time. */
-#define ROLE_TURN			(USECS_PER_SEC)
-
-/* A place is kept so long for a database that lacks a process. */
-#define WANTING_TIME		(6 * USECS_PER_SEC)
-
 /* Pause after workers could not be started. */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
-#define LAST_PAUSE			(5 * USECS_PER_SEC)
+#define LAST_PAUSE			(USECS_PER_SEC)
 
-/* Roles with waiting jobs that are looked at in one round. */
-#define MAX_ROLES			64
+/* A role comes back if its last start was no longer ago. */
+#define COMES_BACK			(USECS_PER_SEC)
+#define MAX_STARTS			256
 
-typedef struct RoleDemand
+/* A start of a worker. */
+typedef struct Start
 {
 	Oid			role;
-	uint32		waiting;
-	int			workers;		/* that stay */
-	int			ready;			/* of these, idle or starting */
-} RoleDemand;
+	int			pool;
+	TimestampTz at;
+} Start;
 
-static Oid	waiting_role = InvalidOid;
+static Start starts[MAX_STARTS];
+static uint32 nstarts = 0;
+
 static TimestampTz spawn_at = 0;
 static TimestampTz spawn_pause = FIRST_PAUSE;
 
+/* Where places are shared by pools, each begins in its turn. */
+static int	first_pool = 0;
+
 static void retire_pools(int npools);
-static bool spawn_for_pool(int pool, int size, TimestampTz now,
+static TimestampTz leave_out(PoolDemand *pool, TimestampTz now);
+static void retire_surplus(const PoolDemand *pool, int index);
+static bool spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake);
+static bool spawn_for_pool(Demand *demand, int index, TimestampTz now,
 						   TimestampTz *wake);
+static bool could_spawn(Demand *demand, bool shared);
+static bool comes_back(Oid role, int pool, TimestampTz now);
 static bool spawn(int pool, Oid role, TimestampTz now);
-static void make_room(int pool, Oid role, TimestampTz now, bool urgent);
 
 /*
- * One round: start the workers that are wanted.  Returns when the next is due
- * at the latest.
+ * One round: start the workers that are wanted, and have others leave where
+ * their places are.  Returns when the next is due at the latest.
  */
 TimestampTz
 spawn_workers(TimestampTz now)
 {
 	const JobqPoolSet *pools = jobq_pools();
 	TimestampTz wake = DT_NOEND;
-	bool		can_spawn = false;
+	Demand	   *demand;
+	bool		shared;
+	bool		can_spawn;
 
 	/* the clock was put back */
 	if (spawn_at > now + LAST_PAUSE)
 		spawn_at = now;
-
-	/* a place may have become free for us */
-	if (spawn_at > now && jobq_shared->wanting == my_db_index &&
-		jobq_shared->wanting_at != 0)
-		for (int i = 0; i < jobq_shared->nslots; i++)
-			if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
-				spawn_at = now;
 
 	/* who hands over while we look shall tell us: we may have passed his lane */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->can_spawn = true;
 	LWLockRelease(my_db->lock);
 
-	waiting_role = InvalidOid;
 	retire_pools(pools->npools);
-	if (!jobq_start_paused)
+	if (jobq_start_paused)
 	{
-		if (now < spawn_at)
-			wake = spawn_at;
-		else
-			for (int pool = 0; pool < pools->npools; pool++)
-				if (spawn_for_pool(pool, pools->pools[pool].workers, now, &wake))
-					can_spawn = true;
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		my_db->can_spawn = false;
+		memset(my_db->wanted, 0, sizeof(my_db->wanted));
+		LWLockRelease(my_db->lock);
+		return wake;
 	}
+	demand = demand_read(pools, now);
+	for (int i = 0; i < demand->npools; i++)
+	{
+		wake = Min(wake, leave_out(&demand->pools[i], now));
+		retire_surplus(&demand->pools[i], i);
+	}
+	shared = !spawn_pools(demand, now, &wake);
+	if (!shared)
+		places_enough();
+	wake = Min(wake, yield_places(demand, shared, now));
+	can_spawn = could_spawn(demand, shared);
+
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->can_spawn = can_spawn && now >= spawn_at;
-	my_db->waiting_role = waiting_role;
+	my_db->can_spawn = can_spawn;
 	LWLockRelease(my_db->lock);
 	return wake;
 }
@@ -103,7 +113,10 @@ void
 spawn_again(TimestampTz now, bool came)
 {
 	if (came)
+	{
+		spawn_at = now;
 		spawn_pause = FIRST_PAUSE;
+	}
 	else
 	{
 		spawn_at = now + spawn_pause;
@@ -145,111 +158,146 @@ spawn_dismiss(void)
 }
 
 /*
- * Start the workers that the pool lacks.  True if it has room for more.
+ * Roles as which no worker could connect want none for some time.  Returns when
+ * the first of them does.
  */
-static bool
-spawn_for_pool(int pool, int size, TimestampTz now, TimestampTz *wake)
+static TimestampTz
+leave_out(PoolDemand *pool, TimestampTz now)
 {
-	RoleDemand	roles[MAX_ROLES];
-	int			nroles = 0;
-	int			workers = 0;
+	TimestampTz wake = DT_NOEND;
 
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
-		 i = my_db->ready->lanes[i].active_next)
+	for (int i = 0; i < pool->nroles; i++)
 	{
-		JobqLane   *lane = &my_db->ready->lanes[i];
-		int			r;
+		TimestampTz at = role_retry_at(pool->roles[i].role, now);
 
-		if (!lane->ranked || lane->paused || lane->rank[pool] == JOBQ_NOT_SERVED)
+		if (at <= now)
 			continue;
-		for (r = 0; r < nroles; r++)
-			if (roles[r].role == lane->role)
-				break;
-		if (r == nroles)
-		{
-			if (nroles == MAX_ROLES)
-				continue;
-			memset(&roles[nroles], 0, sizeof(RoleDemand));
-			roles[nroles++].role = lane->role;
-		}
-		roles[r].waiting += Min(lane->count,
-								(uint32) jobq_lane_room(my_db, lane, now,
-														&my_db->limits->due));
+		pool->roles[i].waiting = 0;
+		wake = Min(wake, at);
 	}
-	for (int i = 0; i < jobq_shared->nslots; i++)
+	return wake;
+}
+
+/*
+ * The setting was lowered: those beyond it shall leave.
+ */
+static void
+retire_surplus(const PoolDemand *pool, int index)
+{
+	int			surplus = pool->workers - pool->size;
+
+	if (surplus <= 0)
+		return;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < jobq_shared->nslots && surplus > 0; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
+		PGPROC	   *proc = slot->proc;
 
-		if (slot->database != my_db_index || slot->pool != pool ||
-			(slot->state != JOBQ_SLOT_STARTING &&
-			 slot->state != JOBQ_SLOT_ATTACHED))
+		if (slot->database != my_db_index || slot->pool != index ||
+			slot->state != JOBQ_SLOT_ATTACHED)
 			continue;
-		workers++;
-		if (workers > size && slot->state == JOBQ_SLOT_ATTACHED)
-		{
-			PGPROC	   *proc = slot->proc;
-
-			slot->retire = true;	/* the setting was lowered */
-			if (proc != NULL)
-				SetLatch(&proc->procLatch);
-		}
-		for (int r = 0; r < nroles; r++)
-		{
-			if (roles[r].role != slot->role || slot->retire)
-				continue;
-			roles[r].workers++;
-			if (slot->idle || slot->state == JOBQ_SLOT_STARTING)
-				roles[r].ready++;
-		}
+		surplus--;
+		slot->retire = true;
+		if (proc != NULL)
+			SetLatch(&proc->procLatch);
 	}
 	LWLockRelease(my_db->lock);
+}
 
-	for (bool progress = true; progress;)
+/*
+ * Start the workers that the pools lack.  False if there was no place for one.
+ */
+static bool
+spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake)
+{
+	for (int i = 0; i < demand->npools; i++)
+		if (!spawn_for_pool(demand, (first_pool + i) % demand->npools, now, wake))
+			return false;
+	first_pool = 0;
+	return true;
+}
+
+/*
+ * Start the workers that the pool lacks.  False if there was no place for one.
+ */
+static bool
+spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
+{
+	PoolDemand *pool = &demand->pools[index];
+	RoleDemand *role;
+
+	while (pool->workers < pool->size &&
+		   (role = demand_next(pool, index)) != NULL)
 	{
-		progress = false;
-		for (int r = 0; r < nroles; r++)
-		{
-			RoleDemand *demand = &roles[r];
-			JobqError	error;
+		JobqError	error;
 
-			if (demand->waiting <= (uint32) demand->ready)
+		/* there may be a place for us before the pause is over */
+		if (now < spawn_at && !places_any(now))
+		{
+			*wake = Min(*wake, spawn_at);
+			return false;
+		}
+		if (role->ready == 0 && !role_can_work(role->role, &error))
+		{
+			role_charge(role->role, &error);
+			role->waiting = 0;
+			*wake = now;
+			continue;
+		}
+		if (!spawn(index, role->role, now))
+		{
+			*wake = Min(*wake, spawn_at);
+			return false;
+		}
+		demand_met(pool, index, role);
+		first_pool = (index + 1) % demand->npools;
+	}
+	return true;
+}
+
+/*
+ * May a push for a role whose workers are all busy get it another one?  Not
+ * while there is one that wants more: there is a time for the next look.
+ */
+static bool
+could_spawn(Demand *demand, bool shared)
+{
+	for (int i = 0; i < demand->npools; i++)
+	{
+		PoolDemand *pool = &demand->pools[i];
+		const WorkerView *first = NULL;
+
+		if (!shared && pool->workers < pool->size)
+			return true;
+		if (pool->size == 0 || demand_next(pool, i) != NULL)
+			continue;
+		for (int j = 0; j < demand->nworkers; j++)
+		{
+			const WorkerView *worker = &demand->workers[j];
+
+			if (worker->pool != i && !shared)
 				continue;
-			if (role_retry_at(demand->role, now) > now)
-			{
-				*wake = Min(*wake, role_retry_at(demand->role, now));
-				continue;
-			}
-			if (workers >= size)
-			{
-				if (size > 0)
-				{
-					waiting_role = demand->role;
-					make_room(pool, demand->role, now, demand->workers == 0);
-					if (demand->workers == 0)
-						*wake = Min(*wake, now + ROLE_TURN);
-				}
-				continue;
-			}
-			if (demand->ready == 0 && !role_can_work(demand->role, &error))
-			{
-				role_charge(demand->role, &error);
-				demand->waiting = 0;
-				*wake = now;
-				continue;
-			}
-			if (!spawn(pool, demand->role, now))
-			{
-				*wake = Min(*wake, spawn_at);
-				return false;
-			}
-			workers++;
-			demand->workers++;
-			demand->ready++;
-			progress = true;
+			if (first == NULL)
+				first = worker;
+			if (worker->role != first->role || worker->pool != first->pool)
+				return true;
 		}
 	}
-	return workers < size;
+	return false;
+}
+
+/*
+ * Has a worker been started for the role shortly before?
+ */
+static bool
+comes_back(Oid role, int pool, TimestampTz now)
+{
+	for (int i = 0; i < MAX_STARTS; i++)
+		if (starts[i].role == role && starts[i].pool == pool &&
+			now >= starts[i].at && now < starts[i].at + COMES_BACK)
+			return true;
+	return false;
 }
 
 /*
@@ -262,26 +310,12 @@ spawn(int pool, Oid role, TimestampTz now)
 	WorkerStart start = {.slot = -1};
 	JobqSlot   *slot = NULL;
 	const char *setting = "jobq.max_workers";
-	bool		yield = false;
+	bool		others;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	if (jobq_shared->wanting != my_db_index &&
-		now >= jobq_shared->wanting_at &&
-		now < jobq_shared->wanting_at + WANTING_TIME)
-	{
-		for (int i = 0; i < jobq_shared->nslots; i++)
-			if (jobq_shared->slots[i].state == JOBQ_SLOT_ATTACHED &&
-				jobq_shared->slots[i].database == my_db_index)
-				yield = true;
-	}
-	for (int i = 0; i < jobq_shared->nslots && slot == NULL && !yield; i++)
-	{
-		if (jobq_shared->slots[i].state == JOBQ_SLOT_FREE)
-		{
-			slot = &jobq_shared->slots[i];
-			start.slot = i;
-		}
-	}
+	start.slot = places_find(now, &others);
+	if (start.slot >= 0)
+		slot = &jobq_shared->slots[start.slot];
 	if (slot != NULL)
 	{
 		slot->generation++;
@@ -292,8 +326,11 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->pid = 0;
 		slot->started_at = now;
 		slot->idle = false;
+		slot->idle_since = now;
 		slot->resting = false;
 		slot->retire = false;
+		slot->yields = slot->yields_anyway = false;
+		slot->comes_back = comes_back(role, pool, now);
 		slot->holding->next = slot->holding->count = 0;
 		slot->connect_failed = false;
 		slot->job_id = 0;
@@ -312,23 +349,24 @@ spawn(int pool, Oid role, TimestampTz now)
 		start.role = role;
 		if (worker_register(&start))
 		{
-			if (jobq_shared->wanting == my_db_index)
-				jobq_shared->wanting_at = 0;
+			starts[nstarts++ % MAX_STARTS] = (Start)
+			{
+				role, pool, now
+			};
+			my_db->wants_since = 0;
 			return true;
 		}
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->state = JOBQ_SLOT_FREE;
+		jobq_shared->refused_at = now;
 		LWLockRelease(jobq_shared->lock);
 	}
 
-	if (yield)
-	{
-		spawn_at = now + FIRST_PAUSE;
-		return false;
-	}
-	spawn_make_way(my_db_index);
+	places_make_way(my_db_index);
 	spawn_at = now + spawn_pause;
 	spawn_pause = Min(spawn_pause * 2, LAST_PAUSE);
+	if (others)
+		return false;
 	if (now > warned_at + 60 * USECS_PER_SEC)
 	{
 		warned_at = now;
@@ -338,121 +376,4 @@ spawn(int pool, Oid role, TimestampTz now)
 				 errhint("Raise \"%s\" and restart the server.", setting)));
 	}
 	return false;
-}
-
-/*
- * All slots are taken, and a database lacks a process: have a worker of another
- * database leave, an idle one if there is, or else one of those that have the
- * most, after its turn.  One at a time; and its place is not for a database
- * that has others.
- */
-void
-spawn_make_way(int for_database)
-{
-	JobqSlot   *victim = NULL;
-	int			victim_peers = 0;
-	TimestampTz now = jobq_now();
-	JobqDatabase *db;
-
-	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-		int			peers = 0;
-
-		if (slot->state != JOBQ_SLOT_ATTACHED ||
-			slot->database == for_database)
-			continue;
-		if (slot->retire)
-		{
-			victim = NULL;
-			break;				/* somebody is leaving already */
-		}
-		for (int j = 0; j < jobq_shared->nslots; j++)
-			if (jobq_shared->slots[j].state == JOBQ_SLOT_ATTACHED &&
-				jobq_shared->slots[j].database == slot->database)
-				peers++;
-		if (slot->idle)
-			peers += jobq_shared->nslots;
-		else if (now < slot->started_at + ROLE_TURN)
-			continue;
-		if (peers > victim_peers)
-		{
-			victim = slot;
-			victim_peers = peers;
-		}
-	}
-	jobq_shared->wanting = for_database;
-	jobq_shared->wanting_at = now;
-	if (victim != NULL)
-	{
-		PGPROC	   *proc = victim->proc;
-
-		db = &jobq_shared->databases[victim->database];
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		victim->retire = true;
-		LWLockRelease(db->lock);
-		if (proc != NULL)
-			SetLatch(&proc->procLatch);
-	}
-	LWLockRelease(jobq_shared->lock);
-}
-
-/*
- * A role lacks workers in a pool that is full: have one of another role leave
- * that is idle; or, if this role has none at all (urgent), one of the role with
- * the most, after its turn.  One at a time.
- */
-static void
-make_room(int pool, Oid role, TimestampTz now, bool urgent)
-{
-	JobqSlot   *victim = NULL;
-	int			victim_peers = 0;
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_shared->nslots; i++)
-	{
-		JobqSlot   *slot = &jobq_shared->slots[i];
-		int			peers = 0;
-
-		if (slot->database != my_db_index || slot->pool != pool ||
-			(slot->state != JOBQ_SLOT_ATTACHED &&
-			 slot->state != JOBQ_SLOT_STARTING))
-			continue;
-		if (slot->retire)
-		{
-			victim = NULL;
-			break;				/* somebody is leaving already */
-		}
-		if (slot->state != JOBQ_SLOT_ATTACHED || slot->role == role)
-			continue;
-		if (slot->idle)
-		{
-			victim = slot;
-			victim_peers = PG_INT32_MAX;
-			continue;
-		}
-		if (!urgent || now < slot->started_at + ROLE_TURN)
-			continue;
-		for (int j = 0; j < jobq_shared->nslots; j++)
-			if (jobq_shared->slots[j].state == JOBQ_SLOT_ATTACHED &&
-				jobq_shared->slots[j].database == my_db_index &&
-				jobq_shared->slots[j].pool == pool &&
-				jobq_shared->slots[j].role == slot->role)
-				peers++;
-		if (peers > victim_peers)
-		{
-			victim = slot;
-			victim_peers = peers;
-		}
-	}
-	if (victim != NULL)
-	{
-		PGPROC	   *proc = victim->proc;
-
-		victim->retire = true;
-		if (proc != NULL)
-			SetLatch(&proc->procLatch);
-	}
-	LWLockRelease(my_db->lock);
 }

@@ -138,9 +138,7 @@ reap(TimestampTz now, TimestampTz *wake)
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;
 		LWLockRelease(jobq_shared->lock);
-		if (jobq_shared->wanting_at != 0 &&
-			jobq_shared->wanting != my_db_index)
-			jobq_wake_scheduler(&jobq_shared->databases[jobq_shared->wanting]);
+		places_free();
 
 		if (copy.connect_failed)
 			role_not_connected(copy.role, now);

@@ -1,0 +1,143 @@
+# Workers are shared by roles and pools: each comes to its turn, however many
+# there are, and none loses its worker for nothing.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.max_workers = 4
+jobq.workers = '*=4'
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+-- each job notes its role and its process: a process is a turn
+CREATE TABLE ran (n bigint GENERATED ALWAYS AS IDENTITY, role name, pid int, queue text);
+CREATE ROLE member;
+GRANT INSERT ON ran TO member;
+CREATE FUNCTION ran(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO ran (role, pid, queue) VALUES (current_user, pg_backend_pid(), job.queue);
+	PERFORM pg_sleep((payload ->> 'sleep')::float);
+END $$;
+SELECT jobq.register('ran', 'ran(jsonb, jobq.job_context)');
+SELECT jobq.grant_role('member');
+
+-- the roles from one to another enqueue so many jobs each
+CREATE FUNCTION enqueue_as(first int, last int, n int, sleep float, queue text, priority int DEFAULT 0) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN first .. last LOOP
+		EXECUTE format('SET LOCAL ROLE role%s', i);
+		PERFORM count(*) FROM jobq.enqueue_many('ran', array_fill(jsonb_build_object('sleep', sleep), ARRAY[n]),
+			queue => enqueue_as.queue, priority => enqueue_as.priority);
+		RESET ROLE;
+	END LOOP;
+END $$;
+DO $$ BEGIN
+	FOR i IN 1 .. 70 LOOP
+		EXECUTE format('CREATE ROLE role%s LOGIN IN ROLE member', i);
+	END LOOP;
+END $$;
+
+-- each process, when it began
+CREATE VIEW turn AS SELECT role, queue, pid, min(n) AS n FROM ran GROUP BY role, queue, pid});
+
+# Let what is left over go, and begin anew.
+sub begin
+{
+	my ($workers) = @_;
+
+	$node->safe_psql('postgres', q{SELECT jobq.clear(name) FROM jobq.queues});
+	wait_for($node, 'nothing is left', q{
+SELECT ready_entries = 0 AND NOT EXISTS (SELECT FROM jobq.job) FROM jobq_internal.scheduler_state()});
+	$node->safe_psql('postgres', "ALTER SYSTEM SET jobq.workers = '$workers'");
+	$node->safe_psql('postgres', 'SELECT pg_reload_conf(), jobq.restart_workers()');
+	wait_for($node, 'no worker is left', 'SELECT count(*) = 0 FROM jobq.workers');
+	$node->safe_psql('postgres', 'TRUNCATE ran');
+	return;
+}
+
+# More roles with backlogs than anything has places for.
+begin('*=2');
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 70, 1000, 0.01, 'many')});
+wait_for($node, 'each of 70 roles comes to its turn', 'SELECT count(DISTINCT role) = 70 FROM ran');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*) FROM (SELECT role FROM turn
+	WHERE n < (SELECT max(n) FROM (SELECT min(n) AS n FROM turn GROUP BY role) first)
+	GROUP BY role HAVING count(*) > 2) third}),
+	'0', 'and none to its third before');
+
+# An urgent job does not wait for all of them: every other place goes by urgency.
+my $before = $node->safe_psql('postgres', q{
+INSERT INTO ran (role, pid) VALUES ('mark', 0) RETURNING n;
+DELETE FROM jobq.job WHERE role = 'role35'::regrole;
+SELECT enqueue_as(35, 35, 1, 0, 'many', -1)});
+wait_for($node, 'an urgent job runs',
+	"SELECT count(*) = 1 FROM ran WHERE role = 'role35' AND n > $before");
+cmp_ok($node->safe_psql('postgres', qq{
+SELECT count(*) FROM turn WHERE n > $before AND n < (SELECT max(n) FROM ran WHERE role = 'role35')}),
+	'<=', 4, 'it does not wait for the turns of all');
+is($node->safe_psql('postgres', q{SELECT count(DISTINCT role) >= 60 FROM jobq.live_jobs}),
+	't', 'though many wait');
+
+# Roles that have little to do, but often, keep their workers.
+begin('*=4');
+$node->safe_psql(
+	'postgres', q{
+DO $$ BEGIN
+	FOR i IN 1 .. 150 LOOP
+		PERFORM enqueue_as(1, 4, 1, 0, 'little');
+		COMMIT;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+END $$});
+wait_for($node, 'all run', 'SELECT count(*) = 600 FROM ran');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(DISTINCT pid) FROM ran'),
+	'<=', 16, 'four roles with four workers need few processes');
+
+# Even where another pool lacks some.
+begin('busy=1; *=1');
+$node->safe_psql(
+	'postgres', q{
+SELECT enqueue_as(1, 2, 5000, 0.01, 'busy');
+DO $$ BEGIN
+	FOR i IN 1 .. 150 LOOP
+		PERFORM enqueue_as(3, 3, 1, 0, 'little');
+		COMMIT;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+END $$});
+wait_for($node, 'all run', q{SELECT count(*) = 150 FROM ran WHERE role = 'role3'});
+wait_for($node, 'two roles take turns', q{SELECT count(DISTINCT role) = 2 FROM ran WHERE queue = 'busy'});
+cmp_ok($node->safe_psql('postgres', q{SELECT count(DISTINCT pid) FROM ran WHERE role = 'role3'}),
+	'<=', 4, q{which has nothing to do with another pool's workers});
+
+# A role that has all workers gives some of them to another one with as much to do.
+begin('*=4');
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 5000, 0.01, 'much')});
+wait_for($node, 'one role has all workers', q{SELECT count(DISTINCT pid) = 4 FROM ran});
+$node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 5000, 0.01, 'much')});
+wait_for($node, 'then each has its half', q{
+SELECT count(*) = 2 AND min(n) = 2 AND max(n) = 2 FROM (SELECT count(*) AS n FROM jobq.workers WHERE state = 'running' GROUP BY role) w});
+
+# Pools that have more workers than there are: they share what there is.
+begin('much=4; little=4; *=1');
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 5000, 0.01, 'much')});
+wait_for($node, 'one pool has all workers', q{SELECT count(DISTINCT pid) = 4 FROM ran});
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 2, 1, 0, 'little'), enqueue_as(3, 3, 1, 0, 'others')});
+wait_for($node, 'the others get their turn', q{SELECT count(*) = 3 FROM ran WHERE queue <> 'much'});
+cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'much'}),
+	'>', 100, 'before it is done');
+$node->safe_psql('postgres', q{SELECT jobq.clear(name) FROM jobq.queues});
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
