@@ -66,7 +66,29 @@ wait_for($node, "the jobs of $_ run meanwhile", 'SELECT count(*) = 0 FROM jobq.j
   foreach 'db2', 'db3';
 cmp_ok($node->safe_psql('db1', 'SELECT count(*) FROM jobq.job'),
 	'>', 50, 'and db1 is not done yet');
-$node->safe_psql('db1', q{SELECT jobq.clear('default')});
+
+# And if all have one, they take turns.
+foreach my $dbname ('db1', 'db2', 'db3')
+{
+	$node->safe_psql(
+		$dbname, q{
+CREATE TABLE turn (pid int);
+CREATE FUNCTION turn(payload jsonb) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO turn VALUES (pg_backend_pid());
+	SELECT pg_sleep(0.02);
+$$;
+SELECT jobq.register('turn', 'turn(jsonb)');
+SELECT count(*) FROM jobq.enqueue_many('turn', array_fill('{}'::jsonb, ARRAY[30000]), priority => -1)});
+}
+foreach my $dbname ('db1', 'db2', 'db3')
+{
+	wait_for($node, "$dbname comes again and again", 'SELECT count(DISTINCT pid) >= 3 FROM turn', $dbname);
+}
+foreach my $dbname ('db1', 'db2', 'db3')
+{
+	cmp_ok($node->safe_psql($dbname, 'SELECT count(*) FROM jobq.job'), '>', 50, "and $dbname is not done yet");
+	$node->safe_psql($dbname, q{SELECT jobq.clear('default')});
+}
 
 $node->stop;
 no_failed_assertion($node);

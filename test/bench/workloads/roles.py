@@ -55,7 +55,7 @@ def turns(report, roles, workers, start):
     turn = max(SHORT_TURN, min(TURN, ALL_TURNS * workers / roles))
     bound = (roles / workers) * (turn + JOB + start)
     set_config(jobq__workers="*=%d" % workers)
-    fill(roles, 2000 if roles < 100 else 200, JOB)
+    fill(roles, 16000 // roles, JOB)		# all of them are in the ready set
     begun = value("SELECT clock_timestamp()")
     sql("SELECT jobq.resume('roles')")
     wait_for("(SELECT count(DISTINCT role) FROM ran) = %d" % roles, "a turn of each role",
