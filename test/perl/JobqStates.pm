@@ -86,7 +86,7 @@ RESET ROLE});
 	return;
 }
 
-# All of it, as text.  In a copy that a dump made, nobody holds what a consumer held,
+# All of it, as text, but for the tokens, which begin anew with each start.  In a copy that a dump made, nobody holds what a consumer held,
 # and ticks that have passed are not made up for.
 sub states
 {
@@ -103,7 +103,7 @@ SELECT batch_id, name, needs FROM jobq.steps ORDER BY 1, 2;
 SELECT name, cron, state$ticks FROM jobq.schedules ORDER BY name;
 SELECT name, mode, keep, paused, max_running FROM jobq.queues ORDER BY name;
 SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
-SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' ORDER BY 1});
+SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' AND sequencename <> 'lease_token_seq' ORDER BY 1});
 }
 
 # Everything that waits is done, once, in its order, with what it belongs to.
