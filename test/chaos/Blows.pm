@@ -150,11 +150,13 @@ sub kill_processes
 	my ($round) = @_;
 	my $server = $round->{server};
 	my $postmaster = $server->postmaster or return;
-	my @all = map { $_->{pid} } $server->processes($postmaster);
+	my @all;
 
-	kill 'STOP', $postmaster, @all;
+	kill 'STOP', $postmaster;
+	@all = $server->everyone;
+	kill 'STOP', @all;
 	$round->struck($_, 'EVERYTHING') foreach @all;
-	kill 'KILL', $postmaster, @all;
+	kill 'KILL', @all;
 	leave($server, $postmaster);
 	return 1;
 }

@@ -134,7 +134,11 @@ sub rewind
 	my ($round) = @_;
 	my $server = $round->{server};
 
-	$server->mend->close;
+	my $session = $server->mend;
+
+	# before 16, pg_rewind sees the new timeline only after a checkpoint
+	$session->ask('CHECKPOINT');
+	$session->close;
 
 	# its number is taken until somebody asks how it ended, which init may do late
 	for (1 .. 1000)

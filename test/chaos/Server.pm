@@ -170,6 +170,14 @@ sub processes
 	return @found;
 }
 
+# Whoever works in the data folder, also who was forked a moment ago.
+sub everyone
+{
+	my ($self) = @_;
+
+	return grep { works_in($_, $self->{data}) } map { /(\d+)$/ } glob '/proc/[0-9]*';
+}
+
 # Children of a postmaster that is gone.
 sub orphans
 {
