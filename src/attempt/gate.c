@@ -292,8 +292,7 @@ give_back(const JobqPush *push, int64 token, bool limits)
 						  push->flow, push->quarantine, true);
 	if (lane != NULL)
 	{
-		lane->ranked = false;
-		db->reload = true;
+		jobq_lane_unrank(db, lane);
 		db->limits->stale |= limits;
 		wake.scheduler = true;
 	}

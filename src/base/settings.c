@@ -171,7 +171,7 @@ static const Setting where_preloaded[] = {
 		"A larger backlog stays in the table and is loaded as needed."
 	},
 	{
-		"jobq.max_lanes", NUMBER(jobq_max_lanes, 1024, 16, 60000),
+		"jobq.max_lanes", NUMBER(jobq_max_lanes, 4096, 16, 60000),
 		PGC_POSTMASTER, 0,
 		"Sets how many combinations of queue, priority and role are kept in shared memory per database."
 	},

@@ -540,7 +540,8 @@ hand_over(void)
 				db->batches_sweep = true;
 				wake.scheduler = true;
 				for (int i = 0; i < jobq_max_lanes; i++)
-					db->ready->lanes[i].notify = db->ready->lanes[i].in_use;
+					if (db->ready->lanes[i].in_use)
+						jobq_lane_note(db, &db->ready->lanes[i]);
 				jobq_relay_mark(db, now, &wake);
 			}
 			if (reload || prepared)

@@ -37,31 +37,10 @@ static struct
 	Oid		   *found;			/* [jobq_max_lanes] */
 }			roles;
 
-static bool of_our_queues(const Reservation *reservation, const JobqLane *lane);
-static bool is_ours(const Reservation *reservation, const JobqLane *lane);
 static void find_roles(const Reservation *reservation);
 static void give_up_place(Reservation *reservation, TimestampTz now,
 						  JobqWakeList *wake);
 static bool snapshot_is_unused(const Reservation *reservation);
-
-static bool
-of_our_queues(const Reservation *reservation, const JobqLane *lane)
-{
-	for (int i = 0; i < reservation->taker.nqueues; i++)
-		if (reservation->queue_ids[i] == lane->queue_id)
-			return true;
-	return false;
-}
-
-/*
- * Is this a lane of one of our queues that can be served?
- */
-static bool
-is_ours(const Reservation *reservation, const JobqLane *lane)
-{
-	return lane->ranked && !lane->paused && lane->consumer &&
-		of_our_queues(reservation, lane);
-}
 
 /*
  * The roles that have, or had lately, jobs in our queues, until there is a new
@@ -86,15 +65,20 @@ find_roles(const Reservation *reservation)
 	roles.n = 0;
 	LWLockAcquire(db->lock, LW_SHARED);
 	roles.as_of = db->ready->lanes_made;
-	for (int i = 0; i < jobq_max_lanes; i++)
+	for (int q = 0; q < roles.nqueues; q++)
 	{
-		bool		known = !db->ready->lanes[i].in_use ||
-			!of_our_queues(reservation, &db->ready->lanes[i]);
+		JobqParty  *queue = jobq_party_find(db, roles.queue_ids[q], 0);
 
-		for (int j = 0; j < roles.n && !known; j++)
-			known = roles.found[j] == db->ready->lanes[i].role;
-		if (!known)
-			roles.found[roles.n++] = db->ready->lanes[i].role;
+		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
+			 i != JOBQ_NONE; i = db->ready->lanes[i].party_next)
+		{
+			bool		known = false;
+
+			for (int j = 0; j < roles.n && !known; j++)
+				known = roles.found[j] == db->ready->lanes[i].role;
+			if (!known)
+				roles.found[roles.n++] = db->ready->lanes[i].role;
+		}
 	}
 	LWLockRelease(db->lock);
 }
@@ -159,12 +143,15 @@ jobq_reserver_unranked(Reservation *reservation)
 	if (reservation->patience <= 0)
 		return false;
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE && !unranked;
-		 i = db->ready->lanes[i].active_next)
-		for (int j = 0; j < reservation->taker.nqueues; j++)
-			if (!db->ready->lanes[i].ranked &&
-				reservation->queue_ids[j] == db->ready->lanes[i].queue_id)
-				unranked = true;
+	for (int q = 0; q < reservation->taker.nqueues && !unranked; q++)
+	{
+		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0);
+
+		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
+			 i != JOBQ_NONE && !unranked; i = db->ready->lanes[i].party_next)
+			unranked = db->ready->lanes[i].count > 0 &&
+				!db->ready->lanes[i].ranked;
+	}
 	LWLockRelease(db->lock);
 	if (unranked)
 		reservation->patience--;
@@ -184,17 +171,18 @@ jobq_reserver_coming(Reservation *reservation)
 	if (reservation->patience-- <= 0)
 		return false;
 	LWLockAcquire(db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_lanes && !coming; i++)
+	for (int q = 0; q < reservation->taker.nqueues && !coming; q++)
 	{
-		JobqLane   *lane = &db->ready->lanes[i];
+		JobqParty  *queue = jobq_party_find(db, reservation->queue_ids[q], 0);
 
-		if (!lane->in_use || (lane->ranked && !lane->more))
-			continue;
-		for (int j = 0; j < reservation->taker.nqueues; j++)
-			if (reservation->queue_ids[j] == lane->queue_id)
-				coming = !lane->paused && lane->count == 0;
-		if (!lane->ranked)
-			coming = true;
+		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes;
+			 i != JOBQ_NONE && !coming; i = db->ready->lanes[i].party_next)
+		{
+			JobqLane   *lane = &db->ready->lanes[i];
+
+			coming = !lane->ranked ||
+				(lane->more && !lane->paused && lane->count == 0);
+		}
 	}
 	coming |= db->rescan || (!db->ready->complete && !db->ready->overflow);
 	LWLockRelease(db->lock);
@@ -212,19 +200,10 @@ jobq_reserver_list(Reservation *reservation)
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
 
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-	{
-		JobqLane   *lane = &db->ready->lanes[i];
-		bool		denied = false;
-
-		if (!is_ours(reservation, lane) || !jobq_lane_free(db, lane, now))
-			continue;
-		for (int j = 0; j < reservation->ndenied && !denied; j++)
-			denied = reservation->denied[j] == lane->role;
-		if (!denied)
+	for (int i = 0; i < reservation->taker.nqueues; i++)
+		if (jobq_queue_has_job(db, reservation->queue_ids[i],
+							   reservation->denied, reservation->ndenied, now))
 			return false;
-	}
 	reservation->place = jobq_reserver_add(db, &reservation->taker,
 										   reservation->denied,
 										   reservation->ndenied);

@@ -334,14 +334,11 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 		}
 		lane_set_flow(db, lane, row);
 		db->reload |= !lane->ranked;
-		index = db->ready->free_head;
+		index = entry_alloc(db, lane);
 		entry = &db->ready->entries[index];
-		db->ready->free_head = entry->next;
-		db->ready->nfree--;
 		entry->key = row->key;
 		entry->ctid = row->ctid;
 		entry->group = row->group;
-		entry->lane = JOBQ_LANE_INDEX(db, lane);
 		group_park(db, group, index);
 
 		/* what gave way may be after rows that we do not come to any more */

@@ -35,7 +35,38 @@ extern void group_forget_if_idle(JobqDatabase *db, JobqGroup *group,
 /* src/ready/lease.c */
 extern void lease_free(JobqDatabase *db, JobqLease *lease);
 
+/* src/ready/party.c */
+extern void parties_clear(JobqDatabase *db);
+extern void lane_join_parties(JobqDatabase *db, JobqLane *lane);
+extern void lane_leave_parties(JobqDatabase *db, JobqLane *lane);
+extern void lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant);
+extern void turn_begin(JobqDatabase *db, JobqLane *lane);
+
+/* src/ready/heap.c */
+extern void heaps_clear(JobqDatabase *db);
+extern JobqHeap *heap_find(JobqDatabase *db, const JobqHeap *key);
+extern void heap_mark(JobqDatabase *db, JobqHeap *heap);
+extern void heap_unmark(JobqDatabase *db, JobqHeap *heap);
+extern void lane_moved(JobqDatabase *db, JobqLane *lane);
+extern JobqLane *heap_first(JobqDatabase *db, JobqHeap *heap);
+extern int	heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
+					  TimestampTz *due);
+
 /* src/ready/lane.c */
+
+/* Of so many lanes the one that is needed least gives something up. */
+#define SAMPLE		64
+
+/* After all were looked at in vain, that is not done again for some time. */
+#define FULL_PAUSE	(USECS_PER_SEC / 100)
+
+extern void lanes_clear(JobqDatabase *db);
+extern void lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key);
+extern bool lane_is_only(JobqDatabase *db, const JobqLane *lane);
+extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
+						  const JobqPush *push);
+
+/* src/ready/entry.c */
 typedef enum InsertResult
 {
 	INSERTED,
@@ -44,10 +75,9 @@ typedef enum InsertResult
 	NO_ENTRY					/* all entries are in use */
 } InsertResult;
 
-extern void lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key);
-extern bool lane_is_only(JobqDatabase *db, JobqLane *lane);
-extern void lane_set_flow(JobqDatabase *db, JobqLane *lane,
-						  const JobqPush *push);
+extern void entries_clear(JobqDatabase *db);
+extern void lane_empty(JobqDatabase *db, JobqLane *lane);
+extern uint32 entry_alloc(JobqDatabase *db, JobqLane *lane);
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
 extern void entry_free(JobqDatabase *db, uint32 index);
@@ -62,6 +92,10 @@ key_below(JobqKey key)
 	key.id--;
 	return key;
 }
+
+/* src/ready/wake.c */
+extern void heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
+					  JobqWakeList *wake);
 
 /* src/ready/park.c */
 extern int	group_compare(int32 priority_a, JobqKey a, int32 priority_b,
@@ -114,5 +148,14 @@ extern void lane_served_one(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/offer.c */
 extern void reservers_clear(JobqDatabase *db);
+
+/*
+ * May a session wait for jobs of this queue?
+ */
+static inline bool
+somebody_waits(const JobqDatabase *db, int32 queue_id)
+{
+	return db->offers->waiting[(uint32) queue_id % JOBQ_WAITING_BUCKETS] > 0;
+}
 
 #endif							/* JOBQ_READY_INNER_H */

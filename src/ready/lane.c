@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * lane.c
- *	  Lanes, found by (queue, priority, role, flow), and their sorted lists of
- *	  entries.
+ *	  Lanes, found by (queue, priority, role, flow), and which of them gives way
+ *	  where there are too many.
  *
- * A lane's list nearly always grows at its end, because keys arrive nearly in
- * order.  A key that belongs far from both ends is not searched a place for
- * under the lock; the lane's cursor steps back below it instead, and the
- * scheduler's next scan merges it in.
+ * A role may have its share of the lanes, and those that nobody else needs.  So
+ * whoever has less than his share takes a lane from one who has more.  Else a
+ * lane gives way to one that is more urgent: its jobs are read again when there is
+ * a place.  A place is looked for from where the last one was found on, and in
+ * most cases not for long.
  *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
@@ -22,23 +23,37 @@
 
 #include "ready/inner.h"
 
-/* Lanes with so few entries keep them when those are scarce. */
-#ifndef SHORT_LANE
-#define SHORT_LANE	16
-#endif
-
-/* Steps to search a place for one entry, from each end of the list. */
-#ifndef MAX_WALK
-#define MAX_WALK	64
-#endif
-
 static uint32 lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 						  bool quarantine);
-static bool lane_served(const JobqLane *lane);
-static JobqLane *lane_take(JobqDatabase *db);
-static void lane_activate(JobqDatabase *db, JobqLane *lane);
-static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
-static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
+static bool over_share(JobqDatabase *db, Oid role, const JobqLane *wanted);
+static bool needed_less(JobqDatabase *db, const JobqLane *lane,
+						const JobqLane *than, const JobqLane *wanted);
+static JobqLane *find_victim(JobqDatabase *db, const JobqLane *wanted);
+static JobqLane *lane_take(JobqDatabase *db, const JobqLane *wanted);
+
+/*
+ * Forget all lanes, and so their queues, tenants and roles.
+ */
+void
+lanes_clear(JobqDatabase *db)
+{
+	JobqReady  *ready = db->ready;
+
+	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
+	{
+		ready->lane_bucket[i] = JOBQ_NONE;
+		memset(&ready->lanes[i], 0, sizeof(JobqLane));
+		ready->lanes[i].heap = JOBQ_NONE;
+		ready->lanes[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
+			: JOBQ_NONE;
+	}
+	ready->lane_free = 0;
+	ready->expected = ready->noted = JOBQ_NONE;
+	ready->hand = 0;
+	ready->full_until = 0;
+	parties_clear(db);
+	heaps_clear(db);
+}
 
 /*
  * The lane of these, or NULL if it is not there and "create" is false or no
@@ -48,12 +63,14 @@ JobqLane *
 jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 			   int32 flow, bool quarantine, bool create)
 {
+	JobqReady  *ready = db->ready;
 	uint32		bucket = lane_bucket(queue_id, priority, role, flow, quarantine);
+	JobqLane	wanted = {0};
 	JobqLane   *lane;
 
-	for (uint32 i = db->ready->bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
+	for (uint32 i = ready->lane_bucket[bucket]; i != JOBQ_NONE; i = lane->hash_next)
 	{
-		lane = &db->ready->lanes[i];
+		lane = &ready->lanes[i];
 		if (lane->queue_id == queue_id && lane->priority == priority &&
 			lane->role == role && lane->flow == flow &&
 			lane->quarantine == quarantine)
@@ -62,22 +79,26 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	if (!create)
 		return NULL;
 
-	lane = lane_take(db);
+	wanted.in_use = true;
+	wanted.quarantine = quarantine;
+	wanted.queue_id = queue_id;
+	wanted.priority = priority;
+	wanted.role = role;
+	wanted.flow = flow;
+	lane = lane_take(db, &wanted);
 	if (lane == NULL)
 	{
-		db->ready->overflow = true;
-		db->ready->complete = false;	/* it may have due rows when it is made */
+		ready->overflow = ready->crowded = true;
+		ready->complete = false;	/* it may have due rows when it is made */
 		db->relay_due = 0;		/* lanes may be kept for the relay only */
 		return NULL;
 	}
-	memset(lane, 0, sizeof(JobqLane));
-	db->ready->lanes_made++;
-	lane->in_use = true;
-	lane->quarantine = quarantine;
-	lane->queue_id = queue_id;
-	lane->priority = priority;
-	lane->role = role;
-	lane->flow = flow;
+	wanted.expected = lane->expected;
+	wanted.expected_next = lane->expected_next;
+	wanted.noted = lane->noted;
+	wanted.noted_next = lane->noted_next;
+	*lane = wanted;
+	ready->lanes_made++;
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
 	lane->missed.run_at = PG_INT64_MAX;
@@ -85,23 +106,23 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	lane->next_due = DT_NOEND;
 	lane->queue_limiter = jobq_limiter_find(db, queue_id, 0);
 	lane->kind_limiter = JOBQ_NO_LIMITER;
-	lane->head = lane->tail = JOBQ_NONE;
-	lane->more = !db->ready->complete && !quarantine;
-	lane->hash_next = db->ready->bucket[bucket];
-	db->ready->bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
-
-	for (int i = 0; i < jobq_max_lanes; i++)
+	lane->head = lane->tail = lane->heap = JOBQ_NONE;
+	lane->hash_next = ready->lane_bucket[bucket];
+	ready->lane_bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
+	lane_join_parties(db, lane);
+	if (!ready->complete && !quarantine)
 	{
-		JobqLane   *other = &db->ready->lanes[i];
+		lane->more = true;
+		jobq_lane_expect(db, lane);
+	}
+	if (lane->party_next != JOBQ_NONE)
+	{
+		const JobqLane *other = &ready->lanes[lane->party_next];
 
-		if (other->in_use && other->ranked && other->queue_id == queue_id)
-		{
-			memcpy(lane->rank, other->rank, sizeof(lane->rank));
-			lane->paused = other->paused;
-			lane->consumer = other->consumer;
-			lane->ranked = true;
-			break;
-		}
+		lane->order = other->order;
+		lane->paused = other->paused;
+		lane->consumer = other->consumer;
+		lane->ranked = other->ranked;
 	}
 	return lane;
 }
@@ -110,17 +131,9 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
  * Is there no other lane of the queue?
  */
 bool
-lane_is_only(JobqDatabase *db, JobqLane *lane)
+lane_is_only(JobqDatabase *db, const JobqLane *lane)
 {
-	if (lane->only_as_of != db->ready->lanes_made)
-	{
-		lane->only_as_of = db->ready->lanes_made;
-		lane->only = true;
-		for (int i = 0; i < jobq_max_lanes && lane->only; i++)
-			lane->only = !db->ready->lanes[i].in_use || &db->ready->lanes[i] == lane ||
-				db->ready->lanes[i].queue_id != lane->queue_id;
-	}
-	return lane->only;
+	return db->ready->parties[lane->party].nlanes == 1;
 }
 
 /*
@@ -134,7 +147,8 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))
 		return;
 	lane->kind = push->kind;
-	lane->tenant = push->tenant;
+	if (lane->tenant != push->tenant)
+		lane_set_tenant(db, lane, push->tenant);
 	lane->kind_limiter = JOBQ_NO_LIMITER;
 	if (lane->kind != 0)
 	{
@@ -145,6 +159,53 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 			db->reload = db->limits->stale = true;
 		}
 	}
+	jobq_lane_place(db, lane);
+}
+
+/*
+ * The lane is not served until the scheduler has ranked it anew.
+ */
+void
+jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
+{
+	lane->ranked = false;
+	db->reload = true;
+	jobq_lane_place(db, lane);
+}
+
+/*
+ * What the lane has from its queue.
+ */
+void
+jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
+			   bool paused)
+{
+	if (((lane->paused && !paused) || lane->consumer != consumer) &&
+		!lane->quarantine)
+	{
+		/* what was popped in between goes back; read it again all the same */
+		jobq_lane_reset(db, lane);
+	}
+	lane->order = order;
+	lane->paused = paused;
+	lane->consumer = consumer;
+	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
+	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(db, 0, lane->kind);
+	lane->ranked = true;
+	jobq_lane_place(db, lane);
+}
+
+/*
+ * All of the lane is to be read.
+ */
+void
+jobq_lane_reset(JobqDatabase *db, JobqLane *lane)
+{
+	lane->cursor.run_at = PG_INT64_MIN;
+	lane->cursor.id = PG_INT64_MIN;
+	lane->more = true;
+	jobq_lane_expect(db, lane);
 }
 
 static uint32
@@ -156,111 +217,142 @@ lane_bucket(int32 queue_id, int32 priority, Oid role, int32 flow,
 	hash = hash_combine(hash, murmurhash32((uint32) priority));
 	hash = hash_combine(hash, murmurhash32(role + (quarantine ? 1 : 0)));
 	hash = hash_combine(hash, (uint32) flow);
-	return hash % JOBQ_LANE_BUCKETS;
-}
-
-static bool
-lane_served(const JobqLane *lane)
-{
-	if (!lane->ranked || lane->consumer)
-		return true;
-	for (int i = 0; i < JOBQ_MAX_POOLS; i++)
-		if (lane->rank[i] != JOBQ_NOT_SERVED)
-			return true;
-	return false;
+	return hash % jobq_max_lanes;
 }
 
 /*
- * A lane that is not in use, or else one that can be done without, unlinked
- * from its bucket: it holds nothing and awaits nothing; or only jobs of the
- * future, and then all is read anew when the first of them is due; or its
- * queue is paused or nobody serves it, and then a lane that is missing may
- * have due rows.  What a lane has for the relay must have been collected.
+ * Would the role have more lanes than its share, with the one that is wanted?
+ */
+static bool
+over_share(JobqDatabase *db, Oid oid, const JobqLane *wanted)
+{
+	const JobqRole *role = jobq_role_find(db, oid);
+	uint32		nroles = db->ready->nroles;
+	uint32		nlanes = role == NULL ? 0 : role->nlanes;
+
+	if (jobq_role_find(db, wanted->role) == NULL)
+		nroles++;
+	if (oid == wanted->role)
+		nlanes++;
+	return nlanes > Max(jobq_max_lanes / nroles, 1);
+}
+
+/*
+ * Is the lane needed less than the other, which may be the one that is wanted?
+ * One of a role that has more than its share is; then, one that is less urgent.
+ */
+static bool
+needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
+			const JobqLane *wanted)
+{
+	if (lane->role != than->role)
+	{
+		bool		over = over_share(db, lane->role, wanted);
+
+		if (over != over_share(db, than->role, wanted))
+			return over;
+	}
+	return lane->priority > than->priority;
+}
+
+/*
+ * A lane that can be done without, now that one is wanted: it holds nothing and
+ * awaits nothing; or only jobs of the future, and then all is read anew when the
+ * first of them is due; or its queue is paused or nobody serves it; or it is
+ * needed less than the one that is wanted.  What a lane has for the relay must
+ * have been collected.
  */
 static JobqLane *
-lane_take(JobqDatabase *db)
+find_victim(JobqDatabase *db, const JobqLane *wanted)
 {
-	JobqLane   *idle = NULL;
+	JobqReady  *ready = db->ready;
 	JobqLane   *future = NULL;
 	JobqLane   *paused = NULL;
-	JobqLane   *victim;
-	uint32	   *link;
+	JobqLane   *less = NULL;
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		JobqLane   *lane = &db->ready->lanes[i];
+		JobqLane   *lane = &ready->lanes[ready->hand];
 
-		if (!lane->in_use)
+		if (i > 0 && i % SAMPLE == 0 &&
+			(future != NULL || paused != NULL || less != NULL))
+			break;
+		ready->hand = (ready->hand + 1) % jobq_max_lanes;
+		if (lane->scanning || lane->notify || lane->parked > 0 ||
+			(lane->quarantine && lane->count > 0))
+			continue;
+		if (lane->count == 0 && !lane->more && !lane->skipping &&
+			lane->next_due == DT_NOEND)
 			return lane;
-		if (lane->scanning || lane->quarantine || lane->notify ||
-			lane->parked > 0)
-			continue;
-		if (lane->paused || !lane_served(lane))
+		if (lane->paused ||
+			(lane->ranked && !lane->consumer && lane->order == JOBQ_NO_ORDER))
 			paused = lane;
-		else if (lane->count > 0 || lane->more || lane->skipping)
-			continue;
-		else if (lane->next_due == DT_NOEND)
-			idle = lane;
-		else if (future == NULL || lane->next_due > future->next_due)
-			future = lane;
-	}
-
-	if (idle != NULL)
-		victim = idle;
-	else if (future != NULL)
-	{
-		victim = future;
-		db->ready->forgotten_due = Min(db->ready->forgotten_due, future->next_due);
-	}
-	else if (paused != NULL)
-	{
-		victim = paused;
-		while (victim->count > 0)
+		else if (lane->count == 0 && !lane->more && !lane->skipping)
 		{
-			uint32		index = victim->head;
-
-			entry_drop(db, victim, index);
+			if (future == NULL || lane->next_due > future->next_due)
+				future = lane;
 		}
-		db->ready->complete = false;
-		db->ready->paused_forgotten = true;
-		db->ready->evictions++;
+		else if (needed_less(db, lane, less != NULL ? less : wanted, wanted))
+			less = lane;
 	}
-	else
+	return future != NULL ? future : paused != NULL ? paused : less;
+}
+
+/*
+ * A lane that is not in use, or else one that gives way to the one that is
+ * wanted, unlinked from all; or NULL.  Then a lane that is missing may have due
+ * rows.
+ */
+static JobqLane *
+lane_take(JobqDatabase *db, const JobqLane *wanted)
+{
+	JobqReady  *ready = db->ready;
+	JobqLane   *victim;
+	TimestampTz now;
+	bool		over;
+	uint32	   *link;
+
+	if (ready->lane_free != JOBQ_NONE)
+	{
+		victim = &ready->lanes[ready->lane_free];
+		ready->lane_free = victim->hash_next;
+		return victim;
+	}
+	now = jobq_now();
+	over = over_share(db, wanted->role, wanted);
+	if (now < ready->full_until && now >= ready->full_until - FULL_PAUSE &&
+		wanted->priority >= ready->full_priority && (over || !ready->full_over))
 		return NULL;
+	victim = find_victim(db, wanted);
+	if (victim == NULL)
+	{
+		ready->full_until = now + FULL_PAUSE;
+		ready->full_priority = wanted->priority;
+		ready->full_over = over;
+		return NULL;
+	}
 
-	link = &db->ready->bucket[lane_bucket(victim->queue_id, victim->priority,
-								   victim->role, victim->flow,
-								   victim->quarantine)];
+	if (victim->count > 0 || victim->more || victim->skipping)
+	{
+		if (victim->paused || victim->order == JOBQ_NO_ORDER)
+			ready->paused_forgotten = true;
+		if (!victim->paused)
+			ready->overflow = ready->crowded = true;
+		lane_empty(db, victim);
+		ready->complete = false;
+		ready->evictions++;
+	}
+	ready->forgotten_due = Min(ready->forgotten_due, victim->next_due);
+
+	lane_leave_parties(db, victim);
+	link = &ready->lane_bucket[lane_bucket(victim->queue_id, victim->priority,
+										   victim->role, victim->flow,
+										   victim->quarantine)];
 	while (*link != JOBQ_LANE_INDEX(db, victim))
-		link = &db->ready->lanes[*link].hash_next;
+		link = &ready->lanes[*link].hash_next;
 	*link = victim->hash_next;
+	victim->in_use = false;
 	return victim;
-}
-
-static void
-lane_activate(JobqDatabase *db, JobqLane *lane)
-{
-	db->ready->news++;
-	for (uint32 i = db->limits->weighted ? db->ready->active_head : JOBQ_NONE; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-		if (db->ready->lanes[i].queue_id == lane->queue_id)
-			lane->queue_turn = Max(lane->queue_turn, db->ready->lanes[i].queue_turn);
-	lane->active_prev = JOBQ_NONE;
-	lane->active_next = db->ready->active_head;
-	if (db->ready->active_head != JOBQ_NONE)
-		db->ready->lanes[db->ready->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
-	db->ready->active_head = JOBQ_LANE_INDEX(db, lane);
-}
-
-static void
-lane_deactivate(JobqDatabase *db, JobqLane *lane)
-{
-	if (lane->active_prev != JOBQ_NONE)
-		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
-	else
-		db->ready->active_head = lane->active_next;
-	if (lane->active_next != JOBQ_NONE)
-		db->ready->lanes[lane->active_next].active_prev = lane->active_prev;
 }
 
 /*
@@ -300,179 +392,7 @@ jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 	if (jobq_key_cmp(from, lane->cursor) <= 0)
 		lane->cursor = key_below(from);
 	lane->more = true;
+	jobq_lane_expect(db, lane);
 	wake->scheduler = true;
 }
 
-/*
- * Take an entry out of its lane.
- */
-void
-entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
-{
-	JobqEntry  *entry = &db->ready->entries[index];
-
-	if (entry->prev != JOBQ_NONE)
-		db->ready->entries[entry->prev].next = entry->next;
-	else
-		lane->head = entry->next;
-	if (entry->next != JOBQ_NONE)
-		db->ready->entries[entry->next].prev = entry->prev;
-	else
-		lane->tail = entry->prev;
-	if (--lane->count == 0)
-		lane_deactivate(db, lane);
-
-}
-
-/*
- * Give an entry that is in no lane back to the free list.
- */
-void
-entry_free(JobqDatabase *db, uint32 index)
-{
-	db->ready->entries[index].next = db->ready->free_head;
-	db->ready->free_head = index;
-	db->ready->nfree++;
-}
-
-/*
- * Drop an entry of a lane that is read again.  Its group shall not wait for it:
- * there may be no such row any more.
- */
-static void
-entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
-{
-	JobqEntry  *entry = &db->ready->entries[index];
-	JobqGroup  *group = entry->group == 0 ? NULL
-		: jobq_group_find(db, entry->group);
-
-	if (group != NULL && group->called == entry->key.id)
-	{
-		group->called = 0;
-		db->groups->due = 0;		/* long ago */
-	}
-	entry_unlink(db, lane, index);
-	entry_free(db, index);
-}
-
-/*
- * Free an entry by cutting the tail of the longest lane; its scan will find
- * the job again.  False if no other lane has clearly more than this one, if one
- * is named.
- */
-bool
-entry_evict(JobqDatabase *db, JobqLane *for_lane)
-{
-	JobqLane   *victim = NULL;
-	JobqKey		evicted;
-	uint32		index;
-
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-	{
-		JobqLane   *lane = &db->ready->lanes[i];
-
-		if (!lane->quarantine && lane->count > SHORT_LANE &&
-			(victim == NULL || lane->count > victim->count))
-			victim = lane;
-	}
-	if (victim == NULL ||
-		(for_lane != NULL &&
-		 (victim == for_lane || victim->count / 2 < for_lane->count)))
-		return false;
-
-	index = victim->tail;
-	evicted = db->ready->entries[index].key;
-	entry_drop(db, victim, index);
-	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
-		victim->missed = evicted;
-	if (jobq_key_cmp(victim->cursor, evicted) >= 0)
-		victim->cursor = key_below(evicted);
-	victim->more = true;
-	return true;
-}
-
-/*
- * Insert behind the entry "after", or at the head if that is JOBQ_NONE.
- */
-InsertResult
-entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
-				   const JobqPush *push)
-{
-	uint32		index;
-	JobqEntry  *entry;
-
-	if (db->ready->nfree == 0 && !entry_evict(db, lane))
-		return NO_ENTRY;
-
-	index = db->ready->free_head;
-	entry = &db->ready->entries[index];
-	db->ready->free_head = entry->next;
-	db->ready->nfree--;
-
-	entry->key = push->key;
-	entry->group = push->group;
-	entry->ctid = push->ctid;
-	entry->lane = JOBQ_LANE_INDEX(db, lane);
-	entry->prev = after;
-	if (after == JOBQ_NONE)
-	{
-		entry->next = lane->head;
-		lane->head = index;
-	}
-	else
-	{
-		entry->next = db->ready->entries[after].next;
-		db->ready->entries[after].next = index;
-	}
-	if (entry->next != JOBQ_NONE)
-		db->ready->entries[entry->next].prev = index;
-	else
-		lane->tail = index;
-	if (lane->count++ == 0)
-		lane_activate(db, lane);
-	return INSERTED;
-}
-
-/*
- * Insert in order, if the place is near one of the ends.
- */
-InsertResult
-entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
-{
-	uint32		at = lane->tail;
-
-	for (int i = 0; i < MAX_WALK; i++)
-	{
-		int			cmp;
-
-		if (at == JOBQ_NONE)
-			return entry_insert_after(db, lane, JOBQ_NONE, push);
-		cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
-		if (cmp < 0)
-			return entry_insert_after(db, lane, at, push);
-		if (cmp == 0)
-		{
-			/* a row that was moved within the table keeps its newest place */
-			db->ready->entries[at].ctid = push->ctid;
-			return DUPLICATE;
-		}
-		at = db->ready->entries[at].prev;
-	}
-
-	at = lane->head;
-	for (int i = 0; i < MAX_WALK; i++)
-	{
-		int			cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
-
-		if (cmp > 0)
-			return entry_insert_after(db, lane, db->ready->entries[at].prev, push);
-		if (cmp == 0)
-		{
-			db->ready->entries[at].ctid = push->ctid;
-			return DUPLICATE;
-		}
-		at = db->ready->entries[at].next;
-	}
-	return TOO_FAR;
-}

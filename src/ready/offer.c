@@ -43,7 +43,7 @@ reservers_clear(JobqDatabase *db)
 	db->offers->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
 	db->offers->free = 0;
 	db->offers->head = JOBQ_NONE;
-	db->ready->any_marked = false;
+	memset(db->offers->waiting, 0, sizeof(db->offers->waiting));
 }
 
 /*
@@ -79,6 +79,8 @@ jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
 	if (db->offers->head != JOBQ_NONE)
 		db->offers->reservers[db->offers->head].prev = place;
 	db->offers->head = place;
+	for (int i = 0; i < reserver->nqueues; i++)
+		db->offers->waiting[(uint32) reserver->queue_ids[i] % JOBQ_WAITING_BUCKETS]++;
 	return place;
 }
 
@@ -93,6 +95,8 @@ unlink_place(JobqDatabase *db, uint32 place)
 		db->offers->head = reserver->next;
 	if (reserver->next != JOBQ_NONE)
 		db->offers->reservers[reserver->next].prev = reserver->prev;
+	for (int i = 0; i < reserver->nqueues; i++)
+		db->offers->waiting[(uint32) reserver->queue_ids[i] % JOBQ_WAITING_BUCKETS]--;
 }
 
 /*
@@ -205,14 +209,16 @@ worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		return false;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
+	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].limited_next)
 	{
-		const JobqLane *other = &db->ready->lanes[i];
+		JobqHeap   *heap = &db->ready->heaps[i];
+		const JobqLane *other;
 
-		if (other->consumer || !other->ranked || other->paused ||
-			other->kind_limiter != lane->kind_limiter ||
-			other->priority > lane->priority)
+		if (heap->consumer || heap->kind_limiter != lane->kind_limiter)
+			continue;
+		other = heap_first(db, heap);
+		if (other->priority > lane->priority)
 			continue;
 		if ((other->priority < lane->priority ||
 			 jobq_key_cmp(db->ready->entries[other->head].key,
@@ -249,8 +255,7 @@ make_offer(JobqDatabase *db, JobqReserver *reserver, TimestampTz now,
 }
 
 /*
- * Offer what is in the marked lanes.  A pop changes the list of lanes, and may
- * mark others.
+ * Offer what is in the marked heaps.  A pop changes heaps, and may mark others.
  *
  * Where a worker, which is about to be woken, comes first, it decides what there
  * is left to offer: it releases this lock before it does anything else.
@@ -260,42 +265,38 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 {
 	TimestampTz now = jobq_now();
 	bool		workers = wake->n > 0;
-	bool		left = false;
 	int			room = JOBQ_MAX_OFFERS;
-	uint32		i = db->ready->active_head;
+	uint32		i = db->ready->marked;
 
 	while (i != JOBQ_NONE)
 	{
-		JobqLane   *lane = &db->ready->lanes[i];
-		JobqReserver *reserver;
+		JobqHeap   *heap = &db->ready->heaps[i];
+		JobqLane   *lane = heap_first(db, heap);
+		JobqReserver *reserver = NULL;
+		JobqHeap	key;
+		bool		free = heap_room(db, heap, now, &db->limits->due) > 0;
 
-		i = lane->active_next;
-		if (!lane->marked)
-			continue;
-		if (workers && worker_is_first(db, lane, now))
+		i = heap->marked_next;
+		if (free && workers && worker_is_first(db, lane, now))
+			continue;			/* it remains marked */
+		if (free && somebody_waits(db, lane->queue_id))
 		{
-			left = true;
-			continue;
+			reserver = reserver_for(db, lane);
+			if (reserver == NULL)
+				tell_others(db, lane);
 		}
-		lane->marked = false;
-		if (!lane->ranked || lane->paused || !lane->consumer ||
-			!jobq_lane_free(db, lane, now))
-			continue;
-		reserver = reserver_for(db, lane);
-		if (reserver == NULL)
+		key = *heap;
+		heap_unmark(db, heap);
+		if (reserver != NULL && make_offer(db, reserver, now, wake))
 		{
-			tell_others(db, lane);
-			continue;
-		}
-		if (make_offer(db, reserver, now, wake))
-		{
-			lane->marked = true;
+			heap = heap_find(db, &key);
+			if (heap != NULL)
+				heap_mark(db, heap);
 			if (--room == 0)
 				return;			/* others go on */
 		}
-		i = db->ready->active_head;
+		i = db->ready->marked;
 	}
-	db->ready->any_marked = left;
 	if (db->limits->due < db->wake_at)
 		wake->scheduler = true;
 }
@@ -307,7 +308,7 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 void
 jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 {
-	if (db->ready->any_marked)
+	if (db->ready->marked != JOBQ_NONE)
 		make_offers(db, wake);
 	LWLockRelease(db->lock);
 	for (int i = 0; i < wake->n; i++)

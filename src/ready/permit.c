@@ -120,13 +120,13 @@ give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
 		limiter->pace.tokens += 1;
 	if (!was_full && !unused)
 		return;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
+	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].limited_next)
 	{
-		JobqLane   *lane = &db->ready->lanes[i];
+		JobqHeap   *heap = &db->ready->heaps[i];
 
-		if (lane->queue_limiter == index || lane->kind_limiter == index)
-			jobq_lane_wake(db, lane, now, wake);
+		if (heap->queue_limiter == index || heap->kind_limiter == index)
+			heap_wake(db, heap, 1, now, wake);
 	}
 }
 
@@ -191,19 +191,9 @@ void
 jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	db->limits->due = DT_NOEND;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-	{
-		JobqLane   *lane = &db->ready->lanes[i];
-		int			room;
-
-		if (lane->queue_limiter == JOBQ_NO_LIMITER &&
-			lane->kind_limiter == JOBQ_NO_LIMITER)
-			continue;
-		room = jobq_lane_room(db, lane, now, &db->limits->due);
-		for (int n = Min(room, (int) Min(lane->count, JOBQ_MAX_WAKE)); n > 0; n--)
-			jobq_lane_wake(db, lane, now, wake);
-	}
+	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].limited_next)
+		heap_wake(db, &db->ready->heaps[i], PG_INT32_MAX, now, wake);
 }
 
 /*

@@ -42,6 +42,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	uint32		low = jobq_ready_entries / 8;
 	JobqLane   *best;
 	uint8		best_rank = JOBQ_NOT_SERVED;
+	JobqHeap   *heap;
 	uint32		before;
 	uint32		index;
 	uint32		group;
@@ -65,6 +66,7 @@ again:
 		return mine != NULL && prefetch_steal(mine, popped);
 	}
 
+	heap = &db->ready->heaps[best->heap];
 	before = best->count;
 	index = best->head;
 	group = JOBQ_NONE;
@@ -85,6 +87,12 @@ again:
 		popped->first = no_predecessor(db, best, popped->key, now);
 	popped->permits = permits_take(db, best, group);
 	lane_served_one(db, best);
+
+	/* if time sets the next one free, the scheduler must know */
+	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE &&
+		heap_room(db, heap, now, &db->limits->due) == 0 &&
+		db->limits->due < db->wake_at)
+		wake->scheduler = true;
 	if (mine != NULL)
 	{
 		mine->holding->permits = popped->permits;

@@ -26,16 +26,8 @@
 void
 jobq_ready_clear(JobqDatabase *db)
 {
-	for (int i = 0; i < JOBQ_LANE_BUCKETS; i++)
-		db->ready->bucket[i] = JOBQ_NONE;
-	for (int i = 0; i < jobq_max_lanes; i++)
-		db->ready->lanes[i].in_use = false;
-	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
-		db->ready->entries[i].next = i + 1;
-	db->ready->entries[jobq_ready_entries - 1].next = JOBQ_NONE;
-	db->ready->free_head = 0;
-	db->ready->nfree = jobq_ready_entries;
-	db->ready->active_head = JOBQ_NONE;
+	lanes_clear(db);
+	entries_clear(db);
 	groups_unpark(db);
 	prefetch_forget(db);
 	db->ready->nlate = 0;
@@ -80,13 +72,14 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 	}
 	if (push->notify && due)
 	{
-		lane->notify = true;
+		jobq_lane_note(db, lane);
 		jobq_relay_mark(db, now, wake);
 	}
 	if (!due)
 	{
 		if (push->key.run_at < lane->next_due)
 			lane->next_due = push->key.run_at;
+		jobq_lane_expect(db, lane);
 		/* the clock was put back */
 		if (jobq_key_cmp(push->key, lane->cursor) <= 0)
 		{
@@ -110,12 +103,14 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 				if (jobq_key_cmp(push->key, lane->missed) < 0)
 					lane->missed = push->key;
 				lane->more = true;
+				jobq_lane_expect(db, lane);
 			}
 			return;
 		}
 		if (lane->more || lane->next_due <= push->key.run_at)
 		{
 			lane->more = true;
+			jobq_lane_expect(db, lane);
 			if (lane->count == 0)
 				wake->scheduler = true;
 			return;
@@ -166,7 +161,7 @@ jobq_ready_look(JobqDatabase *db, const JobqPush *from, TimestampTz now,
 	jobq_lane_look(db, lane, from->key, wake);
 	if (from->notify)
 	{
-		lane->notify = true;
+		jobq_lane_note(db, lane);
 		jobq_relay_mark(db, now, wake);
 	}
 }
@@ -188,7 +183,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	/* jobs that became due, or were many: the queue gets work */
 	if (lane->count == 0 && nrows > 0)
 	{
-		lane->notify = true;
+		jobq_lane_note(db, lane);
 		jobq_relay_mark(db, now, wake);
 	}
 	if (nrows > 0)
@@ -272,6 +267,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 		lane->cursor = key_below(lane->missed);
 	if (lane->missed.run_at != PG_INT64_MAX)
 		lane->more = true;
+	jobq_lane_expect(db, lane);
 	lane->missed.run_at = PG_INT64_MAX;
 	lane->missed.id = PG_INT64_MAX;
 

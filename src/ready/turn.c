@@ -22,79 +22,71 @@
 
 #include "ready/inner.h"
 
-/*
- * The place of the lane in the order of this taker, or JOBQ_NOT_SERVED.
- */
-static uint8
-lane_rank(const JobqLane *lane, const JobqTaker *taker)
+/* What has been found so far. */
+typedef struct Choice
 {
-	uint8		rank = JOBQ_NOT_SERVED;
+	JobqLane   *lane;
+	uint8		rank;
+}			Choice;
 
-	if (!lane->ranked || lane->paused)
-		return JOBQ_NOT_SERVED;
-	if (taker->pool >= 0)
-		rank = lane->rank[taker->pool];
-	else if (lane->consumer)
-		for (int i = 0; i < taker->nqueues && rank == JOBQ_NOT_SERVED; i++)
-			if (taker->queue_ids[i] == lane->queue_id)
-				rank = i;
-	if (rank == JOBQ_NOT_SERVED || taker->any_role)
-		return rank;
-	for (int i = 0; i < taker->nroles; i++)
-		if (taker->roles[i] == lane->role)
-			return rank;
-	return JOBQ_NOT_SERVED;
-}
+static bool lane_before(JobqDatabase *db, const JobqLane *lane,
+						const JobqLane *other);
+static void consider(JobqDatabase *db, JobqHeap *heap, uint8 rank,
+					 TimestampTz now, Choice * choice);
 
 /*
- * A lane without a tenant is from before the queue was fair.  It comes first:
- * its jobs are written anew, so that those of all tenants are seen.
- */
-static double
-tenant_turn(const JobqLane *lane, double now)
-{
-	return lane->tenant == 0 ? -1 : Max(lane->turn, now);
-}
-
-static double
-queue_turn(JobqDatabase *db, const JobqLane *lane)
-{
-	return Max(lane->queue_turn, db->limits->queue_turn);
-}
-
-/*
- * Does the lane come before the other in the order of a taker, for whom they
- * have these ranks?
+ * Does the lane come before the other, which is the first one of another heap and
+ * has the same rank?
  */
 static bool
-lane_before(JobqDatabase *db, const JobqLane *lane, uint8 rank,
-			const JobqLane *other, uint8 other_rank)
+lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 {
-	if (rank != other_rank)
-		return rank < other_rank;
-	if (db->limits->weighted && lane->queue_id != other->queue_id)
-	{
-		double		turn = queue_turn(db, lane);
-		double		other_turn = queue_turn(db, other);
+	const JobqParty *parties = db->ready->parties;
 
-		if (turn != other_turn)
-			return turn < other_turn;
-	}
+	if (db->limits->weighted && lane->party != other->party &&
+		parties[lane->party].turn != parties[other->party].turn)
+		return parties[lane->party].turn < parties[other->party].turn;
 	if (lane->priority != other->priority)
 		return lane->priority < other->priority;
-	if (lane->queue_id == other->queue_id && lane->tenant != other->tenant &&
+	if (lane->party == other->party && lane->tenant != other->tenant &&
 		lane->queue_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[lane->queue_limiter].fair)
-	{
-		double		now = db->limits->limiters[lane->queue_limiter].tenant_turn;
-		double		turn = tenant_turn(lane, now);
-		double		other_turn = tenant_turn(other, now);
-
-		if (turn != other_turn)
-			return turn < other_turn;
-	}
+		db->limits->limiters[lane->queue_limiter].fair &&
+		lane->turn != other->turn)
+		return lane->turn < other->turn;
 	return jobq_key_cmp(db->ready->entries[lane->head].key,
-						db->ready->entries[other->head].key) <= 0;
+						db->ready->entries[other->head].key) < 0;
+}
+
+/*
+ * Is the first lane of the heap better than what we have?
+ */
+static void
+consider(JobqDatabase *db, JobqHeap *heap, uint8 rank, TimestampTz now,
+		 Choice * choice)
+{
+	JobqLane   *lane;
+
+	if (rank == JOBQ_NOT_SERVED || (choice->lane != NULL && rank > choice->rank))
+		return;
+	lane = heap_first(db, heap);
+	if (choice->lane != NULL && rank == choice->rank &&
+		!lane_before(db, lane, choice->lane))
+		return;
+	if (heap_room(db, heap, now, &db->limits->due) == 0)
+		return;
+	choice->lane = lane;
+	choice->rank = rank;
+}
+
+static bool
+may_take(const JobqTaker *taker, Oid role)
+{
+	if (taker->any_role)
+		return true;
+	for (int i = 0; i < taker->nroles; i++)
+		if (taker->roles[i] == role)
+			return true;
+	return false;
 }
 
 /*
@@ -104,25 +96,33 @@ JobqLane *
 lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 		  uint8 *best_rank)
 {
-	JobqLane   *best = NULL;
+	JobqReady  *ready = db->ready;
+	Choice		choice = {NULL, JOBQ_NOT_SERVED};
 
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
+	for (int r = 0; r < taker->nroles && taker->pool >= 0; r++)
 	{
-		JobqLane   *lane = &db->ready->lanes[i];
-		uint8		rank = lane_rank(lane, taker);
+		JobqRole   *role = jobq_role_find(db, taker->roles[r]);
 
-		if (rank == JOBQ_NOT_SERVED ||
-			(lane->quarantine && taker->pool >= 0 && db->ready->quarantine_slot >= 0))
-			continue;
-		if (best != NULL && !lane_before(db, lane, rank, best, *best_rank))
-			continue;
-		if (!jobq_lane_free(db, lane, now))
-			continue;
-		best = lane;
-		*best_rank = rank;
+		for (uint32 i = role == NULL ? JOBQ_NONE : role->heaps; i != JOBQ_NONE;
+			 i = ready->heaps[i].next)
+			if (!ready->heaps[i].quarantine || ready->quarantine_slot < 0)
+				consider(db, &ready->heaps[i],
+						 ready->orders[ready->heaps[i].order].rank[taker->pool],
+						 now, &choice);
 	}
-	return best;
+	for (int q = 0; q < taker->nqueues && taker->pool < 0; q++)
+	{
+		JobqParty  *queue = jobq_party_find(db, taker->queue_ids[q], 0);
+
+		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->heaps; i != JOBQ_NONE;
+			 i = ready->heaps[i].next)
+			if (may_take(taker, ready->heaps[i].role))
+				consider(db, &ready->heaps[i], q, now, &choice);
+		if (choice.lane != NULL)
+			break;				/* queues are in order */
+	}
+	*best_rank = choice.rank;
+	return choice.lane;
 }
 
 /*
@@ -133,28 +133,24 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
 {
 	JobqLimiter *limiter = lane->queue_limiter == JOBQ_NO_LIMITER ? NULL
 		: &db->limits->limiters[lane->queue_limiter];
+	JobqParty  *party;
 	int			weight = 1;
 
 	if (db->limits->weighted)
 	{
-		db->limits->queue_turn = Max(db->limits->queue_turn, lane->queue_turn);
-		lane->queue_turn = db->limits->queue_turn +
+		party = &db->ready->parties[lane->party];
+		db->limits->queue_turn = Max(db->limits->queue_turn, party->turn);
+		party->turn = db->limits->queue_turn +
 			1.0 / (limiter == NULL ? 1 : Max(limiter->weight, 1));
-		for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-			 i = db->ready->lanes[i].active_next)
-			if (db->ready->lanes[i].queue_id == lane->queue_id)
-				db->ready->lanes[i].queue_turn = lane->queue_turn;
 	}
-	if (limiter == NULL || !limiter->fair || lane->tenant == 0)
-		return;
-	for (int i = 0; i < limiter->nweights; i++)
-		if (limiter->weights[i].tenant == lane->tenant)
-			weight = limiter->weights[i].weight;
-	limiter->tenant_turn = Max(limiter->tenant_turn, lane->turn);
-	lane->turn = limiter->tenant_turn + 1.0 / weight;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-		if (db->ready->lanes[i].queue_id == lane->queue_id &&
-			db->ready->lanes[i].tenant == lane->tenant)
-			db->ready->lanes[i].turn = lane->turn;
+	if (limiter != NULL && limiter->fair && lane->tenant != 0)
+	{
+		for (int i = 0; i < limiter->nweights; i++)
+			if (limiter->weights[i].tenant == lane->tenant)
+				weight = limiter->weights[i].weight;
+		party = &db->ready->parties[lane->tenant_party];
+		limiter->tenant_turn = Max(limiter->tenant_turn, party->turn);
+		party->turn = limiter->tenant_turn + 1.0 / weight;
+	}
+	lane_moved(db, lane);
 }

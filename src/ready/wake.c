@@ -47,8 +47,8 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 
 	if (lane->consumer)
 	{
-		if (db->offers->head != JOBQ_NONE)
-			lane->marked = db->ready->any_marked = true;
+		if (lane->heap != JOBQ_NONE && somebody_waits(db, lane->queue_id))
+			heap_mark(db, &db->ready->heaps[lane->heap]);
 		return;
 	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
@@ -57,7 +57,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 
 		if (slot->state == JOBQ_SLOT_FREE || slot->state == JOBQ_SLOT_DEAD ||
 			slot->database != index || slot->role != lane->role ||
-			lane->rank[slot->pool] == JOBQ_NOT_SERVED)
+			JOBQ_LANE_RANK(db, lane, slot->pool) == JOBQ_NOT_SERVED)
 			continue;
 		served = true;
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
@@ -77,6 +77,36 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	}
 	if (!served || db->can_spawn)
 		wake->scheduler = true;
+}
+
+/*
+ * The same for so many jobs of a heap at most, as far as there is room: a lane has
+ * one or more.
+ */
+void
+heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
+		  JobqWakeList *wake)
+{
+	JobqLane   *lane = &db->ready->lanes[heap->root];
+
+	n = Min(n, heap_room(db, heap, now, &db->limits->due));
+	n = Min(n, (int) Max(heap->nlanes, lane->count));
+	for (n = Min(n, JOBQ_MAX_WAKE); n > 0; n--)
+		jobq_lane_wake(db, lane, now, wake);
+}
+
+/*
+ * A worker of the role leaves, who may have been woken for a job and not have
+ * looked yet: wake another.
+ */
+void
+jobq_role_wake(JobqDatabase *db, Oid oid, TimestampTz now, JobqWakeList *wake)
+{
+	JobqRole   *role = jobq_role_find(db, oid);
+
+	for (uint32 i = role == NULL ? JOBQ_NONE : role->heaps; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].next)
+		heap_wake(db, &db->ready->heaps[i], 1, now, wake);
 }
 
 /*

@@ -10,6 +10,7 @@
 #include "model.h"
 
 static bool entry_seen[1024];	/* it is somewhere, and once only */
+static bool entry_free_seen[1024];	/* it is free */
 
 static void
 see(uint32 index, const char *where)
@@ -32,9 +33,11 @@ check_entries(void)
 	uint32		nfree = 0;
 
 	memset(entry_seen, 0, sizeof(entry_seen));
+	memset(entry_free_seen, 0, sizeof(entry_free_seen));
 	for (uint32 i = ready->free_head; i != JOBQ_NONE; i = ready->entries[i].next)
 	{
 		see(i, "free list");
+		entry_free_seen[i] = true;
 		nfree++;
 	}
 	if (nfree != ready->nfree)
@@ -129,6 +132,105 @@ check_active(void)
 		n -= ready->lanes[l].in_use && ready->lanes[l].count > 0;
 	if (n != 0)
 		model_fail("a lane that is not empty is not active");
+}
+
+/*
+ * The lanes below this one in its heap; returns how many.
+ */
+static uint32
+walk_heap(uint32 heap, uint32 lane, uint32 parent)
+{
+	JobqLane   *l = &db->ready->lanes[lane];
+	int			left;
+	int			right;
+
+	if (lane == JOBQ_NONE)
+		return 0;
+	left = l->left == JOBQ_NONE ? -1 : db->ready->lanes[l->left].dist;
+	right = l->right == JOBQ_NONE ? -1 : db->ready->lanes[l->right].dist;
+	if (!l->in_use || l->heap != heap || l->parent != parent)
+		model_fail("lane %u is not linked well in its heap", lane);
+	if (left < right || l->dist != right + 1)
+		model_fail("the heap of lane %u is out of balance", lane);
+	return 1 + walk_heap(heap, l->left, lane) + walk_heap(heap, l->right, lane);
+}
+
+/*
+ * Lanes stand in the heaps where they belong, are counted where they belong, and
+ * are in the lists of those that somebody is to look at.
+ */
+static void
+check_heaps(void)
+{
+	JobqReady  *ready = db->ready;
+	uint32		nlanes = 0;
+	uint32		sum = 0;
+	uint32		nroles = 0;
+	bool		expected[1024] = {0};
+	bool		noted[1024] = {0};
+
+	for (uint32 i = ready->expected; i != JOBQ_NONE; i = ready->lanes[i].expected_next)
+		expected[i] = true;
+	for (uint32 i = ready->noted; i != JOBQ_NONE; i = ready->lanes[i].noted_next)
+		noted[i] = true;
+	for (int l = 0; l < jobq_max_lanes; l++)
+	{
+		JobqLane   *lane = &ready->lanes[l];
+		bool		served;
+		JobqHeap   *heap;
+
+		if (!lane->in_use)
+			continue;
+		nlanes++;
+		if (expected[l] != lane->expected || noted[l] != lane->noted)
+			model_fail("lane %d is not in the list that it seems to be in", l);
+		if ((lane->more || lane->next_due != DT_NOEND) && !lane->expected)
+			model_fail("lane %d is not looked at", l);
+		if (lane->notify && !lane->noted)
+			model_fail("lane %d is not notified", l);
+		if (ready->parties[lane->party].queue_id != lane->queue_id ||
+			ready->parties[lane->tenant_party].tenant != lane->tenant)
+			model_fail("lane %d has another queue or tenant", l);
+		served = lane->count > 0 && lane->ranked && !lane->paused &&
+			(lane->consumer || lane->order != JOBQ_NO_ORDER);
+		if (served != (lane->heap != JOBQ_NONE))
+			model_fail("lane %d is in a heap: %d, served: %d", l, !served, served);
+		if (!served)
+			continue;
+		heap = &ready->heaps[lane->heap];
+		if (heap->role != lane->role || heap->consumer != lane->consumer ||
+			heap->quarantine != lane->quarantine ||
+			heap->queue_limiter != lane->queue_limiter ||
+			heap->kind_limiter != lane->kind_limiter ||
+			(heap->consumer ? heap->queue_id != lane->queue_id
+			 : heap->order != lane->order))
+			model_fail("lane %d is in another's heap", l);
+		if (lane->parent == JOBQ_NONE &&
+			walk_heap(lane->heap, l, JOBQ_NONE) != heap->nlanes)
+			model_fail("heap %u has not %u lanes", lane->heap, heap->nlanes);
+	}
+	for (uint32 i = ready->roles_head; i != JOBQ_NONE; i = ready->roles[i].next)
+	{
+		uint32		nentries = 0;
+
+		for (int e = 0; e < jobq_ready_entries; e++)
+			nentries += !entry_free_seen[e] &&
+				ready->lanes[ready->entries[e].lane].role == ready->roles[i].role;
+		if (nentries != ready->roles[i].nentries)
+			model_fail("role %u has %u entries, not %u", ready->roles[i].role,
+					   nentries, ready->roles[i].nentries);
+		sum += ready->roles[i].nlanes;
+		nroles++;
+	}
+	if (sum != nlanes || nroles != ready->nroles)
+		model_fail("roles have %u lanes, not %u", sum, nlanes);
+	for (uint32 i = ready->lane_free; i != JOBQ_NONE; i = ready->lanes[i].hash_next)
+		nlanes++;
+	if (nlanes != (uint32) jobq_max_lanes)
+		model_fail("a lane is neither free nor in use");
+	for (uint32 i = ready->marked; i != JOBQ_NONE; i = ready->heaps[i].marked_next)
+		if (!ready->heaps[i].marked || ready->heaps[i].root == JOBQ_NONE)
+			model_fail("heap %u is not marked, or empty", i);
 }
 
 /*
@@ -351,11 +453,29 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 	if (!allowed || !jobq_lane_free(db, lane, world.now))
 		return JOBQ_NOT_SERVED;
 	if (taker->pool >= 0)
-		return lane->rank[taker->pool];
+		return JOBQ_LANE_RANK(db, lane, taker->pool);
 	for (int i = taker->nqueues - 1; i >= 0 && lane->consumer; i--)
 		if (taker->queue_ids[i] == lane->queue_id)
 			rank = i;
 	return rank;
+}
+
+/*
+ * The turn of the lane among those of its queue, and of its queue.
+ */
+static double
+tenant_turn(const JobqLane *lane)
+{
+	if (lane->queue_limiter == JOBQ_NO_LIMITER ||
+		!db->limits->limiters[lane->queue_limiter].fair)
+		return 0;
+	return lane->tenant == 0 ? -1 : db->ready->parties[lane->tenant_party].turn;
+}
+
+static double
+queue_turn(const JobqLane *lane)
+{
+	return db->limits->weighted ? db->ready->parties[lane->party].turn : 0;
 }
 
 /*
@@ -364,40 +484,19 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 static bool
 plain_before(const JobqLane *lane, const JobqLane *other)
 {
-	double		now = db->limits->queue_turn;
-
-	if (db->limits->weighted && lane->queue_id != other->queue_id &&
-		Max(lane->queue_turn, now) != Max(other->queue_turn, now))
-		return Max(lane->queue_turn, now) < Max(other->queue_turn, now);
+	if (queue_turn(lane) != queue_turn(other))
+		return queue_turn(lane) < queue_turn(other);
 	if (lane->priority != other->priority)
 		return lane->priority < other->priority;
-	if (lane->queue_id == other->queue_id && lane->tenant != other->tenant &&
-		lane->queue_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[lane->queue_limiter].fair)
-	{
-		double		turn;
-		double		other_turn;
 
-		now = db->limits->limiters[lane->queue_limiter].tenant_turn;
-		turn = lane->tenant == 0 ? -1 : Max(lane->turn, now);
-		other_turn = other->tenant == 0 ? -1 : Max(other->turn, now);
-		if (turn != other_turn)
-			return turn < other_turn;
-	}
+	/* lanes of three heaps may be in a circle: by tenants' turn, and by age */
+	if (lane->heap != other->heap &&
+		(tenant_turn(lane) != 0 || tenant_turn(other) != 0))
+		return false;
+	if (tenant_turn(lane) != tenant_turn(other))
+		return tenant_turn(lane) < tenant_turn(other);
 	return jobq_key_cmp(db->ready->entries[lane->head].key,
 						db->ready->entries[other->head].key) < 0;
-}
-
-/*
- * Tenants and queues that take turns may be in a circle: by turn, and by age.
- */
-static bool
-take_turns(void)
-{
-	for (int l = 0; l < jobq_max_lanes; l++)
-		if (db->ready->lanes[l].in_use && db->ready->lanes[l].tenant != 0)
-			return true;
-	return db->limits->weighted;
 }
 
 /*
@@ -422,7 +521,7 @@ check_best(const JobqTaker *taker, const char *who, int n)
 		if (best == NULL)
 			model_fail("%s %d: lane %d is passed over", who, n, l);
 		if (mine < rank ||
-			(mine == rank && !take_turns() && plain_before(lane, best)))
+			(mine == rank && plain_before(lane, best)))
 			model_fail("%s %d: lane %d comes before lane %d", who, n, l, index);
 	}
 }
@@ -449,7 +548,7 @@ check_order(void)
 static void
 check_waiting(void)
 {
-	if (db->ready->any_marked || db->limits->due <= world.now + 2 ||
+	if (db->ready->marked != JOBQ_NONE || db->limits->due <= world.now + 2 ||
 		world.now < world.scheduler_last)
 		return;
 	for (int s = 0; s < NSESSIONS; s++)
@@ -468,6 +567,7 @@ check_all(void)
 {
 	check_entries();
 	check_active();
+	check_heaps();
 	check_permits();
 	check_found();
 	check_order();

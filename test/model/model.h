@@ -137,6 +137,7 @@ typedef struct World
 	}			refills[8];
 	bool		discovering;
 	bool		discover_from_start;
+	int			discover_left;
 	bool		resumed;
 	JobqPush	discover_at;
 	JobqPush	discover_resume;

@@ -68,6 +68,7 @@ load_limits(void)
 			: jobq_limiter_find(db, 0, lane->kind);
 	}
 	limits->weighted = weighted;
+	jobq_lanes_place(db);
 	limits->loaded = true;
 	limits->loading = false;
 	limits->due = db->groups->due = world.now;
@@ -77,24 +78,20 @@ load_limits(void)
  * worker/scheduler/rank.c
  */
 static void
-rank_lane(JobqLane *lane, const Queue *queue)
+rank_queue(const Queue *queue)
 {
-	memset(lane->rank, JOBQ_NOT_SERVED, sizeof(lane->rank));
+	JobqParty  *party = jobq_party_find(db, queue->id, 0);
+	uint8		rank[JOBQ_MAX_POOLS];
+	uint16		order;
+
+	memset(rank, JOBQ_NOT_SERVED, sizeof(rank));
 	for (int p = 0; p < NPOOLS && !queue->consumer; p++)
-		lane->rank[p] = queue->rank[p];
-	if (((lane->paused && !queue->paused) || lane->consumer != queue->consumer) &&
-		!lane->quarantine)
-	{
-		lane->cursor.run_at = PG_INT64_MIN;
-		lane->cursor.id = PG_INT64_MIN;
-		lane->more = true;
-	}
-	lane->paused = queue->paused;
-	lane->consumer = queue->consumer;
-	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
-	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(db, 0, lane->kind);
-	lane->ranked = true;
+		rank[p] = queue->rank[p];
+	order = jobq_order_find(db, rank);
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->lanes; i != JOBQ_NONE;
+		 i = db->ready->lanes[i].party_next)
+		jobq_lane_rank(db, &db->ready->lanes[i], order, queue->consumer,
+					   queue->paused);
 }
 
 void
@@ -107,15 +104,12 @@ scheduler_rank(void)
 	if (db->limits->stale)
 		load_limits();
 	db->limits->stale = false;
-	for (int i = 0; i < jobq_max_lanes; i++)
-		if (db->ready->lanes[i].in_use)
-			rank_lane(&db->ready->lanes[i], queue_of(db->ready->lanes[i].queue_id));
+	jobq_orders_forget(db);
+	for (int q = 0; q < NQUEUES; q++)
+		rank_queue(&world.queues[q]);
 	db->ready->overflow |= db->ready->paused_forgotten;
 	db->ready->paused_forgotten = false;
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = db->ready->lanes[i].active_next)
-		if (db->ready->lanes[i].consumer)
-			jobq_lane_wake(db, &db->ready->lanes[i], world.now, &wake);
+	jobq_consumers_wake(db);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
@@ -351,11 +345,7 @@ scheduler_discover_begin(bool reset)
 			JobqLane   *lane = &db->ready->lanes[i];
 
 			if (lane->in_use && !lane->quarantine)
-			{
-				lane->cursor.run_at = PG_INT64_MIN;
-				lane->cursor.id = PG_INT64_MIN;
-				lane->more = true;
-			}
+				jobq_lane_reset(db, lane);
 		}
 		world.resumed = false;
 	}
@@ -370,6 +360,7 @@ scheduler_discover_begin(bool reset)
 			world.discover_at.flow = PG_INT32_MIN;
 	}
 	world.resumed = false;
+	world.discover_left = -1;
 	world.discovering = true;
 }
 
@@ -383,7 +374,7 @@ scheduler_discover_step(void)
 	Row		   *best = NULL;
 
 	/* the index has rows that have not committed, too */
-	for (int i = 0; i < MAX_ROWS && !world.resumed; i++)
+	for (int i = 0; i < MAX_ROWS && world.discover_left != 0; i++)
 	{
 		Row		   *row = &world.rows[i];
 		int			cmp;
@@ -401,6 +392,7 @@ scheduler_discover_step(void)
 		TimestampTz run_at = best->job.key.run_at;
 
 		world.discover_at = best->job;
+		world.discover_left -= world.discover_left > 0;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		lane = jobq_lane_find(db, best->job.queue_id, best->job.priority,
 							  best->job.role, best->job.flow, false,
@@ -409,15 +401,17 @@ scheduler_discover_step(void)
 			db->reload |= !lane->ranked;
 		else if (run_at > world.now)
 			db->ready->forgotten_due = Min(db->ready->forgotten_due, run_at);
-		else
-		{
-			world.discover_resume = previous;
-			world.resumed = true;
-		}
+		else if (world.discover_left < 0)
+			world.discover_left = 5;
 		LWLockRelease(db->lock);
 		return true;
 	}
-	db->ready->overflow |= world.resumed || !world.discover_from_start ||
+	if (world.discover_left == 0)
+	{
+		world.discover_resume = previous;
+		world.resumed = true;
+	}
+	db->ready->overflow |= world.discover_left >= 0 || !world.discover_from_start ||
 		db->ready->evictions != world.evictions;
 	db->ready->complete = !db->ready->overflow;
 	world.discovering = false;
@@ -570,8 +564,8 @@ scheduler_round(void)
 	if (db->relay_pending && db->relay_due <= now)
 	{
 		db->relay_pending = false;
-		for (int i = 0; i < jobq_max_lanes; i++)
-			db->ready->lanes[i].notify = false;
+		while (jobq_lane_next_noted(db) != NULL)
+			;
 	}
 
 	/* when to wake */

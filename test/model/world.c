@@ -236,8 +236,7 @@ give_back(const JobqPush *entry, int64 token, bool unranked, bool limits)
 						  push.flow, push.quarantine, true);
 	if (lane != NULL && unranked)
 	{
-		lane->ranked = false;
-		db->reload = true;
+		jobq_lane_unrank(db, lane);
 		db->limits->stale |= limits;
 		wake.scheduler = true;
 	}
@@ -463,9 +462,7 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (!slot->idle)
-		for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-			 i = db->ready->lanes[i].active_next)
-			jobq_lane_wake(db, &db->ready->lanes[i], world.now, &wake);
+		jobq_role_wake(db, slot->role, world.now, &wake);
 	slot->idle = false;
 	jobq_prefetch_return(db, slot, &wake);
 	if (!ran)
@@ -967,7 +964,7 @@ void
 world_start(uint32 seed)
 {
 	static const int entries[] = {8, 12, 16, 24, 64};
-	static const int lanes[] = {12, 16, 24, 40, 60};
+	static const int lanes[] = {5, 8, 16, 40, 60};
 	static const int leases[] = {2, 3, 8, 16, 32};
 	static const int groups[] = {4, 5, 8, 16, 16};
 	int			sizes[4];

@@ -322,9 +322,7 @@ worker_exit(int code, Datum arg)
 	 * From now on nobody chooses us.
 	 */
 	if (!my_slot->idle)
-		for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
-			 i = my_db->ready->lanes[i].active_next)
-			jobq_lane_wake(my_db, &my_db->ready->lanes[i], jobq_now(), &wake);
+		jobq_role_wake(my_db, my_slot->role, jobq_now(), &wake);
 	my_slot->idle = false;
 
 	jobq_prefetch_return(my_db, my_slot, &wake);

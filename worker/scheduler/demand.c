@@ -75,33 +75,32 @@ demand_read(const JobqPoolSet *pools, TimestampTz now)
 }
 
 /*
- * The lanes with jobs that workers may start.  Wants db->lock.
+ * The heaps of lanes with jobs that workers may start.  Wants db->lock.
  *
  * Of what is in quarantine, one may run at a time.
  */
 static int
 read_lanes(LaneDemand *lanes, TimestampTz now)
 {
+	JobqReady  *ready = my_db->ready;
 	int			n = 0;
 
-	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
-		 i = my_db->ready->lanes[i].active_next)
-	{
-		const JobqLane *lane = &my_db->ready->lanes[i];
-		uint32		room;
+	for (uint32 r = ready->roles_head; r != JOBQ_NONE; r = ready->roles[r].next)
+		for (uint32 i = ready->roles[r].heaps; i != JOBQ_NONE; i = ready->heaps[i].next)
+		{
+			JobqHeap   *heap = &ready->heaps[i];
+			uint32		most = heap->quarantine ? 1 : jobq_shared->nslots;
 
-		if (!lane->ranked || lane->paused || lane->consumer)
-			continue;
-		room = jobq_lane_room(my_db, lane, now, &my_db->limits->due);
-		if (lane->quarantine)
-			room = Min(room, my_db->ready->quarantine_slot >= 0 ? 0 : 1);
-		if (room == 0)
-			continue;
-		lanes[n].role = lane->role;
-		lanes[n].priority = lane->priority;
-		lanes[n].waiting = Min(lane->count, room);
-		memcpy(lanes[n++].rank, lane->rank, sizeof(lane->rank));
-	}
+			if (heap->quarantine && ready->quarantine_slot >= 0)
+				continue;
+			lanes[n].role = heap->role;
+			lanes[n].waiting = jobq_heap_demand(my_db, heap, most, now,
+												&lanes[n].priority);
+			if (lanes[n].waiting == 0)
+				continue;
+			memcpy(lanes[n++].rank, ready->orders[heap->order].rank,
+				   sizeof(lanes->rank));
+		}
 	return n;
 }
 

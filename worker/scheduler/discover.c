@@ -5,7 +5,8 @@
  *	  lane.
  *
  * A lane whose first job is not due needs no place: its time is noted.  Where
- * the places do not suffice, the next time goes on behind the last one.
+ * the places do not suffice, lanes that are needed less give way (lane.c), and
+ * this is done again and again, as others may have become free.
  *
  * worker/scheduler/discover.c
  *
@@ -22,16 +23,24 @@
 /* Retry of lanes that found no place. */
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
 
+/* How many lanes are looked for at a time, after the first that found no place. */
+#define MORE_LANES		4096
+
+/* How often it is said that there are too few places. */
+#define TELL_PAUSE		USECS_PER_HOUR
+
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void discover(bool reset);
 static uint32 prepare_lanes(bool reset);
+static void tell_crowded(TimestampTz now);
 static bool next_lane(ReadyIndex *scan, IndexScanDesc desc,
 					  IndexPosition *at);
 
 /*
  * Reads one entry of the index for each lane; there is no other way to know
- * them.  It stops where a lane finds no place.
+ * them.  After a lane that finds no place it looks at MORE_LANES others, and goes
+ * on from there the next time.
  */
 Duty		discover_duty = {
 	.run = run,
@@ -42,6 +51,8 @@ static TimestampTz
 run(TimestampTz now)
 {
 	discover(my_db->rescan || now >= my_db->ready->forgotten_due);
+	if (my_db->ready->crowded)
+		tell_crowded(now);
 	return now + OVERFLOW_PAUSE;
 }
 
@@ -53,6 +64,26 @@ next_due(TimestampTz plan, TimestampTz now)
 	if (my_db->rescan)
 		return now;
 	return my_db->ready->overflow ? Min(due, plan) : due;
+}
+
+/*
+ * Lanes find no place, or take that of others.
+ */
+static void
+tell_crowded(TimestampTz now)
+{
+	static TimestampTz told_at = 0;
+
+	my_db->ready->crowded = false;
+	if (told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE)
+		return;
+	told_at = now;
+	ereport(LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("more combinations of queue, priority and role have jobs than fit into shared memory"),
+			 errdetail("Each role has its share; less urgent jobs are looked after more slowly."),
+			 errhint("Raise \"%s\", which is %d, and restart the server; or use fewer priorities.",
+					 "jobq.max_lanes", jobq_max_lanes)));
 }
 
 /*
@@ -69,6 +100,7 @@ discover(bool reset)
 	TimestampTz now = jobq_now();
 	uint32		evictions = prepare_lanes(reset);
 	bool		from_start;
+	int			left = -1;		/* lanes to look for, after one without a place */
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 
@@ -82,14 +114,20 @@ discover(bool reset)
 	index_begin(&scan);
 	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 1);
 	desc->xs_want_itup = true;
-	while (!resumed)
+	for (;;)
 	{
-		IndexPosition previous = at;
 		JobqLane   *lane;
 
 		CHECK_FOR_INTERRUPTS();
+		if (left == 0)
+		{
+			resume = at;
+			resumed = true;
+			break;
+		}
 		if (!next_lane(&scan, desc, &at))
 			break;
+		left -= left > 0;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, at.flow,
 							  false, at.key.run_at <= now);
@@ -97,11 +135,8 @@ discover(bool reset)
 			my_db->reload |= !lane->ranked;
 		else if (at.key.run_at > now)
 			my_db->ready->forgotten_due = Min(my_db->ready->forgotten_due, at.key.run_at);
-		else
-		{
-			resume = previous;
-			resumed = true;
-		}
+		else if (left < 0)
+			left = MORE_LANES;
 		LWLockRelease(my_db->lock);
 	}
 	index_endscan(desc);
@@ -113,7 +148,7 @@ discover(bool reset)
 	 * A lane that we had found may have given way to another; and who handed
 	 * over meanwhile may have found no place for a lane that we had passed.
 	 */
-	my_db->ready->overflow |= resumed || !from_start ||
+	my_db->ready->overflow |= left >= 0 || !from_start ||
 		my_db->ready->evictions != evictions;
 	my_db->ready->complete = !my_db->ready->overflow;
 	LWLockRelease(my_db->lock);
@@ -152,11 +187,7 @@ prepare_lanes(bool reset)
 			JobqLane   *lane = &my_db->ready->lanes[i];
 
 			if (lane->in_use && !lane->quarantine)
-			{
-				lane->cursor.run_at = PG_INT64_MIN;
-				lane->cursor.id = PG_INT64_MIN;
-				lane->more = true;
-			}
+				jobq_lane_reset(my_db, lane);
 		}
 	}
 	LWLockRelease(my_db->lock);

@@ -265,6 +265,7 @@ limits_load(void)
 			: jobq_limiter_find(my_db, 0, lane->kind);
 	}
 	my_db->limits->weighted = weighted;
+	jobq_lanes_place(my_db);
 	my_db->limits->loading = false;
 	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);

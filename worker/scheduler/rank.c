@@ -30,7 +30,7 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static int	queues_of_lanes(QueueRank * ranks);
 static void rank_queue(QueueRank * rank);
-static void rank_lane(JobqLane *lane, const QueueRank * rank);
+static void rank_lanes(const QueueRank * rank);
 
 /* Looks at each lane once, and at each of their queues. */
 Duty		rank_duty = {
@@ -48,12 +48,11 @@ queues_of_lanes(QueueRank * ranks)
 
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		bool		known = !my_db->ready->lanes[i].in_use;
+		const JobqLane *lane = &my_db->ready->lanes[i];
 
-		for (int j = 0; j < n && !known; j++)
-			known = ranks[j].queue_id == my_db->ready->lanes[i].queue_id;
-		if (!known)
-			ranks[n++].queue_id = my_db->ready->lanes[i].queue_id;
+		/* each queue has one lane that is the first */
+		if (lane->in_use && lane->party_prev == JOBQ_NONE)
+			ranks[n++].queue_id = lane->queue_id;
 	}
 	return n;
 }
@@ -92,24 +91,19 @@ rank_queue(QueueRank * rank)
 				rank->rank[p] = q;
 }
 
+/*
+ * All lanes of the queue have what it has.  Wants db->lock.
+ */
 static void
-rank_lane(JobqLane *lane, const QueueRank * rank)
+rank_lanes(const QueueRank * rank)
 {
-	memcpy(lane->rank, rank->rank, sizeof(lane->rank));
-	if (((lane->paused && !rank->paused) || lane->consumer != rank->consumer) &&
-		!lane->quarantine)
-	{
-		/* what was popped in between goes back; read it again all the same */
-		lane->cursor.run_at = PG_INT64_MIN;
-		lane->cursor.id = PG_INT64_MIN;
-		lane->more = true;
-	}
-	lane->paused = rank->paused;
-	lane->consumer = rank->consumer;
-	lane->queue_limiter = jobq_limiter_find(my_db, lane->queue_id, 0);
-	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
-		: jobq_limiter_find(my_db, 0, lane->kind);
-	lane->ranked = true;
+	JobqParty  *queue = jobq_party_find(my_db, rank->queue_id, 0);
+	uint16		order = jobq_order_find(my_db, rank->rank);
+
+	for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes; i != JOBQ_NONE;
+		 i = my_db->ready->lanes[i].party_next)
+		jobq_lane_rank(my_db, &my_db->ready->lanes[i], order, rank->consumer,
+					   rank->paused);
 }
 
 /*
@@ -145,24 +139,17 @@ run(TimestampTz now)
 	CommitTransactionCommand();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < jobq_max_lanes; i++)
-		for (int j = 0; j < n && my_db->ready->lanes[i].in_use; j++)
-			if (ranks[j].queue_id == my_db->ready->lanes[i].queue_id)
-			{
-				if (ranks[j].exists)
-					rank_lane(&my_db->ready->lanes[i], &ranks[j]);
-				break;
-			}
+	jobq_orders_forget(my_db);
+	for (int i = 0; i < n; i++)
+		if (ranks[i].exists)
+			rank_lanes(&ranks[i]);
 
 	/* a queue that goes on may have none: look for its lanes */
 	my_db->ready->overflow |= my_db->ready->paused_forgotten;
 	my_db->ready->paused_forgotten = false;
 
 	/* idle workers and waiting consumers may find that they have work now */
-	for (uint32 i = my_db->ready->active_head; i != JOBQ_NONE;
-		 i = my_db->ready->lanes[i].active_next)
-		if (my_db->ready->lanes[i].consumer)
-			jobq_lane_wake(my_db, &my_db->ready->lanes[i], jobq_now(), &wake);
+	jobq_consumers_wake(my_db);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];

@@ -102,9 +102,35 @@ next_due(TimestampTz plan, TimestampTz now)
 	return my_db->relay_pending ? my_db->relay_due : DT_NOEND;
 }
 
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32		x = *(const int32 *) a;
+	int32		y = *(const int32 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Sort, and name each once; returns how many are left.
+ */
+static int
+unique_ids(int32 *ids, int n)
+{
+	int			left = 0;
+
+	qsort(ids, n, sizeof(int32), compare_ids);
+	for (int i = 0; i < n; i++)
+		if (i == 0 || ids[i] != ids[i - 1])
+			ids[left++] = ids[i];
+	return left;
+}
+
 static void
 collect_batch(void)
 {
+	JobqLane   *lane;
+
 	batch.queues = palloc(sizeof(int32) * jobq_max_lanes);
 	batch.messages = palloc(sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
 
@@ -116,21 +142,11 @@ collect_batch(void)
 											   JOBQ_RELAY_SIZE];
 	my_db->told->relay_head = (my_db->told->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
 	my_db->told->relay_count = 0;
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = &my_db->ready->lanes[i];
-		bool		known = false;
-
-		if (!lane->in_use || !lane->notify)
-			continue;
-		lane->notify = false;
-		for (int j = 0; j < batch.nqueues && !known; j++)
-			known = batch.queues[j] == lane->queue_id;
-		if (!known)
-			batch.queues[batch.nqueues++] = lane->queue_id;
-	}
+	while ((lane = jobq_lane_next_noted(my_db)) != NULL)
+		batch.queues[batch.nqueues++] = lane->queue_id;
 	LWLockRelease(my_db->lock);
 
+	batch.nqueues = unique_ids(batch.queues, batch.nqueues);
 	if (batch.nmessages > 0 || batch.nqueues > 0)
 		batch.lsn = jobq_flush();
 }

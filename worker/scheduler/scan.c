@@ -140,10 +140,13 @@ wanted_lanes(TimestampTz now, int *lanes)
 {
 	int			n = 0;
 
-	LWLockAcquire(my_db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_lanes; i++)
-		if (wanted(&my_db->ready->lanes[i], now))
-			lanes[n++] = i;
+	JobqLane   *lane;
+	uint32	   *from = &my_db->ready->expected;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	while ((from = jobq_lane_next_expected(my_db, from, &lane)) != NULL)
+		if (wanted(lane, now))
+			lanes[n++] = JOBQ_LANE_INDEX(my_db, lane);
 	LWLockRelease(my_db->lock);
 	qsort(lanes, n, sizeof(int), compare_lanes);
 	return n;
@@ -214,13 +217,11 @@ static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
 	TimestampTz due = plan;
+	JobqLane   *lane;
+	uint32	   *from = &my_db->ready->expected;
 
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = &my_db->ready->lanes[i];
-
-		if (lane->in_use && !lane->paused)
+	while ((from = jobq_lane_next_expected(my_db, from, &lane)) != NULL)
+		if (!lane->paused)
 			due = Min(due, lane->next_due);
-	}
 	return due;
 }

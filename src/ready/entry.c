@@ -1,0 +1,324 @@
+/*-------------------------------------------------------------------------
+ *
+ * entry.c
+ *	  The entries of lanes, in sorted lists.
+ *
+ * A lane's list nearly always grows at its end, because keys arrive nearly in
+ * order.  A key that belongs far from both ends is not searched a place for
+ * under the lock; the lane's cursor steps back below it instead, and the
+ * scheduler's next scan merges it in.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/entry.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+/* Lanes with so few entries keep them when those are scarce. */
+#ifndef SHORT_LANE
+#define SHORT_LANE	16
+#endif
+
+/* Steps to search a place for one entry, from each end of the list. */
+#ifndef MAX_WALK
+#define MAX_WALK	64
+#endif
+
+static void lane_activate(JobqDatabase *db, JobqLane *lane);
+static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
+static bool over_share(JobqDatabase *db, const JobqLane *lane);
+static uint32 can_give(JobqDatabase *db, const JobqLane *lane,
+					   const JobqLane *for_lane, bool over);
+static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
+
+/*
+ * All entries are free.
+ */
+void
+entries_clear(JobqDatabase *db)
+{
+	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
+		db->ready->entries[i].next = i + 1;
+	db->ready->entries[jobq_ready_entries - 1].next = JOBQ_NONE;
+	db->ready->free_head = 0;
+	db->ready->nfree = jobq_ready_entries;
+	db->ready->active_head = JOBQ_NONE;
+	db->ready->entry_hand = 0;
+	db->ready->entries_full_until = 0;
+}
+
+static void
+lane_activate(JobqDatabase *db, JobqLane *lane)
+{
+	db->ready->news++;
+	lane->active_prev = JOBQ_NONE;
+	lane->active_next = db->ready->active_head;
+	if (db->ready->active_head != JOBQ_NONE)
+		db->ready->lanes[db->ready->active_head].active_prev = JOBQ_LANE_INDEX(db, lane);
+	db->ready->active_head = JOBQ_LANE_INDEX(db, lane);
+	jobq_lane_place(db, lane);
+}
+
+static void
+lane_deactivate(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->active_prev != JOBQ_NONE)
+		db->ready->lanes[lane->active_prev].active_next = lane->active_next;
+	else
+		db->ready->active_head = lane->active_next;
+	if (lane->active_next != JOBQ_NONE)
+		db->ready->lanes[lane->active_next].active_prev = lane->active_prev;
+	jobq_lane_place(db, lane);
+}
+
+/*
+ * Take an entry out of its lane.
+ */
+void
+entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	JobqEntry  *entry = &db->ready->entries[index];
+
+	if (entry->prev != JOBQ_NONE)
+		db->ready->entries[entry->prev].next = entry->next;
+	else
+		lane->head = entry->next;
+	if (entry->next != JOBQ_NONE)
+		db->ready->entries[entry->next].prev = entry->prev;
+	else
+		lane->tail = entry->prev;
+	if (--lane->count == 0)
+		lane_deactivate(db, lane);
+	else if (entry->prev == JOBQ_NONE)
+		lane_moved(db, lane);
+}
+
+/*
+ * Take an entry for a job of the lane from the free list, which is not empty.
+ */
+uint32
+entry_alloc(JobqDatabase *db, JobqLane *lane)
+{
+	uint32		index = db->ready->free_head;
+
+	db->ready->free_head = db->ready->entries[index].next;
+	db->ready->nfree--;
+	db->ready->entries[index].lane = JOBQ_LANE_INDEX(db, lane);
+	db->ready->roles[lane->role_index].nentries++;
+	return index;
+}
+
+/*
+ * Give an entry that is in no lane back to the free list.
+ */
+void
+entry_free(JobqDatabase *db, uint32 index)
+{
+	JobqLane   *lane = &db->ready->lanes[db->ready->entries[index].lane];
+
+	db->ready->roles[lane->role_index].nentries--;
+	db->ready->entries[index].next = db->ready->free_head;
+	db->ready->free_head = index;
+	db->ready->nfree++;
+}
+
+/*
+ * Drop an entry of a lane that is read again.  Its group shall not wait for it:
+ * there may be no such row any more.
+ */
+static void
+entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	JobqEntry  *entry = &db->ready->entries[index];
+	JobqGroup  *group = entry->group == 0 ? NULL
+		: jobq_group_find(db, entry->group);
+
+	if (group != NULL && group->called == entry->key.id)
+	{
+		group->called = 0;
+		db->groups->due = 0;		/* long ago */
+	}
+	entry_unlink(db, lane, index);
+	entry_free(db, index);
+}
+
+/*
+ * Drop all entries of a lane that is given up.
+ */
+void
+lane_empty(JobqDatabase *db, JobqLane *lane)
+{
+	while (lane->count > 0)
+		entry_drop(db, lane, lane->tail);
+}
+
+/*
+ * Has the role more entries than its share?
+ */
+static bool
+over_share(JobqDatabase *db, const JobqLane *lane)
+{
+	return db->ready->roles[lane->role_index].nentries >
+		jobq_ready_entries / Max(db->ready->nroles, 1);
+}
+
+/*
+ * How much can the lane give an entry away?  0: not at all.  "over": the role that
+ * needs one has more than its share.
+ */
+static uint32
+can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
+		 bool over)
+{
+	if (lane == for_lane || !lane->in_use || lane->quarantine || lane->count == 0)
+		return 0;
+	if (for_lane != NULL && lane->role != for_lane->role && !over &&
+		over_share(db, lane))
+		return jobq_ready_entries + lane->count;
+	if (lane->count <= SHORT_LANE ||
+		(for_lane != NULL && lane->count / 2 < for_lane->count))
+		return 0;
+	return lane->count;
+}
+
+/*
+ * Free an entry by cutting the tail of another lane; its scan will find the job
+ * again.  One of a role that has more than its share, if this one has not; else a
+ * lane that has clearly more than this one, if one is named.  False if there is
+ * none.
+ */
+bool
+entry_evict(JobqDatabase *db, JobqLane *for_lane)
+{
+	JobqReady  *ready = db->ready;
+	bool		over = for_lane != NULL && over_share(db, for_lane);
+	TimestampTz now = jobq_now();
+	JobqLane   *victim = NULL;
+	uint32		most = 0;
+	JobqKey		evicted;
+	uint32		index;
+
+	if (for_lane != NULL && now < ready->entries_full_until &&
+		now >= ready->entries_full_until - FULL_PAUSE &&
+		(over || !ready->entries_full_over))
+		return false;
+	for (int i = 0; i < jobq_max_lanes && (i % SAMPLE != 0 || victim == NULL); i++)
+	{
+		JobqLane   *lane = &ready->lanes[ready->entry_hand];
+		uint32		gives = can_give(db, lane, for_lane, over);
+
+		ready->entry_hand = (ready->entry_hand + 1) % jobq_max_lanes;
+		if (gives > most)
+		{
+			victim = lane;
+			most = gives;
+		}
+	}
+	if (victim == NULL)
+	{
+		ready->entries_full_until = now + FULL_PAUSE;
+		ready->entries_full_over = over;
+		return false;
+	}
+	ready->entry_hand = JOBQ_LANE_INDEX(db, victim);	/* it may have more */
+
+	index = victim->tail;
+	evicted = ready->entries[index].key;
+	entry_drop(db, victim, index);
+	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
+		victim->missed = evicted;
+	if (jobq_key_cmp(victim->cursor, evicted) >= 0)
+		victim->cursor = key_below(evicted);
+	victim->more = true;
+	jobq_lane_expect(db, victim);
+	return true;
+}
+
+/*
+ * Insert behind the entry "after", or at the head if that is JOBQ_NONE.
+ */
+InsertResult
+entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
+				   const JobqPush *push)
+{
+	uint32		index;
+	JobqEntry  *entry;
+
+	if (db->ready->nfree == 0 && !entry_evict(db, lane))
+		return NO_ENTRY;
+
+	index = entry_alloc(db, lane);
+	entry = &db->ready->entries[index];
+	entry->key = push->key;
+	entry->group = push->group;
+	entry->ctid = push->ctid;
+	entry->prev = after;
+	if (after == JOBQ_NONE)
+	{
+		entry->next = lane->head;
+		lane->head = index;
+	}
+	else
+	{
+		entry->next = db->ready->entries[after].next;
+		db->ready->entries[after].next = index;
+	}
+	if (entry->next != JOBQ_NONE)
+		db->ready->entries[entry->next].prev = index;
+	else
+		lane->tail = index;
+	if (lane->count++ == 0)
+		lane_activate(db, lane);
+	else if (after == JOBQ_NONE)
+		lane_moved(db, lane);
+	return INSERTED;
+}
+
+/*
+ * Insert in order, if the place is near one of the ends.
+ */
+InsertResult
+entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
+{
+	uint32		at = lane->tail;
+
+	for (int i = 0; i < MAX_WALK; i++)
+	{
+		int			cmp;
+
+		if (at == JOBQ_NONE)
+			return entry_insert_after(db, lane, JOBQ_NONE, push);
+		cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
+		if (cmp < 0)
+			return entry_insert_after(db, lane, at, push);
+		if (cmp == 0)
+		{
+			/* a row that was moved within the table keeps its newest place */
+			db->ready->entries[at].ctid = push->ctid;
+			return DUPLICATE;
+		}
+		at = db->ready->entries[at].prev;
+	}
+
+	at = lane->head;
+	for (int i = 0; i < MAX_WALK; i++)
+	{
+		int			cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
+
+		if (cmp > 0)
+			return entry_insert_after(db, lane, db->ready->entries[at].prev, push);
+		if (cmp == 0)
+		{
+			db->ready->entries[at].ctid = push->ctid;
+			return DUPLICATE;
+		}
+		at = db->ready->entries[at].next;
+	}
+	return TOO_FAR;
+}

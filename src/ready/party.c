@@ -1,0 +1,259 @@
+/*-------------------------------------------------------------------------
+ *
+ * party.c
+ *	  Queues, tenants and roles that have lanes, found by what they are.
+ *
+ * A record is there as long as a lane names it.  There are enough for all lanes,
+ * so making one cannot fail.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/party.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "common/hashfn.h"
+
+#include "ready/inner.h"
+
+static void party_leave(JobqDatabase *db, uint32 index);
+
+/*
+ * Nobody has a lane.
+ */
+void
+parties_clear(JobqDatabase *db)
+{
+	JobqReady  *ready = db->ready;
+	uint32		nparties = 2 * jobq_max_lanes;
+
+	for (uint32 i = 0; i < nparties; i++)
+	{
+		ready->party_bucket[i] = JOBQ_NONE;
+		ready->parties[i].hash_next = i + 1 < nparties ? i + 1 : JOBQ_NONE;
+	}
+	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
+	{
+		ready->role_bucket[i] = JOBQ_NONE;
+		ready->roles[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
+			: JOBQ_NONE;
+	}
+	ready->party_free = ready->role_free = 0;
+	ready->roles_head = JOBQ_NONE;
+	ready->nroles = 0;
+}
+
+static uint32
+party_bucket(int32 queue_id, uint32 tenant)
+{
+	return hash_combine(murmurhash32((uint32) queue_id), tenant) %
+		(2 * jobq_max_lanes);
+}
+
+/*
+ * The queue, or the tenant of it, or NULL if it has no lane.
+ */
+JobqParty *
+jobq_party_find(JobqDatabase *db, int32 queue_id, uint32 tenant)
+{
+	JobqReady  *ready = db->ready;
+
+	for (uint32 i = ready->party_bucket[party_bucket(queue_id, tenant)];
+		 i != JOBQ_NONE; i = ready->parties[i].hash_next)
+		if (ready->parties[i].queue_id == queue_id &&
+			ready->parties[i].tenant == tenant)
+			return &ready->parties[i];
+	return NULL;
+}
+
+/*
+ * One lane more is of this queue, or tenant.
+ */
+static uint32
+party_join(JobqDatabase *db, int32 queue_id, uint32 tenant)
+{
+	JobqReady  *ready = db->ready;
+	JobqParty  *party = jobq_party_find(db, queue_id, tenant);
+
+	if (party == NULL)
+	{
+		uint32	   *bucket = &ready->party_bucket[party_bucket(queue_id, tenant)];
+		uint32		index = ready->party_free;
+
+		Assert(index != JOBQ_NONE);
+		party = &ready->parties[index];
+		ready->party_free = party->hash_next;
+		memset(party, 0, sizeof(JobqParty));
+		party->queue_id = queue_id;
+		party->tenant = tenant;
+		party->lanes = party->heaps = JOBQ_NONE;
+		party->hash_next = *bucket;
+		*bucket = index;
+	}
+	party->nlanes++;
+	return party - ready->parties;
+}
+
+static void
+party_leave(JobqDatabase *db, uint32 index)
+{
+	JobqReady  *ready = db->ready;
+	JobqParty  *party = &ready->parties[index];
+	uint32	   *link;
+
+	if (--party->nlanes > 0)
+		return;
+	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
+	link = &ready->party_bucket[party_bucket(party->queue_id, party->tenant)];
+	while (*link != index)
+		link = &ready->parties[*link].hash_next;
+	*link = party->hash_next;
+	party->hash_next = ready->party_free;
+	ready->party_free = index;
+}
+
+/*
+ * The role, or NULL if it has no lane.
+ */
+JobqRole *
+jobq_role_find(JobqDatabase *db, Oid role)
+{
+	JobqReady  *ready = db->ready;
+
+	for (uint32 i = ready->role_bucket[murmurhash32(role) % jobq_max_lanes];
+		 i != JOBQ_NONE; i = ready->roles[i].hash_next)
+		if (ready->roles[i].role == role)
+			return &ready->roles[i];
+	return NULL;
+}
+
+static uint32
+role_join(JobqDatabase *db, Oid oid)
+{
+	JobqReady  *ready = db->ready;
+	JobqRole   *role = jobq_role_find(db, oid);
+
+	if (role == NULL)
+	{
+		uint32	   *bucket = &ready->role_bucket[murmurhash32(oid) % jobq_max_lanes];
+		uint32		index = ready->role_free;
+
+		Assert(index != JOBQ_NONE);
+		role = &ready->roles[index];
+		ready->role_free = role->hash_next;
+		memset(role, 0, sizeof(JobqRole));
+		role->role = oid;
+		role->heaps = JOBQ_NONE;
+		role->hash_next = *bucket;
+		*bucket = index;
+		role->prev = JOBQ_NONE;
+		role->next = ready->roles_head;
+		if (role->next != JOBQ_NONE)
+			ready->roles[role->next].prev = index;
+		ready->roles_head = index;
+		ready->nroles++;
+	}
+	role->nlanes++;
+	return role - ready->roles;
+}
+
+static void
+role_leave(JobqDatabase *db, uint32 index)
+{
+	JobqReady  *ready = db->ready;
+	JobqRole   *role = &ready->roles[index];
+	uint32	   *link;
+
+	if (--role->nlanes > 0)
+		return;
+	Assert(role->heaps == JOBQ_NONE && role->nentries == 0);
+	link = &ready->role_bucket[murmurhash32(role->role) % jobq_max_lanes];
+	while (*link != index)
+		link = &ready->roles[*link].hash_next;
+	*link = role->hash_next;
+	if (role->prev != JOBQ_NONE)
+		ready->roles[role->prev].next = role->next;
+	else
+		ready->roles_head = role->next;
+	if (role->next != JOBQ_NONE)
+		ready->roles[role->next].prev = role->prev;
+	role->hash_next = ready->role_free;
+	ready->role_free = index;
+	ready->nroles--;
+}
+
+/*
+ * A lane that is new: it is one of its queue and of its role.
+ */
+void
+lane_join_parties(JobqDatabase *db, JobqLane *lane)
+{
+	JobqReady  *ready = db->ready;
+	JobqParty  *party;
+
+	lane->party = party_join(db, lane->queue_id, 0);
+	lane->tenant_party = lane->party;
+	party = &ready->parties[lane->party];
+	lane->party_prev = JOBQ_NONE;
+	lane->party_next = party->lanes;
+	if (party->lanes != JOBQ_NONE)
+		ready->lanes[party->lanes].party_prev = JOBQ_LANE_INDEX(db, lane);
+	party->lanes = JOBQ_LANE_INDEX(db, lane);
+	lane->role_index = role_join(db, lane->role);
+}
+
+/*
+ * The lane is given up.
+ */
+void
+lane_leave_parties(JobqDatabase *db, JobqLane *lane)
+{
+	JobqReady  *ready = db->ready;
+
+	lane_set_tenant(db, lane, 0);
+	if (lane->party_prev != JOBQ_NONE)
+		ready->lanes[lane->party_prev].party_next = lane->party_next;
+	else
+		ready->parties[lane->party].lanes = lane->party_next;
+	if (lane->party_next != JOBQ_NONE)
+		ready->lanes[lane->party_next].party_prev = lane->party_prev;
+	party_leave(db, lane->party);
+	role_leave(db, lane->role_index);
+}
+
+/*
+ * The lane is of this tenant, or of none.
+ */
+void
+lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
+{
+	uint32		before = lane->tenant_party;
+
+	lane->tenant = tenant;
+	lane->tenant_party = tenant == 0 ? lane->party
+		: party_join(db, lane->queue_id, tenant);
+	if (before != lane->party)
+		party_leave(db, before);
+}
+
+/*
+ * The lane gets a place in a heap: its queue and its tenant begin where the
+ * others are.
+ */
+void
+turn_begin(JobqDatabase *db, JobqLane *lane)
+{
+	JobqParty  *party = &db->ready->parties[lane->party];
+
+	if (db->limits->weighted)
+		party->turn = Max(party->turn, db->limits->queue_turn);
+	if (lane->tenant_party != lane->party &&
+		lane->queue_limiter != JOBQ_NO_LIMITER)
+	{
+		party = &db->ready->parties[lane->tenant_party];
+		party->turn = Max(party->turn,
+						  db->limits->limiters[lane->queue_limiter].tenant_turn);
+	}
+}

@@ -1,0 +1,63 @@
+"""What it costs to have many queues, and many tenants in one: against one queue."""
+
+import time
+
+from lib import PAYLOAD, own_cpu, pick, restart, set_config, sql, value, wait_for
+from systems import WORKERS
+
+TITLE = "no-op jobs of 4 workers: in one queue, in 10,000 queues, of 20,000 tenants; and an urgent one among them"
+LEFT = "NOT EXISTS (SELECT FROM jobq.job)"
+FILL = ("SELECT count(jobq.enqueue('noop', {payload}, queue => {queue})) "
+        "FROM generate_series(1, {jobs}) i")
+
+
+def one(jobs):
+    sql(FILL.format(payload=PAYLOAD, queue="'one'", jobs=jobs))
+
+
+def queues(jobs):
+    sql("DO $$ BEGIN FOR i IN 0 .. 9999 LOOP PERFORM jobq.create_queue('q' || i); "
+        "IF i % 100 = 0 THEN COMMIT; END IF; END LOOP; END $$")
+    sql(FILL.format(payload=PAYLOAD, queue="'q' || i % 10000", jobs=jobs))
+
+
+def tenants(jobs):
+    sql("SELECT jobq.create_queue('fair', fair_by => 'tenant')")
+    sql(FILL.format(payload=PAYLOAD, jobs=jobs,
+                    queue="'fair', headers => jsonb_build_object('tenant', (i % 20000)::text)"))
+
+
+def measure(fill, jobs):
+    """Microseconds of CPU per job, and how many others began after an urgent one came."""
+    WORKERS.create()
+    sql("SELECT jobq.create_queue('one')")
+    set_config(jobq__workers="*=0")
+    wait_for("count(*) = 0 FROM jobq.workers", "workers to leave", 60, 0.05)
+    fill(jobs)
+    sql("CHECKPOINT")
+    cpu = own_cpu()
+    set_config(jobq__workers="*=4")
+    wait_for("count(*) < %d FROM jobq.job" % (jobs // 2), "half of them", 300, 0.02)
+    start = time.monotonic()
+    urgent = value("SELECT jobq.enqueue('noop', %s, queue => 'one', priority => -1)" % PAYLOAD)
+    wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % urgent, "the urgent job", 60, 0.001)
+    waited = 1000 * (time.monotonic() - start)
+    wait_for(LEFT, "the last job", 600, 0.02)
+    return 1e6 * (own_cpu() - cpu) / jobs, waited
+
+
+def run(report):
+    jobs = pick(40000, 100000)
+    restart(jobq__max_lanes="32768", jobq__ready_entries="131072")
+    try:
+        found = {}
+        for name, fill in (("one queue", one), ("10,000 queues", queues), ("20,000 tenants", tenants)):
+            cpu, waited = measure(fill, jobs)
+            found[name] = cpu
+            report.single("CPU, " + name, "us/job", cpu)
+            report.single("an urgent job, " + name, "ms", waited)
+        for name in ("10,000 queues", "20,000 tenants"):
+            report.target("CPU of %s / one queue" % name, found[name] / found["one queue"], 1.5, False)
+    finally:
+        set_config(jobq__workers=None)
+        restart(jobq__max_lanes=None, jobq__ready_entries=None)

@@ -1,0 +1,72 @@
+# More lanes than there are places for: each role has its share, what is urgent
+# comes first, and all is done in the end.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+jobq.max_lanes = 64
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE ROLE greedy LOGIN;
+CREATE ROLE modest LOGIN;
+SELECT jobq.grant_role('greedy'), jobq.grant_role('modest');
+CREATE FUNCTION quick() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('quick', 'quick()');
+SELECT jobq.create_queue('outside', mode => 'consumer');
+});
+
+# One job of each of 2,000 priorities, which nobody takes.
+my $log = -s $node->logfile;
+$node->safe_psql(
+	'postgres', q{
+SET ROLE greedy;
+SELECT count(jobq.enqueue('anything', queue => 'outside', priority => p)) FROM generate_series(1, 2000) p});
+$node->wait_for_log(qr/more combinations of queue, priority and role have jobs than fit/, $log);
+
+# another role is served
+my $id = $node->safe_psql('postgres', q{SET ROLE modest; SELECT jobq.enqueue('quick')});
+wait_for($node, 'the job of another role is done', "SELECT state = 'completed' FROM jobq.status($id)");
+
+# so are hundreds of its priorities
+$node->safe_psql('postgres', q{SET ROLE modest; SELECT count(jobq.enqueue('quick', priority => p)) FROM generate_series(1, 300) p});
+wait_for($node, 'and 300 jobs of as many priorities', q{SELECT count(*) = 2000 FROM jobq.job});
+
+# what is urgent passes all that came before
+$id = $node->safe_psql('postgres', q{SET ROLE greedy; SELECT jobq.enqueue('anything', queue => 'outside', priority => -1)});
+my $reserve = q{SELECT id, token FROM jobq.reserve('{outside}', wait => '180s')};
+is( $node->safe_psql('postgres', "SELECT id FROM ($reserve) r"),
+	$id, 'an urgent job comes first');
+
+# and the others come to their turn, all of them
+my $session = $node->background_psql('postgres');
+$session->query_safe(
+	q{DO $$
+DECLARE
+	r record;
+BEGIN
+	FOR i IN 1 .. 2000 LOOP
+		SELECT * INTO r FROM jobq.reserve('{outside}', wait => '60s');
+		PERFORM jobq.ack(r.id, r.token);
+		COMMIT;
+	END LOOP;
+END $$});
+is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.job'), 1, 'all were had');
+$session->quit;
+
+my @told = slurp_file($node->logfile, $log) =~ /LOG:.*more combinations of queue/g;
+is(scalar @told, 1, 'it was told once');
+no_failed_assertion($node);
+$node->stop;
+done_testing;
