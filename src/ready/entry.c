@@ -32,7 +32,7 @@
 
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
-static bool over_share(JobqDatabase *db, const JobqLane *lane);
+static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
 static uint32 can_give(JobqDatabase *db, const JobqLane *lane,
 					   const JobqLane *for_lane, bool over);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
@@ -159,12 +159,12 @@ lane_empty(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Has the role more entries than its share?
+ * With so many more, has the lane's role more entries than its share?
  */
 static bool
-over_share(JobqDatabase *db, const JobqLane *lane)
+over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
 {
-	return db->ready->roles[lane->role_index].nentries >
+	return db->ready->roles[lane->role_index].nentries + more >
 		jobq_ready_entries / Max(db->ready->nroles, 1);
 }
 
@@ -179,7 +179,7 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 	if (lane == for_lane || !lane->in_use || lane->quarantine || lane->count == 0)
 		return 0;
 	if (for_lane != NULL && lane->role != for_lane->role && !over &&
-		over_share(db, lane))
+		over_share(db, lane, 0))
 		return jobq_ready_entries + lane->count;
 	if (lane->count <= SHORT_LANE ||
 		(for_lane != NULL && lane->count / 2 < for_lane->count))
@@ -197,7 +197,7 @@ bool
 entry_evict(JobqDatabase *db, JobqLane *for_lane)
 {
 	JobqReady  *ready = db->ready;
-	bool		over = for_lane != NULL && over_share(db, for_lane);
+	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
 	TimestampTz now = jobq_now();
 	JobqLane   *victim = NULL;
 	uint32		most = 0;
@@ -206,6 +206,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 
 	if (for_lane != NULL && now < ready->entries_full_until &&
 		now >= ready->entries_full_until - FULL_PAUSE &&
+		for_lane->count >= ready->entries_full_count &&
 		(over || !ready->entries_full_over))
 		return false;
 	for (int i = 0; i < jobq_max_lanes && (i % SAMPLE != 0 || victim == NULL); i++)
@@ -222,8 +223,12 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	}
 	if (victim == NULL)
 	{
-		ready->entries_full_until = now + FULL_PAUSE;
-		ready->entries_full_over = over;
+		if (for_lane != NULL)
+		{
+			ready->entries_full_until = now + FULL_PAUSE;
+			ready->entries_full_count = for_lane->count;
+			ready->entries_full_over = over;
+		}
 		return false;
 	}
 	ready->entry_hand = JOBQ_LANE_INDEX(db, victim);	/* it may have more */

@@ -263,7 +263,8 @@ typedef struct JobqReady
 	uint32		marked;			/* heaps that are to be offered */
 	uint32		hand;			/* where a lane was last taken from another, */
 	uint32		entry_hand;		/* and an entry */
-	bool		entries_full_over;	/* as full_over and full_until, of entries */
+	bool		entries_full_over;	/* as full_over and full_until, of entries; */
+	uint32		entries_full_count; /* and how many the lane had */
 	TimestampTz entries_full_until;
 	uint32		norders;
 	JobqOrder	orders[JOBQ_MAX_ORDERS];

@@ -90,6 +90,8 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 	JobqLane   *lane = &db->ready->lanes[heap->root];
 
 	n = Min(n, heap_room(db, heap, now, &db->limits->due));
+	if (n == 0 && db->limits->due < db->wake_at)
+		wake->scheduler = true; /* it is the time that is waited for */
 	n = Min(n, (int) Max(heap->nlanes, lane->count));
 	for (n = Min(n, JOBQ_MAX_WAKE); n > 0; n--)
 		jobq_lane_wake(db, lane, now, wake);
