@@ -52,27 +52,30 @@ static void take_line(Job *job);
 static void end(Job *job, int status);
 
 /*
- * A pipe of which our end does not block, and neither is inherited.  Its ends
- * are above the numbers that they have in the command.
+ * Take the numbers that a command's pipes have in the command, so that ours are
+ * above them.
+ */
+void
+children_prepare(void)
+{
+	int			fd;
+
+	do
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	while (fd >= 0 && fd < 4);
+	if (fd >= 0)
+		close(fd);
+}
+
+/*
+ * A pipe of which our end does not block, and neither is inherited.
  */
 static void
 make_pipe(int ends[2], bool ours_writes)
 {
-	int			ours;
-
-	if (pipe(ends) != 0)
+	if (pipe2(ends, O_CLOEXEC) != 0)
 		fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
-	for (int i = 0; i < 2; i++)
-	{
-		int			above = fcntl(ends[i], F_DUPFD_CLOEXEC, 10);
-
-		if (above < 0)
-			fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
-		close(ends[i]);
-		ends[i] = above;
-	}
-	ours = ends[ours_writes ? 1 : 0];
-	fcntl(ours, F_SETFL, O_NONBLOCK);
+	fcntl(ends[ours_writes ? 1 : 0], F_SETFL, O_NONBLOCK);
 }
 
 /*
@@ -127,6 +130,7 @@ child_start(Job *job)
 		return;
 	}
 	job->state = JOB_RUNNING;
+	job->began_at = seconds();
 	job->deadline = work.timeout > 0 ? seconds() + work.timeout : INFINITY;
 	job->kill_at = INFINITY;
 	write_payload(job);

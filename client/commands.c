@@ -51,7 +51,7 @@ const Command commands[] = {
 			{"http-public-only", 0, NULL, "connect to no address of a private network"},
 			{"http-ca", 0, "FILE", "certificates that are trusted; else the system's"},
 			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
-			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else as many as run"},
+			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else by the time that jobs take"},
 			{"lease", 0, "TIME", "hold each for so long, again and again while it runs; else 30 s"},
 			{"timeout", 0, "TIME", "a job may run so long; else as long as it takes"},
 			{"grace", 0, "TIME", "from SIGTERM to SIGKILL for a command; else 10 s"},

@@ -240,6 +240,7 @@ http_start(Job *job)
 		check(curl_easy_setopt(transfer, CURLOPT_CAINFO, work.ca_file), "--ca-file");
 	curl_multi_add_handle(multi, transfer);
 	job->state = JOB_RUNNING;
+	job->began_at = seconds();
 	job->deadline = job->kill_at = INFINITY;
 }
 

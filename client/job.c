@@ -14,6 +14,7 @@
 #include <string.h>
 
 Job		   *jobs;
+double		job_time = 1;
 
 /* The columns of jobq.reserve() that are asked for. */
 enum
@@ -68,6 +69,8 @@ job_add(const PGresult *result, int row, double asked_at)
 void
 job_end(Job *job, JobOutcome outcome, const char *text)
 {
+	if (job->state == JOB_RUNNING)
+		job_time += (seconds() - job->began_at - job_time) / 10;
 	job->outcome = outcome;
 	free(job->text);
 	job->text = text !=NULL ? copy_text(text) : NULL;

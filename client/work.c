@@ -30,6 +30,10 @@
 
 #define LONGEST_WAIT	20		/* seconds in jobq.reserve() */
 #define MOST_AT_A_TIME	1000	/* what jobq.reserve() gives */
+#define ASK_TIME		0.1		/* that jobq.reserve() may take when there are
+								 * jobs */
+#define MOST_AHEAD		200		/* jobs that are held and do not run, unless
+								 * told */
 #define LOST_PAUSE		1.0		/* after the server could not give any */
 
 WorkOptions work;
@@ -94,7 +98,7 @@ read_options(const char **values)
 	if ((work.exec == NULL) == (work.http == NULL))
 		fatal(EXIT_USAGE, "\"jobq work\" needs either --exec or --http");
 	work.parallel = GIVEN(VALUE_PARALLEL, whole_number(values[VALUE_PARALLEL], "--parallel", 1, 1000), 1);
-	work.ahead = GIVEN(VALUE_AHEAD, whole_number(values[VALUE_AHEAD], "--ahead", 0, MOST_AT_A_TIME), work.parallel);
+	work.ahead = GIVEN(VALUE_AHEAD, whole_number(values[VALUE_AHEAD], "--ahead", 0, MOST_AT_A_TIME), -1);
 	work.lease = GIVEN(VALUE_LEASE, duration(values[VALUE_LEASE], "--lease"), 30);
 	if (work.lease < 1 || work.lease > 7 * 86400)
 		fatal(EXIT_USAGE, "invalid value for --lease: \"%s\" (1 s to 7 d)", values[VALUE_LEASE]);
@@ -172,11 +176,17 @@ static int
 room(void)
 {
 	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
-	int			n = work.parallel - held;
+	int			ahead = work.ahead;
+	int			n;
 
-	/* some are taken ahead, when those that were have begun */
-	if (work.ahead > 0 && jobs_in(JOB_HELD) == 0)
-		n += work.ahead;
+	/* as many as are run while the server is asked for others */
+	if (ahead < 0)
+		ahead = (int) fmin(MOST_AHEAD, work.parallel * fmax(1, ASK_TIME / fmax(job_time, 0.001)));
+	n = work.parallel - held;
+
+	/* some are taken ahead, when most of those that were have begun */
+	if (jobs_in(JOB_HELD) <= ahead / 2)
+		n += ahead;
 	if (work.max_jobs > 0 && n > work.max_jobs - taken)
 		n = (int) (work.max_jobs - taken);
 	return n < MOST_AT_A_TIME ? n : MOST_AT_A_TIME;
@@ -363,6 +373,7 @@ run_work(const Command *command, int argc, char **argv)
 	if (work.name == NULL)
 		work.name = "jobq";
 	srand48(getpid());
+	children_prepare();
 	link_open(&reserving);
 	link_open(&settling);
 	set_signals();

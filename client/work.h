@@ -64,6 +64,8 @@ typedef struct Job
 	double		extend_at;
 	double		asked_at;		/* of the extension that is under way, or 0 */
 
+	double		began_at;
+
 	/* the process */
 	pid_t		pid;			/* also of its group; 0: there is none */
 	int			in;				/* pipes, or -1 */
@@ -114,7 +116,7 @@ typedef struct WorkOptions
 	const char *http;			/* or NULL */
 	const char *name;
 	int			parallel;
-	int			ahead;
+	int			ahead;			/* -1: by the time that jobs take */
 	double		lease;
 	double		timeout;		/* 0: none */
 	double		grace;
@@ -135,6 +137,7 @@ typedef struct WorkOptions
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fare no better: stop */
 extern Job *jobs;				/* all that are held, the oldest first */
+extern double job_time;			/* what one takes, about; in seconds */
 
 /* job.c */
 extern void job_add(const PGresult *result, int row, double asked_at);
@@ -146,6 +149,7 @@ extern int	jobs_in(JobState state);
 extern char *without_junk(const char *text, size_t length);
 
 /* child.c */
+extern void children_prepare(void);
 extern void child_start(Job *job);
 extern void child_interrupt(Job *job);
 extern int	child_polls(Job *job, struct pollfd *polls);
