@@ -169,6 +169,7 @@ extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 
 /* src/base/check.c */
 struct ReturnSetInfo;
+
 /* Objects and arrays within each other, of a payload, headers or a result. */
 #define JOBQ_MAX_DEPTH		1000
 

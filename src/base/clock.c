@@ -93,4 +93,3 @@ jobq_clock(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_TIMESTAMPTZ(jobq_now());
 }
-

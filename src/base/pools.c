@@ -121,4 +121,3 @@ jobq_pools(void)
 
 	return pool_set != NULL ? pool_set : &none;
 }
-

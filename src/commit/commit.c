@@ -127,7 +127,7 @@ jobq_install_commit_callbacks(void)
  * Have these books asked, too, at each end of a transaction; once per process.
  */
 void
-jobq_commit_join(const JobqCommitBooks * more)
+jobq_commit_join(const JobqCommitBooks *more)
 {
 	if (nbooks == MAX_BOOKS)
 		elog(ERROR, "too many books");

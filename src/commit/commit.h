@@ -101,7 +101,7 @@ typedef struct JobqWaiters
 	LWLock	   *lock;
 	pg_atomic_uint32 n;			/* by no lock */
 	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
-}			JobqWaiters;
+} JobqWaiters;
 
 /* src/commit/area.c */
 extern const JobqArea jobq_waiters_area;
@@ -144,7 +144,7 @@ typedef struct JobqCommitBooks
 
 	/* it was prepared; if NULL, all is undone */
 	void		(*prepare) (void);
-}			JobqCommitBooks;
+} JobqCommitBooks;
 
 /*
  * What becomes of a lease at the end of the transaction.
@@ -162,7 +162,7 @@ typedef enum LeaseAction
 
 /* src/commit/commit.c */
 extern void jobq_install_commit_callbacks(void);
-extern void jobq_commit_join(const JobqCommitBooks * books);
+extern void jobq_commit_join(const JobqCommitBooks *books);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);

@@ -24,7 +24,7 @@ typedef struct PendingMessage
 	JobqRelayMessage message;
 } PendingMessage;
 
-static int	nmessages = 0;	/* places that are reserved */
+static int	nmessages = 0;		/* places that are reserved */
 
 static PendingMessage *messages = NULL; /* newest first */
 

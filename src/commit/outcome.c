@@ -116,7 +116,7 @@ outcomes_abort(SubTransactionId since)
 		noutcomes--;
 }
 
-const		JobqCommitBooks outcome_books = {
+const JobqCommitBooks outcome_books = {
 	.noted = outcomes_noted,
 	.pending = outcomes_pending,
 	.abort = outcomes_abort,

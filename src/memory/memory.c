@@ -208,4 +208,3 @@ jobq_warn_if_not_served(void)
 			 errhint("Add it to \"%s\" and reload the configuration.",
 					 "jobq.databases")));
 }
-

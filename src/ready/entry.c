@@ -142,7 +142,7 @@ entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
 	if (group != NULL && group->called == entry->key.id)
 	{
 		group->called = 0;
-		db->groups->due = 0;		/* long ago */
+		db->groups->due = 0;	/* long ago */
 	}
 	entry_unlink(db, lane, index);
 	entry_free(db, index);

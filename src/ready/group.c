@@ -87,7 +87,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	/* its queue may have got another policy */
 	if (group->head != JOBQ_NONE)
 		group_set_policy(db, group,
-				   db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
+						 db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
 	do
 	{
 		link = &group->head;
@@ -144,7 +144,7 @@ take_in(JobqDatabase *db, JobqGroup *group, int64 id)
  */
 JobqEntrance
 group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
-				 TimestampTz now, uint32 *place, JobqWakeList *wake)
+			TimestampTz now, uint32 *place, JobqWakeList *wake)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
 	JobqGroup  *group = jobq_group_make(db, entry->group, lane->queue_limiter,
@@ -178,7 +178,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
  */
 bool
 group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
-				 TimestampTz now, uint32 *place)
+			TimestampTz now, uint32 *place)
 {
 	JobqGroup  *group = jobq_group_make(db, job->group, limiter, now);
 	TimestampTz due = DT_NOEND;
@@ -228,7 +228,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, int64 id, int32 priority,
  */
 void
 group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
-				 bool unused, TimestampTz now, JobqWakeList *wake)
+			bool unused, TimestampTz now, JobqWakeList *wake)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 	JobqLimiter *policy = group_policy(db, group);
@@ -240,8 +240,8 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 
 	/*
 	 * An owner remains one until it has run: what was popped under its id may
-	 * be an outdated entry, which finds no row.  And somebody may have removed
-	 * the job, which was to run again, before we come here.
+	 * be an outdated entry, which finds no row.  And somebody may have
+	 * removed the job, which was to run again, before we come here.
 	 */
 	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
 		group->owner = id;

@@ -395,4 +395,3 @@ jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 	jobq_lane_expect(db, lane);
 	wake->scheduler = true;
 }
-

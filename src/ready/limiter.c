@@ -152,4 +152,3 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	return jobq_lane_room(db, lane, now, &db->limits->due) > 0;
 }
-

@@ -243,4 +243,3 @@ groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		jobq_lane_look(db, lane, lane->skipped, wake);
 	}
 }
-

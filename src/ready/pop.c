@@ -27,7 +27,7 @@ static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
 static void prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank,
-					  JobqSlot *slot, BlockNumber block);
+						  JobqSlot *slot, BlockNumber block);
 
 /*
  * Pop the job that comes first for this taker, together with its permits.  A
@@ -57,7 +57,7 @@ again:
 	/* what is in the hand comes first, unless something is more urgent */
 	if (mine != NULL &&
 		prefetch_take_unless(db, mine, best != NULL, best_rank,
-							  best != NULL ? best->priority : 0, popped))
+							 best != NULL ? best->priority : 0, popped))
 		return true;
 	if (best == NULL)
 	{
@@ -105,7 +105,7 @@ again:
 	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
 			 !db->limits->weighted)
 		prefetch_more(db, best, best_rank, mine,
-				  ItemPointerGetBlockNumber(&popped->ctid));
+					  ItemPointerGetBlockNumber(&popped->ctid));
 	return true;
 }
 
@@ -153,7 +153,7 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
  */
 static void
 prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank, JobqSlot *slot,
-		  BlockNumber block)
+			  BlockNumber block)
 {
 	int			room = lane->count > LONG_LANE ? prefetch_room(slot) : 0;
 

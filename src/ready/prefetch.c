@@ -52,7 +52,7 @@ jobq_prefetch_take(JobqDatabase *db, JobqSlot *slot, JobqPush *popped)
  */
 bool
 prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
-					  int32 priority, JobqPush *popped)
+					 int32 priority, JobqPush *popped)
 {
 	bool		taken = false;
 
@@ -72,7 +72,7 @@ prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane, uint8 rank,
  */
 void
 prefetch_put(JobqDatabase *db, JobqSlot *slot, uint8 rank,
-			  const JobqPush *job)
+			 const JobqPush *job)
 {
 	SpinLockAcquire(&slot->mutex);
 	slot->holding->prefetched[slot->holding->count++] = *job;

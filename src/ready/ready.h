@@ -239,8 +239,9 @@ typedef struct JobqReady
 	int32		full_priority;	/* ... and the priority of his lane */
 	TimestampTz full_until;		/* then: do not look for one before */
 	bool		starved;		/* a scan found no free entry */
-	bool		paused_forgotten;	/* a lane of a queue that was paused, or that
-									 * nobody served, gave way with due rows */
+	bool		paused_forgotten;	/* a lane of a queue that was paused, or
+									 * that nobody served, gave way with due
+									 * rows */
 	uint32		lanes_made;		/* how many so far, and one more */
 	uint32		evictions;		/* lanes that gave way with due rows */
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
@@ -263,7 +264,8 @@ typedef struct JobqReady
 	uint32		marked;			/* heaps that are to be offered */
 	uint32		hand;			/* where a lane was last taken from another, */
 	uint32		entry_hand;		/* and an entry */
-	bool		entries_full_over;	/* as full_over and full_until, of entries; */
+	bool		entries_full_over;	/* as full_over and full_until, of
+									 * entries; */
 	uint32		entries_full_count; /* and how many the lane had */
 	TimestampTz entries_full_until;
 	uint32		norders;
@@ -731,8 +733,8 @@ extern void jobq_group_refilled(JobqDatabase *db, JobqGroup *group,
 /* src/ready/permit.c */
 extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
-									 bool limited, TimestampTz now,
-									 JobqWakeList *wake);
+									bool limited, TimestampTz now,
+									JobqWakeList *wake);
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);

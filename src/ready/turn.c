@@ -27,12 +27,12 @@ typedef struct Choice
 {
 	JobqLane   *lane;
 	uint8		rank;
-}			Choice;
+} Choice;
 
 static bool lane_before(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
 static void consider(JobqDatabase *db, JobqHeap *heap, uint8 rank,
-					 TimestampTz now, Choice * choice);
+					 TimestampTz now, Choice *choice);
 
 /*
  * Does the lane come before the other, which is the first one of another heap and
@@ -62,7 +62,7 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
  */
 static void
 consider(JobqDatabase *db, JobqHeap *heap, uint8 rank, TimestampTz now,
-		 Choice * choice)
+		 Choice *choice)
 {
 	JobqLane   *lane;
 

@@ -24,7 +24,7 @@
  */
 void
 jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
-				JobqWakeList *wake)
+			   JobqWakeList *wake)
 {
 	int			index = db - jobq_shared->databases;
 	bool		served = false;

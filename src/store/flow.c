@@ -189,4 +189,3 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	if (push->flow != 0)
 		parts(job, &push->kind, &push->tenant);
 }
-

@@ -92,7 +92,7 @@ transaction_ended(void)
 	users = 0;
 }
 
-const		JobqCache jobq_indexes_cache = {
+const JobqCache jobq_indexes_cache = {
 	.changed = relation_changed,
 	.ended = transaction_ended,
 };

@@ -564,6 +564,6 @@ lengths_init(void *owner, char *memory)
 	memset(db->lengths, 0, sizeof(JobqLengths));
 }
 
-const		JobqArea jobq_length_area = {
+const JobqArea jobq_length_area = {
 	JOBQ_AREA_OF_DATABASE, lengths_size, lengths_init
 };

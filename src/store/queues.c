@@ -422,7 +422,7 @@ relation_changed(Oid relid)
 		forget_queues();
 }
 
-const		JobqCache jobq_queues_cache = {
+const JobqCache jobq_queues_cache = {
 	.changed = relation_changed,
 	.forget = forget_queues,
 };

@@ -241,7 +241,7 @@ forget_relations(void)
 	partition.relid = InvalidOid;
 }
 
-const		JobqCache jobq_relations_cache = {
+const JobqCache jobq_relations_cache = {
 	.changed = relation_changed,
 	.forget = forget_relations,
 };

@@ -94,7 +94,7 @@ typedef enum JobqTable
 	JOBQ_FAILED_TABLE,
 	JOBQ_STEP_TABLE,
 	JOBQ_NTABLES
-}			JobqTable;
+} JobqTable;
 
 /* Their indexes that are asked for by name. */
 typedef enum JobqIndex
@@ -110,7 +110,7 @@ typedef enum JobqIndex
 	JOBQ_UNIQUE_KEY_PKEY,
 	JOBQ_LEASE_PKEY,
 	JOBQ_NINDEXES
-}			JobqIndex;
+} JobqIndex;
 
 /* Attribute numbers of jobq.queue. */
 enum
@@ -392,7 +392,7 @@ typedef struct JobqLengths
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	int			nprepared;
 	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
-}			JobqLengths;
+} JobqLengths;
 
 
 /* src/store/cache.c: for the caches of this room */
@@ -404,9 +404,9 @@ typedef struct JobqCache
 	void		(*forget) (void);
 	/* the transaction is over, one way or another; or NULL */
 	void		(*ended) (void);
-}			JobqCache;
+} JobqCache;
 
-extern void jobq_cache_join(const JobqCache * cache);
+extern void jobq_cache_join(const JobqCache *cache);
 extern void jobq_cache_filled(void);
 
 /* src/store/relations.c */

@@ -36,7 +36,7 @@ typedef struct Column
 {
 	Oid			type;
 	bool		may_be_null;
-}			Column;
+} Column;
 
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
@@ -97,7 +97,7 @@ static const Column step_columns[] = {
 static const struct
 {
 	size_t		relid;
-	const		Column *columns;
+	const Column *columns;
 	int			ncolumns;
 }			tables[JOBQ_NTABLES] = {
 #define TABLE(field, list) {offsetof(JobqRelations, field), list, lengthof(list)}
@@ -171,7 +171,7 @@ forget_tables(void)
 	relation_changed(InvalidOid);
 }
 
-const		JobqCache jobq_tables_cache = {
+const JobqCache jobq_tables_cache = {
 	.changed = relation_changed,
 	.forget = forget_tables,
 };
@@ -207,7 +207,7 @@ jobq_check_table(Relation rel, JobqTable table)
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
-		const		Column *column = &tables[table].columns[i];
+		const Column *column = &tables[table].columns[i];
 
 		if (att->attisdropped)
 			ereport(ERROR,

@@ -12,7 +12,7 @@ plan skip_all => 'this server has no assertions'
   unless `pg_config --configure` =~ /--enable-cassert/;
 
 # what takes long, and whether roles take turns, which has a test of its own
-my $except = 'failover|cannot react|floods';
+my $except = 'failover|cannot react';
 
 foreach my $seed ('--seed 8', '')
 {

@@ -26,7 +26,7 @@ typedef struct RunContext
 
 /* worker/runner/procedure.c */
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
-						  const JobqFunction * function);
+						  const JobqFunction *function);
 extern void run_procedure_end(void);
 
 /* worker/runner/run.c */

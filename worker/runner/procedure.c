@@ -39,7 +39,7 @@ static void finish(RunContext *run, JobqJob *job, int64 token,
  */
 void
 run_procedure(RunContext *run, Relation rel, JobqJob *job,
-			  const JobqFunction * function)
+			  const JobqFunction *function)
 {
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;

@@ -100,7 +100,8 @@ discover(bool reset)
 	TimestampTz now = jobq_now();
 	uint32		evictions = prepare_lanes(reset);
 	bool		from_start;
-	int			left = -1;		/* lanes to look for, after one without a place */
+	int			left = -1;		/* lanes to look for, after one without a
+								 * place */
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 
@@ -167,7 +168,7 @@ prepare_lanes(bool reset)
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->ready->overflow = false;
-	my_db->ready->complete = false;	/* so a lane that is made is read */
+	my_db->ready->complete = false; /* so a lane that is made is read */
 	evictions = my_db->ready->evictions;
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{

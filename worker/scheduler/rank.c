@@ -24,13 +24,13 @@ typedef struct QueueRank
 	bool		paused;
 	bool		consumer;
 	uint8		rank[JOBQ_MAX_POOLS];
-}			QueueRank;
+} QueueRank;
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static int	queues_of_lanes(QueueRank * ranks);
-static void rank_queue(QueueRank * rank);
-static void rank_lanes(const QueueRank * rank);
+static int	queues_of_lanes(QueueRank *ranks);
+static void rank_queue(QueueRank *rank);
+static void rank_lanes(const QueueRank *rank);
 
 /* Looks at each lane once, and at each of their queues. */
 Duty		rank_duty = {
@@ -42,7 +42,7 @@ Duty		rank_duty = {
  * The queues that have lanes.  Wants db->lock.
  */
 static int
-queues_of_lanes(QueueRank * ranks)
+queues_of_lanes(QueueRank *ranks)
 {
 	int			n = 0;
 
@@ -62,7 +62,7 @@ queues_of_lanes(QueueRank * ranks)
  * the place of "*".
  */
 static void
-rank_queue(QueueRank * rank)
+rank_queue(QueueRank *rank)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(rank->queue_id, &buffer);
@@ -95,7 +95,7 @@ rank_queue(QueueRank * rank)
  * All lanes of the queue have what it has.  Wants db->lock.
  */
 static void
-rank_lanes(const QueueRank * rank)
+rank_lanes(const QueueRank *rank)
 {
 	JobqParty  *queue = jobq_party_find(my_db, rank->queue_id, 0);
 	uint16		order = jobq_order_find(my_db, rank->rank);

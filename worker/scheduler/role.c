@@ -44,7 +44,7 @@ typedef struct RoleTrouble
 	TimestampTz retry_at;
 	int64		pause;			/* before the next but one */
 	TimestampTz logged_at;
-}			RoleTrouble;
+} RoleTrouble;
 
 static HTAB *troubles = NULL;
 
