@@ -42,6 +42,9 @@ SELECT name, e.* FROM test.job, test.error(format('SELECT jobq.result(%s)', id))
 -- wait() returns at the end of its time, whatever the state
 SELECT name, state FROM test.job j, jobq.wait(j.id, '0') ORDER BY name;
 SELECT state FROM jobq.wait((SELECT id FROM test.job WHERE name = 'scheduled'), '10 ms');
+-- the longest wait
+SELECT jobq.enqueue('echo', delay => '50 ms') AS id \gset
+SELECT state FROM jobq.wait(:id, '365 days');
 
 -- many: in the order given, and again if so
 SELECT name, state FROM jobq.wait(ARRAY(SELECT id FROM test.job ORDER BY name DESC), '0') w JOIN test.job USING (id);

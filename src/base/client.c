@@ -24,9 +24,9 @@ extern bool pq_check_connection(void);
 #define NEVENTS		3
 
 /*
- * Sleep until our latch is set, the time is over, or the client has gone: then
- * the session ends here, whatever it was waiting for.  Interrupts are served;
- * the latch may have been reset.
+ * Sleep until our latch is set, the time is over (or 24 days are), or the client
+ * has gone: then the session ends here, whatever it was waiting for.  Interrupts
+ * are served; the latch may have been reset.
  *
  * The kernel tells when the client closes its connection, so nobody looks for
  * it meanwhile.  Where the kernel cannot, the session ends with a client that
@@ -38,6 +38,8 @@ jobq_client_wait(long ms, uint32 wait_event)
 	WaitEvent	events[NEVENTS];
 	int			nevents;
 
+	/* callers look at the time again */
+	ms = Min(ms, INT_MAX);
 	if (MyProcPort == NULL || FeBeWaitSet == NULL ||
 		!WaitEventSetCanReportClosed())
 	{
