@@ -159,7 +159,7 @@ typedef struct JobqSlot
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
-	TimestampTz idle_since;
+	TimestampTz idle_since;		/* when it looked for a job last; 0: never */
 	bool		resting;		/* leaves the processors to other workers */
 	bool		retire;			/* leave after the current job */
 	bool		yields;			/* the same, if another role still wants that */

@@ -28,6 +28,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 {
 	int			index = db - jobq_shared->databases;
 	bool		served = false;
+	bool		leaving = false;
 
 	if (!lane->ranked)
 	{
@@ -60,6 +61,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			JOBQ_LANE_RANK(db, lane, slot->pool) == JOBQ_NOT_SERVED)
 			continue;
 		served = true;
+		leaving |= slot->idle && slot->yields;
 		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
 			!slot->retire && !slot->yields)
 		{
@@ -75,7 +77,8 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			return;
 		}
 	}
-	if (!served || db->can_spawn)
+	/* the scheduler may start one, or let one stay that was to leave */
+	if (!served || leaving || db->can_spawn)
 		wake->scheduler = true;
 }
 

@@ -126,9 +126,8 @@ read_workers(WorkerView *workers, TimestampTz now)
 		worker->generation = slot->generation;
 		worker->role = slot->role;
 		worker->pool = slot->pool;
-		worker->coming = slot->state == JOBQ_SLOT_STARTING ||
-			(slot->job_id == 0 && !slot->idle &&
-			 slot->jobs_done + slot->jobs_failed == 0);
+		/* it has not looked for its first job yet */
+		worker->coming = slot->state == JOBQ_SLOT_STARTING || slot->idle_since == 0;
 		worker->idle = slot->state == JOBQ_SLOT_ATTACHED && slot->idle;
 		worker->leaves = slot->retire;
 		worker->comes_back = slot->comes_back;

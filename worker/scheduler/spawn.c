@@ -326,10 +326,10 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->pid = 0;
 		slot->started_at = now;
 		slot->idle = false;
-		slot->idle_since = now;
 		slot->resting = false;
 		slot->retire = false;
 		slot->yields = slot->yields_anyway = false;
+		slot->idle_since = 0;
 		slot->comes_back = comes_back(role, pool, now);
 		slot->holding->next = slot->holding->count = 0;
 		slot->connect_failed = false;

@@ -275,6 +275,7 @@ tell(const Demand *demand, TimestampTz now)
 		const WorkerView *worker = &demand->workers[i];
 		JobqSlot   *slot = &jobq_shared->slots[worker->slot];
 		PGPROC	   *proc = slot->proc;
+		bool		yielded = slot->yields;
 
 		if (slot->generation != worker->generation ||
 			slot->state != JOBQ_SLOT_ATTACHED)
@@ -285,7 +286,12 @@ tell(const Demand *demand, TimestampTz now)
 		slot->yields_anyway = slot->yields && worker->yields_anyway;
 		slot->yields_since = worker->yields_since == 0 ? now
 			: worker->yields_since;
-		if (slot->yields && slot->idle && proc != NULL)
+
+		/* one that may stay after all was passed by when jobs came */
+		if (slot->idle && (slot->yields || yielded) && proc != NULL)
+		{
+			slot->idle = slot->yields;
 			SetLatch(&proc->procLatch);
+		}
 	}
 }
