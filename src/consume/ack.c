@@ -503,7 +503,7 @@ extend(const Held *held, Interval *interval)
 	JobqDatabase *db = jobq_served_database("jobq.extend()");
 	TimestampTz until = jobq_now() +
 		jobq_interval_ms(interval, "lease", MIN_LEASE_MS, MAX_LEASE_MS) * 1000;
-	Relation	rel = jobq_open_jobs();
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int			done = 0;
 
