@@ -222,6 +222,7 @@ SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE queue = 'parcel
 SELECT jobq.test_clock('0');
 
 -- a reservation that rolls back gives the jobs and their attempts back at once
+CALL test.settle();
 SELECT test.post('"one"'), test.post('"two"'), test.post('"three"');
 BEGIN;
 SELECT payload, attempt FROM jobq.reserve('{letters}', 2, wait => '30s');

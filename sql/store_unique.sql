@@ -212,6 +212,7 @@ CALL test.cancel_all();
 SELECT jobq.create_queue('knocker', mode => 'consumer');
 SELECT jobq.enqueue('knock', '1', 'knocker', unique_key => 'a') AS a \gset
 SELECT jobq.enqueue('knock', '2', 'knocker', unique_key => 'b', unique_until => 'start') - :a AS n;
+CALL test.settle();
 SELECT count(*), min(token) AS token FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
 SELECT :count AS reserved;
 SELECT * FROM test.keys(:a);

@@ -19,20 +19,24 @@ log_min_messages = debug1
 $node->start;
 my $holder = $node->background_psql('postgres');
 
-# Have the session wait until there is such a lock that is not granted; that
-# needs no new connection, and no look at pg_database.
+# Have the session wait until there is such a lock that is not granted, be it for a
+# moment; that needs no new connection, and no look at pg_database.
 sub until_waits
 {
 	my ($session, $lock, $what) = @_;
 
 	is($session->query_safe(qq{
 		DO \$\$ BEGIN
-			FOR i IN 1 .. 6000 LOOP
-				EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE $lock AND NOT granted);
-				PERFORM pg_sleep(0.01);
+			PERFORM set_config('test.waits', '0', false);
+			FOR i IN 1 .. 60000 LOOP
+				IF EXISTS (SELECT FROM pg_locks WHERE $lock AND NOT granted) THEN
+					PERFORM set_config('test.waits', '1', false);
+					EXIT;
+				END IF;
+				PERFORM pg_sleep(0.001);
 			END LOOP;
 		END \$\$;
-		SELECT count(*) FROM pg_locks WHERE $lock AND NOT granted}), 1, $what);
+		SELECT current_setting('test.waits')}), 1, $what);
 	return;
 }
 

@@ -191,18 +191,19 @@ SELECT jobq.enqueue('forever')});
 	}
 }
 
-# A scheduler that is at a query when the server stops.
+# A scheduler that tries again and again to get a lock when the server stops.
 {
 	my $locker = $node->background_psql('app');
 	$locker->query_safe('BEGIN; LOCK TABLE jobq.queue IN ACCESS EXCLUSIVE MODE');
+	$offset = -s $node->logfile;
 	$node->reload;
-	wait_for($node, 'the scheduler waits for a lock',
-		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND wait_event_type = 'Lock'});
+	ok($node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work/, $offset),
+		'the scheduler meets a lock');
 	$offset = -s $node->logfile;
 	$node->stop('fast');
 	eval { $locker->{run}->finish };
 	unlike(slurp_file($node->logfile, $offset), qr/jobq [^\n]*(FATAL|ERROR|WARNING)/,
-		'stop while the scheduler waits for a lock: no error in the log');
+		'stop while the scheduler meets a lock: no error in the log');
 	$node->start;
 }
 
