@@ -490,8 +490,8 @@ plain_before(const JobqLane *lane, const JobqLane *other)
 		return lane->priority < other->priority;
 
 	/* lanes of three heaps may be in a circle: by tenants' turn, and by age */
-	if (lane->heap != other->heap &&
-		(tenant_turn(lane) != 0 || tenant_turn(other) != 0))
+	if (lane->heap != other->heap && (lane->tenant != 0 || other->tenant != 0 ||
+									  tenant_turn(lane) != 0 || tenant_turn(other) != 0))
 		return false;
 	if (tenant_turn(lane) != tenant_turn(other))
 		return tenant_turn(lane) < tenant_turn(other);

@@ -86,7 +86,7 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 	}
 	else if ((c >> 8) % 3 == 0)
 		job->group = queue->id * 100 + 1 + (c >> 10) % 3;
-	job->notify = true;
+	job->notify = (c >> 24) % 4 == 0;
 	job->permits = JOBQ_NO_PERMITS;
 	world.last = *job;
 	ItemPointerSet(&job->ctid, 1 + job->key.id / 4, 1 + job->key.id % 4);
