@@ -250,7 +250,7 @@ sql(q{SELECT injection_points_attach('jobq-scheduler-begin', 'wait'); CREATE DAT
 my ($brief, $here) = split /\n/, sql(q{SELECT oid FROM pg_database WHERE datname IN ('brief', 'postgres') ORDER BY datname});
 my $pid = scheduler_pid($node);
 $node->safe_psql('brief', 'CREATE EXTENSION jobq');
-ok(come_to(sub { schedulers($brief) == 1 }), 'brief: its scheduler has been started');
+ok(come_to(sub { schedulers($brief) >= 1 }), 'brief: its scheduler has been started');
 sql('DROP DATABASE brief');
 sql("SELECT pg_terminate_backend($pid)");
 ok(wait_for_exit($pid) && come_to(sub { schedulers($here) == 1 }), 'brief: the launcher has looked since it is gone');
