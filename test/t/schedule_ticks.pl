@@ -60,16 +60,21 @@ sub count_jobs
 sql(q{SELECT jobq.schedule('seconds', '* * * * * *', 'note', missed => 'all', options => '{"queue": "still"}')});
 my $hours = 0;
 
-# When some of the ticks have their jobs, and mostly not all, something is done.
+# When some of the ticks have their jobs, and most of them not, something is done.
 sub disturb
 {
 	my ($what, $how) = @_;
 	my $some = 200 + int(rand(5000));
 
-	$hours += 3;
-	sql("SELECT jobq.test_clock('$hours hours')");
-	wait_for($node, "$what: some are there", qq{SELECT next_run > jobq.clock() - interval '3 hours' + interval '$some s'
-		FROM jobq.schedule WHERE name = 'seconds'});
+	# the scheduler may have been quicker than we are
+	for (1 .. ($hours < 15 ? 2 : 1))
+	{
+		$hours += 3;
+		sql("SELECT jobq.test_clock('$hours hours')");
+		wait_for($node, "$what: some are there",
+			qq{SELECT next_run > jobq.clock() - interval '3 hours' + interval '$some s' FROM jobq.schedule WHERE name = 'seconds'});
+		last if sql(q{SELECT next_run < jobq.clock() - interval '1 min' FROM jobq.schedule WHERE name = 'seconds'}) eq 't';
+	}
 	$how->();
 	my $in_time = count_jobs('seconds');
 	sql("SELECT jobq.test_clock('$hours hours')");
