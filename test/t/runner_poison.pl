@@ -285,7 +285,8 @@ COMMIT});
 		is( $node->safe_psql('postgres', q{SELECT string_agg(name || '|' || attempt, ' ' ORDER BY at) FROM ran}),
 			$result, "order of $names: as they came");
 	}
-	is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT payload ->> 'name' || crashes, ' ') FROM jobq.failed_jobs WHERE kind = 'in_order'}),
+	is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT payload ->> 'name' || crashes, ' ') FROM jobq.failed_jobs
+		WHERE kind = 'in_order' AND payload ->> 'crashes' = '9'}),
 		'h2', 'order: who crashes again and again is set aside');
 	$node->safe_psql('postgres', q{SELECT jobq.delete_failed(id) FROM jobq.failed_jobs WHERE kind = 'in_order'});
 }
