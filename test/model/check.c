@@ -575,11 +575,11 @@ check_all(void)
 }
 
 /*
- * A job starts that was popped at this tick: within the limits, and in the order
- * of its group.
+ * A job starts that was popped then, for a session perhaps some time before it
+ * takes it: within the limits, and in the order that its group had then.
  */
 void
-check_starts(int r, uint64 popped)
+check_starts(int r, Moment popped)
 {
 	const Row  *row = &world.rows[r];
 	Queue	   *queue = queue_of(row->job.queue_id);
@@ -598,7 +598,8 @@ check_starts(int r, uint64 popped)
 		if (other->worker >= 0 || other->session >= 0)
 			running++;
 		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
-				 other->handed_over <= popped && !row->held &&
+				 other->job.key.run_at <= popped.now &&
+				 other->handed_over <= popped.tick && !row->held &&
 				 group_compare(other->job.priority, other->job.key,
 							   row->job.priority, row->job.key) < 0)
 			model_fail("job %d starts before job %d of its group",

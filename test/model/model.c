@@ -53,8 +53,19 @@ static void
 on_signal(int signo)
 {
 	snprintf(model_failure, sizeof(model_failure), "%s",
-			 signo == SIGALRM ? "it goes on for ever" : "it crashes");
+			 signo == SIGVTALRM ? "it goes on for ever" : "it crashes");
 	siglongjmp(model_failed, 1);
+}
+
+/*
+ * A sequence has so many seconds of processor time; 0: no limit.
+ */
+static void
+limit(int seconds)
+{
+	struct itimerval timer = {.it_value.tv_sec = seconds};
+
+	setitimer(ITIMER_VIRTUAL, &timer, NULL);
 }
 
 /*
@@ -67,10 +78,10 @@ fails(uint32 seed, const Op *ops, int n)
 
 	if (sigsetjmp(model_failed, 1) != 0)
 	{
-		alarm(0);
+		limit(0);
 		return true;
 	}
-	alarm(5);
+	limit(5);
 	world_start(seed);
 	check_all();
 	for (; i < n; i++)
@@ -81,7 +92,7 @@ fails(uint32 seed, const Op *ops, int n)
 		done++;
 	}
 	world_calm();
-	alarm(0);
+	limit(0);
 	return false;
 }
 
@@ -150,7 +161,7 @@ main(int argc, char **argv)
 	signal(SIGSEGV, on_signal);
 	signal(SIGBUS, on_signal);
 	signal(SIGFPE, on_signal);
-	signal(SIGALRM, on_signal);
+	signal(SIGVTALRM, on_signal);
 
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do

@@ -78,6 +78,13 @@ typedef struct Worker
 	int			row;			/* that it runs, or -1 */
 } Worker;
 
+/* When: after how many hand-overs, and by the clock. */
+typedef struct Moment
+{
+	uint64		tick;
+	TimestampTz now;
+} Moment;
+
 /* A session of a consumer. */
 typedef struct Session
 {
@@ -89,7 +96,7 @@ typedef struct Session
 	Oid			roles[NROLES];
 	Oid			denied[NROLES];
 	int			ndenied;
-	uint64		called;			/* World.tick when its latch was set */
+	Moment		called;			/* when its latch was set */
 } Session;
 
 typedef struct Queue
@@ -163,6 +170,7 @@ extern void op_run(int op, uint32 a, uint32 b, uint32 c);
 extern void world_calm(void);
 extern int	row_of(int64 id);
 extern Queue *queue_of(int32 id);
+extern Moment world_moment(void);
 extern bool row_is_due(const Row *row);
 extern bool session_sees(const Session *session);
 
@@ -181,6 +189,6 @@ extern void unlock(JobqWakeList *wake);
 /* check.c: what must hold */
 extern void check_all(void);
 extern void show_lane(const Row *row);
-extern void check_starts(int row, uint64 popped);
+extern void check_starts(int row, Moment popped);
 
 #endif							/* JOBQ_MODEL_H */

@@ -152,7 +152,7 @@ SetLatch(Latch *latch)
 			else
 			{
 				world.sessions[i - NSLOTS].awake = true;
-				world.sessions[i - NSLOTS].called = world.tick;
+				world.sessions[i - NSLOTS].called = world_moment();
 			}
 			return;
 		}

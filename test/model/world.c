@@ -35,6 +35,12 @@ queue_of(int32 id)
 	return &world.queues[id - 1];
 }
 
+Moment
+world_moment(void)
+{
+	return (Moment){.tick = world.tick,.now = world.now};
+}
+
 bool
 row_is_due(const Row *row)
 {
@@ -259,10 +265,10 @@ drop_lease(int64 id, int64 token)
 
 /*
  * May the job that was popped run?  Its row, or -1; then it is where it belongs.
- * token: of its lease, or 0; popped: World.tick of then.
+ * token: of its lease, or 0; popped: when.
  */
 static int
-gate(const JobqPush *entry, bool consumer, int64 token, uint64 popped)
+gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 {
 	int			r = row_of(entry->key.id);
 	Row		   *row = r < 0 ? NULL : &world.rows[r];
@@ -401,7 +407,7 @@ worker_pop(int w)
 	}
 	if (!popped)
 		return;
-	worker->row = gate(&entry, false, 0, world.tick);
+	worker->row = gate(&entry, false, 0, world_moment());
 	if (worker->row >= 0)
 	{
 		world.rows[worker->row].worker = w;
@@ -562,7 +568,7 @@ session_look(int s)
 	JobqPush	job;
 	bool		popped = false;
 	int64		token = 0;
-	uint64		when = world.tick;
+	Moment		when = world_moment();
 	int			r;
 
 	session->awake = false;
