@@ -33,7 +33,8 @@ const Command commands[] = {
 	{
 		.name = "enqueue",.arguments = "KIND [PAYLOAD]",.min_arguments = 1,.max_arguments = 2,
 		.summary = "enqueue a job and print its id",
-		.output = OUTPUT_VALUE,.run = run_enqueue,
+		.output = OUTPUT_VALUE,.run = run_call,
+		.sql = "SELECT * FROM jobq.enqueue($1::text, coalesce($2::pg_catalog.jsonb, '{}')",
 		.options = {
 #include "produce/options.h"
 		}
@@ -173,7 +174,8 @@ const Command commands[] = {
 	{
 		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "create a queue with its settings",
-		.output = OUTPUT_NOTHING,.run = run_queue_settings,.sql = "jobq.create_queue",
+		.output = OUTPUT_NOTHING,.run = run_call,
+		.sql = "SELECT * FROM jobq.create_queue($1::text",
 		.options = {
 #include "store/queue_settings.h"
 		}
@@ -181,7 +183,8 @@ const Command commands[] = {
 	{
 		.name = "alter-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "change settings of a queue",
-		.output = OUTPUT_NOTHING,.run = run_queue_settings,.sql = "jobq.alter_queue",
+		.output = OUTPUT_NOTHING,.run = run_call,
+		.sql = "SELECT * FROM jobq.alter_queue($1::text",
 		.options = {
 #include "store/queue_settings.h"
 		}
@@ -242,6 +245,12 @@ const Command commands[] = {
 		.sql = "SELECT name, state, cron, timezone, next_run, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
 	},
 	{
+		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,
+		.summary = "enqueue a job of a schedule now, and print its id",
+		.output = OUTPUT_VALUE,
+		.sql = "SELECT jobq.run_schedule($1::text) AS id",
+	},
+	{
 		.name = "batches",.arguments = "",
 		.summary = "batches and workflows, the newest first",
 		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, failed, cancelled, progress "
@@ -257,6 +266,13 @@ const Command commands[] = {
 		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error "
 		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id "
 		"WHERE s.batch_id = $1::pg_catalog.int8 ORDER BY s.job_id",
+	},
+	{
+		.name = "doctor",.arguments = "",
+		.summary = "what is wrong or stands still, and what mends it; the exit status is 1 if it is critical",
+		.run = run_doctor,
+		.sql = "SELECT * FROM jobq.doctor(coalesce($1::pg_catalog.interval, '10 min'))",
+		.options = {{"patience", 0, "TIME", "how long a job may wait, or a transaction be open; else 10min"}}
 	},
 	{
 		.name = "monitor",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,

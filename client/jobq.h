@@ -155,8 +155,8 @@ extern void command_help(const Command *command);
 extern bool common_option(int letter, const char *argument);
 
 /* special.c, follow.c, work.c */
-extern int	run_enqueue(const Command *command, int argc, char **argv);
-extern int	run_queue_settings(const Command *command, int argc, char **argv);
+extern int	run_call(const Command *command, int argc, char **argv);
+extern int	run_doctor(const Command *command, int argc, char **argv);
 extern int	outcome_status(const char *state);
 extern int	run_wait(const Command *command, int argc, char **argv);
 extern int	run_drain(const Command *command, int argc, char **argv);

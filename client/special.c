@@ -52,42 +52,50 @@ append_given(PQExpBuffer sql, const Command *command, const char *const *options
 	return n;
 }
 
+/*
+ * A call with options, such as enqueue: command->sql is the statement up to the
+ * last of the arguments.
+ */
 int
-run_enqueue(const Command *command, int argc, char **argv)
+run_call(const Command *command, int argc, char **argv)
 {
 	const char *given[MAX_VALUES];
 	const char *values[MAX_VALUES];
 	PQExpBufferData sql;
-	int			n = 2;
+	int			n = command->max_arguments;
 
 	command_parse(command, argc, argv, given);
-	values[0] = given[0];
-	values[1] = given[1];
+	memcpy(values, given, n * sizeof(char *));
 	initPQExpBuffer(&sql);
-	appendPQExpBufferStr(&sql, "SELECT jobq.enqueue($1::pg_catalog.text, coalesce($2::pg_catalog.jsonb, '{}')");
-	n = append_given(&sql, command, given + 2, n, values);
+	appendPQExpBufferStr(&sql, command->sql);
+	n = append_given(&sql, command, given + n, n, values);
 	appendPQExpBufferStr(&sql, ") AS id");
 	return statement_run(command, sql.data, n, values);
 }
 
 /*
- * create-queue and alter-queue: command->sql is the function.
+ * Run the command's statement, and print what it returns if that is to be JSON.
  */
-int
-run_queue_settings(const Command *command, int argc, char **argv)
+static PGresult *
+rows_of(const Command *command, int argc, char **argv)
 {
-	const char *given[MAX_VALUES];
 	const char *values[MAX_VALUES];
+	int			n = command_parse(command, argc, argv, values);
+	PGresult   *result;
 	PQExpBufferData sql;
-	int			n = 1;
 
-	command_parse(command, argc, argv, given);
-	values[0] = given[0];
 	initPQExpBuffer(&sql);
-	appendPQExpBuffer(&sql, "SELECT %s($1::pg_catalog.text", command->sql);
-	n = append_given(&sql, command, given + 1, n, values);
-	appendPQExpBufferStr(&sql, ")");
-	return statement_run(command, sql.data, n, values);
+	appendPQExpBuffer(&sql, settings.json ? "SELECT t.*, pg_catalog.row_to_json(t) FROM (%s) AS t"
+					  : "%s", command->sql);
+	result = query(connect_now(), sql.data, n, values);
+	if (settings.json)
+	{
+		putchar('[');
+		for (int row = 0; row < PQntuples(result); row++)
+			printf("%s%s", row == 0 ? "" : ",\n ", PQgetvalue(result, row, PQnfields(result) - 1));
+		puts("]");
+	}
+	return result;
 }
 
 /*
@@ -96,20 +104,14 @@ run_queue_settings(const Command *command, int argc, char **argv)
 int
 run_wait(const Command *command, int argc, char **argv)
 {
-	const char *values[MAX_VALUES];
-	int			n = command_parse(command, argc, argv, values);
-	PGconn	   *conn = connect_now();
-	PGresult   *result;
+	PGresult   *result = rows_of(command, argc, argv);
 	int			status = EXIT_DONE;
-	PQExpBufferData sql;
 
-	initPQExpBuffer(&sql);
-	appendPQExpBuffer(&sql, settings.json ? "SELECT t.id, t.state, pg_catalog.row_to_json(t) FROM (%s) AS t"
-					  : "%s", command->sql);
-	result = query(conn, sql.data, n, values);
+	if (!settings.json)
+		print_result(result);
 	for (int row = 0; row < PQntuples(result); row++)
 	{
-		int			outcome = outcome_status(PQgetvalue(result, row, 1));
+		int			outcome = outcome_status(PQgetvalue(result, row, PQfnumber(result, "state")));
 
 		if (outcome == -1)
 			status = EXIT_REFUSED;
@@ -117,13 +119,36 @@ run_wait(const Command *command, int argc, char **argv)
 				 (status == EXIT_DONE || outcome < status))
 			status = outcome;
 	}
-	if (!settings.json)
-		print_result(result);
-	for (int row = 0; settings.json && row < PQntuples(result); row++)
-		printf("%s%s%s", row == 0 ? "[" : ",\n ", PQgetvalue(result, row, 2),
-			   row == PQntuples(result) - 1 ? "]\n" : "");
-	PQclear(result);
-	PQfinish(conn);
+	return status;
+}
+
+/*
+ * doctor: what is wrong, and below it what mends it.  The exit status is 1 if
+ * something is critical.
+ */
+int
+run_doctor(const Command *command, int argc, char **argv)
+{
+	PGresult   *result = rows_of(command, argc, argv);
+	int			status = EXIT_DONE;
+
+	for (int row = 0; row < PQntuples(result); row++)
+	{
+		const char *severity = PQgetvalue(result, row, 0);
+
+		if (strcmp(severity, "critical") == 0)
+			status = EXIT_REFUSED;
+		if (settings.json)
+			continue;
+		print_state(severity);
+		printf("%*s", 10 - (int) strlen(severity), "");
+		print_text(PQgetvalue(result, row, 1));
+		printf("\n%10s", "");
+		print_text(PQgetvalue(result, row, 2));
+		putchar('\n');
+	}
+	if (PQntuples(result) == 0 && !settings.json)
+		puts("All is well, as far as this role may see.");
 	return status;
 }
 

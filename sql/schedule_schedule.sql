@@ -104,7 +104,7 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 SELECT * FROM unnest(ARRAY['"max_attempts": 0', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"headers": []', '"queue": ""', '"group_key": ""',
 	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
-SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
+SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
 SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 1000000,NULL::text,''* * * * *''\, NULL,''* * * * *''\, n => NULL,''* * * * *''\, after => ''infinity''}'::text[]) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
 SELECT count(*) FROM jobq.schedules;
@@ -288,6 +288,49 @@ SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
+-- A tick now: one job, and the schedule's own ticks stay
+SELECT jobq.schedule('now', '0 * * * *', 'echo', '{"n": 1}', options => '{"queue": "manual", "priority": 3}'),
+	jobq.schedule('alone', '0 * * * *', 'echo', overlap => 'skip', options => '{"queue": "manual"}'),
+	jobq.schedule('in turn', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
+CREATE TEMP TABLE ran AS SELECT name, jobq.run_schedule(name) AS id FROM jobq.schedules;
+SELECT name, count(*), bool_and(s.last_job_id = j.id AND s.last_run = j.run_at AND j.enqueued_at >= j.run_at), min(next_run), min(last_state) AS last_state
+FROM ran JOIN jobq.schedules s USING (name) JOIN jobq.jobs j ON j.headers ->> 'schedule' = name GROUP BY name ORDER BY name;
+SELECT payload, queue, priority, role = current_user::regrole AS mine, (headers ->> 'scheduled_for')::timestamptz = run_at AS headers
+FROM jobq.jobs WHERE id = (SELECT id FROM ran WHERE name = 'now');
+-- those that do not overlap are not made to
+SELECT jobq.run_schedule('now') > id AS another FROM ran WHERE name = 'now';
+SELECT e.code, regexp_replace(e.message, 'job \d+', 'job N') AS message, e.hint FROM unnest('{alone,in turn}'::text[]) WITH ORDINALITY AS u (s, n),
+	test.error(format('SELECT jobq.run_schedule(%L)', s)) e ORDER BY n;
+CALL test.at('2040-12-03 11:30:00+00');
+SELECT count(jobq.cancel(id)) FROM ran WHERE name <> 'now';
+SELECT count(jobq.run_schedule(name)) FROM ran WHERE name <> 'now';
+-- its ticks do as if a tick had made the job
+CALL test.at('2040-12-03 12:00:01+00');
+SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules WHERE name = ''in turn'')');
+SELECT s.name, s.state, count(*) FROM jobq.schedules s JOIN jobq.jobs j ON j.headers ->> 'schedule' = s.name AND j.state = 'ready' GROUP BY s.name, s.state ORDER BY s.name;
+SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'in turn';
+SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''in turn'')');
+SELECT scheduled_for FROM test.made('in turn') ORDER BY 1 DESC LIMIT 1;
+-- a paused one, too; not one that the publisher runs
+SELECT jobq.pause_schedule('now');
+SELECT jobq.run_schedule('now') IS NOT NULL AS done, (SELECT state FROM jobq.schedules WHERE name = 'now');
+UPDATE jobq.schedule SET dormant = true WHERE name = 'now';
+SELECT * FROM test.error($$SELECT jobq.run_schedule('now')$$);
+BEGIN READ ONLY;
+SELECT jobq.run_schedule('alone');
+ROLLBACK;
+-- what is rolled back has not been
+SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'alone';
+BEGIN;
+SELECT jobq.run_schedule('alone') > 0 AS done;
+ROLLBACK;
+SELECT jobq.run_schedule('alone') > 0 AS done;
+SELECT jobq.run_schedule(NULL);
+DROP TABLE ran;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+CALL test.at('2040-12-03 11:00:01+00');
+
 -- Whose they are
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 SET ROLE regress_jobq_alice;
@@ -297,7 +340,7 @@ RESET ROLE;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.schedules;
 SELECT e.* FROM test.error($$SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"bob"')$$) e;
-SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''of alice'')', f)) e ORDER BY n;
+SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''of alice'')', f)) e ORDER BY n;
 RESET ROLE;
 CALL test.at('2040-12-03 12:00:01+00');
 SELECT test.until('(SELECT last_state = ''completed'' FROM jobq.schedules)');
@@ -307,6 +350,11 @@ DELETE FROM test.trace WHERE note = 'alice';
 -- it stays hers when somebody who may changes it
 SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"boss"');
 SELECT role, payload FROM jobq.schedules;
+-- and so does a job of now, whoever asks for it
+SELECT jobq.run_schedule('of alice') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT role, payload FROM jobq.jobs WHERE id = :id;
+DELETE FROM test.trace WHERE note = 'boss';
 -- a role that is gone
 CREATE ROLE regress_jobq_gone;
 SELECT jobq.grant_role('regress_jobq_gone');
@@ -318,6 +366,7 @@ DROP ROLE regress_jobq_gone;
 CALL test.at('2040-12-03 13:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''of nobody'')');
 SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error($$SELECT jobq.run_schedule('of nobody')$$) e;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.job WHERE headers ? ''schedule'')');
 

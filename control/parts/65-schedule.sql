@@ -66,6 +66,11 @@ AS 'MODULE_PATHNAME', 'jobq_resume_schedule' LANGUAGE C STRICT VOLATILE PARALLEL
 COMMENT ON FUNCTION jobq.resume_schedule(text) IS 'go on with a schedule from its next tick; those of the pause are not made up for
 name: the schedule';
 
+CREATE FUNCTION jobq.run_schedule(name text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_run_schedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.run_schedule(text) IS 'enqueue a job of a schedule now, as its role and beside its ticks; returns the id of the job
+name: the schedule';
+
 CREATE FUNCTION jobq.cron_next(cron text, timezone text DEFAULT 'UTC', after timestamptz DEFAULT NULL, n int DEFAULT 1)
 RETURNS SETOF timestamptz AS 'MODULE_PATHNAME', 'jobq_cron_next_sql'
 LANGUAGE C STABLE PARALLEL SAFE;

@@ -176,16 +176,31 @@ jobq_require_preload(const char *what)
 }
 
 /*
+ * Does jobq.databases name this database?  It may be a list that is not valid:
+ * then nobody can say.
+ */
+bool
+jobq_names_database(void)
+{
+	char	   *names = pstrdup(jobq_databases);
+	char	   *database = get_database_name(MyDatabaseId);
+	List	   *list;
+	ListCell   *lc;
+
+	if (!SplitIdentifierString(names, ',', &list))
+		return true;
+	foreach(lc, list)
+		if (strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), database) == 0)
+		return true;
+	return false;
+}
+
+/*
  * Tell the user if no worker will run the jobs of this database.
  */
 void
 jobq_warn_if_not_served(void)
 {
-	char	   *names;
-	char	   *database;
-	List	   *list;
-	ListCell   *lc;
-
 	if (jobq_shared == NULL)
 	{
 		ereport(WARNING,
@@ -195,16 +210,12 @@ jobq_warn_if_not_served(void)
 						 "shared_preload_libraries")));
 		return;
 	}
-	names = pstrdup(jobq_databases);
-	database = get_database_name(MyDatabaseId);
-	if (!SplitIdentifierString(names, ',', &list))
-		return;
-	foreach(lc, list)
-		if (strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), database) == 0)
+	if (jobq_names_database())
 		return;
 	ereport(WARNING,
 			(errcode(ERRCODE_JOBQ_NOT_RUNNING),
-			 errmsg("jobs of database \"%s\" do not run", database),
+			 errmsg("jobs of database \"%s\" do not run",
+					get_database_name(MyDatabaseId)),
 			 errhint("Add it to \"%s\" and reload the configuration.",
 					 "jobq.databases")));
 }

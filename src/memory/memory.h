@@ -240,6 +240,7 @@ extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
 extern void jobq_shmem_startup(void);
 extern LWLock *jobq_extra_lock(void);
 extern void jobq_require_preload(const char *what);
+extern bool jobq_names_database(void);
 extern void jobq_warn_if_not_served(void);
 
 /* src/memory/process.c */

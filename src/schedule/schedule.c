@@ -2,7 +2,7 @@
  *
  * schedule.c
  *	  schedule(), unschedule(), pause_schedule(), resume_schedule(),
- *	  cron_next().
+ *	  run_schedule(), cron_next().
  *
  * A schedule is a row of jobq.schedule; the scheduler (worker/scheduler/schedules.c)
  * does the rest.  It is told by a trigger, at commit.
@@ -33,6 +33,7 @@ PG_FUNCTION_INFO_V1(jobq_schedule);
 PG_FUNCTION_INFO_V1(jobq_unschedule);
 PG_FUNCTION_INFO_V1(jobq_pause_schedule);
 PG_FUNCTION_INFO_V1(jobq_resume_schedule);
+PG_FUNCTION_INFO_V1(jobq_run_schedule);
 PG_FUNCTION_INFO_V1(jobq_cron_next_sql);
 PG_FUNCTION_INFO_V1(jobq_schedule_changed);
 
@@ -290,6 +291,57 @@ jobq_resume_schedule(PG_FUNCTION_ARGS)
 	}
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * run_schedule(name): enqueue the job of a tick that is now; returns its id.  The
+ * schedule's own ticks stay as they are.  Its row is locked, so that neither the
+ * scheduler nor another call can make a job of it meanwhile, and what "overlap"
+ * forbids is an error.
+ */
+Datum
+jobq_run_schedule(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID, INT8OID};
+	TimestampTz now = jobq_now();
+	Datum		values[3] = {PG_GETARG_DATUM(0), TimestampTzGetDatum(now)};
+	JobqScheduledJob job;
+	Datum		row[6];
+	bool		nulls[6];
+	Found		found;
+	int64		last;
+
+	SPI_connect();
+	find_mine("jobq.run_schedule()", values[0], &found);
+	if (jobq_query("SELECT kind, payload, options, overlap, coalesce(last_job_id, 0), dormant"
+				   " FROM jobq.schedule WHERE name = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) != 1)
+		elog(ERROR, "schedule vanished while it was locked");
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, row, nulls);
+	job.schedule = TextDatumGetCString(values[0]);
+	job.kind = TextDatumGetCString(row[0]);
+	job.payload = row[1];
+	job.options = nulls[2] ? NULL : DatumGetJsonbP(row[2]);
+	last = DatumGetInt64(row[4]);
+
+	if (DatumGetBool(row[5]))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("schedule \"%s\" runs on the publisher", job.schedule),
+				 errhint("Call jobq.run_schedule() there, or jobq.adopt() here.")));
+	if (last != 0 && strcmp(TextDatumGetCString(row[3]), "allow") != 0 &&
+		jobq_scheduled_is_live(last))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("the last job " INT64_FORMAT " of schedule \"%s\" has not finished",
+						last, job.schedule),
+				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
+
+	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now));
+	jobq_query("UPDATE jobq.schedule SET last_run = $2, last_job_id = $3"
+			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+	PG_RETURN_DATUM(values[2]);
 }
 
 /*

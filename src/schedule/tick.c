@@ -11,12 +11,14 @@
 
 #include "access/table.h"
 #include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "produce/produce.h"
@@ -134,7 +136,21 @@ jobq_scheduled_check(const JobqScheduledJob *scheduled)
 }
 
 /*
- * Enqueue the job of a tick on behalf of the role; returns its id.
+ * Has the job of a tick not finished yet?  The caller is connected to SPI.
+ */
+bool
+jobq_scheduled_is_live(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+
+	return jobq_query("SELECT FROM jobq.job WHERE id = $1", 1, types, values,
+					  NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Enqueue the job of a tick on behalf of the role; returns its id.  An error if
+ * the role was dropped.
  */
 int64
 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
@@ -144,6 +160,11 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	Relation	rel;
 	Oid			userid;
 	int			sec_context;
+
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_BAD_ROLE),
+				 errmsg("role with OID %u does not exist", role)));
 
 	/* no code of the role's runs: this is about whose job it is */
 	GetUserIdAndSecContext(&userid, &sec_context);

@@ -124,6 +124,13 @@ is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'm
 is_output([qw(clear outside)], '3', 'clear');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
 
+# a schedule, run now
+sql(q{SELECT jobq.schedule('nightly', '@yearly', 'f', '{"b": 2}')});
+my $run = (run_jobq(qw(run-schedule nightly)))[0];
+is((run_jobq('wait', $run))[2], 0, 'run-schedule prints the id of a job that runs');
+is(sql("SELECT result FROM jobq.jobs WHERE id = $run"), '{"b": 2}', 'which is the schedule\'s');
+is_refused([qw(run-schedule daily)], qr/schedule "daily" does not exist/, 1, 'run-schedule: no such schedule');
+
 # a workflow, of which one step needs two, and a name needs quotes
 my $batch = sql(q{SELECT jobq.workflow('{"name": "w", "steps": [
 	{"name": "a", "kind": "f"}, {"name": "b, \"c\"", "kind": "f", "needs": ["a"]},

@@ -30,7 +30,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "schedule/schedule.h"
 #include "scheduler/duty.h"
@@ -98,7 +97,6 @@ static void publish(int64 also);
 static void look(Schedule *schedule, TimestampTz now);
 static bool read_row(const Schedule *schedule, Row *row);
 static void fire(Schedule *schedule, Row *row, TimestampTz now);
-static bool is_live(int64 id);
 static void write_row(Schedule *schedule, const Row *row);
 static void note_error(Schedule *schedule, const ErrorData *edata);
 
@@ -426,10 +424,6 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 	schedule->look_at = DT_NOEND;
 	if (!row->active)
 		return;
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(row->role)))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_BAD_ROLE),
-				 errmsg("role with OID %u does not exist", row->role)));
 	if (row->next_run == DT_NOBEGIN)
 	{
 		/* restored: what was due before is not our business */
@@ -452,7 +446,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 			/* named before we look: see the head of the file */
 			if (queue)
 				publish(row->last_job);
-			if (is_live(row->last_job))
+			if (jobq_scheduled_is_live(row->last_job))
 			{
 				changed |= !queue || !row->held || tick != row->next_run;
 				row->held = queue;
@@ -476,19 +470,6 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		schedule->waits_for = row->last_job;
 	else
 		schedule->look_at = row->next_run;
-}
-
-/*
- * Has the job not finished yet?
- */
-static bool
-is_live(int64 id)
-{
-	static const Oid types[] = {INT8OID};
-	Datum		values[] = {Int64GetDatum(id)};
-
-	return jobq_query("SELECT FROM jobq.job WHERE id = $1", 1, types, values,
-					  NULL, SPI_OK_SELECT) > 0;
 }
 
 /*

@@ -1,0 +1,179 @@
+-- doctor(): what is wrong with the set-up, or stands still, and how to mend it.
+
+CREATE FUNCTION jobq_internal.setup(
+	OUT preloaded boolean, OUT library text, OUT fits boolean, OUT named boolean, OUT workers int, OUT clock_offset bigint)
+RETURNS record AS 'MODULE_PATHNAME', 'jobq_setup'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.setup() IS 'how jobq is set up; works with a library that does not fit, too';
+
+CREATE FUNCTION jobq_internal.pool_problems() RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'jobq_pool_problems' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.pool_problems() IS 'what looks like a mistake in jobq.workers';
+
+CREATE FUNCTION jobq_internal.capacity(OUT setting text, OUT used int, OUT most int)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_capacity'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.capacity() IS 'how much is used of what settings have made room for in shared memory';
+
+CREATE FUNCTION jobq_internal.lane_slots(
+	OUT queue text, OUT role oid, OUT mode text, OUT paused boolean, OUT served boolean, OUT limited boolean, OUT oldest timestamptz)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lane_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'queues and roles of the jobs that may run now and that the user may see; oldest is null where none was read';
+
+CREATE FUNCTION jobq_internal.conf_line(name text, value text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+	SELECT format('postgresql.conf: %s = %s (then %s)', name,
+		CASE WHEN value ~ '^[0-9a-z]+$' THEN value ELSE quote_literal(value) END,
+		CASE WHEN coalesce((SELECT context FROM pg_settings s WHERE s.name = conf_line.name), 'postmaster') = 'postmaster'
+			THEN 'restart the server' ELSE 'reload: SELECT pg_reload_conf()' END)
+$$;
+COMMENT ON FUNCTION jobq_internal.conf_line(text, text) IS 'a hint to set this in postgresql.conf, and what makes it count';
+
+CREATE FUNCTION jobq.doctor(patience interval DEFAULT '10 min', OUT severity text, OUT what text, OUT hint text) RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	s record;
+	r record;
+	pools text := current_setting('jobq.workers', true);
+	asked int;
+BEGIN
+	SELECT * INTO s FROM jobq_internal.setup();
+
+	-- without these nothing else can be told
+	IF NOT s.fits THEN
+		SELECT e.extversion, (SELECT a.default_version FROM pg_available_extensions a WHERE a.name = 'jobq') AS newest
+		INTO r FROM pg_extension e WHERE e.extname = 'jobq';
+		RETURN QUERY SELECT 'critical', format('the extension has version %s, and the server''s library is of version %s', r.extversion, s.library),
+			CASE WHEN r.newest IS DISTINCT FROM r.extversion THEN 'ALTER EXTENSION jobq UPDATE'
+				ELSE 'install the library of that version, and restart the server' END;
+		RETURN;
+	END IF;
+	IF NOT s.preloaded THEN
+		RETURN QUERY SELECT 'critical', 'jobq is not loaded at server start: no job runs',
+			jobq_internal.conf_line('shared_preload_libraries', concat_ws(', ',
+				nullif((SELECT setting FROM pg_settings WHERE name = 'shared_preload_libraries'), ''), 'jobq'));
+		RETURN;
+	END IF;
+
+	-- settings
+	IF pg_is_in_recovery() THEN
+		RETURN QUERY SELECT 'notice', 'the server is a standby: no job runs until it is promoted', 'look at the primary server';
+	ELSIF NOT s.named THEN
+		RETURN QUERY SELECT 'critical', format('jobq.databases does not name database "%s": none of its jobs runs', current_database()),
+			jobq_internal.conf_line('jobq.databases', concat_ws(', ', nullif(current_setting('jobq.databases'), ''), quote_ident(current_database())));
+	ELSIF NOT EXISTS (SELECT FROM jobq_internal.scheduler_state() WHERE pid IS NOT NULL) THEN
+		SELECT * INTO r FROM jobq_internal.capacity() c WHERE c.setting = 'jobq.max_databases';
+		RETURN QUERY SELECT 'critical', format('no scheduler runs for database "%s"', current_database()),
+			CASE WHEN r.used >= r.most AND NOT EXISTS (SELECT FROM jobq_internal.scheduler_state())
+				THEN jobq_internal.conf_line(r.setting, (2 * r.most)::text)
+				ELSE 'the server''s log says why; if no place for a process is free, ' ||
+					jobq_internal.conf_line('max_worker_processes', (2 * current_setting('max_worker_processes')::int)::text) END;
+	END IF;
+	IF current_setting('jobq.start_paused')::boolean THEN
+		RETURN QUERY SELECT 'critical', 'jobq.start_paused is on: no job runs', jobq_internal.conf_line('jobq.start_paused', 'off');
+	END IF;
+	asked := s.workers;
+	RETURN QUERY SELECT 'warning', p,
+		CASE WHEN p LIKE '%jobq.max_workers%' THEN jobq_internal.conf_line('jobq.max_workers', asked::text)
+			WHEN p LIKE '%max_worker_processes%' THEN jobq_internal.conf_line('max_worker_processes', (asked + 2)::text)
+			ELSE 'postgresql.conf: jobq.workers, which is ' || quote_literal(pools) END
+		FROM jobq_internal.pool_problems() p;
+	RETURN QUERY SELECT 'warning', format('%s is %s until the server is restarted: its new value does not count yet', p.name, p.setting), 'restart the server'
+		FROM pg_settings p WHERE p.pending_restart AND (p.name LIKE 'jobq.%' OR p.name IN ('max_worker_processes', 'shared_preload_libraries'));
+	IF has_table_privilege('pg_file_settings', 'SELECT') AND has_function_privilege('pg_show_all_file_settings()', 'EXECUTE') THEN
+		RETURN QUERY SELECT 'critical', format('%s cannot be set to "%s": %s', f.name, f.setting, f.error), format('%s, line %s', f.sourcefile, f.sourceline)
+			FROM pg_file_settings f
+			WHERE f.name LIKE 'jobq.%' AND f.error IS NOT NULL AND NOT EXISTS (
+				SELECT FROM pg_settings p WHERE p.name = f.name AND p.pending_restart);
+	END IF;
+	RETURN QUERY SELECT 'critical', format('%s is off: a crash of the operating system may lose or damage jobs', p.name), jobq_internal.conf_line(p.name, 'on')
+		FROM pg_settings p WHERE p.name IN ('fsync', 'full_page_writes') AND p.setting = 'off' ORDER BY p.name;
+	RETURN QUERY SELECT 'warning', 'autovacuum is off: the tables of jobs grow without end', jobq_internal.conf_line('autovacuum', 'on')
+		WHERE NOT current_setting('autovacuum')::boolean;
+	RETURN QUERY SELECT 'warning', format('jobq.test_clock() has put the clock of jobs forward by %s', make_interval(secs => s.clock_offset / 1e6)),
+		'SELECT jobq.test_clock(''0'')' WHERE s.clock_offset <> 0;
+	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
+		FROM jobq_internal.capacity() c
+		WHERE c.used >= 0.9 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_leases');
+
+	-- versions and tables
+	RETURN QUERY SELECT 'notice', format('version %s of the extension is installed on the server, and this database has %s', a.default_version, a.installed_version),
+		'ALTER EXTENSION jobq UPDATE'
+		FROM pg_available_extensions a WHERE a.name = 'jobq' AND a.default_version <> a.installed_version;
+	RETURN QUERY SELECT 'critical', format('index %s is not valid', i.indexrelid::regclass), format('REINDEX INDEX %s', i.indexrelid::regclass)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+		WHERE c.relnamespace = 'jobq'::regnamespace AND NOT i.indisvalid ORDER BY i.indexrelid;
+
+	-- roles and handlers
+	RETURN QUERY SELECT 'critical', format('role %s has jobs that wait, and %s', l.role::regrole, b.reason), b.mend
+		FROM (SELECT DISTINCT w.role FROM jobq_internal.lane_slots() w WHERE w.mode = 'worker') l
+		LEFT JOIN pg_roles o ON o.oid = l.role
+		CROSS JOIN LATERAL (VALUES
+			('was dropped', o.oid IS NULL, 'cancel them: SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE role = ' || l.role),
+			('may not log in', NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000, format('ALTER ROLE %s LOGIN', l.role::regrole)),
+			('may not connect to the database', o.oid IS NOT NULL AND NOT has_database_privilege(l.role, current_database(), 'CONNECT'),
+				format('GRANT CONNECT ON DATABASE %I TO %s', current_database(), l.role::regrole))) b (reason, holds, mend)
+		-- what is in memory may be gone
+		WHERE b.holds AND EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready') ORDER BY l.role;
+	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
+		format('create it, or name another: SELECT jobq.register(%L, ''...'')', k.kind)
+		FROM jobq.kinds k WHERE to_regprocedure(k.handler) IS NULL ORDER BY k.kind;
+
+	-- queues
+	FOR r IN
+		SELECT l.queue, l.mode, bool_and(l.paused) AS paused, bool_and(l.served) AS served, bool_or(l.limited) AS limited, min(l.oldest) AS oldest
+		FROM jobq_internal.lane_slots() l GROUP BY l.queue, l.mode ORDER BY l.queue
+	LOOP
+		CONTINUE WHEN NOT r.paused AND r.served AND r.oldest >= jobq.clock() - patience;
+		-- what is in memory may be gone
+		SELECT q.oldest_ready INTO r.oldest FROM jobq.queues q WHERE q.name = r.queue;
+		CONTINUE WHEN r.oldest IS NULL;
+		IF r.paused THEN
+			RETURN QUERY SELECT 'warning', format('queue "%s" is paused, and jobs wait there', r.queue), format('SELECT jobq.resume(%L)', r.queue);
+		ELSIF NOT r.served THEN
+			RETURN QUERY SELECT 'critical', format('no pool of jobq.workers serves queue "%s", and jobs wait there', r.queue),
+				jobq_internal.conf_line('jobq.workers', concat_ws('; ', nullif(pools, ''), r.queue || '=1'));
+		ELSIF r.oldest >= jobq.clock() - patience THEN
+			CONTINUE;
+		ELSIF r.mode = 'worker' THEN
+			RETURN QUERY SELECT 'warning', format('a job of queue "%s" waits since %s', r.queue, date_trunc('second', r.oldest)),
+				CASE WHEN r.limited THEN 'limits hold its jobs back (see jobq.limits), or more workers are needed: '
+					ELSE 'look what the workers do (jobq.workers), or have more of them: ' END || format('jobq.workers is %L', pools);
+		ELSE
+			RETURN QUERY SELECT 'warning', format('a job of the consumer queue "%s" waits since %s', r.queue, date_trunc('second', r.oldest)),
+				format('start more consumers, such as: jobq work %s --exec ...', r.queue);
+		END IF;
+	END LOOP;
+	RETURN QUERY SELECT 'warning', format('schedule "%s" cannot enqueue its job: %s', c.name, c.last_error),
+		format('mend its reason, or SELECT jobq.pause_schedule(%L)', c.name)
+		FROM jobq.schedules c WHERE c.state = 'failing' ORDER BY c.name LIMIT 10;
+
+	-- dead letters
+	SELECT count(*) AS n, count(*) FILTER (WHERE f.failed_at > jobq.clock() - interval '1 day') AS recent,
+		count(*) FILTER (WHERE f.sqlstate = 'JQ009') AS unhandled, min(f.kind) FILTER (WHERE f.sqlstate = 'JQ009') AS kind,
+		count(*) FILTER (WHERE f.failed_at < jobq.clock() - current_setting('jobq.failed_retention')::interval + interval '1 day') AS ending
+	INTO r FROM jobq.failed_jobs f;
+	RETURN QUERY SELECT 'warning', format('there are %s dead letters, %s of them of the last day', r.n, r.recent),
+		'SELECT * FROM jobq.failed_jobs; then jobq.retry_all() or jobq.delete_all_failed()' WHERE r.n > 0;
+	RETURN QUERY SELECT 'warning', format('%s jobs have failed because their kind had no handler, such as "%s"', r.unhandled, r.kind),
+		format('SELECT jobq.register(%L, ''...''), then jobq.retry_all(kind => %L)', r.kind, r.kind) WHERE r.unhandled > 0;
+	RETURN QUERY SELECT 'notice', format('%s dead letters are deleted within a day, by jobq.failed_retention', r.ending),
+		jobq_internal.conf_line('jobq.failed_retention', '90d') WHERE r.ending > 0;
+
+	-- what keeps old rows, of jobs as of all else
+	RETURN QUERY SELECT 'warning', format('a transaction of process %s is open since %s: no row that was deleted since can be removed', a.pid, date_trunc('second', a.xact_start)),
+		format('let it end, or SELECT pg_terminate_backend(%s)', a.pid)
+		FROM pg_stat_activity a
+		WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.xact_start < clock_timestamp() - patience
+			AND a.pid <> pg_backend_pid() ORDER BY a.xact_start LIMIT 5;
+	RETURN QUERY SELECT 'warning', format('transaction "%s" is prepared since %s, and has not ended', p.gid, date_trunc('second', p.prepared)),
+		format('COMMIT PREPARED %L, or ROLLBACK PREPARED %L', p.gid, p.gid)
+		FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - patience ORDER BY p.prepared LIMIT 5;
+	RETURN QUERY SELECT 'warning', format('nobody reads from replication slot "%s", which keeps the write-ahead log', t.slot_name),
+		format('start its reader again, or SELECT pg_drop_replication_slot(%L)', t.slot_name)
+		FROM pg_replication_slots t WHERE NOT t.active AND t.restart_lsn IS NOT NULL ORDER BY t.slot_name;
+END
+$$;
+COMMENT ON FUNCTION jobq.doctor IS 'what is wrong with the set-up or stands still, and how to mend it, as far as the user may see it; no row if all is well
+patience: how long a job may wait, or a transaction be open, before that is worth a row';

@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * doctor.c
+ *	  For doctor(): how jobq is set up, how full its shared memory is, and which
+ *	  jobs wait where.
+ *
+ * What to make of it is said in SQL (control/parts/82-doctor.sql).  None of this reads a
+ * table, so it is as quick with millions of jobs, and setup() works where the
+ * extension and the library do not fit.
+ *
+ * src/operate/doctor.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "commands/extension.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_setup);
+PG_FUNCTION_INFO_V1(jobq_pool_problems);
+PG_FUNCTION_INFO_V1(jobq_capacity);
+PG_FUNCTION_INFO_V1(jobq_lane_slots);
+
+/*
+ * setup(): was jobq loaded at server start, with which version, does that fit
+ * the extension, does jobq.databases name this database, how many workers do the
+ * pools ask for, and how far was the clock put forward.
+ */
+Datum
+jobq_setup(PG_FUNCTION_ARGS)
+{
+	Oid			extension = get_extension_oid("jobq", true);
+	TupleDesc	desc;
+	Datum		values[6];
+	bool		nulls[6] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	jobq_check_columns(desc, lengthof(values));
+	values[0] = BoolGetDatum(jobq_shared != NULL);
+	values[1] = CStringGetTextDatum(JOBQ_VERSION);
+	values[2] = BoolGetDatum(OidIsValid(extension) &&
+							 jobq_version_fits(extension));
+	values[3] = BoolGetDatum(jobq_shared != NULL && jobq_names_database());
+	values[4] = Int32GetDatum(jobq_pools_workers());
+	values[5] = Int64GetDatum(jobq_shared != NULL
+							  ? jobq_shared->clock_offset : 0);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/*
+ * pool_problems(): what looks like a mistake in jobq.workers.
+ */
+Datum
+jobq_pool_problems(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (jobq_shared == NULL)
+		return (Datum) 0;
+	foreach(lc, jobq_pools_problems())
+	{
+		Datum text = CStringGetTextDatum(lfirst(lc));
+		bool		isnull = false;
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &text, &isnull);
+	}
+	return (Datum) 0;
+}
+
+static void
+put_capacity(ReturnSetInfo *rsinfo, const char *setting, int used, int most)
+{
+	Datum		values[] = {
+		CStringGetTextDatum(setting), Int32GetDatum(used), Int32GetDatum(most)
+	};
+	bool		nulls[lengthof(values)] = {0};
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * capacity(): how much is used of what settings have made room for in shared
+ * memory: in the cluster, and in this database.
+ */
+Datum
+jobq_capacity(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, 3);
+	JobqDatabase *db = jobq_my_database();
+	int			databases = 0;
+	int			workers = 0;
+	int			lanes = 0;
+	int			groups;
+	int			leases;
+
+	if (jobq_shared == NULL)
+		return (Datum) 0;
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+		databases += OidIsValid(jobq_shared->databases[i].dboid);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+		workers += jobq_shared->slots[i].state != JOBQ_SLOT_FREE;
+	LWLockRelease(jobq_shared->lock);
+	put_capacity(rsinfo, "jobq.max_databases", databases, jobq_max_databases);
+	put_capacity(rsinfo, "jobq.max_workers", workers, jobq_max_workers);
+	if (db == NULL)
+		return (Datum) 0;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes; i++)
+		lanes += db->ready->lanes[i].in_use;
+	groups = (int) db->groups->ngroups;
+	leases = (int) db->leases->nleases;
+	LWLockRelease(db->lock);
+	put_capacity(rsinfo, "jobq.max_lanes", lanes, jobq_max_lanes);
+	put_capacity(rsinfo, "jobq.max_groups", groups, jobq_max_groups);
+	put_capacity(rsinfo, "jobq.max_leases", leases, jobq_max_leases);
+	return (Datum) 0;
+}
+
+/*
+ * lane_slots(): queues and roles of jobs that may run now, for roles whose
+ * privileges the user has; one row for each lane.  "oldest" is when the first job
+ * that was read could have run, null if none was.
+ */
+Datum
+jobq_lane_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		QUEUE, ROLE, MODE, PAUSED, SERVED, LIMITED, OLDEST, NATTS
+	};
+	typedef struct Waiting
+	{
+		int32		queue_id;
+		Oid			role;
+		TimestampTz oldest;
+	} Waiting;
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
+	JobqDatabase *db = jobq_my_database();
+	Waiting    *waiting;
+	int			n = 0;
+
+	if (db == NULL)
+		return (Datum) 0;
+	waiting = palloc(sizeof(Waiting) * jobq_max_lanes);
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		const JobqLane *lane = &db->ready->lanes[i];
+
+		if (!lane->in_use || (lane->count == 0 && !lane->more))
+			continue;
+		waiting[n].queue_id = lane->queue_id;
+		waiting[n].role = lane->role;
+		waiting[n].oldest = lane->count == 0 ? DT_NOEND
+			: db->ready->entries[lane->head].key.run_at;
+		n++;
+	}
+	LWLockRelease(db->lock);
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqQueue	buffer;
+		const JobqQueue *queue;
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+
+		if (!has_privs_of_role(GetUserId(), waiting[i].role) ||
+			(queue = jobq_queue_by_id(waiting[i].queue_id, &buffer)) == NULL)
+			continue;
+		values[QUEUE] = CStringGetTextDatum(queue->name);
+		values[ROLE] = ObjectIdGetDatum(waiting[i].role);
+		values[MODE] = CStringGetTextDatum(queue->mode == MODE_CONSUMER
+										   ? "consumer" : "worker");
+		values[PAUSED] = BoolGetDatum(queue->paused);
+		values[SERVED] = BoolGetDatum(queue->mode == MODE_CONSUMER ||
+									  jobq_pools_serve(queue->name));
+		values[LIMITED] = BoolGetDatum(queue->limited);
+		values[OLDEST] = TimestampTzGetDatum(waiting[i].oldest);
+		nulls[OLDEST] = waiting[i].oldest == DT_NOEND;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	pfree(waiting);
+	return (Datum) 0;
+}
