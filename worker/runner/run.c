@@ -360,6 +360,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	if (timeout > 0)
 	{
 		enable_timeout_after(STATEMENT_TIMEOUT, timeout);
+		pg_memory_barrier();	/* next_wake() in scheduler.c */
 		if (deadline < my_db->wake_at)
 			jobq_wake_scheduler(my_db);
 	}

@@ -298,6 +298,10 @@ next_wake(TimestampTz now)
 	TimestampTz wake = DT_NOEND;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+
+	/* who begins something without the lock sees this, or is seen below */
+	my_db->wake_at = DT_NOEND;
+	pg_memory_barrier();
 	for (int i = 0; i < NDUTIES; i++)
 		wake = Min(wake, next_due(duties[i], now));
 	my_db->wake_at = wake;

@@ -38,6 +38,7 @@ typedef struct LostAttempt
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake);
 static bool charge(const LostAttempt *lost, const JobqError *error);
 static bool is_charged(const LostAttempt *lost, const JobqJob *job);
@@ -53,6 +54,7 @@ static TimestampTz end_overstayers(TimestampTz now);
 Duty		supervise_duty = {
 	.load = load,
 	.run = run,
+	.next_due = next_due,
 	.each_round = true,
 };
 
@@ -65,6 +67,29 @@ run(TimestampTz now)
 	wake = Min(wake, end_overstayers(now));
 	wake = Min(wake, spawn_workers(now));
 	return wake;
+}
+
+/*
+ * A worker that begins a job with a timeout wakes us only if its end is before we
+ * mean to wake (claim() in worker/runner/run.c).  One that has begun after we have
+ * looked at its slot is seen here.
+ */
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != my_db_index)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id != 0 && slot->deadline != DT_NOEND)
+			plan = Min(plan, slot->deadline +
+					   jobq_cancel_grace * INT64CONST(1000));
+		SpinLockRelease(&slot->mutex);
+	}
+	return plan;
 }
 
 /*
