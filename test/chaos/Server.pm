@@ -211,19 +211,25 @@ sub superuser
 	die "the server takes no connection: $Wire::refusal\n";
 }
 
-# PostgreSQL 18 waits for its own checkpointer for ever, if it has to end while it
-# recovers from a crash.  Help it, when nobody else has been there for seconds.
+# PostgreSQL 18 waits for its own checkpointer for ever, if its startup process
+# fails while it recovers from a crash.  Help it, when nobody else has been there
+# for seconds.  Who asks for a connection is there for a moment only.
 sub help
 {
 	my ($self, $postmaster) = @_;
-	my @left = $self->processes($postmaster);
+	my @others = grep { $_->{type} !~ /^(checkpointer|background writer|io worker)$/ }
+	  $self->processes($postmaster);
+	my $asked = $self->{asked} || {};
 
-	if (@left && !grep { $_->{type} !~ /^(checkpointer|io worker)$/ } @left)
+	$self->{asked} = { map { $_->{pid} => $asked->{ $_->{pid} } || time } grep { $_->{type} eq 'client' } @others };
+	if (grep { !$self->{asked}{ $_->{pid} } || $self->{asked}{ $_->{pid} } < time - 1 } @others)
 	{
-		$self->{alone_since} ||= time;
-		return if time < $self->{alone_since} + 3;
-		kill 'QUIT', $postmaster;
+		$self->{alone_since} = 0;
+		return;
 	}
+	$self->{alone_since} ||= time;
+	return if time < $self->{alone_since} + 3;
+	kill 'QUIT', $postmaster;
 	$self->{alone_since} = 0;
 	return;
 }
