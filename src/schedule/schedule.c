@@ -218,7 +218,19 @@ jobq_schedule(PG_FUNCTION_ARGS)
 					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 					   " ON CONFLICT DO NOTHING",
 					   NARGS + 3, types, values, nulls, SPI_OK_INSERT) > 0)
+		{
+			/*
+			 * Its first tick may have come on the way, and the trigger that
+			 * finds what was restored cannot tell.
+			 */
+			static const Oid tick_types[] = {TEXTOID, TIMESTAMPTZOID};
+			Datum		tick[] = {values[ARG_NAME], values[NARGS + 1]};
+
+			jobq_query("UPDATE jobq.schedule SET next_run = $2"
+					   " WHERE name = $1 AND next_run IS NULL",
+					   2, tick_types, tick, NULL, SPI_OK_UPDATE);
 			break;
+		}
 		/* somebody else has just made one of that name */
 	}
 	SPI_finish();

@@ -214,15 +214,19 @@ $node->start;
 is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '1 min')}),
 	'open|1', 'its reservation was never there');
 
-# Leases end while the server is down.
-hold('durable', '500 ms', qw(down));
-sql(q{UPDATE held SET name = 'down'});
+# Leases end while the server is down.  Nobody can be charged for not having come
+# meanwhile: from the start on, there is time to.
+hold('durable', '1 hour', qw(down));
+my $limited = sql(q{SELECT jobq.enqueue('work', queue => 'durable', timeout => '1 hour')});
+sql(q{INSERT INTO held SELECT 'limited', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '1 min')});
+sql(q{UPDATE jobq.lease SET since = since - interval '2 hours', lease_until = lease_until - interval '2 hours'});
 my $last = sql(q{SELECT jobq.enqueue('work', queue => 'durable', max_attempts => 1)});
 sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '1 min')});
 $node->stop('immediate');
 select(undef, undef, undef, 0.6);
 $node->start;
-wait_for($node, 'the attempt is charged', q{SELECT state('last') = 'failed 1'});
+says('ack', $_, 'done') foreach qw(down limited);
+wait_for($node, 'who does not come is charged, after as long as the lease was', q{SELECT state('last') = 'failed 1'});
 is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
 	'JQ012', 'a dead letter of an ended lease');
 says('ack', 'last', 'JQ011');

@@ -104,6 +104,25 @@ disturb('checkpoint and immediate stop', sub { sql('CHECKPOINT'); $node->stop('i
 sql(q{SELECT jobq.unschedule('seconds'); SELECT count(jobq.cancel(id)) FROM jobq.job});
 sql('SELECT jobq.test_clock(\'0\')');
 
+# A tick that comes while its schedule is being made is not left out.
+{
+	my $locker = $node->background_psql('postgres');
+	my $maker = $node->background_psql('postgres');
+
+	$locker->query_safe('BEGIN; LOCK TABLE jobq.schedule IN EXCLUSIVE MODE');
+	my $pid = $maker->query_safe('SELECT pg_backend_pid()');
+	$maker->query_until(qr/begins/, qq{\\echo begins\n} .
+		q{SELECT jobq.schedule('made', 'every 1 second', 'note', missed => 'all', options => '{"queue": "still"}');} . "\n");
+	wait_for($node, 'a schedule is being made', "SELECT count(*) = 1 FROM pg_locks WHERE pid = $pid AND NOT granted");
+	sql(q{SELECT jobq.test_clock('1 min')});
+	$locker->query_safe('COMMIT');
+	$_->quit foreach $locker, $maker;
+	wait_for($node, 'it ticks', q{SELECT last_run > anchor + interval '1 min' FROM jobq.schedule WHERE name = 'made'});
+	is(wrong_ticks('made'), '', 'also for the ticks that came meanwhile');
+	sql(q{SELECT jobq.unschedule('made'); SELECT count(jobq.cancel(id)) FROM jobq.job});
+	sql('SELECT jobq.test_clock(\'0\')');
+}
+
 #
 # A downtime
 #

@@ -28,6 +28,9 @@
 #include "consume/consume.h"
 #include "scheduler/duty.h"
 
+/* After a start, leases last so much longer at least, or as long as they were granted. */
+#define GRACE			(30 * USECS_PER_SEC)
+
 /* Leases that are ended in one round. */
 #define MAX_ENDED	1000
 
@@ -53,7 +56,8 @@ static void end(void *arg);
 static void come_again(TimestampTz at);
 static TimestampTz collect(TimestampTz now);
 static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
-static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc);
+static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc,
+					 TimestampTz now);
 static bool is_over(int64 id, int64 token, TimestampTz now);
 static void delete_unknown(Relation rel);
 static int	compare_ids(const void *a, const void *b);
@@ -115,7 +119,7 @@ load(TimestampTz now)
 	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
 	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-		load_row(jobs, tuple, RelationGetDescr(rel));
+		load_row(jobs, tuple, RelationGetDescr(rel), now);
 	table_endscan(scan);
 	table_close(jobs, NoLock);
 	table_close(rel, NoLock);
@@ -130,8 +134,13 @@ load(TimestampTz now)
 	return DT_NOEND;
 }
 
+/*
+ * Make the leases of this row.  While the server was down, their consumers could
+ * neither extend nor end them: so none of them ends, and no timeout of its job
+ * is over, before they had the time to come back.
+ */
 static void
-load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
+load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 {
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS];
@@ -140,12 +149,17 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 	int			n;
 	int			nversions;
 	int64		token;
+	TimestampTz since;
 	TimestampTz until;
+	TimestampTz grace;
 	uint32		bundle;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
 	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
+	since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
 	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
+	grace = now + Min(Max(until - since, 0), GRACE);
+	until = Max(until, grace);
 	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
 					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
 	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_VERSIONS - 1]), XIDOID,
@@ -163,7 +177,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 
 		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
 		b->row.ctid = tuple->t_self;
-		b->since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
+		b->since = since;
 		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
 	}
 	LWLockRelease(my_db->lock);
@@ -221,8 +235,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc)
 		{
 			if (timeout > 0)
 				jobq_lease_limit(my_db, lease,
-								 DatumGetTimestampTz(values[LEASE_SINCE - 1]) +
-								 timeout * INT64CONST(1000));
+								 Max(since + timeout * INT64CONST(1000), grace));
 			lease->state = JOBQ_LEASE_HELD;
 			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
 		}
