@@ -4,7 +4,7 @@
 SELECT jobq.enqueue('broken', '1') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT kind, queue, role = current_user::regrole AS own, attempt, max_attempts, crashes, payload, headers, error, sqlstate,
-	regexp_replace(context, 'job \d+', 'job N') AS context FROM jobq.failed_jobs WHERE id = :id;
+	regexp_replace(error_context, 'job \d+', 'job N') AS context FROM jobq.failed_jobs WHERE id = :id;
 SELECT e ->> 'attempt' AS attempt, e ->> 'sqlstate' AS sqlstate, e ->> 'message' AS message, e ? 'at' AS at, e ? 'context' AS context
 FROM jobq.failed_jobs f, jsonb_array_elements(f.errors) e WHERE id = :id;
 

@@ -64,6 +64,7 @@ CREATE TABLE jobq.job (
 	free_delay_ms bigint,
 	free_run_at timestamptz,
 	log jsonb,
+	context jsonb,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -146,7 +147,8 @@ CREATE TABLE jobq.archive (
 	reason text,
 	group_key text,
 	batch_id bigint,
-	log jsonb
+	log jsonb,
+	context jsonb
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
@@ -180,13 +182,14 @@ CREATE TABLE jobq.failed_job (
 	backoff text,
 	error text NOT NULL,
 	sqlstate text NOT NULL,
-	context text,
+	error_context text,
 	errors jsonb NOT NULL,
 	group_key text,
 	unique_until "char",
 	unique_key text,
 	batch_id bigint,
 	log jsonb,
+	context jsonb,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';

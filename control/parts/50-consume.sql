@@ -10,7 +10,8 @@ CREATE TYPE jobq.reserved_job AS (
 	attempt int,
 	max_attempts int,
 	enqueued_at timestamptz,
-	lease_until timestamptz
+	lease_until timestamptz,
+	context jsonb
 );
 COMMENT ON TYPE jobq.reserved_job IS 'a job that a consumer holds; the token is its right to it';
 
@@ -28,6 +29,11 @@ max: how many jobs at most
 lease: how long they are held
 wait: how long to wait if there are none
 consumer: the name that the view workers shows; else the application_name';
+
+CREATE FUNCTION jobq.set_context(context jsonb) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_set_context_sql' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.set_context(jsonb) IS 'set what a job has taken along, until the end of the transaction, as SET LOCAL does
+context: that of the job, as reserve() has returned it';
 
 -- Each comes three times: for one job; for many, all of them or none; and for
 -- literals and parameters that have no type, which may be either.

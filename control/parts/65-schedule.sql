@@ -38,7 +38,8 @@ CREATE FUNCTION jobq.schedule(
 	timezone text DEFAULT 'UTC',
 	missed text DEFAULT 'once',
 	overlap text DEFAULT 'allow',
-	options jsonb DEFAULT NULL)
+	options jsonb DEFAULT NULL,
+	context jsonb DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name
@@ -49,7 +50,8 @@ payload: what their handler or consumer gets
 timezone: whose local time the cron expression means
 missed: what becomes of ticks that nobody was there for: skip, once, or all
 overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
-options: options of enqueue() by their names, but for those of times and unique keys; and expires_after, which counts from the tick';
+options: options of enqueue() by their names, but for those of times and unique keys; and expires_after, which counts from the tick
+context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

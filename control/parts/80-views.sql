@@ -12,20 +12,20 @@ DECLARE
 	live text := $$
 		SELECT j.id, NULL::pg_catalog."char" AS ended, j.kind, j.queue_id, j.priority, j.role, j.attempt, j.max_attempts,
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
-			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log,
+			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log, j.context,
 			j.lease_token, j.expires_at
 		FROM jobq.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-			a.payload, a.headers, a.result, a.reason, NULL::jsonb, a.group_key, NULL::text, a.batch_id, a.log,
+			a.payload, a.headers, a.result, a.reason, NULL::jsonb, a.group_key, NULL::text, a.batch_id, a.log, a.context,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log,
+			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log, f.context,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.failed_job f$$;
 	name text;
@@ -43,7 +43,7 @@ BEGIN
 				r.progress, r.message, r.pid AS worker,
 				j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
 				j.payload, j.headers, j.result, coalesce(j.error, j.errors -> -1 ->> 'message') AS error, j.errors,
-				j.group_key, j.unique_key, j.batch_id, j.log
+				j.group_key, j.unique_key, j.batch_id, j.log, j.context
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL
@@ -58,7 +58,7 @@ COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, as in the view j
 CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
 		f.enqueued_at, f.finished_at AS failed_at, f.payload, f.headers,
-		f.error, f.sqlstate, f.context, f.errors, f.log
+		f.error, f.sqlstate, f.error_context, f.errors, f.log, f.context
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid);
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';

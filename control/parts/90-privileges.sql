@@ -9,7 +9,7 @@ CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,current_job,set_progress,log,should_stop,snooze,retry_after,cancel_current,fail_current,perform,call,status,wait,result,cancel,reschedule,set_priority,retry,retry_all,delete_failed,delete_all_failed,clear,drain,work,clock,schedule,unschedule,pause_schedule,resume_schedule,run_schedule,cron_next,create_batch,batch_add,batch_start,batch_cancel,batch_retry_failed,batch_status,workflow,chain}';
-	consume text[] := '{reserve,ack,nack,reject,release,extend,report_progress}';
+	consume text[] := '{reserve,ack,nack,reject,release,extend,report_progress,set_context}';
 	manage text[] := '{register,unregister,create_queue,alter_queue,drop_queue,prune,pause,resume,restart_workers,doctor}';
 	internal text[] := '{run_next,worker_slots,lease_slots,live_state,may_see,queue_counts,limit_slots,group_slots,kind_hash,scheduler_state,setup,pool_problems,capacity,lane_slots,conf_line}';
 	routine regprocedure;

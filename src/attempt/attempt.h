@@ -21,6 +21,8 @@
 #ifndef JOBQ_ATTEMPT_H
 #define JOBQ_ATTEMPT_H
 
+#include "utils/guc.h"
+
 #include "store/store.h"
 
 /* src/attempt/gate.c */
@@ -38,6 +40,9 @@ extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
 extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
 extern void jobq_claim_undo(const JobqJob *job, int64 token);
 extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
+
+/* src/attempt/context.c */
+extern void jobq_enter_context(const JobqJob *job, GucAction action);
 
 /* src/attempt/call.c */
 extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,

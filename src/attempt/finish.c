@@ -267,6 +267,8 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 				  psprintf(ON_FAILURE_PREFIX "%s", jobq_job_kind(job)),
 				  JOB(job, JOB_PAYLOAD), queue_id, job_role(job));
 	JOB_SET(&successor, JOB_HEADERS, jobq_text_to_jsonb(buf.data));
+	JOB(&successor, JOB_CONTEXT) = JOB(job, JOB_CONTEXT);
+	JOB_ISNULL(&successor, JOB_CONTEXT) = JOB_ISNULL(job, JOB_CONTEXT);
 	rel = jobq_open_jobs();
 	jobq_length_add(queue_id);
 	jobq_job_insert(rel, &successor);

@@ -136,7 +136,6 @@ read_steps(Workflow *workflow, Jsonb *array)
 		add_name(workflow, i);
 		jobq_spec_parse(step->definition, step->what,
 						workflow->chain ? NULL : more_keys, &step->spec);
-		step->definition = jobq_spec_kept(step->definition, &step->spec);
 		if (!step->spec.nulls[OPTION_UNIQUE_KEY])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -423,6 +422,8 @@ put_steps(Workflow *workflow, int64 batch_id)
 		JobqUnique	unique;
 
 		jobq_spec_prepare(&step->spec, &step->job, &unique);
+		step->definition = jobq_spec_kept(step->definition, &step->spec,
+										  &step->job);
 		JOB_SET(&step->job, JOB_BATCH_ID, Int64GetDatum(batch_id));
 		if (step->nneeds > 0)
 			jobq_job_block(&step->job, step->spec.options, step->spec.nulls);

@@ -255,6 +255,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 					MAX_ATTEMPTS,
 					ENQUEUED_AT,
 					LEASE_UNTIL,
+		CONTEXT    ,
 					NATTS
 	};
 	JobqDatabase *db = reservation->db;
@@ -309,6 +310,9 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		nulls[HEADERS] = JOB_ISNULL(&job, JOB_HEADERS);
 		if (!nulls[HEADERS])
 			values[HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_HEADERS)));
+		nulls[CONTEXT] = JOB_ISNULL(&job, JOB_CONTEXT);
+		if (!nulls[CONTEXT])
+			values[CONTEXT] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_CONTEXT)));
 		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);

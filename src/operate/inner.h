@@ -19,7 +19,7 @@
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context"
 
 /* src/operate/operate.c */
 extern void jobq_no_such_job(int64 id);
@@ -27,6 +27,9 @@ extern bool jobq_find_mine(Relation rel, int64 id, JobqJob *job);
 extern void jobq_check_finished(int64 id);
 extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
+
+/* src/operate/carry.c */
+extern bool jobq_check_carry(ArrayType *array);
 
 /* src/operate/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)

@@ -16,6 +16,7 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
@@ -39,6 +40,7 @@ typedef enum Check
 	CHECK_FAIR_BY,
 	CHECK_WEIGHTS,
 	CHECK_DURATION,
+	CHECK_CARRY,
 } Check;
 
 typedef struct Setting
@@ -53,6 +55,7 @@ typedef struct Setting
 #define TYPE_int		INT4OID
 #define TYPE_interval	INTERVALOID
 #define TYPE_jsonb		JSONBOID
+#define TYPE__text		TEXTARRAYOID
 
 static const Setting settings[] = {
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
@@ -174,6 +177,8 @@ check_value(const Setting *setting, Datum value)
 			(void) jobq_interval_ms(interval, setting->name, 1,
 									JOBQ_MAX_DELAY_MS);
 			return true;
+		case CHECK_CARRY:
+			return jobq_check_carry(DatumGetArrayTypeP(value));
 	}
 	return true;
 }

@@ -50,18 +50,24 @@ void
 jobq_set_payload(JobqJob *job, Datum payload)
 {
 	bool		has_headers = !JOB_ISNULL(job, JOB_HEADERS);
+	bool		has_context = !JOB_ISNULL(job, JOB_CONTEXT);
 	Size		size = toast_raw_datum_size(payload);
 	Size		headers = has_headers
 		? toast_raw_datum_size(JOB(job, JOB_HEADERS)) : 0;
+	Size		sum = size + headers + (has_context
+										? toast_raw_datum_size(JOB(job, JOB_CONTEXT)) : 0);
 
-	if (size + headers > (Size) jobq_max_payload * 1024)
+	if (sum > (Size) jobq_max_payload * 1024)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 has_headers
+				 has_context
+				 ? errmsg("payload, headers and context of %zu bytes are larger than the allowed %d kB",
+						  sum, jobq_max_payload)
+				 : has_headers
 				 ? errmsg("payload and headers of %zu bytes are larger than the allowed %d kB",
-						  size + headers, jobq_max_payload)
+						  sum, jobq_max_payload)
 				 : errmsg("payload of %zu bytes is larger than the allowed %d kB",
-						  size, jobq_max_payload),
+						  sum, jobq_max_payload),
 				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
 						 "jobq.max_payload")));
 	jobq_check_depth(payload, size, "payload");
@@ -71,17 +77,15 @@ jobq_set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * Make a job of this kind from the options; all but its payload and, for the
- * second and later ones of a set, its id.
+ * What the two below have in common: all but the context.  Fills in the queue.
  */
-void
-jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
-				 const Datum *options, const bool *nulls)
+static void
+prepare(JobqJob *job, JobqUnique *unique, const char *kind,
+		const Datum *options, const bool *nulls, JobqQueue *queue_buffer)
 {
 	JobqHandler handler_buffer;
 	const JobqHandler *handler;
 	const char *queue_name = NULL;
-	JobqQueue	queue_buffer;
 	const JobqQueue *queue;
 
 	PreventCommandIfReadOnly("jobq.enqueue()");
@@ -108,7 +112,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	queue = jobq_queue_by_name(queue_name,
 							   handler != NULL ||
 							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
-							   &queue_buffer);
+							   queue_buffer);
 	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
@@ -192,6 +196,37 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_HEADERS, options[OPTION_HEADERS]);
 	if (!nulls[OPTION_WATCH])
 		JOB_SET(job, JOB_WATCH, options[OPTION_WATCH]);
+}
+
+/*
+ * Make a job of this kind from the options; all but its payload and, for the
+ * second and later ones of a set, its id.  It takes along what its queue carries
+ * of this session.
+ */
+void
+jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
+				 const Datum *options, const bool *nulls)
+{
+	JobqQueue	queue;
+
+	prepare(job, unique, kind, options, nulls, &queue);
+	jobq_set_context(job, &queue, options[OPTION_CONTEXT],
+					 nulls[OPTION_CONTEXT]);
+}
+
+/*
+ * The same from options that were kept with a context read before, in the session
+ * that asked for the job: this is another one.
+ */
+void
+jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
+					  const Datum *options, const bool *nulls)
+{
+	JobqQueue	queue;
+
+	prepare(job, unique, kind, options, nulls, &queue);
+	if (!nulls[OPTION_CONTEXT])
+		JOB_SET(job, JOB_CONTEXT, options[OPTION_CONTEXT]);
 }
 
 /*

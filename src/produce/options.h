@@ -44,3 +44,4 @@ JOB_OPTION(on_conflict, ON_CONFLICT, text, "if the key is held: skip (the result
 JOB_OPTION(group_key, GROUP_KEY, text, "jobs of the same group in a queue run in order, one at a time")
 JOB_OPTION(headers, HEADERS, jsonb, "passed on to the handler, such as a trace id; a fair queue looks for the tenant here")
 JOB_OPTION(watch, WATCH, boolean, "NOTIFY on channel jobq_job_ID at each change of the job; else false")
+JOB_OPTION(context, CONTEXT, jsonb, "settings for the job by their names, such as {\"search_path\": \"branch_7\"}; those of the carry list of its queue that are not given have the value of this session")

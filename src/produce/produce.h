@@ -59,6 +59,14 @@ extern void jobq_set_payload(JobqJob *job, Datum payload);
 extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const char *kind, const Datum *options,
 							 const bool *nulls);
+extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
+								  const char *kind, const Datum *options,
+								  const bool *nulls);
+
+/* src/produce/context.c */
+extern void jobq_set_context(JobqJob *job, const JobqQueue *queue, Datum given,
+							 bool isnull);
+extern Jsonb *jobq_keep_context(Jsonb *json, const JobqJob *job);
 
 /* src/produce/spec.c */
 extern void jobq_options_from_jsonb(Jsonb *json, const char *what,
@@ -71,9 +79,12 @@ extern Interval *jobq_interval_from_jsonb(Jsonb *json, const char *what,
 										  const char *key);
 extern void jobq_spec_parse(Jsonb *json, const char *what,
 							const char *const *others, JobqSpec *spec);
-extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec);
+extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec,
+							 const JobqJob *job);
 extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,
 							  JobqUnique *unique);
+extern void jobq_spec_prepare_kept(const JobqSpec *spec, JobqJob *job,
+								   JobqUnique *unique);
 extern int64 jobq_spec_enqueue(const JobqSpec *spec, Oid role,
 							   const char *headers);
 

@@ -291,11 +291,12 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 }
 
 /*
- * The description, to be read again by another session: its times do not depend
- * on settings of this one, or on what day it is.
+ * The description of the job that was made from it, to be read again by another
+ * session: its times do not depend on settings of this one, or on what day it is,
+ * and it has the context that the job has.
  */
 Jsonb *
-jobq_spec_kept(Jsonb *json, const JobqSpec *spec)
+jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 {
 	for (int i = 0; i < NOPTIONS; i++)
 	{
@@ -312,7 +313,7 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec)
 												  jobq_text_to_jsonb(psprintf("\"%s\"", time)),
 												  BoolGetDatum(false)));
 	}
-	return json;
+	return jobq_keep_context(json, job);
 }
 
 /*
@@ -327,7 +328,17 @@ jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 }
 
 /*
- * Enqueue the job on behalf of the role, with these headers added to its own;
+ * The same from a description that jobq_spec_kept() has returned.
+ */
+void
+jobq_spec_prepare_kept(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
+{
+	jobq_prepare_kept_job(job, unique, spec->kind, spec->options, spec->nulls);
+	jobq_set_payload(job, spec->payload);
+}
+
+/*
+ * Enqueue the job of a kept description on behalf of the role, with these headers added to its own;
  * returns its id.
  */
 int64
@@ -342,7 +353,7 @@ jobq_spec_enqueue(const JobqSpec *spec, Oid role, const char *headers)
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	jobq_spec_prepare(spec, &job, &unique);
+	jobq_spec_prepare_kept(spec, &job, &unique);
 	if (headers != NULL)
 	{
 		Datum		added = jobq_text_to_jsonb(headers);

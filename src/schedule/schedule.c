@@ -48,7 +48,8 @@ enum
 	ARG_MISSED,
 	ARG_OVERLAP,
 	ARG_OPTIONS,
-	NARGS
+	NARGS,						/* those that are columns */
+	ARG_CONTEXT = NARGS
 };
 
 #define MAX_NAME	127
@@ -67,6 +68,7 @@ static bool find_schedule(Datum name, Found *found);
 static void find_mine(const char *function, Datum name, Found *found);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
+static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static Datum change_mine(FunctionCallInfo fcinfo, const char *function,
 						 const char *query, int expected);
 
@@ -125,7 +127,28 @@ check_word(const char *option, Datum word, const char *first,
 }
 
 /*
- * schedule(name, cron, kind, payload, timezone, missed, overlap, options)
+ * The options with the argument "context" as the option of that name.
+ */
+static Jsonb *
+add_context(Jsonb *options, Jsonb *context)
+{
+	char	   *text = JsonbToCString(NULL, &context->root, VARSIZE(context));
+	Datum		added = jobq_text_to_jsonb(psprintf("{\"context\": %s}", text));
+	JsonbValue	value;
+
+	if (options == NULL)
+		return DatumGetJsonbP(added);
+	if (getKeyJsonValueFromContainer(&options->root, "context", 7, &value) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("context is given twice: as an argument, and in options"),
+				 errhint("Give one of them.")));
+	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
+											  JsonbPGetDatum(options), added));
+}
+
+/*
+ * schedule(name, cron, kind, payload, timezone, missed, overlap, options, context)
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -177,7 +200,11 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		job.options = PG_GETARG_JSONB_P(ARG_OPTIONS);
 		jobq_options_check(job.options);
 	}
-	jobq_scheduled_check(&job);
+	if (!PG_ARGISNULL(ARG_CONTEXT))
+		job.options = add_context(job.options, PG_GETARG_JSONB_P(ARG_CONTEXT));
+	job.options = jobq_scheduled_check(&job);
+	nulls[ARG_OPTIONS] = job.options == NULL ? 'n' : ' ';
+	values[ARG_OPTIONS] = JsonbPGetDatum(job.options);
 
 	next = jobq_cron_next(&cron, zone, now, now);
 	values[NARGS] = TimestampTzGetDatum(now);

@@ -56,7 +56,7 @@ typedef struct JobqScheduledJob
 } JobqScheduledJob;
 
 /* src/schedule/tick.c */
-extern void jobq_scheduled_check(const JobqScheduledJob *scheduled);
+extern Jsonb *jobq_scheduled_check(const JobqScheduledJob *scheduled);
 extern bool jobq_scheduled_is_live(int64 id);
 extern int64 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 									TimestampTz tick);

@@ -46,7 +46,7 @@ static const struct
 static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 						 Datum *options, bool *nulls);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-							  TimestampTz tick);
+							  TimestampTz tick, bool kept);
 
 /*
  * The options of the job of a tick; an error if a schedule cannot have them.
@@ -92,11 +92,12 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 }
 
 /*
- * The job of a schedule's tick; its headers tell which.
+ * The job of a schedule's tick; its headers tell which.  kept: the options are
+ * those that the schedule keeps, with the context of who has made it.
  */
 static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-				  TimestampTz tick)
+				  TimestampTz tick, bool kept)
 {
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
@@ -120,19 +121,27 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 								jobq_text_to_jsonb(buf.data));
 	nulls[OPTION_HEADERS] = false;
 
-	jobq_prepare_job(job, &unique, scheduled->kind, options, nulls);
+	if (kept)
+		jobq_prepare_kept_job(job, &unique, scheduled->kind, options, nulls);
+	else
+		jobq_prepare_job(job, &unique, scheduled->kind, options, nulls);
 	jobq_set_payload(job, scheduled->payload);
 }
 
 /*
- * Could this user enqueue such a job?  An error if not.
+ * Could this user enqueue such a job?  An error if not.  Returns the options to be
+ * kept, or NULL if there are none: with the context that the job would have now.
  */
-void
+Jsonb *
 jobq_scheduled_check(const JobqScheduledJob *scheduled)
 {
 	JobqJob		job;
 
-	prepare_scheduled(&job, scheduled, jobq_now());
+	prepare_scheduled(&job, scheduled, jobq_now(), false);
+	if (scheduled->options == NULL && JOB_ISNULL(&job, JOB_CONTEXT))
+		return NULL;
+	return jobq_keep_context(scheduled->options != NULL ? scheduled->options
+							 : DatumGetJsonbP(jobq_text_to_jsonb("{}")), &job);
 }
 
 /*
@@ -170,7 +179,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	prepare_scheduled(&job, scheduled, tick);
+	prepare_scheduled(&job, scheduled, tick, true);
 	rel = jobq_open_jobs();
 	jobq_length_reserve(job_queue_id(&job), 1);
 	jobq_job_insert(rel, &job);

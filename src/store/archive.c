@@ -43,7 +43,8 @@ enum
 	ARCHIVE_GROUP_KEY,
 	ARCHIVE_BATCH_ID,
 	ARCHIVE_LOG,
-	ARCHIVE_NATTS = ARCHIVE_LOG
+	ARCHIVE_CONTEXT,
+	ARCHIVE_NATTS = ARCHIVE_CONTEXT
 };
 
 static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
@@ -111,6 +112,9 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_BATCH_ID - 1] = JOB_ISNULL(job, JOB_BATCH_ID);
 	values[ARCHIVE_LOG - 1] = JOB(job, JOB_LOG);
 	nulls[ARCHIVE_LOG - 1] = JOB_ISNULL(job, JOB_LOG);
+	values[ARCHIVE_CONTEXT - 1] = JOB(job, JOB_CONTEXT);
+	nulls[ARCHIVE_CONTEXT - 1] = JOB_ISNULL(job, JOB_CONTEXT) ||
+		keep != KEEP_ALL;
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;

@@ -42,14 +42,15 @@ enum
 	FAILED_BACKOFF,
 	FAILED_ERROR,
 	FAILED_SQLSTATE,
-	FAILED_CONTEXT,
+	FAILED_ERROR_CONTEXT,
 	FAILED_ERRORS,
 	FAILED_GROUP_KEY,
 	FAILED_UNIQUE_UNTIL,
 	FAILED_UNIQUE_KEY,
 	FAILED_BATCH_ID,
 	FAILED_LOG,
-	FAILED_NATTS = FAILED_LOG
+	FAILED_CONTEXT,
+	FAILED_NATTS = FAILED_CONTEXT
 };
 
 /*
@@ -92,12 +93,13 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_UNIQUE_KEY, JOB_UNIQUE_KEY);
 	COPY_FIELD(FAILED_BATCH_ID, JOB_BATCH_ID);
 	COPY_FIELD(FAILED_LOG, JOB_LOG);
+	COPY_FIELD(FAILED_CONTEXT, JOB_CONTEXT);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));
-	nulls[FAILED_CONTEXT - 1] = error->context == NULL;
+	nulls[FAILED_ERROR_CONTEXT - 1] = error->context == NULL;
 	if (error->context != NULL)
-		values[FAILED_CONTEXT - 1] = CStringGetTextDatum(error->context);
+		values[FAILED_ERROR_CONTEXT - 1] = CStringGetTextDatum(error->context);
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	jobq_insert_tuple(rel, tuple);

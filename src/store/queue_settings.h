@@ -17,7 +17,7 @@
  * (worker/scheduler/limits.c).
  *
  * A line has the setting's name in SQL, its name in C after QUEUE_, its type
- * (text, int, interval, jsonb), what follows that in the definition of the
+ * (text, int, interval, jsonb, _text for text[]), what follows that in the definition of the
  * column, its check, the words that it may be, and what it says.  The checks:
  *
  *	WORD		one of the words; the column is NOT NULL
@@ -27,6 +27,7 @@
  *				each its own; none takes it away
  *	WEIGHTS		an object of names and numbers
  *	DURATION	a positive interval; 0 takes it away
+ *	CARRY		an array of names of settings; an empty one takes it away
  *
  * No #ifndef around this: it is included with QUEUE_SETTING defined in
  * different ways.
@@ -50,3 +51,4 @@ QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: t
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; more are refused with JQ015; 0 or null: no limit")
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")
+QUEUE_SETTING(carry, CARRY, _text, "", CARRY, "", "which settings of the enqueuer's session its jobs take along, such as {search_path, app.tenant}; {} or null: none")

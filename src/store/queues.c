@@ -39,6 +39,14 @@ PG_FUNCTION_INFO_V1(jobq_invalidate);
 /* Milliseconds for which a transaction that creates a queue is waited for. */
 #define CREATE_PATIENCE	5000
 
+/* A queue, and the names of the settings that its jobs take along. */
+typedef struct KnownQueue
+{
+	JobqQueue	queue;			/* first: an entry of the cache is one, too */
+	List	   *carry;
+} KnownQueue;
+
+static MemoryContext queues_context = NULL;
 static HTAB *queues_by_id = NULL;
 static const JobqQueue *last_queue = NULL;
 static Oid	queue_relation = InvalidOid;	/* that they were read from */
@@ -46,9 +54,11 @@ static Oid	queue_relation = InvalidOid;	/* that they were read from */
 /* how often a message, or an abort, may have emptied the cache */
 static uint64 changes = 0;
 
-static void queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue);
-static void remember_queue(const JobqQueue *queue);
-static bool read_queue(const char *name, int32 id, JobqQueue *queue);
+static void queue_from_tuple(HeapTuple tuple, TupleDesc desc,
+							 KnownQueue *known);
+static List *copy_names(const List *names);
+static void remember_queue(const KnownQueue *known);
+static bool read_queue(const char *name, int32 id, KnownQueue *known);
 static TransactionId creator_of(const char *name);
 static bool insert_row(const char *name, const char *mode,
 					   TransactionId creator);
@@ -58,8 +68,9 @@ static void
 forget_queues(void)
 {
 	changes++;
-	if (queues_by_id != NULL)
-		hash_destroy(queues_by_id);
+	if (queues_context != NULL)
+		MemoryContextDelete(queues_context);
+	queues_context = NULL;
 	queues_by_id = NULL;
 	last_queue = NULL;
 }
@@ -104,8 +115,9 @@ word_of(int setting, const Datum *values)
 }
 
 static void
-queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
+queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 {
+	JobqQueue  *queue = &known->queue;
 	Datum		values[QUEUE_NATTS];
 	bool		nulls[QUEUE_NATTS];
 
@@ -132,25 +144,61 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, JobqQueue *queue)
 	if (!nulls[QUEUE_FAIR_BY - 1])
 		strlcpy(queue->fair_by, TextDatumGetCString(values[QUEUE_FAIR_BY - 1]),
 				sizeof(queue->fair_by));
+	known->carry = NIL;
+	if (!nulls[QUEUE_CARRY - 1])
+	{
+		Datum	   *names;
+		bool	   *no_name;
+		int			n;
+
+		deconstruct_array(DatumGetArrayTypeP(values[QUEUE_CARRY - 1]), TEXTOID,
+						  -1, false, TYPALIGN_INT, &names, &no_name, &n);
+		for (int i = 0; i < n; i++)
+			if (!no_name[i])
+				known->carry = lappend(known->carry,
+									   TextDatumGetCString(names[i]));
+	}
+	queue->carries = known->carry != NIL;
+}
+
+static List *
+copy_names(const List *names)
+{
+	List	   *copy = NIL;
+	ListCell   *lc;
+
+	foreach(lc, names)
+		copy = lappend(copy, pstrdup(lfirst(lc)));
+	return copy;
 }
 
 static void
-remember_queue(const JobqQueue *queue)
+remember_queue(const KnownQueue *known)
 {
-	JobqQueue  *entry;
+	KnownQueue *entry;
+	List	   *carry;
+	MemoryContext old;
 
 	if (queues_by_id == NULL)
 	{
 		HASHCTL		ctl = {0};
 
+		if (queues_context == NULL)
+			queues_context = AllocSetContextCreate(CacheMemoryContext,
+												   "jobq queues and carried names",
+												   ALLOCSET_SMALL_SIZES);
 		ctl.keysize = sizeof(int32);
-		ctl.entrysize = sizeof(JobqQueue);
-		ctl.hcxt = CacheMemoryContext;
+		ctl.entrysize = sizeof(KnownQueue);
+		ctl.hcxt = queues_context;
 		queues_by_id = hash_create("jobq queues", 32, &ctl,
 								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
-	entry = hash_search(queues_by_id, &queue->id, HASH_ENTER, NULL);
-	*entry = *queue;
+	old = MemoryContextSwitchTo(queues_context);
+	carry = copy_names(known->carry);
+	MemoryContextSwitchTo(old);
+	entry = hash_search(queues_by_id, &known->queue.id, HASH_ENTER, NULL);
+	entry->queue = known->queue;
+	entry->carry = carry;
 	jobq_cache_filled();
 }
 
@@ -159,7 +207,7 @@ remember_queue(const JobqQueue *queue)
  * there is none.
  */
 static bool
-read_queue(const char *name, int32 id, JobqQueue *queue)
+read_queue(const char *name, int32 id, KnownQueue *known)
 {
 	Relation	rel = jobq_open_table(JOBQ_QUEUE_TABLE, AccessShareLock);
 	uint64		before = changes;
@@ -183,11 +231,11 @@ read_queue(const char *name, int32 id, JobqQueue *queue)
 	tuple = systable_getnext(scan);
 	found = HeapTupleIsValid(tuple);
 	if (found)
-		queue_from_tuple(tuple, RelationGetDescr(rel), queue);
+		queue_from_tuple(tuple, RelationGetDescr(rel), known);
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	if (found && changes == before)
-		remember_queue(queue);
+		remember_queue(known);
 	return found;
 }
 
@@ -320,6 +368,8 @@ create_queue(const char *name)
 const JobqQueue *
 jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 {
+	KnownQueue	known;
+
 	if (queues_by_id != NULL)
 	{
 		static int32 last = 0;
@@ -343,14 +393,15 @@ jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 			}
 		}
 	}
-	if (!read_queue(name, 0, queue))
+	if (!read_queue(name, 0, &known))
 	{
 		if (!create)
 			return NULL;
 		create_queue(name);
-		if (!read_queue(name, 0, queue))
+		if (!read_queue(name, 0, &known))
 			elog(ERROR, "queue \"%s\" vanished while it was created", name);
 	}
+	*queue = known.queue;
 	return queue;
 }
 
@@ -360,6 +411,8 @@ jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 const JobqQueue *
 jobq_queue_by_id(int32 id, JobqQueue *queue)
 {
+	KnownQueue	known;
+
 	if (last_queue == NULL || last_queue->id != id)
 		last_queue = queues_by_id == NULL ? NULL :
 			hash_search(queues_by_id, &id, HASH_FIND, NULL);
@@ -368,7 +421,26 @@ jobq_queue_by_id(int32 id, JobqQueue *queue)
 		*queue = *last_queue;
 		return queue;
 	}
-	return read_queue(NULL, id, queue) ? queue : NULL;
+	if (!read_queue(NULL, id, &known))
+		return NULL;
+	*queue = known.queue;
+	return queue;
+}
+
+/*
+ * The names of the settings that jobs of this queue take along, in the current
+ * memory context.
+ */
+List *
+jobq_queue_carry(int32 id)
+{
+	KnownQueue *entry = queues_by_id == NULL ? NULL :
+		hash_search(queues_by_id, &id, HASH_FIND, NULL);
+	KnownQueue	known;
+
+	if (entry != NULL)
+		return copy_names(entry->carry);
+	return read_queue(NULL, id, &known) ? known.carry : NIL;
 }
 
 /*

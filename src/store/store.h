@@ -169,6 +169,7 @@ typedef struct JobqQueue
 	char		group_on_failure;
 	int			group_max_running;	/* 0: no limit */
 	bool		limited;		/* has max_running, rate, or throttle */
+	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
@@ -262,7 +263,8 @@ enum
 	JOB_FREE_DELAY,
 	JOB_FREE_RUN_AT,
 	JOB_LOG,
-	JOB_NATTS = JOB_LOG
+	JOB_CONTEXT,
+	JOB_NATTS = JOB_CONTEXT
 };
 
 /*
@@ -456,6 +458,7 @@ extern const JobqCache jobq_queues_cache;
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
 										   JobqQueue *queue);
 extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
+extern List *jobq_queue_carry(int32 id);
 extern int32 jobq_existing_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
 extern bool jobq_insert_queue(const char *name, const char *mode);

@@ -51,6 +51,14 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	token = jobq_lease_token(my_db);
 	LWLockRelease(my_db->lock);
 
+	/*
+	 * What the job has taken along holds in all transactions of the
+	 * procedure, so it is set for the session by one that commits;
+	 * clean_session() takes it back.  Should it fail, no lease has charged
+	 * the attempt.
+	 */
+	jobq_enter_context(job, GUC_ACTION_SET);
+
 	/* the lease, flushed before the procedure begins */
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_LEASE_TOKEN, Int64GetDatum(token));

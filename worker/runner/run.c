@@ -218,6 +218,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 		return;
 	}
 	nestlevel = NewGUCNestLevel();
+	jobq_enter_context(job, GUC_ACTION_LOCAL);
 	result = jobq_call_handler(function, job, jobq_current->attempt, true,
 							   &isnull);
 

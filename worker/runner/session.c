@@ -233,6 +233,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 
 		jobq_handler_resolve(jobq_job_kind(&job), &function);
 		jobq_current = &current;
+		jobq_enter_context(&job, GUC_ACTION_LOCAL);
 		result = jobq_call_handler(&function, &job, current.attempt, true,
 								   &isnull);
 

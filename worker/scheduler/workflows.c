@@ -239,7 +239,7 @@ restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 	SetUserIdAndSecContext(look->role, sec_context |
 						   SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	jobq_spec_prepare(&spec, &job, &unique);
+	jobq_spec_prepare_kept(&spec, &job, &unique);
 	SetUserIdAndSecContext(userid, sec_context);
 
 	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));

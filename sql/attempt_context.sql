@@ -1,0 +1,264 @@
+-- What jobs take along: settings of the session that enqueues them.
+
+-- which settings a queue can carry
+SELECT e.code, e.message, e.hint FROM unnest('{search_pth,app.,.app,"a b.c","",work_mem;}'::text[]) WITH ORDINALITY u (name, n),
+	test.error(format('SELECT jobq.create_queue(''carrier'', carry => ARRAY[%L])', name)) e ORDER BY n;
+CREATE FUNCTION test.refused(name text, OUT code text, OUT message text, OUT detail text) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.create_queue('carrier', carry => ARRAY[name]);
+	message := 'no error';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+END
+$$;
+SELECT e.* FROM unnest('{role,Session_Authorization,jobq.max_workers,jobq.own,statement_timeout,idle_session_timeout,transaction_read_only,default_transaction_isolation,synchronous_commit,session_replication_role,client_encoding,exit_on_error,seed,max_connections,server_version,log_connections}'::text[])
+	WITH ORDINALITY u (name, n), test.refused(name) e ORDER BY n;
+SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => '{app.a,APP.A}')$$);
+SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => '{NULL}')$$);
+SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => ARRAY(SELECT 'app.n' || n FROM generate_series(1, 17) n))$$);
+SELECT jobq.create_queue('carrier', carry => '{search_path,app.tenant,request.jwt.claims}');
+SELECT carry FROM jobq.queues WHERE name = 'carrier';
+SELECT jobq.alter_queue('carrier', carry => '{}');
+SELECT carry FROM jobq.queues WHERE name = 'carrier';
+SELECT jobq.alter_queue('carrier', carry => '{search_path,app.tenant,work_mem,log_min_messages}');
+-- one worker, whose jobs follow each other
+SELECT jobq.enqueue('echo', queue => 'first') AS one, jobq.enqueue('echo', queue => 'second') AS two \gset
+SELECT state FROM jobq.wait(ARRAY[:one, :two]);
+SELECT jobq.cancel(jobq.enqueue('echo', queue => 'manual'));
+SELECT jobq.alter_queue('first', carry => '{search_path,app.tenant}');
+
+-- two branches, each a schema
+CREATE SCHEMA regress_branch_a CREATE TABLE visit (note text);
+CREATE SCHEMA regress_branch_b CREATE TABLE visit (note text);
+GRANT USAGE ON SCHEMA regress_branch_a, regress_branch_b TO PUBLIC;
+GRANT INSERT, SELECT ON regress_branch_a.visit, regress_branch_b.visit TO PUBLIC;
+CREATE FUNCTION test.visits() RETURNS TABLE (branch text, note text) LANGUAGE sql AS $$
+	SELECT 'a', note FROM regress_branch_a.visit UNION ALL SELECT 'b', note FROM regress_branch_b.visit ORDER BY 1, 2
+$$;
+CREATE FUNCTION test.visit(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO visit VALUES (payload ->> 'note');
+	IF job.attempt <= coalesce((payload ->> 'fails')::int, 0) THEN
+		RAISE EXCEPTION 'not yet';
+	END IF;
+	-- what a handler sets, and resets, is its own
+	PERFORM set_config('app.tenant', current_setting('app.tenant', true) || '!', (payload -> 'leave') IS NULL);
+	RETURN jsonb_build_array(current_setting('search_path'), current_setting('app.tenant', true), current_setting('work_mem'));
+END
+$$;
+SELECT jobq.register('visit', 'test.visit(jsonb, jobq.job_context)', queue => 'first', backoff => 'fixed 1ms');
+
+-- enqueue() in all its ways
+SET search_path = regress_branch_a, public;
+SET app.tenant = 'a';
+SELECT jobq.enqueue('visit', '{"note": "plain"}') AS id \gset
+SELECT state, result FROM jobq.wait(:id);
+SELECT context FROM jobq.jobs WHERE id = :id;
+SELECT jobq.enqueue('visit', '{"note": "again", "fails": 2, "leave": true}') AS id \gset
+SELECT state, attempt, result FROM jobq.wait(:id);
+BEGIN;
+SET LOCAL search_path = regress_branch_b, public;
+SET LOCAL app.tenant = 'b';
+SELECT jobq.enqueue('visit', '{"note": "in a transaction"}') AS id \gset
+SELECT count(*) FROM jobq.enqueue_many('visit', '{"{\"note\": \"many 1\"}","{\"note\": \"many 2\"}"}');
+INSERT INTO jobq.inbox (kind, payload) VALUES ('visit', '{"note": "inbox"}');
+CREATE TABLE regress_branch_b.paid (note text);
+CREATE TRIGGER paid AFTER INSERT ON regress_branch_b.paid FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('visit');
+INSERT INTO paid VALUES ('paid');
+COMMIT;
+SELECT state, result FROM jobq.wait(:id);
+SELECT jobq.drain('first', '1 min');
+SELECT * FROM test.visits();
+DROP TABLE regress_branch_b.paid;
+TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
+-- given instead
+SELECT jobq.enqueue('visit', '{"note": "given"}', context => '{"search_path": "regress_branch_b", "app.tenant": 7}') AS id \gset
+SELECT state, result FROM jobq.wait(:id);
+SELECT jobq.enqueue('visit', '{"note": "half given"}', context => '{"app.tenant": null}') AS id \gset
+SELECT state, result FROM jobq.wait(:id);
+SELECT context FROM jobq.jobs WHERE id = :id;
+SELECT e.code, e.message, e.hint FROM unnest('{[],"\"x\"","{\"work_mem\": \"1MB\"}","{\"App.Tenant\": \"1\"}","{\"app.tenant\": {}}"}'::text[]) WITH ORDINALITY u (c, n),
+	test.error(format('SELECT jobq.enqueue(''visit'', context => %L)', c)) e ORDER BY n;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', context => '{"app.tenant": "x"}')$$);
+-- its bytes count
+SELECT * FROM test.error($$SELECT jobq.enqueue('visit', context => jsonb_build_object('app.tenant', repeat('x', 16 * 1024 * 1024)))$$);
+SET app.tenant = '';
+SELECT jobq.enqueue('visit', '{"note": "empty"}') AS id \gset
+SELECT state, result FROM jobq.wait(:id);
+-- a queue that carries nothing
+SELECT jobq.enqueue('visit', '{}', 'second') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT context IS NULL AS none FROM jobq.jobs WHERE id = :id;
+SELECT * FROM test.visits();
+TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
+
+-- what follows from a job: on_failure, dead letters, callbacks, steps, schedules
+SET app.tenant = 'a';
+CREATE FUNCTION test.visit_failed(payload jsonb) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO test.trace (note) VALUES ('failed in ' || current_schema || ' of ' || current_setting('app.tenant'))
+$$;
+SELECT jobq.register('visit', 'test.visit(jsonb, jobq.job_context)', queue => 'first', backoff => 'fixed 1ms', on_failure => 'test.visit_failed(jsonb)');
+SELECT jobq.enqueue('visit', '{"note": "letter", "fails": 1}', max_attempts => 1) AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT test.until($$EXISTS (SELECT FROM test.trace WHERE note = 'failed in regress_branch_a of a')$$);
+SELECT context, error FROM jobq.failed_jobs WHERE id = :id;
+SET search_path = public;
+SET app.tenant = 'elsewhere';
+SELECT test.until(format('NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = %L)', 'first'));
+UPDATE jobq.failed_job SET max_attempts = 3, payload = '{"note": "retried"}' WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT state, result FROM jobq.wait(:id);
+SET search_path = regress_branch_b, public;
+SET app.tenant = 'b';
+SELECT jobq.create_batch(on_success => '{"kind": "visit", "payload": {"note": "callback"}}', on_finish => '{"kind": "visit", "payload": {"note": "given callback"}, "context": {"search_path": "regress_branch_a"}}') AS batch \gset
+SELECT jobq.workflow('{"steps": [{"name": "one", "kind": "visit", "payload": {"note": "step one", "fails": 1}, "max_attempts": 1},
+	{"name": "two", "kind": "visit", "payload": {"note": "step two"}, "needs": ["one"]}]}') AS flow \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'visit', '{"{\"note\": \"part\"}"}');
+SET search_path = public;
+SET app.tenant = 'elsewhere';
+SELECT jobq.batch_start(:batch);
+SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :batch));
+SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batch_status(%s))', :flow));
+UPDATE jobq.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
+SELECT jobq.batch_retry_failed(:flow);
+SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :flow));
+SELECT jobq.drain('first', '1 min');
+SELECT * FROM test.visits();
+TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
+SET app.tenant = 'b';
+SELECT jobq.schedule('visit a', '@hourly', 'visit', '{"note": "tick"}', options => '{"priority": 1}', context => '{"search_path": "regress_branch_a"}');
+SELECT jobq.schedule('visit b', '@hourly', 'visit', '{"note": "tick"}', options => '{"context": {"search_path": "regress_branch_b"}}');
+SELECT name, options FROM jobq.schedules WHERE name LIKE 'visit %' ORDER BY name;
+SELECT * FROM test.error($$SELECT jobq.schedule('visit c', '@hourly', 'visit', options => '{"context": {}}', context => '{}')$$);
+SELECT * FROM test.error($$SELECT jobq.schedule('visit c', '@hourly', 'visit', context => '{"work_mem": "1MB"}')$$);
+SET app.tenant = 'elsewhere';
+SELECT jobq.test_clock('1 hour');
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.jobs WHERE headers ->> ''schedule'' LIKE ''visit %'' AND state = ''completed'')');
+SELECT jobq.unschedule('visit a'), jobq.unschedule('visit b'), jobq.test_clock('0');
+SELECT * FROM test.visits();
+TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
+
+-- every transaction of a procedure, and nothing of it afterwards
+CREATE PROCEDURE test.travel() LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO visit VALUES ('first');
+	COMMIT;
+	INSERT INTO visit VALUES ('undone');
+	ROLLBACK;
+	INSERT INTO visit VALUES ('third ' || current_setting('app.tenant'));
+	COMMIT;
+	PERFORM set_config('search_path', 'nowhere', true);
+	COMMIT;
+	INSERT INTO visit VALUES ('last');
+END
+$$;
+SELECT jobq.register('travel', 'test.travel()', queue => 'first');
+SELECT jobq.enqueue('travel', context => '{"search_path": "regress_branch_a", "app.tenant": "a"}') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.enqueue('travel', context => '{"search_path": "regress_branch_b", "app.tenant": "b"}') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT * FROM test.visits();
+CREATE FUNCTION test.settings() RETURNS jsonb LANGUAGE sql AS $$
+	SELECT jsonb_build_array(current_setting('search_path'), nullif(current_setting('app.tenant', true), ''))
+$$;
+SELECT jobq.register('settings', 'test.settings()');
+SELECT jobq.enqueue('settings', queue => 'second') AS id \gset
+SELECT result FROM jobq.wait(:id);
+TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
+
+-- what cannot be set fails the attempt, by its name
+SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 1) AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.failed_jobs WHERE id = :id;
+SELECT jobq.grant_role('regress_jobq_alice');
+GRANT EXECUTE ON FUNCTION test.settings() TO PUBLIC;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('settings', queue => 'carrier', context => '{"log_min_messages": "debug1"}', max_attempts => 1) AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT sqlstate, split_part(error_context, E'\n', 1) AS context FROM jobq.failed_jobs WHERE id = :id;
+-- with its own value, there is nothing to be set
+SELECT jobq.enqueue('settings', queue => 'carrier') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+RESET ROLE;
+-- of a procedure, too; the attempt is charged
+SELECT jobq.enqueue('travel', queue => 'carrier', context => '{"work_mem": "-1"}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
+SELECT state, attempt, error FROM jobq.wait(:id);
+
+-- a path full of traps is the handler's, not jobq's
+CREATE SCHEMA regress_trap;
+DO $$
+DECLARE
+	type text;
+BEGIN
+	FOREACH type IN ARRAY '{bigint,int,text,timestamptz,oid,"pg_catalog.\"char\""}'::text[] LOOP
+		EXECUTE format('CREATE FUNCTION regress_trap.trap(%1$s, %1$s) RETURNS boolean LANGUAGE plpgsql AS %2$L;
+			CREATE OPERATOR regress_trap.= (LEFTARG = %1$s, RIGHTARG = %1$s, FUNCTION = regress_trap.trap)',
+			type, 'BEGIN RAISE EXCEPTION ''trapped''; END');
+	END LOOP;
+END
+$$;
+CREATE DOMAIN regress_trap.jsonb AS text;
+CREATE FUNCTION test.busy() RETURNS pg_catalog.jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	batch bigint := jobq.create_batch(start => true);
+BEGIN
+	PERFORM jobq.enqueue('settings', queue => 'manual', unique_key => 'busy');
+	PERFORM jobq.batch_add(batch, 'settings', '{"{}"}', '{"queue": "manual"}');
+	PERFORM jobq.batch_cancel(batch);
+	PERFORM jobq.clear('manual');
+	PERFORM jobq.set_progress(50), jobq.log('busy');
+	BEGIN
+		RETURN to_jsonb(1 = 1);
+	EXCEPTION WHEN OTHERS THEN
+		RETURN to_jsonb(SQLERRM);
+	END;
+END
+$$;
+SELECT jobq.register('busy', 'test.busy()');
+SELECT jobq.enqueue('busy', queue => 'carrier', context => '{"search_path": "regress_trap, pg_catalog"}') AS id \gset
+SELECT state, result, error FROM jobq.wait(:id);
+SET client_min_messages = warning;
+DROP SCHEMA regress_trap CASCADE;
+RESET client_min_messages;
+
+-- consumers get it, and set it if they like
+SELECT jobq.create_queue('couriers', mode => 'consumer', carry => '{search_path,app.tenant}');
+SET search_path = regress_branch_b, public;
+SET app.tenant = 'b';
+SELECT jobq.enqueue('deliver', queue => 'couriers') AS id \gset
+RESET search_path;
+SET app.tenant = 'elsewhere';
+SELECT id = :id AS same, token, context FROM jobq.reserve('{couriers}', wait => '30s') \gset
+\echo :same :context
+BEGIN;
+SELECT jobq.set_context(:'context');
+INSERT INTO visit VALUES ('delivered');
+SELECT current_setting('app.tenant');
+SELECT jobq.ack(:id, :token);
+COMMIT;
+SHOW search_path;
+SELECT current_setting('app.tenant');
+SELECT * FROM test.visits();
+SELECT context FROM jobq.jobs WHERE id = :id;
+SELECT * FROM test.error('SELECT jobq.set_context(''[]'')');
+SELECT * FROM test.error($$SELECT jobq.set_context('{"work_mem": 1}')$$);
+SELECT * FROM test.error($$SELECT jobq.set_context('{"no_such": "1"}')$$);
+
+-- in a session that works, too; and not in the archive of a queue that keeps no payload
+SELECT jobq.alter_queue('manual', carry => '{search_path,app.tenant}', keep => 'no_payload');
+SELECT jobq.enqueue('visit', '{"note": "worked"}', 'manual', context => '{"search_path": "regress_branch_a", "app.tenant": "a"}') AS id \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, result FROM jobq.status(:id);
+SELECT context IS NULL AS none FROM jobq.jobs WHERE id = :id;
+SHOW search_path;
+SELECT current_setting('app.tenant');
+SELECT * FROM test.visits();
+
+SELECT jobq.alter_queue('manual', carry => '{}', keep => 'all'), jobq.alter_queue('first', carry => '{}');
+SELECT jobq.delete_all_failed('first'), jobq.delete_all_failed('second'), jobq.delete_all_failed('carrier');
+SELECT jobq.drop_queue('carrier'), jobq.drop_queue('couriers');
+SELECT jobq.unregister(kind) FROM unnest('{visit,travel,settings,busy}'::text[]) kind;
+SET client_min_messages = warning;
+DROP SCHEMA regress_branch_a, regress_branch_b CASCADE;
+RESET client_min_messages;
+RESET app.tenant;

@@ -1,0 +1,101 @@
+/*-------------------------------------------------------------------------
+ *
+ * context.c
+ *	  Sets what a job has taken along (produce/context.c), for its handler.
+ *
+ * The settings are set as if the job's role had said SET LOCAL: by this process,
+ * which is connected as that role, and with its rights, so that nothing can be set
+ * that the role may not.  What cannot be set is an error of the attempt.
+ *
+ * None of jobq's own work depends on what may be in force then: its queries have a
+ * search_path of their own (store/query.c), and all else goes past names.
+ *
+ * src/attempt/context.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+
+#include "attempt/attempt.h"
+
+PG_FUNCTION_INFO_V1(jobq_set_context_sql);
+
+static void set_context(Jsonb *context, GucAction action);
+
+static void
+context_callback(void *arg)
+{
+	errcontext("setting \"%s\" that the job has taken along", (char *) arg);
+}
+
+static void
+set_context(Jsonb *context, GucAction action)
+{
+	GucContext	rights = superuser() ? PGC_SUSET : PGC_USERSET;
+	ErrorContextCallback callback;
+	JsonbIterator *it = JsonbIteratorInit(&context->root);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	callback.callback = context_callback;
+	callback.previous = error_context_stack;
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *name;
+		char	   *text;
+		const char *current;
+
+		if (token != WJB_KEY)
+			continue;
+		name = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (value.type != jbvString)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" of a context must be a string", name)));
+		text = pnstrdup(value.val.string.val, value.val.string.len);
+
+		callback.arg = name;
+		error_context_stack = &callback;
+		current = GetConfigOption(name, true, false);
+		if (current == NULL || strcmp(current, text) != 0)
+			(void) set_config_option(name, text, rights, PGC_S_SESSION, action,
+									 true, 0, false);
+		error_context_stack = callback.previous;
+	}
+}
+
+/*
+ * Set what the job has taken along: until the end of the caller's nest level of
+ * settings (GUC_ACTION_LOCAL), or for all transactions to come, if this one
+ * commits (GUC_ACTION_SET).
+ */
+void
+jobq_enter_context(const JobqJob *job, GucAction action)
+{
+	if (!JOB_ISNULL(job, JOB_CONTEXT))
+		set_context(DatumGetJsonbP(JOB(job, JOB_CONTEXT)), action);
+}
+
+/*
+ * set_context(context): the same for a consumer, until the end of its
+ * transaction.
+ */
+Datum
+jobq_set_context_sql(PG_FUNCTION_ARGS)
+{
+	Jsonb	   *context = PG_GETARG_JSONB_P(0);
+
+	if (!JB_ROOT_IS_OBJECT(context))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("context must be an object"),
+				 errhint("Pass on what jobq.reserve() has returned.")));
+	set_context(context, GUC_ACTION_LOCAL);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * context.c
+ *	  The context of a job: settings that it takes along.
+ *
+ * A queue lists their names (carry).  Their values are read in the session that
+ * enqueues, with the rights of its user, or are given as the option "context"; so
+ * a job has what its enqueuer has seen, whatever the session does later.  They
+ * are set for the handler by attempt/context.c.
+ *
+ * Only names that the queue lists can be given: whoever owns the queue says what
+ * may come from outside to its handlers, which may run as another role than the
+ * enqueuer's.
+ *
+ * What is enqueued later on behalf of somebody (callbacks of batches, steps, the
+ * jobs of schedules) has the context of when that was asked for: it is kept in the
+ * job's description (jobq_spec_kept(), schedule.c), and read from there.
+ *
+ * src/produce/context.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+
+#include "produce/produce.h"
+#include "store/store.h"
+
+static Jsonb *given_context(const List *carry, const JobqQueue *queue,
+							Datum given);
+static char *given_value(Jsonb *given, const char *name);
+static Jsonb *make_context(const List *names, const List *values);
+
+/*
+ * The context that was given as an option; an error if it is none, or names what
+ * the queue does not carry.
+ */
+static Jsonb *
+given_context(const List *carry, const JobqQueue *queue, Datum given)
+{
+	Jsonb	   *context = DatumGetJsonbP(given);
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (!JB_ROOT_IS_OBJECT(context))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("context must be an object"),
+				 errhint("Write names of settings and their values, such as {\"search_path\": \"branch_7\"}.")));
+	it = JsonbIteratorInit(&context->root);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *name;
+		bool		carried = false;
+		ListCell   *lc;
+
+		if (token != WJB_KEY)
+			continue;
+		name = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		foreach(lc, carry)
+			carried |= strcmp(lfirst(lc), name) == 0;
+		if (!carried)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("queue \"%s\" does not carry the setting \"%s\"",
+							queue->name, name),
+					 errhint("Whoever manages the queue can list it: jobq.alter_queue(..., carry => '{...}').")));
+		if (value.type != jbvString && value.type != jbvNumeric &&
+			value.type != jbvBool && value.type != jbvNull)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" of context must be a string, a number, true, false, or null",
+							name),
+					 errhint("Write a JSON object as a string, as SET has it.")));
+	}
+	return context;
+}
+
+/*
+ * The given value of a setting, or NULL if it is null.
+ */
+static char *
+given_value(Jsonb *given, const char *name)
+{
+	JsonbValue	value;
+
+	(void) getKeyJsonValueFromContainer(&given->root, name, strlen(name),
+										&value);
+	switch (value.type)
+	{
+		case jbvString:
+			return pnstrdup(value.val.string.val, value.val.string.len);
+		case jbvNumeric:
+			return DatumGetCString(DirectFunctionCall1(numeric_out,
+													   NumericGetDatum(value.val.numeric)));
+		case jbvBool:
+			return pstrdup(value.val.boolean ? "on" : "off");
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * The names and values as an object.  That of the last call is kept: mostly, a
+ * session enqueues again with the same.
+ */
+static Jsonb *
+make_context(const List *names, const List *values)
+{
+	static MemoryContext memory = NULL;
+	static char *kept_text = NULL;
+	static int	kept_length = 0;
+	static Jsonb *kept = NULL;
+
+	StringInfoData text;
+	JsonbParseState *state = NULL;
+	Jsonb	   *context;
+	ListCell   *name;
+	ListCell   *value;
+	MemoryContext old;
+
+	initStringInfo(&text);
+	forboth(name, names, value, values)
+	{
+		appendBinaryStringInfo(&text, lfirst(name), strlen(lfirst(name)) + 1);
+		appendBinaryStringInfo(&text, lfirst(value), strlen(lfirst(value)) + 1);
+	}
+	if (kept != NULL && text.len == kept_length &&
+		memcmp(text.data, kept_text, text.len) == 0)
+	{
+		context = palloc(VARSIZE(kept));
+		memcpy(context, kept, VARSIZE(kept));
+		return context;
+	}
+
+	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	forboth(name, names, value, values)
+	{
+		JsonbValue	string = {.type = jbvString};
+
+		string.val.string.val = lfirst(name);
+		string.val.string.len = strlen(lfirst(name));
+		(void) pushJsonbValue(&state, WJB_KEY, &string);
+		string.val.string.val = lfirst(value);
+		string.val.string.len = strlen(lfirst(value));
+		(void) pushJsonbValue(&state, WJB_VALUE, &string);
+	}
+	context = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+
+	/* what is as large as this is not the same again and again */
+	if (text.len > 8192)
+		return context;
+	kept = NULL;
+	if (memory == NULL)
+		memory = AllocSetContextCreate(TopMemoryContext, "jobq carried settings",
+									   ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(memory);
+	old = MemoryContextSwitchTo(memory);
+	kept_text = palloc(text.len + 1);
+	memcpy(kept_text, text.data, text.len + 1);
+	kept_length = text.len;
+
+	kept = palloc(VARSIZE(context));
+	MemoryContextSwitchTo(old);
+	memcpy(kept, context, VARSIZE(context));
+	return context;
+}
+
+/*
+ * Give the job of this queue its context: for each setting that the queue carries
+ * what was given (an option of enqueue(), unless isnull), or else what this
+ * session has.  A setting that is not there, or was given as null, is left out.
+ */
+void
+jobq_set_context(JobqJob *job, const JobqQueue *queue, Datum given, bool isnull)
+{
+	List	   *carry = NIL;
+	List	   *names = NIL;
+	List	   *values = NIL;
+	Jsonb	   *context = NULL;
+	ListCell   *lc;
+
+	if (!queue->carries && isnull)
+		return;
+	if (queue->carries)
+		carry = jobq_queue_carry(queue->id);
+	if (!isnull)
+		context = given_context(carry, queue, given);
+	foreach(lc, carry)
+	{
+		char	   *name = lfirst(lc);
+		JsonbValue	unused;
+		char	   *value;
+
+		if (context != NULL &&
+			getKeyJsonValueFromContainer(&context->root, name, strlen(name),
+										 &unused) != NULL)
+			value = given_value(context, name);
+		else
+			value = GetConfigOptionByName(name, NULL, true);
+		if (value == NULL)
+			continue;
+		names = lappend(names, name);
+		values = lappend(values, value);
+	}
+	if (names != NIL)
+		JOB_SET(job, JOB_CONTEXT, JsonbPGetDatum(make_context(names, values)));
+}
+
+/*
+ * The description of a job, an object, with the job's context as its option
+ * "context"; without it if the job has none.
+ */
+Jsonb *
+jobq_keep_context(Jsonb *json, const JobqJob *job)
+{
+	Datum		key = CStringGetTextDatum("context");
+	ArrayType  *path;
+
+	if (JOB_ISNULL(job, JOB_CONTEXT))
+		return DatumGetJsonbP(DirectFunctionCall2(jsonb_delete,
+												  JsonbPGetDatum(json), key));
+	path = construct_array(&key, 1, TEXTOID, -1, false, TYPALIGN_INT);
+	return DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
+											  PointerGetDatum(path),
+											  JOB(job, JOB_CONTEXT),
+											  BoolGetDatum(true)));
+}
