@@ -15,6 +15,12 @@ CLIENT_CPPFLAGS += -DHAVE_LIBCURL
 CLIENT_LIBS += -lcurl -lcrypto
 endif
 
+# Without ncurses there is no "jobq top".
+ifneq ($(wildcard /usr/include/ncursesw/curses.h),)
+CLIENT_CPPFLAGS += -DHAVE_NCURSES
+CLIENT_LIBS += -lncursesw -ltinfo
+endif
+
 .PHONY: client install-client uninstall-client
 client: $(CLIENT)
 

@@ -268,6 +268,12 @@ const Command commands[] = {
 		"WHERE s.batch_id = $1::pg_catalog.int8 ORDER BY s.job_id",
 	},
 	{
+		.name = "top",.arguments = "",
+		.summary = "a live screen of queues, workers and dead letters",
+		.run = run_top,
+		.options = {{"interval", 'i', "TIME", "look again after this time; else 2 s"}}
+	},
+	{
 		.name = "doctor",.arguments = "",
 		.summary = "what is wrong or stands still, and what mends it; the exit status is 1 if it is critical",
 		.run = run_doctor,

@@ -21,6 +21,9 @@
  *	settle.c	telling the server what has become of them
  *	work.c		the command work
  *	follow.c	the command tail
+ *	top_data.c	the live screen: its tables
+ *	top_draw.c	the live screen: what it looks like
+ *	top.c		the command top
  *	special.c	commands that are a little more than one statement
  *	commands.c	the table of all commands
  *	command.c	reads the words of a command, and runs those that are one
@@ -74,6 +77,7 @@ extern Settings settings;
 extern void say(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void error(const char *format,...) __attribute__((format(printf, 1, 2)));
 extern void hint(const char *format,...) __attribute__((format(printf, 1, 2)));
+extern void (*say_instead) (const char *line);
 extern void fatal(int status, const char *format,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 extern void *allocate(size_t size);
@@ -96,6 +100,7 @@ extern char *array_of(int n, const char *const *values);
 /* output.c */
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
+extern int	append_text(PQExpBuffer buffer, const char *text, int most);
 extern int	text_width(const char *text);
 extern void print_text(const char *text);
 extern void print_state(const char *state);
@@ -154,7 +159,7 @@ extern void command_help(const Command *command);
 /* main.c */
 extern bool common_option(int letter, const char *argument);
 
-/* special.c, follow.c, work.c */
+/* special.c, follow.c, top.c, work.c */
 extern int	run_call(const Command *command, int argc, char **argv);
 extern int	run_doctor(const Command *command, int argc, char **argv);
 extern int	outcome_status(const char *state);
@@ -163,6 +168,7 @@ extern int	run_drain(const Command *command, int argc, char **argv);
 extern int	run_workflow(const Command *command, int argc, char **argv);
 extern int	run_monitor(const Command *command, int argc, char **argv);
 extern int	run_tail(const Command *command, int argc, char **argv);
+extern int	run_top(const Command *command, int argc, char **argv);
 extern int	run_work(const Command *command, int argc, char **argv);
 
 #endif							/* JOBQ_CLIENT_H */

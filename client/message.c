@@ -18,6 +18,9 @@
 #include <strings.h>
 #include <time.h>
 
+/* Takes what would be said on standard error, without "jobq: "; or NULL. */
+void		(*say_instead) (const char *line);
+
 static void say_as(const char *level, const char *format, va_list arguments)
 			__attribute__((format(printf, 2, 0)));
 
@@ -36,6 +39,12 @@ say_as(const char *level, const char *format, va_list arguments)
 		: (int) sizeof(line) - 2;
 	while (n > 0 && line[n - 1] == '\n')
 		n--;
+	if (say_instead != NULL)
+	{
+		line[n] = '\0';
+		say_instead(line + strlen("jobq: "));
+		return;
+	}
 	line[n] = '\n';
 	fflush(stdout);
 	fwrite(line, 1, n + 1, stderr);

@@ -33,7 +33,7 @@ static const char *const states[][2] = {
 };
 
 static size_t take_character(const char *text, size_t left, wchar_t *character);
-static int	put_text(FILE *stream, const char *text, int most);
+static void put_text(const char *text, int most);
 static int	terminal_width(void);
 static const char *colour_of(const char *value);
 static bool is_number(Oid type);
@@ -70,11 +70,11 @@ take_character(const char *text, size_t left, wchar_t *character)
 }
 
 /*
- * Write a text, harmless, in "most" columns at most; returns how many.  With no
- * stream it is only measured.
+ * Append a text as it can do no harm, in "most" columns at most; returns how many.
+ * With no buffer it is only measured.
  */
-static int
-put_text(FILE *stream, const char *text, int most)
+int
+append_text(PQExpBuffer buffer, const char *text, int most)
 {
 	bool		cut = most < INT32_MAX && text_width(text) > most;
 	int			room = cut ? most - 1 : most;
@@ -95,18 +95,32 @@ put_text(FILE *stream, const char *text, int most)
 			width = snprintf(shown, sizeof(shown), "\\x%02X", (unsigned char) *text);
 		if (columns + width > room)
 			break;
-		if (stream != NULL && character != 0)
-			fwrite(text, 1, bytes, stream);
-		else if (stream != NULL)
-			fputs(shown, stream);
+		if (buffer != NULL && character != 0)
+			appendBinaryPQExpBuffer(buffer, text, bytes);
+		else if (buffer != NULL)
+			appendPQExpBufferStr(buffer, shown);
 		columns += width;
 		text	  +=bytes;
 
 		left -= bytes;
 	}
-	if (cut && stream != NULL)
-		fputs("\u2026", stream);
+	if (cut && buffer != NULL)
+		appendPQExpBufferStr(buffer, "\u2026");
 	return columns + (cut ? 1 : 0);
+}
+
+/*
+ * Print a text as it can do no harm.
+ */
+static void
+put_text(const char *text, int most)
+{
+	PQExpBufferData buffer;
+
+	initPQExpBuffer(&buffer);
+	append_text(&buffer, text, most);
+	fwrite(buffer.data, 1, buffer.len, stdout);
+	termPQExpBuffer(&buffer);
 }
 
 /*
@@ -115,7 +129,7 @@ put_text(FILE *stream, const char *text, int most)
 int
 text_width(const char *text)
 {
-	return put_text(NULL, text, INT32_MAX);
+	return append_text(NULL, text, INT32_MAX);
 }
 
 /*
@@ -124,7 +138,7 @@ text_width(const char *text)
 void
 print_text(const char *text)
 {
-	put_text(stdout, text, INT32_MAX);
+	put_text(text, INT32_MAX);
 }
 
 /*
@@ -222,7 +236,7 @@ print_cell(const char *text, int width, bool right, bool last, const char *colou
 		printf("%*s", pad, "");
 	if (colour != NULL)
 		printf("\033[%sm", colour);
-	put_text(stdout, text, width);
+	put_text(text, width);
 	if (colour != NULL)
 		fputs("\033[0m", stdout);
 	if (!right && !last)

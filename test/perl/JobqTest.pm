@@ -23,6 +23,7 @@ use Time::HiRes qw(usleep);
 our @EXPORT = qw(
   copy_installation
   jobq_node
+  client_node
   jobq_pair
   subscribe
   catch_up
@@ -118,6 +119,23 @@ log_line_prefix = '%m [%p] %b %q%a '
 $conf
 });
 	return $node;
+}
+
+# A server that runs, and the program jobq, which connects to it by the environment.
+# Ends the file of tests if the program was not built.
+sub client_node
+{
+	my ($conf) = @_;
+	my $node = jobq_node('main', $conf || '');
+	my $jobq = $node->config_data('--bindir') . '/jobq';
+
+	plan(skip_all => 'the program jobq was not built') unless -x $jobq;
+	$node->start;
+	$ENV{PGHOST} = $node->host;
+	$ENV{PGPORT} = $node->port;
+	$ENV{PGDATABASE} = 'postgres';
+	delete @ENV{qw(NO_COLOR PGAPPNAME)};
+	return ($node, $jobq);
 }
 
 # Two servers that run, for a publisher and its subscriber.

@@ -11,15 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = jobq_node('main', '');
-$node->start;
-my $jobq = $node->config_data('--bindir') . '/jobq';
-plan skip_all => 'the program jobq was not built' unless -x $jobq;
-
-$ENV{PGHOST} = $node->host;
-$ENV{PGPORT} = $node->port;
-$ENV{PGDATABASE} = 'postgres';
-delete $ENV{NO_COLOR};
+my ($node, $jobq) = client_node();
 
 # What a command prints on standard output and standard error, and how it ends.
 sub run_jobq

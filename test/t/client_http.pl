@@ -15,14 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $node = jobq_node('main', '');
-$node->start;
-my $jobq = $node->config_data('--bindir') . '/jobq';
-plan skip_all => 'the program jobq was not built' unless -x $jobq;
-
-$ENV{PGHOST} = $node->host;
-$ENV{PGPORT} = $node->port;
-$ENV{PGDATABASE} = 'postgres';
+my ($node, $jobq) = client_node();
 delete @ENV{qw(http_proxy https_proxy all_proxy)};
 my $dir = PostgreSQL::Test::Utils::tempdir();
 

@@ -1,0 +1,145 @@
+# jobq top: a live screen, at a terminal of 80 columns and 24 rows, and at others.
+
+use strict;
+use warnings FATAL => 'all';
+use Encode ();
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'Perl has no IO::Pty' unless eval { require IO::Pty; require JobqScreen; 1 };
+
+my ($node, $jobq) = client_node();
+my $help = qx('$jobq' top </dev/null 2>&1);
+like($help, qr/needs a terminal|without ncurses/, 'it needs a terminal');
+if ($help =~ /without ncurses/)
+{
+	done_testing();
+	exit;
+}
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sub shows
+{
+	my ($screen, $pattern, $name) = @_;
+
+	return 1 if ok($screen->shows($pattern), $name);
+	diag("looked for $pattern, and saw:\n" . Encode::encode("UTF-8", $screen->text));
+	return 0;
+}
+
+sql(q{CREATE EXTENSION jobq;
+CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', payload ->> 'error'; END $$;
+CREATE FUNCTION hang(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_progress(40, 'half way');
+	PERFORM pg_sleep(3600);
+END $$;
+SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1), jobq.register('hang', 'hang(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('another', mode => 'consumer');
+SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 7);
+SELECT jobq.enqueue('fail', jsonb_build_object('error', E'no \x1b[31m good \u2026 day'));
+SELECT jobq.enqueue('hang')});
+wait_for($node, 'one runs and one has failed', q{SELECT bool_and(s) FROM (SELECT EXISTS (SELECT FROM jobq.failed_jobs) UNION ALL SELECT progress = 40 FROM jobq.workers WHERE kind = 'hang') u (s)});
+
+my $top = JobqScreen->new(24, 80, $jobq, 'top', '--interval', '0.2');
+shows($top, qr{^QUEUES +mode +in/s +out/s +ready +later +oldest +running +failed$}m, 'the columns of queues');
+shows($top, qr{^outside +consumer +\S+ +\S+ +7 +0 +\d+\w+ +0 +0$}m, 'a queue, and how many jobs it has');
+shows($top, qr{^\d+ +\w+ +running +\d+ +hang +\d+\w+ +40% half way}m, 'a worker, and what it runs');
+shows($top, qr{^ +8 fail +default +\d+\w+ +1 no \\x1B\[31m good . day}m, 'a dead letter, which does not control the terminal');
+unlike($top->{raw}, qr/\e\[31m good/, 'in no colour of its own');
+shows($top, qr{7 ready  0 later  1 running  1 dead letters$}m, 'the sums');
+shows($top, qr{Tab table .* q quit$}m, 'the keys');
+is(scalar(grep { length $_ > 80 } split /\n/, $top->text), 0, 'all fits');
+
+# it is live
+sql(q{SELECT jobq.enqueue('x', queue => 'another', delay => '1 h') FROM generate_series(1, 12)});
+shows($top, qr{^another +consumer +\S+ +\S+ +0 +12 }m, 'jobs that were enqueued since');
+
+# sort, filter
+$top->type('ssssss');			# later
+shows($top, qr{later- .*\nanother .*\n}m, 'sorted by a column');
+$top->type('S');
+shows($top, qr{later\+ .*\n(?!another)}m, 'and the other way round');
+$top->type('/outs');
+shows($top, qr{filter: outs_}, 'a filter is typed');
+shows($top, qr{QUEUES.*\noutside .*\nWORKERS}, 'only what has it is shown');
+$top->type("zz");
+shows($top, qr{QUEUES.*\n  none like that\n}, 'nothing has it');
+$top->type("\x7f\x7f\r");
+shows($top, qr{QUEUES.*\noutside .*\nWORKERS}, 'a letter can be deleted');
+
+# pause, which is asked about
+$top->type('p');
+shows($top, qr{Pause queue "outside"\? \(y/n\)}, 'it asks');
+$top->type('n');
+shows($top, qr{Nothing was done}, 'no is no');
+is(sql(q{SELECT paused FROM jobq.queues WHERE name = 'outside'}), 'f', 'and nothing was');
+$top->type('py');
+shows($top, qr{Queue "outside" is paused}, 'yes is yes');
+shows($top, qr{^outside +paused}m, 'and is seen');
+is(sql(q{SELECT paused FROM jobq.queues WHERE name = 'outside'}), 't', 'and was done');
+$top->type('py');
+shows($top, qr{^outside +consumer}m, 'resumed');
+$top->type('c');
+shows($top, qr{That is not for this table}, 'what is of another table');
+
+# cancel, retry
+$top->type("\tcy");
+shows($top, qr{Job 9 is cancelled}, 'cancel');
+wait_for($node, 'it is', q{SELECT state = 'cancelled' FROM jobq.jobs WHERE id = 9});
+sql(q{CREATE OR REPLACE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE sql AS ''});
+$top->type("\try");
+shows($top, qr{Job 8 runs again}, 'retry');
+wait_for($node, 'it does, and does not fail', q{SELECT state = 'completed' FROM jobq.jobs WHERE id = 8});
+shows($top, qr{^FAILED.*\n  none\n}m, 'no dead letter is left');
+
+# other sizes
+$top->resize(40, 120);
+shows($top, qr{\A(?:.*\n){38,}Tab table}, 'a larger window is used');
+$top->resize(12, 40);
+shows($top, qr{\AJ?jobq top.*\n(?:.*\n){10}Tab}i, 'a small one, too');
+is(scalar(grep { length $_ > 40 } split /\n/, $top->text), 0, 'all fits there');
+$top->resize(5, 15);
+shows($top, qr{\AToo small}, 'one that is too small is told so');
+$top->resize(24, 80);
+$top->type('?');
+shows($top, qr{pause or resume the queue}, 'help');
+$top->type('x');
+shows($top, qr{QUEUES}, 'any key ends it');
+
+# the server goes away and comes back
+$node->stop('fast');
+shows($top, qr{the connection is lost|no connection}, 'the connection is lost');
+$node->start;
+shows($top, qr{connected again}, 'and made again');
+sql(q{SELECT jobq.create_queue('fresh')});
+$top->type("\t\e");
+shows($top, qr{^fresh }m, 'and it goes on');
+
+# the terminal is left as it was
+$top->type('q');
+is($top->finish, 0, 'it ends');
+like($top->{raw}, qr/\e\[\?1049h.*\e\[\?1049l(?:\e\[[\d;?]*[a-zA-Z]|\e>|\r)*\z/s, 'and gives the screen back');
+is($top->modes, $top->{modes}, 'and the modes of the terminal');
+$top = JobqScreen->new(24, 80, $jobq, 'top');
+shows($top, qr{QUEUES}, 'again');
+kill 'TERM', $top->{pid};
+is($top->finish, 15, 'it is ended by a signal');
+like($top->{raw}, qr/\e\[\?1049l/, 'and gives the screen back then, too');
+is($top->modes, $top->{modes}, 'as it was');
+
+# a role that may not
+sql(q{CREATE ROLE stranger LOGIN});
+$top = JobqScreen->new(24, 80, $jobq, 'top', '-U', 'stranger');
+shows($top, qr{error: permission denied}, 'the server says no');
+$top->type('q');
+is($top->finish, 0, 'which is no reason to end');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
