@@ -32,11 +32,10 @@ WHERE p.oid IS NULL AND l.name <> 'returns' OR l.oid IS NULL ORDER BY 1, 2, 3;
 SELECT c.oid::regclass FROM pg_class c WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind = 'r'
 	AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p');
 
--- nothing for PUBLIC
-SELECT p.oid::regprocedure FROM pg_proc p, aclexplode(coalesce(proacl, acldefault('f', proowner))) a
-WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND a.grantee = 0;
-SELECT c.oid::regclass FROM pg_class c, aclexplode(relacl) a WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND a.grantee = 0;
-SELECT 1 FROM pg_namespace n, aclexplode(nspacl) a WHERE nspname ~ '^jobq' AND a.grantee = 0;
+-- PUBLIC calls functions, which look at who calls (module_privileges); it writes nothing but the inbox
+SELECT c.oid::regclass, a.privilege_type FROM pg_class c, aclexplode(relacl) a WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	AND a.grantee = 0 AND (a.privilege_type <> 'SELECT' OR c.relkind <> 'v') ORDER BY 1, 2;
+SELECT n.nspname, a.privilege_type FROM pg_namespace n, aclexplode(nspacl) a WHERE nspname ~ '^jobq' AND a.grantee = 0 ORDER BY 1;
 
 -- a pinned search_path, if it runs as its owner or is written in SQL
 SELECT p.oid::regprocedure FROM pg_proc p WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND prosecdef

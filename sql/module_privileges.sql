@@ -1,18 +1,51 @@
 -- Who may do what, and see what.
 
--- nobody may do anything
+-- nobody may do anything, with what somebody else has
+SELECT jobq.enqueue('echo', '"secret"', queue => 'manual', delay => '1 hour') AS other \gset
+SELECT jobq.schedule('secret', '@yearly', 'echo', '"secret"');
+-- a call of the routine with arguments that are there
+CREATE FUNCTION test.call_of(routine regprocedure, id bigint) RETURNS text LANGUAGE sql AS $$
+	SELECT CASE p.prokind WHEN 'p' THEN 'CALL ' ELSE 'SELECT * FROM ' END || p.pronamespace::regnamespace || '.' || quote_ident(p.proname) || '('
+		|| coalesce(string_agg(CASE t::regtype::text WHEN 'bigint' THEN id::text WHEN 'bigint[]' THEN format('''{%s}''', id)
+				WHEN 'integer' THEN '1' WHEN 'integer[]' THEN '''{}''' WHEN 'real' THEN '1' WHEN 'boolean' THEN 'false'
+				WHEN 'jsonb' THEN CASE WHEN p.proname IN ('chain', 'without_details') THEN '''[{"kind": "echo"}]''' ELSE '''{"steps": [{"name": "a", "kind": "echo"}]}''' END WHEN 'jsonb[]' THEN '''{"{}"}''' WHEN 'interval' THEN '''1 s'''
+				WHEN 'timestamp with time zone' THEN 'now()' WHEN 'text[]' THEN '''{manual}''' WHEN 'oid' THEN '0' WHEN 'regrole' THEN '''pg_monitor'''
+				WHEN 'text' THEN CASE WHEN p.proargnames[n] IN ('kind') THEN '''echo''' WHEN p.proargnames[n] IN ('cron') THEN '''@daily''' WHEN p.proargnames[n] IN ('timezone') THEN '''UTC'''
+					WHEN p.proname ~ 'schedule' THEN '''secret'''
+					WHEN p.proargnames[n] ~ '^(id|token)_or' THEN format('''%s''', id) ELSE '''manual''' END
+				END || '::' || t::regtype, ', ' ORDER BY n), '') || ')'
+	FROM pg_proc p LEFT JOIN LATERAL unnest(p.proargtypes) WITH ORDINALITY u (t, n) ON n <= p.pronargs - CASE p.prokind WHEN 'p' THEN 0 ELSE p.pronargdefaults END
+	WHERE p.oid = routine GROUP BY p.oid, p.prokind, p.pronamespace, p.proname
+$$;
+CREATE FUNCTION test.count_of(relation regclass) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	n bigint;
+BEGIN
+	EXECUTE format('SELECT count(*) FROM %s', relation) INTO n;
+	RETURN n;
+END
+$$;
 SET ROLE regress_jobq_nobody;
-SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo')$$);
-SELECT code, message FROM test.error('SELECT * FROM jobq.jobs');
+SELECT p.proname || CASE count(*) WHEN 1 THEN '' ELSE ' (' || count(*) || ')' END AS routine, e.code,
+	regexp_replace(e.message, '\m\d+\M', 'N', 'g') AS message
+FROM pg_proc p, test.error(test.call_of(p.oid, :other)) e
+WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	AND has_function_privilege(p.oid, 'EXECUTE') AND p.prorettype <> 'trigger'::regtype
+GROUP BY p.proname, 2, 3 ORDER BY e.code COLLATE "C", min(e.message) COLLATE "C", p.proname;
+-- and sees nothing
+SELECT c.relname, test.count_of(c.oid) FROM pg_class c
+WHERE c.relnamespace = 'jobq'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND has_table_privilege(c.oid, 'SELECT') ORDER BY 1;
+SELECT * FROM jobq_internal.worker_slots();
+SELECT * FROM jobq_internal.limit_slots();
+SELECT * FROM jobq_internal.lease_slots();
 RESET ROLE;
--- not even with the schema
-GRANT USAGE ON SCHEMA jobq TO regress_jobq_nobody;
-SET ROLE regress_jobq_nobody;
-SELECT f.oid::regprocedure FROM pg_proc f WHERE pronamespace = 'jobq'::regnamespace AND has_function_privilege(f.oid, 'EXECUTE');
-SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND relkind IN ('r', 'p', 'v') AND has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER, REFERENCES');
-SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND CASE WHEN relkind = 'S' THEN has_sequence_privilege(c.oid, 'USAGE, SELECT, UPDATE') END;
-RESET ROLE;
-REVOKE USAGE ON SCHEMA jobq FROM regress_jobq_nobody;
+-- what is not for users at all, he cannot even call
+SELECT p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	AND NOT has_function_privilege('regress_jobq_nobody', p.oid, 'EXECUTE') ORDER BY p.oid::regprocedure::text COLLATE "C";
+SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND has_table_privilege('regress_jobq_nobody', c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER, REFERENCES');
+SELECT c.oid::regclass FROM pg_class c WHERE relnamespace = 'jobq'::regnamespace AND CASE WHEN relkind = 'S' THEN has_sequence_privilege('regress_jobq_nobody', c.oid, 'USAGE, SELECT, UPDATE') END;
+SELECT jobq.cancel(:other), jobq.unschedule('secret');
 
 -- produce: jobs of one's own
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'produce'), jobq.grant_role('regress_jobq_boss', 'manage');
@@ -67,23 +100,99 @@ DROP FUNCTION pg_temp.leak(jsonb);
 RESET ROLE;
 SELECT state FROM jobq.status(:ready);
 
--- nor does a manager, who decides what runs as others
+-- a monitor sees that they are there, and not what is in them
+SELECT jobq.grant_role('regress_jobq_boss', 'monitor'), jobq.revoke_role('regress_jobq_boss', 'manage');
 SET ROLE regress_jobq_boss;
-SELECT count(*) FROM jobq.jobs;
-SELECT jobq.pause('manual'), jobq.resume('manual');
-SELECT jobq.create_queue('of_boss'), jobq.alter_queue('of_boss', keep => 'nothing');
-SELECT jobq.drop_queue('of_boss');
-SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('manual')$$) e;
-SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('default', force => true)$$) e;
-SELECT jobq.prune('0', '0');
-SELECT jobq.register('of_boss', 'test.echo(jsonb)'), jobq.unregister('of_boss');
-SELECT jobq.restart_workers();
-SELECT e.code, e.message FROM test.error('SELECT jobq.cancel(' || :ready || ')') e;
-SELECT e.code, e.message FROM test.error('SELECT jobq.set_priority(' || :ready || ', 1)') e;
-SELECT e.code, e.message FROM test.error('SELECT jobq.adopt()') e;
+SELECT state, kind, queue, role, payload, headers, result, error, group_key, unique_key, log, errors - 0 AS more FROM jobq.jobs WHERE id IN (:done, :ready, :failed) ORDER BY id;
+SELECT (SELECT array_agg(k ORDER BY k COLLATE "C") FROM jsonb_object_keys(errors -> 0) k) FROM jobq.jobs WHERE id = :failed;
+SELECT kind, payload, error, sqlstate, context FROM jobq.failed_jobs WHERE id = :failed;
+SELECT name, ready FROM jobq.queues WHERE name = 'manual';
+SELECT state, kind, result, error FROM jobq.wait(ARRAY[:done, :failed]);
+SELECT e.code, regexp_replace(e.message, '\d+', 'N') FROM test.error(format('SELECT jobq.result(%s)', :done)) e;
+SELECT count(*) > 0 AS sees_workers FROM jobq.workers WHERE role <> 'regress_jobq_boss'::regrole;
+SELECT f, e.code, e.message FROM unnest('{cancel,retry,delete_failed}'::text[]) WITH ORDINALITY u (f, n),
+	test.error(format('SELECT jobq.%I(%s)', f, :ready)) e ORDER BY n;
+SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'pause(''manual'')', 'create_queue(''x'')', 'prune(''0'')', 'create_batch()',
+	'schedule(''x'', ''@daily'', ''echo'')', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT jobq.clear('manual'), jobq.retry_all(), jobq.delete_all_failed();
 RESET ROLE;
 
--- but a member of the role does
+-- an operator also pauses, cancels, retries and moves
+SELECT jobq.grant_role('regress_jobq_boss', 'operate');
+SET ROLE regress_jobq_boss;
+SELECT payload, result FROM jobq.jobs WHERE id = :done;
+SELECT jobq.pause('manual'), jobq.resume('manual'), jobq.reschedule(:ready, now() + '1 hour'), jobq.set_priority(:ready, 3);
+SELECT jobq.reschedule(:ready, now());
+SELECT jobq.retry(:failed);
+SELECT state FROM jobq.wait(:failed);
+SELECT e.code, e.message FROM test.error('SELECT jobq.delete_failed(' || :failed || ')') e;
+SELECT jobq.delete_all_failed();
+SELECT c, e.code, e.message FROM unnest(ARRAY['enqueue(''echo'')', 'create_queue(''x'')', 'alter_queue(''manual'', keep => ''all'')', 'drop_queue(''manual'')', 'prune(''0'')',
+	'register(''x'', ''test.echo(jsonb)'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+RESET ROLE;
+
+-- a manager, who decides what runs as others, sees and does all
+SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_role('regress_jobq_boss', 'manage');
+SET ROLE regress_jobq_boss;
+SELECT payload, result FROM jobq.jobs WHERE id = :done;
+SELECT jobq.pause('manual'), jobq.resume('manual');
+SELECT jobq.create_queue('of_boss'), jobq.alter_queue('of_boss', keep => 'nothing');
+RESET ROLE;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('broken', queue => 'of_boss', max_attempts => 1) AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SET ROLE regress_jobq_boss;
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('of_boss')$$) e;
+SELECT jobq.drop_queue('of_boss', force => true);
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.drop_queue('manual')$$) e;
+SELECT jobq.prune('1 year', '1 year');
+SELECT jobq.register('of_boss', 'test.echo(jsonb)'), jobq.unregister('of_boss');
+SELECT jobq.restart_workers();
+SELECT jobq.set_priority(:ready, 1);
+SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT role, privilege, queue FROM jobq.grants ORDER BY role::text COLLATE "C", privilege;
+RESET ROLE;
+
+-- by membership, and as long as it lasts
+GRANT regress_jobq_boss TO regress_jobq_nobody;
+SET ROLE regress_jobq_nobody;
+SELECT jobq.pause('manual'), jobq.resume('manual');
+RESET ROLE;
+REVOKE regress_jobq_boss FROM regress_jobq_nobody;
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
+RESET ROLE;
+-- the owner of the database
+SELECT jobq.grant_role('pg_database_owner', 'manage');
+SELECT current_database() AS database, (SELECT datdba::regrole FROM pg_database WHERE datname = current_database()) AS owner \gset
+ALTER DATABASE :"database" OWNER TO regress_jobq_nobody;
+SET ROLE regress_jobq_nobody;
+SELECT jobq.pause('manual'), jobq.resume('manual');
+RESET ROLE;
+ALTER DATABASE :"database" OWNER TO :owner;
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
+RESET ROLE;
+SELECT jobq.revoke_role('pg_database_owner');
+-- a grant that is rolled back
+BEGIN;
+SELECT jobq.grant_role('regress_jobq_nobody', 'operate');
+SET LOCAL ROLE regress_jobq_nobody;
+SELECT jobq.pause('manual');
+ROLLBACK;
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.pause('manual')$$) e;
+RESET ROLE;
+-- nothing of it is named when a role is dropped, and nothing is left to who gets its OID
+CREATE ROLE regress_jobq_gone;
+SELECT jobq.grant_role('regress_jobq_gone'), jobq.grant_role('regress_jobq_gone', 'monitor');
+DROP ROLE regress_jobq_gone;
+SELECT count(*) FROM jobq.grants WHERE role::text !~ '^regress';
+SELECT jobq.grant_role('regress_jobq_alice');
+SELECT count(*) FROM jobq.privilege p WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = p.role);
+
+-- a member of the role does what she may
 GRANT regress_jobq_alice TO regress_jobq_bob;
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE id IN (:done, :ready, :failed);

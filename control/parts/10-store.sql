@@ -197,6 +197,16 @@ COMMENT ON COLUMN jobq.failed_job.errors IS 'all attempts that failed';
 CREATE INDEX failed_job_batch ON jobq.failed_job (batch_id) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq.failed_job_batch IS 'the failed jobs of a batch';
 
+CREATE TABLE jobq.privilege (
+	queue_id int NOT NULL,
+	role regrole NOT NULL,
+	privilege text COLLATE "C" NOT NULL,
+	CONSTRAINT privilege_pkey PRIMARY KEY (queue_id, role, privilege)
+);
+COMMENT ON TABLE jobq.privilege IS 'who may do what: see grant_role()';
+COMMENT ON COLUMN jobq.privilege.queue_id IS 'the queue; 0: all';
+COMMENT ON COLUMN jobq.privilege.role IS 'who has it, and whoever has the privileges of this role';
+
 -- What pg_dump takes along; one call a statement.  The script puts no row into
 -- these tables, as it would be there twice after a restore.
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
@@ -209,10 +219,11 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.privilege', '');
 
 CREATE FUNCTION jobq_internal.invalidate() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_invalidate' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.invalidate() IS 'trigger function: tells all sessions that their cached queues or handlers are outdated';
+COMMENT ON FUNCTION jobq_internal.invalidate() IS 'trigger function: tells all sessions that their cached queues, handlers or privileges are outdated';
 
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
@@ -222,6 +233,10 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.h
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.handler ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.handler IS 'drops cached handlers';
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.privilege
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.privilege ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.privilege IS 'drops cached privileges';
 
 CREATE FUNCTION jobq_internal.replicated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -67,9 +67,28 @@ COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, 
 
 -- Restricted, so that the views are not read and sorted by several processes
 -- where an index has the rows in order.
-CREATE FUNCTION jobq_internal.may_see(role oid) RETURNS boolean
+CREATE FUNCTION jobq_internal.may_see(role oid, queue_id int) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_may_see' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.may_see(oid) IS 'whether the user has the privileges of a role, and so sees its jobs';
+COMMENT ON FUNCTION jobq_internal.may_see(oid, int) IS 'whether the user sees that a role has a job in the queue, or something that is in none (0)';
+
+CREATE FUNCTION jobq_internal.may_read(role oid, queue_id int) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_may_read' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.may_read(oid, int) IS 'whether the user sees what is in it, too: payload, result, log';
+
+CREATE FUNCTION jobq_internal.may_see_queue(queue_id int, open boolean) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_may_see_queue_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.may_see_queue(int, boolean) IS 'whether the user sees that there is this queue, which is open to all producers or not';
+
+CREATE FUNCTION jobq_internal.may_use() RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_may_use_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.may_use() IS 'whether the user has any privilege';
+
+-- What a monitor sees of the attempts that failed: details and contexts quote data.
+CREATE FUNCTION jobq_internal.without_details(errors jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT pg_catalog.jsonb_agg(e OPERATOR(pg_catalog.-) '{detail,hint,context}'::pg_catalog.text[])
+	FROM pg_catalog.jsonb_array_elements(errors) e);
+COMMENT ON FUNCTION jobq_internal.without_details(jsonb) IS 'errors of a job without what may quote data';
 
 CREATE FUNCTION jobq_internal.queue_counts(queue_id int, running bigint[],
 	OUT ready bigint, OUT scheduled bigint, OUT blocked bigint, OUT running_jobs bigint, OUT oldest_ready timestamptz)

@@ -95,7 +95,7 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 COMMENT ON VIEW jobq_internal.batch_list IS 'all batches; for functions of jobq';
 
 CREATE VIEW jobq.batches WITH (security_barrier) AS
-	SELECT * FROM jobq_internal.batch_list b WHERE jobq_internal.may_see(b.role::pg_catalog.oid);
+	SELECT * FROM jobq_internal.batch_list b WHERE jobq_internal.may_see(b.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.batches IS 'batches, and how many of their jobs are in which state';
 
 CREATE FUNCTION jobq.create_batch(
@@ -202,10 +202,10 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
 		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
 			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
-		s.definition
+		CASE WHEN jobq_internal.may_read(b.role::pg_catalog.oid, 0) THEN s.definition END AS definition
 	FROM jobq.step s
 	JOIN jobq.batch b ON b.id = s.batch_id
 	LEFT JOIN jobq.job j ON j.id = s.job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.job_id
-	WHERE jobq_internal.may_see(b.role::pg_catalog.oid);
+	WHERE jobq_internal.may_see(b.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';

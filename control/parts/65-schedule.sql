@@ -122,9 +122,10 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 					FROM jobq.archive a WHERE a.id = s.last_job_id))
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
-		s.last_error, s.role, s.kind, s.payload, s.missed, s.overlap, s.options
+		s.last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
+		s.missed, s.overlap, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.options END AS options
 	FROM jobq.schedule s
 	LEFT JOIN jobq.job j ON j.id = s.last_job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.last_job_id
-	WHERE jobq_internal.may_see(s.role::pg_catalog.oid);
+	WHERE jobq_internal.may_see(s.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.schedules IS 'schedules: active, waiting (for the last job), failing, paused, or dormant (replicated); when they are due, and what has become of the last job';

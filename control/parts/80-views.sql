@@ -1,4 +1,5 @@
--- Views.  A role sees the jobs of the roles whose privileges it has.
+-- Views.  A role sees the jobs of the roles whose privileges it has, and those that
+-- it monitors or manages; of those that it only monitors, not what is in them.
 
 -- jobs, and live_jobs, which is the same without the tables of what has finished.
 --
@@ -42,12 +43,16 @@ BEGIN
 				coalesce(r.attempt, CASE WHEN r.job_id IS NOT NULL THEN j.attempt + 1 END, j.attempt) AS attempt, j.max_attempts,
 				r.progress, r.message, r.pid AS worker,
 				j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
-				j.payload, j.headers, j.result, coalesce(j.error, j.errors -> -1 ->> 'message') AS error, j.errors,
-				j.group_key, j.unique_key, j.batch_id, j.log, j.context
+				CASE WHEN o.open THEN j.payload END AS payload, CASE WHEN o.open THEN j.headers END AS headers,
+				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, j.errors -> -1 ->> 'message') AS error,
+				CASE WHEN o.open THEN j.errors ELSE jobq_internal.without_details(j.errors) END AS errors,
+				CASE WHEN o.open THEN j.group_key END AS group_key, CASE WHEN o.open THEN j.unique_key END AS unique_key,
+				j.batch_id, CASE WHEN o.open THEN j.log END AS log, CASE WHEN o.open THEN j.context END AS context
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL
-			WHERE jobq_internal.may_see(j.role::pg_catalog.oid)
+			CROSS JOIN LATERAL (SELECT jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id) AS open) o
+			WHERE jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
 			ORDER BY j.id DESC$$, name, tables);
 	END LOOP;
 END
@@ -57,10 +62,14 @@ COMMENT ON VIEW jobq.live_jobs IS 'jobs that have not finished, as in the view j
 
 CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 	SELECT f.id, f.kind, q.name AS queue, f.role, f.attempt, f.max_attempts, f.crashes,
-		f.enqueued_at, f.finished_at AS failed_at, f.payload, f.headers,
-		f.error, f.sqlstate, f.error_context, f.errors, f.log, f.context
+		f.enqueued_at, f.finished_at AS failed_at,
+		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
+		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
+		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,
+		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
-	WHERE jobq_internal.may_see(f.role::pg_catalog.oid);
+	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
+	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
@@ -71,14 +80,16 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
 	LEFT JOIN (
 		SELECT f.queue_id, count(*) AS failed FROM jobq.failed_job f
-		WHERE jobq_internal.may_see(f.role::pg_catalog.oid)
-		GROUP BY f.queue_id) f ON f.queue_id = q.id;
+		WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
+		GROUP BY f.queue_id) f ON f.queue_id = q.id
+	WHERE jobq_internal.may_see_queue(q.id, true);
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure
-	FROM jobq.handler h;
+	FROM jobq.handler h
+	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds of jobs that have a handler, as registered; what is null is by default';
 
 CREATE VIEW jobq.workers WITH (security_barrier) AS
@@ -97,10 +108,12 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, s.running, q.max_running,
 		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
+	WHERE jobq_internal.may_see_queue(q.id, true)
 	UNION ALL
 	SELECT NULL, h.kind, s.running, h.max_running,
 		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until
-	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind);
+	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
+	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits: how many of their jobs run, how many may start now, until when they rest';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
@@ -108,6 +121,14 @@ CREATE VIEW jobq.groups WITH (security_barrier) AS
 		round(s.tokens::numeric, 3) AS tokens, s.rest_until
 	FROM jobq_internal.group_slots() s
 	JOIN LATERAL (SELECT j.queue_id, j.group_key FROM jobq.job j
-		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid) LIMIT 1) j ON true
+		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id) LIMIT 1) j ON true
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id;
 COMMENT ON VIEW jobq.groups IS 'groups under way: of which a job runs, waits for its next attempt (waits_for), or others wait (parked, and more in the table)';
+
+CREATE VIEW jobq.grants WITH (security_barrier) AS
+	SELECT p.role::pg_catalog.oid::pg_catalog.regrole AS role, p.privilege, q.name AS queue
+	FROM jobq.privilege p
+	JOIN pg_catalog.pg_roles r ON r.oid = p.role::pg_catalog.oid
+	LEFT JOIN jobq.queue q ON q.id = p.queue_id
+	WHERE jobq_internal.may_see(p.role::pg_catalog.oid, p.queue_id);
+COMMENT ON VIEW jobq.grants IS 'which role has which privilege, for which queue';

@@ -1,62 +1,33 @@
--- Privileges.  Nobody has any until they are granted: jobq.grant_role() for
--- the usual ones.
+-- Privileges.  Everybody may call jobq's functions and read its views.  These look
+-- at who calls: see src/store/privileges.c, which says why.  What is not for users
+-- at all is not to be called, either.
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA jobq, jobq_internal FROM PUBLIC;
-REVOKE ALL ON ALL PROCEDURES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
+GRANT USAGE ON SCHEMA jobq, jobq_internal TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
+REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+	jobq_internal.run_next(text[]), jobq_internal.worker_slots(), jobq_internal.lease_slots(),
+	jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean),
+	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
+	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
+	jobq_internal.queue_counts(int, bigint[]), jobq_internal.limit_slots(), jobq_internal.group_slots(),
+	jobq_internal.kind_hash(text), jobq_internal.scheduler_state(), jobq_internal.setup(), jobq_internal.pool_problems(),
+	jobq_internal.capacity(), jobq_internal.lane_slots(), jobq_internal.conf_line(text, text) TO PUBLIC;
+GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.workers, jobq.limits,
+	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.grants TO PUBLIC;
+GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-	produce text[] := '{enqueue,enqueue_many,enqueue_trigger,notify,notify_trigger,current_job,set_progress,log,should_stop,snooze,retry_after,cancel_current,fail_current,perform,call,status,wait,result,cancel,reschedule,set_priority,retry,retry_all,delete_failed,delete_all_failed,clear,drain,work,clock,schedule,unschedule,pause_schedule,resume_schedule,run_schedule,cron_next,create_batch,batch_add,batch_start,batch_cancel,batch_retry_failed,batch_status,workflow,chain}';
-	consume text[] := '{reserve,ack,nack,reject,release,extend,report_progress,set_context}';
-	manage text[] := '{register,unregister,create_queue,alter_queue,drop_queue,prune,pause,resume,restart_workers,doctor}';
-	internal text[] := '{run_next,worker_slots,lease_slots,live_state,may_see,queue_counts,limit_slots,group_slots,kind_hash,scheduler_state,setup,pool_problems,capacity,lane_slots,conf_line}';
-	routine regprocedure;
-BEGIN
-	IF role IS NULL THEN
-		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
-	ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role with OID %s does not exist', role::oid);
-	END IF;
-	IF privilege IS NULL OR privilege NOT IN ('produce', 'manage') THEN
-		RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-			MESSAGE = format('invalid privilege "%s"', privilege),
-			HINT = 'It is produce or manage.';
-	END IF;
-	EXECUTE format('GRANT USAGE ON SCHEMA jobq, jobq_internal TO %s', role);
-	EXECUTE format('GRANT INSERT, SELECT ON jobq.inbox TO %s', role);
-	EXECUTE format('GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.workers, jobq.limits, jobq.groups, jobq.schedules, jobq.batches, jobq.steps TO %s', role);
-	FOR routine IN
-		SELECT p.oid FROM pg_proc p
-		WHERE p.pronamespace = 'jobq'::regnamespace
-			AND (p.proname = ANY (produce) OR p.proname = ANY (consume) OR (privilege = 'manage' AND p.proname = ANY (manage)))
-			OR p.pronamespace = 'jobq_internal'::regnamespace AND p.proname = ANY (internal)
-	LOOP
-		EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s', routine, role);
-	END LOOP;
-END
-$$;
-REVOKE ALL ON FUNCTION jobq.grant_role(regrole, text) FROM PUBLIC;
-COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'let a role produce jobs and look after its own; or manage queues and handlers, too, which decides what runs as others
+AS 'MODULE_PATHNAME', 'jobq_grant_role' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'give a role, and its members, a privilege for all queues
 role: the role
-privilege: produce or manage';
+privilege: produce (enqueue, and look after what is one''s own), consume (take jobs of all roles), monitor (see all jobs, without their contents, and call doctor()), operate (also pause; cancel, retry, move all jobs), or manage (all of it; also queues and handlers, which decides what runs as others)';
 
-CREATE FUNCTION jobq.revoke_role(role regrole) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-	IF role IS NULL THEN
-		RAISE EXCEPTION USING ERRCODE = 'null_value_not_allowed', MESSAGE = 'role must not be null';
-	ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION USING ERRCODE = 'undefined_object', MESSAGE = format('role with OID %s does not exist', role::oid);
-	END IF;
-	EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq, jobq_internal FROM %s', role);
-	EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA jobq, jobq_internal FROM %s', role);
-	EXECUTE format('REVOKE ALL ON SCHEMA jobq, jobq_internal FROM %s', role);
-END
-$$;
-REVOKE ALL ON FUNCTION jobq.revoke_role(regrole) FROM PUBLIC;
-COMMENT ON FUNCTION jobq.revoke_role(regrole) IS 'take back what grant_role() gave
-role: the role';
+CREATE FUNCTION jobq.revoke_role(role regrole, privilege text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_revoke_role' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.revoke_role(regrole, text) IS 'take back what grant_role() gave; jobs that there are run on
+role: the role
+privilege: which one; null: all, and those for single queues';
 
 SELECT jobq_internal.activate();

@@ -157,6 +157,7 @@ jobq_perform(PG_FUNCTION_ARGS)
 	Datum		result;
 	bool		isnull;
 
+	jobq_require(JOBQ_MAY_ALL);
 	if (jobq_handler(kind, &handler) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),

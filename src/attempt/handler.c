@@ -97,6 +97,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
 
+	jobq_require_all(JOBQ_MAY_MANAGE, "register a handler");
 	for (int i = 0; i < 2; i++)
 		if (PG_ARGISNULL(i))
 			ereport(ERROR,
@@ -208,6 +209,7 @@ jobq_unregister(PG_FUNCTION_ARGS)
 	static const Oid types[] = {TEXTOID};
 	Datum		values[] = {PG_GETARG_DATUM(0)};
 
+	jobq_require_all(JOBQ_MAY_MANAGE, "unregister a handler");
 	SPI_connect();
 	if (jobq_query("DELETE FROM jobq.handler WHERE kind = $1", 1, types,
 				   values, NULL, SPI_OK_DELETE) == 0)

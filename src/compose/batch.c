@@ -62,17 +62,25 @@ typedef struct Batch
 	bool		dormant;
 } Batch;
 
-static void read_batch(int64 id, const char *lock, Batch *batch);
+static void read_batch(int privilege, int64 id, const char *lock,
+					   Batch *batch);
 static void wrong_state(int64 id, const char *state, const char *hint);
 static Datum check_callback(Datum spec, const char *what);
 static void free_jobs(int64 batch_id);
 
+static bool
+may_with(int privilege, Oid role)
+{
+	return privilege == 0 ? jobq_may_act_for(role)
+		: jobq_may(privilege, role, 0);
+}
+
 /*
- * Read a batch that this user may manage; an error if there is none.  The
- * caller is connected to SPI.
+ * Read a batch with which this user may do this, or for whose role he may act if
+ * that is 0; an error if there is none.  The caller is connected to SPI.
  */
 static void
-read_batch(int64 id, const char *lock, Batch *batch)
+read_batch(int privilege, int64 id, const char *lock, Batch *batch)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
@@ -91,7 +99,8 @@ read_batch(int64 id, const char *lock, Batch *batch)
 		desc = SPI_tuptable->tupdesc;
 	}
 	if (tuple == NULL ||
-		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull))))
+		!may_with(privilege,
+				  DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull))))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
 				 errmsg("batch " INT64_FORMAT " does not exist", id),
@@ -145,6 +154,7 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 	Datum		values[10];
 	int64		id;
 
+	jobq_require(JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
 	PreventCommandIfReadOnly("jobq.create_batch()");
 	PreventCommandIfParallelMode("jobq.create_batch()");
 	if (name != (Datum) 0)
@@ -242,7 +252,7 @@ jobq_batch_add(PG_FUNCTION_ARGS)
 		jobq_current->slot != NULL && !job_leased(jobq_current->job);
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
+	read_batch(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
 	SPI_finish();
 	if (batch.over)
 		wrong_state(id, "is over", "Create another.");
@@ -340,7 +350,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.batch_start()");
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(id, NOBODY, &batch);
+	read_batch(0, id, NOBODY, &batch);
 	if (batch.state != BATCH_PENDING)
 		wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
 					: "has been started already",
@@ -367,7 +377,7 @@ jobq_batch_cancel(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.batch_cancel()");
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(id, NOBODY, &batch);
+	read_batch(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	if (!batch.over)
 		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
@@ -420,7 +430,7 @@ jobq_batch_status(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
 	SPI_connect();
-	read_batch(id, ANYBODY, &batch);
+	read_batch(JOBQ_MAY_MONITOR, id, ANYBODY, &batch);
 	if (jobq_query("SELECT id, name, state, total, blocked, waiting, running,"
 				   " completed, failed, cancelled, expired, progress,"
 				   " created_at, started_at, finished_at, last_error"
@@ -445,7 +455,7 @@ jobq_batch_check_retry(int64 id)
 
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(id, NOBODY, &batch);
+	read_batch(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	SPI_finish();
 	if (batch.state == BATCH_CANCELLED)
 		wrong_state(id, "was cancelled",

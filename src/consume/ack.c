@@ -199,13 +199,14 @@ lease_lost(int64 id)
 
 /*
  * The leases, and since when they are held; an error if one is not valid, or is
- * of a job that this user may not have.
+ * neither this user's nor of a job of his.
  */
 static void
 check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 			 JobqLease *leases, TimestampTz *since)
 {
-	Oid			role = InvalidOid;
+	Oid		   *holders = palloc(sizeof(Oid) * n);
+	Oid			holder = InvalidOid;
 	TimestampTz now;
 
 	LWLockAcquire(db->lock, LW_SHARED);
@@ -218,6 +219,7 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 			continue;
 		leases[i] = *lease;
 		since[i] = db->leases->bundles[lease->bundle].since;
+		holders[i] = db->leases->bundles[lease->bundle].role;
 	}
 	LWLockRelease(db->lock);
 
@@ -226,9 +228,10 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 	{
 		if (leases[i].id == 0)
 			lease_lost(ids[i]);
-		if (leases[i].role != role && !jobq_may_manage(leases[i].role))
+		if (holders[i] != holder && !jobq_may_act_for(holders[i]) &&
+			!jobq_may_act_for(leases[i].role))
 			lease_lost(ids[i]);
-		role = leases[i].role;
+		holder = holders[i];
 		if (leases[i].until <= now && !jobq_lease_is_ended(ids[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_LEASE_LOST),

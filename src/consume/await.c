@@ -93,7 +93,10 @@ jobq_reserver_roles(Reservation *reservation)
 	JobqTaker  *taker = &reservation->taker;
 
 	AcceptInvalidationMessages();
-	taker->any_role = jobq_may_manage(jobq_relations()->owner);
+	taker->any_role = true;
+	for (int i = 0; i < taker->nqueues; i++)
+		taker->any_role = taker->any_role &&
+			(jobq_privileges(reservation->queue_ids[i]) & JOBQ_MAY_CONSUME) != 0;
 	taker->nroles = 0;
 	taker->roles = reservation->roles;
 	reservation->ndenied = 0;
@@ -102,7 +105,7 @@ jobq_reserver_roles(Reservation *reservation)
 	find_roles(reservation);
 	for (int i = 0; i < roles.n; i++)
 	{
-		if (jobq_may_manage(roles.found[i]))
+		if (jobq_may_act_for(roles.found[i]))
 			reservation->roles[taker->nroles++] = roles.found[i];
 		else
 			reservation->denied[reservation->ndenied++] = roles.found[i];

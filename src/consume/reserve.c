@@ -122,7 +122,7 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 		JobqQueue	buffer;
 		const JobqQueue *queue = jobq_queue_by_name(name, false, &buffer);
 
-		if (queue == NULL)
+		if (queue == NULL || !jobq_may_see_queue(queue->id, true))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("queue \"%s\" does not exist", name),
@@ -399,6 +399,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 	TimestampTz deadline;
 	int64		wait_ms;
 
+	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.reserve()");
 	for (int i = 0; i < 4; i++)
 		if (PG_ARGISNULL(i))
@@ -516,8 +517,11 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 	{
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
+		bool		mine;
 
-		if (!jobq_may_manage(leases[i].role))
+		mine = jobq_may_act_for(bundles[i].role);
+		if (!mine &&
+			!jobq_may(JOBQ_MAY_MONITOR, leases[i].role, leases[i].queue_id))
 			continue;
 		values[JOB_ID_] = Int64GetDatum(leases[i].id);
 		values[CONSUMER] = CStringGetTextDatum(bundles[i].consumer);
@@ -531,7 +535,9 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 		values[PROGRESS] = Float4GetDatum(leases[i].progress);
 		nulls[PROGRESS] = leases[i].progress < 0;
 		values[MESSAGE] = CStringGetTextDatum(leases[i].message);
-		nulls[MESSAGE] = leases[i].message[0] == '\0';
+		nulls[MESSAGE] = leases[i].message[0] == '\0' ||
+			!(mine || jobq_may(JOBQ_MAY_MANAGE, leases[i].role,
+							   leases[i].queue_id));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

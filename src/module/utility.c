@@ -194,7 +194,7 @@ before_drop_extension(const DropStmt *stmt)
 
 		if (strcmp(strVal(lfirst(lc)), "jobq") != 0 ||
 			(rels = jobq_relations_of_any_version()) == NULL ||
-			!jobq_may_manage(rels->owner))
+			!jobq_may_act_for(rels->owner))
 			continue;
 		schema = rels->schema;
 		LockRelationOid(rels->job, AccessExclusiveLock);

@@ -64,6 +64,7 @@ jobq_pool_problems(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	ListCell   *lc;
 
+	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (jobq_shared == NULL)
 		return (Datum) 0;
@@ -103,6 +104,7 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	int			groups;
 	int			leases;
 
+	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
 	if (jobq_shared == NULL)
 		return (Datum) 0;
 	LWLockAcquire(jobq_shared->lock, LW_SHARED);
@@ -129,8 +131,8 @@ jobq_capacity(PG_FUNCTION_ARGS)
 }
 
 /*
- * lane_slots(): queues and roles of jobs that may run now, for roles whose
- * privileges the user has; one row for each lane.  "oldest" is when the first job
+ * lane_slots(): queues and roles of jobs that may run now, as far as the user may
+ * see them; one row for each lane.  "oldest" is when the first job
  * that was read could have run, null if none was.
  */
 Datum
@@ -176,7 +178,7 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 
-		if (!has_privs_of_role(GetUserId(), waiting[i].role) ||
+		if (!jobq_may(JOBQ_MAY_MONITOR, waiting[i].role, waiting[i].queue_id) ||
 			(queue = jobq_queue_by_id(waiting[i].queue_id, &buffer)) == NULL)
 			continue;
 		values[QUEUE] = CStringGetTextDatum(queue->name);

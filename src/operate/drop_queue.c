@@ -30,7 +30,6 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -53,9 +52,8 @@ PG_FUNCTION_INFO_V1(jobq_drop_queue);
 #define PAUSE			10
 #define LAST_PATIENCE	100
 
-/* Columns of jobq.failed_job. */
+/* Column of jobq.failed_job. */
 #define LETTER_QUEUE_ID	6
-#define LETTER_ROLE		8
 
 /* A queue that this transaction has dropped. */
 typedef struct Dropped
@@ -63,7 +61,6 @@ typedef struct Dropped
 	SubTransactionId subid;
 	int32		queue_id;
 	bool		force;
-	Oid			role;			/* who did it */
 	char		name[NAMEDATALEN];
 	struct Dropped *outer;		/* the one before */
 } Dropped;
@@ -71,7 +68,7 @@ typedef struct Dropped
 static Dropped *dropped = NULL; /* in TopTransactionContext */
 
 static bool has_jobs(int32 queue_id);
-static int64 count_letters(int32 queue_id, Oid role, bool *all_mine);
+static int64 count_letters(int32 queue_id);
 static int64 check_droppable(const Dropped *queue);
 static void still_used(const char *name);
 static void lock_queues(const char *name);
@@ -103,36 +100,24 @@ has_jobs(int32 queue_id)
 
 /*
  * How many dead letters the queue has now, whatever the transaction's snapshot
- * says, and whether the role may manage all of them.
+ * says.
  */
 static int64
-count_letters(int32 queue_id, Oid role, bool *all_mine)
+count_letters(int32 queue_id)
 {
 	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	Snapshot	snapshot;
-	HeapTuple	tuple;
 	int64		n = 0;
 
-	*all_mine = true;
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyInit(&key, LETTER_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
 	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-		Oid			owner =
-			DatumGetObjectId(heap_getattr(tuple, LETTER_ROLE,
-										  RelationGetDescr(rel), &isnull));
-
+	while (systable_getnext(scan) != NULL)
 		n++;
-		*all_mine = *all_mine &&
-			(has_privs_of_role(role, owner) ||
-			 has_privs_of_role(role, jobq_relations()->owner));
-	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
@@ -145,7 +130,6 @@ count_letters(int32 queue_id, Oid role, bool *all_mine)
 static int64
 check_droppable(const Dropped *queue)
 {
-	bool		all_mine;
 	int64		letters;
 
 	if (has_jobs(queue->queue_id))
@@ -154,19 +138,13 @@ check_droppable(const Dropped *queue)
 				 errmsg("cannot drop queue \"%s\" because it has jobs",
 						queue->name),
 				 errhint("Let them end with jobq.drain(), or cancel them with jobq.clear(); they may be another role's.")));
-	letters = count_letters(queue->queue_id, queue->role, &all_mine);
+	letters = count_letters(queue->queue_id);
 	if (letters > 0 && !queue->force)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
 				 errmsg("cannot drop queue \"%s\" because it has dead letters",
 						queue->name),
 				 errhint("Run them again with jobq.retry_all(), delete them with jobq.delete_all_failed(), or drop them along with force => true.")));
-	if (!all_mine)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("queue \"%s\" has dead letters of other roles",
-						queue->name),
-				 errhint("Their owners can delete them with jobq.delete_all_failed().")));
 	return letters;
 }
 
@@ -183,11 +161,11 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 											   sizeof(Dropped));
 	Datum		values[] = {Int32GetDatum(queue_id)};
 
+	jobq_require_queue(queue_id, name, JOBQ_MAY_MANAGE);
 	PreventCommandIfReadOnly("jobq.drop_queue()");
 	queue->subid = GetCurrentSubTransactionId();
 	queue->queue_id = queue_id;
 	queue->force = PG_GETARG_BOOL(1);
-	queue->role = GetUserId();
 	strlcpy(queue->name, name, NAMEDATALEN);
 
 	/* do not try what is refused anyway */
@@ -198,6 +176,8 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	SPI_connect();
 	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
 			   SPI_OK_DELETE);
+	jobq_query("DELETE FROM jobq.privilege WHERE queue_id = $1", 1, types,
+			   values, NULL, SPI_OK_DELETE);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -282,7 +262,6 @@ drops_before_commit(void)
 	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
 	{
 		Datum		values[] = {Int32GetDatum(queue->queue_id)};
-		bool		all_mine;
 
 		if (check_droppable(queue) == 0)
 			continue;
@@ -293,7 +272,7 @@ drops_before_commit(void)
 									 1, types, values, NULL);
 		SPI_finish();
 		PopActiveSnapshot();
-		if (count_letters(queue->queue_id, queue->role, &all_mine) > 0)
+		if (count_letters(queue->queue_id) > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 					 errmsg("could not serialize access due to concurrent update")));

@@ -23,7 +23,8 @@
 
 /* src/operate/operate.c */
 extern void jobq_no_such_job(int64 id);
-extern bool jobq_find_mine(Relation rel, int64 id, JobqJob *job);
+extern bool jobq_find_for(int privilege, Relation rel, int64 id,
+						  bool refuse, JobqJob *job);
 extern void jobq_check_finished(int64 id);
 extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
@@ -66,6 +67,7 @@ typedef struct JobqStatus
 	bool		nulls[ST_NATTS];
 	const char *state;
 	bool		finished;
+	bool		readable;		/* the user may see its contents */
 	bool		own;			/* written by this very transaction, or run by
 								 * this session */
 } JobqStatus;

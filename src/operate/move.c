@@ -78,7 +78,7 @@ move_job(int64 id, int att, Datum value)
 		TransactionId blocker;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_mine(rel, id, &job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
 		{
 			jobq_check_finished(id);
 			not_waiting(id, "has finished");

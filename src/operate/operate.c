@@ -57,6 +57,48 @@ jobq_no_such_job(int64 id)
 }
 
 /*
+ * The role and the queue of the job that the query has returned first.
+ */
+static void
+row_of_job(Oid *role, int32 *queue_id)
+{
+	HeapTuple	tuple = SPI_tuptable->vals[0];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+	bool		isnull;
+
+	*role = DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull));
+	*queue_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &isnull));
+}
+
+/*
+ * May the user do this with it?
+ */
+static bool
+may_with_row(int privilege)
+{
+	Oid			role;
+	int32		queue_id;
+
+	row_of_job(&role, &queue_id);
+	return jobq_may(privilege, role, queue_id);
+}
+
+/*
+ * An error if the user may see this job, but not do this with it.
+ */
+static void
+refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
+{
+	if (!jobq_may(privilege, role, queue_id) &&
+		jobq_may(JOBQ_MAY_MONITOR, role, queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for job " INT64_FORMAT, id),
+				 errhint("Its own role can do this, and who has the privilege %s.",
+						 privilege == JOBQ_MAY_OPERATE ? "operate" : "manage")));
+}
+
+/*
  * An error for a job that is to be retried or deleted and is no dead letter;
  * the caller is connected to SPI.
  */
@@ -65,14 +107,11 @@ not_a_dead_letter(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	bool		isnull;
 
-	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
-				   " UNION ALL SELECT role::oid FROM jobq.job WHERE id = $1",
+	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid, queue_id FROM jobq.job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
-		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-														SPI_tuptable->tupdesc,
-														1, &isnull))))
+		!may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -81,10 +120,11 @@ not_a_dead_letter(int64 id)
 }
 
 /*
- * Find a live job that this user may manage, as it is now.
+ * Find a live job with which this user may do this, as it is now.  If he may only
+ * see it, that is an error if "refuse".
  */
 bool
-jobq_find_mine(Relation rel, int64 id, JobqJob *job)
+jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 {
 	Snapshot	snapshot;
 	bool		found;
@@ -94,26 +134,27 @@ jobq_find_mine(Relation rel, int64 id, JobqJob *job)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = jobq_job_find(rel, id, snapshot, job);
 	UnregisterSnapshot(snapshot);
-	return found && jobq_may_manage(job_role(job));
+	if (!found)
+		return false;
+	if (refuse)
+		refuse_to_see_only(privilege, id, job_role(job), job_queue_id(job));
+	return jobq_may(privilege, job_role(job), job_queue_id(job));
 }
 
 /*
- * An error unless the job has finished and this user may manage it.
+ * An error unless the job has finished and this user may see it.
  */
 void
 jobq_check_finished(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	bool		isnull;
 
 	SPI_connect();
-	if (jobq_query("SELECT role::oid FROM jobq.archive WHERE id = $1"
-				   " UNION ALL SELECT role::oid FROM jobq.failed_job WHERE id = $1",
+	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
+				   " UNION ALL SELECT role::oid, queue_id FROM jobq.failed_job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
-		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-														SPI_tuptable->tupdesc,
-														1, &isnull))))
+		!may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	SPI_finish();
 }
@@ -180,7 +221,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_mine(rel, id, &job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
 			break;
 		if (jobq_ask_to_stop(id))
 		{
@@ -220,7 +261,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 
 /*
  * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
- * user may not manage it.
+ * user may not have it so.
  *
  * Its batch is not over any more; *reopened is the last one that was told so, or
  * 0.
@@ -232,7 +273,9 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 
 	Assert(desc->natts == JOB_NATTS);
 	heap_deform_tuple(letter, desc, job.values, job.nulls);
-	if (!jobq_may_manage(job_role(&job)))
+	refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
+					   job_queue_id(&job));
+	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
 		return false;
 	/* a step that has failed before it was free still waits for that */
 	if (!job_blocked(&job))
@@ -282,7 +325,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.retry()");
 	jobq_pin_queues();
 	rel = jobq_open_jobs();
-	if (jobq_find_mine(rel, id, &job))
+	if (jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
 	{
 		if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
 			job_run_at(&job) <= jobq_now() ||
@@ -320,16 +363,19 @@ jobq_delete_failed(PG_FUNCTION_ARGS)
 	static const Oid types[] = {INT8OID};
 	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id)};
+	Oid			role;
+	int32		queue_id;
 	bool		isnull;
 
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, batch_id",
-				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0 ||
-		!jobq_may_manage(DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-														SPI_tuptable->tupdesc,
-														1, &isnull))))
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
+				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
-	values[0] = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2,
+	row_of_job(&role, &queue_id);
+	refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id))
+		jobq_no_such_job(id);
+	values[0] = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3,
 							  &isnull);
 	if (!isnull)
 		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
@@ -352,6 +398,7 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 	JobqDatabase *db;
 	int			index;
 
+	jobq_require_all(JOBQ_MAY_MANAGE, "restart workers");
 	jobq_require_preload("jobq.restart_workers()");
 	db = jobq_my_database();
 	if (db == NULL)
@@ -383,9 +430,11 @@ static void
 set_paused(text *name, bool paused)
 {
 	static const Oid types[] = {INT4OID, BOOLOID};
-	int32		queue_id = jobq_known_queue(text_to_cstring(name));
+	char	   *queue = text_to_cstring(name);
+	int32		queue_id = jobq_known_queue(queue);
 	Datum		values[] = {Int32GetDatum(queue_id), BoolGetDatum(paused)};
 
+	jobq_require_queue(queue_id, queue, JOBQ_MAY_OPERATE);
 	SPI_connect();
 	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
 			   values, NULL, SPI_OK_UPDATE);

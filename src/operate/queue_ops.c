@@ -43,7 +43,7 @@ PG_FUNCTION_INFO_V1(jobq_prune);
 /* Dead letters that are read at a time. */
 #define LETTERS		1000
 
-/* Is the row one of this user's?  $1 is the user, $2 says that all are. */
+/* May this user do it with the row?  $1 is the user, $2 says that he may with all. */
 #define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
 
 /*
@@ -67,13 +67,14 @@ PG_FUNCTION_INFO_V1(jobq_prune);
 static bool clear_job(Relation rel, int64 id, bool consumer);
 
 /*
- * The first two arguments of IS_MINE.
+ * The first two arguments of IS_MINE: whether he may with all is said by this
+ * privilege, for the queue or for all.
  */
 static void
-set_mine(Datum *values)
+set_mine(Datum *values, int privilege, int32 queue_id)
 {
 	values[0] = ObjectIdGetDatum(GetUserId());
-	values[1] = BoolGetDatum(jobq_may_manage(jobq_relations()->owner));
+	values[1] = BoolGetDatum((jobq_privileges(queue_id) & privilege) != 0);
 }
 
 /*
@@ -103,7 +104,8 @@ clear_job(Relation rel, int64 id, bool consumer)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_mine(rel, id, &job) || jobq_job_runs(&job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, false, &job) ||
+			jobq_job_runs(&job))
 			return false;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
@@ -147,6 +149,7 @@ jobq_clear(PG_FUNCTION_ARGS)
 	MemoryContext context;
 	MemoryContext old;
 
+	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.clear()");
 	rel = jobq_open_jobs();
 	CommandCounterIncrement();
@@ -209,7 +212,7 @@ jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 	MemoryContext context;
 
 	jobq_pin_queues();
-	set_mine(values);
+	set_mine(values, JOBQ_MAY_OPERATE, queue_id);
 	values[2] = Int32GetDatum(queue_id);
 	values[3] = PointerGetDatum(kind);
 	values[5] = Int64GetDatum(batch_id);
@@ -286,6 +289,7 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 {
 	int32		queue_id = 0;
 
+	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.retry_all()");
 	if (!PG_ARGISNULL(0))
 		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
@@ -303,13 +307,16 @@ jobq_delete_all_failed(PG_FUNCTION_ARGS)
 	static const Oid types[] = {OIDOID, BOOLOID, INT4OID};
 	char		nulls[] = "   ";
 	Datum		values[3];
+	int32		queue_id = 0;
 	int64		n;
 
-	set_mine(values);
+	jobq_require(JOBQ_MAY_ALL);
 	if (PG_ARGISNULL(0))
 		nulls[2] = 'n';
 	else
-		values[2] = Int32GetDatum(jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0))));
+		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	set_mine(values, JOBQ_MAY_MANAGE, queue_id);
+	values[2] = Int32GetDatum(queue_id);
 	SPI_connect();
 	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
 											   " AND ($3 IS NULL OR queue_id = $3)"
@@ -338,7 +345,8 @@ jobq_prune(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	int64		n = 0;
 
-	set_mine(values);
+	jobq_require_all(JOBQ_MAY_MANAGE, "prune finished jobs");
+	set_mine(values, JOBQ_MAY_MANAGE, 0);
 
 	/* before the snapshot, so that no day gets its partition meanwhile */
 	LockRelationOid(jobq_relations()->archive, RowExclusiveLock);

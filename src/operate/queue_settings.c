@@ -242,6 +242,7 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 {
 	char	   *name = name_arg(fcinfo);
 
+	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
 	if (!jobq_insert_queue(name, NULL))
 		ereport(ERROR,
@@ -261,7 +262,7 @@ jobq_alter_queue(PG_FUNCTION_ARGS)
 	char	   *name = name_arg(fcinfo);
 
 	PreventCommandIfReadOnly("jobq.alter_queue()");
-	(void) jobq_known_queue(name);
+	jobq_require_queue(jobq_known_queue(name), name, JOBQ_MAY_MANAGE);
 	change_settings(fcinfo, name);
 	PG_RETURN_VOID();
 }

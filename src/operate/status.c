@@ -107,8 +107,13 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 	{
 		bool		isnull;
 
-		found = jobq_may_manage(DatumGetObjectId(heap_getattr(tuple, source->role,
-															  desc, &isnull)));
+		Oid			role = DatumGetObjectId(heap_getattr(tuple, source->role, desc,
+														 &isnull));
+		int32		queue_id = DatumGetInt32(heap_getattr(tuple, source->queue_id,
+														  desc, &isnull));
+
+		found = jobq_may(JOBQ_MAY_MONITOR, role, queue_id);
+		status->readable = found && jobq_may(JOBQ_MAY_MANAGE, role, queue_id);
 	}
 	if (found)
 	{
@@ -118,7 +123,7 @@ find_finished(Oid relid, const Source *source, int64 id, Snapshot snapshot,
 		for (int i = 0; i < ST_NATTS; i++)
 		{
 			status->nulls[i] = true;
-			if (source->map[i] != 0)
+			if (source->map[i] != 0 && (i != ST_RESULT || status->readable))
 				status->values[i] = heap_getattr(tuple, source->map[i], desc,
 												 &status->nulls[i]);
 		}
@@ -168,8 +173,10 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 	TimestampTz now = jobq_now();
 
 	table_close(rel, AccessShareLock);
-	if (!found || !jobq_may_manage(job_role(&job)))
+	if (!found || !jobq_may(JOBQ_MAY_MONITOR, job_role(&job), job_queue_id(&job)))
 		return false;
+	status->readable = jobq_may(JOBQ_MAY_MANAGE, job_role(&job),
+								job_queue_id(&job));
 
 	memset(status->nulls, true, sizeof(status->nulls));
 #define SET(field, value) \
@@ -220,7 +227,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 			if (progress >= 0)
 			{
 				SET(ST_PROGRESS, Float4GetDatum(progress));
-				if (message[0] != '\0')
+				if (message[0] != '\0' && status->readable)
 					SET(ST_MESSAGE, CStringGetTextDatum(message));
 			}
 			return true;
@@ -248,7 +255,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 			SET(ST_STARTED_AT, TimestampTzGetDatum(since));
 			if (copy.progress >= 0)
 				SET(ST_PROGRESS, Float4GetDatum(copy.progress));
-			if (copy.message[0] != '\0')
+			if (copy.message[0] != '\0' && status->readable)
 				SET(ST_MESSAGE, CStringGetTextDatum(copy.message));
 			return true;
 		}
@@ -276,6 +283,7 @@ own_job(const JobqCurrent *current, JobqStatus *status)
 	set_queue(status, job_queue_id(job));
 	status->state = "running";
 	status->own = true;
+	status->readable = true;
 }
 
 /*
@@ -390,6 +398,12 @@ jobq_result(PG_FUNCTION_ARGS)
 				 errmsg("job " INT64_FORMAT " is %s", PG_GETARG_INT64(0),
 						status.state),
 				 status.finished ? 0 : errhint("Wait for it with jobq.wait().")));
+	if (!status.readable)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for the result of job " INT64_FORMAT,
+						PG_GETARG_INT64(0)),
+				 errhint("Its own role sees it, and who manages its queue.")));
 	jobq_flush_before_telling();
 	if (status.nulls[ST_RESULT])
 		PG_RETURN_NULL();

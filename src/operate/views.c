@@ -27,6 +27,9 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_may_see);
+PG_FUNCTION_INFO_V1(jobq_may_read);
+PG_FUNCTION_INFO_V1(jobq_may_see_queue_sql);
+PG_FUNCTION_INFO_V1(jobq_may_use_sql);
 PG_FUNCTION_INFO_V1(jobq_queue_counts);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
@@ -34,13 +37,42 @@ PG_FUNCTION_INFO_V1(jobq_limit_slots);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
- * may_see(role): has the user the privileges of this role?  As pg_has_role(),
- * and faster, which shows where each row of a view asks.
+ * may_see(role, queue_id): may the user see that there are jobs of this role in
+ * the queue, or what the role has otherwise if that is 0?
  */
 Datum
 jobq_may_see(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(has_privs_of_role(GetUserId(), PG_GETARG_OID(0)));
+	PG_RETURN_BOOL(jobq_may(JOBQ_MAY_MONITOR, PG_GETARG_OID(0),
+							PG_GETARG_INT32(1)));
+}
+
+/*
+ * may_read(role, queue_id): and their contents?
+ */
+Datum
+jobq_may_read(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(jobq_may(JOBQ_MAY_MANAGE, PG_GETARG_OID(0),
+							PG_GETARG_INT32(1)));
+}
+
+/*
+ * may_see_queue(queue_id, open): may the user know of the queue?
+ */
+Datum
+jobq_may_see_queue_sql(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(jobq_may_see_queue(PG_GETARG_INT32(0), PG_GETARG_BOOL(1)));
+}
+
+/*
+ * may_use(): has the user any privilege?
+ */
+Datum
+jobq_may_use_sql(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(jobq_may_use());
 }
 
 static int
@@ -102,7 +134,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (role != last_role)
 		{
-			may_see = has_privs_of_role(GetUserId(), role);
+			may_see = jobq_may(JOBQ_MAY_MONITOR, role, PG_GETARG_INT32(0));
 			last_role = role;
 		}
 		if (!may_see)
@@ -155,6 +187,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		JobqSlot	copy;
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
+		bool		readable;
 		bool		running;
 
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
@@ -165,8 +198,9 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 
 		if (copy.state == JOBQ_SLOT_FREE ||
 			copy.database != db - jobq_shared->databases ||
-			!has_privs_of_role(GetUserId(), copy.role))
+			!jobq_may(JOBQ_MAY_MONITOR, copy.role, copy.queue_id))
 			continue;
+		readable = jobq_may(JOBQ_MAY_MANAGE, copy.role, copy.queue_id);
 		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0;
 		values[PID] = Int32GetDatum(copy.pid);
 		nulls[PID] = copy.state != JOBQ_SLOT_ATTACHED;
@@ -188,7 +222,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		nulls[JOB_ID_] = nulls[KIND] = nulls[ATTEMPT_] =
 			nulls[JOB_STARTED_AT] = !running;
 		nulls[PROGRESS] = !running || copy.progress < 0;
-		nulls[MESSAGE] = nulls[PROGRESS] || copy.message[0] == '\0';
+		nulls[MESSAGE] = nulls[PROGRESS] || !readable ||
+			copy.message[0] == '\0';
 		values[JOBS_DONE] = Int64GetDatum((int64) copy.jobs_done);
 		values[JOBS_FAILED] = Int64GetDatum((int64) copy.jobs_failed);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -208,6 +243,7 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 	Datum		values[4];
 	bool		nulls[4] = {0};
 
+	jobq_require(JOBQ_MAY_ALL);
 	rsinfo = jobq_materialize(fcinfo, lengthof(values));
 	if (db == NULL)
 		return (Datum) 0;
@@ -223,7 +259,8 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 }
 
 /*
- * limit_slots(): what the limits of this database's queues and kinds count.
+ * limit_slots(): what the limits of this database's queues and kinds count, as
+ * far as the user may see them.
  */
 Datum
 jobq_limit_slots(PG_FUNCTION_ARGS)
@@ -261,6 +298,9 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 
+		if (limiter->queue_id != 0 ? !jobq_may_see_queue(limiter->queue_id, true)
+			: !jobq_may_use())
+			continue;
 		values[QUEUE_ID_] = Int32GetDatum(limiter->queue_id);
 		nulls[QUEUE_ID_] = limiter->queue_id == 0;
 		values[KIND_HASH] = Int32GetDatum((int32) limiter->kind);

@@ -121,7 +121,7 @@ ended_without_trace(int place, int64 id, JobqStatus *status)
 	Oid			role;
 	char		outcome = jobq_waiter_outcome(place, &role);
 
-	if (outcome == 0 || !jobq_may_manage(role))
+	if (outcome == 0 || !jobq_may(JOBQ_MAY_MONITOR, role, 0))
 		return false;
 	if (status->state == NULL)
 	{
@@ -239,6 +239,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 	bool		warned = false;
 	int		   *places = palloc(sizeof(int) * (nids + 1));
 
+	jobq_require(JOBQ_MAY_ALL);
 	jobq_require_preload(function);
 
 	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);

@@ -124,6 +124,9 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
 						 kind)));
 
+	jobq_require_queue(queue->id, queue->name,
+					   JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
+
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
 	if (!nulls[OPTION_PRIORITY])

@@ -13,7 +13,7 @@
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 
-#include "commit/commit.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_notify);
 PG_FUNCTION_INFO_V1(jobq_notify_trigger);
@@ -25,6 +25,7 @@ PG_FUNCTION_INFO_V1(jobq_notify_trigger);
 Datum
 jobq_notify(PG_FUNCTION_ARGS)
 {
+	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandDuringRecovery("jobq.notify()");
 	jobq_relay(text_to_cstring(PG_GETARG_TEXT_PP(0)),
 			   text_to_cstring(PG_GETARG_TEXT_PP(1)), true);

@@ -65,12 +65,13 @@ typedef struct Found
 } Found;
 
 static bool find_schedule(Datum name, Found *found);
-static void find_mine(const char *function, Datum name, Found *found);
+static void find_mine(const char *function, int privilege, Datum name,
+					  Found *found);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
 static Datum change_mine(FunctionCallInfo fcinfo, const char *function,
-						 const char *query, int expected);
+						 int privilege, const char *query, int expected);
 
 /*
  * Read and lock a schedule; the caller is connected to SPI.
@@ -98,13 +99,13 @@ find_schedule(Datum name, Found *found)
 }
 
 /*
- * The same, and an error if this user may not manage it.
+ * The same, and an error if this user may not do this with it.
  */
 static void
-find_mine(const char *function, Datum name, Found *found)
+find_mine(const char *function, int privilege, Datum name, Found *found)
 {
 	PreventCommandIfReadOnly(function);
-	if (!find_schedule(name, found) || !jobq_may_manage(found->role))
+	if (!find_schedule(name, found) || !jobq_may(privilege, found->role, 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("schedule \"%s\" does not exist",
@@ -217,7 +218,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	{
 		if (find_schedule(values[ARG_NAME], &found))
 		{
-			if (!jobq_may_manage(found.role))
+			if (!jobq_may_act_for(found.role))
 				ereport(ERROR,
 						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						 errmsg("schedule \"%s\" belongs to another role",
@@ -268,15 +269,15 @@ jobq_schedule(PG_FUNCTION_ARGS)
  * Do this with the schedule that is the call's argument.
  */
 static Datum
-change_mine(FunctionCallInfo fcinfo, const char *function, const char *query,
-			int expected)
+change_mine(FunctionCallInfo fcinfo, const char *function, int privilege,
+			const char *query, int expected)
 {
 	static const Oid types[] = {TEXTOID};
 	Datum		name = PG_GETARG_DATUM(0);
 	Found		found;
 
 	SPI_connect();
-	find_mine(function, name, &found);
+	find_mine(function, privilege, name, &found);
 	jobq_query(query, 1, types, &name, NULL, expected);
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -288,7 +289,7 @@ change_mine(FunctionCallInfo fcinfo, const char *function, const char *query,
 Datum
 jobq_unschedule(PG_FUNCTION_ARGS)
 {
-	return change_mine(fcinfo, "jobq.unschedule()",
+	return change_mine(fcinfo, "jobq.unschedule()", JOBQ_MAY_MANAGE,
 					   "DELETE FROM jobq.schedule WHERE name = $1",
 					   SPI_OK_DELETE);
 }
@@ -299,7 +300,7 @@ jobq_unschedule(PG_FUNCTION_ARGS)
 Datum
 jobq_pause_schedule(PG_FUNCTION_ARGS)
 {
-	return change_mine(fcinfo, "jobq.pause_schedule()",
+	return change_mine(fcinfo, "jobq.pause_schedule()", JOBQ_MAY_OPERATE,
 					   "UPDATE jobq.schedule SET paused = true, next_run = NULL, held = false"
 					   " WHERE name = $1", SPI_OK_UPDATE);
 }
@@ -316,7 +317,7 @@ jobq_resume_schedule(PG_FUNCTION_ARGS)
 	Found		found;
 
 	SPI_connect();
-	find_mine("jobq.resume_schedule()", values[0], &found);
+	find_mine("jobq.resume_schedule()", JOBQ_MAY_OPERATE, values[0], &found);
 	if (found.paused)
 	{
 		jobq_cron_parse(found.cron, &cron);
@@ -351,7 +352,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	int64		last;
 
 	SPI_connect();
-	find_mine("jobq.run_schedule()", values[0], &found);
+	find_mine("jobq.run_schedule()", JOBQ_MAY_OPERATE, values[0], &found);
 	if (jobq_query("SELECT kind, payload, options, overlap, coalesce(last_job_id, 0), dormant"
 				   " FROM jobq.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) != 1)

@@ -97,13 +97,3 @@ jobq_query_kept(SPIPlanPtr *plan, const char *query, int nargs,
 	jobq_unbecome_owner(&state);
 	return SPI_processed;
 }
-
-/*
- * May this session's user look after jobs of the role?
- */
-bool
-jobq_may_manage(Oid role)
-{
-	return has_privs_of_role(GetUserId(), role) ||
-		has_privs_of_role(GetUserId(), jobq_relations()->owner);
-}

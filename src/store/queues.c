@@ -350,6 +350,7 @@ jobq_insert_queue(const char *name, const char *mode)
 static void
 create_queue(const char *name)
 {
+	jobq_require_all(JOBQ_MAY_ALL, "create a queue");
 	if (jobq_create_queues == CREATE_QUEUES_OFF && strcmp(name, "default") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -444,14 +445,15 @@ jobq_queue_carry(int32 id)
 }
 
 /*
- * The queue of that name; an error if there is none.
+ * The queue of that name; an error if there is none that this user may see.
  */
 int32
 jobq_existing_queue(const char *name)
 {
 	JobqQueue	queue;
 
-	if (jobq_queue_by_name(name, false, &queue) == NULL)
+	if (jobq_queue_by_name(name, false, &queue) == NULL ||
+		!jobq_may_see_queue(queue.id, true))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name),

@@ -113,6 +113,7 @@ jobq_relations_of_any_version(void)
 	found.batch = relation_named(found.schema, "batch");
 	found.batch_seq = relation_named(found.schema, "batch_id_seq");
 	found.inbox = relation_named(found.schema, "inbox");
+	found.privilege = relation_named(found.schema, "privilege");
 	found.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),

@@ -78,6 +78,7 @@ typedef struct JobqRelations
 	Oid			batch;
 	Oid			batch_seq;
 	Oid			inbox;
+	Oid			privilege;
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library works with this version */
 } JobqRelations;
@@ -93,6 +94,7 @@ typedef enum JobqTable
 	JOBQ_ARCHIVE_TABLE,			/* and each of its partitions */
 	JOBQ_FAILED_TABLE,
 	JOBQ_STEP_TABLE,
+	JOBQ_PRIVILEGE_TABLE,
 	JOBQ_NTABLES
 } JobqTable;
 
@@ -109,6 +111,7 @@ typedef enum JobqIndex
 	JOBQ_JOB_BATCH,
 	JOBQ_UNIQUE_KEY_PKEY,
 	JOBQ_LEASE_PKEY,
+	JOBQ_PRIVILEGE_PKEY,
 	JOBQ_NINDEXES
 } JobqIndex;
 
@@ -216,6 +219,27 @@ typedef struct JobqFunction
 	bool		may_commit;		/* a procedure that CALL would run non-atomic */
 	bool		returns_jsonb;
 } JobqFunction;
+
+/* Attribute numbers of jobq.privilege. */
+enum
+{
+	PRIVILEGE_QUEUE_ID = 1,
+	PRIVILEGE_ROLE,
+	PRIVILEGE_PRIVILEGE,
+	PRIVILEGE_NATTS = PRIVILEGE_PRIVILEGE
+};
+
+/*
+ * What a user may do: see privileges.c, and doc/security.md.
+ */
+#define JOBQ_MAY_PRODUCE_OPEN	0x01	/* enqueue where all producers may */
+#define JOBQ_MAY_PRODUCE		0x02	/* enqueue */
+#define JOBQ_MAY_CONSUME		0x04	/* take jobs of all roles */
+#define JOBQ_MAY_MONITOR		0x08	/* see jobs of all roles, without
+										 * contents */
+#define JOBQ_MAY_OPERATE		0x10	/* pause; cancel, retry and move them */
+#define JOBQ_MAY_MANAGE			0x20	/* settings; contents; delete them */
+#define JOBQ_MAY_ALL			0x3F
 
 /* Kinds with this prefix run the on_failure handler of the kind after it. */
 #define ON_FAILURE_PREFIX	"on_failure:"
@@ -451,7 +475,19 @@ extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
 							  int nargs, const Oid *types,
 							  const Datum *values, const char *nulls,
 							  int expected);
-extern bool jobq_may_manage(Oid role);
+
+/* src/store/privileges.c */
+extern void jobq_privileges_install(void);
+extern int	jobq_privilege_word(const char *word, bool for_queue);
+extern int	jobq_privileges(int32 queue_id);
+extern bool jobq_may_use(void);
+extern void jobq_require(int privileges);
+extern void jobq_require_all(int privileges, const char *what);
+extern void jobq_require_owner(const char *what);
+extern void jobq_require_queue(int32 queue_id, const char *name, int privileges);
+extern bool jobq_may_see_queue(int32 queue_id, bool open);
+extern bool jobq_may_act_for(Oid role);
+extern bool jobq_may(int privilege, Oid role, int32 queue_id);
 
 /* src/store/queues.c */
 extern const JobqCache jobq_queues_cache;

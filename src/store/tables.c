@@ -93,6 +93,10 @@ static const Column step_columns[] = {
 	{JSONBOID, true},
 };
 
+static const Column privilege_columns[] = {
+	{INT4OID, false}, {REGROLEOID, false}, {TEXTOID, false},
+};
+
 /* The tables: where JobqRelations has the OID, and the columns. */
 static const struct
 {
@@ -109,12 +113,14 @@ static const struct
 	[JOBQ_ARCHIVE_TABLE] = TABLE(archive, archive_columns),
 	[JOBQ_FAILED_TABLE] = TABLE(failed, failed_columns),
 	[JOBQ_STEP_TABLE] = TABLE(step, step_columns),
+	[JOBQ_PRIVILEGE_TABLE] = TABLE(privilege, privilege_columns),
 #undef TABLE
 };
 
 StaticAssertDecl(lengthof(queue_columns) == QUEUE_NATTS, "columns of jobq.queue");
 StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq.handler");
 StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
+StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq.privilege");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6
@@ -135,6 +141,8 @@ static const struct
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {6, 5, 3}},
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
+	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
+	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},
 };
 
 /* The relation in which a table was looked at, and found to be as it should. */

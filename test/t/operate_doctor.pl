@@ -143,9 +143,9 @@ else
 {
 	is_well('log in', 'a role need not be able to log in');
 }
-is(findings('anna', '', 'boss'), '', 'another role is not told whose jobs there are');
+like(findings('anna', '', 'boss'), qr/role anna has jobs/, 'who manages is told whose jobs there are');
 like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with the settings');
-like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not manage is refused');
+like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
 sql(q{DROP FUNCTION f(jsonb)});

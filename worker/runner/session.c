@@ -209,6 +209,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	JobqJob		job;
 	int64		token;
 
+	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
 	rel = jobq_open_jobs();
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),

@@ -1,0 +1,149 @@
+/*-------------------------------------------------------------------------
+ *
+ * grant.c
+ *	  Who gets privileges: grant_role(), revoke_role().
+ *
+ * A privilege is a row of jobq.privilege; store/privileges.c says what it means.
+ *
+ * src/operate/grant.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+#include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_grant_role);
+PG_FUNCTION_INFO_V1(jobq_revoke_role);
+
+static Oid	role_arg(FunctionCallInfo fcinfo, int arg);
+static char *privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue);
+static void add_privilege(int32 queue_id, Oid role, const char *privilege);
+static void take_privilege(int32 queue_id, Oid role, const char *privilege);
+
+/*
+ * The argument that is a role, which exists.
+ */
+static Oid
+role_arg(FunctionCallInfo fcinfo, int arg)
+{
+	Oid			role;
+
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("role must not be null")));
+	role = PG_GETARG_OID(arg);
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role)));
+	return role;
+}
+
+/*
+ * The argument that is a privilege, which there is for all queues or for one.
+ */
+static char *
+privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue)
+{
+	char	   *privilege = PG_ARGISNULL(arg) ? NULL
+		: text_to_cstring(PG_GETARG_TEXT_PP(arg));
+
+	if (privilege == NULL || jobq_privilege_word(privilege, for_queue) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 privilege == NULL ? errmsg("privilege must not be null")
+				 : errmsg("invalid privilege \"%s\"", privilege),
+				 for_queue
+				 ? errhint("It is one of produce, consume, manage.")
+				 : errhint("It is one of produce, consume, monitor, operate, manage.")));
+	return privilege;
+}
+
+/*
+ * Give the role the privilege for the queue, or for all if that is 0.  Rows of
+ * roles that were dropped go at this opportunity, before somebody else gets
+ * their OIDs.
+ */
+static void
+add_privilege(int32 queue_id, Oid role, const char *privilege)
+{
+	static const Oid types[] = {INT4OID, OIDOID, TEXTOID};
+	Datum		values[] = {
+		Int32GetDatum(queue_id), ObjectIdGetDatum(role),
+		CStringGetTextDatum(privilege)
+	};
+
+	jobq_lock_jobs();
+	SPI_connect();
+	jobq_query("DELETE FROM jobq.privilege p WHERE NOT EXISTS"
+			   " (SELECT FROM pg_roles r WHERE r.oid = p.role)",
+			   0, NULL, NULL, NULL, SPI_OK_DELETE);
+	jobq_query("INSERT INTO jobq.privilege (queue_id, role, privilege)"
+			   " VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+			   3, types, values, NULL, SPI_OK_INSERT);
+	SPI_finish();
+}
+
+/*
+ * Take the privilege back, or all if that is NULL; for the queue, or for all and
+ * each if that is 0.
+ */
+static void
+take_privilege(int32 queue_id, Oid role, const char *privilege)
+{
+	static const Oid types[] = {INT4OID, OIDOID, TEXTOID};
+	Datum		values[] = {
+		Int32GetDatum(queue_id), ObjectIdGetDatum(role),
+		privilege == NULL ? (Datum) 0 : CStringGetTextDatum(privilege)
+	};
+
+	jobq_lock_jobs();
+	SPI_connect();
+	jobq_query("DELETE FROM jobq.privilege WHERE role = $2"
+			   " AND (queue_id = $1 OR $1 = 0 AND $3 IS NULL)"
+			   " AND (privilege = $3 OR $3 IS NULL)",
+			   3, types, values, privilege == NULL ? "  n" : NULL,
+			   SPI_OK_DELETE);
+	SPI_finish();
+}
+
+/*
+ * grant_role(role, privilege): for all queues.
+ */
+Datum
+jobq_grant_role(PG_FUNCTION_ARGS)
+{
+	Oid			role;
+
+	PreventCommandIfReadOnly("jobq.grant_role()");
+	jobq_require_owner("grant privileges");
+	role = role_arg(fcinfo, 0);
+	add_privilege(0, role, privilege_arg(fcinfo, 1, false));
+	PG_RETURN_VOID();
+}
+
+/*
+ * revoke_role(role, privilege): takes one for all queues back; null takes all,
+ * and those for single queues.
+ */
+Datum
+jobq_revoke_role(PG_FUNCTION_ARGS)
+{
+	Oid			role;
+
+	PreventCommandIfReadOnly("jobq.revoke_role()");
+	jobq_require_owner("revoke privileges");
+	role = role_arg(fcinfo, 0);
+	take_privilege(0, role,
+				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, 1, false));
+	PG_RETURN_VOID();
+}
