@@ -55,6 +55,7 @@ sub make_standby
 	my ($name, $port) = $server->{name} eq 'data' ? ('data2', 5433) : ('data', 5432);
 
 	$other = Server->new(folder => $server->{folder}, name => $name, port => $port, preload => $server->{preload});
+	$other->new_log;	# it goes on after one that was there before
 	remove_tree($other->{data});
 	for (1 .. 3)
 	{
