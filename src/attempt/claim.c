@@ -170,12 +170,11 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		verdict = jobq_permits_ask(db, &push, limited, now, &wake);
 	if (verdict == JOBQ_MAY_RUN)
 	{
-		uint32		bundle = jobq_lease_bundle(db);
+		uint32		bundle = jobq_lease_bundle(db, GetUserId());
 		JobqLeaseBundle *b = &db->leases->bundles[bundle];
 
 		*token = jobq_lease_token(db);
 		b->pid = MyProcPid;
-		b->role = GetUserId();
 		b->since = now;
 		strlcpy(b->consumer, "jobq.work()", NAMEDATALEN);
 		(void) jobq_lease_add(db, &push, *token, DT_NOEND, bundle);

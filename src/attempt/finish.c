@@ -145,7 +145,7 @@ jobq_job_put_back(Relation rel, JobqJob *job, const JobqError *error)
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
 	JOB_SET(job, JOB_ERRORS, append_error(job, job_attempt(job), now, error));
 	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
-						  job_group(job));
+						  job_role(job), job_group(job));
 	jobq_job_insert(rel, job);
 	jobq_state_changed(job, jobq_waiting_state(job, now));
 	return true;
@@ -170,7 +170,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, now, error));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
 	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
-						  job_group(job));
+						  job_role(job), job_group(job));
 
 	if (delay_ms < 0)
 	{

@@ -38,6 +38,10 @@ waiters_init(void *owner, char *memory)
 	memset(shared->waiters, 0, sizeof(JobqWaiters));
 	shared->waiters->lock = jobq_extra_lock();
 	pg_atomic_init_u32(&shared->waiters->n, 0);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+		shared->waiters->waiter[i].next = i + 1 < JOBQ_MAX_WAITERS ? i + 1 : -1;
+	jobq_shares_clear(&shared->waiters->shares);
+	jobq_shares_set(&shared->waiters->shares, JOBQ_OF_WAITERS, JOBQ_MAX_WAITERS);
 }
 
 static Size
@@ -53,6 +57,7 @@ told_init(void *owner, char *memory)
 
 	db->told = (JobqTold *) memory;
 	memset(db->told, 0, sizeof(JobqTold));
+	jobq_shares_set(db->shares, JOBQ_OF_MESSAGES, JOBQ_RELAY_SIZE);
 	for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
 	{
 		pg_atomic_init_u64(&db->told->watches[i].batch_id, 0);

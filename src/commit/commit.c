@@ -64,6 +64,7 @@ typedef struct PendingFailure
 	SubTransactionId subid;
 	int32		queue_id;
 	uint32		kind;
+	Oid			role;			/* of the first */
 	int64		group;
 	int			n;
 } PendingFailure;
@@ -284,7 +285,7 @@ jobq_at_commit_group_end(int64 group, int64 job_id)
  * group.
  */
 void
-jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group)
+jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
 
@@ -299,7 +300,7 @@ jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group)
 	if (nfailures < MAX_FAILURES)
 		failures[nfailures++] = (PendingFailure)
 	{
-		subid, queue_id, kind, group, 1
+		subid, queue_id, kind, role, group, 1
 	};
 }
 
@@ -525,7 +526,8 @@ hand_over(void)
 		for (int i = 0; i < nfailures; i++)
 			if (failures[i].n > 0)
 				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
-								   failures[i].group, failures[i].n, now);
+								   failures[i].role, failures[i].group,
+								   failures[i].n, now);
 
 		/* without a scheduler the lanes mean nothing; its first scan sees us */
 		if (db->scheduler != NULL)

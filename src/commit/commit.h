@@ -85,6 +85,8 @@ typedef struct JobqWaiter
 	Oid			role;			/* the job's, if there is an outcome */
 	Oid			dboid;
 	int64		job_id;
+	uint32		account;		/* its role's: see shares.h */
+	int			next;			/* free list link, or -1 */
 } JobqWaiter;
 
 /* What has become of a job that leaves no row. */
@@ -100,6 +102,8 @@ typedef struct JobqWaiters
 {
 	LWLock	   *lock;
 	pg_atomic_uint32 n;			/* by no lock */
+	int			free;
+	JobqShares	shares;
 	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
 } JobqWaiters;
 
@@ -167,7 +171,8 @@ extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_group_end(int64 group, int64 job_id);
-extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, int64 group);
+extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
+								  int64 group);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);

@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "commit/inner.h"
@@ -20,6 +21,7 @@ typedef struct PendingMessage
 {
 	SubTransactionId subid;
 	bool		by_user;		/* jobq.notify() or its trigger */
+	uint32		account;		/* whose share its place is: see shares.h */
 	struct PendingMessage *next;
 	JobqRelayMessage message;
 } PendingMessage;
@@ -27,6 +29,8 @@ typedef struct PendingMessage
 static int	nmessages = 0;		/* places that are reserved */
 
 static PendingMessage *messages = NULL; /* newest first */
+
+static bool reserve(JobqDatabase *db, PendingMessage *pending);
 
 /*
  * Collapse with a message that is still to be sent; true if there is one.
@@ -58,7 +62,7 @@ void
 jobq_relay(const char *channel, const char *payload, bool by_user)
 {
 	JobqDatabase *db = jobq_my_database();
-	bool		reserved = false;
+	PendingMessage *pending = NULL;
 
 	/* the same rules as NOTIFY's, so that the relay can send all it takes */
 	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
@@ -84,34 +88,62 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 
 	if (db != NULL && strlen(payload) < JOBQ_RELAY_PAYLOAD)
 	{
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (db->scheduler != NULL &&
-			db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE)
-		{
-			db->told->relay_reserved++;
-			reserved = true;
-		}
-		LWLockRelease(db->lock);
+		pending = MemoryContextAlloc(TopTransactionContext,
+									 sizeof(PendingMessage));
+		pending->subid = GetCurrentSubTransactionId();
+		pending->by_user = by_user;
+		strlcpy(pending->message.channel, channel, NAMEDATALEN);
+		strlcpy(pending->message.payload, payload, JOBQ_RELAY_PAYLOAD);
 	}
-	if (!reserved)
+	if (pending == NULL || !reserve(db, pending))
 	{
+		if (pending != NULL)
+			pfree(pending);
 		Async_Notify(channel, payload);
-		return;
 	}
+}
 
-	/* counted first: an error from here on gives the place back */
-	nmessages++;
+/*
+ * Reserve the place of this message, or not if there is none, or open
+ * transactions of this role have their share: which cannot fail.
+ */
+static bool
+reserve(JobqDatabase *db, PendingMessage *pending)
+{
+	Oid			role = GetUserId();
+	bool		room;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	room = db->scheduler != NULL &&
+		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE &&
+		jobq_share_left(db->shares, role, JOBQ_OF_MESSAGES);
+	if (room)
 	{
-		PendingMessage *message = MemoryContextAlloc(TopTransactionContext,
-													 sizeof(PendingMessage));
-
-		message->subid = GetCurrentSubTransactionId();
-		message->by_user = by_user;
-		strlcpy(message->message.channel, channel, NAMEDATALEN);
-		strlcpy(message->message.payload, payload, JOBQ_RELAY_PAYLOAD);
-		message->next = messages;
-		messages = message;
+		db->told->relay_reserved++;
+		pending->account = jobq_share_take(db->shares, role, JOBQ_OF_MESSAGES);
 	}
+	LWLockRelease(db->lock);
+	if (room)
+	{
+		nmessages++;
+		pending->next = messages;
+		messages = pending;
+	}
+	return room;
+}
+
+/*
+ * Give up the places that are reserved.  Wants db->lock.
+ */
+static void
+give_places(JobqDatabase *db)
+{
+	for (PendingMessage *message = messages; message != NULL;
+		 message = message->next)
+		jobq_share_give(db->shares, message->account, JOBQ_OF_MESSAGES);
+	db->told->relay_reserved -= nmessages;
+	nmessages = 0;
+	messages = NULL;
 }
 
 /*
@@ -151,14 +183,16 @@ static void
 messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	PendingMessage *ordered = NULL;
+	PendingMessage *message = messages;
 
-	while (messages != NULL)
+	give_places(db);
+	while (message != NULL)
 	{
-		PendingMessage *next = messages->next;
+		PendingMessage *next = message->next;
 
-		messages->next = ordered;
-		ordered = messages;
-		messages = next;
+		message->next = ordered;
+		ordered = message;
+		message = next;
 	}
 	for (; ordered != NULL; ordered = ordered->next)
 	{
@@ -169,8 +203,6 @@ messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			ordered->message;
 		db->told->relay_count++;
 	}
-	db->told->relay_reserved -= nmessages;
-	nmessages = 0;
 	jobq_relay_mark(db, now, wake);
 }
 
@@ -198,7 +230,7 @@ messages_forget(void)
 	if (nmessages > 0 && db != NULL)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		db->told->relay_reserved -= nmessages;
+		give_places(db);
 		LWLockRelease(db->lock);
 	}
 	nmessages = 0;

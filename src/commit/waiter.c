@@ -19,35 +19,58 @@
 #include "commit/inner.h"
 
 /*
- * Note that this session waits for the job.
+ * Note that this session waits for the job; an error if its role does for too many.
  */
 int
 jobq_add_waiter(int64 id)
 {
+	JobqWaiters *waiters = jobq_shared->waiters;
+	Oid			role = GetUserId();
 	int			place = -1;
+	uint32		held;
 
-	LWLockAcquire(jobq_shared->waiters->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WAITERS && place < 0; i++)
+	LWLockAcquire(waiters->lock, LW_EXCLUSIVE);
+	held = jobq_share_held(&waiters->shares, role, JOBQ_OF_WAITERS);
+	if (jobq_share_left(&waiters->shares, role, JOBQ_OF_WAITERS))
 	{
-		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
+		JobqWaiter *waiter = &waiters->waiter[waiters->free];
 
-		if (waiter->proc == NULL)
-		{
-			waiter->dboid = MyDatabaseId;
-			waiter->job_id = id;
-			waiter->outcome = 0;
-			waiter->proc = MyProc;
-			pg_atomic_fetch_add_u32(&jobq_shared->waiters->n, 1);
-			place = i;
-		}
+		place = waiters->free;
+		waiters->free = waiter->next;
+		waiter->account = jobq_share_take(&waiters->shares, role,
+										  JOBQ_OF_WAITERS);
+		waiter->dboid = MyDatabaseId;
+		waiter->job_id = id;
+		waiter->outcome = 0;
+		waiter->proc = MyProc;
+		pg_atomic_fetch_add_u32(&waiters->n, 1);
 	}
-	LWLockRelease(jobq_shared->waiters->lock);
+	LWLockRelease(waiters->lock);
 	if (place < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many sessions wait for jobs"),
-				 errdetail("At most %d can wait at a time.", JOBQ_MAX_WAITERS)));
+				 errmsg("role \"%s\" waits for too many jobs",
+						GetUserNameFromId(role, false)),
+				 errdetail("It waits for %u; %d can be waited for in all databases together, and some places are kept for each role.",
+						   held, JOBQ_MAX_WAITERS),
+				 errhint("Wait in fewer sessions, or for fewer jobs at a time.")));
 	return place;
+}
+
+/*
+ * Give up the place.  Wants the lock.
+ */
+static void
+leave(int place)
+{
+	JobqWaiters *waiters = jobq_shared->waiters;
+	JobqWaiter *waiter = &waiters->waiter[place];
+
+	waiter->proc = NULL;
+	waiter->next = waiters->free;
+	waiters->free = place;
+	jobq_share_give(&waiters->shares, waiter->account, JOBQ_OF_WAITERS);
+	pg_atomic_fetch_sub_u32(&waiters->n, 1);
 }
 
 /*
@@ -133,8 +156,7 @@ void
 jobq_drop_waiter(int place)
 {
 	LWLockAcquire(jobq_shared->waiters->lock, LW_EXCLUSIVE);
-	jobq_shared->waiters->waiter[place].proc = NULL;
-	pg_atomic_fetch_sub_u32(&jobq_shared->waiters->n, 1);
+	leave(place);
 	LWLockRelease(jobq_shared->waiters->lock);
 }
 
@@ -148,10 +170,7 @@ jobq_remove_waiters(int code, Datum arg)
 	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
 	{
 		if (jobq_shared->waiters->waiter[i].proc == MyProc)
-		{
-			jobq_shared->waiters->waiter[i].proc = NULL;
-			pg_atomic_fetch_sub_u32(&jobq_shared->waiters->n, 1);
-		}
+			leave(i);
 	}
 	LWLockRelease(jobq_shared->waiters->lock);
 }

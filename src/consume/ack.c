@@ -542,21 +542,24 @@ extend(const Held *held, Interval *interval)
 		}
 		if (ndurable > 0)
 		{
+			JobqLease  *held_by;
+			JobqLeaseBundle *from;
+
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			row_id = jobq_lease_token(db);
-			bundle = jobq_lease_bundle(db);
+			held_by = jobq_lease_find(db, ids[0]);
+			from = held_by == NULL ? NULL
+				: &db->leases->bundles[held_by->bundle];
+			bundle = jobq_lease_bundle(db, from == NULL ? GetUserId()
+									   : from->role);
 			if (bundle != JOBQ_NONE)
 			{
-				JobqLease  *lease = jobq_lease_find(db, ids[0]);
-
 				jobq_at_commit_bundle(db, bundle);
-				if (lease != NULL)
+				if (from != NULL)
 				{
-					JobqLeaseBundle *from = &db->leases->bundles[lease->bundle];
 					JobqLeaseBundle *to = &db->leases->bundles[bundle];
 
 					to->pid = from->pid;
-					to->role = from->role;
 					to->since = from->since;
 					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
 					memcpy(to->client, from->client, sizeof(to->client));

@@ -207,7 +207,7 @@ jobq_reserver_list(Reservation *reservation)
 		if (jobq_queue_has_job(db, reservation->queue_ids[i],
 							   reservation->denied, reservation->ndenied, now))
 			return false;
-	reservation->place = jobq_reserver_add(db, &reservation->taker,
+	reservation->place = jobq_reserver_add(db, GetUserId(), &reservation->taker,
 										   reservation->denied,
 										   reservation->ndenied);
 	return reservation->place != JOBQ_NONE;

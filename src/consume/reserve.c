@@ -43,7 +43,10 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 
 static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
+static bool may_lease(JobqDatabase *db, Oid role, bool new_bundle);
 static bool pop_jobs(Reservation *reservation, bool wait);
+static void no_lease(JobqDatabase *db, Oid role);
+static void no_place(JobqDatabase *db, Oid role);
 static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
 static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
@@ -143,6 +146,60 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 }
 
 /*
+ * Is there room for another lease of the role, and is it not more than its share?
+ * "new_bundle": the first one of a call.  Wants db->lock.
+ */
+static bool
+may_lease(JobqDatabase *db, Oid role, bool new_bundle)
+{
+	return jobq_share_left(db->shares, role, JOBQ_OF_LEASES) &&
+		(!new_bundle || jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES));
+}
+
+/*
+ * An error: the role can have no more leases.
+ */
+static void
+no_lease(JobqDatabase *db, Oid role)
+{
+	uint32		held;
+	uint32		free;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	held = jobq_share_held(db->shares, role, JOBQ_OF_LEASES);
+	free = jobq_max_leases - db->leases->nleases;
+	LWLockRelease(db->lock);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("consumers of role \"%s\" hold too many jobs",
+					GetUserNameFromId(role, false)),
+			 errdetail("They hold %u jobs; there is room for %u more, which is kept for other roles.",
+					   held, free),
+			 errhint("Acknowledge what is done, take more jobs with each call, or raise \"%s\", which is %d.",
+					 "jobq.max_leases", jobq_max_leases)));
+}
+
+/*
+ * An error: no more sessions of the role can wait.
+ */
+static void
+no_place(JobqDatabase *db, Oid role)
+{
+	uint32		held;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	held = jobq_share_held(db->shares, role, JOBQ_OF_RESERVERS);
+	LWLockRelease(db->lock);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many consumers of role \"%s\" wait",
+					GetUserNameFromId(role, false)),
+			 errdetail("%u of its sessions wait; %d sessions of all roles can wait in a database, and some places are kept for each role.",
+					   held, JOBQ_MAX_RESERVERS),
+			 errhint("Ask with fewer sessions.")));
+}
+
+/*
  * Pop jobs and lease them, in one go: whatever happens from here on, the end
  * of the transaction knows of them.  If there are none and "wait", put this
  * session on the list of those to be woken.
@@ -152,7 +209,9 @@ pop_jobs(Reservation *reservation, bool wait)
 {
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
+	Oid			role = GetUserId();
 	bool		full = false;
+	bool		crowded = false;
 	JobqWakeList wake = {0};
 
 	jobq_injection_point("jobq-reserve-begins");
@@ -166,8 +225,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
-		if (db->leases->free == JOBQ_NONE ||
-			(reservation->bundle == JOBQ_NONE && db->leases->bundle_free == JOBQ_NONE))
+		if (!may_lease(db, role, reservation->bundle == JOBQ_NONE))
 		{
 			full = true;
 			break;
@@ -186,10 +244,9 @@ pop_jobs(Reservation *reservation, bool wait)
 			JobqLeaseBundle *bundle;
 
 			reservation->token = jobq_lease_token(db);
-			reservation->bundle = jobq_lease_bundle(db);
+			reservation->bundle = jobq_lease_bundle(db, role);
 			bundle = &db->leases->bundles[reservation->bundle];
 			bundle->pid = MyProcPid;
-			bundle->role = GetUserId();
 			bundle->since = now;
 			strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
 			strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
@@ -204,15 +261,13 @@ pop_jobs(Reservation *reservation, bool wait)
 	if (reservation->bundle != JOBQ_NONE)
 		jobq_at_commit_bundle(db, reservation->bundle);
 	else if (wait && !full)
-		full = !jobq_reserver_list(reservation) &&
-			db->offers->free == JOBQ_NONE;
+		crowded = !jobq_reserver_list(reservation) &&
+			!jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS);
 	jobq_unlock(db, &wake);
 	if (full && reservation->npopped == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many jobs are leased, or too many consumers wait"),
-				 errhint("Raise \"%s\", acknowledge what is done, or ask with fewer sessions.",
-						 "jobq.max_leases")));
+		no_lease(db, role);
+	if (crowded)
+		no_place(db, role);
 	return reservation->npopped > 0;
 }
 

@@ -109,11 +109,12 @@ typedef struct JobqDatabase
 								 * this time, in microseconds */
 
 	/* Protected by lock: the areas of the rooms. */
-	struct JobqReady *ready;	/* ready.h */
+	struct JobqReady *ready;	/* src/ready */
 	struct JobqLimits *limits;
 	struct JobqGroups *groups;
 	struct JobqLeases *leases;
 	struct JobqOffers *offers;
+	struct JobqShares *shares;
 	struct JobqTold *told;		/* commit.h */
 	struct JobqLengths *lengths;	/* store.h */
 } JobqDatabase;

@@ -62,6 +62,7 @@ lay_out(JobqDatabase *db, char *memory)
 	JobqGroups *groups;
 	JobqLeases *leases;
 	JobqOffers *offers;
+	JobqShares *shares;
 	Size		used = 0;
 
 #define ARRAY(type, n)	((type *) part(memory, &used, mul_size(n, sizeof(type))))
@@ -70,6 +71,7 @@ lay_out(JobqDatabase *db, char *memory)
 	groups = ARRAY(JobqGroups, 1);
 	leases = ARRAY(JobqLeases, 1);
 	offers = ARRAY(JobqOffers, 1);
+	shares = ARRAY(JobqShares, 1);
 	if (memory != NULL)
 	{
 		memset(memory, 0, used);
@@ -78,6 +80,7 @@ lay_out(JobqDatabase *db, char *memory)
 		db->groups = groups;
 		db->leases = leases;
 		db->offers = offers;
+		db->shares = shares;
 	}
 
 #define SET_ARRAY(pointer, type, n) \
@@ -117,6 +120,7 @@ ready_init(void *owner, char *memory)
 	JobqDatabase *db = owner;
 
 	(void) lay_out(db, memory);
+	jobq_shares_clear(db->shares);
 	reservers_clear(db);
 	jobq_limits_clear(db);
 	jobq_ready_clear(db);

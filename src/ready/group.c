@@ -26,6 +26,8 @@
 
 static void group_advance(JobqDatabase *db, JobqGroup *group,
 						  TimestampTz now, JobqWakeList *wake);
+static JobqGroup *group_for(JobqDatabase *db, int64 id, uint16 limiter,
+							Oid role, TimestampTz now);
 static bool may_start(JobqDatabase *db, JobqGroup *group, int64 id,
 					  TimestampTz now, TimestampTz *due);
 
@@ -139,6 +141,21 @@ take_in(JobqDatabase *db, JobqGroup *group, int64 id)
 }
 
 /*
+ * The group of a job that would start, made if there is none; or NULL if there is
+ * no room, or the role has its share.
+ */
+static JobqGroup *
+group_for(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
+		  TimestampTz now)
+{
+	JobqGroup  *group = jobq_group_find(db, id);
+
+	if (group != NULL || !jobq_share_left(db->shares, role, JOBQ_OF_GROUPS))
+		return group;
+	return jobq_group_make(db, id, limiter, role, now);
+}
+
+/*
  * A job with a group was popped, and its entry unlinked from its lane.  Take
  * it in, or park it.
  */
@@ -147,8 +164,8 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 			TimestampTz now, uint32 *place, JobqWakeList *wake)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
-	JobqGroup  *group = jobq_group_make(db, entry->group, lane->queue_limiter,
-										now);
+	JobqGroup  *group = group_for(db, entry->group, lane->queue_limiter,
+								  lane->role, now);
 	TimestampTz due = DT_NOEND;
 
 	if (group == NULL)
@@ -180,7 +197,7 @@ bool
 group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 			TimestampTz now, uint32 *place)
 {
-	JobqGroup  *group = jobq_group_make(db, job->group, limiter, now);
+	JobqGroup  *group = group_for(db, job->group, limiter, job->role, now);
 	TimestampTz due = DT_NOEND;
 
 	if (group == NULL)

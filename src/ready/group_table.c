@@ -34,6 +34,7 @@ groups_clear(JobqDatabase *db)
 	db->groups->groups[jobq_max_groups - 1].next = JOBQ_NONE;
 	db->groups->free = 0;
 	db->groups->ngroups = 0;
+	jobq_shares_set(db->shares, JOBQ_OF_GROUPS, jobq_max_groups);
 	db->groups->refill = false;
 	db->groups->full = false;
 	db->groups->swept_at = 0;
@@ -135,6 +136,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 	group->next = db->groups->free;
 	db->groups->free = index;
 	db->groups->ngroups--;
+	jobq_share_give(db->shares, group->account, JOBQ_OF_GROUPS);
 }
 
 /*
@@ -148,10 +150,12 @@ jobq_groups_forget(JobqDatabase *db, TimestampTz now)
 }
 
 /*
- * The group, made if there is none; or NULL if there is no room.
+ * The group, made if there is none, by this role; or NULL if there is no room.
+ * Whether it is more than the role's share is the caller's question.
  */
 JobqGroup *
-jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
+jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
+				TimestampTz now)
 {
 	JobqGroup  *group = jobq_group_find(db, id);
 	uint32		index;
@@ -174,6 +178,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, TimestampTz now)
 	memset(group, 0, sizeof(JobqGroup));
 	group->id = id;
 	group->limiter = limiter;
+	group->account = jobq_share_take(db->shares, role, JOBQ_OF_GROUPS);
 	group->head = JOBQ_NONE;
 	policy = group_policy(db, group);
 	group->pace.tokens = policy->rate.burst;

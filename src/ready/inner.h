@@ -15,6 +15,10 @@
 
 #include "ready/ready.h"
 
+/* src/ready/share.c */
+extern bool share_is_ample(JobqShares *shares, Oid role, JobqShareOf what);
+extern void account_add(JobqShares *shares, uint32 account, JobqShareOf what);
+
 /* src/ready/limiter.c */
 extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
@@ -51,6 +55,9 @@ extern void lane_moved(JobqDatabase *db, JobqLane *lane);
 extern JobqLane *heap_first(JobqDatabase *db, JobqHeap *heap);
 extern int	heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  TimestampTz *due);
+
+/* src/ready/list.c */
+extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
 
 /* src/ready/lane.c */
 

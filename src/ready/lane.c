@@ -48,7 +48,7 @@ lanes_clear(JobqDatabase *db)
 			: JOBQ_NONE;
 	}
 	ready->lane_free = 0;
-	ready->expected = ready->noted = JOBQ_NONE;
+	ready->expected = ready->noted = ready->passed = JOBQ_NONE;
 	ready->hand = 0;
 	ready->full_until = 0;
 	parties_clear(db);
@@ -97,6 +97,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	wanted.expected_next = lane->expected_next;
 	wanted.noted = lane->noted;
 	wanted.noted_next = lane->noted_next;
+	wanted.passed = lane->passed;
+	wanted.passed_next = lane->passed_next;
 	*lane = wanted;
 	ready->lanes_made++;
 	lane->cursor.run_at = PG_INT64_MIN;
@@ -373,11 +375,7 @@ lane_skip(JobqDatabase *db, JobqLane *lane, JobqKey key)
 			return;
 		}
 	}
-	if (!lane->skipping || jobq_key_cmp(key, lane->skipped) < 0)
-	{
-		lane->skipping = true;
-		lane->skipped = key;
-	}
+	lane_pass(db, lane, key);
 }
 
 /*

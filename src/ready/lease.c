@@ -40,6 +40,8 @@ jobq_leases_clear(JobqDatabase *db)
 	db->leases->bundles[JOBQ_MAX_BUNDLES - 1].next_free = JOBQ_NONE;
 	db->leases->free = db->leases->bundle_free = 0;
 	db->leases->nleases = 0;
+	jobq_shares_set(db->shares, JOBQ_OF_LEASES, jobq_max_leases);
+	jobq_shares_set(db->shares, JOBQ_OF_BUNDLES, JOBQ_MAX_BUNDLES);
 	db->leases->ngarbage = 0;
 	db->leases->next_expiry = DT_NOEND;
 	db->leases->life++;
@@ -75,20 +77,25 @@ jobq_lease_find(JobqDatabase *db, int64 id)
 }
 
 /*
- * A bundle with no lease yet but one reference, which whoever makes it gives
- * back at the end of its transaction; or JOBQ_NONE if there is no room.
+ * A bundle of this role with no lease yet but one reference, which whoever makes
+ * it gives back at the end of its transaction; or JOBQ_NONE if there is no room.
+ * Whether it is more than the role's share is the caller's question.
  */
 uint32
-jobq_lease_bundle(JobqDatabase *db)
+jobq_lease_bundle(JobqDatabase *db, Oid role)
 {
 	uint32		bundle = db->leases->bundle_free;
 
 	if (bundle != JOBQ_NONE)
 	{
-		db->leases->bundle_free = db->leases->bundles[bundle].next_free;
-		memset(&db->leases->bundles[bundle], 0, sizeof(JobqLeaseBundle));
-		ItemPointerSetInvalid(&db->leases->bundles[bundle].row.ctid);
-		db->leases->bundles[bundle].outstanding = 1;
+		JobqLeaseBundle *b = &db->leases->bundles[bundle];
+
+		db->leases->bundle_free = b->next_free;
+		memset(b, 0, sizeof(JobqLeaseBundle));
+		ItemPointerSetInvalid(&b->row.ctid);
+		b->outstanding = 1;
+		b->role = role;
+		b->account = jobq_share_take(db->shares, role, JOBQ_OF_BUNDLES);
 	}
 	return bundle;
 }
@@ -110,6 +117,7 @@ jobq_lease_bundle_release(JobqDatabase *db, uint32 bundle)
 			db->leases->garbage[db->leases->ngarbage] = b->row;
 		db->leases->ngarbage++;
 	}
+	jobq_share_give(db->shares, b->account, JOBQ_OF_BUNDLES);
 	b->next_free = db->leases->bundle_free;
 	db->leases->bundle_free = bundle;
 }
@@ -151,6 +159,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->next = db->leases->bucket[bucket];
 	db->leases->bucket[bucket] = index;
 	db->leases->bundles[bundle].outstanding++;
+	account_add(db->shares, db->leases->bundles[bundle].account, JOBQ_OF_LEASES);
 	db->leases->nleases++;
 	return lease;
 }
@@ -180,6 +189,8 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 	while (*link != index)
 		link = &db->leases->leases[*link].next;
 	*link = lease->next;
+	jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,
+					JOBQ_OF_LEASES);
 	jobq_lease_bundle_release(db, lease->bundle);
 	lease->id = 0;
 	lease->next = db->leases->free;
@@ -196,6 +207,9 @@ jobq_lease_move(JobqDatabase *db, JobqLease *lease, uint32 bundle,
 {
 	if (bundle != JOBQ_NONE)
 	{
+		jobq_share_give(db->shares, db->leases->bundles[lease->bundle].account,
+						JOBQ_OF_LEASES);
+		account_add(db->shares, db->leases->bundles[bundle].account, JOBQ_OF_LEASES);
 		db->leases->bundles[bundle].outstanding++;
 		jobq_lease_bundle_release(db, lease->bundle);
 		lease->bundle = bundle;

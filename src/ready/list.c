@@ -53,6 +53,45 @@ jobq_lane_next_expected(JobqDatabase *db, uint32 *from, JobqLane **lane)
 }
 
 /*
+ * Jobs of the lane are passed over, from this one on at least.
+ */
+void
+lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key)
+{
+	if (lane->skipping && jobq_key_cmp(key, lane->skipped) >= 0)
+		return;
+	lane->skipping = true;
+	lane->skipped = key;
+	if (lane->passed)
+		return;
+	lane->passed = true;
+	lane->passed_next = db->ready->passed;
+	db->ready->passed = JOBQ_LANE_INDEX(db, lane);
+}
+
+/*
+ * Walk through the lanes of which jobs are passed over, as
+ * jobq_lane_next_expected() does.
+ */
+uint32 *
+jobq_lane_next_passed(JobqDatabase *db, uint32 *from, JobqLane **lane)
+{
+	while (*from != JOBQ_NONE)
+	{
+		JobqLane   *next = &db->ready->lanes[*from];
+
+		if (next->in_use && next->skipping)
+		{
+			*lane = next;
+			return &next->passed_next;
+		}
+		next->passed = false;
+		*from = next->passed_next;
+	}
+	return NULL;
+}
+
+/*
  * The queue's channel is to be notified.
  */
 void

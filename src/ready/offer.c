@@ -19,6 +19,7 @@
 #include "ready/inner.h"
 
 static void unlink_place(JobqDatabase *db, uint32 place);
+static void free_place(JobqDatabase *db, uint32 place);
 static bool knows_role(const JobqReserver *reserver, Oid role, int nroles);
 static bool takes_from(const JobqReserver *reserver, int32 queue_id);
 static JobqReserver *reserver_for(JobqDatabase *db, const JobqLane *lane);
@@ -44,24 +45,26 @@ reservers_clear(JobqDatabase *db)
 	db->offers->free = 0;
 	db->offers->head = JOBQ_NONE;
 	memset(db->offers->waiting, 0, sizeof(db->offers->waiting));
+	jobq_shares_set(db->shares, JOBQ_OF_RESERVERS, JOBQ_MAX_RESERVERS);
 }
 
 /*
- * Go on the list: this session waits for a job that the taker may take.  It may
- * not take those of the other roles.  Returns its place, or JOBQ_NONE if there
- * is no room.
+ * Go on the list: this session of the role waits for a job that the taker may
+ * take.  It may not take those of the other roles.  Returns its place, or
+ * JOBQ_NONE if there is no room, or the role has its share.
  */
 uint32
-jobq_reserver_add(JobqDatabase *db, const JobqTaker *taker, const Oid *denied,
-				  int ndenied)
+jobq_reserver_add(JobqDatabase *db, Oid role, const JobqTaker *taker,
+				  const Oid *denied, int ndenied)
 {
 	uint32		place = db->offers->free;
 	JobqReserver *reserver;
 
-	if (place == JOBQ_NONE)
+	if (place == JOBQ_NONE || !jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS))
 		return JOBQ_NONE;
 	reserver = &db->offers->reservers[place];
 	db->offers->free = reserver->next;
+	reserver->account = jobq_share_take(db->shares, role, JOBQ_OF_RESERVERS);
 	reserver->proc = MyProc;
 	reserver->offered = false;
 	reserver->nqueues = taker->nqueues;
@@ -99,6 +102,16 @@ unlink_place(JobqDatabase *db, uint32 place)
 		db->offers->waiting[(uint32) reserver->queue_ids[i] % JOBQ_WAITING_BUCKETS]--;
 }
 
+static void
+free_place(JobqDatabase *db, uint32 place)
+{
+	JobqReserver *reserver = &db->offers->reservers[place];
+
+	jobq_share_give(db->shares, reserver->account, JOBQ_OF_RESERVERS);
+	reserver->next = db->offers->free;
+	db->offers->free = place;
+}
+
 /*
  * Give up the place.  If there is an offer, the job goes back to its lane.
  */
@@ -119,8 +132,7 @@ jobq_reserver_remove(JobqDatabase *db, uint32 place, TimestampTz now,
 	}
 	else
 		unlink_place(db, place);
-	reserver->next = db->offers->free;
-	db->offers->free = place;
+	free_place(db, place);
 }
 
 /*
@@ -141,8 +153,7 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 		return false;
 	*job = reserver->offer;
 	reserver->offered = false;
-	reserver->next = db->offers->free;
-	db->offers->free = place;
+	free_place(db, place);
 	return true;
 }
 

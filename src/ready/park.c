@@ -221,25 +221,26 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
 
 /*
  * Have the lanes read anew whose jobs found no place for their groups, if a
- * good part of the places is free.
+ * good part of the places that their roles can have is free.
  */
 void
 groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	jobq_groups_forget(db, now);
-	if (db->groups->ngroups > (uint32) jobq_max_groups / 4 * 3)
-	{
-		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
-		return;
-	}
-	db->groups->full = false;
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = &db->ready->lanes[i];
+	uint32	   *from = &db->ready->passed;
+	JobqLane   *lane;
 
-		if (!lane->in_use || !lane->skipping)
-			continue;
-		lane->skipping = false;
-		jobq_lane_look(db, lane, lane->skipped, wake);
+	jobq_groups_forget(db, now);
+	db->groups->full = false;
+	while ((from = jobq_lane_next_passed(db, from, &lane)) != NULL)
+	{
+		if (share_is_ample(db->shares, lane->role, JOBQ_OF_GROUPS))
+		{
+			lane->skipping = false;
+			jobq_lane_look(db, lane, lane->skipped, wake);
+		}
+		else
+			db->groups->full = true;
 	}
+	if (db->groups->full)
+		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 }

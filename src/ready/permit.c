@@ -153,11 +153,11 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 }
 
 /*
- * So many attempts of jobs of this queue, kind and group have failed.
+ * So many attempts of jobs of this queue, kind, role and group have failed.
  */
 void
-jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, int64 group,
-				   int failures, TimestampTz now)
+jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
+				   int64 group, int failures, TimestampTz now)
 {
 	uint16		index[] = {jobq_limiter_find(db, queue_id, 0),
 	jobq_limiter_find(db, 0, kind)};
@@ -175,7 +175,8 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, int64 group,
 			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
 		else if (group != 0)
 		{
-			JobqGroup  *g = jobq_group_make(db, group, index[0], now);
+			JobqGroup  *g = jobq_group_make(db, group, index[0], role,
+											now);
 
 			if (g != NULL)
 				jobq_pace_failed(&limiter->throttle, &g->pace, failures, now);

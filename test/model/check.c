@@ -289,6 +289,53 @@ check_permits(void)
 }
 
 /*
+ * The account of each thing that is held has it, and no account has more.
+ */
+static void
+check_shares(void)
+{
+	uint32		held[JOBQ_MAX_ACCOUNTS][JOBQ_NSHARES] = {0};
+	uint32		total[JOBQ_NSHARES] = {0};
+	uint32		n = 1;			/* that of the others */
+
+	for (int i = 0; i < jobq_max_leases; i++)
+		if (db->leases->leases[i].id != 0)
+			held[db->leases->bundles[db->leases->leases[i].bundle].account][JOBQ_OF_LEASES]++;
+	for (int i = 0; i < JOBQ_MAX_BUNDLES; i++)
+		if (db->leases->bundles[i].outstanding > 0)
+			held[db->leases->bundles[i].account][JOBQ_OF_BUNDLES]++;
+	for (int i = 0; i < jobq_max_groups; i++)
+		if (db->groups->groups[i].id != 0)
+			held[db->groups->groups[i].account][JOBQ_OF_GROUPS]++;
+	for (int s = 0; s < NSESSIONS; s++)
+		if (world.sessions[s].place != JOBQ_NONE)
+			held[db->offers->reservers[world.sessions[s].place].account][JOBQ_OF_RESERVERS]++;
+	for (uint32 b = 0; b < JOBQ_MAX_ACCOUNTS; b++)
+		for (uint32 i = db->shares->bucket[b]; i != JOBQ_NONE;
+			 i = db->shares->accounts[i].next)
+			n++;
+	for (uint32 i = db->shares->free; i != JOBQ_NONE;
+		 i = db->shares->accounts[i].next)
+		n++;
+	if (n != JOBQ_MAX_ACCOUNTS)
+		model_fail("an account is neither free nor a role's");
+	for (int what = 0; what < JOBQ_NSHARES; what++)
+	{
+		for (int a = 0; a < JOBQ_MAX_ACCOUNTS; a++)
+		{
+			total[what] += held[a][what];
+			if (held[a][what] != db->shares->accounts[a].held[what])
+				model_fail("account %d has %u of %d, not %u", a,
+						   db->shares->accounts[a].held[what], what,
+						   held[a][what]);
+		}
+		if (total[what] != db->shares->held[what])
+			model_fail("%u of %d are held, not %u", db->shares->held[what],
+					   what, total[what]);
+	}
+}
+
+/*
  * Will somebody find this job, which is due and was handed over?  Returns where,
  * or NULL.
  */
@@ -569,6 +616,7 @@ check_all(void)
 	check_active();
 	check_heaps();
 	check_permits();
+	check_shares();
 	check_found();
 	check_order();
 	check_waiting();

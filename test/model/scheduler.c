@@ -493,7 +493,7 @@ scheduler_start(void)
 					 db->limits->limiters[limiter].group_max_running != 1))
 					continue;
 				group = jobq_group_make(db, world.rows[i].job.group, limiter,
-										world.now);
+										world.rows[i].job.role, world.now);
 				if (group != NULL)
 					group->owner = group->current = world.rows[i].job.key.id;
 			}

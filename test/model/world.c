@@ -16,7 +16,7 @@
 World		world;
 
 static void worker_pop(int w);
-static void session_look(int s);
+static bool session_look(int s);
 
 /* ---------- the table ---------- */
 
@@ -558,9 +558,19 @@ session_sees(const Session *session)
 }
 
 /*
- * Have another look: take the offer, or pop, or go on the list.
+ * Whose share it takes from.
  */
-static void
+static Oid
+session_role(int s)
+{
+	return 20 + s;
+}
+
+/*
+ * Have another look: take the offer, or pop, or go on the list.  False if it gets
+ * an error: there is no room for it.
+ */
+static bool
 session_look(int s)
 {
 	Session    *session = &world.sessions[s];
@@ -579,7 +589,8 @@ session_look(int s)
 		jobq_reserver_remove(db, session->place, world.now, &wake);
 		session->place = JOBQ_NONE;
 	}
-	if (db->leases->free != JOBQ_NONE && db->leases->bundle_free != JOBQ_NONE)
+	if (jobq_share_left(db->shares, session_role(s), JOBQ_OF_LEASES) &&
+		jobq_share_left(db->shares, session_role(s), JOBQ_OF_BUNDLES))
 	{
 		if (session->place != JOBQ_NONE)
 		{
@@ -602,7 +613,7 @@ session_look(int s)
 		}
 		else if (popped)
 		{
-			uint32		bundle = jobq_lease_bundle(db);
+			uint32		bundle = jobq_lease_bundle(db, session_role(s));
 			JobqLease  *lease;
 
 			token = ++world.next_token;
@@ -640,7 +651,8 @@ session_look(int s)
 		else
 		{
 			MyProc = &model_procs[NSLOTS + s];
-			session->place = jobq_reserver_add(db, &session->taker,
+			session->place = jobq_reserver_add(db, session_role(s),
+											   &session->taker,
 											   session->denied,
 											   session->ndenied);
 			if (session->place == JOBQ_NONE)
@@ -649,7 +661,7 @@ session_look(int s)
 	}
 	unlock(&wake);
 	if (!popped)
-		return;
+		return session->asking;
 	session->awake = true;
 	r = gate(&job, true, token, when);
 	if (r >= 0)
@@ -657,6 +669,7 @@ session_look(int s)
 		world.rows[r].session = s;
 		session->asking = false;
 	}
+	return true;
 }
 
 static void
@@ -665,7 +678,7 @@ op_session(uint32 a, uint32 b, uint32 c)
 	int			s = a % NSESSIONS;
 
 	if (world.sessions[s].asking && world.sessions[s].awake)
-		session_look(s);
+		(void) session_look(s);
 }
 
 /*
@@ -817,7 +830,7 @@ op_fails(uint32 a, uint32 b, uint32 c)
 	Queue	   *queue = &world.queues[a % NQUEUES];
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_limits_failed(db, queue->id, KIND,
+	jobq_limits_failed(db, queue->id, KIND, 10,
 					   b % 2 == 0 ? 0 : queue->id * 100 + 1 + (b >> 2) % 3,
 					   1 + c % 3, world.now);
 	LWLockRelease(db->lock);
@@ -1082,9 +1095,8 @@ world_calm(void)
 			if (world.sessions[s].asking && world.sessions[s].awake)
 			{
 				trace("session %d\n", s);
-				session_look(s);
+				acted |= session_look(s);
 				check_all();
-				acted = true;
 			}
 		}
 		for (int i = 0; i < MAX_ROWS; i++)

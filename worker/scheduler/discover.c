@@ -165,17 +165,15 @@ prepare_lanes(bool reset)
 {
 	JobqWakeList wake = {0};	/* it is us who would be woken */
 	uint32		evictions;
+	uint32	   *from = &my_db->ready->passed;
+	JobqLane   *lane;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->ready->overflow = false;
 	my_db->ready->complete = false; /* so a lane that is made is read */
 	evictions = my_db->ready->evictions;
-	for (int i = 0; i < jobq_max_lanes; i++)
+	while ((from = jobq_lane_next_passed(my_db, from, &lane)) != NULL)
 	{
-		JobqLane   *lane = &my_db->ready->lanes[i];
-
-		if (!lane->in_use || !lane->skipping)
-			continue;
 		lane->skipping = false;
 		jobq_lane_look(my_db, lane, lane->skipped, &wake);
 	}
@@ -185,8 +183,7 @@ prepare_lanes(bool reset)
 		my_db->ready->forgotten_due = DT_NOEND;
 		for (int i = 0; i < jobq_max_lanes; i++)
 		{
-			JobqLane   *lane = &my_db->ready->lanes[i];
-
+			lane = &my_db->ready->lanes[i];
 			if (lane->in_use && !lane->quarantine)
 				jobq_lane_reset(my_db, lane);
 		}

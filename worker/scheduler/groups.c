@@ -93,7 +93,7 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		group = jobq_group_make(my_db, id,
 								jobq_limiter_find(my_db, limiter->queue_id, 0),
-								now);
+								InvalidOid, now);	/* nobody knows whose */
 		if (group != NULL && paced)
 			group->pace.tokens = Max(group->pace.tokens - started, 0);
 		if (group != NULL && failures > 0)
@@ -116,7 +116,7 @@ groups_restore(void)
 	uint64		n;
 
 	SPI_connect();
-	n = jobq_query("SELECT group_id, id, queue_id FROM jobq.job"
+	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq.job"
 				   " WHERE group_id IS NOT NULL AND NOT dormant"
 				   " AND (group_held OR lease_token IS NOT NULL)"
 				   " ORDER BY id DESC",
@@ -136,7 +136,9 @@ groups_restore(void)
 			(my_db->limits->limiters[limiter].group_wait &&
 			 my_db->limits->limiters[limiter].group_max_running == 1))
 		{
-			group = jobq_group_make(my_db, id, limiter, now);
+			group = jobq_group_make(my_db, id, limiter,
+									DatumGetObjectId(SPI_getbinval(row, desc, 4, &isnull)),
+									now);
 			if (group != NULL && group->running == 0)
 				group->owner = group->current =
 					DatumGetInt64(SPI_getbinval(row, desc, 2, &isnull));

@@ -170,7 +170,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 			 n, nversions);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	bundle = jobq_lease_bundle(my_db);
+	bundle = jobq_lease_bundle(my_db,
+							   DatumGetObjectId(values[LEASE_ROLE - 1]));
 	if (bundle != JOBQ_NONE)
 	{
 		JobqLeaseBundle *b = &my_db->leases->bundles[bundle];
@@ -178,7 +179,6 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
 		b->row.ctid = tuple->t_self;
 		b->since = since;
-		b->role = DatumGetObjectId(values[LEASE_ROLE - 1]);
 	}
 	LWLockRelease(my_db->lock);
 	if (bundle == JOBQ_NONE)

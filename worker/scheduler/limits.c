@@ -472,7 +472,8 @@ limits_of_lease(const JobqPush *push)
 	if (push->group != 0)
 	{
 		JobqGroup  *group = jobq_group_make(my_db, push->group,
-											lane.queue_limiter, jobq_now());
+											lane.queue_limiter, push->role,
+											jobq_now());
 
 		if (group != NULL)
 		{

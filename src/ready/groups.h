@@ -1,0 +1,85 @@
+/*-------------------------------------------------------------------------
+ *
+ * groups.h
+ *	  Groups: jobs that run one at a time, in order.
+ *
+ * src/ready/groups.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_READY_GROUPS_H
+#define JOBQ_READY_GROUPS_H
+
+#include "ready/limits.h"
+
+/*
+ * A group of which a job runs, or waits for its next attempt, or others wait.
+ *
+ * Up to JOBQ_MAX_PARKED of its jobs are parked, in order.  If there were more,
+ * they were dropped ("spilled"), and the scheduler reads those above the cursor
+ * when the parked ones come to their end.
+ *
+ * Jobs of a group may come from several lanes.  So the one whose turn it is has
+ * been "called", and those that come after it are parked until it has been
+ * popped.
+ */
+#ifndef JOBQ_MAX_PARKED
+#define JOBQ_MAX_PARKED		64
+#endif
+typedef struct JobqGroup
+{
+	int64		id;				/* 0: free */
+	int64		owner;			/* only this job may run; or 0 */
+	int64		current;		/* the job that was taken in last */
+	int64		called;			/* the job that is in its lane; or 0 */
+	int32		called_priority;	/* and its place */
+	TimestampTz called_run_at;
+	uint32		next;			/* in the bucket, or free list link */
+	uint32		head;			/* parked entries */
+	uint16		nparked;
+	uint16		limiter;		/* of its queue */
+	uint32		account;		/* whose share it is: see shares.h */
+	int			running;
+	bool		spilled;
+	bool		dropped;		/* something was, while it was being read */
+	bool		refill;			/* the scheduler shall read */
+	int32		cursor_priority;
+	TimestampTz cursor_run_at;
+	int64		cursor_id;
+	JobqPace	pace;
+} JobqGroup;
+
+/*
+ * The groups of a database.
+ */
+typedef struct JobqGroups
+{
+	bool		refill;			/* a group wants to be read */
+	bool		full;			/* a lane is skipping */
+	TimestampTz due;			/* when a group may be free, with time */
+	TimestampTz swept_at;		/* idle groups were looked for */
+	uint32		ngroups;
+	uint32		free;
+	JobqGroup  *groups;			/* [jobq_max_groups] */
+	uint32	   *bucket;			/* [jobq_max_groups] */
+} JobqGroups;
+
+/* src/ready/group_table.c */
+extern JobqGroup *jobq_group_find(JobqDatabase *db, int64 id);
+extern JobqGroup *jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter,
+								  Oid role, TimestampTz now);
+extern void jobq_groups_forget(JobqDatabase *db, TimestampTz now);
+
+/* src/ready/group.c */
+extern void jobq_group_call(JobqDatabase *db, uint32 group, int64 id,
+							int32 priority, TimestampTz run_at);
+extern void jobq_group_end(JobqDatabase *db, int64 id, int64 job_id,
+						   TimestampTz now, JobqWakeList *wake);
+extern void jobq_groups_wake(JobqDatabase *db, TimestampTz now,
+							 JobqWakeList *wake);
+extern void jobq_group_refilled(JobqDatabase *db, JobqGroup *group,
+								const JobqPush *rows, int nrows,
+								const JobqPush *last, TimestampTz now,
+								JobqWakeList *wake);
+
+#endif							/* JOBQ_READY_GROUPS_H */

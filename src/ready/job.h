@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.h
+ *	  A job on its way into the ready set and out of it, and who takes it.
+ *
+ * src/ready/job.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_READY_JOB_H
+#define JOBQ_READY_JOB_H
+
+#include "memory/memory.h"
+
+#include "storage/block.h"
+
+/* The place of a job within its lane. */
+typedef struct JobqKey
+{
+	TimestampTz run_at;
+	int64		id;
+} JobqKey;
+
+/* What a running job holds. */
+#define JOBQ_NO_LIMITER	PG_UINT16_MAX
+typedef struct JobqPermits
+{
+	uint16		queue;			/* limiters, or JOBQ_NO_LIMITER */
+	uint16		kind;
+	uint32		group;			/* index, or JOBQ_NONE */
+} JobqPermits;
+
+#define JOBQ_NO_PERMITS \
+	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX})
+
+static inline bool
+jobq_permits_any(const JobqPermits *permits)
+{
+	return permits->queue != JOBQ_NO_LIMITER ||
+		permits->kind != JOBQ_NO_LIMITER || permits->group != PG_UINT32_MAX;
+}
+
+/* A job on its way into the ready set, or out of it. */
+typedef struct JobqPush
+{
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	int32		flow;
+	bool		quarantine;
+	bool		notify;			/* mark the queue's channel for the relay */
+	bool		first;			/* on its way out: no job of its group comes
+								 * before it */
+	JobqKey		key;
+	ItemPointerData ctid;
+	uint32		kind;			/* hash of a kind with limits, or 0 */
+	uint32		tenant;			/* hash, in a queue that is fair, or 0 */
+	int64		group;			/* or 0 */
+	JobqPermits permits;		/* on its way out: what it holds */
+} JobqPush;
+
+/*
+ * May a job run now?  If not, what stands in the way.
+ */
+typedef enum JobqVerdict
+{
+	JOBQ_MAY_RUN = 0,
+
+	/* by its row and its queue: src/attempt/gate.c */
+	JOBQ_GONE,					/* there is no such row any more */
+	JOBQ_DORMANT,				/* it runs on the publisher */
+	JOBQ_TAKEN,					/* somebody else has it */
+	JOBQ_QUEUE_CLOSED,			/* the queue is paused, or is for others */
+	JOBQ_NOT_DUE,				/* the clock was put back */
+	JOBQ_EXPIRED,				/* it did not begin in time */
+	JOBQ_OTHER_LANE,			/* its kind or queue has other limits now */
+	JOBQ_LACKS_PERMIT,			/* likewise: it was popped without one */
+	JOBQ_GROUP_BUSY,			/* another job of its group comes first */
+
+	/* by the limits: permit.c */
+	JOBQ_QUEUE_FULL,
+	JOBQ_KIND_FULL,
+} JobqVerdict;
+
+/* Who pops: a worker of a pool, or a consumer with queues in order. */
+typedef struct JobqTaker
+{
+	int			pool;			/* or -1 for a consumer */
+	int			slot;			/* the worker's, or -1 */
+	int			nqueues;
+	const int32 *queue_ids;
+	bool		any_role;
+	int			nroles;
+	const Oid  *roles;
+} JobqTaker;
+
+/* Who is to be woken when the lock has been released. */
+#ifndef JOBQ_MAX_WAKE
+#define JOBQ_MAX_WAKE	16
+#endif
+#ifndef JOBQ_MAX_OFFERS
+#define JOBQ_MAX_OFFERS 16
+#endif
+typedef struct JobqWakeList
+{
+	int			n;
+	bool		scheduler;
+	PGPROC	   *proc[JOBQ_MAX_WAKE + JOBQ_MAX_OFFERS];
+} JobqWakeList;
+
+static inline int
+jobq_key_cmp(JobqKey a, JobqKey b)
+{
+	if (a.run_at != b.run_at)
+		return a.run_at < b.run_at ? -1 : 1;
+	if (a.id != b.id)
+		return a.id < b.id ? -1 : 1;
+	return 0;
+}
+
+#endif							/* JOBQ_READY_JOB_H */

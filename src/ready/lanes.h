@@ -1,0 +1,269 @@
+/*-------------------------------------------------------------------------
+ *
+ * lanes.h
+ *	  Lanes and their entries, and who has lanes: queues, tenants, roles.
+ *
+ * src/ready/lanes.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_READY_LANES_H
+#define JOBQ_READY_LANES_H
+
+#include "ready/job.h"
+
+/* One job that may run now: 40 bytes. */
+typedef struct JobqEntry
+{
+	JobqKey		key;
+	int64		group;			/* or 0 */
+	ItemPointerData ctid;		/* where the row was; verified when popped */
+	uint16		lane;
+	uint32		prev;			/* neighbours in the lane, or free list link */
+	uint32		next;
+} JobqEntry;
+
+/*
+ * A lane is the line of one (queue, priority, role, flow).  Its list holds a window
+ * of the jobs that are due, in order of JobqKey; the rest is in the table.
+ *
+ * Invariant: a row of this lane that is due, whose transaction has ended and
+ * whose key is not above "cursor", is in the list, or was popped, or is about
+ * to be handed over by the backend that committed it.  Rows above the cursor
+ * are found by the scheduler's next scan if "more" is set, or when the time
+ * "next_due" has come.
+ *
+ * A lane with "quarantine" holds jobs that once crashed a server process.  It
+ * is never scanned, and only one of its jobs runs at a time in a database.
+ */
+typedef struct JobqLane
+{
+	bool		in_use;
+	bool		quarantine;
+	bool		more;			/* rows above the cursor may be due */
+	bool		scanning;		/* the scheduler is reading above the cursor */
+	bool		ranked;			/* order, paused and consumer are valid */
+	bool		consumer;		/* served to consumers outside, not to workers */
+	bool		paused;
+	bool		notify;			/* queue channel to be notified */
+	bool		skipping;		/* jobs found no place for their groups, from
+								 * "skipped" on */
+	bool		expected;		/* is in the list JobqReady.expected */
+	bool		noted;			/* is in the list JobqReady.noted */
+	bool		passed;			/* is in the list JobqReady.passed */
+	uint8		dist;			/* within its heap: heap.c */
+	uint16		order;			/* its queue's: JobqReady.orders */
+	int32		queue_id;
+	int32		priority;
+	Oid			role;
+	int32		flow;
+	uint32		kind;			/* as in JobqPush; known with the first entry */
+	uint32		tenant;
+	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
+	uint16		kind_limiter;
+	JobqKey		skipped;		/* to be read again from here on */
+	uint32		parked;			/* its entries that are parked at groups */
+	double		turn;			/* of its tenant or queue, as its heap knows
+								 * it: not above what it is */
+	JobqKey		cursor;
+	JobqKey		missed;			/* lowest key above the cursor that found no
+								 * place in JobqDatabase.late while scanning */
+	TimestampTz next_due;		/* lowest known run_at in the future */
+	uint32		head;
+	uint32		tail;
+	uint32		count;
+	uint32		hash_next;		/* next lane in the same bucket, or free */
+	uint32		active_prev;	/* lanes with count > 0 are linked */
+	uint32		active_next;
+	uint32		party;			/* its queue, in JobqReady.parties */
+	uint32		tenant_party;	/* its tenant, or its queue again */
+	uint32		role_index;		/* in JobqReady.roles */
+	uint32		party_prev;		/* the lanes of a queue are linked */
+	uint32		party_next;
+	uint32		expected_next;
+	uint32		noted_next;
+	uint32		passed_next;
+	uint32		heap;			/* in which it stands, or JOBQ_NONE */
+	uint32		left;			/* within the heap */
+	uint32		right;
+	uint32		parent;
+} JobqLane;
+
+/*
+ * A queue that has lanes, or a tenant of it that has: those who take turns.
+ */
+typedef struct JobqParty
+{
+	int32		queue_id;
+	uint32		tenant;			/* 0: the queue itself */
+	uint32		nlanes;
+	uint32		lanes;			/* of a queue: the first */
+	uint32		heaps;			/* of a queue of consumers: the first */
+	uint32		hash_next;		/* in the bucket, or free list link */
+	double		turn;			/* when it is served next, in jobs */
+} JobqParty;
+
+/*
+ * A role that has lanes.
+ */
+typedef struct JobqRole
+{
+	Oid			role;
+	uint32		nlanes;
+	uint32		nentries;		/* in its lanes, or parked */
+	uint32		heaps;			/* of queues of workers: the first */
+	uint32		hash_next;		/* in the bucket, or free list link */
+	uint32		prev;			/* all roles are linked */
+	uint32		next;
+} JobqRole;
+
+/*
+ * Lanes that have jobs and are served stand in heaps, each with those of one
+ * role that the same takers serve at the same rank and that need the same
+ * permits.  So who pops compares the first lanes of a few heaps: without limits
+ * there are as many as there are lines in the order of a pool.  A heap whose
+ * limiter is full is passed over as a whole.
+ */
+typedef struct JobqHeap
+{
+	Oid			role;
+	int32		queue_id;		/* of consumers; or 0 */
+	uint16		order;			/* of workers */
+	uint16		queue_limiter;	/* or JOBQ_NO_LIMITER */
+	uint16		kind_limiter;
+	bool		consumer;
+	bool		quarantine;
+	bool		marked;			/* to be offered to consumers that wait */
+	uint32		root;			/* the lane that comes first */
+	uint32		nlanes;
+	uint32		hash_next;		/* in the bucket, or free list link */
+	uint32		prev;			/* of its role or queue */
+	uint32		next;
+	uint32		limited_prev;	/* those that have a limiter are linked */
+	uint32		limited_next;
+	uint32		marked_prev;	/* and so are those that are marked */
+	uint32		marked_next;
+} JobqHeap;
+
+/*
+ * The place of a queue in the order of each pool, or JOBQ_NOT_SERVED.  Many queues
+ * have the same: all that no pool names.
+ */
+#define JOBQ_NOT_SERVED		0xFF
+typedef struct JobqOrder
+{
+	uint8		rank[JOBQ_MAX_POOLS];
+	uint8		best;			/* the lowest of them */
+} JobqOrder;
+
+/* One for each name in jobq.workers, one for the others, and one for nobody. */
+#define JOBQ_MAX_ORDERS		(JOBQ_MAX_POOLS * JOBQ_MAX_POOL_QUEUES + 2)
+#define JOBQ_NO_ORDER		0	/* nobody serves the queue */
+
+#ifndef JOBQ_MAX_LATE
+#define JOBQ_MAX_LATE		128
+#endif
+
+/*
+ * The lanes of a database and their entries.
+ */
+typedef struct JobqReady
+{
+	bool		complete;		/* a lane that is not here has no due row */
+	bool		overflow;		/* a lane found no place */
+	bool		crowded;		/* likewise, or had to give way: to be told */
+	bool		full_over;		/* of whom no lane could be had for: was he
+								 * over his share ... */
+	int32		full_priority;	/* ... and the priority of his lane */
+	TimestampTz full_until;		/* then: do not look for one before */
+	bool		starved;		/* a scan found no free entry */
+	bool		paused_forgotten;	/* a lane of a queue that was paused, or
+									 * that nobody served, gave way with due
+									 * rows */
+	uint32		lanes_made;		/* how many so far, and one more */
+	uint32		evictions;		/* lanes that gave way with due rows */
+	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
+	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
+	uint64		news;			/* grows with each lane that gets its first
+								 * entry; may be read without lock */
+	uint32		nfree;
+	uint32		free_head;
+	uint32		active_head;
+	uint32		lane_free;
+	uint32		party_free;
+	uint32		role_free;
+	uint32		heap_free;
+	uint32		nroles;
+	uint32		roles_head;
+	uint32		expected;		/* lanes that may have to be read: all that
+								 * have "more" or "next_due" */
+	uint32		noted;			/* lanes that may have "notify": all that do */
+	uint32		passed;			/* lanes that may have "skipping": all that do */
+	uint32		limited;		/* heaps with a limiter */
+	uint32		marked;			/* heaps that are to be offered */
+	uint32		hand;			/* where a lane was last taken from another, */
+	uint32		entry_hand;		/* and an entry */
+	bool		entries_full_over;	/* as full_over and full_until, of
+									 * entries; */
+	uint32		entries_full_count; /* and how many the lane had */
+	TimestampTz entries_full_until;
+	uint32		norders;
+	JobqOrder	orders[JOBQ_MAX_ORDERS];
+	int			nlate;			/* handed over while their lane, the only one
+								 * at a time, is scanned */
+	JobqPush	late[JOBQ_MAX_LATE];
+	JobqEntry  *entries;		/* [jobq_ready_entries] */
+	JobqLane   *lanes;			/* [jobq_max_lanes], as are all that follow */
+	JobqHeap   *heaps;
+	JobqRole   *roles;
+	uint32	   *lane_bucket;
+	uint32	   *heap_bucket;
+	uint32	   *role_bucket;
+	JobqParty  *parties;		/* [2 * jobq_max_lanes] */
+	uint32	   *party_bucket;
+} JobqReady;
+
+#define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->ready->lanes))
+
+/* The place of the lane in the order of a pool, or JOBQ_NOT_SERVED. */
+#define JOBQ_LANE_RANK(db, lane, pool) \
+	((db)->ready->orders[(lane)->order].rank[pool])
+
+/* src/ready/party.c */
+extern JobqParty *jobq_party_find(JobqDatabase *db, int32 queue_id,
+								  uint32 tenant);
+extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
+
+/* src/ready/heap.c */
+extern uint16 jobq_order_find(JobqDatabase *db, const uint8 *rank);
+extern void jobq_orders_forget(JobqDatabase *db);
+extern void jobq_consumers_wake(JobqDatabase *db);
+extern void jobq_lane_place(JobqDatabase *db, JobqLane *lane);
+extern void jobq_lanes_place(JobqDatabase *db);
+extern uint32 jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
+							   TimestampTz now, int32 *priority);
+extern bool jobq_queue_has_job(JobqDatabase *db, int32 queue_id,
+							   const Oid *denied, int ndenied,
+							   TimestampTz now);
+
+/* src/ready/list.c */
+extern void jobq_lane_expect(JobqDatabase *db, JobqLane *lane);
+extern uint32 *jobq_lane_next_expected(JobqDatabase *db, uint32 *from,
+									   JobqLane **lane);
+extern uint32 *jobq_lane_next_passed(JobqDatabase *db, uint32 *from,
+									 JobqLane **lane);
+extern void jobq_lane_note(JobqDatabase *db, JobqLane *lane);
+extern JobqLane *jobq_lane_next_noted(JobqDatabase *db);
+
+/* src/ready/lane.c */
+extern JobqLane *jobq_lane_find(JobqDatabase *db, int32 queue_id,
+								int32 priority, Oid role, int32 flow,
+								bool quarantine, bool create);
+extern void jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
+						   JobqWakeList *wake);
+extern void jobq_lane_reset(JobqDatabase *db, JobqLane *lane);
+extern void jobq_lane_unrank(JobqDatabase *db, JobqLane *lane);
+extern void jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order,
+						   bool consumer, bool paused);
+
+#endif							/* JOBQ_READY_LANES_H */

@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * limits.h
+ *	  Limits of queues and kinds: how many jobs run, and how often one starts.
+ *
+ * src/ready/limits.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_READY_LIMITS_H
+#define JOBQ_READY_LIMITS_H
+
+#include "ready/lanes.h"
+
+/*
+ * Limits
+ *
+ * A job needs permits to start: of its queue's limiter, of its kind's, and of
+ * its group.  Whoever pops it takes them all at once, and gives them back when
+ * the job's transaction is over; a process that dies has its permits given back
+ * by the scheduler.  So a limit holds exactly, for workers and consumers alike.
+ *
+ * What waits for a limiter stays in its lane, which is skipped meanwhile: jobs
+ * of a limited kind have lanes of their own (src/store/flow.c).  What waits for
+ * its group is parked at the group, so that it is in nobody's way.
+ */
+
+/* A token bucket, as it is configured. */
+typedef struct JobqRate
+{
+	double		per_us;			/* tokens that come in a microsecond; 0: none */
+	double		burst;			/* how many it holds */
+	bool		by_group;		/* one for each group */
+} JobqRate;
+
+/* Rest after so many failures. */
+typedef struct JobqThrottle
+{
+	int			failures;		/* 0: none */
+	int64		window;			/* microseconds */
+	bool		by_group;
+} JobqThrottle;
+
+/* How full a bucket is, and whether there is a rest. */
+typedef struct JobqPace
+{
+	double		tokens;
+	TimestampTz tokens_at;
+	int			failures;
+	TimestampTz window_start;
+	TimestampTz rest_until;
+} JobqPace;
+
+/* How many queues and kinds may have a limiter. */
+#define JOBQ_MAX_LIMITERS	128
+#define JOBQ_MAX_WEIGHTS	32
+
+typedef struct JobqWeight
+{
+	uint32		tenant;
+	int			weight;
+} JobqWeight;
+
+/* The policy of a queue or of a kind, and what it counts. */
+typedef struct JobqLimiter
+{
+	bool		in_use;
+	bool		fair;			/* the queue's tenants take turns */
+	bool		group_wait;		/* a group waits for its job that failed */
+	int32		queue_id;		/* or 0 */
+	uint32		kind;			/* hash, or 0 */
+	int			max_running;	/* 0: no limit */
+	int			group_max_running;	/* 0: no limit */
+	int			weight;			/* among queues of the same place in a pool */
+	JobqRate	rate;
+	JobqThrottle throttle;
+	int			nweights;
+	JobqWeight	weights[JOBQ_MAX_WEIGHTS];
+
+	int			running;
+	JobqPace	pace;
+	double		tenant_turn;	/* of the tenant that was served last */
+} JobqLimiter;
+
+/*
+ * The limiters of a database.
+ */
+typedef struct JobqLimits
+{
+	bool		loaded;
+	bool		stale;			/* policies have changed since */
+	bool		loading;		/* the scheduler is reading them */
+	bool		weighted;		/* a queue has a weight: queues take turns */
+	Oid			jobs;			/* the jobq.job that they are about */
+	double		queue_turn;		/* of the queue that was served last */
+	TimestampTz due;			/* when a lane may be free, with time */
+	int			nlimiters;		/* places that are or were in use */
+	JobqLimiter limiters[JOBQ_MAX_LIMITERS];
+} JobqLimits;
+
+/* src/ready/limiter.c */
+extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);
+extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
+						   TimestampTz now, TimestampTz *due);
+extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,
+							 int failures, TimestampTz now);
+extern int	jobq_lane_room(JobqDatabase *db, const JobqLane *lane,
+						   TimestampTz now, TimestampTz *due);
+extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
+						   TimestampTz now);
+
+/* src/ready/permit.c */
+extern void jobq_limits_clear(JobqDatabase *db);
+extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
+									bool limited, TimestampTz now,
+									JobqWakeList *wake);
+extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
+								 int64 id, bool live, bool unused,
+								 TimestampTz now, JobqWakeList *wake);
+extern void jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind,
+							   Oid role, int64 group, int failures,
+							   TimestampTz now);
+extern void jobq_limits_wake(JobqDatabase *db, TimestampTz now,
+							 JobqWakeList *wake);
+
+#endif							/* JOBQ_READY_LIMITS_H */

@@ -1,0 +1,105 @@
+# What there is only so much of: one role takes what it can get of leases,
+# reservations, groups, places of those who wait, and places of the relay, and is
+# told so; another role goes on.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+jobq.max_leases = 64
+jobq.max_groups = 64
+jobq.notify_interval = '60s'
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE ROLE greedy LOGIN;
+CREATE ROLE modest LOGIN;
+SELECT jobq.grant_role('greedy'), jobq.grant_role('modest');
+CREATE FUNCTION quick() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+SELECT jobq.register('quick', 'quick()'), jobq.register('fails', 'fails()', backoff => 'fixed 1h');
+SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.create_queue('silent', keep => 'nothing');
+});
+
+sub sql { return $node->safe_psql('postgres', $_[0]) }
+
+# What the role gets from the query; or the error.
+sub as_role
+{
+	my ($role, $query) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', $query, extra_params => [ '-U', $role ]);
+	return $rc == 0 ? $out : $err;
+}
+
+sql("SET ROLE $_; SELECT count(jobq.enqueue('anything', queue => 'outside')) FROM generate_series(1, 200)") for 'greedy', 'modest';
+
+# leases
+my $take = q{SELECT count(*) FROM jobq.reserve('{outside}', 100)};
+is(as_role('greedy', $take), 56, 'a role that is alone holds seven eighths of all leases');
+like(as_role('greedy', $take), qr/consumers of role "greedy" hold too many jobs.*They hold 56 jobs; there is room for 8 more/s,
+	'and is told that it gets no more');
+is(as_role('modest', $take), 7, 'the rest is there for another');
+sql(q{SELECT jobq.release(j, token) FROM jobq.lease, unnest(job_ids) j});
+
+# reservations
+my $singly = q{SELECT count(*) FROM generate_series(1, %d) i, LATERAL jobq.reserve('{outside}', 1 + i * 0)};
+is(as_role('greedy', sprintf($singly, 28)), 28, 'it has seven eighths of all reservations');
+like(as_role('greedy', sprintf($singly, 1)), qr/hold too many jobs.*take more jobs with each call/s, 'and no more');
+is(as_role('modest', sprintf($singly, 3)), 3, 'another has the rest');
+sql(q{SELECT jobq.release(j, token) FROM jobq.lease, unnest(job_ids) j});
+
+# groups that wait for their failed jobs
+sql(q{SET ROLE greedy; SELECT count(jobq.enqueue('fails', group_key => 'group ' || i)) FROM generate_series(1, 200) i});
+wait_for($node, 'as many groups of a role wait as may', q{SELECT count(*) >= 56 FROM jobq.jobs WHERE state = 'retryable'});
+my $id = as_role('modest', q{SELECT jobq.enqueue('quick', group_key => 'mine')});
+wait_for($node, 'a group of another role has a place', "SELECT state = 'completed' FROM jobq.status($id)");
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE state = 'retryable'}), 56, 'the first role has no more places than before');
+
+# places of sessions that wait
+sql(q{SELECT jobq.pause('silent')});
+my $wait = q{SELECT count(*) FROM jobq.wait((SELECT array_agg(id) FROM jobq.jobs WHERE queue = 'silent' AND role = current_role::regrole), '180 s')};
+sql("SET ROLE $_; SELECT count(jobq.enqueue('quick', queue => 'silent')) FROM generate_series(1, 101)") for 'greedy', 'modest';
+append_to_file($node->basedir . '/wait.sql', "$wait;\n");
+my $said = '';
+my $many = IPC::Run::start(
+	[ 'pgbench', '-n', '-U', 'greedy', '-c', '21', '-t', '1', '-f', $node->basedir . '/wait.sql', '-h', $node->host, '-p', $node->port, 'postgres' ],
+	'>', \my $nothing, '2>', \$said);
+my $others = q{FROM pg_stat_activity WHERE usename = 'greedy' AND backend_type = 'client backend'};
+wait_for($node, 'many sessions of a role wait, and one too many does not',
+	qq{SELECT count(*) BETWEEN 1 AND 20 AND bool_and(wait_event_type = 'Extension') $others});
+my $modest = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'modest' ]);
+$modest->query_until(qr/begun/, "\\echo begun\n$wait;\n");
+wait_for($node, 'those of another role find places',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'modest' AND wait_event_type = 'Extension' AND query ~ 'jobq.wait'});
+sql(q{SELECT jobq.resume('silent')});
+like($modest->query('SELECT 1'), qr/101/, 'and are told of all that they wait for');
+$modest->quit;
+$many->finish;
+like($said, qr/role "greedy" waits for too many jobs/, 'the error says who waits for too much');
+
+# places of the relay, which an open transaction keeps
+my $listener = $node->background_psql('postgres', on_error_stop => 0);
+$listener->query(q{LISTEN news});
+my $open = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
+$open->query(q{BEGIN; SELECT count(jobq.notify('other', i::text)) FROM generate_series(1, 1000) i});
+as_role('modest', q{SELECT jobq.notify('news', 'by relay')});
+sql(q{NOTIFY news, 'directly'});
+my $heard = '';
+$heard .= $listener->query('SELECT 1') until $heard =~ /"directly"/;
+unlike($heard, qr/by relay/, 'the relay has room for another role, and takes its time');
+$open->query('ROLLBACK');
+$_->quit for $open, $listener;
+
+done_testing();
