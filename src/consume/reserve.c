@@ -162,19 +162,19 @@ may_lease(JobqDatabase *db, Oid role, bool new_bundle)
 static void
 no_lease(JobqDatabase *db, Oid role)
 {
-	uint32		held;
-	uint32		free;
+	uint32		jobs;
+	uint32		calls;
 
 	LWLockAcquire(db->lock, LW_SHARED);
-	held = jobq_share_held(db->shares, role, JOBQ_OF_LEASES);
-	free = jobq_max_leases - db->leases->nleases;
+	jobs = jobq_share_held(db->shares, role, JOBQ_OF_LEASES);
+	calls = jobq_share_held(db->shares, role, JOBQ_OF_BUNDLES);
 	LWLockRelease(db->lock);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("consumers of role \"%s\" hold too many jobs",
 					GetUserNameFromId(role, false)),
-			 errdetail("They hold %u jobs; there is room for %u more, which is kept for other roles.",
-					   held, free),
+			 errdetail("They hold %u jobs by %u calls; %d jobs by %d calls can be held by all roles, and a rest is kept for each.",
+					   jobs, calls, jobq_max_leases, JOBQ_MAX_BUNDLES),
 			 errhint("Acknowledge what is done, take more jobs with each call, or raise \"%s\", which is %d.",
 					 "jobq.max_leases", jobq_max_leases)));
 }
