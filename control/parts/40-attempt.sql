@@ -97,7 +97,7 @@ returns: what the handler returns';
 
 CREATE FUNCTION jobq_internal.run_next(queues text[]) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction; for jobq.work()';
+COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction, and return its id; 0: jobs were charged with a crash, so commit first; for jobq.work()';
 
 CREATE PROCEDURE jobq.work(
 	queues text[] DEFAULT NULL,
@@ -129,6 +129,8 @@ BEGIN
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
 		job_id := jobq_internal.run_next(queues);
 		COMMIT;
+		-- jobs that had crashed a session are charged now
+		CONTINUE WHEN job_id OPERATOR(pg_catalog.=) 0;
 		IF job_id IS NOT NULL THEN
 			jobs := jobs OPERATOR(pg_catalog.+) 1;
 		ELSIF NOT stop_when_empty AND NOT once THEN

@@ -51,16 +51,6 @@
 /* "No entry", "no lane" and the like in fields that hold an index. */
 #define JOBQ_NONE		PG_UINT32_MAX
 
-/* A job whose server process crashed, to be charged by its scheduler. */
-#define JOBQ_MAX_CULPRITS	32
-typedef struct JobqCulprit
-{
-	int64		job_id;
-	int32		attempt;		/* attempts charged before the run ... */
-	int16		crashes;		/* ... and of these, for a crash */
-	int16		record;			/* where the flight recorder keeps it */
-} JobqCulprit;
-
 /*
  * One served database.
  */
@@ -95,8 +85,6 @@ typedef struct JobqDatabase
 								 * finished */
 	bool		batches_look;	/* look at the batches that are watched */
 	bool		batches_sweep;	/* ... and at all */
-	int			nculprits;
-	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
 
 	/* Protected by lock: what the scheduler tells. */
 	TimestampTz wake_at;		/* when it means to wake */

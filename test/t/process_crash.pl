@@ -12,7 +12,7 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 my $node = jobq_node('main', q{
-jobq.workers = '*=6'
+jobq.workers = 'manual=0; *=6'
 # nobody flushes but commits that wait for it
 wal_writer_delay = '10s'
 jobq.notify_interval = '60s'
@@ -21,8 +21,7 @@ $node->start;
 
 # The shell's parent is the server process that runs the handler.
 my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
-$node->safe_psql(
-	'postgres', qq{
+my $setup = qq{
 CREATE EXTENSION jobq;
 CREATE FUNCTION innocent(payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
 BEGIN
@@ -48,7 +47,8 @@ SELECT jobq.register('innocent', 'innocent(jsonb)', max_attempts => 1);
 SELECT jobq.register('crash', 'crash(jsonb, jobq.job_context)', backoff => 'fixed 1ms', max_attempts => 10);
 SELECT jobq.register('stopped', 'stopped(jsonb)', max_attempts => 1);
 SELECT jobq.register('parallel', 'parallel(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
-});
+};
+$node->safe_psql('postgres', $setup);
 
 my $gate;
 
@@ -273,6 +273,72 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 	$node->reload;
 	innocents_are_done($what);
 }
+
+#
+# A client's session crashes in jobq.work(), beside another one, where there is a
+# scheduler and where there is none.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE aside');
+$node->safe_psql('aside', $setup);
+
+sub crash_in_work
+{
+	my ($dbname) = @_;
+	my $offset = -s $node->logfile;
+	my ($out, $err);
+
+	is($node->psql($dbname, q{CALL jobq.work('{manual}', max_jobs => 1)},
+			stdout => \$out, stderr => \$err), 2, "a session crashes in $dbname");
+	wait_for_restart($node, $offset);
+	return;
+}
+
+# How many culprits the flight recorder keeps: see worker/process/flight.c.
+sub kept_culprits
+{
+	my $file = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/pg_stat_tmp/jobq_flight');
+
+	return scalar grep { (unpack('L2', substr($file, 64 * $_, 8)))[1] == 3 } 1 .. 64;
+}
+
+foreach my $dbname ('postgres', 'aside')
+{
+	my $what = "a session that runs a job in $dbname";
+
+	innocents();
+	my $id = $node->safe_psql($dbname, q{SELECT jobq.enqueue('crash', '{}', queue => 'manual')});
+	my $before = $node->safe_psql($dbname, q{SELECT jobq.enqueue('innocent', '{}', queue => 'manual', priority => -1)});
+	my $other = $node->background_psql($dbname, on_error_stop => 0);
+	my $held = $node->background_psql($dbname, on_error_stop => 0);
+	$held->query('SELECT pg_advisory_lock(1)') if $dbname ne 'postgres';
+	$other->query_until(qr/begins/, qq{\\echo begins\nCALL jobq.work('{manual}', once => true);\n});
+	sleeps($node, "$what: another one is beside it", $dbname eq 'postgres' ? 5 : 1, $dbname);
+	crash_in_work($dbname);
+	leave($other, $held);
+	is($node->safe_psql($dbname, "SELECT attempt FROM jobq.job WHERE id = $before"), '0',
+		"$what: its neighbour is not charged");
+	$node->safe_psql($dbname, "SELECT jobq.cancel($before)");
+	crash_in_work($dbname);
+	# the charge is due before anything else is done
+	$node->safe_psql($dbname, q{CALL jobq.work('{manual}', stop_when_empty => true)});
+	wait_for($node, "$what: it becomes a dead letter", "SELECT count(*) = 1 FROM jobq.failed_jobs WHERE id = $id", $dbname);
+	is($node->safe_psql($dbname, "SELECT attempt, crashes FROM jobq.failed_jobs WHERE id = $id"), '2|2',
+		"$what: charged for two crashes");
+	innocents_are_done($what);
+}
+
+# A record is kept as long as there is its database.
+$node->safe_psql('aside', q{CALL jobq.work('{manual}', stop_when_empty => true)});
+is(kept_culprits(), 0, 'all were charged');
+$node->safe_psql('aside', q{SELECT jobq.enqueue('crash', '{}', queue => 'manual')});
+crash_in_work('aside');
+$node->restart;
+wait_for($node, 'there is a scheduler', 'SELECT complete FROM jobq_internal.scheduler_state()');
+is(kept_culprits(), 1, 'one is still to be charged');
+$node->safe_psql('postgres', 'DROP DATABASE aside');
+$node->restart;
+wait_for($node, 'there is a scheduler again', 'SELECT complete FROM jobq_internal.scheduler_state()');
+is(kept_culprits(), 0, 'it is forgotten with its database');
 
 #
 # The crash undoes the record of the attempt before it, which was not flushed.

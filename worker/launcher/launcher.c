@@ -21,9 +21,11 @@
  */
 #include "launcher/inner.h"
 
+#include "access/xact.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "launcher/launcher.h"
 #include "scheduler/scheduler.h"
@@ -115,28 +117,20 @@ launcher_exit(int code, Datum arg)
 }
 
 /*
- * Hand the culprits of the last crash to the entries of their databases.
+ * Find the culprits of the last crash, for those who charge them.  Those whose
+ * databases are gone are forgotten.
  */
 static void
 read_flight_recorder(void)
 {
-	Oid			dboids[JOBQ_MAX_CULPRITS];
-	JobqCulprit culprits[JOBQ_MAX_CULPRITS];
-	int			n = flight_read_culprits(dboids, culprits, JOBQ_MAX_CULPRITS);
+	JobqCulprit culprit;
 
-	for (int i = 0; i < n; i++)
-	{
-		JobqDatabase *db = database_entry(dboids[i]);
-
-		if (db == NULL)
-			continue;
-		ereport(LOG,
-				(errmsg("job " INT64_FORMAT " of database %u was running in the server process that crashed",
-						culprits[i].job_id, dboids[i])));
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		db->culprits[db->nculprits++] = culprits[i];
-		LWLockRelease(db->lock);
-	}
+	flight_judge();
+	StartTransactionCommand();
+	for (int next = 0; flight_culprit(InvalidOid, &next, &culprit);)
+		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(culprit.dboid)))
+			flight_clear_culprit(&culprit);
+	CommitTransactionCommand();
 	jobq_shared->flight_read = true;
 }
 
@@ -232,7 +226,7 @@ static void
 leave_database(int index)
 {
 	JobqDatabase *db = &jobq_shared->databases[index];
-	bool		used = db->nculprits > 0;
+	bool		used = false;
 
 	db->stop = true;
 	db->stop_until = 0;

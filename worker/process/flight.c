@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * flight.c
- *	  The flight recorder: which job a worker was running when the server
- *	  crashed.
+ *	  The flight recorder: which job a process was running when the
+ *	  server crashed: a worker, or a session in jobq.work().
  *
  * A durable note before each job would cost a flush per job.  Instead each
- * worker has a record of 64 bytes in a preallocated file that is mapped into
+ * process has a record of 64 bytes in a preallocated file that is mapped into
  * memory: a store to it survives the crash of any server process, though not
  * of the operating system (which is seldom a job's fault).
  *
@@ -13,7 +13,7 @@
  * charged only if the postmaster has seen its process crash, as the first one,
  * and has lived on.  So a record goes through two hands:
  *
- *	RUNNING		by the worker, while it runs a job
+ *	RUNNING		by the process, while it runs a job
  *	ACCUSED		by the postmaster (crash.c), which names the process whose end
  *				made it stop all others.  There is one in each crash.
  *
@@ -21,14 +21,16 @@
  * same postmaster is still there, or if it has come to its end by itself
  * (restart_after_crash = off).  A postmaster that was killed proves nothing: whoever
  * did that may have killed the worker, too.  All other records are void.  The
- * scheduler of the database charges the job.  The record stays until the charge
- * is durable, so that a crash in between loses nothing; the number of the job's
- * crashes, which each charge increments, prevents charging twice.
+ * scheduler of the database charges the job, or a session in jobq.work(), which
+ * may be where no scheduler is.  The record stays until the charge is durable, or
+ * the database is gone, so that a crash in between loses nothing; the number of the
+ * job's crashes, which each charge increments, prevents charging twice.
  *
  * The postmaster cannot say what is kept from the log ("log_min_messages" above
  * "log").  Then there is a weaker proof: the handler for SIGQUIT, which the
  * postmaster sends to all others, marks a record as BYSTANDER, and if a single
- * one is left that is RUNNING, that worker has crashed.
+ * one is left that is RUNNING, that worker has crashed.  Sessions have another handler,
+ * and are not accused by this.
  *
  * The file is in pg_stat_tmp, which is neither wiped at start nor copied by
  * base backups: a standby must not inherit the primary's records.
@@ -46,10 +48,15 @@
 
 #include "miscadmin.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
 #include "utils/timestamp.h"
 
 #define FLIGHT_FILE		"pg_stat_tmp/jobq_flight"
-#define FLIGHT_MAGIC	0x4A515632	/* "JQV2" */
+#define FLIGHT_MAGIC	0x4A515633	/* "JQV3" */
+
+/* Culprits that are kept until they are charged; if there are more, the last. */
+#define MAX_KEPT		64
 
 enum
 {
@@ -68,7 +75,8 @@ typedef struct FlightRecord
 	int32		attempt;		/* charged before the run */
 	int32		crashes;		/* of these, by a crash */
 	int32		pid;
-	char		pad[32];
+	bool		session;		/* of a client */
+	char		pad[31];
 } FlightRecord;
 
 /* The first record is this. */
@@ -87,17 +95,17 @@ StaticAssertDecl(sizeof(FlightHeader) == sizeof(FlightRecord),
 				 "flight header is as large as a record");
 
 /*
- * Behind the header there are the workers' records, and as many again that keep
- * the accused who are still to be charged.
+ * Behind the header there are the records of the accused who are still to be
+ * charged, and then one for each process that may be connected to a database.
  */
 static FlightHeader *header = NULL;
-static FlightRecord *records = NULL;
 static FlightRecord *kept = NULL;
+static FlightRecord *records = NULL;
 static FlightRecord *mine = NULL;
 
 static void flight_keep(const FlightRecord *record);
 
-#define FLIGHT_SIZE		((1 + 2 * jobq_max_workers) * sizeof(FlightRecord))
+#define FLIGHT_SIZE		((1 + MAX_KEPT + MaxBackends) * sizeof(FlightRecord))
 
 /*
  * Map the file; the launcher creates it.  Without it jobq runs all the same,
@@ -145,28 +153,28 @@ flight_open(bool create)
 		return;
 	}
 	header = map;
-	records = (FlightRecord *) header + 1;
-	kept = records + jobq_max_workers;
+	kept = (FlightRecord *) header + 1;
+	records = kept + MAX_KEPT;
 }
 
 /*
- * Collect those who are to be charged for the last crash, and for those before.
- * Called by the first launcher after a start, before there are workers.
+ * Keep those who are to be charged for the last crash beside those before, and
+ * clear all other records.  Called by the first launcher after a start, before there
+ * are workers, and before sessions note anything.
  */
-int
-flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max)
+void
+flight_judge(void)
 {
 	FlightRecord *suspect = NULL;
 	bool		same_postmaster;
 	int			nrunning = 0;
-	int			n = 0;
 
 	if (header == NULL)
-		return 0;
+		return;
 	same_postmaster = header->magic == FLIGHT_MAGIC &&
 		header->postmaster_pid == PostmasterPid &&
 		header->postmaster_start == PgStartTime;
-	for (int i = 0; i < jobq_max_workers; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		FlightRecord *record = &records[i];
 
@@ -175,7 +183,7 @@ flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max)
 		if (record->state == FLIGHT_ACCUSED &&
 			(same_postmaster || (header->magic == FLIGHT_MAGIC && header->outlived)))
 			flight_keep(record);
-		if (record->state == FLIGHT_RUNNING)
+		if (record->state == FLIGHT_RUNNING && !record->session)
 		{
 			nrunning++;
 			suspect = record;
@@ -184,51 +192,68 @@ flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max)
 	if (same_postmaster && !header->heard && nrunning == 1)
 		flight_keep(suspect);
 
-	for (int i = 0; i < jobq_max_workers; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		records[i].state = FLIGHT_IDLE;
 	memset(header, 0, sizeof(FlightHeader));
 	header->postmaster_pid = PostmasterPid;
 	header->postmaster_start = PgStartTime;
 	header->magic = FLIGHT_MAGIC;
-
-	for (int i = 0; i < jobq_max_workers && n < max; i++)
-	{
-		if (kept[i].magic != FLIGHT_MAGIC || kept[i].state != FLIGHT_ACCUSED)
-			continue;
-		dboids[n] = kept[i].dboid;
-		culprits[n].job_id = kept[i].job_id;
-		culprits[n].attempt = kept[i].attempt;
-		culprits[n].crashes = kept[i].crashes;
-		culprits[n].record = i;
-		n++;
-	}
-	return n;
 }
 
 /*
- * Move it to where it is kept until its job is charged.
+ * Move it to where it is kept until its job is charged: behind the others, the
+ * first of which gives way if there are too many.
  */
 static void
 flight_keep(const FlightRecord *record)
 {
-	for (int i = 0; i < jobq_max_workers; i++)
-	{
+	int			n = 0;
+
+	for (int i = 0; i < MAX_KEPT; i++)
 		if (kept[i].magic == FLIGHT_MAGIC && kept[i].state == FLIGHT_ACCUSED)
-			continue;
-		kept[i] = *record;
-		kept[i].state = FLIGHT_ACCUSED;
-		break;
-	}
+			kept[n++] = kept[i];
+	if (n == MAX_KEPT)
+		memmove(kept, kept + 1, sizeof(FlightRecord) * --n);
+	kept[n] = *record;
+	kept[n++].state = FLIGHT_ACCUSED;
+	while (n < MAX_KEPT)
+		kept[n++].state = FLIGHT_IDLE;
+	ereport(LOG,
+			(errmsg("job " INT64_FORMAT " of database %u was running in the server process that crashed",
+					record->job_id, record->dboid)));
 }
 
 /*
- * The job was charged, and that is durable; or there is nobody to charge it.
+ * The next culprit of a database, or of any if that is InvalidOid, from the record
+ * *next on; false if there is none.
+ */
+bool
+flight_culprit(Oid dboid, int *next, JobqCulprit *culprit)
+{
+	for (; kept != NULL && *next < MAX_KEPT; (*next)++)
+	{
+		FlightRecord *record = &kept[*next];
+
+		if (record->magic != FLIGHT_MAGIC || record->state != FLIGHT_ACCUSED ||
+			(OidIsValid(dboid) && record->dboid != dboid))
+			continue;
+		culprit->dboid = record->dboid;
+		culprit->job_id = record->job_id;
+		culprit->attempt = record->attempt;
+		culprit->crashes = record->crashes;
+		culprit->record = (*next)++;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * The job was charged, and that is durable; or there is nobody to charge.
  */
 void
-flight_clear_culprit(int record)
+flight_clear_culprit(const JobqCulprit *culprit)
 {
-	if (kept != NULL)
-		kept[record].state = FLIGHT_IDLE;
+	kept[culprit->record].state = FLIGHT_IDLE;
 }
 
 /*
@@ -264,15 +289,16 @@ flight_accuse(int pid, int starter)
 
 	if (fd < 0)
 		return;
-	for (int i = 1; i <= jobq_max_workers; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
+		int			number = 1 + MAX_KEPT + i;
 		FlightRecord record;
 
-		if (flight_read(fd, i, &record) && record.state == FLIGHT_RUNNING &&
+		if (flight_read(fd, number, &record) && record.state == FLIGHT_RUNNING &&
 			(record.pid == pid || (starter != 0 && record.pid == starter)))
 		{
 			record.state = FLIGHT_ACCUSED;
-			(void) flight_write(fd, i, &record);
+			(void) flight_write(fd, number, &record);
 		}
 	}
 	if (flight_read(fd, 0, &head))
@@ -302,23 +328,31 @@ flight_outlive(void)
 	close(fd);
 }
 
+static void
+flight_leave(int code, Datum arg)
+{
+	flight_end();
+}
+
 /*
- * This process is the worker in the slot.
+ * This process is going to run jobs, a worker or a client's session.
  */
 void
-flight_attach(int slot)
+flight_attach(bool session)
 {
-	if (header == NULL)
+	if (header == NULL || mine != NULL)
 		return;
-	mine = &records[slot];
+	mine = &records[MyProc - ProcGlobal->allProcs];
 	memset(mine, 0, sizeof(FlightRecord));
 	mine->magic = FLIGHT_MAGIC;
 	mine->dboid = MyDatabaseId;
 	mine->pid = MyProcPid;
+	mine->session = session;
+	on_proc_exit(flight_leave, (Datum) 0);
 }
 
 /*
- * This worker begins a job that has been charged with so many attempts, and of
+ * This process begins a job that has been charged with so many attempts, and of
  * these with so many for a crash.
  */
 void
@@ -331,6 +365,21 @@ flight_begin(int64 id, int attempt, int crashes)
 	mine->crashes = crashes;
 	pg_write_barrier();
 	mine->state = FLIGHT_RUNNING;
+}
+
+/*
+ * The job that this process runs, if it does: what it runs within that comes and
+ * goes.
+ */
+bool
+flight_running(JobqCulprit *outer)
+{
+	if (mine == NULL || mine->state != FLIGHT_RUNNING)
+		return false;
+	outer->job_id = mine->job_id;
+	outer->attempt = mine->attempt;
+	outer->crashes = mine->crashes;
+	return true;
 }
 
 void

@@ -43,13 +43,26 @@ extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,
 extern void process_begin_transaction(void);
 
 /* worker/process/flight.c */
+
+/* A job that was running in a process that has crashed. */
+typedef struct JobqCulprit
+{
+	Oid			dboid;
+	int64		job_id;
+	int			attempt;		/* charged before that run ... */
+	int			crashes;		/* ... and of these, for a crash */
+	int			record;			/* where it is kept */
+} JobqCulprit;
+
 extern void flight_open(bool create);
-extern int	flight_read_culprits(Oid *dboids, JobqCulprit *culprits, int max);
-extern void flight_clear_culprit(int record);
+extern void flight_judge(void);
+extern bool flight_culprit(Oid dboid, int *next, JobqCulprit *culprit);
+extern void flight_clear_culprit(const JobqCulprit *culprit);
 extern void flight_accuse(int pid, int starter);
 extern void flight_outlive(void);
-extern void flight_attach(int slot);
+extern void flight_attach(bool session);
 extern void flight_begin(int64 id, int attempt, int crashes);
+extern bool flight_running(JobqCulprit *outer);
 extern void flight_end(void);
 extern void flight_bystander(SIGNAL_ARGS);
 

@@ -24,6 +24,9 @@ typedef struct RunContext
 	MemoryContext memory;		/* reset after each job */
 } RunContext;
 
+/* worker/runner/charge.c */
+extern bool charge_crashed(Relation rel);
+
 /* worker/runner/procedure.c */
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 						  const JobqFunction *function);

@@ -17,6 +17,8 @@
  * Locks: JobqShared.lock when a worker comes and goes; JobqDatabase.lock to pop
  * a job; JobqSlot.mutex when a job begins and ends.  None while a handler runs.
  *
+ * An attempt whose process is gone is charged here, too.
+ *
  * Only the scheduler calls this room.
  *
  * worker/runner/runner.h
@@ -27,6 +29,9 @@
 #define JOBQ_RUNNER_H
 
 #include "base/base.h"
+#include "attempt/attempt.h"
+#include "memory/memory.h"
+#include "process/process.h"
 
 /* What a worker is told when it starts. */
 typedef struct WorkerStart
@@ -36,6 +41,29 @@ typedef struct WorkerStart
 	Oid			dboid;
 	Oid			role;
 } WorkerStart;
+
+/* An attempt at a job that whoever made it cannot charge any more. */
+typedef struct LostAttempt
+{
+	int64		job_id;
+	int			attempt;		/* what was charged when it began ... */
+	int			crashes;		/* ... and of these, for a crash */
+	bool		crashed;		/* this one has crashed the server process */
+	TimestampTz started_at;
+	JobqStop	stop;			/* the job was asked to stop */
+} LostAttempt;
+
+typedef enum LostCharge
+{
+	LOST_GONE,					/* the job does not run again */
+	LOST_LIVE,					/* it does */
+	LOST_TAKEN,					/* somebody else has its row: nothing was done */
+} LostCharge;
+
+/* worker/runner/charge.c */
+extern LostCharge charge_lost_attempt(Relation rel, const LostAttempt *lost,
+									  const JobqError *error);
+extern LostCharge charge_culprit(Relation rel, const JobqCulprit *culprit);
 
 /* worker/runner/worker.c */
 extern bool worker_register(const WorkerStart *start);

@@ -8,7 +8,8 @@
  * too, and beside them: whoever deletes the row first has the job.  It takes
  * the same permits as workers and consumers (claim.c); the turns of tenants and
  * of weighted queues are not for it.  Handlers run in a subtransaction and so
- * cannot COMMIT, not even procedures.
+ * cannot COMMIT, not even procedures.  A crash of the session is charged to the job
+ * as a worker's is (charge.c).
  *
  * worker/runner/session.c
  *
@@ -50,6 +51,7 @@ static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 static void pass_by(ArrayBuildState **state, Datum value, Oid type);
 static bool must_wait(JobqVerdict verdict, const JobqJob *job,
 					  Waiting *waiting);
+static void flight_back(bool nested, const JobqCulprit *outer);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
 					   JobqJob *job, int64 *token);
 
@@ -195,8 +197,22 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 }
 
 /*
+ * The job is over.  In the flight recorder there may be another, whose handler has
+ * called us.
+ */
+static void
+flight_back(bool nested, const JobqCulprit *outer)
+{
+	if (nested)
+		flight_begin(outer->job_id, outer->attempt, outer->crashes);
+	else
+		flight_end();
+}
+
+/*
  * run_next(queues): run one job that is ready, of these queues in strict
- * order or of any, and return its id; null if there is none.
+ * order or of any, and return its id; null if there is none; 0 if jobs were
+ * charged with a crash, which is to be committed first.
  */
 Datum
 jobq_run_next(PG_FUNCTION_ARGS)
@@ -205,6 +221,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	ResourceOwner owner = CurrentResourceOwner;
 	TimestampTz started_at = jobq_now();
 	JobqCurrent current = {0};
+	JobqCulprit outer;
+	bool		nested;
 	Relation	rel;
 	JobqJob		job;
 	int64		token;
@@ -212,6 +230,11 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
 	rel = jobq_open_jobs();
+	if (charge_crashed(rel))
+	{
+		table_close(rel, NoLock);
+		PG_RETURN_INT64(0);
+	}
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
 					PG_ARGISNULL(0), &job, &token))
 	{
@@ -223,6 +246,9 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
 	current.memory = context;
+	nested = flight_running(&outer);
+	flight_begin(job_id(&job), job_attempt(&job),
+				 DatumGetInt16(JOB(&job, JOB_CRASHES)));
 
 	PG_TRY();
 	{
@@ -242,6 +268,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		AfterTriggerSetState(&constraints);
 		AtEOXact_GUC(false, nestlevel);
 		jobq_current = current.outer;
+		flight_back(nested, &outer);
 		(void) jobq_attempt_returned(jobq_open_jobs(), &job, &current,
 									 started_at, !isnull, result);
 		ReleaseCurrentSubTransaction();
@@ -257,6 +284,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		bool		live;
 
 		jobq_current = current.outer;
+		flight_back(nested, &outer);
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
 		FlushErrorState();

@@ -166,7 +166,7 @@ begin(const WorkerStart *start)
 	process_pin_settings(true);
 	apply_settings();
 	flight_open(false);
-	flight_attach(start->slot);
+	flight_attach(false);
 	my_slot->connect_failed = false;
 }
 

@@ -20,28 +20,17 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "runner/runner.h"
 #include "scheduler/duty.h"
 
 /* A slot whose worker has not attached in this time is given up. */
 #define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
-
-/* An attempt at a job that its worker cannot charge any more. */
-typedef struct LostAttempt
-{
-	int64		job_id;
-	int			attempt;		/* what was charged when it began ... */
-	int			crashes;		/* ... and of these, for a crash */
-	bool		crashed;		/* this one has crashed the server process */
-	TimestampTz started_at;
-	JobqStop	stop;			/* the job was asked to stop */
-} LostAttempt;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake);
 static bool charge(const LostAttempt *lost, const JobqError *error);
-static bool is_charged(const LostAttempt *lost, const JobqJob *job);
 static TimestampTz end_overstayers(TimestampTz now);
 
 /*
@@ -180,74 +169,18 @@ static bool
 charge(const LostAttempt *lost, const JobqError *error)
 {
 	Relation	rel;
-	JobqJob		job;
 	bool		live = false;
 
 	process_begin_transaction();
 	if (jobq_relations_if_installed() != NULL)
 	{
 		rel = jobq_open_jobs();
-		if (jobq_job_find(rel, lost->job_id, GetActiveSnapshot(), &job))
-		{
-			bool		leased = job_leased(&job);
-
-			if (lost->stop == JOBQ_STOP_CANCEL)
-			{
-				if (jobq_job_delete(rel, &job))
-				{
-					JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(lost->attempt + 1));
-					jobq_archive(&job, STATE_CANCELLED, lost->started_at, false,
-								 (Datum) 0, "cancelled while it ran");
-				}
-			}
-			else if (!is_charged(lost, &job))
-			{
-				JobqHandler buffer;
-				const JobqHandler *handler = jobq_handler(jobq_job_kind(&job),
-														  &buffer);
-				bool		final = lost->stop == JOBQ_STOP_TIMEOUT &&
-					handler != NULL && handler->fail_on_timeout;
-
-				if (lost->crashed)
-					JOB_SET(&job, JOB_CRASHES, Int16GetDatum(lost->crashes + 1));
-
-				/* the crash may have undone how attempts before it had failed */
-				if (!leased)
-					JOB_SET(&job, JOB_ATTEMPT,
-							Int32GetDatum(Max(job_attempt(&job), lost->attempt)));
-				if (lost->crashed && !leased &&
-					jobq_group_overtaken(rel, &job, GetActiveSnapshot()))
-					live = jobq_job_put_back(rel, &job, error);
-				else
-					live = jobq_job_attempt_failed(rel, &job, lost->started_at,
-												   error, !leased, final,
-												   lost->crashed ? -1 : 0);
-			}
-			else
-				live = true;
-		}
+		live = charge_lost_attempt(rel, lost, error) == LOST_LIVE;
 		table_close(rel, NoLock);
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return live;
-}
-
-/*
- * Does the job's row show that the attempt was charged?  A lease shows that it
- * was counted when it began, but not that it has failed.
- *
- * After a crash the row's attempt proves nothing: it may be lower than what the
- * worker saw, because the crash undid a commit that was not flushed, or higher,
- * because the job ran again in a session.  Only the charge for a crash counts
- * the job's crashes, and it is flushed before the flight recorder forgets it.
- */
-static bool
-is_charged(const LostAttempt *lost, const JobqJob *job)
-{
-	if (lost->crashed)
-		return DatumGetInt16(JOB(job, JOB_CRASHES)) != lost->crashes;
-	return !job_leased(job) && job_attempt(job) != lost->attempt;
 }
 
 /*
@@ -283,23 +216,27 @@ supervise_lost_lease(int64 id)
 static TimestampTz
 load(TimestampTz now)
 {
-	for (int i = 0; i < my_db->nculprits; i++)
+	JobqCulprit culprit;
+
+	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
-		JobqCulprit *culprit = &my_db->culprits[i];
-		JobqError	error = {.sqlerrcode = ERRCODE_CRASH_SHUTDOWN,
-			.message = "the server process crashed while it ran the job"
-		};
+		LostCharge	charged = LOST_GONE;
 
-		LostAttempt lost = {.job_id = culprit->job_id,.attempt = culprit->attempt,
-			.crashes = culprit->crashes,.crashed = true,.started_at = DT_NOBEGIN
-		};
+		process_begin_transaction();
+		if (jobq_relations_if_installed() != NULL)
+		{
+			Relation	rel = jobq_open_jobs();
 
-		(void) charge(&lost, &error);
+			charged = charge_culprit(rel, &culprit);
+			table_close(rel, NoLock);
+		}
+		PopActiveSnapshot();
+		CommitTransactionCommand();
 
 		/* this process commits synchronously: the charge is durable */
-		flight_clear_culprit(culprit->record);
+		if (charged != LOST_TAKEN)
+			flight_clear_culprit(&culprit);
 	}
-	my_db->nculprits = 0;
 	return now;
 }
 
