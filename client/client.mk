@@ -21,11 +21,29 @@ CLIENT_CPPFLAGS += -DHAVE_NCURSES
 CLIENT_LIBS += -lncursesw -ltinfo
 endif
 
+# Without libmicrohttpd and jansson there is no "jobq web".
+WEB_SOURCES = $(addprefix $(TOP)/client/,loop.c pool.c answer.c session.c tokens.c statement.c stream.c gateway.c routes.c request.c)
+ifneq ($(and $(wildcard /usr/include/microhttpd.h),$(wildcard /usr/include/jansson.h)),)
+CLIENT_CPPFLAGS += -DHAVE_MICROHTTPD
+CLIENT_LIBS += -lmicrohttpd -ljansson -lpthread
+CLIENT_ASSETS = client/assets.o
+else
+CLIENT_SOURCES := $(filter-out $(WEB_SOURCES),$(CLIENT_SOURCES))
+endif
+
+# The console and the description of its routes are part of the program.
+WEB_FILES := $(TOP)/client/openapi.json $(wildcard $(TOP)/client/web/*.*)
+client/assets.inc: $(WEB_FILES) $(TOP)/client/embed
+	@mkdir -p client
+	$(TOP)/client/embed $(WEB_FILES) > $@.tmp && mv $@.tmp $@
+client/assets.o: client/assets.inc $(TOP)/client/web.h
+	$(CC) $(CFLAGS) $(CLIENT_CPPFLAGS) -I$(TOP)/client $(COPT) -x c -c $< -o $@
+
 .PHONY: client install-client uninstall-client
 client: $(CLIENT)
 
-$(CLIENT): $(CLIENT_OBJS)
-	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' $(CLIENT_LIBS) -o $@
+$(CLIENT): $(CLIENT_OBJS) $(CLIENT_ASSETS)
+	$(CC) $(CFLAGS) $(CLIENT_OBJS) $(CLIENT_ASSETS) $(LDFLAGS) -L$(libdir) -Wl,-rpath,'$(libdir)' $(CLIENT_LIBS) -o $@
 
 $(CLIENT_OBJS): client/%.o: $(TOP)/client/%.c $(wildcard $(TOP)/client/*.h) $(LISTS)
 	@mkdir -p client
@@ -43,7 +61,7 @@ uninstall-client:
 clean: clean-client
 .PHONY: clean-client
 clean-client:
-	rm -f $(CLIENT) $(CLIENT_OBJS)
+	rm -f $(CLIENT) $(CLIENT_OBJS) client/assets.inc client/assets.o
 
 ifneq ($(wildcard $(LIBPQ_HEADERS)/internal/pqexpbuffer.h),)
 all: client

@@ -287,5 +287,24 @@ const Command commands[] = {
 		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::int8[])) AS w(name, most) "
 		"LEFT JOIN jobq.queues q ON q.name = w.name",
 	},
+	{
+		.name = "web",.arguments = "",
+		.summary = "serve the console, the HTTP interface, and consumers over HTTP",
+		.run = run_web,
+		.options = {
+			{"listen", 'l', "ADDRESS", "address:port; else 127.0.0.1:8047"},
+			{"tls-cert", 0, "FILE", "the server's certificate, and those above it"},
+			{"tls-key", 0, "FILE", "its key"},
+			{"insecure", 0, NULL, "listen beyond this machine without TLS"},
+			{"token-file", 0, "FILE", "tokens of programs, and the roles that they stand for"},
+			{"read-only", 0, NULL, "change nothing"},
+			{"hide-payload", 0, "WHOM", "show no payloads to: all, or these roles, with commas"},
+			{"allow-trust", 0, NULL, "log in roles for which the server asks for no password"},
+			{"connections", 0, "N", "to the database, for each role; else 4"},
+			{"max-clients", 0, "N", "connections of browsers and programs; else 4000"},
+			{"timeout", 0, "TIME", "a statement may run so long; else 15 s"},
+			{"max-body", 0, "BYTES", "a request may be so large; else 1000000"},
+		}
+	},
 	{.name = NULL}
 };

@@ -25,6 +25,7 @@
  *	top_draw.c	the live screen: what it looks like
  *	top.c		the command top
  *	special.c	commands that are a little more than one statement
+ *	web.c		the command web; web.h names the files that belong to it
  *	commands.c	the table of all commands
  *	command.c	reads the words of a command, and runs those that are one
  *				statement
@@ -159,7 +160,7 @@ extern void command_help(const Command *command);
 /* main.c */
 extern bool common_option(int letter, const char *argument);
 
-/* special.c, follow.c, top.c, work.c */
+/* special.c, follow.c, top.c, work.c, web.c */
 extern int	run_call(const Command *command, int argc, char **argv);
 extern int	run_doctor(const Command *command, int argc, char **argv);
 extern int	outcome_status(const char *state);
@@ -169,6 +170,7 @@ extern int	run_workflow(const Command *command, int argc, char **argv);
 extern int	run_monitor(const Command *command, int argc, char **argv);
 extern int	run_tail(const Command *command, int argc, char **argv);
 extern int	run_top(const Command *command, int argc, char **argv);
+extern int	run_web(const Command *command, int argc, char **argv);
 extern int	run_work(const Command *command, int argc, char **argv);
 
 #endif							/* JOBQ_CLIENT_H */

@@ -1,0 +1,242 @@
+/*-------------------------------------------------------------------------
+ *
+ * answer.c
+ *	  Answers: their headers, problems, and the files of the console.
+ *
+ * What an answer has in its headers is from here, and never from a request or
+ * from the database, but for numbers.
+ *
+ * client/answer.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define POLICY	"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " \
+	"connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; " \
+	"form-action 'none'; frame-ancestors 'none'"
+
+static unsigned status_of(const char *sqlstate);
+static void answer_problem_text(Request *request, unsigned status, char *text);
+
+const char *
+header_of(Request *request, const char *name)
+{
+	return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+/*
+ * Have this sent, when the request is no longer suspended.
+ */
+void
+answer_with(Request *request, unsigned status, struct MHD_Response *response)
+{
+	static const char *const headers[][2] = {
+		{"Content-Security-Policy", POLICY},
+		{"X-Content-Type-Options", "nosniff"},
+		{"X-Frame-Options", "DENY"},
+		{"Referrer-Policy", "no-referrer"},
+		{"Cross-Origin-Opener-Policy", "same-origin"},
+		{"Cross-Origin-Resource-Policy", "same-origin"},
+		{"Permissions-Policy", "camera=(), geolocation=(), microphone=()"},
+	};
+
+	if (response == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++)
+		MHD_add_response_header(response, headers[i][0], headers[i][1]);
+	if (web.tls)
+		MHD_add_response_header(response, "Strict-Transport-Security", "max-age=31536000");
+	if (request->response != NULL)
+		MHD_destroy_response(request->response);
+	request->response = response;
+	request->status = status;
+	request_resume(request);
+}
+
+void
+answer_header(Request *request, const char *name, const char *value)
+{
+	MHD_add_response_header(request->response, name, value);
+}
+
+/*
+ * A text, of which a copy is made.  What the database says is not to be kept by
+ * anybody.
+ */
+void
+answer(Request *request, unsigned status, const char *type, const char *text, size_t length)
+{
+	struct MHD_Response *response =
+		MHD_create_response_from_buffer(length, (void *) text, MHD_RESPMEM_MUST_COPY);
+
+	answer_with(request, status, response);
+	MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+}
+
+static char *
+problem(unsigned status, const char *detail, const char *more, const char *sqlstate)
+{
+	json_t	   *document = json_pack("{s:s, s:s, s:i, s:s*, s:s*, s:s*}", "type", "about:blank",
+									 "title", MHD_get_reason_phrase_for(status), "status", (int) status,
+									 "detail", detail, "hint", more, "sqlstate", sqlstate);
+	char	   *text;
+
+	/* not valid as UTF-8, as in a message of a server of another encoding */
+	if (document == NULL)
+		document = json_pack("{s:s, s:s, s:i, s:s*}", "type", "about:blank", "title",
+							 MHD_get_reason_phrase_for(status), "status", (int) status,
+							 "sqlstate", sqlstate);
+	text = document != NULL ? json_dumps(document, JSON_COMPACT) : NULL;
+
+	json_decref(document);
+	if (text == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	return text;
+}
+
+static void
+answer_problem_text(Request *request, unsigned status, char *text)
+{
+	answer(request, status, "application/problem+json", text, strlen(text));
+	if (status == MHD_HTTP_UNAUTHORIZED)
+		answer_header(request, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer realm=\"jobq\"");
+	if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
+		answer_header(request, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+	free(text);
+}
+
+void
+answer_problem(Request *request, unsigned status, const char *detail)
+{
+	answer_problem_text(request, status, problem(status, detail, NULL, NULL));
+}
+
+void
+answer_no_connection(Request *request, const char *why)
+{
+	answer_problem(request, MHD_HTTP_SERVICE_UNAVAILABLE, why);
+}
+
+/*
+ * The status for an error of the server, by its SQLSTATE; the manual has the
+ * same list.
+ */
+static unsigned
+status_of(const char *sqlstate)
+{
+	static const struct
+	{
+		const char *begin;
+		unsigned	status;
+	}			list[] = {
+		{"JQ001", MHD_HTTP_BAD_REQUEST}, {"JQ002", MHD_HTTP_SERVICE_UNAVAILABLE},
+		{"JQ003", MHD_HTTP_NOT_FOUND}, {"JQ004", MHD_HTTP_CONFLICT},
+		{"JQ011", MHD_HTTP_CONFLICT}, {"JQ012", MHD_HTTP_CONFLICT},
+		{"JQ014", MHD_HTTP_CONFLICT}, {"JQ015", MHD_HTTP_TOO_MANY_REQUESTS},
+		{"JQ", MHD_HTTP_BAD_REQUEST},
+		{"42501", MHD_HTTP_FORBIDDEN}, {"25006", MHD_HTTP_FORBIDDEN},
+		{"42704", MHD_HTTP_NOT_FOUND}, {"42710", MHD_HTTP_CONFLICT},
+		{"55P03", MHD_HTTP_CONFLICT}, {"55000", MHD_HTTP_CONFLICT}, {"55006", MHD_HTTP_CONFLICT},
+		{"23", MHD_HTTP_CONFLICT}, {"40", MHD_HTTP_CONFLICT},
+		{"22", MHD_HTTP_BAD_REQUEST}, {"54", MHD_HTTP_BAD_REQUEST},
+		{"57014", MHD_HTTP_GATEWAY_TIMEOUT},
+		{"3F000", MHD_HTTP_SERVICE_UNAVAILABLE}, {"42P01", MHD_HTTP_SERVICE_UNAVAILABLE},
+		{"42883", MHD_HTTP_SERVICE_UNAVAILABLE}, {"08", MHD_HTTP_SERVICE_UNAVAILABLE},
+		{"53", MHD_HTTP_SERVICE_UNAVAILABLE}, {"57P", MHD_HTTP_SERVICE_UNAVAILABLE},
+	};
+
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+		if (strncmp(sqlstate, list[i].begin, strlen(list[i].begin)) == 0)
+			return list[i].status;
+	return MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+static char *
+problem_with_status(const PGresult *result, unsigned *status)
+{
+	const char *sqlstate = sqlstate_of(result);
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *advice = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+
+	*status = status_of(sqlstate);
+	if (strcmp(sqlstate, "3F000") == 0 || strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0)
+		advice = "Is the extension jobq in this database, and of this version?";
+	return problem(*status, message != NULL ? message : PQresultErrorMessage(result), advice,
+				   sqlstate[0] != '\0' ? sqlstate : NULL);
+}
+
+/*
+ * A problem document, to be freed.
+ */
+char *
+problem_text(unsigned status, const char *detail)
+{
+	return problem(status, detail, NULL, NULL);
+}
+
+/*
+ * The same for an error of the server.
+ */
+char *
+problem_of(const PGresult *result)
+{
+	unsigned	status;
+
+	return problem_with_status(result, &status);
+}
+
+void
+answer_error(Request *request, const PGresult *result)
+{
+	unsigned	status;
+	char	   *text = problem_with_status(result, &status);
+
+	answer_problem_text(request, status, text);
+}
+
+/*
+ * A file that is part of the program: the console, and the description of the
+ * routes.  A browser may keep it, and asks each time whether it is the same.
+ */
+void
+answer_asset(Request *request)
+{
+	static const char *const types[][2] = {
+		{".html", "text/html; charset=utf-8"}, {".js", "text/javascript; charset=utf-8"},
+		{".css", "text/css; charset=utf-8"}, {".json", "application/json"},
+		{".svg", "image/svg+xml"}, {".png", "image/png"}, {".ico", "image/x-icon"},
+		{".woff2", "font/woff2"}, {".webmanifest", "application/manifest+json"},
+	};
+	const char *name = strcmp(request->route->path, "/api/openapi.json") == 0 ? "openapi.json"
+		: request->segment == NULL || request->segment[0] == '\0' ? "index.html" : request->segment;
+	const char *known = header_of(request, MHD_HTTP_HEADER_IF_NONE_MATCH);
+	const char *end = strrchr(name, '.');
+	const char *type = "application/octet-stream";
+
+	for (const Asset *asset = assets; asset->name != NULL; asset++)
+	{
+		struct MHD_Response *response;
+		bool		same = known != NULL && strcmp(known, asset->version) == 0;
+
+		if (strcmp(asset->name, name) != 0)
+			continue;
+		for (size_t i = 0; end != NULL && i < sizeof(types) / sizeof(types[0]); i++)
+			if (strcmp(types[i][0], end) == 0)
+				type = types[i][1];
+		response = MHD_create_response_from_buffer(same ? 0 : asset->size, (void *) asset->bytes,
+												   MHD_RESPMEM_PERSISTENT);
+		answer_with(request, same ? MHD_HTTP_NOT_MODIFIED : MHD_HTTP_OK, response);
+		answer_header(request, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+		answer_header(request, MHD_HTTP_HEADER_ETAG, asset->version);
+		answer_header(request, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+		return;
+	}
+	answer_problem(request, MHD_HTTP_NOT_FOUND, "there is nothing of this name");
+}

@@ -1,0 +1,432 @@
+/*-------------------------------------------------------------------------
+ *
+ * request.c
+ *	  A request from its first byte to its last.
+ *
+ * libmicrohttpd reads it, and calls handle(): when its headers are there, for
+ * each part of its body, when all is there, and again when it was suspended and
+ * is not any more.  What is wrong with its headers is answered before its body is
+ * read.
+ *
+ * The socket of a request that is suspended is watched here, as libmicrohttpd
+ * does not: a caller that hangs up is told to whatever the request waits in.
+ *
+ * A caller has so much time for a request, however many bytes come meanwhile.
+ * After that the connection is shut down.
+ *
+ * client/request.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define RECEIVE_TIME	20.0	/* for a request */
+#define SEND_TIME		60.0	/* for an answer */
+#define IDLE_TIME		75.0	/* for the next request, until it is there */
+#define HEADER_MEMORY	16384	/* of a connection, for its headers */
+
+/* A connection of a caller. */
+typedef struct Caller
+{
+	struct Caller *next;
+	struct Caller *before;
+	int			fd;
+	double		deadline;
+} Caller;
+
+static Request *requests;
+static Caller *callers;
+
+static Caller *
+caller_of(struct MHD_Connection *connection)
+{
+	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static void
+connection_changed(void *closure, struct MHD_Connection *connection, void **context,
+				   enum MHD_ConnectionNotificationCode code)
+{
+	Caller	   *caller = *context;
+
+	(void) closure;
+	if (code == MHD_CONNECTION_NOTIFY_STARTED)
+	{
+		caller = allocate(sizeof(Caller));
+		caller->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+		caller->deadline = web_now + RECEIVE_TIME;
+		caller->next = callers;
+		if (callers != NULL)
+			callers->before = caller;
+		callers = caller;
+		*context = caller;
+	}
+	else if (caller != NULL)
+	{
+		if (caller->before != NULL)
+			caller->before->next = caller->next;
+		else
+			callers = caller->next;
+		if (caller->next != NULL)
+			caller->next->before = caller->before;
+		free(caller);
+		*context = NULL;
+	}
+}
+
+/*
+ * The first line of a request is there.
+ */
+static void *
+request_started(void *closure, const char *target, struct MHD_Connection *connection)
+{
+	Request    *request = allocate(sizeof(Request));
+
+	(void) closure;
+	request->connection = connection;
+	request->target = copy_text(target);
+	request->socket.fd = -1;
+	initPQExpBuffer(&request->body);
+	request->next = requests;
+	if (requests != NULL)
+		requests->before = request;
+	requests = request;
+	return request;
+}
+
+/*
+ * It is over: its answer was sent, or it was not.
+ */
+static void
+request_completed(void *closure, struct MHD_Connection *connection, void **context,
+				  enum MHD_RequestTerminationCode code)
+{
+	Request    *request = *context;
+	Caller	   *caller = caller_of(connection);
+
+	(void) closure;
+	if (caller != NULL)
+		caller->deadline = web_now + IDLE_TIME;
+	if (request == NULL)
+		return;
+	*context = NULL;
+	loop_forget(&request->socket);
+	if (request->sent != NULL)
+		request->sent(request, code == MHD_REQUEST_TERMINATED_COMPLETED_OK && !request->gone);
+	if (request->response != NULL)
+		MHD_destroy_response(request->response);
+	if (request->principal != NULL)
+		principal_leave(request->principal);
+	if (request->before != NULL)
+		request->before->next = request->next;
+	else
+		requests = request->next;
+	if (request->next != NULL)
+		request->next->before = request->before;
+	if (request->body.data != NULL && request->body.maxlen > 0)
+		explicit_bzero(request->body.data, request->body.len);
+	termPQExpBuffer(&request->body);
+	for (int i = 0; i < MAX_PARAMETERS; i++)
+		free(request->values[i]);
+	free(request->sql);
+	free(request->segment);
+	free(request->target);
+	loop_free(request);
+}
+
+static void
+socket_ready(void *owner, uint32_t events)
+{
+	Request    *request = owner;
+
+	(void) events;
+	loop_forget(&request->socket);
+	request->gone = true;
+	if (request->leave != NULL)
+		request->leave(request);
+}
+
+/*
+ * Keep a request until request_resume().  If the caller hangs up, request->gone is
+ * set and request->leave is called, which may resume it; else whatever the
+ * request waits for does.
+ */
+void
+request_suspend(Request *request)
+{
+	if (request->suspended)
+		return;
+	request->suspended = true;
+	MHD_suspend_connection(request->connection);
+	request->socket.ready = socket_ready;
+	request->socket.owner = request;
+	loop_watch(&request->socket, MHD_get_connection_info(request->connection,
+														 MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+			   EPOLLRDHUP);
+}
+
+void
+request_resume(Request *request)
+{
+	if (!request->suspended)
+		return;
+	request->suspended = false;
+	loop_forget(&request->socket);
+	MHD_resume_connection(request->connection);
+}
+
+/*
+ * A session ends while there are requests of it.
+ */
+void
+requests_without(Session *session)
+{
+	for (Request *request = requests; request != NULL; request = request->next)
+		if (request->session == session)
+		{
+			request->session = NULL;
+			stream_end(request);
+		}
+}
+
+/*
+ * Whether a path, as it was sent, is this route's.  The segment that {} stands
+ * for is decoded.
+ */
+static bool
+path_is(const char *path, size_t length, const char *pattern, char **segment)
+{
+	const char *end = path + length;
+
+	*segment = NULL;
+	for (; *pattern != '\0'; pattern++)
+	{
+		if (*pattern != '{')
+		{
+			if (path == end || *path++ != *pattern)
+				break;
+			continue;
+		}
+		else
+		{
+			char	   *to = *segment = allocate(end - path + 1);
+
+			while (path < end && *path != '/')
+			{
+				unsigned	byte;
+
+				if (*path != '%')
+					*to++ = *path++;
+				else if (end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
+						 sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
+				{
+					*to++ = (char) byte;
+					path += 3;
+				}
+				else
+					break;
+			}
+			pattern++;			/* the closing brace */
+			if (to == *segment || (path < end && *path == '%'))
+				break;
+		}
+	}
+	if (*pattern == '\0' && path == end)
+		return true;
+	free(*segment);
+	*segment = NULL;
+	return false;
+}
+
+/*
+ * Find the route.  False if it was answered that there is none.
+ */
+static bool
+find_route(Request *request, const char *method)
+{
+	size_t		length = strcspn(request->target, "?#");
+	char		allowed[64] = "";
+
+	if (strcmp(method, "HEAD") == 0)
+		method = "GET";
+	for (const Route *route = routes; route->method != NULL; route++)
+	{
+		char	   *segment;
+
+		if (!path_is(request->target, length, route->path, &segment))
+			continue;
+		if (strcmp(route->method, method) == 0)
+		{
+			request->route = route;
+			request->segment = segment;
+			return true;
+		}
+		free(segment);
+		snprintf(allowed + strlen(allowed), sizeof(allowed) - strlen(allowed), "%s%s",
+				 allowed[0] != '\0' ? ", " : "", route->method);
+	}
+	if (allowed[0] == '\0')
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "there is no such path");
+	else
+	{
+		answer_problem(request, MHD_HTTP_METHOD_NOT_ALLOWED, "the path has no such method");
+		answer_header(request, MHD_HTTP_HEADER_ALLOW, allowed);
+	}
+	return false;
+}
+
+/*
+ * The headers are there: whether the request may go on.  If not, it is answered.
+ */
+static bool
+headers_allow(Request *request, const char *method)
+{
+	const char *length = header_of(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
+	const char *type = header_of(request, MHD_HTTP_HEADER_CONTENT_TYPE);
+	bool		has_body = header_of(request, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL ||
+		(length != NULL && strcmp(length, "0") != 0);
+	bool		changes;
+
+	if (!find_route(request, method))
+		return false;
+	changes = strcmp(request->route->method, "GET") != 0;
+	if (!(request->route->flags & ROUTE_OPEN) && !session_find(request))
+		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "nobody is logged in");
+	else if (changes && !session_allows(request))
+		answer_problem(request, MHD_HTTP_FORBIDDEN,
+					   "the request may come from another site: it lacks the header X-CSRF-Token of the session");
+	else if (changes && web.read_only && !(request->route->flags & ROUTE_READS))
+		answer_problem(request, MHD_HTTP_FORBIDDEN, "this server only shows what there is");
+	else if (request->principal != NULL && request->principal->hide_payload &&
+			 (request->route->flags & ROUTE_CONSUMES))
+		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads are hidden from this role");
+	else if (length != NULL && strtoull(length, NULL, 10) > web.max_body)
+		answer_problem(request, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
+	else if (has_body && changes &&
+			 (type == NULL || strcspn(type, " ;") != strlen("application/json") ||
+			  strncasecmp(type, "application/json", strlen("application/json")) != 0))
+		answer_problem(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the body must be application/json");
+	else
+		return true;
+	return false;
+}
+
+static enum MHD_Result
+send_answer(Request *request)
+{
+	Caller	   *caller = caller_of(request->connection);
+	enum MHD_Result result = MHD_queue_response(request->connection, request->status, request->response);
+
+	MHD_destroy_response(request->response);
+	request->response = NULL;
+	if (caller != NULL)
+		caller->deadline = request->streams ? INFINITY : web_now + SEND_TIME;
+	return result;
+}
+
+static enum MHD_Result
+handle(void *closure, struct MHD_Connection *connection, const char *url, const char *method,
+	   const char *version, const char *part, size_t *part_size, void **context)
+{
+	Request    *request = *context;
+
+	(void) closure;
+	(void) url;
+	(void) version;
+	if (request == NULL || request->gone)
+		return MHD_NO;
+	if (!request->seen)
+	{
+		request->seen = true;
+		return headers_allow(request, method) ? MHD_YES : send_answer(request);
+	}
+	if (*part_size > 0)
+	{
+		if (request->body.len + *part_size <= web.max_body)
+			appendBinaryPQExpBuffer(&request->body, part, *part_size);
+		else
+			return MHD_NO;
+		*part_size = 0;
+		return MHD_YES;
+	}
+	if (!request->begun)
+	{
+		Caller	   *caller = caller_of(connection);
+
+		request->begun = true;
+		if (caller != NULL)
+			caller->deadline = INFINITY;
+		if (PQExpBufferBroken(&request->body))
+			fatal(EXIT_REFUSED, "out of memory");
+		if (memchr(request->body.data, '\0', request->body.len) != NULL)
+			answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body has a byte that is zero");
+		else if (request->route->run != NULL)
+			request->route->run(request);
+		else
+			statement_begin(request);
+		/* if it was suspended and answered at once, it is to come again */
+		return request->socket.owner == NULL ? send_answer(request) : MHD_YES;
+	}
+	return request->response != NULL ? send_answer(request) : MHD_YES;
+}
+
+/*
+ * Shut down whoever takes too long.
+ */
+void
+request_tick(void)
+{
+	for (Caller *caller = callers; caller != NULL; caller = caller->next)
+		if (web_now > caller->deadline)
+		{
+			shutdown(caller->fd, SHUT_RDWR);
+			caller->deadline = INFINITY;
+		}
+}
+
+/*
+ * The program ends: no request waits for anything.
+ */
+void
+requests_end(void)
+{
+	for (Request *request = requests; request != NULL; request = request->next)
+	{
+		request->gone = true;
+		if (request->leave != NULL)
+			request->leave(request);
+		stream_end(request);
+		request_resume(request);
+	}
+}
+
+struct MHD_Daemon *
+daemon_start(int listener, char *cert, char *key)
+{
+	struct MHD_OptionItem tls[] = {
+		{cert != NULL ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, cert},
+		{MHD_OPTION_HTTPS_MEM_KEY, 0, key},
+		{MHD_OPTION_END, 0, NULL}
+	};
+
+	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (cert != NULL ? MHD_USE_TLS : 0),
+							0, NULL, NULL, handle, NULL,
+							MHD_OPTION_LISTEN_SOCKET, listener,
+							MHD_OPTION_CONNECTION_LIMIT, (unsigned) web.clients,
+							MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIME,
+							MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t) HEADER_MEMORY,
+							MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL,
+							MHD_OPTION_NOTIFY_CONNECTION, connection_changed, NULL,
+							MHD_OPTION_URI_LOG_CALLBACK, request_started, NULL,
+							MHD_OPTION_STRICT_FOR_CLIENT, 1,
+							MHD_OPTION_ARRAY, tls,
+							MHD_OPTION_END);
+}

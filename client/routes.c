@@ -1,0 +1,298 @@
+/*-------------------------------------------------------------------------
+ *
+ * routes.c
+ *	  The table of all routes of "jobq web".
+ *
+ * A route is mostly a statement that returns JSON; statement.c says where its
+ * parameters come from.  openapi.json describes what each wants and returns.
+ * search_path is pg_catalog alone.
+ *
+ * client/routes.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void answer_enqueued(Request *request, PGresult *result);
+static void answer_mended(Request *request, PGresult *result);
+static void answer_metrics(Request *request, PGresult *result);
+
+#define JOB_OPTION(name, c_name, type, says) ", " #name " => (b ->> '" #name "')::" #type
+
+#define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
+
+/* A page of rows that have an id, the highest first. */
+#define PAGE(rows, n) \
+	"SELECT json_build_object('items', coalesce(json_agg(t), '[]'), " \
+	"'next', CASE WHEN count(*) = " LIMIT(n) " THEN min(t.id) END) FROM (" rows " ORDER BY id DESC LIMIT " LIMIT(n) ") AS t"
+
+#define ALL(rows) \
+	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
+
+/* A function that returns nothing, as part of an expression. */
+#define DO(call)	call "::text IS NOT NULL"
+
+#define JOB_LINE \
+	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
+	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id"
+
+#define JOB_FILTER \
+	"($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) AND ($4::text IS NULL OR j.unique_key = $4) " \
+	"AND ($5::text IS NULL OR j.group_key = $5) AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($7::text IS NULL OR j.role::text = $7) " \
+	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
+	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10) " \
+	"AND ($11::int8 IS NULL OR j.id < $11)"
+
+#define LIVE_STATES "'{scheduled,ready,running,retryable,blocked}'::text[]"
+
+/* The archive is read only if the state may be one of those that it has. */
+#define JOBS \
+	"SELECT " JOB_LINE " FROM jobq.live_jobs AS j WHERE $1::text = ANY (" LIVE_STATES ") AND j.state = $1 AND " JOB_FILTER \
+	" UNION ALL " \
+	"SELECT " JOB_LINE " FROM jobq.jobs AS j WHERE ($1::text IS NULL OR $1 <> ALL (" LIVE_STATES ") AND j.state = $1) AND " JOB_FILTER
+
+/* "done" of many ids: the statement fails as a whole if one of them does. */
+#define FOR_EACH_ID(call) \
+	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
+	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
+
+/* One lease, or several as arrays. */
+#define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
+#define LEASE_CALL(function, more_of_one, more) \
+	"SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
+	DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")") " ELSE " \
+	DO("jobq." function "((b ->> 'id')::int8, (b ->> 'token')::int8" more_of_one ")") " END) " \
+	"FROM (SELECT $1::jsonb AS b) AS body"
+
+#define LABEL(column) "replace(replace(replace(" column ", E'\\\\', E'\\\\\\\\'), '\"', E'\\\\\"'), E'\\n', E'\\\\n')"
+
+static const char overview[] =
+"SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
+"FROM jobq_internal.scheduler_state() AS s), 'not served'), "
+"'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'failed', q.failed, "
+"'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq.clock() - q.oldest)::float8, "
+"'queues', q.queues, 'paused', q.paused, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
+"(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
+"coalesce(sum(running), 0) AS running, coalesce(sum(failed), 0) AS failed, min(oldest_ready) AS oldest, "
+"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused FROM jobq.queues) AS q, "
+"(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
+"count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
+
+static const char session[] =
+"SELECT json_build_object('role', session_user, 'database', current_database(), 'csrf', $1::text, "
+"'read_only', $2::bool, 'hide_payload', $3::bool, "
+"'version', (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'jobq'), "
+"'manage', (SELECT bool_or(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc AS p "
+"JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname = 'jobq' AND p.proname = 'pause'))";
+
+/*
+ * What has ended, of the newest jobs: their ids lie together in the indexes, so
+ * this takes the same time however many jobs there are.
+ */
+static const char series[] =
+"WITH span AS (SELECT CASE WHEN p.day THEN 1800 ELSE 60 END AS step, "
+"date_bin(CASE WHEN p.day THEN interval '30 min' ELSE interval '1 min' END, jobq.clock(), '2000-01-01 00:00+00') "
+"- CASE WHEN p.day THEN interval '23.5 h' ELSE interval '59 min' END AS start "
+"FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS p), "
+"newest AS MATERIALIZED (SELECT j.id FROM jobq.jobs AS j ORDER BY j.id DESC LIMIT 1), "
+"ends AS MATERIALIZED (SELECT j.state, j.finished_at, j.enqueued_at, extract(epoch FROM j.started_at - greatest(j.enqueued_at, j.run_at))::float8 AS waited, "
+"extract(epoch FROM j.finished_at - j.started_at)::float8 AS ran, j.queue, j.kind "
+"FROM jobq.jobs AS j WHERE j.id > (SELECT id FROM newest) - 20000) "
+"SELECT json_build_object('from', s.start, 'until', s.start + 60 * make_interval(secs => s.step) * CASE WHEN s.step = 60 THEN 1 ELSE 0.8 END, "
+"'step_seconds', s.step, 'partial', (SELECT count(*) >= 15000 AND min(enqueued_at) > s.start FROM ends), "
+"'points', (SELECT json_agg(json_build_object('at', g.at, 'completed', coalesce(p.completed, 0), 'failed', coalesce(p.failed, 0), "
+"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_p50', p.w50, 'waiting_p95', p.w95, "
+"'running_p50', p.r50, 'running_p95', p.r95) ORDER BY g.n) "
+"FROM (SELECT n, s.start + n * make_interval(secs => s.step) AS at FROM generate_series(0, CASE WHEN s.step = 60 THEN 59 ELSE 47 END) AS n) AS g "
+"LEFT JOIN (SELECT floor(extract(epoch FROM e.finished_at - s.start) / s.step)::int4 AS n, "
+"count(*) FILTER (WHERE e.state = 'completed') AS completed, count(*) FILTER (WHERE e.state = 'failed') AS failed, "
+"count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled, count(*) FILTER (WHERE e.state = 'expired') AS expired, "
+"percentile_cont(0.5) WITHIN GROUP (ORDER BY e.waited) AS w50, percentile_cont(0.95) WITHIN GROUP (ORDER BY e.waited) AS w95, "
+"percentile_cont(0.5) WITHIN GROUP (ORDER BY e.ran) AS r50, percentile_cont(0.95) WITHIN GROUP (ORDER BY e.ran) AS r95 "
+"FROM ends AS e WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) "
+"GROUP BY 1) AS p ON p.n = g.n)) FROM span AS s";
+
+static const char metrics[] =
+"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues), "
+"lines(n, line) AS ("
+"SELECT 10, '# TYPE jobq_jobs gauge' UNION ALL SELECT 11, '# HELP jobq_jobs Jobs of a queue by state.' "
+"UNION ALL SELECT 12, format('jobq_jobs{queue=\"%s\",state=\"%s\"} %s', q.label, v.state, v.jobs) FROM q, "
+"LATERAL (VALUES ('ready', q.ready), ('scheduled', q.scheduled), ('blocked', q.blocked), ('running', q.running), ('failed', q.failed)) AS v(state, jobs) "
+"UNION ALL SELECT 20, '# TYPE jobq_oldest_ready_seconds gauge' UNION ALL SELECT 21, '# UNIT jobq_oldest_ready_seconds seconds' "
+"UNION ALL SELECT 22, '# HELP jobq_oldest_ready_seconds How long the oldest ready job has waited.' "
+"UNION ALL SELECT 23, format('jobq_oldest_ready_seconds{queue=\"%s\"} %s', q.label, coalesce(extract(epoch FROM jobq.clock() - q.oldest_ready), 0)) FROM q "
+"UNION ALL SELECT 30, '# TYPE jobq_queue_paused gauge' UNION ALL SELECT 31, '# HELP jobq_queue_paused Whether a queue is paused.' "
+"UNION ALL SELECT 32, format('jobq_queue_paused{queue=\"%s\"} %s', q.label, q.paused::int4) FROM q "
+"UNION ALL SELECT 40, '# TYPE jobq_workers gauge' UNION ALL SELECT 41, '# HELP jobq_workers Workers and consumers.' "
+"UNION ALL SELECT 42, format('jobq_workers{type=\"%s\",state=\"%s\"} %s', w.type, w.state, count(*)) FROM jobq.workers AS w GROUP BY w.type, w.state "
+"UNION ALL SELECT 90, '# EOF') "
+"SELECT string_agg(line, E'\\n' ORDER BY n, line) || E'\\n' FROM lines";
+
+/*
+ * An array of ids, one of tokens, and the jobs, with blanks between them; or, if
+ * there are none and the caller waits, behind an exclamation mark, for what.
+ */
+static const char reserve[] =
+"SELECT CASE WHEN r.jobs IS NOT NULL THEN r.jobs WHEN r.wait <= 0 THEN '{} {} {\"jobs\":[]}' "
+"ELSE '!' || json_build_object('queues', r.queues, 'max', r.max, 'lease', r.lease, 'wait', r.wait)::text END "
+"FROM (SELECT w.*, (SELECT concat(array_agg(j.id), ' ', array_agg(j.token), ' ', json_build_object('jobs', json_agg(j))) FROM jobq.reserve(w.queues, w.max, w.lease, '0', w.consumer) AS j HAVING count(*) > 0) AS jobs "
+"FROM (SELECT CASE WHEN jsonb_typeof(b -> 'queues') = 'string' THEN ARRAY[b ->> 'queues'] WHEN b -> 'queues' IS NULL THEN '{default}'::text[] "
+"ELSE ARRAY(SELECT v.value FROM jsonb_array_elements_text(b -> 'queues') WITH ORDINALITY AS v ORDER BY v.ordinality) END AS queues, "
+"coalesce((b ->> 'max')::int4, 1) AS max, coalesce((b ->> 'lease')::interval, '90 s') AS lease, "
+"least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer "
+"FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
+
+/* The job is the same, but for its payload, and for being another one. */
+static const char retry[] =
+"CASE WHEN NOT $1::jsonb ? 'payload' THEN json_build_object('id', $2::int8, 'done', " DO("jobq.retry($2::int8)") ")::text ELSE "
+"(SELECT CASE WHEN j.role::text <> quote_ident(session_user) THEN '!the job is of role ' || j.role || ', and would be of ' || quote_ident(session_user) "
+"WHEN j.batch_id IS NOT NULL THEN '!the job belongs to batch ' || j.batch_id || ', which a new job would not' "
+"ELSE json_build_object('id', jobq.enqueue(j.kind, $1::jsonb -> 'payload', queue => j.queue, priority => j.priority, "
+"max_attempts => j.max_attempts, headers => j.headers, group_key => j.group_key, unique_key => j.unique_key, on_conflict => CASE WHEN j.unique_key IS NOT NULL THEN 'error' END), "
+"'done', " DO("jobq.delete_failed(j.id)") ")::text END FROM jobq.jobs AS j WHERE j.id = $2::int8 AND j.state = 'failed') END";
+
+const Route routes[] = {
+	{"GET", "/healthz", ROUTE_OPEN,.run = run_health},
+	{"GET", "/metrics", 0,.sql = metrics,.answer = answer_metrics},
+	{"GET", "/api/openapi.json", ROUTE_OPEN,.run = answer_asset},
+	{"POST", "/api/session", ROUTE_OPEN | ROUTE_READS,.run = run_log_in,.parameters = "csrf readonly hide",.answer = answer_session,
+	.sql = session},
+	{"GET", "/api/session", 0,.parameters = "csrf readonly hide",.answer = answer_session,.sql = session},
+	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
+
+	{"GET", "/api/overview", 0,.sql = overview},
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.sql = series},
+	{"GET", "/api/jobs", 0,
+		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role ?header ?from ?until ?before ?limit",
+	.sql = PAGE(JOBS, 12)},
+	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
+		.members = "kind! payload queue priority run_at delay max_attempts retry_until backoff timeout expires_at "
+		"unique_key unique_for unique_until on_conflict group_key headers watch",
+		.answer = answer_enqueued,
+		.sql = "SELECT jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
+#include "produce/options.h"
+		") FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
+	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS body"},
+	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
+	{"POST", "/api/jobs/forget", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID(DO("jobq.delete_failed(i.id)"))},
+	{"POST", "/api/jobs/cancel", 0,.parameters = "body",.members = "ids!",
+	.sql = FOR_EACH_ID("jobq.cancel(i.id)")},
+	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
+		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, CASE WHEN NOT $2::bool THEN j.payload END AS payload, "
+		"CASE WHEN NOT $2::bool THEN j.headers END AS headers, CASE WHEN NOT $2::bool THEN j.result END AS result, "
+		"j.errors, j.log, f.sqlstate, f.context, $2::bool AS payload_hidden, "
+		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
+		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
+	"FROM jobq.jobs AS j LEFT JOIN jobq.failed_jobs AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
+	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
+	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
+	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job},
+	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry,.answer = answer_mended},
+	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.reschedule($2::int8, ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
+	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
+	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
+
+	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit",
+		.sql = PAGE("SELECT id, kind, queue, role, attempt, max_attempts, crashes, enqueued_at, failed_at, error, sqlstate, context "
+					"FROM jobq.failed_jobs WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR kind = $2) "
+					"AND ($3::int8 IS NULL OR id < $3)", 4)},
+	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind",
+	.sql = "SELECT json_build_object('count', jobq.retry_all($1::jsonb ->> 'queue', $1::jsonb ->> 'kind'))"},
+	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue",
+	.sql = "SELECT json_build_object('count', jobq.delete_all_failed($1::jsonb ->> 'queue'))"},
+
+	{"GET", "/api/queues", 0,
+	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
+	{"POST", "/api/queues/{}/pause", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('done', " DO("jobq.pause($2::text)") ")"},
+	{"POST", "/api/queues/{}/resume", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('done', " DO("jobq.resume($2::text)") ")"},
+	{"POST", "/api/queues/{}/clear", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('count', jobq.clear($2::text))"},
+	{"GET", "/api/kinds", 0,.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
+	{"GET", "/api/workers", 0,
+		.sql = ALL("SELECT coalesce(w.consumer, 'pool ' || w.pool) AS name, w.*, "
+				   "extract(epoch FROM jobq.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
+	{"GET", "/api/schedules", 0,.parameters = "hide",
+		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
+				   "CASE WHEN s.cron NOT LIKE 'every%' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
+				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, CASE WHEN NOT $1::bool THEN s.payload END AS payload, "
+				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - 'headers' ELSE s.options END AS options "
+				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
+	{"POST", "/api/schedules/{}/pause", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('done', " DO("jobq.pause_schedule($2::text)") ")"},
+	{"POST", "/api/schedules/{}/resume", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('done', " DO("jobq.resume_schedule($2::text)") ")"},
+	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
+	.sql = PAGE("SELECT * FROM jobq.batches WHERE ($1::text IS NULL OR state = $1) AND ($2::int8 IS NULL OR id < $2)", 3)},
+	{"GET", "/api/batches/{}", 0,.parameters = "{}",
+		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
+		"SELECT s.name, s.job_id, s.state, s.needs, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
+		"FROM jobq.steps AS s LEFT JOIN jobq.jobs AS j ON j.id = s.job_id WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
+	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
+	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.batch_cancel($2::int8))"},
+	{"POST", "/api/batches/{}/retry", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('count', jobq.batch_retry_failed($2::int8))"},
+	{"GET", "/api/events", 0,.parameters = "?topics",.run = run_follow_topics},
+
+	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer",
+	.sql = reserve,.answer = answer_reserve},
+	{"POST", "/api/ack", 0,.parameters = "body",.members = "id token ids tokens result",
+	.sql = LEASE_CALL("ack", ", b -> 'result'", "")},
+	{"POST", "/api/nack", 0,.parameters = "body",.members = "id token ids tokens error delay",
+	.sql = LEASE_CALL("nack", ", b ->> 'error', (b ->> 'delay')::interval", ", b ->> 'error', (b ->> 'delay')::interval")},
+	{"POST", "/api/reject", 0,.parameters = "body",.members = "id token ids tokens reason",
+	.sql = LEASE_CALL("reject", ", b ->> 'reason'", ", b ->> 'reason'")},
+	{"POST", "/api/release", 0,.parameters = "body",.members = "id token ids tokens delay",
+	.sql = LEASE_CALL("release", ", coalesce((b ->> 'delay')::interval, '0')", ", coalesce((b ->> 'delay')::interval, '0')")},
+	{"POST", "/api/extend", 0,.parameters = "body",.members = "id token ids tokens lease!",
+	.sql = LEASE_CALL("extend", ", (b ->> 'lease')::interval", ", (b ->> 'lease')::interval")},
+	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
+		.sql = "SELECT json_build_object('done', " DO("jobq.report_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
+													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},
+
+	/* the console; the last, as it takes any name */
+	{"GET", "/", ROUTE_OPEN,.run = answer_asset},
+	{"GET", "/{}", ROUTE_OPEN,.run = answer_asset},
+	{NULL}
+};
+
+/*
+ * 202, and where the job is.
+ */
+static void
+answer_enqueued(Request *request, PGresult *result)
+{
+	const char *id = PQgetvalue(result, 0, 0);
+	char text[	64];
+	int			length = snprintf(text, sizeof(text), "{\"id\":%s}", id);
+
+	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
+	snprintf(text, sizeof(text), "/api/jobs/%s", id);
+	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
+}
+
+static void
+answer_mended(Request *request, PGresult *result)
+{
+	const char *text = PQgetvalue(result, 0, 0);
+
+	if (text[0] == '!')
+		answer_problem(request, MHD_HTTP_CONFLICT, text +1);
+	else
+		answer(request, MHD_HTTP_OK, "application/json", text, strlen(text));
+}
+
+static void
+answer_metrics(Request *request, PGresult *result)
+{
+	answer(request, MHD_HTTP_OK, "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		   PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+}

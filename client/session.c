@@ -1,0 +1,375 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  Who a caller is: logging in as a role, the cookie of the session, and the
+ *	  token against cross-site requests.
+ *
+ * A password comes with one request, and goes to the database server, which says
+ * whether it is right.  It is kept in memory for the connections that are made
+ * later, as long as there is a session.
+ *
+ * A browser sends a cookie with all that it sends here, also with what another
+ * site has it send.  Though SameSite=Strict keeps it from that, all that changes
+ * something needs the session's second secret in a header, which another site
+ * does not know; and what a browser says of where a request comes from must be
+ * this server.
+ *
+ * client/session.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#define COOKIE			"jobq_session"
+#define SESSION_TIME	(12 * 3600.0)	/* without a request */
+#define MAX_SESSIONS	10000
+#define MAX_PROVING		16		/* that log in at a time */
+#define FAILURE_PAUSE	1.0		/* until a wrong password is answered */
+
+static Session *sessions;
+static int	nsessions;
+static int	nproving;
+
+/* Answers that wait, so that passwords cannot be tried quickly. */
+typedef struct Refusal
+{
+	struct Refusal *next;
+	Request    *request;
+	double		at;
+	unsigned	status;
+	char	   *why;
+} Refusal;
+
+static Refusal *refusals;
+
+static void session_free(Session *session);
+static bool same_site(Request *request);
+static void log_in_proved(Principal *principal, const char *why, bool refused);
+static void log_in_left(Request *request);
+
+/*
+ * Hexadecimal digits that nobody can guess.
+ */
+void
+secret_make(char *secret)
+{
+	unsigned char bytes[SECRET_BYTES];
+
+	if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes))
+		fatal(EXIT_REFUSED, "getrandom: %s", strerror(errno));
+	for (int i = 0; i < SECRET_BYTES; i++)
+		snprintf(secret + 2 * i, 3, "%02x", bytes[i]);
+	explicit_bzero(bytes, sizeof(bytes));
+}
+
+/*
+ * Whether two texts are the same.  The time that this takes tells nothing but
+ * their lengths.
+ */
+bool
+secret_equal(const char *a, const char *b)
+{
+	size_t		length = strlen(a);
+	unsigned char differ = 0;
+
+	if (strlen(b) != length)
+		return false;
+	for (size_t i = 0; i < length; i++)
+		differ |= (unsigned char) a[i] ^ (unsigned char) b[i];
+	return differ == 0;
+}
+
+/*
+ * Whether this role's callers see no payloads.  "all" means browsers: a program
+ * with a token is only meant by its role's name.
+ */
+bool
+payload_hidden(const char *role, bool is_token)
+{
+	const char *list = web.hide_payload;
+
+	if (list == NULL)
+		return false;
+	if (strcmp(list, "all") == 0)
+		return !is_token;
+	for (size_t length; *list != '\0'; list += length + (list[length] == ','))
+	{
+		length = strcspn(list, ",");
+		if (strlen(role) == length && strncmp(list, role, length) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Find whose request this is.  A token counts before a cookie.
+ */
+bool
+session_find(Request *request)
+{
+	const char *authorization = header_of(request, MHD_HTTP_HEADER_AUTHORIZATION);
+	const char *id = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, COOKIE);
+
+	if (authorization != NULL)
+	{
+		if (strncasecmp(authorization, "Bearer ", 7) == 0)
+			request->principal = token_find(authorization + 7);
+	}
+	else if (id != NULL)
+		for (Session *session = sessions; session != NULL; session = session->next)
+			if (secret_equal(session->id, id))
+			{
+				session->used = web_now;
+				request->session = session;
+				request->principal = session->principal;
+			}
+	if (request->principal == NULL)
+		return false;
+	principal_use(request->principal);
+	return true;
+}
+
+/*
+ * What a browser says of where a request comes from: this server, or nothing.
+ */
+static bool
+same_site(Request *request)
+{
+	const char *site = header_of(request, "Sec-Fetch-Site");
+	const char *origin = header_of(request, MHD_HTTP_HEADER_ORIGIN);
+	const char *host = header_of(request, MHD_HTTP_HEADER_HOST);
+	const char *name;
+
+	if (site != NULL && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
+		return false;
+	if (origin == NULL)
+		return true;
+
+	/*
+	 * a server before this one may speak TLS in its place, so the scheme is
+	 * not compared
+	 */
+	name = strstr(origin, "://");
+	return name != NULL && host != NULL && strcasecmp(name + 3, host) == 0;
+}
+
+/*
+ * Whether a request that changes something is meant by its sender.
+ */
+bool
+session_allows(Request *request)
+{
+	const char *csrf = header_of(request, "X-CSRF-Token");
+
+	if (request->principal != NULL && request->session == NULL)
+		return true;			/* no browser adds a token by itself */
+	if (!same_site(request))
+		return false;
+	return request->session == NULL || (csrf != NULL && secret_equal(request->session->csrf, csrf));
+}
+
+static void
+session_free(Session *session)
+{
+	Session   **at = &sessions;
+
+	while (*at != session)
+		at = &(*at)->next;
+	*at = session->next;
+	nsessions--;
+	requests_without(session);
+	principal_leave(session->principal);
+	explicit_bzero(session, sizeof(Session));
+	free(session);
+}
+
+/*
+ * All sessions of a principal end: its password is not right any more.
+ */
+void
+sessions_end(Principal *principal)
+{
+	for (Session *session = sessions, *next; session != NULL; session = next)
+	{
+		next = session->next;
+		if (session->principal == principal)
+			session_free(session);
+	}
+}
+
+void
+session_tick(void)
+{
+	for (Session *session = sessions, *next; session != NULL; session = next)
+	{
+		next = session->next;
+		if (web_now > session->used + SESSION_TIME)
+			session_free(session);
+	}
+	for (Refusal **at = &refusals; *at != NULL;)
+	{
+		Refusal    *refusal = *at;
+
+		if (refusal->request != NULL && web_now < refusal->at)
+		{
+			at = &refusal->next;
+			continue;
+		}
+		*at = refusal->next;
+		if (refusal->request != NULL)
+		{
+			refusal->request->leave = NULL;
+			answer_problem(refusal->request, refusal->status, refusal->why);
+		}
+		nproving--;
+		free(refusal->why);
+		free(refusal);
+	}
+}
+
+/*
+ * POST /api/session.  A caller that hangs up meanwhile has tried all the same.
+ */
+void
+run_log_in(Request *request)
+{
+	json_t	   *document = json_loadb(request->body.data, request->body.len, JSON_REJECT_DUPLICATES, NULL);
+	const char *role;
+	const char *password;
+	Principal  *principal;
+
+	if (json_unpack_ex(document, NULL, JSON_STRICT, "{s:s, s:s}", "role", &role, "password", &password) != 0 ||
+		role[0] == '\0')
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body must be {\"role\": \"...\", \"password\": \"...\"}");
+	else if (password[0] == '\0')
+		/* libpq would look for another one */
+		answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the password is empty");
+	else if (nproving >= MAX_PROVING || nsessions >= MAX_SESSIONS)
+		answer_problem(request, MHD_HTTP_TOO_MANY_REQUESTS, "too many callers log in");
+	else
+	{
+		nproving++;
+		principal = principal_make(role, password, NULL);
+		principal_use(principal);
+		principal->proved = log_in_proved;
+		principal->proving = request;
+		request->state = principal;
+		request->leave = log_in_left;
+		request_suspend(request);
+		principal_prove(principal);
+	}
+	/* the password is with the principal alone */
+	json_decref(document);
+	explicit_bzero(request->body.data, request->body.len);
+	resetPQExpBuffer(&request->body);
+}
+
+static void
+log_in_left(Request *request)
+{
+	Principal  *principal = request->state;
+
+	if (principal != NULL)
+		principal->proving = NULL;
+	for (Refusal *refusal = refusals; refusal != NULL; refusal = refusal->next)
+		if (refusal->request == request)
+			refusal->request = NULL;
+}
+
+/*
+ * The server has said whether the password is right.
+ */
+static void
+log_in_proved(Principal *principal, const char *why, bool refused)
+{
+	Request    *request = principal->proving;
+	Principal  *other;
+	Session    *session;
+
+	if (why != NULL)
+	{
+		Refusal    *refusal = allocate(sizeof(Refusal));
+
+		refusal->request = request;
+		refusal->at = web_now + (refused ? FAILURE_PAUSE : 0);
+		refusal->status = refused ? MHD_HTTP_UNAUTHORIZED : MHD_HTTP_SERVICE_UNAVAILABLE;
+		refusal->why = copy_text(why);
+		refusal->next = refusals;
+		refusals = refusal;
+		/* it is answered when the principal is gone */
+		if (request != NULL)
+			request->state = NULL;
+		principal_leave(principal);
+		return;
+	}
+
+	nproving--;
+	if (request == NULL)
+	{
+		principal_leave(principal);
+		return;
+	}
+	request->leave = NULL;
+	request->state = NULL;
+	other = principal_like(principal);
+	if (other != NULL)
+	{
+		principal_use(other);
+		principal_leave(principal);
+		principal = other;
+	}
+	session = allocate(sizeof(Session));
+	secret_make(session->id);
+	secret_make(session->csrf);
+	session->principal = principal;
+	session->used = web_now;
+	session->next = sessions;
+	sessions = session;
+	nsessions++;
+	request->session = session;
+	request->principal = principal;
+	principal_use(principal);
+	statement_begin(request);
+}
+
+/*
+ * Who is logged in; and the cookie, if that was this request.
+ */
+void
+answer_session(Request *request, PGresult *result)
+{
+	char		cookie[SECRET_SIZE + 128];
+
+	answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+	if (request->session == NULL || strcmp(request->route->method, "POST") != 0)
+		return;
+	snprintf(cookie, sizeof(cookie), COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
+			 request->session->id, web.tls ? "; Secure" : "");
+	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE, cookie);
+}
+
+/*
+ * DELETE /api/session
+ */
+void
+run_log_out(Request *request)
+{
+	if (request->session != NULL)
+	{
+		Session    *session = request->session;
+
+		request->session = NULL;
+		session_free(session);
+	}
+	answer(request, MHD_HTTP_NO_CONTENT, "application/json", "", 0);
+	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE,
+				  COOKIE "=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+}

@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  The statement of a route: its parameters, and what comes of it.
+ *
+ * The words of route->parameters say where each parameter comes from:
+ *
+ *	{}		the segment of the path that {} stands for
+ *	body	the body, which is {} if there is none
+ *	?NAME	an argument behind the path's question mark; null without it
+ *	#NAME	a header, likewise
+ *	hide	whether payloads are hidden from the caller
+ *	csrf	the secret of the session against cross-site requests
+ *	readonly	whether --read-only was said
+ *
+ * A body is read by the server, in SQL.  That it has no member but those that the
+ * route names, and the ones that it must have, is seen there, too, before the
+ * statement does anything.  The statement is then a scalar expression.
+ *
+ * client/statement.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void statement_done(Statement *statement, PGresult *result, const char *why);
+static bool parameters_of(Request *request);
+static bool arguments_known(Request *request);
+static void append_members(PQExpBuffer sql, const char *members, bool needed);
+static void statement_left(Request *request);
+
+/* What a route can be asked with; all else behind a question mark is a mistake. */
+static enum MHD_Result
+argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+	Request    *request = closure;
+	const char *words = request->route->parameters != NULL ? request->route->parameters : "";
+	size_t		length = strlen(key);
+
+	(void) kind;
+	(void) value;
+	for (const char *at = words; length > 0 && (at = strstr(at, key)) != NULL; at += length)
+		if (at > words && at[-1] == '?' && (at[length] == '\0' || at[length] == ' '))
+			return MHD_YES;
+	request->state = (void *) key;
+	return MHD_NO;
+}
+
+static bool
+arguments_known(Request *request)
+{
+	PQExpBufferData text;
+
+	request->state = NULL;
+	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_known, request);
+	if (request->state == NULL)
+		return true;
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "there is no argument \"%s\"", (const char *) request->state);
+	request->state = NULL;
+	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	termPQExpBuffer(&text);
+	return false;
+}
+
+/*
+ * Fill request->values.
+ */
+static bool
+parameters_of(Request *request)
+{
+	const char *at = request->route->parameters != NULL ? request->route->parameters : "";
+	int			n = 0;
+
+	for (size_t length; *at != '\0'; at += length + (at[length] == ' '))
+	{
+		char		word[64];
+		const char *value = NULL;
+
+		length = strcspn(at, " ");
+		if (length >= sizeof(word) || n == MAX_PARAMETERS)
+			return false;
+		memcpy(word, at, length);
+		word[length] = '\0';
+		if (strcmp(word, "{}") == 0)
+			value = request->segment;
+		else if (strcmp(word, "body") == 0)
+			value = request->body.len > 0 ? request->body.data : "{}";
+		else if (word[0] == '?')
+			value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, word + 1);
+		else if (word[0] == '#')
+			value = header_of(request, word + 1);
+		else if (strcmp(word, "hide") == 0)
+			value = request->principal->hide_payload ? "true" : "false";
+		else if (strcmp(word, "csrf") == 0)
+			value = request->session != NULL ? request->session->csrf : NULL;
+		else if (strcmp(word, "readonly") == 0)
+			value = web.read_only ? "true" : "false";
+		/* an argument without a value is as if it were not there */
+		if (value != NULL && word[0] == '?' && value[0] == '\0')
+			value = NULL;
+		request->values[n++] = value != NULL ? copy_text(value) : NULL;
+	}
+	request->statement.n = n;
+	return true;
+}
+
+/*
+ * The members of a body, or those that it must have, as an array.
+ */
+static void
+append_members(PQExpBuffer sql, const char *members, bool needed)
+{
+	bool		first = true;
+
+	appendPQExpBufferStr(sql, "'{");
+	for (size_t length; *members != '\0'; members += length + (members[length] == ' '))
+	{
+		bool		must;
+
+		length = strcspn(members, " ");
+		must = members[length - 1] == '!';
+		if (needed && !must)
+			continue;
+		appendPQExpBuffer(sql, "%s%.*s", first ? "" : ",", (int) (length - must), members);
+		first = false;
+	}
+	appendPQExpBufferStr(sql, "}'::text[]");
+}
+
+/*
+ * Ask the database what the route asks, and answer with what it says.
+ */
+void
+statement_begin(Request *request)
+{
+	const Route *route = request->route;
+	Statement  *statement = &request->statement;
+	PQExpBufferData sql;
+
+	if (!arguments_known(request))
+		return;
+	if (!parameters_of(request))
+		fatal(EXIT_REFUSED, "the parameters of %s are wrong", route->path);
+	if (route->members != NULL)
+	{
+		initPQExpBuffer(&sql);
+		appendPQExpBufferStr(&sql, "SELECT CASE WHEN u.bad IS NULL AND u.lacks IS NULL THEN (");
+		appendPQExpBufferStr(&sql, route->sql);
+		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks FROM (SELECT "
+							 "(SELECT k FROM jsonb_object_keys($1::jsonb) AS k WHERE NOT k = ANY (");
+		append_members(&sql, route->members, false);
+		appendPQExpBufferStr(&sql, ") LIMIT 1) AS bad, (SELECT k FROM unnest(");
+		append_members(&sql, route->members, true);
+		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks) AS u");
+		if (PQExpBufferDataBroken(sql))
+			fatal(EXIT_REFUSED, "out of memory");
+		request->sql = sql.data;
+	}
+	statement->sql = request->sql != NULL ? request->sql : route->sql;
+	statement->values = (const char *const *) request->values;
+	statement->done = statement_done;
+	statement->owner = request;
+	request->leave = statement_left;
+	request_suspend(request);
+	pool_send(request->principal, statement);
+}
+
+/*
+ * The caller has hung up.  A statement that runs is left to its end.
+ */
+static void
+statement_left(Request *request)
+{
+	if (pool_withdraw(request->principal, &request->statement))
+		request_resume(request);
+}
+
+static void
+statement_done(Statement *statement, PGresult *result, const char *why)
+{
+	Request    *request = statement->owner;
+	const Route *route = request->route;
+
+	request->leave = NULL;
+	if (request->gone && (!(route->flags & ROUTE_CONSUMES) || PQresultStatus(result) != PGRES_TUPLES_OK))
+		request_resume(request);
+	else if (result == NULL)
+		answer_no_connection(request, why);
+	else if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		answer_error(request, result);
+	else if (route->members != NULL &&
+			 (!PQgetisnull(result, 0, 1) || !PQgetisnull(result, 0, 2)))
+	{
+		PQExpBufferData text;
+		bool		bad = !PQgetisnull(result, 0, 1);
+
+		initPQExpBuffer(&text);
+		appendPQExpBuffer(&text, bad ? "the body has a member \"%s\", which is not known here"
+						  : "the body lacks the member \"%s\"", PQgetvalue(result, 0, bad ? 1 : 2));
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+		termPQExpBuffer(&text);
+	}
+	else if (PQntuples(result) == 0 || PQgetisnull(result, 0, 0))
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "it does not exist, or is another role's");
+	else if (route->answer != NULL)
+		route->answer(request, result);
+	else
+		answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+}

@@ -1,0 +1,717 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream.c
+ *	  Server-Sent Events: jobs and lists as they change, and the connection that
+ *	  listens for all.
+ *
+ * A Follow is what at least one caller of a principal follows: a job, or a topic,
+ * which is a route without arguments.  It is looked at by a statement of that
+ * principal, so nobody is told of what his role does not see, and once for all
+ * its callers.  All jobs that a principal's callers follow are one statement.
+ *
+ * A job is looked at when the database has said on channel jobq_job_ID that it
+ * has changed, which it does for jobs with "watch", and every second in any case.
+ * One connection, of this program's own role, listens for all callers.
+ *
+ * The id of an event says how many lines of the job's log its receiver has, and a
+ * hash of the state that it knows.  So whoever comes back with Last-Event-ID gets
+ * the lines that it lacks, and the state if that has changed, from whichever
+ * server it asks.
+ *
+ * client/stream.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "link.h"
+#include "web.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#define JOB_PAUSE		1.0		/* between two looks at a job */
+#define TOPIC_PAUSE		2.0
+#define REST			10		/* times as long as the last look took, if
+								 * that is longer */
+#define HEARTBEAT		15.0
+#define MAX_TOPICS		8
+#define MAX_BACKLOG		(4 * 1024 * 1024)	/* what a caller may be behind, in
+											 * bytes */
+#define HASH_SIZE		33
+#define BLOCK_SIZE		4096
+
+typedef struct Stream Stream;
+
+/* A stream's place at one of the things that it follows. */
+typedef struct Follower
+{
+	struct Follower *next;
+	Stream	   *stream;
+	struct Follow *follow;
+	long		lines;			/* of the log, that it has */
+	char		hash[HASH_SIZE];
+} Follower;
+
+typedef struct Follow
+{
+	struct Follow *next;
+	Principal  *principal;
+	int64_t		job;			/* 0: a topic */
+	const Route *topic;
+	Follower   *followers;
+	double		due;
+	/* of a topic */
+	Statement	statement;
+	bool		asked;
+	const char *values[MAX_PARAMETERS];
+	char	   *text;			/* as it was last */
+} Follow;
+
+struct Stream
+{
+	Request    *request;
+	PQExpBufferData out;
+	size_t		taken;			/* of "out" */
+	bool		ended;
+	double		beat;
+	int			n;
+	Follower	followers[MAX_TOPICS];
+};
+
+/* The statement that looks at a principal's jobs. */
+typedef struct Look
+{
+	Statement	statement;
+	char	   *ids;
+	char	   *lines;
+	const char *values[3];
+	double		rest_until;
+} Look;
+
+/* A channel that somebody wants to be told of. */
+typedef struct Channel
+{
+	struct Channel *next;
+	int64_t		job;
+	int			users;
+	bool		listening;
+} Channel;
+
+static const char look_sql[] =
+"SELECT w.id, v.what, v.pos, v.hash, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, lines) "
+"LEFT JOIN LATERAL (SELECT * FROM jobq.jobs AS x WHERE x.id = w.id) AS j ON true "
+"CROSS JOIN LATERAL (SELECT row_to_json(t)::text AS text FROM (SELECT w.id, j.state, j.kind, j.queue, j.attempt, j.max_attempts, "
+"j.progress, j.message, j.error, j.run_at, j.started_at, j.finished_at, CASE WHEN NOT $3::bool THEN j.result END AS result) AS t) AS s "
+"CROSS JOIN LATERAL (SELECT 'l' AS what, l.n AS pos, NULL AS hash, false AS ended, l.line::text AS data "
+"FROM jsonb_array_elements(j.log) WITH ORDINALITY AS l(line, n) WHERE l.n > w.lines "
+"UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, coalesce(jsonb_array_length(j.log), 0), md5(s.text), "
+"j.state IN ('completed', 'failed', 'cancelled', 'expired'), s.text) AS v "
+"ORDER BY w.id, v.what = 's', v.pos";
+
+static Link listener;
+static Watched listener_watched = {.fd = -1};
+static Channel *channels;
+
+static void channel_use(int64_t job, int users);
+static void listener_run(void);
+static void look_done(Statement *statement, PGresult *result, const char *why);
+static void topic_done(Statement *statement, PGresult *result, const char *why);
+
+/*
+ * Add an event to what a caller gets.  A caller that does not read is not waited
+ * for.
+ */
+static void
+stream_event(Stream *stream, const char *id, const char *name, const char *data)
+{
+	PQExpBuffer out = &stream->out;
+
+	if (stream->ended)
+		return;
+	if (stream->taken > 0 && stream->taken == out->len)
+	{
+		resetPQExpBuffer(out);
+		stream->taken = 0;
+	}
+	if (id != NULL)
+		appendPQExpBuffer(out, "id: %s\n", id);
+	appendPQExpBuffer(out, "event: %s\n", name);
+	for (size_t length; data != NULL; data = data[length] != '\0' ? data + length + 1 : NULL)
+	{
+		length = strcspn(data, "\r\n");
+		appendPQExpBufferStr(out, "data: ");
+		appendBinaryPQExpBuffer(out, data, length);
+		appendPQExpBufferChar(out, '\n');
+	}
+	appendPQExpBufferChar(out, '\n');
+	if (PQExpBufferBroken(out))
+		fatal(EXIT_REFUSED, "out of memory");
+	if (out->len - stream->taken > MAX_BACKLOG)
+		stream->ended = true;
+	stream->beat = web_now + HEARTBEAT;
+	request_resume(stream->request);
+}
+
+/*
+ * libmicrohttpd wants to send something.
+ */
+static ssize_t
+stream_read(void *closure, uint64_t position, char *buffer, size_t size)
+{
+	Stream	   *stream = closure;
+	size_t		n = stream->out.len - stream->taken;
+
+	(void) position;
+	if (stream->request->gone)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (n == 0)
+	{
+		if (stream->ended)
+			return MHD_CONTENT_READER_END_OF_STREAM;
+		/* what was sent at once may have been much */
+		if (stream->out.maxlen > BLOCK_SIZE)
+		{
+			termPQExpBuffer(&stream->out);
+			initPQExpBuffer(&stream->out);
+		}
+		else
+			resetPQExpBuffer(&stream->out);
+		stream->taken = 0;
+		request_suspend(stream->request);
+		return 0;
+	}
+	if (n > size)
+		n = size;
+	memcpy(buffer, stream->out.data + stream->taken, n);
+	stream->taken += n;
+	return n;
+}
+
+static void
+follow_free(Follow *follow)
+{
+	Follow	  **at = &follow->principal->follows;
+
+	/* a statement that runs needs it */
+	if (follow->followers != NULL)
+		return;
+	if (follow->asked)
+	{
+		if (!pool_withdraw(follow->principal, &follow->statement))
+			return;
+		principal_leave(follow->principal);
+	}
+	while (*at != follow)
+		at = &(*at)->next;
+	*at = follow->next;
+	if (follow->job != 0)
+		channel_use(follow->job, -1);
+	free(follow->text);
+	free(follow);
+}
+
+/*
+ * The caller is not there any more, or the stream has come to its end.
+ */
+static void
+stream_free(Request *request, bool whole)
+{
+	Stream	   *stream = request->state;
+
+	(void) whole;
+	for (int i = 0; i < stream->n; i++)
+	{
+		Follower   *follower = &stream->followers[i];
+		Follower  **at = &follower->follow->followers;
+
+		while (*at != follower)
+			at = &(*at)->next;
+		*at = follower->next;
+		follow_free(follower->follow);
+	}
+	termPQExpBuffer(&stream->out);
+	loop_free(stream);
+	request->state = NULL;
+}
+
+static void
+stream_left(Request *request)
+{
+	request_resume(request);
+}
+
+/*
+ * End a request's stream, if it has one.
+ */
+void
+stream_end(Request *request)
+{
+	if (!request->streams || request->state == NULL)
+		return;
+	((Stream *) request->state)->ended = true;
+	request_resume(request);
+}
+
+static Stream *
+stream_begin(Request *request)
+{
+	Stream	   *stream = allocate(sizeof(Stream));
+	struct MHD_Response *response;
+
+	stream->request = request;
+	initPQExpBuffer(&stream->out);
+	appendPQExpBufferStr(&stream->out, "retry: 2000\n\n");
+	stream->beat = web_now + HEARTBEAT;
+	request->state = stream;
+	request->streams = true;
+	request->sent = stream_free;
+	request->leave = stream_left;
+	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_SIZE, stream_read, stream, NULL);
+	answer_with(request, MHD_HTTP_OK, response);
+	answer_header(request, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream");
+	answer_header(request, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+	answer_header(request, "X-Accel-Buffering", "no");
+	return stream;
+}
+
+static Follower *
+follow_begin(Stream *stream, int64_t job, const Route *topic)
+{
+	Principal  *principal = stream->request->principal;
+	Follower   *follower = &stream->followers[stream->n++];
+	Follow	   *follow = principal->follows;
+
+	while (follow != NULL && (follow->job != job || follow->topic != topic))
+		follow = follow->next;
+	if (follow == NULL)
+	{
+		follow = allocate(sizeof(Follow));
+		follow->principal = principal;
+		follow->job = job;
+		follow->topic = topic;
+		follow->next = principal->follows;
+		principal->follows = follow;
+		if (job != 0)
+			channel_use(job, 1);
+	}
+	follower->stream = stream;
+	follower->follow = follow;
+	follower->next = follow->followers;
+	follow->followers = follower;
+	/* a list that is known is sent at once, and a job is looked at */
+	if (topic != NULL && follow->text !=NULL)
+		stream_event(stream, NULL, strrchr(topic->path, '/') + 1, follow->text);
+	else
+		follow->due = web_now;
+	return follower;
+}
+
+/*
+ * GET /api/jobs/ID/events
+ */
+void
+run_follow_job(Request *request)
+{
+	const char *last = header_of(request, "Last-Event-ID");
+	const char *text = request->segment;
+	Follower   *follower;
+	char	   *end;
+	long long	job;
+
+	errno = 0;
+	job = strtoll(text, &end, 10);
+	if (*end != '\0' || end == text ||job <= 0 || errno != 0)
+	{
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "the id of a job is a number");
+		return;
+	}
+	follower = follow_begin(stream_begin(request), job, NULL);
+	if (last == NULL || sscanf(last, "%9ld-%32[0-9a-f]", &follower->lines, follower->hash) != 2 ||
+		follower->lines < 0)
+	{
+		follower->lines = 0;
+		follower->hash[0] = '\0';
+	}
+	stream_tick();
+}
+
+/*
+ * GET /api/events
+ */
+void
+run_follow_topics(Request *request)
+{
+	static const char known[] = " overview queues kinds workers schedules batches failed jobs ";
+	const char *topics = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "topics");
+	const Route *found[MAX_TOPICS];
+	int			n = 0;
+	Stream	   *stream;
+
+	if (topics == NULL)
+		topics = "overview";
+	for (size_t length; *topics != '\0'; topics += length + (topics[length] == ','))
+	{
+		char		word[32];
+		const Route *route = routes;
+
+		length = strcspn(topics, ",");
+		snprintf(word, sizeof(word), " %.*s ", (int) (length < 20 ? length : 20), topics);
+		if (length == 0 || strstr(known, word) == NULL || memchr(topics, ' ', length) != NULL)
+		{
+			answer_problem(request, MHD_HTTP_BAD_REQUEST,
+						   "topics are overview, queues, kinds, workers, schedules, batches, failed and jobs, with commas between them");
+			return;
+		}
+		while (strncmp(route->path, "/api/", 5) != 0 || strcmp(route->method, "GET") != 0 ||
+			   strlen(route->path + 5) != length || strncmp(route->path + 5, topics, length) != 0)
+			route++;
+		for (int i = 0; i < n; i++)
+			if (found[i] == route)
+				route = NULL;
+		if (route != NULL && n < MAX_TOPICS)
+			found[n++] = route;
+	}
+	stream = stream_begin(request);
+	for (int i = 0; i < n; i++)
+		follow_begin(stream, 0, found[i]);
+	stream_tick();
+}
+
+static void
+topic_look(Follow *follow)
+{
+	const char *words = follow->topic->parameters != NULL ? follow->topic->parameters : "";
+	Statement  *statement = &follow->statement;
+
+	statement->n = 0;
+	for (size_t length; *words != '\0'; words += length + (words[length] == ' '))
+	{
+		length = strcspn(words, " ");
+		follow->values[statement->n++] = strncmp(words, "hide", length) != 0 ? NULL
+			: follow->principal->hide_payload ? "true" : "false";
+	}
+	statement->sql = follow->topic->sql;
+	statement->values = follow->values;
+	statement->done = topic_done;
+	statement->owner = follow;
+	follow->asked = true;
+	follow->due = INFINITY;
+	principal_use(follow->principal);
+	pool_send(follow->principal, statement);
+}
+
+static void
+topic_done(Statement *statement, PGresult *result, const char *why)
+{
+	Follow	   *follow = statement->owner;
+	Principal  *principal = follow->principal;
+	const char *name = strrchr(follow->topic->path, '/') + 1;
+	char	   *problem = NULL;
+	const char *text;
+
+	follow->asked = false;
+	follow->due = web_now + fmax(TOPIC_PAUSE, REST * (web_now - statement->since));
+	if (result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK)
+		text = PQgetvalue(result, 0, 0);
+
+	else
+	{
+		name = "problem";
+		text = problem = result != NULL ? problem_of(result) : problem_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
+	}
+	if (follow->text == NULL || strcmp(follow->text, text) != 0 || problem != NULL)
+		for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
+			stream_event(follower->stream, NULL, name, text);
+	free(follow->text);
+	follow->text = problem == NULL ? copy_text(text) : NULL;
+	free(problem);
+	follow_free(follow);
+	principal_leave(principal);
+}
+
+/*
+ * Look at all jobs of a principal of which it is time.
+ */
+static void
+jobs_look(Principal *principal)
+{
+	Look	   *look = principal->look;
+	PQExpBufferData ids;
+	PQExpBufferData lines;
+	int			n = 0;
+
+	if (look == NULL)
+		look = principal->look = allocate(sizeof(Look));
+	if (look->ids != NULL || web_now < look->rest_until)
+		return;
+	initPQExpBuffer(&ids);
+	initPQExpBuffer(&lines);
+	for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
+	{
+		long		least = -1;
+
+		if (follow->job == 0 || web_now < follow->due)
+			continue;
+		for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
+			if (least < 0 || follower->lines < least)
+				least = follower->lines;
+		appendPQExpBuffer(&ids, "%c%lld", n == 0 ? '{' : ',', (long long) follow->job);
+		appendPQExpBuffer(&lines, "%c%ld", n == 0 ? '{' : ',', least);
+		follow->due = web_now + JOB_PAUSE;
+		n++;
+	}
+	if (n == 0)
+	{
+		termPQExpBuffer(&ids);
+		termPQExpBuffer(&lines);
+		return;
+	}
+	appendPQExpBufferChar(&ids, '}');
+	appendPQExpBufferChar(&lines, '}');
+	if (PQExpBufferDataBroken(ids) || PQExpBufferDataBroken(lines))
+		fatal(EXIT_REFUSED, "out of memory");
+	look->values[0] = look->ids = ids.data;
+	look->values[1] = look->lines = lines.data;
+	look->values[2] = principal->hide_payload ? "true" : "false";
+	look->statement = (Statement)
+	{
+		.sql = look_sql,.n = 3,.values = look->values,.done = look_done,.owner = principal
+	};
+	principal_use(principal);
+	pool_send(principal, &look->statement);
+}
+
+/*
+ * Tell the callers that follow a job what a row of the look says.
+ */
+static void
+tell(Follow *follow, const PGresult *result, int row)
+{
+	char		what = PQgetvalue(result, row, 1)[0];
+	long		position = atol(PQgetvalue(result, row, 2));
+	const char *hash = PQgetvalue(result, row, 3);
+	bool		ended = PQgetvalue(result, row, 4)[0] == 't';
+	const char *data = PQgetvalue(result, row, 5);
+	char		id[HASH_SIZE + 24];
+
+	for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
+	{
+		if (what == 'l')
+		{
+			if (position <= follower->lines)
+				continue;
+			follower->lines = position;
+			snprintf(id, sizeof(id), "%ld-%s", position, follower->hash[0] != '\0' ? follower->hash : "0");
+			stream_event(follower->stream, id, "log", data);
+			continue;
+		}
+		if (what == 's' && strcmp(follower->hash, hash) != 0)
+		{
+			snprintf(follower->hash, HASH_SIZE, "%s", hash);
+			snprintf(id, sizeof(id), "%ld-%s", follower->lines, hash);
+			stream_event(follower->stream, id, "state", data);
+		}
+		if (what == 'g' || ended)
+		{
+			stream_event(follower->stream, NULL, what == 'g' ? "gone" : "end", data);
+			stream_end(follower->stream->request);
+		}
+	}
+}
+
+static void
+look_done(Statement *statement, PGresult *result, const char *why)
+{
+	Principal  *principal = statement->owner;
+	Look	   *look = principal->look;
+
+	free(look->ids);
+	free(look->lines);
+	look->ids = look->lines = NULL;
+	look->rest_until = web_now + fmax(0.02, REST * (web_now - statement->since));
+	if (result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK)
+		for (int row = 0; row < PQntuples(result); row++)
+		{
+			int64_t		job = atoll(PQgetvalue(result, row, 0));
+
+			for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
+				if (follow->job == job)
+					tell(follow, result, row);
+		}
+	else
+	{
+		char	   *problem = result != NULL ? problem_of(result)
+			: problem_text(MHD_HTTP_SERVICE_UNAVAILABLE, why);
+
+		for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
+			for (Follower *follower = follow->followers; follow->job != 0 && follower != NULL; follower = follower->next)
+				stream_event(follower->stream, NULL, "problem", problem);
+		free(problem);
+	}
+	principal_leave(principal);
+}
+
+static void
+channel_use(int64_t job, int users)
+{
+	Channel    *channel = channels;
+
+	while (channel != NULL && channel->job != job)
+		channel = channel->next;
+	if (channel == NULL)
+	{
+		channel = allocate(sizeof(Channel));
+		channel->job = job;
+		channel->next = channels;
+		channels = channel;
+	}
+	channel->users += users;
+	listener_run();
+}
+
+/*
+ * Have the connection listen to what is wanted, a channel at a time.
+ */
+static void
+listener_run(void)
+{
+	for (Channel **at = &channels; *at != NULL && listener.state == LINK_IDLE;)
+	{
+		Channel    *channel = *at;
+		char		sql[64];
+
+		if (channel->listening == (channel->users > 0))
+		{
+			if (channel->listening)
+				at = &channel->next;
+			else
+			{
+				*at = channel->next;
+				free(channel);
+			}
+			continue;
+		}
+		channel->listening = channel->users > 0;
+		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->listening ? "LISTEN" : "UNLISTEN",
+				 (long long) channel->job);
+		link_send(&listener, sql, 0, NULL);
+	}
+}
+
+/*
+ * The connection that listens has something to say, or is to be made anew.
+ */
+static void
+listener_go_on(void)
+{
+	bool		was_there = listener.state == LINK_IDLE || listener.state == LINK_BUSY;
+	bool		lost;
+	PGresult   *result = link_go_on(&listener, &lost);
+	PGnotify   *notify;
+
+	PQclear(result);
+	if (listener.state == LINK_DOWN || listener.state == LINK_CONNECTING)
+	{
+		/* its socket is closed, and the number may soon be another's */
+		if (listener.state == LINK_DOWN)
+			listener_watched.fd = -1;
+		if (was_there)
+			for (Channel *channel = channels; channel != NULL; channel = channel->next)
+				channel->listening = false;
+		return;
+	}
+	while ((notify = PQnotifies(listener.conn)) != NULL)
+	{
+		long long	job = strncmp(notify->relname, "jobq_job_", 9) == 0 ? atoll(notify->relname + 9) : 0;
+
+		for (Principal *principal = principals; principal != NULL && job > 0; principal = principal->next)
+			for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
+				if (follow->job == job)
+					follow->due = web_now;
+		PQfreemem(notify);
+	}
+	listener_run();
+}
+
+static void
+listener_ready(void *owner, uint32_t events)
+{
+	(void) owner;
+	(void) events;
+	listener_go_on();
+}
+
+/*
+ * The first connection is waited for, so that what is wrong with it ends the
+ * program.
+ */
+void
+stream_open(void)
+{
+	listener_watched.ready = listener_ready;
+	link_open(&listener);
+}
+
+/*
+ * What it is time for.
+ */
+void
+stream_tick(void)
+{
+	int			fd;
+	short		events;
+
+	if (link_due(&listener) <= web_now)
+		listener_go_on();
+	if (link_events(&listener, &fd, &events))
+		loop_watch(&listener_watched, fd, (events & POLLIN ? EPOLLIN : 0) | (events & POLLOUT ? EPOLLOUT : 0));
+	else
+		listener_watched.fd = -1;
+	for (Principal *principal = principals; principal != NULL; principal = principal->next)
+	{
+		if (principal->follows == NULL)
+			continue;
+		for (Follow *follow = principal->follows, *next; follow != NULL; follow = next)
+		{
+			next = follow->next;
+			if (follow->job == 0 && !follow->asked && web_now >= follow->due)
+				topic_look(follow);
+			for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
+				if (web_now >= follower->stream->beat)
+				{
+					Stream	   *stream = follower->stream;
+
+					if (stream->request->session != NULL)
+						stream->request->session->used = web_now;
+					appendPQExpBufferStr(&stream->out, ":\n\n");
+					stream->beat = web_now + HEARTBEAT;
+					request_resume(stream->request);
+				}
+		}
+		jobs_look(principal);
+	}
+}
+
+/*
+ * GET /healthz
+ */
+void
+run_health(Request *request)
+{
+	static const char good[] = "{\"status\":\"ok\"}\n";
+
+	if (listener.state == LINK_IDLE || listener.state == LINK_BUSY)
+		answer(request, MHD_HTTP_OK, "application/json", good, strlen(good));
+	else
+		answer_no_connection(request, "there is no connection to the database");
+}
+
+void
+stream_close(void)
+{
+	link_close(&listener);
+}

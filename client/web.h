@@ -1,0 +1,285 @@
+/*-------------------------------------------------------------------------
+ *
+ * web.h
+ *	  What the files of "jobq web" have in common.
+ *
+ * The server is one process with one thread.  It waits in epoll for sockets: the
+ * callers' by libmicrohttpd, which has an epoll of its own, and its connections
+ * to the database by libpq, which are never waited for.  A request that needs the
+ * database is suspended until its statement is done.
+ *
+ * A Principal is a role that somebody has shown the password of, with a few
+ * connections of that role.  All that is asked for a caller is asked on those, so
+ * the server, and nobody here, decides what the caller may see and do.
+ *
+ * The files, the lowest first:
+ *
+ *	loop.c		epoll, and what is freed when nobody looks at it any more
+ *	pool.c		principals, and statements on their connections
+ *	answer.c	answers: headers, problems
+ *	session.c	who the caller is: log in, cookies, CSRF
+ *	tokens.c	the file of tokens
+ *	statement.c	a route's statement: its parameters, and what comes of it
+ *	stream.c	Server-Sent Events, and the connection that listens
+ *	gateway.c	consumers that wait for jobs
+ *	routes.c	the table of all routes
+ *	request.c	a request from its first byte to its last
+ *	web.c		the command
+ *
+ * client/web.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_WEB_H
+#define JOBQ_WEB_H
+
+#include <microhttpd.h>
+
+#include "jobq.h"
+
+typedef struct Principal Principal;
+typedef struct Session Session;
+typedef struct Request Request;
+
+#define SECRET_BYTES	32
+#define SECRET_SIZE		(2 * SECRET_BYTES + 1)	/* as hexadecimal digits */
+
+/* What was said to the command. */
+typedef struct WebOptions
+{
+	const char *host;			/* to listen at */
+	const char *port;
+	const char *cert_file;
+	const char *key_file;
+	const char *token_file;
+	const char *hide_payload;	/* all, or roles with commas; or NULL */
+	bool		insecure;
+	bool		allow_trust;
+	bool		read_only;
+	int			connections;	/* of a role, beside those that wait */
+	int			clients;		/* connections of callers */
+	int			timeout;		/* of a statement, in milliseconds */
+	size_t		max_body;
+	bool		tls;
+} WebOptions;
+
+extern WebOptions web;
+
+/* loop.c: what epoll watches. */
+typedef struct Watched
+{
+	void		(*ready) (void *owner, uint32_t events);
+	void	   *owner;
+	int			fd;				/* -1: is not watched */
+	uint32_t	events;
+} Watched;
+
+extern void loop_open(void);
+extern void loop_watch(Watched *watched, int fd, uint32_t events);
+extern void loop_forget(Watched *watched);
+extern void loop_free(void *memory);
+extern void loop_wait(double patience);
+extern double web_now;			/* seconds() of this turn */
+
+/*
+ * A statement for a principal.  "done" is called once: with a result, whatever it
+ * is, which pool.c clears; or without one, and says why there is none.
+ */
+typedef struct Statement
+{
+	struct Statement *next;
+	const char *sql;
+	int			n;
+	const char *const *values;	/* stay until it is done */
+	void		(*done) (struct Statement *statement, PGresult *result, const char *why);
+	void	   *owner;
+	double		since;
+	bool		waits;			/* on a connection that is kept for waiting */
+	struct Backend *backend;	/* where it runs */
+} Statement;
+
+/* A connection of a principal. */
+typedef struct Backend
+{
+	struct Backend *next;
+	Principal  *principal;
+	PGconn	   *conn;
+	Watched		watched;
+	enum
+	{
+		BACKEND_CONNECTING, BACKEND_SETTING, BACKEND_IDLE, BACKEND_BUSY
+	}			state;
+	PostgresPollingStatusType polling;
+	Statement  *statement;
+	PGresult   *result;
+	double		since;			/* of its state */
+	bool		waits;
+} Backend;
+
+struct Principal
+{
+	Principal  *next;
+	char	   *role;
+	char	   *password;		/* or NULL */
+	char	   *conninfo;		/* or NULL: of a token */
+	bool		hide_payload;
+	bool		proven;			/* the server has taken the password */
+	int			users;			/* sessions, tokens, requests */
+	int			nbackends;		/* without those that wait */
+	int			nwaiting;
+	Backend    *backends;
+	Statement  *first;			/* that wait for a connection */
+	Statement  *last;
+	/* called when the first connection is there, or cannot be made */
+	void		(*proved) (Principal *principal, const char *why, bool refused);
+	void	   *proving;
+	struct Follow *follows;		/* stream.c */
+	struct Look *look;
+	struct Gate *gates;			/* gateway.c */
+};
+
+/* pool.c */
+extern Principal *principals;
+extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
+extern Principal *principal_like(const Principal *other);
+extern void principal_use(Principal *principal);
+extern void principal_leave(Principal *principal);
+extern void principal_prove(Principal *principal);
+extern void pool_send(Principal *principal, Statement *statement);
+extern bool pool_withdraw(Principal *principal, Statement *statement);
+extern void pool_cancel(Statement *statement);
+extern void pool_tick(void);
+extern void pool_close(void);
+
+/* Who calls. */
+struct Session
+{
+	Session    *next;
+	char		id[SECRET_SIZE];
+	char		csrf[SECRET_SIZE];
+	Principal  *principal;
+	double		used;
+};
+
+/* A route: what is asked by a method and a path. */
+#define ROUTE_OPEN		1		/* nobody need be logged in */
+#define ROUTE_CONSUMES	2		/* gives out jobs, payload and all; its answer
+								 * is told of callers that are gone, too */
+#define ROUTE_READS		4		/* changes nothing in the database though it
+								 * is no GET */
+#define MAX_PARAMETERS	16
+
+typedef struct Route
+{
+	const char *method;
+	const char *path;			/* {} stands for one segment */
+	int			flags;
+	const char *members;		/* that the body may have, with blanks; those
+								 * that it must have end in "!" */
+	const char *parameters;		/* of the statement: see statement.c */
+	const char *sql;
+	void		(*run) (Request *request);	/* instead of the statement */
+	void		(*answer) (Request *request, PGresult *result); /* instead of its first
+																 * column */
+} Route;
+
+extern const Route routes[];
+
+struct Request
+{
+	Request    *next;			/* all that there are */
+	Request    *before;
+	struct MHD_Connection *connection;
+	char	   *target;			/* as it was sent */
+	const Route *route;
+	char	   *segment;		/* of the path, that {} stands for */
+	Principal  *principal;
+	Session    *session;		/* or NULL: a token */
+	PQExpBufferData body;
+	bool		seen;			/* its headers */
+	bool		begun;
+	bool		suspended;
+	bool		gone;			/* the caller has hung up */
+	bool		streams;		/* its answer has no end */
+	struct MHD_Response *response;
+	unsigned	status;
+	Watched		socket;			/* while it is suspended */
+	Statement	statement;
+	char	   *sql;			/* that was put together for it */
+	char	   *values[MAX_PARAMETERS];
+
+	/*
+	 * called when the caller hangs up while it waits, to take it out of what
+	 * it waits in
+	 */
+	void		(*leave) (Request *request);
+	/* called when its answer was sent, or was not */
+	void		(*sent) (Request *request, bool whole);
+	void	   *state;			/* of stream.c or gateway.c */
+};
+
+/* answer.c */
+extern void answer(Request *request, unsigned status, const char *type, const char *text,
+				   size_t length);
+extern void answer_with(Request *request, unsigned status, struct MHD_Response *response);
+extern void answer_header(Request *request, const char *name, const char *value);
+extern void answer_problem(Request *request, unsigned status, const char *detail);
+extern void answer_error(Request *request, const PGresult *result);
+extern void answer_no_connection(Request *request, const char *why);
+extern char *problem_text(unsigned status, const char *detail);
+extern char *problem_of(const PGresult *result);
+extern void answer_asset(Request *request);
+extern const char *header_of(Request *request, const char *name);
+
+/* session.c */
+extern void secret_make(char *secret);
+extern bool secret_equal(const char *a, const char *b);
+extern bool session_find(Request *request);
+extern bool session_allows(Request *request);
+extern void session_tick(void);
+extern void run_log_in(Request *request);
+extern void run_log_out(Request *request);
+extern void answer_session(Request *request, PGresult *result);
+extern void sessions_end(Principal *principal);
+extern bool payload_hidden(const char *role, bool is_token);
+
+/* tokens.c */
+extern void tokens_read(bool first);
+extern Principal *token_find(const char *token);
+
+/* statement.c */
+extern void statement_begin(Request *request);
+
+/* stream.c */
+extern void stream_open(void);
+extern void stream_tick(void);
+extern void stream_end(Request *request);
+extern void run_follow_job(Request *request);
+extern void run_follow_topics(Request *request);
+extern void run_health(Request *request);
+extern void stream_close(void);
+
+/* gateway.c */
+extern void answer_reserve(Request *request, PGresult *result);
+extern void gateway_tick(void);
+
+/* request.c */
+extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
+extern void request_suspend(Request *request);
+extern void request_resume(Request *request);
+extern void requests_without(Session *session);
+extern void request_tick(void);
+extern void requests_end(void);
+
+/* assets.inc, which is made from client/web and openapi.json */
+typedef struct Asset
+{
+	const char *name;
+	const unsigned char *bytes;
+	size_t		size;
+	const char *version;		/* a hash of it */
+} Asset;
+
+extern const Asset assets[];
+
+#endif							/* JOBQ_WEB_H */

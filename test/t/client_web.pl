@@ -1,0 +1,372 @@
+# jobq web: who may do what over HTTP, jobs, events, consumers, and callers that
+# mean harm.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use HTTP::Tiny;
+use IO::Select;
+use IO::Socket::INET;
+use IPC::Run ();
+use JSON::PP ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $node = jobq_node('main', '');
+$node->start;
+my $jobq = $node->config_data('--bindir') . '/jobq';
+plan skip_all => 'the program jobq was not built' unless -x $jobq;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $patience = $PostgreSQL::Test::Utils::timeout_default;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# A server for callers; its process and its address.
+my @servers;
+
+sub serve
+{
+	my (@options) = @_;
+	my %server = (err => '');
+
+	$server{process} = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0', @options ],
+		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$server{err},
+		IPC::Run::timeout(400));
+	$server{process}->pump until $server{err} =~ m{listening at (https?://127\.0\.0\.1:(\d+))|error:};
+	($server{url}, $server{port}) = ($1, $2);
+	push @servers, \%server;
+	return \%server;
+}
+
+# Whatever happens, none of them stays.
+END { $_->{process}->kill_kill(grace => 5) foreach grep { $_->{process} } @servers; }
+
+sub refused
+{
+	my (@options) = @_;
+	my $err;
+
+	IPC::Run::run([ $jobq, 'web', @options ], '<', File::Spec->devnull, '2>', \$err, IPC::Run::timeout($patience));
+	return ($? >> 8) . ": $err";
+}
+
+if (refused('--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
+{
+	plan skip_all => 'the program jobq was built without libmicrohttpd';
+}
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE app LOGIN PASSWORD 'secret';
+CREATE ROLE boss LOGIN PASSWORD 'boss';
+CREATE ROLE other LOGIN PASSWORD 'other';
+CREATE ROLE open LOGIN;
+SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other'), jobq.grant_role('open');
+GRANT app TO boss;
+CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p';
+CREATE FUNCTION picky(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF NOT p ? 'good' THEN RAISE EXCEPTION 'this is not good'; END IF;
+	RETURN p;
+END $$;
+SELECT jobq.register('same', 'same(jsonb)'), jobq.register('picky', 'picky(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('c', mode => 'consumer'), jobq.create_queue('d/"e" ü', mode => 'consumer');
+});
+unlink $node->data_dir . '/pg_hba.conf';
+$node->append_conf('pg_hba.conf', "local all open," . sql('SELECT current_user') . " trust\nlocal all all scram-sha-256\n");
+$node->reload;
+
+my $token = 'Abcdefghijklmnopqrstuvwx0';
+my $other_token = 'Zbcdefghijklmnopqrstuvwx0';
+append_to_file("$dir/tokens", "# tokens\n$token user=app password=secret\n$other_token user=other password=other\n");
+chmod 0600, "$dir/tokens";
+my $server = serve('--token-file', "$dir/tokens");
+my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
+my $json = JSON::PP->new->utf8;
+
+# The answer to a request: its status, its body as data or text, its headers.
+sub ask
+{
+	my ($method, $path, $body, %headers) = @_;
+	my $base = delete $headers{base} || $server->{url};
+
+	$headers{'Content-Type'} ||= 'application/json' if defined $body;
+	my $answer = $http->request($method, "$base$path",
+		{ headers => \%headers, defined $body ? (content => ref $body ? $json->encode($body) : $body) : () });
+	my $data = $answer->{content} // '';
+	$data = $json->decode($data) if ($answer->{headers}{'content-type'} || '') =~ /json/ && $data ne '';
+	return ($answer->{status}, $data, $answer->{headers});
+}
+
+sub app { my ($method, $path, $body, %h) = @_; return ask($method, $path, $body, Authorization => "Bearer $token", %h); }
+
+# Log in, and return what a browser sends from then on.
+sub log_in
+{
+	my ($role, $password, $base) = @_;
+	my ($status, $session, $headers) = ask('POST', '/api/session', { role => $role, password => $password },
+		$base ? (base => $base) : ());
+
+	return ($status, $session) if $status != 200;
+	like($headers->{'set-cookie'}, qr/^jobq_session=[0-9a-f]{64}; Path=\/; HttpOnly; SameSite=Strict$/, "the cookie of $role");
+	my ($cookie) = $headers->{'set-cookie'} =~ /^([^;]+)/;
+	return ($status, $session, Cookie => $cookie, 'X-CSRF-Token' => $session->{csrf});
+}
+
+# A connection on which something was sent.
+sub raw
+{
+	my ($text, $port) = @_;
+	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port || $server->{port}) or die "connect: $!";
+
+	$socket->syswrite($text);
+	return $socket;
+}
+
+# What comes until it matches, or until the other side closes.
+sub hear
+{
+	my ($socket, $pattern) = @_;
+	my $select = IO::Select->new($socket);
+	my $end = time + $patience;
+	my $heard = '';
+
+	while (!defined $pattern || $heard !~ $pattern)
+	{
+		last if time > $end || !$select->can_read($end - time);
+		last unless sysread($socket, $heard, 65536, length $heard);
+	}
+	return $heard;
+}
+
+sub stream
+{
+	my ($path, %headers) = @_;
+
+	return raw("GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n"
+		  . join('', map { "$_: $headers{$_}\r\n" } keys %headers) . "\r\n");
+}
+
+my ($status, $data, $headers);
+
+# It listens to nobody outside, and takes no bad options.
+like(refused('--listen', '0.0.0.0:0'), qr/^2: .*refusing to listen.*without TLS.*hint:/s, 'not beyond the loopback without TLS');
+like(refused('--listen', 'nonsense'), qr/^2: .*ADDRESS:PORT/, 'a bad address');
+append_to_file("$dir/open_tokens", "$token user=app\n");
+chmod 0644, "$dir/open_tokens";
+like(refused('--listen', '127.0.0.1:0', '--token-file', "$dir/open_tokens"), qr/^2: .*nobody else can read/, 'tokens that others can read');
+
+# Who may come in.
+($status, $data, $headers) = ask('GET', '/healthz');
+is($status, 200, 'healthz needs nobody');
+like($headers->{'content-security-policy'}, qr/default-src 'none'; script-src 'self'.*frame-ancestors 'none'/, 'the policy of its content');
+is($headers->{'x-content-type-options'}, 'nosniff', 'no sniffing');
+($status, $data) = ask('GET', '/api/jobs');
+is("$status $data->{detail}", '401 nobody is logged in', 'nobody sees anything');
+($status, $data) = log_in('app', 'wrong');
+is($status, 401, 'a wrong password');
+($status, $data) = log_in('app', '');
+is($status, 401, 'no password');
+($status, $data) = log_in('open', 'anything');
+like("$status $data->{detail}", qr/^401 .*asks for no password/, 'a role without a password');
+($status, $data) = log_in("app' user=boss", 'secret');
+is($status, 401, 'a role that is none');
+($status) = ask('GET', '/api/jobs', undef, Authorization => 'Bearer nothing');
+is($status, 401, 'a wrong token');
+($status) = ask('GET', '/api/jobs', undef, Cookie => 'jobq_session=' . '0' x 64);
+is($status, 401, 'a wrong cookie');
+($status, $data, my %boss) = log_in('boss', 'boss');
+is("$status $data->{role} $data->{manage}", '200 boss 1', 'a role logs in');
+($status, $data, my %app) = log_in('app', 'secret');
+is("$status $data->{role} $data->{manage}", '200 app 0', 'another one');
+
+# Nobody may have it do something for him.
+($status, $data) = ask('POST', '/api/queues/c/pause', undef, Cookie => $boss{Cookie});
+is("$status " . sql(q{SELECT paused FROM jobq.queues WHERE name = 'c'}), '403 f', 'nothing is changed without the CSRF token');
+($status) = ask('POST', '/api/queues/c/pause', undef, %boss, 'X-CSRF-Token' => $app{'X-CSRF-Token'});
+is($status, 403, 'or with that of another session');
+($status) = ask('POST', '/api/queues/c/pause', undef, %boss, Origin => 'https://evil.example');
+is($status, 403, 'or from another site');
+($status) = ask('POST', '/api/session', { role => 'app', password => 'secret' }, 'Sec-Fetch-Site' => 'cross-site');
+is($status, 403, 'which cannot log in, either');
+($status) = ask('POST', '/api/session', 'role=app&password=secret', 'Content-Type' => 'application/x-www-form-urlencoded');
+is($status, 415, 'a form is no JSON');
+($status) = ask('POST', '/api/queues/c/pause', undef, %app);
+is($status, 403, 'a role does only what it may');
+($status) = ask('POST', '/api/queues/c/pause', undef, %boss, Origin => $server->{url});
+is("$status " . sql(q{SELECT paused FROM jobq.queues WHERE name = 'c'}), '200 t', 'and what it may');
+($status) = ask('POST', '/api/queues/c/resume', '{}', %boss);
+is($status, 200, 'and back');
+
+# Jobs.
+($status, $data, $headers) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 1}}', 'Idempotency-Key' => 'one');
+my $id = $data->{id};
+is("$status $headers->{location}", "202 /api/jobs/$id", 'a job is enqueued');
+($status, $data) = app('POST', '/api/jobs', '{"kind": "same", "payload": {"n": 2}}', 'Idempotency-Key' => 'one');
+is("$status $data->{id}", "202 $id", 'once only');
+is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'it runs');
+($status, $data) = app('GET', "/api/jobs/$id");
+is("$data->{state} $data->{role} $data->{result}{n}", 'completed app 1', 'and is shown');
+($status, $data) = ask('GET', "/api/jobs/$id", undef, Authorization => "Bearer $other_token");
+is($status, 404, 'but not to another role');
+($status, $data) = app('DELETE', "/api/jobs/$id");
+is("$status $data->{done}", '200 0', 'it cannot be cancelled any more');
+($status, $data, $headers) = app('DELETE', '/api/jobs/999999');
+is("$status $data->{sqlstate} $headers->{'content-type'}", '404 JQ003 application/problem+json', 'a job that does not exist');
+for my $bad (
+	[ '{"kind": "same", "pay": 1}', qr/"pay".*not known/ ], [ '{}', qr/lacks the member "kind"/ ],
+	[ '{"kind": "same", "priority": "x"}', qr/integer: "x"/ ], [ '{"kind": ', qr/invalid input syntax/ ], [ '[1]', qr/./ ],
+	[ '{"kind": "nobody does this"}', qr/no handler/ ], [ '{"kind": "same", "payload": "\u0000"}', qr/./ ],
+	[ "{\"kind\": \"same\", \"payload\": \"\xff\"}", qr/./ ], [ "{\"kind\"\0: 1}", qr/zero/ ], [ '[' x 100000, qr/./ ])
+{
+	($status, $data) = app('POST', '/api/jobs', $bad->[0]);
+	ok($status == 400 && $data->{detail} =~ $bad->[1], 'refused: ' . substr($bad->[0], 0, 40)) or diag("$status $data->{detail}");
+}
+
+# Pages.
+sql(q{SET ROLE app; SELECT jobq.enqueue('same', queue => 'later', delay => '1 day') FROM generate_series(1, 5)});
+my @pages;
+my $next = '';
+do
+{
+	($status, $data) = app('GET', "/api/jobs?state=scheduled&queue=later&limit=2$next");
+	push @pages, [ map { $_->{id} } @{ $data->{items} } ];
+	$next = $data->{next} ? "&before=$data->{next}" : '';
+} while ($next ne '');
+is(join(' ', map { scalar @$_ } @pages), '2 2 1', 'three pages');
+my @all = map { @$_ } @pages;
+is("@all", join(' ', sort { $b <=> $a } @all), 'the newest first');
+($status, $data) = app('POST', '/api/jobs/cancel', { ids => \@all });
+is(scalar(grep { $_->{done} } @{ $data->{items} }), 5, 'many are cancelled');
+($status, $data) = app('GET', '/api/jobs?staet=ready');
+is($status, 400, 'an argument that is not known');
+for my $list (qw(overview series queues kinds workers schedules batches failed jobs session series?period=day))
+{
+	($status, $data) = app('GET', "/api/$list");
+	is($status, 200, $list) or diag($data->{detail});
+}
+is(scalar @{ (app('GET', '/api/series?period=day'))[1]{points} }, 48, 'points of a day');
+
+# Mend a dead letter.
+($status, $data) = app('POST', '/api/jobs', '{"kind": "picky", "payload": {"bad": 1}, "headers": {"trace": "x"}}');
+my $failed = $data->{id};
+is(sql("SELECT state FROM jobq.wait($failed)"), 'failed', 'a dead letter');
+($status, $data) = ask('POST', "/api/jobs/$failed/retry", { payload => { good => 1 } }, %boss);
+like("$status $data->{detail}", qr/^409 .*role app, and would be of boss/, 'its payload is not changed by another role, which would run it');
+($status, $data) = app('POST', "/api/jobs/$failed/retry", { payload => { good => 1 } });
+is(sql("SELECT state, headers FROM jobq.jobs WHERE id = (SELECT id FROM jobq.wait($data->{id}))"), 'completed|{"trace": "x"}', 'a new job with another payload');
+is(sql("SELECT count(*) FROM jobq.failed_jobs"), '0', 'takes its place');
+
+# Events.
+($status, $data) = app('POST', '/api/jobs', '{"kind": "x", "queue": "c", "watch": true}');
+$id = $data->{id};
+my $events = stream("/api/jobs/$id/events");
+like(hear($events, qr/"ready"/), qr/Content-Type: text\/event-stream.*event: state\r?\ndata: \{"id":$id,"state":"ready"/s, 'the state of a job');
+($status, $data) = app('POST', '/api/reserve', { queues => ['c'] });
+my $job = $data->{jobs}[0];
+like(hear($events, qr/"running"/), qr/event: state/, 'it is told when it runs');
+is((app('POST', '/api/progress', { id => $id, token => $job->{token}, percent => 40, message => "x\r\n\r\nevent: evil" }))[0], 200, 'progress');
+my $heard = hear($events, qr/"progress":40/);
+like($heard, qr/"progress":40,"message":"x\\r\\n\\r\\nevent: evil"/, 'how far it is; a message adds no event');
+my ($last) = $heard =~ /id: (\S+)/;
+is((app('POST', '/api/ack', { id => $id, token => $job->{token}, result => { r => 1 } }))[0], 200, 'ack');
+like(hear($events, qr/event: end\n.*\n\n/), qr/"completed".*"result":\{"r": 1\}/, 'and its end');
+like(hear(stream("/api/jobs/$id/events", 'Last-Event-ID' => $last), qr/event: end/), qr/event: state\ndata: [^\n]*completed/, 'who comes back gets what has changed');
+like(hear(stream('/api/jobs/999999/events'), qr/event: \w+/), qr/event: gone/, 'a job that is not there');
+is((ask('GET', '/api/jobs/x/events', undef, Authorization => "Bearer $token"))[0], 400, 'no id');
+$events = stream('/api/events?topics=queues,failed');
+like(hear($events, qr/event: queues.*event: failed|event: failed.*event: queues/s), qr/"items"/, 'lists');
+sql(q{SELECT jobq.pause('c')});
+like(hear($events, qr/"name":"c","paused":true/), qr/event: queues/, 'which come when they have changed');
+sql(q{SELECT jobq.resume('c')});
+
+# Consumers.
+($status, $data) = app('POST', '/api/ack', { id => $id, token => $job->{token} });
+is("$status $data->{sqlstate}", '409 JQ011', 'a lease that is over');
+($status, $data) = app('POST', '/api/reserve', { queues => ['c'] });
+is("$status " . scalar @{ $data->{jobs} }, '200 0', 'no job');
+my $path = '/api/reserve';
+my $wait = '{"queues": ["c"], "wait": "60 s", "consumer": "w"}';
+my $post = "POST $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: ";
+my @waiting = map { raw($post . length($wait) . "\r\n\r\n$wait") } 1 .. 30;
+my $waiters = q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobq web' AND query LIKE '%jobq.reserve(%' AND state = 'active'};
+poll($node, "SELECT ($waiters) = 1");
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('n', n), queue => 'c') FROM generate_series(1, 30) n});
+my (%seen, %lease);
+for my $socket (@waiting)
+{
+	my $answer = hear($socket, qr/\}\]\}/);
+
+	$seen{$1}++ if $answer =~ /"payload":\{"n": (\d+)\}/;
+	$lease{$1} = $2 if $answer =~ /"id":(\d+),"token":(\d+)/;
+}
+is(scalar(keys %seen), 30, 'thirty that wait on one connection get a job each');
+is(sql(q{SELECT sum(jobs_held) FROM jobq.workers}), '30', 'which they hold');
+my @ids = keys %lease;
+($status, $data) = app('POST', '/api/ack', { ids => \@ids, tokens => [ @lease{@ids} ] });
+is("$status " . sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'x' AND payload ? 'n' AND state = 'completed'}), '200 30', 'until they are done, many at a time');
+
+# One that hangs up while it waits holds nothing.
+my $gone = raw($post . length($wait) . "\r\n\r\n$wait");
+poll($node, "SELECT ($waiters) = 1");
+close $gone;
+poll($node, "SELECT ($waiters) = 0");
+pass('nobody waits for one that has hung up');
+my $other = '{"queues": ["d/\"e\" ü"], "wait": "60 s"}';
+$gone = raw($post . length($wait) . "\r\n\r\n$wait");
+my $there = raw($post . length($other) . "\r\n\r\n$other");
+poll($node, "SELECT ($waiters) = 1");
+close $gone;
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c'), jobq.enqueue('y', queue => 'd/"e" ü')});
+like(hear($there, qr/\}\]\}/), qr/"kind":"y"/, 'who is there gets his job');
+poll($node, q{SELECT sum(jobs_held) = 1 FROM jobq.workers});
+is(sql(q{SELECT attempt FROM jobq.live_jobs WHERE queue = 'c'}), '0', 'and that of the other is free');
+
+# Callers that mean harm.
+for my $path ('/../../../../etc/passwd', '/..%2f..%2f..%2fetc%2fpasswd', '/web.c', '/%00', '/index.html%00', '/api/jobs/%zz', '//etc/passwd')
+{
+	my $answer = hear(raw("GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
+	like($answer, qr/^HTTP\/1.1 40[04]/, "no file: $path");
+	unlike($answer, qr/root:/, 'really');
+}
+my $answer = hear(raw("GET /api/jobs/1%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
+like($answer, qr/^HTTP\/1.1 400/, 'a line feed in a path');
+unlike($answer, qr/^Set-Cookie/m, 'adds no header');
+like(hear(raw("GET / HTTP/1.1\r\nHost: x\r\nX: " . 'x' x 100_000 . "\r\n\r\n")), qr/^(HTTP\/1.1 4\d\d|$)/, 'long headers');
+is((app('POST', '/api/jobs', '{"kind": "same", "payload": "' . 'x' x 1_000_000 . '"}'))[0], 413, 'a body that is too large');
+$answer = hear(raw("POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+	  . ("FFFF\r\n" . 'x' x 65535 . "\r\n") x 20));
+unlike($answer, qr/^HTTP\/1.1 2/, 'one that does not say how large it is');
+is((ask('PATCH', '/api/jobs', undef, Authorization => "Bearer $token"))[0], 405, 'a method that is not there');
+is((app('GET', '/api/nothing'))[0], 404, 'a path that is not there');
+
+# The end of a session, of a token, and of the server.
+is((ask('DELETE', '/api/session', undef, %app))[0], 204, 'log out');
+is((ask('GET', '/api/session', undef, %app))[0], 401, 'and be nobody');
+unlink "$dir/tokens";
+append_to_file("$dir/tokens", "$other_token user=other password=other\n");
+chmod 0600, "$dir/tokens";
+$server->{process}->signal('HUP');
+my $end = time + $patience;
+usleep(50_000) while ($status = (app('GET', '/api/session'))[0]) == 200 && time < $end;
+is($status, 401, 'a token that is taken away');
+is((ask('GET', '/api/session', undef, Authorization => "Bearer $other_token"))[0], 200, 'the others stay');
+
+my ($openapi_status, $openapi) = ask('GET', '/api/openapi.json');
+is($openapi->{openapi}, '3.1.0', 'the routes are described');
+
+$server->{process}->signal('TERM');
+ok($server->{process}->finish, 'it ends well');
+is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobq web'}), '0', 'and leaves no connection');
+
+no_failed_assertion($node);
+done_testing();
