@@ -75,6 +75,17 @@ const Command commands[] = {
 		.sql = "SELECT * FROM jobq.jobs WHERE id = $1::pg_catalog.int8",
 	},
 	{
+		.name = "why",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "why a job does not run, or what it waits for, and what would mend it",
+		.sql = "SELECT reason, detail, remedy FROM jobq.explain_job($1::pg_catalog.int8)",
+	},
+	{
+		.name = "history",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "what has become of a job, from its beginning on",
+		.sql = "SELECT pg_catalog.date_trunc('milliseconds', at) AS at, attempt, event, by, "
+		"pg_catalog.date_trunc('milliseconds', took) AS took, detail FROM jobq.history($1::pg_catalog.int8)",
+	},
+	{
 		.name = "tail",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
 		.summary = "follow a job until it ends; the exit status is its outcome",
 		.run = run_tail,

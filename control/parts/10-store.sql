@@ -148,10 +148,13 @@ CREATE TABLE jobq.archive (
 	group_key text,
 	batch_id bigint,
 	log jsonb,
-	context jsonb
+	context jsonb,
+	errors jsonb
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
+
+COMMENT ON COLUMN jobq.archive.errors IS 'its attempts that failed before';
 
 -- Each partition has indexes of its own, not one of the parent's, which
 -- would have to name finished_at, too, and which pg_dump would make twice.

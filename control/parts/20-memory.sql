@@ -86,7 +86,7 @@ COMMENT ON FUNCTION jobq_internal.may_use() IS 'whether the user has any privile
 -- What a monitor sees of the attempts that failed: details and contexts quote data.
 CREATE FUNCTION jobq_internal.without_details(errors jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT pg_catalog.jsonb_agg(e OPERATOR(pg_catalog.-) '{detail,hint,context}'::pg_catalog.text[])
+RETURN (SELECT pg_catalog.jsonb_agg(e OPERATOR(pg_catalog.-) '{detail,hint,context,progress_message}'::pg_catalog.text[])
 	FROM pg_catalog.jsonb_array_elements(errors) e);
 COMMENT ON FUNCTION jobq_internal.without_details(jsonb) IS 'errors of a job without what may quote data';
 

@@ -20,7 +20,7 @@ DECLARE
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-			a.payload, a.headers, a.result, a.reason, NULL::jsonb, a.group_key, NULL::text, a.batch_id, a.log, a.context,
+			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, a.batch_id, a.log, a.context,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.archive a
 		UNION ALL
@@ -44,7 +44,7 @@ BEGIN
 				r.progress, r.message, r.pid AS worker,
 				j.enqueued_at, nullif(j.run_at, 'infinity') AS run_at, coalesce(r.started_at, j.started_at) AS started_at, j.finished_at,
 				CASE WHEN o.open THEN j.payload END AS payload, CASE WHEN o.open THEN j.headers END AS headers,
-				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, j.errors -> -1 ->> 'message') AS error,
+				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, CASE WHEN j.ended IS NULL THEN j.errors -> -1 ->> 'message' END) AS error,
 				CASE WHEN o.open THEN j.errors ELSE jobq_internal.without_details(j.errors) END AS errors,
 				CASE WHEN o.open THEN j.group_key END AS group_key, CASE WHEN o.open THEN j.unique_key END AS unique_key,
 				j.batch_id, CASE WHEN o.open THEN j.log END AS log, CASE WHEN o.open THEN j.context END AS context

@@ -33,7 +33,7 @@ BEGIN
 			(NULL, 'error_context', 'where the last error came from, as in the server''s log'),
 			('jobq.failed_job', 'error', 'the message of the last attempt'),
 			('jobq.failed_jobs', 'error', 'the message of the last attempt'),
-			(NULL, 'errors', 'the attempts that failed: an array of objects with attempt, at, message, sqlstate and more'),
+			(NULL, 'errors', 'the attempts that failed: an array of objects with attempt, started_at, at, worker or consumer, message, sqlstate and more'),
 			(NULL, 'exceptions', 'how many attempts ended by an error of the handler'),
 			(NULL, 'expired', 'how many jobs were not started before expires_at'),
 			(NULL, 'expires_at', 'if it has not started by then, it ends as expired'),

@@ -58,7 +58,7 @@ extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
 								  TimestampTz started_at, bool has_result,
 								  Datum result);
 extern bool jobq_job_put_back(Relation rel, JobqJob *job,
-							  const JobqError *error);
+							  TimestampTz started_at, const JobqError *error);
 extern bool jobq_job_attempt_failed(Relation rel, JobqJob *job,
 									TimestampTz started_at,
 									const JobqError *error, bool charge,

@@ -38,7 +38,9 @@
 
 static char *cut_text(const char *text, int limit);
 static void append_text(StringInfo buf, const char *text);
-static Datum append_error(const JobqJob *job, int attempt, TimestampTz at,
+static void append_time(StringInfo buf, const char *name, TimestampTz at);
+static Datum append_error(const JobqJob *job, int attempt,
+						  TimestampTz started_at, TimestampTz at,
 						  const JobqError *error);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
 
@@ -59,23 +61,50 @@ append_text(StringInfo buf, const char *text)
 	escape_json(buf, cut_text(text, MAX_ERROR_TEXT));
 }
 
+static void
+append_time(StringInfo buf, const char *name, TimestampTz at)
+{
+	char		time[MAXDATELEN + 1];
+
+	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
+	appendStringInfo(buf, ", \"%s\": ", name);
+	escape_json(buf, time);
+}
+
 /*
  * The job's list of errors with this one added.  Of many, the first and the
- * last are kept; the numbers of the attempts show the gap.
+ * last are kept; the numbers of the attempts show the gap.  started_at is
+ * DT_NOBEGIN if the attempt never began.
  */
 static Datum
-append_error(const JobqJob *job, int attempt, TimestampTz at,
-			 const JobqError *error)
+append_error(const JobqJob *job, int attempt, TimestampTz started_at,
+			 TimestampTz at, const JobqError *error)
 {
 	StringInfoData buf;
-	char		time[MAXDATELEN + 1];
 	Datum		entry;
 	Datum		errors;
 
 	initStringInfo(&buf);
-	appendStringInfo(&buf, "[{\"attempt\": %d, \"at\": ", attempt);
-	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
-	escape_json(&buf, time);
+	appendStringInfo(&buf, "[{\"attempt\": %d", attempt);
+	append_time(&buf, "at", at);
+	if (started_at != DT_NOBEGIN)
+		append_time(&buf, "started_at", started_at);
+	if (error->trier != NULL)
+	{
+		if (error->trier->pid != 0)
+			appendStringInfo(&buf, ", \"worker\": %d", error->trier->pid);
+		if (error->trier->consumer != NULL)
+		{
+			appendStringInfoString(&buf, ", \"consumer\": ");
+			append_text(&buf, error->trier->consumer);
+		}
+		if (error->trier->progress >= 0)
+		{
+			appendStringInfo(&buf, ", \"progress\": %g, \"progress_message\": ",
+							 error->trier->progress);
+			append_text(&buf, error->trier->message);
+		}
+	}
 	appendStringInfo(&buf, ", \"sqlstate\": \"%s\", \"message\": ",
 					 unpack_sql_state(error->sqlerrcode));
 	append_text(&buf, error->message);
@@ -136,14 +165,16 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
  * Returns whether the job will run again: not if somebody else took the row.
  */
 bool
-jobq_job_put_back(Relation rel, JobqJob *job, const JobqError *error)
+jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
+				  const JobqError *error)
 {
 	TimestampTz now = jobq_now();
 
 	if (!jobq_job_delete(rel, job))
 		return false;
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
-	JOB_SET(job, JOB_ERRORS, append_error(job, job_attempt(job), now, error));
+	JOB_SET(job, JOB_ERRORS,
+			append_error(job, job_attempt(job), started_at, now, error));
 	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
 						  job_role(job), job_group(job));
 	jobq_job_insert(rel, job);
@@ -167,7 +198,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
 
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
-	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, now, error));
+	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
 	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
 						  job_role(job), job_group(job));

@@ -126,6 +126,7 @@ extern const JobqPoolSet *jobq_pools(void);
 /* src/base/pool_check.c */
 extern int	jobq_pools_workers(void);
 extern bool jobq_pools_serve(const char *queue);
+extern bool jobq_pool_serves(int pool, const char *queue);
 extern List *jobq_pools_problems(void);
 extern List *jobq_pools_unserved(void);
 

@@ -64,6 +64,18 @@ jobq_pools_serve(const char *queue)
 	return workers > 0;
 }
 
+/*
+ * Does this pool, one of those in jobq_pools(), serve the queue?
+ */
+bool
+jobq_pool_serves(int pool, const char *queue)
+{
+	const JobqPoolSet *set = jobq_pools();
+
+	return pool >= 0 && pool < set->npools &&
+		pool_names(&set->pools[pool], workers_of(queue) < 0 ? "*" : queue);
+}
+
 static bool
 same_queues(const JobqPool *a, const JobqPool *b)
 {

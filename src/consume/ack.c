@@ -371,6 +371,31 @@ jobq_ack(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * Who holds the job, and how far he is, in *trier; copied into the current memory
+ * context.  The lease may have ended: then nobody does.
+ */
+static void
+trier_of(JobqDatabase *db, int64 id, JobqTrier *trier)
+{
+	const JobqLease *lease;
+	JobqLease	copy;
+	JobqLeaseBundle bundle;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	lease = jobq_lease_find(db, id);
+	if (lease != NULL)
+	{
+		copy = *lease;
+		bundle = db->leases->bundles[lease->bundle];
+	}
+	LWLockRelease(db->lock);
+	memset(trier, 0, sizeof(JobqTrier));
+	trier->progress = lease == NULL ? -1 : copy.progress;
+	trier->message = lease == NULL ? "" : pstrdup(copy.message);
+	trier->consumer = lease == NULL ? NULL : pstrdup(bundle.consumer);
+}
+
 static void
 failed(const Held *held, const char *function, const char *message,
 	   int sqlerrcode, bool final, int64 delay_ms)
@@ -382,9 +407,12 @@ failed(const Held *held, const char *function, const char *message,
 	for (int i = 0; i < held->n; i++)
 	{
 		JobqJob		job;
+		JobqTrier	trier;
 		TimestampTz since = take_row(db, rel, held->ids[i], held->tokens[i],
 									 &job);
 
+		trier_of(db, held->ids[i], &trier);
+		error.trier = &trier;
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
 								  PG_INT16_MAX)));

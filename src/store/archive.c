@@ -44,7 +44,8 @@ enum
 	ARCHIVE_BATCH_ID,
 	ARCHIVE_LOG,
 	ARCHIVE_CONTEXT,
-	ARCHIVE_NATTS = ARCHIVE_CONTEXT
+	ARCHIVE_ERRORS,
+	ARCHIVE_NATTS = ARCHIVE_ERRORS
 };
 
 static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
@@ -115,6 +116,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	values[ARCHIVE_CONTEXT - 1] = JOB(job, JOB_CONTEXT);
 	nulls[ARCHIVE_CONTEXT - 1] = JOB_ISNULL(job, JOB_CONTEXT) ||
 		keep != KEEP_ALL;
+	values[ARCHIVE_ERRORS - 1] = JOB(job, JOB_ERRORS);
+	nulls[ARCHIVE_ERRORS - 1] = JOB_ISNULL(job, JOB_ERRORS);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;

@@ -332,6 +332,15 @@ typedef struct JobqJob
 #define STATE_CANCELLED		'x'
 #define STATE_EXPIRED		'e'
 
+/* Who has tried, and how far he came. */
+typedef struct JobqTrier
+{
+	int			pid;			/* the worker's, or 0 */
+	const char *consumer;		/* or NULL */
+	float4		progress;		/* percent, or -1 */
+	const char *message;		/* told with it, or "" */
+} JobqTrier;
+
 /* What went wrong with an attempt. */
 typedef struct JobqError
 {
@@ -340,6 +349,7 @@ typedef struct JobqError
 	const char *detail;			/* or NULL */
 	const char *hint;			/* or NULL */
 	const char *context;		/* or NULL */
+	const JobqTrier *trier;		/* or NULL */
 } JobqError;
 
 /* What an enqueue() with a unique key asks for, beside what the job keeps. */

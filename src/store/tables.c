@@ -76,7 +76,7 @@ static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
-	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true},
+	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 };
 
 static const Column failed_columns[] = {

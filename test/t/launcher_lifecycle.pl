@@ -93,6 +93,8 @@ foreach my $call ("wait($early)", 'restart_workers()')
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.workers'),
 	'0', 'not preloaded: the views work');
+is($node->safe_psql('postgres', "SELECT reason FROM jobq.explain_job($early)"),
+	'not_loaded', 'not preloaded: explain_job() says so');
 
 $node->append_conf('postgresql.conf', q{
 shared_preload_libraries = 'jobq'

@@ -125,6 +125,8 @@ $primary->wait_for_catchup('standby', 'replay', $primary->lsn('insert'));
 
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($id)"),
 	'completed', 'the standby knows what has become of a job');
+is($standby->safe_psql('postgres', "SELECT string_agg(reason, ',') FROM jobq.explain_job($waiting)"),
+	'standby,paused', 'and why another does not run');
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = $waiting"),
 	'ready', 'and what waits');
 is( $standby->safe_psql(

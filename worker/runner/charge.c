@@ -69,7 +69,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 				Int32GetDatum(Max(job_attempt(&job), lost->attempt)));
 	if (lost->crashed && !leased &&
 		jobq_group_overtaken(rel, &job, GetActiveSnapshot()))
-		return jobq_job_put_back(rel, &job, error) ? LOST_LIVE : LOST_TAKEN;
+		return jobq_job_put_back(rel, &job, lost->started_at, error) ? LOST_LIVE : LOST_TAKEN;
 	if (!jobq_job_delete(rel, &job))
 		return LOST_TAKEN;
 	return jobq_job_failed(rel, &job, lost->started_at, error, !leased, final,

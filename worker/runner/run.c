@@ -403,8 +403,9 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 {
 	JobqSlot   *slot = run->slot;
 	bool		cancelled = was_cancelled(slot, job);
+	JobqTrier	trier = {MyProcPid, NULL, slot->progress, slot->message};
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
-		edata->hint, edata->context
+		edata->hint, edata->context, &trier
 	};
 	bool		final = edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
 		jobq_current->outcome == OUTCOME_FAIL;

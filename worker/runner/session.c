@@ -281,6 +281,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	{
 		ErrorData  *edata;
 		JobqError	error = {0};
+		JobqTrier	trier = {MyProcPid, NULL, -1, ""};
 		bool		live;
 
 		jobq_current = current.outer;
@@ -302,6 +303,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		error.detail = edata->detail;
 		error.hint = edata->hint;
 		error.context = edata->context;
+		error.trier = &trier;
 		jobq_log_keep(&current, &job);
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,

@@ -46,6 +46,9 @@ typedef struct Ended
 	Oid			role;			/* the consumer's */
 	bool		late;			/* the job's timeout is over */
 	bool		taken;			/* somebody else has its job's row */
+	float4		progress;		/* how far the consumer was */
+	char		message[JOBQ_LEASE_MESSAGE];
+	char		consumer[NAMEDATALEN];
 } Ended;
 
 static TimestampTz load(TimestampTz now);
@@ -357,6 +360,10 @@ find_ended(TimestampTz *now, Ended *ended)
 			ended[n].role = my_db->leases->bundles[lease->bundle].role;
 			ended[n].late = lease->deadline <= *now;
 			ended[n].taken = false;
+			ended[n].progress = lease->progress;
+			memcpy(ended[n].message, lease->message, JOBQ_LEASE_MESSAGE);
+			memcpy(ended[n].consumer,
+				   my_db->leases->bundles[lease->bundle].consumer, NAMEDATALEN);
 			ended[n++].since = my_db->leases->bundles[lease->bundle].since;
 		}
 		else
@@ -377,6 +384,7 @@ end(void *arg)
 	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_LEASE_EXPIRED,
 		.message = "the consumer's lease expired"
 	};
+	JobqTrier	trier = {0, lease->consumer, lease->progress, lease->message};
 	bool		final = false;
 	Relation	rel;
 	JobqJob		job;
@@ -385,6 +393,7 @@ end(void *arg)
 	if (jobq_relations_if_installed() == NULL ||
 		!is_over(lease->id, lease->token, jobq_now()))
 		return;
+	error.trier = &trier;
 	rel = jobq_open_jobs();
 	if (jobq_job_find(rel, lease->id, GetActiveSnapshot(), &job))
 	{

@@ -128,8 +128,10 @@ reap(TimestampTz now, TimestampTz *wake)
 
 		if (copy.job_id != 0)
 		{
+			JobqTrier	trier = {copy.pid, NULL, copy.progress, copy.message};
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
-				.message = "the worker was terminated while it ran the job"
+				.message = "the worker was terminated while it ran the job",
+				.trier = &trier
 			};
 			LostAttempt lost = {.job_id = copy.job_id,.attempt = copy.attempt,
 				.started_at = copy.job_started_at,

@@ -1,0 +1,182 @@
+-- Why a job does not run: what the tables tell.  The library adds what shared memory
+-- tells (src/operate/explain.c).
+--
+-- Each function gets who asks, and whether he sees the jobs of all roles.  Jobs of
+-- roles whose privileges he has not are counted, and not named.
+
+CREATE FUNCTION jobq_internal.explain_names(caller oid, sees_all boolean, ids bigint[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+	SELECT concat_ws(' and ',
+		CASE count(*) FILTER (WHERE n.seen) WHEN 0 THEN NULL WHEN 1 THEN 'job ' ELSE 'jobs ' END
+			|| string_agg(n.id::text, ', ' ORDER BY n.id) FILTER (WHERE n.seen AND n.place <= 10)
+			|| CASE WHEN count(*) FILTER (WHERE n.seen) > 10
+				THEN format(' and %s more', count(*) FILTER (WHERE n.seen) - 10) ELSE '' END,
+		CASE count(*) FILTER (WHERE NOT n.seen) WHEN 0 THEN NULL
+			ELSE format('%s of other roles', count(*) FILTER (WHERE NOT n.seen)) END)
+	FROM (SELECT m.*, row_number() OVER (PARTITION BY m.seen ORDER BY m.id) AS place
+		FROM (SELECT u.id, coalesce((SELECT sees_all OR pg_has_role(caller, j.role, 'USAGE')
+				FROM jobq.job j WHERE j.id = u.id), false) AS seen
+			FROM unnest(ids) u(id)) m) n
+$$;
+COMMENT ON FUNCTION jobq_internal.explain_names(oid, boolean, bigint[]) IS 'live jobs, as text: those that the user may see by their ids';
+
+CREATE FUNCTION jobq_internal.explain_waiting(job_id bigint, caller oid, sees_all boolean,
+	OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+	SELECT r.reason, r.detail, r.remedy
+	FROM jobq.job j
+	JOIN jobq.queue q ON q.id = j.queue_id
+	LEFT JOIN pg_roles o ON o.oid = j.role
+	CROSS JOIN LATERAL (
+		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has brought it, and the publisher runs it' AS detail,
+			'when the publisher is off: SELECT jobq.adopt()' AS remedy
+		WHERE j.dormant
+		UNION ALL
+		SELECT 2, 'expired', format('it was to start before %s, and ends as expired when its turn comes', date_trunc('second', j.expires_at)), NULL
+		WHERE j.expires_at <= jobq.clock()
+		UNION ALL
+		SELECT 3, 'batch', format('batch %s has not been started', b.id), format('SELECT jobq.batch_start(%s)', b.id)
+		FROM jobq.batch b
+		WHERE b.id = j.batch_id AND b.state = 'p' AND j.run_at = 'infinity'
+		UNION ALL
+		(SELECT 4, 'blocked', format('it needs step "%s", job %s, which is %s', n.name, n.job_id, n.state),
+			CASE WHEN n.state IN ('failed', 'cancelled', 'expired') THEN format('SELECT jobq.batch_retry_failed(%s)', n.batch_id)
+				ELSE format('SELECT * FROM jobq.explain_job(%s)', n.job_id) END
+		FROM jobq.step s
+		JOIN jobq.steps n ON n.batch_id = s.batch_id AND n.job_id = ANY (s.needs)
+		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed'
+		ORDER BY n.job_id LIMIT 20)
+		UNION ALL
+		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock())),
+			format('SELECT jobq.reschedule(%s, jobq.clock())', j.id)
+		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
+		UNION ALL
+		SELECT 6, 'retryable', format('attempt %s of %s has failed, and the next is due at %s, in %s: %s', j.attempt, j.max_attempts,
+				date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock()), j.errors -> -1 ->> 'message'),
+			format('SELECT jobq.retry(%s)', j.id)
+		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL
+		UNION ALL
+		SELECT 7, 'paused', format('queue "%s" is paused', q.name), format('SELECT jobq.resume(%L)', q.name)
+		WHERE q.paused
+		UNION ALL
+		SELECT 8, 'role', CASE WHEN o.oid IS NULL THEN 'its role does not exist any more'
+				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('its role %I may not log in', o.rolname)
+				ELSE format('its role %I may not connect to the database', o.rolname) END,
+			CASE WHEN o.oid IS NULL THEN format('SELECT jobq.cancel(%s)', j.id)
+				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('ALTER ROLE %I LOGIN', o.rolname)
+				ELSE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), o.rolname) END
+		WHERE q.mode = 'worker' AND (o.oid IS NULL
+			OR NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000
+			OR NOT has_database_privilege(o.oid, current_database(), 'CONNECT'))
+		UNION ALL
+		SELECT 9, 'group', format('its group waits for %s, which has begun before and is due at %s',
+				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at)),
+			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', h.id) END
+		FROM jobq.job h
+		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
+			AND q.group_on_failure = 'wait' AND j.group_held IS NULL AND j.run_at <= jobq.clock()
+			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = h.id)
+		UNION ALL
+		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
+				jobq_internal.explain_names(caller, sees_all, m.ids)),
+			format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1)
+		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
+			WHERE g.group_id = j.group_id AND g.id <> j.id) m
+		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq.clock()
+		UNION ALL
+		(SELECT 11, 'predecessor', format('%s comes before it in its group',
+				jobq_internal.explain_names(caller, sees_all, ARRAY[p.id])),
+			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', p.id) END
+		FROM jobq.job p
+		WHERE p.group_id = j.group_id AND (p.priority, p.run_at, p.id) < (j.priority, j.run_at, j.id)
+			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND j.group_held IS NULL
+			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = p.id)
+		ORDER BY p.priority, p.run_at, p.id LIMIT 1)
+		UNION ALL
+		SELECT 12, 'taken', CASE WHEN l.pid IS NULL THEN format('the prepared transaction %L has its row', x.gid)
+				ELSE format('the transaction of process %s has its row, since %s: a session that runs, cancels or changes it', l.pid, date_trunc('second', a.xact_start)) END,
+			CASE WHEN l.pid IS NULL THEN format('ROLLBACK PREPARED %L', x.gid) ELSE format('SELECT pg_terminate_backend(%s)', l.pid) END
+		FROM pg_locks l
+		LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+		LEFT JOIN pg_prepared_xacts x ON x.transaction = l.transactionid
+		WHERE j.xmax <> '0'::xid AND l.locktype = 'transactionid' AND l.transactionid = j.xmax
+			AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()) r
+	WHERE j.id = explain_waiting.job_id
+	ORDER BY r.place
+$$;
+COMMENT ON FUNCTION jobq_internal.explain_waiting(bigint, oid, boolean) IS 'why a job that waits does not run, as far as the tables tell; for explain_job()';
+
+CREATE FUNCTION jobq_internal.explain_limit(job_id bigint, caller oid, sees_all boolean, of_kind boolean,
+	OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+	SELECT 'limit', format('of %s "%s" %s may run at a time: %s', l.what, l.name, l.most,
+			coalesce(jobq_internal.explain_names(caller, sees_all, m.ids), 'those that are about to start')),
+		CASE WHEN of_kind THEN format('register kind %L with a higher max_running', l.name)
+			ELSE format('SELECT jobq.alter_queue(%L, max_running => %s)', l.name, l.most + 1) END
+	FROM jobq.job j
+	CROSS JOIN LATERAL (
+		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq.queue q WHERE q.id = j.queue_id AND NOT of_kind
+		UNION ALL
+		SELECT 'kind', h.kind, h.max_running FROM jobq.handler h WHERE h.kind = j.kind AND of_kind) l
+	CROSS JOIN LATERAL (SELECT array_agg(r.job_id) AS ids
+		FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
+		WHERE CASE WHEN of_kind THEN g.kind = j.kind ELSE g.queue_id = j.queue_id END) m
+	WHERE j.id = explain_limit.job_id
+$$;
+COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind; for explain_job()';
+
+CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
+	OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+	SELECT r.reason, r.detail, r.remedy
+	FROM jobq.job j
+	CROSS JOIN LATERAL (
+		SELECT 1 AS place, 'running' AS reason, format('attempt %s of %s has run in worker %s for %s%s', w.attempt, j.max_attempts, w.pid,
+				date_trunc('milliseconds', jobq.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
+			format('SELECT jobq.cancel(%s)', j.id) AS remedy
+		FROM jobq_internal.worker_slots() w LEFT JOIN pg_stat_activity a ON a.pid = w.pid
+		WHERE w.job_id = j.id
+		UNION ALL
+		SELECT 2, 'held', format('consumer "%s" has had it for %s, and may keep it until %s', l.consumer, date_trunc('milliseconds', jobq.clock() - l.since), date_trunc('second', l.lease_until)),
+			format('SELECT jobq.cancel(%s)', j.id)
+		FROM jobq_internal.lease_slots() l
+		WHERE l.job_id = j.id
+		UNION ALL
+		SELECT 3, 'usual', format('of the last %s jobs of its kind that have completed, half took no more than %s, and none more than %s', u.n, date_trunc('milliseconds', u.half), date_trunc('milliseconds', u.longest)), NULL
+		FROM (SELECT count(*) AS n, percentile_cont(0.5) WITHIN GROUP (ORDER BY a.took) AS half, max(a.took) AS longest
+			FROM (SELECT a.kind, a.role, a.state, a.finished_at - a.started_at AS took FROM jobq.archive a ORDER BY a.id DESC LIMIT 1000) a
+			WHERE a.kind = j.kind AND a.role = j.role AND a.state = 'c') u
+		WHERE u.n > 0
+		UNION ALL
+		SELECT 4, 'lock', format('it waits for %s on %s, which %s', coalesce(l.mode, 'a lock'),
+				CASE l.locktype WHEN 'relation' THEN coalesce(l.relation::regclass::text, 'a relation')
+					WHEN 'advisory' THEN format('the advisory lock %s, %s', l.classid, l.objid)
+					WHEN 'transactionid' THEN 'a row that another transaction has written'
+					ELSE coalesce(l.locktype, 'something') END,
+				CASE WHEN b.pid = 0 THEN 'a prepared transaction has'
+					ELSE format('process %s of role %I has%s', b.pid, s.usename,
+						CASE WHEN x.job_id IS NOT NULL THEN format(', which runs %s', jobq_internal.explain_names(caller, sees_all, ARRAY[x.job_id]))
+							WHEN sees_all OR pg_has_role(caller, s.usesysid, 'USAGE') THEN format(', which is %s since %s', s.state, date_trunc('second', s.state_change))
+							ELSE '' END) END),
+			CASE WHEN b.pid = 0 THEN 'see pg_prepared_xacts'
+				WHEN x.job_id IS NOT NULL AND (sees_all OR pg_has_role(caller, x.role, 'USAGE')) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
+				ELSE format('SELECT pg_terminate_backend(%s)', b.pid) END
+		FROM jobq_internal.worker_slots() w
+		CROSS JOIN LATERAL (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids(w.pid)) u(pid)) b
+		LEFT JOIN pg_stat_activity s ON s.pid = b.pid
+		LEFT JOIN jobq_internal.worker_slots() x ON x.pid = b.pid
+		LEFT JOIN LATERAL (SELECT p.* FROM pg_locks p WHERE p.pid = w.pid AND NOT p.granted LIMIT 1) l ON true
+		WHERE w.job_id = j.id) r
+	WHERE j.id = explain_running.job_id
+	ORDER BY r.place
+$$;
+COMMENT ON FUNCTION jobq_internal.explain_running(bigint, oid, boolean) IS 'what a job that runs waits for, and how long its kind usually runs; for explain_job()';
+
+CREATE FUNCTION jobq.explain_job(id bigint, OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_explain_job'
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 3;
+COMMENT ON FUNCTION jobq.explain_job(bigint) IS 'why a job does not run, or what it waits for while it runs: a row for each reason, with what would mend it
+id: the job';

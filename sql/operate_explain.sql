@@ -1,0 +1,170 @@
+-- explain_job(): a row for each reason why a job does not run.
+
+-- Ids, process ids and times are masked.
+CREATE FUNCTION test.why(id bigint, OUT reason text, OUT detail text, OUT remedy text)
+RETURNS SETOF record LANGUAGE plpgsql AS $$
+BEGIN
+	FOR reason, detail, remedy IN SELECT * FROM jobq.explain_job(id) LOOP
+		detail := regexp_replace(detail, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*([+-]\d\d|[ A-Z]*)', 'T', 'g');
+		detail := regexp_replace(detail, '-?(\d+ days? )?\d\d:\d\d:\d\d(\.\d+)?', 'D', 'g');
+		detail := regexp_replace(detail, '(jobs? |batch |worker |process )\d+(, \d+)*', '\1N', 'g');
+		remedy := regexp_replace(remedy, '(explain_job|retry|cancel|reschedule|backend|batch_start|batch_retry_failed)\(\d+', '\1(N', 'g');
+		RETURN NEXT;
+	END LOOP;
+END
+$$;
+
+SET datestyle = 'ISO';
+SET intervalstyle = 'postgres';
+
+-- finished
+SELECT jobq.enqueue('echo') AS done, jobq.enqueue('broken', max_attempts => 1) AS dead \gset
+SELECT state FROM jobq.wait(ARRAY[:done, :dead]);
+SELECT * FROM test.why(:done);
+SELECT * FROM test.why(:dead);
+SELECT jobq.delete_failed(:dead);
+SELECT test.error('SELECT jobq.explain_job(0)');
+
+-- written by this transaction
+BEGIN;
+SELECT jobq.enqueue('echo') AS id \gset
+SELECT * FROM test.why(:id);
+ROLLBACK;
+
+-- its time, and its next attempt
+SELECT jobq.enqueue('echo', delay => '1 hour') AS later, jobq.enqueue('broken', backoff => 'fixed 1h') AS again \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :again));
+SELECT * FROM test.why(:later);
+SELECT * FROM test.why(:again);
+SELECT jobq.cancel(id) FROM unnest(ARRAY[:later, :again]) id;
+
+-- nobody serves its queue; it is paused, too
+SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
+SELECT * FROM test.why(:id);
+SELECT jobq.pause('manual');
+SELECT * FROM test.why(:id);
+SELECT jobq.resume('manual');
+SELECT jobq.cancel(:id);
+SELECT jobq.enqueue('echo', queue => 'manual', expires_at => '2001-01-01') AS id \gset
+SELECT reason, detail LIKE 'it was to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
+SELECT jobq.cancel(:id);
+
+-- no consumer; and one that has it
+SELECT jobq.create_queue('explained', mode => 'consumer');
+SELECT jobq.enqueue('for consumers', queue => 'explained') AS id \gset
+SELECT * FROM test.why(:id);
+SELECT token FROM jobq.reserve('{explained}', consumer => 'me') \gset
+SELECT * FROM test.why(:id);
+SELECT jobq.ack(:id, :token);
+SELECT jobq.drop_queue('explained');
+
+-- all workers of its pool are busy; and what the busy one waits for
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'first') AS holder \gset
+SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :holder));
+SELECT jobq.enqueue('echo', queue => 'second') AS id \gset
+SELECT * FROM test.why(:id);
+SELECT * FROM test.why(:holder) WHERE reason <> 'usual';
+SELECT jobq.cancel(:holder);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:holder);
+SELECT state FROM jobq.wait(:id);
+-- how long its kind usually takes
+SELECT jobq.enqueue('gate', '1') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.enqueue('gate', '1', timeout => '1 hour') AS id FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :id));
+SELECT reason, regexp_replace(detail, 'last \d+', 'last N') AS detail FROM test.why(:id);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:id);
+
+-- max_running of its queue, and of its kind, and who holds the places
+SELECT jobq.create_queue('explained_narrow', max_running => 1), jobq.register('explained_one', 'test.gate(jsonb)', max_running => 1);
+SELECT jobq.enqueue('gate', '1', queue => 'explained_narrow') AS holder, jobq.enqueue('explained_one', '1') AS one FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id IN (%s, %s))', :holder, :one));
+SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS narrow, jobq.enqueue('explained_one', '1') AS other \gset
+SELECT * FROM test.why(:narrow);
+SELECT * FROM test.why(:other);
+-- another role is told that there are such jobs, and not which
+SELECT jobq.grant_role('regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS hers \gset
+SELECT * FROM jobq.explain_job(:hers);
+SELECT test.error(format('SELECT jobq.explain_job(%s)', :narrow));
+RESET ROLE;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:holder, :one, :narrow, :other, :hers]);
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.unregister('explained_one');
+
+-- the rate of its queue; the throttle of its kind
+SELECT jobq.create_queue('explained_slow', rate => '1 per day'), jobq.register('explained_weak', 'test.broken(jsonb)', throttle => '1 failures in 1 day', max_attempts => 1);
+SELECT jobq.enqueue('echo', queue => 'explained_slow') AS first, jobq.enqueue('explained_weak') AS failing \gset
+SELECT state FROM jobq.wait(ARRAY[:first, :failing]);
+SELECT jobq.enqueue('echo', queue => 'explained_slow') AS next, jobq.enqueue('explained_weak') AS other \gset
+SELECT * FROM test.why(:next);
+SELECT * FROM test.why(:other);
+SELECT jobq.cancel(id) FROM unnest(ARRAY[:next, :other]) id;
+SELECT jobq.delete_failed(:failing);
+SELECT jobq.unregister('explained_weak');
+
+-- its group: a job that runs, one that comes before it, one that has begun before
+SELECT jobq.enqueue('gate', '1', queue => 'first', group_key => 'g') AS running FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :running));
+SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS second \gset
+SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS third \gset
+SELECT * FROM test.why(:second);
+SELECT * FROM test.why(:third);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:running, :second, :third]);
+SELECT jobq.enqueue('broken', queue => 'first', group_key => 'g', backoff => 'fixed 1h') AS owner \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :owner));
+SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS id \gset
+SELECT * FROM test.why(:id);
+SELECT jobq.cancel(:owner);
+SELECT state FROM jobq.wait(:id);
+
+-- steps that it needs; a batch that was not started
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
+SELECT max(job_id) FILTER (WHERE name = 'b') AS b FROM jobq.steps WHERE batch_id = :batch \gset
+SELECT * FROM test.why(:b);
+SELECT jobq.batch_cancel(:batch);
+SELECT jobq.create_batch() AS batch \gset
+SELECT jobq.batch_add(:batch, 'echo', '{1}') AS id \gset
+SELECT * FROM test.why(:id);
+SELECT jobq.batch_start(:batch);
+SELECT state FROM jobq.wait(:id);
+
+-- a transaction has its row: here a prepared one
+SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
+BEGIN;
+SELECT jobq.cancel(:id);
+PREPARE TRANSACTION 'explained';
+SELECT * FROM test.why(:id);
+ROLLBACK PREPARED 'explained';
+SELECT count(*) FROM test.why(:id) WHERE reason = 'taken';
+SELECT jobq.cancel(:id);
+
+-- brought by logical replication
+SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
+UPDATE jobq.job SET dormant = true WHERE id = :id;
+SELECT * FROM test.why(:id) WHERE reason = 'dormant';
+UPDATE jobq.job SET dormant = false WHERE id = :id;
+SELECT jobq.cancel(:id);
+
+-- its role may not connect
+CREATE ROLE regress_jobq_gone LOGIN;
+SELECT jobq.grant_role('regress_jobq_gone');
+SET ROLE regress_jobq_gone;
+SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
+RESET ROLE;
+REVOKE CONNECT ON DATABASE contrib_regression FROM PUBLIC;
+SELECT * FROM test.why(:id) WHERE reason = 'role';
+GRANT CONNECT ON DATABASE contrib_regression TO PUBLIC;
+SELECT count(*) FROM test.why(:id) WHERE reason = 'role';
+SELECT jobq.revoke_role('regress_jobq_gone');
+DROP ROLE regress_jobq_gone;
+SELECT * FROM test.why(:id) WHERE reason = 'role';
+SELECT jobq.cancel(:id);
+SELECT jobq.drop_queue('explained_narrow'), jobq.drop_queue('explained_slow');
+DROP FUNCTION test.why;

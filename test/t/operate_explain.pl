@@ -1,0 +1,120 @@
+# explain_job(): the reasons for which a server of its own, or a second session, is
+# needed.  The others are in sql/operate_explain.sql.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=2'
+jobq.max_workers = 1
+jobq.cancel_grace = '10min'
+});
+$node->start;
+
+sub sql { return $node->safe_psql($_[1] // 'postgres', $_[0]); }
+
+# The reasons, in their order.
+sub reasons
+{
+	my ($id, $dbname) = @_;
+	return sql("SELECT string_agg(reason, ',') FROM jobq.explain_job($id)", $dbname);
+}
+
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE sql
+	AS 'SELECT pg_advisory_xact_lock_shared((payload #>> ''{}'')::bigint)';
+CREATE FUNCTION stubborn() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+EXCEPTION WHEN query_canceled THEN
+	PERFORM pg_advisory_xact_lock_shared(2);
+END $$;
+SELECT jobq.register('gate', 'gate(jsonb)'), jobq.register('stubborn', 'stubborn()');
+};
+sql($setup);
+my $holder = $node->background_psql('postgres');
+
+# a database that is not served
+sql('CREATE DATABASE other');
+sql($setup, 'other');
+my $id = sql(q{SELECT jobq.enqueue('gate', '1')}, 'other');
+is(reasons($id, 'other'), 'not_served', 'a database that jobq.databases does not name');
+
+# no worker starts
+sql(q{ALTER SYSTEM SET jobq.start_paused = on});
+$node->reload;
+wait_for($node, 'workers are to pause', q{SELECT current_setting('jobq.start_paused') = 'on'});
+$id = sql(q{SELECT jobq.enqueue('gate', '3')});
+is(reasons($id), 'start_paused', 'jobq.start_paused is on');
+sql(q{ALTER SYSTEM RESET jobq.start_paused});
+$node->reload;
+is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and then off');
+
+# all places are taken, though the pool may have another worker
+$holder->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{SELECT jobq.enqueue('gate', '1')});
+sleeps($node, 'a job runs', 1);
+$id = sql(q{SELECT jobq.enqueue('gate', '3')});
+is(reasons($id), 'places', 'no place for another worker');
+$holder->query_safe('SELECT pg_advisory_unlock(1)');
+is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'there is one');
+
+# taken along by the worker: from a long line, which stands there when it comes
+$holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+sql(q{SELECT jobq.enqueue('gate', '1')});
+sleeps($node, 'a job runs', 1);
+sql(q{SELECT count(*) FROM jobq.enqueue_many('gate', array_fill('2'::jsonb, ARRAY[1000]))});
+wait_for($node, 'many wait', q{SELECT ready_entries >= 1000 FROM jobq_internal.scheduler_state()});
+$holder->query_safe('SELECT pg_advisory_unlock(1)');
+wait_for($node, 'the first of them runs',
+	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
+like(
+	sql(q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
+	CROSS JOIN LATERAL jobq.explain_job(j.id) e WHERE e.reason = 'next'}),
+	qr/^worker \d+ runs it after job \d+/,
+	'a worker has taken it along');
+$holder->query_safe('SELECT pg_advisory_unlock(2)');
+ok(sql(q{SELECT jobq.drain('default', '1 min')}) eq 't', 'all have run');
+
+# two that have crashed a process: one at a time
+$holder->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{SELECT jobq.create_queue('bad'), jobq.pause('bad')});
+my @bad = split /\n/, sql(q{SELECT jobq.enqueue_many('gate', '{1,1}', queue => 'bad')});
+sql(q{UPDATE jobq.job SET crashes = 1; SELECT jobq.resume('bad')});
+sleeps($node, 'the first runs', 1);
+is(reasons($bad[1]), 'quarantine', 'the second of them waits');
+$holder->query_safe('SELECT pg_advisory_unlock(1)');
+is(sql("SELECT state FROM jobq.wait($bad[1])"), 'completed', 'until the first is over');
+
+# cancelled, and not ended yet
+$holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+$id = sql(q{SELECT jobq.enqueue('stubborn')});
+sleeps($node, 'it runs', 1);
+sql("SELECT jobq.cancel($id)");
+wait_for($node, 'it has caught that',
+	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
+is(reasons($id), 'running,lock,cancelling', 'its handler does not end');
+$holder->query_safe('SELECT pg_advisory_unlock(1), pg_advisory_unlock(2)');
+like(sql("SELECT state FROM jobq.wait($id)"), qr/^(?:cancelled|completed)$/, 'it does at last');
+
+# another session has its row
+sql(q{SELECT jobq.pause('bad')});
+$id = sql(q{SELECT jobq.enqueue('gate', '3', queue => 'bad')});
+$holder->query_safe("BEGIN; SELECT jobq.cancel($id)");
+is(reasons($id), 'paused,taken', 'a session is cancelling it');
+like(sql("SELECT remedy FROM jobq.explain_job($id) WHERE reason = 'taken'"), qr/^SELECT pg_terminate_backend\(\d+\)$/, 'which one');
+$holder->query_safe('ROLLBACK');
+is(reasons($id), 'paused', 'it did not');
+$holder->quit;
+
+no_failed_assertion($node);
+$node->stop;
+done_testing();
