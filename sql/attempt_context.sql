@@ -16,7 +16,7 @@ SELECT e.* FROM unnest('{role,Session_Authorization,jobq.max_workers,jobq.own,st
 SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => '{app.a,APP.A}')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => '{NULL}')$$);
 SELECT * FROM test.error($$SELECT jobq.create_queue('carrier', carry => ARRAY(SELECT 'app.n' || n FROM generate_series(1, 17) n))$$);
-SELECT jobq.create_queue('carrier', carry => '{search_path,app.tenant,request.jwt.claims}');
+SELECT jobq.create_queue('carrier', open => true, carry => '{search_path,app.tenant,request.jwt.claims}');
 SELECT carry FROM jobq.queues WHERE name = 'carrier';
 SELECT jobq.alter_queue('carrier', carry => '{}');
 SELECT carry FROM jobq.queues WHERE name = 'carrier';

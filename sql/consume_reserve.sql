@@ -1,7 +1,7 @@
 -- Consumers outside the database: reserve(), ack() and their kin.
 
-SELECT jobq.create_queue('letters', mode => 'consumer');
-SELECT jobq.create_queue('parcels', mode => 'consumer', lease => 'memory', keep => 'no_payload');
+SELECT jobq.create_queue('letters', open => true, mode => 'consumer');
+SELECT jobq.create_queue('parcels', open => true, mode => 'consumer', lease => 'memory', keep => 'no_payload');
 SELECT name, mode, lease FROM jobq.queues WHERE name IN ('letters', 'parcels', 'manual') ORDER BY name;
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 
@@ -314,7 +314,7 @@ RESET statement_timeout;
 CREATE FUNCTION test.by_worker(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
 SELECT jobq.register('post', 'test.by_worker(jsonb)');
 TRUNCATE test.trace;
-SELECT jobq.create_queue('changing', mode => 'consumer');
+SELECT jobq.create_queue('changing', open => true, mode => 'consumer');
 SELECT test.post('"a"', queue => 'changing'), test.post('"b"', queue => 'changing');
 SELECT * FROM test.reserve('{changing}');
 SELECT jobq_internal.run_next('{changing}');

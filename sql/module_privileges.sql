@@ -136,7 +136,7 @@ SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_role('regress_jobq_boss
 SET ROLE regress_jobq_boss;
 SELECT payload, result FROM jobq.jobs WHERE id = :done;
 SELECT jobq.pause('manual'), jobq.resume('manual');
-SELECT jobq.create_queue('of_boss'), jobq.alter_queue('of_boss', keep => 'nothing');
+SELECT jobq.create_queue('of_boss', open => true), jobq.alter_queue('of_boss', keep => 'nothing');
 RESET ROLE;
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('broken', queue => 'of_boss', max_attempts => 1) AS id \gset
@@ -153,6 +153,69 @@ SELECT jobq.set_priority(:ready, 1);
 SELECT c, e.code, e.message FROM unnest(ARRAY['adopt()', 'grant_role(''regress_jobq_boss'')', 'revoke_role(''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
 SELECT role, privilege, queue FROM jobq.grants ORDER BY role::text COLLATE "C", privilege;
 RESET ROLE;
+
+-- a queue that is not open is for those to whom it was granted
+SELECT jobq.create_queue('closed', mode => 'consumer', max_running => 100);
+SELECT name, open FROM jobq.queues WHERE name IN ('closed', 'default', 'manual') ORDER BY name;
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.enqueue_many('any', '{1}', queue => 'closed')$$) e;
+SELECT e.code, e.message FROM test.error($$INSERT INTO jobq.inbox (kind, queue) VALUES ('any', 'closed')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('closed', '@daily', 'any', options => '{"queue": "closed"}')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.create_batch(on_finish => '{"kind": "any", "queue": "closed"}')$$) e;
+SELECT c, e.code, e.message FROM unnest(ARRAY['jobq.reserve(''{closed}'')', 'jobq.drain(''closed'')', 'jobq.clear(''closed'')', 'jobq.retry_all(''closed'')', 'jobq.pause(''closed'')',
+	'jobq.grant_queue(''closed'', ''regress_jobq_alice'')', 'jobq.revoke_queue(''closed'', ''regress_jobq_alice'')']) WITH ORDINALITY u (c, n), test.error('SELECT ' || c) e ORDER BY n;
+SELECT name FROM jobq.queues WHERE name = 'closed';
+SELECT queue FROM jobq.limits WHERE queue = 'closed';
+RESET ROLE;
+SELECT c, e.* FROM unnest(ARRAY['''closed'', ''regress_jobq_alice'', ''monitor''', '''closed'', ''regress_jobq_alice'', NULL', '''closed'', NULL', 'NULL, ''regress_jobq_alice''',
+	'''nowhere'', ''regress_jobq_alice''']) WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.grant_queue(%s)', c)) e ORDER BY n;
+-- she may enqueue there, and takes her own
+SELECT jobq.grant_queue('closed', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT name, ready FROM jobq.queues WHERE name = 'closed';
+SELECT queue, max_running FROM jobq.limits WHERE queue = 'closed';
+SELECT role, privilege, queue FROM jobq.grants ORDER BY privilege, queue;
+SELECT jobq.enqueue('any', '"alice"', queue => 'closed') AS hers \gset
+RESET ROLE;
+SELECT jobq.enqueue('any', '"owner"', queue => 'closed', group_key => 'secret') AS his \gset
+SET ROLE regress_jobq_alice;
+SELECT payload FROM jobq.reserve('{closed}', max => 10);
+SELECT count(*) FROM jobq.groups WHERE queue = 'closed';
+RESET ROLE;
+-- who may consume it has all jobs, and keeps what it has reserved
+SELECT jobq.grant_queue('closed', 'regress_jobq_bob', 'consume'), jobq.create_queue('open', mode => 'consumer', open => true);
+SET ROLE regress_jobq_bob;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
+SELECT count(*) FROM jobq.jobs WHERE queue = 'closed';
+SELECT e.code, e.message, e.hint FROM test.error($$SELECT * FROM jobq.reserve('{closed,open}')$$) e;
+SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10) \gset
+SELECT :taken = :his AS is_his;
+SELECT type, jobs_held, role FROM jobq.workers WHERE type = 'consumer';
+RESET ROLE;
+-- a token that is guessed is of no use to others
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(%s, %s)', :taken, :token)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.extend(%s, %s, ''1 min'')', :taken, :token)) e;
+RESET ROLE;
+SELECT jobq.revoke_queue('closed', 'regress_jobq_bob');
+SET ROLE regress_jobq_bob;
+SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.reserve('{closed}')$$) e;
+SELECT jobq.ack(:taken, :token);
+RESET ROLE;
+-- and who manages it does everything there, and nothing elsewhere
+SELECT jobq.grant_queue('closed', 'regress_jobq_bob', 'manage');
+SET ROLE regress_jobq_bob;
+SELECT payload FROM jobq.jobs WHERE queue = 'closed' AND id = :hers;
+SELECT jobq.alter_queue('closed', max_running => 10), jobq.pause('closed'), jobq.resume('closed');
+SELECT jobq.cancel(:hers);
+SELECT count(*) FROM jobq.jobs WHERE queue <> 'closed' AND role <> 'regress_jobq_bob'::regrole;
+SELECT c, e.code, e.message FROM unnest(ARRAY['pause(''manual'')', 'alter_queue(''manual'', keep => ''all'')', 'create_queue(''x'')', 'register(''x'', ''test.echo(jsonb)'')', 'prune(''0'')', 'restart_workers()',
+	'grant_queue(''closed'', ''regress_jobq_alice'', ''manage'')']) WITH ORDINALITY u (c, n), test.error('SELECT jobq.' || c) e ORDER BY n;
+SELECT jobq.drop_queue('closed');
+RESET ROLE;
+SELECT count(*) FROM jobq.privilege p WHERE queue_id <> 0;
+SELECT jobq.drop_queue('open');
 
 -- by membership, and as long as it lasts
 GRANT regress_jobq_boss TO regress_jobq_nobody;

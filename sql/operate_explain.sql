@@ -79,7 +79,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
 
 -- max_running of its queue, and of its kind, and who holds the places
-SELECT jobq.create_queue('explained_narrow', max_running => 1), jobq.register('explained_one', 'test.gate(jsonb)', max_running => 1);
+SELECT jobq.create_queue('explained_narrow', open => true, max_running => 1), jobq.register('explained_one', 'test.gate(jsonb)', max_running => 1);
 SELECT jobq.enqueue('gate', '1', queue => 'explained_narrow') AS holder, jobq.enqueue('explained_one', '1') AS one FROM pg_advisory_lock(1) \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id IN (%s, %s))', :holder, :one));
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS narrow, jobq.enqueue('explained_one', '1') AS other \gset

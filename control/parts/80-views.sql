@@ -82,7 +82,7 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 		SELECT f.queue_id, count(*) AS failed FROM jobq.failed_job f
 		WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
 		GROUP BY f.queue_id) f ON f.queue_id = q.id
-	WHERE jobq_internal.may_see_queue(q.id, true);
+	WHERE jobq_internal.may_see_queue(q.id, q.open);
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
@@ -108,7 +108,7 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, s.running, q.max_running,
 		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
-	WHERE jobq_internal.may_see_queue(q.id, true)
+	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
 	SELECT NULL, h.kind, s.running, h.max_running,
 		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until
@@ -117,10 +117,10 @@ CREATE VIEW jobq.limits WITH (security_barrier) AS
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits: how many of their jobs run, how many may start now, until when they rest';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
-	SELECT q.name AS queue, j.group_key, s.running, s.waits_for, s.parked, s.more,
+	SELECT q.name AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running, s.waits_for, s.parked, s.more,
 		round(s.tokens::numeric, 3) AS tokens, s.rest_until
 	FROM jobq_internal.group_slots() s
-	JOIN LATERAL (SELECT j.queue_id, j.group_key FROM jobq.job j
+	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq.job j
 		WHERE j.group_id = s.group_id AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id) LIMIT 1) j ON true
 	LEFT JOIN jobq.queue q ON q.id = j.queue_id;
 COMMENT ON VIEW jobq.groups IS 'groups under way: of which a job runs, waits for its next attempt (waits_for), or others wait (parked, and more in the table)';

@@ -30,4 +30,18 @@ COMMENT ON FUNCTION jobq.revoke_role(regrole, text) IS 'take back what grant_rol
 role: the role
 privilege: which one; null: all, and those for single queues';
 
+CREATE FUNCTION jobq.grant_queue(queue text, role regrole, privilege text DEFAULT 'produce') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_grant_queue' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.grant_queue(text, regrole, text) IS 'give a role, and its members, a privilege for one queue
+queue: the queue
+role: the role
+privilege: produce (enqueue there), consume (take jobs of all roles), or manage (see, operate and delete its jobs, and change its settings)';
+
+CREATE FUNCTION jobq.revoke_queue(queue text, role regrole, privilege text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_revoke_queue' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.revoke_queue(text, regrole, text) IS 'take back what grant_queue() gave; jobs that there are run on
+queue: the queue
+role: the role
+privilege: which one; null: all';
+
 SELECT jobq_internal.activate();

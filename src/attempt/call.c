@@ -239,17 +239,15 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 	if (job_watch(current->job))
 	{
 		char		channel[NAMEDATALEN];
-		StringInfoData payload;
+		char		payload[128];
 
+		/* not the message: every role can listen */
 		snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT,
 				 job_id(current->job));
-		initStringInfo(&payload);
-		appendStringInfo(&payload, "{\"id\": " INT64_FORMAT ", \"state\": \"running\", \"attempt\": %d, \"progress\": %g, \"message\": ",
-						 job_id(current->job), current->attempt, percent);
-		escape_json(&payload, message);
-		appendStringInfoChar(&payload, '}');
-		if (payload.len < JOBQ_RELAY_PAYLOAD)
-			jobq_relay_now(channel, payload.data);
+		snprintf(payload, sizeof(payload),
+				 "{\"id\": " INT64_FORMAT ", \"state\": \"running\", \"attempt\": %d, \"progress\": %g}",
+				 job_id(current->job), current->attempt, percent);
+		jobq_relay_now(channel, payload);
 	}
 	PG_RETURN_VOID();
 }

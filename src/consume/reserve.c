@@ -111,6 +111,7 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 	Datum	   *names;
 	bool	   *nulls;
 	int			n;
+	int			nconsumed = 0;
 
 	deconstruct_array(queues, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls,
 					  &n);
@@ -125,7 +126,7 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 		JobqQueue	buffer;
 		const JobqQueue *queue = jobq_queue_by_name(name, false, &buffer);
 
-		if (queue == NULL || !jobq_may_see_queue(queue->id, true))
+		if (queue == NULL || !jobq_may_see_queue(queue->id, queue->open))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("queue \"%s\" does not exist", name),
@@ -138,7 +139,15 @@ parse_queues(Reservation *reservation, ArrayType *queues)
 					 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
 							 name)));
 		reservation->queue_ids[i] = queue->id;
+		nconsumed += (jobq_privileges(queue->id) & JOBQ_MAY_CONSUME) != 0;
 	}
+
+	/* whose jobs are taken is the same for all queues of a call */
+	if (nconsumed > 0 && nconsumed < n)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("of these queues, the jobs of all roles can be taken from some only"),
+				 errhint("Reserve from the others by calls of their own, or get the privilege consume for them.")));
 	reservation->taker.nqueues = n;
 	reservation->taker.queue_ids = reservation->queue_ids;
 	reservation->taker.pool = -1;

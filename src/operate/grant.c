@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * grant.c
- *	  Who gets privileges: grant_role(), revoke_role().
+ *	  Who gets privileges: grant_role(), revoke_role(), grant_queue(),
+ *	  revoke_queue().
  *
  * A privilege is a row of jobq.privilege; store/privileges.c says what it means.
  *
@@ -22,9 +23,12 @@
 
 PG_FUNCTION_INFO_V1(jobq_grant_role);
 PG_FUNCTION_INFO_V1(jobq_revoke_role);
+PG_FUNCTION_INFO_V1(jobq_grant_queue);
+PG_FUNCTION_INFO_V1(jobq_revoke_queue);
 
 static Oid	role_arg(FunctionCallInfo fcinfo, int arg);
 static char *privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue);
+static int32 queue_arg(FunctionCallInfo fcinfo);
 static void add_privilege(int32 queue_id, Oid role, const char *privilege);
 static void take_privilege(int32 queue_id, Oid role, const char *privilege);
 
@@ -145,5 +149,55 @@ jobq_revoke_role(PG_FUNCTION_ARGS)
 	role = role_arg(fcinfo, 0);
 	take_privilege(0, role,
 				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, 1, false));
+	PG_RETURN_VOID();
+}
+
+/*
+ * The first argument, the name of a queue; who manages all queues says who may use
+ * one.
+ */
+static int32
+queue_arg(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("queue must not be null")));
+	return jobq_known_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+}
+
+/*
+ * grant_queue(queue, role, privilege): for one queue.
+ */
+Datum
+jobq_grant_queue(PG_FUNCTION_ARGS)
+{
+	int32		queue_id;
+	Oid			role;
+
+	PreventCommandIfReadOnly("jobq.grant_queue()");
+	jobq_require_all(JOBQ_MAY_MANAGE, "grant privileges");
+	queue_id = queue_arg(fcinfo);
+	role = role_arg(fcinfo, 1);
+	add_privilege(queue_id, role, privilege_arg(fcinfo, 2, true));
+	PG_RETURN_VOID();
+}
+
+/*
+ * revoke_queue(queue, role, privilege): takes it back; null takes all for the
+ * queue.
+ */
+Datum
+jobq_revoke_queue(PG_FUNCTION_ARGS)
+{
+	int32		queue_id;
+	Oid			role;
+
+	PreventCommandIfReadOnly("jobq.revoke_queue()");
+	jobq_require_all(JOBQ_MAY_MANAGE, "revoke privileges");
+	queue_id = queue_arg(fcinfo);
+	role = role_arg(fcinfo, 1);
+	take_privilege(queue_id, role,
+				   PG_ARGISNULL(2) ? NULL : privilege_arg(fcinfo, 2, true));
 	PG_RETURN_VOID();
 }

@@ -41,6 +41,7 @@ typedef enum Check
 	CHECK_WEIGHTS,
 	CHECK_DURATION,
 	CHECK_CARRY,
+	CHECK_FLAG,
 } Check;
 
 typedef struct Setting
@@ -53,6 +54,7 @@ typedef struct Setting
 
 #define TYPE_text		TEXTOID
 #define TYPE_int		INT4OID
+#define TYPE_boolean	BOOLOID
 #define TYPE_interval	INTERVALOID
 #define TYPE_jsonb		JSONBOID
 #define TYPE__text		TEXTARRAYOID
@@ -166,6 +168,8 @@ check_value(const Setting *setting, Datum value)
 								setting->name, word, JOBQ_MAX_FAIR_BY),
 						 errhint("It is the name of a header, role, or none.")));
 			return strcmp(word, "none") != 0;
+		case CHECK_FLAG:
+			return true;
 		case CHECK_WEIGHTS:
 			check_weights(DatumGetJsonbP(value));
 			return true;
@@ -244,7 +248,7 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
-	if (!jobq_insert_queue(name, NULL))
+	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("queue \"%s\" already exists", name),

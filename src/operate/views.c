@@ -298,8 +298,12 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 
-		if (limiter->queue_id != 0 ? !jobq_may_see_queue(limiter->queue_id, true)
-			: !jobq_may_use())
+		JobqQueue	buffer;
+		const JobqQueue *queue = limiter->queue_id == 0 ? NULL
+			: jobq_queue_by_id(limiter->queue_id, &buffer);
+
+		if (limiter->queue_id == 0 ? !jobq_may_use()
+			: queue == NULL || !jobq_may_see_queue(queue->id, queue->open))
 			continue;
 		values[QUEUE_ID_] = Int32GetDatum(limiter->queue_id);
 		nulls[QUEUE_ID_] = limiter->queue_id == 0;
@@ -321,7 +325,40 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 }
 
 /*
- * group_slots(): the groups of this database that are under way.
+ * Has the group a live job that the user may see?
+ */
+static bool
+may_see_group(Relation rel, int64 group_id)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(group_id));
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_GROUP), true,
+							  GetActiveSnapshot(), 1, &key);
+	while (!found && (tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		found = jobq_may(JOBQ_MAY_MONITOR,
+						 DatumGetObjectId(heap_getattr(tuple, JOB_ROLE,
+													   RelationGetDescr(rel),
+													   &isnull)),
+						 DatumGetInt32(heap_getattr(tuple, JOB_QUEUE_ID,
+													RelationGetDescr(rel),
+													&isnull)));
+	}
+	systable_endscan(scan);
+	return found;
+}
+
+/*
+ * group_slots(): the groups of this database that are under way, and of which the
+ * user may see a job.
  */
 Datum
 jobq_group_slots(PG_FUNCTION_ARGS)
@@ -335,10 +372,11 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	TimestampTz now = jobq_now();
 	JobqGroup  *groups;
 	bool	   *paced;
+	Relation	rel;
 	int			n = 0;
 
 	rsinfo = jobq_materialize(fcinfo, NATTS);
-	if (db == NULL || db->groups->ngroups == 0)
+	if (db == NULL || db->groups->ngroups == 0 || !jobq_may_use())
 		return (Datum) 0;
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqGroup) * jobq_max_groups);
@@ -361,12 +399,16 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	}
 	LWLockRelease(db->lock);
 
+	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	for (int i = 0; i < n; i++)
 	{
 		JobqGroup  *group = &groups[i];
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
 
+		if ((jobq_privileges(0) & JOBQ_MAY_MONITOR) == 0 &&
+			!may_see_group(rel, group->id))
+			continue;
 		values[GROUP_ID_] = Int64GetDatum(group->id);
 		values[RUNNING] = Int32GetDatum(group->running);
 		values[WAITS_FOR] = Int64GetDatum(group->owner);
@@ -379,5 +421,6 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		nulls[REST_UNTIL] = group->pace.rest_until <= now;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
+	table_close(rel, AccessShareLock);
 	return (Datum) 0;
 }

@@ -113,6 +113,10 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 							   handler != NULL ||
 							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
 							   queue_buffer);
+	if (queue != NULL)
+		jobq_require_queue(queue->id, queue->name, queue->open
+						   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
+						   : JOBQ_MAY_PRODUCE);
 	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
@@ -123,9 +127,6 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 							 queue_name),
 				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
 						 kind)));
-
-	jobq_require_queue(queue->id, queue->name,
-					   JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
 
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 

@@ -60,7 +60,7 @@ static List *copy_names(const List *names);
 static void remember_queue(const KnownQueue *known);
 static bool read_queue(const char *name, int32 id, KnownQueue *known);
 static TransactionId creator_of(const char *name);
-static bool insert_row(const char *name, const char *mode,
+static bool insert_row(const char *name, const char *mode, bool open,
 					   TransactionId creator);
 static void create_queue(const char *name);
 
@@ -132,6 +132,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->group_on_failure = word_of(QUEUE_GROUP_ON_FAILURE, values);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
+	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
@@ -271,11 +272,13 @@ creator_of(const char *name)
  * False if it has made the queue.
  */
 static bool
-insert_row(const char *name, const char *mode, TransactionId creator)
+insert_row(const char *name, const char *mode, bool open,
+		   TransactionId creator)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID};
+	static const Oid types[] = {TEXTOID, TEXTOID, BOOLOID};
 	Datum		values[] = {
-		CStringGetTextDatum(name), CStringGetTextDatum(mode)
+		CStringGetTextDatum(name), CStringGetTextDatum(mode),
+		BoolGetDatum(open)
 	};
 	MemoryContext caller = CurrentMemoryContext;
 	int			nestlevel = NewGUCNestLevel();
@@ -288,9 +291,9 @@ insert_row(const char *name, const char *mode, TransactionId creator)
 	PG_TRY();
 	{
 		inserted =
-			jobq_query("INSERT INTO jobq.queue (name, mode) VALUES ($1, $2)"
+			jobq_query("INSERT INTO jobq.queue (name, mode, open) VALUES ($1, $2, $3)"
 					   " ON CONFLICT (name) DO NOTHING",
-					   2, types, values, NULL, SPI_OK_INSERT) > 0;
+					   3, types, values, NULL, SPI_OK_INSERT) > 0;
 	}
 	PG_CATCH();
 	{
@@ -317,12 +320,13 @@ insert_row(const char *name, const char *mode, TransactionId creator)
 
 /*
  * Create a queue with the default settings, but for its mode if that is not
- * NULL.  False if there is one of that name.  Two transactions may do so at
+ * NULL, and for whether it is open to all producers.  False if there is one of
+ * that name.  Two transactions may do so at
  * once: then the second waits for the first, and finds its row; an error if that
  * takes too long.
  */
 bool
-jobq_insert_queue(const char *name, const char *mode)
+jobq_insert_queue(const char *name, const char *mode, bool open)
 {
 	bool		inserted;
 
@@ -337,15 +341,15 @@ jobq_insert_queue(const char *name, const char *mode)
 	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
 			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	inserted = insert_row(name, mode != NULL ? mode : "worker",
+	inserted = insert_row(name, mode != NULL ? mode : "worker", open,
 						  creator_of(name));
 	SPI_finish();
 	return inserted;
 }
 
 /*
- * Create a queue because somebody uses it.  An error if it is not to be; the
- * queue "default" always is.
+ * Create a queue because somebody uses it, and so it is open to all producers.  An
+ * error if it is not to be; the queue "default" always is.
  */
 static void
 create_queue(const char *name)
@@ -359,7 +363,7 @@ create_queue(const char *name)
 						 "jobq.create_queues")));
 	(void) jobq_insert_queue(name,
 							 jobq_create_queues == CREATE_QUEUES_CONSUMER
-							 ? "consumer" : "worker");
+							 ? "consumer" : "worker", true);
 }
 
 /*
@@ -453,7 +457,7 @@ jobq_existing_queue(const char *name)
 	JobqQueue	queue;
 
 	if (jobq_queue_by_name(name, false, &queue) == NULL ||
-		!jobq_may_see_queue(queue.id, true))
+		!jobq_may_see_queue(queue.id, queue.open))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("queue \"%s\" does not exist", name),

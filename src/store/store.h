@@ -171,6 +171,7 @@ typedef struct JobqQueue
 	char		lease;
 	char		group_on_failure;
 	int			group_max_running;	/* 0: no limit */
+	bool		open;			/* to all producers */
 	bool		limited;		/* has max_running, rate, or throttle */
 	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */
@@ -507,7 +508,7 @@ extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
 extern List *jobq_queue_carry(int32 id);
 extern int32 jobq_existing_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
-extern bool jobq_insert_queue(const char *name, const char *mode);
+extern bool jobq_insert_queue(const char *name, const char *mode, bool open);
 extern int	jobq_word_number(const char *words, const char *word);
 
 /* src/store/kinds.c */

@@ -120,11 +120,11 @@ SELECT jobq.register('chaos.limited', 'chaos.work(jsonb, jobq.job_context)', max
 SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate => '20 per second burst 5',
 	max_attempts => 1000, backoff => 'fixed 20ms');
 
-SELECT jobq.create_queue('grouped');
-SELECT jobq.create_queue('narrow', max_running => 2);
-SELECT jobq.create_queue('fair', fair_by => 'role');
-SELECT jobq.create_queue('own');
-SELECT jobq.create_queue('outside', mode => 'consumer');
-SELECT jobq.create_queue('outside grouped', mode => 'consumer');
-SELECT jobq.create_queue('outside narrow', mode => 'consumer', max_running => 2);
-SELECT jobq.create_queue('outside memory', mode => 'consumer', lease => 'memory');
+SELECT jobq.create_queue('grouped', open => true);
+SELECT jobq.create_queue('narrow', open => true, max_running => 2);
+SELECT jobq.create_queue('fair', open => true, fair_by => 'role');
+SELECT jobq.create_queue('own', open => true);
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
+SELECT jobq.create_queue('outside grouped', open => true, mode => 'consumer');
+SELECT jobq.create_queue('outside narrow', open => true, mode => 'consumer', max_running => 2);
+SELECT jobq.create_queue('outside memory', open => true, mode => 'consumer', lease => 'memory');

@@ -44,11 +44,11 @@ $$;
 CREATE FUNCTION fuzz.changing(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT payload';
 CREATE FUNCTION fuzz.late(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(job)';
 
-SELECT jobq.create_queue('limited', max_running => 1, rate => '20 per second', expires_after => '1 hour'),
-	jobq.create_queue('fair', fair_by => 'tenant', group_max_running => 1),
-	jobq.create_queue('short', max_length => 20, keep => 'nothing', notify => 'transactional'),
-	jobq.create_queue('outside', mode => 'consumer', group_max_running => 1),
-	jobq.create_queue('memory', mode => 'consumer', lease => 'memory');
+SELECT jobq.create_queue('limited', open => true, max_running => 1, rate => '20 per second', expires_after => '1 hour'),
+	jobq.create_queue('fair', open => true, fair_by => 'tenant', group_max_running => 1),
+	jobq.create_queue('short', open => true, max_length => 20, keep => 'nothing', notify => 'transactional'),
+	jobq.create_queue('outside', open => true, mode => 'consumer', group_max_running => 1),
+	jobq.create_queue('memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.register('echo', 'fuzz.echo(jsonb)'), jobq.register('none', 'fuzz.none()', queue => 'short'),
 	jobq.register('breaks', 'fuzz.breaks(jsonb, jobq.job_context)', max_attempts => 2, backoff => 'list 0s,1s',
 		on_failure => 'fuzz.late(jsonb, jobq.job_context)'),

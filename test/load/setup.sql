@@ -72,10 +72,10 @@ SELECT jobq.register('load_note', 'load.note(jsonb, jobq.job_context)'),
 	jobq.register('load_flaky', 'load.flaky(jsonb, jobq.job_context)', backoff => 'fixed 200ms'),
 	jobq.register('load_steps', 'load.by_steps(jsonb, jobq.job_context)', max_running => 2),
 	jobq.register('load_over', 'load.batch_over(jsonb, jobq.job_context)');
-SELECT jobq.create_queue('load_limited', rate => '100 per second burst 20', max_running => 3),
-	jobq.create_queue('load_fair', fair_by => 'tenant', group_max_running => 1),
-	jobq.create_queue('load_outside', mode => 'consumer'),
-	jobq.create_queue('load_memory', mode => 'consumer', lease => 'memory');
+SELECT jobq.create_queue('load_limited', open => true, rate => '100 per second burst 20', max_running => 3),
+	jobq.create_queue('load_fair', open => true, fair_by => 'tenant', group_max_running => 1),
+	jobq.create_queue('load_outside', open => true, mode => 'consumer'),
+	jobq.create_queue('load_memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.schedule('load_tick', 'every 1 second', 'load_note');
 
 -- Jobs whose completion the archive tells have had their effect once: job and

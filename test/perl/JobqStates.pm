@@ -45,8 +45,8 @@ END;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', backoff => 'fixed 1h'),
 	jobq.register('tell', 'tell(jsonb, jobq.job_context)'),
 	jobq.register('never', 'never(jsonb)', max_attempts => 1);
-SELECT jobq.create_queue('still', keep => 'no_payload', max_running => 1), jobq.create_queue('outside', mode => 'consumer'),
-	jobq.create_queue('groups');
+SELECT jobq.create_queue('still', open => true, keep => 'no_payload', max_running => 1), jobq.create_queue('outside', open => true, mode => 'consumer'),
+	jobq.create_queue('groups', open => true);
 SELECT jobq.enqueue('note', '{"what": "completed"}', unique_key => 'held', unique_for => '30 days');
 SELECT jobq.enqueue('never', '{"what": "failed"}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"what": "cancelled"}', delay => '1 day'));

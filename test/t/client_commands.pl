@@ -69,7 +69,7 @@ BEGIN
 	RETURN payload;
 END $$;
 SELECT jobq.register('f', 'f(jsonb)', max_attempts => 1);
-SELECT jobq.create_queue('outside', mode => 'consumer')});
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer')});
 
 is_output([qw(enqueue f), '{"a": 1}', '--priority', '3', '--watch'], '1', 'enqueue prints the id');
 is((run_jobq(qw(wait 1)))[2], 0, 'wait until it is completed');

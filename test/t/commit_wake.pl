@@ -69,7 +69,7 @@ SELECT jobq.grant_role('clerk');
 CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
 SELECT jobq.register('nothing', 'nothing()'), jobq.register('hold', 'hold()');
-SELECT jobq.create_queue('silent', notify => 'off'), jobq.create_queue('outside', mode => 'consumer', notify => 'off');
+SELECT jobq.create_queue('silent', open => true, notify => 'off'), jobq.create_queue('outside', open => true, mode => 'consumer', notify => 'off');
 SELECT jobq.enqueue('nothing', queue => 'silent'), jobq.enqueue('outside', queue => 'outside')});
 wait_for($node, 'a job of another role runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
 my $lease = $node->safe_psql('app', q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', wait => '60s')});

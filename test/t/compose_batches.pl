@@ -42,7 +42,7 @@ END;
 SELECT jobq.register('part', 'part(jsonb, jobq.job_context)', max_attempts => 50, backoff => 'fixed 5ms'),
 	jobq.register('commits', 'commits(jsonb)', max_attempts => 50, backoff => 'fixed 5ms'),
 	jobq.register('tell', 'tell(jsonb, jobq.job_context)', queue => 'callbacks', max_attempts => 50, backoff => 'fixed 5ms');
-SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 CREATE FUNCTION batch(allow_failures boolean DEFAULT false, start boolean DEFAULT true) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.create_batch(NULL, '{"kind": "tell", "payload": "success"}', '{"kind": "tell", "payload": "failure"}',
 		'{"kind": "tell", "payload": "finish"}', allow_failures, start)

@@ -25,7 +25,7 @@ CREATE EXTENSION jobq;
 CREATE ROLE alice LOGIN;
 CREATE ROLE bob LOGIN;
 SELECT jobq.grant_role('alice'), jobq.grant_role('bob');
-SELECT jobq.create_queue('durable', mode => 'consumer'), jobq.create_queue('memory', mode => 'consumer', lease => 'memory');
+SELECT jobq.create_queue('durable', open => true, mode => 'consumer'), jobq.create_queue('memory', open => true, mode => 'consumer', lease => 'memory');
 CREATE TABLE held (name text, id bigint, token bigint);
 GRANT ALL ON held TO PUBLIC;
 -- an error is told by its code
@@ -177,7 +177,7 @@ foreach my $crash ('immediate stop', 'VACUUM FULL', 'CLUSTER', 'crash of a sessi
 }
 
 # A lease that ends earlier than the scheduler meant to wake.
-sql(q{SELECT jobq.create_queue('brief', mode => 'consumer', lease => 'memory')});
+sql(q{SELECT jobq.create_queue('brief', open => true, mode => 'consumer', lease => 'memory')});
 foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
 {
 	my ($name, $option) = @$early;
@@ -355,7 +355,7 @@ foreach my $cursor (0, 1)
 
 # DROP DATABASE
 sql('CREATE DATABASE doomed');
-$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
 $session = $node->background_psql('doomed', on_error_stop => 0);
 $session->query_until(qr/begun/, qq{\\echo begun\nSELECT count(*) FROM jobq.reserve('{durable}', wait => '10 min');\n});
 sessions_wait(1);
@@ -366,7 +366,7 @@ eval { $session->{run}->finish };
 foreach my $round (1, 2)
 {
 	sql('CREATE DATABASE doomed');
-	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
 	is( $node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable') FROM generate_series(1, 3);
 		SELECT count(*) FROM jobq.reserve('{durable}', 3, '1 hour', '1 min')}),
 		"1\n2\n3\n3", "round $round: a new database has nothing of an old one");
@@ -379,11 +379,11 @@ foreach my $round (1, 2)
 
 	sql('CREATE DATABASE doomed');
 	signal_process('STOP', $launcher);
-	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', mode => 'consumer')});
+	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
 	$node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable')});
 	$node->safe_psql('doomed', q{
 		CREATE FUNCTION tells(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(running) FROM jobq.limits $$;
-		SELECT jobq.register('tells', 'tells(jsonb)'), jobq.create_queue('manual', max_running => 1)});
+		SELECT jobq.register('tells', 'tells(jsonb)'), jobq.create_queue('manual', open => true, max_running => 1)});
 	my $limited = $node->safe_psql('doomed', q{SELECT jobq.enqueue('tells', queue => 'manual')});
 	my $worker = background('psql', '-XAtq', '-d', 'doomed', '-c', q{SELECT jobq_internal.run_next('{manual}')});
 	my $early = background('psql', '-XAtq', '-d', 'doomed', '-c',
@@ -526,7 +526,7 @@ wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq.l
 my $anew = q{
 DROP EXTENSION jobq CASCADE;
 CREATE EXTENSION jobq;
-SELECT jobq.create_queue('anew', mode => 'consumer');
+SELECT jobq.create_queue('anew', open => true, mode => 'consumer');
 SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 3);
 };
 my $taken = q{SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobq.reserve('{anew}', 10, lease => '1 hour', wait => '1 min')};

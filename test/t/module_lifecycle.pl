@@ -33,7 +33,7 @@ CREATE FUNCTION note(payload jsonb) RETURNS void BEGIN ATOMIC INSERT INTO effect
 CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS
 	'INSERT INTO effect VALUES (payload #>> ''{}''); SELECT pg_advisory_xact_lock_shared(1)';
 SELECT jobq.register('note', 'note(jsonb)'), jobq.register('hold', 'hold(jsonb)'),
-	jobq.create_queue('still'), jobq.create_queue('outside', mode => 'consumer'), jobq.pause('still')});
+	jobq.create_queue('still', open => true), jobq.create_queue('outside', open => true, mode => 'consumer'), jobq.pause('still')});
 	return;
 }
 

@@ -73,7 +73,7 @@ sub served
 sql(q{CREATE EXTENSION jobq;
 CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN IF payload ? ''error'' THEN RAISE ''oh''; END IF; END';
 SELECT jobq.register('f', 'f(jsonb)', max_attempts => 1);
-SELECT jobq.create_queue('outside', mode => 'consumer')});
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer')});
 served();
 
 # the tests' servers do without these two

@@ -24,7 +24,7 @@ CREATE ROLE modest LOGIN;
 SELECT jobq.grant_role('greedy'), jobq.grant_role('modest');
 CREATE FUNCTION quick() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('quick', 'quick()');
-SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 });
 
 # One job of each of 2,000 priorities, which nobody takes.

@@ -116,7 +116,7 @@ is_idle('after some work');
 # what waits for something else
 $node->safe_psql(
 	'app', q{
-SELECT jobq.create_queue('still'), jobq.pause('still');
+SELECT jobq.create_queue('still', open => true), jobq.pause('still');
 SELECT jobq.enqueue('note', queue => 'still');
 SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[1000]), queue => 'still', priority => 1);
 SELECT jobq.enqueue('note', queue => 'still', delay => '1ms', priority => 2);

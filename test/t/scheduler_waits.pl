@@ -99,7 +99,7 @@ sql(q{SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'e
 # on_failure handler, in a queue that is being created.  Others end beside it.
 #
 sql(q{
-SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 SELECT jobq.register('brittle', 'note()', queue => 'fresh', max_attempts => 1, on_failure => 'note()'),
 	jobq.register('plain', 'note()', max_attempts => 1)});
 my $brittle = as('eve', q{SELECT jobq.enqueue('brittle', queue => 'outside')});

@@ -40,11 +40,11 @@ CREATE FUNCTION down(payload jsonb) RETURNS jsonb LANGUAGE sql AS
 CREATE PROCEDURE commits(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; PERFORM 1; COMMIT; END $$;
 CREATE FUNCTION mourn(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS
 	$$ BEGIN PERFORM jobq.current_job(); END $$;
-SELECT jobq.create_queue('still', expires_after => '1 day');
-SELECT jobq.create_queue('strict', expires_after => '1 day', max_length => 50);
-SELECT jobq.create_queue('told', notify => 'transactional', keep => 'no_payload');
-SELECT jobq.create_queue('taken', mode => 'consumer', expires_after => '1 day', max_running => 3);
-SELECT jobq.create_queue('grouped', group_max_running => 1, fair_by => 'tenant');
+SELECT jobq.create_queue('still', open => true, expires_after => '1 day');
+SELECT jobq.create_queue('strict', open => true, expires_after => '1 day', max_length => 50);
+SELECT jobq.create_queue('told', open => true, notify => 'transactional', keep => 'no_payload');
+SELECT jobq.create_queue('taken', open => true, mode => 'consumer', expires_after => '1 day', max_running => 3);
+SELECT jobq.create_queue('grouped', open => true, group_max_running => 1, fair_by => 'tenant');
 SELECT jobq.register('twice', 'twice(jsonb)', queue => 'strict', max_attempts => 2, timeout => '10 min');
 SELECT jobq.register('paced', 'twice(jsonb)', queue => 'grouped', max_running => 2);
 SELECT jobq.register('breaks', 'breaks(jsonb, jobq.job_context)', queue => 'told', max_attempts => 1,

@@ -30,7 +30,7 @@ CREATE FUNCTION give_up(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jo
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 7);
 SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h', on_failure => 'give_up(jsonb)');
 SELECT jobq.register('give_up', 'give_up(jsonb)', queue => 'slow', timeout => '1h');
-SELECT jobq.create_queue('still', notify => 'off', keep => 'no_payload');
+SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_payload');
 SELECT jobq.pause('still');
 });
 

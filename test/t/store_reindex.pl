@@ -28,8 +28,8 @@ SELECT jobq.grant_role('producer');
 CREATE FUNCTION twice(payload jsonb) RETURNS jsonb LANGUAGE sql AS
 	$$ SELECT to_jsonb(2 * (payload ->> 'n')::int) $$;
 CREATE FUNCTION breaks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken'; END $$;
-SELECT jobq.create_queue('still'), jobq.create_queue('taken', mode => 'consumer'),
-	jobq.create_queue('short', max_length => 1000), jobq.create_queue('single', max_running => 1);
+SELECT jobq.create_queue('still', open => true), jobq.create_queue('taken', open => true, mode => 'consumer'),
+	jobq.create_queue('short', open => true, max_length => 1000), jobq.create_queue('single', open => true, max_running => 1);
 SELECT jobq.register('twice', 'twice(jsonb)'), jobq.register('breaks', 'breaks()', max_attempts => 1);
 
 -- what a session does with jobq: all tables are read and written

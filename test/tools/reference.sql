@@ -13,7 +13,7 @@ CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text
 		WHEN NOT CASE privilege WHEN 'EXECUTE' THEN has_function_privilege('somebody', object, privilege)
 			ELSE has_table_privilege('somebody', object, privilege) END
 			OR name = ANY ('{grant_role,revoke_role}') THEN NULL
-		WHEN name = ANY ('{register,unregister,create_queue,alter_queue,drop_queue,prune,restart_workers}') THEN 'manage'
+		WHEN name = ANY ('{register,unregister,grant_queue,revoke_queue,create_queue,alter_queue,drop_queue,prune,restart_workers}') THEN 'manage'
 		WHEN name = ANY ('{pause,resume}') THEN 'operate'
 		WHEN name = 'doctor' THEN 'monitor'
 		ELSE 'produce' END

@@ -13,7 +13,7 @@ BEGIN
 	INSERT INTO ran VALUES (current_user::regrole, pg_backend_pid(), clock_timestamp());
 	PERFORM pg_sleep((payload ->> 'sleep')::float);
 END $$;
-SELECT jobq.register('ran', 'ran(jsonb)'), jobq.create_queue('roles', keep => 'nothing');
+SELECT jobq.register('ran', 'ran(jsonb)'), jobq.create_queue('roles', open => true, keep => 'nothing');
 CREATE ROLE bench_members;
 SELECT jobq.grant_role('bench_members');
 CREATE FUNCTION enqueue_as(roles int, jobs int, sleep float) RETURNS void LANGUAGE plpgsql AS $$
