@@ -273,3 +273,21 @@ CALL test.batch_over(:half);
 SELECT jobq.drain('default');
 SELECT jobq.revoke_role('regress_jobq_bob');
 TRUNCATE test.trace;
+
+-- wait for a batch: one that is not over in time, one that is, one of this transaction
+SELECT jobq.create_batch(start => true) AS batch \gset
+SELECT jobq.batch_add(:batch, 'echo', '{1}', '{"queue": "manual"}') AS id \gset
+SELECT state, total, waiting FROM jobq.wait_batch(:batch, '1 ms');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT state FROM jobq.batch_status(:batch);
+SELECT state FROM jobq.wait_batch(:batch, '0');
+COMMIT;
+SELECT jobq.cancel(:id);
+SELECT state, total, cancelled FROM jobq.wait_batch(:batch);
+SELECT state FROM jobq.wait_batch(:batch, '0');
+BEGIN;
+SELECT jobq.create_batch(start => true) AS batch \gset
+SELECT test.error(format('SELECT jobq.wait_batch(%s)', :batch));
+ROLLBACK;
+SELECT test.error('SELECT jobq.wait_batch(0)');
+SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));

@@ -175,6 +175,46 @@ SELECT jobq.cancel(:id);
 CALL test.hear();
 SELECT channel, payload FROM test.heard ORDER BY n;
 
+-- what a consumer does with a watched job: it takes it, tells how far it is, gives it
+-- back, takes it again, fails, and does it at last; what it rolls back is not told
+SELECT jobq.create_queue('watched', mode => 'consumer');
+SELECT jobq.enqueue('outside', queue => 'watched', watch => true, backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+BEGIN;
+SELECT count(*) FROM jobq.reserve('{watched}', wait => '10 s');
+ROLLBACK;
+SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT jobq.report_progress(:id, :token, 25, 'a secret');
+SELECT jobq.release(:id, :token);
+BEGIN;
+SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT jobq.report_progress(:id, :token, 30);
+COMMIT;
+SELECT jobq.nack(:id, :token, 'another secret', delay => '0');
+SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT jobq.ack(:id, :token, '"third secret"');
+CALL test.hear();
+SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
+SELECT jobq.drop_queue('watched');
+
+-- a batch, and a workflow, tell of each change, too
+SELECT jobq.create_batch() AS batch \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1,2}');
+SELECT jobq.batch_start(:batch);
+SELECT state, total, completed FROM jobq.wait_batch(:batch);
+CALL test.hear();
+SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "broken", "max_attempts": 1, "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
+CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '10 s');
+SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
+SELECT jobq.batch_retry_failed(:batch);
+SELECT jobq.batch_cancel(:batch);
+SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
+CALL test.hear();
+SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
+
 SELECT jobq.test_clock('0');
 SELECT dblink_disconnect('listener');
 DROP TABLE test.heard;

@@ -150,6 +150,12 @@ AS 'MODULE_PATHNAME', 'jobq_batch_status' LANGUAGE C STRICT VOLATILE PARALLEL UN
 COMMENT ON FUNCTION jobq.batch_status(bigint) IS 'what has become of a batch
 batch_id: the batch';
 
+CREATE FUNCTION jobq.wait_batch(batch_id bigint, timeout interval DEFAULT '30s') RETURNS jobq.batch_status
+AS 'MODULE_PATHNAME', 'jobq_wait_batch' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait_batch(bigint, interval) IS 'wait until a batch or a workflow is over or the time is over; returns its status
+batch_id: the batch
+timeout: how long to wait at most';
+
 -- Workflows: batches of which some jobs, their steps, wait for others.
 
 CREATE TABLE jobq.step (

@@ -236,19 +236,7 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 	strlcpy(slot->message, message, JOBQ_PROGRESS_LEN);
 	SpinLockRelease(&slot->mutex);
 
-	if (job_watch(current->job))
-	{
-		char		channel[NAMEDATALEN];
-		char		payload[128];
-
-		/* not the message: every role can listen */
-		snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT,
-				 job_id(current->job));
-		snprintf(payload, sizeof(payload),
-				 "{\"id\": " INT64_FORMAT ", \"state\": \"running\", \"attempt\": %d, \"progress\": %g}",
-				 job_id(current->job), current->attempt, percent);
-		jobq_relay_now(channel, payload);
-	}
+	jobq_tell_running(current->job, current->attempt, percent, true);
 	PG_RETURN_VOID();
 }
 

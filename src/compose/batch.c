@@ -44,7 +44,6 @@ PG_FUNCTION_INFO_V1(jobq_create_batch);
 PG_FUNCTION_INFO_V1(jobq_batch_add);
 PG_FUNCTION_INFO_V1(jobq_batch_start);
 PG_FUNCTION_INFO_V1(jobq_batch_cancel);
-PG_FUNCTION_INFO_V1(jobq_batch_status);
 
 #define MAX_BATCH_NAME	200
 
@@ -360,6 +359,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	SPI_finish();
 	free_jobs(id);
 	jobq_at_commit_batch(id, 0, false);
+	jobq_batch_changed(id, "running", false);
 	PG_RETURN_VOID();
 }
 
@@ -383,7 +383,10 @@ jobq_batch_cancel(PG_FUNCTION_ARGS)
 				   1, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 	if (!batch.over)
+	{
 		jobq_at_commit_batch(id, 0, false);
+		jobq_batch_changed(id, "cancelling", false);
+	}
 	PG_RETURN_BOOL(!batch.over);
 }
 
@@ -403,46 +406,44 @@ jobq_batch_reopen(int64 batch_id)
 	/* the scheduler, which does not see the job yet, must not end it */
 	runs = jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
-	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
-			   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
-			   1, types, values, NULL, SPI_OK_UPDATE);
+	if (jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
+				   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
+				   1, types, values, NULL, SPI_OK_UPDATE) > 0)
+		jobq_batch_changed(batch_id, "running", false);
 	SPI_finish();
 	jobq_at_commit_batch(batch_id, 0, false);
 	return runs;
 }
 
 /*
- * batch_status(batch_id): what the view batches shows.
+ * Tell who listens to the batch that it is in another state, and wake who waits for
+ * it if it is over; after this transaction has committed.  In the list of those who
+ * wait, a batch has its id with a minus.
  */
-Datum
-jobq_batch_status(PG_FUNCTION_ARGS)
+void
+jobq_batch_changed(int64 batch_id, const char *state, bool over)
 {
-	static const Oid types[] = {INT8OID};
-	int64		id = PG_GETARG_INT64(0);
-	Datum		values[] = {Int64GetDatum(id)};
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext old;
-	HeapTuple	tuple;
-	TupleDesc	desc;
+	char		channel[NAMEDATALEN];
+	char		payload[96];
+
+	snprintf(channel, sizeof(channel), "jobq_batch_" INT64_FORMAT, batch_id);
+	snprintf(payload, sizeof(payload), "{\"id\": " INT64_FORMAT ", \"state\": \"%s\"}",
+			 batch_id, state);
+	jobq_relay(channel, payload, false);
+	if (over)
+		jobq_at_commit_wake(-batch_id);
+}
+
+/*
+ * An error if there is no such batch that this user may see.  The caller is connected
+ * to SPI.
+ */
+void
+jobq_batch_check_visible(int64 id)
+{
 	Batch		batch;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	desc = BlessTupleDesc(desc);
-	SPI_connect();
 	read_batch(JOBQ_MAY_MONITOR, id, ANYBODY, &batch);
-	if (jobq_query("SELECT id, name, state, total, blocked, waiting, running,"
-				   " completed, failed, cancelled, expired, progress,"
-				   " created_at, started_at, finished_at, last_error"
-				   " FROM jobq_internal.batch_list WHERE id = $1",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0)
-		elog(ERROR, "batch " INT64_FORMAT " vanished", id);
-	old = MemoryContextSwitchTo(context);
-	tuple = heap_copytuple(SPI_tuptable->vals[0]);
-	MemoryContextSwitchTo(old);
-	SPI_finish();
-	jobq_flush_before_telling();
-	PG_RETURN_DATUM(heap_copy_tuple_as_datum(tuple, desc));
 }
 
 /*

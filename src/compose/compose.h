@@ -63,7 +63,9 @@ extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,
 							   bool started, bool has_steps);
 extern bool jobq_batch_reopen(int64 batch_id);
+extern void jobq_batch_changed(int64 batch_id, const char *state, bool over);
 extern void jobq_batch_check_retry(int64 id);
+extern void jobq_batch_check_visible(int64 id);
 
 /* src/compose/block.c */
 extern void jobq_job_block(JobqJob *job, const Datum *options,

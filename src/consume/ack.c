@@ -322,6 +322,20 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 	pfree(leases);
 }
 
+/*
+ * Read the row of a job that is held; false if it is not there any more.
+ */
+static bool
+read_held(Relation rel, const JobqLease *lease, JobqJob *job)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	JobqKey		key = {lease->run_at, lease->id};
+	bool		found = jobq_job_fetch(rel, &lease->ctid, key, snapshot, job);
+
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
 static void
 ack(const Held *held, bool has_result, Datum result)
 {
@@ -495,6 +509,8 @@ release(const Held *held, Interval *interval)
 		{
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
+			if (read_held(rel, &lease, &job))
+				jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 			continue;
 		}
 		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
@@ -504,8 +520,7 @@ release(const Held *held, Interval *interval)
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
 		jobq_job_insert_again(rel, &job);
-		if (delay_ms > 0)
-			jobq_state_changed(&job, "scheduled");
+		jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	}
 	table_close(rel, NoLock);
 }
@@ -630,7 +645,10 @@ Datum
 jobq_report_progress(PG_FUNCTION_ARGS)
 {
 	JobqDatabase *db;
+	JobqLease	copy;
 	JobqLease  *lease;
+	Relation	rel;
+	JobqJob		job;
 	Held		held;
 	float4		percent = jobq_percent_arg(fcinfo, 2);
 	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
@@ -639,7 +657,7 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 	get_held(fcinfo, &held, "jobq.report_progress()");
 	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
 	db = jobq_served_database("jobq.report_progress()");
-	(void) check_lease(db, held.ids[0], held.tokens[0], NULL);
+	copy = check_lease(db, held.ids[0], held.tokens[0], NULL);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	lease = jobq_lease_find(db, held.ids[0]);
 	if (lease != NULL && lease->token == held.tokens[0])
@@ -648,5 +666,12 @@ jobq_report_progress(PG_FUNCTION_ARGS)
 		strlcpy(lease->message, message, JOBQ_LEASE_MESSAGE);
 	}
 	LWLockRelease(db->lock);
+
+	/* not before the reservation, if this transaction has made it */
+	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	if (read_held(rel, &copy, &job))
+		jobq_tell_running(&job, job_attempt(&job) + 1, percent,
+						  !jobq_leases_noted());
+	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

@@ -365,6 +365,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 			continue;
 		}
 		(void) jobq_unique_started(&job);
+		jobq_tell_running(&job, job_attempt(&job) + 1, -1, false);
 
 		values[ID] = JOB(&job, JOB_ID);
 		values[TOKEN] = Int64GetDatum(reservation->token);

@@ -62,6 +62,34 @@ jobq_live_state(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Tell who watches the job.  progress: percent, or -1.  now: at once, and not after
+ * this transaction has committed; where the relay is full, that is dropped.
+ *
+ * The payload has nothing that belongs to the job: everybody may listen.
+ */
+static void
+tell_watchers(const JobqJob *job, const char *state, int attempt,
+			  float4 progress, bool now)
+{
+	char		channel[NAMEDATALEN];
+	char		payload[192];
+	char		percent[48] = "";
+
+	if (!job_watch(job))
+		return;
+	if (progress >= 0)
+		snprintf(percent, sizeof(percent), ", \"progress\": %g", progress);
+	snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT, job_id(job));
+	snprintf(payload, sizeof(payload),
+			 "{\"id\": " INT64_FORMAT ", \"state\": \"%s\", \"attempt\": %d%s}",
+			 job_id(job), state, attempt, percent);
+	if (now)
+		jobq_relay_now(channel, payload);
+	else
+		jobq_relay(channel, payload, false);
+}
+
+/*
  * Tell who waits for the job, or watches it, that it is in another state;
  * after this transaction has committed.
  */
@@ -69,16 +97,16 @@ void
 jobq_state_changed(const JobqJob *job, const char *state)
 {
 	jobq_at_commit_wake(job_id(job));
-	if (job_watch(job))
-	{
-		char		channel[NAMEDATALEN];
-		char		payload[128];
+	tell_watchers(job, state, job_attempt(job), -1, false);
+}
 
-		snprintf(channel, sizeof(channel), "jobq_job_" INT64_FORMAT,
-				 job_id(job));
-		snprintf(payload, sizeof(payload),
-				 "{\"id\": " INT64_FORMAT ", \"state\": \"%s\", \"attempt\": %d}",
-				 job_id(job), state, job_attempt(job));
-		jobq_relay(channel, payload, false);
-	}
+/*
+ * Tell who watches the job that this attempt runs, and how far it is, if progress
+ * is not negative.  now: as the transaction that runs it stays open; or else when
+ * it has committed.
+ */
+void
+jobq_tell_running(const JobqJob *job, int attempt, float4 progress, bool now)
+{
+	tell_watchers(job, "running", attempt, progress, now);
 }

@@ -553,6 +553,8 @@ extern uint32 jobq_kind_hash(const char *kind);
 /* src/store/state.c */
 extern const char *jobq_waiting_state(const JobqJob *job, TimestampTz now);
 extern void jobq_state_changed(const JobqJob *job, const char *state);
+extern void jobq_tell_running(const JobqJob *job, int attempt, float4 progress,
+							  bool now);
 
 /* src/store/row.c */
 extern Relation jobq_open_jobs(void);

@@ -13,9 +13,9 @@ RETURNING l.no AS "deleted line", l.assignment, l.name;
 SELECT jobq.retry_all(kind => 'demo.import') AS retried;
 SELECT id, state, attempt, result FROM jobq.wait(:'ids'::bigint[], '60 s');
 \set ECHO none
--- the job of on_success
-SET statement_timeout = '60 s';
-DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM demo.report) LOOP COMMIT; PERFORM pg_sleep(0.01); END LOOP; END $$;
+-- the batch, and the job of its on_success
+SELECT state FROM jobq.wait_batch((SELECT max(id) FROM jobq.batches), '60 s');
+SELECT state FROM jobq.wait((SELECT max(id) FROM jobq.jobs WHERE kind = 'demo.report'), '60 s');
 \set ECHO queries
 SELECT name, state, total, completed, failed, makers, assignments FROM jobq.batches, demo.report;
 \set ECHO none

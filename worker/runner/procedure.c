@@ -77,6 +77,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	ForceSyncCommit();
 	CommitTransactionCommand();
 
+	jobq_tell_running(job, attempt, -1, true);
 	portal = CreatePortal("jobq procedure", true, true);
 	portal->visible = false;
 	portal->resowner = CurrentResourceOwner;

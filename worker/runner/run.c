@@ -217,6 +217,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 		CommitTransactionCommand();
 		return;
 	}
+	jobq_tell_running(job, jobq_current->attempt, -1, true);
 	nestlevel = NewGUCNestLevel();
 	jobq_enter_context(job, GUC_ACTION_LOCAL);
 	result = jobq_call_handler(function, job, jobq_current->attempt, true,

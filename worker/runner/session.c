@@ -184,6 +184,7 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 			if (jobq_job_delete(rel, job))
 			{
 				(void) jobq_unique_started(job);
+				jobq_tell_running(job, job_attempt(job) + 1, -1, true);
 				return true;
 			}
 			ReleaseCurrentSubTransaction();

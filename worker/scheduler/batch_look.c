@@ -418,4 +418,7 @@ set_state(const Batch *batch, char state, bool over)
 		nulls[3] = 'n';
 	jobq_query_kept(&plan, "UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
 					" WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
+	jobq_batch_changed(batch->id, state == BATCH_COMPLETED ? "completed"
+					   : state == BATCH_FAILED ? (over ? "failed" : "failing")
+					   : over ? "cancelled" : "cancelling", over);
 }

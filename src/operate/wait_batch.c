@@ -1,0 +1,167 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_batch.c
+ *	  What has become of a batch: batch_status(), wait_batch().
+ *
+ * Who waits is in the list of those who wait for jobs (wait.c), under the batch's
+ * id with a minus; the scheduler, which ends the batch, wakes him.
+ *
+ * src/operate/wait_batch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "commit/commit.h"
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_batch_status);
+PG_FUNCTION_INFO_V1(jobq_wait_batch);
+
+static bool ask(const char *query, int64 id);
+static bool is_over(int64 id);
+static Datum status_datum(FunctionCallInfo fcinfo, int64 id);
+
+/*
+ * A query about the batch, as it is now whatever snapshot the transaction has.
+ * False if it gives no row.
+ */
+static bool
+ask(const char *query, int64 id)
+{
+	Oid			types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	JobqOwnerState state;
+	int			result;
+
+	/* see what this statement itself has done, too */
+	CommandCounterIncrement();
+	jobq_become_owner(&state);
+	PushActiveSnapshot(GetLatestSnapshot());
+	result = SPI_execute_with_args(query, 1, types, values, NULL, true, 1);
+	if (result != SPI_OK_SELECT)
+		elog(ERROR, "query returned %s: %s", SPI_result_code_string(result), query);
+	PopActiveSnapshot();
+	jobq_unbecome_owner(&state);
+	return SPI_processed > 0;
+}
+
+/*
+ * Is the batch over?  An error if it is not there, or can only end after this
+ * transaction.
+ */
+static bool
+is_over(int64 id)
+{
+	TransactionId xmin;
+	bool		isnull;
+	bool		over = true;
+
+	SPI_connect();
+	jobq_batch_check_visible(id);
+
+	/* one that retention has just removed is over */
+	if (ask("SELECT finished_at IS NOT NULL, xmin FROM jobq.batch WHERE id = $1", id))
+	{
+		over = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0],
+										  SPI_tuptable->tupdesc, 1, &isnull));
+		xmin = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[0],
+												   SPI_tuptable->tupdesc, 2, &isnull));
+		if (!over && TransactionIdIsCurrentTransactionId(xmin))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("jobq.wait_batch() cannot wait for a batch of the same transaction"),
+					 errhint("Its jobs start when the transaction commits.")));
+	}
+	SPI_finish();
+	return over;
+}
+
+/*
+ * The batch's status, of type jobq.batch_status.
+ */
+static Datum
+status_datum(FunctionCallInfo fcinfo, int64 id)
+{
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext old;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	SPI_connect();
+	jobq_batch_check_visible(id);
+	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
+			 " completed, failed, cancelled, expired, progress,"
+			 " created_at, started_at, finished_at, last_error"
+			 " FROM jobq_internal.batch_list WHERE id = $1", id))
+		elog(ERROR, "batch " INT64_FORMAT " vanished", id);
+	old = MemoryContextSwitchTo(context);
+	tuple = heap_copytuple(SPI_tuptable->vals[0]);
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	jobq_flush_before_telling();
+	return heap_copy_tuple_as_datum(tuple, desc);
+}
+
+/*
+ * batch_status(batch_id): what the view batches shows.
+ */
+Datum
+jobq_batch_status(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_DATUM(status_datum(fcinfo, PG_GETARG_INT64(0)));
+}
+
+/*
+ * wait_batch(batch_id, timeout): the batch's status as soon as it is over, or when
+ * the time is over.
+ */
+Datum
+jobq_wait_batch(PG_FUNCTION_ARGS)
+{
+	static uint32 wait_event = 0;
+	int64		id = PG_GETARG_INT64(0);
+	TimestampTz deadline = GetCurrentTimestamp() +
+		jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0,
+						 JOBQ_MAX_WAIT_MS) * 1000;
+
+	jobq_require(JOBQ_MAY_ALL);
+	jobq_require_preload("jobq.wait_batch()");
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	{
+		int			place = jobq_add_waiter(-id);
+
+		if (jobq_my_database() == NULL)
+			jobq_warn_if_not_served();
+		for (;;)
+		{
+			TimestampTz now;
+
+			jobq_waiter_look(place);
+			if (is_over(id))
+				break;
+			now = GetCurrentTimestamp();
+			if (now >= deadline)
+				break;
+			jobq_waiter_sleep(place,
+							  TimestampDifferenceMilliseconds(now, deadline) + 1,
+							  jobq_wait_event(wait_event, "JobqWaitBatch"));
+		}
+		jobq_drop_waiter(place);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_RETURN_DATUM(status_datum(fcinfo, id));
+}
