@@ -20,6 +20,12 @@ static void answer_enqueued(Request *request, PGresult *result);
 static void answer_mended(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
 
+/* What the body of a job may have, and how it is said to enqueue(). */
+static const char enqueue_members[] = "kind! payload"
+#define JOB_OPTION(name, c_name, type, says) " " #name
+#include "produce/options.h"
+#undef JOB_OPTION
+		   ;
 #define JOB_OPTION(name, c_name, type, says) ", " #name " => (b ->> '" #name "')::" #type
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
@@ -85,8 +91,8 @@ static const char session[] =
 "SELECT json_build_object('role', session_user, 'database', current_database(), 'csrf', $1::text, "
 "'read_only', $2::bool, 'hide_payload', $3::bool, "
 "'version', (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'jobq'), "
-"'manage', (SELECT bool_or(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc AS p "
-"JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE n.nspname = 'jobq' AND p.proname = 'pause'))";
+"'manage', pg_has_role(session_user, (SELECT e.extowner FROM pg_extension AS e WHERE e.extname = 'jobq'), 'USAGE') "
+"OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
 
 /*
  * What has ended, of the newest jobs: their ids lie together in the indexes, so
@@ -169,8 +175,7 @@ const Route routes[] = {
 		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role ?header ?from ?until ?before ?limit",
 	.sql = PAGE(JOBS, 12)},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
-		.members = "kind! payload queue priority run_at delay max_attempts retry_until backoff timeout expires_at "
-		"unique_key unique_for unique_until on_conflict group_key headers watch",
+		.members = enqueue_members,
 		.answer = answer_enqueued,
 		.sql = "SELECT jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
 #include "produce/options.h"
@@ -192,6 +197,8 @@ const Route routes[] = {
 	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
 	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
 	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job},
+	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.explain_job($1::int8)")},
+	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry,.answer = answer_mended},
 	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.reschedule($2::int8, ($1::jsonb ->> 'run_at')::timestamptz)") ")"},

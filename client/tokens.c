@@ -75,6 +75,7 @@ token_line(char *line, int number, Token **list)
 	char	   *why = NULL;
 	PQconninfoOption *options;
 	const char *role = NULL;
+	bool		good;
 	Token	   *token;
 
 	if (length == 0 || *secret == '#')
@@ -98,7 +99,8 @@ token_line(char *line, int number, Token **list)
 	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++)
 		if (strcmp(option->keyword, "user") == 0)
 			role = option->val;
-	if (role == NULL || role[0] == '\0')
+	good = role != NULL && role[0] != '\0';
+	if (!good)
 		error("%s, line %d: %s", web.token_file, number, why != NULL ? why : "there is no user=ROLE behind the token");
 	else
 	{
@@ -111,7 +113,7 @@ token_line(char *line, int number, Token **list)
 	}
 	PQfreemem(why);
 	PQconninfoFree(options);
-	return role != NULL && role[0] != '\0';
+	return good;
 }
 
 /*

@@ -113,6 +113,7 @@ sub app { my ($method, $path, $body, %h) = @_; return ask($method, $path, $body,
 sub log_in
 {
 	my ($role, $password, $base) = @_;
+
 	my ($status, $session, $headers) = ask('POST', '/api/session', { role => $role, password => $password },
 		$base ? (base => $base) : ());
 
@@ -157,6 +158,19 @@ sub stream
 }
 
 my ($status, $data, $headers);
+
+# Some that never come to an end; what becomes of them is seen at the end.
+my %slow = (
+	'of its headers' => raw("GET / HTTP/1.1\r\nHost: x\r\nX: "),
+	'of its body' => raw("POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"),
+	'of anything' => raw(''));
+
+sub drip
+{
+	local $SIG{PIPE} = 'IGNORE';
+	$_->syswrite(' ') foreach values %slow;
+	return;
+}
 
 # It listens to nobody outside, and takes no bad options.
 like(refused('--listen', '0.0.0.0:0'), qr/^2: .*refusing to listen.*without TLS.*hint:/s, 'not beyond the loopback without TLS');
@@ -216,6 +230,8 @@ is("$status $data->{id}", "202 $id", 'once only');
 is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'it runs');
 ($status, $data) = app('GET', "/api/jobs/$id");
 is("$data->{state} $data->{role} $data->{result}{n}", 'completed app 1', 'and is shown');
+is((app('GET', "/api/jobs/$id/history"))[1]{items}[0]{event}, 'enqueued', 'and its history');
+is((app('GET', "/api/jobs/$id/explain"))[0], 200, 'and why it does not run');
 ($status, $data) = ask('GET', "/api/jobs/$id", undef, Authorization => "Bearer $other_token");
 is($status, 404, 'but not to another role');
 ($status, $data) = app('DELETE', "/api/jobs/$id");
@@ -349,6 +365,76 @@ unlike($answer, qr/^HTTP\/1.1 2/, 'one that does not say how large it is');
 is((ask('PATCH', '/api/jobs', undef, Authorization => "Bearer $token"))[0], 405, 'a method that is not there');
 is((app('GET', '/api/nothing'))[0], 404, 'a path that is not there');
 
+drip();
+
+# Many that follow cost one statement, not much memory, and no connection.
+my $pid = $server->{process}{KIDS}[0]{PID};
+my @many = map { stream('/api/events?topics=overview,queues,jobs') } 1 .. 500;
+is(scalar(grep { hear($_, qr/event: overview.*event: jobs|event: jobs.*event: overview/s) =~ /event: overview/ } @many), 500, '500 browsers');
+my ($memory) = slurp_file("/proc/$pid/status") =~ /VmHWM:\s*(\d+) kB/;
+cmp_ok($memory, '<', 100_000, 'within 100 MB');
+cmp_ok(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobq%'}), '<=', 2 + 3 * 4 + 4, 'and a few connections');
+close $_ foreach @many;
+drip();
+
+# Payloads that are hidden, and a server that changes nothing.
+$id = (app('POST', '/api/jobs', '{"kind": "same", "payload": {"secret": "geheim"}, "headers": {"h": "geheim"}}'))[1]{id};
+sql("SELECT jobq.wait($id)");
+my $shy = serve('--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
+for my $list ("jobs/$id", 'jobs', 'failed', 'schedules', 'batches', 'workers')
+{
+	my $text = $http->get("$shy->{url}/api/$list", { headers => { Authorization => "Bearer $token" } })->{content};
+	unlike($text, qr/geheim/, "no payload in $list");
+}
+is((app('GET', "/api/jobs/$id", undef, base => $shy->{url}))[1]{payload_hidden}, 1, 'as it says');
+unlike(hear(raw("GET /api/jobs/$id/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n", $shy->{port}), qr/event: end/), qr/geheim/, 'or in events');
+is((app('POST', '/api/reserve', '{"queues": ["c"]}', base => $shy->{url}))[0], 403, 'or for a consumer');
+is((app('DELETE', "/api/jobs/$id", undef, base => $shy->{url}))[0], 403, 'nothing is changed');
+is((log_in('boss', 'boss', $shy->{url}))[0], 200, 'but who logs in');
+$shy->{process}->signal('INT');
+ok($shy->{process}->finish, 'Ctrl-C ends it');
+my $open = serve('--allow-trust', '--hide-payload', 'all', '--token-file', "$dir/tokens");
+($status, $data) = log_in('open', 'anything', $open->{url});
+is("$status $data->{hide_payload}", '200 1', 'a role without a password, if that is wanted');
+is((app('GET', "/api/jobs/$id", undef, base => $open->{url}))[1]{payload}{secret}, 'geheim', 'all are those who log in, not programs');
+
+# TLS.
+SKIP:
+{
+	my $openssl = IPC::Run::run([ 'sh', '-c', 'command -v openssl' ], '>', File::Spec->devnull);
+	skip 'there is no openssl', 2 unless $openssl;
+	IPC::Run::run([ qw(openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout), "$dir/key", '-out', "$dir/cert" ],
+		'2>', File::Spec->devnull) or die 'openssl';
+	my $tls = serve('--tls-cert', "$dir/cert", '--tls-key', "$dir/key");
+	my ($out, $err);
+	append_to_file("$dir/request", "GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n");
+	IPC::Run::run([ qw(openssl s_client -quiet -CAfile), "$dir/cert", '-connect', "127.0.0.1:$tls->{port}" ],
+		'<', "$dir/request", '>', \$out, '2>', \$err, IPC::Run::timeout($patience));
+	like($out, qr/^HTTP\/1\.[01] 200.*Strict-Transport-Security: .*"ok"/s, 'TLS') or diag($err);
+	unlike(hear(raw("GET /healthz HTTP/1.0\r\n\r\n", $tls->{port})), qr/"ok"/, 'and nothing else');
+}
+drip();
+
+# The database server goes away, and comes back.
+$there = raw($post . length($other) . "\r\n\r\n$other");
+poll($node, "SELECT ($waiters) >= 1");
+$node->restart;
+like(hear($there, qr/\}/), qr/^HTTP\/1.1 503/, 'who waits is told');
+my $end = time + $patience;
+usleep(50_000) while ($status = (ask('GET', '/healthz'))[0]) == 503 && time < $end;
+is($status, 200, 'it is there again');
+is((app('GET', "/api/jobs/$id"))[1]{state}, 'completed', 'for all');
+
+# Who is slow has been cut off; it may take until now.
+for my $what (sort keys %slow)
+{
+	my $heard = hear($slow{$what});
+	my $byte;
+
+	unlike($heard, qr/^HTTP\/1.1 2/, "a request that lacks the end $what");
+	ok(IO::Select->new($slow{$what})->can_read(0) && !sysread($slow{$what}, $byte, 1), 'is cut off');
+}
+
 # The end of a session, of a token, and of the server.
 is((ask('DELETE', '/api/session', undef, %app))[0], 204, 'log out');
 is((ask('GET', '/api/session', undef, %app))[0], 401, 'and be nobody');
@@ -356,7 +442,7 @@ unlink "$dir/tokens";
 append_to_file("$dir/tokens", "$other_token user=other password=other\n");
 chmod 0600, "$dir/tokens";
 $server->{process}->signal('HUP');
-my $end = time + $patience;
+$end = time + $patience;
 usleep(50_000) while ($status = (app('GET', '/api/session'))[0]) == 200 && time < $end;
 is($status, 401, 'a token that is taken away');
 is((ask('GET', '/api/session', undef, Authorization => "Bearer $other_token"))[0], 200, 'the others stay');
