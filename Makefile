@@ -78,7 +78,7 @@ $(EXTENSION_SCRIPT): $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
 
 # The manual is installed as it stands in the tree.  PGXS's DOCS would put all of
 # it into one folder that extensions share, where its links lead nowhere.
-PAGES = $(wildcard $(TOP)/doc/*.md)
+PAGES = $(wildcard $(TOP)/doc/*.md $(TOP)/doc/*.png)
 manualdir = $(docdir)/$(EXTNAME)
 .PHONY: install-manual uninstall-manual
 install: install-manual

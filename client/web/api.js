@@ -1,0 +1,177 @@
+// Requests to the server, and what it sends by itself.
+
+export const session = { role: null };
+
+export class Problem extends Error {
+	constructor(problem, status) {
+		super(problem.detail ?? problem.title ?? `status ${status}`);
+		this.hint = problem.hint;
+		this.status = status;
+		this.sqlstate = problem.sqlstate;
+	}
+}
+
+let loggedOut = () => {};
+
+export function onLoggedOut(f) {
+	loggedOut = f;
+}
+
+// The text of the answer; an error if there is none, or it is a problem.
+export async function ask(method, path, body) {
+	const headers = {};
+
+	if (method !== 'GET' && session.csrf)
+		headers['X-CSRF-Token'] = session.csrf;
+	if (body !== undefined)
+		headers['Content-Type'] = 'application/json';
+	let answer;
+
+	try {
+		answer = await fetch(path, { method, headers, body, credentials: 'same-origin', cache: 'no-store' });
+	} catch {
+		throw new Problem({ title: 'The console does not reach its server.' }, 0);
+	}
+	const text = await answer.text();
+
+	if (answer.ok)
+		return text;
+	let problem = {};
+
+	try {
+		problem = JSON.parse(text);
+	} catch {
+		// an answer of something between us and the server
+	}
+	if (answer.status === 401 && path !== 'api/session')
+		loggedOut();
+	throw new Problem(problem, answer.status);
+}
+
+export const get = async (path) => JSON.parse(await ask('GET', path));
+export const post = async (path, value) => {
+	const text = await ask('POST', path, value === undefined ? undefined : JSON.stringify(value));
+
+	return text === '' ? null : JSON.parse(text);
+};
+
+export const path = (...parts) => ['api', ...parts.map(encodeURIComponent)].join('/');
+
+export function withQuery(to, values) {
+	const query = new URLSearchParams(Object.entries(values).filter(([, v]) => v !== '' && v !== null && v !== undefined));
+
+	return query.size > 0 ? `${to}?${query}` : to;
+}
+
+// The text of a member of a JSON object, as the server has sent it: numbers that
+// JavaScript cannot hold stay what they are.
+export function memberText(json, name) {
+	let at = json.indexOf('{') + 1;
+	const space = () => {
+		while (/\s/.test(json[at] ?? ''))
+			at++;
+	};
+	const string = () => {
+		const from = at++;
+
+		while (at < json.length && json[at] !== '"')
+			at += json[at] === '\\' ? 2 : 1;
+		return json.slice(from, ++at);
+	};
+	const value = () => {
+		const from = at;
+		let depth = 0;
+
+		while (at < json.length) {
+			const c = json[at];
+
+			if (c === '"') {
+				string();
+				continue;
+			}
+			if (depth === 0 && (c === ',' || c === '}'))
+				break;
+			depth += c === '{' || c === '[' ? 1 : c === '}' || c === ']' ? -1 : 0;
+			at++;
+		}
+		return json.slice(from, at).trim();
+	};
+
+	while (at > 0 && at < json.length) {
+		space();
+		if (json[at] !== '"')
+			return null;
+		const member = JSON.parse(string());
+
+		space();
+		at++;
+		space();
+		const text = value();
+
+		if (member === name)
+			return text;
+		at++;
+	}
+	return null;
+}
+
+// JSON with line breaks, which touches nothing but space between values.
+export function pretty(json) {
+	let text = '';
+	let depth = 0;
+	const line = () => `\n${'  '.repeat(depth)}`;
+
+	for (const token of json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? []) {
+		if (token === '}' || token === ']') {
+			depth--;
+			text += /[{[]$/.test(text) ? token : line() + token;
+		} else {
+			text += /[{[]$/.test(text) || (/,$/.test(text) && token !== ',') ? line() : '';
+			text += token === ':' ? ': ' : token;
+			depth += token === '{' || token === '[' ? 1 : 0;
+		}
+	}
+	return text;
+}
+
+// Follow something by Server-Sent Events until close().  The browser comes back by
+// itself after most faults; after the others we do.
+export class Live {
+	constructor(to, names, heard, changed) {
+		Object.assign(this, { to, names, heard, changed });
+		this.open();
+	}
+
+	open() {
+		this.source = new EventSource(this.to);
+		this.source.onopen = () => this.changed('on');
+		this.source.onerror = async () => {
+			this.changed('lost');
+			if (this.source.readyState !== EventSource.CLOSED)
+				return;
+			this.timer = setTimeout(async () => {
+				try {
+					await get('api/session');
+				} catch (problem) {
+					if (problem.status === 401) {
+						loggedOut();
+						return;
+					}
+				}
+				if (!this.closed)
+					this.open();
+			}, 2000);
+		};
+		for (const name of this.names)
+			this.source.addEventListener(name, (event) => {
+				this.changed('on');
+				this.heard(name, event.data);
+			});
+	}
+
+	close() {
+		this.closed = true;
+		clearTimeout(this.timer);
+		this.source.close();
+	}
+}

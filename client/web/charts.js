@@ -1,0 +1,155 @@
+// Charts, and workflows as graphs, as SVG.  Each chart is a table, too.
+
+import { count, h, hour, span, stateClass, svg, table } from './dom.js';
+
+const WIDTH = 480;
+const HEIGHT = 170;
+const LEFT = 66;
+const BOTTOM = 24;
+const TOP = 14;
+
+// A round number that is not less.
+function ceiling(value) {
+	if (value <= 0)
+		return 1;
+	const unit = 10 ** Math.floor(Math.log10(value));
+
+	return [1, 2, 5, 10].find((n) => n * unit >= value) * unit;
+}
+
+function frame(points, most, label, ...inside) {
+	const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
+	const ticks = [0, most / 2, most];
+	const every = Math.ceil(points.length / 4);
+
+	return [
+		ticks.map((tick) => [
+			svg('line', { class: 'grid', x1: LEFT, x2: WIDTH, y1: y(tick), y2: y(tick) }),
+			svg('text', { x: LEFT - 6, y: y(tick) + 4, 'text-anchor': 'end' }, label(tick)),
+		]),
+		points.map((point, i) => i % every === 0
+			? svg('text', { x: LEFT + (i + 0.5) * (WIDTH - LEFT) / points.length, y: HEIGHT - 4, 'text-anchor': 'middle' }, hour(point.at)) : null),
+		inside,
+	];
+}
+
+function box(title, summary, legend, points, columns, drawing) {
+	return h('section', { class: 'card chart' },
+		h('h2', {}, title),
+		svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': `${title}: ${summary}` }, drawing),
+		h('ul', { class: 'legend' }, legend.map(([name, text]) => h('li', { class: name }, text))),
+		h('details', {}, h('summary', {}, 'As a table'),
+			table(title, [{ title: 'From', row: true, cell: (p) => hour(p.at) }, ...columns], points, (p) => p.at, 'Nothing.')));
+}
+
+export function bars(title, points, series) {
+	const sums = points.map((p) => series.reduce((sum, s) => sum + (p[s.member] ?? 0), 0));
+	const most = ceiling(Math.max(...sums, 1));
+	const step = (WIDTH - LEFT) / Math.max(points.length, 1);
+	const scale = (HEIGHT - TOP - BOTTOM) / most;
+	const total = (s) => points.reduce((sum, p) => sum + (p[s.member] ?? 0), 0);
+
+	return box(title, series.map((s) => `${count(total(s))} ${s.title}`).join(', '),
+		series.map((s) => [s.name, `${s.title}: ${count(total(s))}`]), points,
+		series.map((s) => ({ title: s.title, n: true, cell: (p) => count(p[s.member] ?? 0) })),
+		frame(points, most, (tick) => Number.isInteger(tick) || tick >= 10 ? count(Math.round(tick)) : '', points.map((p, i) => {
+			let y = HEIGHT - BOTTOM;
+
+			return series.map((s) => {
+				const height = (p[s.member] ?? 0) * scale;
+
+				y -= height;
+				return height > 0 ? svg('rect', { class: `${s.name}-fill`, x: LEFT + i * step + step * 0.1, y, width: step * 0.8, height: Math.max(height, 1) }) : null;
+			});
+		})));
+}
+
+export function lines(title, points, series) {
+	const most = ceiling(Math.max(...points.flatMap((p) => series.map((s) => p[s.member] ?? 0)), 0.001));
+	const step = (WIDTH - LEFT) / Math.max(points.length, 1);
+	const x = (i) => LEFT + (i + 0.5) * step;
+	const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
+	const last = (s) => points.findLast((p) => p[s.member] !== null && p[s.member] !== undefined)?.[s.member];
+
+	return box(title, series.map((s) => `${s.title} ${span(last(s)) || 'unknown'}`).join(', '),
+		series.map((s) => [s.name, `${s.title}: ${span(last(s)) || '–'}`]), points,
+		series.map((s) => ({ title: s.title, n: true, cell: (p) => span(p[s.member]) })),
+		frame(points, most, span, series.map((s) => {
+			const has = (i) => points[i]?.[s.member] !== null && points[i]?.[s.member] !== undefined;
+			let d = '';
+
+			points.forEach((p, i) => {
+				if (has(i))
+					d += `${has(i - 1) ? 'L' : 'M'}${x(i)} ${y(p[s.member])}`;
+			});
+			return [
+				svg('path', { class: `${s.name}-line`, d: d || 'M0 0' }),
+				// what has no neighbours is no line
+				points.map((p, i) => has(i) && !has(i - 1) && !has(i + 1) ? svg('circle', { class: `${s.name}-fill`, cx: x(i), cy: y(p[s.member]), r: 3 }) : null),
+			];
+		})));
+}
+
+// The steps of a workflow: each in the column behind those that it needs.
+export function graph(steps) {
+	const W = 190;
+	const H = 52;
+	const GAP_X = 56;
+	const GAP_Y = 18;
+	const byName = new Map(steps.map((s) => [s.name, s]));
+	const depth = new Map();
+	const columns = [];
+	const place = new Map();
+
+	// steps come in an order in which each stands behind what it needs, or is put there
+	function depthOf(step, seen = new Set()) {
+		if (depth.has(step.name))
+			return depth.get(step.name);
+		if (seen.has(step.name))
+			return 0;
+		seen.add(step.name);
+		const needs = (step.needs ?? []).map((name) => byName.get(name)).filter(Boolean);
+		const result = needs.length ? Math.max(...needs.map((s) => depthOf(s, seen))) + 1 : 0;
+
+		depth.set(step.name, result);
+		return result;
+	}
+
+	for (const step of steps)
+		(columns[depthOf(step)] ??= []).push(step);
+	columns.forEach((column, i) => {
+		// near what they need, so that lines cross less
+		const above = (step) => {
+			const rows = (step.needs ?? []).map((name) => place.get(name)?.row).filter((row) => row !== undefined);
+
+			return rows.length ? rows.reduce((a, b) => a + b, 0) / rows.length : 0;
+		};
+
+		if (i > 0)
+			column.sort((a, b) => above(a) - above(b));
+		column.forEach((step, row) => place.set(step.name, { row, x: 12 + i * (W + GAP_X), y: 12 + row * (H + GAP_Y) }));
+	});
+	const width = columns.length * (W + GAP_X) - GAP_X + 24;
+	const height = Math.max(...columns.map((c) => c.length)) * (H + GAP_Y) - GAP_Y + 24;
+	const short = (text, n) => text.length > n ? `${text.slice(0, n - 1)}…` : text;
+
+	return h('div', { class: 'graph', tabindex: '0', role: 'region', 'aria-label': 'The workflow as a graph' },
+		svg('svg', { width, height, viewBox: `0 0 ${width} ${height}` },
+			steps.flatMap((step) => (step.needs ?? []).filter((name) => place.has(name)).map((name) => {
+				const from = place.get(name);
+				const to = place.get(step.name);
+				const x = from.x + W;
+				const y = from.y + H / 2;
+				const end = to.y + H / 2;
+
+				return svg('path', { d: `M${x} ${y}C${x + GAP_X / 2} ${y} ${to.x - GAP_X / 2} ${end} ${to.x} ${end}` });
+			})),
+			steps.map((step) => {
+				const { x, y } = place.get(step.name);
+
+				return svg('a', { href: `#/job/${step.job_id}`, class: stateClass(step.state), 'aria-label': `${step.name}: ${step.state}, job ${step.job_id}` },
+					svg('rect', { x, y, width: W, height: H, rx: 6 }),
+					svg('text', { x: x + 10, y: y + 21 }, short(step.name, 22)),
+					svg('text', { class: 'sub', x: x + 10, y: y + 40 }, short([step.state, step.progress !== null && step.progress !== undefined && step.state === 'running' ? `${Math.round(step.progress)} %` : step.kind].filter(Boolean).join(' · '), 26)));
+			})));
+}

@@ -1,0 +1,152 @@
+// Elements, and what is shown in them.  Whatever a job carries becomes text, and
+// never markup.
+
+export function h(name, attributes, ...children) {
+	return fill(document.createElement(name), attributes, children);
+}
+
+export function svg(name, attributes, ...children) {
+	return fill(document.createElementNS('http://www.w3.org/2000/svg', name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+	for (const [name, value] of Object.entries(attributes ?? {}))
+		if (value === true)
+			element.setAttribute(name, '');
+		else if (value !== null && value !== undefined && value !== false)
+			element.setAttribute(name, value);
+	for (const child of children.flat(Infinity))
+		if (child !== null && child !== undefined && child !== false)
+			element.append(child instanceof Node ? child : String(child));
+	return element;
+}
+
+// Make "old" like "wanted", and keep what is alike: the focus, what is selected or
+// typed, and where it is scrolled.  Rows are told apart by data-key.
+export function morph(old, wanted) {
+	if (old.nodeType !== wanted.nodeType || old.nodeName !== wanted.nodeName
+		|| old.dataset?.key !== wanted.dataset?.key) {
+		old.replaceWith(wanted);
+		return;
+	}
+	if (old.nodeType !== Node.ELEMENT_NODE) {
+		if (old.data !== wanted.data)
+			old.data = wanted.data;
+		return;
+	}
+	for (const { name } of [...old.attributes])
+		if (!wanted.hasAttribute(name) && !(name === 'open' && old.nodeName === 'DETAILS'))
+			old.removeAttribute(name);
+	for (const { name, value } of wanted.attributes)
+		if (old.getAttribute(name) !== value)
+			old.setAttribute(name, value);
+	if (old.nodeName === 'TEXTAREA')
+		return;
+	const keyed = new Map([...old.children].filter((c) => c.dataset?.key !== undefined).map((c) => [c.dataset.key, c]));
+	let at = old.firstChild;
+
+	for (const child of [...wanted.childNodes]) {
+		const mine = keyed.get(child.dataset?.key);
+
+		if (mine && mine !== at)
+			old.insertBefore(mine, at);
+		const here = mine ?? at;
+
+		if (!here || (!mine && here.dataset?.key !== undefined)) {
+			old.insertBefore(child, here ?? null);
+			continue;
+		}
+		at = here.nextSibling;
+		morph(here, child);
+	}
+	while (at) {
+		const next = at.nextSibling;
+
+		at.remove();
+		at = next;
+	}
+}
+
+export function show(into, ...children) {
+	const wanted = into.cloneNode(false);
+
+	wanted.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+	morph(into, wanted);
+}
+
+const number = new Intl.NumberFormat('en');
+const moment = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
+
+export const count = (n) => n === null || n === undefined ? '' : number.format(n);
+export const at = (time) => moment.format(new Date(time));
+export const hour = (time) => clock.format(new Date(time));
+
+export function span(seconds) {
+	if (seconds === null || seconds === undefined)
+		return '';
+	if (seconds === 0)
+		return '0 s';
+	if (seconds < 0.9995)
+		return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
+	if (seconds < 9.95)
+		return `${seconds.toFixed(1)} s`;
+	if (seconds < 100)
+		return `${Math.round(seconds)} s`;
+	if (seconds < 100 * 60)
+		return `${Math.round(seconds / 60)} min`;
+	if (seconds < 100 * 3600)
+		return `${Math.round(seconds / 3600)} h`;
+	return `${Math.round(seconds / 86400)} days`;
+}
+
+// A time as far from now, and in full for those who ask.
+export function time(value) {
+	if (!value)
+		return '';
+	const seconds = (Date.now() - new Date(value)) / 1000;
+	const whole = Math.round(Math.abs(seconds));
+	const far = whole < 10 ? `${whole} s` : span(whole);
+	const text = whole === 0 ? 'now' : seconds > 0 ? `${far} ago` : `in ${far}`;
+
+	return h('time', { datetime: value, title: at(value) }, text);
+}
+
+const kinds = {
+	completed: 'good', active: 'good', failed: 'bad', failing: 'bad', exited: 'bad', retryable: 'warn',
+	expired: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
+};
+
+export const stateClass = (state) => kinds[state] ?? '';
+export const state = (value) => value ? h('span', { class: `state ${stateClass(value)}` }, value) : '';
+
+// A table.  Columns: title, cell(row), and n for numbers, row for the row's name.
+export function table(caption, columns, rows, key, empty) {
+	if (rows.length === 0)
+		return h('div', { class: 'frame' }, h('p', { class: 'empty' }, empty));
+	return h('div', { class: 'frame' }, h('table', {},
+		h('caption', { class: 'hidden-text' }, caption),
+		h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.n ? 'n' : null },
+			c.hidden ? h('span', { class: 'hidden-text' }, c.title) : c.title)))),
+		h('tbody', {}, rows.map((row) => h('tr', { 'data-key': key(row) }, columns.map((c) => {
+			const cell = c.cell(row);
+			const empty = cell === '' || cell === null || cell === undefined;
+
+			return h(c.row ? 'th' : 'td', {
+				scope: c.row ? 'row' : null, class: c.n ? 'n' : c.cut ? 'cut' : null,
+				title: c.cut && typeof cell === 'string' ? cell : null, 'data-label': empty || c.hidden ? null : c.title,
+			}, Array.isArray(cell) ? h('div', {}, cell) : cell);
+		}))))));
+}
+
+export function facts(pairs) {
+	return h('dl', { class: 'facts' }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
+		.map(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
+}
+
+// A button that does something: app.js looks for the action by its name.
+export function button(label, action, values, attributes) {
+	const data = Object.fromEntries(Object.entries(values ?? {}).map(([k, v]) => [`data-${k}`, v]));
+
+	return h('button', { type: 'button', 'data-action': action, ...data, ...attributes }, label);
+}

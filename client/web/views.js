@@ -1,0 +1,335 @@
+// The views.  Each loads what it shows, draws it, and hears what is live.
+
+import { ask, get, memberText, path, pretty, session, withQuery } from './api.js';
+import { at, button, count, facts, h, span, state, table, time } from './dom.js';
+import { bars, graph, lines } from './charts.js';
+
+const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
+const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
+const queueLink = (name) => h('a', { href: withQuery('#/jobs', { queue: name }) }, name);
+const may = () => !session.read_only;
+const bar = (percent, label) => h('progress', { max: 100, value: percent, 'aria-label': label }, `${Math.round(percent)} %`);
+
+// A view of one list that is live as a whole.
+function list(title, topic, draw) {
+	return {
+		title: () => title,
+		async load(c) {
+			c.data = await get(`api/${topic}`);
+			c.loaded = true;
+		},
+		stream: () => ({ path: withQuery('api/events', { topics: topic }), events: [topic] }),
+		heard(c, name, value) {
+			c.data = value;
+			c.loaded = true;
+			return false;
+		},
+		draw: (c) => [h('h1', {}, title), draw(c.data.items ?? [], c)],
+	};
+}
+
+// A list by pages: when it changes, the page is loaded again.
+function paged(title, topic, others) {
+	return {
+		title: () => title,
+		async load(c) {
+			c.data = await get(withQuery(`api/${topic}`, c.query));
+			c.loaded = true;
+		},
+		stream: () => ({ path: withQuery('api/events', { topics: topic }), events: [topic] }),
+		heard: (c) => !c.query.before,
+		...others,
+	};
+}
+
+const pages = (c, to) => h('p', { class: 'buttons' },
+	c.query.before ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: '' }) }, 'Newest') : null,
+	c.data.next ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
+
+function field(c, name, title, attributes) {
+	return h('label', { 'data-key': name }, h('span', {}, title), h('input', { name, value: c.query[name] ?? '', ...attributes }));
+}
+
+function select(c, name, title, values) {
+	return h('label', { 'data-key': name }, h('span', {}, title), h('select', { name },
+		h('option', { value: '' }, 'any'), values.map((value) => h('option', { value, selected: c.query[name] === value }, value))));
+}
+
+const local = (value) => {
+	if (!value)
+		return '';
+	const date = new Date(value);
+
+	return new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+};
+
+const jobColumns = [
+	{ title: 'Job', row: true, cell: (j) => jobLink(j.id) },
+	{ title: 'State', cell: (j) => state(j.state) },
+	{ title: 'Kind', cell: (j) => j.kind },
+	{ title: 'Queue', cell: (j) => j.queue ?? '' },
+	{ title: 'Attempt', n: true, cell: (j) => j.attempt ? `${j.attempt} of ${j.max_attempts}` : '' },
+	{ title: 'Enqueued', cell: (j) => time(j.enqueued_at) },
+	{ title: 'Ended', cell: (j) => j.finished_at ? time(j.finished_at) : j.progress !== null && j.progress !== undefined ? bar(j.progress, `Progress of job ${j.id}`) : '' },
+	{ title: 'Error', cut: true, cell: (j) => j.error ?? '' },
+];
+
+function overview(c) {
+	const o = c.data.overview ?? {};
+	const points = c.data.series?.points ?? [];
+	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
+	const period = c.period ?? 'hour';
+
+	return [
+		h('div', { class: 'head' }, h('h1', {}, 'Overview'), h('div', { class: 'buttons', role: 'group', 'aria-label': 'Time of the charts' },
+			button('Hour', 'period', { period: 'hour' }, { 'aria-pressed': String(period === 'hour') }),
+			button('Day', 'period', { period: 'day' }, { 'aria-pressed': String(period === 'day') }))),
+		o.scheduler && o.scheduler !== 'running' ? h('div', { class: 'banner bad', role: 'alert' }, `No job starts: ${o.scheduler}.`) : null,
+		o.paused > 0 ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
+		h('ul', { class: 'tiles' },
+			tile('ready', count(o.ready), '#/jobs?state=ready'),
+			tile('oldest waits for', span(o.waiting_seconds) || '–', '#/queues', o.waiting_seconds > 600 ? 'warn' : ''),
+			tile('running', count(o.running), '#/jobs?state=running'),
+			tile('later', count((o.scheduled ?? 0) + (o.blocked ?? 0)), '#/jobs?state=scheduled'),
+			tile('dead letters', count(o.failed), '#/failed', o.failed > 0 ? 'bad' : ''),
+			tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'),
+			tile('consumers', count(o.consumers), '#/workers')),
+		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs that the charts show the newest only.') : null,
+		points.length === 0 ? null : h('div', { class: 'cards' },
+			bars('Throughput', points, [{ member: 'completed', title: 'completed', name: 'good' }]),
+			lines('Time from ready to start', points, [
+				{ member: 'waiting_p50', title: 'half of the jobs', name: 'busy' }, { member: 'waiting_p95', title: '95 of 100', name: 'warn' }]),
+			bars('Failures', points, [{ member: 'failed', title: 'dead letters', name: 'bad' }]),
+			lines('Run time', points, [
+				{ member: 'running_p50', title: 'half of the jobs', name: 'busy' }, { member: 'running_p95', title: '95 of 100', name: 'warn' }])),
+		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failed' }, 'All')),
+		table('Newest dead letters', failedColumns.filter((column) => !column.hidden), (c.data.failed ?? []).slice(0, 5), (j) => j.id, 'No job has failed. Good.'),
+	];
+}
+
+const failedColumns = [
+	{
+		title: 'Select', hidden: true,
+		cell: (j) => h('input', { type: 'checkbox', 'data-select': String(j.id), 'aria-label': `Select job ${j.id}` }),
+	},
+	{ title: 'Job', row: true, cell: (j) => jobLink(j.id) },
+	{ title: 'Kind', cell: (j) => j.kind },
+	{ title: 'Queue', cell: (j) => j.queue ?? '' },
+	{ title: 'Failed', cell: (j) => time(j.failed_at) },
+	{ title: 'Attempts', n: true, cell: (j) => String(j.attempt) },
+	{ title: 'Error', cut: true, cell: (j) => j.error },
+];
+
+function failed(c) {
+	const n = c.selected.size;
+	const items = c.data.items ?? [];
+
+	for (const id of c.selected)
+		if (!items.some((j) => String(j.id) === id))
+			c.selected.delete(id);
+	return [
+		h('h1', {}, 'Dead letters'),
+		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind')),
+		may() && items.length > 0 ? h('p', { class: 'buttons bulk' },
+			button(`Run again${n ? ` (${n})` : ''}`, 'retry-selected', {}, { disabled: n === 0 }),
+			button(`Forget${n ? ` (${n})` : ''}`, 'forget-selected', {}, { disabled: n === 0, class: 'danger' }),
+			button('Select all of the page', 'select-all'),
+			button('Run all again', 'retry-all', { queue: c.query.queue ?? '', kind: c.query.kind ?? '' })) : null,
+		table('Dead letters', may() ? failedColumns : failedColumns.filter((column) => !column.hidden), items, (j) => j.id,
+			c.query.queue || c.query.kind ? 'No dead letter is like that.' : 'No job has failed. Good.'),
+		pages(c, 'failed'),
+	];
+}
+
+function jobs(c) {
+	return [
+		h('div', { class: 'head' }, h('h1', {}, 'Jobs'), h('form', { id: 'go', class: 'buttons' },
+			h('label', { class: 'hidden-text', for: 'go-id' }, 'Job by its number'),
+			h('input', { id: 'go-id', name: 'id', inputmode: 'numeric', placeholder: 'Job by its number', size: 16 }), h('button', {}, 'Go'))),
+		h('form', { class: 'filters' }, select(c, 'state', 'State', states), field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'),
+			field(c, 'key', 'Unique key'), field(c, 'group', 'Group'), field(c, 'role', 'Role'), field(c, 'header', 'Header', { placeholder: 'tenant=7' }),
+			field(c, 'batch', 'Batch', { inputmode: 'numeric' }),
+			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
+			field(c, 'until', 'until', { type: 'datetime-local', value: local(c.query.until) })),
+		table('Jobs', jobColumns, c.data.items ?? [], (j) => j.id, Object.values(c.query).some(Boolean) ? 'No job is like that.' : 'There are no jobs yet.'),
+		pages(c, 'jobs'),
+	];
+}
+
+function job(c) {
+	const j = c.data.job ?? {};
+	const live = ['ready', 'scheduled', 'blocked', 'retryable', 'running'].includes(j.state);
+	const json = (name, title) => {
+		const text = c.data.text && memberText(c.data.text, name);
+
+		return !text || text === 'null' ? null : h('section', { class: 'card' }, h('h2', {}, title), h('pre', { tabindex: '0', 'aria-label': title }, pretty(text)));
+	};
+	const payload = c.data.text && memberText(c.data.text, 'payload');
+
+	return [
+		h('div', { class: 'head' }, h('h1', {}, `Job ${c.id} `, state(j.state)), may() ? h('p', { class: 'buttons' },
+			j.state === 'failed' || j.state === 'retryable' ? button('Run again', 'retry', { id: c.id }, { class: 'main' }) : null,
+			j.state === 'failed' && j.role === session.role && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
+			j.state === 'failed' ? button('Forget', 'forget', { id: c.id }, { class: 'danger' }) : null,
+			live ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null) : null),
+		j.error ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error) : null,
+		j.progress !== null && j.progress !== undefined && j.state === 'running' ? h('section', { class: 'card' },
+			h('h2', {}, `${Math.round(j.progress)} % `, j.message ?? ''), bar(j.progress, 'Progress')) : null,
+		h('div', { class: 'cards' },
+			h('section', { class: 'card' }, h('h2', {}, 'What and when'), facts([
+				['Kind', j.kind], ['Queue', j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', String(j.priority ?? '')],
+				['Attempt', `${j.attempt ?? 0} of ${j.max_attempts ?? ''}`], ['Enqueued', j.enqueued_at && at(j.enqueued_at)], ['May run from', j.run_at && at(j.run_at)],
+				['Started', j.started_at && at(j.started_at)], ['Ended', j.finished_at && at(j.finished_at)],
+				['Ran for', j.started_at && j.finished_at && span((new Date(j.finished_at) - new Date(j.started_at)) / 1000)],
+				['Worker', j.worker && String(j.worker)], ['Unique key', j.unique_key], ['Group', j.group_key],
+				['Batch', j.batch_id && h('a', { href: `#/batch/${j.batch_id}` }, String(j.batch_id))], ['Step', j.step?.name],
+			])),
+			c.mending ? h('section', { class: 'card' }, h('h2', {}, h('label', { for: 'payload' }, 'Payload, to be mended')),
+				h('textarea', { id: 'payload', spellcheck: 'false' }, pretty(payload ?? '{}')),
+				h('p', { class: 'buttons' }, button('Mend and run', 'mend', { id: c.id }, { class: 'main' }), button('Leave it', 'end-mend')))
+				: j.payload_hidden ? h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'Payloads are hidden here.')) : json('payload', 'Payload'),
+			json('result', 'Result'), json('headers', 'Headers')),
+		h('section', { class: 'card' }, h('h2', {}, 'Log'), (j.log ?? []).length === 0
+			? h('p', { class: 'empty' }, live ? 'It has said nothing yet.' : 'It has said nothing.')
+			: h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log' }, j.log.map((line, i) => h('li', { class: line.level, 'data-key': i },
+				h('span', { class: 'faint' }, `${new Date(line.at).toLocaleTimeString()} `), `${line.level}: ${line.message}`)))),
+		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Attempts that failed'), table('Attempts that failed', [
+			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'At', cell: (e) => time(e.at) },
+			{ title: 'SQLSTATE', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', cell: (e) => e.message ?? '' },
+		], j.errors, (e) => `${e.attempt} ${e.at}`, '')],
+		j.context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.context)) : null,
+		c.data.batch?.steps ? [h('h2', {}, 'Its workflow'), graph(c.data.batch.steps)] : null,
+	];
+}
+
+const batchLink = (b) => h('a', { href: `#/batch/${b.id}` }, b.name || `batch ${b.id}`);
+
+function batch(c) {
+	const b = c.data;
+
+	return [
+		h('div', { class: 'head' }, h('h1', {}, b.name || `Batch ${c.id}`, ' ', state(b.state)), may() ? h('p', { class: 'buttons' },
+			b.failed > 0 ? button('Run its dead letters again', 'retry-batch', { id: c.id }, { class: 'main' }) : null,
+			b.finished_at ? null : button('Cancel the batch', 'cancel-batch', { id: c.id }, { class: 'danger' })) : null),
+		b.last_error ? h('div', { class: 'banner bad' }, b.last_error) : null,
+		h('section', { class: 'card' }, b.progress === null || b.progress === undefined ? null : bar(b.progress, 'Progress of the batch'), facts([
+			['Jobs', count(b.total)], ['Completed', count(b.completed)], ['Failed', count(b.failed)], ['Cancelled', count(b.cancelled)],
+			['Running', count(b.running)], ['Waiting', count((b.waiting ?? 0) + (b.blocked ?? 0))], ['Role', b.role], ['Created', b.created_at && at(b.created_at)],
+			['Ended', b.finished_at && at(b.finished_at)], ['All of them', h('a', { href: withQuery('#/jobs', { batch: c.id }) }, 'Jobs of the batch')],
+		])),
+		b.steps?.length ? [graph(b.steps), table('Steps', [
+			{ title: 'Step', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) }, { title: 'Job', cell: (s) => jobLink(s.job_id) },
+			{ title: 'Needs', cell: (s) => (s.needs ?? []).join(', ') }, { title: 'Error', cut: true, cell: (s) => s.error ?? '' },
+		], b.steps, (s) => s.name, '')] : null,
+	];
+}
+
+export const views = {
+	overview: {
+		title: () => 'Overview',
+		async load(c) {
+			const [data, series, letters] = await Promise.all([get('api/overview'), get(withQuery('api/series', { period: c.period ?? 'hour' })), get('api/failed?limit=5')]);
+
+			c.data = { overview: data, series, failed: letters.items };
+			c.loaded = true;
+			c.seriesAt = Date.now();
+		},
+		stream: () => ({ path: 'api/events?topics=overview,failed', events: ['overview', 'failed'] }),
+		heard(c, name, value) {
+			c.data[name] = name === 'failed' ? value.items : value;
+			return Date.now() - (c.seriesAt ?? 0) > 10000;
+		},
+		draw: overview,
+	},
+	queues: list('Queues', 'queues', (items) => table('Queues', [
+		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
+		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
+		{ title: 'For', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
+		{ title: 'Ready', n: true, cell: (q) => count(q.ready) },
+		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
+		{ title: 'Later', n: true, cell: (q) => count(q.scheduled + q.blocked) },
+		{ title: 'Running', n: true, cell: (q) => count(q.running) + (q.max_running ? ` of ${q.max_running}` : '') },
+		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, count(q.failed)) : '0' },
+		{ title: 'Rate', cell: (q) => q.rate ?? '' },
+		{
+			title: 'Actions', hidden: true,
+			cell: (q) => !may() || !session.manage ? '' : h('span', { class: 'buttons' },
+				button(q.paused ? 'Resume' : 'Pause', q.paused ? 'resume' : 'pause', { name: q.name }, { class: 'small', 'aria-label': `${q.paused ? 'Resume' : 'Pause'} queue ${q.name}` }),
+				button('Clear', 'clear', { name: q.name }, { class: 'small danger', 'aria-label': `Cancel the waiting jobs of queue ${q.name}` })),
+		},
+	], items, (q) => q.name, 'There is no queue yet: the first job makes it.')),
+	kinds: list('Kinds', 'kinds', (items) => table('Kinds', [
+		{ title: 'Kind', row: true, cell: (k) => h('a', { href: withQuery('#/jobs', { kind: k.kind }) }, k.kind) },
+		{ title: 'Handler', cell: (k) => h('code', {}, k.handler) },
+		{ title: 'Queue', cell: (k) => k.queue ?? '' }, { title: 'Attempts', n: true, cell: (k) => k.max_attempts ? String(k.max_attempts) : '' },
+		{ title: 'Backoff', cell: (k) => k.backoff ?? '' }, { title: 'Timeout', cell: (k) => k.timeout ?? '' },
+		{ title: 'At a time', n: true, cell: (k) => k.max_running ? String(k.max_running) : '' }, { title: 'Rate', cell: (k) => k.rate ?? '' },
+	], items, (k) => k.kind, 'No kind has a handler yet: register a function with jobq.register().')),
+	workers: list('Workers and consumers', 'workers', (items) => table('Workers and consumers', [
+		{ title: 'Who', row: true, cell: (w) => [w.name ?? w.consumer ?? '', w.pid ? h('span', { class: 'faint' }, ` ${w.pid}`) : ''] },
+		{ title: 'Type', cell: (w) => w.type }, { title: 'Role', cell: (w) => w.role }, { title: 'State', cell: (w) => state(w.state) },
+		{ title: 'Job', cell: (w) => w.job_id ? jobLink(w.job_id) : w.type === 'consumer' ? `holds ${count(w.jobs_held)}` : '' },
+		{ title: 'Kind', cell: (w) => w.kind ?? '' }, { title: 'For', n: true, cell: (w) => span(w.job_seconds) },
+		{ title: 'Progress', cell: (w) => w.progress === null || w.progress === undefined ? '' : [bar(w.progress, `Progress of job ${w.job_id}`), w.message ?? ''] },
+		{ title: 'Done', n: true, cell: (w) => count(w.jobs_done) }, { title: 'Failed', n: true, cell: (w) => count(w.jobs_failed) },
+	], items, (w) => `${w.type} ${w.name} ${w.pid} ${w.client} ${w.role}`, 'No worker runs: one is started when a job waits for it.')),
+	schedules: list('Schedules', 'schedules', (items) => table('Schedules', [
+		{ title: 'Schedule', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) },
+		{ title: 'When', cell: (s) => [h('code', {}, s.cron), ' ', h('span', { class: 'faint' }, s.timezone)] },
+		{ title: 'Next', cell: (s) => h('span', { title: (s.next ?? []).map(at).join('\n') }, time(s.next_run)) },
+		{ title: 'Last', cell: (s) => s.last_job_id ? [jobLink(s.last_job_id), ' ', state(s.last_state), ' ', time(s.last_run)] : '' },
+		{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', cell: (s) => s.last_error ?? '' },
+		{
+			title: 'Actions', hidden: true,
+			cell: (s) => !may() || s.state === 'dormant' ? '' : button(s.state === 'paused' ? 'Resume' : 'Pause', s.state === 'paused' ? 'resume-schedule' : 'pause-schedule',
+				{ name: s.name }, { class: 'small', 'aria-label': `${s.state === 'paused' ? 'Resume' : 'Pause'} schedule ${s.name}` }),
+		},
+	], items, (s) => s.name, 'There is no schedule yet: jobq.schedule() makes one.')),
+	batches: paged('Batches', 'batches', {
+		draw: (c) => [h('h1', {}, 'Batches'), table('Batches and workflows', [
+			{ title: 'Batch', row: true, cell: batchLink }, { title: 'State', cell: (b) => state(b.state) },
+			{ title: 'Progress', cell: (b) => b.progress === null || b.progress === undefined ? '' : bar(b.progress, `Progress of batch ${b.id}`) },
+			{ title: 'Jobs', n: true, cell: (b) => count(b.total) }, { title: 'Completed', n: true, cell: (b) => count(b.completed) },
+			{ title: 'Failed', n: true, cell: (b) => count(b.failed) }, { title: 'Created', cell: (b) => time(b.created_at) },
+		], c.data.items ?? [], (b) => b.id, 'There is no batch yet.'), pages(c, 'batches')],
+	}),
+	batch: {
+		title: (c) => `Batch ${c.id}`,
+		async load(c) {
+			c.data = await get(path('batches', c.id));
+			c.loaded = true;
+		},
+		stream: () => ({ path: 'api/events?topics=batches', events: ['batches'] }),
+		heard: () => true,
+		draw: batch,
+	},
+	jobs: paged('Jobs', 'jobs', { draw: jobs }),
+	failed: paged('Dead letters', 'failed', { draw: failed }),
+	job: {
+		title: (c) => `Job ${c.id}`,
+		async load(c) {
+			const text = await ask('GET', path('jobs', c.id));
+			const value = JSON.parse(text);
+
+			c.data = { text, job: value, batch: value.step ? await get(path('batches', value.batch_id)).catch(() => null) : null };
+			c.loaded = true;
+		},
+		stream: (c) => c.problem || c.data.job?.finished_at ? null : { path: path('jobs', c.id, 'events'), events: ['state', 'log', 'end', 'gone'] },
+		heard(c, name, value) {
+			const j = c.data.job;
+
+			if (name === 'state' && j && value.state === j.state && value.attempt === j.attempt) {
+				Object.assign(j, value);
+				return false;
+			}
+			if (name === 'log' && j && !(j.log ?? []).some((line) => line.at === value.at && line.message === value.message)) {
+				(j.log ??= []).push(value);
+				return false;
+			}
+			if (name === 'end')
+				c.live?.close();
+			return name !== 'log';
+		},
+		draw: job,
+	},
+};

@@ -1,0 +1,238 @@
+// The console in a browser: a person logs in, looks, and acts.
+//
+// usage: node run.mjs URL FOLDER [AXE]
+//
+// FOLDER gets a picture of each view; AXE is the file axe.min.js.  Prints "ok NAME" or
+// "not ok NAME" and why, which client_console.pl reads; that has made the jobs.  psql
+// finds its server by the environment; JOBQ_WEB_PID is the server of the console.
+
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Browser } from './browser.mjs';
+
+const [url, folder, axe] = process.argv.slice(2);
+const sql = (text) => execFileSync('psql', ['-XAtqc', text], { encoding: 'utf8' }).trim();
+
+async function test(name, act) {
+	try {
+		await act();
+		console.log(`ok ${name}`);
+	} catch (error) {
+		console.log(`not ok ${name}\n${error.message.replace(/^/gm, '# ')}`);
+		// what follows would wait in vain
+		await browser.close();
+		process.exit(1);
+	}
+}
+
+function is(got, expected) {
+	if (got !== expected)
+		throw new Error(`got ${JSON.stringify(got)}, expected ${JSON.stringify(expected)}`);
+}
+
+mkdirSync(folder, { recursive: true });
+const browser = new Browser();
+const page = await browser.page(url, 1280, 850);
+const answer = async (button) => {
+	await page.until('a question', '!!document.querySelector("dialog[open]")');
+	await page.click(button);
+	await page.until('it is answered', '!document.querySelector("dialog[open]")');
+};
+const go = async (to) => {
+	await page.go(`#/${to}`);
+	await page.until(`view ${to}`, `location.hash === ${JSON.stringify(`#/${to}`)} && document.title !== "" && !document.querySelector(".loading")`);
+};
+
+await test('a wrong password is refused, and says so', async () => {
+	await page.shows('Log in to jobq');
+	await page.until('the focus is where to type', 'document.activeElement.name === "role"');
+	await page.type('boss');
+	await page.key('Tab', 9);
+	await page.type('wrong');
+	await page.key('Enter', 13);
+	await page.until('an alert', '!!document.querySelector(".login [role=alert]")?.textContent');
+	writeFileSync(join(folder, 'login.png'), await page.picture());
+});
+await test('log in by the keyboard', async () => {
+	await page.until('the focus is at what was wrong', 'document.activeElement.name === "password"');
+	await page.type('secret');
+	await page.key('Enter', 13);
+	await page.shows('Newest dead letters');
+	await page.until('it is live', 'document.getElementById("live").textContent === "live"');
+});
+await test('the skip link leads to the content', async () => {
+	await page.value('document.querySelector(".brand").focus()');
+	await page.key('Tab', 9, 8);
+	await page.until('it has the focus', 'document.activeElement.className === "skip"');
+	await page.key('Enter', 13);
+	await page.until('the content has the focus', 'document.activeElement.id === "main"');
+	await go('overview');
+});
+await test('numbers change by themselves', async () => {
+	await go('queues');
+	await page.shows('outside');
+	sql(`SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 4321)`);
+	await page.shows('4,321');
+	sql(`SELECT jobq.clear('outside')`);
+});
+await test('a job is followed live', async () => {
+	const id = sql(`SELECT jobq.enqueue('steps', '{"of": "the job"}', watch => true)`);
+
+	await go(`job/${id}`);
+	await page.shows('running');
+	sql(`INSERT INTO step VALUES (1)`);
+	await page.shows('50 %');
+	await page.shows('half way');
+	sql(`INSERT INTO step VALUES (2)`);
+	await page.shows('completed');
+	await page.shows('"steps": 2');
+	await page.shows('it was a long way');
+});
+await test('a dead letter is mended, and runs', async () => {
+	const id = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"n": 12345678901234567890, "d": 1.50, "good": false}')`);
+
+	await go('failed');
+	await page.click(id);
+	await page.shows('it is not good');
+	await page.click('Mend the payload');
+	await page.until('the payload can be edited', 'document.activeElement.id === "payload"');
+	await page.value('document.getElementById("payload").setSelectionRange(0, 1e6)');
+	await page.type('{"n": 12345678901234567890, "d": 1.50, "good": ');
+	await page.click('Mend and run');
+	await page.shows('The payload is not valid JSON');
+	await page.value('document.getElementById("payload").setSelectionRange(1e6, 1e6)');
+	await page.type('true}');
+	await page.click('Mend and run');
+	await answer('Mend and run');
+	await page.until('the job that took its place', `location.hash !== "#/job/${id}"`);
+	await page.shows('completed');
+	is(sql(`SELECT string_agg(state || ' ' || payload, ', ') FROM jobq.jobs WHERE kind = 'picky' AND payload ? 'd'`),
+		'completed {"d": 1.50, "n": 12345678901234567890, "good": true}');
+});
+await test('dead letters are chosen, and run again', async () => {
+	const before = Number(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'sorry'`));
+
+	await go('failed?kind=sorry');
+	await page.click('Select all of the page');
+	sql(`CREATE OR REPLACE FUNCTION sorry(p jsonb) RETURNS void LANGUAGE sql AS ''`);
+	await page.click(`Run again (${before})`);
+	await answer('Run again');
+	await page.shows('No dead letter is like that.');
+	is(sql(`SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'sorry'`), '0');
+});
+await test('a queue is paused after a question, and resumed', async () => {
+	await go('queues');
+	await page.click('Pause queue mail');
+	await page.until('a question', '!!document.querySelector("dialog[open]")');
+	await page.key('Escape', 27);
+	await page.until('it is over', '!document.querySelector("dialog[open]")');
+	is(sql(`SELECT paused FROM jobq.queues WHERE name = 'mail'`), 'f');
+	await page.click('Pause queue mail');
+	await answer('Pause');
+	await page.until('it is paused', '!!document.querySelector("button[aria-label=\'Resume queue mail\']")');
+	is(sql(`SELECT paused FROM jobq.queues WHERE name = 'mail'`), 't');
+	await page.click('Resume queue mail');
+	await answer('Resume');
+	await page.until('it is resumed', '!!document.querySelector("button[aria-label=\'Pause queue mail\']")');
+	is(sql(`SELECT paused FROM jobq.queues WHERE name = 'mail'`), 'f');
+});
+await test('a job that runs is cancelled', async () => {
+	const id = sql(`TRUNCATE step; SELECT jobq.enqueue('steps')`);
+
+	await go(`job/${id}`);
+	await page.shows('running');
+	await page.click('Cancel the job');
+	await answer('Cancel the job');
+	await page.until('it is cancelled', 'document.querySelector("h1 .state")?.textContent === "cancelled"');
+});
+await test('jobs are searched', async () => {
+	await go('jobs');
+	await page.key('/', 191);
+	await page.value('document.querySelector("input[name=key]").focus()');
+	await page.type('k-1');
+	await page.key('Enter', 13);
+	await page.until('the search is in the address', 'location.hash.includes("key=k-1")');
+	await page.until('one is found', 'document.querySelectorAll("tbody tr").length === 1');
+});
+
+const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
+const bad = sql(`SELECT id FROM jobq.failed_jobs WHERE kind = 'evil' LIMIT 1`);
+const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
+const views = ['overview', 'queues', 'jobs', 'failed', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', `job/${bad}`, `job/${step}`];
+const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
+
+for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
+	await test(`all views, ${width} wide, ${scheme}`, async () => {
+		await page.size(width, 850);
+		await page.colours(scheme);
+		for (const view of views) {
+			await go(view);
+			await page.until('it is drawn', 'document.querySelector("main h1") && document.querySelectorAll("main *").length > 5');
+			writeFileSync(join(folder, `${names.get(view) ?? view}-${width}-${scheme}.png`), await page.picture());
+			is(`${view}: ${await page.value('document.documentElement.scrollWidth <= innerWidth')}`, `${view}: true`);
+			if (!axe)
+				continue;
+			if (!await page.value('typeof axe === "object"'))
+				await page.value(readFileSync(axe, 'utf8'));
+			const found = await page.value(`axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'] })
+				.then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\\n'))`);
+
+			is(`${view}: ${found}`, `${view}: `);
+		}
+	});
+await test('what jobs carry is text, and never markup', async () => {
+	await page.size(1280, 850);
+	for (const view of views) {
+		await go(view);
+		await page.until('it is drawn', 'document.querySelectorAll("main *").length > 5');
+		is(await page.value('document.querySelectorAll("main img, main script, main iframe").length'), 0);
+	}
+	await go(`job/${bad}`);
+	await page.shows('<img src=x onerror="window.harmed=1">');
+	is(await page.value('window.harmed'), undefined);
+});
+await test('a view of nothing says so', async () => {
+	await go('failed?queue=outside');
+	await page.shows('No dead letter is like that.');
+	await go('job/987654321');
+	await page.until('an alert', '!!document.querySelector("main [role=alert]")');
+	writeFileSync(join(folder, 'nothing.png'), await page.picture());
+});
+await test('a role that may not manage cannot pause', async () => {
+	const other = await browser.page(url, 1280, 850);
+
+	await other.shows('Log in to jobq');
+	await other.until('the form', 'document.activeElement.name === "role"');
+	await other.type('anna');
+	await other.key('Tab', 9);
+	await other.type('anna');
+	await other.key('Enter', 13);
+	await other.shows('Newest dead letters');
+	await other.go('#/queues');
+	await other.shows('outside');
+	is(await other.value('document.querySelectorAll("main button").length'), 0);
+	await other.go(`#/job/${bad}`);
+	await other.until('it is not hers', '!!document.querySelector("main [role=alert]")');
+	is(other.errors.join('\n'), '');
+});
+await test('log out', async () => {
+	await go('overview');
+	await page.click('Log out');
+	await page.shows('Log in to jobq');
+	is(await page.value('fetch("api/queues").then((r) => r.status)'), 401);
+	await page.until('the form', 'document.activeElement.name === "role"');
+	await page.type('boss');
+	await page.key('Tab', 9);
+	await page.type('secret');
+	await page.key('Enter', 13);
+	await page.shows('Newest dead letters');
+});
+await test('a lost connection is seen', async () => {
+	await page.until('it is live', 'document.getElementById("live").textContent === "live"');
+	process.kill(Number(process.env.JOBQ_WEB_PID), 'SIGKILL');
+	await page.shows('connection lost, trying again');
+	writeFileSync(join(folder, 'lost.png'), await page.picture());
+});
+await test('no errors in the page', async () => is(page.errors.join('\n'), ''));
+await browser.close();

@@ -1,0 +1,107 @@
+# The console of jobq web in a browser, driven by test/console/run.mjs.
+
+use strict;
+use warnings FATAL => 'all';
+use Cwd ();
+use File::Basename ();
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($chromium) = grep { -x $_ } $ENV{CHROMIUM} || (), '/usr/bin/chromium', '/usr/bin/chromium-browser';
+my $has_node = eval { IPC::Run::run([ 'node', '--version' ], '>', \my $version); $version =~ /^v(\d+)/ && $1 >= 18 };
+
+plan skip_all => 'there is no Chromium' unless $chromium;
+plan skip_all => 'there is no node of version 18 or later' unless $has_node;
+
+my ($node, $jobq) = client_node();
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE boss LOGIN PASSWORD 'secret';
+CREATE ROLE anna LOGIN PASSWORD 'anna';
+SELECT jobq.grant_role('boss', 'manage'), jobq.grant_role('anna');
+DO $$ BEGIN EXECUTE format('GRANT %I TO boss', current_user); END $$;
+CREATE TABLE step (n int);
+CREATE FUNCTION steps(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. 2 LOOP
+		WHILE NOT EXISTS (SELECT FROM step WHERE n >= i) LOOP PERFORM pg_sleep(0.05); END LOOP;
+		PERFORM jobq.set_progress(50 * i, 'half way');
+	END LOOP;
+	PERFORM jobq.log('it was a long way');
+	RETURN '{"steps": 2}';
+END $$;
+CREATE FUNCTION picky(p jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF p ->> 'good' IS DISTINCT FROM 'true' THEN RAISE EXCEPTION 'it is not good'; END IF;
+	RETURN p;
+END $$;
+CREATE FUNCTION sorry(p jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'sorry'; END $$;
+CREATE FUNCTION evil(p jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.log('<img src=x onerror="window.harmed=1">');
+	RAISE EXCEPTION '<img src=x onerror="window.harmed=1">%', repeat(' long', 100);
+END $$;
+SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register('picky', 'picky(jsonb)', max_attempts => 1),
+	jobq.register('sorry', 'sorry(jsonb)', max_attempts => 1), jobq.register('evil', 'evil(jsonb)', max_attempts => 2, backoff => 'fixed 1 ms'),
+	jobq.register('<img src=x onerror=harmed=1>', 'picky(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('mail', max_running => 2),
+	jobq.create_queue('<b onclick=harmed=1>');
+SELECT jobq.enqueue('sorry') FROM generate_series(1, 3);
+SELECT jobq.enqueue('evil', '{"<img src=x onerror=\"window.harmed=1\">": "</script><script>harmed=1</script>"}',
+	headers => '{"\"><svg onload=harmed=1>": 1}', unique_key => '"><img src=x onerror=harmed=1>', group_key => '<iframe src=javascript:harmed=1>',
+	queue => '<b onclick=harmed=1>');
+SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true"}');
+SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
+SELECT jobq.schedule('<img src=x onerror=harmed=1>', '30 4 * * *', 'picky', timezone => 'Europe/Madrid');
+SELECT jobq.workflow('{"name": "<script>harmed=1</script>", "steps": [
+	{"name": "goods", "kind": "picky", "payload": {"good": "true"}},
+	{"name": "freight", "kind": "picky", "needs": ["goods"], "payload": {"good": "true"}},
+	{"name": "<svg onload=harmed=1>", "kind": "picky", "needs": ["goods"]},
+	{"name": "total", "kind": "picky", "needs": ["freight", "<svg onload=harmed=1>"], "payload": {"good": "true"}}]}')});
+wait_for($node, 'the jobs have come to their ends', q{SELECT count(*) >= 5 FROM jobq.failed_jobs});
+
+my $superuser = sql('SELECT current_user');
+unlink $node->data_dir . '/pg_hba.conf';
+$node->append_conf('pg_hba.conf', "local all $superuser trust\nlocal all all scram-sha-256\n");
+$node->reload;
+
+my ($out, $err) = ('', '');
+my $web = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0' ], '<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$err,
+	IPC::Run::timeout(300));
+$web->pump until $err =~ m{listening at (\S+)|error: };
+my $url = $1;
+
+END { local $?; $web->kill_kill(grace => 1) if $web; }
+
+if (!$url)
+{
+	plan skip_all => 'the program jobq was built without libmicrohttpd' if $err =~ /built without/;
+	BAIL_OUT("jobq web: $err");
+}
+
+# pictures stay, for people to look at
+my $folder = Cwd::abs_path("$FindBin::RealBin/../..") . '/tmp_check/console';
+my ($axe) = grep { -r $_ } map { "$_/axe-core/axe.min.js" } $ENV{JOBQ_CACHE} || (), '/var/cache/jobq', ($ENV{HOME} || '') . '/.cache/jobq';
+$ENV{JOBQ_WEB_PID} = $web->{KIDS}[0]{PID};
+$ENV{PGUSER} = $superuser;
+IPC::Run::run([ 'node', "$FindBin::RealBin/../console/run.mjs", $url, $folder, $axe || () ], '>', \$out, '2>', \$err, IPC::Run::timeout(300));
+foreach my $line (split /\n/, $out)
+{
+	$line =~ /^(not )?ok (.*)/ ? ok(!$1, $2) : diag($line);
+}
+is($? >> 8, 0, 'all was tried');
+diag($err) if $err ne '';
+note("pictures are in $folder");
+SKIP: { skip 'axe-core is not there: accessibility was not checked', 1 unless $axe; ok(1, 'accessibility was checked'); }
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
