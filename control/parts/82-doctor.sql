@@ -93,9 +93,10 @@ BEGIN
 		WHERE NOT current_setting('autovacuum')::boolean;
 	RETURN QUERY SELECT 'warning', format('jobq.test_clock() has put the clock of jobs forward by %s', make_interval(secs => s.clock_offset / 1e6)),
 		'SELECT jobq.test_clock(''0'')' WHERE s.clock_offset <> 0;
+	-- a role that is alone has seven eighths at most
 	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
 		FROM jobq_internal.capacity() c
-		WHERE c.used >= 0.9 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_leases');
+		WHERE c.used >= 0.8 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_leases');
 
 	-- versions and tables
 	RETURN QUERY SELECT 'notice', format('version %s of the extension is installed on the server, and this database has %s', a.default_version, a.installed_version),

@@ -123,10 +123,10 @@ finds('default', q{warning\|a job of queue "default" waits since .*-> limits hol
 sql(q{SELECT jobq.clear('default'); SELECT jobq.alter_queue('default', rate => 'none')});
 
 # places in shared memory
-sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 60)});
+sql(q{SELECT jobq.enqueue('x', queue => 'outside') FROM generate_series(1, 52)});
 wait_for($node, 'all of them are held',
-	q{SELECT c.used = 60 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 60)) r, jobq_internal.capacity() c WHERE c.setting = 'jobq.max_leases'});
-finds('max_leases', 'warning\|60 of 64 places of jobq.max_leases are taken\|-> postgresql.conf: jobq.max_leases = 128 \(then restart the server\)', 'leases');
+	q{SELECT c.used = 52 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 52)) r, jobq_internal.capacity() c WHERE c.setting = 'jobq.max_leases'});
+finds('max_leases', 'warning\|52 of 64 places of jobq.max_leases are taken\|-> postgresql.conf: jobq.max_leases = 128 \(then restart the server\)', 'leases');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
 
 # roles and handlers
