@@ -563,7 +563,9 @@ hand_over(void)
 
 	if ((nwakes > 0 || prepared) && jobq_shared != NULL)
 	{
-		if (nwakes > MAX_WAKES || prepared)
+		if (prepared)
+			jobq_wake_waiters_prepared(MyDatabaseId);
+		else if (nwakes > MAX_WAKES)
 			jobq_wake_waiters(MyDatabaseId, 0);
 		else
 			for (int i = 0; i < nwakes; i++)

@@ -82,12 +82,16 @@ typedef struct JobqWaiter
 	PGPROC	   *proc;			/* NULL: free */
 	bool		woken;			/* since it began to look */
 	char		outcome;		/* of a job that leaves no row; or 0 */
+	bool		prepared;		/* a prepared transaction may have ended it */
 	Oid			role;			/* the job's, if there is an outcome */
 	Oid			dboid;
 	int64		job_id;
 	uint32		account;		/* its role's: see shares.h */
 	int			next;			/* free list link, or -1 */
 } JobqWaiter;
+
+/* The state of a job that leaves no row, if it was cancelled. */
+#define JOBQ_ENDING_CANCELLED	'x'
 
 /* What has become of a job that leaves no row. */
 typedef struct JobqEnding
@@ -212,6 +216,8 @@ extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
 extern char jobq_waiter_outcome(int place, Oid *role);
 extern void jobq_drop_waiter(int place);
 extern void jobq_remove_waiters(int code, Datum arg);
+extern bool jobq_waiter_prepared(int place);
 extern void jobq_wake_waiters(Oid dboid, int64 job_id);
+extern void jobq_wake_waiters_prepared(Oid dboid);
 
 #endif							/* JOBQ_COMMIT_H */

@@ -7,6 +7,10 @@
  * outcome goes from the transaction that ends it to those who wait, after the
  * commit and before they are woken.
  *
+ * COMMIT PREPARED does not know what the transaction has ended.  But it says that
+ * there was one; and as none is prepared that has done else to such a job than
+ * cancel it, who finds no trace then knows the outcome.
+ *
  * src/commit/outcome.c
  *
  *-------------------------------------------------------------------------
@@ -116,8 +120,21 @@ outcomes_abort(SubTransactionId since)
 		noutcomes--;
 }
 
+static void
+outcomes_check_prepare(void)
+{
+	for (int i = 0; i < noutcomes; i++)
+		if (outcomes[i].outcome.state != JOBQ_ENDING_CANCELLED)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has finished job " INT64_FORMAT " of a queue that keeps nothing",
+							outcomes[i].outcome.job_id),
+					 errhint("Such jobs can only be cancelled in it.")));
+}
+
 const JobqCommitBooks outcome_books = {
 	.noted = outcomes_noted,
 	.pending = outcomes_pending,
 	.abort = outcomes_abort,
+	.check_prepare = outcomes_check_prepare,
 };

@@ -42,6 +42,7 @@ jobq_add_waiter(int64 id)
 		waiter->dboid = MyDatabaseId;
 		waiter->job_id = id;
 		waiter->outcome = 0;
+		waiter->prepared = false;
 		waiter->proc = MyProc;
 		pg_atomic_fetch_add_u32(&waiters->n, 1);
 	}
@@ -198,4 +199,38 @@ jobq_wake_waiters(Oid dboid, int64 job_id)
 		}
 	}
 	LWLockRelease(jobq_shared->waiters->lock);
+}
+
+/*
+ * COMMIT PREPARED may have ended jobs, and nobody knows which: wake all.
+ */
+void
+jobq_wake_waiters_prepared(Oid dboid)
+{
+	if (pg_atomic_read_u32(&jobq_shared->waiters->n) == 0)
+		return;
+	LWLockAcquire(jobq_shared->waiters->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
+	{
+		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
+
+		if (waiter->proc != NULL && waiter->dboid == dboid)
+			waiter->prepared = true;
+	}
+	LWLockRelease(jobq_shared->waiters->lock);
+	jobq_wake_waiters(dboid, 0);
+}
+
+/*
+ * Was there a COMMIT PREPARED since this session waits?
+ */
+bool
+jobq_waiter_prepared(int place)
+{
+	bool		prepared;
+
+	LWLockAcquire(jobq_shared->waiters->lock, LW_SHARED);
+	prepared = jobq_shared->waiters->waiter[place].prepared;
+	LWLockRelease(jobq_shared->waiters->lock);
+	return prepared;
 }

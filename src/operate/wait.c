@@ -45,6 +45,7 @@ PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
 static bool warn_if_stuck(int64 id, const JobqStatus *status);
+static void set_ended(JobqStatus *status, int64 id, const char *state);
 static bool ended_without_trace(int place, int64 id, JobqStatus *status);
 static void wait_for_one(int place, int64 id, TimestampTz deadline,
 						 int64 timeout_ms, JobqStatus *status,
@@ -123,6 +124,17 @@ ended_without_trace(int place, int64 id, JobqStatus *status)
 
 	if (outcome == 0 || !jobq_may(JOBQ_MAY_MONITOR, role, 0))
 		return false;
+	set_ended(status, id, outcome == STATE_COMPLETED ? "completed"
+			  : outcome == STATE_CANCELLED ? "cancelled" : "expired");
+	return true;
+}
+
+/*
+ * The status of a job that has ended without a trace, with what was known before.
+ */
+static void
+set_ended(JobqStatus *status, int64 id, const char *state)
+{
 	if (status->state == NULL)
 	{
 		memset(status->nulls, true, sizeof(status->nulls));
@@ -133,9 +145,7 @@ ended_without_trace(int place, int64 id, JobqStatus *status)
 	status->nulls[ST_ERROR] = status->nulls[ST_ATTEMPT] = true;
 	status->nulls[ST_STARTED_AT] = true;
 	status->finished = true;
-	jobq_set_state(status, outcome == STATE_COMPLETED ? "completed"
-				   : outcome == STATE_CANCELLED ? "cancelled" : "expired");
-	return true;
+	jobq_set_state(status, state);
 }
 
 /*
@@ -186,7 +196,14 @@ wait_for_one(int place, int64 id, TimestampTz deadline, int64 timeout_ms,
 				missing_until = now +
 					(status->state != NULL ? LONG_GAP : SHORT_GAP);
 			if (now >= missing_until)
-				jobq_no_such_job(id);
+			{
+				if (status->state == NULL || !jobq_waiter_prepared(place))
+					jobq_no_such_job(id);
+
+				/* nothing else ends one in a prepared transaction (outcome.c) */
+				set_ended(status, id, "cancelled");
+				break;
+			}
 			until = missing_until;
 		}
 		jobq_waiter_sleep(place, TimestampDifferenceMilliseconds(now, until) + 1,

@@ -19,6 +19,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "commit/commit.h"
 #include "store/store.h"
 
 /* Attribute numbers of jobq.archive. */
@@ -47,6 +48,9 @@ enum
 	ARCHIVE_ERRORS,
 	ARCHIVE_NATTS = ARCHIVE_ERRORS
 };
+
+StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
+				 "both rooms have the same letter");
 
 static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
 						TimestampTz now, bool has_result, Datum result,

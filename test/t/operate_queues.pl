@@ -209,6 +209,20 @@ $waits->finish;
 is($out, "2\n", 'not served: what was committed counts');
 $open->quit;
 
+# Who waits for a job that leaves no trace hears that it was cancelled, also in a
+# transaction that was prepared, whose end does not say of which jobs.
+sql(q{SELECT jobq.create_queue('trackless', keep => 'nothing')});
+my $cancelled = sql(q{SELECT jobq.enqueue('nothing', queue => 'trackless', delay => '1 hour')});
+($out, $err) = ('', '');
+$waits = IPC::Run::start([ 'psql', '-X', '-At', '-d', $node->connstr('postgres'), '-c', qq{SELECT state FROM jobq.wait($cancelled, '3 min')} ],
+	'>', \$out, '2>', \$err);
+wait_for($node, 'somebody waits for a job',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'jobq[.]wait' AND pid <> pg_backend_pid() AND state = 'active' AND wait_event IN ('JobqWait', 'Extension')});
+sql("BEGIN; SELECT jobq.cancel($cancelled); PREPARE TRANSACTION 'gone'");
+sql(q{COMMIT PREPARED 'gone'});
+$waits->finish;
+is($out . $err, "cancelled\n", 'and hears that it was cancelled');
+
 no_failed_assertion($node);
 $node->stop;
 done_testing();
