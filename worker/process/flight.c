@@ -114,13 +114,15 @@ static void flight_keep(const FlightRecord *record);
 void
 flight_open(bool create)
 {
+	static bool tried = false;
 	Size		size = FLIGHT_SIZE;
 	struct stat st;
 	int			fd;
 	void	   *map;
 
-	if (header != NULL)
+	if (header != NULL || tried)
 		return;
+	tried = true;
 	fd = BasicOpenFile(FLIGHT_FILE,
 					   O_RDWR | PG_BINARY | (create ? O_CREAT : 0));
 	if (fd < 0)
@@ -130,12 +132,15 @@ flight_open(bool create)
 				 errmsg("could not open file \"%s\": %m", FLIGHT_FILE)));
 		return;
 	}
-	if (fstat(fd, &st) != 0 || st.st_size < (off_t) size)
+	if (fstat(fd, &st) != 0)
+		st.st_size = 0;
+	if (st.st_size < (off_t) size)
 	{
-		char	   *zeros = palloc0(size);
+		Size		more = size - st.st_size;
+		char	   *zeros = palloc0(more);
 
 		/* real blocks, or a full disk would be a SIGBUS later */
-		if (!create || pg_pwrite(fd, zeros, size, 0) != (ssize_t) size)
+		if (!create || pg_pwrite(fd, zeros, more, st.st_size) != (ssize_t) more)
 		{
 			ereport(LOG,
 					(errmsg("could not extend file \"%s\": %m", FLIGHT_FILE)));

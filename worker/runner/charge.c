@@ -120,12 +120,13 @@ charge_culprit(Relation rel, const JobqCulprit *culprit)
 bool
 charge_crashed(Relation rel)
 {
+	static bool alone = false;	/* there is no launcher */
 	static TransactionId charged_in = InvalidTransactionId;
 	TransactionId xid = GetTopTransactionIdIfAny();
 	JobqCulprit culprit;
 	bool		some = false;
 
-	if (jobq_shared == NULL ||
+	if (jobq_shared == NULL || !IsUnderPostmaster || alone ||
 		(TransactionIdIsValid(xid) && xid == charged_in))
 		return false;
 
@@ -138,7 +139,8 @@ charge_crashed(Relation rel)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	if (!jobq_shared->flight_read)
+	alone = !jobq_shared->flight_read;
+	if (alone)
 		return false;
 	flight_open(false);
 	flight_attach(true);
