@@ -7,11 +7,11 @@ SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'
 
 -- What a consumer holds, kept for the statements that follow.
 CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
-	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb);
+	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb, tenant text);
 GRANT ALL ON test.held TO PUBLIC;
 CREATE FUNCTION test.reserve(queues text[] DEFAULT '{letters}', max int DEFAULT 1, lease interval DEFAULT '90s', wait interval DEFAULT '30s')
 RETURNS TABLE (queue text, payload jsonb, attempt int) LANGUAGE sql AS $$
-	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until, context)
+	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until, context, tenant)
 		SELECT * FROM jobq.reserve($1, $2, $3, $4, 'tester') RETURNING *)
 	SELECT queue, payload, attempt FROM kept ORDER BY n
 $$;

@@ -5,10 +5,12 @@ CREATE TABLE jobq.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
 	paused boolean NOT NULL DEFAULT false,
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
+	paused_tenants text[],
 --list QUEUE_SETTING:	@1 @3 @4
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their settings';
 COMMENT ON COLUMN jobq.queue.paused IS 'no more of its jobs start';
+COMMENT ON COLUMN jobq.queue.paused_tenants IS 'no more of the jobs of these tenants start';
 --each QUEUE_SETTING:COMMENT ON COLUMN jobq.queue.@1 IS '@'7';
 
 CREATE TABLE jobq.handler (
@@ -65,6 +67,7 @@ CREATE TABLE jobq.job (
 	free_run_at timestamptz,
 	log jsonb,
 	context jsonb,
+	tenant text,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -149,7 +152,8 @@ CREATE TABLE jobq.archive (
 	batch_id bigint,
 	log jsonb,
 	context jsonb,
-	errors jsonb
+	errors jsonb,
+	tenant text
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
@@ -193,6 +197,7 @@ CREATE TABLE jobq.failed_job (
 	batch_id bigint,
 	log jsonb,
 	context jsonb,
+	tenant text,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';

@@ -10,7 +10,8 @@ CREATE TYPE jobq.job_context AS (
 	max_attempts int,
 	enqueued_at timestamptz,
 	run_at timestamptz,
-	batch_id bigint
+	batch_id bigint,
+	tenant text
 );
 COMMENT ON TYPE jobq.job_context IS 'what a handler may know about its job';
 

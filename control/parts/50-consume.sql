@@ -11,7 +11,8 @@ CREATE TYPE jobq.reserved_job AS (
 	max_attempts int,
 	enqueued_at timestamptz,
 	lease_until timestamptz,
-	context jsonb
+	context jsonb,
+	tenant text
 );
 COMMENT ON TYPE jobq.reserved_job IS 'a job that a consumer holds; the token is its right to it';
 

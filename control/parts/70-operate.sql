@@ -81,16 +81,18 @@ COMMENT ON FUNCTION jobq.set_priority(bigint, int) IS 'give a job that waits ano
 id: the job
 priority: smaller runs first';
 
-CREATE FUNCTION jobq.retry_all(queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION jobq.retry_all(queue text DEFAULT NULL, kind text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_retry_all' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.retry_all(text, text) IS 'run all dead letters again, or those of a queue or kind; returns their number
+COMMENT ON FUNCTION jobq.retry_all(text, text, text) IS 'run all dead letters again, or those of a queue or kind; returns their number
 queue: only those of this queue
-kind: only those of this kind';
+kind: only those of this kind
+tenant: only those of this tenant';
 
-CREATE FUNCTION jobq.delete_all_failed(queue text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION jobq.delete_all_failed(queue text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_delete_all_failed' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.delete_all_failed(text) IS 'delete all dead letters, or those of a queue; returns their number
-queue: only those of this queue';
+COMMENT ON FUNCTION jobq.delete_all_failed(text, text) IS 'delete all dead letters, or those of a queue; returns their number
+queue: only those of this queue
+tenant: only those of this tenant';
 
 CREATE FUNCTION jobq.prune(older_than interval DEFAULT NULL, failed_older_than interval DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -98,10 +100,11 @@ COMMENT ON FUNCTION jobq.prune(interval, interval) IS 'delete finished jobs and 
 older_than: finished jobs of this age; null: none
 failed_older_than: dead letters of this age; null: none';
 
-CREATE FUNCTION jobq.clear(queue text) RETURNS bigint
-AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.clear(text) IS 'cancel all jobs of a queue that wait; running ones go on; returns their number
-queue: the queue';
+CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.clear(text, text) IS 'cancel all jobs of a queue that wait; running ones go on; returns their number
+queue: the queue
+tenant: only jobs of this tenant';
 
 CREATE FUNCTION jobq.drain(queue text, timeout interval DEFAULT '30s') RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_drain' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
@@ -145,12 +148,14 @@ COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its po
 name: the queue
 force: drop its dead letters, too';
 
-CREATE FUNCTION jobq.pause(queue text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause(text) IS 'start no more jobs of a queue; survives a restart
-queue: the queue';
+CREATE FUNCTION jobq.pause(queue text, tenant text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.pause(text, text) IS 'start no more jobs of a queue; survives a restart
+queue: the queue
+tenant: only this tenant of it; else the whole queue';
 
-CREATE FUNCTION jobq.resume(queue text) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume(text) IS 'start jobs of a queue again
-queue: the queue';
+CREATE FUNCTION jobq.resume(queue text, tenant text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.resume(text, text) IS 'start jobs of a queue again
+queue: the queue
+tenant: only this tenant of it; else the queue, where tenants that were paused alone stay so';

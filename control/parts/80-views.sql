@@ -13,20 +13,20 @@ DECLARE
 	live text := $$
 		SELECT j.id, NULL::pg_catalog."char" AS ended, j.kind, j.queue_id, j.priority, j.role, j.attempt, j.max_attempts,
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
-			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log, j.context,
+			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log, j.context, j.tenant,
 			j.lease_token, j.expires_at
 		FROM jobq.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, a.batch_id, a.log, a.context,
+			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, a.batch_id, a.log, a.context, a.tenant,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log, f.context,
+			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log, f.context, f.tenant,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.failed_job f$$;
 	name text;
@@ -47,7 +47,8 @@ BEGIN
 				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, CASE WHEN j.ended IS NULL THEN j.errors -> -1 ->> 'message' END) AS error,
 				CASE WHEN o.open THEN j.errors ELSE jobq_internal.without_details(j.errors) END AS errors,
 				CASE WHEN o.open THEN j.group_key END AS group_key, CASE WHEN o.open THEN j.unique_key END AS unique_key,
-				j.batch_id, CASE WHEN o.open THEN j.log END AS log, CASE WHEN o.open THEN j.context END AS context
+				j.batch_id, CASE WHEN o.open THEN j.log END AS log, CASE WHEN o.open THEN j.context END AS context,
+				j.tenant
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL
@@ -66,7 +67,7 @@ CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 		CASE WHEN o.open THEN f.payload END AS payload, CASE WHEN o.open THEN f.headers END AS headers,
 		f.error, f.sqlstate, CASE WHEN o.open THEN f.error_context END AS error_context,
 		CASE WHEN o.open THEN f.errors ELSE jobq_internal.without_details(f.errors) END AS errors,
-		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context
+		CASE WHEN o.open THEN f.log END AS log, CASE WHEN o.open THEN f.context END AS context, f.tenant
 	FROM jobq.failed_job f LEFT JOIN jobq.queue q ON q.id = f.queue_id
 	CROSS JOIN LATERAL (SELECT jobq_internal.may_read(f.role::pg_catalog.oid, f.queue_id) AS open) o
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
@@ -84,6 +85,32 @@ CREATE VIEW jobq.queues WITH (security_barrier) AS
 		GROUP BY f.queue_id) f ON f.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
+
+CREATE VIEW jobq.tenants WITH (security_barrier) AS
+	SELECT q.name AS queue, t.tenant, coalesce(t.tenant = ANY (q.paused_tenants), false) AS paused,
+		count(*) FILTER (WHERE t.state = 'ready') AS ready,
+		count(*) FILTER (WHERE t.state IN ('scheduled', 'retryable')) AS scheduled,
+		count(*) FILTER (WHERE t.state = 'blocked') AS blocked,
+		count(*) FILTER (WHERE t.state = 'running') AS running,
+		count(*) FILTER (WHERE t.state = 'failed') AS failed,
+		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
+	FROM (
+		SELECT j.queue_id, j.tenant, j.run_at,
+			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
+		FROM jobq.job j
+		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
+		WHERE j.tenant IS NOT NULL AND jobq_internal.may_see(j.role::pg_catalog.oid, j.queue_id)
+		UNION ALL
+		SELECT f.queue_id, f.tenant, NULL, 'failed'
+		FROM jobq.failed_job f
+		WHERE f.tenant IS NOT NULL AND jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
+		UNION ALL
+		SELECT q.id, p.tenant, NULL, NULL
+		FROM jobq.queue q, unnest(q.paused_tenants) p (tenant)
+		WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), q.id)) t
+	JOIN jobq.queue q ON q.id = t.queue_id
+	GROUP BY q.id, t.tenant;
+COMMENT ON VIEW jobq.tenants IS 'whose jobs stand in the queues that know tenants, or are dead letters, and how many; it reads all of them';
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,

@@ -14,7 +14,7 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.queue_counts(int, bigint[]), jobq_internal.limit_slots(), jobq_internal.group_slots(),
 	jobq_internal.kind_hash(text), jobq_internal.scheduler_state(), jobq_internal.setup(), jobq_internal.pool_problems(),
 	jobq_internal.capacity(), jobq_internal.lane_slots(), jobq_internal.conf_line(text, text) TO PUBLIC;
-GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.workers, jobq.limits,
+GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.tenants, jobq.workers, jobq.limits,
 	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.grants TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 

@@ -54,6 +54,7 @@ context_datum(const JobqJob *job, int attempt)
 					ENQUEUED_AT,
 					RUN_AT,
 					BATCH_ID,
+					TENANT,
 					NATTS
 	};
 	JobqQueue	buffer;
@@ -80,6 +81,8 @@ context_datum(const JobqJob *job, int attempt)
 	values[RUN_AT] = JOB(job, JOB_RUN_AT);
 	values[BATCH_ID] = JOB(job, JOB_BATCH_ID);
 	nulls[BATCH_ID] = JOB_ISNULL(job, JOB_BATCH_ID);
+	values[TENANT] = JOB(job, JOB_TENANT);
+	nulls[TENANT] = JOB_ISNULL(job, JOB_TENANT);
 	result = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 	ReleaseTupleDesc(desc);
 	return result;

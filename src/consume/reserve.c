@@ -319,7 +319,8 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 					MAX_ATTEMPTS,
 					ENQUEUED_AT,
 					LEASE_UNTIL,
-		CONTEXT    ,
+					CARRIED,
+					TENANT,
 					NATTS
 	};
 	JobqDatabase *db = reservation->db;
@@ -375,9 +376,11 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		nulls[HEADERS] = JOB_ISNULL(&job, JOB_HEADERS);
 		if (!nulls[HEADERS])
 			values[HEADERS] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_HEADERS)));
-		nulls[CONTEXT] = JOB_ISNULL(&job, JOB_CONTEXT);
-		if (!nulls[CONTEXT])
-			values[CONTEXT] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_CONTEXT)));
+		nulls[CARRIED] = JOB_ISNULL(&job, JOB_CONTEXT);
+		if (!nulls[CARRIED])
+			values[CARRIED] = PointerGetDatum(PG_DETOAST_DATUM(JOB(&job, JOB_CONTEXT)));
+		values[TENANT] = JOB(&job, JOB_TENANT);
+		nulls[TENANT] = JOB_ISNULL(&job, JOB_TENANT);
 		values[ATTEMPT] = Int32GetDatum(job_attempt(&job) + 1);
 		values[MAX_ATTEMPTS] = JOB(&job, JOB_MAX_ATTEMPTS);
 		values[ENQUEUED_AT] = JOB(&job, JOB_ENQUEUED_AT);

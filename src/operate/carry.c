@@ -27,7 +27,6 @@
 static const char *refusal(const char *name);
 static bool is_known(const char *name, bool *settable);
 static bool is_custom(const char *name);
-static void check_name(const char *name);
 
 /*
  * Why a job cannot take this setting along, or NULL.
@@ -120,8 +119,11 @@ is_custom(const char *name)
 	return dotted && !begins;
 }
 
-static void
-check_name(const char *name)
+/*
+ * An error if jobs cannot take the setting along.
+ */
+void
+jobq_check_carried(const char *name)
 {
 	const char *why = refusal(name);
 	bool		settable = true;
@@ -174,7 +176,7 @@ jobq_check_carry(ArrayType *array)
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("setting %d in carry must not be null", i + 1)));
 		name = TextDatumGetCString(names[i]);
-		check_name(name);
+		jobq_check_carried(name);
 		for (int j = 0; j < i; j++)
 			if (pg_strcasecmp(TextDatumGetCString(names[j]), name) == 0)
 				ereport(ERROR,

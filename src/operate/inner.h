@@ -19,7 +19,7 @@
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant"
 
 /* src/operate/operate.c */
 extern void jobq_no_such_job(int64 id);
@@ -30,6 +30,7 @@ extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 
 /* src/operate/carry.c */
+extern void jobq_check_carried(const char *name);
 extern bool jobq_check_carry(ArrayType *array);
 
 /* src/operate/wait.c */
@@ -39,7 +40,8 @@ extern bool jobq_check_carry(ArrayType *array);
 extern int64 jobq_delete_and_count(const char *query, int nargs,
 								   const Oid *types, const Datum *values,
 								   const char *nulls);
-extern int64 jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id);
+extern int64 jobq_retry_letters(int32 queue_id, text *kind, text *tenant,
+								int64 batch_id);
 
 /* The columns of jobq.job_status. */
 enum

@@ -38,8 +38,6 @@ PG_FUNCTION_INFO_V1(jobq_cancel);
 PG_FUNCTION_INFO_V1(jobq_retry);
 PG_FUNCTION_INFO_V1(jobq_delete_failed);
 PG_FUNCTION_INFO_V1(jobq_restart_workers);
-PG_FUNCTION_INFO_V1(jobq_pause);
-PG_FUNCTION_INFO_V1(jobq_resume);
 PG_FUNCTION_INFO_V1(jobq_activate);
 PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
@@ -420,44 +418,6 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
 		}
 	}
 	LWLockRelease(db->lock);
-	PG_RETURN_VOID();
-}
-
-/*
- * Pause or resume a queue.
- */
-static void
-set_paused(text *name, bool paused)
-{
-	static const Oid types[] = {INT4OID, BOOLOID};
-	char	   *queue = text_to_cstring(name);
-	int32		queue_id = jobq_known_queue(queue);
-	Datum		values[] = {Int32GetDatum(queue_id), BoolGetDatum(paused)};
-
-	jobq_require_queue(queue_id, queue, JOBQ_MAY_OPERATE);
-	SPI_connect();
-	jobq_query("UPDATE jobq.queue SET paused = $2 WHERE id = $1", 2, types,
-			   values, NULL, SPI_OK_UPDATE);
-	SPI_finish();
-	if (!paused)
-		jobq_at_commit_rescan();
-}
-
-/*
- * pause(queue): a worker that begins after this has committed starts no more
- * jobs of the queue.
- */
-Datum
-jobq_pause(PG_FUNCTION_ARGS)
-{
-	set_paused(PG_GETARG_TEXT_PP(0), true);
-	PG_RETURN_VOID();
-}
-
-Datum
-jobq_resume(PG_FUNCTION_ARGS)
-{
-	set_paused(PG_GETARG_TEXT_PP(0), false);
 	PG_RETURN_VOID();
 }
 

@@ -65,6 +65,7 @@ PG_FUNCTION_INFO_V1(jobq_prune);
 	" WHERE b.id = f.batch_id AND b.state <> 'x'))"
 
 static bool clear_job(Relation rel, int64 id, bool consumer);
+static bool is_of_tenant(Relation rel, HeapTuple tuple, text *tenant);
 
 /*
  * The first two arguments of IS_MINE: whether he may with all is said by this
@@ -126,17 +127,28 @@ clear_job(Relation rel, int64 id, bool consumer)
 	}
 }
 
+static bool
+is_of_tenant(Relation rel, HeapTuple tuple, text *tenant)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, JOB_TENANT, RelationGetDescr(rel),
+									 &isnull);
+
+	return !isnull &&
+		strcmp(TextDatumGetCString(value), text_to_cstring(tenant)) == 0;
+}
+
 /*
- * clear(queue): cancel all jobs of the queue that wait; running ones go on.
+ * clear(queue, tenant): cancel all jobs of the queue that wait, or those of the
+ * tenant; running ones go on.
  */
 Datum
 jobq_clear(PG_FUNCTION_ARGS)
 {
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	int32		queue_id = jobq_existing_queue(name);
+	int32		queue_id;
 	JobqQueue	queue;
-	bool		consumer = jobq_queue_by_id(queue_id, &queue) != NULL &&
-		queue.mode == MODE_CONSUMER;
+	bool		consumer;
+	text	   *tenant = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
 	int64		cleared = 0;
 	int64		nids = 0;
 	int64		size = 1024;
@@ -149,8 +161,13 @@ jobq_clear(PG_FUNCTION_ARGS)
 	MemoryContext context;
 	MemoryContext old;
 
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.clear()");
+	queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	consumer = jobq_queue_by_id(queue_id, &queue) != NULL &&
+		queue.mode == MODE_CONSUMER;
 	rel = jobq_open_jobs();
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -163,6 +180,8 @@ jobq_clear(PG_FUNCTION_ARGS)
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
+		if (tenant != NULL && !is_of_tenant(rel, tuple, tenant))
+			continue;
 		if (nids == size)
 		{
 			size *= 2;
@@ -193,17 +212,18 @@ jobq_clear(PG_FUNCTION_ARGS)
 
 /*
  * Run dead letters again: all that this user may, or those of the queue, of the
- * kind, of the batch; 0 or NULL stand for any.  Returns how many there were.
+ * kind, of the tenant, of the batch; 0 or NULL stand for any.  Returns how many
+ * there were.
  */
 int64
-jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
+jobq_retry_letters(int32 queue_id, text *kind, text *tenant, int64 batch_id)
 {
 	static const Oid types[] = {
-		OIDOID, BOOLOID, INT4OID, TEXTOID, INT8OID, INT8OID
+		OIDOID, BOOLOID, INT4OID, TEXTOID, INT8OID, INT8OID, TEXTOID
 	};
 	static const Oid array_types[] = {INT8ARRAYOID};
-	char		nulls[] = "      ";
-	Datum		values[6];
+	char		nulls[] = "       ";
+	Datum		values[7];
 	int64		last = PG_INT64_MIN;
 	int64		revived = 0;
 	int64		reopened = 0;
@@ -216,12 +236,15 @@ jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 	values[2] = Int32GetDatum(queue_id);
 	values[3] = PointerGetDatum(kind);
 	values[5] = Int64GetDatum(batch_id);
+	values[6] = PointerGetDatum(tenant);
 	if (queue_id == 0)
 		nulls[2] = 'n';
 	if (kind == NULL)
 		nulls[3] = 'n';
 	if (batch_id == 0)
 		nulls[5] = 'n';
+	if (tenant == NULL)
+		nulls[6] = 'n';
 
 	rel = jobq_open_jobs();
 	SPI_connect();
@@ -240,9 +263,10 @@ jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 					   " AND ($4 IS NULL OR kind = $4)"
 					   " AND (unique_key IS NULL OR " KEY_IS_FREE ")"
 					   " AND ($6 IS NULL OR batch_id = $6)"
+					   " AND ($7 IS NULL OR tenant = $7)"
 					   " AND " CAN_BEGIN
 					   " AND id > $5 ORDER BY id LIMIT " CppAsString2(LETTERS),
-					   6, types, values, nulls, SPI_OK_SELECT);
+					   7, types, values, nulls, SPI_OK_SELECT);
 		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));
 		for (uint64 i = 0; i < n; i++)
 		{
@@ -281,8 +305,8 @@ jobq_retry_letters(int32 queue_id, text *kind, int64 batch_id)
 }
 
 /*
- * retry_all(queue, kind): run all dead letters again, or those of the queue, of
- * the kind.
+ * retry_all(queue, kind, tenant): run all dead letters again, or those of the
+ * queue, of the kind, of the tenant.
  */
 Datum
 jobq_retry_all(PG_FUNCTION_ARGS)
@@ -295,18 +319,20 @@ jobq_retry_all(PG_FUNCTION_ARGS)
 		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_INT64(jobq_retry_letters(queue_id,
 									   PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
+									   PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
 									   0));
 }
 
 /*
- * delete_all_failed(queue): delete all dead letters, or those of the queue.
+ * delete_all_failed(queue, tenant): delete all dead letters, or those of the
+ * queue, of the tenant.
  */
 Datum
 jobq_delete_all_failed(PG_FUNCTION_ARGS)
 {
-	static const Oid types[] = {OIDOID, BOOLOID, INT4OID};
-	char		nulls[] = "   ";
-	Datum		values[3];
+	static const Oid types[] = {OIDOID, BOOLOID, INT4OID, TEXTOID};
+	char		nulls[] = "    ";
+	Datum		values[4];
 	int32		queue_id = 0;
 	int64		n;
 
@@ -317,11 +343,16 @@ jobq_delete_all_failed(PG_FUNCTION_ARGS)
 		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	set_mine(values, JOBQ_MAY_MANAGE, queue_id);
 	values[2] = Int32GetDatum(queue_id);
+	if (PG_ARGISNULL(1))
+		nulls[3] = 'n';
+	else
+		values[3] = PG_GETARG_DATUM(1);
 	SPI_connect();
 	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
 											   " AND ($3 IS NULL OR queue_id = $3)"
+											   " AND ($4 IS NULL OR tenant = $4)"
 											   RETURNING_LETTERS),
-							  3, types, values, nulls);
+							  4, types, values, nulls);
 	SPI_finish();
 	PG_RETURN_INT64(n);
 }
@@ -377,5 +408,5 @@ jobq_batch_retry_failed(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
 	jobq_batch_check_retry(id);
-	PG_RETURN_INT64(jobq_retry_letters(0, NULL, id));
+	PG_RETURN_INT64(jobq_retry_letters(0, NULL, NULL, id));
 }

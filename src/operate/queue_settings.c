@@ -38,6 +38,7 @@ typedef enum Check
 	CHECK_RATE,
 	CHECK_THROTTLE,
 	CHECK_FAIR_BY,
+	CHECK_TENANT,
 	CHECK_WEIGHTS,
 	CHECK_DURATION,
 	CHECK_CARRY,
@@ -71,6 +72,8 @@ static const Setting settings[] = {
 
 static void check_number(const Setting *setting, int32 number);
 static void check_weights(Jsonb *weights);
+static void check_tenant(const char *word);
+static void check_fair(Datum name);
 static bool check_value(const Setting *setting, Datum value);
 static char *name_arg(FunctionCallInfo fcinfo);
 static void change_settings(FunctionCallInfo fcinfo, const char *name);
@@ -122,6 +125,44 @@ check_weights(Jsonb *weights)
 }
 
 /*
+ * An error if this does not say what a tenant is, or by a setting that jobs cannot
+ * take along.
+ */
+static void
+check_tenant(const char *word)
+{
+	char		by;
+	char		name[JOBQ_MAX_TENANT_NAME + 1];
+
+	if (!jobq_tenant_parse(word, &by, name))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for tenant: \"%s\"", word),
+				 errhint("It is 'setting NAME', 'header NAME' with a name of at most %d bytes, 'schema', 'role', or 'none'.",
+						 JOBQ_MAX_TENANT_NAME)));
+	if (by == TENANT_BY_SETTING)
+		jobq_check_carried(name);
+}
+
+/*
+ * An error if the queue says in two ways what a tenant is.  The caller is
+ * connected to SPI.
+ */
+static void
+check_fair(Datum name)
+{
+	static const Oid types[] = {TEXTOID};
+
+	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+				   " AND tenant IS NOT NULL AND fair_by <> 'tenant'",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("fair_by of a queue with a tenant must be \"tenant\""),
+				 errhint("The setting tenant says what that is.")));
+}
+
+/*
  * An error if the setting cannot have the value.  False if that takes the
  * setting away.
  */
@@ -161,14 +202,19 @@ check_value(const Setting *setting, Datum value)
 			jobq_throttle_parse(word, &throttle);
 			return true;
 		case CHECK_FAIR_BY:
-			if (word[0] == '\0' || strlen(word) > JOBQ_MAX_FAIR_BY)
+			if (word[0] == '\0' || strlen(word) > JOBQ_MAX_TENANT_NAME)
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						 errmsg("%s \"%s\" must have 1 to %d bytes",
-								setting->name, word, JOBQ_MAX_FAIR_BY),
-						 errhint("It is the name of a header, role, or none.")));
+								setting->name, word, JOBQ_MAX_TENANT_NAME),
+						 errhint("It is tenant, the name of a header, role, or none.")));
 			return strcmp(word, "none") != 0;
 		case CHECK_FLAG:
+			return true;
+		case CHECK_TENANT:
+			if (strcmp(word, "none") == 0)
+				return false;
+			check_tenant(word);
 			return true;
 		case CHECK_WEIGHTS:
 			check_weights(DatumGetJsonbP(value));
@@ -234,6 +280,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	appendStringInfoString(&query, " WHERE name = $1");
 	SPI_connect();
 	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
+	check_fair(values[0]);
 	SPI_finish();
 	jobq_check_limited();
 }

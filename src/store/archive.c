@@ -46,7 +46,8 @@ enum
 	ARCHIVE_LOG,
 	ARCHIVE_CONTEXT,
 	ARCHIVE_ERRORS,
-	ARCHIVE_NATTS = ARCHIVE_ERRORS
+	ARCHIVE_TENANT,
+	ARCHIVE_NATTS = ARCHIVE_TENANT
 };
 
 StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
@@ -122,6 +123,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 		keep != KEEP_ALL;
 	values[ARCHIVE_ERRORS - 1] = JOB(job, JOB_ERRORS);
 	nulls[ARCHIVE_ERRORS - 1] = JOB_ISNULL(job, JOB_ERRORS);
+	values[ARCHIVE_TENANT - 1] = JOB(job, JOB_TENANT);
+	nulls[ARCHIVE_TENANT - 1] = JOB_ISNULL(job, JOB_TENANT);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;

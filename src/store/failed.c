@@ -50,7 +50,8 @@ enum
 	FAILED_BATCH_ID,
 	FAILED_LOG,
 	FAILED_CONTEXT,
-	FAILED_NATTS = FAILED_CONTEXT
+	FAILED_TENANT,
+	FAILED_NATTS = FAILED_TENANT
 };
 
 /*
@@ -94,6 +95,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_BATCH_ID, JOB_BATCH_ID);
 	COPY_FIELD(FAILED_LOG, JOB_LOG);
 	COPY_FIELD(FAILED_CONTEXT, JOB_CONTEXT);
+	COPY_FIELD(FAILED_TENANT, JOB_TENANT);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

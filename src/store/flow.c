@@ -36,8 +36,6 @@ PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
 /* Longest key of a group, in bytes. */
 #define MAX_GROUP_KEY	500
 
-static uint32 tenant_hash(const JobqJob *job, const JobqQueue *queue);
-
 /*
  * The id of the queue's group of that key; never 0.
  */
@@ -91,54 +89,44 @@ jobq_kind_hash_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * Which tenant the job belongs to, in a queue that is fair; 0 in others.
+ * Is this tenant of the queue paused?  tenant may be NULL.
  */
-static uint32
-tenant_hash(const JobqJob *job, const JobqQueue *queue)
+bool
+jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 {
-	uint32		hash = 2;		/* of those without a tenant */
+	ListCell   *lc;
 
-	if (queue == NULL || queue->fair_by[0] == '\0')
-		return 0;
-	if (strcmp(queue->fair_by, "role") == 0)
-		hash = murmurhash32(job_role(job));
-	else if (!JOB_ISNULL(job, JOB_HEADERS))
-	{
-		JsonbValue	buffer;
-		Jsonb	   *headers = DatumGetJsonbP(JOB(job, JOB_HEADERS));
-		JsonbValue *value = JB_ROOT_IS_OBJECT(headers)
-			? getKeyJsonValueFromContainer(&headers->root, queue->fair_by,
-										   strlen(queue->fair_by), &buffer)
-			: NULL;
-
-		if (value != NULL && value->type == jbvString)
-			hash = hash_bytes((const unsigned char *) value->val.string.val,
-							  value->val.string.len);
-		else if (value != NULL && value->type == jbvNumeric)
-		{
-			char	   *text = DatumGetCString(DirectFunctionCall1(numeric_out,
-																   NumericGetDatum(value->val.numeric)));
-
-			hash = hash_bytes((const unsigned char *) text, strlen(text));
-		}
-	}
-	return hash == 0 ? 1 : hash;
+	if (!queue->tenants_paused || tenant == NULL)
+		return false;
+	foreach(lc, jobq_queue_paused_tenants(queue->id))
+		if (strcmp(lfirst(lc), tenant) == 0)
+		return true;
+	return false;
 }
 
 /*
- * The hashes of the job's kind, if that has limits, and of its tenant, as kind
- * and queue are now.
+ * The hashes of the job's kind, if that has limits, and of its tenant, if that has
+ * lanes of its own: in a queue that is fair, or because it is paused.  As kind and
+ * queue are now.
  */
 static void
-parts(const JobqJob *job, uint32 *kind, uint32 *tenant)
+parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name)
 {
 	const char *name = jobq_job_kind(job);
 	JobqHandler handler;
-	JobqQueue	queue;
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
+	*tenant = 0;
+	*tenant_name = NULL;
+	if (queue != NULL && queue->tenant_by != TENANT_NONE)
+	{
+		*tenant_name = jobq_job_tenant(job, queue);
+		if (queue->fair || jobq_tenant_paused(queue, *tenant_name))
+			*tenant = jobq_tenant_hash(*tenant_name);
+	}
 	*kind = jobq_handler(name, &handler) != NULL && handler.limited
 		? jobq_kind_hash(name) : 0;
-	*tenant = tenant_hash(job, jobq_queue_by_id(job_queue_id(job), &queue));
 }
 
 static int32
@@ -148,15 +136,20 @@ flow_of(uint32 kind, uint32 tenant)
 }
 
 /*
- * Set the job's flow.
+ * Set the job's flow and its tenant.
  */
 void
 jobq_set_flow(JobqJob *job)
 {
 	uint32		kind;
 	uint32		tenant;
+	char	   *tenant_name;
 
-	parts(job, &kind, &tenant);
+	parts(job, &kind, &tenant, &tenant_name);
+	if (tenant_name != NULL)
+		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(tenant_name));
+	else
+		JOB_ISNULL(job, JOB_TENANT) = true;
 	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(kind, tenant)));
 }
 
@@ -169,9 +162,10 @@ jobq_flow_changed(const JobqJob *job)
 {
 	uint32		kind;
 	uint32		tenant;
+	char	   *tenant_name;
 	int32		flow;
 
-	parts(job, &kind, &tenant);
+	parts(job, &kind, &tenant, &tenant_name);
 	flow = flow_of(kind, tenant);
 	return flow != 0 && flow != job_flow(job);
 }
@@ -187,5 +181,9 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	push->permits = JOBQ_NO_PERMITS;
 	push->kind = push->tenant = 0;
 	if (push->flow != 0)
-		parts(job, &push->kind, &push->tenant);
+	{
+		char	   *tenant_name;
+
+		parts(job, &push->kind, &push->tenant, &tenant_name);
+	}
 }

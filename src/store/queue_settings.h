@@ -6,7 +6,7 @@
  * This is the only place that lists them.  From it are made
  *
  * - in SQL, when the install script is joined (control/join.awk): the columns
- *	 of jobq.queue from the fourth on, the arguments of create_queue() and
+ *	 of jobq.queue from the fifth on, the arguments of create_queue() and
  *	 alter_queue() from the second on, the columns of the view queues, and
  *	 their comments;
  * - in C: the attribute numbers QUEUE_* (store.h), and the checks of
@@ -23,7 +23,7 @@
  *	WORD		one of the words; the column is NOT NULL
  *	NUMBER		0 or more; the column is NOT NULL
  *	LIMIT		1 or more; 0 takes it away, which is NULL in the column
- *	RATE, THROTTLE, FAIR_BY
+ *	RATE, THROTTLE, FAIR_BY, TENANT
  *				each its own; none takes it away
  *	WEIGHTS		an object of names and numbers
  *	DURATION	a positive interval; 0 takes it away
@@ -49,7 +49,8 @@ QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many of its jobs start in a t
 QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "when it rests, such as 10 failures in 5 minutes, or by group; none or null: never")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of the same group run at a time; 0: as many as can")
 QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "while a job of a group waits for its next attempt, the others of the group wait, or continue")
-QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: the name of a header that names the tenant, or role; none or null: nobody's")
+QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "what says whose a job is: setting NAME, header NAME, schema (the first of search_path), or role; none or null: what fair_by says")
+QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: tenant, as the setting tenant says; without that, the name of a header that names the tenant, or role; none or null: nobody's")
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; more are refused with JQ015; 0 or null: no limit")
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")

@@ -39,11 +39,15 @@ PG_FUNCTION_INFO_V1(jobq_invalidate);
 /* Milliseconds for which a transaction that creates a queue is waited for. */
 #define CREATE_PATIENCE	5000
 
-/* A queue, and the names of the settings that its jobs take along. */
+/*
+ * A queue, the names of the settings that its jobs take along, and the tenants
+ * that are paused.
+ */
 typedef struct KnownQueue
 {
 	JobqQueue	queue;			/* first: an entry of the cache is one, too */
 	List	   *carry;
+	List	   *paused_tenants;
 } KnownQueue;
 
 static MemoryContext queues_context = NULL;
@@ -56,6 +60,9 @@ static uint64 changes = 0;
 
 static void queue_from_tuple(HeapTuple tuple, TupleDesc desc,
 							 KnownQueue *known);
+static List *names_of(Datum array);
+static void tenant_from_tuple(KnownQueue *known, const Datum *values,
+							  const bool *nulls);
 static List *copy_names(const List *names);
 static void remember_queue(const KnownQueue *known);
 static bool read_queue(const char *name, int32 id, KnownQueue *known);
@@ -142,24 +149,73 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 						   "expires_after", 0, JOBQ_MAX_DELAY_MS);
 	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
 			NAMEDATALEN);
-	if (!nulls[QUEUE_FAIR_BY - 1])
-		strlcpy(queue->fair_by, TextDatumGetCString(values[QUEUE_FAIR_BY - 1]),
-				sizeof(queue->fair_by));
-	known->carry = NIL;
-	if (!nulls[QUEUE_CARRY - 1])
-	{
-		Datum	   *names;
-		bool	   *no_name;
-		int			n;
-
-		deconstruct_array(DatumGetArrayTypeP(values[QUEUE_CARRY - 1]), TEXTOID,
-						  -1, false, TYPALIGN_INT, &names, &no_name, &n);
-		for (int i = 0; i < n; i++)
-			if (!no_name[i])
-				known->carry = lappend(known->carry,
-									   TextDatumGetCString(names[i]));
-	}
+	known->carry = nulls[QUEUE_CARRY - 1] ? NIL
+		: names_of(values[QUEUE_CARRY - 1]);
+	known->paused_tenants = nulls[QUEUE_PAUSED_TENANTS - 1] ? NIL
+		: names_of(values[QUEUE_PAUSED_TENANTS - 1]);
+	tenant_from_tuple(known, values, nulls);
 	queue->carries = known->carry != NIL;
+	queue->tenants_paused = known->paused_tenants != NIL;
+}
+
+/*
+ * The texts in an array.
+ */
+static List *
+names_of(Datum array)
+{
+	List	   *names = NIL;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
+					  TYPALIGN_INT, &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			names = lappend(names, TextDatumGetCString(elems[i]));
+	return names;
+}
+
+/*
+ * What says whose a job is: the queue's tenant, or else fair_by.  A setting that
+ * does is taken along, or the job could not tell.
+ */
+static void
+tenant_from_tuple(KnownQueue *known, const Datum *values, const bool *nulls)
+{
+	JobqQueue  *queue = &known->queue;
+	const char *setting = NULL;
+	ListCell   *lc;
+
+	queue->fair = !nulls[QUEUE_FAIR_BY - 1];
+	if (!nulls[QUEUE_TENANT - 1])
+	{
+		if (!jobq_tenant_parse(TextDatumGetCString(values[QUEUE_TENANT - 1]),
+							   &queue->tenant_by, queue->tenant_name))
+			elog(ERROR, "invalid tenant of queue \"%s\"", queue->name);
+	}
+	else if (queue->fair)
+	{
+		strlcpy(queue->tenant_name,
+				TextDatumGetCString(values[QUEUE_FAIR_BY - 1]),
+				sizeof(queue->tenant_name));
+		queue->tenant_by = strcmp(queue->tenant_name, "role") == 0
+			? TENANT_BY_ROLE : TENANT_BY_HEADER;
+	}
+	if (queue->tenant_by == TENANT_BY_SETTING)
+		setting = queue->tenant_name;
+	else if (queue->tenant_by == TENANT_BY_SCHEMA)
+		setting = strcpy(queue->tenant_name, "search_path");
+	if (setting == NULL)
+		return;
+	foreach(lc, known->carry)
+		if (pg_strcasecmp(lfirst(lc), setting) == 0)
+	{
+		strlcpy(queue->tenant_name, lfirst(lc), sizeof(queue->tenant_name));
+		return;
+	}
+	known->carry = lappend(known->carry, pstrdup(setting));
 }
 
 static List *
@@ -178,6 +234,7 @@ remember_queue(const KnownQueue *known)
 {
 	KnownQueue *entry;
 	List	   *carry;
+	List	   *paused;
 	MemoryContext old;
 
 	if (queues_by_id == NULL)
@@ -196,10 +253,12 @@ remember_queue(const KnownQueue *known)
 	}
 	old = MemoryContextSwitchTo(queues_context);
 	carry = copy_names(known->carry);
+	paused = copy_names(known->paused_tenants);
 	MemoryContextSwitchTo(old);
 	entry = hash_search(queues_by_id, &known->queue.id, HASH_ENTER, NULL);
 	entry->queue = known->queue;
 	entry->carry = carry;
+	entry->paused_tenants = paused;
 	jobq_cache_filled();
 }
 
@@ -446,6 +505,21 @@ jobq_queue_carry(int32 id)
 	if (entry != NULL)
 		return copy_names(entry->carry);
 	return read_queue(NULL, id, &known) ? known.carry : NIL;
+}
+
+/*
+ * The tenants of the queue that are paused, in the current memory context.
+ */
+List *
+jobq_queue_paused_tenants(int32 id)
+{
+	KnownQueue *entry = queues_by_id == NULL ? NULL :
+		hash_search(queues_by_id, &id, HASH_FIND, NULL);
+	KnownQueue	known;
+
+	if (entry != NULL)
+		return copy_names(entry->paused_tenants);
+	return read_queue(NULL, id, &known) ? known.paused_tenants : NIL;
 }
 
 /*

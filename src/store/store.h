@@ -121,6 +121,7 @@ enum
 	QUEUE_ID = 1,
 	QUEUE_PAUSED,
 	QUEUE_NAME,
+	QUEUE_PAUSED_TENANTS,
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
 	QUEUE_##NAME,
 #include "store/queue_settings.h"
@@ -158,8 +159,21 @@ enum
 	GROUP_CONTINUE
 };
 
-/* Longest name of a header that fair_by names. */
-#define JOBQ_MAX_FAIR_BY		63
+/* Longest name of a header or setting that names the tenant. */
+#define JOBQ_MAX_TENANT_NAME	63
+
+/* A longer tenant is cut to so many bytes. */
+#define JOBQ_MAX_TENANT			200
+
+/* What says whose a job is: its tenant. */
+enum
+{
+	TENANT_NONE,
+	TENANT_BY_SETTING,
+	TENANT_BY_HEADER,
+	TENANT_BY_SCHEMA,
+	TENANT_BY_ROLE
+};
 
 typedef struct JobqQueue
 {
@@ -177,7 +191,10 @@ typedef struct JobqQueue
 	int			max_length;		/* or -1 */
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
-	char		fair_by[JOBQ_MAX_FAIR_BY + 1];	/* or "" */
+	bool		fair;			/* its tenants take turns */
+	bool		tenants_paused; /* some are */
+	char		tenant_by;
+	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
 } JobqQueue;
 
 /* Attribute numbers of jobq.handler. */
@@ -289,7 +306,8 @@ enum
 	JOB_FREE_RUN_AT,
 	JOB_LOG,
 	JOB_CONTEXT,
-	JOB_NATTS = JOB_CONTEXT
+	JOB_TENANT,
+	JOB_NATTS = JOB_TENANT
 };
 
 /*
@@ -506,6 +524,7 @@ extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
 										   JobqQueue *queue);
 extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
 extern List *jobq_queue_carry(int32 id);
+extern List *jobq_queue_paused_tenants(int32 id);
 extern int32 jobq_existing_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
 extern bool jobq_insert_queue(const char *name, const char *mode, bool open);
@@ -549,6 +568,12 @@ extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern uint32 jobq_kind_hash(const char *kind);
+extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
+
+/* src/store/tenant.c */
+extern bool jobq_tenant_parse(const char *text, char *by, char *name);
+extern char *jobq_job_tenant(const JobqJob *job, const JobqQueue *queue);
+extern uint32 jobq_tenant_hash(const char *tenant);
 
 /* src/store/state.c */
 extern const char *jobq_waiting_state(const JobqJob *job, TimestampTz now);

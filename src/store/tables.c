@@ -39,9 +39,9 @@ typedef struct Column
 } Column;
 
 static const Column queue_columns[] = {
-	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {JSONBOID, true}, {INT4OID, true},
+	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {INT4OID, true},
 	{INTERVALOID, true}, {TEXTARRAYOID, true},
 };
 
@@ -59,7 +59,7 @@ static const Column job_columns[] = {
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
 	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
-	{JSONBOID, true}, {JSONBOID, true},
+	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -76,7 +76,7 @@ static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true},
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
-	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
+	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 };
 
 static const Column failed_columns[] = {
@@ -85,7 +85,7 @@ static const Column failed_columns[] = {
 	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {TEXTOID, true},
-	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true},
+	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
 };
 
 static const Column step_columns[] = {

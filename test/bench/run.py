@@ -23,7 +23,7 @@ import report
 SHARES = {"drain": (35, 120), "latency": (40, 130), "snapshot": (75, 360), "writes": (30, 50),
           "cost": (45, 56), "scale": (50, 110), "waiting": (75, 100), "cron": (130, 130),
           "enqueue": (25, 45), "backlog": (30, 30), "idle": (20, 22), "memory": (15, 10),
-          "notify": (15, 20), "flow": (30, 50), "rescue": (30, 60), "roles": (120, 240), "names": (120, 240),
+          "notify": (15, 20), "flow": (30, 50), "rescue": (30, 60), "roles": (120, 240), "names": (120, 240), "context": (60, 180),
           "commands": (30, 60)}
 QUICK = ["drain", "latency", "snapshot"]
 FULL = 7200			# each with --full

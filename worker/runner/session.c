@@ -85,6 +85,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'worker'"
+				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
 				   " AND j.id <> ALL ($7)"
@@ -127,7 +128,6 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 		case JOBQ_MAY_RUN:
 			return false;
 		case JOBQ_QUEUE_FULL:
-		case JOBQ_QUEUE_CLOSED:
 			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
 			break;
 		case JOBQ_KIND_FULL:

@@ -23,13 +23,16 @@ typedef struct QueueRank
 	bool		exists;
 	bool		paused;
 	bool		consumer;
+	uint32	   *paused_tenants; /* the hashes of those that are */
+	int			npaused;
 	uint8		rank[JOBQ_MAX_POOLS];
 } QueueRank;
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static int	queues_of_lanes(QueueRank *ranks);
-static void rank_queue(QueueRank *rank);
+static void rank_queue(QueueRank *rank, MemoryContext memory);
+static bool is_paused(const QueueRank *rank, const JobqLane *lane);
 static void rank_lanes(const QueueRank *rank);
 
 /* Looks at each lane once, and at each of their queues. */
@@ -62,7 +65,7 @@ queues_of_lanes(QueueRank *ranks)
  * the place of "*".
  */
 static void
-rank_queue(QueueRank *rank)
+rank_queue(QueueRank *rank, MemoryContext memory)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(rank->queue_id, &buffer);
@@ -75,6 +78,16 @@ rank_queue(QueueRank *rank)
 		return;
 	rank->paused = queue->paused;
 	rank->consumer = queue->mode == MODE_CONSUMER;
+	if (queue->tenants_paused)
+	{
+		List	   *tenants = jobq_queue_paused_tenants(queue->id);
+		ListCell   *lc;
+
+		rank->paused_tenants = MemoryContextAlloc(memory, sizeof(uint32) *
+												  (list_length(tenants) + 1));
+		foreach(lc, tenants)
+			rank->paused_tenants[rank->npaused++] = jobq_tenant_hash(lfirst(lc));
+	}
 	for (int p = 0; p < pools->npools && queue->mode == MODE_WORKER; p++)
 		for (int q = 0; q < pools->pools[p].nqueues; q++)
 			if (rank->rank[p] == JOBQ_NOT_SERVED &&
@@ -92,6 +105,19 @@ rank_queue(QueueRank *rank)
 }
 
 /*
+ * Is the queue paused, or the tenant of this lane of it?
+ */
+static bool
+is_paused(const QueueRank *rank, const JobqLane *lane)
+{
+	bool		paused = rank->paused;
+
+	for (int i = 0; i < rank->npaused && !paused; i++)
+		paused = rank->paused_tenants[i] == lane->tenant;
+	return paused;
+}
+
+/*
  * All lanes of the queue have what it has.  Wants db->lock.
  */
 static void
@@ -103,7 +129,7 @@ rank_lanes(const QueueRank *rank)
 	for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes; i != JOBQ_NONE;
 		 i = my_db->ready->lanes[i].party_next)
 		jobq_lane_rank(my_db, &my_db->ready->lanes[i], order, rank->consumer,
-					   rank->paused);
+					   is_paused(rank, &my_db->ready->lanes[i]));
 }
 
 /*
@@ -114,6 +140,7 @@ rank_lanes(const QueueRank *rank)
 static TimestampTz
 run(TimestampTz now)
 {
+	MemoryContext memory = CurrentMemoryContext;
 	QueueRank  *ranks = palloc0(sizeof(QueueRank) * jobq_max_lanes);
 	JobqWakeList wake = {0};
 	bool		limits_stale;
@@ -135,7 +162,7 @@ run(TimestampTz now)
 	if (limits_stale)
 		limits_load();
 	for (int i = 0; i < n; i++)
-		rank_queue(&ranks[i]);
+		rank_queue(&ranks[i], memory);
 	CommitTransactionCommand();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -165,6 +192,9 @@ run(TimestampTz now)
 		}
 	}
 	jobq_unlock(my_db, &wake);
+	for (int i = 0; i < n; i++)
+		if (ranks[i].paused_tenants != NULL)
+			pfree(ranks[i].paused_tenants);
 	pfree(ranks);
 	return DT_NOEND;
 }

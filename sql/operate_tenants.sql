@@ -1,0 +1,139 @@
+-- Tenants: whose a job is, and what can be done with the jobs of one alone.
+
+SELECT e.* FROM unnest('{setting,"setting ",header,cookie,"schema public",roles,"","setting role","setting statement_timeout","setting nowhere"}'::text[]) WITH ORDINALITY u (tenant, n),
+	test.error(format('SELECT jobq.create_queue(''let'', tenant => %L)', tenant)) e ORDER BY n;
+SELECT * FROM test.error(format('SELECT jobq.create_queue(''let'', tenant => %L)', 'header ' || repeat('x', 64)));
+SELECT * FROM test.error($$SELECT jobq.create_queue('let', tenant => 'role', fair_by => 'role')$$);
+SELECT jobq.create_queue('let', tenant => 'role', fair_by => 'tenant');
+SELECT * FROM test.error($$SELECT jobq.alter_queue('let', fair_by => 'customer')$$);
+SELECT jobq.alter_queue('let', tenant => 'none');
+SELECT tenant, fair_by FROM jobq.queues WHERE name = 'let';
+SELECT jobq.drop_queue('let');
+
+-- what says it
+CREATE FUNCTION test.whose(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fail' THEN
+		RAISE EXCEPTION 'failed';
+	END IF;
+	INSERT INTO test.trace (note) VALUES (job.tenant || ' ' || (payload ->> 'n'));
+	RETURN to_jsonb(job.tenant);
+END
+$$;
+SELECT jobq.register('whose', 'test.whose(jsonb, jobq.job_context)', max_attempts => 1);
+SELECT jobq.create_queue('let setting', tenant => 'setting app.branch'), jobq.create_queue('let header', tenant => 'header branch'),
+	jobq.create_queue('let schema', tenant => 'schema'), jobq.create_queue('let role', tenant => 'role'),
+	jobq.create_queue('let carried', tenant => 'setting app.branch', carry => '{work_mem,App.Branch}');
+SET app.branch = 'berlin';
+SET search_path = "$user", "Stadt", public;
+SELECT queue, jobq.enqueue('whose', '{}', queue, headers => '{"branch": 7}') AS id INTO TEMP asked
+FROM unnest('{let setting,let header,let schema,let role,let carried,default}'::text[]) queue;
+SELECT a.queue, state, replace(result #>> '{}', current_user, 'me') AS tenant FROM asked a, jobq.wait(a.id);
+SELECT a.queue, replace(j.tenant, current_user, 'me') AS tenant, context FROM asked a JOIN jobq.jobs j USING (id);
+DROP TABLE asked;
+RESET search_path;
+-- none
+RESET app.branch;
+SELECT queue, jobq.enqueue('whose', '{}', queue, headers => h::jsonb) AS id INTO TEMP asked
+FROM (VALUES ('let setting', '[]'), ('let header', '{}'), ('let header', '[]'), ('let header', '{"branch": null}'), ('let header', '{"branch": ""}'), ('let schema', NULL)) v (queue, h);
+SELECT a.queue, state, result #>> '{}' AS tenant FROM asked a, jobq.wait(a.id);
+DROP TABLE asked;
+-- a long one is cut
+SELECT jobq.enqueue('whose', '{}', 'let header', headers => jsonb_build_object('branch', repeat('ä', 150))) AS id \gset
+SELECT state, length(result #>> '{}') FROM jobq.wait(:id);
+-- it follows a change of the queue, when the job is written anew
+SELECT jobq.enqueue('whose', '{}', 'let header', delay => '1 day', headers => '{"branch": "a", "customer": "c"}') AS id \gset
+SELECT jobq.alter_queue('let header', tenant => 'header customer');
+SELECT tenant FROM jobq.jobs WHERE id = :id;
+SELECT jobq.reschedule(:id, now());
+SELECT result FROM jobq.wait(:id);
+SELECT jobq.alter_queue('let header', tenant => 'header branch');
+
+-- a tenant is paused: others of its queue go on, whatever stood before them
+SELECT jobq.enqueue('echo', queue => 'first') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.error($$SELECT jobq.pause('first', 'a')$$);
+SELECT * FROM test.error($$SELECT jobq.pause('no such', 'a')$$);
+SELECT jobq.alter_queue('first', tenant => 'header branch');
+SELECT * FROM test.error($$SELECT jobq.pause('first', '')$$);
+SELECT * FROM test.error($$SELECT jobq.pause('first', repeat('x', 201))$$);
+SELECT jobq.pause('first');
+CREATE FUNCTION test.post_for(tenants text[], queue text DEFAULT 'first') RETURNS void LANGUAGE sql AS $$
+	SELECT jobq.enqueue('whose', jsonb_build_object('n', n), queue, headers => jsonb_build_object('branch', tenant))
+	FROM unnest(tenants) WITH ORDINALITY u (tenant, n)
+$$;
+SELECT test.post_for('{a,a,b,a,b,c}');
+SELECT jobq.pause('first', 'a'), jobq.pause('first', 'a'), jobq.pause('first', 'z');
+SELECT queue, tenant, paused, ready, scheduled, running, failed, oldest_ready < jobq.clock() AS oldest FROM jobq.tenants WHERE queue = 'first' ORDER BY tenant;
+TRUNCATE test.trace;
+SELECT jobq.resume('first');
+SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
+SELECT test.post_for('{a,b}');
+SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY n;
+SELECT tenant, state FROM jobq.live_jobs WHERE queue = 'first' ORDER BY id;
+-- survives: it is in the table
+SELECT jobq.restart_workers();
+SELECT test.post_for('{b}');
+SELECT test.until('(SELECT count(*) = 5 FROM test.trace)');
+SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
+-- not for a session that works, either
+CALL jobq.work('{first}', stop_when_empty => true);
+SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
+SELECT jobq.resume('first', 'a'), jobq.resume('first', 'a'), jobq.resume('first', 'nobody');
+SELECT test.until('(SELECT count(*) = 9 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY n OFFSET 5;
+SELECT queue, tenant, paused FROM jobq.tenants WHERE queue = 'first';
+SELECT jobq.resume('first', 'z');
+
+-- in a queue whose tenants take turns
+SELECT jobq.alter_queue('first', fair_by => 'tenant');
+SELECT jobq.pause('first'), jobq.pause('first', 'b');
+TRUNCATE test.trace;
+SELECT test.post_for('{a,a,a,b,c,c}');
+SELECT jobq.resume('first');
+SELECT test.until('(SELECT count(*) = 5 FROM test.trace)');
+SELECT left(note, 1) AS tenant, count(*) FROM test.trace GROUP BY 1 ORDER BY 1;
+SELECT jobq.resume('first', 'b');
+SELECT test.until('(SELECT count(*) = 6 FROM test.trace)');
+SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none');
+
+-- in one of consumers
+SELECT jobq.create_queue('let out', mode => 'consumer', tenant => 'header branch');
+SELECT jobq.pause('let out', 'a');
+SELECT test.post_for('{a,b}', 'let out');
+SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '30s') \gset
+\echo :kind :tenant
+SELECT jobq.ack(:id, :token);
+SELECT count(*) FROM jobq.reserve('{let out}');
+SELECT jobq.resume('let out', 'a');
+SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '30s') \gset
+\echo :kind :tenant
+SELECT jobq.ack(:id, :token);
+
+-- cleared, retried, deleted alone
+SELECT jobq.pause('let header');
+SELECT test.post_for('{a,b,a,b}', 'let header');
+SELECT jobq.clear('let header', 'b'), jobq.clear('let header', 'nobody');
+SELECT tenant, ready FROM jobq.tenants WHERE queue = 'let header';
+SELECT jobq.clear('let header'), jobq.resume('let header');
+SELECT jobq.enqueue('whose', '{"fail": 1}', 'let header', headers => jsonb_build_object('branch', tenant)) FROM unnest('{a,b,b}'::text[]) tenant \g /dev/null
+SELECT test.until('(SELECT sum(failed) = 3 FROM jobq.tenants WHERE queue = ''let header'')');
+SELECT tenant, failed FROM jobq.tenants WHERE queue = 'let header' ORDER BY tenant;
+SELECT tenant FROM jobq.failed_jobs WHERE queue = 'let header' ORDER BY id;
+UPDATE jobq.failed_job SET payload = '{"n": 1}' WHERE payload = '{"fail": 1}';
+TRUNCATE test.trace;
+SELECT jobq.retry_all('let header', tenant => 'b');
+SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
+SELECT DISTINCT note FROM test.trace;
+SELECT jobq.delete_all_failed('let header', 'b'), jobq.delete_all_failed('let header', 'a');
+
+-- nobody sees another role's
+SELECT jobq.grant_role('regress_jobq_bob');
+SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', delay => '1 day') > 0;
+SET ROLE regress_jobq_bob;
+SELECT count(*) FROM jobq.tenants;
+RESET ROLE;
+SELECT jobq.clear('let role');
+SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'let %';
+SELECT jobq.unregister('whose');
