@@ -254,6 +254,22 @@ SHOW search_path;
 SELECT current_setting('app.tenant');
 SELECT * FROM test.visits();
 
+-- a process for each job
+CREATE FUNCTION test.process() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(pg_backend_pid()) $$;
+SELECT jobq.register('process', 'test.process()', queue => 'first');
+CREATE FUNCTION test.processes() RETURNS TABLE (processes bigint) LANGUAGE sql AS $$
+	SELECT count(DISTINCT result) FROM (SELECT result FROM jobq.jobs WHERE kind = 'process' ORDER BY id DESC LIMIT 5) r
+$$;
+SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
+SELECT jobq.drain('first', '1 min');
+SELECT processes < 5 AS shared FROM test.processes();
+SELECT jobq.alter_queue('first', recycle => 'each');
+SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
+SELECT jobq.drain('first', '1 min');
+SELECT processes FROM test.processes();
+SELECT jobq.alter_queue('first', recycle => 'never'), jobq.unregister('process');
+SELECT * FROM test.error($$SELECT jobq.alter_queue('first', recycle => 'always')$$);
+
 SELECT jobq.alter_queue('manual', carry => '{}', keep => 'all'), jobq.alter_queue('first', carry => '{}');
 SELECT jobq.delete_all_failed('first'), jobq.delete_all_failed('second'), jobq.delete_all_failed('carrier');
 SELECT jobq.drop_queue('carrier'), jobq.drop_queue('couriers');

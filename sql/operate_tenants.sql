@@ -28,15 +28,15 @@ SET app.branch = 'berlin';
 SET search_path = "$user", "Stadt", public;
 SELECT queue, jobq.enqueue('whose', '{}', queue, headers => '{"branch": 7}') AS id INTO TEMP asked
 FROM unnest('{let setting,let header,let schema,let role,let carried,default}'::text[]) queue;
-SELECT a.queue, state, replace(result #>> '{}', current_user, 'me') AS tenant FROM asked a, jobq.wait(a.id);
-SELECT a.queue, replace(j.tenant, current_user, 'me') AS tenant, context FROM asked a JOIN jobq.jobs j USING (id);
+SELECT a.queue, state, replace(result #>> '{}', current_user, 'me') AS tenant FROM asked a, jobq.wait(a.id) ORDER BY a.id;
+SELECT a.queue, replace(j.tenant, current_user, 'me') AS tenant, context FROM asked a JOIN jobq.jobs j USING (id) ORDER BY id;
 DROP TABLE asked;
 RESET search_path;
 -- none
 RESET app.branch;
 SELECT queue, jobq.enqueue('whose', '{}', queue, headers => h::jsonb) AS id INTO TEMP asked
 FROM (VALUES ('let setting', '[]'), ('let header', '{}'), ('let header', '[]'), ('let header', '{"branch": null}'), ('let header', '{"branch": ""}'), ('let schema', NULL)) v (queue, h);
-SELECT a.queue, state, result #>> '{}' AS tenant FROM asked a, jobq.wait(a.id);
+SELECT a.queue, state, result #>> '{}' AS tenant FROM asked a, jobq.wait(a.id) ORDER BY a.id;
 DROP TABLE asked;
 -- a long one is cut
 SELECT jobq.enqueue('whose', '{}', 'let header', headers => jsonb_build_object('branch', repeat('ä', 150))) AS id \gset
@@ -72,6 +72,7 @@ SELECT test.post_for('{a,b}');
 SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
 SELECT note FROM test.trace ORDER BY n;
 SELECT tenant, state FROM jobq.live_jobs WHERE queue = 'first' ORDER BY id;
+SELECT reason, detail, remedy FROM jobq.explain_job((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
 -- survives: it is in the table
 SELECT jobq.restart_workers();
 SELECT test.post_for('{b}');
@@ -135,5 +136,5 @@ SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.tenants;
 RESET ROLE;
 SELECT jobq.clear('let role');
-SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'let %';
+SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name LIKE 'let %' ORDER BY name;
 SELECT jobq.unregister('whose');

@@ -163,9 +163,9 @@ jobq_clear(PG_FUNCTION_ARGS)
 
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
+	queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.clear()");
-	queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	consumer = jobq_queue_by_id(queue_id, &queue) != NULL &&
 		queue.mode == MODE_CONSUMER;
 	rel = jobq_open_jobs();

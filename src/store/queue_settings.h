@@ -55,3 +55,4 @@ QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; more are refused with JQ015; 0 or null: no limit")
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")
 QUEUE_SETTING(carry, CARRY, _text, "", CARRY, "", "which settings of the enqueuer's session its jobs take along, such as {search_path, app.tenant}; {} or null: none")
+QUEUE_SETTING(recycle, RECYCLE, text, "NOT NULL DEFAULT 'never'", WORD, "never, each", "whether a worker that has run a job of it leaves, and another takes its place: never, or after each job")

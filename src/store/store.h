@@ -158,6 +158,11 @@ enum
 	GROUP_WAIT,
 	GROUP_CONTINUE
 };
+enum
+{
+	RECYCLE_NEVER,
+	RECYCLE_EACH
+};
 
 /* Longest name of a header or setting that names the tenant. */
 #define JOBQ_MAX_TENANT_NAME	63
@@ -184,6 +189,7 @@ typedef struct JobqQueue
 	char		mode;
 	char		lease;
 	char		group_on_failure;
+	char		recycle;
 	int			group_max_running;	/* 0: no limit */
 	bool		open;			/* to all producers */
 	bool		limited;		/* has max_running, rate, or throttle */

@@ -147,6 +147,9 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	const char *kind = jobq_job_kind(job);
 	JobqHandler buffer;
 	const JobqHandler *handler = jobq_handler(kind, &buffer);
+	JobqQueue	queue;
+	bool		leaves = jobq_queue_by_id(job_queue_id(job), &queue) != NULL &&
+		queue.recycle == RECYCLE_EACH;
 	volatile bool again = false;
 	volatile bool procedure = false;
 
@@ -192,6 +195,8 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	jobq_current = NULL;
 	error_context_stack = context.previous;
 	clean_session(procedure);
+	if (leaves && !again)
+		run->slot->retire = true;
 	return again;
 }
 
