@@ -217,6 +217,7 @@ backend_make(Principal *principal, bool waits)
 	PQconninfoFree(own);
 	if (backend->conn == NULL)
 		fatal(EXIT_REFUSED, "out of memory");
+	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
 	if (PQstatus(backend->conn) == CONNECTION_BAD)
 	{
 		backend_failed(backend);
@@ -261,23 +262,28 @@ backend_drop(Backend *backend)
 }
 
 /*
- * There was no connection.  Whether the server has refused it, or is not there,
- * libpq does not tell; but a password is asked for by a server that is there.
+ * There was no connection.  libpq has no SQLSTATE for that but in its message, if
+ * that is verbose: "FATAL:  28P01: password authentication failed", in whichever
+ * language.  Only class 28, and that the role may not connect, is said of the
+ * role; all else may be better soon.
  */
 static void
 backend_failed(Backend *backend)
 {
 	Principal  *principal = backend->principal;
 	const char *message = PQerrorMessage(backend->conn);
-	const char *said = strstr(message, "FATAL:  ");
-	bool		refused = PQconnectionUsedPassword(backend->conn) ||
-		PQconnectionNeedsPassword(backend->conn);
+	const char *said = message;
+	bool		refused = false;
 	char	   *why;
 
-	/* leave out which address it was */
-	for (const char *next; said != NULL && (next = strstr(said + 1, "FATAL:  ")) != NULL;)
-		said = next;
-	why = copy_text(said != NULL ? said + strlen("FATAL:  ") : message);
+	/* of several addresses, the last counts */
+	for (const char *at = message; (at = strstr(at, ":  ")) != NULL; at += 3)
+		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && strncmp(at + 8, ": ", 2) == 0)
+		{
+			said = at + 10;
+			refused = strncmp(at + 3, "28", 2) == 0 || strncmp(at + 3, "42501", 5) == 0;
+		}
+	why = copy_text(said);
 	why[strcspn(why, "\n")] = '\0';
 	principal_use(principal);
 	backend_drop(backend);
@@ -311,6 +317,7 @@ backend_connected(Backend *backend)
 			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
 			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
 			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
+	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);
 	PQsetnonblocking(backend->conn, 1);
 	backend->state = BACKEND_SETTING;
 	backend->since = web_now;

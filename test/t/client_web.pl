@@ -70,6 +70,7 @@ CREATE ROLE app LOGIN PASSWORD 'secret';
 CREATE ROLE boss LOGIN PASSWORD 'boss';
 CREATE ROLE other LOGIN PASSWORD 'other';
 CREATE ROLE open LOGIN;
+CREATE ROLE full_up LOGIN PASSWORD 'full' CONNECTION LIMIT 0;
 SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other'), jobq.grant_role('open');
 GRANT app TO boss;
 CREATE FUNCTION same(p jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT p';
@@ -194,6 +195,8 @@ is($status, 401, 'no password');
 like("$status $data->{detail}", qr/^401 .*asks for no password/, 'a role without a password');
 ($status, $data) = log_in("app' user=boss", 'secret');
 is($status, 401, 'a role that is none');
+($status, $data) = log_in('full_up', 'full');
+like("$status $data->{detail}", qr/^503 too many connections/, 'a role that has no connection left is not told that its password is wrong');
 ($status) = ask('GET', '/api/jobs', undef, Authorization => 'Bearer nothing');
 is($status, 401, 'a wrong token');
 ($status) = ask('GET', '/api/jobs', undef, Cookie => 'jobq_session=' . '0' x 64);
@@ -335,8 +338,7 @@ is("$status " . sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'x' AND payloa
 my $gone = raw($post . length($wait) . "\r\n\r\n$wait");
 poll($node, "SELECT ($waiters) = 1");
 close $gone;
-poll($node, "SELECT ($waiters) = 0");
-pass('nobody waits for one that has hung up');
+wait_for($node, 'nobody waits for one that has hung up', "SELECT ($waiters) = 0");
 my $other = '{"queues": ["d/\"e\" ü"], "wait": "60 s"}';
 $gone = raw($post . length($wait) . "\r\n\r\n$wait");
 my $there = raw($post . length($other) . "\r\n\r\n$other");
@@ -344,7 +346,7 @@ poll($node, "SELECT ($waiters) = 1");
 close $gone;
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c'), jobq.enqueue('y', queue => 'd/"e" ü')});
 like(hear($there, qr/\}\]\}/), qr/"kind":"y"/, 'who is there gets his job');
-poll($node, q{SELECT sum(jobs_held) = 1 FROM jobq.workers});
+wait_for($node, 'and nobody else', q{SELECT sum(jobs_held) = 1 FROM jobq.workers});
 is(sql(q{SELECT attempt FROM jobq.live_jobs WHERE queue = 'c'}), '0', 'and that of the other is free');
 
 # Callers that mean harm.
