@@ -294,7 +294,10 @@ backend_failed(Backend *backend)
 
 /*
  * The role may be what it says.  The settings that all statements need are one
- * round trip.
+ * round trip.  A page of jobs is to be read from the newest on until it is full,
+ * though the planner, which cannot tell how many jobs are in a state, would rather
+ * sort them all; so it is kept from that, and from compiling for what takes a few
+ * milliseconds.
  */
 static void
 backend_connected(Backend *backend)
@@ -315,6 +318,7 @@ backend_connected(Backend *backend)
 	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
 			 "SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; "
 			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
+			 "SET enable_sort = off; SET jit = off; "
 			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
 			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
 	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);

@@ -52,13 +52,8 @@ static const char enqueue_members[] = "kind! payload"
 	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10) " \
 	"AND ($11::int8 IS NULL OR j.id < $11)"
 
-#define LIVE_STATES "'{scheduled,ready,running,retryable,blocked}'::text[]"
-
-/* The archive is read only if the state may be one of those that it has. */
-#define JOBS \
-	"SELECT " JOB_LINE " FROM jobq.live_jobs AS j WHERE $1::text = ANY (" LIVE_STATES ") AND j.state = $1 AND " JOB_FILTER \
-	" UNION ALL " \
-	"SELECT " JOB_LINE " FROM jobq.jobs AS j WHERE ($1::text IS NULL OR $1 <> ALL (" LIVE_STATES ") AND j.state = $1) AND " JOB_FILTER
+/* One view and nothing beside it: so it is read from the newest on, and no further than the page. */
+#define JOBS	"SELECT " JOB_LINE " FROM jobq.jobs AS j WHERE ($1::text IS NULL OR j.state = $1) AND " JOB_FILTER
 
 /* "done" of many ids: the statement fails as a whole if one of them does. */
 #define FOR_EACH_ID(call) \
