@@ -78,3 +78,35 @@ SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT test.error('SELECT jobq.history(0)');
 SELECT jobq.unregister('third_time');
 DROP FUNCTION test.story;
+
+-- dry_run(): what a handler would do, which is rolled back
+CREATE TABLE test.ledger (id int PRIMARY KEY, amount int);
+CREATE TABLE test.audit (id int REFERENCES test.ledger DEFERRABLE INITIALLY DEFERRED);
+INSERT INTO test.ledger SELECT i, 0 FROM generate_series(1, 5) i;
+CREATE FUNCTION test.book(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE NOTICE 'booking %', payload ->> 'amount';
+	INSERT INTO test.ledger SELECT i, (payload ->> 'amount')::int FROM generate_series(11, 13) i;
+	UPDATE test.ledger SET amount = 7 WHERE id <= 2;
+	DELETE FROM test.ledger WHERE id = 5;
+	INSERT INTO test.audit VALUES ((payload ->> 'audit')::int);
+	PERFORM jobq.enqueue('echo', '"from a dry run"', queue => 'manual');
+	RETURN to_jsonb((SELECT count(*) FROM test.ledger));
+END
+$$;
+SELECT jobq.register('book', 'test.book(jsonb)');
+BEGIN;
+INSERT INTO test.ledger VALUES (6, 0);
+SELECT result, written - 'jobq.job' - 'jobq.unique_key' AS written, written #>> '{jobq.job,inserted}' AS jobs, took > '0' AS took, wal_bytes > 0 AS wal, error
+FROM jobq.dry_run('book', '{"amount": 5, "audit": 11}');
+COMMIT;
+SELECT count(*), sum(amount) FROM test.ledger;
+SELECT count(*) FROM jobq.jobs WHERE payload = '"from a dry run"';
+-- errors, also of what is deferred
+SELECT result, written, error, sqlstate, context FROM jobq.dry_run('book', '{"amount": "five"}');
+SELECT result, written, error, sqlstate FROM jobq.dry_run('book', '{"amount": 5, "audit": 99}');
+SELECT result, written, wal_bytes < 10000 AS little, error FROM jobq.dry_run('echo', '[1]');
+SELECT test.error($$SELECT jobq.dry_run('unknown')$$);
+SELECT count(*), sum(amount) FROM test.ledger;
+SELECT jobq.unregister('book');
+DROP TABLE test.audit, test.ledger;

@@ -96,6 +96,14 @@ kind: the kind
 payload: what the handler gets
 returns: what the handler returns';
 
+CREATE FUNCTION jobq.dry_run(kind text, payload jsonb DEFAULT '{}',
+	OUT result jsonb, OUT written jsonb, OUT took interval, OUT wal_bytes bigint,
+	OUT error text, OUT sqlstate text, OUT context text)
+AS 'MODULE_PATHNAME', 'jobq_dry_run' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.dry_run(text, jsonb) IS 'run the handler of a kind, tell what it has done, and roll that back
+kind: the kind
+payload: what the handler gets';
+
 CREATE FUNCTION jobq_internal.run_next(queues text[]) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_run_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq_internal.run_next(text[]) IS 'run one ready job of these queues, or of any if null, in this transaction, and return its id; 0: jobs were charged with a crash, so commit first; for jobq.work()';

@@ -48,6 +48,8 @@ extern void jobq_enter_context(const JobqJob *job, GucAction action);
 extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 
+extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
+
 /* src/attempt/log.c */
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 

@@ -146,21 +146,19 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 }
 
 /*
- * perform(kind, payload): run the handler now, in this transaction, and
- * return its result.  No row is written; an error is the caller's.
+ * Run the handler of a kind now, in this transaction, for a job that has no row.
+ * An error is the caller's.
  */
 Datum
-jobq_perform(PG_FUNCTION_ARGS)
+jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
 {
-	char	   *kind = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *kind = TextDatumGetCString(kind_text);
 	JobqHandler handler;
 	JobqFunction function;
 	JobqCurrent current = {0};
 	JobqJob		job;
 	Datum		result;
-	bool		isnull;
 
-	jobq_require(JOBQ_MAY_ALL);
 	if (jobq_handler(kind, &handler) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
@@ -171,8 +169,8 @@ jobq_perform(PG_FUNCTION_ARGS)
 
 	memset(job.nulls, true, sizeof(job.nulls));
 	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
-	JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(0));
-	JOB_SET(&job, JOB_PAYLOAD, PG_GETARG_DATUM(1));
+	JOB_SET(&job, JOB_KIND, kind_text);
+	JOB_SET(&job, JOB_PAYLOAD, payload);
 	JOB_SET(&job, JOB_QUEUE_ID, Int32GetDatum(0));
 	JOB_SET(&job, JOB_MAX_ATTEMPTS, Int32GetDatum(1));
 	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(jobq_now()));
@@ -184,14 +182,28 @@ jobq_perform(PG_FUNCTION_ARGS)
 	jobq_current = &current;
 	PG_TRY();
 	{
-		result = jobq_call_handler(&function, &job, 1, true, &isnull);
+		result = jobq_call_handler(&function, &job, 1, true, isnull);
 	}
 	PG_FINALLY();
 	{
 		jobq_current = current.outer;
 	}
 	PG_END_TRY();
+	return result;
+}
 
+/*
+ * perform(kind, payload): run the handler now, in this transaction, and
+ * return its result.  No row is written; an error is the caller's.
+ */
+Datum
+jobq_perform(PG_FUNCTION_ARGS)
+{
+	bool		isnull;
+	Datum		result;
+
+	jobq_require(JOBQ_MAY_ALL);
+	result = jobq_perform_kind(PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), &isnull);
 	if (isnull)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(result);

@@ -1,0 +1,159 @@
+/*-------------------------------------------------------------------------
+ *
+ * dry_run.c
+ *	  dry_run(): what a handler would do.
+ *
+ * The handler runs in a subtransaction that is rolled back.  What it has written is
+ * read before from the counters that the server keeps of each transaction, as they
+ * were before and after.  What no rollback undoes, stays: numbers drawn from
+ * sequences, advisory locks of the session, and all that is outside the database.
+ *
+ * src/attempt/dry_run.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/instrument.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "nodes/parsenodes.h"
+#include "portability/instr_time.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "attempt/attempt.h"
+
+PG_FUNCTION_INFO_V1(jobq_dry_run);
+
+enum
+{
+	RESULT, WRITTEN, TOOK, WAL_BYTES, ERROR_, SQLSTATE_, CONTEXT_, NATTS
+};
+
+static Datum rows_written(Datum before);
+static void run(Datum kind, Datum payload, Datum *values, bool *nulls);
+
+/*
+ * The rows that this transaction has inserted, updated and deleted so far, by
+ * table, less those that were so before.
+ */
+static Datum
+rows_written(Datum before)
+{
+	Oid			types[] = {JSONBOID};
+	Datum		values[] = {before};
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext old;
+	Datum		rows;
+	bool		isnull;
+
+	SPI_connect();
+	if (SPI_execute_with_args("SELECT coalesce(pg_catalog.jsonb_object_agg(t.name, pg_catalog.jsonb_strip_nulls("
+							  "pg_catalog.jsonb_build_object('inserted', nullif(t.i, 0), 'updated', nullif(t.u, 0), 'deleted', nullif(t.d, 0)))), '{}')"
+							  " FROM (SELECT pg_catalog.format('%I.%I', s.schemaname, s.relname) AS name,"
+							  " s.n_tup_ins OPERATOR(pg_catalog.-) coalesce((b.row ->> 'inserted')::pg_catalog.int8, 0) AS i,"
+							  " s.n_tup_upd OPERATOR(pg_catalog.-) coalesce((b.row ->> 'updated')::pg_catalog.int8, 0) AS u,"
+							  " s.n_tup_del OPERATOR(pg_catalog.-) coalesce((b.row ->> 'deleted')::pg_catalog.int8, 0) AS d"
+							  " FROM pg_catalog.pg_stat_xact_user_tables s"
+							  " CROSS JOIN LATERAL (SELECT $1 OPERATOR(pg_catalog.->) pg_catalog.format('%I.%I', s.schemaname, s.relname) AS row) b) t"
+							  " WHERE t.i OPERATOR(pg_catalog.<>) 0 OR t.u OPERATOR(pg_catalog.<>) 0 OR t.d OPERATOR(pg_catalog.<>) 0",
+							  1, types, values, NULL, true, 1) != SPI_OK_SELECT || SPI_processed != 1)
+		elog(ERROR, "the counters of this transaction could not be read");
+	old = MemoryContextSwitchTo(context);
+	rows = PointerGetDatum(PG_DETOAST_DATUM_COPY(SPI_getbinval(SPI_tuptable->vals[0],
+															   SPI_tuptable->tupdesc,
+															   1, &isnull)));
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	return rows;
+}
+
+/*
+ * Run the handler, with its deferred triggers, and fill in what it has done.
+ */
+static void
+run(Datum kind, Datum payload, Datum *values, bool *nulls)
+{
+	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+	Datum		before = rows_written(jobq_text_to_jsonb("{}"));
+	uint64		wal = pgWalUsage.wal_bytes;
+	instr_time	start;
+	instr_time	took;
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	INSTR_TIME_SET_CURRENT(start);
+	values[RESULT] = jobq_perform_kind(kind, payload, &nulls[RESULT]);
+	AfterTriggerSetState(&constraints);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	interval->time = (TimeOffset) INSTR_TIME_GET_MICROSEC(took);
+	values[TOOK] = IntervalPGetDatum(interval);
+	values[WAL_BYTES] = Int64GetDatum((int64) (pgWalUsage.wal_bytes - wal));
+	values[WRITTEN] = rows_written(before);
+	nulls[TOOK] = nulls[WAL_BYTES] = nulls[WRITTEN] = false;
+
+	/* it may be in a row that the rollback takes away */
+	if (!nulls[RESULT])
+		values[RESULT] = PointerGetDatum(PG_DETOAST_DATUM_COPY(values[RESULT]));
+}
+
+/*
+ * dry_run(kind, payload)
+ */
+Datum
+jobq_dry_run(PG_FUNCTION_ARGS)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Datum		values[NATTS];
+	bool		nulls[NATTS];
+	TupleDesc	desc;
+
+	jobq_require(JOBQ_MAY_ALL);
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	jobq_check_columns(desc, NATTS);
+	memset(nulls, true, sizeof(nulls));
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		run(PG_GETARG_DATUM(0), PG_GETARG_DATUM(1), values, nulls);
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+
+		/* the call itself is wrong, or was cancelled */
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+			edata->sqlerrcode == ERRCODE_JOBQ_UNKNOWN_KIND)
+			ReThrowError(edata);
+		memset(nulls, true, sizeof(nulls));
+		values[ERROR_] = CStringGetTextDatum(edata->message);
+		values[SQLSTATE_] = CStringGetTextDatum(unpack_sql_state(edata->sqlerrcode));
+		nulls[ERROR_] = nulls[SQLSTATE_] = false;
+		nulls[CONTEXT_] = edata->context == NULL;
+		if (edata->context != NULL)
+			values[CONTEXT_] = CStringGetTextDatum(edata->context);
+	}
+	PG_END_TRY();
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
