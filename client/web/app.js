@@ -7,7 +7,7 @@ import { views } from './views.js';
 const $ = (id) => document.getElementById(id);
 const menu = [
 	['overview', 'Overview'], ['queues', 'Queues'], ['jobs', 'Jobs'], ['failed', 'Dead letters'], ['batches', 'Batches'],
-	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'],
+	['schedules', 'Schedules'], ['workers', 'Workers'], ['kinds', 'Kinds'], ['doctor', 'Health'],
 ];
 let current = null;				// the view that is shown
 let resolve = null;				// of the dialog
@@ -190,6 +190,10 @@ const actions = {
 	async 'resume-schedule'({ name }) {
 		await confirmed(`Resume schedule "${name}"?`, 'It goes on with its next tick.', 'Resume', false,
 			() => post(path('schedules', name, 'resume')), `Schedule "${name}" is resumed.`);
+	},
+	async 'run-schedule'({ name }) {
+		await confirmed(`Run schedule "${name}" now?`, 'One job more; its ticks stay as they are.', 'Run now', false,
+			() => post(path('schedules', name, 'run')), ({ id }) => `Job ${id} is enqueued.`);
 	},
 	async 'cancel-batch'({ id }) {
 		await confirmed(`Cancel what is left of batch ${id}?`, 'This cannot be undone.', 'Cancel the batch', true,

@@ -114,7 +114,7 @@ export function time(value) {
 
 const kinds = {
 	completed: 'good', active: 'good', failed: 'bad', failing: 'bad', exited: 'bad', retryable: 'warn',
-	expired: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
+	critical: 'bad', warning: 'warn', expired: 'warn', paused: 'warn', leaving: 'warn', running: 'busy', starting: 'busy',
 };
 
 export const stateClass = (state) => kinds[state] ?? '';

@@ -175,6 +175,8 @@ function job(c) {
 		j.error ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error) : null,
 		j.progress !== null && j.progress !== undefined && j.state === 'running' ? h('section', { class: 'card' },
 			h('h2', {}, `${Math.round(j.progress)} % `, j.message ?? ''), bar(j.progress, 'Progress')) : null,
+		c.data.why?.length ? h('section', { class: 'card' }, h('h2', {}, j.state === 'running' ? 'What it waits for' : 'Why it does not run'),
+			h('ul', {}, c.data.why.map((w) => h('li', {}, w.detail ?? w.reason, w.remedy ? h('div', { class: 'faint' }, w.remedy) : null)))) : null,
 		h('div', { class: 'cards' },
 			h('section', { class: 'card' }, h('h2', {}, 'What and when'), facts([
 				['Kind', j.kind], ['Queue', j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', String(j.priority ?? '')],
@@ -197,10 +199,18 @@ function job(c) {
 			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'At', cell: (e) => time(e.at) },
 			{ title: 'SQLSTATE', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', cell: (e) => e.message ?? '' },
 		], j.errors, (e) => `${e.attempt} ${e.at}`, '')],
+		c.data.past?.length ? [h('h2', {}, 'History'), table('History', [
+			{ title: 'When', cell: (e) => h('time', { datetime: e.at }, at(e.at)) }, { title: 'Attempt', n: true, cell: (e) => e.attempt ? String(e.attempt) : '' },
+			{ title: 'Event', row: true, cell: (e) => e.event }, { title: 'By', cell: (e) => e.by ?? '' }, { title: 'Took', cell: (e) => e.took ?? '' },
+			{ title: 'Detail', cell: (e) => e.detail ?? '' },
+		], c.data.past.map((e, n) => ({ ...e, n })), (e) => e.n, '')] : null,
 		j.context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.context)) : null,
 		c.data.batch?.steps ? [h('h2', {}, 'Its workflow'), graph(c.data.batch.steps)] : null,
 	];
 }
+
+// What is told beside the job; without it the job is shown all the same.
+const items = (to) => get(to).then((answer) => answer.items).catch(() => []);
 
 const batchLink = (b) => h('a', { href: `#/batch/${b.id}` }, b.name || `batch ${b.id}`);
 
@@ -281,10 +291,22 @@ export const views = {
 		{ title: 'Kind', cell: (s) => s.kind }, { title: 'Error', cell: (s) => s.last_error ?? '' },
 		{
 			title: 'Actions', hidden: true,
-			cell: (s) => !may() || s.state === 'dormant' ? '' : button(s.state === 'paused' ? 'Resume' : 'Pause', s.state === 'paused' ? 'resume-schedule' : 'pause-schedule',
-				{ name: s.name }, { class: 'small', 'aria-label': `${s.state === 'paused' ? 'Resume' : 'Pause'} schedule ${s.name}` }),
+			cell: (s) => !may() || s.state === 'dormant' ? '' : h('span', { class: 'buttons' },
+				button(s.state === 'paused' ? 'Resume' : 'Pause', s.state === 'paused' ? 'resume-schedule' : 'pause-schedule',
+					{ name: s.name }, { class: 'small', 'aria-label': `${s.state === 'paused' ? 'Resume' : 'Pause'} schedule ${s.name}` }),
+				button('Run now', 'run-schedule', { name: s.name }, { class: 'small', 'aria-label': `Run schedule ${s.name} now` })),
 		},
 	], items, (s) => s.name, 'There is no schedule yet: jobq.schedule() makes one.')),
+	doctor: {
+		title: () => 'Health',
+		async load(c) {
+			c.data = await get('api/doctor');
+			c.loaded = true;
+		},
+		draw: (c) => [h('div', { class: 'head' }, h('h1', {}, 'Health'), button('Look again', 'reload')), table('What is wrong, and what mends it', [
+			{ title: 'Severity', cell: (d) => state(d.severity) }, { title: 'What', row: true, cell: (d) => d.what }, { title: 'What mends it', cell: (d) => h('code', {}, d.hint) },
+		], (c.data.items ?? []).map((d, n) => ({ ...d, n })), (d) => d.n, 'All is well, as far as this role may see.')],
+	},
 	batches: paged('Batches', 'batches', {
 		draw: (c) => [h('h1', {}, 'Batches'), table('Batches and workflows', [
 			{ title: 'Batch', row: true, cell: batchLink }, { title: 'State', cell: (b) => state(b.state) },
@@ -311,7 +333,9 @@ export const views = {
 			const text = await ask('GET', path('jobs', c.id));
 			const value = JSON.parse(text);
 
-			c.data = { text, job: value, batch: value.step ? await get(path('batches', value.batch_id)).catch(() => null) : null };
+			const [why, past] = await Promise.all([value.finished_at ? null : items(path('jobs', c.id, 'explain')), items(path('jobs', c.id, 'history'))]);
+
+			c.data = { text, why, past, job: value, batch: value.step ? await get(path('batches', value.batch_id)).catch(() => null) : null };
 			c.loaded = true;
 		},
 		stream: (c) => c.problem || c.data.job?.finished_at ? null : { path: path('jobs', c.id, 'events'), events: ['state', 'log', 'end', 'gone'] },

@@ -146,6 +146,17 @@ await test('a job that runs is cancelled', async () => {
 	await answer('Cancel the job');
 	await page.until('it is cancelled', 'document.querySelector("h1 .state")?.textContent === "cancelled"');
 });
+await test('a schedule is run now, and a job says why it does not run', async () => {
+	await go('schedules');
+	await page.click('Run schedule <img src=x onerror=harmed=1> now');
+	await answer('Run now');
+	await page.shows('is enqueued.');
+	is(sql(`SELECT count(*) FROM jobq.jobs WHERE headers ->> 'schedule' LIKE '<img%'`), '1');
+	await go(`job/${sql(`SELECT jobq.enqueue('x', queue => 'outside')`)}`);
+	await page.shows('Why it does not run');
+	await page.shows('no consumer waits for a job of queue "outside"');
+	sql(`SELECT jobq.clear('outside')`);
+});
 await test('jobs are searched', async () => {
 	await go('jobs');
 	await page.key('/', 191);
@@ -159,7 +170,7 @@ await test('jobs are searched', async () => {
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
 const bad = sql(`SELECT id FROM jobq.failed_jobs WHERE kind = 'evil' LIMIT 1`);
 const step = sql(`SELECT id FROM jobq.jobs WHERE batch_id = ${flow} ORDER BY id DESC LIMIT 1`);
-const views = ['overview', 'queues', 'jobs', 'failed', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', `job/${bad}`, `job/${step}`];
+const views = ['overview', 'queues', 'jobs', 'failed', 'batches', `batch/${flow}`, 'schedules', 'workers', 'kinds', 'doctor', `job/${bad}`, `job/${step}`];
 const names = new Map([[`batch/${flow}`, 'batch'], [`job/${bad}`, 'dead-letter'], [`job/${step}`, 'step']]);
 
 for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
