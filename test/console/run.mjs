@@ -221,7 +221,7 @@ await test('a role that may not manage cannot pause', async () => {
 	await other.key('Enter', 13);
 	await other.shows('Newest dead letters');
 	await other.go('#/queues');
-	await other.shows('outside');
+	await other.until('the queue that is open to all', 'document.querySelector("tbody th")?.textContent === "default"');
 	is(await other.value('document.querySelectorAll("main button").length'), 0);
 	await other.go(`#/job/${bad}`);
 	await other.until('it is not hers', '!!document.querySelector("main [role=alert]")');
