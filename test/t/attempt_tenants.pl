@@ -14,6 +14,9 @@ use Test::More;
 my $jobs = $ENV{JOBQ_TENANT_JOBS} || 2000;
 my $tenants = 50;
 my $rounds = int($jobs / $tenants / 8);    # of each of eight ways, for each tenant
+my $patience = 400 + int($jobs / 5);       # seconds, for all of them
+
+alarm($patience);
 
 my $node = jobq_node('main', "jobq.workers = '*=4'");
 $node->start;
@@ -123,7 +126,7 @@ END $$;
 
 # Half of them, a crash while they run, and the other half.
 my $half = int($rounds / 2) || 1;
-my @web = (extra_params => [ '-U', 'web' ], timeout => 400);
+my @web = (extra_params => [ '-U', 'web' ], timeout => $patience);
 my $left = q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'branches'};
 
 $node->safe_psql('postgres', "CALL app.enqueue(1, $half, $tenants)", @web);
