@@ -19,7 +19,8 @@ jobq.notify_interval = '60s'
 });
 $node->start;
 
-# The shell's parent is the server process that runs the handler.
+# The shell's parent is the server process that runs the handler.  It must not last: on 15
+# it keeps the connection of a client open.
 my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
 my $setup = qq{
 CREATE EXTENSION jobq;
@@ -32,7 +33,7 @@ BEGIN
 	IF (payload ->> 'fails')::int >= job.attempt THEN
 		RAISE EXCEPTION 'attempt % fails', job.attempt;
 	END IF;
-	COPY (SELECT) TO PROGRAM 'kill -SEGV \$PPID; sleep 60';
+	COPY (SELECT) TO PROGRAM 'kill -SEGV \$PPID; sleep 1';
 END \$\$;
 CREATE FUNCTION stopped(payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
 BEGIN
