@@ -69,6 +69,23 @@ SELECT state FROM jobq.status(:d);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
 SELECT test.until('test.running(''two'') = 0');
+-- also where the queue had a policy that counts nothing
+SELECT jobq.alter_queue('two', max_running => 0);
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
+SELECT jobq.alter_queue('two', weight => 2);
+SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT jobq.alter_queue('two', max_running => 1);
+SELECT test.until('test.running(''two'') = 1');
+SELECT jobq.enqueue('echo', '"counted"', queue => 'two') AS b \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:b);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT jobq.alter_queue('two', max_running => 3, weight => 0);
+SELECT test.until('test.running(''two'') = 0');
 
 -- of a kind, in whatever queues; another kind of the same queue passes by
 SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);

@@ -93,6 +93,8 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 		db->ready->entries[entry->next].prev = entry->prev;
 	else
 		lane->tail = entry->prev;
+	if (lane->heap != JOBQ_NONE)
+		db->ready->heaps[lane->heap].nentries--;
 	if (--lane->count == 0)
 		lane_deactivate(db, lane);
 	else if (entry->prev == JOBQ_NONE)
@@ -278,6 +280,8 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 		db->ready->entries[entry->next].prev = index;
 	else
 		lane->tail = index;
+	if (lane->heap != JOBQ_NONE)
+		db->ready->heaps[lane->heap].nentries++;
 	if (lane->count++ == 0)
 		lane_activate(db, lane);
 	else if (after == JOBQ_NONE)

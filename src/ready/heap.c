@@ -306,7 +306,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	*heap = *key;
 	heap->marked = false;
 	heap->root = JOBQ_NONE;
-	heap->nlanes = 0;
+	heap->nlanes = heap->nentries = 0;
 	heap->hash_next = *bucket;
 	*bucket = index;
 	list = heap_list(db, heap);
@@ -420,6 +420,7 @@ leave(JobqDatabase *db, JobqLane *lane)
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 
 	take_out(db, heap, lane);
+	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
 	if (--heap->nlanes == 0)
 		heap_free(db, heap);
@@ -451,6 +452,7 @@ jobq_lane_place(JobqDatabase *db, JobqLane *lane)
 	heap = heap_make(db, &key);
 	lane->heap = heap - db->ready->heaps;
 	heap->nlanes++;
+	heap->nentries += lane->count;
 	turn_begin(db, lane);
 	lane->turn = turn_now(db, heap, lane);
 	add(db, heap, lane);

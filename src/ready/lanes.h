@@ -136,6 +136,7 @@ typedef struct JobqHeap
 	bool		marked;			/* to be offered to consumers that wait */
 	uint32		root;			/* the lane that comes first */
 	uint32		nlanes;
+	uint32		nentries;		/* in its lanes */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* of its role or queue */
 	uint32		next;

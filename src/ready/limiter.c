@@ -36,6 +36,16 @@ jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 }
 
 /*
+ * Does a job need a permit of it to start?  Not if it only says whose turn it is.
+ */
+bool
+jobq_limiter_counts(const JobqLimiter *limiter)
+{
+	return limiter->max_running > 0 || limiter->rate.per_us > 0 ||
+		limiter->throttle.failures > 0;
+}
+
+/*
  * Is the time so far ahead that the clock was put back since then?  Callers have
  * read the clock before they got the lock: it is another thing if it was put
  * forward meanwhile.

@@ -100,6 +100,7 @@ typedef struct JobqLimits
 
 /* src/ready/limiter.c */
 extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);
+extern bool jobq_limiter_counts(const JobqLimiter *limiter);
 extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
 						   TimestampTz now, TimestampTz *due);
 extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,

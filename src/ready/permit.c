@@ -52,15 +52,20 @@ JobqPermits
 permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
 {
 	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter, group};
-	uint16		index[] = {permits.queue, permits.kind};
+	uint16	   *index[] = {&permits.queue, &permits.kind};
 
 	for (int i = 0; i < 2; i++)
 	{
 		JobqLimiter *limiter;
 
-		if (index[i] == JOBQ_NO_LIMITER)
+		if (*index[i] == JOBQ_NO_LIMITER)
 			continue;
-		limiter = &db->limits->limiters[index[i]];
+		limiter = &db->limits->limiters[*index[i]];
+		if (!jobq_limiter_counts(limiter))
+		{
+			*index[i] = JOBQ_NO_LIMITER;
+			continue;
+		}
 		limiter->running++;
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
 			limiter->pace.tokens -= 1;

@@ -17,17 +17,20 @@
 
 #include "ready/inner.h"
 
-/* A lane of which workers take several at a time; plenty is left for all. */
-#ifndef LONG_LANE
-#define LONG_LANE	512
+/* A heap from which workers take several at a time; plenty is left for all. */
+#ifndef LONG_HEAP
+#define LONG_HEAP	512
 #endif
 
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 						   TimestampTz now);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
-static void prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank,
-						  JobqSlot *slot, BlockNumber block);
+static uint32 unlink_first(JobqDatabase *db, JobqLane *lane,
+						   JobqWakeList *wake);
+static void prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank,
+						  JobqSlot *slot, const JobqPush *popped,
+						  JobqWakeList *wake);
 
 /*
  * Pop the job that comes first for this taker, together with its permits.  A
@@ -43,7 +46,6 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	JobqLane   *best;
 	uint8		best_rank = JOBQ_NOT_SERVED;
 	JobqHeap   *heap;
-	uint32		before;
 	uint32		index;
 	uint32		group;
 
@@ -67,13 +69,8 @@ again:
 	}
 
 	heap = &db->ready->heaps[best->heap];
-	before = best->count;
-	index = best->head;
 	group = JOBQ_NONE;
-	entry_unlink(db, best, index);
-	if (best->more && !best->scanning &&
-		((before > low && best->count <= low) || best->count == 0))
-		wake->scheduler = true;
+	index = unlink_first(db, best, wake);
 	if (db->ready->starved && db->ready->nfree >= low)
 	{
 		db->ready->starved = false;
@@ -104,9 +101,25 @@ again:
 		db->ready->quarantine_slot = taker->slot;
 	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
 			 !db->limits->weighted)
-		prefetch_more(db, best, best_rank, mine,
-					  ItemPointerGetBlockNumber(&popped->ctid));
+		prefetch_more(db, heap, best_rank, mine, popped, wake);
 	return true;
+}
+
+/*
+ * Take the first entry out of its lane.  The scheduler shall read on where few are
+ * left.
+ */
+static uint32
+unlink_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
+{
+	uint32		low = jobq_ready_entries / 8;
+	uint32		index = lane->head;
+
+	entry_unlink(db, lane, index);
+	if (lane->more && !lane->scanning &&
+		(lane->count == low || lane->count == 0))
+		wake->scheduler = true;
+	return index;
 }
 
 /*
@@ -148,26 +161,30 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 }
 
 /*
- * From a long lane, take along the following jobs whose rows are on the same
- * page (see prefetch.c).
+ * From a long heap, take along the jobs that come next, as long as their rows are
+ * on the same page, they are as urgent, and need no permit either (see
+ * prefetch.c).
  */
 static void
-prefetch_more(JobqDatabase *db, JobqLane *lane, uint8 rank, JobqSlot *slot,
-			  BlockNumber block)
+prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
+			  const JobqPush *popped, JobqWakeList *wake)
 {
-	int			room = lane->count > LONG_LANE ? prefetch_room(slot) : 0;
+	BlockNumber block = ItemPointerGetBlockNumber(&popped->ctid);
+	int			room = heap->nentries > LONG_HEAP ? prefetch_room(slot) : 0;
 
-	while (room-- > 0 && lane->count > LONG_LANE)
+	while (room-- > 0 && heap->nentries > LONG_HEAP)
 	{
-		uint32		index = lane->head;
+		JobqLane   *lane = heap_first(db, heap);
+		JobqEntry  *entry = &db->ready->entries[lane->head];
 		JobqPush	job;
 
-		if (ItemPointerGetBlockNumber(&db->ready->entries[index].ctid) != block ||
-			db->ready->entries[index].group != 0)
+		if (lane->role != popped->role ||
+			lane->priority != popped->priority || entry->group != 0 ||
+			ItemPointerGetBlockNumber(&entry->ctid) != block)
 			break;
-		entry_unlink(db, lane, index);
-		take(db, lane, index, &job);
+		take(db, lane, unlink_first(db, lane, wake), &job);
 		prefetch_put(db, slot, rank, &job);
+		lane_served_one(db, lane);
 	}
 }
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * prefetch.c
- *	  Prefetched jobs: those that a worker has taken along from a long lane.
+ *	  Prefetched jobs: those that a worker has taken along from a long heap.
  *
  * Workers that delete rows on the same page wait for each other, and so do
- * workers that pop one job at a time.  So from a long lane a worker takes the
- * next jobs whose rows are on the same page.  They stay in shared memory, where
+ * workers that pop one job at a time.  So from a long heap, which is one lane or
+ * many, a worker takes the next jobs whose rows are on the same page.  They stay in shared memory, where
  * an idle worker finds them: no job waits behind another's long run.
  *
  * The worker itself takes them without the lock of the database, as

@@ -25,10 +25,52 @@ unlock(JobqWakeList *wake)
 }
 
 /*
+ * Jobs that run without a permit of this limiter need one now.
+ */
+static void
+begin_to_count(uint16 index, JobqWakeList *wake)
+{
+	JobqLimiter *limiter = &db->limits->limiters[index];
+
+	for (int w = 0; w < NSLOTS; w++)
+	{
+		JobqPermits *permits = &jobq_shared->slots[w].holding->permits;
+		uint16	   *permit = limiter->queue_id != 0 ? &permits->queue
+			: &permits->kind;
+		const Row  *row = world.workers[w].row < 0 ? NULL
+			: &world.rows[world.workers[w].row];
+
+		if (row != NULL && *permit == JOBQ_NO_LIMITER &&
+			(limiter->queue_id != 0 ? row->job.queue_id == limiter->queue_id
+			 : row->job.kind == limiter->kind))
+		{
+			*permit = index;
+			jobq_shared->slots[w].holding->permits_job = row->job.key.id;
+			limiter->running++;
+		}
+		jobq_prefetch_return(db, &jobq_shared->slots[w], wake);
+	}
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &db->leases->leases[i];
+		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
+			: &lease->permits.kind;
+
+		if (lease->id != 0 && *permit == JOBQ_NO_LIMITER &&
+			(limiter->queue_id != 0 ? lease->queue_id == limiter->queue_id
+			 : lease->kind == limiter->kind))
+		{
+			*permit = index;
+			limiter->running++;
+		}
+	}
+}
+
+/*
  * worker/scheduler/limits.c
  */
 static void
-load_limits(void)
+load_limits(JobqWakeList *wake)
 {
 	JobqLimits *limits = db->limits;
 	bool		weighted = false;
@@ -41,6 +83,7 @@ load_limits(void)
 		int			running = limiter->running;
 		JobqPace	pace = limiter->pace;
 		double		turn = limiter->tenant_turn;
+		bool		counted = limiter->in_use && jobq_limiter_counts(limiter);
 
 		if (i < NQUEUES && !world.queues[i].limited)
 			continue;
@@ -56,6 +99,8 @@ load_limits(void)
 		limiter->pace = pace;
 		limiter->tenant_turn = turn;
 		limits->nlimiters = Max(limits->nlimiters, i + 1);
+		if (!counted && jobq_limiter_counts(limiter))
+			begin_to_count(i, wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -102,7 +147,7 @@ scheduler_rank(void)
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	db->reload = false;
 	if (db->limits->stale)
-		load_limits();
+		load_limits(&wake);
 	db->limits->stale = false;
 	jobq_orders_forget(db);
 	for (int q = 0; q < NQUEUES; q++)
@@ -479,7 +524,9 @@ scheduler_start(void)
 	world.discovering = world.resumed = false;
 	if (!db->limits->loaded)
 	{
-		load_limits();
+		JobqWakeList wake = {0};
+
+		load_limits(&wake);
 		for (int i = 0; i < MAX_ROWS; i++)
 			if (world.rows[i].state == ROW_LIVE && world.rows[i].held &&
 				world.rows[i].job.group != 0)

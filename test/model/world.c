@@ -310,8 +310,10 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		unlock(&wake);
 		return -1;
 	}
-	if ((queue->limited && entry->permits.queue == JOBQ_NO_LIMITER) ||
-		(row->job.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
+	if ((queue->limited && jobq_limiter_counts(&queue->limiter) &&
+		 entry->permits.queue == JOBQ_NO_LIMITER) ||
+		(row->job.kind != 0 && jobq_limiter_counts(&world.kind_limiter) &&
+		 entry->permits.kind == JOBQ_NO_LIMITER))
 	{
 		give_back(entry, token, true, true);
 		return -1;

@@ -31,6 +31,7 @@ static void read_weights(JobqLimiter *limiter, Datum weights);
 static void forget_limiter(uint16 index);
 static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
+static void begin_to_count(uint16 index, JobqWakeList *wake);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
@@ -171,6 +172,19 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 }
 
 /*
+ * Jobs need permits of this limiter that did not before.  What workers have taken
+ * along has none.  Wants db->lock.
+ */
+static void
+begin_to_count(uint16 index, JobqWakeList *wake)
+{
+	count_running(index);
+	for (int s = 0; s < jobq_shared->nslots; s++)
+		if (jobq_shared->slots[s].database == my_db_index)
+			jobq_prefetch_return(my_db, &jobq_shared->slots[s], wake);
+}
+
+/*
  * Take over the limits as the tables have them now.  What is counted goes on.
  *
  * Needs a transaction.
@@ -204,6 +218,7 @@ limits_load(void)
 	{
 		JobqLimiter *limiter = &my_db->limits->limiters[i];
 		bool		found = false;
+		bool		counted;
 
 		if (!limiter->in_use)
 			continue;
@@ -216,6 +231,7 @@ limits_load(void)
 			if (!found)
 				continue;
 			now_is->in_use = false; /* taken over */
+			counted = jobq_limiter_counts(limiter);
 			limiter->fair = now_is->fair;
 			limiter->group_wait = now_is->group_wait;
 			limiter->max_running = now_is->max_running;
@@ -229,6 +245,8 @@ limits_load(void)
 				limiter->pace.rest_until = 0;
 			limiter->nweights = now_is->nweights;
 			memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
+			if (!counted && jobq_limiter_counts(limiter))
+				begin_to_count(i, &wake);
 		}
 		if (found)
 			continue;
@@ -247,12 +265,8 @@ limits_load(void)
 			continue;
 		my_db->limits->limiters[i] = limiters[j];
 		my_db->limits->nlimiters = Max(my_db->limits->nlimiters, i + 1);
-		count_running(i);
-
-		/* what workers have taken along has no permits */
-		for (int s = 0; s < jobq_shared->nslots; s++)
-			if (jobq_shared->slots[s].database == my_db_index)
-				jobq_prefetch_return(my_db, &jobq_shared->slots[s], &wake);
+		if (jobq_limiter_counts(&limiters[j]))
+			begin_to_count(i, &wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
