@@ -336,14 +336,14 @@ foreach my $round (1 .. 4)
 sql(q{TRUNCATE step; SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1h')});
 sql(q{SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE i WHEN 1 THEN 1 END), queue => 'groups', group_key => g::text))
 	FROM generate_series(1, 2) i, generate_series(1, 200) g});
-wait_for($node, 'full: all places wait for a retry', 'SELECT count(*) = 64 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
+wait_for($node, 'full: all places wait for a retry', 'SELECT count(*) = 56 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
 sql(q{SELECT jobq.enqueue('step', '{"g": 0, "i": 1}', queue => 'groups')});
 wait_for($node, 'full: a job without a group passes by', 'SELECT count(*) = 1 FROM step');
 sql(q{SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'retryable' LIMIT 1});
 wait_for($node, 'full: a group goes on', 'SELECT count(*) = 3 FROM step');
 $node->stop('immediate');
 $node->start;
-wait_for($node, 'full: after a crash, the groups still wait', 'SELECT count(*) >= 63 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
+wait_for($node, 'full: after a crash, the groups still wait', 'SELECT count(*) >= 55 FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL');
 sql(q{SELECT jobq.test_clock('61 min')});
 wait_for($node, 'full: the next', 'SELECT count(*) > 100 FROM step');
 sql(q{SELECT jobq.test_clock('122 min')});
@@ -354,7 +354,7 @@ foreach my $hours (3 .. 20)
 	last if sql('SELECT count(*) = 401 FROM step') eq 't';
 	wait_for($node, "full: hour $hours",
 		q{SELECT count(*) = 401 OR (SELECT count(*) FROM jobq_internal.group_slots() WHERE waits_for IS NOT NULL) >=
-			least(64, (SELECT count(*) FROM jobq.job WHERE kind = 'step' AND run_at > jobq.clock())) FROM step});
+			least(56, (SELECT count(*) FROM jobq.job WHERE kind = 'step' AND run_at > jobq.clock())) FROM step});
 	sql("SELECT jobq.test_clock('$minutes min')");
 }
 wait_for($node, 'full: all done', 'SELECT count(*) = 401 FROM step');
