@@ -80,7 +80,7 @@ BEGIN
 	RETURN p;
 END $$;
 SELECT jobq.register('same', 'same(jsonb)'), jobq.register('picky', 'picky(jsonb)', max_attempts => 1);
-SELECT jobq.create_queue('c', mode => 'consumer'), jobq.create_queue('d/"e" ü', mode => 'consumer');
+SELECT jobq.create_queue('c', mode => 'consumer', open => true), jobq.create_queue('d/"e" ü', mode => 'consumer', open => true);
 });
 unlink $node->data_dir . '/pg_hba.conf';
 $node->append_conf('pg_hba.conf', "local all open," . sql('SELECT current_user') . " trust\nlocal all all scram-sha-256\n");
