@@ -181,7 +181,7 @@ SELECT jobq.enqueue('settings', queue => 'carrier') AS id \gset
 SELECT state, error FROM jobq.wait(:id);
 RESET ROLE;
 -- of a procedure, too; the attempt is charged
-SELECT jobq.enqueue('travel', queue => 'carrier', context => '{"work_mem": "-1"}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
+SELECT jobq.enqueue('travel', queue => 'carrier', context => '{"work_mem": "lots"}', max_attempts => 2, backoff => 'fixed 1ms') AS id \gset
 SELECT state, attempt, error FROM jobq.wait(:id);
 
 -- a path full of traps is the handler's, not jobq's
