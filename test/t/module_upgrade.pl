@@ -59,23 +59,22 @@ sub use_library
 # does for it.
 #
 my $fresh = slurp_file("$installed{extension}/jobq--$version.sql");
-my ($grant_role) = $fresh =~ /^(CREATE FUNCTION jobq\.grant_role.*?^\$\$;\n)/ms;
-my $new_grant_role = $grant_role =~ s/'\{enqueue,/'{enqueue,answer,/r;
+my ($old) = $fresh =~ /^(CREATE FUNCTION jobq_internal\.schedule_restored.*?^\$\$;\n)/ms;
+my $new = $old =~ s/NEW\.held := false/NEW.held := NOT true/r;
 my $answer = q{
 CREATE FUNCTION jobq.answer() RETURNS int LANGUAGE sql AS 'SELECT 42';
 COMMENT ON FUNCTION jobq.answer() IS 'a function of the next version';
 };
 my $note = q{COMMENT ON COLUMN jobq.schedule.note IS 'a column of the next version';};
 
-isnt($new_grant_role, $grant_role, 'a function of the next version differs');
-$fresh =~ s/\Q$grant_role\E/$new_grant_role/;
+isnt($new, $old, 'a function of the next version differs');
+$fresh =~ s/\Q$old\E/$new/;
 ok($fresh =~ s/(CREATE TABLE jobq\.schedule \(.*?)(\n\) WITH)/$1,\n\tnote text$2/s, 'a table has another column');
 ok($fresh =~ s/^(-- Privileges\.)/$note\n$answer\n$1/m, 'there is another function');
 write_file("$installed{extension}/jobq--$next.sql", $fresh);
 write_file("$installed{extension}/jobq--$version--$next.sql",
 	"ALTER TABLE jobq.schedule ADD COLUMN note text;\n$note$answer"
-	  . "REVOKE ALL ON FUNCTION jobq.answer() FROM PUBLIC;\n"
-	  . $new_grant_role =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r
+	  . $new =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r
 	  . "SELECT jobq_internal.activate();\n");
 write_file("$installed{extension}/jobq--$next--$last.sql", 'SELECT jobq_internal.activate();');
 write_file("$installed{extension}/jobq.control", $control =~ s/'\Q$version\E'/'$next'/r);
@@ -204,7 +203,7 @@ is_deeply([ map { "$_ $after{$_}" } grep { defined $after{$_} } sort keys %befor
 
 # It would have been seen if not.
 foreach my $change (
-	'GRANT EXECUTE ON FUNCTION jobq.answer() TO PUBLIC',
+	'REVOKE EXECUTE ON FUNCTION jobq.answer() FROM PUBLIC',
 	q{COMMENT ON COLUMN jobq.schedule.note IS 'other'},
 	'ALTER TABLE jobq.schedule ALTER note SET NOT NULL',
 	'ALTER TABLE jobq.schedule DROP COLUMN note, ADD COLUMN note int',
