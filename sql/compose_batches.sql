@@ -263,7 +263,9 @@ SET ROLE regress_jobq_leaver;
 SELECT test.batch('left behind') AS orphan \gset
 RESET ROLE;
 DROP OWNED BY regress_jobq_leaver;
+\set VERBOSITY terse
 DROP ROLE regress_jobq_leaver;
+\set VERBOSITY default
 SELECT jobq.batch_start(:orphan);
 CALL test.batch_over(:orphan);
 SELECT state, last_error FROM jobq.batch_status(:orphan);

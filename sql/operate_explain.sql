@@ -163,7 +163,9 @@ SELECT * FROM test.why(:id) WHERE reason = 'role';
 GRANT CONNECT ON DATABASE contrib_regression TO PUBLIC;
 SELECT count(*) FROM test.why(:id) WHERE reason = 'role';
 SELECT jobq.revoke_role('regress_jobq_gone');
+\set VERBOSITY terse
 DROP ROLE regress_jobq_gone;
+\set VERBOSITY default
 SELECT * FROM test.why(:id) WHERE reason = 'role';
 SELECT jobq.cancel(:id);
 SELECT jobq.drop_queue('explained_narrow'), jobq.drop_queue('explained_slow');

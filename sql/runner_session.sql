@@ -193,7 +193,9 @@ SELECT jobq.enqueue('whoami', queue => 'manual', max_attempts => 1) AS manual, j
 	jobq.enqueue('whoami', delay => '1 hour', expires_at => now() + interval '61 min') AS expires \gset
 RESET ROLE;
 DROP OWNED BY regress_jobq_leaver;
+\set VERBOSITY terse
 DROP ROLE regress_jobq_leaver;
+\set VERBOSITY default
 SELECT jobq.test_clock('2 hours');
 SELECT * FROM test.outcome(:delayed);
 SELECT state, attempt, finished_at IS NOT NULL AS finished FROM jobq.wait(:expires);

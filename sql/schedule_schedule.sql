@@ -362,7 +362,9 @@ SET ROLE regress_jobq_gone;
 SELECT jobq.schedule('of nobody', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_gone');
+\set VERBOSITY terse
 DROP ROLE regress_jobq_gone;
+\set VERBOSITY default
 CALL test.at('2040-12-03 13:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''of nobody'')');
 SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;

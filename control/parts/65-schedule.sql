@@ -113,7 +113,8 @@ COMMENT ON TRIGGER replicated ON jobq.schedule IS 'fires for logical replication
 
 CREATE VIEW jobq.schedules WITH (security_barrier) AS
 	SELECT s.name,
-		CASE WHEN s.dormant THEN 'dormant' WHEN s.paused THEN 'paused' WHEN s.last_error IS NOT NULL THEN 'failing'
+		CASE WHEN s.dormant THEN 'dormant' WHEN s.paused THEN 'paused'
+			WHEN s.last_error IS NOT NULL OR o.oid IS NULL THEN 'failing'
 			WHEN s.held THEN 'waiting' ELSE 'active' END AS state,
 		s.cron, s.timezone, s.next_run, s.last_run, s.last_job_id,
 		CASE WHEN j.id IS NULL THEN
@@ -122,9 +123,10 @@ CREATE VIEW jobq.schedules WITH (security_barrier) AS
 					FROM jobq.archive a WHERE a.id = s.last_job_id))
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS last_state,
-		s.last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
+		coalesce(s.last_error, CASE WHEN o.oid IS NULL THEN pg_catalog.format('role with OID %s does not exist', s.role::pg_catalog.oid) END) AS last_error, s.role, s.kind, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.payload END AS payload,
 		s.missed, s.overlap, CASE WHEN jobq_internal.may_read(s.role::pg_catalog.oid, 0) THEN s.options END AS options
 	FROM jobq.schedule s
+	LEFT JOIN pg_catalog.pg_roles o ON o.oid = s.role::pg_catalog.oid
 	LEFT JOIN jobq.job j ON j.id = s.last_job_id
 	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.last_job_id
 	WHERE jobq_internal.may_see(s.role::pg_catalog.oid, 0);

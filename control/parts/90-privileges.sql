@@ -44,4 +44,15 @@ queue: the queue
 role: the role
 privilege: which one; null: all';
 
+CREATE FUNCTION jobq.reassign("from" regrole, "to" regrole) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_reassign' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reassign(regrole, regrole) IS 'give what a role has, but for jobs that run or have ended, to another role; how many jobs and dead letters there were
+from: whose it is, or was; the OID of a role that was dropped
+to: whose it is from now on';
+
+CREATE FUNCTION jobq.drop_jobs_of(role regrole) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_drop_jobs_of' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drop_jobs_of(regrole) IS 'cancel the jobs of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
+role: the role, or the OID of one that was dropped';
+
 SELECT jobq_internal.activate();

@@ -102,6 +102,7 @@ extern int	jobq_max_lanes;
 extern int	jobq_max_leases;
 extern int	jobq_max_groups;
 extern bool jobq_synchronous_commit;
+extern bool jobq_allow_superuser_jobs;
 extern int	jobq_notify_interval;
 extern int	jobq_poll_interval;
 extern int	jobq_default_timeout;

@@ -57,6 +57,13 @@
 #define jobq_owns_database(dboid) pg_database_ownercheck(dboid, GetUserId())
 #endif
 
+/* 16 (3d14e171e9e): a membership says whether its member can SET ROLE. */
+#if PG_VERSION_NUM >= 160000
+#define jobq_can_set_role(member, role) member_can_set_role(member, role)
+#else
+#define jobq_can_set_role(member, role) is_member_of_role(member, role)
+#endif
+
 /* 16: modules are built with hidden visibility; _PG_init is declared there. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void);

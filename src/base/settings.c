@@ -29,6 +29,7 @@ int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
 bool		jobq_synchronous_commit;
+bool		jobq_allow_superuser_jobs;
 int			jobq_notify_interval;
 int			jobq_poll_interval;
 int			jobq_default_timeout;
@@ -185,6 +186,12 @@ static const Setting where_preloaded[] = {
 		PGC_POSTMASTER, 0,
 		"Sets how many groups can be under way at a time per database.",
 		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
+	},
+	{
+		"jobq.allow_superuser_jobs", SWITCH(jobq_allow_superuser_jobs, true),
+		PGC_SIGHUP, 0,
+		"Runs jobs that superusers have enqueued.",
+		"If off, they fail at once."
 	},
 	{
 		"jobq.synchronous_commit", SWITCH(jobq_synchronous_commit, false),

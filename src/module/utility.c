@@ -8,6 +8,7 @@
  * SET TABLESPACE of a database, and CREATE DATABASE with it as template, want
  * nobody else connected: its jobq processes leave, and stay away for a while, so
  * that nobody has to stop them first.  DROP EXTENSION takes the schema along.
+ * DROP ROLE says what the role has left.
  *
  * src/module/utility.c
  *
@@ -36,6 +37,7 @@
 #include "utils/timestamp.h"
 
 #include "module/module.h"
+#include "operate/operate.h"
 #include "store/store.h"
 
 /*
@@ -233,6 +235,41 @@ after_drop_extension(Oid schema)
 	performDeletion(&address, DROP_RESTRICT, 0);
 }
 
+/*
+ * The OIDs of the roles that are to be dropped, in the order of the statement.
+ */
+static List *
+roles_to_drop(const DropRoleStmt *stmt)
+{
+	List	   *roles = NIL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->roles)
+	{
+		RoleSpec   *spec = lfirst_node(RoleSpec, lc);
+
+		roles = lappend_oid(roles, spec->roletype == ROLESPEC_CSTRING
+							? get_role_oid(spec->rolename, true) : InvalidOid);
+	}
+	return roles;
+}
+
+/*
+ * They were: say what they have left.
+ */
+static void
+after_drop_roles(const DropRoleStmt *stmt, List *roles)
+{
+	ListCell   *spec;
+	ListCell   *role;
+
+	CommandCounterIncrement();
+	forboth(spec, stmt->roles, role, roles)
+		if (OidIsValid(lfirst_oid(role)))
+		jobq_warn_of_leaver(lfirst_oid(role),
+							lfirst_node(RoleSpec, spec)->rolename);
+}
+
 static void
 utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 ProcessUtilityContext context, ParamListInfo params,
@@ -246,7 +283,10 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	const char *dbname = jobq_shared != NULL ? database_to_leave(stmt) : NULL;
 	Oid			dboid = InvalidOid;
 	Oid			schema = InvalidOid;
+	List	   *roles = NIL;
 
+	if (IsA(stmt, DropRoleStmt))
+		roles = roles_to_drop((DropRoleStmt *) stmt);
 	if (IsA(stmt, DropStmt))
 		schema = before_drop_extension((DropStmt *) stmt);
 
@@ -278,6 +318,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	PG_END_TRY();
 
+	if (roles != NIL)
+		after_drop_roles((DropRoleStmt *) stmt, roles);
 	if (OidIsValid(schema))
 		after_drop_extension(schema);
 	if (end_prepared)

@@ -197,22 +197,12 @@ jobq_ask_to_stop(int64 id)
 }
 
 /*
- * cancel(id): true if the job was taken out of its queue, or the worker that
- * runs it was asked to stop; false if it had finished.
+ * Cancel a live job, or have the worker that runs it stop.  False if there is none
+ * that this user may cancel.
  */
-Datum
-jobq_cancel(PG_FUNCTION_ARGS)
+bool
+jobq_cancel_job(Relation rel, int64 id)
 {
-	int64		id = PG_GETARG_INT64(0);
-	Relation	rel;
-
-	PreventCommandIfReadOnly("jobq.cancel()");
-	if (jobq_current_of(id) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("a handler cannot cancel its own job"),
-				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
-	rel = jobq_open_jobs();
 	for (;;)
 	{
 		TransactionId blocker;
@@ -220,12 +210,9 @@ jobq_cancel(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
-			break;
+			return false;
 		if (jobq_ask_to_stop(id))
-		{
-			table_close(rel, NoLock);
-			PG_RETURN_BOOL(true);
-		}
+			return true;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
 			jobq_job_push_if_undone(&job);
@@ -234,8 +221,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 						 "cancelled");
-			table_close(rel, NoLock);
-			PG_RETURN_BOOL(true);
+			return true;
 		}
 
 		/*
@@ -244,17 +230,35 @@ jobq_cancel(PG_FUNCTION_ARGS)
 		 * worker shows up first.
 		 */
 		if (jobq_ask_to_stop(id))
-		{
-			table_close(rel, NoLock);
-			PG_RETURN_BOOL(true);
-		}
+			return true;
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
-	table_close(rel, NoLock);
+}
 
-	jobq_check_finished(id);
-	PG_RETURN_BOOL(false);
+/*
+ * cancel(id): true if the job was taken out of its queue, or the worker that
+ * runs it was asked to stop; false if it had finished.
+ */
+Datum
+jobq_cancel(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	Relation	rel;
+	bool		cancelled;
+
+	PreventCommandIfReadOnly("jobq.cancel()");
+	if (jobq_current_of(id) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("a handler cannot cancel its own job"),
+				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
+	rel = jobq_open_jobs();
+	cancelled = jobq_cancel_job(rel, id);
+	table_close(rel, NoLock);
+	if (!cancelled)
+		jobq_check_finished(id);
+	PG_RETURN_BOOL(cancelled);
 }
 
 /*

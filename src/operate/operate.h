@@ -25,6 +25,9 @@
 /* src/operate/operate.c */
 extern bool jobq_ask_to_stop(int64 id);
 
+/* src/operate/leaver.c */
+extern void jobq_warn_of_leaver(Oid role, const char *name);
+
 /* src/operate/drop_queue.c */
 extern void jobq_drop_queue_install(void);
 

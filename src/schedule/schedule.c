@@ -218,7 +218,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	{
 		if (find_schedule(values[ARG_NAME], &found))
 		{
-			if (!jobq_may_act_for(found.role))
+			if (!jobq_may_become(found.role))
 				ereport(ERROR,
 						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						 errmsg("schedule \"%s\" belongs to another role",

@@ -282,6 +282,16 @@ jobq_may_act_for(Oid role)
 }
 
 /*
+ * May he make jobs that run as the role?  That is more than to have its privileges:
+ * these do not include what the role is, such as a superuser.
+ */
+bool
+jobq_may_become(Oid role)
+{
+	return jobq_can_set_role(GetUserId(), role);
+}
+
+/*
  * May he do this, one of JOBQ_MAY_MONITOR (see that it is there, and its state),
  * JOBQ_MAY_OPERATE (cancel, retry and move it) and JOBQ_MAY_MANAGE (see its
  * contents, and delete it), with a job of the role in the queue?  What belongs to

@@ -174,6 +174,13 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	{
 		JobqFunction function;
 
+		/* the role may be one only since its worker was started */
+		if (!jobq_allow_superuser_jobs && superuser())
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_BAD_ROLE),
+					 errmsg("the role that enqueued the job is a superuser"),
+					 errhint("Jobs of superusers are not allowed by \"%s\".",
+							 "jobq.allow_superuser_jobs")));
 		jobq_handler_resolve(kind, &function);
 		procedure = function.may_commit;
 		if (procedure)

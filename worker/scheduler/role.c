@@ -75,6 +75,11 @@ role_can_work(Oid role, JobqError *error)
 			error->message = "the role that enqueued the job may not log in";
 			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
 		}
+		else if (!jobq_allow_superuser_jobs && superuser_arg(role))
+		{
+			error->message = "the role that enqueued the job is a superuser";
+			error->hint = "Jobs of superusers are not allowed by \"jobq.allow_superuser_jobs\".";
+		}
 		else if (jobq_database_aclcheck(MyDatabaseId, role, ACL_CONNECT) != ACLCHECK_OK)
 		{
 			error->message = "the role that enqueued the job may not connect to the database";
@@ -217,12 +222,9 @@ charge_entry(JobqPush *entry, const JobqError *error)
 	}
 	else
 	{
-		/* a role that is gone never comes back */
-		bool		final = !SearchSysCacheExists1(AUTHOID,
-												   ObjectIdGetDatum(job_role(&job)));
-
+		/* waiting does not mend it; who does can retry() them */
 		live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
-									   final, -1);
+									   true, -1);
 	}
 	table_close(rel, NoLock);
 	PopActiveSnapshot();

@@ -1,0 +1,59 @@
+-- Roles that leave: reassign(), drop_jobs_of(), and what DROP ROLE says.
+CREATE ROLE regress_jobq_leaver LOGIN;
+CREATE ROLE regress_jobq_heir LOGIN;
+SELECT jobq.grant_role('regress_jobq_leaver'), jobq.grant_role('regress_jobq_heir');
+SET ROLE regress_jobq_leaver;
+SELECT jobq.enqueue('echo', '1', queue => 'manual') AS ready, jobq.enqueue('echo', '2', queue => 'manual', delay => '1 hour', unique_key => 'k') AS later,
+	jobq.enqueue('broken', '3', max_attempts => 1) AS failed, jobq.enqueue('echo', '4') AS done \gset
+SELECT state FROM jobq.wait(ARRAY[:failed, :done]);
+SELECT jobq.schedule('of leaver', '@yearly', 'echo');
+SELECT jobq.create_batch('of leaver') AS batch \gset
+-- only who can be both
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.drop_jobs_of('regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign(NULL, 'regress_jobq_heir')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 0::regrole)$$) e;
+RESET ROLE;
+-- not while both have the same key
+SET ROLE regress_jobq_heir;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k') AS other \gset
+RESET ROLE;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir')$$) e;
+SELECT jobq.cancel(:other);
+-- what waits, has failed, or comes again
+SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SELECT state, role, payload FROM jobq.jobs WHERE id IN (:ready, :later, :failed, :done) ORDER BY id;
+SELECT role FROM jobq.schedules WHERE name = 'of leaver';
+SELECT role FROM jobq.batches WHERE id = :batch;
+SET ROLE regress_jobq_heir;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', on_conflict => 'skip') = :later AS has_the_key;
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, result FROM jobq.status(:ready);
+RESET ROLE;
+-- a role that runs a job, and has others
+SELECT pg_advisory_lock(7);
+SET ROLE regress_jobq_heir;
+SELECT jobq.enqueue('gate', '7') AS runs \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :runs));
+RESET ROLE;
+SELECT jobq.reassign('regress_jobq_heir', 'regress_jobq_leaver');
+SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;
+SELECT jobq.drop_jobs_of('regress_jobq_heir');
+SELECT state FROM jobq.wait(:runs);
+SELECT pg_advisory_unlock(7);
+-- DROP ROLE names jobq once
+DROP ROLE regress_jobq_heir;
+\set VERBOSITY terse
+DROP ROLE regress_jobq_leaver;
+\set VERBOSITY default
+SELECT state, last_error ~ '^role with OID \d+ does not exist$' AS says_why FROM jobq.schedules WHERE name = 'of leaver';
+SELECT role::oid AS gone FROM jobq.schedules WHERE name = 'of leaver' \gset
+SELECT count(*) FROM jobq.live_jobs WHERE id = :later;
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.reassign(%s::regrole, ''regress_jobq_alice'')', :gone)) e;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.drop_jobs_of(%s::regrole)', :gone)) e;
+RESET ROLE;
+SELECT jobq.drop_jobs_of(:gone::regrole);
+SELECT state FROM jobq.status(:later);
+SELECT count(*) FROM jobq.schedules WHERE name = 'of leaver';
+SELECT jobq.batch_cancel(:batch);

@@ -1,0 +1,268 @@
+/*-------------------------------------------------------------------------
+ *
+ * leaver.c
+ *	  What is left of a role that is to be dropped, or was: reassign(),
+ *	  drop_jobs_of(), and what DROP ROLE says.
+ *
+ * Nothing of jobq keeps a role from being dropped.  Its jobs fail then, each when
+ * it is due, and its schedules too; so who drops a role is told what it has.
+ *
+ * src/operate/leaver.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "commit/commit.h"
+#include "operate/inner.h"
+#include "operate/operate.h"
+
+PG_FUNCTION_INFO_V1(jobq_reassign);
+PG_FUNCTION_INFO_V1(jobq_drop_jobs_of);
+
+static Oid	role_arg(FunctionCallInfo fcinfo, int arg, const char *name);
+static int64 *jobs_of(Oid role, uint64 *njobs);
+static bool find_of(Relation rel, int64 id, Oid role, JobqJob *job);
+static bool reassign_job(Relation rel, int64 id, Oid from, Oid to);
+
+static Oid
+role_arg(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return PG_GETARG_OID(arg);
+}
+
+/*
+ * The live jobs of the role, in the order of their ids.
+ */
+static int64 *
+jobs_of(Oid role, uint64 *njobs)
+{
+	static const Oid types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(role)};
+	MemoryContext caller = CurrentMemoryContext;
+	int64	   *ids;
+
+	SPI_connect();
+	*njobs = jobq_query("SELECT id FROM jobq.job WHERE role = $1 ORDER BY id",
+						1, types, values, NULL, SPI_OK_SELECT);
+	ids = MemoryContextAllocHuge(caller, sizeof(int64) * (*njobs + 1));
+	for (uint64 i = 0; i < *njobs; i++)
+	{
+		bool		isnull;
+
+		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
+											 SPI_tuptable->tupdesc, 1,
+											 &isnull));
+	}
+	SPI_finish();
+	return ids;
+}
+
+/*
+ * Find the job if it is still the role's.
+ */
+static bool
+find_of(Relation rel, int64 id, Oid role, JobqJob *job)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_job_find(rel, id, snapshot, job);
+	UnregisterSnapshot(snapshot);
+	return found && job_role(job) == role;
+}
+
+/*
+ * Make a job that waits another role's, as move_job() does; false if it runs, or
+ * is not there any more.
+ */
+static bool
+reassign_job(Relation rel, int64 id, Oid from, Oid to)
+{
+	for (;;)
+	{
+		TransactionId blocker;
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!find_of(rel, id, from, &job) || jobq_job_runs(&job))
+			return false;
+		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+		{
+			jobq_job_push_if_undone(&job);
+			jobq_lease_room(1);
+			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+			JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(to));
+			jobq_job_insert(rel, &job);
+			return true;
+		}
+		if (jobq_job_runs(&job))
+			return false;
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+	}
+}
+
+/*
+ * reassign(from, to): what waits, has failed, or comes again is the other role's
+ * from now on.  Returns how many jobs and dead letters that were.
+ *
+ * Who does it could have had the jobs of both: he may act for both roles.
+ */
+Datum
+jobq_reassign(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {OIDOID, OIDOID};
+	static const char *const queries[] = {
+		"UPDATE jobq.schedule SET role = $2 WHERE role = $1",
+		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
+		"UPDATE jobq.unique_key SET role = $2 WHERE role = $1"
+	};
+	Oid			from = role_arg(fcinfo, 0, "from");
+	Oid			to = role_arg(fcinfo, 1, "to");
+	Datum		values[] = {ObjectIdGetDatum(from), ObjectIdGetDatum(to)};
+	MemoryContext context;
+	Relation	rel;
+	int64	   *ids;
+	uint64		njobs;
+	int64		moved = 0;
+
+	PreventCommandIfReadOnly("jobq.reassign()");
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(to)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", to)));
+	if (!jobq_may_become(from) || !jobq_may_become(to))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to reassign jobs"),
+				 errhint("You must be able to SET ROLE to both roles; only superusers can for a role that was dropped.")));
+	if (from == to)
+		PG_RETURN_INT64(0);
+
+	rel = jobq_open_jobs();
+	SPI_connect();
+	if (jobq_query("SELECT FROM jobq.unique_key a JOIN jobq.unique_key b USING (key, kind)"
+				   " WHERE a.role = $1 AND b.role = $2 LIMIT 1",
+				   2, types, values, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("both roles have jobs of the same kind with the same unique key"),
+				 errhint("Cancel or retry the jobs of one of them first.")));
+	for (int i = 0; i < (int) lengthof(queries); i++)
+		(void) jobq_query(queries[i], 2, types, values, NULL, SPI_OK_UPDATE);
+	moved = (int64) jobq_query("UPDATE jobq.failed_job SET role = $2 WHERE role = $1",
+							   2, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+
+	ids = jobs_of(from, &njobs);
+	context = AllocSetContextCreate(CurrentMemoryContext, "jobq reassign",
+									ALLOCSET_DEFAULT_SIZES);
+	for (uint64 i = 0; i < njobs; i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		moved += reassign_job(rel, ids[i], from, to);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	pfree(ids);
+	table_close(rel, NoLock);
+	PG_RETURN_INT64(moved);
+}
+
+/*
+ * drop_jobs_of(role): cancel its jobs, have those that run stop, delete its
+ * schedules and dead letters.  Returns how many jobs and dead letters there were.
+ */
+Datum
+jobq_drop_jobs_of(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {OIDOID};
+	Oid			role = role_arg(fcinfo, 0, "role");
+	Datum		values[] = {ObjectIdGetDatum(role)};
+	MemoryContext context;
+	Relation	rel;
+	int64	   *ids;
+	uint64		njobs;
+	int64		dropped = 0;
+
+	PreventCommandIfReadOnly("jobq.drop_jobs_of()");
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to drop the jobs of another role"),
+				 errhint("A member of that role can, and who has the privilege manage.")));
+	rel = jobq_open_jobs();
+	SPI_connect();
+	(void) jobq_query("DELETE FROM jobq.schedule WHERE role = $1", 1, types,
+					  values, NULL, SPI_OK_DELETE);
+	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE role = $1"
+													 RETURNING_LETTERS),
+									1, types, values, NULL);
+	SPI_finish();
+
+	ids = jobs_of(role, &njobs);
+	context = AllocSetContextCreate(CurrentMemoryContext, "jobq drop_jobs_of",
+									ALLOCSET_DEFAULT_SIZES);
+	for (uint64 i = 0; i < njobs; i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		if (jobq_current_of(ids[i]) == NULL)
+			dropped += jobq_cancel_job(rel, ids[i]);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	pfree(ids);
+	table_close(rel, NoLock);
+	PG_RETURN_INT64(dropped);
+}
+
+/*
+ * The role was dropped: a warning if it has left something here.
+ */
+void
+jobq_warn_of_leaver(Oid role, const char *name)
+{
+	static const Oid types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(role)};
+	char	   *what;
+
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	SPI_connect();
+	(void) jobq_query("SELECT concat_ws(', ',"
+					  " CASE WHEN EXISTS (SELECT FROM jobq.job WHERE role = $1) THEN 'jobs' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq.schedule WHERE role = $1) THEN 'schedules' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END)",
+					  1, types, values, NULL, SPI_OK_SELECT);
+	what = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	if (what != NULL && what[0] != '\0')
+		ereport(WARNING,
+				(errmsg("role \"%s\" has left something in jobq: %s", name, what),
+				 errdetail("Its jobs and schedules fail."),
+				 errhint("Give them to another role with jobq.reassign('%u', 'role'), or drop them with jobq.drop_jobs_of('%u').",
+						 role, role)));
+	SPI_finish();
+}

@@ -1,0 +1,249 @@
+# Each kind of role tries what it may not: to see what others have, to do something
+# to it, and to have something run as another.  What each kind may do is read from
+# the table in doc/security.md, and every cell of it is tried.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+});
+$node->start;
+$node->safe_psql('postgres', q{CREATE ROLE dba LOGIN; CREATE DATABASE app OWNER dba});
+$node->append_conf('postgresql.conf', "jobq.databases = 'app'");
+$node->reload;
+
+sub sql { return $node->safe_psql('app', $_[0]) }
+
+# What the role gets from the statement: its rows, or the error.
+sub as
+{
+	my ($role, $query) = @_;
+	my ($rc, $out, $err) = $node->psql('app', "\\set VERBOSITY verbose\n\\set ON_ERROR_STOP off\nSET SESSION AUTHORIZATION $role;\n$query");
+	return $out . $err;
+}
+
+# Somebody who has something of each kind, all of it with a secret in it.
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE nobody LOGIN; CREATE ROLE producer LOGIN; CREATE ROLE consumer LOGIN; CREATE ROLE monitor LOGIN;
+CREATE ROLE operator LOGIN; CREATE ROLE manager LOGIN; CREATE ROLE root LOGIN SUPERUSER; CREATE ROLE victim LOGIN;
+SELECT jobq.grant_role(r::regrole, p) FROM (VALUES ('producer', 'produce'), ('consumer', 'consume'), ('monitor', 'monitor'), ('operator', 'operate'),
+	('manager', 'manage'), ('pg_database_owner', 'manage'), ('victim', 'produce')) v (r, p);
+CREATE FUNCTION echo(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT payload';
+CREATE FUNCTION breaks(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE EXCEPTION 'broken' USING DETAIL = payload::text, HINT = payload::text;
+END $$;
+CREATE FUNCTION tells(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.set_progress(50, payload #>> '{}');
+	PERFORM jobq.log(payload #>> '{}');
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+SELECT jobq.register('echo', 'echo(jsonb)'), jobq.register('breaks', 'breaks(jsonb)', max_attempts => 1), jobq.register('tells', 'tells(jsonb)');
+SELECT jobq.create_queue('vault', mode => 'consumer'), jobq.create_queue('safe', max_running => 5), jobq.pause('safe');
+SELECT jobq.grant_queue('vault', 'victim'), jobq.grant_queue('safe', 'victim');
+CREATE TABLE had (what text PRIMARY KEY, id bigint);
+GRANT SELECT, INSERT ON had TO victim;
+SET SESSION AUTHORIZATION victim;
+INSERT INTO had VALUES ('done', jobq.enqueue('echo', '"secret"', headers => '{"h": "secret"}')),
+	('failed', jobq.enqueue('breaks', '"secret"', headers => '{"h": "secret"}')),
+	('waits', jobq.enqueue('echo', '"secret"', queue => 'safe', group_key => 'secret', unique_key => 'secret', headers => '{"h": "secret"}')),
+	('outside', jobq.enqueue('any', '"secret"', queue => 'vault')),
+	('batch', jobq.create_batch(on_success => '{"kind": "echo", "payload": "secret"}'));
+SELECT jobq.schedule('nightly', '@yearly', 'echo', '"secret"', options => '{"headers": {"h": "secret"}}');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
+my %id = split /[|\n]/, sql('SELECT what, id FROM had');
+like(sql("SELECT state FROM jobq.wait(ARRAY[$id{done}, $id{failed}])"), qr/^completed\nfailed$/, 'some have ended');
+
+# One that runs, and tells.
+my $gate = $node->background_psql('app');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my %ears = map { $_ => $node->background_psql('app') } qw(nobody producer monitor operator);
+$id{runs} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('tells', '"secret"', watch => true, delay => '1 hour')});
+foreach my $role (keys %ears)
+{
+	$ears{$role}->query_safe("SET SESSION AUTHORIZATION $role");
+	$ears{$role}->query_safe("LISTEN jobq_job_$id{runs}");
+}
+sql("SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($id{runs}, now())");
+ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($id{runs})"), 'a job runs and has told');
+
+# Nobody learns a secret who may not: by a view, a function, an error, NOTIFY, or what the server shows.
+my @relations = split /\n/, sql(q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY 1});
+cmp_ok(scalar @relations, '>', 20, 'there are relations to look into');
+foreach my $role (qw(nobody producer consumer monitor operator))
+{
+	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT query FROM pg_stat_activity WHERE query ~ 'jobq'}, 'SELECT * FROM jobq_internal.worker_slots()',
+		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
+		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.batch_status($id{batch})", "BEGIN; SELECT jobq.batch_cancel($id{batch}); ROLLBACK",
+		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
+	foreach my $job (@id{qw(done failed waits outside runs)})
+	{
+		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete_failed($job)",
+			"reschedule($job, now() + '1 day')", "set_priority($job, 1)", "explain_job($job)");
+		push @calls, "cancel($job)" if $job != $id{runs};
+		push @calls, "ack($job, $_)", "nack($job, $_, 'x')", "extend($job, $_, '1 min')" foreach (1, 2);
+		push @tries, "BEGIN; SELECT jobq.$_; ROLLBACK" foreach @calls;
+	}
+	my $said = as($role, join(";\n", @tries)) =~ s/^(?:LINE \d|STATEMENT|QUERY).*$//mgr;
+	cmp_ok(() = $said =~ /^psql.*ERROR/mg, '>', 50, "$role is refused much");
+	is(join("\n", grep { /secret/ } split /\n/, $said), '', "$role learns no secret");
+	is(join("\n", grep { /vault|safe/ } split /\n/, $said), '', "$role learns of no queue that is not for him") if $role =~ /nobody|producer/;
+}
+foreach my $role (sort keys %ears)
+{
+	# what is sent comes with the next answer
+	my $heard = '';
+	for (1 .. 600)
+	{
+		$heard .= $ears{$role}->query('SELECT pg_sleep(0.1)') . $ears{$role}->{stderr};
+		last if $heard =~ /"progress": 50/;
+	}
+	like($heard, qr/"progress": 50/, "$role can listen");
+	unlike($heard, qr/secret/, "$role hears no secret");
+	$ears{$role}->quit;
+}
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+$gate->quit;
+is(sql("SELECT state FROM jobq.wait($id{runs})"), 'completed', 'the job ends');
+is(sql("SELECT state FROM jobq.status($id{waits})"), 'ready', 'and nobody has taken away another');
+
+# Nobody gets anything to run as another role.
+sql(q{
+CREATE TABLE ran (what text, who name DEFAULT current_user, session name DEFAULT session_user);
+GRANT INSERT ON ran TO PUBLIC;
+CREATE FUNCTION note(what text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.ran VALUES (what); RETURN true; END $$;
+CREATE SCHEMA evil AUTHORIZATION producer;
+CREATE FUNCTION escapes() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'RESET ROLE';
+	EXECUTE 'RESET SESSION AUTHORIZATION';
+	PERFORM note('reset');
+	BEGIN
+		EXECUTE 'SET SESSION AUTHORIZATION root';
+		PERFORM note('authorization');
+	EXCEPTION WHEN insufficient_privilege THEN
+		PERFORM note('refused');
+	END;
+	INSERT INTO evil.deferred VALUES (1);
+	EXECUTE 'DECLARE held CURSOR WITH HOLD FOR SELECT note(''held'')';
+	PERFORM set_config('search_path', 'evil, public', false);
+END $$;
+CREATE FUNCTION mourns(job jobq.job_context, error jsonb) RETURNS void LANGUAGE sql AS $$ SELECT note('on_failure') $$;
+CREATE FUNCTION calls() RETURNS void LANGUAGE sql AS $$ SELECT note('callback') $$;
+CREATE FUNCTION ticks() RETURNS void LANGUAGE sql AS $$ SELECT note('tick') $$;
+SELECT jobq.register('escapes', 'escapes()'), jobq.register('calls', 'calls()'), jobq.register('ticks', 'ticks()')});
+sql(q{
+SET SESSION AUTHORIZATION producer;
+SET search_path = evil, public;
+CREATE TABLE evil.deferred (n int);
+CREATE FUNCTION evil.trigger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.note('deferred'); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER t AFTER INSERT ON evil.deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION evil.trigger();
+CREATE FUNCTION evil.indexed(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM public.note('index'); RETURN $1; END $$;
+CREATE INDEX ON evil.deferred (evil.indexed(n));
+-- what the owner's queries might find instead of the server's own
+CREATE FUNCTION evil.eq(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT public.note('operator') $$;
+CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.eq);
+CREATE FUNCTION evil.eq(bigint, bigint) RETURNS boolean LANGUAGE sql AS $$ SELECT public.note('operator') $$;
+CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.eq);
+CREATE FUNCTION evil.eq(regrole, oid) RETURNS boolean LANGUAGE sql AS $$ SELECT public.note('operator') $$;
+CREATE OPERATOR evil.= (LEFTARG = regrole, RIGHTARG = oid, FUNCTION = evil.eq);
+CREATE FUNCTION evil.count(text) RETURNS bigint LANGUAGE sql AS $$ SELECT public.note('function')::int::bigint $$;
+CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS $$ SELECT public.note('function')::text $$;
+CREATE TEMP TABLE pg_roles AS SELECT 'producer'::name AS rolname;
+CREATE TEMP TABLE job (id bigint); CREATE TEMP TABLE queue (id int);
+SELECT jobq.create_batch(on_finish => '{"kind": "calls"}', start => true) AS batch \gset
+SELECT jobq.batch_add(:batch, 'escapes', '{"{}"}');
+SELECT jobq.schedule('evil', 'every 1 s', 'ticks');
+SELECT count(*) FROM jobq.jobs; SELECT count(*) FROM jobq.queues; SELECT count(*) FROM jobq.batches; SELECT count(*) FROM jobq.schedules;
+SELECT count(*) FROM jobq.failed_jobs; SELECT count(*) FROM jobq.steps; SELECT count(*) FROM jobq.grants; SELECT count(*) FROM jobq.limits;
+SELECT jobq.retry_all(), jobq.delete_all_failed()});
+foreach my $what (qw(reset refused deferred held index callback tick))
+{
+	ok($node->poll_query_until('app', "SELECT count(*) > 0 FROM ran WHERE what = '$what'"), "what producer has made runs: $what");
+	 ;
+}
+sql(q{SELECT jobq.unschedule('evil')});
+is(sql(q{SELECT DISTINCT what, who, session FROM ran WHERE who <> 'producer' OR session <> 'producer'}), '', 'and never as another role');
+is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does it become one');
+
+# The privileges of a role are not enough to have jobs run as it, but SET ROLE is.
+sql(q{SET SESSION AUTHORIZATION root; SELECT jobq.schedule('of root', '@yearly', 'echo')});
+if ($node->pg_version >= 16)
+{
+	sql('GRANT root TO producer WITH SET FALSE, INHERIT TRUE');
+	like(as('producer', q{SELECT jobq.schedule('of root', '@yearly', 'ticks')}), qr/belongs to another role/, 'no schedule of a role that one cannot become');
+	like(as('producer', q{SELECT jobq.reassign('producer', 'root')}), qr/permission denied/, 'nor its jobs');
+	sql('REVOKE root FROM producer');
+}
+
+# Each cell of the table in the manual.
+my %probe = (
+	'enqueue where all producers may' => q{SELECT jobq.enqueue('echo') > 0},
+	'enqueue into a queue that is not open' => q{SELECT jobq.enqueue('echo', queue => 'safe') > 0},
+	'see that a queue is there that is not open' => q{SELECT count(*) = 1 FROM jobq.queues WHERE name = 'safe'},
+	'see kind, state and error of others\' jobs' => "SELECT kind = 'breaks' AND state = 'failed' AND error = 'broken' FROM jobq.jobs WHERE id = $id{failed}",
+	'see what is in others\' jobs' => "SELECT payload = '\"secret\"' FROM jobq.jobs WHERE id = $id{done}",
+	'take others\' jobs with `reserve()`' => q{SELECT count(*) = 1 FROM jobq.reserve('{vault}') WHERE kind = 'any'},
+	'cancel, retry and move others\' jobs' => "SELECT jobq.set_priority($id{waits}, 3) IS NOT NULL",
+	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
+	'pause others\' schedules' => q{SELECT jobq.pause_schedule('nightly') IS NOT NULL},
+	'delete others\' dead letters' => "SELECT jobq.delete_failed($id{failed}) IS NOT NULL",
+	'change others\' schedules' => q{SELECT jobq.schedule('nightly', '@daily', 'echo') IS NOT NULL},
+	'drop others\' schedules' => q{SELECT jobq.unschedule('nightly') IS NOT NULL},
+	'make, change and drop queues' => q{SELECT jobq.create_queue('new') IS NOT NULL},
+	'register handlers' => q{SELECT jobq.register('new', 'echo(jsonb)') IS NOT NULL},
+	'call `doctor()`' => q{SELECT count(*) >= 0 FROM jobq.doctor()},
+	'grant a queue' => q{SELECT jobq.grant_queue('safe', 'nobody') IS NOT NULL},
+	'grant a role' => q{SELECT jobq.grant_role('nobody', 'manage') IS NOT NULL},
+	'give others\' jobs to a role' => q{SELECT jobq.reassign('victim', 'producer') IS NOT NULL},
+	'drop others\' jobs' => q{SELECT jobq.drop_jobs_of('victim') IS NOT NULL},
+	'read and write jobq\'s tables' => q{SELECT count(*) > 0 FROM jobq.job},
+);
+my %who = ('nobody' => 'nobody', 'producer' => 'producer', 'consumer' => 'consumer', 'monitor' => 'monitor', 'operator' => 'operator', 'manager' => 'manager',
+	'database owner' => 'dba', 'superuser' => 'root');
+open(my $page, '<', "$FindBin::RealBin/../../doc/security.md") or die "no manual: $!";
+my @columns;
+my %tried;
+while (<$page>)
+{
+	my @cells = map { s/^\s+|\s+$//gr } split /\|/;
+	shift @cells;
+	if (/^\| may \| nobody /) { @columns = @cells[1 .. 8] }
+	elsif (@columns && /^\|---/) { }
+	elsif (@columns && /^\|/)
+	{
+		my $what = $cells[0];
+		ok($probe{$what}, "there is a probe: $what") or next;
+		foreach my $i (0 .. $#columns)
+		{
+			my $role = $who{ $columns[$i] } or die "no role $columns[$i]";
+			my $expected = $cells[$i + 1];
+			my $query = "BEGIN; $probe{$what}; ROLLBACK";
+			my $may = as($role, $query) =~ /^t$/m;
+
+			# what the one before has had is given back when its session ends
+			for (my $n = 0; $n < 300 && $expected eq 'yes' && !$may; $n++)
+			{
+				select(undef, undef, undef, 0.1);
+				$may = as($role, $query) =~ /^t$/m;
+			}
+			is($may ? 'yes' : 'no', $expected, "$columns[$i]: $what") or diag(as($role, $query));
+		}
+		$tried{$what} = 1;
+	}
+	else { @columns = () }
+}
+is(join(', ', sort grep { !$tried{$_} } keys %probe), '', 'the manual has each');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
