@@ -458,12 +458,17 @@ who_gets(Gate *gate, const char *queue)
 	return more;
 }
 
+/*
+ * The statement of a gate is done.  If it was cancelled, it is begun anew: that may
+ * have been meant for the one before it on this connection, as what asks for it is
+ * not waited for.
+ */
 static void
 gate_done(Statement *statement, PGresult *result, const char *why)
 {
 	Gate	   *gate = statement->owner;
 	bool		good = result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK;
-	bool		ended = gate->cancelled && (result == NULL || strcmp(sqlstate_of(result), "57014") == 0) && why == NULL;
+	bool		ended = result != NULL ? strcmp(sqlstate_of(result), "57014") == 0 : why == NULL;
 	Given	   *nobodys = given_make();
 
 	gate->asked = false;
