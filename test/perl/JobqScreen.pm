@@ -149,7 +149,9 @@ sub control
 	}
 	if ($letter eq 'r')
 	{
-		@$self{qw(top bottom)} = map { $_ - 1 } $n[0] || 1, $n[1] || $self->{rows};
+		# what was drawn for a larger window may come after it was made smaller
+		@$self{qw(top bottom)} = map { $_ < $self->{rows} ? $_ : $self->{rows} - 1 }
+		  map { $_ - 1 } $n[0] || 1, $n[1] || $self->{rows};
 		@$self{qw(row column)} = (0, 0);
 	}
 	$self->scroll($self->{row}, $n) if $letter eq 'M';

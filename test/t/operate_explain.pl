@@ -88,7 +88,13 @@ ok(sql(q{SELECT jobq.drain('default', '1 min')}) eq 't', 'all have run');
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.create_queue('bad'), jobq.pause('bad')});
 my @bad = split /\n/, sql(q{SELECT jobq.enqueue_many('gate', '{1,1}', queue => 'bad')});
-sql(q{UPDATE jobq.job SET crashes = 1; SELECT jobq.resume('bad')});
+sql('UPDATE jobq.job SET crashes = 1');
+# what is in memory is read again
+my $scheduler = scheduler_pid($node);
+sql("SELECT pg_terminate_backend($scheduler)");
+wait_for_exit($scheduler);
+wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+sql(q{SELECT jobq.resume('bad')});
 sleeps($node, 'the first runs', 1);
 is(reasons($bad[1]), 'quarantine', 'the second of them waits');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');

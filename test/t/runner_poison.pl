@@ -266,7 +266,7 @@ CREATE FUNCTION enqueue_in_order(name text, more jsonb DEFAULT '{}', attempts in
 		my $undone = 0;
 
 		# something else may flush in between, but not each time
-		for (my $try = 1; $try <= 10 && !$undone; $try++)
+		for (my $try = 1; $try <= 40 && !$undone; $try++)
 		{
 			my $offset = -s $node->logfile;
 
