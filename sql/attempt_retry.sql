@@ -191,20 +191,22 @@ SELECT state FROM jobq.wait(:id);
 SELECT note FROM test.trace;
 TRUNCATE test.trace;
 
--- timeouts: of the job, of the kind, and for good
-CREATE FUNCTION test.sleeper() RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(60) $$;
-SELECT jobq.register('sleeper', 'test.sleeper()', backoff => 'fixed 1ms');
-SELECT jobq.enqueue('sleeper', timeout => '20 ms', max_attempts => 2) AS id \gset
+-- timeouts: of the job, of the kind, and for good; the handlers wait for a lock that this session keeps
+SELECT pg_advisory_lock(1);
+CREATE FUNCTION test.stuck() RETURNS void LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock(1) $$;
+SELECT jobq.register('stuck', 'test.stuck()', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('stuck', timeout => '20 ms', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT sqlstate FROM jobq.failed_jobs WHERE id = :id;
-SELECT jobq.register('sleeper', 'test.sleeper()', backoff => 'fixed 1ms', timeout => '10 ms', fail_on_timeout => true);
-SELECT jobq.enqueue('sleeper') AS id \gset
+SELECT jobq.register('stuck', 'test.stuck()', backoff => 'fixed 1ms', timeout => '10 ms', fail_on_timeout => true);
+SELECT jobq.enqueue('stuck') AS id \gset
 SELECT * FROM test.outcome(:id);
-CREATE PROCEDURE test.slow_steps() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('step'); COMMIT; PERFORM pg_sleep(60); END $$;
-SELECT jobq.register('slow_steps', 'test.slow_steps()', backoff => 'fixed 1ms', timeout => '2 s');
-SELECT jobq.enqueue('slow_steps', max_attempts => 2) AS id \gset
+CREATE PROCEDURE test.stuck_steps() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO test.trace (note) VALUES ('step'); COMMIT; PERFORM pg_advisory_xact_lock(1); END $$;
+SELECT jobq.register('stuck_steps', 'test.stuck_steps()', backoff => 'fixed 1ms', timeout => '2 s');
+SELECT jobq.enqueue('stuck_steps', max_attempts => 2) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace;
+SELECT pg_advisory_unlock(1);
 -- the next job of the worker is not meant
 SELECT array_agg(id) AS ids FROM jobq.enqueue_many('echo', array_fill('1'::jsonb, ARRAY[20]), timeout => '1 h') id \gset
 SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;

@@ -29,17 +29,12 @@ $$;
 CREATE PROCEDURE test.batch_over(id bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	s jobq.batch_status;
-	deadline timestamptz := clock_timestamp() + interval '30 seconds';
 BEGIN
-	LOOP
-		s := jobq.batch_status(id);
-		EXIT WHEN s.finished_at IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.jobs WHERE kind = 'then' AND finished_at IS NULL);
-		IF clock_timestamp() > deadline THEN
-			RAISE EXCEPTION 'not over: %', s;
-		END IF;
-		COMMIT;
-		PERFORM pg_sleep(0.005);
-	END LOOP;
+	PERFORM jobq.wait_batch(id);
+	COMMIT;
+	PERFORM jobq.wait(ARRAY(SELECT j.id FROM jobq.live_jobs j WHERE j.kind = 'then'));
+	COMMIT;
+	s := jobq.batch_status(id);
 	RAISE NOTICE '% is %: total %, blocked %, waiting %, running %, completed %, failed %, cancelled %, expired %, % %%',
 		s.name, s.state, s.total, s.blocked, s.waiting, s.running, s.completed, s.failed, s.cancelled, s.expired, s.progress;
 END

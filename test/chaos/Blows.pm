@@ -76,7 +76,7 @@ sub stop
 
 	return 'none there' unless $process;
 	kill 'STOP', $process->{pid};
-	usleep(1000 * (50 + rand 700));
+	$round->let_go_on(50 + rand 700);
 	kill 'CONT', $process->{pid};
 	return "$process->{pid} ($process->{title})";
 }
@@ -120,7 +120,7 @@ sub smart
 	my $postmaster = $server->postmaster or return 'the server is down';
 
 	kill 'TERM', $postmaster;
-	usleep(1000 * (100 + rand 600));
+	$round->let_go_on(100 + rand 600);
 	strike($round, 'TERM', 'client', 99) if rand() < 0.7;
 	for (1 .. 50)
 	{
@@ -167,9 +167,9 @@ sub stop_postmaster
 	my $postmaster = $round->{server}->postmaster or return 'the server is down';
 
 	kill 'STOP', $postmaster;
-	usleep(1000 * (50 + rand 400));
+	$round->let_go_on(50 + rand 400);
 	strike($round, 'TERM', 'jobq worker', 1) if rand() < 0.5;
-	usleep(1000 * rand 300);
+	$round->let_go_on(rand 300);
 	kill 'CONT', $postmaster;
 	return;
 }
@@ -180,7 +180,7 @@ sub crash_in_checkpoint
 	my $session = $round->{server}->session('postgres') or return 'no connection';
 
 	$session->send_query('CHECKPOINT');
-	usleep(1000 * rand 30);
+	$round->let_go_on(rand 30);
 	return strike($round, 'KILL', 'checkpointer');
 }
 

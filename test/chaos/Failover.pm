@@ -105,7 +105,7 @@ sub take_over
 	my $postmaster = $server->postmaster;
 	my $how = (qw(QUIT KILL EVERYTHING))[ rand 3 ];
 
-	usleep(1000 * (100 + rand 600));
+	$round->let_go_on(100 + rand 600);
 	if ($how eq 'EVERYTHING')
 	{
 		Blows::kill_processes($round);

@@ -6,7 +6,6 @@ package Pressure;
 
 use strict;
 use warnings FATAL => 'all';
-use Time::HiRes qw(time usleep);
 use Wire;
 
 my @tables = qw(job queue handler unique_key lease archive failed_job batch step schedule);
@@ -80,7 +79,7 @@ sub lock_table
 	my $mode = one('ACCESS EXCLUSIVE', 'ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $answer = $session->ask("BEGIN; LOCK TABLE jobq.$table IN $mode MODE");
 
-	usleep(1000 * (50 + rand 500)) unless $answer->{error};
+	$round->let_go_on(50 + rand 500) unless $answer->{error};
 	$session->close;
 	return $answer->{error} || $mode;
 }
@@ -103,7 +102,7 @@ sub idle_row
 	my $queue = one('default', 'narrow', 'grouped', 'outside');
 	my $answer = $session->ask("BEGIN; SELECT jobq.alter_queue('$queue', weight => 0)");
 
-	usleep(1000 * (50 + rand 500)) unless $answer->{error};
+	$round->let_go_on(50 + rand 500) unless $answer->{error};
 	$session->close;
 	return $answer->{error} || $queue;
 }
@@ -115,7 +114,7 @@ sub pause
 	my $queue = one('default', 'narrow', 'grouped', 'fair', 'outside', 'outside grouped');
 
 	$session->ask("SELECT jobq.pause('$queue')");
-	usleep(1000 * rand 400);
+	$round->let_go_on(rand 400);
 	$session->ask("SELECT jobq.resume('$queue')");
 	$round->hold(sub { $round->insist("SELECT jobq.resume('$queue')") });
 	return $queue;
@@ -152,7 +151,7 @@ sub unserved
 	my ($round) = @_;
 
 	reload($round, "jobq.databases = 'nothing'");
-	usleep(1000 * rand 500);
+	$round->let_go_on(rand 500);
 	reload($round);
 	return;
 }
@@ -193,7 +192,7 @@ sub no_connections
 		my $session = $round->{server}->session('postgres') or last;
 		push @all, $session;
 	}
-	usleep(1000 * rand 500);
+	$round->let_go_on(rand 500);
 	$_->close foreach @all;
 	return scalar(@all) . ' connections';
 }
@@ -213,7 +212,7 @@ sub database
 	$other->ask(q{CREATE EXTENSION jobq});
 	$other->ask(q{CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.01)'; SELECT jobq.register('f', 'f()')});
 	$other->ask(q{SELECT jobq.enqueue_many('f', array_fill('{}'::jsonb, ARRAY[200]))});
-	usleep(1000 * rand 400);
+	$round->let_go_on(rand 400);
 	$other->close;
 	$answer = $main->ask("DROP DATABASE $name WITH (FORCE)");
 	return $answer->{error};
@@ -232,7 +231,7 @@ sub full
 	close $handle;
 	$round->hold(sub { unlink $file });
 	$round->{full}{$what} = 1;
-	usleep(1000 * (200 + rand 600));
+	$round->let_go_on(200 + rand 600);
 	unlink $file;
 	$server->mend->close;
 	return;
@@ -247,7 +246,7 @@ sub clock
 	my $seconds = 1 + int rand 60;
 	my $answer = ddl($round, "SELECT jobq.test_clock('$seconds s')");
 
-	usleep(1000 * rand 300);
+	$round->let_go_on(rand 300);
 	ddl($round, q{SELECT jobq.test_clock('0')}) if rand() < 0.5;
 	return $answer || "$seconds s";
 }
