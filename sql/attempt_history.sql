@@ -106,6 +106,11 @@ SELECT count(*) FROM jobq.jobs WHERE payload = '"from a dry run"';
 SELECT result, written, error, sqlstate, context FROM jobq.dry_run('book', '{"amount": "five"}');
 SELECT result, written, error, sqlstate FROM jobq.dry_run('book', '{"amount": 5, "audit": 99}');
 SELECT result, written, wal_bytes < 10000 AS little, error FROM jobq.dry_run('echo', '[1]');
+-- that of a handler is told, that of the call is raised
+CREATE FUNCTION test.asks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM jobq.enqueue('unknown'); END $$;
+SELECT jobq.register('asks', 'test.asks()');
+SELECT error, sqlstate FROM jobq.dry_run('asks');
+SELECT jobq.unregister('asks');
 SELECT test.error($$SELECT jobq.dry_run('unknown')$$);
 SELECT count(*), sum(amount) FROM test.ledger;
 SELECT jobq.unregister('book');

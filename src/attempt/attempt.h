@@ -48,6 +48,7 @@ extern void jobq_enter_context(const JobqJob *job, GucAction action);
 extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 
+extern void jobq_require_handler(const char *kind);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 
 /* src/attempt/log.c */

@@ -146,18 +146,12 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 }
 
 /*
- * Run the handler of a kind now, in this transaction, for a job that has no row.
- * An error is the caller's.
+ * An error if no handler is registered for the kind.
  */
-Datum
-jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
+void
+jobq_require_handler(const char *kind)
 {
-	char	   *kind = TextDatumGetCString(kind_text);
 	JobqHandler handler;
-	JobqFunction function;
-	JobqCurrent current = {0};
-	JobqJob		job;
-	Datum		result;
 
 	if (jobq_handler(kind, &handler) == NULL)
 		ereport(ERROR,
@@ -165,6 +159,22 @@ jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
 				 errmsg("no handler is registered for kind \"%s\"", kind),
 				 errhint("Register one with jobq.register('%s', 'function(jsonb)').",
 						 kind)));
+}
+
+/*
+ * Run the handler of a kind now, in this transaction, for a job that has no row.
+ * An error is the caller's.
+ */
+Datum
+jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
+{
+	char	   *kind = TextDatumGetCString(kind_text);
+	JobqFunction function;
+	JobqCurrent current = {0};
+	JobqJob		job;
+	Datum		result;
+
+	jobq_require_handler(kind);
 	jobq_handler_resolve(kind, &function);
 
 	memset(job.nulls, true, sizeof(job.nulls));

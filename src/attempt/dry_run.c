@@ -116,6 +116,7 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 
 	jobq_require(JOBQ_MAY_ALL);
+	jobq_require_handler(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
@@ -142,9 +143,8 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 
-		/* the call itself is wrong, or was cancelled */
-		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-			edata->sqlerrcode == ERRCODE_JOBQ_UNKNOWN_KIND)
+		/* the call was cancelled */
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(edata);
 		memset(nulls, true, sizeof(nulls));
 		values[ERROR_] = CStringGetTextDatum(edata->message);
