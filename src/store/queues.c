@@ -52,7 +52,7 @@ typedef struct KnownQueue
 
 static MemoryContext queues_context = NULL;
 static HTAB *queues_by_id = NULL;
-static const JobqQueue *last_queue = NULL;
+static const KnownQueue *last_queue = NULL;
 static Oid	queue_relation = InvalidOid;	/* that they were read from */
 
 /* how often a message, or an abort, may have emptied the cache */
@@ -66,6 +66,7 @@ static void tenant_from_tuple(KnownQueue *known, const Datum *values,
 static List *copy_names(const List *names);
 static void remember_queue(const KnownQueue *known);
 static bool read_queue(const char *name, int32 id, KnownQueue *known);
+static const KnownQueue *known_queue(int32 id, KnownQueue *buffer);
 static TransactionId creator_of(const char *name);
 static bool insert_row(const char *name, const char *mode, bool open,
 					   TransactionId creator);
@@ -471,24 +472,32 @@ jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 }
 
 /*
+ * What is known of the queue with that id: as cached, or read to *buffer; NULL if
+ * there is none.  To be copied before anything else is called.
+ */
+static const KnownQueue *
+known_queue(int32 id, KnownQueue *buffer)
+{
+	if (last_queue == NULL || last_queue->queue.id != id)
+		last_queue = queues_by_id == NULL ? NULL :
+			hash_search(queues_by_id, &id, HASH_FIND, NULL);
+	if (last_queue != NULL)
+		return last_queue;
+	return read_queue(NULL, id, buffer) ? buffer : NULL;
+}
+
+/*
  * The queue with that id, copied to *queue, or NULL.
  */
 const JobqQueue *
 jobq_queue_by_id(int32 id, JobqQueue *queue)
 {
-	KnownQueue	known;
+	KnownQueue	buffer;
+	const KnownQueue *known = known_queue(id, &buffer);
 
-	if (last_queue == NULL || last_queue->id != id)
-		last_queue = queues_by_id == NULL ? NULL :
-			hash_search(queues_by_id, &id, HASH_FIND, NULL);
-	if (last_queue != NULL)
-	{
-		*queue = *last_queue;
-		return queue;
-	}
-	if (!read_queue(NULL, id, &known))
+	if (known == NULL)
 		return NULL;
-	*queue = known.queue;
+	*queue = known->queue;
 	return queue;
 }
 
@@ -499,13 +508,10 @@ jobq_queue_by_id(int32 id, JobqQueue *queue)
 List *
 jobq_queue_carry(int32 id)
 {
-	KnownQueue *entry = queues_by_id == NULL ? NULL :
-		hash_search(queues_by_id, &id, HASH_FIND, NULL);
-	KnownQueue	known;
+	KnownQueue	buffer;
+	const KnownQueue *known = known_queue(id, &buffer);
 
-	if (entry != NULL)
-		return copy_names(entry->carry);
-	return read_queue(NULL, id, &known) ? known.carry : NIL;
+	return known == NULL ? NIL : copy_names(known->carry);
 }
 
 /*
@@ -514,13 +520,10 @@ jobq_queue_carry(int32 id)
 List *
 jobq_queue_paused_tenants(int32 id)
 {
-	KnownQueue *entry = queues_by_id == NULL ? NULL :
-		hash_search(queues_by_id, &id, HASH_FIND, NULL);
-	KnownQueue	known;
+	KnownQueue	buffer;
+	const KnownQueue *known = known_queue(id, &buffer);
 
-	if (entry != NULL)
-		return copy_names(entry->paused_tenants);
-	return read_queue(NULL, id, &known) ? known.paused_tenants : NIL;
+	return known == NULL ? NIL : copy_names(known->paused_tenants);
 }
 
 /*
