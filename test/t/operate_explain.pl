@@ -27,6 +27,20 @@ sub reasons
 	return sql("SELECT string_agg(reason, ',') FROM jobq.explain_job($id)", $dbname);
 }
 
+# An idle worker, stopped while it waits, so that it holds no lock.
+sub stopped_worker
+{
+	for (1 .. 100)
+	{
+		poll($node, q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'idle'}) or last;
+		my ($pid) = worker_pids($node);
+		$pid && signal_process('STOP', $pid) or next;
+		return $pid if sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event_type = 'Extension'");
+		signal_process('CONT', $pid);
+	}
+	return;
+}
+
 my $setup = q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE sql
@@ -111,6 +125,14 @@ is(reasons($id), 'running,lock,cancelling', 'its handler does not end');
 $holder->query_safe('SELECT pg_advisory_unlock(1), pg_advisory_unlock(2)');
 like(sql("SELECT state FROM jobq.wait($id)"), qr/^(?:cancelled|completed)$/, 'it does at last');
 
+# nothing: its worker has been woken, but has not got the processor yet
+my $worker = stopped_worker();
+ok($worker, 'an idle worker is stopped while it waits');
+$id = sql(q{SELECT jobq.enqueue('gate', '3')});
+is(reasons($id), 'soon', 'nothing is in its way');
+signal_process('CONT', $worker);
+is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and it starts');
+
 # another session has its row
 sql(q{SELECT jobq.pause('bad')});
 $id = sql(q{SELECT jobq.enqueue('gate', '3', queue => 'bad')});
@@ -120,6 +142,16 @@ like(sql("SELECT remedy FROM jobq.explain_job($id) WHERE reason = 'taken'"), qr/
 $holder->query_safe('ROLLBACK');
 is(reasons($id), 'paused', 'it did not');
 $holder->quit;
+
+# its queue is not there: only a superuser who writes into the tables gets that far
+sql("UPDATE jobq.job SET queue_id = -1 WHERE id = $id");
+is(reasons($id), 'no_queue', 'a job without a queue');
+sql("UPDATE jobq.job SET queue_id = (SELECT q.id FROM jobq.queue q WHERE q.name = 'bad') WHERE id = $id");
+
+# a server without jobq
+$node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
+$node->restart;
+is(reasons($id), 'not_loaded,paused', 'jobq is not loaded');
 
 no_failed_assertion($node);
 $node->stop;
