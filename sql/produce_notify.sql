@@ -149,6 +149,21 @@ SELECT jobq.test_clock('4 hours');
 SELECT state, attempt FROM jobq.wait(:id);
 CALL test.hear();
 SELECT channel, payload::jsonb FROM test.heard ORDER BY n;
+-- progress that is faster than the relay does not keep the end from its place, the last
+CREATE FUNCTION test.fast() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. 5000 LOOP
+		PERFORM jobq.set_progress(i / 50.0);
+	END LOOP;
+END
+$$;
+SELECT jobq.register('fast', 'test.fast()');
+SELECT jobq.enqueue('fast', delay => '1 hour', watch => true) AS id \gset
+SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
+SELECT jobq.test_clock('5 hours');
+SELECT state, attempt FROM jobq.wait(:id);
+CALL test.hear();
+SELECT count(*) > 1 AS more, count(*) FILTER (WHERE payload ~ 'completed') AS ends, (array_agg(payload::jsonb - 'id' ORDER BY n DESC))[1] AS last FROM test.heard;
 -- of its failure and retry, too
 SELECT jobq.enqueue('broken', delay => '1 hour', watch => true, max_attempts => 1) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message.c
- *	  Notifications on their way to the relay.
+ *	  Notifications on their way to the relay, or by the transaction itself.
  *
  * src/commit/message.c
  *
@@ -12,6 +12,7 @@
 #include "access/xact.h"
 #include "commands/async.h"
 #include "miscadmin.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "commit/inner.h"
@@ -29,6 +30,8 @@ typedef struct PendingMessage
 static int	nmessages = 0;		/* places that are reserved */
 
 static PendingMessage *messages = NULL; /* newest first */
+
+static bool notifies = false;	/* this transaction does so itself */
 
 static bool reserve(JobqDatabase *db, PendingMessage *pending);
 
@@ -99,8 +102,20 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 	{
 		if (pending != NULL)
 			pfree(pending);
-		Async_Notify(channel, payload);
+		jobq_notify_plainly(channel, payload);
 	}
+}
+
+/*
+ * A NOTIFY of this transaction.  Told means durable: its commit waits for the flush,
+ * and for synchronous standbys, even if it is a worker's or the session does not want
+ * that of its commits (messages_before_commit()).
+ */
+void
+jobq_notify_plainly(const char *channel, const char *payload)
+{
+	notifies = true;
+	Async_Notify(channel, payload);
 }
 
 /*
@@ -148,8 +163,9 @@ give_places(JobqDatabase *db)
 
 /*
  * Send through the relay without waiting for this transaction's end.  The
- * message is dropped if the relay is full: it tells of something that is
- * overtaken by the next such message anyway.
+ * message is dropped if the relay is half full: it tells of something that is
+ * overtaken by the next such message anyway, and must leave room for those that
+ * are not.
  */
 void
 jobq_relay_now(const char *channel, const char *payload)
@@ -164,7 +180,7 @@ jobq_relay_now(const char *channel, const char *payload)
 	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->scheduler != NULL && !relay_has(db, &message) &&
-		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE)
+		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE / 2)
 	{
 		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =
 			message;
@@ -254,12 +270,24 @@ messages_check_prepare(void)
 static bool
 messages_noted(void)
 {
-	return nmessages > 0;
+	return nmessages > 0 || notifies;
+}
+
+/*
+ * Has the transaction a NOTIFY of its own, it commits for good.
+ */
+static void
+messages_before_commit(void)
+{
+	if (notifies && synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
+		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 static bool
 messages_pending(JobqDatabase *db)
 {
+	notifies = false;
 	if (db == NULL)
 		messages_forget();
 	return nmessages > 0;
@@ -269,7 +297,10 @@ static void
 messages_abort(SubTransactionId since)
 {
 	if (since == InvalidSubTransactionId)
+	{
+		notifies = false;
 		messages_forget();
+	}
 	else
 		messages_drop(since);
 }
@@ -277,6 +308,7 @@ messages_abort(SubTransactionId since)
 const JobqCommitBooks message_books =
 {
 	.noted = messages_noted,
+	.before_commit = messages_before_commit,
 	.pending = messages_pending,
 	.commit = messages_commit,
 	.abort = messages_abort,

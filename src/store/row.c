@@ -20,7 +20,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "commands/async.h"
 #include "funcapi.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
@@ -206,7 +205,7 @@ jobq_job_push(const JobqJob *job)
 		char		channel[NAMEDATALEN + 16];
 
 		snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
-		Async_Notify(channel, "");
+		jobq_notify_plainly(channel, "");
 	}
 }
 

@@ -63,7 +63,7 @@ jobq_live_state(PG_FUNCTION_ARGS)
 
 /*
  * Tell who watches the job.  progress: percent, or -1.  now: at once, and not after
- * this transaction has committed; where the relay is full, that is dropped.
+ * this transaction has committed; where the relay is half full, that is dropped.
  *
  * The payload has nothing that belongs to the job: everybody may listen.
  */

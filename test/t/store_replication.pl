@@ -160,6 +160,25 @@ is($primary->safe_psql('postgres', "SELECT count(*) FROM jobq.archive WHERE id =
 $standby->start;
 like($waiter->query_until(qr/completed/, ''), qr/completed/,
 	'and is told when the standby has it');
+
+# So is whoever listens, also to what the relay does not send: a payload that is too
+# long for it, and a queue that notifies in its transaction.
+$primary->safe_psql('postgres', q{
+CREATE FUNCTION tell() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.notify('long', repeat('x', 1000));
+	PERFORM jobq.enqueue('quiet', queue => 'aloud');
+END $$;
+CREATE FUNCTION quiet() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('tell', 'tell()'), jobq.register('quiet', 'quiet()'), jobq.create_queue('aloud', notify => 'transactional')});
+$standby->stop;
+$id = $primary->safe_psql('postgres',
+	q{SET synchronous_commit = local; SELECT jobq.enqueue('tell')});
+wait_for($primary, 'a job that notifies waits for the standby',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'SyncRep'});
+is($primary->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = $id"), 'running', 'and is not done');
+$standby->start;
+is($waiter->query_safe("SELECT state FROM jobq.wait($id)"), 'completed', 'until the standby has it');
 $waiter->quit;
 
 # A consumer gets jobs on the primary, of which the standby never learns.
