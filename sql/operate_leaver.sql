@@ -30,6 +30,18 @@ SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'k', on_conflict =>
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state, result FROM jobq.status(:ready);
 RESET ROLE;
+-- what is given away while it is ready runs as the heir, though workers of the leaver have heard of it
+CREATE FUNCTION test.as_whom() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(session_user::text) $$;
+SELECT jobq.create_queue('given', open => true), jobq.register('as_whom', 'test.as_whom()', queue => 'given'), jobq.pause('given');
+SET ROLE regress_jobq_leaver;
+SELECT count(*) FROM jobq.enqueue_many('as_whom', array_fill('{}'::jsonb, '{50}'));
+RESET ROLE;
+SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SELECT jobq.resume('given');
+SELECT jobq.drain('given', '1 min');
+SELECT role, result, count(*) FROM jobq.jobs WHERE kind = 'as_whom' GROUP BY 1, 2;
+SELECT jobq.unregister('as_whom'), jobq.drop_queue('given');
+DROP FUNCTION test.as_whom;
 -- a role that runs a job, and has others
 SELECT pg_advisory_lock(7);
 SET ROLE regress_jobq_heir;

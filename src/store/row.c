@@ -102,15 +102,16 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 }
 
 /*
- * The same for an entry of the ready set.  One that set_priority() has outdated
- * differs in its priority only.
+ * The same for an entry of the ready set.  One that set_priority() or reassign()
+ * has outdated differs in its priority or its role only.
  */
 bool
 jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
 					 JobqJob *job)
 {
 	return jobq_job_fetch(rel, &entry->ctid, entry->key, snapshot, job) &&
-		job_priority(job) == entry->priority;
+		job_priority(job) == entry->priority &&
+		job_role(job) == entry->role;
 }
 
 /*
