@@ -92,6 +92,20 @@ SELECT test.widened('ALTER TYPE jobq.job_status ADD ATTRIBUTE extra int',
 SELECT test.widened($$DO $do$ BEGIN EXECUTE 'CREATE OR REPLACE VIEW jobq.inbox AS '
 	|| replace(pg_get_viewdef('jobq.inbox'), ' AS context', ' AS context, 1 AS extra'); END $do$ $$,
 	$$INSERT INTO jobq.inbox (kind) VALUES ('echo')$$);
+
+-- and columns of other types
+SELECT test.widened('ALTER TYPE jobq.reserved_job ALTER ATTRIBUTE max_attempts TYPE text', $$SELECT jobq.reserve('{trust}', wait => '10s')$$);
+SELECT test.widened('ALTER TYPE jobq.job_context ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.perform('aware', '{}')$$);
+SELECT test.widened('ALTER TYPE jobq.job_context DROP ATTRIBUTE tenant', $$SELECT jobq.perform('aware', '{}')$$);
+SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.status(jobq.enqueue('echo'))$$);
+SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.wait(ARRAY[jobq.enqueue('echo')], '0')$$);
+SELECT jobq.create_batch() AS batch \gset
+SELECT test.widened('ALTER TYPE jobq.batch_status ALTER ATTRIBUTE total TYPE text', format('SELECT jobq.batch_status(%s)', :batch));
+SELECT test.widened('ALTER TABLE jobq.batch ALTER dormant DROP DEFAULT, ALTER dormant TYPE text', format('SELECT jobq.batch_start(%s)', :batch));
+SELECT jobq.batch_cancel(:batch);
+SELECT jobq.schedule('trust', '@yearly', 'echo');
+SELECT test.widened('ALTER TABLE jobq.schedule ALTER anchor TYPE text', $$SELECT jobq.run_schedule('trust')$$);
+SELECT jobq.unschedule('trust');
 SELECT jobq.clear('trust');
 SELECT jobq.drop_queue('trust'), jobq.unregister('aware');
 

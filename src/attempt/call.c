@@ -10,6 +10,7 @@
 #include "base/base.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -57,6 +58,12 @@ context_datum(const JobqJob *job, int attempt)
 					TENANT,
 					NATTS
 	};
+	static const Oid types[NATTS] = {
+		[ID] = INT8OID,[KIND] = TEXTOID,[QUEUE] = TEXTOID,
+		[PAYLOAD] = JSONBOID,[HEADERS] = JSONBOID,[ATTEMPT] = INT4OID,
+		[MAX_ATTEMPTS] = INT4OID,[ENQUEUED_AT] = TIMESTAMPTZOID,
+		[RUN_AT] = TIMESTAMPTZOID,[BATCH_ID] = INT8OID,[TENANT] = TEXTOID
+	};
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	TupleDesc	desc;
@@ -65,7 +72,7 @@ context_datum(const JobqJob *job, int attempt)
 	Datum		result;
 
 	desc = lookup_rowtype_tupdesc(jobq_relations()->context_type, -1);
-	jobq_check_columns(desc, NATTS);
+	jobq_check_types(desc, types, NATTS);
 	values[ID] = JOB(job, JOB_ID);
 	nulls[ID] = job_id(job) == 0;
 	values[KIND] = JOB(job, JOB_KIND);

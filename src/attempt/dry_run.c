@@ -51,7 +51,6 @@ rows_written(Datum before)
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext old;
 	Datum		rows;
-	bool		isnull;
 
 	SPI_connect();
 	if (SPI_execute_with_args("SELECT coalesce(pg_catalog.jsonb_object_agg(t.name, pg_catalog.jsonb_strip_nulls("
@@ -66,9 +65,7 @@ rows_written(Datum before)
 							  1, types, values, NULL, true, 1) != SPI_OK_SELECT || SPI_processed != 1)
 		elog(ERROR, "the counters of this transaction could not be read");
 	old = MemoryContextSwitchTo(context);
-	rows = PointerGetDatum(PG_DETOAST_DATUM_COPY(SPI_getbinval(SPI_tuptable->vals[0],
-															   SPI_tuptable->tupdesc,
-															   1, &isnull)));
+	rows = PointerGetDatum(PG_DETOAST_DATUM_COPY(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, NULL)));
 	MemoryContextSwitchTo(old);
 	SPI_finish();
 	return rows;

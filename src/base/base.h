@@ -176,6 +176,9 @@ struct ReturnSetInfo;
 #define JOBQ_MAX_DEPTH		1000
 
 extern void jobq_check_columns(TupleDesc desc, int natts);
+extern void jobq_check_types(TupleDesc desc, const Oid *types, int natts);
+extern Datum jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type,
+						 bool *isnull);
 extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
 											  int natts);
 extern void jobq_check_statement_trigger(FunctionCallInfo fcinfo,

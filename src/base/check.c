@@ -12,11 +12,37 @@
  */
 #include "base/base.h"
 
+#include "access/htup_details.h"
 #include "commands/trigger.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
+
+#define NOT_OTHERS	"The tables, views and types of jobq cannot have other columns than its own."
+
+static void check_type(TupleDesc desc, int i, Oid type);
+
+static void
+check_type(TupleDesc desc, int i, Oid type)
+{
+	Form_pg_attribute att = TupleDescAttr(desc, i);
+
+	if (likely(att->atttypid == type))
+		return;
+	if (att->attisdropped)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column %d of %s was dropped", i + 1,
+						format_type_be(desc->tdtypeid)),
+				 errhint(NOT_OTHERS)));
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("column \"%s\" of %s has type %s instead of %s",
+					NameStr(att->attname), format_type_be(desc->tdtypeid),
+					format_type_be(att->atttypid), format_type_be(type)),
+			 errhint(NOT_OTHERS)));
+}
 
 /*
  * An error if the rows of a table or type of ours do not have the columns that
@@ -30,7 +56,43 @@ jobq_check_columns(TupleDesc desc, int natts)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s has %d columns instead of %d",
 						format_type_be(desc->tdtypeid), desc->natts, natts),
-				 errhint("The tables, views and types of jobq cannot have other columns than its own.")));
+				 errhint(NOT_OTHERS)));
+}
+
+/*
+ * The same, and each column has the type at its place in the array.
+ */
+void
+jobq_check_types(TupleDesc desc, const Oid *types, int natts)
+{
+	jobq_check_columns(desc, natts);
+	for (int i = 0; i < natts; i++)
+		check_type(desc, i, types[i]);
+}
+
+/*
+ * Column n, from 1 on, of a row that a query has returned: an error if it does not
+ * have this type, because the owner of the table has changed it.  isnull may be
+ * NULL: then null is an error as well.
+ */
+Datum
+jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type, bool *isnull)
+{
+	bool		is;
+	Datum		value;
+
+	Assert(n >= 1 && n <= desc->natts);
+	check_type(desc, n - 1, type);
+	value = heap_getattr(tuple, n, desc, &is);
+	if (isnull != NULL)
+		*isnull = is;
+	else if (unlikely(is))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("column \"%s\" of a row of jobq's is null",
+						NameStr(TupleDescAttr(desc, n - 1)->attname)),
+				 errhint("The rows of jobq's tables are not to be changed but by its functions.")));
+	return value;
 }
 
 /*

@@ -83,7 +83,6 @@ read_batch(int privilege, int64 id, const char *lock, Batch *batch)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
-	bool		isnull;
 	HeapTuple	tuple;
 	TupleDesc	desc;
 
@@ -99,15 +98,15 @@ read_batch(int privilege, int64 id, const char *lock, Batch *batch)
 	}
 	if (tuple == NULL ||
 		!may_with(privilege,
-				  DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull))))
+				  DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL))))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
 				 errmsg("batch " INT64_FORMAT " does not exist", id),
 				 errhint("It may be another role's, or finished and removed by retention.")));
-	batch->state = DatumGetChar(SPI_getbinval(tuple, desc, 2, &isnull));
-	batch->over = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
-	batch->ending = DatumGetBool(SPI_getbinval(tuple, desc, 4, &isnull));
-	batch->dormant = DatumGetBool(SPI_getbinval(tuple, desc, 5, &isnull));
+	batch->state = DatumGetChar(jobq_column(tuple, desc, 2, CHAROID, NULL));
+	batch->over = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
+	batch->ending = DatumGetBool(jobq_column(tuple, desc, 4, BOOLOID, NULL));
+	batch->dormant = DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL));
 }
 
 static void

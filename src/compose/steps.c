@@ -15,6 +15,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/hsearch.h"
 
 #include "compose/compose.h"
@@ -69,7 +70,6 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	static SPIPlanPtr read_steps = NULL;
 	static SPIPlanPtr read_states = NULL;
 	Datum		values[] = {Int64GetDatum(batch_id)};
-	MemoryContext context = CurrentMemoryContext;
 	HTAB	   *index;
 	SPITupleTable *table;
 	Datum	  **needs;
@@ -85,16 +85,10 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	for (uint64 i = 0; i < n; i++)
 	{
 		JobqStep   *step = &workflow->steps[i];
-		bool		isnull;
 
-		step->job_id = DatumGetInt64(SPI_getbinval(table->vals[i],
-												   table->tupdesc, 1, &isnull));
-		step->name = MemoryContextStrdup(context,
-										 SPI_getvalue(table->vals[i],
-													  table->tupdesc, 2));
-		deconstruct_array(DatumGetArrayTypeP(SPI_getbinval(table->vals[i],
-														   table->tupdesc, 3,
-														   &isnull)),
+		step->job_id = DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL));
+		step->name = TextDatumGetCString(jobq_column(table->vals[i], table->tupdesc, 2, TEXTOID, NULL));
+		deconstruct_array(DatumGetArrayTypeP(jobq_column(table->vals[i], table->tupdesc, 3, INT8ARRAYOID, NULL)),
 						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
 						  &needs[i], NULL, &step->nneeds);
 		step->state = STEP_GONE;
@@ -125,15 +119,11 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < n; i++)
 	{
-		bool		isnull;
 		JobqStep   *step = find_step(index,
-									 DatumGetInt64(SPI_getbinval(table->vals[i],
-																 table->tupdesc,
-																 1, &isnull)));
+									 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
 
 		if (step != NULL)
-			step->state = DatumGetChar(SPI_getbinval(table->vals[i],
-													 table->tupdesc, 2, &isnull));
+			step->state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 	}
 	SPI_freetuptable(table);
 	hash_destroy(index);

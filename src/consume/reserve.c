@@ -323,6 +323,13 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 					TENANT,
 					NATTS
 	};
+	static const Oid types[NATTS] = {
+		[ID] = INT8OID,[TOKEN] = INT8OID,[QUEUE] = TEXTOID,[KIND] = TEXTOID,
+		[PAYLOAD] = JSONBOID,[HEADERS] = JSONBOID,[ATTEMPT] = INT4OID,
+		[MAX_ATTEMPTS] = INT4OID,[ENQUEUED_AT] = TIMESTAMPTZOID,
+		[LEASE_UNTIL] = TIMESTAMPTZOID,[CARRIED] = JSONBOID,
+		[TENANT] = TEXTOID
+	};
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
 	TimestampTz until = now + reservation->lease_ms * 1000;
@@ -337,7 +344,7 @@ lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 	Relation	rel = jobq_open_jobs();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
-	jobq_check_columns(rsinfo->setDesc, NATTS);
+	jobq_check_types(rsinfo->setDesc, types, NATTS);
 	for (int i = 0; i < reservation->npopped; i++)
 	{
 		JobqPush   *entry = &reservation->popped[i];

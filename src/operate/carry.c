@@ -78,16 +78,13 @@ is_known(const char *name, bool *settable)
 	static const Oid types[] = {TEXTOID};
 	Datum		values[] = {CStringGetTextDatum(name)};
 	bool		found;
-	bool		isnull;
 
 	SPI_connect();
 	found = jobq_query("SELECT context IN ('user', 'superuser') FROM pg_catalog.pg_settings"
 					   " WHERE pg_catalog.lower(name) = pg_catalog.lower($1)",
 					   1, types, values, NULL, SPI_OK_SELECT) > 0;
 	if (found)
-		*settable = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0],
-											   SPI_tuptable->tupdesc, 1,
-											   &isnull));
+		*settable = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL));
 	SPI_finish();
 	return found;
 }

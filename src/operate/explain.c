@@ -109,6 +109,7 @@ static void
 ask_tables(Explain *e, const char *function, const char *more)
 {
 	static const Oid types[] = {INT8OID, OIDOID, BOOLOID};
+	static const Oid columns[NATTS] = {TEXTOID, TEXTOID, TEXTOID};
 	Datum		args[] = {
 		Int64GetDatum(e->id), ObjectIdGetDatum(GetUserId()),
 		BoolGetDatum(e->sees_all)
@@ -119,6 +120,7 @@ ask_tables(Explain *e, const char *function, const char *more)
 
 	SPI_connect();
 	n = jobq_query(query, 3, types, args, NULL, SPI_OK_SELECT);
+	jobq_check_types(SPI_tuptable->tupdesc, columns, NATTS);
 	for (uint64 i = 0; i < n; i++)
 	{
 		Datum		values[NATTS];

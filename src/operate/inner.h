@@ -79,6 +79,7 @@ typedef struct JobqStatus
 extern bool jobq_look_up_if_there(int64 id, JobqStatus *status);
 extern void jobq_look_up(int64 id, JobqStatus *status);
 extern void jobq_set_state(JobqStatus *status, const char *state);
+extern void jobq_check_status_type(TupleDesc desc);
 extern Datum jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status);
 
 #endif							/* JOBQ_OPERATE_INNER_H */

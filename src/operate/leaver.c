@@ -64,11 +64,7 @@ jobs_of(Oid role, uint64 *njobs)
 	ids = MemoryContextAllocHuge(caller, sizeof(int64) * (*njobs + 1));
 	for (uint64 i = 0; i < *njobs; i++)
 	{
-		bool		isnull;
-
-		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
-											 SPI_tuptable->tupdesc, 1,
-											 &isnull));
+		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	}
 	SPI_finish();
 	return ids;

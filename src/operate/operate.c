@@ -62,10 +62,9 @@ row_of_job(Oid *role, int32 *queue_id)
 {
 	HeapTuple	tuple = SPI_tuptable->vals[0];
 	TupleDesc	desc = SPI_tuptable->tupdesc;
-	bool		isnull;
 
-	*role = DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull));
-	*queue_id = DatumGetInt32(SPI_getbinval(tuple, desc, 2, &isnull));
+	*role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
+	*queue_id = DatumGetInt32(jobq_column(tuple, desc, 2, INT4OID, NULL));
 }
 
 /*
@@ -273,7 +272,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 {
 	JobqJob		job;
 
-	Assert(desc->natts == JOB_NATTS);
+	jobq_check_row(desc, JOBQ_JOB_TABLE);
 	heap_deform_tuple(letter, desc, job.values, job.nulls);
 	refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
 					   job_queue_id(&job));
@@ -377,8 +376,7 @@ jobq_delete_failed(PG_FUNCTION_ARGS)
 	refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
 	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id))
 		jobq_no_such_job(id);
-	values[0] = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3,
-							  &isnull);
+	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, &isnull);
 	if (!isnull)
 		jobq_query("UPDATE jobq.batch SET failed = failed + 1 WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);

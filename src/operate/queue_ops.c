@@ -86,11 +86,8 @@ int64
 jobq_delete_and_count(const char *query, int nargs, const Oid *types,
 					  const Datum *values, const char *nulls)
 {
-	bool		isnull;
-
 	(void) jobq_query(query, nargs, types, values, nulls, SPI_OK_SELECT);
-	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
-									   SPI_tuptable->tupdesc, 1, &isnull));
+	return DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 }
 
 /*
@@ -270,11 +267,7 @@ jobq_retry_letters(int32 queue_id, text *kind, text *tenant, int64 batch_id)
 		ids = MemoryContextAlloc(context, sizeof(Datum) * (n + 1));
 		for (uint64 i = 0; i < n; i++)
 		{
-			bool		isnull;
-
-			last = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
-											   SPI_tuptable->tupdesc, 1,
-											   &isnull));
+			last = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 			ids[i] = Int64GetDatum(last);
 		}
 		SPI_freetuptable(SPI_tuptable);

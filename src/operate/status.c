@@ -356,6 +356,24 @@ jobq_set_state(JobqStatus *status, const char *state)
 }
 
 /*
+ * An error if these are not the columns of jobq.job_status.
+ */
+void
+jobq_check_status_type(TupleDesc desc)
+{
+	static const Oid types[ST_NATTS] = {
+		[ST_ID] = INT8OID,[ST_STATE] = TEXTOID,[ST_KIND] = TEXTOID,
+		[ST_QUEUE] = TEXTOID,[ST_ATTEMPT] = INT4OID,
+		[ST_MAX_ATTEMPTS] = INT4OID,[ST_PROGRESS] = FLOAT4OID,
+		[ST_MESSAGE] = TEXTOID,[ST_RESULT] = JSONBOID,[ST_ERROR] = TEXTOID,
+		[ST_ENQUEUED_AT] = TIMESTAMPTZOID,[ST_RUN_AT] = TIMESTAMPTZOID,
+		[ST_STARTED_AT] = TIMESTAMPTZOID,[ST_FINISHED_AT] = TIMESTAMPTZOID
+	};
+
+	jobq_check_types(desc, types, ST_NATTS);
+}
+
+/*
  * The status as the result of a function that returns jobq.job_status.
  */
 Datum
@@ -365,7 +383,7 @@ jobq_status_datum(FunctionCallInfo fcinfo, JobqStatus *status)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	jobq_check_columns(desc, ST_NATTS);
+	jobq_check_status_type(desc);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 											 status->values, status->nulls));
 }

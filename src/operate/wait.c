@@ -308,6 +308,7 @@ jobq_wait_many(PG_FUNCTION_ARGS)
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, 8, FLOAT8PASSBYVAL,
 					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
 	rsinfo = jobq_materialize(fcinfo, ST_NATTS);
+	jobq_check_status_type(rsinfo->setDesc);
 	ids = palloc(sizeof(int64) * (n + 1));
 	statuses = palloc0(sizeof(JobqStatus) * (n + 1));
 	for (int i = 0; i < n; i++)

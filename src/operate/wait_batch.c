@@ -64,7 +64,6 @@ static bool
 is_over(int64 id)
 {
 	TransactionId xmin;
-	bool		isnull;
 	bool		over = true;
 
 	SPI_connect();
@@ -73,10 +72,8 @@ is_over(int64 id)
 	/* one that retention has just removed is over */
 	if (ask("SELECT finished_at IS NOT NULL, xmin FROM jobq.batch WHERE id = $1", id))
 	{
-		over = DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0],
-										  SPI_tuptable->tupdesc, 1, &isnull));
-		xmin = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[0],
-												   SPI_tuptable->tupdesc, 2, &isnull));
+		over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL));
+		xmin = DatumGetTransactionId(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, XIDOID, NULL));
 		if (!over && TransactionIdIsCurrentTransactionId(xmin))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -93,6 +90,11 @@ is_over(int64 id)
 static Datum
 status_datum(FunctionCallInfo fcinfo, int64 id)
 {
+	static const Oid types[] = {
+		INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID,
+		INT8OID, INT8OID, INT8OID, INT8OID, FLOAT4OID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID
+	};
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext old;
 	HeapTuple	tuple;
@@ -101,6 +103,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	desc = BlessTupleDesc(desc);
+	jobq_check_types(desc, types, lengthof(types));
 	SPI_connect();
 	jobq_batch_check_visible(id);
 	if (!ask("SELECT id, name, state, total, blocked, waiting, running,"
@@ -108,6 +111,7 @@ status_datum(FunctionCallInfo fcinfo, int64 id)
 			 " created_at, started_at, finished_at, last_error"
 			 " FROM jobq_internal.batch_list WHERE id = $1", id))
 		elog(ERROR, "batch " INT64_FORMAT " vanished", id);
+	jobq_check_types(SPI_tuptable->tupdesc, types, lengthof(types));
 	old = MemoryContextSwitchTo(context);
 	tuple = heap_copytuple(SPI_tuptable->vals[0]);
 	MemoryContextSwitchTo(old);

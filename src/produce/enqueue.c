@@ -17,6 +17,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
@@ -42,6 +43,20 @@ PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 
 #define MULTI_INSERT			500
 
+/* The types of the columns of the view inbox. */
+#define TYPE_text			TEXTOID
+#define TYPE_int			INT4OID
+#define TYPE_boolean		BOOLOID
+#define TYPE_timestamptz	TIMESTAMPTZOID
+#define TYPE_interval		INTERVALOID
+#define TYPE_jsonb			JSONBOID
+
+static const Oid inbox_types[] = {
+	INT8OID, TEXTOID, JSONBOID,
+#define JOB_OPTION(name, NAME, type, comment) TYPE_##type,
+#include "produce/options.h"
+#undef JOB_OPTION
+};
 
 /*
  * Check the payload's size and set it.
@@ -462,7 +477,7 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 						RelationGetRelationName(trigdata->tg_relation)),
 				 errhint("Have an INSTEAD OF trigger of your own call jobq.enqueue().")));
 	desc = RelationGetDescr(trigdata->tg_relation);
-	jobq_check_columns(desc, 3 + NOPTIONS);
+	jobq_check_types(desc, inbox_types, lengthof(inbox_types));
 	heap_deform_tuple(trigdata->tg_trigtuple, desc, values, nulls);
 	if (nulls[1])
 		ereport(ERROR,

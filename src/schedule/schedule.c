@@ -82,7 +82,6 @@ find_schedule(Datum name, Found *found)
 	static const Oid types[] = {TEXTOID};
 	TupleDesc	desc;
 	HeapTuple	tuple;
-	bool		isnull;
 
 	if (jobq_query("SELECT role::oid, anchor, paused, cron, timezone"
 				   " FROM jobq.schedule WHERE name = $1 FOR UPDATE",
@@ -90,9 +89,9 @@ find_schedule(Datum name, Found *found)
 		return false;
 	desc = SPI_tuptable->tupdesc;
 	tuple = SPI_tuptable->vals[0];
-	found->role = DatumGetObjectId(SPI_getbinval(tuple, desc, 1, &isnull));
-	found->anchor = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 2, &isnull));
-	found->paused = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
+	found->role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
+	found->anchor = DatumGetTimestampTz(jobq_column(tuple, desc, 2, TIMESTAMPTZOID, NULL));
+	found->paused = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
 	found->cron = SPI_getvalue(tuple, desc, 4);
 	found->timezone = SPI_getvalue(tuple, desc, 5);
 	return true;
@@ -343,6 +342,7 @@ Datum
 jobq_run_schedule(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID, INT8OID};
+	static const Oid columns[] = {TEXTOID, JSONBOID, JSONBOID, TEXTOID, INT8OID, BOOLOID};
 	TimestampTz now = jobq_now();
 	Datum		values[3] = {PG_GETARG_DATUM(0), TimestampTzGetDatum(now)};
 	JobqScheduledJob job;
@@ -357,6 +357,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 				   " FROM jobq.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) != 1)
 		elog(ERROR, "schedule vanished while it was locked");
+	jobq_check_types(SPI_tuptable->tupdesc, columns, lengthof(columns));
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, row, nulls);
 	job.schedule = TextDatumGetCString(values[0]);
 	job.kind = TextDatumGetCString(row[0]);

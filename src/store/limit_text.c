@@ -27,6 +27,7 @@
 
 #include "catalog/pg_class.h"
 #include "common/string.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -169,7 +170,6 @@ bad:
 void
 jobq_check_limited(void)
 {
-	bool		isnull;
 	int64		n;
 
 	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
@@ -178,8 +178,7 @@ jobq_check_limited(void)
 	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
 			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
 			   ")", 0, NULL, NULL, NULL, SPI_OK_SELECT);
-	n = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0],
-									SPI_tuptable->tupdesc, 1, &isnull));
+	n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	SPI_finish();
 	if (n > JOBQ_MAX_LIMITERS)
 		ereport(ERROR,

@@ -484,6 +484,7 @@ extern void jobq_lock_jobs(void);
 extern const JobqCache jobq_tables_cache;
 extern Relation jobq_open_table(JobqTable table, LOCKMODE mode);
 extern void jobq_check_table(Relation rel, JobqTable table);
+extern void jobq_check_row(TupleDesc desc, JobqTable table);
 extern Oid	jobq_index(Relation rel, JobqIndex index);
 extern Relation jobq_open_index(Relation rel, JobqIndex index);
 

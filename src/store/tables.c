@@ -245,6 +245,21 @@ jobq_check_table(Relation rel, JobqTable table)
 	}
 }
 
+/*
+ * Has a row that a query has made the types of the table's columns?  An error if
+ * not.
+ */
+void
+jobq_check_row(TupleDesc desc, JobqTable table)
+{
+	Oid			types[JOB_NATTS];
+
+	Assert(tables[table].ncolumns <= (int) lengthof(types));
+	for (int i = 0; i < tables[table].ncolumns; i++)
+		types[i] = tables[table].columns[i].type;
+	jobq_check_types(desc, types, tables[table].ncolumns);
+}
+
 static bool
 is_btree(Oid index)
 {

@@ -538,11 +538,9 @@ jobq_unique_prune(ItemPointer from, ItemPointer to)
 	/* not by a query: one that was taken over since is let alone */
 	for (uint64 i = 0; i < n; i++)
 	{
-		bool		isnull;
 		TM_FailureData tmfd;
 		ItemPointer ctid = (ItemPointer)
-			DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[i],
-										  SPI_tuptable->tupdesc, 1, &isnull));
+			DatumGetPointer(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
 
 		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
 								&tmfd);

@@ -94,11 +94,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   8, types, values, nulls, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
-		bool		isnull;
-
-		ids[i] = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[i],
-											 SPI_tuptable->tupdesc, 1,
-											 &isnull));
+		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	}
 	SPI_finish();
 	return n;

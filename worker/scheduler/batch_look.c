@@ -173,7 +173,7 @@ read_batch(int64 id, bool lock, Batch *batch)
 	if (jobq_query_kept(&plans[lock ? 1 : 0],
 						psprintf("SELECT state, allow_failures, has_steps, reopened,"
 								 " role::oid, name, on_success, on_failure, on_finish,"
-								 " started_at = created_at"
+								 " coalesce(started_at = created_at, false)"
 								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
 								 " AND state <> 'p' AND NOT dormant%s",
 								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
@@ -181,16 +181,16 @@ read_batch(int64 id, bool lock, Batch *batch)
 		return false;
 	tuple = SPI_tuptable->vals[0];
 	desc = SPI_tuptable->tupdesc;
-	batch->state = DatumGetChar(SPI_getbinval(tuple, desc, 1, &isnull));
-	batch->allow_failures = DatumGetBool(SPI_getbinval(tuple, desc, 2, &isnull));
-	batch->has_steps = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
-	batch->reopened = DatumGetBool(SPI_getbinval(tuple, desc, 4, &isnull));
-	batch->role = DatumGetObjectId(SPI_getbinval(tuple, desc, 5, &isnull));
+	batch->state = DatumGetChar(jobq_column(tuple, desc, 1, CHAROID, NULL));
+	batch->allow_failures = DatumGetBool(jobq_column(tuple, desc, 2, BOOLOID, NULL));
+	batch->has_steps = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
+	batch->reopened = DatumGetBool(jobq_column(tuple, desc, 4, BOOLOID, NULL));
+	batch->role = DatumGetObjectId(jobq_column(tuple, desc, 5, OIDOID, NULL));
 	batch->name = SPI_getvalue(tuple, desc, 6);
-	batch->expects = DatumGetBool(SPI_getbinval(tuple, desc, 10, &isnull));
+	batch->expects = DatumGetBool(jobq_column(tuple, desc, 10, BOOLOID, NULL));
 	for (int i = 0; i < 3; i++)
 	{
-		Datum		value = SPI_getbinval(tuple, desc, 7 + i, &isnull);
+		Datum		value = jobq_column(tuple, desc, 7 + i, JSONBOID, &isnull);
 
 		*callbacks[i] = isnull ? NULL : DatumGetJsonbPCopy(value);
 	}

@@ -254,10 +254,9 @@ read_page(void *arg)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 
-		want(id, DatumGetObjectId(SPI_getbinval(row, desc, 2, &isnull)),
+		want(id, DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL)),
 			 PG_INT64_MAX, now);
 		if (i == PAGE - 1)
 			swept_to = id;
@@ -316,12 +315,11 @@ read_roles(void *arg)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 
 		batch = hash_search(wanted, &id, HASH_FIND, NULL);
 		if (batch != NULL)
-			batch->role = DatumGetObjectId(SPI_getbinval(row, desc, 2, &isnull));
+			batch->role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
 	}
 	SPI_freetuptable(SPI_tuptable);
 }

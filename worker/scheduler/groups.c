@@ -84,10 +84,10 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		bool		isnull;
 		int64		id = jobq_group_id(limiter->queue_id,
-									   DatumGetTextPP(SPI_getbinval(row, desc, 1, &isnull)));
-		double		started = DatumGetFloat8(SPI_getbinval(row, desc, 2, &isnull));
-		int			failures = DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull));
-		Datum		since = SPI_getbinval(row, desc, 4, &isnull);
+									   DatumGetTextPP(jobq_column(row, desc, 1, TEXTOID, NULL)));
+		double		started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL));
+		int			failures = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
+		Datum		since = jobq_column(row, desc, 4, TIMESTAMPTZOID, &isnull);
 		JobqGroup  *group;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -125,23 +125,22 @@ groups_restore(void)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		int64		id = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 		JobqGroup  *group;
 		uint16		limiter;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		limiter = jobq_limiter_find(my_db, DatumGetInt32(SPI_getbinval(row, desc, 3, &isnull)), 0);
+		limiter = jobq_limiter_find(my_db, DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)), 0);
 		if (limiter == JOBQ_NO_LIMITER ||
 			(my_db->limits->limiters[limiter].group_wait &&
 			 my_db->limits->limiters[limiter].group_max_running == 1))
 		{
 			group = jobq_group_make(my_db, id, limiter,
-									DatumGetObjectId(SPI_getbinval(row, desc, 4, &isnull)),
+									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
 									now);
 			if (group != NULL && group->running == 0)
 				group->owner = group->current =
-					DatumGetInt64(SPI_getbinval(row, desc, 2, &isnull));
+					DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
 		}
 		LWLockRelease(my_db->lock);
 	}

@@ -45,17 +45,11 @@ Duty		limits_duty = {
 	.next_due = next_due,
 };
 
-static Datum
-column(HeapTuple row, TupleDesc desc, int n, bool *isnull)
-{
-	return SPI_getbinval(row, desc, n, isnull);
-}
-
 static int
 int_column(HeapTuple row, TupleDesc desc, int n)
 {
 	bool		isnull;
-	Datum		value = column(row, desc, n, &isnull);
+	Datum		value = jobq_column(row, desc, n, INT4OID, &isnull);
 
 	return isnull ? 0 : DatumGetInt32(value);
 }
@@ -65,11 +59,11 @@ rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
 				  int rate, int throttle)
 {
 	bool		isnull;
-	Datum		value = column(row, desc, rate, &isnull);
+	Datum		value = jobq_column(row, desc, rate, TEXTOID, &isnull);
 
 	if (!isnull)
 		jobq_rate_parse(TextDatumGetCString(value), &limiter->rate);
-	value = column(row, desc, throttle, &isnull);
+	value = jobq_column(row, desc, throttle, TEXTOID, &isnull);
 	if (!isnull)
 		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
 }
@@ -133,9 +127,9 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 		limiter->weight = int_column(row, desc, 4);
 		*weighted |= limiter->weight > 0;
 		rate_and_throttle(limiter, row, desc, 5, 6);
-		limiter->fair = DatumGetBool(column(row, desc, 7, &isnull));
-		limiter->group_wait = DatumGetBool(column(row, desc, 8, &isnull));
-		weights = column(row, desc, 9, &isnull);
+		limiter->fair = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
+		limiter->group_wait = DatumGetBool(jobq_column(row, desc, 8, BOOLOID, NULL));
+		weights = jobq_column(row, desc, 9, JSONBOID, &isnull);
 		if (!isnull)
 			read_weights(limiter, weights);
 	}
@@ -148,7 +142,6 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		JobqLimiter *limiter = &limiters[n];
-		bool		isnull;
 
 		if (n == JOBQ_MAX_LIMITERS)
 		{
@@ -162,7 +155,7 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 		n++;
 		limiter->in_use = true;
 		limiter->kind =
-			jobq_kind_hash(TextDatumGetCString(column(row, desc, 1, &isnull)));
+			jobq_kind_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
 		limiter->max_running = int_column(row, desc, 2);
 		limiter->group_max_running = 1;
 		limiter->group_wait = true;
@@ -377,7 +370,6 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 	Datum		values[3];
 	char		nulls[] = {limiter->queue_id != 0 ? ' ' : 'n', ' ',
 	' ', '\0'};
-	bool		isnull;
 
 	values[0] = Int32GetDatum(limiter->queue_id);
 	values[2] = Int32GetDatum((int32) limiter->kind);
@@ -403,9 +395,7 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 				   3, types, values, nulls, SPI_OK_SELECT);
 		limiter->pace.tokens -=
 			DatumGetFloat8(DirectFunctionCall1(numeric_float8,
-											   column(SPI_tuptable->vals[0],
-													  SPI_tuptable->tupdesc, 1,
-													  &isnull)));
+											   jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, NUMERICOID, NULL)));
 		limiter->pace.tokens = Max(limiter->pace.tokens, 0);
 	}
 	if (limiter->throttle.failures > 0 && !limiter->throttle.by_group)
@@ -427,8 +417,7 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 			limiter->pace.failures = int_column(SPI_tuptable->vals[0],
 												SPI_tuptable->tupdesc, 1);
 			limiter->pace.window_start =
-				DatumGetTimestampTz(column(SPI_tuptable->vals[0],
-										   SPI_tuptable->tupdesc, 2, &isnull));
+				DatumGetTimestampTz(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, TIMESTAMPTZOID, NULL));
 			if (limiter->pace.failures >= limiter->throttle.failures)
 				limiter->pace.rest_until = limiter->pace.window_start +
 					limiter->throttle.window;

@@ -446,10 +446,7 @@ bite_batches(Bite *bite)
 							  3, find_types, values, NULL, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
-		bool		isnull;
-
-		ids[i] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1,
-							   &isnull);
+		ids[i] = jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 	}
 	bite->again = n == MAX_BATCHES;
 	if (n == 0)

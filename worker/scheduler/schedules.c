@@ -227,17 +227,15 @@ read_all(void)
 			TupleDesc	desc = SPI_tuptable->tupdesc;
 			HeapTuple	tuple = SPI_tuptable->vals[i];
 			Schedule   *schedule = &schedules[i];
-			bool		isnull;
 
 			schedule->name =
-				MemoryContextStrdup(memory, SPI_getvalue(tuple, desc, 1));
+				MemoryContextStrdup(memory, TextDatumGetCString(jobq_column(tuple, desc, 1, TEXTOID, NULL)));
 			schedule->ctid =
-				*(ItemPointer) DatumGetPointer(SPI_getbinval(tuple, desc, 2,
-															 &isnull));
+				*(ItemPointer) DatumGetPointer(jobq_column(tuple, desc, 2, TIDOID, NULL));
 			schedule->look_at =
-				DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+				DatumGetTimestampTz(jobq_column(tuple, desc, 3, TIMESTAMPTZOID, NULL));
 			schedule->role =
-				DatumGetObjectId(SPI_getbinval(tuple, desc, 4, &isnull));
+				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
 			schedule->locked = 0;
 			schedule->waits_for = 0;
 		}
@@ -343,8 +341,14 @@ read_row(const Schedule *schedule, Row *row)
 		" coalesce(next_run, '-infinity'), last_run, coalesce(last_job_id, 0),"
 		" missed, overlap, cron, timezone, last_error IS NOT NULL, kind, payload,"
 		" options FROM jobq.schedule";
-	Datum		v[15];
-	bool		nulls[15];
+	static const Oid column_types[] = {
+		OIDOID, BOOLOID, BOOLOID, TIMESTAMPTZOID,
+		TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID,
+		TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, TEXTOID, JSONBOID,
+		JSONBOID
+	};
+	Datum		v[lengthof(column_types)];
+	bool		nulls[lengthof(column_types)];
 	const char *name = schedule->name;
 	bool		known = ItemPointerIsValid(&schedule->ctid);
 
@@ -352,7 +356,7 @@ read_row(const Schedule *schedule, Row *row)
 							columns, known ? "AND ctid = $2" : ""),
 				   known ? 2 : 1, types, values, NULL, SPI_OK_SELECT) == 0)
 		return false;
-	Assert(SPI_tuptable->tupdesc->natts == lengthof(v));
+	jobq_check_types(SPI_tuptable->tupdesc, column_types, lengthof(column_types));
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, v, nulls);
 
 	memset(row, 0, sizeof(Row));
@@ -487,7 +491,6 @@ write_row(Schedule *schedule, const Row *row)
 		TimestampTzGetDatum(row->last_run), Int64GetDatum(row->last_job)
 	};
 	char		nulls[] = "     ";
-	bool		isnull;
 
 	if (row->last_run == DT_NOBEGIN)
 		nulls[3] = 'n';
@@ -500,9 +503,7 @@ write_row(Schedule *schedule, const Row *row)
 		elog(ERROR, "schedule \"%s\" vanished while it was locked",
 			 schedule->name);
 	schedule->ctid =
-		*(ItemPointer) DatumGetPointer(SPI_getbinval(SPI_tuptable->vals[0],
-													 SPI_tuptable->tupdesc, 1,
-													 &isnull));
+		*(ItemPointer) DatumGetPointer(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
 }
 
 /*

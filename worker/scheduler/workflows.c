@@ -201,14 +201,10 @@ restore_steps(Look *look)
 	{
 		HeapTuple	tuple = table->vals[i];
 		MemoryContext old = MemoryContextSwitchTo(look->memory);
-		bool		isnull;
-		int64		id = DatumGetInt64(SPI_getbinval(tuple, table->tupdesc, 1,
-													 &isnull));
+		int64		id = DatumGetInt64(jobq_column(tuple, table->tupdesc, 1, INT8OID, NULL));
 		TimestampTz enqueued_at =
-			DatumGetTimestampTz(SPI_getbinval(tuple, table->tupdesc, 2,
-											  &isnull));
-		Datum		definition = SPI_getbinval(tuple, table->tupdesc, 3,
-											   &isnull);
+			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
+		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
 
 		restore_step(look, step_of_job(look, id), enqueued_at,
 					 DatumGetJsonbP(definition));
@@ -385,9 +381,7 @@ result_of(void *arg, const char *name)
 							2, types, values, NULL, SPI_OK_SELECT) > 0)
 		{
 			bool		isnull;
-			Datum		result = SPI_getbinval(SPI_tuptable->vals[0],
-											   SPI_tuptable->tupdesc, 1,
-											   &isnull);
+			Datum		result = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
 
 			/* another step may take it, too */
 			if (!isnull)
