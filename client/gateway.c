@@ -400,7 +400,7 @@ gate_run(Gate *gate)
 			if (pool_withdraw(gate->principal, &gate->statement))
 				gate_done(&gate->statement, NULL, NULL);
 			else
-				pool_cancel(&gate->statement);
+				backend_cancel(&gate->statement);
 		}
 		return;
 	}
@@ -459,16 +459,16 @@ who_gets(Gate *gate, const char *queue)
 }
 
 /*
- * The statement of a gate is done.  If it was cancelled, it is begun anew: that may
- * have been meant for the one before it on this connection, as what asks for it is
- * not waited for.
+ * The statement of a gate is done.  If we have cancelled it, it is begun anew for
+ * those who are parked now.
  */
 static void
 gate_done(Statement *statement, PGresult *result, const char *why)
 {
 	Gate	   *gate = statement->owner;
 	bool		good = result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK;
-	bool		ended = result != NULL ? strcmp(sqlstate_of(result), "57014") == 0 : why == NULL;
+	bool		ended = gate->cancelled &&
+		(result != NULL ? strcmp(sqlstate_of(result), "57014") == 0 : why == NULL);
 	Given	   *nobodys = given_make();
 
 	gate->asked = false;

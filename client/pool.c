@@ -8,40 +8,25 @@
  * Statements that wait for jobs (gateway.c) have connections of their own, so
  * that they keep no others from theirs.
  *
- * A connection is made with the password that the caller has given, and never
- * with another one: not with that of a password file, and not by what else the
- * server takes for proof of who this program is.  So a role for which the server
- * asks for no password is refused, unless --allow-trust was said.
- *
  * client/pool.c
  *
  *-------------------------------------------------------------------------
  */
 #include "web.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #define CONNECT_TIME	15.0
+#define CANCEL_TIME		1.0		/* until what cancels has come, or its
+								 * connection is closed */
 #define LINE_TIME		15.0	/* for a statement, to come to its turn */
 #define CLOSE_AFTER		60.0	/* a connection that nobody needs */
 #define MAX_WAITING		4		/* of a principal */
-#define MAX_WORDS		64
 
 Principal  *principals;
 
-static void backend_make(Principal *principal, bool waits);
-static void backend_ready(void *owner, uint32_t events);
-static void backend_watch(Backend *backend);
-static void backend_connected(Backend *backend);
-static void backend_failed(Backend *backend);
-static void backend_drop(Backend *backend);
-static void backend_lost(Backend *backend);
-static void principal_failed(Principal *principal, const char *why, bool refused);
-static void pool_run(Principal *principal);
 static void forget_password(char *password);
 
 /*
@@ -122,9 +107,10 @@ principal_prove(Principal *principal)
 }
 
 /*
- * The connection could not be made: nobody who waits for one will get it.
+ * A connection could not be made: nobody who waits for one will get it.  "refused"
+ * says that the role may not connect as it is.
  */
-static void
+void
 principal_failed(Principal *principal, const char *why, bool refused)
 {
 	void		(*proved) (Principal *, const char *, bool) = principal->proved;
@@ -154,292 +140,6 @@ principal_failed(Principal *principal, const char *why, bool refused)
 	principal_leave(principal);
 }
 
-static void
-backend_make(Principal *principal, bool waits)
-{
-	const char *words[MAX_WORDS + 1];
-	const char *values[MAX_WORDS + 1];
-	PQconninfoOption *own = NULL;
-	Backend    *backend = allocate(sizeof(Backend));
-	int			n = 0;
-
-	connection_words(words, values);
-	while (words[n] != NULL)
-	{
-		/* the program's own role and password are not the caller's */
-		if (strcmp(words[n], "user") == 0 || strcmp(words[n], "password") == 0)
-		{
-			for (int i = n; words[i] != NULL; i++)
-			{
-				words[i] = words[i + 1];
-				values[i] = values[i + 1];
-			}
-			continue;
-		}
-		n++;
-	}
-	if (principal->conninfo != NULL)
-	{
-		own = PQconninfoParse(principal->conninfo, NULL);
-		for (PQconninfoOption *option = own; option != NULL && option->keyword != NULL; option++)
-			if (option->val != NULL && n < MAX_WORDS)
-			{
-				words[n] = option->keyword;
-				values[n++] = option->val;
-			}
-	}
-	else
-	{
-		words[n] = "user";
-		values[n++] = principal->role;
-		words[n] = "password";
-		values[n++] = principal->password;
-		words[n] = "passfile";
-		values[n++] = "/dev/null";
-	}
-	words[n] = values[n] = NULL;
-
-	backend->principal = principal;
-	backend->waits = waits;
-	backend->watched = (Watched)
-	{
-		.ready = backend_ready,.owner = backend,.fd = -1
-	};
-	backend->state = BACKEND_CONNECTING;
-	backend->since = web_now;
-	backend->next = principal->backends;
-	principal->backends = backend;
-	if (waits)
-		principal->nwaiting++;
-	else
-		principal->nbackends++;
-	backend->conn = PQconnectStartParams(words, values, 1);
-	PQconninfoFree(own);
-	if (backend->conn == NULL)
-		fatal(EXIT_REFUSED, "out of memory");
-	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
-	if (PQstatus(backend->conn) == CONNECTION_BAD)
-	{
-		backend_failed(backend);
-		return;
-	}
-	backend->polling = PGRES_POLLING_WRITING;
-	backend_watch(backend);
-}
-
-static void
-backend_watch(Backend *backend)
-{
-	uint32_t	events = EPOLLIN;
-
-	if (backend->state == BACKEND_CONNECTING)
-		events = backend->polling == PGRES_POLLING_WRITING ? EPOLLOUT : EPOLLIN;
-	else if (PQflush(backend->conn) == 1)
-		events |= EPOLLOUT;
-	/* while it connects, the socket may be another one under the same number */
-	if (backend->state == BACKEND_CONNECTING || backend->watched.events != events)
-		loop_watch(&backend->watched, PQsocket(backend->conn), events);
-}
-
-static void
-backend_drop(Backend *backend)
-{
-	Principal  *principal = backend->principal;
-	Backend   **at = &principal->backends;
-
-	while (*at != backend)
-		at = &(*at)->next;
-	*at = backend->next;
-	if (backend->waits)
-		principal->nwaiting--;
-	else
-		principal->nbackends--;
-	loop_forget(&backend->watched);
-	PQclear(backend->result);
-	PQfinish(backend->conn);
-	backend->conn = NULL;
-	loop_free(backend);
-}
-
-/*
- * There was no connection.  libpq has no SQLSTATE for that but in its message, if
- * that is verbose: "FATAL:  28P01: password authentication failed", in whichever
- * language.  Only class 28, and that the role may not connect, is said of the
- * role; all else may be better soon.
- */
-static void
-backend_failed(Backend *backend)
-{
-	Principal  *principal = backend->principal;
-	const char *message = PQerrorMessage(backend->conn);
-	const char *said = message;
-	bool		refused = false;
-	char	   *why;
-
-	/* of several addresses, the last counts */
-	for (const char *at = message; (at = strstr(at, ":  ")) != NULL; at += 3)
-		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && strncmp(at + 8, ": ", 2) == 0)
-		{
-			said = at + 10;
-			refused = strncmp(at + 3, "28", 2) == 0 || strncmp(at + 3, "42501", 5) == 0;
-		}
-	why = copy_text(said);
-	why[strcspn(why, "\n")] = '\0';
-	principal_use(principal);
-	backend_drop(backend);
-	principal_failed(principal, why, refused);
-	principal_leave(principal);
-	free(why);
-}
-
-/*
- * The role may be what it says.  The settings that all statements need are one
- * round trip.  A page of jobs is to be read from the newest on until it is full,
- * though the planner, which cannot tell how many jobs are in a state, would rather
- * sort them all; so it is kept from that, and from compiling for what takes a few
- * milliseconds.
- */
-static void
-backend_connected(Backend *backend)
-{
-	char		sql[512];
-
-	if (backend->principal->conninfo == NULL && !web.allow_trust &&
-		!PQconnectionUsedPassword(backend->conn))
-	{
-		Principal  *principal = backend->principal;
-
-		principal_use(principal);
-		backend_drop(backend);
-		principal_failed(principal, "the database server asks for no password, so anybody could log in", true);
-		principal_leave(principal);
-		return;
-	}
-	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
-			 "SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; "
-			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
-			 "SET enable_sort = off; SET jit = off; "
-			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
-			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
-	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);
-	PQsetnonblocking(backend->conn, 1);
-	backend->state = BACKEND_SETTING;
-	backend->since = web_now;
-	if (!PQsendQuery(backend->conn, sql))
-		backend_failed(backend);
-	else
-		backend_watch(backend);
-}
-
-/*
- * The connection is lost, perhaps with a statement under way.
- */
-static void
-backend_lost(Backend *backend)
-{
-	Principal  *principal = backend->principal;
-	char	   *why = copy_text(PQerrorMessage(backend->conn));
-	Statement  *statement = backend->statement;
-
-	if (backend->state == BACKEND_SETTING)
-	{
-		free(why);
-		backend_failed(backend);
-		return;
-	}
-	why[strcspn(why, "\n")] = '\0';
-	principal_use(principal);
-	backend->statement = NULL;
-	backend_drop(backend);
-	if (statement != NULL)
-	{
-		statement->backend = NULL;
-		statement->done(statement, NULL, why[0] != '\0' ? why : "the connection to the database is lost");
-	}
-	pool_run(principal);
-	principal_leave(principal);
-	free(why);
-}
-
-/*
- * Something has come from the server.
- */
-static void
-backend_ready(void *owner, uint32_t events)
-{
-	Backend    *backend = owner;
-	Principal  *principal = backend->principal;
-	PGresult   *result;
-
-	(void) events;
-	if (backend->state == BACKEND_CONNECTING)
-	{
-		/* libpq may close the socket, and have another one after */
-		backend->polling = PQconnectPoll(backend->conn);
-		if (backend->polling == PGRES_POLLING_FAILED)
-			backend_failed(backend);
-		else if (backend->polling == PGRES_POLLING_OK)
-			backend_connected(backend);
-		else
-			backend_watch(backend);
-		return;
-	}
-	if (!PQconsumeInput(backend->conn) || PQstatus(backend->conn) == CONNECTION_BAD)
-	{
-		backend_lost(backend);
-		return;
-	}
-	while (backend->state != BACKEND_IDLE && !PQisBusy(backend->conn))
-	{
-		result = PQgetResult(backend->conn);
-		if (result != NULL)
-		{
-			/* of several, the first that is an error counts, else the last */
-			if (backend->result == NULL || PQresultStatus(backend->result) != PGRES_FATAL_ERROR)
-			{
-				PQclear(backend->result);
-				backend->result = result;
-			}
-			else
-				PQclear(result);
-			continue;
-		}
-		if (PQstatus(backend->conn) == CONNECTION_BAD)
-		{
-			backend_lost(backend);
-			return;
-		}
-		result = backend->result;
-		backend->result = NULL;
-		principal_use(principal);
-		if (backend->state == BACKEND_SETTING)
-		{
-			void		(*proved) (Principal *, const char *, bool) = principal->proved;
-
-			backend->state = BACKEND_IDLE;
-			principal->proven = true;
-			principal->proved = NULL;
-			if (proved != NULL)
-				proved(principal, NULL, false);
-		}
-		else
-		{
-			Statement  *statement = backend->statement;
-
-			backend->state = BACKEND_IDLE;
-			backend->statement = NULL;
-			statement->backend = NULL;
-			statement->done(statement, result, NULL);
-		}
-		backend->since = web_now;
-		PQclear(result);
-		pool_run(principal);
-		principal_leave(principal);
-		return;
-	}
-	backend_watch(backend);
-}
-
 /*
  * Have a statement done when it is its turn.
  */
@@ -461,7 +161,7 @@ pool_send(Principal *principal, Statement *statement)
  * Give the statements that wait to connections, and make connections for those
  * that are left.
  */
-static void
+void
 pool_run(Principal *principal)
 {
 	int			wanted[2] = {0, 0};
@@ -479,22 +179,13 @@ pool_run(Principal *principal)
 			continue;
 		}
 		pool_withdraw(principal, statement);
-		backend->statement = statement;
-		backend->state = BACKEND_BUSY;
-		backend->since = web_now;
-		statement->backend = backend;
-		if (!PQsendQueryParams(backend->conn, statement->sql, statement->n, NULL,
-							   statement->values, NULL, NULL, 0))
-		{
-			/* this looks at the line anew */
-			backend_lost(backend);
+		/* if it is lost, this looks at the line anew */
+		if (!backend_send(backend, statement))
 			return;
-		}
-		backend_watch(backend);
 	}
 	for (Backend *backend = principal->backends; backend != NULL; backend = backend->next)
-		if (backend->state < BACKEND_IDLE)
-			wanted[backend->waits]--;
+		if (backend->state < BACKEND_IDLE || backend->state == BACKEND_CANCELLED)
+			wanted[backend->waits]--;	/* is there soon */
 
 	/*
 	 * if one cannot be made, those who wait have been told, or others serve
@@ -528,36 +219,6 @@ pool_withdraw(Principal *principal, Statement *statement)
 	return false;
 }
 
-static void *
-cancel_thread(void *argument)
-{
-	char		why[256];
-
-	PQcancel(argument, why, sizeof(why));
-	PQfreeCancel(argument);
-	return NULL;
-}
-
-/*
- * Ask the server to end a statement.  Its result comes all the same.  libpq waits
- * while it asks, so a thread does.
- */
-void
-pool_cancel(Statement *statement)
-{
-	PGcancel   *cancel = statement->backend != NULL ? PQgetCancel(statement->backend->conn) : NULL;
-	pthread_attr_t attributes;
-	pthread_t	thread;
-
-	if (cancel == NULL)
-		return;
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	if (pthread_create(&thread, &attributes, cancel_thread, cancel) != 0)
-		PQfreeCancel(cancel);
-	pthread_attr_destroy(&attributes);
-}
-
 /*
  * What has waited for too long, and what nobody needs.
  */
@@ -577,6 +238,11 @@ pool_tick(void)
 				backend_drop(backend);
 				principal_failed(principal, "the database server does not answer", false);
 				break;
+			}
+			else if (backend->state == BACKEND_CANCELLED && web_now > backend->since + CANCEL_TIME)
+			{
+				backend_drop(backend);
+				pool_run(principal);
 			}
 		}
 		while (principal->first != NULL && web_now > principal->first->since + LINE_TIME)
@@ -599,16 +265,5 @@ pool_close(void)
 {
 	for (Principal *principal = principals; principal != NULL; principal = principal->next)
 		while (principal->backends != NULL)
-		{
-			if (principal->backends->statement != NULL)
-			{
-				char		why[256];
-				PGcancel   *cancel = PQgetCancel(principal->backends->conn);
-
-				if (cancel != NULL)
-					PQcancel(cancel, why, sizeof(why));
-				PQfreeCancel(cancel);
-			}
-			backend_drop(principal->backends);
-		}
+			backend_end(principal->backends);
 }

@@ -12,7 +12,10 @@
  * does not: a caller that hangs up is told to whatever the request waits in.
  *
  * A caller has so much time for a request, however many bytes come meanwhile.
- * After that the connection is shut down.
+ * After that the connection is shut down.  When there are as many connections as may
+ * be, a new one takes the place of that which has been there longest without having
+ * shown who it is.  So callers who are somebody are not kept out by those who are
+ * nobody, however many these are.
  *
  * client/request.c
  *
@@ -31,6 +34,8 @@
 #define RECEIVE_TIME	20.0	/* for a request */
 #define SEND_TIME		60.0	/* for an answer */
 #define IDLE_TIME		75.0	/* for the next request, until it is there */
+#define MAX_ENDING		64		/* connections that are shut down, beside
+								 * those that may be there */
 #define HEADER_MEMORY	16384	/* of a connection, for its headers */
 
 /* A connection of a caller. */
@@ -40,15 +45,43 @@ typedef struct Caller
 	struct Caller *before;
 	int			fd;
 	double		deadline;
+	bool		known;			/* has asked something as somebody */
+	bool		ended;			/* is shut down */
 } Caller;
 
 static Request *requests;
-static Caller *callers;
+static Caller *callers;			/* the newest first */
+static int	ncallers;			/* that are not shut down */
 
 static Caller *
 caller_of(struct MHD_Connection *connection)
 {
 	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static void
+caller_end(Caller *caller)
+{
+	if (caller->ended)
+		return;
+	shutdown(caller->fd, SHUT_RDWR);
+	caller->ended = true;
+	caller->deadline = INFINITY;
+	ncallers--;
+}
+
+/*
+ * There are too many callers: one of them has to go.
+ */
+static void
+caller_make_room(void)
+{
+	Caller	   *goes = callers;
+
+	for (Caller *caller = callers; caller != NULL; caller = caller->next)
+		if (!caller->known && !caller->ended)
+			goes = caller;
+	caller_end(goes);
 }
 
 static void
@@ -68,6 +101,8 @@ connection_changed(void *closure, struct MHD_Connection *connection, void **cont
 			callers->before = caller;
 		callers = caller;
 		*context = caller;
+		if (++ncallers > web.clients)
+			caller_make_room();
 	}
 	else if (caller != NULL)
 	{
@@ -77,6 +112,7 @@ connection_changed(void *closure, struct MHD_Connection *connection, void **cont
 			callers = caller->next;
 		if (caller->next != NULL)
 			caller->next->before = caller->before;
+		ncallers -= !caller->ended;
 		free(caller);
 		*context = NULL;
 	}
@@ -89,8 +125,11 @@ static void *
 request_started(void *closure, const char *target, struct MHD_Connection *connection)
 {
 	Request    *request = allocate(sizeof(Request));
+	Caller	   *caller = caller_of(connection);
 
 	(void) closure;
+	if (caller != NULL && !caller->ended)
+		caller->deadline = web_now + RECEIVE_TIME;
 	request->connection = connection;
 	request->target = copy_text(target);
 	request->socket.fd = -1;
@@ -283,6 +322,45 @@ find_route(Request *request, const char *method)
 	return false;
 }
 
+/* How often a request has headers that say where it ends, and for which host it is. */
+typedef struct Framing
+{
+	int			lengths;
+	int			encodings;
+	int			hosts;
+	bool		odd;
+}			Framing;
+
+static enum MHD_Result
+framing_header(void *closure, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	Framing    *framing = closure;
+
+	(void) kind;
+	framing->lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+	framing->hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
+	if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0)
+	{
+		framing->encodings++;
+		framing->odd |= value == NULL || strcasecmp(value, "chunked") != 0;
+	}
+	framing->odd |= strpbrk(name, " \t") != NULL;
+	return MHD_YES;
+}
+
+/*
+ * Whether all who read a request see the same end of it.  If a server before this one
+ * saw another one, the rest would be a request that it does not know of.
+ */
+static bool
+framing_is_clear(Request *request)
+{
+	Framing		framing = {0};
+
+	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, framing_header, &framing);
+	return !framing.odd && framing.lengths + framing.encodings <= 1 && framing.hosts <= 1;
+}
+
 /*
  * The headers are there: whether the request may go on.  If not, it is answered.
  */
@@ -293,8 +371,15 @@ headers_allow(Request *request, const char *method)
 	const char *type = header_of(request, MHD_HTTP_HEADER_CONTENT_TYPE);
 	bool		has_body = header_of(request, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL ||
 		(length != NULL && strcmp(length, "0") != 0);
+	Caller	   *caller = caller_of(request->connection);
 	bool		changes;
 
+	if (!framing_is_clear(request))
+	{
+		answer_problem(request, MHD_HTTP_BAD_REQUEST, "it is not clear where the request ends, or for which host it is");
+		answer_header(request, MHD_HTTP_HEADER_CONNECTION, "close");
+		return false;
+	}
 	if (!find_route(request, method))
 		return false;
 	changes = strcmp(request->route->method, "GET") != 0;
@@ -315,7 +400,11 @@ headers_allow(Request *request, const char *method)
 			  strncasecmp(type, "application/json", strlen("application/json")) != 0))
 		answer_problem(request, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, "the body must be application/json");
 	else
+	{
+		if (caller != NULL && request->principal != NULL)
+			caller->known = true;
 		return true;
+	}
 	return false;
 }
 
@@ -386,10 +475,7 @@ request_tick(void)
 {
 	for (Caller *caller = callers; caller != NULL; caller = caller->next)
 		if (web_now > caller->deadline)
-		{
-			shutdown(caller->fd, SHUT_RDWR);
-			caller->deadline = INFINITY;
-		}
+			caller_end(caller);
 }
 
 /*
@@ -411,16 +497,18 @@ requests_end(void)
 struct MHD_Daemon *
 daemon_start(int listener, char *cert, char *key)
 {
+	static char priorities[] = "NORMAL:-VERS-TLS1.0:-VERS-TLS1.1";
 	struct MHD_OptionItem tls[] = {
 		{cert != NULL ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, cert},
 		{MHD_OPTION_HTTPS_MEM_KEY, 0, key},
+		{MHD_OPTION_HTTPS_PRIORITIES, 0, priorities},
 		{MHD_OPTION_END, 0, NULL}
 	};
 
 	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (cert != NULL ? MHD_USE_TLS : 0),
 							0, NULL, NULL, handle, NULL,
 							MHD_OPTION_LISTEN_SOCKET, listener,
-							MHD_OPTION_CONNECTION_LIMIT, (unsigned) web.clients,
+							MHD_OPTION_CONNECTION_LIMIT, (unsigned) web.clients + MAX_ENDING,
 							MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIME,
 							MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t) HEADER_MEMORY,
 							MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL,

@@ -60,13 +60,21 @@ static const char enqueue_members[] = "kind! payload"
 	"SELECT json_build_object('items', coalesce(json_agg(json_build_object('id', i.id, 'done', " call ")), '[]')) " \
 	"FROM (SELECT DISTINCT v.value::int8 AS id FROM jsonb_array_elements_text($1::jsonb -> 'ids') AS v ORDER BY 1) AS i"
 
-/* One lease, or several as arrays. */
+/* What is done to a queue, a schedule: named in the path. */
+#define NAMED(what, verb, function) \
+	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
+	.sql = "SELECT json_build_object('done', " DO("jobq." function "($2::text)") ")"}
+
+/* One lease, or several as arrays; "more" are the arguments behind it. */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
 #define LEASE_CALL(function, more_of_one, more) \
 	"SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
 	DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")") " ELSE " \
 	DO("jobq." function "((b ->> 'id')::int8, (b ->> 'token')::int8" more_of_one ")") " END) " \
 	"FROM (SELECT $1::jsonb AS b) AS body"
+#define LEASE_ROUTE(function, more_members, more) \
+	{"POST", "/api/" function, 0,.parameters = "body",.members = "id token ids tokens " more_members, \
+	.sql = LEASE_CALL(function, more, more)}
 
 #define LABEL(column) "replace(replace(replace(" column ", E'\\\\', E'\\\\\\\\'), '\"', E'\\\\\"'), E'\\n', E'\\\\n')"
 
@@ -167,7 +175,7 @@ const Route routes[] = {
 	{"GET", "/api/overview", 0,.sql = overview},
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.sql = series},
 	{"GET", "/api/jobs", 0,
-		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role ?header ?from ?until ?before ?limit",
+		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit",
 	.sql = PAGE(JOBS, 12)},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
 		.members = enqueue_members,
@@ -211,10 +219,8 @@ const Route routes[] = {
 
 	{"GET", "/api/queues", 0,
 	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
-	{"POST", "/api/queues/{}/pause", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('done', " DO("jobq.pause($2::text)") ")"},
-	{"POST", "/api/queues/{}/resume", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('done', " DO("jobq.resume($2::text)") ")"},
+	NAMED("queues", "pause", "pause"),
+	NAMED("queues", "resume", "resume"),
 	{"POST", "/api/queues/{}/clear", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('count', jobq.clear($2::text))"},
 	{"GET", "/api/kinds", 0,.sql = ALL("SELECT * FROM jobq.kinds ORDER BY kind")},
@@ -227,10 +233,8 @@ const Route routes[] = {
 				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, CASE WHEN NOT $1::bool THEN s.payload END AS payload, "
 				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - 'headers' ELSE s.options END AS options "
 				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
-	{"POST", "/api/schedules/{}/pause", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('done', " DO("jobq.pause_schedule($2::text)") ")"},
-	{"POST", "/api/schedules/{}/resume", 0,.parameters = "body {}",.members = "",
-	.sql = "SELECT json_build_object('done', " DO("jobq.resume_schedule($2::text)") ")"},
+	NAMED("schedules", "pause", "pause_schedule"),
+	NAMED("schedules", "resume", "resume_schedule"),
 	{"POST", "/api/schedules/{}/run", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
 	{"GET", "/api/doctor", 0,.sql = ALL("SELECT * FROM jobq.doctor()")},
@@ -251,14 +255,10 @@ const Route routes[] = {
 	.sql = reserve,.answer = answer_reserve},
 	{"POST", "/api/ack", 0,.parameters = "body",.members = "id token ids tokens result",
 	.sql = LEASE_CALL("ack", ", b -> 'result'", "")},
-	{"POST", "/api/nack", 0,.parameters = "body",.members = "id token ids tokens error delay",
-	.sql = LEASE_CALL("nack", ", b ->> 'error', (b ->> 'delay')::interval", ", b ->> 'error', (b ->> 'delay')::interval")},
-	{"POST", "/api/reject", 0,.parameters = "body",.members = "id token ids tokens reason",
-	.sql = LEASE_CALL("reject", ", b ->> 'reason'", ", b ->> 'reason'")},
-	{"POST", "/api/release", 0,.parameters = "body",.members = "id token ids tokens delay",
-	.sql = LEASE_CALL("release", ", coalesce((b ->> 'delay')::interval, '0')", ", coalesce((b ->> 'delay')::interval, '0')")},
-	{"POST", "/api/extend", 0,.parameters = "body",.members = "id token ids tokens lease!",
-	.sql = LEASE_CALL("extend", ", (b ->> 'lease')::interval", ", (b ->> 'lease')::interval")},
+	LEASE_ROUTE("nack", "error delay", ", b ->> 'error', (b ->> 'delay')::interval"),
+	LEASE_ROUTE("reject", "reason", ", b ->> 'reason'"),
+	LEASE_ROUTE("release", "delay", ", coalesce((b ->> 'delay')::interval, '0')"),
+	LEASE_ROUTE("extend", "lease!", ", (b ->> 'lease')::interval"),
 	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
 		.sql = "SELECT json_build_object('done', " DO("jobq.report_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},

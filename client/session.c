@@ -20,6 +20,7 @@
  */
 #include "web.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -138,7 +139,30 @@ session_find(Request *request)
 }
 
 /*
+ * Whether a host, perhaps with a port, is the loopback or an address in numbers.
+ */
+static bool
+is_address(const char *host)
+{
+	size_t		length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+	char		name[INET6_ADDRSTRLEN + 2];
+	unsigned char address[sizeof(struct in6_addr)];
+
+	if (strlen(host) < length || length >= sizeof(name))
+		return false;
+	snprintf(name, sizeof(name), "%.*s", (int) length, host);
+	if (name[0] != '[')
+		return strcasecmp(name, "localhost") == 0 || inet_pton(AF_INET, name, address) == 1;
+	name[length - 1] = '\0';
+	return inet_pton(AF_INET6, name + 1, address) == 1;
+}
+
+/*
  * What a browser says of where a request comes from: this server, or nothing.
+ *
+ * Another site can have its own name lead to this server, and is then of the same
+ * origin.  It gains nothing where a password is needed.  With --allow-trust it
+ * could log in as anybody, so the browser must have been told an address.
  */
 static bool
 same_site(Request *request)
@@ -148,6 +172,8 @@ same_site(Request *request)
 	const char *host = header_of(request, MHD_HTTP_HEADER_HOST);
 	const char *name;
 
+	if (web.allow_trust && host != NULL && !is_address(host))
+		return false;
 	if (site != NULL && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
 		return false;
 	if (origin == NULL)
@@ -282,6 +308,7 @@ log_in_left(Request *request)
 	for (Refusal *refusal = refusals; refusal != NULL; refusal = refusal->next)
 		if (refusal->request == request)
 			refusal->request = NULL;
+	request_resume(request);
 }
 
 /*

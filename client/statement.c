@@ -8,6 +8,7 @@
  *	{}		the segment of the path that {} stands for
  *	body	the body, which is {} if there is none
  *	?NAME	an argument behind the path's question mark; null without it
+ *	-NAME	the same, but not for those from whom payloads are hidden
  *	#NAME	a header, likewise
  *	hide	whether payloads are hidden from the caller
  *	csrf	the secret of the session against cross-site requests
@@ -43,8 +44,13 @@ argument_known(void *closure, enum MHD_ValueKind kind, const char *key, const ch
 	(void) kind;
 	(void) value;
 	for (const char *at = words; length > 0 && (at = strstr(at, key)) != NULL; at += length)
-		if (at > words && at[-1] == '?' && (at[length] == '\0' || at[length] == ' '))
-			return MHD_YES;
+	{
+		if (at == words || strchr("?-", at[-1]) == NULL || (at[length] != '\0' && at[length] != ' '))
+			continue;
+		if (at[-1] == '-' && request->principal->hide_payload)
+			request->status = MHD_HTTP_FORBIDDEN;
+		return MHD_YES;
+	}
 	request->state = (void *) key;
 	return MHD_NO;
 }
@@ -56,8 +62,13 @@ arguments_known(Request *request)
 
 	request->state = NULL;
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, argument_known, request);
-	if (request->state == NULL)
+	if (request->state == NULL && request->status != MHD_HTTP_FORBIDDEN)
 		return true;
+	if (request->state == NULL)
+	{
+		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads and headers are hidden from this role");
+		return false;
+	}
 	initPQExpBuffer(&text);
 	appendPQExpBuffer(&text, "there is no argument \"%s\"", (const char *) request->state);
 	request->state = NULL;
@@ -89,7 +100,7 @@ parameters_of(Request *request)
 			value = request->segment;
 		else if (strcmp(word, "body") == 0)
 			value = request->body.len > 0 ? request->body.data : "{}";
-		else if (word[0] == '?')
+		else if (word[0] == '?' || word[0] == '-')
 			value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, word + 1);
 		else if (word[0] == '#')
 			value = header_of(request, word + 1);
@@ -100,7 +111,7 @@ parameters_of(Request *request)
 		else if (strcmp(word, "readonly") == 0)
 			value = web.read_only ? "true" : "false";
 		/* an argument without a value is as if it were not there */
-		if (value != NULL && word[0] == '?' && value[0] == '\0')
+		if (value != NULL && strchr("?-", word[0]) != NULL && value[0] == '\0')
 			value = NULL;
 		request->values[n++] = value != NULL ? copy_text(value) : NULL;
 	}

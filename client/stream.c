@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream.c
- *	  Server-Sent Events: jobs and lists as they change, and the connection that
- *	  listens for all.
+ *	  Server-Sent Events: jobs and lists as they change.
  *
  * A Follow is what at least one caller of a principal follows: a job, or a topic,
  * which is a route without arguments.  It is looked at by a statement of that
@@ -10,8 +9,8 @@
  * its callers.  All jobs that a principal's callers follow are one statement.
  *
  * A job is looked at when the database has said on channel jobq_job_ID that it
- * has changed, which it does for jobs with "watch", and every second in any case.
- * One connection, of this program's own role, listens for all callers.
+ * has changed (listener.c), which it does for jobs with "watch", and every second in
+ * any case.
  *
  * The id of an event says how many lines of the job's log its receiver has, and a
  * hash of the state that it knows.  So whoever comes back with Last-Event-ID gets
@@ -22,16 +21,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "link.h"
 #include "web.h"
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #define JOB_PAUSE		1.0		/* between two looks at a job */
 #define TOPIC_PAUSE		2.0
@@ -92,15 +88,6 @@ typedef struct Look
 	double		rest_until;
 } Look;
 
-/* A channel that somebody wants to be told of. */
-typedef struct Channel
-{
-	struct Channel *next;
-	int64_t		job;
-	int			users;
-	bool		listening;
-} Channel;
-
 static const char look_sql[] =
 "SELECT w.id, v.what, v.pos, v.hash, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, lines) "
 "LEFT JOIN LATERAL (SELECT * FROM jobq.jobs AS x WHERE x.id = w.id) AS j ON true "
@@ -112,12 +99,6 @@ static const char look_sql[] =
 "j.state IN ('completed', 'failed', 'cancelled', 'expired'), s.text) AS v "
 "ORDER BY w.id, v.what = 's', v.pos";
 
-static Link listener;
-static Watched listener_watched = {.fd = -1};
-static Channel *channels;
-
-static void channel_use(int64_t job, int users);
-static void listener_run(void);
 static void look_done(Statement *statement, PGresult *result, const char *why);
 static void topic_done(Statement *statement, PGresult *result, const char *why);
 
@@ -209,7 +190,7 @@ follow_free(Follow *follow)
 		at = &(*at)->next;
 	*at = follow->next;
 	if (follow->job != 0)
-		channel_use(follow->job, -1);
+		listen_to(follow->job, -1);
 	free(follow->text);
 	free(follow);
 }
@@ -296,7 +277,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 		follow->next = principal->follows;
 		principal->follows = follow;
 		if (job != 0)
-			channel_use(job, 1);
+			listen_to(job, 1);
 	}
 	follower->stream = stream;
 	follower->follow = follow;
@@ -555,105 +536,16 @@ look_done(Statement *statement, PGresult *result, const char *why)
 	principal_leave(principal);
 }
 
-static void
-channel_use(int64_t job, int users)
-{
-	Channel    *channel = channels;
-
-	while (channel != NULL && channel->job != job)
-		channel = channel->next;
-	if (channel == NULL)
-	{
-		channel = allocate(sizeof(Channel));
-		channel->job = job;
-		channel->next = channels;
-		channels = channel;
-	}
-	channel->users += users;
-	listener_run();
-}
-
 /*
- * Have the connection listen to what is wanted, a channel at a time.
- */
-static void
-listener_run(void)
-{
-	for (Channel **at = &channels; *at != NULL && listener.state == LINK_IDLE;)
-	{
-		Channel    *channel = *at;
-		char		sql[64];
-
-		if (channel->listening == (channel->users > 0))
-		{
-			if (channel->listening)
-				at = &channel->next;
-			else
-			{
-				*at = channel->next;
-				free(channel);
-			}
-			continue;
-		}
-		channel->listening = channel->users > 0;
-		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->listening ? "LISTEN" : "UNLISTEN",
-				 (long long) channel->job);
-		link_send(&listener, sql, 0, NULL);
-	}
-}
-
-/*
- * The connection that listens has something to say, or is to be made anew.
- */
-static void
-listener_go_on(void)
-{
-	bool		was_there = listener.state == LINK_IDLE || listener.state == LINK_BUSY;
-	bool		lost;
-	PGresult   *result = link_go_on(&listener, &lost);
-	PGnotify   *notify;
-
-	PQclear(result);
-	if (listener.state == LINK_DOWN || listener.state == LINK_CONNECTING)
-	{
-		/* its socket is closed, and the number may soon be another's */
-		if (listener.state == LINK_DOWN)
-			listener_watched.fd = -1;
-		if (was_there)
-			for (Channel *channel = channels; channel != NULL; channel = channel->next)
-				channel->listening = false;
-		return;
-	}
-	while ((notify = PQnotifies(listener.conn)) != NULL)
-	{
-		long long	job = strncmp(notify->relname, "jobq_job_", 9) == 0 ? atoll(notify->relname + 9) : 0;
-
-		for (Principal *principal = principals; principal != NULL && job > 0; principal = principal->next)
-			for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
-				if (follow->job == job)
-					follow->due = web_now;
-		PQfreemem(notify);
-	}
-	listener_run();
-}
-
-static void
-listener_ready(void *owner, uint32_t events)
-{
-	(void) owner;
-	(void) events;
-	listener_go_on();
-}
-
-/*
- * The first connection is waited for, so that what is wrong with it ends the
- * program.
+ * A job has changed: whoever follows it looks at it.
  */
 void
-stream_open(void)
+stream_job_changed(int64_t job)
 {
-	listener_watched.ready = listener_ready;
-	link_open(&listener);
+	for (Principal *principal = principals; principal != NULL; principal = principal->next)
+		for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
+			if (follow->job == job)
+				follow->due = web_now;
 }
 
 /*
@@ -662,15 +554,6 @@ stream_open(void)
 void
 stream_tick(void)
 {
-	int			fd;
-	short		events;
-
-	if (link_due(&listener) <= web_now)
-		listener_go_on();
-	if (link_events(&listener, &fd, &events))
-		loop_watch(&listener_watched, fd, (events & POLLIN ? EPOLLIN : 0) | (events & POLLOUT ? EPOLLOUT : 0));
-	else
-		listener_watched.fd = -1;
 	for (Principal *principal = principals; principal != NULL; principal = principal->next)
 	{
 		if (principal->follows == NULL)
@@ -694,24 +577,4 @@ stream_tick(void)
 		}
 		jobs_look(principal);
 	}
-}
-
-/*
- * GET /healthz
- */
-void
-run_health(Request *request)
-{
-	static const char good[] = "{\"status\":\"ok\"}\n";
-
-	if (listener.state == LINK_IDLE || listener.state == LINK_BUSY)
-		answer(request, MHD_HTTP_OK, "application/json", good, strlen(good));
-	else
-		answer_no_connection(request, "there is no connection to the database");
-}
-
-void
-stream_close(void)
-{
-	link_close(&listener);
 }

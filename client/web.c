@@ -201,7 +201,7 @@ run_web(const Command *command, int argc, char **argv)
 	}
 	listener = listen_at(address, sizeof(address));
 	loop_open();
-	stream_open();
+	listener_open();
 	tokens_read(true);
 
 	sigemptyset(&set);
@@ -232,6 +232,7 @@ run_web(const Command *command, int argc, char **argv)
 			next_tick = web_now + IDLE_TURN;
 		}
 		gateway_tick();
+		listener_tick();
 		stream_tick();
 		MHD_run(daemon);
 		turn = IDLE_TURN;
@@ -247,7 +248,7 @@ run_web(const Command *command, int argc, char **argv)
 	MHD_run(daemon);
 	MHD_stop_daemon(daemon);
 	pool_close();
-	stream_close();
+	listener_close();
 	return EXIT_DONE;
 }
 

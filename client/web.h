@@ -15,12 +15,14 @@
  * The files, the lowest first:
  *
  *	loop.c		epoll, and what is freed when nobody looks at it any more
- *	pool.c		principals, and statements on their connections
+ *	backend.c	connections of principals
+ *	pool.c		principals, and the line in which their statements wait
+ *	listener.c	the connection that listens for changes of jobs
  *	answer.c	answers: headers, problems
  *	session.c	who the caller is: log in, cookies, CSRF
  *	tokens.c	the file of tokens
  *	statement.c	a route's statement: its parameters, and what comes of it
- *	stream.c	Server-Sent Events, and the connection that listens
+ *	stream.c	Server-Sent Events
  *	gateway.c	consumers that wait for jobs
  *	routes.c	the table of all routes
  *	request.c	a request from its first byte to its last
@@ -107,10 +109,13 @@ typedef struct Backend
 	Watched		watched;
 	enum
 	{
-		BACKEND_CONNECTING, BACKEND_SETTING, BACKEND_IDLE, BACKEND_BUSY
+		BACKEND_CONNECTING, BACKEND_SETTING, BACKEND_IDLE, BACKEND_BUSY,
+		BACKEND_CANCELLED		/* its statement is done, what cancels that is
+								 * not */
 	}			state;
 	PostgresPollingStatusType polling;
 	Statement  *statement;
+	struct Cancel *cancel;		/* that is under way */
 	PGresult   *result;
 	double		since;			/* of its state */
 	bool		waits;
@@ -138,6 +143,13 @@ struct Principal
 	struct Gate *gates;			/* gateway.c */
 };
 
+/* backend.c */
+extern void backend_make(Principal *principal, bool waits);
+extern void backend_drop(Backend *backend);
+extern bool backend_send(Backend *backend, Statement *statement);
+extern void backend_cancel(Statement *statement);
+extern void backend_end(Backend *backend);
+
 /* pool.c */
 extern Principal *principals;
 extern Principal *principal_make(const char *role, const char *password, const char *conninfo);
@@ -145,9 +157,10 @@ extern Principal *principal_like(const Principal *other);
 extern void principal_use(Principal *principal);
 extern void principal_leave(Principal *principal);
 extern void principal_prove(Principal *principal);
+extern void principal_failed(Principal *principal, const char *why, bool refused);
 extern void pool_send(Principal *principal, Statement *statement);
+extern void pool_run(Principal *principal);
 extern bool pool_withdraw(Principal *principal, Statement *statement);
-extern void pool_cancel(Statement *statement);
 extern void pool_tick(void);
 extern void pool_close(void);
 
@@ -250,14 +263,26 @@ extern Principal *token_find(const char *token);
 /* statement.c */
 extern void statement_begin(Request *request);
 
+/* listener.c */
+extern void listener_open(void);
+extern void listener_tick(void);
+extern void listen_to(int64_t job, int users);
+extern void run_health(Request *request);
+extern void listener_close(void);
+
+/* listener.c */
+extern void listener_open(void);
+extern void listener_tick(void);
+extern void listen_to(int64_t job, int users);
+extern void run_health(Request *request);
+extern void listener_close(void);
+
 /* stream.c */
-extern void stream_open(void);
 extern void stream_tick(void);
 extern void stream_end(Request *request);
 extern void run_follow_job(Request *request);
 extern void run_follow_topics(Request *request);
-extern void run_health(Request *request);
-extern void stream_close(void);
+extern void stream_job_changed(int64_t job);
 
 /* gateway.c */
 extern void answer_reserve(Request *request, PGresult *result);

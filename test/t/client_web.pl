@@ -7,10 +7,10 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use HTTP::Tiny;
 use IO::Select;
-use IO::Socket::INET;
 use IPC::Run ();
 use JSON::PP ();
 use JobqTest;
+use JobqWeb;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -30,39 +30,10 @@ my $patience = $PostgreSQL::Test::Utils::timeout_default;
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# A server for callers; its process and its address.
-my @servers;
-
-sub serve
-{
-	my (@options) = @_;
-	my %server = (err => '');
-
-	$server{process} = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0', @options ],
-		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$server{err},
-		IPC::Run::timeout(400));
-	$server{process}->pump until $server{err} =~ m{listening at (https?://127\.0\.0\.1:(\d+))|error:};
-	($server{url}, $server{port}) = ($1, $2);
-	push @servers, \%server;
-	return \%server;
-}
-
 # What it cuts off is no reason to end.
 local $SIG{PIPE} = 'IGNORE';
 
-# Whatever happens, none of them stays.
-END { $_->{process}->kill_kill(grace => 5) foreach grep { $_->{process} } @servers; }
-
-sub refused
-{
-	my (@options) = @_;
-	my $err;
-
-	IPC::Run::run([ $jobq, 'web', @options ], '<', File::Spec->devnull, '2>', \$err, IPC::Run::timeout($patience));
-	return ($? >> 8) . ": $err";
-}
-
-if (refused('--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
+if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
 {
 	plan skip_all => 'the program jobq was built without libmicrohttpd';
 }
@@ -93,7 +64,7 @@ my $token = 'Abcdefghijklmnopqrstuvwx0';
 my $other_token = 'Zbcdefghijklmnopqrstuvwx0';
 append_to_file("$dir/tokens", "# tokens\n$token user=app password=secret\n$other_token user=other password=other\n");
 chmod 0600, "$dir/tokens";
-my $server = serve('--token-file', "$dir/tokens");
+my $server = serve($jobq, '--token-file', "$dir/tokens");
 my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
 my $json = JSON::PP->new->utf8;
 
@@ -127,37 +98,11 @@ sub log_in
 	return ($status, $session, Cookie => $cookie, 'X-CSRF-Token' => $session->{csrf});
 }
 
-# A connection on which something was sent.
-sub raw
-{
-	my ($text, $port) = @_;
-	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port || $server->{port}) or die "connect: $!";
-
-	$socket->syswrite($text);
-	return $socket;
-}
-
-# What comes until it matches, or until the other side closes.
-sub hear
-{
-	my ($socket, $pattern) = @_;
-	my $select = IO::Select->new($socket);
-	my $end = time + $patience;
-	my $heard = '';
-
-	while (!defined $pattern || $heard !~ $pattern)
-	{
-		last if time > $end || !$select->can_read($end - time);
-		last unless sysread($socket, $heard, 65536, length $heard);
-	}
-	return $heard;
-}
-
 sub stream
 {
 	my ($path, %headers) = @_;
 
-	return raw("GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n"
+	return raw($server, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n"
 		  . join('', map { "$_: $headers{$_}\r\n" } keys %headers) . "\r\n");
 }
 
@@ -165,9 +110,13 @@ my ($status, $data, $headers);
 
 # Some that never come to an end; what becomes of them is seen at the end.
 my %slow = (
-	'of its headers' => raw("GET / HTTP/1.1\r\nHost: x\r\nX: "),
-	'of its body' => raw("POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"),
-	'of anything' => raw(''));
+	'of its headers' => raw($server, "GET / HTTP/1.1\r\nHost: x\r\nX: "),
+	'of its body' => raw($server, "POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"),
+	'of anything' => raw($server, ''));
+# One that asks for nothing more has longer than one that does not come to an end.
+my $idle = raw($server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+my $again = raw($server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nX: ");
+like(hear($idle, qr/"ok"\}\n/), qr/ 200 /, 'a connection is kept');
 
 sub drip
 {
@@ -176,11 +125,11 @@ sub drip
 }
 
 # It listens to nobody outside, and takes no bad options.
-like(refused('--listen', '0.0.0.0:0'), qr/^2: .*refusing to listen.*without TLS.*hint:/s, 'not beyond the loopback without TLS');
-like(refused('--listen', 'nonsense'), qr/^2: .*ADDRESS:PORT/, 'a bad address');
+like(refused($jobq, '--listen', '0.0.0.0:0'), qr/^2: .*refusing to listen.*without TLS.*hint:/s, 'not beyond the loopback without TLS');
+like(refused($jobq, '--listen', 'nonsense'), qr/^2: .*ADDRESS:PORT/, 'a bad address');
 append_to_file("$dir/open_tokens", "$token user=app\n");
 chmod 0644, "$dir/open_tokens";
-like(refused('--listen', '127.0.0.1:0', '--token-file', "$dir/open_tokens"), qr/^2: .*nobody else can read/, 'tokens that others can read');
+like(refused($jobq, '--listen', '127.0.0.1:0', '--token-file', "$dir/open_tokens"), qr/^2: .*nobody else can read/, 'tokens that others can read');
 
 # Who may come in.
 ($status, $data, $headers) = ask('GET', '/healthz');
@@ -318,7 +267,7 @@ is("$status " . scalar @{ $data->{jobs} }, '200 0', 'no job');
 my $path = '/api/reserve';
 my $wait = '{"queues": ["c"], "wait": "60 s", "consumer": "w"}';
 my $post = "POST $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: ";
-my @waiting = map { raw($post . length($wait) . "\r\n\r\n$wait") } 1 .. 30;
+my @waiting = map { raw($server, $post . length($wait) . "\r\n\r\n$wait") } 1 .. 30;
 my $waiters = q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobq web' AND query LIKE '%jobq.reserve(%' AND state = 'active'};
 poll($node, "SELECT ($waiters) = 1");
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('n', n), queue => 'c') FROM generate_series(1, 30) n});
@@ -337,13 +286,13 @@ my @ids = keys %lease;
 is("$status " . sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'x' AND payload ? 'n' AND state = 'completed'}), '200 30', 'until they are done, many at a time');
 
 # One that hangs up while it waits holds nothing.
-my $gone = raw($post . length($wait) . "\r\n\r\n$wait");
+my $gone = raw($server, $post . length($wait) . "\r\n\r\n$wait");
 poll($node, "SELECT ($waiters) = 1");
 close $gone;
 wait_for($node, 'nobody waits for one that has hung up', "SELECT ($waiters) = 0");
 my $other = '{"queues": ["d/\"e\" ü"], "wait": "60 s"}';
-$gone = raw($post . length($wait) . "\r\n\r\n$wait");
-my $there = raw($post . length($other) . "\r\n\r\n$other");
+$gone = raw($server, $post . length($wait) . "\r\n\r\n$wait");
+my $there = raw($server, $post . length($other) . "\r\n\r\n$other");
 poll($node, "SELECT ($waiters) = 1");
 close $gone;
 sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c'), jobq.enqueue('y', queue => 'd/"e" ü')});
@@ -354,17 +303,17 @@ is(sql(q{SELECT attempt FROM jobq.live_jobs WHERE queue = 'c'}), '0', 'and that 
 # Callers that mean harm.
 for my $path ('/../../../../etc/passwd', '/..%2f..%2f..%2fetc%2fpasswd', '/web.c', '/%00', '/index.html%00', '/api/jobs/%zz', '//etc/passwd')
 {
-	my $answer = hear(raw("GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
+	my $answer = hear(raw($server, "GET $path HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
 	like($answer, qr/^HTTP\/1.1 40[04]/, "no file: $path");
 	unlike($answer, qr/root:/, 'really');
 }
-my $answer = hear(raw("GET /api/jobs/1%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
+my $answer = hear(raw($server, "GET /api/jobs/1%0d%0aSet-Cookie:%20a=b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nConnection: close\r\n\r\n"));
 like($answer, qr/^HTTP\/1.1 400/, 'a line feed in a path');
 unlike($answer, qr/^Set-Cookie/m, 'adds no header');
-like(hear(raw("GET / HTTP/1.1\r\nHost: x\r\nX: " . 'x' x 100_000 . "\r\n\r\n")), qr/^(HTTP\/1.1 4\d\d|$)/, 'long headers');
-like(hear(raw("POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 1000001\r\n\r\n"), qr/\r\n\r\n/),
+like(hear(raw($server, "GET / HTTP/1.1\r\nHost: x\r\nX: " . 'x' x 100_000 . "\r\n\r\n")), qr/^(HTTP\/1.1 4\d\d|$)/, 'long headers');
+like(hear(raw($server, "POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: 1000001\r\n\r\n"), qr/\r\n\r\n/),
 	qr/^HTTP\/1.1 413/, 'a body that is too large');
-$answer = hear(raw("POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+$answer = hear(raw($server, "POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 	  . ("FFFF\r\n" . 'x' x 65535 . "\r\n") x 20));
 unlike($answer, qr/^HTTP\/1.1 2/, 'one that does not say how large it is');
 is((ask('PATCH', '/api/jobs', undef, Authorization => "Bearer $token"))[0], 405, 'a method that is not there');
@@ -373,7 +322,7 @@ is((app('GET', '/api/nothing'))[0], 404, 'a path that is not there');
 drip();
 
 # Many that follow cost one statement, not much memory, and no connection.
-my $pid = $server->{process}{KIDS}[0]{PID};
+my $pid = web_pid($server);
 my @many = map { stream('/api/events?topics=overview,queues,jobs') } 1 .. 500;
 is(scalar(grep { hear($_, qr/event: overview.*event: jobs|event: jobs.*event: overview/s) =~ /event: overview/ } @many), 500, '500 browsers');
 my ($memory) = slurp_file("/proc/$pid/status") =~ /VmHWM:\s*(\d+) kB/;
@@ -385,20 +334,20 @@ drip();
 # Payloads that are hidden, and a server that changes nothing.
 $id = (app('POST', '/api/jobs', '{"kind": "same", "payload": {"secret": "geheim"}, "headers": {"h": "geheim"}}'))[1]{id};
 sql("SELECT jobq.wait($id)");
-my $shy = serve('--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
+my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
 for my $list ("jobs/$id", 'jobs', 'failed', 'schedules', 'batches', 'workers')
 {
 	my $text = $http->get("$shy->{url}/api/$list", { headers => { Authorization => "Bearer $token" } })->{content};
 	unlike($text, qr/geheim/, "no payload in $list");
 }
 is((app('GET', "/api/jobs/$id", undef, base => $shy->{url}))[1]{payload_hidden}, 1, 'as it says');
-unlike(hear(raw("GET /api/jobs/$id/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n", $shy->{port}), qr/event: end/), qr/geheim/, 'or in events');
+unlike(hear(raw($shy, "GET /api/jobs/$id/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n"), qr/event: end/), qr/geheim/, 'or in events');
 is((app('POST', '/api/reserve', '{"queues": ["c"]}', base => $shy->{url}))[0], 403, 'or for a consumer');
 is((app('DELETE', "/api/jobs/$id", undef, base => $shy->{url}))[0], 403, 'nothing is changed');
 is((log_in('boss', 'boss', $shy->{url}))[0], 200, 'but who logs in');
 $shy->{process}->signal('INT');
 ok($shy->{process}->finish, 'Ctrl-C ends it');
-my $open = serve('--allow-trust', '--hide-payload', 'all', '--token-file', "$dir/tokens");
+my $open = serve($jobq, '--allow-trust', '--hide-payload', 'all', '--token-file', "$dir/tokens");
 ($status, $data) = log_in('open', 'anything', $open->{url});
 is("$status $data->{hide_payload}", '200 1', 'a role without a password, if that is wanted');
 is((app('GET', "/api/jobs/$id", undef, base => $open->{url}))[1]{payload}{secret}, 'geheim', 'all are those who log in, not programs');
@@ -407,21 +356,24 @@ is((app('GET', "/api/jobs/$id", undef, base => $open->{url}))[1]{payload}{secret
 SKIP:
 {
 	my $openssl = IPC::Run::run([ 'sh', '-c', 'command -v openssl' ], '>', File::Spec->devnull);
-	skip 'there is no openssl', 2 unless $openssl;
+	skip 'there is no openssl', 3 unless $openssl;
 	IPC::Run::run([ qw(openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout), "$dir/key", '-out', "$dir/cert" ],
 		'2>', File::Spec->devnull) or die 'openssl';
-	my $tls = serve('--tls-cert', "$dir/cert", '--tls-key', "$dir/key");
+	my $tls = serve($jobq, '--tls-cert', "$dir/cert", '--tls-key', "$dir/key");
 	my ($out, $err);
 	append_to_file("$dir/request", "GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n");
 	IPC::Run::run([ qw(openssl s_client -quiet -CAfile), "$dir/cert", '-connect', "127.0.0.1:$tls->{port}" ],
 		'<', "$dir/request", '>', \$out, '2>', \$err, IPC::Run::timeout($patience));
 	like($out, qr/^HTTP\/1\.[01] 200.*Strict-Transport-Security: .*"ok"/s, 'TLS') or diag($err);
-	unlike(hear(raw("GET /healthz HTTP/1.0\r\n\r\n", $tls->{port})), qr/"ok"/, 'and nothing else');
+	IPC::Run::run([ qw(openssl s_client -tls1_1 -cipher ALL:@SECLEVEL=0 -connect), "127.0.0.1:$tls->{port}" ],
+		'<', File::Spec->devnull, '>', \$out, '2>', \$err, IPC::Run::timeout($patience));
+	like("$out$err", qr/alert protocol version|Cipher is \(NONE\)/, 'none that is broken');
+	unlike(hear(raw($tls, "GET /healthz HTTP/1.0\r\n\r\n")), qr/"ok"/, 'and nothing else');
 }
 drip();
 
 # The database server goes away, and comes back.
-$there = raw($post . length($other) . "\r\n\r\n$other");
+$there = raw($server, $post . length($other) . "\r\n\r\n$other");
 poll($node, "SELECT ($waiters) >= 1");
 $node->restart;
 like(hear($there, qr/\}/), qr/^HTTP\/1.1 503/, 'who waits is told');
@@ -439,6 +391,9 @@ for my $what (sort keys %slow)
 	unlike($heard, qr/^HTTP\/1.1 2/, "a request that lacks the end $what");
 	ok(IO::Select->new($slow{$what})->can_read(0) && !sysread($slow{$what}, $byte, 1), 'is cut off');
 }
+
+like(hear($again), qr/"ok"\}\n$/, 'a second request that does not end');
+ok(!IO::Select->new($idle)->can_read(0), 'is cut off before a connection that rests');
 
 # The end of a session, of a token, and of the server.
 is((ask('DELETE', '/api/session', undef, %app))[0], 204, 'log out');

@@ -1,0 +1,459 @@
+/*-------------------------------------------------------------------------
+ *
+ * backend.c
+ *	  A connection to the database, of a principal.
+ *
+ * It is made with the password that the caller has given, and never with another
+ * one: not with that of a password file, and not by what else the server takes for
+ * proof of who this program is.  So a role for which the server asks for no
+ * password is refused, unless --allow-trust was said.
+ *
+ * It runs one statement at a time.  What cancels a statement travels on its own,
+ * and may arrive after that statement's end.  So the connection is given no other
+ * one before the server is done with what cancels.
+ *
+ * client/backend.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define MAX_WORDS		64
+
+/* What asks the server to end a statement; libpq waits for it, so a thread does. */
+struct Cancel
+{
+	PGcancel   *request;
+	Backend    *backend;		/* NULL: it is closed */
+};
+
+/* Threads write the address of their Cancel when it is done. */
+static int	cancels[2] = {-1, -1};
+static Watched cancels_watched = {.fd = -1};
+
+static void backend_ready(void *owner, uint32_t events);
+static void backend_watch(Backend *backend);
+static void backend_connected(Backend *backend);
+static void backend_failed(Backend *backend);
+static void backend_lost(Backend *backend);
+
+/*
+ * Begin to make a connection.  If that fails at once, principal_failed() is called.
+ */
+void
+backend_make(Principal *principal, bool waits)
+{
+	const char *words[MAX_WORDS + 1];
+	const char *values[MAX_WORDS + 1];
+	PQconninfoOption *own = NULL;
+	Backend    *backend = allocate(sizeof(Backend));
+	int			n = 0;
+
+	connection_words(words, values);
+	while (words[n] != NULL)
+	{
+		/* the program's own role and password are not the caller's */
+		if (strcmp(words[n], "user") == 0 || strcmp(words[n], "password") == 0)
+		{
+			for (int i = n; words[i] != NULL; i++)
+			{
+				words[i] = words[i + 1];
+				values[i] = values[i + 1];
+			}
+			continue;
+		}
+		n++;
+	}
+	if (principal->conninfo != NULL)
+	{
+		own = PQconninfoParse(principal->conninfo, NULL);
+		for (PQconninfoOption *option = own; option != NULL && option->keyword != NULL; option++)
+			if (option->val != NULL && n < MAX_WORDS)
+			{
+				words[n] = option->keyword;
+				values[n++] = option->val;
+			}
+	}
+	else
+	{
+		words[n] = "user";
+		values[n++] = principal->role;
+		words[n] = "password";
+		values[n++] = principal->password;
+		words[n] = "passfile";
+		values[n++] = "/dev/null";
+	}
+	words[n] = values[n] = NULL;
+
+	backend->principal = principal;
+	backend->waits = waits;
+	backend->watched = (Watched)
+	{
+		.ready = backend_ready,.owner = backend,.fd = -1
+	};
+	backend->state = BACKEND_CONNECTING;
+	backend->since = web_now;
+	backend->next = principal->backends;
+	principal->backends = backend;
+	if (waits)
+		principal->nwaiting++;
+	else
+		principal->nbackends++;
+	backend->conn = PQconnectStartParams(words, values, 1);
+	PQconninfoFree(own);
+	if (backend->conn == NULL)
+		fatal(EXIT_REFUSED, "out of memory");
+	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
+	if (PQstatus(backend->conn) == CONNECTION_BAD)
+	{
+		backend_failed(backend);
+		return;
+	}
+	backend->polling = PGRES_POLLING_WRITING;
+	backend_watch(backend);
+}
+
+static void
+backend_watch(Backend *backend)
+{
+	uint32_t	events = EPOLLIN;
+
+	if (backend->state == BACKEND_CONNECTING)
+		events = backend->polling == PGRES_POLLING_WRITING ? EPOLLOUT : EPOLLIN;
+	else if (PQflush(backend->conn) == 1)
+		events |= EPOLLOUT;
+	/* while it connects, the socket may be another one under the same number */
+	if (backend->state == BACKEND_CONNECTING || backend->watched.events != events)
+		loop_watch(&backend->watched, PQsocket(backend->conn), events);
+}
+
+/*
+ * Close a connection.  Nobody waits for its statement any more.
+ */
+void
+backend_drop(Backend *backend)
+{
+	Principal  *principal = backend->principal;
+	Backend   **at = &principal->backends;
+
+	while (*at != backend)
+		at = &(*at)->next;
+	*at = backend->next;
+	if (backend->waits)
+		principal->nwaiting--;
+	else
+		principal->nbackends--;
+	if (backend->cancel != NULL)
+		backend->cancel->backend = NULL;
+	loop_forget(&backend->watched);
+	PQclear(backend->result);
+	PQfinish(backend->conn);
+	backend->conn = NULL;
+	loop_free(backend);
+}
+
+/*
+ * There was no connection.  libpq has no SQLSTATE for that but in its message, if
+ * that is verbose: "FATAL:  28P01: password authentication failed", in whichever
+ * language.  Only class 28, and that the role may not connect, is said of the
+ * role; all else may be better soon.
+ */
+static void
+backend_failed(Backend *backend)
+{
+	Principal  *principal = backend->principal;
+	const char *message = PQerrorMessage(backend->conn);
+	const char *said = message;
+	bool		refused = false;
+	char	   *why;
+
+	/* of several addresses, the last counts */
+	for (const char *at = message; (at = strstr(at, ":  ")) != NULL; at += 3)
+		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && strncmp(at + 8, ": ", 2) == 0)
+		{
+			said = at + 10;
+			refused = strncmp(at + 3, "28", 2) == 0 || strncmp(at + 3, "42501", 5) == 0;
+		}
+	why = copy_text(said);
+	why[strcspn(why, "\n")] = '\0';
+	principal_use(principal);
+	backend_drop(backend);
+	principal_failed(principal, why, refused);
+	principal_leave(principal);
+	free(why);
+}
+
+/*
+ * The role may be what it says.  The settings that all statements need are one
+ * round trip.  A page of jobs is to be read from the newest on until it is full,
+ * though the planner, which cannot tell how many jobs are in a state, would rather
+ * sort them all; so it is kept from that, and from compiling for what takes a few
+ * milliseconds.
+ */
+static void
+backend_connected(Backend *backend)
+{
+	char		sql[512];
+
+	if (backend->principal->conninfo == NULL && !web.allow_trust &&
+		!PQconnectionUsedPassword(backend->conn))
+	{
+		Principal  *principal = backend->principal;
+
+		principal_use(principal);
+		backend_drop(backend);
+		principal_failed(principal, "the database server asks for no password, so anybody could log in", true);
+		principal_leave(principal);
+		return;
+	}
+	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
+			 "SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; "
+			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
+			 "SET enable_sort = off; SET jit = off; "
+			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
+			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
+	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);
+	PQsetnonblocking(backend->conn, 1);
+	backend->state = BACKEND_SETTING;
+	backend->since = web_now;
+	if (!PQsendQuery(backend->conn, sql))
+		backend_failed(backend);
+	else
+		backend_watch(backend);
+}
+
+/*
+ * The connection is lost, perhaps with a statement under way.
+ */
+static void
+backend_lost(Backend *backend)
+{
+	Principal  *principal = backend->principal;
+	char	   *why = copy_text(PQerrorMessage(backend->conn));
+	Statement  *statement = backend->statement;
+
+	if (backend->state == BACKEND_SETTING)
+	{
+		free(why);
+		backend_failed(backend);
+		return;
+	}
+	why[strcspn(why, "\n")] = '\0';
+	principal_use(principal);
+	backend->statement = NULL;
+	backend_drop(backend);
+	if (statement != NULL)
+	{
+		statement->backend = NULL;
+		statement->done(statement, NULL, why[0] != '\0' ? why : "the connection to the database is lost");
+	}
+	pool_run(principal);
+	principal_leave(principal);
+	free(why);
+}
+
+/*
+ * Something has come from the server.
+ */
+static void
+backend_ready(void *owner, uint32_t events)
+{
+	Backend    *backend = owner;
+	Principal  *principal = backend->principal;
+	PGresult   *result;
+
+	(void) events;
+	if (backend->state == BACKEND_CONNECTING)
+	{
+		/* libpq may close the socket, and have another one after */
+		backend->polling = PQconnectPoll(backend->conn);
+		if (backend->polling == PGRES_POLLING_FAILED)
+			backend_failed(backend);
+		else if (backend->polling == PGRES_POLLING_OK)
+			backend_connected(backend);
+		else
+			backend_watch(backend);
+		return;
+	}
+	if (!PQconsumeInput(backend->conn) || PQstatus(backend->conn) == CONNECTION_BAD)
+	{
+		backend_lost(backend);
+		return;
+	}
+	while ((backend->state == BACKEND_SETTING || backend->state == BACKEND_BUSY) &&
+		   !PQisBusy(backend->conn))
+	{
+		result = PQgetResult(backend->conn);
+		if (result != NULL)
+		{
+			/* of several, the first that is an error counts, else the last */
+			if (backend->result == NULL || PQresultStatus(backend->result) != PGRES_FATAL_ERROR)
+			{
+				PQclear(backend->result);
+				backend->result = result;
+			}
+			else
+				PQclear(result);
+			continue;
+		}
+		if (PQstatus(backend->conn) == CONNECTION_BAD)
+		{
+			backend_lost(backend);
+			return;
+		}
+		result = backend->result;
+		backend->result = NULL;
+		if (backend->state == BACKEND_SETTING && PQresultStatus(result) != PGRES_COMMAND_OK)
+		{
+			PQclear(result);
+			backend_failed(backend);
+			return;
+		}
+		principal_use(principal);
+		if (backend->state == BACKEND_SETTING)
+		{
+			void		(*proved) (Principal *, const char *, bool) = principal->proved;
+
+			backend->state = BACKEND_IDLE;
+			principal->proven = true;
+			principal->proved = NULL;
+			if (proved != NULL)
+				proved(principal, NULL, false);
+		}
+		else
+		{
+			Statement  *statement = backend->statement;
+
+			backend->state = backend->cancel != NULL ? BACKEND_CANCELLED : BACKEND_IDLE;
+			backend->statement = NULL;
+			statement->backend = NULL;
+			statement->done(statement, result, NULL);
+		}
+		backend->since = web_now;
+		PQclear(result);
+		pool_run(principal);
+		principal_leave(principal);
+		return;
+	}
+	backend_watch(backend);
+}
+
+/*
+ * Have a statement run on a connection that is idle.  False if it is lost; the
+ * statement is done then.
+ */
+bool
+backend_send(Backend *backend, Statement *statement)
+{
+	backend->statement = statement;
+	backend->state = BACKEND_BUSY;
+	backend->since = web_now;
+	statement->backend = backend;
+	if (!PQsendQueryParams(backend->conn, statement->sql, statement->n, NULL,
+						   statement->values, NULL, NULL, 0))
+	{
+		backend_lost(backend);
+		return false;
+	}
+	backend_watch(backend);
+	return true;
+}
+
+static void *
+cancel_thread(void *argument)
+{
+	struct Cancel *cancel = argument;
+	char		why[256];
+
+	/* this returns when the server has closed the connection that asks */
+	PQcancel(cancel->request, why, sizeof(why));
+	PQfreeCancel(cancel->request);
+	if (write(cancels[1], &cancel, sizeof(cancel)) != sizeof(cancel))
+		fatal(EXIT_REFUSED, "could not write to a pipe: %s", strerror(errno));
+	return NULL;
+}
+
+/*
+ * Threads are done: their connections may be given to others.
+ */
+static void
+cancels_ready(void *owner, uint32_t events)
+{
+	struct Cancel *cancel;
+
+	(void) owner;
+	(void) events;
+	while (read(cancels[0], &cancel, sizeof(cancel)) == sizeof(cancel))
+	{
+		Backend    *backend = cancel->backend;
+
+		free(cancel);
+		if (backend == NULL)
+			continue;
+		backend->cancel = NULL;
+		if (backend->state == BACKEND_CANCELLED)
+		{
+			backend->state = BACKEND_IDLE;
+			backend->since = web_now;
+			pool_run(backend->principal);
+		}
+	}
+}
+
+/*
+ * Ask the server to end a statement that runs.  Its result comes all the same.
+ */
+void
+backend_cancel(Statement *statement)
+{
+	Backend    *backend = statement->backend;
+	PGcancel   *request = backend != NULL && backend->cancel == NULL ? PQgetCancel(backend->conn) : NULL;
+	pthread_attr_t attributes;
+	pthread_t	thread;
+
+	if (request == NULL)
+		return;
+	if (cancels[0] < 0)
+	{
+		if (pipe2(cancels, O_CLOEXEC) != 0 || fcntl(cancels[0], F_SETFL, O_NONBLOCK) != 0)
+			fatal(EXIT_REFUSED, "could not make a pipe: %s", strerror(errno));
+		cancels_watched.ready = cancels_ready;
+		loop_watch(&cancels_watched, cancels[0], EPOLLIN);
+	}
+	backend->cancel = allocate(sizeof(struct Cancel));
+	backend->cancel->request = request;
+	backend->cancel->backend = backend;
+	pthread_attr_init(&attributes);
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attributes, cancel_thread, backend->cancel) != 0)
+	{
+		PQfreeCancel(request);
+		free(backend->cancel);
+		backend->cancel = NULL;
+	}
+	pthread_attr_destroy(&attributes);
+}
+
+/*
+ * Close a connection, and end what runs there.
+ */
+void
+backend_end(Backend *backend)
+{
+	PGcancel   *request = backend->statement != NULL ? PQgetCancel(backend->conn) : NULL;
+	char		why[256];
+
+	if (request != NULL)
+		PQcancel(request, why, sizeof(why));
+	PQfreeCancel(request);
+	backend_drop(backend);
+}

@@ -1,0 +1,79 @@
+# Servers of jobq web, and connections to them on which bytes are sent as they are.
+package JobqWeb;
+
+use strict;
+use warnings FATAL => 'all';
+use Exporter 'import';
+use File::Spec;
+use IO::Select;
+use IO::Socket::INET;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(time);
+
+our @EXPORT = qw(serve refused raw hear web_pid);
+
+my $patience = $PostgreSQL::Test::Utils::timeout_default;
+my @servers;
+
+# Whatever happens, none of them stays.
+END
+{
+	local $?;
+	$_->{process}->kill_kill(grace => 5) foreach grep { $_->{process} } @servers;
+}
+
+# A server for callers: its process, its address (url, port), what it says (err).
+sub serve
+{
+	my ($jobq, @options) = @_;
+	my %server = (err => '');
+
+	$server{process} = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0', @options ],
+		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$server{err},
+		IPC::Run::timeout(400));
+	$server{process}->pump until $server{err} =~ m{listening at (https?://127\.0\.0\.1:(\d+))|error:};
+	($server{url}, $server{port}) = ($1, $2);
+	push @servers, \%server;
+	return \%server;
+}
+
+# The exit status of one that does not start, and what it says.
+sub refused
+{
+	my ($jobq, @options) = @_;
+	my $err;
+
+	IPC::Run::run([ $jobq, 'web', @options ], '<', File::Spec->devnull, '2>', \$err, IPC::Run::timeout($patience));
+	return ($? >> 8) . ": $err";
+}
+
+sub web_pid { return $_[0]{process}{KIDS}[0]{PID}; }
+
+# A connection on which something was sent.
+sub raw
+{
+	my ($server, $text) = @_;
+	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->{port}) or die "connect: $!";
+
+	$socket->syswrite($text);
+	return $socket;
+}
+
+# What comes until it matches, or until the other side closes.
+sub hear
+{
+	my ($socket, $pattern) = @_;
+	my $select = IO::Select->new($socket);
+	my $end = time + $patience;
+	my $heard = '';
+
+	while (!defined $pattern || $heard !~ $pattern)
+	{
+		last if time > $end || !$select->can_read($end - time);
+		last unless sysread($socket, $heard, 65536, length $heard);
+	}
+	return $heard;
+}
+
+1;

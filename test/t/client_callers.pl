@@ -1,0 +1,200 @@
+# jobq web: callers who crowd in, hang up, come from elsewhere, or want to know what
+# is hidden.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IO::Select;
+use IO::Socket::UNIX;
+use JobqTest;
+use JobqWeb;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my ($node, $jobq) = client_node();
+my $patience = $PostgreSQL::Test::Utils::timeout_default;
+my $dir = PostgreSQL::Test::Utils::tempdir_short();
+
+plan skip_all => 'the program jobq was built without libmicrohttpd'
+  if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE app LOGIN PASSWORD 'secret';
+CREATE ROLE open LOGIN;
+SELECT jobq.grant_role('app'), jobq.grant_role('open');
+SELECT jobq.create_queue('c', mode => 'consumer', open => true), jobq.create_queue('d', mode => 'consumer', open => true);
+});
+my $superuser = sql('SELECT current_user');
+unlink $node->data_dir . '/pg_hba.conf';
+$node->append_conf('pg_hba.conf', "local all open,$superuser trust\nlocal all all scram-sha-256\n");
+$node->reload;
+
+my $token = 'Abcdefghijklmnopqrstuvwx0';
+append_to_file("$dir/tokens", "$token user=app password=secret\n");
+chmod 0600, "$dir/tokens";
+
+# A request, as it is sent.
+sub request
+{
+	my ($line, $body, @headers) = @_;
+
+	push @headers, 'Host: 127.0.0.1' unless grep { /^Host:/ } @headers;
+	push @headers, 'Content-Type: application/json', 'Content-Length: ' . length $body if defined $body;
+	return join("\r\n", "$line HTTP/1.1", @headers, '', $body // '');
+}
+
+sub as_app { return request(@_[0, 1], "Authorization: Bearer $token"); }
+
+sub cut_off { return IO::Select->new($_[0])->can_read($patience) && !sysread($_[0], my $byte, 1); }
+
+# Who hangs up while he logs in, right or wrong, leaves nothing.
+my $few = 12;
+my $server = serve($jobq, '--token-file', "$dir/tokens", '--max-clients', $few);
+my $files = '/proc/' . web_pid($server) . '/fd';
+my $count = sub { return scalar(() = glob "$files/*"); };
+my $before = $count->();
+for my $password ('wrong', 'secret')
+{
+	my @callers = map { raw($server, request('POST /api/session', qq({"role": "app", "password": "$password"}))) } 1 .. 5;
+	close $_ foreach @callers;
+}
+my $end = time + $patience;
+# one connection to the database stays for a while
+usleep(50_000) while $count->() > $before + 1 && time < $end;
+cmp_ok($count->(), '<=', $before + 1, 'who hangs up while he logs in holds no connection');
+
+# Who is nobody keeps nobody out.
+my @known = map { raw($server, as_app('GET /api/events?topics=queues')) } 1 .. $few - 2;
+like(hear($_, qr/event: queues/), qr/ 200 /, 'one that is known') foreach @known;
+my @nobody = map { raw($server, '') } 1 .. 5;
+like(hear(raw($server, as_app('GET /api/session')), qr/"role"/), qr/ 200 .*"app"/s, 'a caller comes in though nobodies have taken all places');
+ok(cut_off($nobody[0]), 'the first of them has made room');
+push @known, raw($server, as_app('GET /api/events?topics=queues'));
+like(hear($known[-1], qr/event: queues/), qr/ 200 /, 'another one');
+push @known, raw($server, as_app('GET /api/events?topics=queues'));
+like(hear($known[-1], qr/event: queues/), qr/ 200 /, 'and one, so that all are known');
+ok(cut_off(raw($server, request('GET /healthz'))), 'and the next one is cut off at once');
+sql(q{SELECT jobq.pause('c')});
+is(scalar(grep { hear($_, qr/"name":"c","paused":true/) =~ /"paused":true/ } @known), $few, 'those who are known stay');
+sql(q{SELECT jobq.resume('c')});
+close $_ foreach @known, @nobody;
+
+# With --allow-trust a site that has its name lead here cannot log in.
+my $open = serve($jobq, '--allow-trust');
+my $log_in = q({"role": "open", "password": "any"});
+for my $host ('evil.example', "evil.example:$open->{port}", '127.0.0.1.evil.example', '[::1', '')
+{
+	like(hear(raw($open, request('POST /api/session', $log_in, "Host: $host", 'Connection: close'))), qr/^HTTP\/1.1 40[03]/, "not as \"$host\"");
+}
+for my $host ('localhost', "127.0.0.1:$open->{port}", '[::1]:80')
+{
+	like(hear(raw($open, request('POST /api/session', $log_in, "Host: $host", 'Connection: close'))), qr/^HTTP\/1.1 200/, "but as $host");
+}
+
+# No request hides behind another one.
+my $hidden = request('GET /healthz');
+for my $headers (
+	"Content-Length: 0\r\nContent-Length: " . length $hidden, "Content-Length: 5\r\nTransfer-Encoding: chunked",
+	"Transfer-Encoding : chunked\r\nContent-Length: 0", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+	'Transfer-Encoding: xchunked', 'Host: 127.0.0.1')
+{
+	my $heard = hear(raw($server, request('GET /healthz', undef, 'Host: x', split /\r\n/, $headers) . "0\r\n\r\n$hidden"));
+
+	is(join(' ', $heard =~ /HTTP\/1.1 (\d+)/g), '400', "one answer: $headers");
+}
+
+# What is hidden cannot be guessed by searching.
+my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'app');
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c', headers => '{"card": "4711"}')});
+like(hear(raw($shy, as_app('GET /api/jobs?header=card=4711')), qr/\}/), qr/^HTTP\/1.1 403.*hidden/s, 'headers cannot be guessed');
+like(hear(raw($shy, as_app('GET /api/jobs?queue=c')), qr/"next"/), qr/^HTTP\/1.1 200/, 'all else can be searched for');
+like(hear(raw($server, as_app('GET /api/jobs?header=card=4711')), qr/"next"/), qr/"queue":"c"/, 'and headers by those who may see them');
+sql(q{SELECT jobq.clear('c')});
+
+# Between jobq web and its server, as long as a file is there, what cancels is held
+# up, and the file says so.
+my $port = $node->port;
+my $hold = "$dir/hold";
+my $relay = fork // die "fork: $!";
+if ($relay == 0)
+{
+	my $listener = IO::Socket::UNIX->new(Listen => 100, Local => "$dir/.s.PGSQL.$port") or die "listen: $!";
+	my $select = IO::Select->new($listener);
+	my (%other, @held);
+
+	while (getppid != 1)
+	{
+		for my $socket ($select->can_read(0.02))
+		{
+			if ($socket == $listener)
+			{
+				$select->add(my $caller = $listener->accept or next);
+				my $there = IO::Socket::UNIX->new(Peer => $node->host . "/.s.PGSQL.$port") or die "connect: $!";
+				$select->add($there);
+				($other{$caller}, $other{$there}) = ($there, $caller);
+				next;
+			}
+			my $peer = $other{$socket};
+			if (!sysread($socket, my $text, 65536))
+			{
+				$select->remove($_), close $_, delete $other{$_} foreach $socket, grep { $_ } $peer;
+			}
+			elsif ($text =~ /^\0\0\0.\x04\xd2\x16\x2e/s && -e $hold)
+			{
+				append_to_file($hold, 'x');
+				push @held, [ $peer, $text ];
+			}
+			else
+			{
+				syswrite($peer, $text);
+			}
+		}
+		if (@held && !-e $hold)
+		{
+			syswrite($_->[0], $_->[1]) foreach @held;
+			@held = ();
+		}
+	}
+	require POSIX;
+	POSIX::_exit(0);
+}
+END { local $?; kill 'KILL', $relay if $relay; }
+$end = time + $patience;
+usleep(20_000) while !-S "$dir/.s.PGSQL.$port" && time < $end;
+
+my $late;
+{
+	local $ENV{PGHOST} = $dir;
+	$late = serve($jobq, '--token-file', "$dir/tokens");
+}
+my $waiting = q{FROM pg_stat_activity WHERE application_name = 'jobq web' AND query LIKE '%jobq.reserve($1%' AND state = 'active'};
+
+append_to_file($hold, '');
+my $first = raw($late, as_app('POST /api/reserve', '{"queues": ["c"], "wait": "60 s"}'));
+wait_for($node, 'a consumer waits', "SELECT count(*) = 1 $waiting");
+my $pid = sql("SELECT pid $waiting");
+my $second = raw($late, as_app('POST /api/reserve', '{"queues": ["d"], "wait": "60 s"}'));
+$end = time + $patience;
+usleep(20_000) while !-s $hold && time < $end;
+ok(-s $hold, 'another one wants another queue: the statement is to be cancelled');
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'c')});
+like(hear($first, qr/\}\]\}/), qr/"queue":"c"/, 'but has come to its end before');
+wait_for($node, 'the next one runs where nothing can be late', "SELECT count(*) = 1 $waiting AND pid <> $pid");
+unlink $hold;
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', queue => 'd')});
+like(hear($second, qr/\}\]\}/), qr/"queue":"d"/, 'and its consumer gets a job');
+
+$_->{process}->signal('TERM') foreach $server, $open, $shy, $late;
+ok($_->{process}->finish, 'it ends well') foreach $server, $open, $shy, $late;
+kill 'KILL', $relay;
+waitpid $relay, 0;
+undef $relay;
+
+no_failed_assertion($node);
+done_testing();
