@@ -216,18 +216,20 @@ COMMENT ON COLUMN jobq.privilege.queue_id IS 'the queue; 0: all';
 COMMENT ON COLUMN jobq.privilege.role IS 'who has it, and whoever has the privileges of this role';
 
 -- What pg_dump takes along; one call a statement.  The script puts no row into
--- these tables, as it would be there twice after a restore.
+-- these tables, as it would be there twice after a restore.  A role that was dropped
+-- is but a number, by which a restored row might be another role's: so what it has
+-- left, and what could run or be allowed by that, is left out.
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.unique_key', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq.unique_key', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq.lease', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.privilege', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.failed_job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq.privilege', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE FUNCTION jobq_internal.invalidate() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_invalidate' LANGUAGE C;

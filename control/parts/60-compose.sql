@@ -42,7 +42,7 @@ COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued
 CREATE INDEX batch_open ON jobq.batch (id) WHERE finished_at IS NULL;
 COMMENT ON INDEX jobq.batch_open IS 'batches that are not over';
 
-SELECT pg_catalog.pg_extension_config_dump('jobq.batch', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.batch', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.batch_id_seq', '');
 
 CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.batch

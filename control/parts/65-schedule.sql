@@ -28,7 +28,7 @@ COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
 COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, and expires_after, as given to schedule()';
 COMMENT ON COLUMN jobq.schedule.last_error IS 'why the last tick could make none; it is tried again';
 
-SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE FUNCTION jobq.schedule(
 	name text,

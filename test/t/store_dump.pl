@@ -153,6 +153,27 @@ is($node->safe_psql('served', q{SELECT count(*) FROM jobq.failed_jobs WHERE sqls
 is($node->safe_psql('served', q{SELECT count(*) FROM jobq.jobs}), '8', 'all jobs are there');
 is($node->safe_psql('served', q{SELECT error FROM jobq.jobs WHERE payload -> 'n' = '7'}), '', 'untouched');
 
+#
+# What a role that was dropped has left is not restored: its number may be that of
+# another role there.
+#
+$node->safe_psql(
+	'postgres', q{
+CREATE ROLE leaver LOGIN;
+SELECT jobq.grant_role('leaver'), jobq.grant_role('leaver', 'manage');
+SET ROLE leaver;
+SELECT jobq.enqueue('note', delay => '1 day', unique_key => 'its own'), jobq.schedule('of leaver', '@yearly', 'note'), jobq.create_batch('of leaver');
+SELECT jobq.enqueue('give_up');
+});
+wait_for($node, 'it has a dead letter, too', q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE role = 'leaver'::regrole});
+my $leaver = $node->safe_psql('postgres', q{SELECT oid FROM pg_roles WHERE rolname = 'leaver'});
+my $dump3 = $node->backup_dir . '.leaver.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump with a role');
+is(() = slurp_file($dump3) =~ /\tleaver\t/g, 7, 'what it has is dumped');
+$node->safe_psql('postgres', 'DROP ROLE leaver');
+$node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump without it');
+is(() = slurp_file($dump3) =~ /\t$leaver\t/g, 0, 'and not when it was dropped');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();
