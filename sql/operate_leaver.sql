@@ -45,11 +45,15 @@ DROP FUNCTION test.as_whom;
 -- a role that runs a job, and has others
 SELECT pg_advisory_lock(7);
 SET ROLE regress_jobq_heir;
-SELECT jobq.enqueue('gate', '7') AS runs \gset
+SELECT jobq.enqueue('gate', '7', unique_key => 'runs') AS runs \gset
 SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :runs));
 RESET ROLE;
 SELECT jobq.reassign('regress_jobq_heir', 'regress_jobq_leaver');
 SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;
+-- and keeps the key of what it runs
+SET ROLE regress_jobq_heir;
+SELECT jobq.enqueue('gate', '7', unique_key => 'runs', on_conflict => 'skip') = :runs AS has_the_key;
+RESET ROLE;
 SELECT jobq.drop_jobs_of('regress_jobq_heir');
 SELECT state FROM jobq.wait(:runs);
 SELECT pg_advisory_unlock(7);
@@ -68,4 +72,4 @@ RESET ROLE;
 SELECT jobq.drop_jobs_of(:gone::regrole);
 SELECT state FROM jobq.status(:later);
 SELECT count(*) FROM jobq.schedules WHERE name = 'of leaver';
-SELECT jobq.batch_cancel(:batch);
+SELECT state FROM jobq.wait_batch(:batch);

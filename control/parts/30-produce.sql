@@ -1,5 +1,5 @@
 -- Producing.  Functions in C bring no SET clause: they use direct heap access, or
--- pin search_path themselves (src/store/spi.c).
+-- pin search_path themselves (src/store/query.c).
 
 CREATE FUNCTION jobq.enqueue(
 	kind text,

@@ -52,7 +52,7 @@ to: whose it is from now on';
 
 CREATE FUNCTION jobq.drop_jobs_of(role regrole) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_drop_jobs_of' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.drop_jobs_of(regrole) IS 'cancel the jobs of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
+COMMENT ON FUNCTION jobq.drop_jobs_of(regrole) IS 'cancel the jobs and batches of a role, and delete its schedules and dead letters; how many jobs and dead letters there were
 role: the role, or the OID of one that was dropped';
 
 SELECT jobq_internal.activate();

@@ -363,17 +363,16 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 }
 
 /*
- * batch_cancel(batch_id): false if it was over.
+ * Cancel what is left of a batch that this user may operate on; an error if there
+ * is none.  False if it was over.
  */
-Datum
-jobq_batch_cancel(PG_FUNCTION_ARGS)
+bool
+jobq_batch_cancel_open(int64 id)
 {
 	static const Oid types[] = {INT8OID};
-	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id)};
 	Batch		batch;
 
-	PreventCommandIfReadOnly("jobq.batch_cancel()");
 	jobq_lock_jobs();
 	SPI_connect();
 	read_batch(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
@@ -386,7 +385,17 @@ jobq_batch_cancel(PG_FUNCTION_ARGS)
 		jobq_at_commit_batch(id, 0, false);
 		jobq_batch_changed(id, "cancelling", false);
 	}
-	PG_RETURN_BOOL(!batch.over);
+	return !batch.over;
+}
+
+/*
+ * batch_cancel(batch_id): false if it was over.
+ */
+Datum
+jobq_batch_cancel(PG_FUNCTION_ARGS)
+{
+	PreventCommandIfReadOnly("jobq.batch_cancel()");
+	PG_RETURN_BOOL(jobq_batch_cancel_open(PG_GETARG_INT64(0)));
 }
 
 /*

@@ -62,6 +62,7 @@
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,
 							   bool started, bool has_steps);
+extern bool jobq_batch_cancel_open(int64 id);
 extern bool jobq_batch_reopen(int64 batch_id);
 extern void jobq_batch_changed(int64 batch_id, const char *state, bool over);
 extern void jobq_batch_check_retry(int64 id);

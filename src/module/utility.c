@@ -206,8 +206,8 @@ before_drop_extension(const DropStmt *stmt)
 
 /*
  * CREATE EXTENSION made the schema, but it is no member of the extension, as it
- * contains it.  So it is dropped here, with the privileges that jobq.grant_role()
- * gave on it, unless somebody has put something else into it.
+ * contains it.  So it is dropped here, with the privileges that somebody has been
+ * given on it, unless somebody has put something else into it.
  */
 static void
 after_drop_extension(Oid schema)

@@ -19,6 +19,7 @@
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
+#include "operate/inner.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_grant_role);
@@ -26,26 +27,27 @@ PG_FUNCTION_INFO_V1(jobq_revoke_role);
 PG_FUNCTION_INFO_V1(jobq_grant_queue);
 PG_FUNCTION_INFO_V1(jobq_revoke_queue);
 
-static Oid	role_arg(FunctionCallInfo fcinfo, int arg);
 static char *privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue);
 static int32 queue_arg(FunctionCallInfo fcinfo);
 static void add_privilege(int32 queue_id, Oid role, const char *privilege);
 static void take_privilege(int32 queue_id, Oid role, const char *privilege);
 
 /*
- * The argument that is a role, which exists.
+ * The argument of that name that is a role, which may have been dropped unless it
+ * must be there.
  */
-static Oid
-role_arg(FunctionCallInfo fcinfo, int arg)
+Oid
+jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
+			  bool must_exist)
 {
 	Oid			role;
 
 	if (PG_ARGISNULL(arg))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("role must not be null")));
+				 errmsg("%s must not be null", name)));
 	role = PG_GETARG_OID(arg);
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+	if (must_exist && !SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("role with OID %u does not exist", role)));
@@ -130,7 +132,7 @@ jobq_grant_role(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.grant_role()");
 	jobq_require_owner("grant privileges");
-	role = role_arg(fcinfo, 0);
+	role = jobq_role_arg(fcinfo, 0, "role", true);
 	add_privilege(0, role, privilege_arg(fcinfo, 1, false));
 	PG_RETURN_VOID();
 }
@@ -146,7 +148,7 @@ jobq_revoke_role(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("jobq.revoke_role()");
 	jobq_require_owner("revoke privileges");
-	role = role_arg(fcinfo, 0);
+	role = jobq_role_arg(fcinfo, 0, "role", true);
 	take_privilege(0, role,
 				   PG_ARGISNULL(1) ? NULL : privilege_arg(fcinfo, 1, false));
 	PG_RETURN_VOID();
@@ -178,7 +180,7 @@ jobq_grant_queue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.grant_queue()");
 	jobq_require_all(JOBQ_MAY_MANAGE, "grant privileges");
 	queue_id = queue_arg(fcinfo);
-	role = role_arg(fcinfo, 1);
+	role = jobq_role_arg(fcinfo, 1, "role", true);
 	add_privilege(queue_id, role, privilege_arg(fcinfo, 2, true));
 	PG_RETURN_VOID();
 }
@@ -196,7 +198,7 @@ jobq_revoke_queue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.revoke_queue()");
 	jobq_require_all(JOBQ_MAY_MANAGE, "revoke privileges");
 	queue_id = queue_arg(fcinfo);
-	role = role_arg(fcinfo, 1);
+	role = jobq_role_arg(fcinfo, 1, "role", true);
 	take_privilege(queue_id, role,
 				   PG_ARGISNULL(2) ? NULL : privilege_arg(fcinfo, 2, true));
 	PG_RETURN_VOID();

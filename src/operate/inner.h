@@ -30,6 +30,10 @@ extern bool jobq_cancel_job(Relation rel, int64 id);
 extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 
+/* src/operate/grant.c */
+extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
+						  bool must_exist);
+
 /* src/operate/carry.c */
 extern void jobq_check_carried(const char *name);
 extern bool jobq_check_carry(ArrayType *array);

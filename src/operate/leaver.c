@@ -23,7 +23,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "commit/commit.h"
 #include "operate/inner.h"
@@ -32,26 +31,18 @@
 PG_FUNCTION_INFO_V1(jobq_reassign);
 PG_FUNCTION_INFO_V1(jobq_drop_jobs_of);
 
-static Oid	role_arg(FunctionCallInfo fcinfo, int arg, const char *name);
-static int64 *jobs_of(Oid role, uint64 *njobs);
+#define JOBS_OF		"SELECT id FROM jobq.job WHERE role = $1 ORDER BY id"
+
+static int64 *ids_of(const char *query, Oid role, uint64 *n);
 static bool find_of(Relation rel, int64 id, Oid role, JobqJob *job);
+static void reassign_key(const JobqJob *job, Oid from, Oid to);
 static bool reassign_job(Relation rel, int64 id, Oid from, Oid to);
 
-static Oid
-role_arg(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	return PG_GETARG_OID(arg);
-}
-
 /*
- * The live jobs of the role, in the order of their ids.
+ * The ids that the query finds for the role.
  */
 static int64 *
-jobs_of(Oid role, uint64 *njobs)
+ids_of(const char *query, Oid role, uint64 *n)
 {
 	static const Oid types[] = {OIDOID};
 	Datum		values[] = {ObjectIdGetDatum(role)};
@@ -59,10 +50,9 @@ jobs_of(Oid role, uint64 *njobs)
 	int64	   *ids;
 
 	SPI_connect();
-	*njobs = jobq_query("SELECT id FROM jobq.job WHERE role = $1 ORDER BY id",
-						1, types, values, NULL, SPI_OK_SELECT);
-	ids = MemoryContextAllocHuge(caller, sizeof(int64) * (*njobs + 1));
-	for (uint64 i = 0; i < *njobs; i++)
+	*n = jobq_query(query, 1, types, values, NULL, SPI_OK_SELECT);
+	ids = MemoryContextAllocHuge(caller, sizeof(int64) * (*n + 1));
+	for (uint64 i = 0; i < *n; i++)
 	{
 		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	}
@@ -87,6 +77,27 @@ find_of(Relation rel, int64 id, Oid role, JobqJob *job)
 }
 
 /*
+ * The unique key goes with the job that holds it.
+ */
+static void
+reassign_key(const JobqJob *job, Oid from, Oid to)
+{
+	static const Oid types[] = {TEXTOID, TEXTOID, OIDOID, INT8OID, OIDOID};
+	Datum		values[] = {
+		JOB(job, JOB_UNIQUE_KEY), JOB(job, JOB_KIND), ObjectIdGetDatum(from),
+		JOB(job, JOB_ID), ObjectIdGetDatum(to)
+	};
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+		return;
+	SPI_connect();
+	(void) jobq_query("UPDATE jobq.unique_key SET role = $5"
+					  " WHERE key = $1 AND kind = $2 AND role = $3 AND job_id = $4",
+					  5, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+}
+
+/*
  * Make a job that waits another role's, as move_job() does; false if it runs, or
  * is not there any more.
  */
@@ -108,6 +119,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 			JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(to));
 			jobq_job_insert(rel, &job);
+			reassign_key(&job, from, to);
 			return true;
 		}
 		if (jobq_job_runs(&job))
@@ -130,10 +142,12 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	static const char *const queries[] = {
 		"UPDATE jobq.schedule SET role = $2 WHERE role = $1",
 		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
-		"UPDATE jobq.unique_key SET role = $2 WHERE role = $1"
+		/* those of live jobs go with them, or stay with those that run */
+		"UPDATE jobq.unique_key u SET role = $2 WHERE role = $1"
+		" AND NOT EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)"
 	};
-	Oid			from = role_arg(fcinfo, 0, "from");
-	Oid			to = role_arg(fcinfo, 1, "to");
+	Oid			from = jobq_role_arg(fcinfo, 0, "from", false);
+	Oid			to = jobq_role_arg(fcinfo, 1, "to", true);
 	Datum		values[] = {ObjectIdGetDatum(from), ObjectIdGetDatum(to)};
 	MemoryContext context;
 	Relation	rel;
@@ -142,10 +156,6 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	int64		moved = 0;
 
 	PreventCommandIfReadOnly("jobq.reassign()");
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(to)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role with OID %u does not exist", to)));
 	if (!jobq_may_become(from) || !jobq_may_become(to))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -169,7 +179,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 							   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 
-	ids = jobs_of(from, &njobs);
+	ids = ids_of(JOBS_OF, from, &njobs);
 	context = AllocSetContextCreate(CurrentMemoryContext, "jobq reassign",
 									ALLOCSET_DEFAULT_SIZES);
 	for (uint64 i = 0; i < njobs; i++)
@@ -187,19 +197,21 @@ jobq_reassign(PG_FUNCTION_ARGS)
 }
 
 /*
- * drop_jobs_of(role): cancel its jobs, have those that run stop, delete its
- * schedules and dead letters.  Returns how many jobs and dead letters there were.
+ * drop_jobs_of(role): cancel its jobs and batches, have jobs that run stop, delete
+ * its schedules and dead letters.  Returns how many jobs and dead letters there
+ * were.
  */
 Datum
 jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {OIDOID};
-	Oid			role = role_arg(fcinfo, 0, "role");
+	Oid			role = jobq_role_arg(fcinfo, 0, "role", false);
 	Datum		values[] = {ObjectIdGetDatum(role)};
 	MemoryContext context;
 	Relation	rel;
 	int64	   *ids;
 	uint64		njobs;
+	uint64		nbatches;
 	int64		dropped = 0;
 
 	PreventCommandIfReadOnly("jobq.drop_jobs_of()");
@@ -217,7 +229,14 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 									1, types, values, NULL);
 	SPI_finish();
 
-	ids = jobs_of(role, &njobs);
+	/* first, so that they do not add jobs in the place of those that end */
+	ids = ids_of("SELECT id FROM jobq.batch WHERE role = $1"
+				 " AND finished_at IS NULL ORDER BY id", role, &nbatches);
+	for (uint64 i = 0; i < nbatches; i++)
+		(void) jobq_batch_cancel_open(ids[i]);
+	pfree(ids);
+
+	ids = ids_of(JOBS_OF, role, &njobs);
 	context = AllocSetContextCreate(CurrentMemoryContext, "jobq drop_jobs_of",
 									ALLOCSET_DEFAULT_SIZES);
 	for (uint64 i = 0; i < njobs; i++)

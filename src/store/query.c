@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * spi.c
+ * query.c
  *	  Queries on jobq's tables on behalf of whoever called.
  *
  * Users have no privileges on the tables.  What is done once per job uses
@@ -8,7 +8,7 @@
  * the extension, in a security-restricted operation with a pinned
  * search_path, as ri_triggers.c does for foreign keys.
  *
- * src/store/spi.c
+ * src/store/query.c
  *
  *-------------------------------------------------------------------------
  */
