@@ -106,6 +106,11 @@ SELECT count(*) FROM jobq.jobs WHERE payload = '"from a dry run"';
 SELECT result, written, error, sqlstate, context FROM jobq.dry_run('book', '{"amount": "five"}');
 SELECT result, written, error, sqlstate FROM jobq.dry_run('book', '{"amount": 5, "audit": 99}');
 SELECT result, written, wal_bytes < 10000 AS little, error FROM jobq.dry_run('echo', '[1]');
+-- it counts with the server's operators, whatever is in the path
+CREATE FUNCTION test.planted(jsonb, jsonb) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$;
+CREATE OPERATOR public.->> (LEFTARG = jsonb, RIGHTARG = jsonb, FUNCTION = test.planted);
+SELECT result, written, error FROM jobq.dry_run('echo', '[1]');
+DROP FUNCTION test.planted CASCADE;
 -- that of a handler is told, that of the call is raised
 CREATE FUNCTION test.asks() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM jobq.enqueue('unknown'); END $$;
 SELECT jobq.register('asks', 'test.asks()');

@@ -53,16 +53,16 @@ rows_written(Datum before)
 	Datum		rows;
 
 	SPI_connect();
-	if (SPI_execute_with_args("SELECT coalesce(pg_catalog.jsonb_object_agg(t.name, pg_catalog.jsonb_strip_nulls("
-							  "pg_catalog.jsonb_build_object('inserted', nullif(t.i, 0), 'updated', nullif(t.u, 0), 'deleted', nullif(t.d, 0)))), '{}')"
-							  " FROM (SELECT pg_catalog.format('%I.%I', s.schemaname, s.relname) AS name,"
-							  " s.n_tup_ins OPERATOR(pg_catalog.-) coalesce((b.row ->> 'inserted')::pg_catalog.int8, 0) AS i,"
-							  " s.n_tup_upd OPERATOR(pg_catalog.-) coalesce((b.row ->> 'updated')::pg_catalog.int8, 0) AS u,"
-							  " s.n_tup_del OPERATOR(pg_catalog.-) coalesce((b.row ->> 'deleted')::pg_catalog.int8, 0) AS d"
-							  " FROM pg_catalog.pg_stat_xact_user_tables s"
-							  " CROSS JOIN LATERAL (SELECT $1 OPERATOR(pg_catalog.->) pg_catalog.format('%I.%I', s.schemaname, s.relname) AS row) b) t"
-							  " WHERE t.i OPERATOR(pg_catalog.<>) 0 OR t.u OPERATOR(pg_catalog.<>) 0 OR t.d OPERATOR(pg_catalog.<>) 0",
-							  1, types, values, NULL, true, 1) != SPI_OK_SELECT || SPI_processed != 1)
+	if (jobq_query("SELECT coalesce(jsonb_object_agg(t.name, jsonb_strip_nulls("
+				   "jsonb_build_object('inserted', nullif(t.i, 0), 'updated', nullif(t.u, 0), 'deleted', nullif(t.d, 0)))), '{}')"
+				   " FROM (SELECT format('%I.%I', s.schemaname, s.relname) AS name,"
+				   " s.n_tup_ins - coalesce((b.row ->> 'inserted')::int8, 0) AS i,"
+				   " s.n_tup_upd - coalesce((b.row ->> 'updated')::int8, 0) AS u,"
+				   " s.n_tup_del - coalesce((b.row ->> 'deleted')::int8, 0) AS d"
+				   " FROM pg_stat_xact_user_tables s"
+				   " CROSS JOIN LATERAL (SELECT $1 -> format('%I.%I', s.schemaname, s.relname) AS row) b) t"
+				   " WHERE t.i <> 0 OR t.u <> 0 OR t.d <> 0",
+				   1, types, values, NULL, SPI_OK_SELECT) != 1)
 		elog(ERROR, "the counters of this transaction could not be read");
 	old = MemoryContextSwitchTo(context);
 	rows = PointerGetDatum(PG_DETOAST_DATUM_COPY(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, NULL)));
