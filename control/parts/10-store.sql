@@ -6,11 +6,13 @@ CREATE TABLE jobq.queue (
 	paused boolean NOT NULL DEFAULT false,
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
 	paused_tenants text[],
+	run_as_by regrole,
 --list QUEUE_SETTING:	@1 @3 @4
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their settings';
 COMMENT ON COLUMN jobq.queue.paused IS 'no more of its jobs start';
 COMMENT ON COLUMN jobq.queue.paused_tenants IS 'no more of the jobs of these tenants start';
+COMMENT ON COLUMN jobq.queue.run_as_by IS 'who has said as which role its jobs run, and must be able to become it';
 --each QUEUE_SETTING:COMMENT ON COLUMN jobq.queue.@1 IS '@'7';
 
 CREATE TABLE jobq.handler (
@@ -40,6 +42,7 @@ CREATE TABLE jobq.job (
 	queue_id int NOT NULL,
 	priority int NOT NULL,
 	role regrole NOT NULL,
+	run_as regrole NOT NULL,
 	flow int NOT NULL,
 	attempt int NOT NULL,
 	max_attempts int NOT NULL,
@@ -73,6 +76,8 @@ CREATE TABLE jobq.job (
 	autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once';
 COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs';
+COMMENT ON COLUMN jobq.job.role IS 'whose it is: who has enqueued it';
+COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
@@ -84,7 +89,7 @@ COMMENT ON COLUMN jobq.job.free_delay_ms IS 'of a blocked job: how long it waits
 COMMENT ON COLUMN jobq.job.free_run_at IS 'of a blocked job: when it may run at the earliest';
 
 -- No predicate and no column that a lease touches, so that leases stay HOT.
-CREATE INDEX job_ready ON jobq.job (queue_id, priority, role, flow, run_at, id);
+CREATE INDEX job_ready ON jobq.job (queue_id, priority, run_as, flow, run_at, id);
 COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
 
 CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;

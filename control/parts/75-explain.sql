@@ -27,7 +27,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT r.reason, r.detail, r.remedy
 	FROM jobq.job j
 	JOIN jobq.queue q ON q.id = j.queue_id
-	LEFT JOIN pg_roles o ON o.oid = j.role
+	LEFT JOIN pg_roles o ON o.oid = coalesce(q.run_as, j.role)
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has brought it, and the publisher runs it' AS detail,
 			'when the publisher is off: SELECT jobq.adopt()' AS remedy

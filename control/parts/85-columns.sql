@@ -115,7 +115,7 @@ BEGIN
 			(NULL, 'rest_until', 'until when the throttle rests; null: it does not'),
 			(NULL, 'result', 'what the handler has returned, or the consumer has given to ack()'),
 			(NULL, 'retry_until', 'until then there is a next attempt, however many there were'),
-			(NULL, 'role', 'whose it is: it runs with the privileges of this role'),
+			(NULL, 'role', 'whose it is: it runs with the privileges of this role, unless its queue has run_as'),
 			('jobq.grants', 'role', 'who has it, and whoever has the privileges of this role'),
 			('jobq.lease', 'role', 'as whom the consumer is connected'),
 			('jobq.workers', 'role', 'as whom the worker or consumer is connected'),

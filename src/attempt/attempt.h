@@ -41,6 +41,9 @@ extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
 extern void jobq_claim_undo(const JobqJob *job, int64 token);
 extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
 
+/* src/attempt/run_as.c */
+extern void jobq_check_role(JobqCurrent *current);
+
 /* src/attempt/context.c */
 extern void jobq_enter_context(const JobqJob *job, GucAction action);
 
@@ -56,6 +59,7 @@ extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 
 /* src/attempt/finish.c */
 extern void jobq_check_result(Datum result);
+extern bool jobq_attempt_final(const JobqCurrent *current, int sqlerrcode);
 extern bool jobq_attempt_returned(Relation rel, JobqJob *job,
 								  const JobqCurrent *current,
 								  TimestampTz started_at, bool has_result,

@@ -139,7 +139,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	}
 	push.queue_id = job_queue_id(job);
 	push.priority = job_priority(job);
-	push.role = job_role(job);
+	push.role = job_run_as(job);
 	jobq_push_flow(job, &push);
 	if (handler != NULL && handler->limited)
 		push.kind = jobq_kind_hash(kind);

@@ -7,6 +7,10 @@
  * which is connected as that role, and with its rights, so that nothing can be set
  * that the role may not.  What cannot be set is an error of the attempt.
  *
+ * A job that runs as another role than that of its enqueuer brings settings of the
+ * users' own only.  A search_path, for one, would say which functions the role
+ * calls.
+ *
  * None of jobq's own work depends on what may be in force then: its queries have a
  * search_path of their own (store/query.c), and all else goes past names.
  *
@@ -25,7 +29,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_set_context_sql);
 
-static void set_context(Jsonb *context, GucAction action);
+static void set_context(Jsonb *context, GucAction action, bool foreign);
 
 static void
 context_callback(void *arg)
@@ -33,8 +37,11 @@ context_callback(void *arg)
 	errcontext("setting \"%s\" that the job has taken along", (char *) arg);
 }
 
+/*
+ * foreign: the values are not from the role that this process is connected as.
+ */
 static void
-set_context(Jsonb *context, GucAction action)
+set_context(Jsonb *context, GucAction action, bool foreign)
 {
 	GucContext	rights = superuser() ? PGC_SUSET : PGC_USERSET;
 	ErrorContextCallback callback;
@@ -62,6 +69,11 @@ set_context(Jsonb *context, GucAction action)
 
 		callback.arg = name;
 		error_context_stack = &callback;
+		if (foreign && strchr(name, '.') == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("setting \"%s\" cannot be taken along to another role", name),
+					 errhint("Jobs of a queue with run_as take along settings of your own only, such as app.tenant.")));
 		current = GetConfigOption(name, true, false);
 		if (current == NULL || strcmp(current, text) != 0)
 			(void) set_config_option(name, text, rights, PGC_S_SESSION, action,
@@ -79,7 +91,8 @@ void
 jobq_enter_context(const JobqJob *job, GucAction action)
 {
 	if (!JOB_ISNULL(job, JOB_CONTEXT))
-		set_context(DatumGetJsonbP(JOB(job, JOB_CONTEXT)), action);
+		set_context(DatumGetJsonbP(JOB(job, JOB_CONTEXT)), action,
+					job_run_as(job) != job_role(job));
 }
 
 /*
@@ -96,6 +109,6 @@ jobq_set_context_sql(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("context must be an object"),
 				 errhint("Pass on what jobq.reserve() has returned.")));
-	set_context(context, GUC_ACTION_LOCAL);
+	set_context(context, GUC_ACTION_LOCAL, false);
 	PG_RETURN_VOID();
 }

@@ -135,6 +135,16 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 }
 
 /*
+ * After an error with this code, is no other attempt to be made, whatever is left?
+ */
+bool
+jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
+{
+	return current->barred ||
+		(sqlerrcode == ERRCODE_JOBQ_FAILED && current->outcome == OUTCOME_FAIL);
+}
+
+/*
  * Record a failed attempt: give the job another, or make it a dead letter.
  *
  * charge: count it as an attempt (not if a lease has done so already).

@@ -404,7 +404,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		if (!there)
 			continue;
 		crew.there++;
-		crew.idle += role == job_role(job) && (pid == 0 || current == 0);
+		crew.idle += role == job_run_as(job) && (pid == 0 || current == 0);
 		if (current == 0 || pid == 0)
 			continue;
 		if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, role, queue_id))

@@ -15,7 +15,7 @@
 /* The columns of jobq.job, from a row of jobq.failed_job. */
 #define RETURNING_JOB \
 	" RETURNING id, run_at, enqueued_at, queue_id, priority, role," \
-	" 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
+	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \

@@ -270,14 +270,15 @@ jobq_warn_of_leaver(Oid role, const char *name)
 	(void) jobq_query("SELECT concat_ws(', ',"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.job WHERE role = $1) THEN 'jobs' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.schedule WHERE role = $1) THEN 'schedules' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END)",
+					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq.queue WHERE run_as = $1 OR run_as_by = $1) THEN 'run_as of queues' END)",
 					  1, types, values, NULL, SPI_OK_SELECT);
 	what = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	if (what != NULL && what[0] != '\0')
 		ereport(WARNING,
 				(errmsg("role \"%s\" has left something in jobq: %s", name, what),
 				 errdetail("Its jobs and schedules fail."),
-				 errhint("Give them to another role with jobq.reassign('%u', 'role'), or drop them with jobq.drop_jobs_of('%u').",
+				 errhint("Give them to another role with jobq.reassign('%u', 'role'), or drop them with jobq.drop_jobs_of('%u'); set run_as of queues again with jobq.alter_queue().",
 						 role, role)));
 	SPI_finish();
 }

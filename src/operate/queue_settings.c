@@ -15,11 +15,14 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/acl.h"
 #include "utils/numeric.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "operate/inner.h"
@@ -43,6 +46,7 @@ typedef enum Check
 	CHECK_DURATION,
 	CHECK_CARRY,
 	CHECK_FLAG,
+	CHECK_ROLE,
 } Check;
 
 typedef struct Setting
@@ -58,6 +62,7 @@ typedef struct Setting
 #define TYPE_boolean	BOOLOID
 #define TYPE_interval	INTERVALOID
 #define TYPE_jsonb		JSONBOID
+#define TYPE_regrole	REGROLEOID
 #define TYPE__text		TEXTARRAYOID
 
 static const Setting settings[] = {
@@ -73,7 +78,8 @@ static const Setting settings[] = {
 static void check_number(const Setting *setting, int32 number);
 static void check_weights(Jsonb *weights);
 static void check_tenant(const char *word);
-static void check_fair(Datum name);
+static bool check_role(Oid role);
+static void check_together(Datum name);
 static bool check_value(const Setting *setting, Datum value);
 static char *name_arg(FunctionCallInfo fcinfo);
 static void change_settings(FunctionCallInfo fcinfo, const char *name);
@@ -145,13 +151,60 @@ check_tenant(const char *word)
 }
 
 /*
- * An error if the queue says in two ways what a tenant is.  The caller is
- * connected to SPI.
+ * An error if this user cannot have jobs run as the role.  False if it stands for
+ * none.
+ */
+static bool
+check_role(Oid role)
+{
+	if (!OidIsValid(role))
+		return false;
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role with OID %u does not exist", role)));
+	if (!jobq_may_become(role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to have jobs run as role \"%s\"",
+						GetUserNameFromId(role, false)),
+				 errhint("You must be able to SET ROLE to it.")));
+	if (superuser_arg(role) && !superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to have jobs run as a superuser"),
+				 errhint("Only a superuser can say so.")));
+	return true;
+}
+
+/*
+ * An error if settings of the queue do not go together: it says in two ways what a
+ * tenant is; or jobs that run as another role would be taken by consumers, who run
+ * nothing as anybody, or would take settings along that say what the role's own
+ * code means.  The caller is connected to SPI.
  */
 static void
-check_fair(Datum name)
+check_together(Datum name)
 {
 	static const Oid types[] = {TEXTOID};
+
+	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+				   " AND run_as IS NOT NULL AND mode <> 'worker'",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a queue of consumers cannot have run_as"),
+				 errhint("Consumers do their work as the roles that they are connected as.")));
+	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND run_as IS NOT NULL"
+				   " AND (tenant = 'schema' OR EXISTS (SELECT FROM unnest(carry) c"
+				   " WHERE pg_catalog.strpos(c, '.') = 0)"
+				   " OR tenant LIKE 'setting%' AND pg_catalog.strpos(tenant, '.') = 0)",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a queue with run_as can carry settings of your own only"),
+				 errdetail("Settings of the server, such as search_path, would say what the role runs."),
+				 errhint("Carry a setting with a dot in its name, such as app.tenant, and let the handler use it.")));
 
 	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
 				   " AND tenant IS NOT NULL AND fair_by <> 'tenant'",
@@ -227,6 +280,8 @@ check_value(const Setting *setting, Datum value)
 			(void) jobq_interval_ms(interval, setting->name, 1,
 									JOBQ_MAX_DELAY_MS);
 			return true;
+		case CHECK_ROLE:
+			return check_role(DatumGetObjectId(value));
 		case CHECK_CARRY:
 			return jobq_check_carry(DatumGetArrayTypeP(value));
 	}
@@ -252,9 +307,9 @@ name_arg(FunctionCallInfo fcinfo)
 static void
 change_settings(FunctionCallInfo fcinfo, const char *name)
 {
-	Oid			types[NSETTINGS + 1];
-	Datum		values[NSETTINGS + 1];
-	char		nulls[NSETTINGS + 2];
+	Oid			types[NSETTINGS + 2];
+	Datum		values[NSETTINGS + 2];
+	char		nulls[NSETTINGS + 3];
 	int			n = 0;
 	StringInfoData query;
 
@@ -273,6 +328,14 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 		types[n] = settings[i].type;
 		values[n] = PG_GETARG_DATUM(i + 1);
 		nulls[n] = check_value(&settings[i], values[n]) ? ' ' : 'n';
+		if (settings[i].check == CHECK_ROLE)
+		{
+			appendStringInfo(&query, ", %s_by = $%d", settings[i].name, n + 2);
+			n++;
+			types[n] = REGROLEOID;
+			values[n] = ObjectIdGetDatum(GetUserId());
+			nulls[n] = nulls[n - 1];
+		}
 	}
 	nulls[n + 1] = '\0';
 	if (n == 0)
@@ -280,7 +343,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	appendStringInfoString(&query, " WHERE name = $1");
 	SPI_connect();
 	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
-	check_fair(values[0]);
+	check_together(values[0]);
 	SPI_finish();
 	jobq_check_limited();
 }

@@ -143,6 +143,15 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
 						 kind)));
 
+	if (OidIsValid(queue->run_as) &&
+		(handler == NULL || strcmp(handler->queue, queue->name) != 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("kind \"%s\" is not for queue \"%s\", which has run_as",
+						kind, queue->name),
+				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
+						 queue->name)));
+
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
 	if (!nulls[OPTION_PRIORITY])

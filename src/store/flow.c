@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * flow.c
- *	  What a job's turn depends on beside its queue, priority and role: the
- *	  limits of its kind, its tenant, its group.
+ *	  What a job's lane depends on beside its queue and priority: as which role it
+ *	  runs, the limits of its kind, its tenant, its group.
  *
  * Jobs of a kind with limits, and the tenants of a fair queue, have lanes of
  * their own, so that what waits for a limit or for its turn stands in nobody
  * else's way.  "flow" in the job's row tells these lanes apart.  It is set when
  * the row is written, and set right by whoever takes the job if kind or queue
- * have changed since.
+ * have changed since.  So is the role: that of who has enqueued the job, unless the
+ * queue says otherwise.
  *
  * src/store/flow.c
  *
@@ -106,11 +107,12 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 
 /*
  * The hashes of the job's kind, if that has limits, and of its tenant, if that has
- * lanes of its own: in a queue that is fair, or because it is paused.  As kind and
- * queue are now.
+ * lanes of its own: in a queue that is fair, or because it is paused; and as which
+ * role it runs.  As kind and queue are now.
  */
 static void
-parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name)
+parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name,
+	  Oid *run_as)
 {
 	const char *name = jobq_job_kind(job);
 	JobqHandler handler;
@@ -119,6 +121,8 @@ parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name)
 
 	*tenant = 0;
 	*tenant_name = NULL;
+	*run_as = queue != NULL && OidIsValid(queue->run_as) ? queue->run_as
+		: job_role(job);
 	if (queue != NULL && queue->tenant_by != TENANT_NONE)
 	{
 		*tenant_name = jobq_job_tenant(job, queue);
@@ -136,7 +140,7 @@ flow_of(uint32 kind, uint32 tenant)
 }
 
 /*
- * Set the job's flow and its tenant.
+ * Set the job's flow, its tenant, and as which role it runs.
  */
 void
 jobq_set_flow(JobqJob *job)
@@ -144,13 +148,15 @@ jobq_set_flow(JobqJob *job)
 	uint32		kind;
 	uint32		tenant;
 	char	   *tenant_name;
+	Oid			run_as;
 
-	parts(job, &kind, &tenant, &tenant_name);
+	parts(job, &kind, &tenant, &tenant_name, &run_as);
 	if (tenant_name != NULL)
 		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(tenant_name));
 	else
 		JOB_ISNULL(job, JOB_TENANT) = true;
 	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(kind, tenant)));
+	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(run_as));
 }
 
 /*
@@ -163,11 +169,12 @@ jobq_flow_changed(const JobqJob *job)
 	uint32		kind;
 	uint32		tenant;
 	char	   *tenant_name;
+	Oid			run_as;
 	int32		flow;
 
-	parts(job, &kind, &tenant, &tenant_name);
+	parts(job, &kind, &tenant, &tenant_name, &run_as);
 	flow = flow_of(kind, tenant);
-	return flow != 0 && flow != job_flow(job);
+	return run_as != job_run_as(job) || (flow != 0 && flow != job_flow(job));
 }
 
 /*
@@ -183,7 +190,8 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	if (push->flow != 0)
 	{
 		char	   *tenant_name;
+		Oid			run_as;
 
-		parts(job, &push->kind, &push->tenant, &tenant_name);
+		parts(job, &push->kind, &push->tenant, &tenant_name, &run_as);
 	}
 }

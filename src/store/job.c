@@ -44,6 +44,7 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(queue_id));
 	JOB_SET(job, JOB_PRIORITY, Int32GetDatum(0));
 	JOB_SET(job, JOB_ROLE, ObjectIdGetDatum(role));
+	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(role));
 	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
 	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));

@@ -193,6 +193,15 @@ jobq_privileges(int32 queue_id)
 }
 
 /*
+ * The same of another role than the current user.
+ */
+int
+jobq_privileges_of(Oid role, int32 queue_id)
+{
+	return look_up(role, Max(queue_id, 0));
+}
+
+/*
  * Has the current user any privilege, for one queue at least?
  */
 bool

@@ -6,7 +6,7 @@
  * This is the only place that lists them.  From it are made
  *
  * - in SQL, when the install script is joined (control/join.awk): the columns
- *	 of jobq.queue from the fifth on, the arguments of create_queue() and
+ *	 of jobq.queue from the sixth on, the arguments of create_queue() and
  *	 alter_queue() from the second on, the columns of the view queues, and
  *	 their comments;
  * - in C: the attribute numbers QUEUE_* (store.h), and the checks of
@@ -17,7 +17,7 @@
  * (worker/scheduler/limits.c).
  *
  * A line has the setting's name in SQL, its name in C after QUEUE_, its type
- * (text, int, interval, jsonb, _text for text[]), what follows that in the definition of the
+ * (text, int, interval, jsonb, regrole, _text for text[]), what follows that in the definition of the
  * column, its check, the words that it may be, and what it says.  The checks:
  *
  *	WORD		one of the words; the column is NOT NULL
@@ -29,6 +29,7 @@
  *	DURATION	a positive interval; 0 takes it away
  *	FLAG		true or false; the column is NOT NULL
  *	CARRY		an array of names of settings; an empty one takes it away
+ *	ROLE		a role that the caller could become; - takes it away
  *
  * No #ifndef around this: it is included with QUEUE_SETTING defined in
  * different ways.
@@ -56,3 +57,4 @@ QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it hold
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")
 QUEUE_SETTING(carry, CARRY, _text, "", CARRY, "", "which settings of the enqueuer's session its jobs take along, such as {search_path, app.tenant}; {} or null: none")
 QUEUE_SETTING(recycle, RECYCLE, text, "NOT NULL DEFAULT 'never'", WORD, "never, each", "whether a worker that has run a job of it leaves, and another takes its place: never, or after each job")
+QUEUE_SETTING(run_as, RUN_AS, regrole, "", ROLE, "", "as which role its jobs run, instead of as the role that enqueues them; - or null: as that")

@@ -142,6 +142,10 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
 	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);
+	queue->run_as = nulls[QUEUE_RUN_AS - 1] ? InvalidOid
+		: DatumGetObjectId(values[QUEUE_RUN_AS - 1]);
+	queue->run_as_by = nulls[QUEUE_RUN_AS_BY - 1] ? InvalidOid
+		: DatumGetObjectId(values[QUEUE_RUN_AS_BY - 1]);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1

@@ -20,6 +20,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "commands/async.h"
 #include "funcapi.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
@@ -102,8 +103,8 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 }
 
 /*
- * The same for an entry of the ready set.  One that set_priority() or reassign()
- * has outdated differs in its priority or its role only.
+ * The same for an entry of the ready set.  One that set_priority(), reassign() or
+ * another run_as of the queue has outdated differs in its priority or role only.
  */
 bool
 jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
@@ -111,7 +112,7 @@ jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
 {
 	return jobq_job_fetch(rel, &entry->ctid, entry->key, snapshot, job) &&
 		job_priority(job) == entry->priority &&
-		job_role(job) == entry->role;
+		job_run_as(job) == entry->role;
 }
 
 /*
@@ -161,7 +162,7 @@ jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 {
 	push->queue_id = job_queue_id(job);
 	push->priority = job_priority(job);
-	push->role = job_role(job);
+	push->role = job_run_as(job);
 	jobq_push_flow(job, push);
 	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push->notify = queue != NULL && queue->notify == NOTIFY_RELAY;
@@ -206,7 +207,7 @@ jobq_job_push(const JobqJob *job)
 		char		channel[NAMEDATALEN + 16];
 
 		snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
-		jobq_notify_plainly(channel, "");
+		Async_Notify(channel, "");
 	}
 }
 

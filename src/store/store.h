@@ -122,6 +122,7 @@ enum
 	QUEUE_PAUSED,
 	QUEUE_NAME,
 	QUEUE_PAUSED_TENANTS,
+	QUEUE_RUN_AS_BY,
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
 	QUEUE_##NAME,
 #include "store/queue_settings.h"
@@ -192,6 +193,8 @@ typedef struct JobqQueue
 	char		recycle;
 	int			group_max_running;	/* 0: no limit */
 	bool		open;			/* to all producers */
+	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
+	Oid			run_as_by;		/* who has said so */
 	bool		limited;		/* has max_running, rate, or throttle */
 	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */
@@ -285,6 +288,7 @@ enum
 	JOB_QUEUE_ID,
 	JOB_PRIORITY,
 	JOB_ROLE,
+	JOB_RUN_AS,
 	JOB_FLOW,
 	JOB_ATTEMPT,
 	JOB_MAX_ATTEMPTS,
@@ -341,6 +345,7 @@ typedef struct JobqJob
 #define job_queue_id(job)	DatumGetInt32(JOB(job, JOB_QUEUE_ID))
 #define job_priority(job)	DatumGetInt32(JOB(job, JOB_PRIORITY))
 #define job_role(job)		DatumGetObjectId(JOB(job, JOB_ROLE))
+#define job_run_as(job)		DatumGetObjectId(JOB(job, JOB_RUN_AS))
 #define job_flow(job)		DatumGetInt32(JOB(job, JOB_FLOW))
 #define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
 #define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
@@ -413,6 +418,7 @@ typedef struct JobqCurrent
 	JobqOutcome outcome;
 	int64		delay_ms;		/* of snooze and release */
 	char		reason[1024];	/* of discard and fail */
+	bool		barred;			/* no attempt may begin: another does not help */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */
 	List	   *log;			/* lines in JSON */
@@ -516,6 +522,7 @@ extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
 extern void jobq_privileges_install(void);
 extern int	jobq_privilege_word(const char *word, bool for_queue);
 extern int	jobq_privileges(int32 queue_id);
+extern int	jobq_privileges_of(Oid role, int32 queue_id);
 extern bool jobq_may_use(void);
 extern void jobq_require(int privileges);
 extern void jobq_require_all(int privileges, const char *what);

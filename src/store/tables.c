@@ -39,10 +39,10 @@ typedef struct Column
 } Column;
 
 static const Column queue_columns[] = {
-	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {REGROLEOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
 	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {INT4OID, true},
-	{INTERVALOID, true}, {TEXTARRAYOID, true}, {TEXTOID, false},
+	{INTERVALOID, true}, {TEXTARRAYOID, true}, {TEXTOID, false}, {REGROLEOID, true},
 };
 
 static const Column handler_columns[] = {
@@ -53,7 +53,7 @@ static const Column handler_columns[] = {
 
 static const Column job_columns[] = {
 	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false},
-	{REGROLEOID, false}, {INT4OID, false}, {INT4OID, false}, {INT4OID, false}, {INT2OID, false}, {INT2OID, false},
+	{REGROLEOID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false}, {INT4OID, false}, {INT2OID, false}, {INT2OID, false},
 	{BOOLOID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {INT8OID, true},
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
@@ -133,7 +133,7 @@ static const struct
 	[JOBQ_QUEUE_NAME_KEY] = {"queue_name_key", {QUEUE_NAME}},
 	[JOBQ_HANDLER_PKEY] = {"handler_pkey", {HANDLER_KIND}},
 	[JOBQ_JOB_PKEY] = {"job_pkey", {JOB_ID}},
-	[JOBQ_JOB_READY] = {"job_ready", {JOB_QUEUE_ID, JOB_PRIORITY, JOB_ROLE,
+	[JOBQ_JOB_READY] = {"job_ready", {JOB_QUEUE_ID, JOB_PRIORITY, JOB_RUN_AS,
 	JOB_FLOW, JOB_RUN_AT, JOB_ID}},
 	[JOBQ_JOB_GROUP] = {"job_group", {JOB_GROUP_ID, JOB_PRIORITY, JOB_RUN_AT,
 	JOB_ID}},

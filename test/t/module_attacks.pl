@@ -185,6 +185,46 @@ if ($node->pg_version >= 16)
 	sql('REVOKE root FROM producer');
 }
 
+# Of a queue whose jobs run as another role, nobody gets more than what it is for.
+sql(q{
+CREATE ROLE agent LOGIN;
+CREATE FUNCTION errand() RETURNS void LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+	EXECUTE 'RESET ROLE';
+	EXECUTE 'RESET SESSION AUTHORIZATION';
+	PERFORM note('errand');
+	BEGIN
+		EXECUTE 'SET SESSION AUTHORIZATION root';
+		PERFORM note('authorization');
+	EXCEPTION WHEN insufficient_privilege THEN
+		PERFORM note('errand refused');
+	END;
+	BEGIN
+		EXECUTE 'SET SESSION AUTHORIZATION producer';
+		PERFORM note('authorization');
+	EXCEPTION WHEN insufficient_privilege THEN
+		PERFORM note('errand refused twice');
+	END;
+END $$;
+SELECT jobq.create_queue('errands', run_as => 'agent', carry => '{app.a}'), jobq.register('errand', 'errand()', queue => 'errands'), jobq.grant_queue('errands', 'producer')});
+foreach my $try (q{enqueue('escapes', queue => 'errands')}, q{enqueue('on_failure:errand', queue => 'errands')}, q{enqueue('errand', queue => 'errands', context => '{"search_path": "evil"}')},
+	q{schedule('errand', '@yearly', 'escapes', options => '{"queue": "errands"}')}, q{schedule('errand', '@yearly', 'errand', context => '{"search_path": "evil"}')},
+	q{create_batch(on_finish => '{"kind": "escapes", "queue": "errands"}')}, q{workflow('{"steps": [{"name": "a", "kind": "escapes", "queue": "errands"}]}')},
+	q{register('errand', 'escapes()', queue => 'errands')}, q{alter_queue('errands', run_as => 'producer')}, q{alter_queue('errands', run_as => '-')},
+	q{reassign('agent', 'producer')})
+{
+	like(as('producer', "SELECT jobq.$try"), qr/ERROR/, "a producer is refused: $try");
+}
+like(as('manager', "SELECT jobq.$_"), qr/ERROR:  42501/, "a manager is refused: $_")
+  foreach (q{alter_queue('errands', run_as => 'root')}, q{alter_queue('errands', run_as => 'agent')}, q{create_queue('mine', run_as => 'root')});
+like(as('consumer', q{SELECT count(*) FROM jobq.reserve('{errands}')}), qr/ERROR/, 'nobody reserves its jobs');
+sql(q{SET SESSION AUTHORIZATION producer; SELECT jobq.enqueue('errand')});
+ok($node->poll_query_until('app', q{SELECT count(*) = 3 FROM ran WHERE what ~ 'errand'}), 'a job runs as the role of its queue');
+is(sql(q{SELECT DISTINCT who, session FROM ran WHERE what ~ 'errand'}), 'agent|agent', 'and as no other');
+is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does it become one');
+unlike(as('agent', q{SELECT count(*) AS n FROM jobq.jobs}), qr/[1-9]/, 'the role sees no jobs for that');
+sql(q{SELECT jobq.drop_queue('errands', force => true)});
+
 # Each cell of the table in the manual.
 my %probe = (
 	'enqueue where all producers may' => q{SELECT jobq.enqueue('echo') > 0},

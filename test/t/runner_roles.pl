@@ -130,9 +130,9 @@ is( $node->safe_psql(
 SELECT coalesce(rolname, 'dropped'), count(*), min(attempt), max(attempt), min(error), max(error), max(sqlstate)
 FROM jobq.failed_jobs LEFT JOIN pg_roles r ON r.oid = role::oid
 GROUP BY 1 ORDER BY 1}),
-	"dropped|5|1|1|the role that enqueued the job does not exist any more|the role that enqueued the job does not exist any more|JQ010"
-	  . ($nologin ? '' : "\nrole7|5|1|1|the role that enqueued the job may not log in|the role that enqueued the job may not log in|JQ010")
-	  . "\nrole8|5|1|1|the role that enqueued the job may not connect to the database|the role that enqueued the job may not connect to the database|JQ010",
+	"dropped|5|1|1|the role of the job does not exist any more|the role of the job does not exist any more|JQ010"
+	  . ($nologin ? '' : "\nrole7|5|1|1|the role of the job may not log in|the role of the job may not log in|JQ010")
+	  . "\nrole8|5|1|1|the role of the job may not connect to the database|the role of the job may not connect to the database|JQ010",
 	'jobs of those that cannot have failed at once, and say why');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.failed_jobs WHERE error IS NULL OR role IS NULL}),
 	'0', 'and can be looked at');
@@ -153,11 +153,11 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT NOT current_setting('jobq.allow_superuser_jobs')::boolean});
 my $super = $node->safe_psql('postgres', q{CREATE ROLE super LOGIN SUPERUSER; SET SESSION AUTHORIZATION super; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super)"), 'failed|the role that enqueued the job is a superuser', 'no job of a superuser runs');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super)"), 'failed|the role of the job is a superuser', 'no job of a superuser runs');
 my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising)"), 'completed', 'others do');
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising)"), 'failed|the role that enqueued the job is a superuser', 'nor of one that has become one');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising)"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
 $node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_all_failed()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs')::boolean});
 

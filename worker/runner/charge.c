@@ -155,7 +155,7 @@ charge_crashed(Relation rel)
 			(void) jobq_flush();
 			flight_clear_culprit(&culprit);
 		}
-		else if (job_role(&job) == GetUserId() &&
+		else if (job_run_as(&job) == GetUserId() &&
 				 charge_culprit(rel, &culprit) != LOST_TAKEN)
 			some = true;
 	}

@@ -174,13 +174,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	{
 		JobqFunction function;
 
-		/* the role may be one only since its worker was started */
-		if (!jobq_allow_superuser_jobs && superuser())
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_BAD_ROLE),
-					 errmsg("the role that enqueued the job is a superuser"),
-					 errhint("Jobs of superusers are not allowed by \"%s\".",
-							 "jobq.allow_superuser_jobs")));
+		jobq_check_role(&current);
 		jobq_handler_resolve(kind, &function);
 		procedure = function.may_commit;
 		if (procedure)
@@ -420,8 +414,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
 		edata->hint, edata->context, &trier
 	};
-	bool		final = edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
-		jobq_current->outcome == OUTCOME_FAIL;
+	bool		final = jobq_attempt_final(jobq_current, edata->sqlerrcode);
 	ItemPointerData ctid = job->ctid;
 	JobqKey		key = {job_run_at(job), job_id(job)};
 	Relation	rel;

@@ -63,7 +63,7 @@ array_of(ArrayBuildState *state, Oid type)
 }
 
 /*
- * The first jobs of this role, but for what is known to wait.
+ * The first jobs that run as this role, but for what is known to wait.
  */
 static int
 find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
@@ -81,7 +81,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 
 	SPI_connect();
 	n = jobq_query("SELECT j.id FROM jobq.job j JOIN jobq.queue q ON q.id = j.queue_id"
-				   " WHERE j.role = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
+				   " WHERE coalesce(q.run_as, j.role) = $1 AND ($2 IS NULL OR q.name = ANY ($2))"
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'worker'"
@@ -142,7 +142,7 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 }
 
 /*
- * Take the first job of this role that nobody else has and that may start, and
+ * Take the first job that runs as this role and that nobody else has and that may start, and
  * delete it in a subtransaction, which is left open.
  */
 static bool
@@ -167,6 +167,13 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 		{
 			CHECK_FOR_INTERRUPTS();
 			if (!jobq_job_find(rel, ids[i], GetActiveSnapshot(), job))
+			{
+				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
+				continue;
+			}
+			/* the queue may have changed since the row was written */
+			jobq_set_flow(job);
+			if (job_run_as(job) != GetUserId())
 			{
 				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);
 				continue;
@@ -255,6 +262,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		int			nestlevel = NewGUCNestLevel();
 		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 
+		jobq_check_role(&current);
 		jobq_handler_resolve(jobq_job_kind(&job), &function);
 		jobq_current = &current;
 		jobq_enter_context(&job, GUC_ACTION_LOCAL);
@@ -306,8 +314,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
 								  PG_INT16_MAX)));
 		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,
-									   edata->sqlerrcode == ERRCODE_JOBQ_FAILED &&
-									   current.outcome == OUTCOME_FAIL, -1);
+									   jobq_attempt_final(&current, edata->sqlerrcode),
+									   -1);
 		jobq_claim_end(&job, token, live);
 	}
 	PG_END_TRY();

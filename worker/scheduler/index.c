@@ -143,7 +143,7 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 														&isnull));
 	push->queue_id = DatumGetInt32(slot_getattr(slot, JOB_QUEUE_ID, &isnull));
 	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
-	push->role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
+	push->role = DatumGetObjectId(slot_getattr(slot, JOB_RUN_AS, &isnull));
 	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
 	push->kind = push->tenant = 0;
 	push->group = 0;

@@ -204,7 +204,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 			continue;
 		push.queue_id = job_queue_id(&job);
 		push.priority = job_priority(&job);
-		push.role = job_role(&job);
+		push.role = job_run_as(&job);
 		push.quarantine = DatumGetInt16(JOB(&job, JOB_CRASHES)) > 0;
 		push.key.run_at = job_run_at(&job);
 		push.key.id = job_id(&job);

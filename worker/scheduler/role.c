@@ -66,23 +66,23 @@ role_can_work(Oid role, JobqError *error)
 	StartTransactionCommand();
 	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 	if (!HeapTupleIsValid(tuple))
-		error->message = "the role that enqueued the job does not exist any more";
+		error->message = "the role of the job does not exist any more";
 	else
 	{
 		if (!JOBQ_NOLOGIN_WORKS &&
 			!((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin)
 		{
-			error->message = "the role that enqueued the job may not log in";
+			error->message = "the role of the job may not log in";
 			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
 		}
 		else if (!jobq_allow_superuser_jobs && superuser_arg(role))
 		{
-			error->message = "the role that enqueued the job is a superuser";
+			error->message = "the role of the job is a superuser";
 			error->hint = "Jobs of superusers are not allowed by \"jobq.allow_superuser_jobs\".";
 		}
 		else if (jobq_database_aclcheck(MyDatabaseId, role, ACL_CONNECT) != ACLCHECK_OK)
 		{
-			error->message = "the role that enqueued the job may not connect to the database";
+			error->message = "the role of the job may not connect to the database";
 			error->hint = "Grant it CONNECT on the database.";
 		}
 		else
@@ -201,17 +201,23 @@ charge_entry(JobqPush *entry, const JobqError *error)
 	Relation	rel;
 	JobqJob		job;
 	JobqJob		first;
+	JobqVerdict verdict = JOBQ_GONE;
 	bool		live = false;
 
 	process_begin_transaction();
 	rel = jobq_open_jobs();
-	if (!jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
+	if (jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
+		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
+							jobq_now(), &first);
+	if (verdict == JOBQ_GONE)
 		;
-	else if (jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
-					   jobq_now(), &first) == JOBQ_GROUP_BUSY)
+	else if (verdict == JOBQ_GROUP_BUSY || verdict == JOBQ_OTHER_LANE)
 	{
-		/* another of its group comes first: it fails in its turn */
-		(void) jobq_turn_away(rel, JOBQ_GROUP_BUSY, &job, entry, &first, 0);
+		/*
+		 * another of its group comes first, and it fails in its turn; or it
+		 * runs as another role now
+		 */
+		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
 	}
 	else if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
 			 DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())

@@ -1,0 +1,274 @@
+-- Queues with run_as: their jobs run as another role than that which enqueues them.
+CREATE ROLE regress_jobq_agent LOGIN;
+CREATE ROLE regress_jobq_setter LOGIN;
+CREATE ROLE regress_jobq_root LOGIN SUPERUSER;
+GRANT regress_jobq_agent TO regress_jobq_setter;
+SELECT jobq.grant_role('regress_jobq_setter', 'manage'), jobq.grant_role('regress_jobq_boss', 'manage');
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+
+CREATE TABLE test.vault (note text, who text DEFAULT session_user || ' ' || current_user, tx xid8 DEFAULT pg_current_xact_id());
+GRANT INSERT, SELECT ON test.vault TO regress_jobq_agent;
+CREATE FUNCTION test.stash(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.vault VALUES (payload #>> '{}');
+	RETURN jsonb_build_array(current_user, nullif(current_setting('app.tenant', true), ''));
+END
+$$;
+CREATE PROCEDURE test.stash_twice(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.vault VALUES ('first of ' || (payload #>> '{}'));
+	COMMIT;
+	INSERT INTO test.vault VALUES ('second of ' || (payload #>> '{}'));
+	ROLLBACK;
+	INSERT INTO test.vault VALUES ('third of ' || (payload #>> '{}'));
+END
+$$;
+CREATE FUNCTION test.stash_failed(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.vault VALUES ('on_failure') $$;
+
+-- only who can become the role says so
+SELECT jobq.create_queue('agency', tenant => 'setting app.tenant');
+SET ROLE regress_jobq_boss;
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent')$$);
+SELECT * FROM test.error($$SELECT jobq.create_queue('second agency', run_as => 'regress_jobq_agent')$$);
+RESET ROLE;
+SET ROLE regress_jobq_alice;
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_alice')$$);
+RESET ROLE;
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 4294967::oid)$$);
+GRANT regress_jobq_root TO regress_jobq_setter;
+SET ROLE regress_jobq_setter;
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_root')$$);
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
+RESET ROLE;
+SELECT run_as FROM jobq.queues WHERE name = 'agency';
+SELECT run_as_by FROM jobq.queue WHERE name = 'agency';
+
+-- what does not go with it
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', mode => 'consumer')$$);
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', carry => '{app.a,search_path}')$$);
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', tenant => 'schema')$$);
+SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', tenant => 'setting work_mem')$$);
+SELECT * FROM test.error($$SELECT jobq.create_queue('second agency', mode => 'consumer', run_as => 'regress_jobq_agent')$$);
+-- whoever manages the queue changes the rest
+SET ROLE regress_jobq_boss;
+SELECT jobq.alter_queue('agency', max_length => 1000);
+RESET ROLE;
+SELECT run_as, run_as_by FROM jobq.queue WHERE name = 'agency';
+
+-- a producer has work done as the role, of kinds that are meant for that
+SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2),
+	jobq.register('stash twice', 'test.stash_twice(jsonb)', queue => 'agency'),
+	jobq.register('loot', 'test.stash(jsonb)');
+SET ROLE regress_jobq_alice;
+SELECT * FROM test.error($$SELECT jobq.enqueue('stash', '"not granted"')$$);
+RESET ROLE;
+SELECT jobq.grant_queue('agency', 'regress_jobq_alice'), jobq.grant_queue('agency', 'regress_jobq_bob');
+SET ROLE regress_jobq_alice;
+SELECT * FROM test.error($$SELECT jobq.enqueue('loot', '"of another queue"', queue => 'agency')$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('unknown', queue => 'agency')$$);
+SET app.tenant = '7';
+SELECT jobq.enqueue('stash', '"plain"') AS plain, jobq.enqueue('stash twice', '"a procedure"') AS twice \gset
+SELECT state, result FROM jobq.wait(ARRAY[:plain, :twice]);
+-- whose it is does not change: who has enqueued it sees it, and the role does not
+SELECT role, state, tenant, context FROM jobq.jobs WHERE id = :plain;
+SET ROLE regress_jobq_agent;
+SELECT count(*) FROM jobq.jobs;
+SELECT count(*) FROM test.error(format('SELECT jobq.status(%s)', :plain)) WHERE code = 'JQ003';
+SET ROLE regress_jobq_bob;
+SELECT count(*) FROM jobq.jobs WHERE id = :plain;
+RESET ROLE;
+SELECT note, who, count(*) OVER (PARTITION BY tx) AS in_tx FROM test.vault ORDER BY note;
+TRUNCATE test.vault;
+
+-- in all ways
+SET ROLE regress_jobq_alice;
+SELECT count(*) FROM jobq.enqueue_many('stash', '{"\"many 1\"","\"many 2\""}');
+INSERT INTO jobq.inbox (kind, payload) VALUES ('stash', '"inbox"');
+BEGIN;
+SELECT jobq.enqueue('stash', '"prepared"') AS prepared \gset
+PREPARE TRANSACTION 'run_as';
+COMMIT PREPARED 'run_as';
+SELECT jobq.create_batch(on_finish => '{"kind": "stash", "payload": "callback"}') AS batch \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'stash', '{"\"of a batch\""}');
+SELECT jobq.batch_start(:batch);
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "stash", "payload": "step a"}, {"name": "b", "kind": "stash", "payload": "step b", "needs": ["a"]}]}') AS flow \gset
+SELECT jobq.schedule('stash', '@yearly', 'stash', '"schedule"');
+SELECT jobq.run_schedule('stash') AS tick \gset
+SELECT state FROM jobq.wait(:prepared);
+SELECT state FROM jobq.wait(:tick);
+SELECT test.until(format('(SELECT bool_and(state = ''completed'') FROM jobq.batches WHERE id IN (%s, %s))', :batch, :flow));
+SELECT jobq.unschedule('stash');
+RESET ROLE;
+SELECT test.until('(SELECT count(*) = 9 FROM test.vault)');
+SELECT note, who FROM test.vault ORDER BY note COLLATE "C";
+TRUNCATE test.vault;
+-- a key is its enqueuer's
+SELECT jobq.pause('agency');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"a key"', unique_key => 'k') AS alices \gset
+SELECT jobq.enqueue('stash', '"a key again"', unique_key => 'k') = :alices AS same;
+SET ROLE regress_jobq_bob;
+SELECT jobq.enqueue('stash', '"a key"', unique_key => 'k') = :alices AS same;
+RESET ROLE;
+-- on_failure, in a session that works as the role, and only there
+SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2, on_failure => 'test.stash_failed(jsonb)');
+SELECT jobq.drop_queue(name) FROM jobq.queues WHERE name = 'manual' \g /dev/null
+SELECT jobq.create_queue('manual', run_as => 'regress_jobq_agent', open => true);
+SELECT jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual', max_attempts => 1, on_failure => 'test.stash_failed(jsonb)');
+REVOKE INSERT ON test.vault FROM regress_jobq_agent;
+SELECT jobq.grant_role('regress_jobq_agent');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('by hand', '"by hand"') AS id \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state FROM jobq.status(:id);
+SET ROLE regress_jobq_agent;
+CALL jobq.work('{manual}', once => true, stop_when_empty => true);
+RESET ROLE;
+SELECT state, error FROM jobq.status(:id);
+GRANT INSERT ON test.vault TO regress_jobq_agent;
+SET ROLE regress_jobq_agent;
+CALL jobq.work('{manual}', stop_when_empty => true);
+RESET ROLE;
+SELECT note, who FROM test.vault;
+SELECT role, kind FROM jobq.jobs WHERE kind = 'on_failure:by hand';
+TRUNCATE test.vault;
+
+SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2), jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual');
+-- jobs that wait follow a change, also those that workers have heard of
+SELECT jobq.alter_queue('agency', run_as => '-');
+SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, run_as_by FROM jobq.queue WHERE name = 'agency';
+GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
+SELECT jobq.resume('agency');
+SELECT jobq.drain('agency', '1 min');
+SELECT note, who FROM test.vault ORDER BY who;
+TRUNCATE test.vault;
+REVOKE INSERT ON test.vault FROM regress_jobq_alice, regress_jobq_bob;
+SELECT jobq.pause('agency');
+SET ROLE regress_jobq_alice;
+SELECT count(*) FROM jobq.enqueue_many('stash', array_fill('"follows"'::jsonb, '{20}'));
+SELECT count(*) FROM jobq.enqueue_many('by hand', array_fill('"follows by hand"'::jsonb, '{2}'));
+RESET ROLE;
+SET ROLE regress_jobq_setter;
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent'), jobq.alter_queue('manual', run_as => '-'), jobq.resume('agency');
+SELECT jobq.alter_queue('manual', run_as => 'regress_jobq_setter');
+RESET ROLE;
+SELECT jobq.drain('agency', '1 min');
+GRANT INSERT ON test.vault TO regress_jobq_setter;
+SET ROLE regress_jobq_setter;
+CALL jobq.work('{manual}', stop_when_empty => true);
+RESET ROLE;
+SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2 ORDER BY 1;
+TRUNCATE test.vault;
+
+-- it is asked again when a job is to run, and then there is no other attempt
+CREATE VIEW test.letters AS
+	SELECT f.payload #>> '{}' AS what, f.attempt, f.sqlstate, f.error, f.errors -> -1 ->> 'detail' AS detail FROM jobq.failed_jobs f WHERE f.queue = 'agency';
+-- who has set it cannot become the role any more
+REVOKE regress_jobq_agent FROM regress_jobq_setter;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"set by a stranger"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SELECT * FROM test.letters;
+SELECT jobq.delete_all_failed('agency');
+-- nor is it enough to have been a member of a superuser
+GRANT regress_jobq_agent TO regress_jobq_setter;
+ALTER ROLE regress_jobq_agent SUPERUSER;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"a superuser"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SELECT * FROM test.letters;
+SELECT jobq.delete_all_failed('agency');
+-- a superuser can say so
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"a superuser, by a superuser"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+ALTER ROLE regress_jobq_agent NOSUPERUSER;
+-- who has enqueued it may not any more
+SELECT jobq.pause('agency');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"revoked"') AS id \gset
+RESET ROLE;
+SELECT jobq.revoke_queue('agency', 'regress_jobq_alice'), jobq.resume('agency');
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.letters;
+-- and does not get it by a retry
+SET ROLE regress_jobq_alice;
+SELECT jobq.retry(:id);
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SELECT jobq.grant_queue('agency', 'regress_jobq_alice'), jobq.retry(:id);
+SELECT state FROM jobq.wait(:id);
+-- the kind is another queue's
+SELECT jobq.pause('agency');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"of another queue"') AS id \gset
+RESET ROLE;
+SELECT jobq.register('stash', 'test.stash(jsonb)'), jobq.resume('agency');
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.letters;
+SELECT jobq.delete_all_failed('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');
+-- a job that has come with a path is not let in
+SELECT jobq.pause('agency'), jobq.alter_queue('agency', run_as => '-');
+SELECT jobq.alter_queue('agency', carry => '{search_path}');
+SET ROLE regress_jobq_alice;
+SET search_path = pg_catalog;
+SELECT jobq.enqueue('stash', '"with a path"', max_attempts => 1) AS id \gset
+RESET ROLE;
+RESET search_path;
+SELECT jobq.alter_queue('agency', carry => '{}', run_as => 'regress_jobq_agent'), jobq.resume('agency');
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.letters;
+SELECT jobq.delete_all_failed('agency');
+SELECT note FROM test.vault ORDER BY note COLLATE "C";
+TRUNCATE test.vault;
+-- who has set it was dropped
+SET ROLE regress_jobq_setter;
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
+RESET ROLE;
+SELECT jobq.alter_queue('manual', run_as => '-', open => false);
+DROP OWNED BY regress_jobq_setter;
+SELECT jobq.revoke_role('regress_jobq_setter'), jobq.revoke_queue('agency', 'regress_jobq_setter');
+\set VERBOSITY terse
+DROP ROLE regress_jobq_setter;
+\set VERBOSITY default
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"nobody has set it"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SELECT * FROM test.letters;
+SELECT jobq.delete_all_failed('agency');
+-- the role was dropped
+DROP OWNED BY regress_jobq_agent;
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
+\set VERBOSITY terse
+DROP ROLE regress_jobq_agent;
+\set VERBOSITY default
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('stash', '"the role is gone"') AS id \gset
+SELECT state FROM jobq.wait(:id);
+RESET ROLE;
+SELECT * FROM test.letters;
+-- and jobs that wait for it are not lost where that is mended
+SELECT jobq.pause('agency');
+SET ROLE regress_jobq_alice;
+SELECT count(*) FROM jobq.enqueue_many('stash', array_fill('"mended"'::jsonb, '{5}'));
+RESET ROLE;
+GRANT INSERT ON test.vault TO regress_jobq_bob;
+SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_bob'), jobq.resume('agency');
+SELECT jobq.drain('agency', '1 min');
+SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2;
+SELECT count(*) FROM test.letters;
+
+DROP VIEW test.letters;
+SELECT jobq.delete_all_failed('agency'), jobq.delete_all_failed('manual'), jobq.drop_queue('agency'), jobq.alter_queue('manual', run_as => '-', open => true);
+SELECT jobq.unregister(kind) FROM unnest('{stash,stash twice,loot,by hand}'::text[]) kind;
+SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+DROP FUNCTION test.stash, test.stash_failed;
+DROP PROCEDURE test.stash_twice;
+DROP TABLE test.vault;
+DROP ROLE regress_jobq_root;
+RESET app.tenant;

@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * run_as.c
+ *	  May the job run as the role as which this process is connected?
+ *
+ * A job runs as the role that has enqueued it, or as its queue says (run_as).  The
+ * lane is by that role, so a worker that is connected as it has the job in hand,
+ * and the gate has seen that the queue still says so.  What remains is whether it
+ * may say so: that is a grant, as of a SECURITY DEFINER function, from who has set
+ * it to those who may enqueue there.  So all who take part in it are asked again
+ * when the job is to run:
+ *
+ * - who has set it can still become the role, and a superuser only if he is one;
+ * - who has enqueued the job may still enqueue there;
+ * - the kind is one that is registered for the queue.  Without that, a producer
+ *	 could have any handler run as the role.
+ *
+ * src/attempt/run_as.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/syscache.h"
+
+#include "attempt/attempt.h"
+
+static const char *refusal(const JobqJob *job, const JobqQueue *queue);
+
+/*
+ * Why a job of the queue may not run as its queue says, or NULL.
+ */
+static const char *
+refusal(const JobqJob *job, const JobqQueue *queue)
+{
+	JobqHandler handler;
+	int			needed = queue->open ? JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN
+		: JOBQ_MAY_PRODUCE;
+
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(queue->run_as_by)))
+		return "The role that has set run_as does not exist any more.";
+	if (!jobq_can_set_role(queue->run_as_by, queue->run_as))
+		return "The role that has set run_as cannot SET ROLE to it any more.";
+	if ((superuser() || superuser_arg(queue->run_as)) &&
+		!superuser_arg(queue->run_as_by))
+		return "It is a superuser, and the role that has set run_as is none.";
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job_role(job))) ||
+		(jobq_privileges_of(job_role(job), queue->id) & needed) == 0)
+		return "The role that enqueued the job may not enqueue there any more.";
+	if (jobq_handler(jobq_job_kind(job), &handler) == NULL ||
+		strcmp(handler.queue, queue->name) != 0)
+		return "The kind is not registered for the queue.";
+	return NULL;
+}
+
+/*
+ * An error if the job may not run in this process, which is connected as its
+ * role; then current->barred is set.
+ */
+void
+jobq_check_role(JobqCurrent *current)
+{
+	JobqQueue	queue;
+	const char *why;
+
+	current->barred = true;
+
+	/* a worker's role may be one only since it was started */
+	if (current->slot != NULL && !jobq_allow_superuser_jobs && superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_BAD_ROLE),
+				 errmsg("the role of the job is a superuser"),
+				 errhint("Jobs of superusers are not allowed by \"%s\".",
+						 "jobq.allow_superuser_jobs")));
+	if (jobq_queue_by_id(job_queue_id(current->job), &queue) != NULL &&
+		OidIsValid(queue.run_as) &&
+		(why = refusal(current->job, &queue)) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_BAD_ROLE),
+				 errmsg("the job may not run as the role that queue \"%s\" says",
+						queue.name),
+				 errdetail_internal("%s", why),
+				 errhint("Whoever can become the role sets it again with jobq.alter_queue(), and retries the job.")));
+	current->barred = false;
+}
