@@ -284,7 +284,7 @@ CREATE FUNCTION test.numbers() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg
 CREATE FUNCTION test.count(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jsonb_array_length(payload -> 'numbers')) $$;
 SELECT jobq.register('numbers', 'test.numbers()'), jobq.register('count', 'test.count(jsonb)');
 SELECT jobq.chain('[{"kind": "numbers"}, {"kind": "count", "payload": {"numbers": {"$result": "1"}}}]') AS ids \gset
-SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2]);
+SELECT state, result FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 
 -- one that is nested too deep with the result of another fails, and no more
 CREATE FUNCTION test.nested() RETURNS jsonb LANGUAGE sql AS $$ SELECT (repeat('[', 600) || repeat(']', 600))::jsonb $$;
