@@ -130,6 +130,9 @@ sub change
 		"SELECT jobq.alter_queue('$queue', mode => '" . one('worker', 'consumer') . "')",
 		"SELECT jobq.alter_queue('outside', max_running => " . one(1, 5, 100) . ')',
 		'SELECT jobq.' . one('pause', 'resume') . "('limited')",
+		'SELECT jobq.' . one('pause', 'resume') . "('carrying', tenant => '" . one('a', 'b') . "')",
+		"SELECT jobq.alter_queue('" . one('carrying', $queue) . "', carry => '{" . one('app.tenant', 'search_path,app.tenant', '') .
+			"}', tenant => '" . one('setting app.tenant', 'header tenant', 'schema') . "', recycle => '" . one('never', 'each') . "')",
 		"SELECT jobq.register('changing', 'fuzz.changing(jsonb)', queue => '$queue', max_running => " . one(1, 'NULL', 5) . ')',
 		"SELECT jobq.unregister('changing')", "SELECT jobq.register('changing', 'fuzz.late(jsonb,jobq.job_context)')",
 		"CREATE OR REPLACE FUNCTION fuzz.changing(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS 'BEGIN RETURN payload; END'",
@@ -148,7 +151,7 @@ sub change
 # A consumer's round.
 sub consume
 {
-	my $queue = one('outside', 'memory');
+	my $queue = one('outside', 'outside', 'memory');
 	my $end = one(
 		'ack(id, token)', "nack(id, token, 'no', '1s')", "reject(id, token, 'never')", 'release(id, token)',
 		"extend(id, token, '1 minute')", "report_progress(id, token, 50, 'half')", 'ack(ARRAY[id], ARRAY[token])', "ack(id, token, '{}')");
@@ -161,9 +164,21 @@ sub consume
 		  . " SELECT jobq.ack(ids, tokens), jobq.release(ids, tokens) FROM r");
 }
 
+# All views but that which enqueues.
+my @views;
+
+sub read_views
+{
+	my ($query) = @_;
+
+	@views = split /\n/, $query->(q{
+SELECT relname FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'v' AND relname <> 'inbox' ORDER BY 1});
+	return;
+}
+
 sub look
 {
-	return 'SELECT * FROM jobq.' . one(qw(jobs live_jobs failed_jobs kinds queues workers limits groups schedules batches steps)) .
+	return 'SELECT * FROM jobq.' . one(@views) .
 		one('', ' LIMIT 3', ' ORDER BY 1 DESC LIMIT 5');
 }
 
@@ -192,7 +207,7 @@ sub statement
 		'BEGIN', 'SAVEPOINT s', 'ROLLBACK TO s', 'COMMIT', 'ROLLBACK', 'COMMIT', "PREPARE TRANSACTION 'fuzz$n'",
 		"COMMIT PREPARED 'fuzz$n'", "ROLLBACK PREPARED 'fuzz$n'", 'BEGIN ISOLATION LEVEL SERIALIZABLE',
 			'BEGIN READ ONLY', 'DISCARD ALL',
-		"SET statement_timeout = '2s'") if $kind < 64;
+		"SET statement_timeout = '2s'", 'SET app.tenant = ' . one("'a'", "'b'", "''"), 'SET search_path = fuzz, public') if $kind < 64;
 	return call($source, one(grep { !$_->{trigger} } @$routines));
 }
 

@@ -6,8 +6,8 @@ use strict;
 use warnings FATAL => 'all';
 
 # What the parameters of these names are made for.
-my @queues = qw(default limited fair short outside memory made another);
-my @kinds = qw(echo none breaks asks down more commits changing on_failure:breaks foreign);
+my @queues = qw(default limited fair short outside memory carrying made another);
+my @kinds = qw(echo none breaks asks down more commits changing settings on_failure:breaks foreign);
 my %expected = (
 	queue => \@queues,
 	kind => \@kinds,
@@ -33,7 +33,12 @@ my %expected = (
 	level => [qw(debug info warning error)],
 	channel => [qw(news jobq_queue_default)],
 	role => [qw(fuzz_producer fuzz_other fuzz_nobody)],
-	privilege => [qw(produce manage)],
+	from => [qw(fuzz_producer fuzz_other fuzz_nobody)],
+	to => [qw(fuzz_producer fuzz_other fuzz_nobody)],
+	privilege => [qw(produce consume monitor operate manage)],
+	tenant => [ 'a', 'b', 'setting app.tenant', 'header tenant', 'schema' ],
+	carry => [ qw(app.tenant search_path work_mem statement_timeout DateStyle role jobq.max_payload), 'no.such.setting', '' ],
+	recycle => [qw(never each)],
 	id_or_ids => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
 	token_or_tokens => [ '1', '{}', '{1,2}', '{2,NULL}', '{{1}}' ],
 	name => [ @queues, 'night' ],
@@ -87,6 +92,18 @@ sub quote
 
 	$text =~ s/'/''/g;
 	return "'$text'";
+}
+
+# Settings for a job, which its queue may carry.
+sub context
+{
+	my %settings = (
+		'app.tenant' => [qw("a" "b" "" null 1 {})], search_path => [ '"fuzz, pg_temp"', '"\\""', '"x y z"' ],
+		work_mem => [qw("1MB" "x")], statement_timeout => [qw("5ms" "1h" "-1")], 'no.such.setting' => ['"x"'],
+		DateStyle => ['"ISO, DMY"'], role => ['"fuzz_super"'], '' => ['""']);
+	my @some = grep { rarely(3) } keys %settings;
+
+	return '{' . join(', ', map { qq{"$_": } . one(@{ $settings{$_} }) } @some) . '}';
 }
 
 # What makes up a workflow, and some that does not.
@@ -161,13 +178,14 @@ sub value
 
 	return "NULL::$type" if rarely(12);
 	return array($self, $1, $name) if $type =~ /^(.*)\[\]$/;
+	return quote(context()) . '::jsonb' if $type eq 'jsonb' && $name eq 'context' && rand() < 0.8;
 	return options($self) if $type eq 'jsonb' && $name eq 'options' && rand() < 0.8;
 	return quote('{"a": ' . one(@json, 3) . '}') . '::jsonb' if $name eq 'fair_weights' && rand() < 0.8;
 	return jsonb() if $type eq 'jsonb';
 	return quote(one(@$expected)) . "::$type"
 	  if $expected && rand() < 0.8 && $type =~ /^(text|name|regrole)$/;
-	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled failed completed)) .
-		"')" if $type eq 'bigint' && $name =~ /^id$/ && rand() < 0.5;
+	return "(SELECT max(id) FROM jobq.jobs WHERE state = '" . one(qw(ready running retryable scheduled blocked failed completed cancelled)) .
+		"')" if $type eq 'bigint' && $name =~ /^(?:job_)?id$/ && rand() < 0.5;
 	return "(SELECT max(id) FROM jobq.batches)" if $type eq 'bigint' && $name eq 'batch_id' && rand() < 0.7;
 	return int(rand 300) . '::bigint' if $type eq 'bigint' && rand() < 0.7;
 	return quote(one('0', '10 ms', '10 ms', '100 ms', '1 second')) . '::interval' if $type eq 'interval' && rand() < 0.7;

@@ -41,13 +41,17 @@ BEGIN
 	ROLLBACK;
 END
 $$;
+CREATE FUNCTION fuzz.settings(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS
+	$$ SELECT jsonb_build_array(current_setting('search_path'), current_setting('app.tenant', true), job.tenant) $$;
 CREATE FUNCTION fuzz.changing(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT payload';
 CREATE FUNCTION fuzz.late(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(job)';
 
 SELECT jobq.create_queue('limited', open => true, max_running => 1, rate => '20 per second', expires_after => '1 hour'),
 	jobq.create_queue('fair', open => true, fair_by => 'tenant', group_max_running => 1),
 	jobq.create_queue('short', open => true, max_length => 20, keep => 'nothing', notify => 'transactional'),
-	jobq.create_queue('outside', open => true, mode => 'consumer', group_max_running => 1),
+	jobq.create_queue('outside', open => true, mode => 'consumer', group_max_running => 1, carry => '{app.tenant}', tenant => 'setting app.tenant'),
+	jobq.create_queue('carrying', open => true, carry => '{app.tenant,search_path,work_mem,statement_timeout}',
+		tenant => 'setting app.tenant', fair_by => 'tenant', recycle => 'never'),
 	jobq.create_queue('memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.register('echo', 'fuzz.echo(jsonb)'), jobq.register('none', 'fuzz.none()', queue => 'short'),
 	jobq.register('breaks', 'fuzz.breaks(jsonb, jobq.job_context)', max_attempts => 2, backoff => 'list 0s,1s',
@@ -55,6 +59,7 @@ SELECT jobq.register('echo', 'fuzz.echo(jsonb)'), jobq.register('none', 'fuzz.no
 	jobq.register('asks', 'fuzz.asks(jsonb, jobq.job_context)', max_running => 2),
 	jobq.register('down', 'fuzz.down(jsonb)', throttle => '3 failures in 5 seconds'),
 	jobq.register('more', 'fuzz.more(jsonb, jobq.job_context)'), jobq.register('commits', 'fuzz.commits(jsonb)'),
+	jobq.register('settings', 'fuzz.settings(jsonb, jobq.job_context)', queue => 'carrying'),
 	jobq.register('changing', 'fuzz.changing(jsonb)', timeout => '1 second');
 
 CREATE TYPE fuzz.pair AS (a int, b text);

@@ -15,6 +15,7 @@ my $node = jobq_node('main', q{
 jobq.databases = '*'
 jobq.workers = 'still=0; *=2'
 wal_level = logical
+track_commit_timestamp = on
 }, allows_streaming => 'logical');
 $node->start;
 $node->safe_psql(
@@ -196,6 +197,20 @@ sql(q{SELECT jobq.test_clock('3 hours')});
 wait_for($node, 'and again', q{SELECT count(*) = 3 FROM jobq.jobs WHERE headers ->> 'schedule' = 'free'});
 is(count_jobs('locked'), '1', 'what was committed holds');
 $session->quit;
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+
+#
+# Ticks that are due together commit together, and what fails fails alone.
+#
+sql(qq{
+SELECT jobq.register('gone', 'note(jsonb)');
+SELECT count(jobq.schedule('many ' || n, '$hourly', CASE n WHEN 7 THEN 'gone' ELSE 'note' END, options => '{"queue": "still"}')) FROM generate_series(1, 300) n;
+SELECT jobq.unregister('gone')});
+sql(q{SELECT jobq.test_clock('1 hour')});
+wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq.schedule WHERE last_run IS NOT NULL});
+wait_for($node, 'but one', q{SELECT last_error ~ 'gone' FROM jobq.schedule WHERE name = 'many 7'});
+is(sql(q{SELECT count(*), count(DISTINCT headers ->> 'schedule') FROM jobq.job}), '299|299', 'one job for each');
+cmp_ok(sql('SELECT count(DISTINCT pg_xact_commit_timestamp(xmin)) FROM jobq.job'), '<', 299, 'in fewer commits');
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
 
 #

@@ -208,6 +208,22 @@ hold('jobq-schedule-looked',
 wait_for($node, 'tick: the next one comes', q{SELECT count(*) = 1 FROM jobq.job WHERE headers ->> 'schedule' = 'waits'});
 
 #
+# Ticks that cannot be committed together are each done alone.
+#
+sql(q{
+SELECT count(jobq.schedule('part ' || n, '* * * * *', 'note', options => '{"queue": "still"}')) FROM generate_series(1, 10) n;
+SELECT injection_points_attach('jobq-parts-done', 'error')});
+sql("SELECT jobq.test_clock(interval '$start' + '21 min')");
+wait_for($node, 'parts: all have their jobs', q{SELECT count(*) = 10 FROM jobq.schedule WHERE name LIKE 'part %' AND last_run IS NOT NULL});
+is(sql(q{SELECT count(*) - count(DISTINCT (headers ->> 'schedule', run_at)) FROM jobq.job WHERE headers ->> 'schedule' LIKE 'part %'}),
+	'0', 'parts: one for a tick');
+is(sql('SELECT count(*) FROM jobq.schedule WHERE last_error IS NOT NULL'), '0', 'parts: and none has failed');
+sql(q{
+SELECT injection_points_detach('jobq-parts-done');
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'part %';
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ->> 'schedule' LIKE 'part %'});
+
+#
 # A queue is for consumers for a moment that the scheduler does not see.  A worker
 # pops its job in that.
 #

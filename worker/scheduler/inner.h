@@ -28,6 +28,7 @@
 #define LOCK_PATIENCE	"5ms"
 
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
+extern ErrorData *scheduler_try_part(void (*body) (void *arg), void *arg);
 
 /* worker/scheduler/share.c */
 /* Something that is to be done for a role. */
@@ -40,6 +41,17 @@ typedef struct Turn
 	int64		key;			/* share.c's own */
 } Turn;
 
+/* Something that is done together with others. */
+typedef struct Part
+{
+	Oid			role;
+	int			locked;			/* as in Turn */
+	void	   *arg;
+	bool		rests;			/* it was left out: its role rests */
+	ErrorData  *edata;			/* why it could not be done, or NULL */
+	int64		took;			/* share.c's own */
+}			Part;
+
 extern void share_begin(void);
 extern bool share_over(void);
 extern TimestampTz share_may(Oid role, int locked, TimestampTz now);
@@ -48,6 +60,8 @@ extern void share_add(Turn *turns, int *n, Oid role, int locked,
 					  TimestampTz since, int64 item);
 extern void share_order(Turn *turns, int n);
 extern ErrorData *share_try(Oid role, void (*body) (void *arg), void *arg);
+extern int	share_try_together(Part * parts, int n, void (*body) (void *arg),
+							   TimestampTz now);
 
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,

@@ -4,9 +4,10 @@
  *	  The scheduler's part in schedules: enqueues a job at each tick.
  *
  * The table jobq.schedule is the truth.  Here is a list of when each schedule
- * is to be looked at next, read again when one has changed.  A tick is one
- * transaction: it locks the row, inserts the job, and moves the row on to the
- * next tick.  So each tick makes one job, whatever crashes when.
+ * is to be looked at next, read again when one has changed.  A tick locks the
+ * row, inserts the job, and moves the row on to the next tick, all in one
+ * transaction, which it may share with other schedules' ticks (share.c).  So each
+ * tick makes one job, whatever crashes when.
  *
  * A tick is missed if nobody could look at it in time: because no scheduler
  * was running, the schedule could not be read, or the clock has jumped.  One
@@ -37,8 +38,9 @@
 /* A tick that is looked at so late was missed. */
 #define GRACE			(10 * USECS_PER_SEC)
 
-/* Ticks of a schedule in one transaction. */
+/* Ticks of a schedule in one transaction, and schedules that share one. */
 #define MAX_TICKS		100
+#define SHARED_LOOKS	50
 
 /* All are read again at the earliest after so many times what that took. */
 #define READ_SHARE		10
@@ -60,6 +62,7 @@ typedef struct Schedule
 /* One look at a schedule: what is known of it if that commits. */
 typedef struct Look
 {
+	Schedule   *known;
 	Schedule	schedule;
 	TimestampTz now;
 	bool		taken;			/* somebody else has the row */
@@ -94,7 +97,8 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void read_all(void);
 static void publish(int64 also);
-static void look(Schedule *schedule, TimestampTz now);
+static int	look(const Turn *turns, int n, TimestampTz now);
+static void looked(const Look *this, const ErrorData *edata);
 static bool read_row(const Schedule *schedule, Row *row);
 static void fire(Schedule *schedule, Row *row, TimestampTz now);
 static void write_row(Schedule *schedule, const Row *row);
@@ -119,6 +123,7 @@ run(TimestampTz now)
 	TimestampTz next = DT_NOEND;
 	Turn	   *turns;
 	int			n = 0;
+	int			done = 0;
 
 	read_at = Min(read_at, now + USECS_PER_SEC);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -160,22 +165,17 @@ run(TimestampTz now)
 	}
 	share_order(turns, n);
 	share_begin();
-	for (int i = 0; i < n; i++)
+	while (done < n && !share_over())
+		done += look(turns + done, n - done, now);
+	if (done < n)
+		next = now;
+	for (int i = 0; i < done; i++)
 	{
 		Schedule   *schedule = &schedules[turns[i].item];
-		TimestampTz may = share_may(schedule->role, schedule->locked, now);
 
-		if (share_over())
-		{
-			next = now;
-			break;
-		}
-		if (may <= now)
-		{
-			look(schedule, now);
-			waited |= schedule->waits_for != 0;
-		}
-		next = Min(next, Max(may, schedule->look_at));
+		waited |= schedule->waits_for != 0;
+		next = Min(next, Max(share_may(schedule->role, schedule->locked, now),
+							 schedule->look_at));
 	}
 	too_many_waited = false;
 	if (waited || my_db->told->nwaited > 0)
@@ -285,6 +285,9 @@ look_into(void *arg)
 	Schedule   *schedule = &this->schedule;
 	Row			row;
 
+	*schedule = *this->known;
+	schedule->waits_for = 0;
+	this->taken = false;
 	if (jobq_relations_if_installed() == NULL)
 		schedule->look_at = DT_NOEND;
 	else if (read_row(schedule, &row))
@@ -295,35 +298,72 @@ look_into(void *arg)
 		ItemPointerSetInvalid(&schedule->ctid);
 		this->taken = true;
 	}
+
+	/* those who are looked at next publish it together with their own */
+	this->known->waits_for = schedule->waits_for;
 }
 
 /*
- * Look at a schedule that may be due.
+ * Look at some of the schedules that may be due.  Returns at how many, at least
+ * one.
+ */
+static int
+look(const Turn *turns, int n, TimestampTz now)
+{
+	Look		looks[SHARED_LOOKS];
+	Part		parts[SHARED_LOOKS];
+
+	n = Min(n, SHARED_LOOKS);
+	for (int i = 0; i < n; i++)
+	{
+		Schedule   *schedule = &schedules[turns[i].item];
+
+		looks[i] = (Look)
+		{
+			.known = schedule,.now = now
+		};
+		parts[i] = (Part)
+		{
+			.role = schedule->role,.locked = schedule->locked,.arg = &looks[i]
+		};
+	}
+	n = share_try_together(parts, n, look_into, now);
+	for (int i = 0; i < n; i++)
+	{
+		if (parts[i].rests)
+			continue;
+		looked(&looks[i], parts[i].edata);
+		if (parts[i].edata != NULL)
+			FreeErrorData(parts[i].edata);
+	}
+	return n;
+}
+
+/*
+ * A schedule was looked at: with this error, or NULL.
  */
 static void
-look(Schedule *schedule, TimestampTz now)
+looked(const Look *this, const ErrorData *edata)
 {
-	Look		this = {.schedule = *schedule,.now = now};
-	ErrorData  *edata;
+	Schedule   *schedule = this->known;
+	bool		taken = edata == NULL && this->taken;
 
-	schedule->waits_for = this.schedule.waits_for = 0;
-	edata = share_try(schedule->role, look_into, &this);
 	if (edata == NULL)
-		*schedule = this.schedule;
-	if (this.taken ||
-		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
-		schedule->look_at = share_retry(++schedule->locked, now);
+		*schedule = this->schedule;
 	else
+		schedule->waits_for = 0;
+	if (taken ||
+		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
 	{
-		schedule->locked = 0;
-		if (edata != NULL)
-		{
-			schedule->look_at = now + ERROR_PAUSE;
-			note_error(schedule, edata);
-		}
+		schedule->look_at = share_retry(++schedule->locked, this->now);
+		return;
 	}
+	schedule->locked = 0;
 	if (edata != NULL)
-		FreeErrorData(edata);
+	{
+		schedule->look_at = this->now + ERROR_PAUSE;
+		note_error(schedule, edata);
+	}
 }
 
 /*

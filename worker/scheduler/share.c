@@ -54,6 +54,17 @@ typedef struct Share
 	TimestampTz rest_until;
 } Share;
 
+/* What is done together. */
+typedef struct Parts
+{
+	Part	   *parts;
+	int			n;
+	int			ndone;
+	void		(*body) (void *arg);
+	TimestampTz now;
+	MemoryContext memory;		/* of errors */
+}			Parts;
+
 static HTAB *shares = NULL;
 static instr_time slice;
 static TimestampTz locks_at = 0;	/* when a wait may be risked again */
@@ -62,6 +73,8 @@ static int64 elapsed(instr_time since);
 static Share *share_of(Oid role);
 static int	compare_places(const void *a, const void *b);
 static int	compare_keys(const void *a, const void *b);
+static void spent(Oid role, int64 took, const ErrorData *edata);
+static void do_parts(void *arg);
 
 /*
  * Microseconds since then.
@@ -229,22 +242,14 @@ share_order(Turn *turns, int n)
 }
 
 /*
- * Run body(arg) for the role, as scheduler_try() does.  If something was locked,
- * which the error says, the role rests.
+ * So long was worked for the role, with this error or NULL.  If something was
+ * locked, it rests.
  */
-ErrorData *
-share_try(Oid role, void (*body) (void *arg), void *arg)
+static void
+spent(Oid role, int64 took, const ErrorData *edata)
 {
-	instr_time	start;
-	int64		took;
-	Share	   *share;
-	ErrorData  *edata;
+	Share	   *share = share_of(role);
 
-	INSTR_TIME_SET_CURRENT(start);
-	edata = scheduler_try(body, arg);
-	took = elapsed(start);
-
-	share = share_of(role);
 	share->used += took;
 	share->cost += (took - share->cost) / 8;
 	share->cost = Max(share->cost, 10);
@@ -259,5 +264,109 @@ share_try(Oid role, void (*body) (void *arg), void *arg)
 	}
 	else if ((share->rest /= 2) < FIRST_REST)
 		share->rest = 0;
+}
+
+/*
+ * Run body(arg) for the role, as scheduler_try() does.  If something was locked,
+ * which the error says, the role rests.
+ */
+ErrorData *
+share_try(Oid role, void (*body) (void *arg), void *arg)
+{
+	instr_time	start;
+	ErrorData  *edata;
+
+	INSTR_TIME_SET_CURRENT(start);
+	edata = scheduler_try(body, arg);
+	spent(role, elapsed(start), edata);
 	return edata;
+}
+
+/*
+ * Do some of the parts, in order, in the transaction that has begun.
+ */
+static void
+do_parts(void *arg)
+{
+	Parts	   *this = (Parts *) arg;
+
+	while (this->ndone < this->n)
+	{
+		Part	   *part = &this->parts[this->ndone];
+		MemoryContext old;
+		instr_time	start;
+
+		part->rests = share_may(part->role, part->locked, this->now) > this->now;
+		if (!part->rests)
+		{
+			/* a wait that is likely is not for others to share */
+			if (part->locked > 0 && this->ndone > 0)
+				break;
+			INSTR_TIME_SET_CURRENT(start);
+			old = MemoryContextSwitchTo(this->memory);
+			part->edata = scheduler_try_part(this->body, part->arg);
+			MemoryContextSwitchTo(old);
+			part->took = elapsed(start);
+		}
+		this->ndone++;
+		if (share_over() || part->locked > 0 ||
+			(part->edata != NULL &&
+			 part->edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
+			break;
+	}
+	jobq_injection_point("jobq-parts-done");
+}
+
+/*
+ * Run the body for some of the parts, the first ones of the n, in one transaction.
+ * The n are to be fewer than PGPROC_MAX_CACHED_SUBXIDS.
+ * An error is its part's own; if they cannot be committed together, each is done
+ * anew in a transaction of its own, so the body must be fit to be run twice with
+ * the same argument.  Returns how many were dealt with, at least one.
+ */
+int
+share_try_together(Part * parts, int n, void (*body) (void *arg),
+				   TimestampTz now)
+{
+	Parts		this = {
+		.parts = parts,.n = n,.body = body,.now = now,
+		.memory = CurrentMemoryContext
+	};
+	instr_time	start;
+	int64		rest;
+	ErrorData  *edata;
+
+	for (int i = 0; i < this.n; i++)
+	{
+		parts[i].rests = false;
+		parts[i].edata = NULL;
+		parts[i].took = 0;
+	}
+	INSTR_TIME_SET_CURRENT(start);
+	edata = scheduler_try(do_parts, &this);
+	rest = elapsed(start);
+	if (this.ndone == 0)
+	{
+		/* not even that could begin */
+		parts[0].edata = edata;
+		spent(parts[0].role, rest, edata);
+		return 1;
+	}
+	for (int i = 0; i < this.ndone; i++)
+		rest -= parts[i].took;
+	for (int i = 0; i < this.ndone; i++)
+	{
+		Part	   *part = &parts[i];
+
+		if (part->rests)
+			continue;
+		if (edata != NULL && part->edata == NULL)
+			part->edata = share_try(part->role, body, part->arg);
+		else
+			spent(part->role, part->took + Max(rest, 0) / this.ndone,
+				  part->edata);
+	}
+	if (edata != NULL)
+		FreeErrorData(edata);
+	return this.ndone;
 }

@@ -8,6 +8,9 @@
  * meet a lock of a transaction that stays open: that is an error, too, after
  * LOCK_PATIENCE.
  *
+ * Several such things may share a transaction, so that they are flushed together:
+ * then each is a part of it whose error undoes that part only.
+ *
  * worker/scheduler/try.c
  *
  *-------------------------------------------------------------------------
@@ -18,6 +21,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 /*
@@ -57,5 +61,39 @@ scheduler_try(void (*body) (void *arg), void *arg)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
+	return edata;
+}
+
+/*
+ * Run body(arg) as a part of a transaction that scheduler_try() has begun, with
+ * SPI connected for it.  Returns NULL; or the error, in the current memory context,
+ * and nothing of the part is left.
+ */
+ErrorData *
+scheduler_try_part(void (*body) (void *arg), void *arg)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile edata = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(caller);
+	PG_TRY();
+	{
+		SPI_connect();
+		body(arg);
+		SPI_finish();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		edata = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	CurrentResourceOwner = owner;
 	return edata;
 }
