@@ -50,7 +50,7 @@ SELECT jobq.create_queue('limited', open => true, max_running => 1, rate => '20 
 	jobq.create_queue('fair', open => true, fair_by => 'tenant', group_max_running => 1),
 	jobq.create_queue('short', open => true, max_length => 20, keep => 'nothing', notify => 'transactional'),
 	jobq.create_queue('outside', open => true, mode => 'consumer', group_max_running => 1, carry => '{app.tenant}', tenant => 'setting app.tenant'),
-	jobq.create_queue('carrying', open => true, carry => '{app.tenant,search_path,work_mem,statement_timeout}',
+	jobq.create_queue('carrying', open => true, carry => '{app.tenant,search_path,work_mem,DateStyle}',
 		tenant => 'setting app.tenant', fair_by => 'tenant', recycle => 'never'),
 	jobq.create_queue('memory', open => true, mode => 'consumer', lease => 'memory');
 SELECT jobq.register('echo', 'fuzz.echo(jsonb)'), jobq.register('none', 'fuzz.none()', queue => 'short'),

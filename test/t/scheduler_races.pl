@@ -34,6 +34,19 @@ CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE 
 	$$ SELECT pg_advisory_xact_lock_shared(1); INSERT INTO done (id, n) SELECT job.id, (payload ->> 'n')::int $$;
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)')});
 
+# Ask again and again until it is so; false if that takes too long.
+sub come_to
+{
+	my ($condition) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1 if $condition->();
+		usleep(100_000);
+	}
+	return 0;
+}
+
 # Hold whoever comes to the point because of "cause", and let him go on after
 # "meanwhile".  The clock is never put forward by so much that the safety check
 # would be due.
@@ -43,9 +56,15 @@ sub hold
 
 	sql("SELECT injection_points_attach('$point', 'wait')");
 	$cause->();
-	wait_for($node, "$point: it is held", "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$point'");
+	wait_for($node, "$point: it is held", "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$point'");
 	$meanwhile->();
-	sql("SELECT injection_points_detach('$point'); SELECT injection_points_wakeup('$point')");
+	sql("SELECT injection_points_detach('$point')");
+
+	# one is woken at a time, and the launcher may have started a second scheduler
+	come_to(sub {
+		$node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused);
+		return sql("SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = '$point'") eq 't';
+	});
 	return;
 }
 
@@ -251,17 +270,6 @@ sub schedulers
 	return scalar grep { /^\s*$node->{_pid} .*jobq scheduler for database $dboid\b/ } split /\n/, qx(ps -eo ppid,args);
 }
 
-sub come_to
-{
-	my ($condition) = @_;
-
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		return 1 if $condition->();
-		usleep(100_000);
-	}
-	return 0;
-}
 sql(q{SELECT injection_points_attach('jobq-scheduler-begin', 'wait'); CREATE DATABASE brief});
 my ($brief, $here) = split /\n/, sql(q{SELECT oid FROM pg_database WHERE datname IN ('brief', 'postgres') ORDER BY datname});
 my $pid = scheduler_pid($node);
