@@ -77,6 +77,119 @@ RESET ROLE;
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT test.error('SELECT jobq.history(0)');
 SELECT jobq.unregister('third_time');
+
+-- what is told by log() is seen while the job runs, and kept once
+CREATE FUNCTION test.tells(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.log('begins');
+	PERFORM jobq.log('waits', 'debug');
+	PERFORM pg_advisory_xact_lock_shared(1);
+	PERFORM jobq.log(repeat('x', 5000), 'warning');
+	IF job.attempt = 1 THEN
+		RAISE EXCEPTION 'not yet';
+	END IF;
+END
+$$;
+CREATE FUNCTION test.lines(id bigint) RETURNS TABLE (attempt text, level text, message text) LANGUAGE sql AS $$
+	SELECT l ->> 'attempt', l ->> 'level', CASE WHEN length(l ->> 'message') > 40 THEN length(l ->> 'message') || ' bytes' ELSE l ->> 'message' END
+	FROM jobq.jobs j, jsonb_array_elements(j.log) WITH ORDINALITY AS e (l, n) WHERE j.id = lines.id ORDER BY n
+$$;
+SELECT jobq.register('tells', 'test.tells(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
+SELECT jobq.enqueue('tells') AS id FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
+SELECT * FROM test.lines(:id);
+SELECT * FROM test.story(:id);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.lines(:id);
+-- its worker is terminated
+SELECT jobq.enqueue('tells', max_attempts => 1) AS id FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
+SELECT count(pg_terminate_backend(worker)) FROM jobq.jobs WHERE id = :id;
+SELECT state, error FROM jobq.wait(:id);
+SELECT * FROM test.lines(:id);
+SELECT jobq.delete_failed(:id);
+SELECT pg_advisory_unlock(1);
+-- others see that it runs, and not what it tells
+SELECT jobq.enqueue('tells') AS id FROM pg_advisory_lock(1) \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM test.lines(%s))', :id));
+SELECT jobq.grant_role('regress_jobq_alice', 'monitor');
+SET ROLE regress_jobq_alice;
+SELECT state, log FROM jobq.jobs WHERE id = :id;
+SELECT jobq_internal.live_log(:id, NULL);
+RESET ROLE;
+SELECT jsonb_array_length(jobq_internal.live_log(:id, NULL));
+-- as an attempt ends, its lines may be in both places for a moment
+SELECT l ->> 'message' AS message FROM jsonb_array_elements(jobq_internal.live_log(:id, jsonb_build_array('{"message": "before"}'::jsonb, jobq_internal.live_log(:id, NULL) -> 0))) l;
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:id);
+
+-- a consumer does so with its token: for who holds the job, and nobody else
+SELECT jobq.create_queue('told', mode => 'consumer'), jobq.create_queue('told_lightly', mode => 'consumer', lease => 'memory');
+SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 9) AS id \gset
+SELECT token FROM jobq.reserve('{told}') \gset
+SELECT jobq.log(:id, :token, 'first');
+BEGIN;
+SELECT jobq.log(:id, :token, 'not undone', 'error');
+ROLLBACK;
+SELECT * FROM test.lines(:id);
+SELECT test.error(format('SELECT jobq.log(%s, %s, ''x'')', :id, :token + 1));
+SELECT test.error(format('SELECT jobq.log(%s, %s, ''x'', ''loud'')', :id, :token));
+SELECT test.error(format('SELECT jobq.log(%s, %s, NULL)', :id, :token));
+SELECT test.error(format('SELECT jobq.log(NULL::bigint, %s, ''x'')', :token));
+BEGIN;
+SELECT jobq.ack(:id, :token);
+SELECT test.error(format('SELECT jobq.log(%s, %s, ''too late'')', :id, :token));
+ROLLBACK;
+SELECT * FROM test.lines(:id);
+-- they stay, however the attempt ends
+SELECT jobq.nack(:id, :token, delay => '0');
+SELECT token AS old FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT * FROM test.lines(:id);
+SELECT jobq.log(:id, :old, 'second');
+SELECT * FROM test.lines(:id);
+SELECT jobq.release(:id, :old);
+SELECT * FROM test.lines(:id);
+SELECT test.error(format('SELECT jobq.log(%s, %s, ''x'')', :id, :old));
+SELECT token FROM jobq.reserve('{told}', lease => '1 hour', wait => '10 s') \gset
+SELECT jobq.log(:id, :token, 'third');
+SELECT jobq.test_clock('2 hours');
+SELECT test.until(format('(SELECT attempt = 2 AND state <> ''running'' FROM jobq.status(%s))', :id));
+SELECT token FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT jobq.log(:id, :token, 'fourth');
+SELECT jobq.cancel(:id);
+SELECT state FROM jobq.status(:id);
+SELECT * FROM test.lines(:id);
+SELECT jobq.enqueue('outside', queue => 'told_lightly') AS id \gset
+SELECT token FROM jobq.reserve('{told_lightly}', wait => '10 s') \gset
+SELECT jobq.log(:id, :token, 'lightly');
+SELECT jobq.release(:id, :token);
+SELECT token FROM jobq.reserve('{told_lightly}', wait => '10 s') \gset
+SELECT jobq.ack(:id, :token);
+SELECT * FROM test.lines(:id);
+SELECT jobq.test_clock('0');
+-- the last of many; where there is no room for more, another role has some
+SELECT count(jobq.enqueue('outside', queue => 'told')) FROM generate_series(1, 3);
+CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{told}', 3, wait => '10 s');
+SELECT count(jobq.log(id, token, i || repeat('y', 5000))) FROM test.held, generate_series(1, 120) i;
+SELECT jsonb_array_length(log) BETWEEN 1 AND 99 AS fewer, substr(log -> -1 ->> 'message', 1, 4) AS last FROM jobq.jobs WHERE id IN (SELECT id FROM test.held);
+SELECT jobq.grant_queue('told', 'regress_jobq_alice', 'consume'), jobq.grant_queue('told', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('outside', queue => 'told') AS id \gset
+SELECT token FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT jobq.log(:id, :token, 'hers');
+SELECT * FROM test.lines(:id);
+SELECT jobq.ack(:id, :token);
+RESET ROLE;
+SELECT count(jobq.ack(id, token)) FROM test.held;
+SELECT count(*) AS jobs, min(jsonb_array_length(log)) > 0 AS all_told, max(jsonb_array_length(log)) < 100 AS not_more FROM jobq.jobs WHERE id IN (SELECT id FROM test.held);
+DROP TABLE test.held;
+SELECT jobq.revoke_queue('told', 'regress_jobq_alice');
+SELECT jobq.drop_queue('told'), jobq.drop_queue('told_lightly');
+SELECT jobq.unregister('tells');
+DROP FUNCTION test.tells, test.lines;
+
 DROP FUNCTION test.story;
 
 -- dry_run(): what a handler would do, which is rolled back

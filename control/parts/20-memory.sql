@@ -61,6 +61,10 @@ CREATE VIEW jobq_internal.running_jobs WITH (security_barrier) AS
 	ORDER BY r.job_id;
 COMMENT ON VIEW jobq_internal.running_jobs IS 'the jobs that workers run or consumers hold, for the views';
 
+CREATE FUNCTION jobq_internal.live_log(id bigint, log jsonb) RETURNS jsonb
+AS 'MODULE_PATHNAME', 'jobq_live_log' LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.live_log(bigint, jsonb) IS 'the log of a job that runs, of which log has the lines of earlier attempts, for the views';
+
 CREATE FUNCTION jobq_internal.live_state(running boolean, run_at timestamptz, expires_at timestamptz, retried boolean) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_live_state' LANGUAGE C STABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean) IS 'the state of a live job, for the views';

@@ -61,7 +61,7 @@ message: what is shown with it';
 
 CREATE FUNCTION jobq.log(message text, level text DEFAULT 'info') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_log' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails; level: debug, info, warning, error
+COMMENT ON FUNCTION jobq.log(text, text) IS 'keep a line with the current job, also if the handler fails, and show it at once
 message: the line
 level: debug, info, warning, or error';
 

@@ -153,3 +153,11 @@ id: the job
 token: that of its reservation
 percent: from 0 to 100
 message: what is shown with it';
+
+CREATE FUNCTION jobq.log(id bigint, token bigint, message text, level text DEFAULT 'info') RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_report_log' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.log(bigint, bigint, text, text) IS 'keep a line with a job that a consumer holds, and show it at once
+id: the job
+token: that of its reservation
+message: the line
+level: debug, info, warning, or error';

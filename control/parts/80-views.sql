@@ -47,7 +47,8 @@ BEGIN
 				CASE WHEN o.open THEN j.result END AS result, coalesce(j.error, CASE WHEN j.ended IS NULL THEN j.errors -> -1 ->> 'message' END) AS error,
 				CASE WHEN o.open THEN j.errors ELSE jobq_internal.without_details(j.errors) END AS errors,
 				CASE WHEN o.open THEN j.group_key END AS group_key, CASE WHEN o.open THEN j.unique_key END AS unique_key,
-				j.batch_id, CASE WHEN o.open THEN j.log END AS log, CASE WHEN o.open THEN j.context END AS context,
+				j.batch_id, CASE WHEN NOT o.open THEN NULL WHEN r.job_id IS NULL THEN j.log ELSE jobq_internal.live_log(j.id, j.log) END AS log,
+				CASE WHEN o.open THEN j.context END AS context,
 				j.tenant
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id

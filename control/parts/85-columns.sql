@@ -70,7 +70,7 @@ BEGIN
 			(NULL, 'last_state', 'the state of the last job; null if it is not there any more'),
 			(NULL, 'lease_token', 'of a procedure that runs: the token of its claim'),
 			(NULL, 'lease_until', 'until when the job is held'),
-			(NULL, 'log', 'what the handler has told by log(): an array of objects with at, level, message and attempt'),
+			(NULL, 'log', 'what was told by log(): an array of objects with at, level, message and attempt'),
 			(NULL, 'max_attempts', 'how many attempts there are at most; null: the default'),
 			(NULL, 'max_exceptions', 'after how many errors of the handler it fails for good; null: by max_attempts'),
 			(NULL, 'max_running', 'how many of these jobs run at a time; null: as many as can'),

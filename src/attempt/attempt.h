@@ -55,7 +55,10 @@ extern void jobq_require_handler(const char *kind);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 
 /* src/attempt/log.c */
+extern char *jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt);
+extern char *jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id);
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
+extern void jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job);
 
 /* src/attempt/finish.c */
 extern void jobq_check_result(Datum result);

@@ -1,10 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * log.c
- *	  log(): lines that a handler writes about its job.
+ *	  log(): lines that are written about a job while it runs.
  *
- * They are kept in memory until the attempt ends, and then written with the
- * job's row, whichever table that goes to: so they stay although the handler's
+ * They are in shared memory (src/ready/lines.h), where others see them at once, and
+ * when the attempt ends they are written with the job's row, whichever table that
+ * goes to.
+ *
+ * What a handler writes is in its worker's own memory, too: so all of it is kept,
+ * although there may be no room to show it before, and although the handler's
  * transaction is rolled back.
  *
  * src/attempt/log.c
@@ -26,11 +30,52 @@
 
 PG_FUNCTION_INFO_V1(jobq_log);
 
-/* Lines that are kept of a job, the last ones, and bytes of each. */
-#define MAX_LINES		100
+/* Bytes of a line. */
 #define MAX_LINE		4000
 
 static const char *const levels[] = {"debug", "info", "warning", "error"};
+
+static void append_lines(JobqJob *job, char *lines);
+
+/*
+ * The line as a JSON object in text, of the arguments message and level, of which
+ * "first" is the first; an error if they are not valid.
+ */
+char *
+jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
+{
+	char	   *message;
+	char	   *level;
+	char		time[MAXDATELEN + 1];
+	StringInfoData line;
+	bool		known = false;
+
+	for (int i = first; i < first + 2; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", i == first ? "message" : "level")));
+	message = text_to_cstring(PG_GETARG_TEXT_PP(first));
+	level = text_to_cstring(PG_GETARG_TEXT_PP(first + 1));
+	for (int i = 0; i < (int) lengthof(levels) && !known; i++)
+		known = strcmp(level, levels[i]) == 0;
+	if (!known)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid level \"%s\"", level),
+				 errhint("It is debug, info, warning or error.")));
+
+	message[pg_mbcliplen(message, strlen(message), MAX_LINE)] = '\0';
+	initStringInfo(&line);
+	appendStringInfo(&line, "{\"attempt\": %d, \"at\": ", attempt);
+	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(jobq_now()),
+							  TIMESTAMPTZOID, NULL);
+	escape_json(&line, time);
+	appendStringInfo(&line, ", \"level\": \"%s\", \"message\": ", level);
+	escape_json(&line, message);
+	appendStringInfoChar(&line, '}');
+	return line.data;
+}
 
 /*
  * log(message, level)
@@ -39,11 +84,7 @@ Datum
 jobq_log(PG_FUNCTION_ARGS)
 {
 	JobqCurrent *current = jobq_current;
-	char	   *message;
-	char	   *level;
-	char		time[MAXDATELEN + 1];
-	StringInfoData line;
-	bool		known = false;
+	char	   *line;
 	MemoryContext old;
 
 	/* what perform() runs belongs to the job that has called it */
@@ -53,55 +94,90 @@ jobq_log(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
 				 errmsg("%s can only be called by a handler", "jobq.log()")));
-	for (int i = 0; i < 2; i++)
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("%s must not be null", i == 0 ? "message" : "level")));
-	message = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	level = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	for (int i = 0; i < (int) lengthof(levels) && !known; i++)
-		known = strcmp(level, levels[i]) == 0;
-	if (!known)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid level \"%s\"", level),
-				 errhint("It is debug, info, warning or error.")));
+	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
 
 	/* perform() outside of a job has nowhere to keep it */
 	if (current == NULL)
 		PG_RETURN_VOID();
-	message[pg_mbcliplen(message, strlen(message), MAX_LINE)] = '\0';
-
 	old = MemoryContextSwitchTo(current->memory);
-	initStringInfo(&line);
-	appendStringInfo(&line, "{\"attempt\": %d, \"at\": ", current->attempt);
-	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(jobq_now()),
-							  TIMESTAMPTZOID, NULL);
-	escape_json(&line, time);
-	appendStringInfo(&line, ", \"level\": \"%s\", \"message\": ", level);
-	escape_json(&line, message);
-	appendStringInfoChar(&line, '}');
-	if (list_length(current->log) == MAX_LINES)
+	if (list_length(current->log) == JOBQ_MAX_LINES)
 	{
 		pfree(linitial(current->log));
 		current->log = list_delete_first(current->log);
 	}
-	current->log = lappend(current->log, line.data);
+	current->log = lappend(current->log, pstrdup(line));
 	MemoryContextSwitchTo(old);
+	if (current->slot != NULL)
+		(void) jobq_lines_add(&current->slot->holding->lines, current->slot->role,
+							  job_id(current->job), line);
 	PG_RETURN_VOID();
 }
 
 /*
- * The attempt has ended: add its lines to those of the job.
+ * What is in shared memory of the job's lines, as an array of JSON in text, in the
+ * current memory context; or NULL.  slot: of the worker that runs it, or NULL if a
+ * consumer has it.
+ */
+char *
+jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id)
+{
+	Size		size = 0;
+	Size		length = 0;
+	char	   *lines = NULL;
+
+	for (;;)
+	{
+		if (slot != NULL)
+			length = jobq_lines_copy(&slot->holding->lines, id, lines, size);
+		else
+		{
+			const JobqLease *lease;
+
+			LWLockAcquire(db->lock, LW_SHARED);
+			lease = jobq_lease_find(db, id);
+			length = lease == NULL ? 0
+				: jobq_lines_copy(&lease->lines, id, lines, size);
+			LWLockRelease(db->lock);
+		}
+		if (length == 0)
+			return NULL;
+		if (length <= size)
+			break;
+		size = length + 1000;	/* there may be more by then */
+		lines = palloc(size + 2);
+	}
+	lines[0] = '[';				/* for the comma before the first line */
+	lines[length] = ']';
+	lines[length + 1] = '\0';
+	return lines;
+}
+
+/*
+ * Add these lines to those of the job.
+ */
+static void
+append_lines(JobqJob *job, char *lines)
+{
+	Datum		log = jobq_text_to_jsonb(lines);
+	int			excess;
+
+	if (!JOB_ISNULL(job, JOB_LOG))
+		log = DirectFunctionCall2(jsonb_concat, JOB(job, JOB_LOG), log);
+	excess = DatumGetInt32(DirectFunctionCall1(jsonb_array_length, log)) - JOBQ_MAX_LINES;
+	for (; excess > 0; excess--)
+		log = DirectFunctionCall2(jsonb_delete_idx, log, Int32GetDatum(0));
+	JOB_SET(job, JOB_LOG, log);
+}
+
+/*
+ * The attempt has ended in the worker that has made it: add its lines to those of
+ * the job.
  */
 void
 jobq_log_keep(const JobqCurrent *current, JobqJob *job)
 {
 	StringInfoData lines;
 	ListCell   *lc;
-	Datum		log;
-	int			excess;
 
 	if (current->log == NIL)
 		return;
@@ -112,11 +188,22 @@ jobq_log_keep(const JobqCurrent *current, JobqJob *job)
 		appendStringInfoString(&lines, lfirst(lc));
 	}
 	appendStringInfoChar(&lines, ']');
-	log = jobq_text_to_jsonb(lines.data);
-	if (!JOB_ISNULL(job, JOB_LOG))
-		log = DirectFunctionCall2(jsonb_concat, JOB(job, JOB_LOG), log);
-	excess = DatumGetInt32(DirectFunctionCall1(jsonb_array_length, log)) - MAX_LINES;
-	for (; excess > 0; excess--)
-		log = DirectFunctionCall2(jsonb_delete_idx, log, Int32GetDatum(0));
-	JOB_SET(job, JOB_LOG, log);
+	append_lines(job, lines.data);
+}
+
+/*
+ * The attempt has ended elsewhere: the same with what is in shared memory.  For slot
+ * see jobq_log_told().
+ */
+void
+jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job)
+{
+	char	   *lines;
+
+	/* who has written one himself sees that there are some */
+	if (db == NULL || jobq_shared->lines->shares.held[JOBQ_OF_CHUNKS] == 0)
+		return;
+	lines = jobq_log_told(db, slot, job_id(job));
+	if (lines != NULL)
+		append_lines(job, lines);
 }

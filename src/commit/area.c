@@ -36,7 +36,7 @@ waiters_init(void *owner, char *memory)
 
 	shared->waiters = (JobqWaiters *) memory;
 	memset(shared->waiters, 0, sizeof(JobqWaiters));
-	shared->waiters->lock = jobq_extra_lock();
+	shared->waiters->lock = jobq_extra_lock(JOBQ_LOCK_OF_WAITERS);
 	pg_atomic_init_u32(&shared->waiters->n, 0);
 	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
 		shared->waiters->waiter[i].next = i + 1 < JOBQ_MAX_WAITERS ? i + 1 : -1;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * ack.c
- *	  What a consumer says of a job that it holds: ack, nack, reject, release,
- *	  extend, progress.
+ *	  What a consumer does with a job that it holds: ack, nack, reject, release,
+ *	  extend.
  *
  * The token fences: a consumer whose lease is over, whatever ended it, gets an
  * error and changes nothing.  The lease itself ends when the transaction that
@@ -39,31 +39,17 @@ PG_FUNCTION_INFO_V1(jobq_nack);
 PG_FUNCTION_INFO_V1(jobq_reject);
 PG_FUNCTION_INFO_V1(jobq_release);
 PG_FUNCTION_INFO_V1(jobq_extend);
-PG_FUNCTION_INFO_V1(jobq_report_progress);
 
 /* Jobs that are archived at a time. */
 #define ACK_CHUNK	100
-
-/* Jobs and their tokens. */
-typedef struct Held
-{
-	bool		many;			/* given as arrays */
-	int			n;
-	int64	   *ids;
-	int64	   *tokens;
-} Held;
 
 static void held_one(int64 id, int64 token, Held *held);
 static void held_many(ArrayType *ids, ArrayType *tokens, Held *held,
 					  const char *function);
 static Datum from_text(FunctionCallInfo fcinfo, int arg, bool many);
-static void get_held(FunctionCallInfo fcinfo, Held *held, const char *function);
-static void lease_lost(int64 id);
 static void check_leases(JobqDatabase *db, const int64 *ids,
 						 const int64 *tokens, int n, JobqLease *leases,
 						 TimestampTz *since);
-static JobqLease check_lease(JobqDatabase *db, int64 id, int64 token,
-							 TimestampTz *since);
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
 static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
@@ -154,8 +140,8 @@ from_text(FunctionCallInfo fcinfo, int arg, bool many)
  * whether it is one job or many: bigint, bigint[], or text that is either of
  * these.  The latter is what literals and parameters without a type become.
  */
-static void
-get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
+void
+jobq_get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
 {
 	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
 
@@ -188,8 +174,11 @@ get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
 	}
 }
 
-static void
-lease_lost(int64 id)
+/*
+ * The error of who does not hold the job, or not any more.
+ */
+void
+jobq_lease_lost(int64 id)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_LEASE_LOST),
@@ -227,10 +216,10 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 	for (int i = 0; i < n; i++)
 	{
 		if (leases[i].id == 0)
-			lease_lost(ids[i]);
+			jobq_lease_lost(ids[i]);
 		if (holders[i] != holder && !jobq_may_act_for(holders[i]) &&
 			!jobq_may_act_for(leases[i].role))
-			lease_lost(ids[i]);
+			jobq_lease_lost(ids[i]);
 		holder = holders[i];
 		if (leases[i].until <= now && !jobq_lease_is_ended(ids[i]))
 			ereport(ERROR,
@@ -243,15 +232,15 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 /*
  * The same for one job, which this transaction must not have ended already.
  */
-static JobqLease
-check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
+JobqLease
+jobq_check_lease(JobqDatabase *db, int64 id, int64 token, TimestampTz *since)
 {
 	JobqLease	lease;
 	TimestampTz begun;
 
 	check_leases(db, &id, &token, 1, &lease, &begun);
 	if (jobq_lease_is_ended(id))
-		lease_lost(id);
+		jobq_lease_lost(id);
 	if (since != NULL)
 		*since = begun;
 	return lease;
@@ -267,7 +256,7 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 	for (;;)
 	{
 		TimestampTz since;
-		JobqLease	lease = check_lease(db, id, token, &since);
+		JobqLease	lease = jobq_check_lease(db, id, token, &since);
 		JobqKey		key = {lease.run_at, id};
 		Snapshot	snapshot;
 		TransactionId blocker;
@@ -278,7 +267,7 @@ take_row(JobqDatabase *db, Relation rel, int64 id, int64 token, JobqJob *job)
 		found = jobq_job_fetch(rel, &lease.ctid, key, snapshot, job);
 		UnregisterSnapshot(snapshot);
 		if (!found)
-			lease_lost(id);
+			jobq_lease_lost(id);
 		if (jobq_job_delete_or_blocker(rel, job, &blocker))
 			return since;
 
@@ -312,7 +301,7 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 		JobqKey		key = {leases[i].run_at, ids[i]};
 
 		if (noted && jobq_lease_is_ended(ids[i]))
-			lease_lost(ids[i]);
+			jobq_lease_lost(ids[i]);
 		if (!jobq_job_fetch(rel, &leases[i].ctid, key, snapshot, &jobs[i]) ||
 			!jobq_job_delete(rel, &jobs[i]))
 			since[i] = take_row(db, rel, ids[i], tokens[i], &jobs[i]);
@@ -325,8 +314,8 @@ take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 /*
  * Read the row of a job that is held; false if it is not there any more.
  */
-static bool
-read_held(Relation rel, const JobqLease *lease, JobqJob *job)
+bool
+jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	JobqKey		key = {lease->run_at, lease->id};
@@ -352,8 +341,11 @@ ack(const Held *held, bool has_result, Datum result)
 		take_rows(db, rel, held->ids + done, held->tokens + done, n, noted,
 				  jobs, since);
 		for (int i = 0; i < n; i++)
+		{
 			JOB_SET(&jobs[i], JOB_ATTEMPT,
 					Int32GetDatum(job_attempt(&jobs[i]) + 1));
+			jobq_log_keep_told(db, NULL, &jobs[i]);
+		}
 		if (n > 1)
 			jobq_archive_many(jobs, since, n);
 		else
@@ -373,7 +365,7 @@ jobq_ack(PG_FUNCTION_ARGS)
 	Held		held;
 	bool		has_result = PG_NARGS() > 2 && !PG_ARGISNULL(2);
 
-	get_held(fcinfo, &held, "jobq.ack()");
+	jobq_get_held(fcinfo, &held, "jobq.ack()");
 	if (has_result && held.many)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -427,6 +419,7 @@ failed(const Held *held, const char *function, const char *message,
 
 		trier_of(db, held->ids[i], &trier);
 		error.trier = &trier;
+		jobq_log_keep_told(db, NULL, &job);
 		JOB_SET(&job, JOB_EXCEPTIONS,
 				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
 								  PG_INT16_MAX)));
@@ -459,7 +452,7 @@ jobq_nack(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	get_held(fcinfo, &held, "jobq.nack()");
+	jobq_get_held(fcinfo, &held, "jobq.nack()");
 	nack(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -481,7 +474,7 @@ jobq_reject(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	get_held(fcinfo, &held, "jobq.reject()");
+	jobq_get_held(fcinfo, &held, "jobq.reject()");
 	reject(fcinfo, &held);
 	PG_RETURN_VOID();
 }
@@ -489,7 +482,7 @@ jobq_reject(PG_FUNCTION_ARGS)
 /*
  * Give jobs back: no attempt is charged.  The row is written anew, and so is not
  * the version that the row of jobq.lease names: a crash does not bring the lease
- * back.  A lease in memory is just ended.
+ * back.  A lease in memory is just ended, unless there are lines of log() to be kept.
  */
 static void
 release(const Held *held, Interval *interval)
@@ -501,15 +494,15 @@ release(const Held *held, Interval *interval)
 
 	for (int i = 0; i < held->n; i++)
 	{
-		JobqLease	lease = check_lease(db, held->ids[i], held->tokens[i], NULL);
+		JobqLease	lease = jobq_check_lease(db, held->ids[i], held->tokens[i], NULL);
 		JobqJob		job;
 
-		if (delay_ms == 0 &&
+		if (delay_ms == 0 && lease.lines.n == 0 &&
 			!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
 		{
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
-			if (read_held(rel, &lease, &job))
+			if (jobq_read_held(rel, &lease, &job))
 				jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 			continue;
 		}
@@ -519,6 +512,7 @@ release(const Held *held, Interval *interval)
 					TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
+		jobq_log_keep_told(db, NULL, &job);
 		jobq_job_insert_again(rel, &job);
 		jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	}
@@ -533,7 +527,7 @@ jobq_release(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	get_held(fcinfo, &held, "jobq.release()");
+	jobq_get_held(fcinfo, &held, "jobq.release()");
 	release(&held, interval_arg(fcinfo, "delay"));
 	PG_RETURN_VOID();
 }
@@ -568,7 +562,7 @@ extend(const Held *held, Interval *interval)
 		/* a row for each run of the same token */
 		while (done < held->n && held->tokens[done] == token)
 		{
-			JobqLease	lease = check_lease(db, held->ids[done], token, NULL);
+			JobqLease	lease = jobq_check_lease(db, held->ids[done], token, NULL);
 			JobqQueue	buffer;
 			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id,
 													  &buffer);
@@ -579,7 +573,7 @@ extend(const Held *held, Interval *interval)
 			if (queue == NULL || queue->lease != LEASE_DURABLE)
 				continue;
 			if (!jobq_job_fetch(rel, &lease.ctid, key, snapshot, &job))
-				lease_lost(lease.id);
+				jobq_lease_lost(lease.id);
 			versions[ndurable] = job.version;
 			ids[ndurable++] = lease.id;
 		}
@@ -633,45 +627,7 @@ jobq_extend(PG_FUNCTION_ARGS)
 {
 	Held		held;
 
-	get_held(fcinfo, &held, "jobq.extend()");
+	jobq_get_held(fcinfo, &held, "jobq.extend()");
 	extend(&held, interval_arg(fcinfo, "lease"));
-	PG_RETURN_VOID();
-}
-
-/*
- * report_progress(id, token, percent, message): visible at once.
- */
-Datum
-jobq_report_progress(PG_FUNCTION_ARGS)
-{
-	JobqDatabase *db;
-	JobqLease	copy;
-	JobqLease  *lease;
-	Relation	rel;
-	JobqJob		job;
-	Held		held;
-	float4		percent = jobq_percent_arg(fcinfo, 2);
-	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
-		: text_to_cstring(PG_GETARG_TEXT_PP(3));
-
-	get_held(fcinfo, &held, "jobq.report_progress()");
-	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
-	db = jobq_served_database("jobq.report_progress()");
-	copy = check_lease(db, held.ids[0], held.tokens[0], NULL);
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	lease = jobq_lease_find(db, held.ids[0]);
-	if (lease != NULL && lease->token == held.tokens[0])
-	{
-		lease->progress = percent;
-		strlcpy(lease->message, message, JOBQ_LEASE_MESSAGE);
-	}
-	LWLockRelease(db->lock);
-
-	/* not before the reservation, if this transaction has made it */
-	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	if (read_held(rel, &copy, &job))
-		jobq_tell_running(&job, job_attempt(&job) + 1, percent,
-						  !jobq_leases_noted());
-	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

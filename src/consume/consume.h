@@ -64,6 +64,23 @@ typedef struct Reservation
 	bool		wrote;			/* rows of jobs that were not for us */
 } Reservation;
 
+/* Jobs and their tokens. */
+typedef struct Held
+{
+	bool		many;			/* given as arrays */
+	int			n;
+	int64	   *ids;
+	int64	   *tokens;
+} Held;
+
+/* src/consume/ack.c */
+extern void jobq_get_held(FunctionCallInfo fcinfo, Held *held,
+						  const char *function);
+extern void jobq_lease_lost(int64 id);
+extern JobqLease jobq_check_lease(JobqDatabase *db, int64 id, int64 token,
+								  TimestampTz *since);
+extern bool jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job);
+
 /* src/consume/await.c */
 extern void jobq_reserver_roles(Reservation *reservation);
 extern bool jobq_reserver_unranked(Reservation *reservation);

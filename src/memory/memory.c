@@ -86,16 +86,16 @@ jobq_shmem_request(const JobqArea *const *all_areas, int n)
 	areas = all_areas;
 	nareas = n;
 	RequestAddinShmemSpace(shared_size());
-	RequestNamedLWLockTranche("jobq", 2 + jobq_max_databases);
+	RequestNamedLWLockTranche("jobq", 1 + JOBQ_NEXTRA_LOCKS + jobq_max_databases);
 }
 
 /*
- * A lock of the cluster, for an area; there is one.
+ * A lock of the cluster, for an area.
  */
 LWLock *
-jobq_extra_lock(void)
+jobq_extra_lock(JobqExtraLock which)
 {
-	return &GetNamedLWLockTranche("jobq")[1].lock;
+	return &GetNamedLWLockTranche("jobq")[1 + which].lock;
 }
 
 static void
@@ -153,7 +153,7 @@ jobq_shmem_startup(void)
 
 			memset(db, 0, sizeof(JobqDatabase));
 			pg_atomic_init_u32(&db->calls, 0);
-			db->lock = &locks[2 + i].lock;
+			db->lock = &locks[1 + JOBQ_NEXTRA_LOCKS + i].lock;
 			init_areas(JOBQ_AREA_OF_DATABASE, db, &at);
 		}
 	}

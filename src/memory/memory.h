@@ -20,6 +20,7 @@
  *	JobqDatabase.lock	the areas of the database, and whether a worker is
  *						idle: all that a push or a pop touches
  *	JobqWaiters.lock	the sessions in jobq.wait(); see commit.h
+ *	JobqLinePool.lock	what jobs that run have told by log(); see lines.h
  *	JobqSlot.mutex		what a worker is running, and what it has taken along;
  *						held for a few instructions
  *
@@ -200,9 +201,18 @@ typedef struct JobqShared
 
 	/* The areas of the rooms. */
 	struct JobqWaiters *waiters;	/* commit.h */
+	struct JobqLinePool *lines; /* ready.h */
 } JobqShared;
 
 extern JobqShared *jobq_shared;
+
+/* Locks of the cluster that areas have. */
+typedef enum JobqExtraLock
+{
+	JOBQ_LOCK_OF_WAITERS,
+	JOBQ_LOCK_OF_LINES,
+	JOBQ_NEXTRA_LOCKS
+} JobqExtraLock;
 
 /*
  * An area of shared memory that a room declares.  "size" depends on settings
@@ -227,7 +237,7 @@ typedef struct JobqArea
 /* src/memory/memory.c */
 extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
 extern void jobq_shmem_startup(void);
-extern LWLock *jobq_extra_lock(void);
+extern LWLock *jobq_extra_lock(JobqExtraLock which);
 extern void jobq_require_preload(const char *what);
 extern bool jobq_names_database(void);
 extern void jobq_warn_if_not_served(void);

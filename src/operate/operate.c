@@ -218,6 +218,7 @@ jobq_cancel_job(Relation rel, int64 id)
 			/* its consumer, if it has one, will find the lease gone */
 			jobq_lease_room(1);
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 						 "cancelled");
 			return true;

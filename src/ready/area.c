@@ -120,6 +120,7 @@ ready_init(void *owner, char *memory)
 	JobqDatabase *db = owner;
 
 	(void) lay_out(db, memory);
+	memset(db->leases->leases, 0, sizeof(JobqLease) * jobq_max_leases);
 	jobq_shares_clear(db->shares);
 	reservers_clear(db);
 	jobq_limits_clear(db);

@@ -27,6 +27,8 @@ jobq_leases_clear(JobqDatabase *db)
 {
 	for (uint32 i = 0; i < (uint32) jobq_max_leases; i++)
 	{
+		if (db->leases->leases[i].lines.n > 0)
+			jobq_lines_clear(&db->leases->leases[i].lines);
 		db->leases->bucket[i] = JOBQ_NONE;
 		db->leases->leases[i].id = 0;
 		db->leases->leases[i].next = i + 1;
@@ -186,6 +188,8 @@ lease_free(JobqDatabase *db, JobqLease *lease)
 	uint32		index = lease - db->leases->leases;
 	uint32	   *link = &db->leases->bucket[bucket_of(lease->id)];
 
+	if (lease->lines.n > 0)
+		jobq_lines_clear(&lease->lines);
 	while (*link != index)
 		link = &db->leases->leases[*link].next;
 	*link = lease->next;

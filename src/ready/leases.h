@@ -11,6 +11,7 @@
 #define JOBQ_READY_LEASES_H
 
 #include "ready/job.h"
+#include "ready/lines.h"
 
 /*
  * A consumer's right to a job until a time.  It is in shared memory, where ack
@@ -45,6 +46,7 @@ typedef struct JobqLease
 	ItemPointerData ctid;
 	float4		progress;		/* percent, or -1 */
 	char		message[JOBQ_LEASE_MESSAGE];
+	JobqLines	lines;			/* what its consumer has told by log() */
 	uint32		bundle;
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;

@@ -31,6 +31,7 @@
 #include "ready/lanes.h"
 #include "ready/leases.h"
 #include "ready/limits.h"
+#include "ready/lines.h"
 #include "ready/offers.h"
 #include "ready/shares.h"
 
@@ -48,6 +49,9 @@ typedef struct JobqHolding
 	/* Set by the worker for itself: what became of its last job. */
 	bool		live;			/* it will run again */
 	bool		unused;			/* it did not run at all, or not yet */
+
+	/* What the handler has told by log(); see lines.h. */
+	JobqLines	lines;
 
 	/* Protected by JobqSlot.mutex: jobs [next, count) are next. */
 	uint32		next;

@@ -33,6 +33,7 @@ typedef enum JobqShareOf
 	JOBQ_OF_RESERVERS,
 	JOBQ_OF_MESSAGES,
 	JOBQ_OF_WAITERS,
+	JOBQ_OF_CHUNKS,
 	JOBQ_NSHARES
 } JobqShareOf;
 

@@ -48,6 +48,8 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	if (lost->stop != JOBQ_STOP_CANCEL && is_charged(lost, &job))
 		return LOST_LIVE;
 
+	if (lost->slot != NULL)
+		jobq_log_keep_told(jobq_my_database(), lost->slot, &job);
 	if (lost->stop == JOBQ_STOP_CANCEL)
 	{
 		if (!jobq_job_delete(rel, &job))

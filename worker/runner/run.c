@@ -394,6 +394,8 @@ unclaim(RunContext *run)
 							slot->job_id, slot->kind,
 							(now - slot->job_started_at) / 1000.0)));
 	}
+	if (slot->holding->lines.n > 0)
+		jobq_lines_clear(&slot->holding->lines);
 	SpinLockAcquire(&slot->mutex);
 	slot->job_id = 0;
 	SpinLockRelease(&slot->mutex);

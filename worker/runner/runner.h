@@ -51,6 +51,7 @@ typedef struct LostAttempt
 	bool		crashed;		/* this one has crashed the server process */
 	TimestampTz started_at;
 	JobqStop	stop;			/* the job was asked to stop */
+	JobqSlot   *slot;			/* of the worker, or NULL */
 } LostAttempt;
 
 typedef enum LostCharge

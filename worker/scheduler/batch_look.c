@@ -360,6 +360,7 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	/* its consumer, if it has one, will find the lease gone */
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
+	jobq_log_keep_told(my_db, NULL, job);
 	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 				 all ? "its batch was cancelled" : BATCH_FAILED_REASON);
 	return true;

@@ -409,10 +409,13 @@ end(void *arg)
 		}
 		lease->taken = !jobq_job_delete(rel, &job);
 		if (!lease->taken)
+		{
+			jobq_log_keep_told(my_db, NULL, &job);
 			jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
 												 &error, true, final, -1)
 								 ? LEASE_RETRY : LEASE_END,
 								 lease->id, lease->token, JOBQ_NONE, 0);
+		}
 	}
 	else
 		jobq_at_commit_lease(LEASE_END, lease->id, lease->token, JOBQ_NONE, 0);

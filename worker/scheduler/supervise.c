@@ -135,7 +135,8 @@ reap(TimestampTz now, TimestampTz *wake)
 			};
 			LostAttempt lost = {.job_id = copy.job_id,.attempt = copy.attempt,
 				.started_at = copy.job_started_at,
-				.stop = copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE
+				.stop = copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
+				.slot = slot
 			};
 
 			if (copy.stop == JOBQ_STOP_TIMEOUT &&
@@ -146,6 +147,8 @@ reap(TimestampTz now, TimestampTz *wake)
 			}
 			live = charge(&lost, &error);
 		}
+		if (slot->holding->lines.n > 0)
+			jobq_lines_clear(&slot->holding->lines);
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		jobq_permits_release(my_db, &slot->holding->permits, slot->holding->permits_job, live,
 							 false, now, &wakes);

@@ -1,0 +1,108 @@
+/*-------------------------------------------------------------------------
+ *
+ * tell.c
+ *	  What a consumer tells of a job while it holds it: report_progress(), log().
+ *
+ * The token fences, as it does when the job ends (ack.c).
+ *
+ * src/consume/tell.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/table.h"
+#include "mb/pg_wchar.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "attempt/attempt.h"
+#include "commit/commit.h"
+#include "consume/consume.h"
+
+PG_FUNCTION_INFO_V1(jobq_report_progress);
+PG_FUNCTION_INFO_V1(jobq_report_log);
+
+/*
+ * report_progress(id, token, percent, message): visible at once.
+ */
+Datum
+jobq_report_progress(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db;
+	JobqLease	copy;
+	JobqLease  *lease;
+	Relation	rel;
+	JobqJob		job;
+	Held		held;
+	float4		percent = jobq_percent_arg(fcinfo, 2);
+	char	   *message = PG_ARGISNULL(3) ? pstrdup("")
+		: text_to_cstring(PG_GETARG_TEXT_PP(3));
+
+	jobq_get_held(fcinfo, &held, "jobq.report_progress()");
+	message[pg_mbcliplen(message, strlen(message), JOBQ_LEASE_MESSAGE - 1)] = '\0';
+	db = jobq_served_database("jobq.report_progress()");
+	copy = jobq_check_lease(db, held.ids[0], held.tokens[0], NULL);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, held.ids[0]);
+	if (lease != NULL && lease->token == held.tokens[0])
+	{
+		lease->progress = percent;
+		strlcpy(lease->message, message, JOBQ_LEASE_MESSAGE);
+	}
+	LWLockRelease(db->lock);
+
+	/* not before the reservation, if this transaction has made it */
+	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	if (jobq_read_held(rel, &copy, &job))
+		jobq_tell_running(&job, job_attempt(&job) + 1, percent,
+						  !jobq_leases_noted());
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * log(id, token, message, level): likewise.  It is part of no transaction.
+ */
+Datum
+jobq_report_log(PG_FUNCTION_ARGS)
+{
+	int64		id;
+	int64		token;
+	JobqDatabase *db;
+	JobqLease  *lease;
+	JobqLease	copy;
+	Relation	rel;
+	JobqJob		job;
+	char	   *line;
+	bool		found;
+
+	PreventCommandIfReadOnly("jobq.log()");
+	for (int i = 0; i < 2; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s needs the job's id and token", "jobq.log()")));
+	id = PG_GETARG_INT64(0);
+	token = PG_GETARG_INT64(1);
+	db = jobq_served_database("jobq.log()");
+	copy = jobq_check_lease(db, id, token, NULL);
+	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	found = jobq_read_held(rel, &copy, &job);
+	table_close(rel, NoLock);
+	if (!found)
+		jobq_lease_lost(id);
+	line = jobq_log_line(fcinfo, 2, job_attempt(&job) + 1);
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	lease = jobq_lease_find(db, id);
+	found = lease != NULL && lease->token == token;
+	if (found)
+		(void) jobq_lines_add(&lease->lines,
+							  db->leases->bundles[lease->bundle].role, id, line);
+	LWLockRelease(db->lock);
+	if (!found)
+		jobq_lease_lost(id);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,102 @@
+/*-------------------------------------------------------------------------
+ *
+ * live_log.c
+ *	  For the views: the lines of log() of a job that runs.
+ *
+ * src/operate/live_log.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+
+#include "attempt/attempt.h"
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_live_log);
+
+/*
+ * May the user see what is in the job?  slot: of the worker that runs it, or NULL
+ * if a consumer has it.
+ */
+static bool
+may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
+{
+	Oid			role = InvalidOid;
+	int32		queue_id = 0;
+
+	if (slot != NULL)
+	{
+		LWLockAcquire(jobq_shared->lock, LW_SHARED);
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id == id)
+		{
+			role = slot->role;
+			queue_id = slot->queue_id;
+		}
+		SpinLockRelease(&slot->mutex);
+		LWLockRelease(jobq_shared->lock);
+	}
+	else
+	{
+		const JobqLease *lease;
+
+		LWLockAcquire(db->lock, LW_SHARED);
+		lease = jobq_lease_find(db, id);
+		if (lease != NULL)
+		{
+			role = lease->role;
+			queue_id = lease->queue_id;
+		}
+		LWLockRelease(db->lock);
+	}
+	return OidIsValid(role) && jobq_may(JOBQ_MAY_MANAGE, role, queue_id);
+}
+
+/*
+ * live_log(id, log): the lines of a job that runs, of which "log" has those of
+ * earlier attempts.  What others have told is not shown.
+ *
+ * As the attempt ends, its lines go from shared memory to the row: where both have
+ * them, they are shown once.
+ */
+Datum
+jobq_live_log(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	JobqDatabase *db = jobq_my_database();
+	JobqSlot   *slot = db == NULL ? NULL : jobq_slot_of_job(db, id);
+	Datum		live;
+	Datum		last;
+	char	   *lines = NULL;
+	int			n;
+
+	if (db != NULL && may_read(db, slot, id))
+		lines = jobq_log_told(db, slot, id);
+	if (lines == NULL)
+	{
+		if (PG_ARGISNULL(1))
+			PG_RETURN_NULL();
+		PG_RETURN_DATUM(PG_GETARG_DATUM(1));
+	}
+	live = jobq_text_to_jsonb(lines);
+	if (PG_ARGISNULL(1))
+		PG_RETURN_DATUM(live);
+	last = DirectFunctionCall2(jsonb_array_element, PG_GETARG_DATUM(1),
+							   Int32GetDatum(-1));
+	n = DatumGetInt32(DirectFunctionCall1(jsonb_array_length, live));
+	for (int i = n - 1; i >= 0; i--)
+	{
+		Datum		line = DirectFunctionCall2(jsonb_array_element, live,
+											   Int32GetDatum(i));
+
+		if (!DatumGetBool(DirectFunctionCall2(jsonb_eq, line, last)))
+			continue;
+		for (; i >= 0; i--)
+			live = DirectFunctionCall2(jsonb_delete_idx, live, Int32GetDatum(0));
+	}
+	PG_RETURN_DATUM(DirectFunctionCall2(jsonb_concat, PG_GETARG_DATUM(1), live));
+}
