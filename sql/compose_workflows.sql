@@ -260,7 +260,7 @@ SELECT e.* FROM test.error('SELECT jobq.workflow(NULL)') e;
 SELECT c, e.* FROM unnest(ARRAY['null', '{}', '[]', '[1]', '[{}]', '[{"kind": "echo", "name": "a"}]', '[{"kind": "echo"}, {"kind": "unheard of"}]', '[{"kind": "echo", "payload": {"$result": "1"}}]', '[{"kind": "echo", "payload": {"$result": "first"}}]'])
 	WITH ORDINALITY u (c, n), test.error(format('SELECT jobq.chain(%L)', c)) e ORDER BY n;
 SELECT e.* FROM test.error('SELECT jobq.chain(NULL)') e;
-SELECT e.* FROM test.error($$SELECT jobq.chain((SELECT jsonb_agg('{"kind": "echo"}'::jsonb) FROM generate_series(1, 1001)))$$) e;
+SELECT e.* FROM test.error($$SELECT jobq.chain((SELECT jsonb_agg('{"kind": "echo"}'::jsonb) FROM generate_series(1, 100001)))$$) e;
 -- nothing of all that is left
 SELECT count(*) - :steps AS more FROM jobq.steps;
 SELECT count(*) - :batches AS more FROM jobq.batches;

@@ -18,6 +18,10 @@
  * A batch that is not among those of shared memory gets a look with the next
  * end of one of its jobs.
  *
+ * Of a workflow each end matters, as another step may wait for it.  If the
+ * scheduler keeps in mind how far it is, committers tell which jobs have ended;
+ * else, and where something else has happened, it reads all steps.
+ *
  * src/commit/batch_commit.c
  *
  *-------------------------------------------------------------------------
@@ -144,7 +148,18 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);
 			/* those that end before the look need not tell */
 			pg_atomic_write_u64(&watch->witness, 0);
+			watch->named = false;
 		}
+		if (watch->named && ends[i].job_id != 0 && !ends[i].failed &&
+			db->told->nends < JOBQ_MAX_ENDS)
+		{
+			JobqBatchEnd *end = &db->told->ends[db->told->nends++];
+
+			end->batch_id = ends[i].batch_id;
+			end->job_id = ends[i].job_id;
+		}
+		else
+			watch->whole = true;
 		watch->look = true;
 		db->batches_look = true;
 	}

@@ -42,7 +42,17 @@ typedef struct JobqBatchWatch
 	pg_atomic_uint64 witness;	/* a live job of it, or 0 while the scheduler
 								 * looks for one; likewise */
 	bool		look;			/* the scheduler shall look at it */
+	bool		named;			/* jobs that end are put into the list of ends */
+	bool		whole;			/* that list does not say all */
 } JobqBatchWatch;
+
+/* A job of a batch that was being watched so has ended, and not failed. */
+#define JOBQ_MAX_ENDS		1024
+typedef struct JobqBatchEnd
+{
+	int64		batch_id;
+	int64		job_id;
+} JobqBatchEnd;
 
 /* A message for the NOTIFY relay. */
 #define JOBQ_RELAY_PAYLOAD	440
@@ -74,6 +84,8 @@ typedef struct JobqTold
 	int			nunwatched;
 	int64		unwatched[JOBQ_MAX_UNWATCHED];	/* batches that want a look,
 												 * too */
+	int			nends;
+	JobqBatchEnd ends[JOBQ_MAX_ENDS];
 } JobqTold;
 
 /* A session in jobq.wait(). */

@@ -73,7 +73,7 @@ extern void jobq_job_block(JobqJob *job, const Datum *options,
 						   const bool *nulls);
 
 /* Most steps of a workflow. */
-#define JOBQ_MAX_STEPS		1000
+#define JOBQ_MAX_STEPS		100000
 
 /* Attribute numbers of jobq.step. */
 enum
@@ -97,6 +97,7 @@ enum
 #define STEP_GONE			'g'
 #define STEP_DROPPED		'd' /* cancelled only because others failed */
 #define STEP_RESTORED		'r' /* ... and about to be blocked again */
+#define STEP_NAMED			'n' /* was live, and has been named since */
 
 /* A step of a workflow that exists. */
 typedef struct JobqStep
@@ -105,15 +106,19 @@ typedef struct JobqStep
 	char	   *name;
 	int			nneeds;
 	struct JobqStep **needs;	/* NULL where there is no such step */
+	int			nusers;			/* steps that need this one */
+	struct JobqStep **users;
+	int			waits;			/* needs that are not completed: see
+								 * jobq_steps_link() */
 	char		state;
-	bool		result_read;
-	Jsonb	   *result;			/* or NULL */
 } JobqStep;
 
 typedef struct JobqSteps
 {
+	MemoryContext memory;		/* of all of it */
 	int			nsteps;
-	JobqStep   *steps;
+	JobqStep   *steps;			/* in the order of their jobs' ids */
+	JobqStep  **by_name;		/* in the order of their names, or NULL */
 } JobqSteps;
 
 /* Why a step is cancelled whose need ends otherwise; begins with this. */
@@ -121,6 +126,9 @@ typedef struct JobqSteps
 
 /* src/compose/steps.c */
 extern void jobq_steps_load(int64 batch_id, JobqSteps *workflow);
+extern void jobq_steps_link(JobqSteps *workflow);
+extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
+extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
 extern const char *jobq_step_need_lost(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
 

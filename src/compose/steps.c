@@ -16,52 +16,16 @@
 #include "executor/spi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
+#include "utils/memutils.h"
 
 #include "compose/compose.h"
 
-typedef struct StepEntry
-{
-	int64		job_id;			/* hash key */
-	JobqStep   *step;
-} StepEntry;
-
-static HTAB *index_steps(JobqSteps *workflow);
-static JobqStep *find_step(HTAB *index, int64 job_id);
-
-static HTAB *
-index_steps(JobqSteps *workflow)
-{
-	HASHCTL		info = {
-		.keysize = sizeof(int64),
-		.entrysize = sizeof(StepEntry),
-		.hcxt = CurrentMemoryContext
-	};
-	HTAB	   *index = hash_create("jobq steps", Max(workflow->nsteps, 16),
-									&info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	for (int i = 0; i < workflow->nsteps; i++)
-	{
-		StepEntry  *entry = hash_search(index, &workflow->steps[i].job_id,
-										HASH_ENTER, NULL);
-
-		entry->step = &workflow->steps[i];
-	}
-	return index;
-}
-
-static JobqStep *
-find_step(HTAB *index, int64 job_id)
-{
-	StepEntry  *entry = hash_search(index, &job_id, HASH_FIND, NULL);
-
-	return entry == NULL ? NULL : entry->step;
-}
+static int	compare_names(const void *a, const void *b);
 
 /*
- * Read the steps of a batch, in the order of their jobs' ids, into the current
- * memory context; the caller is connected to SPI, and has the batch's row
- * locked.
+ * Read the steps of a batch into a memory context of their own, a child of the
+ * current one; the caller is connected to SPI, and has the batch's row locked, or is
+ * the scheduler.
  */
 void
 jobq_steps_load(int64 batch_id, JobqSteps *workflow)
@@ -70,40 +34,50 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	static SPIPlanPtr read_steps = NULL;
 	static SPIPlanPtr read_states = NULL;
 	Datum		values[] = {Int64GetDatum(batch_id)};
-	HTAB	   *index;
+	MemoryContext read = AllocSetContextCreate(CurrentMemoryContext,
+											   "jobq steps as read",
+											   ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = CurrentMemoryContext;
 	SPITupleTable *table;
 	Datum	  **needs;
 	uint64		n;
 
+	workflow->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq steps",
+											 ALLOCSET_DEFAULT_SIZES);
+	workflow->by_name = NULL;
 	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs FROM jobq.step"
 						" WHERE batch_id = $1 ORDER BY job_id",
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	workflow->nsteps = (int) n;
-	workflow->steps = palloc0(sizeof(JobqStep) * (n + 1));
+	workflow->steps = MemoryContextAllocZero(workflow->memory,
+											 sizeof(JobqStep) * (n + 1));
+	MemoryContextSwitchTo(read);
 	needs = palloc(sizeof(Datum *) * (n + 1));
 	for (uint64 i = 0; i < n; i++)
 	{
 		JobqStep   *step = &workflow->steps[i];
 
 		step->job_id = DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL));
-		step->name = TextDatumGetCString(jobq_column(table->vals[i], table->tupdesc, 2, TEXTOID, NULL));
+		step->name = MemoryContextStrdup(workflow->memory,
+										 TextDatumGetCString(jobq_column(table->vals[i], table->tupdesc, 2, TEXTOID, NULL)));
 		deconstruct_array(DatumGetArrayTypeP(jobq_column(table->vals[i], table->tupdesc, 3, INT8ARRAYOID, NULL)),
 						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
 						  &needs[i], NULL, &step->nneeds);
 		step->state = STEP_GONE;
 	}
-	index = index_steps(workflow);
 	for (uint64 i = 0; i < n; i++)
 	{
 		JobqStep   *step = &workflow->steps[i];
 
-		step->needs = palloc(sizeof(JobqStep *) * (step->nneeds + 1));
+		step->needs = MemoryContextAlloc(workflow->memory,
+										 sizeof(JobqStep *) * (step->nneeds + 1));
 		for (int j = 0; j < step->nneeds; j++)
-			step->needs[j] = find_step(index, DatumGetInt64(needs[i][j]));
-		pfree(needs[i]);
+			step->needs[j] = jobq_step_of_job(workflow,
+											  DatumGetInt64(needs[i][j]));
 	}
-	pfree(needs);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(read);
 	SPI_freetuptable(table);
 
 	/* one statement: in its snapshot a job is in one of the tables, the last */
@@ -119,14 +93,104 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < n; i++)
 	{
-		JobqStep   *step = find_step(index,
-									 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
+		JobqStep   *step =
+			jobq_step_of_job(workflow,
+							 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
 
 		if (step != NULL)
 			step->state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 	}
 	SPI_freetuptable(table);
-	hash_destroy(index);
+}
+
+/*
+ * Note at each step who needs it, and for how many others it waits.
+ */
+void
+jobq_steps_link(JobqSteps *workflow)
+{
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		JobqStep   *step = &workflow->steps[i];
+
+		step->waits = step->nneeds;
+		for (int j = 0; j < step->nneeds; j++)
+		{
+			if (step->needs[j] == NULL)
+				continue;
+			step->needs[j]->nusers++;
+			if (step->needs[j]->state == STATE_COMPLETED)
+				step->waits--;
+		}
+	}
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		JobqStep   *step = &workflow->steps[i];
+
+		step->users = MemoryContextAlloc(workflow->memory,
+										 sizeof(JobqStep *) * (step->nusers + 1));
+		step->nusers = 0;
+	}
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		JobqStep   *step = &workflow->steps[i];
+
+		for (int j = 0; j < step->nneeds; j++)
+			if (step->needs[j] != NULL)
+				step->needs[j]->users[step->needs[j]->nusers++] = step;
+	}
+}
+
+/*
+ * The step whose job it is, or NULL.
+ */
+JobqStep *
+jobq_step_of_job(const JobqSteps *workflow, int64 job_id)
+{
+	int			low = 0;
+	int			high = workflow->nsteps;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (workflow->steps[middle].job_id < job_id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < workflow->nsteps && workflow->steps[low].job_id == job_id
+		? &workflow->steps[low] : NULL;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp((*(JobqStep *const *) a)->name, (*(JobqStep *const *) b)->name);
+}
+
+/*
+ * The step of that name, or NULL.
+ */
+JobqStep *
+jobq_step_named(JobqSteps *workflow, const char *name)
+{
+	JobqStep	wanted = {.name = unconstify(char *, name)};
+	JobqStep   *key = &wanted;
+	JobqStep  **found;
+
+	if (workflow->by_name == NULL)
+	{
+		workflow->by_name = MemoryContextAlloc(workflow->memory,
+											   sizeof(JobqStep *) * (workflow->nsteps + 1));
+		for (int i = 0; i < workflow->nsteps; i++)
+			workflow->by_name[i] = &workflow->steps[i];
+		qsort(workflow->by_name, workflow->nsteps, sizeof(JobqStep *),
+			  compare_names);
+	}
+	found = bsearch(&key, workflow->by_name, workflow->nsteps,
+					sizeof(JobqStep *), compare_names);
+	return found == NULL ? NULL : *found;
 }
 
 /*

@@ -43,7 +43,7 @@ typedef struct NewStep
 	int		   *needs;			/* places in the array of steps */
 	int			nneeds;
 	int			waits;			/* needs that have not been put in order yet */
-	bool		mark;
+	int			mark;			/* the search that has met it last */
 	JobqSpec	spec;
 	JobqJob		job;
 } NewStep;
@@ -54,6 +54,8 @@ typedef struct Workflow
 	int			nsteps;
 	NewStep    *steps;
 	HTAB	   *names;
+	int			nsearches;
+	int		   *stack;			/* room for the places of all steps */
 } Workflow;
 
 typedef struct NameEntry
@@ -72,10 +74,10 @@ static void read_name(Workflow *workflow, NewStep *step, int number);
 static void add_name(Workflow *workflow, int place);
 static int	find_name(const Workflow *workflow, const char *name);
 static void read_needs(Workflow *workflow, int place);
-static void check_cycles(const Workflow *workflow);
-static void report_cycle(const Workflow *workflow);
-static void check_results(const Workflow *workflow, NewStep *step);
-static bool step_needs(const Workflow *workflow, NewStep *step, int place);
+static void check_cycles(Workflow *workflow);
+static void report_cycle(Workflow *workflow);
+static void check_results(Workflow *workflow, NewStep *step);
+static bool step_needs(Workflow *workflow, NewStep *step, int place);
 static void put_steps(Workflow *workflow, int64 batch_id);
 
 /*
@@ -115,6 +117,7 @@ read_steps(Workflow *workflow, Jsonb *array)
 
 	workflow->nsteps = n;
 	workflow->steps = palloc0(sizeof(NewStep) * n);
+	workflow->stack = palloc(sizeof(int) * n);
 	workflow->names = hash_create("jobq step names", n, &info,
 								  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	for (int i = 0; i < n; i++)
@@ -260,7 +263,7 @@ read_needs(Workflow *workflow, int place)
  * An error if steps need each other in a circle, so that none could begin.
  */
 static void
-check_cycles(const Workflow *workflow)
+check_cycles(Workflow *workflow)
 {
 	int			n = workflow->nsteps;
 	int			nedges = 0;
@@ -301,7 +304,7 @@ check_cycles(const Workflow *workflow)
  * one comes again.
  */
 static void
-report_cycle(const Workflow *workflow)
+report_cycle(Workflow *workflow)
 {
 	StringInfoData names;
 	int			at = 0;
@@ -309,12 +312,13 @@ report_cycle(const Workflow *workflow)
 
 	while (workflow->steps[at].waits == 0)
 		at++;
-	while (!workflow->steps[at].mark)
+	workflow->nsearches++;
+	while (workflow->steps[at].mark != workflow->nsearches)
 	{
 		NewStep    *step = &workflow->steps[at];
 		int			need = 0;
 
-		step->mark = true;
+		step->mark = workflow->nsearches;
 		while (workflow->steps[step->needs[need]].waits == 0)
 			need++;
 		at = step->needs[need];
@@ -342,7 +346,7 @@ report_cycle(const Workflow *workflow)
  * those need.
  */
 static void
-check_results(const Workflow *workflow, NewStep *step)
+check_results(Workflow *workflow, NewStep *step)
 {
 	List	   *names = jobq_result_refs(DatumGetJsonbP(step->spec.payload),
 										 step->what);
@@ -363,8 +367,6 @@ check_results(const Workflow *workflow, NewStep *step)
 					 workflow->chain
 					 ? errhint("The steps of a chain are named \"1\", \"2\" and so on.")
 					 : 0));
-		for (int i = 0; i < workflow->nsteps; i++)
-			workflow->steps[i].mark = false;
 		if (!step_needs(workflow, step, place))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -380,30 +382,30 @@ check_results(const Workflow *workflow, NewStep *step)
  * circles.
  */
 static bool
-step_needs(const Workflow *workflow, NewStep *step, int place)
+step_needs(Workflow *workflow, NewStep *step, int place)
 {
-	int		   *stack = palloc(sizeof(int) * workflow->nsteps);
 	int			n = 0;
 	bool		found = false;
 
+	workflow->nsearches++;
 	for (;;)
 	{
+		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < step->nneeds && !found; i++)
 		{
 			NewStep    *need = &workflow->steps[step->needs[i]];
 
 			found = step->needs[i] == place;
-			if (!need->mark)
+			if (need->mark != workflow->nsearches)
 			{
-				need->mark = true;
-				stack[n++] = step->needs[i];
+				need->mark = workflow->nsearches;
+				workflow->stack[n++] = step->needs[i];
 			}
 		}
 		if (found || n == 0)
 			break;
-		step = &workflow->steps[stack[--n]];
+		step = &workflow->steps[workflow->stack[--n]];
 	}
-	pfree(stack);
 	return found;
 }
 

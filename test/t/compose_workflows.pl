@@ -83,6 +83,10 @@ foreach my $blow (@blows, @blows)
 	sql('SELECT count(broken_chain(6, 4)) FROM generate_series(1, 10)');
 	$steps += 20 * 12 + 10 * 12 + 10 * 6;
 	$runs += 20 * 12 + 10 * 12 + 10 * 3;
+	# as large as those that the scheduler keeps in memory
+	sql('SELECT layers(60, 1), layers(2, 40), broken_chain(60, 40)');
+	$steps += 60 + 80 + 60;
+	$runs += 60 + 80 + 39;
 	poll($node, "SELECT count(*) > $runs - 250 FROM effect WHERE job > 0");
 	$blow->();
 }
@@ -90,7 +94,7 @@ wait_for($node, 'crashes: all workflows are over', 'SELECT NOT EXISTS (SELECT FR
 wait_for($node, 'crashes: and have told so', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
 is(sql('SELECT count(*) FROM jobq.steps'), $steps, 'crashes: all steps are there');
 is( sql(q{SELECT state, count(*) FROM jobq.steps GROUP BY 1 ORDER BY 1}),
-	join("\n", 'cancelled|240', 'completed|' . ($steps - 360), 'failed|120'),
+	join("\n", 'cancelled|480', 'completed|' . ($steps - 612), 'failed|132'),
 	'crashes: each has ended as it should');
 is( sql(q{SELECT count(*) FROM jobq.steps s LEFT JOIN (SELECT job, count(*) AS n FROM effect GROUP BY 1) e ON e.job = s.job_id
 		WHERE coalesce(e.n, 0) <> CASE s.state WHEN 'completed' THEN 1 ELSE 0 END}),
@@ -101,7 +105,7 @@ is( sql(q{SELECT count(*) FROM jobq.step s JOIN effect e ON e.job = s.job_id WHE
 		(SELECT coalesce(sum(f.result), 0) FROM unnest(s.needs) need JOIN effect f ON f.job = need)}),
 	0, 'crashes: each had the results of what it needs');
 is( sql(q{SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0}),
-	join('|', (40 * @blows * 2) x 2), 'crashes: each workflow has told its end once');
+	join('|', (43 * @blows * 2) x 2), 'crashes: each workflow has told its end once');
 
 #
 # Retention: what steps that wait need to know outlives the archive.

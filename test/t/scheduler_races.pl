@@ -193,6 +193,36 @@ wait_for($node, 'retried: its callbacks run', 'SELECT count(*) = 0 FROM jobq.job
 is(sql('SELECT n FROM done'), '1', 'retried: it has told its end once, and no failure');
 
 #
+# Steps of a workflow that the scheduler keeps in memory end, one fails for the first
+# time, and one that waits is cancelled, while it looks at the end of another.
+#
+sql(q{SELECT jobq.create_queue('steps', mode => 'consumer')});
+$batch = sql(q{SELECT jobq.workflow(jsonb_build_object('steps', (SELECT jsonb_agg(jsonb_build_object('name', c || n, 'kind', 'x', 'queue', 'steps',
+	'backoff', 'fixed 1ms', 'max_attempts', 2, 'needs', CASE WHEN n = 1 THEN '[]' ELSE jsonb_build_array(c || n - 1) END))
+	FROM unnest('{a,b,c}'::text[]) c, generate_series(1, 20) n)))});
+my $reserved = q{FROM jobq.reserve('{steps}', wait => '1 min')};
+my $ended = 0;
+sub end_step { sql("SELECT jobq.ack(id, token) $reserved"); $ended++; return; }
+sub steps_go_on
+{
+	my ($what) = @_;
+
+	wait_for($node, "steps: $what", "SELECT count(*) FILTER (WHERE state = 'completed') = $ended AND count(*) FILTER (WHERE state IN ('ready', 'retryable')) = 3
+		FROM jobq.steps WHERE batch_id = $batch");
+	return;
+}
+end_step() for 1 .. 3;
+steps_go_on('the first of each chain has ended');
+hold('jobq-batch-looked', \&end_step, \&end_step);
+steps_go_on('two end');
+hold('jobq-batch-looked', \&end_step, sub { sql("SELECT jobq.nack(id, token, 'not yet') $reserved"); end_step(); });
+steps_go_on('two end, and one fails');
+hold('jobq-batch-looked', \&end_step, sub { sql("SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = $batch AND name = 'b20'"); });
+steps_go_on('one ends, and one that waits is cancelled');
+end_step() for 1 .. 59 - $ended;
+wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM jobq.batch_status($batch)");
+
+#
 # Jobs of a group are spilled after the scheduler has begun its round, and before
 # it reads them again.
 #

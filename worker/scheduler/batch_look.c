@@ -24,7 +24,6 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "compose/compose.h"
 #include "commit/commit.h"
 #include "produce/produce.h"
 #include "operate/operate.h"
@@ -71,9 +70,10 @@ static void set_state(const Batch *batch, char state, bool over);
  * The look was rolled back: what it has cancelled is not.
  */
 void
-batch_look_failed(void)
+batch_look_failed(int64 id)
 {
 	cancelled_batch = 0;
+	kept_forget(id);
 }
 
 /*
@@ -81,24 +81,32 @@ batch_look_failed(void)
  * there is one; see batch_witness() for bound.
  */
 BatchLook
-batch_look(int64 id, int64 bound, int64 *witness)
+batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 {
 	Batch		this = {.id = id};
 	Batch	   *batch = &this;
-	bool		failing;
+	WorkflowLook steps = {0};
+	bool		failing = false;
 	bool		live;
 	bool		ending;
-	bool		later = false;
-	bool		more = false;
+	bool		later;
 
 	if (!read_batch(batch->id, false, batch))
+	{
+		kept_forget(id);
 		return LOOK_OVER;
-	failing = batch->state == BATCH_RUNNING && !batch->reopened &&
-		has_failed(batch->id);
-	ending = batch->state == BATCH_CANCELLED ||
-		((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
-	if (batch->has_steps && batch->state != BATCH_CANCELLED)
-		later = !workflow_advance(batch->id, batch->role, ending, &more);
+	}
+	if (!batch->has_steps || batch->state != BATCH_RUNNING ||
+		!workflow_go_on(batch->id, batch->role, news, &steps))
+	{
+		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
+			has_failed(batch->id);
+		ending = batch->state == BATCH_CANCELLED ||
+			((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
+		if (batch->has_steps && batch->state != BATCH_CANCELLED)
+			workflow_advance(batch->id, batch->role, ending, &steps);
+	}
+	later = steps.locked;
 	live = batch_witness(batch->id, bound, witness);
 	if (failing || !live)
 	{
@@ -116,17 +124,17 @@ batch_look(int64 id, int64 bound, int64 *witness)
 	}
 	ending = batch->state == BATCH_CANCELLED ||
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
-	if (live && more)
+	if (live && steps.more)
 		return LOOK_AGAIN;
 	if (live && ending && cancel_jobs(batch, &later))
 		return LOOK_AGAIN;
-	if (live && (ending || batch->has_steps) &&
+	if (live && (ending || steps.blocked) &&
 		!batch_witness(batch->id, PG_INT64_MAX, witness))
 		return LOOK_AGAIN;
 	if (live && later)
 		return LOOK_LATER;
 	if (live)
-		return ending || batch->has_steps ? LOOK_EACH : LOOK_WITNESS;
+		return ending || steps.blocked ? LOOK_EACH : LOOK_WITNESS;
 
 	/* one that was started before it had a job does not end before it has */
 	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch->id))

@@ -40,6 +40,9 @@
 #define MAX_KEPT		500
 #define SWEEP_PAUSE		(10 * USECS_PER_SEC)
 
+/* Ends of jobs that are kept for a look; where there are more, it reads all. */
+#define MAX_NEWS		10000
+
 /* A batch that is to be looked at. */
 typedef struct Wanted
 {
@@ -48,6 +51,7 @@ typedef struct Wanted
 	int			locked;			/* how often in a row it was locked */
 	int64		bound;			/* see look() */
 	TimestampTz at;
+	BatchNews	news;
 } Wanted;
 
 /* A role that has batches which cannot be looked at now. */
@@ -62,6 +66,7 @@ typedef struct Look
 {
 	int64		id;
 	int64		bound;
+	const BatchNews *news;
 	BatchLook	outcome;
 	int64		witness;
 } Look;
@@ -77,7 +82,9 @@ static TimestampTz sweep_at = 0;
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static void want(int64 id, Oid role, int64 bound, TimestampTz now);
+static Wanted *want(int64 id, Oid role, int64 bound, TimestampTz now);
+static void forget(Wanted *batch);
+static void add_end(Wanted *batch, int64 job_id);
 static void collect(TimestampTz now);
 static void read_page(void *arg);
 static void sweep(TimestampTz now);
@@ -114,8 +121,10 @@ load(TimestampTz now)
 	{
 		pg_atomic_write_u64(&my_db->told->watches[i].batch_id, 0);
 		my_db->told->watches[i].look = false;
+		my_db->told->watches[i].named = false;
 	}
 	my_db->told->nunwatched = 0;
+	my_db->told->nends = 0;
 	my_db->batches_look = false;
 	my_db->batches_sweep = true;
 	LWLockRelease(my_db->lock);
@@ -177,9 +186,9 @@ run(TimestampTz now)
 }
 
 /*
- * Have the batch looked at.
+ * Have the batch looked at; it is up to the caller to say what is new.
  */
-static void
+static Wanted *
 want(int64 id, Oid role, int64 bound, TimestampTz now)
 {
 	bool		found;
@@ -191,12 +200,49 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		batch->locked = 0;
 		batch->bound = bound;
 		batch->at = now;
+		batch->news = (BatchNews)
+		{
+			0
+		};
 	}
 	if (OidIsValid(role))
 		batch->role = role;
 	strangers |= !OidIsValid(batch->role);
 	batch->bound = Max(batch->bound, bound);
 	wanted_at = Min(wanted_at, batch->at);
+	return batch;
+}
+
+static void
+forget(Wanted *batch)
+{
+	if (batch->news.ended != NULL)
+		pfree(batch->news.ended);
+	(void) hash_search(wanted, &batch->id, HASH_REMOVE, NULL);
+}
+
+/*
+ * A job of the batch has ended.
+ */
+static void
+add_end(Wanted *batch, int64 job_id)
+{
+	BatchNews  *news = &batch->news;
+
+	if (news->nended == MAX_NEWS)
+		news->whole = true;
+	if (news->whole)
+		return;
+	if (news->nended == news->max_ended)
+	{
+		int			n = Max(2 * news->max_ended, 16);
+
+		news->ended = news->ended == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(int64) * n)
+			: repalloc(news->ended, sizeof(int64) * n);
+		news->max_ended = n;
+	}
+	news->ended[news->nended++] = job_id;
 }
 
 /*
@@ -205,9 +251,12 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 static void
 collect(TimestampTz now)
 {
+	static JobqBatchEnd ends[JOBQ_MAX_ENDS];
 	int64		ids[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	int64		bounds[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
+	bool		whole[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	int			n = 0;
+	int			nends;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WATCHES && my_db->batches_look; i++)
@@ -218,6 +267,8 @@ collect(TimestampTz now)
 		if (!watch->look)
 			continue;
 		watch->look = false;
+		whole[n] = watch->whole;
+		watch->whole = false;
 		ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
 		bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
 			? PG_INT64_MAX : (int64) witness;
@@ -225,12 +276,19 @@ collect(TimestampTz now)
 	while (my_db->told->nunwatched > 0)
 	{
 		ids[n] = my_db->told->unwatched[--my_db->told->nunwatched];
+		whole[n] = true;
 		bounds[n++] = PG_INT64_MAX;
 	}
+	nends = my_db->told->nends;
+	memcpy(ends, my_db->told->ends, sizeof(JobqBatchEnd) * nends);
+	my_db->told->nends = 0;
 	my_db->batches_look = false;
 	LWLockRelease(my_db->lock);
 	for (int i = 0; i < n; i++)
-		want(ids[i], InvalidOid, bounds[i], now);
+		want(ids[i], InvalidOid, bounds[i], now)->news.whole |= whole[i];
+	for (int i = 0; i < nends; i++)
+		add_end(want(ends[i].batch_id, InvalidOid, PG_INT64_MAX, now),
+				ends[i].job_id);
 }
 
 /*
@@ -257,7 +315,7 @@ read_page(void *arg)
 		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 
 		want(id, DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL)),
-			 PG_INT64_MAX, now);
+			 PG_INT64_MAX, now)->news.whole = true;
 		if (i == PAGE - 1)
 			swept_to = id;
 	}
@@ -369,7 +427,7 @@ choose(TimestampTz now, Turn **turns)
 		role->n = found ? role->n + 1 : 1;
 		if (role->n > MAX_KEPT)
 		{
-			(void) hash_search(wanted, &batch->id, HASH_REMOVE, NULL);
+			forget(batch);
 			sweep_at = Min(sweep_at, now + SWEEP_PAUSE);
 		}
 		else
@@ -386,7 +444,7 @@ look_into(void *arg)
 	Look	   *this = (Look *) arg;
 
 	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
-		: batch_look(this->id, this->bound, &this->witness);
+		: batch_look(this->id, this->news, this->bound, &this->witness);
 }
 
 /*
@@ -398,7 +456,7 @@ look(Wanted *batch, TimestampTz now)
 {
 	int64		id = batch->id;
 	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
-	Look		this = {.id = id,.bound = batch->bound};
+	Look		this = {.id = id,.bound = batch->bound,.news = &batch->news};
 	BatchLook	outcome;
 	ErrorData  *edata;
 	bool		unseen = false; /* ends meanwhile ask for nothing */
@@ -413,12 +471,15 @@ look(Wanted *batch, TimestampTz now)
 	{
 		pg_atomic_write_u64(&watch->witness, JOBQ_ANY_WITNESS);
 		pg_atomic_write_u64(&watch->batch_id, (uint64) id);
+		watch->named = watch->whole = false;
+		batch->news.whole = true;
 	}
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id &&
 		pg_atomic_read_u64(&watch->witness) != JOBQ_ANY_WITNESS)
 	{
 		pg_atomic_write_u64(&watch->witness, 0);
 		unseen = true;
+		batch->news.whole = true;
 	}
 	LWLockRelease(my_db->lock);
 
@@ -428,8 +489,10 @@ look(Wanted *batch, TimestampTz now)
 	{
 		outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? LOOK_LATER
 			: LOOK_EACH;
-		batch_look_failed();
+		batch_look_failed(id);
 	}
+	batch->news.nended = 0;
+	batch->news.whole = edata != NULL;
 	if (edata != NULL && outcome != LOOK_LATER)
 		note_error(id, edata);
 	if (edata != NULL)
@@ -442,6 +505,7 @@ look(Wanted *batch, TimestampTz now)
 		pg_atomic_write_u64(&watch->witness,
 							outcome == LOOK_WITNESS ? (uint64) this.witness
 							: JOBQ_ANY_WITNESS);
+		watch->named = workflow_is_kept(id);
 		if (outcome == LOOK_OVER && !watch->look)
 			pg_atomic_write_u64(&watch->batch_id, 0);
 	}
@@ -459,9 +523,10 @@ look(Wanted *batch, TimestampTz now)
 	{
 		batch->at = wanted_at = now;
 		batch->bound = PG_INT64_MAX;
+		batch->news.whole |= unseen;
 	}
 	else
-		(void) hash_search(wanted, &id, HASH_REMOVE, NULL);
+		forget(batch);
 }
 
 /*

@@ -18,6 +18,7 @@
 #include "executor/tuptable.h"
 
 #include "attempt/attempt.h"
+#include "compose/compose.h"
 #include "process/process.h"
 
 /* worker/scheduler/try.c */
@@ -206,9 +207,48 @@ extern void groups_sweep(void);
 extern void limits_load(void);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
+/* worker/scheduler/kept.c */
+/* A workflow in which nothing has gone wrong, and how far it is. */
+typedef struct KeptWorkflow
+{
+	int64		batch_id;		/* hash key */
+	uint64		used_at;		/* the count of uses then */
+	JobqSteps	workflow;
+	int			nblocked;
+	int			nready;			/* steps whose needs are completed ... */
+	int			nfreed;			/* ... and how many of these are free */
+	JobqStep  **ready;
+} KeptWorkflow;
+
+extern KeptWorkflow *kept_find(int64 batch_id);
+extern void kept_add(int64 batch_id, JobqSteps *workflow);
+extern void kept_forget(int64 batch_id);
+extern bool kept_completed(KeptWorkflow *kept, JobqStep *step);
+
 /* worker/scheduler/workflows.c */
-extern bool workflow_advance(int64 batch_id, Oid role, bool ending,
-							 bool *more);
+/* What has happened to a batch since the last look. */
+typedef struct BatchNews
+{
+	bool		whole;			/* anything: look at all of it */
+	int			nended;			/* or these jobs have ended */
+	int			max_ended;
+	int64	   *ended;
+} BatchNews;
+
+/* What is left of a workflow after a look at it. */
+typedef struct WorkflowLook
+{
+	bool		blocked;		/* steps wait for others */
+	bool		locked;			/* somebody else has locked one: come again
+								 * later */
+	bool		more;			/* there is more to do: come again at once */
+} WorkflowLook;
+
+extern void workflow_advance(int64 batch_id, Oid role, bool ending,
+							 WorkflowLook *result);
+extern bool workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
+						   WorkflowLook *result);
+extern bool workflow_is_kept(int64 batch_id);
 
 /* worker/scheduler/batch_look.c */
 /* What a look has found. */
@@ -221,8 +261,9 @@ typedef enum BatchLook
 	LOOK_LATER,					/* somebody has locked it */
 } BatchLook;
 
-extern BatchLook batch_look(int64 id, int64 bound, int64 *witness);
-extern void batch_look_failed(void);
+extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
+							int64 *witness);
+extern void batch_look_failed(int64 id);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
 
 #endif							/* JOBQ_SCHEDULER_INNER_H */

@@ -13,6 +13,11 @@
  *	- one that was cancelled only because others failed is blocked again if
  *	  what it needs is not lost any more: a failed step was retried.
  *
+ * To read all steps each time one of many ends would take longer than the steps.
+ * So a large workflow in which nothing has gone wrong is kept in memory (kept.c), and
+ * a look goes on from there with the jobs that committers have named.  Whatever is
+ * not as expected leads back to reading all.
+ *
  * worker/scheduler/workflows.c
  *
  *-------------------------------------------------------------------------
@@ -26,13 +31,13 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "produce/produce.h"
 #include "store/store.h"
-#include "compose/compose.h"
 
 /* The largest payload with results in it, whatever jobq.max_payload says. */
 #define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)
@@ -46,63 +51,97 @@ typedef struct Look
 	int64		batch_id;
 	Oid			role;
 	Relation	rel;
-	JobqSteps	workflow;
+	JobqSteps  *workflow;
+	HTAB	   *results;		/* that steps have taken, or NULL */
 	MemoryContext memory;		/* reset after each step */
-	bool		locked;			/* somebody else has a row that we want */
-	bool		more;			/* there is more than fits into one look */
+	WorkflowLook *found;
 } Look;
 
-static void remember_ends(const Look *look);
+/* The result of a step, which several others may take. */
+typedef struct StepResult
+{
+	int64		job_id;			/* hash key */
+	Jsonb	   *result;			/* or NULL */
+} StepResult;
+
+static void begin_look(Look *look, int64 batch_id, Oid role,
+					   JobqSteps *workflow, WorkflowLook *found);
+static void end_look(Look *look);
+static void remember_ends(int64 batch_id, const BatchNews *news);
 static void restore_steps(Look *look);
 static void restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 						 Jsonb *definition);
-static JobqStep *step_of_job(const Look *look, int64 job_id);
+static bool put_news(KeptWorkflow *kept, const BatchNews *news);
 static bool take_row(Look *look, const JobqStep *step, JobqJob *job);
 static void cancel_step(Look *look, JobqStep *step, const char *reason);
 static void free_step(Look *look, JobqStep *step);
 static Jsonb *result_of(void *arg, const char *name);
 
-/*
- * Look at the steps of a batch of the role's; the caller is connected to SPI.
- * ending: the batch has failed, and nothing new begins.  False if somebody else
- * has locked something that is to be changed: then come again later.  *more is set
- * if there was more to do than fits into one look: then come again at once.
- */
-bool
-workflow_advance(int64 batch_id, Oid role, bool ending, bool *more)
+static void
+begin_look(Look *look, int64 batch_id, Oid role, JobqSteps *workflow,
+		   WorkflowLook *found)
 {
-	Look		look = {0};
+	memset(look, 0, sizeof(Look));
+	look->batch_id = batch_id;
+	look->role = role;
+	look->workflow = workflow;
+	look->found = found;
+	look->rel = jobq_open_jobs();
+	look->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
+										 ALLOCSET_DEFAULT_SIZES);
+}
+
+static void
+end_look(Look *look)
+{
+	if (look->results != NULL)
+		hash_destroy(look->results);
+	MemoryContextDelete(look->memory);
+	table_close(look->rel, NoLock);
+}
+
+/*
+ * Look at all steps of a batch of the role's; the caller is connected to SPI.
+ * ending: the batch has failed, and nothing new begins.
+ */
+void
+workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
+{
+	static const BatchNews all = {.whole = true};
+	Look		look;
+	JobqSteps	workflow;
 	MemoryContext old;
-	bool		blocked = false;
 	bool		changed;
+	bool		sound = !ending;
 
-	look.batch_id = batch_id;
-	look.role = role;
-	jobq_steps_load(batch_id, &look.workflow);
-	for (int i = 0; i < look.workflow.nsteps; i++)
+	memset(found, 0, sizeof(WorkflowLook));
+	kept_forget(batch_id);
+	jobq_steps_load(batch_id, &workflow);
+	for (int i = 0; i < workflow.nsteps; i++)
 	{
-		char		state = look.workflow.steps[i].state;
+		char		state = workflow.steps[i].state;
 
-		blocked |= state == STEP_BLOCKED || (state == STEP_DROPPED && !ending);
+		found->blocked |= state == STEP_BLOCKED ||
+			(state == STEP_DROPPED && !ending);
 	}
-	*more = false;
-	if (!blocked)
-		return true;
+	if (!found->blocked)
+	{
+		MemoryContextDelete(workflow.memory);
+		return;
+	}
 	if (XLogLogicalInfoActive())
-		remember_ends(&look);
+		remember_ends(batch_id, &all);
 
-	look.rel = jobq_open_jobs();
-	look.memory = AllocSetContextCreate(CurrentMemoryContext, "jobq step",
-										ALLOCSET_DEFAULT_SIZES);
+	begin_look(&look, batch_id, role, &workflow, found);
 	if (!ending)
 		restore_steps(&look);
 	old = MemoryContextSwitchTo(look.memory);
 	do
 	{
 		changed = false;
-		for (int i = 0; i < look.workflow.nsteps && !look.more; i++)
+		for (int i = 0; i < workflow.nsteps && !found->more; i++)
 		{
-			JobqStep   *step = &look.workflow.steps[i];
+			JobqStep   *step = &workflow.steps[i];
 			const char *reason;
 
 			if (step->state != STEP_BLOCKED)
@@ -115,16 +154,134 @@ workflow_advance(int64 batch_id, Oid role, bool ending, bool *more)
 			if (step->state != STEP_BLOCKED)
 			{
 				changed = true;
-				look.more = share_over();
+				found->more = share_over();
 			}
 			MemoryContextReset(look.memory);
 		}
-	} while (changed && !look.more);
-	*more = look.more;
+	} while (changed && !found->more);
 	MemoryContextSwitchTo(old);
-	MemoryContextDelete(look.memory);
-	table_close(look.rel, NoLock);
-	return !look.locked;
+	end_look(&look);
+
+	found->blocked = false;
+	for (int i = 0; i < workflow.nsteps; i++)
+	{
+		char		state = workflow.steps[i].state;
+
+		found->blocked |= state != STATE_COMPLETED && state != STEP_LIVE;
+		sound &= state == STEP_BLOCKED || state == STATE_COMPLETED ||
+			state == STEP_LIVE;
+	}
+	if (sound && found->blocked && !found->locked)
+		kept_add(batch_id, &workflow);
+	else
+		MemoryContextDelete(workflow.memory);
+}
+
+/*
+ * Go on with a workflow of the role's that is kept; the caller is connected to SPI.
+ * False, and nothing is done, if all of it must be looked at.
+ */
+bool
+workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
+			   WorkflowLook *found)
+{
+	KeptWorkflow *kept = news->whole ? NULL : kept_find(batch_id);
+	Look		look;
+	MemoryContext old;
+	bool		sound = true;
+
+	if (kept == NULL || !put_news(kept, news))
+	{
+		kept_forget(batch_id);
+		return false;
+	}
+	memset(found, 0, sizeof(WorkflowLook));
+	if (XLogLogicalInfoActive() && news->nended > 0)
+		remember_ends(batch_id, news);
+	begin_look(&look, batch_id, role, &kept->workflow, found);
+	old = MemoryContextSwitchTo(look.memory);
+	while (sound && kept->nfreed < kept->nready && !found->more)
+	{
+		JobqStep   *step = kept->ready[kept->nfreed++];
+
+		CHECK_FOR_INTERRUPTS();
+		free_step(&look, step);
+		MemoryContextReset(look.memory);
+		kept->nblocked--;
+		sound = step->state == STEP_LIVE;
+		found->more = kept->nfreed < kept->nready && share_over();
+	}
+	MemoryContextSwitchTo(old);
+	end_look(&look);
+	found->blocked = !sound || kept->nblocked > 0;
+	if (!sound || kept->nblocked == 0)
+		kept_forget(batch_id);
+	return true;
+}
+
+/*
+ * Put the jobs that have ended into what is kept of the workflow.  False if
+ * something is not as expected.
+ */
+static bool
+put_news(KeptWorkflow *kept, const BatchNews *news)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	static SPIPlanPtr plan = NULL;
+	Datum	   *ids = palloc(sizeof(Datum) * (news->nended + 1));
+	int			nids = 0;
+	SPITupleTable *table;
+	Datum		array;
+	uint64		n;
+	bool		sound = true;
+
+	/*
+	 * the batch may have other jobs as well; one that is tried again comes
+	 * often
+	 */
+	for (int i = 0; i < news->nended; i++)
+	{
+		JobqStep   *step = jobq_step_of_job(&kept->workflow, news->ended[i]);
+
+		if (step == NULL || step->state == STATE_COMPLETED ||
+			step->state == STEP_NAMED)
+			continue;
+		if (step->state != STEP_LIVE)
+			return false;
+		step->state = STEP_NAMED;
+		ids[nids++] = Int64GetDatum(step->job_id);
+	}
+	if (nids == 0)
+		return true;
+	array = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
+											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	n = jobq_query_kept(&plan, "SELECT id, state FROM jobq.archive WHERE id = ANY ($1)"
+						" UNION ALL SELECT id, 'l' FROM jobq.job WHERE id = ANY ($1)"
+						" AND run_at < 'infinity'",
+						1, types, &array, NULL, SPI_OK_SELECT);
+	table = SPI_tuptable;
+	for (uint64 i = 0; i < n && sound; i++)
+	{
+		JobqStep   *step =
+			jobq_step_of_job(&kept->workflow,
+							 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
+		char		state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
+
+		if (state == STATE_COMPLETED)
+			sound = kept_completed(kept, step);
+		else
+			sound = state == STEP_LIVE;
+		step->state = state;
+	}
+	SPI_freetuptable(table);
+	pfree(ids);
+	return sound && n == (uint64) nids;
+}
+
+bool
+workflow_is_kept(int64 batch_id)
+{
+	return kept_find(batch_id) != NULL;
 }
 
 /*
@@ -132,17 +289,34 @@ workflow_advance(int64 batch_id, Oid role, bool ending, bool *more)
  * steps have ended.
  */
 static void
-remember_ends(const Look *look)
+remember_ends(int64 batch_id, const BatchNews *news)
 {
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[] = {Int64GetDatum(look->batch_id)};
+	static const Oid types[] = {INT8OID, INT8ARRAYOID};
+	static SPIPlanPtr plans[2] = {NULL, NULL};
+	Datum		values[2] = {Int64GetDatum(batch_id)};
+	Datum	   *ids;
 
-	jobq_query_kept(&plan, "UPDATE jobq.step s SET state = a.state, result = a.result"
-					" FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
+	if (news->whole)
+	{
+		jobq_query_kept(&plans[0], "UPDATE jobq.step s SET state = a.state, result = a.result"
+						" FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
+						" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
+						"  AND state IS NULL FOR UPDATE SKIP LOCKED)",
+						1, types, values, NULL, SPI_OK_UPDATE);
+		return;
+	}
+	ids = palloc(sizeof(Datum) * news->nended);
+	for (int i = 0; i < news->nended; i++)
+		ids[i] = Int64GetDatum(news->ended[i]);
+	values[1] = PointerGetDatum(construct_array(ids, news->nended, INT8OID, 8,
+												FLOAT8PASSBYVAL,
+												TYPALIGN_DOUBLE));
+	jobq_query_kept(&plans[1], "UPDATE jobq.step s SET state = a.state, result = a.result"
+					" FROM jobq.archive a WHERE a.id = ANY ($2) AND a.id = s.job_id"
 					" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
-					"  AND state IS NULL FOR UPDATE SKIP LOCKED)",
-					1, types, values, NULL, SPI_OK_UPDATE);
+					"  AND job_id = ANY ($2) AND state IS NULL FOR UPDATE SKIP LOCKED)",
+					2, types, values, NULL, SPI_OK_UPDATE);
+	pfree(ids);
 }
 
 /*
@@ -153,7 +327,7 @@ static void
 restore_steps(Look *look)
 {
 	static const Oid types[] = {INT8OID, INT8ARRAYOID};
-	JobqSteps  *workflow = &look->workflow;
+	JobqSteps  *workflow = look->workflow;
 	Datum	   *ids = palloc(sizeof(Datum) * workflow->nsteps);
 	int			nids = 0;
 	bool		changed;
@@ -164,7 +338,7 @@ restore_steps(Look *look)
 	do
 	{
 		changed = false;
-		for (int i = 0; i < workflow->nsteps && !look->more; i++)
+		for (int i = 0; i < workflow->nsteps && !look->found->more; i++)
 		{
 			JobqStep   *step = &workflow->steps[i];
 
@@ -172,14 +346,14 @@ restore_steps(Look *look)
 				continue;
 			if (nids == MAX_RESTORED)
 			{
-				look->more = true;
+				look->found->more = true;
 				break;
 			}
 			ids[nids++] = Int64GetDatum(step->job_id);
 			step->state = STEP_RESTORED;
 			changed = true;
 		}
-	} while (changed && !look->more);
+	} while (changed && !look->found->more);
 	if (nids == 0)
 		return;
 
@@ -206,13 +380,13 @@ restore_steps(Look *look)
 			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
 		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
 
-		restore_step(look, step_of_job(look, id), enqueued_at,
+		restore_step(look, jobq_step_of_job(look->workflow, id), enqueued_at,
 					 DatumGetJsonbP(definition));
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(look->memory);
 	}
 	SPI_freetuptable(table);
-	look->locked |= n < (uint64) nids;
+	look->found->locked |= n < (uint64) nids;
 	pfree(ids);
 }
 
@@ -248,26 +422,6 @@ restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 	step->state = STEP_BLOCKED;
 }
 
-static JobqStep *
-step_of_job(const Look *look, int64 job_id)
-{
-	int			low = 0;
-	int			high = look->workflow.nsteps - 1;
-
-	/* they are in the order of their jobs */
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-
-		if (look->workflow.steps[middle].job_id < job_id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	Assert(look->workflow.steps[low].job_id == job_id);
-	return &look->workflow.steps[low];
-}
-
 /*
  * Delete the row of a blocked step, if that needs no waiting.
  */
@@ -294,7 +448,7 @@ take_row(Look *look, const JobqStep *step, JobqJob *job)
 		/* somebody cancels it, or gives it another priority */
 		if (TransactionIdIsValid(blocker))
 		{
-			look->locked = true;
+			look->found->locked = true;
 			return false;
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -361,40 +515,43 @@ free_step(Look *look, JobqStep *step)
 static Jsonb *
 result_of(void *arg, const char *name)
 {
-	static const Oid types[] = {INT8OID, INT8OID};
+	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Look	   *look = arg;
-	JobqStep   *step = NULL;
-	Datum		values[2];
+	JobqStep   *step = jobq_step_named(look->workflow, name);
+	HASHCTL		info = {
+		.keysize = sizeof(int64),
+		.entrysize = sizeof(StepResult),
+		.hcxt = MemoryContextGetParent(look->memory)
+	};
+	StepResult *result;
+	bool		found;
+	Datum		value;
+	bool		isnull;
 
-	for (int i = 0; i < look->workflow.nsteps && step == NULL; i++)
-		if (strcmp(look->workflow.steps[i].name, name) == 0)
-			step = &look->workflow.steps[i];
 	if (step == NULL || step->state != STATE_COMPLETED)
 		return NULL;
-	if (!step->result_read)
+	if (look->results == NULL)
+		look->results = hash_create("jobq results of steps", 16, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	result = hash_search(look->results, &step->job_id, HASH_ENTER, &found);
+	if (found)
+		return result->result;
+	result->result = NULL;
+	value = Int64GetDatum(step->job_id);
+	if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE id = $1"
+						" UNION ALL SELECT result FROM jobq.step WHERE job_id = $1 AND state IS NOT NULL",
+						1, types, &value, NULL, SPI_OK_SELECT) > 0)
 	{
-		values[0] = Int64GetDatum(look->batch_id);
-		values[1] = Int64GetDatum(step->job_id);
-		if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE batch_id = $1 AND id = $2"
-							" UNION ALL SELECT result FROM jobq.step WHERE job_id = $2 AND state IS NOT NULL",
-							2, types, values, NULL, SPI_OK_SELECT) > 0)
+		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
+		if (!isnull)
 		{
-			bool		isnull;
-			Datum		result = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
+			MemoryContext old = MemoryContextSwitchTo(info.hcxt);
 
-			/* another step may take it, too */
-			if (!isnull)
-			{
-				MemoryContext old =
-					MemoryContextSwitchTo(MemoryContextGetParent(look->memory));
-
-				step->result = DatumGetJsonbPCopy(result);
-				MemoryContextSwitchTo(old);
-			}
+			result->result = DatumGetJsonbPCopy(value);
+			MemoryContextSwitchTo(old);
 		}
-		SPI_freetuptable(SPI_tuptable);
-		step->result_read = true;
 	}
-	return step->result;
+	SPI_freetuptable(SPI_tuptable);
+	return result->result;
 }

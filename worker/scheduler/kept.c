@@ -1,0 +1,135 @@
+/*-------------------------------------------------------------------------
+ *
+ * kept.c
+ *	  Workflows that the scheduler keeps in memory between looks at them.
+ *
+ * A look that knows how far a workflow was, and which jobs have ended since,
+ * costs as much as there is to do, and not as much as the workflow has steps
+ * (workflows.c).  What is kept is a copy of what the tables say, and can be
+ * forgotten at any time: the next look reads all steps then.
+ *
+ * Only large workflows are kept, and of these as many steps as MAX_KEPT_STEPS;
+ * which was not looked at for longest goes first.
+ *
+ * worker/scheduler/kept.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+/* Below this it is as cheap to read all steps. */
+#define LEAST_STEPS		32
+
+/* Of all workflows; one takes about 200 bytes. */
+#define MAX_KEPT_STEPS	200000
+
+static HTAB *kept = NULL;
+static int	nsteps = 0;			/* of all */
+static uint64 nuses = 0;
+
+/*
+ * What is kept of the batch, or NULL.
+ */
+KeptWorkflow *
+kept_find(int64 batch_id)
+{
+	KeptWorkflow *entry = kept == NULL ? NULL
+		: hash_search(kept, &batch_id, HASH_FIND, NULL);
+
+	if (entry != NULL)
+		entry->used_at = ++nuses;
+	return entry;
+}
+
+/*
+ * Keep a workflow, whose memory becomes ours: all of its steps are blocked, live or
+ * completed.
+ */
+void
+kept_add(int64 batch_id, JobqSteps *workflow)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(int64),
+		.entrysize = sizeof(KeptWorkflow),
+		.hcxt = TopMemoryContext
+	};
+	KeptWorkflow *entry;
+
+	if (workflow->nsteps < LEAST_STEPS || workflow->nsteps > MAX_KEPT_STEPS)
+	{
+		MemoryContextDelete(workflow->memory);
+		return;
+	}
+	if (kept == NULL)
+		kept = hash_create("jobq workflows", 16, &info,
+						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	while (nsteps + workflow->nsteps > MAX_KEPT_STEPS)
+	{
+		HASH_SEQ_STATUS seq;
+		KeptWorkflow *other;
+		KeptWorkflow *oldest = NULL;
+
+		hash_seq_init(&seq, kept);
+		while ((other = hash_seq_search(&seq)) != NULL)
+			if (oldest == NULL || other->used_at < oldest->used_at)
+				oldest = other;
+		kept_forget(oldest->batch_id);
+	}
+	jobq_steps_link(workflow);
+	MemoryContextSetParent(workflow->memory, TopMemoryContext);
+	entry = hash_search(kept, &batch_id, HASH_ENTER, NULL);
+	entry->used_at = ++nuses;
+	entry->workflow = *workflow;
+	entry->nblocked = entry->nready = entry->nfreed = 0;
+	entry->ready = MemoryContextAlloc(workflow->memory,
+									  sizeof(JobqStep *) * workflow->nsteps);
+	nsteps += workflow->nsteps;
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		JobqStep   *step = &workflow->steps[i];
+
+		if (step->state != STEP_BLOCKED)
+			continue;
+		entry->nblocked++;
+		if (step->waits == 0)
+			entry->ready[entry->nready++] = step;
+	}
+}
+
+/*
+ * Forget what is kept of the batch, if anything is.
+ */
+void
+kept_forget(int64 batch_id)
+{
+	KeptWorkflow *entry = kept == NULL ? NULL
+		: hash_search(kept, &batch_id, HASH_FIND, NULL);
+
+	if (entry == NULL)
+		return;
+	nsteps -= entry->workflow.nsteps;
+	MemoryContextDelete(entry->workflow.memory);
+	(void) hash_search(kept, &batch_id, HASH_REMOVE, NULL);
+}
+
+/*
+ * A step is completed: what waited for it alone is ready.  False if such a step is
+ * not blocked.
+ */
+bool
+kept_completed(KeptWorkflow *this, JobqStep *step)
+{
+	for (int i = 0; i < step->nusers; i++)
+	{
+		JobqStep   *user = step->users[i];
+
+		if (user->state != STEP_BLOCKED)
+			return false;
+		if (--user->waits == 0)
+			this->ready[this->nready++] = user;
+	}
+	return true;
+}
