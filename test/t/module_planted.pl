@@ -1,0 +1,217 @@
+# What somebody has planted before CREATE EXTENSION, in a schema that comes first in
+# the path of everybody: the server's operators, functions, types and tables anew,
+# casts, and some that fit better.  None of it runs by the install script, by a
+# query of jobq, or between a worker's start and its handler.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+jobq.poll_interval = '200ms'
+jobq.retention = '1 s'
+});
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE ROLE mallory LOGIN;
+CREATE ROLE root LOGIN SUPERUSER;
+CREATE ROLE victim LOGIN;
+CREATE DATABASE app;
+-- this test itself
+ALTER ROLE postgres SET search_path = pg_catalog});
+$node->append_conf('postgresql.conf', "jobq.databases = 'app'");
+$node->reload;
+
+# What the role does in a session of its own, in whose path all is planted.
+sub as
+{
+	my ($role, $script) = @_;
+	my ($rc, $out, $err) = $node->psql("app", $script, extra_params => [ '-U', $role ]);
+	is($rc, 0, "$role: no error") or diag($err);
+	return $out;
+}
+
+# Which of what is planted has run since, and as whom.
+my $seen = 0;
+
+sub ran
+{
+	my $log = slurp_file($node->logfile, $seen);
+	$seen += length $log;
+	my %ran = map { $_ => 1 } $log =~ /LOG:  (planted .* ran as \w+)/g;
+	return join "\n", sort keys %ran;
+}
+
+$node->safe_psql('app', q{
+GRANT CREATE ON DATABASE app TO mallory;
+GRANT CREATE ON SCHEMA public TO mallory;
+SET SESSION AUTHORIZATION mallory;
+CREATE SCHEMA evil;
+GRANT USAGE ON SCHEMA evil TO PUBLIC;
+CREATE FUNCTION evil.says(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE LOG 'planted % ran as %', what, current_user;
+	RETURN true;
+END $$;
+CREATE TYPE evil.any AS ENUM ('a');
+CREATE FUNCTION evil.cast(text) RETURNS evil.any LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('cast'); RETURN 'a'; END $$;
+CREATE FUNCTION evil.cast(bigint) RETURNS evil.any LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('cast'); RETURN 'a'; END $$;
+CREATE FUNCTION evil.cast(jsonb) RETURNS evil.any LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('cast'); RETURN 'a'; END $$;
+CREATE CAST (text AS evil.any) WITH FUNCTION evil.cast(text) AS IMPLICIT;
+CREATE CAST (bigint AS evil.any) WITH FUNCTION evil.cast(bigint) AS IMPLICIT;
+CREATE CAST (jsonb AS evil.any) WITH FUNCTION evil.cast(jsonb) AS IMPLICIT;
+CREATE FUNCTION evil.next(bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('aggregate'); RETURN 1; END $$;
+CREATE AGGREGATE evil.count(*) (SFUNC = evil.next, STYPE = bigint, INITCOND = '0');
+CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('format'); RETURN ''; END $$;
+CREATE FUNCTION evil.concat_ws(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.says('concat_ws'); RETURN ''; END $$;
+DO $do$
+DECLARE
+	types oid[] := '{text,int4,int8,int2,bool,jsonb,timestamptz,interval,oid,regrole,regproc,regclass,name,"\"char\"",float8,float4,numeric,xid,tid}'::regtype[]::oid[];
+	o record;
+	operators int := 0;
+	functions int := 0;
+BEGIN
+	-- operators as they are, and those that an untyped literal fits better
+	FOR o IN SELECT row_number() OVER () AS n, * FROM (
+			SELECT oprname, oprleft::regtype AS l, oprright::regtype AS r, oprresult::regtype AS result,
+				format('$1 OPERATOR(pg_catalog.%s) $2', oprname) AS value
+			FROM pg_operator WHERE oprkind = 'b' AND oprleft = ANY (types) AND oprright = ANY (types) AND oprresult <> 0
+			UNION ALL
+			SELECT DISTINCT ON (a.oprname, a.oprleft) a.oprname, a.oprleft::regtype, a.oprleft::regtype, a.oprresult::regtype, 'NULL'
+			FROM pg_operator a WHERE a.oprkind = 'b' AND a.oprleft = ANY (types) AND a.oprresult <> 0
+				AND NOT EXISTS (SELECT FROM pg_operator b WHERE b.oprname = a.oprname AND b.oprleft = a.oprleft AND b.oprright = a.oprleft)) p
+	LOOP
+		EXECUTE format('CREATE FUNCTION evil.o%s(%s, %s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog AS $f$ BEGIN PERFORM evil.says(%L); RETURN %s; END $f$',
+			o.n, o.l, o.r, o.result, 'operator ' || o.oprname, o.value);
+		EXECUTE format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.o%s)', o.oprname, o.l, o.r, o.n);
+		operators := operators + 1;
+	END LOOP;
+	FOR o IN SELECT p.oid, p.proname, pg_get_function_identity_arguments(p.oid) AS args, p.prorettype::regtype AS result, p.pronargs
+		FROM pg_proc p
+		WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND NOT p.proretset AND p.provariadic = 0
+			AND p.prorettype = ANY (types) AND p.pronargs <= 4 AND p.proargtypes::oid[] <@ types
+	LOOP
+		EXECUTE format('CREATE FUNCTION evil.%I(%s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog AS $f$ BEGIN PERFORM evil.says(%L); RETURN pg_catalog.%I(%s); END $f$',
+			o.proname, (SELECT string_agg(t::regtype::text, ', ' ORDER BY n) FROM unnest((SELECT proargtypes::oid[] FROM pg_proc WHERE oid = o.oid)) WITH ORDINALITY u (t, n)),
+			o.result, 'function ' || o.proname, o.proname, (SELECT string_agg('$' || n, ', ' ORDER BY n) FROM generate_series(1, o.pronargs) n));
+		functions := functions + 1;
+	END LOOP;
+	FOR o IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'pg_catalog'::regnamespace AND c.relkind IN ('r', 'v')
+		AND has_table_privilege(c.oid, 'SELECT') AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.atttypid = 'anyarray'::regtype)
+	LOOP
+		EXECUTE format('CREATE VIEW evil.%I AS SELECT * FROM pg_catalog.%I WHERE evil.says(%L)', o.relname, o.relname, 'table ' || o.relname);
+		EXECUTE format('GRANT SELECT ON evil.%I TO PUBLIC', o.relname);
+	END LOOP;
+	FOR o IN SELECT t::regtype::text AS name, (SELECT typname FROM pg_type WHERE oid = t) AS typname FROM unnest(types) t LOOP
+		EXECUTE format('CREATE DOMAIN evil.%I AS %s CHECK (evil.says(%L))', o.typname, o.name, 'type ' || o.name);
+	END LOOP;
+	IF operators < 200 OR functions < 200 THEN
+		RAISE 'only % operators and % functions are planted', operators, functions;
+	END IF;
+END $do$;
+RESET SESSION AUTHORIZATION;
+ALTER DATABASE app SET search_path = evil, public, pg_catalog});
+
+# It works: a query that does not mind finds it.
+ran();
+as('root', q{SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, count(*), lower('A'), 'a'::text, '{}'::pg_catalog.jsonb ->> '1' FROM pg_roles});
+like(ran(), qr/planted aggregate ran as root.*planted function lower ran as root.*planted operator ->> ran as root.*planted operator = ran as root.*planted table pg_roles.*planted type text/s,
+	'what is planted runs where nobody cares');
+
+# A schema that somebody has made before is not taken.
+sub refused
+{
+	my ($plant, $why, $what) = @_;
+	as($plant->[0], $plant->[1]);
+	my ($rc, undef, $err) = $node->psql('app', 'CREATE EXTENSION jobq', extra_params => [ '-U', 'root' ]);
+	like($err, $why, $what);
+	as('root', 'DROP SCHEMA IF EXISTS jobq CASCADE; DROP SCHEMA IF EXISTS jobq_internal CASCADE');
+}
+my $not_empty = qr/schema "jobq" is not empty, or others than superusers can create objects in it/;
+refused([ 'mallory', 'CREATE SCHEMA jobq; CREATE FUNCTION jobq.clock() RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$' ], $not_empty, 'no schema with something in it');
+refused([ 'mallory', 'CREATE SCHEMA jobq' ], $not_empty, 'no schema of somebody else');
+refused([ 'root', 'CREATE SCHEMA jobq; GRANT CREATE ON SCHEMA jobq TO mallory' ], $not_empty, 'no schema that is open to somebody else');
+refused([ 'mallory', 'CREATE SCHEMA jobq_internal' ], qr/schema "jobq_internal" already exists/, 'nor the other one');
+
+as('root', 'CREATE EXTENSION jobq');
+is(ran(), '', 'nothing of it runs by the install script');
+
+# All of jobq, with its callers' paths.
+as('root', q{
+SET client_min_messages = error;
+SELECT jobq.grant_role('victim'), jobq.grant_role('victim', 'operate');
+CREATE TABLE public.done (n pg_catalog.int4);
+GRANT ALL ON public.done TO victim;
+CREATE FUNCTION public.quick() RETURNS pg_catalog.jsonb LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.done VALUES (1); RETURN '7'; END $$;
+CREATE FUNCTION public.fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'failed'; END $$;
+CREATE FUNCTION public.mourns(payload pg_catalog.jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$;
+SELECT jobq.register('quick', 'public.quick()', max_running => 5, rate => '1000 per s');
+SELECT jobq.register('fails', 'public.fails()', max_attempts => 2, backoff => 'fixed 1ms', on_failure => 'public.mourns(pg_catalog.jsonb, jobq.job_context)');
+SELECT jobq.create_queue('outside', mode => 'consumer', open => true), jobq.create_queue('shared', open => true, tenant => 'header branch', fair_by => 'tenant', carry => '{search_path}', max_running => 4);
+SELECT jobq.alter_queue('shared', max_length => 1000), jobq.pause('shared', 'x'), jobq.resume('shared', 'x');
+});
+my $calls = q{
+SET client_min_messages = error;
+SELECT jobq.enqueue('quick', '{}', unique_key => 'u', unique_for => '1 h', group_key => 'g', headers => '{"branch": "x"}', queue => 'shared') AS id \gset
+SELECT jobq.enqueue('quick', unique_key => 'u', on_conflict => 'replace'), jobq.enqueue_many('quick', '{1,2}', timeout => '1 min', backoff => 'exponential 1s cap 1min');
+INSERT INTO jobq.inbox (kind, payload, delay) VALUES ('quick', '1', '1 ms');
+SELECT jobq.enqueue('fails') AS failed \gset
+SELECT jobq.enqueue('quick', delay => '1 day') AS later \gset
+SELECT jobq.enqueue('quick', delay => '1 day', queue => 'shared') \gset
+SELECT jobq.create_batch('b', on_success => '{"kind": "quick"}', on_failure => '{"kind": "quick"}', on_finish => '{"kind": "quick", "payload": 1}') AS batch \gset
+SELECT jobq.batch_add(:batch, 'quick', '{1,2,3}', '{"queue": "shared"}');
+SELECT jobq.batch_start(:batch);
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "quick"}, {"name": "b", "kind": "quick", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "c", "kind": "fails", "needs": ["a"]}, {"name": "d", "kind": "quick", "needs": ["c"]}]}') AS flow \gset
+SELECT jobq.chain('[{"kind": "quick"}, {"kind": "quick"}]');
+SELECT jobq.schedule(CURRENT_USER, 'every 1 s', 'quick', overlap => 'skip', options => '{"headers": {"a": 1}}', context => NULL);
+SELECT jobq.cron_next('*/5 * * * *');
+SELECT jobq.wait(:id, '1 min'), jobq.wait(ARRAY[:id, :failed], '1 min'), jobq.wait_batch(:batch, '1 min'), jobq.wait_batch(:flow, '1 min'), jobq.result(:id), jobq.status(:later), jobq.batch_status(:batch);
+CALL jobq.call('quick');
+SELECT jobq.retry(:failed), jobq.cancel(:failed);
+SELECT jobq.reschedule(:later, '2099-01-01'), jobq.set_priority(:later, 7), jobq.cancel(:later);
+SELECT jobq.batch_retry_failed(:flow), jobq.batch_cancel(:flow), jobq.clear('shared', 'x'), jobq.clear('shared');
+SELECT jobq.retry_all(), jobq.delete_all_failed('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.drain('shared', '10 s');
+SELECT jobq.enqueue('any', queue => 'outside') \gset
+SELECT jobq.enqueue('any', queue => 'outside') \gset
+SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '1 min') r \gset
+SELECT jobq.extend(:held, :token, '1 min'), jobq.report_progress(:held, :token, 5, 'five'), jobq.nack(:held, :token, 'no', '1 h');
+SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '1 min') r \gset
+SELECT jobq.ack(:held, :token, '1');
+SELECT jobq.notify('c', 'p'), jobq.perform('quick'), jobq.dry_run('quick');
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT jobq.explain_job(:id), jobq.history(:id);
+SELECT jobq.enqueue('quick', delay => '1 day', group_key => 'h') AS later \gset
+SELECT jobq.explain_job(:later), jobq.history(:later), jobq.doctor();
+SELECT jobq.unschedule(CURRENT_USER);
+};
+foreach my $view (split /\n/, $node->safe_psql('app', q{SELECT oid::regclass FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND relkind = 'v' ORDER BY 1}))
+{
+	$calls .= "SELECT * FROM $view;\n";
+}
+as('victim', $calls);
+as('root', $calls . q{
+SELECT jobq.prune('0', '0'), jobq.adopt(), jobq.restart_workers(), jobq.grant_queue('shared', 'victim', 'manage'), jobq.revoke_queue('shared', 'victim'), jobq.revoke_role('victim', 'operate');
+SELECT jobq.reassign('root', 'victim'), jobq.drop_jobs_of('victim'), jobq.drop_queue('outside', true), jobq.unregister('fails');
+CREATE ROLE gone; SELECT jobq.grant_role('gone'); SET ROLE gone; SELECT jobq.enqueue('quick'); RESET ROLE; DROP ROLE gone;
+});
+# the scheduler has been everywhere, too
+ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}), 'days have their partitions');
+wait_for($node, 'finished jobs have gone, and their keys', q{SELECT count(*) = 0 FROM jobq.jobs WHERE state = 'completed' AND finished_at < now() - interval '5 s'}, 'app');
+is(ran(), '', 'nothing of it runs by what jobq does');
+
+# who plants the trigger of DDL itself must be a superuser
+my ($rc, undef, $err) = $node->psql('app', 'CREATE FUNCTION evil.ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN END $$; CREATE EVENT TRIGGER evil ON ddl_command_start EXECUTE FUNCTION evil.ddl()', extra_params => [ '-U', 'mallory' ]);
+like($err, qr/permission denied to create event trigger/, 'event triggers are for superusers');
+
+as('root', 'DROP EXTENSION jobq CASCADE');
+is(ran(), '', 'nor by its end');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
