@@ -129,6 +129,28 @@ SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
 SELECT DISTINCT note FROM test.trace;
 SELECT jobq.delete_all_failed('let header', 'b'), jobq.delete_all_failed('let header', 'a');
 
+-- those that run, too
+SELECT pg_advisory_lock(7);
+SELECT jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}') AS a, jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "b"}') AS b,
+	jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}', delay => '1 day') AS later \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.live_jobs WHERE state = ''running'' AND id IN (%s, %s))', :a, :b));
+SELECT jobq.clear('let header', 'a');
+SELECT state FROM jobq.status(:a);
+SET ROLE regress_jobq_alice;
+SELECT jobq.clear('let header', 'a', running => true);
+RESET ROLE;
+SELECT jobq.clear('let header', 'a', running => true);
+SELECT state FROM jobq.wait(:a);
+SELECT state FROM jobq.status(:b);
+SELECT pg_advisory_unlock(7);
+SELECT state FROM jobq.wait(:b);
+SELECT jobq.create_queue('let leased', mode => 'consumer', tenant => 'header branch');
+SELECT jobq.enqueue('any', queue => 'let leased', headers => '{"branch": "a"}') AS a \gset
+SELECT token FROM jobq.reserve('{let leased}', wait => '30 s') \gset
+SELECT jobq.clear('let leased', 'a'), jobq.clear('let leased', 'b', running => true), jobq.clear('let leased', 'a', running => true);
+SELECT e.code FROM test.error(format('SELECT jobq.ack(%s, %s)', :a, :token)) e;
+SELECT state FROM jobq.status(:a);
+
 -- nobody sees another role's
 SELECT jobq.grant_role('regress_jobq_bob');
 SELECT jobq.pause('let role', 'x'), jobq.enqueue('whose', '{}', 'let role', delay => '1 day') > 0;

@@ -100,11 +100,12 @@ COMMENT ON FUNCTION jobq.prune(interval, interval) IS 'delete finished jobs and 
 older_than: finished jobs of this age; null: none
 failed_older_than: dead letters of this age; null: none';
 
-CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL, running boolean DEFAULT false) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.clear(text, text) IS 'cancel all jobs of a queue that wait; running ones go on; returns their number
+COMMENT ON FUNCTION jobq.clear(text, text, boolean) IS 'cancel all jobs of a queue that wait, or those that run, too; returns their number
 queue: the queue
-tenant: only jobs of this tenant';
+tenant: only jobs of this tenant
+running: also those that run: workers are asked to stop, and consumers find their leases gone';
 
 CREATE FUNCTION jobq.drain(queue text, timeout interval DEFAULT '30s') RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_drain' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

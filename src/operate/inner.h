@@ -26,7 +26,7 @@ extern void jobq_no_such_job(int64 id);
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,
 						  bool refuse, JobqJob *job);
 extern void jobq_check_finished(int64 id);
-extern bool jobq_cancel_job(Relation rel, int64 id);
+extern bool jobq_cancel_job(Relation rel, int64 id, bool refuse);
 extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 

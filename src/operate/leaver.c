@@ -244,7 +244,7 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		if (jobq_current_of(ids[i]) == NULL)
-			dropped += jobq_cancel_job(rel, ids[i]);
+			dropped += jobq_cancel_job(rel, ids[i], true);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}

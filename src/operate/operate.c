@@ -197,10 +197,10 @@ jobq_ask_to_stop(int64 id)
 
 /*
  * Cancel a live job, or have the worker that runs it stop.  False if there is none
- * that this user may cancel.
+ * that this user may cancel; an error if he may see it and "refuse".
  */
 bool
-jobq_cancel_job(Relation rel, int64 id)
+jobq_cancel_job(Relation rel, int64 id, bool refuse)
 {
 	for (;;)
 	{
@@ -208,7 +208,7 @@ jobq_cancel_job(Relation rel, int64 id)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
 			return false;
 		if (jobq_ask_to_stop(id))
 			return true;
@@ -254,7 +254,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 				 errmsg("a handler cannot cancel its own job"),
 				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
 	rel = jobq_open_jobs();
-	cancelled = jobq_cancel_job(rel, id);
+	cancelled = jobq_cancel_job(rel, id, true);
 	table_close(rel, NoLock);
 	if (!cancelled)
 		jobq_check_finished(id);

@@ -136,8 +136,9 @@ is_of_tenant(Relation rel, HeapTuple tuple, text *tenant)
 }
 
 /*
- * clear(queue, tenant): cancel all jobs of the queue that wait, or those of the
- * tenant; running ones go on.
+ * clear(queue, tenant, running): cancel all jobs of the queue that wait, or those
+ * of the tenant; those that run, too, or else they go on.  A handler that clears
+ * its own queue goes on in any case.
  */
 Datum
 jobq_clear(PG_FUNCTION_ARGS)
@@ -146,6 +147,7 @@ jobq_clear(PG_FUNCTION_ARGS)
 	JobqQueue	queue;
 	bool		consumer;
 	text	   *tenant = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
+	bool		running = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	int64		cleared = 0;
 	int64		nids = 0;
 	int64		size = 1024;
@@ -196,7 +198,9 @@ jobq_clear(PG_FUNCTION_ARGS)
 	old = MemoryContextSwitchTo(context);
 	for (int64 i = 0; i < nids; i++)
 	{
-		if (clear_job(rel, ids[i], consumer))
+		if (clear_job(rel, ids[i], consumer) ||
+			(running && jobq_current_of(ids[i]) == NULL &&
+			 jobq_cancel_job(rel, ids[i], false)))
 			cleared++;
 		MemoryContextReset(context);
 	}
