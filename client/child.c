@@ -4,8 +4,8 @@
  *	  One job as a process.
  *
  * The command is run by the shell in a process group of its own.  The payload
- * is its standard input; what it writes is the result, and the end of what it
- * says on standard error is the error if it fails.  All of its output is read,
+ * is its standard input; what it writes is the result; what it says on standard
+ * error goes into the job's log, and the end of it is the error if it fails.  All of its output is read,
  * but only so much is kept, so that a flood of it neither fills our memory nor
  * blocks the command.
  *
@@ -46,7 +46,8 @@ static char **environment_of(const Job *job);
 static void signal_group(Job *job, int signal);
 static void shut(int *fd);
 static void write_payload(Job *job);
-static bool read_some(int *fd, PQExpBuffer text, size_t most, bool keep_end);
+static bool read_output(Job *job);
+static bool read_errors(Job *job);
 static void read_progress(Job *job);
 static void take_line(Job *job);
 static void end(Job *job, int status);
@@ -239,9 +240,9 @@ child_go_on(Job *job)
 	if (job->state != JOB_RUNNING || job->pid == 0)
 		return;
 	write_payload(job);
-	for (int i = 0; i < READS_A_TURN && read_some(&job->out, &job->output, work.max_output, false); i++)
+	for (int i = 0; i < READS_A_TURN && read_output(job); i++)
 		;
-	for (int i = 0; i < READS_A_TURN && read_some(&job->err, &job->errors, KEPT_ERRORS, true); i++)
+	for (int i = 0; i < READS_A_TURN && read_errors(job); i++)
 		;
 	read_progress(job);
 	if (now >= job->deadline)
@@ -279,32 +280,56 @@ write_payload(Job *job)
 }
 
 /*
- * Read once, and keep "most" bytes in all: of the beginning or the end.  False
- * if nothing more is there now.
+ * Read once; how many bytes, or 0 if nothing more is there now.
  */
-static bool
-read_some(int *fd, PQExpBuffer text, size_t most, bool keep_end)
+static size_t
+read_once(int *fd, char *bytes, size_t size)
 {
-	char		bytes[16384];
-	ssize_t		n = *fd >= 0 ? read(*fd, bytes, sizeof(bytes)) : -1;
+	ssize_t		n = *fd >= 0 ? read(*fd, bytes, size) : -1;
 
 	if (*fd < 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
-		return false;
+		return 0;
 	if (n <= 0)
 	{
 		shut(fd);
-		return false;
+		return 0;
 	}
-	if (!keep_end)
-		n = (size_t) n < most - text->len ? n : (ssize_t) (most - text->len);
+	return n;
+}
 
-	appendBinaryPQExpBuffer(text, bytes, n);
-	if (keep_end && text->len > most)
+/*
+ * Read standard output once, of which the beginning is kept.  False if nothing more
+ * is there now.
+ */
+static bool
+read_output(Job *job)
+{
+	char		bytes[16384];
+	size_t		n = read_once(&job->out, bytes, sizeof(bytes));
+	size_t		room = work.max_output - job->output.len;
+
+	appendBinaryPQExpBuffer(&job->output, bytes, n < room ? n : room);
+	return n > 0;
+}
+
+/*
+ * The same for standard error, of which the end is kept, and what goes into the
+ * log.
+ */
+static bool
+read_errors(Job *job)
+{
+	char		bytes[16384];
+	size_t		n = read_once(&job->err, bytes, sizeof(bytes));
+
+	appendBinaryPQExpBuffer(&job->errors, bytes, n);
+	if (job->errors.len > KEPT_ERRORS)
 	{
-		memmove(text->data, text->data + text->len - most, most + 1);
-		text	  ->len = most;
+		memmove(job->errors.data, job->errors.data + job->errors.len - KEPT_ERRORS, KEPT_ERRORS + 1);
+		job->errors.len = KEPT_ERRORS;
 	}
-	return true;
+	note_bytes(job, bytes, n);
+	return n > 0;
 }
 
 /*
@@ -379,11 +404,12 @@ children_reap(void)
 			/* as long as it is not reaped, its number is no other's */
 			signal_group(job, SIGKILL);
 			(void) waitpid(job->pid, &status, 0);
-			while (read_some(&job->out, &job->output, work.max_output, false))
+			while (read_output(job))
 				if (job->output.len >= work.max_output)
 					break;
-			for (int i = 0; i < READS_A_TURN && read_some(&job->err, &job->errors, KEPT_ERRORS, true); i++)
+			for (int i = 0; i < READS_A_TURN && read_errors(job); i++)
 				;
+			note_end(job);
 			read_progress(job);
 			shut(&job->in);
 			shut(&job->out);

@@ -20,26 +20,29 @@
 
 enum
 {
-	JOB_STATE, JOB_ATTEMPT, JOB_PROGRESS, JOB_MESSAGE, JOB_ERROR, JOB_RESULT, JOB_AT, JOB_NLOG,
+	JOB_STATE, JOB_ATTEMPT, JOB_PROGRESS, JOB_MESSAGE, JOB_ERROR, JOB_RESULT, JOB_AT, JOB_LOGGED,
 	JOB_NCOLUMNS
 };
 
 static const char look[] =
 "SELECT state, attempt, progress, message, error, result, "
 "pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') AS at, "
-"coalesce(pg_catalog.jsonb_array_length(log), 0) AS nlog "
+"log -> -1 ->> 'at' AS logged "
 "FROM jobq.jobs WHERE id = $1::pg_catalog.int8";
 
 static const char log_lines[] =
 "SELECT pg_catalog.to_char((l.line ->> 'at')::pg_catalog.timestamptz, 'HH24:MI:SS'), l.line ->> 'level', l.line ->> 'message' "
 "FROM jobq.jobs AS j, pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS l(line, n) "
-"WHERE j.id = $1::pg_catalog.int8 AND l.n > $2::pg_catalog.int8 ORDER BY l.n";
+"WHERE j.id = $1::pg_catalog.int8 AND l.n > coalesce((SELECT max(s.n) FROM pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS s(line, n) "
+"WHERE s.line ->> 'at' = $2), 0) "
+"AND l.n <= (SELECT max(s.n) FROM pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS s(line, n) "
+"WHERE s.line ->> 'at' = $3) ORDER BY l.n";
 
 /* The time is over when nothing has happened: progress is looked for then. */
 static const char wait_a_little[] = "SELECT 1 FROM jobq.wait($1::pg_catalog.int8, '1 s')";
 
 static PGresult *ask(PGconn **conn, const char *sql, int n, const char *const *values);
-static void show_log(PGconn **conn, const char *id, int64_t shown);
+static void show_log(PGconn **conn, const char *id, const char *shown, const char *last);
 
 /*
  * The result of a statement.  A lost connection is made anew, however long that
@@ -73,15 +76,18 @@ ask(PGconn **conn, const char *sql, int n, const char *const *values)
 	}
 }
 
+/*
+ * Show the lines of the log that came after the one that was shown last, up to
+ * this last one; both are named by their times.  Of many lines the first are gone,
+ * and so may those be.
+ */
 static void
-show_log(PGconn **conn, const char *id, int64_t shown)
+show_log(PGconn **conn, const char *id, const char *shown, const char *last)
 {
-	char		from[24];
-	const char *values[2] = {id, from};
+	const char *values[3] = {id, shown, last};
 	PGresult   *lines;
 
-	snprintf(from, sizeof(from), "%lld", (long long) shown);
-	lines = ask(conn, log_lines, 2, values);
+	lines = ask(conn, log_lines, 3, values);
 	for (int i = 0; i < PQntuples(lines); i++)
 	{
 		printf("%s  %s: ", PQgetvalue(lines, i, 0), PQgetvalue(lines, i, 1));
@@ -107,14 +113,14 @@ run_tail(const Command *command, int argc, char **argv)
 	{
 		PGresult   *now = ask(&conn, look, n, values);
 		const char *state;
-		int64_t		shown = before != NULL ? atoll(PQgetvalue(before, 0, JOB_NLOG)) : 0;
+		const char *shown = before != NULL ? PQgetvalue(before, 0, JOB_LOGGED) : "";
 		bool		same;
 
 		if (PQntuples(now) == 0)
 			fatal(EXIT_REFUSED, "job %s does not exist, or is another role's", values[0]);
 		state = PQgetvalue(now, 0, JOB_STATE);
-		if (atoll(PQgetvalue(now, 0, JOB_NLOG)) > shown)
-			show_log(&conn, values[0], shown);
+		if (strcmp(PQgetvalue(now, 0, JOB_LOGGED), shown) != 0)
+			show_log(&conn, values[0], shown, PQgetvalue(now, 0, JOB_LOGGED));
 		same = before != NULL;
 		for (int i = JOB_STATE; same && i <= JOB_ERROR; i++)
 			same = strcmp(PQgetvalue(before, 0, i), PQgetvalue(now, 0, i)) == 0;

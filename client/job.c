@@ -58,6 +58,8 @@ job_add(const PGresult *result, int row, double asked_at)
 	initPQExpBuffer(&job->output);
 	initPQExpBuffer(&job->errors);
 	initPQExpBuffer(&job->line);
+	initPQExpBuffer(&job->note);
+	initPQExpBuffer(&job->notes);
 	while (*last != NULL)
 		last = &(*last)->next;
 	*last = job;
@@ -127,6 +129,8 @@ job_forget(Job *job)
 	termPQExpBuffer(&job->output);
 	termPQExpBuffer(&job->errors);
 	termPQExpBuffer(&job->line);
+	termPQExpBuffer(&job->note);
+	termPQExpBuffer(&job->notes);
 	free(job->id);
 	free(job->token);
 	free(job->queue);

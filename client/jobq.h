@@ -17,6 +17,7 @@
  *	link.c		a connection that is never waited for, and comes back
  *	job.c		the jobs that "work" holds
  *	child.c		one job as a process
+ *	note.c		what a process says on standard error, for its job's log
  *	http.c		one job as a request over HTTP
  *	settle.c	telling the server what has become of them
  *	work.c		the command work

@@ -32,6 +32,7 @@ enum
 {
 	TELL_EXTEND = OUTCOME_LOST + 1,
 	TELL_PROGRESS,
+	TELL_NOTES,
 	TELL_NOTHING
 };
 
@@ -46,6 +47,8 @@ static const char *const statements[] = {
 	[OUTCOME_RELEASE] = "SELECT jobq.release(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
 	[TELL_EXTEND] = "SELECT jobq.extend(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
 	[TELL_PROGRESS] = "SELECT jobq.report_progress(j.id, j.token, j.a::pg_catalog.float4, j.b) " OF_EACH,
+	[TELL_NOTES] = "SELECT jobq.log(j.id, j.token, l.line) " OF_EACH
+	", pg_catalog.string_to_table(j.a, E'\\n') AS l(line)",
 };
 
 static const char *const said[] = {
@@ -61,7 +64,7 @@ static Job *told[MOST_AT_A_TIME];
 static int	ntold;
 
 static bool wants(const Job *job, int what, double now);
-static void values_of(const Job *job, int what, int nth, const char **a, const char **b);
+static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
@@ -74,11 +77,15 @@ wants(const Job *job, int what, double now)
 		return held && now >= job->extend_at && job->outcome != OUTCOME_LOST;
 	if (what == TELL_PROGRESS)
 		return job->state == JOB_RUNNING && job->has_progress && job->outcome != OUTCOME_LOST;
-	return job->state == JOB_ENDED && (int) job->outcome == what && now >= job->tell_at;
+	if (what == TELL_NOTES)
+		return (job->state == JOB_RUNNING || job->state == JOB_ENDED) &&
+			note_wanted(job, now) && job->outcome != OUTCOME_LOST;
+	/* what is to be in the log is told before */
+	return job->state == JOB_ENDED && job->nnotes == 0 && (int) job->outcome == what && now >= job->tell_at;
 }
 
 static void
-values_of(const Job *job, int what, int nth, const char **a, const char **b)
+values_of(Job *job, int what, int nth, double now, const char **a, const char **b)
 {
 	static char lease[32];
 	static char pauses[MOST_AT_A_TIME][32];
@@ -102,20 +109,26 @@ values_of(const Job *job, int what, int nth, const char **a, const char **b)
 			*a = job->percent;
 			*b = job->message;
 			break;
+		case TELL_NOTES:
+			*a = note_take(job, now);
+			break;
 	}
 }
 
 /*
  * If the link is free, send what is most urgent: to hold what would be lost,
- * then the ends, then how far others are.
+ * then the ends, then how far others are, and what they say.
  */
 void
 settle_next(Link *link)
 {
-	static const int order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE, TELL_PROGRESS};
+	static const int order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE,
+		TELL_PROGRESS, TELL_NOTES,
+	};
 	const char *columns[4][MOST_AT_A_TIME];
 	const char *values[4];
 	double		now = seconds();
+	bool		sent;
 
 	if (link->state != LINK_IDLE)
 		return;
@@ -129,7 +142,7 @@ settle_next(Link *link)
 				continue;
 			columns[0][ntold] = job->id;
 			columns[1][ntold] = job->token;
-			values_of(job, telling, ntold, &columns[2][ntold], &columns[3][ntold]);
+			values_of(job, telling, ntold, now, &columns[2][ntold], &columns[3][ntold]);
 			told[ntold++] = job;
 			if (job->alone)
 				break;
@@ -142,7 +155,8 @@ settle_next(Link *link)
 	}
 	for (int i = 0; i < 4; i++)
 		values[i] = array_of(ntold, columns[i]);
-	if (link_send(link, statements[telling], 4, values))
+	sent = link_send(link, statements[telling], 4, values);
+	if (sent)
 		for (int i = 0; i < ntold; i++)
 		{
 			if (telling < (int) OUTCOME_LOST)
@@ -152,10 +166,16 @@ settle_next(Link *link)
 				told[i]->asked_at = now;
 				told[i]->extend_at = INFINITY;
 			}
-			else
+			else if (telling == TELL_PROGRESS)
 				told[i]->has_progress = false;
 		}
-	else
+	for (int i = 0; telling == TELL_NOTES && i < ntold; i++)
+	{
+		free((char *) columns[2][i]);
+		if (!sent)
+			note_lost(told[i]);
+	}
+	if (!sent)
 	{
 		telling = TELL_NOTHING;
 		ntold = 0;
@@ -182,6 +202,8 @@ settle_result(const PGresult *result)
 			job->extend_at = job->asked_at + work.lease / 2;
 			job->alone = false;
 		}
+		else if (good && telling == TELL_NOTES)
+			note_told(job);
 		else if (good && telling < (int) OUTCOME_LOST)
 		{
 			if (telling == OUTCOME_ACK ? !work.quiet : telling != OUTCOME_RELEASE || !work.quiet)
@@ -192,8 +214,9 @@ settle_result(const PGresult *result)
 		}
 		else if (!good && ntold > 1)
 		{
-			/* one of them is to blame; progress is not worth it */
-			job->alone = telling != TELL_PROGRESS;
+			/* one of them is to blame; progress and lines are not worth it */
+			job->alone = telling != TELL_PROGRESS && telling != TELL_NOTES;
+			note_told(job);
 			if (telling < (int) OUTCOME_LOST)
 				job->state = JOB_ENDED;
 			else if (telling == TELL_EXTEND)
@@ -219,6 +242,8 @@ settle_one(Job *job, const PGresult *result)
 		lost(job);
 	else if (telling == TELL_PROGRESS)
 		;
+	else if (telling == TELL_NOTES)
+		note_told(job);
 	else if (telling == TELL_EXTEND)
 	{
 		say("could not extend the lease of job %s: %s", job->id, message);
@@ -308,6 +333,7 @@ settle_lost(void)
 			told[i]->state = JOB_ENDED;
 		else if (telling == TELL_EXTEND)
 			told[i]->extend_at = told[i]->asked_at;
+		note_lost(told[i]);
 	}
 	telling = TELL_NOTHING;
 	ntold = 0;

@@ -343,6 +343,9 @@ wait_for_something(void)
 			until = fmin(until, fmin(job->deadline, job->kill_at));
 		if (job->state == JOB_HELD || job->state == JOB_RUNNING)
 			until = fmin(until, fmin(job->until, settling.state == LINK_IDLE ? job->extend_at : INFINITY));
+		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
+			settling.state == LINK_IDLE)
+			until = fmin(until, job->note_at);
 		if (job->state == JOB_ENDED && job->tell_at > now)
 			until = fmin(until, job->tell_at);
 	}

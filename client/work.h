@@ -76,6 +76,7 @@ typedef struct Job
 	PQExpBufferData output;
 	PQExpBufferData errors;		/* the last of it */
 	PQExpBufferData line;		/* of progress, not yet whole */
+	PQExpBufferData note;		/* of standard error, likewise */
 	double		deadline;		/* by its timeout */
 	double		kill_at;		/* when SIGTERM has not helped */
 	bool		timed_out;
@@ -90,6 +91,14 @@ typedef struct Job
 	bool		has_progress;
 	char		percent[16];
 	char		message[64];
+
+	/* lines for its log that the server does not know of yet: see note.c */
+	PQExpBufferData notes;
+	int			nnotes;
+	int			ntelling;		/* of these, in a statement that is under way */
+	long long	nleft_out;		/* in front of them ... */
+	long long	ntelling_out;	/* ... of which that statement speaks */
+	double		note_at;		/* not before */
 
 	/* what has become of it */
 	JobOutcome	outcome;
@@ -157,6 +166,14 @@ extern void child_go_on(Job *job);
 extern void children_reap(void);
 
 #define CHILD_POLLS	4
+
+/* note.c */
+extern void note_bytes(Job *job, const char *bytes, size_t n);
+extern void note_end(Job *job);
+extern bool note_wanted(const Job *job, double now);
+extern char *note_take(Job *job, double now);
+extern void note_told(Job *job);
+extern void note_lost(Job *job);
 
 /* http.c */
 extern void http_prepare(const char *secret_file);

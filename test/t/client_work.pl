@@ -130,6 +130,26 @@ sql("SELECT jobq.cancel($id)");
 is((work('nowhere', 'true'))[0], 1, 'a queue that is not there ends the program');
 is((work('a', 'true', '--parallel', '0'))[0], 2, 'a number that is not allowed');
 
+# what a command says on standard error is in the job's log while it runs, and stays
+$id = job('a');
+my $speaker = start_work('a', qq{printf 'first\\nbad \\377\\000 bytes\\r\\n\\n' >&2; printf 'half ' >&2; while [ ! -e $dir/speak ]; do sleep 0.1; done; printf 'a line\\nthe end' >&2}, '--once', '--quiet');
+wait_for($node, 'two lines are seen while it runs', "SELECT state = 'running' AND jsonb_array_length(log) = 2 FROM jobq.jobs WHERE id = $id");
+my $followed = '';
+my $follower = IPC::Run::start([ $jobq, 'tail', $id ], '<', File::Spec->devnull, '>', \$followed, IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
+$follower->pump until $followed =~ /info: bad/;
+append_to_file("$dir/speak", 'x');
+finish($speaker);
+is(outcome($id), 'completed|1', 'it is completed');
+is(sql("SELECT string_agg(l ->> 'message', '|' ORDER BY n) FROM jobq.jobs, jsonb_array_elements(log) WITH ORDINALITY AS e (l, n) WHERE id = $id"),
+	"first|bad \x{ef}\x{bf}\x{bd}\x{ef}\x{bf}\x{bd} bytes|half a line|the end", 'its lines stay');
+$follower->finish;
+is(join('|', $followed =~ /info: (.*)/g), "first|bad \x{ef}\x{bf}\x{bd}\x{ef}\x{bf}\x{bd} bytes|half a line|the end", 'who has followed it has seen each once');
+$id = job('a');
+work('a', 'seq 1 100000 >&2; exit 3', '--once', '--quiet');
+is( sql("SELECT jsonb_array_length(log), log -> -1 ->> 'message', error ~ '100000\$' FROM jobq.jobs WHERE id = $id"),
+	'100|100000|t', 'of a flood the end');
+sql("SELECT jobq.cancel($id)");
+
 # a command that takes too long, and does not mind SIGTERM
 $id = job('a');
 work('a', q{trap '' TERM; while :; do sleep 1; done}, '--once', '--timeout', '300ms', '--grace', '200ms');

@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * note.c
+ *	  What a command says on standard error, as lines of its job's log.
+ *
+ * Whole lines wait here until the server is told, many at a time and not too often
+ * (settle.c).  Of a flood, what comes last is told, as the server keeps that; the
+ * rest is counted.
+ *
+ * client/note.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LONGEST_NOTE	1000	/* bytes of a line */
+#define MOST_NOTES		100		/* that the server keeps */
+#define NOTE_PAUSE		0.2		/* seconds between two statements of a job */
+
+static void add_note(Job *job, const char *text);
+static void drop_first(Job *job);
+
+static void
+drop_first(Job *job)
+{
+	size_t		length = strcspn(job->notes.data, "\n") + 1;
+
+	memmove(job->notes.data, job->notes.data + length, job->notes.len - length + 1);
+	job->notes.len -= length;
+	job->nnotes--;
+}
+
+static void
+add_note(Job *job, const char *text)
+{
+	if (job->nnotes == MOST_NOTES - 1)
+	{
+		if (job->ntelling > 0)
+			job->ntelling--;
+		else
+			job->nleft_out++;
+		drop_first(job);
+	}
+	appendPQExpBuffer(&job->notes, "%s\n", text);
+	job->nnotes++;
+}
+
+/*
+ * The line is whole, or the command has ended.
+ */
+static void
+end_line(Job *job)
+{
+	char	   *line;
+
+	while (job->note.len > 0 && memchr(" \t\r", job->note.data[job->note.len - 1], 3) != NULL)
+		job->note.len--;
+	line = without_junk(job->note.data, job->note.len);
+	if (line[0] != '\0')
+		add_note(job, line);
+	free(line);
+	resetPQExpBuffer(&job->note);
+}
+
+/*
+ * The command has said this.
+ */
+void
+note_bytes(Job *job, const char *bytes, size_t n)
+{
+	for (const char *end = bytes + n; bytes < end;)
+	{
+		const char *line_end = memchr(bytes, '\n', end - bytes);
+		size_t		length = (line_end != NULL ? line_end : end) - bytes;
+		size_t		room = LONGEST_NOTE - job->note.len;
+
+		appendBinaryPQExpBuffer(&job->note, bytes, length < room ? length : room);
+		bytes += length;
+		if (line_end != NULL)
+		{
+			end_line(job);
+			bytes++;
+		}
+	}
+}
+
+/*
+ * The command has ended: what it has said last is a line, too.
+ */
+void
+note_end(Job *job)
+{
+	end_line(job);
+	job->note_at = 0;
+}
+
+/*
+ * Is there anything that the server is to be told now?
+ */
+bool
+note_wanted(const Job *job, double now)
+{
+	return job->nnotes > 0 && now >= job->note_at;
+}
+
+/*
+ * The lines that are told now, one below the other; the caller frees them.
+ */
+char *
+note_take(Job *job, double now)
+{
+	PQExpBufferData lines;
+
+	initPQExpBuffer(&lines);
+	if (job->nleft_out > 0)
+		appendPQExpBuffer(&lines, "(%lld lines more)\n", job->nleft_out);
+	appendPQExpBufferStr(&lines, job->notes.data);
+	if (PQExpBufferDataBroken(lines))
+		fatal(EXIT_REFUSED, "out of memory");
+	lines.data[lines.len - 1] = '\0';
+	job->ntelling = job->nnotes;
+	job->ntelling_out = job->nleft_out;
+	job->note_at = now + NOTE_PAUSE;
+	return lines.data;
+}
+
+/*
+ * It is not known whether the server has heard: it is told again.
+ */
+void
+note_lost(Job *job)
+{
+	job->ntelling = 0;
+	job->ntelling_out = 0;
+}
+
+/*
+ * The server has been told; or it does not want to hear it.
+ */
+void
+note_told(Job *job)
+{
+	job->nleft_out -= job->ntelling_out;
+	job->ntelling_out = 0;
+	while (job->ntelling > 0)
+	{
+		drop_first(job);
+		job->ntelling--;
+	}
+}
