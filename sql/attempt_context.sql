@@ -254,6 +254,34 @@ SHOW search_path;
 SELECT current_setting('app.tenant');
 SELECT * FROM test.visits();
 
+-- a kind carries, too, beside its queue
+SELECT * FROM test.error($$SELECT jobq.register('settings', 'test.settings()', carry => '{role}')$$);
+SELECT * FROM test.error($$SELECT jobq.register('settings', 'test.settings()', carry => ARRAY(SELECT 'app.n' || n FROM generate_series(1, 17) n))$$);
+SELECT jobq.register('settings', 'test.settings()', carry => '{}');
+SELECT carry IS NULL AS none FROM jobq.kinds WHERE kind = 'settings';
+SELECT jobq.register('settings', 'test.settings()', carry => '{App.Tenant,search_path}');
+SELECT carry FROM jobq.kinds WHERE kind = 'settings';
+SET search_path = regress_branch_a, public;
+SET app.tenant = 'of the kind';
+SELECT jobq.enqueue('settings', queue => 'second') AS kinds, jobq.enqueue('settings', queue => 'first') AS both, jobq.enqueue('settings', queue => 'second', context => '{"search_path": "regress_branch_b"}') AS given,
+	jobq.enqueue('echo', queue => 'second') AS other \gset
+SELECT jobq.schedule('settings', '@yearly', 'settings', options => '{"queue": "second"}');
+RESET search_path;
+SET app.tenant = 'elsewhere';
+SELECT jobq.run_schedule('settings') AS tick \gset
+SELECT jobq.unschedule('settings');
+SELECT result FROM jobq.wait(ARRAY[:kinds, :both, :given, :tick, :other]) w ORDER BY w.id;
+SELECT context FROM jobq.jobs WHERE id IN (:kinds, :both, :given, :tick, :other) ORDER BY id;
+SELECT * FROM test.error($$SELECT jobq.enqueue('settings', context => '{"work_mem": "1MB"}')$$);
+-- what it carries as another role is one's own
+SELECT jobq.create_queue('agency', run_as => 'regress_jobq_alice');
+SELECT jobq.register('settings', 'test.settings()', queue => 'agency', carry => '{App.Tenant,search_path}');
+SELECT * FROM test.error($$SELECT jobq.enqueue('settings')$$);
+SELECT jobq.register('settings', 'test.settings()', queue => 'agency', carry => '{App.Tenant}');
+SELECT jobq.enqueue('settings') AS id \gset
+SELECT result -> 1 AS tenant FROM jobq.wait(:id);
+SELECT jobq.drop_queue('agency'), jobq.register('settings', 'test.settings()');
+
 -- a process for each job
 CREATE FUNCTION test.process() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(pg_backend_pid()) $$;
 SELECT jobq.register('process', 'test.process()', queue => 'first');
@@ -267,7 +295,17 @@ SELECT jobq.alter_queue('first', recycle => 'each');
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
 SELECT jobq.drain('first', '1 min');
 SELECT processes FROM test.processes();
-SELECT jobq.alter_queue('first', recycle => 'never'), jobq.unregister('process');
+SELECT jobq.alter_queue('first', recycle => 'never'), jobq.register('process', 'test.process()', queue => 'first', recycle => 'never');
+SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
+SELECT jobq.drain('first', '1 min');
+SELECT processes < 5 AS shared FROM test.processes();
+SELECT jobq.register('process', 'test.process()', queue => 'first', recycle => 'each');
+SELECT recycle FROM jobq.kinds WHERE kind = 'process';
+SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
+SELECT jobq.drain('first', '1 min');
+SELECT processes FROM test.processes();
+SELECT * FROM test.error($$SELECT jobq.register('process', 'test.process()', recycle => 'always')$$);
+SELECT jobq.unregister('process');
 SELECT * FROM test.error($$SELECT jobq.alter_queue('first', recycle => 'always')$$);
 
 SELECT jobq.alter_queue('manual', carry => '{}', keep => 'all'), jobq.alter_queue('first', carry => '{}');

@@ -27,7 +27,9 @@ CREATE TABLE jobq.handler (
 	max_running int,
 	rate text,
 	throttle text,
-	on_failure text
+	on_failure text,
+	carry text[],
+	recycle text
 );
 COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
 COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';

@@ -27,7 +27,9 @@ CREATE FUNCTION jobq.register(
 	max_running int DEFAULT NULL,
 	rate text DEFAULT NULL,
 	throttle text DEFAULT NULL,
-	on_failure text DEFAULT NULL)
+	on_failure text DEFAULT NULL,
+	carry text[] DEFAULT NULL,
+	recycle text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
@@ -42,7 +44,9 @@ max_exceptions: after how many errors of the handler they fail for good; else by
 max_running: how many of them run at a time; else as many as can
 rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
 throttle: when they rest, such as 10 failures in 5 minutes; else never
-on_failure: a function, as handler, that is called with a job that has failed for good';
+on_failure: a function, as handler, that is called with a job that has failed for good
+carry: which settings of the enqueuer''s session its jobs take along, beside those of the queue, such as {search_path, app.tenant}; else none
+recycle: each: a worker that has run a job of it leaves, and another takes its place; never, or nothing: as the queue says';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

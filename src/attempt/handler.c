@@ -56,6 +56,18 @@ not_by_group(const char *option)
 			 errhint("Groups belong to queues: set it with jobq.alter_queue().")));
 }
 
+static void
+check_recycle(const char *word)
+{
+	static const char words[] = "never, each";
+
+	if (jobq_word_number(words, word) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for recycle: \"%s\"", word),
+				 errhint("It is one of %s.", words)));
+}
+
 /*
  * The function or procedure with this signature, which can be a handler; an
  * error if there is none.
@@ -84,7 +96,8 @@ handler_function(const char *signature)
 
 /*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
- * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure):
+ * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure, carry,
+ * recycle):
  * declare or change a kind.
  */
 Datum
@@ -92,7 +105,7 @@ jobq_register(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
-		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID
+		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -178,12 +191,17 @@ jobq_register(PG_FUNCTION_ARGS)
 		values[HANDLER_ON_FAILURE - 1] =
 			CStringGetTextDatum(format_procedure_qualified(handler_function(on_failure)));
 	}
+	if (!PG_ARGISNULL(HANDLER_CARRY - 1) &&
+		!jobq_check_carry(PG_GETARG_ARRAYTYPE_P(HANDLER_CARRY - 1)))
+		nulls[HANDLER_CARRY - 1] = 'n';
+	if (!PG_ARGISNULL(HANDLER_RECYCLE - 1))
+		check_recycle(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RECYCLE - 1)));
 
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
-			   " max_running, rate, throttle, on_failure)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+			   " max_running, rate, throttle, on_failure, carry, recycle)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
@@ -191,7 +209,8 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " max_exceptions = excluded.max_exceptions,"
 			   " max_running = excluded.max_running, rate = excluded.rate,"
 			   " throttle = excluded.throttle,"
-			   " on_failure = excluded.on_failure",
+			   " on_failure = excluded.on_failure, carry = excluded.carry,"
+			   " recycle = excluded.recycle",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
 	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||

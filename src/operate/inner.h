@@ -34,10 +34,6 @@ extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 						  bool must_exist);
 
-/* src/operate/carry.c */
-extern void jobq_check_carried(const char *name);
-extern bool jobq_check_carry(ArrayType *array);
-
 /* src/operate/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 

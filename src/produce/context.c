@@ -3,14 +3,14 @@
  * context.c
  *	  The context of a job: settings that it takes along.
  *
- * A queue lists their names (carry).  Their values are read in the session that
- * enqueues, with the rights of its user, or are given as the option "context"; so
- * a job has what its enqueuer has seen, whatever the session does later.  They
- * are set for the handler by attempt/context.c.
+ * A queue lists their names, and so does a kind (carry).  Their values are read in
+ * the session that enqueues, with the rights of its user, or are given as the
+ * option "context"; so a job has what its enqueuer has seen, whatever the session
+ * does later.  They are set for the handler by attempt/context.c.
  *
- * Only names that the queue lists can be given: whoever owns the queue says what
- * may come from outside to its handlers, which may run as another role than the
- * enqueuer's.
+ * Only names that are listed can be given: whoever owns the queue and the kind says
+ * what may come from outside to the handlers.  To one that runs as another role than
+ * the enqueuer's, only settings of the users' own can (see attempt/context.c).
  *
  * What is enqueued later on behalf of somebody (callbacks of batches, steps, the
  * jobs of schedules) has the context of when that was asked for: it is kept in the
@@ -36,6 +36,8 @@
 static Jsonb *given_context(const List *carry, const JobqQueue *queue,
 							Datum given);
 static char *given_value(Jsonb *given, const char *name);
+static List *carried(const JobqJob *job, const JobqQueue *queue,
+					 bool kind_carries);
 static Jsonb *make_context(const List *names, const List *values);
 
 /*
@@ -73,7 +75,7 @@ given_context(const List *carry, const JobqQueue *queue, Datum given)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("queue \"%s\" does not carry the setting \"%s\"",
 							queue->name, name),
-					 errhint("Whoever manages the queue can list it: jobq.alter_queue(..., carry => '{...}').")));
+					 errhint("Whoever manages the queue can list it: jobq.alter_queue(..., carry => '{...}'); so can jobq.register() for the kind.")));
 		if (value.type != jbvString && value.type != jbvNumeric &&
 			value.type != jbvBool && value.type != jbvNull)
 			ereport(ERROR,
@@ -176,23 +178,51 @@ make_context(const List *names, const List *values)
 }
 
 /*
- * Give the job of this queue its context: for each setting that the queue carries
- * what was given (an option of enqueue(), unless isnull), or else what this
- * session has.  A setting that is not there, or was given as null, is left out.
+ * The settings that jobs of the queue and of the kind take along.
+ */
+static List *
+carried(const JobqJob *job, const JobqQueue *queue, bool kind_carries)
+{
+	List	   *carry = queue->carries ? jobq_queue_carry(queue->id) : NIL;
+	ListCell   *lc;
+
+	if (!kind_carries)
+		return carry;
+	foreach(lc, jobq_handler_carry(jobq_job_kind(job)))
+	{
+		char	   *name = lfirst(lc);
+
+		if (OidIsValid(queue->run_as) && strchr(name, '.') == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("kind \"%s\" carries \"%s\", and queue \"%s\" has run_as",
+							jobq_job_kind(job), name, queue->name),
+					 errhint("Jobs of a queue with run_as take along settings of your own only, such as app.tenant.")));
+		if (!jobq_carries(carry, name))
+			carry = lappend(carry, name);
+	}
+	return carry;
+}
+
+/*
+ * Give the job of this queue its context: for each setting that the queue carries,
+ * or the kind if kind_carries, what was given (an option of enqueue(), unless
+ * isnull), or else what this session has.  A setting that is not there, or was given
+ * as null, is left out.
  */
 void
-jobq_set_context(JobqJob *job, const JobqQueue *queue, Datum given, bool isnull)
+jobq_set_context(JobqJob *job, const JobqQueue *queue, bool kind_carries,
+				 Datum given, bool isnull)
 {
-	List	   *carry = NIL;
+	List	   *carry;
 	List	   *names = NIL;
 	List	   *values = NIL;
 	Jsonb	   *context = NULL;
 	ListCell   *lc;
 
-	if (!queue->carries && isnull)
+	if (!queue->carries && !kind_carries && isnull)
 		return;
-	if (queue->carries)
-		carry = jobq_queue_carry(queue->id);
+	carry = carried(job, queue, kind_carries);
 	if (!isnull)
 		context = given_context(carry, queue, given);
 	foreach(lc, carry)

@@ -92,11 +92,13 @@ jobq_set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * What the two below have in common: all but the context.  Fills in the queue.
+ * What the two below have in common: all but the context.  Fills in the queue, and
+ * whether the kind has settings that are taken along.
  */
 static void
 prepare(JobqJob *job, JobqUnique *unique, const char *kind,
-		const Datum *options, const bool *nulls, JobqQueue *queue_buffer)
+		const Datum *options, const bool *nulls, JobqQueue *queue_buffer,
+		bool *kind_carries)
 {
 	JobqHandler handler_buffer;
 	const JobqHandler *handler;
@@ -116,6 +118,7 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
 		? NULL : jobq_handler(kind, &handler_buffer);
 
+	*kind_carries = handler != NULL && handler->carries;
 	if (!nulls[OPTION_QUEUE])
 		queue_name = TextDatumGetCString(options[OPTION_QUEUE]);
 	else if (handler != NULL && handler->queue[0] != '\0')
@@ -228,17 +231,18 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 
 /*
  * Make a job of this kind from the options; all but its payload and, for the
- * second and later ones of a set, its id.  It takes along what its queue carries
- * of this session.
+ * second and later ones of a set, its id.  It takes along what its queue and its
+ * kind carry of this session.
  */
 void
 jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 				 const Datum *options, const bool *nulls)
 {
 	JobqQueue	queue;
+	bool		kind_carries;
 
-	prepare(job, unique, kind, options, nulls, &queue);
-	jobq_set_context(job, &queue, options[OPTION_CONTEXT],
+	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
+	jobq_set_context(job, &queue, kind_carries, options[OPTION_CONTEXT],
 					 nulls[OPTION_CONTEXT]);
 }
 
@@ -251,8 +255,9 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 					  const Datum *options, const bool *nulls)
 {
 	JobqQueue	queue;
+	bool		kind_carries;
 
-	prepare(job, unique, kind, options, nulls, &queue);
+	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
 	if (!nulls[OPTION_CONTEXT])
 		JOB_SET(job, JOB_CONTEXT, options[OPTION_CONTEXT]);
 }

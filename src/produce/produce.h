@@ -64,8 +64,8 @@ extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
 								  const bool *nulls);
 
 /* src/produce/context.c */
-extern void jobq_set_context(JobqJob *job, const JobqQueue *queue, Datum given,
-							 bool isnull);
+extern void jobq_set_context(JobqJob *job, const JobqQueue *queue,
+							 bool kind_carries, Datum given, bool isnull);
 extern Jsonb *jobq_keep_context(Jsonb *json, const JobqJob *job);
 
 /* src/produce/spec.c */

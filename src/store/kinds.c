@@ -44,6 +44,7 @@ typedef struct JobqKind
 	MemoryContext strings;
 	char	   *signature;
 	char	   *backoff;		/* or NULL */
+	List	   *carry;
 	JobqFunction function;
 	FmgrInfo	flinfo;
 	MemoryContext context;		/* holds flinfo's extra data */
@@ -137,6 +138,7 @@ read_kind(JobqKind *kind)
 		else
 			MemoryContextReset(kind->strings);
 		kind->signature = kind->backoff = NULL;
+		kind->carry = NIL;
 		old = MemoryContextSwitchTo(kind->strings);
 
 #define TEXT_OR_NULL(n) \
@@ -158,6 +160,11 @@ read_kind(JobqKind *kind)
 				!nulls[HANDLER_RATE - 1] || !nulls[HANDLER_THROTTLE - 1];
 		}
 		kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
+		if (!nulls[HANDLER_CARRY - 1])
+			kind->carry = jobq_names_of_array(values[HANDLER_CARRY - 1]);
+		handler->carries = kind->carry != NIL;
+		handler->recycled = !nulls[HANDLER_RECYCLE - 1] &&
+			strcmp(TextDatumGetCString(values[HANDLER_RECYCLE - 1]), "each") == 0;
 		if (!nulls[HANDLER_QUEUE - 1])
 			text_to_cstring_buffer(DatumGetTextPP(values[HANDLER_QUEUE - 1]),
 								   handler->queue, sizeof(handler->queue));
@@ -265,6 +272,18 @@ jobq_handler_backoff(const char *kind)
 
 	return entry != NULL && entry->backoff != NULL ? pstrdup(entry->backoff)
 		: NULL;
+}
+
+/*
+ * The names of the settings that jobs of the kind take along, in the current
+ * memory context.
+ */
+List *
+jobq_handler_carry(const char *kind)
+{
+	JobqKind   *entry = find_kind(kind);
+
+	return entry != NULL ? jobq_copy_names(entry->carry) : NIL;
 }
 
 /*

@@ -60,10 +60,8 @@ static uint64 changes = 0;
 
 static void queue_from_tuple(HeapTuple tuple, TupleDesc desc,
 							 KnownQueue *known);
-static List *names_of(Datum array);
 static void tenant_from_tuple(KnownQueue *known, const Datum *values,
 							  const bool *nulls);
-static List *copy_names(const List *names);
 static void remember_queue(const KnownQueue *known);
 static bool read_queue(const char *name, int32 id, KnownQueue *known);
 static const KnownQueue *known_queue(int32 id, KnownQueue *buffer);
@@ -156,31 +154,12 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	strlcpy(queue->name, TextDatumGetCString(values[QUEUE_NAME - 1]),
 			NAMEDATALEN);
 	known->carry = nulls[QUEUE_CARRY - 1] ? NIL
-		: names_of(values[QUEUE_CARRY - 1]);
+		: jobq_names_of_array(values[QUEUE_CARRY - 1]);
 	known->paused_tenants = nulls[QUEUE_PAUSED_TENANTS - 1] ? NIL
-		: names_of(values[QUEUE_PAUSED_TENANTS - 1]);
+		: jobq_names_of_array(values[QUEUE_PAUSED_TENANTS - 1]);
 	tenant_from_tuple(known, values, nulls);
 	queue->carries = known->carry != NIL;
 	queue->tenants_paused = known->paused_tenants != NIL;
-}
-
-/*
- * The texts in an array.
- */
-static List *
-names_of(Datum array)
-{
-	List	   *names = NIL;
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
-
-	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
-					  TYPALIGN_INT, &elems, &nulls, &n);
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			names = lappend(names, TextDatumGetCString(elems[i]));
-	return names;
 }
 
 /*
@@ -224,17 +203,6 @@ tenant_from_tuple(KnownQueue *known, const Datum *values, const bool *nulls)
 	known->carry = lappend(known->carry, pstrdup(setting));
 }
 
-static List *
-copy_names(const List *names)
-{
-	List	   *copy = NIL;
-	ListCell   *lc;
-
-	foreach(lc, names)
-		copy = lappend(copy, pstrdup(lfirst(lc)));
-	return copy;
-}
-
 static void
 remember_queue(const KnownQueue *known)
 {
@@ -258,8 +226,8 @@ remember_queue(const KnownQueue *known)
 								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 	old = MemoryContextSwitchTo(queues_context);
-	carry = copy_names(known->carry);
-	paused = copy_names(known->paused_tenants);
+	carry = jobq_copy_names(known->carry);
+	paused = jobq_copy_names(known->paused_tenants);
 	MemoryContextSwitchTo(old);
 	entry = hash_search(queues_by_id, &known->queue.id, HASH_ENTER, NULL);
 	entry->queue = known->queue;
@@ -515,7 +483,7 @@ jobq_queue_carry(int32 id)
 	KnownQueue	buffer;
 	const KnownQueue *known = known_queue(id, &buffer);
 
-	return known == NULL ? NIL : copy_names(known->carry);
+	return known == NULL ? NIL : jobq_copy_names(known->carry);
 }
 
 /*
@@ -527,7 +495,7 @@ jobq_queue_paused_tenants(int32 id)
 	KnownQueue	buffer;
 	const KnownQueue *known = known_queue(id, &buffer);
 
-	return known == NULL ? NIL : copy_names(known->paused_tenants);
+	return known == NULL ? NIL : jobq_copy_names(known->paused_tenants);
 }
 
 /*

@@ -221,7 +221,9 @@ enum
 	HANDLER_RATE,
 	HANDLER_THROTTLE,
 	HANDLER_ON_FAILURE,
-	HANDLER_NATTS = HANDLER_ON_FAILURE
+	HANDLER_CARRY,
+	HANDLER_RECYCLE,
+	HANDLER_NATTS = HANDLER_RECYCLE
 };
 
 /* The policy of a kind. */
@@ -234,6 +236,8 @@ typedef struct JobqHandler
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
 	bool		limited;		/* has max_running, rate, or throttle */
+	bool		carries;		/* its jobs take settings along */
+	bool		recycled;		/* its workers leave after each job */
 } JobqHandler;
 
 /* The function that runs a kind, as of the look-up. */
@@ -533,6 +537,13 @@ extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);
 extern bool jobq_may(int privilege, Oid role, int32 queue_id);
 
+/* src/store/carry.c */
+extern void jobq_check_carried(const char *name);
+extern bool jobq_check_carry(ArrayType *array);
+extern List *jobq_names_of_array(Datum array);
+extern List *jobq_copy_names(const List *names);
+extern bool jobq_carries(const List *carry, const char *name);
+
 /* src/store/queues.c */
 extern const JobqCache jobq_queues_cache;
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
@@ -549,6 +560,7 @@ extern int	jobq_word_number(const char *words, const char *word);
 extern void jobq_kinds_install(void);
 extern const JobqHandler *jobq_handler(const char *kind, JobqHandler *handler);
 extern char *jobq_handler_backoff(const char *kind);
+extern List *jobq_handler_carry(const char *kind);
 extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
 extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
 extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,

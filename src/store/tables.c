@@ -48,7 +48,7 @@ static const Column queue_columns[] = {
 static const Column handler_columns[] = {
 	{TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
-	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
 };
 
 static const Column job_columns[] = {

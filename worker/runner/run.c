@@ -148,8 +148,9 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	JobqHandler buffer;
 	const JobqHandler *handler = jobq_handler(kind, &buffer);
 	JobqQueue	queue;
-	bool		leaves = jobq_queue_by_id(job_queue_id(job), &queue) != NULL &&
-		queue.recycle == RECYCLE_EACH;
+	bool		leaves = (handler != NULL && handler->recycled) ||
+		(jobq_queue_by_id(job_queue_id(job), &queue) != NULL &&
+		 queue.recycle == RECYCLE_EACH);
 	volatile bool again = false;
 	volatile bool procedure = false;
 

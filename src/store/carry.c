@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * carry.c
- *	  Which settings jobs can take along: what a queue's "carry" may list.
+ *	  Which settings jobs can take along: what "carry" of a queue or of a kind may
+ *	  list.
  *
  * A job's settings are set for its handler as SET LOCAL would, with the rights of
  * its role; so the list need not keep out what is dangerous, only what cannot
  * be set, means nothing to a job, or would change how jobq itself runs it.
  *
- * src/operate/carry.c
+ * src/store/carry.c
  *
  *-------------------------------------------------------------------------
  */
@@ -18,10 +19,9 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "operate/inner.h"
 #include "store/store.h"
 
-/* Most settings that a queue carries. */
+/* Most settings that a list has. */
 #define MAX_CARRY	16
 
 static const char *refusal(const char *name);
@@ -148,7 +148,54 @@ jobq_check_carried(const char *name)
 }
 
 /*
- * An error if a queue cannot carry these settings.  False if there are none.
+ * The texts in an array, in the current memory context.
+ */
+List *
+jobq_names_of_array(Datum array)
+{
+	List	   *names = NIL;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
+					  TYPALIGN_INT, &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			names = lappend(names, TextDatumGetCString(elems[i]));
+	return names;
+}
+
+/*
+ * The names, copied to the current memory context.
+ */
+List *
+jobq_copy_names(const List *names)
+{
+	List	   *copy = NIL;
+	ListCell   *lc;
+
+	foreach(lc, names)
+		copy = lappend(copy, pstrdup(lfirst(lc)));
+	return copy;
+}
+
+/*
+ * Is the setting in the list?  Their names are the same in upper and lower case.
+ */
+bool
+jobq_carries(const List *carry, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, carry)
+		if (pg_strcasecmp(lfirst(lc), name) == 0)
+		return true;
+	return false;
+}
+
+/*
+ * An error if these settings cannot be carried.  False if there are none.
  */
 bool
 jobq_check_carry(ArrayType *array)
@@ -162,8 +209,8 @@ jobq_check_carry(ArrayType *array)
 	if (n > MAX_CARRY)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("a queue cannot carry %d settings", n),
-				 errhint("It carries at most %d.", MAX_CARRY)));
+				 errmsg("carry cannot have %d settings", n),
+				 errhint("It has at most %d.", MAX_CARRY)));
 	for (int i = 0; i < n; i++)
 	{
 		const char *name;
