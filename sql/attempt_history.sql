@@ -187,6 +187,16 @@ SELECT count(*) AS jobs, min(jsonb_array_length(log)) > 0 AS all_told, max(jsonb
 DROP TABLE test.held;
 SELECT jobq.revoke_queue('told', 'regress_jobq_alice');
 SELECT jobq.drop_queue('told'), jobq.drop_queue('told_lightly');
+-- the server's own view shows which job a worker runs, and since when
+CREATE FUNCTION test.shown() RETURNS jsonb LANGUAGE sql AS $$
+	SELECT jsonb_build_object('query', query, 'since', query_start = now()) FROM pg_stat_activity WHERE pid = pg_backend_pid()
+$$;
+SELECT jobq.register('shown', 'test.shown()');
+CREATE TABLE test.held AS SELECT e.id FROM jobq.enqueue_many('shown', array_fill('1'::jsonb, ARRAY[50]), queue => 'first') AS e(id);
+SELECT count(*), bool_and(result ->> 'query' = 'jobq: shown, job ' || id) AS query, bool_and((result ->> 'since')::boolean) AS since FROM jobq.wait(ARRAY(SELECT id FROM test.held));
+DROP TABLE test.held;
+SELECT jobq.unregister('shown');
+DROP FUNCTION test.shown;
 SELECT jobq.unregister('tells');
 DROP FUNCTION test.tells, test.lines;
 

@@ -43,6 +43,7 @@ static void unlock_group(Relation rel, const JobqJob *job);
 static JobqDatabase *
 loaded_database(void)
 {
+	static uint32 wait_event = 0;
 	JobqDatabase *db;
 
 	for (int waited = 0; waited < PATIENCE_MS; waited += PAUSE_MS)
@@ -54,7 +55,7 @@ loaded_database(void)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 PAUSE_MS, PG_WAIT_EXTENSION);
+						 PAUSE_MS, jobq_wait_event(wait_event, "JobqLoad"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

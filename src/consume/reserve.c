@@ -58,6 +58,7 @@ static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 JobqDatabase *
 jobq_served_database(const char *function)
 {
+	static uint32 wait_event = 0;
 	JobqDatabase *db;
 
 	jobq_require_preload(function);
@@ -78,7 +79,7 @@ jobq_served_database(const char *function)
 			return db;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10L, PG_WAIT_EXTENSION);
+						 10L, jobq_wait_event(wait_event, "JobqLoad"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -110,6 +110,7 @@ database_to_leave(Node *stmt)
 static void
 leave_database(Oid dboid)
 {
+	static uint32 wait_event = 0;
 	JobqDatabase *db = jobq_find_database(dboid);
 	TimestampTz start = GetCurrentTimestamp();
 	bool		terminated = false;
@@ -155,7 +156,7 @@ leave_database(Oid dboid)
 			break;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10L, PG_WAIT_EXTENSION);
+						 10L, jobq_wait_event(wait_event, "JobqLeave"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

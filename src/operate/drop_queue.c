@@ -211,6 +211,7 @@ still_used(const char *name)
 static void
 lock_queues(const char *name)
 {
+	static uint32 wait_event = 0;
 	Oid			queues = jobq_relations()->queue;
 	int			patience = LockTimeout > 0 ? Min(LockTimeout, PATIENCE)
 		: PATIENCE;
@@ -224,7 +225,7 @@ lock_queues(const char *name)
 			return;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 PAUSE, PG_WAIT_EXTENSION);
+						 PAUSE, jobq_wait_event(wait_event, "JobqDropQueue"));
 		ResetLatch(MyLatch);
 	} while (!TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience));
 

@@ -15,6 +15,7 @@ jobq.databases = 'postgres'
 jobq.workers = '*=2'
 jobq.max_workers = 1
 jobq.cancel_grace = '10min'
+jobq.log_min_duration = 0
 });
 $node->start;
 
@@ -128,10 +129,13 @@ like(sql("SELECT state FROM jobq.wait($id)"), qr/^(?:cancelled|completed)$/, 'it
 # nothing: its worker has been woken, but has not got the processor yet
 my $worker = stopped_worker();
 ok($worker, 'an idle worker is stopped while it waits');
+is( sql("SELECT wait_event FROM pg_stat_activity WHERE pid = $worker"),
+	$node->pg_version >= 17 ? 'JobqWorker' : 'Extension', 'and says so');
 $id = sql(q{SELECT jobq.enqueue('gate', '3')});
 is(reasons($id), 'soon', 'nothing is in its way');
 signal_process('CONT', $worker);
 is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and it starts');
+$node->wait_for_log(qr/LOG:  job $id of kind "gate" ran for \d+\.\d{3} ms/);
 
 # another session has its row
 sql(q{SELECT jobq.pause('bad')});

@@ -351,7 +351,7 @@ hold('jobq-scheduler-start',
 		$early = $node->background_psql('new');
 		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '1 min');\n");
 		wait_for($node, 'place: a consumer waits for the scheduler', q{SELECT count(*) = 1 FROM pg_stat_activity
-			WHERE datname = 'new' AND query ~ 'jobq[.]reserve' AND state = 'active' AND wait_event = 'Extension'});
+			WHERE datname = 'new' AND query ~ 'jobq[.]reserve' AND state = 'active' AND wait_event = 'JobqLoad'});
 	});
 like($early->query_until(qr/job 1/, ''), qr/job 1/, 'place: and gets its job');
 $early->quit;

@@ -125,6 +125,7 @@ charge_crashed(Relation rel)
 	static bool alone = false;	/* there is no launcher */
 	static TransactionId charged_in = InvalidTransactionId;
 	TransactionId xid = GetTopTransactionIdIfAny();
+	static uint32 wait_event = 0;
 	JobqCulprit culprit;
 	bool		some = false;
 
@@ -137,7 +138,7 @@ charge_crashed(Relation rel)
 	{
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_PAUSE, PG_WAIT_EXTENSION);
+						 LOOK_PAUSE, jobq_wait_event(wait_event, "JobqCrashes"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

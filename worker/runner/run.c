@@ -54,7 +54,7 @@ static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
 static bool was_stopped(const ErrorData *edata);
-static void report_kind(const char *kind);
+static void report_job(const char *kind, int64 id);
 static void context_callback(void *arg);
 static void claim(RunContext *run, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
@@ -154,7 +154,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	volatile bool again = false;
 	volatile bool procedure = false;
 
-	report_kind(kind);
+	report_job(kind, job_id(job));
 
 	/* should it crash a process again, what came before it is not undone */
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
@@ -311,20 +311,39 @@ was_stopped(const ErrorData *edata)
 }
 
 /*
- * Show the kind in pg_stat_activity; only when it changes, or after a rest.
+ * Show the job in pg_stat_activity.  If it is of the same kind as the one before,
+ * without a rest in between, only its id and its start are written.
  */
 static void
-report_kind(const char *kind)
+report_job(const char *kind, int64 id)
 {
-	static char shown[JOBQ_MAX_KIND_NAME + 32] = "";
 	static const char prefix[] = "jobq: ";
+	static const char between[] = ", job ";
+	static char shown[JOBQ_MAX_KIND_NAME + sizeof(prefix) + sizeof(between) + MAXINT8LEN] = "";
+	static size_t kind_end = 0;
+	volatile PgBackendStatus *entry = MyBEEntry;
+	char	   *number;
+	int			length;
 
-	if (debug_query_string != NULL && shown[0] != '\0' &&
-		strcmp(shown + strlen(prefix), kind) == 0)
+	if (debug_query_string == NULL ||
+		strncmp(shown + strlen(prefix), kind, kind_end - strlen(prefix)) != 0 ||
+		kind[kind_end - strlen(prefix)] != '\0')
+	{
+		kind_end = strlen(prefix) + strlen(kind);
+		snprintf(shown, sizeof(shown), "%s%s%s" INT64_FORMAT, prefix, kind, between, id);
+		debug_query_string = shown;
+		pgstat_report_activity(STATE_RUNNING, shown);
 		return;
-	snprintf(shown, sizeof(shown), "%s%s", prefix, kind);
-	debug_query_string = shown;
-	pgstat_report_activity(STATE_RUNNING, shown);
+	}
+	number = shown + kind_end + strlen(between);
+	length = pg_lltoa(id, number);
+	if (!pgstat_track_activities || entry == NULL ||
+		(number - shown) + length >= pgstat_track_activity_query_size)
+		return;
+	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
+	entry->st_activity_start_timestamp = GetCurrentStatementStartTimestamp();
+	memcpy(entry->st_activity_raw + (number - shown), number, length + 1);
+	PGSTAT_END_WRITE_ACTIVITY(entry);
 }
 
 static void
