@@ -77,20 +77,26 @@ sql("SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($id{runs}, now())"
 ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($id{runs})"), 'a job runs and has told');
 
 # Nobody learns a secret who may not: by a view, a function, an error, NOTIFY, or what the server shows.
+# The token of a job that is held is known to the attackers: it says nothing without the consumer's role.
+my $holder = $node->background_psql('app');
+$id{held} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('any', '"secret"', queue => 'vault', priority => -1)});
+my ($held, $token) = split /\|/, $holder->query_safe(q{SELECT id, token FROM jobq.reserve('{vault}', wait => '1 min', lease => '1 h')});
+is($held, $id{held}, 'a job is held');
 my @relations = split /\n/, sql(q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY 1});
 cmp_ok(scalar @relations, '>', 20, 'there are relations to look into');
 foreach my $role (qw(nobody producer consumer monitor operator))
 {
-	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT query FROM pg_stat_activity WHERE query ~ 'jobq'}, 'SELECT * FROM jobq_internal.worker_slots()',
+	my @tries = ((map { "SELECT r::text FROM $_ r" } @relations), q{SELECT a::text FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()}, 'SELECT * FROM jobq_internal.worker_slots()',
 		'SELECT * FROM jobq_internal.lease_slots()', 'SELECT * FROM jobq_internal.group_slots()', 'SELECT * FROM jobq_internal.limit_slots()',
 		'SELECT * FROM jobq_internal.running_jobs', "SELECT jobq.batch_status($id{batch})", "BEGIN; SELECT jobq.batch_cancel($id{batch}); ROLLBACK",
 		q{SELECT jobq.schedule('nightly', '@daily', 'echo')}, q{SELECT jobq.enqueue('echo', unique_key => 'secret', on_conflict => 'error')});
-	foreach my $job (@id{qw(done failed waits outside runs)})
+	foreach my $job (@id{qw(done failed waits outside held runs)})
 	{
 		my @calls = ("status($job)", "wait($job, '0')", "result($job)", "retry($job)", "delete_failed($job)",
 			"reschedule($job, now() + '1 day')", "set_priority($job, 1)", "explain_job($job)");
-		push @calls, "cancel($job)" if $job != $id{runs};
-		push @calls, "ack($job, $_)", "nack($job, $_, 'x')", "extend($job, $_, '1 min')" foreach (1, 2);
+		push @calls, "cancel($job)" if $job != $id{runs} && $job != $id{held};
+		push @calls, "ack($job, $_)", "nack($job, $_, 'x')", "reject($job, $_, 'x')", "release($job, $_)", "extend($job, $_, '1 min')",
+			"report_progress($job, $_, 50)" foreach (1, 2, $token);
 		push @tries, "BEGIN; SELECT jobq.$_; ROLLBACK" foreach @calls;
 	}
 	my $said = as($role, join(";\n", @tries)) =~ s/^(?:LINE \d|STATEMENT|QUERY).*$//mgr;
@@ -115,6 +121,20 @@ $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 is(sql("SELECT state FROM jobq.wait($id{runs})"), 'completed', 'the job ends');
 is(sql("SELECT state FROM jobq.status($id{waits})"), 'ready', 'and nobody has taken away another');
+is($holder->query_safe("SELECT jobq.ack($id{held}, $token)"), '', 'nor what a consumer holds');
+$holder->quit;
+
+# A key that another role has is not in the way, and nobody waits for it.
+my $open = $node->background_psql('app');
+$open->query_safe(q{SET SESSION AUTHORIZATION victim});
+$open->query_safe(q{BEGIN; SELECT jobq.enqueue('echo', unique_key => 'timing')});
+foreach my $key ('secret', 'timing')
+{
+	like(as('producer', "SET lock_timeout = 1; BEGIN; SELECT jobq.enqueue('echo', unique_key => '$key', on_conflict => 'error') > 0; ROLLBACK"), qr/^t$/m,
+		"a unique key of another role is not known: $key");
+}
+$open->query_safe('ROLLBACK');
+$open->quit;
 
 # Nobody gets anything to run as another role.
 sql(q{
@@ -137,7 +157,7 @@ BEGIN
 	EXECUTE 'DECLARE held CURSOR WITH HOLD FOR SELECT note(''held'')';
 	PERFORM set_config('search_path', 'evil, public', false);
 END $$;
-CREATE FUNCTION mourns(job jobq.job_context, error jsonb) RETURNS void LANGUAGE sql AS $$ SELECT note('on_failure') $$;
+CREATE FUNCTION mourns(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT note('on_failure') $$;
 CREATE FUNCTION calls() RETURNS void LANGUAGE sql AS $$ SELECT note('callback') $$;
 CREATE FUNCTION ticks() RETURNS void LANGUAGE sql AS $$ SELECT note('tick') $$;
 SELECT jobq.register('escapes', 'escapes()'), jobq.register('calls', 'calls()'), jobq.register('ticks', 'ticks()')});
@@ -174,6 +194,45 @@ foreach my $what (qw(reset refused deferred held index callback tick))
 sql(q{SELECT jobq.unschedule('evil')});
 is(sql(q{SELECT DISTINCT what, who, session FROM ran WHERE who <> 'producer' OR session <> 'producer'}), '', 'and never as another role');
 is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does it become one');
+
+# A handler is the function that was registered, whatever is in the path of the role that it runs as, and only its
+# owner replaces it; so is on_failure, and what a callback or a schedule runs.
+sql(q{
+ALTER ROLE victim SET search_path = evil, public;
+GRANT USAGE ON SCHEMA evil TO victim;
+CREATE FUNCTION dies() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'dies'; END $$;
+SELECT jobq.register('dies', 'dies()', max_attempts => 1, on_failure => 'mourns(jsonb)');
+TRUNCATE ran;
+SET SESSION AUTHORIZATION victim;
+SELECT jobq.pause_schedule('nightly')});
+my @victims = split /\n/, sql(q{
+SET SESSION AUTHORIZATION victim;
+SELECT jobq.enqueue('dies', delay => '1 hour');
+SELECT jobq.create_batch(on_finish => '{"kind": "calls"}') AS batch \gset
+SELECT :batch;
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1}')});
+like(as('producer', q{
+CREATE FUNCTION evil.echo(jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(public.note('replaced')) $$;
+CREATE FUNCTION evil.dies() RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
+CREATE FUNCTION evil.calls() RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
+CREATE FUNCTION evil.mourns(jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA evil TO PUBLIC;
+CREATE OR REPLACE FUNCTION public.echo(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(public.note('replaced')) $$;
+CREATE OR REPLACE FUNCTION public.mourns(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT public.note('replaced') $$;
+ALTER FUNCTION public.calls() RENAME TO other;
+DROP FUNCTION public.dies()}), qr/(?:must be owner of function .*){4}|(?:permission denied for schema public.*){2}(?:must be owner of function .*){2}/s, 'who does not own a handler cannot replace it');
+sql(qq{SET SESSION AUTHORIZATION victim; SELECT jobq.reschedule($victims[0], now()), jobq.batch_start($victims[1])});
+ok($node->poll_query_until('app', q{SELECT count(*) = 2 FROM ran WHERE what IN ('on_failure', 'callback') AND who = 'victim'}), 'what was registered runs');
+is(sql(q{SELECT count(*) FROM ran WHERE what = 'replaced'}), '0', 'and not what is in the path before it');
+sql(q{ALTER ROLE victim RESET search_path});
+
+# Who writes into a table whose rows become jobs is a producer, or may not.
+sql(q{
+CREATE TABLE outbox (n int);
+GRANT INSERT ON outbox TO nobody, producer;
+CREATE TRIGGER t AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('echo')});
+like(as('nobody', 'INSERT INTO outbox VALUES (1)'), qr/42501: permission denied for/, 'who may not enqueue cannot by a trigger');
+unlike(as('producer', 'INSERT INTO outbox VALUES (1)'), qr/ERROR/, 'and who may can');
 
 # The privileges of a role are not enough to have jobs run as it, but SET ROLE is.
 sql(q{SET SESSION AUTHORIZATION root; SELECT jobq.schedule('of root', '@yearly', 'echo')});

@@ -1,6 +1,6 @@
 # What there is only so much of: one role takes what it can get of leases,
-# reservations, groups, places of those who wait, and places of the relay, and is
-# told so; another role goes on.
+# reservations, groups, places of those who wait, places of the relay, places in the
+# ready set, and ticks of schedules, and is told so; another role goes on.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,6 +16,7 @@ my $node = jobq_node('main', q{
 jobq.workers = '*=2'
 jobq.max_leases = 64
 jobq.max_groups = 64
+jobq.ready_entries = 1024
 jobq.notify_interval = '60s'
 autovacuum = off
 });
@@ -104,5 +105,13 @@ $heard .= $listener->query('SELECT 1') until $heard =~ /"directly"/;
 unlike($heard, qr/by relay/, 'the relay has room for another role, and takes its time');
 $open->query('ROLLBACK');
 $_->quit for $open, $listener;
+
+# places in the ready set, and ticks
+sql(q{SET ROLE greedy; SELECT count(*) FROM jobq.enqueue_many('anything', array_fill('{}'::jsonb, ARRAY[3000]), queue => 'outside');
+	SELECT count(jobq.schedule('greedy ' || i, 'every 1 s', 'anything', options => '{"queue": "outside"}')) FROM generate_series(1, 500) i});
+$id = as_role('modest', q{SELECT jobq.enqueue('quick')});
+wait_for($node, 'a job of another role has a place', "SELECT state = 'completed' FROM jobq.status($id)");
+sql(q{SET ROLE modest; SELECT jobq.schedule('modest', 'every 1 s', 'quick')});
+wait_for($node, 'and its schedule ticks', q{SELECT count(*) >= 2 FROM jobq.jobs WHERE role = 'modest'::regrole AND headers ->> 'schedule' = 'modest' AND state = 'completed'});
 
 done_testing();
