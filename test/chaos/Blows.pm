@@ -150,13 +150,17 @@ sub kill_processes
 	my ($round) = @_;
 	my $server = $round->{server};
 	my $postmaster = $server->postmaster or return;
-	my @all;
+	my %all;
 
+	# once it stands still it forks no more, and one more look finds its last child
 	kill 'STOP', $postmaster;
-	@all = $server->everyone;
-	kill 'STOP', @all;
-	$round->struck($_, 'EVERYTHING') foreach @all;
-	kill 'KILL', @all;
+	usleep(1000) until Server::stat_of($postmaster)->{state} =~ /[TZ]/;
+	while (my @new = grep { !$all{$_}++ } $server->everyone)
+	{
+		kill 'STOP', @new;
+	}
+	$round->struck($_, 'EVERYTHING') foreach sort keys %all;
+	kill 'KILL', keys %all;
 	leave($server, $postmaster);
 	return 1;
 }
