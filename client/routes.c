@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+static void run_jobs(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
 static void answer_mended(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
@@ -30,10 +31,19 @@ static const char enqueue_members[] = "kind! payload"
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 
-/* A page of rows that have an id, the highest first. */
-#define PAGE(rows, n) \
-	"SELECT json_build_object('items', coalesce(json_agg(t), '[]'), " \
-	"'next', CASE WHEN count(*) = " LIMIT(n) " THEN min(t.id) END) FROM (" rows " ORDER BY id DESC LIMIT " LIMIT(n) ") AS t"
+/*
+ * A page of rows that have an id, the highest first.  No more than MOST_LOOKED_AT are
+ * looked at for it, so that it takes the same time however many there are; "next" is
+ * the last that was looked at if the page is not full then.  The rows of a WITH come
+ * in the order in which they were made, as far as they are asked for.
+ */
+#define MOST_LOOKED_AT	"3000"
+#define PAGE(columns, rows, filter, n) \
+	"WITH looked AS MATERIALIZED (SELECT * FROM (" rows ") AS r ORDER BY r.id DESC LIMIT " MOST_LOOKED_AT "), " \
+	"found AS MATERIALIZED (SELECT " columns " FROM looked AS j WHERE " filter " LIMIT " LIMIT(n) ") " \
+	"SELECT json_build_object('items', (SELECT coalesce(json_agg(t), '[]') FROM found AS t), " \
+	"'next', CASE WHEN (SELECT count(*) FROM found) = " LIMIT(n) " THEN (SELECT min(id) FROM found) " \
+	"WHEN (SELECT count(*) FROM looked) = " MOST_LOOKED_AT " THEN (SELECT min(id) FROM looked) END)"
 
 #define ALL(rows) \
 	"SELECT json_build_object('items', coalesce(json_agg(t), '[]')) FROM (" rows ") AS t"
@@ -45,15 +55,23 @@ static const char enqueue_members[] = "kind! payload"
 	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
 	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id"
 
-#define JOB_FILTER \
-	"($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) AND ($4::text IS NULL OR j.unique_key = $4) " \
-	"AND ($5::text IS NULL OR j.group_key = $5) AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($7::text IS NULL OR j.role::text = $7) " \
+/*
+ * Jobs, from the view that has those of the state: it is read from the newest on, and
+ * what has an index is looked for there.
+ */
+#define JOBS(view) \
+	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11)", \
+	"($1::text IS NULL OR j.state = $1) AND ($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) " \
+	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) " \
 	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
-	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10) " \
-	"AND ($11::int8 IS NULL OR j.id < $11)"
+	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10)", 12)
 
-/* One view and nothing beside it: so it is read from the newest on, and no further than the page. */
-#define JOBS	"SELECT " JOB_LINE " FROM jobq.jobs AS j WHERE ($1::text IS NULL OR j.state = $1) AND " JOB_FILTER
+static const char all_jobs[] = JOBS("jobs AS j WHERE true");
+static const char live_jobs[] = JOBS("live_jobs AS j WHERE true");
+static const char ended_jobs[] = JOBS("jobs AS j WHERE j.finished_at IS NOT NULL");
+static const char running_jobs[] =
+JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers AS w WHERE w.job_id IS NOT NULL "
+	 "UNION ALL SELECT l.job_id FROM jobq_internal.lease_slots() AS l))");
 
 /* "done" of many ids: the statement fails as a whole if one of them does. */
 #define FOR_EACH_ID(call) \
@@ -83,10 +101,10 @@ static const char overview[] =
 "FROM jobq_internal.scheduler_state() AS s), 'not served'), "
 "'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'failed', q.failed, "
 "'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq.clock() - q.oldest)::float8, "
-"'queues', q.queues, 'paused', q.paused, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
+"'queues', q.queues, 'paused', q.paused, 'more', q.more, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
 "(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
 "coalesce(sum(running), 0) AS running, coalesce(sum(failed), 0) AS failed, min(oldest_ready) AS oldest, "
-"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused FROM jobq.queues) AS q, "
+"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_or(more), false) AS more FROM jobq.queues) AS q, "
 "(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
 "count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
 
@@ -98,20 +116,19 @@ static const char session[] =
 "OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
 
 /*
- * What has ended, of the newest jobs: their ids lie together in the indexes, so
- * this takes the same time however many jobs there are.
+ * What has ended: of the newest, so that this takes the same time however many jobs
+ * there are.
  */
 static const char series[] =
 "WITH span AS (SELECT CASE WHEN p.day THEN 1800 ELSE 60 END AS step, "
 "date_bin(CASE WHEN p.day THEN interval '30 min' ELSE interval '1 min' END, jobq.clock(), '2000-01-01 00:00+00') "
 "- CASE WHEN p.day THEN interval '23.5 h' ELSE interval '59 min' END AS start "
 "FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS p), "
-"newest AS MATERIALIZED (SELECT j.id FROM jobq.jobs AS j ORDER BY j.id DESC LIMIT 1), "
 "ends AS MATERIALIZED (SELECT j.state, j.finished_at, j.enqueued_at, extract(epoch FROM j.started_at - greatest(j.enqueued_at, j.run_at))::float8 AS waited, "
 "extract(epoch FROM j.finished_at - j.started_at)::float8 AS ran, j.queue, j.kind "
-"FROM jobq.jobs AS j WHERE j.id > (SELECT id FROM newest) - 20000) "
+"FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL ORDER BY a.id DESC LIMIT 5000) AS j) "
 "SELECT json_build_object('from', s.start, 'until', s.start + 60 * make_interval(secs => s.step) * CASE WHEN s.step = 60 THEN 1 ELSE 0.8 END, "
-"'step_seconds', s.step, 'partial', (SELECT count(*) >= 15000 AND min(enqueued_at) > s.start FROM ends), "
+"'step_seconds', s.step, 'partial', (SELECT count(*) = 5000 AND min(enqueued_at) > s.start FROM ends), "
 "'points', (SELECT json_agg(json_build_object('at', g.at, 'completed', coalesce(p.completed, 0), 'failed', coalesce(p.failed, 0), "
 "'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_p50', p.w50, 'waiting_p95', p.w95, "
 "'running_p50', p.r50, 'running_p95', p.r95) ORDER BY g.n) "
@@ -124,8 +141,9 @@ static const char series[] =
 "FROM ends AS e WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) "
 "GROUP BY 1) AS p ON p.n = g.n)) FROM span AS s";
 
+/* All are counted: the setting is changed before they are, for this statement. */
 static const char metrics[] =
-"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues), "
+"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues WHERE (SELECT set_config('jobq.count_limit', '0', true)) IS NOT NULL), "
 "lines(n, line) AS ("
 "SELECT 10, '# TYPE jobq_jobs gauge' UNION ALL SELECT 11, '# HELP jobq_jobs Jobs of a queue by state.' "
 "UNION ALL SELECT 12, format('jobq_jobs{queue=\"%s\",state=\"%s\"} %s', q.label, v.state, v.jobs) FROM q, "
@@ -176,7 +194,7 @@ const Route routes[] = {
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.sql = series},
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit",
-	.sql = PAGE(JOBS, 12)},
+	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
@@ -209,9 +227,9 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
 
 	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit",
-		.sql = PAGE("SELECT id, kind, queue, role, attempt, max_attempts, crashes, enqueued_at, failed_at, error, sqlstate, context "
-					"FROM jobq.failed_jobs WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR kind = $2) "
-					"AND ($3::int8 IS NULL OR id < $3)", 4)},
+		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.context",
+					"SELECT * FROM jobq.failed_jobs AS f WHERE ($3::int8 IS NULL OR f.id < $3)",
+					"($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2)", 4)},
 	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind",
 	.sql = "SELECT json_build_object('count', jobq.retry_all($1::jsonb ->> 'queue', $1::jsonb ->> 'kind'))"},
 	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue",
@@ -239,7 +257,7 @@ const Route routes[] = {
 	.sql = "SELECT json_build_object('id', jobq.run_schedule($2::text))"},
 	{"GET", "/api/doctor", 0,.sql = ALL("SELECT * FROM jobq.doctor()")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
-	.sql = PAGE("SELECT * FROM jobq.batches WHERE ($1::text IS NULL OR state = $1) AND ($2::int8 IS NULL OR id < $2)", 3)},
+	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
 		"SELECT s.name, s.job_id, s.state, s.needs, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
@@ -268,6 +286,25 @@ const Route routes[] = {
 	{"GET", "/{}", ROUTE_OPEN,.run = answer_asset},
 	{NULL}
 };
+
+/*
+ * GET /api/jobs
+ */
+static void
+run_jobs(Request *request)
+{
+	static const char *const sql_of[][2] = {
+		{"running", running_jobs},
+		{"ready", live_jobs}, {"scheduled", live_jobs}, {"retryable", live_jobs}, {"blocked", live_jobs},
+		{"completed", ended_jobs}, {"failed", ended_jobs}, {"cancelled", ended_jobs}, {"expired", ended_jobs},
+	};
+	const char *state = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, "state");
+
+	for (size_t i = 0; i < sizeof(sql_of) / sizeof(sql_of[0]); i++)
+		if (state != NULL && strcmp(state, sql_of[i][0]) == 0)
+			request->sql = copy_text(sql_of[i][1]);
+	statement_begin(request);
+}
 
 /*
  * 202, and where the job is.

@@ -71,6 +71,12 @@ SELECT b.spilled FROM test.blocks('SELECT * FROM jobq.jobs ORDER BY finished_at 
 SELECT jobq.create_queue('empty');
 SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues WHERE name = ''empty''') b;
 SELECT ready FROM jobq.queues WHERE name = 'manual';
+-- no more are counted than is said
+SET LOCAL jobq.count_limit = 100;
+SELECT ready, more FROM jobq.queues WHERE name IN ('manual', 'empty') ORDER BY name DESC;
+SELECT b.read < 900 AS few FROM test.blocks('SELECT * FROM jobq.queues') b;
+RESET jobq.count_limit;
+SELECT ready, more FROM jobq.queues WHERE name = 'manual';
 -- the archive is not read
 SELECT count(*) FROM test.plan('SELECT * FROM jobq.live_jobs') p WHERE p ~ 'archive|failed_job';
 ROLLBACK;

@@ -69,6 +69,8 @@ async function open() {
 
 function close() {
 	current?.live?.close();
+	if (current)
+		current.closed = true;
 	clearInterval(current?.timer);
 	clearTimeout(current?.again);
 	current = null;
@@ -246,6 +248,9 @@ const actions = {
 		context.draw();
 		for (const box of document.querySelectorAll('input[data-select]'))
 			box.checked = !every;
+	},
+	'stop-search'(values, context) {
+		context.stopped = true;
 	},
 	reload(values, context) {
 		return context.load();

@@ -1,7 +1,7 @@
 // The views.  Each loads what it shows, draws it, and hears what is live.
 
 import { ask, get, memberText, path, pretty, session, withQuery } from './api.js';
-import { at, button, count, facts, h, span, state, table, time } from './dom.js';
+import { at, atLeast, button, count, facts, h, span, state, table, time } from './dom.js';
 import { bars, graph, lines } from './charts.js';
 
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
@@ -28,23 +28,44 @@ function list(title, topic, draw) {
 	};
 }
 
-// A list by pages: when it changes, the page is loaded again.
+const PAGE = 50;
+
+// A list by pages: when it changes, the page is loaded again.  The server looks at so
+// many at a time; until the page is full, it is asked for what lies further back.
 function paged(title, topic, others) {
 	return {
 		title: () => title,
 		async load(c) {
-			c.data = await get(withQuery(`api/${topic}`, c.query));
-			c.loaded = true;
+			const turn = c.turn = {};
+			const found = [];
+			let { before } = c.query;
+
+			for (let asked = 1; ; asked++) {
+				const page = await get(withQuery(`api/${topic}`, { ...c.query, before, limit: PAGE - found.length }));
+
+				if (c.turn !== turn)
+					return;
+				found.push(...page.items);
+				before = page.next;
+				c.long = asked > 1;
+				c.searching = before !== null && found.length < PAGE && !c.stopped;
+				c.data = { items: found, next: before };
+				c.loaded = true;
+				if (!c.searching || c.closed)
+					return;
+				c.draw();
+			}
 		},
 		stream: () => ({ path: withQuery('api/events', { topics: topic }), events: [topic] }),
-		heard: (c) => !c.query.before,
+		heard: (c) => !c.query.before && !c.searching && !c.long,
 		...others,
 	};
 }
 
 const pages = (c, to) => h('p', { class: 'buttons' },
+	c.searching ? [h('span', { class: 'faint', role: 'status' }, 'Looking further back …'), button('Stop', 'stop-search')] : null,
 	c.query.before ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: '' }) }, 'Newest') : null,
-	c.data.next ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
+	c.data.next && !c.searching ? h('a', { class: 'button', href: withQuery(`#/${to}`, { ...c.query, before: c.data.next }) }, 'Older') : null);
 
 function field(c, name, title, attributes) {
 	return h('label', { 'data-key': name }, h('span', {}, title), h('input', { name, value: c.query[name] ?? '', ...attributes }));
@@ -87,11 +108,11 @@ function overview(c) {
 		o.scheduler && o.scheduler !== 'running' ? h('div', { class: 'banner bad', role: 'alert' }, `No job starts: ${o.scheduler}.`) : null,
 		o.paused > 0 ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
 		h('ul', { class: 'tiles' },
-			tile('ready', count(o.ready), '#/jobs?state=ready'),
+			tile('ready', atLeast(o.ready, o.more), '#/jobs?state=ready'),
 			tile('oldest waits for', span(o.waiting_seconds) || '–', '#/queues', o.waiting_seconds > 600 ? 'warn' : ''),
 			tile('running', count(o.running), '#/jobs?state=running'),
-			tile('later', count((o.scheduled ?? 0) + (o.blocked ?? 0)), '#/jobs?state=scheduled'),
-			tile('dead letters', count(o.failed), '#/failed', o.failed > 0 ? 'bad' : ''),
+			tile('later', atLeast((o.scheduled ?? 0) + (o.blocked ?? 0), o.more), '#/jobs?state=scheduled'),
+			tile('dead letters', atLeast(o.failed, o.more), '#/failed', o.failed > 0 ? 'bad' : ''),
 			tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'),
 			tile('consumers', count(o.consumers), '#/workers')),
 		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs that the charts show the newest only.') : null,
@@ -136,7 +157,7 @@ function failed(c) {
 			button('Select all of the page', 'select-all'),
 			button('Run all again', 'retry-all', { queue: c.query.queue ?? '', kind: c.query.kind ?? '' })) : null,
 		table('Dead letters', may() ? failedColumns : failedColumns.filter((column) => !column.hidden), items, (j) => j.id,
-			c.query.queue || c.query.kind ? 'No dead letter is like that.' : 'No job has failed. Good.'),
+			c.searching ? 'None yet.' : c.query.queue || c.query.kind ? 'No dead letter is like that.' : 'No job has failed. Good.'),
 		pages(c, 'failed'),
 	];
 }
@@ -151,7 +172,7 @@ function jobs(c) {
 			field(c, 'batch', 'Batch', { inputmode: 'numeric' }),
 			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
 			field(c, 'until', 'until', { type: 'datetime-local', value: local(c.query.until) })),
-		table('Jobs', jobColumns, c.data.items ?? [], (j) => j.id, Object.values(c.query).some(Boolean) ? 'No job is like that.' : 'There are no jobs yet.'),
+		table('Jobs', jobColumns, c.data.items ?? [], (j) => j.id, c.searching ? 'None yet.' : Object.values(c.query).some(Boolean) ? 'No job is like that.' : 'There are no jobs yet.'),
 		pages(c, 'jobs'),
 	];
 }
@@ -255,11 +276,11 @@ export const views = {
 		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
 		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
 		{ title: 'For', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
-		{ title: 'Ready', n: true, cell: (q) => count(q.ready) },
+		{ title: 'Ready', n: true, cell: (q) => atLeast(q.ready, q.more) },
 		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
-		{ title: 'Later', n: true, cell: (q) => count(q.scheduled + q.blocked) },
+		{ title: 'Later', n: true, cell: (q) => atLeast(q.scheduled + q.blocked, q.more) },
 		{ title: 'Running', n: true, cell: (q) => count(q.running) + (q.max_running ? ` of ${q.max_running}` : '') },
-		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, count(q.failed)) : '0' },
+		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, atLeast(q.failed, q.more)) : '0' },
 		{ title: 'Rate', cell: (q) => q.rate ?? '' },
 		{
 			title: 'Actions', hidden: true,

@@ -76,6 +76,7 @@ BEGIN
 			(NULL, 'max_exceptions', 'after how many errors of the handler it fails for good; null: by max_attempts'),
 			(NULL, 'max_running', 'how many of these jobs run at a time; null: as many as can'),
 			(NULL, 'message', 'what was told last with the progress'),
+			('jobq.queues', 'more', 'whether there may be more jobs than were counted, as jobq.count_limit says'),
 			(NULL, 'missed', 'what becomes of ticks that nobody was there for: skip, once, or all'),
 			(NULL, 'more', 'whether still more jobs of the group wait in the table'),
 			(NULL, 'name', 'its name'),

@@ -44,6 +44,7 @@ bool		jobq_start_paused;
 int			jobq_create_queues = CREATE_QUEUES_WORKER;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
+int			jobq_count_limit;
 int			jobq_failed_retention;
 
 typedef enum SettingType
@@ -107,6 +108,12 @@ static const Setting everywhere[] = {
 		PGC_SUSET, 0,
 		"Sets the mode of queues that are created when they are first used.",
 		"worker: jobq's workers take the jobs; consumer: programs take them by reserve(). If off, to use a queue that does not exist is an error, but for the queue default."
+	},
+	{
+		"jobq.count_limit", NUMBER(jobq_count_limit, 0, 0, INT_MAX),
+		PGC_USERSET, 0,
+		"Sets how many jobs of a queue the view queues counts at most.",
+		"0: all. Where there are more, its column more is true."
 	},
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),

@@ -87,20 +87,23 @@ compare_ids(const void *a, const void *b)
 /*
  * queue_counts(queue_id, running): how many of the queue's live jobs that the
  * user may see are in which state; "running" has the ids of those that run.
- * Reads this queue's part of the index job_ready, and the rows.
+ * Reads this queue's part of the index job_ready, and the rows: the first
+ * jobq.count_limit of them, if that is set, and "more" says that there are others.
  */
 Datum
 jobq_queue_counts(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		READY, SCHEDULED, BLOCKED, RUNNING, OLDEST_READY, NATTS
+		READY, SCHEDULED, BLOCKED, RUNNING, OLDEST_READY, MORE, NATTS
 	};
 	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz now = jobq_now();
 	TimestampTz oldest = DT_NOEND;
 	int64		counts[NATTS] = {0};
+	int64		seen = 0;
+	bool		more = false;
 	Datum	   *running;
 	int			nrunning;
 	Oid			last_role = InvalidOid;
@@ -132,6 +135,11 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 															  desc, &isnull));
 
 		CHECK_FOR_INTERRUPTS();
+		if (jobq_count_limit > 0 && ++seen > jobq_count_limit)
+		{
+			more = true;
+			break;
+		}
 		if (role != last_role)
 		{
 			may_see = jobq_may(JOBQ_MAY_MONITOR, role, PG_GETARG_INT32(0));
@@ -159,6 +167,7 @@ jobq_queue_counts(PG_FUNCTION_ARGS)
 		values[i] = Int64GetDatum(counts[i]);
 	values[OLDEST_READY] = TimestampTzGetDatum(oldest);
 	nulls[OLDEST_READY] = counts[READY] == 0;
+	values[MORE] = BoolGetDatum(more);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(result_desc),
 													  values, nulls)));
 }

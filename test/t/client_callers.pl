@@ -64,6 +64,7 @@ for my $password ('wrong', 'secret')
 	my @callers = map { raw($server, request('POST /api/session', qq({"role": "app", "password": "$password"}))) } 1 .. 5;
 	close $_ foreach @callers;
 }
+like(hear(raw($server, request('GET /healthz')), qr/"ok"/), qr/ 200 /, 'all of them have come');
 my $end = time + $patience;
 # one connection to the database stays for a while
 usleep(50_000) while $count->() > $before + 1 && time < $end;

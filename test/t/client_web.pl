@@ -226,6 +226,31 @@ for my $list (qw(overview series queues kinds workers schedules batches failed j
 }
 is(scalar @{ (app('GET', '/api/series?period=day'))[1]{points} }, 48, 'points of a day');
 
+# However many there are, so many are looked at, and the next page goes on.
+sql(q{SELECT jobq.create_queue('many', mode => 'consumer', open => true);
+	SET ROLE app; SELECT count(*) FROM jobq.enqueue_many('x', array_fill('{}'::jsonb, '{7000}'), queue => 'many')});
+($status, $data) = app('GET', '/api/jobs?kind=same&state=cancelled');
+is(scalar @{ $data->{items} }, 5, 'those that have ended are found beside those that wait');
+my ($found, $asked) = (0, 0);
+for (my $before = ''; defined $before; $asked++)
+{
+	($status, $data) = app('GET', "/api/jobs?key=one&before=$before");
+	$found += @{ $data->{items} };
+	$before = $data->{next};
+}
+is("$found " . ($asked > 2 ? 'several' : $asked), '0 several', 'nothing is found in several pages');
+for my $state (qw(running failed scheduled completed))
+{
+	($status, $data) = app('GET', "/api/jobs?state=$state");
+	is(join(' ', grep { $_->{state} ne $state } @{ $data->{items} }), '', "none but those that are $state");
+}
+($status, $data) = app('GET', '/api/series');
+cmp_ok(eval { my $sum = 0; $sum += $_->{completed} foreach @{ $data->{points} }; $sum }, '>', 0, 'what has ended is counted, though newer jobs wait');
+($status, $data) = app('GET', '/api/queues');
+is(join(' ', map { "$_->{ready} $_->{more}" } grep { $_->{name} eq 'many' } @{ $data->{items} }), '1000 1', 'a thousand are counted');
+like((app('GET', '/metrics'))[1], qr/queue="many",state="ready"\} 7000$/m, 'but all for the metrics');
+sql(q{SELECT jobq.clear('many')});
+
 # Mend a dead letter.
 ($status, $data) = app('POST', '/api/jobs', '{"kind": "picky", "payload": {"bad": 1}, "headers": {"trace": "x"}}');
 my $failed = $data->{id};
