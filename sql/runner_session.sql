@@ -182,6 +182,29 @@ SET ROLE regress_jobq_alice;
 SELECT test.enqueue_as_owner() AS id \gset
 RESET ROLE;
 SELECT state, result FROM jobq.wait(:id);
+-- of a superuser only by a superuser's own session: not by ownership, nor by membership
+CREATE ROLE regress_jobq_super LOGIN SUPERUSER;
+ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_super;
+CREATE FUNCTION test.run_as_owner() RETURNS void SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.create_queue('supers', run_as => 'regress_jobq_super') $$;
+ALTER FUNCTION test.run_as_owner() OWNER TO regress_jobq_super;
+GRANT regress_jobq_super TO regress_jobq_alice;
+SET SESSION AUTHORIZATION regress_jobq_alice;
+SELECT * FROM test.error('SELECT test.enqueue_as_owner()');
+SELECT e.code, e.message FROM test.error('SELECT test.run_as_owner()') e;
+SET ROLE regress_jobq_super;
+SELECT e.code, e.message FROM unnest(ARRAY[$$SELECT jobq.enqueue('whoami')$$, $$INSERT INTO jobq.inbox (kind) VALUES ('whoami')$$, $$SELECT jobq.enqueue_many('whoami', '{"{}"}')$$,
+		$$SELECT jobq.schedule('of super', '@yearly', 'whoami')$$, $$SELECT jobq.create_batch(on_finish => '{"kind": "whoami"}')$$,
+		$$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "whoami"}]}')$$, $$SELECT jobq.reassign('regress_jobq_alice', 'regress_jobq_super')$$,
+		$$SELECT jobq.create_queue('supers', run_as => 'regress_jobq_super')$$]) WITH ORDINALITY u (command, n), test.error(u.command) e ORDER BY n;
+RESET SESSION AUTHORIZATION;
+SET ROLE regress_jobq_super;
+SELECT jobq.enqueue('whoami') AS own \gset
+RESET ROLE;
+SELECT test.enqueue_as_owner() AS by_function \gset
+SELECT state, result FROM jobq.wait(ARRAY[:own, :by_function]);
+DROP FUNCTION test.run_as_owner;
+ALTER FUNCTION test.enqueue_as_owner() OWNER TO regress_jobq_bob;
+DROP ROLE regress_jobq_super;
 
 -- a role that is gone: its jobs fail, and do not run as anybody else
 CREATE ROLE regress_jobq_leaver LOGIN;

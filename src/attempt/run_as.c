@@ -68,7 +68,8 @@ jobq_check_role(JobqCurrent *current)
 	current->barred = true;
 
 	/* a worker's role may be one only since it was started */
-	if (current->slot != NULL && !jobq_allow_superuser_jobs && superuser())
+	if (current->slot != NULL &&
+		jobq_allow_superuser_jobs == SUPERUSER_JOBS_OFF && superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_BAD_ROLE),
 				 errmsg("the role of the job is a superuser"),

@@ -91,6 +91,14 @@ enum
 	CREATE_QUEUES_CONSUMER
 };
 
+/* Values of jobq.allow_superuser_jobs. */
+enum
+{
+	SUPERUSER_JOBS_OFF,
+	SUPERUSER_JOBS_OWN,
+	SUPERUSER_JOBS_ON
+};
+
 /* src/base/settings.c: see the descriptions there */
 extern bool jobq_preloaded;		/* the server has loaded jobq at its start */
 extern char *jobq_databases;
@@ -102,7 +110,7 @@ extern int	jobq_max_lanes;
 extern int	jobq_max_leases;
 extern int	jobq_max_groups;
 extern bool jobq_synchronous_commit;
-extern bool jobq_allow_superuser_jobs;
+extern int	jobq_allow_superuser_jobs;
 extern int	jobq_notify_interval;
 extern int	jobq_poll_interval;
 extern int	jobq_default_timeout;

@@ -29,7 +29,7 @@ int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
 bool		jobq_synchronous_commit;
-bool		jobq_allow_superuser_jobs;
+int			jobq_allow_superuser_jobs = SUPERUSER_JOBS_OWN;
 int			jobq_notify_interval;
 int			jobq_poll_interval;
 int			jobq_default_timeout;
@@ -84,6 +84,19 @@ static const struct config_enum_entry create_queues_choices[] = {
 	{"false", CREATE_QUEUES_OFF, true},
 	{"no", CREATE_QUEUES_OFF, true},
 	{"0", CREATE_QUEUES_OFF, true},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry superuser_jobs_choices[] = {
+	{"off", SUPERUSER_JOBS_OFF, false},
+	{"own", SUPERUSER_JOBS_OWN, false},
+	{"on", SUPERUSER_JOBS_ON, false},
+	{"true", SUPERUSER_JOBS_ON, true},
+	{"yes", SUPERUSER_JOBS_ON, true},
+	{"1", SUPERUSER_JOBS_ON, true},
+	{"false", SUPERUSER_JOBS_OFF, true},
+	{"no", SUPERUSER_JOBS_OFF, true},
+	{"0", SUPERUSER_JOBS_OFF, true},
 	{NULL, 0, false}
 };
 
@@ -195,10 +208,10 @@ static const Setting where_preloaded[] = {
 		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
 	},
 	{
-		"jobq.allow_superuser_jobs", SWITCH(jobq_allow_superuser_jobs, true),
+		"jobq.allow_superuser_jobs", CHOICE(jobq_allow_superuser_jobs, SUPERUSER_JOBS_OWN, superuser_jobs_choices),
 		PGC_SIGHUP, 0,
-		"Runs jobs that superusers have enqueued.",
-		"If off, they fail at once."
+		"Runs jobs of superusers.",
+		"own: those that are enqueued in a session of a superuser; on: also those of sessions that have become one by SET ROLE or a SECURITY DEFINER function. If off, they fail at once."
 	},
 	{
 		"jobq.synchronous_commit", SWITCH(jobq_synchronous_commit, false),

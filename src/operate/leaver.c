@@ -161,6 +161,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to reassign jobs"),
 				 errhint("You must be able to SET ROLE to both roles; only superusers can for a role that was dropped.")));
+	jobq_refuse_borrowed(to);
 	if (from == to)
 		PG_RETURN_INT64(0);
 

@@ -174,6 +174,7 @@ check_role(Oid role)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to have jobs run as a superuser"),
 				 errhint("Only a superuser can say so.")));
+	jobq_refuse_borrowed(role);
 	return true;
 }
 

@@ -242,6 +242,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	bool		kind_carries;
 
 	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
+	jobq_refuse_borrowed(GetUserId());
 	jobq_set_context(job, &queue, kind_carries, options[OPTION_CONTEXT],
 					 nulls[OPTION_CONTEXT]);
 }

@@ -301,6 +301,29 @@ jobq_may_become(Oid role)
 }
 
 /*
+ * An error if the role, as which jobs are to run, is a superuser, and whoever is
+ * connected here is none: the user has become one by SET ROLE, or in a function of
+ * a superuser (SECURITY DEFINER, or since PostgreSQL 18 a trigger that a foreign key
+ * fires as the owner of a table).  There he is one as long as that lasts, and does what the function
+ * does; a job would be one in a session of its own, later, with a handler that
+ * others may change.
+ */
+void
+jobq_refuse_borrowed(Oid role)
+{
+	if (superuser_arg(role) && jobq_allow_superuser_jobs == SUPERUSER_JOBS_OWN &&
+		!superuser_arg(GetSessionUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to have jobs run as superuser \"%s\"",
+						GetUserNameFromId(role, false)),
+				 errdetail("The user of this session, \"%s\", is not a superuser.",
+						   GetUserNameFromId(GetSessionUserId(), false)),
+				 errhint("Enqueue as another role: give the function or table to one. Jobs that superusers enqueue only for a moment are allowed by \"%s\" = on.",
+						 "jobq.allow_superuser_jobs")));
+}
+
+/*
  * May he do this, one of JOBQ_MAY_MONITOR (see that it is there, and its state),
  * JOBQ_MAY_OPERATE (cancel, retry and move it) and JOBQ_MAY_MANAGE (see its
  * contents, and delete it), with a job of the role in the queue?  What belongs to

@@ -535,6 +535,7 @@ extern void jobq_require_queue(int32 queue_id, const char *name, int privileges)
 extern bool jobq_may_see_queue(int32 queue_id, bool open);
 extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);
+extern void jobq_refuse_borrowed(Oid role);
 extern bool jobq_may(int privilege, Oid role, int32 queue_id);
 
 /* src/store/carry.c */

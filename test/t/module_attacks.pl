@@ -244,6 +244,13 @@ if ($node->pg_version >= 16)
 	sql('REVOKE root FROM producer');
 }
 
+# Whoever is a superuser for a moment cannot have a job that is one later.
+sql(q{GRANT root TO producer; CREATE FUNCTION helps() RETURNS bigint SECURITY DEFINER LANGUAGE sql AS $$ SELECT jobq.enqueue('escapes') $$; ALTER FUNCTION helps() OWNER TO root});
+like(as('producer', $_), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "not by $_")
+  foreach (q{SELECT helps()}, q{SET ROLE root; SELECT jobq.enqueue('escapes')}, q{SET ROLE root; SELECT jobq.schedule('borrowed', '@yearly', 'ticks')},
+	q{SELECT jobq.reassign('producer', 'root')}, q{SET ROLE root; SELECT jobq.create_queue('borrowed', run_as => 'root')});
+sql('REVOKE root FROM producer');
+
 # Of a queue whose jobs run as another role, nobody gets more than what it is for.
 sql(q{
 CREATE ROLE agent LOGIN;

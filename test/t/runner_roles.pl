@@ -151,7 +151,7 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 # Superusers, if their jobs are not allowed: with a worker that there is, and without.
 #
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT pg_reload_conf()});
-wait_for($node, 'the setting is read', q{SELECT NOT current_setting('jobq.allow_superuser_jobs')::boolean});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
 my $super = $node->safe_psql('postgres', q{CREATE ROLE super LOGIN SUPERUSER; SET SESSION AUTHORIZATION super; SELECT jobq.enqueue('note', max_attempts => 1)});
 is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super)"), 'failed|the role of the job is a superuser', 'no job of a superuser runs');
 my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note')});
@@ -159,7 +159,22 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising)"), 'comple
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
 is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising)"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
 $node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_all_failed()});
-wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs')::boolean});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
+
+#
+# Who is a superuser for a moment only: in a function of one.
+#
+$node->safe_psql('postgres', q{
+CREATE FUNCTION borrow() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT jobq.enqueue('note') $$;
+ALTER FUNCTION borrow() OWNER TO super});
+my (undef, undef, $refused) = $node->psql('postgres', 'SET SESSION AUTHORIZATION role9; SELECT borrow()');
+like($refused, qr/permission denied to have jobs run as superuser "super"/, 'no job of a superuser by a function of one');
+$node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = on; SELECT pg_reload_conf()});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'on'});
+my $borrowed = $node->safe_psql('postgres', 'SET SESSION AUTHORIZATION role9; SELECT borrow()');
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($borrowed)"), 'completed', 'unless that is allowed');
+$node->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf()});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
 #
 # In a group, a job of a role that has gone fails when its turn comes, and not before.

@@ -75,7 +75,8 @@ role_can_work(Oid role, JobqError *error)
 			error->message = "the role of the job may not log in";
 			error->hint = "Before PostgreSQL 17, background workers can be started only for roles with LOGIN.";
 		}
-		else if (!jobq_allow_superuser_jobs && superuser_arg(role))
+		else if (jobq_allow_superuser_jobs == SUPERUSER_JOBS_OFF &&
+				 superuser_arg(role))
 		{
 			error->message = "the role of the job is a superuser";
 			error->hint = "Jobs of superusers are not allowed by \"jobq.allow_superuser_jobs\".";
