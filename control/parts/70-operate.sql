@@ -94,6 +94,67 @@ COMMENT ON FUNCTION jobq.delete_all_failed(text, text) IS 'delete all dead lette
 queue: only those of this queue
 tenant: only those of this tenant';
 
+CREATE FUNCTION jobq.cancel_many(
+--list JOB_FILTER:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_cancel_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.cancel_many IS 'cancel all jobs that fulfil all conditions, or have the workers that run them stop; returns their number
+--each JOB_FILTER:@1: @'5
+returns: how many jobs there were';
+
+CREATE FUNCTION jobq.retry_many(
+--list JOB_FILTER:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_retry_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.retry_many IS 'run all dead letters that fulfil all conditions again; with the state retryable, jobs that wait for their next attempt now; returns their number
+--each JOB_FILTER:@1: @'5
+returns: how many jobs there were';
+
+CREATE FUNCTION jobq.reschedule_many(
+	run_at timestamptz,
+--list JOB_FILTER:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_reschedule_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.reschedule_many IS 'have all jobs that wait, and fulfil all conditions, run at another time; returns their number
+run_at: when they may run
+--each JOB_FILTER:@1: @'5
+returns: how many jobs there were';
+
+CREATE FUNCTION jobq.set_priority_many(
+	priority int,
+--list JOB_FILTER:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_set_priority_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.set_priority_many IS 'give all jobs that wait, and fulfil all conditions, another priority; returns their number
+priority: smaller runs first
+--each JOB_FILTER:@1: @'5
+returns: how many jobs there were';
+
+CREATE FUNCTION jobq.delete_failed_many(
+--list JOB_FILTER:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_delete_failed_many'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.delete_failed_many IS 'delete all dead letters that fulfil all conditions; returns their number
+--each JOB_FILTER:@1: @'5
+returns: how many jobs there were';
+
+CREATE PROCEDURE jobq.in_slices(
+	function text,
+	arguments jsonb,
+	slice int DEFAULT 1000,
+	INOUT jobs bigint DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'jobq_in_slices' LANGUAGE C;
+COMMENT ON PROCEDURE jobq.in_slices IS 'do what cancel_many() or one of its kin does, and commit after each so many jobs
+function: cancel_many, clear, retry_many, reschedule_many, set_priority_many, or delete_failed_many
+arguments: its arguments by their names
+slice: after how many jobs there is a commit
+jobs: how many jobs there were';
+
 CREATE FUNCTION jobq.prune(older_than interval DEFAULT NULL, failed_older_than interval DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.prune(interval, interval) IS 'delete finished jobs and dead letters that are older than this; null leaves them; returns their number

@@ -21,12 +21,61 @@
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant"
 
+/* Whom a cancel is about. */
+typedef enum JobqCancel
+{
+	JOBQ_CANCEL_ONE,			/* this job, whatever it does; an error if the
+								 * user may only see it */
+	JOBQ_CANCEL_MANY,			/* one of many that were chosen */
+	JOBQ_CANCEL_WAITING,		/* the same, and nobody has begun it */
+}			JobqCancel;
+
+/* The conditions by which many jobs are chosen: the numbers FILTER_*. */
+enum
+{
+#define JOB_FILTER(name, NAME, type, oid, comment) FILTER_##NAME,
+#include "operate/filters.h"
+#undef JOB_FILTER
+	NFILTERS
+};
+
+/* What is done with many jobs. */
+typedef enum JobqManyAction
+{
+	MANY_CANCEL,
+	MANY_CLEAR,					/* cancel those that nobody has begun */
+	MANY_RETRY,
+	MANY_RESCHEDULE,
+	MANY_SET_PRIORITY,
+	MANY_DELETE_FAILED,
+}			JobqManyAction;
+
+/* That, and with which jobs. */
+typedef struct JobqMany
+{
+	JobqManyAction action;
+	Datum		value;			/* the time, or the priority */
+	Datum		values[NFILTERS];
+	bool		nulls[NFILTERS];
+	int32		queue_id;		/* of FILTER_QUEUE, or 0 */
+	TimestampTz before;			/* of FILTER_OLDER_THAN */
+}			JobqMany;
+
+/* A condition's name and type. */
+typedef struct JobqFilter
+{
+	const char *name;
+	Oid			type;
+}			JobqFilter;
+
 /* src/operate/operate.c */
 extern void jobq_no_such_job(int64 id);
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,
 						  bool refuse, JobqJob *job);
 extern void jobq_check_finished(int64 id);
-extern bool jobq_cancel_job(Relation rel, int64 id, bool refuse);
+extern void jobq_end_lease(const JobqJob *job, bool always);
+extern bool jobq_cancel_job(Relation rel, int64 id, JobqCancel how);
+extern bool jobq_retry_waiting(Relation rel, int64 id, bool refuse);
 extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 
@@ -37,12 +86,18 @@ extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 /* src/operate/wait.c */
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
-/* src/operate/queue_ops.c */
+/* src/operate/move.c */
+extern bool jobq_move_job(Relation rel, int64 id, int att, Datum value,
+						  bool refuse);
+
+/* src/operate/many.c */
+extern const JobqFilter jobq_filters[NFILTERS];
+extern int64 jobq_many_run(const JobqMany * many, int slice);
+
+/* src/operate/prune.c */
 extern int64 jobq_delete_and_count(const char *query, int nargs,
 								   const Oid *types, const Datum *values,
 								   const char *nulls);
-extern int64 jobq_retry_letters(int32 queue_id, text *kind, text *tenant,
-								int64 batch_id);
 
 /* The columns of jobq.job_status. */
 enum

@@ -245,7 +245,7 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		if (jobq_current_of(ids[i]) == NULL)
-			dropped += jobq_cancel_job(rel, ids[i], true);
+			dropped += jobq_cancel_job(rel, ids[i], JOBQ_CANCEL_MANY);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}

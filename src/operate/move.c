@@ -31,7 +31,8 @@ PG_FUNCTION_INFO_V1(jobq_set_priority);
 
 static void not_waiting(int64 id, const char *state);
 static void move_expiry(JobqJob *job, TimestampTz run_at);
-static void move_job(int64 id, int att, Datum value);
+static const char *why_not(const JobqJob *job, int att);
+static void move_one(int64 id, int att, Datum value);
 
 static void
 not_waiting(int64 id, const char *state)
@@ -62,58 +63,83 @@ move_expiry(JobqJob *job, TimestampTz run_at)
 }
 
 /*
- * Give the job another run_at or priority.
+ * Why the job cannot get another run_at or priority; NULL if it can.
  */
-static void
-move_job(int64 id, int att, Datum value)
+static const char *
+why_not(const JobqJob *job, int att)
 {
-	Relation	rel;
+	if (jobq_job_runs(job))
+		return "is running";
+	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) <= jobq_now())
+		return "has expired";
+	if (att == JOB_RUN_AT && job_blocked(job))
+		return "is blocked: it waits for other jobs, not for a time";
+	return NULL;
+}
+
+/*
+ * Give the job another run_at or priority.  If it does not wait, or is none of this
+ * user's, that is an error if "refuse", or else false.
+ */
+bool
+jobq_move_job(Relation rel, int64 id, int att, Datum value, bool refuse)
+{
+	const char *state = jobq_current_of(id) != NULL ? "is running" : NULL;
 	JobqJob		job;
 
-	if (jobq_current_of(id) != NULL)
-		not_waiting(id, "is running");
-	rel = jobq_open_jobs();
-	for (;;)
+	while (state == NULL)
 	{
 		TransactionId blocker;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
 		{
-			jobq_check_finished(id);
-			not_waiting(id, "has finished");
+			if (refuse)
+				jobq_check_finished(id);
+			state = "has finished";
 		}
-		if (jobq_job_runs(&job))
-			not_waiting(id, "is running");
-		if (!JOB_ISNULL(&job, JOB_EXPIRES_AT) &&
-			DatumGetTimestampTz(JOB(&job, JOB_EXPIRES_AT)) <= jobq_now())
-			not_waiting(id, "has expired");
-		if (att == JOB_RUN_AT && job_blocked(&job))
-			not_waiting(id, "is blocked: it waits for other jobs, not for a time");
-		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
-			break;
+		else if ((state = why_not(&job, att)) == NULL)
+		{
+			if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+				break;
 
-		/*
-		 * Its worker is just about to begin or to end it, or another session
-		 * works on it: look again when that transaction is over, unless a
-		 * worker shows up first.
-		 */
-		if (jobq_job_runs(&job))
-			not_waiting(id, "is running");
-		if (TransactionIdIsValid(blocker))
-			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+			/*
+			 * Its worker is just about to begin or to end it, or another
+			 * session works on it: look again when that transaction is over,
+			 * unless a worker shows up first.
+			 */
+			if (jobq_job_runs(&job))
+				state = "is running";
+			else if (TransactionIdIsValid(blocker))
+				XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+		}
+	}
+	if (state != NULL)
+	{
+		if (refuse)
+			not_waiting(id, state);
+		return false;
 	}
 	jobq_job_push_if_undone(&job);
 
 	/* a consumer that has got hold of it since will find the lease gone */
-	jobq_lease_room(1);
-	jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+	jobq_end_lease(&job, refuse);
 
 	if (att == JOB_RUN_AT)
 		move_expiry(&job, DatumGetTimestampTz(value));
 	JOB_SET(&job, att, value);
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+	return true;
+}
+
+static void
+move_one(int64 id, int att, Datum value)
+{
+	Relation	rel = jobq_open_jobs();
+
+	(void) jobq_move_job(rel, id, att, value, true);
 	table_close(rel, NoLock);
 }
 
@@ -130,7 +156,7 @@ jobq_reschedule(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("run_at must be finite")));
-	move_job(PG_GETARG_INT64(0), JOB_RUN_AT, TimestampTzGetDatum(run_at));
+	move_one(PG_GETARG_INT64(0), JOB_RUN_AT, TimestampTzGetDatum(run_at));
 	PG_RETURN_VOID();
 }
 
@@ -141,7 +167,7 @@ Datum
 jobq_set_priority(PG_FUNCTION_ARGS)
 {
 	PreventCommandIfReadOnly("jobq.set_priority()");
-	move_job(PG_GETARG_INT64(0), JOB_PRIORITY,
+	move_one(PG_GETARG_INT64(0), JOB_PRIORITY,
 			 Int32GetDatum(PG_GETARG_INT32(1)));
 	PG_RETURN_VOID();
 }

@@ -196,31 +196,50 @@ jobq_ask_to_stop(int64 id)
 }
 
 /*
+ * The job's row is deleted, or written anew: whoever holds a lease of it loses that
+ * when this commits.  always: look not only where consumers take the jobs.
+ */
+void
+jobq_end_lease(const JobqJob *job, bool always)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+
+	if (!always && queue != NULL && queue->mode != MODE_CONSUMER)
+		return;
+	jobq_lease_room(1);
+	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
+}
+
+/*
  * Cancel a live job, or have the worker that runs it stop.  False if there is none
- * that this user may cancel; an error if he may see it and "refuse".
+ * that this user may cancel, or if somebody has begun it and how is
+ * JOBQ_CANCEL_WAITING.
  */
 bool
-jobq_cancel_job(Relation rel, int64 id, bool refuse)
+jobq_cancel_job(Relation rel, int64 id, JobqCancel how)
 {
+	bool		running = how != JOBQ_CANCEL_WAITING;
+
 	for (;;)
 	{
 		TransactionId blocker;
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
+		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, how == JOBQ_CANCEL_ONE,
+						   &job))
 			return false;
-		if (jobq_ask_to_stop(id))
-			return true;
+		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
+			return running;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
 			jobq_job_push_if_undone(&job);
 			/* its consumer, if it has one, will find the lease gone */
-			jobq_lease_room(1);
-			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
+			jobq_end_lease(&job, how == JOBQ_CANCEL_ONE);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-						 "cancelled");
+						 running ? "cancelled" : "cleared");
 			return true;
 		}
 
@@ -229,8 +248,8 @@ jobq_cancel_job(Relation rel, int64 id, bool refuse)
 		 * works on it: look again when that transaction is over, unless a
 		 * worker shows up first.
 		 */
-		if (jobq_ask_to_stop(id))
-			return true;
+		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
+			return running;
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
@@ -254,7 +273,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 				 errmsg("a handler cannot cancel its own job"),
 				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
 	rel = jobq_open_jobs();
-	cancelled = jobq_cancel_job(rel, id, true);
+	cancelled = jobq_cancel_job(rel, id, JOBQ_CANCEL_ONE);
 	table_close(rel, NoLock);
 	if (!cancelled)
 		jobq_check_finished(id);
@@ -311,6 +330,36 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 }
 
 /*
+ * Run a job that waits for its next attempt now.  False if there is none that this
+ * user may retry; if it is in another state, that is an error if "refuse", or else
+ * false.
+ */
+bool
+jobq_retry_waiting(Relation rel, int64 id, bool refuse)
+{
+	JobqJob		job;
+
+	if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
+		return false;
+	if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
+		job_run_at(&job) <= jobq_now() ||
+		!jobq_job_delete(rel, &job))
+	{
+		if (!refuse)
+			return false;
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " has not failed", id),
+				 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+	}
+	jobq_job_push_if_undone(&job);
+	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	jobq_job_insert(rel, &job);
+	jobq_state_changed(&job, "ready");
+	return true;
+}
+
+/*
  * retry(id): run a dead letter again under its id, with all its attempts; or
  * run a job that waits for its next attempt now.
  */
@@ -322,24 +371,12 @@ jobq_retry(PG_FUNCTION_ARGS)
 	Datum		values[] = {Int64GetDatum(id)};
 	int64		reopened = 0;
 	Relation	rel;
-	JobqJob		job;
 
 	PreventCommandIfReadOnly("jobq.retry()");
 	jobq_pin_queues();
 	rel = jobq_open_jobs();
-	if (jobq_find_for(JOBQ_MAY_OPERATE, rel, id, true, &job))
+	if (jobq_retry_waiting(rel, id, true))
 	{
-		if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
-			job_run_at(&job) <= jobq_now() ||
-			!jobq_job_delete(rel, &job))
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_WRONG_STATE),
-					 errmsg("job " INT64_FORMAT " has not failed", id),
-					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
-		jobq_job_push_if_undone(&job);
-		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
-		jobq_job_insert(rel, &job);
-		jobq_state_changed(&job, "ready");
 		table_close(rel, NoLock);
 		PG_RETURN_VOID();
 	}

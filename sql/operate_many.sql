@@ -1,0 +1,191 @@
+-- The same for many jobs: cancel_many() and its kin, in_slices().
+SELECT jobq.create_queue('many'), jobq.alter_queue('many', tenant => 'header customer');
+SELECT jobq.pause('many');
+CREATE FUNCTION test.left_of_many() RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(kind || ' ' || (payload ->> 'n') || ' ' || state, ', ' ORDER BY (payload ->> 'n')::int) FROM jobq.live_jobs WHERE queue = 'many'
+$$;
+
+-- each condition by itself; all conditions together
+CREATE PROCEDURE test.fill_many() LANGUAGE sql AS $$
+	SELECT jobq.enqueue('echo', jsonb_build_object('n', n, 'even', n % 2 = 0), queue => 'many',
+		headers => jsonb_build_object('customer', CASE WHEN n < 4 THEN 'acme' ELSE 'zeta' END),
+		group_key => CASE n WHEN 2 THEN 'g' END, unique_key => CASE n WHEN 3 THEN 'k' END, delay => CASE n WHEN 5 THEN interval '1 h' END)
+	FROM generate_series(1, 6) n
+$$;
+CALL test.fill_many();
+SELECT jobq.enqueue('note', '{"n": 7}', queue => 'many') AS seventh \gset
+SELECT test.left_of_many();
+CREATE FUNCTION test.many(call text, OUT jobs bigint, OUT "left" text) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'SELECT jobq.' || call INTO jobs;
+	"left" := test.left_of_many();
+END
+$$;
+SELECT * FROM test.many($$cancel_many(queue => 'many', kind => 'note')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', payload => '{"n": 1}')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', group_key => 'g', kind => 'note')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', group_key => 'g')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', unique_key => 'k')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', state => 'scheduled')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'acme')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'zeta', max_jobs => 1)$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
+SELECT jobq.test_clock('2 h');
+SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
+SELECT jobq.test_clock('0');
+SELECT state, error FROM jobq.status(:seventh);
+
+-- by ids: those that are there, also one that runs; never the own one of a handler
+SELECT jobq.enqueue('echo', '{"n": 1}', queue => 'many') AS one, jobq.enqueue('echo', '{"n": 2}', queue => 'many') AS two \gset
+SELECT pg_advisory_lock(41);
+SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT jobq.cancel_many(ids => ARRAY[:one, :one, :seventh, NULL, 0, :gate]);
+SELECT state, error FROM jobq.wait(ARRAY[:one, :gate]);
+SELECT pg_advisory_unlock(41);
+-- but clear() leaves what runs
+SELECT pg_advisory_lock(41);
+SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT jobq.clear('first');
+SELECT jobq.set_priority_many(1, ids => ARRAY[:gate, :two]), jobq.reschedule_many(now(), ids => ARRAY[:gate]);
+SELECT pg_advisory_unlock(41);
+SELECT state FROM jobq.wait(:gate);
+CREATE FUNCTION test.cancels_many() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(jobq.cancel_many(ids => ARRAY[(jobq.current_job()).id])) $$;
+SELECT jobq.register('cancels_many', 'test.cancels_many()');
+SELECT jobq.enqueue('cancels_many') AS id \gset
+SELECT * FROM test.outcome(:id);
+
+-- another time, another priority
+CALL test.fill_many();
+SELECT * FROM test.many($$reschedule_many(now() + '1 day', queue => 'many', payload => '{"even": true}')$$);
+SELECT * FROM test.many($$reschedule_many(now(), queue => 'many', state => 'scheduled')$$);
+SELECT * FROM test.many($$set_priority_many(5, queue => 'many', payload => '{"even": false}')$$);
+SELECT payload -> 'n' AS n, priority FROM jobq.live_jobs WHERE queue = 'many' ORDER BY 1;
+-- a blocked one has no time, but a priority
+SELECT jobq.create_batch() AS batch \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{"{}", "{}"}');
+SELECT jobq.reschedule_many(now(), batch_id => :batch), jobq.set_priority_many(9, batch_id => :batch);
+SELECT state, priority FROM jobq.live_jobs WHERE batch_id = :batch;
+SELECT jobq.cancel_many(batch_id => :batch, state => 'blocked');
+SELECT jobq.clear('many');
+
+-- dead letters: by error and SQLSTATE
+SELECT jobq.resume('many');
+SELECT array_agg(jobq.enqueue('broken', to_jsonb(n), queue => 'many', max_attempts => 1)) AS broken FROM generate_series(1, 4) n \gset
+SELECT jobq.enqueue('broken', '5', queue => 'many', backoff => 'fixed 1 h') AS retryable \gset
+SELECT count(*) FROM jobq.wait(:'broken'::bigint[]);
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
+SELECT jobq.pause('many');
+SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_many(queue => 'many', sqlstate => '22012') AS none,
+	jobq.retry_many(queue => 'many', sqlstate => 'P0001', payload => '2') AS second;
+SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
+SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
+SELECT jobq.delete_failed_many(queue => 'many', older_than => '1 h'), jobq.delete_failed_many(queue => 'many', max_jobs => 1);
+SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
+SELECT jobq.delete_failed_many(ids => :'broken');
+SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.clear('many');
+
+-- of dead letters with the same key, the last of those that are meant; none whose key is held
+SELECT jobq.resume('many');
+SELECT jobq.enqueue('broken', '1', queue => 'many', max_attempts => 1, unique_key => 'same') AS first \gset
+SELECT state FROM jobq.wait(:first);
+SELECT jobq.enqueue('broken', '2', queue => 'many', max_attempts => 1, unique_key => 'same') AS second \gset
+SELECT state FROM jobq.wait(:second);
+SELECT jobq.pause('many');
+SELECT jobq.retry_many(unique_key => 'same', payload => '1');
+SELECT jobq.retry_many(unique_key => 'same');
+SELECT id = :first AS first, state FROM jobq.live_jobs WHERE queue = 'many';
+SELECT jobq.clear('many');
+CALL jobq.in_slices('retry_many', '{"unique_key": "same"}', slice => 1);
+SELECT id = :second AS second, state FROM jobq.live_jobs WHERE queue = 'many';
+SELECT jobq.clear('many');
+
+-- in slices: each is a transaction
+CREATE FUNCTION test.transactions(reason text) RETURNS TABLE (jobs bigint, transactions bigint) LANGUAGE sql AS $$
+	SELECT count(*), count(DISTINCT xmin::text) FROM jobq.archive WHERE kind = 'sliced' AND archive.reason = $1
+$$;
+SELECT jobq.register('sliced', 'test.echo(jsonb)', queue => 'many');
+SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
+CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}', slice => 10);
+SELECT * FROM test.transactions('cancelled');
+SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[25]));
+CALL jobq.in_slices('reschedule_many', '{"kind": "sliced", "run_at": "2100-01-01 00:00Z"}', slice => 7);
+CALL jobq.in_slices('set_priority_many', '{"kind": "sliced", "priority": 3, "max_jobs": 21, "ids": null}', slice => 10);
+SELECT run_at AT TIME ZONE 'UTC' AS run_at, priority, count(*), count(DISTINCT xmin::text) AS transactions FROM jobq.job WHERE kind = 'sliced' GROUP BY 1, 2 ORDER BY 2;
+SELECT array_agg(id ORDER BY id) AS ids FROM jobq.live_jobs WHERE kind = 'sliced' \gset
+SELECT format('{"ids": %s, "kind": "sliced"}', to_jsonb((:'ids'::bigint[])[1:3])) AS arguments \gset
+CALL jobq.in_slices('cancel_many', :'arguments');
+CALL jobq.in_slices('clear', '{"queue": "many", "tenant": "none"}');
+CALL jobq.in_slices('clear', '{"queue": "many"}', slice => 11);
+SELECT * FROM test.transactions('cleared');
+-- within a procedure
+SELECT count(*) FROM jobq.enqueue_many('sliced', array_fill('{"n": 0}'::jsonb, ARRAY[3]), queue => 'manual');
+CREATE PROCEDURE test.slices_within() LANGUAGE plpgsql AS $$
+DECLARE
+	n bigint;
+BEGIN
+	CALL jobq.in_slices('cancel_many', '{"kind": "sliced", "max_jobs": 2}', 1, n);
+	RAISE NOTICE '%', n;
+	ROLLBACK;
+END
+$$;
+CALL test.slices_within();
+SELECT count(*) FROM jobq.live_jobs WHERE kind = 'sliced';
+SELECT jobq.cancel_many(kind => 'sliced');
+BEGIN;
+SAVEPOINT s;
+CALL jobq.in_slices('cancel_many', '{"kind": "sliced"}');
+ROLLBACK;
+
+-- whose jobs: an operator moves those of others, but does not guess what is in them
+SELECT jobq.revoke_role('regress_jobq_boss');
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'), jobq.grant_role('regress_jobq_boss', 'operate');
+SELECT jobq.alter_queue('many', open => true);
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', '{"n": 1, "secret": 1}', queue => 'many', unique_key => 'secret', group_key => 'secret') AS of_alice \gset
+RESET ROLE;
+SET ROLE regress_jobq_bob;
+SELECT jobq.cancel_many(queue => 'many'), jobq.cancel_many(ids => ARRAY[:of_alice]), jobq.set_priority_many(1, kind => 'echo', queue => 'many');
+RESET ROLE;
+SET ROLE regress_jobq_boss;
+SELECT jobq.set_priority_many(2, queue => 'many', payload => '{"secret": 1}') AS payload, jobq.set_priority_many(2, unique_key => 'secret') AS key,
+	jobq.set_priority_many(2, group_key => 'secret') AS "group", jobq.set_priority_many(2, kind => 'echo', queue => 'many') AS kind;
+RESET ROLE;
+SET ROLE regress_jobq_alice;
+SELECT jobq.set_priority_many(3, payload => '{"secret": 1}', unique_key => 'secret', group_key => 'secret');
+RESET ROLE;
+-- who manages one queue does so there, whatever else is meant
+SELECT jobq.revoke_role('regress_jobq_boss'), jobq.grant_queue('many', 'regress_jobq_boss', 'manage');
+SET ROLE regress_jobq_boss;
+SELECT jobq.cancel_many(payload => '{"secret": 1}');
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_alice');
+
+-- bad input
+SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
+	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_failed_many(state => ''retryable'')', 'reschedule_many(now(), state => ''blocked'')',
+	'reschedule_many(NULL, kind => ''x'')', 'reschedule_many(''infinity'', kind => ''x'')', 'set_priority_many(NULL, kind => ''x'')', 'set_priority_many(1)',
+	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')'])
+	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
+CALL jobq.in_slices(NULL, '{}');
+CALL jobq.in_slices('prune', '{}');
+CALL jobq.in_slices('cancel_many', '[]');
+CALL jobq.in_slices('cancel_many', '{}');
+CALL jobq.in_slices('cancel_many', '{"state": "completed"}');
+CALL jobq.in_slices('cancel_many', '{"queues": "x"}');
+CALL jobq.in_slices('cancel_many', '{"run_at": "2100-01-01"}');
+CALL jobq.in_slices('cancel_many', '{"kind": 1}');
+CALL jobq.in_slices('cancel_many', '{"ids": [[1]]}');
+CALL jobq.in_slices('cancel_many', '{"ids": ["x"]}');
+CALL jobq.in_slices('cancel_many', '{"ids": {"a": 1}}');
+CALL jobq.in_slices('cancel_many', '{"ids": true}');
+CALL jobq.in_slices('cancel_many', '{"ids": []}');
+CALL jobq.in_slices('cancel_many', '{"kind": "x"}', slice => 0);
+CALL jobq.in_slices('clear', '{"queue": "many", "kind": "x"}');
+CALL jobq.in_slices('clear', '{"tenant": "x"}');
+CALL jobq.in_slices('reschedule_many', '{"kind": "x"}');
+CALL jobq.in_slices('reschedule_many', '{"kind": "x", "run_at": null}');
+CALL jobq.in_slices('set_priority_many', '{"kind": "x", "priority": "high"}');
+SELECT count(*) FROM jobq.live_jobs WHERE queue = 'many';
+SELECT jobq.unregister('sliced'), jobq.unregister('cancels_many'), jobq.drop_queue('many', force => true);

@@ -1,0 +1,471 @@
+/*-------------------------------------------------------------------------
+ *
+ * many.c
+ *	  The same for many jobs: those that fulfil conditions are cancelled, retried,
+ *	  moved, or deleted.
+ *
+ * One query chooses the jobs and puts their ids in order into a tuplestore, which
+ * goes to disk where they are many.  Then they are taken a slice at a time: the
+ * query is asked again of these, since they may have changed, and each that still
+ * is as it should be is treated like one that is named alone.  So memory does not
+ * grow with their number, and a slice costs what it touches; who wants to commits
+ * after each (jobq_many_run()).  Jobs that come later are not chosen.
+ *
+ * Whether the user may is decided for each job, by jobq_may().  Who may not read
+ * what is in a job does not learn it by a condition, either.
+ *
+ * src/operate/many.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "tcop/pquery.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "operate/inner.h"
+
+/* Ids that are read from the query at a time, and jobs of a slice that is none. */
+#define CHUNK		1000
+
+/* Parameters of a query at most. */
+#define MAX_PARAMS	(2 * NFILTERS + 4)
+
+/*
+ * Can a dead letter "j" with a unique key have it?
+ */
+#define KEY_IS_FREE \
+	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
+	" WHERE u.key = j.unique_key" \
+	" AND u.kind = j.kind AND u.role = j.role AND u.job_id <> j.id" \
+	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
+	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
+
+/* Is a dead letter "j" not a step that would wait for a batch without end? */
+#define CAN_BEGIN \
+	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \
+	" WHERE b.id = j.batch_id AND b.state <> 'x'))"
+
+const		JobqFilter jobq_filters[NFILTERS] = {
+#define JOB_FILTER(name, NAME, type, oid, comment) \
+	[FILTER_##NAME] = {#name, oid},
+#include "operate/filters.h"
+#undef JOB_FILTER
+};
+
+/* A query that is being written, with the values of its parameters. */
+typedef struct ManyQuery
+{
+	StringInfoData text;
+	int			n;
+	Oid			types[MAX_PARAMS];
+	Datum		values[MAX_PARAMS];
+}			ManyQuery;
+
+static bool of_letters(const JobqMany * many);
+static void add(ManyQuery * query, const char *alias, const char *condition,
+				Oid type, Datum value);
+static void add_filters(ManyQuery * query, const JobqMany * many, const char *alias);
+static void write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids);
+static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
+static void choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
+static int64 revive(Relation rel, ArrayType *array);
+static int64 delete_letters(ArrayType *array);
+static bool treat_job(const JobqMany * many, Relation rel, int64 id);
+static int64 treat_slice(const JobqMany * many, Datum *ids, int n);
+static int64 treat_slices(const JobqMany * many, TupleDesc desc,
+						  Tuplestorestate *ids, int slice);
+
+/*
+ * Is this about dead letters, and not about live jobs?
+ */
+static bool
+of_letters(const JobqMany * many)
+{
+	return many->action == MANY_DELETE_FAILED ||
+		(many->action == MANY_RETRY &&
+		 (many->nulls[FILTER_STATE] ||
+		  strcmp(TextDatumGetCString(many->values[FILTER_STATE]), "failed") == 0));
+}
+
+/*
+ * Add a condition on jobs.  In it, ~ stands for their alias, and $ for the parameter
+ * that gets this value.
+ */
+static void
+add(ManyQuery * query, const char *alias, const char *condition, Oid type,
+	Datum value)
+{
+	Assert(query->n < MAX_PARAMS);
+	query->types[query->n] = type;
+	query->values[query->n++] = value;
+	appendStringInfoString(&query->text, " AND ");
+	for (; *condition != '\0'; condition++)
+	{
+		if (*condition == '~')
+			appendStringInfo(&query->text, "%s.", alias);
+		else if (*condition == '$')
+			appendStringInfo(&query->text, "$%d", query->n);
+		else
+			appendStringInfoChar(&query->text, *condition);
+	}
+}
+
+/*
+ * Add what the user has asked for.
+ */
+static void
+add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
+{
+	bool		letters = of_letters(many);
+	struct
+	{
+		int			filter;
+		const char *condition;
+		const char *of_letter;	/* NULL: the same */
+	}			conditions[] = {
+		{FILTER_KIND, "~kind = $", NULL},
+		{FILTER_TENANT, "~tenant = $", NULL},
+		{FILTER_ERROR, "~errors -> -1 ->> 'message' LIKE $", "~error LIKE $"},
+		{FILTER_SQLSTATE, "~errors -> -1 ->> 'sqlstate' = $", "~sqlstate = $"},
+		{FILTER_PAYLOAD, "~payload @> $", NULL},
+		{FILTER_GROUP_KEY, "~group_key = $", NULL},
+		{FILTER_UNIQUE_KEY,
+			"~id IN (SELECT u.job_id FROM jobq.unique_key u WHERE u.key = $)",
+		"~unique_key = $"},
+		{FILTER_BATCH_ID, "~batch_id = $", NULL},
+		{FILTER_IDS, "~id = ANY ($)", NULL},
+		{FILTER_STATE,
+			"jobq_internal.live_state(~id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)"
+			" OR ~lease_token IS NOT NULL, ~run_at, ~expires_at, ~errors IS NOT NULL) = $",
+		"$ = 'failed'"},
+	};
+
+	if (many->queue_id != 0)
+		add(query, alias, "~queue_id = $", INT4OID,
+			Int32GetDatum(many->queue_id));
+	if (!many->nulls[FILTER_OLDER_THAN])
+		add(query, alias, letters ? "~finished_at <= $" : "~enqueued_at <= $",
+			TIMESTAMPTZOID, TimestampTzGetDatum(many->before));
+
+	/* by this one there is an index */
+	if (many->queue_id != 0 && !many->nulls[FILTER_GROUP_KEY] && !letters)
+		add(query, alias, "~group_id = $", INT8OID,
+			Int64GetDatum(jobq_group_id(many->queue_id,
+										DatumGetTextPP(many->values[FILTER_GROUP_KEY]))));
+	for (int i = 0; i < (int) lengthof(conditions); i++)
+	{
+		int			filter = conditions[i].filter;
+
+		if (!many->nulls[filter])
+			add(query, alias, letters && conditions[i].of_letter != NULL
+				? conditions[i].of_letter : conditions[i].condition,
+				jobq_filters[filter].type, many->values[filter]);
+	}
+}
+
+/*
+ * The query for the jobs that are as they should be, all or those with these ids.
+ * It returns their id, role and queue, in the order of the ids.
+ */
+static void
+write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
+{
+	query->n = 0;
+	initStringInfo(&query->text);
+	appendStringInfo(&query->text,
+					 "SELECT j.id, j.role::oid, j.queue_id FROM jobq.%s j WHERE true",
+					 of_letters(many) ? "failed_job" : "job");
+	add_filters(query, many, "j");
+	if (many->action == MANY_RETRY && of_letters(many))
+	{
+		appendStringInfoString(&query->text, KEY_IS_FREE CAN_BEGIN);
+
+		/* of those with the same key, the last one; each is alone later */
+		if (ids == NULL)
+		{
+			appendStringInfoString(&query->text,
+								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.failed_job g"
+								   " WHERE g.unique_key = j.unique_key AND g.kind = j.kind"
+								   " AND g.role = j.role AND g.id > j.id");
+			add_filters(query, many, "g");
+			appendStringInfoString(&query->text, "))");
+		}
+	}
+	if (ids != NULL)
+		add(query, "j", "~id = ANY ($)", INT8ARRAYOID, PointerGetDatum(ids));
+	appendStringInfoString(&query->text, " ORDER BY j.id");
+}
+
+/*
+ * May this user do it with the job that is in this row?
+ */
+static bool
+may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
+{
+	Oid			role;
+	int32		queue_id;
+
+	*id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+	role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
+	queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
+	if (!jobq_may(many->action == MANY_DELETE_FAILED
+				  ? JOBQ_MAY_MANAGE : JOBQ_MAY_OPERATE, role, queue_id))
+		return false;
+
+	/* whoever may not read these shall not guess them */
+	return (many->nulls[FILTER_PAYLOAD] && many->nulls[FILTER_GROUP_KEY] &&
+			many->nulls[FILTER_UNIQUE_KEY]) ||
+		jobq_may(JOBQ_MAY_MANAGE, role, queue_id);
+}
+
+/*
+ * Put the ids of the jobs into the tuplestore; the caller is connected to SPI.
+ */
+static void
+choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
+{
+	int64		left = many->nulls[FILTER_MAX_JOBS] ? PG_INT64_MAX
+		: DatumGetInt64(many->values[FILTER_MAX_JOBS]);
+	JobqOwnerState state;
+	ManyQuery	query;
+	Portal		portal;
+	uint64		n;
+
+	write_query(&query, many, NULL);
+	jobq_become_owner(&state);
+	portal = SPI_cursor_open_with_args(NULL, query.text.data, query.n,
+									   query.types, query.values, NULL, false,
+									   left < PG_INT64_MAX ? CURSOR_OPT_FAST_PLAN : 0);
+	jobq_unbecome_owner(&state);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		jobq_become_owner(&state);
+		SPI_cursor_fetch(portal, true, CHUNK);
+		jobq_unbecome_owner(&state);
+		n = SPI_processed;
+		for (uint64 i = 0; i < n && left > 0; i++)
+		{
+			int64		id;
+			Datum		value;
+			bool		isnull = false;
+
+			if (!may(many, SPI_tuptable->vals[i], SPI_tuptable->tupdesc, &id))
+				continue;
+			value = Int64GetDatum(id);
+			tuplestore_putvalues(ids, desc, &value, &isnull);
+			left--;
+		}
+		SPI_freetuptable(SPI_tuptable);
+	} while (n > 0 && left > 0);
+	SPI_cursor_close(portal);
+}
+
+/*
+ * Run these dead letters again; how many it were.
+ */
+static int64
+revive(Relation rel, ArrayType *array)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	Datum		values[] = {PointerGetDatum(array)};
+	int64		reopened = 0;
+	int64		revived = 0;
+	SPITupleTable *letters;
+
+	/* one that somebody else retries or deletes is not returned */
+	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
+					  RETURNING_JOB, 1, types, values, NULL,
+					  SPI_OK_DELETE_RETURNING);
+	letters = SPI_tuptable;
+	for (uint64 i = 0; i < letters->numvals; i++)
+		if (jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened))
+			revived++;
+	SPI_freetuptable(letters);
+	return revived;
+}
+
+/*
+ * Delete these dead letters.
+ */
+static int64
+delete_letters(ArrayType *array)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	Datum		values[] = {PointerGetDatum(array)};
+	int64		n;
+
+	n = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
+											   RETURNING_LETTERS),
+							  1, types, values, NULL);
+	SPI_freetuptable(SPI_tuptable);
+	return n;
+}
+
+/*
+ * Do it with a live job; false if it does not let itself be treated so any more.
+ */
+static bool
+treat_job(const JobqMany * many, Relation rel, int64 id)
+{
+	switch (many->action)
+	{
+		case MANY_CANCEL:
+			return jobq_current_of(id) == NULL &&
+				jobq_cancel_job(rel, id, JOBQ_CANCEL_MANY);
+		case MANY_CLEAR:
+			return jobq_cancel_job(rel, id, JOBQ_CANCEL_WAITING);
+		case MANY_RETRY:
+			return jobq_retry_waiting(rel, id, false);
+		case MANY_RESCHEDULE:
+			return jobq_move_job(rel, id, JOB_RUN_AT, many->value, false);
+		case MANY_SET_PRIORITY:
+			return jobq_move_job(rel, id, JOB_PRIORITY, many->value, false);
+		case MANY_DELETE_FAILED:
+			break;
+	}
+	return false;
+}
+
+/*
+ * Do it with those of these jobs that are still as they should be; how many it
+ * were.
+ */
+static int64
+treat_slice(const JobqMany * many, Datum *chosen, int n)
+{
+	ArrayType  *array = construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE);
+	int64		done = 0;
+	MemoryContext context;
+	MemoryContext old;
+	Relation	rel;
+	ManyQuery	query;
+
+	/* in the order in which enqueue() locks these */
+	if (many->action == MANY_RETRY)
+		jobq_pin_queues();
+	rel = jobq_open_jobs();
+	write_query(&query, many, array);
+	(void) jobq_query(query.text.data, query.n, query.types, query.values,
+					  NULL, SPI_OK_SELECT);
+	n = 0;
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		int64		id;
+
+		if (may(many, SPI_tuptable->vals[i], SPI_tuptable->tupdesc, &id))
+			chosen[n++] = Int64GetDatum(id);
+	}
+	SPI_freetuptable(SPI_tuptable);
+	array = construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
+							TYPALIGN_DOUBLE);
+	if (n == 0)
+		done = 0;
+	else if (many->action == MANY_DELETE_FAILED)
+		done = delete_letters(array);
+	else if (of_letters(many))
+		done = revive(rel, array);
+	else
+	{
+		context = AllocSetContextCreate(CurrentMemoryContext, "jobq job of many",
+										ALLOCSET_DEFAULT_SIZES);
+		old = MemoryContextSwitchTo(context);
+		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (treat_job(many, rel, DatumGetInt64(chosen[i])))
+				done++;
+			MemoryContextReset(context);
+		}
+		MemoryContextSwitchTo(old);
+	}
+	table_close(rel, NoLock);
+	return done;
+}
+
+/*
+ * Do it with all that were chosen, a slice at a time, and commit after each if
+ * "slice" is not 0.
+ */
+static int64
+treat_slices(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids,
+			 int slice)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+	int			size = slice > 0 ? slice : CHUNK;
+	Datum	   *chosen = palloc(sizeof(Datum) * size);
+	int64		done = 0;
+	bool		more = true;
+
+	while (more)
+	{
+		MemoryContext context;
+		MemoryContext old;
+		int			n = 0;
+
+		while (n < size &&
+			   (more = tuplestore_gettupleslot(ids, true, false, slot)))
+		{
+			bool		isnull;
+
+			chosen[n++] = slot_getattr(slot, 1, &isnull);
+		}
+		if (n == 0)
+			break;
+		context = AllocSetContextCreate(CurrentMemoryContext, "jobq many",
+										ALLOCSET_DEFAULT_SIZES);
+		old = MemoryContextSwitchTo(context);
+		done += treat_slice(many, chosen, n);
+		MemoryContextSwitchTo(old);
+		MemoryContextDelete(context);
+		if (slice > 0)
+		{
+			SPI_commit();
+			EnsurePortalSnapshotExists();
+		}
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	return done;
+}
+
+/*
+ * Do what "many" says with all jobs that fulfil its conditions, and that this user
+ * may treat so; how many it were.  If slice is not 0, commit after so many; then
+ * this is a procedure that may.
+ */
+int64
+jobq_many_run(const JobqMany * many, int slice)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(1);
+	Tuplestorestate *ids;
+	volatile int64 done = 0;
+
+	TupleDescInitEntry(desc, 1, "id", INT8OID, -1, 0);
+	SPI_connect_ext(slice > 0 ? SPI_OPT_NONATOMIC : 0);
+	ids = tuplestore_begin_heap(false, slice > 0, work_mem);
+	PG_TRY();
+	{
+		choose(many, desc, ids);
+		done = treat_slices(many, desc, ids, slice);
+	}
+	PG_FINALLY();
+	{
+		tuplestore_end(ids);
+	}
+	PG_END_TRY();
+	SPI_finish();
+	return done;
+}

@@ -1,0 +1,476 @@
+/*-------------------------------------------------------------------------
+ *
+ * many_args.c
+ *	  The functions that do something with many jobs, and what they are called
+ *	  with: cancel_many() and its kin, in_slices(), clear(), retry_all(),
+ *	  delete_all_failed(), batch_retry_failed().
+ *
+ * All of them make a JobqMany of their arguments, and many.c does it.
+ *
+ * src/operate/many_args.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_cancel_many);
+PG_FUNCTION_INFO_V1(jobq_retry_many);
+PG_FUNCTION_INFO_V1(jobq_reschedule_many);
+PG_FUNCTION_INFO_V1(jobq_set_priority_many);
+PG_FUNCTION_INFO_V1(jobq_delete_failed_many);
+PG_FUNCTION_INFO_V1(jobq_in_slices);
+PG_FUNCTION_INFO_V1(jobq_clear);
+PG_FUNCTION_INFO_V1(jobq_retry_all);
+PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
+PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
+
+/* Jobs of a slice at most. */
+#define MAX_SLICE	100000
+
+/*
+ * The actions: the function's name, the states of the jobs that it is for, and the
+ * argument before the conditions.
+ */
+static const struct
+{
+	const char *name;
+	const char *states;
+	const char *value;			/* or NULL */
+	Oid			type;
+}			actions[] = {
+	[MANY_CANCEL] = {"cancel_many", "scheduled, ready, running, retryable, blocked", NULL, InvalidOid},
+	[MANY_CLEAR] = {"clear", "scheduled, ready, retryable, blocked", NULL, InvalidOid},
+	[MANY_RETRY] = {"retry_many", "failed, retryable", NULL, InvalidOid},
+	[MANY_RESCHEDULE] = {"reschedule_many", "scheduled, ready, retryable", "run_at", TIMESTAMPTZOID},
+	[MANY_SET_PRIORITY] = {"set_priority_many", "scheduled, ready, retryable, blocked", "priority", INT4OID},
+	[MANY_DELETE_FAILED] = {"delete_failed_many", "failed", NULL, InvalidOid},
+};
+
+static void init_many(JobqMany * many, JobqManyAction action);
+static void set_value(JobqMany * many, bool isnull, Datum value);
+static void check_many(JobqMany * many);
+static void check_some_condition(const JobqMany * many);
+static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
+static char *jsonb_as_text(JsonbValue *value);
+static Datum value_from_jsonb(const char *key, Oid type, JsonbValue *value);
+static void many_from_jsonb(JobqMany * many, Jsonb *json);
+
+static void
+init_many(JobqMany * many, JobqManyAction action)
+{
+	memset(many, 0, sizeof(JobqMany));
+	memset(many->nulls, true, sizeof(many->nulls));
+	many->action = action;
+}
+
+/*
+ * The argument before the conditions.
+ */
+static void
+set_value(JobqMany * many, bool isnull, Datum value)
+{
+	const char *name = actions[many->action].value;
+
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	if (many->action == MANY_RESCHEDULE &&
+		TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(value)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("run_at must be finite")));
+	many->value = value;
+}
+
+/*
+ * Check the conditions, and read what is not as the query wants it.
+ */
+static void
+check_many(JobqMany * many)
+{
+	const char *name = actions[many->action].name;
+
+	if (!many->nulls[FILTER_QUEUE])
+		many->queue_id =
+			jobq_existing_queue(TextDatumGetCString(many->values[FILTER_QUEUE]));
+	if (!many->nulls[FILTER_OLDER_THAN])
+		many->before = jobq_now() - 1000 *
+			jobq_interval_ms(DatumGetIntervalP(many->values[FILTER_OLDER_THAN]),
+							 "older_than", 0, JOBQ_MAX_DELAY_MS);
+	if (!many->nulls[FILTER_STATE])
+	{
+		char	   *state = TextDatumGetCString(many->values[FILTER_STATE]);
+
+		if (jobq_word_number(actions[many->action].states, state) < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("jobq.%s() is not for jobs in the state \"%s\"",
+							name, state),
+					 errhint("The states are %s.",
+							 actions[many->action].states)));
+	}
+	if (!many->nulls[FILTER_SQLSTATE])
+	{
+		char	   *code = TextDatumGetCString(many->values[FILTER_SQLSTATE]);
+
+		if (strlen(code) != 5 ||
+			strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("sqlstate \"%s\" has not five digits or capital letters",
+							code)));
+	}
+	if (!many->nulls[FILTER_MAX_JOBS] &&
+		DatumGetInt64(many->values[FILTER_MAX_JOBS]) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_jobs " INT64_FORMAT " is out of range",
+						DatumGetInt64(many->values[FILTER_MAX_JOBS])),
+				 errhint("It must be at least 1.")));
+}
+
+/*
+ * An error if there is no condition.  A variable that happens to be null shall not
+ * make an end of all jobs.
+ */
+static void
+check_some_condition(const JobqMany * many)
+{
+	for (int i = 0; i < NFILTERS; i++)
+		if (i != FILTER_MAX_JOBS && !many->nulls[i])
+			return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("jobq.%s() has no condition", actions[many->action].name),
+			 errhint("To mean all jobs, write older_than => '0'.")));
+}
+
+/*
+ * The functions that have all conditions as their arguments.
+ */
+static int64
+run_function(FunctionCallInfo fcinfo, JobqManyAction action)
+{
+	int			first = actions[action].value != NULL ? 1 : 0;
+	JobqMany	many;
+
+	jobq_require(JOBQ_MAY_ALL);
+	PreventCommandIfReadOnly(psprintf("jobq.%s()", actions[action].name));
+	init_many(&many, action);
+	if (first > 0)
+		set_value(&many, PG_ARGISNULL(0),
+				  PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0));
+	for (int i = 0; i < NFILTERS; i++)
+	{
+		many.nulls[i] = PG_ARGISNULL(first + i);
+		if (!many.nulls[i])
+			many.values[i] = PG_GETARG_DATUM(first + i);
+	}
+	check_many(&many);
+	check_some_condition(&many);
+	return jobq_many_run(&many, 0);
+}
+
+Datum
+jobq_cancel_many(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(run_function(fcinfo, MANY_CANCEL));
+}
+
+Datum
+jobq_retry_many(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(run_function(fcinfo, MANY_RETRY));
+}
+
+Datum
+jobq_reschedule_many(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(run_function(fcinfo, MANY_RESCHEDULE));
+}
+
+Datum
+jobq_set_priority_many(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(run_function(fcinfo, MANY_SET_PRIORITY));
+}
+
+Datum
+jobq_delete_failed_many(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(run_function(fcinfo, MANY_DELETE_FAILED));
+}
+
+/*
+ * A value of jsonb as the input function of a type wants it; NULL if it is an
+ * object, or an array of other things than numbers and strings.
+ */
+static char *
+jsonb_as_text(JsonbValue *value)
+{
+	StringInfoData array;
+	JsonbIterator *it;
+	JsonbValue	element;
+
+	switch (value->type)
+	{
+		case jbvString:
+			return pnstrdup(value->val.string.val, value->val.string.len);
+		case jbvNumeric:
+			return DatumGetCString(DirectFunctionCall1(numeric_out,
+													   NumericGetDatum(value->val.numeric)));
+		case jbvBinary:
+			break;
+		default:
+			return NULL;
+	}
+	initStringInfo(&array);
+	it = JsonbIteratorInit(value->val.binary.data);
+	if (JsonbIteratorNext(&it, &element, true) != WJB_BEGIN_ARRAY)
+		return NULL;
+	while (JsonbIteratorNext(&it, &element, true) == WJB_ELEM)
+	{
+		char	   *text = element.type == jbvBinary ? NULL : jsonb_as_text(&element);
+
+		if (text == NULL)
+			return NULL;
+		appendStringInfo(&array, "%c%s", array.len == 0 ? '{' : ',', text);
+	}
+	appendStringInfoString(&array, array.len == 0 ? "{}" : "}");
+	return array.data;
+}
+
+static Datum
+value_from_jsonb(const char *key, Oid type, JsonbValue *value)
+{
+	char	   *text = jsonb_as_text(value);
+	Oid			input;
+	Oid			param;
+
+	if (type == JSONBOID)
+		return JsonbPGetDatum(JsonbValueToJsonb(value));
+	if (text == NULL || (type == TEXTOID && value->type != jbvString))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" of arguments must be a value of type %s", key,
+						format_type_be(type))));
+	getTypeInputInfo(type, &input, &param);
+	return OidInputFunctionCall(input, text, param, -1);
+}
+
+/*
+ * The arguments of a function by their names.
+ */
+static void
+many_from_jsonb(JobqMany * many, Jsonb *json)
+{
+	bool		clear = many->action == MANY_CLEAR;
+	const char *value_name = actions[many->action].value;
+	bool		has_value = false;
+	JsonbIterator *it = JsonbIteratorInit(&json->root);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *key;
+		int			filter = 0;
+
+		if (token != WJB_KEY)
+			continue;
+		key = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (value_name != NULL && strcmp(key, value_name) == 0)
+		{
+			if (value.type == jbvNull)
+				continue;
+			set_value(many, false,
+					  value_from_jsonb(key, actions[many->action].type, &value));
+			has_value = true;
+			continue;
+		}
+		while (filter < NFILTERS && (strcmp(key, jobq_filters[filter].name) != 0 ||
+									 (clear && filter != FILTER_QUEUE &&
+									  filter != FILTER_TENANT)))
+			filter++;
+		if (filter == NFILTERS)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("jobq.%s() has no argument \"%s\"",
+							actions[many->action].name, key)));
+		if (value.type == jbvNull)
+			continue;
+		many->values[filter] = value_from_jsonb(key, jobq_filters[filter].type,
+												&value);
+		many->nulls[filter] = false;
+	}
+	if (value_name != NULL && !has_value)
+		set_value(many, true, (Datum) 0);
+}
+
+/*
+ * CALL in_slices(function, arguments, slice, jobs): what the function would do with
+ * these arguments, but with a commit after each so many jobs.
+ */
+Datum
+jobq_in_slices(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"function", "arguments", "slice"};
+	CallContext *call = (CallContext *) fcinfo->context;
+	int			action = 0;
+	JobqMany	many;
+	char	   *function;
+	Jsonb	   *json;
+	int			slice;
+	TupleDesc	desc;
+	Datum		done;
+	bool		isnull = false;
+
+	jobq_require(JOBQ_MAY_ALL);
+	for (int i = 0; i < (int) lengthof(names); i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", names[i])));
+	if (call == NULL || !IsA(call, CallContext) || call->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("jobq.in_slices() cannot be used within a transaction block or a function"),
+				 errhint("It commits after each slice.")));
+	PreventCommandIfReadOnly("jobq.in_slices()");
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	jobq_check_columns(desc, 1);
+
+	function = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	while (action < (int) lengthof(actions) &&
+		   strcmp(function, actions[action].name) != 0)
+		action++;
+	if (action == (int) lengthof(actions))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is nothing that jobq.in_slices() does", function),
+				 errhint("It does cancel_many, clear, retry_many, reschedule_many, set_priority_many, and delete_failed_many.")));
+	json = PG_GETARG_JSONB_P(1);
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments must be an object"),
+				 errhint("Write the arguments of jobq.%s() by their names, such as '{\"queue\": \"low\"}'.",
+						 function)));
+	slice = PG_GETARG_INT32(2);
+	if (slice < 1 || slice > MAX_SLICE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("slice %d is out of range", slice),
+				 errhint("It must be 1 to %d.", MAX_SLICE)));
+	init_many(&many, action);
+	many_from_jsonb(&many, json);
+	if (action == MANY_CLEAR && many.nulls[FILTER_QUEUE])
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("queue must not be null")));
+	check_many(&many);
+	check_some_condition(&many);
+	done = Int64GetDatum(jobq_many_run(&many, slice));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &done, &isnull)));
+}
+
+/*
+ * Take an argument as a condition, if it is not null.
+ */
+static void
+take_arg(FunctionCallInfo fcinfo, int arg, JobqMany * many, int filter)
+{
+	many->nulls[filter] = PG_ARGISNULL(arg);
+	if (!many->nulls[filter])
+		many->values[filter] = PG_GETARG_DATUM(arg);
+}
+
+/*
+ * clear(queue, tenant, running): cancel all jobs of the queue that wait, or those
+ * of the tenant; those that run, too, or else they go on.  A handler that clears
+ * its own queue goes on in any case.
+ */
+Datum
+jobq_clear(PG_FUNCTION_ARGS)
+{
+	bool		running = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
+	JobqMany	many;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	init_many(&many, running ? MANY_CANCEL : MANY_CLEAR);
+	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
+	take_arg(fcinfo, 1, &many, FILTER_TENANT);
+	check_many(&many);
+	jobq_require(JOBQ_MAY_ALL);
+	PreventCommandIfReadOnly("jobq.clear()");
+	PG_RETURN_INT64(jobq_many_run(&many, 0));
+}
+
+/*
+ * retry_all(queue, kind, tenant): run all dead letters again, or those of the
+ * queue, of the kind, of the tenant.
+ */
+Datum
+jobq_retry_all(PG_FUNCTION_ARGS)
+{
+	JobqMany	many;
+
+	jobq_require(JOBQ_MAY_ALL);
+	PreventCommandIfReadOnly("jobq.retry_all()");
+	init_many(&many, MANY_RETRY);
+	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
+	take_arg(fcinfo, 1, &many, FILTER_KIND);
+	take_arg(fcinfo, 2, &many, FILTER_TENANT);
+	check_many(&many);
+	PG_RETURN_INT64(jobq_many_run(&many, 0));
+}
+
+/*
+ * delete_all_failed(queue, tenant): delete all dead letters, or those of the
+ * queue, of the tenant.
+ */
+Datum
+jobq_delete_all_failed(PG_FUNCTION_ARGS)
+{
+	JobqMany	many;
+
+	jobq_require(JOBQ_MAY_ALL);
+	PreventCommandIfReadOnly("jobq.delete_all_failed()");
+	init_many(&many, MANY_DELETE_FAILED);
+	take_arg(fcinfo, 0, &many, FILTER_QUEUE);
+	take_arg(fcinfo, 1, &many, FILTER_TENANT);
+	check_many(&many);
+	PG_RETURN_INT64(jobq_many_run(&many, 0));
+}
+
+/*
+ * batch_retry_failed(batch_id): how many jobs run again.
+ */
+Datum
+jobq_batch_retry_failed(PG_FUNCTION_ARGS)
+{
+	JobqMany	many;
+
+	PreventCommandIfReadOnly("jobq.batch_retry_failed()");
+	jobq_batch_check_retry(PG_GETARG_INT64(0));
+	init_many(&many, MANY_RETRY);
+	take_arg(fcinfo, 0, &many, FILTER_BATCH_ID);
+	PG_RETURN_INT64(jobq_many_run(&many, 0));
+}

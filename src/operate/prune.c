@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * prune.c
+ *	  prune(): finished jobs and dead letters that are older than the user wants
+ *	  them are deleted, before the retention does it.
+ *
+ * src/operate/prune.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/timestamp.h"
+
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_prune);
+
+/* May this user do it with the row?  $1 is the user, $2 says that he may with all. */
+#define IS_MINE		"($2 OR pg_catalog.pg_has_role($1, role::oid, 'USAGE'))"
+
+/*
+ * Run a query that is made by DELETE_AND_COUNT(); how many it has deleted.  The
+ * caller is connected to SPI.
+ */
+int64
+jobq_delete_and_count(const char *query, int nargs, const Oid *types,
+					  const Datum *values, const char *nulls)
+{
+	(void) jobq_query(query, nargs, types, values, nulls, SPI_OK_SELECT);
+	return DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+}
+
+/*
+ * prune(older_than, failed_older_than): delete finished jobs, and dead letters,
+ * that are so old; null leaves them.
+ */
+Datum
+jobq_prune(PG_FUNCTION_ARGS)
+{
+	static const char *const what[] = {"older_than", "failed_older_than"};
+	static const char *const queries[] = {
+		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_FINISHED),
+		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
+						 " AND finished_at < $3" RETURNING_LETTERS)
+	};
+	static const Oid types[] = {OIDOID, BOOLOID, TIMESTAMPTZOID};
+	TimestampTz now = jobq_now();
+	Datum		values[3];
+	int64		n = 0;
+
+	jobq_require_all(JOBQ_MAY_MANAGE, "prune finished jobs");
+	values[0] = ObjectIdGetDatum(GetUserId());
+	values[1] = BoolGetDatum((jobq_privileges(0) & JOBQ_MAY_MANAGE) != 0);
+
+	/* before the snapshot, so that no day gets its partition meanwhile */
+	LockRelationOid(jobq_relations()->archive, RowExclusiveLock);
+	(void) find_all_inheritors(jobq_relations()->archive, RowExclusiveLock,
+							   NULL);
+	SPI_connect();
+	for (int i = 0; i < 2; i++)
+	{
+		int64		ms;
+
+		if (PG_ARGISNULL(i))
+			continue;
+		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
+		values[2] = TimestampTzGetDatum(now - ms * 1000);
+		n += jobq_delete_and_count(queries[i], 3, types, values, NULL);
+	}
+	SPI_finish();
+	PG_RETURN_INT64(n);
+}
