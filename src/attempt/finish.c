@@ -182,6 +182,8 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 
 	if (!jobq_job_delete(rel, job))
 		return false;
+	jobq_count_attempt(job, JOBQ_N_FAILED, started_at, now);
+	jobq_count(job, JOBQ_N_RETRIED, 1);
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
 	JOB_SET(job, JOB_ERRORS,
 			append_error(job, job_attempt(job), started_at, now, error));
@@ -207,6 +209,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	JobqError	letter_error;
 	int			attempt = job_attempt(job) + (charge ? 1 : 0);
 
+	jobq_count_attempt(job, JOBQ_N_FAILED, started_at, now);
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
@@ -262,6 +265,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	{
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
 		jobq_job_insert_again(rel, job);
+		jobq_count(job, JOBQ_N_RETRIED, 1);
 		jobq_state_changed(job, "retryable");
 		(void) jobq_unique_started(job);
 	}
@@ -313,6 +317,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	rel = jobq_open_jobs();
 	jobq_length_add(queue_id);
 	jobq_job_insert(rel, &successor);
+	jobq_count(&successor, JOBQ_N_ENQUEUED, 1);
 	table_close(rel, NoLock);
 }
 
@@ -344,6 +349,7 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 					  TimestampTz started_at, bool has_result, Datum result)
 {
 	bool		live = false;
+	JobqJob		began;
 
 	if (has_result)
 		jobq_check_result(result);
@@ -365,6 +371,7 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 
 		case OUTCOME_SNOOZE:
 		case OUTCOME_RELEASE:
+			began = *job;
 			JOB_SET(job, JOB_ATTEMPT,
 					Int32GetDatum(current->outcome == OUTCOME_RELEASE
 								  ? current->attempt : current->attempt - 1));
@@ -387,7 +394,10 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 				live = false;
 			}
 			else
+			{
+				jobq_count_attempt(&began, JOBQ_N_STARTED, started_at, jobq_now());
 				jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
+			}
 			break;
 	}
 	table_close(rel, NoLock);

@@ -109,6 +109,7 @@ extern int	jobq_ready_entries;
 extern int	jobq_max_lanes;
 extern int	jobq_max_leases;
 extern int	jobq_max_groups;
+extern int	jobq_max_stats;
 extern bool jobq_synchronous_commit;
 extern int	jobq_allow_superuser_jobs;
 extern int	jobq_notify_interval;

@@ -28,6 +28,7 @@ int			jobq_ready_entries;
 int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
+int			jobq_max_stats;
 bool		jobq_synchronous_commit;
 int			jobq_allow_superuser_jobs = SUPERUSER_JOBS_OWN;
 int			jobq_notify_interval;
@@ -206,6 +207,12 @@ static const Setting where_preloaded[] = {
 		PGC_POSTMASTER, 0,
 		"Sets how many groups can be under way at a time per database.",
 		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
+	},
+	{
+		"jobq.max_stats", NUMBER(jobq_max_stats, 512, 16, 1024 * 1024),
+		PGC_POSTMASTER, 0,
+		"Sets how many combinations of queue, kind and tenant have statistics of their own in the cluster.",
+		"The jobs of all others are counted together."
 	},
 	{
 		"jobq.allow_superuser_jobs", CHOICE(jobq_allow_superuser_jobs, SUPERUSER_JOBS_OWN, superuser_jobs_choices),

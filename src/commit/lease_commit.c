@@ -24,6 +24,7 @@ typedef struct PendingLease
 	int64		id;
 	int64		token;			/* 0: any */
 	uint32		bundle;
+	uint32		stat;			/* where the job is counted */
 	TimestampTz until;
 } PendingLease;
 
@@ -82,7 +83,29 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 	lease->id = id;
 	lease->token = token;
 	lease->bundle = bundle;
+	lease->stat = JOBQ_NONE;
 	lease->until = until;
+}
+
+/*
+ * Where the job, whose lease was just noted, is counted.  They are asked for in the
+ * order in which they were noted.
+ */
+void
+jobq_at_commit_lease_stat(int64 id, uint32 stat)
+{
+	static int	next = 0;
+
+	for (int i = 0; i < nleases; i++)
+	{
+		next = next >= nleases ? 0 : next;
+		if (leases[next].action == LEASE_TAKE && leases[next].id == id)
+		{
+			leases[next].stat = stat;
+			return;
+		}
+		next++;
+	}
 }
 
 /*
@@ -127,6 +150,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		{
 			case LEASE_TAKE:
 				lease->state = JOBQ_LEASE_HELD;
+				lease->stat = pending->stat;
 				db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 				if (lease->until < db->wake_at)
 					wake->scheduler = true;

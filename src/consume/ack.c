@@ -494,7 +494,8 @@ release(const Held *held, Interval *interval)
 
 	for (int i = 0; i < held->n; i++)
 	{
-		JobqLease	lease = jobq_check_lease(db, held->ids[i], held->tokens[i], NULL);
+		TimestampTz since;
+		JobqLease	lease = jobq_check_lease(db, held->ids[i], held->tokens[i], &since);
 		JobqJob		job;
 
 		if (delay_ms == 0 && lease.lines.n == 0 &&
@@ -503,10 +504,14 @@ release(const Held *held, Interval *interval)
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
 								 JOBQ_NONE, 0);
 			if (jobq_read_held(rel, &lease, &job))
+			{
+				jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 				jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+			}
 			continue;
 		}
-		(void) take_row(db, rel, held->ids[i], held->tokens[i], &job);
+		since = take_row(db, rel, held->ids[i], held->tokens[i], &job);
+		jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 		if (delay_ms > 0)
 			JOB_SET(&job, JOB_RUN_AT,
 					TimestampTzGetDatum(jobq_now() + delay_ms * 1000));

@@ -21,6 +21,7 @@
  *						idle: all that a push or a pop touches
  *	JobqWaiters.lock	the sessions in jobq.wait(); see commit.h
  *	JobqLinePool.lock	what jobs that run have told by log(); see lines.h
+ *	JobqStats.lock		which name is counted where; see stats.h
  *	JobqSlot.mutex		what a worker is running, and what it has taken along;
  *						held for a few instructions
  *
@@ -161,6 +162,7 @@ typedef struct JobqSlot
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
 	int32		queue_id;
+	uint32		stat;			/* where it is counted: see stats.h */
 	int32		attempt;		/* attempts charged before this run */
 	TimestampTz job_started_at;
 	TimestampTz deadline;		/* query cancel by the worker's own timer */
@@ -211,6 +213,7 @@ typedef enum JobqExtraLock
 {
 	JOBQ_LOCK_OF_WAITERS,
 	JOBQ_LOCK_OF_LINES,
+	JOBQ_LOCK_OF_STATS,
 	JOBQ_NEXTRA_LOCKS
 } JobqExtraLock;
 

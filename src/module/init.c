@@ -33,6 +33,7 @@ static const JobqArea *const areas[] =
 	&jobq_lines_area,
 	&jobq_told_area,
 	&jobq_length_area,
+	&jobq_stats_area,
 };
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -69,6 +70,7 @@ _PG_init(void)
 	jobq_privileges_install();
 	jobq_kinds_install();
 	jobq_length_install();
+	jobq_stats_install();
 	jobq_drop_queue_install();
 
 	if (!jobq_preloaded)

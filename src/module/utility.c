@@ -319,6 +319,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	PG_END_TRY();
 
+	if (OidIsValid(dboid) && IsA(stmt, DropdbStmt))
+		jobq_stats_forget_database(dboid, InvalidOid);
 	if (roles != NIL)
 		after_drop_roles((DropRoleStmt *) stmt, roles);
 	if (OidIsValid(schema))

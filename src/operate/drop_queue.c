@@ -60,6 +60,7 @@ typedef struct Dropped
 {
 	SubTransactionId subid;
 	int32		queue_id;
+	Oid			jobs;			/* jobq.job */
 	bool		force;
 	char		name[NAMEDATALEN];
 	struct Dropped *outer;		/* the one before */
@@ -166,6 +167,7 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	queue->subid = GetCurrentSubTransactionId();
 	queue->queue_id = queue_id;
 	queue->force = PG_GETARG_BOOL(1);
+	queue->jobs = jobq_relations()->job;
 	strlcpy(queue->name, name, NAMEDATALEN);
 
 	/* do not try what is refused anyway */
@@ -287,11 +289,15 @@ drops_noted(void)
 }
 
 /*
- * There is nothing to be told: the caches are, by the table's trigger.
+ * The statistics forget the queues.  Nobody else is to be told: the caches are, by
+ * the table's trigger.
  */
 static bool
 drops_pending(JobqDatabase *db)
 {
+	for (Dropped *queue = dropped; queue != NULL && jobq_stats != NULL;
+		 queue = queue->outer)
+		jobq_stats_forget_queue(MyDatabaseId, queue->jobs, queue->queue_id);
 	dropped = NULL;
 	return false;
 }

@@ -314,6 +314,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 
 		jobq_unique_insert(rel, &job, &unique);
 	}
+	jobq_count(&job, JOBQ_N_RETRIED, 1);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	if (job_batch(&job) != 0 &&
 		(job_batch(&job) != *reopened || job_blocked(&job)))

@@ -276,6 +276,7 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 	{
 		jobq_length_reserve(job_queue_id(job), 1);
 		jobq_job_insert(rel, job);
+		jobq_count(job, JOBQ_N_ENQUEUED, 1);
 	}
 	else
 		jobq_unique_insert(rel, job, unique);
@@ -416,6 +417,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			Assert(!should_free);
 		}
 		jobq_insert_entries(rel, tuples, n);
+		jobq_count_rows(job, n);
+		jobq_count(job, JOBQ_N_ENQUEUED, n);
 		for (int i = 0; i < n; i++)
 		{
 			bool		isnull;

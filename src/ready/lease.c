@@ -158,6 +158,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->progress = -1;
 	lease->message[0] = '\0';
 	lease->bundle = bundle;
+	lease->stat = JOBQ_NONE;
 	lease->next = db->leases->bucket[bucket];
 	db->leases->bucket[bucket] = index;
 	db->leases->bundles[bundle].outstanding++;

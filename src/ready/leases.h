@@ -48,6 +48,7 @@ typedef struct JobqLease
 	char		message[JOBQ_LEASE_MESSAGE];
 	JobqLines	lines;			/* what its consumer has told by log() */
 	uint32		bundle;
+	uint32		stat;			/* where it is counted: see stats.h */
 	uint32		next;			/* in the bucket, or free list link */
 } JobqLease;
 

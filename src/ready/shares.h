@@ -34,6 +34,7 @@ typedef enum JobqShareOf
 	JOBQ_OF_MESSAGES,
 	JOBQ_OF_WAITERS,
 	JOBQ_OF_CHUNKS,
+	JOBQ_OF_STATS,
 	JOBQ_NSHARES
 } JobqShareOf;
 

@@ -183,6 +183,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	rel = jobq_open_jobs();
 	jobq_length_reserve(job_queue_id(&job), 1);
 	jobq_job_insert(rel, &job);
+	jobq_count(&job, JOBQ_N_ENQUEUED, 1);
 	table_close(rel, NoLock);
 	SetUserIdAndSecContext(userid, sec_context);
 	return job_id(&job);

@@ -82,6 +82,9 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	if (job_batch(job) != 0)
 		jobq_at_commit_batch(job_batch(job), job_id(job),
 							 state == STATE_EXPIRED);
+	jobq_count_attempt(job, state == STATE_COMPLETED ? JOBQ_N_COMPLETED
+					   : state == STATE_CANCELLED ? JOBQ_N_CANCELLED : JOBQ_N_EXPIRED,
+					   started_at, now);
 	jobq_state_changed(job, state == STATE_COMPLETED ? "completed"
 					   : state == STATE_CANCELLED ? "cancelled" : "expired");
 

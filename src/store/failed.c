@@ -107,4 +107,5 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);
+	jobq_count(job, JOBQ_N_DEAD, 1);
 }

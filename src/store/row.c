@@ -150,6 +150,7 @@ jobq_job_insert(Relation rel, JobqJob *job)
 	jobq_insert_tuple(rel, tuple);
 	job->ctid = tuple->t_self;
 	heap_freetuple(tuple);
+	jobq_count_rows(job, 1);
 	jobq_job_push(job);
 }
 
@@ -236,6 +237,8 @@ jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
 	result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
 							  false, &tmfd);
 	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
+	if (result == TM_Ok)
+		jobq_count_rows(job, -1);
 	return result == TM_Ok;
 }
 

@@ -33,6 +33,7 @@
 #include "utils/snapshot.h"
 
 #include "commit/commit.h"
+#include "stats/stats.h"
 
 /*
  * What is cached, and how long it may be used
@@ -573,6 +574,13 @@ extern void jobq_check_signature(Oid proc, JobqFunction *function);
 extern void jobq_rate_parse(const char *text, JobqRate *rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern void jobq_check_limited(void);
+
+/* src/store/count.c */
+extern uint32 jobq_count_place(const JobqJob *job);
+extern void jobq_count_rows(const JobqJob *job, int n);
+extern void jobq_count(const JobqJob *job, JobqCounter what, int n);
+extern void jobq_count_attempt(const JobqJob *job, JobqCounter what,
+							   TimestampTz started_at, TimestampTz now);
 
 /* src/store/insert.c */
 extern const JobqCache jobq_indexes_cache;

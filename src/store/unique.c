@@ -379,6 +379,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE,
 									   RowExclusiveLock);
 	char		until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
+	bool		replaces = true;
 
 	for (bool locked = false;;)
 	{
@@ -402,6 +403,8 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 				continue;
 			take_place(job, unique);
 			jobq_job_insert(rel, job);
+			if (!unique->exempt)
+				jobq_count(job, JOBQ_N_ENQUEUED, 1);
 			break;
 		}
 		if (held && unique->on_conflict == UNIQUE_SKIP)
@@ -448,9 +451,14 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
 		}
 		else
+		{
+			replaces = false;
 			take_place(job, unique);
+		}
 		update_key(keys, &holder, job, until, unique->held_until);
 		jobq_job_insert(rel, job);
+		if (!replaces && !unique->exempt)
+			jobq_count(job, JOBQ_N_ENQUEUED, 1);
 		break;
 	}
 	table_close(keys, NoLock);

@@ -29,6 +29,7 @@
 
 #include "launcher/launcher.h"
 #include "scheduler/scheduler.h"
+#include "stats/stats.h"
 
 PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 
@@ -256,6 +257,7 @@ leave_database(int index)
 	}
 	if (!used)
 	{
+		jobq_stats_unknown(db->dboid);
 		db->dboid = InvalidOid;
 		db->stop = db->absent = false;
 		db->retry_at = 0;

@@ -63,6 +63,10 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	final = lost->stop == JOBQ_STOP_TIMEOUT &&
 		handler != NULL && handler->fail_on_timeout;
 	if (lost->crashed)
+		jobq_count(&job, JOBQ_N_CRASHED, 1);
+	if (lost->crashed && lost->started_at == DT_NOBEGIN)
+		jobq_count(&job, JOBQ_N_STARTED, 1);
+	if (lost->crashed)
 		JOB_SET(&job, JOB_CRASHES, Int16GetDatum(lost->crashes + 1));
 
 	/* the crash may have undone how attempts before it had failed */

@@ -367,6 +367,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	JobqSlot   *slot = run->slot;
 	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
 		: DT_NOEND;
+	uint32		stat = jobq_count_place(job);
 
 	QueryCancelPending = false;
 	flight_begin(job_id(job), job_attempt(job),
@@ -374,6 +375,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	SpinLockAcquire(&slot->mutex);
 	slot->attempt = job_attempt(job);
 	slot->queue_id = job_queue_id(job);
+	slot->stat = stat;
 	slot->job_started_at = now;
 	slot->deadline = deadline;
 	slot->kill_at = DT_NOEND;

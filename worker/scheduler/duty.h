@@ -74,5 +74,6 @@ extern Duty collect_duty;		/* removes rows of leases that have ended */
 extern Duty relay_duty;			/* sends what the relay has collected */
 extern Duty sweep_duty;			/* the safety net */
 extern Duty retention_duty;		/* looks after the archive */
+extern Duty count_duty;			/* counts the jobs for the statistics */
 
 #endif							/* JOBQ_DUTY_H */

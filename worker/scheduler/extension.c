@@ -58,6 +58,8 @@ extension_check(void)
 		jobq_report_version(WARNING, rels->extension);
 		rels = NULL;
 	}
+	else if (rels == NULL)
+		jobq_stats_forget_database(MyDatabaseId, InvalidOid);
 	job = rels == NULL ? InvalidOid : rels->job;
 	CommitTransactionCommand();
 	if (!OidIsValid(served))

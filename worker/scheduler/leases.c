@@ -196,6 +196,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		JobqHandler handler;
 		JobqLease  *lease;
 		int			timeout;
+		uint32		stat;
 
 		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
@@ -212,6 +213,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		jobq_push_flow(&job, &push);
 		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
 								   &job);
+		stat = jobq_count_place(&job);
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lease = jobq_lease_find(my_db, push.key.id);
@@ -240,6 +242,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 				jobq_lease_limit(my_db, lease,
 								 Max(since + timeout * INT64CONST(1000), grace));
 			lease->state = JOBQ_LEASE_HELD;
+			lease->stat = stat;
 			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
 		}
 		LWLockRelease(my_db->lock);

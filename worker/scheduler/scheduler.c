@@ -48,6 +48,7 @@ static Duty *const duties[] = {
 	&relay_duty,
 	&sweep_duty,
 	&retention_duty,
+	&count_duty,
 };
 
 #define NDUTIES		((int) lengthof(duties))
@@ -273,6 +274,7 @@ clock_put_back(TimestampTz now)
 	my_db->relay_due = now;
 	my_db->limits->due = my_db->groups->due = now;
 	my_db->rescan = true;
+	jobq_stats_unknown(my_db->dboid);
 }
 
 /*

@@ -1,0 +1,50 @@
+-- Statistics: what has become of jobs, by queue, kind and tenant.
+
+CREATE FUNCTION jobq_internal.stat_slots(
+	OUT queue_id int, OUT kind text, OUT tenant text,
+	OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint,
+	OUT enqueued bigint, OUT ended bigint, OUT completed bigint, OUT failed bigint, OUT retried bigint, OUT dead bigint,
+	OUT expired bigint, OUT cancelled bigint, OUT crashed bigint,
+	OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval,
+	OUT run_p50 interval, OUT run_p95 interval, OUT run_p99 interval, OUT run_max interval,
+	OUT enqueued_1m float8, OUT enqueued_5m float8, OUT enqueued_15m float8,
+	OUT completed_1m float8, OUT completed_5m float8, OUT completed_15m float8,
+	OUT failed_1m float8, OUT failed_5m float8, OUT failed_15m float8,
+	OUT since timestamptz, OUT exact boolean)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_slots'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
+COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'the statistics that the user may see, for the view';
+
+CREATE FUNCTION jobq_internal.stat_history(
+	OUT queue_id int, OUT kind text, OUT tenant text, OUT step text, OUT since timestamptz,
+	OUT enqueued bigint, OUT completed bigint, OUT failed bigint, OUT dead bigint, OUT cancelled bigint, OUT expired bigint)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_history'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
+COMMENT ON FUNCTION jobq_internal.stat_history() IS 'the same by slots of time';
+
+CREATE FUNCTION jobq.stats_reset(queue text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_stats_reset' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.stats_reset(text) IS 'let the counters of the statistics begin anew
+queue: only those of this queue';
+
+-- A queue whose creation was rolled back, or that was dropped, is not shown.
+CREATE VIEW jobq.stats WITH (security_barrier) AS
+	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant,
+		s.waiting, s.scheduled, s.blocked, s.running, s.held,
+		s.enqueued, s.ended + s.running + s.held AS started, s.completed, s.failed, s.retried, s.dead, s.expired, s.cancelled, s.crashed,
+		s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max,
+		s.run_p50, s.run_p95, s.run_p99, s.run_max,
+		s.enqueued_1m, s.enqueued_5m, s.enqueued_15m,
+		s.completed_1m, s.completed_5m, s.completed_15m,
+		s.failed_1m, s.failed_5m, s.failed_15m,
+		s.since, s.exact
+	FROM jobq_internal.stat_slots() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
+	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
+COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, by queue, kind and tenant';
+
+CREATE VIEW jobq.stats_history WITH (security_barrier) AS
+	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
+		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired
+	FROM jobq_internal.stat_history() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
+	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
+COMMENT ON VIEW jobq.stats_history IS 'what has become of jobs in each of the last 60 minutes, 24 hours and 30 days';

@@ -1,0 +1,112 @@
+-- Statistics: what has become of jobs, by queue, kind and tenant.
+
+-- After all that the other tests have done, the statistics agree with the table.
+CREATE VIEW test.stats_and_table AS
+	SELECT coalesce(s.queue, j.queue) AS queue, coalesce(s.kind, j.kind) AS kind, coalesce(s.tenant, j.tenant) AS tenant,
+		coalesce(s.live, 0) AS stats, coalesce(j.n, 0) AS jobs, coalesce(s.blocked, 0) AS stats_blocked, coalesce(j.blocked, 0) AS jobs_blocked
+	FROM (SELECT queue, kind, tenant, waiting + scheduled + blocked + running + held AS live, blocked FROM jobq.stats) s
+	FULL JOIN (SELECT queue, kind, tenant, count(*) AS n, count(*) FILTER (WHERE state = 'blocked') AS blocked
+		FROM jobq.live_jobs GROUP BY queue, kind, tenant) j
+		ON j.queue = s.queue AND j.kind = s.kind AND j.tenant IS NOT DISTINCT FROM s.tenant;
+SELECT test.until('(SELECT bool_and(exact) FROM jobq.stats)');
+SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
+SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
+
+-- what happens is counted when it has committed
+SELECT jobq.create_queue('counted', tenant => 'header shop');
+SELECT jobq.stats_reset('counted');
+BEGIN;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 3);
+SELECT enqueued, scheduled FROM jobq.stats WHERE queue = 'counted';
+SAVEPOINT s;
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 4);
+ROLLBACK TO s;
+COMMIT;
+SELECT kind, tenant, enqueued, started, waiting, scheduled FROM jobq.stats WHERE queue = 'counted';
+BEGIN;
+SELECT jobq.clear('counted');
+ROLLBACK;
+SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
+SELECT jobq.clear('counted');
+SELECT cancelled, scheduled FROM jobq.stats WHERE queue = 'counted';
+
+-- each way to come, and each end
+SELECT count(*) FROM jobq.enqueue_many('echo', ARRAY['1', '2']::jsonb[], queue => 'counted', headers => '{"shop": "north"}');
+INSERT INTO jobq.inbox (kind, payload, queue, headers) VALUES ('echo', '3', 'counted', '{"shop": "north"}');
+SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', delay => '1 hour') AS id \gset
+SELECT jobq.enqueue('echo', '4', queue => 'counted', headers => '{"shop": "south"}', unique_key => 'k', on_conflict => 'replace') = :id AS same;
+SELECT jobq.enqueue('broken', queue => 'counted', max_attempts => 2, backoff => 'fixed 1ms') AS broken \gset
+SELECT state FROM jobq.wait(:broken);
+SELECT jobq.enqueue('echo', queue => 'counted', expires_at => jobq.clock() + '1 ms', run_at => jobq.clock() + '1 ms') AS late \gset
+SELECT test.until('(SELECT sum(waiting + scheduled + running) = 0 FROM jobq.stats WHERE queue = ''counted'')');
+SELECT kind, tenant, enqueued, started, completed, failed, retried, dead, cancelled, crashed, wait_max >= wait_p99 AND wait_p99 >= wait_p50 AS waited, run_max >= run_p50 AS ran
+FROM jobq.stats WHERE queue = 'counted' AND (kind, tenant IS NULL) <> ('echo', true) ORDER BY kind, tenant;
+SELECT sum(expired + completed) FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
+SELECT jobq.retry(:broken);
+SELECT state FROM jobq.wait(:broken);
+SELECT test.until('(SELECT dead = 2 AND running = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''broken'')');
+SELECT enqueued, started, failed, retried, dead FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
+SELECT jobq.delete_failed(:broken);
+
+-- the past, and rates
+SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
+SELECT DISTINCT date_trunc(step, since, 'UTC') = since AS begins FROM jobq.stats_history;
+SELECT jobq.test_clock('2 hours');
+SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
+SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
+SELECT count(jobq.enqueue('echo', queue => 'counted', delay => '1 hour')) FROM generate_series(1, 15);
+SELECT enqueued_15m > 0 AS rate FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
+SELECT jobq.test_clock('0');
+SELECT jobq.clear('counted');
+
+-- consumers
+SELECT jobq.create_queue('counted_out', mode => 'consumer');
+SELECT count(*) FROM jobq.enqueue_many('parcel', ARRAY['1', '2', '3']::jsonb[], queue => 'counted_out');
+SELECT id AS a, token AS ta FROM jobq.reserve('{counted_out}') \gset
+SELECT id AS b, token AS tb FROM jobq.reserve('{counted_out}') \gset
+SELECT waiting, held, started FROM jobq.stats WHERE queue = 'counted_out';
+SELECT jobq.ack(:a, :ta);
+SELECT jobq.release(:b, :tb);
+SELECT waiting, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
+SELECT jobq.clear('counted_out');
+
+-- blocked jobs
+SELECT jobq.workflow('{"steps": [{"name": "first", "kind": "echo", "queue": "counted", "delay": "1 hour"}, {"name": "then", "kind": "echo", "queue": "counted", "needs": ["first"]}]}') AS flow \gset
+SELECT scheduled, blocked FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
+SELECT jobq.batch_cancel(:flow);
+SELECT test.until('(SELECT scheduled + blocked = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
+
+-- what was prepared is counted from the table
+BEGIN;
+SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
+PREPARE TRANSACTION 'counted';
+SELECT scheduled FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
+COMMIT PREPARED 'counted';
+SELECT test.until('(SELECT scheduled = 1 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
+SELECT jobq.cancel(:id);
+
+-- who sees what
+SELECT jobq.grant_queue('counted', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
+SELECT count(*) FROM jobq.stats;
+SELECT count(*) FROM jobq.stats_history;
+SELECT * FROM test.error('SELECT jobq.stats_reset()');
+SELECT * FROM test.error('SELECT jobq.stats_reset(''counted'')');
+SELECT jobq.cancel(:id);
+RESET ROLE;
+SELECT jobq.grant_queue('counted', 'regress_jobq_alice', 'manage');
+SET ROLE regress_jobq_alice;
+SELECT DISTINCT queue FROM jobq.stats;
+SELECT DISTINCT queue FROM jobq.stats_history;
+SELECT jobq.stats_reset('counted');
+SELECT * FROM test.error('SELECT jobq.stats_reset()');
+RESET ROLE;
+SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
+SELECT jobq.revoke_queue('counted', 'regress_jobq_alice');
+
+-- a queue that is dropped has no places any more, nor has one that takes its name
+SELECT jobq.drop_queue('counted', force => true), jobq.drop_queue('counted_out');
+SELECT count(*) FROM jobq.stats WHERE queue LIKE 'counted%' OR queue = '(other)';
+SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
+DROP VIEW test.stats_and_table;

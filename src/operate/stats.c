@@ -1,0 +1,320 @@
+/*-------------------------------------------------------------------------
+ *
+ * stats.c
+ *	  The statistics, as sets of rows for the views: what has become of jobs, and how
+ *	  many there are, by queue, kind and tenant.
+ *
+ * They are shown to those who may see the jobs of all roles in the queue, as nobody
+ * can tell from them whose jobs they were.
+ *
+ * src/operate/stats.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_stat_slots);
+PG_FUNCTION_INFO_V1(jobq_stat_history);
+PG_FUNCTION_INFO_V1(jobq_stats_reset);
+
+/* What is under way in a place. */
+typedef struct Running
+{
+	int64		workers;
+	int64		consumers;
+} Running;
+
+static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
+
+/*
+ * This database's jobs, if they are counted.
+ */
+static JobqStatBase *
+my_base(void)
+{
+	Oid			jobs = jobq_relations()->job;
+	JobqStatBase *base;
+
+	if (jobq_stats == NULL)
+		return NULL;
+	LWLockAcquire(jobq_stats->lock, LW_SHARED);
+	base = jobq_stats_base(MyDatabaseId, jobs, false, 0);
+	LWLockRelease(jobq_stats->lock);
+	return base;
+}
+
+/*
+ * How many jobs of each place workers run and consumers hold.
+ */
+static Running *
+count_running(uint32 all)
+{
+	Running    *running = palloc0(sizeof(Running) * all);
+	JobqDatabase *db = jobq_my_database();
+
+	for (int i = 0; i < jobq_shared->nslots && db != NULL; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		uint32		stat;
+		bool		runs;
+
+		SpinLockAcquire(&slot->mutex);
+		runs = slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0 &&
+			slot->database == db - jobq_shared->databases;
+		stat = slot->stat;
+		SpinLockRelease(&slot->mutex);
+		if (runs && stat < all)
+			running[stat].workers++;
+	}
+	if (db == NULL)
+		return running;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_leases && db->leases->nleases > 0; i++)
+	{
+		JobqLease  *lease = &db->leases->leases[i];
+
+		if (lease->id != 0 && lease->state == JOBQ_LEASE_HELD && lease->stat < all)
+			running[lease->stat].consumers++;
+	}
+	LWLockRelease(db->lock);
+	return running;
+}
+
+/*
+ * Read a place of this database that the user may see, as of now.
+ */
+static bool
+read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
+		   JobqStatName *name, JobqCounts *counts)
+{
+	if (!jobq_stats_read(place, name, NULL) || name->dboid != base->dboid ||
+		name->jobs != base->jobs ||
+		(jobq_privileges(name->queue_id) & JOBQ_MAY_MONITOR) == 0 ||
+		!jobq_stats_read(place, name, counts) || name->dboid != base->dboid)
+		return false;
+	jobq_history_turn(&counts->history, now);
+	jobq_calendar_turn(&counts->scheduled, now);
+	return true;
+}
+
+/* The first columns of both functions. */
+enum
+{
+	QUEUE_ID_,
+	KIND,
+	TENANT,
+	NAMES
+};
+
+/*
+ * The names in these columns.  Of the others neither kind nor tenant is known, and
+ * of those without a place for their queue not even that.
+ */
+static void
+put_name(const JobqStatName *name, Datum *values, bool *nulls)
+{
+	values[QUEUE_ID_] = Int32GetDatum(name->queue_id);
+	nulls[QUEUE_ID_] = name->queue_id == 0;
+	values[KIND] = CStringGetTextDatum(name->other ? "(other)" : name->kind);
+	values[TENANT] = CStringGetTextDatum(name->other ? "(other)" : name->tenant);
+	nulls[TENANT] = !name->other && name->tenant_length == 0;
+}
+
+static Datum
+interval_of(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+/* Three quantiles and the longest. */
+static void
+put_times(const JobqTimes *times, Datum *values, bool *nulls)
+{
+	static const double parts[] = {0.5, 0.95, 0.99};
+
+	for (int i = 0; i < 4; i++)
+	{
+		int64		us = i < 3 ? jobq_times_quantile(times, parts[i]) : times->longest;
+
+		values[i] = interval_of(us);
+		nulls[i] = jobq_times_count(times) == 0;
+	}
+}
+
+/* Per second, in the last minute, 5 and 15 minutes. */
+static void
+put_rates(const JobqHistory *history, JobqPast what, TimestampTz now, Datum *values)
+{
+	static const int minutes[] = {1, 5, 15};
+
+	for (int i = 0; i < 3; i++)
+		values[i] = Float8GetDatum(jobq_history_rate(history, what, minutes[i], now));
+}
+
+/*
+ * stat_slots(): the statistics of each name.
+ */
+Datum
+jobq_stat_slots(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		WAITING = NAMES, SCHEDULED, BLOCKED, RUNNING, HELD, COUNTERS,
+		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + 4,
+		ENQUEUED_RATE = RAN + 4, COMPLETED_RATE = ENQUEUED_RATE + 3,
+		FAILED_RATE = COMPLETED_RATE + 3, SINCE = FAILED_RATE + 3, EXACT, NATTS
+	};
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
+	JobqStatBase *base = my_base();
+	JobqCounts *counts = palloc(sizeof(JobqCounts));
+	TimestampTz now = jobq_now();
+	uint32		all;
+	Running    *running;
+
+	if (base == NULL)
+		return (Datum) 0;
+	all = jobq_stats->nstats + (uint32) jobq_max_databases;
+	running = count_running(all);
+	for (uint32 place = 0; place < all; place++)
+	{
+		JobqStatName name;
+		Datum		values[NATTS];
+		bool		nulls[NATTS] = {0};
+		int64		rest;
+
+		if (!read_place(base, place, now, &name, counts))
+			continue;
+		put_name(&name, values, nulls);
+
+		/* what runs is in the table, too, or so it seems until its commit */
+		rest = Max(counts->gauges[JOBQ_LIVE] - counts->gauges[JOBQ_BLOCKED] -
+				   running[place].workers - running[place].consumers, 0);
+		values[SCHEDULED] = Int64GetDatum(Min(Max(jobq_calendar_count(&counts->scheduled), 0),
+											  rest));
+		values[WAITING] = Int64GetDatum(rest - DatumGetInt64(values[SCHEDULED]));
+		values[BLOCKED] = Int64GetDatum(Max(counts->gauges[JOBQ_BLOCKED], 0));
+		values[RUNNING] = Int64GetDatum(running[place].workers);
+		values[HELD] = Int64GetDatum(running[place].consumers);
+		for (int i = 0; i < JOBQ_NCOUNTERS; i++)
+			values[COUNTERS + i] = Int64GetDatum(counts->counters[i]);
+		put_times(&counts->waited, &values[WAITED], &nulls[WAITED]);
+		put_times(&counts->ran, &values[RAN], &nulls[RAN]);
+		put_rates(&counts->history, JOBQ_PAST_ENQUEUED, now, &values[ENQUEUED_RATE]);
+		put_rates(&counts->history, JOBQ_PAST_COMPLETED, now, &values[COMPLETED_RATE]);
+		put_rates(&counts->history, JOBQ_PAST_FAILED, now, &values[FAILED_RATE]);
+		values[SINCE] = TimestampTzGetDatum(counts->since);
+		values[EXACT] = BoolGetDatum(base->known && !base->recount);
+		if (name.other && running[place].workers == 0 && counts->gauges[JOBQ_LIVE] == 0 &&
+			counts->counters[JOBQ_N_ENQUEUED] == 0 && counts->counters[JOBQ_N_STARTED] == 0)
+			continue;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Put the slots of a level in which anything has happened.
+ */
+static void
+put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
+		  int minutes, const JobqHistory *history)
+{
+	enum
+	{
+		STEP = NAMES, SLOT, PAST
+	};
+	const uint32 (*slots)[JOBQ_NPAST] = history->minutes;
+	const uint32 *under_way = history->minutes[history->minute % JOBQ_MINUTES];
+	int			n = JOBQ_MINUTES;
+
+	if (minutes > 1)
+	{
+		n = minutes == 60 ? JOBQ_HOURS : JOBQ_DAYS;
+		slots = minutes == 60 ? history->hours : history->days;
+	}
+	for (int i = n - 1; i >= 0; i--)
+	{
+		int64		slot = history->minute / minutes - i;
+		bool		any = false;
+
+		if (slot < 0)
+			continue;
+		for (int j = 0; j < JOBQ_NPAST; j++)
+		{
+			int64		happened = (int64) slots[slot % n][j] +
+				(minutes > 1 && i == 0 ? under_way[j] : 0);
+
+			any |= happened != 0;
+			values[PAST + j] = Int64GetDatum(happened);
+		}
+		if (!any)
+			continue;
+		values[STEP] = CStringGetTextDatum(step);
+		values[SLOT] = TimestampTzGetDatum(slot * minutes * USECS_PER_MINUTE);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+}
+
+/*
+ * stat_history(): what has happened in the last minutes, hours and days.
+ */
+Datum
+jobq_stat_history(PG_FUNCTION_ARGS)
+{
+	Datum		values[NAMES + 2 + JOBQ_NPAST];
+	bool		nulls[lengthof(values)] = {0};
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, lengthof(values));
+	JobqStatBase *base = my_base();
+	JobqCounts *counts = palloc(sizeof(JobqCounts));
+	TimestampTz now = jobq_now();
+
+	if (base == NULL)
+		return (Datum) 0;
+	for (uint32 place = 0; place < jobq_stats->nstats + (uint32) jobq_max_databases;
+		 place++)
+	{
+		JobqStatName name;
+
+		if (!read_place(base, place, now, &name, counts))
+			continue;
+		put_name(&name, values, nulls);
+		put_slots(rsinfo, values, nulls, "minute", 1, &counts->history);
+		put_slots(rsinfo, values, nulls, "hour", 60, &counts->history);
+		put_slots(rsinfo, values, nulls, "day", 24 * 60, &counts->history);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * stats_reset(queue): let the counters of the queue, or of all if that is null, begin
+ * anew.
+ */
+Datum
+jobq_stats_reset(PG_FUNCTION_ARGS)
+{
+	JobqStatBase *base = my_base();
+	int32		queue_id = 0;
+
+	if (PG_ARGISNULL(0))
+		jobq_require_all(JOBQ_MAY_OPERATE, "reset the statistics of all queues");
+	else
+	{
+		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+		queue_id = jobq_existing_queue(name);
+		jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
+	}
+	if (base != NULL)
+		jobq_stats_clear(base->dboid, base->jobs, queue_id, jobq_now());
+	PG_RETURN_VOID();
+}

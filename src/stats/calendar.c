@@ -1,0 +1,107 @@
+/*-------------------------------------------------------------------------
+ *
+ * calendar.c
+ *	  How many jobs wait for a time that has not come.
+ *
+ * No transaction tells that a job's time has come.  So each that is written for a
+ * later time is entered here, at that time, and what is behind is struck out by who
+ * comes next.  Times are kept as exactly as they are far away: by the second if that is
+ * about a minute, by the minute, the hour, and the day.  So the number is an estimate:
+ * of jobs that were scheduled together for a time in an hour, some may seem to be due
+ * a part of a minute too early or too late.
+ *
+ * A job that is taken back before its time is struck out where it would be entered now.
+ * It may have been entered elsewhere; then one place has too many, and another too
+ * few, until both are behind.
+ *
+ * src/stats/calendar.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "stats/stats.h"
+
+/* Seconds of a slot of each level. */
+static const int64 width[JOBQ_LEVELS] = {1, SECS_PER_MINUTE, SECS_PER_HOUR, SECS_PER_DAY};
+
+/*
+ * Turn to this time: strike out what is behind.  A calendar that was turned to a
+ * later time stays there.
+ */
+void
+jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
+{
+	int64		second = now / USECS_PER_SEC;
+	int64		last = calendar->second;
+
+	if (second <= last)
+		return;
+	calendar->second = second;
+	if (!calendar->used)
+		return;
+	for (int level = 0; level < JOBQ_LEVELS; level++)
+	{
+		int64		first = last / width[level];
+		int64		next = second / width[level];
+
+		for (int64 i = Max(first, next - JOBQ_LEVEL_SLOTS); i < next; i++)
+		{
+			int32	   *slot = &calendar->slots[level][i % JOBQ_LEVEL_SLOTS];
+
+			calendar->n -= *slot;
+			*slot = 0;
+		}
+	}
+}
+
+/*
+ * Enter n jobs for this time, or strike them out if n is negative, unless it has
+ * come.  It was turned to now.
+ */
+void
+jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int32 n)
+{
+	int64		second = run_at / USECS_PER_SEC;
+
+	if (second <= calendar->second)
+		return;
+	calendar->used = true;
+	for (int level = 0; level < JOBQ_LEVELS; level++)
+	{
+		int64		slot = second / width[level];
+
+		if (slot - calendar->second / width[level] < JOBQ_LEVEL_SLOTS)
+		{
+			calendar->n += n;
+			calendar->slots[level][slot % JOBQ_LEVEL_SLOTS] += n;
+			return;
+		}
+	}
+	calendar->far += n;
+}
+
+/*
+ * How many there are.
+ */
+int64
+jobq_calendar_count(const JobqCalendar *calendar)
+{
+	return calendar->n + calendar->far;
+}
+
+/*
+ * Add what another has; both were turned to the same time.
+ */
+void
+jobq_calendar_merge(JobqCalendar *into, const JobqCalendar *from)
+{
+	for (int level = 0; level < JOBQ_LEVELS; level++)
+		for (int i = 0; i < JOBQ_LEVEL_SLOTS; i++)
+			into->slots[level][i] += from->slots[level][i];
+	into->n += from->n;
+	into->far += from->far;
+	into->used |= from->used;
+}

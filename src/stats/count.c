@@ -1,0 +1,137 @@
+/*-------------------------------------------------------------------------
+ *
+ * count.c
+ *	  Gauges are counted from the tables, while transactions go on.
+ *
+ * Whoever counts reads all rows with one snapshot.  Transactions that commit
+ * meanwhile add to the gauges as ever, and to since_count what the snapshot does not
+ * see: the sum of what was counted and of that is right in the end, and takes the
+ * gauge's place.
+ *
+ * The snapshot is taken under the lock, when all places are marked; who finds such a
+ * mark takes the lock to see the snapshot.  So whoever commits has either added to a
+ * gauge before its place was marked, and is seen by the snapshot, or knows whether
+ * he is.
+ *
+ * src/stats/count.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/transam.h"
+#include "utils/snapmgr.h"
+
+#include "stats/stats.h"
+
+/*
+ * Begin to count; the snapshot to count with, registered, or NULL if there are too
+ * many transactions for that now.
+ */
+Snapshot
+jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
+{
+	Snapshot	snapshot;
+	FullTransactionId next;
+	uint32		all = jobq_stats->nstats + (uint32) jobq_max_databases;
+
+	/* makes the room that the second one needs, which cannot fail then */
+	(void) GetLatestSnapshot();
+
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	base->recount = false;
+	base->other_used = 0;
+	base->count = ++jobq_stats->ncounts;
+	for (uint32 place = 0; place < all; place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+
+		SpinLockAcquire(&stat->mutex);
+		if (stat->in_use && stat->name.dboid == base->dboid &&
+			stat->name.jobs == base->jobs)
+		{
+			stat->count = base->count;
+			memset(stat->since_count, 0, sizeof(stat->since_count));
+			memset(&stat->counts.scheduled, 0, sizeof(JobqCalendar));
+			jobq_calendar_turn(&stat->counts.scheduled, now);
+		}
+		SpinLockRelease(&stat->mutex);
+	}
+	snapshot = GetLatestSnapshot();
+	next = ReadNextFullTransactionId();
+	base->xmax = FullTransactionIdFromU64(U64FromFullTransactionId(next) -
+										  (uint32) (XidFromFullTransactionId(next) - snapshot->xmax));
+	base->nxip = Min((int) snapshot->xcnt, JOBQ_STATS_XIDS);
+	memcpy(base->xip, snapshot->xip, sizeof(TransactionId) * base->nxip);
+	LWLockRelease(jobq_stats->lock);
+	if (snapshot->xcnt > JOBQ_STATS_XIDS)
+	{
+		jobq_stats_count_end(base, NULL, now);
+		return NULL;
+	}
+	return RegisterSnapshot(snapshot);
+}
+
+/*
+ * Something has changed the database's jobs that was not noted: have them counted
+ * anew.  Takes no lock.
+ */
+void
+jobq_stats_unknown(Oid dboid)
+{
+	for (int i = 0; i < jobq_max_databases; i++)
+		if (jobq_stats->bases[i].dboid == dboid)
+			jobq_stats->bases[i].recount = true;
+}
+
+/*
+ * Has the snapshot not seen the transaction, which has committed since?  Wants the
+ * lock.
+ */
+bool
+jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
+{
+	if (FullTransactionIdFollowsOrEquals(fxid, base->xmax))
+		return true;
+	for (int i = 0; i < base->nxip; i++)
+		if (base->xip[i] == XidFromFullTransactionId(fxid))
+			return true;
+	return false;
+}
+
+/*
+ * All is counted: the gauges of each place are these, all 0 where it has NULL.  The
+ * calendars were turned to now.  counted is NULL: it was given up.
+ */
+void
+jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted, TimestampTz now)
+{
+	uint32		all = jobq_stats->nstats + (uint32) jobq_max_databases;
+
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	for (uint32 place = 0; place < all; place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+
+		SpinLockAcquire(&stat->mutex);
+		if (stat->in_use && base->count != 0 && stat->count == base->count)
+		{
+			const JobqCounted *found = counted == NULL ? NULL : counted[place];
+
+			for (int i = 0; i < JOBQ_NGAUGES && counted != NULL; i++)
+				stat->counts.gauges[i] = stat->since_count[i] +
+					(found == NULL ? 0 : found->gauges[i]);
+			jobq_calendar_turn(&stat->counts.scheduled, now);
+			if (found != NULL)
+				jobq_calendar_merge(&stat->counts.scheduled, &found->scheduled);
+			stat->count = 0;
+		}
+		SpinLockRelease(&stat->mutex);
+	}
+	base->count = 0;
+	if (counted == NULL)
+		base->recount = true;
+	else if (!base->recount)
+		base->known = true;
+	LWLockRelease(jobq_stats->lock);
+}

@@ -1,0 +1,458 @@
+/*-------------------------------------------------------------------------
+ *
+ * note.c
+ *	  What this transaction does to jobs, noted until it commits.
+ *
+ * A note is for a place, which it pins, so that nobody else gets that before the end
+ * of the transaction.  Places that this backend has found are kept in a small cache;
+ * whether one is still that name's is seen by its hash and its generation, under its
+ * mutex.
+ *
+ * src/stats/note.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "stats/stats.h"
+
+/*
+ * How long an attempt has waited and run, -1 if that is not known; or jobs that have
+ * come for a later time, or that are not there any more.
+ */
+typedef struct NotedTime
+{
+	SubTransactionId subid;
+	uint32		place;
+	uint32		generation;
+	int32		n;				/* jobs; 0: it is an attempt */
+	int64		waited;			/* or the time for which they are */
+	int64		ran;
+} NotedTime;
+
+static JobqStatNote *notes = NULL;	/* kept from one transaction to the next */
+static int	nnotes = 0;
+static int	max_notes = 0;
+static NotedTime *times = NULL;
+static int	ntimes = 0;
+static int	max_times = 0;
+
+/* The last note for each place; it may be outdated. */
+static int *note_of = NULL;
+
+/* something was not noted, as nobody counted this database's jobs then */
+static Oid	unnoted_jobs = InvalidOid;
+
+/* Places that were found. */
+#define NCACHED		256
+#define OTHER_KEPT	(10 * USECS_PER_SEC)
+typedef struct CachedPlace
+{
+	uint64		hash;			/* of the name */
+	uint32		place;
+	uint32		generation;
+	TimestampTz other_until;	/* it is that of others, until then; or 0 */
+} CachedPlace;
+
+static CachedPlace *cache = NULL;
+
+/*
+ * The database of this session, if its jobs are counted.
+ */
+static JobqStatBase *
+my_base(Oid jobs)
+{
+	static JobqStatBase *mine = NULL;
+
+	if (jobq_stats == NULL)
+		return NULL;
+	if (mine != NULL && mine->dboid == MyDatabaseId && mine->jobs == jobs)
+		return mine;
+	LWLockAcquire(jobq_stats->lock, LW_SHARED);
+	mine = jobq_stats_base(MyDatabaseId, jobs, false, 0);
+	LWLockRelease(jobq_stats->lock);
+	return mine;
+}
+
+/*
+ * Pin the place if it is still the same one; whose generation it is then.
+ */
+static bool
+pin(uint32 place, uint32 *generation, bool any)
+{
+	JobqStat   *stat = &jobq_stats->stats[place];
+	bool		same;
+
+	SpinLockAcquire(&stat->mutex);
+	same = stat->in_use && (any || stat->generation == *generation);
+	if (same)
+		stat->pins++;
+	*generation = stat->generation;
+	SpinLockRelease(&stat->mutex);
+	return same;
+}
+
+/*
+ * The place of a name, found in the cache or in shared memory, and its generation.
+ */
+static uint32
+look_up(const JobqStatBase *base, int32 queue_id, Oid role,
+		const char *kind, int kind_length, const char *tenant, int tenant_length,
+		uint32 *generation)
+{
+	uint64		hash = jobq_stats_hash(base, queue_id, kind, kind_length, tenant,
+									   tenant_length);
+	CachedPlace *cached;
+	const JobqStat *stat;
+	bool		is_other;
+
+	if (cache == NULL)
+		cache = MemoryContextAllocZero(TopMemoryContext,
+									   sizeof(CachedPlace) * NCACHED);
+	cached = &cache[hash % NCACHED];
+	stat = &jobq_stats->stats[cached->place];
+	if (cached->hash != hash || stat->generation != cached->generation ||
+		(cached->other_until == 0 ? stat->hash != hash
+		 : jobq_last_now >= cached->other_until))
+	{
+		cached->hash = 0;
+		cached->place = jobq_stats_find(base, queue_id, role, kind, kind_length,
+										tenant, tenant_length, hash,
+										jobq_last_now, &cached->generation,
+										&is_other);
+		cached->other_until = is_other ? jobq_last_now + OTHER_KEPT : 0;
+		cached->hash = hash;
+	}
+	*generation = cached->generation;
+	return cached->place;
+}
+
+/*
+ * The place of a name, for somebody who just wants to know; JOBQ_NONE if nobody
+ * counts.
+ */
+uint32
+jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
+				 int kind_length, const char *tenant, int tenant_length)
+{
+	const JobqStatBase *base = my_base(jobs);
+	uint32		generation;
+
+	if (base == NULL)
+		return JOBQ_NONE;
+	return look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
+				   &generation);
+}
+
+/*
+ * What this subtransaction has done to jobs of the name so far, to be added to; or
+ * NULL if nobody counts.  It may move when the next one is asked for.
+ */
+JobqStatNote *
+jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
+				int kind_length, const char *tenant, int tenant_length)
+{
+	const JobqStatBase *base = my_base(jobs);
+	SubTransactionId subid = GetCurrentSubTransactionId();
+	JobqStatNote *note;
+	uint32		generation;
+	uint32		place;
+	bool		pinned = false;
+
+	if (base == NULL)
+	{
+		if (jobq_stats != NULL)
+			unnoted_jobs = jobs;
+		return NULL;
+	}
+	if (note_of == NULL)
+		note_of = MemoryContextAllocZero(TopMemoryContext,
+										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
+	if (nnotes == max_notes)
+	{
+		int			wanted = Max(2 * max_notes, 16);
+
+		notes = notes == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(JobqStatNote) * wanted)
+			: repalloc_huge(notes, sizeof(JobqStatNote) * wanted);
+		max_notes = wanted;
+	}
+
+	for (int tries = 0; !pinned && tries < 3; tries++)
+	{
+		place = look_up(base, queue_id, role, kind, kind_length, tenant,
+						tenant_length, &generation);
+		note = &notes[note_of[place]];
+		if (note_of[place] < nnotes && note->place == place &&
+			note->generation == generation && note->subid == subid)
+			return note;
+		pinned = pin(place, &generation, false);
+	}
+	if (!pinned)
+	{
+		place = jobq_stats_of_base(base);
+		if (!pin(place, &generation, true))
+			return NULL;		/* the extension was dropped */
+	}
+	note_of[place] = nnotes;
+	note = &notes[nnotes++];
+	memset(note, 0, sizeof(JobqStatNote));
+	note->subid = subid;
+	note->place = place;
+	note->generation = generation;
+	return note;
+}
+
+static void
+note_time(const JobqStatNote *note, int32 n, int64 waited, int64 ran)
+{
+	NotedTime  *time;
+
+	if (ntimes == max_times)
+	{
+		int			wanted = Max(2 * max_times, 16);
+
+		times = times == NULL
+			? MemoryContextAlloc(TopMemoryContext, sizeof(NotedTime) * wanted)
+			: repalloc_huge(times, sizeof(NotedTime) * wanted);
+		max_times = wanted;
+	}
+	time = &times[ntimes++];
+	time->subid = note->subid;
+	time->place = note->place;
+	time->generation = note->generation;
+	time->n = n;
+	time->waited = waited;
+	time->ran = ran;
+}
+
+/*
+ * An attempt has waited and run for so many microseconds; -1: that is not known.
+ */
+void
+jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran)
+{
+	note_time(note, 0, waited, ran);
+}
+
+/*
+ * So many jobs have come that wait for this time, or if n is negative, have gone.
+ */
+void
+jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int32 n)
+{
+	NotedTime  *last = ntimes > 0 ? &times[ntimes - 1] : NULL;
+
+	if (last != NULL && last->n != 0 && last->waited == run_at &&
+		last->place == note->place && last->generation == note->generation &&
+		last->subid == note->subid && (last->n > 0) == (n > 0) &&
+		last->n < PG_INT32_MAX / 2)
+		last->n += n;
+	else
+		note_time(note, n, run_at, 0);
+}
+
+/*
+ * Is the place being counted, with a snapshot that has seen this transaction, or has
+ * not?  The lock is held.
+ */
+static void
+being_counted(const JobqStat *stat, bool *seen, bool *missed)
+{
+	const JobqStatBase *base = jobq_stats_base(stat->name.dboid,
+											   stat->name.jobs, false, 0);
+
+	*missed = *seen = false;
+	if (stat->count == 0 || base == NULL || base->count != stat->count)
+		return;
+	*missed = jobq_stats_count_missed(base, GetTopFullTransactionIdIfAny());
+	*seen = !*missed;
+}
+
+/*
+ * Add a note to its place, and let go of that.  locked: the lock is held; false if it
+ * must be, as the gauges are being counted.
+ */
+static bool
+add_note(const JobqStatNote *note, TimestampTz now, bool locked)
+{
+	static const JobqCounter past[JOBQ_NPAST] = {
+		JOBQ_N_ENQUEUED, JOBQ_N_COMPLETED, JOBQ_N_FAILED, JOBQ_N_DEAD, JOBQ_N_CANCELLED,
+		JOBQ_N_EXPIRED
+	};
+	JobqStat   *stat = &jobq_stats->stats[note->place];
+	JobqCounts *counts = &stat->counts;
+	bool		seen = false;
+	bool		missed = false;
+	uint32	   *slot;
+
+	if (locked)
+		being_counted(stat, &seen, &missed);
+	SpinLockAcquire(&stat->mutex);
+	if (stat->generation != note->generation || (stat->count != 0 && !locked))
+	{
+		bool		gone = stat->generation != note->generation;
+
+		SpinLockRelease(&stat->mutex);
+		return gone;			/* the queue was dropped */
+	}
+	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
+		counts->counters[i] += note->counters[i];
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+	{
+		counts->gauges[i] += note->gauges[i];
+		if (missed)
+			stat->since_count[i] += note->gauges[i];
+	}
+	jobq_history_turn(&counts->history, now);
+	slot = jobq_history_slot(&counts->history);
+	for (int i = 0; i < JOBQ_NPAST; i++)
+		slot[i] += (uint32) note->counters[past[i]];
+	stat->used_at = now;
+	stat->pins--;
+	SpinLockRelease(&stat->mutex);
+	return true;
+}
+
+/*
+ * The same of a time.  What the counting has seen it enters into the calendar itself.
+ */
+static bool
+add_time(const NotedTime *time, TimestampTz now, bool locked)
+{
+	JobqStat   *stat = &jobq_stats->stats[time->place];
+	bool		seen = false;
+	bool		missed = false;
+
+	if (locked)
+		being_counted(stat, &seen, &missed);
+	SpinLockAcquire(&stat->mutex);
+	if (stat->generation != time->generation ||
+		(time->n != 0 && stat->count != 0 && !locked))
+	{
+		bool		gone = stat->generation != time->generation;
+
+		SpinLockRelease(&stat->mutex);
+		return gone;
+	}
+	if (time->n != 0)
+	{
+		jobq_calendar_turn(&stat->counts.scheduled, now);
+		if (!seen)
+			jobq_calendar_add(&stat->counts.scheduled, time->waited, time->n);
+	}
+	else
+	{
+		if (time->waited >= 0)
+			jobq_times_add(&stat->counts.waited, time->waited);
+		if (time->ran >= 0)
+			jobq_times_add(&stat->counts.ran, time->ran);
+	}
+	SpinLockRelease(&stat->mutex);
+	return true;
+}
+
+static bool
+stats_noted(void)
+{
+	return nnotes > 0 || OidIsValid(unnoted_jobs);
+}
+
+/*
+ * The transaction has committed: add what was noted.  Nothing is left for the time
+ * under db->lock.
+ */
+static bool
+stats_pending(JobqDatabase *db)
+{
+	TimestampTz now = jobq_now();
+
+	for (int i = 0; i < ntimes; i++)
+	{
+		if (add_time(&times[i], now, false))
+			continue;
+		LWLockAcquire(jobq_stats->lock, LW_SHARED);
+		(void) add_time(&times[i], now, true);
+		LWLockRelease(jobq_stats->lock);
+	}
+	for (int i = 0; i < nnotes; i++)
+	{
+		if (add_note(&notes[i], now, false))
+			continue;
+		LWLockAcquire(jobq_stats->lock, LW_SHARED);
+		(void) add_note(&notes[i], now, true);
+		LWLockRelease(jobq_stats->lock);
+	}
+	nnotes = ntimes = 0;
+
+	/* if somebody counts since, that was without us */
+	if (OidIsValid(unnoted_jobs))
+	{
+		JobqStatBase *base = my_base(unnoted_jobs);
+
+		unnoted_jobs = InvalidOid;
+		if (base != NULL)
+			base->recount = true;
+	}
+	return false;
+}
+
+/*
+ * Forget what was noted since this subtransaction began, or at all.
+ */
+static void
+stats_abort(SubTransactionId since)
+{
+	while (ntimes > 0 && times[ntimes - 1].subid >= since)
+		ntimes--;
+	while (nnotes > 0 && notes[nnotes - 1].subid >= since)
+	{
+		JobqStatNote *note = &notes[--nnotes];
+		JobqStat   *stat = &jobq_stats->stats[note->place];
+
+		SpinLockAcquire(&stat->mutex);
+		if (stat->generation == note->generation)
+			stat->pins--;
+		SpinLockRelease(&stat->mutex);
+	}
+	if (since == InvalidSubTransactionId)
+		unnoted_jobs = InvalidOid;
+}
+
+/*
+ * Rows may have come of which nothing was noted.
+ */
+static void
+stats_unnoted(JobqDatabase *db)
+{
+	jobq_stats_unknown(db->dboid);
+}
+
+/* Nothing is carried out under db->lock. */
+static void
+stats_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+}
+
+static const JobqCommitBooks books =
+{
+	.noted = stats_noted,
+	.pending = stats_pending,
+	.commit = stats_commit,
+	.unnoted = stats_unnoted,
+	.abort = stats_abort,
+};
+
+/*
+ * Keep books of this transaction; once per process.
+ */
+void
+jobq_stats_install(void)
+{
+	jobq_commit_join(&books);
+}

@@ -1,0 +1,493 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *	  Which name has which place.
+ *
+ * Names are found by a hash that is seeded at random, so that nobody can make names
+ * of which all lie in one bucket.
+ *
+ * What a role has of the places goes by shares.h; one that has more than its share,
+ * or that finds none free, takes one of its own names' places, whichever has no jobs
+ * and was not heard of for the longest time; only where a role has few, it takes
+ * another's.  No name gives way while the gauges are not known, or are counted.
+ *
+ * src/stats/table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "common/hashfn.h"
+#include "utils/timestamp.h"
+
+#include "stats/stats.h"
+
+/* What was heard of since then does not give way. */
+#define KEPT		(60 * USECS_PER_SEC)
+
+/* If no name could give way, none is looked for before this time is over. */
+#define FULL		(10 * USECS_PER_SEC)
+
+/* A role with less than this part of the places may take another's. */
+#define FEW			16
+
+JobqStats  *jobq_stats = NULL;
+
+static Size stats_size(void);
+static void stats_init(void *owner, char *memory);
+static uint32 take(const JobqStatBase *base, Oid role, bool other,
+				   TimestampTz now);
+static void give_up(uint32 place, bool keep, TimestampTz now);
+
+const JobqArea jobq_stats_area = {
+	JOBQ_AREA_OF_CLUSTER, stats_size, stats_init
+};
+
+static uint32
+places(void)
+{
+	return (uint32) (jobq_max_stats + jobq_max_databases);
+}
+
+static Size
+stats_size(void)
+{
+	Size		size = MAXALIGN(sizeof(JobqStats));
+
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_databases,
+											sizeof(JobqStatBase))));
+	size = add_size(size, MAXALIGN(mul_size(jobq_max_stats, sizeof(uint32))));
+	return add_size(size, mul_size(places(), sizeof(JobqStat)));
+}
+
+static void
+stats_init(void *owner, char *memory)
+{
+	jobq_stats = (JobqStats *) memory;
+	memset(memory, 0, stats_size());
+	jobq_stats->lock = jobq_extra_lock(JOBQ_LOCK_OF_STATS);
+	if (!pg_strong_random(&jobq_stats->seed, sizeof(jobq_stats->seed)))
+		jobq_stats->seed = (uint64) GetCurrentTimestamp();
+	jobq_stats->nstats = (uint32) jobq_max_stats;
+	memory += MAXALIGN(sizeof(JobqStats));
+	jobq_stats->bases = (JobqStatBase *) memory;
+	memory += MAXALIGN(jobq_max_databases * sizeof(JobqStatBase));
+	jobq_stats->bucket = (uint32 *) memory;
+	memory += MAXALIGN(jobq_max_stats * sizeof(uint32));
+	jobq_stats->stats = (JobqStat *) memory;
+	for (uint32 i = 0; i < places(); i++)
+	{
+		SpinLockInit(&jobq_stats->stats[i].mutex);
+		jobq_stats->stats[i].next = i + 1 < jobq_stats->nstats ? i + 1 : JOBQ_NONE;
+		if (i < jobq_stats->nstats)
+			jobq_stats->bucket[i] = JOBQ_NONE;
+	}
+	jobq_shares_clear(&jobq_stats->shares);
+	jobq_shares_set(&jobq_stats->shares, JOBQ_OF_STATS, jobq_stats->nstats);
+}
+
+/*
+ * The database with this table of jobs, if its jobs are counted, or NULL.  make: they
+ * are from now on, if there is room.  Wants the lock, for making exclusively; one
+ * that was found stays as long as the extension is there.
+ */
+JobqStatBase *
+jobq_stats_base(Oid dboid, Oid jobs, bool make, TimestampTz now)
+{
+	JobqStatBase *free = NULL;
+	JobqStat   *stat;
+
+	for (int i = 0; i < jobq_max_databases; i++)
+	{
+		JobqStatBase *base = &jobq_stats->bases[i];
+
+		if (base->dboid == dboid && base->jobs == jobs)
+			return base;
+		if (!OidIsValid(base->dboid) && free == NULL)
+			free = base;
+	}
+	if (!make || free == NULL)
+		return NULL;
+	stat = &jobq_stats->stats[jobq_stats_of_base(free)];
+	SpinLockAcquire(&stat->mutex);
+	stat->generation++;
+	stat->in_use = true;
+	stat->count = 0;
+	stat->used_at = now;
+	memset(&stat->name, 0, sizeof(stat->name));
+	memset(&stat->counts, 0, sizeof(stat->counts));
+	stat->name.dboid = dboid;
+	stat->name.jobs = jobs;
+	stat->name.other = true;
+	stat->counts.since = now;
+	SpinLockRelease(&stat->mutex);
+	memset(free, 0, sizeof(JobqStatBase));
+	free->jobs = jobs;
+	free->recount = true;
+	pg_write_barrier();
+	free->dboid = dboid;
+	return free;
+}
+
+/*
+ * The place of all that has no other.
+ */
+uint32
+jobq_stats_of_base(const JobqStatBase *base)
+{
+	return jobq_stats->nstats + (uint32) (base - jobq_stats->bases);
+}
+
+/*
+ * The hash of a name.  That of the others of a queue has no kind: its length is -1.
+ */
+uint64
+jobq_stats_hash(const JobqStatBase *base, int32 queue_id, const char *kind,
+				int kind_length, const char *tenant, int tenant_length)
+{
+	uint64		hash = jobq_stats->seed ^ ((uint64) base->jobs << 32) ^ (uint32) queue_id;
+
+	hash = hash_bytes_uint32_extended(base->dboid, hash);
+	if (kind_length >= 0)
+		hash = hash_bytes_extended((const unsigned char *) kind, kind_length, hash);
+	if (tenant_length > 0)
+		hash = hash_bytes_extended((const unsigned char *) tenant, tenant_length,
+								   ~hash);
+	return hash;
+}
+
+/*
+ * The place of the name, or JOBQ_NONE.  Wants the lock.
+ */
+static uint32
+find(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
+	 const char *tenant, int tenant_length, uint64 hash)
+{
+	bool		other = kind_length < 0;
+	uint32		place = jobq_stats->bucket[hash % jobq_stats->nstats];
+
+	for (; place != JOBQ_NONE; place = jobq_stats->stats[place].next)
+	{
+		const JobqStat *stat = &jobq_stats->stats[place];
+		const JobqStatName *name = &stat->name;
+
+		if (stat->hash == hash && name->queue_id == queue_id &&
+			name->dboid == base->dboid && name->jobs == base->jobs &&
+			name->other == other &&
+			(other || (name->kind_length == kind_length &&
+					   memcmp(name->kind, kind, kind_length) == 0 &&
+					   name->tenant_length == tenant_length &&
+					   memcmp(name->tenant, tenant, tenant_length) == 0)))
+			return place;
+	}
+	return JOBQ_NONE;
+}
+
+/*
+ * Give the name this place, which is free.
+ */
+static void
+settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
+	   const char *kind, int kind_length, const char *tenant, int tenant_length,
+	   uint64 hash, TimestampTz now)
+{
+	JobqStat   *stat = &jobq_stats->stats[place];
+	uint32	   *link = &jobq_stats->bucket[hash % jobq_stats->nstats];
+
+	SpinLockAcquire(&stat->mutex);
+	stat->generation++;
+	stat->in_use = true;
+	stat->hash = hash;
+	stat->used_at = now;
+	stat->count = base->count;
+	stat->pins = 0;
+	memset(stat->since_count, 0, sizeof(stat->since_count));
+	memset(&stat->counts, 0, sizeof(stat->counts));
+	memset(&stat->name, 0, sizeof(stat->name));
+	stat->counts.since = now;
+	stat->name.dboid = base->dboid;
+	stat->name.jobs = base->jobs;
+	stat->name.queue_id = queue_id;
+	stat->name.role = role;
+	stat->name.other = kind_length < 0;
+	if (kind_length > 0)
+	{
+		stat->name.kind_length = (uint8) kind_length;
+		memcpy(stat->name.kind, kind, kind_length);
+	}
+	if (tenant_length > 0)
+	{
+		stat->name.tenant_length = (uint8) tenant_length;
+		memcpy(stat->name.tenant, tenant, tenant_length);
+	}
+	SpinLockRelease(&stat->mutex);
+	stat->account = jobq_share_take(&jobq_stats->shares, role, JOBQ_OF_STATS);
+	stat->next = *link;
+	*link = place;
+}
+
+/*
+ * May the name in this place give way?  The answer holds as long as the lock is held
+ * exclusively: nobody pins a place that it has not found.
+ */
+static bool
+is_idle(JobqStat *stat, TimestampTz now)
+{
+	bool		idle;
+
+	SpinLockAcquire(&stat->mutex);
+	idle = stat->in_use && !stat->name.other && stat->pins == 0 &&
+		stat->count == 0 && stat->used_at < now - KEPT;
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+		idle = idle && stat->counts.gauges[i] == 0;
+	SpinLockRelease(&stat->mutex);
+	return idle;
+}
+
+/*
+ * A free place for the role, if there is one or one can be made; or JOBQ_NONE.
+ */
+static uint32
+take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
+{
+	bool		few = other ||
+		jobq_share_held(&jobq_stats->shares, role,
+						JOBQ_OF_STATS) < jobq_stats->nstats / FEW;
+	uint32		oldest = JOBQ_NONE;
+	uint32		place;
+
+	if (jobq_stats->free == JOBQ_NONE ||
+		(!other && !jobq_share_left(&jobq_stats->shares, role, JOBQ_OF_STATS)))
+	{
+		if (!base->known || base->count != 0 || now < jobq_stats->full_until)
+			return JOBQ_NONE;
+		for (place = 0; place < jobq_stats->nstats; place++)
+		{
+			JobqStat   *stat = &jobq_stats->stats[place];
+
+			if ((few || stat->name.role == role) && is_idle(stat, now) &&
+				(oldest == JOBQ_NONE ||
+				 stat->used_at < jobq_stats->stats[oldest].used_at))
+				oldest = place;
+		}
+		if (oldest == JOBQ_NONE)
+		{
+			jobq_stats->full_until = now + FULL;
+			return JOBQ_NONE;
+		}
+		give_up(oldest, true, now);
+	}
+	place = jobq_stats->free;
+	if (place != JOBQ_NONE)
+		jobq_stats->free = jobq_stats->stats[place].next;
+	return place;
+}
+
+/*
+ * The place where others of the queue are counted.  Wants the lock exclusively.
+ */
+static uint32
+other_place(JobqStatBase *base, int32 queue_id, TimestampTz now)
+{
+	uint64		hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
+	uint32		place = find(base, queue_id, NULL, -1, NULL, 0, hash);
+
+	if (place == JOBQ_NONE)
+	{
+		place = take(base, InvalidOid, true, now);
+		if (place != JOBQ_NONE)
+			settle(place, base, queue_id, InvalidOid, NULL, -1, NULL, 0, hash, now);
+	}
+	if (place != JOBQ_NONE)
+		return place;
+	base->other_used++;
+	return jobq_stats_of_base(base);
+}
+
+static void
+merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
+{
+	into->since = Min(into->since, from->since);
+	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
+		into->counters[i] += from->counters[i];
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+		into->gauges[i] += from->gauges[i];
+	jobq_calendar_turn(&into->scheduled, now);
+	jobq_calendar_turn(&from->scheduled, now);
+	jobq_calendar_merge(&into->scheduled, &from->scheduled);
+	jobq_times_merge(&into->waited, &from->waited);
+	jobq_times_merge(&into->ran, &from->ran);
+	jobq_history_merge(&into->history, &from->history, now);
+}
+
+/*
+ * Free a place; keep: its counts go to the others of its queue.  Wants the lock
+ * exclusively.
+ */
+static void
+give_up(uint32 place, bool keep, TimestampTz now)
+{
+	static JobqCounts counts;
+	JobqStat   *stat = &jobq_stats->stats[place];
+	uint32	   *link = &jobq_stats->bucket[stat->hash % jobq_stats->nstats];
+	JobqStatName name = stat->name;
+
+	while (*link != place)
+		link = &jobq_stats->stats[*link].next;
+	*link = stat->next;
+	SpinLockAcquire(&stat->mutex);
+	counts = stat->counts;
+	stat->generation++;
+	stat->in_use = false;
+	SpinLockRelease(&stat->mutex);
+	jobq_share_give(&jobq_stats->shares, stat->account, JOBQ_OF_STATS);
+	stat->next = jobq_stats->free;
+	jobq_stats->free = place;
+	if (keep)
+	{
+		JobqStatBase *base = jobq_stats_base(name.dboid, name.jobs, false, now);
+
+		if (base == NULL)
+			return;
+		stat = &jobq_stats->stats[other_place(base, name.queue_id, now)];
+		SpinLockAcquire(&stat->mutex);
+		merge(&stat->counts, &counts, now);
+		SpinLockRelease(&stat->mutex);
+	}
+}
+
+/*
+ * The place where a job of this name is counted, and its generation.  *is_other: that
+ * is not one of its own.  Takes the lock.
+ */
+uint32
+jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
+				const char *kind, int kind_length, const char *tenant,
+				int tenant_length, uint64 hash, TimestampTz now,
+				uint32 *generation, bool *is_other)
+{
+	uint32		place;
+
+	*is_other = false;
+	LWLockAcquire(jobq_stats->lock, LW_SHARED);
+	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	if (place != JOBQ_NONE)
+		*generation = jobq_stats->stats[place].generation;
+	LWLockRelease(jobq_stats->lock);
+	if (place != JOBQ_NONE)
+		return place;
+
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	if (place == JOBQ_NONE)
+	{
+		place = take(base, role, false, now);
+		if (place != JOBQ_NONE)
+			settle(place, base, queue_id, role, kind, kind_length, tenant,
+				   tenant_length, hash, now);
+		else
+		{
+			*is_other = true;
+			place = other_place(unconstify(JobqStatBase *, base), queue_id, now);
+		}
+	}
+	*generation = jobq_stats->stats[place].generation;
+	LWLockRelease(jobq_stats->lock);
+	return place;
+}
+
+/*
+ * Copy what the place has; false if it is free.  name and counts may be NULL.
+ */
+bool
+jobq_stats_read(uint32 place, JobqStatName *name, JobqCounts *counts)
+{
+	JobqStat   *stat = &jobq_stats->stats[place];
+	bool		in_use;
+
+	SpinLockAcquire(&stat->mutex);
+	in_use = stat->in_use;
+	if (in_use && name != NULL)
+		*name = stat->name;
+	if (in_use && counts != NULL)
+		*counts = stat->counts;
+	SpinLockRelease(&stat->mutex);
+	return in_use;
+}
+
+/*
+ * Let the counters of the queue, or of all if it is 0, begin anew.
+ */
+void
+jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
+{
+	for (uint32 place = 0; place < places(); place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+		JobqStatName *name = &stat->name;
+
+		SpinLockAcquire(&stat->mutex);
+		if (stat->in_use && name->dboid == dboid && name->jobs == jobs &&
+			(queue_id == 0 || name->queue_id == queue_id))
+		{
+			memset(stat->counts.counters, 0, sizeof(stat->counts.counters));
+			memset(&stat->counts.waited, 0, sizeof(JobqTimes));
+			memset(&stat->counts.ran, 0, sizeof(JobqTimes));
+			memset(&stat->counts.history, 0, sizeof(JobqHistory));
+			stat->counts.since = now;
+		}
+		SpinLockRelease(&stat->mutex);
+	}
+}
+
+/*
+ * The queue was dropped: its names have no places any more.
+ */
+void
+jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
+{
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	for (uint32 place = 0; place < jobq_stats->nstats; place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+
+		if (stat->in_use && stat->name.dboid == dboid &&
+			stat->name.jobs == jobs && stat->name.queue_id == queue_id)
+			give_up(place, false, 0);
+	}
+	jobq_stats->full_until = 0;
+	LWLockRelease(jobq_stats->lock);
+}
+
+/*
+ * The database is gone, or has another extension: forget all that is not of the one
+ * with this table of jobs, which may be invalid.
+ */
+void
+jobq_stats_forget_database(Oid dboid, Oid but_jobs)
+{
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	for (uint32 place = 0; place < places(); place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+
+		if (!stat->in_use || stat->name.dboid != dboid ||
+			stat->name.jobs == but_jobs)
+			continue;
+		if (place < jobq_stats->nstats)
+			give_up(place, false, 0);
+		else
+		{
+			SpinLockAcquire(&stat->mutex);
+			stat->generation++;
+			stat->in_use = false;
+			SpinLockRelease(&stat->mutex);
+		}
+	}
+	for (int i = 0; i < jobq_max_databases; i++)
+		if (jobq_stats->bases[i].dboid == dboid &&
+			jobq_stats->bases[i].jobs != but_jobs)
+			jobq_stats->bases[i].dboid = InvalidOid;
+	jobq_stats->full_until = 0;
+	LWLockRelease(jobq_stats->lock);
+}

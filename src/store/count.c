@@ -1,0 +1,119 @@
+/*-------------------------------------------------------------------------
+ *
+ * count.c
+ *	  Counts what becomes of jobs, by queue, kind and tenant, for the statistics.
+ *
+ * All of it counts when the transaction has committed (src/stats).
+ *
+ * src/store/count.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "store/store.h"
+
+/*
+ * The job's names, as they lie in its row.
+ */
+static void
+get_names(const JobqJob *job, text **kind, text **tenant)
+{
+	*kind = DatumGetTextPP(JOB(job, JOB_KIND));
+	*tenant = JOB_ISNULL(job, JOB_TENANT) ? NULL
+		: DatumGetTextPP(JOB(job, JOB_TENANT));
+}
+
+/*
+ * Where what this transaction does to jobs like this one is noted; or NULL.
+ */
+static JobqStatNote *
+note_of(const JobqJob *job)
+{
+	text	   *kind;
+	text	   *tenant;
+
+	if (jobq_shared == NULL)
+		return NULL;
+	get_names(job, &kind, &tenant);
+	return jobq_stats_note(jobq_relations()->job, job_queue_id(job), job_role(job),
+						   VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
+						   tenant == NULL ? "" : VARDATA_ANY(tenant),
+						   tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant));
+}
+
+/*
+ * The place in shared memory where jobs like this one are counted, or JOBQ_NONE.
+ */
+uint32
+jobq_count_place(const JobqJob *job)
+{
+	text	   *kind;
+	text	   *tenant;
+
+	if (jobq_shared == NULL)
+		return JOBQ_NONE;
+	get_names(job, &kind, &tenant);
+	return jobq_stats_place(jobq_relations()->job, job_queue_id(job), job_role(job),
+							VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
+							tenant == NULL ? "" : VARDATA_ANY(tenant),
+							tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant));
+}
+
+/*
+ * So many rows like this one have come into jobq.job, or if n is negative, have gone.
+ * Dormant ones count when they are adopted.
+ */
+void
+jobq_count_rows(const JobqJob *job, int n)
+{
+	JobqStatNote *note;
+
+	if (DatumGetBool(JOB(job, JOB_DORMANT)))
+		return;
+	note = note_of(job);
+	if (note == NULL)
+		return;
+	note->gauges[JOBQ_LIVE] += n;
+	if (job_blocked(job))
+		note->gauges[JOBQ_BLOCKED] += n;
+	else if (job_run_at(job) > jobq_last_now)
+		jobq_stats_note_run_at(note, job_run_at(job), n);
+}
+
+/*
+ * So many jobs like this one have come to that.
+ */
+void
+jobq_count(const JobqJob *job, JobqCounter what, int n)
+{
+	JobqStatNote *note = note_of(job);
+
+	if (note != NULL)
+		note->counters[what] += n;
+}
+
+/*
+ * An attempt has ended that began at this time, or never did if that is DT_NOBEGIN;
+ * "what" has become of the job.  Its run_at is still the one by which it has begun.
+ */
+void
+jobq_count_attempt(const JobqJob *job, JobqCounter what, TimestampTz started_at,
+				   TimestampTz now)
+{
+	JobqStatNote *note = note_of(job);
+
+	if (note == NULL)
+		return;
+	if (what != JOBQ_N_STARTED)
+		note->counters[what]++;
+	if (started_at == DT_NOBEGIN)
+		return;
+	note->counters[JOBQ_N_STARTED]++;
+	jobq_stats_note_times(note,
+						  started_at - Max(job_run_at(job),
+										   DatumGetTimestampTz(JOB(job, JOB_ENQUEUED_AT))),
+						  now - started_at);
+}
