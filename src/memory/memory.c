@@ -111,9 +111,10 @@ init_areas(JobqAreaOwner owner, void *of, char **at)
 }
 
 /*
- * shmem_startup_hook: the segment is made anew after each crash, too.
+ * shmem_startup_hook: the segment is made anew after each crash, too.  Whether it was
+ * made now.
  */
-void
+bool
 jobq_shmem_startup(void)
 {
 	bool		found;
@@ -159,6 +160,7 @@ jobq_shmem_startup(void)
 	}
 	jobq_clock_offset = &jobq_shared->clock_offset;
 	LWLockRelease(AddinShmemInitLock);
+	return !found;
 }
 
 /*

@@ -239,7 +239,7 @@ typedef struct JobqArea
 
 /* src/memory/memory.c */
 extern void jobq_shmem_request(const JobqArea *const *areas, int nareas);
-extern void jobq_shmem_startup(void);
+extern bool jobq_shmem_startup(void);
 extern LWLock *jobq_extra_lock(JobqExtraLock which);
 extern void jobq_require_preload(const char *what);
 extern bool jobq_names_database(void);

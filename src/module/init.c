@@ -52,7 +52,8 @@ shmem_startup(void)
 {
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
-	jobq_shmem_startup();
+	if (jobq_shmem_startup() && !IsBinaryUpgrade)
+		jobq_stats_load();
 }
 
 void

@@ -237,6 +237,13 @@ extern void jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz no
 extern void jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id);
 extern void jobq_stats_forget_database(Oid dboid, Oid but_jobs);
 
+extern void jobq_stats_put(const JobqStatName *name, JobqCounts *counts,
+						   TimestampTz now);
+
+/* src/stats/file.c */
+extern void jobq_stats_save(void);
+extern void jobq_stats_load(void);
+
 /* src/stats/note.c */
 typedef struct JobqStatNote
 {

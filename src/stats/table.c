@@ -416,6 +416,45 @@ jobq_stats_read(uint32 place, JobqStatName *name, JobqCounts *counts)
 }
 
 /*
+ * Add counts to those of a name, as far as there is a place.  For the start of the
+ * server, when nobody else is there.
+ */
+void
+jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
+{
+	JobqStatBase *base = jobq_stats_base(name->dboid, name->jobs, false, now);
+	int			kind_length = name->other ? -1 : Min(name->kind_length,
+													 JOBQ_STATS_KIND - 1);
+	int			tenant_length = Min(name->tenant_length, JOBQ_STATS_TENANT - 1);
+	uint64		hash;
+	uint32		place;
+	bool		known;
+
+	if (base == NULL)
+		return;
+
+	/* nothing gives way for it */
+	known = base->known;
+	base->known = false;
+	hash = jobq_stats_hash(base, name->queue_id, name->kind, kind_length,
+						   name->tenant, tenant_length);
+	place = name->queue_id == 0 ? jobq_stats_of_base(base)
+		: find(base, name->queue_id, name->kind, kind_length, name->tenant,
+			   tenant_length, hash);
+	if (place == JOBQ_NONE)
+	{
+		place = take(base, name->role, name->other, now);
+		if (place != JOBQ_NONE)
+			settle(place, base, name->queue_id, name->role, name->kind, kind_length,
+				   name->tenant, tenant_length, hash, now);
+		else
+			place = other_place(base, name->queue_id, now);
+	}
+	merge(&jobq_stats->stats[place].counts, counts, now);
+	base->known = known;
+}
+
+/*
  * Let the counters of the queue, or of all if it is 0, begin anew.
  */
 void

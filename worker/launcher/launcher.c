@@ -40,6 +40,7 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
 static long look_at_databases(void);
+static long save_stats(void);
 static long start_schedulers(const List *dboids, TimestampTz now);
 static void leave_database(int index);
 static bool start_scheduler(JobqDatabase *db);
@@ -101,6 +102,7 @@ jobq_launcher_main(Datum main_arg)
 		LWLockRelease(jobq_shared->lock);
 
 		pause = look_at_databases();
+		pause = Min(pause, save_stats());
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		jobq_shared->pokes_seen = pokes;
 		LWLockRelease(jobq_shared->lock);
@@ -133,6 +135,27 @@ read_flight_recorder(void)
 			flight_clear_culprit(&culprit);
 	CommitTransactionCommand();
 	jobq_shared->flight_read = true;
+}
+
+/*
+ * Save the statistics each minute, as far as something has happened.  Returns when to
+ * look again, in milliseconds.
+ */
+static long
+save_stats(void)
+{
+	static TimestampTz last = 0;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz next = last + USECS_PER_MINUTE;
+
+	if (last == 0 || now < last || now >= next)
+	{
+		if (last != 0)
+			jobq_stats_save();
+		last = now;
+		next = now + USECS_PER_MINUTE;
+	}
+	return TimestampDifferenceMilliseconds(now, next);
 }
 
 /*

@@ -1,0 +1,131 @@
+# The statistics survive the end of the server: exactly if it was stopped, and well
+# enough if it crashed.  A name that finds no place is counted all the same.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node(
+	'main', q{
+jobq.databases = 'postgres'
+jobq.workers = 'manual=0; *=2'
+jobq.max_stats = 16
+max_prepared_transactions = 2
+});
+my $file = $node->data_dir . '/pg_stat/jobq.stat';
+$node->start;
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# What agrees with the table.
+my $live = q{SELECT coalesce(sum(waiting + scheduled + blocked + running + held), -1) FROM jobq.stats};
+my $agree = "SELECT bool_and(exact) AND ($live) = (SELECT count(*) FROM jobq.job) FROM jobq.stats";
+my $all = q{SELECT queue, kind, tenant, waiting, scheduled, enqueued, started, completed, failed, dead, wait_p99, run_max, since FROM jobq.stats ORDER BY 1, 2, 3};
+my $past = q{SELECT * FROM jobq.stats_history WHERE step = 'day' ORDER BY 1, 2, 3, 4, 5};
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION good(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION bad(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT jobq.fail_current(''no'')';
+SELECT jobq.register('good', 'good(jsonb)'), jobq.register('bad', 'bad(jsonb)');
+SELECT jobq.create_queue('manual')});
+sql(q{SELECT jobq.enqueue('good', queue => 'manual', delay => '1 hour')});
+wait_for($node, 'the database is served', q{SELECT sum(scheduled) = 1 AND bool_and(exact) FROM jobq.stats});
+sql(q{SELECT jobq.stats_reset()});
+sql(q{SELECT jobq.enqueue('good') FROM generate_series(1, 5); SELECT jobq.enqueue('bad');
+SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 3)});
+wait_for($node, 'jobs have run', q{SELECT sum(completed) = 5 AND sum(dead) = 1 AND sum(running) = 0 FROM jobq.stats});
+wait_for($node, 'statistics agree with the table', $agree);
+
+# a stop
+my ($before, $history) = (sql($all), sql($past));
+like($before, qr/^default\|bad\|\|0\|0\|1\|1\|0\|1\|1\|/m, 'a job has failed');
+like($before, qr/^manual\|good\|\|3\|1\|3\|0\|/m, 'jobs wait, and one is scheduled');
+$node->stop;
+ok(-s $file, 'the statistics are in a file');
+$node->start;
+is(sql($all), $before, 'after a stop they are as they were');
+is(sql($past), $history, 'and so is the past');
+is(sql('SELECT DISTINCT exact FROM jobq.stats'), 't', 'they are known to be right');
+
+# a stop without a checkpoint: the jobs are counted from the table
+sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 7)});
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'after an immediate stop they agree with the table again', $agree);
+is(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
+	'10|10', 'and counters are as they were');
+
+# a crash of one process
+sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 2)});
+crash_backend($node);
+wait_for($node, 'after a crash they agree with the table again', $agree);
+is(sql(q{SELECT waiting, enqueued FROM jobq.stats WHERE queue = 'manual' AND kind = 'good'}),
+	'12|10', 'counters are those of the file');
+
+# another server's file, or none
+$node->stop;
+truncate($file, 1000) or die;
+my $offset = -s $node->logfile;
+$node->start;
+ok($node->log_contains('the statistics of jobq begin anew', $offset), 'a damaged file is told');
+wait_for($node, 'and the jobs are counted', $agree);
+is(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'manual'}), '0', 'counters begin anew');
+
+# more names than places
+sql(q{SELECT jobq.create_queue('outside', mode => 'consumer')});
+sql(q{SELECT jobq.enqueue('kind ' || i, queue => 'outside') FROM generate_series(1, 100) i});
+is(sql(q{SELECT sum(enqueued), sum(waiting) FROM jobq.stats WHERE queue = 'outside'}),
+	'100|100', 'nothing is lost of names without a place');
+cmp_ok(sql(q{SELECT enqueued FROM jobq.stats WHERE queue = 'outside' AND kind = '(other)'}),
+	'>=', 84, 'they are counted together');
+sql(q{SELECT jobq.create_queue('q' || i) FROM generate_series(1, 20) i});
+sql(q{SELECT jobq.enqueue('good', queue => 'q' || i, delay => '1 hour') FROM generate_series(1, 20) i});
+is(sql($live), sql('SELECT count(*) FROM jobq.job'), 'nor of queues');
+$node->stop;
+$node->start;
+is(sql($live), sql('SELECT count(*) FROM jobq.job'), 'nor by a stop');
+sql(q{SELECT jobq.clear(name) FROM jobq.queues});
+is(sql($live), '0', 'all of it is taken back');
+
+# what is counted while others go on
+SKIP:
+{
+	skip 'this server has no injection points', 3
+	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	sql('CREATE EXTENSION injection_points');
+	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 10)});
+	my $open = $node->background_psql('postgres');
+	$open->query_safe(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 20)});
+	sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
+	sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
+	sql(q{COMMIT PREPARED 'p'});
+	wait_for($node, 'the jobs are being counted',
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-count-begun'});
+	$open->query_safe('COMMIT');
+	$open->quit;
+	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 40);
+SELECT jobq.cancel(id) FROM (SELECT id FROM jobq.live_jobs ORDER BY id LIMIT 3) j});
+	sql(q{SELECT injection_points_detach('jobq-count-begun'); SELECT injection_points_wakeup('jobq-count-begun')});
+	wait_for($node, 'they agree with the table when they are counted', $agree);
+	is(sql($live), '68', 'with what has come and gone meanwhile');
+}
+
+# a new extension knows nothing of the old one
+sql('DROP EXTENSION jobq CASCADE');
+sql('CREATE EXTENSION jobq');
+wait_for($node, 'the new extension is served', q{SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE pid IS NOT NULL});
+sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'); SELECT jobq.enqueue('good', queue => 'outside')});
+wait_for($node, 'a new extension counts from the beginning', q{SELECT sum(waiting) = 1 AND bool_and(exact) FROM jobq.stats});
+
+$node->stop;
+no_failed_assertion();
+done_testing();
