@@ -2,7 +2,7 @@
 
 CREATE FUNCTION jobq_internal.stat_slots(
 	OUT queue_id int, OUT kind text, OUT tenant text,
-	OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint,
+	OUT live bigint, OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint,
 	OUT enqueued bigint, OUT ended bigint, OUT completed bigint, OUT failed bigint, OUT retried bigint, OUT dead bigint,
 	OUT expired bigint, OUT cancelled bigint, OUT crashed bigint,
 	OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval,

@@ -169,7 +169,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		WAITING = NAMES, SCHEDULED, BLOCKED, RUNNING, HELD, COUNTERS,
+		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, COUNTERS,
 		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + 4,
 		ENQUEUED_RATE = RAN + 4, COMPLETED_RATE = ENQUEUED_RATE + 3,
 		FAILED_RATE = COMPLETED_RATE + 3, SINCE = FAILED_RATE + 3, EXACT, NATTS
@@ -195,6 +195,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		if (!read_place(base, place, now, &name, counts))
 			continue;
 		put_name(&name, values, nulls);
+		values[LIVE] = Int64GetDatum(counts->gauges[JOBQ_LIVE]);
 
 		/* what runs is in the table, too, or so it seems until its commit */
 		rest = Max(counts->gauges[JOBQ_LIVE] - counts->gauges[JOBQ_BLOCKED] -

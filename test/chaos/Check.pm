@@ -115,6 +115,15 @@ SELECT format('group %s: number %s (job %s, %s to %s), then number %s (job %s, f
 SELECT format('%s: step %s (job %s) begins before step %s (job %s) is over', a.grp, b.n, b.job, a.n, a.job)
 	FROM chaos.effect a JOIN chaos.effect b USING (grp) WHERE grp ~ '^workflow' AND a.n < b.n AND b.started < a.ended},
 
+	'the statistics agree with the tables' => q{
+SELECT format('queue %s has %s jobs, and %s by the statistics', queue, coalesce(j.n, 0), coalesce(s.n, 0))
+	FROM (SELECT queue_id AS queue, sum(live) AS n FROM jobq_internal.stat_slots() GROUP BY queue_id) s
+	FULL JOIN (SELECT queue_id AS queue, count(*) AS n FROM jobq.job GROUP BY queue_id) j USING (queue)
+	WHERE coalesce(s.n, 0) <> coalesce(j.n, 0)
+UNION ALL
+SELECT format('queue %s, kind %s has %s jobs by the statistics', queue_id, kind, live)
+	FROM jobq_internal.stat_slots() WHERE live < 0},
+
 	'no more run at a time than may' => q{
 SELECT format('%s: at %s, when job %s began, %s ran and not %s', what, a.started, a.job, count(*), 2)
 	FROM (SELECT *, CASE WHEN kind = 'chaos.limited' THEN kind ELSE queue END AS what FROM chaos.effect
