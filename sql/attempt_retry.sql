@@ -56,6 +56,8 @@ CALL test.measure('fixed 5min', 3);
 CALL test.measure('exponential 10s', 4);
 CALL test.measure('exponential 1.5h cap 4h', 4);
 CALL test.measure('list 10s, 5s,1d', 5);
+CALL test.measure('linear 10s', 4);
+CALL test.measure('linear 1 min cap 150s', 4);
 -- as intervals are written
 CALL test.measure('exponential 1 minute 30 seconds cap PT4M', 3);
 CALL test.measure('list 00:00:10, 1 week 2 days,7', 4);
@@ -73,6 +75,69 @@ SELECT run_at - (errors -> -1 ->> 'at')::timestamptz BETWEEN '4s' AND '6s' AS wi
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.status(:id);
 DROP TABLE test.delays;
+
+-- defaults of the cluster, of a database, or of a session
+SET jobq.default_max_attempts = 2;
+SET jobq.default_backoff = 'linear 2h';
+SELECT jobq.enqueue('broken_by_default', queue => 'manual') AS id, jobq.enqueue('broken_by_default', queue => 'manual', max_attempts => 5, backoff => 'fixed 5h') AS own \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT attempt, max_attempts, run_at - (errors -> -1 ->> 'at')::timestamptz AS delay FROM jobq.live_jobs WHERE id IN (:id, :own) ORDER BY id;
+SELECT jobq.retry(:id);
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT state, attempt, max_attempts FROM jobq.status(:id);
+SELECT jobq.delete_failed(:id), jobq.cancel(:own);
+SET jobq.default_max_attempts = -1;
+SET jobq.default_backoff = 'often';
+SET jobq.default_backoff = 'list';
+RESET jobq.default_max_attempts;
+RESET jobq.default_backoff;
+
+-- without limit
+SELECT jobq.enqueue('flaky', '7', backoff => 'fixed 1ms', max_attempts => 0) AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT max_attempts FROM jobq.status(:id);
+SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)', max_attempts => 0, backoff => 'fixed 1ms');
+SELECT jobq.enqueue('flaky', '5') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)');
+SELECT * FROM test.error($$SELECT jobq.enqueue('flaky', max_attempts => -1)$$);
+SELECT * FROM test.error($$SELECT jobq.register('flaky', 'test.echo(jsonb)', max_attempts => -1)$$);
+
+-- by the error: retry_on names those after which there is another attempt, fail_on those after which there is none
+CREATE FUNCTION test.raises(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ->> 'code' = 'JQ007' THEN
+		PERFORM pg_sleep(60);
+	END IF;
+	RAISE EXCEPTION 'raised' USING ERRCODE = payload ->> 'code';
+END
+$$;
+CREATE PROCEDURE test.try_codes() LANGUAGE plpgsql AS $$
+DECLARE
+	ids bigint[];
+	line text;
+BEGIN
+	SELECT array_agg(jobq.enqueue('raises', jsonb_build_object('code', c), timeout => CASE c WHEN 'JQ007' THEN interval '50 ms' END) ORDER BY n) INTO ids
+		FROM unnest('{40001,40P01,23505,P0001,JQ007}'::text[]) WITH ORDINALITY u (c, n);
+	COMMIT;
+	PERFORM jobq.wait(ids);
+	SELECT string_agg(format('%s %s %s', payload ->> 'code', state, attempt), ', ' ORDER BY id) INTO line FROM jobq.jobs WHERE id = ANY (ids);
+	RAISE NOTICE '%', line;
+END
+$$;
+SELECT jobq.register('raises', 'test.raises(jsonb)', max_attempts => 2, backoff => 'fixed 1ms');
+CALL test.try_codes();
+SELECT jobq.register('raises', 'test.raises(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', retry_on => '{40001,23}');
+CALL test.try_codes();
+SELECT jobq.register('raises', 'test.raises(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', retry_on => '{40,23}', fail_on => '{40001,JQ007}');
+CALL test.try_codes();
+SELECT retry_on, fail_on FROM jobq.kinds WHERE kind = 'raises';
+SELECT jobq.register('raises', 'test.raises(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', retry_on => '{}');
+CALL test.try_codes();
+SELECT c, e.* FROM unnest(ARRAY['retry_on => ''{4000}''', 'fail_on => ''{23505,division_by_zero}''', 'fail_on => ''{NULL}''', 'fail_on => ''{4*}''']) WITH ORDINALITY u (c, n),
+	test.error(format('SELECT jobq.register(''raises'', ''test.raises(jsonb)'', %s)', c)) e ORDER BY n;
+SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind = 'raises';
+SELECT jobq.unregister('raises');
 
 -- retry_until takes the place of max_attempts
 SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 1, retry_until => 'infinity') AS id \gset

@@ -62,7 +62,6 @@ SELECT jobq.enqueue('echo', timeout => '-1 s');
 SELECT jobq.enqueue('echo', timeout => '1 month');
 
 -- attempts and backoff
-SELECT jobq.enqueue('echo', max_attempts => 0);
 SELECT jobq.enqueue('echo', max_attempts => -1);
 SELECT e.code, e.message FROM unnest(ARRAY['', 'fixed', 'fixed five', 'fixed -5s', 'fixed 5 parsecs', 'fixed 1 month', 'fixed 2 years', 'exponential 5s cap 1 mon', 'fixed 5s 6s', 'fixed 5s cap 10s', 'fixedly 5s',
 		'fixed nan s', 'fixed 1e300d', 'fixed 367d', 'exponential', 'exponential 5s cap', 'exponential 5s cap x', 'exponential 5s jitter', 'exponential 5s jitter 20',
@@ -91,7 +90,7 @@ CREATE FUNCTION pg_temp.passing(payload jsonb) RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('x', 'pg_temp.passing(jsonb)');
 DROP FUNCTION pg_temp.passing;
 SELECT jobq.register('x', 'test.echo(jsonb)', queue => '');
-SELECT jobq.register('x', 'test.echo(jsonb)', max_attempts => 0);
+SELECT jobq.register('x', 'test.echo(jsonb)', max_attempts => -1);
 SELECT jobq.register('x', 'test.echo(jsonb)', max_exceptions => 0);
 SELECT jobq.register('x', 'test.echo(jsonb)', backoff => 'never');
 SELECT jobq.register('x', 'test.echo(jsonb)', timeout => '0');

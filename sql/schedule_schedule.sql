@@ -101,7 +101,7 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 	'''bad'', ''@daily'', ''echo'', missed => ''never''', '''bad'', ''@daily'', ''echo'', missed => NULL', '''bad'', ''@daily'', ''echo'', overlap => ''wait''',
 	'''bad'', ''@daily'', ''echo'', options => ''[]''']) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
-SELECT * FROM unnest(ARRAY['"max_attempts": 0', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"headers": []', '"queue": ""', '"group_key": ""',
+SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"headers": []', '"queue": ""', '"group_key": ""',
 	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
 SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;

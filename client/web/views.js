@@ -89,7 +89,7 @@ const jobColumns = [
 	{ title: 'State', cell: (j) => state(j.state) },
 	{ title: 'Kind', cell: (j) => j.kind },
 	{ title: 'Queue', cell: (j) => j.queue ?? '' },
-	{ title: 'Attempt', n: true, cell: (j) => j.attempt ? `${j.attempt} of ${j.max_attempts}` : '' },
+	{ title: 'Attempt', n: true, cell: (j) => j.attempt ? `${j.attempt}${j.max_attempts ? ` of ${j.max_attempts}` : ''}` : '' },
 	{ title: 'Enqueued', cell: (j) => time(j.enqueued_at) },
 	{ title: 'Ended', cell: (j) => j.finished_at ? time(j.finished_at) : j.progress !== null && j.progress !== undefined ? bar(j.progress, `Progress of job ${j.id}`) : '' },
 	{ title: 'Error', cut: true, cell: (j) => j.error ?? '' },
@@ -201,7 +201,7 @@ function job(c) {
 		h('div', { class: 'cards' },
 			h('section', { class: 'card' }, h('h2', {}, 'What and when'), facts([
 				['Kind', j.kind], ['Queue', j.queue && queueLink(j.queue)], ['Role', j.role], ['Priority', String(j.priority ?? '')],
-				['Attempt', `${j.attempt ?? 0} of ${j.max_attempts ?? ''}`], ['Enqueued', j.enqueued_at && at(j.enqueued_at)], ['May run from', j.run_at && at(j.run_at)],
+				['Attempt', `${j.attempt ?? 0}${j.max_attempts ? ` of ${j.max_attempts}` : ''}`], ['Enqueued', j.enqueued_at && at(j.enqueued_at)], ['May run from', j.run_at && at(j.run_at)],
 				['Started', j.started_at && at(j.started_at)], ['Ended', j.finished_at && at(j.finished_at)],
 				['Ran for', j.started_at && j.finished_at && span((new Date(j.finished_at) - new Date(j.started_at)) / 1000)],
 				['Worker', j.worker && String(j.worker)], ['Unique key', j.unique_key], ['Group', j.group_key],

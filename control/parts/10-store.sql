@@ -29,7 +29,9 @@ CREATE TABLE jobq.handler (
 	throttle text,
 	on_failure text,
 	carry text[],
-	recycle text
+	recycle text,
+	retry_on text[],
+	fail_on text[]
 );
 COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
 COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';

@@ -29,15 +29,17 @@ CREATE FUNCTION jobq.register(
 	throttle text DEFAULT NULL,
 	on_failure text DEFAULT NULL,
 	carry text[] DEFAULT NULL,
-	recycle text DEFAULT NULL)
+	recycle text DEFAULT NULL,
+	retry_on text[] DEFAULT NULL,
+	fail_on text[] DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
 kind: the kind
 handler: the function or procedure with its parameter types, such as greet(jsonb): f(), f(payload jsonb) or f(payload jsonb, job jobq.job_context), which returns void or jsonb
 queue: where jobs of the kind stand if they do not say; else default
-max_attempts: how many attempts they have if they do not say; else 3
-backoff: how long their next attempt waits if they do not say; else exponential 5s cap 300s jitter 20%
+max_attempts: how many attempts they have if they do not say, 0 for no limit; else jobq.default_max_attempts
+backoff: how long their next attempt waits if they do not say; else jobq.default_backoff
 timeout: how long an attempt may run if they do not say; else jobq.default_timeout
 fail_on_timeout: whether one that takes too long becomes a dead letter at once
 max_exceptions: after how many errors of the handler they fail for good; else by max_attempts
@@ -46,7 +48,9 @@ rate: how many of them start in a time, such as 100 per minute burst 20; else as
 throttle: when they rest, such as 10 failures in 5 minutes; else never
 on_failure: a function, as handler, that is called with a job that has failed for good
 carry: which settings of the enqueuer''s session its jobs take along, beside those of the queue, such as {search_path, app.tenant}; else none
-recycle: each: a worker that has run a job of it leaves, and another takes its place; never, or nothing: as the queue says';
+recycle: each: a worker that has run a job of it leaves, and another takes its place; never, or nothing: as the queue says
+retry_on: SQLSTATEs, or classes such as 40, of the handler''s errors after which there is another attempt; else all
+fail_on: SQLSTATEs, or classes, of errors after which there is none';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -52,7 +52,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			format('SELECT jobq.reschedule(%s, jobq.clock())', j.id)
 		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NULL
 		UNION ALL
-		SELECT 6, 'retryable', format('attempt %s of %s has failed, and the next is due at %s, in %s: %s', j.attempt, j.max_attempts,
+		SELECT 6, 'retryable', format('attempt %s%s has failed, and the next is due at %s, in %s: %s', j.attempt, ' of ' || nullif(j.max_attempts, 0),
 				date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock()), j.errors -> -1 ->> 'message'),
 			format('SELECT jobq.retry(%s)', j.id)
 		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NOT NULL
@@ -137,7 +137,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT r.reason, r.detail, r.remedy
 	FROM jobq.job j
 	CROSS JOIN LATERAL (
-		SELECT 1 AS place, 'running' AS reason, format('attempt %s of %s has run in worker %s for %s%s', w.attempt, j.max_attempts, w.pid,
+		SELECT 1 AS place, 'running' AS reason, format('attempt %s%s has run in worker %s for %s%s', w.attempt, ' of ' || nullif(j.max_attempts, 0), w.pid,
 				date_trunc('milliseconds', jobq.clock() - w.job_started_at), coalesce(format(', and waits for %s/%s', a.wait_event_type, a.wait_event), '')) AS detail,
 			format('SELECT jobq.cancel(%s)', j.id) AS remedy
 		FROM jobq_internal.worker_slots() w LEFT JOIN pg_stat_activity a ON a.pid = w.pid

@@ -44,7 +44,7 @@ BEGIN
 		FROM jsonb_array_elements(j.errors) f(error)
 		UNION ALL
 		SELECT j.finished_at, j.attempt, 6, j.state, NULL, j.finished_at - j.started_at,
-			CASE WHEN j.state = 'failed' THEN format('no more attempts: %s of %s', j.attempt, j.max_attempts)
+			CASE WHEN j.state = 'failed' THEN format('no more attempts: %s%s', j.attempt, ' of ' || nullif(j.max_attempts, 0))
 				ELSE coalesce(j.error, j.result::text) END
 		WHERE j.finished_at IS NOT NULL
 		UNION ALL

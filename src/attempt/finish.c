@@ -226,7 +226,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		else
 			policy = jobq_handler_backoff(jobq_job_kind(job));
 		if (policy == NULL)
-			policy = JOBQ_DEFAULT_BACKOFF;
+			policy = jobq_default_backoff;
 		jobq_backoff_parse(policy, &backoff);
 		delay_ms = jobq_backoff_delay(&backoff, attempt,
 									  pg_prng_double(&pg_global_prng_state));
@@ -237,11 +237,13 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		final = final ||
 			run_at > DatumGetTimestampTz(JOB(job, JOB_RETRY_UNTIL));
 	else
-		final = final || attempt >= job_max_attempts(job);
+		final = final || job_last_attempt(job, attempt);
 	if (handler != NULL && handler->max_exceptions >= 0 &&
 		DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) >= handler->max_exceptions)
 		final = true;
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) >= jobq_max_crashes)
+		final = true;
+	if (!final && !jobq_handler_retries(jobq_job_kind(job), error->sqlerrcode))
 		final = true;
 
 	if (final)
@@ -381,7 +383,7 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
 			jobq_job_insert_again(rel, job);
 			live = true;
-			if (job_attempt(job) >= job_max_attempts(job) &&
+			if (job_last_attempt(job, job_attempt(job)) &&
 				JOB_ISNULL(job, JOB_RETRY_UNTIL))
 			{
 				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,

@@ -16,6 +16,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
@@ -26,6 +27,8 @@
 
 PG_FUNCTION_INFO_V1(jobq_register);
 PG_FUNCTION_INFO_V1(jobq_unregister);
+
+static void check_codes(ArrayType *array, const char *option);
 
 static char *
 check_kind(text *kind)
@@ -95,9 +98,35 @@ handler_function(const char *signature)
 }
 
 /*
+ * An error unless these are SQLSTATEs, or classes of them.
+ */
+static void
+check_codes(ArrayType *array, const char *option)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls,
+					  &n);
+	for (int i = 0; i < n; i++)
+	{
+		const char *code = nulls[i] ? "" : TextDatumGetCString(elems[i]);
+		size_t		length = strlen(code);
+
+		if ((length != 5 && length != 2) ||
+			strspn(code, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != length)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid element of %s: \"%s\"", option, code),
+					 errhint("It is a SQLSTATE such as 40001, or the first two characters of all in a class, such as 40.")));
+	}
+}
+
+/*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
  * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure, carry,
- * recycle):
+ * recycle, retry_on, fail_on):
  * declare or change a kind.
  */
 Datum
@@ -105,7 +134,8 @@ jobq_register(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
-		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID
+		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
+		TEXTARRAYOID, TEXTARRAYOID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -135,12 +165,12 @@ jobq_register(PG_FUNCTION_ARGS)
 								  true, &unused);
 	}
 	if (!PG_ARGISNULL(HANDLER_MAX_ATTEMPTS - 1) &&
-		PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1) < 1)
+		PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_attempts %d is out of range",
 						PG_GETARG_INT32(HANDLER_MAX_ATTEMPTS - 1)),
-				 errhint("It must be at least 1.")));
+				 errhint("It must be at least 1, or 0 for no limit.")));
 	if (!PG_ARGISNULL(HANDLER_BACKOFF - 1))
 	{
 		JobqBackoff unused;
@@ -197,11 +227,17 @@ jobq_register(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(HANDLER_RECYCLE - 1))
 		check_recycle(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_RECYCLE - 1)));
 
+	for (int i = HANDLER_RETRY_ON; i <= HANDLER_FAIL_ON; i++)
+		if (!PG_ARGISNULL(i - 1))
+			check_codes(PG_GETARG_ARRAYTYPE_P(i - 1),
+						i == HANDLER_RETRY_ON ? "retry_on" : "fail_on");
+
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
-			   " max_running, rate, throttle, on_failure, carry, recycle)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+			   " max_running, rate, throttle, on_failure, carry, recycle,"
+			   " retry_on, fail_on)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
@@ -210,7 +246,8 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " max_running = excluded.max_running, rate = excluded.rate,"
 			   " throttle = excluded.throttle,"
 			   " on_failure = excluded.on_failure, carry = excluded.carry,"
-			   " recycle = excluded.recycle",
+			   " recycle = excluded.recycle,"
+			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
 	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||

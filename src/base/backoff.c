@@ -4,7 +4,8 @@
  *	  Backoff policies: how long a failed job waits for its next attempt.
  *
  *	fixed 5s							the same each time
- *	exponential 5s [cap 300s] [jitter 20%]	5s * 2^(n-1) after the n-th attempt
+ *	linear 5s [cap 300s]				5s * n after the n-th attempt
+ *	exponential 5s [cap 300s] [jitter 20%]	5s * 2^(n-1)
  *	list 1s,5s,10s						one after the other, then the last
  *
  * A duration is what the type interval accepts (duration.c), at most 366 days.
@@ -25,9 +26,7 @@
 
 static const char *skip_space(const char *at);
 static bool take_word(const char **at, const char *word);
-static void take_duration(const char *text, const char **at, int64 *ms);
-
-pg_noreturn static void syntax_error(const char *text, const char *detail);
+static const char *take_duration(const char **at, int64 *ms);
 
 static const char *
 skip_space(const char *at)
@@ -49,8 +48,8 @@ take_word(const char **at, const char *word)
 	return true;
 }
 
-static void
-take_duration(const char *text, const char **at, int64 *ms)
+static const char *
+take_duration(const char **at, int64 *ms)
 {
 	static const char *const stops[] = {"cap", "jitter", NULL};
 	char	   *duration = jobq_duration_cut(at, stops);
@@ -58,46 +57,41 @@ take_duration(const char *text, const char **at, int64 *ms)
 	const char *problem = jobq_duration_parse(duration, 0, MAX_DELAY, &us);
 
 	if (problem != NULL)
-		syntax_error(text, psprintf("%c%s.", pg_toupper(problem[0]),
-									problem + 1));
+		return psprintf("%c%s.", pg_toupper(problem[0]), problem + 1);
 	*ms = us / 1000;
-}
-
-static void
-syntax_error(const char *text, const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid backoff \"%s\"", text),
-			 errdetail_internal("%s", detail),
-			 errhint("Write 'fixed 5s', 'exponential 5s cap 300s jitter 20%%', or 'list 1s,5s,10s'.")));
+	return NULL;
 }
 
 /*
- * Parse a policy.  Raises an error if it is malformed.
+ * Read a policy.  Returns NULL, or what is wrong.
  */
-void
-jobq_backoff_parse(const char *text, JobqBackoff *backoff)
+const char *
+jobq_backoff_read(const char *text, JobqBackoff *backoff)
 {
 	const char *at = skip_space(text);
+	const char *problem;
 
 	memset(backoff, 0, sizeof(JobqBackoff));
 	backoff->cap = MAX_DELAY;
 
 	if (take_word(&at, "fixed"))
 		backoff->kind = 'f';
+	else if (take_word(&at, "linear"))
+		backoff->kind = 'i';
 	else if (take_word(&at, "exponential"))
 		backoff->kind = 'e';
 	else if (take_word(&at, "list"))
 		backoff->kind = 'l';
 	else
-		syntax_error(text, "A backoff begins with fixed, exponential, or list.");
+		return "A backoff begins with fixed, linear, exponential, or list.";
 
 	do
 	{
 		if (backoff->nsteps >= (int) lengthof(backoff->step))
-			syntax_error(text, "A list has at most 32 durations.");
-		take_duration(text, &at, &backoff->step[backoff->nsteps]);
+			return "A list has at most 32 durations.";
+		problem = take_duration(&at, &backoff->step[backoff->nsteps]);
+		if (problem != NULL)
+			return problem;
 		backoff->nsteps++;
 		if (backoff->kind != 'l' || *at != ',')
 			break;
@@ -106,21 +100,43 @@ jobq_backoff_parse(const char *text, JobqBackoff *backoff)
 
 	while (*at != '\0')
 	{
-		if (backoff->kind == 'e' && take_word(&at, "cap"))
-			take_duration(text, &at, &backoff->cap);
+		if ((backoff->kind == 'e' || backoff->kind == 'i') &&
+			take_word(&at, "cap"))
+		{
+			problem = take_duration(&at, &backoff->cap);
+			if (problem != NULL)
+				return problem;
+		}
 		else if (take_word(&at, "jitter"))
 		{
 			char	   *end;
 			long		percent = strtol(at, &end, 10);
 
 			if (end == at || *end != '%' || percent < 0 || percent > 100)
-				syntax_error(text, "After jitter comes a percentage from 0% to 100%.");
+				return "After jitter comes a percentage from 0% to 100%.";
 			backoff->jitter = (int) percent;
 			at = skip_space(end + 1);
 		}
 		else
-			syntax_error(text, psprintf("Could not read \"%s\".", at));
+			return psprintf("Could not read \"%s\".", at);
 	}
+	return NULL;
+}
+
+/*
+ * The same; an error if it is malformed.
+ */
+void
+jobq_backoff_parse(const char *text, JobqBackoff *backoff)
+{
+	const char *problem = jobq_backoff_read(text, backoff);
+
+	if (problem != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid backoff \"%s\"", text),
+				 errdetail_internal("%s", problem),
+				 errhint("Write 'fixed 5s', 'linear 5s', 'exponential 5s cap 300s jitter 20%%', or 'list 1s,5s,10s'.")));
 }
 
 /*
@@ -139,6 +155,8 @@ jobq_backoff_delay(const JobqBackoff *backoff, int attempt, double random)
 	else if (backoff->kind == 'e')
 		delay = Min(ldexp((double) backoff->step[0], Min(attempt - 1, 60)),
 					(double) backoff->cap);
+	else if (backoff->kind == 'i')
+		delay = Min((double) backoff->step[0] * attempt, (double) backoff->cap);
 	else
 		delay = backoff->step[0];
 

@@ -115,6 +115,8 @@ extern int	jobq_allow_superuser_jobs;
 extern int	jobq_notify_interval;
 extern int	jobq_poll_interval;
 extern int	jobq_default_timeout;
+extern int	jobq_default_max_attempts;
+extern char *jobq_default_backoff;
 extern int	jobq_cancel_grace;
 extern int	jobq_max_crashes;
 extern int	jobq_max_payload;
@@ -144,16 +146,16 @@ extern List *jobq_pools_unserved(void);
 /* src/base/backoff.c */
 typedef struct JobqBackoff
 {
-	char		kind;			/* 'f'ixed, 'e'xponential, 'l'ist */
+	char		kind;			/* 'f'ixed, l'i'near, 'e'xponential, 'l'ist */
 	int			nsteps;			/* entries in step[] */
-	int64		step[32];		/* milliseconds; fixed and exponential use the
-								 * first */
+	int64		step[32];		/* milliseconds; all but list use the first */
 	int64		cap;			/* milliseconds */
 	int			jitter;			/* percent */
 } JobqBackoff;
 
 #define JOBQ_DEFAULT_BACKOFF	"exponential 5s cap 300s jitter 20%"
 
+extern const char *jobq_backoff_read(const char *text, JobqBackoff *backoff);
 extern void jobq_backoff_parse(const char *text, JobqBackoff *backoff);
 extern int64 jobq_backoff_delay(const JobqBackoff *backoff, int attempt,
 								double random);

@@ -34,6 +34,8 @@ int			jobq_allow_superuser_jobs = SUPERUSER_JOBS_OWN;
 int			jobq_notify_interval;
 int			jobq_poll_interval;
 int			jobq_default_timeout;
+int			jobq_default_max_attempts = 3;
+char	   *jobq_default_backoff;
 int			jobq_cancel_grace;
 int			jobq_max_crashes;
 int			jobq_max_payload;
@@ -114,6 +116,7 @@ static const struct config_enum_entry superuser_jobs_choices[] = {
 	.type = SETTING_TEXT, .variable = &var, .boot_text = value
 
 static bool check_databases(char **newval, void **extra, GucSource source);
+static bool check_backoff(char **newval, void **extra, GucSource source);
 
 /* Those of each session that uses jobq. */
 static const Setting everywhere[] = {
@@ -143,6 +146,18 @@ static const Setting everywhere[] = {
 		"jobq.default_timeout", NUMBER(jobq_default_timeout, 0, 0, INT_MAX),
 		PGC_SIGHUP, GUC_UNIT_MS,
 		"Sets how long a handler may run if neither job nor kind says so; 0 is no limit."
+	},
+	{
+		"jobq.default_max_attempts", NUMBER(jobq_default_max_attempts, 3, 0, INT_MAX),
+		PGC_SUSET, 0,
+		"Sets how many attempts a job has at most if neither job nor kind says so; 0 is no limit."
+	},
+	{
+		"jobq.default_backoff", TEXT(jobq_default_backoff, JOBQ_DEFAULT_BACKOFF),
+		PGC_SUSET, 0,
+		"Sets how long the next attempt of a job waits if neither job nor kind says so.",
+		"For example \"fixed 5s\", \"linear 5s cap 300s\", \"exponential 5s cap 300s jitter 20%\", or \"list 1s,5s,10s\".",
+		check_backoff
 	},
 	{
 		"jobq.max_crashes", NUMBER(jobq_max_crashes, 2, 1, 100),
@@ -292,6 +307,20 @@ check_databases(char **newval, void **extra, GucSource source)
 		GUC_check_errhint("Write names as in SQL, with double quotes where needed, or \"*\".");
 	}
 	return valid;
+}
+
+/*
+ * Check that jobq.default_backoff is a policy.
+ */
+static bool
+check_backoff(char **newval, void **extra, GucSource source)
+{
+	JobqBackoff unused;
+	const char *problem = jobq_backoff_read(*newval, &unused);
+
+	if (problem != NULL)
+		GUC_check_errdetail("%s", problem);
+	return problem == NULL;
 }
 
 static void

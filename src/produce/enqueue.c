@@ -187,14 +187,14 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 	{
 		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
 
-		if (attempts < 1)
+		if (attempts < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("max_attempts %d is out of range", attempts),
-					 errhint("It must be at least 1.")));
+					 errhint("It must be at least 1, or 0 for no limit.")));
 		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
 	}
-	else if (handler != NULL && handler->max_attempts > 0)
+	else if (handler != NULL && handler->max_attempts >= 0)
 		JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(handler->max_attempts));
 
 	if (!nulls[OPTION_RETRY_UNTIL])

@@ -16,7 +16,6 @@
 
 #include "store/store.h"
 
-#define DEFAULT_MAX_ATTEMPTS	3
 
 /*
  * The id of a new job.
@@ -47,7 +46,7 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(role));
 	JOB_SET(job, JOB_FLOW, Int32GetDatum(0));
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(0));
-	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(DEFAULT_MAX_ATTEMPTS));
+	JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(jobq_default_max_attempts));
 	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(0));
 	JOB_SET(job, JOB_CRASHES, Int16GetDatum(0));
 	JOB_SET(job, JOB_WATCH, BoolGetDatum(false));

@@ -19,7 +19,9 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -45,6 +47,8 @@ typedef struct JobqKind
 	char	   *signature;
 	char	   *backoff;		/* or NULL */
 	List	   *carry;
+	char	   *retry_on;		/* codes, each with a space; or NULL */
+	char	   *fail_on;		/* likewise */
 	JobqFunction function;
 	FmgrInfo	flinfo;
 	MemoryContext context;		/* holds flinfo's extra data */
@@ -62,6 +66,8 @@ static uint64 changes = 0;
  */
 static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
 
+static char *codes_of(Datum array);
+static bool in_codes(const char *codes, const char *code);
 static bool read_kind(JobqKind *kind);
 static JobqKind *find_kind(const char *name);
 
@@ -102,6 +108,43 @@ forget_kinds(void)
 }
 
 /*
+ * An array of error codes as one string, each with a space behind it.
+ */
+static char *
+codes_of(Datum array)
+{
+	StringInfoData codes;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	initStringInfo(&codes);
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
+					  TYPALIGN_INT, &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			appendStringInfo(&codes, "%s ", TextDatumGetCString(elems[i]));
+	return codes.data;
+}
+
+/*
+ * Is the code among these, or its class, which is its first two characters?
+ */
+static bool
+in_codes(const char *codes, const char *code)
+{
+	while (*codes != '\0')
+	{
+		size_t		length = strcspn(codes, " ");
+
+		if (strncmp(codes, code, length) == 0)
+			return true;
+		codes += length + 1;
+	}
+	return false;
+}
+
+/*
  * Read the kind's row into *kind.  False if there is none.
  */
 static bool
@@ -139,6 +182,7 @@ read_kind(JobqKind *kind)
 			MemoryContextReset(kind->strings);
 		kind->signature = kind->backoff = NULL;
 		kind->carry = NIL;
+		kind->retry_on = kind->fail_on = NULL;
 		old = MemoryContextSwitchTo(kind->strings);
 
 #define TEXT_OR_NULL(n) \
@@ -156,6 +200,10 @@ read_kind(JobqKind *kind)
 			handler->has_on_failure = !nulls[HANDLER_ON_FAILURE - 1];
 			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
+			if (!nulls[HANDLER_RETRY_ON - 1])
+				kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
+			if (!nulls[HANDLER_FAIL_ON - 1])
+				kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
 			handler->limited = !nulls[HANDLER_MAX_RUNNING - 1] ||
 				!nulls[HANDLER_RATE - 1] || !nulls[HANDLER_THROTTLE - 1];
 		}
@@ -260,6 +308,25 @@ jobq_handler(const char *kind, JobqHandler *handler)
 		return NULL;
 	*handler = entry->handler;
 	return handler;
+}
+
+/*
+ * Does the kind want another attempt after an error with this code?  What retry_on
+ * lists are the handler's errors; what jobq itself records of an attempt, such as a
+ * worker that was lost, is none of them.
+ */
+bool
+jobq_handler_retries(const char *kind, int sqlerrcode)
+{
+	JobqKind   *entry = find_kind(kind);
+	const char *code = unpack_sql_state(sqlerrcode);
+
+	if (entry == NULL)
+		return true;
+	if (entry->fail_on != NULL && in_codes(entry->fail_on, code))
+		return false;
+	return entry->retry_on == NULL || strncmp(code, "JQ", 2) == 0 ||
+		in_codes(entry->retry_on, code);
 }
 
 /*

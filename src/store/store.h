@@ -224,7 +224,9 @@ enum
 	HANDLER_ON_FAILURE,
 	HANDLER_CARRY,
 	HANDLER_RECYCLE,
-	HANDLER_NATTS = HANDLER_RECYCLE
+	HANDLER_RETRY_ON,
+	HANDLER_FAIL_ON,
+	HANDLER_NATTS = HANDLER_FAIL_ON
 };
 
 /* The policy of a kind. */
@@ -232,7 +234,7 @@ typedef struct JobqHandler
 {
 	char		queue[NAMEDATALEN]; /* or "" */
 	bool		has_on_failure;
-	int			max_attempts;	/* or -1 */
+	int			max_attempts;	/* 0: no limit; or -1 */
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
@@ -354,6 +356,11 @@ typedef struct JobqJob
 #define job_flow(job)		DatumGetInt32(JOB(job, JOB_FLOW))
 #define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
 #define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
+
+/* Was the attempt of this number the job's last one? */
+#define job_last_attempt(job, n) \
+	(job_max_attempts(job) > 0 && (n) >= job_max_attempts(job))
+
 #define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
 #define job_group(job) \
 	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
@@ -563,6 +570,7 @@ extern void jobq_kinds_install(void);
 extern const JobqHandler *jobq_handler(const char *kind, JobqHandler *handler);
 extern char *jobq_handler_backoff(const char *kind);
 extern List *jobq_handler_carry(const char *kind);
+extern bool jobq_handler_retries(const char *kind, int sqlerrcode);
 extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
 extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
 extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
