@@ -53,7 +53,7 @@ SELECT jobq.cancel(:id);
 SELECT jobq.create_queue('explained', mode => 'consumer');
 SELECT jobq.enqueue('for consumers', queue => 'explained') AS id \gset
 SELECT * FROM test.why(:id);
-SELECT token FROM jobq.reserve('{explained}', consumer => 'me') \gset
+SELECT token FROM jobq.reserve('{explained}', wait => '30 s', consumer => 'me') \gset
 SELECT * FROM test.why(:id);
 SELECT jobq.ack(:id, :token);
 SELECT jobq.drop_queue('explained');
