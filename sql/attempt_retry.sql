@@ -103,11 +103,13 @@ SELECT jobq.register('flaky', 'test.flaky(jsonb, jobq.job_context)');
 SELECT * FROM test.error($$SELECT jobq.enqueue('flaky', max_attempts => -1)$$);
 SELECT * FROM test.error($$SELECT jobq.register('flaky', 'test.echo(jsonb)', max_attempts => -1)$$);
 
--- by the error: retry_on names those after which there is another attempt, fail_on those after which there is none
+-- by the error: retry_on names those after which there is another attempt, fail_on those after which there is none;
+-- what is to time out waits for a lock that this session keeps
+SELECT pg_advisory_lock(1);
 CREATE FUNCTION test.raises(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF payload ->> 'code' = 'JQ007' THEN
-		PERFORM pg_sleep(60);
+		PERFORM pg_advisory_xact_lock(1);
 	END IF;
 	RAISE EXCEPTION 'raised' USING ERRCODE = payload ->> 'code';
 END
@@ -138,6 +140,7 @@ SELECT c, e.* FROM unnest(ARRAY['retry_on => ''{4000}''', 'fail_on => ''{23505,d
 	test.error(format('SELECT jobq.register(''raises'', ''test.raises(jsonb)'', %s)', c)) e ORDER BY n;
 SELECT count(jobq.delete_failed(id)) FROM jobq.failed_jobs WHERE kind = 'raises';
 SELECT jobq.unregister('raises');
+SELECT pg_advisory_unlock(1);
 
 -- retry_until takes the place of max_attempts
 SELECT jobq.enqueue('flaky', '6', backoff => 'fixed 1ms', max_attempts => 1, retry_until => 'infinity') AS id \gset

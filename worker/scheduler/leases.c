@@ -392,12 +392,17 @@ end(void *arg)
 	Relation	rel;
 	JobqJob		job;
 
-	/* others were seen to meanwhile */
-	if (jobq_relations_if_installed() == NULL ||
-		!is_over(lease->id, lease->token, jobq_now()))
+	if (jobq_relations_if_installed() == NULL)
 		return;
-	error.trier = &trier;
 	rel = jobq_open_jobs();
+
+	/* others were seen to meanwhile, and that may have waited for a lock */
+	if (!is_over(lease->id, lease->token, jobq_now()))
+	{
+		table_close(rel, NoLock);
+		return;
+	}
+	error.trier = &trier;
 	if (jobq_job_find(rel, lease->id, GetActiveSnapshot(), &job))
 	{
 		JobqHandler buffer;
