@@ -13,9 +13,10 @@ $$;
 SELECT cron, string_agg(to_char(t, 'Dy MM-DD HH24:MI:SS'), ', ' ORDER BY t) AS ticks
 FROM unnest(ARRAY['* * * * *', '*/15 * * * *', '5,10-12 3 * * *', '10-50/20 8-18/5 * * *', '*/20 * * * * *', '30 0 12 * * *',
 	'0 0 1 * *', '0 0 31 * *', '0 0 * * 0', '0 0 * * 7', '0 0 * * sun', '0 0 * * fri-sun', '0 9 * * MON-Fri', '0 0 * jan,jul 1',
-	'0 0 13 * 5', '0 0 13 * */5', '0 0 */10 * mon', '0 0 29 2 *', ' 0	0 * *  * ',
+	'0 0 13 * 5', '0 0 13 * */5', '0 0 ? * 5', '0 0 13 * ?', '0 0 L * *', '0 0 l-2 * ?', '0 0 1,15W,LW * *', '0 0 31W * *', '0 0 ? * fri#2', '0 0 ? * 5#5', '0 0 ? * FriL', '0 0 ? * 7L', '0 0 * * mon,wed#1', '0 0 L * sun#1',
+	'0 0 L 2 ?', '0 0 ? feb thu#5', '0 0 */10 * mon', '0 0 29 2 *', ' 0	0 * *  * ',
 	'@hourly', '@daily', '@midnight', '@weekly', '@monthly', '@yearly', '@ANNUALLY',
-	'every 90 seconds', 'every minute', 'every 5 min', 'Every 1 hour 30 minutes', 'every 2w']) WITH ORDINALITY AS u (cron, n),
+	'every 90 seconds', '@every 5m', '@Every 1h30m', 'every minute', 'every 5 min', 'Every 1 hour 30 minutes', 'every 2w']) WITH ORDINALITY AS u (cron, n),
 	jobq.cron_next(cron, 'UTC', '2026-01-01 00:00:30+00', 3) t
 GROUP BY cron, n ORDER BY n;
 -- strictly after
@@ -84,15 +85,54 @@ SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026
 SELECT zone, c.* FROM (VALUES ('Europe/Madrid', 2026), ('America/New_York', 2026), ('America/Argentina/Buenos_Aires', 2008), ('Australia/Lord_Howe', 2026)) z (zone, year),
 	test.compare('15,45 0-3,23 * * *', zone, year, year + 1, false, '{0,1,2,3,23}', '{15,45}') c;
 
+-- Days that depend on the month, by a calendar that says so in SQL; some of them are days on which the clocks change.
+CREATE FUNCTION test.compare_days(days text, wanted text, zone text, OUT ticks int, OUT missing int, OUT extra int)
+LANGUAGE plpgsql AS $$
+DECLARE
+	first timestamptz := '2023-12-31 00:00 UTC';
+	last timestamptz := '2032-01-01 00:00 UTC';
+BEGIN
+	CREATE TEMP TABLE got AS SELECT t FROM jobq.cron_next('30 2 ' || days, zone, first, 100000) t WHERE t <= last;
+	EXECUTE format($q$
+		CREATE TEMP TABLE want AS SELECT (
+			SELECT min(t) FROM generate_series((d + time '02:30') AT TIME ZONE %L - interval '2 hours', (d + time '02:30') AT TIME ZONE %1$L + interval '2 hours', '15 min') t
+			WHERE t AT TIME ZONE %1$L >= d + time '02:30') AS t
+		FROM (SELECT m::date AS first, (m + interval '1 month')::date - 1 AS last FROM generate_series(timestamp '2023-12-01', '2032-02-01', '1 month') m) m,
+			LATERAL (SELECT first + n AS d FROM generate_series(0, last - first) n) d
+		WHERE %s $q$, zone, wanted);
+	DELETE FROM want WHERE t <= first OR t > last;
+	SELECT count(*) INTO ticks FROM got;
+	SELECT count(*) INTO missing FROM want w WHERE NOT EXISTS (SELECT FROM got g WHERE g.t = w.t);
+	SELECT count(*) INTO extra FROM got g WHERE NOT EXISTS (SELECT FROM want w WHERE g.t = w.t);
+	DROP TABLE got, want;
+END
+$$;
+-- the working day of the month that is nearest to this one; null if the month has no such day
+CREATE FUNCTION test.nearest(day date, first date) RETURNS date LANGUAGE sql AS $$
+	SELECT w FROM (SELECT first + n AS w FROM generate_series(0, 30) n) w
+	WHERE extract(isodow FROM w) < 6 AND extract(month FROM w) = extract(month FROM first) AND extract(month FROM day) = extract(month FROM first)
+	ORDER BY abs(w - day) LIMIT 1
+$$;
+CREATE FUNCTION test.nth(d date, weekday int) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM generate_series(date_trunc('month', d::timestamp), d::timestamp, '1 day') x WHERE extract(dow FROM x) = weekday AND extract(dow FROM d) = weekday
+$$;
+SELECT days, zone, c.* FROM (SELECT row_number() OVER () AS n, days, wanted FROM (VALUES ('L * *', 'd = last'), ('L-2 * ?', 'd = last - 2'), ('L-30 * *', 'd = last - 30'), ('1,L,L-1 2,3 *', 'extract(month FROM d) IN (2, 3) AND d IN (first, last, last - 1)'),
+	('1W * *', 'd = test.nearest(first, first)'), ('15W * ?', 'd = test.nearest(first + 14, first)'), ('31W * *', 'd = test.nearest(first + 30, first)'), ('30W,29W * *', 'd IN (test.nearest(first + 28, first), test.nearest(first + 29, first))'),
+	('LW * *', 'd = test.nearest(last, first)'), ('? * sunL', 'extract(dow FROM d) = 0 AND d > last - 7'), ('? * 5L', 'extract(dow FROM d) = 5 AND d > last - 7'),
+	('? * sun#2', 'test.nth(d, 0) = 2'), ('* * 7#1', 'test.nth(d, 0) = 1'), ('? * fri#5', 'test.nth(d, 5) = 5'), ('? 2 4#5', 'test.nth(d, 4) = 5 AND extract(month FROM d) = 2'), ('* * mon#1,tue#2,wedL', 'test.nth(d, 1) = 1 OR test.nth(d, 2) = 2 OR (extract(dow FROM d) = 3 AND d > last - 7)'),
+	('L * sun#1', 'd = last OR test.nth(d, 0) = 1'), ('*/2 * satL', 'extract(day FROM d)::int % 2 = 1 AND extract(dow FROM d) = 6 AND d > last - 7')) v (days, wanted)) w,
+	unnest('{Europe/Madrid,America/New_York}'::text[]) zone, test.compare_days(days, wanted, zone) c ORDER BY n, zone;
+
 -- An interval is written as elsewhere
 SELECT e AS every, t - '2026-01-01 UTC' AS after
 FROM unnest('{90s,1.5 hours,00:02,PT5M,1 day 12 hours,"  2 weeks ",minute,5}'::text[]) WITH ORDINALITY u (e, n), jobq.cron_next('every ' || e, 'UTC', '2026-01-01 UTC') t ORDER BY n;
 
 -- Errors say which field, and what is allowed
 SELECT e.message, e.hint FROM unnest(ARRAY['', '* * * *', '* * * * * * *', '60 * * * *', '60 * * * * *', '* 24 * * *', '* * 0 * *', '* * * 13 *', '* * * * 8',
-	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', '0 0 L * *', '0 0 * * sun#2',
+	'* * * foo *', '* * * * monday', 'x * * * *', '-5 * * * *', '1,,2 * * * *', '1- * * * *', '1;2 * * * *', '1-5-7 * * * *', 'L * * * *', '0 0 * L *', '0 0 * * L', '0 0 * * sun#', '0 0 * * sun#6', '0 0 * * sun#22', '0 0 * * #2', '0 0 2#2 * *', '0 0 * * 2W', '0 0 32W * *', '0 0 1-5W * *', '0 0 W * *', '0 0 WL * *', '0 0 L- * *', '0 0 L-0 * *', '0 0 L-31 * *',
+	'0 0 L-30 2 *', '0 0 L/2 * *', '0 0 L-2W * *', '0 0 * * 1-5L', '0 0 * * friday#2', '0 0 * * frix', '0 0 * * fri#2-5', '0 0 * * 8L', '? * * * *', '0 0 ?/2 * *', '0 0 1,? * *', '0 0 ?? * *', '0 0 30W 2 *', '0 0 $ * *',
 	'50-10 * * * *', '* * * * fri-mon', '5/15 * * * *', '*/0 * * * *', '*/x * * * *', '*/90 * * * *', '99999999999999999999 * * * *', '0 0 30 2 *', '0 0 31 4,6,9,11 *',
-	'@often', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 1 day 1 month', 'every -5 min', 'every 5 min, 1 s', 'every 2 minutes and', 'every 99999999 weeks', 'everyday', '* * * * é', 'every 5 é']) WITH ORDINALITY AS u (cron, n),
+	'@often', '@every', '@everyday', '@reboot', 'every', 'every 0 seconds', 'every 500 ms', 'every 3 months', 'every 1 day 1 month', 'every -5 min', 'every 5 min, 1 s', 'every 2 minutes and', 'every 99999999 weeks', 'everyday', '* * * * é', 'every 5 é']) WITH ORDINALITY AS u (cron, n),
 	test.error(format('SELECT jobq.schedule(''bad'', %L, ''echo'')', cron)) e ORDER BY n;
 SELECT * FROM unnest(ARRAY['zone', '', 'UTC+2', 'CEST', 'Europe/Madird', 'Europe/Madrid; DROP']) z,
 	test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', timezone => %L)', z));
@@ -101,7 +141,7 @@ SELECT * FROM unnest(ARRAY['NULL, ''@daily'', ''echo''', '''bad'', NULL, ''echo'
 	'''bad'', ''@daily'', ''echo'', missed => ''never''', '''bad'', ''@daily'', ''echo'', missed => NULL', '''bad'', ''@daily'', ''echo'', overlap => ''wait''',
 	'''bad'', ''@daily'', ''echo'', options => ''[]''']) WITH ORDINALITY AS u (a, n),
 	test.error('SELECT jobq.schedule(' || a || ')') ORDER BY n;
-SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"headers": []', '"queue": ""', '"group_key": ""',
+SELECT * FROM unnest(ARRAY['"max_attempts": -1', '"backoff": "5s"', '"timeout": "-1s"', '"expires_after": "0"', '"expires_after": 5', '"jitter": "0"', '"jitter": "-1 min"', '"jitter": "1 month 1 wink"', '"jitter": 5', '"jitter": "1h", "expires_after": "1h"', '"headers": []', '"queue": ""', '"group_key": ""',
 	'"prioritaet": 1', '"run_at": "2040-01-01"', '"delay": "5s"', '"retry_until": "2040-01-01"', '"expires_at": "2040-01-01"', '"unique_key": "k"', '"unique_for": "1h"', '"on_conflict": "skip"'])
 	WITH ORDINALITY AS u (o, n), test.error(format('SELECT jobq.schedule(''bad'', ''@daily'', ''echo'', options => ''{%s}'')', o)) ORDER BY n;
 SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''none'')', f)) e ORDER BY n;
@@ -159,6 +199,22 @@ WHERE t <= '2040-12-01' AND (j.id IS NULL OR j.headers ->> 'schedule' = s.name) 
 SELECT count(*), min(run_at - lag), max(run_at - lag) FROM (SELECT run_at, lag(run_at) OVER (ORDER BY id) AS lag FROM jobq.job WHERE headers ->> 'schedule' = 'interval') l;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+
+-- Jobs that are not to begin all in one moment
+SELECT jobq.schedule('jitter', '0 * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
+CALL test.at('2040-12-01 00:30+00');
+SELECT options - 'queue' AS options, next_run = '2040-12-01 01:00' AS at_the_tick FROM jobq.schedules;
+SELECT jobq.unschedule('jitter');
+SELECT jobq.schedule('jitter', '* * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
+CALL test.at('2040-12-01 02:10+00');
+SELECT count(*) AS ticks, count(DISTINCT headers -> 'scheduled_for') AS differ, bool_and(run_at - (headers ->> 'scheduled_for')::timestamptz BETWEEN '0' AND '30 min') AS within,
+	count(DISTINCT run_at - (headers ->> 'scheduled_for')::timestamptz) > 10 AS spread, bool_or(run_at - (headers ->> 'scheduled_for')::timestamptz > '10 min') AS far,
+	bool_and(expires_at = (headers ->> 'scheduled_for')::timestamptz + interval '2 hours') AS expire_by_the_tick
+FROM jobq.job WHERE headers ->> 'schedule' = 'jitter';
+SELECT jobq.run_schedule('jitter') AS id \gset
+SELECT run_at = (headers ->> 'scheduled_for')::timestamptz AS at_once FROM jobq.job WHERE id = :id;
+SELECT jobq.unschedule('jitter');
+SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq.job WHERE headers ? 'schedule';
 
 -- What was missed
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;

@@ -25,7 +25,7 @@ COMMENT ON COLUMN jobq.schedule.held IS 'next_run has come, and waits for the la
 COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from';
 COMMENT ON COLUMN jobq.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
 COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
-COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, and expires_after, as given to schedule()';
+COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, expires_after and jitter, as given to schedule()';
 COMMENT ON COLUMN jobq.schedule.last_error IS 'why the last tick could make none; it is tried again';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
@@ -50,7 +50,7 @@ payload: what their handler or consumer gets
 timezone: whose local time the cron expression means
 missed: what becomes of ticks that nobody was there for: skip, once, or all
 overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
-options: options of enqueue() by their names, but for those of times and unique keys; and expires_after, which counts from the tick
+options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance
 context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void

@@ -90,7 +90,7 @@ BEGIN
 			(NULL, 'retry_on', 'SQLSTATEs of the handler, or classes of them, after which there is another attempt; null: all'),
 			(NULL, 'on_finish', 'the job that is enqueued when all jobs of the batch are over'),
 			(NULL, 'on_success', 'the job that is enqueued when all jobs of the batch are completed'),
-			(NULL, 'options', 'options of enqueue() for its jobs, and expires_after'),
+			(NULL, 'options', 'options of enqueue() for its jobs, expires_after, and jitter'),
 			(NULL, 'overlap', 'what becomes of a tick while the last job is not over: allow, skip, or queue'),
 			(NULL, 'parked', 'how many jobs of the group wait in memory'),
 			(NULL, 'paused', 'whether it is paused'),

@@ -378,7 +378,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 						last, job.schedule),
 				 errhint("Its jobs do not overlap. Wait for that job, or cancel it.")));
 
-	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now));
+	values[2] = Int64GetDatum(jobq_scheduled_enqueue(&job, found.role, now, false));
 	jobq_query("UPDATE jobq.schedule SET last_run = $2, last_job_id = $3"
 			   " WHERE name = $1", 3, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();

@@ -34,12 +34,18 @@ typedef struct JobqCron
 	uint64		day;
 	uint64		month;
 	uint64		weekday;		/* 0 is Sunday */
-	bool		any_day;		/* the field begins with an asterisk */
+	uint64		before_end;		/* so many days before the month's last: L-2 */
+	uint64		nearest_workday;	/* to these days: 15W; 0 for the last: LW */
+	uint8		nth_weekday[7]; /* which ones of the month: fri#2; 0: friL */
+	bool		any_day;		/* the field begins with an asterisk, or is ? */
 	bool		any_weekday;
 	bool		real_time;		/* any hour: time changes do not matter */
 } JobqCron;
 
+/* src/schedule/expression.c */
 extern void jobq_cron_parse(const char *text, JobqCron *cron);
+
+/* src/schedule/cron.c */
 extern pg_tz *jobq_cron_zone(const char *name);
 extern TimestampTz jobq_cron_next(const JobqCron *cron, pg_tz *zone,
 								  TimestampTz anchor, TimestampTz after);
@@ -59,6 +65,6 @@ typedef struct JobqScheduledJob
 extern Jsonb *jobq_scheduled_check(const JobqScheduledJob *scheduled);
 extern bool jobq_scheduled_is_live(int64 id);
 extern int64 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
-									TimestampTz tick);
+									TimestampTz tick, bool spread);
 
 #endif							/* JOBQ_SCHEDULE_H */

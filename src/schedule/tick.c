@@ -11,6 +11,7 @@
 
 #include "access/table.h"
 #include "catalog/pg_type.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/datetime.h"
@@ -44,23 +45,41 @@ static const struct
 };
 
 static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-						 Datum *options, bool *nulls);
+						 bool spread, Datum *options, bool *nulls);
+static int64 own_interval(const JobqScheduledJob *scheduled, const char *name);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-							  TimestampTz tick, bool kept);
+							  TimestampTz tick, bool spread, bool kept);
+
+/*
+ * An option of the schedule's own, an interval: in milliseconds, or -1.
+ */
+static int64
+own_interval(const JobqScheduledJob *scheduled, const char *name)
+{
+	Interval   *given = jobq_interval_from_jsonb(scheduled->options, "options",
+												 name);
+
+	return given == NULL ? -1
+		: jobq_interval_ms(given, name, 1, JOBQ_MAX_DELAY_MS);
+}
 
 /*
  * The options of the job of a tick; an error if a schedule cannot have them.
+ * spread: the job may run some time after the tick, by chance, if "jitter" says so.
  */
 static void
 read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-			 Datum *options, bool *nulls)
+			 bool spread, Datum *options, bool *nulls)
 {
-	static const char *const own[] = {"expires_after", NULL};
-	Interval   *expires_after;
+	static const char *const own[] = {"expires_after", "jitter", NULL};
+	TimestampTz run_at = tick;
 
 	memset(nulls, true, sizeof(bool) * NOPTIONS);
 	if (scheduled->options != NULL)
 	{
+		int64		expires_after;
+		int64		jitter;
+
 		jobq_options_from_jsonb(scheduled->options, "options", own, options,
 								nulls);
 		for (int i = 0; i < (int) lengthof(refused); i++)
@@ -76,28 +95,34 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("headers of a schedule must be a JSON object"),
 					 errhint("The schedule's name and the tick are added to them.")));
-		expires_after = jobq_interval_from_jsonb(scheduled->options, "options",
-												 own[0]);
-		if (expires_after != NULL)
+		expires_after = own_interval(scheduled, own[0]);
+		jitter = own_interval(scheduled, own[1]);
+		if (expires_after >= 0 && jitter >= expires_after)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("jitter must be shorter than expires_after"),
+					 errhint("Both count from the tick: a job could expire before it may run.")));
+		if (expires_after >= 0)
 		{
-			int64		ms = jobq_interval_ms(expires_after, own[0], 1,
-											  JOBQ_MAX_DELAY_MS);
-
-			options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(tick + ms * 1000);
+			options[OPTION_EXPIRES_AT] = TimestampTzGetDatum(jobq_later(tick, expires_after));
 			nulls[OPTION_EXPIRES_AT] = false;
 		}
+		if (spread && jitter > 0)
+			run_at = jobq_later(tick, (int64) (pg_prng_double(&pg_global_prng_state) *
+											   (jitter + 1)));
 	}
-	options[OPTION_RUN_AT] = TimestampTzGetDatum(tick);
+	options[OPTION_RUN_AT] = TimestampTzGetDatum(run_at);
 	nulls[OPTION_RUN_AT] = false;
 }
 
 /*
- * The job of a schedule's tick; its headers tell which.  kept: the options are
- * those that the schedule keeps, with the context of who has made it.
+ * The job of a schedule's tick; its headers tell which.  spread: some time after it,
+ * as "jitter" says.  kept: the options are those that the schedule keeps, with the
+ * context of who has made it.
  */
 static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
-				  TimestampTz tick, bool kept)
+				  TimestampTz tick, bool spread, bool kept)
 {
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
@@ -106,7 +131,7 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	int			utc = 0;
 	StringInfoData buf;
 
-	read_options(scheduled, tick, options, nulls);
+	read_options(scheduled, tick, spread, options, nulls);
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"schedule\": ");
 	escape_json(&buf, scheduled->schedule);
@@ -137,7 +162,7 @@ jobq_scheduled_check(const JobqScheduledJob *scheduled)
 {
 	JobqJob		job;
 
-	prepare_scheduled(&job, scheduled, jobq_now(), false);
+	prepare_scheduled(&job, scheduled, jobq_now(), false, false);
 	if (scheduled->options == NULL && JOB_ISNULL(&job, JOB_CONTEXT))
 		return NULL;
 	return jobq_keep_context(scheduled->options != NULL ? scheduled->options
@@ -158,12 +183,13 @@ jobq_scheduled_is_live(int64 id)
 }
 
 /*
- * Enqueue the job of a tick on behalf of the role; returns its id.  An error if
- * the role was dropped.
+ * Enqueue the job of a tick on behalf of the role; returns its id.  spread: it
+ * waits for a part of the schedule's jitter, if there is any.  An error if the role
+ * was dropped.
  */
 int64
 jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
-					   TimestampTz tick)
+					   TimestampTz tick, bool spread)
 {
 	JobqJob		job;
 	Relation	rel;
@@ -179,7 +205,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	prepare_scheduled(&job, scheduled, tick, true);
+	prepare_scheduled(&job, scheduled, tick, spread, true);
 	rel = jobq_open_jobs();
 	jobq_length_reserve(job_queue_id(&job), 1);
 	jobq_job_insert(rel, &job);

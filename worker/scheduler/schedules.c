@@ -498,7 +498,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 				break;
 			}
 		}
-		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick);
+		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
 		row->last_run = tick;
 		row->next_run = next_after(row, tick);
 		row->held = false;

@@ -1,0 +1,437 @@
+/*-------------------------------------------------------------------------
+ *
+ * expression.c
+ *	  Reads cron expressions and intervals.
+ *
+ *	minute hour day month weekday			as in crontab(5)
+ *	second minute hour day month weekday
+ *	@hourly, @daily, @weekly, @monthly, @yearly
+ *	every 90 seconds, @every 90s			counted from an anchor, in real time
+ *
+ * A field is *, a value, a range 1-5, each with a step if it is followed by
+ * /2, or a list of these.  A list of days can have
+ *
+ *	L, L-2			the last day of the month, two days before it
+ *	15W, LW			the working day (Monday to Friday) nearest to the 15th, the last
+ *					one; in the same month
+ *
+ * and one of weekdays
+ *
+ *	fri#2, friL		the second Friday of the month, the last one
+ *
+ * For day and weekday, ? is another word for *.  If both are restricted (do not
+ * begin with * or ?), either is enough.  What it all means is in cron.c.
+ *
+ * src/schedule/expression.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include <ctype.h>
+
+#include "mb/pg_wchar.h"
+
+#include "schedule/inner.h"
+
+/* bounds of an interval, in milliseconds */
+#define MIN_INTERVAL	1000
+#define MAX_INTERVAL	(INT64CONST(86400) * 1000 * 36500)
+
+/* The fields, in order; an expression of five begins with the minute. */
+enum
+{
+	FIELD_SECOND,
+	FIELD_MINUTE,
+	FIELD_HOUR,
+	FIELD_DAY,
+	FIELD_MONTH,
+	FIELD_WEEKDAY,
+	NFIELDS
+};
+
+typedef struct Field
+{
+	const char *name;
+	int			lowest;
+	int			highest;
+	const char *names;			/* of its values, three letters each */
+	const char *allowed;
+	const char *more;			/* what its lists can have beside values */
+} Field;
+
+static const Field fields[NFIELDS] = {
+	{"second", 0, 59, NULL, "0 to 59", ""},
+	{"minute", 0, 59, NULL, "0 to 59", ""},
+	{"hour", 0, 23, NULL, "0 to 23", ""},
+	{"day", 1, 31, NULL, "1 to 31", "L, L-2, 15W, LW; "},
+	{"month", 1, 12, "janfebmaraprmayjunjulaugsepoctnovdec",
+	"1 to 12 or jan to dec", ""},
+	{"weekday", 0, 7, "sunmontuewedthufrisat",
+	"0 to 7, where 0 and 7 are Sunday, or sun to sat", "fri#2, friL; "},
+};
+
+/* The expression that is being parsed, for error messages. */
+typedef struct Parse
+{
+	const char *text;
+	int			nfields;
+	int			number;			/* of the field within the expression, from 1 */
+	const Field *field;
+	const char *content;
+	JobqCron   *cron;
+} Parse;
+
+static void parse_interval(const char *text, const char *at, JobqCron *cron);
+static uint64 parse_field(Parse *parse, bool *any);
+static int	take_value(Parse *parse, const char **at, bool *sunday);
+static bool take_end_of_month(Parse *parse, const char **at);
+static bool take_suffix(Parse *parse, const char **at, int value);
+
+pg_noreturn static void invalid_field(const Parse *parse, const char *problem,
+									  const char *hint);
+pg_noreturn static void invalid(const char *text, const char *problem,
+								const char *hint);
+
+static void
+invalid(const char *text, const char *problem, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid cron expression \"%s\": %s", text, problem),
+			 errhint("%s", hint)));
+}
+
+/*
+ * The hint tells what the field allows, after a more special one.
+ */
+static void
+invalid_field(const Parse *parse, const char *problem, const char *hint)
+{
+	invalid(parse->text, problem,
+			psprintf("%s%sField %d, the %s, allows %s, alone, as a range (%s), a list (%s), or with a step (%s); %sor *.",
+					 hint ? hint : "", hint ? " " : "",
+					 parse->number, parse->field->name, parse->field->allowed,
+					 "1-5", "1,3,5", "*/2", parse->field->more));
+}
+
+/*
+ * Parse an expression.  Raises an error if it is malformed, or is never due.
+ */
+void
+jobq_cron_parse(const char *text, JobqCron *cron)
+{
+	static const struct
+	{
+		const char *name;
+		const char *meaning;
+	}			macros[] = {
+		{"@yearly", "0 0 1 1 *"}, {"@annually", "0 0 1 1 *"},
+		{"@monthly", "0 0 1 * *"}, {"@weekly", "0 0 * * 0"},
+		{"@daily", "0 0 * * *"}, {"@midnight", "0 0 * * *"},
+		{"@hourly", "0 * * * *"}
+	};
+	static const char *const usage =
+		"Write [second] minute hour day month weekday, such as '30 4 * * mon-fri'; or @hourly, @daily, @weekly, @monthly, @yearly; or 'every 90 seconds'.";
+	const char *interval;
+	Parse		parse = {0};
+	char	   *copy = pstrdup(text);
+	char	   *content[NFIELDS];
+	char	   *at;
+	uint64		bits[NFIELDS];
+	bool		any[NFIELDS];
+
+	parse.cron = cron;
+	parse.text = text;
+
+	memset(cron, 0, sizeof(JobqCron));
+	while (isspace((unsigned char) *copy))
+		copy++;
+	for (at = copy + strlen(copy); at > copy && isspace((unsigned char) at[-1]);)
+		*--at = '\0';
+
+	interval = copy + (*copy == '@');
+	if (pg_strncasecmp(interval, "every", 5) == 0 &&
+		!isalpha((unsigned char) interval[5]))
+	{
+		parse_interval(text, interval + 5, cron);
+		return;
+	}
+	if (*copy == '@')
+	{
+		const char *meaning = NULL;
+
+		for (int i = 0; i < (int) lengthof(macros); i++)
+			if (pg_strcasecmp(copy, macros[i].name) == 0)
+				meaning = macros[i].meaning;
+		if (meaning == NULL)
+			invalid(text, psprintf("\"%s\" is not known", copy), usage);
+		copy = pstrdup(meaning);
+	}
+
+	for (at = copy; *at != '\0';)
+	{
+		if (parse.nfields < NFIELDS)
+			content[parse.nfields] = at;
+		parse.nfields++;
+		while (*at != '\0' && !isspace((unsigned char) *at))
+			at++;
+		while (isspace((unsigned char) *at))
+			*at++ = '\0';
+	}
+	if (parse.nfields != NFIELDS && parse.nfields != NFIELDS - 1)
+		invalid(text, psprintf("it has %d %s, not 5 or 6", parse.nfields,
+							   parse.nfields == 1 ? "field" : "fields"),
+				usage);
+
+	bits[FIELD_SECOND] = 1;
+	for (int i = 0; i < parse.nfields; i++)
+	{
+		int			field = i + NFIELDS - parse.nfields;
+
+		parse.number = i + 1;
+		parse.field = &fields[field];
+		parse.content = content[i];
+		bits[field] = parse_field(&parse, &any[field]);
+	}
+	cron->second = bits[FIELD_SECOND];
+	cron->minute = bits[FIELD_MINUTE];
+	cron->hour = bits[FIELD_HOUR];
+	cron->day = bits[FIELD_DAY];
+	cron->month = bits[FIELD_MONTH];
+	cron->weekday = (bits[FIELD_WEEKDAY] | bits[FIELD_WEEKDAY] >> 7) & 0x7f;
+	cron->any_day = any[FIELD_DAY];
+	cron->any_weekday = any[FIELD_WEEKDAY];
+	cron->real_time = any[FIELD_HOUR] ||
+		cron->hour == (UINT64CONST(1) << 24) - 1;
+
+	if (!jobq_cron_ever(cron))
+		invalid(text, "it never matches",
+				"There is no such day in any of the months.");
+}
+
+/*
+ * "every", followed by an interval.
+ */
+static void
+parse_interval(const char *text, const char *at, JobqCron *cron)
+{
+	static const char *const usage =
+		"Write 'every 90 seconds', 'every 5 minutes', 'every 1 hour 30 minutes', or another interval.";
+	static const char *const stops[] = {NULL};
+	char	   *duration = jobq_duration_cut(&at, stops);
+	const char *problem;
+
+	problem = *at != '\0' ? psprintf("\"%s\" cannot follow an interval", at)
+		: jobq_duration_parse(duration, MIN_INTERVAL, MAX_INTERVAL,
+							  &cron->interval);
+	if (problem != NULL)
+		invalid(text, problem, usage);
+}
+
+/*
+ * The bits of a field.
+ */
+static uint64
+parse_field(Parse *parse, bool *any)
+{
+	const Field *field = parse->field;
+	const char *at = parse->content;
+	uint64		bits = 0;
+
+	*any = *at == '*';
+	if (strcmp(at, "?") == 0 &&
+		(field == &fields[FIELD_DAY] || field == &fields[FIELD_WEEKDAY]))
+	{
+		at = "*";
+		*any = true;
+	}
+	for (;;)
+	{
+		int			low;
+		int			high;
+		int			step = 1;
+		bool		range = true;
+		bool		unused;
+
+		if (take_end_of_month(parse, &at))
+		{
+			/* nothing that the bits could tell */
+			low = 1;
+			high = 0;
+			range = false;
+		}
+		else if (*at == '*')
+		{
+			low = field->lowest;
+			high = field->highest - (field == &fields[FIELD_WEEKDAY]);
+			at++;
+		}
+		else
+		{
+			bool		sunday = false;
+
+			low = high = take_value(parse, &at, &unused);
+			range = *at == '-';
+			if (take_suffix(parse, &at, low))
+				high = low - 1;
+			if (range)
+			{
+				at++;
+				high = take_value(parse, &at, &sunday);
+				if (sunday && low > 0)
+					high = 7;
+				if (high < low)
+					invalid_field(parse,
+								  psprintf("%s range \"%s\" goes backwards",
+										   field->name, parse->content),
+								  psprintf("Write it as two: %d-%d,%d-%d.",
+										   low, field->highest -
+										   (field == &fields[FIELD_WEEKDAY]),
+										   field->lowest, high));
+			}
+		}
+		if (*at == '/' && low <= high)
+		{
+			const char *from = ++at;
+
+			for (step = 0; isdigit((unsigned char) *at) && step < 1000; at++)
+				step = step * 10 + (*at - '0');
+			if (at == from || step == 0)
+				invalid_field(parse,
+							  psprintf("%s step \"/%s\" is not a number above 0",
+									   field->name, from), NULL);
+			if (!range)
+				invalid_field(parse,
+							  psprintf("%s \"%s\" has a step but no range",
+									   field->name, parse->content),
+							  psprintf("From %d on is %d-%d/%d.", low, low,
+									   field->highest, step));
+			if (step > high - low)
+				invalid_field(parse,
+							  psprintf("%s step %d is larger than its range",
+									   field->name, step),
+							  "A step begins anew with each range; an interval is written 'every 90 minutes'.");
+		}
+		for (int i = low; i <= high; i += step)
+			bits |= UINT64CONST(1) << i;
+		if (*at == '\0')
+			return bits;
+		if (*at != ',')
+			invalid_field(parse, psprintf("%s \"%s\" could not be read from \"%s\" on",
+										  field->name, parse->content, at),
+						  NULL);
+		at++;
+	}
+}
+
+/*
+ * L, L-2 or LW in a list of days.
+ */
+static bool
+take_end_of_month(Parse *parse, const char **at)
+{
+	int			before = 0;
+
+	if (parse->field != &fields[FIELD_DAY] || pg_toupper((unsigned char) **at) != 'L')
+		return false;
+	(*at)++;
+	if (pg_toupper((unsigned char) **at) == 'W')
+	{
+		(*at)++;
+		parse->cron->nearest_workday |= 1;
+		return true;
+	}
+	if (**at == '-')
+	{
+		const char *from = ++*at;
+
+		for (; isdigit((unsigned char) **at) && before < 1000; (*at)++)
+			before = before * 10 + (**at - '0');
+		if (before < 1 || before > 30)
+			invalid_field(parse, psprintf("day \"L-%s\" is not so many days before the last",
+										  from),
+						  "L-1 to L-30 are counted from the last day of the month.");
+	}
+	parse->cron->before_end |= UINT64CONST(1) << before;
+	return true;
+}
+
+/*
+ * What makes a single value something else: W after a day, #2 or L after a
+ * weekday.
+ */
+static bool
+take_suffix(Parse *parse, const char **at, int value)
+{
+	int			suffix = pg_toupper((unsigned char) **at);
+	int			nth = 0;
+
+	if (parse->field == &fields[FIELD_DAY] && suffix == 'W')
+	{
+		(*at)++;
+		parse->cron->nearest_workday |= UINT64CONST(1) << value;
+		return true;
+	}
+	if (parse->field != &fields[FIELD_WEEKDAY] ||
+		(suffix != 'L' && suffix != '#'))
+		return false;
+	(*at)++;
+	if (suffix == '#')
+	{
+		if (**at < '1' || **at > '5' || isdigit((unsigned char) (*at)[1]))
+			invalid_field(parse, psprintf("weekday \"%s\" does not say which one of the month",
+										  parse->content),
+						  "#1 to #5 follow the weekday; L is the last one.");
+		nth = **at - '0';
+		(*at)++;
+	}
+	parse->cron->nth_weekday[value % 7] |= 1 << nth;
+	return true;
+}
+
+/*
+ * One value; "sunday" if it was given as sun, which can end a week as well.
+ */
+static int
+take_value(Parse *parse, const char **at, bool *sunday)
+{
+	const Field *field = parse->field;
+	const char *from = *at;
+	int			value = 0;
+
+	*sunday = false;
+	if (isdigit((unsigned char) *from))
+	{
+		for (; isdigit((unsigned char) **at); (*at)++)
+			value = Min(value * 10 + (**at - '0'), 100000);
+		if (value < field->lowest || value > field->highest)
+			invalid_field(parse, psprintf("%s %.*s is out of range",
+										  field->name, (int) (*at - from),
+										  from), NULL);
+		return value;
+	}
+	while (isalpha((unsigned char) **at))
+		(*at)++;
+	if (field == &fields[FIELD_WEEKDAY] && *at - from == 4 &&
+		pg_toupper((unsigned char) from[3]) == 'L')
+		(*at)--;				/* friL */
+	if (field->names != NULL && *at - from == 3)
+	{
+		for (value = 0; field->names[value * 3] != '\0'; value++)
+		{
+			if (pg_strncasecmp(from, field->names + value * 3, 3) == 0)
+			{
+				*sunday = field == &fields[FIELD_WEEKDAY] && value == 0;
+				return value + field->lowest;
+			}
+		}
+	}
+	if (*from == '\0' || *from == ',' || *from == '-' || *from == '/')
+		invalid_field(parse, psprintf("%s \"%s\" lacks a value", field->name,
+									  parse->content), NULL);
+	if (*at == from)
+		*at += pg_mblen(from);
+	invalid_field(parse, psprintf("%s \"%.*s\" is not known", field->name,
+								  (int) (*at - from), from), NULL);
+}
