@@ -70,9 +70,15 @@ SELECT jobq.release(:b, :tb);
 SELECT waiting, held, started, completed FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.clear('counted_out');
 
+-- a large transaction keeps no memory
+SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
+SELECT count(jobq.enqueue('parcel', queue => 'counted_out', delay => i * interval '1 minute')) FROM generate_series(1, 20000) i;
+SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+SELECT jobq.clear('counted_out');
+
 -- blocked jobs
 SELECT jobq.workflow('{"steps": [{"name": "first", "kind": "echo", "queue": "counted", "delay": "1 hour"}, {"name": "then", "kind": "echo", "queue": "counted", "needs": ["first"]}]}') AS flow \gset
-SELECT scheduled, blocked FROM jobq.stats WHERE queue = 'counted' AND kind = 'echo' AND tenant IS NULL;
+SELECT test.until('(SELECT scheduled = 1 AND blocked = 1 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
 SELECT jobq.batch_cancel(:flow);
 SELECT test.until('(SELECT scheduled + blocked = 0 FROM jobq.stats WHERE queue = ''counted'' AND kind = ''echo'' AND tenant IS NULL)');
 
@@ -104,6 +110,17 @@ SELECT * FROM test.error('SELECT jobq.stats_reset()');
 RESET ROLE;
 SELECT sum(enqueued) FROM jobq.stats WHERE queue = 'counted';
 SELECT jobq.revoke_queue('counted', 'regress_jobq_alice');
+
+-- jobs for a time do not seem to wait for it when they are gone
+SELECT date_trunc('hour', jobq.clock()) + '3 hours' AS later \gset
+SELECT count(jobq.enqueue('parcel', queue => 'counted_out', run_at => :'later')) FROM generate_series(1, 5);
+SELECT test.until('(SELECT waiting = 0 AND scheduled = 5 FROM jobq.stats WHERE queue = ''counted_out'')');
+SELECT jobq.test_clock(:'later'::timestamptz + interval '1 minute' - clock_timestamp());
+SELECT jobq.clear('counted_out');
+SELECT count(jobq.enqueue('parcel', queue => 'counted_out')) FROM generate_series(1, 7);
+SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE queue = ''counted_out'')');
+SELECT jobq.clear('counted_out');
+SELECT jobq.test_clock('0');
 
 -- a queue that is dropped has no places any more, nor has one that takes its name
 SELECT jobq.drop_queue('counted', force => true), jobq.drop_queue('counted_out');

@@ -507,6 +507,9 @@ hand_over(void)
 	anything = false;
 	for (int i = 0; i < nbooks; i++)
 		pending |= books[i]->noted() && books[i]->pending(db);
+	for (int i = 0; i < nbooks && db == NULL && unnoted; i++)
+		if (books[i]->unnoted != NULL)
+			books[i]->unnoted(NULL);
 	if (db != NULL &&
 		(pending || npushes > 0 || nlanes > 0 || nends > 0 ||
 		 nfailures > 0 || rescan || reload || schedules))

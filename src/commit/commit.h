@@ -153,7 +153,10 @@ typedef struct JobqCommitBooks
 	void		(*commit) (JobqDatabase *db, TimestampTz now,
 						   JobqWakeList *wake);
 
-	/* rows may have become visible of which nothing was noted; likewise */
+	/*
+	 * Rows may have become visible of which nothing was noted; likewise, but
+	 * without the lock if the database is not served: then db is NULL.
+	 */
 	void		(*unnoted) (JobqDatabase *db);
 
 	/* undo what was noted since this subtransaction began, or at all */

@@ -214,7 +214,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		put_rates(&counts->history, JOBQ_PAST_COMPLETED, now, &values[COMPLETED_RATE]);
 		put_rates(&counts->history, JOBQ_PAST_FAILED, now, &values[FAILED_RATE]);
 		values[SINCE] = TimestampTzGetDatum(counts->since);
-		values[EXACT] = BoolGetDatum(base->known && !base->recount);
+		values[EXACT] = BoolGetDatum(jobq_stats_exact(base));
 		if (name.other && running[place].workers == 0 && counts->gauges[JOBQ_LIVE] == 0 &&
 			counts->counters[JOBQ_N_ENQUEUED] == 0 && counts->counters[JOBQ_N_STARTED] == 0)
 			continue;

@@ -7,12 +7,11 @@
  * later time is entered here, at that time, and what is behind is struck out by who
  * comes next.  Times are kept as exactly as they are far away: by the second if that is
  * about a minute, by the minute, the hour, and the day.  So the number is an estimate:
- * of jobs that were scheduled together for a time in an hour, some may seem to be due
- * a part of a minute too early or too late.
+ * jobs seem to wait for their time until the second, the minute, the hour or the day of
+ * it is over.
  *
- * A job that is taken back before its time is struck out where it would be entered now.
- * It may have been entered elsewhere; then one place has too many, and another too
- * few, until both are behind.
+ * A job that goes is struck out where it was entered, if that is not behind.  How far
+ * away its time was when it was entered tells where that is; see jobq_count_when().
  *
  * src/stats/calendar.c
  *
@@ -58,27 +57,29 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 }
 
 /*
- * Enter n jobs for this time, or strike them out if n is negative, unless it has
- * come.  It was turned to now.
+ * Enter n jobs for this time, which was so many microseconds away when they were
+ * written; or strike them out if n is negative.  Those whose slot is behind are not
+ * entered.  The calendar was turned to now.
  */
 void
-jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int32 n)
+jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away, int32 n)
 {
 	int64		second = run_at / USECS_PER_SEC;
 
-	if (second <= calendar->second)
-		return;
 	calendar->used = true;
 	for (int level = 0; level < JOBQ_LEVELS; level++)
 	{
 		int64		slot = second / width[level];
 
-		if (slot - calendar->second / width[level] < JOBQ_LEVEL_SLOTS)
+		/* the first and the last slot are not whole ones */
+		if (away / USECS_PER_SEC / width[level] >= JOBQ_LEVEL_SLOTS - 2)
+			continue;
+		if (slot >= calendar->second / width[level])
 		{
 			calendar->n += n;
 			calendar->slots[level][slot % JOBQ_LEVEL_SLOTS] += n;
-			return;
 		}
+		return;
 	}
 	calendar->far += n;
 }

@@ -40,7 +40,6 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
 	base->recount = false;
-	base->other_used = 0;
 	base->count = ++jobq_stats->ncounts;
 	for (uint32 place = 0; place < all; place++)
 	{
@@ -82,6 +81,15 @@ jobq_stats_unknown(Oid dboid)
 	for (int i = 0; i < jobq_max_databases; i++)
 		if (jobq_stats->bases[i].dboid == dboid)
 			jobq_stats->bases[i].recount = true;
+}
+
+/*
+ * Are the gauges right?  Takes no lock.
+ */
+bool
+jobq_stats_exact(const JobqStatBase *base)
+{
+	return base->known && !base->recount && base->count == 0;
 }
 
 /*

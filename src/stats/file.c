@@ -102,7 +102,7 @@ write_parts(FILE *file, FileHeader *header)
 
 		saved.dboid = base->dboid;
 		saved.jobs = base->jobs;
-		saved.known = base->known && !base->recount && base->count == 0;
+		saved.known = jobq_stats_exact(base);
 		if (!OidIsValid(saved.dboid))
 			continue;
 		written = write_part(file, &saved, sizeof(saved), &header->crc);

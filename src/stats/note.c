@@ -32,7 +32,7 @@ typedef struct NotedTime
 	uint32		generation;
 	int32		n;				/* jobs; 0: it is an attempt */
 	int64		waited;			/* or the time for which they are */
-	int64		ran;
+	int64		ran;			/* or how far away that was */
 } NotedTime;
 
 static JobqStatNote *notes = NULL;	/* kept from one transaction to the next */
@@ -41,6 +41,9 @@ static int	max_notes = 0;
 static NotedTime *times = NULL;
 static int	ntimes = 0;
 static int	max_times = 0;
+
+/* There is room for so many from one transaction to the next. */
+#define KEPT_NOTES	1024
 
 /* The last note for each place; it may be outdated. */
 static int *note_of = NULL;
@@ -241,20 +244,22 @@ jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran)
 }
 
 /*
- * So many jobs have come that wait for this time, or if n is negative, have gone.
+ * So many jobs have come that wait for this time, which was so many microseconds away
+ * when they were written; or if n is negative, have gone.
  */
 void
-jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int32 n)
+jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int64 away,
+					   int32 n)
 {
 	NotedTime  *last = ntimes > 0 ? &times[ntimes - 1] : NULL;
 
-	if (last != NULL && last->n != 0 && last->waited == run_at &&
+	if (last != NULL && last->n != 0 && last->waited == run_at && last->ran == away &&
 		last->place == note->place && last->generation == note->generation &&
 		last->subid == note->subid && (last->n > 0) == (n > 0) &&
 		last->n < PG_INT32_MAX / 2)
 		last->n += n;
 	else
-		note_time(note, n, run_at, 0);
+		note_time(note, n, run_at, away);
 }
 
 /*
@@ -344,7 +349,8 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	{
 		jobq_calendar_turn(&stat->counts.scheduled, now);
 		if (!seen)
-			jobq_calendar_add(&stat->counts.scheduled, time->waited, time->n);
+			jobq_calendar_add(&stat->counts.scheduled, time->waited, time->ran,
+							  time->n);
 	}
 	else
 	{
@@ -355,6 +361,26 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	}
 	SpinLockRelease(&stat->mutex);
 	return true;
+}
+
+/*
+ * Keep no more room than most transactions need.
+ */
+static void
+give_back(void)
+{
+	if (max_notes > KEPT_NOTES)
+	{
+		pfree(notes);
+		notes = NULL;
+		max_notes = 0;
+	}
+	if (max_times > KEPT_NOTES)
+	{
+		pfree(times);
+		times = NULL;
+		max_times = 0;
+	}
 }
 
 static bool
@@ -389,6 +415,7 @@ stats_pending(JobqDatabase *db)
 		LWLockRelease(jobq_stats->lock);
 	}
 	nnotes = ntimes = 0;
+	give_back();
 
 	/* if somebody counts since, that was without us */
 	if (OidIsValid(unnoted_jobs))
@@ -421,7 +448,10 @@ stats_abort(SubTransactionId since)
 		SpinLockRelease(&stat->mutex);
 	}
 	if (since == InvalidSubTransactionId)
+	{
 		unnoted_jobs = InvalidOid;
+		give_back();
+	}
 }
 
 /*
@@ -430,7 +460,7 @@ stats_abort(SubTransactionId since)
 static void
 stats_unnoted(JobqDatabase *db)
 {
-	jobq_stats_unknown(db->dboid);
+	jobq_stats_unknown(MyDatabaseId);
 }
 
 /* Nothing is carried out under db->lock. */

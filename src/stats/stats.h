@@ -8,8 +8,9 @@
  * "jobq.max_stats" in the cluster.  Where there is none for another name, it gets
  * that of a name that has no jobs and was not heard of for a while, whose counts go
  * to the place "(other)" of its queue; and if there is no such name, it is counted
- * there itself.  A queue that has no room for that place either is counted at the
- * one of its database, which is always there.  So a count never gets lost.
+ * there itself.  That place is its role's, too, and gives way when no other can: its
+ * counts go to the place of its database, which is always there.  A queue that has no
+ * room for a place "(other)" is counted there, too.  So a count never gets lost.
  *
  * While a transaction runs, what it does to jobs is noted in the backend; when it has
  * committed, it is added (note.c).  A transaction that aborts, or a subtransaction,
@@ -174,8 +175,6 @@ typedef struct JobqStatBase
 	bool		known;			/* the gauges are right; may be read without
 								 * lock */
 	bool		recount;		/* count them anew; set without lock */
-	uint32		other_used;		/* queues have come to the place of the
-								 * database */
 	uint32		count;			/* the number of the counting under way, or 0 */
 	FullTransactionId xmax;		/* of its snapshot */
 	int			nxip;
@@ -213,7 +212,8 @@ extern void jobq_history_merge(JobqHistory *into, JobqHistory *from,
 
 /* src/stats/calendar.c */
 extern void jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now);
-extern void jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int32 n);
+extern void jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away,
+							  int32 n);
 extern int64 jobq_calendar_count(const JobqCalendar *calendar);
 extern void jobq_calendar_merge(JobqCalendar *into, const JobqCalendar *from);
 
@@ -260,7 +260,7 @@ extern JobqStatNote *jobq_stats_note(Oid jobs, int32 queue_id, Oid role,
 									 const char *tenant, int tenant_length);
 extern void jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran);
 extern void jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at,
-								   int32 n);
+								   int64 away, int32 n);
 extern uint32 jobq_stats_place(Oid jobs, int32 queue_id, Oid role,
 							   const char *kind, int kind_length,
 							   const char *tenant, int tenant_length);
@@ -276,6 +276,7 @@ extern Snapshot jobq_stats_count_begin(JobqStatBase *base, TimestampTz now);
 extern void jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted,
 								 TimestampTz now);
 extern void jobq_stats_unknown(Oid dboid);
+extern bool jobq_stats_exact(const JobqStatBase *base);
 extern bool jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid);
 
 #endif							/* JOBQ_STATS_H */

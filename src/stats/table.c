@@ -11,6 +11,10 @@
  * and was not heard of for the longest time; only where a role has few, it takes
  * another's.  No name gives way while the gauges are not known, or are counted.
  *
+ * The place "(other)" of a queue is on the account of the role for which it was made.
+ * It may be taken beyond the share, as long as a few places are left for others, and
+ * gives way only where no name can.
+ *
  * src/stats/table.c
  *
  *-------------------------------------------------------------------------
@@ -31,6 +35,9 @@
 /* A role with less than this part of the places may take another's. */
 #define FEW			16
 
+/* So many of the places are not taken for the others of queues beyond a share. */
+#define REST		16
+
 JobqStats  *jobq_stats = NULL;
 
 static Size stats_size(void);
@@ -38,6 +45,8 @@ static void stats_init(void *owner, char *memory);
 static uint32 take(const JobqStatBase *base, Oid role, bool other,
 				   TimestampTz now);
 static void give_up(uint32 place, bool keep, TimestampTz now);
+static bool has_counts(const JobqCounts *counts);
+static uint32 take_free(void);
 
 const JobqArea jobq_stats_area = {
 	JOBQ_AREA_OF_CLUSTER, stats_size, stats_init
@@ -227,7 +236,7 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * May the name in this place give way?  The answer holds as long as the lock is held
+ * May what is in this place give way?  The answer holds as long as the lock is held
  * exclusively: nobody pins a place that it has not found.
  */
 static bool
@@ -236,12 +245,48 @@ is_idle(JobqStat *stat, TimestampTz now)
 	bool		idle;
 
 	SpinLockAcquire(&stat->mutex);
-	idle = stat->in_use && !stat->name.other && stat->pins == 0 &&
-		stat->count == 0 && stat->used_at < now - KEPT;
+	idle = stat->in_use && stat->pins == 0 && stat->count == 0 && stat->used_at < now - KEPT;
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 		idle = idle && stat->counts.gauges[i] == 0;
 	SpinLockRelease(&stat->mutex);
 	return idle;
+}
+
+/*
+ * A free place, if there is one; or JOBQ_NONE.
+ */
+static uint32
+take_free(void)
+{
+	uint32		place = jobq_stats->free;
+
+	if (place != JOBQ_NONE)
+		jobq_stats->free = jobq_stats->stats[place].next;
+	return place;
+}
+
+/*
+ * May the role have one of the free places?
+ */
+static bool
+may_take(Oid role, bool other)
+{
+	if (jobq_stats->free == JOBQ_NONE)
+		return false;
+	return jobq_share_left(&jobq_stats->shares, role, JOBQ_OF_STATS) ||
+		(other && jobq_stats->shares.held[JOBQ_OF_STATS] <
+		 jobq_stats->nstats - jobq_stats->nstats / REST);
+}
+
+/*
+ * Does a gives way before b?
+ */
+static bool
+before(const JobqStat *a, const JobqStat *b)
+{
+	if (a->name.other != b->name.other)
+		return b->name.other;
+	return a->used_at < b->used_at;
 }
 
 /*
@@ -250,14 +295,12 @@ is_idle(JobqStat *stat, TimestampTz now)
 static uint32
 take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 {
-	bool		few = other ||
-		jobq_share_held(&jobq_stats->shares, role,
-						JOBQ_OF_STATS) < jobq_stats->nstats / FEW;
+	bool		few = jobq_share_held(&jobq_stats->shares, role,
+									  JOBQ_OF_STATS) < jobq_stats->nstats / FEW;
 	uint32		oldest = JOBQ_NONE;
 	uint32		place;
 
-	if (jobq_stats->free == JOBQ_NONE ||
-		(!other && !jobq_share_left(&jobq_stats->shares, role, JOBQ_OF_STATS)))
+	if (!may_take(role, other))
 	{
 		if (!base->known || base->count != 0 || now < jobq_stats->full_until)
 			return JOBQ_NONE;
@@ -267,7 +310,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 
 			if ((few || stat->name.role == role) && is_idle(stat, now) &&
 				(oldest == JOBQ_NONE ||
-				 stat->used_at < jobq_stats->stats[oldest].used_at))
+				 before(stat, &jobq_stats->stats[oldest])))
 				oldest = place;
 		}
 		if (oldest == JOBQ_NONE)
@@ -277,30 +320,28 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 		}
 		give_up(oldest, true, now);
 	}
-	place = jobq_stats->free;
-	if (place != JOBQ_NONE)
-		jobq_stats->free = jobq_stats->stats[place].next;
-	return place;
+	return take_free();
 }
 
 /*
- * The place where others of the queue are counted.  Wants the lock exclusively.
+ * The place where others of the queue are counted.  None gives way for it if may_free
+ * is false.  Wants the lock exclusively.
  */
 static uint32
-other_place(JobqStatBase *base, int32 queue_id, TimestampTz now)
+other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
+			TimestampTz now)
 {
 	uint64		hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
 	uint32		place = find(base, queue_id, NULL, -1, NULL, 0, hash);
 
-	if (place == JOBQ_NONE)
+	if (place == JOBQ_NONE && (may_free || may_take(role, true)))
 	{
-		place = take(base, InvalidOid, true, now);
+		place = take(base, role, true, now);
 		if (place != JOBQ_NONE)
-			settle(place, base, queue_id, InvalidOid, NULL, -1, NULL, 0, hash, now);
+			settle(place, base, queue_id, role, NULL, -1, NULL, 0, hash, now);
 	}
 	if (place != JOBQ_NONE)
 		return place;
-	base->other_used++;
 	return jobq_stats_of_base(base);
 }
 
@@ -321,8 +362,24 @@ merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
 }
 
 /*
- * Free a place; keep: its counts go to the others of its queue.  Wants the lock
- * exclusively.
+ * Has anything happened that is to be kept?  What was rolled back has taken a place,
+ * and counts nothing.
+ */
+static bool
+has_counts(const JobqCounts *counts)
+{
+	bool		any = false;
+
+	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
+		any |= counts->counters[i] != 0;
+	for (int i = 0; i < JOBQ_NGAUGES; i++)
+		any |= counts->gauges[i] != 0;
+	return any;
+}
+
+/*
+ * Free a place; keep: its counts go to the others of its queue, and if it is that of
+ * others, to those of its database.  Wants the lock exclusively.
  */
 static void
 give_up(uint32 place, bool keep, TimestampTz now)
@@ -343,13 +400,15 @@ give_up(uint32 place, bool keep, TimestampTz now)
 	jobq_share_give(&jobq_stats->shares, stat->account, JOBQ_OF_STATS);
 	stat->next = jobq_stats->free;
 	jobq_stats->free = place;
-	if (keep)
+	if (keep && has_counts(&counts))
 	{
 		JobqStatBase *base = jobq_stats_base(name.dboid, name.jobs, false, now);
 
 		if (base == NULL)
 			return;
-		stat = &jobq_stats->stats[other_place(base, name.queue_id, now)];
+		place = name.other ? jobq_stats_of_base(base)
+			: other_place(base, name.queue_id, name.role, false, now);
+		stat = &jobq_stats->stats[place];
 		SpinLockAcquire(&stat->mutex);
 		merge(&stat->counts, &counts, now);
 		SpinLockRelease(&stat->mutex);
@@ -388,7 +447,8 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 		else
 		{
 			*is_other = true;
-			place = other_place(unconstify(JobqStatBase *, base), queue_id, now);
+			place = other_place(unconstify(JobqStatBase *, base), queue_id, role,
+								true, now);
 		}
 	}
 	*generation = jobq_stats->stats[place].generation;
@@ -428,14 +488,9 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 	int			tenant_length = Min(name->tenant_length, JOBQ_STATS_TENANT - 1);
 	uint64		hash;
 	uint32		place;
-	bool		known;
 
 	if (base == NULL)
 		return;
-
-	/* nothing gives way for it */
-	known = base->known;
-	base->known = false;
 	hash = jobq_stats_hash(base, name->queue_id, name->kind, kind_length,
 						   name->tenant, tenant_length);
 	place = name->queue_id == 0 ? jobq_stats_of_base(base)
@@ -443,15 +498,15 @@ jobq_stats_put(const JobqStatName *name, JobqCounts *counts, TimestampTz now)
 			   tenant_length, hash);
 	if (place == JOBQ_NONE)
 	{
-		place = take(base, name->role, name->other, now);
+		/* nothing gives way for it; it had its share when it was there */
+		place = take_free();
 		if (place != JOBQ_NONE)
 			settle(place, base, name->queue_id, name->role, name->kind, kind_length,
 				   name->tenant, tenant_length, hash, now);
 		else
-			place = other_place(base, name->queue_id, now);
+			place = other_place(base, name->queue_id, name->role, false, now);
 	}
 	merge(&jobq_stats->stats[place].counts, counts, now);
-	base->known = known;
 }
 
 /*
@@ -480,12 +535,18 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 }
 
 /*
- * The queue was dropped: its names have no places any more.
+ * The queue was dropped: its names have no places any more.  If jobs are being
+ * counted, those of the queue are among them, which another name must not get.
  */
 void
 jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 {
+	JobqStatBase *base;
+
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	base = jobq_stats_base(dboid, jobs, false, 0);
+	if (base != NULL && base->count != 0)
+		base->recount = true;
 	for (uint32 place = 0; place < jobq_stats->nstats; place++)
 	{
 		JobqStat   *stat = &jobq_stats->stats[place];

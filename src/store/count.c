@@ -15,6 +15,9 @@
 
 #include "store/store.h"
 
+/* What is farther away is entered for then, if the row does not tell when it came. */
+#define NEAR	(60 * USECS_PER_DAY)
+
 /*
  * The job's names, as they lie in its row.
  */
@@ -63,6 +66,32 @@ jobq_count_place(const JobqJob *job)
 }
 
 /*
+ * Does the job wait for a time, or has it, until its slot in the calendar is over?
+ * Which time that is, and how far away it was when it was entered.
+ *
+ * The row of a job that was enqueued for a later time, and has not failed, tells both,
+ * and always the same.  That of one that waits for another attempt, or was freed, does not
+ * tell when it was written: so one that goes before its time is struck out as if it
+ * were entered now.  One place may have too many by that, and another too few, until
+ * both are behind.
+ */
+bool
+jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at, int64 *away)
+{
+	TimestampTz enqueued_at = DatumGetTimestampTz(JOB(job, JOB_ENQUEUED_AT));
+
+	*run_at = job_run_at(job);
+	if (JOB_ISNULL(job, JOB_ERRORS) && job_batch(job) == 0)
+	{
+		*away = *run_at - enqueued_at;
+		return *run_at > enqueued_at;
+	}
+	*run_at = Min(*run_at, now + NEAR);
+	*away = *run_at - now;
+	return *away > 0;
+}
+
+/*
  * So many rows like this one have come into jobq.job, or if n is negative, have gone.
  * Dormant ones count when they are adopted.
  */
@@ -70,6 +99,8 @@ void
 jobq_count_rows(const JobqJob *job, int n)
 {
 	JobqStatNote *note;
+	TimestampTz run_at;
+	int64		away;
 
 	if (DatumGetBool(JOB(job, JOB_DORMANT)))
 		return;
@@ -79,8 +110,8 @@ jobq_count_rows(const JobqJob *job, int n)
 	note->gauges[JOBQ_LIVE] += n;
 	if (job_blocked(job))
 		note->gauges[JOBQ_BLOCKED] += n;
-	else if (job_run_at(job) > jobq_last_now)
-		jobq_stats_note_run_at(note, job_run_at(job), n);
+	else if (jobq_count_when(job, jobq_last_now, &run_at, &away))
+		jobq_stats_note_run_at(note, run_at, away, n);
 }
 
 /*

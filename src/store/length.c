@@ -509,7 +509,7 @@ length_prepare(void)
 static void
 length_recount(JobqDatabase *db)
 {
-	for (int i = 0; i < db->lengths->nlengths; i++)
+	for (int i = 0; db != NULL && i < db->lengths->nlengths; i++)
 		db->lengths->lengths[i].valid = false;
 }
 

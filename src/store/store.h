@@ -585,6 +585,8 @@ extern void jobq_check_limited(void);
 
 /* src/store/count.c */
 extern uint32 jobq_count_place(const JobqJob *job);
+extern bool jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at,
+							int64 *away);
 extern void jobq_count_rows(const JobqJob *job, int n);
 extern void jobq_count(const JobqJob *job, JobqCounter what, int n);
 extern void jobq_count_attempt(const JobqJob *job, JobqCounter what,

@@ -96,13 +96,32 @@ is(sql($live), sql('SELECT count(*) FROM jobq.job'), 'nor by a stop');
 sql(q{SELECT jobq.clear(name) FROM jobq.queues});
 is(sql($live), '0', 'all of it is taken back');
 
+# queues that were rolled back, and such as are idle, leave places to others
+sql(q{SELECT jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'});
+$node->safe_psql(
+	'postgres',
+	join '',
+	map { "SELECT jobq.test_clock('" . 2 * $_ . " minutes'); BEGIN; SELECT jobq.enqueue('good', queue => 'never$_'); ROLLBACK;" } 1 .. 40);
+sql(q{SELECT jobq.register('fresh', 'good(jsonb)'); SELECT jobq.enqueue('fresh', queue => 'fresh', delay => '1 day')});
+is(sql(q{SELECT kind, scheduled FROM jobq.stats WHERE queue = 'fresh'}), 'fresh|1', 'what was rolled back keeps no place');
+sql('SELECT jobq.stats_reset()');
+$node->safe_psql(
+	'postgres',
+	join '',
+	map { "SELECT jobq.test_clock('" . (100 + 2 * $_) . " minutes'); SELECT jobq.enqueue('good', queue => 'idle$_', delay => '1 day'); SELECT jobq.clear('idle$_');" } 1 .. 40);
+sql(q{SELECT jobq.enqueue('fresh', queue => 'fresher', delay => '1 day')});
+is(sql(q{SELECT kind, scheduled FROM jobq.stats WHERE queue = 'fresher'}), 'fresh|1', 'idle queues give way');
+is(sql(q{SELECT sum(enqueued) FROM jobq.stats WHERE queue LIKE 'idle%' OR queue = '(other)' AND kind = '(other)'}), '40', 'what they have counted is kept');
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear(name), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'});
+
 # what is counted while others go on
 SKIP:
 {
-	skip 'this server has no injection points', 3
+	skip 'this server has no injection points', 5
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 10)});
+	sql(q{SELECT jobq.enqueue('good', queue => 'going', delay => '1 hour') FROM generate_series(1, 5)});
 	my $open = $node->background_psql('postgres');
 	$open->query_safe(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 20)});
 	sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
@@ -110,14 +129,28 @@ SKIP:
 	sql(q{COMMIT PREPARED 'p'});
 	wait_for($node, 'the jobs are being counted',
 		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-count-begun'});
+	is(sql('SELECT DISTINCT exact FROM jobq.stats'), 'f', 'meanwhile they are not said to be exact');
 	$open->query_safe('COMMIT');
 	$open->quit;
+	sql(q{SELECT jobq.clear('going'), jobq.drop_queue('going', force => true)});
+	sql(q{SELECT jobq.create_queue('coming'); SELECT jobq.enqueue('good', queue => 'coming', delay => '1 hour')});
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 40);
 SELECT jobq.cancel(id) FROM (SELECT id FROM jobq.live_jobs ORDER BY id LIMIT 3) j});
 	sql(q{SELECT injection_points_detach('jobq-count-begun'); SELECT injection_points_wakeup('jobq-count-begun')});
 	wait_for($node, 'they agree with the table when they are counted', $agree);
-	is(sql($live), '68', 'with what has come and gone meanwhile');
+	is(sql($live), '69', 'with what has come and gone meanwhile');
+	is(sql(q{SELECT scheduled FROM jobq.stats WHERE queue = 'coming'}), '1',
+		'a new queue has nothing of one that was dropped meanwhile');
 }
+
+# what has come unnoted while the database is not served
+$node->append_conf('postgresql.conf', "jobq.databases = ''");
+$node->restart;
+sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
+sql(q{COMMIT PREPARED 'p'});
+$node->append_conf('postgresql.conf', "jobq.databases = 'postgres'");
+$node->reload;
+wait_for($node, 'a database that is served agrees with the table', $agree);
 
 # a new extension knows nothing of the old one
 sql('DROP EXTENSION jobq CASCADE');

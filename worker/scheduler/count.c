@@ -74,9 +74,11 @@ count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 {
 	static const int columns[] = {
 		JOB_RUN_AT, JOB_ENQUEUED_AT, JOB_QUEUE_ID, JOB_ROLE, JOB_DORMANT, JOB_KIND,
-		JOB_TENANT
+		JOB_ERRORS, JOB_BATCH_ID, JOB_TENANT
 	};
 	JobqJob		job;
+	TimestampTz run_at;
+	int64		away;
 	uint32		place;
 
 	for (int i = 0; i < (int) lengthof(columns); i++)
@@ -96,8 +98,8 @@ count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 	counted[place]->gauges[JOBQ_LIVE]++;
 	if (job_blocked(&job))
 		counted[place]->gauges[JOBQ_BLOCKED]++;
-	else if (job_run_at(&job) > now)
-		jobq_calendar_add(&counted[place]->scheduled, job_run_at(&job), 1);
+	else if (jobq_count_when(&job, now, &run_at, &away))
+		jobq_calendar_add(&counted[place]->scheduled, run_at, away, 1);
 }
 
 /*
@@ -136,7 +138,13 @@ run(TimestampTz now)
 {
 	TimestampTz begun = jobq_now();
 
-	if (base == NULL || !base->recount)
+	if (base == NULL)
+		return DT_NOEND;
+
+	/* nobody else counts: one that was begun has met an error */
+	if (base->count != 0)
+		jobq_stats_count_end(base, NULL, now);
+	if (!base->recount)
 		return DT_NOEND;
 	process_begin_transaction();
 	count(begun);
@@ -152,5 +160,5 @@ next_due(TimestampTz plan, TimestampTz now)
 {
 	if (plan != DT_NOEND)
 		return plan;
-	return base != NULL && base->recount ? now : DT_NOEND;
+	return base != NULL && (base->recount || base->count != 0) ? now : DT_NOEND;
 }
