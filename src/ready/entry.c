@@ -25,6 +25,9 @@
 #define SHORT_LANE	16
 #endif
 
+/* What is found in a higher class comes first, whatever its count or priority. */
+#define GIVES(class)	((int64) (class) << 33)
+
 /* Steps to search a place for one entry, from each end of the list. */
 #ifndef MAX_WALK
 #define MAX_WALK	64
@@ -33,8 +36,11 @@
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
-static uint32 can_give(JobqDatabase *db, const JobqLane *lane,
-					   const JobqLane *for_lane, bool over);
+static bool has_little(JobqDatabase *db, const JobqLane *lane);
+static int64 can_give(JobqDatabase *db, const JobqLane *lane,
+					  const JobqLane *for_lane, bool over);
+static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
+					 TimestampTz now);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
 
 /*
@@ -171,29 +177,68 @@ over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
 }
 
 /*
- * How much can the lane give an entry away?  0: not at all.  "over": the role that
- * needs one has more than its share.
+ * Has the lane's role next to nothing?
  */
-static uint32
+static bool
+has_little(JobqDatabase *db, const JobqLane *lane)
+{
+	return db->ready->roles[lane->role_index].nentries < SHORT_LANE;
+}
+
+/*
+ * How well can the lane do without an entry: the most is the best, 0 is not at
+ * all.  "over": the role that needs one has more than its share.
+ *
+ * The first entries of a lane go to one that is more urgent, but never to one that
+ * is less so; unless they are of a role that has more than its share, and the role
+ * that needs one has next to nothing.
+ */
+static int64
 can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 		 bool over)
 {
-	if (lane == for_lane || !lane->in_use || lane->quarantine || lane->count == 0)
+	bool		is_long = lane->count > SHORT_LANE;
+
+	if (lane == for_lane || lane->quarantine)
 		return 0;
-	if (for_lane != NULL && lane->role != for_lane->role && !over &&
-		over_share(db, lane, 0))
-		return jobq_ready_entries + lane->count;
-	if (lane->count <= SHORT_LANE ||
-		(for_lane != NULL && lane->count / 2 < for_lane->count))
-		return 0;
-	return lane->count;
+	if (for_lane == NULL)
+		return is_long ? lane->count : 0;
+	if (lane->role != for_lane->role && !over && over_share(db, lane, 0))
+	{
+		if (is_long)
+			return GIVES(4) + lane->count;
+		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
+			return GIVES(3) + lane->priority;
+	}
+	if (is_long)
+		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
+	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE)
+		return GIVES(1) + lane->priority;
+	return 0;
+}
+
+/*
+ * Was an entry looked for in vain just now, for a lane that had no worse a claim?
+ */
+static bool
+was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, TimestampTz now)
+{
+	const JobqReady *ready = db->ready;
+
+	return now < ready->entries_full_until &&
+		now >= ready->entries_full_until - FULL_PAUSE &&
+		for_lane->count >= ready->entries_full_count &&
+		for_lane->priority >= ready->entries_full_priority &&
+		(over || !ready->entries_full_over) &&
+		(ready->entries_full_little || !has_little(db, for_lane));
 }
 
 /*
  * Free an entry by cutting the tail of another lane; its scan will find the job
- * again.  One of a role that has more than its share, if this one has not; else a
- * lane that has clearly more than this one, if one is named.  False if there is
- * none.
+ * again.  False if there is none that can be done without.
+ *
+ * The lanes are looked at in a circle, from where one was found the last time: it
+ * may have more.
  */
 bool
 entry_evict(JobqDatabase *db, JobqLane *for_lane)
@@ -202,38 +247,44 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
 	TimestampTz now = jobq_now();
 	JobqLane   *victim = NULL;
-	uint32		most = 0;
+	int64		most = 0;
+	uint32		first = ready->lanes[ready->entry_hand].count > 0
+		? ready->entry_hand : ready->active_head;
+	uint32		at = first;
+	int			n = 0;
 	JobqKey		evicted;
 	uint32		index;
 
-	if (for_lane != NULL && now < ready->entries_full_until &&
-		now >= ready->entries_full_until - FULL_PAUSE &&
-		for_lane->count >= ready->entries_full_count &&
-		(over || !ready->entries_full_over))
+	if (at == JOBQ_NONE ||
+		(for_lane != NULL && was_full(db, for_lane, over, now)))
 		return false;
-	for (int i = 0; i < jobq_max_lanes && (i % SAMPLE != 0 || victim == NULL); i++)
+	do
 	{
-		JobqLane   *lane = &ready->lanes[ready->entry_hand];
-		uint32		gives = can_give(db, lane, for_lane, over);
+		JobqLane   *lane = &ready->lanes[at];
+		int64		gives = can_give(db, lane, for_lane, over);
 
-		ready->entry_hand = (ready->entry_hand + 1) % jobq_max_lanes;
 		if (gives > most)
 		{
 			victim = lane;
 			most = gives;
 		}
-	}
+		at = lane->active_next != JOBQ_NONE ? lane->active_next
+			: ready->active_head;
+	} while (at != first && most < GIVES(4) &&
+			 (++n % SAMPLE != 0 || victim == NULL));
 	if (victim == NULL)
 	{
 		if (for_lane != NULL)
 		{
 			ready->entries_full_until = now + FULL_PAUSE;
 			ready->entries_full_count = for_lane->count;
+			ready->entries_full_priority = for_lane->priority;
 			ready->entries_full_over = over;
+			ready->entries_full_little = has_little(db, for_lane);
 		}
 		return false;
 	}
-	ready->entry_hand = JOBQ_LANE_INDEX(db, victim);	/* it may have more */
+	ready->entry_hand = JOBQ_LANE_INDEX(db, victim);
 
 	index = victim->tail;
 	evicted = ready->entries[index].key;

@@ -206,7 +206,9 @@ typedef struct JobqReady
 	uint32		entry_hand;		/* and an entry */
 	bool		entries_full_over;	/* as full_over and full_until, of
 									 * entries; */
-	uint32		entries_full_count; /* and how many the lane had */
+	bool		entries_full_little;	/* had the role next to nothing; */
+	uint32		entries_full_count; /* how many the lane had; */
+	int32		entries_full_priority;	/* and its priority */
 	TimestampTz entries_full_until;
 	uint32		norders;
 	JobqOrder	orders[JOBQ_MAX_ORDERS];
