@@ -67,7 +67,7 @@ CREATE TRIGGER paid AFTER INSERT ON regress_branch_b.paid FOR EACH ROW EXECUTE F
 INSERT INTO paid VALUES ('paid');
 COMMIT;
 SELECT state, result FROM jobq.wait(:id);
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT * FROM test.visits();
 DROP TABLE regress_branch_b.paid;
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
@@ -122,7 +122,7 @@ SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.batch_status(%s))
 UPDATE jobq.failed_job SET payload = '{"note": "step one"}' WHERE batch_id = :flow;
 SELECT jobq.batch_retry_failed(:flow);
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.batch_status(%s))', :flow));
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT * FROM test.visits();
 TRUNCATE regress_branch_a.visit, regress_branch_b.visit;
 SET app.tenant = 'b';
@@ -228,7 +228,7 @@ SET app.tenant = 'b';
 SELECT jobq.enqueue('deliver', queue => 'couriers') AS id \gset
 RESET search_path;
 SET app.tenant = 'elsewhere';
-SELECT id = :id AS same, token, context FROM jobq.reserve('{couriers}', wait => '30s') \gset
+SELECT id = :id AS same, token, context FROM jobq.reserve('{couriers}', wait => '5 min') \gset
 \echo :same :context
 BEGIN;
 SELECT jobq.set_context(:'context');
@@ -289,20 +289,20 @@ CREATE FUNCTION test.processes() RETURNS TABLE (processes bigint) LANGUAGE sql A
 	SELECT count(DISTINCT result) FROM (SELECT result FROM jobq.jobs WHERE kind = 'process' ORDER BY id DESC LIMIT 5) r
 $$;
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT processes < 5 AS shared FROM test.processes();
 SELECT jobq.alter_queue('first', recycle => 'each');
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT processes FROM test.processes();
 SELECT jobq.alter_queue('first', recycle => 'never'), jobq.register('process', 'test.process()', queue => 'first', recycle => 'never');
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT processes < 5 AS shared FROM test.processes();
 SELECT jobq.register('process', 'test.process()', queue => 'first', recycle => 'each');
 SELECT recycle FROM jobq.kinds WHERE kind = 'process';
 SELECT count(*) FROM jobq.enqueue_many('process', array_fill('{}'::jsonb, '{5}'));
-SELECT jobq.drain('first', '1 min');
+SELECT jobq.drain('first', '5 min');
 SELECT processes FROM test.processes();
 SELECT * FROM test.error($$SELECT jobq.register('process', 'test.process()', recycle => 'always')$$);
 SELECT jobq.unregister('process');

@@ -58,13 +58,13 @@ SELECT * FROM test.story(:ready);
 -- a consumer's: an attempt that it gives up, one that expires, one that it does
 SELECT jobq.create_queue('told', mode => 'consumer');
 SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
-SELECT token FROM jobq.reserve('{told}', consumer => 'first') \gset
+SELECT token FROM jobq.reserve('{told}', consumer => 'first', wait => '5 min') \gset
 SELECT jobq.report_progress(:id, :token, 12.5, 'an eighth');
 SELECT * FROM test.story(:id);
 SELECT jobq.nack(:id, :token, 'no luck', delay => '0');
-SELECT token FROM jobq.reserve('{told}', lease => '1 s', consumer => 'second', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told}', lease => '1 s', consumer => 'second', wait => '5 min') \gset
 SELECT test.until(format('(SELECT attempt = 2 AND state <> ''running'' FROM jobq.status(%s))', :id));
-SELECT token FROM jobq.reserve('{told}', consumer => 'third', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told}', consumer => 'third', wait => '5 min') \gset
 SELECT jobq.ack(:id, :token, '"done"');
 SELECT * FROM test.story(:id);
 SELECT jobq.drop_queue('told');
@@ -128,7 +128,7 @@ SELECT state FROM jobq.wait(:id);
 -- a consumer does so with its token: for who holds the job, and nobody else
 SELECT jobq.create_queue('told', mode => 'consumer'), jobq.create_queue('told_lightly', mode => 'consumer', lease => 'memory');
 SELECT jobq.enqueue('outside', queue => 'told', backoff => 'fixed 1ms', max_attempts => 9) AS id \gset
-SELECT token FROM jobq.reserve('{told}') \gset
+SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'first');
 BEGIN;
 SELECT jobq.log(:id, :token, 'not undone', 'error');
@@ -145,39 +145,39 @@ ROLLBACK;
 SELECT * FROM test.lines(:id);
 -- they stay, however the attempt ends
 SELECT jobq.nack(:id, :token, delay => '0');
-SELECT token AS old FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT token AS old FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT * FROM test.lines(:id);
 SELECT jobq.log(:id, :old, 'second');
 SELECT * FROM test.lines(:id);
 SELECT jobq.release(:id, :old);
 SELECT * FROM test.lines(:id);
 SELECT test.error(format('SELECT jobq.log(%s, %s, ''x'')', :id, :old));
-SELECT token FROM jobq.reserve('{told}', lease => '1 hour', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told}', lease => '1 hour', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'third');
 SELECT jobq.test_clock('2 hours');
 SELECT test.until(format('(SELECT attempt = 2 AND state <> ''running'' FROM jobq.status(%s))', :id));
-SELECT token FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'fourth');
 SELECT jobq.cancel(:id);
 SELECT state FROM jobq.status(:id);
 SELECT * FROM test.lines(:id);
 SELECT jobq.enqueue('outside', queue => 'told_lightly') AS id \gset
-SELECT token FROM jobq.reserve('{told_lightly}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told_lightly}', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'lightly');
 SELECT jobq.release(:id, :token);
-SELECT token FROM jobq.reserve('{told_lightly}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told_lightly}', wait => '5 min') \gset
 SELECT jobq.ack(:id, :token);
 SELECT * FROM test.lines(:id);
 SELECT jobq.test_clock('0');
 -- the last of many; where there is no room for more, another role has some
 SELECT count(jobq.enqueue('outside', queue => 'told')) FROM generate_series(1, 3);
-CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{told}', 3, wait => '10 s');
+CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{told}', 3, wait => '5 min');
 SELECT count(jobq.log(id, token, i || repeat('y', 5000))) FROM test.held, generate_series(1, 120) i;
 SELECT jsonb_array_length(log) BETWEEN 1 AND 99 AS fewer, substr(log -> -1 ->> 'message', 1, 4) AS last FROM jobq.jobs WHERE id IN (SELECT id FROM test.held);
 SELECT jobq.grant_queue('told', 'regress_jobq_alice', 'consume'), jobq.grant_queue('told', 'regress_jobq_alice');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('outside', queue => 'told') AS id \gset
-SELECT token FROM jobq.reserve('{told}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{told}', wait => '5 min') \gset
 SELECT jobq.log(:id, :token, 'hers');
 SELECT * FROM test.lines(:id);
 SELECT jobq.ack(:id, :token);

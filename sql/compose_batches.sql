@@ -137,10 +137,10 @@ BEGIN;
 SELECT test.batch('outside', start => true) AS outside \gset
 SELECT count(*) FROM jobq.batch_add(:outside, 'outside.part', array_fill('{"a": 1}'::jsonb, '{4}'), options => '{"queue": "parts"}');
 COMMIT;
-SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '30s');
-SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '30s');
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{parts}', 2, wait => '5 min');
+SELECT jobq.ack(array_agg(id), array_agg(token)) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 SELECT state, total, waiting, completed FROM jobq.batch_status(:outside);
-SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '30s');
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:outside);
 SELECT note FROM test.trace ORDER BY note;
 SELECT state, payload FROM jobq.jobs WHERE batch_id = :outside ORDER BY state;
@@ -176,7 +176,7 @@ SELECT count(*) FROM jobq.batch_add(:pruned, 'part', '{"{}", "{}", "{\"discard\"
 SELECT id AS letter FROM jobq.batch_add(:pruned, 'part', '{"{}"}', options => '{"run_at": "2001-01-01", "expires_at": "2001-01-02"}') id \gset
 SELECT id AS outside FROM jobq.batch_add(:pruned, 'outside.part', '{"{}"}', options => '{"queue": "parts"}') id \gset
 COMMIT;
-SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '10s');
+SELECT count(jobq.reject(id, token, 'broken')) FROM jobq.reserve('{parts}', 1, wait => '5 min');
 CALL test.batch_over(:pruned);
 SELECT jobq.delete_failed(:outside);
 SELECT jobq.prune('0') > 0 AS pruned;

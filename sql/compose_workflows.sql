@@ -172,7 +172,7 @@ SELECT state FROM jobq.wait((:'ids'::bigint[])[2]);
 SELECT jobq.create_queue('forgetful', keep => 'nothing'), jobq.create_queue('outside', mode => 'consumer');
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1, "queue": "forgetful"}, {"name": "b", "kind": "anything", "queue": "outside", "needs": ["a"], "payload": {"$result": "a"}},
 	{"name": "c", "kind": "sum", "needs": ["b"], "payload": [{"$result": "a"}, {"$result": "b"}]}]}') AS id \gset
-SELECT kind, payload, jobq.ack(id, token, '41') FROM jobq.reserve('{outside}', wait => '30 s');
+SELECT kind, payload, jobq.ack(id, token, '41') FROM jobq.reserve('{outside}', wait => '5 min');
 SELECT test.settled(:id);
 SELECT name, state, result FROM test.steps WHERE batch_id = :id;
 

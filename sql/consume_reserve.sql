@@ -9,7 +9,7 @@ SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob'
 CREATE TABLE test.held (n bigint GENERATED ALWAYS AS IDENTITY, id bigint, token bigint, queue text, kind text, payload jsonb,
 	headers jsonb, attempt int, max_attempts int, enqueued_at timestamptz, lease_until timestamptz, context jsonb, tenant text);
 GRANT ALL ON test.held TO PUBLIC;
-CREATE FUNCTION test.reserve(queues text[] DEFAULT '{letters}', max int DEFAULT 1, lease interval DEFAULT '90s', wait interval DEFAULT '30s')
+CREATE FUNCTION test.reserve(queues text[] DEFAULT '{letters}', max int DEFAULT 1, lease interval DEFAULT '90s', wait interval DEFAULT '5 min')
 RETURNS TABLE (queue text, payload jsonb, attempt int) LANGUAGE sql AS $$
 	WITH kept AS (INSERT INTO test.held (id, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at, lease_until, context, tenant)
 		SELECT * FROM jobq.reserve($1, $2, $3, $4, 'tester') RETURNING *)
@@ -39,8 +39,8 @@ $$;
 
 -- one job, which needs no handler
 SELECT jobq.enqueue('post', '"first"', 'letters', headers => '{"trace": 7}', max_attempts => 5) AS id \gset
-SELECT id = :id AS same, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at < now() AS enqueued, lease_until - now() BETWEEN '89s' AND '91s' AS lease
-FROM jobq.reserve('{letters}', wait => '30s', consumer => 'postman') \gset
+SELECT id = :id AS same, token, queue, kind, payload, headers, attempt, max_attempts, enqueued_at < now() AS enqueued, lease_until BETWEEN now() + '89s' AND clock_timestamp() + '91s' AS lease
+FROM jobq.reserve('{letters}', wait => '5 min', consumer => 'postman') \gset
 \echo :same :queue :kind :payload :headers :attempt :max_attempts :enqueued :lease
 SELECT state, attempt, progress, started_at <= now() AS started FROM jobq.status(:id);
 SELECT jobq.report_progress(:id, :token, 40, 'on the way');
@@ -72,7 +72,7 @@ SELECT jobq.ack('{}'::bigint[], '{}'::bigint[]);
 
 -- more than are archived at a time; one that is named twice, near to itself and far off
 SELECT count(*) FROM generate_series(1, 250) n, test.post(to_jsonb(n));
-SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '30s') \gset
+SELECT count(*), array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
 \echo :count
 SELECT d, code FROM unnest('{1,2,250}'::int[]) d,
 	test.error(format('SELECT jobq.ack(%L::bigint[] || %s, %L::bigint[] || %s)', :'ids', (:'ids'::bigint[])[d], :'tokens', (:'tokens'::bigint[])[d])) ORDER BY d;
@@ -88,13 +88,13 @@ SELECT count(*) FROM jobq_internal.lease_slots();
 -- one that has expired is not handed out
 SELECT jobq.enqueue('post', '"stale"', 'letters', expires_at => clock_timestamp() + '10 ms', delay => '300 ms') AS id \gset
 -- nor waited with: others wait for what has become of it
-SET statement_timeout = '20s';
-SELECT * FROM test.reserve(wait => '1 min');
+SET statement_timeout = '5 min';
+SELECT * FROM test.reserve(wait => '1 hour');
 SELECT state, attempt, error FROM jobq.wait(:id);
 -- nor is one waited with that was written anew
 SELECT test.post('"anew"');
 SELECT jobq.alter_queue('letters', fair_by => 'tenant');
-SELECT * FROM test.reserve(wait => '1 min');
+SELECT * FROM test.reserve(wait => '1 hour');
 SELECT * FROM test.reserve();
 RESET statement_timeout;
 SELECT jobq.alter_queue('letters', fair_by => 'none');
@@ -114,7 +114,7 @@ SELECT * FROM test.reserve(max => 2);
 SELECT test.say('ack', '"new"');
 -- a name that is too long ends with a whole character
 SELECT test.post('"named"');
-SELECT id, token FROM jobq.reserve('{letters}', wait => '30s', consumer => repeat('é', 40)) \gset
+SELECT id, token FROM jobq.reserve('{letters}', wait => '5 min', consumer => repeat('é', 40)) \gset
 SELECT length(consumer) FROM jobq.lease WHERE token = :token;
 SELECT jobq.ack(:id, :token);
 
@@ -184,7 +184,7 @@ SELECT attempt, error FROM test.fate('"late"');
 SELECT test.say('ack', '"late"');
 -- no lease is longer than the job's timeout, however often it is extended
 SELECT jobq.enqueue('post', '"long"', 'letters', timeout => '30s', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
-SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '30s', lease => '1 min') \gset
+SELECT id = :id AS same, token, lease_until < jobq.clock() + '31s' AS short FROM jobq.reserve('{letters}', wait => '5 min', lease => '1 min') \gset
 \echo :same :short
 SELECT jobq.extend(:id, :token, '1 h');
 SELECT jobq.test_clock('93s');
@@ -225,7 +225,7 @@ SELECT jobq.test_clock('0');
 CALL test.settle();
 SELECT test.post('"one"'), test.post('"two"'), test.post('"three"');
 BEGIN;
-SELECT payload, attempt FROM jobq.reserve('{letters}', 2, wait => '30s');
+SELECT payload, attempt FROM jobq.reserve('{letters}', 2, wait => '5 min');
 ROLLBACK;
 SELECT state, attempt FROM test.fate('"one"');
 BEGIN;
@@ -268,7 +268,7 @@ SELECT state, attempt FROM test.fate('"both"');
 -- prepared transactions cannot keep a lease
 SELECT test.post('"prepared"');
 BEGIN;
-SELECT payload FROM jobq.reserve('{letters}', wait => '30s');
+SELECT payload FROM jobq.reserve('{letters}', wait => '5 min');
 PREPARE TRANSACTION 'reserve';
 SELECT * FROM test.reserve();
 BEGIN;
@@ -387,16 +387,16 @@ SELECT count(jobq.enqueue('coming', '6', 'letters'));
 SELECT jobq.unregister('coming');
 SELECT count(jobq.enqueue('coming', '7', 'letters'));
 SELECT payload, max_attempts FROM jobq.jobs WHERE kind = 'coming' ORDER BY id;
-SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '30s');
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', 10, wait => '5 min');
 
 -- the table is written anew: who holds a job, or reserves it later, finds it
 VACUUM FULL jobq.job;
 SELECT count(jobq.enqueue('moved', to_jsonb(i), 'letters')) FROM generate_series(1, 4) i;
-SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', wait => '30s');
-SELECT id, token, payload FROM jobq.reserve('{letters}', wait => '30s') \gset
+SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{letters}', wait => '5 min');
+SELECT id, token, payload FROM jobq.reserve('{letters}', wait => '5 min') \gset
 VACUUM FULL jobq.job;
 SELECT jobq.ack(:id, :token);
-SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '30s') r;
+SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '5 min') r;
 
 -- the kind's max_exceptions holds, and its on_failure is run by a worker
 SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
@@ -419,7 +419,7 @@ PREPARE untyped_nack AS SELECT jobq.nack($1, $2, $3, $4);
 PREPARE untyped_extend AS SELECT jobq.extend($1, $2, $3);
 SELECT parameter_types FROM pg_prepared_statements WHERE name = 'untyped';
 SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 9) i;
-SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 9, wait => '30s') \gset
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 9, wait => '5 min') \gset
 SELECT (:'ids'::bigint[])[1] AS id1, (:'ids'::bigint[])[2] AS id2, (:'ids'::bigint[])[3] AS id3, (:'ids'::bigint[])[4] AS id4, (:'ids'::bigint[])[5] AS id5,
 	(:'ids'::bigint[])[6:7] AS ids67, (:'ids'::bigint[])[8:9] AS ids89, (:'tokens'::bigint[])[1] AS token, (:'tokens'::bigint[])[6:7] AS tokens67 \gset
 EXECUTE one(:id1, :token);

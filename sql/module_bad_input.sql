@@ -162,4 +162,4 @@ SET jobq.create_queues = off;
 RESET ROLE;
 \set VERBOSITY default
 -- what a change to the file says
-SELECT name, setting, unit, context, vartype, min_val, max_val FROM pg_settings WHERE name LIKE 'jobq.%' ORDER BY name COLLATE "C";
+SELECT name, boot_val, unit, context, vartype, min_val, max_val FROM pg_settings WHERE name LIKE 'jobq.%' ORDER BY name COLLATE "C";

@@ -82,8 +82,8 @@ SELECT test.widened('ALTER TABLE jobq.job ADD extra int', $$SELECT jobq.enqueue(
 SELECT test.widened('ALTER TABLE jobq.queue ADD extra int', $$SELECT jobq.enqueue('echo', queue => 'trust')$$);
 SELECT test.widened('ALTER TABLE jobq.handler ADD extra int', $$SELECT jobq.enqueue('echo')$$);
 SELECT test.widened('ALTER TABLE jobq.unique_key ADD extra int', $$SELECT jobq.enqueue('echo', unique_key => 'trust')$$);
-SELECT test.widened('ALTER TABLE jobq.lease ADD extra int', $$SELECT jobq.reserve('{trust}', wait => '10s')$$);
-SELECT test.widened('ALTER TYPE jobq.reserved_job ADD ATTRIBUTE extra int', $$SELECT jobq.reserve('{trust}', wait => '10s')$$);
+SELECT test.widened('ALTER TABLE jobq.lease ADD extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
+SELECT test.widened('ALTER TYPE jobq.reserved_job ADD ATTRIBUTE extra int', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
 SELECT test.widened('ALTER TABLE jobq.step ADD extra int',
 	$$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context ADD ATTRIBUTE extra int', $$SELECT jobq.perform('aware', '{}')$$);
@@ -94,7 +94,7 @@ SELECT test.widened($$DO $do$ BEGIN EXECUTE 'CREATE OR REPLACE VIEW jobq.inbox A
 	$$INSERT INTO jobq.inbox (kind) VALUES ('echo')$$);
 
 -- and columns of other types
-SELECT test.widened('ALTER TYPE jobq.reserved_job ALTER ATTRIBUTE max_attempts TYPE text', $$SELECT jobq.reserve('{trust}', wait => '10s')$$);
+SELECT test.widened('ALTER TYPE jobq.reserved_job ALTER ATTRIBUTE max_attempts TYPE text', $$SELECT jobq.reserve('{trust}', wait => '5 min')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_context DROP ATTRIBUTE tenant', $$SELECT jobq.perform('aware', '{}')$$);
 SELECT test.widened('ALTER TYPE jobq.job_status ALTER ATTRIBUTE attempt TYPE text', $$SELECT jobq.status(jobq.enqueue('echo'))$$);

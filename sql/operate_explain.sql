@@ -53,7 +53,7 @@ SELECT jobq.cancel(:id);
 SELECT jobq.create_queue('explained', mode => 'consumer');
 SELECT jobq.enqueue('for consumers', queue => 'explained') AS id \gset
 SELECT * FROM test.why(:id);
-SELECT token FROM jobq.reserve('{explained}', wait => '30 s', consumer => 'me') \gset
+SELECT token FROM jobq.reserve('{explained}', wait => '5 min', consumer => 'me') \gset
 SELECT * FROM test.why(:id);
 SELECT jobq.ack(:id, :token);
 SELECT jobq.drop_queue('explained');
@@ -61,7 +61,7 @@ SELECT jobq.drop_queue('explained');
 -- all workers of its pool are busy; and what the busy one waits for
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS holder \gset
-SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :holder));
+SELECT test.in_gate(:holder);
 SELECT jobq.enqueue('echo', queue => 'second') AS id \gset
 SELECT * FROM test.why(:id);
 SELECT * FROM test.why(:holder) WHERE reason <> 'usual';
@@ -73,7 +73,7 @@ SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('gate', '1') AS id \gset
 SELECT state FROM jobq.wait(:id);
 SELECT jobq.enqueue('gate', '1', timeout => '1 hour') AS id FROM pg_advisory_lock(1) \gset
-SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :id));
+SELECT test.in_gate(:id);
 SELECT reason, regexp_replace(detail, 'last \d+', 'last N') AS detail FROM test.why(:id);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);
@@ -81,7 +81,7 @@ SELECT state FROM jobq.wait(:id);
 -- max_running of its queue, and of its kind, and who holds the places
 SELECT jobq.create_queue('explained_narrow', open => true, max_running => 1), jobq.register('explained_one', 'test.gate(jsonb)', max_running => 1);
 SELECT jobq.enqueue('gate', '1', queue => 'explained_narrow') AS holder, jobq.enqueue('explained_one', '1') AS one FROM pg_advisory_lock(1) \gset
-SELECT test.until(format('(SELECT count(*) = 2 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id IN (%s, %s))', :holder, :one));
+SELECT test.in_gate(:holder, :one);
 SELECT jobq.enqueue('echo', queue => 'explained_narrow') AS narrow, jobq.enqueue('explained_one', '1') AS other \gset
 SELECT * FROM test.why(:narrow);
 SELECT * FROM test.why(:other);
@@ -110,7 +110,7 @@ SELECT jobq.unregister('explained_weak');
 
 -- its group: a job that runs, one that comes before it, one that has begun before
 SELECT jobq.enqueue('gate', '1', queue => 'first', group_key => 'g') AS running FROM pg_advisory_lock(1) \gset
-SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :running));
+SELECT test.in_gate(:running);
 SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS second \gset
 SELECT jobq.enqueue('echo', queue => 'first', group_key => 'g') AS third \gset
 SELECT * FROM test.why(:second);

@@ -25,7 +25,7 @@ $$;
 SELECT jobq.register('effect_then_gate', 'test.effect_then_gate(jsonb)', queue => 'first');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('effect_then_gate') AS id \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :id));
+SELECT test.in_gate(:id);
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error, started_at IS NOT NULL AS started FROM jobq.wait(:id);
 SELECT jobq.cancel(:id);
@@ -44,7 +44,7 @@ END
 $$;
 SELECT jobq.register('conflict_then_gate', 'test.conflict_then_gate()', queue => 'first');
 SELECT jobq.enqueue('conflict_then_gate') AS id \gset
-SELECT test.until(format('(SELECT count(*) = 1 FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE locktype = ''advisory'' AND NOT granted AND job_id = %s)', :id));
+SELECT test.in_gate(:id);
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.wait(:id);
 

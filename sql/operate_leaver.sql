@@ -38,7 +38,7 @@ SELECT count(*) FROM jobq.enqueue_many('as_whom', array_fill('{}'::jsonb, '{50}'
 RESET ROLE;
 SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
 SELECT jobq.resume('given');
-SELECT jobq.drain('given', '1 min');
+SELECT jobq.drain('given', '5 min');
 SELECT role, result, count(*) FROM jobq.jobs WHERE kind = 'as_whom' GROUP BY 1, 2;
 SELECT jobq.unregister('as_whom'), jobq.drop_queue('given');
 DROP FUNCTION test.as_whom;
@@ -46,7 +46,7 @@ DROP FUNCTION test.as_whom;
 SELECT pg_advisory_lock(7);
 SET ROLE regress_jobq_heir;
 SELECT jobq.enqueue('gate', '7', unique_key => 'runs') AS runs \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :runs));
+SELECT test.in_gate(:runs);
 RESET ROLE;
 SELECT jobq.reassign('regress_jobq_heir', 'regress_jobq_leaver');
 SELECT role FROM jobq.jobs WHERE id IN (:runs, :later) ORDER BY id;

@@ -39,14 +39,14 @@ SELECT state, error FROM jobq.status(:seventh);
 SELECT jobq.enqueue('echo', '{"n": 1}', queue => 'many') AS one, jobq.enqueue('echo', '{"n": 2}', queue => 'many') AS two \gset
 SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT test.in_gate(:gate);
 SELECT jobq.cancel_many(ids => ARRAY[:one, :one, :seventh, NULL, 0, :gate]);
 SELECT state, error FROM jobq.wait(ARRAY[:one, :gate]);
 SELECT pg_advisory_unlock(41);
 -- but clear() leaves what runs
 SELECT pg_advisory_lock(41);
 SELECT jobq.enqueue('gate', '41', queue => 'first') AS gate \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT test.in_gate(:gate);
 SELECT jobq.clear('first');
 SELECT jobq.set_priority_many(1, ids => ARRAY[:gate, :two]), jobq.reschedule_many(now(), ids => ARRAY[:gate]);
 SELECT pg_advisory_unlock(41);

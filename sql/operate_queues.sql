@@ -28,7 +28,7 @@ SELECT jobq.delete_failed(:id);
 
 -- another priority: it overtakes, and nothing runs twice
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT test.in_gate(:gate);
 SELECT array_agg(jobq.enqueue('note', to_jsonb(n), queue => 'first')) AS ids FROM generate_series(1, 5) n \gset
 SELECT jobq.set_priority((:'ids'::bigint[])[4], -1), jobq.set_priority((:'ids'::bigint[])[1], 7), jobq.set_priority((:'ids'::bigint[])[5], 9);
 SELECT jobq.set_priority((:'ids'::bigint[])[5], 0);
@@ -77,7 +77,7 @@ SELECT jobq.create_queue('parcels', mode => 'consumer');
 SELECT jobq.enqueue('any', '1', queue => 'parcels') AS one, jobq.enqueue('any', '2', queue => 'parcels') AS two,
 	jobq.enqueue('any', '3', queue => 'parcels') AS three \gset
 SELECT jobq.set_priority(:three, -1), jobq.reschedule(:one, now() + interval '1 hour');
-SELECT payload, token FROM jobq.reserve('{parcels}', 5, wait => '10s') LIMIT 1 \gset
+SELECT payload, token FROM jobq.reserve('{parcels}', 5, wait => '5 min') LIMIT 1 \gset
 SELECT :payload;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :three || ', 1)');
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :two || ', now())');
@@ -92,7 +92,7 @@ SELECT jobq.drop_queue('parcels');
 
 -- clear: what waits is cancelled, what runs goes on
 SELECT jobq.enqueue('gate', '1', queue => 'first') AS gate FROM pg_advisory_lock(1) \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT test.in_gate(:gate);
 SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 200) n), queue => 'first');
 SELECT jobq.enqueue('note', '"later"', queue => 'first', delay => '1 hour') AS later \gset
 BEGIN;
@@ -127,7 +127,7 @@ SELECT jobq.pause('held');
 SELECT jobq.enqueue('echo', queue => 'held') AS id \gset
 SELECT jobq.drain('held', '10ms');
 SELECT jobq.resume('held');
-SELECT jobq.drain('held', '30s');
+SELECT jobq.drain('held', '5 min');
 SELECT state FROM jobq.status(:id);
 SELECT * FROM test.error('SELECT jobq.drain(''no such'')');
 SELECT * FROM test.error('SELECT jobq.drain(''held'', ''-1s'')');
@@ -266,7 +266,7 @@ SELECT state, attempt, error, started_at FROM jobq.wait(:id);
 -- and a consumer's: what is held is not taken away
 SELECT jobq.create_queue('parcels', mode => 'consumer', expires_after => '1 hour');
 SELECT jobq.enqueue('any', queue => 'parcels') AS held \gset
-SELECT token FROM jobq.reserve('{parcels}', lease => '1 day', wait => '10s') \gset
+SELECT token FROM jobq.reserve('{parcels}', lease => '1 day', wait => '5 min') \gset
 SELECT jobq.enqueue('any', queue => 'parcels') AS waits \gset
 SELECT jobq.test_clock('5 hours');
 SELECT state FROM jobq.wait(:waits);

@@ -62,8 +62,8 @@ SELECT jobq.clear('counted');
 -- consumers
 SELECT jobq.create_queue('counted_out', mode => 'consumer');
 SELECT count(*) FROM jobq.enqueue_many('parcel', ARRAY['1', '2', '3']::jsonb[], queue => 'counted_out');
-SELECT id AS a, token AS ta FROM jobq.reserve('{counted_out}') \gset
-SELECT id AS b, token AS tb FROM jobq.reserve('{counted_out}') \gset
+SELECT id AS a, token AS ta FROM jobq.reserve('{counted_out}', wait => '5 min') \gset
+SELECT id AS b, token AS tb FROM jobq.reserve('{counted_out}', wait => '5 min') \gset
 SELECT waiting, held, started FROM jobq.stats WHERE queue = 'counted_out';
 SELECT jobq.ack(:a, :ta);
 SELECT jobq.release(:b, :tb);

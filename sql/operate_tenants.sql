@@ -103,12 +103,12 @@ SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none');
 SELECT jobq.create_queue('let out', mode => 'consumer', tenant => 'header branch');
 SELECT jobq.pause('let out', 'a');
 SELECT test.post_for('{a,b}', 'let out');
-SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '30s') \gset
+SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '5 min') \gset
 \echo :kind :tenant
 SELECT jobq.ack(:id, :token);
 SELECT count(*) FROM jobq.reserve('{let out}');
 SELECT jobq.resume('let out', 'a');
-SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '30s') \gset
+SELECT id, token, kind, tenant FROM jobq.reserve('{let out}', wait => '5 min') \gset
 \echo :kind :tenant
 SELECT jobq.ack(:id, :token);
 
@@ -133,7 +133,7 @@ SELECT jobq.delete_all_failed('let header', 'b'), jobq.delete_all_failed('let he
 SELECT pg_advisory_lock(7);
 SELECT jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}') AS a, jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "b"}') AS b,
 	jobq.enqueue('gate', '7', 'let header', headers => '{"branch": "a"}', delay => '1 day') AS later \gset
-SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.live_jobs WHERE state = ''running'' AND id IN (%s, %s))', :a, :b));
+SELECT test.in_gate(:a, :b);
 SELECT jobq.clear('let header', 'a');
 SELECT state FROM jobq.status(:a);
 SET ROLE regress_jobq_alice;
@@ -146,7 +146,7 @@ SELECT pg_advisory_unlock(7);
 SELECT state FROM jobq.wait(:b);
 SELECT jobq.create_queue('let leased', mode => 'consumer', tenant => 'header branch');
 SELECT jobq.enqueue('any', queue => 'let leased', headers => '{"branch": "a"}') AS a \gset
-SELECT token FROM jobq.reserve('{let leased}', wait => '30 s') \gset
+SELECT token FROM jobq.reserve('{let leased}', wait => '5 min') \gset
 SELECT jobq.clear('let leased', 'a'), jobq.clear('let leased', 'b', running => true), jobq.clear('let leased', 'a', running => true);
 SELECT e.code FROM test.error(format('SELECT jobq.ack(%s, %s)', :a, :token)) e;
 SELECT state FROM jobq.status(:a);

@@ -98,7 +98,7 @@ TRUNCATE test.trace;
 
 -- enqueue, commit, wait for the result
 CALL jobq.call('echo', '{"a": 1}');
-CALL jobq.call('echo', '{"a": 2}', NULL, '10 s', options => '{"queue": "first", "headers": {"h": 1}}');
+CALL jobq.call('echo', '{"a": 2}', NULL, '5 min', options => '{"queue": "first", "headers": {"h": 1}}');
 DO $$
 DECLARE
 	result jsonb;
@@ -135,7 +135,7 @@ BEGIN
 END
 $$;
 \set VERBOSITY sqlstate
-CALL test.call('broken', '{}', '30 s');
+CALL test.call('broken', '{}', '5 min');
 SELECT pg_advisory_lock(5);
 CALL test.call('gate', '5', '10 ms');
 \set VERBOSITY default

@@ -17,7 +17,7 @@ BEGIN
 		PERFORM jobq.notify('test_end', round::text);
 		COMMIT;
 		heard := false;
-		FOR i IN 1..3000 LOOP
+		FOR i IN 1..30000 LOOP
 			FOR message IN SELECT * FROM dblink_get_notify('listener') LOOP
 				IF message.notify_name <> 'test_end' THEN
 					INSERT INTO test.heard (channel, payload)
@@ -196,17 +196,17 @@ SELECT jobq.create_queue('watched', mode => 'consumer');
 SELECT jobq.enqueue('outside', queue => 'watched', watch => true, backoff => 'fixed 1ms', max_attempts => 5) AS id \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_job_%s', :id));
 BEGIN;
-SELECT count(*) FROM jobq.reserve('{watched}', wait => '10 s');
+SELECT count(*) FROM jobq.reserve('{watched}', wait => '5 min');
 ROLLBACK;
-SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
 SELECT jobq.report_progress(:id, :token, 25, 'a secret');
 SELECT jobq.release(:id, :token);
 BEGIN;
-SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
 SELECT jobq.report_progress(:id, :token, 30);
 COMMIT;
 SELECT jobq.nack(:id, :token, 'another secret', delay => '0');
-SELECT token FROM jobq.reserve('{watched}', wait => '10 s') \gset
+SELECT token FROM jobq.reserve('{watched}', wait => '5 min') \gset
 SELECT jobq.ack(:id, :token, '"third secret"');
 CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
@@ -222,7 +222,7 @@ CALL test.hear();
 SELECT payload::jsonb - 'id' AS payload FROM test.heard ORDER BY n;
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "broken", "max_attempts": 1, "queue": "manual"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS batch \gset
 SELECT dblink_exec('listener', format('LISTEN jobq_batch_%s', :batch));
-CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '10 s');
+CALL jobq.work(queues => '{manual}', max_jobs => 1, max_time => '5 min');
 SELECT state, failed, cancelled FROM jobq.wait_batch(:batch);
 SELECT jobq.batch_retry_failed(:batch);
 SELECT jobq.batch_cancel(:batch);

@@ -47,7 +47,7 @@ TRUNCATE test.step;
 SELECT test.step('wait', 1, more => '{"fails": 1}') AS first, test.step('wait', 2) AS second, test.step('other', 1) AS other \gset
 SELECT state FROM jobq.wait(:other);
 SELECT state FROM jobq.wait(:second);
-SELECT g, i, attempt FROM test.step ORDER BY n;
+SELECT g, i, attempt FROM test.step ORDER BY g, n;
 TRUNCATE test.step;
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1h');
 SELECT test.step('wait', 1, more => '{"fails": 1}') AS first, test.step('wait', 2) AS second, test.step('other', 1) AS other \gset
@@ -126,7 +126,7 @@ SELECT jobq.register('rare', 'test.step(jsonb, jobq.job_context)', max_running =
 SELECT pg_advisory_lock(1);
 SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
 SELECT jobq.enqueue('gate', '1', queue => 'steps') AS gate \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :gate));
+SELECT test.in_gate(:gate);
 -- the kind of the group's first job is busy: the second does not overtake it
 SELECT jobq.enqueue('gate', '1', queue => 'steps', group_key => 'mixed') AS first, test.step('mixed', 1) AS second \gset
 CALL test.settle();
@@ -178,18 +178,18 @@ SELECT jobq.create_queue('held', mode => 'consumer');
 SELECT count(test.step('c' || g, i, 'held')) FROM generate_series(1, 3) i, generate_series(1, 2) g;
 CREATE FUNCTION test.take(n int, wait interval DEFAULT '0') RETURNS TABLE (payload jsonb, id bigint, token bigint) LANGUAGE sql AS $$
 	SELECT payload, id, token FROM jobq.reserve('{held}', n, '1 min', wait) ORDER BY payload ->> 'g', payload ->> 'i' $$;
-CREATE TEMP TABLE held AS SELECT * FROM test.take(10, '30s');
+CREATE TEMP TABLE held AS SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT payload FROM test.take(10);
 SELECT jobq.ack(id, token) FROM held WHERE payload @> '{"g": "c1"}';
 SELECT jobq.nack(id, token, delay => '1 hour') FROM held WHERE payload @> '{"g": "c2"}';
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '30s');
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 -- given back, it is still the first
 SELECT jobq.release(id, token) FROM held;
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '30s');
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 BEGIN;
 SELECT jobq.ack(id, token) FROM held;
@@ -199,21 +199,21 @@ SELECT payload FROM test.take(10);
 SELECT jobq.ack(id, token) FROM held;
 -- a reservation that is rolled back
 BEGIN;
-SELECT payload FROM test.take(10, '30s');
+SELECT payload FROM test.take(10, '5 min');
 ROLLBACK;
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '30s');
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.reject(id, token, 'no') FROM held;
 -- the lease of a group's job ends
 SELECT jobq.test_clock('61 min');
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '30s');
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.test_clock('65 min');
 SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.lease_slots())');
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10, '30s');
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.clear('held');
 SELECT jobq.ack(id, token) FROM held;

@@ -76,7 +76,7 @@ SELECT jobq.alter_queue('two', weight => 2);
 SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''two'')');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT test.in_gate(:a);
 SELECT jobq.alter_queue('two', max_running => 1);
 SELECT test.until('test.running(''two'') = 1');
 SELECT jobq.enqueue('echo', '"counted"', queue => 'two') AS b \gset
@@ -91,7 +91,7 @@ SELECT test.until('test.running(''two'') = 0');
 SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS a \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :a));
+SELECT test.in_gate(:a);
 SELECT jobq.enqueue('gate', '1', queue => 'other') AS b, jobq.enqueue('gate', '1', queue => 'two') AS c, jobq.enqueue('note', '"passes by"', queue => 'two') AS d \gset
 SELECT state FROM jobq.wait(:d);
 CALL test.settle();
@@ -102,7 +102,7 @@ SELECT jobq.cancel(:b);
 SELECT state, attempt FROM jobq.status(:b);
 SELECT jobq.cancel(:a);
 SELECT state FROM jobq.wait(:a);
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :c));
+SELECT test.in_gate(:c);
 -- the limit is taken away while one waits, and given again
 SELECT jobq.enqueue('gate', '1', queue => 'two') AS b, jobq.enqueue('gate', '1', queue => 'two') AS d \gset
 SELECT jobq.register('gate', 'test.gate(jsonb)');

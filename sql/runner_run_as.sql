@@ -139,7 +139,7 @@ SELECT jobq.alter_queue('agency', run_as => '-');
 SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, run_as_by FROM jobq.queue WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
 SELECT jobq.resume('agency');
-SELECT jobq.drain('agency', '1 min');
+SELECT jobq.drain('agency', '5 min');
 SELECT note, who FROM test.vault ORDER BY who;
 TRUNCATE test.vault;
 REVOKE INSERT ON test.vault FROM regress_jobq_alice, regress_jobq_bob;
@@ -152,7 +152,7 @@ SET ROLE regress_jobq_setter;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent'), jobq.alter_queue('manual', run_as => '-'), jobq.resume('agency');
 SELECT jobq.alter_queue('manual', run_as => 'regress_jobq_setter');
 RESET ROLE;
-SELECT jobq.drain('agency', '1 min');
+SELECT jobq.drain('agency', '5 min');
 GRANT INSERT ON test.vault TO regress_jobq_setter;
 SET ROLE regress_jobq_setter;
 CALL jobq.work('{manual}', stop_when_empty => true);
@@ -259,7 +259,7 @@ SELECT count(*) FROM jobq.enqueue_many('stash', array_fill('"mended"'::jsonb, '{
 RESET ROLE;
 GRANT INSERT ON test.vault TO regress_jobq_bob;
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_bob'), jobq.resume('agency');
-SELECT jobq.drain('agency', '1 min');
+SELECT jobq.drain('agency', '5 min');
 SELECT note, who, count(*) FROM test.vault GROUP BY 1, 2;
 SELECT count(*) FROM test.letters;
 

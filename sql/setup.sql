@@ -9,13 +9,13 @@ CREATE ROLE regress_jobq_nobody LOGIN;
 CREATE SCHEMA test;
 GRANT USAGE ON SCHEMA test TO PUBLIC;
 
--- Wait until a condition holds; false if it does not within half a minute.
+-- Wait until a condition holds; false if it does not within some minutes.
 CREATE FUNCTION test.until(condition text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
 	done boolean;
 BEGIN
-	FOR i IN 1..3000 LOOP
+	FOR i IN 1..30000 LOOP
 		EXECUTE 'SELECT ' || condition INTO done;
 		IF done THEN
 			RETURN true;
@@ -29,6 +29,12 @@ $$;
 -- How a job ends.
 CREATE FUNCTION test.outcome(id bigint, OUT state text, OUT attempt int, OUT result jsonb, OUT error text)
 LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1) s $$;
+
+-- Wait until the handlers of these jobs wait for their lock.  A worker shows its job as running just before it takes it.
+CREATE FUNCTION test.in_gate(VARIADIC ids bigint[]) RETURNS boolean LANGUAGE sql AS $$
+	SELECT test.until(format('(SELECT count(*) FROM pg_locks l JOIN jobq.workers w USING (pid) WHERE l.locktype = ''advisory'' AND NOT l.granted AND w.job_id = ANY (%L)) = %s',
+		ids, cardinality(ids)))
+$$;
 
 -- The error that a command raises, with ids masked.
 CREATE FUNCTION test.error(command text, OUT code text, OUT message text, OUT hint text)

@@ -11,9 +11,6 @@ CREATE PROCEDURE test.cancel_all() LANGUAGE sql
 AS $$ SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL $$;
 CREATE FUNCTION test.fail(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.fail_current('for good') $$;
 SELECT jobq.register('fail', 'test.fail(jsonb)');
--- Wait until a handler is in the gate; a worker shows its job as running just before it takes it.
-CREATE FUNCTION test.in_gate(handlers int DEFAULT 1) RETURNS boolean LANGUAGE sql
-AS $$ SELECT test.until(format('(SELECT count(*) FROM pg_locks WHERE locktype = ''advisory'' AND NOT granted) = %s', $1)) $$;
 
 -- skip: the id is that of the job which is there
 SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'a') AS a \gset
@@ -70,7 +67,7 @@ CALL test.cancel_all();
 -- until the job finishes: while it runs, too
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') AS a \gset
-SELECT test.in_gate();
+SELECT test.in_gate(:a);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('gate', '7', unique_key => 'a', on_conflict => 'error')$$);
 -- what runs cannot be replaced: another job takes the key over
@@ -89,7 +86,7 @@ SELECT * FROM test.keys(:b);
 -- until it starts
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS a \gset
-SELECT test.in_gate();
+SELECT test.in_gate(:a);
 SELECT jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') AS b \gset
 SELECT :a = :b AS same, jobq.enqueue('gate', '1', 'first', unique_key => 'a', unique_until => 'start') = :b AS same;
 SELECT * FROM test.keys(:a);
@@ -173,7 +170,7 @@ SELECT * FROM test.keys(:a);
 SELECT jobq.test_clock('0');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a', unique_for => '1 h', unique_until => 'start') AS a \gset
-SELECT test.in_gate();
+SELECT test.in_gate(:a);
 SELECT * FROM test.keys(:a);
 SELECT jobq.enqueue('gate', '1', unique_key => 'a') = :a AS same;
 SELECT jobq.test_clock('61 min');
@@ -213,20 +210,20 @@ SELECT jobq.create_queue('knocker', mode => 'consumer');
 SELECT jobq.enqueue('knock', '1', 'knocker', unique_key => 'a') AS a \gset
 SELECT jobq.enqueue('knock', '2', 'knocker', unique_key => 'b', unique_until => 'start') - :a AS n;
 CALL test.settle();
-SELECT count(*), min(token) AS token FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT count(*), min(token) AS token FROM jobq.reserve('{knocker}', 2, wait => '5 min') \gset
 SELECT :count AS reserved;
 SELECT * FROM test.keys(:a);
 SELECT jobq.enqueue('knock', '3', 'knocker', unique_key => 'a') - :a AS n;
 SELECT jobq.nack(:a, :token, 'not at home', '1 h');
 SELECT jobq.enqueue('knock', '4', 'knocker', unique_key => 'a', on_conflict => 'replace') - :a AS n;
-SELECT id - :a AS n, token, payload FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT id - :a AS n, token, payload FROM jobq.reserve('{knocker}', 2, wait => '5 min') \gset
 SELECT :n AS n, :payload AS payload;
 -- what a consumer holds is not replaced; its key is another job's from now on
 SELECT jobq.enqueue('knock', '5', 'knocker', unique_key => 'a', on_conflict => 'replace') AS b \gset
 SELECT :a = :b AS same;
 SELECT jobq.ack(:a, :token);
 SELECT * FROM test.keys(:b);
-SELECT id = :b AS same, token, payload FROM jobq.reserve('{knocker}', 2, wait => '10 s') \gset
+SELECT id = :b AS same, token, payload FROM jobq.reserve('{knocker}', 2, wait => '5 min') \gset
 SELECT :'same' AS same, :payload AS payload;
 SELECT jobq.ack(:b, :token);
 SELECT * FROM test.keys(:b);
