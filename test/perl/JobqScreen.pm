@@ -235,7 +235,7 @@ sub read_some
 sub shows
 {
 	my ($self, $pattern, $seconds) = @_;
-	my $until = Time::HiRes::time() + ($seconds || 60);
+	my $until = Time::HiRes::time() + ($seconds || $PostgreSQL::Test::Utils::timeout_default);
 
 	while ($self->text !~ $pattern)
 	{
@@ -258,7 +258,7 @@ sub reap
 sub finish
 {
 	my ($self, $seconds) = @_;
-	my $until = Time::HiRes::time() + ($seconds || 60);
+	my $until = Time::HiRes::time() + ($seconds || $PostgreSQL::Test::Utils::timeout_default);
 
 	while (!$self->reap)
 	{

@@ -5,10 +5,13 @@ package JobqTest;
 use strict;
 use warnings FATAL => 'all';
 
-# A condition that does not come true within a minute never will.
+# A condition that does not come true within three minutes never will, and a server
+# that does not start or stop within five.  It takes seconds, but a machine may have
+# much else to do.
 BEGIN
 {
-	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 60;
+	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 180;
+	$ENV{PGCTLTIMEOUT} ||= 300;
 }
 
 use Carp ();
@@ -36,13 +39,14 @@ our @EXPORT = qw(
   scheduler_pid
   launcher_pid
   signal_process
+  stop_at_rest
   wait_for_exit
   wait_for_restart
   crash_backend
   no_failed_assertion
 );
 
-# Neither does a file of tests ever end that has not within seven minutes: it
+# Neither does a file of tests ever end that has not within twenty minutes: it
 # says where it hangs and how the servers are.  The next file has its turn then.
 my @nodes;
 
@@ -52,7 +56,7 @@ $SIG{ALRM} = sub {
 	show_state($_) foreach @nodes;
 	die "hangs\n";
 };
-alarm(420);
+alarm(1200);
 
 # A session in the background may last as long as its file of tests, and not
 # just until the time for one condition has passed since it was opened.
@@ -62,7 +66,7 @@ alarm(420);
 
 	*PostgreSQL::Test::Cluster::background_psql = sub {
 		my ($node, $dbname, %params) = @_;
-		return $node->$background_psql($dbname, timeout => 420, %params);
+		return $node->$background_psql($dbname, timeout => 1200, %params);
 	};
 }
 
@@ -301,6 +305,27 @@ sub signal_process
 	my ($signal, $pid) = @_;
 
 	return kill($signal, $pid) == 1;
+}
+
+# Stop a process while it waits to be woken, so that it has no lock that others wait
+# for as long as it is stopped.
+sub stop_at_rest
+{
+	my ($node, $pid) = @_;
+	my $rests = qq{SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid};
+
+	for (1 .. 100)
+	{
+		my ($rc, $out, $late);
+
+		poll($node, $rests) or last;
+		signal_process('STOP', $pid) or last;
+		# with certain locks of his, nobody would get an answer
+		$node->psql('postgres', $rests, stdout => \$out, timeout => 30, timed_out => \$late);
+		return 1 if !$late && $out eq 't';
+		signal_process('CONT', $pid);
+	}
+	return 0;
 }
 
 sub wait_for_exit

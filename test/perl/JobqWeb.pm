@@ -31,7 +31,7 @@ sub serve
 
 	$server{process} = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0', @options ],
 		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$server{err},
-		IPC::Run::timeout(400));
+		IPC::Run::timeout(1200));
 	$server{process}->pump until $server{err} =~ m{listening at (https?://127\.0\.0\.1:(\d+))|error:};
 	($server{url}, $server{port}) = ($1, $2);
 	push @servers, \%server;
@@ -54,6 +54,7 @@ sub web_pid { return $_[0]{process}{KIDS}[0]{PID}; }
 sub raw
 {
 	my ($server, $text) = @_;
+	local $SIG{PIPE} = 'IGNORE';	# the server may have cut it off
 	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $server->{port}) or die "connect: $!";
 
 	$socket->syswrite($text);

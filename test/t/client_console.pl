@@ -75,7 +75,7 @@ $node->reload;
 
 my ($out, $err) = ('', '');
 my $web = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0' ], '<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$err,
-	IPC::Run::timeout(300));
+	IPC::Run::timeout(1000));
 $web->pump until $err =~ m{listening at (\S+)|error: };
 my $url = $1;
 
@@ -92,7 +92,7 @@ my $folder = Cwd::abs_path("$FindBin::RealBin/../..") . '/tmp_check/console';
 my ($axe) = grep { -r $_ } map { "$_/axe-core/axe.min.js" } $ENV{JOBQ_CACHE} || (), '/var/cache/jobq', ($ENV{HOME} || '') . '/.cache/jobq';
 $ENV{JOBQ_WEB_PID} = $web->{KIDS}[0]{PID};
 $ENV{PGUSER} = $superuser;
-IPC::Run::run([ 'node', "$FindBin::RealBin/../console/run.mjs", $url, $folder, $axe || () ], '>', \$out, '2>', \$err, IPC::Run::timeout(300));
+IPC::Run::run([ 'node', "$FindBin::RealBin/../console/run.mjs", $url, $folder, $axe || () ], '>', \$out, '2>', \$err, IPC::Run::timeout(1000));
 foreach my $line (split /\n/, $out)
 {
 	$line =~ /^(not )?ok (.*)/ ? ok(!$1, $2) : diag($line);

@@ -178,10 +178,10 @@ is(sql(q{SELECT count(*), count(*) FILTER (WHERE result #>> '{}' = id::text AND 
 
 # progress, and a lease that is held for longer than it is
 $id = job('a');
-my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '1s');
+my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '10s');
 wait_for($node, 'progress is told', "SELECT progress = 40 AND message = 'loading' FROM jobq.status($id)");
 my $began = sql(q{SELECT lease_until FROM jobq_internal.lease_slots()});
-wait_for($node, 'the lease is extended', "SELECT lease_until > '$began'::timestamptz + interval '2 s' FROM jobq_internal.lease_slots()");
+wait_for($node, 'the lease is extended', "SELECT lease_until > '$began'::timestamptz + interval '1 s' FROM jobq_internal.lease_slots()");
 append_to_file("$dir/go", 'x');
 is(finish($run), 0, 'the program ends after one job');
 is(outcome($id), 'completed|1', 'in one attempt');
@@ -237,7 +237,7 @@ is(outcome($id, 'state, attempt, result'), 'completed|2|"in time"', 'and the oth
 
 # the connections are cut, and the server is restarted, while commands run
 $id = job('a');
-$run = start_work('a', "echo x >$dir/runs; while [ ! -e $dir/over ]; do sleep 0.1; done; echo still here", '--once', '--lease', '30s');
+$run = start_work('a', "echo x >$dir/runs; while [ ! -e $dir/over ]; do sleep 0.1; done; echo still here", '--once', '--lease', '10min');
 wait_for_file("$dir/runs", 'the command runs');
 sql(q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'jobq' AND pid <> pg_backend_pid()});
 wait_for($node, 'the program comes back', q{SELECT count(*) = 2 FROM pg_stat_activity WHERE application_name = 'jobq'});

@@ -28,7 +28,7 @@ sub until_waits
 	is($session->query_safe(qq{
 		DO \$\$ BEGIN
 			PERFORM set_config('test.waits', '0', false);
-			FOR i IN 1 .. 60000 LOOP
+			FOR i IN 1 .. 180000 LOOP
 				IF EXISTS (SELECT FROM pg_locks WHERE $lock AND NOT granted) THEN
 					PERFORM set_config('test.waits', '1', false);
 					EXIT;
@@ -72,7 +72,7 @@ SELECT jobq.register('nothing', 'nothing()'), jobq.register('hold', 'hold()');
 SELECT jobq.create_queue('silent', open => true, notify => 'off'), jobq.create_queue('outside', open => true, mode => 'consumer', notify => 'off');
 SELECT jobq.enqueue('nothing', queue => 'silent'), jobq.enqueue('outside', queue => 'outside')});
 wait_for($node, 'a job of another role runs', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
-my $lease = $node->safe_psql('app', q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', wait => '60s')});
+my $lease = $node->safe_psql('app', q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', wait => '5 min')});
 
 $holder = $node->background_psql('app');
 $holder->query_safe('BEGIN; LOCK TABLE jobq.lease IN ACCESS EXCLUSIVE MODE');

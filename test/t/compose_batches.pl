@@ -115,7 +115,7 @@ sub ends
 	wait_for($node, "$what: it is over", "SELECT told($batch) ~ '$state'");
 	return $batch;
 }
-my $one = q{FROM jobq.reserve('{outside}', 1, wait => '1 min')};
+my $one = q{FROM jobq.reserve('{outside}', 1, wait => '5 min')};
 my $delayed = q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"delay": "1 hour"}') \gset
 	COMMIT; SELECT :b};
@@ -140,7 +140,7 @@ ends('expiry', 'finish failed', 'SELECT', q{BEGIN; SELECT batch() AS b \gset
 	COMMIT; SELECT :b});
 ends('COMMIT PREPARED', 'finish completed',
 	q{BEGIN; SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH; PREPARE TRANSACTION 'end'; COMMIT PREPARED 'end'}, $delayed);
-ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '1 min')},
+ends('the end of a lease', 'finish failed', q{SELECT count(*) FROM jobq.reserve('{outside}', 1, '100 ms', wait => '5 min')},
 	q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{}"}', options => '{"queue": "outside", "max_attempts": 1}') \gset
 	COMMIT; SELECT :b});
@@ -366,7 +366,7 @@ foreach my $server ($node, $copy)
 		$copy->reload;
 	}
 	# one by one: who waits gets the first that comes, whatever comes after it
-	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '1 min')})
+	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '5 min')})
 	  for 1 .. 2;
 	wait_for($server, "dump: the batch ends on $name", "SELECT told($batch) = 'finish completed, success completed'");
 	is($server->safe_psql('postgres', "SELECT state, total, completed FROM jobq.batch_status($batch)"),

@@ -122,7 +122,7 @@ foreach my $days (1 .. 9)
 wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'step')});
 is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');
 is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of all steps');
-sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')});
+sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
 is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step'}), 42, 'retention: with the result of a step that is long gone');
 sql(q{SELECT jobq.test_clock('50 days')});
@@ -134,7 +134,7 @@ sql(q{SELECT jobq.test_clock('0')});
 #
 my $half = q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
 	{"name": "b", "kind": "step", "needs": ["a", "outside"], "payload": [{"$result": "a"}]}, {"name": "c", "kind": "step", "needs": ["b"], "payload": [{"$result": "b"}, {"$result": "a"}]}]}')};
-my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '1 min')};
+my $end = q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')};
 my $whole = "a|completed|41\nb|completed|42\nc|completed|84\noutside|completed|";
 sub steps_of
 {
@@ -181,10 +181,10 @@ my $second = $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('secon
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "second"}, {"name": "b", "kind": "step", "needs": ["a"], "payload": []},
 	{"name": "outside", "kind": "x", "queue": "second", "needs": ["b"]}, {"name": "c", "kind": "step", "needs": ["outside"], "payload": [{"$result": "b"}]}]}')});
 $second =~ s/\s+//;
-$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '1 min')});
+$publisher->safe_psql('postgres', q{SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($publisher, 'replication: a workflow fails', "SELECT state = 'failed' FROM jobq.batch_status($second)");
 $publisher->safe_psql('postgres', "SELECT jobq.batch_retry_failed($second)");
-$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
+$publisher->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($publisher, 'replication: it goes on', "SELECT state = 'ready' FROM jobq.steps WHERE batch_id = $second AND name = 'outside'");
 catch_up($publisher);
 is($subscriber->safe_psql('postgres', "SELECT name, state FROM jobq.steps WHERE batch_id = $second ORDER BY job_id"),
@@ -194,7 +194,7 @@ $subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000), jo
 $subscriber->safe_psql('postgres', $end);
 wait_for($subscriber, 'replication: the subscriber brings it to its end', "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 is(steps_of($subscriber, $batch), $whole, 'replication: with all results');
-$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '1 min')});
+$subscriber->safe_psql('postgres', q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{second}', wait => '5 min')});
 wait_for($subscriber, 'replication: and the other one', "SELECT state = 'completed' FROM jobq.batch_status($second)");
 is(steps_of($subscriber, $second), "a|completed|\nb|completed|1\nc|completed|2\noutside|completed|", 'replication: with its results');
 $subscriber->stop;

@@ -35,7 +35,7 @@ $ENV{PGDATABASE} = 'postgres';
 $ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
 $ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
-$ENV{LEASE} = 10;
+$ENV{LEASE} = 30;
 
 # Each with what must be there for it, and how it is started.
 my @consumers = (
@@ -67,7 +67,7 @@ foreach my $consumer (@consumers)
 		$node->safe_psql('postgres',
 			qq{SELECT jobq.enqueue('thumbnail', jsonb_build_object('image', i), '$queue') FROM generate_series(1, 20) i;
 			   SELECT jobq.enqueue('thumbnail', '{}', '$queue', max_attempts => 1);
-			   SELECT jobq.enqueue('thumbnail', '{"image": 21, "ms": 13000}', '$queue')});
+			   SELECT jobq.enqueue('thumbnail', '{"image": 21, "ms": 33000}', '$queue')});
 		$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
 			IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
 		$started{$name} = $run;

@@ -197,31 +197,31 @@ foreach my $early ([ 'timed', q{, timeout => '500 ms'} ], [ 'shortened', '' ])
 
 is( sql(q{SELECT jobs_held FROM jobq.workers WHERE type = 'consumer'}),
 	'3', 'the view knows who holds them');
-is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '1 min')}),
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{memory}', 10, wait => '5 min')}),
 	'forgotten|1', 'a lease in memory has not charged the attempt');
-is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, wait => '1 min')}),
+is( sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', 10, wait => '5 min')}),
 	"returned|1\nnacked|2", 'nothing else can be had');
 says('ack', $_, 'done') foreach qw(kept extended extended_late);
 
 # An open reservation is not there after a crash.
 sql(q{SELECT jobq.enqueue('work', queue => 'durable', headers => '{"name": "open"}')});
 my $open = $node->background_psql('postgres', on_error_stop => 0);
-is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '1 min')}),
+is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
 	'open|1', 'reserved in an open transaction');
 $node->stop('immediate');
 eval { $open->{run}->finish };
 $node->start;
-is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '1 min')}),
+is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
 	'open|1', 'its reservation was never there');
 
 # Leases end while the server is down.  Nobody can be charged for not having come
 # meanwhile: from the start on, there is time to.
 hold('durable', '1 hour', qw(down));
 my $limited = sql(q{SELECT jobq.enqueue('work', queue => 'durable', timeout => '1 hour')});
-sql(q{INSERT INTO held SELECT 'limited', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '1 min')});
+sql(q{INSERT INTO held SELECT 'limited', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min')});
 sql(q{UPDATE jobq.lease SET since = since - interval '2 hours', lease_until = lease_until - interval '2 hours'});
 my $last = sql(q{SELECT jobq.enqueue('work', queue => 'durable', max_attempts => 1)});
-sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '1 min')});
+sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', lease => '500 ms', wait => '5 min')});
 $node->stop('immediate');
 select(undef, undef, undef, 0.6);
 $node->start;
@@ -238,7 +238,7 @@ hold('durable', '1 hour', 'same place');
 my $place = sql('SELECT id, ctid FROM jobq.job');
 wait_for($node, 'no other row of leases is left', 'SELECT count(*) = 1 FROM jobq.lease');
 my $scheduler = scheduler_pid($node);
-signal_process('STOP', $scheduler);	# so that this one stays
+stop_at_rest($node, $scheduler);	# so that this one stays
 says('nack', 'same place', 'done', q{, 'no', '0'});
 sql('VACUUM FULL jobq.job');
 is(sql('SELECT id, ctid FROM jobq.job'), $place, 'it lies at the same place');
@@ -259,7 +259,7 @@ sub next_token
 	my ($id) = @_;
 
 	return sql(qq{SET synchronous_commit = off;
-		SELECT token FROM jobq.reserve('{memory}', wait => '1 min') WHERE id = $id});
+		SELECT token FROM jobq.reserve('{memory}', wait => '5 min') WHERE id = $id});
 }
 my $fenced = sql(q{SELECT jobq.enqueue('work', queue => 'memory')});
 my $token = next_token($fenced);
@@ -272,9 +272,9 @@ foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', '
 	{
 		# one that gives out many: more than are logged ahead by a sequence
 		sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory') FROM generate_series(1, 70);
-			DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{memory}', wait => '1 min'); END LOOP; END $$});
+			DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{memory}', wait => '5 min'); END LOOP; END $$});
 		$before = sql(q{SET synchronous_commit = off; SELECT jobq.enqueue('work', queue => 'memory');
-			SELECT token FROM jobq.reserve('{memory}', wait => '1 min')}) =~ s/.*\n//r;
+			SELECT token FROM jobq.reserve('{memory}', wait => '5 min')}) =~ s/.*\n//r;
 		$node->stop('immediate');
 		$node->start;
 		sql("SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL AND id <> $fenced");
@@ -378,7 +378,7 @@ foreach my $round (1, 2)
 	my $launcher = launcher_pid($node);
 
 	sql('CREATE DATABASE doomed');
-	signal_process('STOP', $launcher);
+	stop_at_rest($node, $launcher);
 	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
 	$node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable')});
 	$node->safe_psql('doomed', q{
@@ -387,7 +387,7 @@ foreach my $round (1, 2)
 	my $limited = $node->safe_psql('doomed', q{SELECT jobq.enqueue('tells', queue => 'manual')});
 	my $worker = background('psql', '-XAtq', '-d', 'doomed', '-c', q{SELECT jobq_internal.run_next('{manual}')});
 	my $early = background('psql', '-XAtq', '-d', 'doomed', '-c',
-		q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')});
+		q{SELECT id FROM jobq.reserve('{durable}', wait => '5 min')});
 	sessions_wait(2);
 	signal_process('CONT', $launcher);
 	$_->{handle}->finish foreach $early, $worker;
@@ -471,7 +471,7 @@ my @takers = map { background('psql', '-XAtq', '-d', 'postgres', '-f', $take) } 
 my $produce = $node->basedir . '/produce.sql';
 append_to_file($produce, q{SELECT jobq.enqueue('work', queue => 'durable') AS id \gset
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ 'take' AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3;
-SELECT 1 / (finished_at IS NOT NULL)::int FROM jobq.wait(:id, '1 min');
+SELECT 1 / (finished_at IS NOT NULL)::int FROM jobq.wait(:id, '5 min');
 });
 $node->command_like(
 	[ 'pgbench', '-n', '-c', '1', '-t', '500', '-f', $produce, 'postgres' ],
@@ -499,14 +499,14 @@ sql(q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'memory' AND finished_
 sessions_wait(6);
 $_->{handle}->kill_kill foreach @takers;
 my $id = sql(q{SELECT jobq.enqueue('work', queue => 'durable')});
-is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '1 min')}),
+is(sql(q{SELECT id FROM jobq.reserve('{durable}', wait => '5 min')}),
 	$id, 'a job does not go to a client that has died');
 
 # More rows of leases than are noted become garbage at once; those of others stay.
 hold('memory', '1 hour', 'in memory');
 hold('durable', '1 hour', 'durable');
 sql(q{SELECT count(*) FROM jobq.enqueue_many('work', array_fill('{}'::jsonb, ARRAY[2100]), queue => 'durable', headers => '{"name": "many"}')});
-sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '1 min'); END LOOP; END $$});
+sql(q{DO $$ BEGIN FOR i IN 1..2100 LOOP INSERT INTO held SELECT 'many', id, token FROM jobq.reserve('{durable}', lease => '1 hour', wait => '5 min'); END LOOP; END $$});
 sql(q{VACUUM FULL jobq.lease});
 sql(q{SELECT jobq.ack(array_agg(id), array_agg(token)) FROM held WHERE name = 'many'});
 wait_for($node, 'the rows are gone', 'SELECT count(*) < 10 FROM jobq.lease');
@@ -529,7 +529,7 @@ CREATE EXTENSION jobq;
 SELECT jobq.create_queue('anew', open => true, mode => 'consumer');
 SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 3);
 };
-my $taken = q{SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobq.reserve('{anew}', 10, lease => '1 hour', wait => '1 min')};
+my $taken = q{SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobq.reserve('{anew}', 10, lease => '1 hour', wait => '5 min')};
 sql($anew);
 is(sql($taken), '1 2 3', 'a new extension begins anew');
 sql($anew);

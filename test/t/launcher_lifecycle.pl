@@ -192,7 +192,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 		my %seen;
 
 		# more often than after a first failure, which is not minded
-		for (my $left = 6_000; keys %seen < 5 && $left > 0; $left--)
+		for (my $left = 18_000; keys %seen < 5 && $left > 0; $left--)
 		{
 			foreach my $pid (split /\n/, $admin->query("SELECT pid $connecting"))
 			{
@@ -209,7 +209,7 @@ FROM pg_locks WHERE relation = 'pg_db_role_setting'::regclass AND NOT granted};
 	}
 	else
 	{
-		for (my $left = 6_000; $left > 0; $left--)
+		for (my $left = 18_000; $left > 0; $left--)
 		{
 			last if $admin->query("SELECT count(*) $connecting") > 0;
 			usleep(10_000);
@@ -275,9 +275,10 @@ $gate->quit;
 wait_for($node, 'after their jobs',
 	q{SELECT count(*) = 2 FROM jobq.workers WHERE pid IS NOT NULL});
 
+my $left = join(',', worker_pids($node));
 setting(q{jobq.workers = 'elsewhere=1'});
-wait_for($node, 'the scheduler knows of another pool',
-	q{SELECT count(*) = 1 FROM jobq.workers WHERE pid IS NOT NULL});
+wait_for($node, 'the workers of the pool that there was leave',
+	"SELECT count(*) = 0 FROM jobq.workers WHERE pid IN ($left)");
 my $unserved = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'elsewhere')});
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served)"),

@@ -80,7 +80,7 @@ ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($i
 # The token of a job that is held is known to the attackers: it says nothing without the consumer's role.
 my $holder = $node->background_psql('app');
 $id{held} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('any', '"secret"', queue => 'vault', priority => -1)});
-my ($held, $token) = split /\|/, $holder->query_safe(q{SELECT id, token FROM jobq.reserve('{vault}', wait => '1 min', lease => '1 h')});
+my ($held, $token) = split /\|/, $holder->query_safe(q{SELECT id, token FROM jobq.reserve('{vault}', wait => '5 min', lease => '1 h')});
 is($held, $id{held}, 'a job is held');
 my @relations = split /\n/, sql(q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY 1});
 cmp_ok(scalar @relations, '>', 20, 'there are relations to look into');
@@ -108,7 +108,7 @@ foreach my $role (sort keys %ears)
 {
 	# what is sent comes with the next answer
 	my $heard = '';
-	for (1 .. 600)
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		$heard .= $ears{$role}->query('SELECT pg_sleep(0.1)') . $ears{$role}->{stderr};
 		last if $heard =~ /"progress": 50/;
@@ -130,7 +130,7 @@ $open->query_safe(q{SET SESSION AUTHORIZATION victim});
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('echo', unique_key => 'timing')});
 foreach my $key ('secret', 'timing')
 {
-	like(as('producer', "SET lock_timeout = 1; BEGIN; SELECT jobq.enqueue('echo', unique_key => '$key', on_conflict => 'error') > 0; ROLLBACK"), qr/^t$/m,
+	like(as('producer', "SET lock_timeout = '1 min'; BEGIN; SELECT jobq.enqueue('echo', unique_key => '$key', on_conflict => 'error') > 0; ROLLBACK"), qr/^t$/m,
 		"a unique key of another role is not known: $key");
 }
 $open->query_safe('ROLLBACK');
@@ -337,7 +337,7 @@ while (<$page>)
 			my $may = as($role, $query) =~ /^t$/m;
 
 			# what the one before has had is given back when its session ends
-			for (my $n = 0; $n < 300 && $expected eq 'yes' && !$may; $n++)
+			for (my $n = 0; $n < 10 * $PostgreSQL::Test::Utils::timeout_default && $expected eq 'yes' && !$may; $n++)
 			{
 				select(undef, undef, undef, 0.1);
 				$may = as($role, $query) =~ /^t$/m;

@@ -67,7 +67,7 @@ SELECT jobq.enqueue('hold', '"runs"');
 SELECT jobq.enqueue('note', '"waits"', queue => 'still');
 SELECT jobq.enqueue('note', '"later"', delay => '1 day');
 SELECT jobq.enqueue('x', '"held"', queue => 'outside');
-CREATE TABLE held AS SELECT id, token FROM jobq.reserve('{outside}', 1, '1 hour')});
+CREATE TABLE held AS SELECT id, token FROM jobq.reserve('{outside}', 1, '1 hour', '5 min')});
 	sleeps($node, 'a job runs', 1);
 	$node->safe_psql('postgres', "ALTER TABLE jobq.$_ SET TABLESPACE elsewhere")
 	  foreach 'queue', 'handler', 'failed_job', 'archive_default', 'lease', 'batch';
@@ -155,7 +155,7 @@ sub wait_for_taken
 
 	is($session->query_safe(q{
 		DO $$ BEGIN
-			FOR i IN 1 .. 6000 LOOP
+			FOR i IN 1 .. 18000 LOOP
 				EXIT WHEN (SELECT count(*) >= 18 FROM pg_stat_activity WHERE backend_type = 'client backend');
 				PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01);
 			END LOOP;
@@ -196,7 +196,7 @@ my @single = (
 
 	ok(IPC::Run::run(
 			[ $node->installed_command('postgres'), '--single', '-D', $node->data_dir, '-c', 'log_destination=stderr', 'postgres' ],
-			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(100)),
+			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default)),
 		'single user: the server ends by itself');
 	my @errors = $err =~ /((?:ERROR|FATAL|PANIC|TRAP):.*)/g;
 	like("@errors", qr/^ERROR:  jobq\.reserve\(\) needs a scheduler, and a server for a single user has none$/,
@@ -214,7 +214,7 @@ my @single = (
 	$input = join("\n", @single[14 .. 18]) . "\n";
 	ok(IPC::Run::run(
 			[ $node->installed_command('postgres'), '--single', '-D', $node->data_dir, '-c', 'log_destination=stderr', 'moved' ],
-			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(100)),
+			'<', \$input, '>', \$out, '2>', \$err, IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default)),
 		'single user: the extension is dropped and created');
 	unlike($err, qr/ERROR|FATAL|PANIC|TRAP/, 'single user: without an error');
 }

@@ -179,9 +179,9 @@ SELECT jobq.batch_retry_failed(:flow), jobq.batch_cancel(:flow), jobq.clear('sha
 SELECT jobq.retry_all(), jobq.delete_all_failed('shared'), jobq.pause('shared'), jobq.resume('shared'), jobq.drain('shared', '10 s');
 SELECT jobq.enqueue('any', queue => 'outside') \gset
 SELECT jobq.enqueue('any', queue => 'outside') \gset
-SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '1 min') r \gset
+SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
 SELECT jobq.extend(:held, :token, '1 min'), jobq.report_progress(:held, :token, 5, 'five'), jobq.nack(:held, :token, 'no', '1 h');
-SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '1 min') r \gset
+SELECT (r).id AS held, (r).token AS token FROM jobq.reserve('{outside}', wait => '5 min') r \gset
 SELECT jobq.ack(:held, :token, '1');
 SELECT jobq.notify('c', 'p'), jobq.perform('quick'), jobq.dry_run('quick');
 CALL jobq.work('{manual}', stop_when_empty => true);

@@ -111,7 +111,7 @@ sub wait_for_line
 {
 	my ($file, $line) = @_;
 
-	for (my $left = 600; $left > 0 && slurp_file($file) !~ $line; $left--)
+	for (my $left = 10 * $PostgreSQL::Test::Utils::timeout_default; $left > 0 && slurp_file($file) !~ $line; $left--)
 	{
 		usleep(100_000);
 	}
@@ -166,7 +166,7 @@ foreach my $culprit ('a job', 'an ordinary backend')
 	my @others = ($node->{_pid}, $scheduler, launcher_pid($node));
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 	$session->query('SELECT 1');
-	signal_process('STOP', $scheduler);
+	stop_at_rest($node, $scheduler);
 	# it has been woken
 	$session->query(q{SELECT jobq.enqueue('innocent', delay => '1ms')});
 	$node->kill9;
@@ -200,7 +200,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 		split /\n/, $node->safe_psql('postgres', 'SELECT pid FROM pg_stat_activity'));
 	my $offset = -s $node->logfile;
 	# one that cannot react keeps the postmaster from starting again
-	signal_process('STOP', launcher_pid($node));
+	stop_at_rest($node, launcher_pid($node));
 	signal_process('KILL', $node->safe_psql('postgres',
 		'SELECT pid FROM jobq.workers WHERE job_id IS NOT NULL LIMIT 1'));
 	$node->wait_for_log(qr/terminating any other active server processes/, $offset);
@@ -239,7 +239,7 @@ ORDER BY (backend_type = 'jobq worker')::int DESC, backend_type ~ 'jobq' DESC});
 	my $id = enqueue_culprit('crash', '{}');
 	foreach my $crash (1, 2)
 	{
-		for (my $left = 600; $left > 0; $left--)
+		for (my $left = 10 * $PostgreSQL::Test::Utils::timeout_default; $left > 0; $left--)
 		{
 			$gone = !-e $node->data_dir . '/postmaster.pid' and last;
 			usleep(100_000);
@@ -369,7 +369,7 @@ is(kept_culprits(), 0, 'it is forgotten with its database');
 	$gate->query('SELECT pg_advisory_unlock(1)');
 	$node->wait_for_log(qr/job $id of kind "stopped" is interrupted/, $offset);
 	$gate->quit;
-	for (my $left = 600; $left > 0 && -e $node->data_dir . '/postmaster.pid'; $left--)
+	for (my $left = 10 * $PostgreSQL::Test::Utils::timeout_default; $left > 0 && -e $node->data_dir . '/postmaster.pid'; $left--)
 	{
 		usleep(100_000);
 	}

@@ -60,7 +60,7 @@ DECLARE
 	r record;
 BEGIN
 	FOR i IN 1 .. 2000 LOOP
-		SELECT * INTO r FROM jobq.reserve('{outside}', wait => '60s');
+		SELECT * INTO r FROM jobq.reserve('{outside}', wait => '5 min');
 		PERFORM jobq.ack(r.id, r.token);
 		COMMIT;
 	END LOOP;

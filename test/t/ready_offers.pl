@@ -35,7 +35,7 @@ sub sql
 {
 	return $node->safe_psql('postgres', $_[0]);
 }
-is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '1 min')}), 1, 'the scheduler knows the queues')
+is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{first, one}', wait => '5 min')}), 1, 'the scheduler knows the queues')
   for 1 .. 3;
 is(sql('SELECT count(*) FROM jobq.job'), 0, 'nothing is left');
 
@@ -305,7 +305,7 @@ sql("SELECT pg_terminate_backend($taker->{pid})");
 go_on($taker);
 eval { $taker->{run}->finish };
 post('b');
-is(sql(q{SELECT payload FROM jobq.reserve('{one}', wait => '1 min')}), '"b"', 'new extension: what was handed over is forgotten');
+is(sql(q{SELECT payload FROM jobq.reserve('{one}', wait => '5 min')}), '"b"', 'new extension: what was handed over is forgotten');
 running(1, 'and counted no more');
 
 $node->stop;

@@ -74,7 +74,7 @@ sub is_idle
 	# A busy machine makes a process sleep that has not woken up, as when a page
 	# must be read again.  Polling would show in each of these times.
 	my $quiet = 0;
-	for (my $try = 1; $try <= 4 && !$quiet; $try++)
+	for (my $try = 1; $try <= 20 && !$quiet; $try++)
 	{
 		my %from = naps();
 		my $transactions = transactions();

@@ -200,7 +200,7 @@ sql(q{SELECT jobq.create_queue('steps', mode => 'consumer')});
 $batch = sql(q{SELECT jobq.workflow(jsonb_build_object('steps', (SELECT jsonb_agg(jsonb_build_object('name', c || n, 'kind', 'x', 'queue', 'steps',
 	'backoff', 'fixed 1ms', 'max_attempts', 2, 'needs', CASE WHEN n = 1 THEN '[]' ELSE jsonb_build_array(c || n - 1) END))
 	FROM unnest('{a,b,c}'::text[]) c, generate_series(1, 20) n)))});
-my $reserved = q{FROM jobq.reserve('{steps}', wait => '1 min')};
+my $reserved = q{FROM jobq.reserve('{steps}', wait => '5 min')};
 my $ended = 0;
 sub end_step { sql("SELECT jobq.ack(id, token) $reserved"); $ended++; return; }
 sub steps_go_on
@@ -333,7 +333,7 @@ SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', qu
 foreach my $gone ('gone', 'lost', 'past')
 {
 	outside($gone);
-	is($node->safe_psql($gone, q{SELECT id FROM jobq.reserve('{outside}', wait => '1 min')}), 1, "place: $gone uses one");
+	is($node->safe_psql($gone, q{SELECT id FROM jobq.reserve('{outside}', wait => '5 min')}), 1, "place: $gone uses one");
 	sql("DROP DATABASE $gone WITH (FORCE)");
 }
 wait_for($node, 'place: nobody serves them', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'});
@@ -342,14 +342,14 @@ hold('jobq-scheduler-start',
 	sub {
 		my $launcher = launcher_pid($node);
 
-		signal_process('STOP', $launcher);
+		stop_at_rest($node, $launcher);
 		outside('new');
 		signal_process('CONT', $launcher);
 	},
 	sub {
 		$node->safe_psql('new', q{SELECT jobq.enqueue('note', queue => 'outside')});
 		$early = $node->background_psql('new');
-		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '1 min');\n");
+		$early->query_until(qr/begun/, "\\echo begun\nSELECT 'job ' || id FROM jobq.reserve('{outside}', wait => '5 min');\n");
 		wait_for($node, 'place: a consumer waits for the scheduler', q{SELECT count(*) = 1 FROM pg_stat_activity
 			WHERE datname = 'new' AND query ~ 'jobq[.]reserve' AND state = 'active' AND wait_event = 'JobqLoad'});
 	});
@@ -362,7 +362,7 @@ sql('DROP DATABASE new WITH (FORCE)');
 # rows are still wanted.
 #
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
-my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '1 min')});
+my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
 $node->append_conf('postgresql.conf', "jobq.databases = ''");
 $node->restart;
 hold('jobq-leases-read',
@@ -376,7 +376,7 @@ hold('jobq-leases-read',
 		wait_for($node, 'lease: the next one is held', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read' AND pid <> $pid");
 	});
 wait_for($node, 'lease: there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
-sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '1 min')});
+sql(q{SELECT jobq.enqueue('note', queue => 'outside'); SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'lease: rows that are not wanted are removed', 'SELECT count(*) < 2 FROM jobq.lease');
 $node->stop('immediate');
 $node->start;
@@ -416,7 +416,7 @@ sql(q{SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE finished_at IS NULL AND
 sql(q{SELECT jobq.create_queue('elsewhere', mode => 'consumer'); SELECT jobq.enqueue('elsewhere', queue => 'elsewhere')});
 hold('jobq-leases-expire',
 	sub { sql(q{SELECT jobq.test_clock('10 min')}); },
-	sub { $lease = sql(q{SELECT jobq.test_clock('0'); SELECT id || ', ' || token FROM jobq.reserve('{elsewhere}', wait => '60 s')}); });
+	sub { $lease = sql(q{SELECT jobq.test_clock('0'); SELECT id || ', ' || token FROM jobq.reserve('{elsewhere}', wait => '5 min')}); });
 $lease =~ s/\s//g;
 my $round = sql(q{SELECT jobq.enqueue('note', delay => '1 ms')});
 wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'completed' FROM jobq.status($round)");

@@ -58,7 +58,7 @@ sub until_waits
 
 	is($gate->query_safe(qq{
 		DO \$\$ BEGIN
-			FOR i IN 1 .. 6000 LOOP
+			FOR i IN 1 .. 18000 LOOP
 				EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq.job'::regclass AND $lock AND NOT granted);
 				PERFORM pg_sleep(0.01);
 			END LOOP;

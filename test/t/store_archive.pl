@@ -82,7 +82,7 @@ foreach my $hour (1 .. 20)
 	sql("SELECT jobq.test_clock('$morning'::interval + interval '$minutes min')");
 	$made = sql(q{
 DO $$ BEGIN
-	FOR i IN 1..300 LOOP
+	FOR i IN 1..3000 LOOP
 		EXIT WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass AND inhrelid <> 'jobq.archive_default'::regclass);
 		PERFORM pg_sleep(0.01);
 	END LOOP;

@@ -102,7 +102,7 @@ is( sql(q{SELECT string_agg(kind || ' ' || queue || ' ' || state || ' ' || n, ',
 discarding('a consumer reserves', q{SELECT jobq.enqueue('foreign', '{"n": 9}', queue => 'taken') > 0;
 SELECT count(jobq.enqueue('foreign', '{"n": 9}', queue => 'taken')) FROM generate_series(1, 2);
 SELECT kind, payload, queue, jobq.extend(id, token, '1 hour'), jobq.nack(id, token, 'no', '1 hour')
-FROM jobq.reserve('{taken}', 2, wait => '10s')},
+FROM jobq.reserve('{taken}', 2, wait => '5 min')},
 	qq{t\n2\n} . join("\n", ('foreign|{"n": 9}|taken||') x 2));
 discarding('and clears', q{SELECT jobq.clear('taken')}, '3');
 no_failed_assertion($node);

@@ -190,7 +190,7 @@ $primary->wait_for_catchup($standby);
 $standby->stop;
 $primary->safe_psql('postgres', q{
 SELECT jobq.enqueue('lost', queue => 'outside') FROM generate_series(1, 70);
-DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '1 min'); END LOOP; END $$});
+DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min'); END LOOP; END $$});
 my ($held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour')});
 is($held, $outside, 'the job that the standby knows is leased');
 
@@ -201,7 +201,7 @@ $standby->start;
 $standby->promote;
 wait_for($standby, 'a promoted standby begins to work by itself',
 	'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
-my ($again, $higher) = split /\|/, $standby->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', wait => '1 min')});
+my ($again, $higher) = split /\|/, $standby->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', wait => '5 min')});
 is($again, $outside, 'it can be had on the new primary');
 cmp_ok($higher, '>', $token, 'with a higher token than on the old one');
 my (undef, undef, $stderr) = $standby->psql('postgres', "SELECT jobq.ack($outside, $token)");
