@@ -159,6 +159,21 @@ const Command commands[] = {
 		}
 	},
 	{
+		.name = "edit",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
+		.summary = "give a job that waits, or a dead letter, another payload or the like",
+		.output = OUTPUT_NOTHING,
+		.sql = "SELECT jobq.edit($1::pg_catalog.int8, payload => $2::pg_catalog.jsonb, headers => $3::pg_catalog.jsonb, "
+		"queue => $4::text, max_attempts => $5::pg_catalog.int4, backoff => $6::text, timeout => $7::pg_catalog.interval)",
+		.options = {
+			{"payload", 0, "JSON", "what its handler or consumer gets"},
+			{"headers", 0, "JSON", "passed on to the handler"},
+			{"queue", 'q', "QUEUE", "the queue that it stands in"},
+			{"max-attempts", 0, "N", "how many attempts there are at most, 0 for no limit"},
+			{"backoff", 0, "BACKOFF", "how long the next attempt waits"},
+			{"timeout", 't', "TIME", "how long an attempt may run"},
+		}
+	},
+	{
 		.name = "cancel",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "stop jobs, waiting or running",
 		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),

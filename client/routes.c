@@ -18,7 +18,6 @@
 
 static void run_jobs(Request *request);
 static void answer_enqueued(Request *request, PGresult *result);
-static void answer_mended(Request *request, PGresult *result);
 static void answer_metrics(Request *request, PGresult *result);
 
 /* What the body of a job may have, and how it is said to enqueue(). */
@@ -172,14 +171,10 @@ static const char reserve[] =
 "least(coalesce(extract(epoch FROM (b ->> 'wait')::interval), 0), 60)::float8 AS wait, coalesce(b ->> 'consumer', 'jobq web') AS consumer "
 "FROM (SELECT $1::jsonb AS b) AS body OFFSET 0) AS w OFFSET 0) AS r";
 
-/* The job is the same, but for its payload, and for being another one. */
+/* The job is the same, but for its payload. */
 static const char retry[] =
-"CASE WHEN NOT $1::jsonb ? 'payload' THEN json_build_object('id', $2::int8, 'done', " DO("jobq.retry($2::int8)") ")::text ELSE "
-"(SELECT CASE WHEN j.role::text <> quote_ident(session_user) THEN '!the job is of role ' || j.role || ', and would be of ' || quote_ident(session_user) "
-"WHEN j.batch_id IS NOT NULL THEN '!the job belongs to batch ' || j.batch_id || ', which a new job would not' "
-"ELSE json_build_object('id', jobq.enqueue(j.kind, $1::jsonb -> 'payload', queue => j.queue, priority => j.priority, "
-"max_attempts => j.max_attempts, headers => j.headers, group_key => j.group_key, unique_key => j.unique_key, on_conflict => CASE WHEN j.unique_key IS NOT NULL THEN 'error' END), "
-"'done', " DO("jobq.delete_failed(j.id)") ")::text END FROM jobq.jobs AS j WHERE j.id = $2::int8 AND j.state = 'failed') END";
+"SELECT json_build_object('id', $2::int8, 'done', e.edited AND " DO("jobq.retry($2::int8)") ") "
+"FROM (SELECT CASE WHEN $1::jsonb ? 'payload' THEN " DO("jobq.edit($2::int8, payload => $1::jsonb -> 'payload')") " ELSE true END AS edited OFFSET 0) AS e";
 
 const Route routes[] = {
 	{"GET", "/healthz", ROUTE_OPEN,.run = run_health},
@@ -211,16 +206,20 @@ const Route routes[] = {
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
 		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, CASE WHEN NOT $2::bool THEN j.payload END AS payload, "
 		"CASE WHEN NOT $2::bool THEN j.headers END AS headers, CASE WHEN NOT $2::bool THEN j.result END AS result, "
-		"j.errors, j.log, f.sqlstate, f.context, $2::bool AS payload_hidden, "
+		"j.errors, j.log, f.sqlstate, f.context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
 		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
 		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
 	"FROM jobq.jobs AS j LEFT JOIN jobq.failed_jobs AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
 	{"DELETE", "/api/jobs/{}", 0,.parameters = "{}",
 	.sql = "SELECT json_build_object('id', $1::int8, 'done', jobq.cancel($1::int8))"},
+	{"PATCH", "/api/jobs/{}", 0,.parameters = "body {}",.members = "payload headers queue max_attempts backoff timeout",
+		.sql = "SELECT json_build_object('id', $2::int8, 'done', " DO("jobq.edit($2::int8, payload => b -> 'payload', headers => nullif(b -> 'headers', 'null'), "
+																	  "queue => b ->> 'queue', max_attempts => (b ->> 'max_attempts')::int4, backoff => b ->> 'backoff', timeout => (b ->> 'timeout')::interval)") ") "
+	"FROM (SELECT $1::jsonb AS b) AS body"},
 	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job},
 	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.explain_job($1::int8)")},
 	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
-	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry,.answer = answer_mended},
+	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
 	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.reschedule($2::int8, ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
@@ -319,17 +318,6 @@ answer_enqueued(Request *request, PGresult *result)
 	answer(request, MHD_HTTP_ACCEPTED, "application/json", text, length);
 	snprintf(text, sizeof(text), "/api/jobs/%s", id);
 	answer_header(request, MHD_HTTP_HEADER_LOCATION, text);
-}
-
-static void
-answer_mended(Request *request, PGresult *result)
-{
-	const char *text = PQgetvalue(result, 0, 0);
-
-	if (text[0] == '!')
-		answer_problem(request, MHD_HTTP_CONFLICT, text +1);
-	else
-		answer(request, MHD_HTTP_OK, "application/json", text, strlen(text));
 }
 
 static void

@@ -161,7 +161,7 @@ const actions = {
 	},
 	async retry({ id }) {
 		await confirmed(`Run job ${id} again?`, 'It has all its attempts again.', 'Run again', false,
-			() => post(path('jobs', id, 'retry')), `Job ${id} runs again.`);
+			() => post(path('jobs', id, 'retry')), `Job ${id} runs again.`, open);
 	},
 	async forget({ id }) {
 		await confirmed(`Forget job ${id}?`, 'The dead letter is deleted. This cannot be undone.', 'Forget', true,
@@ -205,7 +205,7 @@ const actions = {
 		await confirmed(`Run the dead letters of batch ${id} again?`, 'Each has all its attempts again.', 'Run again', false,
 			() => post(path('batches', id, 'retry')), ({ count }) => `${ids(count)} run again.`);
 	},
-	async mend({ id }, context) {
+	async mend({ id }) {
 		const text = document.getElementById('payload').value;
 
 		try {
@@ -215,17 +215,9 @@ const actions = {
 			document.getElementById('payload').focus();
 			return;
 		}
-		let to = id;
-
-		// as it was typed: JavaScript cannot hold all numbers
-		await confirmed(`Run job ${id} again with this payload?`, 'A new job with this payload takes the place of the dead letter.', 'Mend and run', false,
-			async () => {
-				to = JSON.parse(await ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`)).id;
-			}, () => to === id ? `Job ${id} runs again.` : `Job ${to} runs in its place.`, () => {
-				context.mending = false;
-				if (String(to) !== String(id))
-					location.assign(`#/job/${to}`);
-			});
+		// as it was typed: JavaScript cannot hold all numbers; then it is followed anew
+		await confirmed(`Run job ${id} again with this payload?`, 'It has all its attempts again.', 'Mend and run', false,
+			() => ask('POST', path('jobs', id, 'retry'), `{"payload": ${text}}`), `Job ${id} runs again.`, open);
 	},
 	'begin-mend'(values, context) {
 		context.mending = true;

@@ -190,7 +190,7 @@ function job(c) {
 	return [
 		h('div', { class: 'head' }, h('h1', {}, `Job ${c.id} `, state(j.state)), may() ? h('p', { class: 'buttons' },
 			j.state === 'failed' || j.state === 'retryable' ? button('Run again', 'retry', { id: c.id }, { class: 'main' }) : null,
-			j.state === 'failed' && j.role === session.role && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
+			j.state === 'failed' && j.may_edit && !j.payload_hidden && !c.mending ? button('Mend the payload', 'begin-mend') : null,
 			j.state === 'failed' ? button('Forget', 'forget', { id: c.id }, { class: 'danger' }) : null,
 			live ? button('Cancel the job', 'cancel', { id: c.id }, { class: 'danger' }) : null) : null),
 		j.error ? h('div', { class: j.state === 'failed' ? 'banner bad' : 'banner' }, h('b', {}, j.sqlstate ? `${j.sqlstate} ` : ''), j.error) : null,

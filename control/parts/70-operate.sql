@@ -64,6 +64,26 @@ AS 'MODULE_PATHNAME', 'jobq_retry' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.retry(bigint) IS 'run a dead letter again, with all its attempts; or a job that waits for its next attempt now
 id: the job';
 
+CREATE FUNCTION jobq.edit(
+	id bigint,
+	payload jsonb DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	queue text DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	backoff text DEFAULT NULL,
+	timeout interval DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_edit' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.edit IS 'give a job that waits, or a dead letter, another payload, queue, or the like; what is null or left out stays as it is
+id: the job
+payload: what its handler or consumer gets
+headers: passed on to the handler
+queue: the queue that it stands in
+max_attempts: how many attempts there are at most, 0 for no limit
+backoff: how long the next attempt waits
+timeout: how long an attempt may run
+returns: nothing';
+
 CREATE FUNCTION jobq.delete_failed(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_delete_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.delete_failed(bigint) IS 'delete a dead letter

@@ -59,6 +59,7 @@ extern char *jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt);
 extern char *jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id);
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 extern void jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job);
+extern void jobq_log_say(JobqJob *job, char *message);
 
 /* src/attempt/finish.c */
 extern void jobq_check_result(Datum result);

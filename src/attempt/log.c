@@ -35,6 +35,7 @@ PG_FUNCTION_INFO_V1(jobq_log);
 
 static const char *const levels[] = {"debug", "info", "warning", "error"};
 
+static char *make_line(char *message, const char *level, int attempt);
 static void append_lines(JobqJob *job, char *lines);
 
 /*
@@ -46,8 +47,6 @@ jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
 {
 	char	   *message;
 	char	   *level;
-	char		time[MAXDATELEN + 1];
-	StringInfoData line;
 	bool		known = false;
 
 	for (int i = first; i < first + 2; i++)
@@ -64,6 +63,17 @@ jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid level \"%s\"", level),
 				 errhint("It is debug, info, warning or error.")));
+	return make_line(message, level, attempt);
+}
+
+/*
+ * The line as a JSON object in text.  The message is cut in place.
+ */
+static char *
+make_line(char *message, const char *level, int attempt)
+{
+	char		time[MAXDATELEN + 1];
+	StringInfoData line;
 
 	message[pg_mbcliplen(message, strlen(message), MAX_LINE)] = '\0';
 	initStringInfo(&line);
@@ -206,4 +216,15 @@ jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job)
 	lines = jobq_log_told(db, slot, job_id(job));
 	if (lines != NULL)
 		append_lines(job, lines);
+}
+
+/*
+ * Add a line of jobq's own to those of the job, whose row the caller writes.  The
+ * message may be cut in place.
+ */
+void
+jobq_log_say(JobqJob *job, char *message)
+{
+	append_lines(job, psprintf("[%s]", make_line(message, "info",
+												 job_attempt(job))));
 }

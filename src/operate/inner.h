@@ -13,13 +13,14 @@
 #include "operate/operate.h"
 
 /* The columns of jobq.job, from a row of jobq.failed_job. */
-#define RETURNING_JOB \
-	" RETURNING id, run_at, enqueued_at, queue_id, priority, role," \
+#define JOB_OF_LETTER \
+	" id, run_at, enqueued_at, queue_id, priority, role," \
 	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant"
+#define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
 /* Whom a cancel is about. */
 typedef enum JobqCancel
@@ -87,6 +88,10 @@ extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 #define JOBQ_MAX_WAIT_MS	(INT64CONST(86400000) * 365)
 
 /* src/operate/move.c */
+extern void jobq_not_waiting(int64 id, const char *state);
+extern bool jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
+								bool refuse, JobqJob *job,
+								const char **state);
 extern bool jobq_move_job(Relation rel, int64 id, int att, Datum value,
 						  bool refuse);
 

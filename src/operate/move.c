@@ -29,18 +29,20 @@
 PG_FUNCTION_INFO_V1(jobq_reschedule);
 PG_FUNCTION_INFO_V1(jobq_set_priority);
 
-static void not_waiting(int64 id, const char *state);
 static void move_expiry(JobqJob *job, TimestampTz run_at);
 static const char *why_not(const JobqJob *job, int att);
 static void move_one(int64 id, int att, Datum value);
 
-static void
-not_waiting(int64 id, const char *state)
+/*
+ * An error for a job that does not wait.
+ */
+void
+jobq_not_waiting(int64 id, const char *state)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
 			 errmsg("job " INT64_FORMAT " %s", id, state),
-			 errhint("Only a job that waits can get another time or priority.")));
+			 errhint("Only a job that waits can be moved or edited, and a dead letter edited.")));
 }
 
 /*
@@ -63,11 +65,13 @@ move_expiry(JobqJob *job, TimestampTz run_at)
 }
 
 /*
- * Why the job cannot get another run_at or priority; NULL if it can.
+ * Why the job cannot get another value of this column; NULL if it can.
  */
 static const char *
 why_not(const JobqJob *job, int att)
 {
+	if (DatumGetBool(JOB(job, JOB_DORMANT)))
+		return "was brought by logical replication, and runs on the publisher";
 	if (jobq_job_runs(job))
 		return "is running";
 	if (!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
@@ -79,29 +83,27 @@ why_not(const JobqJob *job, int att)
 }
 
 /*
- * Give the job another run_at or priority.  If it does not wait, or is none of this
- * user's, that is an error if "refuse", or else false.
+ * Delete the row of a live job that waits, to be written anew with another value of
+ * this column.  False if that cannot be: *state says why, or is NULL if there is no
+ * live job with which the user may do what the privilege says.  If he may only see it,
+ * that is an error if "refuse".
  */
 bool
-jobq_move_job(Relation rel, int64 id, int att, Datum value, bool refuse)
+jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
+					bool refuse, JobqJob *job, const char **state)
 {
-	const char *state = jobq_current_of(id) != NULL ? "is running" : NULL;
-	JobqJob		job;
-
-	while (state == NULL)
+	for (*state = jobq_current_of(id) != NULL ? "is running" : NULL;
+		 *state == NULL;)
 	{
 		TransactionId blocker;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
+		if (!jobq_find_for(privilege, rel, id, refuse, job))
+			return false;
+		*state = why_not(job, att);
+		if (*state == NULL)
 		{
-			if (refuse)
-				jobq_check_finished(id);
-			state = "has finished";
-		}
-		else if ((state = why_not(&job, att)) == NULL)
-		{
-			if (jobq_job_delete_or_blocker(rel, &job, &blocker))
+			if (jobq_job_delete_or_blocker(rel, job, &blocker))
 				break;
 
 			/*
@@ -109,23 +111,40 @@ jobq_move_job(Relation rel, int64 id, int att, Datum value, bool refuse)
 			 * session works on it: look again when that transaction is over,
 			 * unless a worker shows up first.
 			 */
-			if (jobq_job_runs(&job))
-				state = "is running";
+			if (jobq_job_runs(job))
+				*state = "is running";
 			else if (TransactionIdIsValid(blocker))
-				XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
+				XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
 		}
 	}
-	if (state != NULL)
-	{
-		if (refuse)
-			not_waiting(id, state);
+	if (*state != NULL)
 		return false;
-	}
-	jobq_job_push_if_undone(&job);
+	jobq_job_push_if_undone(job);
 
 	/* a consumer that has got hold of it since will find the lease gone */
-	jobq_end_lease(&job, refuse);
+	jobq_end_lease(job, refuse);
+	return true;
+}
 
+/*
+ * Give the job another run_at or priority.  If it does not wait, or is none of this
+ * user's, that is an error if "refuse", or else false.
+ */
+bool
+jobq_move_job(Relation rel, int64 id, int att, Datum value, bool refuse)
+{
+	const char *state;
+	JobqJob		job;
+
+	if (!jobq_take_to_change(rel, id, JOBQ_MAY_OPERATE, att, refuse, &job,
+							 &state))
+	{
+		if (refuse && state == NULL)
+			jobq_check_finished(id);
+		if (refuse)
+			jobq_not_waiting(id, state != NULL ? state : "has finished");
+		return false;
+	}
 	if (att == JOB_RUN_AT)
 		move_expiry(&job, DatumGetTimestampTz(value));
 	JOB_SET(&job, att, value);

@@ -247,6 +247,43 @@ jobq_set_context(JobqJob *job, const JobqQueue *queue, bool kind_carries,
 }
 
 /*
+ * The job comes to this queue from another: of its context, it keeps what this queue
+ * carries, or the kind if kind_carries.
+ */
+void
+jobq_thin_context(JobqJob *job, const JobqQueue *queue, bool kind_carries)
+{
+	List	   *carry = carried(job, queue, kind_carries);
+	List	   *names = NIL;
+	List	   *values = NIL;
+	Jsonb	   *context;
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (JOB_ISNULL(job, JOB_CONTEXT))
+		return;
+	context = DatumGetJsonbP(JOB(job, JOB_CONTEXT));
+	it = JsonbIteratorInit(&context->root);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *name;
+
+		if (token != WJB_KEY)
+			continue;
+		name = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (!jobq_carries(carry, name))
+			continue;
+		names = lappend(names, name);
+		values = lappend(values, given_value(context, name));
+	}
+	JOB_ISNULL(job, JOB_CONTEXT) = names == NIL;
+	if (names != NIL)
+		JOB_SET(job, JOB_CONTEXT, JsonbPGetDatum(make_context(names, values)));
+}
+
+/*
  * The description of a job, an object, with the job's context as its option
  * "context"; without it if the job has none.
  */

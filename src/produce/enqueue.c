@@ -92,39 +92,36 @@ jobq_set_payload(JobqJob *job, Datum payload)
 }
 
 /*
- * What the two below have in common: all but the context.  Fills in the queue, and
- * whether the kind has settings that are taken along.
+ * An error if the current user may not enqueue into this queue.
  */
-static void
-prepare(JobqJob *job, JobqUnique *unique, const char *kind,
-		const Datum *options, const bool *nulls, JobqQueue *queue_buffer,
-		bool *kind_carries)
+void
+jobq_require_produce(const JobqQueue *queue)
 {
-	JobqHandler handler_buffer;
+	jobq_require_queue(queue->id, queue->name, queue->open
+					   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
+					   : JOBQ_MAY_PRODUCE);
+}
+
+/*
+ * Find the queue of a job of this kind: the one of the name, or if that is NULL, that
+ * of the kind.  An error if the current user may not enqueue such a job there.
+ * Fills in the queue and the handler; returns the handler, or NULL if the kind has
+ * none, as it need not where consumers take the jobs.
+ */
+const JobqHandler *
+jobq_find_place(const char *kind, const char *queue_name,
+				JobqQueue *queue_buffer, JobqHandler *handler_buffer)
+{
 	const JobqHandler *handler;
-	const char *queue_name = NULL;
 	const JobqQueue *queue;
 
-	PreventCommandIfReadOnly("jobq.enqueue()");
-	PreventCommandIfParallelMode("jobq.enqueue()");
-	PreventCommandDuringRecovery("jobq.enqueue()");
-
-	if (kind[0] == '\0' || strlen(kind) > JOBQ_MAX_KIND_NAME)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
-						JOBQ_MAX_KIND_NAME)));
 	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
-		? NULL : jobq_handler(kind, &handler_buffer);
+		? NULL : jobq_handler(kind, handler_buffer);
 
-	*kind_carries = handler != NULL && handler->carries;
-	if (!nulls[OPTION_QUEUE])
-		queue_name = TextDatumGetCString(options[OPTION_QUEUE]);
-	else if (handler != NULL && handler->queue[0] != '\0')
-		queue_name = handler->queue;
-	else
-		queue_name = "default";
+	if (queue_name == NULL)
+		queue_name = handler != NULL && handler->queue[0] != '\0'
+			? handler->queue : "default";
 
 	/* a consumer brings its own code: its kinds need no handler */
 	queue = jobq_queue_by_name(queue_name,
@@ -132,9 +129,7 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
 							   queue_buffer);
 	if (queue != NULL)
-		jobq_require_queue(queue->id, queue->name, queue->open
-						   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
-						   : JOBQ_MAY_PRODUCE);
+		jobq_require_produce(queue);
 	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
@@ -154,6 +149,68 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 						kind, queue->name),
 				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
 						 queue->name)));
+	return handler;
+}
+
+/*
+ * Set how often, how long and until when the job is tried, as far as the options say.
+ */
+void
+jobq_set_attempts(JobqJob *job, const Datum *options, const bool *nulls)
+{
+	if (!nulls[OPTION_MAX_ATTEMPTS])
+	{
+		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
+
+		if (attempts < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("max_attempts %d is out of range", attempts),
+					 errhint("It must be at least 1, or 0 for no limit.")));
+		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
+	}
+
+	if (!nulls[OPTION_RETRY_UNTIL])
+		JOB_SET(job, JOB_RETRY_UNTIL, options[OPTION_RETRY_UNTIL]);
+	if (!nulls[OPTION_BACKOFF])
+	{
+		JobqBackoff unused;
+
+		jobq_backoff_parse(TextDatumGetCString(options[OPTION_BACKOFF]),
+						   &unused);
+		JOB_SET(job, JOB_BACKOFF, options[OPTION_BACKOFF]);
+	}
+	if (!nulls[OPTION_TIMEOUT])
+		JOB_SET(job, JOB_TIMEOUT,
+				Int32GetDatum((int32) jobq_interval_ms(DatumGetIntervalP(options[OPTION_TIMEOUT]),
+													   "timeout", 1, PG_INT32_MAX)));
+}
+
+/*
+ * What the two below have in common: all but the context.  Fills in the queue, and
+ * whether the kind has settings that are taken along.
+ */
+static void
+prepare(JobqJob *job, JobqUnique *unique, const char *kind,
+		const Datum *options, const bool *nulls, JobqQueue *queue,
+		bool *kind_carries)
+{
+	JobqHandler handler_buffer;
+	const JobqHandler *handler;
+
+	PreventCommandIfReadOnly("jobq.enqueue()");
+	PreventCommandIfParallelMode("jobq.enqueue()");
+	PreventCommandDuringRecovery("jobq.enqueue()");
+
+	if (kind[0] == '\0' || strlen(kind) > JOBQ_MAX_KIND_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("kind \"%s\" must have 1 to %d bytes", kind,
+						JOBQ_MAX_KIND_NAME)));
+	handler = jobq_find_place(kind, nulls[OPTION_QUEUE] ? NULL
+							  : TextDatumGetCString(options[OPTION_QUEUE]),
+							  queue, &handler_buffer);
+	*kind_carries = handler != NULL && handler->carries;
 
 	jobq_job_init(job, kind, (Datum) 0, queue->id, GetUserId());
 
@@ -183,34 +240,9 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 				TimestampTzGetDatum(job_run_at(job) + ms * 1000));
 	}
 
-	if (!nulls[OPTION_MAX_ATTEMPTS])
-	{
-		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
-
-		if (attempts < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("max_attempts %d is out of range", attempts),
-					 errhint("It must be at least 1, or 0 for no limit.")));
-		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
-	}
-	else if (handler != NULL && handler->max_attempts >= 0)
+	if (handler != NULL && handler->max_attempts >= 0)
 		JOB_SET(job, JOB_MAX_ATTEMPTS, Int32GetDatum(handler->max_attempts));
-
-	if (!nulls[OPTION_RETRY_UNTIL])
-		JOB_SET(job, JOB_RETRY_UNTIL, options[OPTION_RETRY_UNTIL]);
-	if (!nulls[OPTION_BACKOFF])
-	{
-		JobqBackoff unused;
-
-		jobq_backoff_parse(TextDatumGetCString(options[OPTION_BACKOFF]),
-						   &unused);
-		JOB_SET(job, JOB_BACKOFF, options[OPTION_BACKOFF]);
-	}
-	if (!nulls[OPTION_TIMEOUT])
-		JOB_SET(job, JOB_TIMEOUT,
-				Int32GetDatum((int32) jobq_interval_ms(DatumGetIntervalP(options[OPTION_TIMEOUT]),
-													   "timeout", 1, PG_INT32_MAX)));
+	jobq_set_attempts(job, options, nulls);
 	if (!nulls[OPTION_EXPIRES_AT])
 		JOB_SET(job, JOB_EXPIRES_AT, options[OPTION_EXPIRES_AT]);
 	else if (queue->expires_after_ms >= 0)

@@ -56,6 +56,13 @@ extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
 								   Datum *options, bool *nulls);
 extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
 extern void jobq_set_payload(JobqJob *job, Datum payload);
+extern void jobq_require_produce(const JobqQueue *queue);
+extern const JobqHandler *jobq_find_place(const char *kind,
+										  const char *queue_name,
+										  JobqQueue *queue_buffer,
+										  JobqHandler *handler_buffer);
+extern void jobq_set_attempts(JobqJob *job, const Datum *options,
+							  const bool *nulls);
 extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const char *kind, const Datum *options,
 							 const bool *nulls);
@@ -66,6 +73,8 @@ extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
 /* src/produce/context.c */
 extern void jobq_set_context(JobqJob *job, const JobqQueue *queue,
 							 bool kind_carries, Datum given, bool isnull);
+extern void jobq_thin_context(JobqJob *job, const JobqQueue *queue,
+							  bool kind_carries);
 extern Jsonb *jobq_keep_context(Jsonb *json, const JobqJob *job);
 
 /* src/produce/spec.c */

@@ -58,6 +58,9 @@ is_refused([qw(list --limit)], qr/without its value/, 2, 'an option without its 
 is_refused([qw(cancel)], qr/lacks an argument: ID/, 2, 'too few arguments');
 is_refused([qw(show 1 2)], qr/too many arguments: ID/, 2, 'too many arguments');
 like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the commands');
+my %in_page = map { (s/\\-/-/gr) => 1 } slurp_file("$FindBin::RealBin/../../client/jobq.1") =~ /^\.It Cm (\S+)/mg;
+is(join(' ', grep { !$in_page{$_} } map { /^  ([a-z-]+)/ ? $1 : () } split /\n/, (run_jobq('--help'))[0] =~ s/\n\nConnection.*//sr =~ s/.*Commands:\n//sr),
+	'', 'the manual page has all commands');
 like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +how many attempts/m, 'help of a command lists its options');
 like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
 
@@ -89,6 +92,9 @@ is($status, 10, 'tail: exit status');
 like((run_jobq(qw(tail 1)))[0], qr/^\d\d:\d\d:\d\d  info: at it\n.*completed  attempt 1\n\{"a": 1\}$/m, 'tail tells log and result');
 is((run_jobq(qw(wait 1 2)))[2], 10, 'wait for several: the worst');
 like((run_jobq(qw(failed --kind f)))[0], qr/^ 2  f +default +1 .* P0001 +oh dear$/m, 'failed');
+is_output([ qw(edit 2), '--payload={"error": "oh dear"}', '--max-attempts=1' ], '', 'edit');
+is(sql('SELECT payload, max_attempts FROM jobq.failed_jobs WHERE id = 2'), '{"error": "oh dear"}|1', 'it has another payload');
+is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
 is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
 is_output([qw(retry-all -k g)], '0', 'retry-all of another kind');

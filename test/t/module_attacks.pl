@@ -300,6 +300,7 @@ my %probe = (
 	'see what is in others\' jobs' => "SELECT payload = '\"secret\"' FROM jobq.jobs WHERE id = $id{done}",
 	'take others\' jobs with `reserve()`' => q{SELECT count(*) = 1 FROM jobq.reserve('{vault}') WHERE kind = 'any'},
 	'cancel, retry and move others\' jobs' => "SELECT jobq.set_priority($id{waits}, 3) IS NOT NULL",
+	'edit others\' jobs' => "SELECT jobq.edit($id{waits}, '1') IS NOT NULL",
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
 	'pause others\' schedules' => q{SELECT jobq.pause_schedule('nightly') IS NOT NULL},
 	'delete others\' dead letters' => "SELECT jobq.delete_failed($id{failed}) IS NOT NULL",

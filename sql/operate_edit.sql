@@ -1,0 +1,192 @@
+-- edit(): another payload, queue or the like for a job that waits, or a dead letter.
+
+CREATE FUNCTION test.seen(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fail' THEN
+		RAISE EXCEPTION 'failed';
+	END IF;
+	RETURN jsonb_build_object('payload', payload, 'headers', job.headers, 'as', current_user, 'x', nullif(current_setting('app.x', true), ''));
+END
+$$;
+SELECT jobq.register('seen', 'test.seen(jsonb, jobq.job_context)', max_attempts => 1);
+
+-- one that waits
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual', headers => '{"h": 1}', unique_key => 'only') AS id \gset
+SELECT jobq.edit(:id, payload => '{"n": 2}');
+SELECT jobq.edit(:id, headers => '{"h": 2}', max_attempts => 7, backoff => 'fixed 1s', timeout => '1 min');
+SELECT state, queue, payload, headers, max_attempts, unique_key FROM jobq.jobs WHERE id = :id;
+SELECT jobq.enqueue('seen', '{"n": 3}', queue => 'manual', unique_key => 'only') = :id AS has_its_key;
+SELECT jobq.edit(:id, queue => 'default');
+SELECT state, result - 'as' AS result FROM test.outcome(:id);
+SELECT e.by IS NULL, e.event, replace(e.detail, current_user, 'me') AS detail FROM jobq.history(:id) e WHERE event = 'info' ORDER BY e.detail COLLATE "C" DESC;
+-- one that is scheduled, and one that waits for its next attempt
+SELECT jobq.enqueue('broken', '1', queue => 'first', delay => '1 hour', max_attempts => 2, backoff => 'fixed 1h') AS id \gset
+SELECT jobq.edit(:id, '2');
+SELECT state, payload FROM jobq.jobs WHERE id = :id;
+SELECT jobq.reschedule(:id, now());
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :id));
+SELECT jobq.edit(:id, '3', max_attempts => 1);
+SELECT state, attempt, max_attempts, payload, error FROM jobq.jobs WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT state, attempt, error FROM test.outcome(:id);
+-- it is a dead letter; its id and what has been of it stay
+SELECT jobq.edit(:id, '4', queue => 'manual', max_attempts => 3, backoff => 'fixed 1ms', timeout => '5 min');
+SELECT queue, payload, max_attempts, error, jsonb_array_length(errors) AS errors, jsonb_array_length(log) AS lines FROM jobq.failed_jobs WHERE id = :id;
+SELECT timeout_ms, backoff FROM jobq.failed_job WHERE id = :id;
+SELECT jobq.retry(:id);
+SELECT state, queue, payload, max_attempts FROM jobq.jobs WHERE id = :id;
+SELECT jobq.cancel(:id);
+
+-- what cannot be
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'manual') AS id \gset
+SELECT e.* FROM unnest(ARRAY['', 'NULL', 'max_attempts => -1', 'backoff => ''often''', 'timeout => ''-1 s''', 'queue => ''''', 'queue => repeat(''q'', 64)',
+	'payload => (repeat(''['', 1001) || repeat('']'', 1001))::jsonb', 'headers => (repeat(''['', 1001) || repeat('']'', 1001))::jsonb']) WITH ORDINALITY u (what, n),
+	test.error(format('SELECT jobq.edit(%s%s)', :id, nullif(', ' || what, ', '))) e ORDER BY n;
+SELECT e.* FROM test.error('SELECT jobq.edit(NULL, ''1'')') e;
+SELECT e.code, e.message ~ 'larger than the allowed' AS large FROM test.error(format('SELECT jobq.edit(%s, to_jsonb(repeat(''x'', (pg_size_bytes(current_setting(''jobq.max_payload'')) + 1)::int)))', :id)) e;
+SELECT e.* FROM test.error('SELECT jobq.edit(0, ''1'')') e;
+BEGIN READ ONLY;
+SELECT jobq.edit(:id, '2');
+ROLLBACK;
+BEGIN;
+SELECT jobq.edit(:id, '2');
+ROLLBACK;
+SELECT payload, log FROM jobq.jobs WHERE id = :id;
+-- a queue with workers wants a handler, one that runs its jobs as a role a kind of its own
+SELECT jobq.create_queue('edited', mode => 'consumer'), jobq.create_queue('trusted', run_as => 'regress_jobq_bob');
+SELECT jobq.enqueue('no handler', queue => 'edited') AS outside \gset
+SELECT e.* FROM unnest(ARRAY[:outside, :id]) WITH ORDINALITY u (job, n), unnest('{manual,trusted}'::text[]) WITH ORDINALITY q (name, m),
+	test.error(format('SELECT jobq.edit(%s, queue => %L)', job, name)) e ORDER BY n, m;
+-- one that a consumer has, one that a worker runs, one that is over, one that is too late
+SELECT id AS reserved, token FROM jobq.reserve('{edited}') \gset
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :reserved)) e;
+SELECT jobq.release(:reserved, :token);
+SELECT jobq.edit(:reserved, '2');
+SELECT id AS reserved, token, payload FROM jobq.reserve('{edited}') \gset
+SELECT :'payload' AS payload, jobq.ack(:reserved, :token);
+SELECT pg_advisory_lock(14);
+SELECT jobq.enqueue('gate', '14') AS running \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :running));
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :running)) e;
+SELECT pg_advisory_unlock(14);
+SELECT state FROM test.outcome(:running);
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :running)) e;
+SELECT jobq.enqueue('seen', queue => 'manual', expires_at => '2001-01-01') AS late \gset
+SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :late)) e;
+-- a handler cannot edit its own job
+CREATE FUNCTION test.edits_itself(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM jobq.edit(job.id, '2'); END $$;
+SELECT jobq.register('edits_itself', 'test.edits_itself(jsonb, jobq.job_context)', max_attempts => 1);
+SELECT jobq.enqueue('edits_itself') AS own \gset
+SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM test.outcome(:own);
+SELECT jobq.delete_failed(:own), jobq.cancel(:id);
+
+-- another queue: its length, its expiry, its groups, and what it carries
+SELECT jobq.create_queue('short', max_length => 1), jobq.create_queue('brief', expires_after => '1 hour'), jobq.pause('short'), jobq.pause('brief');
+SELECT jobq.enqueue('echo', queue => 'short') AS first, jobq.enqueue('echo', queue => 'brief') AS second \gset
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, queue => ''short'')', :second)) e;
+SELECT jobq.edit(:first, queue => 'brief');
+SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
+SELECT jobq.edit(:second, queue => 'short');
+SELECT id = :first AS first, queue, expires_at - run_at AS expires FROM jobq.job j JOIN (SELECT id AS queue_id, name AS queue FROM jobq.queue) q USING (queue_id) WHERE id IN (:first, :second) ORDER BY id;
+SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', queue => ''short'')') e;
+SELECT jobq.edit(:second, queue => 'manual');
+SELECT jobq.enqueue('echo', queue => 'short') > 0 AS has_room;
+SELECT jobq.cancel(:second), jobq.cancel(:first), jobq.clear('short');
+SELECT jobq.enqueue('broken', '"first"', queue => 'first', group_key => 'g', max_attempts => 2, backoff => 'fixed 1h') AS first,
+	jobq.enqueue('echo', '"second"', queue => 'first', group_key => 'g') AS second \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :first));
+SELECT jobq.edit(:first, '"still first"');
+SELECT state FROM jobq.status(:second);
+SELECT jobq.edit(:first, queue => 'second');
+SELECT state FROM test.outcome(:second);
+SELECT jobq.enqueue('echo', '"other"', queue => 'second', group_key => 'g') AS other \gset
+SELECT jobq.retry(:first);
+SELECT state FROM test.outcome(:first);
+SELECT state FROM test.outcome(:other);
+SELECT jobq.delete_failed(:first);
+SELECT jobq.create_queue('carries', carry => '{app.x,app.y}'), jobq.create_queue('carries less', carry => '{App.x}');
+SELECT jobq.enqueue('seen', '{"fail": 1}', queue => 'carries', context => '{"app.x": 1, "app.y": 2}') AS letter \gset
+SELECT state FROM test.outcome(:letter);
+SELECT jobq.pause('carries');
+SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1, "app.y": 2}') AS id \gset
+SELECT jobq.edit(:id, queue => 'carries less'), jobq.edit(:letter, '{}', queue => 'carries less');
+SELECT context FROM jobq.jobs WHERE id IN (:id, :letter);
+SELECT jobq.retry(:letter);
+SELECT result ->> 'x' AS x FROM jobq.wait(ARRAY[:id, :letter]);
+SELECT jobq.enqueue('seen', '{}', queue => 'carries', context => '{"app.x": 1}') AS id \gset
+SELECT jobq.edit(:id, queue => 'default');
+SELECT result ->> 'x' AS x FROM jobq.wait(:id);
+SELECT context FROM jobq.jobs WHERE id = :id;
+-- whose it is follows its headers and its queue
+SELECT jobq.create_queue('of customers', tenant => 'header customer'), jobq.pause('of customers');
+SELECT jobq.enqueue('seen', '{}', queue => 'of customers', headers => '{"customer": "a"}') AS id,
+	jobq.enqueue('seen', '{"fail": 1}', headers => '{"customer": "a"}') AS letter \gset
+SELECT state FROM test.outcome(:letter);
+SELECT jobq.edit(:id, headers => '{"customer": "b"}'), jobq.edit(:letter, queue => 'of customers');
+SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
+SELECT jobq.edit(:letter, headers => '{"customer": "c"}'), jobq.edit(:id, queue => 'manual');
+SELECT state, tenant FROM jobq.jobs WHERE id IN (:id, :letter) ORDER BY id;
+SELECT jobq.delete_failed(:letter), jobq.cancel(:id);
+-- one of a batch stays there, and a step may have results in its payload
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 15}, {"name": "b", "kind": "echo", "payload": 1, "needs": ["a"]}]}') AS batch
+FROM (SELECT pg_advisory_lock(15)) l \gset
+SELECT jobq.edit((SELECT job_id FROM jobq.steps WHERE batch_id = :batch AND name = 'b'), '{"of a": {"$result": "a"}}');
+SELECT pg_advisory_unlock(15);
+SELECT s.name, w.state, w.result FROM jobq.steps s, jobq.wait(s.job_id) w WHERE s.batch_id = :batch ORDER BY 1;
+
+-- Whoever edits decides what the job does as its role: he sees what is in it, and
+-- could enqueue it as that role.
+CREATE ROLE regress_jobq_editor LOGIN;
+SELECT jobq.create_queue('closed'), jobq.pause('closed');
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob', 'operate'), jobq.grant_role('regress_jobq_boss', 'manage');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', delay => '1 hour') AS id, jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
+SELECT state FROM test.outcome(:letter);
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', id)) e;
+SET ROLE regress_jobq_editor;
+SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', id)) e;
+SET ROLE regress_jobq_bob;
+SELECT e.* FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, max_attempts => 9)', id)) e;
+SET ROLE regress_jobq_boss;
+SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, queue => ''manual'')', id)) e;
+RESET ROLE;
+-- who may be that role
+GRANT regress_jobq_alice TO regress_jobq_editor;
+SET ROLE regress_jobq_editor;
+SELECT jobq.edit(:id, '{"n": 2}'), jobq.edit(:letter, '{"n": 2}');
+SET ROLE regress_jobq_alice;
+SELECT jobq.retry(:letter), jobq.reschedule(:id, now());
+SELECT state, result - 'x' AS result FROM jobq.wait(ARRAY[:id, :letter]);
+SELECT DISTINCT l ->> 'message' AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id IN (:id, :letter);
+-- only into queues of that role's, and only while it may enqueue there
+SELECT jobq.enqueue('seen', '{"fail": 1}') AS letter \gset
+SELECT state FROM test.outcome(:letter);
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', delay => '1 hour') AS id \gset
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, queue => ''closed'')', :id)) e;
+RESET ROLE;
+SELECT e.code, e.message FROM unnest(ARRAY[:id, :letter]) id, test.error(format('SELECT jobq.edit(%s, queue => ''closed'')', id)) e;
+SELECT jobq.grant_queue('closed', 'regress_jobq_alice');
+SELECT jobq.edit(:id, queue => 'closed');
+SELECT queue, role FROM jobq.jobs WHERE id = :id;
+SELECT jobq.revoke_queue('closed', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
+SELECT jobq.cancel(:id), jobq.delete_failed(:letter);
+RESET ROLE;
+-- a superuser for a moment makes nothing that runs as one
+CREATE ROLE regress_jobq_root SUPERUSER;
+SET ROLE regress_jobq_root;
+SELECT jobq.enqueue('seen', '{"n": 1}', delay => '1 hour') AS id \gset
+RESET ROLE;
+GRANT regress_jobq_root TO regress_jobq_editor;
+SET SESSION AUTHORIZATION regress_jobq_editor;
+SET ROLE regress_jobq_root;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
+RESET SESSION AUTHORIZATION;
+SELECT jobq.edit(:id, '{"n": 2}'), jobq.cancel(:id);
+SELECT jobq.revoke_role(r) FROM unnest('{regress_jobq_alice,regress_jobq_bob,regress_jobq_boss}'::regrole[]) r;
+DROP ROLE regress_jobq_editor, regress_jobq_root;
+SELECT jobq.unregister(k) FROM unnest('{seen,edits_itself}'::text[]) k;
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{edited,trusted,short,brief,carries,carries less,of customers,closed}'::text[]) q;
+DROP FUNCTION test.seen(jsonb, jobq.job_context), test.edits_itself(jsonb, jobq.job_context);

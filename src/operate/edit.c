@@ -1,0 +1,305 @@
+/*-------------------------------------------------------------------------
+ *
+ * edit.c
+ *	  Other contents for a job that waits, or for a dead letter: edit().
+ *
+ * What a handler is given decides what it does, and a job runs as its role, or as
+ * its queue says for it.  So this is for those who could enqueue such a job
+ * themselves, and who see what they replace: they can become the job's role, and
+ * read its contents.  That role must be one that may enqueue where the job stands
+ * afterwards; this is asked as that role, as if it enqueued the job.
+ *
+ * The row of a job that waits is deleted and inserted anew under the same id, as in
+ * move.c.  A dead letter is updated in place, and stays one until it is retried.  The
+ * job's log says who has edited what.
+ *
+ * src/operate/edit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "attempt/attempt.h"
+#include "commit/commit.h"
+#include "operate/inner.h"
+#include "produce/produce.h"
+
+PG_FUNCTION_INFO_V1(jobq_edit);
+
+/* The arguments of edit(), after the id. */
+enum
+{
+	EDIT_PAYLOAD,
+	EDIT_HEADERS,
+	EDIT_QUEUE,
+	EDIT_MAX_ATTEMPTS,
+	EDIT_BACKOFF,
+	EDIT_TIMEOUT,
+	NEDITS
+};
+
+static const char *const edit_names[NEDITS] =
+{"payload", "headers", "queue", "max_attempts", "backoff", "timeout"};
+
+/* What the job is to have instead of what it has. */
+typedef struct JobqEdit
+{
+	Datum		values[NEDITS];
+	bool		nulls[NEDITS];	/* it stays as it is */
+} JobqEdit;
+
+static void check_may_edit(const JobqJob *job);
+static void change_queue(JobqJob *job, const char *name, bool live);
+static void apply(JobqJob *job, const JobqEdit *edit, bool live);
+static bool edit_live(Relation rel, int64 id, const JobqEdit *edit);
+static bool edit_letter(int64 id, const JobqEdit *edit);
+
+/*
+ * An error if the user may not edit this job.
+ */
+static void
+check_may_edit(const JobqJob *job)
+{
+	Oid			role = job_role(job);
+
+	if (!jobq_may(JOBQ_MAY_MONITOR, role, job_queue_id(job)))
+		jobq_no_such_job(job_id(job));
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, job_queue_id(job)) ||
+		!jobq_may_become(role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to edit job " INT64_FORMAT,
+						job_id(job)),
+				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
+	jobq_refuse_borrowed(role);
+}
+
+/*
+ * Have the job stand in the queue of this name; the current user is its role.  Live:
+ * it has a row in jobq.job, which the caller has deleted.
+ */
+static void
+change_queue(JobqJob *job, const char *name, bool live)
+{
+	JobqHandler handler_buffer;
+	const JobqHandler *handler;
+	JobqQueue	to;
+	JobqQueue	buffer;
+	const JobqQueue *from = jobq_queue_by_id(job_queue_id(job), &buffer);
+	bool		expires_by_queue = from != NULL &&
+		from->expires_after_ms >= 0 && !JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) ==
+		jobq_later(job_run_at(job), from->expires_after_ms);
+
+	if (from != NULL && strcmp(from->name, name) == 0)
+	{
+		jobq_require_produce(from);
+		return;
+	}
+	handler = jobq_find_place(jobq_job_kind(job), name, &to, &handler_buffer);
+	if (live)
+	{
+		/* it begins anew: its group there does not wait for it any more */
+		if (job_group(job) != 0)
+			jobq_at_commit_group_end(job_group(job), job_id(job));
+		JOB_ISNULL(job, JOB_GROUP_HELD) = true;
+		jobq_length_remove(job_queue_id(job));
+		jobq_length_reserve(to.id, 1);
+	}
+	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(to.id));
+	if (!JOB_ISNULL(job, JOB_GROUP_KEY))
+		jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
+	if (expires_by_queue)
+		JOB_ISNULL(job, JOB_EXPIRES_AT) = true;
+	if (live && JOB_ISNULL(job, JOB_EXPIRES_AT) && to.expires_after_ms >= 0)
+		JOB_SET(job, JOB_EXPIRES_AT,
+				TimestampTzGetDatum(jobq_later(job_run_at(job),
+											   to.expires_after_ms)));
+	jobq_thin_context(job, &to, handler != NULL && handler->carries);
+}
+
+/*
+ * Give the job what it is to have instead.
+ */
+static void
+apply(JobqJob *job, const JobqEdit *edit, bool live)
+{
+	static const int option_of[NEDITS] = {
+		[EDIT_MAX_ATTEMPTS] = OPTION_MAX_ATTEMPTS,
+		[EDIT_BACKOFF] = OPTION_BACKOFF,
+		[EDIT_TIMEOUT] = OPTION_TIMEOUT,
+	};
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+	Oid			userid;
+	int			sec_context;
+	StringInfoData told;
+
+	initStringInfo(&told);
+	for (int i = 0; i < NEDITS; i++)
+		if (!edit->nulls[i])
+			appendStringInfo(&told, "%s %s", told.len > 0 ? "," : "",
+							 edit_names[i]);
+	if (told.len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("nothing is given for job " INT64_FORMAT " to have instead",
+						job_id(job)),
+				 errhint("Give one of payload, headers, queue, max_attempts, backoff and timeout.")));
+
+	/* no code of the role's runs: this is about what it may enqueue */
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(job_role(job),
+						   sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	if (!edit->nulls[EDIT_QUEUE])
+		change_queue(job, TextDatumGetCString(edit->values[EDIT_QUEUE]), live);
+	else if (queue != NULL)
+		jobq_require_produce(queue);
+	SetUserIdAndSecContext(userid, sec_context);
+
+	memset(nulls, true, sizeof(nulls));
+	for (int i = EDIT_MAX_ATTEMPTS; i < NEDITS; i++)
+	{
+		options[option_of[i]] = edit->values[i];
+		nulls[option_of[i]] = edit->nulls[i];
+	}
+	jobq_set_attempts(job, options, nulls);
+	if (!edit->nulls[EDIT_HEADERS])
+		JOB_SET(job, JOB_HEADERS, edit->values[EDIT_HEADERS]);
+
+	/* what there is already may be larger than is allowed by now */
+	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS])
+		jobq_set_payload(job, edit->nulls[EDIT_PAYLOAD]
+						 ? JOB(job, JOB_PAYLOAD) : edit->values[EDIT_PAYLOAD]);
+
+	jobq_log_say(job, psprintf("edited by %s:%s",
+							   GetUserNameFromId(userid, false), told.data));
+}
+
+/*
+ * Edit a live job.  False if there is none that the user may see.
+ */
+static bool
+edit_live(Relation rel, int64 id, const JobqEdit *edit)
+{
+	const char *state;
+	JobqJob		job;
+
+	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
+		return false;
+	check_may_edit(&job);
+	if (!jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, true, &job,
+							 &state))
+	{
+		if (state != NULL)
+			jobq_not_waiting(id, state);
+		return false;
+	}
+
+	/* somebody may have given it to another role meanwhile */
+	check_may_edit(&job);
+	apply(&job, edit, true);
+	jobq_job_insert(rel, &job);
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+	return true;
+}
+
+/*
+ * Edit a dead letter.  False if there is none.
+ */
+static bool
+edit_letter(int64 id, const JobqEdit *edit)
+{
+	static const Oid types[] = {INT8OID, JSONBOID, JSONBOID, INT4OID, INT4OID,
+	TEXTOID, INT4OID, JSONBOID, JSONBOID, TEXTOID};
+	static const int columns[] = {JOB_ID, JOB_PAYLOAD, JOB_HEADERS,
+		JOB_QUEUE_ID, JOB_MAX_ATTEMPTS, JOB_BACKOFF, JOB_TIMEOUT, JOB_CONTEXT,
+	JOB_LOG, JOB_TENANT};
+	Datum		values[lengthof(columns)];
+	char		nulls[lengthof(columns) + 1] = "";
+	JobqQueue	buffer;
+	char	   *tenant;
+	JobqJob		job;
+
+	SPI_connect();
+	values[0] = Int64GetDatum(id);
+	if (jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job WHERE id = $1 FOR UPDATE",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+	{
+		SPI_finish();
+		return false;
+	}
+	jobq_check_row(SPI_tuptable->tupdesc, JOBQ_JOB_TABLE);
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
+					  job.nulls);
+	check_may_edit(&job);
+	apply(&job, edit, false);
+	tenant = jobq_job_tenant(&job, jobq_queue_by_id(job_queue_id(&job), &buffer));
+	JOB_ISNULL(&job, JOB_TENANT) = tenant == NULL;
+	if (tenant != NULL)
+		JOB_SET(&job, JOB_TENANT, CStringGetTextDatum(tenant));
+	for (int i = 0; i < (int) lengthof(columns); i++)
+	{
+		values[i] = JOB(&job, columns[i]);
+		nulls[i] = JOB_ISNULL(&job, columns[i]) ? 'n' : ' ';
+	}
+	jobq_query("UPDATE jobq.failed_job SET payload = $2, headers = $3, queue_id = $4,"
+			   " max_attempts = $5, backoff = $6, timeout_ms = $7, context = $8,"
+			   " log = $9, tenant = $10 WHERE id = $1",
+			   lengthof(types), types, values, nulls, SPI_OK_UPDATE);
+	SPI_finish();
+	return true;
+}
+
+/*
+ * edit(id, payload, headers, queue, max_attempts, backoff, timeout): give a job that
+ * waits, or a dead letter, these instead of what it has; what is null stays.
+ */
+Datum
+jobq_edit(PG_FUNCTION_ARGS)
+{
+	int64		id;
+	JobqEdit	edit;
+	Relation	rel;
+
+	PreventCommandIfReadOnly("jobq.edit()");
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("id must not be null")));
+	id = PG_GETARG_INT64(0);
+	for (int i = 0; i < NEDITS; i++)
+	{
+		edit.nulls[i] = PG_ARGISNULL(i + 1);
+		edit.values[i] = edit.nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(i + 1);
+	}
+
+	jobq_pin_queues();
+	rel = jobq_open_jobs();
+	if (jobq_current_of(id) != NULL)
+		jobq_not_waiting(id, "is running");
+
+	/* between the two looks it may fail, or be retried */
+	if (!edit_live(rel, id, &edit) && !edit_letter(id, &edit) &&
+		!edit_live(rel, id, &edit))
+	{
+		jobq_check_finished(id);
+		jobq_not_waiting(id, "has finished");
+	}
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
