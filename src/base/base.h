@@ -166,6 +166,9 @@ extern char *jobq_duration_cut(const char **at, const char *const *stops);
 extern const char *jobq_duration_parse(const char *text, int64 lowest_ms,
 									   int64 highest_ms, int64 *us);
 
+/* src/base/grow.c */
+extern void *jobq_grow(void *array, int *max, int wanted, Size element);
+
 /* src/base/client.c */
 extern void jobq_client_wait(long ms, uint32 wait_event);
 

@@ -30,7 +30,6 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
-#include "utils/memutils.h"
 
 #include "commit/inner.h"
 
@@ -56,15 +55,7 @@ static bool look_is_needed(JobqDatabase *db, const PendingEnd *end);
 void
 jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
 {
-	if (nends == max_ends)
-	{
-		int			wanted = Max(2 * max_ends, 64);
-
-		ends = ends == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(PendingEnd) * wanted)
-			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
-		max_ends = wanted;
-	}
+	ends = jobq_grow(ends, &max_ends, nends + 1, sizeof(PendingEnd));
 	ends[nends++] = (PendingEnd)
 	{
 		GetCurrentSubTransactionId(), failed, batch_id, job_id

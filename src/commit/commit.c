@@ -34,7 +34,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "commit/inner.h"
@@ -266,15 +265,7 @@ void
 jobq_at_commit_group_end(int64 group, int64 job_id)
 {
 	anything = true;
-	if (nends == max_ends)
-	{
-		int			wanted = Max(2 * max_ends, 64);
-
-		ends = ends == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(PendingEnd) * wanted)
-			: repalloc_huge(ends, sizeof(PendingEnd) * wanted);
-		max_ends = wanted;
-	}
+	ends = jobq_grow(ends, &max_ends, nends + 1, sizeof(PendingEnd));
 	ends[nends].subid = GetCurrentSubTransactionId();
 	ends[nends].group = group;
 	ends[nends++].job_id = job_id;

@@ -13,7 +13,6 @@
 #include "base/base.h"
 
 #include "access/xact.h"
-#include "utils/memutils.h"
 
 #include "commit/inner.h"
 
@@ -39,17 +38,7 @@ static int	max_leases = 0;
 void
 jobq_lease_room(int n)
 {
-	int			wanted = nleases + n;
-
-	if (wanted <= max_leases)
-		return;
-	wanted = Max(wanted, 2 * max_leases);
-	if (leases == NULL)
-		leases = MemoryContextAlloc(TopMemoryContext,
-									sizeof(PendingLease) * wanted);
-	else
-		leases = repalloc_huge(leases, sizeof(PendingLease) * wanted);
-	max_leases = wanted;
+	leases = jobq_grow(leases, &max_leases, nleases + n, sizeof(PendingLease));
 }
 
 /*

@@ -176,15 +176,7 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	if (note_of == NULL)
 		note_of = MemoryContextAllocZero(TopMemoryContext,
 										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
-	if (nnotes == max_notes)
-	{
-		int			wanted = Max(2 * max_notes, 16);
-
-		notes = notes == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(JobqStatNote) * wanted)
-			: repalloc_huge(notes, sizeof(JobqStatNote) * wanted);
-		max_notes = wanted;
-	}
+	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(JobqStatNote));
 
 	for (int tries = 0; !pinned && tries < 3; tries++)
 	{
@@ -216,15 +208,7 @@ note_time(const JobqStatNote *note, int32 n, int64 waited, int64 ran)
 {
 	NotedTime  *time;
 
-	if (ntimes == max_times)
-	{
-		int			wanted = Max(2 * max_times, 16);
-
-		times = times == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(NotedTime) * wanted)
-			: repalloc_huge(times, sizeof(NotedTime) * wanted);
-		max_times = wanted;
-	}
+	times = jobq_grow(times, &max_times, ntimes + 1, sizeof(NotedTime));
 	time = &times[ntimes++];
 	time->subid = note->subid;
 	time->place = note->place;

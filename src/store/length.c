@@ -43,7 +43,6 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -100,15 +99,7 @@ note_of(int32 queue_id)
 			notes[i].jobs == jobs)
 			return &notes[i];
 
-	if (nnotes == max_notes)
-	{
-		int			wanted = Max(2 * max_notes, 16);
-
-		notes = notes == NULL
-			? MemoryContextAlloc(TopMemoryContext, sizeof(Note) * wanted)
-			: repalloc_huge(notes, sizeof(Note) * wanted);
-		max_notes = wanted;
-	}
+	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(Note));
 	note = &notes[nnotes++];
 	memset(note, 0, sizeof(Note));
 	note->subid = subid;
