@@ -34,6 +34,11 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.limit_slots() IS 'what limits count, for the view';
 
+CREATE FUNCTION jobq_internal.tenant_tokens(queue_id int, tenant text) RETURNS float8
+AS 'MODULE_PATHNAME', 'jobq_tenant_tokens'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.tenant_tokens(int, text) IS 'how many jobs of a tenant may start now, for the view';
+
 CREATE FUNCTION jobq_internal.group_slots(
 	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT parked int, OUT more boolean,
 	OUT tokens float8, OUT rest_until timestamptz)

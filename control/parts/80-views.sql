@@ -99,7 +99,9 @@ CREATE VIEW jobq.tenants WITH (security_barrier) AS
 		count(*) FILTER (WHERE t.state = 'blocked') AS blocked,
 		count(*) FILTER (WHERE t.state = 'running') AS running,
 		count(*) FILTER (WHERE t.state = 'failed') AS failed,
-		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready
+		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready,
+		q.tenant_max_running AS max_running, q.tenant_rate AS rate,
+		round(jobq_internal.tenant_tokens(q.id, t.tenant)::numeric, 3) AS tokens
 	FROM (
 		SELECT j.queue_id, j.tenant, j.run_at,
 			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state

@@ -113,7 +113,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	const char *kind = jobq_job_kind(job);
 	JobqHandler handler_buffer;
 	const JobqHandler *handler = jobq_handler(kind, &handler_buffer);
-	bool		limited = queue != NULL && queue->limited;
+	bool		limited = queue != NULL && (queue->limited || queue->tenants_limited);
 	JobqVerdict verdict;
 	JobqWakeList wake = {0};
 	JobqPush	push = {0};
@@ -148,6 +148,8 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	push.key.run_at = job_run_at(job);
 	push.key.id = job_id(job);
 	push.ctid = job->ctid;
+	if (queue != NULL && queue->tenants_limited)
+		push.tenant = jobq_tenant_hash(jobq_job_tenant(job, queue));
 	if (!limited && push.kind == 0 && push.group == 0)
 		return JOBQ_MAY_RUN;
 	db = loaded_database();

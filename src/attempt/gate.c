@@ -80,6 +80,8 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		jobq_push_flow(job, &push);
 		if ((queue != NULL && queue->limited &&
 			 entry->permits.queue == JOBQ_NO_LIMITER) ||
+			(queue != NULL && queue->tenants_limited && push.tenant != 0 &&
+			 entry->permits.tenant == JOBQ_NONE) ||
 			(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
 			return JOBQ_LACKS_PERMIT;
 	}
@@ -272,6 +274,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			break;
 
 		case JOBQ_QUEUE_FULL:
+		case JOBQ_TENANT_FULL:
 		case JOBQ_KIND_FULL:
 			elog(ERROR, "a job that was popped has its permits");
 	}

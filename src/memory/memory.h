@@ -172,6 +172,7 @@ typedef struct JobqSlot
 	float4		progress;		/* percent, or -1 */
 	char		kind[NAMEDATALEN * 2];
 	char		message[JOBQ_PROGRESS_LEN];
+	uint32		tenant;			/* hash of the job's */
 	uint64		jobs_done;
 	uint64		jobs_failed;
 

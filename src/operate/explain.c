@@ -68,6 +68,8 @@ static void waiting(Explain *e, const JobqJob *job);
 static bool served(Explain *e, const JobqQueue *queue, JobqDatabase **db);
 static void limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 				   const JobqQueue *queue);
+static void tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
+						  const JobqQueue *queue);
 static void pace(Explain *e, const char *what, bool by_group, bool resting,
 				 TimestampTz rest_until, bool may_start, TimestampTz due);
 static bool taken_along(Explain *e, JobqDatabase *db);
@@ -308,6 +310,40 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
+ * The limits of its tenant.
+ */
+static void
+tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
+			  const JobqQueue *queue)
+{
+	const char *tenant = jobq_job_tenant(job, queue);
+	TimestampTz now = jobq_now();
+	JobqTenantState state;
+	bool		limited;
+	char	   *what;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	limited = jobq_tenant_state(db, queue->id, jobq_tenant_hash(tenant), now,
+								&state);
+	LWLockRelease(db->lock);
+	if (!limited)
+		return;
+	what = tenant == NULL ? psprintf("jobs without a tenant in queue \"%s\"", queue->name)
+		: psprintf("tenant \"%s\" of queue \"%s\"", tenant, queue->name);
+	if (state.max_running > 0 && state.running >= state.max_running)
+		add(e, "limit",
+			psprintf("of %s %d may run at a time, and they do", what,
+					 state.max_running),
+			psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => %d)",
+					 quote_literal_cstr(queue->name), state.max_running + 1));
+	else if (state.paced && state.tokens < 1)
+		add(e, "rate",
+			psprintf("by the rate of %s, the next may start at %s", what,
+					 time_text(state.due)),
+			psprintf("raise tenant_rate of queue \"%s\"", queue->name));
+}
+
+/*
  * Has a worker taken the job along, for when it is done with its current one?
  */
 static bool
@@ -456,6 +492,8 @@ waiting(Explain *e, const JobqJob *job)
 	if (!is_served || job_run_at(job) > jobq_now())
 		return;
 	limits(e, db, job, queue);
+	if (queue->tenants_limited)
+		tenant_limits(e, db, job, queue);
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0 &&
 		db->ready->quarantine_slot >= 0)
 		add(e, "quarantine", "it has crashed a server process, and of such jobs one runs at a time", NULL);

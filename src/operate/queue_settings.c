@@ -39,6 +39,7 @@ typedef enum Check
 	CHECK_NUMBER,
 	CHECK_LIMIT,
 	CHECK_RATE,
+	CHECK_TENANT_RATE,
 	CHECK_THROTTLE,
 	CHECK_FAIR_BY,
 	CHECK_TENANT,
@@ -214,6 +215,14 @@ check_together(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fair_by of a queue with a tenant must be \"tenant\""),
 				 errhint("The setting tenant says what that is.")));
+	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
+				   " AND tenant IS NULL AND fair_by IS NULL"
+				   " AND (tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL)",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a queue that knows no tenants cannot limit them"),
+				 errhint("Say what a tenant is: tenant => 'setting ...', or header, schema, role.")));
 }
 
 /*
@@ -249,6 +258,16 @@ check_value(const Setting *setting, Datum value)
 			if (strcmp(word, "none") == 0)
 				return false;
 			jobq_rate_parse(word, &rate);
+			return true;
+		case CHECK_TENANT_RATE:
+			if (strcmp(word, "none") == 0)
+				return false;
+			jobq_rate_parse(word, &rate);
+			if (rate.by_group)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("%s cannot be by group: \"%s\"", setting->name, word),
+						 errhint("Write '100 per minute', or '10 per 5 seconds burst 20': it is of each tenant.")));
 			return true;
 		case CHECK_THROTTLE:
 			if (strcmp(word, "none") == 0)

@@ -34,6 +34,7 @@ PG_FUNCTION_INFO_V1(jobq_queue_counts);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
+PG_FUNCTION_INFO_V1(jobq_tenant_tokens);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
@@ -331,6 +332,29 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * tenant_tokens(queue_id, tenant): how many jobs of the tenant may start now by the
+ * rate of tenants; NULL if the queue has none, or the user may not see all of it.
+ */
+Datum
+jobq_tenant_tokens(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db = jobq_my_database();
+	int32		queue_id = PG_GETARG_INT32(0);
+	uint32		tenant = jobq_tenant_hash(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	JobqTenantState state;
+	bool		limited;
+
+	if (db == NULL || !jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, queue_id))
+		PG_RETURN_NULL();
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	limited = jobq_tenant_state(db, queue_id, tenant, jobq_now(), &state);
+	LWLockRelease(db->lock);
+	if (!limited || !state.paced)
+		PG_RETURN_NULL();
+	PG_RETURN_FLOAT8(state.tokens);
 }
 
 /*

@@ -91,13 +91,15 @@ lay_out(JobqDatabase *db, char *memory)
 	} while (0)
 	SET_ARRAY(ready->entries, JobqEntry, jobq_ready_entries);
 	SET_ARRAY(ready->lanes, JobqLane, jobq_max_lanes);
-	SET_ARRAY(ready->heaps, JobqHeap, jobq_max_lanes);
 	SET_ARRAY(ready->roles, JobqRole, jobq_max_lanes);
 	SET_ARRAY(ready->lane_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->heap_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->role_bucket, uint32, jobq_max_lanes);
+	SET_ARRAY(ready->heaps, JobqHeap, JOBQ_MAX_HEAPS);
 	SET_ARRAY(ready->parties, JobqParty, 2 * jobq_max_lanes);
 	SET_ARRAY(ready->party_bucket, uint32, 2 * jobq_max_lanes);
+	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
+	SET_ARRAY(ready->timers, uint32, jobq_max_lanes);
 	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
 	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
 	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);

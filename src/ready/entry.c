@@ -44,16 +44,20 @@ static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
 
 /*
- * All entries are free.
+ * All entries are free, but for tallies.
  */
 void
 entries_clear(JobqDatabase *db)
 {
-	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
-		db->ready->entries[i].next = i + 1;
-	db->ready->entries[jobq_ready_entries - 1].next = JOBQ_NONE;
-	db->ready->free_head = 0;
-	db->ready->nfree = jobq_ready_entries;
+	db->ready->free_head = JOBQ_NONE;
+	db->ready->nfree = db->ready->ntimers = 0;
+	for (uint32 i = jobq_ready_entries; i-- > 0;)
+	{
+		if (db->ready->entries[i].lane == JOBQ_NO_LANE)
+			TALLY(db, i)->timer = JOBQ_NONE;	/* it stays */
+		else
+			place_give(db, i);
+	}
 	db->ready->active_head = JOBQ_NONE;
 	db->ready->entry_hand = 0;
 	db->ready->entries_full_until = 0;
@@ -113,10 +117,8 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 uint32
 entry_alloc(JobqDatabase *db, JobqLane *lane)
 {
-	uint32		index = db->ready->free_head;
+	uint32		index = place_take(db);
 
-	db->ready->free_head = db->ready->entries[index].next;
-	db->ready->nfree--;
 	db->ready->entries[index].lane = JOBQ_LANE_INDEX(db, lane);
 	db->ready->roles[lane->role_index].nentries++;
 	return index;
@@ -131,9 +133,7 @@ entry_free(JobqDatabase *db, uint32 index)
 	JobqLane   *lane = &db->ready->lanes[db->ready->entries[index].lane];
 
 	db->ready->roles[lane->role_index].nentries--;
-	db->ready->entries[index].next = db->ready->free_head;
-	db->ready->free_head = index;
-	db->ready->nfree++;
+	place_give(db, index);
 }
 
 /*
@@ -289,8 +289,8 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	index = victim->tail;
 	evicted = ready->entries[index].key;
 	entry_drop(db, victim, index);
-	if (victim->scanning && jobq_key_cmp(evicted, victim->missed) < 0)
-		victim->missed = evicted;
+	if (victim->scanning && jobq_key_cmp(evicted, ready->missed) < 0)
+		ready->missed = evicted;
 	if (jobq_key_cmp(victim->cursor, evicted) >= 0)
 		victim->cursor = key_below(evicted);
 	victim->more = true;

@@ -14,6 +14,9 @@
  * lane keeps the one that it was placed by, and is placed anew when it comes to
  * the top and its turn is another.
  *
+ * The lanes of a tenant with limits have heaps of their own, which nobody pops from:
+ * see tenant.c.  Which lane stands in which heap is decided in place.c.
+ *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
  * src/ready/heap.c
@@ -29,19 +32,11 @@
 #define LANE(i)		(&db->ready->lanes[i])
 
 static bool is_fair(JobqDatabase *db, const JobqHeap *heap);
-static double turn_now(JobqDatabase *db, const JobqHeap *heap,
-					   const JobqLane *lane);
-static bool comes_before(JobqDatabase *db, const JobqHeap *heap,
-						 const JobqLane *lane, const JobqLane *other);
 static uint32 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b);
 static void add(JobqDatabase *db, JobqHeap *heap, JobqLane *lane);
 static void take_out(JobqDatabase *db, JobqHeap *heap, JobqLane *lane);
 static uint32 heap_bucket(const JobqHeap *key);
-static JobqHeap *heap_make(JobqDatabase *db, const JobqHeap *key);
-static void heap_free(JobqDatabase *db, JobqHeap *heap);
-static bool heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key);
-static void leave(JobqDatabase *db, JobqLane *lane);
-static bool same_key(const JobqHeap *a, const JobqHeap *b);
+static uint32 *heap_list(JobqDatabase *db, const JobqHeap *heap);
 
 /*
  * No lane has a job.
@@ -51,16 +46,18 @@ heaps_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
 
-	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
+	for (uint32 i = 0; i < JOBQ_MAX_HEAPS; i++)
 	{
-		ready->heap_bucket[i] = JOBQ_NONE;
 		ready->heaps[i].root = JOBQ_NONE;
 		ready->heaps[i].marked = false;
-		ready->heaps[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
+		ready->heaps[i].hash_next = i + 1 < JOBQ_MAX_HEAPS ? i + 1
 			: JOBQ_NONE;
 	}
+	for (int i = 0; i < jobq_max_lanes; i++)
+		ready->heap_bucket[i] = JOBQ_NONE;
 	ready->heap_free = 0;
 	ready->limited = ready->marked = JOBQ_NONE;
+	ready->heapless = false;
 	memset(ready->orders[JOBQ_NO_ORDER].rank, JOBQ_NOT_SERVED,
 		   sizeof(ready->orders[JOBQ_NO_ORDER].rank));
 	ready->orders[JOBQ_NO_ORDER].best = JOBQ_NOT_SERVED;
@@ -90,37 +87,6 @@ jobq_order_find(JobqDatabase *db, const uint8 *rank)
 }
 
 /*
- * All queues are about to be ranked anew: orders that none of them has any more
- * shall not remain.
- */
-void
-jobq_orders_forget(JobqDatabase *db)
-{
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = LANE(i);
-
-		if (lane->in_use && lane->heap != JOBQ_NONE && !lane->consumer)
-			leave(db, lane);
-		lane->order = JOBQ_NO_ORDER;
-	}
-	db->ready->norders = 1;
-}
-
-/*
- * Consumers that wait may find that they have jobs.
- */
-void
-jobq_consumers_wake(JobqDatabase *db)
-{
-	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
-		 i = LANE(i)->active_next)
-		if (LANE(i)->consumer && LANE(i)->heap != JOBQ_NONE &&
-			somebody_waits(db, LANE(i)->queue_id))
-			heap_mark(db, &db->ready->heaps[LANE(i)->heap]);
-}
-
-/*
  * Are the lanes of this heap ordered by the turns of tenants?
  */
 static bool
@@ -132,20 +98,26 @@ is_fair(JobqDatabase *db, const JobqHeap *heap)
 
 /*
  * A lane without a tenant is from before the queue was fair.  It comes first:
- * its jobs are written anew, so that those of all tenants are seen.
+ * its jobs are written anew, so that those of all tenants are seen.  In a heap of
+ * one tenant there are no turns.
  */
-static double
-turn_now(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
+double
+heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 {
+	if (heap->tenant != JOBQ_NONE)
+		return 0;
 	if (is_fair(db, heap))
 		return lane->tenant == 0 ? -1
 			: db->ready->parties[lane->tenant_party].turn;
 	return db->limits->weighted ? db->ready->parties[lane->party].turn : 0;
 }
 
-static bool
-comes_before(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane,
-			 const JobqLane *other)
+/*
+ * Does the lane come before the other, of the same heap?
+ */
+bool
+heap_before(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane,
+			const JobqLane *other)
 {
 	bool		fair = is_fair(db, heap);
 
@@ -173,7 +145,7 @@ merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
 		return b;
 	if (b == JOBQ_NONE)
 		return a;
-	if (comes_before(db, heap, LANE(b), LANE(a)))
+	if (heap_before(db, heap, LANE(b), LANE(a)))
 	{
 		uint32		swap = a;
 
@@ -249,6 +221,7 @@ heap_bucket(const JobqHeap *key)
 	uint32		hash = murmurhash32(key->role);
 
 	hash = hash_combine(hash, murmurhash32((uint32) key->queue_id));
+	hash = hash_combine(hash, murmurhash32(key->tenant));
 	hash = hash_combine(hash, ((uint32) key->order << 2) +
 						(key->consumer ? 2 : 0) + (key->quarantine ? 1 : 0));
 	hash = hash_combine(hash, ((uint32) key->queue_limiter << 16) +
@@ -256,21 +229,38 @@ heap_bucket(const JobqHeap *key)
 	return hash % jobq_max_lanes;
 }
 
-static bool
-same_key(const JobqHeap *a, const JobqHeap *b)
+/*
+ * Is it the heap of this key?
+ */
+bool
+heap_same(const JobqHeap *a, const JobqHeap *b)
 {
 	return a->role == b->role && a->queue_id == b->queue_id &&
+		a->tenant == b->tenant &&
 		a->order == b->order && a->queue_limiter == b->queue_limiter &&
 		a->kind_limiter == b->kind_limiter && a->consumer == b->consumer &&
 		a->quarantine == b->quarantine;
 }
 
 /*
- * Where the heap is linked: at its role, or at its queue.
+ * Do those who pop from the heap need a permit of a limiter?
+ */
+static bool
+is_limited(const JobqHeap *heap)
+{
+	return heap->tenant == JOBQ_NONE &&
+		(heap->queue_limiter != JOBQ_NO_LIMITER ||
+		 heap->kind_limiter != JOBQ_NO_LIMITER);
+}
+
+/*
+ * Where the heap is linked: at its role, at its queue, or at its tenant.
  */
 static uint32 *
 heap_list(JobqDatabase *db, const JobqHeap *heap)
 {
+	if (heap->tenant != JOBQ_NONE)
+		return &db->ready->parties[heap->tenant].heaps;
 	return heap->consumer ? &jobq_party_find(db, heap->queue_id, 0)->heaps
 		: &jobq_role_find(db, heap->role)->heaps;
 }
@@ -283,12 +273,16 @@ heap_find(JobqDatabase *db, const JobqHeap *key)
 {
 	for (uint32 i = db->ready->heap_bucket[heap_bucket(key)]; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].hash_next)
-		if (same_key(&db->ready->heaps[i], key))
+		if (heap_same(&db->ready->heaps[i], key))
 			return &db->ready->heaps[i];
 	return NULL;
 }
 
-static JobqHeap *
+/*
+ * The heap of this key, made if there is none; NULL if there is no place for it.  Then
+ * the scheduler places all lanes anew when there is.
+ */
+JobqHeap *
 heap_make(JobqDatabase *db, const JobqHeap *key)
 {
 	JobqReady  *ready = db->ready;
@@ -300,12 +294,16 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	if (heap != NULL)
 		return heap;
 	index = ready->heap_free;
-	Assert(index != JOBQ_NONE);
+	if (index == JOBQ_NONE)
+	{
+		ready->heapless = true;
+		return NULL;
+	}
 	heap = &ready->heaps[index];
 	ready->heap_free = heap->hash_next;
 	*heap = *key;
 	heap->marked = false;
-	heap->root = JOBQ_NONE;
+	heap->root = heap->lent = JOBQ_NONE;
 	heap->nlanes = heap->nentries = 0;
 	heap->hash_next = *bucket;
 	*bucket = index;
@@ -315,8 +313,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	if (*list != JOBQ_NONE)
 		ready->heaps[*list].prev = index;
 	*list = index;
-	if (heap->queue_limiter != JOBQ_NO_LIMITER ||
-		heap->kind_limiter != JOBQ_NO_LIMITER)
+	if (is_limited(heap))
 	{
 		heap->limited_prev = JOBQ_NONE;
 		heap->limited_next = ready->limited;
@@ -330,7 +327,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 /*
  * The heap is empty.
  */
-static void
+void
 heap_free(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqReady  *ready = db->ready;
@@ -347,8 +344,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 		*heap_list(db, heap) = heap->next;
 	if (heap->next != JOBQ_NONE)
 		ready->heaps[heap->next].prev = heap->prev;
-	if (heap->queue_limiter != JOBQ_NO_LIMITER ||
-		heap->kind_limiter != JOBQ_NO_LIMITER)
+	if (is_limited(heap))
 	{
 		if (heap->limited_prev != JOBQ_NONE)
 			ready->heaps[heap->limited_prev].limited_next = heap->limited_next;
@@ -359,6 +355,11 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	}
 	heap->hash_next = ready->heap_free;
 	ready->heap_free = index;
+	if (ready->heapless)
+	{
+		db->reload = true;
+		db->limits->due = 0;	/* long ago */
+	}
 }
 
 /*
@@ -396,89 +397,51 @@ heap_unmark(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * In which heap does the lane belong?  False if in none.
+ * The lane, which is in none, has a place in this heap.
  */
-static bool
-heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
+void
+heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 {
-	if (lane->count == 0 || !lane->ranked || lane->paused ||
-		(!lane->consumer && lane->order == JOBQ_NO_ORDER))
-		return false;
-	key->role = lane->role;
-	key->consumer = lane->consumer;
-	key->queue_id = lane->consumer ? lane->queue_id : 0;
-	key->order = lane->consumer ? JOBQ_NO_ORDER : lane->order;
-	key->queue_limiter = lane->queue_limiter;
-	key->kind_limiter = lane->kind_limiter;
-	key->quarantine = lane->quarantine;
-	return true;
+	lane->heap = heap - db->ready->heaps;
+	heap->nlanes++;
+	heap->nentries += lane->count;
+	lane->turn = heap_turn(db, heap, lane);
+	add(db, heap, lane);
 }
 
-static void
-leave(JobqDatabase *db, JobqLane *lane)
+/*
+ * Take the lane out of the heap in which it stands.  The last one gives up the heap,
+ * unless that is a tenant's.
+ */
+void
+heap_take(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 
 	take_out(db, heap, lane);
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
-	if (--heap->nlanes == 0)
+	if (--heap->nlanes == 0 && heap->tenant == JOBQ_NONE)
 		heap_free(db, heap);
 }
 
 /*
- * The lane has other takers, limits or a tenant than before, or has got its
- * first entry, or lost its last one: see that it stands where it belongs.
+ * The lane has another first entry, or turn: it comes later in its heap than before,
+ * or earlier.
  */
 void
-jobq_lane_place(JobqDatabase *db, JobqLane *lane)
+heap_moved(JobqDatabase *db, JobqLane *lane)
 {
-	JobqHeap	key;
-	bool		wanted = heap_key(db, lane, &key);
-	JobqHeap   *heap = lane->heap == JOBQ_NONE ? NULL
-		: &db->ready->heaps[lane->heap];
+	JobqHeap   *heap = &db->ready->heaps[lane->heap];
+	double		turn = heap_turn(db, heap, lane);
 
-	if (heap != NULL)
-	{
-		if (wanted && same_key(heap, &key))
-		{
-			lane_moved(db, lane);
-			return;
-		}
-		leave(db, lane);
-	}
-	if (!wanted)
-		return;
-	heap = heap_make(db, &key);
-	lane->heap = heap - db->ready->heaps;
-	heap->nlanes++;
-	heap->nentries += lane->count;
-	turn_begin(db, lane);
-	lane->turn = turn_now(db, heap, lane);
-	add(db, heap, lane);
-}
-
-/*
- * The lane has another first entry, or turn: it comes later than before, or
- * earlier.
- */
-void
-lane_moved(JobqDatabase *db, JobqLane *lane)
-{
-	JobqHeap   *heap;
-	double		turn;
-
-	if (lane->heap == JOBQ_NONE)
-		return;
-	heap = &db->ready->heaps[lane->heap];
-	turn = turn_now(db, heap, lane);
 	if (turn == lane->turn &&
 		(lane->parent == JOBQ_NONE ||
-		 !comes_before(db, heap, lane, LANE(lane->parent))) &&
+		 !heap_before(db, heap, lane, LANE(lane->parent))) &&
 		(lane->left == JOBQ_NONE ||
-		 !comes_before(db, heap, LANE(lane->left), lane)) &&
+		 !heap_before(db, heap, LANE(lane->left), lane)) &&
 		(lane->right == JOBQ_NONE ||
-		 !comes_before(db, heap, LANE(lane->right), lane)))
+		 !heap_before(db, heap, LANE(lane->right), lane)))
 		return;
 	if (heap->nlanes > 1)
 		take_out(db, heap, lane);
@@ -486,104 +449,4 @@ lane_moved(JobqDatabase *db, JobqLane *lane)
 		heap->root = JOBQ_NONE;
 	lane->turn = turn;
 	add(db, heap, lane);
-}
-
-/*
- * Limits have changed, and so what turns there are: all lanes are placed anew.
- */
-void
-jobq_lanes_place(JobqDatabase *db)
-{
-	for (int i = 0; i < jobq_max_lanes; i++)
-	{
-		JobqLane   *lane = LANE(i);
-
-		if (lane->in_use && lane->heap != JOBQ_NONE)
-			leave(db, lane);
-	}
-	for (int i = 0; i < jobq_max_lanes; i++)
-		if (LANE(i)->in_use)
-			jobq_lane_place(db, LANE(i));
-	jobq_consumers_wake(db);	/* what was marked is looked at again */
-}
-
-/*
- * The lane that comes first.
- */
-JobqLane *
-heap_first(JobqDatabase *db, JobqHeap *heap)
-{
-	JobqLane   *lane = LANE(heap->root);
-
-	while (turn_now(db, heap, lane) != lane->turn)
-	{
-		lane_moved(db, lane);
-		lane = LANE(heap->root);
-	}
-	return lane;
-}
-
-/*
- * How many jobs of the heap may start now, by its limiters.
- */
-int
-heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
-{
-	if (heap->queue_limiter == JOBQ_NO_LIMITER &&
-		heap->kind_limiter == JOBQ_NO_LIMITER)
-		return PG_INT32_MAX;
-	return jobq_lane_room(db, LANE(heap->root), now, due);
-}
-
-/*
- * Count jobs in this part of the heap, up to so many.
- */
-static uint32
-count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
-{
-	uint32		n;
-
-	if (lane == JOBQ_NONE || most == 0)
-		return 0;
-	n = Min(LANE(lane)->count, most);
-	n += count_jobs(db, LANE(lane)->left, most - n);
-	return n + count_jobs(db, LANE(lane)->right, most - n);
-}
-
-/*
- * How many jobs of the heap may start now, up to so many, and the priority of the
- * first.
- */
-uint32
-jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
-				 TimestampTz now, int32 *priority)
-{
-	int			room = heap_room(db, heap, now, &db->limits->due);
-
-	*priority = heap_first(db, heap)->priority;
-	return count_jobs(db, heap->root, Min((uint32) room, most));
-}
-
-/*
- * Has a queue of consumers a job that may start now, of another role than
- * these?
- */
-bool
-jobq_queue_has_job(JobqDatabase *db, int32 queue_id, const Oid *denied,
-				   int ndenied, TimestampTz now)
-{
-	JobqParty  *party = jobq_party_find(db, queue_id, 0);
-
-	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].next)
-	{
-		JobqHeap   *heap = &db->ready->heaps[i];
-		bool		is_denied = false;
-
-		for (int j = 0; j < ndenied && !is_denied; j++)
-			is_denied = denied[j] == heap->role;
-		if (!is_denied && heap_room(db, heap, now, &db->limits->due) > 0)
-			return true;
-	}
-	return false;
 }

@@ -15,13 +15,53 @@
 
 #include "ready/ready.h"
 
+/*
+ * May a session wait for jobs of this queue?
+ */
+static inline bool
+somebody_waits(const JobqDatabase *db, int32 queue_id)
+{
+	return db->offers->waiting[(uint32) queue_id % JOBQ_WAITING_BUCKETS] > 0;
+}
+
 /* src/ready/share.c */
 extern bool share_is_ample(JobqShares *shares, Oid role, JobqShareOf what);
 extern void account_add(JobqShares *shares, uint32 account, JobqShareOf what);
 
+/*
+ * Take a place for an entry or a tally from the free list, which is not empty.
+ */
+static inline uint32
+place_take(JobqDatabase *db)
+{
+	uint32		index = db->ready->free_head;
+
+	db->ready->free_head = db->ready->entries[index].next;
+	db->ready->nfree--;
+	return index;
+}
+
+/*
+ * Give it back.
+ */
+static inline void
+place_give(JobqDatabase *db, uint32 index)
+{
+	db->ready->entries[index].lane = 0;
+	db->ready->entries[index].next = db->ready->free_head;
+	db->ready->free_head = index;
+	db->ready->nfree++;
+}
+
 /* src/ready/limiter.c */
+
+/* Tokens are sums of fractions. */
+#define ONE_TOKEN	(1 - 1e-6)
+
 extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
+extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
+						  TimestampTz now, TimestampTz *due);
 
 /* src/ready/group_table.c */
 /* Where there is no room for more groups, look again so often. */
@@ -51,8 +91,57 @@ extern void heaps_clear(JobqDatabase *db);
 extern JobqHeap *heap_find(JobqDatabase *db, const JobqHeap *key);
 extern void heap_mark(JobqDatabase *db, JobqHeap *heap);
 extern void heap_unmark(JobqDatabase *db, JobqHeap *heap);
+extern double heap_turn(JobqDatabase *db, const JobqHeap *heap,
+						const JobqLane *lane);
+extern bool heap_before(JobqDatabase *db, const JobqHeap *heap,
+						const JobqLane *lane, const JobqLane *other);
+extern bool heap_same(const JobqHeap *a, const JobqHeap *b);
+extern JobqHeap *heap_make(JobqDatabase *db, const JobqHeap *key);
+extern void heap_free(JobqDatabase *db, JobqHeap *heap);
+extern void heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane);
+extern void heap_take(JobqDatabase *db, JobqLane *lane);
+extern void heap_moved(JobqDatabase *db, JobqLane *lane);
+
+/* src/ready/tally.c */
+
+/* Of so many places the one that is needed least is given up. */
+#define SAMPLE		64
+
+#define TALLY(db, index)	((JobqTally *) &(db)->ready->entries[index])
+
+extern const JobqLimiter *tenant_policy(JobqDatabase *db, uint16 limiter);
+extern uint32 tally_find(JobqDatabase *db, int32 queue_id, uint32 tenant);
+extern uint32 tally_make(JobqDatabase *db, int32 queue_id, uint32 tenant,
+						 TimestampTz now);
+extern void tally_forget(JobqDatabase *db, uint32 index, TimestampTz now);
+extern double tally_tokens(const JobqRate *rate, JobqTally *tally,
+						   TimestampTz now, TimestampTz *due);
+extern void tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
+						TimestampTz now);
+extern void tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due);
+extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
+
+/* src/ready/tenant.c */
+extern bool tenant_is_limited(JobqDatabase *db, const JobqLane *lane);
+extern bool tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
+extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
+extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
+extern void lane_offer(JobqDatabase *db, const JobqLane *lane);
+extern uint32 tenant_room(JobqDatabase *db, const JobqHeap *own);
+extern bool tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant,
+						TimestampTz now);
+extern uint32 tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant,
+						  TimestampTz now);
+extern uint32 tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant,
+						   TimestampTz now);
+extern void tenant_give(JobqDatabase *db, uint32 index, bool unused,
+						TimestampTz now);
+
+/* src/ready/place.c */
+extern void lane_displace(JobqDatabase *db, JobqLane *lane);
 extern void lane_moved(JobqDatabase *db, JobqLane *lane);
 extern JobqLane *heap_first(JobqDatabase *db, JobqHeap *heap);
+extern uint32 heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most);
 extern int	heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  TimestampTz *due);
 
@@ -60,9 +149,6 @@ extern int	heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
 
 /* src/ready/lane.c */
-
-/* Of so many lanes the one that is needed least gives something up. */
-#define SAMPLE		64
 
 /* After all were looked at in vain, that is not done again for some time. */
 #define FULL_PAUSE	(USECS_PER_SEC / 100)
@@ -136,7 +222,9 @@ extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 
 /* src/ready/permit.c */
 extern JobqPermits permits_take(JobqDatabase *db, const JobqLane *lane,
-								uint32 group);
+								uint32 group, TimestampTz now);
+extern void tenants_wake(JobqDatabase *db, TimestampTz now,
+						 JobqWakeList *wake);
 
 /* src/ready/prefetch.c */
 extern bool prefetch_take_unless(JobqDatabase *db, JobqSlot *slot, bool lane,
@@ -155,14 +243,5 @@ extern void lane_served_one(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/offer.c */
 extern void reservers_clear(JobqDatabase *db);
-
-/*
- * May a session wait for jobs of this queue?
- */
-static inline bool
-somebody_waits(const JobqDatabase *db, int32 queue_id)
-{
-	return db->offers->waiting[(uint32) queue_id % JOBQ_WAITING_BUCKETS] > 0;
-}
 
 #endif							/* JOBQ_READY_INNER_H */

@@ -27,17 +27,19 @@ typedef struct JobqPermits
 {
 	uint16		queue;			/* limiters, or JOBQ_NO_LIMITER */
 	uint16		kind;
+	uint32		tenant;			/* tally, or JOBQ_NONE */
 	uint32		group;			/* index, or JOBQ_NONE */
 } JobqPermits;
 
 #define JOBQ_NO_PERMITS \
-	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX})
+	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX})
 
 static inline bool
 jobq_permits_any(const JobqPermits *permits)
 {
 	return permits->queue != JOBQ_NO_LIMITER ||
-		permits->kind != JOBQ_NO_LIMITER || permits->group != PG_UINT32_MAX;
+		permits->kind != JOBQ_NO_LIMITER || permits->tenant != PG_UINT32_MAX ||
+		permits->group != PG_UINT32_MAX;
 }
 
 /* A job on its way into the ready set, or out of it. */
@@ -54,7 +56,8 @@ typedef struct JobqPush
 	JobqKey		key;
 	ItemPointerData ctid;
 	uint32		kind;			/* hash of a kind with limits, or 0 */
-	uint32		tenant;			/* hash, in a queue that is fair, or 0 */
+	uint32		tenant;			/* hash, if its tenant has lanes of its own,
+								 * or 0 */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on its way out: what it holds */
 } JobqPush;
@@ -79,6 +82,7 @@ typedef enum JobqVerdict
 
 	/* by the limits: permit.c */
 	JOBQ_QUEUE_FULL,
+	JOBQ_TENANT_FULL,
 	JOBQ_KIND_FULL,
 } JobqVerdict;
 

@@ -43,7 +43,7 @@ lanes_clear(JobqDatabase *db)
 	{
 		ready->lane_bucket[i] = JOBQ_NONE;
 		memset(&ready->lanes[i], 0, sizeof(JobqLane));
-		ready->lanes[i].heap = JOBQ_NONE;
+		ready->lanes[i].heap = ready->lanes[i].own = JOBQ_NONE;
 		ready->lanes[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
 			: JOBQ_NONE;
 	}
@@ -103,12 +103,10 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 	ready->lanes_made++;
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
-	lane->missed.run_at = PG_INT64_MAX;
-	lane->missed.id = PG_INT64_MAX;
 	lane->next_due = DT_NOEND;
 	lane->queue_limiter = jobq_limiter_find(db, queue_id, 0);
 	lane->kind_limiter = JOBQ_NO_LIMITER;
-	lane->head = lane->tail = lane->heap = JOBQ_NONE;
+	lane->head = lane->tail = lane->heap = lane->own = JOBQ_NONE;
 	lane->hash_next = ready->lane_bucket[bucket];
 	ready->lane_bucket[bucket] = JOBQ_LANE_INDEX(db, lane);
 	lane_join_parties(db, lane);
@@ -150,7 +148,10 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		return;
 	lane->kind = push->kind;
 	if (lane->tenant != push->tenant)
+	{
+		lane_displace(db, lane);
 		lane_set_tenant(db, lane, push->tenant);
+	}
 	lane->kind_limiter = JOBQ_NO_LIMITER;
 	if (lane->kind != 0)
 	{
@@ -385,8 +386,8 @@ void
 jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 			   JobqWakeList *wake)
 {
-	if (lane->scanning && jobq_key_cmp(from, lane->missed) < 0)
-		lane->missed = from;
+	if (lane->scanning && jobq_key_cmp(from, db->ready->missed) < 0)
+		db->ready->missed = from;
 	if (jobq_key_cmp(from, lane->cursor) <= 0)
 		lane->cursor = key_below(from);
 	lane->more = true;

@@ -23,6 +23,25 @@ typedef struct JobqEntry
 	uint32		next;
 } JobqEntry;
 
+/* What is counted of a tenant with limits, in the place of an entry: tally.c. */
+typedef struct JobqTally
+{
+	double		full_at;		/* when its bucket is full, as a TimestampTz */
+	TimestampTz due;			/* of its timer */
+	int32		queue_id;
+	uint32		tenant;
+	int32		running;		/* jobs that hold a permit of it */
+	uint16		unused;
+	uint16		lane;			/* JOBQ_NO_LANE */
+	uint32		timer;			/* in JobqReady.timers, or JOBQ_NONE */
+	uint32		next;			/* in the bucket */
+} JobqTally;
+
+#define JOBQ_NO_LANE		PG_UINT16_MAX
+
+/* With more of them, buckets of tenants of which no job runs are forgotten. */
+#define JOBQ_MAX_TALLIES	((uint32) jobq_ready_entries / 4)
+
 /*
  * A lane is the line of one (queue, priority, role, flow).  Its list holds a window
  * of the jobs that are due, in order of JobqKey; the rest is in the table.
@@ -66,8 +85,6 @@ typedef struct JobqLane
 	double		turn;			/* of its tenant or queue, as its heap knows
 								 * it: not above what it is */
 	JobqKey		cursor;
-	JobqKey		missed;			/* lowest key above the cursor that found no
-								 * place in JobqDatabase.late while scanning */
 	TimestampTz next_due;		/* lowest known run_at in the future */
 	uint32		head;
 	uint32		tail;
@@ -84,6 +101,7 @@ typedef struct JobqLane
 	uint32		noted_next;
 	uint32		passed_next;
 	uint32		heap;			/* in which it stands, or JOBQ_NONE */
+	uint32		own;			/* the heap of its tenant, which has limits */
 	uint32		left;			/* within the heap */
 	uint32		right;
 	uint32		parent;
@@ -98,7 +116,8 @@ typedef struct JobqParty
 	uint32		tenant;			/* 0: the queue itself */
 	uint32		nlanes;
 	uint32		lanes;			/* of a queue: the first */
-	uint32		heaps;			/* of a queue of consumers: the first */
+	uint32		heaps;			/* of a queue of consumers, or a tenant with
+								 * limits: the first */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	double		turn;			/* when it is served next, in jobs */
 } JobqParty;
@@ -123,11 +142,18 @@ typedef struct JobqRole
  * permits.  So who pops compares the first lanes of a few heaps: without limits
  * there are as many as there are lines in the order of a pool.  A heap whose
  * limiter is full is passed over as a whole.
+ *
+ * The lanes of a tenant with limits stand in a heap of the tenant's, from which
+ * nobody pops.  As long as the tenant may start a job, the first of them is lent to
+ * the heap where it would stand otherwise.  So a tenant that is full is in nobody's
+ * way, however many lanes and tenants there are.
  */
 typedef struct JobqHeap
 {
 	Oid			role;
 	int32		queue_id;		/* of consumers; or 0 */
+	uint32		tenant;			/* its party, if it is a tenant's; or
+								 * JOBQ_NONE */
 	uint16		order;			/* of workers */
 	uint16		queue_limiter;	/* or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
@@ -135,6 +161,8 @@ typedef struct JobqHeap
 	bool		quarantine;
 	bool		marked;			/* to be offered to consumers that wait */
 	uint32		root;			/* the lane that comes first */
+	uint32		lent;			/* of a tenant's: the lane that is, or
+								 * JOBQ_NONE */
 	uint32		nlanes;
 	uint32		nentries;		/* in its lanes */
 	uint32		hash_next;		/* in the bucket, or free list link */
@@ -145,6 +173,14 @@ typedef struct JobqHeap
 	uint32		marked_prev;	/* and so are those that are marked */
 	uint32		marked_next;
 } JobqHeap;
+
+/*
+ * A lane stands in one, and may have one of its tenant's beside it.  Many lanes share
+ * theirs, so there are not two for each; those that find none wait until one is free.
+ */
+#ifndef JOBQ_MAX_HEAPS
+#define JOBQ_MAX_HEAPS		((uint32) (jobq_max_lanes + jobq_max_lanes / 8))
+#endif
 
 /*
  * The place of a queue in the order of each pool, or JOBQ_NOT_SERVED.  Many queues
@@ -192,6 +228,9 @@ typedef struct JobqReady
 	uint32		active_head;
 	uint32		lane_free;
 	uint32		party_free;
+	uint32		ntallies;
+	uint32		tally_hand;		/* where they were last looked through */
+	uint32		ntimers;
 	uint32		role_free;
 	uint32		heap_free;
 	uint32		nroles;
@@ -212,18 +251,24 @@ typedef struct JobqReady
 	TimestampTz entries_full_until;
 	uint32		norders;
 	JobqOrder	orders[JOBQ_MAX_ORDERS];
-	int			nlate;			/* handed over while their lane, the only one
-								 * at a time, is scanned */
+	bool		heapless;		/* a lane found no heap */
+	JobqKey		missed;			/* lowest key above the cursor of the lane,
+								 * the only one at a time, that is scanned,
+								 * which found no place in "late" */
+	int			nlate;			/* handed over while their lane is scanned */
 	JobqPush	late[JOBQ_MAX_LATE];
 	JobqEntry  *entries;		/* [jobq_ready_entries] */
 	JobqLane   *lanes;			/* [jobq_max_lanes], as are all that follow */
-	JobqHeap   *heaps;
 	JobqRole   *roles;
 	uint32	   *lane_bucket;
 	uint32	   *heap_bucket;
 	uint32	   *role_bucket;
+	JobqHeap   *heaps;			/* [JOBQ_MAX_HEAPS] */
 	JobqParty  *parties;		/* [2 * jobq_max_lanes] */
 	uint32	   *party_bucket;
+	uint32	   *tally_bucket;	/* [jobq_max_lanes], as is the next */
+	uint32	   *timers;			/* tallies of tenants that wait for a token,
+								 * as a binary heap by JobqTally.due */
 } JobqReady;
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->ready->lanes))
@@ -239,6 +284,8 @@ extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
 
 /* src/ready/heap.c */
 extern uint16 jobq_order_find(JobqDatabase *db, const uint8 *rank);
+
+/* src/ready/place.c */
 extern void jobq_orders_forget(JobqDatabase *db);
 extern void jobq_consumers_wake(JobqDatabase *db);
 extern void jobq_lane_place(JobqDatabase *db, JobqLane *lane);

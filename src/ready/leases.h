@@ -24,7 +24,7 @@ typedef enum JobqLeaseState
 	JOBQ_LEASE_HELD,
 } JobqLeaseState;
 
-#define JOBQ_LEASE_MESSAGE	40
+#define JOBQ_LEASE_MESSAGE	36
 
 typedef struct JobqLease
 {

@@ -19,9 +19,6 @@
 
 #include "ready/inner.h"
 
-/* Tokens are sums of fractions. */
-#define ONE_TOKEN	(1 - 1e-6)
-
 /*
  * The limiter of a queue, or of a kind; JOBQ_NO_LIMITER if it has none.
  */
@@ -127,14 +124,14 @@ limiter_free(JobqLimiter *limiter, TimestampTz now, TimestampTz *due)
 }
 
 /*
- * How many jobs of the lane may start now, as far as limiters are concerned.
- * If that changes with time, "due" is lowered to when it does.
+ * How many jobs may start now that need permits of these two, which may be
+ * JOBQ_NO_LIMITER.  If that changes with time, "due" is lowered to when it does.
  */
 int
-jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
-			   TimestampTz *due)
+limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
+			  TimestampTz *due)
 {
-	uint16		index[] = {lane->queue_limiter, lane->kind_limiter};
+	uint16		index[] = {queue, kind};
 	int			room = PG_INT32_MAX;
 
 	for (int i = 0; i < 2; i++)
@@ -152,13 +149,4 @@ jobq_lane_room(JobqDatabase *db, const JobqLane *lane, TimestampTz now,
 			room = Min(room, Max((int) limiter->pace.tokens, 1));
 	}
 	return room;
-}
-
-/*
- * May a job of the lane start now?
- */
-bool
-jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
-{
-	return jobq_lane_room(db, lane, now, &db->limits->due) > 0;
 }

@@ -15,14 +15,14 @@
 /*
  * Limits
  *
- * A job needs permits to start: of its queue's limiter, of its kind's, and of
- * its group.  Whoever pops it takes them all at once, and gives them back when
+ * A job needs permits to start: of its queue's limiter, of its tenant there, of its
+ * kind's limiter, and of its group.  Whoever pops it takes them all at once, and gives them back when
  * the job's transaction is over; a process that dies has its permits given back
  * by the scheduler.  So a limit holds exactly, for workers and consumers alike.
  *
  * What waits for a limiter stays in its lane, which is skipped meanwhile: jobs
- * of a limited kind have lanes of their own (src/store/flow.c).  What waits for
- * its group is parked at the group, so that it is in nobody's way.
+ * of a limited kind, and of a tenant, have lanes of their own (src/store/flow.c).
+ * What waits for its group is parked at the group, so that it is in nobody's way.
  */
 
 /* A token bucket, as it is configured. */
@@ -74,6 +74,8 @@ typedef struct JobqLimiter
 	int			weight;			/* among queues of the same place in a pool */
 	JobqRate	rate;
 	JobqThrottle throttle;
+	int			tenant_max_running; /* of each tenant; 0: no limit */
+	JobqRate	tenant_rate;
 	int			nweights;
 	JobqWeight	weights[JOBQ_MAX_WEIGHTS];
 
@@ -81,6 +83,16 @@ typedef struct JobqLimiter
 	JobqPace	pace;
 	double		tenant_turn;	/* of the tenant that was served last */
 } JobqLimiter;
+
+/* What the limits of a tenant count. */
+typedef struct JobqTenantState
+{
+	int			max_running;	/* 0: no limit */
+	int			running;
+	bool		paced;			/* it has a rate ... */
+	double		tokens;
+	TimestampTz due;			/* ... by which the next may start then */
+} JobqTenantState;
 
 /*
  * The limiters of a database.
@@ -105,8 +117,17 @@ extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
 						   TimestampTz now, TimestampTz *due);
 extern void jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace,
 							 int failures, TimestampTz now);
-extern int	jobq_lane_room(JobqDatabase *db, const JobqLane *lane,
-						   TimestampTz now, TimestampTz *due);
+
+/* src/ready/tally.c */
+extern bool jobq_tenants_limited(const JobqLimiter *limiter);
+extern void jobq_tallies_clear(JobqDatabase *db);
+extern void jobq_tallies_put_back(JobqDatabase *db, TimestampTz now);
+
+/* src/ready/tenant.c */
+extern bool jobq_tenant_state(JobqDatabase *db, int32 queue_id, uint32 tenant,
+							  TimestampTz now, JobqTenantState *state);
+extern void jobq_tenant_spend(JobqDatabase *db, int32 queue_id, uint32 tenant,
+							  double tokens, TimestampTz now);
 extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 						   TimestampTz now);
 
@@ -115,6 +136,8 @@ extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
 									bool limited, TimestampTz now,
 									JobqWakeList *wake);
+extern uint32 jobq_tenant_count(JobqDatabase *db, int32 queue_id,
+								uint32 tenant, TimestampTz now);
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);

@@ -20,6 +20,8 @@
 
 #include "ready/inner.h"
 
+static void tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+						JobqWakeList *wake);
 static void give_back(JobqDatabase *db, uint16 index, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
 
@@ -36,6 +38,7 @@ jobq_limits_clear(JobqDatabase *db)
 	db->limits->loaded = false;
 	db->limits->due = DT_NOEND;
 	groups_clear(db);
+	jobq_tallies_clear(db);
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].database == db - jobq_shared->databases)
 			jobq_shared->slots[i].holding->permits = JOBQ_NO_PERMITS;
@@ -49,9 +52,11 @@ jobq_limits_clear(JobqDatabase *db)
  * A job of this lane starts, for which there was room.
  */
 JobqPermits
-permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
+permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
+			 TimestampTz now)
 {
-	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter, group};
+	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter,
+	JOBQ_NONE, group};
 	uint16	   *index[] = {&permits.queue, &permits.kind};
 
 	for (int i = 0; i < 2; i++)
@@ -70,13 +75,14 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group)
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
 			limiter->pace.tokens -= 1;
 	}
+	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, now);
 	return permits;
 }
 
 /*
  * The same for a job that was not popped, but found in the table: see what it
  * needs, and whether there is room, and take it.  "limited": its queue has
- * limits; the job names its kind if that has.
+ * limits; the job names its tenant and its kind if those have.
  */
 JobqVerdict
 jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
@@ -104,11 +110,29 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	if (lane.kind_limiter != JOBQ_NO_LIMITER &&
 		!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due))
 		return JOBQ_KIND_FULL;
+	lane.tenant = job->tenant;
+	if (db->ready->nfree == 0)
+		(void) entry_evict(db, NULL);	/* for what is counted of the tenant */
+	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
+		return JOBQ_TENANT_FULL;
 	if (job->group != 0 &&
 		!group_admit(db, job, lane.queue_limiter, now, &place))
 		return JOBQ_GROUP_BUSY;
-	job->permits = permits_take(db, &lane, place);
+	job->permits = permits_take(db, &lane, place, now);
 	return JOBQ_MAY_RUN;
+}
+
+/*
+ * A job of the tenant runs, for which no permit was asked.  Returns its permit of the
+ * tenant, or JOBQ_NONE if that has no limits, or there is no free entry to count it.
+ */
+uint32
+jobq_tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant,
+				  TimestampTz now)
+{
+	if (db->ready->nfree == 0)
+		(void) entry_evict(db, NULL);
+	return tenant_count(db, queue_id, tenant, now);
 }
 
 static void
@@ -136,6 +160,46 @@ give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
 }
 
 /*
+ * More jobs of the tenant with this tally may start, perhaps; or there is nothing to
+ * remember of it.
+ */
+static void
+tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
+			JobqWakeList *wake)
+{
+	JobqReady  *ready = db->ready;
+	const JobqParty *party = jobq_party_find(db, TALLY(db, index)->queue_id,
+											 TALLY(db, index)->tenant);
+
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
+		 i = ready->heaps[i].next)
+		if (tenant_settle(db, &ready->heaps[i], now))
+			heap_wake(db, &ready->heaps[ready->lanes[ready->heaps[i].lent].heap],
+					  1, now, wake);
+	tally_forget(db, index, now);
+}
+
+/*
+ * The same for tenants that have got a token with time; not for too many in one go:
+ * db->limits->due says that there are others.
+ */
+void
+tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < SAMPLE; i++)
+	{
+		uint32		index = tally_due(db, now);
+
+		if (index == JOBQ_NONE)
+			return;
+		tenant_wake(db, index, now, wake);
+	}
+	db->limits->due = Min(db->limits->due, now);
+	if (db->limits->due < db->wake_at)
+		wake->scheduler = true;
+}
+
+/*
  * The job's transaction is over: others may start.
  *
  * live: the job will run again, so its group may have to wait for it.
@@ -153,6 +217,11 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 		give_back(db, held.queue, unused, now, wake);
 	if (held.kind != JOBQ_NO_LIMITER)
 		give_back(db, held.kind, unused, now, wake);
+	if (held.tenant != JOBQ_NONE)
+	{
+		tenant_give(db, held.tenant, unused, now);
+		tenant_wake(db, held.tenant, now, wake);
+	}
 	if (held.group != JOBQ_NONE)
 		group_leave(db, held.group, id, live, unused, now, wake);
 }
@@ -200,6 +269,7 @@ jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].limited_next)
 		heap_wake(db, &db->ready->heaps[i], PG_INT32_MAX, now, wake);
+	tenants_wake(db, now, wake);
 }
 
 /*

@@ -53,6 +53,8 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 		jobq_permits_release(db, &mine->holding->permits, mine->holding->permits_job, mine->holding->live,
 							 mine->holding->unused, now, wake);
 
+	tenants_wake(db, now, wake);
+
 again:
 	best = lane_best(db, taker, now, &best_rank);
 
@@ -82,13 +84,13 @@ again:
 	take(db, best, index, popped);
 	if (popped->group != 0)
 		popped->first = no_predecessor(db, best, popped->key, now);
-	popped->permits = permits_take(db, best, group);
+	popped->permits = permits_take(db, best, group, now);
 	lane_served_one(db, best);
 
 	/* if time sets the next one free, the scheduler must know */
-	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE &&
-		heap_room(db, heap, now, &db->limits->due) == 0 &&
-		db->limits->due < db->wake_at)
+	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE)
+		(void) heap_room(db, heap, now, &db->limits->due);
+	if (db->limits->due < db->wake_at)
 		wake->scheduler = true;
 	if (mine != NULL)
 	{

@@ -20,6 +20,8 @@
 
 #include "ready/inner.h"
 
+#define HIGHEST_KEY	((JobqKey) {PG_INT64_MAX, PG_INT64_MAX})
+
 /*
  * Forget all lanes and entries.
  */
@@ -31,6 +33,7 @@ jobq_ready_clear(JobqDatabase *db)
 	groups_unpark(db);
 	prefetch_forget(db);
 	db->ready->nlate = 0;
+	db->ready->missed = HIGHEST_KEY;
 	db->ready->complete = false;
 	db->ready->overflow = false;
 	db->ready->starved = false;
@@ -84,8 +87,8 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 		if (jobq_key_cmp(push->key, lane->cursor) <= 0)
 		{
 			lane->cursor = key_below(push->key);
-			if (lane->scanning && jobq_key_cmp(push->key, lane->missed) < 0)
-				lane->missed = push->key;
+			if (lane->scanning && jobq_key_cmp(push->key, db->ready->missed) < 0)
+				db->ready->missed = push->key;
 		}
 		if (push->key.run_at < db->wake_at)
 			wake->scheduler = true;
@@ -100,8 +103,8 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 				db->ready->late[db->ready->nlate++] = *push;
 			else
 			{
-				if (jobq_key_cmp(push->key, lane->missed) < 0)
-					lane->missed = push->key;
+				if (jobq_key_cmp(push->key, db->ready->missed) < 0)
+					db->ready->missed = push->key;
 				lane->more = true;
 				jobq_lane_expect(db, lane);
 			}
@@ -263,13 +266,12 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	lane->more = more;
 	if (next_due < lane->next_due)
 		lane->next_due = next_due;
-	if (jobq_key_cmp(lane->missed, lane->cursor) <= 0)
-		lane->cursor = key_below(lane->missed);
-	if (lane->missed.run_at != PG_INT64_MAX)
+	if (jobq_key_cmp(db->ready->missed, lane->cursor) <= 0)
+		lane->cursor = key_below(db->ready->missed);
+	if (db->ready->missed.run_at != PG_INT64_MAX)
 		lane->more = true;
 	jobq_lane_expect(db, lane);
-	lane->missed.run_at = PG_INT64_MAX;
-	lane->missed.id = PG_INT64_MAX;
+	db->ready->missed = HIGHEST_KEY;
 
 	/* the scan may have passed what was committed meanwhile */
 	nlate = db->ready->nlate;

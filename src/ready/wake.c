@@ -48,8 +48,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 
 	if (lane->consumer)
 	{
-		if (lane->heap != JOBQ_NONE && somebody_waits(db, lane->queue_id))
-			heap_mark(db, &db->ready->heaps[lane->heap]);
+		lane_offer(db, lane);
 		return;
 	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
@@ -83,8 +82,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 }
 
 /*
- * The same for so many jobs of a heap at most, as far as there is room: a lane has
- * one or more.
+ * The same for so many jobs of a heap at most, as far as there is room.
  */
 void
 heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
@@ -95,8 +93,8 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 	n = Min(n, heap_room(db, heap, now, &db->limits->due));
 	if (n == 0 && db->limits->due < db->wake_at)
 		wake->scheduler = true; /* it is the time that is waited for */
-	n = Min(n, (int) Max(heap->nlanes, lane->count));
-	for (n = Min(n, JOBQ_MAX_WAKE); n > 0; n--)
+	n = Min(n, JOBQ_MAX_WAKE);
+	for (n = heap_jobs(db, heap, n); n > 0; n--)
 		jobq_lane_wake(db, lane, now, wake);
 }
 

@@ -4,8 +4,8 @@
  *	  What a job's lane depends on beside its queue and priority: as which role it
  *	  runs, the limits of its kind, its tenant, its group.
  *
- * Jobs of a kind with limits, and the tenants of a fair queue, have lanes of
- * their own, so that what waits for a limit or for its turn stands in nobody
+ * Jobs of a kind with limits, and the tenants of a queue that is fair or limits them,
+ * have lanes of their own, so that what waits for a limit or for its turn stands in nobody
  * else's way.  "flow" in the job's row tells these lanes apart.  It is set when
  * the row is written, and set right by whoever takes the job if kind or queue
  * have changed since.  So is the role: that of who has enqueued the job, unless the
@@ -107,8 +107,8 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 
 /*
  * The hashes of the job's kind, if that has limits, and of its tenant, if that has
- * lanes of its own: in a queue that is fair, or because it is paused; and as which
- * role it runs.  As kind and queue are now.
+ * lanes of its own: in a queue that is fair or limits its tenants, or because it is
+ * paused; and as which role it runs.  As kind and queue are now.
  */
 static void
 parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name,
@@ -126,7 +126,8 @@ parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name,
 	if (queue != NULL && queue->tenant_by != TENANT_NONE)
 	{
 		*tenant_name = jobq_job_tenant(job, queue);
-		if (queue->fair || jobq_tenant_paused(queue, *tenant_name))
+		if (queue->fair || queue->tenants_limited ||
+			jobq_tenant_paused(queue, *tenant_name))
 			*tenant = jobq_tenant_hash(*tenant_name);
 	}
 	*kind = jobq_handler(name, &handler) != NULL && handler.limited

@@ -23,7 +23,7 @@
  *	WORD		one of the words; the column is NOT NULL
  *	NUMBER		0 or more; the column is NOT NULL
  *	LIMIT		1 or more; 0 takes it away, which is NULL in the column
- *	RATE, THROTTLE, FAIR_BY, TENANT
+ *	RATE, TENANT_RATE, THROTTLE, FAIR_BY, TENANT
  *				each its own; none takes it away
  *	WEIGHTS		an object of names and numbers
  *	DURATION	a positive interval; 0 takes it away
@@ -53,6 +53,8 @@ QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'
 QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "what says whose a job is: setting NAME, header NAME, schema (the first of search_path), or role; none or null: what fair_by says")
 QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: tenant, as the setting tenant says; without that, the name of a header that names the tenant, or role; none or null: nobody's")
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")
+QUEUE_SETTING(tenant_max_running, TENANT_MAX_RUNNING, int, "", LIMIT, "", "how many jobs of each tenant run at a time; 0 or null: as many as can")
+QUEUE_SETTING(tenant_rate, TENANT_RATE, text, "", TENANT_RATE, "", "how many jobs of each tenant start in a time, such as 100 per minute burst 20; none or null: as many as can")
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; more are refused with JQ015; 0 or null: no limit")
 QUEUE_SETTING(expires_after, EXPIRES_AFTER, interval, "", DURATION, "", "a job that has not started so long after its run_at ends as expired; 0 or null: never")
 QUEUE_SETTING(carry, CARRY, _text, "", CARRY, "", "which settings of the enqueuer's session its jobs take along, such as {search_path, app.tenant}; {} or null: none")

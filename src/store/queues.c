@@ -146,6 +146,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 		: DatumGetObjectId(values[QUEUE_RUN_AS_BY - 1]);
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
+	queue->tenants_limited = !nulls[QUEUE_TENANT_MAX_RUNNING - 1] ||
+		!nulls[QUEUE_TENANT_RATE - 1];
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1
 		: DatumGetInt32(values[QUEUE_MAX_LENGTH - 1]);
 	queue->expires_after_ms = nulls[QUEUE_EXPIRES_AFTER - 1] ? -1

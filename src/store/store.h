@@ -202,6 +202,7 @@ typedef struct JobqQueue
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
 	bool		fair;			/* its tenants take turns */
+	bool		tenants_limited;	/* they have a max_running or rate */
 	bool		tenants_paused; /* some are */
 	char		tenant_by;
 	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
@@ -282,6 +283,7 @@ enum
 #define JOBQ_LIMITED_QUEUE \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
 	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
+	" OR tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL" \
 	" OR group_on_failure <> 'wait' OR weight IS NOT NULL"
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"

@@ -41,8 +41,9 @@ typedef struct Column
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {REGROLEOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {INT4OID, true},
-	{INTERVALOID, true}, {TEXTARRAYOID, true}, {TEXTOID, false}, {REGROLEOID, true},
+	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true},
+	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {INTERVALOID, true}, {TEXTARRAYOID, true},
+	{TEXTOID, false}, {REGROLEOID, true},
 };
 
 static const Column handler_columns[] = {

@@ -107,7 +107,7 @@ check_entries(void)
 					   group->nparked);
 	}
 	for (int i = 0; i < jobq_ready_entries; i++)
-		if (!entry_seen[i])
+		if (!entry_seen[i] && ready->entries[i].lane != JOBQ_NO_LANE)
 			model_fail("entry %d is nowhere", i);
 }
 
@@ -193,11 +193,30 @@ check_heaps(void)
 			model_fail("lane %d has another queue or tenant", l);
 		served = lane->count > 0 && lane->ranked && !lane->paused &&
 			(lane->consumer || lane->order != JOBQ_NO_ORDER);
+		if (served && lane->heap == JOBQ_NONE && ready->heapless)
+			continue;
 		if (served != (lane->heap != JOBQ_NONE))
 			model_fail("lane %d is in a heap: %d, served: %d", l, !served, served);
 		if (!served)
 			continue;
 		heap = &ready->heaps[lane->heap];
+		if (tenant_is_limited(db, lane) != (lane->own != JOBQ_NONE))
+			model_fail("lane %d is in a heap of its tenant's: %d", l,
+					   lane->own != JOBQ_NONE);
+		if (lane->own != JOBQ_NONE)
+		{
+			const JobqHeap *own = &ready->heaps[lane->own];
+			JobqHeap	key = *own;
+
+			if (own->tenant != lane->tenant_party)
+				model_fail("lane %d is in another tenant's heap", l);
+			key.tenant = JOBQ_NONE;
+			if (own->lent == (uint32) l ? !heap_same(&key, heap) : own != heap)
+				model_fail("lane %d is lent, or not: heap %u of %u", l, lane->heap,
+						   lane->own);
+		}
+		else if (heap->tenant != JOBQ_NONE)
+			model_fail("lane %d is in a tenant's heap", l);
 		if (heap->role != lane->role || heap->consumer != lane->consumer ||
 			heap->quarantine != lane->quarantine ||
 			heap->queue_limiter != lane->queue_limiter ||
@@ -214,7 +233,7 @@ check_heaps(void)
 		uint32		nentries = 0;
 
 		for (int e = 0; e < jobq_ready_entries; e++)
-			nentries += !entry_free_seen[e] &&
+			nentries += !entry_free_seen[e] && ready->entries[e].lane != JOBQ_NO_LANE &&
 				ready->lanes[ready->entries[e].lane].role == ready->roles[i].role;
 		if (nentries != ready->roles[i].nentries)
 			model_fail("role %u has %u entries, not %u", ready->roles[i].role,
@@ -234,11 +253,79 @@ check_heaps(void)
 }
 
 /*
+ * A tenant that may start a job has lent a lane, or will be looked at in time; one
+ * that may not has not.
+ */
+static void
+check_tenant(uint32 party)
+{
+	JobqReady  *ready = db->ready;
+	JobqParty  *tenant = &ready->parties[party];
+	uint32		index = tally_find(db, tenant->queue_id, tenant->tenant);
+	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
+
+	for (uint32 h = tenant->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
+	{
+		JobqHeap   *own = &ready->heaps[h];
+		const JobqLimiter *policy = &db->limits->limiters[own->queue_limiter];
+		bool		full;
+
+		if (own->tenant != party || (own->nlanes == 0 && own->lent == JOBQ_NONE))
+			model_fail("heap %u is not well one of tenant %u", h, party);
+		full = policy->tenant_max_running > 0 && tally != NULL &&
+			tally->running >= policy->tenant_max_running;
+		if (own->lent != JOBQ_NONE && full)
+			model_fail("tenant %u is full, and may start a job", party);
+		if (own->lent != JOBQ_NONE || full || ready->heapless)
+			continue;
+		if (tally == NULL || tally->timer == JOBQ_NONE)
+			model_fail("tenant %u may start a job, and does not", party);
+		if (db->limits->due > tally->due)
+			model_fail("nobody looks at tenant %u in time", party);
+	}
+}
+
+static void
+check_tenants(void)
+{
+	JobqReady  *ready = db->ready;
+	uint32		ntallies = 0;
+
+	for (uint32 i = 0; i < ready->ntimers; i++)
+	{
+		JobqTally  *tally = TALLY(db, ready->timers[i]);
+
+		if (tally->lane != JOBQ_NO_LANE || tally->timer != i)
+			model_fail("timer %u is another's", i);
+		if (i > 0 && TALLY(db, ready->timers[(i - 1) / 2])->due > tally->due)
+			model_fail("timer %u is out of order", i);
+	}
+	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
+	{
+		JobqTally  *tally = TALLY(db, i);
+
+		if (tally->lane != JOBQ_NO_LANE)
+			continue;
+		ntallies++;
+		if (tally_find(db, tally->queue_id, tally->tenant) != i)
+			model_fail("tally %u is not found", i);
+	}
+	if (ntallies != ready->ntallies)
+		model_fail("there are %u tallies, not %u", ntallies, ready->ntallies);
+	for (int l = 0; l < jobq_max_lanes; l++)
+		if (ready->lanes[l].in_use && ready->lanes[l].tenant != 0)
+			check_tenant(ready->lanes[l].tenant_party);
+}
+
+/*
  * What is held is what is counted.
  */
 static void
-count_permits(const JobqPermits *permits, int *limiters, int *groups)
+count_permits(const JobqPermits *permits, int *limiters, int *groups,
+			  int *tenants)
 {
+	if (permits->tenant != JOBQ_NONE)
+		tenants[permits->tenant]++;
 	if (permits->queue != JOBQ_NO_LIMITER)
 		limiters[permits->queue]++;
 	if (permits->kind != JOBQ_NO_LIMITER)
@@ -252,20 +339,21 @@ check_permits(void)
 {
 	int			limiters[JOBQ_MAX_LIMITERS] = {0};
 	int			groups[1024] = {0};
+	int			tenants[1024] = {0};
 	uint32		nleases = 0;
 	int			ngroups = 0;
 
 	for (int i = 0; i < NSLOTS; i++)
-		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups);
+		count_permits(&jobq_shared->slots[i].holding->permits, limiters, groups, tenants);
 	for (int i = 0; i < jobq_max_leases; i++)
 		if (db->leases->leases[i].id != 0)
 		{
-			count_permits(&db->leases->leases[i].permits, limiters, groups);
+			count_permits(&db->leases->leases[i].permits, limiters, groups, tenants);
 			nleases++;
 		}
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 		if (db->offers->reservers[i].offered)
-			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups);
+			count_permits(&db->offers->reservers[i].offer.permits, limiters, groups, tenants);
 	if (nleases != db->leases->nleases)
 		model_fail("there are %u leases, not %u", nleases, db->leases->nleases);
 	for (int i = 0; i < db->limits->nlimiters; i++)
@@ -273,6 +361,9 @@ check_permits(void)
 			limiters[i] != db->limits->limiters[i].running)
 			model_fail("limiter %d: %d run, not %d", i, limiters[i],
 					   db->limits->limiters[i].running);
+	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
+		if (tenants[i] != (TALLY(db, i)->lane == JOBQ_NO_LANE ? TALLY(db, i)->running : 0))
+			model_fail("tally %u: %d run", i, tenants[i]);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &db->groups->groups[i];
@@ -407,7 +498,7 @@ found(const Row *row)
 		return "skipped";
 	if (lane->scanning)
 	{
-		if (jobq_key_cmp(lane->missed, job->key) <= 0)
+		if (jobq_key_cmp(db->ready->missed, job->key) <= 0)
 			return "missed";
 		for (int i = 0; i < world.nread; i++)
 			if (jobq_key_cmp(world.read[i].key, job->key) == 0)
@@ -493,6 +584,8 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 
 	if (!lane->in_use || lane->count == 0 || !lane->ranked || lane->paused)
 		return JOBQ_NOT_SERVED;
+	if (lane->heap == JOBQ_NONE && db->ready->heapless)
+		return JOBQ_NOT_SERVED; /* it waits for one */
 	if (lane->quarantine && taker->pool >= 0 && db->ready->quarantine_slot >= 0)
 		return JOBQ_NOT_SERVED;
 	for (int i = 0; i < taker->nroles; i++)
@@ -595,7 +688,8 @@ check_order(void)
 static void
 check_waiting(void)
 {
-	if (db->ready->marked != JOBQ_NONE || db->limits->due <= world.now + 2 ||
+	if (db->ready->marked != JOBQ_NONE || db->ready->heapless ||
+		db->limits->due <= world.now + 2 ||
 		world.now < world.scheduler_last)
 		return;
 	for (int s = 0; s < NSESSIONS; s++)
@@ -615,6 +709,7 @@ check_all(void)
 	check_entries();
 	check_active();
 	check_heaps();
+	check_tenants();
 	check_permits();
 	check_shares();
 	check_found();
@@ -634,6 +729,18 @@ check_starts(int r, Moment popped)
 	int			group_max = queue->limited ? queue->limiter.group_max_running : 1;
 	int			running = 0;
 
+	if (queue->tenants && !db->limits->stale && popped.tick >= world.limits_tick &&
+		queue->limiter.tenant_max_running > 0)
+	{
+		for (int i = 0; i < MAX_ROWS; i++)
+			running += i != r && world.rows[i].state == ROW_LIVE &&
+				world.rows[i].job.queue_id == row->job.queue_id &&
+				world.rows[i].job.tenant == row->job.tenant &&
+				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
+		if (running >= queue->limiter.tenant_max_running)
+			model_fail("%d jobs of tenant %u run", running + 1, row->job.tenant);
+		running = 0;
+	}
 	if (row->job.group == 0)
 		return;
 	for (int i = 0; i < MAX_ROWS; i++)

@@ -105,6 +105,7 @@ typedef struct Queue
 	bool		consumer;
 	bool		paused;
 	bool		limited;		/* has a limiter, as follows */
+	bool		tenants;		/* its jobs have tenants */
 	uint8		rank[NPOOLS];
 	JobqLimiter limiter;
 } Queue;
@@ -113,6 +114,7 @@ typedef struct World
 {
 	TimestampTz now;
 	uint64		tick;			/* hand-overs so far */
+	uint64		limits_tick;	/* when limits were loaded last */
 	int64		next_id;
 	JobqPush	last;			/* the job that was enqueued last */
 	int64		next_token;

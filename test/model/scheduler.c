@@ -67,6 +67,36 @@ begin_to_count(uint16 index, JobqWakeList *wake)
 }
 
 /*
+ * The same for the tenants of a queue.
+ */
+static void
+begin_to_count_tenants(int32 queue_id, JobqWakeList *wake)
+{
+	for (int w = 0; w < NSLOTS; w++)
+	{
+		JobqPermits *permits = &jobq_shared->slots[w].holding->permits;
+		const Row  *row = world.workers[w].row < 0 ? NULL
+			: &world.rows[world.workers[w].row];
+
+		if (row != NULL && permits->tenant == JOBQ_NONE &&
+			row->job.queue_id == queue_id)
+		{
+			permits->tenant = jobq_tenant_count(db, queue_id, row->job.tenant, world.now);
+			jobq_shared->slots[w].holding->permits_job = row->job.key.id;
+		}
+		jobq_prefetch_return(db, &jobq_shared->slots[w], wake);
+	}
+	for (int i = 0; i < jobq_max_leases; i++)
+	{
+		JobqLease  *lease = &db->leases->leases[i];
+
+		if (lease->id != 0 && lease->permits.tenant == JOBQ_NONE &&
+			lease->queue_id == queue_id)
+			lease->permits.tenant = jobq_tenant_count(db, queue_id, lease->tenant, world.now);
+	}
+}
+
+/*
  * worker/scheduler/limits.c
  */
 static void
@@ -84,6 +114,7 @@ load_limits(JobqWakeList *wake)
 		JobqPace	pace = limiter->pace;
 		double		turn = limiter->tenant_turn;
 		bool		counted = limiter->in_use && jobq_limiter_counts(limiter);
+		bool		tenants = limiter->in_use && jobq_tenants_limited(limiter);
 
 		if (i < NQUEUES && !world.queues[i].limited)
 			continue;
@@ -101,6 +132,8 @@ load_limits(JobqWakeList *wake)
 		limits->nlimiters = Max(limits->nlimiters, i + 1);
 		if (!counted && jobq_limiter_counts(limiter))
 			begin_to_count(i, wake);
+		if (!tenants && jobq_tenants_limited(limiter))
+			begin_to_count_tenants(limiter->queue_id, wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -116,6 +149,7 @@ load_limits(JobqWakeList *wake)
 	jobq_lanes_place(db);
 	limits->loaded = true;
 	limits->loading = false;
+	world.limits_tick = ++world.tick;
 	limits->due = db->groups->due = world.now;
 }
 
@@ -570,6 +604,7 @@ scheduler_round(void)
 		world.discover_plan = now;
 		db->relay_due = now;
 		db->limits->due = db->groups->due = now;
+		jobq_tallies_put_back(db, now);
 		db->rescan = true;
 	}
 	world.scheduler_last = now;

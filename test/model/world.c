@@ -81,7 +81,7 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
 	if ((c >> 3) % 8 == 0)
 		job->kind = KIND;
-	if (queue->limited && queue->limiter.fair)
+	if (queue->tenants)
 		job->tenant = 1 + (c >> 6) % 3;
 	job->flow = job->kind * 100 + job->tenant;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
@@ -312,6 +312,8 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 	}
 	if ((queue->limited && jobq_limiter_counts(&queue->limiter) &&
 		 entry->permits.queue == JOBQ_NO_LIMITER) ||
+		(queue->limited && jobq_tenants_limited(&queue->limiter) &&
+		 row->job.tenant != 0 && entry->permits.tenant == JOBQ_NONE) ||
 		(row->job.kind != 0 && jobq_limiter_counts(&world.kind_limiter) &&
 		 entry->permits.kind == JOBQ_NO_LIMITER))
 	{
@@ -822,6 +824,8 @@ op_limits(uint32 a, uint32 b, uint32 c)
 		return;
 	queue->limiter.max_running = b % 3;
 	queue->limiter.weight = 1 + (b >> 4) % 3;
+	if (queue->tenants)
+		queue->limiter.tenant_max_running = (b >> 8) % 3;
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
 }
@@ -1028,6 +1032,14 @@ world_start(uint32 seed)
 			limiter->throttle.failures = 3;
 			limiter->throttle.window = 3 * USECS_PER_SEC;
 			limiter->throttle.by_group = (seed >> 10) % 2 == 0;
+		}
+		queue->tenants = queue->limited && (limiter->fair || q == 3 || q == 4);
+		if (queue->tenants && (seed >> 13) % 2 == 0)
+			limiter->tenant_max_running = 1 + q % 2;
+		if (queue->tenants && (seed >> 14) % 3 == 0)
+		{
+			limiter->tenant_rate.per_us = 3.0 / USECS_PER_SEC;
+			limiter->tenant_rate.burst = 1 + q % 3;
 		}
 		limiter->nweights = 1;
 		limiter->weights[0] = (JobqWeight)

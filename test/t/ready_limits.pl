@@ -392,9 +392,23 @@ sql(q{SELECT jobq.enqueue('note', jsonb_build_object('g', g) || CASE WHEN i <= n
 my $noted = q{SELECT string_agg(queue || ' ' || g || ' ' || n, ', ' ORDER BY queue, g) FROM (SELECT queue, g, count(*) AS n FROM noted GROUP BY 1, 2) t};
 my $expected = 'paced a 3, paced b 1, paced c 2, throttled b 2';
 wait_for($node, 'groups: all have run that may', "SELECT ($noted) = '$expected' AND (SELECT count(*) = 4 FROM jobq.failed_jobs WHERE kind = 'note')");
+
+# And the places and tokens of tenants.
+sql(q{SELECT jobq.register('plain', 'gate()');
+SELECT jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', tenant_max_running => 2),
+	jobq.create_queue('rationed', tenant => 'header t', tenant_rate => '2 per day burst 2');
+SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
+my $rationed = q{SELECT string_agg(tenant || ' ' || n, ', ' ORDER BY tenant) FROM (SELECT tenant, count(*) AS n FROM jobq.jobs WHERE queue = 'rationed' AND state = 'completed' GROUP BY 1) t};
+my $take_rented = q{SELECT count(*), string_agg(DISTINCT headers ->> 't', '') FROM jobq.reserve('{rented}', 10, '1 day')};
+is(sql($take_rented), '2|a', 'tenants: two are held');
+wait_for($node, 'tenants: two have run', "SELECT ($rationed) = 'a 2'");
 sql('CHECKPOINT');
 $node->stop('immediate');
 $node->start;
+wait_for($node, 'tenants: the bucket is as before', q{SELECT tokens < 1 FROM jobq.tenants WHERE queue = 'rationed' AND tenant = 'a'});
+sql(q{SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "b"}') FROM unnest('{rented,rationed}'::text[]) q});
+wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($rationed) = 'a 2, b 1'");
+is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',
 	q{SELECT string_agg(queue || ' ' || group_key || ' ' || coalesce(floor(tokens)::text, 'rests'), ', ' ORDER BY queue, group_key) = 'paced a 0, paced c 0, throttled a rests'
 	FROM jobq.groups WHERE tokens < 1 OR rest_until > jobq.clock()});

@@ -364,6 +364,8 @@ static void
 claim(RunContext *run, const JobqJob *job, const char *kind,
 	  TimestampTz now, int timeout)
 {
+	uint32		tenant = JOB_ISNULL(job, JOB_TENANT) ? 0
+		: jobq_tenant_hash(TextDatumGetCString(JOB(job, JOB_TENANT)));
 	JobqSlot   *slot = run->slot;
 	TimestampTz deadline = timeout > 0 ? now + timeout * INT64CONST(1000)
 		: DT_NOEND;
@@ -381,6 +383,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	slot->kill_at = DT_NOEND;
 	slot->progress = -1;
 	slot->message[0] = '\0';
+	slot->tenant = tenant;
 	slot->stop = JOBQ_STOP_NONE;
 	slot->stop_job = 0;
 	strlcpy(slot->kind, kind, sizeof(slot->kind));

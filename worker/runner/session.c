@@ -37,15 +37,21 @@ PG_FUNCTION_INFO_V1(jobq_run_next);
 /* Candidates that the first query looks at; each one more looks at twice as many. */
 #define CANDIDATES	64
 
+/* A tenant of a queue, as a text. */
+#define TENANT_OF_QUEUE \
+	"pg_catalog.concat(j.queue_id, ' ', j.tenant)"
+
 /* What is passed by, because it has to wait, or somebody else has it. */
 typedef struct Waiting
 {
 	ArrayBuildState *queues;
+	ArrayBuildState *tenants;	/* of queues */
 	ArrayBuildState *kinds;
 	ArrayBuildState *groups;
 	ArrayBuildState *taken;		/* jobs */
 } Waiting;
 
+static Datum tenant_of_queue(const JobqJob *job);
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 							int64 *ids, int limit);
 static void pass_by(ArrayBuildState **state, Datum value, Oid type);
@@ -70,13 +76,15 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				int limit)
 {
 	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
-	INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID};
+		INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID,
+	TEXTARRAYOID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
 		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
 		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID),
-	array_of(waiting->taken, INT8OID), Int32GetDatum(limit)};
+		array_of(waiting->taken, INT8OID), Int32GetDatum(limit),
+	array_of(waiting->tenants, TEXTOID)};
 	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
-	' ', '\0'};
+	' ', waiting->tenants == NULL ? 'n' : ' ', '\0'};
 	int			n;
 
 	SPI_connect();
@@ -89,9 +97,10 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
 				   " AND j.id <> ALL ($7)"
+				   " AND ($9 IS NULL OR " TENANT_OF_QUEUE " <> ALL ($9))"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT $8",
-				   8, types, values, nulls, SPI_OK_SELECT);
+				   9, types, values, nulls, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
@@ -113,6 +122,17 @@ pass_by(ArrayBuildState **state, Datum value, Oid type)
 }
 
 /*
+ * The job's queue and tenant, as TENANT_OF_QUEUE has them.
+ */
+static Datum
+tenant_of_queue(const JobqJob *job)
+{
+	return CStringGetTextDatum(psprintf("%d %s", job_queue_id(job),
+										JOB_ISNULL(job, JOB_TENANT) ? ""
+										: TextDatumGetCString(JOB(job, JOB_TENANT))));
+}
+
+/*
  * Note what this job waits for, so that its like are passed by, too.  The job for
  * which its group waits is none of those.
  */
@@ -125,6 +145,9 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 			return false;
 		case JOBQ_QUEUE_FULL:
 			pass_by(&waiting->queues, JOB(job, JOB_QUEUE_ID), INT4OID);
+			break;
+		case JOBQ_TENANT_FULL:
+			pass_by(&waiting->tenants, tenant_of_queue(job), TEXTOID);
 			break;
 		case JOBQ_KIND_FULL:
 			pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);

@@ -203,6 +203,10 @@ extern void groups_restore(void);
 extern void groups_refill(void);
 extern void groups_sweep(void);
 
+/* worker/scheduler/tenants.c */
+extern void tenants_begin_to_count(int32 queue_id, TimestampTz now);
+extern void tenants_restore(void);
+
 /* worker/scheduler/limits.c */
 extern void limits_load(void);
 extern JobqPermits limits_of_lease(const JobqPush *push);

@@ -31,7 +31,8 @@ static void read_weights(JobqLimiter *limiter, Datum weights);
 static void forget_limiter(uint16 index);
 static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
-static void begin_to_count(uint16 index, JobqWakeList *wake);
+static void begin_to_count(uint16 index, bool all, bool tenants,
+						   TimestampTz now, JobqWakeList *wake);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
@@ -55,15 +56,23 @@ int_column(HeapTuple row, TupleDesc desc, int n)
 }
 
 static void
+rate_of(JobqRate *rate, HeapTuple row, TupleDesc desc, int n)
+{
+	bool		isnull;
+	Datum		value = jobq_column(row, desc, n, TEXTOID, &isnull);
+
+	if (!isnull)
+		jobq_rate_parse(TextDatumGetCString(value), rate);
+}
+
+static void
 rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
 				  int rate, int throttle)
 {
 	bool		isnull;
-	Datum		value = jobq_column(row, desc, rate, TEXTOID, &isnull);
+	Datum		value = jobq_column(row, desc, throttle, TEXTOID, &isnull);
 
-	if (!isnull)
-		jobq_rate_parse(TextDatumGetCString(value), &limiter->rate);
-	value = jobq_column(row, desc, throttle, TEXTOID, &isnull);
+	rate_of(&limiter->rate, row, desc, rate);
 	if (!isnull)
 		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
 }
@@ -105,7 +114,8 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 
 	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
 					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
-					   " group_on_failure = 'wait', fair_weights"
+					   " group_on_failure = 'wait', fair_weights,"
+					   " coalesce(tenant_max_running, 0), tenant_rate"
 					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
@@ -132,6 +142,8 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 		weights = jobq_column(row, desc, 9, JSONBOID, &isnull);
 		if (!isnull)
 			read_weights(limiter, weights);
+		limiter->tenant_max_running = int_column(row, desc, 10);
+		rate_of(&limiter->tenant_rate, row, desc, 11);
 	}
 
 	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
@@ -165,13 +177,19 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 }
 
 /*
- * Jobs need permits of this limiter that did not before.  What workers have taken
- * along has none.  Wants db->lock.
+ * Jobs need permits of this limiter that did not before ("all"), or of their tenants
+ * ("tenants").  What workers have taken along has none.  Wants db->lock.
  */
 static void
-begin_to_count(uint16 index, JobqWakeList *wake)
+begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
+			   JobqWakeList *wake)
 {
-	count_running(index);
+	if (all)
+		count_running(index);
+	if (tenants)
+		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
+	if (!all && !tenants)
+		return;
 	for (int s = 0; s < jobq_shared->nslots; s++)
 		if (jobq_shared->slots[s].database == my_db_index)
 			jobq_prefetch_return(my_db, &jobq_shared->slots[s], wake);
@@ -212,6 +230,7 @@ limits_load(void)
 		JobqLimiter *limiter = &my_db->limits->limiters[i];
 		bool		found = false;
 		bool		counted;
+		bool		tenants;
 
 		if (!limiter->in_use)
 			continue;
@@ -225,6 +244,7 @@ limits_load(void)
 				continue;
 			now_is->in_use = false; /* taken over */
 			counted = jobq_limiter_counts(limiter);
+			tenants = jobq_tenants_limited(limiter);
 			limiter->fair = now_is->fair;
 			limiter->group_wait = now_is->group_wait;
 			limiter->max_running = now_is->max_running;
@@ -234,12 +254,14 @@ limits_load(void)
 				limiter->pace.tokens = now_is->rate.burst;
 			limiter->rate = now_is->rate;
 			limiter->throttle = now_is->throttle;
+			limiter->tenant_max_running = now_is->tenant_max_running;
+			limiter->tenant_rate = now_is->tenant_rate;
 			if (limiter->throttle.failures == 0)
 				limiter->pace.rest_until = 0;
 			limiter->nweights = now_is->nweights;
 			memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
-			if (!counted && jobq_limiter_counts(limiter))
-				begin_to_count(i, &wake);
+			begin_to_count(i, !counted && jobq_limiter_counts(limiter),
+						   !tenants && jobq_tenants_limited(limiter), now, &wake);
 		}
 		if (found)
 			continue;
@@ -258,8 +280,8 @@ limits_load(void)
 			continue;
 		my_db->limits->limiters[i] = limiters[j];
 		my_db->limits->nlimiters = Max(my_db->limits->nlimiters, i + 1);
-		if (jobq_limiter_counts(&limiters[j]))
-			begin_to_count(i, &wake);
+		begin_to_count(i, jobq_limiter_counts(&limiters[j]),
+					   jobq_tenants_limited(&limiters[j]), now, &wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -447,6 +469,7 @@ load(TimestampTz now)
 		limits_load();
 		jobq_injection_point("jobq-groups-restore");
 		groups_restore();
+		tenants_restore();
 
 		/* from here on, and no sooner, jobs may run */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -468,6 +491,8 @@ limits_of_lease(const JobqPush *push)
 {
 	JobqLane	lane = {0};
 	uint32		place = JOBQ_NONE;
+	uint32		tenant = jobq_tenant_count(my_db, push->queue_id, push->tenant,
+										   jobq_now());
 
 	lane.queue_limiter = jobq_limiter_find(my_db, push->queue_id, 0);
 	lane.kind_limiter = push->kind == 0 ? JOBQ_NO_LIMITER
@@ -493,7 +518,7 @@ limits_of_lease(const JobqPush *push)
 		my_db->limits->limiters[lane.kind_limiter].running++;
 	return (JobqPermits)
 	{
-		lane.queue_limiter, lane.kind_limiter, place
+		lane.queue_limiter, lane.kind_limiter, tenant, place
 	};
 }
 

@@ -271,6 +271,9 @@ clock_put_back(TimestampTz now)
 		duties[i]->plan = now;
 		duties[i]->again_at = 0;
 	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_tallies_put_back(my_db, now);
+	LWLockRelease(my_db->lock);
 	my_db->relay_due = now;
 	my_db->limits->due = my_db->groups->due = now;
 	my_db->rescan = true;

@@ -1,0 +1,245 @@
+/*-------------------------------------------------------------------------
+ *
+ * place.c
+ *	  Which lane stands in which heap, and what the heaps have to offer.
+ *
+ * A lane that has jobs and is served stands in the heap of its takers, rank and
+ * limiters; or, if its tenant has limits, in one of that tenant's, which lends its first
+ * lane to the other (tenant.c).
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/place.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "ready/inner.h"
+
+#define LANE(i)		(&db->ready->lanes[i])
+
+static bool heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key);
+static uint32 count_jobs(JobqDatabase *db, uint32 lane, uint32 most);
+
+/*
+ * All queues are about to be ranked anew: orders that none of them has any more
+ * shall not remain.
+ */
+void
+jobq_orders_forget(JobqDatabase *db)
+{
+	db->ready->heapless = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = LANE(i);
+
+		if (lane->in_use && lane->heap != JOBQ_NONE && !lane->consumer)
+			lane_displace(db, lane);
+		lane->order = JOBQ_NO_ORDER;
+	}
+	db->ready->norders = 1;
+}
+
+/*
+ * Consumers that wait may find that they have jobs.
+ */
+void
+jobq_consumers_wake(JobqDatabase *db)
+{
+	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
+		 i = LANE(i)->active_next)
+		if (LANE(i)->consumer)
+			lane_offer(db, LANE(i));
+}
+
+/*
+ * In which heap does the lane belong?  False if in none.
+ */
+static bool
+heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
+{
+	if (lane->count == 0 || !lane->ranked || lane->paused ||
+		(!lane->consumer && lane->order == JOBQ_NO_ORDER))
+		return false;
+	key->role = lane->role;
+	key->consumer = lane->consumer;
+	key->queue_id = lane->consumer ? lane->queue_id : 0;
+	key->order = lane->consumer ? JOBQ_NO_ORDER : lane->order;
+	key->queue_limiter = lane->queue_limiter;
+	key->kind_limiter = lane->kind_limiter;
+	key->quarantine = lane->quarantine;
+	key->tenant = tenant_is_limited(db, lane) ? lane->tenant_party : JOBQ_NONE;
+	return true;
+}
+
+/*
+ * The lane stands in no heap any more.
+ */
+void
+lane_displace(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->own != JOBQ_NONE)
+		tenant_leave(db, lane);
+	else if (lane->heap != JOBQ_NONE)
+		heap_take(db, lane);
+}
+
+/*
+ * The lane has other takers, limits or a tenant than before, or has got its
+ * first entry, or lost its last one: see that it stands where it belongs.
+ */
+void
+jobq_lane_place(JobqDatabase *db, JobqLane *lane)
+{
+	uint32		at = lane->own != JOBQ_NONE ? lane->own : lane->heap;
+	JobqHeap	key;
+	JobqHeap   *heap;
+	bool		wanted = heap_key(db, lane, &key);
+
+	if (at != JOBQ_NONE)
+	{
+		if (wanted && heap_same(&db->ready->heaps[at], &key))
+		{
+			lane_moved(db, lane);
+			return;
+		}
+		lane_displace(db, lane);
+	}
+	if (!wanted)
+		return;
+	heap = heap_make(db, &key);
+	if (heap == NULL)
+		return;
+	turn_begin(db, lane);
+	if (key.tenant != JOBQ_NONE)
+		tenant_enter(db, heap, lane);
+	else
+		heap_put(db, heap, lane);
+}
+
+/*
+ * The lane has another first entry, or turn: it comes later than before, or
+ * earlier.
+ */
+void
+lane_moved(JobqDatabase *db, JobqLane *lane)
+{
+	if (lane->heap == JOBQ_NONE)
+		return;
+	heap_moved(db, lane);
+	if (lane->own != JOBQ_NONE)
+		(void) tenant_settle(db, &db->ready->heaps[lane->own], jobq_now());
+}
+
+/*
+ * Limits have changed, and so what turns there are: all lanes are placed anew.
+ */
+void
+jobq_lanes_place(JobqDatabase *db)
+{
+	db->ready->heapless = false;
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		JobqLane   *lane = LANE(i);
+
+		if (lane->in_use && lane->heap != JOBQ_NONE)
+			lane_displace(db, lane);
+	}
+	for (int i = 0; i < jobq_max_lanes; i++)
+		if (LANE(i)->in_use)
+			jobq_lane_place(db, LANE(i));
+	jobq_consumers_wake(db);	/* what was marked is looked at again */
+}
+
+/*
+ * The lane that comes first.
+ */
+JobqLane *
+heap_first(JobqDatabase *db, JobqHeap *heap)
+{
+	JobqLane   *lane = LANE(heap->root);
+
+	while (heap_turn(db, heap, lane) != lane->turn)
+	{
+		heap_moved(db, lane);
+		lane = LANE(heap->root);
+	}
+	return lane;
+}
+
+/*
+ * How many jobs of the heap may start now, by its limiters.
+ */
+int
+heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
+{
+	if (heap->queue_limiter == JOBQ_NO_LIMITER &&
+		heap->kind_limiter == JOBQ_NO_LIMITER)
+		return PG_INT32_MAX;
+	return limiters_room(db, heap->queue_limiter, heap->kind_limiter, now, due);
+}
+
+/*
+ * Count jobs in this part of the heap, up to so many.
+ */
+static uint32
+count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
+{
+	uint32		n;
+
+	if (lane == JOBQ_NONE || most == 0)
+		return 0;
+	n = LANE(lane)->own == JOBQ_NONE ? LANE(lane)->count
+		: tenant_room(db, &db->ready->heaps[LANE(lane)->own]);
+	n = Min(n, most);
+	n += count_jobs(db, LANE(lane)->left, most - n);
+	return n + count_jobs(db, LANE(lane)->right, most - n);
+}
+
+/*
+ * How many jobs the heap has, up to so many, as far as tenants may start them.
+ */
+uint32
+heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
+{
+	return count_jobs(db, heap->root, most);
+}
+
+/*
+ * How many jobs of the heap may start now, up to so many, and the priority of the
+ * first.
+ */
+uint32
+jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
+				 TimestampTz now, int32 *priority)
+{
+	int			room = heap_room(db, heap, now, &db->limits->due);
+
+	*priority = heap_first(db, heap)->priority;
+	return heap_jobs(db, heap, Min((uint32) room, most));
+}
+
+/*
+ * Has a queue of consumers a job that may start now, of another role than
+ * these?
+ */
+bool
+jobq_queue_has_job(JobqDatabase *db, int32 queue_id, const Oid *denied,
+				   int ndenied, TimestampTz now)
+{
+	JobqParty  *party = jobq_party_find(db, queue_id, 0);
+
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].next)
+	{
+		JobqHeap   *heap = &db->ready->heaps[i];
+		bool		is_denied = false;
+
+		for (int j = 0; j < ndenied && !is_denied; j++)
+			is_denied = denied[j] == heap->role;
+		if (!is_denied && heap_room(db, heap, now, &db->limits->due) > 0)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,308 @@
+/*-------------------------------------------------------------------------
+ *
+ * tally.c
+ *	  Tallies: what is counted of a tenant with limits.  How many of its jobs run,
+ *	  how full its bucket is, and when to look at it again.
+ *
+ * A tally takes the place of an entry, and is found by a hash.  It is kept while there
+ * is something to remember: of a tenant without one no job runs, and its bucket is
+ * full.  Whoever pops a job has just given back its entry, so that there is always a
+ * place for a tally then.
+ *
+ * Too many of them would leave no entries to jobs.  So the bucket of a tenant of which
+ * no job runs is forgotten when there are more than JOBQ_MAX_TALLIES: nobody shall keep
+ * entries from others by tenants that he names.
+ *
+ * A bucket is remembered as the time when it will be full.  So it needs no change while
+ * it fills.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/tally.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "common/hashfn.h"
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+StaticAssertDecl(sizeof(JobqTally) == sizeof(JobqEntry), "a tally takes the place of an entry");
+StaticAssertDecl(offsetof(JobqTally, lane) == offsetof(JobqEntry, lane),
+				 "a tally can be told from an entry");
+
+static uint32 *tally_bucket(JobqDatabase *db, int32 queue_id, uint32 tenant);
+static void timer_at(JobqReady *ready, uint32 place, uint32 index);
+static void timer_sift(JobqReady *ready, uint32 place);
+static void tallies_sweep(JobqDatabase *db, TimestampTz now);
+
+/*
+ * Have the tenants of the queue limits?
+ */
+bool
+jobq_tenants_limited(const JobqLimiter *limiter)
+{
+	return limiter->tenant_max_running > 0 || limiter->tenant_rate.per_us > 0;
+}
+
+/*
+ * The limiter that says how tenants are limited, or NULL if they are not.
+ */
+const JobqLimiter *
+tenant_policy(JobqDatabase *db, uint16 limiter)
+{
+	return limiter != JOBQ_NO_LIMITER &&
+		jobq_tenants_limited(&db->limits->limiters[limiter])
+		? &db->limits->limiters[limiter] : NULL;
+}
+
+static uint32 *
+tally_bucket(JobqDatabase *db, int32 queue_id, uint32 tenant)
+{
+	return &db->ready->tally_bucket[hash_combine(murmurhash32((uint32) queue_id), tenant) %
+									jobq_max_lanes];
+}
+
+/*
+ * The tally of the tenant, or JOBQ_NONE.
+ */
+uint32
+tally_find(JobqDatabase *db, int32 queue_id, uint32 tenant)
+{
+	for (uint32 i = *tally_bucket(db, queue_id, tenant); i != JOBQ_NONE;
+		 i = TALLY(db, i)->next)
+		if (TALLY(db, i)->queue_id == queue_id && TALLY(db, i)->tenant == tenant)
+			return i;
+	return JOBQ_NONE;
+}
+
+/*
+ * The same, made if there is none; JOBQ_NONE if there is no free entry.
+ */
+uint32
+tally_make(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+{
+	uint32	   *bucket = tally_bucket(db, queue_id, tenant);
+	uint32		index = tally_find(db, queue_id, tenant);
+	JobqTally  *tally;
+
+	if (index != JOBQ_NONE)
+		return index;
+	if (db->ready->ntallies >= JOBQ_MAX_TALLIES / 2)
+		tallies_sweep(db, now);
+	if (db->ready->nfree == 0)
+		return JOBQ_NONE;
+	index = place_take(db);
+	tally = TALLY(db, index);
+	memset(tally, 0, sizeof(JobqTally));
+	tally->lane = JOBQ_NO_LANE;
+	tally->queue_id = queue_id;
+	tally->tenant = tenant;
+	tally->timer = JOBQ_NONE;
+	tally->next = *bucket;
+	*bucket = index;
+	db->ready->ntallies++;
+	return index;
+}
+
+/*
+ * Give up the tally if there is nothing to remember.
+ */
+void
+tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
+{
+	JobqTally  *tally = TALLY(db, index);
+	const JobqLimiter *policy;
+	uint32	   *link;
+
+	if (tally->running > 0 || tally->timer != JOBQ_NONE)
+		return;
+	policy = tenant_policy(db, jobq_limiter_find(db, tally->queue_id, 0));
+	if (policy != NULL && policy->tenant_rate.per_us > 0 && tally->full_at > now &&
+		db->ready->ntallies <= JOBQ_MAX_TALLIES)
+		return;
+	link = tally_bucket(db, tally->queue_id, tally->tenant);
+	while (*link != index)
+		link = &TALLY(db, *link)->next;
+	*link = tally->next;
+	place_give(db, index);
+	db->ready->ntallies--;
+}
+
+/*
+ * The same for some: buckets become full with time.
+ */
+static void
+tallies_sweep(JobqDatabase *db, TimestampTz now)
+{
+	JobqReady  *ready = db->ready;
+
+	for (int i = 0; i < SAMPLE; i++)
+	{
+		ready->tally_hand = (ready->tally_hand + 1) % jobq_ready_entries;
+		if (ready->entries[ready->tally_hand].lane == JOBQ_NO_LANE)
+			tally_forget(db, ready->tally_hand, now);
+	}
+}
+
+/*
+ * Nothing is counted any more: no job runs, and all buckets are full.
+ */
+void
+jobq_tallies_clear(JobqDatabase *db)
+{
+	JobqReady  *ready = db->ready;
+
+	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)
+		if (ready->entries[i].lane == JOBQ_NO_LANE)
+			place_give(db, i);
+	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
+		ready->tally_bucket[i] = JOBQ_NONE;
+	ready->ntallies = ready->ntimers = 0;
+}
+
+/*
+ * How many tokens there are; the tenant may have no tally.  If there is not one, "due"
+ * is lowered to when there is.
+ */
+double
+tally_tokens(const JobqRate *rate, JobqTally *tally, TimestampTz now,
+			 TimestampTz *due)
+{
+	double		missing;
+
+	if (tally == NULL || tally->full_at <= now)
+		return rate->burst;
+	missing = (tally->full_at - now) * rate->per_us;
+	if (missing > rate->burst)
+	{
+		/* the clock was put back, or the rate was another; see limiter.c */
+		if ((missing - rate->burst) / rate->per_us > USECS_PER_MINUTE &&
+			tally->full_at > jobq_now() + rate->burst / rate->per_us)
+			tally->full_at = now + rate->burst / rate->per_us;
+		missing = rate->burst;
+	}
+	if (rate->burst - missing < ONE_TOKEN)
+		*due = Min(*due, now + (int64) ((1 - (rate->burst - missing)) / rate->per_us) + 1);
+	return rate->burst - missing;
+}
+
+/*
+ * So many tokens are taken out of the bucket; or are given back, if fewer than none.
+ */
+void
+tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
+			TimestampTz now)
+{
+	if (rate->per_us <= 0)
+		return;
+	if (tokens > 0)
+		tally->full_at = Max(tally->full_at, (double) now);
+	tally->full_at += tokens / rate->per_us;
+}
+
+/* ---------- timers ---------- */
+
+static void
+timer_at(JobqReady *ready, uint32 place, uint32 index)
+{
+	ready->timers[place] = index;
+	((JobqTally *) &ready->entries[index])->timer = place;
+}
+
+/*
+ * The one at this place is earlier or later than before.
+ */
+static void
+timer_sift(JobqReady *ready, uint32 place)
+{
+#define DUE(at)		(((JobqTally *) &ready->entries[ready->timers[at]])->due)
+	uint32		index = ready->timers[place];
+	TimestampTz due = DUE(place);
+
+	for (; place > 0 && DUE((place - 1) / 2) > due; place = (place - 1) / 2)
+		timer_at(ready, place, ready->timers[(place - 1) / 2]);
+	for (;;)
+	{
+		uint32		below = 2 * place + 1;
+
+		if (below >= ready->ntimers)
+			break;
+		if (below + 1 < ready->ntimers && DUE(below + 1) < DUE(below))
+			below++;
+		if (DUE(below) >= due)
+			break;
+		timer_at(ready, place, ready->timers[below]);
+		place = below;
+	}
+	timer_at(ready, place, index);
+}
+
+/*
+ * The tenant is to be looked at then; DT_NOEND: not because of the time.
+ */
+void
+tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
+{
+	JobqReady  *ready = db->ready;
+	JobqTally  *tally = TALLY(db, index);
+
+	if (due != DT_NOEND)
+	{
+		tally->due = due;
+		if (tally->timer == JOBQ_NONE)
+			timer_at(ready, ready->ntimers++, index);
+		timer_sift(ready, tally->timer);
+		db->limits->due = Min(db->limits->due, due);
+	}
+	else if (tally->timer != JOBQ_NONE)
+	{
+		uint32		place = tally->timer;
+		uint32		last = ready->timers[--ready->ntimers];
+
+		tally->timer = JOBQ_NONE;
+		if (last != index)
+		{
+			timer_at(ready, place, last);
+			timer_sift(ready, place);
+		}
+	}
+}
+
+/*
+ * A tally whose time has come, or JOBQ_NONE; the caller settles its tenant's heaps.
+ * If there is none, db->limits->due is lowered to the next.
+ */
+uint32
+tally_due(JobqDatabase *db, TimestampTz now)
+{
+	JobqReady  *ready = db->ready;
+	uint32		index;
+
+	if (ready->ntimers == 0)
+		return JOBQ_NONE;
+	index = ready->timers[0];
+	if (TALLY(db, index)->due > now)
+	{
+		db->limits->due = Min(db->limits->due, TALLY(db, index)->due);
+		return JOBQ_NONE;
+	}
+	tally_set_timer(db, index, DT_NOEND);
+	return index;
+}
+
+/*
+ * The clock was put back: look at all that wait for it.
+ */
+void
+jobq_tallies_put_back(JobqDatabase *db, TimestampTz now)
+{
+	for (uint32 i = 0; i < db->ready->ntimers; i++)
+	{
+		JobqTally  *tally = TALLY(db, db->ready->timers[i]);
+
+		tally->due = Min(tally->due, now);
+	}
+}

@@ -1,0 +1,354 @@
+/*-------------------------------------------------------------------------
+ *
+ * tenant.c
+ *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how
+ *	  often one of them may start.
+ *
+ * The lanes of such a tenant have a heap of their own for each heap in which they
+ * would stand otherwise.  The first of them is lent to that one while the tenant may
+ * start a job; so takers never meet a tenant that is full, and what a job costs does
+ * not depend on how many tenants are.  Whoever changes what is counted (tally.c), or
+ * what stands in a tenant's heap, has tenant_settle() see to it.  What only time sets
+ * free has a timer.
+ *
+ * Tenants are known by hashes of 32 bits.  Two that have the same are limited as if
+ * they were one.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/tenant.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/timestamp.h"
+
+#include "ready/inner.h"
+
+static bool may_start(const JobqLimiter *policy, JobqTally *tally,
+					  TimestampTz now, TimestampTz *due);
+static bool comes_first(JobqDatabase *db, const JobqLane *lane,
+						const JobqLane *other);
+static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
+static void settle_all(JobqDatabase *db, int32 queue_id, uint32 tenant,
+					   TimestampTz now);
+
+/*
+ * Has the lane a tenant with limits?  One without a tenant is from before there were
+ * any: its jobs are written anew.
+ */
+bool
+tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
+{
+	return lane->tenant != 0 && tenant_policy(db, lane->queue_limiter) != NULL;
+}
+
+/*
+ * May a job of the tenant start, which may have no tally?  If only time is in the way,
+ * "due" is lowered.
+ */
+static bool
+may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
+		  TimestampTz *due)
+{
+	if (policy == NULL || tally == NULL)
+		return true;
+	if (policy->tenant_max_running > 0 &&
+		tally->running >= policy->tenant_max_running)
+		return false;
+	return policy->tenant_rate.per_us <= 0 ||
+		tally_tokens(&policy->tenant_rate, tally, now, due) >= ONE_TOKEN;
+}
+
+/* ---------- heaps ---------- */
+
+/*
+ * Within a tenant there are no turns.
+ */
+static bool
+comes_first(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
+{
+	if (lane->priority != other->priority)
+		return lane->priority < other->priority;
+	return jobq_key_cmp(db->ready->entries[lane->head].key,
+						db->ready->entries[other->head].key) < 0;
+}
+
+/*
+ * The tally of the tenant whose heap this is, or JOBQ_NONE.
+ */
+static uint32
+tally_of(JobqDatabase *db, const JobqHeap *own)
+{
+	const JobqParty *party = &db->ready->parties[own->tenant];
+
+	return tally_find(db, party->queue_id, party->tenant);
+}
+
+/*
+ * See that the first lane of the tenant's heap is lent if the tenant may start a job,
+ * and none if not.  Returns whether one is that was not.
+ */
+bool
+tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
+{
+	JobqReady  *ready = db->ready;
+	TimestampTz due = DT_NOEND;
+	uint32		tally = tally_of(db, own);
+	bool		is_free = may_start(tenant_policy(db, own->queue_limiter),
+									tally == JOBQ_NONE ? NULL : TALLY(db, tally),
+									now, &due);
+	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
+
+	/* other heaps of the tenant may wait for one that is set */
+	if (due != DT_NOEND)
+		tally_set_timer(db, tally, due);
+	if (!is_free)
+	{
+		if (lent == NULL)
+			return false;
+		own->lent = JOBQ_NONE;
+	}
+	else
+	{
+		JobqLane   *lane = own->root == JOBQ_NONE ? NULL
+			: &ready->lanes[own->root];
+		JobqHeap	key = *own;
+		JobqHeap   *heap;
+
+		if (lane == NULL || (lent != NULL && !comes_first(db, lane, lent)))
+			return false;
+		key.tenant = JOBQ_NONE;
+		heap = heap_make(db, &key);
+		if (heap == NULL)
+			return false;
+		heap_take(db, lane);
+		heap_put(db, heap, lane);
+		own->lent = JOBQ_LANE_INDEX(db, lane);
+		if (lane->consumer)
+			lane_offer(db, lane);
+	}
+	if (lent == NULL)
+		return true;
+	heap_take(db, lent);
+	heap_put(db, own, lent);
+	return false;
+}
+
+/*
+ * The lane, which is in no heap, is one of this heap of its tenant.
+ */
+void
+tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane)
+{
+	lane->own = own - db->ready->heaps;
+	heap_put(db, own, lane);
+	(void) tenant_settle(db, own, jobq_now());
+}
+
+/*
+ * The lane leaves its tenant's heap, and the one to which it may be lent.
+ */
+void
+tenant_leave(JobqDatabase *db, JobqLane *lane)
+{
+	JobqHeap   *own = &db->ready->heaps[lane->own];
+	uint32		index = own->tenant;
+	uint32		tally;
+
+	heap_take(db, lane);
+	lane->own = JOBQ_NONE;
+	if (own->lent == JOBQ_LANE_INDEX(db, lane))
+		own->lent = JOBQ_NONE;
+	if (own->nlanes > 0 || own->lent != JOBQ_NONE)
+	{
+		(void) tenant_settle(db, own, jobq_now());
+		return;
+	}
+	tally = tally_of(db, own);
+	heap_free(db, own);
+	if (tally != JOBQ_NONE && db->ready->parties[index].heaps == JOBQ_NONE)
+		tally_set_timer(db, tally, DT_NOEND);
+}
+
+/*
+ * How many jobs that stand in this heap of a tenant's, or are lent by it, may start
+ * now.
+ */
+uint32
+tenant_room(JobqDatabase *db, const JobqHeap *own)
+{
+	const JobqLimiter *policy = tenant_policy(db, own->queue_limiter);
+	uint32		index = tally_of(db, own);
+	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
+	TimestampTz due = DT_NOEND;
+	uint32		room = PG_INT32_MAX;
+
+	if (own->lent == JOBQ_NONE)
+		return 0;
+	if (policy != NULL && policy->tenant_max_running > 0)
+		room = policy->tenant_max_running - (tally == NULL ? 0 : tally->running);
+	if (policy != NULL && policy->tenant_rate.per_us > 0)
+		room = Min(room, Max((uint32) tally_tokens(&policy->tenant_rate, tally,
+												   jobq_now(), &due), 1U));
+	return Min(room, own->nentries + db->ready->lanes[own->lent].count);
+}
+
+/*
+ * May a job of the lane start now, by all limiters and its tenant?
+ */
+bool
+jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now,
+					  &db->limits->due) == 0)
+		return false;
+	return lane->own == JOBQ_NONE ||
+		db->ready->heaps[lane->own].lent != JOBQ_NONE;
+}
+
+/*
+ * Have what the lane's takers find offered to consumers that wait, if any do.
+ */
+void
+lane_offer(JobqDatabase *db, const JobqLane *lane)
+{
+	uint32		at = lane->own == JOBQ_NONE ? JOBQ_LANE_INDEX(db, lane)
+		: db->ready->heaps[lane->own].lent;
+	uint32		heap = at == JOBQ_NONE ? JOBQ_NONE : db->ready->lanes[at].heap;
+
+	if (heap != JOBQ_NONE && somebody_waits(db, lane->queue_id))
+		heap_mark(db, &db->ready->heaps[heap]);
+}
+
+/* ---------- permits ---------- */
+
+static void
+settle_all(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+{
+	const JobqParty *party = jobq_party_find(db, queue_id, tenant);
+
+	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].next)
+		(void) tenant_settle(db, &db->ready->heaps[i], now);
+}
+
+/*
+ * A job of this limiter's queue and the tenant starts.  Returns the tenant's tally, or
+ * JOBQ_NONE if it has no limits.  The caller has seen that there is a free entry.
+ */
+uint32
+tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
+{
+	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	uint32		index;
+
+	if (policy == NULL)
+		return JOBQ_NONE;
+	index = tally_make(db, policy->queue_id, tenant, now);
+	Assert(index != JOBQ_NONE);
+	if (index == JOBQ_NONE)
+		return JOBQ_NONE;
+	TALLY(db, index)->running++;
+	tally_spend(&policy->tenant_rate, TALLY(db, index), 1, now);
+	settle_all(db, policy->queue_id, tenant, now);
+	return index;
+}
+
+/*
+ * The job is over; "unused": it did not run at all.  The caller settles the tenant's
+ * heaps.
+ */
+void
+tenant_give(JobqDatabase *db, uint32 index, bool unused, TimestampTz now)
+{
+	JobqTally  *tally = TALLY(db, index);
+	const JobqLimiter *policy;
+
+	Assert(tally->running > 0);
+	tally->running--;
+	if (!unused)
+		return;
+	policy = tenant_policy(db, jobq_limiter_find(db, tally->queue_id, 0));
+	if (policy != NULL)
+		tally_spend(&policy->tenant_rate, tally, -1, now);
+}
+
+/*
+ * May a job of this limiter's queue and the tenant start now?
+ */
+bool
+tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
+{
+	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	TimestampTz due = DT_NOEND;
+	uint32		index;
+
+	if (policy == NULL)
+		return true;
+	index = tally_find(db, policy->queue_id, tenant);
+	return index == JOBQ_NONE ? db->ready->nfree > 0
+		: may_start(policy, TALLY(db, index), now, &due);
+}
+
+/*
+ * A job of the tenant runs, for which no permit was asked.  Returns its tally, or
+ * JOBQ_NONE if the tenant has no limits, or there is no free entry.
+ */
+uint32
+tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+{
+	uint32		index = JOBQ_NONE;
+
+	if (tenant != 0 &&
+		tenant_policy(db, jobq_limiter_find(db, queue_id, 0)) != NULL)
+		index = tally_make(db, queue_id, tenant, now);
+	if (index != JOBQ_NONE)
+	{
+		TALLY(db, index)->running++;
+		settle_all(db, queue_id, tenant, now);
+	}
+	return index;
+}
+
+/*
+ * So many jobs of the tenant have started before the server did.
+ */
+void
+jobq_tenant_spend(JobqDatabase *db, int32 queue_id, uint32 tenant,
+				  double tokens, TimestampTz now)
+{
+	const JobqLimiter *policy = tenant_policy(db, jobq_limiter_find(db, queue_id, 0));
+	uint32		index = policy == NULL ? JOBQ_NONE
+		: tally_make(db, queue_id, tenant, now);
+
+	if (index == JOBQ_NONE)
+		return;
+	tally_spend(&policy->tenant_rate, TALLY(db, index),
+				Min(tokens, policy->tenant_rate.burst), now);
+	settle_all(db, queue_id, tenant, now);
+}
+
+/*
+ * What is counted of a tenant; false if it has no limits.
+ */
+bool
+jobq_tenant_state(JobqDatabase *db, int32 queue_id, uint32 tenant,
+				  TimestampTz now, JobqTenantState *state)
+{
+	const JobqLimiter *policy = tenant_policy(db, jobq_limiter_find(db, queue_id, 0));
+	uint32		index = tally_find(db, queue_id, tenant);
+	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
+
+	memset(state, 0, sizeof(JobqTenantState));
+	state->due = DT_NOEND;
+	if (policy == NULL)
+		return false;
+	state->max_running = policy->tenant_max_running;
+	state->running = tally == NULL ? 0 : tally->running;
+	state->paced = policy->tenant_rate.per_us > 0;
+	if (state->paced)
+		state->tokens = tally_tokens(&policy->tenant_rate, tally, now, &state->due);
+	return true;
+}

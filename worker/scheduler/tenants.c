@@ -1,0 +1,120 @@
+/*-------------------------------------------------------------------------
+ *
+ * tenants.c
+ *	  The scheduler's part in limits of tenants: what runs when they begin, and
+ *	  what they would remember from before a start.
+ *
+ * worker/scheduler/tenants.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+
+#include "scheduler/duty.h"
+
+static void remember_past(const JobqLimiter *limiter, TimestampTz now);
+
+/*
+ * Jobs of the queue need permits of their tenants that did not before: those that run
+ * already have them now.  A job that a consumer has had since before its queue knew
+ * whose it is, is not counted.  Wants db->lock.
+ */
+void
+tenants_begin_to_count(int32 queue_id, TimestampTz now)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqPermits *permits = &slot->holding->permits;
+		uint32		tenant = 0;
+
+		if (slot->database != my_db_index || permits->tenant != JOBQ_NONE ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id != 0 && slot->queue_id == queue_id)
+		{
+			tenant = slot->tenant;
+			slot->holding->permits_job = slot->job_id;
+		}
+		SpinLockRelease(&slot->mutex);
+		permits->tenant = jobq_tenant_count(my_db, queue_id, tenant, now);
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases->leases[i];
+
+		if (lease->id != 0 && lease->queue_id == queue_id &&
+			lease->permits.tenant == JOBQ_NONE)
+			lease->permits.tenant = jobq_tenant_count(my_db, queue_id,
+													  lease->tenant, now);
+	}
+}
+
+/*
+ * After a start of the server: how empty the buckets of the queue's tenants would be,
+ * as limits.c does for queues and kinds.  Of as many tenants as may be remembered,
+ * those first that have had most.
+ */
+static void
+remember_past(const JobqLimiter *limiter, TimestampTz now)
+{
+	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, INT4OID};
+	Datum		values[3];
+	uint64		n;
+
+	values[0] = Int32GetDatum(limiter->queue_id);
+	values[1] = TimestampTzGetDatum(now - (int64) (limiter->tenant_rate.burst /
+												   limiter->tenant_rate.per_us));
+	values[2] = Int32GetDatum(JOBQ_MAX_TALLIES);
+	n = jobq_query("SELECT tenant, count(*)::float8 FROM ("
+				   " SELECT j.tenant, (e ->> 'at')::timestamptz AS at"
+				   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
+				   " WHERE j.queue_id = $1 AND j.errors IS NOT NULL"
+				   " UNION ALL SELECT f.tenant, (e ->> 'at')::timestamptz"
+				   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
+				   " WHERE f.queue_id = $1 AND f.finished_at > $2"
+				   " UNION ALL SELECT a.tenant, a.started_at FROM jobq.archive a"
+				   " WHERE a.queue_id = $1 AND a.finished_at > $2 AND a.started_at > $2"
+				   " UNION ALL SELECT j.tenant, l.since"
+				   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
+				   " WHERE j.queue_id = $1 AND l.since > $2) t"
+				   " WHERE at > $2 GROUP BY tenant ORDER BY 2 DESC LIMIT $3",
+				   3, types, values, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		isnull;
+		Datum		name = jobq_column(row, desc, 1, TEXTOID, &isnull);
+		uint32		tenant = jobq_tenant_hash(isnull ? NULL : TextDatumGetCString(name));
+		double		started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL));
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_tenant_spend(my_db, limiter->queue_id, tenant, started, now);
+		LWLockRelease(my_db->lock);
+	}
+}
+
+/*
+ * The same for all queues whose tenants have a rate.  Wants a transaction.
+ */
+void
+tenants_restore(void)
+{
+	TimestampTz now = jobq_now();
+
+	SPI_connect();
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
+	{
+		const JobqLimiter *limiter = &my_db->limits->limiters[i];
+
+		if (limiter->in_use && limiter->tenant_rate.per_us > 0)
+			remember_past(limiter, now);
+	}
+	SPI_finish();
+}
