@@ -28,7 +28,7 @@ $$;
 
 -- How a job ends.
 CREATE FUNCTION test.outcome(id bigint, OUT state text, OUT attempt int, OUT result jsonb, OUT error text)
-LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1) s $$;
+LANGUAGE sql AS $$ SELECT s.state, s.attempt, s.result, s.error FROM jobq.wait($1, '5 min') s $$;
 
 -- Wait until the handlers of these jobs wait for their lock.  A worker shows its job as running just before it takes it.
 CREATE FUNCTION test.in_gate(VARIADIC ids bigint[]) RETURNS boolean LANGUAGE sql AS $$

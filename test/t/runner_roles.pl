@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = jobq_node('main', q{
-jobq.workers = '*=3'
+jobq.workers = 'still=0; *=3'
 });
 $node->start;
 $node->safe_psql(
@@ -203,6 +203,27 @@ $gate->quit;
 is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before)"), 'completed', 'the first runs');
 wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'failed') AND attempt = 1 AND id > $before");
 $node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
+
+#
+# Its jobs in a queue that no worker serves fail with the others, also one that
+# becomes due, or is read, after them.
+#
+my @still = split /\n/, $node->safe_psql('postgres', q{
+CREATE ROLE goner LOGIN;
+SELECT FROM jobq.grant_role('goner');
+SET ROLE goner;
+SELECT jobq.enqueue('note', delay => '1 h');
+SELECT jobq.enqueue('note', queue => 'still');
+SELECT jobq.enqueue('note', queue => 'still', delay => '61 min');
+RESET ROLE;
+DROP OWNED BY goner;
+DROP ROLE goner}) =~ s/^\n+//mgr;
+my $failed = 'SELECT count(*) = %d FROM jobq.failed_jobs WHERE id IN (' . join(',', @still) . ')';
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('1 h')});
+wait_for($node, 'jobs of a role that has gone fail, served or not', sprintf($failed, 2));
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('62 min')});
+wait_for($node, 'so does one that comes later', sprintf($failed, 3));
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
 
 #
 # A role that does not sleep well: settings of its own that no job of jobq's

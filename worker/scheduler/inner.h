@@ -73,6 +73,7 @@ extern bool role_can_work(Oid role, JobqError *error);
 extern void role_not_connected(Oid role, TimestampTz now);
 extern TimestampTz role_retry_at(Oid role, TimestampTz now);
 extern void role_charge(Oid role, const JobqError *error);
+extern bool role_charged_lately(Oid role, TimestampTz now);
 
 /* worker/scheduler/demand.c */
 /* A role that has jobs for a pool. */

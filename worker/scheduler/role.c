@@ -48,6 +48,21 @@ typedef struct RoleTrouble
 
 static HTAB *troubles = NULL;
 
+/*
+ * Roles whose jobs were charged lately, and when.  Some of their jobs may come to
+ * light after the others, because a lane was read later, or was read again after a
+ * lock was not to be had in the midst.
+ */
+#define MAX_LATELY			8
+#define LATELY				(600 * USECS_PER_SEC)
+
+static struct
+{
+	Oid			role;
+	TimestampTz at;
+}			lately[MAX_LATELY];
+
+static void note_charged(Oid role);
 static void charge_entry(JobqPush *entry, const JobqError *error);
 
 /*
@@ -171,6 +186,7 @@ role_retry_at(Oid role, TimestampTz now)
 void
 role_charge(Oid role, const JobqError *error)
 {
+	note_charged(role);
 	for (int n = 0; n < MAX_CHARGED; n++)
 	{
 		JobqPush	entry;
@@ -190,6 +206,41 @@ role_charge(Oid role, const JobqError *error)
 			break;
 		charge_entry(&entry, error);
 	}
+}
+
+static void
+note_charged(Oid role)
+{
+	int			place = 0;
+
+	for (int i = 0; i < MAX_LATELY; i++)
+	{
+		if (lately[i].role == role)
+		{
+			place = i;
+			break;
+		}
+		if (lately[i].at < lately[place].at)
+			place = i;
+	}
+	lately[place].role = role;
+	lately[place].at = jobq_now();
+}
+
+/*
+ * Were jobs of the role charged within the last minutes?
+ */
+bool
+role_charged_lately(Oid role, TimestampTz now)
+{
+	for (int i = 0; i < MAX_LATELY; i++)
+		if (lately[i].role == role)
+		{
+			/* the clock may have been put back */
+			lately[i].at = Min(lately[i].at, now);
+			return now < lately[i].at + LATELY;
+		}
+	return false;
 }
 
 /*

@@ -49,6 +49,8 @@ static int	first_pool = 0;
 static void retire_pools(int npools);
 static TimestampTz leave_out(PoolDemand *pool, TimestampTz now);
 static void retire_surplus(const PoolDemand *pool, int index);
+static void charge_unserved(const PoolDemand *pool, TimestampTz now,
+							TimestampTz *wake);
 static bool spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake);
 static bool spawn_for_pool(Demand *demand, int index, TimestampTz now,
 						   TimestampTz *wake);
@@ -92,6 +94,7 @@ spawn_workers(TimestampTz now)
 	{
 		wake = Min(wake, leave_out(&demand->pools[i], now));
 		retire_surplus(&demand->pools[i], i);
+		charge_unserved(&demand->pools[i], now, &wake);
 	}
 	shared = !spawn_pools(demand, now, &wake);
 	if (!shared)
@@ -176,6 +179,28 @@ leave_out(PoolDemand *pool, TimestampTz now)
 		wake = Min(wake, at);
 	}
 	return wake;
+}
+
+/*
+ * In a pool without workers nobody would ask whether a role can work.  It was asked
+ * of those whose jobs in other pools were charged: the others fail with them.
+ */
+static void
+charge_unserved(const PoolDemand *pool, TimestampTz now, TimestampTz *wake)
+{
+	if (pool->size > 0)
+		return;
+	for (int i = 0; i < pool->nroles; i++)
+	{
+		const RoleDemand *role = &pool->roles[i];
+		JobqError	error;
+
+		if (role->waiting == 0 || !role_charged_lately(role->role, now) ||
+			role_can_work(role->role, &error))
+			continue;
+		role_charge(role->role, &error);
+		*wake = now;
+	}
 }
 
 /*
