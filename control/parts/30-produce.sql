@@ -14,6 +14,19 @@ payload: what its handler or consumer gets
 --each JOB_OPTION:@1: @'4
 returns: the id of the job; if its unique key is held and on_conflict is skip, that of the holder';
 
+CREATE FUNCTION jobq.enqueue_sql(
+	sql text,
+	transaction boolean DEFAULT true,
+--list JOB_OPTION:	@1 @3 DEFAULT NULL
+)
+RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_sql'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.enqueue_sql IS 'enqueue a statement as a job, which runs it as the current role
+sql: the statement
+transaction: false for one that cannot run within a transaction, such as VACUUM; after a crash it may run again
+--each JOB_OPTION:@1: @'4
+returns: the id of the job; if its unique key is held and on_conflict is skip, that of the holder';
+
 CREATE FUNCTION jobq.enqueue_many(
 	kind text,
 	payloads jsonb[],

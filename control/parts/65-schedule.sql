@@ -33,25 +33,29 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.schedule', 'WHERE role IN (SELE
 CREATE FUNCTION jobq.schedule(
 	name text,
 	cron text,
-	kind text,
+	kind text DEFAULT NULL,
 	payload jsonb DEFAULT '{}',
 	timezone text DEFAULT 'UTC',
 	missed text DEFAULT 'once',
 	overlap text DEFAULT 'allow',
 	options jsonb DEFAULT NULL,
-	context jsonb DEFAULT NULL)
+	context jsonb DEFAULT NULL,
+	sql text DEFAULT NULL,
+	transaction boolean DEFAULT true)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name
 name: the name of the schedule
 cron: minute hour day month weekday, with seconds before if there are six fields; @daily and the like; or every and an interval
-kind: the kind of the jobs
+kind: the kind of the jobs; or give sql
 payload: what their handler or consumer gets
 timezone: whose local time the cron expression means
 missed: what becomes of ticks that nobody was there for: skip, once, or all
 overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
 options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance
-context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session';
+context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session
+sql: in place of kind and payload, the statement that the jobs run
+transaction: false for a statement that cannot run within a transaction';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

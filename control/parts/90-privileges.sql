@@ -22,7 +22,7 @@ CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') 
 AS 'MODULE_PATHNAME', 'jobq_grant_role' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.grant_role(regrole, text) IS 'give a role, and its members, a privilege for all queues
 role: the role
-privilege: produce (enqueue, and look after what is one''s own), consume (take jobs of all roles), monitor (see all jobs, without their contents, and call doctor()), operate (also pause; cancel, retry, move all jobs), or manage (all of it; also queues and handlers, which decides what runs as others)';
+privilege: produce (enqueue, and look after what is one''s own), sql (the same, and enqueue plain statements), consume (take jobs of all roles), monitor (see all jobs, without their contents, and call doctor()), operate (also pause; cancel, retry, move all jobs), or manage (all of it; also queues and handlers, which decides what runs as others)';
 
 CREATE FUNCTION jobq.revoke_role(role regrole, privilege text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_revoke_role' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -35,7 +35,7 @@ AS 'MODULE_PATHNAME', 'jobq_grant_queue' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.grant_queue(text, regrole, text) IS 'give a role, and its members, a privilege for one queue
 queue: the queue
 role: the role
-privilege: produce (enqueue there), consume (take jobs of all roles), or manage (see, operate and delete its jobs, and change its settings)';
+privilege: produce (enqueue there), sql (also plain statements), consume (take jobs of all roles), or manage (see, operate and delete its jobs, and change its settings)';
 
 CREATE FUNCTION jobq.revoke_queue(queue text, role regrole, privilege text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_revoke_queue' LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -23,6 +23,7 @@
 
 #include "utils/guc.h"
 
+#include "produce/produce.h"
 #include "store/store.h"
 
 /* src/attempt/gate.c */
@@ -53,6 +54,11 @@ extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 
 extern void jobq_require_handler(const char *kind);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
+
+/* src/attempt/statement.c */
+extern bool jobq_statement_commits(const JobqJob *job);
+extern Datum jobq_run_statement(const JobqJob *job);
+extern Datum jobq_statement_result(const JobqStatement *statement, uint64 rows);
 
 /* src/attempt/log.c */
 extern char *jobq_log_line(FunctionCallInfo fcinfo, int first, int attempt);

@@ -113,6 +113,11 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 	PgStat_FunctionCallUsage usage;
 	Datum		result;
 
+	if (function->statement)
+	{
+		*isnull = false;
+		return jobq_run_statement(job);
+	}
 	if (function->is_procedure)
 	{
 		call = makeNode(CallContext);
@@ -183,6 +188,11 @@ jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
 
 	jobq_require_handler(kind);
 	jobq_handler_resolve(kind, &function);
+	if (function.statement)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a plain statement has no handler that could be performed"),
+				 errhint("Run the statement itself.")));
 
 	memset(job.nulls, true, sizeof(job.nulls));
 	JOB_SET(&job, JOB_ID, Int64GetDatum(0));

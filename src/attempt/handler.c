@@ -47,6 +47,11 @@ check_kind(text *kind)
 				 errmsg("kind \"%s\" is reserved", name),
 				 errhint("Kinds that begin with \"%s\" run the on_failure handler of the kind that follows.",
 						 ON_FAILURE_PREFIX)));
+	if (jobq_is_statement(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", name),
+				 errhint("It is the kind of plain statements: jobq.enqueue_sql().")));
 	return name;
 }
 

@@ -15,6 +15,8 @@
  * - the kind is one that is registered for the queue.  Without that, a producer
  *	 could have any handler run as the role.
  *
+ * A plain statement runs only while its role may enqueue such.
+ *
  * src/attempt/run_as.c
  *
  *-------------------------------------------------------------------------
@@ -84,5 +86,11 @@ jobq_check_role(JobqCurrent *current)
 						queue.name),
 				 errdetail_internal("%s", why),
 				 errhint("Whoever can become the role sets it again with jobq.alter_queue(), and retries the job.")));
+	if (jobq_job_is_statement(current->job) &&
+		(jobq_privileges_of(job_role(current->job), job_queue_id(current->job)) & JOBQ_MAY_SQL) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("the role of the job may not enqueue plain statements any more"),
+				 errhint("Grant it by jobq.grant_role(..., 'sql'), and retry the job.")));
 	current->barred = false;
 }

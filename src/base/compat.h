@@ -221,6 +221,15 @@ jobq_bgworker_starter(int pid)
 #define jobq_cancel_statement()	StatementCancelHandler(postgres_signal_arg)
 #endif
 
+/* 18 (a5c40b156e): PortalRun() is not told whether it is called once. */
+#if PG_VERSION_NUM >= 180000
+#define jobq_portal_run(portal, dest, qc) \
+	PortalRun(portal, FETCH_ALL, true, dest, dest, qc)
+#else
+#define jobq_portal_run(portal, dest, qc) \
+	PortalRun(portal, FETCH_ALL, true, true, dest, dest, qc)
+#endif
+
 /* 19: heap_delete() takes options and no changingPart. */
 static inline TM_Result
 jobq_heap_delete(Relation rel, ItemPointer tid, CommandId cid, bool wait,

@@ -69,8 +69,8 @@ privilege_arg(FunctionCallInfo fcinfo, int arg, bool for_queue)
 				 privilege == NULL ? errmsg("privilege must not be null")
 				 : errmsg("invalid privilege \"%s\"", privilege),
 				 for_queue
-				 ? errhint("It is one of produce, consume, manage.")
-				 : errhint("It is one of produce, consume, monitor, operate, manage.")));
+				 ? errhint("It is one of produce, sql, consume, manage.")
+				 : errhint("It is one of produce, sql, consume, monitor, operate, manage.")));
 	return privilege;
 }
 

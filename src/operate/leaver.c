@@ -110,7 +110,8 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!find_of(rel, id, from, &job) || jobq_job_runs(&job))
+		if (!find_of(rel, id, from, &job) || jobq_job_runs(&job) ||
+			jobq_job_is_statement(&job))
 			return false;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
@@ -133,14 +134,17 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
  * reassign(from, to): what waits, has failed, or comes again is the other role's
  * from now on.  Returns how many jobs and dead letters that were.
  *
- * Who does it could have had the jobs of both: he may act for both roles.
+ * Who does it could have had the jobs of both: he may act for both roles.  Plain
+ * statements stay: they are what the first role has written, and would run as the
+ * other.
  */
 Datum
 jobq_reassign(PG_FUNCTION_ARGS)
 {
 	static const Oid types[] = {OIDOID, OIDOID};
 	static const char *const queries[] = {
-		"UPDATE jobq.schedule SET role = $2 WHERE role = $1",
+		"UPDATE jobq.schedule SET role = $2 WHERE role = $1"
+		" AND kind <> '" JOBQ_SQL_KIND "'",
 		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
 		/* those of live jobs go with them, or stay with those that run */
 		"UPDATE jobq.unique_key u SET role = $2 WHERE role = $1"
@@ -176,7 +180,8 @@ jobq_reassign(PG_FUNCTION_ARGS)
 				 errhint("Cancel or retry the jobs of one of them first.")));
 	for (int i = 0; i < (int) lengthof(queries); i++)
 		(void) jobq_query(queries[i], 2, types, values, NULL, SPI_OK_UPDATE);
-	moved = (int64) jobq_query("UPDATE jobq.failed_job SET role = $2 WHERE role = $1",
+	moved = (int64) jobq_query("UPDATE jobq.failed_job SET role = $2 WHERE role = $1"
+							   " AND kind <> '" JOBQ_SQL_KIND "'",
 							   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 

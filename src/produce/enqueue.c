@@ -88,6 +88,12 @@ jobq_set_payload(JobqJob *job, Datum payload)
 	jobq_check_depth(payload, size, "payload");
 	if (has_headers)
 		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers");
+	if (unlikely(jobq_job_is_statement(job)))
+	{
+		JobqStatement unused;
+
+		jobq_statement_read(payload, &unused);
+	}
 	JOB_SET(job, JOB_PAYLOAD, payload);
 }
 
@@ -149,6 +155,8 @@ jobq_find_place(const char *kind, const char *queue_name,
 						kind, queue->name),
 				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
 						 queue->name)));
+	if (jobq_is_statement(kind))
+		jobq_statement_require(queue);
 	return handler;
 }
 

@@ -48,6 +48,14 @@ typedef struct JobqSpec
 	bool		nulls[NOPTIONS];
 } JobqSpec;
 
+/* What a job of the kind sql runs. */
+typedef struct JobqStatement
+{
+	char	   *sql;
+	struct RawStmt *raw;
+	bool		transaction;	/* it runs in that of its job */
+} JobqStatement;
+
 /* src/produce/enqueue.c */
 extern void jobq_put_job(JobqJob *job, const JobqUnique *unique);
 extern void jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job,
@@ -69,6 +77,11 @@ extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
 								  const char *kind, const Datum *options,
 								  const bool *nulls);
+
+/* src/produce/statement.c */
+extern void jobq_statement_read(Datum payload, JobqStatement *statement);
+extern void jobq_statement_require(const JobqQueue *queue);
+extern Datum jobq_statement_payload(const char *sql, bool transaction);
 
 /* src/produce/context.c */
 extern void jobq_set_context(JobqJob *job, const JobqQueue *queue,

@@ -284,6 +284,11 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 	if (value.type != jbvString)
 		wrong_type(what, "kind", "a string");
 	spec->kind = pnstrdup(value.val.string.val, value.val.string.len);
+	if (jobq_is_statement(spec->kind))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be a plain statement", what),
+				 errhint("Register a function that runs it.")));
 	if (getKeyJsonValueFromContainer(&json->root, "payload", 7, &value) != NULL)
 		spec->payload = JsonbPGetDatum(JsonbValueToJsonb(&value));
 	else

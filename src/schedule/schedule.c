@@ -49,7 +49,9 @@ enum
 	ARG_OVERLAP,
 	ARG_OPTIONS,
 	NARGS,						/* those that are columns */
-	ARG_CONTEXT = NARGS
+	ARG_CONTEXT = NARGS,
+	ARG_SQL,
+	ARG_TRANSACTION
 };
 
 #define MAX_NAME	127
@@ -70,6 +72,7 @@ static void find_mine(const char *function, int privilege, Datum name,
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
+static void use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 static Datum change_mine(FunctionCallInfo fcinfo, const char *function,
 						 int privilege, const char *query, int expected);
 
@@ -148,7 +151,30 @@ add_context(Jsonb *options, Jsonb *context)
 }
 
 /*
- * schedule(name, cron, kind, payload, timezone, missed, overlap, options, context)
+ * The statement that was given, as kind and payload.
+ */
+static void
+use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
+{
+	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(values[ARG_PAYLOAD])) ||
+		JB_ROOT_COUNT(DatumGetJsonbP(values[ARG_PAYLOAD])) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("payload and sql cannot be given together")));
+	if (PG_ARGISNULL(ARG_TRANSACTION))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("transaction must not be null")));
+	values[ARG_KIND] = CStringGetTextDatum(JOBQ_SQL_KIND);
+	nulls[ARG_KIND] = ' ';
+	values[ARG_PAYLOAD] =
+		jobq_statement_payload(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SQL)),
+							   PG_GETARG_BOOL(ARG_TRANSACTION));
+}
+
+/*
+ * schedule(name, cron, kind, payload, timezone, missed, overlap, options, context,
+ * sql, transaction)
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -170,8 +196,9 @@ jobq_schedule(PG_FUNCTION_ARGS)
 	Found		found;
 
 	PreventCommandIfReadOnly("jobq.schedule()");
+	jobq_require(JOBQ_MAY_ALL);
 	for (int i = 0; i < ARG_OPTIONS; i++)
-		if (PG_ARGISNULL(i))
+		if (PG_ARGISNULL(i) && i != ARG_KIND)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("%s must not be null", names[i])));
@@ -180,6 +207,15 @@ jobq_schedule(PG_FUNCTION_ARGS)
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
 	}
+
+	if (PG_ARGISNULL(ARG_KIND) == PG_ARGISNULL(ARG_SQL))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 PG_ARGISNULL(ARG_KIND) ? errmsg("neither kind nor sql is given")
+				 : errmsg("kind and sql cannot be given together"),
+				 errhint("Give one of them: a kind of job, or a statement.")));
+	if (!PG_ARGISNULL(ARG_SQL))
+		use_statement(fcinfo, values, nulls);
 
 	job.schedule = TextDatumGetCString(values[ARG_NAME]);
 	if (job.schedule[0] == '\0' || strlen(job.schedule) > MAX_NAME)

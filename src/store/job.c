@@ -79,6 +79,18 @@ jobq_job_kind(const JobqJob *job)
 }
 
 /*
+ * Is it a plain statement?
+ */
+bool
+jobq_job_is_statement(const JobqJob *job)
+{
+	text	   *kind = DatumGetTextPP(JOB(job, JOB_KIND));
+
+	return VARSIZE_ANY_EXHDR(kind) == strlen(JOBQ_SQL_KIND) &&
+		memcmp(VARDATA_ANY(kind), JOBQ_SQL_KIND, strlen(JOBQ_SQL_KIND)) == 0;
+}
+
+/*
  * Milliseconds that the job may take, or 0 for no limit.  handler is that of
  * its kind, or NULL.
  */

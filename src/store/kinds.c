@@ -145,7 +145,8 @@ in_codes(const char *codes, const char *code)
 }
 
 /*
- * Read the kind's row into *kind.  False if there is none.
+ * Read the kind's row into *kind.  False if there is none; that of plain statements
+ * needs none.
  */
 static bool
 read_kind(JobqKind *kind)
@@ -154,12 +155,19 @@ read_kind(JobqKind *kind)
 	const char *name = kind->name;
 	size_t		prefix = strlen(ON_FAILURE_PREFIX);
 	bool		on_failure = strncmp(name, ON_FAILURE_PREFIX, prefix) == 0;
-	Relation	rel = jobq_open_table(JOBQ_HANDLER_TABLE, AccessShareLock);
+	Relation	rel;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
+	if (jobq_is_statement(name))
+	{
+		memset(handler, 0, sizeof(JobqHandler));
+		handler->max_attempts = handler->max_exceptions = handler->timeout = -1;
+		return true;
+	}
+	rel = jobq_open_table(JOBQ_HANDLER_TABLE, AccessShareLock);
 	handler_relation = RelationGetRelid(rel);
 	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
@@ -432,6 +440,7 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 		function->may_commit = function->is_procedure && !form->prosecdef &&
 			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
 		function->returns_jsonb = form->prorettype == JSONBOID;
+		function->statement = false;
 	}
 	ReleaseSysCache(tuple);
 }
@@ -450,6 +459,14 @@ jobq_handler_resolve(const char *kind, JobqFunction *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_NO_HANDLER),
 				 errmsg("no handler is registered for kind \"%s\"", kind)));
+	if (jobq_is_statement(kind))
+	{
+		*function = (JobqFunction)
+		{
+			.kind = entry,.returns_jsonb = true,.statement = true
+		};
+		return;
+	}
 	if (entry->resolved)
 		*function = entry->function;
 	else

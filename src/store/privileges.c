@@ -66,6 +66,7 @@ static const struct
 	int			queue;
 }			words[] = {
 	{"produce", true, JOBQ_MAY_PRODUCE_OPEN, JOBQ_MAY_PRODUCE},
+	{"sql", true, JOBQ_MAY_SQL | JOBQ_MAY_PRODUCE_OPEN, JOBQ_MAY_SQL | JOBQ_MAY_PRODUCE},
 	{"consume", true, JOBQ_MAY_CONSUME, JOBQ_MAY_CONSUME},
 	{"monitor", false, JOBQ_MAY_MONITOR, 0},
 	{"operate", false, JOBQ_MAY_MONITOR | JOBQ_MAY_OPERATE, 0},

@@ -230,6 +230,15 @@ enum
 	HANDLER_NATTS = HANDLER_FAIL_ON
 };
 
+/* The kind of plain statements, which nobody registers (src/produce/statement.c). */
+#define JOBQ_SQL_KIND	"sql"
+
+static inline bool
+jobq_is_statement(const char *kind)
+{
+	return strcmp(kind, JOBQ_SQL_KIND) == 0;
+}
+
 /* The policy of a kind. */
 typedef struct JobqHandler
 {
@@ -253,6 +262,7 @@ typedef struct JobqFunction
 	bool		is_procedure;
 	bool		may_commit;		/* a procedure that CALL would run non-atomic */
 	bool		returns_jsonb;
+	bool		statement;		/* none: the payload says what to run */
 } JobqFunction;
 
 /* Attribute numbers of jobq.privilege. */
@@ -274,7 +284,8 @@ enum
 										 * contents */
 #define JOBQ_MAY_OPERATE		0x10	/* pause; cancel, retry and move them */
 #define JOBQ_MAY_MANAGE			0x20	/* settings; contents; delete them */
-#define JOBQ_MAY_ALL			0x3F
+#define JOBQ_MAY_SQL			0x40	/* enqueue plain statements */
+#define JOBQ_MAY_ALL			0x7F
 
 /* Kinds with this prefix run the on_failure handler of the kind after it. */
 #define ON_FAILURE_PREFIX	"on_failure:"
@@ -607,6 +618,7 @@ extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
 						  int32 queue_id, Oid role);
 extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
+extern bool jobq_job_is_statement(const JobqJob *job);
 extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
 
 /* src/store/flow.c */

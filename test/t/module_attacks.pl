@@ -294,6 +294,7 @@ sql(q{SELECT jobq.drop_queue('errands', force => true)});
 # Each cell of the table in the manual.
 my %probe = (
 	'enqueue where all producers may' => q{SELECT jobq.enqueue('echo') > 0},
+	'enqueue plain statements' => q{SELECT jobq.enqueue_sql('SELECT 1') > 0},
 	'enqueue into a queue that is not open' => q{SELECT jobq.enqueue('echo', queue => 'safe') > 0},
 	'see that a queue is there that is not open' => q{SELECT count(*) = 1 FROM jobq.queues WHERE name = 'safe'},
 	'see kind, state and error of others\' jobs' => "SELECT kind = 'breaks' AND state = 'failed' AND error = 'broken' FROM jobq.jobs WHERE id = $id{failed}",

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * procedure.c
- *	  Runs one job whose handler is a procedure, which may COMMIT.
+ *	  Runs one job whose handler is a procedure, which may COMMIT, or a statement
+ *	  that cannot run within a transaction.
  *
  * Its own COMMIT would end a claim by deletion.  So the job first gets a
  * lease in its row, with the attempt charged, and that is flushed; the
@@ -12,6 +13,10 @@
  * A portal made before the transaction begins belongs to none and survives
  * its commits; so do the arguments in the portal's memory.
  *
+ * A statement such as VACUUM is run as if a client had sent it: it begins and ends
+ * transactions as it likes, and leaves one open.  What it has done stays, whatever
+ * becomes of its job: so after a crash it may run again.
+ *
  * worker/runner/procedure.c
  *
  *-------------------------------------------------------------------------
@@ -21,7 +26,11 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "parser/analyze.h"
 #include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
@@ -29,8 +38,11 @@
 
 static Portal portal = NULL;
 
+static void call_procedure(RunContext *run, JobqJob *job,
+						   const JobqFunction *function);
+static Datum run_top_level(const JobqStatement *statement);
 static void finish(RunContext *run, JobqJob *job, int64 token,
-				   TimestampTz started_at);
+				   TimestampTz started_at, bool has_result, Datum result);
 
 /*
  * Called in the transaction that has read the job; ends with none open.  An
@@ -44,9 +56,15 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
 	MemoryContext old = CurrentMemoryContext;
+	JobqStatement statement;
+	Datum		result = (Datum) 0;
 	int64		token;
-	bool		isnull;
 
+	if (function->statement)
+	{
+		MemoryContextSwitchTo(run->memory);
+		jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
+	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	token = jobq_lease_token(my_db);
 	LWLockRelease(my_db->lock);
@@ -78,6 +96,28 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	CommitTransactionCommand();
 
 	jobq_tell_running(job, attempt, -1, true);
+	if (function->statement)
+	{
+		MemoryContextSwitchTo(run->memory);
+		result = run_top_level(&statement);
+	}
+	else
+		call_procedure(run, job, function);
+	MemoryContextSwitchTo(run->memory);
+	finish(run, job, token, started_at, function->statement, result);
+	MemoryContextSwitchTo(old);
+	run_procedure_end();
+}
+
+/*
+ * Call the procedure, with a portal that outlives its transactions.  The last one is
+ * left open.
+ */
+static void
+call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
+{
+	bool		isnull;
+
 	portal = CreatePortal("jobq procedure", true, true);
 	portal->visible = false;
 	portal->resowner = CurrentResourceOwner;
@@ -91,13 +131,45 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	StartTransactionCommand();
 	EnsurePortalSnapshotExists();
 	MemoryContextSwitchTo(run->memory);
-	(void) jobq_call_handler(function, job, attempt, false, &isnull);
-	MemoryContextSwitchTo(run->memory);
+	(void) jobq_call_handler(function, job, jobq_current->attempt, false, &isnull);
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
-	finish(run, job, token, started_at);
-	MemoryContextSwitchTo(old);
-	run_procedure_end();
+}
+
+/*
+ * Run the statement as exec_simple_query() does: no transaction is open before, and
+ * one is after.  Returns the result, in the current memory context, which must
+ * outlive transactions, as the statement itself does.
+ */
+static Datum
+run_top_level(const JobqStatement *statement)
+{
+	MemoryContext memory = CurrentMemoryContext;
+	Portal		top;
+	List	   *trees;
+	QueryCompletion qc;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(memory);
+	if (analyze_requires_snapshot(statement->raw))
+		PushActiveSnapshot(GetTransactionSnapshot());
+	trees = pg_analyze_and_rewrite_fixedparams(statement->raw, statement->sql,
+											   NULL, 0, NULL);
+	trees = pg_plan_queries(trees, statement->sql, CURSOR_OPT_PARALLEL_OK, NULL);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+
+	top = CreatePortal("jobq statement", true, true);
+	top->visible = false;
+	PortalDefineQuery(top, NULL, statement->sql,
+					  CreateCommandTag(statement->raw->stmt), trees, NULL);
+	PortalStart(top, NULL, 0, InvalidSnapshot);
+	InitializeQueryCompletion(&qc);
+	(void) jobq_portal_run(top, None_Receiver, &qc);
+	PortalDrop(top, false);
+	MemoryContextSwitchTo(memory);
+	return jobq_statement_result(statement, qc.nprocessed);
 }
 
 /*
@@ -123,7 +195,8 @@ run_procedure_end(void)
  * holds.
  */
 static void
-finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at)
+finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at,
+	   bool has_result, Datum result)
 {
 	Relation	rel;
 	JobqJob		now;
@@ -139,8 +212,8 @@ finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at)
 				(errcode(ERRCODE_JOBQ_CANCELLED),
 				 errmsg("the job was cancelled while it ran")));
 	run->slot->holding->live =
-		jobq_attempt_returned(rel, &now, jobq_current, started_at, false,
-							  (Datum) 0);
+		jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
+							  result);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 }

@@ -177,7 +177,8 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 
 		jobq_check_role(&current);
 		jobq_handler_resolve(kind, &function);
-		procedure = function.may_commit;
+		procedure = function.may_commit ||
+			(function.statement && jobq_statement_commits(job));
 		if (procedure)
 			run_procedure(run, rel, job, &function);
 		else

@@ -69,7 +69,8 @@ array_of(ArrayBuildState *state, Oid type)
 }
 
 /*
- * The first jobs that run as this role, but for what is known to wait.
+ * The first jobs that run as this role, but for what is known to wait, and statements
+ * that run outside of a transaction: only a worker process does that.
  */
 static int
 find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
@@ -93,6 +94,8 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND j.run_at <= $3 AND coalesce(j.expires_at > $3, true)"
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'worker'"
+				   " AND NOT CASE j.kind WHEN '" JOBQ_SQL_KIND "'"
+				   "  THEN j.payload @> '{\"transaction\": false}' ELSE false END"
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"

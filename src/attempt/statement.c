@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  Runs the statement that is a job of the kind sql, within the transaction of
+ *	  its job.  (worker/runner/procedure.c has those that run outside of one.)
+ *
+ * Its rows are nobody's: they are counted, and not kept.
+ *
+ * src/attempt/statement.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "executor/spi.h"
+#include "tcop/dest.h"
+#include "tcop/utility.h"
+
+#include "attempt/attempt.h"
+#include "produce/produce.h"
+
+/*
+ * Does the job's statement run outside of a transaction?
+ */
+bool
+jobq_statement_commits(const JobqJob *job)
+{
+	JobqStatement statement;
+
+	jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
+	return !statement.transaction;
+}
+
+/*
+ * The result of a job that was a statement: its command, and how many rows it has
+ * written, or found.
+ */
+Datum
+jobq_statement_result(const JobqStatement *statement, uint64 rows)
+{
+	return jobq_text_to_jsonb(psprintf("{\"command\": \"%s\", \"rows\": " UINT64_FORMAT "}",
+									   GetCommandTagName(CreateCommandTag(statement->raw->stmt)),
+									   rows));
+}
+
+/*
+ * Run the job's statement as the current user, in the current transaction.  Returns
+ * the result, in the caller's memory context.
+ */
+Datum
+jobq_run_statement(const JobqJob *job)
+{
+	SPIExecuteOptions options = {0};
+	JobqStatement statement;
+	uint64		rows;
+	int			code;
+
+	jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
+	if (!statement.transaction)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("the statement is to run outside of a transaction"),
+				 errhint("Only a worker process does that.")));
+	options.dest = None_Receiver;
+	SPI_connect();
+	code = SPI_execute_extended(statement.sql, &options);
+	if (code < 0)
+		elog(ERROR, "could not run the statement: %s", SPI_result_code_string(code));
+	rows = SPI_processed;
+	SPI_finish();
+	return jobq_statement_result(&statement, rows);
+}

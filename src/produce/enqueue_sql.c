@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * enqueue_sql.c
+ *	  enqueue_sql(): a statement becomes a job (statement.c).
+ *
+ * src/produce/enqueue_sql.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/builtins.h"
+
+#include "produce/produce.h"
+
+PG_FUNCTION_INFO_V1(jobq_enqueue_sql);
+
+/*
+ * enqueue_sql(sql, transaction, ...options) returns the job's id.
+ */
+Datum
+jobq_enqueue_sql(PG_FUNCTION_ARGS)
+{
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqJob		job;
+	JobqUnique	unique;
+
+	for (int i = 0; i < 2; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("%s must not be null", i == 0 ? "sql" : "transaction")));
+	jobq_options_from_args(fcinfo, 2, options, nulls);
+	jobq_prepare_job(&job, &unique, JOBQ_SQL_KIND, options, nulls);
+	jobq_set_payload(&job,
+					 jobq_statement_payload(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+											PG_GETARG_BOOL(1)));
+	jobq_put_job(&job, &unique);
+	PG_RETURN_INT64(job_id(&job));
+}

@@ -1,0 +1,257 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  Plain statements: what a job of the kind sql has as its payload, and who may
+ *	  have such.
+ *
+ * The kind sql has no handler that anybody has registered: its job's payload is
+ * the statement, {"sql": "...", "transaction": true}, which is run as the role
+ * whose job it is.  So who enqueues one has any code run, though only as himself;
+ * he needs the privilege "sql" for that, when he enqueues and when the job runs.
+ * A privilege of its own, because a role may well be allowed to call functions
+ * only, or to have no more than vetted handlers take up workers; and because a
+ * function that passes on a kind and a payload of its caller's would else lend its
+ * owner's rights.  A step or a callback cannot be a statement: jobq.reassign() gives
+ * batches to another role, as which the statement would run.
+ *
+ * What is wrong with a statement is said when it is enqueued, as far as the
+ * grammar tells.
+ *
+ * src/produce/statement.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "commands/defrem.h"
+#include "parser/parser.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+
+#include "produce/produce.h"
+
+static void parse_error(void *arg);
+static bool has_concurrently(List *params);
+static bool is_detach_concurrently(const AlterTableStmt *stmt);
+static bool needs_top_level(Node *stmt);
+static const char *refusal(Node *stmt);
+
+/*
+ * Error context callback: a syntax error is one in the statement, not in the query
+ * that the client has sent.
+ */
+static void
+parse_error(void *arg)
+{
+	int			position = geterrposition();
+
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery((const char *) arg);
+	}
+}
+
+static bool
+has_concurrently(List *params)
+{
+	ListCell   *lc;
+
+	foreach(lc, params)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "concurrently") == 0)
+			return defGetBoolean(option);
+	}
+	return false;
+}
+
+static bool
+is_detach_concurrently(const AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *cmd = lfirst_node(AlterTableCmd, lc);
+
+		if (cmd->subtype == AT_DetachPartition &&
+			castNode(PartitionCmd, cmd->def)->concurrent)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does the server refuse it within a transaction?  Of what is known by the grammar;
+ * the rest says so when it runs.
+ */
+static bool
+needs_top_level(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_VacuumStmt:
+			return ((VacuumStmt *) stmt)->is_vacuumcmd;
+		case T_IndexStmt:
+			return ((IndexStmt *) stmt)->concurrent;
+		case T_DropStmt:
+			return ((DropStmt *) stmt)->concurrent;
+		case T_ReindexStmt:
+			return ((ReindexStmt *) stmt)->relation == NULL ||
+				has_concurrently(((ReindexStmt *) stmt)->params);
+		case T_ClusterStmt:
+			return ((ClusterStmt *) stmt)->relation == NULL;
+		case T_AlterTableStmt:
+			return is_detach_concurrently((AlterTableStmt *) stmt);
+		case T_DiscardStmt:
+			return ((DiscardStmt *) stmt)->target == DISCARD_ALL;
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+		case T_AlterSystemStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * Why this cannot be a job, or NULL.
+ */
+static const char *
+refusal(Node *stmt)
+{
+	if (IsA(stmt, TransactionStmt))
+		return "The job begins and ends its transaction itself.";
+	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->filename == NULL)
+		return "There is no client that COPY could read from, or write to.";
+	return NULL;
+}
+
+/*
+ * Read the payload of a job of the kind sql.  Raises an error if it has not one
+ * statement that can run in this way.  All is allocated in the current memory
+ * context.
+ */
+void
+jobq_statement_read(Datum payload, JobqStatement *statement)
+{
+	static const char *const usage =
+		"The payload is {\"sql\": \"a statement\"}, and may have \"transaction\": false.";
+	Jsonb	   *json = DatumGetJsonbP(payload);
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	key;
+	JsonbValue	value;
+	ErrorContextCallback context;
+	List	   *parsed;
+	const char *why;
+
+	statement->sql = NULL;
+	statement->transaction = true;
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the payload of kind \"%s\" must be a JSON object", JOBQ_SQL_KIND),
+				 errhint("%s", usage)));
+	it = JsonbIteratorInit(&json->root);
+	while ((token = JsonbIteratorNext(&it, &key, true)) != WJB_DONE)
+	{
+		char	   *name;
+
+		if (token != WJB_KEY)
+			continue;
+		name = pnstrdup(key.val.string.val, key.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (strcmp(name, "sql") == 0 && value.type == jbvString)
+			statement->sql = pnstrdup(value.val.string.val, value.val.string.len);
+		else if (strcmp(name, "transaction") == 0 && value.type == jbvBool)
+			statement->transaction = value.val.boolean;
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid key \"%s\" in the payload of kind \"%s\"",
+							name, JOBQ_SQL_KIND),
+					 errhint("%s", usage)));
+	}
+	if (statement->sql == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the payload of kind \"%s\" lacks \"sql\"", JOBQ_SQL_KIND),
+				 errhint("%s", usage)));
+
+	context.callback = parse_error;
+	context.arg = statement->sql;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	parsed = raw_parser(statement->sql, RAW_PARSE_DEFAULT);
+	error_context_stack = context.previous;
+
+	if (list_length(parsed) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a job runs one statement, and there are %d",
+						list_length(parsed)),
+				 errhint("Several can stand in a DO block, or in a function or procedure.")));
+	statement->raw = linitial_node(RawStmt, parsed);
+	why = refusal(statement->raw->stmt);
+	if (why != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be a job",
+						GetCommandTagName(CreateCommandTag(statement->raw->stmt))),
+				 errhint("%s", why)));
+	if (statement->transaction && needs_top_level(statement->raw->stmt))
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("this %s cannot run in a transaction",
+						GetCommandTagName(CreateCommandTag(statement->raw->stmt))),
+				 errhint("Give transaction => false to run it outside of one; after a crash it may run again.")));
+}
+
+/*
+ * An error unless the current user may enqueue statements into the queue, whose
+ * jobs workers must run.
+ */
+void
+jobq_statement_require(const JobqQueue *queue)
+{
+	if (queue->mode == MODE_CONSUMER)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("plain statements are run by workers"),
+				 errdetail("The jobs of queue \"%s\" are taken by consumers.",
+						   queue->name),
+				 errhint("Name another queue.")));
+	if ((jobq_privileges(queue->id) & JOBQ_MAY_SQL) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to enqueue plain statements"),
+				 errhint("Who grants privileges gives it by jobq.grant_role('%s', 'sql').",
+						 GetUserNameFromId(GetUserId(), false))));
+}
+
+/*
+ * The payload for a statement.
+ */
+Datum
+jobq_statement_payload(const char *sql, bool transaction)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfoString(&buf, "{\"sql\": ");
+	escape_json(&buf, sql);
+	if (!transaction)
+		appendStringInfoString(&buf, ", \"transaction\": false");
+	appendStringInfoChar(&buf, '}');
+	return jobq_text_to_jsonb(buf.data);
+}
