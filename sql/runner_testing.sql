@@ -1,0 +1,105 @@
+-- Helpers for tests: assert_enqueued(), run_due().
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob'), jobq.revoke_role('regress_jobq_boss');
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_boss', 'monitor');
+SELECT count(jobq.cancel(id)) >= 0 AS cancelled FROM jobq.live_jobs WHERE role = 'regress_jobq_alice'::regrole;
+CREATE SCHEMA test_order AUTHORIZATION regress_jobq_alice;
+CREATE FUNCTION test.detail(command text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+BEGIN
+	EXECUTE command;
+	RETURN 'no error';
+EXCEPTION WHEN raise_exception THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+	RETURN regexp_replace(detail, 'job \d+', 'job N', 'g');
+END
+$$;
+SELECT jobq.register('parcel', 'test.echo(jsonb)');
+SET SESSION AUTHORIZATION regress_jobq_alice;
+
+-- What a test of a producer asks: has this transaction enqueued what it should?
+BEGIN;
+SELECT jobq.enqueue('parcel', '{"order": 1, "items": ["a", "b"]}', queue => 'manual') IS NOT NULL AS one, jobq.enqueue('parcel', '{"order": 2, "items": ["b"]}', delay => '1 hour') IS NOT NULL AS another;
+SELECT jobq.assert_enqueued('parcel'), jobq.assert_enqueued('parcel', '{"order": 2}'), jobq.assert_enqueued('parcel', '{"items": ["b"]}', times => 2), jobq.assert_enqueued('parcel', queue => 'manual', times => 1),
+	jobq.assert_enqueued('parcel', '{"order": 3}', times => 0), jobq.assert_enqueued('no such kind', times => 0);
+SELECT a, e.* FROM unnest(ARRAY['''parcel'', ''{"order": 3}''', '''parcel'', times => 3', '''parcel'', ''{"order": 1}'', ''default''', '''parcel'', queue => ''second'', times => 2', '''no such kind''', '''parcel'', ''{"order": 1}'', times => 0',
+	'NULL', '''parcel'', times => -1']) WITH ORDINALITY u (a, n), test.error('SELECT jobq.assert_enqueued(' || a || ')') e ORDER BY n;
+\set VERBOSITY terse
+SELECT jobq.assert_enqueued('no such kind', '{"order": 1}', 'manual');
+ROLLBACK;
+\set VERBOSITY default
+SELECT jobq.assert_enqueued('parcel', times => 0);
+-- the detail tells what there is instead
+SELECT jobq.enqueue('parcel', '{"order": 1}', queue => 'manual') AS id \gset
+SELECT test.detail($$SELECT jobq.assert_enqueued('parcel', '{"order": 2}')$$), left(test.detail($$SELECT jobq.assert_enqueued('none of these')$$), 10) AS others;
+-- who may not see what is in a job cannot find it out
+SET SESSION AUTHORIZATION regress_jobq_boss;
+SELECT jobq.assert_enqueued('parcel', times => 1), jobq.assert_enqueued('parcel', '{"order": 1}', times => 0);
+SELECT test.detail($$SELECT jobq.assert_enqueued('parcel', '{"order": 2}')$$);
+SET SESSION AUTHORIZATION regress_jobq_alice;
+SELECT jobq.cancel(:id);
+
+-- The jobs that are due run in the transaction of the test, with those that they enqueue, and are undone with it
+CREATE TABLE test_order.done (what text, tx xid8 DEFAULT pg_current_xact_id());
+CREATE FUNCTION test_order.pack(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test_order.done VALUES (payload ->> 'what');
+	IF payload ? 'then' THEN
+		PERFORM jobq.enqueue('pack', payload -> 'then', queue => 'manual');
+	END IF;
+	IF payload ? 'fail' THEN
+		RAISE EXCEPTION 'torn';
+	END IF;
+END
+$$;
+RESET SESSION AUTHORIZATION;
+SELECT jobq.register('pack', 'test_order.pack(jsonb)', backoff => 'fixed 1 hour');
+SET SESSION AUTHORIZATION regress_jobq_alice;
+BEGIN;
+SELECT min(id) AS first FROM jobq.enqueue_many('pack', ARRAY['{"what": "one", "then": {"what": "two", "then": {"what": "three"}}}', '{"what": "broken", "fail": true}']::jsonb[], queue => 'manual') id \gset
+SELECT jobq.enqueue('pack', '{"what": "later"}', queue => 'manual', delay => '1 hour') AS later \gset
+SELECT jobq.run_due('{manual}');
+SELECT what, tx = pg_current_xact_id() AS here FROM test_order.done ORDER BY what COLLATE "C";
+SELECT kind, payload ->> 'what' AS what, state, attempt, error FROM jobq.jobs WHERE id >= :first ORDER BY payload ->> 'what' COLLATE "C";
+SELECT jobq.assert_enqueued('pack', '{"what": "later"}', times => 1), jobq.assert_enqueued('pack', '{"what": "two"}', times => 0);
+SELECT jobq.run_due('{manual}');
+ROLLBACK;
+SELECT count(*) FROM test_order.done;
+SELECT count(*) FROM jobq.jobs WHERE kind = 'pack';
+-- committed, they are as if workers had run them
+BEGIN;
+SELECT jobq.enqueue('pack', jsonb_build_object('what', n), queue => 'manual', priority => n) IS NOT NULL AS enqueued FROM generate_series(1, 3) n;
+SELECT jobq.run_due('{manual}', max_jobs => 2);
+COMMIT;
+SELECT payload, state FROM jobq.jobs WHERE kind = 'pack' ORDER BY id;
+SELECT jobq.run_due('{manual}');
+SELECT payload, state FROM jobq.jobs WHERE kind = 'pack' ORDER BY id;
+-- what other workers are to see, they see
+SELECT jobq.enqueue('pack', '{"what": "after"}', queue => 'first') AS id \gset
+SELECT * FROM test.outcome(:id);
+-- groups keep their order: the next one waits for the commit
+BEGIN;
+SELECT jobq.enqueue('pack', jsonb_build_object('what', g || n), queue => 'manual', group_key => g, unique_key => g || n) IS NOT NULL AS enqueued FROM unnest('{b,a}'::text[]) g, generate_series(1, 2) n;
+SELECT jobq.run_due('{manual}');
+SELECT count(*) FROM test_order.done WHERE what IN ('a1', 'a2', 'b1', 'b2');
+ROLLBACK;
+SELECT jobq.enqueue('pack', '{"what": "a1"}', queue => 'manual', group_key => 'a', unique_key => 'a1') AS id \gset
+SELECT jobq.run_due('{manual}');
+SELECT * FROM test.outcome(:id);
+-- only one's own, and with a right to
+RESET SESSION AUTHORIZATION;
+SELECT jobq.enqueue('pack', '{"what": "of the superuser"}', queue => 'manual') AS id \gset
+SET SESSION AUTHORIZATION regress_jobq_alice;
+SELECT jobq.run_due('{manual}');
+RESET SESSION AUTHORIZATION;
+SELECT jobq.cancel(:id);
+SET ROLE regress_jobq_nobody;
+SELECT e.* FROM unnest(ARRAY['jobq.run_due()', 'jobq.assert_enqueued(''pack'')']) c, test.error('SELECT ' || c) e;
+RESET ROLE;
+SELECT e.* FROM unnest(ARRAY['max_jobs => -1', 'max_jobs => NULL']) a, test.error('SELECT jobq.run_due(' || a || ')') e;
+SELECT jobq.run_due(max_jobs => 0);
+
+DROP FUNCTION test.detail;
+SELECT jobq.unregister('pack'), jobq.unregister('parcel'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_boss');
+SET client_min_messages = warning;
+DROP SCHEMA test_order CASCADE;
