@@ -100,7 +100,7 @@ read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
 		!jobq_stats_read(place, name, counts) || name->dboid != base->dboid)
 		return false;
 	jobq_history_turn(&counts->history, now);
-	jobq_calendar_turn(&counts->scheduled, now);
+	(void) jobq_calendar_turn(&counts->scheduled, now);
 	return true;
 }
 

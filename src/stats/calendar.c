@@ -26,21 +26,27 @@
 /* Seconds of a slot of each level. */
 static const int64 width[JOBQ_LEVELS] = {1, SECS_PER_MINUTE, SECS_PER_HOUR, SECS_PER_DAY};
 
+/* So many seconds back are not taken for a clock that was put back. */
+#define PATIENCE	10
+
 /*
- * Turn to this time: strike out what is behind.  A calendar that was turned to a
- * later time stays there.
+ * Turn to this time: strike out what is behind.  True if the clock was put back since
+ * the calendar was turned last: then what was struck out is missing.
  */
-void
+bool
 jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 {
 	int64		second = now / USECS_PER_SEC;
 	int64		last = calendar->second;
 
-	if (second <= last)
-		return;
+	/* who looked at the clock before us may come after us */
+	if (second <= last && second >= last - PATIENCE)
+		return false;
 	calendar->second = second;
+	if (second < last)
+		return true;
 	if (!calendar->used)
-		return;
+		return false;
 	for (int level = 0; level < JOBQ_LEVELS; level++)
 	{
 		int64		first = last / width[level];
@@ -54,6 +60,7 @@ jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now)
 			*slot = 0;
 		}
 	}
+	return false;
 }
 
 /*

@@ -52,7 +52,7 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
 			stat->count = base->count;
 			memset(stat->since_count, 0, sizeof(stat->since_count));
 			memset(&stat->counts.scheduled, 0, sizeof(JobqCalendar));
-			jobq_calendar_turn(&stat->counts.scheduled, now);
+			(void) jobq_calendar_turn(&stat->counts.scheduled, now);
 		}
 		SpinLockRelease(&stat->mutex);
 	}
@@ -108,8 +108,8 @@ jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
 }
 
 /*
- * All is counted: the gauges of each place are these, all 0 where it has NULL.  The
- * calendars were turned to now.  counted is NULL: it was given up.
+ * All is counted: the gauges of each place are these, all 0 where it has NULL.
+ * counted is NULL: it was given up.
  */
 void
 jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted, TimestampTz now)
@@ -124,14 +124,17 @@ jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted, TimestampTz now)
 		SpinLockAcquire(&stat->mutex);
 		if (stat->in_use && base->count != 0 && stat->count == base->count)
 		{
-			const JobqCounted *found = counted == NULL ? NULL : counted[place];
+			JobqCounted *found = counted == NULL ? NULL : counted[place];
 
 			for (int i = 0; i < JOBQ_NGAUGES && counted != NULL; i++)
 				stat->counts.gauges[i] = stat->since_count[i] +
 					(found == NULL ? 0 : found->gauges[i]);
-			jobq_calendar_turn(&stat->counts.scheduled, now);
+			(void) jobq_calendar_turn(&stat->counts.scheduled, now);
 			if (found != NULL)
+			{
+				(void) jobq_calendar_turn(&found->scheduled, now);
 				jobq_calendar_merge(&stat->counts.scheduled, &found->scheduled);
+			}
 			stat->count = 0;
 		}
 		SpinLockRelease(&stat->mutex);

@@ -317,6 +317,7 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	JobqStat   *stat = &jobq_stats->stats[time->place];
 	bool		seen = false;
 	bool		missed = false;
+	bool		put_back = false;
 
 	if (locked)
 		being_counted(stat, &seen, &missed);
@@ -331,7 +332,7 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	}
 	if (time->n != 0)
 	{
-		jobq_calendar_turn(&stat->counts.scheduled, now);
+		put_back = jobq_calendar_turn(&stat->counts.scheduled, now);
 		if (!seen)
 			jobq_calendar_add(&stat->counts.scheduled, time->waited, time->ran,
 							  time->n);
@@ -344,6 +345,8 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 			jobq_times_add(&stat->counts.ran, time->ran);
 	}
 	SpinLockRelease(&stat->mutex);
+	if (put_back)
+		jobq_stats_unknown(MyDatabaseId);
 	return true;
 }
 

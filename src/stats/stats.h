@@ -211,7 +211,7 @@ extern void jobq_history_merge(JobqHistory *into, JobqHistory *from,
 							   TimestampTz now);
 
 /* src/stats/calendar.c */
-extern void jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now);
+extern bool jobq_calendar_turn(JobqCalendar *calendar, TimestampTz now);
 extern void jobq_calendar_add(JobqCalendar *calendar, TimestampTz run_at, int64 away,
 							  int32 n);
 extern int64 jobq_calendar_count(const JobqCalendar *calendar);

@@ -353,8 +353,8 @@ merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
 		into->counters[i] += from->counters[i];
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 		into->gauges[i] += from->gauges[i];
-	jobq_calendar_turn(&into->scheduled, now);
-	jobq_calendar_turn(&from->scheduled, now);
+	(void) jobq_calendar_turn(&into->scheduled, now);
+	(void) jobq_calendar_turn(&from->scheduled, now);
 	jobq_calendar_merge(&into->scheduled, &from->scheduled);
 	jobq_times_merge(&into->waited, &from->waited);
 	jobq_times_merge(&into->ran, &from->ran);

@@ -149,6 +149,11 @@ $node->append_conf('postgresql.conf', "jobq.databases = ''");
 $node->restart;
 sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
 sql(q{COMMIT PREPARED 'p'});
+
+# a clock that is put back, and nobody who counts anew
+sql(q{SELECT jobq.create_queue('later'); SELECT jobq.test_clock('2 hours'); SELECT jobq.enqueue('good', queue => 'later', delay => '30 minutes')});
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.enqueue('good', queue => 'later', delay => '1 hour')});
+is(sql(q{SELECT waiting, scheduled, exact FROM jobq.stats WHERE queue = 'later'}), '0|2|f', 'jobs wait for their time by the clock as it is');
 $node->append_conf('postgresql.conf', "jobq.databases = 'postgres'");
 $node->reload;
 wait_for($node, 'a database that is served agrees with the table', $agree);

@@ -93,7 +93,7 @@ count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 	if (counted[place] == NULL)
 	{
 		counted[place] = palloc0(sizeof(JobqCounted));
-		jobq_calendar_turn(&counted[place]->scheduled, now);
+		(void) jobq_calendar_turn(&counted[place]->scheduled, now);
 	}
 	counted[place]->gauges[JOBQ_LIVE]++;
 	if (job_blocked(&job))
@@ -130,7 +130,7 @@ count(TimestampTz now)
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	jobq_stats_count_end(base, counted, now);
+	jobq_stats_count_end(base, counted, jobq_now());
 }
 
 static TimestampTz
