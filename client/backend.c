@@ -218,7 +218,7 @@ backend_connected(Backend *backend)
 	snprintf(sql, sizeof(sql), "SET search_path = pg_catalog; SET statement_timeout = %d; "
 			 "SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; "
 			 "SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
-			 "SET enable_sort = off; SET jit = off; SET jobq.count_limit = 1000; "
+			 "SET enable_sort = off; SET jit = off; "
 			 "SET default_transaction_read_only = %s; SET application_name = 'jobq web'",
 			 backend->waits ? 0 : web.timeout, web.read_only ? "on" : "off");
 	PQsetErrorVerbosity(backend->conn, PQERRORS_DEFAULT);

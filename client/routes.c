@@ -100,10 +100,10 @@ static const char overview[] =
 "FROM jobq_internal.scheduler_state() AS s), 'not served'), "
 "'ready', q.ready, 'scheduled', q.scheduled, 'blocked', q.blocked, 'running', q.running, 'failed', q.failed, "
 "'oldest_ready', q.oldest, 'waiting_seconds', extract(epoch FROM jobq.clock() - q.oldest)::float8, "
-"'queues', q.queues, 'paused', q.paused, 'more', q.more, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
+"'queues', q.queues, 'paused', q.paused, 'exact', q.exact, 'workers', w.workers, 'busy_workers', w.busy, 'consumers', w.consumers) FROM "
 "(SELECT coalesce(sum(ready), 0) AS ready, coalesce(sum(scheduled), 0) AS scheduled, coalesce(sum(blocked), 0) AS blocked, "
 "coalesce(sum(running), 0) AS running, coalesce(sum(failed), 0) AS failed, min(oldest_ready) AS oldest, "
-"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_or(more), false) AS more FROM jobq.queues) AS q, "
+"count(*) AS queues, count(*) FILTER (WHERE paused) AS paused, coalesce(bool_and(exact), true) AS exact FROM jobq.queues) AS q, "
 "(SELECT count(*) FILTER (WHERE type = 'worker') AS workers, count(*) FILTER (WHERE type = 'worker' AND job_id IS NOT NULL) AS busy, "
 "count(*) FILTER (WHERE type = 'consumer') AS consumers FROM jobq.workers) AS w";
 
@@ -140,9 +140,8 @@ static const char series[] =
 "FROM ends AS e WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) "
 "GROUP BY 1) AS p ON p.n = g.n)) FROM span AS s";
 
-/* All are counted: the setting is changed before they are, for this statement. */
 static const char metrics[] =
-"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues WHERE (SELECT set_config('jobq.count_limit', '0', true)) IS NOT NULL), "
+"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues), "
 "lines(n, line) AS ("
 "SELECT 10, '# TYPE jobq_jobs gauge' UNION ALL SELECT 11, '# HELP jobq_jobs Jobs of a queue by state.' "
 "UNION ALL SELECT 12, format('jobq_jobs{queue=\"%s\",state=\"%s\"} %s', q.label, v.state, v.jobs) FROM q, "

@@ -11,6 +11,7 @@ CREATE VIEW test.stats_and_table AS
 SELECT test.until('(SELECT bool_and(exact) FROM jobq.stats)');
 SELECT test.until('(SELECT NOT EXISTS (SELECT FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked)))');
 SELECT * FROM test.stats_and_table WHERE (stats, stats_blocked) <> (jobs, jobs_blocked) ORDER BY queue, kind;
+SELECT test.until('coalesce((SELECT sum(letters) FROM jobq.stats), 0) = (SELECT count(*) FROM jobq.failed_job)');
 
 -- what happens is counted when it has committed
 SELECT jobq.create_queue('counted', tenant => 'header shop');

@@ -79,8 +79,8 @@ const moment = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeSty
 const clock = new Intl.DateTimeFormat(undefined, { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
 
 export const count = (n) => n === null || n === undefined ? '' : number.format(n);
-// So many were counted, and there may be more.
-export const atLeast = (n, more) => more && n > 0 ? `${count(n)}+` : count(n);
+// Statistics that are being counted do not know it exactly.
+export const about = (n, exact) => exact === false ? `~${count(n)}` : count(n);
 export const at = (time) => moment.format(new Date(time));
 export const hour = (time) => clock.format(new Date(time));
 

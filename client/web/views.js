@@ -1,7 +1,7 @@
 // The views.  Each loads what it shows, draws it, and hears what is live.
 
 import { ask, get, memberText, path, pretty, session, withQuery } from './api.js';
-import { at, atLeast, button, count, facts, h, span, state, table, time } from './dom.js';
+import { about, at, button, count, facts, h, span, state, table, time } from './dom.js';
 import { bars, graph, lines } from './charts.js';
 
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
@@ -108,11 +108,11 @@ function overview(c) {
 		o.scheduler && o.scheduler !== 'running' ? h('div', { class: 'banner bad', role: 'alert' }, `No job starts: ${o.scheduler}.`) : null,
 		o.paused > 0 ? h('div', { class: 'banner' }, o.paused === 1 ? 'A queue is paused. ' : `${o.paused} queues are paused. `, h('a', { href: '#/queues' }, 'Queues')) : null,
 		h('ul', { class: 'tiles' },
-			tile('ready', atLeast(o.ready, o.more), '#/jobs?state=ready'),
+			tile('ready', about(o.ready, o.exact), '#/jobs?state=ready'),
 			tile('oldest waits for', span(o.waiting_seconds) || '–', '#/queues', o.waiting_seconds > 600 ? 'warn' : ''),
 			tile('running', count(o.running), '#/jobs?state=running'),
-			tile('later', atLeast((o.scheduled ?? 0) + (o.blocked ?? 0), o.more), '#/jobs?state=scheduled'),
-			tile('dead letters', atLeast(o.failed, o.more), '#/failed', o.failed > 0 ? 'bad' : ''),
+			tile('later', about((o.scheduled ?? 0) + (o.blocked ?? 0), o.exact), '#/jobs?state=scheduled'),
+			tile('dead letters', about(o.failed, o.exact), '#/failed', o.failed > 0 ? 'bad' : ''),
 			tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'),
 			tile('consumers', count(o.consumers), '#/workers')),
 		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs that the charts show the newest only.') : null,
@@ -276,11 +276,11 @@ export const views = {
 		{ title: 'Queue', row: true, cell: (q) => queueLink(q.name) },
 		{ title: 'State', cell: (q) => q.paused ? state('paused') : state('active') },
 		{ title: 'For', cell: (q) => q.mode === 'consumer' ? 'consumers' : 'workers' },
-		{ title: 'Ready', n: true, cell: (q) => atLeast(q.ready, q.more) },
+		{ title: 'Ready', n: true, cell: (q) => about(q.ready, q.exact) },
 		{ title: 'Oldest', n: true, cell: (q) => span(q.waiting_seconds) },
-		{ title: 'Later', n: true, cell: (q) => atLeast(q.scheduled + q.blocked, q.more) },
+		{ title: 'Later', n: true, cell: (q) => about(q.scheduled + q.blocked, q.exact) },
 		{ title: 'Running', n: true, cell: (q) => count(q.running) + (q.max_running ? ` of ${q.max_running}` : '') },
-		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, atLeast(q.failed, q.more)) : '0' },
+		{ title: 'Failed', n: true, cell: (q) => q.failed ? h('a', { href: withQuery('#/failed', { queue: q.name }) }, about(q.failed, q.exact)) : '0' },
 		{ title: 'Rate', cell: (q) => q.rate ?? '' },
 		{
 			title: 'Actions', hidden: true,

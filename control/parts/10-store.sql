@@ -279,6 +279,18 @@ CREATE TRIGGER loaded AFTER INSERT OR UPDATE ON jobq.job
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
 COMMENT ON TRIGGER loaded ON jobq.job IS 'has the scheduler look at everything';
 
+CREATE TRIGGER loaded AFTER INSERT OR TRUNCATE ON jobq.failed_job
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
+COMMENT ON TRIGGER loaded ON jobq.failed_job IS 'has the statistics counted anew';
+
+CREATE FUNCTION jobq_internal.letter_changed() RETURNS trigger
+AS 'MODULE_PATHNAME', 'jobq_letter_changed' LANGUAGE C;
+COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: a dead letter is deleted, or changed, and counted otherwise';
+
+CREATE TRIGGER letter_changed BEFORE UPDATE OR DELETE ON jobq.failed_job
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
+COMMENT ON TRIGGER letter_changed ON jobq.failed_job IS 'keeps the statistics';
+
 CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'by which the limits of a kind are found';

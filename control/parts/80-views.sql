@@ -74,21 +74,12 @@ CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 	WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id);
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';
 
--- A session that has not loaded the library does not know jobq.count_limit.
 CREATE VIEW jobq.queues WITH (security_barrier) AS
 	SELECT q.name, q.paused,
 --each QUEUE_SETTING:		q.@1,
-		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, coalesce(f.failed, 0) AS failed, j.oldest_ready,
-		j.more OR n.most IS NOT NULL AND (SELECT count(*) > n.most FROM (SELECT FROM jobq.failed_job LIMIT n.most + 1) c) AS more
+		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.failed, j.oldest_ready, j.exact
 	FROM jobq.queue q
-	CROSS JOIN (SELECT nullif(current_setting('jobq.count_limit', true)::bigint, 0) AS most) n
 	CROSS JOIN LATERAL jobq_internal.queue_counts(q.id, ARRAY(SELECT r.job_id FROM jobq_internal.running_jobs r)) j
-	LEFT JOIN (
-		SELECT f.queue_id, count(*) AS failed
-		FROM (SELECT f.queue_id, f.role FROM jobq.failed_job f
-			ORDER BY f.id DESC LIMIT nullif(current_setting('jobq.count_limit', true)::bigint, 0)) f
-		WHERE jobq_internal.may_see(f.role::pg_catalog.oid, f.queue_id)
-		GROUP BY f.queue_id) f ON f.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open);
 COMMENT ON VIEW jobq.queues IS 'queues, their policies, and how many jobs stand in them';
 

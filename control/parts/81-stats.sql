@@ -2,7 +2,7 @@
 
 CREATE FUNCTION jobq_internal.stat_slots(
 	OUT queue_id int, OUT kind text, OUT tenant text,
-	OUT live bigint, OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint,
+	OUT live bigint, OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint, OUT letters bigint,
 	OUT enqueued bigint, OUT ended bigint, OUT completed bigint, OUT failed bigint, OUT retried bigint, OUT dead bigint,
 	OUT expired bigint, OUT cancelled bigint, OUT crashed bigint,
 	OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval,
@@ -30,7 +30,7 @@ queue: only those of this queue';
 -- A queue whose creation was rolled back, or that was dropped, is not shown.
 CREATE VIEW jobq.stats WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant,
-		s.waiting, s.scheduled, s.blocked, s.running, s.held,
+		s.waiting, s.scheduled, s.blocked, s.running, s.held, s.letters,
 		s.enqueued, s.ended + s.running + s.held AS started, s.completed, s.failed, s.retried, s.dead, s.expired, s.cancelled, s.crashed,
 		s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max,
 		s.run_p50, s.run_p95, s.run_p99, s.run_max,

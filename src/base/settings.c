@@ -127,10 +127,10 @@ static const Setting everywhere[] = {
 		"worker: jobq's workers take the jobs; consumer: programs take them by reserve(). If off, to use a queue that does not exist is an error, but for the queue default."
 	},
 	{
-		"jobq.count_limit", NUMBER(jobq_count_limit, 0, 0, INT_MAX),
+		"jobq.count_limit", NUMBER(jobq_count_limit, 1000, 0, INT_MAX),
 		PGC_USERSET, 0,
-		"Sets how many jobs of a queue the view queues counts at most.",
-		"0: all. Where there are more, its column more is true."
+		"Sets how many jobs of a queue the view queues counts at most in the table.",
+		"Where there are more, the statistics tell. 0: all are counted."
 	},
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),

@@ -12,6 +12,17 @@
 
 #include "operate/operate.h"
 
+/* What is under way in a place of the statistics. */
+typedef struct JobqRunning
+{
+	int64		workers;
+	int64		consumers;
+}			JobqRunning;
+
+/* src/operate/stats.c */
+extern JobqStatBase *jobq_stat_base(void);
+extern JobqRunning * jobq_stat_running(uint32 all);
+
 /* The columns of jobq.job, from a row of jobq.failed_job. */
 #define JOB_OF_LETTER \
 	" id, run_at, enqueued_at, queue_id, priority, role," \

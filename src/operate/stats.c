@@ -24,20 +24,13 @@ PG_FUNCTION_INFO_V1(jobq_stat_slots);
 PG_FUNCTION_INFO_V1(jobq_stat_history);
 PG_FUNCTION_INFO_V1(jobq_stats_reset);
 
-/* What is under way in a place. */
-typedef struct Running
-{
-	int64		workers;
-	int64		consumers;
-} Running;
-
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
 
 /*
  * This database's jobs, if they are counted.
  */
-static JobqStatBase *
-my_base(void)
+JobqStatBase *
+jobq_stat_base(void)
 {
 	Oid			jobs = jobq_relations()->job;
 	JobqStatBase *base;
@@ -53,10 +46,10 @@ my_base(void)
 /*
  * How many jobs of each place workers run and consumers hold.
  */
-static Running *
-count_running(uint32 all)
+JobqRunning *
+jobq_stat_running(uint32 all)
 {
-	Running    *running = palloc0(sizeof(Running) * all);
+	JobqRunning *running = palloc0(sizeof(JobqRunning) * all);
 	JobqDatabase *db = jobq_my_database();
 
 	for (int i = 0; i < jobq_shared->nslots && db != NULL; i++)
@@ -169,22 +162,22 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, COUNTERS,
+		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, LETTERS, COUNTERS,
 		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + 4,
 		ENQUEUED_RATE = RAN + 4, COMPLETED_RATE = ENQUEUED_RATE + 3,
 		FAILED_RATE = COMPLETED_RATE + 3, SINCE = FAILED_RATE + 3, EXACT, NATTS
 	};
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
-	JobqStatBase *base = my_base();
+	JobqStatBase *base = jobq_stat_base();
 	JobqCounts *counts = palloc(sizeof(JobqCounts));
 	TimestampTz now = jobq_now();
 	uint32		all;
-	Running    *running;
+	JobqRunning *running;
 
 	if (base == NULL)
 		return (Datum) 0;
 	all = jobq_stats->nstats + (uint32) jobq_max_databases;
-	running = count_running(all);
+	running = jobq_stat_running(all);
 	for (uint32 place = 0; place < all; place++)
 	{
 		JobqStatName name;
@@ -206,6 +199,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		values[BLOCKED] = Int64GetDatum(Max(counts->gauges[JOBQ_BLOCKED], 0));
 		values[RUNNING] = Int64GetDatum(running[place].workers);
 		values[HELD] = Int64GetDatum(running[place].consumers);
+		values[LETTERS] = Int64GetDatum(Max(counts->gauges[JOBQ_LETTERS], 0));
 		for (int i = 0; i < JOBQ_NCOUNTERS; i++)
 			values[COUNTERS + i] = Int64GetDatum(counts->counters[i]);
 		put_times(&counts->waited, &values[WAITED], &nulls[WAITED]);
@@ -216,6 +210,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		values[SINCE] = TimestampTzGetDatum(counts->since);
 		values[EXACT] = BoolGetDatum(jobq_stats_exact(base));
 		if (name.other && running[place].workers == 0 && counts->gauges[JOBQ_LIVE] == 0 &&
+			counts->gauges[JOBQ_LETTERS] == 0 &&
 			counts->counters[JOBQ_N_ENQUEUED] == 0 && counts->counters[JOBQ_N_STARTED] == 0)
 			continue;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -275,7 +270,7 @@ jobq_stat_history(PG_FUNCTION_ARGS)
 	Datum		values[NAMES + 2 + JOBQ_NPAST];
 	bool		nulls[lengthof(values)] = {0};
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, lengthof(values));
-	JobqStatBase *base = my_base();
+	JobqStatBase *base = jobq_stat_base();
 	JobqCounts *counts = palloc(sizeof(JobqCounts));
 	TimestampTz now = jobq_now();
 
@@ -303,7 +298,7 @@ jobq_stat_history(PG_FUNCTION_ARGS)
 Datum
 jobq_stats_reset(PG_FUNCTION_ARGS)
 {
-	JobqStatBase *base = my_base();
+	JobqStatBase *base = jobq_stat_base();
 	int32		queue_id = 0;
 
 	if (PG_ARGISNULL(0))

@@ -2,7 +2,7 @@
  *
  * views.c
  *	  For the views: what shared memory shows, as sets of rows (workers, limits,
- *	  groups); who may see what; and how many jobs a queue has.
+ *	  groups); and who may see what.
  *
  * src/operate/views.c
  *
@@ -30,7 +30,6 @@ PG_FUNCTION_INFO_V1(jobq_may_see);
 PG_FUNCTION_INFO_V1(jobq_may_read);
 PG_FUNCTION_INFO_V1(jobq_may_see_queue_sql);
 PG_FUNCTION_INFO_V1(jobq_may_use_sql);
-PG_FUNCTION_INFO_V1(jobq_queue_counts);
 PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
@@ -74,103 +73,6 @@ Datum
 jobq_may_use_sql(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(jobq_may_use());
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int64		x = DatumGetInt64(*(const Datum *) a);
-	int64		y = DatumGetInt64(*(const Datum *) b);
-
-	return x < y ? -1 : x > y;
-}
-
-/*
- * queue_counts(queue_id, running): how many of the queue's live jobs that the
- * user may see are in which state; "running" has the ids of those that run.
- * Reads this queue's part of the index job_ready, and the rows: the first
- * jobq.count_limit of them, if that is set, and "more" says that there are others.
- */
-Datum
-jobq_queue_counts(PG_FUNCTION_ARGS)
-{
-	enum
-	{
-		READY, SCHEDULED, BLOCKED, RUNNING, OLDEST_READY, MORE, NATTS
-	};
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(rel);
-	TimestampTz now = jobq_now();
-	TimestampTz oldest = DT_NOEND;
-	int64		counts[NATTS] = {0};
-	int64		seen = 0;
-	bool		more = false;
-	Datum	   *running;
-	int			nrunning;
-	Oid			last_role = InvalidOid;
-	bool		may_see = false;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	TupleDesc	result_desc;
-	Datum		values[NATTS];
-	bool		nulls[NATTS] = {0};
-
-	if (get_call_result_type(fcinfo, NULL, &result_desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, 8, FLOAT8PASSBYVAL,
-					  TYPALIGN_DOUBLE, &running, NULL, &nrunning);
-	qsort(running, nrunning, sizeof(Datum), compare_ids);
-
-	ScanKeyInit(&key, JOB_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
-				PG_GETARG_DATUM(0));
-	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_READY), true,
-							  GetActiveSnapshot(), 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-		Datum		id = heap_getattr(tuple, JOB_ID, desc, &isnull);
-		Oid			role = DatumGetObjectId(heap_getattr(tuple, JOB_ROLE, desc,
-														 &isnull));
-		TimestampTz run_at = DatumGetTimestampTz(heap_getattr(tuple, JOB_RUN_AT,
-															  desc, &isnull));
-
-		CHECK_FOR_INTERRUPTS();
-		if (jobq_count_limit > 0 && ++seen > jobq_count_limit)
-		{
-			more = true;
-			break;
-		}
-		if (role != last_role)
-		{
-			may_see = jobq_may(JOBQ_MAY_MONITOR, role, PG_GETARG_INT32(0));
-			last_role = role;
-		}
-		if (!may_see)
-			continue;
-		if (nrunning > 0 &&
-			bsearch(&id, running, nrunning, sizeof(Datum), compare_ids) != NULL)
-			counts[RUNNING]++;
-		else if (run_at == DT_NOEND)
-			counts[BLOCKED]++;
-		else if (run_at > now)
-			counts[SCHEDULED]++;
-		else
-		{
-			counts[READY]++;
-			oldest = Min(oldest, run_at);
-		}
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-
-	for (int i = READY; i <= RUNNING; i++)
-		values[i] = Int64GetDatum(counts[i]);
-	values[OLDEST_READY] = TimestampTzGetDatum(oldest);
-	nulls[OLDEST_READY] = counts[READY] == 0;
-	values[MORE] = BoolGetDatum(more);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(result_desc),
-													  values, nulls)));
 }
 
 /*

@@ -62,6 +62,8 @@ typedef enum JobqGauge
 {
 	JOBQ_LIVE = 0,				/* rows of jobq.job, running or not */
 	JOBQ_BLOCKED,				/* of these, such as wait for other jobs */
+	JOBQ_LETTERS,				/* rows of jobq.failed_job; they keep no name
+								 * in its place */
 	JOBQ_NGAUGES
 } JobqGauge;
 

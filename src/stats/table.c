@@ -246,7 +246,7 @@ is_idle(JobqStat *stat, TimestampTz now)
 
 	SpinLockAcquire(&stat->mutex);
 	idle = stat->in_use && stat->pins == 0 && stat->count == 0 && stat->used_at < now - KEPT;
-	for (int i = 0; i < JOBQ_NGAUGES; i++)
+	for (int i = 0; i < JOBQ_LETTERS; i++)
 		idle = idle && stat->counts.gauges[i] == 0;
 	SpinLockRelease(&stat->mutex);
 	return idle;

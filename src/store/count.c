@@ -115,6 +115,39 @@ jobq_count_rows(const JobqJob *job, int n)
 }
 
 /*
+ * The place in shared memory where dead letters like this one are counted, or
+ * JOBQ_NONE.
+ */
+uint32
+jobq_letter_place(const JobqLetterName * name)
+{
+	if (jobq_shared == NULL)
+		return JOBQ_NONE;
+	return jobq_stats_place(jobq_relations()->job, name->queue_id, name->role,
+							VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
+							name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
+							name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant));
+}
+
+/*
+ * So many dead letters like this one have come, or if n is negative, have gone.
+ */
+void
+jobq_count_letter(const JobqLetterName * name, int n)
+{
+	JobqStatNote *note;
+
+	if (jobq_shared == NULL)
+		return;
+	note = jobq_stats_note(jobq_relations()->job, name->queue_id, name->role,
+						   VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
+						   name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
+						   name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant));
+	if (note != NULL)
+		note->gauges[JOBQ_LETTERS] += n;
+}
+
+/*
  * So many jobs like this one have come to that.
  */
 void

@@ -13,11 +13,15 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "store/store.h"
+
+PG_FUNCTION_INFO_V1(jobq_letter_changed);
 
 /* Attribute numbers of jobq.failed_job. */
 enum
@@ -66,6 +70,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	bool		nulls[FAILED_NATTS] = {0};
 	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, RowExclusiveLock);
 	HeapTuple	tuple;
+	JobqLetterName name;
 
 #define COPY_FIELD(to, from) \
 	(values[(to) - 1] = JOB(job, from), nulls[(to) - 1] = JOB_ISNULL(job, from))
@@ -107,5 +112,60 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	jobq_insert_tuple(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);
+	name.queue_id = job_queue_id(job);
+	name.role = job_role(job);
+	name.kind = DatumGetTextPP(JOB(job, JOB_KIND));
+	name.tenant = JOB_ISNULL(job, JOB_TENANT) ? NULL
+		: DatumGetTextPP(JOB(job, JOB_TENANT));
+	jobq_count_letter(&name, 1);
 	jobq_count(job, JOBQ_N_DEAD, 1);
+}
+
+/*
+ * The name by which a row of jobq.failed_job is counted; it lies in the row.
+ */
+void
+jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		isnull;
+	Datum		tenant;
+
+	name->queue_id = DatumGetInt32(jobq_column(tuple, desc, FAILED_QUEUE_ID, INT4OID, NULL));
+	name->role = DatumGetObjectId(jobq_column(tuple, desc, FAILED_ROLE, REGROLEOID, NULL));
+	name->kind = DatumGetTextPP(jobq_column(tuple, desc, FAILED_KIND, TEXTOID, NULL));
+	tenant = jobq_column(tuple, desc, FAILED_TENANT, TEXTOID, &isnull);
+	name->tenant = isnull ? NULL : DatumGetTextPP(tenant);
+}
+
+/*
+ * BEFORE UPDATE OR DELETE row trigger on jobq.failed_job: a dead letter goes, or gets
+ * another name, by whatever statement.
+ */
+Datum
+jobq_letter_changed(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	JobqLetterName name;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!(TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) ||
+		  TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event)) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("jobq_internal.letter_changed() must be fired BEFORE UPDATE OR DELETE ... FOR EACH ROW")));
+	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->failed)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("jobq_internal.letter_changed() is for the table jobq.failed_job, not for \"%s\"",
+						RelationGetRelationName(trigdata->tg_relation))));
+	jobq_letter_name(trigdata->tg_relation, trigdata->tg_trigtuple, &name);
+	jobq_count_letter(&name, -1);
+	if (TRIGGER_FIRED_BY_DELETE(trigdata->tg_event))
+		return PointerGetDatum(trigdata->tg_trigtuple);
+	jobq_letter_name(trigdata->tg_relation, trigdata->tg_newtuple, &name);
+	jobq_count_letter(&name, 1);
+	return PointerGetDatum(trigdata->tg_newtuple);
 }

@@ -596,8 +596,19 @@ extern void jobq_rate_parse(const char *text, JobqRate *rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern void jobq_check_limited(void);
 
+/* By which a dead letter is counted. */
+typedef struct JobqLetterName
+{
+	int32		queue_id;
+	Oid			role;
+	text	   *kind;
+	text	   *tenant;			/* or NULL */
+}			JobqLetterName;
+
 /* src/store/count.c */
 extern uint32 jobq_count_place(const JobqJob *job);
+extern uint32 jobq_letter_place(const JobqLetterName * name);
+extern void jobq_count_letter(const JobqLetterName * name, int n);
 extern bool jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at,
 							int64 *away);
 extern void jobq_count_rows(const JobqJob *job, int n);
@@ -697,5 +708,6 @@ extern void jobq_archive_many(const JobqJob *jobs,
 /* src/store/failed.c */
 extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
 							 TimestampTz started_at, const JobqError *error);
+extern void jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name);
 
 #endif							/* JOBQ_STORE_H */

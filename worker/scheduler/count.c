@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * count.c
- *	  Counts the jobs of the database for the statistics, when nobody knows them: at
- *	  the first start, after a crash, and when rows have come or gone of which nothing
- *	  was noted.
+ *	  Counts the jobs and dead letters of the database for the statistics, when nobody
+ *	  knows them: at the first start, after a crash, and when rows have come or gone of
+ *	  which nothing was noted.
  *
  * worker/scheduler/count.c
  *
@@ -27,11 +27,14 @@
 #define PAUSES		20
 #define LEAST_PAUSE	USECS_PER_SEC
 
+typedef void (*CountRow) (Relation rel, HeapTuple tuple, JobqCounted **counted,
+						  TimestampTz now);
+
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 
-/* Reads all rows of jobq.job once, when the gauges are not known. */
+/* Reads all jobs and dead letters once, when the gauges are not known. */
 Duty		count_duty = {
 	.load = load,
 	.run = run,
@@ -67,10 +70,26 @@ load(TimestampTz now)
 }
 
 /*
- * Add a row to what was counted.
+ * What was counted for this place, which may be JOBQ_NONE.
+ */
+static JobqCounted *
+counted_at(JobqCounted **counted, uint32 place, TimestampTz now)
+{
+	if (place == JOBQ_NONE)
+		return NULL;
+	if (counted[place] == NULL)
+	{
+		counted[place] = palloc0(sizeof(JobqCounted));
+		(void) jobq_calendar_turn(&counted[place]->scheduled, now);
+	}
+	return counted[place];
+}
+
+/*
+ * Add a job to what was counted.
  */
 static void
-count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
+count_job(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 {
 	static const int columns[] = {
 		JOB_RUN_AT, JOB_ENQUEUED_AT, JOB_QUEUE_ID, JOB_ROLE, JOB_DORMANT, JOB_KIND,
@@ -79,7 +98,7 @@ count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 	JobqJob		job;
 	TimestampTz run_at;
 	int64		away;
-	uint32		place;
+	JobqCounted *to;
 
 	for (int i = 0; i < (int) lengthof(columns); i++)
 		JOB(&job, columns[i]) = heap_getattr(tuple, columns[i],
@@ -87,19 +106,44 @@ count_row(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
 											 &JOB_ISNULL(&job, columns[i]));
 	if (DatumGetBool(JOB(&job, JOB_DORMANT)))
 		return;
-	place = jobq_count_place(&job);
-	if (place == JOBQ_NONE)
+	to = counted_at(counted, jobq_count_place(&job), now);
+	if (to == NULL)
 		return;
-	if (counted[place] == NULL)
-	{
-		counted[place] = palloc0(sizeof(JobqCounted));
-		(void) jobq_calendar_turn(&counted[place]->scheduled, now);
-	}
-	counted[place]->gauges[JOBQ_LIVE]++;
+	to->gauges[JOBQ_LIVE]++;
 	if (job_blocked(&job))
-		counted[place]->gauges[JOBQ_BLOCKED]++;
+		to->gauges[JOBQ_BLOCKED]++;
 	else if (jobq_count_when(&job, now, &run_at, &away))
-		jobq_calendar_add(&counted[place]->scheduled, run_at, away, 1);
+		jobq_calendar_add(&to->scheduled, run_at, away, 1);
+}
+
+/*
+ * Add a dead letter.
+ */
+static void
+count_letter(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
+{
+	JobqLetterName name;
+	JobqCounted *to;
+
+	jobq_letter_name(rel, tuple, &name);
+	to = counted_at(counted, jobq_letter_place(&name), now);
+	if (to != NULL)
+		to->gauges[JOBQ_LETTERS]++;
+}
+
+static void
+count_rows(Relation rel, Snapshot snapshot, CountRow count_it, JobqCounted **counted,
+		   TimestampTz now)
+{
+	TableScanDesc scan = jobq_table_beginscan(rel, snapshot);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		process_interrupts();
+		count_it(rel, tuple, counted, now);
+	}
+	table_endscan(scan);
 }
 
 /*
@@ -110,26 +154,21 @@ count(TimestampTz now)
 {
 	JobqCounted **counted = palloc0(sizeof(JobqCounted *) *
 									(jobq_max_stats + jobq_max_databases));
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	jobs = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	letters = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
 	Snapshot	snapshot = jobq_stats_count_begin(base, now);
-	TableScanDesc scan;
-	HeapTuple	tuple;
 
+	if (snapshot != NULL)
+	{
+		jobq_injection_point("jobq-count-begun");
+		count_rows(jobs, snapshot, count_job, counted, now);
+		count_rows(letters, snapshot, count_letter, counted, now);
+		UnregisterSnapshot(snapshot);
+	}
+	table_close(letters, AccessShareLock);
+	table_close(jobs, AccessShareLock);
 	if (snapshot == NULL)
-	{
-		table_close(rel, AccessShareLock);
 		return;
-	}
-	jobq_injection_point("jobq-count-begun");
-	scan = jobq_table_beginscan(rel, snapshot);
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		process_interrupts();
-		count_row(rel, tuple, counted, now);
-	}
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
 	jobq_stats_count_end(base, counted, jobq_now());
 }
 

@@ -1,0 +1,392 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_counts.c
+ *	  For the view queues: how many jobs a queue has.
+ *
+ * A queue with few jobs is counted in the table, as the statement sees it.  For one
+ * with more than jobq.count_limit jobs, the statistics tell; so they do when ten times
+ * as many rows were read for queues before it.  Dead letters are counted if there are
+ * no more than that of all queues together.
+ *
+ * Who may not monitor a queue sees some of its jobs only, which the statistics do not
+ * tell apart: they are counted for him.  So they are where nobody keeps statistics.
+ *
+ * src/operate/queue_counts.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "operate/inner.h"
+#include "ready/ready.h"
+
+PG_FUNCTION_INFO_V1(jobq_queue_counts);
+
+/* Rows that are read for a statement, in jobq.count_limit. */
+#define LIMITS	10
+
+/* What is known of a queue without its rows. */
+typedef struct QueueSums
+{
+	int32		queue_id;		/* the key */
+	int64		gauges[JOBQ_NGAUGES];
+	int64		scheduled;
+	int64		running;
+	TimestampTz oldest;			/* of its lanes */
+	int64		letters;		/* that were counted, of those that the user
+								 * may see */
+}			QueueSums;
+
+/* What a statement has read so far; it lives as long as that. */
+typedef struct Counting
+{
+	HTAB	   *queues;			/* of QueueSums */
+	bool		kept;			/* there are statistics; they were read */
+	bool		exact;
+	int64		read;			/* index entries */
+	bool		letters_many;	/* more than are counted */
+	bool		letters_counted;	/* all of them */
+}			Counting;
+
+/* What is found of a queue. */
+typedef struct Found
+{
+	int64		ready;
+	int64		scheduled;
+	int64		blocked;
+	int64		running;
+	TimestampTz oldest;
+} Found;
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = DatumGetInt64(*(const Datum *) a);
+	int64		y = DatumGetInt64(*(const Datum *) b);
+
+	return x < y ? -1 : x > y;
+}
+
+static QueueSums *
+sums_of(Counting * counting, int32 queue_id)
+{
+	bool		found;
+	QueueSums  *sums = hash_search(counting->queues, &queue_id, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		memset(sums, 0, sizeof(QueueSums));
+		sums->queue_id = queue_id;
+		sums->oldest = DT_NOEND;
+	}
+	return sums;
+}
+
+/*
+ * When the first job of each lane could have run, as far as it is in memory.
+ */
+static void
+read_lanes(Counting * counting)
+{
+	typedef struct Head
+	{
+		int32		queue_id;
+		TimestampTz run_at;
+	}			Head;
+	JobqDatabase *db = jobq_my_database();
+	Head	   *heads;
+	int			n = 0;
+
+	if (db == NULL)
+		return;
+	heads = palloc(sizeof(Head) * jobq_max_lanes);
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_lanes; i++)
+	{
+		const JobqLane *lane = &db->ready->lanes[i];
+
+		if (!lane->in_use || lane->count == 0)
+			continue;
+		heads[n].queue_id = lane->queue_id;
+		heads[n++].run_at = db->ready->entries[lane->head].key.run_at;
+	}
+	LWLockRelease(db->lock);
+	for (int i = 0; i < n; i++)
+	{
+		QueueSums  *sums = sums_of(counting, heads[i].queue_id);
+
+		sums->oldest = Min(sums->oldest, heads[i].run_at);
+	}
+	pfree(heads);
+}
+
+/*
+ * Read the statistics, as sums of queues.  What is counted for no queue makes all of
+ * them uncertain.
+ */
+static void
+read_stats(Counting * counting)
+{
+	const JobqStatBase *base = jobq_stat_base();
+	TimestampTz now = jobq_now();
+	JobqCounts *counts;
+	JobqRunning *running;
+	uint32		all;
+
+	if (base == NULL)
+		return;
+	counting->kept = true;
+	all = jobq_stats->nstats + (uint32) jobq_max_databases;
+	running = jobq_stat_running(all);
+	counts = palloc(sizeof(JobqCounts));
+	for (uint32 place = 0; place < all; place++)
+	{
+		JobqStatName name;
+		QueueSums  *sums;
+
+		if (!jobq_stats_read(place, &name, counts) ||
+			name.dboid != base->dboid || name.jobs != base->jobs)
+			continue;
+		(void) jobq_calendar_turn(&counts->scheduled, now);
+		sums = sums_of(counting, name.queue_id);
+		for (int i = 0; i < JOBQ_NGAUGES; i++)
+			sums->gauges[i] += counts->gauges[i];
+		sums->scheduled += jobq_calendar_count(&counts->scheduled);
+		sums->running += running[place].workers + running[place].consumers;
+	}
+	counting->exact = jobq_stats_exact(base) &&
+		sums_of(counting, 0)->gauges[JOBQ_LIVE] == 0 &&
+		sums_of(counting, 0)->gauges[JOBQ_LETTERS] == 0;
+	pfree(counts);
+	pfree(running);
+	read_lanes(counting);
+}
+
+/*
+ * What this statement has read so far.
+ */
+static Counting *
+this_counting(FunctionCallInfo fcinfo)
+{
+	MemoryContext context = fcinfo->flinfo->fn_mcxt;
+	Counting   *counting = fcinfo->flinfo->fn_extra;
+	HASHCTL		ctl = {0};
+
+	if (counting != NULL)
+		return counting;
+	counting = MemoryContextAllocZero(context, sizeof(Counting));
+	ctl.keysize = sizeof(int32);
+	ctl.entrysize = sizeof(QueueSums);
+	ctl.hcxt = context;
+	counting->queues = hash_create("jobq queues", 64, &ctl,
+								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	read_stats(counting);
+	fcinfo->flinfo->fn_extra = counting;
+	return counting;
+}
+
+/*
+ * Count a job that the user may see.
+ */
+static void
+count_job(Found *found, int64 id, TimestampTz run_at, const Datum *running,
+		  int nrunning, TimestampTz now)
+{
+	Datum		key = Int64GetDatum(id);
+
+	if (nrunning > 0 &&
+		bsearch(&key, running, nrunning, sizeof(Datum), compare_ids) != NULL)
+		found->running++;
+	else if (run_at == DT_NOEND)
+		found->blocked++;
+	else if (run_at > now)
+		found->scheduled++;
+	else
+	{
+		found->ready++;
+		found->oldest = Min(found->oldest, run_at);
+	}
+}
+
+/*
+ * Count the queue's jobs that the user may see in its part of the index job_ready,
+ * but read no more than so many entries.  False if that was not all.
+ */
+static bool
+count_jobs(int32 queue_id, Datum *running, int nrunning, int64 most, int64 *read,
+		   Found *found)
+{
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	index = index_open(jobq_index(rel, JOBQ_JOB_READY), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TimestampTz now = jobq_now();
+	Oid			last_role = InvalidOid;
+	bool		may_see = false;
+	bool		whole = true;
+	ScanKeyData key;
+	IndexScanDesc scan;
+	int64		n = 0;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
+	scan = jobq_index_beginscan(rel, index, GetActiveSnapshot(), 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	{
+		bool		isnull;
+		Oid			role;
+
+		CHECK_FOR_INTERRUPTS();
+		if (n++ >= most)
+		{
+			whole = false;
+			break;
+		}
+		if (!index_fetch_heap(scan, slot))
+			continue;
+		role = DatumGetObjectId(slot_getattr(slot, JOB_ROLE, &isnull));
+		if (role != last_role)
+		{
+			may_see = jobq_may(JOBQ_MAY_MONITOR, role, queue_id);
+			last_role = role;
+		}
+		if (may_see)
+			count_job(found, DatumGetInt64(slot_getattr(slot, JOB_ID, &isnull)),
+					  DatumGetTimestampTz(slot_getattr(slot, JOB_RUN_AT, &isnull)),
+					  running, nrunning, now);
+	}
+	*read += n;
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return whole;
+}
+
+/*
+ * What the statistics say.  What was counted in vain knows a candidate for the oldest
+ * job: the first of a lane that comes first.
+ */
+static void
+find_in_stats(const QueueSums * sums, Found *found)
+{
+	int64		rest = Max(sums->gauges[JOBQ_LIVE] - sums->gauges[JOBQ_BLOCKED] -
+						   sums->running, 0);
+
+	found->blocked = Max(sums->gauges[JOBQ_BLOCKED], 0);
+	found->running = sums->running;
+	found->scheduled = Min(Max(sums->scheduled, 0), rest);
+	found->ready = rest - found->scheduled;
+	found->oldest = Min(found->oldest, sums->oldest);
+}
+
+/*
+ * Count the dead letters that the user may see, of all queues; no more than so many.
+ */
+static void
+count_letters(Counting * counting, int64 most)
+{
+	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	TableScanDesc scan = jobq_table_beginscan(rel, GetActiveSnapshot());
+	HASH_SEQ_STATUS status;
+	QueueSums  *sums;
+	HeapTuple	tuple;
+	int64		n = 0;
+
+	hash_seq_init(&status, counting->queues);
+	while ((sums = hash_seq_search(&status)) != NULL)
+		sums->letters = 0;
+	counting->letters_many = false;
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		JobqLetterName name;
+
+		CHECK_FOR_INTERRUPTS();
+		if (n++ >= most)
+		{
+			counting->letters_many = true;
+			break;
+		}
+		jobq_letter_name(rel, tuple, &name);
+		if (jobq_may(JOBQ_MAY_MONITOR, name.role, name.queue_id))
+			sums_of(counting, name.queue_id)->letters++;
+	}
+	counting->letters_counted = !counting->letters_many;
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/*
+ * queue_counts(queue_id, running): how many of the queue's live jobs that the user
+ * may see are in which state, and dead letters; "running" has the ids of those that
+ * run.  "exact" is false if the numbers come from statistics that are being counted.
+ */
+Datum
+jobq_queue_counts(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		READY, SCHEDULED, BLOCKED, RUNNING, FAILED, OLDEST_READY, EXACT, NATTS
+	};
+	int32		queue_id = PG_GETARG_INT32(0);
+	int64		limit = jobq_count_limit > 0 ? jobq_count_limit : PG_INT64_MAX / LIMITS;
+	Counting   *counting = this_counting(fcinfo);
+	bool		told = counting->kept && (jobq_privileges(queue_id) & JOBQ_MAY_MONITOR) != 0;
+	int64		most = !told ? PG_INT64_MAX : counting->read < limit * LIMITS ? limit : 0;
+	bool		exact = true;
+	Found		found = {0};
+	int64		letters;
+	Datum	   *running;
+	int			nrunning;
+	TupleDesc	result_desc;
+	Datum		values[NATTS];
+	bool		nulls[NATTS] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &result_desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	jobq_check_columns(result_desc, NATTS);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, 8, FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &running, NULL, &nrunning);
+	qsort(running, nrunning, sizeof(Datum), compare_ids);
+
+	found.oldest = DT_NOEND;
+	if (!count_jobs(queue_id, running, nrunning, most, &counting->read, &found))
+	{
+		find_in_stats(sums_of(counting, queue_id), &found);
+		exact = counting->exact;
+	}
+	if (!counting->letters_counted && (!counting->letters_many || !told))
+		count_letters(counting, told ? limit : PG_INT64_MAX);
+	letters = sums_of(counting, queue_id)->letters;
+	if (!counting->letters_counted)
+	{
+		letters = Max(sums_of(counting, queue_id)->gauges[JOBQ_LETTERS], 0);
+		exact = exact && counting->exact;
+	}
+
+	values[READY] = Int64GetDatum(found.ready);
+	values[SCHEDULED] = Int64GetDatum(found.scheduled);
+	values[BLOCKED] = Int64GetDatum(found.blocked);
+	values[RUNNING] = Int64GetDatum(found.running);
+	values[FAILED] = Int64GetDatum(letters);
+	values[OLDEST_READY] = TimestampTzGetDatum(found.oldest);
+	nulls[OLDEST_READY] = found.ready == 0 || found.oldest == DT_NOEND;
+	values[EXACT] = BoolGetDatum(exact);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(result_desc),
+													  values, nulls)));
+}
