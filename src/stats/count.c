@@ -11,7 +11,8 @@
  * The snapshot is taken under the lock, when all places are marked; who finds such a
  * mark takes the lock to see the snapshot.  So whoever commits has either added to a
  * gauge before its place was marked, and is seen by the snapshot, or knows whether
- * he is.
+ * he is.  He may also come when all is counted, as he is seen before he adds: so what
+ * the snapshot has seen is known until the next one.
  *
  * src/stats/count.c
  *
@@ -93,8 +94,8 @@ jobq_stats_exact(const JobqStatBase *base)
 }
 
 /*
- * Has the snapshot not seen the transaction, which has committed since?  Wants the
- * lock.
+ * Has the last snapshot not seen the transaction, which has committed since?  Wants
+ * the lock, or the mutex of a place that is not marked.
  */
 bool
 jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
@@ -141,7 +142,10 @@ jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted, TimestampTz now)
 	}
 	base->count = 0;
 	if (counted == NULL)
+	{
 		base->recount = true;
+		base->xmax = InvalidFullTransactionId;
+	}
 	else if (!base->recount)
 		base->known = true;
 	LWLockRelease(jobq_stats->lock);

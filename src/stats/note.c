@@ -48,6 +48,9 @@ static int	max_times = 0;
 /* The last note for each place; it may be outdated. */
 static int *note_of = NULL;
 
+/* whose jobs the notes are about */
+static const JobqStatBase *noted_base = NULL;
+
 /* something was not noted, as nobody counted this database's jobs then */
 static Oid	unnoted_jobs = InvalidOid;
 
@@ -173,6 +176,7 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 			unnoted_jobs = jobs;
 		return NULL;
 	}
+	noted_base = base;
 	if (note_of == NULL)
 		note_of = MemoryContextAllocZero(TopMemoryContext,
 										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
@@ -247,20 +251,40 @@ jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at, int64 away,
 }
 
 /*
- * Is the place being counted, with a snapshot that has seen this transaction, or has
- * not?  The lock is held.
+ * What a counting that has begun, and may have ended since, means for what this
+ * transaction has done.
  */
-static void
-being_counted(const JobqStat *stat, bool *seen, bool *missed)
+typedef struct CountingSaw
 {
-	const JobqStatBase *base = jobq_stats_base(stat->name.dboid,
-											   stat->name.jobs, false, 0);
+	bool		wait;			/* the lock is needed to know */
+	bool		gauge;			/* it counts in the gauge as it is */
+	bool		since;			/* it is missing in what is being counted */
+}			CountingSaw;
 
-	*missed = *seen = false;
-	if (stat->count == 0 || base == NULL || base->count != stat->count)
-		return;
-	*missed = jobq_stats_count_missed(base, GetTopFullTransactionIdIfAny());
-	*seen = !*missed;
+/*
+ * The place's mutex is held, and the lock if "locked".
+ *
+ * While its mark is not set, nobody changes what the base knows of the last snapshot;
+ * and while the lock is held, neither.  If that has seen this transaction, although
+ * its notes come only now, the gauge that was counted knows them already.
+ */
+static CountingSaw
+counting_saw(const JobqStat *stat, bool locked)
+{
+	CountingSaw saw = {.gauge = true};
+	bool		missed;
+
+	if (stat->count != 0 && !locked)
+	{
+		saw.wait = true;
+		return saw;
+	}
+	missed = jobq_stats_count_missed(noted_base, GetTopFullTransactionIdIfAny());
+	if (stat->count == 0)
+		saw.gauge = missed;
+	else
+		saw.since = missed;
+	return saw;
 }
 
 /*
@@ -276,26 +300,28 @@ add_note(const JobqStatNote *note, TimestampTz now, bool locked)
 	};
 	JobqStat   *stat = &jobq_stats->stats[note->place];
 	JobqCounts *counts = &stat->counts;
-	bool		seen = false;
-	bool		missed = false;
+	CountingSaw saw;
 	uint32	   *slot;
 
-	if (locked)
-		being_counted(stat, &seen, &missed);
 	SpinLockAcquire(&stat->mutex);
-	if (stat->generation != note->generation || (stat->count != 0 && !locked))
+	if (stat->generation != note->generation)
 	{
-		bool		gone = stat->generation != note->generation;
-
 		SpinLockRelease(&stat->mutex);
-		return gone;			/* the queue was dropped */
+		return true;			/* the queue was dropped */
+	}
+	saw = counting_saw(stat, locked);
+	if (saw.wait)
+	{
+		SpinLockRelease(&stat->mutex);
+		return false;
 	}
 	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
 		counts->counters[i] += note->counters[i];
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 	{
-		counts->gauges[i] += note->gauges[i];
-		if (missed)
+		if (saw.gauge)
+			counts->gauges[i] += note->gauges[i];
+		if (saw.since)
 			stat->since_count[i] += note->gauges[i];
 	}
 	jobq_history_turn(&counts->history, now);
@@ -315,25 +341,26 @@ static bool
 add_time(const NotedTime *time, TimestampTz now, bool locked)
 {
 	JobqStat   *stat = &jobq_stats->stats[time->place];
-	bool		seen = false;
-	bool		missed = false;
+	CountingSaw saw = {.gauge = true};
 	bool		put_back = false;
 
-	if (locked)
-		being_counted(stat, &seen, &missed);
 	SpinLockAcquire(&stat->mutex);
-	if (stat->generation != time->generation ||
-		(time->n != 0 && stat->count != 0 && !locked))
+	if (stat->generation != time->generation)
 	{
-		bool		gone = stat->generation != time->generation;
-
 		SpinLockRelease(&stat->mutex);
-		return gone;
+		return true;
+	}
+	if (time->n != 0)
+		saw = counting_saw(stat, locked);
+	if (saw.wait)
+	{
+		SpinLockRelease(&stat->mutex);
+		return false;
 	}
 	if (time->n != 0)
 	{
 		put_back = jobq_calendar_turn(&stat->counts.scheduled, now);
-		if (!seen)
+		if (stat->count == 0 ? saw.gauge : saw.since)
 			jobq_calendar_add(&stat->counts.scheduled, time->waited, time->ran,
 							  time->n);
 	}
@@ -385,6 +412,7 @@ stats_pending(JobqDatabase *db)
 {
 	TimestampTz now = jobq_now();
 
+	jobq_injection_point("jobq-stats-add");
 	for (int i = 0; i < ntimes; i++)
 	{
 		if (add_time(&times[i], now, false))

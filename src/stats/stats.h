@@ -178,7 +178,8 @@ typedef struct JobqStatBase
 								 * lock */
 	bool		recount;		/* count them anew; set without lock */
 	uint32		count;			/* the number of the counting under way, or 0 */
-	FullTransactionId xmax;		/* of its snapshot */
+	FullTransactionId xmax;		/* of its snapshot, or of the last one's; see
+								 * count.c */
 	int			nxip;
 	TransactionId xip[JOBQ_STATS_XIDS];
 } JobqStatBase;

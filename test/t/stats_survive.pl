@@ -118,7 +118,7 @@ sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear(name), jobq.drop_queue(name
 # what is counted while others go on
 SKIP:
 {
-	skip 'this server has no injection points', 5
+	skip 'this server has no injection points', 8
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 10)});
@@ -142,6 +142,20 @@ SELECT jobq.cancel(id) FROM (SELECT id FROM jobq.live_jobs ORDER BY id LIMIT 3) 
 	is(sql($live), '69', 'with what has come and gone meanwhile');
 	is(sql(q{SELECT scheduled FROM jobq.stats WHERE queue = 'coming'}), '1',
 		'a new queue has nothing of one that was dropped meanwhile');
+
+	# who has committed before the counting, and adds after it
+	my $late = $node->background_psql('postgres');
+	$late->query_safe(q{SELECT injection_points_set_local(); SELECT injection_points_attach('jobq-stats-add', 'wait')});
+	$late->query_until(qr/began/, "\\echo began\nSELECT jobq.clear('coming');\n");
+	wait_for($node, 'a transaction has committed', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs WHERE queue = 'coming')
+AND EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'jobq-stats-add')});
+	sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
+	sql(q{COMMIT PREPARED 'p'});
+	wait_for($node, 'the jobs are counted', q{SELECT bool_and(exact) FROM jobq.stats});
+	sql(q{SELECT injection_points_wakeup('jobq-stats-add')});
+	$late->query_safe(q{SELECT 1});
+	$late->quit;
+	is(sql($live), '69', 'what it has done is counted once');
 }
 
 # what has come unnoted while the database is not served
