@@ -89,11 +89,80 @@ INSERT INTO test."an ""item" VALUES (4, 'manual');
 SELECT state, queue, kind, payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
 SELECT jobq.cancel(id) FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
 
+-- each statement becomes a job
+DROP TRIGGER outbox ON test."an ""item";
+CREATE TRIGGER inserted AFTER INSERT ON test."an ""item" REFERENCING NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
+CREATE TRIGGER updated AFTER UPDATE ON test."an ""item" REFERENCING OLD TABLE AS old NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual', '2');
+CREATE TRIGGER deleted AFTER DELETE ON test."an ""item" REFERENCING OLD TABLE AS old
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
+INSERT INTO test."an ""item" VALUES (11, 'a'), (12, 'say "b"'), (13, NULL);
+UPDATE test."an ""item" SET name = id WHERE id > 10;
+UPDATE test."an ""item" SET name = 'd' WHERE id = 0;
+INSERT INTO test."an ""item" SELECT 11 ON CONFLICT DO NOTHING;
+DELETE FROM test."an ""item" WHERE id > 11;
+BEGIN;
+INSERT INTO test."an ""item" VALUES (14, 'not me');
+ROLLBACK;
+SELECT payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id;
+SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL;
+-- one with very many rows becomes several, also of those that are in a file meanwhile, beside another trigger that reads them
+CREATE TABLE test.read (n bigint, sum bigint);
+CREATE FUNCTION test.read_new() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.read SELECT count(*), sum(id) FROM new;
+	RETURN NULL;
+END
+$$;
+CREATE TRIGGER a_reads AFTER INSERT ON test."an ""item" REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION test.read_new();
+CREATE TRIGGER z_reads AFTER INSERT ON test."an ""item" REFERENCING NEW TABLE AS new FOR EACH STATEMENT EXECUTE FUNCTION test.read_new();
+SET work_mem = '64kB';
+INSERT INTO test."an ""item" SELECT n, repeat('x', 100) FROM generate_series(100001, 105500) n;
+RESET work_mem;
+SELECT * FROM test.read;
+SELECT count(*) AS jobs, max(jsonb_array_length(payload -> 'new')) AS most, sum(jsonb_array_length(payload -> 'new')) AS rows, bool_and(payload ->> 'op' = 'INSERT' AND payload -> 'old' = 'null') AS alike,
+	(SELECT count(DISTINCT (r ->> 'id')::int) FROM jobq.live_jobs k, jsonb_array_elements(k.payload -> 'new') r WHERE k.queue = 'manual' AND r ->> 'name' = repeat('x', 100)) AS ids
+FROM jobq.live_jobs WHERE queue = 'manual';
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
+-- or because they are large
+DROP TRIGGER a_reads ON test."an ""item";
+SET jobq.max_payload = '1MB';
+INSERT INTO test."an ""item" SELECT n, repeat('x', 100000) FROM generate_series(200001, 200020) n;
+RESET jobq.max_payload;
+SELECT count(*) > 2 AS several, sum(jsonb_array_length(payload -> 'new')) AS rows FROM jobq.live_jobs WHERE queue = 'manual';
+SELECT count(jobq.cancel(id)) > 2 AS cancelled FROM jobq.live_jobs WHERE queue = 'manual';
+DROP TRIGGER inserted ON test."an ""item";
+-- of a partitioned table
+CREATE TABLE test.parted (id int, name text) PARTITION BY LIST (id);
+CREATE TABLE test.parted_1 (name text, id int);
+ALTER TABLE test.parted ATTACH PARTITION test.parted_1 FOR VALUES IN (1);
+CREATE TABLE test.parted_2 PARTITION OF test.parted FOR VALUES IN (2);
+CREATE TRIGGER inserted AFTER INSERT ON test.parted REFERENCING NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
+INSERT INTO test.parted VALUES (1, 'one'), (2, 'two');
+SELECT payload FROM jobq.live_jobs WHERE queue = 'manual';
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
+DROP TABLE test.parted, test.read;
+
 -- used in the wrong way
 CREATE TABLE test.item (id int PRIMARY KEY);
 CREATE TRIGGER outbox AFTER INSERT ON test.item
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change');
 INSERT INTO test.item VALUES (1);
+DROP TRIGGER outbox ON test.item;
+CREATE TRIGGER outbox AFTER INSERT ON test.item REFERENCING NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual', '0');
+INSERT INTO test.item VALUES (1);
+DROP TRIGGER outbox ON test.item;
+CREATE TRIGGER outbox AFTER INSERT ON test.item REFERENCING NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual', 'ten', 'more');
+INSERT INTO test.item VALUES (1);
+DROP TRIGGER outbox ON test.item;
+CREATE TRIGGER outbox AFTER INSERT ON test.item REFERENCING NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual', '10 rows');
+INSERT INTO test.item VALUES (1);
+DROP TRIGGER outbox ON test.item;
 CREATE OR REPLACE TRIGGER outbox BEFORE INSERT ON test.item
 	FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('change');
 INSERT INTO test.item VALUES (1);

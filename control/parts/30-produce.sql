@@ -60,7 +60,7 @@ COMMENT ON TRIGGER enqueue ON jobq.inbox IS 'enqueues the row';
 
 CREATE FUNCTION jobq.enqueue_trigger() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_enqueue_trigger' LANGUAGE C;
-COMMENT ON FUNCTION jobq.enqueue_trigger() IS 'trigger function (kind [, queue]): each changed row becomes a job {op, table, new, old}';
+COMMENT ON FUNCTION jobq.enqueue_trigger() IS 'trigger function (kind [, queue [, rows]]): each changed row becomes a job {op, table, new, old}; or each statement, where new and old are arrays';
 
 CREATE FUNCTION jobq.notify(channel text, payload text DEFAULT '') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_notify' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

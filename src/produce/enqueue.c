@@ -39,7 +39,6 @@
 PG_FUNCTION_INFO_V1(jobq_enqueue);
 PG_FUNCTION_INFO_V1(jobq_enqueue_many);
 PG_FUNCTION_INFO_V1(jobq_inbox_insert);
-PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
 
 #define MULTI_INSERT			500
 
@@ -552,93 +551,4 @@ jobq_inbox_insert(PG_FUNCTION_ARGS)
 	nulls[0] = false;
 	tuple = heap_form_tuple(desc, values, nulls);
 	return PointerGetDatum(tuple);
-}
-
-static void
-append_row(StringInfo buf, const char *name, HeapTuple tuple, TupleDesc desc)
-{
-	Datum		row;
-	Datum		json;
-
-	appendStringInfo(buf, ", \"%s\": ", name);
-	if (tuple == NULL)
-	{
-		appendStringInfoString(buf, "null");
-		return;
-	}
-	row = heap_copy_tuple_as_datum(tuple, desc);
-	json = OidFunctionCall1(F_ROW_TO_JSON_RECORD, row);
-	appendStringInfoString(buf, TextDatumGetCString(json));
-}
-
-/*
- * enqueue_trigger('kind' [, 'queue']): each changed row becomes a job whose
- * payload is {op, table, new, old}: a transactional outbox.
- */
-Datum
-jobq_enqueue_trigger(PG_FUNCTION_ARGS)
-{
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
-	Trigger    *trigger;
-	TupleDesc	desc;
-	HeapTuple	new_row = NULL;
-	HeapTuple	old_row = NULL;
-	const char *op;
-	StringInfoData buf;
-	Datum		options[NOPTIONS];
-	bool		nulls[NOPTIONS];
-	JobqJob		job;
-	JobqUnique	unique;
-
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
-		!TRIGGER_FIRED_AFTER(trigdata->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("jobq.enqueue_trigger() must be fired AFTER ... FOR EACH ROW")));
-	trigger = trigdata->tg_trigger;
-	if (trigger->tgnargs < 1 || trigger->tgnargs > 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("jobq.enqueue_trigger() takes a kind and, optionally, a queue, not %d arguments",
-						trigger->tgnargs),
-				 errhint("Write EXECUTE FUNCTION jobq.enqueue_trigger('kind', 'queue').")));
-
-	if (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event))
-	{
-		op = "INSERT";
-		new_row = trigdata->tg_trigtuple;
-	}
-	else if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
-	{
-		op = "UPDATE";
-		new_row = trigdata->tg_newtuple;
-		old_row = trigdata->tg_trigtuple;
-	}
-	else
-	{
-		op = "DELETE";
-		old_row = trigdata->tg_trigtuple;
-	}
-
-	desc = RelationGetDescr(trigdata->tg_relation);
-	initStringInfo(&buf);
-	appendStringInfo(&buf, "{\"op\": \"%s\", \"table\": ", op);
-	escape_json(&buf,
-				quote_qualified_identifier(get_namespace_name(RelationGetNamespace(trigdata->tg_relation)),
-										   RelationGetRelationName(trigdata->tg_relation)));
-	append_row(&buf, "new", new_row, desc);
-	append_row(&buf, "old", old_row, desc);
-	appendStringInfoChar(&buf, '}');
-
-	memset(nulls, true, sizeof(nulls));
-	if (trigger->tgnargs == 2)
-	{
-		options[OPTION_QUEUE] = CStringGetTextDatum(trigger->tgargs[1]);
-		nulls[OPTION_QUEUE] = false;
-	}
-	jobq_prepare_job(&job, &unique, trigger->tgargs[0], options, nulls);
-	jobq_set_payload(&job, jobq_text_to_jsonb(buf.data));
-	jobq_put_job(&job, &unique);
-	return PointerGetDatum(NULL);
 }
