@@ -58,15 +58,15 @@ SELECT jobq.enqueue('no handler', queue => 'edited') AS outside \gset
 SELECT e.* FROM unnest(ARRAY[:outside, :id]) WITH ORDINALITY u (job, n), unnest('{manual,trusted}'::text[]) WITH ORDINALITY q (name, m),
 	test.error(format('SELECT jobq.edit(%s, queue => %L)', job, name)) e ORDER BY n, m;
 -- one that a consumer has, one that a worker runs, one that is over, one that is too late
-SELECT id AS reserved, token FROM jobq.reserve('{edited}') \gset
+SELECT id AS reserved, token FROM jobq.reserve('{edited}', wait => '5 min') \gset
 SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :reserved)) e;
 SELECT jobq.release(:reserved, :token);
 SELECT jobq.edit(:reserved, '2');
-SELECT id AS reserved, token, payload FROM jobq.reserve('{edited}') \gset
+SELECT id AS reserved, token, payload FROM jobq.reserve('{edited}', wait => '5 min') \gset
 SELECT :'payload' AS payload, jobq.ack(:reserved, :token);
 SELECT pg_advisory_lock(14);
 SELECT jobq.enqueue('gate', '14') AS running \gset
-SELECT test.until(format('(SELECT state = ''running'' FROM jobq.status(%s))', :running));
+SELECT test.in_gate(:running);
 SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :running)) e;
 SELECT pg_advisory_unlock(14);
 SELECT state FROM test.outcome(:running);

@@ -399,7 +399,7 @@ SELECT jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', ten
 	jobq.create_queue('rationed', tenant => 'header t', tenant_rate => '2 per day burst 2');
 SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
 my $rationed = q{SELECT string_agg(tenant || ' ' || n, ', ' ORDER BY tenant) FROM (SELECT tenant, count(*) AS n FROM jobq.jobs WHERE queue = 'rationed' AND state = 'completed' GROUP BY 1) t};
-my $take_rented = q{SELECT count(*), string_agg(DISTINCT headers ->> 't', '') FROM jobq.reserve('{rented}', 10, '1 day')};
+my $take_rented = q{SELECT count(*), string_agg(DISTINCT headers ->> 't', '') FROM jobq.reserve('{rented}', 10, '1 day', '5 min')};
 is(sql($take_rented), '2|a', 'tenants: two are held');
 wait_for($node, 'tenants: two have run', "SELECT ($rationed) = 'a 2'");
 sql('CHECKPOINT');
