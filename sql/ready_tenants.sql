@@ -53,6 +53,7 @@ SELECT pg_advisory_lock(1);
 SELECT test.of('bern', '1', 'gate') AS a, test.of('bern', '1', 'gate') AS b \gset
 SELECT test.until('(SELECT running = 2 FROM test.tenants())');
 SELECT jobq.alter_queue('branches', tenant_max_running => 2);
+CALL test.settle();
 SELECT test.of('bern', '"counted"') AS c, test.of('genf', '"passes by"') AS d \gset
 SELECT state FROM jobq.wait(:d);
 CALL test.settle();
@@ -91,7 +92,7 @@ DROP TABLE test.held;
 
 -- a rate, by the test clock: one job of each tenant at once, and another after an hour
 SELECT jobq.alter_queue('branches', tenant_max_running => 0, tenant_rate => '1 per hour');
-SELECT test.until('EXISTS (SELECT FROM jobq.limits WHERE queue = ''branches'')');
+CALL test.settle();
 SELECT count(test.of(tenant, to_jsonb(tenant))) FROM unnest('{bern,genf}'::text[]) tenant, generate_series(1, 3);
 SELECT test.until('test.noted() = 2');
 CALL test.settle();

@@ -14,7 +14,7 @@ use Time::HiRes qw(usleep);
 
 my $node = jobq_node('main', q{
 jobq.databases = '*'
-jobq.workers = 'still=0; *=2'
+jobq.workers = 'still=0; alone=1; *=2'
 autovacuum = off
 });
 $node->start;
@@ -442,6 +442,21 @@ hold('jobq-reserve-begins',
 $late->quit;
 is(sql($take), '0', 'rate: and no other');
 sql(q{SELECT jobq.test_clock('0')});
+
+#
+# Workers are restarted while one is about to look for a job: what comes then is for
+# a new process.
+#
+sql(q{
+CREATE FUNCTION pid() RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(pg_backend_pid())';
+SELECT jobq.register('pid', 'pid()', queue => 'alone')});
+my $old = sql(q{SELECT jobq.enqueue('pid')});
+my $process = sql("SELECT result FROM jobq.wait($old)");
+my $new;
+hold('jobq-worker-pops',
+	sub { $new = sql(q{SELECT jobq.enqueue('pid')}); },
+	sub { sql('SELECT jobq.restart_workers()'); });
+isnt(sql("SELECT result FROM jobq.wait($new)"), $process, 'restart: a job that waits then runs in a new process');
 
 #
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants

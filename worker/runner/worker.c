@@ -118,6 +118,7 @@ jobq_worker_main(Datum main_arg)
 		}
 
 		leave = my_db->stop || time_to_leave(jobs, check) || my_slot->retire;
+		jobq_injection_point("jobq-worker-pops");
 		popped = !leave && pop(&taker, &entry, &leave);
 		if (leave)
 			break;
@@ -188,7 +189,8 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 		return true;
 	now = jobq_now();
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	popped = !(my_slot->yields && make_room()) &&
+	/* what is enqueued after restart_workers() is for a new process */
+	popped = !my_slot->retire && !(my_slot->yields && make_room()) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
 	if (!popped && !my_slot->retire &&
 		(!my_slot->comes_back || now < my_slot->started_at ||

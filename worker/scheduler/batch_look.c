@@ -113,8 +113,14 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		/* nobody adds a job, or changes the state, until we have committed */
 		if (!read_batch(batch->id, true, batch))
 			return LOOK_LATER;
-		failing = failing && batch->state == BATCH_RUNNING;
 		live = batch_witness(batch->id, PG_INT64_MAX, witness);
+
+		/*
+		 * a job may have failed since, and what needed it is cancelled
+		 * already
+		 */
+		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
+			(failing || has_failed(batch->id));
 	}
 	if (failing)
 	{
@@ -141,7 +147,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		return LOOK_EACH;
 	if (batch->state == BATCH_RUNNING)
 	{
-		if (has_failed(batch->id))
+		if (batch->reopened && has_failed(batch->id))
 		{
 			batch->state = BATCH_FAILED;
 			enqueue_callback(batch, batch->on_failure, "on_failure", "failed");
