@@ -57,6 +57,19 @@ sub erase
 	return;
 }
 
+# The cursor does not leave the screen.
+sub stay
+{
+	my ($self) = @_;
+
+	foreach ([ 'row', 'rows' ], [ 'column', 'columns' ])
+	{
+		$self->{ $_->[0] } = 0 if $self->{ $_->[0] } < 0;
+		$self->{ $_->[0] } = $self->{ $_->[1] } - 1 if $self->{ $_->[0] } >= $self->{ $_->[1] };
+	}
+	return;
+}
+
 # How the terminal is set: what a program may have left changed.
 sub modes
 {
@@ -73,6 +86,7 @@ sub resize
 
 	@$self{qw(rows columns)} = ($rows, $columns);
 	$self->erase;
+	$self->stay;
 	$self->{slave}->set_winsize($rows, $columns);
 	return;
 }
@@ -159,11 +173,7 @@ sub control
 	$self->scroll($self->{top}, $n) if $letter eq 'S';
 	$self->scroll($self->{top}, -$n) if $letter eq 'T';
 	die "CSI $numbers$letter is not understood\n" if $letter !~ /[ABCDGHJKLMPSTX\@bdhlmrt]/;
-	foreach ([ 'row', 'rows' ], [ 'column', 'columns' ])
-	{
-		$self->{ $_->[0] } = 0 if $self->{ $_->[0] } < 0;
-		$self->{ $_->[0] } = $self->{ $_->[1] } - 1 if $self->{ $_->[0] } >= $self->{ $_->[1] };
-	}
+	$self->stay;
 	return;
 }
 
@@ -186,6 +196,7 @@ sub take
 		elsif ($self->{input} =~ s/\A\eM//)
 		{
 			$self->{row} == $self->{top} ? $self->scroll($self->{top}, -1) : $self->{row}--;
+			$self->stay;
 		}
 		elsif ($self->{input} =~ s/\A\r//)
 		{
@@ -194,6 +205,7 @@ sub take
 		elsif ($self->{input} =~ s/\A\n//)
 		{
 			$self->{row} == $self->{bottom} ? $self->scroll($self->{top}, 1) : $self->{row}++;
+			$self->stay;
 		}
 		elsif ($self->{input} =~ s/\A\x08//)
 		{
