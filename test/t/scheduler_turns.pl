@@ -136,6 +136,14 @@ $node->safe_psql('postgres', q{SELECT enqueue_as(1, 2, 1, 0, 'little'), enqueue_
 wait_for($node, 'the others get their turn', q{SELECT count(*) = 3 FROM ran WHERE queue <> 'much'});
 cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'much'}),
 	'>', 100, 'before it is done');
+# Also a pool that comes between one that is full again and one without jobs.
+begin('much=4; little=4; *=1');
+$node->safe_psql('postgres', q{SELECT enqueue_as(1, 1, 5000, 0.01, 'much')});
+wait_for($node, 'one pool has all workers again', q{SELECT count(DISTINCT pid) = 4 FROM ran});
+$node->safe_psql('postgres', q{SELECT enqueue_as(2, 2, 1, 0, 'little')});
+wait_for($node, 'another gets its turn', q{SELECT count(*) = 1 FROM ran WHERE queue = 'little'});
+cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'much'}),
+	'>', 100, 'before it is done');
 $node->safe_psql('postgres', q{SELECT jobq.clear(name) FROM jobq.queues});
 
 $node->stop;

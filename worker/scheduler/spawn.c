@@ -236,8 +236,11 @@ retire_surplus(const PoolDemand *pool, int index)
 static bool
 spawn_pools(Demand *demand, TimestampTz now, TimestampTz *wake)
 {
+	int			first = first_pool;
+
+	/* each start moves first_pool, but none of the pools is left out */
 	for (int i = 0; i < demand->npools; i++)
-		if (!spawn_for_pool(demand, (first_pool + i) % demand->npools, now, wake))
+		if (!spawn_for_pool(demand, (first + i) % demand->npools, now, wake))
 			return false;
 	first_pool = 0;
 	return true;
