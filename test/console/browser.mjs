@@ -47,19 +47,28 @@ export class Browser {
 		this.handlers.get(`${message.sessionId ?? ''} ${message.method}`)?.(message.params);
 	}
 
-	send(method, params, sessionId) {
+	send(method, params, sessionId, seconds = 300) {
 		const id = ++this.number;
 
 		this.process.stdio[3].write(`${JSON.stringify({ id, method, params: params ?? {}, sessionId })}\0`);
-		return new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject, method }));
+		return new Promise((resolve, reject) => {
+			const timer = setTimeout(() => {
+				this.waiting.delete(id);
+				reject(new NoAnswer(`${method}: the browser does not answer`));
+			}, seconds * 1000);
+			const end = (settle) => (what) => {
+				clearTimeout(timer);
+				settle(what);
+			};
+
+			this.waiting.set(id, { resolve: end(resolve), reject: end(reject), method });
+		});
 	}
 
 	// A page with cookies of its own.
 	async page(url, width, height) {
 		const { browserContextId } = await this.send('Target.createBrowserContext');
-		const { targetId } = await this.send('Target.createTarget', { url: 'about:blank', browserContextId });
-		const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
-		const page = new Page(this, sessionId, targetId);
+		const page = new Page(this, browserContextId);
 
 		await page.open(url, width, height);
 		return page;
@@ -77,13 +86,15 @@ export class Browser {
 	}
 }
 
+class NoAnswer extends Error {}
+
 class Page {
-	constructor(browser, session, target) {
-		Object.assign(this, { browser, session, target, errors: [] });
+	constructor(browser, context) {
+		Object.assign(this, { browser, context, errors: [] });
 	}
 
-	send(method, params) {
-		return this.browser.send(method, params, this.session);
+	send(method, params, seconds) {
+		return this.browser.send(method, params, this.session, seconds);
 	}
 
 	on(method, handler) {
@@ -91,6 +102,10 @@ class Page {
 	}
 
 	async open(url, width, height) {
+		const { targetId } = await this.browser.send('Target.createTarget', { url: 'about:blank', browserContextId: this.context });
+		const { sessionId } = await this.browser.send('Target.attachToTarget', { targetId, flatten: true });
+
+		Object.assign(this, { target: targetId, session: sessionId });
 		this.on('Runtime.exceptionThrown', ({ exceptionDetails: e }) => this.errors.push(e.exception?.description ?? e.text));
 		this.on('Log.entryAdded', ({ entry }) => {
 			// what the server has answered is seen on the page
@@ -100,14 +115,28 @@ class Page {
 		for (const domain of ['Page', 'Runtime', 'Log', 'Network'])
 			await this.send(`${domain}.enable`);
 		await this.size(width, height);
+		if (this.scheme)
+			await this.colours(this.scheme);
 		await this.send('Page.navigate', { url });
 	}
 
+	// Chromium may draw nothing more in a tab; what it shows is shown in another.
+	async renew() {
+		const old = this.target;
+		const url = await this.value('location.href');
+
+		await this.open(url, this.width, this.height);
+		await this.browser.send('Target.closeTarget', { targetId: old });
+		await this.until('it is there again', 'document.body.innerText.length > 20 && !document.querySelector(".loading")');
+	}
+
 	size(width, height) {
+		Object.assign(this, { width, height });
 		return this.send('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 500 });
 	}
 
 	colours(scheme) {
+		this.scheme = scheme;
 		return this.send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value: scheme }] });
 	}
 
@@ -176,9 +205,18 @@ class Page {
 	}
 
 	async picture() {
-		const { cssContentSize: { width, height } } = await this.send('Page.getLayoutMetrics');
-		const { data } = await this.send('Page.captureScreenshot', { format: 'png', captureBeyondViewport: true, clip: { x: 0, y: 0, width, height: Math.min(height, 3000), scale: 1 } });
+		for (let seconds = 20;; seconds *= 2) {
+			const { cssContentSize: { width, height } } = await this.send('Page.getLayoutMetrics');
 
-		return Buffer.from(data, 'base64');
+			try {
+				const { data } = await this.send('Page.captureScreenshot', { format: 'png', captureBeyondViewport: true, clip: { x: 0, y: 0, width, height: Math.min(height, 3000), scale: 1 } }, seconds);
+
+				return Buffer.from(data, 'base64');
+			} catch (error) {
+				if (!(error instanceof NoAnswer) || seconds > 60)
+					throw error;
+				await this.renew();
+			}
+		}
 	}
 }

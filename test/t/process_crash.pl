@@ -103,7 +103,8 @@ sub enqueue_culprit
 	my ($kind, $payload) = @_;
 	my $out;
 
-	$node->psql('postgres', "SELECT jobq.enqueue('$kind', '$payload')", stdout => \$out);
+	# the id is here before the commit: the server may crash before it has answered that
+	$node->psql('postgres', "BEGIN; SELECT jobq.enqueue('$kind', '$payload'); COMMIT", stdout => \$out);
 	return $out;
 }
 
