@@ -48,10 +48,12 @@ SELECT jobq.enqueue_sql('TABLE jobq.job', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('SET SESSION AUTHORIZATION regress_jobq_bob', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.enqueue_sql('SELECT pg_sleep(1000)', timeout => '20 ms', max_attempts => 1) AS id \gset
+-- what is to be stopped waits for a lock that this session keeps
+SELECT pg_advisory_lock(12);
+SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)', timeout => '20 ms', max_attempts => 1) AS id \gset
 SELECT * FROM test.outcome(:id);
-SELECT jobq.enqueue_sql('SELECT pg_sleep(1000)') AS id \gset
-SELECT test.until('(SELECT state = ''running'' FROM jobq.status(' || :id || '))');
+SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)') AS id \gset
+SELECT test.until('EXISTS (SELECT FROM pg_locks WHERE locktype = ''advisory'' AND objid = 12 AND NOT granted)');
 SELECT jobq.cancel(:id);
 SELECT * FROM test.outcome(:id);
 -- a rolled back enqueue leaves nothing; the kind is one like others
@@ -193,11 +195,11 @@ SELECT jobq.enqueue_sql('CREATE DATABASE not_mine', false, max_attempts => 1) AS
 CALL test.finish(:id);
 SELECT state, attempt, result, error FROM jobq.status(:id);
 -- it is cancelled, and times out
-SELECT jobq.enqueue_sql('SELECT pg_sleep(1000)', false, timeout => '20 ms', max_attempts => 1) AS id \gset
+SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)', false, timeout => '20 ms', max_attempts => 1) AS id \gset
 CALL test.finish(:id);
 SELECT state, attempt, result, error FROM jobq.status(:id);
-SELECT jobq.enqueue_sql('SELECT pg_sleep(1000)', false) AS id \gset
-SELECT test.until('(SELECT state = ''running'' FROM jobq.status(' || :id || '))');
+SELECT jobq.enqueue_sql('SELECT pg_advisory_xact_lock(12)', false) AS id \gset
+SELECT test.until('EXISTS (SELECT FROM pg_locks WHERE locktype = ''advisory'' AND objid = 12 AND NOT granted)');
 SELECT jobq.cancel(:id);
 CALL test.finish(:id);
 SELECT state FROM jobq.status(:id);
