@@ -563,7 +563,10 @@ hand_over(void)
 			jobq_wake_waiters(MyDatabaseId, 0);
 		else
 			for (int i = 0; i < nwakes; i++)
+			{
+				jobq_slot_job_over(wakes[i]);
 				jobq_wake_waiters(MyDatabaseId, wakes[i]);
+			}
 	}
 	if (nwakes > 0 || prepared)
 		free_schedules(db);

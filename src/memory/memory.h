@@ -161,6 +161,7 @@ typedef struct JobqSlot
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
+	bool		over;			/* its attempt is committed */
 	int32		queue_id;
 	uint32		stat;			/* where it is counted: see stats.h */
 	int32		attempt;		/* attempts charged before this run */
@@ -254,5 +255,7 @@ extern void jobq_poke_launcher(void);
 extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
+extern JobqSlot *jobq_my_slot;
+extern void jobq_slot_job_over(int64 job_id);
 
 #endif							/* JOBQ_MEMORY_H */

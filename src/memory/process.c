@@ -18,6 +18,9 @@
 
 #include "memory/memory.h"
 
+/* This worker's own; NULL: this process is none. */
+JobqSlot   *jobq_my_slot = NULL;
+
 /*
  * The state of a database that has or had a scheduler, or NULL.
  *
@@ -133,10 +136,25 @@ jobq_slot_of_job(JobqDatabase *db, int64 job_id)
 		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != index)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		match = slot->job_id == job_id;
+		match = slot->job_id == job_id && !slot->over;
 		SpinLockRelease(&slot->mutex);
 		if (match)
 			return slot;
 	}
 	return NULL;
+}
+
+/*
+ * A transaction that ends an attempt of this job has committed.  If it is the one
+ * that this process runs, it is not shown as running, although the process has
+ * not come to leave it: whoever is told of the end may look at once.
+ */
+void
+jobq_slot_job_over(int64 job_id)
+{
+	if (jobq_my_slot == NULL || jobq_my_slot->job_id != job_id)
+		return;
+	SpinLockAcquire(&jobq_my_slot->mutex);
+	jobq_my_slot->over = true;
+	SpinLockRelease(&jobq_my_slot->mutex);
 }

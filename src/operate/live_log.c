@@ -32,7 +32,7 @@ may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
 	{
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == id)
+		if (slot->job_id == id && !slot->over)
 		{
 			role = slot->role;
 			queue_id = slot->queue_id;

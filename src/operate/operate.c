@@ -175,7 +175,7 @@ jobq_ask_to_stop(int64 id)
 	if (slot->state == JOBQ_SLOT_ATTACHED)
 	{
 		SpinLockAcquire(&slot->mutex);
-		if (slot->job_id == id)
+		if (slot->job_id == id && !slot->over)
 		{
 			/* the time runs from the first request */
 			if (slot->stop != JOBQ_STOP_CANCEL || slot->stop_job != id)

@@ -213,7 +213,7 @@ find_live(int64 id, Snapshot snapshot, JobqStatus *status)
 		int			attempt;
 
 		SpinLockAcquire(&slot->mutex);
-		running = slot->job_id == id;
+		running = slot->job_id == id && !slot->over;
 		progress = slot->progress;
 		memcpy(message, slot->message, JOBQ_PROGRESS_LEN);
 		started_at = slot->job_started_at;

@@ -113,7 +113,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 			!jobq_may(JOBQ_MAY_MONITOR, copy.role, copy.queue_id))
 			continue;
 		readable = jobq_may(JOBQ_MAY_MANAGE, copy.role, copy.queue_id);
-		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0;
+		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0 &&
+			!copy.over;
 		values[PID] = Int32GetDatum(copy.pid);
 		nulls[PID] = copy.state != JOBQ_SLOT_ATTACHED;
 		values[ROLE] = ObjectIdGetDatum(copy.role);

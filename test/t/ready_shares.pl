@@ -47,6 +47,7 @@ sub as_role
 }
 
 sql("SET ROLE $_; SELECT count(jobq.enqueue('anything', queue => 'outside')) FROM generate_series(1, 200)") for 'greedy', 'modest';
+wait_for($node, 'all are ready', 'SELECT ready_entries = 400 FROM jobq_internal.scheduler_state()');
 
 # leases
 my $note = 'WITH r AS (INSERT INTO held SELECT r.id, r.token FROM %s RETURNING 1) SELECT count(*) FROM r';

@@ -459,6 +459,24 @@ hold('jobq-worker-pops',
 isnt(sql("SELECT result FROM jobq.wait($new)"), $process, 'restart: a job that waits then runs in a new process');
 
 #
+# Whoever is told of an attempt's end sees no worker at it, although that has not
+# left it yet: a dead letter that is retried waits.
+#
+sql(q{
+CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'fails'; END $$;
+SELECT jobq.register('fails', 'fails()', queue => 'alone', max_attempts => 1)});
+my $letter;
+hold('jobq-attempt-over',
+	sub { $letter = sql(q{SELECT jobq.enqueue('fails')}); },
+	sub {
+		is(sql("SELECT state FROM jobq.wait($letter)"), 'failed', 'over: it has failed');
+		sql("SELECT jobq.edit($letter, queue => 'still'); SELECT jobq.retry($letter)");
+		is(sql("SELECT state FROM jobq.status($letter)"), 'ready', 'over: and waits again');
+		is(sql("SELECT state FROM jobq.jobs WHERE id = $letter"), 'ready', 'over: in the view, too');
+	});
+sql("SELECT jobq.cancel($letter)");
+
+#
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
 # the table of jobs.
 #

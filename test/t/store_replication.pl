@@ -184,14 +184,14 @@ $waiter->quit;
 # A consumer gets jobs on the primary, of which the standby never learns.
 $primary->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
 $primary->reload;
-$primary->safe_psql('postgres', q{SELECT jobq.create_queue('outside', mode => 'consumer')});
+$primary->safe_psql('postgres', q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('spent', mode => 'consumer')});
 my $outside = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('outside', queue => 'outside', priority => 1)});
 $primary->wait_for_catchup($standby);
 $standby->stop;
 $primary->safe_psql('postgres', q{
-SELECT jobq.enqueue('lost', queue => 'outside') FROM generate_series(1, 70);
-DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min'); END LOOP; END $$});
-my ($held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour')});
+SELECT jobq.enqueue('lost', queue => 'spent') FROM generate_series(1, 70);
+DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{spent}', wait => '5 min'); END LOOP; END $$});
+my ($held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
 is($held, $outside, 'the job that the standby knows is leased');
 
 # Promotion

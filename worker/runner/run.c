@@ -389,6 +389,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	slot->stop_job = 0;
 	strlcpy(slot->kind, kind, sizeof(slot->kind));
 	slot->job_id = job_id(job);
+	slot->over = false;
 	SpinLockRelease(&slot->mutex);
 
 	if (timeout > 0)
@@ -422,6 +423,7 @@ unclaim(RunContext *run)
 	}
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);
+	jobq_injection_point("jobq-attempt-over");
 	SpinLockAcquire(&slot->mutex);
 	slot->job_id = 0;
 	SpinLockRelease(&slot->mutex);

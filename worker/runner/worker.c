@@ -156,7 +156,7 @@ jobq_worker_main(Datum main_arg)
 static void
 begin(const WorkerStart *start)
 {
-	my_slot = &jobq_shared->slots[start->slot];
+	my_slot = jobq_my_slot = &jobq_shared->slots[start->slot];
 	process_serve(my_slot->database);
 	attach(start);
 	pqsignal(SIGINT, cancel_handler);
