@@ -288,3 +288,16 @@ SELECT test.error(format('SELECT jobq.wait_batch(%s)', :batch));
 ROLLBACK;
 SELECT test.error('SELECT jobq.wait_batch(0)');
 SELECT test.error(format('SELECT jobq.wait_batch(%s, ''-1 s'')', :batch));
+
+-- a job of a batch that has not begun: the time is one for then; and the other way round
+SELECT jobq.create_batch() AS batch \gset
+SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h"}') AS m \gset
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'in', on_conflict => 'reset', run_at => '2100-01-01') = :m AS same;
+SELECT run_at, free_run_at = '2100-01-01' AS free_run_at, free_delay_ms FROM jobq.job WHERE id = :m;
+SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "in", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT run_at, free_run_at, free_delay_ms FROM jobq.job WHERE id = :m;
+SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'out') AS m \gset
+SELECT jobq.batch_add(:batch, 'echo', '{"{}"}', '{"queue": "manual", "unique_key": "out", "delay": "10 h", "on_conflict": "reset"}') = :m AS same;
+SELECT state, run_at > jobq.clock() + interval '9 h' AS later, batch_id FROM jobq.jobs WHERE id = :m;
+SELECT jobq.batch_cancel(:batch);
+SELECT jobq.cancel(:m);

@@ -286,3 +286,152 @@ SELECT key FROM jobq.unique_key WHERE job_id = :id;
 COMMIT;
 SELECT jobq.cancel(:id);
 DROP INDEX jobq.intruder;
+
+-- keys from fields of the payload
+SELECT e.* FROM unnest(ARRAY[$$unique_by => ''$$, $$unique_by => '{}'$$, $$unique_by => '{a,NULL}'$$, $$unique_by => '{a'$$, $$unique_by => 'a', unique_key => 'k'$$,
+	$$payload => '[1]', unique_by => 'a'$$, $$unique_by => 'a', on_conflict => 'often'$$, format('unique_by => %L', (SELECT string_agg(n::text, ',') FROM generate_series(1, 17) n))]) WITH ORDINALITY u (options, n),
+	test.error(format('SELECT jobq.enqueue(''echo'', queue => ''manual'', %s)', options)) e ORDER BY n;
+SELECT jobq.enqueue('echo', '{"customer": "acme", "month": 5, "n": 1}', 'manual', unique_by => '{customer,month}') AS a \gset
+SELECT jobq.enqueue('echo', p::jsonb, 'manual', unique_by => by) - :a AS n FROM (VALUES
+	('{"month": 5, "n": 2, "customer": "acme"}', 'customer,month'), ('{"customer": "acme", "month": "5"}', 'month, customer'), ('{"customer": "acme"}', '{customer,month}'),
+	('{"customer": "acme", "month": null}', '{customer,month}'), ('{"customer": "acme", "month": 5}', 'customer'), ('{"customer": {"id": [1]}}', 'customer')) v (p, by);
+SELECT jobq.enqueue('echo', '{}', 'manual', unique_key => '{"month": 5, "customer": "acme"}') = :a AS is_a_key_like_others;
+SELECT * FROM test.keys(:a);
+-- a long one is a hash
+SELECT jobq.enqueue('echo', jsonb_build_object('a', repeat('x', 600)), 'manual', unique_by => 'a') AS long \gset
+SELECT unique_key ~ '^sha256 [0-9a-f]{64}$' AS hash, jobq.enqueue('echo', jsonb_build_object('a', repeat('x', 600)), 'manual', unique_by => 'a') = :long AS same FROM jobq.jobs WHERE id = :long;
+CALL test.cancel_all();
+-- wherever there are options: one key for each payload
+SELECT count(DISTINCT id) AS jobs, count(*) AS payloads FROM jobq.enqueue_many('echo', '{"{\"a\": 1}","{\"a\": 2}","{\"a\": 1}"}', queue => 'manual', unique_by => 'a') id;
+INSERT INTO jobq.inbox (kind, payload, queue, unique_by) SELECT 'echo', jsonb_build_object('a', n / 2), 'manual', 'a' FROM generate_series(1, 4) n;
+SELECT unique_key, payload FROM jobq.jobs WHERE queue = 'manual' AND finished_at IS NULL ORDER BY id;
+SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{"{}",NULL}'', queue => ''manual'', unique_by => ''a'')') e;
+SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue_many(''echo'', ''{1,2}'', queue => ''manual'', unique_key => ''a'')') e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "unique_by": "a"}]}')$$) e;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.schedule('keys', '@daily', 'echo', options => '{"unique_by": "a"}')$$) e;
+CALL test.cancel_all();
+
+-- merge: the one that waits has the payload of both, and stays else what it is
+SELECT jobq.enqueue('echo', '{"a": 1, "b": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'm', headers => '{"h": 1}') AS m \gset
+SELECT jobq.enqueue('echo', '{"b": 2, "c": 2}', 'first', priority => 9, unique_key => 'm', on_conflict => 'merge', headers => '{"h": 2}', watch => true) = :m AS same;
+SELECT state, queue, priority, payload, headers, unique_key FROM jobq.jobs WHERE id = :m;
+SELECT e.* FROM unnest('{[],1}'::text[]) p, test.error(format('SELECT jobq.enqueue(''echo'', %L, unique_key => ''m'', on_conflict => ''merge'')', p)) e;
+SELECT e.code, e.message ~ 'larger than' AS large FROM test.error(format('SELECT jobq.enqueue(''echo'', jsonb_build_object(''x'', repeat(''x'', (pg_size_bytes(current_setting(''jobq.max_payload''))::int - 100))), unique_key => ''m'', on_conflict => ''merge'')
+	FROM (SELECT jobq.edit(%s, jsonb_build_object(''y'', repeat(''y'', 200)))) e', :m)) e;
+SELECT jobq.cancel(:m);
+SELECT jobq.enqueue('echo', '[1]', 'manual', unique_key => 'm') AS m \gset
+SELECT jobq.enqueue('echo', '[2, {"a": 1}]', unique_key => 'm', on_conflict => 'merge', unique_for => '1 hour') = :m AS same;
+SELECT payload FROM jobq.jobs WHERE id = :m;
+SELECT * FROM test.keys(:m);
+SELECT jobq.cancel(:m);
+-- it is merged where it waits: its role must be one that may enqueue there
+SELECT jobq.create_queue('merging'), jobq.pause('merging'), jobq.grant_queue('merging', 'regress_jobq_alice'), jobq.grant_queue('manual', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm') AS m \gset
+RESET ROLE;
+SELECT jobq.revoke_queue('merging', 'regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error('SELECT jobq.enqueue(''echo'', ''{"a": 2}'', ''manual'', unique_key => ''m'', on_conflict => ''merge'')') e;
+SELECT jobq.enqueue('echo', '{"a": 2}', 'manual', unique_key => 'm', on_conflict => 'reset') = :m AS same;
+SELECT queue, payload FROM jobq.jobs WHERE id = :m;
+RESET ROLE;
+-- what another role has enqueued is not merged, and not if the tables are made to say that its key is this one's
+SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
+CALL test.cancel_all();
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', unique_key => 'm') AS m \gset
+RESET ROLE;
+UPDATE jobq.unique_key SET role = current_user::regrole WHERE job_id = :m;
+SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
+SELECT payload, role::text FROM jobq.jobs WHERE id = :m;
+CALL test.cancel_all();
+SELECT jobq.revoke_queue('manual', 'regress_jobq_alice');
+-- nothing is added to what has expired, and will not run
+BEGIN;
+SELECT jobq.enqueue('echo', '{"a": 1}', 'merging', unique_key => 'm', expires_at => jobq.clock() - interval '1 s') AS m \gset
+SELECT jobq.enqueue('echo', '{"b": 2}', 'merging', unique_key => 'm', on_conflict => 'merge') - :m AS n;
+ROLLBACK;
+SELECT jobq.drop_queue('merging', force => true);
+-- what is rolled back has not been
+SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', delay => '1 hour', unique_key => 'm') AS m \gset
+BEGIN;
+SELECT jobq.enqueue('echo', '{"b": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
+SAVEPOINT s;
+SELECT jobq.enqueue('echo', '{"c": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
+SELECT jobq.enqueue('echo', unique_key => 'm', on_conflict => 'reset') = :m AS same;
+SELECT jobq.release_unique('echo', 'm');
+SELECT state, payload FROM jobq.jobs WHERE id = :m;
+ROLLBACK TO s;
+SELECT state, payload FROM jobq.jobs WHERE id = :m;
+SELECT * FROM test.keys(:m);
+COMMIT;
+SELECT jobq.enqueue('echo', '{"d": 1}', unique_key => 'm', on_conflict => 'merge') = :m AS same, jobq.enqueue('echo', unique_key => 'm', on_conflict => 'reset') = :m AS same;
+SELECT state, payload FROM jobq.jobs WHERE id = :m;
+CALL test.cancel_all();
+-- a plain statement is replaced, and not merged
+SELECT jobq.enqueue_sql('SELECT 1', queue => 'manual', unique_key => 'm', delay => '1 h') AS m \gset
+SELECT e.* FROM test.error('SELECT jobq.enqueue_sql(''SELECT 2'', queue => ''manual'', unique_key => ''m'', on_conflict => ''merge'')') e;
+SELECT jobq.enqueue_sql('SELECT 3', queue => 'manual', unique_by => 'sql', on_conflict => 'replace') - :m AS n, jobq.enqueue_sql('SELECT 3', queue => 'manual', unique_key => 'm', on_conflict => 'replace') - :m AS same;
+CALL test.cancel_all();
+-- a job whose attempt has failed keeps that, and its group waits for it
+SELECT jobq.enqueue('broken', '{"a": 1}', 'first', unique_key => 'm', group_key => 'g', max_attempts => 2, backoff => 'fixed 1h') AS m,
+	jobq.enqueue('echo', '"behind"', 'first', group_key => 'g') AS behind \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :m));
+SELECT jobq.enqueue('broken', '{"b": 2}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
+SELECT state, attempt, payload, error FROM jobq.jobs WHERE id = :m;
+SELECT state FROM jobq.status(:behind);
+SELECT jobq.retry(:m);
+SELECT state, attempt, error FROM test.outcome(:m);
+SELECT state FROM test.outcome(:behind);
+SELECT jobq.delete_failed(:m);
+-- one that runs is left alone
+SELECT pg_advisory_lock(31);
+SELECT jobq.enqueue('gate', '31', unique_key => 'm') AS m \gset
+SELECT test.in_gate(:m);
+SELECT jobq.enqueue('gate', '31', 'manual', unique_key => 'm', on_conflict => 'merge') - :m AS n;
+SELECT pg_advisory_unlock(31);
+SELECT state, result FROM test.outcome(:m);
+CALL test.cancel_all();
+-- reset: the one that waits has another time, and stays else what it is
+SELECT jobq.enqueue('echo', '{"a": 1}', 'manual', priority => 5, delay => '1 hour', unique_key => 'r') AS r \gset
+SELECT jobq.enqueue('echo', '{"a": 2}', 'first', priority => 9, delay => '2 hours', expires_at => '2100-01-01', unique_key => 'r', on_conflict => 'reset') = :r AS same;
+SELECT state, queue, priority, payload, run_at > now() + '90 min' AS later FROM jobq.jobs WHERE id = :r;
+SELECT expires_at = '2100-01-01' AS expires FROM jobq.job WHERE id = :r;
+SELECT jobq.enqueue('echo', unique_key => 'r', on_conflict => 'reset') = :r AS same;
+SELECT state, queue, payload FROM jobq.jobs WHERE id = :r;
+CALL test.cancel_all();
+
+-- enqueue_result() tells which it was
+SELECT id - :r AS n, state, duplicate FROM jobq.enqueue_result('echo', '1', 'manual', unique_key => 'e', delay => '1 hour');
+SELECT o, state, duplicate FROM unnest('{skip,replace,merge,reset}'::text[]) o, jobq.enqueue_result('echo', '[2]', 'manual', unique_key => 'e' || o, on_conflict => o) WHERE NOT duplicate;
+SELECT o, r.state, r.duplicate, r.id = j.id AS same FROM jobq.jobs j, unnest('{skip,replace,merge,reset}'::text[]) o, jobq.enqueue_result('echo', '[3]', 'manual', unique_key => 'e' || o, on_conflict => o) r
+WHERE j.unique_key = 'e' || o AND j.finished_at IS NULL ORDER BY o;
+SELECT state, duplicate FROM jobq.enqueue_result('echo', queue => 'manual');
+SELECT jobq.enqueue('echo', unique_key => 'window', unique_for => '1 hour') AS w \gset
+SELECT state FROM test.outcome(:w);
+SELECT id = :w AS same, state, duplicate FROM jobq.enqueue_result('echo', unique_key => 'window');
+SELECT e.* FROM test.error('SELECT jobq.enqueue_result(''echo'', NULL)') e;
+CALL test.cancel_all();
+
+-- release_unique(): nobody has the key, and who had it goes on
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') AS x \gset
+SELECT jobq.release_unique('echo', 'no such'), jobq.release_unique('note', 'x'), jobq.release_unique('echo', 'window') AS window, jobq.release_unique('echo', NULL) IS NULL AS nothing;
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM test.error('SELECT jobq.release_unique(''echo'', ''x'')') e;
+RESET ROLE;
+SELECT jobq.grant_role('regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.release_unique('echo', 'x');
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') = :x AS held;
+SELECT jobq.release_unique('echo', 'x'), jobq.release_unique('echo', 'x') AS again;
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS n;
+SELECT jobq.cancel(:x);
+SELECT jobq.enqueue('echo', queue => 'manual', unique_key => 'x') - :x AS the_end_of_the_first_is_not_that_of_the_key;
+SELECT count(*) FROM jobq.enqueue_result('echo', unique_key => 'window') WHERE duplicate;
+BEGIN READ ONLY;
+SELECT jobq.release_unique('echo', 'x');
+ROLLBACK;
+CALL test.cancel_all();
+TRUNCATE jobq.unique_key;

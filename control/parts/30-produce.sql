@@ -40,6 +40,12 @@ payloads: what their handler or consumer gets
 --each JOB_OPTION:@1: @'4
 returns: the ids of the jobs, in the order of the payloads';
 
+CREATE FUNCTION jobq.release_unique(kind text, unique_key text) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_release_unique' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.release_unique(text, text) IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it
+kind: the kind of the jobs
+unique_key: the key';
+
 CREATE VIEW jobq.inbox AS
 	SELECT NULL::bigint AS id, NULL::text AS kind, NULL::jsonb AS payload,
 --list JOB_OPTION:		NULL::@3 AS @1

@@ -114,6 +114,19 @@ COMMENT ON FUNCTION jobq.delete_all_failed(text, text) IS 'delete all dead lette
 queue: only those of this queue
 tenant: only those of this tenant';
 
+CREATE FUNCTION jobq.enqueue_result(
+	kind text,
+	payload jsonb DEFAULT '{}',
+--each JOB_OPTION:	@1 @3 DEFAULT NULL,
+	OUT id bigint, OUT state text, OUT duplicate boolean)
+RETURNS record AS 'MODULE_PATHNAME', 'jobq_enqueue_result'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.enqueue_result IS 'enqueue a job as enqueue() does, and tell whether another had its unique key
+kind: the kind of the job
+payload: what its handler or consumer gets
+--each JOB_OPTION:@1: @'4
+returns: id: of the job, or of the one that has its key; state: of that job; duplicate: whether there was one with the key';
+
 CREATE FUNCTION jobq.cancel_many(
 --list JOB_FILTER:	@1 @3 DEFAULT NULL
 )

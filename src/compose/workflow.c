@@ -139,10 +139,12 @@ read_steps(Workflow *workflow, Jsonb *array)
 		add_name(workflow, i);
 		jobq_spec_parse(step->definition, step->what,
 						workflow->chain ? NULL : more_keys, &step->spec);
-		if (!step->spec.nulls[OPTION_UNIQUE_KEY])
+		if (!step->spec.nulls[OPTION_UNIQUE_KEY] ||
+			!step->spec.nulls[OPTION_UNIQUE_BY])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not have a unique_key", step->what),
+					 errmsg("%s must not have a %s", step->what,
+							step->spec.nulls[OPTION_UNIQUE_BY] ? "unique_key" : "unique_by"),
 					 errhint("Each step is a job of its own, which others wait for.")));
 	}
 	for (int i = 0; i < n; i++)

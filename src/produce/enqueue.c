@@ -12,7 +12,6 @@
  */
 #include "base/base.h"
 
-#include "access/detoast.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -58,139 +57,18 @@ static const Oid inbox_types[] = {
 };
 
 /*
- * Check the payload's size and set it.
+ * Check the payload and set it.
  */
 void
 jobq_set_payload(JobqJob *job, Datum payload)
 {
-	bool		has_headers = !JOB_ISNULL(job, JOB_HEADERS);
-	bool		has_context = !JOB_ISNULL(job, JOB_CONTEXT);
-	Size		size = toast_raw_datum_size(payload);
-	Size		headers = has_headers
-		? toast_raw_datum_size(JOB(job, JOB_HEADERS)) : 0;
-	Size		sum = size + headers + (has_context
-										? toast_raw_datum_size(JOB(job, JOB_CONTEXT)) : 0);
-
-	if (sum > (Size) jobq_max_payload * 1024)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 has_context
-				 ? errmsg("payload, headers and context of %zu bytes are larger than the allowed %d kB",
-						  sum, jobq_max_payload)
-				 : has_headers
-				 ? errmsg("payload and headers of %zu bytes are larger than the allowed %d kB",
-						  sum, jobq_max_payload)
-				 : errmsg("payload of %zu bytes is larger than the allowed %d kB",
-						  sum, jobq_max_payload),
-				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
-						 "jobq.max_payload")));
-	jobq_check_depth(payload, size, "payload");
-	if (has_headers)
-		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers");
 	if (unlikely(jobq_job_is_statement(job)))
 	{
 		JobqStatement unused;
 
 		jobq_statement_read(payload, &unused);
 	}
-	JOB_SET(job, JOB_PAYLOAD, payload);
-}
-
-/*
- * An error if the current user may not enqueue into this queue.
- */
-void
-jobq_require_produce(const JobqQueue *queue)
-{
-	jobq_require_queue(queue->id, queue->name, queue->open
-					   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
-					   : JOBQ_MAY_PRODUCE);
-}
-
-/*
- * Find the queue of a job of this kind: the one of the name, or if that is NULL, that
- * of the kind.  An error if the current user may not enqueue such a job there.
- * Fills in the queue and the handler; returns the handler, or NULL if the kind has
- * none, as it need not where consumers take the jobs.
- */
-const JobqHandler *
-jobq_find_place(const char *kind, const char *queue_name,
-				JobqQueue *queue_buffer, JobqHandler *handler_buffer)
-{
-	const JobqHandler *handler;
-	const JobqQueue *queue;
-
-	jobq_pin_queues();
-	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
-		? NULL : jobq_handler(kind, handler_buffer);
-
-	if (queue_name == NULL)
-		queue_name = handler != NULL && handler->queue[0] != '\0'
-			? handler->queue : "default";
-
-	/* a consumer brings its own code: its kinds need no handler */
-	queue = jobq_queue_by_name(queue_name,
-							   handler != NULL ||
-							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
-							   queue_buffer);
-	if (queue != NULL)
-		jobq_require_produce(queue);
-	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
-				 errmsg("no handler is registered for kind \"%s\"", kind),
-				 queue == NULL
-				 ? errdetail("Queue \"%s\" does not exist.", queue_name)
-				 : errdetail("The jobs of queue \"%s\" are run by workers.",
-							 queue_name),
-				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
-						 kind)));
-
-	if (OidIsValid(queue->run_as) &&
-		(handler == NULL || strcmp(handler->queue, queue->name) != 0))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("kind \"%s\" is not for queue \"%s\", which has run_as",
-						kind, queue->name),
-				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
-						 queue->name)));
-	if (jobq_is_statement(kind))
-		jobq_statement_require(queue);
-	return handler;
-}
-
-/*
- * Set how often, how long and until when the job is tried, as far as the options say.
- */
-void
-jobq_set_attempts(JobqJob *job, const Datum *options, const bool *nulls)
-{
-	if (!nulls[OPTION_MAX_ATTEMPTS])
-	{
-		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
-
-		if (attempts < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("max_attempts %d is out of range", attempts),
-					 errhint("It must be at least 1, or 0 for no limit.")));
-		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
-	}
-
-	if (!nulls[OPTION_RETRY_UNTIL])
-		JOB_SET(job, JOB_RETRY_UNTIL, options[OPTION_RETRY_UNTIL]);
-	if (!nulls[OPTION_BACKOFF])
-	{
-		JobqBackoff unused;
-
-		jobq_backoff_parse(TextDatumGetCString(options[OPTION_BACKOFF]),
-						   &unused);
-		JOB_SET(job, JOB_BACKOFF, options[OPTION_BACKOFF]);
-	}
-	if (!nulls[OPTION_TIMEOUT])
-		JOB_SET(job, JOB_TIMEOUT,
-				Int32GetDatum((int32) jobq_interval_ms(DatumGetIntervalP(options[OPTION_TIMEOUT]),
-													   "timeout", 1, PG_INT32_MAX)));
+	jobq_job_set_payload(job, payload);
 }
 
 /*
@@ -256,10 +134,7 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_EXPIRES_AT,
 				TimestampTzGetDatum(jobq_later(job_run_at(job),
 											   queue->expires_after_ms)));
-	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
-					 "the options about unique keys must stand together");
-	jobq_unique_options(job, unique, options + OPTION_UNIQUE_KEY,
-						nulls + OPTION_UNIQUE_KEY);
+	jobq_unique_options(job, unique, options, nulls);
 	if (!nulls[OPTION_GROUP_KEY])
 		jobq_set_group(job, options[OPTION_GROUP_KEY]);
 	if (!nulls[OPTION_HEADERS])
@@ -311,6 +186,8 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 {
 	Relation	rel = jobq_open_jobs();
 
+	if (unique->by != NIL)
+		jobq_set_unique_by(job, unique->by);
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
 	{
 		jobq_length_reserve(job_queue_id(job), 1);
@@ -373,6 +250,52 @@ jobq_enqueue(PG_FUNCTION_ARGS)
 }
 
 /*
+ * An error for the payload of this number, counted from 0.
+ */
+static void
+null_payload(int number, int npayloads)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("payload %d of %d must not be null", number + 1,
+					npayloads)));
+}
+
+/*
+ * Write jobs that have unique keys, one by one.
+ */
+static void
+put_unique_jobs(ReturnSetInfo *rsinfo, JobqJob *job, const JobqUnique *unique,
+				const Datum *payloads, const bool *payload_nulls,
+				int npayloads)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "jobq unique jobs",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	for (int i = 0; i < npayloads; i++)
+	{
+		JobqJob		one = *job;
+		bool		isnull = false;
+		MemoryContext old;
+
+		if (payload_nulls[i])
+			null_payload(i, npayloads);
+		CHECK_FOR_INTERRUPTS();
+		old = MemoryContextSwitchTo(context);
+		if (i > 0)
+			JOB_SET(&one, JOB_ID, Int64GetDatum(jobq_next_id()));
+		jobq_set_payload(&one, payloads[i]);
+		jobq_put_job(&one, unique);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 &JOB(&one, JOB_ID), &isnull);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+}
+
+/*
  * Write a job for each of the payloads, alike but for payload and id; their ids
  * are the result of the set-returning function that calls this.  The job is as
  * jobq_prepare_job() has left it.
@@ -394,19 +317,16 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 					  &payload_nulls, &npayloads);
 	if (npayloads == 0)
 		return;
-	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && npayloads > 1)
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && unique->by == NIL &&
+		npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%d jobs cannot have the same unique_key", npayloads),
-				 errhint("Call jobq.enqueue() for each, with a key of its own.")));
-	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && !payload_nulls[0])
+				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by.")));
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY))
 	{
-		bool		isnull = false;
-
-		jobq_set_payload(job, payloads[0]);
-		jobq_put_job(job, unique);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 &JOB(job, JOB_ID), &isnull);
+		put_unique_jobs(rsinfo, job, unique, payloads, payload_nulls,
+						npayloads);
 		return;
 	}
 	jobq_length_reserve(job_queue_id(job), npayloads);
@@ -432,10 +352,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			bool		isnull = false;
 
 			if (payload_nulls[done + i])
-				ereport(ERROR,
-						(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						 errmsg("payload %d of %d must not be null",
-								done + i + 1, npayloads)));
+				null_payload(done + i, npayloads);
 			if (done + i > 0)
 				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 			jobq_set_payload(job, payloads[done + i]);

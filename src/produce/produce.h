@@ -64,19 +64,25 @@ extern void jobq_options_from_args(FunctionCallInfo fcinfo, int first,
 								   Datum *options, bool *nulls);
 extern char *jobq_kind_from_arg(FunctionCallInfo fcinfo, int arg);
 extern void jobq_set_payload(JobqJob *job, Datum payload);
-extern void jobq_require_produce(const JobqQueue *queue);
-extern const JobqHandler *jobq_find_place(const char *kind,
-										  const char *queue_name,
-										  JobqQueue *queue_buffer,
-										  JobqHandler *handler_buffer);
-extern void jobq_set_attempts(JobqJob *job, const Datum *options,
-							  const bool *nulls);
 extern void jobq_prepare_job(JobqJob *job, JobqUnique *unique,
 							 const char *kind, const Datum *options,
 							 const bool *nulls);
 extern void jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique,
 								  const char *kind, const Datum *options,
 								  const bool *nulls);
+
+/* src/produce/place.c */
+extern const JobqHandler *jobq_find_place(const char *kind,
+										  const char *queue_name,
+										  JobqQueue *queue_buffer,
+										  JobqHandler *handler_buffer);
+extern void jobq_set_attempts(JobqJob *job, const Datum *options,
+							  const bool *nulls);
+
+/* src/produce/unique_options.c */
+extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
+								const Datum *options, const bool *nulls);
+extern void jobq_set_unique_by(JobqJob *job, const List *names);
 
 /* src/produce/statement.c */
 extern void jobq_statement_read(Datum payload, JobqStatement *statement);

@@ -9,6 +9,7 @@
  */
 #include "base/base.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "commands/sequence.h"
 #include "utils/builtins.h"
@@ -102,4 +103,38 @@ jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
 	if (handler != NULL && handler->timeout >= 0)
 		return handler->timeout;
 	return jobq_default_timeout;
+}
+
+/*
+ * Check the size and depth of the payload, and set it.  headers and context are set
+ * before.
+ */
+void
+jobq_job_set_payload(JobqJob *job, Datum payload)
+{
+	bool		has_headers = !JOB_ISNULL(job, JOB_HEADERS);
+	bool		has_context = !JOB_ISNULL(job, JOB_CONTEXT);
+	Size		size = toast_raw_datum_size(payload);
+	Size		headers = has_headers
+		? toast_raw_datum_size(JOB(job, JOB_HEADERS)) : 0;
+	Size		sum = size + headers + (has_context
+										? toast_raw_datum_size(JOB(job, JOB_CONTEXT)) : 0);
+
+	if (sum > (Size) jobq_max_payload * 1024)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 has_context
+				 ? errmsg("payload, headers and context of %zu bytes are larger than the allowed %d kB",
+						  sum, jobq_max_payload)
+				 : has_headers
+				 ? errmsg("payload and headers of %zu bytes are larger than the allowed %d kB",
+						  sum, jobq_max_payload)
+				 : errmsg("payload of %zu bytes is larger than the allowed %d kB",
+						  sum, jobq_max_payload),
+				 errhint("Store the data in a table and enqueue its key, or raise \"%s\".",
+						 "jobq.max_payload")));
+	jobq_check_depth(payload, size, "payload");
+	if (has_headers)
+		jobq_check_depth(JOB(job, JOB_HEADERS), headers, "headers");
+	JOB_SET(job, JOB_PAYLOAD, payload);
 }

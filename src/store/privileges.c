@@ -268,6 +268,17 @@ jobq_require_queue(int32 queue_id, const char *name, int privileges)
 }
 
 /*
+ * An error if the current user may not enqueue into this queue.
+ */
+void
+jobq_require_produce(const JobqQueue *queue)
+{
+	jobq_require_queue(queue->id, queue->name, queue->open
+					   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
+					   : JOBQ_MAY_PRODUCE);
+}
+
+/*
  * Does the current user learn that there is this queue, which is open to all
  * producers or not?
  */

@@ -413,6 +413,8 @@ typedef struct JobqUnique
 	char		on_conflict;
 	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
 	bool		exempt;			/* a retry: max_length does not refuse it */
+	List	   *by;				/* of unique_by: names of fields of the
+								 * payload, as strings; or NIL */
 } JobqUnique;
 
 /* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
@@ -420,6 +422,8 @@ typedef struct JobqUnique
 #define UNIQUE_UNTIL_START	's'
 #define UNIQUE_SKIP			's'
 #define UNIQUE_REPLACE		'r'
+#define UNIQUE_MERGE		'm'
+#define UNIQUE_RESET		't'
 #define UNIQUE_ERROR		'e'
 
 /* What a handler has asked for, beside returning. */
@@ -553,6 +557,7 @@ extern void jobq_require(int privileges);
 extern void jobq_require_all(int privileges, const char *what);
 extern void jobq_require_owner(const char *what);
 extern void jobq_require_queue(int32 queue_id, const char *name, int privileges);
+extern void jobq_require_produce(const JobqQueue *queue);
 extern bool jobq_may_see_queue(int32 queue_id, bool open);
 extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);
@@ -631,6 +636,7 @@ extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
 extern bool jobq_job_is_statement(const JobqJob *job);
 extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
+extern void jobq_job_set_payload(JobqJob *job, Datum payload);
 
 /* src/store/flow.c */
 extern int64 jobq_group_id(int32 queue_id, text *key);
@@ -689,11 +695,15 @@ extern void jobq_length_add(int32 queue_id);
 extern void jobq_length_remove(int32 queue_id);
 extern void jobq_lengths_clear(JobqDatabase *db);
 
+/* src/store/unique_waiting.c */
+extern void jobq_unique_place(const JobqJob *job, const JobqUnique *unique);
+extern bool jobq_unique_take(Relation rel, int64 id, JobqJob *job,
+							 const JobqUnique *unique);
+
 /* src/store/unique.c */
-extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
-								const Datum *options, const bool *nulls);
 extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
+extern bool jobq_unique_release(const JobqJob *job);
 extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
 extern void jobq_unique_prune(ItemPointer from, ItemPointer to);

@@ -60,9 +60,6 @@ enum
 /* A value of jobq.unique_key.until: the job does not hold it any more. */
 #define UNTIL_WINDOW	'w'
 
-/* Longest key, in bytes. */
-#define MAX_UNIQUE_KEY	500
-
 /* Who holds a key. */
 typedef struct Holder
 {
@@ -84,78 +81,6 @@ static bool insert_key(Relation keys, const JobqJob *job,
 					   const JobqUnique *unique);
 static void update_key(Relation keys, Holder *holder, const JobqJob *job,
 					   char until, TimestampTz held_until);
-static bool take_waiting(Relation rel, int64 id, JobqJob *waiting);
-
-/*
- * Take unique_key, unique_for, unique_until and on_conflict, in this order,
- * from the options.
- */
-void
-jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
-					const bool *nulls)
-{
-	static const char *const names[] =
-	{"unique_key", "unique_for", "unique_until", "on_conflict"};
-	enum
-	{
-		KEY, FOR, UNTIL, CONFLICT, N
-	};
-	char		until = UNIQUE_UNTIL_FINISH;
-	Size		length;
-
-	if (nulls[KEY])
-	{
-		for (int i = FOR; i < N; i++)
-			if (!nulls[i])
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("%s needs a unique_key", names[i])));
-		return;
-	}
-	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(options[KEY]));
-	if (length < 1 || length > MAX_UNIQUE_KEY)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unique_key of %zu bytes must have 1 to %d bytes",
-						length, MAX_UNIQUE_KEY),
-				 errhint("Use a hash of what is longer, such as md5().")));
-
-	unique->exempt = false;
-	unique->held_until = DT_NOBEGIN;
-	if (!nulls[FOR])
-		unique->held_until = jobq_now() + 1000 *
-			jobq_interval_ms(DatumGetIntervalP(options[FOR]), names[FOR], 1,
-							 JOBQ_MAX_DELAY_MS);
-	if (!nulls[UNTIL])
-	{
-		const char *value = TextDatumGetCString(options[UNTIL]);
-
-		if (strcmp(value, "start") == 0)
-			until = UNIQUE_UNTIL_START;
-		else if (strcmp(value, "finish") != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid unique_until \"%s\"", value),
-					 errhint("It is finish or start.")));
-	}
-	unique->on_conflict = UNIQUE_SKIP;
-	if (!nulls[CONFLICT])
-	{
-		const char *value = TextDatumGetCString(options[CONFLICT]);
-
-		if (strcmp(value, "replace") == 0)
-			unique->on_conflict = UNIQUE_REPLACE;
-		else if (strcmp(value, "error") == 0)
-			unique->on_conflict = UNIQUE_ERROR;
-		else if (strcmp(value, "skip") != 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid on_conflict \"%s\"", value),
-					 errhint("It is skip, replace or error.")));
-	}
-	JOB_SET(job, JOB_UNIQUE_KEY, options[KEY]);
-	JOB_SET(job, JOB_UNIQUE_UNTIL, CharGetDatum(until));
-}
 
 /*
  * Find the row of the job's key.
@@ -318,60 +243,9 @@ update_key(Relation keys, Holder *holder, const JobqJob *job, char until,
 }
 
 /*
- * Delete the row of a job that waits, so that it can be written anew.  False
- * if it does not wait any more, or is about to start.
- */
-static bool
-take_waiting(Relation rel, int64 id, JobqJob *waiting)
-{
-	for (;;)
-	{
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		bool		found = jobq_job_find(rel, id, snapshot, waiting);
-		TransactionId blocker;
-
-		UnregisterSnapshot(snapshot);
-		if (!found || DatumGetBool(JOB(waiting, JOB_DORMANT)) ||
-			(jobq_job_runs(waiting) && !jobq_lease_is_ended(id)))
-			return false;
-		if (jobq_job_delete_or_blocker(rel, waiting, &blocker))
-			break;
-
-		/* a worker takes it, or a session changes it: see what becomes */
-		CHECK_FOR_INTERRUPTS();
-		if (jobq_job_runs(waiting))
-			return false;
-		if (TransactionIdIsValid(blocker))
-			XactLockTableWait(blocker, rel, &waiting->ctid, XLTW_Delete);
-	}
-	jobq_job_push_if_undone(waiting);
-
-	/* the job begins anew: its group does not wait for it any more */
-	if (job_group(waiting) != 0)
-		jobq_at_commit_group_end(job_group(waiting), id);
-
-	/* a consumer that got it in this moment will find its lease gone */
-	jobq_lease_room(1);
-	jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
-	return true;
-}
-
-/*
- * The job is a new one of its queue.
- */
-static void
-take_place(const JobqJob *job, const JobqUnique *unique)
-{
-	if (unique->exempt)
-		jobq_length_add(job_queue_id(job));
-	else
-		jobq_length_reserve(job_queue_id(job), 1);
-}
-
-/*
  * Enqueue a job that has a unique key.  If another job holds the key, do as
- * on_conflict says: nothing; or write this job in its place, if it still
- * waits.  The job's id is then that one's.
+ * on_conflict says: nothing; or, if it still waits, what unique_waiting.c does.  The
+ * job's id is then that one's.
  */
 void
 jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
@@ -379,13 +253,13 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE,
 									   RowExclusiveLock);
 	char		until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
+	TimestampTz held_until = unique->held_until;
 	bool		replaces = true;
 
 	for (bool locked = false;;)
 	{
 		Snapshot	snapshot;
 		Holder		holder;
-		JobqJob		waiting;
 		bool		found;
 		bool		held;
 
@@ -401,7 +275,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		{
 			if (!insert_key(keys, job, unique))
 				continue;
-			take_place(job, unique);
+			jobq_unique_place(job, unique);
 			jobq_job_insert(rel, job);
 			if (!unique->exempt)
 				jobq_count(job, JOBQ_N_ENQUEUED, 1);
@@ -425,43 +299,65 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			locked = lock_key(keys, &holder, true);
 			continue;
 		}
-		if (held && take_waiting(rel, holder.job_id, &waiting))
+		if (held && jobq_unique_take(rel, holder.job_id, job, unique))
 		{
-			if (job_queue_id(&waiting) != job_queue_id(job))
+			/* who stays what he is has the key as before, or longer */
+			if (unique->on_conflict != UNIQUE_REPLACE)
 			{
-				jobq_length_remove(job_queue_id(&waiting));
-				take_place(job, unique);
-			}
-			JOB_SET(job, JOB_ID, JOB(&waiting, JOB_ID));
-			JOB_SET(job, JOB_ENQUEUED_AT, JOB(&waiting, JOB_ENQUEUED_AT));
-			if (job_watch(&waiting))
-				JOB_SET(job, JOB_WATCH, BoolGetDatum(true));
-			if (!JOB_ISNULL(&waiting, JOB_BATCH_ID))
-			{
-				/* that of a batch that runs does not wait for another's start */
-				JOB_SET(job, JOB_BATCH_ID, JOB(&waiting, JOB_BATCH_ID));
-				if (job_blocked(job) && !job_blocked(&waiting))
-					jobq_job_unblock(job);
-			}
-			if (job_blocked(&waiting) && !job_blocked(job))
-			{
-				JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
-				JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
+				until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
+				held_until = Max(held_until, holder.held_until);
 			}
 			jobq_state_changed(job, jobq_waiting_state(job, jobq_now()));
 		}
 		else
 		{
 			replaces = false;
-			take_place(job, unique);
+			jobq_unique_place(job, unique);
 		}
-		update_key(keys, &holder, job, until, unique->held_until);
+		update_key(keys, &holder, job, until, held_until);
 		jobq_job_insert(rel, job);
 		if (!replaces && !unique->exempt)
 			jobq_count(job, JOBQ_N_ENQUEUED, 1);
 		break;
 	}
 	table_close(keys, NoLock);
+}
+
+/*
+ * Give back the key of this kind and role, whoever holds it.  False if nobody did.
+ */
+bool
+jobq_unique_release(const JobqJob *job)
+{
+	Relation	rel = jobq_open_jobs();
+	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
+	bool		held = false;
+
+	for (;;)
+	{
+		Snapshot	snapshot;
+		Holder		holder;
+		bool		found;
+		TM_FailureData tmfd;
+
+		/* see what this statement itself has enqueued, too */
+		CHECK_FOR_INTERRUPTS();
+		CommandCounterIncrement();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = find_key(keys, job, snapshot, &holder);
+		held = found && is_held(&holder, job, rel, snapshot);
+		UnregisterSnapshot(snapshot);
+		if (!found)
+			break;
+
+		/* who replaces the job, or ends it, is first */
+		if (jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true), true,
+							 &tmfd) == TM_Ok)
+			break;
+	}
+	table_close(keys, NoLock);
+	table_close(rel, NoLock);
+	return held;
 }
 
 /*

@@ -1,0 +1,103 @@
+/*-------------------------------------------------------------------------
+ *
+ * place.c
+ *	  Where a job may stand, and how it is tried: for jobs that are made, and for
+ *	  those that are edited.
+ *
+ * src/produce/place.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "produce/produce.h"
+#include "store/store.h"
+
+/*
+ * Find the queue of a job of this kind: the one of the name, or if that is NULL, that
+ * of the kind.  An error if the current user may not enqueue such a job there.
+ * Fills in the queue and the handler; returns the handler, or NULL if the kind has
+ * none, as it need not where consumers take the jobs.
+ */
+const JobqHandler *
+jobq_find_place(const char *kind, const char *queue_name,
+				JobqQueue *queue_buffer, JobqHandler *handler_buffer)
+{
+	const JobqHandler *handler;
+	const JobqQueue *queue;
+
+	jobq_pin_queues();
+	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
+		? NULL : jobq_handler(kind, handler_buffer);
+
+	if (queue_name == NULL)
+		queue_name = handler != NULL && handler->queue[0] != '\0'
+			? handler->queue : "default";
+
+	/* a consumer brings its own code: its kinds need no handler */
+	queue = jobq_queue_by_name(queue_name,
+							   handler != NULL ||
+							   jobq_create_queues == CREATE_QUEUES_CONSUMER,
+							   queue_buffer);
+	if (queue != NULL)
+		jobq_require_produce(queue);
+	if (handler == NULL && (queue == NULL || queue->mode != MODE_CONSUMER))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_UNKNOWN_KIND),
+				 errmsg("no handler is registered for kind \"%s\"", kind),
+				 queue == NULL
+				 ? errdetail("Queue \"%s\" does not exist.", queue_name)
+				 : errdetail("The jobs of queue \"%s\" are run by workers.",
+							 queue_name),
+				 errhint("Register a function with jobq.register('%s', 'function(jsonb)'). If a program takes the job instead, give it a queue for that: jobq.create_queue('...', mode => 'consumer').",
+						 kind)));
+
+	if (OidIsValid(queue->run_as) &&
+		(handler == NULL || strcmp(handler->queue, queue->name) != 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("kind \"%s\" is not for queue \"%s\", which has run_as",
+						kind, queue->name),
+				 errhint("Such a queue has jobs of kinds that are registered for it: jobq.register(..., queue => '%s').",
+						 queue->name)));
+	if (jobq_is_statement(kind))
+		jobq_statement_require(queue);
+	return handler;
+}
+
+/*
+ * Set how often, how long and until when the job is tried, as far as the options say.
+ */
+void
+jobq_set_attempts(JobqJob *job, const Datum *options, const bool *nulls)
+{
+	if (!nulls[OPTION_MAX_ATTEMPTS])
+	{
+		int			attempts = DatumGetInt32(options[OPTION_MAX_ATTEMPTS]);
+
+		if (attempts < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("max_attempts %d is out of range", attempts),
+					 errhint("It must be at least 1, or 0 for no limit.")));
+		JOB_SET(job, JOB_MAX_ATTEMPTS, options[OPTION_MAX_ATTEMPTS]);
+	}
+
+	if (!nulls[OPTION_RETRY_UNTIL])
+		JOB_SET(job, JOB_RETRY_UNTIL, options[OPTION_RETRY_UNTIL]);
+	if (!nulls[OPTION_BACKOFF])
+	{
+		JobqBackoff unused;
+
+		jobq_backoff_parse(TextDatumGetCString(options[OPTION_BACKOFF]),
+						   &unused);
+		JOB_SET(job, JOB_BACKOFF, options[OPTION_BACKOFF]);
+	}
+	if (!nulls[OPTION_TIMEOUT])
+		JOB_SET(job, JOB_TIMEOUT,
+				Int32GetDatum((int32) jobq_interval_ms(DatumGetIntervalP(options[OPTION_TIMEOUT]),
+													   "timeout", 1, PG_INT32_MAX)));
+}

@@ -1,0 +1,253 @@
+/*-------------------------------------------------------------------------
+ *
+ * unique_options.c
+ *	  What is asked for with unique keys: the options about them, keys that are
+ *	  fields of the payload (unique_by), and their release.
+ *
+ * The key of unique_by is made when the payload is there, from the names and the values, as the
+ * object that has these fields alone: {"month": 5, "customer": "acme"}.  A field that
+ * the payload has not is null.  It is a key like any other, and visible as such; one
+ * that is too long for that is a hash of it.
+ *
+ * src/produce/unique_options.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "common/sha2.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+
+#include "produce/produce.h"
+
+PG_FUNCTION_INFO_V1(jobq_release_unique);
+
+/* Longest key, in bytes. */
+#define MAX_UNIQUE_KEY	500
+
+/* Most fields of unique_by. */
+#define MAX_FIELDS		16
+
+static void unique_options(JobqJob *job, JobqUnique *unique,
+						   const Datum *options, const bool *nulls);
+static List *field_names(Datum option);
+static char *hash_of(const char *key);
+
+/*
+ * Take unique_key, unique_for, unique_until and on_conflict, in this order,
+ * from the options.
+ */
+static void
+unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
+			   const bool *nulls)
+{
+	static const char *const names[] =
+	{"unique_key", "unique_for", "unique_until", "on_conflict"};
+	enum
+	{
+		KEY, FOR, UNTIL, CONFLICT, N
+	};
+	char		until = UNIQUE_UNTIL_FINISH;
+	Size		length;
+
+	if (nulls[KEY])
+	{
+		for (int i = FOR; i < N; i++)
+			if (!nulls[i])
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("%s needs a unique_key", names[i])));
+		return;
+	}
+	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(options[KEY]));
+	if (length < 1 || length > MAX_UNIQUE_KEY)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_key of %zu bytes must have 1 to %d bytes",
+						length, MAX_UNIQUE_KEY),
+				 errhint("Use a hash of what is longer, such as md5().")));
+
+	unique->exempt = false;
+	unique->held_until = DT_NOBEGIN;
+	if (!nulls[FOR])
+		unique->held_until = jobq_now() + 1000 *
+			jobq_interval_ms(DatumGetIntervalP(options[FOR]), names[FOR], 1,
+							 JOBQ_MAX_DELAY_MS);
+	if (!nulls[UNTIL])
+	{
+		const char *value = TextDatumGetCString(options[UNTIL]);
+
+		if (strcmp(value, "start") == 0)
+			until = UNIQUE_UNTIL_START;
+		else if (strcmp(value, "finish") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid unique_until \"%s\"", value),
+					 errhint("It is finish or start.")));
+	}
+	unique->on_conflict = UNIQUE_SKIP;
+	if (!nulls[CONFLICT])
+	{
+		const char *value = TextDatumGetCString(options[CONFLICT]);
+
+		if (strcmp(value, "replace") == 0)
+			unique->on_conflict = UNIQUE_REPLACE;
+		else if (strcmp(value, "merge") == 0)
+			unique->on_conflict = UNIQUE_MERGE;
+		else if (strcmp(value, "reset") == 0)
+			unique->on_conflict = UNIQUE_RESET;
+		else if (strcmp(value, "error") == 0)
+			unique->on_conflict = UNIQUE_ERROR;
+		else if (strcmp(value, "skip") != 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid on_conflict \"%s\"", value),
+					 errhint("It is skip, replace, merge, reset or error.")));
+	}
+	if (unique->on_conflict == UNIQUE_MERGE && jobq_job_is_statement(job))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("plain statements cannot be merged"),
+				 errhint("Use on_conflict => 'replace'.")));
+	JOB_SET(job, JOB_UNIQUE_KEY, options[KEY]);
+	JOB_SET(job, JOB_UNIQUE_UNTIL, CharGetDatum(until));
+}
+
+/*
+ * The names of the fields: an array in text, or names with commas between them.
+ */
+static List *
+field_names(Datum option)
+{
+	char	   *value = TextDatumGetCString(option);
+	List	   *names = NIL;
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	if (value[strspn(value, " \t\n")] != '{')
+		value = psprintf("{%s}", value);
+	deconstruct_array(DatumGetArrayTypeP(OidInputFunctionCall(F_ARRAY_IN, value, TEXTOID, -1)),
+					  TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i] && VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])) > 0)
+			names = lappend(names, TextDatumGetCString(elems[i]));
+	if (n < 1 || n > MAX_FIELDS || list_length(names) != n)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid unique_by \"%s\"", TextDatumGetCString(option)),
+				 errhint("Write 1 to %d names of fields of the payload, such as {customer,month}.",
+						 MAX_FIELDS)));
+	return names;
+}
+
+/*
+ * Take the options about unique keys.  The key of unique_by is set with the payload,
+ * by jobq_set_unique_by().
+ */
+void
+jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
+					const bool *nulls)
+{
+	Datum		values[4];
+	bool		isnull[4];
+
+	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
+					 "the options about unique keys must stand together");
+	unique->by = NIL;
+	if (nulls[OPTION_UNIQUE_BY])
+	{
+		unique_options(job, unique, options + OPTION_UNIQUE_KEY,
+					   nulls + OPTION_UNIQUE_KEY);
+		return;
+	}
+	if (!nulls[OPTION_UNIQUE_KEY])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_key and unique_by cannot be given together"),
+				 errhint("Give one of them.")));
+	memcpy(values, options + OPTION_UNIQUE_KEY, sizeof(values));
+	memcpy(isnull, nulls + OPTION_UNIQUE_KEY, sizeof(isnull));
+	values[0] = CStringGetTextDatum("unique_by");
+	isnull[0] = false;
+	unique_options(job, unique, values, isnull);
+	unique->by = field_names(options[OPTION_UNIQUE_BY]);
+}
+
+/*
+ * The hash of a key that is too long: "sha256 " and 64 digits.
+ */
+static char *
+hash_of(const char *key)
+{
+	bytea	   *hash = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+														   CStringGetTextDatum(key)));
+	char		digits[2 * PG_SHA256_DIGEST_LENGTH + 1] = "";
+
+	(void) hex_encode(VARDATA_ANY(hash), VARSIZE_ANY_EXHDR(hash), digits);
+	return psprintf("sha256 %s", digits);
+}
+
+/*
+ * Set the job's unique key from these fields of its payload.
+ */
+void
+jobq_set_unique_by(JobqJob *job, const List *names)
+{
+	Jsonb	   *payload = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
+	JsonbParseState *state = NULL;
+	Jsonb	   *fields;
+	char	   *key;
+	ListCell   *lc;
+
+	if (!JB_ROOT_IS_OBJECT(payload))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the payload must be an object to have the fields of unique_by")));
+	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	foreach(lc, names)
+	{
+		JsonbValue	name = {.type = jbvString};
+		JsonbValue	null = {.type = jbvNull};
+		JsonbValue	found;
+
+		name.val.string.val = lfirst(lc);
+		name.val.string.len = strlen(lfirst(lc));
+		(void) pushJsonbValue(&state, WJB_KEY, &name);
+		(void) pushJsonbValue(&state, WJB_VALUE,
+							  getKeyJsonValueFromContainer(&payload->root, lfirst(lc),
+														   strlen(lfirst(lc)), &found) != NULL
+							  ? &found : &null);
+	}
+	fields = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+	key = JsonbToCString(NULL, &fields->root, VARSIZE(fields));
+	if (strlen(key) > MAX_UNIQUE_KEY)
+		key = hash_of(key);
+	JOB_SET(job, JOB_UNIQUE_KEY, CStringGetTextDatum(key));
+}
+
+/*
+ * release_unique(kind, unique_key): give back a key of the current role, whoever holds
+ * it.
+ */
+Datum
+jobq_release_unique(PG_FUNCTION_ARGS)
+{
+	JobqJob		job;
+
+	PreventCommandIfReadOnly("jobq.release_unique()");
+	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
+	memset(job.nulls, true, sizeof(job.nulls));
+	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
+	JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(GetUserId()));
+	JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(0));
+	JOB_SET(&job, JOB_UNIQUE_KEY, PG_GETARG_DATUM(1));
+	PG_RETURN_BOOL(jobq_unique_release(&job));
+}
