@@ -174,6 +174,11 @@ const Command commands[] = {
 		}
 	},
 	{
+		.name = "rerun",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
+		.summary = "enqueue jobs that are over once more; print the new ids",
+		.sql = FOR_EACH_ID("jobq.rerun(j.id) AS new_id"),
+	},
+	{
 		.name = "cancel",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "stop jobs, waiting or running",
 		.sql = FOR_EACH_ID("jobq.cancel(j.id) AS cancelled"),

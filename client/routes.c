@@ -219,6 +219,8 @@ const Route routes[] = {
 	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.explain_job($1::int8)")},
 	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
+	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
+	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
 	{"POST", "/api/jobs/{}/reschedule", 0,.parameters = "body {}",.members = "run_at!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.reschedule($2::int8, ($1::jsonb ->> 'run_at')::timestamptz)") ")"},
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",

@@ -185,8 +185,67 @@ SET ROLE regress_jobq_root;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}'')', :id)) e;
 RESET SESSION AUTHORIZATION;
 SELECT jobq.edit(:id, '{"n": 2}'), jobq.cancel(:id);
+
+-- rerun(): a job that is over is a new one, of the same role
+SELECT jobq.create_queue('no payload', keep => 'no_payload', open => true), jobq.create_queue('gone');
+SELECT jobq.enqueue('seen', '{"n": 1}', queue => 'default', priority => 5, max_attempts => 4, headers => '{"h": 1}', group_key => 'g', unique_key => 'k') AS id,
+	jobq.enqueue('seen', queue => 'manual') AS waits, jobq.enqueue('seen', '{"fail": 1}') AS letter,
+	jobq.enqueue('seen', '{}', queue => 'no payload') AS without, jobq.enqueue('seen', '{}', queue => 'gone') AS gone \gset
+SELECT state FROM jobq.wait(ARRAY[:id, :letter, :without, :gone]);
+SELECT jobq.drop_queue('gone');
+SELECT jobq.rerun(:id) AS again \gset
+SELECT state, result - 'as' - 'x' - 'headers' AS result FROM jobq.wait(:again);
+SELECT :again > :id AS later, state, queue, priority, max_attempts, payload, headers - 'rerun_of' AS headers, (headers -> 'rerun_of')::bigint = :id AS origin, group_key, unique_key, role::text = current_user AS mine FROM jobq.jobs WHERE id = :again;
+SELECT e.* FROM unnest(ARRAY[:waits, :letter, :without, :gone, 0]) WITH ORDINALITY u (id, n), test.error(format('SELECT jobq.rerun(%s)', id)) e ORDER BY n;
+SELECT jobq.cancel(:waits), jobq.delete_failed(:letter);
+SELECT jobq.rerun(:waits) AS again \gset
+SELECT state, queue, jobq.cancel(id) FROM jobq.jobs WHERE id = :again;
+SELECT jobq.rerun(NULL) IS NULL AS nothing;
+-- its log says who did it, and of what it is
+SELECT jobq.enqueue('seen', queue => 'manual') AS id \gset
+SELECT jobq.cancel(:id);
+SELECT jobq.rerun(:id) AS again \gset
+SELECT replace(l ->> 'message', :'id', 'ID') AS message FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id = :again;
+SELECT jobq.cancel(:again);
+-- it takes a place in its queue
+SELECT jobq.create_queue('one place', max_length => 1);
+SELECT jobq.pause('one place');
+SELECT jobq.enqueue('seen', queue => 'one place') AS id \gset
+SELECT jobq.cancel(:id);
+SELECT jobq.rerun(:id) AS again \gset
+SELECT e.code FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SELECT jobq.cancel(:again), jobq.drop_queue('one place', force => true);
+BEGIN READ ONLY;
+SELECT jobq.rerun(:id);
+ROLLBACK;
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('seen', '{"n": 1}') AS id \gset
+SELECT state FROM test.outcome(:id);
+SELECT jobq.rerun(:id) AS again \gset
+SELECT state, result ->> 'as' AS ran_as FROM jobq.wait(:again);
+SET ROLE regress_jobq_nobody;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_bob;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_boss;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_editor;
+SELECT jobq.rerun(:id) AS again \gset
+RESET ROLE;
+SELECT state, result ->> 'as' AS ran_as FROM jobq.wait(:again);
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_root;
+SELECT jobq.enqueue('seen', '{"n": 1}') AS id \gset
+SELECT state FROM test.outcome(:id);
+RESET ROLE;
+SET SESSION AUTHORIZATION regress_jobq_editor;
+SET ROLE regress_jobq_root;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+RESET SESSION AUTHORIZATION;
+
 SELECT jobq.revoke_role(r) FROM unnest('{regress_jobq_alice,regress_jobq_bob,regress_jobq_boss}'::regrole[]) r;
 DROP ROLE regress_jobq_editor, regress_jobq_root;
 SELECT jobq.unregister(k) FROM unnest('{seen,edits_itself}'::text[]) k;
-SELECT jobq.drop_queue(q, force => true) FROM unnest('{edited,trusted,short,brief,carries,carries less,of customers,closed}'::text[]) q;
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{edited,trusted,short,brief,carries,carries less,of customers,closed,no payload}'::text[]) q;
 DROP FUNCTION test.seen(jsonb, jobq.job_context), test.edits_itself(jsonb, jobq.job_context);

@@ -134,6 +134,28 @@ SELECT jobq.reassign('regress_jobq_alice', 'regress_jobq_bob') > 0 AS some;
 SELECT kind, role FROM jobq.jobs WHERE id IN (:stays, :goes) ORDER BY id;
 SELECT kind, role FROM jobq.schedules WHERE name = 'of alice';
 SELECT jobq.cancel(:stays), jobq.cancel(:goes), jobq.unschedule('of alice');
+-- one that is over runs once more as the role that has written it, if that may still have such
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue_sql('INSERT INTO test_sql.t VALUES (300)') AS id \gset
+SELECT state FROM test.outcome(:id);
+SET ROLE regress_jobq_bob;
+SELECT e.code FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_boss;
+SELECT e.code FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+RESET ROLE;
+GRANT regress_jobq_alice TO regress_jobq_bob;
+SET ROLE regress_jobq_bob;
+SELECT jobq.rerun(:id) AS again \gset
+SELECT state FROM test.outcome(:again);
+RESET ROLE;
+REVOKE regress_jobq_alice FROM regress_jobq_bob;
+DELETE FROM test_sql.t WHERE n = 300 RETURNING who;
+SELECT jobq.revoke_role('regress_jobq_alice', 'sql'), jobq.grant_role('regress_jobq_alice');
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.rerun(%s)', :id)) e;
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_alice', 'sql');
 
 -- jobq.work() runs them
 SET SESSION AUTHORIZATION regress_jobq_alice;

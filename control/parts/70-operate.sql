@@ -84,6 +84,11 @@ backoff: how long the next attempt waits
 timeout: how long an attempt may run
 returns: nothing';
 
+CREATE FUNCTION jobq.rerun(id bigint) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.rerun(bigint) IS 'enqueue a job that is completed, cancelled or expired once more; returns the id of the new job
+id: the job that is over';
+
 CREATE FUNCTION jobq.delete_failed(id bigint) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_delete_failed' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.delete_failed(bigint) IS 'delete a dead letter

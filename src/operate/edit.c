@@ -58,28 +58,24 @@ typedef struct JobqEdit
 	bool		nulls[NEDITS];	/* it stays as it is */
 } JobqEdit;
 
-static void check_may_edit(const JobqJob *job);
 static void change_queue(JobqJob *job, const char *name, bool live);
 static void apply(JobqJob *job, const JobqEdit *edit, bool live);
 static bool edit_live(Relation rel, int64 id, const JobqEdit *edit);
 static bool edit_letter(int64 id, const JobqEdit *edit);
 
 /*
- * An error if the user may not edit this job.
+ * An error if the user may not "edit" or "rerun" the job of this role and queue: he
+ * sees what is in it, and could enqueue it as that role.
  */
-static void
-check_may_edit(const JobqJob *job)
+void
+jobq_check_may_write(const char *what, int64 id, Oid role, int32 queue_id)
 {
-	Oid			role = job_role(job);
-
-	if (!jobq_may(JOBQ_MAY_MONITOR, role, job_queue_id(job)))
-		jobq_no_such_job(job_id(job));
-	if (!jobq_may(JOBQ_MAY_MANAGE, role, job_queue_id(job)) ||
-		!jobq_may_become(role))
+	if (!jobq_may(JOBQ_MAY_MONITOR, role, queue_id))
+		jobq_no_such_job(id);
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id) || !jobq_may_become(role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to edit job " INT64_FORMAT,
-						job_id(job)),
+				 errmsg("permission denied to %s job " INT64_FORMAT, what, id),
 				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
 	jobq_refuse_borrowed(role);
 }
@@ -201,7 +197,7 @@ edit_live(Relation rel, int64 id, const JobqEdit *edit)
 
 	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
 		return false;
-	check_may_edit(&job);
+	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	if (!jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, true, &job,
 							 &state))
 	{
@@ -211,7 +207,7 @@ edit_live(Relation rel, int64 id, const JobqEdit *edit)
 	}
 
 	/* somebody may have given it to another role meanwhile */
-	check_may_edit(&job);
+	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	apply(&job, edit, true);
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
@@ -246,7 +242,7 @@ edit_letter(int64 id, const JobqEdit *edit)
 	jobq_check_row(SPI_tuptable->tupdesc, JOBQ_JOB_TABLE);
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
 					  job.nulls);
-	check_may_edit(&job);
+	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	apply(&job, edit, false);
 	tenant = jobq_job_tenant(&job, jobq_queue_by_id(job_queue_id(&job), &buffer));
 	JOB_ISNULL(&job, JOB_TENANT) = tenant == NULL;

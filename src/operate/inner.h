@@ -106,6 +106,10 @@ extern bool jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
 extern bool jobq_move_job(Relation rel, int64 id, int att, Datum value,
 						  bool refuse);
 
+/* src/operate/edit.c */
+extern void jobq_check_may_write(const char *what, int64 id, Oid role,
+								 int32 queue_id);
+
 /* src/operate/many.c */
 extern const JobqFilter jobq_filters[NFILTERS];
 extern int64 jobq_many_run(const JobqMany * many, int slice);

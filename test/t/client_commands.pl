@@ -171,6 +171,7 @@ unlike((run_jobq(qw(list --color=never)))[0], qr/\e/, 'no colours');
 sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('anna')});
 is((run_jobq(qw(list --json -U anna)))[0], '[]', 'a role sees its own jobs');
 is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges sees nothing');
+like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
 is_refused([qw(drain default -U stranger)], qr/does not exist/, 1, 'nor a queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
 

@@ -1,0 +1,195 @@
+/*-------------------------------------------------------------------------
+ *
+ * rerun.c
+ *	  A job that is over once more: rerun().
+ *
+ * What is in the archive is a new job, of the same role, with another id; its header
+ * "rerun_of" has the id of the old one, so that handler and views know.  The role is
+ * not the caller's own: a payload that one role has written must not run as another.
+ * So this is for those who may edit the job, who could enqueue it as that role
+ * (edit.c), and it is enqueued as by that role: into a queue where it may enqueue,
+ * with a handler that is there; a plain statement, if it still may have such.  The
+ * job's log says who did it.
+ *
+ * The archive does not have all that enqueue() was given: timeout, backoff and the
+ * like are those of the kind again, there is no unique key, and no batch, which may be
+ * over.
+ *
+ * src/operate/rerun.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+
+#include "attempt/attempt.h"
+#include "operate/inner.h"
+#include "produce/produce.h"
+
+PG_FUNCTION_INFO_V1(jobq_rerun);
+
+/* The columns that are read from jobq.archive. */
+enum
+{
+	OLD_ROLE = 1,
+	OLD_QUEUE_ID,
+	OLD_KIND,
+	OLD_PAYLOAD,
+	OLD_PRIORITY,
+	OLD_MAX_ATTEMPTS,
+	OLD_HEADERS,
+	OLD_GROUP_KEY,
+	OLD_CONTEXT,
+};
+
+static void not_over(int64 id);
+static Datum headers_of(int64 id, Datum headers, bool isnull);
+
+/*
+ * An error for a job that is not in the archive; the caller is connected to SPI.
+ */
+static void
+not_over(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	HeapTuple	tuple;
+	TupleDesc	desc;
+
+	if (jobq_query("SELECT role::oid, queue_id, true FROM jobq.failed_job WHERE id = $1"
+				   " UNION ALL SELECT role::oid, queue_id, false FROM jobq.job WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+		jobq_no_such_job(id);
+	tuple = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	if (!jobq_may(JOBQ_MAY_MONITOR,
+				  DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL)),
+				  DatumGetInt32(jobq_column(tuple, desc, 2, INT4OID, NULL))))
+		jobq_no_such_job(id);
+	if (DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL)))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " is a dead letter", id),
+				 errhint("It is run again, under its id, by jobq.retry().")));
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("job " INT64_FORMAT " has not finished", id),
+			 errhint("Only a job that is completed, cancelled or expired can be run once more.")));
+}
+
+/*
+ * The headers of the old job, with its id.  Those that are no object have no place
+ * for it.
+ */
+static Datum
+headers_of(int64 id, Datum headers, bool isnull)
+{
+	Datum		added = jobq_text_to_jsonb(psprintf("{\"rerun_of\": " INT64_FORMAT "}", id));
+
+	if (isnull)
+		return added;
+	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(headers)))
+		return headers;
+	return DirectFunctionCall2(jsonb_concat, headers, added);
+}
+
+/*
+ * rerun(id): enqueue a job that is over once more; returns the new job's id.
+ */
+Datum
+jobq_rerun(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {INT8OID};
+	static const struct
+	{
+		int			column;
+		int			option;
+		Oid			type;
+	}			kept[] = {
+		{OLD_PRIORITY, OPTION_PRIORITY, INT4OID},
+		{OLD_MAX_ATTEMPTS, OPTION_MAX_ATTEMPTS, INT4OID},
+		{OLD_GROUP_KEY, OPTION_GROUP_KEY, TEXTOID},
+		{OLD_CONTEXT, OPTION_CONTEXT, JSONBOID},
+	};
+	int64		id = PG_GETARG_INT64(0);
+	Datum		values[] = {Int64GetDatum(id)};
+	Datum		options[NOPTIONS];
+	bool		nulls[NOPTIONS];
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+	JobqHandler handler_buffer;
+	const JobqHandler *handler;
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	Datum		payload;
+	Datum		headers;
+	bool		isnull;
+	char	   *kind;
+	Oid			role;
+	Oid			userid;
+	int			sec_context;
+	int32		queue_id;
+	JobqJob		job;
+	JobqUnique	unique;
+
+	PreventCommandIfReadOnly("jobq.rerun()");
+	jobq_pin_queues();
+	SPI_connect();
+	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context"
+				   " FROM jobq.archive WHERE id = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+		not_over(id);
+	tuple = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	role = DatumGetObjectId(jobq_column(tuple, desc, OLD_ROLE, OIDOID, NULL));
+	queue_id = DatumGetInt32(jobq_column(tuple, desc, OLD_QUEUE_ID, INT4OID, NULL));
+	jobq_check_may_write("rerun", id, role, queue_id);
+	payload = jobq_column(tuple, desc, OLD_PAYLOAD, JSONBOID, &isnull);
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " was kept without its payload", id),
+				 errhint("Enqueue it with jobq.enqueue(). Jobs of a queue with keep = all can be run once more.")));
+	queue = jobq_queue_by_id(queue_id, &buffer);
+	if (queue == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the queue of job " INT64_FORMAT " does not exist any more", id),
+				 errhint("Enqueue it with jobq.enqueue() into another one.")));
+
+	memset(nulls, true, sizeof(nulls));
+	for (int i = 0; i < (int) lengthof(kept); i++)
+		options[kept[i].option] = jobq_column(tuple, desc, kept[i].column, kept[i].type,
+											  &nulls[kept[i].option]);
+	headers = jobq_column(tuple, desc, OLD_HEADERS, JSONBOID, &isnull);
+	options[OPTION_HEADERS] = headers_of(id, headers, isnull);
+	nulls[OPTION_HEADERS] = false;
+	options[OPTION_QUEUE] = CStringGetTextDatum(queue->name);
+	nulls[OPTION_QUEUE] = false;
+	kind = TextDatumGetCString(jobq_column(tuple, desc, OLD_KIND, TEXTOID, NULL));
+
+	/* no code of the role's runs: this is about whose job it is */
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	jobq_prepare_kept_job(&job, &unique, kind, options, nulls);
+
+	/* what they carry may have changed since */
+	handler = jobq_find_place(kind, queue->name, &buffer, &handler_buffer);
+	jobq_thin_context(&job, &buffer, handler != NULL && handler->carries);
+	jobq_set_payload(&job, payload);
+	jobq_log_say(&job, psprintf("job " INT64_FORMAT " once more, by %s", id,
+								GetUserNameFromId(userid, false)));
+	jobq_put_job(&job, &unique);
+	SetUserIdAndSecContext(userid, sec_context);
+	SPI_finish();
+	PG_RETURN_INT64(job_id(&job));
+}
