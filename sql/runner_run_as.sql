@@ -41,7 +41,7 @@ SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', run_as => 'regress_
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 RESET ROLE;
 SELECT run_as FROM jobq.queues WHERE name = 'agency';
-SELECT run_as_by FROM jobq.queue WHERE name = 'agency';
+SELECT set_by FROM jobq.queue q JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
 -- what does not go with it
 SELECT * FROM test.error($$SELECT jobq.alter_queue('agency', mode => 'consumer')$$);
@@ -53,7 +53,7 @@ SELECT * FROM test.error($$SELECT jobq.create_queue('second agency', mode => 'co
 SET ROLE regress_jobq_boss;
 SELECT jobq.alter_queue('agency', max_length => 1000);
 RESET ROLE;
-SELECT run_as, run_as_by FROM jobq.queue WHERE name = 'agency';
+SELECT run_as, set_by FROM jobq.queue q JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 
 -- a producer has work done as the role, of kinds that are meant for that
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2),
@@ -136,7 +136,7 @@ TRUNCATE test.vault;
 SELECT jobq.register('stash', 'test.stash(jsonb)', queue => 'agency', max_attempts => 2), jobq.register('by hand', 'test.stash(jsonb)', queue => 'manual');
 -- jobs that wait follow a change, also those that workers have heard of
 SELECT jobq.alter_queue('agency', run_as => '-');
-SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, run_as_by FROM jobq.queue WHERE name = 'agency';
+SELECT jobq.grant_queue('agency', 'regress_jobq_setter'), run_as, set_by FROM jobq.queue q LEFT JOIN jobq.delegation d ON d.queue_id = q.id WHERE name = 'agency';
 GRANT INSERT ON test.vault TO regress_jobq_alice, regress_jobq_bob;
 SELECT jobq.resume('agency');
 SELECT jobq.drain('agency', '5 min');

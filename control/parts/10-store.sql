@@ -6,14 +6,22 @@ CREATE TABLE jobq.queue (
 	paused boolean NOT NULL DEFAULT false,
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
 	paused_tenants text[],
-	run_as_by regrole,
 --list QUEUE_SETTING:	@1 @3 @4
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their settings';
 COMMENT ON COLUMN jobq.queue.paused IS 'no more of its jobs start';
 COMMENT ON COLUMN jobq.queue.paused_tenants IS 'no more of the jobs of these tenants start';
-COMMENT ON COLUMN jobq.queue.run_as_by IS 'who has said as which role its jobs run, and must be able to become it';
 --each QUEUE_SETTING:COMMENT ON COLUMN jobq.queue.@1 IS '@'7';
+
+-- A table of its own, because a dump leaves its rows out where a role was dropped:
+-- then no job of the queue runs, whoever has the role's number where it is restored.
+-- By its name it is restored before the queues.
+CREATE TABLE jobq.delegation (
+	queue_id int CONSTRAINT delegation_pkey PRIMARY KEY,
+	set_by regrole NOT NULL
+);
+COMMENT ON TABLE jobq.delegation IS 'who has said as which role the jobs of a queue run, and must be able to become it';
+COMMENT ON COLUMN jobq.delegation.set_by IS 'the role that has set run_as of the queue';
 
 CREATE TABLE jobq.handler (
 	kind text COLLATE "C" CONSTRAINT handler_pkey PRIMARY KEY,
@@ -230,6 +238,7 @@ COMMENT ON COLUMN jobq.privilege.role IS 'who has it, and whoever has the privil
 -- left, and what could run or be allowed by that, is left out.
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.delegation', 'WHERE set_by IN (SELECT oid FROM pg_catalog.pg_roles) AND queue_id IN (SELECT id FROM jobq.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles))');
 SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
@@ -248,6 +257,10 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.q
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.queue ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.queue IS 'drops cached queues';
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.delegation
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.delegation ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.delegation IS 'drops cached queues';
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.handler
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.handler ENABLE ALWAYS TRIGGER invalidate;

@@ -21,6 +21,10 @@ RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lane_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'queues and roles of the jobs that may run now and that the user may see; oldest is null where none was read';
 
+CREATE FUNCTION jobq_internal.run_as_refusal(queue text) RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_run_as_refusal' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.run_as_refusal(text) IS 'why no job of the queue may run as its run_as says; null: they may';
+
 CREATE FUNCTION jobq_internal.conf_line(name text, value text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT format('postgresql.conf: %s = %s (then %s)', name,
@@ -107,16 +111,28 @@ BEGIN
 		WHERE c.relnamespace = 'jobq'::regnamespace AND NOT i.indisvalid ORDER BY i.indexrelid;
 
 	-- roles and handlers
-	RETURN QUERY SELECT 'critical', format('role %s has jobs that wait, and %s', l.role::regrole, b.reason), b.mend
-		FROM (SELECT DISTINCT w.role FROM jobq_internal.lane_slots() w WHERE w.mode = 'worker') l
+	RETURN QUERY SELECT 'critical', format('%s %s', l.who, b.reason), b.mend
+		FROM (
+			SELECT DISTINCT w.role, NULL::text AS queue, format('role %s has jobs that wait, and', w.role::regrole) AS who,
+				'cancel them: SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE role = ' || w.role AS otherwise
+			FROM jobq_internal.lane_slots() w WHERE w.mode = 'worker'
+			UNION ALL
+			SELECT q.run_as, q.name, format('queue "%s" has its jobs run as role %s, which', q.name, q.run_as),
+				format('SELECT jobq.alter_queue(%L, run_as => ''...'')', q.name)
+			FROM jobq.queues q WHERE q.run_as IS NOT NULL) l
 		LEFT JOIN pg_roles o ON o.oid = l.role
+		CROSS JOIN LATERAL (SELECT jobq_internal.run_as_refusal(l.queue) AS refusal) n
 		CROSS JOIN LATERAL (VALUES
-			('was dropped', o.oid IS NULL, 'cancel them: SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE role = ' || l.role),
+			('was dropped', o.oid IS NULL, l.otherwise),
 			('may not log in', NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000, format('ALTER ROLE %s LOGIN', l.role::regrole)),
 			('may not connect to the database', o.oid IS NOT NULL AND NOT has_database_privilege(l.role, current_database(), 'CONNECT'),
-				format('GRANT CONNECT ON DATABASE %I TO %s', current_database(), l.role::regrole))) b (reason, holds, mend)
+				format('GRANT CONNECT ON DATABASE %I TO %s', current_database(), l.role::regrole)),
+			('is a superuser, whose jobs are not allowed', o.rolsuper AND current_setting('jobq.allow_superuser_jobs') = 'off',
+				jobq_internal.conf_line('jobq.allow_superuser_jobs', 'own')),
+			('they may not: ' || n.refusal, o.oid IS NOT NULL AND n.refusal IS NOT NULL, 'as a role that can become it: ' || l.otherwise)) b (reason, holds, mend)
 		-- what is in memory may be gone
-		WHERE b.holds AND EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready') ORDER BY l.role;
+		WHERE b.holds AND (l.queue IS NOT NULL OR EXISTS (SELECT FROM jobq.live_jobs j WHERE j.role = l.role AND j.state = 'ready'))
+		ORDER BY l.queue NULLS FIRST, l.role;
 	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
 		format('create it, or name another: SELECT jobq.register(%L, ''...'')', k.kind)
 		FROM jobq.kinds k WHERE to_regprocedure(k.handler) IS NULL ORDER BY k.kind;

@@ -32,7 +32,29 @@
 static const char *refusal(const JobqJob *job, const JobqQueue *queue);
 
 /*
- * Why a job of the queue may not run as its queue says, or NULL.
+ * Why no job of the queue may run as the role that its run_as names, or NULL if it
+ * has none, or they may.
+ */
+const char *
+jobq_run_as_problem(const JobqQueue *queue)
+{
+	if (!OidIsValid(queue->run_as))
+		return NULL;
+	if (!OidIsValid(queue->run_as_by))
+		return "The role that run_as says, or the role that has set it, was dropped before the database was dumped.";
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(queue->run_as)))
+		return "The role that run_as says does not exist any more.";
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(queue->run_as_by)))
+		return "The role that has set run_as does not exist any more.";
+	if (!jobq_can_set_role(queue->run_as_by, queue->run_as))
+		return "The role that has set run_as cannot SET ROLE to it any more.";
+	if (superuser_arg(queue->run_as) && !superuser_arg(queue->run_as_by))
+		return "It is a superuser, and the role that has set run_as is none.";
+	return NULL;
+}
+
+/*
+ * Why the job may not run as its queue says, or NULL.
  */
 static const char *
 refusal(const JobqJob *job, const JobqQueue *queue)
@@ -40,13 +62,11 @@ refusal(const JobqJob *job, const JobqQueue *queue)
 	JobqHandler handler;
 	int			needed = queue->open ? JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN
 		: JOBQ_MAY_PRODUCE;
+	const char *problem = jobq_run_as_problem(queue);
 
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(queue->run_as_by)))
-		return "The role that has set run_as does not exist any more.";
-	if (!jobq_can_set_role(queue->run_as_by, queue->run_as))
-		return "The role that has set run_as cannot SET ROLE to it any more.";
-	if ((superuser() || superuser_arg(queue->run_as)) &&
-		!superuser_arg(queue->run_as_by))
+	if (problem != NULL)
+		return problem;
+	if (superuser() && !superuser_arg(queue->run_as_by))
 		return "It is a superuser, and the role that has set run_as is none.";
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job_role(job))) ||
 		(jobq_privileges_of(job_role(job), queue->id) & needed) == 0)

@@ -4,8 +4,8 @@
  *	  For doctor(): how jobq is set up, how full its shared memory is, and which
  *	  jobs wait where.
  *
- * What to make of it is said in SQL (control/parts/82-doctor.sql).  None of this reads a
- * table, so it is as quick with millions of jobs, and setup() works where the
+ * What to make of it is said in SQL (control/parts/82-doctor.sql).  None of this reads
+ * a table of jobs, so it is as quick with millions of jobs, and setup() works where the
  * extension and the library do not fit.
  *
  * src/operate/doctor.c
@@ -20,12 +20,14 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
+#include "attempt/attempt.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_setup);
 PG_FUNCTION_INFO_V1(jobq_pool_problems);
 PG_FUNCTION_INFO_V1(jobq_capacity);
 PG_FUNCTION_INFO_V1(jobq_lane_slots);
+PG_FUNCTION_INFO_V1(jobq_run_as_refusal);
 
 /*
  * setup(): was jobq loaded at server start, with which version, does that fit
@@ -195,4 +197,21 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 	}
 	pfree(waiting);
 	return (Datum) 0;
+}
+
+/*
+ * run_as_refusal(queue): why no job of the queue may run as its run_as says, or
+ * null.
+ */
+Datum
+jobq_run_as_refusal(PG_FUNCTION_ARGS)
+{
+	JobqQueue	queue;
+	const char *problem;
+
+	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
+	if (jobq_queue_by_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), false, &queue) == NULL ||
+		(problem = jobq_run_as_problem(&queue)) == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(problem));
 }

@@ -178,6 +178,8 @@ jobq_drop_queue(PG_FUNCTION_ARGS)
 	SPI_connect();
 	jobq_query("DELETE FROM jobq.queue WHERE id = $1", 1, types, values, NULL,
 			   SPI_OK_DELETE);
+	jobq_query("DELETE FROM jobq.delegation WHERE queue_id = $1", 1, types,
+			   values, NULL, SPI_OK_DELETE);
 	jobq_query("DELETE FROM jobq.privilege WHERE queue_id = $1", 1, types,
 			   values, NULL, SPI_OK_DELETE);
 	SPI_finish();

@@ -277,7 +277,8 @@ jobq_warn_of_leaver(Oid role, const char *name)
 					  " CASE WHEN EXISTS (SELECT FROM jobq.job WHERE role = $1) THEN 'jobs' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.schedule WHERE role = $1) THEN 'schedules' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END,"
-					  " CASE WHEN EXISTS (SELECT FROM jobq.queue WHERE run_as = $1 OR run_as_by = $1) THEN 'run_as of queues' END)",
+					  " CASE WHEN EXISTS (SELECT FROM jobq.queue q LEFT JOIN jobq.delegation d ON d.queue_id = q.id"
+					  " WHERE q.run_as = $1 OR d.set_by = $1) THEN 'run_as of queues' END)",
 					  1, types, values, NULL, SPI_OK_SELECT);
 	what = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	if (what != NULL && what[0] != '\0')

@@ -83,6 +83,7 @@ static bool check_role(Oid role);
 static void check_together(Datum name);
 static bool check_value(const Setting *setting, Datum value);
 static char *name_arg(FunctionCallInfo fcinfo);
+static void set_delegator(Datum name, bool delegated);
 static void change_settings(FunctionCallInfo fcinfo, const char *name);
 
 static void
@@ -322,15 +323,35 @@ name_arg(FunctionCallInfo fcinfo)
 }
 
 /*
+ * Note that the current user has said as which role the jobs of the queue run, or
+ * that nobody has.  The caller is connected to SPI.
+ */
+static void
+set_delegator(Datum name, bool delegated)
+{
+	static const Oid types[] = {TEXTOID, OIDOID};
+	Datum		values[] = {name, ObjectIdGetDatum(GetUserId())};
+
+	(void) jobq_query("DELETE FROM jobq.delegation"
+					  " WHERE queue_id = (SELECT id FROM jobq.queue WHERE name = $1)",
+					  1, types, values, NULL, SPI_OK_DELETE);
+	if (delegated)
+		(void) jobq_query("INSERT INTO jobq.delegation"
+						  " SELECT id, $2 FROM jobq.queue WHERE name = $1",
+						  2, types, values, NULL, SPI_OK_INSERT);
+}
+
+/*
  * Give a queue the settings among the arguments that are not null.
  */
 static void
 change_settings(FunctionCallInfo fcinfo, const char *name)
 {
-	Oid			types[NSETTINGS + 2];
-	Datum		values[NSETTINGS + 2];
-	char		nulls[NSETTINGS + 3];
+	Oid			types[NSETTINGS + 1];
+	Datum		values[NSETTINGS + 1];
+	char		nulls[NSETTINGS + 2];
 	int			n = 0;
+	char		delegated = '\0';	/* ' ': there is a run_as now; 'n': none */
 	StringInfoData query;
 
 	types[0] = TEXTOID;
@@ -349,13 +370,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 		values[n] = PG_GETARG_DATUM(i + 1);
 		nulls[n] = check_value(&settings[i], values[n]) ? ' ' : 'n';
 		if (settings[i].check == CHECK_ROLE)
-		{
-			appendStringInfo(&query, ", %s_by = $%d", settings[i].name, n + 2);
-			n++;
-			types[n] = REGROLEOID;
-			values[n] = ObjectIdGetDatum(GetUserId());
-			nulls[n] = nulls[n - 1];
-		}
+			delegated = nulls[n];
 	}
 	nulls[n + 1] = '\0';
 	if (n == 0)
@@ -363,6 +378,8 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	appendStringInfoString(&query, " WHERE name = $1");
 	SPI_connect();
 	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
+	if (delegated != '\0')
+		set_delegator(values[0], delegated == ' ');
 	check_together(values[0]);
 	SPI_finish();
 	jobq_check_limited();

@@ -54,10 +54,12 @@ static MemoryContext queues_context = NULL;
 static HTAB *queues_by_id = NULL;
 static const KnownQueue *last_queue = NULL;
 static Oid	queue_relation = InvalidOid;	/* that they were read from */
+static Oid	delegation_relation = InvalidOid;
 
 /* how often a message, or an abort, may have emptied the cache */
 static uint64 changes = 0;
 
+static Oid	delegator_of(int32 queue_id);
 static void queue_from_tuple(HeapTuple tuple, TupleDesc desc,
 							 KnownQueue *known);
 static void tenant_from_tuple(KnownQueue *known, const Datum *values,
@@ -120,6 +122,34 @@ word_of(int setting, const Datum *values)
 	return (char) number;
 }
 
+/*
+ * Who has said as which role the jobs of the queue run, or InvalidOid: a dump
+ * leaves it out if one of the two roles was dropped.
+ */
+static Oid
+delegator_of(int32 queue_id)
+{
+	Relation	rel = jobq_open_table(JOBQ_DELEGATION_TABLE, AccessShareLock);
+	Oid			delegator = InvalidOid;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		null;
+
+	delegation_relation = RelationGetRelid(rel);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_DELEGATION_PKEY), true,
+							  NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		delegator = DatumGetObjectId(heap_getattr(tuple, 2,
+												  RelationGetDescr(rel), &null));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return delegator;
+}
+
 static void
 queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 {
@@ -142,8 +172,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);
 	queue->run_as = nulls[QUEUE_RUN_AS - 1] ? InvalidOid
 		: DatumGetObjectId(values[QUEUE_RUN_AS - 1]);
-	queue->run_as_by = nulls[QUEUE_RUN_AS_BY - 1] ? InvalidOid
-		: DatumGetObjectId(values[QUEUE_RUN_AS_BY - 1]);
+	queue->run_as_by = OidIsValid(queue->run_as) ? delegator_of(queue->id)
+		: InvalidOid;
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
 	queue->tenants_limited = !nulls[QUEUE_TENANT_MAX_RUNNING - 1] ||
@@ -548,7 +578,8 @@ jobq_invalidate(PG_FUNCTION_ARGS)
 static void
 relation_changed(Oid relid)
 {
-	if (relid == InvalidOid || relid == queue_relation)
+	if (relid == InvalidOid || relid == queue_relation ||
+		relid == delegation_relation)
 		forget_queues();
 }
 

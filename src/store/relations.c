@@ -101,6 +101,7 @@ jobq_relations_of_any_version(void)
 		return NULL;
 
 	found.queue = relation_named(found.schema, "queue");
+	found.delegation = relation_named(found.schema, "delegation");
 	found.handler = relation_named(found.schema, "handler");
 	found.job_seq = relation_named(found.schema, "job_id_seq");
 	found.archive = relation_named(found.schema, "archive");

@@ -66,6 +66,7 @@ typedef struct JobqRelations
 	Oid			schema;
 	Oid			owner;
 	Oid			queue;
+	Oid			delegation;
 	Oid			handler;
 	Oid			job;
 	Oid			job_seq;
@@ -88,6 +89,7 @@ typedef struct JobqRelations
 typedef enum JobqTable
 {
 	JOBQ_QUEUE_TABLE,
+	JOBQ_DELEGATION_TABLE,
 	JOBQ_HANDLER_TABLE,
 	JOBQ_JOB_TABLE,
 	JOBQ_UNIQUE_KEY_TABLE,
@@ -104,6 +106,7 @@ typedef enum JobqIndex
 {
 	JOBQ_QUEUE_PKEY,
 	JOBQ_QUEUE_NAME_KEY,
+	JOBQ_DELEGATION_PKEY,
 	JOBQ_HANDLER_PKEY,
 	JOBQ_JOB_PKEY,
 	JOBQ_JOB_READY,
@@ -123,7 +126,6 @@ enum
 	QUEUE_PAUSED,
 	QUEUE_NAME,
 	QUEUE_PAUSED_TENANTS,
-	QUEUE_RUN_AS_BY,
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
 	QUEUE_##NAME,
 #include "store/queue_settings.h"
@@ -195,7 +197,7 @@ typedef struct JobqQueue
 	int			group_max_running;	/* 0: no limit */
 	bool		open;			/* to all producers */
 	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
-	Oid			run_as_by;		/* who has said so */
+	Oid			run_as_by;		/* who has said so, or InvalidOid: not known */
 	bool		limited;		/* has max_running, rate, or throttle */
 	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */

@@ -39,11 +39,15 @@ typedef struct Column
 } Column;
 
 static const Column queue_columns[] = {
-	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {REGROLEOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
 	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true},
 	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {REGROLEOID, true},
+};
+
+static const Column delegation_columns[] = {
+	{INT4OID, false}, {REGROLEOID, false},
 };
 
 static const Column handler_columns[] = {
@@ -108,6 +112,7 @@ static const struct
 }			tables[JOBQ_NTABLES] = {
 #define TABLE(field, list) {offsetof(JobqRelations, field), list, lengthof(list)}
 	[JOBQ_QUEUE_TABLE] = TABLE(queue, queue_columns),
+	[JOBQ_DELEGATION_TABLE] = TABLE(delegation, delegation_columns),
 	[JOBQ_HANDLER_TABLE] = TABLE(handler, handler_columns),
 	[JOBQ_JOB_TABLE] = TABLE(job, job_columns),
 	[JOBQ_UNIQUE_KEY_TABLE] = TABLE(unique_key, unique_key_columns),
@@ -133,6 +138,7 @@ static const struct
 }			indexes[JOBQ_NINDEXES] = {
 	[JOBQ_QUEUE_PKEY] = {"queue_pkey", {QUEUE_ID}},
 	[JOBQ_QUEUE_NAME_KEY] = {"queue_name_key", {QUEUE_NAME}},
+	[JOBQ_DELEGATION_PKEY] = {"delegation_pkey", {1}},
 	[JOBQ_HANDLER_PKEY] = {"handler_pkey", {HANDLER_KIND}},
 	[JOBQ_JOB_PKEY] = {"job_pkey", {JOB_ID}},
 	[JOBQ_JOB_READY] = {"job_ready", {JOB_QUEUE_ID, JOB_PRIORITY, JOB_RUN_AS,

@@ -46,7 +46,8 @@ SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', backoff => 'fixed 
 	jobq.register('tell', 'tell(jsonb, jobq.job_context)'),
 	jobq.register('never', 'never(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('still', open => true, keep => 'no_payload', max_running => 1), jobq.create_queue('outside', open => true, mode => 'consumer'),
-	jobq.create_queue('groups', open => true);
+	jobq.create_queue('groups', open => true), jobq.create_queue('proxy', run_as => 'clerk');
+SELECT jobq.register('errand', 'note(jsonb, jobq.job_context)', queue => 'proxy'), jobq.pause('proxy'), jobq.enqueue('errand', '{"what": "errand"}');
 SELECT jobq.enqueue('note', '{"what": "completed"}', unique_key => 'held', unique_for => '30 days');
 SELECT jobq.enqueue('never', '{"what": "failed"}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"what": "cancelled"}', delay => '1 day'));
@@ -101,7 +102,7 @@ SELECT * FROM jobq.unique_key ORDER BY key;
 SELECT id, name, state, total, completed, blocked FROM jobq.batches ORDER BY id;
 SELECT batch_id, name, needs FROM jobq.steps ORDER BY 1, 2;
 SELECT name, cron, state$ticks FROM jobq.schedules ORDER BY name;
-SELECT name, mode, keep, paused, max_running FROM jobq.queues ORDER BY name;
+SELECT name, mode, keep, paused, max_running, run_as FROM jobq.queues ORDER BY name;
 SELECT kind, handler, backoff FROM jobq.kinds ORDER BY kind;
 SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'jobq' AND sequencename <> 'lease_token_seq' ORDER BY 1});
 }
@@ -122,7 +123,7 @@ sub come_to_their_end
 	$node->safe_psql($dbname, q{SELECT jobq.retry(id) FROM jobq.failed_jobs});
 	wait_for($node, "$what: a dead letter was tried again",
 		q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE jsonb_array_length(errors) = 2}, $dbname);
-	$node->safe_psql($dbname, q{SELECT jobq.resume('still')});
+	$node->safe_psql($dbname, q{SELECT jobq.resume('still'), jobq.resume('proxy')});
 	wait_for($node, "$what: a workflow goes on and ends",
 		q{SELECT count(*) = 1 FROM effect WHERE what = 'flow completed'}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('2 days')});
@@ -134,8 +135,8 @@ sub come_to_their_end
 		'step a, step b, step c, flow completed, group 1, group 2, group 3', "$what: in order");
 	is( $node->safe_psql(
 			$dbname, q{SELECT what, count(*), string_agg(DISTINCT role, ' ') FROM effect WHERE what <> 'tick' GROUP BY 1 ORDER BY 1}),
-		join("\n", map { "$_|1|" . ($_ eq 'ready' ? 'clerk' : 'postgres') } 'batch 1', 'batch 2', 'batch completed', 'completed',
-			'flow completed', 'group 1', 'group 2', 'group 3', 'ready', 'scheduled', 'step a', 'step b', 'step c')
+		join("\n", map { "$_|1|" . ($_ =~ /ready|errand/ ? 'clerk' : 'postgres') } 'batch 1', 'batch 2', 'batch completed', 'completed',
+			'errand', 'flow completed', 'group 1', 'group 2', 'group 3', 'ready', 'scheduled', 'step a', 'step b', 'step c')
 		, "$what: each once, as its role");
 	cmp_ok($node->safe_psql($dbname, q{SELECT count(*) FROM effect WHERE what = 'tick'}), '>', 0, "$what: a schedule ticks");
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('0')});

@@ -148,6 +148,31 @@ like(findings('paused', '', 'boss'), qr/start_paused/, 'but what is wrong with t
 like(($node->psql('postgres', 'SET ROLE anna; SELECT * FROM jobq.doctor()'))[2], qr/permission denied/, 'who may not monitor is refused');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs; DELETE FROM jobq.failed_job; GRANT CONNECT ON DATABASE postgres TO public; ALTER SYSTEM RESET jobq.start_paused; SELECT pg_reload_conf()});
 wait_for($node, 'workers start', q{SELECT NOT current_setting('jobq.start_paused')::boolean});
+# run_as: each reason for which no job of the queue runs
+sql(q{CREATE ROLE agent LOGIN; CREATE ROLE setter LOGIN IN ROLE agent; SELECT jobq.grant_role('setter', 'manage');
+SET ROLE setter; SELECT jobq.create_queue('proxy', run_as => 'agent')});
+my $proxy = 'critical\|queue "proxy" has its jobs run as role agent, which ';
+my $again = q{\|-> as a role that can become it: SELECT jobq.alter_queue\('proxy', run_as => '...'\)};
+is_well('proxy', 'a queue with run_as');
+sql('REVOKE agent FROM setter');
+finds('proxy', $proxy . "they may not: The role that has set run_as cannot SET ROLE to it any more.$again", 'who has set it lost the role');
+like(findings('proxy', '', 'boss'), qr/^$proxy/, 'who manages is told');
+sql('GRANT agent TO setter; ALTER ROLE agent SUPERUSER');
+finds('proxy', $proxy . "they may not: It is a superuser, and the role that has set run_as is none.$again", 'a superuser');
+sql(q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT jobq.alter_queue('proxy', run_as => 'agent'); SELECT pg_reload_conf()});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
+finds('proxy', $proxy . 'is a superuser, whose jobs are not allowed\|-> postgresql.conf: jobq.allow_superuser_jobs = own \(then reload.*', 'superusers are not allowed');
+sql(q{ALTER ROLE agent NOSUPERUSER NOLOGIN; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); REVOKE CONNECT ON DATABASE postgres FROM public});
+wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
+finds('proxy', ($node->pg_version < 17 ? $proxy . 'may not log in\|-> ALTER ROLE agent LOGIN\n' : '') .
+	$proxy . 'may not connect to the database\|-> GRANT CONNECT ON DATABASE postgres TO agent', 'it is not let in');
+sql(q{GRANT CONNECT ON DATABASE postgres TO public; ALTER ROLE agent LOGIN});
+is_well('proxy', 'mended');
+my $gone = sql(q{SET ROLE setter; SELECT jobq.alter_queue('proxy', run_as => 'agent'); RESET ROLE; SET client_min_messages = error; DROP ROLE setter; SELECT 'agent'::regrole::oid}) =~ s/\s//gr;
+finds('proxy', $proxy . "they may not: The role that has set run_as does not exist any more.$again", 'who has set it was dropped');
+sql(q{SELECT jobq.alter_queue('proxy', run_as => 'agent'); SET client_min_messages = error; DROP ROLE agent});
+finds('proxy', qq{critical\\|queue "proxy" has its jobs run as role $gone, which was dropped\\|-> SELECT jobq.alter_queue\\('proxy', run_as => '...'\\)}, 'it was dropped itself');
+sql(q{SELECT jobq.drop_queue('proxy')});
 sql(q{DROP FUNCTION f(jsonb)});
 finds('handler', q{critical\|the handler .*f\(.*jsonb\) of kind "f" does not exist\|-> create it, or name another: SELECT jobq.register\('f', '...'\)}, 'a handler that was dropped');
 sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN IF payload ? ''error'' THEN RAISE ''oh''; END IF; END'});

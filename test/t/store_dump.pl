@@ -174,6 +174,55 @@ $node->safe_psql('postgres', 'DROP ROLE leaver');
 $node->command_ok([ 'pg_dump', '-f', $dump3, 'postgres' ], 'pg_dump without it');
 is(() = slurp_file($dump3) =~ /\t$leaver\t/g, 0, 'and not when it was dropped');
 
+#
+# A queue's jobs run as the role of its run_as, or not at all: if that role was
+# dropped, or the one that has set it, another role has the number there.
+#
+$node->safe_psql(
+	'postgres', q{
+CREATE ROLE agent LOGIN;
+CREATE ROLE setter LOGIN IN ROLE agent;
+CREATE ROLE other LOGIN;
+GRANT INSERT ON effect TO PUBLIC;
+SELECT jobq.grant_role('setter', 'manage');
+SELECT jobq.create_queue('agency', open => true), jobq.create_queue('setters agency', open => true, run_as => 'clerk'), jobq.pause('agency'), jobq.pause('setters agency');
+SELECT jobq.alter_queue('agency', run_as => 'agent');
+SET ROLE setter;
+SELECT jobq.alter_queue('setters agency', run_as => 'agent');
+RESET ROLE;
+SELECT jobq.register('errand', 'note(jsonb, jobq.job_context)', queue => 'agency'), jobq.register('setters errand', 'note(jsonb, jobq.job_context)', queue => 'setters agency');
+SET ROLE clerk;
+SELECT jobq.enqueue('errand', '{"n": 10}'), jobq.enqueue('setters errand', '{"n": 11}')});
+
+# Dump, change what stands there for a dropped role, restore, and run the jobs.
+sub as_whom
+{
+	my ($dbname, %number) = @_;
+	my $text = slurp_file($dump3) if $node->run_log([ 'pg_dump', '-f', $dump3, 'postgres' ]);
+
+	$text =~ s/\t$_(?=[\t\n])/\t$number{$_}/g foreach keys %number;
+	append_to_file("$dump3.$dbname", $text);
+	$node->safe_psql('postgres', "CREATE DATABASE $dbname");
+	$node->command_ok([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-f', "$dump3.$dbname", $dbname ], "$dbname: restored");
+	$node->safe_psql($dbname, q{SELECT jobq.resume('agency'), jobq.resume('setters agency')});
+	wait_for($node, "$dbname: they are over", q{SELECT count(*) = 0 FROM jobq.live_jobs WHERE kind IN ('errand', 'setters errand')}, $dbname);
+	return $node->safe_psql(
+		$dbname, q{
+SELECT kind, coalesce(e.role::text, j.error) FROM jobq.jobs j LEFT JOIN effect e ON e.job = j.id
+WHERE kind IN ('errand', 'setters errand') ORDER BY kind});
+}
+is(as_whom('names'), "errand|agent\nsetters errand|agent", 'they run as the role of that name');
+my %oid = split /[|\n]/, $node->safe_psql('postgres', q{SELECT rolname, oid FROM pg_roles WHERE rolname IN ('agent', 'setter', 'other')});
+$node->safe_psql('postgres', q{DROP ROLE setter});
+is(as_whom('no_setter', $oid{setter} => 'postgres'),
+	"errand|agent\nsetters errand|the job may not run as the role that queue \"setters agency\" says", 'not if the role that has set it was dropped');
+$node->safe_psql('postgres', q{DROP ROLE agent});
+is(as_whom('no_agent', $oid{setter} => 'postgres', $oid{agent} => 'other'),
+	qq{errand|the job may not run as the role that queue "agency" says\nsetters errand|the job may not run as the role that queue "setters agency" says},
+	'nor if that role was');
+like($node->safe_psql('no_agent', q{SELECT what FROM jobq.doctor() WHERE what ~ 'agency'}),
+	qr/(queue ".*agency" has its jobs run as role other, which they may not: .* was dropped before the database was dumped\.\n?){2}/, 'doctor() tells');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();
