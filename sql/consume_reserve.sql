@@ -449,6 +449,23 @@ SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''1'')');
 SELECT * FROM test.error('SELECT jobq.ack(''one'', ''1'')');
 SELECT * FROM test.error('SELECT jobq.ack(''{1}'', ''{1}'', ''"result"'')');
 SELECT * FROM test.error('SELECT jobq.ack(NULL, ''1'')');
+-- each with its result, or none, and more than are archived at a time
+SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 250) i;
+CALL test.settle();
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 250, wait => '5 min') \gset
+SELECT e.* FROM unnest(ARRAY['to_jsonb(array_fill(1, ''{249}''))', '''[]''', '''{}''', '''1''', 'to_jsonb(array_fill(1, ''{249}'')) || to_jsonb(repeat(''x'', pg_size_bytes(current_setting(''jobq.max_result''))::int))']) WITH ORDINALITY u (r, n),
+	test.error(format('SELECT jobq.ack(%L::bigint[], %L::bigint[], %s)', :'ids', :'tokens', r)) e ORDER BY n;
+SELECT count(*) FROM jobq.jobs WHERE id = ANY (:'ids') AND state = 'running';
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[], (SELECT jsonb_agg(CASE WHEN n % 3 > 0 THEN jsonb_build_object('n', n) END ORDER BY n) FROM generate_series(1, 250) n));
+SELECT count(*), count(*) FILTER (WHERE s.result = jsonb_build_object('n', n)) AS theirs, count(*) FILTER (WHERE s.result IS NULL AND n % 3 = 0) AS without
+FROM unnest(:'ids'::bigint[]) WITH ORDINALITY u (id, n), jobq.status(id) s WHERE s.state = 'completed';
+SELECT count(jobq.enqueue('typed', to_jsonb(i), 'letters')) FROM generate_series(1, 3) i;
+CALL test.settle();
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens FROM jobq.reserve('{letters}', 3, wait => '5 min') \gset
+SELECT e.* FROM unnest('{"{}","[1, 2]","1"}'::text[]) WITH ORDINALITY u (r, n), test.error(format('SELECT jobq.ack(%L, %L, %L)', :'ids', :'tokens', r)) e ORDER BY n;
+PREPARE untyped_ack AS SELECT jobq.ack($1, $2, $3);
+EXECUTE untyped_ack(:'ids', :'tokens', '[{"n": 1}, null, [2]]');
+SELECT s.state, s.result FROM unnest(:'ids'::bigint[]) i, jobq.status(i) s ORDER BY i;
 DEALLOCATE ALL;
 SELECT jobq.clear('letters');
 

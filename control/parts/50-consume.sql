@@ -46,18 +46,19 @@ id: the job
 token: that of its reservation
 result: what wait(), status() and the archive show as its result';
 
-CREATE FUNCTION jobq.ack(ids bigint[], tokens bigint[]) RETURNS void
+CREATE FUNCTION jobq.ack(ids bigint[], tokens bigint[], results jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.ack(bigint[], bigint[]) IS 'the jobs are completed; all of them or none
+COMMENT ON FUNCTION jobq.ack(bigint[], bigint[], jsonb) IS 'the jobs are completed; all of them or none
 ids: the jobs
-tokens: those of their reservations, in the same order';
+tokens: those of their reservations, in the same order
+results: an array of what wait(), status() and the archive show as their results, in the same order; null is none';
 
 CREATE FUNCTION jobq.ack(id_or_ids text, token_or_tokens text, result jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_ack' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.ack(text, text, jsonb) IS 'the job is completed; an error if the lease is not valid any more (for untyped literals and parameters)
 id_or_ids: the job as a number, or several as an array: ''{1,2}''
 token_or_tokens: the token of its reservation, or as many in the same order
-result: what wait(), status() and the archive show as its result';
+result: what wait(), status() and the archive show as its result; of several jobs an array of as many, where null is none';
 
 CREATE FUNCTION jobq.nack(id bigint, token bigint, error text DEFAULT NULL, delay interval DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_nack' LANGUAGE C VOLATILE PARALLEL UNSAFE;

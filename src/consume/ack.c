@@ -43,10 +43,6 @@ PG_FUNCTION_INFO_V1(jobq_extend);
 /* Jobs that are archived at a time. */
 #define ACK_CHUNK	100
 
-static void held_one(int64 id, int64 token, Held *held);
-static void held_many(ArrayType *ids, ArrayType *tokens, Held *held,
-					  const char *function);
-static Datum from_text(FunctionCallInfo fcinfo, int arg, bool many);
 static void check_leases(JobqDatabase *db, const int64 *ids,
 						 const int64 *tokens, int n, JobqLease *leases,
 						 TimestampTz *since);
@@ -56,16 +52,6 @@ static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
 					  const int64 *tokens, int n, bool noted, JobqJob *jobs,
 					  TimestampTz *since);
 
-static void
-check_call(FunctionCallInfo fcinfo, const char *function)
-{
-	PreventCommandIfReadOnly(function);
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s needs the job's id and token", function)));
-}
-
 static Interval *
 interval_arg(FunctionCallInfo fcinfo, const char *name)
 {
@@ -74,104 +60,6 @@ interval_arg(FunctionCallInfo fcinfo, const char *name)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", name)));
 	return PG_GETARG_INTERVAL_P(2);
-}
-
-static void
-held_one(int64 id, int64 token, Held *held)
-{
-	held->many = false;
-	held->n = 1;
-	held->ids = palloc(sizeof(int64));
-	held->tokens = palloc(sizeof(int64));
-	held->ids[0] = id;
-	held->tokens[0] = token;
-	jobq_lease_room(2);
-}
-
-static void
-held_many(ArrayType *ids, ArrayType *tokens, Held *held, const char *function)
-{
-	ArrayType  *arrays[] = {ids, tokens};
-	int64	  **out[] = {&held->ids, &held->tokens};
-	int			n[2];
-
-	for (int arg = 0; arg < 2; arg++)
-	{
-		Datum	   *elems;
-		bool	   *nulls;
-
-		deconstruct_array(arrays[arg], INT8OID, 8, FLOAT8PASSBYVAL,
-						  TYPALIGN_DOUBLE, &elems, &nulls, &n[arg]);
-		*out[arg] = palloc(sizeof(int64) * (n[arg] + 1));
-		for (int i = 0; i < n[arg]; i++)
-		{
-			if (nulls[i])
-				ereport(ERROR,
-						(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-						 errmsg("%s %d of %d must not be null",
-								arg == 0 ? "id" : "token", i + 1, n[arg])));
-			(*out[arg])[i] = DatumGetInt64(elems[i]);
-		}
-	}
-	if (n[0] != n[1])
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("%s got %d ids and %d tokens", function, n[0], n[1]),
-				 errhint("Give each id its token, in the same order.")));
-	held->many = true;
-	held->n = n[0];
-	jobq_lease_room(held->n + 1);
-}
-
-/*
- * An argument that was given as text: a number, or an array of numbers.
- */
-static Datum
-from_text(FunctionCallInfo fcinfo, int arg, bool many)
-{
-	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(arg));
-
-	return many ? OidInputFunctionCall(F_ARRAY_IN, value, INT8OID, -1)
-		: DirectFunctionCall1(int8in, CStringGetDatum(value));
-}
-
-/*
- * The jobs and tokens that are the first two arguments.  Their type tells
- * whether it is one job or many: bigint, bigint[], or text that is either of
- * these.  The latter is what literals and parameters without a type become.
- */
-void
-jobq_get_held(FunctionCallInfo fcinfo, Held *held, const char *function)
-{
-	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
-
-	check_call(fcinfo, function);
-	if (!OidIsValid(type))
-	{
-		Oid		   *types;
-		int			ntypes;
-
-		(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &ntypes);
-		type = types[0];
-	}
-	if (type == INT8OID)
-		held_one(PG_GETARG_INT64(0), PG_GETARG_INT64(1), held);
-	else if (type == INT8ARRAYOID)
-		held_many(PG_GETARG_ARRAYTYPE_P(0), PG_GETARG_ARRAYTYPE_P(1), held,
-				  function);
-	else
-	{
-		char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(0));
-		bool		many = value[strspn(value, " \t\n")] == '{';
-		Datum		ids = from_text(fcinfo, 0, many);
-		Datum		tokens = from_text(fcinfo, 1, many);
-
-		if (many)
-			held_many(DatumGetArrayTypeP(ids), DatumGetArrayTypeP(tokens), held,
-					  function);
-		else
-			held_one(DatumGetInt64(ids), DatumGetInt64(tokens), held);
-	}
 }
 
 /*
@@ -326,7 +214,7 @@ jobq_read_held(Relation rel, const JobqLease *lease, JobqJob *job)
 }
 
 static void
-ack(const Held *held, bool has_result, Datum result)
+ack(const Held *held, const JobqResults *results)
 {
 	JobqDatabase *db = jobq_served_database("jobq.ack()");
 	Relation	rel = jobq_open_jobs();
@@ -346,34 +234,34 @@ ack(const Held *held, bool has_result, Datum result)
 					Int32GetDatum(job_attempt(&jobs[i]) + 1));
 			jobq_log_keep_told(db, NULL, &jobs[i]);
 		}
-		if (n > 1)
-			jobq_archive_many(jobs, since, n);
-		else
+		if (n == 1)
+		{
+			bool		has_result = results->n > 0 && !results->nulls[done];
+
 			jobq_archive(&jobs[0], STATE_COMPLETED, since[0], has_result,
-						 result, NULL);
+						 has_result ? results->values[done] : (Datum) 0, NULL);
+		}
+		else
+			jobq_archive_many(jobs, since, n,
+							  results->n > 0 ? results->values + done : NULL,
+							  results->n > 0 ? results->nulls + done : NULL);
 	}
 	pfree(jobs);
 	table_close(rel, NoLock);
 }
 
 /*
- * ack(id, token, result): the jobs are completed.
+ * ack(id, token, result): the jobs are completed, each with its result if it has one.
  */
 Datum
 jobq_ack(PG_FUNCTION_ARGS)
 {
 	Held		held;
-	bool		has_result = PG_NARGS() > 2 && !PG_ARGISNULL(2);
+	JobqResults results;
 
 	jobq_get_held(fcinfo, &held, "jobq.ack()");
-	if (has_result && held.many)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("many jobs cannot have one result"),
-				 errhint("Call jobq.ack() for each job, with its result.")));
-	if (has_result)
-		jobq_check_result(PG_GETARG_DATUM(2));
-	ack(&held, has_result, has_result ? PG_GETARG_DATUM(2) : (Datum) 0);
+	jobq_get_results(fcinfo, 2, &held, &results);
+	ack(&held, &results);
 	PG_RETURN_VOID();
 }
 

@@ -73,9 +73,21 @@ typedef struct Held
 	int64	   *tokens;
 } Held;
 
-/* src/consume/ack.c */
+/* Their results, if n is not 0. */
+typedef struct JobqResults
+{
+	int			n;
+	Datum	   *values;
+	bool	   *nulls;			/* the job has none */
+} JobqResults;
+
+/* src/consume/held.c */
 extern void jobq_get_held(FunctionCallInfo fcinfo, Held *held,
 						  const char *function);
+extern void jobq_get_results(FunctionCallInfo fcinfo, int arg, const Held *held,
+							 JobqResults *results);
+
+/* src/consume/ack.c */
 extern void jobq_lease_lost(int64 id);
 extern JobqLease jobq_check_lease(JobqDatabase *db, int64 id, int64 token,
 								  TimestampTz *since);

@@ -183,11 +183,12 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 }
 
 /*
- * The same for many that are completed without a result: a page of the archive
- * is logged once.
+ * The same for some that are completed: a page of the archive is logged once.  results
+ * is NULL if none has a result, and else has_none says which have not.
  */
 void
-jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
+jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
+				  const Datum *results, const bool *has_none)
 {
 	TimestampTz now = jobq_now();
 	Relation	rel = open_archive(now);
@@ -198,9 +199,10 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs)
 	{
 		Datum		values[ARCHIVE_NATTS];
 		bool		nulls[ARCHIVE_NATTS];
+		bool		has_result = results != NULL && !has_none[i];
 
-		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, false,
-						(Datum) 0, NULL, values, nulls))
+		if (archive_row(&jobs[i], STATE_COMPLETED, started_at[i], now, has_result,
+						has_result ? results[i] : (Datum) 0, NULL, values, nulls))
 			tuples[ntuples++] = heap_form_tuple(RelationGetDescr(rel), values,
 												nulls);
 	}

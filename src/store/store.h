@@ -715,7 +715,8 @@ extern void jobq_archive(const JobqJob *job, char state,
 						 TimestampTz started_at, bool has_result, Datum result,
 						 const char *reason);
 extern void jobq_archive_many(const JobqJob *jobs,
-							  const TimestampTz *started_at, int njobs);
+							  const TimestampTz *started_at, int njobs,
+							  const Datum *results, const bool *has_none);
 
 /* src/store/failed.c */
 extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
