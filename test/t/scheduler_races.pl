@@ -459,6 +459,21 @@ hold('jobq-worker-pops',
 isnt(sql("SELECT result FROM jobq.wait($new)"), $process, 'restart: a job that waits then runs in a new process');
 
 #
+# The last job of a batch fails after it was asked whether one has failed: it is told
+# that the batch is failing, and not only that it has failed.
+#
+$batch = sql(q{SELECT jobq.create_batch('fails last', on_failure => '{"kind": "x", "queue": "steps"}')});
+sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2}', options => '{"queue": "steps", "max_attempts": 1}')});
+sql("SELECT jobq.batch_start($batch)");
+my @held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
+hold('jobq-batch-reads',
+	sub { sql("SELECT jobq.ack($held[1])"); },
+	sub { sql("SELECT jobq.nack($held[0])"); });
+wait_for($node, 'fails last: the batch is over', "SELECT state = 'failed' FROM jobq.batches WHERE id = $batch");
+is(sql(q{SELECT headers ->> 'batch_state' FROM jobq.live_jobs WHERE queue = 'steps'}), 'failing', 'fails last: it was failing');
+sql(q{SELECT jobq.clear('steps')});
+
+#
 # Whoever is told of an attempt's end sees no worker at it, although that has not
 # left it yet: a dead letter that is retried waits.
 #

@@ -106,6 +106,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		if (batch->has_steps && batch->state != BATCH_CANCELLED)
 			workflow_advance(batch->id, batch->role, ending, &steps);
 	}
+	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
 	live = batch_witness(batch->id, bound, witness);
 	if (failing || !live)
