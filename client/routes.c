@@ -93,7 +93,6 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	{"POST", "/api/" function, 0,.parameters = "body",.members = "id token ids tokens " more_members, \
 	.sql = LEASE_CALL(function, more, more)}
 
-#define LABEL(column) "replace(replace(replace(" column ", E'\\\\', E'\\\\\\\\'), '\"', E'\\\\\"'), E'\\n', E'\\\\n')"
 
 static const char overview[] =
 "SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
@@ -140,21 +139,7 @@ static const char series[] =
 "FROM ends AS e WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) "
 "GROUP BY 1) AS p ON p.n = g.n)) FROM span AS s";
 
-static const char metrics[] =
-"WITH q AS MATERIALIZED (SELECT " LABEL("name") " AS label, * FROM jobq.queues), "
-"lines(n, line) AS ("
-"SELECT 10, '# TYPE jobq_jobs gauge' UNION ALL SELECT 11, '# HELP jobq_jobs Jobs of a queue by state.' "
-"UNION ALL SELECT 12, format('jobq_jobs{queue=\"%s\",state=\"%s\"} %s', q.label, v.state, v.jobs) FROM q, "
-"LATERAL (VALUES ('ready', q.ready), ('scheduled', q.scheduled), ('blocked', q.blocked), ('running', q.running), ('failed', q.failed)) AS v(state, jobs) "
-"UNION ALL SELECT 20, '# TYPE jobq_oldest_ready_seconds gauge' UNION ALL SELECT 21, '# UNIT jobq_oldest_ready_seconds seconds' "
-"UNION ALL SELECT 22, '# HELP jobq_oldest_ready_seconds How long the oldest ready job has waited.' "
-"UNION ALL SELECT 23, format('jobq_oldest_ready_seconds{queue=\"%s\"} %s', q.label, coalesce(extract(epoch FROM jobq.clock() - q.oldest_ready), 0)) FROM q "
-"UNION ALL SELECT 30, '# TYPE jobq_queue_paused gauge' UNION ALL SELECT 31, '# HELP jobq_queue_paused Whether a queue is paused.' "
-"UNION ALL SELECT 32, format('jobq_queue_paused{queue=\"%s\"} %s', q.label, q.paused::int4) FROM q "
-"UNION ALL SELECT 40, '# TYPE jobq_workers gauge' UNION ALL SELECT 41, '# HELP jobq_workers Workers and consumers.' "
-"UNION ALL SELECT 42, format('jobq_workers{type=\"%s\",state=\"%s\"} %s', w.type, w.state, count(*)) FROM jobq.workers AS w GROUP BY w.type, w.state "
-"UNION ALL SELECT 90, '# EOF') "
-"SELECT string_agg(line, E'\\n' ORDER BY n, line) || E'\\n' FROM lines";
+static const char metrics[] = "SELECT jobq.metrics()";
 
 /*
  * An array of ids, one of tokens, and the jobs, with blanks between them; or, if

@@ -9,7 +9,7 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION jobq_internal.worker_slots() IS 'the workers of this database, for the views; two may show the same job for a moment, until one has it';
 
 CREATE FUNCTION jobq_internal.scheduler_state(
-	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz)
+	OUT pid int, OUT complete boolean, OUT ready_entries int, OUT wake_at timestamptz, OUT notifications int)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_scheduler_state'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.scheduler_state() IS 'the scheduler of this database; no row if it is not served';

@@ -92,6 +92,19 @@ put_capacity(ReturnSetInfo *rsinfo, const char *setting, int used, int most)
 }
 
 /*
+ * How many names have a place in the statistics, more or less: it takes no lock.
+ */
+static int
+stat_places(void)
+{
+	int			n = 0;
+
+	for (uint32 i = 0; i < jobq_stats->nstats; i++)
+		n += jobq_stats->stats[i].in_use;
+	return n;
+}
+
+/*
  * capacity(): how much is used of what settings have made room for in shared
  * memory: in the cluster, and in this database.
  */
@@ -105,6 +118,7 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	int			lanes = 0;
 	int			groups;
 	int			leases;
+	int			entries;
 
 	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
 	if (jobq_shared == NULL)
@@ -117,6 +131,7 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	LWLockRelease(jobq_shared->lock);
 	put_capacity(rsinfo, "jobq.max_databases", databases, jobq_max_databases);
 	put_capacity(rsinfo, "jobq.max_workers", workers, jobq_max_workers);
+	put_capacity(rsinfo, "jobq.max_stats", stat_places(), (int) jobq_stats->nstats);
 	if (db == NULL)
 		return (Datum) 0;
 
@@ -125,10 +140,12 @@ jobq_capacity(PG_FUNCTION_ARGS)
 		lanes += db->ready->lanes[i].in_use;
 	groups = (int) db->groups->ngroups;
 	leases = (int) db->leases->nleases;
+	entries = jobq_ready_entries - (int) db->ready->nfree;
 	LWLockRelease(db->lock);
 	put_capacity(rsinfo, "jobq.max_lanes", lanes, jobq_max_lanes);
 	put_capacity(rsinfo, "jobq.max_groups", groups, jobq_max_groups);
 	put_capacity(rsinfo, "jobq.max_leases", leases, jobq_max_leases);
+	put_capacity(rsinfo, "jobq.ready_entries", entries, jobq_ready_entries);
 	return (Datum) 0;
 }
 

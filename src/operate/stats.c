@@ -129,19 +129,25 @@ interval_of(int64 us)
 	return IntervalPGetDatum(interval);
 }
 
-/* Three quantiles and the longest. */
+/* How many columns times have. */
+#define TIME_COLUMNS	6
+
+/* Three quantiles, the longest, the sum, and of how many. */
 static void
 put_times(const JobqTimes *times, Datum *values, bool *nulls)
 {
 	static const double parts[] = {0.5, 0.95, 0.99};
+	uint64		n = jobq_times_count(times);
 
 	for (int i = 0; i < 4; i++)
 	{
 		int64		us = i < 3 ? jobq_times_quantile(times, parts[i]) : times->longest;
 
 		values[i] = interval_of(us);
-		nulls[i] = jobq_times_count(times) == 0;
+		nulls[i] = n == 0;
 	}
+	values[4] = interval_of(times->sum);
+	values[5] = Int64GetDatum(n);
 }
 
 /* Per second, in the last minute, 5 and 15 minutes. */
@@ -163,8 +169,8 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	enum
 	{
 		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, LETTERS, COUNTERS,
-		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + 4,
-		ENQUEUED_RATE = RAN + 4, COMPLETED_RATE = ENQUEUED_RATE + 3,
+		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + TIME_COLUMNS,
+		ENQUEUED_RATE = RAN + TIME_COLUMNS, COMPLETED_RATE = ENQUEUED_RATE + 3,
 		FAILED_RATE = COMPLETED_RATE + 3, SINCE = FAILED_RATE + 3, EXACT, NATTS
 	};
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);

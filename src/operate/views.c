@@ -153,8 +153,8 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
-	Datum		values[4];
-	bool		nulls[4] = {0};
+	Datum		values[5];
+	bool		nulls[5] = {0};
 
 	jobq_require(JOBQ_MAY_ALL);
 	rsinfo = jobq_materialize(fcinfo, lengthof(values));
@@ -166,6 +166,7 @@ jobq_scheduler_state(PG_FUNCTION_ARGS)
 	values[1] = BoolGetDatum(db->ready->complete);
 	values[2] = Int32GetDatum(jobq_ready_entries - (int) db->ready->nfree);
 	values[3] = TimestampTzGetDatum(db->wake_at);
+	values[4] = Int32GetDatum(db->told->relay_count);
 	LWLockRelease(db->lock);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;

@@ -15,7 +15,7 @@ CREATE FUNCTION pg_temp.may(object text, name text, privilege text) RETURNS text
 			OR name = ANY ('{grant_role,revoke_role}') THEN NULL
 		WHEN name = ANY ('{register,unregister,grant_queue,revoke_queue,create_queue,alter_queue,drop_queue,prune,restart_workers}') THEN 'manage'
 		WHEN name = ANY ('{pause,resume}') THEN 'operate'
-		WHEN name = 'doctor' THEN 'monitor'
+		WHEN name IN ('doctor', 'metrics') THEN 'monitor'
 		WHEN name = 'enqueue_sql' THEN 'sql'
 		ELSE 'produce' END
 $$;

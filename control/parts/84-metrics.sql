@@ -1,0 +1,105 @@
+-- metrics(): what there is to be watched, for Prometheus.
+
+CREATE FUNCTION jobq_internal.metric_label(value text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n');
+COMMENT ON FUNCTION jobq_internal.metric_label(text) IS 'the value of a label of a metric';
+
+-- For monitors, as capacity() sees to.
+CREATE FUNCTION jobq.metrics() RETURNS text
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp AS $$
+	WITH q AS MATERIALIZED (
+		SELECT format('queue="%s"', jobq_internal.metric_label(v.name)) AS label, v.*
+		FROM jobq.queues v),
+	-- a kind and a tenant may be called "(other)", as is the row of those without a place
+	s AS MATERIALIZED (
+		SELECT DISTINCT ON (v.queue, v.kind, coalesce(v.tenant, ''))
+			format('queue="%s",kind="%s",tenant="%s"', jobq_internal.metric_label(v.queue),
+			jobq_internal.metric_label(v.kind), jobq_internal.metric_label(coalesce(v.tenant, ''))) AS label, v.*
+		FROM jobq.stats v ORDER BY v.queue, v.kind, coalesce(v.tenant, ''), v.enqueued DESC),
+	families AS (SELECT * FROM (VALUES
+		(1, 'jobq_info', 'gauge', NULL, 'The version of jobq.'),
+		(10, 'jobq_jobs', 'gauge', NULL, 'Jobs of a queue by state.'),
+		(11, 'jobq_oldest_ready_seconds', 'gauge', 'seconds', 'How long the oldest ready job has waited.'),
+		(12, 'jobq_queue_paused', 'gauge', NULL, 'Whether a queue is paused.'),
+		(13, 'jobq_queue_exact', 'gauge', NULL, 'Whether the numbers of jobs are certain.'),
+		(20, 'jobq_enqueued', 'counter', NULL, 'Jobs that were enqueued.'),
+		(21, 'jobq_attempts', 'counter', NULL, 'Attempts that have ended, however.'),
+		(22, 'jobq_completed', 'counter', NULL, 'Jobs that are completed.'),
+		(23, 'jobq_failed', 'counter', NULL, 'Attempts that have failed.'),
+		(24, 'jobq_retried', 'counter', NULL, 'Failed attempts that are followed by another, and dead letters that were retried.'),
+		(25, 'jobq_dead', 'counter', NULL, 'Jobs that became dead letters.'),
+		(26, 'jobq_expired', 'counter', NULL, 'Jobs that were not started in time.'),
+		(27, 'jobq_cancelled', 'counter', NULL, 'Jobs that were cancelled.'),
+		(28, 'jobq_crashed', 'counter', NULL, 'Attempts that have crashed their process.'),
+		(30, 'jobq_wait_seconds', 'summary', 'seconds', 'How long attempts have waited since they might begin.'),
+		(31, 'jobq_run_seconds', 'summary', 'seconds', 'How long attempts have run.'),
+		(40, 'jobq_workers', 'gauge', NULL, 'Workers by pool and state, and consumers.'),
+		(41, 'jobq_jobs_held', 'gauge', NULL, 'Jobs that workers run and consumers hold.'),
+		(50, 'jobq_scheduler_running', 'gauge', NULL, 'Whether the scheduler of the database runs.'),
+		(51, 'jobq_scheduler_complete', 'gauge', NULL, 'Whether the scheduler has read the jobs that there were at its start.'),
+		(52, 'jobq_notifications_waiting', 'gauge', NULL, 'Notifications that the relay is to send.'),
+		(53, 'jobq_schedules', 'gauge', NULL, 'Schedules by state.'),
+		(54, 'jobq_schedule_next_run_timestamp_seconds', 'gauge', 'seconds', 'The next tick of a schedule that is not paused.'),
+		(60, 'jobq_capacity_used', 'gauge', NULL, 'How much is used of what a setting has made room for.'),
+		(61, 'jobq_capacity_most', 'gauge', NULL, 'How much a setting has made room for.')) f (n, name, type, unit, help)),
+	-- what tells of the same ("of") stands together
+	samples AS (
+		SELECT 1 AS n, '' AS of, format('jobq_info{version="%s"} 1', v.library) AS sample FROM jobq_internal.setup() v
+		UNION ALL
+		SELECT 10, '', format('jobq_jobs{%s,state="%s"} %s', q.label, v.state, v.jobs)
+		FROM q, LATERAL (VALUES ('ready', q.ready), ('scheduled', q.scheduled), ('blocked', q.blocked),
+			('running', q.running), ('failed', q.failed)) v (state, jobs)
+		UNION ALL
+		SELECT v.n, '', format('%s{%s} %s', v.name, q.label, v.value)
+		FROM q, LATERAL (VALUES
+			(11, 'jobq_oldest_ready_seconds', greatest(extract(epoch FROM jobq.clock() - q.oldest_ready), 0)),
+			(12, 'jobq_queue_paused', q.paused::int::numeric),
+			(13, 'jobq_queue_exact', q.exact::int::numeric)) v (n, name, value)
+		UNION ALL
+		SELECT v.n, '', format('%s_total{%s} %s', v.name, s.label, v.value)
+		FROM s, LATERAL (VALUES (20, 'jobq_enqueued', s.enqueued),
+			-- those that run may still be given back, and a counter must not go back
+			(21, 'jobq_attempts', s.started - s.running - s.held),
+			(22, 'jobq_completed', s.completed), (23, 'jobq_failed', s.failed), (24, 'jobq_retried', s.retried),
+			(25, 'jobq_dead', s.dead), (26, 'jobq_expired', s.expired), (27, 'jobq_cancelled', s.cancelled),
+			(28, 'jobq_crashed', s.crashed)) v (n, name, value)
+		UNION ALL
+		SELECT v.n, s.label, format('%s{%s,quantile="%s"} %s', v.name, s.label, v.quantile, extract(epoch FROM v.value))
+		FROM s, LATERAL (VALUES (30, 'jobq_wait_seconds', '0.5', s.wait_p50), (30, 'jobq_wait_seconds', '0.95', s.wait_p95),
+			(30, 'jobq_wait_seconds', '0.99', s.wait_p99), (30, 'jobq_wait_seconds', '1.0', s.wait_max),
+			(31, 'jobq_run_seconds', '0.5', s.run_p50), (31, 'jobq_run_seconds', '0.95', s.run_p95),
+			(31, 'jobq_run_seconds', '0.99', s.run_p99), (31, 'jobq_run_seconds', '1.0', s.run_max)) v (n, name, quantile, value)
+		WHERE v.value IS NOT NULL
+		UNION ALL
+		SELECT v.n, s.label, format('%s{%s} %s', v.name, s.label, v.value)
+		FROM s, LATERAL (VALUES (30, 'jobq_wait_seconds_count', s.wait_count), (30, 'jobq_wait_seconds_sum', extract(epoch FROM s.wait_sum)),
+			(31, 'jobq_run_seconds_count', s.run_count), (31, 'jobq_run_seconds_sum', extract(epoch FROM s.run_sum))) v (n, name, value)
+		UNION ALL
+		SELECT v.n, '', format('%s{type="%s",pool="%s",state="%s"} %s', v.name, w.type, w.pool, w.state, v.value)
+		FROM (SELECT w.type, w.pool, w.state, count(*) AS n, sum(w.jobs_held) AS held FROM jobq.workers w GROUP BY w.type, w.pool, w.state) w,
+			LATERAL (VALUES (40, 'jobq_workers', w.n::numeric), (41, 'jobq_jobs_held', w.held)) v (n, name, value)
+		UNION ALL
+		SELECT v.n, '', format('%s %s', v.name, v.value)
+		FROM (SELECT count(s.pid) AS running, coalesce(bool_and(s.complete), false)::int AS complete, coalesce(sum(s.notifications), 0) AS notifications
+			FROM jobq_internal.scheduler_state() s) s,
+			LATERAL (VALUES (50, 'jobq_scheduler_running', s.running), (51, 'jobq_scheduler_complete', s.complete),
+				(52, 'jobq_notifications_waiting', s.notifications)) v (n, name, value)
+		UNION ALL
+		SELECT 53, '', format('jobq_schedules{state="%s"} %s', v.state, count(*)) FROM jobq.schedules v GROUP BY v.state
+		UNION ALL
+		SELECT 54, '', format('jobq_schedule_next_run_timestamp_seconds{schedule="%s"} %s',
+			jobq_internal.metric_label(v.name), extract(epoch FROM v.next_run))
+		FROM jobq.schedules v WHERE v.state IN ('active', 'failing') AND isfinite(v.next_run)
+		UNION ALL
+		SELECT v.n, '', format('%s{setting="%s"} %s', v.name, c.setting, v.value)
+		FROM jobq_internal.capacity() c,
+			LATERAL (VALUES (60, 'jobq_capacity_used', c.used), (61, 'jobq_capacity_most', c.most)) v (n, name, value)),
+	lines AS (
+		SELECT f.n, 1 AS part, '' AS of, format('# TYPE %s %s', f.name, f.type) AS line FROM families f
+		UNION ALL SELECT f.n, 2, '', format('# UNIT %s %s', f.name, f.unit) FROM families f WHERE f.unit IS NOT NULL
+		UNION ALL SELECT f.n, 3, '', format('# HELP %s %s', f.name, f.help) FROM families f
+		UNION ALL SELECT v.n, 4, v.of, v.sample FROM samples v)
+	SELECT string_agg(l.line, E'\n' ORDER BY l.n, l.part, l.of COLLATE "C", l.line COLLATE "C") || E'\n# EOF\n' FROM lines l
+$$;
+COMMENT ON FUNCTION jobq.metrics() IS 'what there is to be watched, as OpenMetrics text for Prometheus';
