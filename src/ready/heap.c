@@ -303,6 +303,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	ready->heap_free = heap->hash_next;
 	*heap = *key;
 	heap->marked = false;
+	heap->served = db->limits->served;
 	heap->root = heap->lent = JOBQ_NONE;
 	heap->nlanes = heap->nentries = 0;
 	heap->hash_next = *bucket;

@@ -58,6 +58,19 @@ place_give(JobqDatabase *db, uint32 index)
 /* Tokens are sums of fractions. */
 #define ONE_TOKEN	(1 - 1e-6)
 
+/* So long, in microseconds, a place is kept for whom was woken for it: keep.c. */
+#define KEEP_PATIENCE	USECS_PER_SEC
+
+extern bool turn_before(int32 priority, uint32 served, int32 other_priority,
+						uint32 other_served);
+extern bool place_is_kept(JobqDatabase *db, const JobqHeap *heap,
+						  const JobqTaker *taker, TimestampTz now,
+						  TimestampTz *due);
+extern bool place_is_kept_for(const JobqLimiter *limiter,
+							  const JobqHeap *heap);
+extern bool place_is_kept_for_others(const JobqLimiter *limiter, Oid role,
+									 TimestampTz now);
+extern void place_taken(JobqLimiter *limiter, Oid role, int32 queue_id);
 extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
 extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
@@ -144,6 +157,9 @@ extern JobqLane *heap_first(JobqDatabase *db, JobqHeap *heap);
 extern uint32 heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most);
 extern int	heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  TimestampTz *due);
+extern int	heap_room_for(JobqDatabase *db, JobqHeap *heap,
+						  const JobqTaker *taker, TimestampTz now,
+						  TimestampTz *due);
 
 /* src/ready/list.c */
 extern void lane_pass(JobqDatabase *db, JobqLane *lane, JobqKey key);
@@ -187,8 +203,18 @@ key_below(JobqKey key)
 }
 
 /* src/ready/wake.c */
+extern JobqReserver *reserver_for(JobqDatabase *db, const JobqLane *lane);
+extern bool reserver_knows(const JobqReserver *reserver, Oid role, int nroles);
+extern bool reserver_takes(const JobqReserver *reserver, int32 queue_id);
+extern bool heap_has_taker(JobqDatabase *db, JobqHeap *heap);
 extern void heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 					  JobqWakeList *wake);
+
+/* src/ready/keep.c */
+extern void turn_over(JobqDatabase *db, const JobqLane *lane,
+					  const JobqPermits *permits);
+extern void place_freed(JobqDatabase *db, uint16 limiter, TimestampTz now,
+						JobqWakeList *wake);
 
 /* src/ready/park.c */
 extern int	group_compare(int32 priority_a, JobqKey a, int32 priority_b,

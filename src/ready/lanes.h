@@ -160,6 +160,8 @@ typedef struct JobqHeap
 	bool		consumer;
 	bool		quarantine;
 	bool		marked;			/* to be offered to consumers that wait */
+	uint32		served;			/* as JobqLimits.served was when a job of its
+								 * role took a permit of its limiters */
 	uint32		root;			/* the lane that comes first */
 	uint32		lent;			/* of a tenant's: the lane that is, or
 								 * JOBQ_NONE */

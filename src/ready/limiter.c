@@ -150,3 +150,111 @@ limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
 	}
 	return room;
 }
+
+/*
+ * Whose first job is more urgent comes first; then who was served longer ago.
+ */
+bool
+turn_before(int32 priority, uint32 served, int32 other_priority,
+			uint32 other_served)
+{
+	if (priority != other_priority)
+		return priority < other_priority;
+	return (int32) (served - other_served) < 0;
+}
+
+/*
+ * Is the last free place of the limiter kept for a time that has not come?  Callers
+ * have read the clock before they got the lock, and it may have been put back.
+ */
+static bool
+is_kept(const JobqLimiter *limiter, TimestampTz now)
+{
+	return limiter->kept_until > now &&
+		limiter->max_running - limiter->running == 1 &&
+		limiter->kept_until <= now + 2 * KEEP_PATIENCE;
+}
+
+/*
+ * Is it kept, and not for this role?
+ */
+bool
+place_is_kept_for_others(const JobqLimiter *limiter, Oid role, TimestampTz now)
+{
+	return is_kept(limiter, now) && limiter->kept_role != role;
+}
+
+/*
+ * If it is kept: is it for who pops from this heap?
+ */
+bool
+place_is_kept_for(const JobqLimiter *limiter, const JobqHeap *heap)
+{
+	return limiter->kept_role == heap->role &&
+		limiter->kept_queue == heap->queue_id;
+}
+
+/*
+ * May the taker, a consumer, also take what the place is kept for?  Then it takes what
+ * comes first of all that it may take.
+ */
+static bool
+may_take_either(const JobqLimiter *limiter, const JobqTaker *taker)
+{
+	bool		queue = false;
+
+	if (taker == NULL || taker->pool >= 0)
+		return false;
+	for (int i = 0; i < taker->nqueues && !queue; i++)
+		queue = taker->queue_ids[i] == limiter->kept_queue;
+	if (!queue || taker->any_role)
+		return queue;
+	for (int i = 0; i < taker->nroles; i++)
+		if (taker->roles[i] == limiter->kept_role)
+			return true;
+	return false;
+}
+
+/*
+ * Must who pops from the heap, whose limiters have room, pass it by?  Then "due" is
+ * lowered to when not any more.  "taker" may be NULL: anybody.
+ */
+bool
+place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
+			  TimestampTz now, TimestampTz *due)
+{
+	uint16		index[] = {heap->queue_limiter, heap->kind_limiter};
+
+	for (int i = 0; i < 2; i++)
+	{
+		const JobqLimiter *limiter;
+
+		if (index[i] == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[index[i]];
+		if (is_kept(limiter, now) && !place_is_kept_for(limiter, heap) &&
+			!may_take_either(limiter, taker) &&
+			!turn_before(db->ready->lanes[heap->root].priority, heap->served,
+						 limiter->kept_priority, limiter->kept_served))
+		{
+			*due = Min(*due, limiter->kept_until);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * A job of the role takes a place, in a queue of consumers or, with 0, as a worker's:
+ * it is not kept for it any more, and for nobody if it was the last.
+ */
+void
+place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
+{
+	limiter->running++;
+	if ((limiter->kept_role == role && limiter->kept_queue == queue_id) ||
+		limiter->running >= limiter->max_running)
+		limiter->kept_until = 0;
+	if (limiter->wants_worker == role)
+		limiter->wants_worker = InvalidOid;
+}

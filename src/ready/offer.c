@@ -20,9 +20,6 @@
 
 static void unlink_place(JobqDatabase *db, uint32 place);
 static void free_place(JobqDatabase *db, uint32 place);
-static bool knows_role(const JobqReserver *reserver, Oid role, int nroles);
-static bool takes_from(const JobqReserver *reserver, int32 queue_id);
-static JobqReserver *reserver_for(JobqDatabase *db, const JobqLane *lane);
 static void tell_others(JobqDatabase *db, const JobqLane *lane);
 static bool worker_is_first(JobqDatabase *db, const JobqLane *lane,
 							TimestampTz now);
@@ -158,45 +155,6 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 }
 
 /*
- * Is the role among the first ones that the session has thought about?
- */
-static bool
-knows_role(const JobqReserver *reserver, Oid role, int nroles)
-{
-	if (reserver->any_role)
-		return true;
-	for (int i = 0; i < nroles; i++)
-		if (reserver->roles[i] == role)
-			return true;
-	return false;
-}
-
-static bool
-takes_from(const JobqReserver *reserver, int32 queue_id)
-{
-	for (int i = 0; i < reserver->nqueues; i++)
-		if (reserver->queue_ids[i] == queue_id)
-			return true;
-	return false;
-}
-
-/*
- * Who came last of those that may take from the lane, or NULL.  A session that
- * has just done something wakes more quickly than one that has slept for long.
- */
-static JobqReserver *
-reserver_for(JobqDatabase *db, const JobqLane *lane)
-{
-	for (uint32 i = db->offers->head; i != JOBQ_NONE;
-		 i = db->offers->reservers[i].next)
-		if (takes_from(&db->offers->reservers[i], lane->queue_id) &&
-			knows_role(&db->offers->reservers[i], lane->role,
-					   db->offers->reservers[i].nallowed))
-			return &db->offers->reservers[i];
-	return NULL;
-}
-
-/*
  * There is a job for which nobody is known.  Those who have not thought about
  * its role yet shall look for themselves.
  */
@@ -205,9 +163,9 @@ tell_others(JobqDatabase *db, const JobqLane *lane)
 {
 	for (uint32 i = db->offers->head; i != JOBQ_NONE;
 		 i = db->offers->reservers[i].next)
-		if (takes_from(&db->offers->reservers[i], lane->queue_id) &&
-			!knows_role(&db->offers->reservers[i], lane->role,
-						db->offers->reservers[i].nroles))
+		if (reserver_takes(&db->offers->reservers[i], lane->queue_id) &&
+			!reserver_knows(&db->offers->reservers[i], lane->role,
+							db->offers->reservers[i].nroles))
 			SetLatch(&db->offers->reservers[i].proc->procLatch);
 }
 

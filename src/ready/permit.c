@@ -71,7 +71,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			*index[i] = JOBQ_NO_LIMITER;
 			continue;
 		}
-		limiter->running++;
+		place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
 			limiter->pace.tokens -= 1;
 	}
@@ -105,12 +105,17 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 			? JOBQ_QUEUE_FULL : JOBQ_KIND_FULL;
 	}
 	if (lane.queue_limiter != JOBQ_NO_LIMITER &&
-		!limiter_free(&db->limits->limiters[lane.queue_limiter], now, &due))
+		(!limiter_free(&db->limits->limiters[lane.queue_limiter], now, &due) ||
+		 place_is_kept_for_others(&db->limits->limiters[lane.queue_limiter],
+								  job->role, now)))
 		return JOBQ_QUEUE_FULL;
 	if (lane.kind_limiter != JOBQ_NO_LIMITER &&
-		!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due))
+		(!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due) ||
+		 place_is_kept_for_others(&db->limits->limiters[lane.kind_limiter],
+								  job->role, now)))
 		return JOBQ_KIND_FULL;
 	lane.tenant = job->tenant;
+	lane.role = job->role;
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL);	/* for what is counted of the tenant */
 	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
@@ -147,16 +152,8 @@ give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
 	limiter->running--;
 	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
 		limiter->pace.tokens += 1;
-	if (!was_full && !unused)
-		return;
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
-	{
-		JobqHeap   *heap = &db->ready->heaps[i];
-
-		if (heap->queue_limiter == index || heap->kind_limiter == index)
-			heap_wake(db, heap, 1, now, wake);
-	}
+	if (was_full || unused || limiter->kept_until > now)
+		place_freed(db, index, now, wake);
 }
 
 /*

@@ -169,14 +169,27 @@ heap_first(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
- * How many jobs of the heap may start now, by its limiters.
+ * How many jobs of the heap may start now, by its limiters, and if no place is kept
+ * for another.
  */
 int
 heap_room(JobqDatabase *db, JobqHeap *heap, TimestampTz now, TimestampTz *due)
 {
+	return heap_room_for(db, heap, NULL, now, due);
+}
+
+/*
+ * The same for this taker, who may be the one for whom a place is kept.
+ */
+int
+heap_room_for(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
+			  TimestampTz now, TimestampTz *due)
+{
 	if (heap->queue_limiter == JOBQ_NO_LIMITER &&
 		heap->kind_limiter == JOBQ_NO_LIMITER)
 		return PG_INT32_MAX;
+	if (place_is_kept(db, heap, taker, now, due))
+		return 0;
 	return limiters_room(db, heap->queue_limiter, heap->kind_limiter, now, due);
 }
 
@@ -207,6 +220,18 @@ heap_jobs(JobqDatabase *db, JobqHeap *heap, uint32 most)
 }
 
 /*
+ * Is the turn at a limiter of this heap its role's, which has no worker that waits?
+ */
+static bool
+wants_worker(JobqDatabase *db, const JobqHeap *heap)
+{
+	return (heap->queue_limiter != JOBQ_NO_LIMITER &&
+			db->limits->limiters[heap->queue_limiter].wants_worker == heap->role) ||
+		(heap->kind_limiter != JOBQ_NO_LIMITER &&
+		 db->limits->limiters[heap->kind_limiter].wants_worker == heap->role);
+}
+
+/*
  * How many jobs of the heap may start now, up to so many, and the priority of the
  * first.
  */
@@ -216,6 +241,12 @@ jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
 {
 	int			room = heap_room(db, heap, now, &db->limits->due);
 
+	/*
+	 * the place is kept, or full: a worker of whose turn it is shall wait for
+	 * it
+	 */
+	if (room == 0 && wants_worker(db, heap))
+		room = 1;
 	*priority = heap_first(db, heap)->priority;
 	return heap_jobs(db, heap, Min((uint32) room, most));
 }

@@ -31,8 +31,8 @@ typedef struct Choice
 
 static bool lane_before(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
-static void consider(JobqDatabase *db, JobqHeap *heap, uint8 rank,
-					 TimestampTz now, Choice *choice);
+static void consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker,
+					 uint8 rank, TimestampTz now, Choice *choice);
 
 /*
  * Does the lane come before the other, which is the first one of another heap and
@@ -61,8 +61,8 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
  * Is the first lane of the heap better than what we have?
  */
 static void
-consider(JobqDatabase *db, JobqHeap *heap, uint8 rank, TimestampTz now,
-		 Choice *choice)
+consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker, uint8 rank,
+		 TimestampTz now, Choice *choice)
 {
 	JobqLane   *lane;
 
@@ -72,7 +72,7 @@ consider(JobqDatabase *db, JobqHeap *heap, uint8 rank, TimestampTz now,
 	if (choice->lane != NULL && rank == choice->rank &&
 		!lane_before(db, lane, choice->lane))
 		return;
-	if (heap_room(db, heap, now, &db->limits->due) == 0)
+	if (heap_room_for(db, heap, taker, now, &db->limits->due) == 0)
 		return;
 	choice->lane = lane;
 	choice->rank = rank;
@@ -106,7 +106,7 @@ lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 		for (uint32 i = role == NULL ? JOBQ_NONE : role->heaps; i != JOBQ_NONE;
 			 i = ready->heaps[i].next)
 			if (!ready->heaps[i].quarantine || ready->quarantine_slot < 0)
-				consider(db, &ready->heaps[i],
+				consider(db, &ready->heaps[i], taker,
 						 ready->orders[ready->heaps[i].order].rank[taker->pool],
 						 now, &choice);
 	}
@@ -117,7 +117,7 @@ lane_best(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 		for (uint32 i = queue == NULL ? JOBQ_NONE : queue->heaps; i != JOBQ_NONE;
 			 i = ready->heaps[i].next)
 			if (may_take(taker, ready->heaps[i].role))
-				consider(db, &ready->heaps[i], q, now, &choice);
+				consider(db, &ready->heaps[i], taker, q, now, &choice);
 		if (choice.lane != NULL)
 			break;				/* queues are in order */
 	}

@@ -19,6 +19,72 @@
 #include "ready/inner.h"
 
 /*
+ * Is the role among the first ones that the session has thought about?
+ */
+bool
+reserver_knows(const JobqReserver *reserver, Oid role, int nroles)
+{
+	if (reserver->any_role)
+		return true;
+	for (int i = 0; i < nroles; i++)
+		if (reserver->roles[i] == role)
+			return true;
+	return false;
+}
+
+/*
+ * Does the session wait for jobs of this queue?
+ */
+bool
+reserver_takes(const JobqReserver *reserver, int32 queue_id)
+{
+	for (int i = 0; i < reserver->nqueues; i++)
+		if (reserver->queue_ids[i] == queue_id)
+			return true;
+	return false;
+}
+
+/*
+ * Who came last of those that may take from the lane, or NULL.  A session that
+ * has just done something wakes more quickly than one that has slept for long.
+ */
+JobqReserver *
+reserver_for(JobqDatabase *db, const JobqLane *lane)
+{
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+		if (reserver_takes(&db->offers->reservers[i], lane->queue_id) &&
+			reserver_knows(&db->offers->reservers[i], lane->role,
+						   db->offers->reservers[i].nallowed))
+			return &db->offers->reservers[i];
+	return NULL;
+}
+
+/*
+ * Does a worker that is idle, or a consumer that waits, take jobs from the heap?
+ */
+bool
+heap_has_taker(JobqDatabase *db, JobqHeap *heap)
+{
+	JobqLane   *lane = &db->ready->lanes[heap->root];
+
+	if (heap->consumer)
+		return somebody_waits(db, heap->queue_id) && reserver_for(db, lane) != NULL;
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		const JobqSlot *slot = &jobq_shared->slots[i];
+
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->idle &&
+			!slot->retire && !slot->yields &&
+			slot->database == db - jobq_shared->databases &&
+			slot->role == heap->role &&
+			JOBQ_LANE_RANK(db, lane, slot->pool) != JOBQ_NOT_SERVED)
+			return true;
+	}
+	return false;
+}
+
+/*
  * See that a job in the lane is taken: mark the lane for consumers that wait, or
  * choose an idle worker, or else the scheduler if it may be able to start one.
  */

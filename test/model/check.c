@@ -581,11 +581,15 @@ plain_rank(const JobqLane *lane, const JobqTaker *taker)
 {
 	uint8		rank = JOBQ_NOT_SERVED;
 	bool		allowed = taker->any_role;
+	TimestampTz due = DT_NOEND;
 
 	if (!lane->in_use || lane->count == 0 || !lane->ranked || lane->paused)
 		return JOBQ_NOT_SERVED;
 	if (lane->heap == JOBQ_NONE && db->ready->heapless)
 		return JOBQ_NOT_SERVED; /* it waits for one */
+	if (lane->heap != JOBQ_NONE &&
+		heap_room_for(db, &db->ready->heaps[lane->heap], taker, world.now, &due) == 0)
+		return JOBQ_NOT_SERVED;
 	if (lane->quarantine && taker->pool >= 0 && db->ready->quarantine_slot >= 0)
 		return JOBQ_NOT_SERVED;
 	for (int i = 0; i < taker->nroles; i++)

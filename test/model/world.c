@@ -385,6 +385,42 @@ worker_attach(int w)
 	world.workers[w].row = -1;
 }
 
+/* Who waits for the only place of a queue. */
+typedef struct Turn
+{
+	Oid			role;			/* or 0 */
+	int32		priority;
+	uint32		served;
+} Turn;
+
+/*
+ * The first in turn of the roles that have a taker for this queue's only place, or with
+ * "mine" of this role, without one.  A kind's limit, too, makes it another matter.
+ */
+static Turn
+first_turn(uint16 limiter, Oid role, bool mine)
+{
+	Turn		first = {0};
+
+	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].limited_next)
+	{
+		JobqHeap   *heap = &db->ready->heaps[i];
+		int32		priority = heap_first(db, heap)->priority;
+
+		if (heap->queue_limiter == limiter && heap->kind_limiter == JOBQ_NO_LIMITER &&
+			!heap->quarantine && (heap->role == role) == mine &&
+			(mine || heap_has_taker(db, heap)) &&
+			(first.role == 0 ||
+			 turn_before(priority, heap->served, first.priority, first.served)))
+			first = (Turn)
+			{
+				heap->role, priority, heap->served
+			};
+	}
+	return first;
+}
+
 /*
  * One turn of its loop, until it has a job or is idle.
  */
@@ -403,8 +439,26 @@ worker_pop(int w)
 	{
 		JobqWakeList wake = {0};
 
+		uint16		held = slot->holding->permits.queue;
+		const JobqLimiter *limiter = held == JOBQ_NO_LIMITER ? NULL
+			: &db->limits->limiters[held];
+		Turn		other = {0};
+		Turn		mine = {0};
+
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (limiter != NULL && limiter->max_running == 1 && limiter->running == 1 &&
+			limiter->rate.per_us <= 0 && limiter->throttle.failures == 0 &&
+			limiter->kept_until == 0)
+		{
+			other = first_turn(held, slot->role, false);
+			mine = first_turn(held, slot->role, true);
+		}
 		popped = jobq_ready_pop(db, &taker, world.now, &entry, &wake);
+		if (popped && entry.permits.queue == held && other.role != 0 &&
+			mine.role != 0 && entry.kind == 0 && !entry.quarantine &&
+			turn_before(other.priority, other.served, entry.priority, mine.served))
+			model_fail("role %u does not let role %u have its turn", slot->role,
+					   other.role);
 		slot->idle = !popped;
 		worker->awake = popped;
 		unlock(&wake);
@@ -542,6 +596,8 @@ op_reserve(uint32 a, uint32 b, uint32 c)
 bool
 session_sees(const Session *session)
 {
+	TimestampTz due = DT_NOEND;
+
 	for (uint32 i = db->ready->active_head; i != JOBQ_NONE;
 		 i = db->ready->lanes[i].active_next)
 	{
@@ -549,7 +605,9 @@ session_sees(const Session *session)
 		bool		ours = false;
 
 		if (!lane->ranked || lane->paused || !lane->consumer ||
-			!jobq_lane_free(db, lane, world.now))
+			!jobq_lane_free(db, lane, world.now) ||
+			(lane->heap != JOBQ_NONE &&
+			 heap_room(db, &db->ready->heaps[lane->heap], world.now, &due) == 0))
 			continue;
 		for (int q = 0; q < session->taker.nqueues; q++)
 			ours |= session->queue_ids[q] == lane->queue_id;

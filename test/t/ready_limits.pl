@@ -357,6 +357,30 @@ is(sql(q{SELECT count(*) FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g OR
 nothing_leaks('full');
 
 #
+# Roles that have backlogs take turns for the only place of a queue.  It is held until
+# each has a worker that waits.
+#
+sql(q{CREATE ROLE anna LOGIN; CREATE ROLE bert LOGIN; CREATE ROLE cora LOGIN;
+	CREATE FUNCTION nothing(payload jsonb) RETURNS void LANGUAGE sql AS '';
+	CREATE FUNCTION hold(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared((payload #>> ''{}'')::int)';
+	SELECT jobq.grant_role('anna'), jobq.grant_role('bert'), jobq.grant_role('cora'), jobq.register('turn', 'nothing(jsonb)'),
+		jobq.register('hold', 'hold(jsonb)'), jobq.create_queue('shared', max_running => 1, open => true)});
+$holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(5), pg_advisory_lock(6)');
+sql(q{SELECT jobq.enqueue('hold', '5', queue => 'shared')});
+sql("SET ROLE $_; SELECT jobq.enqueue('hold', '6')") for qw(anna bert cora);
+wait_for($node, 'turns: each has a worker', q{SELECT count(DISTINCT role) = 4 FROM jobq.workers WHERE kind = 'hold'});
+sql("SET ROLE $_; SELECT count(jobq.enqueue('turn', queue => 'shared')) FROM generate_series(1, 40)") for qw(anna bert cora);
+$holder->query_safe('SELECT pg_advisory_unlock(6)');
+wait_for($node, 'turns: which waits', q{SELECT count(DISTINCT role) = 3 FROM jobq.workers WHERE state = 'idle' AND role <> 'postgres'::regrole});
+$holder->query_safe('SELECT pg_advisory_unlock(5)');
+$holder->quit;
+wait_for($node, 'turns: all have run', q{SELECT count(*) = 120 FROM jobq.jobs WHERE kind = 'turn' AND state = 'completed'});
+cmp_ok(sql(q{SELECT count(*) FROM (SELECT role <> lag(role) OVER (ORDER BY started_at, id) AS is_next FROM jobq.jobs WHERE kind = 'turn') t WHERE is_next}),
+	'>=', 40, 'turns: the place goes round');
+nothing_leaks('turns');
+
+#
 # Limits and rests after a crash.
 #
 sql(q{SELECT jobq.test_clock('0');

@@ -147,6 +147,31 @@ $first->quit;
 nothing_is_left();
 
 #
+# Roles take turns, if a consumer of each waits.
+#
+$first = consumer('first');
+post('b1', 'bob');
+gets($first, 'b1', 'turns: a job of bob');
+post("b$_", 'bob') for 2 .. 3;
+post("c$_", 'carol') for 1 .. 2;
+foreach my $turn ([ 'carol', 'c1' ], [ 'bob', 'b2' ], [ 'carol', 'c2' ], [ 'bob', 'b3' ])
+{
+	my ($role, $job) = @{$turn};
+	my %waiting = map { $_ => consumer("a consumer of $_", role => $_) } qw(bob carol);
+
+	acks($first);
+	gets($waiting{$role}, $job, "turns: then one of $role");
+	$first = delete $waiting{$role};
+	foreach my $session (values %waiting)
+	{
+		sql("SELECT pg_cancel_backend($session->{pid})");
+		$session->quit;
+	}
+}
+acks($first);
+nothing_is_left();
+
+#
 # Those who leave with a job in their hand.
 #
 foreach my $how ('cancel', 'terminate', 'close')
