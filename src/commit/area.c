@@ -40,6 +40,8 @@ waiters_init(void *owner, char *memory)
 	pg_atomic_init_u32(&shared->waiters->n, 0);
 	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
 		shared->waiters->waiter[i].next = i + 1 < JOBQ_MAX_WAITERS ? i + 1 : -1;
+	for (int i = 0; i < JOBQ_WAITER_BUCKETS; i++)
+		shared->waiters->bucket[i] = -1;
 	jobq_shares_clear(&shared->waiters->shares);
 	jobq_shares_set(&shared->waiters->shares, JOBQ_OF_WAITERS, JOBQ_MAX_WAITERS);
 }

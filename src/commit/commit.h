@@ -99,7 +99,8 @@ typedef struct JobqWaiter
 	Oid			dboid;
 	int64		job_id;
 	uint32		account;		/* its role's: see shares.h */
-	int			next;			/* free list link, or -1 */
+	int			prev;			/* in its bucket, or -1 */
+	int			next;			/* likewise, or free list link */
 } JobqWaiter;
 
 /* The state of a job that leaves no row, if it was cancelled. */
@@ -113,12 +114,21 @@ typedef struct JobqEnding
 	char		state;
 } JobqEnding;
 
+/*
+ * Who waits for what: places, in buckets by database and job.  So the end of a job
+ * looks only at those who wait for it, however many wait for others.
+ *
+ * Lock: "lock", exclusively to take or give up a place; shared, who has ended a job
+ * may write its outcome and set "woken", as nobody else does for this job.
+ */
 #define JOBQ_MAX_WAITERS	2048
+#define JOBQ_WAITER_BUCKETS	2048	/* a power of 2 */
 typedef struct JobqWaiters
 {
 	LWLock	   *lock;
 	pg_atomic_uint32 n;			/* by no lock */
 	int			free;
+	int			bucket[JOBQ_WAITER_BUCKETS];	/* the first place, or -1 */
 	JobqShares	shares;
 	JobqWaiter	waiter[JOBQ_MAX_WAITERS];
 } JobqWaiters;

@@ -19,7 +19,6 @@ extern const JobqCommitBooks outcome_books; /* outcome.c */
 
 /* src/commit/waiter.c */
 extern bool jobq_anybody_waits(void);
-extern void jobq_tell_waiters(Oid dboid,
-							  const JobqEnding *(*find) (int64 job_id));
+extern void jobq_tell_waiters(Oid dboid, const JobqEnding *ending);
 
 #endif							/* JOBQ_COMMIT_INNER_H */

@@ -26,7 +26,7 @@
 
 typedef struct PendingOutcome
 {
-	JobqEnding	outcome;		/* first, so that they are found by job */
+	JobqEnding	outcome;
 	SubTransactionId subid;
 } PendingOutcome;
 
@@ -77,36 +77,14 @@ outcomes_noted(void)
 	return noutcomes > 0;
 }
 
-static int
-compare(const void *a, const void *b)
-{
-	int64		first = ((const PendingOutcome *) a)->outcome.job_id;
-	int64		second = ((const PendingOutcome *) b)->outcome.job_id;
-
-	return first < second ? -1 : first > second;
-}
-
-static const JobqEnding *
-find(int64 job_id)
-{
-	PendingOutcome key = {.outcome = {.job_id = job_id}};
-	PendingOutcome *found = bsearch(&key, outcomes, noutcomes,
-									sizeof(PendingOutcome), compare);
-
-	return found != NULL ? &found->outcome : NULL;
-}
-
 /*
  * The transaction has committed: tell them, which needs no lock of the database.
  */
 static bool
 outcomes_pending(JobqDatabase *db)
 {
-	if (jobq_anybody_waits())
-	{
-		qsort(outcomes, noutcomes, sizeof(PendingOutcome), compare);
-		jobq_tell_waiters(MyDatabaseId, find);
-	}
+	for (int i = 0; i < noutcomes && jobq_anybody_waits(); i++)
+		jobq_tell_waiters(MyDatabaseId, &outcomes[i].outcome);
 	reset();
 	return false;
 }

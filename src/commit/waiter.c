@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * waiter.c
- *	  Sessions that wait for the end of a job.
+ *	  Sessions that wait for the end of a job, or of a batch.
  *
  * A session takes a place in the list before it looks whether the job has ended.
  * So either its look sees the end, or whoever commits the end sees the place.
@@ -12,11 +12,44 @@
  */
 #include "base/base.h"
 
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/wait_event.h"
 
 #include "commit/inner.h"
+
+static int *bucket_of(Oid dboid, int64 job_id);
+static void join(int place);
+static void leave(int place);
+static void wake(JobqWaiter *waiter);
+
+static int *
+bucket_of(Oid dboid, int64 job_id)
+{
+	uint32		hash = hash_combine(murmurhash32(dboid),
+									murmurhash32((uint32) job_id ^
+												 (uint32) ((uint64) job_id >> 32)));
+
+	return &jobq_shared->waiters->bucket[hash & (JOBQ_WAITER_BUCKETS - 1)];
+}
+
+/*
+ * The place, which was taken, is found by its job.  Wants the lock.
+ */
+static void
+join(int place)
+{
+	JobqWaiters *waiters = jobq_shared->waiters;
+	JobqWaiter *waiter = &waiters->waiter[place];
+	int		   *bucket = bucket_of(waiter->dboid, waiter->job_id);
+
+	waiter->prev = -1;
+	waiter->next = *bucket;
+	if (*bucket >= 0)
+		waiters->waiter[*bucket].prev = place;
+	*bucket = place;
+}
 
 /*
  * Note that this session waits for the job; an error if its role does for too many.
@@ -44,6 +77,7 @@ jobq_add_waiter(int64 id)
 		waiter->outcome = 0;
 		waiter->prepared = false;
 		waiter->proc = MyProc;
+		join(place);
 		pg_atomic_fetch_add_u32(&waiters->n, 1);
 	}
 	LWLockRelease(waiters->lock);
@@ -67,6 +101,12 @@ leave(int place)
 	JobqWaiters *waiters = jobq_shared->waiters;
 	JobqWaiter *waiter = &waiters->waiter[place];
 
+	if (waiter->prev >= 0)
+		waiters->waiter[waiter->prev].next = waiter->next;
+	else
+		*bucket_of(waiter->dboid, waiter->job_id) = waiter->next;
+	if (waiter->next >= 0)
+		waiters->waiter[waiter->next].prev = waiter->prev;
 	waiter->proc = NULL;
 	waiter->next = waiters->free;
 	waiters->free = place;
@@ -126,28 +166,26 @@ jobq_anybody_waits(void)
 }
 
 /*
- * Tell each session that waits for a job what has become of it, if that is
- * found.  They are woken later.
+ * Tell the sessions that wait for this job what has become of it.  They are woken
+ * later.
  */
 void
-jobq_tell_waiters(Oid dboid, const JobqEnding *(*find) (int64 job_id))
+jobq_tell_waiters(Oid dboid, const JobqEnding *ending)
 {
-	LWLockAcquire(jobq_shared->waiters->lock, LW_SHARED);
-	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
-	{
-		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
-		const JobqEnding *outcome;
+	JobqWaiters *waiters = jobq_shared->waiters;
 
-		if (waiter->proc == NULL || waiter->dboid != dboid)
+	LWLockAcquire(waiters->lock, LW_SHARED);
+	for (int i = *bucket_of(dboid, ending->job_id); i >= 0;
+		 i = waiters->waiter[i].next)
+	{
+		JobqWaiter *waiter = &waiters->waiter[i];
+
+		if (waiter->job_id != ending->job_id || waiter->dboid != dboid)
 			continue;
-		outcome = find(waiter->job_id);
-		if (outcome != NULL)
-		{
-			waiter->role = outcome->role;
-			waiter->outcome = outcome->state;
-		}
+		waiter->role = ending->role;
+		waiter->outcome = ending->state;
 	}
-	LWLockRelease(jobq_shared->waiters->lock);
+	LWLockRelease(waiters->lock);
 }
 
 /*
@@ -176,6 +214,13 @@ jobq_remove_waiters(int code, Datum arg)
 	LWLockRelease(jobq_shared->waiters->lock);
 }
 
+static void
+wake(JobqWaiter *waiter)
+{
+	waiter->woken = true;
+	SetLatch(&waiter->proc->procLatch);
+}
+
 /*
  * Wake the sessions that wait for this job, or for any if job_id is 0.  Cheap
  * if there are none.
@@ -183,22 +228,20 @@ jobq_remove_waiters(int code, Datum arg)
 void
 jobq_wake_waiters(Oid dboid, int64 job_id)
 {
-	if (pg_atomic_read_u32(&jobq_shared->waiters->n) == 0)
-		return;
-	LWLockAcquire(jobq_shared->waiters->lock, LW_SHARED);
-	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
-	{
-		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
+	JobqWaiters *waiters = jobq_shared->waiters;
 
-		if (waiter->proc != NULL &&
-			(job_id == 0 || waiter->job_id == job_id) &&
-			waiter->dboid == dboid)
-		{
-			waiter->woken = true;
-			SetLatch(&waiter->proc->procLatch);
-		}
-	}
-	LWLockRelease(jobq_shared->waiters->lock);
+	if (pg_atomic_read_u32(&waiters->n) == 0)
+		return;
+	LWLockAcquire(waiters->lock, LW_SHARED);
+	for (int i = 0; i < JOBQ_MAX_WAITERS && job_id == 0; i++)
+		if (waiters->waiter[i].proc != NULL && waiters->waiter[i].dboid == dboid)
+			wake(&waiters->waiter[i]);
+	for (int i = job_id == 0 ? -1 : *bucket_of(dboid, job_id); i >= 0;
+		 i = waiters->waiter[i].next)
+		if (waiters->waiter[i].job_id == job_id &&
+			waiters->waiter[i].dboid == dboid)
+			wake(&waiters->waiter[i]);
+	LWLockRelease(waiters->lock);
 }
 
 /*
