@@ -34,6 +34,9 @@
 /* Leases that are ended in one round. */
 #define MAX_ENDED	1000
 
+/* As many of them share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
+#define TOGETHER	50
+
 /* Rows of finished reservations are collected this often. */
 #define GARBAGE_PAUSE	USECS_PER_SEC
 
@@ -55,6 +58,7 @@ static TimestampTz load(TimestampTz now);
 static TimestampTz expire(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
 static int	find_ended(TimestampTz *now, Ended *ended);
+static int	end_some(Ended *ended, int n, TimestampTz now);
 static void end(void *arg);
 static void come_again(TimestampTz at);
 static TimestampTz collect(TimestampTz now);
@@ -280,37 +284,51 @@ expire(TimestampTz now)
 	jobq_injection_point("jobq-leases-expire");
 	n = find_ended(&now, ended);
 	share_begin();
-	for (int i = 0; i < n; i++)
-	{
-		Ended	   *lease = &ended[i];
-		TimestampTz may = share_may(lease->role, 0, now);
-		ErrorData  *edata;
-
+	for (int i = 0; i < n; i += end_some(&ended[i], n - i, now))
 		if (share_over())
 		{
 			come_again(now);
 			break;
 		}
-		if (may > now)
-		{
-			come_again(may);
-			continue;
-		}
+	return DT_NOEND;
+}
 
-		/* nothing may fail in the midst of noting it */
-		jobq_lease_room(1);
-		edata = share_try(lease->role, end, lease);
+/*
+ * End some of the leases, the first ones of the n, in one transaction.  Returns how
+ * many were dealt with, at least one.
+ */
+static int
+end_some(Ended *ended, int n, TimestampTz now)
+{
+	Part		parts[TOGETHER];
+	ErrorData  *edata = NULL;
+
+	n = Min(n, TOGETHER);
+	for (int i = 0; i < n; i++)
+		parts[i] = (Part)
+	{
+		.role = ended[i].role,.arg = &ended[i]
+	};
+	n = share_try_together(parts, n, end, now);
+	for (int i = 0; i < n; i++)
+	{
+		if (parts[i].rests)
+			come_again(share_may(parts[i].role, 0, now));
 
 		/* an ack or a cancel is at work: see later what has become of it */
-		if (edata != NULL || lease->taken)
+		else if (parts[i].edata != NULL || ended[i].taken)
 			come_again(now + USECS_PER_SEC);
-		if (edata == NULL)
+		if (parts[i].edata == NULL)
 			continue;
-		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			ReThrowError(edata);
-		FreeErrorData(edata);
+		if (edata == NULL &&
+			parts[i].edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			edata = parts[i].edata;
+		else
+			FreeErrorData(parts[i].edata);
 	}
-	return DT_NOEND;
+	if (edata != NULL)
+		ReThrowError(edata);
+	return n;
 }
 
 /*
@@ -394,6 +412,8 @@ end(void *arg)
 
 	if (jobq_relations_if_installed() == NULL)
 		return;
+	lease->taken = false;		/* if it is done anew */
+	jobq_lease_room(1);			/* nothing may fail in the midst of noting it */
 	rel = jobq_open_jobs();
 
 	/* others were seen to meanwhile, and that may have waited for a lock */
