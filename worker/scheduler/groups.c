@@ -45,60 +45,35 @@ static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 static void
 remember_past(const JobqLimiter *limiter, TimestampTz now)
 {
-	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID};
 	bool		paced = limiter->rate.by_group && limiter->rate.per_us > 0;
 	bool		throttled = limiter->throttle.by_group &&
 		limiter->throttle.failures > 0;
-	Datum		values[4];
 	uint64		n;
 
 	if (limiter->queue_id == 0 || (!paced && !throttled))
 		return;
-	values[0] = Int32GetDatum(limiter->queue_id);
-	values[1] = TimestampTzGetDatum(!paced ? DT_NOEND
-									: now - (int64) (limiter->rate.burst /
-													 limiter->rate.per_us));
-	values[2] = TimestampTzGetDatum(!throttled ? DT_NOEND
-									: now - limiter->throttle.window);
-	values[3] = Int32GetDatum(jobq_max_groups);
-	n = jobq_query("SELECT group_key, count(*) FILTER (WHERE at > $2)::float8,"
-				   " count(*) FILTER (WHERE failed AND at > $3)::int,"
-				   " min(at) FILTER (WHERE failed AND at > $3) FROM ("
-				   " SELECT j.group_key, (e ->> 'at')::timestamptz AS at, true AS failed"
-				   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
-				   " WHERE j.queue_id = $1 AND j.errors IS NOT NULL"
-				   " UNION ALL SELECT f.group_key, (e ->> 'at')::timestamptz, true"
-				   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
-				   " WHERE f.queue_id = $1 AND f.finished_at > least($2, $3)"
-				   " UNION ALL SELECT a.group_key, a.started_at, false FROM jobq.archive a"
-				   " WHERE a.queue_id = $1 AND a.finished_at > $2 AND a.started_at > $2"
-				   " UNION ALL SELECT j.group_key, l.since, false"
-				   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
-				   " WHERE j.queue_id = $1 AND l.since > $2) t"
-				   " WHERE group_key IS NOT NULL AND at > least($2, $3)"
-				   " GROUP BY group_key ORDER BY 2 DESC, 3 DESC LIMIT $4",
-				   4, types, values, NULL, SPI_OK_SELECT);
+	n = past_read(limiter, "group_key",
+				  paced ? past_bucket_since(&limiter->rate, now) : DT_NOEND,
+				  throttled ? now - limiter->throttle.window : DT_NOEND,
+				  jobq_max_groups + 1);
 	for (uint64 i = 0; i < n; i++)
 	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		int64		id = jobq_group_id(limiter->queue_id,
-									   DatumGetTextPP(jobq_column(row, desc, 1, TEXTOID, NULL)));
-		double		started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL));
-		int			failures = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
-		Datum		since = jobq_column(row, desc, 4, TIMESTAMPTZOID, &isnull);
+		Past		past = past_row(i);
 		JobqGroup  *group;
+		int64		id;
 
+		if (past.name == NULL)
+			continue;			/* those that have no group */
+		id = jobq_group_id(limiter->queue_id, past.name);
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		group = jobq_group_make(my_db, id,
 								jobq_limiter_find(my_db, limiter->queue_id, 0),
 								InvalidOid, now);	/* nobody knows whose */
 		if (group != NULL && paced)
-			group->pace.tokens = Max(group->pace.tokens - started, 0);
-		if (group != NULL && failures > 0)
-			jobq_pace_failed(&limiter->throttle, &group->pace, failures,
-							 DatumGetTimestampTz(since));
+			group->pace.tokens = Max(group->pace.tokens - past.started, 0);
+		if (group != NULL && past.failures > 0)
+			jobq_pace_failed(&limiter->throttle, &group->pace, past.failures,
+							 past.failed_at);
 		LWLockRelease(my_db->lock);
 		if (group == NULL)
 			break;

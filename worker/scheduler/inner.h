@@ -199,6 +199,23 @@ extern void index_end_lost(void);
 extern void tokens_begin(void);
 extern void tokens_renew(void);
 
+/* worker/scheduler/past.c */
+
+/* What has become of the jobs of a name before a start of the server. */
+typedef struct Past
+{
+	text	   *name;			/* or NULL */
+	double		started;
+	int			failures;
+	TimestampTz failed_at;		/* the first of them; 0: there is none */
+}			Past;
+
+extern uint64 past_read(const JobqLimiter *limiter, const char *by,
+						TimestampTz started_since, TimestampTz failed_since,
+						int most);
+extern Past past_row(uint64 i);
+extern TimestampTz past_bucket_since(const JobqRate *rate, TimestampTz now);
+
 /* worker/scheduler/groups.c */
 extern void groups_restore(void);
 extern void groups_refill(void);

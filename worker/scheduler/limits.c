@@ -33,6 +33,7 @@ static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
 static void begin_to_count(uint16 index, bool all, bool tenants,
 						   TimestampTz now, JobqWakeList *wake);
+static void too_many_limited(void);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
@@ -104,6 +105,20 @@ read_weights(JobqLimiter *limiter, Datum weights)
 }
 
 /*
+ * There are more than jobq_check_limited() allows: they came with a restore, or by
+ * replication.
+ */
+static void
+too_many_limited(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("more than %d queues and kinds have limits",
+					JOBQ_MAX_LIMITERS),
+			 errdetail("Jobs of the others do not run.")));
+}
+
+/*
  * The policies of queues and kinds that have any, as the tables have them.
  */
 static int
@@ -128,7 +143,10 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 		Datum		weights;
 
 		if (n == JOBQ_MAX_LIMITERS)
+		{
+			too_many_limited();
 			break;
+		}
 		n++;
 		limiter->in_use = true;
 		limiter->queue_id = int_column(row, desc, 1);
@@ -157,11 +175,7 @@ read_limiters(JobqLimiter *limiters, bool *weighted)
 
 		if (n == JOBQ_MAX_LIMITERS)
 		{
-			ereport(WARNING,
-					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("more than %d queues and kinds have limits",
-							JOBQ_MAX_LIMITERS),
-					 errdetail("Jobs of the others do not run.")));
+			too_many_limited();
 			break;
 		}
 		n++;
@@ -383,67 +397,31 @@ count_running(uint16 index)
 
 /*
  * After a start of the server: what the limiter would remember, had there been
- * none.  What the archive does not have was rolled back with its effects.
+ * none.
  */
 static void
 remember_past(JobqLimiter *limiter, TimestampTz now)
 {
-	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, INT4OID};
-	Datum		values[3];
-	char		nulls[] = {limiter->queue_id != 0 ? ' ' : 'n', ' ',
-	' ', '\0'};
+	bool		paced = limiter->rate.per_us > 0 && !limiter->rate.by_group;
+	bool		throttled = limiter->throttle.failures > 0 &&
+		!limiter->throttle.by_group;
+	Past		past;
 
-	values[0] = Int32GetDatum(limiter->queue_id);
-	values[2] = Int32GetDatum((int32) limiter->kind);
-	if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
+	if ((!paced && !throttled) ||
+		past_read(limiter, NULL,
+				  paced ? past_bucket_since(&limiter->rate, now) : DT_NOEND,
+				  throttled ? now - limiter->throttle.window : DT_NOEND, 1) == 0)
+		return;
+	past = past_row(0);
+	if (paced)
+		limiter->pace.tokens = Max(limiter->pace.tokens - past.started, 0);
+	if (throttled && past.failures > 0)
 	{
-		values[1] = TimestampTzGetDatum(now - (int64) (limiter->rate.burst /
-													   limiter->rate.per_us));
-		jobq_query("SELECT sum(n) FROM ("
-				   " SELECT count(*) AS n FROM jobq.job j,"
-				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
-				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END"
-				   " UNION ALL SELECT count(*) FROM jobq.archive a WHERE a.started_at > $2"
-				   " AND a.finished_at > $2 AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(a.kind) = $3 ELSE a.queue_id = $1 END"
-				   " UNION ALL SELECT count(*) FROM jobq.failed_job f,"
-				   " jsonb_array_elements(f.errors) e WHERE f.finished_at > $2"
-				   " AND (e ->> 'at')::timestamptz > $2 AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(f.kind) = $3 ELSE f.queue_id = $1 END"
-				   " UNION ALL SELECT count(*) FROM jobq.lease l, unnest(l.job_ids) i"
-				   " JOIN jobq.job j ON j.id = i WHERE l.since > $2 AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END) t",
-				   3, types, values, nulls, SPI_OK_SELECT);
-		limiter->pace.tokens -=
-			DatumGetFloat8(DirectFunctionCall1(numeric_float8,
-											   jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, NUMERICOID, NULL)));
-		limiter->pace.tokens = Max(limiter->pace.tokens, 0);
-	}
-	if (limiter->throttle.failures > 0 && !limiter->throttle.by_group)
-	{
-		values[1] = TimestampTzGetDatum(now - limiter->throttle.window);
-		jobq_query("SELECT count(*)::int, min(at) FROM ("
-				   " SELECT (e ->> 'at')::timestamptz AS at FROM jobq.failed_job f,"
-				   " jsonb_array_elements(f.errors) e WHERE f.finished_at > $2"
-				   " AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(f.kind) = $3 ELSE f.queue_id = $1 END"
-				   " UNION ALL SELECT (e ->> 'at')::timestamptz FROM jobq.job j,"
-				   " jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
-				   " AND CASE WHEN $1 IS NULL"
-				   " THEN jobq_internal.kind_hash(j.kind) = $3 ELSE j.queue_id = $1 END) t"
-				   " WHERE at > $2",
-				   3, types, values, nulls, SPI_OK_SELECT);
-		if (int_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1) > 0)
-		{
-			limiter->pace.failures = int_column(SPI_tuptable->vals[0],
-												SPI_tuptable->tupdesc, 1);
-			limiter->pace.window_start =
-				DatumGetTimestampTz(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, TIMESTAMPTZOID, NULL));
-			if (limiter->pace.failures >= limiter->throttle.failures)
-				limiter->pace.rest_until = limiter->pace.window_start +
-					limiter->throttle.window;
-		}
+		limiter->pace.failures = past.failures;
+		limiter->pace.window_start = past.failed_at;
+		if (limiter->pace.failures >= limiter->throttle.failures)
+			limiter->pace.rest_until = limiter->pace.window_start +
+				limiter->throttle.window;
 	}
 }
 

@@ -63,39 +63,18 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 static void
 remember_past(const JobqLimiter *limiter, TimestampTz now)
 {
-	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, INT4OID};
-	Datum		values[3];
-	uint64		n;
+	uint64		n = past_read(limiter, "tenant",
+							  past_bucket_since(&limiter->tenant_rate, now),
+							  DT_NOEND, JOBQ_MAX_TALLIES);
 
-	values[0] = Int32GetDatum(limiter->queue_id);
-	values[1] = TimestampTzGetDatum(now - (int64) (limiter->tenant_rate.burst /
-												   limiter->tenant_rate.per_us));
-	values[2] = Int32GetDatum(JOBQ_MAX_TALLIES);
-	n = jobq_query("SELECT tenant, count(*)::float8 FROM ("
-				   " SELECT j.tenant, (e ->> 'at')::timestamptz AS at"
-				   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
-				   " WHERE j.queue_id = $1 AND j.errors IS NOT NULL"
-				   " UNION ALL SELECT f.tenant, (e ->> 'at')::timestamptz"
-				   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
-				   " WHERE f.queue_id = $1 AND f.finished_at > $2"
-				   " UNION ALL SELECT a.tenant, a.started_at FROM jobq.archive a"
-				   " WHERE a.queue_id = $1 AND a.finished_at > $2 AND a.started_at > $2"
-				   " UNION ALL SELECT j.tenant, l.since"
-				   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
-				   " WHERE j.queue_id = $1 AND l.since > $2) t"
-				   " WHERE at > $2 GROUP BY tenant ORDER BY 2 DESC LIMIT $3",
-				   3, types, values, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < n; i++)
 	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
-		Datum		name = jobq_column(row, desc, 1, TEXTOID, &isnull);
-		uint32		tenant = jobq_tenant_hash(isnull ? NULL : TextDatumGetCString(name));
-		double		started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL));
+		Past		past = past_row(i);
+		uint32		tenant = jobq_tenant_hash(past.name == NULL ? NULL
+											  : text_to_cstring(past.name));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_tenant_spend(my_db, limiter->queue_id, tenant, started, now);
+		jobq_tenant_spend(my_db, limiter->queue_id, tenant, past.started, now);
 		LWLockRelease(my_db->lock);
 	}
 }

@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * past.c
+ *	  What has started and failed before a start of the server, as the tables tell.
+ *
+ * Limits, groups and tenants remember by it how empty their buckets would be, and
+ * which of them would rest.  What the archive does not have was rolled back with its
+ * effects.
+ *
+ * worker/scheduler/past.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+
+/*
+ * Ask for the jobs of the limiter's queue or kind: how many have started since one
+ * time, and failed since another; DT_NOEND to ask for none.  "by" is the column by
+ * which they are counted, or NULL for all together; of so many names at most, those
+ * first that have had most.  Returns how many rows there are for past_row().  Wants
+ * SPI to be connected.
+ */
+uint64
+past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
+		  TimestampTz failed_since, int most)
+{
+	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID};
+	Datum		values[4];
+	const char *name = by == NULL ? "NULL::text" : by;
+	const char *of = limiter->queue_id != 0 ? "queue_id"
+		: "jobq_internal.kind_hash(kind)";
+
+	values[0] = Int32GetDatum(limiter->queue_id != 0 ? limiter->queue_id
+							  : (int32) limiter->kind);
+	values[1] = TimestampTzGetDatum(started_since);
+	values[2] = TimestampTzGetDatum(failed_since);
+	values[3] = Int32GetDatum(most);
+	return jobq_query(psprintf("SELECT name, count(*) FILTER (WHERE at > $2)::float8,"
+							   " count(*) FILTER (WHERE failed AND at > $3)::int,"
+							   " min(at) FILTER (WHERE failed AND at > $3) FROM ("
+							   " SELECT %s AS name, (e ->> 'at')::timestamptz AS at, true AS failed"
+							   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
+							   " WHERE %s = $1 AND j.errors IS NOT NULL"
+							   " UNION ALL SELECT %s, (e ->> 'at')::timestamptz, true"
+							   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
+							   " WHERE %s = $1 AND f.finished_at > least($2, $3)"
+							   " UNION ALL SELECT %s, a.started_at, false FROM jobq.archive a"
+							   " WHERE %s = $1 AND a.finished_at > $2 AND a.started_at > $2"
+							   " UNION ALL SELECT %s, l.since, false"
+							   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
+							   " WHERE %s = $1 AND l.since > $2) t"
+							   " WHERE at > least($2, $3)"
+							   " GROUP BY name ORDER BY 2 DESC, 3 DESC LIMIT $4",
+							   name, of, name, of, name, of, name, of),
+					  4, types, values, NULL, SPI_OK_SELECT);
+}
+
+/*
+ * One of these rows.  What it has is there until the next query.
+ */
+Past
+past_row(uint64 i)
+{
+	HeapTuple	row = SPI_tuptable->vals[i];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+	bool		no_name;
+	bool		no_failure;
+	Datum		name = jobq_column(row, desc, 1, TEXTOID, &no_name);
+	Datum		failed_at = jobq_column(row, desc, 4, TIMESTAMPTZOID, &no_failure);
+
+	return (Past)
+	{
+		.name = no_name ? NULL : DatumGetTextPP(name),
+			.started = DatumGetFloat8(jobq_column(row, desc, 2, FLOAT8OID, NULL)),
+			.failures = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)),
+			.failed_at = no_failure ? 0 : DatumGetTimestampTz(failed_at)
+	};
+}
+
+/*
+ * Since when a bucket that was full then would have been full again: what was taken
+ * before is made up for.
+ */
+TimestampTz
+past_bucket_since(const JobqRate *rate, TimestampTz now)
+{
+	return now - (int64) (rate->burst / rate->per_us);
+}
