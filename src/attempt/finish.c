@@ -304,7 +304,7 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 												  &handler_buffer);
 
 		queue = handler != NULL && handler->queue[0] != '\0'
-			? jobq_queue_by_name(handler->queue, true, &queue_buffer) : NULL;
+			? jobq_queue_by_name(handler->queue, false, &queue_buffer) : NULL;
 		if (queue == NULL || queue->mode != MODE_WORKER)
 			queue = jobq_queue_by_name("default", true, &queue_buffer);
 	}

@@ -45,6 +45,7 @@ int			jobq_worker_max_age;
 int			jobq_worker_max_memory;
 bool		jobq_start_paused;
 int			jobq_create_queues = CREATE_QUEUES_WORKER;
+int			jobq_max_queues_per_role = 1000;
 int			jobq_log_min_duration;
 int			jobq_archive_retention;
 int			jobq_count_limit;
@@ -125,6 +126,12 @@ static const Setting everywhere[] = {
 		PGC_SUSET, 0,
 		"Sets the mode of queues that are created when they are first used.",
 		"worker: jobq's workers take the jobs; consumer: programs take them by reserve(). If off, to use a queue that does not exist is an error, but for the queue default."
+	},
+	{
+		"jobq.max_queues_per_role", NUMBER(jobq_max_queues_per_role, 1000, 0, INT_MAX),
+		PGC_SUSET, 0,
+		"Sets how many queues a role can make by using them first.",
+		"Those that it or another makes by create_queue() do not count. 0 is no limit."
 	},
 	{
 		"jobq.count_limit", NUMBER(jobq_count_limit, 1000, 0, INT_MAX),

@@ -395,7 +395,7 @@ jobq_create_queue(PG_FUNCTION_ARGS)
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a queue");
 	PreventCommandIfReadOnly("jobq.create_queue()");
-	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0))
+	if (!jobq_insert_queue(name, NULL, strcmp(name, "default") == 0, NULL))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("queue \"%s\" already exists", name),

@@ -16,17 +16,11 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/subtrans.h"
 #include "access/table.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -35,9 +29,6 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_invalidate);
-
-/* Milliseconds for which a transaction that creates a queue is waited for. */
-#define CREATE_PATIENCE	5000
 
 /*
  * A queue, the names of the settings that its jobs take along, and the tenants
@@ -67,10 +58,6 @@ static void tenant_from_tuple(KnownQueue *known, const Datum *values,
 static void remember_queue(const KnownQueue *known);
 static bool read_queue(const char *name, int32 id, KnownQueue *known);
 static const KnownQueue *known_queue(int32 id, KnownQueue *buffer);
-static TransactionId creator_of(const char *name);
-static bool insert_row(const char *name, const char *mode, bool open,
-					   TransactionId creator);
-static void create_queue(const char *name);
 
 static void
 forget_queues(void)
@@ -306,132 +293,6 @@ read_queue(const char *name, int32 id, KnownQueue *known)
 }
 
 /*
- * The transaction that is creating a queue of that name, or InvalidTransactionId.
- */
-static TransactionId
-creator_of(const char *name)
-{
-	Relation	rel = jobq_open_table(JOBQ_QUEUE_TABLE, AccessShareLock);
-	SnapshotData dirty;
-	ScanKeyData key;
-	SysScanDesc scan;
-	TransactionId xid = InvalidTransactionId;
-
-	InitDirtySnapshot(dirty);
-	ScanKeyEntryInitialize(&key, 0, QUEUE_NAME, BTEqualStrategyNumber,
-						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-						   CStringGetTextDatum(name));
-	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_QUEUE_NAME_KEY), true,
-							  &dirty, 1, &key);
-	if (HeapTupleIsValid(systable_getnext(scan)) &&
-		TransactionIdIsValid(dirty.xmin))
-		xid = SubTransGetTopmostTransaction(dirty.xmin);
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return xid;
-}
-
-/*
- * Insert the queue's row.  If another transaction is doing that (creator), wait
- * for its end, but no longer than CREATE_PATIENCE: it may stay open for ever.
- * False if it has made the queue.
- */
-static bool
-insert_row(const char *name, const char *mode, bool open,
-		   TransactionId creator)
-{
-	static const Oid types[] = {TEXTOID, TEXTOID, BOOLOID};
-	Datum		values[] = {
-		CStringGetTextDatum(name), CStringGetTextDatum(mode),
-		BoolGetDatum(open)
-	};
-	MemoryContext caller = CurrentMemoryContext;
-	int			nestlevel = NewGUCNestLevel();
-	volatile bool inserted = false;
-
-	if (LockTimeout == 0 || LockTimeout > CREATE_PATIENCE)
-		(void) set_config_option("lock_timeout", CppAsString2(CREATE_PATIENCE),
-								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
-	PG_TRY();
-	{
-		inserted =
-			jobq_query("INSERT INTO jobq.queue (name, mode, open) VALUES ($1, $2, $3)"
-					   " ON CONFLICT (name) DO NOTHING",
-					   3, types, values, NULL, SPI_OK_INSERT) > 0;
-	}
-	PG_CATCH();
-	{
-		int			pid = TransactionIdIsValid(creator)
-			? BackendXidGetPid(creator) : 0;
-
-		MemoryContextSwitchTo(caller);
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
-		FlushErrorState();
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("queue \"%s\" is being created by another transaction",
-						name),
-				 pid != 0
-				 ? errdetail("It is one of process %d, and is open.", pid)
-				 : errdetail("It is open, or was prepared."),
-				 errhint("Try again when it has ended. The views pg_stat_activity and pg_prepared_xacts show since when it has been open.")));
-	}
-	PG_END_TRY();
-	AtEOXact_GUC(false, nestlevel);
-	return inserted;
-}
-
-/*
- * Create a queue with the default settings, but for its mode if that is not
- * NULL, and for whether it is open to all producers.  False if there is one of
- * that name.  Two transactions may do so at
- * once: then the second waits for the first, and finds its row; an error if that
- * takes too long.
- */
-bool
-jobq_insert_queue(const char *name, const char *mode, bool open)
-{
-	bool		inserted;
-
-	if (name[0] == '\0' || strlen(name) > JOBQ_MAX_QUEUE_NAME)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("queue name \"%s\" must have 1 to %d bytes", name,
-						JOBQ_MAX_QUEUE_NAME)));
-
-	SPI_connect();
-	/* rows that came by replication have not used the sequence */
-	jobq_query("SELECT pg_catalog.setval('jobq.queue_id_seq', max(id)) FROM jobq.queue"
-			   " HAVING max(id) > (SELECT last_value FROM jobq.queue_id_seq)",
-			   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	inserted = insert_row(name, mode != NULL ? mode : "worker", open,
-						  creator_of(name));
-	SPI_finish();
-	return inserted;
-}
-
-/*
- * Create a queue because somebody uses it, and so it is open to all producers.  An
- * error if it is not to be; the queue "default" always is.
- */
-static void
-create_queue(const char *name)
-{
-	jobq_require_all(JOBQ_MAY_ALL, "create a queue");
-	if (jobq_create_queues == CREATE_QUEUES_OFF && strcmp(name, "default") != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("queue \"%s\" does not exist", name),
-				 errhint("Create it with jobq.create_queue(), or set \"%s\" to worker or consumer.",
-						 "jobq.create_queues")));
-	(void) jobq_insert_queue(name,
-							 jobq_create_queues == CREATE_QUEUES_CONSUMER
-							 ? "consumer" : "worker", true);
-}
-
-/*
  * The queue of that name, copied to *queue; an unknown one is created, or else
  * NULL.
  */
@@ -467,7 +328,7 @@ jobq_queue_by_name(const char *name, bool create, JobqQueue *queue)
 	{
 		if (!create)
 			return NULL;
-		create_queue(name);
+		jobq_create_used_queue(name);
 		if (!read_queue(name, 0, &known))
 			elog(ERROR, "queue \"%s\" vanished while it was created", name);
 	}

@@ -126,6 +126,7 @@ enum
 	QUEUE_PAUSED,
 	QUEUE_NAME,
 	QUEUE_PAUSED_TENANTS,
+	QUEUE_MADE_BY,
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
 	QUEUE_##NAME,
 #include "store/queue_settings.h"
@@ -573,6 +574,11 @@ extern List *jobq_names_of_array(Datum array);
 extern List *jobq_copy_names(const List *names);
 extern bool jobq_carries(const List *carry, const char *name);
 
+/* src/store/new_queue.c */
+extern bool jobq_insert_queue(const char *name, const char *mode, bool open,
+							  const char *made_by);
+extern void jobq_create_used_queue(const char *name);
+
 /* src/store/queues.c */
 extern const JobqCache jobq_queues_cache;
 extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
@@ -582,7 +588,6 @@ extern List *jobq_queue_carry(int32 id);
 extern List *jobq_queue_paused_tenants(int32 id);
 extern int32 jobq_existing_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
-extern bool jobq_insert_queue(const char *name, const char *mode, bool open);
 extern int	jobq_word_number(const char *words, const char *word);
 
 /* src/store/kinds.c */

@@ -291,6 +291,32 @@ is(sql(q{SELECT count(*) FROM ran WHERE what = 'authorization'}), '0', 'nor does
 unlike(as('agent', q{SELECT count(*) AS n FROM jobq.jobs}), qr/[1-9]/, 'the role sees no jobs for that');
 sql(q{SELECT jobq.drop_queue('errands', force => true)});
 
+# A producer makes queues by using them, but not as many as it likes.
+$node->append_conf('postgresql.conf', 'jobq.max_queues_per_role = 5');
+$node->reload;
+wait_for($node, 'the setting is known', q{SELECT current_setting('jobq.max_queues_per_role') = '5'});
+sql(q{SELECT jobq.register('flood', 'echo(jsonb)')});
+my $flood = q{SELECT jobq.enqueue('flood', queue => 'flood' || n) FROM generate_series(1, 5) n};
+unlike(as('producer', $flood), qr/ERROR/, 'a producer makes queues');
+like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood6')}), qr/ERROR:  53400: role "producer" has made too many queues\n.*has made 5 by using them first/s,
+	'and is told when it has made too many');
+like(as('producer', q{SET jobq.max_queues_per_role = 0}), qr/ERROR:  42501/, 'which it cannot change');
+like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood5') > 0}), qr/^t$/m, 'it uses those that there are');
+unlike(as('victim', q{SELECT jobq.enqueue('flood', queue => 'own' || n) FROM generate_series(1, 5) n}), qr/ERROR/, 'another makes its own');
+unlike(as('manager', q{SELECT jobq.enqueue('flood', queue => 'managed' || n) FROM generate_series(1, 6) n}), qr/ERROR/, 'who may create queues makes more');
+sql(q{SELECT jobq.drop_queue('flood1', force => true)});
+
+# those of transactions that are open count, too
+my $unended = $node->background_psql('app');
+$unended->query_safe(q{SET SESSION AUTHORIZATION producer; BEGIN; SELECT jobq.enqueue('flood', queue => 'flood6')});
+like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood7')}), qr/has made too many queues/, 'nor as many as it has sessions');
+$unended->query_safe('ROLLBACK');
+$unended->quit;
+like(as('producer', q{SELECT jobq.enqueue('flood', queue => 'flood7') > 0}), qr/^t$/m, 'one that was not made does not count');
+sql(q{SELECT count(jobq.drop_queue(name, force => true)) FROM jobq.queues WHERE name ~ '^(flood|own|managed)'});
+$node->append_conf('postgresql.conf', 'jobq.max_queues_per_role = 1000');
+$node->reload;
+
 # Each cell of the table in the manual.
 my %probe = (
 	'enqueue where all producers may' => q{SELECT jobq.enqueue('echo') > 0},
