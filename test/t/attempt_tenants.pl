@@ -13,7 +13,7 @@ use Test::More;
 
 my $jobs = $ENV{JOBQ_TENANT_JOBS} || 2000;
 my $tenants = 50;
-my $rounds = int($jobs / $tenants / 8);    # of each of eight ways, for each tenant
+my $rounds = int($jobs / $tenants / 10);    # of each of ten ways, for each tenant
 my $patience = 1000 + int($jobs / 5);      # seconds, for all of them
 
 alarm($patience);
@@ -24,7 +24,7 @@ $node->safe_psql(
 	'postgres', qq{
 CREATE EXTENSION jobq;
 CREATE ROLE web LOGIN;
-SELECT jobq.grant_role('web'), jobq.grant_role('web', 'consume');
+SELECT jobq.grant_role('web'), jobq.grant_role('web', 'consume'), jobq.grant_role('web', 'sql');
 CREATE SCHEMA app;
 GRANT USAGE ON SCHEMA app TO web;
 
@@ -79,7 +79,7 @@ END $$;
 SELECT jobq.create_queue('branches', open => true, carry => '{search_path,app.tenant}', tenant => 'setting app.tenant', fair_by => 'tenant'),
 	jobq.create_queue('couriers', open => true, mode => 'consumer', carry => '{search_path,app.tenant}', tenant => 'schema');
 SELECT jobq.register(kind, 'app.visit(jsonb, jobq.job_context)', queue => 'branches', max_attempts => 5, backoff => 'fixed 10ms')
-FROM unnest('{plain,retried,part,callback,scheduled,trigger}'::text[]) kind;
+FROM unnest('{plain,retried,edited,part,callback,scheduled,trigger}'::text[]) kind;
 SELECT jobq.register('procedure', 'app.travel(jsonb)', queue => 'branches');
 -- by which a consumer does the work of one job
 CREATE PROCEDURE app.deliver() LANGUAGE plpgsql AS $$
@@ -102,6 +102,7 @@ CREATE PROCEDURE app.enqueue(first int, last int, tenants int) LANGUAGE plpgsql 
 DECLARE
 	payload jsonb;
 	batch bigint;
+	edited bigint;
 BEGIN
 	FOR n IN first .. last LOOP
 		FOR t IN 0 .. tenants - 1 LOOP
@@ -109,6 +110,8 @@ BEGIN
 			payload := jsonb_build_object('tenant', 't' || t, 'n', n);
 			PERFORM jobq.enqueue('plain', payload), jobq.enqueue('retried', payload), jobq.enqueue('procedure', payload),
 				jobq.enqueue('deliver', payload, 'couriers');
+			PERFORM jobq.enqueue_sql(format('INSERT INTO visit (way, n, meant) VALUES (''statement'', %s, %L)', n, 't' || t), queue => 'branches');
+			edited := jobq.enqueue('edited', '{"tenant": "nobody"}', delay => '1 day');
 			batch := jobq.create_batch(on_success => jsonb_build_object('kind', 'callback', 'payload', payload));
 			PERFORM FROM jobq.batch_add(batch, 'part', ARRAY[payload]);
 			PERFORM jobq.batch_start(batch);
@@ -117,8 +120,9 @@ BEGIN
 				PERFORM jobq.schedule('of t' || t, '0 0 29 2 *', 'scheduled', payload);
 			END IF;
 			COMMIT;
-			-- from elsewhere: its context is that of its schedule
-			PERFORM jobq.run_schedule('of t' || t);
+			-- from where another tenant is at home: the context is that of the schedule, and of whoever has enqueued
+			PERFORM set_config('search_path', 't' || (t + 1) % tenants, true), set_config('app.tenant', 't' || (t + 1) % tenants, true);
+			PERFORM jobq.run_schedule('of t' || t), jobq.edit(edited, payload), jobq.reschedule(edited, now());
 			COMMIT;
 		END LOOP;
 	END LOOP;
@@ -150,12 +154,12 @@ is( $node->safe_psql('postgres', "SELECT place, way, n, meant, was FROM ($all) v
 is( $node->safe_psql('postgres', "SELECT place, way, n, saw FROM ($all) v WHERE saw IS DISTINCT FROM place || ' 10' LIMIT 5"),
 	'', 'no job has seen the rows of another tenant, and each has seen its own');
 is( $node->safe_psql('postgres', "SELECT way, count(*) FROM ($all) v WHERE way <> 'first' GROUP BY way ORDER BY way"),
-	join("\n", map { "$_|" . ($tenants * $rounds) } qw(callback consumer part plain procedure retried scheduled trigger)),
+	join("\n", map { "$_|" . ($tenants * $rounds) } qw(callback consumer edited part plain procedure retried scheduled statement trigger)),
 	'all of them have written, and what is one transaction once');
 is( $node->safe_psql('postgres', "SELECT count(DISTINCT (place, n)) FROM ($all) v WHERE way = 'first'"),
 	$tenants * $rounds, 'so has the first transaction of procedures');
-is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT tenant), bool_and(tenant = payload ->> 'tenant' OR kind = 'trigger') FROM jobq.jobs}),
-	8 * $rounds * $tenants . "|$tenants|t",
+is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT tenant), bool_and(tenant = payload ->> 'tenant' OR kind IN ('trigger', 'sql')) FROM jobq.jobs}),
+	10 * $rounds * $tenants . "|$tenants|t",
 	'each has its tenant');
 
 # A job that has not its setting sees nothing: the worker may know the setting, but

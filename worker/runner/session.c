@@ -8,8 +8,10 @@
  * too, and beside them: whoever deletes the row first has the job.  It takes
  * the same permits as workers and consumers (claim.c); the turns of tenants and
  * of weighted queues are not for it.  Handlers run in a subtransaction and so
- * cannot COMMIT, not even procedures.  A crash of the session is charged to the job
- * as a worker's is (charge.c).
+ * cannot COMMIT, not even procedures.  Nor can they become anybody else, where the
+ * session has taken the role by SET ROLE or SET SESSION AUTHORIZATION, and could give
+ * it back: the job is the role's, and what the session's user may is not for it.  A
+ * crash of the session is charged to the job as a worker's is (charge.c).
  *
  * worker/runner/session.c
  *
@@ -58,6 +60,8 @@ static void pass_by(ArrayBuildState **state, Datum value, Oid type);
 static bool must_wait(JobqVerdict verdict, const JobqJob *job,
 					  Waiting *waiting);
 static void flight_back(bool nested, const JobqCulprit *outer);
+static Datum call_confined(const JobqFunction *function, const JobqJob *job,
+						   int attempt, bool *isnull);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
 					   JobqJob *job, int64 *token);
 
@@ -240,6 +244,31 @@ flight_back(bool nested, const JobqCulprit *outer)
 }
 
 /*
+ * Call the handler, and fire its deferred triggers, so that what it runs cannot go
+ * back to the user of whom the session has taken the role.
+ */
+static Datum
+call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
+			  bool *isnull)
+{
+	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+	Oid			userid;
+	int			sec_context;
+	Datum		result;
+
+	GetUserIdAndSecContext(&userid, &sec_context);
+	if (userid != GetAuthenticatedUserId())
+		SetUserIdAndSecContext(userid,
+							   sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	result = jobq_call_handler(function, job, attempt, true, isnull);
+
+	/* as in a worker: deferred triggers, and settings, are the handler's */
+	AfterTriggerSetState(&constraints);
+	SetUserIdAndSecContext(userid, sec_context);
+	return result;
+}
+
+/*
  * run_next(queues): run one job that is ready, of these queues in strict
  * order or of any, and return its id; null if there is none; 0 if jobs were
  * charged with a crash, which is to be committed first.
@@ -286,17 +315,12 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		Datum		result;
 		bool		isnull;
 		int			nestlevel = NewGUCNestLevel();
-		ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 
 		jobq_check_role(&current);
 		jobq_handler_resolve(jobq_job_kind(&job), &function);
 		jobq_current = &current;
 		jobq_enter_context(&job, GUC_ACTION_LOCAL);
-		result = jobq_call_handler(&function, &job, current.attempt, true,
-								   &isnull);
-
-		/* as in a worker: deferred triggers, and settings, are the handler's */
-		AfterTriggerSetState(&constraints);
+		result = call_confined(&function, &job, current.attempt, &isnull);
 		AtEOXact_GUC(false, nestlevel);
 		jobq_current = current.outer;
 		flight_back(nested, &outer);
