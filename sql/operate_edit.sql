@@ -175,7 +175,7 @@ SELECT e.code, e.message FROM test.error(format('SELECT jobq.edit(%s, ''{"n": 2}
 SELECT jobq.cancel(:id), jobq.delete_failed(:letter);
 RESET ROLE;
 -- a superuser for a moment makes nothing that runs as one
-CREATE ROLE regress_jobq_root SUPERUSER;
+CREATE ROLE regress_jobq_root LOGIN SUPERUSER;
 SET ROLE regress_jobq_root;
 SELECT jobq.enqueue('seen', '{"n": 1}', delay => '1 hour') AS id \gset
 RESET ROLE;
