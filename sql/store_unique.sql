@@ -379,7 +379,7 @@ SELECT jobq.enqueue('broken', '{"a": 1}', 'first', unique_key => 'm', group_key 
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :m));
 SELECT jobq.enqueue('broken', '{"b": 2}', unique_key => 'm', on_conflict => 'merge') = :m AS same;
 SELECT state, attempt, payload, error FROM jobq.jobs WHERE id = :m;
-SELECT state FROM jobq.status(:behind);
+SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.status(%s))', :behind));
 SELECT jobq.retry(:m);
 SELECT state, attempt, error FROM test.outcome(:m);
 SELECT state FROM test.outcome(:behind);
