@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * counts.h
+ *	  What is counted: the jobs of queues with a length, and for the statistics.
+ *
+ * Part of the door of this room.
+ *
+ * src/store/counts.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_COUNTS_H
+#define JOBQ_COUNTS_H
+
+#include "store/jobs.h"
+
+/* How many jobs a queue with max_length has: see length.c. */
+#define JOBQ_MAX_LENGTHS	64
+#define JOBQ_LENGTH_XIDS	512
+#define JOBQ_MAX_PREPARED	64
+typedef struct JobqLength
+{
+	int32		queue_id;		/* 0: free */
+	Oid			jobs;			/* jobq.job that was counted */
+	bool		valid;
+	int64		committed;
+	int64		reserved;		/* by open transactions */
+	FullTransactionId xmax;		/* of the snapshot that counted */
+	int			nxip;
+	TransactionId xip[JOBQ_LENGTH_XIDS];
+} JobqLength;
+
+/* Places that a prepared transaction has reserved. */
+typedef struct JobqPreparedPlaces
+{
+	TransactionId xid;
+	int32		queue_id;
+	Oid			jobs;
+	int			n;
+} JobqPreparedPlaces;
+
+/*
+ * The counters of a database.  Protected by db->lock.
+ */
+typedef struct JobqLengths
+{
+	int			nlengths;		/* may be read without lock */
+	JobqLength	lengths[JOBQ_MAX_LENGTHS];
+	int			nprepared;
+	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
+} JobqLengths;
+
+/* src/store/count.c */
+/* By which a dead letter is counted. */
+typedef struct JobqLetterName
+{
+	int32		queue_id;
+	Oid			role;
+	text	   *kind;
+	text	   *tenant;			/* or NULL */
+}			JobqLetterName;
+
+extern uint32 jobq_count_place(const JobqJob *job);
+extern uint32 jobq_letter_place(const JobqLetterName * name);
+extern void jobq_count_letter(const JobqLetterName * name, int n);
+extern bool jobq_count_when(const JobqJob *job, TimestampTz now, TimestampTz *run_at,
+							int64 *away);
+extern void jobq_count_rows(const JobqJob *job, int n);
+extern void jobq_count(const JobqJob *job, JobqCounter what, int n);
+extern void jobq_count_attempt(const JobqJob *job, JobqCounter what,
+							   TimestampTz started_at, TimestampTz now);
+
+/* src/store/length.c */
+extern const JobqArea jobq_length_area;
+extern void jobq_length_install(void);
+extern void jobq_length_reserve(int32 queue_id, int n);
+extern void jobq_length_add(int32 queue_id);
+extern void jobq_length_remove(int32 queue_id);
+extern void jobq_lengths_clear(JobqDatabase *db);
+
+/* src/store/failed.c */
+extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,
+							 TimestampTz started_at, const JobqError *error);
+extern void jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name);
+
+#endif							/* JOBQ_COUNTS_H */

@@ -1,0 +1,255 @@
+/*-------------------------------------------------------------------------
+ *
+ * jobs.h
+ *	  A job as a C struct, its row, and what becomes of it.
+ *
+ * Part of the door of this room.
+ *
+ * src/store/jobs.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_JOBS_H
+#define JOBQ_JOBS_H
+
+#include "utils/snapshot.h"
+
+#include "stats/stats.h"
+#include "store/names.h"
+
+/* Attribute numbers of jobq.job: fixed width first. */
+enum
+{
+	JOB_ID = 1,
+	JOB_RUN_AT,
+	JOB_ENQUEUED_AT,
+	JOB_QUEUE_ID,
+	JOB_PRIORITY,
+	JOB_ROLE,
+	JOB_RUN_AS,
+	JOB_FLOW,
+	JOB_ATTEMPT,
+	JOB_MAX_ATTEMPTS,
+	JOB_EXCEPTIONS,
+	JOB_CRASHES,
+	JOB_WATCH,
+	JOB_DORMANT,
+	JOB_KIND,
+	JOB_PAYLOAD,
+	JOB_TIMEOUT,
+	JOB_RETRY_UNTIL,
+	JOB_EXPIRES_AT,
+	JOB_LEASE_TOKEN,
+	JOB_LEASE_UNTIL,
+	JOB_HEADERS,
+	JOB_BACKOFF,
+	JOB_ERRORS,
+	JOB_GROUP_ID,
+	JOB_GROUP_KEY,
+	JOB_GROUP_HELD,
+	JOB_UNIQUE_UNTIL,
+	JOB_UNIQUE_KEY,
+	JOB_BATCH_ID,
+	JOB_FREE_DELAY,
+	JOB_FREE_RUN_AT,
+	JOB_LOG,
+	JOB_CONTEXT,
+	JOB_TENANT,
+	JOB_NATTS = JOB_TENANT
+};
+
+/*
+ * One job.  values[] and nulls[] are the row; the by-reference ones point
+ * into memory that the job's memory context owns.
+ */
+typedef struct JobqJob
+{
+	Datum		values[JOB_NATTS];
+	bool		nulls[JOB_NATTS];
+	ItemPointerData ctid;
+	TransactionId xmin;			/* who wrote the row, as far as read */
+	TransactionId version;		/* the same, but it stays as it is when the
+								 * row is frozen, or moved by VACUUM FULL or
+								 * CLUSTER */
+} JobqJob;
+
+#define JOB(job, att)		((job)->values[(att) - 1])
+#define JOB_ISNULL(job, att) ((job)->nulls[(att) - 1])
+#define JOB_SET(job, att, value) \
+	((job)->values[(att) - 1] = (value), (job)->nulls[(att) - 1] = false)
+
+#define job_id(job)			DatumGetInt64(JOB(job, JOB_ID))
+#define job_run_at(job)		DatumGetTimestampTz(JOB(job, JOB_RUN_AT))
+#define job_queue_id(job)	DatumGetInt32(JOB(job, JOB_QUEUE_ID))
+#define job_priority(job)	DatumGetInt32(JOB(job, JOB_PRIORITY))
+#define job_role(job)		DatumGetObjectId(JOB(job, JOB_ROLE))
+#define job_run_as(job)		DatumGetObjectId(JOB(job, JOB_RUN_AS))
+#define job_flow(job)		DatumGetInt32(JOB(job, JOB_FLOW))
+#define job_attempt(job)	DatumGetInt32(JOB(job, JOB_ATTEMPT))
+#define job_max_attempts(job) DatumGetInt32(JOB(job, JOB_MAX_ATTEMPTS))
+
+/* Was the attempt of this number the job's last one? */
+#define job_last_attempt(job, n) \
+	(job_max_attempts(job) > 0 && (n) >= job_max_attempts(job))
+
+#define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
+#define job_group(job) \
+	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
+#define job_batch(job) \
+	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
+#define job_blocked(job)	(job_run_at(job) == DT_NOEND)
+#define job_leased(job)		(!JOB_ISNULL(job, JOB_LEASE_TOKEN))
+
+/* States of an archived job, as stored. */
+#define STATE_COMPLETED		'c'
+#define STATE_CANCELLED		'x'
+#define STATE_EXPIRED		'e'
+
+/* Who has tried, and how far he came. */
+typedef struct JobqTrier
+{
+	int			pid;			/* the worker's, or 0 */
+	const char *consumer;		/* or NULL */
+	float4		progress;		/* percent, or -1 */
+	const char *message;		/* told with it, or "" */
+} JobqTrier;
+
+/* What went wrong with an attempt. */
+typedef struct JobqError
+{
+	int			sqlerrcode;
+	const char *message;
+	const char *detail;			/* or NULL */
+	const char *hint;			/* or NULL */
+	const char *context;		/* or NULL */
+	const JobqTrier *trier;		/* or NULL */
+} JobqError;
+
+/* What an enqueue() with a unique key asks for, beside what the job keeps. */
+typedef struct JobqUnique
+{
+	char		on_conflict;
+	TimestampTz held_until;		/* end of the window, or DT_NOBEGIN */
+	bool		exempt;			/* a retry: max_length does not refuse it */
+	List	   *by;				/* of unique_by: names of fields of the
+								 * payload, as strings; or NIL */
+} JobqUnique;
+
+/* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
+#define UNIQUE_UNTIL_FINISH	'f'
+#define UNIQUE_UNTIL_START	's'
+#define UNIQUE_SKIP			's'
+#define UNIQUE_REPLACE		'r'
+#define UNIQUE_MERGE		'm'
+#define UNIQUE_RESET		't'
+#define UNIQUE_ERROR		'e'
+
+/* What a handler has asked for, beside returning. */
+typedef enum JobqOutcome
+{
+	OUTCOME_COMPLETE = 0,
+	OUTCOME_SNOOZE,
+	OUTCOME_RELEASE,
+	OUTCOME_DISCARD,
+	OUTCOME_FAIL,
+} JobqOutcome;
+
+/*
+ * The job that runs now.  The job of perform() hides that of the worker which
+ * called it.
+ */
+typedef struct JobqCurrent
+{
+	const JobqJob *job;
+	int			attempt;		/* this one's number */
+	JobqOutcome outcome;
+	int64		delay_ms;		/* of snooze and release */
+	char		reason[1024];	/* of discard and fail */
+	bool		barred;			/* no attempt may begin: another does not help */
+	JobqSlot   *slot;			/* or NULL in perform() and work() */
+	MemoryContext memory;		/* outlives an abort; NULL in perform() */
+	List	   *log;			/* lines in JSON */
+	struct JobqCurrent *outer;
+} JobqCurrent;
+
+/* src/store/job.c */
+extern int64 jobq_next_id(void);
+extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
+						  int32 queue_id, Oid role);
+extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
+extern const char *jobq_job_kind(const JobqJob *job);
+extern bool jobq_job_is_statement(const JobqJob *job);
+extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
+extern void jobq_job_set_payload(JobqJob *job, Datum payload);
+
+/* src/store/flow.c */
+extern int64 jobq_group_id(int32 queue_id, text *key);
+extern void jobq_set_group(JobqJob *job, Datum group_key);
+extern void jobq_set_flow(JobqJob *job);
+extern bool jobq_flow_changed(const JobqJob *job);
+extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
+extern uint32 jobq_kind_hash(const char *kind);
+extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
+
+/* src/store/tenant.c */
+extern bool jobq_tenant_parse(const char *text, char *by, char *name);
+extern char *jobq_job_tenant(const JobqJob *job, const JobqQueue *queue);
+extern uint32 jobq_tenant_hash(const char *tenant);
+
+/* src/store/state.c */
+extern const char *jobq_waiting_state(const JobqJob *job, TimestampTz now);
+extern void jobq_state_changed(const JobqJob *job, const char *state);
+extern void jobq_tell_running(const JobqJob *job, int attempt, float4 progress,
+							  bool now);
+
+/* src/store/row.c */
+extern Relation jobq_open_jobs(void);
+extern Relation jobq_try_open_jobs(void);
+extern bool jobq_job_fetch(Relation rel, const ItemPointerData *ctid,
+						   JobqKey key, Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_fetch_entry(Relation rel, const JobqPush *entry,
+								 Snapshot snapshot, JobqJob *job);
+extern bool jobq_job_find(Relation rel, int64 id, Snapshot snapshot,
+						  JobqJob *job);
+extern void jobq_job_insert(Relation rel, JobqJob *job);
+extern void jobq_job_insert_again(Relation rel, JobqJob *job);
+extern bool jobq_job_delete(Relation rel, JobqJob *job);
+extern bool jobq_job_delete_or_blocker(Relation rel, JobqJob *job,
+									   TransactionId *blocker);
+extern bool jobq_job_lease(Relation rel, JobqJob *job);
+extern void jobq_push_of_job(JobqPush *push, const JobqJob *job,
+							 const JobqQueue *queue);
+extern void jobq_job_push(const JobqJob *job);
+extern void jobq_job_push_if_undone(const JobqJob *job);
+
+/* src/store/current.c */
+extern JobqCurrent *jobq_current;
+extern JobqCurrent *jobq_current_of(int64 id);
+extern bool jobq_job_runs(const JobqJob *job);
+
+/* src/store/blocked.c */
+extern void jobq_job_unblock(JobqJob *job);
+extern void jobq_job_free(Relation rel, JobqJob *job);
+
+/* src/store/unique.c */
+extern void jobq_unique_insert(Relation rel, JobqJob *job,
+							   const JobqUnique *unique);
+extern bool jobq_unique_release(const JobqJob *job);
+extern bool jobq_unique_started(const JobqJob *job);
+extern void jobq_unique_finished(const JobqJob *job, bool completed);
+extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
+
+/* src/store/unique_waiting.c */
+extern void jobq_unique_place(const JobqJob *job, const JobqUnique *unique);
+extern bool jobq_unique_take(Relation rel, int64 id, JobqJob *job,
+							 const JobqUnique *unique);
+
+/* src/store/archive.c */
+extern void jobq_archive(const JobqJob *job, char state,
+						 TimestampTz started_at, bool has_result, Datum result,
+						 const char *reason);
+extern void jobq_archive_many(const JobqJob *jobs,
+							  const TimestampTz *started_at, int njobs,
+							  const Datum *results, const bool *has_none);
+
+#endif							/* JOBQ_JOBS_H */

@@ -1,0 +1,262 @@
+/*-------------------------------------------------------------------------
+ *
+ * names.h
+ *	  Queues, kinds and privileges, as this backend has read them.
+ *
+ * Part of the door of this room; see store.h for how long what is cached may be
+ * used.
+ *
+ * src/store/names.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_NAMES_H
+#define JOBQ_NAMES_H
+
+#include "nodes/pg_list.h"
+#include "utils/array.h"
+
+#include "store/tables.h"
+
+/* Attribute numbers of jobq.queue. */
+enum
+{
+	QUEUE_ID = 1,
+	QUEUE_PAUSED,
+	QUEUE_NAME,
+	QUEUE_PAUSED_TENANTS,
+	QUEUE_MADE_BY,
+#define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
+	QUEUE_##NAME,
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+	QUEUE_END,
+	QUEUE_NATTS = QUEUE_END - 1
+};
+
+/* Settings of queues that are words: which of the words in the list it is. */
+enum
+{
+	MODE_WORKER,
+	MODE_CONSUMER
+};
+enum
+{
+	LEASE_DURABLE,
+	LEASE_MEMORY
+};
+enum
+{
+	NOTIFY_RELAY,
+	NOTIFY_TRANSACTIONAL,
+	NOTIFY_OFF
+};
+enum
+{
+	KEEP_ALL,
+	KEEP_NO_PAYLOAD,
+	KEEP_NOTHING
+};
+enum
+{
+	GROUP_WAIT,
+	GROUP_CONTINUE
+};
+enum
+{
+	RECYCLE_NEVER,
+	RECYCLE_EACH
+};
+
+/* Longest name of a header or setting that names the tenant. */
+#define JOBQ_MAX_TENANT_NAME	63
+
+/* A longer tenant is cut to so many bytes. */
+#define JOBQ_MAX_TENANT			200
+
+/* What says whose a job is: its tenant. */
+enum
+{
+	TENANT_NONE,
+	TENANT_BY_SETTING,
+	TENANT_BY_HEADER,
+	TENANT_BY_SCHEMA,
+	TENANT_BY_ROLE
+};
+
+typedef struct JobqQueue
+{
+	int32		id;
+	bool		paused;
+	char		notify;
+	char		keep;
+	char		mode;
+	char		lease;
+	char		group_on_failure;
+	char		recycle;
+	int			group_max_running;	/* 0: no limit */
+	bool		open;			/* to all producers */
+	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
+	Oid			run_as_by;		/* who has said so, or InvalidOid: not known */
+	bool		limited;		/* has max_running, rate, or throttle */
+	bool		carries;		/* its jobs take settings along */
+	int			max_length;		/* or -1 */
+	int64		expires_after_ms;	/* or -1 */
+	char		name[NAMEDATALEN];
+	bool		fair;			/* its tenants take turns */
+	bool		tenants_limited;	/* they have a max_running or rate */
+	bool		tenants_paused; /* some are */
+	char		tenant_by;
+	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
+} JobqQueue;
+
+/* Attribute numbers of jobq.handler. */
+enum
+{
+	HANDLER_KIND = 1,
+	HANDLER_HANDLER,
+	HANDLER_QUEUE,
+	HANDLER_MAX_ATTEMPTS,
+	HANDLER_BACKOFF,
+	HANDLER_TIMEOUT,
+	HANDLER_FAIL_ON_TIMEOUT,
+	HANDLER_MAX_EXCEPTIONS,
+	HANDLER_MAX_RUNNING,
+	HANDLER_RATE,
+	HANDLER_THROTTLE,
+	HANDLER_ON_FAILURE,
+	HANDLER_CARRY,
+	HANDLER_RECYCLE,
+	HANDLER_RETRY_ON,
+	HANDLER_FAIL_ON,
+	HANDLER_NATTS = HANDLER_FAIL_ON
+};
+
+/* The kind of plain statements, which nobody registers (src/produce/statement.c). */
+#define JOBQ_SQL_KIND	"sql"
+
+static inline bool
+jobq_is_statement(const char *kind)
+{
+	return strcmp(kind, JOBQ_SQL_KIND) == 0;
+}
+
+/* The policy of a kind. */
+typedef struct JobqHandler
+{
+	char		queue[NAMEDATALEN]; /* or "" */
+	bool		has_on_failure;
+	int			max_attempts;	/* 0: no limit; or -1 */
+	int			max_exceptions; /* or -1 */
+	int			timeout;		/* milliseconds, or -1 */
+	bool		fail_on_timeout;
+	bool		limited;		/* has max_running, rate, or throttle */
+	bool		carries;		/* its jobs take settings along */
+	bool		recycled;		/* its workers leave after each job */
+} JobqHandler;
+
+/* The function that runs a kind, as of the look-up. */
+typedef struct JobqFunction
+{
+	struct JobqKind *kind;		/* for kinds.c */
+	Oid			proc;
+	int			nargs;
+	bool		is_procedure;
+	bool		may_commit;		/* a procedure that CALL would run non-atomic */
+	bool		returns_jsonb;
+	bool		statement;		/* none: the payload says what to run */
+} JobqFunction;
+
+/* Kinds with this prefix run the on_failure handler of the kind after it. */
+#define ON_FAILURE_PREFIX	"on_failure:"
+
+/* Attribute numbers of jobq.privilege. */
+enum
+{
+	PRIVILEGE_QUEUE_ID = 1,
+	PRIVILEGE_ROLE,
+	PRIVILEGE_PRIVILEGE,
+	PRIVILEGE_NATTS = PRIVILEGE_PRIVILEGE
+};
+
+/*
+ * What a user may do: see privileges.c, and doc/security.md.
+ */
+#define JOBQ_MAY_PRODUCE_OPEN	0x01	/* enqueue where all producers may */
+#define JOBQ_MAY_PRODUCE		0x02	/* enqueue */
+#define JOBQ_MAY_CONSUME		0x04	/* take jobs of all roles */
+#define JOBQ_MAY_MONITOR		0x08	/* see jobs of all roles, without
+										 * contents */
+#define JOBQ_MAY_OPERATE		0x10	/* pause; cancel, retry and move them */
+#define JOBQ_MAY_MANAGE			0x20	/* settings; contents; delete them */
+#define JOBQ_MAY_SQL			0x40	/* enqueue plain statements */
+#define JOBQ_MAY_ALL			0x7F
+
+/* Which queues and kinds have a limiter. */
+#define JOBQ_LIMITED_QUEUE \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
+	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
+	" OR tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL" \
+	" OR group_on_failure <> 'wait' OR weight IS NOT NULL"
+#define JOBQ_LIMITED_KIND \
+	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
+
+/* src/store/privileges.c */
+extern void jobq_privileges_install(void);
+extern int	jobq_privilege_word(const char *word, bool for_queue);
+extern int	jobq_privileges(int32 queue_id);
+extern int	jobq_privileges_of(Oid role, int32 queue_id);
+extern bool jobq_may_use(void);
+extern void jobq_require(int privileges);
+extern void jobq_require_all(int privileges, const char *what);
+extern void jobq_require_owner(const char *what);
+extern void jobq_require_queue(int32 queue_id, const char *name, int privileges);
+extern void jobq_require_produce(const JobqQueue *queue);
+extern bool jobq_may_see_queue(int32 queue_id, bool open);
+extern bool jobq_may_act_for(Oid role);
+extern bool jobq_may_become(Oid role);
+extern void jobq_refuse_borrowed(Oid role);
+extern bool jobq_may(int privilege, Oid role, int32 queue_id);
+
+/* src/store/carry.c */
+extern void jobq_check_carried(const char *name);
+extern bool jobq_check_carry(ArrayType *array);
+extern List *jobq_names_of_array(Datum array);
+extern List *jobq_copy_names(const List *names);
+extern bool jobq_carries(const List *carry, const char *name);
+
+/* src/store/queues.c */
+extern const JobqCache jobq_queues_cache;
+extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
+										   JobqQueue *queue);
+extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
+extern List *jobq_queue_carry(int32 id);
+extern List *jobq_queue_paused_tenants(int32 id);
+extern int32 jobq_existing_queue(const char *name);
+extern int32 jobq_known_queue(const char *name);
+extern int	jobq_word_number(const char *words, const char *word);
+
+/* src/store/kinds.c */
+extern void jobq_kinds_install(void);
+extern const JobqHandler *jobq_handler(const char *kind, JobqHandler *handler);
+extern char *jobq_handler_backoff(const char *kind);
+extern List *jobq_handler_carry(const char *kind);
+extern bool jobq_handler_retries(const char *kind, int sqlerrcode);
+extern void jobq_handler_resolve(const char *kind, JobqFunction *function);
+extern FmgrInfo *jobq_function_begin(const JobqFunction *function);
+extern void jobq_function_end(const JobqFunction *function, FmgrInfo *flinfo,
+							  bool returned);
+extern Oid	jobq_resolve_signature(const char *signature, bool missing_ok);
+extern void jobq_check_signature(Oid proc, JobqFunction *function);
+
+/* src/store/limit_text.c */
+extern void jobq_rate_parse(const char *text, JobqRate *rate);
+extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
+extern void jobq_check_limited(void);
+
+/* src/store/new_queue.c */
+extern bool jobq_insert_queue(const char *name, const char *mode, bool open,
+							  const char *made_by);
+extern void jobq_create_used_queue(const char *name);
+
+#endif							/* JOBQ_NAMES_H */

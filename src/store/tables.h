@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * tables.h
+ *	  The relations of the extension, and how they are read and written.
+ *
+ * Part of the door of this room; see store.h for how long what is cached may be
+ * used.
+ *
+ * src/store/tables.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef JOBQ_TABLES_H
+#define JOBQ_TABLES_H
+
+#include "access/tableam.h"
+#include "storage/block.h"
+
+#include "commit/commit.h"
+
+/*
+ * The relations of the extension in this database.  Indexes are not among them:
+ * see jobq_index().
+ */
+typedef struct JobqRelations
+{
+	Oid			extension;
+	Oid			schema;
+	Oid			owner;
+	Oid			queue;
+	Oid			delegation;
+	Oid			handler;
+	Oid			job;
+	Oid			job_seq;
+	Oid			archive;
+	Oid			archive_default;
+	Oid			failed;
+	Oid			unique_key;
+	Oid			lease;
+	Oid			lease_seq;
+	Oid			step;
+	Oid			batch;
+	Oid			batch_seq;
+	Oid			inbox;
+	Oid			privilege;
+	Oid			context_type;	/* row type jobq.job_context */
+	bool		version_fits;	/* the library works with this version */
+} JobqRelations;
+
+/* The tables whose rows are read or written past the executor (tables.c). */
+typedef enum JobqTable
+{
+	JOBQ_QUEUE_TABLE,
+	JOBQ_DELEGATION_TABLE,
+	JOBQ_HANDLER_TABLE,
+	JOBQ_JOB_TABLE,
+	JOBQ_UNIQUE_KEY_TABLE,
+	JOBQ_LEASE_TABLE,
+	JOBQ_ARCHIVE_TABLE,			/* and each of its partitions */
+	JOBQ_FAILED_TABLE,
+	JOBQ_STEP_TABLE,
+	JOBQ_PRIVILEGE_TABLE,
+	JOBQ_NTABLES
+} JobqTable;
+
+/* Their indexes that are asked for by name. */
+typedef enum JobqIndex
+{
+	JOBQ_QUEUE_PKEY,
+	JOBQ_QUEUE_NAME_KEY,
+	JOBQ_DELEGATION_PKEY,
+	JOBQ_HANDLER_PKEY,
+	JOBQ_JOB_PKEY,
+	JOBQ_JOB_READY,
+	JOBQ_JOB_GROUP,
+	JOBQ_JOB_GROUP_HELD,
+	JOBQ_JOB_BATCH,
+	JOBQ_UNIQUE_KEY_PKEY,
+	JOBQ_LEASE_PKEY,
+	JOBQ_PRIVILEGE_PKEY,
+	JOBQ_NINDEXES
+} JobqIndex;
+
+/* src/store/cache.c: for the caches of this room */
+typedef struct JobqCache
+{
+	/* this relation has changed, or any if it is invalid */
+	void		(*changed) (Oid relid);
+	/* what was read may not be committed; or NULL */
+	void		(*forget) (void);
+	/* the transaction is over, one way or another; or NULL */
+	void		(*ended) (void);
+} JobqCache;
+
+extern void jobq_cache_join(const JobqCache *cache);
+extern void jobq_cache_filled(void);
+
+/* src/store/relations.c */
+extern BlockNumber jobq_job_blocks; /* jobq.job has at least so many blocks */
+extern const JobqCache jobq_relations_cache;
+extern const JobqRelations *jobq_relations(void);
+extern const JobqRelations *jobq_relations_if_installed(void);
+extern const JobqRelations *jobq_relations_of_any_version(void);
+extern Oid	jobq_archive_partition(TimestampTz finished_at);
+extern void jobq_pin_queues(void);
+extern void jobq_lock_jobs(void);
+
+/* src/store/tables.c */
+extern const JobqCache jobq_tables_cache;
+extern Relation jobq_open_table(JobqTable table, LOCKMODE mode);
+extern void jobq_check_table(Relation rel, JobqTable table);
+extern void jobq_check_row(TupleDesc desc, JobqTable table);
+extern Oid	jobq_index(Relation rel, JobqIndex index);
+extern Relation jobq_open_index(Relation rel, JobqIndex index);
+
+/* src/store/version.c */
+extern bool jobq_version_fits(Oid extension);
+extern void jobq_report_version(int elevel, Oid extension);
+extern void jobq_refuse_later_version(Oid extension);
+
+/* src/store/query.c: queries as the owner of the extension, for what is not per job */
+typedef struct JobqOwnerState
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} JobqOwnerState;
+
+extern void jobq_become_owner(JobqOwnerState *state);
+extern void jobq_unbecome_owner(JobqOwnerState *state);
+extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
+						 const Datum *values, const char *nulls,
+						 int expected);
+struct _SPI_plan;
+extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
+							  int nargs, const Oid *types,
+							  const Datum *values, const char *nulls,
+							  int expected);
+
+/* src/store/insert.c */
+extern const JobqCache jobq_indexes_cache;
+extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
+extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
+extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
+extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);
+
+#endif							/* JOBQ_TABLES_H */
