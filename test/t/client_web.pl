@@ -251,7 +251,8 @@ for my $state (qw(running failed scheduled completed))
 cmp_ok(eval { my $sum = 0; $sum += $_->{completed} foreach @{ $data->{points} }; $sum }, '>', 0, 'what has ended is counted, though newer jobs wait');
 ($status, $data) = app('GET', '/api/queues');
 is(join(' ', map { "$_->{ready} $_->{exact}" } grep { $_->{name} eq 'many' } @{ $data->{items} }), '7000 1', 'a long queue is not counted');
-like((app('GET', '/metrics'))[1], qr/queue="many",state="ready"\} 7000$/m, 'nor for the metrics');
+is((app('GET', '/metrics'))[0], 403, 'metrics are for monitors');
+like((ask('GET', '/metrics', undef, %boss))[1], qr/queue="many",state="ready"\} 7000$/m, 'nor for the metrics is it counted');
 sql(q{SELECT jobq.clear('many')});
 
 # Mend a dead letter.
