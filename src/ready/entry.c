@@ -191,7 +191,8 @@ has_little(JobqDatabase *db, const JobqLane *lane)
  *
  * The first entries of a lane go to one that is more urgent, but never to one that
  * is less so; unless they are of a role that has more than its share, and the role
- * that needs one has next to nothing.
+ * that needs one has next to nothing.  Such a role does not get them back from there:
+ * else the two would take them from each other, and no job would begin.
  */
 static int64
 can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
@@ -212,7 +213,8 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 	}
 	if (is_long)
 		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
-	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE)
+	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE &&
+		!(over && lane->role != for_lane->role && has_little(db, lane)))
 		return GIVES(1) + lane->priority;
 	return 0;
 }
