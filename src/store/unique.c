@@ -72,6 +72,8 @@ typedef struct Holder
 static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
 					 Holder *holder);
 static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
+static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
+						Holder *holder, bool *held);
 static bool is_held(const Holder *holder, const JobqJob *job, Relation rel,
 					Snapshot snapshot);
 static bool lock_key(Relation keys, const Holder *holder, bool wait);
@@ -156,6 +158,26 @@ is_held(const Holder *holder, const JobqJob *job, Relation rel,
 		if (job_id(current->job) == holder->job_id)
 			return true;
 	return jobq_job_find(rel, holder->job_id, snapshot, &unused);
+}
+
+/*
+ * Find the row of the job's key as it is now, and whether its holder keeps it from
+ * the job.  What this statement itself has enqueued is seen, too.
+ */
+static bool
+find_holder(Relation keys, Relation rel, const JobqJob *job, Holder *holder,
+			bool *held)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	CHECK_FOR_INTERRUPTS();
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_key(keys, job, snapshot, holder);
+	*held = found && is_held(holder, job, rel, snapshot);
+	UnregisterSnapshot(snapshot);
+	return found;
 }
 
 /*
@@ -258,20 +280,10 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 
 	for (bool locked = false;;)
 	{
-		Snapshot	snapshot;
 		Holder		holder;
-		bool		found;
 		bool		held;
 
-		/* see what this statement itself has enqueued, too */
-		CHECK_FOR_INTERRUPTS();
-		CommandCounterIncrement();
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = find_key(keys, job, snapshot, &holder);
-		held = found && is_held(&holder, job, rel, snapshot);
-		UnregisterSnapshot(snapshot);
-
-		if (!found)
+		if (!find_holder(keys, rel, job, &holder, &held))
 		{
 			if (!insert_key(keys, job, unique))
 				continue;
@@ -335,19 +347,10 @@ jobq_unique_release(const JobqJob *job)
 
 	for (;;)
 	{
-		Snapshot	snapshot;
 		Holder		holder;
-		bool		found;
 		TM_FailureData tmfd;
 
-		/* see what this statement itself has enqueued, too */
-		CHECK_FOR_INTERRUPTS();
-		CommandCounterIncrement();
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = find_key(keys, job, snapshot, &holder);
-		held = found && is_held(&holder, job, rel, snapshot);
-		UnregisterSnapshot(snapshot);
-		if (!found)
+		if (!find_holder(keys, rel, job, &holder, &held))
 			break;
 
 		/* who replaces the job, or ends it, is first */
