@@ -5,20 +5,6 @@ CREATE FUNCTION test.running(queue text) RETURNS int LANGUAGE sql
 AS $$ SELECT running FROM jobq.limits l WHERE l.queue = $1 $$;
 CREATE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
 AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
--- The scheduler has gone round, and all is done that can be: what is not to happen has had its chance.
-CREATE PROCEDURE test.settle() LANGUAGE plpgsql AS $$
-DECLARE
-	id bigint;
-BEGIN
-	FOR i IN 1..3 LOOP
-		id := jobq.enqueue('echo', queue => 'settle', delay => '1 ms');
-		COMMIT;
-		PERFORM jobq.wait(id);
-		COMMIT;
-	END LOOP;
-	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running' AND kind <> 'gate')$c$);
-END
-$$;
 
 -- bad input
 SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FROM unnest(ARRAY[

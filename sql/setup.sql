@@ -36,6 +36,21 @@ CREATE FUNCTION test.in_gate(VARIADIC ids bigint[]) RETURNS boolean LANGUAGE sql
 		ids, cardinality(ids)))
 $$;
 
+-- The scheduler has gone round, and all is done that can be: what is not to happen has had its chance.
+CREATE PROCEDURE test.settle() LANGUAGE plpgsql AS $$
+DECLARE
+	id bigint;
+BEGIN
+	FOR i IN 1..3 LOOP
+		id := jobq.enqueue('echo', queue => 'settle', delay => '1 ms');
+		COMMIT;
+		PERFORM jobq.wait(id);
+		COMMIT;
+	END LOOP;
+	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running' AND kind <> 'gate')$c$);
+END
+$$;
+
 -- The error that a command raises, with ids masked.
 CREATE FUNCTION test.error(command text, OUT code text, OUT message text, OUT hint text)
 LANGUAGE plpgsql AS $$
