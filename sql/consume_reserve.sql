@@ -411,14 +411,16 @@ VACUUM FULL jobq.job;
 SELECT jobq.ack(:id, :token);
 SELECT r.payload, jobq.ack(r.id, r.token) FROM jobq.reserve('{letters}', 10, wait => '5 min') r;
 
--- the kind's max_exceptions holds, and its on_failure is run by a worker
-SELECT jobq.register('lost', 'test.echo(jsonb)', max_exceptions => 1, on_failure => 'test.note(jsonb)');
+-- the kind's max_exceptions holds, and its on_failure is run by a worker, for which no queue is made anew
+SELECT jobq.register('lost', 'test.echo(jsonb)', queue => 'nowhere', max_exceptions => 1, on_failure => 'test.note(jsonb)');
+SELECT jobq.drop_queue('nowhere');
 TRUNCATE test.trace;
 SELECT jobq.enqueue('lost', '"lost"', 'letters') AS id \gset
 SELECT * FROM test.reserve();
 SELECT test.say('nack', '"lost"', ', ''gone''');
 SELECT state, attempt, error FROM jobq.status(:id);
 SELECT test.until('(SELECT count(*) FROM test.trace WHERE note = ''lost'') = 1');
+SELECT queue, (SELECT count(*) FROM jobq.queues WHERE name = 'nowhere') AS made FROM jobq.jobs WHERE kind = 'on_failure:lost';
 SELECT jobq.unregister('lost'), jobq.delete_failed(:id);
 TRUNCATE test.trace;
 
