@@ -171,6 +171,17 @@ SELECT * FROM test.reserve(wait => '10ms');
 SELECT jobq.test_clock('61 min');
 SELECT * FROM test.reserve();
 SELECT jobq.test_clock('0');
+-- ... and it may have another payload; what the consumer has told is kept
+SELECT jobq.enqueue('post', '{"step": 1}', 'letters', group_key => 'steps', headers => '{"h": 1}') AS id \gset
+SELECT * FROM test.reserve();
+SELECT jobq.log(id, token, 'step 1 is done') FROM test.held WHERE id = :id;
+SELECT test.say('release', '{"step": 1}', ', payload => ''{"step": 2}''');
+SELECT * FROM test.reserve();
+SELECT replace(l ->> 'message', current_user, 'ME') AS log FROM jobq.jobs j, jsonb_array_elements(log) l WHERE id = :id;
+SELECT test.say('release', '{"step": 2}', ', ''1 hour'', ''{"step": 3}''');
+SELECT state, attempt, payload, headers FROM jobq.jobs WHERE id = :id;
+SELECT jobq.cancel(:id);
+SELECT * FROM test.error('SELECT jobq.release(''{1,2}'', ''{3,4}'', payload => ''1'')');
 -- cancel: the consumer learns of it when it is done
 SELECT jobq.cancel(id) FROM test.held WHERE payload = '"back"' ORDER BY n DESC LIMIT 1;
 SELECT state, attempt, error FROM test.fate('"back"');
@@ -377,6 +388,26 @@ SELECT * FROM test.reserve(max => 10);
 SELECT test.say('ack', '"bob"'), test.say('ack', '"alice"');
 RESET ROLE;
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
+-- who takes jobs of all roles decides nothing that they do
+SELECT jobq.grant_queue('letters', 'regress_jobq_alice', 'consume');
+SET ROLE regress_jobq_bob;
+SELECT test.post('"of bob"');
+SET ROLE regress_jobq_alice;
+SELECT * FROM test.reserve();
+SELECT test.say('release', '"of bob"', ', payload => ''"of alice"''');
+RESET ROLE;
+GRANT regress_jobq_bob TO regress_jobq_alice;
+SELECT jobq.revoke_role('regress_jobq_bob'), jobq.alter_queue('letters', open => false);
+SET ROLE regress_jobq_alice;
+SELECT test.say('release', '"of bob"', ', payload => ''"of alice"''');
+RESET ROLE;
+SELECT jobq.grant_role('regress_jobq_bob'), jobq.alter_queue('letters', open => true);
+SET ROLE regress_jobq_alice;
+SELECT test.say('release', '"of bob"', ', payload => ''"of both"''');
+RESET ROLE;
+REVOKE regress_jobq_bob FROM regress_jobq_alice;
+SELECT payload, role, jobq.cancel(id) FROM jobq.jobs WHERE queue = 'letters' AND state = 'ready';
+SELECT jobq.revoke_queue('letters', 'regress_jobq_alice');
 SET ROLE regress_jobq_nobody;
 SELECT code, message FROM test.error('SELECT * FROM jobq.reserve(''{letters}'')');
 RESET ROLE;

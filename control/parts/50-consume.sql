@@ -105,12 +105,13 @@ id_or_ids: the job as a number, or several as an array: ''{1,2}''
 token_or_tokens: the token of its reservation, or as many in the same order
 reason: what is wrong with it';
 
-CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0') RETURNS void
+CREATE FUNCTION jobq.release(id bigint, token bigint, delay interval DEFAULT '0', payload jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release(bigint, bigint, interval) IS 'give the job back to its queue; no attempt is charged
+COMMENT ON FUNCTION jobq.release(bigint, bigint, interval, jsonb) IS 'give the job back to its queue; no attempt is charged
 id: the job
 token: that of its reservation
-delay: it is there again after so long';
+delay: it is there again after so long
+payload: it has this one then; null: its own';
 
 CREATE FUNCTION jobq.release(ids bigint[], tokens bigint[], delay interval DEFAULT '0') RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -119,12 +120,13 @@ ids: the jobs
 tokens: those of their reservations, in the same order
 delay: it is there again after so long';
 
-CREATE FUNCTION jobq.release(id_or_ids text, token_or_tokens text, delay interval DEFAULT '0') RETURNS void
+CREATE FUNCTION jobq.release(id_or_ids text, token_or_tokens text, delay interval DEFAULT '0', payload jsonb DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_release' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release(text, text, interval) IS 'give the job back to its queue; no attempt is charged (for untyped literals and parameters)
+COMMENT ON FUNCTION jobq.release(text, text, interval, jsonb) IS 'give the job back to its queue; no attempt is charged (for untyped literals and parameters)
 id_or_ids: the job as a number, or several as an array: ''{1,2}''
 token_or_tokens: the token of its reservation, or as many in the same order
-delay: it is there again after so long';
+delay: it is there again after so long
+payload: it has this one then; null: its own';
 
 CREATE FUNCTION jobq.extend(id bigint, token bigint, lease interval) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_extend' LANGUAGE C VOLATILE PARALLEL UNSAFE;

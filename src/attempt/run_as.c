@@ -60,8 +60,6 @@ static const char *
 refusal(const JobqJob *job, const JobqQueue *queue)
 {
 	JobqHandler handler;
-	int			needed = queue->open ? JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN
-		: JOBQ_MAY_PRODUCE;
 	const char *problem = jobq_run_as_problem(queue);
 
 	if (problem != NULL)
@@ -69,7 +67,7 @@ refusal(const JobqJob *job, const JobqQueue *queue)
 	if (superuser() && !superuser_arg(queue->run_as_by))
 		return "It is a superuser, and the role that has set run_as is none.";
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job_role(job))) ||
-		(jobq_privileges_of(job_role(job), queue->id) & needed) == 0)
+		!jobq_may_produce(job_role(job), queue))
 		return "The role that enqueued the job may not enqueue there any more.";
 	if (jobq_handler(jobq_job_kind(job), &handler) == NULL ||
 		strcmp(handler.queue, queue->name) != 0)

@@ -33,6 +33,7 @@
 #include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "consume/consume.h"
+#include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_ack);
 PG_FUNCTION_INFO_V1(jobq_nack);
@@ -46,6 +47,7 @@ PG_FUNCTION_INFO_V1(jobq_extend);
 static void check_leases(JobqDatabase *db, const int64 *ids,
 						 const int64 *tokens, int n, JobqLease *leases,
 						 TimestampTz *since);
+static void set_payload(JobqJob *job, Datum payload);
 static TimestampTz take_row(JobqDatabase *db, Relation rel, int64 id,
 							int64 token, JobqJob *job);
 static void take_rows(JobqDatabase *db, Relation rel, const int64 *ids,
@@ -368,12 +370,38 @@ jobq_reject(PG_FUNCTION_ARGS)
 }
 
 /*
- * Give jobs back: no attempt is charged.  The row is written anew, and so is not
- * the version that the row of jobq.lease names: a crash does not bring the lease
- * back.  A lease in memory is just ended, unless there are lines of log() to be kept.
+ * A job that is given back has another payload.  Whoever writes that has something
+ * done by the job's role, or as its queue says: so he must be able to become the
+ * role, and the role must still be one that may enqueue there.
  */
 static void
-release(const Held *held, Interval *interval)
+set_payload(JobqJob *job, Datum payload)
+{
+	Oid			role = job_role(job);
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+
+	if (!jobq_may_become(role) || queue == NULL ||
+		!jobq_may_produce(role, queue))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to give job " INT64_FORMAT " another payload",
+						job_id(job)),
+				 errhint("A role that may enqueue into the queue can for its own jobs, and who can SET ROLE to that role.")));
+	jobq_refuse_borrowed(role);
+	jobq_set_payload(job, payload);
+	jobq_log_say(job, psprintf("released with another payload by %s",
+							   GetUserNameFromId(GetUserId(), false)));
+}
+
+/*
+ * Give jobs back, with this payload if it is not NULL: no attempt is charged.  The
+ * row is written anew, and so is not the version that the row of jobq.lease names: a
+ * crash does not bring the lease back.  A lease in memory is just ended, unless there
+ * are lines of log() to be kept.
+ */
+static void
+release(const Held *held, Interval *interval, const Datum *payload)
 {
 	JobqDatabase *db = jobq_served_database("jobq.release()");
 	int64		delay_ms = jobq_interval_ms(interval, "delay", 0,
@@ -386,7 +414,7 @@ release(const Held *held, Interval *interval)
 		JobqLease	lease = jobq_check_lease(db, held->ids[i], held->tokens[i], &since);
 		JobqJob		job;
 
-		if (delay_ms == 0 && lease.lines.n == 0 &&
+		if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 &&
 			!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
 		{
 			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
@@ -406,6 +434,8 @@ release(const Held *held, Interval *interval)
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
 		jobq_log_keep_told(db, NULL, &job);
+		if (payload != NULL)
+			set_payload(&job, *payload);
 		jobq_job_insert_again(rel, &job);
 		jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	}
@@ -413,15 +443,22 @@ release(const Held *held, Interval *interval)
 }
 
 /*
- * release(id, token, delay): back to the queue; no attempt is charged.
+ * release(id, token, delay, payload): back to the queue; no attempt is charged.
  */
 Datum
 jobq_release(PG_FUNCTION_ARGS)
 {
 	Held		held;
+	bool		anew = PG_NARGS() > 3 && !PG_ARGISNULL(3);
+	Datum		payload = anew ? PG_GETARG_DATUM(3) : (Datum) 0;
 
 	jobq_get_held(fcinfo, &held, "jobq.release()");
-	release(&held, interval_arg(fcinfo, "delay"));
+	if (anew && held.many)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("many jobs cannot have one payload"),
+				 errhint("Call jobq.release() for each job, with its payload.")));
+	release(&held, interval_arg(fcinfo, "delay"), anew ? &payload : NULL);
 	PG_RETURN_VOID();
 }
 

@@ -212,6 +212,7 @@ extern void jobq_require_all(int privileges, const char *what);
 extern void jobq_require_owner(const char *what);
 extern void jobq_require_queue(int32 queue_id, const char *name, int privileges);
 extern void jobq_require_produce(const JobqQueue *queue);
+extern bool jobq_may_produce(Oid role, const JobqQueue *queue);
 extern bool jobq_may_see_queue(int32 queue_id, bool open);
 extern bool jobq_may_act_for(Oid role);
 extern bool jobq_may_become(Oid role);

@@ -268,14 +268,31 @@ jobq_require_queue(int32 queue_id, const char *name, int privileges)
 }
 
 /*
+ * Which privileges for the queue let a role enqueue into it.
+ */
+static int
+to_produce(const JobqQueue *queue)
+{
+	return queue->open ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
+		: JOBQ_MAY_PRODUCE;
+}
+
+/*
  * An error if the current user may not enqueue into this queue.
  */
 void
 jobq_require_produce(const JobqQueue *queue)
 {
-	jobq_require_queue(queue->id, queue->name, queue->open
-					   ? JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE
-					   : JOBQ_MAY_PRODUCE);
+	jobq_require_queue(queue->id, queue->name, to_produce(queue));
+}
+
+/*
+ * May the role enqueue into this queue?
+ */
+bool
+jobq_may_produce(Oid role, const JobqQueue *queue)
+{
+	return (jobq_privileges_of(role, queue->id) & to_produce(queue)) != 0;
 }
 
 /*
