@@ -189,3 +189,34 @@ CALL jobq.in_slices('reschedule_many', '{"kind": "x", "run_at": null}');
 CALL jobq.in_slices('set_priority_many', '{"kind": "x", "priority": "high"}');
 SELECT count(*) FROM jobq.live_jobs WHERE queue = 'many';
 SELECT jobq.unregister('sliced'), jobq.unregister('cancels_many'), jobq.drop_queue('many', force => true);
+
+-- tags: what a job is marked with, for as long as anything is known of it
+SELECT jobq.create_queue('tagged');
+SELECT jobq.pause('tagged');
+SELECT jobq.enqueue('note', '1', queue => 'tagged', tags => '{import,vip,import}') AS one, jobq.enqueue('note', '2', queue => 'tagged', tags => ARRAY['import', 'a "b", {c}']) AS two,
+	jobq.enqueue('note', '3', queue => 'tagged', tags => '{}') AS none \gset
+SELECT count(*) FROM jobq.enqueue_many('note', '{4,5}', queue => 'tagged', tags => '{import,many}');
+INSERT INTO jobq.inbox (kind, payload, queue, tags) VALUES ('note', '6', 'tagged', '{inbox}');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "note", "payload": 7, "queue": "tagged", "tags": ["import", "flow"]}]}') > 0 AS workflow;
+SELECT payload, tags FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
+SELECT jobq.cancel_many(tags => '{vip,many}'), jobq.cancel_many(tags => '{"a \"b\", {c}"}'), jobq.cancel_many(tags => '{NULL}');
+SELECT jobq.set_priority_many(5, tags => '{import,many}'), jobq.cancel_many(tags => '{import}', queue => 'tagged', max_jobs => 1);
+CALL jobq.in_slices('cancel_many', '{"tags": ["many", "import"]}', slice => 1);
+SELECT payload, tags, state FROM jobq.jobs WHERE queue = 'tagged' ORDER BY id;
+SELECT jobq.rerun(:one) AS again \gset
+SELECT tags FROM jobq.jobs WHERE id = :again;
+SELECT jobq.clear('tagged') > 0 AS cleared, jobq.resume('tagged');
+SELECT jobq.enqueue('broken', '8', queue => 'tagged', tags => '{lost}', max_attempts => 1) AS letter \gset
+SELECT state FROM jobq.wait(:letter);
+SELECT tags FROM jobq.failed_jobs WHERE id = :letter;
+SELECT jobq.pause('tagged');
+SELECT jobq.retry_many(tags => '{lost,found}'), jobq.retry_many(tags => '{lost}');
+SELECT state, tags FROM jobq.live_jobs WHERE id = :letter;
+SELECT u.tags, e.code, e.message FROM unnest(ARRAY['{NULL}', '{""}', '{{a},{b}}', format('{%s}', repeat('t', 64)),
+		format('{%s}', (SELECT string_agg(n::text, ',') FROM generate_series(1, 17) n))]) WITH ORDINALITY u (tags, n),
+	test.error(format('SELECT jobq.enqueue(''note'', tags => %L)', u.tags)) e ORDER BY u.n;
+SELECT u.tags, e.code, e.message FROM unnest(ARRAY['"import"', '1', '{}', '[1]', '[null]', '[["a"]]', '["a", ""]', '["in order"]']) WITH ORDINALITY u (tags, n),
+	test.error(format('SELECT jobq.workflow(''{"steps": [{"name": "a", "kind": "note", "queue": "tagged", "tags": %s}]}'')', u.tags)) e ORDER BY u.n;
+SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')$$) e;
+SELECT jobq.clear('tagged') > 0 AS cleared;
+SELECT jobq.drop_queue('tagged', force => true);

@@ -85,6 +85,7 @@ CREATE TABLE jobq.job (
 	log jsonb,
 	context jsonb,
 	tenant text,
+	tags text[],
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -172,7 +173,8 @@ CREATE TABLE jobq.archive (
 	log jsonb,
 	context jsonb,
 	errors jsonb,
-	tenant text
+	tenant text,
+	tags text[]
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
@@ -217,6 +219,7 @@ CREATE TABLE jobq.failed_job (
 	log jsonb,
 	context jsonb,
 	tenant text,
+	tags text[],
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';

@@ -190,6 +190,7 @@ BEGIN
 			('jobq.stats_history', 'completed', 'how many jobs were completed'),
 			('jobq.stats_history', 'failed', 'how many attempts have failed'),
 			('jobq.stats_history', 'dead', 'how many jobs became dead letters'),
+			(NULL, 'tags', 'what it is marked with'),
 			(NULL, 'throttle', 'after how many failures these jobs rest, and how long; null: never'),
 			(NULL, 'tenant', 'whose it is, as its queue says; null: nobody''s'),
 			('jobq.tenants', 'tenant', 'the tenant'),

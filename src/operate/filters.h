@@ -34,5 +34,6 @@ JOB_FILTER(payload, PAYLOAD, jsonb, JSONBOID, "only jobs whose payload contains 
 JOB_FILTER(group_key, GROUP_KEY, text, TEXTOID, "only jobs of this group")
 JOB_FILTER(unique_key, UNIQUE_KEY, text, TEXTOID, "only jobs that have this unique key")
 JOB_FILTER(batch_id, BATCH_ID, bigint, INT8OID, "only jobs of this batch or workflow")
+JOB_FILTER(tags, TAGS, _text, TEXTARRAYOID, "only jobs that have all of these tags")
 JOB_FILTER(ids, IDS, _int8, INT8ARRAYOID, "only these jobs")
 JOB_FILTER(max_jobs, MAX_JOBS, bigint, INT8OID, "at most so many jobs, those with the lowest ids; null: all")

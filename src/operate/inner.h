@@ -30,7 +30,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
 /* Whom a cancel is about. */

@@ -145,6 +145,7 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 			"~id IN (SELECT u.job_id FROM jobq.unique_key u WHERE u.key = $)",
 		"~unique_key = $"},
 		{FILTER_BATCH_ID, "~batch_id = $", NULL},
+		{FILTER_TAGS, "~tags @> $", NULL},
 		{FILTER_IDS, "~id = ANY ($)", NULL},
 		{FILTER_STATE,
 			"jobq_internal.live_state(~id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)"

@@ -18,6 +18,7 @@
 #include "lib/stringinfo.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
@@ -133,6 +134,15 @@ check_many(JobqMany * many)
 					 errmsg("sqlstate \"%s\" has not five digits or capital letters",
 							code)));
 	}
+
+	/* nor does an empty list make an end of all that have tags */
+	if (!many->nulls[FILTER_TAGS] &&
+		ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(many->values[FILTER_TAGS])),
+					   ARR_DIMS(DatumGetArrayTypeP(many->values[FILTER_TAGS]))) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("tags must not be empty"),
+				 errhint("Leave it out to choose by other conditions.")));
 	if (!many->nulls[FILTER_MAX_JOBS] &&
 		DatumGetInt64(many->values[FILTER_MAX_JOBS]) < 1)
 		ereport(ERROR,
@@ -247,7 +257,14 @@ jsonb_as_text(JsonbValue *value)
 
 		if (text == NULL)
 			return NULL;
-		appendStringInfo(&array, "%c%s", array.len == 0 ? '{' : ',', text);
+		appendStringInfo(&array, "%c\"", array.len == 0 ? '{' : ',');
+		for (; *text !='\0'; text ++)
+		{
+			if (*text == '"' || *text == '\\')
+				appendStringInfoChar(&array, '\\');
+			appendStringInfoChar(&array, *text);
+		}
+		appendStringInfoChar(&array, '"');
 	}
 	appendStringInfoString(&array, array.len == 0 ? "{}" : "}");
 	return array.data;

@@ -48,6 +48,7 @@ enum
 	OLD_HEADERS,
 	OLD_GROUP_KEY,
 	OLD_CONTEXT,
+	OLD_TAGS,
 };
 
 static void not_over(int64 id);
@@ -118,6 +119,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 		{OLD_MAX_ATTEMPTS, OPTION_MAX_ATTEMPTS, INT4OID},
 		{OLD_GROUP_KEY, OPTION_GROUP_KEY, TEXTOID},
 		{OLD_CONTEXT, OPTION_CONTEXT, JSONBOID},
+		{OLD_TAGS, OPTION_TAGS, TEXTARRAYOID},
 	};
 	int64		id = PG_GETARG_INT64(0);
 	Datum		values[] = {Int64GetDatum(id)};
@@ -143,7 +145,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.rerun()");
 	jobq_pin_queues();
 	SPI_connect();
-	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context"
+	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags"
 				   " FROM jobq.archive WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		not_over(id);

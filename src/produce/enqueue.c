@@ -48,6 +48,7 @@ PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 #define TYPE_timestamptz	TIMESTAMPTZOID
 #define TYPE_interval		INTERVALOID
 #define TYPE_jsonb			JSONBOID
+#define TYPE__text			TEXTARRAYOID
 
 static const Oid inbox_types[] = {
 	INT8OID, TEXTOID, JSONBOID,
@@ -141,6 +142,8 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 		JOB_SET(job, JOB_HEADERS, options[OPTION_HEADERS]);
 	if (!nulls[OPTION_WATCH])
 		JOB_SET(job, JOB_WATCH, options[OPTION_WATCH]);
+	if (!nulls[OPTION_TAGS])
+		jobq_set_tags(job, options[OPTION_TAGS]);
 }
 
 /*

@@ -16,7 +16,8 @@
  * schedule.c refuses it.
  *
  * A line has the option's name in SQL and in jsonb, its name in C after
- * OPTION_, its SQL type (text, int, boolean, timestamptz, interval, or jsonb),
+ * OPTION_, its SQL type (text, int, boolean, timestamptz, interval, jsonb, or
+ * _text, an array of text),
  * and what it says, for the comments.  The four about unique keys are read
  * together by jobq_unique_options(), and keep their order.
  *
@@ -46,3 +47,4 @@ JOB_OPTION(headers, HEADERS, jsonb, "passed on to the handler, such as a trace i
 JOB_OPTION(watch, WATCH, boolean, "NOTIFY on channel jobq_job_ID at each change of the job; else false")
 JOB_OPTION(context, CONTEXT, jsonb, "settings for the job by their names, such as {\"search_path\": \"branch_7\"}; those of the carry list of its queue that are not given have the value of this session")
 JOB_OPTION(unique_by, UNIQUE_BY, text, "these fields of the payload are the unique key, such as {customer,month}; not together with unique_key")
+JOB_OPTION(tags, TAGS, _text, "what the job is marked with, such as {import,vip}, to find it by; up to 16")

@@ -84,6 +84,9 @@ extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
 								const Datum *options, const bool *nulls);
 extern void jobq_set_unique_by(JobqJob *job, const List *names);
 
+/* src/produce/tags.c */
+extern void jobq_set_tags(JobqJob *job, Datum given);
+
 /* src/produce/statement.c */
 extern void jobq_statement_read(Datum payload, JobqStatement *statement);
 extern void jobq_statement_require(const JobqQueue *queue);

@@ -36,6 +36,7 @@ typedef enum OptionType
 	TYPE_timestamptz,
 	TYPE_interval,
 	TYPE_jsonb,
+	TYPE__text,
 } OptionType;
 
 static const struct
@@ -61,6 +62,7 @@ typedef struct Place
 
 static void place_callback(void *arg);
 static void wrong_type(const char *what, const char *key, const char *wanted);
+static Datum texts_of(JsonbValue *value);
 static Datum option_value(const char *what, const char *key, OptionType type,
 						  JsonbValue *value);
 static void unknown_key(const char *what, const char *key,
@@ -80,6 +82,34 @@ wrong_type(const char *what, const char *key, const char *wanted)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("\"%s\" of %s must be %s", key, what, wanted)));
+}
+
+/*
+ * An array of strings as one of text; 0 if it is none.
+ */
+static Datum
+texts_of(JsonbValue *value)
+{
+	ArrayBuildState *texts;
+	JsonbIterator *it;
+	JsonbValue	element;
+
+	if (value->type != jbvBinary)
+		return (Datum) 0;
+	it = JsonbIteratorInit(value->val.binary.data);
+	if (JsonbIteratorNext(&it, &element, true) != WJB_BEGIN_ARRAY)
+		return (Datum) 0;
+	texts = initArrayResult(TEXTOID, CurrentMemoryContext, false);
+	while (JsonbIteratorNext(&it, &element, true) == WJB_ELEM)
+	{
+		if (element.type != jbvString)
+			return (Datum) 0;
+		accumArrayResult(texts,
+						 PointerGetDatum(cstring_to_text_with_len(element.val.string.val,
+																  element.val.string.len)),
+						 false, TEXTOID, CurrentMemoryContext);
+	}
+	return makeArrayResult(texts, CurrentMemoryContext);
 }
 
 static Datum
@@ -132,6 +162,11 @@ option_value(const char *what, const char *key, OptionType type,
 			break;
 		case TYPE_jsonb:
 			result = JsonbPGetDatum(JsonbValueToJsonb(value));
+			break;
+		case TYPE__text:
+			result = texts_of(value);
+			if (result == (Datum) 0)
+				wrong_type(what, key, "an array of strings");
 			break;
 	}
 	error_context_stack = context.previous;

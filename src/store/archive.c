@@ -47,7 +47,8 @@ enum
 	ARCHIVE_CONTEXT,
 	ARCHIVE_ERRORS,
 	ARCHIVE_TENANT,
-	ARCHIVE_NATTS = ARCHIVE_TENANT
+	ARCHIVE_TAGS,
+	ARCHIVE_NATTS = ARCHIVE_TAGS
 };
 
 StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
@@ -128,6 +129,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_ERRORS - 1] = JOB_ISNULL(job, JOB_ERRORS);
 	values[ARCHIVE_TENANT - 1] = JOB(job, JOB_TENANT);
 	nulls[ARCHIVE_TENANT - 1] = JOB_ISNULL(job, JOB_TENANT);
+	values[ARCHIVE_TAGS - 1] = JOB(job, JOB_TAGS);
+	nulls[ARCHIVE_TAGS - 1] = JOB_ISNULL(job, JOB_TAGS);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
 	return true;

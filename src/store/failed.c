@@ -55,7 +55,8 @@ enum
 	FAILED_LOG,
 	FAILED_CONTEXT,
 	FAILED_TENANT,
-	FAILED_NATTS = FAILED_TENANT
+	FAILED_TAGS,
+	FAILED_NATTS = FAILED_TAGS
 };
 
 /*
@@ -101,6 +102,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_LOG, JOB_LOG);
 	COPY_FIELD(FAILED_CONTEXT, JOB_CONTEXT);
 	COPY_FIELD(FAILED_TENANT, JOB_TENANT);
+	COPY_FIELD(FAILED_TAGS, JOB_TAGS);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

@@ -65,7 +65,7 @@ static const Column job_columns[] = {
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
 	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
-	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
+	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -83,6 +83,7 @@ static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
+	{TEXTARRAYOID, true},
 };
 
 static const Column failed_columns[] = {
@@ -91,7 +92,7 @@ static const Column failed_columns[] = {
 	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {TEXTOID, true},
-	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
+	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
 };
 
 static const Column step_columns[] = {
