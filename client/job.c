@@ -33,10 +33,11 @@ column(const PGresult *result, int row, int column)
 
 /*
  * A job that was reserved.  Its lease is counted from "asked_at", which is
- * before the server began to count; the timeout of the job may shorten it.
+ * before the server began to count; the timeout of the job may shorten it.  If
+ * that is "unsure", the server is asked at once.
  */
 void
-job_add(const PGresult *result, int row, double asked_at)
+job_add(const PGresult *result, int row, double asked_at, bool unsure)
 {
 	Job		   *job = allocate(sizeof(Job));
 	Job		  **last = &jobs;
@@ -52,7 +53,7 @@ job_add(const PGresult *result, int row, double asked_at)
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
 	job->until = asked_at + left;
-	job->extend_at = asked_at + left / 2;
+	job->extend_at = unsure ? 0 : asked_at + left / 2;
 	job->in = job->out = job->err = job->progress = -1;
 	job->state = JOB_HELD;
 	initPQExpBuffer(&job->output);

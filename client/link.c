@@ -11,13 +11,16 @@
 
 #include <math.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define FIRST_PAUSE		0.1
 #define LAST_PAUSE		10.0
 #define CONNECT_TIME	15.0	/* for one attempt */
+#define CANCEL_TIME		60		/* likewise, in seconds */
 
 static void start(Link *link);
 static void drop(Link *link, const char *why);
@@ -193,20 +196,36 @@ link_send(Link *link, const char *sql, int n, const char *const *values)
 		return false;
 	}
 	link->state = LINK_BUSY;
+	link->since = seconds();
 	return true;
 }
 
 /*
- * Ask the server to end the statement.  Its result comes all the same.
+ * Ask the server to end the statement.  Its result comes all the same.  A process
+ * of its own asks, as there may be no answer, and is nobody's child then.
  */
 void
 link_cancel(Link *link)
 {
 	char		why[256];
 	PGcancel   *cancel = link->state == LINK_BUSY ? PQgetCancel(link->conn) : NULL;
+	pid_t		child;
 
-	if (cancel != NULL && !PQcancel(cancel, why, sizeof(why)))
-		say("%s", why);
+	if (cancel == NULL)
+		return;
+	fflush(NULL);
+	child = fork();
+	if (child == 0)
+	{
+		if (fork() == 0)
+		{
+			alarm(CANCEL_TIME);
+			(void) PQcancel(cancel, why, sizeof(why));
+		}
+		_exit(0);
+	}
+	if (child > 0)
+		(void) waitpid(child, NULL, 0);
 	PQfreeCancel(cancel);
 }
 

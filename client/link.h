@@ -31,7 +31,7 @@ typedef struct Link
 	PGconn	   *conn;
 	PostgresPollingStatusType polling;
 	PGresult   *result;			/* of the statement, until all has come */
-	double		since;			/* when it began to connect */
+	double		since;			/* when it began to connect, or to ask */
 	double		retry_at;
 	double		pause;
 	bool		was_lost;

@@ -284,7 +284,8 @@ lost(Job *job)
 	bool		runs = job->state == JOB_RUNNING;
 
 	say("job %s (%s): its lease is over%s", job->id, job->kind,
-		runs ? "; what runs for it is ended" : job->state == JOB_HELD ? "" : "; what was done may be done again");
+		runs ? "; what runs for it is ended"
+		: job->state == JOB_HELD || job->outcome == OUTCOME_RELEASE ? "" : "; what was done may be done again");
 	if (!runs)
 	{
 		job_forget(job);
@@ -296,29 +297,36 @@ lost(Job *job)
 
 /*
  * Leases that are over by our own clock: the server could not be asked.  And
- * jobs of which nobody is to be told anything.
+ * jobs of which nobody is to be told anything.  When we stop, nobody is told
+ * later than shortly after the lease, or than "give_up_at"; returns whether that
+ * was so for a job.
  */
-void
-settle_expired(void)
+bool
+settle_expired(bool stopping, double give_up_at)
 {
 	double		now = seconds();
+	bool		gave_up = false;
 	Job		   *next;
 
 	for (Job *job = jobs; job != NULL; job = next)
 	{
+		bool		held = job->state == JOB_HELD || job->state == JOB_RUNNING;
+
 		next = job->next;
 		if (job->state == JOB_ENDED && job->outcome == OUTCOME_LOST)
 			job_forget(job);
-		else if ((job->state == JOB_HELD || job->state == JOB_RUNNING) && now >= job->until &&
-				 job->outcome != OUTCOME_LOST)
+		else if (held ? now >= job->until && job->outcome != OUTCOME_LOST
+				 : stopping && now >= fmin(job->until + TELL_TIME, give_up_at))
 		{
 			/* the answer may still be under way */
 			for (int i = 0; i < ntold; i++)
 				if (told[i] == job)
 					told[i--] = told[--ntold];
+			gave_up |= !held;
 			lost(job);
 		}
 	}
+	return gave_up;
 }
 
 /*

@@ -28,7 +28,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LONGEST_WAIT	20		/* seconds in jobq.reserve() */
+#define LONGEST_WAIT	20.0	/* seconds in jobq.reserve() */
+#define FIRST_WAIT		1.0
+#define SHORTEST_WAIT	0.1
+#define TOO_LATE		1.0		/* for an answer, in seconds */
 #define MOST_AT_A_TIME	1000	/* what jobq.reserve() gives */
 #define ASK_TIME		0.1		/* that jobq.reserve() may take when there are
 								 * jobs */
@@ -46,7 +49,13 @@ static Link reserving;
 static Link settling;
 static double asked_at;			/* when jobq.reserve() was called */
 static double quiet_at;			/* when it was last seen not to have answered */
+static double waiting_for;		/* how long it was to wait */
+static double patience = FIRST_WAIT;	/* how long the next one is to */
+static bool gives_way;			/* it is cancelled, so that others may go on */
 static double pause_until;
+static double stopped_at;		/* when the first signal was obeyed, or 0 */
+static double give_up_at = INFINITY;	/* after a signal, wait no longer for
+										 * the server */
 static double started_at;
 static int64_t taken;
 static bool empty;				/* the last look found nothing */
@@ -58,7 +67,9 @@ static void set_signals(void);
 static bool stopping(void);
 static int	room(void);
 static void reserve(void);
+static void wait_less(double late);
 static void take(const PGresult *result);
+static void give_way(void);
 static void obey_stops(void);
 static void start_jobs(void);
 static void wait_for_something(void);
@@ -201,22 +212,20 @@ reserve(void)
 	const char *values[5];
 	char		most[16];
 	char		lease[32];
-	char		wait[32];
-	double		longest = LONGEST_WAIT;
+	char		longest[32];
 
 	if (reserving.state != LINK_IDLE || stopping() || room() <= 0 || seconds() < pause_until)
 		return;
-	if (work.stop_when_empty)
-		longest = 0;
+	waiting_for = work.stop_when_empty ? 0 : patience;
 	if (work.max_time > 0)
-		longest = fmax(0, fmin(longest, started_at + work.max_time - seconds()));
+		waiting_for = fmax(0, fmin(waiting_for, started_at + work.max_time - seconds()));
 	snprintf(most, sizeof(most), "%d", room());
 	snprintf(lease, sizeof(lease), "%.3f s", work.lease);
-	snprintf(wait, sizeof(wait), "%.3f s", longest);
+	snprintf(longest, sizeof(longest), "%.3f s", waiting_for);
 	values[0] = work.queues;
 	values[1] = most;
 	values[2] = lease;
-	values[3] = wait;
+	values[3] = longest;
 	values[4] = work.name;
 	asked_at = seconds();
 	link_send(&reserving,
@@ -227,24 +236,44 @@ reserve(void)
 }
 
 /*
+ * An answer was late: behind a pooler, those who wait in jobq.reserve() may have
+ * all its connections, and others get none to settle their jobs.  So the later
+ * answers are, the less is waited.
+ */
+static void
+wait_less(double late)
+{
+	if (late > TOO_LATE)
+		patience = fmax(SHORTEST_WAIT, patience / late);
+}
+
+/*
  * jobq.reserve() has ended.  It had not when we last looked, so that is when the
- * leases began, at the earliest.
+ * leases began, at the earliest; unless the answer was held up on its way, which
+ * the server is asked at once then.
  */
 static void
 take(const PGresult *result)
 {
 	const char *state = sqlstate_of(result);
+	double		late = seconds() - asked_at - waiting_for;
+	bool		cancelled = stopping() || gives_way;
 
+	gives_way = false;
 	if (PQresultStatus(result) == PGRES_TUPLES_OK)
 	{
 		for (int row = 0; row < PQntuples(result); row++)
-			job_add(result, row, fmax(asked_at, quiet_at));
+			job_add(result, row, fmax(asked_at, quiet_at), late > TOO_LATE);
 		taken += PQntuples(result);
 		empty = PQntuples(result) == 0;
+		if (late > TOO_LATE)
+			wait_less(late);
+		else if (empty && late < TOO_LATE / 2)
+			patience = fmin(LONGEST_WAIT, patience * 2);
 		return;
 	}
-	if (strcmp(state, "57014") == 0 && stopping())
-		return;					/* we have cancelled it */
+	if (strcmp(state, "57014") == 0 && cancelled)
+		return;
 	say_result_error(result);
 
 	/* what another try cannot mend: no such queue, no privilege, ... */
@@ -258,23 +287,43 @@ take(const PGresult *result)
 }
 
 /*
+ * Jobs cannot be settled, perhaps as we have the only connection of a pooler to
+ * wait for others: end that.
+ */
+static void
+give_way(void)
+{
+	double		late = settling.state == LINK_BUSY ? seconds() - settling.since : 0;
+
+	if (late < TOO_LATE || reserving.state != LINK_BUSY || gives_way)
+		return;
+	gives_way = true;
+	wait_less(late);
+	link_cancel(&reserving);
+}
+
+/*
  * After a first signal to stop, give back what has not begun; after a second,
  * end what runs.
  */
 static void
 obey_stops(void)
 {
-	static int	obeyed = 0;
+	static bool obeyed = false;
 
 	if (!stopping())
 		return;
-	if (reserving.state == LINK_BUSY && obeyed == 0)
-	{
-		if (stops > 0 && !work.quiet)
-			say("stopping when what runs has ended; another signal ends it");
+	if (!obeyed && reserving.state == LINK_BUSY)
 		link_cancel(&reserving);
+	obeyed = true;
+	if (stops > 0 && stopped_at == 0)
+	{
+		stopped_at = seconds();
+		if (!work.quiet)
+			say("stopping when what runs has ended; another signal ends it");
 	}
-	obeyed = obeyed == 0 ? 1 : obeyed;
+	if (stops > 1 && isinf(give_up_at))
+		give_up_at = seconds() + work.grace + TELL_TIME;
 	for (Job *job = jobs; job != NULL; job = job->next)
 	{
 		if (job->state == JOB_HELD && (stops > 0 || work_is_hopeless))
@@ -348,7 +397,13 @@ wait_for_something(void)
 			until = fmin(until, job->note_at);
 		if (job->state == JOB_ENDED && job->tell_at > now)
 			until = fmin(until, job->tell_at);
+		if (stops > 0 && (job->state == JOB_ENDED || job->state == JOB_TOLD))
+			until = fmin(until, job->until + TELL_TIME);
 	}
+	if (settling.state == LINK_BUSY && reserving.state == LINK_BUSY && !gives_way)
+		until = fmin(until, settling.since + TOO_LATE);
+	if (stops > 0)
+		until = fmin(until, fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME));
 	if (pause_until > now)
 		until = fmin(until, pause_until);
 	if (work.max_time > 0 && started_at + work.max_time > now)
@@ -370,6 +425,7 @@ int
 run_work(const Command *command, int argc, char **argv)
 {
 	const char *values[MAX_VALUES];
+	bool		gave_up = false;
 
 	command_parse(command, argc, argv, values);
 	read_options(values);
@@ -391,6 +447,8 @@ run_work(const Command *command, int argc, char **argv)
 			bool		lost;
 			PGresult   *result = link_go_on(links[i], &lost);
 
+			if (lost && i == 0)
+				gives_way = false;
 			if (lost && i == 1)
 				settle_lost();
 			if (result != NULL && i == 0)
@@ -407,18 +465,20 @@ run_work(const Command *command, int argc, char **argv)
 			http_go_on();
 		else
 			children_reap();
-		settle_expired();
+		gave_up |= settle_expired(stops > 0, give_up_at);
 		obey_stops();
+		give_way();
 		start_jobs();
 		reserve();
 		settle_next(&settling);
 
 		/* what jobq.reserve() gives when it is cancelled is still to come */
-		if (stopping() && jobs == NULL && reserving.state != LINK_BUSY)
+		if (stopping() && jobs == NULL &&
+			(reserving.state != LINK_BUSY || (stops > 0 && seconds() >= fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME))))
 			break;
 		wait_for_something();
 	}
 	link_close(&reserving);
 	link_close(&settling);
-	return work_is_hopeless ? EXIT_REFUSED : EXIT_DONE;
+	return work_is_hopeless ? EXIT_REFUSED : gave_up ? EXIT_NO_CONNECTION : EXIT_DONE;
 }

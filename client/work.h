@@ -29,6 +29,8 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#define TELL_TIME	5.0			/* after a signal, to tell what has ended */
+
 typedef enum JobState
 {
 	JOB_HELD,
@@ -149,7 +151,7 @@ extern Job *jobs;				/* all that are held, the oldest first */
 extern double job_time;			/* what one takes, about; in seconds */
 
 /* job.c */
-extern void job_add(const PGresult *result, int row, double asked_at);
+extern void job_add(const PGresult *result, int row, double asked_at, bool unsure);
 extern void job_end(Job *job, JobOutcome outcome, const char *text);
 extern void job_done(Job *job, const char *output);
 extern void job_interrupt(Job *job);
@@ -186,6 +188,6 @@ extern void http_abort(Job *job);
 extern void settle_next(Link *link);
 extern void settle_result(const PGresult *result);
 extern void settle_lost(void);
-extern void settle_expired(void);
+extern bool settle_expired(bool stopping, double give_up_at);
 
 #endif							/* JOBQ_WORK_H */

@@ -6,36 +6,22 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
+use JobqProgram;
 use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my ($node, $jobq) = client_node();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
-# Start "jobq work"; finish() gives its exit status and what it has said.
 sub start_work
 {
 	my ($queue, $exec, @options) = @_;
-	my $run = { err => '' };
 
-	$run->{handle} = IPC::Run::start(
-		[ $jobq, 'work', $queue, '--exec', $exec, @options ],
-		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$run->{err},
-		IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
-	return $run;
-}
-
-sub finish
-{
-	my ($run) = @_;
-
-	$run->{handle}->finish;
-	return $run->{handle}->full_result(0);
+	return start_program($jobq, 'work', $queue, '--exec', $exec, @options);
 }
 
 sub work
@@ -44,9 +30,6 @@ sub work
 
 	return (finish($run) >> 8, $run->{err});
 }
-
-# The process of the program itself.
-sub pid_of { return $_[0]{handle}{KIDS}[0]{PID}; }
 
 # A job of the queue; its id.
 sub job
@@ -61,19 +44,6 @@ sub outcome
 	my ($id, $columns) = @_;
 
 	return sql('SELECT ' . ($columns || 'state, attempt') . " FROM jobq.status($id)");
-}
-
-sub wait_for_file
-{
-	my ($file, $name) = @_;
-
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		last if -s $file;
-		usleep(100_000);
-	}
-	ok(-s $file, $name);
-	return;
 }
 
 sql(q{CREATE EXTENSION jobq;

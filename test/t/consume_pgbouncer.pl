@@ -5,14 +5,11 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
+use JobqPooler;
 use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
-plan skip_all => 'pgbouncer is not installed' unless $pgbouncer;
-plan skip_all => 'pgbouncer does not run as root' unless $>;
 
 my $jobs = $ENV{JOBQ_TEST_JOBS} || 100_000;
 my $consumers = 200;
@@ -23,29 +20,13 @@ $node->start;
 $node->safe_psql('postgres',
 	q{CREATE EXTENSION jobq; SELECT jobq.create_queue('work', mode => 'consumer')});
 
-my $dir = PostgreSQL::Test::Utils::tempdir_short();
-my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $superuser = $node->safe_psql('postgres', 'SELECT current_user');
-append_to_file("$dir/users", qq{"$superuser" ""\n});
-append_to_file("$dir/pgbouncer.ini", qq{
-[databases]
-postgres = host=@{[$node->host]} port=@{[$node->port]}
-[pgbouncer]
-listen_addr =
-listen_port = $port
-listen_backlog = 1024
-unix_socket_dir = $dir
-auth_type = trust
-auth_file = $dir/users
-pool_mode = transaction
-default_pool_size = 8
-max_client_conn = 500
-logfile = $dir/log
-log_connections = 0
-log_disconnections = 0
-});
-my $pooler = IPC::Run::start([ $pgbouncer, '-q', "$dir/pgbouncer.ini" ],
-	'<', File::Spec->devnull, '>', \my $pooler_out, '2>&1');
+my $pooler = JobqPooler->new(
+	$node,
+	pool_mode => 'transaction',
+	default_pool_size => 8,
+	max_client_conn => 500,
+	listen_backlog => 1024);
+my ($dir, $port, $superuser) = @$pooler{qw(dir port user)};
 
 my $program = "$dir/consumers";
 my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
@@ -90,8 +71,7 @@ is(scalar(grep { $_ > 1 } values %acked), 0, 'no job was acknowledged twice');
 cmp_ok(scalar @acks, '>=', $jobs - 10 * $kills, 'and the consumers know it');
 is(sql('SELECT count(*) FROM jobq_internal.lease_slots()'), '0', 'no lease is left');
 
-$pooler->signal('INT');
-$pooler->finish;
+$pooler->stop;
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -1,0 +1,67 @@
+# A program that runs beside a test, what it says on standard error, and files by
+# which commands tell that they have begun.
+
+package JobqProgram;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use File::Spec;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+our @EXPORT = qw(start_program finish pid_of says wait_for_file);
+
+# Start it; what it says gathers in {err}.
+sub start_program
+{
+	my (@command) = @_;
+	my $run = { err => '' };
+
+	$run->{handle} = IPC::Run::start(\@command,
+		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$run->{err},
+		IPC::Run::timeout(2 * $PostgreSQL::Test::Utils::timeout_default));
+	return $run;
+}
+
+# Wait until it ends; its status, as of wait().
+sub finish
+{
+	my ($run) = @_;
+
+	$run->{handle}->finish;
+	return $run->{handle}->full_result(0);
+}
+
+sub pid_of { return $_[0]{handle}{KIDS}[0]{PID}; }
+
+# Wait until it has said this.
+sub says
+{
+	my ($run, $pattern, $name) = @_;
+
+	for (1 .. 20 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if $run->{err} =~ $pattern || !$run->{handle}->pumpable;
+		$run->{handle}->pump_nb;
+		usleep(50_000);
+	}
+	return like($run->{err}, $pattern, $name);
+}
+
+sub wait_for_file
+{
+	my ($file, $name) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if -s $file;
+		usleep(100_000);
+	}
+	return ok(-s $file, $name);
+}
+
+1;
