@@ -57,6 +57,7 @@ heaps_clear(JobqDatabase *db)
 		ready->heap_bucket[i] = JOBQ_NONE;
 	ready->heap_free = 0;
 	ready->limited = ready->marked = JOBQ_NONE;
+	turns_clear(db);
 	ready->heapless = false;
 	memset(ready->orders[JOBQ_NO_ORDER].rank, JOBQ_NOT_SERVED,
 		   sizeof(ready->orders[JOBQ_NO_ORDER].rank));
@@ -303,7 +304,6 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	ready->heap_free = heap->hash_next;
 	*heap = *key;
 	heap->marked = false;
-	heap->served = db->limits->served;
 	heap->root = heap->lent = JOBQ_NONE;
 	heap->nlanes = heap->nentries = 0;
 	heap->hash_next = *bucket;
@@ -314,6 +314,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	if (*list != JOBQ_NONE)
 		ready->heaps[*list].prev = index;
 	*list = index;
+	turns_join(db, heap);
 	if (is_limited(heap))
 	{
 		heap->limited_prev = JOBQ_NONE;
@@ -345,6 +346,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 		*heap_list(db, heap) = heap->next;
 	if (heap->next != JOBQ_NONE)
 		ready->heaps[heap->next].prev = heap->prev;
+	turns_leave(db, heap);
 	if (is_limited(heap))
 	{
 		if (heap->limited_prev != JOBQ_NONE)

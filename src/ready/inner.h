@@ -53,6 +53,14 @@ place_give(JobqDatabase *db, uint32 index)
 	db->ready->nfree++;
 }
 
+/* src/ready/served.c */
+extern void turns_clear(JobqDatabase *db);
+extern void turns_join(JobqDatabase *db, JobqHeap *heap);
+extern void turns_leave(JobqDatabase *db, JobqHeap *heap);
+extern uint64 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter);
+extern void turn_over(JobqDatabase *db, Oid role, uint16 limiter);
+extern void turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits);
+
 /* src/ready/limiter.c */
 
 /* Tokens are sums of fractions. */
@@ -61,8 +69,8 @@ place_give(JobqDatabase *db, uint32 index)
 /* So long, in microseconds, a place is kept for whom was woken for it: keep.c. */
 #define KEEP_PATIENCE	USECS_PER_SEC
 
-extern bool turn_before(int32 priority, uint32 served, int32 other_priority,
-						uint32 other_served);
+extern bool turn_before(int32 priority, uint64 served, int32 other_priority,
+						uint64 other_served);
 extern bool place_is_kept(JobqDatabase *db, const JobqHeap *heap,
 						  const JobqTaker *taker, TimestampTz now,
 						  TimestampTz *due);
@@ -211,8 +219,6 @@ extern void heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 					  JobqWakeList *wake);
 
 /* src/ready/keep.c */
-extern void turn_over(JobqDatabase *db, const JobqLane *lane,
-					  const JobqPermits *permits);
 extern void place_freed(JobqDatabase *db, uint16 limiter, TimestampTz now,
 						JobqWakeList *wake);
 

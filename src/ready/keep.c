@@ -4,7 +4,7 @@
  *	  Whose turn it is where a limiter is full: roles take turns for its places.
  *
  * Who gives a permit back is about to pop its next job, and would have taken the place
- * before anybody else has woken.  So the place is kept for the heap that has waited
+ * before anybody else has woken.  So the place is kept for the heap whose role has waited
  * longest of those with the most urgent job, if there is a taker that waits: that one is
  * woken, and others pass the place by.  If it does not come within KEEP_PATIENCE,
  * because its process has come to its end, the place is anybody's, and its turn is over.
@@ -30,17 +30,20 @@
 /* So long, in microseconds, the same role is waited for to get a worker. */
 #define WANT_PATIENCE	(5 * USECS_PER_SEC)
 
-static bool comes_first(JobqDatabase *db, JobqHeap *heap, JobqHeap *other);
+static bool comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap,
+						JobqHeap *other);
 static bool is_eligible(JobqDatabase *db, JobqHeap *heap, uint16 limiter,
 						TimestampTz now);
 static JobqHeap *whose_turn(JobqDatabase *db, uint16 index, TimestampTz now,
 							JobqWakeList *wake);
 
 static bool
-comes_first(JobqDatabase *db, JobqHeap *heap, JobqHeap *other)
+comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 {
-	return turn_before(heap_first(db, heap)->priority, heap->served,
-					   heap_first(db, other)->priority, other->served);
+	return turn_before(heap_first(db, heap)->priority,
+					   turn_of(db, heap, limiter),
+					   heap_first(db, other)->priority,
+					   turn_of(db, other, limiter));
 }
 
 /*
@@ -81,10 +84,10 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		if ((missed && place_is_kept_for(limiter, heap)) ||
 			(in_vain && heap->role == limiter->wants_worker &&
 			 !heap->consumer && !heap_has_taker(db, heap)))
-			heap->served = ++db->limits->served;	/* nobody has come */
-		if (first == NULL || comes_first(db, heap, first))
+			turn_over(db, heap->role, index);	/* nobody has come */
+		if (first == NULL || comes_first(db, index, heap, first))
 			first = heap;
-		if ((next == NULL || comes_first(db, heap, next)) &&
+		if ((next == NULL || comes_first(db, index, heap, next)) &&
 			heap_has_taker(db, heap))
 			next = heap;
 	}
@@ -97,32 +100,6 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		wake->scheduler |= wants != InvalidOid;
 	}
 	return next;
-}
-
-/*
- * A job of the lane was popped, with these permits: it was the turn of its role at
- * their limiters, whichever of its heaps the place was kept for.
- */
-void
-turn_over(JobqDatabase *db, const JobqLane *lane, const JobqPermits *permits)
-{
-	uint32		i = lane->consumer ? db->ready->parties[lane->party].heaps
-		: db->ready->roles[lane->role_index].heaps;
-
-	if (permits->queue == JOBQ_NO_LIMITER && permits->kind == JOBQ_NO_LIMITER)
-		return;
-	db->limits->served++;
-	for (; i != JOBQ_NONE; i = db->ready->heaps[i].next)
-	{
-		JobqHeap   *heap = &db->ready->heaps[i];
-
-		if (heap->role == lane->role &&
-			((permits->queue != JOBQ_NO_LIMITER &&
-			  heap->queue_limiter == permits->queue) ||
-			 (permits->kind != JOBQ_NO_LIMITER &&
-			  heap->kind_limiter == permits->kind)))
-			heap->served = db->limits->served;
-	}
 }
 
 /*
@@ -143,7 +120,7 @@ place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		limiter->kept_role = next->role;
 		limiter->kept_queue = next->queue_id;
 		limiter->kept_priority = heap_first(db, next)->priority;
-		limiter->kept_served = next->served;
+		limiter->kept_served = turn_of(db, next, index);
 		db->limits->due = Min(db->limits->due, limiter->kept_until);
 	}
 	if (db->limits->due < db->wake_at)

@@ -160,8 +160,9 @@ typedef struct JobqHeap
 	bool		consumer;
 	bool		quarantine;
 	bool		marked;			/* to be offered to consumers that wait */
-	uint32		served;			/* as JobqLimits.served was when a job of its
-								 * role took a permit of its limiters */
+	uint32		queue_turn;		/* its role's at these limiters:
+								 * JobqReady.turns; or JOBQ_NONE */
+	uint32		kind_turn;
 	uint32		root;			/* the lane that comes first */
 	uint32		lent;			/* of a tenant's: the lane that is, or
 								 * JOBQ_NONE */
@@ -183,6 +184,24 @@ typedef struct JobqHeap
 #ifndef JOBQ_MAX_HEAPS
 #define JOBQ_MAX_HEAPS		((uint32) (jobq_max_lanes + jobq_max_lanes / 8))
 #endif
+
+/*
+ * When a role had its last turn at a limiter: served.c.
+ */
+typedef struct JobqServed
+{
+	Oid			role;
+	uint16		limiter;
+	uint32		nheaps;			/* that have it */
+	uint64		when;			/* as JobqLimits.served was */
+	uint32		hash_next;		/* in the bucket */
+	uint32		prev;			/* those that no heap has are linked, in the
+								 * order in which that began */
+	uint32		next;
+} JobqServed;
+
+/* A heap has two limiters at most. */
+#define JOBQ_MAX_TURNS		(2 * JOBQ_MAX_HEAPS)
 
 /*
  * The place of a queue in the order of each pool, or JOBQ_NOT_SERVED.  Many queues
@@ -242,6 +261,8 @@ typedef struct JobqReady
 	uint32		noted;			/* lanes that may have "notify": all that do */
 	uint32		passed;			/* lanes that may have "skipping": all that do */
 	uint32		limited;		/* heaps with a limiter */
+	uint32		turn_first;		/* of the turns that no heap has, and */
+	uint32		turn_last;		/* JOBQ_NONE if there is none */
 	uint32		marked;			/* heaps that are to be offered */
 	uint32		hand;			/* where a lane was last taken from another, */
 	uint32		entry_hand;		/* and an entry */
@@ -266,6 +287,8 @@ typedef struct JobqReady
 	uint32	   *heap_bucket;
 	uint32	   *role_bucket;
 	JobqHeap   *heaps;			/* [JOBQ_MAX_HEAPS] */
+	JobqServed *turns;			/* [JOBQ_MAX_TURNS] */
+	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
 	JobqParty  *parties;		/* [2 * jobq_max_lanes] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes], as is the next */

@@ -155,12 +155,12 @@ limiters_room(JobqDatabase *db, uint16 queue, uint16 kind, TimestampTz now,
  * Whose first job is more urgent comes first; then who was served longer ago.
  */
 bool
-turn_before(int32 priority, uint32 served, int32 other_priority,
-			uint32 other_served)
+turn_before(int32 priority, uint64 served, int32 other_priority,
+			uint64 other_served)
 {
 	if (priority != other_priority)
 		return priority < other_priority;
-	return (int32) (served - other_served) < 0;
+	return served < other_served;
 }
 
 /*
@@ -234,7 +234,8 @@ place_is_kept(JobqDatabase *db, const JobqHeap *heap, const JobqTaker *taker,
 		limiter = &db->limits->limiters[index[i]];
 		if (is_kept(limiter, now) && !place_is_kept_for(limiter, heap) &&
 			!may_take_either(limiter, taker) &&
-			!turn_before(db->ready->lanes[heap->root].priority, heap->served,
+			!turn_before(db->ready->lanes[heap->root].priority,
+						 turn_of(db, heap, index[i]),
 						 limiter->kept_priority, limiter->kept_served))
 		{
 			*due = Min(*due, limiter->kept_until);

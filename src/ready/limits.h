@@ -88,7 +88,7 @@ typedef struct JobqLimiter
 	Oid			kept_role;
 	int32		kept_queue;		/* of consumers; 0: for a worker */
 	int32		kept_priority;	/* of its first job ... */
-	uint32		kept_served;	/* ... and its heap's turn */
+	uint64		kept_served;	/* ... and its role's turn */
 	Oid			wants_worker;	/* whose turn it is, if no worker of it is
 								 * there ... */
 	TimestampTz wants_since;	/* ... for so long */
@@ -115,7 +115,8 @@ typedef struct JobqLimits
 	bool		weighted;		/* a queue has a weight: queues take turns */
 	Oid			jobs;			/* the jobq.job that they are about */
 	double		queue_turn;		/* of the queue that was served last */
-	uint32		served;			/* how many jobs were taken with permits */
+	uint64		served;			/* grows with each job that is taken with
+								 * permits */
 	TimestampTz due;			/* when a lane may be free, with time */
 	int			nlimiters;		/* places that are or were in use */
 	JobqLimiter limiters[JOBQ_MAX_LIMITERS];

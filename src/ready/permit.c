@@ -124,6 +124,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 		!group_admit(db, job, lane.queue_limiter, now, &place))
 		return JOBQ_GROUP_BUSY;
 	job->permits = permits_take(db, &lane, place, now);
+	turns_over(db, job->role, &job->permits);
 	return JOBQ_MAY_RUN;
 }
 

@@ -86,7 +86,7 @@ again:
 		popped->first = no_predecessor(db, best, popped->key, now);
 	popped->permits = permits_take(db, best, group, now);
 	lane_served_one(db, best);
-	turn_over(db, best, &popped->permits);
+	turns_over(db, popped->role, &popped->permits);
 
 	/* if time sets the next one free, the scheduler must know */
 	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE)

@@ -707,6 +707,26 @@ check_waiting(void)
 	}
 }
 
+/*
+ * Heaps of a role of which a job has taken a permit know that, wherever it was.
+ */
+static void
+check_turns(void)
+{
+	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
+		 i = db->ready->heaps[i].limited_next)
+	{
+		const JobqHeap *heap = &db->ready->heaps[i];
+		uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
+
+		for (int l = 0; l < 2; l++)
+			if (limiters[l] != JOBQ_NO_LIMITER &&
+				turn_of(db, heap, limiters[l]) < world.turns[limiters[l]][heap->role - 10])
+				model_fail("role %u has had its turn at limiter %u, which heap %u does not know",
+						   heap->role, limiters[l], i);
+	}
+}
+
 void
 check_all(void)
 {
@@ -719,6 +739,7 @@ check_all(void)
 	check_found();
 	check_order();
 	check_waiting();
+	check_turns();
 }
 
 /*

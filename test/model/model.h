@@ -124,6 +124,8 @@ typedef struct World
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter kind_limiter;
+	uint64		turns[NQUEUES + 1][NROLES]; /* of a role at a limiter: not
+											 * before that */
 	bool		scheduler_awake;
 	TimestampTz scheduler_last;
 	TimestampTz discover_plan;
@@ -175,6 +177,7 @@ extern Queue *queue_of(int32 id);
 extern Moment world_moment(void);
 extern bool row_is_due(const Row *row);
 extern bool session_sees(const Session *session);
+extern void note_turn(const JobqPush *popped, uint64 served);
 
 /* scheduler.c: its duties, as in worker/scheduler */
 extern void scheduler_start(void);

@@ -16,12 +16,21 @@
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
 
 /*
- * Release the lock as everybody does who has called something with a wake list.
+ * Release the lock as everybody does who has called something with a wake list.  Then
+ * there may be new offers.
  */
 void
 unlock(JobqWakeList *wake)
 {
+	bool		offered[JOBQ_MAX_RESERVERS];
+	uint64		served = db->limits->served;
+
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		offered[i] = db->offers->reservers[i].offered;
 	jobq_unlock(db, wake);
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (db->offers->reservers[i].offered && !offered[i])
+			note_turn(&db->offers->reservers[i].offer, served);
 }
 
 /*

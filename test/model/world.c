@@ -385,17 +385,30 @@ worker_attach(int w)
 	world.workers[w].row = -1;
 }
 
-/* Who waits for the only place of a queue. */
+/*
+ * A job was popped when so many had been taken with permits: the turn of its role is
+ * over at their limiters.
+ */
+void
+note_turn(const JobqPush *popped, uint64 served)
+{
+	if (popped->permits.queue != JOBQ_NO_LIMITER)
+		world.turns[popped->permits.queue][popped->role - 10] = served + 1;
+	if (popped->permits.kind != JOBQ_NO_LIMITER)
+		world.turns[popped->permits.kind][popped->role - 10] = served + 1;
+}
+
+/* Who waits for the only place of a limiter. */
 typedef struct Turn
 {
 	Oid			role;			/* or 0 */
 	int32		priority;
-	uint32		served;
+	uint64		served;
 } Turn;
 
 /*
- * The first in turn of the roles that have a taker for this queue's only place, or with
- * "mine" of this role, without one.  A kind's limit, too, makes it another matter.
+ * The first in turn of the roles that have a taker for this limiter's only place, for
+ * whom another limit, too, makes it another matter; or with "mine" of this role.
  */
 static Turn
 first_turn(uint16 limiter, Oid role, bool mine)
@@ -408,14 +421,16 @@ first_turn(uint16 limiter, Oid role, bool mine)
 		JobqHeap   *heap = &db->ready->heaps[i];
 		int32		priority = heap_first(db, heap)->priority;
 
-		if (heap->queue_limiter == limiter && heap->kind_limiter == JOBQ_NO_LIMITER &&
+		if ((heap->queue_limiter == limiter || heap->kind_limiter == limiter) &&
+			(mine || Max(heap->queue_limiter, heap->kind_limiter) == JOBQ_NO_LIMITER) &&
 			!heap->quarantine && (heap->role == role) == mine &&
 			(mine || heap_has_taker(db, heap)) &&
 			(first.role == 0 ||
-			 turn_before(priority, heap->served, first.priority, first.served)))
+			 turn_before(priority, turn_of(db, heap, limiter), first.priority,
+						 first.served)))
 			first = (Turn)
 			{
-				heap->role, priority, heap->served
+				heap->role, priority, turn_of(db, heap, limiter)
 			};
 	}
 	return first;
@@ -439,26 +454,34 @@ worker_pop(int w)
 	{
 		JobqWakeList wake = {0};
 
-		uint16		held = slot->holding->permits.queue;
+		uint16		held = Min(slot->holding->permits.queue,
+							   slot->holding->permits.kind);
 		const JobqLimiter *limiter = held == JOBQ_NO_LIMITER ? NULL
 			: &db->limits->limiters[held];
 		Turn		other = {0};
 		Turn		mine = {0};
+		uint64		served = db->limits->served;
 
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (limiter != NULL && limiter->max_running == 1 && limiter->running == 1 &&
 			limiter->rate.per_us <= 0 && limiter->throttle.failures == 0 &&
-			limiter->kept_until == 0)
+			limiter->kept_until == 0 &&
+			Max(slot->holding->permits.queue,
+				slot->holding->permits.kind) == JOBQ_NO_LIMITER)
 		{
 			other = first_turn(held, slot->role, false);
 			mine = first_turn(held, slot->role, true);
 		}
 		popped = jobq_ready_pop(db, &taker, world.now, &entry, &wake);
-		if (popped && entry.permits.queue == held && other.role != 0 &&
-			mine.role != 0 && entry.kind == 0 && !entry.quarantine &&
-			turn_before(other.priority, other.served, entry.priority, mine.served))
+		if (popped && other.role != 0 && mine.role != 0 && !entry.quarantine &&
+			Min(entry.permits.queue, entry.permits.kind) == held &&
+			Max(entry.permits.queue, entry.permits.kind) == JOBQ_NO_LIMITER &&
+			turn_before(other.priority, other.served,
+						Min(entry.priority, mine.priority), mine.served))
 			model_fail("role %u does not let role %u have its turn", slot->role,
 					   other.role);
+		if (popped)
+			note_turn(&entry, served);
 		slot->idle = !popped;
 		worker->awake = popped;
 		unlock(&wake);
@@ -664,7 +687,13 @@ session_look(int s)
 			session->place = JOBQ_NONE;
 		}
 		if (!popped)
+		{
+			uint64		served = db->limits->served;
+
 			popped = jobq_ready_pop(db, &session->taker, world.now, &job, &wake);
+			if (popped)
+				note_turn(&job, served);
+		}
 		if (popped && jobq_lease_find(db, job.key.id) != NULL)
 		{
 			trace("  job %d has a lease\n", (int) job.key.id);
@@ -920,6 +949,7 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	jobq_max_groups};
 
 	model_memory(sizes);
+	memset(world.turns, 0, sizeof(world.turns));
 	memset(world.txns, 0, sizeof(world.txns));
 	memset(world.sessions, 0, sizeof(world.sessions));
 	for (int i = 0; i < MAX_ROWS; i++)

@@ -106,9 +106,10 @@ sub acks
 
 sub post
 {
-	my ($job, $role, $queue) = @_;
+	my ($job, $role, $queue, $kind) = @_;
 
-	return sql(($role ? "SET ROLE $role; " : '') . "SELECT jobq.enqueue('any', to_jsonb('$job'::text), queue => '" . ($queue || 'one') . "')");
+	$kind ||= 'any';
+	return sql(($role ? "SET ROLE $role; " : '') . "SELECT jobq.enqueue('$kind', to_jsonb('$job'::text), queue => '" . ($queue || 'one') . "')");
 }
 
 sub running
@@ -154,21 +155,58 @@ post('b1', 'bob');
 gets($first, 'b1', 'turns: a job of bob');
 post("b$_", 'bob') for 2 .. 3;
 post("c$_", 'carol') for 1 .. 2;
-foreach my $turn ([ 'carol', 'c1' ], [ 'bob', 'b2' ], [ 'carol', 'c2' ], [ 'bob', 'b3' ])
-{
-	my ($role, $job) = @{$turn};
-	my %waiting = map { $_ => consumer("a consumer of $_", role => $_) } qw(bob carol);
 
-	acks($first);
-	gets($waiting{$role}, $job, "turns: then one of $role");
-	$first = delete $waiting{$role};
-	foreach my $session (values %waiting)
+# A consumer of each waits when the job of $first is done; who gets the next one does
+# that.
+sub take_turns
+{
+	my ($what, $queues, @turns) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	foreach my $turn (@turns)
 	{
-		sql("SELECT pg_cancel_backend($session->{pid})");
-		$session->quit;
+		my ($role, $job) = @{$turn};
+		my %waiting = map { $_ => consumer("a consumer of $_", role => $_, queues => $queues) } qw(bob carol);
+
+		acks($first);
+		gets($waiting{$role}, $job, "$what: then one of $role");
+		$first = delete $waiting{$role};
+		foreach my $session (values %waiting)
+		{
+			sql("SELECT pg_cancel_backend($session->{pid})");
+			$session->quit;
+		}
 	}
+	acks($first);
+	return;
 }
+take_turns('turns', 'one', [ 'carol', 'c1' ], [ 'bob', 'b2' ], [ 'carol', 'c2' ], [ 'bob', 'b3' ]);
+nothing_is_left();
+
+# At the limiter of a kind, who has jobs in several queues has no more turns.
+sql(q{CREATE FUNCTION nothing() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('shared', 'nothing()', max_running => 1);
+SELECT jobq.create_queue('any ' || i, open => true, mode => 'consumer') FROM generate_series(1, 4) i});
+my $queues = join ', ', map { "any $_" } 1 .. 4;
+for (1 .. 3)
+{
+	post('known', 'bob', "any $_", 'shared') for 1 .. 3;
+	post('known', 'carol', 'any 4', 'shared');
+	is(sql("SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{$queues}', wait => '5 min')"), 1, 'kind: the scheduler knows the queues') for 1 .. 4;
+}
+$first = consumer('first', queues => $queues);
+post('c1', 'carol', 'any 4', 'shared');
+gets($first, 'c1', 'kind: a job of carol');
 acks($first);
+$first = consumer('first', queues => $queues);
+post('b1', 'bob', 'any 1', 'shared');
+gets($first, 'b1', 'kind: a job of bob');
+post('c2', 'carol', 'any 4', 'shared');
+post("b$_", 'bob', "any $_", 'shared') for 2 .. 3;
+post('c3', 'carol', 'any 4', 'shared');
+take_turns('kind', $queues, [ 'carol', 'c2' ], [ 'bob', 'b2' ], [ 'carol', 'c3' ], [ 'bob', 'b3' ]);
+sql(q{SELECT jobq.unregister('shared')});
+wait_for($node, 'kind: its limit is gone', q{SELECT count(*) = 1 FROM jobq_internal.limit_slots()});
 nothing_is_left();
 
 #

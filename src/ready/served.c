@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * served.c
+ *	  When a role had its last turn at a limiter.
+ *
+ * A turn is a role's, and not that of one of its heaps: who has jobs in many queues of
+ * consumers, or at many ranks, has no more turns at the limiter of a kind than who has
+ * them in one.
+ *
+ * A record that no heap has is kept until another needs its place: lanes are often placed
+ * anew, and who comes again shall not have lost what was known.  There are enough for
+ * all heaps, so making one cannot fail.
+ *
+ * All functions want db->lock held exclusively.  Nothing here can fail.
+ *
+ * src/ready/served.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "common/hashfn.h"
+
+#include "ready/inner.h"
+
+static uint32 *turn_bucket(JobqDatabase *db, Oid role, uint16 limiter);
+static uint32 turn_find(JobqDatabase *db, Oid role, uint16 limiter);
+static void link_idle(JobqDatabase *db, uint32 index);
+static void unlink_idle(JobqDatabase *db, uint32 index);
+static uint32 turn_join(JobqDatabase *db, Oid role, uint16 limiter);
+static void turn_leave(JobqDatabase *db, uint32 index);
+
+/*
+ * Nobody has a heap, or has had a turn.
+ */
+void
+turns_clear(JobqDatabase *db)
+{
+	JobqReady  *ready = db->ready;
+
+	for (int i = 0; i < jobq_max_lanes; i++)
+		ready->turn_bucket[i] = JOBQ_NONE;
+	ready->turn_first = ready->turn_last = JOBQ_NONE;
+	for (uint32 i = 0; i < JOBQ_MAX_TURNS; i++)
+	{
+		memset(&ready->turns[i], 0, sizeof(JobqServed));
+		link_idle(db, i);
+	}
+}
+
+static uint32 *
+turn_bucket(JobqDatabase *db, Oid role, uint16 limiter)
+{
+	return &db->ready->turn_bucket[hash_combine(murmurhash32(role), limiter) %
+								   jobq_max_lanes];
+}
+
+static uint32
+turn_find(JobqDatabase *db, Oid role, uint16 limiter)
+{
+	for (uint32 i = *turn_bucket(db, role, limiter); i != JOBQ_NONE;
+		 i = db->ready->turns[i].hash_next)
+		if (db->ready->turns[i].role == role &&
+			db->ready->turns[i].limiter == limiter)
+			return i;
+	return JOBQ_NONE;
+}
+
+/*
+ * No heap has the record any more.
+ */
+static void
+link_idle(JobqDatabase *db, uint32 index)
+{
+	JobqReady  *ready = db->ready;
+
+	ready->turns[index].prev = ready->turn_last;
+	ready->turns[index].next = JOBQ_NONE;
+	if (ready->turn_last != JOBQ_NONE)
+		ready->turns[ready->turn_last].next = index;
+	else
+		ready->turn_first = index;
+	ready->turn_last = index;
+}
+
+static void
+unlink_idle(JobqDatabase *db, uint32 index)
+{
+	JobqReady  *ready = db->ready;
+	JobqServed *turn = &ready->turns[index];
+
+	if (turn->prev != JOBQ_NONE)
+		ready->turns[turn->prev].next = turn->next;
+	else
+		ready->turn_first = turn->next;
+	if (turn->next != JOBQ_NONE)
+		ready->turns[turn->next].prev = turn->prev;
+	else
+		ready->turn_last = turn->prev;
+}
+
+/*
+ * One heap more has the record of this role and limiter.  Who is new begins behind all
+ * others but the one who was served last.
+ */
+static uint32
+turn_join(JobqDatabase *db, Oid role, uint16 limiter)
+{
+	JobqReady  *ready = db->ready;
+	uint32		index = turn_find(db, role, limiter);
+	JobqServed *turn;
+
+	if (index == JOBQ_NONE)
+	{
+		uint32	   *bucket = turn_bucket(db, role, limiter);
+
+		index = ready->turn_first;
+		Assert(index != JOBQ_NONE);
+		unlink_idle(db, index);
+		turn = &ready->turns[index];
+		if (turn->role != InvalidOid)
+		{
+			uint32	   *link = turn_bucket(db, turn->role, turn->limiter);
+
+			while (*link != index)
+				link = &ready->turns[*link].hash_next;
+			*link = turn->hash_next;
+		}
+		turn->role = role;
+		turn->limiter = limiter;
+		turn->when = db->limits->served - 1;
+		turn->hash_next = *bucket;
+		*bucket = index;
+	}
+	else if (ready->turns[index].nheaps == 0)
+		unlink_idle(db, index);
+	ready->turns[index].nheaps++;
+	return index;
+}
+
+static void
+turn_leave(JobqDatabase *db, uint32 index)
+{
+	if (index != JOBQ_NONE && --db->ready->turns[index].nheaps == 0)
+		link_idle(db, index);
+}
+
+/*
+ * The heap is made.
+ */
+void
+turns_join(JobqDatabase *db, JobqHeap *heap)
+{
+	heap->queue_turn = heap->kind_turn = JOBQ_NONE;
+	if (heap->queue_limiter != JOBQ_NO_LIMITER)
+		heap->queue_turn = turn_join(db, heap->role, heap->queue_limiter);
+	if (heap->kind_limiter != JOBQ_NO_LIMITER)
+		heap->kind_turn = turn_join(db, heap->role, heap->kind_limiter);
+}
+
+/*
+ * It is no more.
+ */
+void
+turns_leave(JobqDatabase *db, JobqHeap *heap)
+{
+	turn_leave(db, heap->queue_turn);
+	turn_leave(db, heap->kind_turn);
+}
+
+/*
+ * When the heap's role had its last turn at the limiter, which is one of the heap's: who
+ * has the lower number comes first.
+ */
+uint64
+turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter)
+{
+	return db->ready->turns[heap->queue_limiter == limiter ? heap->queue_turn
+							: heap->kind_turn].when;
+}
+
+/*
+ * The role has had its turn at the limiter.
+ */
+void
+turn_over(JobqDatabase *db, Oid role, uint16 limiter)
+{
+	uint32		index = turn_find(db, role, limiter);
+
+	db->limits->served += 2;	/* who is new comes between */
+	if (index != JOBQ_NONE)
+		db->ready->turns[index].when = db->limits->served;
+}
+
+/*
+ * A job of the role has taken these permits.
+ */
+void
+turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits)
+{
+	if (permits->queue != JOBQ_NO_LIMITER)
+		turn_over(db, role, permits->queue);
+	if (permits->kind != JOBQ_NO_LIMITER)
+		turn_over(db, role, permits->kind);
+}
