@@ -7,7 +7,7 @@ SELECT jobq.schedule('secret', '@yearly', 'echo', '"secret"');
 CREATE FUNCTION test.call_of(routine regprocedure, id bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE p.prokind WHEN 'p' THEN 'CALL ' ELSE 'SELECT * FROM ' END || p.pronamespace::regnamespace || '.' || quote_ident(p.proname) || '('
 		|| coalesce(string_agg(CASE t::regtype::text WHEN 'bigint' THEN id::text WHEN 'bigint[]' THEN format('''{%s}''', id)
-				WHEN 'integer' THEN '1' WHEN 'integer[]' THEN '''{}''' WHEN 'real' THEN '1' WHEN 'boolean' THEN 'false'
+				WHEN 'integer' THEN '1' WHEN 'integer[]' THEN '''{}''' WHEN 'real' THEN '1' WHEN 'double precision' THEN '1' WHEN 'boolean' THEN 'false'
 				WHEN 'jsonb' THEN CASE WHEN p.proname IN ('chain', 'without_details') THEN '''[{"kind": "echo"}]''' ELSE '''{"steps": [{"name": "a", "kind": "echo"}]}''' END WHEN 'jsonb[]' THEN '''{"{}"}''' WHEN 'interval' THEN '''1 s'''
 				WHEN 'timestamp with time zone' THEN 'now()' WHEN 'text[]' THEN '''{manual}''' WHEN 'oid' THEN '0' WHEN 'regrole' THEN '''pg_monitor'''
 				WHEN 'text' THEN CASE WHEN p.proargnames[n] IN ('kind') THEN '''echo''' WHEN p.proargnames[n] IN ('cron') THEN '''@daily''' WHEN p.proargnames[n] IN ('timezone') THEN '''UTC'''

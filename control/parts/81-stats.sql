@@ -10,7 +10,7 @@ CREATE FUNCTION jobq_internal.stat_slots(
 	OUT enqueued_1m float8, OUT enqueued_5m float8, OUT enqueued_15m float8,
 	OUT completed_1m float8, OUT completed_5m float8, OUT completed_15m float8,
 	OUT failed_1m float8, OUT failed_5m float8, OUT failed_15m float8,
-	OUT since timestamptz, OUT exact boolean)
+	OUT completed_at timestamptz, OUT running_since timestamptz, OUT since timestamptz, OUT exact boolean)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
 COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'the statistics that the user may see, for the view';
@@ -21,6 +21,10 @@ CREATE FUNCTION jobq_internal.stat_history(
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_history'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
 COMMENT ON FUNCTION jobq_internal.stat_history() IS 'the same by slots of time';
+
+CREATE FUNCTION jobq_internal.stats_known() RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_stats_known' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.stats_known() IS 'whether the numbers of jobs are right; not yet after a crash, until they are counted';
 
 CREATE FUNCTION jobq.stats_reset(queue text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_stats_reset' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -37,7 +41,7 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 		s.enqueued_1m, s.enqueued_5m, s.enqueued_15m,
 		s.completed_1m, s.completed_5m, s.completed_15m,
 		s.failed_1m, s.failed_5m, s.failed_15m,
-		s.since, s.exact
+		s.completed_at, s.running_since, s.since, s.exact
 	FROM jobq_internal.stat_slots() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, by queue, kind and tenant';

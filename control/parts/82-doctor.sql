@@ -16,10 +16,10 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.capacity() IS 'how much is used of what settings have made room for in shared memory';
 
 CREATE FUNCTION jobq_internal.lane_slots(
-	OUT queue text, OUT role oid, OUT mode text, OUT paused boolean, OUT served boolean, OUT limited boolean, OUT oldest timestamptz)
+	OUT queue text, OUT role oid, OUT mode text, OUT paused boolean, OUT served boolean, OUT attended boolean, OUT limited boolean, OUT oldest timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_lane_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'queues and roles of the jobs that may run now and that the user may see; oldest is null where none was read';
+COMMENT ON FUNCTION jobq_internal.lane_slots() IS 'queues and roles of the jobs that may run now and that the user may see; attended: a worker or a consumer is there; oldest is null where none was read';
 
 CREATE FUNCTION jobq_internal.run_as_refusal(queue text) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_run_as_refusal' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;

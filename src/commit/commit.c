@@ -86,7 +86,7 @@ static bool rescan = false;
 static bool unnoted = false;
 static bool prepared = false;
 static bool reload = false;
-static bool schedules = false;
+static int	changed = 0;		/* JOBQ_CHANGED_* */
 static Oid	created = InvalidOid;	/* jobq.job of a new extension */
 static bool restored = false;	/* made by a restore */
 static bool anything = false;
@@ -316,7 +316,7 @@ jobq_at_commit_prepared(void)
 	anything = true;
 	rescan = true;
 	unnoted = true;
-	schedules = true;
+	changed |= JOBQ_CHANGED_SCHEDULES | JOBQ_CHANGED_MONITORS;
 	prepared = true;
 }
 
@@ -331,13 +331,13 @@ jobq_at_commit_reload(void)
 }
 
 /*
- * At commit, have the scheduler read the schedules anew.
+ * At commit, have the scheduler look at what has changed: JOBQ_CHANGED_*.
  */
 void
-jobq_at_commit_schedules(void)
+jobq_at_commit_changed(int what)
 {
 	anything = true;
-	schedules = true;
+	changed |= what;
 }
 
 /*
@@ -503,7 +503,7 @@ hand_over(void)
 			books[i]->unnoted(NULL);
 	if (db != NULL &&
 		(pending || npushes > 0 || nlanes > 0 || nends > 0 ||
-		 nfailures > 0 || rescan || reload || schedules))
+		 nfailures > 0 || rescan || reload || changed != 0))
 	{
 		TimestampTz now = jobq_now();
 
@@ -546,9 +546,10 @@ hand_over(void)
 				db->limits->stale = true;
 				wake.scheduler = true;
 			}
-			if (schedules)
+			if (changed != 0)
 			{
-				db->schedules_changed = true;
+				db->schedules_changed |= (changed & JOBQ_CHANGED_SCHEDULES) != 0;
+				db->monitors_changed |= (changed & JOBQ_CHANGED_MONITORS) != 0;
 				wake.scheduler = true;
 			}
 		}
@@ -574,7 +575,8 @@ hand_over(void)
 		start_serving(db);
 
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	rescan = reload = schedules = prepared = unnoted = undone_many = false;
+	changed = 0;
+	rescan = reload = prepared = unnoted = undone_many = false;
 	created = InvalidOid;
 }
 
@@ -588,6 +590,7 @@ forget(void)
 	anything = false;
 	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
-	rescan = reload = schedules = prepared = unnoted = undone_many = false;
+	changed = 0;
+	rescan = reload = prepared = unnoted = undone_many = false;
 	created = InvalidOid;
 }

@@ -193,6 +193,10 @@ typedef enum LeaseAction
 	LEASE_BUNDLE,				/* the reference of the bundle's maker */
 } LeaseAction;
 
+/* What the scheduler is to look at. */
+#define JOBQ_CHANGED_SCHEDULES	1
+#define JOBQ_CHANGED_MONITORS	2
+
 /* src/commit/commit.c */
 extern void jobq_install_commit_callbacks(void);
 extern void jobq_commit_join(const JobqCommitBooks *books);
@@ -205,7 +209,7 @@ extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
-extern void jobq_at_commit_schedules(void);
+extern void jobq_at_commit_changed(int what);
 extern void jobq_at_commit_created(Oid job, bool by_restore);
 
 /* src/commit/lease_commit.c */

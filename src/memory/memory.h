@@ -85,6 +85,7 @@ typedef struct JobqDatabase
 	bool		schedules_changed;	/* read the schedules again */
 	bool		schedule_freed; /* a job that a schedule waits for may have
 								 * finished */
+	bool		monitors_changed;	/* look at the monitors */
 	bool		batches_look;	/* look at the batches that are watched */
 	bool		batches_sweep;	/* ... and at all */
 

@@ -21,6 +21,7 @@
 #include "utils/builtins.h"
 
 #include "attempt/attempt.h"
+#include "ready/ready.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_setup);
@@ -149,6 +150,70 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* Who is there to run jobs. */
+typedef struct Attendance
+{
+	bool		pools[JOBQ_MAX_POOLS];	/* has a worker in this database */
+	int32	   *queues;			/* of which consumers hold jobs, or wait for
+								 * one */
+	int			nqueues;
+}			Attendance;
+
+static int
+compare_queues(const void *a, const void *b)
+{
+	int32		x = *(const int32 *) a;
+	int32		y = *(const int32 *) b;
+
+	return (x > y) - (x < y);
+}
+
+static void
+take_attendance(JobqDatabase *db, Attendance * there)
+{
+	memset(there->pools, 0, sizeof(there->pools));
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		const JobqSlot *slot = &jobq_shared->slots[i];
+
+		if ((slot->state == JOBQ_SLOT_STARTING || slot->state == JOBQ_SLOT_ATTACHED) &&
+			slot->database == db - jobq_shared->databases)
+			there->pools[slot->pool] = true;
+	}
+	LWLockRelease(jobq_shared->lock);
+
+	there->queues = palloc(sizeof(int32) *
+						   (jobq_max_leases + JOBQ_MAX_RESERVERS * JOBQ_MAX_TAKE_QUEUES));
+	there->nqueues = 0;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_leases && db->leases->nleases > 0; i++)
+		if (db->leases->leases[i].id != 0)
+			there->queues[there->nqueues++] = db->leases->leases[i].queue_id;
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+		for (int q = 0; q < db->offers->reservers[i].nqueues; q++)
+			there->queues[there->nqueues++] = db->offers->reservers[i].queue_ids[q];
+	LWLockRelease(db->lock);
+	qsort(there->queues, there->nqueues, sizeof(int32), compare_queues);
+}
+
+/*
+ * Is a worker there that serves the queue, or a consumer that has taken from it?
+ */
+static bool
+attended(const Attendance * there, const JobqQueue *queue, int32 queue_id)
+{
+	if (queue->mode == MODE_CONSUMER)
+		return there->nqueues > 0 &&
+			bsearch(&queue_id, there->queues, there->nqueues, sizeof(int32),
+					compare_queues) != NULL;
+	for (int p = 0; p < jobq_pools()->npools; p++)
+		if (there->pools[p] && jobq_pool_serves(p, queue->name))
+			return true;
+	return false;
+}
+
 /*
  * lane_slots(): queues and roles of jobs that may run now, as far as the user may
  * see them; one row for each lane.  "oldest" is when the first job
@@ -159,7 +224,7 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		QUEUE, ROLE, MODE, PAUSED, SERVED, LIMITED, OLDEST, NATTS
+		QUEUE, ROLE, MODE, PAUSED, SERVED, ATTENDED, LIMITED, OLDEST, NATTS
 	};
 	typedef struct Waiting
 	{
@@ -169,11 +234,13 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 	} Waiting;
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
 	JobqDatabase *db = jobq_my_database();
+	Attendance	there;
 	Waiting    *waiting;
 	int			n = 0;
 
 	if (db == NULL)
 		return (Datum) 0;
+	take_attendance(db, &there);
 	waiting = palloc(sizeof(Waiting) * jobq_max_lanes);
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_lanes; i++)
@@ -207,12 +274,14 @@ jobq_lane_slots(PG_FUNCTION_ARGS)
 		values[PAUSED] = BoolGetDatum(queue->paused);
 		values[SERVED] = BoolGetDatum(queue->mode == MODE_CONSUMER ||
 									  jobq_pools_serve(queue->name));
+		values[ATTENDED] = BoolGetDatum(attended(&there, queue, waiting[i].queue_id));
 		values[LIMITED] = BoolGetDatum(queue->limited);
 		values[OLDEST] = TimestampTzGetDatum(waiting[i].oldest);
 		nulls[OLDEST] = waiting[i].oldest == DT_NOEND;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	pfree(waiting);
+	pfree(there.queues);
 	return (Datum) 0;
 }
 

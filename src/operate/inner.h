@@ -17,6 +17,8 @@ typedef struct JobqRunning
 {
 	int64		workers;
 	int64		consumers;
+	TimestampTz since;			/* when the first of them began; 0: there is
+								 * none */
 }			JobqRunning;
 
 /* src/operate/stats.c */

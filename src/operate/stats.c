@@ -23,6 +23,7 @@
 PG_FUNCTION_INFO_V1(jobq_stat_slots);
 PG_FUNCTION_INFO_V1(jobq_stat_history);
 PG_FUNCTION_INFO_V1(jobq_stats_reset);
+PG_FUNCTION_INFO_V1(jobq_stats_known);
 
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
 
@@ -43,8 +44,14 @@ jobq_stat_base(void)
 	return base;
 }
 
+static void
+began(JobqRunning * running, TimestampTz since)
+{
+	running->since = running->since == 0 ? since : Min(running->since, since);
+}
+
 /*
- * How many jobs of each place workers run and consumers hold.
+ * How many jobs of each place workers run and consumers hold, and since when.
  */
 JobqRunning *
 jobq_stat_running(uint32 all)
@@ -55,6 +62,7 @@ jobq_stat_running(uint32 all)
 	for (int i = 0; i < jobq_shared->nslots && db != NULL; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
+		TimestampTz since;
 		uint32		stat;
 		bool		runs;
 
@@ -62,9 +70,12 @@ jobq_stat_running(uint32 all)
 		runs = slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0 &&
 			slot->database == db - jobq_shared->databases;
 		stat = slot->stat;
+		since = slot->job_started_at;
 		SpinLockRelease(&slot->mutex);
-		if (runs && stat < all)
-			running[stat].workers++;
+		if (!runs || stat >= all)
+			continue;
+		running[stat].workers++;
+		began(&running[stat], since);
 	}
 	if (db == NULL)
 		return running;
@@ -73,8 +84,10 @@ jobq_stat_running(uint32 all)
 	{
 		JobqLease  *lease = &db->leases->leases[i];
 
-		if (lease->id != 0 && lease->state == JOBQ_LEASE_HELD && lease->stat < all)
-			running[lease->stat].consumers++;
+		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD || lease->stat >= all)
+			continue;
+		running[lease->stat].consumers++;
+		began(&running[lease->stat], db->leases->bundles[lease->bundle].since);
 	}
 	LWLockRelease(db->lock);
 	return running;
@@ -171,7 +184,8 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, LETTERS, COUNTERS,
 		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + TIME_COLUMNS,
 		ENQUEUED_RATE = RAN + TIME_COLUMNS, COMPLETED_RATE = ENQUEUED_RATE + 3,
-		FAILED_RATE = COMPLETED_RATE + 3, SINCE = FAILED_RATE + 3, EXACT, NATTS
+		FAILED_RATE = COMPLETED_RATE + 3, COMPLETED_AT = FAILED_RATE + 3, RUNNING_SINCE,
+		SINCE, EXACT, NATTS
 	};
 	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, NATTS);
 	JobqStatBase *base = jobq_stat_base();
@@ -213,6 +227,10 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		put_rates(&counts->history, JOBQ_PAST_ENQUEUED, now, &values[ENQUEUED_RATE]);
 		put_rates(&counts->history, JOBQ_PAST_COMPLETED, now, &values[COMPLETED_RATE]);
 		put_rates(&counts->history, JOBQ_PAST_FAILED, now, &values[FAILED_RATE]);
+		values[COMPLETED_AT] = TimestampTzGetDatum(counts->completed_at);
+		nulls[COMPLETED_AT] = counts->completed_at == 0;
+		values[RUNNING_SINCE] = TimestampTzGetDatum(running[place].since);
+		nulls[RUNNING_SINCE] = running[place].since == 0;
 		values[SINCE] = TimestampTzGetDatum(counts->since);
 		values[EXACT] = BoolGetDatum(jobq_stats_exact(base));
 		if (name.other && running[place].workers == 0 && counts->gauges[JOBQ_LIVE] == 0 &&
@@ -319,4 +337,16 @@ jobq_stats_reset(PG_FUNCTION_ARGS)
 	if (base != NULL)
 		jobq_stats_clear(base->dboid, base->jobs, queue_id, jobq_now());
 	PG_RETURN_VOID();
+}
+
+/*
+ * stats_known(): whether the numbers of jobs are right, or will be when they have been
+ * counted.
+ */
+Datum
+jobq_stats_known(PG_FUNCTION_ARGS)
+{
+	JobqStatBase *base = jobq_stat_base();
+
+	PG_RETURN_BOOL(base != NULL && jobq_stats_exact(base));
 }

@@ -482,6 +482,6 @@ jobq_schedule_changed(PG_FUNCTION_ARGS)
 
 	/* it knows what it has written itself */
 	if (db == NULL || db->scheduler != MyProc)
-		jobq_at_commit_schedules();
+		jobq_at_commit_changed(JOBQ_CHANGED_SCHEDULES);
 	return PointerGetDatum(NULL);
 }

@@ -317,6 +317,8 @@ add_note(const JobqStatNote *note, TimestampTz now, bool locked)
 	}
 	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
 		counts->counters[i] += note->counters[i];
+	if (note->counters[JOBQ_N_COMPLETED] > 0)
+		counts->completed_at = Max(counts->completed_at, now);
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 	{
 		if (saw.gauge)

@@ -120,6 +120,7 @@ typedef struct JobqCalendar
 typedef struct JobqCounts
 {
 	TimestampTz since;
+	TimestampTz completed_at;	/* the last one; 0: none, that is known */
 	int64		counters[JOBQ_NCOUNTERS];
 	int64		gauges[JOBQ_NGAUGES];
 	JobqCalendar scheduled;

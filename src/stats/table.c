@@ -349,6 +349,7 @@ static void
 merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
 {
 	into->since = Min(into->since, from->since);
+	into->completed_at = Max(into->completed_at, from->completed_at);
 	for (int i = 0; i < JOBQ_NCOUNTERS; i++)
 		into->counters[i] += from->counters[i];
 	for (int i = 0; i < JOBQ_NGAUGES; i++)

@@ -75,5 +75,6 @@ extern Duty relay_duty;			/* sends what the relay has collected */
 extern Duty sweep_duty;			/* the safety net */
 extern Duty retention_duty;		/* looks after the archive */
 extern Duty count_duty;			/* counts the jobs for the statistics */
+extern Duty monitors_duty;		/* tells of what has begun or ended */
 
 #endif							/* JOBQ_DUTY_H */

@@ -49,6 +49,7 @@ static Duty *const duties[] = {
 	&sweep_duty,
 	&retention_duty,
 	&count_duty,
+	&monitors_duty,
 };
 
 #define NDUTIES		((int) lengthof(duties))

@@ -1,0 +1,131 @@
+-- Monitors: conditions of which somebody is told when they begin, and when they end.
+
+CREATE TABLE jobq.monitor (
+	name text COLLATE "C" CONSTRAINT monitor_pkey PRIMARY KEY,
+	condition text COLLATE "C" NOT NULL,
+	queue text COLLATE "C",
+	kind text COLLATE "C",
+	above float8 NOT NULL,
+	until float8 NOT NULL,
+	made_at timestamptz NOT NULL,
+	since timestamptz,
+	ended_at timestamptz
+);
+COMMENT ON TABLE jobq.monitor IS 'conditions that the scheduler looks at';
+COMMENT ON COLUMN jobq.monitor.name IS 'the name of the monitor';
+COMMENT ON COLUMN jobq.monitor.condition IS 'what is measured; see monitor()';
+COMMENT ON COLUMN jobq.monitor.queue IS 'only this queue''s jobs';
+COMMENT ON COLUMN jobq.monitor.kind IS 'only jobs of this kind';
+COMMENT ON COLUMN jobq.monitor.made_at IS 'when it was made, or changed last';
+COMMENT ON COLUMN jobq.monitor.ended_at IS 'when it ended last';
+SELECT pg_catalog.pg_extension_config_dump('jobq.monitor', '');
+
+-- What is measured, for each queue and kind, and for all (null), as far as the user may
+-- see it.  Each source is read once, however many monitors there are, and only for the
+-- conditions that are asked for.  No jobs are counted: most is in the statistics, and the
+-- oldest jobs are looked for among the first ones of queues that have any.
+CREATE FUNCTION jobq_internal.measures(conditions text[], OUT condition text, OUT queue text, OUT kind text, OUT value float8)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp AS $$
+	WITH lanes AS MATERIALIZED (
+		SELECT l.queue, bool_and(l.served AND l.attended) AS attended
+		FROM jobq_internal.lane_slots() l
+		WHERE NOT l.paused AND conditions && '{oldest,unattended}'
+		GROUP BY l.queue),
+	-- a job of which a lane knows may be gone
+	waits AS MATERIALIZED (
+		SELECT q.name AS queue, l.attended, extract(epoch FROM jobq.clock() - q.oldest_ready) AS seconds
+		FROM jobq.queues q JOIN lanes l ON l.queue = q.name
+		WHERE q.name = ANY (ARRAY(SELECT n.queue FROM lanes n)) AND q.oldest_ready IS NOT NULL)
+	SELECT m.condition, s.queue, s.kind, m.value
+	FROM (
+		SELECT v.queue, v.kind, sum(v.waiting) AS waiting, sum(v.letters) AS letters,
+			coalesce(sum(v.failed_5m) / nullif(sum(v.failed_5m + v.completed_5m), 0), 0) AS failing,
+			extract(epoch FROM jobq.clock() - max(v.completed_at)) AS silent,
+			-- what takes no second is never slow, nor what nobody knows yet
+			coalesce(max(extract(epoch FROM jobq.clock() - v.running_since) / greatest(extract(epoch FROM v.run_p99), 1))
+				FILTER (WHERE v.run_count > 0), 0) AS slow
+		FROM jobq.stats v
+		WHERE conditions && '{waiting,dead,failing,silent,slow}'
+		GROUP BY CUBE (v.queue, v.kind)) s,
+		LATERAL (VALUES ('waiting', s.waiting), ('dead', s.letters), ('failing', s.failing),
+			('silent', s.silent), ('slow', s.slow)) m (condition, value)
+	WHERE m.condition = ANY (conditions)
+	UNION ALL
+	SELECT m.condition, w.queue, NULL, m.value
+	FROM (SELECT v.queue, max(v.seconds) AS oldest, max(v.seconds) FILTER (WHERE NOT v.attended) AS unattended
+		FROM waits v GROUP BY ROLLUP (v.queue)) w,
+		LATERAL (VALUES ('oldest', w.oldest), ('unattended', w.unattended)) m (condition, value)
+	WHERE m.condition = ANY (conditions)
+	UNION ALL
+	SELECT 'late', NULL, c.kind, max(extract(epoch FROM jobq.clock() - c.next_run))
+	FROM jobq.schedules c
+	WHERE 'late' = ANY (conditions) AND c.state IN ('active', 'failing') AND isfinite(c.next_run)
+	GROUP BY ROLLUP (c.kind)
+	UNION ALL
+	SELECT 'xmin', NULL, w.kind, max(extract(epoch FROM clock_timestamp() - a.xact_start))
+	FROM jobq_internal.worker_slots() w, LATERAL pg_stat_get_activity(w.pid) a
+	WHERE 'xmin' = ANY (conditions) AND w.job_id IS NOT NULL AND a.backend_xmin IS NOT NULL
+	GROUP BY ROLLUP (w.kind)
+$$;
+COMMENT ON FUNCTION jobq_internal.measures(text[]) IS 'what these conditions measure, now';
+
+-- Null: it is not known now, so nothing begins or ends.
+CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
+	WITH v AS MATERIALIZED (
+		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq.monitor m)) s)
+	SELECT m.*,
+		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
+			-- who has no place of its own is among the others
+			WHEN m.condition = 'silent' THEN coalesce(s.value,
+				(SELECT min(o.value) FROM v o WHERE o.condition = 'silent' AND (o.queue = '(other)' OR o.queue = m.queue AND o.kind = '(other)'
+					OR m.queue IS NULL AND o.queue IS NULL AND o.kind = '(other)')),
+				extract(epoch FROM jobq.clock() - m.made_at))
+			ELSE greatest(s.value, 0) END AS value
+	FROM jobq.monitor m
+	CROSS JOIN (SELECT jobq_internal.stats_known() AS known) k
+	LEFT JOIN v s ON s.condition = m.condition AND coalesce(s.queue, '') = coalesce(m.queue, '') AND coalesce(s.kind, '') = coalesce(m.kind, '');
+COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
+
+-- Who changes a monitor keeps only that one from being looked at.  Everybody can listen:
+-- so what is told is only which one it is.
+CREATE FUNCTION jobq_internal.check_monitors() RETURNS bigint
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+	WITH looked AS MATERIALIZED (
+		SELECT l.name, l.value FROM jobq_internal.measured l),
+	mine AS MATERIALIZED (
+		SELECT m.name
+		FROM jobq.monitor m JOIN looked l USING (name)
+		WHERE CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END
+		FOR UPDATE OF m SKIP LOCKED),
+	changed AS (
+		UPDATE jobq.monitor m SET since = CASE WHEN m.since IS NULL THEN jobq.clock() END,
+			ended_at = CASE WHEN m.since IS NULL THEN m.ended_at ELSE jobq.clock() END
+		FROM mine WHERE m.name = mine.name
+		RETURNING m.name, m.since)
+	SELECT count(jobq.notify('jobq_alert', json_build_object('name', c.name,
+		'event', CASE WHEN c.since IS NULL THEN 'end' ELSE 'begin' END)::text)::text)
+	FROM changed c
+$$;
+COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell of what has begun or ended; for the scheduler';
+
+CREATE FUNCTION jobq.monitor(name text, condition text, above float8, queue text DEFAULT NULL, kind text DEFAULT NULL, until float8 DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.monitor(text, text, float8, text, text, float8) IS 'have NOTIFY jobq_alert tell when something begins, and when it ends; changes the monitor if there is one of that name
+name: the name of the monitor
+condition: what is measured: waiting, oldest, failing, silent, slow, dead, late, unattended or xmin
+above: it begins when there is more than this
+queue: only in this queue, whether it is there or not; not for late and xmin
+kind: only of this kind; not for oldest and unattended
+until: it ends when there is no more than this, which is less than above where it should not begin and end all the time; null: above';
+
+CREATE FUNCTION jobq.unmonitor(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_unmonitor' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.unmonitor(text) IS 'drop a monitor; nobody is told
+name: the monitor';
+
+CREATE VIEW jobq.alerts WITH (security_barrier) AS
+	SELECT m.name, m.condition, m.queue, m.kind, m.above, m.until, m.value, m.since, m.ended_at
+	FROM jobq_internal.measured m
+	WHERE jobq_internal.may_see((SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.extname = 'jobq'), 0);
+COMMENT ON VIEW jobq.alerts IS 'monitors, and since when they are on';

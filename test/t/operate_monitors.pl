@@ -1,0 +1,156 @@
+# Monitors: who listens is told once when something begins, and once when it ends.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', "jobq.poll_interval = '1h'\njobq.workers = 'default=2'");
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]) }
+
+sql('CREATE EXTENSION jobq');
+wait_for($node, 'the database is served', 'SELECT complete FROM jobq_internal.scheduler_state()');
+
+my $listener = $node->background_psql('postgres');
+my $heard = '';
+sub hears
+{
+	my ($what, $wanted) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		$heard .= $listener->query('SELECT 1');
+		last if $heard =~ $wanted;
+		select undef, undef, undef, 0.1;
+	}
+	like($heard, $wanted, $what);
+}
+$listener->query_safe('LISTEN jobq_alert');
+
+sql(q{SELECT jobq.create_queue('orders', mode => 'consumer');
+SELECT jobq.monitor('long', 'waiting', above => 2, queue => 'orders', until => 1);
+SELECT jobq.monitor('dead', 'dead', above => 0);
+SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 3)});
+hears('the first is looked at at once: it begins', qr/"name" : "long", "event" : "begin"/);
+is(sql(q{SELECT name, value, since IS NOT NULL, ended_at IS NULL FROM jobq.alerts ORDER BY name}), "dead|0|f|t\nlong|3|t|t", 'as the view says');
+
+$node->append_conf('postgresql.conf', "jobq.poll_interval = '1s'");
+$node->reload;
+
+# between the two nothing changes
+sql(q{SELECT jobq.cancel(max(id)) FROM jobq.live_jobs});
+wait_for($node, 'there is one less', q{SELECT value = 2 FROM jobq.alerts WHERE name = 'long'});
+sql(q{SELECT jobq.monitor('again', 'waiting', above => 1)});
+hears('others have been looked at', qr/"name" : "again", "event" : "begin"/);
+is(sql(q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'long'}), 't', 'it is still on');
+unlike($heard, qr/"event" : "end"/, 'which nobody is told of');
+
+sql(q{SELECT jobq.clear('orders')});
+hears('it ends', qr/"name" : "long", "event" : "end"/);
+is(scalar(() = $heard =~ /"name" : "long"/g), 2, 'and was told of twice');
+
+# one that somebody has locked keeps no other from being looked at
+wait_for($node, 'all have ended', 'SELECT bool_and(since IS NULL) FROM jobq.alerts');
+my $locker = $node->background_psql('postgres');
+$locker->query_safe(q{BEGIN; SELECT jobq.monitor('long', 'waiting', above => 0)});
+$heard = '';
+sql(q{SELECT jobq.enqueue('order', queue => 'orders') FROM generate_series(1, 4)});
+hears('the others are told of', qr/"name" : "again", "event" : "begin"/);
+unlike($heard, qr/"name" : "long"/, 'but not this one');
+$locker->query_safe('COMMIT');
+hears('until it is free', qr/"name" : "long", "event" : "begin"/);
+
+# each condition
+sub begins
+{
+	my ($name, $do, $undo) = @_;
+
+	sql($do) if $do;
+	wait_for($node, "$name begins", "SELECT since IS NOT NULL FROM jobq.alerts WHERE name = '$name'") if $do;
+	sql($undo) if $undo;
+	wait_for($node, "$name ends", "SELECT since IS NULL AND ended_at IS NOT NULL FROM jobq.alerts WHERE name = '$name'") if $undo;
+	sql("SELECT jobq.unmonitor('$name')");
+}
+sql(q{CREATE FUNCTION fails(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$;
+CREATE FUNCTION works(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION waits(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM pg_advisory_lock_shared(1); END$$;
+SELECT jobq.register(k, k || '(jsonb)') FROM unnest('{fails,works,waits}'::text[]) k;
+SELECT jobq.create_queue('nobody', mode => 'consumer'), jobq.create_queue('unserved')});
+begins('letters', q{SELECT jobq.monitor('letters', 'dead', 0, kind => 'fails'), jobq.enqueue('fails', max_attempts => 1)},
+	q{SELECT jobq.delete_all_failed()});
+begins('failures', q{SELECT jobq.monitor('failures', 'failing', 0.5, kind => 'fails')}, q{SELECT jobq.stats_reset()});
+begins('first', q{SELECT jobq.monitor('first', 'silent', 1, kind => 'works')}, q{SELECT jobq.monitor('first', 'silent', 1000, kind => 'works')});
+sql(q{SELECT jobq.monitor('success', 'silent', 3000, kind => 'works'), jobq.enqueue('works')});
+wait_for($node, 'a success is known', q{SELECT EXISTS (SELECT FROM jobq.stats WHERE kind = 'works' AND completed_at IS NOT NULL)});
+sql(q{SELECT jobq.stats_reset()});
+is(sql(q{SELECT completed_at IS NOT NULL FROM jobq.stats WHERE kind = 'works'}), 't', 'also after the counters began anew');
+begins('success', q{SELECT jobq.test_clock('1 hour')}, q{SELECT jobq.enqueue('works')});
+begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_role('leaver'); SET ROLE leaver;
+SELECT jobq.schedule('often', '@every 1s', 'works');
+RESET ROLE; SELECT jobq.revoke_role('leaver'), jobq.monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});
+foreach my $queue ('nobody', 'unserved')
+{
+	begins("un$queue", qq{SELECT jobq.monitor('un$queue', 'unattended', 1, queue => '$queue'); SELECT jobq.enqueue('works', queue => '$queue')},
+		$queue eq 'nobody' ? qq{SELECT jobq.ack(id, token) FROM jobq.reserve('{$queue}')} : qq{SELECT jobq.clear('$queue')});
+}
+sql(q{SELECT jobq.enqueue('waits')});
+wait_for($node, 'one has run', q{SELECT EXISTS (SELECT FROM jobq.stats WHERE kind = 'waits' AND completed > 0)});
+my $keeper = $node->background_psql('postgres');
+$keeper->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{SELECT jobq.monitor('other rows', 'xmin', 0, kind => 'works'), jobq.monitor('other runs', 'slow', 0, kind => 'works'), jobq.monitor('long run', 'slow', 2),
+jobq.enqueue('waits')});
+begins('old rows', q{SELECT jobq.monitor('old rows', 'xmin', 1)});
+wait_for($node, 'it is slow', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'long run'});
+is(sql(q{SELECT count(*) FROM jobq.alerts WHERE name LIKE 'other%' AND since IS NULL AND ended_at IS NULL}), '2', 'those of another kind are not meant');
+$keeper->query_safe('SELECT pg_advisory_unlock(1)');
+begins('long run', '', 'SELECT');
+$keeper->quit;
+
+# what has begun is told once, whatever is restarted
+sql(q{SELECT jobq.monitor('kept', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')});
+wait_for($node, 'it begins', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'kept'});
+my $since = sql(q{SELECT since FROM jobq.alerts WHERE name = 'kept'});
+$_->quit foreach $listener, $locker;
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'the jobs are counted', 'SELECT jobq_internal.stats_known()');
+sql(q{SELECT jobq.monitor('new', 'waiting', 0, queue => 'orders')});
+wait_for($node, 'monitors are looked at', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'new'});
+is(sql(q{SELECT since, ended_at IS NULL FROM jobq.alerts WHERE name = 'kept'}), "$since|t", 'one that was on is on still');
+
+# one of many roles, kinds and queues costs no more than one
+sql(q{SELECT jobq.monitor('m' || i, (ARRAY['waiting', 'oldest', 'failing', 'silent', 'dead'])[i % 5 + 1], 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.alerts)) i});
+my ($rc, $out, $err) = $node->psql('postgres', q{SELECT jobq.monitor('n' || i, 'dead', 1) FROM generate_series(1, 5) i});
+like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
+sql(q{SELECT jobq.clear('orders')});
+wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.alerts WHERE name = 'kept'});
+
+# who may
+sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('watcher', 'monitor'), jobq.grant_role('stranger')});
+for (['watcher', '996'], ['stranger', '0'])
+{
+	my ($role, $n) = @$_;
+	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE $role; SELECT jobq.monitor('x', 'dead', 1)");
+
+	like($err, qr/permission denied/, "$role makes no monitor");
+	is(sql("SET ROLE $role; SELECT count(*) FROM jobq.alerts"), $n, 'and sees those that it may see');
+}
+for (["'', 'dead', 1", 'must have 1 to 127 bytes'], ["'x', 'red', 1", 'invalid condition "red"'], ["'x', 'dead', -1", 'above is -1'],
+	["'x', 'dead', 'NaN'", 'above is'], ["'x', 'dead', 1, until => 2", 'until is 2'], ["'x', 'late', 1, queue => 'a'", 'cannot be of a queue'],
+	["'x', 'oldest', 1, kind => 'a'", 'cannot be of a kind'], ["'x', 'xmin', 1, queue => 'a'", 'cannot be of a queue'],
+	["NULL, 'dead', 1", 'name must not be null'], ["'x', 'dead', 1, kind => repeat('k', 1000)", 'kind of a monitor must have'],
+	["'x', 'dead', 1, queue => ''", 'queue of a monitor must have'])
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "SELECT jobq.monitor($_->[0])");
+	like($err, qr/\Q$_->[1]/, "monitor($_->[0])");
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
