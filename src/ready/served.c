@@ -128,7 +128,7 @@ turn_join(JobqDatabase *db, Oid role, uint16 limiter)
 		}
 		turn->role = role;
 		turn->limiter = limiter;
-		turn->when = db->limits->served - 1;
+		turn->when = Max(db->limits->served, 1) - 1;
 		turn->hash_next = *bucket;
 		*bucket = index;
 	}

@@ -720,10 +720,16 @@ check_turns(void)
 		uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
 
 		for (int l = 0; l < 2; l++)
-			if (limiters[l] != JOBQ_NO_LIMITER &&
-				turn_of(db, heap, limiters[l]) < world.turns[limiters[l]][heap->role - 10])
+		{
+			if (limiters[l] == JOBQ_NO_LIMITER)
+				continue;
+			if (turn_of(db, heap, limiters[l]) < world.turns[limiters[l]][heap->role - 10])
 				model_fail("role %u has had its turn at limiter %u, which heap %u does not know",
 						   heap->role, limiters[l], i);
+			if (turn_of(db, heap, limiters[l]) > db->limits->served)
+				model_fail("role %u has a turn at limiter %u that is still to come",
+						   heap->role, limiters[l]);
+		}
 	}
 }
 
