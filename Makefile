@@ -79,7 +79,7 @@ $(EXTENSION_SCRIPT): $(TOP)/control/join.awk $(LISTS) $(EXTENSION_PARTS)
 
 # The manual is installed as it stands in the tree.  PGXS's DOCS would put all of
 # it into one folder that extensions share, where its links lead nowhere.
-PAGES = $(wildcard $(TOP)/doc/*.md $(TOP)/doc/*.png)
+PAGES = $(wildcard $(TOP)/doc/*.md $(TOP)/doc/*.png $(TOP)/doc/*.svg)
 manualdir = $(docdir)/$(EXTNAME)
 .PHONY: install-manual uninstall-manual
 install: install-manual
