@@ -62,12 +62,14 @@ command_help(const Command *command)
 	{
 		char		name[NAME_SIZE];
 		char		usage[2 * NAME_SIZE];
+		const char *argument = is_boolean(option) ? NULL : option->argument;
+		bool		is_array = argument != NULL && argument[0] == '_';
 
 		option_name(name, option);
-		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s", option->letter ? '-' : ' ',
+		snprintf(usage, sizeof(usage), "%c%c%c --%s%s%s%s", option->letter ? '-' : ' ',
 				 option->letter ? option->letter : ' ', option->letter ? ',' : ' ', name,
-				 option->argument != NULL && !is_boolean(option) ? "=" : "",
-				 option->argument != NULL && !is_boolean(option) ? option->argument : "");
+				 argument != NULL ? "=" : "", argument != NULL ? argument + is_array : "",
+				 is_array ? "[]" : "");
 		printf("  %-30s %s\n", usage, option->help);
 	}
 	printf("\nConnection, --json and --color as in \"jobq --help\".\n");

@@ -4,8 +4,9 @@
  *	  The table of all commands.
  *
  * A new command is mostly an entry of the table here, with the SQL that the
- * manual names, and a line in jobq.1.  The options of a job and the settings of
- * a queue come from the lists that the server's library is made from.
+ * manual names; make reference writes it into jobq.1.  The options of a job, the
+ * settings of a queue, and the conditions on jobs come from the lists that the
+ * server's library is made from.
  *
  * Parameters have types in the statements, so that no function or operator of
  * a user's schema is found instead of one of the server's.
@@ -18,6 +19,7 @@
 
 
 #define JOB_OPTION(name, c_name, type, says) {#name, 0, #type, says},
+#define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
 #define QUEUE_SETTING(name, c_name, type, column, check, words, says) {#name, 0, #type, says},
 
 /* What is asked of many jobs at a time, and what comes of each. */
@@ -52,6 +54,7 @@ const Command commands[] = {
 			{"http-public-only", 0, NULL, "connect to no address of a private network"},
 			{"http-ca", 0, "FILE", "certificates that are trusted; else the system's"},
 			{"parallel", 'P', "N", "so many jobs at a time; else 1"},
+			{"batch", 0, "N", "ask the server for so many at most in one call; else 1000"},
 			{"ahead", 0, "N", "hold so many more than run, so that the next begins at once; else by the time that jobs take"},
 			{"lease", 0, "TIME", "hold each for so long, again and again while it runs; else 30 s"},
 			{"timeout", 0, "TIME", "a job may run so long; else as long as it takes"},
@@ -108,7 +111,8 @@ const Command commands[] = {
 		"AND ($5::text IS NULL OR group_key = $5::text) AND ($6::int8 IS NULL OR batch_id = $6::int8) "
 		"AND ($7::int8 IS NULL OR id < $7::int8) ORDER BY id DESC LIMIT coalesce($8::int8, 20)",
 		.options = {
-			{"state", 's', "STATE", "in this state only"}, OPTION_QUEUE, OPTION_KIND,
+			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, failed, cancelled or expired"},
+			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},
 			{"batch", 0, "ID", "of this batch only"}, OPTION_BEFORE, OPTION_LIMIT,
@@ -130,10 +134,12 @@ const Command commands[] = {
 	},
 	{
 		.name = "retry-all",.arguments = "",
-		.summary = "run all dead letters again; print how many",
-		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.retry_all($1::text, $2::text) AS retried",
-		.options = {OPTION_QUEUE, OPTION_KIND}
+		.summary = "run dead letters again, all or those that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.retry_many(",
+		.options = {
+#include "operate/filters.h"
+		}
 	},
 	{
 		.name = "forget",.arguments = "ID...",.min_arguments = 1,.max_arguments = 1000,.many = true,
@@ -143,10 +149,12 @@ const Command commands[] = {
 	},
 	{
 		.name = "flush",.arguments = "",
-		.summary = "delete all dead letters; print how many",
-		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.delete_all_failed($1::text) AS deleted",
-		.options = {OPTION_QUEUE}
+		.summary = "delete dead letters, all or those that fulfil all conditions; print how many",
+		.output = OUTPUT_VALUE,.run = run_many,
+		.sql = "SELECT jobq.delete_failed_many(",
+		.options = {
+#include "operate/filters.h"
+		}
 	},
 	{
 		.name = "prune",.arguments = "",
@@ -273,7 +281,8 @@ const Command commands[] = {
 	{
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
-		.sql = "SELECT name, state, cron, timezone, next_run, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
+		"SELECT t::text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run)), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,

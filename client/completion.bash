@@ -26,7 +26,7 @@ _jobq()
 	esac
 	if [[ $word == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(jobq ${command:+help "$command"} ${command:---help} 2>/dev/null |
-			grep -o -- '--[a-z-]*')" -- "$word")
+			grep -o -- '--[a-z0-9-]*')" -- "$word")
 		return
 	fi
 	case $command in

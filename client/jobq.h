@@ -163,6 +163,7 @@ extern bool common_option(int letter, const char *argument);
 
 /* special.c, follow.c, top.c, work.c, web.c */
 extern int	run_call(const Command *command, int argc, char **argv);
+extern int	run_many(const Command *command, int argc, char **argv);
 extern int	run_doctor(const Command *command, int argc, char **argv);
 extern int	outcome_status(const char *state);
 extern int	run_wait(const Command *command, int argc, char **argv);

@@ -74,6 +74,28 @@ run_call(const Command *command, int argc, char **argv)
 }
 
 /*
+ * A call for all jobs that fulfil conditions: command->sql is the statement up to
+ * its parenthesis.
+ */
+int
+run_many(const Command *command, int argc, char **argv)
+{
+	const char *given[MAX_VALUES];
+	const char *values[MAX_VALUES];
+	PQExpBufferData sql;
+	PQExpBufferData conditions;
+	int			n;
+
+	command_parse(command, argc, argv, given);
+	initPQExpBuffer(&sql);
+	initPQExpBuffer(&conditions);
+	n = append_given(&conditions, command, given, 0, values);
+	appendPQExpBuffer(&sql, "%s%s) AS jobs", command->sql,
+					  n > 0 ? conditions.data + strlen(", ") : "older_than => '0'");
+	return statement_run(command, sql.data, n, values);
+}
+
+/*
  * Run the command's statement, and print what it returns if that is to be JSON.
  */
 static PGresult *
@@ -197,14 +219,15 @@ run_monitor(const Command *command, int argc, char **argv)
 	PQExpBufferData line;
 
 	command_parse(command, argc, argv, values);
-	for (char *word = strtok(copy_text(values[0]), ","); word != NULL; word = strtok(NULL, ","))
+	for (char *word = strtok(copy_text(values[0]), ","); word != NULL || n == 0; word = strtok(NULL, ","))
 	{
-		char	   *colon = strrchr(word, ':');
+		char	   *colon = word != NULL ? strrchr(word, ':') : NULL;
 
-		if (colon == NULL || colon == word || n == 100)
+		/* a list that is wrong is not a queue that is too long */
+		if (colon == NULL || colon == word || n == 100 ||
+			colon[1] == '\0' || strlen(colon + 1) > 18 || colon[1 + strspn(colon + 1, "0123456789")] != '\0')
 			fatal(EXIT_NO_CONNECTION, "invalid list of queues: \"%s\" (such as mail:100,default:500)", values[0]);
 		*colon = '\0';
-		whole_number(colon + 1, "the number of jobs", 0, INT64_MAX);
 		names[n] = word;
 		most[n++] = colon + 1;
 	}

@@ -78,7 +78,7 @@ static void wait_for_something(void);
 enum
 {
 	VALUE_QUEUES, VALUE_EXEC, VALUE_HTTP, VALUE_HTTP_SECRET, VALUE_HTTP_REDIRECTS, VALUE_HTTP_RETRY_4XX,
-	VALUE_HTTP_PUBLIC_ONLY, VALUE_HTTP_CA, VALUE_PARALLEL, VALUE_AHEAD, VALUE_LEASE, VALUE_TIMEOUT, VALUE_GRACE,
+	VALUE_HTTP_PUBLIC_ONLY, VALUE_HTTP_CA, VALUE_PARALLEL, VALUE_BATCH, VALUE_AHEAD, VALUE_LEASE, VALUE_TIMEOUT, VALUE_GRACE,
 	VALUE_RETRY_DELAY, VALUE_RESULT, VALUE_MAX_OUTPUT, VALUE_MAX_MEMORY, VALUE_MAX_JOBS,
 	VALUE_MAX_TIME, VALUE_ONCE, VALUE_STOP_WHEN_EMPTY, VALUE_NAME, VALUE_QUIET
 };
@@ -108,7 +108,10 @@ read_options(const char **values)
 	work.http = values[VALUE_HTTP];
 	if ((work.exec == NULL) == (work.http == NULL))
 		fatal(EXIT_USAGE, "\"jobq work\" needs either --exec or --http");
+	if (work.exec == NULL && values[VALUE_MAX_MEMORY] != NULL)
+		fatal(EXIT_USAGE, "--max-memory is for --exec");
 	work.parallel = GIVEN(VALUE_PARALLEL, whole_number(values[VALUE_PARALLEL], "--parallel", 1, 1000), 1);
+	work.batch = GIVEN(VALUE_BATCH, whole_number(values[VALUE_BATCH], "--batch", 1, MOST_AT_A_TIME), MOST_AT_A_TIME);
 	work.ahead = GIVEN(VALUE_AHEAD, whole_number(values[VALUE_AHEAD], "--ahead", 0, MOST_AT_A_TIME), -1);
 	work.lease = GIVEN(VALUE_LEASE, duration(values[VALUE_LEASE], "--lease"), 30);
 	if (work.lease < 1 || work.lease > 7 * 86400)
@@ -200,7 +203,7 @@ room(void)
 		n += ahead;
 	if (work.max_jobs > 0 && n > work.max_jobs - taken)
 		n = (int) (work.max_jobs - taken);
-	return n < MOST_AT_A_TIME ? n : MOST_AT_A_TIME;
+	return n < work.batch ? n : work.batch;
 }
 
 /*

@@ -127,6 +127,7 @@ typedef struct WorkOptions
 	const char *http;			/* or NULL */
 	const char *name;
 	int			parallel;
+	int			batch;			/* jobs that are taken at a time, at most */
 	int			ahead;			/* -1: by the time that jobs take */
 	double		lease;
 	double		timeout;		/* 0: none */

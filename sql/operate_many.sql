@@ -31,6 +31,8 @@ SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'acme')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', tenant => 'zeta', max_jobs => 1)$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
 SELECT jobq.test_clock('2 h');
+SELECT * FROM test.many($$cancel_many(queue => 'many', newer_than => '1 h')$$);
+SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '3 h', newer_than => '4 h')$$);
 SELECT * FROM test.many($$cancel_many(queue => 'many', older_than => '1 h')$$);
 SELECT jobq.test_clock('0');
 SELECT state, error FROM jobq.status(:seventh);
@@ -81,7 +83,7 @@ SELECT jobq.retry_many(queue => 'many', error => '% 1') AS first, jobq.retry_man
 	jobq.retry_many(queue => 'many', sqlstate => 'P0001', payload => '2') AS second;
 SELECT jobq.retry_many(error => '% 5') AS no_dead_letter, jobq.retry_many(state => 'retryable', error => '% 5', sqlstate => 'P0001') AS fifth;
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[] || :retryable::bigint) ORDER BY payload;
-SELECT jobq.delete_failed_many(queue => 'many', older_than => '1 h'), jobq.delete_failed_many(queue => 'many', max_jobs => 1);
+SELECT jobq.delete_failed_many(queue => 'many', older_than => '1 h'), jobq.delete_failed_many(queue => 'many', newer_than => '0'), jobq.delete_failed_many(queue => 'many', newer_than => '1 h', max_jobs => 1);
 SELECT payload, state FROM jobq.jobs WHERE id = ANY (:'broken'::bigint[]) ORDER BY payload;
 SELECT jobq.delete_failed_many(ids => :'broken');
 SELECT jobq.cancel_many(queue => 'many', error => 'broken%'), jobq.clear('many');
@@ -166,7 +168,7 @@ SELECT jobq.revoke_role('regress_jobq_boss'), jobq.revoke_role('regress_jobq_bob
 SELECT c.call, e.* FROM unnest(ARRAY['cancel_many()', 'cancel_many(max_jobs => 1)', 'cancel_many(kind => ''x'', max_jobs => 0)', 'cancel_many(queue => ''no such'')',
 	'cancel_many(state => ''completed'')', 'retry_many(state => ''ready'')', 'delete_failed_many(state => ''retryable'')', 'reschedule_many(now(), state => ''blocked'')',
 	'reschedule_many(NULL, kind => ''x'')', 'reschedule_many(''infinity'', kind => ''x'')', 'set_priority_many(NULL, kind => ''x'')', 'set_priority_many(1)',
-	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')'])
+	'cancel_many(sqlstate => ''22'')', 'cancel_many(older_than => ''-1 s'')', 'cancel_many(newer_than => ''-1 s'')'])
 	WITH ORDINALITY c (call, n), test.error('SELECT jobq.' || c.call) e ORDER BY n;
 CALL jobq.in_slices(NULL, '{}');
 CALL jobq.in_slices('prune', '{}');

@@ -73,6 +73,7 @@ typedef struct JobqMany
 	bool		nulls[NFILTERS];
 	int32		queue_id;		/* of FILTER_QUEUE, or 0 */
 	TimestampTz before;			/* of FILTER_OLDER_THAN */
+	TimestampTz after;			/* of FILTER_NEWER_THAN */
 }			JobqMany;
 
 /* A condition's name and type. */

@@ -159,6 +159,9 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 	if (!many->nulls[FILTER_OLDER_THAN])
 		add(query, alias, letters ? "~finished_at <= $" : "~enqueued_at <= $",
 			TIMESTAMPTZOID, TimestampTzGetDatum(many->before));
+	if (!many->nulls[FILTER_NEWER_THAN])
+		add(query, alias, letters ? "~finished_at > $" : "~enqueued_at > $",
+			TIMESTAMPTZOID, TimestampTzGetDatum(many->after));
 
 	/* by this one there is an index */
 	if (many->queue_id != 0 && !many->nulls[FILTER_GROUP_KEY] && !letters)

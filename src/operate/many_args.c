@@ -61,6 +61,7 @@ static const struct
 
 static void init_many(JobqMany * many, JobqManyAction action);
 static void set_value(JobqMany * many, bool isnull, Datum value);
+static TimestampTz age_filter(const JobqMany * many, int filter);
 static void check_many(JobqMany * many);
 static void check_some_condition(const JobqMany * many);
 static int64 run_function(FunctionCallInfo fcinfo, JobqManyAction action);
@@ -97,6 +98,17 @@ set_value(JobqMany * many, bool isnull, Datum value)
 }
 
 /*
+ * The time that is as long ago as this condition says.
+ */
+static TimestampTz
+age_filter(const JobqMany * many, int filter)
+{
+	return jobq_now() - 1000 *
+		jobq_interval_ms(DatumGetIntervalP(many->values[filter]),
+						 jobq_filters[filter].name, 0, JOBQ_MAX_DELAY_MS);
+}
+
+/*
  * Check the conditions, and read what is not as the query wants it.
  */
 static void
@@ -108,9 +120,9 @@ check_many(JobqMany * many)
 		many->queue_id =
 			jobq_existing_queue(TextDatumGetCString(many->values[FILTER_QUEUE]));
 	if (!many->nulls[FILTER_OLDER_THAN])
-		many->before = jobq_now() - 1000 *
-			jobq_interval_ms(DatumGetIntervalP(many->values[FILTER_OLDER_THAN]),
-							 "older_than", 0, JOBQ_MAX_DELAY_MS);
+		many->before = age_filter(many, FILTER_OLDER_THAN);
+	if (!many->nulls[FILTER_NEWER_THAN])
+		many->after = age_filter(many, FILTER_NEWER_THAN);
 	if (!many->nulls[FILTER_STATE])
 	{
 		char	   *state = TextDatumGetCString(many->values[FILTER_STATE]);

@@ -129,8 +129,8 @@ $conf
 # Ends the file of tests if the program was not built.
 sub client_node
 {
-	my ($conf) = @_;
-	my $node = jobq_node('main', $conf || '');
+	my ($conf, %init) = @_;
+	my $node = jobq_node('main', $conf || '', %init);
 	my $jobq = $node->config_data('--bindir') . '/jobq';
 
 	plan(skip_all => 'the program jobq was not built') unless -x $jobq;

@@ -58,11 +58,41 @@ is_refused([qw(list --limit)], qr/without its value/, 2, 'an option without its 
 is_refused([qw(cancel)], qr/lacks an argument: ID/, 2, 'too few arguments');
 is_refused([qw(show 1 2)], qr/too many arguments: ID/, 2, 'too many arguments');
 like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the commands');
-my %in_page = map { (s/\\-/-/gr) => 1 } slurp_file("$FindBin::RealBin/../../client/jobq.1") =~ /^\.It Cm (\S+)/mg;
-is(join(' ', grep { !$in_page{$_} } map { /^  ([a-z-]+)/ ? $1 : () } split /\n/, (run_jobq('--help'))[0] =~ s/\n\nConnection.*//sr =~ s/.*Commands:\n//sr),
-	'', 'the manual page has all commands');
+my $page = "$FindBin::RealBin/../../client/jobq.1";
+IPC::Run::run([ "$FindBin::RealBin/../../client/page", $jobq, '-' ], '>', \my $written);
+is($written, slurp_file($page), 'the manual page has all commands and options, as client/page writes it');
 like((run_jobq(qw(enqueue --help)))[0], qr/^ +--max-attempts=int +how many attempts/m, 'help of a command lists its options');
 like((run_jobq('--version'))[0], qr/^jobq \d+\.\d+$/, 'version');
+
+# completion: what was typed, and what may follow
+sub completed
+{
+	my (@words) = @_;
+	my $out;
+
+	local $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
+	IPC::Run::run(
+		[   'bash', '-c', '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _jobq; printf "%s\n" "${COMPREPLY[@]}"',
+			"$FindBin::RealBin/../../client/completion.bash", 'jobq', @words ],
+		'>', \$out);
+	my %words = map { $_ => 1 } split /\n/, $out;
+	return [ sort keys %words ];
+}
+
+sub options_of
+{
+	my ($command) = @_;
+	my %options = map { $_ => 1 } (run_jobq('help', $command))[0] =~ /(--[a-z0-9-]+)/g;
+
+	return [ sort keys %options ];
+}
+
+my @commands = map { /^  ([a-z-]+)/ ? $1 : () } split /\n/, (run_jobq('--help'))[0] =~ s/\n\nConnection.*//sr =~ s/.*Commands:\n//sr;
+cmp_ok(scalar @commands, '>', 30, 'there are commands');
+is_deeply(completed(''), [ sort @commands, 'help' ], 'commands are completed');
+is_deeply(completed($_, '--'), options_of($_), "options of $_ are completed") foreach @commands;
+is_deeply(completed('-d', 'x', 'work', '--par'), ['--parallel'], 'an option');
+is_deeply(completed('list', '--color', 'a'), [qw(always auto)], 'values of an option');
 
 sql(q{CREATE EXTENSION jobq;
 CREATE FUNCTION f(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -97,7 +127,19 @@ is(sql('SELECT payload, max_attempts FROM jobq.failed_jobs WHERE id = 2'), '{"er
 is_refused([qw(edit 2)], qr/nothing is given/, 1, 'with nothing');
 is_output([qw(retry 2)], '', 'retry');
 is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
-is_output([qw(retry-all -k g)], '0', 'retry-all of another kind');
+is_output([qw(retry-all --kind g)], '0', 'retry-all of another kind');
+
+# all of a range of time
+is_output([qw(retry-all --newer-than 0s)], '0', 'retry-all of what fails from now on');
+sql(q{SELECT jobq.test_clock('3 h')});
+is_output([qw(retry-all --older-than 2h --newer-than 2.5h)], '0', 'of an hour when none has');
+is_output([qw(retry-all --older-than 2h --newer-than 4h --queue default)], '1', 'of an hour when one has');
+is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
+is_output([qw(retry-all)], '1', 'all');
+is((run_jobq(qw(wait 2)))[2], 10, 'which fails again');
+sql(q{SELECT jobq.test_clock('0')});
+is_output([qw(flush --error), 'another%'], '0', 'flush: none has this error');
+is_refused([qw(retry-all --state ready)], qr/not for jobs in the state "ready"\n.*hint: /, 1, 'a state that is not allowed');
 is_output([qw(forget 2)], '', 'forget');
 is_refused([qw(forget 2)], qr/2/, 1, 'which is not there any more');
 
@@ -113,6 +155,7 @@ is_output([qw(create-queue slow --max-running 2 --rate), '5 per second'], '', 'c
 is_output([qw(alter-queue slow --max-running 3)], '', 'alter-queue');
 is(sql(q{SELECT max_running, rate FROM jobq.queues WHERE name = 'slow'}), '3|5 per second', 'settings of a queue');
 is_refused([qw(alter-queue slow --keep everything)], qr/invalid value for keep: "everything"\n.*hint: It is one of/, 1, 'a value that is not allowed');
+is_deeply(completed('pause', 'sl'), ['slow'], 'queues are completed');
 is_output([qw(pause slow default)], '', 'pause');
 is(sql('SELECT count(*) FROM jobq.queues WHERE paused'), '2', 'both are paused');
 is_output([qw(resume slow default)], '', 'resume');
@@ -122,11 +165,15 @@ is_refused([qw(drain outside -t 10ms)], qr/queue "outside" has jobs/, 1, 'drain 
 is_output([ 'monitor', 'outside:3,slow:0' ], 'JOBQ OK - outside 3 of 3, slow 0 of 0', 'monitor');
 is_output([ 'monitor', 'outside:2,slow:0' ], 'JOBQ CRITICAL - outside 3 of 2, slow 0 of 0', 'monitor: too many', 2);
 is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'monitor: no such queue', 3);
+is_refused([ 'monitor', $_ ], qr/invalid list of queues: "$_"/, 3, "monitor: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
 is_output([qw(clear outside)], '3', 'clear');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
 
 # a schedule, run now
 sql(q{SELECT jobq.schedule('nightly', '@yearly', 'f', '{"b": 2}')});
+sql(q{SELECT jobq.schedule('paused', 'every 1 hour', 'f'), jobq.pause_schedule('paused')});
+like((run_jobq('schedules'))[0], qr/^nightly .* (\d+)-01-01 00:00:00\S* +(??{$1 + 1})-01-01 \S+, (??{$1 + 2})-01-01 /m, 'schedules, with their next ticks');
+like((run_jobq('schedules'))[0], qr/^paused +paused +every 1 hour /m, 'one that has none');
 my $run = (run_jobq(qw(run-schedule nightly)))[0];
 is((run_jobq('wait', $run))[2], 0, 'run-schedule prints the id of a job that runs');
 is(sql("SELECT result FROM jobq.jobs WHERE id = $run"), '{"b": 2}', 'which is the schedule\'s');
@@ -174,6 +221,31 @@ is((run_jobq(qw(list --json -U stranger)))[0], '[]', 'a role without privileges 
 like((run_jobq(qw(rerun 1)))[0], qr/^ *1 +\d+$/m, 'rerun');
 is_refused([qw(drain default -U stranger)], qr/does not exist/, 1, 'nor a queue');
 is_refused([qw(pause default -U anna)], qr/permission denied/, 1, 'a role that may not manage');
+
+# how to connect: services, passwords in a file, several hosts
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $user = sql('SELECT current_user');
+my ($host, $port) = @ENV{qw(PGHOST PGPORT)};
+append_to_file("$dir/service", "[jobs]\nhost=$host\nport=$port\ndbname=postgres\nuser=$user\n[locked]\nhost=$host\nport=$port\nuser=berta\n");
+append_to_file("$dir/pass", "*:$port:postgres:berta:secret\n");
+chmod 0600, "$dir/pass";
+sql(q{CREATE ROLE berta LOGIN PASSWORD 'secret'; SELECT jobq.grant_role('berta')});
+my $hba = slurp_file($node->data_dir . '/pg_hba.conf');
+unlink $node->data_dir . '/pg_hba.conf';
+$node->append_conf('pg_hba.conf', "local all berta scram-sha-256\n$hba");
+$node->reload;
+{
+	local $ENV{PGSERVICEFILE} = "$dir/service";
+	delete local @ENV{qw(PGHOST PGPORT PGDATABASE)};
+	is((run_jobq(qw(queues -d service=jobs)))[2], 0, 'a service');
+	local $ENV{PGSERVICE} = 'locked';
+	is_refused([qw(queues -w -d postgres)], qr/no password supplied/, 3, 'no password');
+	local $ENV{PGPASSFILE} = "$dir/pass";
+	is((run_jobq(qw(queues -d postgres)))[2], 0, 'a password from a file');
+}
+my $hosts = "host=/nowhere,$host port=1,$port";
+is((run_jobq('queues', '-d', "$hosts dbname=postgres target_session_attrs=read-write"))[2], 0, 'the second of two hosts');
+is_refused([ 'queues', '-d', "$hosts dbname=postgres target_session_attrs=standby" ], qr/not in hot standby mode/, 3, 'neither is what is wanted');
 
 $node->stop;
 no_failed_assertion($node);

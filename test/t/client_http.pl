@@ -180,6 +180,7 @@ SKIP:
 	is(outcome($id), 'ready|0||', 'the job is given back');
 
 	like((work('ftp://localhost/'))[1], qr/invalid value for --http/, 'an address that is none');
+	like((work($base, '--max-memory', '10'))[1], qr/--max-memory is for --exec/, 'a limit for commands');
 	like((work($base, '--exec', 'true'))[1], qr/either --exec or --http/, 'both');
 	like((work($base, '--http-secret', "$dir/nothing"))[1], qr/could not read a secret/, 'no secret');
 }

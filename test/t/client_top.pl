@@ -133,6 +133,19 @@ is($top->finish, 15, 'it is ended by a signal');
 like($top->{raw}, qr/\e\[\?1049l/, 'and gives the screen back then, too');
 is($top->modes, $top->{modes}, 'as it was');
 
+# on a terminal there are colours, unless they are not wanted
+my $colour = qr/\e\[\d+m/;
+my $list = JobqScreen->new(24, 80, $jobq, 'list');
+is($list->finish, 0, 'a list on a terminal');
+like($list->{raw}, $colour, 'has colours');
+$list = JobqScreen->new(24, 80, $jobq, 'list', '--color=never');
+$list->finish;
+unlike($list->{raw}, $colour, 'unless it is told not to');
+$list = JobqScreen->new(24, 80, 'sh', '-c', "'$jobq' list | cat");
+$list->finish;
+like($list->{raw}, qr/completed/, 'through a pipe');
+unlike($list->{raw}, $colour, 'there are none');
+
 # a role that may not
 sql(q{CREATE ROLE stranger LOGIN});
 $top = JobqScreen->new(24, 80, $jobq, 'top', '-U', 'stranger');

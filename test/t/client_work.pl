@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($node, $jobq) = client_node();
+my ($node, $jobq) = client_node('', allows_streaming => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -146,6 +146,13 @@ is(sql(q{SELECT count(*), count(*) FILTER (WHERE result #>> '{}' = id::text AND 
 		 WHERE queue = 'a' AND state = 'completed' AND id > (SELECT max(id) - 200 FROM jobq.jobs)}),
 	'200|200', 'many jobs, each with its own result');
 
+# how many are asked for in one call
+my @held = map { job('a') } 1 .. 4;
+my $taker = start_work('a', "while [ ! -e $dir/batch ]; do sleep 0.1; done", '--max-jobs', '4', '--parallel', '4', '--batch', '3');
+wait_for($node, 'four run, of two calls', q{SELECT string_agg(n::text, ' ' ORDER BY n) = '1 3' FROM (SELECT cardinality(job_ids) FROM jobq.lease) AS l (n)});
+append_to_file("$dir/batch", 'x');
+is(finish($taker), 0, 'it ends after four');
+
 # progress, and a lease that is held for longer than it is
 $id = job('a');
 my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '10s');
@@ -218,6 +225,25 @@ is(finish($run), 0, 'the program ends after its job');
 is(outcome($id, 'state, attempt, result'), 'completed|1|"still here"', 'which was done once');
 like($run->{err}, qr/the connection is lost: .*trying again.*connected again, to/s, 'the program has said so');
 
-$node->stop;
-no_failed_assertion($node);
+# the server is lost for good, and its standby takes its place
+$node->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+$id = job('a');
+$run = start_work('a', "echo x >$dir/moves; while [ ! -e $dir/moved ]; do sleep 0.1; done; echo moved",
+	'--once', '--lease', '10min', '-d', sprintf('host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write',
+		map { $standby->$_, $node->$_ } qw(host port)));
+wait_for_file("$dir/moves", 'the command runs for the one that can be written to');
+$node->wait_for_catchup('standby', 'replay', $node->lsn('insert'));
+$node->stop('immediate');
+says($run, qr/the connection is lost.*no connection: .*trying again/s, 'the server is lost');
+$standby->promote;
+says($run, qr/(connected again, to \S+ port @{[$standby->port]}\n.*){2}/s, 'the program finds the other');
+append_to_file("$dir/moved", 'x');
+is(finish($run), 0, 'the program ends after its job');
+is($standby->safe_psql('postgres', "SELECT state, attempt, result FROM jobq.status($id)"), 'completed|1|"moved"', 'which was done once');
+
+$standby->stop;
+no_failed_assertion($node, $standby);
 done_testing();

@@ -57,6 +57,9 @@ print-version:
 try:
 	@test/demo/run try
 
-# Fill in what the server knows in doc/reference*.md.
+# Fill in what the server knows in doc/reference*.md, and what the program says of its
+# commands in its manual page.
 reference:
 	@test/tools/reference
+	@test/tools/with-server -- sh -c 'client/page "$${PG_CONFIG%/*}/jobq" -' >client/jobq.1.new
+	@mv client/jobq.1.new client/jobq.1
