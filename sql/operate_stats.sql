@@ -52,6 +52,12 @@ SELECT jobq.delete_failed(:broken);
 -- the past, and rates
 SELECT step, sum(enqueued) AS enqueued, sum(failed) AS failed, sum(dead) AS dead FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
 SELECT DISTINCT date_trunc(step, since, 'UTC') = since AS begins FROM jobq.stats_history;
+SELECT step, sum(wait_count) AS waits, sum(run_count) AS runs, max(wait_max) <= sum(wait_sum) AND max(run_max) <= sum(run_sum) AS times
+FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
+SELECT step, count(*), sum(s.enqueued) AS enqueued, sum(s.failed) AS failed, sum(s.wait_count) AS waits, max(s.run_max) <= sum(s.run_sum) AS times
+FROM (VALUES ('minute'), ('hour')) v (step), jobq_internal.stat_series(step, 'counted', 'broken') s GROUP BY step ORDER BY step;
+SELECT count(*), sum(enqueued) FROM jobq_internal.stat_series('minute', 'no such queue', NULL);
+SELECT count(*) FROM jobq_internal.stat_series(NULL, NULL, NULL);
 SELECT jobq.test_clock('2 hours');
 SELECT step, sum(enqueued) AS enqueued FROM jobq.stats_history WHERE queue = 'counted' AND kind = 'broken' GROUP BY step ORDER BY step;
 SELECT enqueued_15m FROM jobq.stats WHERE queue = 'counted' AND kind = 'broken';
@@ -98,6 +104,7 @@ SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('echo', queue => 'counted', delay => '1 hour') AS id \gset
 SELECT count(*) FROM jobq.stats;
 SELECT count(*) FROM jobq.stats_history;
+SELECT count(*) FROM jobq_internal.stat_series('minute', NULL, NULL);
 SELECT * FROM test.error('SELECT jobq.stats_reset()');
 SELECT * FROM test.error('SELECT jobq.stats_reset(''counted'')');
 SELECT jobq.cancel(:id);

@@ -17,7 +17,8 @@ COMMENT ON FUNCTION jobq_internal.stat_slots() IS 'the statistics that the user 
 
 CREATE FUNCTION jobq_internal.stat_history(
 	OUT queue_id int, OUT kind text, OUT tenant text, OUT step text, OUT since timestamptz,
-	OUT enqueued bigint, OUT completed bigint, OUT failed bigint, OUT dead bigint, OUT cancelled bigint, OUT expired bigint)
+	OUT enqueued bigint, OUT completed bigint, OUT failed bigint, OUT dead bigint, OUT cancelled bigint, OUT expired bigint,
+	OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint, OUT run_max interval, OUT run_sum interval, OUT run_count bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_history'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000;
 COMMENT ON FUNCTION jobq_internal.stat_history() IS 'the same by slots of time';
@@ -25,6 +26,14 @@ COMMENT ON FUNCTION jobq_internal.stat_history() IS 'the same by slots of time';
 CREATE FUNCTION jobq_internal.stats_known() RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_stats_known' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.stats_known() IS 'whether the numbers of jobs are right; not yet after a crash, until they are counted';
+
+CREATE FUNCTION jobq_internal.stat_series(
+	step text, queue text, kind text, OUT since timestamptz,
+	OUT enqueued bigint, OUT completed bigint, OUT failed bigint, OUT dead bigint, OUT cancelled bigint, OUT expired bigint,
+	OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint, OUT run_max interval, OUT run_sum interval, OUT run_count bigint)
+RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_stat_series'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 60;
+COMMENT ON FUNCTION jobq_internal.stat_series(text, text, text) IS 'their sums by minute or hour, of all names that the user may see or those of a queue or kind';
 
 CREATE FUNCTION jobq.stats_reset(queue text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_stats_reset' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -48,7 +57,8 @@ COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, 
 
 CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,
-		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired
+		s.enqueued, s.completed, s.failed, s.dead, s.cancelled, s.expired,
+		s.wait_max, s.wait_sum, s.wait_count, s.run_max, s.run_sum, s.run_count
 	FROM jobq_internal.stat_history() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats_history IS 'what has become of jobs in each of the last 60 minutes, 24 hours and 30 days';

@@ -11,7 +11,7 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.live_log(bigint, jsonb), jobq_internal.tenant_tokens(int, text), jobq_internal.live_state(boolean, timestamptz, timestamptz, boolean),
 	jobq_internal.may_see(oid, int), jobq_internal.may_read(oid, int),
 	jobq_internal.may_see_queue(int, boolean), jobq_internal.may_use(), jobq_internal.without_details(jsonb),
-	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_history(), jobq_internal.limit_slots(), jobq_internal.group_slots(),
+	jobq_internal.queue_counts(int, bigint[]), jobq_internal.stat_slots(), jobq_internal.stat_history(), jobq_internal.stat_series(text, text, text), jobq_internal.limit_slots(), jobq_internal.group_slots(),
 	jobq_internal.kind_hash(text), jobq_internal.scheduler_state(), jobq_internal.setup(), jobq_internal.pool_problems(),
 	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.conf_line(text, text) TO PUBLIC;
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.stats, jobq.stats_history, jobq.tenants, jobq.workers, jobq.limits,

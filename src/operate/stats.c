@@ -22,6 +22,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_stat_slots);
 PG_FUNCTION_INFO_V1(jobq_stat_history);
+PG_FUNCTION_INFO_V1(jobq_stat_series);
 PG_FUNCTION_INFO_V1(jobq_stats_reset);
 PG_FUNCTION_INFO_V1(jobq_stats_known);
 
@@ -242,6 +243,65 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* The columns of a slot, behind which those of stat_history() and stat_series() begin. */
+enum
+{
+	PAST,
+	PAST_WAITED = PAST + JOBQ_NPAST,
+	PAST_RAN = PAST_WAITED + 3,
+	PAST_NATTS = PAST_RAN + 3,
+	STEP = NAMES,
+	SLOT,
+	HISTORY_PAST,
+	HISTORY_NATTS = HISTORY_PAST + PAST_NATTS
+};
+
+/* The longest, the sum, and of how many. */
+static void
+put_past_times(const JobqPastTimes *times, Datum *values, bool *nulls)
+{
+	values[0] = interval_of((int64) times->longest * 1000);
+	nulls[0] = times->n == 0;
+	values[1] = interval_of(times->sum);
+	values[2] = Int64GetDatum((int64) times->n);
+}
+
+static void
+put_past(const JobqPastSlot *slot, Datum *values, bool *nulls)
+{
+	for (int i = 0; i < JOBQ_NPAST; i++)
+		values[PAST + i] = Int64GetDatum((int64) slot->n[i]);
+	put_past_times(&slot->waited, &values[PAST_WAITED], &nulls[PAST_WAITED]);
+	put_past_times(&slot->ran, &values[PAST_RAN], &nulls[PAST_RAN]);
+}
+
+/* How many slots a level has of so many minutes each. */
+static int
+slots_of(int minutes)
+{
+	return minutes == 1 ? JOBQ_MINUTES : minutes == 60 ? JOBQ_HOURS : JOBQ_DAYS;
+}
+
+/*
+ * What has happened in a slot of a level, counted back from the one under way.
+ */
+static JobqPastSlot
+past_slot(const JobqHistory *history, int minutes, int back)
+{
+	int64		number = history->minute / minutes - back;
+	JobqPastSlot slot = {0};
+
+	if (number < 0)
+		return slot;
+	if (minutes == 1)
+		return history->minutes[number % JOBQ_MINUTES];
+	slot = minutes == 60 ? history->hours[number % JOBQ_HOURS]
+		: history->days[number % JOBQ_DAYS];
+	if (back == 0)
+		jobq_past_slot_merge(&slot, &history->minutes[history->minute % JOBQ_MINUTES]);
+	return slot;
+}
+
 /*
  * Put the slots of a level in which anything has happened.
  */
@@ -249,38 +309,19 @@ static void
 put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
 		  int minutes, const JobqHistory *history)
 {
-	enum
+	for (int i = slots_of(minutes) - 1; i >= 0; i--)
 	{
-		STEP = NAMES, SLOT, PAST
-	};
-	const uint32 (*slots)[JOBQ_NPAST] = history->minutes;
-	const uint32 *under_way = history->minutes[history->minute % JOBQ_MINUTES];
-	int			n = JOBQ_MINUTES;
+		JobqPastSlot slot = past_slot(history, minutes, i);
+		bool		any = slot.waited.n != 0 || slot.ran.n != 0;
 
-	if (minutes > 1)
-	{
-		n = minutes == 60 ? JOBQ_HOURS : JOBQ_DAYS;
-		slots = minutes == 60 ? history->hours : history->days;
-	}
-	for (int i = n - 1; i >= 0; i--)
-	{
-		int64		slot = history->minute / minutes - i;
-		bool		any = false;
-
-		if (slot < 0)
-			continue;
 		for (int j = 0; j < JOBQ_NPAST; j++)
-		{
-			int64		happened = (int64) slots[slot % n][j] +
-				(minutes > 1 && i == 0 ? under_way[j] : 0);
-
-			any |= happened != 0;
-			values[PAST + j] = Int64GetDatum(happened);
-		}
+			any |= slot.n[j] != 0;
 		if (!any)
 			continue;
+		put_past(&slot, &values[HISTORY_PAST], &nulls[HISTORY_PAST]);
 		values[STEP] = CStringGetTextDatum(step);
-		values[SLOT] = TimestampTzGetDatum(slot * minutes * USECS_PER_MINUTE);
+		values[SLOT] = TimestampTzGetDatum((history->minute / minutes - i) *
+										   minutes * USECS_PER_MINUTE);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 }
@@ -291,9 +332,9 @@ put_slots(ReturnSetInfo *rsinfo, Datum *values, bool *nulls, const char *step,
 Datum
 jobq_stat_history(PG_FUNCTION_ARGS)
 {
-	Datum		values[NAMES + 2 + JOBQ_NPAST];
-	bool		nulls[lengthof(values)] = {0};
-	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, lengthof(values));
+	Datum		values[HISTORY_NATTS];
+	bool		nulls[HISTORY_NATTS] = {0};
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, HISTORY_NATTS);
 	JobqStatBase *base = jobq_stat_base();
 	JobqCounts *counts = palloc(sizeof(JobqCounts));
 	TimestampTz now = jobq_now();
@@ -311,6 +352,62 @@ jobq_stat_history(PG_FUNCTION_ARGS)
 		put_slots(rsinfo, values, nulls, "minute", 1, &counts->history);
 		put_slots(rsinfo, values, nulls, "hour", 60, &counts->history);
 		put_slots(rsinfo, values, nulls, "day", 24 * 60, &counts->history);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * stat_series(step, queue, kind): the sums over all names, or those of a queue or a
+ * kind, for each of the last minutes ("minute") or hours (any other step).  No row if
+ * the user may see the statistics of no queue.
+ */
+Datum
+jobq_stat_series(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = jobq_materialize(fcinfo, 1 + PAST_NATTS);
+	const char *step = PG_ARGISNULL(0) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(0));
+	int			minutes = strcmp(step, "minute") == 0 ? 1 : 60;
+	char	   *queue = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
+	const char *kind = PG_ARGISNULL(2) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(2));
+	JobqStatBase *base = jobq_stat_base();
+	JobqCounts *counts = palloc(sizeof(JobqCounts));
+	JobqPastSlot sums[JOBQ_MINUTES] = {0};
+	JobqQueue	found = {0};
+	TimestampTz now = jobq_now();
+	int			n = slots_of(minutes);
+	bool		sees = false;
+
+	if (base == NULL)
+		return (Datum) 0;
+	if (queue != NULL)
+		(void) jobq_queue_by_name(queue, false, &found);
+	for (uint32 place = 0; place < jobq_stats->nstats + (uint32) jobq_max_databases;
+		 place++)
+	{
+		JobqStatName name;
+
+		if (!read_place(base, place, now, &name, counts))
+			continue;
+		sees = true;
+		if ((queue != NULL && (found.id == 0 || found.id != name.queue_id)) ||
+			(kind != NULL && (name.other || strcmp(kind, name.kind) != 0)))
+			continue;
+		for (int i = 0; i < n; i++)
+		{
+			JobqPastSlot slot = past_slot(&counts->history, minutes, i);
+
+			jobq_past_slot_merge(&sums[i], &slot);
+		}
+	}
+	for (int i = n - 1; i >= 0 && sees; i--)
+	{
+		Datum		values[1 + PAST_NATTS];
+		bool		nulls[1 + PAST_NATTS] = {0};
+
+		values[0] = TimestampTzGetDatum((now / USECS_PER_MINUTE / minutes - i) *
+										minutes * USECS_PER_MINUTE);
+		put_past(&sums[i], &values[1], &nulls[1]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
 }

@@ -26,17 +26,42 @@
 
 /* The slots that are to be empty: from the one after "last" to "next". */
 static void
-empty(uint32 (*slots)[JOBQ_NPAST], int n, int64 last, int64 next)
+empty(JobqPastSlot *slots, int n, int64 last, int64 next)
 {
 	for (int64 i = Max(last + 1, next - n + 1); i <= next; i++)
-		memset(slots[i % n], 0, sizeof(slots[0]));
+		memset(&slots[i % n], 0, sizeof(slots[0]));
+}
+
+/*
+ * Add a time in microseconds; a clock that was put back gives 0.
+ */
+void
+jobq_past_times_add(JobqPastTimes *times, int64 us)
+{
+	us = Max(us, 0);
+	times->sum += us;
+	times->n++;
+	times->longest = Max(times->longest, (uint32) Min(us / 1000, PG_UINT32_MAX));
 }
 
 static void
-add(uint32 *slot, const uint32 *more)
+merge_times(JobqPastTimes *into, const JobqPastTimes *from)
 {
+	into->sum += from->sum;
+	into->n += from->n;
+	into->longest = Max(into->longest, from->longest);
+}
+
+/*
+ * Add what has happened in another slot.
+ */
+void
+jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from)
+{
+	merge_times(&into->waited, &from->waited);
+	merge_times(&into->ran, &from->ran);
 	for (int i = 0; i < JOBQ_NPAST; i++)
-		slot[i] += more[i];
+		into->n[i] += from->n[i];
 }
 
 /*
@@ -47,7 +72,7 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 {
 	int64		minute = now / USECS_PER_MINUTE;
 	int64		last = history->minute;
-	uint32	   *ended = history->minutes[last % JOBQ_MINUTES];
+	const JobqPastSlot *ended = &history->minutes[last % JOBQ_MINUTES];
 
 	if (minute == last || (minute < last && minute >= last - PATIENCE))
 		return;
@@ -57,8 +82,8 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 		history->minute = minute;
 		return;
 	}
-	add(history->hours[last / MINUTES_OF_HOUR % JOBQ_HOURS], ended);
-	add(history->days[last / MINUTES_OF_DAY % JOBQ_DAYS], ended);
+	jobq_past_slot_merge(&history->hours[last / MINUTES_OF_HOUR % JOBQ_HOURS], ended);
+	jobq_past_slot_merge(&history->days[last / MINUTES_OF_DAY % JOBQ_DAYS], ended);
 	empty(history->minutes, JOBQ_MINUTES, last, minute);
 	empty(history->hours, JOBQ_HOURS, last / MINUTES_OF_HOUR,
 		  minute / MINUTES_OF_HOUR);
@@ -70,10 +95,10 @@ jobq_history_turn(JobqHistory *history, TimestampTz now)
 /*
  * The slot of the minute to which it was turned.
  */
-uint32 *
+JobqPastSlot *
 jobq_history_slot(JobqHistory *history)
 {
-	return history->minutes[history->minute % JOBQ_MINUTES];
+	return &history->minutes[history->minute % JOBQ_MINUTES];
 }
 
 /*
@@ -92,7 +117,7 @@ jobq_history_rate(const JobqHistory *history, JobqPast what, int minutes,
 		int64		minute = history->minute - i;
 
 		if (minute >= 0)
-			n += history->minutes[minute % JOBQ_MINUTES][what] *
+			n += history->minutes[minute % JOBQ_MINUTES].n[what] *
 				(i < minutes ? 1.0 : 1.0 - under_way);
 	}
 	return n / (minutes * 60.0);
@@ -107,9 +132,9 @@ jobq_history_merge(JobqHistory *into, JobqHistory *from, TimestampTz now)
 	jobq_history_turn(into, now);
 	jobq_history_turn(from, now);
 	for (int i = 0; i < JOBQ_MINUTES; i++)
-		add(into->minutes[i], from->minutes[i]);
+		jobq_past_slot_merge(&into->minutes[i], &from->minutes[i]);
 	for (int i = 0; i < JOBQ_HOURS; i++)
-		add(into->hours[i], from->hours[i]);
+		jobq_past_slot_merge(&into->hours[i], &from->hours[i]);
 	for (int i = 0; i < JOBQ_DAYS; i++)
-		add(into->days[i], from->days[i]);
+		jobq_past_slot_merge(&into->days[i], &from->days[i]);
 }

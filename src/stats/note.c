@@ -301,7 +301,7 @@ add_note(const JobqStatNote *note, TimestampTz now, bool locked)
 	JobqStat   *stat = &jobq_stats->stats[note->place];
 	JobqCounts *counts = &stat->counts;
 	CountingSaw saw;
-	uint32	   *slot;
+	JobqPastSlot *slot;
 
 	SpinLockAcquire(&stat->mutex);
 	if (stat->generation != note->generation)
@@ -329,7 +329,7 @@ add_note(const JobqStatNote *note, TimestampTz now, bool locked)
 	jobq_history_turn(&counts->history, now);
 	slot = jobq_history_slot(&counts->history);
 	for (int i = 0; i < JOBQ_NPAST; i++)
-		slot[i] += (uint32) note->counters[past[i]];
+		slot->n[i] += (uint32) note->counters[past[i]];
 	stat->used_at = now;
 	stat->pins--;
 	SpinLockRelease(&stat->mutex);
@@ -368,10 +368,20 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	}
 	else
 	{
+		JobqPastSlot *slot;
+
+		jobq_history_turn(&stat->counts.history, now);
+		slot = jobq_history_slot(&stat->counts.history);
 		if (time->waited >= 0)
+		{
 			jobq_times_add(&stat->counts.waited, time->waited);
+			jobq_past_times_add(&slot->waited, time->waited);
+		}
 		if (time->ran >= 0)
+		{
 			jobq_times_add(&stat->counts.ran, time->ran);
+			jobq_past_times_add(&slot->ran, time->ran);
+		}
 	}
 	SpinLockRelease(&stat->mutex);
 	if (put_back)

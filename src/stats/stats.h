@@ -84,12 +84,28 @@ typedef enum JobqPast
 #define JOBQ_HOURS		24
 #define JOBQ_DAYS		30
 
+/* The times of attempts in a slot: too many for a histogram each. */
+typedef struct JobqPastTimes
+{
+	int64		sum;			/* in microseconds */
+	uint32		n;
+	uint32		longest;		/* in milliseconds */
+} JobqPastTimes;
+
+/* What has happened in a slot of time. */
+typedef struct JobqPastSlot
+{
+	JobqPastTimes waited;
+	JobqPastTimes ran;
+	uint32		n[JOBQ_NPAST];
+} JobqPastSlot;
+
 typedef struct JobqHistory
 {
 	int64		minute;			/* that of the last addition, since 2000 */
-	uint32		minutes[JOBQ_MINUTES][JOBQ_NPAST];
-	uint32		hours[JOBQ_HOURS][JOBQ_NPAST];	/* without that minute */
-	uint32		days[JOBQ_DAYS][JOBQ_NPAST];
+	JobqPastSlot minutes[JOBQ_MINUTES];
+	JobqPastSlot hours[JOBQ_HOURS]; /* without that minute */
+	JobqPastSlot days[JOBQ_DAYS];
 } JobqHistory;
 
 /* Times in microseconds, as a histogram: see times.c. */
@@ -208,7 +224,9 @@ extern int64 jobq_times_quantile(const JobqTimes *times, double part);
 
 /* src/stats/history.c */
 extern void jobq_history_turn(JobqHistory *history, TimestampTz now);
-extern uint32 *jobq_history_slot(JobqHistory *history);
+extern JobqPastSlot *jobq_history_slot(JobqHistory *history);
+extern void jobq_past_times_add(JobqPastTimes *times, int64 us);
+extern void jobq_past_slot_merge(JobqPastSlot *into, const JobqPastSlot *from);
 extern double jobq_history_rate(const JobqHistory *history, JobqPast what,
 								int minutes, TimestampTz now);
 extern void jobq_history_merge(JobqHistory *into, JobqHistory *from,
