@@ -52,16 +52,16 @@ static const char enqueue_members[] = "kind! payload"
 
 #define JOB_LINE \
 	"j.id, j.state, j.kind, j.queue, j.priority, j.role, j.attempt, j.max_attempts, j.progress, j.message, " \
-	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id"
+	"j.enqueued_at, j.run_at, j.started_at, j.finished_at, j.error, j.group_key, j.unique_key, j.batch_id, j.tenant"
 
 /*
  * Jobs, from the view that has those of the state: it is read from the newest on, and
  * what has an index is looked for there.
  */
 #define JOBS(view) \
-	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11)", \
+	PAGE(JOB_LINE, "SELECT * FROM jobq." view " AND ($6::int8 IS NULL OR j.batch_id = $6) AND ($11::int8 IS NULL OR j.id < $11) AND ($14::int8 IS NULL OR j.id = $14)", \
 	"($1::text IS NULL OR j.state = $1) AND ($2::text IS NULL OR j.queue = $2) AND ($3::text IS NULL OR j.kind = $3) " \
-	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) " \
+	"AND ($4::text IS NULL OR j.unique_key = $4) AND ($5::text IS NULL OR j.group_key = $5) AND ($7::text IS NULL OR j.role::text = $7) AND ($13::text IS NULL OR j.tenant = $13) " \
 	"AND ($8::text IS NULL OR j.headers ->> split_part($8, '=', 1) = substr($8, strpos($8, '=') + 1)) " \
 	"AND ($9::timestamptz IS NULL OR j.enqueued_at >= $9) AND ($10::timestamptz IS NULL OR j.enqueued_at < $10)", 12)
 
@@ -114,30 +114,38 @@ static const char session[] =
 "OR EXISTS (SELECT FROM jobq.grants AS g WHERE g.privilege IN ('operate', 'manage') AND pg_has_role(session_user, g.role::oid, 'USAGE')))";
 
 /*
- * What has ended: of the newest, so that this takes the same time however many jobs
- * there are.
+ * What has happened in the last 60 minutes or 24 hours: from the statistics, if the
+ * role may see those of any queue.  Who may not is told of his own jobs, as far as the
+ * newest that have ended tell it, so that this takes the same time however many there
+ * are.
  */
+#define SECONDS(times) "extract(epoch FROM " times ")::float8"
+#define MOST_ENDED "5000"
 static const char series[] =
-"WITH span AS (SELECT CASE WHEN p.day THEN 1800 ELSE 60 END AS step, "
-"date_bin(CASE WHEN p.day THEN interval '30 min' ELSE interval '1 min' END, jobq.clock(), '2000-01-01 00:00+00') "
-"- CASE WHEN p.day THEN interval '23.5 h' ELSE interval '59 min' END AS start "
-"FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS p), "
-"ends AS MATERIALIZED (SELECT j.state, j.finished_at, j.enqueued_at, extract(epoch FROM j.started_at - greatest(j.enqueued_at, j.run_at))::float8 AS waited, "
-"extract(epoch FROM j.finished_at - j.started_at)::float8 AS ran, j.queue, j.kind "
-"FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL ORDER BY a.id DESC LIMIT 5000) AS j) "
-"SELECT json_build_object('from', s.start, 'until', s.start + 60 * make_interval(secs => s.step) * CASE WHEN s.step = 60 THEN 1 ELSE 0.8 END, "
-"'step_seconds', s.step, 'partial', (SELECT count(*) = 5000 AND min(enqueued_at) > s.start FROM ends), "
-"'points', (SELECT json_agg(json_build_object('at', g.at, 'completed', coalesce(p.completed, 0), 'failed', coalesce(p.failed, 0), "
-"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_p50', p.w50, 'waiting_p95', p.w95, "
-"'running_p50', p.r50, 'running_p95', p.r95) ORDER BY g.n) "
-"FROM (SELECT n, s.start + n * make_interval(secs => s.step) AS at FROM generate_series(0, CASE WHEN s.step = 60 THEN 59 ELSE 47 END) AS n) AS g "
-"LEFT JOIN (SELECT floor(extract(epoch FROM e.finished_at - s.start) / s.step)::int4 AS n, "
-"count(*) FILTER (WHERE e.state = 'completed') AS completed, count(*) FILTER (WHERE e.state = 'failed') AS failed, "
-"count(*) FILTER (WHERE e.state = 'cancelled') AS cancelled, count(*) FILTER (WHERE e.state = 'expired') AS expired, "
-"percentile_cont(0.5) WITHIN GROUP (ORDER BY e.waited) AS w50, percentile_cont(0.95) WITHIN GROUP (ORDER BY e.waited) AS w95, "
-"percentile_cont(0.5) WITHIN GROUP (ORDER BY e.ran) AS r50, percentile_cont(0.95) WITHIN GROUP (ORDER BY e.ran) AS r95 "
-"FROM ends AS e WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) "
-"GROUP BY 1) AS p ON p.n = g.n)) FROM span AS s";
+"WITH span AS (SELECT p.step, p.unit, p.n, date_trunc(p.step, jobq.clock(), 'UTC') - (p.n - 1) * p.unit AS start FROM "
+"(SELECT CASE WHEN day THEN 'hour' ELSE 'minute' END AS step, CASE WHEN day THEN interval '1 hour' ELSE interval '1 minute' END AS unit, "
+"CASE WHEN day THEN 24 ELSE 60 END AS n FROM (SELECT coalesce($1::text, 'hour') = 'day' AS day) AS d) AS p), "
+"counted AS MATERIALIZED (SELECT h.* FROM span AS s, LATERAL jobq_internal.stat_series(s.step, $2, $3) AS h), "
+"which AS MATERIALIZED (SELECT EXISTS (SELECT FROM counted) AS counted), "
+"ends AS MATERIALIZED (SELECT j.* FROM (SELECT * FROM jobq.jobs AS a WHERE a.finished_at IS NOT NULL "
+"AND NOT (SELECT w.counted FROM which AS w) ORDER BY a.id DESC LIMIT " MOST_ENDED ") AS j), "
+"slots AS (SELECT h.since, h.enqueued, h.completed, h.failed, h.dead, h.cancelled, h.expired, "
+SECONDS("h.wait_sum / nullif(h.wait_count, 0)") " AS waiting_mean, " SECONDS("h.wait_max") " AS waiting_max, "
+SECONDS("h.run_sum / nullif(h.run_count, 0)") " AS running_mean, " SECONDS("h.run_max") " AS running_max FROM counted AS h "
+"UNION ALL SELECT date_trunc(s.step, e.finished_at, 'UTC'), NULL, count(*) FILTER (WHERE e.state = 'completed'), NULL, "
+"count(*) FILTER (WHERE e.state = 'failed'), count(*) FILTER (WHERE e.state = 'cancelled'), count(*) FILTER (WHERE e.state = 'expired'), "
+SECONDS("avg(e.started_at - greatest(e.enqueued_at, e.run_at))") ", " SECONDS("max(e.started_at - greatest(e.enqueued_at, e.run_at))") ", "
+SECONDS("avg(e.finished_at - e.started_at)") ", " SECONDS("max(e.finished_at - e.started_at)") " "
+"FROM ends AS e, span AS s WHERE e.finished_at >= s.start AND ($2::text IS NULL OR e.queue = $2) AND ($3::text IS NULL OR e.kind = $3) GROUP BY 1) "
+"SELECT json_build_object('from', s.start, 'until', s.start + s.n * s.unit, 'step_seconds', " SECONDS("s.unit") "::int4, "
+"'source', CASE WHEN w.counted THEN 'statistics' ELSE 'jobs' END, "
+"'partial', (SELECT count(*) = " MOST_ENDED " AND min(e.enqueued_at) > s.start FROM ends AS e), "
+"'points', (SELECT json_agg(json_build_object('at', g.at, 'enqueued', CASE WHEN w.counted THEN coalesce(p.enqueued, 0) END, "
+"'completed', coalesce(p.completed, 0), 'failed', CASE WHEN w.counted THEN coalesce(p.failed, 0) END, 'dead', coalesce(p.dead, 0), "
+"'cancelled', coalesce(p.cancelled, 0), 'expired', coalesce(p.expired, 0), 'waiting_mean', p.waiting_mean, 'waiting_max', p.waiting_max, "
+"'running_mean', p.running_mean, 'running_max', p.running_max) ORDER BY g.at) "
+"FROM (SELECT s.start + i * s.unit AS at FROM generate_series(0, s.n - 1) AS i) AS g LEFT JOIN slots AS p ON p.since = g.at)) "
+"FROM span AS s, which AS w";
 
 static const char metrics[] = "SELECT jobq.metrics()";
 
@@ -172,7 +180,7 @@ const Route routes[] = {
 	{"GET", "/api/overview", 0,.sql = overview},
 	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.sql = series},
 	{"GET", "/api/jobs", 0,
-		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit",
+		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
 	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
 		.members = enqueue_members,
@@ -211,10 +219,10 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
 
-	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit",
-		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.context",
+	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
+		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.context, j.tenant",
 					"SELECT * FROM jobq.failed_jobs AS f WHERE ($3::int8 IS NULL OR f.id < $3)",
-					"($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2)", 4)},
+					"($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4)},
 	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind",
 	.sql = "SELECT json_build_object('count', jobq.retry_all($1::jsonb ->> 'queue', $1::jsonb ->> 'kind'))"},
 	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue",
@@ -246,7 +254,7 @@ const Route routes[] = {
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
 		"SELECT s.name, s.job_id, s.state, s.needs, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
-		"FROM jobq.steps AS s LEFT JOIN jobq.jobs AS j ON j.id = s.job_id WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
+		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
 	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', $2::int8, 'done', jobq.batch_cancel($2::int8))"},
@@ -265,6 +273,9 @@ const Route routes[] = {
 	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
 		.sql = "SELECT json_build_object('done', " DO("jobq.report_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},
+	{"POST", "/api/log", 0,.parameters = "body",.members = "id! token! message! level",
+		.sql = "SELECT json_build_object('done', " DO("jobq.log((b ->> 'id')::int8, (b ->> 'token')::int8, "
+													  "b ->> 'message', coalesce(b ->> 'level', 'info'))") ") FROM (SELECT $1::jsonb AS b) AS body"},
 
 	/* the console; the last, as it takes any name */
 	{"GET", "/", ROUTE_OPEN,.run = answer_asset},

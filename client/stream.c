@@ -12,10 +12,12 @@
  * has changed (listener.c), which it does for jobs with "watch", and every second in
  * any case.
  *
- * The id of an event says how many lines of the job's log its receiver has, and a
- * hash of the state that it knows.  So whoever comes back with Last-Event-ID gets
- * the lines that it lacks, and the state if that has changed, from whichever
- * server it asks.
+ * The id of an event names the last line of the job's log that its receiver has, by
+ * its time in microseconds and its place among those of that time, and a hash of the
+ * state that it knows.  So whoever comes back with Last-Event-ID gets the lines that
+ * it lacks, and the state if that has changed, from whichever server it asks.  Of
+ * many lines the database keeps the last: if that one is not among them any more, the
+ * receiver is told that some may be missing.
  *
  * client/stream.c
  *
@@ -24,6 +26,7 @@
 #include "web.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +51,9 @@ typedef struct Follower
 	struct Follower *next;
 	Stream	   *stream;
 	struct Follow *follow;
-	long		lines;			/* of the log, that it has */
+	int64_t		line;			/* the last of the log that it has; 0: none */
+	int64_t		asked;			/* the look under way looks for what comes
+								 * after this one; -1: for nothing */
 	char		hash[HASH_SIZE];
 } Follower;
 
@@ -83,21 +88,32 @@ typedef struct Look
 {
 	Statement	statement;
 	char	   *ids;
-	char	   *lines;
+	char	   *lines;			/* behind which those that lack are looked for */
 	const char *values[3];
 	double		rest_until;
 } Look;
 
 static const char look_sql[] =
-"SELECT w.id, v.what, v.pos, v.hash, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, lines) "
-"LEFT JOIN LATERAL (SELECT * FROM jobq.jobs AS x WHERE x.id = w.id) AS j ON true "
+"SELECT w.id, w.line, v.what, v.line, v.hash, v.ended, v.data FROM unnest($1::int8[], $2::int8[]) AS w(id, line) "
+"LEFT JOIN LATERAL (" JOB("w.id") ") AS j ON true "
 "CROSS JOIN LATERAL (SELECT row_to_json(t)::text AS text FROM (SELECT w.id, j.state, j.kind, j.queue, j.attempt, j.max_attempts, "
 "j.progress, j.message, j.error, j.run_at, j.started_at, j.finished_at, CASE WHEN NOT $3::bool THEN j.result END AS result) AS t) AS s "
-"CROSS JOIN LATERAL (SELECT 'l' AS what, l.n AS pos, NULL AS hash, false AS ended, l.line::text AS data "
-"FROM jsonb_array_elements(j.log) WITH ORDINALITY AS l(line, n) WHERE l.n > w.lines "
-"UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, coalesce(jsonb_array_length(j.log), 0), md5(s.text), "
+"CROSS JOIN LATERAL (SELECT CASE WHEN w.line > 0 AND l.n = 1 AND l.known IS NULL THEN 'm' ELSE 'l' END AS what, "
+"l.n, l.at AS line, NULL AS hash, false AS ended, l.text AS data "
+"FROM (SELECT a.*, max(a.n) FILTER (WHERE a.at = w.line) OVER () AS known FROM "
+"(SELECT e.n, e.line::text AS text, (extract(epoch FROM (e.line ->> 'at')::timestamptz) * 1000000)::int8 * 1000 "
+"+ row_number() OVER (PARTITION BY e.line ->> 'at' ORDER BY e.n) AS at "
+"FROM jsonb_array_elements(j.log) WITH ORDINALITY AS e(line, n)) AS a) AS l "
+"WHERE l.n > l.known OR (l.known IS NULL AND l.at > w.line) "
+"UNION ALL SELECT CASE WHEN j.id IS NULL THEN 'g' ELSE 's' END, NULL, NULL, md5(s.text), "
 "j.state IN ('completed', 'failed', 'cancelled', 'expired'), s.text) AS v "
-"ORDER BY w.id, v.what = 's', v.pos";
+"ORDER BY w.id, w.line, v.n NULLS LAST";
+
+/* The columns of that. */
+enum
+{
+	LOOK_ID, LOOK_ASKED, LOOK_WHAT, LOOK_LINE, LOOK_HASH, LOOK_ENDED, LOOK_DATA
+};
 
 static void look_done(Statement *statement, PGresult *result, const char *why);
 static void topic_done(Statement *statement, PGresult *result, const char *why);
@@ -281,6 +297,7 @@ follow_begin(Stream *stream, int64_t job, const Route *topic)
 	}
 	follower->stream = stream;
 	follower->follow = follow;
+	follower->asked = -1;
 	follower->next = follow->followers;
 	follow->followers = follower;
 	/* a list that is known is sent at once, and a job is looked at */
@@ -311,10 +328,10 @@ run_follow_job(Request *request)
 		return;
 	}
 	follower = follow_begin(stream_begin(request), job, NULL);
-	if (last == NULL || sscanf(last, "%9ld-%32[0-9a-f]", &follower->lines, follower->hash) != 2 ||
-		follower->lines < 0)
+	if (last == NULL || sscanf(last, "%19" SCNd64 "-%32[0-9a-f]", &follower->line, follower->hash) != 2 ||
+		follower->line < 0)
 	{
-		follower->lines = 0;
+		follower->line = 0;
 		follower->hash[0] = '\0';
 	}
 	stream_tick();
@@ -433,17 +450,23 @@ jobs_look(Principal *principal)
 	initPQExpBuffer(&lines);
 	for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
 	{
-		long		least = -1;
-
 		if (follow->job == 0 || web_now < follow->due)
 			continue;
 		for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
-			if (least < 0 || follower->lines < least)
-				least = follower->lines;
-		appendPQExpBuffer(&ids, "%c%lld", n == 0 ? '{' : ',', (long long) follow->job);
-		appendPQExpBuffer(&lines, "%c%ld", n == 0 ? '{' : ',', least);
+		{
+			Follower   *like = follow->followers;
+
+			/* mostly all of them have the same lines */
+			while (like->line != follower->line)
+				like = like->next;
+			follower->asked = follower->line;
+			if (like != follower)
+				continue;
+			appendPQExpBuffer(&ids, "%c%lld", n == 0 ? '{' : ',', (long long) follow->job);
+			appendPQExpBuffer(&lines, "%c%lld", n == 0 ? '{' : ',', (long long) follower->line);
+			n++;
+		}
 		follow->due = web_now + JOB_PAUSE;
-		n++;
 	}
 	if (n == 0)
 	{
@@ -472,28 +495,31 @@ jobs_look(Principal *principal)
 static void
 tell(Follow *follow, const PGresult *result, int row)
 {
-	char		what = PQgetvalue(result, row, 1)[0];
-	long		position = atol(PQgetvalue(result, row, 2));
-	const char *hash = PQgetvalue(result, row, 3);
-	bool		ended = PQgetvalue(result, row, 4)[0] == 't';
-	const char *data = PQgetvalue(result, row, 5);
+	int64_t		asked = atoll(PQgetvalue(result, row, LOOK_ASKED));
+	char		what = PQgetvalue(result, row, LOOK_WHAT)[0];
+	int64_t		line = atoll(PQgetvalue(result, row, LOOK_LINE));
+	const char *hash = PQgetvalue(result, row, LOOK_HASH);
+	bool		ended = PQgetvalue(result, row, LOOK_ENDED)[0] == 't';
+	const char *data = PQgetvalue(result, row, LOOK_DATA);
 	char		id[HASH_SIZE + 24];
 
 	for (Follower *follower = follow->followers; follower != NULL; follower = follower->next)
 	{
-		if (what == 'l')
+		if (follower->asked != asked)
+			continue;
+		if (what == 'm')
+			stream_event(follower->stream, NULL, "missing", "{\"detail\":\"lines may be missing here: more were written at a time than are kept\"}");
+		if (what == 'l' || what == 'm')
 		{
-			if (position <= follower->lines)
-				continue;
-			follower->lines = position;
-			snprintf(id, sizeof(id), "%ld-%s", position, follower->hash[0] != '\0' ? follower->hash : "0");
+			follower->line = line;
+			snprintf(id, sizeof(id), "%lld-%s", (long long) line, follower->hash[0] != '\0' ? follower->hash : "0");
 			stream_event(follower->stream, id, "log", data);
 			continue;
 		}
 		if (what == 's' && strcmp(follower->hash, hash) != 0)
 		{
 			snprintf(follower->hash, HASH_SIZE, "%s", hash);
-			snprintf(id, sizeof(id), "%ld-%s", follower->lines, hash);
+			snprintf(id, sizeof(id), "%lld-%s", (long long) follower->line, hash);
 			stream_event(follower->stream, id, "state", data);
 		}
 		if (what == 'g' || ended)
@@ -517,7 +543,7 @@ look_done(Statement *statement, PGresult *result, const char *why)
 	if (result != NULL && PQresultStatus(result) == PGRES_TUPLES_OK)
 		for (int row = 0; row < PQntuples(result); row++)
 		{
-			int64_t		job = atoll(PQgetvalue(result, row, 0));
+			int64_t		job = atoll(PQgetvalue(result, row, LOOK_ID));
 
 			for (Follow *follow = principal->follows; follow != NULL; follow = follow->next)
 				if (follow->job == job)

@@ -198,6 +198,12 @@ typedef struct Route
 
 extern const Route routes[];
 
+/*
+ * The job with an id that another row has.  OFFSET keeps the planner from joining the
+ * whole view with those rows.
+ */
+#define JOB(id)	"SELECT * FROM jobq.jobs AS x WHERE x.id = " id " OFFSET 0"
+
 struct Request
 {
 	Request    *next;			/* all that there are */

@@ -38,7 +38,8 @@ function connection(how) {
 }
 
 // A view has: title, topics, load(context) which gets what it shows, draw(context),
-// heard(context, topic, data), which says whether to load again.
+// heard(context, topic, data), which says whether to load again, and stale(context), which
+// says so when some time has gone by.
 async function open() {
 	const at = route();
 
@@ -63,8 +64,8 @@ async function open() {
 		});
 	else
 		connection('still');
-	// times go on
-	context.timer = setInterval(() => draw(context), 5000);
+	// times go on, and so do charts though nothing happens
+	context.timer = setInterval(() => context.view.stale?.(context) ? load(context) : draw(context), 5000);
 }
 
 function close() {
@@ -303,10 +304,10 @@ document.addEventListener('submit', (event) => {
 	event.preventDefault();
 	if (event.target.id === 'login')
 		logIn(event.target);
-	const id = new FormData(event.target).get('id');
+	const number = new FormData(event.target).get('number')?.trim();
 
-	if (event.target.id === 'go' && id)
-		location.assign(`#/job/${id}`);
+	if (event.target.id === 'go' && number)
+		location.assign(`#/job/${encodeURIComponent(number)}`);
 });
 document.addEventListener('keydown', (event) => {
 	if (event.key === '/' && !event.target.closest('input, textarea, select')) {

@@ -4,7 +4,7 @@ import { count, h, hour, span, stateClass, svg, table } from './dom.js';
 
 const WIDTH = 480;
 const HEIGHT = 170;
-const LEFT = 66;
+const LEFT = 76;
 const BOTTOM = 24;
 const TOP = 14;
 
@@ -33,7 +33,11 @@ function frame(points, most, label, ...inside) {
 	];
 }
 
+const known = (value) => value !== null && value !== undefined;
+
 function box(title, summary, legend, points, columns, drawing) {
+	if (!drawing)
+		return h('section', { class: 'card chart' }, h('h2', {}, title), h('p', { class: 'empty' }, summary));
 	return h('section', { class: 'card chart' },
 		h('h2', {}, title),
 		svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': `${title}: ${summary}` }, drawing),
@@ -42,40 +46,52 @@ function box(title, summary, legend, points, columns, drawing) {
 			table(title, [{ title: 'From', row: true, cell: (p) => hour(p.at) }, ...columns], points, (p) => p.at, 'Nothing.')));
 }
 
-export function bars(title, points, series) {
-	const sums = points.map((p) => series.reduce((sum, s) => sum + (p[s.member] ?? 0), 0));
-	const most = ceiling(Math.max(...sums, 1));
+// Bars, one upon the other, and what has "line" as a line over them.  What is rare is
+// left out if there is none.
+export function bars(title, points, all, empty) {
+	const series = all.filter((s) => points.some((p) => s.rare ? p[s.member] > 0 : known(p[s.member])));
+	const stacked = series.filter((s) => !s.line);
+	const sums = points.map((p) => stacked.reduce((sum, s) => sum + (p[s.member] ?? 0), 0));
+	const highest = Math.max(...sums, ...series.flatMap((s) => points.map((p) => p[s.member] ?? 0)), 0);
+	const most = ceiling(Math.max(highest, 1));
 	const step = (WIDTH - LEFT) / Math.max(points.length, 1);
 	const scale = (HEIGHT - TOP - BOTTOM) / most;
 	const total = (s) => points.reduce((sum, p) => sum + (p[s.member] ?? 0), 0);
 
+	if (highest === 0)
+		return box(title, empty);
 	return box(title, series.map((s) => `${count(total(s))} ${s.title}`).join(', '),
-		series.map((s) => [s.name, `${s.title}: ${count(total(s))}`]), points,
+		series.map((s) => [s.line ? `${s.name} line` : s.name, `${s.title}: ${count(total(s))}`]), points,
 		series.map((s) => ({ title: s.title, n: true, cell: (p) => count(p[s.member] ?? 0) })),
 		frame(points, most, (tick) => Number.isInteger(tick) || tick >= 10 ? count(Math.round(tick)) : '', points.map((p, i) => {
 			let y = HEIGHT - BOTTOM;
 
-			return series.map((s) => {
+			return stacked.map((s) => {
 				const height = (p[s.member] ?? 0) * scale;
 
 				y -= height;
 				return height > 0 ? svg('rect', { class: `${s.name}-fill`, x: LEFT + i * step + step * 0.1, y, width: step * 0.8, height: Math.max(height, 1) }) : null;
 			});
-		})));
+		}), series.filter((s) => s.line).map((s) => svg('path', {
+			class: `${s.name}-line`,
+			d: points.map((p, i) => `${i === 0 ? 'M' : 'L'}${LEFT + (i + 0.5) * step} ${HEIGHT - BOTTOM - (p[s.member] ?? 0) * scale}`).join(''),
+		}))));
 }
 
-export function lines(title, points, series) {
+export function lines(title, points, series, empty) {
 	const most = ceiling(Math.max(...points.flatMap((p) => series.map((s) => p[s.member] ?? 0)), 0.001));
 	const step = (WIDTH - LEFT) / Math.max(points.length, 1);
 	const x = (i) => LEFT + (i + 0.5) * step;
 	const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
-	const last = (s) => points.findLast((p) => p[s.member] !== null && p[s.member] !== undefined)?.[s.member];
+	const last = (s) => points.findLast((p) => known(p[s.member]))?.[s.member];
 
+	if (series.every((s) => last(s) === undefined))
+		return box(title, empty);
 	return box(title, series.map((s) => `${s.title} ${span(last(s)) || 'unknown'}`).join(', '),
 		series.map((s) => [s.name, `${s.title}: ${span(last(s)) || '–'}`]), points,
 		series.map((s) => ({ title: s.title, n: true, cell: (p) => span(p[s.member]) })),
 		frame(points, most, span, series.map((s) => {
-			const has = (i) => points[i]?.[s.member] !== null && points[i]?.[s.member] !== undefined;
+			const has = (i) => known(points[i]?.[s.member]);
 			let d = '';
 
 			points.forEach((p, i) => {

@@ -122,8 +122,11 @@ const kinds = {
 export const stateClass = (state) => kinds[state] ?? '';
 export const state = (value) => value ? h('span', { class: `state ${stateClass(value)}` }, value) : '';
 
-// A table.  Columns: title, cell(row), and n for numbers, row for the row's name.
-export function table(caption, columns, rows, key, empty) {
+// A table.  Columns: title, cell(row), and n for numbers, row for the row's name, rare
+// for what is shown only if a row has it.
+export function table(caption, all, rows, key, empty) {
+	const columns = all.filter((c) => !c.rare || rows.some((row) => c.cell(row) !== ''));
+
 	if (rows.length === 0)
 		return h('div', { class: 'frame' }, h('p', { class: 'empty' }, empty));
 	return h('div', { class: 'frame' }, h('table', {},
@@ -137,7 +140,7 @@ export function table(caption, columns, rows, key, empty) {
 			return h(c.row ? 'th' : 'td', {
 				scope: c.row ? 'row' : null, class: c.n ? 'n' : c.cut ? 'cut' : null,
 				title: c.cut && typeof cell === 'string' ? cell : null, 'data-label': empty || c.hidden ? null : c.title,
-			}, Array.isArray(cell) ? h('div', {}, cell) : cell);
+			}, Array.isArray(cell) ? h('div', {}, cell) : c.cut ? h('span', { class: 'cut' }, cell) : cell);
 		}))))));
 }
 

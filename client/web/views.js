@@ -7,6 +7,7 @@ import { bars, graph, lines } from './charts.js';
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
 const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
 const queueLink = (name) => h('a', { href: withQuery('#/jobs', { queue: name }) }, name);
+const tenantLink = (tenant) => h('a', { href: withQuery('#/jobs', { tenant }) }, tenant);
 const may = () => !session.read_only;
 const bar = (percent, label) => h('progress', { max: 100, value: percent, 'aria-label': label }, `${Math.round(percent)} %`);
 
@@ -89,6 +90,7 @@ const jobColumns = [
 	{ title: 'State', cell: (j) => state(j.state) },
 	{ title: 'Kind', cell: (j) => j.kind },
 	{ title: 'Queue', cell: (j) => j.queue ?? '' },
+	{ title: 'Tenant', rare: true, cell: (j) => j.tenant ?? '' },
 	{ title: 'Attempt', n: true, cell: (j) => j.attempt ? `${j.attempt}${j.max_attempts ? ` of ${j.max_attempts}` : ''}` : '' },
 	{ title: 'Enqueued', cell: (j) => time(j.enqueued_at) },
 	{ title: 'Ended', cell: (j) => j.finished_at ? time(j.finished_at) : j.progress !== null && j.progress !== undefined ? bar(j.progress, `Progress of job ${j.id}`) : '' },
@@ -97,7 +99,8 @@ const jobColumns = [
 
 function overview(c) {
 	const o = c.data.overview ?? {};
-	const points = c.data.series?.points ?? [];
+	// an attempt that has failed for good has made a dead letter, mostly
+	const points = (c.data.series?.points ?? []).map((p) => ({ ...p, again: p.failed === null ? null : Math.max(p.failed - p.dead, 0) }));
 	const tile = (title, value, to, name) => h('li', { class: `tile ${name ?? ''}` }, h('a', { href: to }, h('b', {}, value), h('span', {}, title)));
 	const period = c.period ?? 'hour';
 
@@ -115,14 +118,19 @@ function overview(c) {
 			tile('dead letters', about(o.failed, o.exact), '#/failed', o.failed > 0 ? 'bad' : ''),
 			tile('workers busy', `${o.busy_workers ?? 0} of ${o.workers ?? 0}`, '#/workers'),
 			tile('consumers', count(o.consumers), '#/workers')),
-		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs that the charts show the newest only.') : null,
-		points.length === 0 ? null : h('div', { class: 'cards' },
-			bars('Throughput', points, [{ member: 'completed', title: 'completed', name: 'good' }]),
-			lines('Time from ready to start', points, [
-				{ member: 'waiting_p50', title: 'half of the jobs', name: 'busy' }, { member: 'waiting_p95', title: '95 of 100', name: 'warn' }]),
-			bars('Failures', points, [{ member: 'failed', title: 'dead letters', name: 'bad' }]),
+		c.data.series?.partial ? h('p', { class: 'faint' }, 'There are so many jobs of yours that the charts show the newest only.') : null,
+		points.length === 0 ? null : h('div', { class: 'cards charts' },
+			bars('Throughput', points, [{ member: 'completed', title: 'completed', name: 'good' }, { member: 'enqueued', title: 'enqueued', name: 'busy', line: true }],
+				`No job has come or gone in the last ${period}.`),
+			lines('Waiting time', points, [
+				{ member: 'waiting_mean', title: 'on average', name: 'busy' }, { member: 'waiting_max', title: 'longest', name: 'warn' }],
+			`No job has started in the last ${period}.`),
+			bars('Failures', points, [{ member: 'dead', title: 'dead letters', name: 'bad' }, { member: 'again', title: 'tried again', name: 'warn' },
+				{ member: 'expired', title: 'too late', name: 'neutral', rare: true }],
+			`Nothing has failed in the last ${period}.`),
 			lines('Run time', points, [
-				{ member: 'running_p50', title: 'half of the jobs', name: 'busy' }, { member: 'running_p95', title: '95 of 100', name: 'warn' }])),
+				{ member: 'running_mean', title: 'on average', name: 'busy' }, { member: 'running_max', title: 'longest', name: 'warn' }],
+			`No attempt has ended in the last ${period}.`)),
 		h('div', { class: 'head' }, h('h2', {}, 'Newest dead letters'), h('a', { href: '#/failed' }, 'All')),
 		table('Newest dead letters', failedColumns.filter((column) => !column.hidden), (c.data.failed ?? []).slice(0, 5), (j) => j.id, 'No job has failed. Good.'),
 	];
@@ -136,6 +144,7 @@ const failedColumns = [
 	{ title: 'Job', row: true, cell: (j) => jobLink(j.id) },
 	{ title: 'Kind', cell: (j) => j.kind },
 	{ title: 'Queue', cell: (j) => j.queue ?? '' },
+	{ title: 'Tenant', rare: true, cell: (j) => j.tenant ?? '' },
 	{ title: 'Failed', cell: (j) => time(j.failed_at) },
 	{ title: 'Attempts', n: true, cell: (j) => String(j.attempt) },
 	{ title: 'Error', cut: true, cell: (j) => j.error },
@@ -150,14 +159,14 @@ function failed(c) {
 			c.selected.delete(id);
 	return [
 		h('h1', {}, 'Dead letters'),
-		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind')),
+		h('form', { class: 'filters' }, field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'), field(c, 'tenant', 'Tenant')),
 		may() && items.length > 0 ? h('p', { class: 'buttons bulk' },
 			button(`Run again${n ? ` (${n})` : ''}`, 'retry-selected', {}, { disabled: n === 0 }),
 			button(`Forget${n ? ` (${n})` : ''}`, 'forget-selected', {}, { disabled: n === 0, class: 'danger' }),
 			button('Select all of the page', 'select-all'),
-			button('Run all again', 'retry-all', { queue: c.query.queue ?? '', kind: c.query.kind ?? '' })) : null,
+			c.query.tenant ? null : button('Run all again', 'retry-all', { queue: c.query.queue ?? '', kind: c.query.kind ?? '' })) : null,
 		table('Dead letters', may() ? failedColumns : failedColumns.filter((column) => !column.hidden), items, (j) => j.id,
-			c.searching ? 'None yet.' : c.query.queue || c.query.kind ? 'No dead letter is like that.' : 'No job has failed. Good.'),
+			c.searching ? 'None yet.' : c.query.queue || c.query.kind || c.query.tenant ? 'No dead letter is like that.' : 'No job has failed. Good.'),
 		pages(c, 'failed'),
 	];
 }
@@ -166,9 +175,10 @@ function jobs(c) {
 	return [
 		h('div', { class: 'head' }, h('h1', {}, 'Jobs'), h('form', { id: 'go', class: 'buttons' },
 			h('label', { class: 'hidden-text', for: 'go-id' }, 'Job by its number'),
-			h('input', { id: 'go-id', name: 'id', inputmode: 'numeric', placeholder: 'Job by its number', size: 16 }), h('button', {}, 'Go'))),
+			h('input', { id: 'go-id', name: 'number', inputmode: 'numeric', placeholder: 'Job by its number', size: 16 }), h('button', {}, 'Go'))),
 		h('form', { class: 'filters' }, select(c, 'state', 'State', states), field(c, 'queue', 'Queue'), field(c, 'kind', 'Kind'),
-			field(c, 'key', 'Unique key'), field(c, 'group', 'Group'), field(c, 'role', 'Role'), field(c, 'header', 'Header', { placeholder: 'tenant=7' }),
+			field(c, 'tenant', 'Tenant'), field(c, 'key', 'Unique key'), field(c, 'group', 'Group'), field(c, 'role', 'Role'),
+			field(c, 'header', 'Header', { placeholder: 'name=value' }),
 			field(c, 'batch', 'Batch', { inputmode: 'numeric' }),
 			field(c, 'from', 'Enqueued from', { type: 'datetime-local', value: local(c.query.from) }),
 			field(c, 'until', 'until', { type: 'datetime-local', value: local(c.query.until) })),
@@ -204,7 +214,7 @@ function job(c) {
 				['Attempt', `${j.attempt ?? 0}${j.max_attempts ? ` of ${j.max_attempts}` : ''}`], ['Enqueued', j.enqueued_at && at(j.enqueued_at)], ['May run from', j.run_at && at(j.run_at)],
 				['Started', j.started_at && at(j.started_at)], ['Ended', j.finished_at && at(j.finished_at)],
 				['Ran for', j.started_at && j.finished_at && span((new Date(j.finished_at) - new Date(j.started_at)) / 1000)],
-				['Worker', j.worker && String(j.worker)], ['Unique key', j.unique_key], ['Group', j.group_key],
+				['Worker', j.worker && String(j.worker)], ['Tenant', j.tenant && tenantLink(j.tenant)], ['Unique key', j.unique_key], ['Group', j.group_key],
 				['Batch', j.batch_id && h('a', { href: `#/batch/${j.batch_id}` }, String(j.batch_id))], ['Step', j.step?.name],
 			])),
 			c.mending ? h('section', { class: 'card' }, h('h2', {}, h('label', { for: 'payload' }, 'Payload, to be mended')),
@@ -212,10 +222,10 @@ function job(c) {
 				h('p', { class: 'buttons' }, button('Mend and run', 'mend', { id: c.id }, { class: 'main' }), button('Leave it', 'end-mend')))
 				: j.payload_hidden ? h('section', { class: 'card' }, h('h2', {}, 'Payload'), h('p', { class: 'empty' }, 'Payloads are hidden here.')) : json('payload', 'Payload'),
 			json('result', 'Result'), json('headers', 'Headers')),
-		h('section', { class: 'card' }, h('h2', {}, 'Log'), (j.log ?? []).length === 0
+		h('section', { class: 'card' }, h('h2', {}, 'Log'), (c.log ?? []).length === 0
 			? h('p', { class: 'empty' }, live ? 'It has said nothing yet.' : 'It has said nothing.')
-			: h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log' }, j.log.map((line, i) => h('li', { class: line.level, 'data-key': i },
-				h('span', { class: 'faint' }, `${new Date(line.at).toLocaleTimeString()} `), `${line.level}: ${line.message}`)))),
+			: h('ol', { class: 'log', tabindex: '0', 'aria-label': 'Log' }, c.log.map((line) => h('li', { class: line.level ?? 'faint', 'data-key': line.key }, line.level
+				? [h('span', { class: 'faint' }, `${new Date(line.at).toLocaleTimeString()} `), `${line.level}: ${line.message}`] : `… ${line.message}`)))),
 		(j.errors ?? []).length === 0 ? null : [h('h2', {}, 'Attempts that failed'), table('Attempts that failed', [
 			{ title: 'Attempt', row: true, cell: (e) => String(e.attempt ?? '') }, { title: 'At', cell: (e) => time(e.at) },
 			{ title: 'SQLSTATE', cell: (e) => e.sqlstate ?? '' }, { title: 'Error', cell: (e) => e.message ?? '' },
@@ -228,6 +238,28 @@ function job(c) {
 		j.context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.context)) : null,
 		c.data.batch?.steps ? [h('h2', {}, 'Its workflow'), graph(c.data.batch.steps)] : null,
 	];
+}
+
+const MOST_LINES = 5000;
+
+// Lines of the job's log.  The server keeps the last of them; the page has all that it
+// was told.
+function told(c, lines) {
+	c.log ??= [];
+	c.keys ??= new Set();
+	for (const line of lines) {
+		const key = `${line.at} ${line.level} ${line.message}`;
+
+		if (c.keys.has(key))
+			continue;
+		c.keys.add(key);
+		let place = c.log.length;
+
+		while (place > 0 && c.log[place - 1].at > line.at)
+			place--;
+		c.log.splice(place, 0, { ...line, key });
+	}
+	c.log.splice(0, c.log.length - MOST_LINES);
 }
 
 // What is told beside the job; without it the job is shown all the same.
@@ -270,6 +302,7 @@ export const views = {
 			c.data[name] = name === 'failed' ? value.items : value;
 			return Date.now() - (c.seriesAt ?? 0) > 10000;
 		},
+		stale: (c) => Date.now() - (c.seriesAt ?? 0) > 30000,
 		draw: overview,
 	},
 	queues: list('Queues', 'queues', (items) => table('Queues', [
@@ -356,10 +389,11 @@ export const views = {
 
 			const [why, past] = await Promise.all([value.finished_at ? null : items(path('jobs', c.id, 'explain')), items(path('jobs', c.id, 'history'))]);
 
+			told(c, value.log ?? []);
 			c.data = { text, why, past, job: value, batch: value.step ? await get(path('batches', value.batch_id)).catch(() => null) : null };
 			c.loaded = true;
 		},
-		stream: (c) => c.problem || c.data.job?.finished_at ? null : { path: path('jobs', c.id, 'events'), events: ['state', 'log', 'end', 'gone'] },
+		stream: (c) => c.problem || c.data.job?.finished_at ? null : { path: path('jobs', c.id, 'events'), events: ['state', 'log', 'missing', 'end', 'gone'] },
 		heard(c, name, value) {
 			const j = c.data.job;
 
@@ -367,13 +401,13 @@ export const views = {
 				Object.assign(j, value);
 				return false;
 			}
-			if (name === 'log' && j && !(j.log ?? []).some((line) => line.at === value.at && line.message === value.message)) {
-				(j.log ??= []).push(value);
-				return false;
-			}
+			if (name === 'log')
+				told(c, [value]);
+			if (name === 'missing')
+				told(c, [{ at: c.log?.at(-1)?.at, message: value.detail }]);
 			if (name === 'end')
 				c.live?.close();
-			return name !== 'log';
+			return name !== 'log' && name !== 'missing';
 		},
 		draw: job,
 	},

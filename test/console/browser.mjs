@@ -150,7 +150,7 @@ class Page {
 	}
 
 	// Wait until an expression is true.
-	async until(what, expression, seconds = 20) {
+	async until(what, expression, seconds = 120) {
 		const end = Date.now() + seconds * 1000;
 
 		for (;;) {

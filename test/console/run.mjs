@@ -80,6 +80,20 @@ await test('numbers change by themselves', async () => {
 	await page.until('what is far back is found', 'document.querySelectorAll("tbody tr").length === 3');
 	sql(`SELECT jobq.clear('outside')`);
 });
+await test('charts show what was before the page was opened', async () => {
+	const chart = (title) => `document.querySelector('svg[aria-label^="${title}: "]')?.getAttribute('aria-label') ?? ''`;
+	const enqueued = Number(sql(`SELECT sum(enqueued) FROM jobq.stats_history WHERE step = 'minute'`)).toLocaleString('en');
+
+	await go('overview');
+	await page.until('throughput', `${chart('Throughput')}.endsWith(" ${enqueued} enqueued")`);
+	await page.until('waiting time', `/on average \\d.*, longest \\d/.test(${chart('Waiting time')})`);
+	await page.until('failures', `/\\d+ dead letters/.test(${chart('Failures')})`);
+	await page.value(`document.querySelector('button[data-period=day]').focus()`);
+	await page.key('Enter', 13);
+	await page.until('the last day', `document.querySelector('button[data-period=day]').ariaPressed === "true" && document.querySelector('.chart tbody').rows.length === 24`);
+	await page.until('throughput of the day', `${chart('Throughput')}.endsWith(" ${enqueued} enqueued")`);
+	await page.until('the focus stays', `document.activeElement.dataset.period === "day"`);
+});
 await test('a job is followed live', async () => {
 	const id = sql(`SELECT jobq.enqueue('steps', '{"of": "the job"}', watch => true)`);
 
@@ -89,9 +103,13 @@ await test('a job is followed live', async () => {
 	await page.shows('50 %');
 	await page.shows('half way');
 	sql(`INSERT INTO step VALUES (2)`);
+	await page.shows('line 80.');
+	sql(`INSERT INTO step VALUES (3)`);
 	await page.shows('completed');
 	await page.shows('"steps": 2');
 	await page.shows('it was a long way');
+	is(await page.value(`[...document.querySelectorAll('.log li')].map((e) => e.textContent.match(/line (\\d+)/)?.[1] ?? '-').join(' ')`),
+		[...Array.from({ length: 160 }, (_, i) => i + 1), '-'].join(' '));
 });
 await test('a dead letter is mended, and runs', async () => {
 	const id = sql(`SET ROLE boss; SELECT jobq.enqueue('picky', '{"n": 12345678901234567890, "d": 1.50, "good": false}')`);
@@ -168,6 +186,21 @@ await test('jobs are searched', async () => {
 	await page.key('Enter', 13);
 	await page.until('the search is in the address', 'location.hash.includes("key=k-1")');
 	await page.until('one is found', 'document.querySelectorAll("tbody tr").length === 1');
+	await go('jobs');
+	await page.value('document.querySelector("input[name=tenant]").focus()');
+	await page.type('acme');
+	await page.key('Enter', 13);
+	await page.until('the tenant is in the address', 'location.hash.includes("tenant=acme")');
+	await page.until('both of the tenant are found', '[...document.querySelectorAll("tbody [data-label=Tenant]")].map((e) => e.textContent).join() === "acme,acme"');
+	const id = await page.value('document.querySelector("tbody th a").textContent');
+
+	await page.value('document.getElementById("go-id").focus()');
+	await page.type(id);
+	await page.key('Enter', 13);
+	await page.until('the job by its number', `location.hash === "#/job/${id}"`);
+	await page.shows(`Job ${id}`);
+	await page.click('acme');
+	await page.until('its tenant leads to the others', 'location.hash.includes("tenant=acme")');
 });
 
 const flow = sql(`SELECT batch_id FROM jobq.jobs WHERE batch_id IS NOT NULL ORDER BY id LIMIT 1`);
@@ -223,6 +256,7 @@ await test('a role that may not manage cannot pause', async () => {
 	await other.type('anna');
 	await other.key('Enter', 13);
 	await other.shows('Newest dead letters');
+	await other.shows('No job has come or gone in the last hour.');
 	await other.go('#/queues');
 	await other.until('the queue that is open to all', 'document.querySelector("tbody th")?.textContent === "default"');
 	is(await other.value('document.querySelectorAll("main button").length'), 0);

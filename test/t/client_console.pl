@@ -35,6 +35,9 @@ BEGIN
 		WHILE NOT EXISTS (SELECT FROM step WHERE n >= i) LOOP PERFORM pg_sleep(0.05); END LOOP;
 		PERFORM jobq.set_progress(50 * i, 'half way');
 	END LOOP;
+	PERFORM jobq.log('line ' || i || '.') FROM generate_series(1, 80) i;
+	WHILE NOT EXISTS (SELECT FROM step WHERE n >= 3) LOOP PERFORM pg_sleep(0.05); END LOOP;
+	PERFORM jobq.log('line ' || i || '.') FROM generate_series(81, 160) i;
 	PERFORM jobq.log('it was a long way');
 	RETURN '{"steps": 2}';
 END $$;
@@ -60,6 +63,8 @@ SELECT jobq.enqueue('evil', '{"<img src=x onerror=\"window.harmed=1\">": "</scri
 	queue => '<b onclick=harmed=1>');
 SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true"}');
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
+SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
+SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('customer', c)) FROM unnest('{acme,globex,acme}'::text[]) c;
 SELECT jobq.schedule('<img src=x onerror=harmed=1>', '30 4 * * *', 'picky', timezone => 'Europe/Madrid');
 SELECT jobq.workflow('{"name": "<script>harmed=1</script>", "steps": [
 	{"name": "goods", "kind": "picky", "payload": {"good": "true"}},

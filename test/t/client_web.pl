@@ -227,7 +227,27 @@ for my $list (qw(overview series queues kinds workers schedules batches failed j
 	($status, $data) = app('GET', "/api/$list");
 	is($status, 200, $list) or diag($data->{detail});
 }
-is(scalar @{ (app('GET', '/api/series?period=day'))[1]{points} }, 48, 'points of a day');
+is(scalar @{ (app('GET', '/api/series?period=day'))[1]{points} }, 24, 'points of a day');
+
+# What is told by time: who may monitor gets the statistics, others their own jobs.
+sub sum_of
+{
+	my ($member, $series) = @_;
+	my $sum = 0;
+	$sum += $_->{$member} // 0 foreach @{ $series->{points} };
+	return $sum;
+}
+for my $period (qw(hour day))
+{
+	($status, $data) = ask('GET', "/api/series?period=$period&queue=later", undef, %boss);
+	is("$data->{source} " . join(' ', map { sum_of($_, $data) } qw(enqueued cancelled completed)), 'statistics 5 5 0', "the statistics of the last $period");
+	is((grep { $_->{enqueued} } @{ $data->{points} })[-1]{at} ge $data->{from}, 1, 'in its time');
+}
+($status, $data) = ask('GET', '/api/series?kind=same', undef, %boss);
+ok((grep { defined $_->{waiting_mean} && $_->{waiting_mean} <= $_->{waiting_max} + 0.001 && defined $_->{running_max} } @{ $data->{points} }), 'how long they have waited');
+($status, $data) = app('GET', '/api/series?kind=same');
+is("$data->{source} " . sum_of('completed', $data), 'jobs 1', 'who may not is told of his own');
+ok((grep { defined $_->{waiting_mean} } @{ $data->{points} }), 'and how long they have waited');
 
 # However many there are, so many are looked at, and the next page goes on.
 sql(q{SELECT jobq.create_queue('many', mode => 'consumer', open => true);
@@ -302,6 +322,64 @@ like(hear($events, qr/event: queues.*event: failed|event: failed.*event: queues/
 sql(q{SELECT jobq.pause('c')});
 like(hear($events, qr/"name":"c","paused":true/), qr/event: queues/, 'which come when they have changed');
 sql(q{SELECT jobq.resume('c')});
+
+# Each filter finds what is like it, and nothing else.
+sql(q{SELECT jobq.create_queue('shared', mode => 'consumer', open => true, fair_by => 'customer');
+	SET ROLE app;
+	SELECT jobq.enqueue('x', queue => 'shared', headers => '{"customer": "one"}', unique_key => 'k1'),
+		jobq.enqueue('y', queue => 'shared', headers => '{"customer": "two"}', unique_key => 'k2')});
+my ($one, $two) = split /\|/, sql(q{SELECT min(id), max(id) FROM jobq.jobs WHERE queue = 'shared'});
+for my $filter ("id=$one", 'kind=x&queue=shared', 'tenant=one', 'key=k1', 'tenant=one&state=ready&queue=shared&from=2020-01-01', "id=$one&tenant=one")
+{
+	($status, $data) = app('GET', "/api/jobs?$filter");
+	is("$status " . join(' ', map { "$_->{id} $_->{tenant}" } @{ $data->{items} }), "200 $one one", "jobs by $filter");
+}
+for my $filter ("id=$one&tenant=two", 'tenant=none', "id=$one&state=completed", 'tenant=one&until=2020-01-01')
+{
+	($status, $data) = app('GET', "/api/jobs?$filter");
+	is("$status " . scalar @{ $data->{items} }, '200 0', "none by $filter");
+}
+is((app('GET', '/api/jobs?id=x'))[0], 400, 'an id that is none');
+is((ask('GET', "/api/jobs?tenant=one", undef, Authorization => "Bearer $other_token"))[1]{items}[0], undef, 'nothing of another role');
+($status, $data) = app('POST', '/api/reserve', { queues => ['shared'], lease => '10 min' });
+my ($held, $held_token) = @{ $data->{jobs}[0] }{qw(id token)};
+
+# Who follows gets all lines in order, each once, and who comes back those that he
+# lacks, though no more than 100 are kept.
+my $log_events = stream("/api/jobs/$held/events");
+my ($told, %event) = ('');
+for my $to (60, 120, 180)
+{
+	sql("SELECT count(jobq.log($held, $held_token, 'line ' || i || '.')) FROM generate_series($to - 59, $to) i");
+	$told .= hear($log_events, qr/"line $to\."/);
+}
+$event{$2} = $1 while $told =~ /id: (\S+)\r?\nevent: log\r?\ndata: [^\n]*"line (\d+)\."/g;
+my $lines = sub { return join ' ', $_[0] =~ /"line (\d+)\."/g; };
+is($lines->($told), join(' ', 1 .. 180), 'all lines are told, though more than are kept');
+is($lines->(hear(stream("/api/jobs/$held/events", 'Last-Event-ID' => $event{150}), qr/"line 180\."/)), join(' ', 151 .. 180),
+	'who comes back gets the lines that he lacks');
+$told = hear(stream("/api/jobs/$held/events", 'Last-Event-ID' => $event{20}), qr/"line 180\."/);
+is($lines->($told), join(' ', 81 .. 180), 'or those that are left');
+like($told, qr/event: missing.*"line 81\."/s, 'and that some may be missing');
+unlike(hear(stream("/api/jobs/$held/events"), qr/"line 180\."/), qr/event: missing/, 'of which a new one knows nothing');
+close $log_events;
+
+# A line of the log, with the token of the lease and with others.
+is((app('POST', '/api/log', { id => $held, token => $held_token, message => "a\nline", level => 'warning' }))[0], 200, 'a line of the log');
+is((app('POST', '/api/log', { id => $held, token => $held_token, message => 'more' }))[0], 200, 'another one');
+is(sql("SELECT string_agg(l ->> 'level' || ': ' || (l ->> 'message'), '; ' ORDER BY n) FROM jobq.jobs, jsonb_array_elements(log) WITH ORDINALITY AS l(l, n) WHERE id = $held AND l ->> 'message' NOT LIKE 'line %'"),
+	"warning: a\nline; info: more", 'they are kept');
+($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token + 1, message => 'evil' });
+is("$status $data->{sqlstate}", '409 JQ011', 'none with a wrong token');
+($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token, message => 'x', level => 'loud' });
+like("$status $data->{detail}", qr/^400 invalid level "loud"/, 'none of a level that there is not');
+is((app('POST', '/api/log', { id => $held, token => $held_token }))[0], 400, 'none without a message');
+($status, $data) = app('POST', '/api/reject', { id => $held, token => $held_token, reason => 'bad' });
+is($status, 200, 'a dead letter of a tenant');
+($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token, message => 'late' });
+is("$status $data->{sqlstate}", '409 JQ011', 'none when the lease is over');
+is(join(' ', map { join ',', map { $_->{id} } @{ (app('GET', "/api/failed?tenant=$_"))[1]{items} } } 'one', 'two'), "$held ", 'dead letters by tenant');
+sql(qq{SELECT jobq.delete_failed($held), jobq.clear('shared')});
 
 # Consumers.
 ($status, $data) = app('POST', '/api/ack', { id => $id, token => $job->{token} });
