@@ -26,7 +26,12 @@ static const char enqueue_members[] = "kind! payload"
 #include "produce/options.h"
 #undef JOB_OPTION
 		   ;
-#define JOB_OPTION(name, c_name, type, says) ", " #name " => (b ->> '" #name "')::" #type
+#define JOB_OPTION(name, c_name, type, says) ", " #name " => (" VALUE_OF(#name) ")::" #type
+
+/* An array is said to the database as that reads one. */
+#define VALUE_OF(name) \
+	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
+	"ELSE b ->> '" name "' END"
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 

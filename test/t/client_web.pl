@@ -205,6 +205,10 @@ for my $bad (
 	ok($status == 400 && $data->{detail} =~ $bad->[1], 'refused: ' . substr($bad->[0], 0, 40)) or diag("$status $data->{detail}");
 }
 
+($status, $data) = app('POST', '/api/jobs', { kind => 'x', queue => 'c', tags => [ 'a b', 'c"d' ], delay => '1 day' });
+is("$status " . sql("SELECT tags = ARRAY['a b', 'c\"d'] FROM jobq.jobs WHERE id = $data->{id}"), '202 t', 'tags are an array');
+sql("SELECT jobq.cancel($data->{id})");
+
 # Pages.
 sql(q{SET ROLE app; SELECT jobq.enqueue('same', queue => 'later', delay => '1 day') FROM generate_series(1, 5)});
 my @pages;
@@ -379,7 +383,8 @@ is($status, 200, 'a dead letter of a tenant');
 ($status, $data) = app('POST', '/api/log', { id => $held, token => $held_token, message => 'late' });
 is("$status $data->{sqlstate}", '409 JQ011', 'none when the lease is over');
 is(join(' ', map { join ',', map { $_->{id} } @{ (app('GET', "/api/failed?tenant=$_"))[1]{items} } } 'one', 'two'), "$held ", 'dead letters by tenant');
-sql(qq{SELECT jobq.delete_failed($held), jobq.clear('shared')});
+is((app('POST', '/api/jobs/forget', { ids => [$held] }))[0] . ' ' . sql("SELECT count(*) FROM jobq.failed_jobs WHERE id = $held"), '200 0', 'one is forgotten');
+sql(q{SELECT jobq.clear('shared')});
 
 # Consumers.
 ($status, $data) = app('POST', '/api/ack', { id => $id, token => $job->{token} });
@@ -449,7 +454,9 @@ my @many = map { stream('/api/events?topics=overview,queues,jobs') } 1 .. 500;
 is(scalar(grep { hear($_, qr/event: overview.*event: jobs|event: jobs.*event: overview/s) =~ /event: overview/ } @many), 500, '500 browsers');
 my ($memory) = slurp_file("/proc/$pid/status") =~ /VmHWM:\s*(\d+) kB/;
 cmp_ok($memory, '<', 100_000, 'within 100 MB');
-cmp_ok(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'jobq%'}), '<=', 2 + 3 * 4 + 4, 'and a few connections');
+wait_for($node, 'one connection listens for all',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename = current_user AND pid <> pg_backend_pid()});
+cmp_ok(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app' AND query !~ 'reserve'}), '<=', 4, 'and a few are of their role');
 close $_ foreach @many;
 drip();
 
@@ -533,6 +540,34 @@ is((ask('GET', '/api/session', undef, Authorization => "Bearer $other_token"))[0
 
 my ($openapi_status, $openapi) = ask('GET', '/api/openapi.json');
 is($openapi->{openapi}, '3.1.0', 'the routes are described');
+
+# The description has each route, with what it can be asked with, and nothing else.
+my (@described, @there);
+for my $path (sort keys %{ $openapi->{paths} })
+{
+	while (my ($method, $route) = each %{ $openapi->{paths}{$path} })
+	{
+		my @words = map { $_->{'$ref'} ? $openapi->{components}{parameters}{ $_->{'$ref'} =~ s/.*\///r } : $_ } @{ $route->{parameters} || [] };
+		my $body = $route->{requestBody}{content}{'application/json'}{schema};
+		$body = $openapi->{components}{schemas}{ $body->{'$ref'} =~ s/.*\///r } if $body && $body->{'$ref'};
+		push @described, join ' ', uc $method, $path =~ s/\{\w+\}/{}/gr, (sort map { "?$_->{name}" } grep { $_->{in} eq 'query' } @words),
+		  sort keys %{ $body->{properties} || {} };
+	}
+}
+my $produce = join ' ', slurp_file("$FindBin::RealBin/../../src/produce/options.h") =~ /^JOB_OPTION\((\w+),/mg;
+my ($table) = slurp_file("$FindBin::RealBin/../../client/routes.c") =~ /const Route routes\[\] = \{(.*?)^\};/ms;
+for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
+{
+	my ($method, $path) = $route =~ /^\{"(\w+)", "([^"]+)"/ ? ($1, $2) : $route =~ /^NAMED\("(\w+)", "(\w+)"/ ? ('POST', "/api/$1/{}/$2")
+	  : $route =~ /^LEASE_ROUTE\((\w+|"\w+")/ ? ('POST', '/api/' . $1 =~ tr/"//dr) : next;
+	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)"/ ? "id token ids tokens $1" : $route =~ /enqueue_members/ ? "kind payload $produce" : '';
+	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
+	next if $path !~ m{^/(api/|metrics|healthz)} || $path eq '/api/openapi.json';
+	$members = 'role password' if "$method $path" eq 'POST /api/session';
+	push @there, join ' ', $method, $path, (sort map { s/^-/?/r } grep { /^[?-]/ } split / /, $arguments), sort map { tr/!//dr } split / /, $members;
+}
+cmp_ok(scalar @there, '>', 40, 'the table of routes can be read');
+is(join("\n", sort @described), join("\n", sort @there), 'and in full');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends well');
