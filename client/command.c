@@ -9,6 +9,7 @@
  */
 #include "jobq.h"
 
+#include <ctype.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 
 #define FIRST_OPTION	1000	/* of getopt_long(), for those of a command */
 #define NAME_SIZE	64
+#define NUMBER_MARK	'\001'		/* before a number below zero, while options
+								 * are read */
 
 static void option_name(char *name, const CommandOption *option);
 static bool is_boolean(const CommandOption *option);
@@ -119,6 +122,17 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 	}
 	memcpy(words + n, common, sizeof(common));
 
+	/* a number below zero is no option, unless it is the value of one */
+	for (int i = 1; i < argc; i++)
+		if (argv[i][0] == '-' && isdigit((unsigned char) argv[i][1]) && argv[i - 1][0] != '-')
+		{
+			char	   *word = allocate(strlen(argv[i]) + 2);
+
+			word[0] = NUMBER_MARK;
+			strcpy(word + 1, argv[i]);
+			argv[i] = word;
+		}
+
 	optind = 1;
 	opterr = 0;
 	while ((found = getopt_long(argc, argv, letters, words, NULL)) != -1)
@@ -144,6 +158,9 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 		}
 	}
 
+	for (int i = optind; i < argc; i++)
+		if (argv[i][0] == NUMBER_MARK)
+			argv[i]++;
 	nwords = argc - optind;
 	if (nwords < command->min_arguments || nwords > command->max_arguments)
 	{

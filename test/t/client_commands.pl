@@ -148,6 +148,10 @@ is_refused([qw(wait 3 -t 10ms)], qr/^$/, 1, 'wait until the time is over');
 like((run_jobq(qw(list --state scheduled --unique-key k)))[0], qr/^ 3  scheduled  f /m, 'list');
 is(sql(q{SELECT jsonb_array_length('} . (run_jobq(qw(list --json -n 2)))[0] . q{')}), '2', 'list as JSON');
 is(sql(q{SELECT '} . (run_jobq(qw(list --json -n 1 --before 3)))[0] . q{'::jsonb -> 0 ->> 'id'}), '1', 'the next page');
+is_output([qw(set-priority 3 -7)], '', 'set-priority');
+is_output([ qw(reschedule 3), '2999-01-01 00:00Z' ], '', 'reschedule');
+is(sql(q{SELECT priority, run_at AT TIME ZONE 'UTC' FROM jobq.jobs WHERE id = 3}), '-7|2999-01-01 00:00:00', 'it has both');
+is_refused([qw(reschedule 3 soon)], qr/invalid input syntax .*"soon"/, 1, 'a time that is none');
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
@@ -168,6 +172,25 @@ is_output([ 'monitor', 'none:2' ], 'JOBQ UNKNOWN - none does not exist of 2', 'm
 is_refused([ 'monitor', $_ ], qr/invalid list of queues: "$_"/, 3, "monitor: '$_' is no list") foreach '', ',', 'mail', 'mail:', 'mail:x', ':3', 'mail:99999999999999999999';
 is_output([qw(clear outside)], '3', 'clear');
 is_output([qw(drop-queue slow)], '', 'drop-queue');
+
+# a consumer under a name, which asks who there is, and one that has little time
+sql(q{SELECT jobq.enqueue('x', queue => 'outside', unique_key => 'named')});
+is((run_jobq(qw(work outside --once --quiet --name painter --exec), "'$jobq' --json workers"))[2], 0, 'work under a name');
+is(sql(q{SELECT string_agg(w ->> 'name', ',') FROM jobq.jobs, jsonb_array_elements(result) AS w
+		 WHERE queue = 'outside' AND state = 'completed' AND w ->> 'type' = 'consumer'}), 'painter', 'which the view workers has');
+is((run_jobq(qw(work outside --max-time 100ms --exec true)))[2], 0, 'work for some time');
+
+# what is wrong, in words, as JSON, and as exit status
+like((run_jobq('doctor'))[0], qr/^(All is well|(warning|notice|info|critical) +\S.*\n +\S)/, 'doctor');
+is((run_jobq(qw(doctor --json)))[2], (run_jobq('doctor'))[2], 'doctor as JSON: exit status');
+is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq(qw(doctor --json)))[0] . q{$x$)}), 'array', 'doctor as JSON');
+
+# workers are replaced, and old jobs deleted
+my $before = sql(q{SELECT min(pid) FROM jobq.workers WHERE type = 'worker'}) || 0;
+is_output([qw(restart)], '', 'restart');
+wait_for($node, 'the worker is another', "SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = $before)");
+is_output([qw(prune --older-than 1d)], '0', 'prune: no job is so old');
+is_refused([qw(prune --older-than soon)], qr/invalid input syntax .*"soon"/, 1, 'prune: an age that is none');
 
 # a schedule, run now
 sql(q{SELECT jobq.schedule('nightly', '@yearly', 'f', '{"b": 2}')});

@@ -10,6 +10,7 @@ use IO::Socket::INET;
 use POSIX ();
 use IPC::Run ();
 use JobqTest;
+use JobqWeb qw(serve);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -159,6 +160,27 @@ SKIP:
 	}
 	ok(sql(q{SELECT max(length(result #>> '{}')) FROM jobq.jobs WHERE result::text LIKE '"xxx%'}) <= 1000,
 		'of a long answer so much is kept as was said');
+
+	# TLS: a certificate that is trusted, is not, and is another's
+	my $tls = IPC::Run::run([ 'sh', '-c', 'command -v openssl' ], '>', File::Spec->devnull) && IPC::Run::run(
+		[   qw(openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout),
+			"$dir/key", '-out', "$dir/cert" ], '2>', File::Spec->devnull) && serve($jobq, '--tls-cert', "$dir/cert", '--tls-key', "$dir/key");
+	SKIP:
+	{
+		skip 'there is no server with TLS: no openssl, or no libmicrohttpd', 3 unless $tls && $tls->{port};
+		foreach (
+			[ 'localhost', [ '--http-ca', "$dir/cert" ], 'failed|1||HTTP status 4', 'a certificate that is trusted: there is an answer' ],
+			[ 'localhost', [], 'retryable|1||no answer: SSL ', 'one that is not' ],
+			[ '127.0.0.1', [ '--http-ca', "$dir/cert" ], 'retryable|1||no answer: SSL ', 'one of another host' ])
+		{
+			my ($host, $options, $expected, $name) = @$_;
+
+			$id = job();
+			work("https://$host:$tls->{port}/nothing", @$options);
+			like(outcome($id), qr/^\Q$expected\E/, $name);
+			sql("SELECT jobq.cancel($id)");
+		}
+	}
 
 	# many at a time, one of which hangs
 	sql(q{SELECT count(*) FROM jobq.enqueue_many('any', array_fill('{}'::jsonb, ARRAY[200]), queue => 'web')});
