@@ -43,6 +43,8 @@ QUEUE_SETTING(mode, MODE, text, "NOT NULL DEFAULT 'worker'", WORD, "worker, cons
 QUEUE_SETTING(lease, LEASE, text, "NOT NULL DEFAULT 'durable'", WORD, "durable, memory", "whether what consumers hold survives a crash of the server: durable (it does) or memory (the jobs are there again at once)")
 QUEUE_SETTING(notify, NOTIFY, text, "NOT NULL DEFAULT 'relay'", WORD, "relay, transactional, off", "NOTIFY on channel jobq_queue_NAME when the queue gets work: relay (after the commit, by the scheduler), transactional (by the commit itself), off")
 QUEUE_SETTING(keep, KEEP, text, "NOT NULL DEFAULT 'all'", WORD, "all, no_payload, nothing", "what the archive keeps of finished jobs: all, no_payload, or nothing")
+QUEUE_SETTING(archive_retention, ARCHIVE_RETENTION, interval, "", DURATION, "", "how long its finished jobs are kept at most, those of a day together; 0 or null: as jobq.archive_retention says")
+QUEUE_SETTING(failed_retention, FAILED_RETENTION, interval, "", DURATION, "", "how long its dead letters are kept at most; 0 or null: as jobq.failed_retention says")
 QUEUE_SETTING(open, OPEN, boolean, "NOT NULL DEFAULT false", FLAG, "", "whether each producer may enqueue there; else who was granted it with grant_queue()")
 QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "its share of the workers that serve several queues; 0 or null: strict order")
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many of its jobs run at a time; 0 or null: as many as can")

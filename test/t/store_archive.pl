@@ -102,6 +102,55 @@ is($err, '', 'nobody has missed a job');
 like($out, qr{transactions actually processed: 8/8}, 'until all have ended');
 is(sql('SELECT count(*) FROM jobq.archive_default'), '0', 'what was there has gone along');
 
+#
+# Queues whose jobs go earlier.
+#
+sql(q{
+CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('brief', archive_retention => '1 day', failed_retention => '2 hours'), jobq.create_queue('usual')});
+my $batch = sql(q{SELECT jobq.create_batch('of brief')});
+sql(qq{SELECT jobq.batch_add($batch, 'note', ARRAY['{}'::jsonb], '{"queue": "brief"}')});
+sql("SELECT jobq.batch_start($batch)");
+sql(q{SELECT jobq.enqueue(kind, queue => queue) FROM unnest('{note,fail}'::text[]) kind, unnest('{brief,usual}'::text[]) queue});
+my $jobs = q{SELECT string_agg(concat_ws(' ', queue, kind, state), ', ' ORDER BY queue, kind, id) FROM jobq.jobs WHERE queue IN ('brief', 'usual')};
+wait_for($node, 'jobs have finished', "SELECT ($jobs) = 'brief fail failed, brief note completed, brief note completed, usual fail failed, usual note completed'");
+my $counts = sql("SELECT total, completed FROM jobq.batch_status($batch)");
+like(sql(q{SELECT DISTINCT tableoid::regclass FROM jobq.archive WHERE kind = 'note' AND queue_id = (SELECT id FROM jobq.queue WHERE name = 'brief')}),
+	qr{^jobq.archive_\d+$}, 'they are in a partition');
+
+# A pass that is under way does not notice that it is late by now; the next one does.
+my $hours = 5;
+sub gone_later
+{
+	my ($name, $left) = @_;
+
+	foreach (1 .. 20)
+	{
+		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+		last if sql(qq{
+DO \$\$ BEGIN
+	FOR i IN 1..500 LOOP
+		EXIT WHEN ($jobs) = '$left';
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END \$\$;
+SELECT ($jobs) = '$left'}) eq 't';
+		$hours += 2;
+	}
+	is(sql($jobs), $left, $name);
+	return;
+}
+gone_later('dead letters of the queue go', 'brief note completed, brief note completed, usual fail failed, usual note completed');
+$hours = 72;
+gone_later('finished jobs of the queue go', 'usual fail failed, usual note completed');
+is(sql("SELECT total, completed FROM jobq.batch_status($batch)"), $counts, 'and a batch knows what has gone');
+is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1001', 'those of others stay');
+sql(q{SELECT jobq.alter_queue('usual', archive_retention => '1 day')});
+$hours += 2;
+gone_later('a queue that wants it now is heard', 'usual fail failed');
+is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

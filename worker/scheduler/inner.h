@@ -31,6 +31,19 @@
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
 extern ErrorData *scheduler_try_part(void (*body) (void *arg), void *arg);
 
+/* worker/scheduler/partitions.c */
+
+/* How long a partition that is made or dropped waits for those who read. */
+#define ARCHIVE_PATIENCE	"50ms"
+
+/* How long nobody looks after the archive, in microseconds, if all is well. */
+#define ARCHIVE_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
+
+extern bool archive_try(void (*body) (void *arg), void *arg);
+extern void archive_day_name(TimestampTz day, char *name, size_t name_size,
+							 char *date, size_t date_size);
+extern TimestampTz archive_make_days(TimestampTz now);
+
 /* worker/scheduler/share.c */
 /* Something that is to be done for a role. */
 typedef struct Turn

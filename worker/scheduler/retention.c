@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * retention.c
- *	  Makes the archive's partitions ahead of time, drops those whose time is
- *	  over, and deletes what else has grown old.
+ *	  Drops the archive's partitions whose time is over, and deletes what else has
+ *	  grown old.  It also says when partitions are made (partitions.c).
  *
  * All else of the scheduler waits for this, so it is done in small bites: some
  * blocks of a table in a transaction, as many as can be done in about BITE_TIME,
@@ -10,9 +10,13 @@
  * tables, from their first block to the last.  Rows that somebody has locked are
  * left to the next pass, which comes soon if it is more than a few.
  *
- * A partition is dropped, or made, only if that needs little waiting: while we
- * wait, everybody else queues behind us.  Before it is dropped, the rows that
- * batches and workflows count on are deleted in bites, so that the rest is quick.
+ * A partition is dropped only if that needs little waiting: while we wait,
+ * everybody else queues behind us.  Before it is dropped, the rows that batches and
+ * workflows count on are deleted in bites, so that the rest is quick.
+ *
+ * Queues can have finished jobs go earlier.  A day's partition is read for that once
+ * for each such time, when all jobs of the day are so old; and all of them once more
+ * after a start, and when a queue's time has changed.
  *
  * worker/scheduler/retention.c
  *
@@ -35,15 +39,6 @@
 #include "compose/compose.h"
 #include "scheduler/duty.h"
 
-/* Partitions that are made ahead, today's included. */
-#define DAYS_AHEAD		4
-
-/* Rows that are moved into a new partition at most. */
-#define MAX_MOVED		"10000"
-
-/* How long a partition that is made or dropped waits for those who read. */
-#define DDL_PATIENCE	"50ms"
-
 /* Microseconds that a bite shall take, and by how much longer the pause is. */
 #define BITE_TIME		5000
 #define PAUSE_SHARE		4
@@ -53,10 +48,8 @@
 #define MAX_BLOCKS		1024
 #define MAX_BATCHES		5
 
-/* From pass to pass; if something was locked; and if a day was not made. */
-#define LONG_PAUSE		(INT64CONST(3600) * USECS_PER_SEC)
+/* To the next pass, if something was locked; else it is ARCHIVE_PAUSE. */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
-#define FIRST_PAUSE		(10 * USECS_PER_SEC)
 
 /* No partitions are made so long after a restore has made the extension. */
 #define RESTORE_TIME	(5 * USECS_PER_SEC)
@@ -71,29 +64,23 @@ typedef struct Bite
 	bool		again;			/* there is more in this piece */
 } Bite;
 
-/* A day that gets its partition. */
-typedef struct Day
-{
-	TimestampTz start;
-	bool		is_today;
-} Day;
-
 /* What a pass goes through, in this order. */
 typedef struct Stage
 {
-	const char *table;			/* NULL: the partitions whose time is over */
+	const char *table;			/* NULL: the days that find_day() finds */
+	bool		(*find_day) (TimestampTz now);
 	void		(*bite) (Bite *bite);
+	void		(*end_day) (void *arg); /* or NULL */
 } Stage;
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
-static bool try(void (*body) (void *arg), void *arg);
-static void make_day(void *arg);
-static TimestampTz make_days(TimestampTz now);
-static bool find_old_day(TimestampTz before);
+static bool find_old_day(TimestampTz now);
+static bool find_short_day(TimestampTz now);
 static void take_bite(void *arg);
 static void drop_day(void *arg);
-static void bite_day(Bite *bite);
+static void bite_old_day(Bite *bite);
+static void bite_short_day(Bite *bite);
 static void bite_default(Bite *bite);
 static void bite_letters(Bite *bite);
 static void bite_batches(Bite *bite);
@@ -101,30 +88,34 @@ static void bite_keys(Bite *bite);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {
-	{NULL, bite_day},
-	{"archive_default", bite_default},
-	{"failed_job", bite_letters},
-	{"batch", bite_batches},
-	{"unique_key", bite_keys},
+	{NULL, find_old_day, bite_old_day, drop_day},
+	{NULL, find_short_day, bite_short_day, NULL},
+	{"archive_default", NULL, bite_default, NULL},
+	{"failed_job", NULL, bite_letters, NULL},
+	{"batch", NULL, bite_batches, NULL},
+	{"unique_key", NULL, bite_keys, NULL},
 };
 
 #define NSTAGES		((int) lengthof(stages))
 
 /* Where the pass is. */
 static int	stage = 0;
-static char old_day[NAMEDATALEN] = "";	/* a partition whose time is over */
-static char kept_day[NAMEDATALEN] = ""; /* the last that could not be dropped */
+static char day[NAMEDATALEN] = "";	/* the partition that it is at */
+static char last_day[NAMEDATALEN] = ""; /* the one before */
 static BlockNumber block = 0;
 static BlockNumber nblocks = FIRST_BLOCKS;
 static bool locked = false;		/* something was */
 static bool day_locked = false; /* something of this day's was */
 static TimestampTz pass_at = 0;
+static TimestampTz make_at = 0; /* when partitions are made */
 
-/* Which day is made next, counted from today. */
-static int	ahead = 0;
-static bool not_made = false;	/* one of them was not */
-static int64 make_pause = FIRST_PAUSE;
-static TimestampTz make_at = 0;
+/*
+ * What is too old for its queue has gone from the partitions as of "done", by these
+ * times of the queues; until when the pass under way does it.
+ */
+static TimestampTz short_done = DT_NOBEGIN;
+static TimestampTz short_now = 0;
+static int64 short_times = 0;
 
 /*
  * Takes one bite, or makes a partition, which may move MAX_MOVED rows.
@@ -147,7 +138,7 @@ load(TimestampTz now)
 	if (restored != 0 && now < restored + RESTORE_TIME)
 		return make_at = restored + RESTORE_TIME;
 	if (!jobq_start_paused)
-		while (make_days(now) <= now)
+		while (archive_make_days(now) <= now)
 			;
 	return now;
 }
@@ -159,10 +150,10 @@ run(TimestampTz now)
 	instr_time	took;
 
 	/* the clock may have been put back */
-	make_at = Min(make_at, now + LONG_PAUSE);
-	pass_at = Min(pass_at, now + LONG_PAUSE);
+	make_at = Min(make_at, now + ARCHIVE_PAUSE);
+	pass_at = Min(pass_at, now + ARCHIVE_PAUSE);
 	if (make_at <= now)
-		make_at = make_days(now);
+		make_at = archive_make_days(now);
 	else if (pass_at <= now)
 	{
 		INSTR_TIME_SET_CURRENT(start);
@@ -179,135 +170,80 @@ run(TimestampTz now)
 	return Min(make_at, pass_at);
 }
 
+/* The partitions of days after $1, in order: their names are, as are the days. */
+#define DAYS_AFTER \
+	"SELECT c.relname FROM pg_catalog.pg_inherits i" \
+	" JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid" \
+	" WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass" \
+	" AND c.relname ~ '^archive_[0-9]{8}$' AND c.relname > $1"
+
+/* When the last job of such a day has finished, at the latest. */
+#define END_OF_DAY \
+	"(pg_catalog.to_date(pg_catalog.substr(c.relname, 9), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC'"
+
+static bool
+found_day(uint64 n)
+{
+	if (n > 0)
+		strlcpy(day, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1),
+				NAMEDATALEN);
+	return n > 0;
+}
+
 /*
- * Run the body in a transaction of its own.  False if it has failed, which is
- * logged unless something was locked.
+ * Find the next partition whose time is over.
  */
 static bool
-try(void (*body) (void *arg), void *arg)
-{
-	ErrorData  *edata = scheduler_try(body, arg);
-
-	if (edata == NULL)
-		return true;
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ereport(LOG,
-				(errcode(edata->sqlerrcode),
-				 errmsg("jobq could not look after its archive now: %s",
-						edata->message)));
-	FreeErrorData(edata);
-	return false;
-}
-
-static void
-day_name(TimestampTz day, char *name, size_t name_size, char *date,
-		 size_t date_size)
-{
-	struct pg_tm tm;
-	fsec_t		fsec;
-
-	if (timestamp2tm(day, NULL, &tm, &fsec, NULL, NULL) != 0)
-		elog(ERROR, "timestamp out of range");
-	snprintf(name, name_size, "archive_%04d%02d%02d", tm.tm_year, tm.tm_mon,
-			 tm.tm_mday);
-	snprintf(date, date_size, "%04d-%02d-%02d 00:00:00+00", tm.tm_year,
-			 tm.tm_mon, tm.tm_mday);
-}
-
-/*
- * Make the partition of a day, if it is not there.
- *
- * What was finished before goes along from the default partition; where that is
- * much, the day stays there.  A query that knows the old partitions only would not
- * find it, so then nobody may be between planning and reading: the archive itself
- * is locked.  Today more may come until we have the lock.
- */
-static void
-make_day(void *arg)
-{
-	const Day  *day = (const Day *) arg;
-	char		name[NAMEDATALEN];
-	char		unused[NAMEDATALEN];
-	char		from[32];
-	char		to[32];
-
-	day_name(day->start, name, sizeof(name), from, sizeof(from));
-	day_name(day->start + USECS_PER_DAY, unused, sizeof(unused), to, sizeof(to));
-	if (jobq_relations_if_installed() == NULL ||
-		OidIsValid(get_relname_relid(name, jobq_relations()->schema)))
-		return;
-	(void) set_config_option("lock_timeout", DDL_PATIENCE, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	(void) SPI_execute(psprintf("DO $$ BEGIN"
-								" IF (SELECT count(*) FROM (SELECT FROM jobq.archive_default"
-								" WHERE finished_at >= '%s' AND finished_at < '%s' LIMIT " MAX_MOVED " + 1) f) <= " MAX_MOVED " THEN"
-								" IF %s OR EXISTS (SELECT FROM jobq.archive_default"
-								" WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
-								" LOCK TABLE ONLY jobq.archive IN ACCESS EXCLUSIVE MODE;"
-								" END IF;"
-								" LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
-								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
-								" CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
-								" WITH moved AS (DELETE FROM jobq.archive_default"
-								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
-								" INSERT INTO jobq.%s SELECT * FROM moved;"
-								" ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
-								" FOR VALUES FROM ('%s') TO ('%s');"
-								" END IF; END $$",
-								from, to, day->is_today ? "true" : "false", from,
-								to, name, name, name, from, to, name, name, from,
-								to), false, 0);
-}
-
-/*
- * Make the next of the partitions of today and of the next days.  Returns when to
- * come again.
- */
-static TimestampTz
-make_days(TimestampTz now)
-{
-	Day			day = {
-		.start = now - now % USECS_PER_DAY + ahead * USECS_PER_DAY,
-		.is_today = ahead == 0
-	};
-
-	not_made |= !try(make_day, &day);
-	if (++ahead < DAYS_AHEAD)
-		return now;
-	ahead = 0;
-	make_pause = not_made ? Min(2 * make_pause, LONG_PAUSE) : FIRST_PAUSE;
-	if (!not_made)
-		return now + LONG_PAUSE;
-	not_made = false;
-	return now + make_pause / 2;
-}
-
-/*
- * Find the next partition of a day before this time.
- */
-static bool
-find_old_day(TimestampTz before)
+find_old_day(TimestampTz now)
 {
 	static const Oid types[] = {TEXTOID, TEXTOID};
 	char		name[NAMEDATALEN];
 	char		unused[32];
 	Datum		values[2];
 
-	/* the names of the days are in order, as are the days */
-	day_name(before, name, sizeof(name), unused, sizeof(unused));
-	values[0] = CStringGetTextDatum(name);
-	values[1] = CStringGetTextDatum(kept_day);
-	if (jobq_query("SELECT c.relname FROM pg_catalog.pg_inherits i"
-				   " JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid"
-				   " WHERE i.inhparent = 'jobq.archive'::pg_catalog.regclass"
-				   " AND c.relname ~ '^archive_[0-9]{8}$'"
-				   " AND c.relname < $1 AND c.relname > $2"
-				   " ORDER BY c.relname LIMIT 1",
-				   2, types, values, NULL, SPI_OK_SELECT) == 0)
+	archive_day_name(now - jobq_archive_retention * (60 * USECS_PER_SEC),
+					 name, sizeof(name), unused, sizeof(unused));
+	values[0] = CStringGetTextDatum(last_day);
+	values[1] = CStringGetTextDatum(name);
+	return found_day(jobq_query(DAYS_AFTER " AND c.relname < $2 ORDER BY 1 LIMIT 1",
+								2, types, values, NULL, SPI_OK_SELECT));
+}
+
+/*
+ * Find the next partition in which all jobs have become too old for one of the queues
+ * since this was done last.
+ */
+static bool
+find_short_day(TimestampTz now)
+{
+	static const Oid types[] = {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Datum		values[3];
+	int64		times;
+
+	if (last_day[0] == '\0')
+	{
+		short_now = now;
+		jobq_query("SELECT coalesce(pg_catalog.hashtextextended(pg_catalog.string_agg("
+				   "pg_catalog.concat(id, ' ', archive_retention), ',' ORDER BY id), 0), 0)"
+				   " FROM jobq.queue WHERE archive_retention IS NOT NULL",
+				   0, NULL, NULL, NULL, SPI_OK_SELECT);
+		times = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+										  1, INT8OID, NULL));
+		if (times != short_times)
+			short_done = DT_NOBEGIN;
+		short_times = times;
+	}
+	if (short_times == 0)
 		return false;
-	strlcpy(old_day, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-								  1), NAMEDATALEN);
-	return true;
+	values[0] = CStringGetTextDatum(last_day);
+	values[1] = TimestampTzGetDatum(short_now);
+	values[2] = TimestampTzGetDatum(short_done);
+	return found_day(jobq_query(DAYS_AFTER
+								" AND EXISTS (SELECT FROM jobq.queue q WHERE q.archive_retention IS NOT NULL"
+								" AND " END_OF_DAY " + q.archive_retention <= $2"
+								" AND " END_OF_DAY " + q.archive_retention > $3)"
+								" ORDER BY 1 LIMIT 1",
+								3, types, values, NULL, SPI_OK_SELECT));
 }
 
 /*
@@ -328,11 +264,9 @@ take_bite(void *arg)
 		return;
 	if (table == NULL)
 	{
-		if (old_day[0] == '\0' &&
-			!find_old_day(bite->now - jobq_archive_retention *
-						  (60 * USECS_PER_SEC)))
+		if (day[0] == '\0' && !stages[stage].find_day(bite->now))
 			return;
-		table = old_day;
+		table = day;
 	}
 	relid = get_relname_relid(table, rels->schema);
 	if (!OidIsValid(relid))
@@ -353,32 +287,37 @@ take_bite(void *arg)
 
 /*
  * Run a query that deletes what has ended before $1, in the piece between $2 and
- * $3.
+ * $3; the time is $4.
  */
 static void
 delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
 {
-	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID};
+	static const Oid types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, TIMESTAMPTZOID};
 	Datum		values[] = {
 		TimestampTzGetDatum(bite->now - minutes * (60 * USECS_PER_SEC)),
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to)
+		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
+		TimestampTzGetDatum(bite->now)
 	};
 
-	jobq_query_kept(plan, query, 3, types, values, NULL, SPI_OK_SELECT);
+	jobq_query_kept(plan, query, 4, types, values, NULL, SPI_OK_SELECT);
 	SPI_freetuptable(SPI_tuptable);
 }
 
-/* The rows of a piece that are to be deleted, and that nobody has locked. */
-#define OLD_ROWS(table, condition) \
-	"ctid = ANY (ARRAY(SELECT ctid FROM " table " WHERE ctid >= $2 AND ctid < $3" \
-	" AND " condition " FOR UPDATE SKIP LOCKED))"
+/*
+ * The rows of a piece that are old, by this setting of their queue if that is
+ * earlier, and that nobody has locked.
+ */
+#define OLD_ROWS(table, setting) \
+	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq.queue q ON q.id = t.queue_id" \
+	" WHERE t.ctid >= $2 AND t.ctid < $3 AND t.finished_at < greatest($1, $4 - q." setting ")" \
+	" FOR UPDATE OF t SKIP LOCKED))"
 
 /*
  * Of a partition that will be dropped: the rows of jobs of batches.  None of them
  * may be skipped.
  */
 static void
-bite_day(Bite *bite)
+bite_old_day(Bite *bite)
 {
 	static const Oid types[] = {TIDOID, TIDOID};
 	Datum		values[] = {
@@ -388,8 +327,28 @@ bite_day(Bite *bite)
 	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY (ARRAY("
 										 "SELECT ctid FROM jobq.%s WHERE ctid >= $1 AND ctid < $2"
 										 " AND batch_id IS NOT NULL))" RETURNING_FINISHED),
-						old_day, old_day),
+						day, day),
 			   2, types, values, NULL, SPI_OK_SELECT);
+}
+
+/*
+ * Of a partition that stays: what is too old for its queue.
+ */
+static void
+bite_short_day(Bite *bite)
+{
+	static const Oid types[] = {TIDOID, TIDOID, TIMESTAMPTZOID};
+	Datum		values[] = {
+		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
+		TimestampTzGetDatum(short_now)
+	};
+
+	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY (ARRAY("
+										 "SELECT t.ctid FROM jobq.%s t JOIN jobq.queue q ON q.id = t.queue_id"
+										 " WHERE t.ctid >= $1 AND t.ctid < $2"
+										 " AND t.finished_at < $3 - q.archive_retention))" RETURNING_FINISHED),
+						day, day),
+			   3, types, values, NULL, SPI_OK_SELECT);
 }
 
 /*
@@ -402,7 +361,7 @@ bite_default(Bite *bite)
 
 	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq.archive_default WHERE "
 										 OLD_ROWS("jobq.archive_default",
-												  "finished_at < $1") RETURNING_FINISHED),
+												  "archive_retention") RETURNING_FINISHED),
 				 bite, jobq_archive_retention);
 }
 
@@ -416,7 +375,7 @@ bite_letters(Bite *bite)
 
 	delete_piece(&plan, DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE "
 										 OLD_ROWS("jobq.failed_job",
-												  "finished_at < $1") RETURNING_LETTERS),
+												  "failed_retention") RETURNING_LETTERS),
 				 bite, jobq_failed_retention);
 }
 
@@ -474,9 +433,9 @@ bite_keys(Bite *bite)
 static void
 drop_day(void *arg)
 {
-	(void) set_config_option("lock_timeout", DDL_PATIENCE, PGC_SUSET,
+	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	(void) SPI_execute(psprintf("DROP TABLE jobq.%s", old_day), false, 0);
+	(void) SPI_execute(psprintf("DROP TABLE jobq.%s", day), false, 0);
 }
 
 /*
@@ -487,7 +446,7 @@ pass_on(TimestampTz now)
 {
 	Bite		bite = {.now = now};
 
-	if (!try(take_bite, &bite))
+	if (!archive_try(take_bite, &bite))
 		locked = day_locked = true;
 	if (bite.again)
 		return;
@@ -496,19 +455,22 @@ pass_on(TimestampTz now)
 		return;
 
 	block = 0;
-	if (stages[stage].table == NULL && old_day[0] != '\0')
+	if (day[0] != '\0')
 	{
-		if (day_locked || !try(drop_day, NULL))
+		if (day_locked ||
+			(stages[stage].end_day != NULL && !archive_try(stages[stage].end_day, NULL)))
 			locked = true;
-		strlcpy(kept_day, old_day, NAMEDATALEN);
-		old_day[0] = '\0';
+		strlcpy(last_day, day, NAMEDATALEN);
+		day[0] = '\0';
 		day_locked = false;
 		return;
 	}
-	kept_day[0] = '\0';
+	last_day[0] = '\0';
+	if (stages[stage].find_day == find_short_day && !locked)
+		short_done = short_now;
 	if (++stage < NSTAGES)
 		return;
 	stage = 0;
-	pass_at = now + (locked ? SHORT_PAUSE : LONG_PAUSE);
+	pass_at = now + (locked ? SHORT_PAUSE : ARCHIVE_PAUSE);
 	locked = false;
 }

@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * partitions.c
+ *	  Makes the archive's partitions ahead of time, one a day.
+ *
+ * A partition is made only if that needs little waiting: while we wait, everybody
+ * else queues behind us.  Where somebody is in the way, we come again, at first after
+ * seconds and then after up to an hour; until then jobs of the day are in the default
+ * partition.
+ *
+ * worker/scheduler/partitions.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "executor/spi.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+/* Partitions that are made ahead, today's included. */
+#define DAYS_AHEAD		4
+
+/* Rows that are moved into a new partition at most. */
+#define MAX_MOVED		"10000"
+
+/* The first pause if a day was not made; the last is ARCHIVE_PAUSE. */
+#define FIRST_PAUSE		(10 * USECS_PER_SEC)
+
+/* A day that gets its partition. */
+typedef struct Day
+{
+	TimestampTz start;
+	bool		is_today;
+} Day;
+
+static void make_day(void *arg);
+
+/* Which day is made next, counted from today. */
+static int	ahead = 0;
+static bool not_made = false;	/* one of them was not */
+static int64 make_pause = FIRST_PAUSE;
+
+/*
+ * Run the body in a transaction of its own.  False if it has failed, which is
+ * logged unless something was locked.
+ */
+bool
+archive_try(void (*body) (void *arg), void *arg)
+{
+	ErrorData  *edata = scheduler_try(body, arg);
+
+	if (edata == NULL)
+		return true;
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("jobq could not look after its archive now: %s",
+						edata->message)));
+	FreeErrorData(edata);
+	return false;
+}
+
+/*
+ * The name of a day's partition, and when the day begins, as text.
+ */
+void
+archive_day_name(TimestampTz day, char *name, size_t name_size, char *date,
+				 size_t date_size)
+{
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (timestamp2tm(day, NULL, &tm, &fsec, NULL, NULL) != 0)
+		elog(ERROR, "timestamp out of range");
+	snprintf(name, name_size, "archive_%04d%02d%02d", tm.tm_year, tm.tm_mon,
+			 tm.tm_mday);
+	snprintf(date, date_size, "%04d-%02d-%02d 00:00:00+00", tm.tm_year,
+			 tm.tm_mon, tm.tm_mday);
+}
+
+/*
+ * Make the partition of a day, if it is not there.
+ *
+ * What was finished before goes along from the default partition; where that is
+ * much, the day stays there.  A query that knows the old partitions only would not
+ * find it, so then nobody may be between planning and reading: the archive itself
+ * is locked.  Today more may come until we have the lock.
+ */
+static void
+make_day(void *arg)
+{
+	const Day  *day = (const Day *) arg;
+	char		name[NAMEDATALEN];
+	char		unused[NAMEDATALEN];
+	char		from[32];
+	char		to[32];
+
+	archive_day_name(day->start, name, sizeof(name), from, sizeof(from));
+	archive_day_name(day->start + USECS_PER_DAY, unused, sizeof(unused), to, sizeof(to));
+	if (jobq_relations_if_installed() == NULL ||
+		OidIsValid(get_relname_relid(name, jobq_relations()->schema)))
+		return;
+	(void) set_config_option("lock_timeout", ARCHIVE_PATIENCE, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	(void) SPI_execute(psprintf("DO $$ BEGIN"
+								" IF (SELECT count(*) FROM (SELECT FROM jobq.archive_default"
+								" WHERE finished_at >= '%s' AND finished_at < '%s' LIMIT " MAX_MOVED " + 1) f) <= " MAX_MOVED " THEN"
+								" IF %s OR EXISTS (SELECT FROM jobq.archive_default"
+								" WHERE finished_at >= '%s' AND finished_at < '%s') THEN"
+								" LOCK TABLE ONLY jobq.archive IN ACCESS EXCLUSIVE MODE;"
+								" END IF;"
+								" LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
+								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
+								" CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
+								" WITH moved AS (DELETE FROM jobq.archive_default"
+								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
+								" INSERT INTO jobq.%s SELECT * FROM moved;"
+								" ALTER TABLE jobq.archive ATTACH PARTITION jobq.%s"
+								" FOR VALUES FROM ('%s') TO ('%s');"
+								" END IF; END $$",
+								from, to, day->is_today ? "true" : "false", from,
+								to, name, name, name, from, to, name, name, from,
+								to), false, 0);
+}
+
+/*
+ * Make the next of the partitions of today and of the next days.  Returns when to
+ * come again.
+ */
+TimestampTz
+archive_make_days(TimestampTz now)
+{
+	Day			day = {
+		.start = now - now % USECS_PER_DAY + ahead * USECS_PER_DAY,
+		.is_today = ahead == 0
+	};
+
+	not_made |= !archive_try(make_day, &day);
+	if (++ahead < DAYS_AHEAD)
+		return now;
+	ahead = 0;
+	make_pause = not_made ? Min(2 * make_pause, ARCHIVE_PAUSE) : FIRST_PAUSE;
+	if (!not_made)
+		return now + ARCHIVE_PAUSE;
+	not_made = false;
+	return now + make_pause / 2;
+}
