@@ -18,7 +18,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
-#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
@@ -29,37 +28,17 @@
 
 #include "attempt/attempt.h"
 
-/* Errors that are kept of a job, and bytes of each of their texts. */
+/* Errors that are kept of a job. */
 #define MAX_ERRORS		25
-#define MAX_ERROR_TEXT	4000
 
 /* Bytes of the texts of a dead letter's error. */
 #define MAX_LETTER_TEXT	(64 * 1024)
 
-static char *cut_text(const char *text, int limit);
-static void append_text(StringInfo buf, const char *text);
 static void append_time(StringInfo buf, const char *name, TimestampTz at);
 static Datum append_error(const JobqJob *job, int attempt,
 						  TimestampTz started_at, TimestampTz at,
 						  const JobqError *error);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
-
-/*
- * A copy of the text, cut to so many bytes.
- */
-static char *
-cut_text(const char *text, int limit)
-{
-	size_t		length = strnlen(text, (size_t) limit + MAX_MULTIBYTE_CHAR_LEN);
-
-	return pnstrdup(text, pg_mbcliplen(text, (int) length, limit));
-}
-
-static void
-append_text(StringInfo buf, const char *text)
-{
-	escape_json(buf, cut_text(text, MAX_ERROR_TEXT));
-}
 
 static void
 append_time(StringInfo buf, const char *name, TimestampTz at)
@@ -96,32 +75,32 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 		if (error->trier->consumer != NULL)
 		{
 			appendStringInfoString(&buf, ", \"consumer\": ");
-			append_text(&buf, error->trier->consumer);
+			jobq_append_text(&buf, error->trier->consumer);
 		}
 		if (error->trier->progress >= 0)
 		{
 			appendStringInfo(&buf, ", \"progress\": %g, \"progress_message\": ",
 							 error->trier->progress);
-			append_text(&buf, error->trier->message);
+			jobq_append_text(&buf, error->trier->message);
 		}
 	}
 	appendStringInfo(&buf, ", \"sqlstate\": \"%s\", \"message\": ",
 					 unpack_sql_state(error->sqlerrcode));
-	append_text(&buf, error->message);
+	jobq_append_text(&buf, error->message);
 	if (error->detail != NULL)
 	{
 		appendStringInfoString(&buf, ", \"detail\": ");
-		append_text(&buf, error->detail);
+		jobq_append_text(&buf, error->detail);
 	}
 	if (error->hint != NULL)
 	{
 		appendStringInfoString(&buf, ", \"hint\": ");
-		append_text(&buf, error->hint);
+		jobq_append_text(&buf, error->hint);
 	}
 	if (error->context != NULL)
 	{
 		appendStringInfoString(&buf, ", \"context\": ");
-		append_text(&buf, error->context);
+		jobq_append_text(&buf, error->context);
 	}
 	appendStringInfoString(&buf, "}]");
 	entry = jobq_text_to_jsonb(buf.data);
@@ -191,6 +170,8 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 						  job_role(job), job_group(job));
 	jobq_job_insert(rel, job);
 	jobq_state_changed(job, jobq_waiting_state(job, now));
+	jobq_event(JOBQ_EVENT_FAILED, job, error->sqlerrcode, error->message);
+	jobq_event(JOBQ_EVENT_RETRY, job, error->sqlerrcode, error->message);
 	return true;
 }
 
@@ -252,9 +233,9 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 			jobq_at_commit_group_end(job_group(job), job_id(job));
 		jobq_length_remove(job_queue_id(job));
 		letter_error = *error;
-		letter_error.message = cut_text(error->message, MAX_LETTER_TEXT);
+		letter_error.message = jobq_cut_text(error->message, MAX_LETTER_TEXT);
 		if (error->context != NULL)
-			letter_error.context = cut_text(error->context, MAX_LETTER_TEXT);
+			letter_error.context = jobq_cut_text(error->context, MAX_LETTER_TEXT);
 		jobq_dead_letter(job, now, started_at, &letter_error);
 		if (job_batch(job) != 0)
 			jobq_at_commit_batch(job_batch(job), job_id(job), true);
@@ -271,6 +252,9 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 		jobq_state_changed(job, "retryable");
 		(void) jobq_unique_started(job);
 	}
+	jobq_event(JOBQ_EVENT_FAILED, job, error->sqlerrcode, error->message);
+	jobq_event(final ? JOBQ_EVENT_DEAD : JOBQ_EVENT_RETRY, job, error->sqlerrcode,
+			   error->message);
 	return !final;
 }
 
@@ -281,46 +265,18 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
 {
-	JobqQueue	queue_buffer;
-	const JobqQueue *queue;
-	int32		queue_id;
-	StringInfoData buf;
-	JobqJob		successor;
-	Relation	rel;
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_follow_up_queue(job_queue_id(job),
+												  jobq_job_kind(job), &buffer);
+	StringInfoData headers;
 
-	jobq_pin_queues();
-	queue = jobq_queue_by_id(job_queue_id(job), &queue_buffer);
-	initStringInfo(&buf);
-	appendStringInfo(&buf, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
+	initStringInfo(&headers);
+	appendStringInfo(&headers, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));
-	append_text(&buf, error->message);
-	appendStringInfoChar(&buf, '}');
-
-	/* a consumer would not run it */
-	if (queue == NULL || queue->mode != MODE_WORKER)
-	{
-		JobqHandler handler_buffer;
-		const JobqHandler *handler = jobq_handler(jobq_job_kind(job),
-												  &handler_buffer);
-
-		queue = handler != NULL && handler->queue[0] != '\0'
-			? jobq_queue_by_name(handler->queue, false, &queue_buffer) : NULL;
-		if (queue == NULL || queue->mode != MODE_WORKER)
-			queue = jobq_queue_by_name("default", true, &queue_buffer);
-	}
-	queue_id = queue->id;
-
-	jobq_job_init(&successor,
-				  psprintf(ON_FAILURE_PREFIX "%s", jobq_job_kind(job)),
-				  JOB(job, JOB_PAYLOAD), queue_id, job_role(job));
-	JOB_SET(&successor, JOB_HEADERS, jobq_text_to_jsonb(buf.data));
-	JOB(&successor, JOB_CONTEXT) = JOB(job, JOB_CONTEXT);
-	JOB_ISNULL(&successor, JOB_CONTEXT) = JOB_ISNULL(job, JOB_CONTEXT);
-	rel = jobq_open_jobs();
-	jobq_length_add(queue_id);
-	jobq_job_insert(rel, &successor);
-	jobq_count(&successor, JOBQ_N_ENQUEUED, 1);
-	table_close(rel, NoLock);
+	jobq_append_text(&headers, error->message);
+	appendStringInfoChar(&headers, '}');
+	jobq_follow_up(psprintf(ON_FAILURE_PREFIX "%s", jobq_job_kind(job)), queue->id,
+				   job_role(job), JOB(job, JOB_PAYLOAD), headers.data, job);
 }
 
 /*

@@ -47,6 +47,12 @@ check_kind(text *kind)
 				 errmsg("kind \"%s\" is reserved", name),
 				 errhint("Kinds that begin with \"%s\" run the on_failure handler of the kind that follows.",
 						 ON_FAILURE_PREFIX)));
+	if (strncmp(name, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", name),
+				 errhint("Kinds that begin with \"%s\" are jobs of on_event().",
+						 ON_EVENT_PREFIX)));
 	if (jobq_is_statement(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),

@@ -185,6 +185,11 @@ extern int64 jobq_interval_ms(Interval *interval, const char *what,
 							  int64 lowest, int64 highest);
 extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 
+/* src/base/text.c */
+struct StringInfoData;
+extern char *jobq_cut_text(const char *text, int limit);
+extern void jobq_append_text(struct StringInfoData *buf, const char *text);
+
 /* src/base/check.c */
 struct ReturnSetInfo;
 

@@ -145,6 +145,8 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	static const char *const queries[] = {
 		"UPDATE jobq.schedule SET role = $2 WHERE role = $1"
 		" AND kind <> '" JOBQ_SQL_KIND "'",
+		"WITH mine AS (DELETE FROM jobq.event_handler WHERE role = $1 RETURNING event, handler, queue, kind)"
+		" INSERT INTO jobq.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
 		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
 		/* those of live jobs go with them, or stay with those that run */
 		"UPDATE jobq.unique_key u SET role = $2 WHERE role = $1"
@@ -179,7 +181,8 @@ jobq_reassign(PG_FUNCTION_ARGS)
 				 errmsg("both roles have jobs of the same kind with the same unique key"),
 				 errhint("Cancel or retry the jobs of one of them first.")));
 	for (int i = 0; i < (int) lengthof(queries); i++)
-		(void) jobq_query(queries[i], 2, types, values, NULL, SPI_OK_UPDATE);
+		(void) jobq_query(queries[i], 2, types, values, NULL,
+						  queries[i][0] == 'W' ? SPI_OK_INSERT : SPI_OK_UPDATE);
 	moved = (int64) jobq_query("UPDATE jobq.failed_job SET role = $2 WHERE role = $1"
 							   " AND kind <> '" JOBQ_SQL_KIND "'",
 							   2, types, values, NULL, SPI_OK_UPDATE);
@@ -204,7 +207,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 
 /*
  * drop_jobs_of(role): cancel its jobs and batches, have jobs that run stop, delete
- * its schedules and dead letters.  Returns how many jobs and dead letters there
+ * its schedules, handlers of events and dead letters.  Returns how many jobs and dead letters there
  * were.
  */
 Datum
@@ -229,6 +232,8 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 	rel = jobq_open_jobs();
 	SPI_connect();
 	(void) jobq_query("DELETE FROM jobq.schedule WHERE role = $1", 1, types,
+					  values, NULL, SPI_OK_DELETE);
+	(void) jobq_query("DELETE FROM jobq.event_handler WHERE role = $1", 1, types,
 					  values, NULL, SPI_OK_DELETE);
 	dropped = jobq_delete_and_count(DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE role = $1"
 													 RETURNING_LETTERS),
@@ -276,6 +281,7 @@ jobq_warn_of_leaver(Oid role, const char *name)
 	(void) jobq_query("SELECT concat_ws(', ',"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.job WHERE role = $1) THEN 'jobs' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.schedule WHERE role = $1) THEN 'schedules' END,"
+					  " CASE WHEN EXISTS (SELECT FROM jobq.event_handler WHERE role = $1) THEN 'handlers of events' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.batch WHERE role = $1 AND finished_at IS NULL) THEN 'batches' END,"
 					  " CASE WHEN EXISTS (SELECT FROM jobq.queue q LEFT JOIN jobq.delegation d ON d.queue_id = q.id"
 					  " WHERE q.run_as = $1 OR d.set_by = $1) THEN 'run_as of queues' END)",

@@ -29,6 +29,13 @@ jobq_find_place(const char *kind, const char *queue_name,
 	const JobqHandler *handler;
 	const JobqQueue *queue;
 
+	/* by this the jobs of events are known */
+	if (strncmp(kind, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", kind),
+				 errhint("Kinds that begin with \"%s\" are jobs of on_event().",
+						 ON_EVENT_PREFIX)));
 	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
 		? NULL : jobq_handler(kind, handler_buffer);

@@ -57,6 +57,7 @@ StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
 static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
 						TimestampTz now, bool has_result, Datum result,
 						const char *reason, Datum *values, bool *nulls);
+static void raise_end(const JobqJob *job, char state, const char *reason);
 static Relation open_archive(TimestampTz now);
 
 /*
@@ -136,6 +137,14 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	return true;
 }
 
+static void
+raise_end(const JobqJob *job, char state, const char *reason)
+{
+	jobq_event(state == STATE_COMPLETED ? JOBQ_EVENT_COMPLETED
+			   : state == STATE_CANCELLED ? JOBQ_EVENT_CANCELLED : JOBQ_EVENT_EXPIRED,
+			   job, 0, reason);
+}
+
 /*
  * Open the partition of the archive for jobs that finish now.
  */
@@ -183,6 +192,7 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 		table_close(rel, NoLock);
 	}
 	jobq_unique_finished(job, state == STATE_COMPLETED);
+	raise_end(job, state, reason);
 }
 
 /*
@@ -213,5 +223,8 @@ jobq_archive_many(const JobqJob *jobs, const TimestampTz *started_at, int njobs,
 	pfree(tuples);
 	table_close(rel, NoLock);
 	for (int i = 0; i < njobs; i++)
+	{
 		jobq_unique_finished(&jobs[i], true);
+		raise_end(&jobs[i], STATE_COMPLETED, NULL);
+	}
 }

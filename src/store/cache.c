@@ -19,7 +19,7 @@
 
 #include "store/store.h"
 
-#define MAX_CACHES	8
+#define MAX_CACHES	16
 static const JobqCache *caches[MAX_CACHES];
 static int	ncaches = 0;
 

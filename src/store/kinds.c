@@ -155,6 +155,7 @@ read_kind(JobqKind *kind)
 	const char *name = kind->name;
 	size_t		prefix = strlen(ON_FAILURE_PREFIX);
 	bool		on_failure = strncmp(name, ON_FAILURE_PREFIX, prefix) == 0;
+	bool		on_event = strncmp(name, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0;
 	Relation	rel;
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -171,7 +172,9 @@ read_kind(JobqKind *kind)
 	handler_relation = RelationGetRelid(rel);
 	ScanKeyEntryInitialize(&key, 0, HANDLER_KIND, BTEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-						   CStringGetTextDatum(on_failure ? name + prefix : name));
+						   CStringGetTextDatum(on_failure ? name + prefix
+											   : on_event ? name + strlen(ON_EVENT_PREFIX)
+											   : name));
 	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_HANDLER_PKEY), true, NULL,
 							  1, &key);
 	tuple = systable_getnext(scan);
@@ -205,15 +208,16 @@ read_kind(JobqKind *kind)
 		else
 		{
 			kind->signature = TEXT_OR_NULL(HANDLER_HANDLER);
-			handler->has_on_failure = !nulls[HANDLER_ON_FAILURE - 1];
+			handler->has_on_failure = !on_event && !nulls[HANDLER_ON_FAILURE - 1];
 			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
 			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
 			if (!nulls[HANDLER_RETRY_ON - 1])
 				kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
 			if (!nulls[HANDLER_FAIL_ON - 1])
 				kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
-			handler->limited = !nulls[HANDLER_MAX_RUNNING - 1] ||
-				!nulls[HANDLER_RATE - 1] || !nulls[HANDLER_THROTTLE - 1];
+			handler->limited = !on_event &&
+				(!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
+				 !nulls[HANDLER_THROTTLE - 1]);
 		}
 		kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
 		if (!nulls[HANDLER_CARRY - 1])

@@ -27,6 +27,7 @@
 #define JOBQ_STORE_H
 
 #include "store/counts.h"
+#include "store/events.h"
 #include "store/jobs.h"
 #include "store/names.h"
 #include "store/tables.h"

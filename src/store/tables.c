@@ -104,6 +104,10 @@ static const Column privilege_columns[] = {
 	{INT4OID, false}, {REGROLEOID, false}, {TEXTOID, false},
 };
 
+static const Column event_handler_columns[] = {
+	{REGROLEOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+};
+
 /* The tables: where JobqRelations has the OID, and the columns. */
 static const struct
 {
@@ -122,6 +126,7 @@ static const struct
 	[JOBQ_FAILED_TABLE] = TABLE(failed, failed_columns),
 	[JOBQ_STEP_TABLE] = TABLE(step, step_columns),
 	[JOBQ_PRIVILEGE_TABLE] = TABLE(privilege, privilege_columns),
+	[JOBQ_EVENT_HANDLER_TABLE] = TABLE(event_handler, event_handler_columns),
 #undef TABLE
 };
 
@@ -129,6 +134,7 @@ StaticAssertDecl(lengthof(queue_columns) == QUEUE_NATTS, "columns of jobq.queue"
 StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq.handler");
 StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
 StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq.privilege");
+StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq.event_handler");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6

@@ -43,6 +43,7 @@ typedef struct JobqRelations
 	Oid			batch_seq;
 	Oid			inbox;
 	Oid			privilege;
+	Oid			event_handler;
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library works with this version */
 } JobqRelations;
@@ -60,6 +61,7 @@ typedef enum JobqTable
 	JOBQ_FAILED_TABLE,
 	JOBQ_STEP_TABLE,
 	JOBQ_PRIVILEGE_TABLE,
+	JOBQ_EVENT_HANDLER_TABLE,
 	JOBQ_NTABLES
 } JobqTable;
 

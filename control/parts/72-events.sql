@@ -1,0 +1,44 @@
+-- Events: what becomes of jobs calls forth other jobs.
+
+-- '' stands for any queue or kind.
+CREATE TABLE jobq.event_handler (
+	role regrole NOT NULL,
+	event text COLLATE "C" NOT NULL,
+	handler text COLLATE "C" NOT NULL,
+	queue text COLLATE "C" NOT NULL,
+	kind text COLLATE "C" NOT NULL,
+	CONSTRAINT event_handler_pkey PRIMARY KEY (role, event, handler, queue, kind)
+);
+COMMENT ON TABLE jobq.event_handler IS 'handlers of events';
+COMMENT ON COLUMN jobq.event_handler.event IS 'what the handler hears of';
+COMMENT ON COLUMN jobq.event_handler.handler IS 'the kind whose handler the jobs of the event run';
+COMMENT ON COLUMN jobq.event_handler.queue IS 'only jobs in this queue; empty: in any';
+COMMENT ON COLUMN jobq.event_handler.kind IS 'only jobs of this kind; empty: of any';
+SELECT pg_catalog.pg_extension_config_dump('jobq.event_handler', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.event_handler
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.event_handler ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.event_handler IS 'drops cached handlers of events';
+
+CREATE FUNCTION jobq.on_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_on_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.on_event(text, text, text, text) IS 'have a job enqueued whenever this becomes of a job that the user may see
+event: completed, failed (an attempt), retry (and another follows), dead (and it was the last one), cancelled, or expired
+handler: a kind; its handler runs, as a job of the user''s
+queue: only of jobs in this queue, whether it is there or not
+kind: only of jobs of this kind';
+
+CREATE FUNCTION jobq.off_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_off_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.off_event(text, text, text, text) IS 'undo what on_event() with these arguments has done
+event: as it was given
+handler: likewise
+queue: likewise
+kind: likewise';
+
+CREATE VIEW jobq.event_handlers WITH (security_barrier) AS
+	SELECT e.role, e.event, e.handler, nullif(e.queue, '') AS queue, nullif(e.kind, '') AS kind
+	FROM jobq.event_handler e
+	WHERE jobq_internal.may_see(e.role::pg_catalog.oid, 0);
+COMMENT ON VIEW jobq.event_handlers IS 'what on_event() has been asked for';

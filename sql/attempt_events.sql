@@ -1,0 +1,183 @@
+-- Events: what becomes of a job calls forth a job for each handler, in the same transaction.
+CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO test.trace (note) VALUES (concat_ws(' ', current_user, payload ->> 'event', payload ->> 'kind')) $$;
+-- its jobs wait in a queue that nobody serves, to be looked at
+SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual', max_attempts => 7);
+
+-- The events since the last look, in their order, and without what differs from run to run; they are gone then.
+CREATE FUNCTION test.heard() RETURNS TABLE (role text, kind text, event text, job text, attempt text, rest jsonb) LANGUAGE sql AS $$
+	WITH e AS MATERIALIZED (
+		SELECT j.id, j.role, j.kind, j.payload AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
+	gone AS MATERIALIZED (SELECT count(jobq.cancel(e.id)) AS n FROM e)
+	SELECT e.role::text, e.kind, e.p ->> 'event', concat_ws(' in ', e.p ->> 'kind', e.p ->> 'queue'), concat_ws(' of ', e.p ->> 'attempt', e.p ->> 'max_attempts'),
+		e.p - '{event,kind,queue,attempt,max_attempts,job,at,run_at}'::text[] || jsonb_build_object('run_at', e.p ? 'run_at')
+	FROM e, gone ORDER BY e.id
+$$;
+
+-- nobody has asked
+SELECT jobq.enqueue('echo') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.heard();
+
+-- each event
+SELECT jobq.on_event(e, 'hear') FROM unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) e;
+SELECT role, event, handler, queue, kind FROM jobq.event_handlers ORDER BY event;
+SELECT jobq.enqueue('echo') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.heard();
+SELECT jobq.enqueue('broken', '"a"', max_attempts => 2) AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.heard();
+SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
+SELECT jobq.cancel(:id);
+SELECT * FROM test.heard();
+SELECT jobq.enqueue('echo', expires_at => jobq.clock()) AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT * FROM test.heard();
+SELECT jobq.delete_all_failed();
+
+-- of consumers, one or many
+SELECT jobq.create_queue('heard', mode => 'consumer');
+SELECT count(*) FROM (SELECT jobq.enqueue('outside', queue => 'heard', backoff => 'fixed 1h', max_attempts => 9) FROM generate_series(1, 4)) j;
+CREATE TABLE test.held AS SELECT id, token FROM jobq.reserve('{heard}', max => 4, lease => '1 hour') ORDER BY id;
+SELECT jobq.ack(array_agg(id ORDER BY id), array_agg(token ORDER BY id)) FROM (SELECT * FROM test.held ORDER BY id LIMIT 2) h;
+SELECT * FROM test.heard();
+SELECT jobq.nack(h.id, h.token, 'busy') FROM (SELECT * FROM test.held ORDER BY id OFFSET 2 LIMIT 1) h;
+SELECT jobq.reject(h.id, h.token, 'useless') FROM (SELECT * FROM test.held ORDER BY id OFFSET 3) h;
+SELECT * FROM test.heard();
+
+-- an end that is rolled back is no event
+BEGIN;
+SELECT jobq.clear('heard');
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.clear('heard');
+ROLLBACK TO s;
+COMMIT;
+SELECT * FROM test.heard();
+SELECT jobq.cancel_many(queue => 'heard'), jobq.delete_all_failed();
+SELECT event, job FROM test.heard();
+
+-- only of a queue, or of a kind; what is asked for twice is told once
+SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
+SELECT jobq.on_event('cancelled', 'hear', kind => 'echo'), jobq.on_event('cancelled', 'hear', kind => 'echo'), jobq.on_event('cancelled', 'hear', 'heard');
+SELECT count(*) FROM jobq.event_handlers;
+SELECT jobq.enqueue('note', delay => '1 hour') AS a, jobq.enqueue('echo', delay => '1 hour') AS b, jobq.enqueue('outside', queue => 'heard') AS c,
+	jobq.enqueue('echo', queue => 'heard') AS d \gset
+SELECT jobq.cancel(id) FROM unnest(ARRAY[:a, :b, :c, :d]) id;
+SELECT event, job FROM test.heard();
+
+-- Who hears of what: of his own jobs, and of those that he may see.
+SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+CREATE FUNCTION test.cancel_as(who text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('SET ROLE %I', who);
+	PERFORM jobq.cancel(jobq.enqueue('echo', delay => '1 hour'));
+	RESET ROLE;
+END
+$$;
+SET ROLE regress_jobq_alice;
+SELECT jobq.on_event('cancelled', 'hear');
+SELECT count(*) FROM jobq.event_handlers;
+SET ROLE regress_jobq_bob;
+SELECT count(*) FROM jobq.event_handlers;
+RESET ROLE;
+SELECT test.cancel_as('regress_jobq_alice'), test.cancel_as('regress_jobq_bob');
+SELECT role, kind, event, job FROM test.heard();
+SELECT jobq.grant_queue('default', 'regress_jobq_alice', 'manage');
+SELECT test.cancel_as('regress_jobq_bob');
+SELECT role, kind, event, job FROM test.heard();
+SELECT jobq.revoke_queue('default', 'regress_jobq_alice', 'manage');
+SELECT test.cancel_as('regress_jobq_bob');
+SELECT role, kind, event, job FROM test.heard();
+GRANT regress_jobq_bob TO regress_jobq_alice;
+SELECT test.cancel_as('regress_jobq_bob');
+SELECT role, kind, event, job FROM test.heard();
+REVOKE regress_jobq_bob FROM regress_jobq_alice;
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT test.cancel_as('regress_jobq_bob');
+SELECT role, kind, event, job FROM test.heard();
+SELECT jobq.grant_role('regress_jobq_alice');
+
+-- The handler runs in the name of who has asked.  Neither its job nor what becomes of it is an event.
+SELECT jobq.register('hear', 'test.hear(jsonb)');
+SET ROLE regress_jobq_alice;
+SELECT jobq.on_event('completed', 'hear'), jobq.on_event('failed', 'hear'), jobq.on_event('dead', 'hear');
+SELECT jobq.enqueue('echo') AS id \gset
+RESET ROLE;
+SELECT state FROM jobq.wait(:id);
+SELECT test.until($$ EXISTS (SELECT FROM test.trace WHERE note = 'regress_jobq_alice completed echo') $$);
+SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'on_event:hear' AND state = 'completed') $$);
+CALL test.settle();
+SELECT count(*) FROM jobq.jobs WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
+SELECT max_attempts, queue FROM jobq.jobs WHERE kind = 'on_event:hear' AND state = 'completed';
+-- one that has no handler any more, or fails, harms nobody else
+SELECT jobq.register('hear', 'test.broken(jsonb)', max_attempts => 1);
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo') AS id \gset
+RESET ROLE;
+SELECT state FROM jobq.wait(:id);
+SELECT test.until($$ EXISTS (SELECT FROM jobq.failed_jobs WHERE kind = 'on_event:hear') $$);
+SELECT jobq.unregister('hear');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('echo') AS id \gset
+RESET ROLE;
+SELECT state FROM jobq.wait(:id);
+SELECT test.until($$ EXISTS (SELECT FROM jobq.failed_jobs WHERE kind = 'on_event:hear' AND sqlstate = 'JQ009') $$);
+SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'on_event:hear' AND payload ->> 'kind' LIKE 'on_event%';
+
+-- What is not possible.
+SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');
+SELECT * FROM test.error($$SELECT jobq.on_event('begun', 'hear')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'unknown')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'sql')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event(NULL, 'hear')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'hear', queue => '')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'hear', kind => repeat('k', 1000))$$);
+SELECT * FROM test.error($$SELECT jobq.off_event('dead', 'hear')$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('on_event:hear', queue => 'heard')$$);
+SELECT * FROM test.error($$SELECT jobq.enqueue('on_event:hear')$$);
+SELECT * FROM test.error($$SELECT jobq.register('on_event:hear', 'test.hear(jsonb)')$$);
+SET ROLE regress_jobq_nobody;
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'hear')$$);
+RESET ROLE;
+SELECT count(jobq.on_event('dead', 'hear', kind => 'k' || i)) FROM generate_series(1, 100) i;
+SELECT * FROM test.error($$SELECT jobq.on_event('dead', 'hear')$$);
+SELECT jobq.on_event('dead', 'hear', kind => 'k1');
+SELECT count(jobq.off_event('dead', 'hear', kind => 'k' || i)) FROM generate_series(1, 100) i;
+
+-- A role that leaves.
+CREATE ROLE regress_jobq_ear LOGIN;
+SELECT jobq.grant_role('regress_jobq_ear', 'monitor'), jobq.grant_role('regress_jobq_ear');
+SET ROLE regress_jobq_ear;
+SELECT jobq.on_event('cancelled', 'hear'), jobq.on_event('expired', 'hear'), jobq.on_event('dead', 'hear');
+RESET ROLE;
+SET ROLE regress_jobq_bob;
+SELECT jobq.on_event('expired', 'hear');
+RESET ROLE;
+SELECT jobq.reassign('regress_jobq_ear', 'regress_jobq_bob');
+SELECT role, event FROM jobq.event_handlers WHERE role = 'regress_jobq_bob'::regrole ORDER BY event;
+SET ROLE regress_jobq_ear;
+SELECT jobq.on_event('cancelled', 'hear');
+RESET ROLE;
+SELECT jobq.drop_jobs_of('regress_jobq_bob'), jobq.drop_jobs_of('regress_jobq_alice');
+SELECT role, event FROM jobq.event_handlers;
+SELECT jobq.revoke_role('regress_jobq_ear');
+SELECT oid AS ear FROM pg_roles WHERE rolname = 'regress_jobq_ear' \gset
+\set VERBOSITY terse
+DROP ROLE regress_jobq_ear;
+\set VERBOSITY default
+SELECT test.cancel_as('regress_jobq_bob');
+SELECT * FROM test.heard();
+SELECT jobq.drop_jobs_of(:ear::regrole);
+SELECT count(*) FROM jobq.event_handler;
+
+SELECT jobq.delete_all_failed() > 0;
+SELECT jobq.drop_queue('heard');
+SELECT jobq.unregister('hear');
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+DELETE FROM test.trace WHERE note LIKE 'regress_jobq_alice %';
+DROP TABLE test.held;
+DROP FUNCTION test.heard, test.hear, test.cancel_as;

@@ -1,0 +1,102 @@
+# Events come exactly once, whatever crashes: they are in the transaction of what they
+# tell of.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', "jobq.workers = 'default=4'\njobq.max_crashes = 2\n");
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]) }
+
+# The jobs of events wait where nobody serves them, and are counted there.
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION works(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION hears(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION crash(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	COPY (SELECT) TO PROGRAM 'kill -SEGV $PPID; sleep 60';
+END $$;
+CREATE PROCEDURE crash_procedure(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	COPY (SELECT) TO PROGRAM 'kill -SEGV $PPID; sleep 60';
+END $$;
+SELECT jobq.register('works', 'works(jsonb)'), jobq.register('hears', 'hears(jsonb)', queue => 'events'),
+	jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10),
+	jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
+SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.on_event(e, 'hears') FROM unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) e;
+});
+
+# What the jobs have become, and what was told of each: all in one string.
+sub told
+{
+	my ($kind) = @_;
+	return sql(qq{SELECT string_agg(t, ' ' ORDER BY t) FROM (
+		SELECT payload ->> 'event' || '=' || count(*) AS t FROM jobq.live_jobs
+		WHERE kind = 'on_event:hears' AND payload ->> 'kind' = '$kind' GROUP BY payload ->> 'event') e});
+}
+
+# a job that crashes its process is charged by who comes after the crash
+foreach my $kind ('crash', 'crash_procedure')
+{
+	# the crash may end the session before it has left
+	$node->psql('postgres', "SELECT jobq.enqueue('$kind')");
+	wait_for($node, "$kind: a dead letter", "SELECT count(*) = 1 FROM jobq.failed_jobs WHERE kind = '$kind'");
+	is(told($kind), 'dead=1 failed=2 retry=1', "$kind: each crash is told of once");
+	is(sql(qq{SELECT string_agg(payload ->> 'crashes', ',' ORDER BY id) FROM jobq.live_jobs
+		WHERE payload ->> 'kind' = '$kind' AND payload ->> 'event' = 'failed'}), '1,2', "$kind: with its number");
+}
+
+# jobs that are done
+sql('SELECT jobq.enqueue($$works$$) FROM generate_series(1, 20)');
+wait_for($node, 'jobs are done', q{SELECT count(*) = 20 FROM jobq.jobs WHERE kind = 'works' AND state = 'completed'});
+is(told('works'), 'completed=20', 'each job that is done is told of once');
+
+# a lease that ends
+my $id = sql(q{SELECT jobq.enqueue('lost', queue => 'outside', backoff => 'fixed 1h')});
+sql(q{SELECT FROM jobq.reserve('{outside}', lease => '1 s')});
+wait_for($node, 'the lease is over', "SELECT state = 'retryable' FROM jobq.status($id)");
+is(told('lost'), 'failed=1 retry=1', 'a lease that ends is told of');
+
+# crashes of the server amid much of it
+my $bench = $node->basedir . '/load.sql';
+append_to_file($bench, q{SELECT jobq.enqueue('works');
+SELECT jobq.ack(r.id, r.token) FROM (SELECT jobq.enqueue('acked', queue => 'outside')) e, LATERAL jobq.reserve('{outside}') r;
+SELECT jobq.cancel(jobq.enqueue('works', delay => '1 day'));
+});
+foreach my $round (1 .. 2)
+{
+	my $load = IPC::Run::start([ 'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '4', '-T', '600', '-f', $bench, 'postgres' ],
+		'>', '/dev/null', '2>', '/dev/null');
+	my $before = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'works'});
+	wait_for($node, "round $round: there is load", qq{SELECT count(*) > $before + 100 FROM jobq.jobs WHERE kind = 'works'});
+	$node->stop('immediate');
+	eval { $load->finish };
+	$node->start;
+}
+is(sql(q{SELECT count(*) FROM (
+	(SELECT id, state FROM jobq.jobs WHERE kind IN ('works', 'acked') AND state IN ('completed', 'cancelled')
+	EXCEPT ALL SELECT (payload ->> 'job')::bigint, payload ->> 'event' FROM jobq.live_jobs WHERE kind = 'on_event:hears')
+	UNION ALL
+	(SELECT (payload ->> 'job')::bigint, payload ->> 'event' FROM jobq.live_jobs
+		WHERE kind = 'on_event:hears' AND payload ->> 'kind' IN ('works', 'acked') AND payload ->> 'event' IN ('completed', 'cancelled')
+	EXCEPT ALL SELECT id, state FROM jobq.jobs WHERE state IN ('completed', 'cancelled'))) x}), '0',
+	'each end has one event, and each event an end');
+
+# and they run
+sql(q{SELECT jobq.cancel_many(kind => 'on_event:hears', state => 'ready') ; SELECT jobq.register('hears', 'hears(jsonb)')});
+$id = sql(q{SELECT jobq.enqueue('works')});
+wait_for($node, 'the handler has run', qq{SELECT EXISTS (SELECT FROM jobq.jobs WHERE kind = 'on_event:hears' AND state = 'completed' AND (payload ->> 'job')::bigint = $id)});
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
