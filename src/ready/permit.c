@@ -171,7 +171,8 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
 		 i = ready->heaps[i].next)
-		if (tenant_settle(db, &ready->heaps[i], now))
+		if (tenant_settle(db, &ready->heaps[i], now) ||
+			tenant_room(db, &ready->heaps[i]) > 1)	/* who was woken takes one */
 			heap_wake(db, &ready->heaps[ready->lanes[ready->heaps[i].lent].heap],
 					  1, now, wake);
 	tally_forget(db, index, now);

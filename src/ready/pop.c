@@ -24,6 +24,8 @@
 
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 						   TimestampTz now);
+static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+						 JobqWakeList *wake);
 static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
 				 JobqPush *popped);
 static uint32 unlink_first(JobqDatabase *db, JobqLane *lane,
@@ -43,12 +45,15 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	JobqSlot   *mine = taker->slot >= 0 ? &jobq_shared->slots[taker->slot]
 		: NULL;
 	uint32		low = jobq_ready_entries / 8;
+	uint32		woken = mine != NULL ? mine->holding->woken : 0;
 	JobqLane   *best;
 	uint8		best_rank = JOBQ_NOT_SERVED;
 	JobqHeap   *heap;
 	uint32		index;
 	uint32		group;
 
+	if (mine != NULL)
+		mine->holding->woken = 0;
 	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
 		jobq_permits_release(db, &mine->holding->permits, mine->holding->permits_job, mine->holding->live,
 							 mine->holding->unused, now, wake);
@@ -105,7 +110,21 @@ again:
 	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
 			 !db->limits->weighted)
 		prefetch_more(db, heap, best_rank, mine, popped, wake);
+	if (woken != 0 && &db->ready->lanes[woken - 1] != best)
+		wake_instead(db, &db->ready->lanes[woken - 1], now, wake);
 	return true;
+}
+
+/*
+ * A worker was woken for this lane, and has found another job that comes first for it:
+ * one of another pool may be idle that has only this lane to serve.
+ */
+static void
+wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+			 JobqWakeList *wake)
+{
+	if (lane->in_use && lane->heap != JOBQ_NONE)
+		jobq_lane_wake(db, lane, now, wake);
 }
 
 /*

@@ -45,6 +45,8 @@ typedef struct JobqHolding
 	/* Protected by JobqDatabase.lock. */
 	JobqPermits permits;
 	int64		permits_job;
+	uint32		woken;			/* the lane for which it was woken, and one
+								 * more; or 0 */
 
 	/* Set by the worker for itself: what became of its last job. */
 	bool		live;			/* it will run again */

@@ -135,6 +135,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			if (proc == NULL)
 				continue;
 			slot->idle = false;
+			slot->holding->woken = JOBQ_LANE_INDEX(db, lane) + 1;
 			if (wake->n < JOBQ_MAX_WAKE)
 				wake->proc[wake->n++] = proc;
 			else

@@ -708,6 +708,38 @@ check_waiting(void)
 }
 
 /*
+ * A worker sleeps only if there is no job for it that may start, or another has been
+ * woken that takes it.  What becomes free with time is the scheduler's, which knows when;
+ * a job may have to wait for its group.
+ */
+static void
+check_idle(void)
+{
+	if (db->ready->heapless || world.scheduler_awake ||
+		db->wake_at <= world.now + 2 || world.now < world.scheduler_last)
+		return;
+	for (int w = 0; w < NSLOTS; w++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[w];
+		JobqTaker	taker = {.pool = slot->pool,.slot = w,.nroles = 1,.roles = &slot->role};
+		uint8		rank;
+		JobqLane   *lane;
+		bool		taken = false;
+
+		if (!slot->idle || world.workers[w].awake)
+			continue;
+		lane = lane_best(db, &taker, world.now, &rank);
+		for (int v = 0; v < NSLOTS && lane != NULL && !taken; v++)
+			taken = world.workers[v].awake && world.workers[v].row < 0 &&
+				jobq_shared->slots[v].role == slot->role &&
+				JOBQ_LANE_RANK(db, lane, jobq_shared->slots[v].pool) != JOBQ_NOT_SERVED;
+		if (lane != NULL && !taken && db->ready->entries[lane->head].group == 0)
+			model_fail("worker %d sleeps, and lane %d has a job for it", w,
+					   (int) JOBQ_LANE_INDEX(db, lane));
+	}
+}
+
+/*
  * Heaps of a role of which a job has taken a permit know that, wherever it was.
  */
 static void
@@ -733,9 +765,14 @@ check_turns(void)
 	}
 }
 
+/*
+ * Who only looks must not have the scheduler wake for what it sees.
+ */
 void
 check_all(void)
 {
+	TimestampTz due = db->limits->due;
+
 	check_entries();
 	check_active();
 	check_heaps();
@@ -745,7 +782,9 @@ check_all(void)
 	check_found();
 	check_order();
 	check_waiting();
+	check_idle();
 	check_turns();
+	db->limits->due = due;
 }
 
 /*
