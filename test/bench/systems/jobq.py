@@ -34,7 +34,7 @@ TABLES = "SELECT oid FROM pg_class WHERE relnamespace = 'jobq'::regnamespace AND
 
 
 def paused_queue(name):
-    sql("SELECT jobq.create_queue('%s')" % name)
+    sql("SELECT jobq.create_queue('%s', open => true)" % name)
     sql("SELECT jobq.pause('%s')" % name)
 
 
