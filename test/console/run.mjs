@@ -230,9 +230,14 @@ for (const [width, scheme] of [[1280, 'light'], [390, 'dark']])
 	});
 await test('what jobs carry is text, and never markup', async () => {
 	await page.size(1280, 850);
-	for (const view of views) {
+	const done = sql(`SELECT max(id) FROM jobq.jobs WHERE kind LIKE '<img%' AND state = 'completed'`);
+	const held = sql(`SELECT id FROM jobq.live_jobs WHERE queue = 'held'`);
+
+	for (const [view, text] of [...views.map((v) => [v, '']), [`job/${done}`, '"<img src=x onerror=harmed=1>": "<img'], [`job/${held}`, '40 % <img src=x'], ['workers', '<img src=x'],
+		['jobs?tenant=%3Cscript%3Eharmed%3D1%3C%2Fscript%3E', '<script>harmed=1</script>'], [`job/${bad}`, '<script>harmed=1</script>']]) {
 		await go(view);
 		await page.until('it is drawn', 'document.querySelectorAll("main *").length > 5');
+		await page.shows(text);
 		is(await page.value('document.querySelectorAll("main img, main script, main iframe").length'), 0);
 	}
 	await go(`job/${bad}`);

@@ -56,12 +56,19 @@ SELECT jobq.register('steps', 'steps(jsonb)', max_attempts => 1), jobq.register(
 	jobq.register('sorry', 'sorry(jsonb)', max_attempts => 1), jobq.register('evil', 'evil(jsonb)', max_attempts => 2, backoff => 'fixed 1 ms'),
 	jobq.register('<img src=x onerror=harmed=1>', 'picky(jsonb)', max_attempts => 1);
 SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.create_queue('mail', max_running => 2),
-	jobq.create_queue('<b onclick=harmed=1>');
+	jobq.create_queue('<b onclick=harmed=1>', fair_by => 'customer'), jobq.create_queue('held', mode => 'consumer');
+CREATE ROLE "<img src=x onerror=harmed=1>" LOGIN;
+SELECT jobq.grant_queue('<b onclick=harmed=1>', '"<img src=x onerror=harmed=1>"');
 SELECT jobq.enqueue('sorry') FROM generate_series(1, 3);
+SET ROLE "<img src=x onerror=harmed=1>";
 SELECT jobq.enqueue('evil', '{"<img src=x onerror=\"window.harmed=1\">": "</script><script>harmed=1</script>"}',
-	headers => '{"\"><svg onload=harmed=1>": 1}', unique_key => '"><img src=x onerror=harmed=1>', group_key => '<iframe src=javascript:harmed=1>',
+	headers => '{"\"><svg onload=harmed=1>": 1, "customer": "<script>harmed=1</script>"}', unique_key => '"><img src=x onerror=harmed=1>', group_key => '<iframe src=javascript:harmed=1>',
 	queue => '<b onclick=harmed=1>');
-SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true"}');
+RESET ROLE;
+SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true", "<img src=x onerror=harmed=1>": "<img src=x onerror=harmed=1>"}');
+SELECT jobq.enqueue('parcel', queue => 'held');
+SELECT jobq.report_progress(id, token, 40, '<img src=x onerror=harmed=1>'), jobq.log(id, token, '<img src=x onerror=harmed=1>')
+FROM jobq.reserve('{held}', lease => '1 hour', consumer => '<img src=x onerror=harmed=1>');
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
 SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
 SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('customer', c)) FROM unnest('{acme,globex,acme}'::text[]) c;
