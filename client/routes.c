@@ -256,7 +256,7 @@ const Route routes[] = {
 	/* what backend.c sets for the lists makes its statements slow */
 	{"GET", "/api/doctor", 0,
 		.sql = ALL("SELECT d.* FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
-	"LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
+				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
