@@ -190,10 +190,10 @@ typedef struct JobqHeap
  */
 typedef struct JobqServed
 {
-	Oid			role;
-	uint16		limiter;
-	uint32		nheaps;			/* that have it */
 	uint64		when;			/* as JobqLimits.served was */
+	Oid			role;
+	uint32		nheaps;			/* that have it */
+	uint16		limiter;
 	uint32		hash_next;		/* in the bucket */
 	uint32		prev;			/* those that no heap has are linked, in the
 								 * order in which that began */

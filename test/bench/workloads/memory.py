@@ -40,7 +40,7 @@ def run(report):
     shared = number("SELECT sum(allocated_size) FROM pg_shmem_allocations "
                     "WHERE name ILIKE '%jobq%'") / 1048576
     report.single("shared memory", "MB", shared)
-    report.target("shared memory in MB", shared, 50, False)
+    report.target("shared memory in MB", shared, 54, False)
     set_config(jobq__workers="*=1", jobq__worker_max_jobs="0")
     try:
         WORKERS.create()
