@@ -212,6 +212,27 @@ finish($run);
 like($run->{err}, qr/job $id \(any\): its lease is over/, 'the first is told that its lease is over');
 is(outcome($id, 'state, attempt, result'), 'completed|2|"in time"', 'and the other has done it');
 
+# a command that is stopped is ended in its time
+$id = job('a', '{}', q{max_attempts => 1});
+$run = start_work('a', "echo \$\$ >$dir/asleep; kill -STOP \$\$; echo awake", '--once', '--timeout', '1s', '--grace', '1s');
+wait_for_file("$dir/asleep", 'the command runs, and stops');
+finish($run);
+is(outcome($id, 'state, attempt'), 'failed|1', 'it has not done its job');
+is(kill(0, slurp_file("$dir/asleep") + 0), 0, 'and is gone');
+sql(q{SELECT jobq.delete_all_failed()});
+
+# the server is stopped for longer than the lease: the job is run once more
+$id = job('a', '{}', q{backoff => 'fixed 1ms'});
+$run = start_work('a', "if [ -e $dir/first ]; then echo second; else echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '1s');
+wait_for_file("$dir/first", 'the command runs');
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+my @server = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
+kill('STOP', @server);
+says($run, qr/job $id \(any\): its lease is over; what runs for it is ended/, 'who has the job does not wait for a server that is stopped');
+kill('CONT', @server);
+is(finish($run), 0, 'the program ends after two');
+is(outcome($id, 'state, attempt, result'), 'completed|2|"second"', 'and the second has done it');
+
 # the connections are cut, and the server is restarted, while commands run
 $id = job('a');
 $run = start_work('a', "echo x >$dir/runs; while [ ! -e $dir/over ]; do sleep 0.1; done; echo still here", '--once', '--lease', '10min');
