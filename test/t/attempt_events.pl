@@ -22,12 +22,12 @@ CREATE FUNCTION works(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION hears(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE FUNCTION crash(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	COPY (SELECT) TO PROGRAM 'kill -SEGV $PPID; sleep 60';
+	COPY (SELECT) TO PROGRAM 'kill -KILL $PPID; sleep 60';
 END $$;
 CREATE PROCEDURE crash_procedure(payload jsonb) LANGUAGE plpgsql AS $$
 BEGIN
 	COMMIT;
-	COPY (SELECT) TO PROGRAM 'kill -SEGV $PPID; sleep 60';
+	COPY (SELECT) TO PROGRAM 'kill -KILL $PPID; sleep 60';
 END $$;
 SELECT jobq.register('works', 'works(jsonb)'), jobq.register('hears', 'hears(jsonb)', queue => 'events'),
 	jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10),
