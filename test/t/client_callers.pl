@@ -9,6 +9,7 @@ use IO::Select;
 use IO::Socket::UNIX;
 use JobqTest;
 use JobqWeb;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -122,13 +123,14 @@ sql(q{SELECT jobq.clear('c')});
 # up, and the file says so.
 my $port = $node->port;
 my $hold = "$dir/hold";
-my $relay = fork // die "fork: $!";
-if ($relay == 0)
+
+sub relay
 {
 	my $listener = IO::Socket::UNIX->new(Listen => 100, Local => "$dir/.s.PGSQL.$port") or die "listen: $!";
 	my $select = IO::Select->new($listener);
 	my (%other, @held);
 
+	local $SIG{PIPE} = 'IGNORE';
 	while (getppid != 1)
 	{
 		for my $socket ($select->can_read(0.02))
@@ -141,10 +143,11 @@ if ($relay == 0)
 				($other{$caller}, $other{$there}) = ($there, $caller);
 				next;
 			}
-			my $peer = $other{$socket};
+			# where both sides have closed, the first has closed the other one
+			my $peer = $other{$socket} or next;
 			if (!sysread($socket, my $text, 65536))
 			{
-				$select->remove($_), close $_, delete $other{$_} foreach $socket, grep { $_ } $peer;
+				$select->remove($_), close $_, delete $other{$_} foreach $socket, $peer;
 			}
 			elsif ($text =~ /^\0\0\0.\x04\xd2\x16\x2e/s && -e $hold)
 			{
@@ -158,11 +161,18 @@ if ($relay == 0)
 		}
 		if (@held && !-e $hold)
 		{
-			syswrite($_->[0], $_->[1]) foreach @held;
+			syswrite($_->[0], $_->[1]) foreach grep { $other{ $_->[0] } } @held;
 			@held = ();
 		}
 	}
-	require POSIX;
+	return;
+}
+
+my $relay = fork // die "fork: $!";
+if ($relay == 0)
+{
+	# without what the parent does at its end
+	eval { relay(); 1 } or print STDERR "the relay has failed: $@";
 	POSIX::_exit(0);
 }
 END { local $?; kill 'KILL', $relay if $relay; }
