@@ -16,10 +16,8 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "utils/builtins.h"
-#include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
@@ -34,21 +32,10 @@
 /* Bytes of the texts of a dead letter's error. */
 #define MAX_LETTER_TEXT	(64 * 1024)
 
-static void append_time(StringInfo buf, const char *name, TimestampTz at);
 static Datum append_error(const JobqJob *job, int attempt,
 						  TimestampTz started_at, TimestampTz at,
 						  const JobqError *error);
 static void enqueue_on_failure(const JobqJob *job, const JobqError *error);
-
-static void
-append_time(StringInfo buf, const char *name, TimestampTz at)
-{
-	char		time[MAXDATELEN + 1];
-
-	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
-	appendStringInfo(buf, ", \"%s\": ", name);
-	escape_json(buf, time);
-}
 
 /*
  * The job's list of errors with this one added.  Of many, the first and the
@@ -65,9 +52,9 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "[{\"attempt\": %d", attempt);
-	append_time(&buf, "at", at);
+	jobq_append_time(&buf, "at", at);
 	if (started_at != DT_NOBEGIN)
-		append_time(&buf, "started_at", started_at);
+		jobq_append_time(&buf, "started_at", started_at);
 	if (error->trier != NULL)
 	{
 		if (error->trier->pid != 0)

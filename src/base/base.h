@@ -189,6 +189,7 @@ extern TimestampTz jobq_later(TimestampTz at, int64 ms);
 struct StringInfoData;
 extern char *jobq_cut_text(const char *text, int limit);
 extern void jobq_append_text(struct StringInfoData *buf, const char *text);
+extern void jobq_append_time(struct StringInfoData *buf, const char *name, TimestampTz at);
 
 /* src/base/check.c */
 struct ReturnSetInfo;

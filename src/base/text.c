@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *	  Texts of errors, as far as they are kept.
+ *	  Texts and times in the JSON of errors and events.
  *
  * src/base/text.c
  *
@@ -11,7 +11,9 @@
 
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "utils/datetime.h"
 #include "utils/json.h"
+#include "utils/timestamp.h"
 
 /* Bytes of a text that stands among others in jsonb. */
 #define MAX_TEXT	4000
@@ -34,4 +36,18 @@ void
 jobq_append_text(StringInfo buf, const char *text)
 {
 	escape_json(buf, jobq_cut_text(text, MAX_TEXT));
+}
+
+/*
+ * Append a member of this name to an object of JSON that has one already: the time in
+ * the session's time zone.
+ */
+void
+jobq_append_time(StringInfo buf, const char *name, TimestampTz at)
+{
+	char		time[MAXDATELEN + 1];
+
+	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
+	appendStringInfo(buf, ", \"%s\": ", name);
+	escape_json(buf, time);
 }

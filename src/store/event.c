@@ -8,9 +8,11 @@
  * (queues.c), with a mask of the events that anybody has asked for.
  *
  * A handler's role hears of jobs that it may see: those of roles whose privileges it
- * has, and those of queues that it monitors.  That is asked at each event, and so is
- * whether it may still enqueue there.  The payload tells what such a role sees in the
- * views: nothing that the job carries.
+ * has, and those of queues that it monitors.  Which handlers these are for the jobs of
+ * a role in a queue, its audience, is kept until handlers, roles or privileges change,
+ * so that nobody pays for handlers that do not hear of his jobs.  Whether a handler's
+ * role may still enqueue is asked at each event.  The payload tells what such a role
+ * sees in the views: nothing that the job carries.
  *
  * A job of an event has a kind that nobody else can use, and raises none itself.
  *
@@ -27,7 +29,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/datetime.h"
+#include "utils/hsearch.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -46,6 +48,25 @@ typedef struct Listener
 	char		kind[JOBQ_MAX_KIND_NAME + 1];
 }			Listener;
 
+/* Of which jobs, and their event. */
+typedef struct AudienceKey
+{
+	Oid			role;
+	int32		queue_id;
+	int32		event;
+} AudienceKey;
+
+typedef struct Audience
+{
+	AudienceKey key;
+	int			n;
+	int		   *members;		/* places in listeners */
+} Audience;
+
+/* So many audiences, or members of all, then all are looked for anew. */
+#define MAX_AUDIENCES	1024
+#define MAX_MEMBERS		65536
+
 static const char *const words[JOBQ_NEVENTS] = {
 	"completed", "failed", "retry", "dead", "cancelled", "expired"
 };
@@ -58,6 +79,13 @@ static Oid	event_relation = InvalidOid;	/* that they were read from */
 
 /* how often a message, or an abort, may have outdated what is kept here */
 static uint64 changes = 0;
+
+/* in a context of their own, as the handlers and the privileges were then */
+static HTAB *audiences = NULL;
+static MemoryContext audience_context = NULL;
+static int	nmembers = 0;
+static uint64 audience_changes = 0;
+static uint64 audience_privileges = 0;
 
 /* all, as long as the table was not read */
 uint32		jobq_heard = ~UINT32_C(0);
@@ -174,6 +202,97 @@ may_hear(Oid role, const JobqJob *job)
 }
 
 /*
+ * Forget the audiences if they are outdated.
+ */
+static void
+check_audiences(void)
+{
+	if (audience_changes == changes &&
+		audience_privileges == jobq_privileges_changes())
+		return;
+	if (audience_context != NULL)
+		MemoryContextDelete(audience_context);
+	audience_context = NULL;
+	audience_changes = changes;
+	audience_privileges = jobq_privileges_changes();
+}
+
+/*
+ * Keep an audience.
+ */
+static void
+keep_audience(const AudienceKey *key, const int *members, int n)
+{
+	int		   *copy;
+	Audience   *audience;
+
+	if (audience_context != NULL &&
+		(hash_get_num_entries(audiences) >= MAX_AUDIENCES ||
+		 nmembers + n > MAX_MEMBERS))
+	{
+		MemoryContextDelete(audience_context);
+		audience_context = NULL;
+	}
+	if (audience_context == NULL)
+	{
+		HASHCTL		ctl = {0};
+		MemoryContext context = AllocSetContextCreate(CacheMemoryContext,
+													  "jobq audiences",
+													  ALLOCSET_SMALL_SIZES);
+
+		ctl.keysize = sizeof(AudienceKey);
+		ctl.entrysize = sizeof(Audience);
+		ctl.hcxt = context;
+		audiences = hash_create("jobq audiences", 64, &ctl,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		audience_context = context;
+		nmembers = 0;
+	}
+	copy = MemoryContextAlloc(audience_context, sizeof(int) * Max(n, 1));
+	memcpy(copy, members, sizeof(int) * n);
+	audience = hash_search(audiences, key, HASH_ENTER, NULL);
+	audience->members = copy;
+	audience->n = n;
+	nmembers += n;
+	jobq_cache_filled();
+}
+
+/*
+ * Who hears of the event of this job, of whichever kind: places in listeners, valid
+ * until anything is read again.
+ */
+static const int *
+audience_of(JobqEvent event, const JobqJob *job, const JobqQueue *queue, int *n)
+{
+	static int *members = NULL;
+	static int	max_members = 0;
+	AudienceKey key = {job_role(job), job_queue_id(job), (int32) event};
+	const Audience *known;
+
+	check_audiences();
+	if (audience_context != NULL &&
+		(known = hash_search(audiences, &key, HASH_FIND, NULL)) != NULL)
+	{
+		*n = known->n;
+		return known->members;
+	}
+	members = jobq_grow(members, &max_members, nlisteners, sizeof(int));
+	*n = 0;
+	for (int i = 0; i < nlisteners; i++)
+		if (listeners[i].event == (int) event &&
+			(listeners[i].queue[0] == '\0' ||
+			 (queue != NULL && strcmp(listeners[i].queue, queue->name) == 0)) &&
+			may_hear(listeners[i].role, job))
+			members[(*n)++] = i;
+
+	/* unless what was found is outdated already */
+	if (valid && audience_changes == changes &&
+		audience_privileges == jobq_privileges_changes())
+		keep_audience(&key, members, *n);
+	return members;
+}
+
+/*
  * May the role still enqueue jobs of the kind there?  See jobq_find_place().
  */
 static bool
@@ -188,16 +307,6 @@ may_enqueue(Oid role, const char *kind, const JobqQueue *queue)
 		return true;
 	handler = jobq_handler(kind, &buffer);
 	return handler != NULL && strcmp(handler->queue, queue->name) == 0;
-}
-
-static void
-append_time(StringInfo buf, const char *name, TimestampTz at)
-{
-	char		time[MAXDATELEN + 1];
-
-	(void) JsonEncodeDateTime(time, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
-	appendStringInfo(buf, ", \"%s\": ", name);
-	escape_json(buf, time);
 }
 
 /*
@@ -220,7 +329,7 @@ describe(JobqEvent event, const JobqJob *job, const char *kind, const char *queu
 		appendStringInfoString(&buf, ", \"tenant\": ");
 		escape_json(&buf, TextDatumGetCString(JOB(job, JOB_TENANT)));
 	}
-	append_time(&buf, "at", jobq_now());
+	jobq_append_time(&buf, "at", jobq_now());
 	appendStringInfo(&buf, ", \"attempt\": %d, \"max_attempts\": %d"
 					 ", \"exceptions\": %d, \"crashes\": %d",
 					 job_attempt(job), job_max_attempts(job),
@@ -236,7 +345,7 @@ describe(JobqEvent event, const JobqJob *job, const char *kind, const char *queu
 		jobq_append_text(&buf, message);
 	}
 	if (event == JOBQ_EVENT_RETRY && job_run_at(job) != DT_NOEND)
-		append_time(&buf, "run_at", job_run_at(job));
+		jobq_append_time(&buf, "run_at", job_run_at(job));
 	appendStringInfoChar(&buf, '}');
 	return jobq_text_to_jsonb(buf.data);
 }
@@ -252,10 +361,12 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 	MemoryContext caller = CurrentMemoryContext;
-	MemoryContext context;
-	Listener   *heard;
+	MemoryContext context = NULL;
+	const int  *audience;
+	int			naudience;
+	Listener   *heard = NULL;
 	int			nheard = 0;
-	Datum		payload = (Datum) 0;
+	Datum		payload;
 
 	if (strncmp(kind, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0)
 		return;
@@ -265,28 +376,34 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	load();
 
-	/* many jobs may end in one statement */
-	context = AllocSetContextCreate(caller, "jobq event", ALLOCSET_SMALL_SIZES);
-	MemoryContextSwitchTo(context);
+	audience = audience_of(event, job, queue, &naudience);
+	for (int i = 0; i < naudience; i++)
+	{
+		const		Listener *listener = &listeners[audience[i]];
 
-	/* what follows may empty the cache */
-	heard = palloc(sizeof(Listener) * Max(nlisteners, 1));
-	for (int i = 0; i < nlisteners; i++)
-		if (listeners[i].event == (int) event &&
-			(listeners[i].kind[0] == '\0' || strcmp(listeners[i].kind, kind) == 0) &&
-			(listeners[i].queue[0] == '\0' ||
-			 (queue != NULL && strcmp(listeners[i].queue, queue->name) == 0)))
-			heard[nheard++] = listeners[i];
-	if (nheard > 0)
-		payload = describe(event, job, kind, queue == NULL ? "" : queue->name,
-						   sqlerrcode, message);
+		if (listener->kind[0] != '\0' && strcmp(listener->kind, kind) != 0)
+			continue;
+
+		/* many jobs may end in one statement */
+		if (context == NULL)
+		{
+			context = AllocSetContextCreate(caller, "jobq event",
+											ALLOCSET_SMALL_SIZES);
+			MemoryContextSwitchTo(context);
+			heard = palloc(sizeof(Listener) * naudience);
+		}
+		/* what follows may empty the cache */
+		heard[nheard++] = *listener;
+	}
+	if (nheard == 0)
+		return;
+	payload = describe(event, job, kind, queue == NULL ? "" : queue->name,
+					   sqlerrcode, message);
 	for (int i = 0; i < nheard; i++)
 	{
 		JobqQueue	target_buffer;
 		const JobqQueue *target;
 
-		if (!may_hear(heard[i].role, job))
-			continue;
 		target = jobq_follow_up_queue(0, heard[i].handler, &target_buffer);
 		if (may_enqueue(heard[i].role, heard[i].handler, target))
 			jobq_follow_up(psprintf(ON_EVENT_PREFIX "%s", heard[i].handler),

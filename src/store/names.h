@@ -204,6 +204,7 @@ enum
 /* src/store/privileges.c */
 extern void jobq_privileges_install(void);
 extern int	jobq_privilege_word(const char *word, bool for_queue);
+extern uint64 jobq_privileges_changes(void);
 extern int	jobq_privileges(int32 queue_id);
 extern int	jobq_privileges_of(Oid role, int32 queue_id);
 extern bool jobq_may_use(void);

@@ -375,6 +375,16 @@ forget_privileges(void)
 	entries = NULL;
 }
 
+/*
+ * A number that has changed if anything that was asked here may have another answer,
+ * and with it whose privileges a role has.
+ */
+uint64
+jobq_privileges_changes(void)
+{
+	return changes;
+}
+
 static void
 relation_changed(Oid relid)
 {
