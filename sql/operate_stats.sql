@@ -130,6 +130,85 @@ SELECT test.until('(SELECT waiting = 7 AND scheduled = 0 FROM jobq.stats WHERE q
 SELECT jobq.clear('counted_out');
 SELECT jobq.test_clock('0');
 
+-- what runs have cost: a worker's that succeeds, one that fails, and those of a session
+CREATE TABLE test.paid (a text);
+CREATE FUNCTION test.spend(payload jsonb) RETURNS void LANGUAGE plpgsql SET work_mem = '64kB' AS $$
+BEGIN
+	INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, (payload ->> 'rows')::int);
+	PERFORM count(*) FROM (SELECT i FROM generate_series(1, 20000) i ORDER BY -i OFFSET 0) s;
+	IF (payload ->> 'fails')::boolean THEN
+		RAISE EXCEPTION 'all is spent';
+	END IF;
+END
+$$;
+SELECT jobq.register('spend', 'test.spend(jsonb)', max_attempts => 1);
+SELECT jobq.create_queue('paid', tenant => 'header shop');
+SELECT pg_current_wal_insert_lsn() AS before \gset
+SELECT jobq.enqueue('spend', '{"rows": 20000}', queue => 'paid', headers => '{"shop": "north"}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT test.until('(SELECT wal_bytes > 0 FROM jobq.stats WHERE queue = ''paid'' AND kind = ''spend'')');
+SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), :'before') AS written \gset
+CREATE FUNCTION test.as_sold(cost jsonb, took interval, rows int) RETURNS TABLE (cpu boolean, buffers boolean, wal boolean, temp boolean)
+LANGUAGE sql AS $$
+	SELECT (cost ->> 'cpu_ms')::numeric BETWEEN 0.1 AND extract(epoch FROM took) * 1000 + 50, (cost ->> 'buffers')::bigint > rows AND cost -> 'buffers' >= cost -> 'buffers_read',
+		(cost ->> 'wal_bytes')::bigint BETWEEN rows * 200 AND rows * 500 + 1000000, (cost ->> 'temp_bytes')::bigint BETWEEN 100000 AND 10000000
+$$;
+SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, 20000) c WHERE id = :id;
+SELECT (j.cost ->> 'wal_bytes')::bigint < s.wal_bytes AND s.wal_bytes < :written AS wal, s.temp_bytes = (j.cost ->> 'temp_bytes')::bigint AS temp,
+	(j.cost ->> 'buffers')::bigint <= s.buffers AS buffers, extract(epoch FROM s.cpu) * 1000 >= (j.cost ->> 'cpu_ms')::numeric AS cpu
+FROM jobq.jobs j JOIN jobq.stats s USING (queue, kind, tenant) WHERE j.id = :id;
+SELECT event, cost = (SELECT j.cost FROM jobq.jobs j WHERE j.id = :id) AS shown FROM jobq.history(:id) WHERE cost IS NOT NULL;
+
+SELECT jobq.enqueue('spend', '{"rows": 10000, "fails": true}', queue => 'paid', headers => '{"shop": "south"}') AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, 10000) c WHERE id = :id;
+SELECT event, cost ->> 'wal_bytes' = (SELECT j.cost ->> 'wal_bytes' FROM jobq.jobs j WHERE j.id = :id) AS shown FROM jobq.history(:id) WHERE cost IS NOT NULL;
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.stats WHERE queue = ''paid'' AND wal_bytes > 1000000)');
+SELECT jobq.delete_failed(:id);
+
+SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS id, jobq.enqueue('spend', '{"rows": 2000, "fails": true}', queue => 'manual') AS failed \gset
+SELECT wal_bytes AS before FROM (SELECT sum(wal_bytes) AS wal_bytes FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend') s \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT c.* FROM jobq.jobs j, test.as_sold(j.cost, j.finished_at - j.started_at, CASE id WHEN :id THEN 5000 ELSE 2000 END) c WHERE id IN (:id, :failed) ORDER BY id;
+SELECT wal_bytes - :before BETWEEN 7000 * 200 AND 7000 * 500 + 1000000 AS put_down FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend';
+
+-- what the session itself does afterwards is not the job's
+SELECT wal_bytes AS before FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend' \gset
+INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, 5000);
+SELECT jobq.enqueue('echo', queue => 'manual') AS echo \gset
+CALL jobq.work('{manual}', stop_when_empty => true);
+SELECT wal_bytes = :before AS same FROM jobq.stats WHERE queue = 'manual' AND kind = 'spend';
+SELECT wal_bytes < 1000000 AS small FROM jobq.stats WHERE queue = 'manual' AND kind = 'echo';
+
+-- a job within a job pays for itself; the other one goes on paying for the rest
+CREATE FUNCTION test.spend_within(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, 4000);
+	PERFORM jobq_internal.run_next('{manual}');
+	INSERT INTO test.paid SELECT repeat('x', 200) FROM generate_series(1, 4000);
+END
+$$;
+SELECT jobq.register('spend_within', 'test.spend_within(jsonb)', max_attempts => 1);
+SELECT jobq.stats_reset('manual');
+SELECT jobq.enqueue('spend', '{"rows": 5000}', queue => 'manual') AS inner, jobq.enqueue('spend_within', queue => 'paid') AS id \gset
+SELECT state FROM jobq.wait(ARRAY[:id, :inner]);
+SELECT test.until('(SELECT wal_bytes > 0 FROM jobq.stats WHERE queue = ''paid'' AND kind = ''spend_within'')');
+SELECT s.kind, s.wal_bytes BETWEEN CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 200 AND CASE s.kind WHEN 'spend' THEN 5000 ELSE 8000 END * 500 + 1000000 AS own
+FROM jobq.stats s WHERE (s.queue, s.kind) IN (('manual', 'spend'), ('paid', 'spend_within')) ORDER BY s.kind;
+SELECT (j.cost ->> 'wal_bytes')::bigint BETWEEN 13000 * 200 AND 13000 * 500 + 1000000 AS with_the_other FROM jobq.jobs j WHERE j.id = :id;
+
+-- shares of the whole, and who sees them
+SELECT abs(sum(cpu_percent) - 100) < 0.01 * count(*) AS cpu, abs(sum(buffers_percent) - 100) < 0.01 * count(*) AS buffers,
+	abs(sum(wal_percent) - 100) < 0.01 * count(*) AS wal, abs(sum(temp_percent) - 100) < 0.01 * count(*) AS temp FROM jobq.bill;
+SELECT tenant, wal_percent > 0 AS wal FROM jobq.bill WHERE queue = 'paid' AND kind = 'spend' ORDER BY tenant;
+SET ROLE regress_jobq_alice;
+SELECT count(*) FROM jobq.bill;
+RESET ROLE;
+SELECT jobq.stats_reset('paid');
+SELECT cpu, buffers, buffers_read, wal_bytes, temp_bytes FROM jobq.stats WHERE queue = 'paid' AND kind = 'spend';
+SELECT jobq.delete_failed(:failed), jobq.unregister('spend'), jobq.unregister('spend_within'), jobq.drop_queue('paid', force => true);
+DROP TABLE test.paid;
+
 -- a queue that is dropped has no places any more, nor has one that takes its name
 SELECT jobq.drop_queue('counted', force => true), jobq.drop_queue('counted_out');
 SELECT count(*) FROM jobq.stats WHERE queue LIKE 'counted%' OR queue = '(other)';

@@ -174,7 +174,8 @@ CREATE TABLE jobq.archive (
 	context jsonb,
 	errors jsonb,
 	tenant text,
-	tags text[]
+	tags text[],
+	cost jsonb
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';

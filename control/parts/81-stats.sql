@@ -5,6 +5,7 @@ CREATE FUNCTION jobq_internal.stat_slots(
 	OUT live bigint, OUT waiting bigint, OUT scheduled bigint, OUT blocked bigint, OUT running bigint, OUT held bigint, OUT letters bigint,
 	OUT enqueued bigint, OUT ended bigint, OUT completed bigint, OUT failed bigint, OUT retried bigint, OUT dead bigint,
 	OUT expired bigint, OUT cancelled bigint, OUT crashed bigint,
+	OUT cpu interval, OUT buffers bigint, OUT buffers_read bigint, OUT wal_bytes bigint, OUT temp_bytes bigint,
 	OUT wait_p50 interval, OUT wait_p95 interval, OUT wait_p99 interval, OUT wait_max interval, OUT wait_sum interval, OUT wait_count bigint,
 	OUT run_p50 interval, OUT run_p95 interval, OUT run_p99 interval, OUT run_max interval, OUT run_sum interval, OUT run_count bigint,
 	OUT enqueued_1m float8, OUT enqueued_5m float8, OUT enqueued_15m float8,
@@ -45,6 +46,7 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant,
 		s.waiting, s.scheduled, s.blocked, s.running, s.held, s.letters,
 		s.enqueued, s.ended + s.running + s.held AS started, s.completed, s.failed, s.retried, s.dead, s.expired, s.cancelled, s.crashed,
+		s.cpu, s.buffers, s.buffers_read, s.wal_bytes, s.temp_bytes,
 		s.wait_p50, s.wait_p95, s.wait_p99, s.wait_max, s.wait_sum, s.wait_count,
 		s.run_p50, s.run_p95, s.run_p99, s.run_max, s.run_sum, s.run_count,
 		s.enqueued_1m, s.enqueued_5m, s.enqueued_15m,
@@ -54,6 +56,18 @@ CREATE VIEW jobq.stats WITH (security_barrier) AS
 	FROM jobq_internal.stat_slots() s LEFT JOIN jobq.queue q ON q.id = s.queue_id
 	WHERE q.id IS NOT NULL OR s.queue_id IS NULL;
 COMMENT ON VIEW jobq.stats IS 'what has become of jobs, and how many there are, by queue, kind and tenant';
+
+-- What runs have cost, and how much that is of all that the user may see.
+CREATE VIEW jobq.bill WITH (security_barrier) AS
+	SELECT s.queue, s.kind, s.tenant,
+		s.cpu, round(100 * extract(epoch FROM s.cpu) / nullif(sum(extract(epoch FROM s.cpu)) OVER (), 0), 2) AS cpu_percent,
+		s.buffers, round(100.0 * s.buffers / nullif(sum(s.buffers) OVER (), 0), 2) AS buffers_percent,
+		s.buffers_read, round(100.0 * s.buffers_read / nullif(sum(s.buffers_read) OVER (), 0), 2) AS buffers_read_percent,
+		s.wal_bytes, round(100.0 * s.wal_bytes / nullif(sum(s.wal_bytes) OVER (), 0), 2) AS wal_percent,
+		s.temp_bytes, round(100.0 * s.temp_bytes / nullif(sum(s.temp_bytes) OVER (), 0), 2) AS temp_percent,
+		s.since
+	FROM jobq.stats s;
+COMMENT ON VIEW jobq.bill IS 'what the runs of jobs have cost, by queue, kind and tenant, each with its share of the whole';
 
 CREATE VIEW jobq.stats_history WITH (security_barrier) AS
 	SELECT coalesce(q.name, '(other)') AS queue, s.kind, s.tenant, s.step, s.since,

@@ -34,6 +34,11 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 		(28, 'jobq_crashed', 'counter', NULL, 'Attempts that have crashed their process.'),
 		(30, 'jobq_wait_seconds', 'summary', 'seconds', 'How long attempts have waited since they might begin.'),
 		(31, 'jobq_run_seconds', 'summary', 'seconds', 'How long attempts have run.'),
+		(32, 'jobq_cpu_seconds', 'counter', 'seconds', 'Processor time of the runs of jobs.'),
+		(33, 'jobq_buffers', 'counter', NULL, 'Blocks that the runs of jobs have looked at.'),
+		(34, 'jobq_buffers_read', 'counter', NULL, 'Such of them as were not in memory.'),
+		(35, 'jobq_wal_bytes', 'counter', 'bytes', 'WAL that the runs of jobs have written.'),
+		(36, 'jobq_temp_bytes', 'counter', 'bytes', 'What the runs of jobs have written to temporary files.'),
 		(40, 'jobq_workers', 'gauge', NULL, 'Workers by pool and state, and consumers.'),
 		(41, 'jobq_jobs_held', 'gauge', NULL, 'Jobs that workers run and consumers hold.'),
 		(50, 'jobq_scheduler_running', 'gauge', NULL, 'Whether the scheduler of the database runs.'),
@@ -63,7 +68,8 @@ LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp 
 			(21, 'jobq_attempts', s.started - s.running - s.held),
 			(22, 'jobq_completed', s.completed), (23, 'jobq_failed', s.failed), (24, 'jobq_retried', s.retried),
 			(25, 'jobq_dead', s.dead), (26, 'jobq_expired', s.expired), (27, 'jobq_cancelled', s.cancelled),
-			(28, 'jobq_crashed', s.crashed)) v (n, name, value)
+			(28, 'jobq_crashed', s.crashed), (32, 'jobq_cpu_seconds', extract(epoch FROM s.cpu)), (33, 'jobq_buffers', s.buffers),
+			(34, 'jobq_buffers_read', s.buffers_read), (35, 'jobq_wal_bytes', s.wal_bytes), (36, 'jobq_temp_bytes', s.temp_bytes)) v (n, name, value)
 		UNION ALL
 		SELECT v.n, s.label, format('%s{%s,quantile="%s"} %s', v.name, s.label, v.quantile, extract(epoch FROM v.value))
 		FROM s, LATERAL (VALUES (30, 'jobq_wait_seconds', '0.5', s.wait_p50), (30, 'jobq_wait_seconds', '0.95', s.wait_p95),

@@ -89,6 +89,8 @@ append_error(const JobqJob *job, int attempt, TimestampTz started_at,
 		appendStringInfoString(&buf, ", \"context\": ");
 		jobq_append_text(&buf, error->context);
 	}
+	if (started_at != DT_NOBEGIN)
+		(void) jobq_append_cost(&buf, ", \"cost\": ", job);
 	appendStringInfoString(&buf, "}]");
 	entry = jobq_text_to_jsonb(buf.data);
 	if (JOB_ISNULL(job, JOB_ERRORS))

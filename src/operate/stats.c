@@ -183,7 +183,7 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	enum
 	{
 		LIVE = NAMES, WAITING, SCHEDULED, BLOCKED, RUNNING, HELD, LETTERS, COUNTERS,
-		WAITED = COUNTERS + JOBQ_NCOUNTERS, RAN = WAITED + TIME_COLUMNS,
+		COSTS = COUNTERS + JOBQ_NCOUNTERS, WAITED = COSTS + JOBQ_NCOSTS, RAN = WAITED + TIME_COLUMNS,
 		ENQUEUED_RATE = RAN + TIME_COLUMNS, COMPLETED_RATE = ENQUEUED_RATE + 3,
 		FAILED_RATE = COMPLETED_RATE + 3, COMPLETED_AT = FAILED_RATE + 3, RUNNING_SINCE,
 		SINCE, EXACT, NATTS
@@ -223,6 +223,9 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		values[LETTERS] = Int64GetDatum(Max(counts->gauges[JOBQ_LETTERS], 0));
 		for (int i = 0; i < JOBQ_NCOUNTERS; i++)
 			values[COUNTERS + i] = Int64GetDatum(counts->counters[i]);
+		for (int i = 0; i < JOBQ_NCOSTS; i++)
+			values[COSTS + i] = i == JOBQ_COST_CPU ? interval_of(counts->costs.n[i])
+				: Int64GetDatum(counts->costs.n[i]);
 		put_times(&counts->waited, &values[WAITED], &nulls[WAITED]);
 		put_times(&counts->ran, &values[RAN], &nulls[RAN]);
 		put_rates(&counts->history, JOBQ_PAST_ENQUEUED, now, &values[ENQUEUED_RATE]);

@@ -67,6 +67,22 @@ typedef enum JobqGauge
 	JOBQ_NGAUGES
 } JobqGauge;
 
+/* What runs of jobs have used. */
+typedef enum JobqCost
+{
+	JOBQ_COST_CPU = 0,			/* processor time in microseconds */
+	JOBQ_COST_BUFFERS,			/* blocks that were looked at */
+	JOBQ_COST_READ,				/* of these, such as were not in memory */
+	JOBQ_COST_WAL,				/* in bytes */
+	JOBQ_COST_TEMP,				/* bytes written to temporary files */
+	JOBQ_NCOSTS
+} JobqCost;
+
+typedef struct JobqBill
+{
+	int64		n[JOBQ_NCOSTS];
+} JobqBill;
+
 /* The counters of which the past is kept, by slots of time. */
 typedef enum JobqPast
 {
@@ -109,7 +125,7 @@ typedef struct JobqHistory
 } JobqHistory;
 
 /* Times in microseconds, as a histogram: see times.c. */
-#define JOBQ_BUCKETS	64
+#define JOBQ_BUCKETS	61
 typedef struct JobqTimes
 {
 	uint64		n[JOBQ_BUCKETS];
@@ -139,6 +155,7 @@ typedef struct JobqCounts
 	TimestampTz completed_at;	/* the last one; 0: none, that is known */
 	int64		counters[JOBQ_NCOUNTERS];
 	int64		gauges[JOBQ_NGAUGES];
+	JobqBill	costs;			/* see bill.c */
 	JobqCalendar scheduled;
 	JobqTimes	waited;			/* from when it could run to its start */
 	JobqTimes	ran;			/* from there to the end of the attempt */
@@ -286,6 +303,24 @@ extern void jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at,
 extern uint32 jobq_stats_place(Oid jobs, int32 queue_id, Oid role,
 							   const char *kind, int kind_length,
 							   const char *tenant, int tenant_length);
+
+/* src/stats/bill.c */
+typedef struct JobqBillRun
+{
+	int64		job_id;			/* 0: none runs */
+	uint32		place;			/* of its name; JOBQ_NONE: nothing is put down */
+	uint32		generation;
+	TimestampTz at;				/* when it began, or one before it */
+	JobqBill	began;			/* what the process had used then */
+	JobqBill	billed;			/* up to there it was put down */
+} JobqBillRun;
+
+extern void jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now);
+extern void jobq_bill_rest(void);
+extern void jobq_bill_enter(int64 job_id, uint32 place, TimestampTz now,
+							JobqBillRun *outer);
+extern void jobq_bill_leave(const JobqBillRun *outer);
+extern bool jobq_bill_spent(int64 job_id, JobqBill *spent);
 
 /* src/stats/count.c */
 typedef struct JobqCounted

@@ -354,6 +354,8 @@ merge(JobqCounts *into, JobqCounts *from, TimestampTz now)
 		into->counters[i] += from->counters[i];
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 		into->gauges[i] += from->gauges[i];
+	for (int i = 0; i < JOBQ_NCOSTS; i++)
+		into->costs.n[i] += from->costs.n[i];
 	(void) jobq_calendar_turn(&into->scheduled, now);
 	(void) jobq_calendar_turn(&from->scheduled, now);
 	jobq_calendar_merge(&into->scheduled, &from->scheduled);
@@ -375,6 +377,8 @@ has_counts(const JobqCounts *counts)
 		any |= counts->counters[i] != 0;
 	for (int i = 0; i < JOBQ_NGAUGES; i++)
 		any |= counts->gauges[i] != 0;
+	for (int i = 0; i < JOBQ_NCOSTS; i++)
+		any |= counts->costs.n[i] != 0;
 	return any;
 }
 
@@ -526,6 +530,7 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 			(queue_id == 0 || name->queue_id == queue_id))
 		{
 			memset(stat->counts.counters, 0, sizeof(stat->counts.counters));
+			memset(&stat->counts.costs, 0, sizeof(JobqBill));
 			memset(&stat->counts.waited, 0, sizeof(JobqTimes));
 			memset(&stat->counts.ran, 0, sizeof(JobqTimes));
 			memset(&stat->counts.history, 0, sizeof(JobqHistory));

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * times.c
- *	  Histograms of times, from 64 microseconds to two days.
+ *	  Histograms of times, from 64 microseconds to nineteen hours.
  *
  * Two buckets for each doubling: the first has what is below 64 microseconds, the
  * next 64 to 96, the next 96 to 128, and so on; the last has all that is longer.

@@ -22,6 +22,9 @@
 #include "commit/commit.h"
 #include "store/store.h"
 
+/* What a run has cost is kept with its job if it took so many microseconds. */
+#define COST_KEPT	1000
+
 /* Attribute numbers of jobq.archive. */
 enum
 {
@@ -48,7 +51,8 @@ enum
 	ARCHIVE_ERRORS,
 	ARCHIVE_TENANT,
 	ARCHIVE_TAGS,
-	ARCHIVE_NATTS = ARCHIVE_TAGS
+	ARCHIVE_COST,
+	ARCHIVE_NATTS = ARCHIVE_COST
 };
 
 StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
@@ -57,6 +61,8 @@ StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
 static bool archive_row(const JobqJob *job, char state, TimestampTz started_at,
 						TimestampTz now, bool has_result, Datum result,
 						const char *reason, Datum *values, bool *nulls);
+static bool cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now,
+					Datum *cost);
 static void raise_end(const JobqJob *job, char state, const char *reason);
 static Relation open_archive(TimestampTz now);
 
@@ -132,8 +138,27 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_TENANT - 1] = JOB_ISNULL(job, JOB_TENANT);
 	values[ARCHIVE_TAGS - 1] = JOB(job, JOB_TAGS);
 	nulls[ARCHIVE_TAGS - 1] = JOB_ISNULL(job, JOB_TAGS);
+	nulls[ARCHIVE_COST - 1] = !cost_of(job, started_at, now, &values[ARCHIVE_COST - 1]);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);
+	return true;
+}
+
+/*
+ * What the job's run in this process has cost so far.  Of one that was so short that it
+ * has cost next to nothing, nothing is kept: there may be millions of them.
+ */
+static bool
+cost_of(const JobqJob *job, TimestampTz started_at, TimestampTz now, Datum *cost)
+{
+	StringInfoData buf;
+
+	if (started_at == DT_NOBEGIN || now < started_at + COST_KEPT)
+		return false;
+	initStringInfo(&buf);
+	if (!jobq_append_cost(&buf, "", job))
+		return false;
+	*cost = jobq_text_to_jsonb(buf.data);
 	return true;
 }
 

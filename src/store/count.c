@@ -11,6 +11,7 @@
  */
 #include "base/base.h"
 
+#include "lib/stringinfo.h"
 #include "utils/timestamp.h"
 
 #include "store/store.h"
@@ -180,4 +181,24 @@ jobq_count_attempt(const JobqJob *job, JobqCounter what, TimestampTz started_at,
 						  started_at - Max(job_run_at(job),
 										   DatumGetTimestampTz(JOB(job, JOB_ENQUEUED_AT))),
 						  now - started_at);
+}
+
+/*
+ * Append what the run of this job has used so far, as a JSON object with this text before
+ * it.  False, and nothing is appended, if it does not run in this process.
+ */
+bool
+jobq_append_cost(StringInfo buf, const char *before, const JobqJob *job)
+{
+	JobqBill	spent;
+
+	if (!jobq_bill_spent(job_id(job), &spent))
+		return false;
+	appendStringInfo(buf, "%s{\"cpu_ms\": " INT64_FORMAT ".%03d, \"buffers\": " INT64_FORMAT
+					 ", \"buffers_read\": " INT64_FORMAT ", \"wal_bytes\": " INT64_FORMAT
+					 ", \"temp_bytes\": " INT64_FORMAT "}",
+					 before, spent.n[JOBQ_COST_CPU] / 1000, (int) (spent.n[JOBQ_COST_CPU] % 1000),
+					 spent.n[JOBQ_COST_BUFFERS], spent.n[JOBQ_COST_READ],
+					 spent.n[JOBQ_COST_WAL], spent.n[JOBQ_COST_TEMP]);
+	return true;
 }

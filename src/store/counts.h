@@ -69,6 +69,7 @@ extern void jobq_count_rows(const JobqJob *job, int n);
 extern void jobq_count(const JobqJob *job, JobqCounter what, int n);
 extern void jobq_count_attempt(const JobqJob *job, JobqCounter what,
 							   TimestampTz started_at, TimestampTz now);
+extern bool jobq_append_cost(StringInfo buf, const char *before, const JobqJob *job);
 
 /* src/store/length.c */
 extern const JobqArea jobq_length_area;

@@ -83,7 +83,7 @@ static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
-	{TEXTARRAYOID, true},
+	{TEXTARRAYOID, true}, {JSONBOID, true},
 };
 
 static const Column failed_columns[] = {

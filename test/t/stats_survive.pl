@@ -45,7 +45,11 @@ SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 3)});
 wait_for($node, 'jobs have run', q{SELECT sum(completed) = 5 AND sum(dead) = 1 AND sum(running) = 0 FROM jobq.stats});
 wait_for($node, 'statistics agree with the table', $agree);
 
+wait_for($node, 'what they have cost is known', q{SELECT sum(wal_bytes) > 0 AND sum(buffers) > 0 FROM jobq.stats WHERE kind = 'good'});
+my $cost = q{SELECT wal_bytes FROM jobq.stats WHERE queue = 'default' AND kind = 'good'};
+
 # a stop
+my $paid = sql($cost);
 my ($before, $history) = (sql($all), sql($past));
 like($before, qr/^default\|bad\|\|0\|0\|1\|1\|0\|1\|1\|/m, 'a job has failed');
 like($before, qr/^manual\|good\|\|3\|1\|3\|0\|/m, 'jobs wait, and one is scheduled');
@@ -54,6 +58,7 @@ ok(-s $file, 'the statistics are in a file');
 $node->start;
 is(sql($all), $before, 'after a stop they are as they were');
 is(sql($past), $history, 'and so is the past');
+cmp_ok(sql($cost), '>=', $paid, 'and what runs have cost');
 is(sql('SELECT DISTINCT exact FROM jobq.stats'), 't', 'they are known to be right');
 
 # a stop without a checkpoint: the jobs are counted from the table

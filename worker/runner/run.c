@@ -392,6 +392,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	slot->over = false;
 	SpinLockRelease(&slot->mutex);
 
+	jobq_bill_begin(job_id(job), stat, now);
 	if (timeout > 0)
 	{
 		enable_timeout_after(STATEMENT_TIMEOUT, timeout);

@@ -281,6 +281,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	TimestampTz started_at = jobq_now();
 	JobqCurrent current = {0};
 	JobqCulprit outer;
+	JobqBillRun outer_run;
 	bool		nested;
 	Relation	rel;
 	JobqJob		job;
@@ -308,6 +309,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	nested = flight_running(&outer);
 	flight_begin(job_id(&job), job_attempt(&job),
 				 DatumGetInt16(JOB(&job, JOB_CRASHES)));
+	jobq_bill_enter(job_id(&job), jobq_count_place(&job), jobq_now(), &outer_run);
 
 	PG_TRY();
 	{
@@ -350,7 +352,10 @@ jobq_run_next(PG_FUNCTION_ARGS)
 
 		/* the session's user has cancelled the call, not the job */
 		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		{
+			jobq_bill_leave(&outer_run);
 			ReThrowError(edata);
+		}
 
 		jobq_job_push_if_undone(&job);
 		error.sqlerrcode = edata->sqlerrcode;
@@ -370,6 +375,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	}
 	PG_END_TRY();
 
+	jobq_bill_leave(&outer_run);
 	table_close(rel, NoLock);
 	PG_RETURN_INT64(job_id(&job));
 }

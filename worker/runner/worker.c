@@ -141,6 +141,7 @@ jobq_worker_main(Datum main_arg)
 		check = false;
 		if (active)
 		{
+			jobq_bill_rest();
 			debug_query_string = NULL;
 			pgstat_report_activity(STATE_IDLE, NULL);
 			active = false;
@@ -311,6 +312,7 @@ worker_exit(int code, Datum arg)
 	JobqWakeList wake = {0};
 
 	flight_end();
+	jobq_bill_rest();
 	if (my_slot->job_id != 0 && my_slot->stop_job != my_slot->job_id &&
 		process_stopping())
 		ereport(LOG,
@@ -418,6 +420,7 @@ rest(void)
 						 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 
+	jobq_bill_rest();
 	my_slot->resting = true;
 	do
 	{
