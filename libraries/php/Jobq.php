@@ -1,0 +1,434 @@
+<?php
+/*
+ * A consumer of jobq in PHP: takes jobs, calls a function for each, and says what has become of it.
+ *
+ *	$make = fn (Jobq\Job $job) => ['file' => $job->payload['image'] . '.png'];
+ *	(new Jobq\Consumer('pgsql:dbname=app', ['thumbnails'], $make))->run();
+ *
+ * It needs PHP 8.1 with pdo_pgsql and pcntl, and nothing else.  Consumer has what can be set.  What the handler
+ * returns is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject say.
+ * A process runs one job at a time; start as many as jobs are to run.
+ *
+ * How it works.  Leases are extended by SIGALRM while the handler runs: PHP calls us between two of its own
+ * steps.  So a step that takes long, as one call that waits for another server, must be shorter than the
+ * lease; and sleep() ends early.  SIGTERM and SIGINT are blocked and asked for, since PHP forgets a signal
+ * whose step ends with an exception; a program that the handler starts has them blocked as well.
+ *
+ * A job whose lease may be over is not acknowledged any more: $job->lost becomes true, and what the handler
+ * returns is dropped.  The server would not believe it, either.
+ */
+namespace Jobq;
+
+use PDO;
+use PDOException;
+
+const LEASE_LOST = 'JQ011';
+const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
+const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
+const DISCONNECTED = '/^(08|57|HY)/';
+const SHORTEST_WAIT = 0.1;
+const LATE = 1.0;							// seconds after which an answer shows that connections are scarce
+const TOGETHER = 0.1;						// seconds in which what has ended is told together
+
+const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
+FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text)';
+
+// Each of them for many jobs: one statement, one commit.
+const OF_EACH = ' FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::interval[]) AS j (id, token, text, time)';
+const TELL = [
+	'extend' => 'SELECT jobq.extend(j.id, j.token, j.time)' . OF_EACH,
+	'ack' => 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' . OF_EACH,
+	'nack' => 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' . OF_EACH,
+	'reject' => 'SELECT jobq.reject(j.id, j.token, j.text)' . OF_EACH,
+	'release' => 'SELECT jobq.release(j.id, j.token, j.time)' . OF_EACH,
+];
+
+/** The attempt has failed; the next one comes after so many seconds, and not after the backoff. */
+class Retry extends \Exception
+{
+	public function __construct(public readonly float $delay, string $error = 'the handler wants it to be tried again')
+	{
+		parent::__construct($error);
+	}
+}
+
+/** Not now: the job goes back to its queue for so many seconds, and no attempt is charged. */
+class Release extends \Exception
+{
+	public function __construct(public readonly float $delay = 0)
+	{
+		parent::__construct("released for $delay s");
+	}
+}
+
+/** No other attempt can help: the job is a dead letter now. */
+class Reject extends \Exception
+{
+}
+
+/** Somebody else may have the job now. */
+class LeaseLost extends \Exception
+{
+}
+
+/** A job that is held: the columns of jobq.reserved_job, and whether the lease is lost. */
+class Job
+{
+	public bool $lost = false;
+	/** @internal what is to be told: a key of TELL, text, seconds */
+	public ?array $outcome = null;
+	/** @internal something was wrong with several of which this is one */
+	public bool $alone = false;
+	/** @internal */
+	public float $tellAt = 0;
+
+	/** @internal the lease is over at "until", at the latest */
+	public function __construct(public readonly int $id, public readonly int $token, public readonly ?string $queue,
+		public readonly string $kind, public readonly mixed $payload, public readonly mixed $headers,
+		public readonly int $attempt, public readonly ?int $maxAttempts, public readonly ?string $tenant,
+		public float $until, public float $extendAt)
+	{
+	}
+
+	/** For handlers that take long: throws LeaseLost if the lease is lost. */
+	public function check(): void
+	{
+		if ($this->lost)
+			throw new LeaseLost("the lease of job $this->id is over");
+	}
+}
+
+class Consumer
+{
+	private ?PDO $db = null;
+	private ?PDO $ear = null;
+	private array $held = [];				// by id; of these one may run
+	private array $ended = [];				// by id, to be told
+	private ?Job $running = null;
+	private bool $stopping = false;
+	private bool $busy = false;				// we are at these lists
+	private float $pause = 0.1;
+	private float $connectAt = 0;
+	private float $toldAt = 0;
+	private float $patience;
+	private float $heartbeat;
+	private $log;
+
+	/**
+	 * Takes jobs of these queues, in strict order, and calls the handler for each.
+	 *
+	 * @param $dsn       where, for PDO
+	 * @param $batch     how many jobs are taken at a time
+	 * @param $lease     seconds for which a job is held; it is extended while the job is held
+	 * @param $heartbeat each so many whole seconds: a third of the lease, unless told
+	 * @param $wait      seconds that a call of reserve() waits for jobs, or that pass between two looks with $listen
+	 * @param $listen    a DSN that leads to the server itself and not to a pooler: tells when there are jobs
+	 * @param $name      what the view jobq.workers shows
+	 * @param $log       is called with each line for the log, which else goes to standard error
+	 */
+	public function __construct(private string $dsn, private array $queues, private \Closure $handler,
+		private int $batch = 10, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
+		private ?string $listen = null, private string $name = 'php', ?\Closure $log = null)
+	{
+		$this->heartbeat = $heartbeat ?? $lease / 3;
+		$this->patience = min(1, $wait);
+		$this->log = $log ?? fn (string $line) => fwrite(STDERR, "$line\n");
+	}
+
+	/** Work until SIGTERM or SIGINT. */
+	public function run(): void
+	{
+		pcntl_sigprocmask(SIG_BLOCK, [SIGTERM, SIGINT]);
+		$async = pcntl_async_signals(true);
+		pcntl_signal(SIGALRM, fn () => $this->beat());
+		try {
+			while (!$this->stopped())
+				if ($this->take())
+					$this->work();
+				elseif ($this->listen)
+					$this->await();
+		} finally {
+			pcntl_alarm(0);
+			pcntl_signal(SIGALRM, SIG_DFL);
+			pcntl_async_signals($async);
+			pcntl_sigprocmask(SIG_UNBLOCK, [SIGTERM, SIGINT]);
+			$this->db = $this->ear = null;
+		}
+	}
+
+	/** Take no more jobs; run() returns when the one that runs has ended. */
+	public function stop(): void
+	{
+		$this->stopping = true;
+	}
+
+	/** Wait so many seconds; returns whether we were told to stop. */
+	private function stopped(float $seconds = 0): bool
+	{
+		if (!$this->stopping && @pcntl_sigtimedwait([SIGTERM, SIGINT], $info, (int) $seconds,
+			1 + (int) (fmod($seconds, 1) * 1e9)) > 0)
+			$this->stopping = true;
+		return $this->stopping;
+	}
+
+	// ------------------------------------------------------------ take and run
+
+	/** Take what there is; returns whether that is anything. */
+	private function take(): bool
+	{
+		$wait = $this->listen ? 0 : $this->patience;
+		$asked = self::now();
+		try {
+			$rows = $this->rows(RESERVE, [self::arrayOf($this->queues), $this->batch, "$this->lease s", "$wait s", $this->name]);
+		} catch (PDOException $error) {
+			($this->log)('could not reserve: ' . $error->getMessage());
+			if (preg_match(HOPELESS, self::stateOf($error)))
+				throw $error;
+			$this->stopped(max(1, $this->connectAt - self::now()));
+			return false;
+		}
+		$now = self::now();
+		$late = $now - $asked - $wait;
+		$this->adapt($late, !$rows);
+		foreach ($rows as $row)
+			// an answer that was held up says nothing of how long the lease is still
+			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true),
+				json_decode($row->headers ?? 'null', true), $row->attempt, $row->max_attempts, $row->tenant,
+				$now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
+		return (bool) $rows;
+	}
+
+	/** Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
+	 * connections, and others get none to settle their jobs. */
+	private function adapt(float $late, bool $empty = false): void
+	{
+		if ($late > LATE)
+			$this->patience = max(SHORTEST_WAIT, $this->patience / $late);
+		elseif ($empty && $late < LATE / 2)
+			$this->patience = min($this->wait, $this->patience * 2);
+	}
+
+	/** Wait until we are told that there are jobs, or it is time to look. */
+	private function await(): void
+	{
+		$until = self::now() + $this->wait;
+		try {
+			if (!$this->ear) {
+				$this->ear = self::connect($this->listen);
+				foreach ($this->queues as $queue)
+					$this->ear->exec('LISTEN "' . str_replace('"', '""', "jobq_queue_$queue") . '"');
+				return;		// there may be some since we have looked
+			}
+			while (!$this->stopped() && ($since = self::now()) < $until)
+				if (@$this->ear->pgsqlGetNotify(PDO::FETCH_NUM, 1000)) {
+					while (@$this->ear->pgsqlGetNotify(PDO::FETCH_NUM))
+						;
+					return;
+				} elseif (self::now() < $since + 0.5)
+					$this->ear->query('SELECT 1');		// is it still there?
+		} catch (PDOException $error) {
+			($this->log)('does not hear of jobs: ' . $error->getMessage());
+			$this->ear = null;
+			$this->stopped(1);
+		}
+	}
+
+	/** Run what is held, and tell of all of it. */
+	private function work(): void
+	{
+		$this->toldAt = self::now();
+		$this->beat();
+		while ($this->held && !$this->stopped()) {
+			$job = $this->running = reset($this->held);
+			$outcome = $this->outcomeOf($job);
+			$this->busy = true;
+			$this->running = null;
+			if (!$job->lost) {
+				$job->outcome = $outcome;
+				unset($this->held[$job->id]);
+				$this->ended[$job->id] = $job;
+			}
+			$this->busy = false;
+			if (self::now() >= $this->toldAt + TOGETHER)
+				$this->beat();
+			else
+				$this->arm();		// it may have been forgotten
+		}
+		for (; $this->held || $this->ended; usleep(100000)) {
+			$this->beat();
+			if (!$this->held && !$this->ended)
+				break;
+		}
+		pcntl_alarm(0);
+	}
+
+	/** Call the handler; returns what is to be told. */
+	private function outcomeOf(Job $job): array
+	{
+		try {
+			$result = ($this->handler)($job);
+			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR), null];
+		} catch (Retry $error) {
+			return ['nack', $error->getMessage(), $error->delay];
+		} catch (Release $error) {
+			return ['release', null, $error->delay];
+		} catch (Reject $error) {
+			return ['reject', $error->getMessage(), null];
+		} catch (\Throwable $error) {
+			return ['nack', get_class($error) . ': ' . $error->getMessage(), null];
+		}
+	}
+
+	/** The lease is over, or may be: whatever comes of the job is not told any more. */
+	private function lose(Job $job): void
+	{
+		$job->lost = true;
+		unset($this->held[$job->id], $this->ended[$job->id]);
+		($this->log)("job $job->id ($job->kind): its lease is over" . ($job->outcome ? '; it may be done again' : ''));
+	}
+
+	// ------------------------------------------------------------ tell
+
+	/** Hold what is held, and tell what has ended; again when that is due. */
+	private function beat(): void
+	{
+		if ($this->busy)
+			return;				// whoever is at it arms the alarm when he is done
+		$this->busy = true;
+		$this->toldAt = self::now();
+		if ($this->stopped())
+			foreach ($this->held as $job)
+				if ($job !== $this->running) {
+					$job->outcome = ['release', null, 0];
+					unset($this->held[$job->id]);
+					$this->ended[$job->id] = $job;
+				}
+		foreach ($this->held + $this->ended as $job)
+			if (self::now() >= $job->until)
+				$this->lose($job);
+		while ($next = $this->next(self::now()))
+			$this->tell(...$next);
+		$this->busy = false;
+		$this->arm();
+	}
+
+	/** Have beat() called when there is something to do. */
+	private function arm(): void
+	{
+		$due = array_map(fn ($job) => min($job->until, $job->extendAt), $this->held) +
+			array_map(fn ($job) => min($job->until, $job->tellAt ?: $this->toldAt + 1), $this->ended);
+		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
+	}
+
+	/** The most urgent thing to tell: to hold what would be lost, then what has ended. */
+	private function next(float $now): ?array
+	{
+		$due = ['extend' => array_filter($this->held, fn ($job) => $now >= $job->extendAt)];
+		foreach ($this->ended as $id => $job)
+			if ($now >= $job->tellAt)
+				$due[$job->outcome[0]][$id] = $job;
+		foreach (array_keys(TELL) as $what)
+			if ($jobs = $due[$what] ?? null)
+				return [$what, array_slice(array_filter($jobs, fn ($job) => $job->alone), 0, 1) ?: array_slice($jobs, 0, 100)];
+		return null;
+	}
+
+	private function tell(string $what, array $jobs): void
+	{
+		$asked = self::now();
+		$extend = $what == 'extend';
+		try {
+			$this->rows(TELL[$what], [
+				self::arrayOf(array_column($jobs, 'id')), self::arrayOf(array_column($jobs, 'token')),
+				self::arrayOf(array_map(fn ($job) => $extend ? null : $job->outcome[1], $jobs)),
+				self::arrayOf(array_map(fn ($job) => $extend ? "$this->lease s"
+					: ($job->outcome[2] === null ? null : $job->outcome[2] . ' s'), $jobs))]);
+		} catch (PDOException $error) {
+			$this->notTold($what, $jobs, $error);
+			return;
+		}
+		$this->adapt(self::now() - $asked);
+		foreach ($jobs as $job) {
+			$job->alone = false;
+			if ($extend) {
+				$job->until = $asked + $this->lease;
+				$job->extendAt = $asked + $this->heartbeat;
+			} else
+				unset($this->ended[$job->id]);
+		}
+	}
+
+	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether the
+	 * server has heard: then "the lease is over" may mean that it had. */
+	private function notTold(string $what, array $jobs, PDOException $error): void
+	{
+		$state = self::stateOf($error);
+		$again = self::now() + 1;
+		$alone = count($jobs) == 1;
+		foreach ($jobs as $job)
+			if (!$alone && !preg_match(NOBODYS, $state))
+				$job->alone = true;			// one of them is to blame
+			elseif ($state == LEASE_LOST)
+				$this->lose($job);
+			else {
+				($this->log)("could not $what job $job->id: " . $error->getMessage());
+				if ($what == 'extend')
+					$job->extendAt = $again;
+				elseif ($what == 'ack' && preg_match('/^(22|54)/', $state))
+					$job->outcome = ['nack', 'the result cannot be kept: ' . $error->getMessage(), null];
+				elseif (preg_match('/^22/', $state))
+					$job->outcome = ['nack', 'what the handler says cannot be told: ' . $error->getMessage(), null];
+				else
+					$job->tellAt = $again;
+			}
+	}
+
+	// ------------------------------------------------------------ the server
+
+	/** Run a statement, after a connection is made if that is due. */
+	private function rows(string $statement, array $values): array
+	{
+		try {
+			if (!$this->db) {
+				if (self::now() < $this->connectAt)
+					throw new PDOException('there is no connection');
+				$this->connectAt = self::now() + $this->pause;
+				$this->pause = min(2 * $this->pause, 10);
+				$this->db = self::connect($this->dsn);
+				$this->pause = 0.1;
+			}
+			$query = $this->db->prepare($statement);
+			$query->execute($values);
+			return $query->fetchAll(PDO::FETCH_OBJ);
+		} catch (PDOException $error) {
+			if (preg_match(DISCONNECTED, self::stateOf($error)))
+				$this->db = null;
+			throw $error;
+		}
+	}
+
+	private static function connect(string $dsn): PDO
+	{
+		// a pooler may give another session to each statement, so none is prepared
+		$db = new PDO($dsn, null, null, [PDO::PGSQL_ATTR_DISABLE_PREPARES => true, PDO::ATTR_TIMEOUT => 10]);
+		$db->exec("SET client_encoding TO 'UTF8'");
+		return $db;
+	}
+
+	private static function now(): float
+	{
+		return hrtime(true) / 1e9;
+	}
+
+	private static function stateOf(PDOException $error): string
+	{
+		return $error->errorInfo[0] ?? 'HY000';
+	}
+
+	/** An array as a literal, of texts that the server takes. */
+	private static function arrayOf(array $values): string
+	{
+		return '{' . implode(',', array_map(fn ($value) => $value === null ? 'NULL'
+			: '"' . addcslashes(str_replace("\0", "\u{fffd}", json_decode(json_encode((string) $value, JSON_INVALID_UTF8_SUBSTITUTE))), '"\\') . '"', $values)) . '}';
+	}
+}

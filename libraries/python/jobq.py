@@ -1,0 +1,425 @@
+"""A consumer of jobq in Python: takes jobs, runs a function for each, and says what has become of it.
+
+    def make(job):
+        return {"file": f"{job.payload['image']}.png"}
+
+    Consumer("dbname=app", ["thumbnails"], make, parallel=4).run()
+
+It needs Python 3.10 and psycopg 3, and nothing else.  Consumer has what can be set.  The handler gets a Job.
+What it returns is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject
+say.  A handler that is a coroutine function runs in the event loop; any other runs in a thread, of which
+there are as many as jobs run at a time.  A program with an event loop of its own says "await consumer.work()".
+
+How it works.  Two connections: one asks jobq.reserve() for jobs, the other tells what has become of them,
+many in one statement, and extends leases while jobs run.  Either is made again when it is lost, and jobs go
+on meanwhile.  A third one listens, if "listen" says where: then nobody waits inside of reserve(), and no
+connection of a pooler is kept by those who have nothing to do.
+
+A job whose lease may be over is not acknowledged any more: its handler is told (a coroutine is cancelled;
+job.lost becomes true), and what it returns is dropped.  The server would not believe it, either.
+"""
+import asyncio
+import concurrent.futures
+import inspect
+import json
+import logging
+import signal
+import time
+
+import psycopg
+from psycopg import sql
+
+log = logging.getLogger("jobq")
+
+LEASE_LOST = "JQ011"
+HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers, ...: it would fail again
+NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is to blame
+SHORTEST_WAIT = 0.1
+LATE = 1.0  # seconds after which an answer shows that connections are scarce
+MOST_AT_A_TIME = 100  # jobs in a statement
+
+RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
+FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text)"""
+
+# Each of them for many jobs: one statement, one commit.
+OF_EACH = " FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::interval[]) AS j (id, token, text, time)"
+TELL = {
+    "extend": "SELECT jobq.extend(j.id, j.token, j.time)" + OF_EACH,
+    "ack": "SELECT jobq.ack(j.id, j.token, j.text::jsonb)" + OF_EACH,
+    "nack": "SELECT jobq.nack(j.id, j.token, j.text, j.time)" + OF_EACH,
+    "reject": "SELECT jobq.reject(j.id, j.token, j.text)" + OF_EACH,
+    "release": "SELECT jobq.release(j.id, j.token, j.time)" + OF_EACH,
+}
+
+
+class Retry(Exception):
+    """The attempt has failed; the next one comes after so many seconds, and not after the backoff."""
+
+    def __init__(self, delay, error="the handler wants it to be tried again"):
+        super().__init__(error)
+        self.delay = delay
+
+
+class Release(Exception):
+    """Not now: the job goes back to its queue for so many seconds, and no attempt is charged."""
+
+    def __init__(self, delay=0):
+        super().__init__(f"released for {delay} s")
+        self.delay = delay
+
+
+class Reject(Exception):
+    """No other attempt can help: the job is a dead letter now."""
+
+
+class LeaseLost(Exception):
+    """Somebody else may have the job now."""
+
+
+class Job:
+    """A job that is held: the columns of jobq.reserved_job, and whether the lease is lost."""
+
+    def __init__(self, row, lease, heartbeat):
+        (self.id, self.token, self.queue, self.kind, self.payload, self.headers, self.attempt,
+         self.max_attempts, self.tenant) = row
+        self.lost = False
+        self._until = time.monotonic() + lease  # the lease is over then, at the latest
+        self._extend_at = time.monotonic() + heartbeat
+        self._outcome = None  # what is to be told: a key of TELL, text, seconds
+        self._alone = False  # something was wrong with several of which this is one
+        self._tell_at = 0.0
+        self._task = None
+
+    def check(self):
+        """For handlers that take long: raises LeaseLost if the lease is lost."""
+        if self.lost:
+            raise LeaseLost(f"the lease of job {self.id} is over")
+
+
+def text_of(error):
+    """What an exception says, as a text that the server takes."""
+    return str(error).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+class Link:
+    """A connection that is made again, with pauses from a tenth of a second to ten seconds."""
+
+    def __init__(self, conninfo):
+        self._conninfo = conninfo
+        self._connection = None
+        self._pause = 0.1
+
+    async def get(self):
+        while self._connection is None or self._connection.closed:
+            try:
+                # a pooler may give another session to each statement, so none is prepared
+                self._connection = await psycopg.AsyncConnection.connect(
+                    self._conninfo, autocommit=True, prepare_threshold=None, client_encoding="utf8")
+                self._pause = 0.1
+            except psycopg.OperationalError as error:
+                log.warning("no connection: %s", str(error).strip())
+                await asyncio.sleep(self._pause)
+                self._pause = min(2 * self._pause, 10)
+        return self._connection
+
+    async def rows(self, patience, statement, *values):
+        """Run a statement; if there is no answer in time, the connection is taken for lost."""
+
+        async def run():
+            cursor = await (await self.get()).execute(statement, values)
+            return await cursor.fetchall()
+
+        try:
+            return await asyncio.wait_for(run(), patience)
+        except (asyncio.TimeoutError, asyncio.CancelledError):
+            await self.close()
+            raise
+
+    async def close(self):
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+class Consumer:
+    """Takes jobs of these queues, in strict order, and calls the handler for each.
+
+    parallel   how many jobs run at a time
+    ahead      how many are held that do not run yet: as many as run, unless told
+    lease      seconds for which a job is held; it is extended while the job is held
+    heartbeat  each so many seconds: a third of the lease, unless told
+    wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with "listen";
+               so it takes to stop when there is nothing to do
+    listen     a conninfo that leads to the server itself and not to a pooler: tells when there are jobs
+    name       what the view jobq.workers shows
+    """
+
+    def __init__(self, conninfo, queues, handler, *, parallel=1, ahead=None, lease=30.0, heartbeat=None, wait=5.0,
+                 listen=None, name="python"):
+        self._queues, self._handler, self._name = list(queues), handler, name
+        self._parallel, self._ahead = parallel, parallel if ahead is None else ahead
+        self._lease, self._heartbeat = lease, lease / 3 if heartbeat is None else heartbeat
+        self._wait, self._listen_to = wait, listen
+        self._patience = min(1.0, wait)
+        self._taker, self._teller = Link(conninfo), Link(conninfo)
+        self._held = []  # not begun
+        self._running = []
+        self._ended = []  # to be told
+        self._taking = None
+        self._stopping = False
+        self._failure = None
+        # there is room for jobs; there is something to tell; there may be jobs
+        self._room, self._news, self._wake = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def run(self):
+        """Work until SIGTERM or SIGINT; for programs without an event loop."""
+        asyncio.run(self.work(signals=True))
+
+    def stop(self):
+        """Take no more jobs; work() returns when those that run have ended."""
+        self._stopping = True
+        for event in (self._room, self._news, self._wake):
+            event.set()
+
+    async def work(self, signals=False):
+        self._threads = concurrent.futures.ThreadPoolExecutor(self._parallel)
+        for number in (signal.SIGTERM, signal.SIGINT) if signals else ():
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        self._taking = asyncio.create_task(self._take())
+        self._taking.add_done_callback(lambda _: self._news.set())
+        tasks = [self._taking, asyncio.create_task(self._tell())]
+        listening = [asyncio.create_task(self._listen())] if self._listen_to else []
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            tasks += listening + [job._task for job in self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._taker.close()
+            await self._teller.close()
+            self._threads.shutdown(wait=False)
+        if self._failure:
+            raise self._failure
+
+    # ------------------------------------------------------------ take
+
+    def _wanted(self):
+        wanted = self._parallel - len(self._held) - len(self._running)
+        if len(self._held) <= self._ahead // 2:
+            wanted += self._ahead
+        return min(wanted, 1000)
+
+    async def _take(self):
+        while not self._stopping:
+            self._room.clear()
+            if self._wanted() <= 0:
+                await self._room.wait()
+                continue
+            self._wake.clear()
+            wait = 0 if self._listen_to else self._patience
+            try:
+                await self._until_stopped(self._taker.get())
+                if self._stopping:
+                    break
+                asked = time.monotonic()
+                rows = await self._taker.rows(wait + self._lease, RESERVE, self._queues, self._wanted(),
+                                              f"{self._lease} s", f"{wait} s", self._name)
+            except (psycopg.Error, asyncio.TimeoutError) as error:
+                log.warning("could not reserve: %s", str(error).strip() or "no answer")
+                if (getattr(error, "sqlstate", None) or "").startswith(HOPELESS):
+                    self._failure = error
+                    self.stop()
+                else:
+                    await self._until_stopped(asyncio.sleep(1))
+                continue
+            late = time.monotonic() - asked - wait
+            self._adapt(late, not rows)
+            for row in rows:
+                # an answer that was held up says nothing of how long the lease is still
+                self._held.append(Job(row, self._lease, 0 if late > LATE else self._heartbeat))
+            self._begin()
+            self._news.set()
+            if not rows and self._listen_to:
+                try:
+                    await asyncio.wait_for(self._wake.wait(), self._wait)
+                except asyncio.TimeoutError:
+                    pass
+
+    async def _until_stopped(self, coroutine):
+        """Wait for something, but no longer than until we are told to stop."""
+        task = asyncio.ensure_future(coroutine)
+        stopped = asyncio.ensure_future(self._stopped())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        else:
+            task.result()
+
+    async def _stopped(self):
+        while not self._stopping:
+            await self._room.wait()
+            self._room.clear()
+
+    def _adapt(self, late, empty=False):
+        """Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
+        connections, and others get none to settle their jobs."""
+        if late > LATE:
+            self._patience = max(SHORTEST_WAIT, self._patience / late)
+        elif empty and late < LATE / 2:
+            self._patience = min(self._wait, self._patience * 2)
+
+    async def _listen(self):
+        link = Link(self._listen_to)
+        try:
+            while True:
+                try:
+                    connection = await link.get()
+                    for queue in self._queues:
+                        await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier("jobq_queue_" + queue)))
+                    self._wake.set()
+                    async for _ in connection.notifies():
+                        self._wake.set()
+                except psycopg.Error as error:
+                    log.warning("does not hear of jobs: %s", str(error).strip())
+                    await link.close()
+                    await asyncio.sleep(1)
+        finally:
+            await link.close()
+
+    # ------------------------------------------------------------ run
+
+    def _begin(self):
+        while self._held and len(self._running) < self._parallel and not self._stopping:
+            job = self._held.pop(0)
+            self._running.append(job)
+            job._task = asyncio.create_task(self._outcome_of(job))
+            job._task.add_done_callback(lambda task, job=job: self._end(job, task))
+
+    async def _outcome_of(self, job):
+        """Call the handler; returns what is to be told."""
+        try:
+            if inspect.iscoroutinefunction(self._handler):
+                result = await self._handler(job)
+            else:
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, job)
+            return "ack", None if result is None else json.dumps(result), None
+        except Retry as error:
+            return "nack", text_of(error), error.delay
+        except Release as error:
+            return "release", None, error.delay
+        except Reject as error:
+            return "reject", text_of(error), None
+        except (Exception, SystemExit) as error:
+            log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
+            return "nack", f"{type(error).__name__}: {text_of(error)}", None
+
+    def _end(self, job, task):
+        self._running.remove(job)
+        if not job.lost:
+            job._outcome = ("release", None, 0) if task.cancelled() else task.result()
+            self._ended.append(job)
+        self._begin()
+        self._room.set()
+        self._news.set()
+
+    def _lose(self, job):
+        """The lease is over, or may be: whatever comes of the job is not told any more."""
+        if job.lost:
+            return
+        job.lost = True
+        log.warning("job %s (%s): its lease is over%s", job.id, job.kind,
+                    "; it may be done again" if job._outcome else "")
+        for jobs in (self._held, self._ended):
+            if job in jobs:
+                jobs.remove(job)
+        if job in self._running and inspect.iscoroutinefunction(self._handler):
+            job._task.cancel()
+        self._room.set()
+
+    # ------------------------------------------------------------ tell
+
+    async def _tell(self):
+        """Hold what is held, and tell what has ended, until all is told."""
+        while True:
+            self._news.clear()
+            now = time.monotonic()
+            if self._stopping:
+                for job in self._held:
+                    job._outcome = ("release", None, 0)
+                self._ended += self._held
+                self._held.clear()
+            for job in self._held + self._running + self._ended:
+                if now >= job._until:
+                    self._lose(job)
+            what, jobs = self._next(now)
+            if jobs:
+                await self._tell_one(what, jobs)
+            elif self._taking.done() and not (self._held or self._running or self._ended):
+                return
+            else:
+                held = [job for job in self._held + self._running if not job.lost]
+                due = min([job._tell_at for job in self._ended] + [job._until for job in self._ended] +
+                          [min(job._extend_at, job._until) for job in held], default=now + 60)
+                try:
+                    await asyncio.wait_for(self._news.wait(), max(0, due - now))
+                except asyncio.TimeoutError:
+                    pass
+
+    def _next(self, now):
+        """The most urgent thing to tell: to hold what would be lost, then what has ended."""
+        held = [job for job in self._held + self._running if not job.lost and now >= job._extend_at]
+        ended = [job for job in self._ended if now >= job._tell_at]
+        for what in TELL:
+            jobs = held if what == "extend" else [job for job in ended if job._outcome[0] == what]
+            alone = [job for job in jobs if job._alone]
+            if jobs:
+                return what, alone[:1] or jobs[:MOST_AT_A_TIME]
+        return None, []
+
+    async def _tell_one(self, what, jobs):
+        asked = time.monotonic()
+        texts = [None if what == "extend" else job._outcome[1] for job in jobs]
+        times = [self._lease if what == "extend" else job._outcome[2] for job in jobs]
+        # no longer than until the next lease may be over: its handler must be told
+        patience = min([self._lease / 2] + [job._until - asked for job in self._held + self._running if not job.lost])
+        try:
+            await self._teller.rows(max(SHORTEST_WAIT, patience), TELL[what], [job.id for job in jobs],
+                                    [job.token for job in jobs], texts,
+                                    [None if time is None else f"{time} s" for time in times])
+        except (psycopg.Error, asyncio.TimeoutError) as error:
+            self._not_told(what, jobs, error)
+            return
+        self._adapt(time.monotonic() - asked)
+        for job in jobs:
+            job._alone = False
+            if what == "extend":
+                job._until = asked + self._lease
+                job._extend_at = asked + self._heartbeat
+            elif job in self._ended:
+                self._ended.remove(job)
+
+    def _not_told(self, what, jobs, error):
+        """It is told again, unless that cannot help.  If the connection is lost in between, nobody knows
+        whether the server has heard: then "the lease is over" may mean that it had."""
+        state = getattr(error, "sqlstate", None) or ""
+        again = time.monotonic() + 1
+        if state[:2] not in NOBODYS and len(jobs) > 1:  # one of them is to blame
+            for job in jobs:
+                job._alone = True
+            return
+        for job in jobs:
+            if state == LEASE_LOST:
+                self._lose(job)
+                continue
+            log.warning("could not %s job %s: %s", what, job.id, str(error).strip() or "no answer")
+            if what == "extend":
+                job._extend_at = again
+            elif what == "ack" and state[:2] in ("22", "54"):
+                job._outcome = ("nack", f"the result cannot be kept: {error}", None)
+            elif state[:2] == "22":  # such as a text that is none: it will be no better
+                job._outcome = ("nack", f"what the handler says cannot be told: {error}", None)
+            else:
+                job._tell_at = again

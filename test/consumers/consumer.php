@@ -1,0 +1,39 @@
+<?php
+// The consumer of test/perl/JobqLibrary.pm, with the library for PHP.
+//
+// Its handler does what the payload says; it notes in a file with which token it has
+// begun which job.
+require __DIR__ . '/../../libraries/php/Jobq.php';
+
+use Jobq\{Consumer, Job, Reject, Release, Retry};
+
+$folder = getenv('FOLDER');
+$note = fn ($what, $job) => file_put_contents("$folder/$what", "$job->id $job->token\n", FILE_APPEND);
+
+$handle = function (Job $job) use ($folder, $note) {
+	static $given_back = [];
+	$do = $job->payload['do'] ?? '';
+
+	$note('began', $job);
+	if ($do == 'fail')
+		throw new Exception("no image\0");
+	if ($do == 'reject')
+		throw new Reject('this is no image');
+	if ($do == 'retry' && $job->attempt == 1)
+		throw new Retry(0.1, 'once more');
+	if ($do == 'later' && !isset($given_back[$job->id])) {
+		$given_back[$job->id] = true;
+		throw new Release(0.1);
+	}
+	while ($do == 'hold' && !file_exists("$folder/go")) {
+		usleep(20000);
+		if ($job->lost) {
+			$note('lost', $job);
+			break;
+		}
+	}
+	return $do == 'bad result' ? "\0" : ['token' => $job->token];
+};
+
+(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $handle, lease: 60, heartbeat: 1,
+	wait: (float) (getenv('WAIT') ?: 5), listen: getenv('LISTEN') ? 'pgsql:' . getenv('LISTEN') : null, name: getenv('NAME')))->run();

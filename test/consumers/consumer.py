@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The consumer of test/perl/JobqLibrary.pm, with the library for Python.
+
+Its handler does what the payload says; it notes in a file with which token it has begun which job.
+"""
+import asyncio
+import logging
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../libraries/python"))
+from jobq import Consumer, Reject, Release, Retry
+
+folder = os.environ["FOLDER"]
+given_back = set()
+
+
+def note(what, job):
+    with open(f"{folder}/{what}", "a") as file:
+        file.write(f"{job.id} {job.token}\n")
+
+
+def begin(job):
+    """Returns whether the handler is to wait for the file "go"."""
+    note("began", job)
+    do = job.payload.get("do")
+    if do == "fail":
+        raise ValueError("no image\0")
+    if do == "reject":
+        raise Reject("this is no image")
+    if do == "retry" and job.attempt == 1:
+        raise Retry(0.1, "once more")
+    if do == "later" and job.id not in given_back:
+        given_back.add(job.id)
+        raise Release(0.1)
+    return do == "hold"
+
+
+def done(job):
+    return "\0" if job.payload.get("do") == "bad result" else {"token": job.token}
+
+
+def handle(job):
+    if begin(job):
+        while not os.path.exists(f"{folder}/go"):
+            time.sleep(0.02)
+            if job.lost:
+                note("lost", job)
+                break
+    return done(job)
+
+
+async def handle_async(job):
+    if begin(job):
+        try:
+            while not os.path.exists(f"{folder}/go"):
+                await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            note("lost", job)
+            raise
+    return done(job)
+
+
+logging.basicConfig(format="%(message)s", level=logging.WARNING)
+Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handle_async if os.environ.get("ASYNC") else handle,
+         parallel=int(os.environ["PARALLEL"]), ahead=3, lease=60, heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
+         listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

@@ -1,0 +1,299 @@
+# What a library for consumers must do, whatever its language.
+#
+# The consumers of test/consumers do what the payload says: {"do": "fail"},
+# "reject", "retry" (once), "later" (once), "bad result", or "hold", which ends when
+# there is a file "go".  They note in files which job they have begun with which
+# token, and of which they were told that the lease is over.  The result of a job
+# is the token by which it was acknowledged.
+
+package JobqLibrary;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use File::Spec;
+use FindBin;
+use IPC::Run ();
+use JobqPooler;
+use JobqProgram;
+use JobqTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+our @EXPORT = qw(library_node is_shown try_library try_behind_pooler);
+
+# A server for consumers that connect by the environment.  Ends the file of tests if
+# what the command needs is not installed.
+sub library_node
+{
+	my ($what, @needs) = @_;
+
+	plan(skip_all => "$what is not installed")
+	  unless eval { IPC::Run::run(\@needs, '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
+
+	my $node = jobq_node('main', '');
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION jobq');
+	$ENV{PGHOST} = $node->host;
+	$ENV{PGPORT} = $node->port;
+	$ENV{PGDATABASE} = 'postgres';
+	$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
+	return $node;
+}
+
+# The manual shows this file of libraries/ as it is.
+sub is_shown
+{
+	my ($file) = @_;
+	my $tree = "$FindBin::RealBin/../..";
+
+	return ok(index(slurp_file("$tree/doc/libraries.md"), slurp_file("$tree/libraries/$file")) >= 0,
+		"doc/libraries.md shows libraries/$file as it is");
+}
+
+# Start one with its own environment.
+sub start
+{
+	my ($self, %environment) = @_;
+
+	local @ENV{ qw(NAME PGAPPNAME QUEUES PARALLEL FOLDER), keys %environment } =
+	  (@$self{qw(name name queue parallel folder)}, values %environment);
+	my $run = start_program(@{ $self->{command} });
+	push @{ $self->{runs} }, $run;
+	return $run;
+}
+
+sub sql { return $_[0]{node}->safe_psql('postgres', $_[1]); }
+
+sub enqueue
+{
+	my ($self, $payload, $n) = @_;
+
+	return $self->sql(
+		qq{SELECT jobq.enqueue('thumbnail', '$payload', '$self->{queue}', max_attempts => 5, backoff => 'fixed 1ms')
+		   FROM generate_series(1, @{[ $n || 1 ]})});
+}
+
+# The notes of this kind: [ id, token ].
+sub notes
+{
+	my ($self, $what) = @_;
+	my $file = "$self->{folder}/$what";
+
+	return map { [ split / / ] } split /\n/, -e $file ? slurp_file($file) : '';
+}
+
+# Wait until a job has been begun so many times.
+sub begun
+{
+	my ($self, $id, $times, $name) = @_;
+	my $n;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if ($n = grep { $_->[0] == $id } $self->notes('began')) >= $times;
+		usleep(100_000);
+	}
+	return is($n, $times, "$self->{name}: $name");
+}
+
+sub ends
+{
+	my ($self, $name, @ids) = @_;
+	my $ids = join ',', @ids;
+
+	return wait_for($self->{node}, "$self->{name}: $name",
+		"SELECT bool_and(finished_at IS NOT NULL) FROM jobq.jobs WHERE id IN ($ids)");
+}
+
+sub is_sql
+{
+	my ($self, $query, $expected, $name) = @_;
+
+	return is($self->sql($query), $expected, "$self->{name}: $name");
+}
+
+# Whatever was acknowledged was so by who had begun it last.
+sub holds
+{
+	my ($self) = @_;
+	my (%last, @wrong);
+
+	foreach ($self->notes('began'))
+	{
+		$last{ $_->[0] } = $_->[1] if $_->[1] > ($last{ $_->[0] } || 0);
+	}
+	my @acked = map { [ split /\|/ ] } split /\n/,
+	  $self->sql(qq{SELECT id, result ->> 'token' FROM jobq.jobs WHERE queue = '$self->{queue}' AND state = 'completed'});
+	cmp_ok(scalar @acked, '>', 0, "$self->{name}: some jobs are completed");
+	is(join(' ', map { $_->[0] } grep { $_->[1] != $last{ $_->[0] } } @acked),
+		'', "$self->{name}: each job was acknowledged by who had begun it last");
+	$self->is_sql(
+		qq{SELECT count(*) FROM jobq.jobs WHERE queue = '$self->{queue}' AND finished_at IS NULL},
+		'0', 'no job is left');
+	return;
+}
+
+# The sessions of the consumers.
+sub sessions
+{
+	my ($self) = @_;
+
+	return "pg_stat_activity WHERE application_name = '$self->{name}'";
+}
+
+sub new
+{
+	my ($class, $node, $name, $command) = @_;
+	my $self = bless {
+		node => $node,
+		name => $name,
+		queue => $name,
+		command => $command,
+		parallel => 2,
+		folder => PostgreSQL::Test::Utils::tempdir(),
+		runs => []
+	}, $class;
+
+	$self->sql("SELECT jobq.create_queue('$name', mode => 'consumer')");
+	return $self;
+}
+
+# One consumer, and what can happen to it.  "parallel" says how many jobs it runs at
+# a time, "restart" that the server is restarted, too.
+sub try_library
+{
+	my ($node, $name, $command, %more) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $go = "$self->{folder}/go";
+	my $lease = sub { return "SELECT lease_until FROM jobq_internal.lease_slots() WHERE job_id = $_[0]" };
+
+	$self->{parallel} = $more{parallel} || 2;
+
+	# how jobs end
+	my @ids = split /\n/, $self->enqueue('{}', 50);
+	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'reject', 'retry', 'later', 'bad result';
+	my $run = $self->start;
+	$self->ends('all jobs are done', @ids, values %id);
+	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1]",
+		'completed|1', 'each at the first attempt');
+	# the order in which the rest is released lets some be alone
+	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
+		't', 'several are acknowledged in one transaction');
+	my $how = sub { return "SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $id{$_[0]}" };
+	like($self->sql($how->('fail')), qr/^failed\|5\|.*no image/, "$name: an exception is the error of the attempt");
+	$self->is_sql($how->('reject'), 'failed|1|this is no image', 'a job is rejected');
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{retry}", 'completed|2', 'a job is tried again');
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{later}", 'completed|1',
+		'a job is given back, and no attempt is charged');
+	like($self->sql($how->('bad result')), qr/^failed\|5\|.*result/, "$name: a result that cannot be kept is an error");
+
+	# a lease is extended, and lost
+	my $id = $self->enqueue('{"do": "hold"}');
+	$self->begun($id, 1, 'a long job begins');
+	my $until = $self->sql($lease->($id));
+	wait_for($node, "$name: its lease is extended", "SELECT (@{[ $lease->($id) ]}) > '$until'");
+	$self->sql(q{SELECT jobq.test_clock('1 hour')});
+	$self->begun($id, 2, 'when its lease is over, somebody has it again');
+	my @tokens = map { $_->[1] } grep { $_->[0] == $id } $self->notes('began');
+	wait_for_file("$self->{folder}/lost", "$name: the handler is told of it");
+	is(join(' ', map { "@$_" } $self->notes('lost')), "$id $tokens[0]", "$name: the one that had it");
+	like($run->{err} . do { $run->{handle}->pump_nb; $run->{err} }, qr/lease/, "$name: so is the log");
+	$self->is_sql("SELECT state, attempt FROM jobq.status($id)", 'running|2', 'nothing is acknowledged');
+
+	# the connections break
+	my $old = $self->sql("SELECT string_agg(pid::text, ',') FROM @{[ $self->sessions ]}");
+	$self->sql("SELECT pg_terminate_backend(pid) FROM @{[ $self->sessions ]}");
+	wait_for($node, "$name: the connections are made again",
+		"SELECT count(*) > 0 FROM @{[ $self->sessions ]} AND pid NOT IN ($old) AND query ~ 'extend'");
+	append_to_file($go, 'go');
+	$self->ends('the job ends', $id);
+	$self->is_sql("SELECT state, attempt, result ->> 'token' FROM jobq.jobs WHERE id = $id",
+		"completed|2|$tokens[1]", 'acknowledged by who had it all the time');
+
+	# a stop
+	unlink $go;
+	@ids = split /\n/, $self->enqueue('{"do": "hold"}', 5);
+	wait_for($node, "$name: it holds more than it runs",
+		"SELECT count(*) > $self->{parallel} FROM jobq_internal.lease_slots() WHERE job_id BETWEEN $ids[0] AND $ids[-1]");
+	$self->begun($ids[0], 1, 'it runs some');
+	$run->{handle}->signal('TERM');
+	wait_for($node, "$name: at SIGTERM, jobs that have not begun are given back",
+		"SELECT count(*) = 5 - $self->{parallel} FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1] AND state = 'ready' AND attempt = 0");
+	append_to_file($go, 'go');
+	is(finish($run), 0, "$name: it ends when what runs has ended");
+	$self->is_sql(
+		"SELECT state, attempt, count(*) FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1] GROUP BY 1, 2 ORDER BY 1",
+		"completed|1|$self->{parallel}\nready|0|@{[ 5 - $self->{parallel} ]}", 'and nothing is lost');
+
+	# a crash
+	unlink $go;
+	$run = $self->start;
+	$self->begun($ids[ $self->{parallel} ], 1, 'another one goes on');
+	$run->{handle}->signal('KILL');
+	finish($run);
+	append_to_file($go, 'go');
+	$run = $self->start;
+	$self->sql(q{SELECT jobq.test_clock('2 hours')});
+	$self->ends('what was held by one that was killed is done', @ids);
+
+	# the server restarts; for a while after that no lease ends, so this comes last
+	if ($more{restart})
+	{
+		unlink $go;
+		$id = $self->enqueue('{"do": "hold"}');
+		$self->begun($id, 1, 'one more begins');
+		$node->restart;
+		wait_for($node, "$name: the lease is extended after a restart of the server",
+			"SELECT count(*) > 0 FROM @{[ $self->sessions ]} AND query ~ 'extend'");
+		append_to_file($go, 'go');
+		$self->ends('it ends', $id);
+		$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id", 'completed|1', 'at the first attempt');
+	}
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops when it has nothing to do");
+	$self->is_sql("SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'", '0', 'it leaves nothing behind');
+	$self->holds;
+	$self->sql(q{SELECT jobq.test_clock('0')});
+	return;
+}
+
+# Consumers behind a pooler with one connection to the server, who look by themselves
+# only each ten minutes.
+sub try_behind_pooler
+{
+	my ($node, $name, $command, $consumers) = @_;
+
+  SKIP:
+	{
+		skip 'pgbouncer is not installed', 1 unless grep { -x "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
+		my $self = JobqLibrary->new($node, $name, $command);
+		my $pooler = JobqPooler->new($node, pool_mode => 'transaction', default_pool_size => 1);
+		my $direct = "host=@{[$node->host]} port=@{[$node->port]} dbname=postgres user=$ENV{PGUSER}";
+		my @runs = map {
+			$self->start(
+				PGHOST => $pooler->{dir},
+				PGPORT => $pooler->{port},
+				WAIT => 600,
+				LISTEN => $direct)
+		} 1 .. $consumers;
+
+		wait_for($node, "$name: all listen", "SELECT count(*) = $consumers FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+		for my $round (1 .. 3)
+		{
+			my @ids = split /\n/, $self->enqueue('{}', 20);
+
+			$self->ends("they are woken, and acknowledge ($round)", @ids);
+		}
+		$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE queue = '$name'", 'completed|1', 'each is done once');
+		$_->{handle}->signal('TERM') foreach @runs;
+		is(join(' ', map { finish($_) } @runs), join(' ', (0) x $consumers), "$name: they stop behind the pooler");
+		$self->holds;
+		$pooler->stop;
+	}
+	return;
+}
+
+1;
