@@ -303,7 +303,8 @@ const Command commands[] = {
 		.summary = "the steps of a workflow, each below what it needs",
 		.run = run_workflow,
 		.sql = "SELECT s.name, s.state, s.job_id, "
-		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error "
+		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error, "
+		"s.elements, s.elements_completed, s.elements_failed "
 		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id "
 		"WHERE s.batch_id = $1::pg_catalog.int8 ORDER BY s.job_id",
 	},

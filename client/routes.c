@@ -261,7 +261,7 @@ const Route routes[] = {
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("
-		"SELECT s.name, s.job_id, s.state, s.needs, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
+		"SELECT s.name, s.job_id, s.state, s.needs, s.elements, s.elements_completed, s.elements_failed, j.kind, j.attempt, j.progress, j.error, j.started_at, j.finished_at "
 		"FROM jobq.steps AS s LEFT JOIN LATERAL (" JOB("s.job_id") ") AS j ON true WHERE s.batch_id = $1::int8 ORDER BY s.job_id) AS s) AS steps "
 	"FROM jobq.batches AS b WHERE b.id = $1::int8) AS t"},
 	{"POST", "/api/batches/{}/cancel", 0,.parameters = "body {}",.members = "",

@@ -17,7 +17,8 @@
 /* A step of a workflow. */
 enum
 {
-	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR
+	STEP_NAME, STEP_STATE, STEP_JOB, STEP_NEEDS, STEP_ATTEMPT, STEP_ERROR,
+	STEP_ELEMENTS, STEP_COMPLETED, STEP_FAILED
 };
 
 static const char *type_of(const CommandOption *option);
@@ -302,6 +303,12 @@ draw_step(const PGresult *steps, int step, bool *drawn, const char *before, cons
 	printf("  ");
 	print_state(PQgetvalue(steps, step, STEP_STATE));
 	printf("  job %s", PQgetvalue(steps, step, STEP_JOB));
+	if (!PQgetisnull(steps, step, STEP_ELEMENTS))
+		printf("  %s of %s elements", PQgetvalue(steps, step, STEP_COMPLETED),
+			   PQgetvalue(steps, step, STEP_ELEMENTS));
+	if (!PQgetisnull(steps, step, STEP_FAILED) &&
+		strcmp(PQgetvalue(steps, step, STEP_FAILED), "0") != 0)
+		printf(", %s failed", PQgetvalue(steps, step, STEP_FAILED));
 	if (!PQgetisnull(steps, step, STEP_ERROR))
 	{
 		printf("  ");

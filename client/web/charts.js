@@ -106,6 +106,13 @@ export function lines(title, points, series, empty) {
 		})));
 }
 
+// How far a step is that has a job for each element of an array; '' if it has not.
+export function elementsOf(step) {
+	if (step.elements === null || step.elements === undefined)
+		return '';
+	return `${step.elements_completed} of ${step.elements}${step.elements_failed > 0 ? `, ${step.elements_failed} failed` : ''}`;
+}
+
 // The steps of a workflow: each in the column behind those that it needs.
 export function graph(steps) {
 	const W = 190;
@@ -166,6 +173,6 @@ export function graph(steps) {
 				return svg('a', { href: `#/job/${step.job_id}`, class: stateClass(step.state), 'aria-label': `${step.name}: ${step.state}, job ${step.job_id}` },
 					svg('rect', { x, y, width: W, height: H, rx: 6 }),
 					svg('text', { x: x + 10, y: y + 21 }, short(step.name, 22)),
-					svg('text', { class: 'sub', x: x + 10, y: y + 40 }, short([step.state, step.progress !== null && step.progress !== undefined && step.state === 'running' ? `${Math.round(step.progress)} %` : step.kind].filter(Boolean).join(' · '), 26)));
+					svg('text', { class: 'sub', x: x + 10, y: y + 40 }, short([step.state, elementsOf(step) || (step.progress !== null && step.progress !== undefined && step.state === 'running' ? `${Math.round(step.progress)} %` : step.kind)].filter(Boolean).join(' · '), 26)));
 			})));
 }

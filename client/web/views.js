@@ -2,7 +2,7 @@
 
 import { ask, get, memberText, path, pretty, session, withQuery } from './api.js';
 import { about, at, button, count, facts, h, span, state, table, time } from './dom.js';
-import { bars, graph, lines } from './charts.js';
+import { bars, elementsOf, graph, lines } from './charts.js';
 
 const states = ['ready', 'running', 'scheduled', 'retryable', 'blocked', 'completed', 'failed', 'cancelled', 'expired'];
 const jobLink = (id) => h('a', { href: `#/job/${id}` }, String(id));
@@ -282,7 +282,7 @@ function batch(c) {
 		])),
 		b.steps?.length ? [graph(b.steps), table('Steps', [
 			{ title: 'Step', row: true, cell: (s) => s.name }, { title: 'State', cell: (s) => state(s.state) }, { title: 'Job', cell: (s) => jobLink(s.job_id) },
-			{ title: 'Needs', cell: (s) => (s.needs ?? []).join(', ') }, { title: 'Error', cut: true, cell: (s) => s.error ?? '' },
+			{ title: 'Elements', cell: elementsOf }, { title: 'Needs', cell: (s) => (s.needs ?? []).join(', ') }, { title: 'Error', cut: true, cell: (s) => s.error ?? '' },
 		], b.steps, (s) => s.name, '')] : null,
 	];
 }

@@ -164,17 +164,26 @@ CREATE TABLE jobq.step (
 	state "char",
 	name text NOT NULL,
 	needs bigint[] NOT NULL,
-	definition jsonb NOT NULL,
-	result jsonb
+	definition jsonb,
+	result jsonb,
+	elements int,
+	element_of bigint,
+	element int
 );
-COMMENT ON TABLE jobq.step IS 'steps of workflows, as long as there is their batch';
+COMMENT ON TABLE jobq.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
 COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed)';
 COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
 COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
-COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried';
+COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
+COMMENT ON COLUMN jobq.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
+COMMENT ON COLUMN jobq.step.element_of IS 'of the job of an element: the job of its step';
+COMMENT ON COLUMN jobq.step.element IS 'of the job of an element: its place in the array, from 0';
 
 CREATE INDEX step_batch ON jobq.step (batch_id);
 COMMENT ON INDEX jobq.step_batch IS 'the steps of a workflow';
+
+CREATE INDEX step_element ON jobq.step (element_of) WHERE element_of IS NOT NULL;
+COMMENT ON INDEX jobq.step_element IS 'the elements of a step with map';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
 
@@ -198,20 +207,40 @@ on_success: a job to be enqueued when all are completed
 on_finish: a job to be enqueued when all are over
 name: a name, for people';
 
-CREATE VIEW jobq.steps WITH (security_barrier) AS
+CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
 		CASE WHEN j.id IS NULL THEN
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
 					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
 						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
+			WHEN s.elements >= 0 AND j.run_at = 'infinity' THEN 'running'
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
-		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
-			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
-		CASE WHEN jobq_internal.may_read(b.role::pg_catalog.oid, 0) THEN s.definition END AS definition
+		s.needs, s.definition, s.elements, s.element_of, s.element, b.role::pg_catalog.oid AS role
 	FROM jobq.step s
 	JOIN jobq.batch b ON b.id = s.batch_id
 	LEFT JOIN jobq.job j ON j.id = s.job_id
-	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.job_id
-	WHERE jobq_internal.may_see(b.role::pg_catalog.oid, 0);
+	LEFT JOIN jobq_internal.running_jobs r ON r.job_id = s.job_id;
+COMMENT ON VIEW jobq_internal.step_list IS 'all steps, and elements of steps with map; for functions of jobq';
+
+CREATE VIEW jobq.steps WITH (security_barrier) AS
+	SELECT s.batch_id, s.name, s.job_id, s.state,
+		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
+			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
+		CASE WHEN jobq_internal.may_read(s.role, 0) THEN s.definition END AS definition,
+		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.failed AS elements_failed
+	FROM jobq_internal.step_list s
+	LEFT JOIN LATERAL (
+		SELECT count(*) FILTER (WHERE l.state = 'completed') AS completed, count(*) FILTER (WHERE l.state IN ('failed', 'expired')) AS failed
+		FROM jobq_internal.step_list l
+		WHERE l.element_of = s.job_id AND s.elements >= 0
+		HAVING s.elements >= 0) e ON true
+	WHERE s.element_of IS NULL AND jobq_internal.may_see(s.role, 0);
 COMMENT ON VIEW jobq.steps IS 'steps of workflows and chains: how far they are, and which others they need';
+
+CREATE VIEW jobq.step_elements WITH (security_barrier) AS
+	SELECT e.batch_id, s.name, e.element, e.job_id, e.state
+	FROM jobq_internal.step_list e
+	JOIN jobq.step s ON s.job_id = e.element_of
+	WHERE jobq_internal.may_see(e.role, 0);
+COMMENT ON VIEW jobq.step_elements IS 'steps of workflows that have a job for each element of an array: these jobs, and how far they are';

@@ -15,7 +15,7 @@ GRANT EXECUTE ON FUNCTION
 	jobq_internal.kind_hash(text), jobq_internal.scheduler_state(), jobq_internal.setup(), jobq_internal.pool_problems(),
 	jobq_internal.capacity(), jobq_internal.measures(text[]), jobq_internal.stats_known(), jobq_internal.metric_label(text), jobq_internal.lane_slots(), jobq_internal.run_as_refusal(text), jobq_internal.conf_line(text, text) TO PUBLIC;
 GRANT SELECT ON jobq.jobs, jobq.live_jobs, jobq.failed_jobs, jobq.kinds, jobq.queues, jobq.stats, jobq.stats_history, jobq.bill, jobq.tenants, jobq.workers, jobq.limits,
-	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.grants, jobq.alerts, jobq.event_handlers TO PUBLIC;
+	jobq.groups, jobq.schedules, jobq.batches, jobq.steps, jobq.step_elements, jobq.grants, jobq.alerts, jobq.event_handlers TO PUBLIC;
 GRANT SELECT, INSERT ON jobq.inbox TO PUBLIC;
 
 CREATE FUNCTION jobq.grant_role(role regrole, privilege text DEFAULT 'produce') RETURNS void

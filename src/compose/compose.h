@@ -85,8 +85,14 @@ enum
 	STEP_NEEDS,
 	STEP_DEFINITION,
 	STEP_RESULT,
-	STEP_NATTS = STEP_RESULT
+	STEP_ELEMENTS,
+	STEP_ELEMENT_OF,
+	STEP_ELEMENT,
+	STEP_NATTS = STEP_ELEMENT
 };
+
+/* The number of elements of a step with "map" whose array is not there yet. */
+#define JOBQ_UNKNOWN_ELEMENTS	(-1)
 
 /*
  * Where a step's job is, beside the states of the archive.
@@ -99,11 +105,14 @@ enum
 #define STEP_RESTORED		'r' /* ... and about to be blocked again */
 #define STEP_NAMED			'n' /* was live, and has been named since */
 
-/* A step of a workflow that exists. */
+/*
+ * A step of a workflow that exists; or the job of an element of an array, which counts
+ * as a step that its step waits for.
+ */
 typedef struct JobqStep
 {
 	int64		job_id;
-	char	   *name;
+	char	   *name;			/* NULL: of an element; see jobq_step_name() */
 	int			nneeds;
 	struct JobqStep **needs;	/* NULL where there is no such step */
 	int			nusers;			/* steps that need this one */
@@ -111,13 +120,28 @@ typedef struct JobqStep
 	int			waits;			/* needs that are not completed: see
 								 * jobq_steps_link() */
 	char		state;
+
+	/* of a step with "map" */
+	bool		mapped;
+	int			nelements;		/* of the array, or JOBQ_UNKNOWN_ELEMENTS */
+	int			nwritten;		/* of these, those that have a job */
+	int			nleft;			/* of these, those that are not completed: see
+								 * jobq_steps_link() */
+	int			max_written;
+	struct JobqStep **elements; /* those that have a job, in their order */
+
+	/* of an element */
+	struct JobqStep *mapper;	/* its step, or NULL */
+	int			place;
 } JobqStep;
 
 typedef struct JobqSteps
 {
 	MemoryContext memory;		/* of all of it */
-	int			nsteps;
-	JobqStep   *steps;			/* in the order of their jobs' ids */
+	int			nsteps;			/* with those of elements */
+	int			max_steps;
+	JobqStep  **steps;			/* in the order of their jobs' ids */
+	int			nnamed;
 	JobqStep  **by_name;		/* in the order of their names, or NULL */
 } JobqSteps;
 
@@ -131,12 +155,32 @@ extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
 extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
 extern const char *jobq_step_need_lost(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
+extern bool jobq_step_elements_done(const JobqStep *step);
+extern const char *jobq_step_name(const JobqStep *step);
+extern void jobq_steps_grow(JobqSteps *workflow, JobqStep *step,
+							const int64 *job_ids, int n);
+
+/* src/compose/define.c */
+extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,
+							JobqSpec *spec);
 
 /* src/compose/result_ref.c */
-typedef Jsonb *(*JobqResultOf) (void *arg, const char *name);
+#define RESULT_KEY	"$result"
+#define ELEMENT_KEY	"$element"
 
-extern List *jobq_result_refs(Jsonb *payload, const char *what);
-extern Jsonb *jobq_results_put(Jsonb *payload, JobqResultOf result_of,
-							   void *arg, Size max_size, Size *size);
+/* What references in a payload stand for. */
+typedef struct JobqRefs
+{
+	/* the result of the step, or NULL if it has none */
+	Jsonb	   *(*result_of) (void *arg, const char *name);
+	void	   *arg;
+	Jsonb	   *element;		/* or NULL if there are no references to one */
+	int			place;			/* of the element in its array, from 0 */
+} JobqRefs;
+
+extern bool jobq_is_result_ref(Jsonb *jsonb, const char *what);
+extern List *jobq_result_refs(Jsonb *payload, const char *what, bool mapped);
+extern Jsonb *jobq_results_put(Jsonb *payload, const JobqRefs *refs,
+							   Size max_size, Size *size);
 
 #endif							/* JOBQ_COMPOSE_H */

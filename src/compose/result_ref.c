@@ -1,10 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * result_ref.c
- *	  Results of earlier steps in the payload of a later one.
+ *	  Results of earlier steps in the payload of a later one, and elements of an
+ *	  array in those of the jobs that they have.
  *
  * {"$result": "step"}, anywhere in the payload, stands for the result of that
- * step; {"$result": "step", "path": ["a", "b"]} for a part of it.
+ * step; {"$result": "step", "path": ["a", "b"]} for a part of it.  In the payload of a
+ * step with "map", {"$element": "value"}, likewise with a path, stands for the element,
+ * and {"$element": "index"} for its place in the array.
  *
  * src/compose/result_ref.c
  *
@@ -22,13 +25,13 @@
 
 #include "compose/compose.h"
 
-#define RESULT_KEY	"$result"
 #define PATH_KEY	"path"
 
-/* A place in a payload that stands for a result. */
+/* A place in a payload that stands for a result, or for an element. */
 typedef struct ResultRef
 {
-	char	   *name;
+	char	   *name;			/* of the step; NULL: the element */
+	bool		index;			/* the place of the element, not its value */
 	ArrayType  *path;			/* or NULL */
 } ResultRef;
 
@@ -36,16 +39,17 @@ typedef struct ResultRef
 typedef struct Writer
 {
 	JsonbParseState *state;
-	JobqResultOf result_of;
-	void	   *arg;
+	const JobqRefs *refs;
 	Size		size;			/* of the payload, and of what came in */
 	Size		max_size;
 } Writer;
 
-static bool read_ref(JsonbContainer *object, const char *what, ResultRef *ref);
+static bool read_ref(JsonbContainer *object, const char *what, bool mapped,
+					 ResultRef *ref);
+static bool is_index(const JsonbValue *value, const char *what);
 static ArrayType *read_path(JsonbContainer *array, const char *what);
 static List *find_refs(JsonbContainer *container, const char *what,
-					   List *names);
+					   bool mapped, List *names);
 static void put_value(Writer *writer, JsonbIteratorToken token,
 					  JsonbContainer *container);
 static JsonbValue *put_container(Writer *writer, JsonbContainer *container);
@@ -55,11 +59,13 @@ static void put_result(Writer *writer, JsonbIteratorToken token,
 
 /*
  * Is the object a reference?  An error if it is a wrong one; what names the
- * payload's owner in messages.
+ * payload's owner in messages.  mapped: it may be one to an element.
  */
 static bool
-read_ref(JsonbContainer *object, const char *what, ResultRef *ref)
+read_ref(JsonbContainer *object, const char *what, bool mapped, ResultRef *ref)
 {
+	bool		element = false;
+	const char *main_key = RESULT_KEY;
 	JsonbIterator *it;
 	JsonbIteratorToken token;
 	JsonbValue	value;
@@ -67,8 +73,15 @@ read_ref(JsonbContainer *object, const char *what, ResultRef *ref)
 
 	if (getKeyJsonValueFromContainer(object, RESULT_KEY, strlen(RESULT_KEY),
 									 &unused) == NULL)
-		return false;
-	ref->path = NULL;
+	{
+		element = true;
+		main_key = ELEMENT_KEY;
+		if (!mapped ||
+			getKeyJsonValueFromContainer(object, ELEMENT_KEY,
+										 strlen(ELEMENT_KEY), &unused) == NULL)
+			return false;
+	}
+	memset(ref, 0, sizeof(ResultRef));
 	it = JsonbIteratorInit(object);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
@@ -78,12 +91,14 @@ read_ref(JsonbContainer *object, const char *what, ResultRef *ref)
 			continue;
 		key = pnstrdup(value.val.string.val, value.val.string.len);
 		(void) JsonbIteratorNext(&it, &value, true);
-		if (strcmp(key, RESULT_KEY) == 0 && value.type == jbvString)
+		if (strcmp(key, main_key) == 0 && element)
+			ref->index = is_index(&value, what);
+		else if (strcmp(key, main_key) == 0 && value.type == jbvString)
 			ref->name = pnstrdup(value.val.string.val, value.val.string.len);
 		else if (strcmp(key, PATH_KEY) == 0 && value.type == jbvBinary &&
 				 JsonContainerIsArray(value.val.binary.data))
 			ref->path = read_path(value.val.binary.data, what);
-		else if (strcmp(key, RESULT_KEY) == 0 || strcmp(key, PATH_KEY) == 0)
+		else if (strcmp(key, main_key) == 0 || strcmp(key, PATH_KEY) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 strcmp(key, PATH_KEY) == 0
@@ -92,11 +107,29 @@ read_ref(JsonbContainer *object, const char *what, ResultRef *ref)
 		else
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown key \"%s\" beside \"$result\" in %s", key,
-							what),
-					 errhint("Write {\"$result\": \"step\"} or {\"$result\": \"step\", \"path\": [\"key\", ...]}.")));
+					 errmsg("unknown key \"%s\" beside \"%s\" in %s", key,
+							main_key, what),
+					 errhint("Write {\"%s\": \"%s\"} or {\"%s\": \"%s\", \"path\": [\"key\", ...]}.",
+							 main_key, element ? "value" : "step",
+							 main_key, element ? "value" : "step")));
 	}
 	return true;
+}
+
+/*
+ * What {"$element": value} wants: the place of the element, or its value.
+ */
+static bool
+is_index(const JsonbValue *value, const char *what)
+{
+	for (int i = 0; i < 2 && value->type == jbvString; i++)
+		if (value->val.string.len == 5 &&
+			memcmp(value->val.string.val, i == 0 ? "value" : "index", 5) == 0)
+			return i == 1;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("\"$element\" in %s must be \"value\" or \"index\"", what)));
+	return false;
 }
 
 /*
@@ -127,8 +160,19 @@ read_path(JsonbContainer *array, const char *what)
 	return construct_array(texts, n, TEXTOID, -1, false, TYPALIGN_INT);
 }
 
+/*
+ * Is it a reference to a result, and nothing else?  An error if it is a wrong one.
+ */
+bool
+jobq_is_result_ref(Jsonb *jsonb, const char *what)
+{
+	ResultRef	ref;
+
+	return JB_ROOT_IS_OBJECT(jsonb) && read_ref(&jsonb->root, what, false, &ref);
+}
+
 static List *
-find_refs(JsonbContainer *container, const char *what, List *names)
+find_refs(JsonbContainer *container, const char *what, bool mapped, List *names)
 {
 	JsonbIterator *it;
 	JsonbIteratorToken token;
@@ -136,24 +180,25 @@ find_refs(JsonbContainer *container, const char *what, List *names)
 	ResultRef	ref;
 
 	check_stack_depth();
-	if (JsonContainerIsObject(container) && read_ref(container, what, &ref))
-		return lappend(names, ref.name);
+	if (JsonContainerIsObject(container) &&
+		read_ref(container, what, mapped, &ref))
+		return ref.name == NULL ? names : lappend(names, ref.name);
 	it = JsonbIteratorInit(container);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 		if ((token == WJB_VALUE || token == WJB_ELEM) &&
 			value.type == jbvBinary)
-			names = find_refs(value.val.binary.data, what, names);
+			names = find_refs(value.val.binary.data, what, mapped, names);
 	return names;
 }
 
 /*
  * The names of the steps whose results the payload takes; an error if it does
- * that in a wrong way.
+ * that in a wrong way.  mapped: it is that of a step with "map".
  */
 List *
-jobq_result_refs(Jsonb *payload, const char *what)
+jobq_result_refs(Jsonb *payload, const char *what, bool mapped)
 {
-	return find_refs(&payload->root, what, NIL);
+	return find_refs(&payload->root, what, mapped, NIL);
 }
 
 static void
@@ -161,7 +206,8 @@ put_value(Writer *writer, JsonbIteratorToken token, JsonbContainer *container)
 {
 	ResultRef	ref;
 
-	if (JsonContainerIsObject(container) && read_ref(container, "payload", &ref))
+	if (JsonContainerIsObject(container) &&
+		read_ref(container, "payload", writer->refs->element != NULL, &ref))
 		put_result(writer, token, &ref);
 	else
 		(void) put_container(writer, container);
@@ -197,7 +243,10 @@ put_container(Writer *writer, JsonbContainer *container)
 static Jsonb *
 find_result(Writer *writer, const ResultRef *ref)
 {
-	Jsonb	   *result = writer->result_of(writer->arg, ref->name);
+	const JobqRefs *refs = writer->refs;
+	Jsonb	   *result = ref->name != NULL ? refs->result_of(refs->arg, ref->name)
+		: !ref->index ? refs->element
+		: DatumGetJsonbP(jobq_text_to_jsonb(psprintf("%d", refs->place)));
 
 	if (result != NULL && ref->path != NULL)
 	{
@@ -240,12 +289,11 @@ put_result(Writer *writer, JsonbIteratorToken token, const ResultRef *ref)
  * bytes; size says how many.
  */
 Jsonb *
-jobq_results_put(Jsonb *payload, JobqResultOf result_of, void *arg,
-				 Size max_size, Size *size)
+jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
+				 Size *size)
 {
 	Writer		writer = {
-		.result_of = result_of,
-		.arg = arg,
+		.refs = refs,
 		.size = VARSIZE(payload),
 		.max_size = max_size
 	};
@@ -253,7 +301,8 @@ jobq_results_put(Jsonb *payload, JobqResultOf result_of, void *arg,
 	Jsonb	   *whole;
 
 	/* not by way of text: there, a number of a few bytes may be a long one */
-	if (JB_ROOT_IS_OBJECT(payload) && read_ref(&payload->root, "payload", &ref))
+	if (JB_ROOT_IS_OBJECT(payload) &&
+		read_ref(&payload->root, "payload", refs->element != NULL, &ref))
 	{
 		whole = find_result(&writer, &ref);
 		if (whole == NULL)

@@ -20,7 +20,84 @@
 
 #include "compose/compose.h"
 
+static void make_room(JobqSteps *workflow, int n);
+static void add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step);
+static bool read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc,
+					  JobqStep *step, Datum **needs);
+static int	compare_ids(const void *a, const void *b);
+static void sort_steps(JobqSteps *workflow);
 static int	compare_names(const void *a, const void *b);
+static const char *lost_to(const JobqStep *need);
+
+/*
+ * Have room for so many steps more.
+ */
+static void
+make_room(JobqSteps *workflow, int n)
+{
+	if (workflow->nsteps + n <= workflow->max_steps)
+		return;
+	workflow->max_steps = Max(workflow->nsteps + n, 2 * workflow->max_steps);
+	workflow->steps = workflow->steps == NULL
+		? MemoryContextAlloc(workflow->memory, sizeof(JobqStep *) * workflow->max_steps)
+		: repalloc(workflow->steps, sizeof(JobqStep *) * workflow->max_steps);
+}
+
+/*
+ * An element of the step has this job.
+ */
+static void
+add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step)
+{
+	if (mapper->nwritten == mapper->max_written)
+	{
+		mapper->max_written = Max(2 * mapper->max_written, 16);
+		mapper->elements = mapper->elements == NULL
+			? MemoryContextAlloc(workflow->memory, sizeof(JobqStep *) * mapper->max_written)
+			: repalloc(mapper->elements, sizeof(JobqStep *) * mapper->max_written);
+	}
+	step->mapper = mapper;
+	step->place = mapper->nwritten;
+	mapper->elements[mapper->nwritten++] = step;
+}
+
+/*
+ * A row of jobq.step; true if it is a step, false if it is an element.  *needs are the
+ * ids of what it needs, in the current memory context.
+ */
+static bool
+read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
+		  Datum **needs)
+{
+	bool		is_step;
+	bool		isnull;
+	Datum		elements;
+	Datum		mapper;
+
+	step->job_id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+	step->state = STEP_GONE;
+	elements = jobq_column(row, desc, 4, INT4OID, &isnull);
+	step->mapped = !isnull;
+	step->nelements = isnull ? 0 : DatumGetInt32(elements);
+	mapper = jobq_column(row, desc, 5, INT8OID, &is_step);
+	if (is_step)
+		step->name = MemoryContextStrdup(workflow->memory,
+										 TextDatumGetCString(jobq_column(row, desc, 2, TEXTOID, NULL)));
+	else
+	{
+		JobqStep   *found = jobq_step_of_job(workflow, DatumGetInt64(mapper));
+
+		/* each has its place, whatever somebody has done to the table */
+		if (found != NULL && found->mapped)
+			add_element(workflow, found, step);
+		else
+			step->name = MemoryContextStrdup(workflow->memory, "");
+	}
+	deconstruct_array(DatumGetArrayTypeP(jobq_column(row, desc, 3, INT8ARRAYOID, NULL)),
+					  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
+					  needs, NULL, &step->nneeds);
+	return is_step;
+}
 
 /*
  * Read the steps of a batch into a memory context of their own, a child of the
@@ -39,36 +116,33 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 											   ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = CurrentMemoryContext;
 	SPITupleTable *table;
+	JobqStep   *steps;
 	Datum	  **needs;
 	uint64		n;
 
+	memset(workflow, 0, sizeof(JobqSteps));
 	workflow->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq steps",
 											 ALLOCSET_DEFAULT_SIZES);
-	workflow->by_name = NULL;
-	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs FROM jobq.step"
-						" WHERE batch_id = $1 ORDER BY job_id",
+	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of FROM jobq.step"
+						" WHERE batch_id = $1 ORDER BY element_of IS NOT NULL, element, job_id",
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
-	workflow->nsteps = (int) n;
-	workflow->steps = MemoryContextAllocZero(workflow->memory,
-											 sizeof(JobqStep) * (n + 1));
+	make_room(workflow, (int) n);
+	/* elements come after the steps, among which theirs is found */
+	steps = MemoryContextAllocZero(workflow->memory, sizeof(JobqStep) * (n + 1));
 	MemoryContextSwitchTo(read);
 	needs = palloc(sizeof(Datum *) * (n + 1));
 	for (uint64 i = 0; i < n; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
-
-		step->job_id = DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL));
-		step->name = MemoryContextStrdup(workflow->memory,
-										 TextDatumGetCString(jobq_column(table->vals[i], table->tupdesc, 2, TEXTOID, NULL)));
-		deconstruct_array(DatumGetArrayTypeP(jobq_column(table->vals[i], table->tupdesc, 3, INT8ARRAYOID, NULL)),
-						  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
-						  &needs[i], NULL, &step->nneeds);
-		step->state = STEP_GONE;
+		workflow->steps[i] = &steps[i];
+		if (read_step(workflow, table->vals[i], table->tupdesc, &steps[i], &needs[i]))
+			workflow->nsteps++;
 	}
+	workflow->nsteps = (int) n;
+	sort_steps(workflow);
 	for (uint64 i = 0; i < n; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
+		JobqStep   *step = &steps[i];
 
 		step->needs = MemoryContextAlloc(workflow->memory,
 										 sizeof(JobqStep *) * (step->nneeds + 1));
@@ -104,14 +178,35 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 }
 
 /*
- * Note at each step who needs it, and for how many others it waits.
+ * The next n elements of the step have these jobs, which are live.
+ */
+void
+jobq_steps_grow(JobqSteps *workflow, JobqStep *step, const int64 *job_ids, int n)
+{
+	JobqStep   *elements = MemoryContextAllocZero(workflow->memory,
+												  sizeof(JobqStep) * n);
+
+	make_room(workflow, n);
+	for (int i = 0; i < n; i++)
+	{
+		elements[i].job_id = job_ids[i];
+		elements[i].state = STEP_LIVE;
+		add_element(workflow, step, &elements[i]);
+		workflow->steps[workflow->nsteps++] = &elements[i];
+	}
+	step->nleft += n;
+	sort_steps(workflow);
+}
+
+/*
+ * Note at each step who needs it, and for how many others and elements it waits.
  */
 void
 jobq_steps_link(JobqSteps *workflow)
 {
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
+		JobqStep   *step = workflow->steps[i];
 
 		step->waits = step->nneeds;
 		for (int j = 0; j < step->nneeds; j++)
@@ -122,18 +217,23 @@ jobq_steps_link(JobqSteps *workflow)
 			if (step->needs[j]->state == STATE_COMPLETED)
 				step->waits--;
 		}
+		step->nleft = 0;
+		for (int j = 0; j < step->nwritten; j++)
+			if (step->elements[j]->state != STATE_COMPLETED)
+				step->nleft++;
 	}
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
+		JobqStep   *step = workflow->steps[i];
 
-		step->users = MemoryContextAlloc(workflow->memory,
-										 sizeof(JobqStep *) * (step->nusers + 1));
+		if (step->nusers > 0)
+			step->users = MemoryContextAlloc(workflow->memory,
+											 sizeof(JobqStep *) * step->nusers);
 		step->nusers = 0;
 	}
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
+		JobqStep   *step = workflow->steps[i];
 
 		for (int j = 0; j < step->nneeds; j++)
 			if (step->needs[j] != NULL)
@@ -154,13 +254,37 @@ jobq_step_of_job(const JobqSteps *workflow, int64 job_id)
 	{
 		int			middle = low + (high - low) / 2;
 
-		if (workflow->steps[middle].job_id < job_id)
+		if (workflow->steps[middle]->job_id < job_id)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low < workflow->nsteps && workflow->steps[low].job_id == job_id
-		? &workflow->steps[low] : NULL;
+	return low < workflow->nsteps && workflow->steps[low]->job_id == job_id
+		? workflow->steps[low] : NULL;
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int64		x = (*(JobqStep *const *) a)->job_id;
+	int64		y = (*(JobqStep *const *) b)->job_id;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Ids rise, but other sessions may have taken some before they used them.
+ */
+static void
+sort_steps(JobqSteps *workflow)
+{
+	for (int i = 1; i < workflow->nsteps; i++)
+		if (workflow->steps[i - 1]->job_id > workflow->steps[i]->job_id)
+		{
+			qsort(workflow->steps, workflow->nsteps, sizeof(JobqStep *),
+				  compare_ids);
+			return;
+		}
 }
 
 static int
@@ -184,11 +308,12 @@ jobq_step_named(JobqSteps *workflow, const char *name)
 		workflow->by_name = MemoryContextAlloc(workflow->memory,
 											   sizeof(JobqStep *) * (workflow->nsteps + 1));
 		for (int i = 0; i < workflow->nsteps; i++)
-			workflow->by_name[i] = &workflow->steps[i];
-		qsort(workflow->by_name, workflow->nsteps, sizeof(JobqStep *),
+			if (workflow->steps[i]->name != NULL)
+				workflow->by_name[workflow->nnamed++] = workflow->steps[i];
+		qsort(workflow->by_name, workflow->nnamed, sizeof(JobqStep *),
 			  compare_names);
 	}
-	found = bsearch(&key, workflow->by_name, workflow->nsteps,
+	found = bsearch(&key, workflow->by_name, workflow->nnamed,
 					sizeof(JobqStep *), compare_names);
 	return found == NULL ? NULL : *found;
 }
@@ -206,36 +331,69 @@ jobq_step_needs_done(const JobqStep *step)
 }
 
 /*
- * Why the step can not run any more, if something that it needs has ended
- * otherwise; or NULL.
+ * Has each element of the array a job, and is that completed?
+ */
+bool
+jobq_step_elements_done(const JobqStep *step)
+{
+	if (step->nwritten != step->nelements)
+		return false;
+	for (int i = 0; i < step->nwritten; i++)
+		if (step->elements[i]->state != STATE_COMPLETED)
+			return false;
+	return true;
+}
+
+/*
+ * The name of a step; or of an element, in the current memory context.
+ */
+const char *
+jobq_step_name(const JobqStep *step)
+{
+	return step->mapper == NULL ? step->name
+		: psprintf("%s[%d]", step->mapper->name, step->place);
+}
+
+/*
+ * Why what needs this step cannot run any more, or NULL.
+ */
+static const char *
+lost_to(const JobqStep *need)
+{
+	switch (need->state)
+	{
+		case STEP_FAILED:
+			return psprintf(STEP_NEED_REASON "\"%s\", which has failed",
+							jobq_step_name(need));
+		case STATE_CANCELLED:
+		case STEP_DROPPED:
+			return psprintf(STEP_NEED_REASON "\"%s\", which was cancelled",
+							jobq_step_name(need));
+		case STATE_EXPIRED:
+			return psprintf(STEP_NEED_REASON "\"%s\", which has expired",
+							jobq_step_name(need));
+		case STEP_GONE:
+			return psprintf(STEP_NEED_REASON "\"%s\", which is not kept any more",
+							jobq_step_name(need));
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Why the step can not run any more, if something that it needs, or an element of
+ * it, has ended otherwise; or NULL.
  */
 const char *
 jobq_step_need_lost(const JobqStep *step)
 {
-	for (int i = 0; i < step->nneeds; i++)
-	{
-		const JobqStep *need = step->needs[i];
+	const char *reason = NULL;
 
-		if (need == NULL)
-			return STEP_NEED_REASON "that is not kept any more";
-		switch (need->state)
-		{
-			case STEP_FAILED:
-				return psprintf(STEP_NEED_REASON "\"%s\", which has failed",
-								need->name);
-			case STATE_CANCELLED:
-			case STEP_DROPPED:
-				return psprintf(STEP_NEED_REASON "\"%s\", which was cancelled",
-								need->name);
-			case STATE_EXPIRED:
-				return psprintf(STEP_NEED_REASON "\"%s\", which has expired",
-								need->name);
-			case STEP_GONE:
-				return psprintf(STEP_NEED_REASON "\"%s\", which is not kept any more",
-								need->name);
-			default:
-				break;
-		}
-	}
-	return NULL;
+	for (int i = 0; i < step->nneeds && reason == NULL; i++)
+		reason = step->needs[i] == NULL
+			? STEP_NEED_REASON "that is not kept any more"
+			: lost_to(step->needs[i]);
+	for (int i = 0; i < step->nwritten && reason == NULL; i++)
+		reason = lost_to(step->elements[i]);
+	return reason;
 }

@@ -96,8 +96,8 @@ static const Column failed_columns[] = {
 };
 
 static const Column step_columns[] = {
-	{INT8OID, false}, {INT8OID, false}, {CHAROID, true}, {TEXTOID, false}, {INT8ARRAYOID, false}, {JSONBOID, false},
-	{JSONBOID, true},
+	{INT8OID, false}, {INT8OID, false}, {CHAROID, true}, {TEXTOID, false}, {INT8ARRAYOID, false}, {JSONBOID, true},
+	{JSONBOID, true}, {INT4OID, true}, {INT8OID, true}, {INT4OID, true},
 };
 
 static const Column privilege_columns[] = {

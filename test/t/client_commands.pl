@@ -216,6 +216,14 @@ is($drawn, qq{a  completed  job N
    └─ e  (above)}, 'a workflow is drawn');
 is((run_jobq('workflow', 99))[2], 1, 'a workflow that is not there');
 like((run_jobq('batches'))[0], qr/^ *$batch  w +completed +4 /m, 'batches');
+# one with a job for each element of an array: a line
+my $mapped = sql(q{SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "f", "payload": [1, 2, 3]},
+	{"name": "each", "kind": "f", "needs": ["list"], "map": {"$result": "list"}}, {"name": "all", "kind": "f", "needs": ["each"]}]}')});
+wait_for($node, 'the workflow with elements is done', "SELECT state = 'completed' FROM jobq.batch_status($mapped)");
+($drawn = (run_jobq('workflow', $mapped))[0]) =~ s/job \d+/job N/g;
+is($drawn, qq{list  completed  job N
+└─ each  completed  job N  3 of 3 elements
+   └─ all  completed  job N}, 'a step with elements is drawn');
 
 # every command that lists something does, as a table and as JSON
 foreach my $command (qw(list failed queues kinds workers schedules batches))

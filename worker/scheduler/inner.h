@@ -250,14 +250,19 @@ typedef struct KeptWorkflow
 	uint64		used_at;		/* the count of uses then */
 	JobqSteps	workflow;
 	int			nblocked;
-	int			nready;			/* steps whose needs are completed ... */
-	int			nfreed;			/* ... and how many of these are free */
+	int			ncounted;		/* steps that the sum of all knows of */
+	int			nready;			/* steps for which there was something to do
+								 * ... */
+	int			ndone;			/* ... and for how many of these it is done */
+	int			max_ready;
 	JobqStep  **ready;
 } KeptWorkflow;
 
 extern KeptWorkflow *kept_find(int64 batch_id);
 extern void kept_add(int64 batch_id, JobqSteps *workflow);
 extern void kept_forget(int64 batch_id);
+extern void kept_ready(KeptWorkflow *kept, JobqStep *step);
+extern bool kept_count(KeptWorkflow *kept);
 extern bool kept_completed(KeptWorkflow *kept, JobqStep *step);
 
 /* worker/scheduler/workflows.c */
@@ -284,6 +289,41 @@ extern void workflow_advance(int64 batch_id, Oid role, bool ending,
 extern bool workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
 						   WorkflowLook *result);
 extern bool workflow_is_kept(int64 batch_id);
+
+/* What a look at a workflow works with. */
+typedef struct StepLook
+{
+	int64		batch_id;
+	Oid			role;
+	Relation	rel;
+	JobqSteps  *workflow;
+	HTAB	   *results;		/* that steps have taken, or NULL */
+	MemoryContext memory;		/* reset after each step */
+	WorkflowLook *found;
+} StepLook;
+
+/* What was done for a step. */
+typedef enum StepDone
+{
+	STEP_DONE_ALL,				/* it has another state */
+	STEP_DONE_SOME,				/* there is more to do at once */
+	STEP_DONE_SO_FAR,			/* it waits for its elements */
+	STEP_DONE_NOTHING,			/* its row was not to be had */
+} StepDone;
+
+/* worker/scheduler/step.c */
+extern bool step_take_row(StepLook *look, const JobqStep *step,
+						  JobqJob *job);
+extern Jsonb *step_payload(StepLook *look, Jsonb *payload,
+						   Jsonb *element, int place, JobqError *error);
+extern Jsonb *step_result_of(void *arg, const char *name);
+extern void step_fail(StepLook *look, JobqStep *step, JobqJob *job,
+					  const JobqError *error);
+
+/* worker/scheduler/map.c */
+extern StepDone map_step(StepLook *look, JobqStep *step);
+extern Jsonb *map_payload(StepLook *look, const JobqStep *element,
+						  Jsonb *template, JobqError *error);
 
 /* worker/scheduler/batch_look.c */
 /* What a look has found. */

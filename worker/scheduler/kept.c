@@ -83,20 +83,49 @@ kept_add(int64 batch_id, JobqSteps *workflow)
 	entry = hash_search(kept, &batch_id, HASH_ENTER, NULL);
 	entry->used_at = ++nuses;
 	entry->workflow = *workflow;
-	entry->nblocked = entry->nready = entry->nfreed = 0;
-	entry->ready = MemoryContextAlloc(workflow->memory,
-									  sizeof(JobqStep *) * workflow->nsteps);
+	entry->nblocked = entry->nready = entry->ndone = 0;
+	entry->max_ready = 0;
+	entry->ready = NULL;
+	entry->ncounted = workflow->nsteps;
 	nsteps += workflow->nsteps;
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
-		JobqStep   *step = &workflow->steps[i];
+		JobqStep   *step = workflow->steps[i];
 
 		if (step->state != STEP_BLOCKED)
 			continue;
 		entry->nblocked++;
-		if (step->waits == 0)
-			entry->ready[entry->nready++] = step;
+		if (step->waits == 0 && (!step->mapped || step->nleft == 0 ||
+								 step->nwritten != step->nelements))
+			kept_ready(entry, step);
 	}
+}
+
+/*
+ * There is something to be done for the step.
+ */
+void
+kept_ready(KeptWorkflow *this, JobqStep *step)
+{
+	if (this->nready == this->max_ready)
+	{
+		this->max_ready = Max(2 * this->max_ready, 64);
+		this->ready = this->ready == NULL
+			? MemoryContextAlloc(this->workflow.memory, sizeof(JobqStep *) * this->max_ready)
+			: repalloc(this->ready, sizeof(JobqStep *) * this->max_ready);
+	}
+	this->ready[this->nready++] = step;
+}
+
+/*
+ * The workflow may have grown.  False if it is too large to be kept.
+ */
+bool
+kept_count(KeptWorkflow *this)
+{
+	nsteps += this->workflow.nsteps - this->ncounted;
+	this->ncounted = this->workflow.nsteps;
+	return nsteps <= MAX_KEPT_STEPS;
 }
 
 /*
@@ -110,14 +139,14 @@ kept_forget(int64 batch_id)
 
 	if (entry == NULL)
 		return;
-	nsteps -= entry->workflow.nsteps;
+	nsteps -= entry->ncounted;
 	MemoryContextDelete(entry->workflow.memory);
 	(void) hash_search(kept, &batch_id, HASH_REMOVE, NULL);
 }
 
 /*
- * A step is completed: what waited for it alone is ready.  False if such a step is
- * not blocked.
+ * A step or an element is completed: what waited for it alone is ready.  False if such
+ * a step is not blocked.
  */
 bool
 kept_completed(KeptWorkflow *this, JobqStep *step)
@@ -129,7 +158,14 @@ kept_completed(KeptWorkflow *this, JobqStep *step)
 		if (user->state != STEP_BLOCKED)
 			return false;
 		if (--user->waits == 0)
-			this->ready[this->nready++] = user;
+			kept_ready(this, user);
+	}
+	if (step->mapper != NULL && --step->mapper->nleft == 0 &&
+		step->mapper->nwritten == step->mapper->nelements)
+	{
+		if (step->mapper->state != STEP_BLOCKED)
+			return false;
+		kept_ready(this, step->mapper);
 	}
 	return true;
 }

@@ -39,49 +39,26 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* The largest payload with results in it, whatever jobq.max_payload says. */
-#define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)
-
 /* Steps that are blocked again in one look. */
 #define MAX_RESTORED	100
 
-/* What a look at a workflow works with. */
-typedef struct Look
-{
-	int64		batch_id;
-	Oid			role;
-	Relation	rel;
-	JobqSteps  *workflow;
-	HTAB	   *results;		/* that steps have taken, or NULL */
-	MemoryContext memory;		/* reset after each step */
-	WorkflowLook *found;
-} Look;
-
-/* The result of a step, which several others may take. */
-typedef struct StepResult
-{
-	int64		job_id;			/* hash key */
-	Jsonb	   *result;			/* or NULL */
-} StepResult;
-
-static void begin_look(Look *look, int64 batch_id, Oid role,
+static void begin_look(StepLook *look, int64 batch_id, Oid role,
 					   JobqSteps *workflow, WorkflowLook *found);
-static void end_look(Look *look);
+static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
-static void restore_steps(Look *look);
-static void restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
+static void restore_steps(StepLook *look);
+static void restore_step(StepLook *look, JobqStep *step, TimestampTz enqueued_at,
 						 Jsonb *definition);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
-static bool take_row(Look *look, const JobqStep *step, JobqJob *job);
-static void cancel_step(Look *look, JobqStep *step, const char *reason);
-static void free_step(Look *look, JobqStep *step);
-static Jsonb *result_of(void *arg, const char *name);
+static void cancel_step(StepLook *look, JobqStep *step, const char *reason);
+static StepDone move_step(StepLook *look, JobqStep *step);
+static StepDone free_step(StepLook *look, JobqStep *step);
 
 static void
-begin_look(Look *look, int64 batch_id, Oid role, JobqSteps *workflow,
+begin_look(StepLook *look, int64 batch_id, Oid role, JobqSteps *workflow,
 		   WorkflowLook *found)
 {
-	memset(look, 0, sizeof(Look));
+	memset(look, 0, sizeof(StepLook));
 	look->batch_id = batch_id;
 	look->role = role;
 	look->workflow = workflow;
@@ -92,7 +69,7 @@ begin_look(Look *look, int64 batch_id, Oid role, JobqSteps *workflow,
 }
 
 static void
-end_look(Look *look)
+end_look(StepLook *look)
 {
 	if (look->results != NULL)
 		hash_destroy(look->results);
@@ -108,7 +85,7 @@ void
 workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 {
 	static const BatchNews all = {.whole = true};
-	Look		look;
+	StepLook	look;
 	JobqSteps	workflow;
 	MemoryContext old;
 	bool		changed;
@@ -119,7 +96,7 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 	jobq_steps_load(batch_id, &workflow);
 	for (int i = 0; i < workflow.nsteps; i++)
 	{
-		char		state = workflow.steps[i].state;
+		char		state = workflow.steps[i]->state;
 
 		found->blocked |= state == STEP_BLOCKED ||
 			(state == STEP_DROPPED && !ending);
@@ -141,20 +118,20 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 		changed = false;
 		for (int i = 0; i < workflow.nsteps && !found->more; i++)
 		{
-			JobqStep   *step = &workflow.steps[i];
+			JobqStep   *step = workflow.steps[i];
 			const char *reason;
 
 			if (step->state != STEP_BLOCKED)
 				continue;
 			CHECK_FOR_INTERRUPTS();
-			if (!ending && jobq_step_needs_done(step))
-				free_step(&look, step);
-			else if ((reason = jobq_step_need_lost(step)) != NULL)
+			if ((reason = jobq_step_need_lost(step)) != NULL)
 				cancel_step(&look, step, reason);
+			else if (!ending && jobq_step_needs_done(step))
+				found->more = move_step(&look, step) == STEP_DONE_SOME;
 			if (step->state != STEP_BLOCKED)
 			{
 				changed = true;
-				found->more = share_over();
+				found->more |= share_over();
 			}
 			MemoryContextReset(look.memory);
 		}
@@ -165,7 +142,7 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 	found->blocked = false;
 	for (int i = 0; i < workflow.nsteps; i++)
 	{
-		char		state = workflow.steps[i].state;
+		char		state = workflow.steps[i]->state;
 
 		found->blocked |= state != STATE_COMPLETED && state != STEP_LIVE;
 		sound &= state == STEP_BLOCKED || state == STATE_COMPLETED ||
@@ -186,7 +163,7 @@ workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
 			   WorkflowLook *found)
 {
 	KeptWorkflow *kept = news->whole ? NULL : kept_find(batch_id);
-	Look		look;
+	StepLook	look;
 	MemoryContext old;
 	bool		sound = true;
 
@@ -200,19 +177,30 @@ workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
 		remember_ends(batch_id, news);
 	begin_look(&look, batch_id, role, &kept->workflow, found);
 	old = MemoryContextSwitchTo(look.memory);
-	while (sound && kept->nfreed < kept->nready && !found->more)
+	while (sound && kept->ndone < kept->nready && !found->more)
 	{
-		JobqStep   *step = kept->ready[kept->nfreed++];
+		JobqStep   *step = kept->ready[kept->ndone];
+		StepDone	done;
 
 		CHECK_FOR_INTERRUPTS();
-		free_step(&look, step);
+		done = move_step(&look, step);
 		MemoryContextReset(look.memory);
-		kept->nblocked--;
-		sound = step->state == STEP_LIVE;
-		found->more = kept->nfreed < kept->nready && share_over();
+		if (done == STEP_DONE_SOME)
+		{
+			found->more = true;
+			break;
+		}
+		kept->ndone++;
+		if (done == STEP_DONE_ALL)
+			kept->nblocked--;
+		sound = done == STEP_DONE_SO_FAR ||
+			(done == STEP_DONE_ALL && (step->state == STEP_LIVE ||
+									   (step->state == STATE_COMPLETED && kept_completed(kept, step))));
+		found->more = kept->ndone < kept->nready && share_over();
 	}
 	MemoryContextSwitchTo(old);
 	end_look(&look);
+	sound &= kept_count(kept);
 	found->blocked = !sound || kept->nblocked > 0;
 	if (!sound || kept->nblocked == 0)
 		kept_forget(batch_id);
@@ -324,7 +312,7 @@ remember_ends(int64 batch_id, const BatchNews *news)
  * could run now.
  */
 static void
-restore_steps(Look *look)
+restore_steps(StepLook *look)
 {
 	static const Oid types[] = {INT8OID, INT8ARRAYOID};
 	JobqSteps  *workflow = look->workflow;
@@ -340,7 +328,7 @@ restore_steps(Look *look)
 		changed = false;
 		for (int i = 0; i < workflow->nsteps && !look->found->more; i++)
 		{
-			JobqStep   *step = &workflow->steps[i];
+			JobqStep   *step = workflow->steps[i];
 
 			if (step->state != STEP_DROPPED || jobq_step_need_lost(step) != NULL)
 				continue;
@@ -367,8 +355,9 @@ restore_steps(Look *look)
 				   "  FOR UPDATE SKIP LOCKED) RETURNING id, enqueued_at),"
 				   " forgotten AS (UPDATE jobq.step t SET state = NULL, result = NULL"
 				   "  FROM a WHERE t.job_id = a.id AND t.state IS NOT NULL)"
-				   " SELECT a.id, a.enqueued_at, s.definition FROM a"
-				   " JOIN jobq.step s ON s.job_id = a.id ORDER BY a.id",
+				   " SELECT a.id, a.enqueued_at, coalesce(s.definition, m.definition) FROM a"
+				   " JOIN jobq.step s ON s.job_id = a.id"
+				   " LEFT JOIN jobq.step m ON m.job_id = s.element_of ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
 	for (uint64 i = 0; i < n; i++)
@@ -391,17 +380,17 @@ restore_steps(Look *look)
 }
 
 static void
-restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
+restore_step(StepLook *look, JobqStep *step, TimestampTz enqueued_at,
 			 Jsonb *definition)
 {
-	static const char *const more_keys[] = {"name", "needs", NULL};
 	JobqSpec	spec;
 	JobqJob		job;
 	JobqUnique	unique;
+	JobqError	error;
 	Oid			userid;
 	int			sec_context;
 
-	jobq_spec_parse(definition, psprintf("step \"%s\"", step->name), more_keys,
+	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true,
 					&spec);
 
 	/* no code of the role's runs: this is about whose job it is */
@@ -417,141 +406,69 @@ restore_step(Look *look, JobqStep *step, TimestampTz enqueued_at,
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(look->batch_id));
 	jobq_job_block(&job, spec.options, spec.nulls);
 	jobq_length_add(job_queue_id(&job));
+	if (step->mapper != NULL)
+	{
+		Jsonb	   *payload = map_payload(look, step, DatumGetJsonbP(spec.payload), &error);
+
+		if (payload == NULL)
+		{
+			step_fail(look, step, &job, &error);
+			return;
+		}
+		JOB_SET(&job, JOB_PAYLOAD, JsonbPGetDatum(payload));
+	}
 	jobq_job_insert(look->rel, &job);
 	jobq_state_changed(&job, "blocked");
 	step->state = STEP_BLOCKED;
 }
 
-/*
- * Delete the row of a blocked step, if that needs no waiting.
- */
-static bool
-take_row(Look *look, const JobqStep *step, JobqJob *job)
-{
-	for (;;)
-	{
-		Snapshot	snapshot;
-		TransactionId blocker;
-		bool		found;
-
-		CommandCounterIncrement();
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = jobq_job_find(look->rel, step->job_id, snapshot, job);
-		UnregisterSnapshot(snapshot);
-
-		/* its end, if that is it, has us called again */
-		if (!found || !job_blocked(job))
-			return false;
-		if (jobq_job_delete_or_blocker(look->rel, job, &blocker))
-			return true;
-
-		/* somebody cancels it, or gives it another priority */
-		if (TransactionIdIsValid(blocker))
-		{
-			look->found->locked = true;
-			return false;
-		}
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
 static void
-cancel_step(Look *look, JobqStep *step, const char *reason)
+cancel_step(StepLook *look, JobqStep *step, const char *reason)
 {
 	JobqJob		job;
 
-	if (!take_row(look, step, &job))
+	if (!step_take_row(look, step, &job))
 		return;
 	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0, reason);
 	step->state = STEP_DROPPED;
 }
 
 /*
+ * What a step needs is completed: go on with it.
+ */
+static StepDone
+move_step(StepLook *look, JobqStep *step)
+{
+	return step->mapped ? map_step(look, step) : free_step(look, step);
+}
+
+/*
  * Free a step, with the results that it takes in its payload.
  */
-static void
-free_step(Look *look, JobqStep *step)
+static StepDone
+free_step(StepLook *look, JobqStep *step)
 {
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_PAYLOAD);
-	Size		size;
 	Jsonb	   *payload;
 	JobqJob		job;
 
-	if (!take_row(look, step, &job))
-		return;
+	if (!step_take_row(look, step, &job))
+		return STEP_DONE_NOTHING;
 	payload = DatumGetJsonbP(JOB(&job, JOB_PAYLOAD));
-	if (jobq_result_refs(payload, "payload") != NIL)
-	{
-		payload = jobq_results_put(payload, result_of, look, max_size, &size);
-		if (payload == NULL ||
-			jobq_too_deep(JsonbPGetDatum(payload), VARSIZE(payload)))
-		{
-			JobqError	error = {.sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED};
 
-			/* a retry will try this again, as it is still blocked then */
-			if (payload == NULL)
-			{
-				error.message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
-										 size, max_size / 1024);
-				error.hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
-			}
-			else
-				error.message = psprintf("the nesting of the payload, with the results of other steps, is deeper than %d levels",
-										 JOBQ_MAX_DEPTH);
-			(void) jobq_job_failed(look->rel, &job, DT_NOBEGIN, &error, false,
-								   true, 0);
-			step->state = STEP_FAILED;
-			return;
+	/* that of an element has them already */
+	if (step->mapper == NULL && jobq_result_refs(payload, "payload", false) != NIL)
+	{
+		JobqError	error;
+
+		payload = step_payload(look, payload, NULL, 0, &error);
+		if (payload == NULL)
+		{
+			step_fail(look, step, &job, &error);
+			return STEP_DONE_ALL;
 		}
 		JOB_SET(&job, JOB_PAYLOAD, JsonbPGetDatum(payload));
 	}
 	jobq_job_free(look->rel, &job);
 	step->state = STEP_LIVE;
-}
-
-/*
- * The result of a completed step, or NULL if it has none.
- */
-static Jsonb *
-result_of(void *arg, const char *name)
-{
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Look	   *look = arg;
-	JobqStep   *step = jobq_step_named(look->workflow, name);
-	HASHCTL		info = {
-		.keysize = sizeof(int64),
-		.entrysize = sizeof(StepResult),
-		.hcxt = MemoryContextGetParent(look->memory)
-	};
-	StepResult *result;
-	bool		found;
-	Datum		value;
-	bool		isnull;
-
-	if (step == NULL || step->state != STATE_COMPLETED)
-		return NULL;
-	if (look->results == NULL)
-		look->results = hash_create("jobq results of steps", 16, &info,
-									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	result = hash_search(look->results, &step->job_id, HASH_ENTER, &found);
-	if (found)
-		return result->result;
-	result->result = NULL;
-	value = Int64GetDatum(step->job_id);
-	if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE id = $1"
-						" UNION ALL SELECT result FROM jobq.step WHERE job_id = $1 AND state IS NOT NULL",
-						1, types, &value, NULL, SPI_OK_SELECT) > 0)
-	{
-		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
-		if (!isnull)
-		{
-			MemoryContext old = MemoryContextSwitchTo(info.hcxt);
-
-			result->result = DatumGetJsonbPCopy(value);
-			MemoryContextSwitchTo(old);
-		}
-	}
-	SPI_freetuptable(SPI_tuptable);
-	return result->result;
+	return STEP_DONE_ALL;
 }

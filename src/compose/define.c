@@ -1,0 +1,407 @@
+/*-------------------------------------------------------------------------
+ *
+ * define.c
+ *	  Reads the steps of a workflow from their definition, and sees that they can
+ *	  come to an end: no two have the same name, none waits for itself, and each
+ *	  takes results only of those that come before it.
+ *
+ * src/compose/define.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+
+#include "compose/inner.h"
+#include "produce/produce.h"
+
+typedef struct NameEntry
+{
+	char		name[MAX_STEP_NAME + 1];	/* hash key */
+	int			place;
+} NameEntry;
+
+static void read_name(Workflow *workflow, NewStep *step, int number);
+static void read_map(NewStep *step);
+static void add_name(Workflow *workflow, int place);
+static int	find_name(const Workflow *workflow, const char *name);
+static void read_needs(Workflow *workflow, int place);
+static void check_cycles(Workflow *workflow);
+static void report_cycle(Workflow *workflow);
+static void check_results(Workflow *workflow, NewStep *step);
+static bool step_needs(Workflow *workflow, NewStep *step, int place);
+
+/*
+ * Read and check the steps.
+ */
+void
+workflow_read_steps(Workflow *workflow, Jsonb *array)
+{
+	HASHCTL		info = {
+		.keysize = MAX_STEP_NAME + 1,
+		.entrysize = sizeof(NameEntry),
+		.hcxt = CurrentMemoryContext
+	};
+	int			n;
+
+	if (!JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("steps must be an array"),
+				 workflow->chain
+				 ? errhint("Write [{\"kind\": \"...\", \"payload\": {...}}, ...].")
+				 : errhint("Write [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...].")));
+	n = JB_ROOT_COUNT(array);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a %s must have steps",
+						workflow->chain ? "chain" : "workflow")));
+	if (n > JOBQ_MAX_STEPS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a %s of %d steps has more than the allowed %d",
+						workflow->chain ? "chain" : "workflow", n,
+						JOBQ_MAX_STEPS),
+				 errhint("A step can add jobs to the batch with jobq.batch_add().")));
+
+	workflow->nsteps = n;
+	workflow->steps = palloc0(sizeof(NewStep) * n);
+	workflow->stack = palloc(sizeof(int) * n);
+	workflow->names = hash_create("jobq step names", n, &info,
+								  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	for (int i = 0; i < n; i++)
+	{
+		NewStep    *step = &workflow->steps[i];
+
+		step->definition =
+			JsonbValueToJsonb(getIthJsonbValueFromContainer(&array->root, i));
+		if (!JB_ROOT_IS_OBJECT(step->definition))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("step %d must be an object", i + 1),
+					 errhint("Write {\"kind\": \"...\", \"payload\": {...}}.")));
+		if (workflow->chain)
+			step->name = psprintf("%d", i + 1);
+		else
+			read_name(workflow, step, i + 1);
+		step->what = psprintf("step \"%s\"", step->name);
+		add_name(workflow, i);
+		jobq_step_parse(step->definition, step->what, !workflow->chain,
+						&step->spec);
+		read_map(step);
+		if (!step->spec.nulls[OPTION_UNIQUE_KEY] ||
+			!step->spec.nulls[OPTION_UNIQUE_BY])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s must not have a %s", step->what,
+							step->spec.nulls[OPTION_UNIQUE_BY] ? "unique_key" : "unique_by"),
+					 errhint("Each step is a job of its own, which others wait for.")));
+	}
+	for (int i = 0; i < n; i++)
+		read_needs(workflow, i);
+	if (!workflow->chain)
+		check_cycles(workflow);
+	for (int i = 0; i < n; i++)
+		check_results(workflow, &workflow->steps[i]);
+}
+
+/*
+ * Read the description of a step; "what" names it in messages.  named: it has a name
+ * and says what it needs, and is not one of a chain.  Where "map" is all that is said,
+ * the jobs get the elements themselves.
+ */
+void
+jobq_step_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
+{
+	static const char *const keys[] = {"map", "name", "needs", NULL};
+	static const char *const chain_keys[] = {"map", NULL};
+	JsonbValue	value;
+
+	jobq_spec_parse(definition, what, named ? keys : chain_keys, spec);
+	if (getKeyJsonValueFromContainer(&definition->root, "map", 3, &value) != NULL &&
+		value.type != jbvNull &&
+		getKeyJsonValueFromContainer(&definition->root, "payload", 7, &value) == NULL)
+		spec->payload = jobq_text_to_jsonb("{\"" ELEMENT_KEY "\": \"value\"}");
+}
+
+static void
+read_name(Workflow *workflow, NewStep *step, int number)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&step->definition->root, "name", 4,
+									 &value) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("step %d has no \"name\"", number)));
+	if (value.type != jbvString)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"name\" of step %d must be a string", number)));
+	step->name = pnstrdup(value.val.string.val, value.val.string.len);
+	if (step->name[0] == '\0' || strlen(step->name) > MAX_STEP_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("step name \"%s\" must have 1 to %d bytes", step->name,
+						MAX_STEP_NAME)));
+}
+
+/*
+ * The array whose elements have jobs, if there is such a thing.
+ */
+static void
+read_map(NewStep *step)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&step->definition->root, "map", 3,
+									 &value) == NULL || value.type == jbvNull)
+		return;
+	step->map = JsonbValueToJsonb(&value);
+	if (!jobq_is_result_ref(step->map, step->what))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"map\" of %s must be the result of a step", step->what),
+				 errhint("Write {\"$result\": \"step\"} or {\"$result\": \"step\", \"path\": [\"key\", ...]}.")));
+}
+
+static void
+add_name(Workflow *workflow, int place)
+{
+	bool		found;
+	NameEntry  *entry = hash_search(workflow->names,
+									workflow->steps[place].name, HASH_ENTER,
+									&found);
+
+	if (found)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("steps %d and %d are both named \"%s\"",
+						entry->place + 1, place + 1, entry->name)));
+	entry->place = place;
+}
+
+/*
+ * The place of the step, or -1.
+ */
+static int
+find_name(const Workflow *workflow, const char *name)
+{
+	NameEntry  *entry;
+
+	/* a longer one would be cut off */
+	if (strlen(name) > MAX_STEP_NAME)
+		return -1;
+	entry = hash_search(workflow->names, name, HASH_FIND, NULL);
+	return entry == NULL ? -1 : entry->place;
+}
+
+/*
+ * Which steps this one needs.
+ */
+static void
+read_needs(Workflow *workflow, int place)
+{
+	NewStep    *step = &workflow->steps[place];
+	JsonbValue	value;
+	JsonbContainer *array;
+
+	if (workflow->chain)
+	{
+		step->nneeds = place > 0 ? 1 : 0;
+		step->needs = palloc(sizeof(int));
+		step->needs[0] = place - 1;
+		return;
+	}
+	if (getKeyJsonValueFromContainer(&step->definition->root, "needs", 5,
+									 &value) == NULL || value.type == jbvNull)
+		return;
+	if (value.type != jbvBinary ||
+		!JsonContainerIsArray(value.val.binary.data))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"needs\" of %s must be an array of names", step->what)));
+	array = value.val.binary.data;
+	step->needs = palloc(sizeof(int) * (JsonContainerSize(array) + 1));
+	for (int i = 0; i < (int) JsonContainerSize(array); i++)
+	{
+		JsonbValue *elem = getIthJsonbValueFromContainer(array, i);
+		char	   *name;
+		int			need;
+		bool		again = false;
+
+		if (elem->type != jbvString)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"needs\" of %s must be an array of names",
+							step->what)));
+		name = pnstrdup(elem->val.string.val, elem->val.string.len);
+		need = find_name(workflow, name);
+		if (need < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s needs \"%s\", which is no step of the workflow",
+							step->what, name)));
+		for (int j = 0; j < step->nneeds && !again; j++)
+			again = step->needs[j] == need;
+		if (!again)
+			step->needs[step->nneeds++] = need;
+	}
+}
+
+/*
+ * An error if steps need each other in a circle, so that none could begin.
+ */
+static void
+check_cycles(Workflow *workflow)
+{
+	int			n = workflow->nsteps;
+	int			nedges = 0;
+	int			nready = 0;
+	int		   *ready = palloc(sizeof(int) * n);
+	int		   *first = palloc0(sizeof(int) * (n + 1));
+	int		   *users;
+
+	/* who needs a step: users[first[step]] to users[first[step + 1] - 1] */
+	for (int i = 0; i < n; i++)
+	{
+		NewStep    *step = &workflow->steps[i];
+
+		step->waits = step->nneeds;
+		nedges += step->nneeds;
+		for (int j = 0; j < step->nneeds; j++)
+			first[step->needs[j]]++;
+		if (step->nneeds == 0)
+			ready[nready++] = i;
+	}
+	users = palloc(sizeof(int) * (nedges + 1));
+	for (int i = 1; i <= n; i++)
+		first[i] += first[i - 1];
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < workflow->steps[i].nneeds; j++)
+			users[--first[workflow->steps[i].needs[j]]] = i;
+
+	for (int done = 0; done < nready; done++)
+		for (int j = first[ready[done]]; j < first[ready[done] + 1]; j++)
+			if (--workflow->steps[users[j]].waits == 0)
+				ready[nready++] = users[j];
+	if (nready < n)
+		report_cycle(workflow);
+}
+
+/*
+ * Of the steps that are left, each needs another: go from need to need until
+ * one comes again.
+ */
+static void
+report_cycle(Workflow *workflow)
+{
+	StringInfoData names;
+	int			at = 0;
+	int			begin;
+
+	while (workflow->steps[at].waits == 0)
+		at++;
+	workflow->nsearches++;
+	while (workflow->steps[at].mark != workflow->nsearches)
+	{
+		NewStep    *step = &workflow->steps[at];
+		int			need = 0;
+
+		step->mark = workflow->nsearches;
+		while (workflow->steps[step->needs[need]].waits == 0)
+			need++;
+		at = step->needs[need];
+	}
+	initStringInfo(&names);
+	begin = at;
+	do
+	{
+		NewStep    *step = &workflow->steps[at];
+		int			need = 0;
+
+		appendStringInfo(&names, "\"%s\" needs ", step->name);
+		while (workflow->steps[step->needs[need]].waits == 0)
+			need++;
+		at = step->needs[need];
+	} while (at != begin);
+	appendStringInfo(&names, "\"%s\"", workflow->steps[begin].name);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("steps need each other in a circle: %s", names.data)));
+}
+
+/*
+ * Results that the step takes must be those of steps that it needs, or that
+ * those need.
+ */
+static void
+check_results(Workflow *workflow, NewStep *step)
+{
+	List	   *names = jobq_result_refs(DatumGetJsonbP(step->spec.payload),
+										 step->what, step->map != NULL);
+	ListCell   *lc;
+
+	if (step->map != NULL)
+		names = list_concat(names,
+							jobq_result_refs(step->map, step->what, false));
+	foreach(lc, names)
+	{
+		char	   *name = lfirst(lc);
+		int			place = find_name(workflow, name);
+
+		CHECK_FOR_INTERRUPTS();
+		if (place < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s takes the result of \"%s\", which is no step of the %s",
+							step->what, name,
+							workflow->chain ? "chain" : "workflow"),
+					 workflow->chain
+					 ? errhint("The steps of a chain are named \"1\", \"2\" and so on.")
+					 : 0));
+		if (!step_needs(workflow, step, place))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s takes the result of \"%s\", but does not come after it",
+							step->what, name),
+					 workflow->chain ? 0
+					 : errhint("Add \"%s\" to its \"needs\".", name)));
+	}
+}
+
+/*
+ * Does the step need the one at that place, directly or not?  There are no
+ * circles.
+ */
+static bool
+step_needs(Workflow *workflow, NewStep *step, int place)
+{
+	int			n = 0;
+	bool		found = false;
+
+	workflow->nsearches++;
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < step->nneeds && !found; i++)
+		{
+			NewStep    *need = &workflow->steps[step->needs[i]];
+
+			found = step->needs[i] == place;
+			if (need->mark != workflow->nsearches)
+			{
+				need->mark = workflow->nsearches;
+				workflow->stack[n++] = step->needs[i];
+			}
+		}
+		if (found || n == 0)
+			break;
+		step = &workflow->steps[workflow->stack[--n]];
+	}
+	return found;
+}

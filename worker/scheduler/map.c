@@ -1,0 +1,359 @@
+/*-------------------------------------------------------------------------
+ *
+ * map.c
+ *	  Steps of workflows with "map": a job for each element of an array that an
+ *	  earlier step has returned, and then an array of their results.
+ *
+ * The job of such a step never runs.  It stays blocked while those of the elements
+ * run, and is completed with their results when all of them are.  So whatever can be
+ * done with a step, wait for it, cancel it, take its result, is done with that job.
+ *
+ * The jobs of the elements are copies of it, each with a payload and a row of jobq.step
+ * of its own.  They are written in pieces, each with its rows in one transaction: the
+ * next look goes on behind those that there are, also after a crash.  The row of the
+ * step's job is written anew with each piece, so that nobody cancels it meanwhile.
+ *
+ * worker/scheduler/map.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "produce/produce.h"
+#include "store/store.h"
+
+/* Elements that get their jobs in one look. */
+#define PIECE			500
+
+/* Results that one query reads. */
+#define RESULTS_PIECE	1000
+
+static Jsonb *read_array(StepLook *look, const JobqStep *step,
+						 JobqError *error);
+static StepDone fan_out(StepLook *look, JobqStep *step);
+static bool put_elements(StepLook *look, JobqStep *step, const JobqJob *job,
+						 Jsonb *array, int n, JobqError *error);
+static void put_rows(StepLook *look, const JobqStep *step, const int64 *ids,
+					 int n);
+static StepDone fan_in(StepLook *look, JobqStep *step);
+static Jsonb *collect(const StepLook *look, const JobqStep *step,
+					  JobqError *error);
+
+/*
+ * What the step needs is completed: do the next of what is to be done for it.
+ */
+StepDone
+map_step(StepLook *look, JobqStep *step)
+{
+	if (step->nelements == JOBQ_UNKNOWN_ELEMENTS ||
+		step->nwritten < step->nelements)
+		return fan_out(look, step);
+	return jobq_step_elements_done(step) ? fan_in(look, step)
+		: STEP_DONE_SO_FAR;
+}
+
+/*
+ * The array whose elements have jobs; or NULL, and *error says why.
+ */
+static Jsonb *
+read_array(StepLook *look, const JobqStep *step, JobqError *error)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	JobqRefs	refs = {.result_of = step_result_of,.arg = look};
+	Datum		value = Int64GetDatum(step->job_id);
+	Jsonb	   *map = NULL;
+	Jsonb	   *array = NULL;
+	bool		isnull = true;
+	Size		size;
+
+	if (jobq_query_kept(&plan, "SELECT definition -> 'map' FROM jobq.step WHERE job_id = $1",
+						1, types, &value, NULL, SPI_OK_SELECT) > 0)
+		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
+	if (!isnull)
+		map = DatumGetJsonbPCopy(value);
+	SPI_freetuptable(SPI_tuptable);
+	if (map != NULL)
+		array = jobq_results_put(map, &refs, MaxAllocSize, &size);
+
+	memset(error, 0, sizeof(JobqError));
+	if (array == NULL || !JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
+	{
+		error->sqlerrcode = ERRCODE_INVALID_PARAMETER_VALUE;
+		error->message = psprintf("\"map\" of step \"%s\" needs an array, and got %s",
+								  step->name,
+								  array == NULL ? "nothing" : JB_ROOT_IS_SCALAR(array)
+								  ? psprintf("the %s %s", JsonbTypeName(getIthJsonbValueFromContainer(&array->root, 0)),
+											 jobq_cut_text(JsonbToCString(NULL, &array->root, VARSIZE(array)), 100))
+								  : "an object");
+		error->hint = "The step whose result that is must return an array there.";
+		return NULL;
+	}
+	if (JB_ROOT_COUNT(array) > JOBQ_MAX_STEPS)
+	{
+		error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+		error->message = psprintf("the array of %u elements for \"map\" of step \"%s\" has more than the allowed %d",
+								  (unsigned) JB_ROOT_COUNT(array), step->name, JOBQ_MAX_STEPS);
+		error->hint = "Return an array of slices, and have each job do a slice.";
+		return NULL;
+	}
+	return array;
+}
+
+/*
+ * Give jobs to the next elements of the array.
+ */
+static StepDone
+fan_out(StepLook *look, JobqStep *step)
+{
+	static const Oid types[] = {INT8OID, INT4OID};
+	static SPIPlanPtr plan = NULL;
+	JobqJob		job;
+	JobqError	error;
+	Jsonb	   *array;
+	int			n;
+
+	if (!step_take_row(look, step, &job))
+		return STEP_DONE_NOTHING;
+	array = read_array(look, step, &error);
+	if (array == NULL)
+	{
+		step_fail(look, step, &job, &error);
+		return STEP_DONE_ALL;
+	}
+	n = (int) JB_ROOT_COUNT(array);
+	if (step->nelements != n)
+	{
+		Datum		values[] = {Int64GetDatum(step->job_id), Int32GetDatum(n)};
+
+		jobq_query_kept(&plan, "UPDATE jobq.step SET elements = $2 WHERE job_id = $1",
+						2, types, values, NULL, SPI_OK_UPDATE);
+		step->nelements = n;
+	}
+	if (!put_elements(look, step, &job, array, Min(n - step->nwritten, PIECE),
+					  &error))
+	{
+		step_fail(look, step, &job, &error);
+		return STEP_DONE_ALL;
+	}
+	jobq_job_insert(look->rel, &job);
+	return step->nwritten < n || n == 0 ? STEP_DONE_SOME : STEP_DONE_SO_FAR;
+}
+
+/*
+ * Write n more jobs of elements, and their rows of jobq.step.  False if one cannot
+ * have its payload, and *error says why; then those before it are written.
+ */
+static bool
+put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
+			 int n, JobqError *error)
+{
+	Jsonb	   *template = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
+	int64	   *ids = palloc(sizeof(int64) * Max(n, 1));
+	int			done = 0;
+	MemoryContext one = AllocSetContextCreate(CurrentMemoryContext,
+											  "jobq element",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(one);
+
+	for (; done < n; done++)
+	{
+		int			place = step->nwritten + done;
+		JobqJob		element = *job;
+		Jsonb	   *payload;
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(one);
+		payload =
+			JsonbValueToJsonb(getIthJsonbValueFromContainer(&array->root, place));
+		payload = step_payload(look, template, payload, place, error);
+		if (payload == NULL)
+		{
+			error->message = MemoryContextStrdup(old, error->message);
+			break;
+		}
+		ids[done] = jobq_next_id();
+		JOB_SET(&element, JOB_ID, Int64GetDatum(ids[done]));
+		JOB_SET(&element, JOB_ENQUEUED_AT, TimestampTzGetDatum(jobq_now()));
+		JOB_SET(&element, JOB_PAYLOAD, JsonbPGetDatum(payload));
+		jobq_length_add(job_queue_id(&element));
+		jobq_count(&element, JOBQ_N_ENQUEUED, 1);
+		jobq_job_free(look->rel, &element);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(one);
+	put_rows(look, step, ids, done);
+	jobq_steps_grow(look->workflow, step, ids, done);
+	pfree(ids);
+	return done == n;
+}
+
+/*
+ * The rows of jobq.step for the next n elements.
+ */
+static void
+put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
+{
+	Relation	rel = jobq_open_table(JOBQ_STEP_TABLE, RowExclusiveLock);
+	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * Max(n, 1));
+	Datum		none = PointerGetDatum(construct_empty_array(INT8OID));
+
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[STEP_NATTS] = {0};
+		bool		nulls[STEP_NATTS];
+
+		memset(nulls, true, sizeof(nulls));
+#define SET_STEP(column, value) \
+	(values[(column) - 1] = (value), nulls[(column) - 1] = false)
+		SET_STEP(STEP_JOB_ID, Int64GetDatum(ids[i]));
+		SET_STEP(STEP_BATCH_ID, Int64GetDatum(look->batch_id));
+		SET_STEP(STEP_NAME, CStringGetTextDatum(psprintf("%s[%d]", step->name,
+														 step->nwritten + i)));
+		SET_STEP(STEP_NEEDS, none);
+		SET_STEP(STEP_ELEMENT_OF, Int64GetDatum(step->job_id));
+		SET_STEP(STEP_ELEMENT, Int32GetDatum(step->nwritten + i));
+		tuples[i] = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	}
+	jobq_insert_tuples(rel, tuples, n);
+	table_close(rel, NoLock);
+}
+
+/*
+ * The payload of an element whose job is made anew; or NULL, and *error says why.
+ */
+Jsonb *
+map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
+			JobqError *error)
+{
+	const JobqStep *step = element->mapper;
+	Jsonb	   *array = read_array(look, step, error);
+
+	if (array == NULL)
+		return NULL;
+	if (element->place >= (int) JB_ROOT_COUNT(array))
+	{
+		error->sqlerrcode = ERRCODE_INVALID_PARAMETER_VALUE;
+		error->message = psprintf("the array for \"map\" of step \"%s\" has no element %d any more",
+								  step->name, element->place);
+		return NULL;
+	}
+	return step_payload(look, template,
+						JsonbValueToJsonb(getIthJsonbValueFromContainer(&array->root, element->place)),
+						element->place, error);
+}
+
+/*
+ * All elements are completed: so is the step, with an array of their results.
+ */
+static StepDone
+fan_in(StepLook *look, JobqStep *step)
+{
+	JobqJob		job;
+	JobqError	error;
+	Jsonb	   *results;
+
+	if (!step_take_row(look, step, &job))
+		return STEP_DONE_NOTHING;
+	results = collect(look, step, &error);
+	if (results == NULL)
+	{
+		step_fail(look, step, &job, &error);
+		return STEP_DONE_ALL;
+	}
+	jobq_archive(&job, STATE_COMPLETED, DT_NOBEGIN, true,
+				 JsonbPGetDatum(results), NULL);
+	step->state = STATE_COMPLETED;
+	return STEP_DONE_ALL;
+}
+
+/*
+ * The array of the results, null where there is none; or NULL, and *error says why.
+ */
+static Jsonb *
+collect(const StepLook *look, const JobqStep *step, JobqError *error)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	static SPIPlanPtr plan = NULL;
+	Size		max_size = (Size) jobq_max_result * 1024;
+	Size		size = VARHDRSZ;
+	Jsonb	  **results = palloc0(sizeof(Jsonb *) * Max(step->nwritten, 1));
+	Datum	   *ids = palloc(sizeof(Datum) * RESULTS_PIECE);
+	JsonbParseState *state = NULL;
+	Jsonb	   *array;
+
+	for (int from = 0; from < step->nwritten && size <= max_size;)
+	{
+		int			n = Min(step->nwritten - from, RESULTS_PIECE);
+		Datum		value;
+		uint64		nrows;
+
+		for (int i = 0; i < n; i++)
+			ids[i] = Int64GetDatum(step->elements[from + i]->job_id);
+		value = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
+												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+		nrows = jobq_query_kept(&plan, "SELECT id, result FROM jobq.archive WHERE id = ANY ($1)"
+								" AND result IS NOT NULL"
+								" UNION ALL SELECT job_id, result FROM jobq.step WHERE job_id = ANY ($1)"
+								" AND state IS NOT NULL AND result IS NOT NULL",
+								1, types, &value, NULL, SPI_OK_SELECT);
+		for (uint64 i = 0; i < nrows && size <= max_size; i++)
+		{
+			HeapTuple	row = SPI_tuptable->vals[i];
+			int64		id = DatumGetInt64(jobq_column(row, SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+			JobqStep   *element = jobq_step_of_job(look->workflow, id);
+
+			/* a subscriber's copy in jobq.step is the same */
+			if (element == NULL || element->mapper != step ||
+				results[element->place] != NULL)
+				continue;
+			value = jobq_column(row, SPI_tuptable->tupdesc, 2, JSONBOID, NULL);
+			size += toast_raw_datum_size(value);
+			if (size <= max_size)
+				results[element->place] = DatumGetJsonbPCopy(value);
+		}
+		SPI_freetuptable(SPI_tuptable);
+		from += n;
+	}
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+	if (size > max_size)
+	{
+		error->message = psprintf("results of the %d elements of step \"%s\" are together larger than the allowed %zu kB",
+								  step->nelements, step->name, max_size / 1024);
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_result\".";
+		return NULL;
+	}
+
+	pushJsonbValue(&state, WJB_BEGIN_ARRAY, NULL);
+	for (int i = 0; i < step->nwritten; i++)
+	{
+		JsonbValue	value = {.type = jbvNull};
+
+		if (results[i] != NULL)
+		{
+			value.type = jbvBinary;
+			value.val.binary.data = &results[i]->root;
+			value.val.binary.len = VARSIZE(results[i]) - VARHDRSZ;
+		}
+		pushJsonbValue(&state, WJB_ELEM, &value);
+	}
+	array = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL));
+	if (jobq_too_deep(JsonbPGetDatum(array), VARSIZE(array)))
+	{
+		error->message = psprintf("the nesting of the results of the elements of step \"%s\" is deeper than %d levels",
+								  step->name, JOBQ_MAX_DEPTH);
+		return NULL;
+	}
+	return array;
+}

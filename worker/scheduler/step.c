@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ *
+ * step.c
+ *	  What a look at a workflow does with a single step: takes its row, gives it the
+ *	  results of others, or has it fail.
+ *
+ * worker/scheduler/step.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "produce/produce.h"
+#include "store/store.h"
+
+/* The largest payload with results in it, whatever jobq.max_payload says. */
+#define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)
+
+/* The result of a step, which several others may take. */
+typedef struct StepResult
+{
+	int64		job_id;			/* hash key */
+	Jsonb	   *result;			/* or NULL */
+} StepResult;
+
+/*
+ * Delete the row of a blocked step, if that needs no waiting.
+ */
+bool
+step_take_row(StepLook *look, const JobqStep *step, JobqJob *job)
+{
+	for (;;)
+	{
+		Snapshot	snapshot;
+		TransactionId blocker;
+		bool		found;
+
+		CommandCounterIncrement();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = jobq_job_find(look->rel, step->job_id, snapshot, job);
+		UnregisterSnapshot(snapshot);
+
+		/* its end, if that is it, has us called again */
+		if (!found || !job_blocked(job))
+			return false;
+		if (jobq_job_delete_or_blocker(look->rel, job, &blocker))
+			return true;
+
+		/* somebody cancels it, or gives it another priority */
+		if (TransactionIdIsValid(blocker))
+		{
+			look->found->locked = true;
+			return false;
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * A step fails before it could begin.  A retry will try this again, as it is still
+ * blocked then.  The caller has taken its row.
+ */
+void
+step_fail(StepLook *look, JobqStep *step, JobqJob *job,
+		  const JobqError *error)
+{
+	(void) jobq_job_failed(look->rel, job, DT_NOBEGIN, error, false, true, 0);
+	step->state = STEP_FAILED;
+}
+
+/*
+ * The payload with the results that the step takes, and the element that it is for, or
+ * NULL; or NULL if that cannot be: then *error says why.
+ */
+Jsonb *
+step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
+			 JobqError *error)
+{
+	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_PAYLOAD);
+	JobqRefs	refs = {
+		.result_of = step_result_of,
+		.arg = look,
+		.element = element,
+		.place = place
+	};
+	Size		size;
+
+	payload = jobq_results_put(payload, &refs, max_size, &size);
+	if (payload != NULL && !jobq_too_deep(JsonbPGetDatum(payload), VARSIZE(payload)))
+		return payload;
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+	if (payload == NULL)
+	{
+		error->message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
+								  size, max_size / 1024);
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
+	}
+	else
+		error->message = psprintf("the nesting of the payload, with the results of other steps, is deeper than %d levels",
+								  JOBQ_MAX_DEPTH);
+	return NULL;
+}
+
+/*
+ * The result of a completed step, or NULL if it has none.
+ */
+Jsonb *
+step_result_of(void *arg, const char *name)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	StepLook   *look = arg;
+	JobqStep   *step = jobq_step_named(look->workflow, name);
+	HASHCTL		info = {
+		.keysize = sizeof(int64),
+		.entrysize = sizeof(StepResult),
+		.hcxt = MemoryContextGetParent(look->memory)
+	};
+	StepResult *result;
+	bool		found;
+	Datum		value;
+	bool		isnull;
+
+	if (step == NULL || step->state != STATE_COMPLETED)
+		return NULL;
+	if (look->results == NULL)
+		look->results = hash_create("jobq results of steps", 16, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	result = hash_search(look->results, &step->job_id, HASH_ENTER, &found);
+	if (found)
+		return result->result;
+	result->result = NULL;
+	value = Int64GetDatum(step->job_id);
+	if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE id = $1"
+						" UNION ALL SELECT result FROM jobq.step WHERE job_id = $1 AND state IS NOT NULL",
+						1, types, &value, NULL, SPI_OK_SELECT) > 0)
+	{
+		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
+		if (!isnull)
+		{
+			MemoryContext old = MemoryContextSwitchTo(info.hcxt);
+
+			result->result = DatumGetJsonbPCopy(value);
+			MemoryContextSwitchTo(old);
+		}
+	}
+	SPI_freetuptable(SPI_tuptable);
+	return result->result;
+}
