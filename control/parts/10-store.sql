@@ -41,7 +41,10 @@ CREATE TABLE jobq.handler (
 	carry text[],
 	recycle text,
 	retry_on text[],
-	fail_on text[]
+	fail_on text[],
+	max_memory bigint,
+	max_temp bigint,
+	max_wal bigint
 );
 COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
 COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';

@@ -31,7 +31,10 @@ CREATE FUNCTION jobq.register(
 	carry text[] DEFAULT NULL,
 	recycle text DEFAULT NULL,
 	retry_on text[] DEFAULT NULL,
-	fail_on text[] DEFAULT NULL)
+	fail_on text[] DEFAULT NULL,
+	max_memory text DEFAULT NULL,
+	max_temp text DEFAULT NULL,
+	max_wal text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
@@ -50,7 +53,10 @@ on_failure: a function, as handler, that is called with a job that has failed fo
 carry: which settings of the enqueuer''s session its jobs take along, beside those of the queue, such as {search_path, app.tenant}; else none
 recycle: each: a worker that has run a job of it leaves, and another takes its place; never, or nothing: as the queue says
 retry_on: SQLSTATEs, or classes such as 40, of the handler''s errors after which there is another attempt; else all
-fail_on: SQLSTATEs, or classes, of errors after which there is none';
+fail_on: SQLSTATEs, or classes, of errors after which there is none
+max_memory: how much memory a run may take, such as 200 MB; one that takes more is ended; else as much as it likes
+max_temp: likewise, how much it may write to temporary files
+max_wal: likewise, how much WAL it may write';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -113,7 +113,8 @@ COMMENT ON VIEW jobq.tenants IS 'whose jobs stand in the queues that know tenant
 
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
-		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on
+		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
+		h.max_memory, h.max_temp, h.max_wal
 	FROM jobq.handler h
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds of jobs that have a handler, as registered; what is null is by default';

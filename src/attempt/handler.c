@@ -18,6 +18,7 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
@@ -29,6 +30,7 @@ PG_FUNCTION_INFO_V1(jobq_register);
 PG_FUNCTION_INFO_V1(jobq_unregister);
 
 static void check_codes(ArrayType *array, const char *option);
+static int64 allowance_arg(Datum text, int attribute);
 
 static char *
 check_kind(text *kind)
@@ -135,9 +137,29 @@ check_codes(ArrayType *array, const char *option)
 }
 
 /*
+ * The size that a run may use, in bytes, from a text such as '64 MB'.  A worker needs
+ * some memory of its own, without which no job could run.
+ */
+static int64
+allowance_arg(Datum text, int attribute)
+{
+	static const char *const names[] = {"max_memory", "max_temp", "max_wal"};
+	int64		least = attribute == HANDLER_MAX_MEMORY ? 8 * 1024 * 1024 : 1024;
+	int64		bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes, text));
+
+	if (bytes < least)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s of %lld bytes is out of range",
+						names[attribute - HANDLER_MAX_MEMORY], (long long) bytes),
+				 errhint("It must be at least %lld kB.", (long long) least / 1024)));
+	return bytes;
+}
+
+/*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
  * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure, carry,
- * recycle, retry_on, fail_on):
+ * recycle, retry_on, fail_on, max_memory, max_temp, max_wal):
  * declare or change a kind.
  */
 Datum
@@ -146,7 +168,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
-		TEXTARRAYOID, TEXTARRAYOID
+		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -242,13 +264,16 @@ jobq_register(PG_FUNCTION_ARGS)
 		if (!PG_ARGISNULL(i - 1))
 			check_codes(PG_GETARG_ARRAYTYPE_P(i - 1),
 						i == HANDLER_RETRY_ON ? "retry_on" : "fail_on");
+	for (int i = HANDLER_MAX_MEMORY; i <= HANDLER_MAX_WAL; i++)
+		if (!PG_ARGISNULL(i - 1))
+			values[i - 1] = Int64GetDatum(allowance_arg(PG_GETARG_DATUM(i - 1), i));
 
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
-			   " retry_on, fail_on)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+			   " retry_on, fail_on, max_memory, max_temp, max_wal)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
@@ -258,7 +283,9 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " throttle = excluded.throttle,"
 			   " on_failure = excluded.on_failure, carry = excluded.carry,"
 			   " recycle = excluded.recycle,"
-			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on",
+			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on,"
+			   " max_memory = excluded.max_memory, max_temp = excluded.max_temp,"
+			   " max_wal = excluded.max_wal",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
 	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||

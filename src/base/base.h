@@ -55,6 +55,7 @@
 #define ERRCODE_JOBQ_NACK				MAKE_SQLSTATE('J','Q','0','1','3')
 #define ERRCODE_JOBQ_DUPLICATE			MAKE_SQLSTATE('J','Q','0','1','4')
 #define ERRCODE_JOBQ_QUEUE_FULL			MAKE_SQLSTATE('J','Q','0','1','5')
+#define ERRCODE_JOBQ_OVER_LIMIT			MAKE_SQLSTATE('J','Q','0','1','6')
 
 /* Most pools that jobq.workers may name, and queues within one pool. */
 #define JOBQ_MAX_POOLS			16

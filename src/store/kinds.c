@@ -231,6 +231,12 @@ read_kind(JobqKind *kind)
 		handler->timeout = INT_OR_MINUS(HANDLER_TIMEOUT);
 		handler->fail_on_timeout = !nulls[HANDLER_FAIL_ON_TIMEOUT - 1] &&
 			DatumGetBool(values[HANDLER_FAIL_ON_TIMEOUT - 1]);
+		for (int i = 0; i < JOBQ_NALLOWANCES; i++)
+			if (!nulls[HANDLER_MAX_MEMORY - 1 + i])
+			{
+				handler->allowance[i] = DatumGetInt64(values[HANDLER_MAX_MEMORY - 1 + i]);
+				handler->confined = true;
+			}
 		MemoryContextSwitchTo(old);
 		found = kind->signature != NULL;
 	}

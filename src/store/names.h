@@ -129,7 +129,10 @@ enum
 	HANDLER_RECYCLE,
 	HANDLER_RETRY_ON,
 	HANDLER_FAIL_ON,
-	HANDLER_NATTS = HANDLER_FAIL_ON
+	HANDLER_MAX_MEMORY,			/* in the order of JobqAllowance */
+	HANDLER_MAX_TEMP,
+	HANDLER_MAX_WAL,
+	HANDLER_NATTS = HANDLER_MAX_WAL
 };
 
 /* The kind of plain statements, which nobody registers (src/produce/statement.c). */
@@ -142,6 +145,15 @@ jobq_is_statement(const char *kind)
 }
 
 /* The policy of a kind. */
+/* Of what a run may use so much. */
+typedef enum JobqAllowance
+{
+	JOBQ_ALLOWANCE_MEMORY,
+	JOBQ_ALLOWANCE_TEMP,		/* written to temporary files */
+	JOBQ_ALLOWANCE_WAL,
+	JOBQ_NALLOWANCES
+} JobqAllowance;
+
 typedef struct JobqHandler
 {
 	char		queue[NAMEDATALEN]; /* or "" */
@@ -153,6 +165,8 @@ typedef struct JobqHandler
 	bool		limited;		/* has max_running, rate, or throttle */
 	bool		carries;		/* its jobs take settings along */
 	bool		recycled;		/* its workers leave after each job */
+	bool		confined;		/* has an allowance */
+	int64		allowance[JOBQ_NALLOWANCES];	/* in bytes; 0: no limit */
 } JobqHandler;
 
 /* The function that runs a kind, as of the look-up. */

@@ -54,7 +54,7 @@ static const Column handler_columns[] = {
 	{TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
-	{TEXTARRAYOID, true}, {TEXTARRAYOID, true},
+	{TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {INT8OID, true}, {INT8OID, true}, {INT8OID, true},
 };
 
 static const Column job_columns[] = {

@@ -27,6 +27,13 @@ typedef struct RunContext
 /* worker/runner/charge.c */
 extern bool charge_crashed(Relation rel);
 
+/* worker/runner/allowance.c */
+extern void allowance_begin(const JobqHandler *handler);
+extern void allowance_end(void);
+extern void allowance_check(void);
+extern bool allowance_blame(ErrorData *edata);
+extern bool allowance_took_memory(void);
+
 /* worker/runner/procedure.c */
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 						  const JobqFunction *function);

@@ -103,6 +103,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	}
 	else
 		call_procedure(run, job, function);
+	allowance_check();
 	MemoryContextSwitchTo(run->memory);
 	finish(run, job, token, started_at, function->statement, result);
 	MemoryContextSwitchTo(old);

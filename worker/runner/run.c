@@ -160,6 +160,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
+	allowance_begin(handler);
 
 	current.job = job;
 	current.attempt = job_attempt(job) + 1;
@@ -233,6 +234,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 
 	/* deferred triggers belong to the handler, too */
 	AfterTriggerSetState(&constraints);
+	allowance_check();
 	AtEOXact_GUC(false, nestlevel);
 
 	/* should the commit fail, "job" is the row that comes back */
@@ -256,9 +258,11 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 {
 	ErrorData  *edata;
 	bool		again;
+	bool		blamed;
 
 	HOLD_INTERRUPTS();
 	disable_timeout(STATEMENT_TIMEOUT, false);
+	allowance_end();
 	QueryCancelPending = false;
 	MemoryContextSwitchTo(run->memory);
 	edata = CopyErrorData();
@@ -266,9 +270,18 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
 		!job_leased(job) && !was_cancelled(run->slot, job);
-	if (!again)
+	blamed = allowance_blame(edata);
+	if (!again && !blamed)
 		EmitErrorReport();
 	FlushErrorState();
+	if (blamed)
+	{
+		/* the log names the reason, too */
+		edata->elevel = LOG;
+		ThrowErrorData(edata);
+	}
+	if (allowance_took_memory())
+		run->slot->retire = true;
 	AbortOutOfAnyTransaction();
 	run_procedure_end();
 	RESUME_INTERRUPTS();
@@ -412,6 +425,7 @@ unclaim(RunContext *run)
 
 	if (slot->deadline != DT_NOEND)
 		disable_timeout(STATEMENT_TIMEOUT, false);
+	allowance_end();
 	if (jobq_log_min_duration >= 0)
 	{
 		TimestampTz now = jobq_now();
