@@ -24,6 +24,15 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(library_node is_shown try_library try_behind_pooler);
 
+# Consumers do not end by themselves.
+my @running;
+
+END
+{
+	local $?;
+	kill('KILL', map { pid_of($_) } grep { $_->{handle}->pumpable } @running);
+}
+
 # A server for consumers that connect by the environment.  Ends the file of tests if
 # what the command needs is not installed.
 sub library_node
@@ -61,7 +70,7 @@ sub start
 	local @ENV{ qw(NAME PGAPPNAME QUEUES PARALLEL FOLDER), keys %environment } =
 	  (@$self{qw(name name queue parallel folder)}, values %environment);
 	my $run = start_program(@{ $self->{command} });
-	push @{ $self->{runs} }, $run;
+	push @running, $run;
 	return $run;
 }
 
@@ -153,8 +162,7 @@ sub new
 		queue => $name,
 		command => $command,
 		parallel => 2,
-		folder => PostgreSQL::Test::Utils::tempdir(),
-		runs => []
+		folder => PostgreSQL::Test::Utils::tempdir()
 	}, $class;
 
 	$self->sql("SELECT jobq.create_queue('$name', mode => 'consumer')");
@@ -213,7 +221,21 @@ sub try_library
 	$self->is_sql("SELECT state, attempt, result ->> 'token' FROM jobq.jobs WHERE id = $id",
 		"completed|2|$tokens[1]", 'acknowledged by who had it all the time');
 
+	# SIGTERM in the middle of a statement that ends with an error
+	my $locker = $node->background_psql('postgres');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+	$id = $self->enqueue('{}');
+	my $acks = "@{[ $self->sessions ]} AND query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'";
+	wait_for($node, "$name: it is at ack()", "SELECT count(*) = 1 FROM $acks");
+	$run->{handle}->signal('TERM');
+	$self->sql("SELECT pg_cancel_backend(pid) FROM $acks");
+	says($run, qr/canceling statement due to user request/, "$name: the error is told");
+	$locker->quit;
+	is(finish($run), 0, "$name: it ends at SIGTERM before an error");
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id", 'completed|1', 'after all is told');
+
 	# a stop
+	$run = $self->start;
 	unlink $go;
 	@ids = split /\n/, $self->enqueue('{"do": "hold"}', 5);
 	wait_for($node, "$name: it holds more than it runs",

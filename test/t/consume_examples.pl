@@ -1,4 +1,4 @@
-# The consumers of the manual do their work, fail, hold on, and stop.
+# The consumer of the manual does its work, fails, holds on, and stops.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $examples = "$FindBin::RealBin/../examples";
+my $examples = "$FindBin::RealBin/../../libraries/shell";
 my $page = slurp_file("$FindBin::RealBin/../../doc/consuming.md");
 
 my $node = jobq_node('main', '');
@@ -34,16 +34,11 @@ $ENV{PGPORT} = $node->port;
 $ENV{PGDATABASE} = 'postgres';
 $ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
-$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
 $ENV{LEASE} = 30;
 
 # Each with what must be there for it, and how it is started.
 my @consumers = (
-	[ 'consumer.sh', [ 'bash', '-c', 'true' ], [ 'bash', "$examples/consumer.sh", 'sh', $command ] ],
-	[   'consumer.php',
-		[ 'php', '-r', 'exit(extension_loaded("pdo_pgsql") && function_exists("pcntl_alarm") ? 0 : 1);' ],
-		[ 'php', "$examples/consumer.php", "pgsql:host=$ENV{PGHOST};port=$ENV{PGPORT};user=$ENV{PGUSER};dbname=postgres", 'php' ] ],
-	[ 'consumer.js', [ 'node', '-e', 'require("pg")' ], [ 'node', "$examples/consumer.js", 'js' ] ]);
+	[ 'consumer.sh', [ 'bash', '-c', 'true' ], [ 'bash', "$examples/consumer.sh", 'sh', $command ] ]);
 
 # All at the same time, each with its queue: one job takes longer than a lease.
 my %started;

@@ -1,0 +1,394 @@
+/*
+ * A consumer of jobq for Node: takes jobs, calls a function for each, and says what has become of it.
+ *
+ *	const { Consumer } = require('./jobq');
+ *	new Consumer({ database: 'app' }, ['thumbnails'], async job => ({ file: `${job.payload.image}.png` }),
+ *		{ parallel: 4 }).run();
+ *
+ * It needs Node 16 and pg, and nothing else.  Consumer has what can be set.  What the handler returns, or its
+ * promise, is the result of the job; an exception is a failed attempt, or what Retry, Release and Reject say.
+ *
+ * How it works.  Two connections: one asks jobq.reserve() for jobs, the other tells what has become of them,
+ * many in one statement, and extends leases while jobs run.  Either is made again when it is lost, and jobs go
+ * on meanwhile.  A third one listens, if "listen" says where: then nobody waits inside of reserve(), and no
+ * connection of a pooler is kept by those who have nothing to do.  A handler that does not let others have
+ * their turn for longer than a lease loses it.
+ *
+ * A job whose lease may be over is not acknowledged any more: job.signal, an AbortSignal, is aborted, and what
+ * the handler returns is dropped.  The server would not believe it, either.
+ */
+'use strict';
+const { Client } = require('pg');
+
+const LEASE_LOST = 'JQ011';
+const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
+const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
+const SHORTEST_WAIT = 0.1;
+const LATE = 1;							// seconds after which an answer shows that connections are scarce
+const MOST_AT_A_TIME = 100;				// jobs in a statement
+
+const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
+FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)`;
+
+// Each of them for many jobs: one statement, one commit.
+const OF_EACH = ' FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)';
+const TELL = {
+	extend: 'SELECT jobq.extend(j.id, j.token, j.time)' + OF_EACH,
+	ack: 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' + OF_EACH,
+	nack: 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' + OF_EACH,
+	reject: 'SELECT jobq.reject(j.id, j.token, j.text)' + OF_EACH,
+	release: 'SELECT jobq.release(j.id, j.token, j.time)' + OF_EACH,
+};
+
+/** The attempt has failed; the next one comes after so many seconds, and not after the backoff. */
+class Retry extends Error {
+	constructor(delay, error = 'the handler wants it to be tried again') {
+		super(error);
+		this.delay = delay;
+	}
+}
+
+/** Not now: the job goes back to its queue for so many seconds, and no attempt is charged. */
+class Release extends Error {
+	constructor(delay = 0) {
+		super(`released for ${delay} s`);
+		this.delay = delay;
+	}
+}
+
+/** No other attempt can help: the job is a dead letter now. */
+class Reject extends Error {}
+
+const now = () => Number(process.hrtime.bigint()) / 1e9;
+
+/** A text that the server takes. */
+const clean = text => String(text).replace(/\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
+
+/** Something to wait for. */
+class Bell {
+	constructor() { this.rung = false; }
+	ring() {
+		this.rung = true;
+		if (this.wake) this.wake();
+	}
+	/** Wait until it rings, or so many seconds. */
+	async wait(seconds = 3600) {
+		let timer;
+		if (!this.rung)
+			await new Promise(done => {
+				this.wake = done;
+				timer = setTimeout(done, Math.max(0, Math.min(seconds, 3600)) * 1000);
+			});
+		clearTimeout(timer);
+		this.wake = null;
+		this.rung = false;
+	}
+}
+
+/** A connection that is made again, with pauses from a tenth of a second to ten seconds. */
+class Link {
+	constructor(config) {
+		Object.assign(this, { config, client: null, connecting: null, closed: false, pause: 0.1, until: 0 });
+	}
+
+	async connect() {
+		if (this.client) return this.client;
+		if (!this.connecting) this.connecting = this.tryToConnect().finally(() => { this.connecting = null; });
+		return this.connecting;
+	}
+
+	async tryToConnect() {
+		if (now() < this.until) await new Promise(done => setTimeout(done, (this.until - now()) * 1000));
+		const client = new Client(this.config);
+		client.on('error', () => this.drop(client));
+		client.on('end', () => this.drop(client));
+		this.until = now() + this.pause;
+		this.pause = Math.min(2 * this.pause, 10);
+		await client.connect();
+		this.pause = 0.1;
+		this.client = client;
+		if (this.closed) {
+			this.close();
+			throw new Error('closed');
+		}
+		return client;
+	}
+
+	/** Run a statement; if there is no answer in time, the connection is taken for lost. */
+	async rows(patience, text, values) {
+		let timer, client;
+		const late = new Promise((_, fail) => {
+			timer = setTimeout(() => fail(new Error('no answer')), Math.max(0.1, patience) * 1000);
+		});
+		const run = (async () => (client = await this.connect()).query(text, values))();
+		run.catch(() => {});
+		try {
+			return (await Promise.race([run, late])).rows;
+		} catch (error) {
+			if (client && NOBODYS.test(error.code || '')) this.drop(client);
+			throw error;
+		} finally {
+			clearTimeout(timer);
+		}
+	}
+
+	drop(client) {
+		if (this.client === client) this.client = null;
+		client.end().catch(() => {});
+	}
+
+	close() {
+		this.closed = true;
+		if (this.client) this.drop(this.client);
+	}
+}
+
+class Consumer {
+	/**
+	 * Takes jobs of these queues, in strict order, and calls the handler for each.
+	 *
+	 * config             where, for pg's Client
+	 * options.parallel   how many jobs run at a time
+	 *        .ahead      how many are held that do not run yet: as many as run, unless told
+	 *        .lease      seconds for which a job is held; it is extended while the job is held
+	 *        .heartbeat  each so many seconds: a third of the lease, unless told
+	 *        .wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with
+	 *                    "listen"; so it takes to stop when there is nothing to do
+	 *        .listen     a config that leads to the server itself and not to a pooler: tells when there are jobs
+	 *        .name       what the view jobq.workers shows
+	 *        .log        is called with each line for the log, which else goes to standard error
+	 */
+	constructor(config, queues, handler, options = {}) {
+		const { parallel = 1, lease = 30, wait = 5 } = options;
+		Object.assign(this, { queues, handler, ahead: parallel, heartbeat: lease / 3, listen: null, name: 'node', log: console.error },
+			options, { parallel, lease, wait, patience: Math.min(1, wait) });
+		this.taker = new Link(config);
+		this.teller = new Link(config);
+		this.ear = new Link(this.listen);
+		this.held = [];			// not begun
+		this.running = new Set();
+		this.ended = [];		// to be told
+		this.room = new Bell();	// there is room for jobs
+		this.news = new Bell();	// there is something to tell
+		this.wake = new Bell();	// there may be jobs
+		this.stopping = this.taken = false;
+	}
+
+	/** Work until SIGTERM or SIGINT, or stop(). */
+	async run() {
+		const stop = () => this.stop();
+		process.on('SIGTERM', stop).on('SIGINT', stop);
+		try {
+			if (this.listen) this.hear();
+			await Promise.all([this.take().finally(() => {
+				this.taken = true;
+				this.news.ring();
+			}), this.tell()]);
+		} finally {
+			this.stop();
+			for (const link of [this.taker, this.teller, this.ear]) link.close();
+			process.off('SIGTERM', stop).off('SIGINT', stop);
+		}
+	}
+
+	/** Take no more jobs; run() returns when those that run have ended. */
+	stop() {
+		this.stopping = true;
+		for (const bell of [this.room, this.news, this.wake]) bell.ring();
+	}
+
+	// ------------------------------------------------------------ take
+
+	wanted() {
+		const wanted = this.parallel - this.held.length - this.running.size;
+		return Math.min(1000, this.held.length <= this.ahead / 2 ? wanted + this.ahead : wanted);
+	}
+
+	async take() {
+		while (!this.stopping) {
+			if (this.wanted() <= 0) {
+				await this.room.wait();
+				continue;
+			}
+			const wait = this.listen ? 0 : this.patience;
+			let asked, rows;
+			try {
+				await this.taker.connect();
+				if (this.stopping) return;
+				asked = now();
+				rows = await this.taker.rows(wait + this.lease, RESERVE,
+					[this.queues, this.wanted(), `${this.lease} s`, `${wait} s`, this.name]);
+			} catch (error) {
+				this.log(`could not reserve: ${error.message}`);
+				if (HOPELESS.test(error.code || '')) {
+					this.stop();
+					throw error;
+				}
+				if (!this.stopping) await this.room.wait(1);
+				continue;
+			}
+			const late = now() - asked - wait;
+			this.adapt(late, rows.length === 0);
+			for (const row of rows)
+				// an answer that was held up says nothing of how long the lease is still
+				this.held.push(this.job(row, now() + this.lease, late > LATE ? 0 : now() + this.heartbeat));
+			this.begin();
+			this.news.ring();
+			if (rows.length === 0 && this.listen && !this.stopping) await this.wake.wait(this.wait);
+		}
+	}
+
+	job(row, until, extendAt) {
+		const controller = new AbortController();
+		// numbers of 64 bits come as texts; those of jobs and tokens are small enough
+		const { max_attempts: maxAttempts, ...columns } = row;
+		return {
+			...columns, id: Number(row.id), token: Number(row.token), maxAttempts, signal: controller.signal, lost: false,
+			_: { controller, until, extendAt, outcome: null, alone: false, tellAt: 0 },
+		};
+	}
+
+	/** Wait less the later answers are: behind a pooler, those who wait in reserve() may have all of its
+	 * connections, and others get none to settle their jobs. */
+	adapt(late, empty = false) {
+		if (late > LATE) this.patience = Math.max(SHORTEST_WAIT, this.patience / late);
+		else if (empty && late < LATE / 2) this.patience = Math.min(this.wait, this.patience * 2);
+	}
+
+	async hear() {
+		while (!this.stopping) {
+			try {
+				const client = await this.ear.connect();
+				const ended = new Promise(done => client.once('end', done));
+				client.on('notification', () => this.wake.ring());
+				for (const queue of this.queues) await client.query(`LISTEN ${client.escapeIdentifier('jobq_queue_' + queue)}`);
+				this.wake.ring();
+				await ended;
+			} catch (error) {
+				if (this.stopping) return;
+				this.log(`does not hear of jobs: ${error.message}`);
+				if (this.ear.client) this.ear.drop(this.ear.client);
+				await new Promise(done => setTimeout(done, 1000));
+			}
+		}
+	}
+
+	// ------------------------------------------------------------ run
+
+	begin() {
+		while (this.held.length > 0 && this.running.size < this.parallel && !this.stopping) {
+			const job = this.held.shift();
+			this.running.add(job);
+			this.outcomeOf(job).then(outcome => {
+				this.running.delete(job);
+				if (!job.lost) {
+					job._.outcome = outcome;
+					this.ended.push(job);
+				}
+				this.begin();
+				this.room.ring();
+				this.news.ring();
+			});
+		}
+	}
+
+	/** Call the handler; returns what is to be told. */
+	async outcomeOf(job) {
+		try {
+			const result = await this.handler(job);
+			return ['ack', result === undefined || result === null ? null : JSON.stringify(result), null];
+		} catch (error) {
+			if (error instanceof Retry) return ['nack', clean(error.message), error.delay];
+			if (error instanceof Release) return ['release', null, error.delay];
+			if (error instanceof Reject) return ['reject', clean(error.message), null];
+			return ['nack', clean(error), null];
+		}
+	}
+
+	/** The lease is over, or may be: whatever comes of the job is not told any more. */
+	lose(job) {
+		if (job.lost) return;
+		job.lost = true;
+		this.log(`job ${job.id} (${job.kind}): its lease is over${job._.outcome ? '; it may be done again' : ''}`);
+		for (const list of ['held', 'ended']) this[list] = this[list].filter(other => other !== job);
+		job._.controller.abort(new Error('the lease is over'));
+		this.room.ring();
+	}
+
+	// ------------------------------------------------------------ tell
+
+	/** Hold what is held, and tell what has ended, until all is told. */
+	async tell() {
+		for (;;) {
+			if (this.stopping) {
+				for (const job of this.held) job._.outcome = ['release', null, 0];
+				this.ended.push(...this.held.splice(0));
+			}
+			for (const job of [...this.held, ...this.running, ...this.ended])
+				if (now() >= job._.until) this.lose(job);
+			const holding = [...this.held, ...this.running].filter(job => !job.lost);
+			const [what, jobs] = this.next(holding);
+			if (what) {
+				await this.tellOne(what, jobs, Math.min(this.lease / 2, ...holding.map(job => job._.until - now())));
+			} else if (this.taken && this.held.length + this.running.size + this.ended.length === 0) {
+				return;
+			} else {
+				await this.news.wait(Math.min(60, ...this.ended.map(job => Math.min(job._.tellAt, job._.until) - now()),
+					...holding.map(job => Math.min(job._.extendAt, job._.until) - now())));
+			}
+		}
+	}
+
+	/** The most urgent thing to tell: to hold what would be lost, then what has ended. */
+	next(holding) {
+		for (const what of Object.keys(TELL)) {
+			const jobs = what === 'extend' ? holding.filter(job => now() >= job._.extendAt)
+				: this.ended.filter(job => job._.outcome[0] === what && now() >= job._.tellAt);
+			const alone = jobs.filter(job => job._.alone);
+			if (jobs.length > 0) return [what, alone.length > 0 ? alone.slice(0, 1) : jobs.slice(0, MOST_AT_A_TIME)];
+		}
+		return [null, []];
+	}
+
+	async tellOne(what, jobs, patience) {
+		const asked = now(), extend = what === 'extend';
+		const time = job => extend ? this.lease : job._.outcome[2];
+		try {
+			await this.teller.rows(patience, TELL[what], [jobs.map(job => job.id), jobs.map(job => job.token),
+				jobs.map(job => extend ? null : job._.outcome[1]), jobs.map(job => time(job) === null ? null : `${time(job)} s`)]);
+		} catch (error) {
+			this.notTold(what, jobs, error);
+			return;
+		}
+		this.adapt(now() - asked);
+		for (const job of jobs) {
+			job._.alone = false;
+			if (extend) Object.assign(job._, { until: asked + this.lease, extendAt: asked + this.heartbeat });
+		}
+		if (!extend) this.ended = this.ended.filter(job => !jobs.includes(job));
+	}
+
+	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether
+	 * the server has heard: then "the lease is over" may mean that it had. */
+	notTold(what, jobs, error) {
+		const state = error.severity ? error.code : '';
+		const again = now() + 1;
+		for (const job of jobs) {
+			if (jobs.length > 1 && !NOBODYS.test(state)) {
+				job._.alone = true;		// one of them is to blame
+			} else if (state === LEASE_LOST) {
+				this.lose(job);
+			} else {
+				this.log(`could not ${what} job ${job.id}: ${error.message}`);
+				if (what === 'extend') job._.extendAt = again;
+				else if (what === 'ack' && /^(22|54)/.test(state))
+					job._.outcome = ['nack', clean(`the result cannot be kept: ${error.message}`), null];
+				else if (/^22/.test(state))
+					job._.outcome = ['nack', clean(`what the handler says cannot be told: ${error.message}`), null];
+				else job._.tellAt = again;
+			}
+		}
+	}
+}
+
+module.exports = { Consumer, Retry, Release, Reject };

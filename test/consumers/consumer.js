@@ -1,0 +1,37 @@
+// The consumer of test/perl/JobqLibrary.pm, with the library for Node.
+//
+// Its handler does what the payload says; it notes in files with which token it has
+// begun which job.
+const fs = require('fs');
+const { setTimeout: sleep } = require('timers/promises');
+const { Consumer, Reject, Release, Retry } = require('../../libraries/node/jobq');
+
+const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN } = process.env;
+const note = (what, job) => fs.appendFileSync(`${folder}/${what}`, `${job.id} ${job.token}\n`);
+const givenBack = new Set();
+
+async function handle(job) {
+	const what = job.payload.do;
+
+	note('began', job);
+	if (what === 'fail') throw new Error('no image\0');
+	if (what === 'reject') throw new Reject('this is no image');
+	if (what === 'retry' && job.attempt === 1) throw new Retry(0.1, 'once more');
+	if (what === 'later' && !givenBack.has(job.id)) {
+		givenBack.add(job.id);
+		throw new Release(0.1);
+	}
+	while (what === 'hold' && !fs.existsSync(`${folder}/go`)) {
+		await sleep(20);
+		if (job.signal.aborted) {
+			note('lost', job);
+			break;
+		}
+	}
+	return what === 'bad result' ? '\0' : { token: job.token };
+}
+
+new Consumer({}, QUEUES.split(','), handle, {
+	parallel: Number(PARALLEL), ahead: 3, lease: 60, heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
+	listen: LISTEN ? Object.fromEntries(LISTEN.split(' ').map(item => item.split('=').map(part => part === 'dbname' ? 'database' : part))) : null,
+}).run();

@@ -1,0 +1,21 @@
+# The library for Node: nothing is lost, and nothing acknowledged by who has lost it.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqLibrary;
+use JobqTest;
+use Test::More;
+
+$ENV{NODE_PATH} = join ':', grep { $_ } $ENV{NODE_PATH}, '/usr/share/nodejs';
+my $node = library_node('Node with pg', 'node', '-e', 'require("pg")');
+my @command = ('node', "$FindBin::RealBin/../consumers/consumer.js");
+
+is_shown('node/example.js');
+try_library($node, 'node', \@command, restart => 1);
+try_behind_pooler($node, 'node-pooled', \@command, 3);
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
