@@ -46,9 +46,8 @@ class JobqConnector implements ConnectorInterface
 
 	public function connect(array $config)
 	{
-		$queue = new JobqQueue($this->connections->connection($config['connection'] ?? null), $config['queue'] ?? 'default',
+		return new JobqQueue($this->connections->connection($config['connection'] ?? null), $config['queue'] ?? 'default',
 			$config['retry_after'] ?? 90, $config['block_for'] ?? 0, $config['after_commit'] ?? false);
-		return $queue;
 	}
 }
 
@@ -78,12 +77,13 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 		return $this->enqueue($payload, $queue, 0);
 	}
 
-	/** The number of attempts is Laravel's business, so jobq has no limit. */
+	/** The number of attempts is Laravel's business, so jobq has no limit.  The backoff is for workers that die. */
 	private function enqueue($payload, $queue, $delay)
 	{
 		$job = json_decode($payload);
 		$kind = mb_strcut($job->displayName ?? $job->job ?? 'laravel', 0, 100);
-		return $this->call('enqueue(?, ?::jsonb, ?, delay => ?::interval, max_attempts => 0)', [$kind,
+		return $this->call('enqueue(?, ?::jsonb, ?, delay => ?::interval, max_attempts => 0,
+			backoff => \'fixed 1s\')', [$kind,
 			json_encode(Texts::pack($job), JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION), $queue ?? $this->default,
 			max(0, $this->secondsUntil($delay)) . ' s']);
 	}

@@ -1,0 +1,729 @@
+/*
+ * jobq_consumer.c
+ *	  A consumer of jobq in C.
+ *
+ * The thread that calls jobq_consume() takes jobs, others run them, and one more
+ * tells what has become of them, many in one statement, and extends leases.  Each
+ * of the first and the last has a connection, which is made again when it is lost;
+ * jobs go on meanwhile.  With "listen" there is a third one: then nobody waits
+ * inside of reserve(), and no connection of a pooler is kept by those who have
+ * nothing to do.
+ *
+ * All that threads share is behind one mutex; no statement is run under it.
+ */
+#define _GNU_SOURCE
+#include "jobq_consumer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <libpq-fe.h>
+
+#define LEASE_LOST		"JQ011"
+#define SHORTEST_WAIT	0.1
+#define LATE			1.0		/* seconds after which an answer shows that
+								 * connections are scarce */
+#define MOST_AT_A_TIME	100		/* jobs in a statement */
+
+/* Each of them for many jobs: one statement, one commit. */
+#define OF_EACH " FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)"
+enum
+{
+	TELL_EXTEND = JOBQ_RELEASE + 1, TELL_NOTHING
+};
+static const char *const statements[] = {
+	[JOBQ_ACK] = "SELECT jobq.ack(j.id, j.token, j.text::jsonb)" OF_EACH,
+	[JOBQ_NACK] = "SELECT jobq.nack(j.id, j.token, j.text, j.time)" OF_EACH,
+	[JOBQ_REJECT] = "SELECT jobq.reject(j.id, j.token, j.text)" OF_EACH,
+	[JOBQ_RELEASE] = "SELECT jobq.release(j.id, j.token, j.time)" OF_EACH,
+	[TELL_EXTEND] = "SELECT jobq.extend(j.id, j.token, j.time)" OF_EACH,
+};
+
+typedef enum
+{
+	HELD, RUNNING, ENDED
+} State;
+
+typedef struct JobqHeld
+{
+	JobqJob		job;
+	State		state;
+	bool		lost;
+	bool		told;			/* a statement about it is under way */
+	bool		alone;			/* something was wrong with several of which this
+								 * is one */
+	double		until;			/* the lease is over then, at the latest */
+	double		extend_at;
+	double		tell_at;
+	JobqAnswer	answer;
+	struct JobqHeld *next;
+} JobqHeld;
+
+typedef struct
+{
+	const char *conninfo;
+	PGconn	   *connection;
+	double		pause;
+	double		connect_at;
+} Link;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static JobqConsumer my;
+static JobqHeld *jobs;			/* in the order in which they came */
+static int	count[3];			/* by state */
+static bool stopping;
+static bool taken;				/* none comes any more */
+static double patience;
+static int	wake_pipe[2];
+
+static double
+now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void *
+checked(void *memory)
+{
+	if (memory == NULL)
+	{
+		fputs("out of memory\n", stderr);
+		exit(1);
+	}
+	return memory;
+}
+
+/* Wait under the mutex until something has changed, or for so long. */
+static void
+wait_for_change(double seconds)
+{
+	double		until = now() + fmin(fmax(seconds, 0), 3600);
+	struct timespec t = {.tv_sec = (time_t) until,.tv_nsec = (long) ((until - floor(until)) * 1e9)};
+
+	pthread_cond_timedwait(&changed, &mutex, &t);
+}
+
+/* ---------------------------------------------------------------- the server */
+
+static bool
+connect_link(Link *link)
+{
+	const char *const names[] = {"connect_timeout", "dbname", "client_encoding", NULL};
+	const char *const values[] = {"10", link->conninfo, "UTF8", NULL};
+
+	if (link->connection != NULL)
+		return true;
+	if (now() < link->connect_at)
+		return false;
+	link->pause = fmin(fmax(2 * link->pause, 0.1), 10);
+	link->connect_at = now() + link->pause;
+	link->connection = PQconnectdbParams(names, values, 1);
+	if (PQstatus(link->connection) == CONNECTION_OK)
+	{
+		link->pause = 0;
+		return true;
+	}
+	fprintf(stderr, "no connection: %s", PQerrorMessage(link->connection));
+	PQfinish(link->connection);
+	link->connection = NULL;
+	return false;
+}
+
+/*
+ * Run a statement.  NULL if there is no connection, or no answer within so many
+ * seconds; then the connection is taken for lost.
+ */
+static PGresult *
+run(Link *link, double seconds, const char *statement, int n, const char *const *values)
+{
+	double		until = now() + seconds;
+	PGresult   *result = NULL;
+
+	if (!connect_link(link))
+		return NULL;
+	if (PQsendQueryParams(link->connection, statement, n, NULL, values, NULL, NULL, 0))
+	{
+		while (PQisBusy(link->connection))
+		{
+			struct pollfd fd = {PQsocket(link->connection), POLLIN, 0};
+			int			left = (int) fmin(fmax((until - now()) * 1000, 0), 60000);
+
+			if (now() >= until || (poll(&fd, 1, left) < 0 && errno != EINTR))
+				break;
+			if (fd.revents != 0 && !PQconsumeInput(link->connection))
+				break;
+		}
+		if (!PQisBusy(link->connection))
+		{
+			PGresult   *more;
+
+			result = PQgetResult(link->connection);
+			while (result != NULL && PQstatus(link->connection) == CONNECTION_OK &&
+				   (more = PQgetResult(link->connection)) != NULL)
+				PQclear(more);
+		}
+	}
+	if (result == NULL || PQstatus(link->connection) != CONNECTION_OK)
+	{
+		PQfinish(link->connection);
+		link->connection = NULL;
+	}
+	return result;
+}
+
+/* The SQLSTATE of what has failed; "" if the server has not said any. */
+static const char *
+state_of(const PGresult *result)
+{
+	const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+	return state != NULL ? state : "";
+}
+
+static bool
+is_of(const char *state, const char *classes)
+{
+	char		class[3] = {state[0], state[0] ? state[1] : '\0', '\0'};
+
+	return class[0] != '\0' && strstr(classes, class) != NULL;
+}
+
+/*
+ * Wait less the later answers are: behind a pooler, those who wait in reserve() may
+ * have all of its connections, and others get none to settle their jobs.
+ */
+static void
+adapt(double late, bool empty)
+{
+	pthread_mutex_lock(&mutex);
+	if (late > LATE)
+		patience = fmax(SHORTEST_WAIT, patience / late);
+	else if (empty && late < LATE / 2)
+		patience = fmin(my.wait, patience * 2);
+	pthread_mutex_unlock(&mutex);
+}
+
+/* ------------------------------------------------------- jobs, under the mutex */
+
+static void
+set_state(JobqHeld *job, State state)
+{
+	count[job->state]--;
+	job->state = state;
+	count[state]++;
+	pthread_cond_broadcast(&changed);
+}
+
+static void
+forget(JobqHeld *job)
+{
+	JobqHeld  **place = &jobs;
+
+	while (*place != job)
+		place = &(*place)->next;
+	*place = job->next;
+	count[job->state]--;
+	free(job->job.queue);
+	free(job->job.kind);
+	free(job->job.payload);
+	free(job->job.headers);
+	free(job->answer.text);
+	free(job);
+	pthread_cond_broadcast(&changed);
+}
+
+/* The lease is over, or may be: whatever comes of the job is not told any more. */
+static void
+lose(JobqHeld *job)
+{
+	if (job->lost)
+		return;
+	job->lost = true;
+	fprintf(stderr, "job %lld (%s): its lease is over%s\n", job->job.id, job->job.kind,
+			job->state == ENDED ? "; it may be done again" : "");
+	if (job->state != RUNNING)
+		forget(job);
+}
+
+bool
+jobq_lost(const JobqJob *job)
+{
+	bool		lost;
+
+	pthread_mutex_lock(&mutex);
+	lost = job->held->lost;
+	pthread_mutex_unlock(&mutex);
+	return lost;
+}
+
+/* ---------------------------------------------------------------------- run */
+
+static void *
+run_jobs(void *arg)
+{
+	pthread_mutex_lock(&mutex);
+	for (;;)
+	{
+		JobqHeld   *job = jobs;
+		JobqAnswer	answer = {JOBQ_ACK, NULL, -1};
+
+		while (job != NULL && job->state != HELD)
+			job = job->next;
+		if (job == NULL || stopping)
+		{
+			if (stopping && taken)
+				break;
+			wait_for_change(60);
+			continue;
+		}
+		set_state(job, RUNNING);
+		pthread_mutex_unlock(&mutex);
+		my.handler(&job->job, &answer, my.arg);
+		pthread_mutex_lock(&mutex);
+		job->answer = answer;
+		if (job->lost && !job->told)
+			forget(job);
+		else
+			set_state(job, ENDED);
+	}
+	pthread_mutex_unlock(&mutex);
+	return arg;
+}
+
+/* --------------------------------------------------------------------- take */
+
+static int
+wanted(void)
+{
+	int			n = my.parallel - count[HELD] - count[RUNNING];
+
+	if (count[HELD] <= my.ahead / 2)
+		n += my.ahead;
+	return n < 1000 ? n : 1000;
+}
+
+static char *
+copy(const PGresult *result, int row, int column)
+{
+	return PQgetisnull(result, row, column) ? NULL : checked(strdup(PQgetvalue(result, row, column)));
+}
+
+static void
+hold(const PGresult *result, int row, bool late)
+{
+	JobqHeld   *job = checked(calloc(1, sizeof(JobqHeld)));
+	JobqHeld  **place = &jobs;
+
+	job->job.id = atoll(PQgetvalue(result, row, 0));
+	job->job.token = atoll(PQgetvalue(result, row, 1));
+	job->job.queue = copy(result, row, 2);
+	job->job.kind = copy(result, row, 3);
+	job->job.payload = copy(result, row, 4);
+	job->job.headers = copy(result, row, 5);
+	job->job.attempt = atoi(PQgetvalue(result, row, 6));
+	job->job.held = job;
+	/* an answer that was held up says nothing of how long the lease is still */
+	job->until = now() + my.lease;
+	job->extend_at = late ? 0 : now() + my.heartbeat;
+	while (*place != NULL)
+		place = &(*place)->next;
+	*place = job;
+	count[HELD]++;
+	pthread_cond_broadcast(&changed);
+}
+
+/* Wait until we are told that there are jobs, or it is time to look. */
+static void
+listen_for_jobs(Link *ear)
+{
+	struct pollfd fds[2] = {{-1, POLLIN, 0}, {wake_pipe[0], POLLIN, 0}};
+	double		until = now() + my.wait;
+	PGnotify   *note;
+	bool		heard = false;
+
+	if (ear->connection == NULL)
+	{
+		const char *const values[] = {my.queues};
+		PGresult   *result = run(ear, my.lease, "SELECT format('LISTEN %I', 'jobq_queue_' || q) "
+								 "FROM unnest($1::text[]) AS q", 1, values);
+
+		for (int i = 0; result != NULL && i < PQntuples(result); i++)
+			PQclear(PQexec(ear->connection, PQgetvalue(result, i, 0)));
+		PQclear(result);
+		if (ear->connection != NULL)
+			return;				/* there may be some since we have looked */
+		until = now() + LATE;
+	}
+	while (!heard && now() < until)
+	{
+		fds[0].fd = ear->connection != NULL ? PQsocket(ear->connection) : -1;
+		poll(fds, 2, (int) fmin(ceil((until - now()) * 1000), 60000));
+		if (fds[1].revents != 0)
+			return;
+		if (fds[0].revents != 0 && !PQconsumeInput(ear->connection))
+		{
+			fprintf(stderr, "does not hear of jobs: %s", PQerrorMessage(ear->connection));
+			PQfinish(ear->connection);
+			ear->connection = NULL;
+			return;
+		}
+		for (; ear->connection != NULL && (note = PQnotifies(ear->connection)) != NULL; heard = true)
+			PQfreemem(note);
+	}
+}
+
+/* Returns whether the server has said what will not mend by itself. */
+static bool
+take_jobs(void)
+{
+	Link		taker = {.conninfo = my.conninfo};
+	Link		ear = {.conninfo = my.listen};
+	bool		hopeless = false;
+
+	while (!hopeless)
+	{
+		char		most[16];
+		char		lease[32];
+		char		longest[32];
+		const char *const values[] = {my.queues, most, lease, longest, my.name};
+		PGresult   *result;
+		double		wait;
+		double		asked;
+		double		late;
+		bool		empty;
+
+		pthread_mutex_lock(&mutex);
+		while (!stopping && wanted() <= 0)
+			wait_for_change(60);
+		wait = my.listen != NULL ? 0 : patience;
+		snprintf(most, sizeof(most), "%d", wanted());
+		if (stopping)
+			break;
+		pthread_mutex_unlock(&mutex);
+
+		snprintf(lease, sizeof(lease), "%.3f s", my.lease);
+		snprintf(longest, sizeof(longest), "%.3f s", wait);
+		asked = now();
+		result = run(&taker, wait + my.lease,
+					 "SELECT id, token, queue, kind, payload, headers, attempt "
+					 "FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)", 5, values);
+		late = now() - asked - wait;
+		if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		{
+			/* no such queue, no privilege, a queue of workers, ...: it would fail again */
+			const char *state = state_of(result);
+
+			fprintf(stderr, "could not reserve: %s", result != NULL ? PQresultErrorMessage(result) : "no answer\n");
+			hopeless = is_of(state, "42 3F 22") || strcmp(state, "JQ004") == 0;
+			PQclear(result);
+			pthread_mutex_lock(&mutex);
+			for (double until = now() + 1; !hopeless && !stopping && now() < until;)
+				wait_for_change(until - now());
+			if (hopeless)
+				break;
+			pthread_mutex_unlock(&mutex);
+			continue;
+		}
+		empty = PQntuples(result) == 0;
+		adapt(late, empty);
+		pthread_mutex_lock(&mutex);
+		for (int row = 0; row < PQntuples(result); row++)
+			hold(result, row, late > LATE);
+		pthread_mutex_unlock(&mutex);
+		PQclear(result);
+		if (empty && my.listen != NULL)
+			listen_for_jobs(&ear);
+	}
+	stopping = taken = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mutex);
+	PQfinish(taker.connection);
+	PQfinish(ear.connection);
+	return hopeless;
+}
+
+/* --------------------------------------------------------------------- tell */
+
+/* An array as a literal. */
+static char *
+array_of(int n, char **texts)
+{
+	size_t		size = 3;
+	char	   *literal;
+	char	   *to;
+
+	for (int i = 0; i < n; i++)
+		size += 2 * strlen(texts[i] != NULL ? texts[i] : "NULL") + 3;
+	to = literal = checked(malloc(size));
+	*to++ = '{';
+	for (int i = 0; i < n; i++)
+	{
+		if (i > 0)
+			*to++ = ',';
+		if (texts[i] == NULL)
+		{
+			to = stpcpy(to, "NULL");
+			continue;
+		}
+		*to++ = '"';
+		for (const char *from = texts[i]; *from != '\0'; from++)
+		{
+			if (*from == '"' || *from == '\\')
+				*to++ = '\\';
+			*to++ = *from;
+		}
+		*to++ = '"';
+	}
+	strcpy(to, "}");
+	return literal;
+}
+
+static char *
+text_of(const char *format,...)
+{
+	va_list		args;
+	char	   *text;
+	int			n;
+
+	va_start(args, format);
+	n = vasprintf(&text, format, args);
+	va_end(args);
+	return checked(n < 0 ? NULL : text);
+}
+
+/* Is this to be told of the job? */
+static bool
+wants(const JobqHeld *job, int what)
+{
+	if (what == TELL_EXTEND)
+		return job->state != ENDED && !job->lost && now() >= job->extend_at;
+	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at;
+}
+
+/*
+ * It is told again, unless that cannot help.  If the connection is lost in between,
+ * nobody knows whether the server has heard: then "the lease is over" may mean that
+ * it had.
+ */
+static void
+not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
+{
+	const char *state = state_of(result);
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	bool		nobodys = state[0] == '\0' || is_of(state, "08 40 53 57");
+
+	if (!alone && !nobodys)
+		job->alone = true;		/* one of them is to blame */
+	else if (strcmp(state, LEASE_LOST) == 0)
+		lose(job);
+	else
+	{
+		fprintf(stderr, "could not tell of job %lld: %s\n", job->job.id, message != NULL ? message : "no answer");
+		if (what == TELL_EXTEND)
+			job->extend_at = now() + 1;
+		else if (is_of(state, "22") || (what == JOBQ_ACK && is_of(state, "54")))
+		{
+			char	   *text = text_of(what == JOBQ_ACK ? "the result cannot be kept: %s"
+									   : "what the handler says cannot be told: %s", message);
+
+			free(job->answer.text);
+			job->answer = (JobqAnswer) {JOBQ_NACK, text, -1};
+		}
+		else
+			job->tell_at = now() + 1;
+	}
+}
+
+/* Tell this of these jobs: under the mutex, but for the statement. */
+static void
+tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
+{
+	char	   *columns[4][MOST_AT_A_TIME];
+	char	   *values[4];
+	double		asked = now();
+	double		late;
+	PGresult   *result;
+
+	for (int i = 0; i < n; i++)
+	{
+		JobqHeld   *job = told[i];
+		double		time = what == TELL_EXTEND ? my.lease : job->answer.delay;
+
+		if (what == JOBQ_RELEASE)
+			time = fmax(time, 0);
+		job->told = true;
+		columns[0][i] = text_of("%lld", job->job.id);
+		columns[1][i] = text_of("%lld", job->job.token);
+		columns[2][i] = what == TELL_EXTEND || job->answer.text == NULL ? NULL : text_of("%s", job->answer.text);
+		columns[3][i] = time < 0 ? NULL : text_of("%.3f s", time);
+	}
+	for (int i = 0; i < 4; i++)
+	{
+		values[i] = array_of(n, columns[i]);
+		for (int j = 0; j < n; j++)
+			free(columns[i][j]);
+	}
+	pthread_mutex_unlock(&mutex);
+	result = run(teller, fmax(seconds, SHORTEST_WAIT), statements[what], 4, (const char *const *) values);
+	late = now() - asked;
+	if (result != NULL)
+		adapt(late, false);
+	pthread_mutex_lock(&mutex);
+	for (int i = 0; i < n; i++)
+	{
+		JobqHeld   *job = told[i];
+
+		job->told = false;
+		if (PQresultStatus(result) != PGRES_TUPLES_OK)
+			not_told(what, job, n == 1, result);
+		else if (what != TELL_EXTEND)
+			forget(job);
+		else
+		{
+			job->alone = false;
+			job->until = asked + my.lease;
+			job->extend_at = asked + my.heartbeat;
+		}
+	}
+	for (int i = 0; i < 4; i++)
+		free(values[i]);
+	PQclear(result);
+}
+
+static void *
+tell_of_jobs(void *arg)
+{
+	/* to hold what would be lost is most urgent */
+	static const int order[] = {TELL_EXTEND, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
+	Link		teller = {.conninfo = my.conninfo};
+
+	pthread_mutex_lock(&mutex);
+	for (;;)
+	{
+		JobqHeld   *told[MOST_AT_A_TIME];
+		int			what = TELL_NOTHING;
+		int			n = 0;
+		double		due = now() + 60;
+		double		first = now() + my.lease / 2;
+
+		for (JobqHeld *job = jobs, *next; job != NULL; job = next)
+		{
+			next = job->next;
+			if (stopping && job->state == HELD)
+			{
+				job->answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0};
+				set_state(job, ENDED);
+			}
+			if (job->lost && job->state == ENDED)
+				forget(job);
+			else if (!job->lost && now() >= job->until)
+				lose(job);
+			else if (!job->lost)
+			{
+				due = fmin(due, fmin(job->until, job->state == ENDED ? job->tell_at : job->extend_at));
+				if (job->state != ENDED)
+					first = fmin(first, job->until);
+			}
+		}
+		for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && n == 0; i++)
+		{
+			what = order[i];
+			for (JobqHeld *job = jobs; job != NULL && n < MOST_AT_A_TIME; job = job->next)
+			{
+				if (!wants(job, what) || (job->alone && n > 0))
+					continue;
+				told[n++] = job;
+				if (job->alone)
+					break;
+			}
+		}
+		if (n > 0)
+			tell(&teller, what, told, n, first - now());
+		else if (taken && jobs == NULL)
+			break;
+		else
+			wait_for_change(due - now());
+	}
+	pthread_mutex_unlock(&mutex);
+	PQfinish(teller.connection);
+	return arg;
+}
+
+/* --------------------------------------------------------------------- stop */
+
+static void *
+wait_for_signals(void *signals)
+{
+	int			which;
+
+	sigwait(signals, &which);
+	pthread_mutex_lock(&mutex);
+	stopping = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&mutex);
+	(void) !write(wake_pipe[1], "", 1);
+	return NULL;
+}
+
+int
+jobq_consume(const JobqConsumer *consumer)
+{
+	pthread_condattr_t clock;
+	pthread_t	teller;
+	pthread_t	watcher;
+	pthread_t  *runners;
+	sigset_t	signals;
+	sigset_t	before;
+	bool		hopeless;
+
+	my = *consumer;
+	my.parallel = my.parallel > 0 ? my.parallel : 1;
+	my.ahead = my.ahead > 0 ? my.ahead : my.ahead < 0 ? 0 : my.parallel;
+	my.lease = my.lease > 0 ? my.lease : 30;
+	my.heartbeat = my.heartbeat > 0 ? my.heartbeat : my.lease / 3;
+	my.wait = my.wait > 0 ? my.wait : 5;
+	my.name = my.name != NULL ? my.name : "c";
+	patience = fmin(1, my.wait);
+	stopping = taken = false;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, &before);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &clock);
+	runners = checked(calloc(my.parallel, sizeof(pthread_t)));
+	if (pipe(wake_pipe) != 0 || pthread_create(&watcher, NULL, wait_for_signals, &signals) != 0 ||
+		pthread_create(&teller, NULL, tell_of_jobs, NULL) != 0)
+		checked(NULL);
+	for (int i = 0; i < my.parallel; i++)
+		if (pthread_create(&runners[i], NULL, run_jobs, NULL) != 0)
+			checked(NULL);
+
+	hopeless = take_jobs();
+
+	for (int i = 0; i < my.parallel; i++)
+		pthread_join(runners[i], NULL);
+	pthread_join(teller, NULL);
+	pthread_cancel(watcher);
+	pthread_join(watcher, NULL);
+	close(wake_pipe[0]);
+	close(wake_pipe[1]);
+	free(runners);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return hopeless ? 1 : 0;
+}

@@ -1,0 +1,94 @@
+/*
+ * The consumer of test/perl/JobqLibrary.pm, with the library for C.
+ *
+ * Its handler does what the payload says; it notes in files with which token it has
+ * begun which job.
+ */
+#define _GNU_SOURCE
+#include "jobq_consumer.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *folder;
+static long long given_back[100];
+static int	ngiven_back;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+note(const char *what, const JobqJob *job)
+{
+	char		path[1000];
+	FILE	   *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, what);
+	file = fopen(path, "a");
+	fprintf(file, "%lld %lld\n", job->id, job->token);
+	fclose(file);
+}
+
+/* Is it not in the list yet? */
+static bool
+is_first(const JobqJob *job)
+{
+	bool		first = true;
+
+	pthread_mutex_lock(&mutex);
+	for (int i = 0; i < ngiven_back; i++)
+		first &= given_back[i] != job->id;
+	if (first && ngiven_back < 100)
+		given_back[ngiven_back++] = job->id;
+	pthread_mutex_unlock(&mutex);
+	return first;
+}
+
+static void
+handle(const JobqJob *job, JobqAnswer *answer, void *arg)
+{
+#define DO(what) (strstr(job->payload, "\"do\": \"" what "\"") != NULL)
+	char		go[1000];
+
+	snprintf(go, sizeof(go), "%s/go", folder);
+	note("began", job);
+	if (DO("fail"))
+		*answer = (JobqAnswer) {JOBQ_NACK, strdup("no image"), -1};
+	else if (DO("reject"))
+		*answer = (JobqAnswer) {JOBQ_REJECT, strdup("this is no image"), -1};
+	else if (DO("retry") && job->attempt == 1)
+		*answer = (JobqAnswer) {JOBQ_NACK, strdup("once more"), 0.1};
+	else if (DO("later") && is_first(job))
+		*answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0.1};
+	else
+	{
+		while (DO("hold") && access(go, F_OK) != 0)
+		{
+			usleep(20000);
+			if (jobq_lost(job))
+			{
+				note("lost", job);
+				break;
+			}
+		}
+		if (asprintf(&answer->text, DO("bad result") ? "no JSON" : "{\"token\": %lld}", job->token) < 0)
+			abort();
+	}
+}
+
+int
+main(void)
+{
+	const char *wait = getenv("WAIT");
+	char		queues[100];
+	JobqConsumer consumer = {
+		.conninfo = "", .queues = queues, .handler = handle,
+		.parallel = atoi(getenv("PARALLEL")), .ahead = 3, .lease = 60, .heartbeat = 1,
+		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
+	};
+
+	snprintf(queues, sizeof(queues), "{%s}", getenv("QUEUES"));
+	folder = getenv("FOLDER");
+	return jobq_consume(&consumer);
+}

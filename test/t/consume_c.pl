@@ -1,0 +1,27 @@
+# The library for C: nothing is lost, and nothing acknowledged by who has lost it.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqLibrary;
+use JobqTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = library_node('a compiler', 'cc', '--version');
+my $sources = "$FindBin::RealBin/../../libraries/c";
+my $program = $node->basedir . '/consumer';
+my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
+my @cc = ('cc', '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql');
+my @libraries = ("$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm');
+
+command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 'the example compiles');
+command_ok([ @cc, '-o', $program, "$FindBin::RealBin/../consumers/consumer.c", @libraries ], 'the consumer compiles');
+is_shown('c/example.c');
+try_library($node, 'c', [$program], restart => 1);
+try_behind_pooler($node, 'c-pooled', [$program], 3);
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
