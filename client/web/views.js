@@ -259,7 +259,8 @@ function told(c, lines) {
 			place--;
 		c.log.splice(place, 0, { ...line, key });
 	}
-	c.log.splice(0, c.log.length - MOST_LINES);
+	for (const line of c.log.splice(0, c.log.length - MOST_LINES))
+		c.keys.delete(line.key);
 }
 
 // What is told beside the job; without it the job is shown all the same.
