@@ -47,7 +47,8 @@ BEGIN
 		PERFORM jobq.wait(id);
 		COMMIT;
 	END LOOP;
-	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running' AND kind <> 'gate')$c$);
+	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.workers w WHERE state = 'running' AND kind <> 'gate'
+		AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = w.pid AND l.locktype = 'advisory' AND NOT l.granted))$c$);
 END
 $$;
 

@@ -1,6 +1,14 @@
 -- The tables.  Users have no privileges on them; all access is through functions
 -- and views.  The order of the columns is known to src/store/.
 
+CREATE TABLE jobq.limiter (
+	name text CONSTRAINT limiter_pkey PRIMARY KEY,
+	max_running int,
+	rate text,
+	throttle text
+);
+COMMENT ON TABLE jobq.limiter IS 'limits that several kinds and queues share';
+
 CREATE TABLE jobq.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
 	paused boolean NOT NULL DEFAULT false,
@@ -44,7 +52,8 @@ CREATE TABLE jobq.handler (
 	fail_on text[],
 	max_memory bigint,
 	max_temp bigint,
-	max_wal bigint
+	max_wal bigint,
+	limiter text CONSTRAINT handler_limiter_fkey REFERENCES jobq.limiter
 );
 COMMENT ON TABLE jobq.handler IS 'which function runs a kind of job, and the defaults of the kind';
 COMMENT ON COLUMN jobq.handler.handler IS 'qualified signature; text, because a column of type regprocedure would stop pg_upgrade';
@@ -245,6 +254,7 @@ COMMENT ON COLUMN jobq.privilege.role IS 'who has it, and whoever has the privil
 -- these tables, as it would be there twice after a restore.  A role that was dropped
 -- is but a number, by which a restored row might be another role's: so what it has
 -- left, and what could run or be allowed by that, is left out.
+SELECT pg_catalog.pg_extension_config_dump('jobq.limiter', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.delegation', 'WHERE set_by IN (SELECT oid FROM pg_catalog.pg_roles) AND queue_id IN (SELECT id FROM jobq.queue WHERE run_as IN (SELECT oid FROM pg_catalog.pg_roles))');
@@ -274,6 +284,10 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.h
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.handler ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.handler IS 'drops cached handlers';
+CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.limiter
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.limiter ENABLE ALWAYS TRIGGER invalidate;
+COMMENT ON TRIGGER invalidate ON jobq.limiter IS 'has the scheduler load the limits';
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.privilege
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.privilege ENABLE ALWAYS TRIGGER invalidate;
@@ -316,3 +330,11 @@ COMMENT ON TRIGGER letter_changed ON jobq.failed_job IS 'keeps the statistics';
 CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'by which the limits of a kind are found';
+
+CREATE FUNCTION jobq_internal.limiter_hash(name text) RETURNS int
+AS 'MODULE_PATHNAME', 'jobq_limiter_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'by which the limits of a named limiter are found';
+
+CREATE FUNCTION jobq_internal.limiter_of(kind text, queue_id int) RETURNS int
+AS 'MODULE_PATHNAME', 'jobq_limiter_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.limiter_of(text, int) IS 'hash of what limits jobs of the kind in the queue, beside the limits of the queue; 0: nothing';

@@ -34,7 +34,8 @@ CREATE FUNCTION jobq.register(
 	fail_on text[] DEFAULT NULL,
 	max_memory text DEFAULT NULL,
 	max_temp text DEFAULT NULL,
-	max_wal text DEFAULT NULL)
+	max_wal text DEFAULT NULL,
+	limiter text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_register'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.register IS 'declare which function or procedure runs a kind of job
@@ -56,7 +57,8 @@ retry_on: SQLSTATEs, or classes such as 40, of the handler''s errors after which
 fail_on: SQLSTATEs, or classes, of errors after which there is none
 max_memory: how much memory a run may take, such as 200 MB; one that takes more is ended; else as much as it likes
 max_temp: likewise, how much it may write to temporary files
-max_wal: likewise, how much WAL it may write';
+max_wal: likewise, how much WAL it may write
+limiter: a limiter, made by create_limiter(), that they share with others; else their own limits, or what their queue says';
 
 CREATE FUNCTION jobq.unregister(kind text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unregister' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

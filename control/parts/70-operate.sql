@@ -242,6 +242,37 @@ name: the name of the queue
 --each QUEUE_SETTING:@1: @'7
 returns: nothing';
 
+CREATE FUNCTION jobq.create_limiter(
+	name text,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits
+name: the limiter
+max_running: how many of these jobs run at a time; else as many as can
+rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
+throttle: when they rest, such as 10 failures in 5 minutes; else never';
+
+CREATE FUNCTION jobq.alter_limiter(
+	name text,
+	max_running int DEFAULT NULL,
+	rate text DEFAULT NULL,
+	throttle text DEFAULT NULL)
+RETURNS void AS 'MODULE_PATHNAME', 'jobq_alter_limiter'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.alter_limiter IS 'change the limits of a limiter; what is null or left out stays as it is
+name: the limiter
+max_running: how many of its jobs run at a time; 0: as many as can
+rate: how many of them start in a time; none: as many as can
+throttle: when they rest; none: never';
+
+CREATE FUNCTION jobq.drop_limiter(name text) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_drop_limiter' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.drop_limiter(text) IS 'forget a limiter; an error while a kind or a queue names it
+name: the limiter';
+
 CREATE FUNCTION jobq.drop_queue(name text, force boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_drop_queue' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its policy; an error while it has jobs or, unless forced, dead letters

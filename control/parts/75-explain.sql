@@ -116,19 +116,24 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT 'limit', format('of %s "%s" %s may run at a time: %s', l.what, l.name, l.most,
 			coalesce(jobq_internal.explain_names(caller, sees_all, m.ids), 'those that are about to start')),
-		CASE WHEN of_kind THEN format('register kind %L with a higher max_running', l.name)
+		CASE WHEN l.what = 'kind' THEN format('register kind %L with a higher max_running', l.name)
+			WHEN l.what = 'limiter' THEN format('SELECT jobq.alter_limiter(%L, max_running => %s)', l.name, l.most + 1)
 			ELSE format('SELECT jobq.alter_queue(%L, max_running => %s)', l.name, l.most + 1) END
 	FROM jobq.job j
 	CROSS JOIN LATERAL (
 		SELECT 'queue' AS what, q.name, q.max_running AS most FROM jobq.queue q WHERE q.id = j.queue_id AND NOT of_kind
 		UNION ALL
-		SELECT 'kind', h.kind, h.max_running FROM jobq.handler h WHERE h.kind = j.kind AND of_kind) l
+		SELECT 'kind', h.kind, h.max_running FROM jobq.handler h WHERE h.kind = j.kind AND of_kind
+			AND jobq_internal.kind_hash(h.kind) = jobq_internal.limiter_of(j.kind, j.queue_id)
+		UNION ALL
+		SELECT 'limiter', n.name, n.max_running FROM jobq.limiter n WHERE of_kind
+			AND jobq_internal.limiter_hash(n.name) = jobq_internal.limiter_of(j.kind, j.queue_id)) l
 	CROSS JOIN LATERAL (SELECT array_agg(r.job_id) AS ids
 		FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
-		WHERE CASE WHEN of_kind THEN g.kind = j.kind ELSE g.queue_id = j.queue_id END) m
+		WHERE CASE WHEN of_kind THEN jobq_internal.limiter_of(g.kind, g.queue_id) = jobq_internal.limiter_of(j.kind, j.queue_id) ELSE g.queue_id = j.queue_id END) m
 	WHERE j.id = explain_limit.job_id
 $$;
-COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind; for explain_job()';
+COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind or limiter; for explain_job()';
 
 CREATE FUNCTION jobq_internal.explain_running(job_id bigint, caller oid, sees_all boolean,
 	OUT reason text, OUT detail text, OUT remedy text)

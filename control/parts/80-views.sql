@@ -114,7 +114,7 @@ COMMENT ON VIEW jobq.tenants IS 'whose jobs stand in the queues that know tenant
 CREATE VIEW jobq.kinds WITH (security_barrier) AS
 	SELECT h.kind, h.handler, h.queue, h.max_attempts, h.backoff, h.timeout_ms * interval '1 ms' AS timeout,
 		h.fail_on_timeout, h.max_exceptions, h.max_running, h.rate, h.throttle, h.on_failure, h.carry, h.recycle, h.retry_on, h.fail_on,
-		h.max_memory, h.max_temp, h.max_wal
+		h.max_memory, h.max_temp, h.max_wal, h.limiter
 	FROM jobq.handler h
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.kinds IS 'kinds of jobs that have a handler, as registered; what is null is by default';
@@ -132,16 +132,21 @@ CREATE VIEW jobq.workers WITH (security_barrier) AS
 COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run, and the consumers outside that hold jobs';
 
 CREATE VIEW jobq.limits WITH (security_barrier) AS
-	SELECT q.name AS queue, NULL::text AS kind, s.running, q.max_running,
+	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
 		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
-	SELECT NULL, h.kind, s.running, h.max_running,
+	SELECT NULL, h.kind, NULL, s.running, h.max_running,
 		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until
 	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
+	WHERE jobq_internal.may_use()
+	UNION ALL
+	SELECT NULL, NULL, l.name, s.running, l.max_running,
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until
+	FROM jobq.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
-COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits: how many of their jobs run, how many may start now, until when they rest';
+COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
 	SELECT q.name AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running, s.waits_for, s.parked, s.more,

@@ -111,8 +111,6 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job),
 											  &queue_buffer);
 	const char *kind = jobq_job_kind(job);
-	JobqHandler handler_buffer;
-	const JobqHandler *handler = jobq_handler(kind, &handler_buffer);
 	bool		limited = queue != NULL && (queue->limited || queue->tenants_limited);
 	JobqVerdict verdict;
 	JobqWakeList wake = {0};
@@ -142,8 +140,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	push.priority = job_priority(job);
 	push.role = job_run_as(job);
 	jobq_push_flow(job, &push);
-	if (handler != NULL && handler->limited)
-		push.kind = jobq_kind_hash(kind);
+	push.kind = jobq_limiter_of(kind, queue);
 	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push.key.run_at = job_run_at(job);
 	push.key.id = job_id(job);

@@ -132,6 +132,20 @@ jobq_job_attempt_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 }
 
 /*
+ * What limits the job counts the failure, when it has committed.
+ */
+static void
+note_failure(const JobqJob *job)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+
+	jobq_at_commit_failed(job_queue_id(job),
+						  jobq_limiter_of(jobq_job_kind(job), queue),
+						  job_role(job), job_group(job));
+}
+
+/*
  * Record a crash of a job that had begun when the one before it in its group was
  * completed, and the crash has undone that: what comes first runs first again.
  *
@@ -155,8 +169,7 @@ jobq_job_put_back(Relation rel, JobqJob *job, TimestampTz started_at,
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(job_attempt(job) + 1));
 	JOB_SET(job, JOB_ERRORS,
 			append_error(job, job_attempt(job), started_at, now, error));
-	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
-						  job_role(job), job_group(job));
+	note_failure(job);
 	jobq_job_insert(rel, job);
 	jobq_state_changed(job, jobq_waiting_state(job, now));
 	jobq_event(JOBQ_EVENT_FAILED, job, error->sqlerrcode, error->message);
@@ -183,8 +196,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
 	JOB_SET(job, JOB_ERRORS, append_error(job, attempt, started_at, now, error));
 	job->nulls[JOB_LEASE_TOKEN - 1] = job->nulls[JOB_LEASE_UNTIL - 1] = true;
-	jobq_at_commit_failed(job_queue_id(job), jobq_kind_hash(jobq_job_kind(job)),
-						  job_role(job), job_group(job));
+	note_failure(job);
 
 	if (delay_ms < 0)
 	{

@@ -78,6 +78,10 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		if (jobq_flow_changed(job))
 			return JOBQ_OTHER_LANE;
 		jobq_push_flow(job, &push);
+
+		/* it stands among the jobs of a limiter that it has left */
+		if (push.kind == 0 && entry->permits.kind != JOBQ_NO_LIMITER)
+			return JOBQ_OTHER_LANE;
 		if ((queue != NULL && queue->limited &&
 			 entry->permits.queue == JOBQ_NO_LIMITER) ||
 			(queue != NULL && queue->tenants_limited && push.tenant != 0 &&

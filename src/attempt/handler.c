@@ -159,7 +159,7 @@ allowance_arg(Datum text, int attribute)
 /*
  * register(kind, handler, queue, max_attempts, backoff, timeout,
  * fail_on_timeout, max_exceptions, max_running, rate, throttle, on_failure, carry,
- * recycle, retry_on, fail_on, max_memory, max_temp, max_wal):
+ * recycle, retry_on, fail_on, max_memory, max_temp, max_wal, limiter):
  * declare or change a kind.
  */
 Datum
@@ -168,7 +168,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID, BOOLOID,
 		INT4OID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID,
-		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID
+		TEXTARRAYOID, TEXTARRAYOID, INT8OID, INT8OID, INT8OID, TEXTOID
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
@@ -268,12 +268,23 @@ jobq_register(PG_FUNCTION_ARGS)
 		if (!PG_ARGISNULL(i - 1))
 			values[i - 1] = Int64GetDatum(allowance_arg(PG_GETARG_DATUM(i - 1), i));
 
+	if (!PG_ARGISNULL(HANDLER_LIMITER - 1))
+	{
+		if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||
+			!PG_ARGISNULL(HANDLER_RATE - 1) || !PG_ARGISNULL(HANDLER_THROTTLE - 1))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("a kind with a limiter cannot have limits of its own"),
+					 errhint("Give max_running, rate and throttle to the limiter, or to the queue.")));
+		jobq_check_limiter(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_LIMITER - 1)));
+	}
+
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
-			   " retry_on, fail_on, max_memory, max_temp, max_wal)"
-			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+			   " retry_on, fail_on, max_memory, max_temp, max_wal, limiter)"
+			   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"
 			   " ON CONFLICT (kind) DO UPDATE SET handler = excluded.handler,"
 			   " queue = excluded.queue, max_attempts = excluded.max_attempts,"
 			   " backoff = excluded.backoff, timeout_ms = excluded.timeout_ms,"
@@ -285,7 +296,8 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " recycle = excluded.recycle,"
 			   " retry_on = excluded.retry_on, fail_on = excluded.fail_on,"
 			   " max_memory = excluded.max_memory, max_temp = excluded.max_temp,"
-			   " max_wal = excluded.max_wal",
+			   " max_wal = excluded.max_wal,"
+			   " limiter = excluded.limiter",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
 	SPI_finish();
 	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||

@@ -249,6 +249,60 @@ pace(Explain *e, const char *what, bool by_group, bool resting,
 }
 
 /*
+ * What limits the job beside its queue, for people: its kind, or a named limiter.
+ */
+static char *
+limiter_name(const char *kind, uint32 limiter)
+{
+	static const Oid types[] = {INT4OID};
+	Datum		values[] = {Int32GetDatum((int32) limiter)};
+	char	   *name = NULL;
+
+	if (limiter == 0 || limiter == jobq_kind_hash(kind))
+		return psprintf("kind \"%s\"", kind);
+	SPI_connect();
+	if (jobq_query("SELECT name FROM jobq.limiter"
+				   " WHERE jobq_internal.limiter_hash(name) = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) > 0)
+	{
+		Datum		found = jobq_column(SPI_tuptable->vals[0],
+										SPI_tuptable->tupdesc, 1, TEXTOID, NULL);
+
+		name = SPI_palloc(JOBQ_MAX_LIMITER_NAME + 1);
+		text_to_cstring_buffer(DatumGetTextPP(found), name,
+							   JOBQ_MAX_LIMITER_NAME + 1);
+	}
+	SPI_finish();
+	return psprintf("limiter \"%s\"", name == NULL ? "" : name);
+}
+
+/*
+ * Does the job stand in the lane of a limiter that its kind or queue has left?  It is
+ * moved when it is its turn there.
+ */
+static void
+left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
+{
+	uint32		all[JOBQ_MAX_LIMITERS];
+	int			n = 0;
+
+	if (job_flow(job) == 0 || job_flow(job) == jobq_flow_with(job, limiter))
+		return;
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use && db->limits->limiters[i].kind != 0)
+			all[n++] = db->limits->limiters[i].kind;
+	LWLockRelease(db->lock);
+	for (int i = 0; i < n; i++)
+		if (job_flow(job) == jobq_flow_with(job, all[i]))
+			add(e, "limit",
+				psprintf("it stands in the line of %s, which it has left, and leaves when it is its turn there",
+						 limiter_name(jobq_job_kind(job), all[i])),
+				psprintf("SELECT jobq.reschedule(" INT64_FORMAT ", now())",
+						 job_id(job)));
+}
+
+/*
  * The limits of the job's queue and kind, and the pace of its group.
  */
 static void
@@ -262,11 +316,14 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 	bool		group_free = true;
 	TimestampTz group_due = DT_NOEND;
 	TimestampTz now = jobq_now();
+	const char *kind = jobq_job_kind(job);
+	uint32		limiter_hash = jobq_limiter_of(kind, queue);
 	char	   *name[2];
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	index[0] = jobq_limiter_find(db, job_queue_id(job), 0);
-	index[1] = jobq_limiter_find(db, 0, jobq_kind_hash(jobq_job_kind(job)));
+	index[1] = limiter_hash == 0 ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(db, 0, limiter_hash);
 	for (int i = 0; i < 2; i++)
 	{
 		JobqLimiter *found;
@@ -295,7 +352,7 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 	LWLockRelease(db->lock);
 
 	name[0] = psprintf("queue \"%s\"", queue->name);
-	name[1] = psprintf("kind \"%s\"", jobq_job_kind(job));
+	name[1] = limiter_name(kind, limiter_hash);
 	for (int i = 0; i < 2; i++)
 	{
 		if (index[i] == JOBQ_NO_LIMITER)
@@ -305,6 +362,7 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 		pace(e, name[i], false, limiter[i].pace.rest_until > now,
 			 limiter[i].pace.rest_until, may_start[i], due[i]);
 	}
+	left_limiter(e, db, job, limiter_hash);
 	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,
 		 group_free, group_due);
 }

@@ -47,6 +47,7 @@ typedef enum Check
 	CHECK_DURATION,
 	CHECK_CARRY,
 	CHECK_FLAG,
+	CHECK_LIMITER,
 	CHECK_ROLE,
 } Check;
 
@@ -284,6 +285,11 @@ check_value(const Setting *setting, Datum value)
 						 errhint("It is tenant, the name of a header, role, or none.")));
 			return strcmp(word, "none") != 0;
 		case CHECK_FLAG:
+			return true;
+		case CHECK_LIMITER:
+			if (strcmp(word, "none") == 0)
+				return false;
+			jobq_check_limiter(word);
 			return true;
 		case CHECK_TENANT:
 			if (strcmp(word, "none") == 0)

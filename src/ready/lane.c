@@ -138,11 +138,15 @@ lane_is_only(JobqDatabase *db, const JobqLane *lane)
 
 /*
  * The lane gets a job: note what all jobs of a lane with a flow have in common.
- * Limits that are not loaded yet are waited for.
+ * Limits that are not loaded yet are waited for.  A job that has left the lane's
+ * limiter changes nothing: whoever pops it writes it anew.
  */
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
+	if (push->kind == 0 && lane->kind_limiter != JOBQ_NO_LIMITER &&
+		lane->tenant == push->tenant)
+		return;
 	if (lane->kind == push->kind && lane->tenant == push->tenant &&
 		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))
 		return;

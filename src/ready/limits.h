@@ -15,10 +15,10 @@
 /*
  * Limits
  *
- * A job needs permits to start: of its queue's limiter, of its tenant there, of its
- * kind's limiter, and of its group.  Whoever pops it takes them all at once, and gives them back when
- * the job's transaction is over; a process that dies has its permits given back
- * by the scheduler.  So a limit holds exactly, for workers and consumers alike.
+ * A job needs permits to start: of its queue's limiter, of its tenant there, of the
+ * limiter that its kind has, or that kind or queue name, and of its group.  Whoever
+ * pops it takes them all at once, and gives them back when the job's transaction is
+ * over; a process that dies has its permits given back by the scheduler.  So a limit holds exactly, for workers and consumers alike.
  *
  * What waits for a limiter stays in its lane, which is skipped meanwhile: jobs
  * of a limited kind, and of a tenant, have lanes of their own (src/store/flow.c).
@@ -51,7 +51,7 @@ typedef struct JobqPace
 	TimestampTz rest_until;
 } JobqPace;
 
-/* How many queues and kinds may have a limiter. */
+/* How many queues and kinds may have a limiter, with those that have a name. */
 #define JOBQ_MAX_LIMITERS	128
 #define JOBQ_MAX_WEIGHTS	32
 
@@ -68,7 +68,7 @@ typedef struct JobqLimiter
 	bool		fair;			/* the queue's tenants take turns */
 	bool		group_wait;		/* a group waits for its job that failed */
 	int32		queue_id;		/* or 0 */
-	uint32		kind;			/* hash, or 0 */
+	uint32		kind;			/* hash of it, or of a limiter's name; or 0 */
 	int			max_running;	/* 0: no limit */
 	int			group_max_running;	/* 0: no limit */
 	int			weight;			/* among queues of the same place in a pool */

@@ -4,7 +4,7 @@
  *	  What a job's lane depends on beside its queue and priority: as which role it
  *	  runs, the limits of its kind, its tenant, its group.
  *
- * Jobs of a kind with limits, and the tenants of a queue that is fair or limits them,
+ * Jobs of a kind with limits, those of a named limiter, and the tenants of a queue that is fair or limits them,
  * have lanes of their own, so that what waits for a limit or for its turn stands in nobody
  * else's way.  "flow" in the job's row tells these lanes apart.  It is set when
  * the row is written, and set right by whoever takes the job if kind or queue
@@ -32,7 +32,7 @@
 
 #include "store/store.h"
 
-PG_FUNCTION_INFO_V1(jobq_kind_hash_sql);
+PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 
 /* Longest key of a group, in bytes. */
 #define MAX_GROUP_KEY	500
@@ -70,23 +70,32 @@ jobq_set_group(JobqJob *job, Datum group_key)
 }
 
 /*
- * The hash by which the limits of a kind are found; never 0.
+ * What limits jobs of the kind in this queue, beside the queue's own limits: the
+ * limiter that the kind names, or the kind's own limits, or else the limiter that the
+ * queue names.  By its hash; 0 if there is none.  The queue may be NULL.
  */
 uint32
-jobq_kind_hash(const char *kind)
+jobq_limiter_of(const char *kind, const JobqQueue *queue)
 {
-	uint32		hash = hash_bytes((const unsigned char *) kind, strlen(kind));
+	JobqHandler handler;
 
-	return hash == 0 ? 1 : hash;
+	if (jobq_handler(kind, &handler) != NULL && handler.limiter != 0)
+		return handler.limiter;
+	return queue != NULL ? queue->limiter : 0;
 }
 
 /*
- * kind_hash(kind): the same, for queries.
+ * limiter_of(kind, queue_id): the same, for queries.
  */
 Datum
-jobq_kind_hash_sql(PG_FUNCTION_ARGS)
+jobq_limiter_of_sql(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT32((int32) jobq_kind_hash(text_to_cstring(PG_GETARG_TEXT_PP(0))));
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+
+	queue = jobq_queue_by_id(PG_GETARG_INT32(1), &buffer);
+	PG_RETURN_INT32((int32) jobq_limiter_of(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+											queue));
 }
 
 /*
@@ -106,16 +115,14 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 }
 
 /*
- * The hashes of the job's kind, if that has limits, and of its tenant, if that has
+ * The hashes of what limits the job beside its queue, and of its tenant, if that has
  * lanes of its own: in a queue that is fair or limits its tenants, or because it is
  * paused; and as which role it runs.  As kind and queue are now.
  */
 static void
-parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name,
+parts(const JobqJob *job, uint32 *limiter, uint32 *tenant, char **tenant_name,
 	  Oid *run_as)
 {
-	const char *name = jobq_job_kind(job);
-	JobqHandler handler;
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
@@ -130,14 +137,13 @@ parts(const JobqJob *job, uint32 *kind, uint32 *tenant, char **tenant_name,
 			jobq_tenant_paused(queue, *tenant_name))
 			*tenant = jobq_tenant_hash(*tenant_name);
 	}
-	*kind = jobq_handler(name, &handler) != NULL && handler.limited
-		? jobq_kind_hash(name) : 0;
+	*limiter = jobq_limiter_of(jobq_job_kind(job), queue);
 }
 
 static int32
-flow_of(uint32 kind, uint32 tenant)
+flow_of(uint32 limiter, uint32 tenant)
 {
-	return (int32) (kind != 0 ? hash_combine(tenant, kind) : tenant);
+	return (int32) (limiter != 0 ? hash_combine(tenant, limiter) : tenant);
 }
 
 /*
@@ -146,17 +152,17 @@ flow_of(uint32 kind, uint32 tenant)
 void
 jobq_set_flow(JobqJob *job)
 {
-	uint32		kind;
+	uint32		limiter;
 	uint32		tenant;
 	char	   *tenant_name;
 	Oid			run_as;
 
-	parts(job, &kind, &tenant, &tenant_name, &run_as);
+	parts(job, &limiter, &tenant, &tenant_name, &run_as);
 	if (tenant_name != NULL)
 		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(tenant_name));
 	else
 		JOB_ISNULL(job, JOB_TENANT) = true;
-	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(kind, tenant)));
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(limiter, tenant)));
 	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(run_as));
 }
 
@@ -167,15 +173,30 @@ jobq_set_flow(JobqJob *job)
 bool
 jobq_flow_changed(const JobqJob *job)
 {
-	uint32		kind;
+	uint32		limiter;
 	uint32		tenant;
 	char	   *tenant_name;
 	Oid			run_as;
 	int32		flow;
 
-	parts(job, &kind, &tenant, &tenant_name, &run_as);
-	flow = flow_of(kind, tenant);
+	parts(job, &limiter, &tenant, &tenant_name, &run_as);
+	flow = flow_of(limiter, tenant);
 	return run_as != job_run_as(job) || (flow != 0 && flow != job_flow(job));
+}
+
+/*
+ * The flow that the job would have now if it were limited by this, or by nothing (0).
+ */
+int32
+jobq_flow_with(const JobqJob *job, uint32 limiter)
+{
+	uint32		unused;
+	uint32		tenant;
+	char	   *tenant_name;
+	Oid			run_as;
+
+	parts(job, &unused, &tenant, &tenant_name, &run_as);
+	return flow_of(limiter, tenant);
 }
 
 /*

@@ -183,13 +183,18 @@ extern bool jobq_job_is_statement(const JobqJob *job);
 extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
 extern void jobq_job_set_payload(JobqJob *job, Datum payload);
 
+/* src/store/limit_hash.c */
+extern uint32 jobq_kind_hash(const char *kind);
+extern uint32 jobq_limiter_hash(const char *name);
+
 /* src/store/flow.c */
 extern int64 jobq_group_id(int32 queue_id, text *key);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
+extern int32 jobq_flow_with(const JobqJob *job, uint32 limiter);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
-extern uint32 jobq_kind_hash(const char *kind);
+extern uint32 jobq_limiter_of(const char *kind, const JobqQueue *queue);
 extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
 
 /* src/store/tenant.c */

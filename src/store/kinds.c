@@ -215,9 +215,13 @@ read_kind(JobqKind *kind)
 				kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
 			if (!nulls[HANDLER_FAIL_ON - 1])
 				kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
-			handler->limited = !on_event &&
-				(!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
-				 !nulls[HANDLER_THROTTLE - 1]);
+			if (!on_event && !nulls[HANDLER_LIMITER - 1])
+				handler->limiter =
+					jobq_limiter_hash(TextDatumGetCString(values[HANDLER_LIMITER - 1]));
+			else if (!on_event &&
+					 (!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
+					  !nulls[HANDLER_THROTTLE - 1]))
+				handler->limiter = jobq_kind_hash(name);
 		}
 		kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
 		if (!nulls[HANDLER_CARRY - 1])

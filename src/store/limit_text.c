@@ -161,7 +161,26 @@ bad:
 }
 
 /*
- * An error if more queues and kinds have limits than there is room for.  To be
+ * An error if there is no limiter of this name.
+ */
+void
+jobq_check_limiter(const char *name)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		values[] = {CStringGetTextDatum(name)};
+
+	SPI_connect();
+	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1", 1, types, values,
+				   NULL, SPI_OK_SELECT) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("limiter \"%s\" does not exist", name),
+				 errhint("The view jobq.limits shows those that do; jobq.create_limiter() makes one.")));
+	SPI_finish();
+}
+
+/*
+ * An error if more queues, kinds and named limiters have limits than there is room for.  To be
  * called after the change, which is undone by the error.
  *
  * Whoever gives limits waits for others who do, so that each sees what the one
@@ -177,13 +196,14 @@ jobq_check_limited(void)
 	SPI_connect();
 	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
 			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
-			   ")", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+			   ") + (SELECT count(*) FROM jobq.limiter)",
+			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	SPI_finish();
 	if (n > JOBQ_MAX_LIMITERS)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("more than %d queues and kinds cannot have limits, weights, or policies for groups and tenants",
+				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",
 						JOBQ_MAX_LIMITERS),
-				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue() or jobq.register().")));
+				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter().")));
 }

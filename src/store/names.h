@@ -68,6 +68,9 @@ enum
 	RECYCLE_EACH
 };
 
+/* Longest name of a limiter. */
+#define JOBQ_MAX_LIMITER_NAME	63
+
 /* Longest name of a header or setting that names the tenant. */
 #define JOBQ_MAX_TENANT_NAME	63
 
@@ -99,6 +102,7 @@ typedef struct JobqQueue
 	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
 	Oid			run_as_by;		/* who has said so, or InvalidOid: not known */
 	bool		limited;		/* has max_running, rate, or throttle */
+	uint32		limiter;		/* of its jobs, see jobq_limiter_of(); or 0 */
 	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */
 	int64		expires_after_ms;	/* or -1 */
@@ -132,7 +136,8 @@ enum
 	HANDLER_MAX_MEMORY,			/* in the order of JobqAllowance */
 	HANDLER_MAX_TEMP,
 	HANDLER_MAX_WAL,
-	HANDLER_NATTS = HANDLER_MAX_WAL
+	HANDLER_LIMITER,
+	HANDLER_NATTS = HANDLER_LIMITER
 };
 
 /* The kind of plain statements, which nobody registers (src/produce/statement.c). */
@@ -162,7 +167,7 @@ typedef struct JobqHandler
 	int			max_exceptions; /* or -1 */
 	int			timeout;		/* milliseconds, or -1 */
 	bool		fail_on_timeout;
-	bool		limited;		/* has max_running, rate, or throttle */
+	uint32		limiter;		/* of its jobs, see jobq_limiter_of(); or 0 */
 	bool		carries;		/* its jobs take settings along */
 	bool		recycled;		/* its workers leave after each job */
 	bool		confined;		/* has an allowance */
@@ -268,6 +273,7 @@ extern void jobq_check_signature(Oid proc, JobqFunction *function);
 /* src/store/limit_text.c */
 extern void jobq_rate_parse(const char *text, JobqRate *rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
+extern void jobq_check_limiter(const char *name);
 extern void jobq_check_limited(void);
 
 /* src/store/new_queue.c */

@@ -27,6 +27,7 @@
  *				each its own; none takes it away
  *	WEIGHTS		an object of names and numbers
  *	DURATION	a positive interval; 0 takes it away
+ *	LIMITER		the name of a limiter; none takes it away
  *	FLAG		true or false; the column is NOT NULL
  *	CARRY		an array of names of settings; an empty one takes it away
  *	ROLE		a role that the caller could become; - takes it away
@@ -50,6 +51,7 @@ QUEUE_SETTING(weight, WEIGHT, int, "", LIMIT, "", "its share of the workers that
 QUEUE_SETTING(max_running, MAX_RUNNING, int, "", LIMIT, "", "how many of its jobs run at a time; 0 or null: as many as can")
 QUEUE_SETTING(rate, RATE, text, "", RATE, "", "how many of its jobs start in a time, such as 100 per minute burst 20, or 5 per second by group; none or null: as many as can")
 QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "when it rests, such as 10 failures in 5 minutes, or by group; none or null: never")
+QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq.limiter", LIMITER, "", "a limiter, made by create_limiter(), that its jobs need beside the limits of the queue, if their kind has no limits; none or null: none")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of the same group run at a time; 0: as many as can")
 QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "while a job of a group waits for its next attempt, the others of the group wait, or continue")
 QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "what says whose a job is: setting NAME, header NAME, schema (the first of search_path), or role; none or null: what fair_by says")

@@ -163,6 +163,8 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 		: InvalidOid;
 	queue->limited = !nulls[QUEUE_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_RATE - 1] || !nulls[QUEUE_THROTTLE - 1];
+	queue->limiter = nulls[QUEUE_LIMITER - 1] ? 0
+		: jobq_limiter_hash(TextDatumGetCString(values[QUEUE_LIMITER - 1]));
 	queue->tenants_limited = !nulls[QUEUE_TENANT_MAX_RUNNING - 1] ||
 		!nulls[QUEUE_TENANT_RATE - 1];
 	queue->max_length = nulls[QUEUE_MAX_LENGTH - 1] ? -1

@@ -41,7 +41,7 @@ typedef struct Column
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true},
+	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true},
 	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {REGROLEOID, true},
 };
@@ -55,6 +55,7 @@ static const Column handler_columns[] = {
 	{INT4OID, true}, {BOOLOID, true}, {INT4OID, true}, {INT4OID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true},
 	{TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {INT8OID, true}, {INT8OID, true}, {INT8OID, true},
+	{TEXTOID, true},
 };
 
 static const Column job_columns[] = {

@@ -170,13 +170,17 @@ sub end_leases
 }
 
 #
-# max_running = 7: of a queue of workers, of one of consumers, of a kind in both.
+# max_running = 7: of a queue of workers, of one of consumers, of a kind in both, of a
+# limiter that both name.
 # A worker hands its place on to itself, a consumer to one that waits; so it is never
-# free.  Of a kind in both, it may be for as long as a worker needs to wake up.
+# free.  Of a kind or limiter of both, it may be for as long as a worker needs to wake up.
 #
-foreach my $case ('queue of workers', 'queue of consumers', 'kind in both')
+foreach my $case ('queue of workers', 'queue of consumers', 'kind in both', 'limiter of both')
 {
-	my $well = $case =~ /kind/;
+	my $well = $case =~ /both/;
+	my $limiter = $case =~ /limiter/ ? 'seven' : 'none';
+
+	sql(q{SELECT jobq.create_limiter('seven', max_running => 7)}) if $limiter eq 'seven';
 
 	# somebody may have left for another reason just then
 	foreach my $time (1 .. 5, 'some are terminated')
@@ -191,7 +195,8 @@ foreach my $case ('queue of workers', 'queue of consumers', 'kind in both')
 		sql(q{TRUNCATE run});
 		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
 		sql(qq{SELECT jobq.alter_queue('workers', max_running => @{[$case =~ /workers/ ? 7 : 0]}),
-			jobq.alter_queue('consumers', max_running => @{[$case =~ /consumers/ ? 7 : 0]})});
+			jobq.alter_queue('consumers', max_running => @{[$case =~ /consumers/ ? 7 : 0]}),
+			jobq.alter_queue('workers', limiter => '$limiter'), jobq.alter_queue('consumers', limiter => '$limiter')});
 		sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)', max_running => 7, backoff => 'fixed 1ms')})
 		  if $case =~ /kind/;
 		$w = 600 if $case =~ /workers|both/;
@@ -220,8 +225,9 @@ foreach my $case ('queue of workers', 'queue of consumers', 'kind in both')
 		wait_for($node, "$what: leases are over", 'SELECT NOT EXISTS (SELECT FROM jobq_internal.lease_slots())');
 		nothing_leaks($what);
 	}
-	ok($well, "$case: a place that is free is taken at once") unless $case =~ /kind/;
+	ok($well, "$case: a place that is free is taken at once") unless $case =~ /both/;
 }
+sql(q{SELECT jobq.alter_queue('workers', limiter => 'none'), jobq.alter_queue('consumers', limiter => 'none'), jobq.drop_limiter('seven')});
 sql(q{SELECT jobq.register('work', 'handler(jsonb, jobq.job_context)'), jobq.test_clock('0')});
 
 #

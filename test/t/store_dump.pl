@@ -30,7 +30,8 @@ CREATE FUNCTION give_up(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jo
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)', max_attempts => 7);
 SELECT jobq.register('fail', 'fail(jsonb)', backoff => 'fixed 1h', on_failure => 'give_up(jsonb)');
 SELECT jobq.register('give_up', 'give_up(jsonb)', queue => 'slow', timeout => '1h');
-SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_payload');
+SELECT jobq.create_limiter('few', max_running => 3);
+SELECT jobq.create_queue('still', open => true, notify => 'off', keep => 'no_payload', limiter => 'few');
 SELECT jobq.pause('still');
 });
 
@@ -120,6 +121,8 @@ is( $node->safe_psql(
 		'copy', q{SELECT payload -> 'n', state FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id}),
 	"3|retryable\n5|ready\n6|scheduled\n7|ready\n8|ready",
 	'queues that were paused are paused');
+is($node->safe_psql('copy', q{SELECT q.name, l.limiter, l.max_running FROM jobq.queues q JOIN jobq.limits l USING (limiter)}),
+	'still|few|3', 'a queue names its limiter');
 $node->safe_psql('copy', q{SELECT jobq.resume('default'), jobq.resume('still')});
 wait_for($node, 'and run when they are resumed',
 	q{SELECT count(*) = 0 FROM jobq.jobs WHERE state = 'ready' OR state = 'running'}, 'copy');

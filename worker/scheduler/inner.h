@@ -212,6 +212,26 @@ extern void index_end_lost(void);
 extern void tokens_begin(void);
 extern void tokens_renew(void);
 
+/* A kind (its hash), or a queue, whose jobs need a named limiter (its hash). */
+typedef struct Member
+{
+	int32		queue_id;		/* 0: a kind */
+	uint32		kind;
+	uint32		limiter;
+} Member;
+
+typedef struct Members
+{
+	Member	   *members;		/* in order */
+	uint64		n;
+} Members;
+
+/* worker/scheduler/policies.c */
+extern int	policies_read(JobqLimiter *limiters, bool *weighted);
+extern Members policies_members(void);
+extern uint16 policies_limiter(const Members *members, int32 queue_id,
+							   uint32 kind);
+
 /* worker/scheduler/past.c */
 
 /* What has become of the jobs of a name before a start of the server. */

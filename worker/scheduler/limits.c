@@ -11,11 +11,7 @@
 #include "scheduler/inner.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "common/hashfn.h"
-#include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -24,16 +20,12 @@
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static int	read_limiters(JobqLimiter *limiters, bool *weighted);
-static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
-							  TupleDesc desc, int rate, int throttle);
-static void read_weights(JobqLimiter *limiter, Datum weights);
 static void forget_limiter(uint16 index);
 static void forget_permit(JobqPermits *permits, uint16 index);
 static void count_running(uint16 index);
+static void count_limited(const Members *members, JobqWakeList *wake);
 static void begin_to_count(uint16 index, bool all, bool tenants,
 						   TimestampTz now, JobqWakeList *wake);
-static void too_many_limited(void);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
@@ -47,149 +39,6 @@ Duty		limits_duty = {
 	.next_due = next_due,
 };
 
-static int
-int_column(HeapTuple row, TupleDesc desc, int n)
-{
-	bool		isnull;
-	Datum		value = jobq_column(row, desc, n, INT4OID, &isnull);
-
-	return isnull ? 0 : DatumGetInt32(value);
-}
-
-static void
-rate_of(JobqRate *rate, HeapTuple row, TupleDesc desc, int n)
-{
-	bool		isnull;
-	Datum		value = jobq_column(row, desc, n, TEXTOID, &isnull);
-
-	if (!isnull)
-		jobq_rate_parse(TextDatumGetCString(value), rate);
-}
-
-static void
-rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
-				  int rate, int throttle)
-{
-	bool		isnull;
-	Datum		value = jobq_column(row, desc, throttle, TEXTOID, &isnull);
-
-	rate_of(&limiter->rate, row, desc, rate);
-	if (!isnull)
-		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
-}
-
-static void
-read_weights(JobqLimiter *limiter, Datum weights)
-{
-	JsonbIterator *it = JsonbIteratorInit(&DatumGetJsonbP(weights)->root);
-	JsonbValue	value;
-	JsonbIteratorToken token;
-
-	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
-	{
-		uint32		hash;
-
-		if (token != WJB_KEY)
-			continue;
-		hash = hash_bytes((const unsigned char *) value.val.string.val,
-						  value.val.string.len);
-		(void) JsonbIteratorNext(&it, &value, true);
-		if (limiter->nweights < JOBQ_MAX_WEIGHTS && value.type == jbvNumeric)
-		{
-			limiter->weights[limiter->nweights].tenant = hash == 0 ? 1 : hash;
-			limiter->weights[limiter->nweights++].weight =
-				DatumGetInt32(DirectFunctionCall1(numeric_int4,
-												  NumericGetDatum(value.val.numeric)));
-		}
-	}
-}
-
-/*
- * There are more than jobq_check_limited() allows: they came with a restore, or by
- * replication.
- */
-static void
-too_many_limited(void)
-{
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("more than %d queues and kinds have limits",
-					JOBQ_MAX_LIMITERS),
-			 errdetail("Jobs of the others do not run.")));
-}
-
-/*
- * The policies of queues and kinds that have any, as the tables have them.
- */
-static int
-read_limiters(JobqLimiter *limiters, bool *weighted)
-{
-	int			n = 0;
-	uint64		nrows;
-
-	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
-					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
-					   " group_on_failure = 'wait', fair_weights,"
-					   " coalesce(tenant_max_running, 0), tenant_rate"
-					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
-					   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	*weighted = false;
-	for (uint64 i = 0; i < nrows; i++)
-	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		JobqLimiter *limiter = &limiters[n];
-		bool		isnull;
-		Datum		weights;
-
-		if (n == JOBQ_MAX_LIMITERS)
-		{
-			too_many_limited();
-			break;
-		}
-		n++;
-		limiter->in_use = true;
-		limiter->queue_id = int_column(row, desc, 1);
-		limiter->max_running = int_column(row, desc, 2);
-		limiter->group_max_running = int_column(row, desc, 3);
-		limiter->weight = int_column(row, desc, 4);
-		*weighted |= limiter->weight > 0;
-		rate_and_throttle(limiter, row, desc, 5, 6);
-		limiter->fair = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
-		limiter->group_wait = DatumGetBool(jobq_column(row, desc, 8, BOOLOID, NULL));
-		weights = jobq_column(row, desc, 9, JSONBOID, &isnull);
-		if (!isnull)
-			read_weights(limiter, weights);
-		limiter->tenant_max_running = int_column(row, desc, 10);
-		rate_of(&limiter->tenant_rate, row, desc, 11);
-	}
-
-	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
-					   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND,
-					   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	for (uint64 i = 0; i < nrows; i++)
-	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		JobqLimiter *limiter = &limiters[n];
-
-		if (n == JOBQ_MAX_LIMITERS)
-		{
-			too_many_limited();
-			break;
-		}
-		n++;
-		limiter->in_use = true;
-		limiter->kind =
-			jobq_kind_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
-		limiter->max_running = int_column(row, desc, 2);
-		limiter->group_max_running = 1;
-		limiter->group_wait = true;
-		rate_and_throttle(limiter, row, desc, 3, 4);
-	}
-	return n;
-}
-
 /*
  * Jobs need permits of this limiter that did not before ("all"), or of their tenants
  * ("tenants").  What workers have taken along has none.  Wants db->lock.
@@ -198,7 +47,7 @@ static void
 begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 			   JobqWakeList *wake)
 {
-	if (all)
+	if (all && my_db->limits->limiters[index].queue_id != 0)
 		count_running(index);
 	if (tenants)
 		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
@@ -222,11 +71,13 @@ limits_load(void)
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
 	bool		weighted;
+	Members		members;
 	int			n;
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
-	n = read_limiters(limiters, &weighted);
+	n = policies_read(limiters, &weighted);
+	members = policies_members();
 	for (int i = 0; i < n; i++)
 	{
 		limiters[i].pace.tokens = limiters[i].rate.burst;
@@ -297,6 +148,7 @@ limits_load(void)
 		begin_to_count(i, jobq_limiter_counts(&limiters[j]),
 					   jobq_tenants_limited(&limiters[j]), now, &wake);
 	}
+	count_limited(&members, &wake);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &my_db->ready->lanes[i];
@@ -313,6 +165,7 @@ limits_load(void)
 	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);
 	pfree(limiters);
+	pfree(members.members);
 }
 
 /*
@@ -349,7 +202,7 @@ forget_permit(JobqPermits *permits, uint16 index)
 }
 
 /*
- * A new limiter counts the jobs that run already, too.  Wants db->lock.
+ * A new limiter of a queue counts the jobs that run already, too.  Wants db->lock.
  */
 static void
 count_running(uint16 index)
@@ -359,39 +212,88 @@ count_running(uint16 index)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
-		uint16	   *permit = limiter->queue_id != 0 ? &slot->holding->permits.queue
-			: &slot->holding->permits.kind;
 		bool		ours;
 
 		if (slot->database != my_db_index ||
 			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		ours = slot->job_id != 0 && *permit == JOBQ_NO_LIMITER;
-		if (ours)
-			ours = limiter->queue_id != 0 ? slot->queue_id == limiter->queue_id
-				: jobq_kind_hash(slot->kind) == limiter->kind;
+		ours = slot->job_id != 0 && slot->queue_id == limiter->queue_id &&
+			slot->holding->permits.queue == JOBQ_NO_LIMITER;
 		if (ours)
 			slot->holding->permits_job = slot->job_id;
 		SpinLockRelease(&slot->mutex);
 		if (ours)
 		{
-			*permit = index;
+			slot->holding->permits.queue = index;
 			limiter->running++;
 		}
 	}
 	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
 	{
 		JobqLease  *lease = &my_db->leases->leases[i];
-		uint16	   *permit = limiter->queue_id != 0 ? &lease->permits.queue
-			: &lease->permits.kind;
 
-		if (lease->id == 0 || *permit != JOBQ_NO_LIMITER ||
-			(limiter->queue_id != 0 ? lease->queue_id != limiter->queue_id
-			 : lease->kind != limiter->kind))
+		if (lease->id == 0 || lease->permits.queue != JOBQ_NO_LIMITER ||
+			lease->queue_id != limiter->queue_id)
 			continue;
-		*permit = index;
+		lease->permits.queue = index;
 		limiter->running++;
+	}
+}
+
+/*
+ * Of what runs already, each job counts at the limiter that its kind has or names, or
+ * else its queue.  What its worker has taken along goes back, so that it does not keep
+ * the permit for that.  Wants db->lock.
+ */
+static void
+count_limited(const Members *members, JobqWakeList *wake)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		JobqSlot   *slot = &jobq_shared->slots[i];
+		int64		job;
+		int32		queue_id;
+		uint32		kind;
+		uint16		index;
+
+		if (slot->database != my_db_index ||
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD) ||
+			slot->holding->permits.kind != JOBQ_NO_LIMITER)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		job = slot->job_id;
+		queue_id = slot->queue_id;
+		kind = jobq_kind_hash(slot->kind);
+		SpinLockRelease(&slot->mutex);
+		index = job == 0 ? JOBQ_NO_LIMITER : policies_limiter(members, queue_id, kind);
+		if (index == JOBQ_NO_LIMITER)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		if (slot->job_id == job)
+			slot->holding->permits_job = job;
+		else
+			index = JOBQ_NO_LIMITER;
+		SpinLockRelease(&slot->mutex);
+		if (index == JOBQ_NO_LIMITER)
+			continue;
+		slot->holding->permits.kind = index;
+		my_db->limits->limiters[index].running++;
+		jobq_prefetch_return(my_db, slot, wake);
+	}
+	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
+	{
+		JobqLease  *lease = &my_db->leases->leases[i];
+		uint16		index;
+
+		if (lease->id == 0 || lease->permits.kind != JOBQ_NO_LIMITER)
+			continue;
+		index = lease->kind != 0 ? jobq_limiter_find(my_db, 0, lease->kind)
+			: policies_limiter(members, lease->queue_id, 0);
+		if (index == JOBQ_NO_LIMITER)
+			continue;
+		lease->permits.kind = index;
+		my_db->limits->limiters[index].running++;
 	}
 }
 

@@ -17,7 +17,8 @@
 #include "executor/spi.h"
 
 /*
- * Ask for the jobs of the limiter's queue or kind: how many have started since one
+ * Ask for the jobs of the limiter's queue, or for those that it limits now beside
+ * their queues: how many have started since one
  * time, and failed since another; DT_NOEND to ask for none.  "by" is the column by
  * which they are counted, or NULL for all together; of so many names at most, those
  * first that have had most.  Returns how many rows there are for past_row().  Wants
@@ -31,7 +32,7 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	Datum		values[4];
 	const char *name = by == NULL ? "NULL::text" : by;
 	const char *of = limiter->queue_id != 0 ? "queue_id"
-		: "jobq_internal.kind_hash(kind)";
+		: "jobq_internal.limiter_of(kind, queue_id)";
 
 	values[0] = Int32GetDatum(limiter->queue_id != 0 ? limiter->queue_id
 							  : (int32) limiter->kind);

@@ -1,0 +1,141 @@
+-- Limiters with names, which kinds and queues share.
+
+CREATE FUNCTION test.at(limiter text) RETURNS int LANGUAGE sql
+AS $$ SELECT running FROM jobq.limits l WHERE l.limiter = $1 $$;
+CREATE OR REPLACE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
+AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
+CREATE OR REPLACE FUNCTION test.noted() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM test.trace $$;
+TRUNCATE test.trace;
+
+-- bad input
+SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY[
+	'create_limiter(NULL)', 'create_limiter('''', 1)', 'create_limiter(repeat(''x'', 64), 1)', 'create_limiter(''none'', 1)', 'create_limiter(''line'')',
+	'create_limiter(''line'', -1)', 'create_limiter(''line'', 0)', 'create_limiter(''line'', rate => ''fast'')', 'create_limiter(''line'', rate => ''1 per second by group'')',
+	'create_limiter(''line'', throttle => ''1 failure in 1 s by group'')', 'create_limiter(''line'', throttle => ''often'')',
+	'alter_limiter(''line'', 1)', 'drop_limiter(''line'')', 'register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'')',
+	'create_queue(''lined'', limiter => ''line'')']) c;
+SELECT count(*) FROM jobq.queues WHERE name = 'lined';
+SET ROLE regress_jobq_alice;
+SELECT c, (test.error('SELECT jobq.' || c)).* FROM unnest(ARRAY['create_limiter(''line'', 1)', 'alter_limiter(''line'', 1)', 'drop_limiter(''line'')']) c;
+RESET ROLE;
+
+-- two kinds share it: of three jobs two run, and another kind passes by
+SELECT jobq.create_limiter('line', max_running => 2);
+SELECT (test.error('SELECT jobq.create_limiter(''line'', max_running => 2)')).*;
+SELECT (test.error('SELECT jobq.register(''alpha'', ''test.gate(jsonb)'', limiter => ''line'', max_running => 1)')).*;
+SELECT jobq.register('alpha', 'test.gate(jsonb)', limiter => 'line'), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
+SELECT kind, max_running, limiter FROM jobq.kinds WHERE limiter IS NOT NULL ORDER BY kind;
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('alpha', '1') AS a, jobq.enqueue('beta', '1', queue => 'other') AS b \gset
+SELECT test.in_gate(:a, :b);
+SELECT jobq.enqueue('alpha', '1', queue => 'third') AS c \gset
+SELECT jobq.enqueue('beta', '1') AS d, jobq.enqueue('echo', '"passes by"') AS e \gset
+SELECT state FROM jobq.wait(:e);
+CALL test.settle();
+SELECT state, attempt FROM test.states(ARRAY[:a, :b, :c, :d]);
+SELECT queue, kind, limiter, running, max_running FROM jobq.limits;
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain_job(:c);
+-- one more place: the oldest gets it
+SELECT jobq.alter_limiter('line', max_running => 3);
+SELECT test.in_gate(:a, :b, :c);
+-- beta leaves it: new jobs of it run; what waits leaves the line in its turn, or when it is moved; what runs keeps its place
+SELECT jobq.register('beta', 'test.gate(jsonb)');
+SELECT jobq.enqueue('beta', '3') AS f \gset
+SELECT state FROM jobq.wait(:f);
+SELECT state FROM jobq.status(:d);
+SELECT reason, detail, replace(remedy, :'d', 'N') AS remedy FROM jobq.explain_job(:d);
+SELECT jobq.reschedule(:d, now());
+SELECT test.in_gate(:d);
+SELECT test.at('line');
+-- what joins is counted
+SELECT jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
+SELECT test.until('test.at(''line'') = 4');
+SELECT jobq.enqueue('alpha', '1') AS g, jobq.enqueue('beta', '3') AS h, jobq.enqueue('alpha', '3') AS i \gset
+SELECT jobq.register('beta', 'test.gate(jsonb)');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
+SELECT test.until('test.at(''line'') = 0');
+
+-- a queue names it: its jobs need it, but those of a kind with limits of its own; what runs is counted when the queue joins
+SELECT jobq.alter_limiter('line', max_running => 1);
+SELECT jobq.create_queue('lined'), jobq.register('own', 'test.gate(jsonb)', max_running => 2);
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
+SELECT test.in_gate(:a);
+SELECT jobq.alter_queue('lined', limiter => 'line');
+SELECT name, limiter FROM jobq.queues WHERE limiter IS NOT NULL;
+SELECT test.until('test.at(''line'') = 1');
+SELECT jobq.enqueue('gate', '1', queue => 'lined') AS b, jobq.enqueue('alpha', '1') AS c, jobq.enqueue('own', '1', queue => 'lined') AS d \gset
+SELECT test.in_gate(:a, :d);
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:a, :b, :c, :d]);
+SELECT reason, regexp_replace(detail, 'jobs? [\d, ]*\d', 'job N', 'g') AS detail, remedy FROM jobq.explain_job(:b);
+-- what comes when the queue has left
+SELECT jobq.alter_queue('lined', limiter => 'none');
+SELECT jobq.enqueue('gate', '1', queue => 'lined') AS e \gset
+SELECT test.in_gate(:a, :d, :e);
+SELECT state FROM test.states(ARRAY[:b, :c]);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:e);
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
+SELECT jobq.alter_queue('lined', limiter => 'line');
+
+-- consumers and work() need it, too
+SELECT jobq.create_queue('rented', mode => 'consumer', limiter => 'line');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('alpha', '1') AS a \gset
+SELECT test.in_gate(:a);
+SELECT jobq.enqueue('any', '{}', queue => 'rented') AS b \gset
+SELECT count(*) FROM jobq.reserve(ARRAY['rented']);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:a);
+SELECT id = :b AS it, token FROM jobq.reserve(ARRAY['rented'], wait => '5 min') \gset
+SELECT :'it' AS reserved, test.at('line') AS running;
+SELECT jobq.enqueue('gate', '3', queue => 'lined') AS c \gset
+CALL jobq.work(ARRAY['lined'], stop_when_empty => true);
+CALL test.settle();
+SELECT state FROM jobq.status(:c);
+SELECT jobq.ack(:b, :token);
+SELECT state FROM jobq.wait(:c);
+SELECT test.until('test.at(''line'') = 0');
+
+-- one bucket for all
+SELECT jobq.create_limiter('drip', rate => '3 per hour burst 3');
+SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'drip'), jobq.alter_queue('lined', limiter => 'drip');
+SELECT count(jobq.enqueue('note', '1')) FROM generate_series(1, 2);
+SELECT test.until('test.noted() = 2');
+SELECT jobq.enqueue('echo', '1', queue => 'lined') AS a \gset
+SELECT state FROM jobq.wait(:a);
+SELECT jobq.enqueue('note', '1') AS a, jobq.enqueue('echo', '1', queue => 'lined') AS b \gset
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:a, :b]);
+SELECT reason, regexp_replace(detail, 'at .*', 'at T') AS detail, remedy FROM jobq.explain_job(:b);
+SELECT limiter, running, rate, floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'drip';
+SELECT jobq.test_clock('41 min');
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT jobq.test_clock('0');
+
+-- one rest for all
+SELECT jobq.alter_limiter('drip', rate => 'none', throttle => '2 failures in 1 hour');
+SELECT (test.error('SELECT jobq.alter_limiter(''drip'', throttle => ''none'')')).*;
+SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
+SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
+SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+SELECT jobq.enqueue('note', '1') AS a \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:a);
+SELECT reason, regexp_replace(detail, 'until [^,]*', 'until T') AS detail, remedy FROM jobq.explain_job(:a);
+SELECT limiter, failures, rest_until IS NOT NULL AS rests FROM jobq.limits WHERE limiter = 'drip';
+SELECT jobq.alter_limiter('drip', max_running => 5, throttle => 'none');
+SELECT state FROM jobq.wait(:a);
+
+-- it is forgotten when nobody names it
+SELECT (test.error('SELECT jobq.drop_limiter(''drip'')')).*;
+SELECT jobq.register('note', 'test.note(jsonb)'), jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms'), jobq.alter_queue('lined', limiter => 'none');
+SELECT jobq.drop_limiter('drip');
+SELECT jobq.unregister('alpha'), jobq.unregister('beta'), jobq.unregister('own'), jobq.alter_queue('rented', limiter => 'none');
+SELECT jobq.drop_limiter('line');
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
+SELECT jobq.drop_queue('rented', force => true), jobq.drop_queue('lined', force => true);
+TRUNCATE test.trace;
+DROP FUNCTION test.at(text);

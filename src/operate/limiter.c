@@ -1,0 +1,208 @@
+/*-------------------------------------------------------------------------
+ *
+ * limiter.c
+ *	  create_limiter(), alter_limiter(), drop_limiter(): limits that several kinds
+ *	  and queues share.
+ *
+ * A limiter is a row of jobq.limiter; kinds and queues name it (jobq_limiter_of() in
+ * src/store/flow.c).  The scheduler loads it beside the limits of kinds, and what
+ * takes permits does not tell them apart.
+ *
+ * A limiter has one limit at least: whoever finds that a job needs a permit of it
+ * waits until it gives permits.
+ *
+ * src/operate/limiter.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "operate/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_create_limiter);
+PG_FUNCTION_INFO_V1(jobq_alter_limiter);
+PG_FUNCTION_INFO_V1(jobq_drop_limiter);
+
+enum
+{
+	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS
+};
+
+static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID};
+
+static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
+					  bool *taken_away);
+
+/*
+ * The arguments as values of the table.  taken_away: which are not null, and stand
+ * for no limit.  An error if one cannot be.
+ */
+static void
+read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
+{
+	int			length;
+
+	for (int i = 0; i < NARGS; i++)
+	{
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+		taken_away[i] = false;
+	}
+	nulls[NARGS] = '\0';
+	if (nulls[ARG_NAME] == 'n')
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("name must not be null")));
+	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(values[ARG_NAME]));
+	if (length < 1 || length > JOBQ_MAX_LIMITER_NAME ||
+		strcmp(TextDatumGetCString(values[ARG_NAME]), "none") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid name of a limiter: \"%s\"",
+						TextDatumGetCString(values[ARG_NAME])),
+				 errhint("It has 1 to %d bytes, and is not \"none\".",
+						 JOBQ_MAX_LIMITER_NAME)));
+	if (nulls[ARG_MAX_RUNNING] == ' ')
+	{
+		int32		number = DatumGetInt32(values[ARG_MAX_RUNNING]);
+
+		if (number < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("max_running %d is out of range", number),
+					 errhint("It must be at least 1, or 0 for none.")));
+		taken_away[ARG_MAX_RUNNING] = number == 0;
+	}
+	for (int i = ARG_RATE; i <= ARG_THROTTLE; i++)
+	{
+		const char *word = nulls[i] == 'n' ? "none" : TextDatumGetCString(values[i]);
+		JobqRate	rate = {0};
+		JobqThrottle throttle = {0};
+
+		taken_away[i] = nulls[i] == ' ' && strcmp(word, "none") == 0;
+		if (strcmp(word, "none") == 0)
+			continue;
+		if (i == ARG_RATE)
+			jobq_rate_parse(word, &rate);
+		else
+			jobq_throttle_parse(word, &throttle);
+		if (rate.by_group || throttle.by_group)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s of a limiter cannot be by group: \"%s\"",
+							i == ARG_RATE ? "rate" : "throttle", word),
+					 errhint("Only a queue has groups.")));
+	}
+	for (int i = ARG_MAX_RUNNING; i < NARGS; i++)
+		if (taken_away[i])
+			nulls[i] = 'n';
+}
+
+/*
+ * An error if the limiter has no limit.  The caller is connected to SPI.
+ */
+static void
+check_limit(Datum name)
+{
+	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1"
+				   " AND max_running IS NULL AND rate IS NULL AND throttle IS NULL",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("limiter \"%s\" must have a limit", TextDatumGetCString(name)),
+				 errhint("Give it max_running, rate, or throttle; jobq.drop_limiter() takes it away.")));
+}
+
+/*
+ * create_limiter(name, max_running, rate, throttle)
+ */
+Datum
+jobq_create_limiter(PG_FUNCTION_ARGS)
+{
+	Datum		values[NARGS];
+	char		nulls[NARGS + 1];
+	bool		taken_away[NARGS];
+
+	jobq_require_all(JOBQ_MAY_MANAGE, "create a limiter");
+	read_args(fcinfo, values, nulls, taken_away);
+	SPI_connect();
+	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle)"
+				   " VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+				   NARGS, types, values, nulls, SPI_OK_INSERT) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("limiter \"%s\" already exists",
+						TextDatumGetCString(values[ARG_NAME])),
+				 errhint("Change it with jobq.alter_limiter().")));
+	check_limit(values[ARG_NAME]);
+	SPI_finish();
+	jobq_check_limited();
+	PG_RETURN_VOID();
+}
+
+/*
+ * alter_limiter(name, max_running, rate, throttle): null leaves a limit as it is; 0
+ * or none takes it away.
+ */
+Datum
+jobq_alter_limiter(PG_FUNCTION_ARGS)
+{
+	Datum		values[NARGS];
+	char		nulls[NARGS + 1];
+	bool		taken_away[NARGS];
+
+	jobq_require_all(JOBQ_MAY_MANAGE, "alter a limiter");
+	read_args(fcinfo, values, nulls, taken_away);
+	SPI_connect();
+	if (jobq_query(psprintf("UPDATE jobq.limiter SET max_running = %s,"
+							" rate = %s, throttle = %s WHERE name = $1",
+							taken_away[ARG_MAX_RUNNING] ? "$2" : "coalesce($2, max_running)",
+							taken_away[ARG_RATE] ? "$3" : "coalesce($3, rate)",
+							taken_away[ARG_THROTTLE] ? "$4" : "coalesce($4, throttle)"),
+				   NARGS, types, values, nulls, SPI_OK_UPDATE) == 0)
+		jobq_check_limiter(TextDatumGetCString(values[ARG_NAME]));
+	check_limit(values[ARG_NAME]);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * drop_limiter(name): an error while a kind or a queue names it.
+ */
+Datum
+jobq_drop_limiter(PG_FUNCTION_ARGS)
+{
+	Datum		name = PG_GETARG_DATUM(0);
+	bool		isnull;
+
+	jobq_require_all(JOBQ_MAY_MANAGE, "drop a limiter");
+	SPI_connect();
+	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1 FOR UPDATE", 1,
+				   types, &name, NULL, SPI_OK_SELECT) == 0)
+		jobq_check_limiter(TextDatumGetCString(name));
+	(void) jobq_query("SELECT pg_catalog.string_agg(what, ', ' ORDER BY what COLLATE \"C\") FROM ("
+					  "(SELECT 'kind \"' || kind || '\"' AS what FROM jobq.handler"
+					  " WHERE limiter = $1 LIMIT 5) UNION ALL"
+					  " (SELECT 'queue \"' || name || '\"' FROM jobq.queue"
+					  " WHERE limiter = $1 LIMIT 5)) u",
+					  1, types, &name, NULL, SPI_OK_SELECT);
+	name = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TEXTOID,
+					   &isnull);
+	if (!isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("limiter \"%s\" is in use",
+						text_to_cstring(PG_GETARG_TEXT_PP(0))),
+				 errdetail("It is named by %s.", TextDatumGetCString(name)),
+				 errhint("Register the kinds anew, and alter the queues with limiter => 'none'.")));
+	name = PG_GETARG_DATUM(0);
+	(void) jobq_query("DELETE FROM jobq.limiter WHERE name = $1", 1, types, &name,
+					  NULL, SPI_OK_DELETE);
+	SPI_finish();
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,266 @@
+/*-------------------------------------------------------------------------
+ *
+ * policies.c
+ *	  Reads what limits there are: those of queues, of kinds, and of named limiters,
+ *	  and which kinds and queues name these.
+ *
+ * worker/scheduler/policies.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+
+static int	read_named_limiters(JobqLimiter *limiters, int n);
+static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
+							  TupleDesc desc, int rate, int throttle);
+static void read_weights(JobqLimiter *limiter, Datum weights);
+static void too_many_limited(void);
+
+static int
+int_column(HeapTuple row, TupleDesc desc, int n)
+{
+	bool		isnull;
+	Datum		value = jobq_column(row, desc, n, INT4OID, &isnull);
+
+	return isnull ? 0 : DatumGetInt32(value);
+}
+
+static void
+rate_of(JobqRate *rate, HeapTuple row, TupleDesc desc, int n)
+{
+	bool		isnull;
+	Datum		value = jobq_column(row, desc, n, TEXTOID, &isnull);
+
+	if (!isnull)
+		jobq_rate_parse(TextDatumGetCString(value), rate);
+}
+
+static void
+rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
+				  int rate, int throttle)
+{
+	bool		isnull;
+	Datum		value = jobq_column(row, desc, throttle, TEXTOID, &isnull);
+
+	rate_of(&limiter->rate, row, desc, rate);
+	if (!isnull)
+		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
+}
+
+static void
+read_weights(JobqLimiter *limiter, Datum weights)
+{
+	JsonbIterator *it = JsonbIteratorInit(&DatumGetJsonbP(weights)->root);
+	JsonbValue	value;
+	JsonbIteratorToken token;
+
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		uint32		hash;
+
+		if (token != WJB_KEY)
+			continue;
+		hash = hash_bytes((const unsigned char *) value.val.string.val,
+						  value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (limiter->nweights < JOBQ_MAX_WEIGHTS && value.type == jbvNumeric)
+		{
+			limiter->weights[limiter->nweights].tenant = hash == 0 ? 1 : hash;
+			limiter->weights[limiter->nweights++].weight =
+				DatumGetInt32(DirectFunctionCall1(numeric_int4,
+												  NumericGetDatum(value.val.numeric)));
+		}
+	}
+}
+
+/*
+ * There are more than jobq_check_limited() allows: they came with a restore, or by
+ * replication.
+ */
+static void
+too_many_limited(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("more than %d queues, kinds and limiters have limits",
+					JOBQ_MAX_LIMITERS),
+			 errdetail("Jobs of the others do not run.")));
+}
+
+/*
+ * The policies of queues and kinds that have any, as the tables have them.
+ */
+int
+policies_read(JobqLimiter *limiters, bool *weighted)
+{
+	int			n = 0;
+	uint64		nrows;
+
+	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
+					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
+					   " group_on_failure = 'wait', fair_weights,"
+					   " coalesce(tenant_max_running, 0), tenant_rate"
+					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
+					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	*weighted = false;
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		JobqLimiter *limiter = &limiters[n];
+		bool		isnull;
+		Datum		weights;
+
+		if (n == JOBQ_MAX_LIMITERS)
+		{
+			too_many_limited();
+			break;
+		}
+		n++;
+		limiter->in_use = true;
+		limiter->queue_id = int_column(row, desc, 1);
+		limiter->max_running = int_column(row, desc, 2);
+		limiter->group_max_running = int_column(row, desc, 3);
+		limiter->weight = int_column(row, desc, 4);
+		*weighted |= limiter->weight > 0;
+		rate_and_throttle(limiter, row, desc, 5, 6);
+		limiter->fair = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
+		limiter->group_wait = DatumGetBool(jobq_column(row, desc, 8, BOOLOID, NULL));
+		weights = jobq_column(row, desc, 9, JSONBOID, &isnull);
+		if (!isnull)
+			read_weights(limiter, weights);
+		limiter->tenant_max_running = int_column(row, desc, 10);
+		rate_of(&limiter->tenant_rate, row, desc, 11);
+	}
+
+	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
+					   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND,
+					   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		JobqLimiter *limiter = &limiters[n];
+
+		if (n == JOBQ_MAX_LIMITERS)
+		{
+			too_many_limited();
+			break;
+		}
+		n++;
+		limiter->in_use = true;
+		limiter->kind =
+			jobq_kind_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
+		limiter->max_running = int_column(row, desc, 2);
+		limiter->group_max_running = 1;
+		limiter->group_wait = true;
+		rate_and_throttle(limiter, row, desc, 3, 4);
+	}
+	return read_named_limiters(limiters, n);
+}
+
+/*
+ * The named limiters, which follow the first n.
+ */
+static int
+read_named_limiters(JobqLimiter *limiters, int n)
+{
+	uint64		nrows = jobq_query("SELECT name, coalesce(max_running, 0), rate, throttle"
+								   " FROM jobq.limiter",
+								   0, NULL, NULL, NULL, SPI_OK_SELECT);
+
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		JobqLimiter *limiter = &limiters[n];
+
+		if (n == JOBQ_MAX_LIMITERS)
+		{
+			too_many_limited();
+			break;
+		}
+		n++;
+		limiter->in_use = true;
+		limiter->kind =
+			jobq_limiter_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
+		limiter->max_running = int_column(row, desc, 2);
+		limiter->group_max_running = 1;
+		limiter->group_wait = true;
+		rate_and_throttle(limiter, row, desc, 3, 4);
+	}
+	return n;
+}
+
+static int
+compare_members(const void *a, const void *b)
+{
+	const Member *x = a;
+	const Member *y = b;
+
+	if (x->queue_id != y->queue_id)
+		return x->queue_id < y->queue_id ? -1 : 1;
+	return x->kind < y->kind ? -1 : x->kind > y->kind;
+}
+
+/*
+ * Which kinds and queues name a limiter.
+ */
+Members
+policies_members(void)
+{
+	uint64		n = jobq_query("SELECT id, NULL, limiter FROM jobq.queue WHERE limiter IS NOT NULL"
+							   " UNION ALL SELECT 0, kind, limiter FROM jobq.handler WHERE limiter IS NOT NULL",
+							   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	Members		found = {.members = SPI_palloc(sizeof(Member) * Max(n, 1)),.n = n};
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		Member	   *member = &found.members[i];
+		bool		isnull;
+		Datum		kind = jobq_column(row, desc, 2, TEXTOID, &isnull);
+
+		member->queue_id = int_column(row, desc, 1);
+		member->kind = isnull ? 0 : jobq_kind_hash(TextDatumGetCString(kind));
+		member->limiter =
+			jobq_limiter_hash(TextDatumGetCString(jobq_column(row, desc, 3, TEXTOID, NULL)));
+	}
+	qsort(found.members, n, sizeof(Member), compare_members);
+	return found;
+}
+
+/*
+ * The limiter that jobs of the kind in the queue need beside that of the queue, as
+ * jobq_limiter_of() says, or JOBQ_NO_LIMITER.  "kind" 0: that is not known.  Wants
+ * db->lock.
+ */
+uint16
+policies_limiter(const Members *members, int32 queue_id, uint32 kind)
+{
+	Member		of_kind = {.kind = kind};
+	Member		of_queue = {.queue_id = queue_id};
+	const Member *found = NULL;
+	uint16		index;
+
+	if (kind != 0)
+	{
+		index = jobq_limiter_find(my_db, 0, kind);
+		if (index != JOBQ_NO_LIMITER)
+			return index;
+		found = bsearch(&of_kind, members->members, members->n, sizeof(Member),
+						compare_members);
+	}
+	if (found == NULL)
+		found = bsearch(&of_queue, members->members, members->n, sizeof(Member),
+						compare_members);
+	return found == NULL ? JOBQ_NO_LIMITER
+		: jobq_limiter_find(my_db, 0, found->limiter);
+}
