@@ -63,7 +63,7 @@ is(told('works'), 'completed=20', 'each job that is done is told of once');
 
 # a lease that ends
 my $id = sql(q{SELECT jobq.enqueue('lost', queue => 'outside', backoff => 'fixed 1h')});
-sql(q{SELECT FROM jobq.reserve('{outside}', lease => '1 s')});
+sql(q{SELECT FROM jobq.reserve('{outside}', lease => '1 s', wait => '5 min')});
 wait_for($node, 'the lease is over', "SELECT state = 'retryable' FROM jobq.status($id)");
 is(told('lost'), 'failed=1 retry=1', 'a lease that ends is told of');
 

@@ -68,7 +68,7 @@ RESET ROLE;
 SELECT jobq.enqueue('<img src=x onerror=harmed=1>', '{"good": "true", "<img src=x onerror=harmed=1>": "<img src=x onerror=harmed=1>"}');
 SELECT jobq.enqueue('parcel', queue => 'held');
 SELECT jobq.report_progress(id, token, 40, '<img src=x onerror=harmed=1>'), jobq.log(id, token, '<img src=x onerror=harmed=1>')
-FROM jobq.reserve('{held}', lease => '1 hour', consumer => '<img src=x onerror=harmed=1>');
+FROM jobq.reserve('{held}', lease => '1 hour', wait => '5 min', consumer => '<img src=x onerror=harmed=1>');
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
 SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
 SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('customer', c)) FROM unnest('{acme,globex,acme}'::text[]) c;
