@@ -289,7 +289,7 @@ SELECT c.call, e.* FROM unnest(ARRAY['current_job()', 'set_progress(1)', 'should
 
 -- on_failure runs as a job of its own when a job fails for good
 CREATE FUNCTION test.regret(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, job.headers - 'failed_job'))
+	INSERT INTO test.trace (note) VALUES (format('%s %s %s', job.kind, payload, jsonb_set(job.headers - 'failed_job', '{error_context}', to_jsonb(split_part(job.headers ->> 'error_context', E'\n', 1)))))
 $$;
 CREATE FUNCTION test.fails(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a "quoted" reason' USING ERRCODE = 'ZZ001'; END $$;
 SELECT jobq.register('fails', 'test.fails(jsonb)', max_attempts => 2, backoff => 'fixed 1ms', on_failure => 'test.regret(jsonb, jobq.job_context)');

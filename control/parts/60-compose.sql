@@ -168,14 +168,18 @@ CREATE TABLE jobq.step (
 	result jsonb,
 	elements int,
 	element_of bigint,
-	element int
+	element int,
+	optional boolean NOT NULL DEFAULT false,
+	conditional boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE jobq.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
-COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed)';
+COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed); s(kipped) at once';
 COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
 COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
 COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
 COMMENT ON COLUMN jobq.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
+COMMENT ON COLUMN jobq.step.optional IS 'whether those that need it run although it has failed, expired or was cancelled';
+COMMENT ON COLUMN jobq.step.conditional IS 'whether it has a condition, in its definition, without which it is skipped';
 COMMENT ON COLUMN jobq.step.element_of IS 'of the job of an element: the job of its step';
 COMMENT ON COLUMN jobq.step.element IS 'of the job of an element: its place in the array, from 0';
 
@@ -209,7 +213,8 @@ name: a name, for people';
 
 CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,
-		CASE WHEN j.id IS NULL THEN
+		CASE WHEN s.state = 's' THEN 'skipped'
+			WHEN j.id IS NULL THEN
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
 					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
 						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)

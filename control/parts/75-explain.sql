@@ -45,7 +45,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 				ELSE format('SELECT * FROM jobq.explain_job(%s)', n.job_id) END
 		FROM jobq.step s
 		JOIN jobq.steps n ON n.batch_id = s.batch_id AND n.job_id = ANY (s.needs)
-		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed'
+		WHERE s.job_id = j.id AND j.run_at = 'infinity' AND n.state IS DISTINCT FROM 'completed' AND n.state IS DISTINCT FROM 'skipped'
+			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('failed', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
 		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock())),

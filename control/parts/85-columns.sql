@@ -149,6 +149,7 @@ BEGIN
 			('jobq_internal.batch_list', 'started_at', 'when batch_start() was called'),
 			('jobq.workers', 'started_at', 'when the worker started; of a consumer, when it took the first of what it holds'),
 			(NULL, 'state', 'scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired'),
+			('jobq.steps', 'state', 'scheduled, ready, running, retryable, blocked; completed, failed, cancelled, expired, skipped'),
 			('jobq.batch_status', 'state', 'pending, running, failing, cancelling; completed, failed, cancelled'),
 			('jobq.batches', 'state', 'pending, running, failing, cancelling; completed, failed, cancelled'),
 			('jobq_internal.batch_list', 'state', 'pending, running, failing, cancelling; completed, failed, cancelled'),

@@ -261,7 +261,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 
 /*
  * The kind's on_failure handler runs as a job of its own, with the dead
- * letter's payload, and its id and error in the headers.
+ * letter's payload, and its id and error, with where that came from, in the headers.
  */
 static void
 enqueue_on_failure(const JobqJob *job, const JobqError *error)
@@ -275,6 +275,11 @@ enqueue_on_failure(const JobqJob *job, const JobqError *error)
 	appendStringInfo(&headers, "{\"failed_job\": " INT64_FORMAT ", \"sqlstate\": \"%s\", \"error\": ",
 					 job_id(job), unpack_sql_state(error->sqlerrcode));
 	jobq_append_text(&headers, error->message);
+	if (error->context != NULL)
+	{
+		appendStringInfoString(&headers, ", \"error_context\": ");
+		jobq_append_text(&headers, error->context);
+	}
 	appendStringInfoChar(&headers, '}');
 	jobq_follow_up(psprintf(ON_FAILURE_PREFIX "%s", jobq_job_kind(job)), queue->id,
 				   job_role(job), JOB(job, JOB_PAYLOAD), headers.data, job);

@@ -47,7 +47,8 @@
 	" expired = b.expired + g.expired" \
 	" FROM (" COUNT_BY_BATCH "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id) g" \
 	" WHERE b.id = g.batch_id)," \
-	" kept AS (UPDATE jobq.step s SET state = g.state, result = g.result" \
+	" kept AS (UPDATE jobq.step s SET result = g.result," \
+	" state = CASE WHEN s.state = 's' THEN s.state ELSE g.state END" \
 	" FROM gone g WHERE s.job_id = g.id AND g.batch_id IS NOT NULL)" \
 	" SELECT pg_catalog.count(*) FROM gone"
 #define COUNT_BY_BATCH \
@@ -88,7 +89,9 @@ enum
 	STEP_ELEMENTS,
 	STEP_ELEMENT_OF,
 	STEP_ELEMENT,
-	STEP_NATTS = STEP_ELEMENT
+	STEP_OPTIONAL,
+	STEP_CONDITIONAL,
+	STEP_NATTS = STEP_CONDITIONAL
 };
 
 /* The number of elements of a step with "map" whose array is not there yet. */
@@ -101,6 +104,7 @@ enum
 #define STEP_LIVE			'l'
 #define STEP_FAILED			'f'
 #define STEP_GONE			'g'
+#define STEP_SKIPPED		's' /* its condition does not hold */
 #define STEP_DROPPED		'd' /* cancelled only because others failed */
 #define STEP_RESTORED		'r' /* ... and about to be blocked again */
 #define STEP_NAMED			'n' /* was live, and has been named since */
@@ -117,15 +121,17 @@ typedef struct JobqStep
 	struct JobqStep **needs;	/* NULL where there is no such step */
 	int			nusers;			/* steps that need this one */
 	struct JobqStep **users;
-	int			waits;			/* needs that are not completed: see
+	int			waits;			/* needs that are not over: see
 								 * jobq_steps_link() */
 	char		state;
+	bool		optional;
+	bool		conditional;
 
 	/* of a step with "map" */
 	bool		mapped;
 	int			nelements;		/* of the array, or JOBQ_UNKNOWN_ELEMENTS */
 	int			nwritten;		/* of these, those that have a job */
-	int			nleft;			/* of these, those that are not completed: see
+	int			nleft;			/* of these, those that are not over: see
 								 * jobq_steps_link() */
 	int			max_written;
 	struct JobqStep **elements; /* those that have a job, in their order */
@@ -154,6 +160,7 @@ extern void jobq_steps_link(JobqSteps *workflow);
 extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
 extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
 extern const char *jobq_step_need_lost(const JobqStep *step);
+extern bool jobq_step_over(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
 extern bool jobq_step_elements_done(const JobqStep *step);
 extern const char *jobq_step_name(const JobqStep *step);
@@ -163,6 +170,10 @@ extern void jobq_steps_grow(JobqSteps *workflow, JobqStep *step,
 /* src/compose/define.c */
 extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,
 							JobqSpec *spec);
+
+/* src/compose/condition.c */
+extern void jobq_condition_check(const char *condition, const char *what);
+extern bool jobq_condition_holds(const char *condition, Jsonb *of);
 
 /* src/compose/result_ref.c */
 #define RESULT_KEY	"$result"

@@ -26,6 +26,7 @@ typedef struct NameEntry
 
 static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
+static void read_condition(NewStep *step);
 static void add_name(Workflow *workflow, int place);
 static int	find_name(const Workflow *workflow, const char *name);
 static void read_needs(Workflow *workflow, int place);
@@ -93,6 +94,7 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 		jobq_step_parse(step->definition, step->what, !workflow->chain,
 						&step->spec);
 		read_map(step);
+		read_condition(step);
 		if (!step->spec.nulls[OPTION_UNIQUE_KEY] ||
 			!step->spec.nulls[OPTION_UNIQUE_BY])
 			ereport(ERROR,
@@ -102,7 +104,16 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 					 errhint("Each step is a job of its own, which others wait for.")));
 	}
 	for (int i = 0; i < n; i++)
+	{
+		NewStep    *step = &workflow->steps[i];
+
 		read_needs(workflow, i);
+		if (step->conditional && step->nneeds == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s has \"when\", but needs no other step", step->what),
+					 errhint("A condition is about the results of the steps that it needs.")));
+	}
 	if (!workflow->chain)
 		check_cycles(workflow);
 	for (int i = 0; i < n; i++)
@@ -117,8 +128,8 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 void
 jobq_step_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
 {
-	static const char *const keys[] = {"map", "name", "needs", NULL};
-	static const char *const chain_keys[] = {"map", NULL};
+	static const char *const keys[] = {"map", "when", "optional", "name", "needs", NULL};
+	static const char *const chain_keys[] = {"map", "when", "optional", NULL};
 	JsonbValue	value;
 
 	jobq_spec_parse(definition, what, named ? keys : chain_keys, spec);
@@ -167,6 +178,36 @@ read_map(NewStep *step)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"map\" of %s must be the result of a step", step->what),
 				 errhint("Write {\"$result\": \"step\"} or {\"$result\": \"step\", \"path\": [\"key\", ...]}.")));
+}
+
+/*
+ * Under which condition the step runs, and whether others run without it.
+ */
+static void
+read_condition(NewStep *step)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&step->definition->root, "optional", 8,
+									 &value) != NULL && value.type != jbvNull)
+	{
+		if (value.type != jbvBool)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"optional\" of %s must be true or false", step->what)));
+		step->optional = value.val.boolean;
+	}
+	if (getKeyJsonValueFromContainer(&step->definition->root, "when", 4,
+									 &value) != NULL && value.type != jbvNull)
+	{
+		if (value.type != jbvString)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"when\" of %s must be a string with a condition", step->what)));
+		jobq_condition_check(pnstrdup(value.val.string.val, value.val.string.len),
+							 step->what);
+		step->conditional = true;
+	}
 }
 
 static void

@@ -23,6 +23,8 @@ typedef struct NewStep
 	char	   *what;			/* the same for messages */
 	Jsonb	   *definition;
 	Jsonb	   *map;			/* the array whose elements have jobs, or NULL */
+	bool		optional;
+	bool		conditional;
 	int		   *needs;			/* places in the array of steps */
 	int			nneeds;
 	int			waits;			/* needs that have not been put in order yet */

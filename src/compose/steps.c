@@ -93,6 +93,8 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 		else
 			step->name = MemoryContextStrdup(workflow->memory, "");
 	}
+	step->optional = DatumGetBool(jobq_column(row, desc, 6, BOOLOID, NULL));
+	step->conditional = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
 	deconstruct_array(DatumGetArrayTypeP(jobq_column(row, desc, 3, INT8ARRAYOID, NULL)),
 					  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
 					  needs, NULL, &step->nneeds);
@@ -123,7 +125,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	memset(workflow, 0, sizeof(JobqSteps));
 	workflow->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq steps",
 											 ALLOCSET_DEFAULT_SIZES);
-	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of FROM jobq.step"
+	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of, optional, conditional FROM jobq.step"
 						" WHERE batch_id = $1 ORDER BY element_of IS NOT NULL, element, job_id",
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -171,7 +173,8 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 			jobq_step_of_job(workflow,
 							 DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL)));
 
-		if (step != NULL)
+		/* the job of one that is skipped was cancelled */
+		if (step != NULL && step->state != STEP_SKIPPED)
 			step->state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 	}
 	SPI_freetuptable(table);
@@ -191,6 +194,7 @@ jobq_steps_grow(JobqSteps *workflow, JobqStep *step, const int64 *job_ids, int n
 	{
 		elements[i].job_id = job_ids[i];
 		elements[i].state = STEP_LIVE;
+		elements[i].optional = step->optional;
 		add_element(workflow, step, &elements[i]);
 		workflow->steps[workflow->nsteps++] = &elements[i];
 	}
@@ -214,12 +218,12 @@ jobq_steps_link(JobqSteps *workflow)
 			if (step->needs[j] == NULL)
 				continue;
 			step->needs[j]->nusers++;
-			if (step->needs[j]->state == STATE_COMPLETED)
+			if (jobq_step_over(step->needs[j]))
 				step->waits--;
 		}
 		step->nleft = 0;
 		for (int j = 0; j < step->nwritten; j++)
-			if (step->elements[j]->state != STATE_COMPLETED)
+			if (!jobq_step_over(step->elements[j]))
 				step->nleft++;
 	}
 	for (int i = 0; i < workflow->nsteps; i++)
@@ -319,19 +323,40 @@ jobq_step_named(JobqSteps *workflow, const char *name)
 }
 
 /*
- * Is all that the step needs completed?
+ * May what needs the step run, as far as this is concerned?
+ */
+bool
+jobq_step_over(const JobqStep *step)
+{
+	switch (step->state)
+	{
+		case STATE_COMPLETED:
+		case STEP_SKIPPED:
+			return true;
+		case STEP_FAILED:
+		case STATE_CANCELLED:
+		case STATE_EXPIRED:
+		case STEP_DROPPED:
+			return step->optional;
+		default:
+			return false;
+	}
+}
+
+/*
+ * Is all that the step needs over?
  */
 bool
 jobq_step_needs_done(const JobqStep *step)
 {
 	for (int i = 0; i < step->nneeds; i++)
-		if (step->needs[i] == NULL || step->needs[i]->state != STATE_COMPLETED)
+		if (step->needs[i] == NULL || !jobq_step_over(step->needs[i]))
 			return false;
 	return true;
 }
 
 /*
- * Has each element of the array a job, and is that completed?
+ * Has each element of the array a job, and is that over?
  */
 bool
 jobq_step_elements_done(const JobqStep *step)
@@ -339,7 +364,7 @@ jobq_step_elements_done(const JobqStep *step)
 	if (step->nwritten != step->nelements)
 		return false;
 	for (int i = 0; i < step->nwritten; i++)
-		if (step->elements[i]->state != STATE_COMPLETED)
+		if (!jobq_step_over(step->elements[i]))
 			return false;
 	return true;
 }
@@ -360,6 +385,8 @@ jobq_step_name(const JobqStep *step)
 static const char *
 lost_to(const JobqStep *need)
 {
+	if (jobq_step_over(need))
+		return NULL;
 	switch (need->state)
 	{
 		case STEP_FAILED:

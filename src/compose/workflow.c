@@ -80,6 +80,8 @@ put_steps(Workflow *workflow, int64 batch_id)
 		nulls[STEP_ELEMENT - 1] = nulls[STEP_ELEMENT_OF - 1] = true;
 		nulls[STEP_ELEMENTS - 1] = step->map == NULL;
 		values[STEP_ELEMENTS - 1] = Int32GetDatum(JOBQ_UNKNOWN_ELEMENTS);
+		values[STEP_OPTIONAL - 1] = BoolGetDatum(step->optional);
+		values[STEP_CONDITIONAL - 1] = BoolGetDatum(step->conditional);
 		values[STEP_DEFINITION - 1] = JsonbPGetDatum(step->definition);
 		tuples[i] = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		pfree(needs);

@@ -98,7 +98,7 @@ static const Column failed_columns[] = {
 
 static const Column step_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {CHAROID, true}, {TEXTOID, false}, {INT8ARRAYOID, false}, {JSONBOID, true},
-	{JSONBOID, true}, {INT4OID, true}, {INT8OID, true}, {INT4OID, true},
+	{JSONBOID, true}, {INT4OID, true}, {INT8OID, true}, {INT4OID, true}, {BOOLOID, false}, {BOOLOID, false},
 };
 
 static const Column privilege_columns[] = {

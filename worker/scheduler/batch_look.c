@@ -19,7 +19,6 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/json.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -213,7 +212,7 @@ read_batch(int64 id, bool lock, Batch *batch)
 }
 
 /*
- * Has a job of the batch failed for good, or expired?
+ * Has a job of the batch failed for good, or expired, that is not an optional step?
  */
 static bool
 has_failed(int64 id)
@@ -222,9 +221,14 @@ has_failed(int64 id)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'e')"
-						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0)",
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job f WHERE batch_id = $1"
+						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = f.id AND s.optional))"
+						   " OR EXISTS (SELECT FROM jobq.archive a WHERE batch_id = $1 AND state = 'e'"
+						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = a.id AND s.optional))"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND failed + expired > 0"
+						   "  AND failed + expired > (SELECT pg_catalog.count(*) FROM jobq.step s"
+						   "   WHERE s.batch_id = $1 AND s.optional AND s.state IN ('f', 'e')"
+						   "   AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -246,7 +250,8 @@ has_begun(int64 id)
 }
 
 /*
- * Was a job of the batch cancelled?
+ * Was a job of the batch cancelled, that is neither an optional step nor one that was
+ * skipped?
  */
 static bool
 has_cancelled(int64 id)
@@ -255,8 +260,12 @@ has_cancelled(int64 id)
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id)};
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1 AND state = 'x')"
-						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0)",
+	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.archive a WHERE batch_id = $1 AND state = 'x'"
+						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = a.id AND (s.optional OR s.state = 's')))"
+						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0"
+						   "  AND cancelled > (SELECT pg_catalog.count(*) FROM jobq.step s"
+						   "   WHERE s.batch_id = $1 AND (s.state = 's' OR s.optional AND s.state = 'x')"
+						   "   AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 
@@ -389,7 +398,6 @@ enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 				 const char *state)
 {
 	JobqSpec	spec;
-	StringInfoData headers;
 
 	if (callback == NULL)
 		return;
@@ -403,17 +411,9 @@ enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 		return;
 	}
 
-	initStringInfo(&headers);
-	appendStringInfo(&headers, "{\"batch_id\": " INT64_FORMAT ", \"batch_state\": \"%s\"",
-					 batch->id, state);
-	if (batch->name != NULL)
-	{
-		appendStringInfoString(&headers, ", \"batch\": ");
-		escape_json(&headers, batch->name);
-	}
-	appendStringInfoChar(&headers, '}');
 	jobq_spec_parse(callback, what, NULL, &spec);
-	(void) jobq_spec_enqueue(&spec, batch->role, headers.data);
+	(void) jobq_spec_enqueue(&spec, batch->role,
+							 callback_headers(batch->id, batch->name, state));
 }
 
 static void

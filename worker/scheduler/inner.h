@@ -283,7 +283,7 @@ extern void kept_add(int64 batch_id, JobqSteps *workflow);
 extern void kept_forget(int64 batch_id);
 extern void kept_ready(KeptWorkflow *kept, JobqStep *step);
 extern bool kept_count(KeptWorkflow *kept);
-extern bool kept_completed(KeptWorkflow *kept, JobqStep *step);
+extern bool kept_over(KeptWorkflow *kept, JobqStep *step);
 
 /* worker/scheduler/workflows.c */
 /* What has happened to a batch since the last look. */
@@ -340,10 +340,17 @@ extern Jsonb *step_result_of(void *arg, const char *name);
 extern void step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 					  const JobqError *error);
 
+/* worker/scheduler/condition.c */
+extern bool condition_passed(StepLook *look, JobqStep *step, StepDone *done);
+
 /* worker/scheduler/map.c */
 extern StepDone map_step(StepLook *look, JobqStep *step);
 extern Jsonb *map_payload(StepLook *look, const JobqStep *element,
 						  Jsonb *template, JobqError *error);
+
+/* worker/scheduler/callback.c */
+extern char *callback_headers(int64 batch_id, const char *name,
+							  const char *state);
 
 /* worker/scheduler/batch_look.c */
 /* What a look has found. */

@@ -46,7 +46,7 @@ kept_find(int64 batch_id)
 
 /*
  * Keep a workflow, whose memory becomes ours: all of its steps are blocked, live or
- * completed.
+ * over.
  */
 void
 kept_add(int64 batch_id, JobqSteps *workflow)
@@ -145,11 +145,11 @@ kept_forget(int64 batch_id)
 }
 
 /*
- * A step or an element is completed: what waited for it alone is ready.  False if such
+ * A step or an element is over: what waited for it alone is ready.  False if such
  * a step is not blocked.
  */
 bool
-kept_completed(KeptWorkflow *this, JobqStep *step)
+kept_over(KeptWorkflow *this, JobqStep *step)
 {
 	for (int i = 0; i < step->nusers; i++)
 	{

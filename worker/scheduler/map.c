@@ -38,6 +38,7 @@
 /* Results that one query reads. */
 #define RESULTS_PIECE	1000
 
+static bool has_run(StepLook *look, Jsonb *map);
 static Jsonb *read_array(StepLook *look, const JobqStep *step,
 						 JobqError *error);
 static StepDone fan_out(StepLook *look, JobqStep *step);
@@ -63,7 +64,21 @@ map_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * The array whose elements have jobs; or NULL, and *error says why.
+ * Is the step completed that this is the result of?
+ */
+static bool
+has_run(StepLook *look, Jsonb *map)
+{
+	List	   *names = jobq_result_refs(map, "map", false);
+	JobqStep   *step = names == NIL ? NULL
+		: jobq_step_named(look->workflow, linitial(names));
+
+	return step != NULL && step->state == STATE_COMPLETED;
+}
+
+/*
+ * The array whose elements have jobs, an empty one if the step that would have returned
+ * it is over, but not completed; or NULL, and *error says why.
  */
 static Jsonb *
 read_array(StepLook *look, const JobqStep *step, JobqError *error)
@@ -83,6 +98,8 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 	if (!isnull)
 		map = DatumGetJsonbPCopy(value);
 	SPI_freetuptable(SPI_tuptable);
+	if (map != NULL && !has_run(look, map))
+		return DatumGetJsonbP(jobq_text_to_jsonb("[]"));
 	if (map != NULL)
 		array = jobq_results_put(map, &refs, MaxAllocSize, &size);
 
@@ -223,6 +240,8 @@ put_rows(StepLook *look, const JobqStep *step, const int64 *ids, int n)
 		SET_STEP(STEP_NEEDS, none);
 		SET_STEP(STEP_ELEMENT_OF, Int64GetDatum(step->job_id));
 		SET_STEP(STEP_ELEMENT, Int32GetDatum(step->nwritten + i));
+		SET_STEP(STEP_OPTIONAL, BoolGetDatum(step->optional));
+		SET_STEP(STEP_CONDITIONAL, BoolGetDatum(false));
 		tuples[i] = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	}
 	jobq_insert_tuples(rel, tuples, n);
@@ -254,7 +273,7 @@ map_payload(StepLook *look, const JobqStep *element, Jsonb *template,
 }
 
 /*
- * All elements are completed: so is the step, with an array of their results.
+ * All elements are over: the step is completed, with an array of their results.
  */
 static StepDone
 fan_in(StepLook *look, JobqStep *step)

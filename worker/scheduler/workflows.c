@@ -8,7 +8,8 @@
  * follows from where the steps' jobs are, so that a look may come too often, or
  * again after a crash:
  *
- *	- a blocked step is freed if all that it needs is completed;
+ *	- a blocked step is freed if all that it needs is completed, or skipped, or
+ *	  optional and over; if it has a condition that does not hold, it is skipped;
  *	- it is cancelled if something that it needs has ended otherwise;
  *	- one that was cancelled only because others failed is blocked again if
  *	  what it needs is not lost any more: a failed step was retried.
@@ -142,11 +143,11 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 	found->blocked = false;
 	for (int i = 0; i < workflow.nsteps; i++)
 	{
-		char		state = workflow.steps[i]->state;
+		const JobqStep *step = workflow.steps[i];
+		bool		goes_on = jobq_step_over(step) || step->state == STEP_LIVE;
 
-		found->blocked |= state != STATE_COMPLETED && state != STEP_LIVE;
-		sound &= state == STEP_BLOCKED || state == STATE_COMPLETED ||
-			state == STEP_LIVE;
+		found->blocked |= !goes_on;
+		sound &= goes_on || step->state == STEP_BLOCKED;
 	}
 	if (sound && found->blocked && !found->locked)
 		kept_add(batch_id, &workflow);
@@ -195,7 +196,7 @@ workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
 			kept->nblocked--;
 		sound = done == STEP_DONE_SO_FAR ||
 			(done == STEP_DONE_ALL && (step->state == STEP_LIVE ||
-									   (step->state == STATE_COMPLETED && kept_completed(kept, step))));
+									   (jobq_step_over(step) && kept_over(kept, step))));
 		found->more = kept->ndone < kept->nready && share_over();
 	}
 	MemoryContextSwitchTo(old);
@@ -231,8 +232,7 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 	{
 		JobqStep   *step = jobq_step_of_job(&kept->workflow, news->ended[i]);
 
-		if (step == NULL || step->state == STATE_COMPLETED ||
-			step->state == STEP_NAMED)
+		if (step == NULL || jobq_step_over(step) || step->state == STEP_NAMED)
 			continue;
 		if (step->state != STEP_LIVE)
 			return false;
@@ -256,7 +256,7 @@ put_news(KeptWorkflow *kept, const BatchNews *news)
 		char		state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 
 		if (state == STATE_COMPLETED)
-			sound = kept_completed(kept, step);
+			sound = kept_over(kept, step);
 		else
 			sound = state == STEP_LIVE;
 		step->state = state;
@@ -434,11 +434,18 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 }
 
 /*
- * What a step needs is completed: go on with it.
+ * What a step needs is over: go on with it.
  */
 static StepDone
 move_step(StepLook *look, JobqStep *step)
 {
+	if (step->conditional && step->nwritten == 0)
+	{
+		StepDone	done;
+
+		if (!condition_passed(look, step, &done))
+			return done;
+	}
 	return step->mapped ? map_step(look, step) : free_step(look, step);
 }
 

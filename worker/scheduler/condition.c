@@ -1,0 +1,230 @@
+/*-------------------------------------------------------------------------
+ *
+ * condition.c
+ *	  Steps of workflows with "when": those whose condition does not hold are skipped.
+ *
+ * The condition is what its author has written, about results of any size.  So it has
+ * little time, and what is wrong in it is an error of its step.
+ *
+ * worker/scheduler/condition.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include <sys/resource.h>
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/timeout.h"
+
+#include "store/store.h"
+
+/*
+ * How long a condition may be looked at, in milliseconds.  Where the processor is busy
+ * with others, that is no fault of its own, and it is asked again, so often.
+ */
+#define PATIENCE		200
+#define MAX_TRIES		20
+
+/* The largest sum of the results that a condition is about. */
+#define MAX_RESULTS		((Size) 128 * 1024 * 1024)
+
+#define SKIPPED_REASON	"skipped, as its condition does not hold"
+
+/* A condition and what it is about. */
+typedef struct Question
+{
+	StepLook   *look;
+	const JobqStep *step;
+	bool		holds;
+} Question;
+
+static Jsonb *results_of_needs(StepLook *look, const JobqStep *step, bool chain);
+static void ask(void *arg);
+static int64 own_time(void);
+static ErrorData *ask_in_time(Question *question, bool *late);
+static void skip(StepLook *look, JobqStep *step, StepDone *done);
+
+/*
+ * What the condition calls "$": an object with the results of those needs that are
+ * completed, by their names; in a chain, the result of the one before.
+ */
+static Jsonb *
+results_of_needs(StepLook *look, const JobqStep *step, bool chain)
+{
+	JsonbParseState *state = NULL;
+	Size		size = 0;
+
+	if (chain)
+	{
+		Jsonb	   *result = step->nneeds == 0 ? NULL
+			: step_result_of(look, step->needs[0]->name);
+
+		return result != NULL ? result : DatumGetJsonbP(jobq_text_to_jsonb("null"));
+	}
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < step->nneeds; i++)
+	{
+		const JobqStep *need = step->needs[i];
+		JsonbValue	value = {.type = jbvString};
+		Jsonb	   *result;
+
+		if (need->state != STATE_COMPLETED)
+			continue;
+		result = step_result_of(look, need->name);
+		value.val.string.val = need->name;
+		value.val.string.len = strlen(need->name);
+		pushJsonbValue(&state, WJB_KEY, &value);
+		value.type = jbvNull;
+		if (result != NULL)
+		{
+			size += VARSIZE(result);
+			if (size > MAX_RESULTS)
+				ereport(ERROR,
+						(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+						 errmsg("the results that \"when\" of step \"%s\" is about are together larger than the allowed %zu kB",
+								step->name, MAX_RESULTS / 1024)));
+			value.type = jbvBinary;
+			value.val.binary.data = &result->root;
+			value.val.binary.len = VARSIZE(result) - VARHDRSZ;
+		}
+		pushJsonbValue(&state, WJB_VALUE, &value);
+	}
+	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+}
+
+/*
+ * Does the condition hold?  An error of any kind is its own.
+ */
+static void
+ask(void *arg)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Question   *question = arg;
+	Datum		value = Int64GetDatum(question->step->job_id);
+	HeapTuple	row;
+	TupleDesc	desc;
+	char	   *condition;
+	bool		chain;
+	bool		isnull;
+
+	if (jobq_query_kept(&plan, "SELECT definition ->> 'when', NOT definition ? 'name' FROM jobq.step"
+						" WHERE job_id = $1 AND definition ->> 'when' IS NOT NULL",
+						1, types, &value, NULL, SPI_OK_SELECT) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the condition of step \"%s\" is gone", question->step->name)));
+	row = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	condition = TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL));
+	chain = DatumGetBool(jobq_column(row, desc, 2, BOOLOID, &isnull));
+	question->holds = jobq_condition_holds(condition,
+										   results_of_needs(question->look, question->step, chain));
+}
+
+/*
+ * The processor's time that this process has had, in milliseconds.
+ */
+static int64
+own_time(void)
+{
+	struct rusage usage;
+
+	(void) getrusage(RUSAGE_SELF, &usage);
+	return ((int64) usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+		(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
+}
+
+/*
+ * Ask, for as long as is allowed.  Returns NULL, or the error; *late if it is that the
+ * time was over.
+ */
+static ErrorData *
+ask_in_time(Question *question, bool *late)
+{
+	ErrorData  *edata;
+	int64		begun;
+
+	for (int tries = 1;; tries++)
+	{
+		begun = own_time();
+		enable_timeout_after(STATEMENT_TIMEOUT, PATIENCE);
+		edata = scheduler_try_part(ask, question);
+		disable_timeout(STATEMENT_TIMEOUT, true);
+
+		/* one that came after the end of the question is nobody's */
+		if (get_timeout_indicator(STATEMENT_TIMEOUT, true))
+			QueryCancelPending = false;
+		if (edata == NULL)
+			break;
+
+		/* what was being read of the results is not there */
+		if (question->look->results != NULL)
+			hash_destroy(question->look->results);
+		question->look->results = NULL;
+		*late = edata->sqlerrcode == ERRCODE_QUERY_CANCELED;
+		if (!*late || own_time() >= begun + PATIENCE / 2 || tries == MAX_TRIES)
+			break;
+	}
+	return edata;
+}
+
+/*
+ * The condition does not hold.
+ */
+static void
+skip(StepLook *look, JobqStep *step, StepDone *done)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(step->job_id);
+	JobqJob		job;
+
+	*done = STEP_DONE_NOTHING;
+	if (!step_take_row(look, step, &job))
+		return;
+	jobq_query_kept(&plan, "UPDATE jobq.step SET state = 's' WHERE job_id = $1",
+					1, types, &value, NULL, SPI_OK_UPDATE);
+	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+				 SKIPPED_REASON);
+	step->state = STEP_SKIPPED;
+	*done = STEP_DONE_ALL;
+}
+
+/*
+ * What the step needs is over: may it run?  If not, *done says what has become of it.
+ */
+bool
+condition_passed(StepLook *look, JobqStep *step, StepDone *done)
+{
+	Question	question = {.look = look,.step = step};
+	ErrorData  *edata;
+	bool		late = false;
+	JobqError	error = {0};
+	JobqJob		job;
+
+	edata = ask_in_time(&question, &late);
+	if (edata == NULL && question.holds)
+		return true;
+	if (edata == NULL)
+	{
+		skip(look, step, done);
+		return false;
+	}
+	*done = STEP_DONE_NOTHING;
+	if (!step_take_row(look, step, &job))
+		return false;
+	error.sqlerrcode = edata->sqlerrcode;
+	error.message = late
+		? psprintf("\"when\" of step \"%s\" took more than %d ms", step->name, PATIENCE)
+		: psprintf("\"when\" of step \"%s\": %s", step->name, edata->message);
+	error.hint = edata->hint;
+	step_fail(look, step, &job, &error);
+	*done = STEP_DONE_ALL;
+	return false;
+}
