@@ -138,14 +138,16 @@ child_start(Job *job)
 }
 
 /*
- * Our environment, and what the command is to know of the job.
+ * Our environment, and what the command is to know of the job.  A trace of ours is none
+ * of the job's.
  */
 static char **
 environment_of(const Job *job)
 {
-	const char *const names[] = {"ID", "TOKEN", "QUEUE", "KIND", "ATTEMPT", "MAX_ATTEMPTS", "HEADERS", "PROGRESS_FD"};
+	const char *const names[] = {"JOBQ_ID", "JOBQ_TOKEN", "JOBQ_QUEUE", "JOBQ_KIND", "JOBQ_ATTEMPT",
+	"JOBQ_MAX_ATTEMPTS", "JOBQ_HEADERS", "JOBQ_PROGRESS_FD", "TRACEPARENT"};
 	const char *const values[] = {job->id, job->token, job->queue, job->kind, job->attempt,
-	job->max_attempts, job->headers, "3"};
+	job->max_attempts, job->headers, "3", job->trace};
 	const int	nvalues = sizeof(values) / sizeof(values[0]);
 	char	  **environment;
 	int			n = 0;
@@ -155,15 +157,16 @@ environment_of(const Job *job)
 		n++;
 	environment = allocate((n + nvalues + 1) * sizeof(char *));
 	for (int i = 0; i < n; i++)
-		if (strncmp(environ[i], "JOBQ_", 5) != 0)
+		if (strncmp(environ[i], "JOBQ_", 5) != 0 && strncmp(environ[i], "TRACEPARENT=", 12) != 0 &&
+			strncmp(environ[i], "TRACESTATE=", 11) != 0)
 			environment[kept++] = copy_text(environ[i]);
 	for (int i = 0; i < nvalues; i++)
 		if (values[i] != NULL)
 		{
-			size_t		size = strlen(names[i]) + strlen(values[i]) + 7;
+			size_t		size = strlen(names[i]) + strlen(values[i]) + 2;
 
 			environment[kept] = allocate(size);
-			snprintf(environment[kept++], size, "JOBQ_%s=%s", names[i], values[i]);
+			snprintf(environment[kept++], size, "%s=%s", names[i], values[i]);
 		}
 	return environment;
 }

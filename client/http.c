@@ -186,6 +186,8 @@ headers_of(const Job *job)
 	ADD("webhook-timestamp: %s", timestamp);
 	ADD("Jobq-Id: %s", job->id);
 	ADD("Jobq-Attempt: %s", job->attempt);
+	if (job->trace != NULL)
+		ADD("traceparent: %s", job->trace);
 	for (int i = 0; i < 3; i++)
 		if (values[i] != NULL)
 		{

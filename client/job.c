@@ -20,7 +20,7 @@ double		job_time = 1;
 enum
 {
 	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
-	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_LEFT
+	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT
 };
 
 static char *column(const PGresult *result, int row, int column);
@@ -51,6 +51,7 @@ job_add(const PGresult *result, int row, double asked_at, bool unsure)
 	job->headers = column(result, row, COLUMN_HEADERS);
 	job->attempt = column(result, row, COLUMN_ATTEMPT);
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
+	job->trace = column(result, row, COLUMN_TRACE);
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
 	job->until = asked_at + left;
 	job->extend_at = unsure ? 0 : asked_at + left / 2;
@@ -138,6 +139,7 @@ job_forget(Job *job)
 	free(job->kind);
 	free(job->payload);
 	free(job->headers);
+	free(job->trace);
 	free(job->attempt);
 	free(job->max_attempts);
 	free(job->text);

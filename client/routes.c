@@ -26,12 +26,23 @@ static const char enqueue_members[] = "kind! payload"
 #include "produce/options.h"
 #undef JOB_OPTION
 		   ;
-#define JOB_OPTION(name, c_name, type, says) ", " #name " => (" VALUE_OF(#name) ")::" #type
+#define JOB_OPTION(name, c_name, type, says) ", " #name " => (" VALUE_##type(#name) ")::" #type
 
 /* An array is said to the database as that reads one. */
-#define VALUE_OF(name) \
+#define VALUE_text(name) \
 	"CASE jsonb_typeof(b -> '" name "') WHEN 'array' THEN (SELECT array_agg(v.value)::text FROM jsonb_array_elements_text(b -> '" name "') AS v) " \
 	"ELSE b ->> '" name "' END"
+#define VALUE_int(name)			VALUE_text(name)
+#define VALUE_boolean(name)		VALUE_text(name)
+#define VALUE_timestamptz(name)	VALUE_text(name)
+#define VALUE_interval(name)	VALUE_text(name)
+#define VALUE__text(name)		VALUE_text(name)
+#define VALUE_jsonb(name)		"nullif(b -> '" name "', 'null')"
+
+/* Whether the trace of the request can be that of the job, which may have its own. */
+#define TRACED \
+	"jobq.traceparent(jsonb_build_object('traceparent', $3::text)) IS NOT NULL " \
+	"AND coalesce(jsonb_typeof(k.b -> 'headers'), 'null') IN ('null', 'object')"
 
 #define LIMIT(n)	"least(greatest(coalesce($" #n "::int4, 50), 1), 200)"
 
@@ -187,13 +198,15 @@ const Route routes[] = {
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
 	.run = run_jobs,.sql = all_jobs},
-	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key",
+	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
 		.answer = answer_enqueued,
 		.sql = "SELECT jobq.enqueue(b ->> 'kind', coalesce(b -> 'payload', '{}')"
 #include "produce/options.h"
-		") FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
-	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS body"},
+		") FROM (SELECT CASE WHEN " TRACED " THEN k.b || jsonb_build_object('headers', "
+		"jsonb_build_object('traceparent', $3::text) || coalesce(nullif(k.b -> 'headers', 'null'), '{}')) ELSE k.b END AS b "
+		"FROM (SELECT CASE WHEN $2::text IS NULL THEN $1::jsonb "
+	"ELSE jsonb_build_object('unique_key', $2::text, 'unique_for', '1 day') || $1::jsonb END AS b) AS k) AS body"},
 	{"POST", "/api/jobs/retry", 0,.parameters = "body",.members = "ids!",
 	.sql = FOR_EACH_ID(DO("jobq.retry(i.id)"))},
 	{"POST", "/api/jobs/forget", 0,.parameters = "body",.members = "ids!",

@@ -232,7 +232,7 @@ reserve(void)
 	values[4] = work.name;
 	asked_at = seconds();
 	link_send(&reserving,
-			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, "
+			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq.traceparent(headers), "
 			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()) "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
 			  "$4::pg_catalog.interval, $5::pg_catalog.text)", 5, values);

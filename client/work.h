@@ -58,6 +58,7 @@ typedef struct Job
 	char	   *kind;
 	char	   *payload;
 	char	   *headers;
+	char	   *trace;			/* traceparent: digits and hyphens; or NULL */
 	char	   *attempt;
 	char	   *max_attempts;
 

@@ -7,7 +7,7 @@ SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual', max_attempts
 -- The events since the last look, in their order, and without what differs from run to run; they are gone then.
 CREATE FUNCTION test.heard() RETURNS TABLE (role text, kind text, event text, job text, attempt text, rest jsonb) LANGUAGE sql AS $$
 	WITH e AS MATERIALIZED (
-		SELECT j.id, j.role, j.kind, j.payload AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
+		SELECT j.id, j.role, j.kind, j.payload || jsonb_strip_nulls(jsonb_build_object('traced', left(jobq.traceparent(j.headers), 5))) AS p FROM jobq.live_jobs j WHERE j.kind LIKE 'on_event:%'),
 	gone AS MATERIALIZED (SELECT count(jobq.cancel(e.id)) AS n FROM e)
 	SELECT e.role::text, e.kind, e.p ->> 'event', concat_ws(' in ', e.p ->> 'kind', e.p ->> 'queue'), concat_ws(' of ', e.p ->> 'attempt', e.p ->> 'max_attempts'),
 		e.p - '{event,kind,queue,attempt,max_attempts,job,at,run_at}'::text[] || jsonb_build_object('run_at', e.p ? 'run_at')
@@ -68,13 +68,13 @@ SELECT jobq.enqueue('note', delay => '1 hour') AS a, jobq.enqueue('echo', delay 
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:a, :b, :c, :d]) id;
 SELECT event, job FROM test.heard();
 
--- Who hears of what: of his own jobs, and of those that he may see.
+-- Who hears of what: of his own jobs, and of those that he may see; whose trace he gets as well if he has the role's privileges.
 SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
 CREATE FUNCTION test.cancel_as(who text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('SET ROLE %I', who);
-	PERFORM jobq.cancel(jobq.enqueue('echo', delay => '1 hour'));
+	PERFORM jobq.cancel(jobq.enqueue('echo', delay => '1 hour', headers => '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'));
 	RESET ROLE;
 END
 $$;
@@ -88,13 +88,13 @@ SELECT test.cancel_as('regress_jobq_alice'), test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
 SELECT jobq.grant_queue('default', 'regress_jobq_alice', 'manage');
 SELECT test.cancel_as('regress_jobq_bob');
-SELECT role, kind, event, job FROM test.heard();
+SELECT role, kind, event, job, rest ->> 'traced' AS traced FROM test.heard();
 SELECT jobq.revoke_queue('default', 'regress_jobq_alice', 'manage');
 SELECT test.cancel_as('regress_jobq_bob');
 SELECT role, kind, event, job FROM test.heard();
 GRANT regress_jobq_bob TO regress_jobq_alice;
 SELECT test.cancel_as('regress_jobq_bob');
-SELECT role, kind, event, job FROM test.heard();
+SELECT role, kind, event, job, rest ->> 'traced' AS traced FROM test.heard();
 REVOKE regress_jobq_bob FROM regress_jobq_alice;
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT test.cancel_as('regress_jobq_bob');

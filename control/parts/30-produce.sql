@@ -40,6 +40,12 @@ payloads: what their handler or consumer gets
 --each JOB_OPTION:@1: @'4
 returns: the ids of the jobs, in the order of the payloads';
 
+CREATE FUNCTION jobq.traceparent(headers jsonb) RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_traceparent' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION jobq.traceparent(jsonb) IS 'the traceparent that a job''s headers have
+headers: of a job
+returns: null if there is none, or if it has not the form of W3C Trace Context';
+
 CREATE FUNCTION jobq.release_unique(kind text, unique_key text) RETURNS boolean
 AS 'MODULE_PATHNAME', 'jobq_release_unique' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.release_unique(text, text) IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it

@@ -11,6 +11,10 @@
  * users' own only.  A search_path, for one, would say which functions the role
  * calls.
  *
+ * The trace of the job (store/trace.c) is the session's application_name, unless the
+ * job has taken along another: so it is in pg_stat_activity, and in each line of the log
+ * that has %a in its prefix.
+ *
  * None of jobq's own work depends on what may be in force then: its queries have a
  * search_path of their own (store/query.c), and all else goes past names.
  *
@@ -83,13 +87,21 @@ set_context(Jsonb *context, GucAction action, bool foreign)
 }
 
 /*
- * Set what the job has taken along: until the end of the caller's nest level of
+ * Set what the job that runs here, jobq_current, has taken along: until the end of the caller's nest level of
  * settings (GUC_ACTION_LOCAL), or for all transactions to come, if this one
  * commits (GUC_ACTION_SET).
  */
 void
 jobq_enter_context(const JobqJob *job, GucAction action)
 {
+	if (jobq_current->trace[0] != '\0')
+	{
+		char		name[NAMEDATALEN];
+
+		snprintf(name, sizeof(name), "jobq %s", jobq_current->trace);
+		(void) set_config_option("application_name", name, PGC_USERSET,
+								 PGC_S_SESSION, action, true, 0, false);
+	}
 	if (!JOB_ISNULL(job, JOB_CONTEXT))
 		set_context(DatumGetJsonbP(JOB(job, JOB_CONTEXT)), action,
 					job_run_as(job) != job_role(job));

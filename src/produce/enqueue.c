@@ -149,7 +149,7 @@ prepare(JobqJob *job, JobqUnique *unique, const char *kind,
 /*
  * Make a job of this kind from the options; all but its payload and, for the
  * second and later ones of a set, its id.  It takes along what its queue and its
- * kind carry of this session.
+ * kind carry of this session, and the trace of the job that runs here.
  */
 void
 jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
@@ -162,6 +162,8 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	jobq_refuse_borrowed(GetUserId());
 	jobq_set_context(job, &queue, kind_carries, options[OPTION_CONTEXT],
 					 nulls[OPTION_CONTEXT]);
+	if (jobq_current != NULL)
+		jobq_follow_trace(job);
 }
 
 /*

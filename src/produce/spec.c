@@ -65,6 +65,7 @@ static void wrong_type(const char *what, const char *key, const char *wanted);
 static Datum texts_of(JsonbValue *value);
 static Datum option_value(const char *what, const char *key, OptionType type,
 						  JsonbValue *value);
+static Jsonb *with_option(Jsonb *json, int option, Datum value);
 static void unknown_key(const char *what, const char *key,
 						const char *const *others);
 
@@ -331,9 +332,23 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 }
 
 /*
+ * The description with this value, a jsonb, for the option of that number.
+ */
+static Jsonb *
+with_option(Jsonb *json, int option, Datum value)
+{
+	Datum		key = CStringGetTextDatum(option_types[option].name);
+	ArrayType  *path = construct_array(&key, 1, TEXTOID, -1, false, TYPALIGN_INT);
+
+	return DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
+											  PointerGetDatum(path), value,
+											  BoolGetDatum(true)));
+}
+
+/*
  * The description of the job that was made from it, to be read again by another
  * session: its times do not depend on settings of this one, or on what day it is,
- * and it has the context that the job has.
+ * and it has the context and the trace that the job has.
  */
 Jsonb *
 jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
@@ -341,18 +356,17 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 	for (int i = 0; i < NOPTIONS; i++)
 	{
 		char		time[MAXDATELEN + 1];
-		Datum		key = CStringGetTextDatum(option_types[i].name);
-		ArrayType  *path = construct_array(&key, 1, TEXTOID, -1, false,
-										   TYPALIGN_INT);
 
 		if (spec->nulls[i] || option_types[i].type != TYPE_timestamptz)
 			continue;
 		(void) JsonEncodeDateTime(time, spec->options[i], TIMESTAMPTZOID, NULL);
-		json = DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
-												  PointerGetDatum(path),
-												  jobq_text_to_jsonb(psprintf("\"%s\"", time)),
-												  BoolGetDatum(false)));
+		json = with_option(json, i, jobq_text_to_jsonb(psprintf("\"%s\"", time)));
 	}
+
+	/* they are others if the trace was added to them */
+	if (!JOB_ISNULL(job, JOB_HEADERS) &&
+		JOB(job, JOB_HEADERS) != spec->options[OPTION_HEADERS])
+		json = with_option(json, OPTION_HEADERS, JOB(job, JOB_HEADERS));
 	return jobq_keep_context(json, job);
 }
 

@@ -12,7 +12,8 @@
  * a role in a queue, its audience, is kept until handlers, roles or privileges change,
  * so that nobody pays for handlers that do not hear of his jobs.  Whether a handler's
  * role may still enqueue is asked at each event.  The payload tells what such a role
- * sees in the views: nothing that the job carries.
+ * sees in the views: nothing that the job carries.  Its trace goes on to those that have
+ * the privileges of its role.
  *
  * A job of an event has a kind that nobody else can use, and raises none itself.
  *
@@ -367,6 +368,7 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 	Listener   *heard = NULL;
 	int			nheard = 0;
 	Datum		payload;
+	const char *headers;
 
 	if (strncmp(kind, ON_EVENT_PREFIX, strlen(ON_EVENT_PREFIX)) == 0)
 		return;
@@ -399,6 +401,7 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 		return;
 	payload = describe(event, job, kind, queue == NULL ? "" : queue->name,
 					   sqlerrcode, message);
+	headers = jobq_trace_headers(job);
 	for (int i = 0; i < nheard; i++)
 	{
 		JobqQueue	target_buffer;
@@ -407,7 +410,9 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 		target = jobq_follow_up_queue(0, heard[i].handler, &target_buffer);
 		if (may_enqueue(heard[i].role, heard[i].handler, target))
 			jobq_follow_up(psprintf(ON_EVENT_PREFIX "%s", heard[i].handler),
-						   target->id, heard[i].role, payload, NULL, NULL);
+						   target->id, heard[i].role, payload,
+						   has_privs_of_role(heard[i].role, job_role(job)) ? headers : NULL,
+						   NULL);
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);

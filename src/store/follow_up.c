@@ -46,7 +46,7 @@ jobq_follow_up_queue(int32 queue_id, const char *kind, JobqQueue *buffer)
 
 /*
  * Enqueue a job of this kind in the role's name.  headers is jsonb, or NULL; context
- * is that of the other job, or NULL.
+ * is the other job, whose context and trace it has, or NULL.
  */
 void
 jobq_follow_up(const char *kind, int32 queue_id, Oid role, Datum payload,
@@ -62,6 +62,8 @@ jobq_follow_up(const char *kind, int32 queue_id, Oid role, Datum payload,
 		JOB_SET(&job, JOB_MAX_ATTEMPTS, Int32GetDatum(handler->max_attempts));
 	if (headers != NULL)
 		JOB_SET(&job, JOB_HEADERS, jobq_text_to_jsonb(headers));
+	if (context != NULL)
+		jobq_add_trace(&job, context);
 	if (context != NULL && !JOB_ISNULL(context, JOB_CONTEXT))
 		JOB_SET(&job, JOB_CONTEXT, JOB(context, JOB_CONTEXT));
 	rel = jobq_open_jobs();

@@ -155,6 +155,9 @@ typedef enum JobqOutcome
 	OUTCOME_FAIL,
 } JobqOutcome;
 
+/* Bytes of a job's trace, with its end. */
+#define JOBQ_TRACE_SIZE		56
+
 /*
  * The job that runs now.  The job of perform() hides that of the worker which
  * called it.
@@ -170,6 +173,7 @@ typedef struct JobqCurrent
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */
 	List	   *log;			/* lines in JSON */
+	char		trace[JOBQ_TRACE_SIZE]; /* or "" */
 	struct JobqCurrent *outer;
 } JobqCurrent;
 
@@ -232,6 +236,12 @@ extern void jobq_job_push_if_undone(const JobqJob *job);
 extern JobqCurrent *jobq_current;
 extern JobqCurrent *jobq_current_of(int64 id);
 extern bool jobq_job_runs(const JobqJob *job);
+
+/* src/store/trace.c */
+extern void jobq_trace(const JobqJob *job, char *trace);
+extern void jobq_follow_trace(JobqJob *job);
+extern void jobq_add_trace(JobqJob *job, const JobqJob *other);
+extern char *jobq_trace_headers(const JobqJob *job);
 
 /* src/store/blocked.c */
 extern void jobq_job_unblock(JobqJob *job);

@@ -123,12 +123,22 @@ SKIP:
 	like($request, qr{^Jobq-Attempt: 1\r$}m, 'the attempt');
 	like($request, qr{^Jobq-Kind: any%0AX-Evil%3A%201\r$}m, 'a kind cannot make a header of its own');
 	unlike($request, qr{^X-Evil}m, 'indeed not');
+	unlike($request, qr{^traceparent}mi, 'no trace');
 	like($request, qr{^Idempotency-Key: jobq-$id\r$}m, 'a key that is the same for all attempts');
 	like($request, qr/\r\n\r\n\{"y": 2\}\n--/, 'the payload is the body');
 	my ($timestamp) = $request =~ /^webhook-timestamp: (\d+)\r$/m;
 	my $signature = hmac_sha256_base64("jobq-$id.$timestamp." . '{"y": 2}', 'geheim');
 	$signature .= '=' while length($signature) % 4;
 	like($request, qr{^webhook-signature: v1,\Q$signature\E\r$}m, 'the signature');
+	my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+	unlink "$dir/requests";
+	job('{"y": 3}', qq{headers => '{"traceparent": "$trace"}'});
+	work("$base/ok");
+	like(slurp_file("$dir/requests"), qr{^traceparent: $trace\r$}m, 'the trace of a job');
+	unlink "$dir/requests";
+	job('{"y": 4}', q{headers => '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nX-Evil: 1"}'});
+	work("$base/ok");
+	unlike(slurp_file("$dir/requests"), qr{^(?:traceparent|X-Evil)}m, 'and none that would be more than one');
 
 	# what may come back
 	foreach (

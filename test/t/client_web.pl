@@ -481,6 +481,18 @@ my $open = serve($jobq, '--allow-trust', '--hide-payload', 'all', '--token-file'
 is("$status $data->{hide_payload}", '200 1', 'a role without a password, if that is wanted');
 is((app('GET', "/api/jobs/$id", undef, base => $open->{url}))[1]{payload}{secret}, 'geheim', 'all are those who log in, not programs');
 
+# The trace of a request is that of its job.
+my @traces = map { "00-4bf92f3577b34da6a3ce929d0e0e473$_-00f067aa0ba902b7-01" } 1, 2;
+for my $case ([ '', qq({"traceparent": "$traces[0]"}) ], [ ', "headers": null', qq({"traceparent": "$traces[0]"}) ],
+	[ ', "headers": {"a": 1}', qq({"a": 1, "traceparent": "$traces[0]"}) ], [ ', "headers": [1]', '[1]' ],
+	[ qq(, "headers": {"traceparent": "$traces[1]"}), qq({"traceparent": "$traces[1]"}) ])
+{
+	($status, $data) = app('POST', '/api/jobs', qq({"kind": "same"$case->[0]}), traceparent => $traces[0]);
+	is("$status " . sql("SELECT headers FROM jobq.jobs WHERE id = $data->{id}"), "202 $case->[1]", "the trace of the request$case->[0]");
+}
+($status, $data) = app('POST', '/api/jobs', '{"kind": "same"}', traceparent => 'x');
+is("$status " . sql("SELECT headers IS NULL FROM jobq.jobs WHERE id = $data->{id}"), '202 t', 'and what is none');
+
 # TLS.
 SKIP:
 {

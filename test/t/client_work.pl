@@ -58,6 +58,19 @@ like($environment, qr/^JOBQ_ID=$id$/m, 'the environment has the id');
 like($environment, qr/^JOBQ_HEADERS=\{"h": 2\}$/m, 'the environment has the headers');
 like($environment, qr/^JOBQ_ATTEMPT=1$/m, 'the environment has the attempt');
 sql("SELECT jobq.retry($id)");
+{
+	# the environment of the program itself is of another trace
+	local @ENV{qw(TRACEPARENT TRACESTATE)} = ('00-11111111111111111111111111111111-2222222222222222-00', 'x=1');
+	my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+
+	for my $case ([ qq{{"traceparent": "$trace"}}, "TRACEPARENT=$trace" ], [ '{"traceparent": "00-1\nX=1"}', 'none' ], [ '["traceparent"]', 'none' ])
+	{
+		my $traced = job('b', '1', "headers => '$case->[0]'");
+
+		work('b', 'env | grep ^TRACE || echo none', '--once');
+		is(outcome($traced, q{result #>> '{}'}), $case->[1], "the trace in $case->[0]");
+	}
+}
 work('a', 'cat', '--once');
 is(outcome($id, 'state, result'), 'completed|{"x": 1}', 'status 0: completed, with JSON as result');
 

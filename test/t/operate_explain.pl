@@ -131,11 +131,12 @@ my $worker = stopped_worker();
 ok($worker, 'an idle worker is stopped while it waits');
 is( sql("SELECT wait_event FROM pg_stat_activity WHERE pid = $worker"),
 	$node->pg_version >= 17 ? 'JobqWorker' : 'Extension', 'and says so');
-$id = sql(q{SELECT jobq.enqueue('gate', '3')});
+my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+$id = sql(qq{SELECT jobq.enqueue('gate', '3', headers => '{"traceparent": "$trace"}')});
 is(reasons($id), 'soon', 'nothing is in its way');
 signal_process('CONT', $worker);
 is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and it starts');
-$node->wait_for_log(qr/LOG:  job $id of kind "gate" ran for \d+\.\d{3} ms/);
+$node->wait_for_log(qr/LOG:  job $id of kind "gate" ran for \d+\.\d{3} ms, traceparent $trace$/m);
 
 # another session has its row
 sql(q{SELECT jobq.pause('bad')});

@@ -45,6 +45,10 @@
 /* Immediate retries after a serialization failure or a deadlock. */
 #define MAX_CONFLICTS	5
 
+/* The end of a message that names the job's trace: two strings. */
+#define TRACE_PART(current) \
+	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
+
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
@@ -176,6 +180,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	{
 		JobqFunction function;
 
+		jobq_trace(job, current.trace);
 		jobq_check_role(&current);
 		jobq_handler_resolve(kind, &function);
 		procedure = function.may_commit ||
@@ -365,9 +370,9 @@ context_callback(void *arg)
 {
 	JobqCurrent *current = arg;
 
-	errcontext("running job " INT64_FORMAT " of kind \"%s\", attempt %d",
+	errcontext("running job " INT64_FORMAT " of kind \"%s\", attempt %d%s%s",
 			   job_id(current->job), jobq_job_kind(current->job),
-			   current->attempt);
+			   current->attempt, TRACE_PART(current));
 }
 
 /*
@@ -432,9 +437,10 @@ unclaim(RunContext *run)
 
 		if (now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
 			ereport(LOG,
-					(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms",
+					(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
 							slot->job_id, slot->kind,
-							(now - slot->job_started_at) / 1000.0)));
+							(now - slot->job_started_at) / 1000.0,
+							TRACE_PART(jobq_current))));
 	}
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);

@@ -318,6 +318,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		bool		isnull;
 		int			nestlevel = NewGUCNestLevel();
 
+		jobq_trace(&job, current.trace);
 		jobq_check_role(&current);
 		jobq_handler_resolve(jobq_job_kind(&job), &function);
 		jobq_current = &current;
