@@ -116,7 +116,7 @@ typedef struct CommandOption
 	const char *help;
 } CommandOption;
 
-#define MAX_OPTIONS	24
+#define MAX_OPTIONS	32
 #define MAX_VALUES	(MAX_OPTIONS + 4)
 
 typedef enum CommandOutput

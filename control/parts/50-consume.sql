@@ -31,6 +31,17 @@ lease: how long they are held
 wait: how long to wait if there are none
 consumer: the name that the view workers shows; else the application_name';
 
+CREATE FUNCTION jobq.reserve_job(
+	id bigint,
+	lease interval DEFAULT '90s',
+	consumer text DEFAULT NULL)
+RETURNS SETOF jobq.reserved_job AS 'MODULE_PATHNAME', 'jobq_reserve_job'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION jobq.reserve_job IS 'take this job for the time of the lease; no row if it cannot be had now
+id: the job; the mode of its queue must be consumer
+lease: how long it is held
+consumer: the name that the view workers shows; else the application_name';
+
 CREATE FUNCTION jobq.set_context(context jsonb) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_set_context_sql' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.set_context(jsonb) IS 'set what a job has taken along, until the end of the transaction, as SET LOCAL does

@@ -38,6 +38,9 @@ extern bool jobq_group_overtaken(Relation rel, const JobqJob *job,
 								 Snapshot snapshot);
 
 /* src/attempt/claim.c */
+extern JobqDatabase *jobq_loaded_database(void);
+extern bool jobq_claim_push(const JobqJob *job, const JobqQueue *queue,
+							JobqPush *push);
 extern JobqVerdict jobq_claim(Relation rel, const JobqJob *job, int64 *token);
 extern void jobq_claim_undo(const JobqJob *job, int64 token);
 extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);

@@ -32,7 +32,6 @@
 #define PATIENCE_MS	10000
 #define PAUSE_MS	10L
 
-static JobqDatabase *loaded_database(void);
 static bool lock_group(Relation rel, const JobqJob *job);
 static void unlock_group(Relation rel, const JobqJob *job);
 
@@ -40,8 +39,8 @@ static void unlock_group(Relation rel, const JobqJob *job);
  * This database, when its scheduler has loaded limits and leases; NULL if it
  * has no scheduler.  An error if that does not come.
  */
-static JobqDatabase *
-loaded_database(void)
+JobqDatabase *
+jobq_loaded_database(void)
 {
 	static uint32 wait_event = 0;
 	JobqDatabase *db;
@@ -100,6 +99,27 @@ unlock_group(Relation rel, const JobqJob *job)
 }
 
 /*
+ * What is to be asked about a job that a session has found in the table: *push is to be
+ * all zero.  Returns whether its queue has limits, as jobq_permits_ask() wants to know.
+ */
+bool
+jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
+{
+	push->queue_id = job_queue_id(job);
+	push->priority = job_priority(job);
+	push->role = job_run_as(job);
+	jobq_push_flow(job, push);
+	push->kind = jobq_limiter_of(jobq_job_kind(job), queue);
+	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
+	push->key.run_at = job_run_at(job);
+	push->key.id = job_id(job);
+	push->ctid = job->ctid;
+	if (queue != NULL && queue->tenants_limited)
+		push->tenant = jobq_tenant_hash(jobq_job_tenant(job, queue));
+	return queue != NULL && (queue->limited || queue->tenants_limited);
+}
+
+/*
  * Take the permits that this job, which a session has found in the table, needs,
  * until the end of the transaction; or say what stands in its way.  The token,
  * which is 0 if it needs none, is for those who follow.
@@ -110,8 +130,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	JobqQueue	queue_buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job),
 											  &queue_buffer);
-	const char *kind = jobq_job_kind(job);
-	bool		limited = queue != NULL && (queue->limited || queue->tenants_limited);
+	bool		limited;
 	JobqVerdict verdict;
 	JobqWakeList wake = {0};
 	JobqPush	push = {0};
@@ -136,20 +155,10 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 			unlock_group(rel, job);
 		return verdict;
 	}
-	push.queue_id = job_queue_id(job);
-	push.priority = job_priority(job);
-	push.role = job_run_as(job);
-	jobq_push_flow(job, &push);
-	push.kind = jobq_limiter_of(kind, queue);
-	push.quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
-	push.key.run_at = job_run_at(job);
-	push.key.id = job_id(job);
-	push.ctid = job->ctid;
-	if (queue != NULL && queue->tenants_limited)
-		push.tenant = jobq_tenant_hash(jobq_job_tenant(job, queue));
+	limited = jobq_claim_push(job, queue, &push);
 	if (!limited && push.kind == 0 && push.group == 0)
 		return JOBQ_MAY_RUN;
-	db = loaded_database();
+	db = jobq_loaded_database();
 	if (db == NULL)
 		return JOBQ_MAY_RUN;
 

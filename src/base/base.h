@@ -127,6 +127,7 @@ extern int	jobq_worker_max_age;
 extern int	jobq_worker_max_memory;
 extern bool jobq_start_paused;
 extern int	jobq_count_limit;
+extern int	jobq_enqueue_timeout;
 extern int	jobq_create_queues;
 extern int	jobq_max_queues_per_role;
 extern int	jobq_log_min_duration;

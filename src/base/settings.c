@@ -29,6 +29,7 @@ int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
 int			jobq_max_stats;
+int			jobq_enqueue_timeout;
 bool		jobq_synchronous_commit;
 int			jobq_allow_superuser_jobs = SUPERUSER_JOBS_OWN;
 int			jobq_notify_interval;
@@ -138,6 +139,12 @@ static const Setting everywhere[] = {
 		PGC_USERSET, 0,
 		"Sets how many jobs of a queue the view queues counts at most in the table.",
 		"Where there are more, the statistics tell. 0: all are counted."
+	},
+	{
+		"jobq.enqueue_timeout", NUMBER(jobq_enqueue_timeout, 60000, 0, INT_MAX),
+		PGC_USERSET, GUC_UNIT_MS,
+		"Sets how long a session waits at most to enqueue into a full queue with on_full = wait.",
+		"0 is no limit but lock_timeout and statement_timeout."
 	},
 	{
 		"jobq.max_payload", NUMBER(jobq_max_payload, 16384, 1, 1024 * 1024),

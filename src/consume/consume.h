@@ -20,6 +20,8 @@
 #ifndef JOBQ_CONSUME_H
 #define JOBQ_CONSUME_H
 
+#include "nodes/execnodes.h"
+
 #include "fmgr.h"
 
 #include "attempt/attempt.h"
@@ -106,6 +108,14 @@ extern void jobq_reserver_sleep(Reservation *reservation, long ms);
 
 /* src/consume/reserve.c */
 extern JobqDatabase *jobq_served_database(const char *function);
+extern bool jobq_may_lease(JobqDatabase *db, Oid role, bool new_bundle);
+extern void jobq_no_lease(JobqDatabase *db, Oid role);
+extern void jobq_reservation_begin(Reservation *reservation,
+								   FunctionCallInfo fcinfo, int lease,
+								   int consumer);
+extern void jobq_lease_popped(Reservation *reservation, const JobqPush *job,
+							  TimestampTz now);
+extern int	jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 extern void jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id,
 						   int64 token, TimestampTz until,
 						   const int64 *ids, const TransactionId *versions,

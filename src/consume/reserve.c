@@ -43,13 +43,10 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 
 static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
-static bool may_lease(JobqDatabase *db, Oid role, bool new_bundle);
 static bool pop_jobs(Reservation *reservation, bool wait);
-static void no_lease(JobqDatabase *db, Oid role);
 static void no_place(JobqDatabase *db, Oid role);
 static void limit_leases(Reservation *reservation, const int64 *ids,
 						 const TimestampTz *deadlines, int n);
-static int	lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo);
 
 /*
  * This database, with its leases loaded; waits a little after a start, also
@@ -159,8 +156,8 @@ parse_queues(Reservation *reservation, ArrayType *queues)
  * Is there room for another lease of the role, and is it not more than its share?
  * "new_bundle": the first one of a call.  Wants db->lock.
  */
-static bool
-may_lease(JobqDatabase *db, Oid role, bool new_bundle)
+bool
+jobq_may_lease(JobqDatabase *db, Oid role, bool new_bundle)
 {
 	return jobq_share_left(db->shares, role, JOBQ_OF_LEASES) &&
 		(!new_bundle || jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES));
@@ -169,8 +166,8 @@ may_lease(JobqDatabase *db, Oid role, bool new_bundle)
 /*
  * An error: the role can have no more leases.
  */
-static void
-no_lease(JobqDatabase *db, Oid role)
+void
+jobq_no_lease(JobqDatabase *db, Oid role)
 {
 	uint32		jobs;
 	uint32		calls;
@@ -210,6 +207,57 @@ no_place(JobqDatabase *db, Oid role)
 }
 
 /*
+ * Lease the job, which is the next one of the reservation and has its permits.  Wants
+ * db->lock, and room for two leases in the books; cannot fail.
+ */
+void
+jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now)
+{
+	JobqDatabase *db = reservation->db;
+
+	if (reservation->bundle == JOBQ_NONE)
+	{
+		JobqLeaseBundle *bundle;
+
+		reservation->token = jobq_lease_token(db);
+		reservation->bundle = jobq_lease_bundle(db, GetUserId());
+		bundle = &db->leases->bundles[reservation->bundle];
+		bundle->pid = MyProcPid;
+		bundle->since = now;
+		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
+		strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
+	}
+	(void) jobq_lease_add(db, job, reservation->token,
+						  now + reservation->lease_ms * 1000,
+						  reservation->bundle);
+	jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
+						 JOBQ_NONE, 0);
+	reservation->npopped++;
+}
+
+/*
+ * What reserve() and reserve_job() are told alike: for how long, and by whom.
+ */
+void
+jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
+					   int lease, int consumer)
+{
+	memset(reservation, 0, sizeof(Reservation));
+	reservation->lease_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(lease), "lease",
+											 MIN_LEASE_MS, MAX_LEASE_MS);
+	reservation->consumer = PG_ARGISNULL(consumer)
+		? (application_name != NULL ? application_name : "")
+		: text_to_cstring(PG_GETARG_TEXT_PP(consumer));
+	reservation->consumer = pnstrdup(reservation->consumer,
+									 pg_mbcliplen(reservation->consumer,
+												  strlen(reservation->consumer),
+												  NAMEDATALEN - 1));
+	reservation->client = client_address();
+	reservation->place = JOBQ_NONE;
+	reservation->bundle = JOBQ_NONE;
+}
+
+/*
  * Pop jobs and lease them, in one go: whatever happens from here on, the end
  * of the transaction knows of them.  If there are none and "wait", put this
  * session on the list of those to be woken.
@@ -235,7 +283,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
-		if (!may_lease(db, role, reservation->bundle == JOBQ_NONE))
+		if (!jobq_may_lease(db, role, reservation->bundle == JOBQ_NONE))
 		{
 			full = true;
 			break;
@@ -249,24 +297,7 @@ pop_jobs(Reservation *reservation, bool wait)
 								 now, &wake);
 			continue;
 		}
-		if (reservation->bundle == JOBQ_NONE)
-		{
-			JobqLeaseBundle *bundle;
-
-			reservation->token = jobq_lease_token(db);
-			reservation->bundle = jobq_lease_bundle(db, role);
-			bundle = &db->leases->bundles[reservation->bundle];
-			bundle->pid = MyProcPid;
-			bundle->since = now;
-			strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
-			strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
-		}
-		(void) jobq_lease_add(db, job, reservation->token,
-							  now + reservation->lease_ms * 1000,
-							  reservation->bundle);
-		jobq_at_commit_lease(LEASE_TAKE, job->key.id, reservation->token,
-							 JOBQ_NONE, 0);
-		reservation->npopped++;
+		jobq_lease_popped(reservation, job, now);
 	}
 	if (reservation->bundle != JOBQ_NONE)
 		jobq_at_commit_bundle(db, reservation->bundle);
@@ -275,7 +306,7 @@ pop_jobs(Reservation *reservation, bool wait)
 			!jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS);
 	jobq_unlock(db, &wake);
 	if (full && reservation->npopped == 0)
-		no_lease(db, role);
+		jobq_no_lease(db, role);
 	if (crowded)
 		no_place(db, role);
 	return reservation->npopped > 0;
@@ -305,8 +336,8 @@ limit_leases(Reservation *reservation, const int64 *ids,
  * Verify the popped jobs, return them, and make their leases durable.  Returns
  * how many there were.
  */
-static int
-lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
+int
+jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 {
 	enum
 	{
@@ -472,7 +503,7 @@ Datum
 jobq_reserve(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Reservation reservation = {0};
+	Reservation reservation;
 	TimestampTz deadline;
 	int64		wait_ms;
 
@@ -484,27 +515,17 @@ jobq_reserve(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("queues, max, lease and wait must not be null")));
 	InitMaterializedSRF(fcinfo, 0);
+	jobq_reservation_begin(&reservation, fcinfo, 2, 4);
 	reservation.max = PG_GETARG_INT32(1);
 	if (reservation.max < 1 || reservation.max > MAX_RESERVE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max %d is out of range", reservation.max),
 				 errhint("It must be from 1 to %d.", MAX_RESERVE)));
-	reservation.lease_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(2), "lease",
-											MIN_LEASE_MS, MAX_LEASE_MS);
 	wait_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(3), "wait", 0,
 							   MAX_RESERVE_WAIT_MS);
-	reservation.consumer = PG_ARGISNULL(4)
-		? (application_name != NULL ? application_name : "")
-		: text_to_cstring(PG_GETARG_TEXT_PP(4));
-	reservation.consumer = pnstrdup(reservation.consumer,
-									pg_mbcliplen(reservation.consumer,
-												 strlen(reservation.consumer),
-												 NAMEDATALEN - 1));
-	reservation.client = client_address();
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
-	reservation.place = JOBQ_NONE;
 	reservation.patience = 40;
 	reservation.plain = jobq_reserver_plain(fcinfo);
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
@@ -531,7 +552,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 												   deadline);
 			if (pop_jobs(&reservation, left > 0))
 			{
-				if (lease_jobs(&reservation, rsinfo) > 0)
+				if (jobq_lease_jobs(&reservation, rsinfo) > 0)
 					break;
 
 				/* others wait for what we have written: do not wait with it */

@@ -72,6 +72,7 @@ _PG_init(void)
 	jobq_kinds_install();
 	jobq_events_install();
 	jobq_length_install();
+	jobq_drop_install();
 	jobq_stats_install();
 	jobq_drop_queue_install();
 

@@ -110,9 +110,10 @@ change_queue(JobqJob *job, const char *name, bool live)
 			jobq_at_commit_group_end(job_group(job), job_id(job));
 		JOB_ISNULL(job, JOB_GROUP_HELD) = true;
 		jobq_length_remove(job_queue_id(job));
-		jobq_length_reserve(to.id, 1);
 	}
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(to.id));
+	if (live)
+		jobq_length_reserve(job, 1);
 	if (!JOB_ISNULL(job, JOB_GROUP_KEY))
 		jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
 	if (expires_by_queue)

@@ -305,7 +305,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
 	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
 	{
-		jobq_length_add(job_queue_id(&job));
+		jobq_length_add(job_queue_id(&job), 1);
 		jobq_job_insert(rel, &job);
 	}
 	else

@@ -195,7 +195,7 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 		jobq_set_unique_by(job, unique->by);
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
 	{
-		jobq_length_reserve(job_queue_id(job), 1);
+		jobq_length_reserve(job, 1);
 		jobq_job_insert(rel, job);
 		jobq_count(job, JOBQ_N_ENQUEUED, 1);
 	}
@@ -334,7 +334,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 						npayloads);
 		return;
 	}
-	jobq_length_reserve(job_queue_id(job), npayloads);
+	jobq_length_reserve(job, npayloads);
 	jobq_set_flow(job);
 
 	rel = jobq_open_jobs();

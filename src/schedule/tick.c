@@ -208,7 +208,7 @@ jobq_scheduled_enqueue(const JobqScheduledJob *scheduled, Oid role,
 						   SECURITY_RESTRICTED_OPERATION);
 	prepare_scheduled(&job, scheduled, tick, spread, true);
 	rel = jobq_open_jobs();
-	jobq_length_reserve(job_queue_id(&job), 1);
+	jobq_length_reserve(&job, 1);
 	jobq_job_insert(rel, &job);
 	jobq_count(&job, JOBQ_N_ENQUEUED, 1);
 	table_close(rel, NoLock);

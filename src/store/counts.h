@@ -12,11 +12,22 @@
 #ifndef JOBQ_COUNTS_H
 #define JOBQ_COUNTS_H
 
+#include "storage/condition_variable.h"
+
 #include "store/jobs.h"
+
+/* A job that was dropped, in its lane: older ones of it need not be looked for. */
+typedef struct JobqDropped
+{
+	int32		priority;
+	Oid			role;
+	int32		flow;
+	JobqKey		key;			/* id 0: none */
+} JobqDropped;
 
 /* How many jobs a queue with max_length has: see length.c. */
 #define JOBQ_MAX_LENGTHS	64
-#define JOBQ_LENGTH_XIDS	512
+#define JOBQ_LENGTH_XIDS	488
 #define JOBQ_MAX_PREPARED	64
 typedef struct JobqLength
 {
@@ -25,6 +36,10 @@ typedef struct JobqLength
 	bool		valid;
 	int64		committed;
 	int64		reserved;		/* by open transactions */
+	int			waiting;		/* sessions that wait for places */
+	uint32		freed;			/* how often they were told to look */
+	int64		waiting_hold;	/* places that they have reserved before */
+	JobqDropped dropped;		/* the last one that was */
 	FullTransactionId xmax;		/* of the snapshot that counted */
 	int			nxip;
 	TransactionId xip[JOBQ_LENGTH_XIDS];
@@ -40,12 +55,14 @@ typedef struct JobqPreparedPlaces
 } JobqPreparedPlaces;
 
 /*
- * The counters of a database.  Protected by db->lock.
+ * The counters of a database.  Protected by db->lock, but for "room", at which those
+ * sleep who wait for a place in the queue of that counter.
  */
 typedef struct JobqLengths
 {
 	int			nlengths;		/* may be read without lock */
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
+	ConditionVariable room[JOBQ_MAX_LENGTHS];
 	int			nprepared;
 	JobqPreparedPlaces prepared[JOBQ_MAX_PREPARED];
 } JobqLengths;
@@ -71,13 +88,20 @@ extern void jobq_count_attempt(const JobqJob *job, JobqCounter what,
 							   TimestampTz started_at, TimestampTz now);
 extern bool jobq_append_cost(StringInfo buf, const char *before, const JobqJob *job);
 
-/* src/store/length.c */
+/* src/store/counter.c */
 extern const JobqArea jobq_length_area;
-extern void jobq_length_install(void);
-extern void jobq_length_reserve(int32 queue_id, int n);
-extern void jobq_length_add(int32 queue_id);
-extern void jobq_length_remove(int32 queue_id);
 extern void jobq_lengths_clear(JobqDatabase *db);
+
+/* src/store/length.c */
+extern void jobq_length_install(void);
+extern void jobq_length_add(int32 queue_id, int n);
+extern void jobq_length_remove(int32 queue_id);
+
+/* src/store/drop.c */
+extern void jobq_drop_install(void);
+
+/* src/store/full.c */
+extern void jobq_length_reserve(const JobqJob *job, int n);
 
 /* src/store/failed.c */
 extern void jobq_dead_letter(const JobqJob *job, TimestampTz now,

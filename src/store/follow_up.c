@@ -67,7 +67,7 @@ jobq_follow_up(const char *kind, int32 queue_id, Oid role, Datum payload,
 	if (context != NULL && !JOB_ISNULL(context, JOB_CONTEXT))
 		JOB_SET(&job, JOB_CONTEXT, JOB(context, JOB_CONTEXT));
 	rel = jobq_open_jobs();
-	jobq_length_add(queue_id);
+	jobq_length_add(queue_id, 1);
 	jobq_job_insert(rel, &job);
 	jobq_count(&job, JOBQ_N_ENQUEUED, 1);
 	table_close(rel, NoLock);

@@ -6,7 +6,8 @@
  *
  * Each such queue has a counter in shared memory: jobs that are committed, and
  * places that open transactions have reserved.  A producer reserves its places
- * at once, or fails; if it rolls back, also to a savepoint, it gives them back.
+ * at once, or fails; if it rolls back, also to a savepoint, it gives them back.  One
+ * who takes jobs out of the queue puts new ones into their places, and needs no more.
  * Who takes a job out of the queue for good gives its place back when that has
  * committed.  A retry keeps its place.  Dead letters that are retried, and jobs
  * that on_failure enqueues, are never refused; they count when they have
@@ -40,13 +41,12 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "store/store.h"
+#include "store/lengths.h"
 
 /* What this transaction has done to a queue. */
 typedef struct Note
@@ -57,6 +57,7 @@ typedef struct Note
 	int			reserved;		/* added, with a place in the counter */
 	int			added;			/* without */
 	int			removed;
+	int			reused;			/* of those added: in places of those removed */
 } Note;
 
 static int	nnotes = 0;
@@ -64,25 +65,11 @@ static Note *notes = NULL;		/* kept from one transaction to the next */
 static int	max_notes = 0;
 
 static Note *note_of(int32 queue_id);
-static JobqLength *find_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
-static JobqLength *make_counter(JobqDatabase *db, int32 queue_id, Oid jobs);
-static void free_counters(JobqDatabase *db);
-static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
+static int64 own_room(int32 queue_id, Oid jobs);
+static int64 own_places(int32 queue_id, Oid jobs);
 static bool in_progress(const JobqLength *length, FullTransactionId fxid);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
-static void refuse(const JobqQueue *queue, int64 length, int n);
-
-/*
- * Forget all counters: the memory belongs to another database.
- */
-void
-jobq_lengths_clear(JobqDatabase *db)
-{
-	memset(db->lengths->lengths, 0, sizeof(db->lengths->lengths));
-	db->lengths->nlengths = 0;
-	db->lengths->nprepared = 0;
-}
 
 /*
  * What this subtransaction has done to the queue so far.
@@ -118,50 +105,82 @@ jobq_length_remove(int32 queue_id)
 }
 
 /*
- * A job comes into the queue, however many there are.
+ * n jobs come into the queue, however many there are.
  */
 void
-jobq_length_add(int32 queue_id)
+jobq_length_add(int32 queue_id, int n)
 {
-	note_of(queue_id)->added++;
+	note_of(queue_id)->added += n;
 }
 
 /*
- * Places for n new jobs; an error if the queue has no room for all of them.
+ * The places that this transaction gives back when it commits, and has not reused.  They
+ * are room for what it enqueues itself: both are done, or neither.
+ */
+static int64
+own_room(int32 queue_id, Oid jobs)
+{
+	int64		places = 0;
+
+	for (int i = 0; i < nnotes; i++)
+		if (notes[i].queue_id == queue_id && notes[i].jobs == jobs)
+			places += notes[i].removed - notes[i].reused;
+	return places;
+}
+
+/*
+ * The places that nobody else gets before this transaction ends: those that it has
+ * taken, and that of the job which it runs, which may come again.
+ */
+static int64
+own_places(int32 queue_id, Oid jobs)
+{
+	int64		places = 0;
+
+	for (int i = 0; i < nnotes; i++)
+		if (notes[i].queue_id == queue_id && notes[i].jobs == jobs)
+			places += notes[i].reserved + notes[i].reused;
+	for (JobqCurrent *current = jobq_current; current != NULL;
+		 current = current->outer)
+		if (current->memory != NULL && job_queue_id(current->job) == queue_id)
+			places++;
+	return places;
+}
+
+/*
+ * Take places for n new jobs in a queue with max_length, if there are so many; *room
+ * says how many are missing.
  */
 void
-jobq_length_reserve(int32 queue_id, int n)
+jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 {
-	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(queue_id, &buffer);
-	int			max_length = queue != NULL ? queue->max_length : -1;
 	JobqDatabase *db = jobq_my_database();
+	int32		queue_id = queue->id;
 	Note	   *note = note_of(queue_id);
 	bool		locked = false;
-	int64		rows;
 
-	if (max_length < 0)
-	{
-		note->added += n;
-		return;
-	}
+	room->allowed = queue->max_length + own_room(queue_id, note->jobs);
+	room->own = own_places(queue_id, note->jobs);
 	for (;;)
 	{
 		if (db != NULL)
 		{
-			JobqLength *length;
+			JobqLength *counter;
 			int64		now = -1;
 
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
-			length = find_counter(db, queue_id, note->jobs);
-			if (length != NULL && length->valid)
+			counter = jobq_length_find(db, queue_id, note->jobs);
+			if (counter != NULL && counter->valid)
 			{
-				now = length->committed + length->reserved +
-					prepared_places(db, queue_id, note->jobs);
-				if (now + n <= max_length)
+				now = jobq_length_now(db, counter);
+				if (now + n <= room->allowed)
 				{
-					length->reserved += n;
-					note->reserved += n;
+					int			reused = Min(n, room->allowed - queue->max_length);
+
+					note->reused += reused;
+					note->added += reused;
+					note->reserved += n - reused;
+					counter->reserved += n - reused;
 				}
 			}
 			LWLockRelease(db->lock);
@@ -170,8 +189,8 @@ jobq_length_reserve(int32 queue_id, int n)
 				if (locked)
 					UnlockDatabaseObject(jobq_relations()->queue, queue_id, 0,
 										 ExclusiveLock);
-				if (now + n > max_length)
-					refuse(queue, now, n);
+				room->length = now;
+				room->missing = Max(now + n - room->allowed, 0);
 				return;
 			}
 		}
@@ -183,107 +202,12 @@ jobq_length_reserve(int32 queue_id, int n)
 		locked = true;
 	}
 
-	/* no counter: count, and keep the lock */
+	/* no counter: count, and keep the lock; what was removed here is not seen */
 	CommandCounterIncrement();
-	rows = count_rows(queue_id, RegisterSnapshot(GetLatestSnapshot()));
-	if (rows + n > max_length)
-		refuse(queue, rows, n);
-	note->added += n;
-}
-
-static void
-refuse(const JobqQueue *queue, int64 length, int n)
-{
-	if (n == 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_QUEUE_FULL),
-				 errmsg("queue \"%s\" is full", queue->name),
-				 errdetail("It has " INT64_FORMAT " jobs, and max_length is %d.",
-						   length, queue->max_length),
-				 errhint("Enqueue again when some have finished, or raise max_length with jobq.alter_queue().")));
-	ereport(ERROR,
-			(errcode(ERRCODE_JOBQ_QUEUE_FULL),
-			 errmsg("queue \"%s\" has no room for %d more jobs", queue->name, n),
-			 errdetail("It has " INT64_FORMAT " jobs, and max_length is %d.",
-					   length, queue->max_length),
-			 errhint("Enqueue fewer at a time or when some have finished, or raise max_length with jobq.alter_queue().")));
-}
-
-/*
- * The counter of the queue, or NULL.  Wants db->lock.
- */
-static JobqLength *
-find_counter(JobqDatabase *db, int32 queue_id, Oid jobs)
-{
-	for (int i = 0; i < db->lengths->nlengths; i++)
-		if (db->lengths->lengths[i].queue_id == queue_id && db->lengths->lengths[i].jobs == jobs)
-			return &db->lengths->lengths[i];
-	return NULL;
-}
-
-/*
- * The same, or a new one; NULL if there is no room.  Wants db->lock.
- */
-static JobqLength *
-make_counter(JobqDatabase *db, int32 queue_id, Oid jobs)
-{
-	JobqLength *length = find_counter(db, queue_id, jobs);
-
-	for (int i = 0; i < db->lengths->nlengths && length == NULL; i++)
-		if (db->lengths->lengths[i].queue_id == 0)
-			length = &db->lengths->lengths[i];
-	if (length == NULL && db->lengths->nlengths < JOBQ_MAX_LENGTHS)
-		length = &db->lengths->lengths[db->lengths->nlengths++];
-	if (length != NULL && length->queue_id == 0)
-	{
-		length->queue_id = queue_id;
-		length->jobs = jobs;
-		length->reserved = 0;
-	}
-	return length;
-}
-
-/*
- * Free the counters of queues that have no limit any more.
- */
-static void
-free_counters(JobqDatabase *db)
-{
-	Oid			jobs = jobq_relations()->job;
-
-	for (int i = 0; i < JOBQ_MAX_LENGTHS; i++)
-	{
-		JobqLength *length = &db->lengths->lengths[i];
-		int32		queue_id = length->queue_id;
-		JobqQueue	queue;
-		bool		limited = queue_id != 0 &&
-			jobq_queue_by_id(queue_id, &queue) != NULL &&
-			queue.max_length >= 0;
-
-		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (length->queue_id == queue_id && length->reserved == 0 &&
-			(length->jobs != jobs || !limited))
-		{
-			length->queue_id = 0;
-			length->valid = false;
-		}
-		LWLockRelease(db->lock);
-	}
-}
-
-/*
- * Places that prepared transactions have.  Wants db->lock.
- */
-static int64
-prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
-{
-	int64		n = 0;
-
-	for (int i = 0; i < db->lengths->nprepared; i++)
-		if (db->lengths->prepared[i].queue_id == queue_id &&
-			db->lengths->prepared[i].jobs == jobs)
-			n += db->lengths->prepared[i].n;
-	return n;
+	room->length = count_rows(queue_id, RegisterSnapshot(GetLatestSnapshot()));
+	room->missing = Max(room->length + n - queue->max_length, 0);
+	if (room->missing == 0)
+		note->added += n;
 }
 
 /*
@@ -354,10 +278,10 @@ count_queue(JobqDatabase *db, int32 queue_id)
 	/* makes the room that the second one needs, which cannot fail then */
 	(void) GetLatestSnapshot();
 	if (db->lengths->nlengths == JOBQ_MAX_LENGTHS)
-		free_counters(db);
+		jobq_lengths_free(db);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	length = make_counter(db, queue_id, jobs);
+	length = jobq_length_make(db, queue_id, jobs);
 	snapshot = GetLatestSnapshot();
 	room = length != NULL && snapshot->xcnt < JOBQ_LENGTH_XIDS;
 	if (length != NULL)
@@ -403,9 +327,9 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		if (note->queue_id != queue_id || note->jobs != jobs)
 			continue;
 		rows -= note->reserved + note->added - note->removed;
-		length->reserved += note->added;
-		note->reserved += note->added;
-		note->added = 0;
+		length->reserved += note->added - note->reused;
+		note->reserved += note->added - note->reused;
+		note->added = note->reused;
 	}
 	length->committed += rows;
 	length->valid = true;
@@ -424,13 +348,15 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	for (int i = 0; i < nnotes; i++)
 	{
 		Note	   *note = &notes[i];
-		JobqLength *length = find_counter(db, note->queue_id, note->jobs);
+		JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
 		if (length == NULL)
 			continue;
 		length->reserved -= note->reserved;
 		if (in_progress(length, fxid))
 			length->committed += note->reserved + note->added - note->removed;
+		if (note->removed > 0)
+			jobq_length_tell(db, length);
 	}
 	nnotes = 0;
 }
@@ -443,6 +369,7 @@ length_abort(SubTransactionId since)
 {
 	JobqDatabase *db = jobq_my_database();
 
+	jobq_length_waited();
 	while (nnotes > 0 && notes[nnotes - 1].subid >= since)
 	{
 		Note	   *note = &notes[--nnotes];
@@ -451,9 +378,12 @@ length_abort(SubTransactionId since)
 		if (note->reserved == 0 || db == NULL)
 			continue;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		length = find_counter(db, note->queue_id, note->jobs);
+		length = jobq_length_find(db, note->queue_id, note->jobs);
 		if (length != NULL)
+		{
 			length->reserved -= note->reserved;
+			jobq_length_tell(db, length);
+		}
 		LWLockRelease(db->lock);
 	}
 }
@@ -473,7 +403,7 @@ length_prepare(void)
 		for (int i = 0; i < nnotes; i++)
 		{
 			Note	   *note = &notes[i];
-			JobqLength *length = find_counter(db, note->queue_id, note->jobs);
+			JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
 			if (note->reserved == 0 || length == NULL)
 				continue;
@@ -501,13 +431,16 @@ static void
 length_recount(JobqDatabase *db)
 {
 	for (int i = 0; db != NULL && i < db->lengths->nlengths; i++)
+	{
 		db->lengths->lengths[i].valid = false;
+		jobq_length_tell(db, &db->lengths->lengths[i]);
+	}
 }
 
 static bool
 length_noted(void)
 {
-	return nnotes > 0;
+	return nnotes > 0 || jobq_length_waits();
 }
 
 /*
@@ -539,22 +472,3 @@ jobq_length_install(void)
 {
 	jobq_commit_join(&books);
 }
-
-static Size
-lengths_size(void)
-{
-	return sizeof(JobqLengths);
-}
-
-static void
-lengths_init(void *owner, char *memory)
-{
-	JobqDatabase *db = owner;
-
-	db->lengths = (JobqLengths *) memory;
-	memset(db->lengths, 0, sizeof(JobqLengths));
-}
-
-const JobqArea jobq_length_area = {
-	JOBQ_AREA_OF_DATABASE, lengths_size, lengths_init
-};

@@ -67,6 +67,12 @@ enum
 	RECYCLE_NEVER,
 	RECYCLE_EACH
 };
+enum
+{
+	ON_FULL_ERROR,
+	ON_FULL_WAIT,
+	ON_FULL_DROP
+};
 
 /* Longest name of a limiter. */
 #define JOBQ_MAX_LIMITER_NAME	63
@@ -105,6 +111,7 @@ typedef struct JobqQueue
 	uint32		limiter;		/* of its jobs, see jobq_limiter_of(); or 0 */
 	bool		carries;		/* its jobs take settings along */
 	int			max_length;		/* or -1 */
+	char		on_full;
 	int64		expires_after_ms;	/* or -1 */
 	char		name[NAMEDATALEN];
 	bool		fair;			/* its tenants take turns */

@@ -154,6 +154,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->lease = word_of(QUEUE_LEASE, values);
 	queue->group_on_failure = word_of(QUEUE_GROUP_ON_FAILURE, values);
 	queue->recycle = word_of(QUEUE_RECYCLE, values);
+	queue->on_full = word_of(QUEUE_ON_FULL, values);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
 	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);

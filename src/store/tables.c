@@ -42,7 +42,7 @@ static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
 	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true},
-	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {INTERVALOID, true}, {TEXTARRAYOID, true},
+	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {REGROLEOID, true},
 };
 

@@ -44,9 +44,9 @@ void
 jobq_unique_place(const JobqJob *job, const JobqUnique *unique)
 {
 	if (unique->exempt)
-		jobq_length_add(job_queue_id(job));
+		jobq_length_add(job_queue_id(job), 1);
 	else
-		jobq_length_reserve(job_queue_id(job), 1);
+		jobq_length_reserve(job, 1);
 }
 
 /*

@@ -203,7 +203,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 		JOB_SET(&element, JOB_ID, Int64GetDatum(ids[done]));
 		JOB_SET(&element, JOB_ENQUEUED_AT, TimestampTzGetDatum(jobq_now()));
 		JOB_SET(&element, JOB_PAYLOAD, JsonbPGetDatum(payload));
-		jobq_length_add(job_queue_id(&element));
+		jobq_length_add(job_queue_id(&element), 1);
 		jobq_count(&element, JOBQ_N_ENQUEUED, 1);
 		jobq_job_free(look->rel, &element);
 	}

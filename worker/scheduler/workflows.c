@@ -405,7 +405,7 @@ restore_step(StepLook *look, JobqStep *step, TimestampTz enqueued_at,
 	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(look->batch_id));
 	jobq_job_block(&job, spec.options, spec.nulls);
-	jobq_length_add(job_queue_id(&job));
+	jobq_length_add(job_queue_id(&job), 1);
 	if (step->mapper != NULL)
 	{
 		Jsonb	   *payload = map_payload(look, step, DatumGetJsonbP(spec.payload), &error);

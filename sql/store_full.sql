@@ -1,0 +1,138 @@
+-- What a job does that comes into a full queue.
+SET ROLE regress_jobq_alice;
+
+-- The jobs of a queue that wait: which they are stands in their headers.
+CREATE FUNCTION pg_temp.waiting(queue text) RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(headers ->> 'name', ' ' ORDER BY id) FROM jobq.jobs j WHERE j.queue = waiting.queue AND finished_at IS NULL
+$$;
+CREATE FUNCTION pg_temp.add(queue text, name text, priority int DEFAULT 0, delay interval DEFAULT NULL, role text DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('echo', queue => queue, headers => jsonb_build_object('name', name, 'tenant', role), priority => priority, delay => delay)
+$$;
+RESET ROLE;
+SELECT jobq.create_queue('ring', max_length => 3, on_full => 'drop oldest', open => true), jobq.pause('ring');
+SELECT jobq.grant_role('regress_jobq_alice', 'produce'), jobq.grant_role('regress_jobq_bob', 'produce'), jobq.grant_role('regress_jobq_alice', 'consume');
+SELECT jobq.create_queue('full', on_full => 'never');
+SET ROLE regress_jobq_alice;
+
+-- the oldest goes, and its history says why
+SELECT pg_temp.add('ring', 'a') AS a \gset
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{b,c,d}'::text[]) name;
+SELECT pg_temp.waiting('ring');
+SELECT state, error FROM jobq.status(:a);
+SELECT event, detail FROM jobq.history(:a) WHERE event <> 'enqueued';
+
+-- many at once make room for all of them, or for none
+SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2}', queue => 'ring', headers => '{"name": "e"}');
+SELECT pg_temp.waiting('ring');
+SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2,3,4}', queue => 'ring');
+SELECT pg_temp.waiting('ring');
+
+-- who rolls back has dropped nothing
+BEGIN;
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{f,g,h,i,j}'::text[]) name;
+SELECT pg_temp.waiting('ring');
+ROLLBACK;
+SELECT pg_temp.waiting('ring');
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{k,l}'::text[]) name;
+SELECT pg_temp.waiting('ring');
+
+-- also to a savepoint
+BEGIN;
+SELECT pg_temp.add('ring', 'm') > 0 AS m;
+SAVEPOINT s;
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{n,o,p}'::text[]) name;
+ROLLBACK TO s;
+SELECT pg_temp.waiting('ring');
+COMMIT;
+SELECT pg_temp.add('ring', 'q') > 0 AS q;
+SELECT pg_temp.waiting('ring');
+
+-- less urgent ones go where none of the same priority waits, and those of the same role before others'
+SELECT jobq.clear('ring');
+SELECT count(pg_temp.add('ring', name, priority)) FROM (VALUES ('urgent', -1), ('less', 5), ('least', 9)) v (name, priority);
+SELECT pg_temp.add('ring', 'plain') > 0 AS plain;
+SELECT pg_temp.waiting('ring');
+SET ROLE regress_jobq_bob;
+SELECT jobq.enqueue('echo', queue => 'ring', headers => '{"name": "bob"}', priority => 100) > 0 AS of_bob;
+SELECT jobq.enqueue('echo', queue => 'ring', headers => '{"name": "bob again"}', priority => -7) > 0 AS of_bob;
+RESET ROLE;
+SELECT pg_temp.waiting('ring');
+SET ROLE regress_jobq_alice;
+SELECT jobq.clear('ring');
+
+-- what waits for other jobs stays, and so does what is held by a consumer
+RESET ROLE;
+SELECT jobq.clear('ring'), jobq.alter_queue('ring', mode => 'consumer'), jobq.resume('ring');
+SET ROLE regress_jobq_alice;
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{r,s,t}'::text[]) name;
+SELECT headers ->> 'name' AS held FROM jobq.reserve('{ring}', wait => '5 min');
+SELECT headers ->> 'name' AS held FROM jobq.reserve('{ring}', wait => '5 min');
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{u,v}'::text[]) name;
+SELECT headers ->> 'name' AS held FROM jobq.reserve('{ring}', wait => '5 min');
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+SELECT pg_temp.waiting('ring');
+SELECT count(*) FROM jobq.jobs j, jobq.status(j.id) s WHERE j.queue = 'ring' AND s.error = 'dropped, as its queue was full';
+SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL;
+RESET ROLE;
+SELECT jobq.alter_queue('ring', mode => 'worker');
+
+-- blocked jobs of a batch stay, and so do those of a tenant while another one has enough
+SELECT jobq.alter_queue('ring', tenant => 'header tenant', fair_by => 'tenant'), jobq.pause('ring');
+SET ROLE regress_jobq_alice;
+SELECT count(pg_temp.add('ring', name, role => tenant)) FROM (VALUES ('x1', 'x'), ('y1', 'y'), ('y2', 'y')) v (name, tenant);
+SELECT pg_temp.add('ring', 'y3', role => 'y') > 0 AS of_y;
+SELECT pg_temp.waiting('ring');
+SELECT pg_temp.add('ring', 'x2', role => 'x') > 0 AS of_x;
+SELECT pg_temp.add('ring', 'z1', role => 'z') > 0 AS of_z;
+SELECT pg_temp.waiting('ring');
+SELECT jobq.clear('ring');
+SELECT b.batch_id IS NOT NULL AS chained FROM jobq.chain('[{"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}, {"kind": "echo", "queue": "ring"}]') AS b (batch_id);
+SELECT state, count(*) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL GROUP BY state ORDER BY state;
+SELECT jobq.clear('ring');
+RESET ROLE;
+SELECT jobq.alter_queue('ring', tenant => 'none', fair_by => 'none');
+
+-- Waiting: who could never go on is refused at once, others when their time is over.
+SELECT jobq.alter_queue('ring', on_full => 'wait');
+SET ROLE regress_jobq_alice;
+BEGIN;
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{a,b,c}'::text[]) name;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+SELECT * FROM test.error($$SELECT count(*) FROM jobq.enqueue_many('echo', '{1,2,3,4}', queue => 'ring')$$);
+COMMIT;
+SET jobq.enqueue_timeout = '10ms';
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+SET jobq.enqueue_timeout = 0;
+SET lock_timeout = '10ms';
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+RESET lock_timeout;
+RESET jobq.enqueue_timeout;
+
+-- what this transaction takes out makes room for it
+BEGIN;
+SELECT jobq.cancel(min(id)) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL;
+SELECT pg_temp.add('ring', 'd') > 0 AS d;
+SELECT pg_temp.waiting('ring');
+COMMIT;
+SELECT pg_temp.waiting('ring');
+
+-- a handler does not wait for the place of its own job
+RESET ROLE;
+SELECT jobq.clear('ring'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
+CREATE FUNCTION test.full_next(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN to_jsonb(jobq.enqueue('echo', queue => 'ring', delay => '1 day') > 0);
+EXCEPTION WHEN OTHERS THEN
+	RETURN to_jsonb(SQLSTATE);
+END $$;
+SELECT jobq.register('full_next', 'test.full_next(jsonb)');
+SELECT jobq.enqueue('full_next', queue => 'ring') AS next \gset
+SELECT state, result FROM jobq.wait(:next);
+SELECT jobq.alter_queue('ring', max_length => 2);
+SELECT jobq.enqueue('full_next', queue => 'ring') AS next \gset
+SELECT state, result FROM jobq.wait(:next);
+
+SELECT jobq.clear('ring'), jobq.unregister('full_next');
+DROP FUNCTION test.full_next(jsonb);
+SELECT jobq.drop_queue('ring', force => true);
+SELECT jobq.revoke_role('regress_jobq_alice', 'produce'), jobq.revoke_role('regress_jobq_bob', 'produce'), jobq.revoke_role('regress_jobq_alice', 'consume');

@@ -1,0 +1,177 @@
+/*-------------------------------------------------------------------------
+ *
+ * counter.c
+ *	  The counters of queues with max_length, in shared memory.
+ *
+ * What they mean is in length.c.
+ *
+ * src/store/counter.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "storage/condition_variable.h"
+
+#include "store/lengths.h"
+
+static int64 prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs);
+
+/*
+ * Forget all counters: the memory belongs to another database.
+ */
+void
+jobq_lengths_clear(JobqDatabase *db)
+{
+	memset(db->lengths->lengths, 0, sizeof(db->lengths->lengths));
+	db->lengths->nlengths = 0;
+	db->lengths->nprepared = 0;
+}
+
+/*
+ * The counter of the queue, or NULL.  Wants db->lock.
+ */
+JobqLength *
+jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs)
+{
+	for (int i = 0; i < db->lengths->nlengths; i++)
+		if (db->lengths->lengths[i].queue_id == queue_id && db->lengths->lengths[i].jobs == jobs)
+			return &db->lengths->lengths[i];
+	return NULL;
+}
+
+/*
+ * The same, or a new one; NULL if there is no room.  Wants db->lock.
+ */
+JobqLength *
+jobq_length_make(JobqDatabase *db, int32 queue_id, Oid jobs)
+{
+	JobqLength *length = jobq_length_find(db, queue_id, jobs);
+
+	for (int i = 0; i < db->lengths->nlengths && length == NULL; i++)
+		if (db->lengths->lengths[i].queue_id == 0)
+			length = &db->lengths->lengths[i];
+	if (length == NULL && db->lengths->nlengths < JOBQ_MAX_LENGTHS)
+		length = &db->lengths->lengths[db->lengths->nlengths++];
+	if (length != NULL && length->queue_id == 0)
+	{
+		length->queue_id = queue_id;
+		length->jobs = jobs;
+		length->reserved = 0;
+		length->waiting = 0;
+		length->waiting_hold = 0;
+		length->dropped.key.id = 0;
+	}
+	return length;
+}
+
+/*
+ * Free the counters of queues that have no limit any more.
+ */
+void
+jobq_lengths_free(JobqDatabase *db)
+{
+	Oid			jobs = jobq_relations()->job;
+
+	for (int i = 0; i < JOBQ_MAX_LENGTHS; i++)
+	{
+		JobqLength *length = &db->lengths->lengths[i];
+		int32		queue_id = length->queue_id;
+		JobqQueue	queue;
+		bool		limited = queue_id != 0 &&
+			jobq_queue_by_id(queue_id, &queue) != NULL &&
+			queue.max_length >= 0;
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (length->queue_id == queue_id && length->reserved == 0 &&
+			length->waiting == 0 && (length->jobs != jobs || !limited))
+		{
+			length->queue_id = 0;
+			length->valid = false;
+		}
+		LWLockRelease(db->lock);
+	}
+}
+
+/*
+ * Places that prepared transactions have.  Wants db->lock.
+ */
+static int64
+prepared_places(JobqDatabase *db, int32 queue_id, Oid jobs)
+{
+	int64		n = 0;
+
+	for (int i = 0; i < db->lengths->nprepared; i++)
+		if (db->lengths->prepared[i].queue_id == queue_id &&
+			db->lengths->prepared[i].jobs == jobs)
+			n += db->lengths->prepared[i].n;
+	return n;
+}
+
+/*
+ * The jobs of a queue that was counted, with those of open transactions.  Wants
+ * db->lock.
+ */
+int64
+jobq_length_now(JobqDatabase *db, const JobqLength *length)
+{
+	return length->committed + length->reserved +
+		prepared_places(db, length->queue_id, length->jobs);
+}
+
+/*
+ * Somebody who waits may find a place.  He tells the next one, so this takes no
+ * longer where many wait.  Wants db->lock; cannot fail.
+ */
+void
+jobq_length_tell(JobqDatabase *db, JobqLength *length)
+{
+	if (length->waiting > 0)
+	{
+		length->freed++;
+		ConditionVariableSignal(&db->lengths->room[length - db->lengths->lengths]);
+	}
+}
+
+/*
+ * Read, or set, which job of the queue was dropped last; none where nobody knows.
+ */
+void
+jobq_length_dropped(int32 queue_id, JobqDropped *dropped, bool set)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqLength *length;
+
+	if (!set)
+		dropped->key.id = 0;
+	if (db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	length = jobq_length_find(db, queue_id, jobq_relations()->job);
+	if (length != NULL && set)
+		length->dropped = *dropped;
+	else if (length != NULL)
+		*dropped = length->dropped;
+	LWLockRelease(db->lock);
+}
+
+static Size
+lengths_size(void)
+{
+	return sizeof(JobqLengths);
+}
+
+static void
+lengths_init(void *owner, char *memory)
+{
+	JobqDatabase *db = owner;
+
+	db->lengths = (JobqLengths *) memory;
+	memset(db->lengths, 0, sizeof(JobqLengths));
+	for (int i = 0; i < JOBQ_MAX_LENGTHS; i++)
+		ConditionVariableInit(&db->lengths->room[i]);
+}
+
+const JobqArea jobq_length_area = {
+	JOBQ_AREA_OF_DATABASE, lengths_size, lengths_init
+};

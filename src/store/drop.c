@@ -1,0 +1,302 @@
+/*-------------------------------------------------------------------------
+ *
+ * drop.c
+ *	  Makes room in a full queue: jobs that wait there are cancelled.
+ *
+ * Which ones: the oldest of the new job's own lane, that is of the same priority, role
+ * and tenant.  If none waits there, one of the same role goes before those of others,
+ * then what is less urgent, then what is older.  So whoever enqueues much makes room by
+ * his own jobs.  What runs, is held by a consumer, or waits for other jobs stays.
+ *
+ * The index says in which order they come.  Entries of jobs that are done lie where
+ * the oldest are, as long as an old snapshot keeps them; so the queue's counter knows
+ * which job was dropped last, and its lane is read from there on.  A job before that,
+ * which comes back by a rollback or a retry, is found when the end was reached.
+ *
+ * src/store/drop.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "store/lengths.h"
+
+/* Entries of the index that are read in a lane, and lanes that are looked at. */
+#define MAX_ENTRIES		10000
+#define MAX_LANES		256
+
+/* Columns of the index job_ready. */
+enum
+{
+	READY_QUEUE_ID = 1,
+	READY_PRIORITY,
+	READY_ROLE,
+	READY_FLOW,
+	READY_RUN_AT,
+	READY_ID
+};
+
+/* A lane of the queue, and a job of it. */
+typedef JobqDropped Lane;
+
+typedef struct Search
+{
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	TupleTableSlot *slot;
+	int32		queue_id;
+	bool		consumed;		/* by consumers */
+} Search;
+
+static void row_key(ScanKey header, ScanKey members, int first, int last,
+					int strategy, const Lane *lane);
+static bool may_drop(const JobqJob *job);
+static bool drop(const Search *search, JobqJob *job);
+static int	drop_in_lane(const Search *search, Lane *lane, bool from_key, int n);
+static bool next_lane(const Search *search, bool first, Lane *lane);
+static bool find_lane(const Search *search, const Lane *own, Lane *best);
+static int	drop_oldest(const JobqJob *job, int n);
+
+/*
+ * A scan key for "the index columns first to last are less, or greater, than these".
+ */
+static void
+row_key(ScanKey header, ScanKey members, int first, int last, int strategy,
+		const Lane *lane)
+{
+	const struct
+	{
+		RegProcedure cmp;
+		Datum		value;
+	}			columns[] = {
+		[READY_PRIORITY] = {F_BTINT4CMP, Int32GetDatum(lane->priority)},
+		[READY_ROLE] = {F_BTOIDCMP, ObjectIdGetDatum(lane->role)},
+		[READY_FLOW] = {F_BTINT4CMP, Int32GetDatum(lane->flow)},
+		[READY_RUN_AT] = {F_TIMESTAMPTZ_CMP, TimestampTzGetDatum(lane->key.run_at)},
+		[READY_ID] = {F_BTINT8CMP, Int64GetDatum(lane->key.id)},
+	};
+
+	for (int att = first; att <= last; att++)
+		ScanKeyEntryInitialize(&members[att - first],
+							   SK_ROW_MEMBER | (att == last ? SK_ROW_END : 0),
+							   att, strategy, InvalidOid, InvalidOid,
+							   columns[att].cmp, columns[att].value);
+	MemSet(header, 0, sizeof(ScanKeyData));
+	header->sk_flags = SK_ROW_HEADER;
+	header->sk_attno = first;
+	header->sk_strategy = strategy;
+	header->sk_argument = PointerGetDatum(members);
+}
+
+/*
+ * Does the job wait for nothing but its turn, or its time?
+ */
+static bool
+may_drop(const JobqJob *job)
+{
+	return !DatumGetBool(JOB(job, JOB_DORMANT)) && !job_blocked(job) &&
+		!jobq_job_runs(job);
+}
+
+/*
+ * Cancel the job.  False if somebody else has just taken it.
+ */
+static bool
+drop(const Search *search, JobqJob *job)
+{
+	if (!jobq_job_delete(search->rel, job))
+		return false;
+	jobq_job_push_if_undone(job);
+	if (search->consumed)
+	{
+		/* a consumer that got it in this moment will find its lease gone */
+		jobq_lease_room(1);
+		jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
+	}
+	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+				 "dropped, as its queue was full");
+	return true;
+}
+
+/*
+ * Cancel the first n jobs of the lane that may be; or those after the lane's key, if
+ * "from_key".  If n is 0, only see whether there is one.  Returns how many there were;
+ * the lane's key is the last one's.
+ */
+static int
+drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
+{
+	ScanKeyData keys[5];
+	ScanKeyData members[2];
+	IndexScanDesc scan;
+	int			nkeys = 4;
+	int			found = 0;
+
+	ScanKeyInit(&keys[0], READY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(search->queue_id));
+	ScanKeyInit(&keys[1], READY_PRIORITY, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(lane->priority));
+	ScanKeyInit(&keys[2], READY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(lane->role));
+	ScanKeyInit(&keys[3], READY_FLOW, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(lane->flow));
+	if (from_key)
+		row_key(&keys[nkeys++], members, READY_RUN_AT, READY_ID,
+				BTGreaterStrategyNumber, lane);
+	scan = jobq_index_beginscan(search->rel, search->index, search->snapshot, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	for (int i = 0; i < MAX_ENTRIES && found < Max(n, 1); i++)
+	{
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
+			break;
+		if (!index_fetch_heap(scan, search->slot))
+			continue;
+		jobq_job_from_tuple(search->rel,
+							ExecFetchSlotHeapTuple(search->slot, false, NULL), &job);
+		if (!may_drop(&job) || (n > 0 && !drop(search, &job)))
+			continue;
+		lane->key.run_at = job_run_at(&job);
+		lane->key.id = job_id(&job);
+		found++;
+	}
+	index_endscan(scan);
+	ExecClearTuple(search->slot);
+	return found;
+}
+
+/*
+ * The lane of the queue before this one, or the last, that is the least urgent.  What
+ * is in it may be gone.
+ */
+static bool
+next_lane(const Search *search, bool first, Lane *lane)
+{
+	ScanKeyData keys[2];
+	ScanKeyData members[3];
+	IndexScanDesc scan;
+	int			nkeys = 1;
+	bool		found;
+
+	ScanKeyInit(&keys[0], READY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(search->queue_id));
+	if (!first)
+		row_key(&keys[nkeys++], members, READY_PRIORITY, READY_FLOW,
+				BTLessStrategyNumber, lane);
+	scan = jobq_index_beginscan(search->rel, search->index, search->snapshot, nkeys);
+	scan->xs_want_itup = true;
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	found = index_getnext_tid(scan, BackwardScanDirection) != NULL;
+	if (found)
+	{
+		IndexTuple	tuple = scan->xs_itup;
+		TupleDesc	desc = scan->xs_itupdesc;
+		bool		isnull;
+
+		lane->priority = DatumGetInt32(index_getattr(tuple, READY_PRIORITY, desc,
+													 &isnull));
+		lane->role = DatumGetObjectId(index_getattr(tuple, READY_ROLE, desc, &isnull));
+		lane->flow = DatumGetInt32(index_getattr(tuple, READY_FLOW, desc, &isnull));
+	}
+	index_endscan(scan);
+	return found;
+}
+
+/*
+ * The lane in which a job is to be dropped, if its own has none.  False if none has.
+ */
+static bool
+find_lane(const Search *search, const Lane *own, Lane *best)
+{
+	Lane		lane;
+	bool		found = false;
+
+	for (int i = 0; i < MAX_LANES && next_lane(search, i == 0, &lane); i++)
+	{
+		bool		same = lane.role == own->role;
+
+		if (drop_in_lane(search, &lane, false, 0) == 0)
+			continue;
+		if (!found || same > (best->role == own->role) ||
+			(same == (best->role == own->role) &&
+			 lane.priority == best->priority &&
+			 jobq_key_cmp(lane.key, best->key) < 0))
+			*best = lane;
+		found = true;
+	}
+	return found;
+}
+
+/*
+ * Cancel up to n jobs of this one's queue that wait, to make room for others as this
+ * one.  Returns how many.
+ */
+static int
+drop_oldest(const JobqJob *job, int n)
+{
+	JobqJob		copy = *job;
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	JobqDropped dropped;
+	Search		search;
+	Lane		own = {0};
+	Lane		other;
+	int			done = 0;
+
+	jobq_set_flow(&copy);
+	own.priority = job_priority(&copy);
+	own.role = job_run_as(&copy);
+	own.flow = job_flow(&copy);
+	search.queue_id = job_queue_id(job);
+	search.consumed = queue == NULL || queue->mode == MODE_CONSUMER;
+
+	/* what this statement has enqueued is seen, too */
+	CommandCounterIncrement();
+	search.rel = jobq_open_jobs();
+	search.index = jobq_open_index(search.rel, JOBQ_JOB_READY);
+	search.snapshot = RegisterSnapshot(GetLatestSnapshot());
+	search.slot = table_slot_create(search.rel, NULL);
+
+	jobq_length_dropped(search.queue_id, &dropped, false);
+	if (dropped.key.id != 0 && dropped.priority == own.priority &&
+		dropped.role == own.role && dropped.flow == own.flow)
+	{
+		own.key = dropped.key;
+		done = drop_in_lane(&search, &own, true, n);
+	}
+	if (done == 0)
+		done = drop_in_lane(&search, &own, false, n);
+	if (done > 0)
+		jobq_length_dropped(search.queue_id, &own, true);
+	else if (find_lane(&search, &own, &other))
+		done = drop_in_lane(&search, &other, false, n);
+
+	ExecDropSingleTupleTableSlot(search.slot);
+	UnregisterSnapshot(search.snapshot);
+	index_close(search.index, NoLock);
+	table_close(search.rel, NoLock);
+	return done;
+}
+
+/*
+ * Have full.c use this; once per process.
+ */
+void
+jobq_drop_install(void)
+{
+	jobq_drop_oldest = drop_oldest;
+}
