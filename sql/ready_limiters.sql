@@ -56,8 +56,25 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d, :f, :g, :h, :i]);
 SELECT test.until('test.at(''line'') = 0');
 
+-- what leaves it in its turn takes no place there
+SELECT jobq.alter_limiter('line', max_running => 1), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
+SELECT pg_advisory_lock(1), pg_advisory_lock(2);
+SELECT jobq.enqueue('alpha', '2') AS a \gset
+SELECT test.in_gate(:a);
+SELECT jobq.enqueue('beta', '1') AS b \gset
+CALL test.settle();
+SELECT jobq.register('beta', 'test.gate(jsonb)');
+SELECT jobq.enqueue('alpha', '1') AS c \gset
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:b, :c]);
+SELECT pg_advisory_unlock(2);
+SELECT test.in_gate(:b, :c);
+SELECT test.at('line');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :c]);
+SELECT test.until('test.at(''line'') = 0');
+
 -- a queue names it: its jobs need it, but those of a kind with limits of its own; what runs is counted when the queue joins
-SELECT jobq.alter_limiter('line', max_running => 1);
 SELECT jobq.create_queue('lined'), jobq.register('own', 'test.gate(jsonb)', max_running => 2);
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
@@ -81,7 +98,13 @@ SELECT state FROM jobq.wait(ARRAY[:a, :b, :c, :d]);
 SELECT jobq.alter_queue('lined', limiter => 'line');
 
 -- consumers and work() need it, too
-SELECT jobq.create_queue('rented', mode => 'consumer', limiter => 'line');
+SELECT jobq.create_queue('rented', mode => 'consumer');
+SELECT jobq.enqueue('any', '{}', queue => 'rented') AS a \gset
+SELECT id = :a AS it, token FROM jobq.reserve(ARRAY['rented'], wait => '5 min') \gset
+SELECT jobq.alter_queue('rented', limiter => 'line');
+SELECT :'it' AS reserved, test.until('test.at(''line'') = 1');
+SELECT jobq.ack(:a, :token);
+SELECT test.until('test.at(''line'') = 0');
 SELECT pg_advisory_lock(1);
 SELECT jobq.enqueue('alpha', '1') AS a \gset
 SELECT test.in_gate(:a);

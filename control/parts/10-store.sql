@@ -105,7 +105,7 @@ COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once'
 COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs';
 COMMENT ON COLUMN jobq.job.role IS 'whose it is: who has enqueued it';
 COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
-COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits, a tenant of a fair queue; 0: neither';
+COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a tenant of a queue that is fair or limits them; 0: none';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';

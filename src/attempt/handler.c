@@ -150,9 +150,9 @@ allowance_arg(Datum text, int attribute)
 	if (bytes < least)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of %lld bytes is out of range",
-						names[attribute - HANDLER_MAX_MEMORY], (long long) bytes),
-				 errhint("It must be at least %lld kB.", (long long) least / 1024)));
+				 errmsg("%s of " INT64_FORMAT " bytes is out of range",
+						names[attribute - HANDLER_MAX_MEMORY], bytes),
+				 errhint("It must be at least " INT64_FORMAT " kB.", least / 1024)));
 	return bytes;
 }
 

@@ -55,7 +55,7 @@ typedef struct JobqPush
 								 * before it */
 	JobqKey		key;
 	ItemPointerData ctid;
-	uint32		kind;			/* hash of a kind with limits, or 0 */
+	uint32		kind;			/* hash of its kind's or named limiter, or 0 */
 	uint32		tenant;			/* hash, if its tenant has lanes of its own,
 								 * or 0 */
 	int64		group;			/* or 0 */

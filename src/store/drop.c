@@ -36,17 +36,6 @@
 #define MAX_ENTRIES		10000
 #define MAX_LANES		256
 
-/* Columns of the index job_ready. */
-enum
-{
-	READY_QUEUE_ID = 1,
-	READY_PRIORITY,
-	READY_ROLE,
-	READY_FLOW,
-	READY_RUN_AT,
-	READY_ID
-};
-
 /* A lane of the queue, and a job of it. */
 typedef JobqDropped Lane;
 

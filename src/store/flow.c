@@ -2,11 +2,11 @@
  *
  * flow.c
  *	  What a job's lane depends on beside its queue and priority: as which role it
- *	  runs, the limits of its kind, its tenant, its group.
+ *	  runs, its limiter, its tenant, its group.
  *
- * Jobs of a kind with limits, those of a named limiter, and the tenants of a queue that is fair or limits them,
- * have lanes of their own, so that what waits for a limit or for its turn stands in nobody
- * else's way.  "flow" in the job's row tells these lanes apart.  It is set when
+ * Jobs of a kind with limits, those of a named limiter, and the tenants of a queue
+ * that is fair or limits them have lanes of their own, so that what waits for a limit
+ * or for its turn stands in nobody else's way.  "flow" in the job's row tells these lanes apart.  It is set when
  * the row is written, and set right by whoever takes the job if kind or queue
  * have changed since.  So is the role: that of who has enqueued the job, unless the
  * queue says otherwise.

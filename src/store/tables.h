@@ -83,6 +83,17 @@ typedef enum JobqIndex
 	JOBQ_NINDEXES
 } JobqIndex;
 
+/* Columns of the index job_ready. */
+enum
+{
+	READY_QUEUE_ID = 1,
+	READY_PRIORITY,
+	READY_ROLE,
+	READY_FLOW,
+	READY_RUN_AT,
+	READY_ID
+};
+
 /* src/store/cache.c: for the caches of this room */
 typedef struct JobqCache
 {

@@ -178,13 +178,13 @@ static char *
 complaint(void)
 {
 	static const char *const texts[JOBQ_NALLOWANCES] = {
-		[JOBQ_ALLOWANCE_MEMORY] = "the job has taken %lld kB of memory, more than max_memory of %lld kB",
-		[JOBQ_ALLOWANCE_TEMP] = "the job has written %lld kB to temporary files, more than max_temp of %lld kB",
-		[JOBQ_ALLOWANCE_WAL] = "the job has written %lld kB of WAL, more than max_wal of %lld kB",
+		[JOBQ_ALLOWANCE_MEMORY] = "the job has taken " INT64_FORMAT " kB of memory, more than max_memory of " INT64_FORMAT " kB",
+		[JOBQ_ALLOWANCE_TEMP] = "the job has written " INT64_FORMAT " kB to temporary files, more than max_temp of " INT64_FORMAT " kB",
+		[JOBQ_ALLOWANCE_WAL] = "the job has written " INT64_FORMAT " kB of WAL, more than max_wal of " INT64_FORMAT " kB",
 	};
 
-	return psprintf(texts[over], (long long) (taken + 1023) / 1024,
-					(long long) most[over] / 1024);
+	return psprintf(texts[over], (taken + 1023) / 1024,
+					most[over] / 1024);
 }
 
 /*

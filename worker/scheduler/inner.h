@@ -166,17 +166,6 @@ extern void extension_check(void);
 extern void supervise_lost_lease(int64 id);
 
 /* worker/scheduler/index.c */
-/* Columns of the index job_ready. */
-enum
-{
-	READY_QUEUE_ID = 1,
-	READY_PRIORITY,
-	READY_ROLE,
-	READY_FLOW,
-	READY_RUN_AT,
-	READY_ID
-};
-
 /* A place in the index. */
 typedef struct IndexPosition
 {

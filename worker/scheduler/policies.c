@@ -16,7 +16,8 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
-static int	read_named_limiters(JobqLimiter *limiters, int n);
+static int	read_named(JobqLimiter *limiters, int n,
+					   uint32 (*hash) (const char *name), const char *query);
 static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
 static void read_weights(JobqLimiter *limiter, Datum weights);
@@ -139,41 +140,23 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 		rate_of(&limiter->tenant_rate, row, desc, 11);
 	}
 
-	nrows = jobq_query("SELECT kind, coalesce(max_running, 0), rate, throttle"
-					   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND,
-					   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	for (uint64 i = 0; i < nrows; i++)
-	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		JobqLimiter *limiter = &limiters[n];
-
-		if (n == JOBQ_MAX_LIMITERS)
-		{
-			too_many_limited();
-			break;
-		}
-		n++;
-		limiter->in_use = true;
-		limiter->kind =
-			jobq_kind_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
-		limiter->max_running = int_column(row, desc, 2);
-		limiter->group_max_running = 1;
-		limiter->group_wait = true;
-		rate_and_throttle(limiter, row, desc, 3, 4);
-	}
-	return read_named_limiters(limiters, n);
+	n = read_named(limiters, n, jobq_kind_hash,
+				   "SELECT kind, coalesce(max_running, 0), rate, throttle"
+				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND);
+	return read_named(limiters, n, jobq_limiter_hash,
+					  "SELECT name, coalesce(max_running, 0), rate, throttle"
+					  " FROM jobq.limiter");
 }
 
 /*
- * The named limiters, which follow the first n.
+ * The limiters of kinds, or those with names, of which the query tells; they follow
+ * the first n.
  */
 static int
-read_named_limiters(JobqLimiter *limiters, int n)
+read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
+		   const char *query)
 {
-	uint64		nrows = jobq_query("SELECT name, coalesce(max_running, 0), rate, throttle"
-								   " FROM jobq.limiter",
-								   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	uint64		nrows = jobq_query(query, 0, NULL, NULL, NULL, SPI_OK_SELECT);
 
 	for (uint64 i = 0; i < nrows; i++)
 	{
@@ -188,8 +171,7 @@ read_named_limiters(JobqLimiter *limiters, int n)
 		}
 		n++;
 		limiter->in_use = true;
-		limiter->kind =
-			jobq_limiter_hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
+		limiter->kind = hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
 		limiter->max_running = int_column(row, desc, 2);
 		limiter->group_max_running = 1;
 		limiter->group_wait = true;
