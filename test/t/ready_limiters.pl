@@ -1,0 +1,230 @@
+# Three limiters that eight workers and fifty consumers share: there are never more
+# jobs than a limiter allows, and never fewer as long as there is work, also when
+# workers, consumers and the server come to their end in the middle.
+#
+# A job runs until the test lets it end.  So the test knows at each moment how many
+# must run, whatever time it takes until they do.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=8'
+max_connections = 120
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE SEQUENCE violation;
+CREATE TABLE ran (job bigint PRIMARY KEY, n int);
+-- What may run, and which jobs may come to their end.
+CREATE TABLE line (number int, name text, places int);
+INSERT INTO line VALUES (1, 'two', 2), (2, 'three', 3), (3, 'five', 5);
+CREATE TABLE may_end (n int PRIMARY KEY);
+-- Take one of the places, or it is a violation; and wait.  The locks, which the
+-- transaction holds, show what runs.
+CREATE FUNCTION work(job bigint, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	mine int := payload -> 'number';
+	this int := payload -> 'n';
+	found boolean := false;
+BEGIN
+	FOR place IN 1 .. (SELECT places FROM line WHERE number = mine) LOOP
+		found := pg_try_advisory_xact_lock(mine, place);
+		EXIT WHEN found;
+	END LOOP;
+	IF NOT found THEN
+		PERFORM nextval('violation');
+	END IF;
+	PERFORM pg_advisory_xact_lock(100 + mine, this);
+	WHILE NOT EXISTS (SELECT FROM may_end WHERE n IN (this, 0)) LOOP
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	INSERT INTO ran VALUES (job, this);
+END $$;
+CREATE FUNCTION handler(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ SELECT work(job.id, payload) $$;
+-- Take a job, and then none until others have done so many: so a place that becomes
+-- free is taken by somebody else, who must hear of it.
+CREATE PROCEDURE consume() LANGUAGE plpgsql AS $$
+DECLARE
+	job record;
+	done bigint;
+BEGIN
+	SELECT r.id, r.token, r.payload INTO job FROM jobq.reserve('{consumers}', 1, '1 day', '1 hour', pg_backend_pid()::text) r;
+	COMMIT;
+	IF job.id IS NOT NULL THEN
+		PERFORM work(job.id, job.payload);
+		PERFORM jobq.ack(job.id, job.token);
+		done := (SELECT count(*) FROM ran);
+		COMMIT;
+		WHILE (SELECT count(*) FROM ran) < done + 15 AND NOT EXISTS (SELECT FROM may_end WHERE n = 0) LOOP
+			PERFORM pg_sleep(0.02);
+			COMMIT;
+		END LOOP;
+	END IF;
+END $$;
+SELECT jobq.create_queue('workers'), jobq.create_queue('consumers', mode => 'consumer');
+SELECT jobq.create_limiter(name, max_running => places),
+	jobq.register('for ' || name, 'handler(jsonb, jobq.job_context)', limiter => name, max_attempts => 100, backoff => 'fixed 1ms')
+FROM line;
+SELECT jobq.enqueue('for ' || name, jsonb_build_object('number', number, 'n', i * 10 + number), queue => q)
+FROM generate_series(1, 120) i, line, unnest('{workers,consumers}'::text[]) q WHERE (q = 'workers') = (i % 2 = 0);
+
+-- The jobs that run now.
+CREATE FUNCTION running() RETURNS TABLE (number int, n int) LANGUAGE sql AS $$
+	SELECT classid::int - 100, objid::int FROM pg_locks
+	WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid BETWEEN 101 AND 103
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+$$;
+-- How many that is at each limiter.
+CREATE FUNCTION taken() RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(name || ' ' || (SELECT count(*) FROM running() r WHERE r.number = line.number), ', ' ORDER BY number) FROM line
+$$;
+-- Do as many run as may, or more?
+CREATE FUNCTION is_full() RETURNS boolean LANGUAGE sql AS $$
+	SELECT bool_and((SELECT count(*) FROM running() r WHERE r.number = line.number) >= places) FROM line
+$$;
+-- Wait until as many run at each limiter as may; none may be above that meanwhile.
+CREATE FUNCTION until_full() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	since timestamptz := clock_timestamp();
+BEGIN
+	LOOP
+		IF EXISTS (SELECT FROM jobq.limits l WHERE l.running > l.max_running) OR
+			EXISTS (SELECT FROM line WHERE (SELECT count(*) FROM running() r WHERE r.number = line.number) > places) THEN
+			PERFORM nextval('violation');
+		END IF;
+		EXIT WHEN is_full();
+		IF clock_timestamp() > since + interval '3 minutes' THEN
+			RAISE EXCEPTION 'a place stays free: %', taken();
+		END IF;
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+END $$;
+-- Let so many jobs end, one after the other, of all that run.  Each has its place taken.
+CREATE PROCEDURE let_end(times int) LANGUAGE plpgsql AS $$
+DECLARE
+	ends int;
+BEGIN
+	FOR i IN 1 .. times LOOP
+		INSERT INTO may_end SELECT r.n FROM running() r ORDER BY random() LIMIT 1 RETURNING may_end.n INTO ends;
+		COMMIT;
+		WHILE EXISTS (SELECT FROM running() r WHERE r.n = ends) LOOP
+			PERFORM pg_sleep(0.001);
+		END LOOP;
+		PERFORM until_full();
+		COMMIT;
+	END LOOP;
+END $$;
+});
+
+my ($consumers, $output);
+my $script = PostgreSQL::Test::Utils::tempdir() . '/consume';
+append_to_file($script, "CALL consume();\n");
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+# Fifty consumers, as one process.
+sub start_consumers
+{
+	$output = '';
+	$consumers = IPC::Run::start(
+		[ $node->installed_command('pgbench'), '-n', '-c', 50, '-j', 2, '-T', 3600, '-f', $script,
+		  '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'<', File::Spec->devnull, '>', \$output, '2>', \$output, IPC::Run::timeout(1200));
+	return;
+}
+
+sub stop_consumers
+{
+	my $theirs = q{FROM pg_stat_activity WHERE query ~ '^CALL consume'};
+
+	eval { $consumers->kill_kill };
+	# a session does not see by itself that its client has gone
+	sql("SELECT count(pg_terminate_backend(pid)) $theirs");
+	return wait_for($node, 'the consumers have gone', "SELECT NOT EXISTS (SELECT $theirs)");
+}
+
+# What consumers held that are gone is held until their leases end.
+my $days = 0;
+
+sub end_leases
+{
+	$days += 2;
+	sql("SELECT jobq.test_clock('$days days')");
+	return wait_for($node, 'leases of those that have gone end', 'SELECT NOT EXISTS (SELECT FROM jobq_internal.lease_slots())');
+}
+
+sub all_are_taken
+{
+	my ($when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for($node, "$when: as many run as may", 'SELECT is_full()');
+	is(sql('CALL let_end(20); SELECT taken()'), 'two 2, three 3, five 5', "$when: each place that becomes free is taken, by one");
+	is(sql("SELECT last_value FROM violation WHERE is_called"), '', "$when: never more");
+	return;
+}
+
+start_consumers();
+all_are_taken('at first');
+is(sql(q{SELECT count(DISTINCT queue) FROM jobq.jobs WHERE state = 'running'}), 2, 'workers and consumers run jobs');
+
+# a worker's place is given on, and the job comes again
+foreach my $time (1 .. 3)
+{
+	my $gone = sql(q{SELECT pg_terminate_backend(pid)::int * pid FROM jobq.workers WHERE state = 'running' LIMIT 1});
+
+	wait_for($node, "a worker has gone, $time", "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $gone)");
+	all_are_taken("after the end of a worker, $time");
+}
+
+# a consumer's is not, until its lease ends
+stop_consumers();
+is(sql(q{SELECT bool_and(running = max_running) FROM jobq.limits}), 't', 'what consumers have left is held');
+end_leases();
+start_consumers();
+all_are_taken('after the end of all consumers');
+
+# a worker is killed while it runs a job, and the server restarts
+my $offset = -s $node->logfile;
+signal_process('KILL', sql(q{SELECT pid FROM jobq.workers WHERE state = 'running' LIMIT 1}));
+wait_for_restart($node, $offset);
+stop_consumers();
+wait_for($node, 'after the crash, the places of leases are held',
+	q{SELECT bool_and(running <= max_running) AND sum(running) >= (SELECT count(*) FROM jobq_internal.lease_slots()) FROM jobq.limits HAVING count(*) = 3});
+end_leases();
+start_consumers();
+all_are_taken('after the crash of a worker');
+
+# the server itself
+$node->stop('immediate');
+$node->start;
+stop_consumers();
+wait_for($node, 'the limits are there again', 'SELECT count(*) = 3 FROM jobq.limits');
+end_leases();
+start_consumers();
+all_are_taken('after the crash of the server');
+
+# all that is left, without the gate
+sql('INSERT INTO may_end VALUES (0)');
+wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+is(sql('SELECT count(*), count(DISTINCT n), count(DISTINCT job) FROM ran'), '360|360|360', 'each has run once');
+wait_for($node, 'nothing is held any more', 'SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
+is(sql("SELECT last_value FROM violation WHERE is_called"), '', 'never more than a limiter allows');
+stop_consumers();
+
+no_failed_assertion($node);
+done_testing();
