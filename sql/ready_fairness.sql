@@ -71,6 +71,28 @@ SELECT test.add('a', '"a"', n => 3000), test.add('b', '"b"', n => 30);
 SELECT jobq.alter_queue('first', fair_by => 'tenant');
 CALL test.go(3030);
 SELECT length(replace(test.order(20), 'b', '')) BETWEEN 7 AND 13 AS even, length(test.order(4000)) AS n;
+-- by processor time: where a job of one tenant takes ten times as much as one of the other, it runs a tenth as often
+CREATE FUNCTION test.burn(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM count(*) FROM generate_series(1, CASE payload #>> '{}' WHEN 'a' THEN 30000 ELSE 3000 END) i WHERE sha256(i::text::bytea) = '';
+	INSERT INTO test.trace (note) VALUES (payload #>> '{}');
+END
+$$;
+SELECT jobq.register('burn', 'test.burn(jsonb, jobq.job_context)');
+SELECT * FROM test.error($$SELECT jobq.alter_queue('first', fair_cost => 'time')$$);
+SELECT jobq.alter_queue('first', fair_cost => 'cpu');
+SELECT fair_by, fair_cost FROM jobq.queues WHERE name = 'first';
+CALL test.halt();
+SELECT count(jobq.enqueue('burn', to_jsonb(t), queue => 'first', headers => jsonb_build_object('tenant', t))) FROM unnest('{a,b}'::text[]) t, generate_series(1, 60);
+CALL test.go(120);
+SELECT a < 25 AS few_of_a FROM (SELECT count(*) FILTER (WHERE note = 'a') AS a FROM (SELECT note FROM test.trace ORDER BY n LIMIT 60) t) t;
+-- by number again: both begin at the same
+CALL test.halt();
+SELECT jobq.alter_queue('first', fair_cost => 'jobs');
+SELECT test.add('a', '"a"', n => 20), test.add('b', '"b"', n => 20);
+CALL test.go(40);
+SELECT length(replace(test.order(20), 'b', '')) BETWEEN 9 AND 11 AS even;
+SELECT jobq.unregister('burn');
 -- thousands of tenants: more than there are lanes
 CALL test.halt();
 SELECT sum(test.add('x', to_jsonb('tenant ' || i))) FROM generate_series(1, 3000) i;

@@ -271,7 +271,7 @@ extern void prefetch_forget(JobqDatabase *db);
 /* src/ready/turn.c */
 extern JobqLane *lane_best(JobqDatabase *db, const JobqTaker *taker,
 						   TimestampTz now, uint8 *best_rank);
-extern void lane_served_one(JobqDatabase *db, JobqLane *lane);
+extern double lane_served_one(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/offer.c */
 extern void reservers_clear(JobqDatabase *db);

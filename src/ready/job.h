@@ -60,6 +60,9 @@ typedef struct JobqPush
 								 * or 0 */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on its way out: what it holds */
+	float		charged;		/* likewise: microseconds of processor time
+								 * that its tenant's turn was moved on by,
+								 * until it is known what it takes; or 0 */
 } JobqPush;
 
 /*

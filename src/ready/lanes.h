@@ -119,7 +119,11 @@ typedef struct JobqParty
 	uint32		heaps;			/* of a queue of consumers, or a tenant with
 								 * limits: the first */
 	uint32		hash_next;		/* in the bucket, or free list link */
-	double		turn;			/* when it is served next, in jobs */
+	double		turn;			/* when it is served next, in jobs, or in
+								 * microseconds; only grows */
+	double		cost;			/* microseconds that a job of it takes on
+								 * average, or 0: not known */
+	double		credit;			/* microseconds that it was charged too much */
 } JobqParty;
 
 /*

@@ -65,7 +65,8 @@ typedef struct JobqWeight
 typedef struct JobqLimiter
 {
 	bool		in_use;
-	bool		fair;			/* the queue's tenants take turns */
+	bool		fair;			/* the queue's tenants take turns ... */
+	bool		fair_cpu;		/* by processor time, not by number */
 	bool		group_wait;		/* a group waits for its job that failed */
 	int32		queue_id;		/* or 0 */
 	uint32		kind;			/* hash of it, or of a limiter's name; or 0 */
@@ -82,6 +83,7 @@ typedef struct JobqLimiter
 	int			running;
 	JobqPace	pace;
 	double		tenant_turn;	/* of the tenant that was served last */
+	double		tenant_cost;	/* of a job on average, as JobqParty.cost */
 
 	/* For whom a place is kept: see keep.c. */
 	TimestampTz kept_until;		/* if that is in the future */
@@ -142,6 +144,11 @@ extern void jobq_tenant_spend(JobqDatabase *db, int32 queue_id, uint32 tenant,
 							  double tokens, TimestampTz now);
 extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 						   TimestampTz now);
+
+/* src/ready/turn.c */
+extern void jobq_turn_settle(JobqDatabase *db, const JobqPush *job,
+							 double used, bool ran);
+extern void jobq_turns_begin(JobqDatabase *db, uint16 limiter);
 
 /* src/ready/permit.c */
 extern void jobq_limits_clear(JobqDatabase *db);

@@ -252,8 +252,13 @@ turn_begin(JobqDatabase *db, JobqLane *lane)
 	if (lane->tenant_party != lane->party &&
 		lane->queue_limiter != JOBQ_NO_LIMITER)
 	{
+		double		others = db->limits->limiters[lane->queue_limiter].tenant_turn;
+
 		party = &db->ready->parties[lane->tenant_party];
-		party->turn = Max(party->turn,
-						  db->limits->limiters[lane->queue_limiter].tenant_turn);
+		if (party->turn < others)
+		{
+			party->turn = others;
+			party->credit = 0;
+		}
 	}
 }

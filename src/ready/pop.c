@@ -90,7 +90,7 @@ again:
 	if (popped->group != 0)
 		popped->first = no_predecessor(db, best, popped->key, now);
 	popped->permits = permits_take(db, best, group, now);
-	lane_served_one(db, best);
+	popped->charged = lane_served_one(db, best);
 	turns_over(db, popped->role, &popped->permits);
 
 	/* if time sets the next one free, the scheduler must know */
@@ -108,7 +108,7 @@ again:
 	if (best->quarantine && taker->pool >= 0)
 		db->ready->quarantine_slot = taker->slot;
 	else if (mine != NULL && !jobq_permits_any(&popped->permits) &&
-			 !db->limits->weighted)
+			 popped->charged == 0 && !db->limits->weighted)
 		prefetch_more(db, heap, best_rank, mine, popped, wake);
 	if (woken != 0 && &db->ready->lanes[woken - 1] != best)
 		wake_instead(db, &db->ready->lanes[woken - 1], now, wake);
@@ -179,13 +179,14 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->key = entry->key;
 	popped->ctid = entry->ctid;
 	popped->permits = JOBQ_NO_PERMITS;
+	popped->charged = 0;
 	entry_free(db, index);
 }
 
 /*
  * From a long heap, take along the jobs that come next, as long as their rows are
  * on the same page, they are as urgent, and need no permit either (see
- * prefetch.c).
+ * prefetch.c).  Not where turns go by what jobs cost: that is told after each.
  */
 static void
 prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
@@ -206,7 +207,7 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 			break;
 		take(db, lane, unlink_first(db, lane, wake), &job);
 		prefetch_put(db, slot, rank, &job);
-		lane_served_one(db, lane);
+		(void) lane_served_one(db, lane);
 	}
 }
 

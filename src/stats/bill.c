@@ -39,8 +39,11 @@
 
 static JobqBillRun run = {.place = JOBQ_NONE};
 
-static int64
-processor_time(void)
+/*
+ * How many microseconds of processor time this process has used so far.
+ */
+int64
+jobq_processor_time(void)
 {
 	struct rusage usage;
 
@@ -105,7 +108,7 @@ jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now)
 		read_counters(&run.began, run.billed.n[JOBQ_COST_CPU]);
 		return;
 	}
-	read_counters(&counters, processor_time());
+	read_counters(&counters, jobq_processor_time());
 	put_down(&counters);
 	run.place = place;
 	if (place != JOBQ_NONE)
@@ -124,7 +127,7 @@ jobq_bill_rest(void)
 
 	if (run.place == JOBQ_NONE)
 		return;
-	read_counters(&counters, processor_time());
+	read_counters(&counters, jobq_processor_time());
 	put_down(&counters);
 	run.place = JOBQ_NONE;
 }
@@ -149,7 +152,7 @@ jobq_bill_leave(const JobqBillRun *outer)
 {
 	JobqBill	counters;
 
-	read_counters(&counters, processor_time());
+	read_counters(&counters, jobq_processor_time());
 	put_down(&counters);
 	run = *outer;
 	run.billed = counters;
@@ -163,7 +166,7 @@ jobq_bill_spent(int64 job_id, JobqBill *spent)
 {
 	if (job_id == 0 || run.job_id != job_id)
 		return false;
-	read_counters(spent, processor_time());
+	read_counters(spent, jobq_processor_time());
 	for (int i = 0; i < JOBQ_NCOSTS; i++)
 		spent->n[i] -= run.began.n[i];
 	return true;

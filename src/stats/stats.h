@@ -315,6 +315,7 @@ typedef struct JobqBillRun
 	JobqBill	billed;			/* up to there it was put down */
 } JobqBillRun;
 
+extern int64 jobq_processor_time(void);
 extern void jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now);
 extern void jobq_bill_rest(void);
 extern void jobq_bill_enter(int64 job_id, uint32 place, TimestampTz now,

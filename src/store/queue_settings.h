@@ -57,6 +57,7 @@ QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'
 QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "what says whose a job is: setting NAME, header NAME, schema (the first of search_path), or role; none or null: what fair_by says")
 QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: tenant, as the setting tenant says; without that, the name of a header that names the tenant, or role; none or null: nobody's")
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")
+QUEUE_SETTING(fair_cost, FAIR_COST, text, "NOT NULL DEFAULT 'jobs'", WORD, "jobs, cpu", "what tenants have equal shares of: jobs (as many start of each), or cpu (each gets as much processor time)")
 QUEUE_SETTING(tenant_max_running, TENANT_MAX_RUNNING, int, "", LIMIT, "", "how many jobs of each tenant run at a time; 0 or null: as many as can")
 QUEUE_SETTING(tenant_rate, TENANT_RATE, text, "", TENANT_RATE, "", "how many jobs of each tenant start in a time, such as 100 per minute burst 20; none or null: as many as can")
 QUEUE_SETTING(max_length, MAX_LENGTH, int, "", LIMIT, "", "how many jobs it holds at most; 0 or null: no limit")

@@ -122,7 +122,7 @@ SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate 
 
 SELECT jobq.create_queue('grouped', open => true);
 SELECT jobq.create_queue('narrow', open => true, max_running => 2);
-SELECT jobq.create_queue('fair', open => true, fair_by => 'role');
+SELECT jobq.create_queue('fair', open => true, fair_by => 'role', fair_cost => 'cpu');
 SELECT jobq.create_queue('own', open => true);
 SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 SELECT jobq.create_queue('outside grouped', open => true, mode => 'consumer');

@@ -26,6 +26,7 @@ my %expected = (
 	keep => [qw(all no_payload nothing)],
 	group_on_failure => [qw(wait continue)],
 	fair_by => [qw(role tenant)],
+	fair_cost => [qw(jobs cpu)],
 	unique_until => [qw(finish start)],
 	on_conflict => [qw(skip replace error)],
 	unique_key => [qw(a b c)],

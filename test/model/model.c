@@ -97,6 +97,23 @@ fails(uint32 seed, const Op *ops, int n)
 }
 
 /*
+ * Do tenants not get their shares?
+ */
+static bool
+shares_fail(void)
+{
+	if (sigsetjmp(model_failed, 1) != 0)
+	{
+		limit(0);
+		return true;
+	}
+	limit(60);
+	check_costs();
+	limit(0);
+	return false;
+}
+
+/*
  * Leave out what is not needed to fail.
  */
 static int
@@ -163,6 +180,11 @@ main(int argc, char **argv)
 	signal(SIGFPE, on_signal);
 	signal(SIGVTALRM, on_signal);
 
+	if (shares_fail())
+	{
+		printf("FAILED: %s\n", model_failure);
+		return 1;
+	}
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do
 	{

@@ -76,6 +76,7 @@ typedef struct Worker
 {
 	bool		awake;			/* its latch is set, or it has something to do */
 	int			row;			/* that it runs, or -1 */
+	JobqPush	popped;			/* last */
 } Worker;
 
 /* When: after how many hand-overs, and by the clock. */
@@ -195,5 +196,8 @@ extern void unlock(JobqWakeList *wake);
 extern void check_all(void);
 extern void show_lane(const Row *row);
 extern void check_starts(int row, Moment popped);
+
+/* turns.c: who gets how much */
+extern void check_costs(void);
 
 #endif							/* JOBQ_MODEL_H */

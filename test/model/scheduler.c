@@ -122,6 +122,8 @@ load_limits(JobqWakeList *wake)
 		int			running = limiter->running;
 		JobqPace	pace = limiter->pace;
 		double		turn = limiter->tenant_turn;
+		double		cost = limiter->tenant_cost;
+		bool		fair_cpu = limiter->fair_cpu;
 		bool		counted = limiter->in_use && jobq_limiter_counts(limiter);
 		bool		tenants = limiter->in_use && jobq_tenants_limited(limiter);
 
@@ -138,6 +140,9 @@ load_limits(JobqWakeList *wake)
 		limiter->running = running;
 		limiter->pace = pace;
 		limiter->tenant_turn = turn;
+		limiter->tenant_cost = cost;
+		if (limiter->fair_cpu != fair_cpu)
+			jobq_turns_begin(db, i);
 		limits->nlimiters = Max(limits->nlimiters, i + 1);
 		if (!counted && jobq_limiter_counts(limiter))
 			begin_to_count(i, wake);

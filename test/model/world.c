@@ -383,6 +383,7 @@ worker_attach(int w)
 	slot->holding->next = slot->holding->count = 0;
 	world.workers[w].awake = true;
 	world.workers[w].row = -1;
+	world.workers[w].popped.charged = 0;
 }
 
 /*
@@ -448,7 +449,7 @@ worker_pop(int w)
 	JobqPush	entry;
 	bool		popped = false;
 
-	if (!jobq_permits_any(&slot->holding->permits))
+	if (!jobq_permits_any(&slot->holding->permits) && worker->popped.charged <= 0)
 		popped = jobq_prefetch_take(db, slot, &entry);
 	if (!popped)
 	{
@@ -472,6 +473,9 @@ worker_pop(int w)
 			other = first_turn(held, slot->role, false);
 			mine = first_turn(held, slot->role, true);
 		}
+		if (worker->popped.charged > 0)
+			jobq_turn_settle(db, &worker->popped,
+							 (world.next_id * 7919) % (int) 20000, true);
 		popped = jobq_ready_pop(db, &taker, world.now, &entry, &wake);
 		if (popped && other.role != 0 && mine.role != 0 && !entry.quarantine &&
 			Min(entry.permits.queue, entry.permits.kind) == held &&
@@ -486,8 +490,10 @@ worker_pop(int w)
 		worker->awake = popped;
 		unlock(&wake);
 	}
+	worker->popped.charged = 0;
 	if (!popped)
 		return;
+	worker->popped = entry;
 	worker->row = gate(&entry, false, 0, world_moment());
 	if (worker->row >= 0)
 	{
@@ -913,6 +919,7 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	queue->limiter.weight = 1 + (b >> 4) % 3;
 	if (queue->tenants)
 		queue->limiter.tenant_max_running = (b >> 8) % 3;
+	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
 }
@@ -1105,6 +1112,7 @@ world_start(uint32 seed)
 		limiter->queue_id = queue->id;
 		limiter->in_use = true;
 		limiter->fair = q == 1 || q == 5;
+		limiter->fair_cpu = limiter->fair && (seed >> 15) % 2 == 0;
 		limiter->group_wait = q != 2;
 		limiter->group_max_running = q == 3 ? (int) (seed >> 1) % 3 : 1;
 		limiter->weight = (seed >> 3) % 2 == 0 ? 1 : 1 + q;

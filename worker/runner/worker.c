@@ -53,10 +53,15 @@ static JobqSlot *my_slot = NULL;
 static JobqPush taken;
 static bool has_taken = false;
 
+/* The processor time of this process when it was popped, if that matters. */
+static int64 taken_at = 0;
+
 static void begin(const WorkerStart *start);
 static void attach(const WorkerStart *start);
 static bool pop(const JobqTaker *taker, JobqPush *entry, bool *leave);
 static bool make_room(void);
+static bool turn_measured(int64 *processor_time);
+static void turn_over(int64 processor_time);
 static void run_entry(RunContext *run, const JobqPush *entry);
 static void rest_if_crowded(void);
 static bool sleep_until_called(void);
@@ -182,14 +187,19 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 {
 	JobqWakeList wake = {0};
 	TimestampTz now;
+	int64		processor_time;
+	bool		measured;
 	bool		popped;
 
-	if (!my_slot->yields &&
+	if (!my_slot->yields && taken.charged <= 0 &&
 		!jobq_permits_any(&my_slot->holding->permits) &&
 		jobq_prefetch_take(my_db, my_slot, entry))
 		return true;
 	now = jobq_now();
+	measured = turn_measured(&processor_time);
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (measured)
+		turn_over(processor_time);
 	/* what is enqueued after restart_workers() is for a new process */
 	popped = !my_slot->retire && !(my_slot->yields && make_room()) &&
 		jobq_ready_pop(my_db, taker, now, entry, &wake);
@@ -201,7 +211,33 @@ pop(const JobqTaker *taker, JobqPush *entry, bool *leave)
 	my_slot->idle_since = now;
 	*leave = !popped && my_slot->retire;
 	jobq_unlock(my_db, &wake);
+	if (popped && entry->charged > 0)
+		taken_at = measured ? processor_time : jobq_processor_time();
 	return popped;
+}
+
+/*
+ * Has the last job's tenant been charged for what the job was likely to take?  Then
+ * *processor_time is what this process has used so far.
+ */
+static bool
+turn_measured(int64 *processor_time)
+{
+	if (taken.charged <= 0)
+		return false;
+	*processor_time = jobq_processor_time();
+	return true;
+}
+
+/*
+ * It is charged for what the job has taken.  Wants db->lock.
+ */
+static void
+turn_over(int64 processor_time)
+{
+	jobq_turn_settle(my_db, &taken, processor_time - taken_at,
+					 !my_slot->holding->unused);
+	taken.charged = 0;
 }
 
 /*
@@ -310,6 +346,7 @@ static void
 worker_exit(int code, Datum arg)
 {
 	JobqWakeList wake = {0};
+	int64		processor_time;
 
 	flight_end();
 	jobq_bill_rest();
@@ -320,6 +357,8 @@ worker_exit(int code, Datum arg)
 						my_slot->job_id, my_slot->kind),
 				 errdetail("It runs again after the next start; this attempt does not count.")));
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (turn_measured(&processor_time))
+		turn_over(processor_time);
 
 	/*
 	 * We may have been woken for a job and not have looked yet: wake another.
@@ -413,8 +452,12 @@ rest(void)
 {
 	static uint32 wait_event = 0;
 	JobqWakeList wake = {0};
+	int64		processor_time;
+	bool		measured = turn_measured(&processor_time);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	if (measured)
+		turn_over(processor_time);
 	jobq_prefetch_return(my_db, my_slot, &wake);
 	jobq_permits_release(my_db, &my_slot->holding->permits, my_slot->holding->permits_job,
 						 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);

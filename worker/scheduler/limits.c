@@ -110,7 +110,10 @@ limits_load(void)
 			now_is->in_use = false; /* taken over */
 			counted = jobq_limiter_counts(limiter);
 			tenants = jobq_tenants_limited(limiter);
+			if (limiter->fair_cpu != now_is->fair_cpu)
+				jobq_turns_begin(my_db, i);
 			limiter->fair = now_is->fair;
+			limiter->fair_cpu = now_is->fair_cpu;
 			limiter->group_wait = now_is->group_wait;
 			limiter->max_running = now_is->max_running;
 			limiter->group_max_running = now_is->group_max_running;

@@ -106,7 +106,8 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 	nrows = jobq_query("SELECT id, coalesce(max_running, 0), group_max_running,"
 					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
 					   " group_on_failure = 'wait', fair_weights,"
-					   " coalesce(tenant_max_running, 0), tenant_rate"
+					   " coalesce(tenant_max_running, 0), tenant_rate,"
+					   " fair_by IS NOT NULL AND fair_cost = 'cpu'"
 					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
@@ -138,6 +139,7 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 			read_weights(limiter, weights);
 		limiter->tenant_max_running = int_column(row, desc, 10);
 		rate_of(&limiter->tenant_rate, row, desc, 11);
+		limiter->fair_cpu = DatumGetBool(jobq_column(row, desc, 12, BOOLOID, NULL));
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
