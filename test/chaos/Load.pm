@@ -3,11 +3,14 @@
 # the session; about.fate is what must become of it:
 #	done	it completes		failed	it becomes a dead letter
 #	over	one of these, or cancelled	maybe	it may not be there at all
+#	skipped	it is cancelled
 
 package Load;
 
 use strict;
 use warnings FATAL => 'all';
+use Bounds;
+use Compose;
 use Session;
 use Time::HiRes qw(time usleep);
 
@@ -20,14 +23,20 @@ my @producers = (
 	[ 'asyncgroup', \&produce_groups, 'chaos_2', '-c synchronous_commit=off' ],
 	[ 'prepare', \&prepare, 'chaos_3', '' ],
 	[ 'unique', \&produce_unique, 'chaos_2', '' ],
-	[ 'batch', \&batches, 'chaos_3', '' ],
+	[ 'batch', \&Compose::batches, 'chaos_3', '' ],
+	[ 'shared', \&Bounds::share, 'chaos_2', '' ],
+	[ 'full1', \&Bounds::fill, 'chaos_1', '-c jobq.enqueue_timeout=10min' ],
+	[ 'full2', \&Bounds::fill, 'chaos_3', '-c jobq.enqueue_timeout=10min' ],
+	[ 'heard', \&Compose::be_heard, 'chaos_4', '' ],
+	[ 'statement', \&Compose::statements, 'chaos_2', '' ],
 	[ 'tick', \&ticks, 'chaos_4', '' ],
 	[ 'meddle', \&meddle, 'chaos_4', '' ]);
 my @others = (
 	[ 'consumer1', \&consume, 'chaos_consumer', '' ],
 	[ 'consumer2', \&consume, 'chaos_consumer', '' ],
 	[ 'worker', \&work, 'chaos_1', '' ],
-	[ 'watch', \&watch, 'postgres', '' ]);
+	[ 'watch', \&watch, 'postgres', '' ],
+	[ 'measure', \&Bounds::measure, 'postgres', '' ]);
 
 # Start all; returns the numbers of the processes of both kinds.
 sub launch
@@ -50,40 +59,33 @@ sub launch
 	return @pids;
 }
 
-sub is_async
-{
-	return $_[0]->{options} =~ /synchronous_commit=off/ ? 1 : 0;
-}
-
 # One job as a call of enqueue(), with what there is to know about it.
 sub any_job
 {
 	my ($self, %given) = @_;
 	my $tag = $self->new_tag;
-	my $kind = $given{kind} || pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps
-			chaos.limited chaos.rated chaos.doomed chaos.slow chaos.outside chaos.outside));
+	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps
+			chaos.limited chaos.rated chaos.shared chaos.paced chaos.doomed chaos.slow chaos.outside chaos.outside));
 	my $fails = rand() < 0.15 ? 1 + int rand 2 : 0;
 	my $queue =
-		$kind eq 'chaos.outside' ? pick('outside', 'outside narrow', 'outside memory')
-	  : $kind eq 'chaos.work' ? pick('default', 'default', 'narrow', 'fair',
+		$kind eq 'chaos.outside' ? Session::pick('outside', 'outside narrow', 'outside memory', 'outside shared')
+	  : $kind eq 'chaos.work' ? Session::pick('default', 'default', 'narrow', 'fair', 'shared', 'paced',
 		  $self->{role} eq 'chaos_1' ? 'own' : 'default')
 	  : 'default';
 	my @options = ("queue => '$queue'");
 
-	$fails = 0 if $kind !~ /work|steps|limited/;
+	$fails = 0 if $kind !~ /work|steps|limited|shared/;
 	push @options, 'priority => ' . int rand 4 if rand() < 0.3;
 	push @options, "delay => '" . int(rand 300) . " ms'" if rand() < 0.2;
 	push @options, "max_attempts => 1000, backoff => 'fixed 20ms'" if $kind eq 'chaos.outside';
 	my $payload = Session::payload(tag => $tag, fails => $fails,
 		ms => rand() < 0.5 ? 0 : int rand 25);
 	my $about = {
-		kind => $kind, role => $self->{role}, fails => $fails, async => is_async($self),
+		kind => $kind, role => $self->{role}, fails => $fails, async => $self->is_async,
 		fate => $kind =~ /doomed|slow/ ? 'failed' : 'done'
 	};
 	return ("jobq.enqueue('$kind', $payload, " . join(', ', @options) . ')', $tag, $about);
 }
-
-sub pick { return $_[ rand @_ ]; }
 
 # Jobs in all the ways in which a transaction can bring them.
 sub produce
@@ -120,7 +122,7 @@ sub produce
 				'INSERT INTO jobq.inbox (kind, payload, priority) VALUES '
 				  . "('chaos.work', " . Session::payload(tag => $tag) . ', 1)',
 				$tag,
-				{ kind => 'chaos.work', role => $self->{role}, async => is_async($self), fate => 'done' });
+				{ kind => 'chaos.work', role => $self->{role}, async => $self->is_async, fate => 'done' });
 		}
 		else
 		{
@@ -129,7 +131,7 @@ sub produce
 				q{SELECT jobq.enqueue_many('chaos.work', ARRAY[}
 				  . join(', ', map { Session::payload(tag => $_) } @tags)
 				  . ']::jsonb[])',
-				map { $_ => { kind => 'chaos.work', role => $self->{role}, async => is_async($self), fate => 'done' } } @tags);
+				map { $_ => { kind => 'chaos.work', role => $self->{role}, async => $self->is_async, fate => 'done' } } @tags);
 		}
 		$self->pause(10, 50);
 	}
@@ -153,7 +155,7 @@ sub produce_groups
 			my $tag = $self->new_tag;
 			my $n = ++$serial{$group};
 			my $fails = !$outside && rand() < 0.2 ? 1 : 0;
-			my $kind = $outside ? 'chaos.outside' : pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited');
+			my $kind = $outside ? 'chaos.outside' : Session::pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited');
 			my $payload = Session::payload(tag => $tag, grp => "$self->{name} $group", n => $n,
 				fails => $fails, ms => int rand 10);
 
@@ -161,7 +163,7 @@ sub produce_groups
 			  "jobq.enqueue('$kind', $payload, queue => '"
 			  . ($outside ? 'outside grouped' : 'grouped')
 			  . "', group_key => '$self->{name} $group', max_attempts => 1000, backoff => 'fixed 20ms')";
-			$jobs{$tag} = { kind => $kind, role => $self->{role}, async => is_async($self), fails => $fails, fate => 'done' };
+			$jobs{$tag} = { kind => $kind, role => $self->{role}, async => $self->is_async, fails => $fails, fate => 'done' };
 		}
 		$self->transaction([ map { "SELECT $_" } @calls ], 'COMMIT', \%jobs, {});
 		$self->pause(20, 80);
@@ -233,7 +235,7 @@ sub produce_unique
 		my $tag = $self->new_tag;
 
 		# who replaces a job that runs runs beside it
-		my $conflict = pick(qw(skip skip replace error));
+		my $conflict = Session::pick(qw(skip skip replace error));
 		my $key = ($conflict eq 'replace' ? 'r' : 'u') . int rand 3;
 		my $payload = Session::payload(tag => $tag, grp => "unique $key", ms => int rand 30,
 			fails => rand() < 0.2 ? 1 : 0);
@@ -248,144 +250,20 @@ sub produce_unique
 	return;
 }
 
-# Batches with callbacks, chains and workflows.
-sub batches
-{
-	my ($self) = @_;
-
-	while ($self->wire('produce') && !$self->stopped('produce'))
-	{
-		rand() < 0.6 ? batch($self) : workflow($self);
-		$self->pause(40, 120);
-	}
-	return;
-}
-
-sub callbacks
-{
-	my ($tag) = @_;
-
-	return join ', ', map {
-		"on_$_ => " . Session::quote_json({ kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 })
-	} qw(success failure finish);
-}
-
-sub batch
-{
-	my ($self) = @_;
-	my $tag = $self->new_tag;
-	my $doomed = rand() < 0.25;
-	my $allow = rand() < 0.5;
-	my $later = rand() < 0.3;
-	my %jobs = ($tag => { fate => 'batch', doomed => $doomed ? 1 : 0 });
-	my @kinds = ((map { pick(qw(chaos.work chaos.work chaos.steps chaos.add)) } 1 .. 1 + int rand 6),
-		$doomed ? 'chaos.doomed' : ());
-	my @calls;
-
-	foreach my $kind (@kinds)
-	{
-		my $member = $self->new_tag;
-
-		$jobs{$member} = {
-			kind => $kind, role => $self->{role},
-			fate => $kind eq 'chaos.doomed' && $allow ? 'failed' : $doomed && !$allow ? 'over' : 'done'
-		};
-		push @calls, sub {
-			"SELECT jobq.batch_add($_[1][0][0], '$kind', ARRAY["
-			  . Session::payload(tag => $member, fails => rand() < 0.1 ? 1 : 0) . "]::jsonb[])";
-		};
-	}
-	my $rows = $self->transaction(
-		[ 'SELECT jobq.create_batch(' . Wire::quote($tag) . ', ' . callbacks($tag)
-			. ', allow_failures => ' . ($allow ? 'true' : 'false')
-			. ', start => ' . ($later ? 'false' : 'true') . ')',
-			@calls ],
-		'COMMIT', \%jobs, {});
-
-	return unless $later;
-	# the end of the load must find none that waits for its start
-	my $id = $rows ? $rows->[1][0][0]
-	  : $self->wire('produce', 1)->value("SELECT id FROM jobq.batches WHERE name = '$tag'");
-	while (defined $id)
-	{
-		my $answer = $self->wire('produce', 1)->ask("SELECT jobq.batch_start($id)");
-
-		last if !$answer->{error} || $answer->{error} =~ /^JQ00/;
-		$self->pause(10, 20);
-	}
-	return;
-}
-
-# A diamond, or a line; numbers say what comes after what.
-sub workflow
-{
-	my ($self) = @_;
-	my $tag = $self->new_tag;
-	my $line = rand() < 0.5;
-	my %jobs = ($tag => { fate => 'batch', doomed => 0 });
-	my @shape = $line ? ([ a => 1 ], [ b => 2, 'a' ], [ c => 3, 'b' ])
-	  : ([ a => 1 ], [ b => 2, 'a' ], [ c => 2, 'a' ], [ d => 3, 'b', 'c' ]);
-	my @steps;
-
-	foreach my $step (@shape)
-	{
-		my ($name, $n, @needs) = @$step;
-		my $member = $self->new_tag;
-
-		$jobs{$member} = { kind => 'chaos.work', role => $self->{role}, fate => 'done' };
-		push @steps, {
-			$line ? () : (name => $name, needs => \@needs),
-			kind => 'chaos.work', max_attempts => 1000,
-			payload => { tag => $member, grp => "workflow $tag", n => $n, fails => rand() < 0.1 ? 1 : 0 }
-		};
-	}
-	if ($line)
-	{
-		$self->enqueue('SELECT jobq.chain(' . Session::quote_json(\@steps) . ', ' . callbacks($tag) . ", name => '$tag')", %jobs);
-	}
-	else
-	{
-		my %definition = (name => $tag, steps => \@steps);
-		$definition{"on_$_"} = { kind => 'chaos.work', payload => { tag => "$tag.$_" }, max_attempts => 1000 }
-		  foreach qw(success failure finish);
-		$self->enqueue('SELECT jobq.workflow(' . Session::quote_json(\%definition) . ')', %jobs);
-	}
-	return;
-}
-
 # Schedules, from the beginning of the load to its end.
 sub ticks
 {
 	my ($self) = @_;
 	my @names = ('all', 'skip');
 
-	insist($self, sub {
+	$self->insist(sub {
 		"SELECT jobq.schedule('chaos $_[0]', 'every 1 second', 'chaos.work', "
 		  . Session::payload(tag => "$self->{round}.tick.$_[0]")
 		  . ", missed => 'all', overlap => '" . ($_[0] eq 'all' ? 'allow' : 'skip') . "',"
 		  . q{ options => '{"max_attempts": 1000}')};
 	}, @names);
 	$self->pause(50, 100) until $self->stopped('produce');
-	insist($self, sub { "SELECT jobq.unschedule('chaos $_[0]')" }, @names);
-	return;
-}
-
-# What must succeed at last, or have been done before.
-sub insist
-{
-	my ($self, $sql, @names) = @_;
-
-	foreach my $name (@names)
-	{
-		while (1)
-		{
-			my $answer = $self->wire('produce', 1)->ask($sql->($name));
-
-			last if !$answer->{error} || $answer->{error} =~ /^42704/;
-			die "$answer->{error}\n" if $answer->{error} =~ /^[24]2.../;
-			$self->pause(10, 30);
-		}
-	}
+	$self->insist(sub { "SELECT jobq.unschedule('chaos $_[0]')" }, @names);
 	return;
 }
 
@@ -397,14 +275,14 @@ sub meddle
 
 	while ($self->wire('produce') && !$self->stopped('produce'))
 	{
-		my ($call, $tag, $about) = any_job($self, kind => pick(qw(chaos.work chaos.steps chaos.doomed)));
+		my ($call, $tag, $about) = any_job($self, kind => Session::pick(qw(chaos.work chaos.steps chaos.doomed)));
 		$about->{fate} = 'over';
 		my $rows = $self->enqueue("SELECT $call", $tag, $about);
 		push @known, [ $rows->[0][0], $tag ] if $rows;
 		@known = @known[ -20 .. -1 ] if @known > 20;
 		next unless @known;
 		my ($id, $about_tag) = @{ $known[ rand @known ] };
-		my $deed = pick(qw(cancel reschedule set_priority retry wait wait wait));
+		my $deed = Session::pick(qw(cancel reschedule set_priority retry wait wait wait));
 		my $sql =
 			$deed eq 'reschedule' ? "SELECT jobq.reschedule($id, jobq.clock() + interval '100 ms')"
 		  : $deed eq 'set_priority' ? "SELECT jobq.set_priority($id, " . int(rand 4) . ')'
@@ -419,19 +297,23 @@ sub meddle
 	return;
 }
 
-# Takes jobs, and ends them in one transaction with their effects.
+# Takes jobs, in turn or a certain one, and ends them in one transaction with their effects.
 sub consume
 {
 	my ($self) = @_;
 
 	while ($self->wire('all') && !$self->stopped('all'))
 	{
-		my $queues = pick(q({outside,"outside narrow"}), q({"outside grouped"}), q({"outside memory"}),
-			q({"outside grouped",outside,"outside memory","outside narrow"}));
-		my $max = pick(1, 5);
+		my $queues = Session::pick(q({outside,"outside narrow"}), q({"outside grouped"}), q({"outside memory"}),
+			q({"outside shared","outside full"}),
+			q({"outside grouped",outside,"outside memory","outside narrow","outside shared","outside full"}));
+		my $max = Session::pick(1, 5);
 		my $rolls_back = rand() < 0.05;
-		my $sql = 'SELECT id, token, attempt, payload, queue, clock_timestamp() FROM '
-		  . "jobq.reserve('$queues', $max, '1500 ms', '150 ms')";
+		my $sql = 'SELECT r.id, token, attempt, payload, queue, clock_timestamp() FROM ' . (rand() < 0.75
+			? "jobq.reserve('$queues', $max, '1500 ms', '150 ms') r"
+			# any, whose turn it may not be
+			: "(SELECT id FROM jobq.live_jobs WHERE queue = ANY ('$queues') ORDER BY random() LIMIT 1) j, "
+			  . "jobq.reserve_job(j.id, '1500 ms') r");
 
 		$self->{wire}->ask('BEGIN') if $rolls_back;
 		my $answer = $self->{wire}->ask($sql);
@@ -512,7 +394,8 @@ sub work
 	return;
 }
 
-# Looks again and again for what must never be.
+# Looks again and again for what must never be.  A disturbance lowers the limiter, so
+# that more may run than it allows just then.
 sub watch
 {
 	my ($self) = @_;
@@ -527,8 +410,8 @@ UNION ALL
 SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || unique_key FROM jobq.job
 	WHERE unique_key ~ '^u' GROUP BY kind, role, unique_key HAVING count(*) > 1
 UNION ALL
-SELECT coalesce(queue, kind) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits
-	WHERE running > max_running});
+SELECT coalesce(queue, kind, limiter) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits
+	WHERE running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END});
 
 		$self->note('watch', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
 		$self->pause(50, 150);

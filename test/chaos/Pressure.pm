@@ -6,9 +6,10 @@ package Pressure;
 
 use strict;
 use warnings FATAL => 'all';
+use Bounds;
 use Wire;
 
-my @tables = qw(job queue handler unique_key lease archive failed_job batch step schedule);
+my @tables = qw(job queue handler limiter event_handler unique_key lease archive failed_job batch step schedule);
 
 sub list
 {
@@ -33,6 +34,8 @@ sub list
 	  [ 'CHECKPOINT', 3, sub { ddl($_[0], 'CHECKPOINT') } ],
 	  [ 'restart_workers()', 5, sub { ddl($_[0], 'SELECT jobq.restart_workers()') } ],
 	  [ 'pause and resume', 6, \&pause ],
+	  [ 'a limiter that is lower for a while', 5, \&lower_limiter ],
+	  [ 'queues that are shorter for a while', 5, \&shorter_queues ],
 	  [ 'other pools', 6, sub { set($_[0], one("'own=0; *=1'", "'own=0; default=2; *=3'", "'own=0; narrow,fair,*=8'")) } ],
 	  [ 'workers that are replaced often', 5, \&short_lives ],
 	  [ 'synchronous workers', 4, sub { reload($_[0], 'jobq.synchronous_commit = on') } ],
@@ -99,7 +102,7 @@ sub idle_row
 {
 	my ($round) = @_;
 	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
-	my $queue = one('default', 'narrow', 'grouped', 'outside');
+	my $queue = one('default', 'narrow', 'grouped', 'outside', 'shared', 'full error', 'full wait', 'heard');
 	my $answer = $session->ask("BEGIN; SELECT jobq.alter_queue('$queue', weight => 0)");
 
 	$round->let_go_on(50 + rand 500) unless $answer->{error};
@@ -111,12 +114,43 @@ sub pause
 {
 	my ($round) = @_;
 	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
-	my $queue = one('default', 'narrow', 'grouped', 'fair', 'outside', 'outside grouped');
+	my $queue = one('default', 'narrow', 'grouped', 'fair', 'outside', 'outside grouped', 'shared', 'paced', 'full drop', 'full wait', 'heard');
 
 	$session->ask("SELECT jobq.pause('$queue')");
 	$round->let_go_on(rand 400);
 	$session->ask("SELECT jobq.resume('$queue')");
 	$round->hold(sub { $round->insist("SELECT jobq.resume('$queue')") });
+	return $queue;
+}
+
+# More may run than may, until they end; then never more than before.
+sub lower_limiter
+{
+	my ($round) = @_;
+	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
+	my $back = q{SELECT jobq.alter_limiter('shared', max_running => 2)};
+
+	$session->ask(q{SELECT jobq.alter_limiter('shared', max_running => 1)});
+	$round->let_go_on(rand 300);
+	$session->ask($back);
+	$session->close;
+	$round->hold(sub { $round->insist($back) });
+	return;
+}
+
+# They may have more jobs than they may, until some have ended.
+sub shorter_queues
+{
+	my ($round) = @_;
+	my $session = $round->{server}->session('postgres', '-c lock_timeout=2s') or return 'no connection';
+	my $queue = one('full error', 'full drop', 'full wait', 'outside full');
+	my $back = "SELECT jobq.alter_queue('$queue', max_length => $Bounds::length)";
+
+	$session->ask("SELECT jobq.alter_queue('$queue', max_length => 2)");
+	$round->let_go_on(rand 300);
+	$session->ask($back);
+	$session->close;
+	$round->hold(sub { $round->insist($back) });
 	return $queue;
 }
 

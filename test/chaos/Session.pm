@@ -66,12 +66,19 @@ sub note
 	return;
 }
 
+sub is_async
+{
+	return $_[0]{options} =~ /synchronous_commit=off/ ? 1 : 0;
+}
+
 sub new_tag
 {
 	my ($self) = @_;
 
 	return "$self->{round}.$self->{name}." . ++$self->{serial};
 }
+
+sub pick { return $_[ rand @_ ]; }
 
 # The payload of a job, as a literal.
 sub payload
@@ -92,6 +99,25 @@ sub pause
 	my ($self, $least, $most) = @_;
 
 	usleep(1000 * ($least + rand($most - $least)) * ($self->{serial} < 400 ? 1 : 10));
+	return;
+}
+
+# What must succeed at last, or have been done before, for each of the names.
+sub insist
+{
+	my ($self, $sql, @names) = @_;
+
+	foreach my $name (@names)
+	{
+		while (1)
+		{
+			my $answer = $self->wire('produce', 1)->ask($sql->($name));
+
+			last if !$answer->{error} || $answer->{error} =~ /^42704/;
+			die "$answer->{error}\n" if $answer->{error} =~ /^[24]2.../;
+			$self->pause(10, 30);
+		}
+	}
 	return;
 }
 

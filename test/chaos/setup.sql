@@ -18,6 +18,12 @@ CREATE TABLE chaos.effect (
 	extra text
 );
 
+-- What statements have done outside of their job's transaction.
+CREATE TABLE chaos.outside (tag text);
+
+-- What handlers have found wrong.
+CREATE TABLE chaos.wrong (what text);
+
 -- What those who enqueue have noted on their side.
 CREATE TABLE chaos.note (
 	tag text NOT NULL,
@@ -87,6 +93,51 @@ BEGIN
 END
 $$;
 
+-- What a step has a job for each element of.
+CREATE FUNCTION chaos.list(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
+	RETURN payload -> 'elements';
+END
+$$;
+
+-- Has it got what the steps before have returned?
+CREATE FUNCTION chaos.join(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM chaos.note_effect(payload, job, chaos.begin(payload, job));
+	INSERT INTO chaos.wrong SELECT format('%s: got %s, and not %s', payload ->> 'tag', payload -> 'got', payload -> 'expect')
+		WHERE payload -> 'got' IS DISTINCT FROM payload -> 'expect';
+END
+$$;
+
+-- An event, of which job, and with which attempt.
+CREATE FUNCTION chaos.hear(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := chaos.begin(payload, job);
+BEGIN
+	INSERT INTO chaos.effect VALUES ('event', job.id, job.attempt, job.kind, job.queue,
+		payload ->> 'event', (payload ->> 'job')::int, started, clock_timestamp(), payload ->> 'attempt');
+END
+$$;
+
+-- What statements do.
+CREATE FUNCTION chaos.state(tag text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	payload jsonb := jsonb_build_object('tag', tag);
+BEGIN
+	PERFORM chaos.note_effect(payload, jobq.current_job(), chaos.begin(payload, jobq.current_job()));
+END
+$$;
+
+CREATE PROCEDURE chaos.state_outside(tag text) LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := chaos.begin(jsonb_build_object('tag', tag), jobq.current_job());
+BEGIN
+	COMMIT;
+	INSERT INTO chaos.outside VALUES (tag);
+END
+$$;
+
 -- Adds to its batch from inside.
 CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -104,13 +155,17 @@ CREATE ROLE chaos_consumer LOGIN;
 GRANT chaos_1, chaos_2, chaos_3, chaos_4 TO chaos_consumer;
 SELECT jobq.grant_role(r::regrole) FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4,chaos_consumer}'::text[]) r;
 GRANT USAGE ON SCHEMA chaos TO PUBLIC;
-GRANT INSERT ON chaos.effect TO PUBLIC;
+GRANT INSERT ON chaos.effect, chaos.outside, chaos.wrong TO PUBLIC;
+SELECT jobq.grant_role(r::regrole, 'sql') FROM unnest('{chaos_1,chaos_2,chaos_3,chaos_4}'::text[]) r;
 
 -- Attempts are no matter here: what is charged is looked at one by one.
 SELECT jobq.register(kind, handler, backoff => 'fixed 20ms', max_attempts => 1000)
 FROM (VALUES ('chaos.work', 'chaos.work(jsonb, jobq.job_context)'),
 	('chaos.steps', 'chaos.work_in_steps(jsonb, jobq.job_context)'),
-	('chaos.add', 'chaos.add(jsonb, jobq.job_context)')) v(kind, handler);
+	('chaos.add', 'chaos.add(jsonb, jobq.job_context)'),
+	('chaos.list', 'chaos.list(jsonb, jobq.job_context)'),
+	('chaos.join', 'chaos.join(jsonb, jobq.job_context)'),
+	('chaos.hear', 'chaos.hear(jsonb, jobq.job_context)')) v(kind, handler);
 SELECT jobq.register('chaos.doomed', 'chaos.give_up(jsonb, jobq.job_context)',
 	on_failure => 'chaos.work(jsonb, jobq.job_context)');
 SELECT jobq.register('chaos.slow', 'chaos.dawdle(jsonb, jobq.job_context)', timeout => '50 ms',
@@ -120,6 +175,22 @@ SELECT jobq.register('chaos.limited', 'chaos.work(jsonb, jobq.job_context)', max
 SELECT jobq.register('chaos.rated', 'chaos.work(jsonb, jobq.job_context)', rate => '20 per second burst 5',
 	max_attempts => 1000, backoff => 'fixed 20ms');
 
+-- What kinds and queues share: one runs in a queue, and two in all.
+SELECT jobq.create_limiter('shared', max_running => 2);
+SELECT jobq.create_limiter('paced', rate => '20 per second burst 5');
+SELECT jobq.register(kind, handler, limiter => limiter, max_attempts => 1000, backoff => 'fixed 20ms')
+FROM (VALUES ('chaos.shared', 'chaos.work(jsonb, jobq.job_context)', 'shared'),
+	('chaos.shared_steps', 'chaos.work_in_steps(jsonb, jobq.job_context)', 'shared'),
+	('chaos.paced', 'chaos.work(jsonb, jobq.job_context)', 'paced')) v(kind, handler, limiter);
+SELECT jobq.create_queue('shared', open => true, max_running => 1, limiter => 'shared');
+SELECT jobq.create_queue('outside shared', open => true, mode => 'consumer', limiter => 'shared');
+SELECT jobq.create_queue('paced', open => true, limiter => 'paced');
+
+SELECT jobq.create_queue('full error', open => true, max_length => 4);
+SELECT jobq.create_queue('full drop', open => true, max_length => 4, on_full => 'drop oldest');
+SELECT jobq.create_queue('full wait', open => true, max_length => 4, on_full => 'wait');
+SELECT jobq.create_queue('outside full', open => true, mode => 'consumer', max_length => 4);
+
 SELECT jobq.create_queue('grouped', open => true);
 SELECT jobq.create_queue('narrow', open => true, max_running => 2);
 SELECT jobq.create_queue('fair', open => true, fair_by => 'role', fair_cost => 'cpu');
@@ -128,3 +199,12 @@ SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
 SELECT jobq.create_queue('outside grouped', open => true, mode => 'consumer');
 SELECT jobq.create_queue('outside narrow', open => true, mode => 'consumer', max_running => 2);
 SELECT jobq.create_queue('outside memory', open => true, mode => 'consumer', lease => 'memory');
+
+-- Somebody hears of all that becomes of jobs in a queue, of consumers, and of some dead letters.
+SELECT jobq.create_queue('heard', open => true);
+SET ROLE chaos_consumer;
+SELECT jobq.on_event(event, 'chaos.hear', queue => 'heard')
+FROM unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) event;
+SELECT jobq.on_event('completed', 'chaos.hear', queue => 'outside'), jobq.on_event('failed', 'chaos.hear', queue => 'outside');
+SELECT jobq.on_event('dead', 'chaos.hear', queue => 'default', kind => 'chaos.doomed');
+RESET ROLE;

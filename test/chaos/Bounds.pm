@@ -1,0 +1,120 @@
+# The part of the load that meets bounds: limiters that kinds and queues share, and
+# queues that are full.  See Load.pm.
+
+package Bounds;
+
+use strict;
+use warnings FATAL => 'all';
+use Session;
+
+# How many jobs the queues "full ..." may have.
+our $length = 4;
+
+# Jobs of two kinds and two queues that share the limits.  First come more than the
+# rate allows for some time.
+sub share
+{
+	my ($self) = @_;
+
+	foreach my $way ([qw(chaos.paced default)], [qw(chaos.work paced)])
+	{
+		my @tags = map { $self->new_tag } 1 .. 30;
+
+		last unless $self->wire('produce');
+		$self->enqueue("SELECT jobq.enqueue_many('$way->[0]', ARRAY["
+			  . join(', ', map { Session::payload(tag => $_) } @tags)
+			  . "]::jsonb[], queue => '$way->[1]', max_attempts => 1000)",
+			map { $_ => { kind => $way->[0], role => $self->{role}, fate => 'done' } } @tags);
+	}
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my (%jobs, @calls);
+
+		for (1 .. 1 + int rand 6)
+		{
+			my $tag = $self->new_tag;
+			my ($kind, $queue) = @{ Session::pick([qw(chaos.shared default)], [qw(chaos.shared fair)],
+				[qw(chaos.shared_steps default)], [qw(chaos.work shared)], [ 'chaos.outside', 'outside shared' ],
+				[qw(chaos.paced default)], [qw(chaos.work paced)]) };
+			my $fails = $kind ne 'chaos.outside' && rand() < 0.1 ? 1 : 0;
+
+			# what is paced must not become a backlog
+			next if "$kind $queue" =~ /paced/ && rand() < 0.6;
+			$jobs{$tag} = { kind => $kind, role => $self->{role}, fate => 'done' };
+			push @calls, "SELECT jobq.enqueue('$kind', " . Session::payload(tag => $tag, fails => $fails, ms => int rand 50)
+			  . ", queue => '$queue', max_attempts => 1000, backoff => 'fixed 20ms')";
+		}
+		$self->transaction(\@calls, 'COMMIT', \%jobs, {}) if @calls;
+		$self->pause(50, 150);
+	}
+	return;
+}
+
+# More than a queue may have.  Who waits for a place is to get it: he would outstay
+# the end of the load.
+sub fill
+{
+	my ($self) = @_;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my $queue = Session::pick('full error', 'full error', 'full drop', 'full drop', 'full wait', 'outside full');
+		my $kind = $queue =~ /outside/ ? 'chaos.outside' : Session::pick('chaos.work', 'chaos.work', 'chaos.steps');
+		my $options = "queue => '$queue', max_attempts => 1000, backoff => 'fixed 20ms'";
+		my $about = { kind => $kind, role => $self->{role}, fate => $queue =~ /drop/ ? 'over' : 'done' };
+		my $way = $queue eq 'full wait' ? 0 : rand;
+		my $payload = sub {
+			Session::payload(tag => $_[0], ms => int rand 20, fails => $kind ne 'chaos.outside' && rand() < 0.1 ? 1 : 0);
+		};
+		my @tags = map { $self->new_tag } 1 .. ($way < 0.5 ? 1 : 1 + int rand $length);
+		my %jobs = map { $_ => $about } @tags;
+		my @calls = map { "SELECT jobq.enqueue('$kind', " . $payload->($_) . ", $options)" } @tags;
+
+		$self->{wire}{patience} = 600;
+		if ($way < 0.6)
+		{
+			$self->transaction(\@calls, 'COMMIT', \%jobs, {});
+		}
+		elsif ($way < 0.75)
+		{
+			$self->enqueue("SELECT jobq.enqueue_many('$kind', ARRAY[" . join(', ', map { $payload->($_) } @tags)
+				  . "]::jsonb[], $options)", %jobs);
+		}
+		elsif ($way < 0.9)
+		{
+			# the places of what is undone are for others
+			my $kept = $self->new_tag;
+
+			$self->transaction([ 'SAVEPOINT s', @calls, 'ROLLBACK TO s',
+					"SELECT jobq.enqueue('$kind', " . $payload->($kept) . ", $options)" ],
+				'COMMIT', { $kept => $about }, \%jobs);
+		}
+		else
+		{
+			$self->transaction(\@calls, 'ROLLBACK', {}, \%jobs);
+		}
+		$self->pause(2, 20);
+	}
+	return;
+}
+
+# Looks all the time at how many there are.
+sub measure
+{
+	my ($self) = @_;
+
+	while ($self->wire('all') && !$self->stopped('all'))
+	{
+		# a disturbance makes them shorter, but never longer
+		my $answer = $self->{wire}->ask(qq{
+SELECT format('queue %s has %s jobs, and not $length', q.name, count(*))
+	FROM jobq.queue q JOIN jobq.job j ON j.queue_id = q.id WHERE q.max_length IS NOT NULL
+	GROUP BY q.name HAVING count(*) > $length});
+
+		$self->note('measure', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
+		$self->pause(5, 30);
+	}
+	return;
+}
+
+1;
