@@ -31,7 +31,7 @@ SELECT jobq.enqueue('echo', test.deep(1000), headers => jsonb_build_object('h', 
 SELECT state, result = test.deep(1000) AS same FROM jobq.wait(:id);
 
 -- results, and errors that are too long
-CREATE FUNCTION test.too_deep() RETURNS jsonb LANGUAGE sql AS $$ SELECT test.deep(7000) $$;
+CREATE FUNCTION test.too_deep() RETURNS jsonb LANGUAGE sql AS $$ SELECT test.deep(1001) $$;
 CREATE FUNCTION test.wordy() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE '%', repeat('ä', 1000000); END $$;
 SELECT jobq.register('too_deep', 'test.too_deep()', max_attempts => 1), jobq.register('wordy', 'test.wordy()', max_attempts => 1);
 SELECT jobq.enqueue('too_deep') AS id \gset
