@@ -79,6 +79,24 @@ command_help(const Command *command)
 }
 
 /*
+ * Exit unless the value of the option is one of those that its help lists, as in
+ * "this, that or other".
+ */
+static void
+check_listed(const CommandOption *option, const char *value)
+{
+	size_t		length = strlen(value);
+
+	if (length > 0 && strcspn(value, ", ") == length && strcmp(value, "or") != 0)
+		for (const char *at = option->help; (at = strstr(at, value)) != NULL; at += length)
+			if ((at == option->help || at[-1] == ' ') && strchr(", ", at[length]) != NULL)
+				return;
+	error("invalid value for --%s: \"%s\"", option->name, value);
+	hint("It is one of %s.", option->help);
+	exit(EXIT_USAGE);
+}
+
+/*
  * Read the words of a command, and the options that all have.  The values are
  * in the order of the statement's parameters: the arguments that the command
  * has at most (one, if any, where they are an array), then its options.
@@ -158,6 +176,9 @@ command_parse(const Command *command, int argc, char **argv, const char **values
 		}
 	}
 
+	for (int i = 0; i < n; i++)
+		if (command->options[i].listed && values[first + i] != NULL)
+			check_listed(&command->options[i], values[first + i]);
 	for (int i = optind; i < argc; i++)
 		if (argv[i][0] == NUMBER_MARK)
 			argv[i]++;

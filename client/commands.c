@@ -111,7 +111,7 @@ const Command commands[] = {
 		"AND ($5::text IS NULL OR group_key = $5::text) AND ($6::int8 IS NULL OR batch_id = $6::int8) "
 		"AND ($7::int8 IS NULL OR id < $7::int8) ORDER BY id DESC LIMIT coalesce($8::int8, 20)",
 		.options = {
-			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, failed, cancelled or expired"},
+			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, failed, cancelled or expired", true},
 			OPTION_QUEUE, OPTION_KIND,
 			{"unique-key", 0, "KEY", "with this unique key only"},
 			{"group-key", 0, "KEY", "of this group only"},

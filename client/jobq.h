@@ -114,6 +114,7 @@ typedef struct CommandOption
 	char		letter;			/* or 0 */
 	const char *argument;		/* what it is called in the help; NULL: none */
 	const char *help;
+	bool		listed;			/* the help lists all that it may be */
 } CommandOption;
 
 #define MAX_OPTIONS	32

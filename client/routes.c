@@ -194,9 +194,10 @@ const Route routes[] = {
 	{"DELETE", "/api/session", ROUTE_READS,.run = run_log_out},
 
 	{"GET", "/api/overview", 0,.sql = overview},
-	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.sql = series},
+	{"GET", "/api/series", 0,.parameters = "?period ?queue ?kind",.words = "period hour day",.sql = series},
 	{"GET", "/api/jobs", 0,
 		.parameters = "?state ?queue ?kind ?key ?group ?batch ?role -header ?from ?until ?before ?limit ?tenant ?id",
+		.words = "state scheduled ready running retryable blocked completed failed cancelled expired",
 	.run = run_jobs,.sql = all_jobs},
 	{"POST", "/api/jobs", 0,.parameters = "body #Idempotency-Key #traceparent",
 		.members = enqueue_members,
@@ -271,6 +272,7 @@ const Route routes[] = {
 		.sql = ALL("SELECT d.* FROM (SELECT set_config('enable_sort', 'on', true) AS sorts OFFSET 0) AS s, "
 				   "LATERAL (SELECT * FROM jobq.doctor(CASE WHEN s.sorts = 'on' THEN interval '10 min' END)) AS d")},
 	{"GET", "/api/batches", 0,.parameters = "?state ?before ?limit",
+		.words = "state pending running failing cancelling completed failed cancelled",
 	.sql = PAGE("*", "SELECT * FROM jobq.batches AS b WHERE ($2::int8 IS NULL OR b.id < $2)", "($1::text IS NULL OR j.state = $1)", 3)},
 	{"GET", "/api/batches/{}", 0,.parameters = "{}",
 		.sql = "SELECT row_to_json(t) FROM (SELECT b.*, (SELECT coalesce(json_agg(s), '[]') FROM ("

@@ -78,6 +78,42 @@ arguments_known(Request *request)
 }
 
 /*
+ * False, and answered, if the argument that the route has words for is none of them.
+ */
+static bool
+argument_allowed(Request *request)
+{
+	const char *words = request->route->words;
+	size_t		name_length = strcspn(words, " ");
+	char		name[64];
+	const char *value;
+	PQExpBufferData text;
+
+	snprintf(name, sizeof(name), "%.*s", (int) name_length, words);
+	words += name_length + 1;
+	value = MHD_lookup_connection_value(request->connection, MHD_GET_ARGUMENT_KIND, name);
+	if (value == NULL || value[0] == '\0')
+		return true;
+	for (size_t length; *words != '\0'; words += length + (words[length] == ' '))
+	{
+		length = strcspn(words, " ");
+		if (strlen(value) == length && strncmp(value, words, length) == 0)
+			return true;
+	}
+	initPQExpBuffer(&text);
+	appendPQExpBuffer(&text, "invalid value for \"%s\": \"%s\"; it is one of ", name, value);
+	for (words = request->route->words + name_length + 1; *words != '\0'; words++)
+	{
+		if (*words == ' ')
+			appendPQExpBufferChar(&text, ',');
+		appendPQExpBufferChar(&text, *words);
+	}
+	answer_problem(request, MHD_HTTP_BAD_REQUEST, text.data);
+	termPQExpBuffer(&text);
+	return false;
+}
+
+/*
  * Fill request->values.
  */
 static bool
@@ -153,6 +189,8 @@ statement_begin(Request *request)
 	PQExpBufferData sql;
 
 	if (!arguments_known(request))
+		return;
+	if (route->words != NULL && !argument_allowed(request))
 		return;
 	if (!parameters_of(request))
 		fatal(EXIT_REFUSED, "the parameters of %s are wrong", route->path);

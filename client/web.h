@@ -190,6 +190,8 @@ typedef struct Route
 	const char *members;		/* that the body may have, with blanks; those
 								 * that it must have end in "!" */
 	const char *parameters;		/* of the statement: see statement.c */
+	const char *words;			/* one of these parameters, and all that it
+								 * may be */
 	const char *sql;
 	void		(*run) (Request *request);	/* instead of the statement */
 	void		(*answer) (Request *request, PGresult *result); /* instead of its first

@@ -55,6 +55,8 @@ is_refused([], qr/no command is given/, 2, 'no command');
 is_refused([qw(lisst)], qr/there is no command "lisst"/, 2, 'no such command');
 is_refused([qw(list --colour)], qr/invalid option.*--colour.*\n.*jobq list --help/, 2, 'no such option');
 is_refused([qw(list --limit)], qr/without its value/, 2, 'an option without its value');
+is_refused([ 'list', "--state=$_" ], qr/invalid value for --state: "\Q$_\E"\n.*hint: It is one of blocked, scheduled, .*cancelled or expired\./, 2, "no such state: '$_'")
+  foreach 'foo', 'fail', 'ed', 'or', '', 'ready, running';
 is_refused([qw(cancel)], qr/lacks an argument: ID/, 2, 'too few arguments');
 is_refused([qw(show 1 2)], qr/too many arguments: ID/, 2, 'too many arguments');
 like((run_jobq('--help'))[0], qr/^  tail ID +follow a job/m, 'help lists the commands');

@@ -226,7 +226,14 @@ is("@all", join(' ', sort { $b <=> $a } @all), 'the newest first');
 is(scalar(grep { $_->{done} } @{ $data->{items} }), 5, 'many are cancelled');
 ($status, $data) = app('GET', '/api/jobs?staet=ready');
 is($status, 400, 'an argument that is not known');
-for my $list (qw(overview series queues kinds workers schedules batches failed jobs session series?period=day))
+for my $query ('jobs?state=foo', 'jobs?state=fail', 'batches?state=ready', 'series?period=week')
+{
+	my ($name, $value) = $query =~ /(\w+)=(\w+)/;
+
+	($status, $data) = app('GET', "/api/$query");
+	like("$status $data->{detail}", qr/^400 invalid value for "$name": "$value"; it is one of \w+(, \w+)+$/, "$query is refused");
+}
+for my $list (qw(overview series queues kinds workers schedules batches failed jobs session series?period=day jobs?state=expired jobs?state= batches?state=pending))
 {
 	($status, $data) = app('GET', "/api/$list");
 	is($status, 200, $list) or diag($data->{detail});
