@@ -165,8 +165,13 @@ CREATE VIEW test.letters AS
 	SELECT f.payload #>> '{}' AS what, f.attempt, f.sqlstate, f.error, f.errors -> -1 ->> 'detail' AS detail FROM jobq.failed_jobs f WHERE f.queue = 'agency';
 -- who has set it cannot become the role any more
 REVOKE regress_jobq_agent FROM regress_jobq_setter;
+SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"set by a stranger"') AS id \gset
+SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+RESET ROLE;
+SELECT jobq.resume('agency');
+SET ROLE regress_jobq_alice;
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 SELECT * FROM test.letters;
@@ -184,6 +189,7 @@ SELECT jobq.delete_all_failed('agency');
 SELECT jobq.alter_queue('agency', run_as => 'regress_jobq_agent');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"a superuser, by a superuser"') AS id \gset
+SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
 SELECT state FROM jobq.wait(:id);
 RESET ROLE;
 ALTER ROLE regress_jobq_agent NOSUPERUSER;
@@ -192,7 +198,9 @@ SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"revoked"') AS id \gset
 RESET ROLE;
-SELECT jobq.revoke_queue('agency', 'regress_jobq_alice'), jobq.resume('agency');
+SELECT jobq.revoke_queue('agency', 'regress_jobq_alice');
+SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
 -- and does not get it by a retry
@@ -207,7 +215,9 @@ SELECT jobq.pause('agency');
 SET ROLE regress_jobq_alice;
 SELECT jobq.enqueue('stash', '"of another queue"') AS id \gset
 RESET ROLE;
-SELECT jobq.register('stash', 'test.stash(jsonb)'), jobq.resume('agency');
+SELECT jobq.register('stash', 'test.stash(jsonb)');
+SELECT reason, detail, remedy FROM jobq.explain_job(:id) WHERE reason = 'run_as';
+SELECT jobq.resume('agency');
 SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.letters;
 SELECT jobq.delete_all_failed('agency'), jobq.register('stash', 'test.stash(jsonb)', queue => 'agency');

@@ -48,6 +48,8 @@ extern void jobq_claim_end(const JobqJob *job, int64 token, bool live);
 /* src/attempt/run_as.c */
 extern void jobq_check_role(JobqCurrent *current);
 extern const char *jobq_run_as_problem(const JobqQueue *queue);
+extern const char *jobq_run_as_refused(const JobqJob *job,
+									   const JobqQueue *queue);
 
 /* src/attempt/context.c */
 extern void jobq_enter_context(const JobqJob *job, GucAction action);

@@ -54,18 +54,16 @@ jobq_run_as_problem(const JobqQueue *queue)
 }
 
 /*
- * Why the job may not run as its queue says, or NULL.
+ * Why the job may not run as its queue's run_as says, or NULL; whoever asks.
  */
-static const char *
-refusal(const JobqJob *job, const JobqQueue *queue)
+const char *
+jobq_run_as_refused(const JobqJob *job, const JobqQueue *queue)
 {
 	JobqHandler handler;
 	const char *problem = jobq_run_as_problem(queue);
 
-	if (problem != NULL)
+	if (problem != NULL || !OidIsValid(queue->run_as))
 		return problem;
-	if (superuser() && !superuser_arg(queue->run_as_by))
-		return "It is a superuser, and the role that has set run_as is none.";
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(job_role(job))) ||
 		!jobq_may_produce(job_role(job), queue))
 		return "The role that enqueued the job may not enqueue there any more.";
@@ -73,6 +71,19 @@ refusal(const JobqJob *job, const JobqQueue *queue)
 		strcmp(handler.queue, queue->name) != 0)
 		return "The kind is not registered for the queue.";
 	return NULL;
+}
+
+/*
+ * The same in the process that is to run the job.
+ */
+static const char *
+refusal(const JobqJob *job, const JobqQueue *queue)
+{
+	const char *problem = jobq_run_as_refused(job, queue);
+
+	if (problem == NULL && superuser() && !superuser_arg(queue->run_as_by))
+		return "It is a superuser, and the role that has set run_as is none.";
+	return problem;
 }
 
 /*

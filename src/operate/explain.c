@@ -30,6 +30,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "attempt/attempt.h"
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_explain_job);
@@ -538,6 +539,7 @@ waiting(Explain *e, const JobqJob *job)
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	JobqDatabase *db;
+	const char *why;
 	bool		is_served;
 
 	if (queue == NULL)
@@ -546,6 +548,15 @@ waiting(Explain *e, const JobqJob *job)
 		return;
 	}
 	is_served = served(e, queue, &db);
+	why = queue->mode == MODE_WORKER ? jobq_run_as_refused(job, queue) : NULL;
+	if (why != NULL)
+		add(e, "run_as",
+			psprintf("it may not run as queue \"%s\" says, and fails when its turn comes: %c%.*s",
+					 queue->name, pg_tolower((unsigned char) why[0]),
+					 (int) strlen(why) - 2, why + 1),
+			jobq_run_as_problem(queue) == NULL ? NULL
+			: psprintf("SELECT jobq.alter_queue(%s, run_as => ...), by a role that can SET ROLE to that one",
+					   quote_literal_cstr(queue->name)));
 	ask_tables(e, "explain_waiting", "");
 	if (!is_served || job_run_at(job) > jobq_now())
 		return;
