@@ -29,7 +29,7 @@ typedef struct Flow
 	double		live;
 	double		out;
 	double		at;
-}			Flow;
+} Flow;
 
 static const Pane *compared;	/* by compare_rows() */
 
@@ -89,7 +89,7 @@ Pane		panes[NPANES] = {
 static double
 rate_out(const char *queue, double live, double rate_in, double now)
 {
-	static Flow * flows;
+	static Flow *flows;
 	static int	nflows;
 	Flow	   *flow = NULL;
 

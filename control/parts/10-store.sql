@@ -5,9 +5,11 @@ CREATE TABLE jobq.limiter (
 	name text CONSTRAINT limiter_pkey PRIMARY KEY,
 	max_running int,
 	rate text,
-	throttle text
+	throttle text,
+	by text
 );
 COMMENT ON TABLE jobq.limiter IS 'limits that several kinds and queues share';
+COMMENT ON COLUMN jobq.limiter.by IS 'where jobs have the key, each of which has the limits for itself; null: all have them together';
 
 CREATE TABLE jobq.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,
@@ -105,7 +107,7 @@ COMMENT ON TABLE jobq.job IS 'live jobs: a row is written once and deleted once'
 COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs';
 COMMENT ON COLUMN jobq.job.role IS 'whose it is: who has enqueued it';
 COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
-COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a tenant of a queue that is fair or limits them; 0: none';
+COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a key of that, a tenant of a queue that is fair or limits them; 0: none';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
@@ -334,6 +336,10 @@ COMMENT ON FUNCTION jobq_internal.kind_hash(text) IS 'by which the limits of a k
 CREATE FUNCTION jobq_internal.limiter_hash(name text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'by which the limits of a named limiter are found';
+
+CREATE FUNCTION jobq_internal.limit_key(limiter int, payload jsonb, headers jsonb, role oid, tenant text) RETURNS text
+AS 'MODULE_PATHNAME', 'jobq_limit_key_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text) IS 'the key of such a job for the limiter with this hash; null: it has none, or the limiter is not by a key';
 
 CREATE FUNCTION jobq_internal.limiter_of(kind text, queue_id int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;

@@ -39,6 +39,11 @@ AS 'MODULE_PATHNAME', 'jobq_tenant_tokens'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.tenant_tokens(int, text) IS 'how many jobs of a tenant may start now, for the view';
 
+CREATE FUNCTION jobq_internal.key_tokens(limiter int, key text) RETURNS float8
+AS 'MODULE_PATHNAME', 'jobq_key_tokens'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.key_tokens(int, text) IS 'how many jobs of a key of a limiter may start now, for the view';
+
 CREATE FUNCTION jobq_internal.group_slots(
 	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT parked int, OUT more boolean,
 	OUT tokens float8, OUT rest_until timestamptz)

@@ -246,14 +246,16 @@ CREATE FUNCTION jobq.create_limiter(
 	name text,
 	max_running int DEFAULT NULL,
 	rate text DEFAULT NULL,
-	throttle text DEFAULT NULL)
+	throttle text DEFAULT NULL,
+	by text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits
 name: the limiter
 max_running: how many of these jobs run at a time; else as many as can
 rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
-throttle: when they rest, such as 10 failures in 5 minutes; else never';
+throttle: when they rest, such as 10 failures in 5 minutes; else never
+by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together';
 
 CREATE FUNCTION jobq.alter_limiter(
 	name text,

@@ -133,20 +133,40 @@ COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run,
 
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
-		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
 	SELECT NULL, h.kind, NULL, s.running, h.max_running,
-		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until
+		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL
 	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
 	SELECT NULL, NULL, l.name, s.running, l.max_running,
-		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by
 	FROM jobq.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';
+
+CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
+	SELECT t.name AS limiter, t.key,
+		count(*) FILTER (WHERE t.state = 'ready') AS ready,
+		count(*) FILTER (WHERE t.state = 'running') AS running,
+		min(t.run_at) FILTER (WHERE t.state = 'ready') AS oldest_ready,
+		t.max_running, t.rate,
+		round(jobq_internal.key_tokens(jobq_internal.limiter_hash(t.name), t.key)::numeric, 3) AS tokens
+	FROM (
+		SELECT l.name, l.max_running, l.rate, j.run_at,
+			jobq_internal.limit_key(jobq_internal.limiter_hash(l.name), j.payload, j.headers, j.role::pg_catalog.oid, j.tenant) AS key,
+			jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL, j.run_at, j.expires_at, j.errors IS NOT NULL) AS state
+		FROM jobq.limiter l
+		JOIN jobq.job j ON jobq_internal.limiter_of(j.kind, j.queue_id) = jobq_internal.limiter_hash(l.name)
+		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
+		WHERE l.by IS NOT NULL AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
+	) t
+	WHERE t.state IN ('ready', 'running')
+	GROUP BY t.name, t.key, t.max_running, t.rate;
+COMMENT ON VIEW jobq.limit_keys IS 'the keys of limiters that are by one, and how many of their jobs are ready or run; it reads all jobs';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
 	SELECT q.name AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running, s.waits_for, s.parked, s.more,

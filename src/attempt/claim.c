@@ -116,6 +116,7 @@ jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
 	push->ctid = job->ctid;
 	if (queue != NULL && queue->tenants_limited)
 		push->tenant = jobq_tenant_hash(jobq_job_tenant(job, queue));
+	push->limit_key = jobq_limit_key(job, push->kind, jobq_job_tenant(job, queue));
 	return queue != NULL && (queue->limited || queue->tenants_limited);
 }
 

@@ -86,7 +86,8 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 			 entry->permits.queue == JOBQ_NO_LIMITER) ||
 			(queue != NULL && queue->tenants_limited && push.tenant != 0 &&
 			 entry->permits.tenant == JOBQ_NONE) ||
-			(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER))
+			(push.kind != 0 && entry->permits.kind == JOBQ_NO_LIMITER) ||
+			(push.limit_key != 0 && entry->permits.limit_key == JOBQ_NONE))
 			return JOBQ_LACKS_PERMIT;
 	}
 	if (group_is_busy(rel, job, queue, entry, snapshot, first))
@@ -280,6 +281,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 		case JOBQ_QUEUE_FULL:
 		case JOBQ_TENANT_FULL:
 		case JOBQ_KIND_FULL:
+		case JOBQ_KEY_FULL:
 			elog(ERROR, "a job that was popped has its permits");
 	}
 	return false;

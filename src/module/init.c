@@ -71,6 +71,7 @@ _PG_init(void)
 	jobq_privileges_install();
 	jobq_kinds_install();
 	jobq_events_install();
+	jobq_limit_keys_install();
 	jobq_length_install();
 	jobq_drop_install();
 	jobq_stats_install();

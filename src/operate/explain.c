@@ -69,6 +69,8 @@ static void waiting(Explain *e, const JobqJob *job);
 static bool served(Explain *e, const JobqQueue *queue, JobqDatabase **db);
 static void limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 				   const JobqQueue *queue);
+static void key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
+					   const JobqQueue *queue);
 static void tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 						  const JobqQueue *queue);
 static void pace(Explain *e, const char *what, bool by_group, bool resting,
@@ -403,6 +405,47 @@ tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 }
 
 /*
+ * The limits of its key.
+ */
+static void
+key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
+		   const JobqQueue *queue)
+{
+	uint32		limiter = jobq_limiter_of(jobq_job_kind(job), queue);
+	const char *name;
+	TimestampTz now = jobq_now();
+	JobqTenantState state;
+	bool		limited;
+
+	if (!jobq_limiter_is_keyed(limiter))
+		return;
+	name = limiter_name(jobq_job_kind(job), limiter);
+	if (jobq_flow_is_limited_twice(job))
+		add(e, "limit",
+			psprintf("%s is by a key, and queue \"%s\" limits its tenants: no job can have both",
+					 name, queue->name),
+			psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => 0, tenant_rate => 'none')",
+					 quote_literal_cstr(queue->name)));
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter),
+								jobq_limit_key(job, limiter, jobq_job_tenant(job, queue)),
+								now, &state);
+	LWLockRelease(db->lock);
+	if (!limited)
+		return;
+	if (state.max_running > 0 && state.running >= state.max_running)
+		add(e, "limit",
+			psprintf("of its key at %s %d may run at a time, and they do", name,
+					 state.max_running),
+			psprintf("raise max_running of %s", name));
+	else if (state.paced && state.tokens < 1)
+		add(e, "rate",
+			psprintf("by the rate of its key at %s, the next may start at %s", name,
+					 time_text(state.due)),
+			psprintf("raise the rate of %s", name));
+}
+
+/*
  * Has a worker taken the job along, for when it is done with its current one?
  */
 static bool
@@ -563,6 +606,7 @@ waiting(Explain *e, const JobqJob *job)
 	limits(e, db, job, queue);
 	if (queue->tenants_limited)
 		tenant_limits(e, db, job, queue);
+	key_limits(e, db, job, queue);
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0 &&
 		db->ready->quarantine_slot >= 0)
 		add(e, "quarantine", "it has crashed a server process, and of such jobs one runs at a time", NULL);

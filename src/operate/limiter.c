@@ -11,6 +11,9 @@
  * A limiter has one limit at least: whoever finds that a job needs a permit of it
  * waits until it gives permits.
  *
+ * By what key it tells jobs apart never changes, so that the caches of kinds and queues
+ * that name it, and the lanes of its jobs, need not be told.
+ *
  * src/operate/limiter.c
  *
  *-------------------------------------------------------------------------
@@ -30,10 +33,10 @@ PG_FUNCTION_INFO_V1(jobq_drop_limiter);
 
 enum
 {
-	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS
+	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS, ARG_BY = NARGS
 };
 
-static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID};
+static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID};
 
 static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
 					  bool *taken_away);
@@ -104,7 +107,8 @@ read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls, bool *taken_away)
 }
 
 /*
- * An error if the limiter has no limit.  The caller is connected to SPI.
+ * An error if the limiter has no limit, or a rest and a key.  The caller is connected to
+ * SPI.
  */
 static void
 check_limit(Datum name)
@@ -116,24 +120,37 @@ check_limit(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("limiter \"%s\" must have a limit", TextDatumGetCString(name)),
 				 errhint("Give it max_running, rate, or throttle; jobq.drop_limiter() takes it away.")));
+	if (jobq_query("SELECT FROM jobq.limiter WHERE name = $1"
+				   " AND by IS NOT NULL AND throttle IS NOT NULL",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("throttle of limiter \"%s\" cannot be by a key",
+						TextDatumGetCString(name)),
+				 errhint("Give it max_running or rate; throttle can be by group in a queue.")));
 }
 
 /*
- * create_limiter(name, max_running, rate, throttle)
+ * create_limiter(name, max_running, rate, throttle, by)
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
 {
-	Datum		values[NARGS];
-	char		nulls[NARGS + 1];
+	Datum		values[NARGS + 1];
+	char		nulls[NARGS + 2];
 	bool		taken_away[NARGS];
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a limiter");
 	read_args(fcinfo, values, nulls, taken_away);
+	values[ARG_BY] = PG_ARGISNULL(ARG_BY) ? (Datum) 0 : PG_GETARG_DATUM(ARG_BY);
+	nulls[ARG_BY] = PG_ARGISNULL(ARG_BY) ? 'n' : ' ';
+	nulls[NARGS + 1] = '\0';
+	if (!PG_ARGISNULL(ARG_BY))
+		jobq_check_limit_by(TextDatumGetCString(values[ARG_BY]));
 	SPI_connect();
-	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle)"
-				   " VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-				   NARGS, types, values, nulls, SPI_OK_INSERT) == 0)
+	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle, by)"
+				   " VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+				   NARGS + 1, types, values, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("limiter \"%s\" already exists",

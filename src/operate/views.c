@@ -34,6 +34,7 @@ PG_FUNCTION_INFO_V1(jobq_worker_slots);
 PG_FUNCTION_INFO_V1(jobq_scheduler_state);
 PG_FUNCTION_INFO_V1(jobq_limit_slots);
 PG_FUNCTION_INFO_V1(jobq_tenant_tokens);
+PG_FUNCTION_INFO_V1(jobq_key_tokens);
 PG_FUNCTION_INFO_V1(jobq_group_slots);
 
 /*
@@ -255,6 +256,32 @@ jobq_tenant_tokens(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	limited = jobq_tenant_state(db, queue_id, tenant, jobq_now(), &state);
+	LWLockRelease(db->lock);
+	if (!limited || !state.paced)
+		PG_RETURN_NULL();
+	PG_RETURN_FLOAT8(state.tokens);
+}
+
+/*
+ * key_tokens(limiter, key): how many jobs of the key may start now by the rate of the
+ * limiter with this hash; NULL if it has none, or the user may not see all of it.
+ */
+Datum
+jobq_key_tokens(PG_FUNCTION_ARGS)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqTenantState state;
+	uint32		key;
+	bool		limited;
+
+	if (db == NULL || PG_ARGISNULL(0) ||
+		!jobq_may(JOBQ_MAY_MONITOR, jobq_relations()->owner, 0))
+		PG_RETURN_NULL();
+	key = jobq_tenant_hash(PG_ARGISNULL(1) ? NULL
+						   : text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	limited = jobq_tenant_state(db, JOBQ_KEYS_OF((uint32) PG_GETARG_INT32(0)), key,
+								jobq_now(), &state);
 	LWLockRelease(db->lock);
 	if (!limited || !state.paced)
 		PG_RETURN_NULL();

@@ -316,6 +316,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	Datum	   *payloads;
 	bool	   *payload_nulls;
 	int			npayloads;
+	bool		keyed;			/* each job has a flow of its own */
 	MemoryContext batch_context;
 
 	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
@@ -336,6 +337,7 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	}
 	jobq_length_reserve(job, npayloads);
 	jobq_set_flow(job);
+	keyed = jobq_flow_has_key(job);
 
 	rel = jobq_open_jobs();
 	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
@@ -361,6 +363,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			if (done + i > 0)
 				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 			jobq_set_payload(job, payloads[done + i]);
+			if (keyed)
+				jobq_set_flow(job);
 			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
 											   job->values, job->nulls),
 							   slots[i], false);
@@ -385,6 +389,11 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			bool		isnull;
 
 			JOB_SET(job, JOB_ID, slot_getattr(slots[i], JOB_ID, &isnull));
+			if (keyed)
+			{
+				JOB_SET(job, JOB_FLOW, slot_getattr(slots[i], JOB_FLOW, &isnull));
+				JOB_SET(job, JOB_PAYLOAD, slot_getattr(slots[i], JOB_PAYLOAD, &isnull));
+			}
 			job->ctid = slots[i]->tts_tid;
 			jobq_job_push(job);
 			ExecClearTuple(slots[i]);

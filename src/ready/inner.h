@@ -105,6 +105,7 @@ extern void parties_clear(JobqDatabase *db);
 extern void lane_join_parties(JobqDatabase *db, JobqLane *lane);
 extern void lane_leave_parties(JobqDatabase *db, JobqLane *lane);
 extern void lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant);
+extern void lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key);
 extern void turn_begin(JobqDatabase *db, JobqLane *lane);
 
 /* src/ready/heap.c */
@@ -131,8 +132,9 @@ extern void heap_moved(JobqDatabase *db, JobqLane *lane);
 #define TALLY(db, index)	((JobqTally *) &(db)->ready->entries[index])
 
 extern const JobqLimiter *tenant_policy(JobqDatabase *db, uint16 limiter);
-extern uint32 tally_find(JobqDatabase *db, int32 queue_id, uint32 tenant);
-extern uint32 tally_make(JobqDatabase *db, int32 queue_id, uint32 tenant,
+extern const JobqLimiter *scope_policy(JobqDatabase *db, int32 scope);
+extern uint32 tally_find(JobqDatabase *db, int32 scope, uint32 tenant);
+extern uint32 tally_make(JobqDatabase *db, int32 scope, uint32 tenant,
 						 TimestampTz now);
 extern void tally_forget(JobqDatabase *db, uint32 index, TimestampTz now);
 extern double tally_tokens(const JobqRate *rate, JobqTally *tally,
@@ -144,6 +146,7 @@ extern uint32 tally_due(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/tenant.c */
 extern bool tenant_is_limited(JobqDatabase *db, const JobqLane *lane);
+extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane);
 extern bool tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
 extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
@@ -153,7 +156,7 @@ extern bool tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant,
 						TimestampTz now);
 extern uint32 tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant,
 						  TimestampTz now);
-extern uint32 tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant,
+extern uint32 tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 						   TimestampTz now);
 extern void tenant_give(JobqDatabase *db, uint32 index, bool unused,
 						TimestampTz now);

@@ -28,18 +28,19 @@ typedef struct JobqPermits
 	uint16		queue;			/* limiters, or JOBQ_NO_LIMITER */
 	uint16		kind;
 	uint32		tenant;			/* tally, or JOBQ_NONE */
+	uint32		limit_key;		/* likewise, of its limiter's key */
 	uint32		group;			/* index, or JOBQ_NONE */
 } JobqPermits;
 
 #define JOBQ_NO_PERMITS \
-	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX})
+	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX})
 
 static inline bool
 jobq_permits_any(const JobqPermits *permits)
 {
 	return permits->queue != JOBQ_NO_LIMITER ||
 		permits->kind != JOBQ_NO_LIMITER || permits->tenant != PG_UINT32_MAX ||
-		permits->group != PG_UINT32_MAX;
+		permits->limit_key != PG_UINT32_MAX || permits->group != PG_UINT32_MAX;
 }
 
 /* A job on its way into the ready set, or out of it. */
@@ -57,6 +58,8 @@ typedef struct JobqPush
 	ItemPointerData ctid;
 	uint32		kind;			/* hash of its kind's or named limiter, or 0 */
 	uint32		tenant;			/* hash, if its tenant has lanes of its own,
+								 * or 0 */
+	uint32		limit_key;		/* hash of its key, if its limiter is by one,
 								 * or 0 */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on its way out: what it holds */
@@ -87,6 +90,7 @@ typedef enum JobqVerdict
 	JOBQ_QUEUE_FULL,
 	JOBQ_TENANT_FULL,
 	JOBQ_KIND_FULL,
+	JOBQ_KEY_FULL,
 } JobqVerdict;
 
 /* Who pops: a worker of a pool, or a consumer with queues in order. */

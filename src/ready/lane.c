@@ -148,9 +148,16 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		lane->tenant == push->tenant)
 		return;
 	if (lane->kind == push->kind && lane->tenant == push->tenant &&
+		lane->limit_key == push->limit_key &&
 		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))
 		return;
-	lane->kind = push->kind;
+	if (lane->kind != push->kind || lane->limit_key != push->limit_key)
+	{
+		lane_displace(db, lane);
+		lane_set_key(db, lane, 0);
+		lane->kind = push->kind;
+		lane_set_key(db, lane, push->limit_key);
+	}
 	if (lane->tenant != push->tenant)
 	{
 		lane_displace(db, lane);

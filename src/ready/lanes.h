@@ -23,13 +23,16 @@ typedef struct JobqEntry
 	uint32		next;
 } JobqEntry;
 
-/* What is counted of a tenant with limits, in the place of an entry: tally.c. */
+/*
+ * What is counted of a tenant with limits, or of a limiter's key, in the place of an
+ * entry: tally.c.
+ */
 typedef struct JobqTally
 {
 	double		full_at;		/* when its bucket is full, as a TimestampTz */
 	TimestampTz due;			/* of its timer */
-	int32		queue_id;
-	uint32		tenant;
+	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
+	uint32		tenant;			/* or key */
 	int32		running;		/* jobs that hold a permit of it */
 	uint16		unused;
 	uint16		lane;			/* JOBQ_NO_LANE */
@@ -38,6 +41,12 @@ typedef struct JobqTally
 } JobqTally;
 
 #define JOBQ_NO_LANE		PG_UINT16_MAX
+
+/*
+ * Within what a tenant or a key is known: a queue's tenants by its id, which is
+ * positive, and the keys of the limiter with this hash.
+ */
+#define JOBQ_KEYS_OF(limiter)	((int32) ((limiter) | 0x80000000))
 
 /* With more of them, buckets of tenants of which no job runs are forgotten. */
 #define JOBQ_MAX_TALLIES	((uint32) jobq_ready_entries / 4)
@@ -78,6 +87,7 @@ typedef struct JobqLane
 	int32		flow;
 	uint32		kind;			/* as in JobqPush; known with the first entry */
 	uint32		tenant;
+	uint32		limit_key;
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
 	JobqKey		skipped;		/* to be read again from here on */
@@ -94,6 +104,7 @@ typedef struct JobqLane
 	uint32		active_next;
 	uint32		party;			/* its queue, in JobqReady.parties */
 	uint32		tenant_party;	/* its tenant, or its queue again */
+	uint32		key_party;		/* its limiter's key, or its queue again */
 	uint32		role_index;		/* in JobqReady.roles */
 	uint32		party_prev;		/* the lanes of a queue are linked */
 	uint32		party_next;
@@ -101,19 +112,21 @@ typedef struct JobqLane
 	uint32		noted_next;
 	uint32		passed_next;
 	uint32		heap;			/* in which it stands, or JOBQ_NONE */
-	uint32		own;			/* the heap of its tenant, which has limits */
+	uint32		own;			/* the heap of its tenant or key, which has
+								 * limits */
 	uint32		left;			/* within the heap */
 	uint32		right;
 	uint32		parent;
 } JobqLane;
 
 /*
- * A queue that has lanes, or a tenant of it that has: those who take turns.
+ * A queue that has lanes, or a tenant of it that has: those who take turns.  Or a key
+ * of a limiter.
  */
 typedef struct JobqParty
 {
-	int32		queue_id;
-	uint32		tenant;			/* 0: the queue itself */
+	int32		scope;			/* the queue, or JOBQ_KEYS_OF() */
+	uint32		tenant;			/* or key; 0: the queue itself */
 	uint32		nlanes;
 	uint32		lanes;			/* of a queue: the first */
 	uint32		heaps;			/* of a queue of consumers, or a tenant with
@@ -156,8 +169,8 @@ typedef struct JobqHeap
 {
 	Oid			role;
 	int32		queue_id;		/* of consumers; or 0 */
-	uint32		tenant;			/* its party, if it is a tenant's; or
-								 * JOBQ_NONE */
+	uint32		tenant;			/* its party, if it is a tenant's or a key's;
+								 * or JOBQ_NONE */
 	uint16		order;			/* of workers */
 	uint16		queue_limiter;	/* or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
@@ -293,7 +306,7 @@ typedef struct JobqReady
 	JobqHeap   *heaps;			/* [JOBQ_MAX_HEAPS] */
 	JobqServed *turns;			/* [JOBQ_MAX_TURNS] */
 	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
-	JobqParty  *parties;		/* [2 * jobq_max_lanes] */
+	JobqParty  *parties;		/* [3 * jobq_max_lanes] */
 	uint32	   *party_bucket;
 	uint32	   *tally_bucket;	/* [jobq_max_lanes], as is the next */
 	uint32	   *timers;			/* tallies of tenants that wait for a token,
@@ -307,8 +320,7 @@ typedef struct JobqReady
 	((db)->ready->orders[(lane)->order].rank[pool])
 
 /* src/ready/party.c */
-extern JobqParty *jobq_party_find(JobqDatabase *db, int32 queue_id,
-								  uint32 tenant);
+extern JobqParty *jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant);
 extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
 
 /* src/ready/heap.c */

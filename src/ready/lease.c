@@ -150,6 +150,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->priority = job->priority;
 	lease->kind = job->kind;
 	lease->tenant = job->tenant;
+	lease->limit_key = job->limit_key;
 	lease->group = job->group;
 	lease->permits = job->permits;
 	lease->quarantine = job->quarantine;
@@ -237,6 +238,7 @@ jobq_lease_push(const JobqLease *lease)
 	push.flow = lease->flow;
 	push.kind = lease->kind;
 	push.tenant = lease->tenant;
+	push.limit_key = lease->limit_key;
 	push.group = lease->group;
 	push.quarantine = lease->quarantine;
 	push.key.run_at = lease->run_at;

@@ -39,6 +39,7 @@ typedef struct JobqLease
 	int32		priority;
 	uint32		kind;
 	uint32		tenant;
+	uint32		limit_key;
 	int64		group;
 	JobqPermits permits;
 	bool		quarantine;

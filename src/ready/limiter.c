@@ -39,7 +39,7 @@ bool
 jobq_limiter_counts(const JobqLimiter *limiter)
 {
 	return limiter->max_running > 0 || limiter->rate.per_us > 0 ||
-		limiter->throttle.failures > 0;
+		limiter->throttle.failures > 0 || limiter->keyed;
 }
 
 /*

@@ -68,6 +68,8 @@ typedef struct JobqLimiter
 	bool		fair;			/* the queue's tenants take turns ... */
 	bool		fair_cpu;		/* by processor time, not by number */
 	bool		group_wait;		/* a group waits for its job that failed */
+	bool		keyed;			/* a named limiter: each key of jobs is a
+								 * tenant of it */
 	int32		queue_id;		/* or 0 */
 	uint32		kind;			/* hash of it, or of a limiter's name; or 0 */
 	int			max_running;	/* 0: no limit */
@@ -138,9 +140,9 @@ extern void jobq_tallies_clear(JobqDatabase *db);
 extern void jobq_tallies_put_back(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/tenant.c */
-extern bool jobq_tenant_state(JobqDatabase *db, int32 queue_id, uint32 tenant,
+extern bool jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
 							  TimestampTz now, JobqTenantState *state);
-extern void jobq_tenant_spend(JobqDatabase *db, int32 queue_id, uint32 tenant,
+extern void jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
 							  double tokens, TimestampTz now);
 extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 						   TimestampTz now);
@@ -155,8 +157,8 @@ extern void jobq_limits_clear(JobqDatabase *db);
 extern JobqVerdict jobq_permits_ask(JobqDatabase *db, JobqPush *job,
 									bool limited, TimestampTz now,
 									JobqWakeList *wake);
-extern uint32 jobq_tenant_count(JobqDatabase *db, int32 queue_id,
-								uint32 tenant, TimestampTz now);
+extern uint32 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
+								TimestampTz now);
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * party.c
- *	  Queues, tenants and roles that have lanes, found by what they are.
+ *	  Queues, tenants, keys of limiters and roles that have lanes, found by what they
+ *	  are.
  *
  * A record is there as long as a lane names it.  There are enough for all lanes,
  * so making one cannot fail.
@@ -27,7 +28,7 @@ void
 parties_clear(JobqDatabase *db)
 {
 	JobqReady  *ready = db->ready;
-	uint32		nparties = 2 * jobq_max_lanes;
+	uint32		nparties = 3 * jobq_max_lanes;
 
 	for (uint32 i = 0; i < nparties; i++)
 	{
@@ -46,47 +47,47 @@ parties_clear(JobqDatabase *db)
 }
 
 static uint32
-party_bucket(int32 queue_id, uint32 tenant)
+party_bucket(int32 scope, uint32 tenant)
 {
-	return hash_combine(murmurhash32((uint32) queue_id), tenant) %
-		(2 * jobq_max_lanes);
+	return hash_combine(murmurhash32((uint32) scope), tenant) %
+		(3 * jobq_max_lanes);
 }
 
 /*
- * The queue, or the tenant of it, or NULL if it has no lane.
+ * The queue, or the tenant or key in this scope, or NULL if it has no lane.
  */
 JobqParty *
-jobq_party_find(JobqDatabase *db, int32 queue_id, uint32 tenant)
+jobq_party_find(JobqDatabase *db, int32 scope, uint32 tenant)
 {
 	JobqReady  *ready = db->ready;
 
-	for (uint32 i = ready->party_bucket[party_bucket(queue_id, tenant)];
+	for (uint32 i = ready->party_bucket[party_bucket(scope, tenant)];
 		 i != JOBQ_NONE; i = ready->parties[i].hash_next)
-		if (ready->parties[i].queue_id == queue_id &&
+		if (ready->parties[i].scope == scope &&
 			ready->parties[i].tenant == tenant)
 			return &ready->parties[i];
 	return NULL;
 }
 
 /*
- * One lane more is of this queue, or tenant.
+ * One lane more is of this queue, tenant, or key.
  */
 static uint32
-party_join(JobqDatabase *db, int32 queue_id, uint32 tenant)
+party_join(JobqDatabase *db, int32 scope, uint32 tenant)
 {
 	JobqReady  *ready = db->ready;
-	JobqParty  *party = jobq_party_find(db, queue_id, tenant);
+	JobqParty  *party = jobq_party_find(db, scope, tenant);
 
 	if (party == NULL)
 	{
-		uint32	   *bucket = &ready->party_bucket[party_bucket(queue_id, tenant)];
+		uint32	   *bucket = &ready->party_bucket[party_bucket(scope, tenant)];
 		uint32		index = ready->party_free;
 
 		Assert(index != JOBQ_NONE);
 		party = &ready->parties[index];
 		ready->party_free = party->hash_next;
 		memset(party, 0, sizeof(JobqParty));
-		party->queue_id = queue_id;
+		party->scope = scope;
 		party->tenant = tenant;
 		party->lanes = party->heaps = JOBQ_NONE;
 		party->hash_next = *bucket;
@@ -106,7 +107,7 @@ party_leave(JobqDatabase *db, uint32 index)
 	if (--party->nlanes > 0)
 		return;
 	Assert(party->lanes == JOBQ_NONE && party->heaps == JOBQ_NONE);
-	link = &ready->party_bucket[party_bucket(party->queue_id, party->tenant)];
+	link = &ready->party_bucket[party_bucket(party->scope, party->tenant)];
 	while (*link != index)
 		link = &ready->parties[*link].hash_next;
 	*link = party->hash_next;
@@ -194,7 +195,7 @@ lane_join_parties(JobqDatabase *db, JobqLane *lane)
 	JobqParty  *party;
 
 	lane->party = party_join(db, lane->queue_id, 0);
-	lane->tenant_party = lane->party;
+	lane->tenant_party = lane->key_party = lane->party;
 	party = &ready->parties[lane->party];
 	lane->party_prev = JOBQ_NONE;
 	lane->party_next = party->lanes;
@@ -213,6 +214,7 @@ lane_leave_parties(JobqDatabase *db, JobqLane *lane)
 	JobqReady  *ready = db->ready;
 
 	lane_set_tenant(db, lane, 0);
+	lane_set_key(db, lane, 0);
 	if (lane->party_prev != JOBQ_NONE)
 		ready->lanes[lane->party_prev].party_next = lane->party_next;
 	else
@@ -234,6 +236,21 @@ lane_set_tenant(JobqDatabase *db, JobqLane *lane, uint32 tenant)
 	lane->tenant = tenant;
 	lane->tenant_party = tenant == 0 ? lane->party
 		: party_join(db, lane->queue_id, tenant);
+	if (before != lane->party)
+		party_leave(db, before);
+}
+
+/*
+ * The lane is of this key of its limiter, or of none.
+ */
+void
+lane_set_key(JobqDatabase *db, JobqLane *lane, uint32 key)
+{
+	uint32		before = lane->key_party;
+
+	lane->limit_key = key;
+	lane->key_party = key == 0 ? lane->party
+		: party_join(db, JOBQ_KEYS_OF(lane->kind), key);
 	if (before != lane->party)
 		party_leave(db, before);
 }

@@ -56,7 +56,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			 TimestampTz now)
 {
 	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter,
-	JOBQ_NONE, group};
+	JOBQ_NONE, JOBQ_NONE, group};
 	uint16	   *index[] = {&permits.queue, &permits.kind};
 
 	for (int i = 0; i < 2; i++)
@@ -76,6 +76,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			limiter->pace.tokens -= 1;
 	}
 	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, now);
+	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, now);
 	return permits;
 }
 
@@ -115,11 +116,15 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 								  job->role, now)))
 		return JOBQ_KIND_FULL;
 	lane.tenant = job->tenant;
+	lane.limit_key = job->limit_key;
 	lane.role = job->role;
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL);	/* for what is counted of the tenant */
 	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
 		return JOBQ_TENANT_FULL;
+	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now) ||
+		(tenant_is_limited(db, &lane) && key_is_limited(db, &lane)))
+		return JOBQ_KEY_FULL;
 	if (job->group != 0 &&
 		!group_admit(db, job, lane.queue_limiter, now, &place))
 		return JOBQ_GROUP_BUSY;
@@ -133,12 +138,12 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
  * tenant, or JOBQ_NONE if that has no limits, or there is no free entry to count it.
  */
 uint32
-jobq_tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant,
+jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 				  TimestampTz now)
 {
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL);
-	return tenant_count(db, queue_id, tenant, now);
+	return tenant_count(db, scope, tenant, now);
 }
 
 static void
@@ -166,7 +171,7 @@ tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 			JobqWakeList *wake)
 {
 	JobqReady  *ready = db->ready;
-	const JobqParty *party = jobq_party_find(db, TALLY(db, index)->queue_id,
+	const JobqParty *party = jobq_party_find(db, TALLY(db, index)->scope,
 											 TALLY(db, index)->tenant);
 
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
@@ -220,6 +225,11 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 	{
 		tenant_give(db, held.tenant, unused, now);
 		tenant_wake(db, held.tenant, now, wake);
+	}
+	if (held.limit_key != JOBQ_NONE)
+	{
+		tenant_give(db, held.limit_key, unused, now);
+		tenant_wake(db, held.limit_key, now, wake);
 	}
 	if (held.group != JOBQ_NONE)
 		group_leave(db, held.group, id, live, unused, now, wake);

@@ -4,8 +4,8 @@
  *	  Which lane stands in which heap, and what the heaps have to offer.
  *
  * A lane that has jobs and is served stands in the heap of its takers, rank and
- * limiters; or, if its tenant has limits, in one of that tenant's, which lends its first
- * lane to the other (tenant.c).
+ * limiters; or, if its tenant has limits, or its limiter is by a key, in one of that
+ * tenant's or key's, which lends its first lane to the other (tenant.c).
  *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
@@ -69,8 +69,9 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 	key->queue_limiter = lane->queue_limiter;
 	key->kind_limiter = lane->kind_limiter;
 	key->quarantine = lane->quarantine;
-	key->tenant = tenant_is_limited(db, lane) ? lane->tenant_party : JOBQ_NONE;
-	return true;
+	key->tenant = tenant_is_limited(db, lane) ? lane->tenant_party
+		: key_is_limited(db, lane) ? lane->key_party : JOBQ_NONE;
+	return key->tenant != lane->tenant_party || !key_is_limited(db, lane);
 }
 
 /*

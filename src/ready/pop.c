@@ -173,6 +173,7 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->flow = lane->flow;
 	popped->kind = lane->kind;
 	popped->tenant = lane->tenant;
+	popped->limit_key = lane->limit_key;
 	popped->group = entry->group;
 	popped->quarantine = lane->quarantine;
 	popped->notify = popped->first = false;

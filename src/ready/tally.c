@@ -1,8 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * tally.c
- *	  Tallies: what is counted of a tenant with limits.  How many of its jobs run,
- *	  how full its bucket is, and when to look at it again.
+ *	  Tallies: what is counted of a tenant with limits, or of a key of a limiter.  How
+ *	  many of its jobs run, how full its bucket is, and when to look at it again.
+ *
+ * What is said of tenants here and in tenant.c holds for keys: the limits of a limiter
+ * by a key are kept as those of its tenants.
  *
  * A tally takes the place of an entry, and is found by a hash.  It is kept while there
  * is something to remember: of a tenant without one no job runs, and its bucket is
@@ -33,7 +36,7 @@ StaticAssertDecl(sizeof(JobqTally) == sizeof(JobqEntry), "a tally takes the plac
 StaticAssertDecl(offsetof(JobqTally, lane) == offsetof(JobqEntry, lane),
 				 "a tally can be told from an entry");
 
-static uint32 *tally_bucket(JobqDatabase *db, int32 queue_id, uint32 tenant);
+static uint32 *tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant);
 static void timer_at(JobqReady *ready, uint32 place, uint32 index);
 static void timer_sift(JobqReady *ready, uint32 place);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
@@ -58,10 +61,25 @@ tenant_policy(JobqDatabase *db, uint16 limiter)
 		? &db->limits->limiters[limiter] : NULL;
 }
 
-static uint32 *
-tally_bucket(JobqDatabase *db, int32 queue_id, uint32 tenant)
+/*
+ * The same for the tenants of a queue, or the keys of a limiter.
+ */
+const JobqLimiter *
+scope_policy(JobqDatabase *db, int32 scope)
 {
-	return &db->ready->tally_bucket[hash_combine(murmurhash32((uint32) queue_id), tenant) %
+	if (scope > 0)
+		return tenant_policy(db, jobq_limiter_find(db, scope, 0));
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		if (db->limits->limiters[i].in_use && db->limits->limiters[i].keyed &&
+			JOBQ_KEYS_OF(db->limits->limiters[i].kind) == scope)
+			return tenant_policy(db, i);
+	return NULL;
+}
+
+static uint32 *
+tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant)
+{
+	return &db->ready->tally_bucket[hash_combine(murmurhash32((uint32) scope), tenant) %
 									jobq_max_lanes];
 }
 
@@ -69,11 +87,11 @@ tally_bucket(JobqDatabase *db, int32 queue_id, uint32 tenant)
  * The tally of the tenant, or JOBQ_NONE.
  */
 uint32
-tally_find(JobqDatabase *db, int32 queue_id, uint32 tenant)
+tally_find(JobqDatabase *db, int32 scope, uint32 tenant)
 {
-	for (uint32 i = *tally_bucket(db, queue_id, tenant); i != JOBQ_NONE;
+	for (uint32 i = *tally_bucket(db, scope, tenant); i != JOBQ_NONE;
 		 i = TALLY(db, i)->next)
-		if (TALLY(db, i)->queue_id == queue_id && TALLY(db, i)->tenant == tenant)
+		if (TALLY(db, i)->scope == scope && TALLY(db, i)->tenant == tenant)
 			return i;
 	return JOBQ_NONE;
 }
@@ -82,10 +100,10 @@ tally_find(JobqDatabase *db, int32 queue_id, uint32 tenant)
  * The same, made if there is none; JOBQ_NONE if there is no free entry.
  */
 uint32
-tally_make(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+tally_make(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 {
-	uint32	   *bucket = tally_bucket(db, queue_id, tenant);
-	uint32		index = tally_find(db, queue_id, tenant);
+	uint32	   *bucket = tally_bucket(db, scope, tenant);
+	uint32		index = tally_find(db, scope, tenant);
 	JobqTally  *tally;
 
 	if (index != JOBQ_NONE)
@@ -98,7 +116,7 @@ tally_make(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
 	tally = TALLY(db, index);
 	memset(tally, 0, sizeof(JobqTally));
 	tally->lane = JOBQ_NO_LANE;
-	tally->queue_id = queue_id;
+	tally->scope = scope;
 	tally->tenant = tenant;
 	tally->timer = JOBQ_NONE;
 	tally->next = *bucket;
@@ -119,11 +137,11 @@ tally_forget(JobqDatabase *db, uint32 index, TimestampTz now)
 
 	if (tally->running > 0 || tally->timer != JOBQ_NONE)
 		return;
-	policy = tenant_policy(db, jobq_limiter_find(db, tally->queue_id, 0));
+	policy = scope_policy(db, tally->scope);
 	if (policy != NULL && policy->tenant_rate.per_us > 0 && tally->full_at > now &&
 		db->ready->ntallies <= JOBQ_MAX_TALLIES)
 		return;
-	link = tally_bucket(db, tally->queue_id, tally->tenant);
+	link = tally_bucket(db, tally->scope, tally->tenant);
 	while (*link != index)
 		link = &TALLY(db, *link)->next;
 	*link = tally->next;

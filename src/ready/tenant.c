@@ -2,7 +2,7 @@
  *
  * tenant.c
  *	  Limits of tenants: how many jobs of each tenant of a queue may run, and how
- *	  often one of them may start.
+ *	  often one of them may start.  And those of the keys of a limiter.
  *
  * The lanes of such a tenant have a heap of their own for each heap in which they
  * would stand otherwise.  The first of them is lent to that one while the tenant may
@@ -11,8 +11,12 @@
  * what stands in a tenant's heap, has tenant_settle() see to it.  What only time sets
  * free has a timer.
  *
- * Tenants are known by hashes of 32 bits.  Two that have the same are limited as if
- * they were one.
+ * A lane whose tenant has limits, and whose limiter is by a key, would be in two such
+ * heaps.  It stands in none, and waits until one of both is taken away: the hash of a
+ * tenant's lanes by keys could not be searched in a moment.
+ *
+ * Tenants and keys are known by hashes of 32 bits.  Two that have the same are limited
+ * as if they were one.
  *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
@@ -30,8 +34,10 @@ static bool may_start(const JobqLimiter *policy, JobqTally *tally,
 					  TimestampTz now, TimestampTz *due);
 static bool comes_first(JobqDatabase *db, const JobqLane *lane,
 						const JobqLane *other);
+static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
+static int32 scope_of(const JobqLimiter *policy);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
-static void settle_all(JobqDatabase *db, int32 queue_id, uint32 tenant,
+static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 					   TimestampTz now);
 
 /*
@@ -42,6 +48,15 @@ bool
 tenant_is_limited(JobqDatabase *db, const JobqLane *lane)
 {
 	return lane->tenant != 0 && tenant_policy(db, lane->queue_limiter) != NULL;
+}
+
+/*
+ * Has the lane a limiter by a key?
+ */
+bool
+key_is_limited(JobqDatabase *db, const JobqLane *lane)
+{
+	return lane->limit_key != 0 && tenant_policy(db, lane->kind_limiter) != NULL;
 }
 
 /*
@@ -83,7 +98,26 @@ tally_of(JobqDatabase *db, const JobqHeap *own)
 {
 	const JobqParty *party = &db->ready->parties[own->tenant];
 
-	return tally_find(db, party->queue_id, party->tenant);
+	return tally_find(db, party->scope, party->tenant);
+}
+
+/*
+ * The limits of the tenant or key whose heap this is, or NULL.
+ */
+static const JobqLimiter *
+policy_of(JobqDatabase *db, const JobqHeap *own)
+{
+	return tenant_policy(db, db->ready->parties[own->tenant].scope < 0
+						 ? own->kind_limiter : own->queue_limiter);
+}
+
+/*
+ * Within what the tenants, or keys, of this limiter are known.
+ */
+static int32
+scope_of(const JobqLimiter *policy)
+{
+	return policy->keyed ? JOBQ_KEYS_OF(policy->kind) : policy->queue_id;
 }
 
 /*
@@ -96,7 +130,7 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 	JobqReady  *ready = db->ready;
 	TimestampTz due = DT_NOEND;
 	uint32		tally = tally_of(db, own);
-	bool		is_free = may_start(tenant_policy(db, own->queue_limiter),
+	bool		is_free = may_start(policy_of(db, own),
 									tally == JOBQ_NONE ? NULL : TALLY(db, tally),
 									now, &due);
 	JobqLane   *lent = own->lent == JOBQ_NONE ? NULL : &ready->lanes[own->lent];
@@ -179,7 +213,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 uint32
 tenant_room(JobqDatabase *db, const JobqHeap *own)
 {
-	const JobqLimiter *policy = tenant_policy(db, own->queue_limiter);
+	const JobqLimiter *policy = policy_of(db, own);
 	uint32		index = tally_of(db, own);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 	TimestampTz due = DT_NOEND;
@@ -204,8 +238,9 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now,
 					  &db->limits->due) == 0)
 		return false;
-	return lane->own == JOBQ_NONE ||
-		db->ready->heaps[lane->own].lent != JOBQ_NONE;
+	if (lane->own != JOBQ_NONE)
+		return db->ready->heaps[lane->own].lent != JOBQ_NONE;
+	return lane->heap != JOBQ_NONE || !key_is_limited(db, lane);
 }
 
 /*
@@ -225,9 +260,9 @@ lane_offer(JobqDatabase *db, const JobqLane *lane)
 /* ---------- permits ---------- */
 
 static void
-settle_all(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 {
-	const JobqParty *party = jobq_party_find(db, queue_id, tenant);
+	const JobqParty *party = jobq_party_find(db, scope, tenant);
 
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->heaps; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].next)
@@ -235,7 +270,7 @@ settle_all(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
 }
 
 /*
- * A job of this limiter's queue and the tenant starts.  Returns the tenant's tally, or
+ * A job of the tenant, or key, of this limiter starts.  Returns the tenant's tally, or
  * JOBQ_NONE if it has no limits.  The caller has seen that there is a free entry.
  */
 uint32
@@ -246,13 +281,13 @@ tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 
 	if (policy == NULL)
 		return JOBQ_NONE;
-	index = tally_make(db, policy->queue_id, tenant, now);
+	index = tally_make(db, scope_of(policy), tenant, now);
 	Assert(index != JOBQ_NONE);
 	if (index == JOBQ_NONE)
 		return JOBQ_NONE;
 	TALLY(db, index)->running++;
 	tally_spend(&policy->tenant_rate, TALLY(db, index), 1, now);
-	settle_all(db, policy->queue_id, tenant, now);
+	settle_all(db, scope_of(policy), tenant, now);
 	return index;
 }
 
@@ -270,13 +305,13 @@ tenant_give(JobqDatabase *db, uint32 index, bool unused, TimestampTz now)
 	tally->running--;
 	if (!unused)
 		return;
-	policy = tenant_policy(db, jobq_limiter_find(db, tally->queue_id, 0));
+	policy = scope_policy(db, tally->scope);
 	if (policy != NULL)
 		tally_spend(&policy->tenant_rate, tally, -1, now);
 }
 
 /*
- * May a job of this limiter's queue and the tenant start now?
+ * May a job of the tenant, or key, of this limiter start now?
  */
 bool
 tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
@@ -287,7 +322,7 @@ tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 
 	if (policy == NULL)
 		return true;
-	index = tally_find(db, policy->queue_id, tenant);
+	index = tally_find(db, scope_of(policy), tenant);
 	return index == JOBQ_NONE ? db->ready->nfree > 0
 		: may_start(policy, TALLY(db, index), now, &due);
 }
@@ -297,17 +332,16 @@ tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
  * JOBQ_NONE if the tenant has no limits, or there is no free entry.
  */
 uint32
-tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
+tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 {
 	uint32		index = JOBQ_NONE;
 
-	if (tenant != 0 &&
-		tenant_policy(db, jobq_limiter_find(db, queue_id, 0)) != NULL)
-		index = tally_make(db, queue_id, tenant, now);
+	if (tenant != 0 && scope_policy(db, scope) != NULL)
+		index = tally_make(db, scope, tenant, now);
 	if (index != JOBQ_NONE)
 	{
 		TALLY(db, index)->running++;
-		settle_all(db, queue_id, tenant, now);
+		settle_all(db, scope, tenant, now);
 	}
 	return index;
 }
@@ -316,29 +350,29 @@ tenant_count(JobqDatabase *db, int32 queue_id, uint32 tenant, TimestampTz now)
  * So many jobs of the tenant have started before the server did.
  */
 void
-jobq_tenant_spend(JobqDatabase *db, int32 queue_id, uint32 tenant,
+jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
 				  double tokens, TimestampTz now)
 {
-	const JobqLimiter *policy = tenant_policy(db, jobq_limiter_find(db, queue_id, 0));
+	const JobqLimiter *policy = scope_policy(db, scope);
 	uint32		index = policy == NULL ? JOBQ_NONE
-		: tally_make(db, queue_id, tenant, now);
+		: tally_make(db, scope, tenant, now);
 
 	if (index == JOBQ_NONE)
 		return;
 	tally_spend(&policy->tenant_rate, TALLY(db, index),
 				Min(tokens, policy->tenant_rate.burst), now);
-	settle_all(db, queue_id, tenant, now);
+	settle_all(db, scope, tenant, now);
 }
 
 /*
  * What is counted of a tenant; false if it has no limits.
  */
 bool
-jobq_tenant_state(JobqDatabase *db, int32 queue_id, uint32 tenant,
+jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
 				  TimestampTz now, JobqTenantState *state)
 {
-	const JobqLimiter *policy = tenant_policy(db, jobq_limiter_find(db, queue_id, 0));
-	uint32		index = tally_find(db, queue_id, tenant);
+	const JobqLimiter *policy = scope_policy(db, scope);
+	uint32		index = tally_find(db, scope, tenant);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
 	memset(state, 0, sizeof(JobqTenantState));

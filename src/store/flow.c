@@ -85,7 +85,7 @@ jobq_limiter_of(const char *kind, const JobqQueue *queue)
 }
 
 /*
- * limiter_of(kind, queue_id): the same, for queries.
+ * limiter_of(kind, queue_id): the same, for queries; 0 to who has no privilege.
  */
 Datum
 jobq_limiter_of_sql(PG_FUNCTION_ARGS)
@@ -93,6 +93,8 @@ jobq_limiter_of_sql(PG_FUNCTION_ARGS)
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 
+	if (!jobq_may_use())
+		PG_RETURN_INT32(0);
 	queue = jobq_queue_by_id(PG_GETARG_INT32(1), &buffer);
 	PG_RETURN_INT32((int32) jobq_limiter_of(text_to_cstring(PG_GETARG_TEXT_PP(0)),
 											queue));
@@ -114,36 +116,51 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 	return false;
 }
 
+/* What a job's lane depends on. */
+typedef struct Flow
+{
+	uint32		limiter;		/* what limits it beside its queue, or 0 */
+	uint32		limit_key;		/* its key there, or 0 */
+	uint32		tenant;			/* if that has lanes of its own, or 0 */
+	char	   *tenant_name;	/* or NULL */
+	Oid			run_as;
+	bool		tenants_limited;	/* those of its queue are */
+} Flow;
+
 /*
- * The hashes of what limits the job beside its queue, and of its tenant, if that has
- * lanes of its own: in a queue that is fair or limits its tenants, or because it is
- * paused; and as which role it runs.  As kind and queue are now.
+ * The hashes of what limits the job beside its queue, of its key there, and of its
+ * tenant, if that has lanes of its own: in a queue that is fair or limits its tenants,
+ * or because it is paused; and as which role it runs.  As kind and queue are now.
  */
 static void
-parts(const JobqJob *job, uint32 *limiter, uint32 *tenant, char **tenant_name,
-	  Oid *run_as)
+parts(const JobqJob *job, Flow *flow)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
-	*tenant = 0;
-	*tenant_name = NULL;
-	*run_as = queue != NULL && OidIsValid(queue->run_as) ? queue->run_as
+	memset(flow, 0, sizeof(Flow));
+	flow->run_as = queue != NULL && OidIsValid(queue->run_as) ? queue->run_as
 		: job_role(job);
 	if (queue != NULL && queue->tenant_by != TENANT_NONE)
 	{
-		*tenant_name = jobq_job_tenant(job, queue);
+		flow->tenant_name = jobq_job_tenant(job, queue);
 		if (queue->fair || queue->tenants_limited ||
-			jobq_tenant_paused(queue, *tenant_name))
-			*tenant = jobq_tenant_hash(*tenant_name);
+			jobq_tenant_paused(queue, flow->tenant_name))
+			flow->tenant = jobq_tenant_hash(flow->tenant_name);
+		flow->tenants_limited = queue->tenants_limited;
 	}
-	*limiter = jobq_limiter_of(jobq_job_kind(job), queue);
+	flow->limiter = jobq_limiter_of(jobq_job_kind(job), queue);
+	flow->limit_key = jobq_limit_key(job, flow->limiter, flow->tenant_name);
 }
 
 static int32
-flow_of(uint32 limiter, uint32 tenant)
+flow_of(const Flow *flow)
 {
-	return (int32) (limiter != 0 ? hash_combine(tenant, limiter) : tenant);
+	uint32		hash = flow->tenant;
+
+	if (flow->limit_key != 0)
+		hash = hash_combine(hash, flow->limit_key);
+	return (int32) (flow->limiter != 0 ? hash_combine(hash, flow->limiter) : hash);
 }
 
 /*
@@ -152,18 +169,40 @@ flow_of(uint32 limiter, uint32 tenant)
 void
 jobq_set_flow(JobqJob *job)
 {
-	uint32		limiter;
-	uint32		tenant;
-	char	   *tenant_name;
-	Oid			run_as;
+	Flow		flow;
 
-	parts(job, &limiter, &tenant, &tenant_name, &run_as);
-	if (tenant_name != NULL)
-		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(tenant_name));
+	parts(job, &flow);
+	if (flow.tenant_name != NULL)
+		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(flow.tenant_name));
 	else
 		JOB_ISNULL(job, JOB_TENANT) = true;
-	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(limiter, tenant)));
-	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(run_as));
+	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(&flow)));
+	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(flow.run_as));
+}
+
+/*
+ * Has the job a key for its limiter, which may depend on its payload?
+ */
+bool
+jobq_flow_has_key(const JobqJob *job)
+{
+	Flow		flow;
+
+	parts(job, &flow);
+	return flow.limit_key != 0;
+}
+
+/*
+ * Would the job need a place of its tenant and one of its key?  Then it waits until one
+ * of both is taken away: see src/ready/tenant.c.
+ */
+bool
+jobq_flow_is_limited_twice(const JobqJob *job)
+{
+	Flow		flow;
+
+	parts(job, &flow);
+	return flow.tenants_limited && flow.tenant != 0 && flow.limit_key != 0;
 }
 
 /*
@@ -173,15 +212,12 @@ jobq_set_flow(JobqJob *job)
 bool
 jobq_flow_changed(const JobqJob *job)
 {
-	uint32		limiter;
-	uint32		tenant;
-	char	   *tenant_name;
-	Oid			run_as;
-	int32		flow;
+	Flow		flow;
+	int32		hash;
 
-	parts(job, &limiter, &tenant, &tenant_name, &run_as);
-	flow = flow_of(limiter, tenant);
-	return run_as != job_run_as(job) || (flow != 0 && flow != job_flow(job));
+	parts(job, &flow);
+	hash = flow_of(&flow);
+	return flow.run_as != job_run_as(job) || (hash != 0 && hash != job_flow(job));
 }
 
 /*
@@ -190,13 +226,12 @@ jobq_flow_changed(const JobqJob *job)
 int32
 jobq_flow_with(const JobqJob *job, uint32 limiter)
 {
-	uint32		unused;
-	uint32		tenant;
-	char	   *tenant_name;
-	Oid			run_as;
+	Flow		flow;
 
-	parts(job, &unused, &tenant, &tenant_name, &run_as);
-	return flow_of(limiter, tenant);
+	parts(job, &flow);
+	flow.limiter = limiter;
+	flow.limit_key = jobq_limit_key(job, limiter, flow.tenant_name);
+	return flow_of(&flow);
 }
 
 /*
@@ -208,12 +243,14 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	push->flow = job_flow(job);
 	push->group = job_group(job);
 	push->permits = JOBQ_NO_PERMITS;
-	push->kind = push->tenant = 0;
+	push->kind = push->tenant = push->limit_key = 0;
 	if (push->flow != 0)
 	{
-		char	   *tenant_name;
-		Oid			run_as;
+		Flow		flow;
 
-		parts(job, &push->kind, &push->tenant, &tenant_name, &run_as);
+		parts(job, &flow);
+		push->kind = flow.limiter;
+		push->tenant = flow.tenant;
+		push->limit_key = flow.limit_key;
 	}
 }

@@ -198,6 +198,8 @@ extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
 extern int32 jobq_flow_with(const JobqJob *job, uint32 limiter);
 extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
+extern bool jobq_flow_has_key(const JobqJob *job);
+extern bool jobq_flow_is_limited_twice(const JobqJob *job);
 extern uint32 jobq_limiter_of(const char *kind, const JobqQueue *queue);
 extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
 
@@ -267,5 +269,12 @@ extern void jobq_archive(const JobqJob *job, char state,
 extern void jobq_archive_many(const JobqJob *jobs,
 							  const TimestampTz *started_at, int njobs,
 							  const Datum *results, const bool *has_none);
+
+/* src/store/limit_key.c */
+extern void jobq_limit_keys_install(void);
+extern void jobq_check_limit_by(const char *by);
+extern bool jobq_limiter_is_keyed(uint32 limiter);
+extern uint32 jobq_limit_key(const JobqJob *job, uint32 limiter,
+							 const char *tenant);
 
 #endif							/* JOBQ_JOBS_H */

@@ -74,6 +74,20 @@ enum
 	ON_FULL_DROP
 };
 
+/* Longest description of where jobs have the key of a limiter, in bytes. */
+#define JOBQ_MAX_LIMIT_BY	200
+
+/* Attribute numbers of jobq.limiter. */
+enum
+{
+	LIMITER_NAME = 1,
+	LIMITER_MAX_RUNNING,
+	LIMITER_RATE,
+	LIMITER_THROTTLE,
+	LIMITER_BY,
+	LIMITER_NATTS = LIMITER_BY
+};
+
 /* Longest name of a limiter. */
 #define JOBQ_MAX_LIMITER_NAME	63
 

@@ -116,6 +116,7 @@ jobq_relations_of_any_version(void)
 	found.inbox = relation_named(found.schema, "inbox");
 	found.privilege = relation_named(found.schema, "privilege");
 	found.event_handler = relation_named(found.schema, "event_handler");
+	found.limiter = relation_named(found.schema, "limiter");
 	found.context_type =
 		GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
 						CStringGetDatum("job_context"),

@@ -109,6 +109,10 @@ static const Column event_handler_columns[] = {
 	{REGROLEOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 };
 
+static const Column limiter_columns[] = {
+	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+};
+
 /* The tables: where JobqRelations has the OID, and the columns. */
 static const struct
 {
@@ -128,6 +132,7 @@ static const struct
 	[JOBQ_STEP_TABLE] = TABLE(step, step_columns),
 	[JOBQ_PRIVILEGE_TABLE] = TABLE(privilege, privilege_columns),
 	[JOBQ_EVENT_HANDLER_TABLE] = TABLE(event_handler, event_handler_columns),
+	[JOBQ_LIMITER_TABLE] = TABLE(limiter, limiter_columns),
 #undef TABLE
 };
 
@@ -136,6 +141,7 @@ StaticAssertDecl(lengthof(handler_columns) == HANDLER_NATTS, "columns of jobq.ha
 StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
 StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq.privilege");
 StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq.event_handler");
+StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq.limiter");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6

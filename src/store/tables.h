@@ -44,6 +44,7 @@ typedef struct JobqRelations
 	Oid			inbox;
 	Oid			privilege;
 	Oid			event_handler;
+	Oid			limiter;
 	Oid			context_type;	/* row type jobq.job_context */
 	bool		version_fits;	/* the library works with this version */
 } JobqRelations;
@@ -62,6 +63,7 @@ typedef enum JobqTable
 	JOBQ_STEP_TABLE,
 	JOBQ_PRIVILEGE_TABLE,
 	JOBQ_EVENT_HANDLER_TABLE,
+	JOBQ_LIMITER_TABLE,
 	JOBQ_NTABLES
 } JobqTable;
 

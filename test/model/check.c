@@ -188,9 +188,11 @@ check_heaps(void)
 			model_fail("lane %d is not looked at", l);
 		if (lane->notify && !lane->noted)
 			model_fail("lane %d is not notified", l);
-		if (ready->parties[lane->party].queue_id != lane->queue_id ||
-			ready->parties[lane->tenant_party].tenant != lane->tenant)
-			model_fail("lane %d has another queue or tenant", l);
+		if (ready->parties[lane->party].scope != lane->queue_id ||
+			ready->parties[lane->tenant_party].tenant != lane->tenant ||
+			ready->parties[lane->key_party].tenant != lane->limit_key ||
+			(lane->limit_key != 0 && ready->parties[lane->key_party].scope != JOBQ_KEYS_OF(lane->kind)))
+			model_fail("lane %d has another queue, tenant or key", l);
 		served = lane->count > 0 && lane->ranked && !lane->paused &&
 			(lane->consumer || lane->order != JOBQ_NO_ORDER);
 		if (served && lane->heap == JOBQ_NONE && ready->heapless)
@@ -200,7 +202,7 @@ check_heaps(void)
 		if (!served)
 			continue;
 		heap = &ready->heaps[lane->heap];
-		if (tenant_is_limited(db, lane) != (lane->own != JOBQ_NONE))
+		if ((tenant_is_limited(db, lane) || key_is_limited(db, lane)) != (lane->own != JOBQ_NONE))
 			model_fail("lane %d is in a heap of its tenant's: %d", l,
 					   lane->own != JOBQ_NONE);
 		if (lane->own != JOBQ_NONE)
@@ -208,7 +210,7 @@ check_heaps(void)
 			const JobqHeap *own = &ready->heaps[lane->own];
 			JobqHeap	key = *own;
 
-			if (own->tenant != lane->tenant_party)
+			if (own->tenant != (key_is_limited(db, lane) ? lane->key_party : lane->tenant_party))
 				model_fail("lane %d is in another tenant's heap", l);
 			key.tenant = JOBQ_NONE;
 			if (own->lent == (uint32) l ? !heap_same(&key, heap) : own != heap)
@@ -261,13 +263,14 @@ check_tenant(uint32 party)
 {
 	JobqReady  *ready = db->ready;
 	JobqParty  *tenant = &ready->parties[party];
-	uint32		index = tally_find(db, tenant->queue_id, tenant->tenant);
+	uint32		index = tally_find(db, tenant->scope, tenant->tenant);
 	JobqTally  *tally = index == JOBQ_NONE ? NULL : TALLY(db, index);
 
 	for (uint32 h = tenant->heaps; h != JOBQ_NONE; h = ready->heaps[h].next)
 	{
 		JobqHeap   *own = &ready->heaps[h];
-		const JobqLimiter *policy = &db->limits->limiters[own->queue_limiter];
+		const JobqLimiter *policy = &db->limits->limiters[tenant->scope < 0 ? own->kind_limiter
+														  : own->queue_limiter];
 		bool		full;
 
 		if (own->tenant != party || (own->nlanes == 0 && own->lent == JOBQ_NONE))
@@ -307,14 +310,18 @@ check_tenants(void)
 		if (tally->lane != JOBQ_NO_LANE)
 			continue;
 		ntallies++;
-		if (tally_find(db, tally->queue_id, tally->tenant) != i)
+		if (tally_find(db, tally->scope, tally->tenant) != i)
 			model_fail("tally %u is not found", i);
 	}
 	if (ntallies != ready->ntallies)
 		model_fail("there are %u tallies, not %u", ntallies, ready->ntallies);
 	for (int l = 0; l < jobq_max_lanes; l++)
+	{
 		if (ready->lanes[l].in_use && ready->lanes[l].tenant != 0)
 			check_tenant(ready->lanes[l].tenant_party);
+		if (ready->lanes[l].in_use && ready->lanes[l].limit_key != 0)
+			check_tenant(ready->lanes[l].key_party);
+	}
 }
 
 /*
@@ -326,6 +333,8 @@ count_permits(const JobqPermits *permits, int *limiters, int *groups,
 {
 	if (permits->tenant != JOBQ_NONE)
 		tenants[permits->tenant]++;
+	if (permits->limit_key != JOBQ_NONE)
+		tenants[permits->limit_key]++;
 	if (permits->queue != JOBQ_NO_LIMITER)
 		limiters[permits->queue]++;
 	if (permits->kind != JOBQ_NO_LIMITER)
@@ -809,6 +818,16 @@ check_starts(int r, Moment popped)
 				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
 		if (running >= queue->limiter.tenant_max_running)
 			model_fail("%d jobs of tenant %u run", running + 1, row->job.tenant);
+		running = 0;
+	}
+	if (row->job.limit_key != 0 && !db->limits->stale && popped.tick >= world.limits_tick)
+	{
+		for (int i = 0; i < MAX_ROWS; i++)
+			running += i != r && world.rows[i].state == ROW_LIVE &&
+				world.rows[i].job.limit_key == row->job.limit_key &&
+				(world.rows[i].worker >= 0 || world.rows[i].session >= 0);
+		if (running >= world.kind_limiter.tenant_max_running)
+			model_fail("%d jobs of key %u run", running + 1, row->job.limit_key);
 		running = 0;
 	}
 	if (row->job.group == 0)

@@ -107,6 +107,7 @@ typedef struct Queue
 	bool		paused;
 	bool		limited;		/* has a limiter, as follows */
 	bool		tenants;		/* its jobs have tenants */
+	bool		unlimited;		/* which have no limits; so they can have keys */
 	uint8		rank[NPOOLS];
 	JobqLimiter limiter;
 } Queue;

@@ -146,7 +146,7 @@ load_limits(JobqWakeList *wake)
 		limits->nlimiters = Max(limits->nlimiters, i + 1);
 		if (!counted && jobq_limiter_counts(limiter))
 			begin_to_count(i, wake);
-		if (!tenants && jobq_tenants_limited(limiter))
+		if (!tenants && !limiter->keyed && jobq_tenants_limited(limiter))
 			begin_to_count_tenants(limiter->queue_id, wake);
 	}
 	for (int i = 0; i < jobq_max_lanes; i++)

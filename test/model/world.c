@@ -79,11 +79,16 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->key.run_at += (c >> 8) % (5 * USECS_PER_SEC);
 	else if (c % 8 == 1)
 		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
-	if ((c >> 3) % 8 == 0)
+	if ((c >> 3) % 8 == 0 &&
+		(!world.kind_limiter.keyed || !queue->tenants || queue->unlimited))
+	{
 		job->kind = KIND;
+		if (world.kind_limiter.keyed)
+			job->limit_key = 1 + (c >> 26) % 3;
+	}
 	if (queue->tenants)
 		job->tenant = 1 + (c >> 6) % 3;
-	job->flow = job->kind * 100 + job->tenant;
+	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
 		/* the same lane as the one before */
@@ -315,7 +320,9 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		(queue->limited && jobq_tenants_limited(&queue->limiter) &&
 		 row->job.tenant != 0 && entry->permits.tenant == JOBQ_NONE) ||
 		(row->job.kind != 0 && jobq_limiter_counts(&world.kind_limiter) &&
-		 entry->permits.kind == JOBQ_NO_LIMITER))
+		 entry->permits.kind == JOBQ_NO_LIMITER) ||
+		(row->job.limit_key != 0 && jobq_tenants_limited(&world.kind_limiter) &&
+		 entry->permits.limit_key == JOBQ_NONE))
 	{
 		give_back(entry, token, true, true);
 		return -1;
@@ -917,9 +924,11 @@ op_limits(uint32 a, uint32 b, uint32 c)
 		return;
 	queue->limiter.max_running = b % 3;
 	queue->limiter.weight = 1 + (b >> 4) % 3;
-	if (queue->tenants)
+	if (queue->tenants && !queue->unlimited)
 		queue->limiter.tenant_max_running = (b >> 8) % 3;
 	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
+	if (world.kind_limiter.keyed)
+		world.kind_limiter.tenant_max_running = 1 + (b >> 16) % 3;
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
 }
@@ -1088,6 +1097,7 @@ world_start(uint32 seed)
 	static const int leases[] = {2, 3, 8, 16, 32};
 	static const int groups[] = {4, 5, 8, 16, 16};
 	int			sizes[4];
+	bool		keyed = (seed >> 5) % 2 == 0;
 
 	sizes[0] = entries[seed % 5];
 	sizes[1] = lanes[seed / 5 % 5];
@@ -1130,9 +1140,10 @@ world_start(uint32 seed)
 			limiter->throttle.by_group = (seed >> 10) % 2 == 0;
 		}
 		queue->tenants = queue->limited && (limiter->fair || q == 3 || q == 4);
-		if (queue->tenants && (seed >> 13) % 2 == 0)
+		queue->unlimited = keyed && q == 1;
+		if (queue->tenants && !queue->unlimited && (seed >> 13) % 2 == 0)
 			limiter->tenant_max_running = 1 + q % 2;
-		if (queue->tenants && (seed >> 14) % 3 == 0)
+		if (queue->tenants && !queue->unlimited && (seed >> 14) % 3 == 0)
 		{
 			limiter->tenant_rate.per_us = 3.0 / USECS_PER_SEC;
 			limiter->tenant_rate.burst = 1 + q % 3;
@@ -1145,13 +1156,20 @@ world_start(uint32 seed)
 	}
 	world.kind_limiter.in_use = true;
 	world.kind_limiter.kind = KIND;
-	world.kind_limiter.max_running = 1 + (seed >> 11) % 2;
+	world.kind_limiter.keyed = keyed;
+	if (keyed)
+		world.kind_limiter.tenant_max_running = 1 + (seed >> 11) % 2;
+	else
+		world.kind_limiter.max_running = 1 + (seed >> 11) % 2;
 	world.kind_limiter.group_max_running = 1;
 	world.kind_limiter.group_wait = true;
 	if ((seed >> 12) % 4 == 0)
 	{
-		world.kind_limiter.rate.per_us = 3.0 / USECS_PER_SEC;
-		world.kind_limiter.rate.burst = 1;
+		JobqRate   *rate = keyed ? &world.kind_limiter.tenant_rate
+			: &world.kind_limiter.rate;
+
+		rate->per_us = 3.0 / USECS_PER_SEC;
+		rate->burst = 1;
 	}
 	model_memory(sizes);
 	for (int i = 0; i < MAX_ROWS; i++)

@@ -1,6 +1,6 @@
-# Three limiters that eight workers and fifty consumers share: there are never more
-# jobs than a limiter allows, and never fewer as long as there is work, also when
-# workers, consumers and the server come to their end in the middle.
+# Three limiters, or three keys of one, that eight workers and fifty consumers share:
+# there are never more jobs than a limiter allows, and never fewer as long as there is
+# work, also when workers, consumers and the server come to their end in the middle.
 #
 # A job runs until the test lets it end.  So the test knows at each moment how many
 # must run, whatever time it takes until they do.
@@ -28,7 +28,6 @@ CREATE SEQUENCE violation;
 CREATE TABLE ran (job bigint PRIMARY KEY, n int);
 -- What may run, and which jobs may come to their end.
 CREATE TABLE line (number int, name text, places int);
-INSERT INTO line VALUES (1, 'two', 2), (2, 'three', 3), (3, 'five', 5);
 CREATE TABLE may_end (n int PRIMARY KEY);
 -- Take one of the places, or it is a violation; and wait.  The locks, which the
 -- transaction holds, show what runs.
@@ -73,11 +72,10 @@ BEGIN
 	END IF;
 END $$;
 SELECT jobq.create_queue('workers'), jobq.create_queue('consumers', mode => 'consumer');
-SELECT jobq.create_limiter(name, max_running => places),
-	jobq.register('for ' || name, 'handler(jsonb, jobq.job_context)', limiter => name, max_attempts => 100, backoff => 'fixed 1ms')
-FROM line;
-SELECT jobq.enqueue('for ' || name, jsonb_build_object('number', number, 'n', i * 10 + number), queue => q)
-FROM generate_series(1, 120) i, line, unnest('{workers,consumers}'::text[]) q WHERE (q = 'workers') = (i % 2 = 0);
+-- How many places are taken, as jobq says, if nothing changes meanwhile.
+CREATE VIEW counted AS
+	SELECT running, max_running FROM jobq.limits WHERE by IS NULL
+	UNION ALL SELECT running, max_running FROM jobq.limit_keys;
 
 -- The jobs that run now.
 CREATE FUNCTION running() RETURNS TABLE (number int, n int) LANGUAGE sql AS $$
@@ -99,7 +97,7 @@ DECLARE
 	since timestamptz := clock_timestamp();
 BEGIN
 	LOOP
-		IF EXISTS (SELECT FROM jobq.limits l WHERE l.running > l.max_running) OR
+		IF EXISTS (SELECT FROM jobq.limits l WHERE l.running > l.max_running AND l.by IS NULL) OR
 			EXISTS (SELECT FROM line WHERE (SELECT count(*) FROM running() r WHERE r.number = line.number) > places) THEN
 			PERFORM nextval('violation');
 		END IF;
@@ -127,7 +125,7 @@ BEGIN
 END $$;
 });
 
-my ($consumers, $output);
+my ($consumers, $output, $full);
 my $script = PostgreSQL::Test::Utils::tempdir() . '/consume';
 append_to_file($script, "CALL consume();\n");
 
@@ -173,58 +171,83 @@ sub all_are_taken
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	wait_for($node, "$when: as many run as may", 'SELECT is_full()');
-	is(sql('CALL let_end(20); SELECT taken()'), 'two 2, three 3, five 5', "$when: each place that becomes free is taken, by one");
+	is(sql('CALL let_end(20); SELECT taken()'), $full, "$when: each place that becomes free is taken, by one");
 	is(sql("SELECT last_value FROM violation WHERE is_called"), '', "$when: never more");
 	return;
 }
 
-start_consumers();
-all_are_taken('at first');
-is(sql(q{SELECT count(DISTINCT queue) FROM jobq.jobs WHERE state = 'running'}), 2, 'workers and consumers run jobs');
+# What limits the jobs of the three lines, and how many run of each when all may.
+my @cases = (
+	[ 'limiters', q{('two', 2), ('three', 3), ('five', 5)},
+	  q{SELECT jobq.create_limiter(name, max_running => places) FROM line}, 'name', 'two 2, three 3, five 5' ],
+	[ 'keys', q{('one', 3), ('another', 3), ('the last', 3)},
+	  q{SELECT jobq.create_limiter('keyed', max_running => 3, by => 'payload $.number')}, q{'keyed'}, 'one 3, another 3, the last 3' ]);
 
-# a worker's place is given on, and the job comes again
-foreach my $time (1 .. 3)
+foreach my $each (@cases)
 {
-	my $gone = sql(q{SELECT pg_terminate_backend(pid)::int * pid FROM jobq.workers WHERE state = 'running' LIMIT 1});
+	my ($case, $lines, $create, $limiter, $all) = @$each;
 
-	wait_for($node, "a worker has gone, $time", "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $gone)");
-	all_are_taken("after the end of a worker, $time");
+	$full = $all;
+	# a crash sets the clock back: what is due now must be due then
+	sql(q{SELECT jobq.test_clock('0'); TRUNCATE line, may_end, ran});
+	sql("INSERT INTO line SELECT row_number() OVER (), name, places FROM (VALUES $lines) v (name, places)");
+	sql($create);
+	sql(qq{SELECT jobq.register('for ' || name, 'handler(jsonb, jobq.job_context)', limiter => $limiter, max_attempts => 100, backoff => 'fixed 1ms') FROM line});
+	sql(q{SELECT jobq.enqueue('for ' || name, jsonb_build_object('number', number, 'n', i * 10 + number), queue => q)
+		FROM generate_series(1, 120) i, line, unnest('{workers,consumers}'::text[]) q WHERE (q = 'workers') = (i % 2 = 0)});
+
+	start_consumers();
+	all_are_taken("$case: at first");
+	is(sql(q{SELECT count(DISTINCT queue) FROM jobq.jobs WHERE state = 'running'}), 2, 'workers and consumers run jobs');
+
+	# a worker's place is given on, and the job comes again
+	foreach my $time (1 .. 3)
+	{
+		my $gone = sql(q{SELECT pg_terminate_backend(pid)::int * pid FROM jobq.workers WHERE state = 'running' LIMIT 1});
+
+		wait_for($node, "a worker has gone, $time", "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $gone)");
+		all_are_taken("$case: after the end of a worker, $time");
+	}
+
+	# a consumer's is not, until its lease ends
+	stop_consumers();
+	is(sql(q{SELECT bool_and(running = max_running) FROM counted}), 't', 'what consumers have left is held');
+	end_leases();
+	start_consumers();
+	all_are_taken("$case: after the end of all consumers");
+
+	# a worker is killed while it runs a job, and the server restarts
+	my $offset = -s $node->logfile;
+	signal_process('KILL', sql(q{SELECT pid FROM jobq.workers WHERE state = 'running' LIMIT 1}));
+	wait_for_restart($node, $offset);
+	stop_consumers();
+	wait_for($node, 'after the crash, the places of leases are held',
+		q{SELECT bool_and(running <= max_running) AND sum(running) >= (SELECT count(*) FROM jobq_internal.lease_slots()) FROM counted HAVING count(*) = 3});
+	end_leases();
+	start_consumers();
+	all_are_taken("$case: after the crash of a worker");
+
+	# the server itself
+	$node->stop('immediate');
+	$node->start;
+	stop_consumers();
+	wait_for($node, 'the limits are there again', q{SELECT count(*) FILTER (WHERE limiter IS NOT NULL) > 0 FROM jobq.limits});
+	end_leases();
+	start_consumers();
+	all_are_taken("$case: after the crash of the server");
+
+	# all that is left, without the gate
+	sql('INSERT INTO may_end VALUES (0)');
+	wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+	is(sql('SELECT count(*), count(DISTINCT n), count(DISTINCT job) FROM ran'), '360|360|360', 'each has run once');
+	wait_for($node, 'nothing is held any more', 'SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
+	is(sql("SELECT last_value FROM violation WHERE is_called"), '', 'never more than a limiter allows');
+	stop_consumers();
+
+	sql("SELECT jobq.unregister('for ' || name) FROM line");
+	sql('SELECT jobq.drop_limiter(limiter) FROM jobq.limits');
+	wait_for($node, 'the limiters are forgotten', 'SELECT NOT EXISTS (SELECT FROM jobq.limits)');
 }
-
-# a consumer's is not, until its lease ends
-stop_consumers();
-is(sql(q{SELECT bool_and(running = max_running) FROM jobq.limits}), 't', 'what consumers have left is held');
-end_leases();
-start_consumers();
-all_are_taken('after the end of all consumers');
-
-# a worker is killed while it runs a job, and the server restarts
-my $offset = -s $node->logfile;
-signal_process('KILL', sql(q{SELECT pid FROM jobq.workers WHERE state = 'running' LIMIT 1}));
-wait_for_restart($node, $offset);
-stop_consumers();
-wait_for($node, 'after the crash, the places of leases are held',
-	q{SELECT bool_and(running <= max_running) AND sum(running) >= (SELECT count(*) FROM jobq_internal.lease_slots()) FROM jobq.limits HAVING count(*) = 3});
-end_leases();
-start_consumers();
-all_are_taken('after the crash of a worker');
-
-# the server itself
-$node->stop('immediate');
-$node->start;
-stop_consumers();
-wait_for($node, 'the limits are there again', 'SELECT count(*) = 3 FROM jobq.limits');
-end_leases();
-start_consumers();
-all_are_taken('after the crash of the server');
-
-# all that is left, without the gate
-sql('INSERT INTO may_end VALUES (0)');
-wait_for($node, 'all jobs come to their end', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
-is(sql('SELECT count(*), count(DISTINCT n), count(DISTINCT job) FROM ran'), '360|360|360', 'each has run once');
-wait_for($node, 'nothing is held any more', 'SELECT NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
-is(sql("SELECT last_value FROM violation WHERE is_called"), '', 'never more than a limiter allows');
-stop_consumers();
 
 no_failed_assertion($node);
 done_testing();

@@ -428,6 +428,15 @@ sql(q{SELECT jobq.register('plain', 'gate()');
 SELECT jobq.create_queue('rented', mode => 'consumer', tenant => 'header t', tenant_max_running => 2),
 	jobq.create_queue('rationed', tenant => 'header t', tenant_rate => '2 per day burst 2');
 SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "a"}') FROM unnest('{rented,rationed}'::text[]) q, generate_series(1, 4)});
+# And those of the keys of limiters.
+sql(q{SELECT jobq.create_limiter('places', max_running => 2, by => 'payload $.host'), jobq.create_limiter('tokens', rate => '2 per day burst 2', by => 'payload $.host'),
+	jobq.create_queue('keyed', mode => 'consumer', limiter => 'places'), jobq.register('call', 'gate()', limiter => 'tokens');
+SELECT jobq.enqueue('call', '{"host": "a"}', queue => q) FROM unnest('{workers}'::text[]) q, generate_series(1, 4);
+SELECT jobq.enqueue('any', '{"host": "a"}', queue => 'keyed') FROM generate_series(1, 4)});
+my $called = q{SELECT string_agg(host || ' ' || n, ', ' ORDER BY host) FROM (SELECT payload ->> 'host' AS host, count(*) AS n FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' GROUP BY 1) t};
+my $take_keyed = q{SELECT count(*), string_agg(DISTINCT payload ->> 'host', '') FROM jobq.reserve('{keyed}', 10, '1 day', '5 min')};
+is(sql($take_keyed), '2|a', 'keys: two are held');
+wait_for($node, 'keys: two have run', "SELECT ($called) = 'a 2'");
 my $rationed = q{SELECT string_agg(tenant || ' ' || n, ', ' ORDER BY tenant) FROM (SELECT tenant, count(*) AS n FROM jobq.jobs WHERE queue = 'rationed' AND state = 'completed' GROUP BY 1) t};
 my $take_rented = q{SELECT count(*), string_agg(DISTINCT headers ->> 't', '') FROM jobq.reserve('{rented}', 10, '1 day', '5 min')};
 is(sql($take_rented), '2|a', 'tenants: two are held');
@@ -437,6 +446,10 @@ $node->stop('immediate');
 $node->start;
 wait_for($node, 'tenants: the bucket is as before', q{SELECT tokens < 1 FROM jobq.tenants WHERE queue = 'rationed' AND tenant = 'a'});
 sql(q{SELECT jobq.enqueue('plain', queue => q, headers => '{"t": "b"}') FROM unnest('{rented,rationed}'::text[]) q});
+sql(q{SELECT jobq.enqueue('call', '{"host": "b"}', queue => 'workers'), jobq.enqueue('any', '{"host": "b"}', queue => 'keyed')});
+wait_for($node, 'keys: another is new, and the first has had its own', "SELECT ($called) = 'a 2, b 1'");
+is(sql($take_keyed), '1|b', 'keys: the places are held as before');
+is(sql(q{SELECT floor(tokens) FROM jobq.limit_keys WHERE limiter = 'tokens' AND key = 'a'}), '0', 'keys: the bucket is as before');
 wait_for($node, 'tenants: another is new, and the first has had his', "SELECT ($rationed) = 'a 2, b 1'");
 is(sql($take_rented), '1|b', 'tenants: the places are held as before');
 wait_for($node, 'groups: buckets and rests are as before',

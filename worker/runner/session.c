@@ -49,6 +49,7 @@ typedef struct Waiting
 	ArrayBuildState *queues;
 	ArrayBuildState *tenants;	/* of queues */
 	ArrayBuildState *kinds;
+	ArrayBuildState *flows;		/* keys of limiters */
 	ArrayBuildState *groups;
 	ArrayBuildState *taken;		/* jobs */
 } Waiting;
@@ -82,14 +83,14 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 {
 	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
 		INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID,
-	TEXTARRAYOID};
+	TEXTARRAYOID, INT4ARRAYOID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
 		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
 		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID),
 		array_of(waiting->taken, INT8OID), Int32GetDatum(limit),
-	array_of(waiting->tenants, TEXTOID)};
+	array_of(waiting->tenants, TEXTOID), array_of(waiting->flows, INT4OID)};
 	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
-	' ', waiting->tenants == NULL ? 'n' : ' ', '\0'};
+	' ', waiting->tenants == NULL ? 'n' : ' ', ' ', '\0'};
 	int			n;
 
 	SPI_connect();
@@ -103,11 +104,11 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
-				   " AND j.id <> ALL ($7)"
+				   " AND j.id <> ALL ($7) AND j.flow <> ALL ($10)"
 				   " AND ($9 IS NULL OR " TENANT_OF_QUEUE " <> ALL ($9))"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
 				   " j.priority, j.run_at, j.id LIMIT $8",
-				   9, types, values, nulls, SPI_OK_SELECT);
+				   10, types, values, nulls, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
@@ -158,6 +159,12 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 			break;
 		case JOBQ_KIND_FULL:
 			pass_by(&waiting->kinds, JOB(job, JOB_KIND), TEXTOID);
+			break;
+		case JOBQ_KEY_FULL:
+			if (job_flow(job) != 0)
+				pass_by(&waiting->flows, JOB(job, JOB_FLOW), INT4OID);
+			else
+				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
 			break;
 		case JOBQ_GROUP_BUSY:
 			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);

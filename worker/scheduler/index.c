@@ -145,7 +145,7 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
 	push->role = DatumGetObjectId(slot_getattr(slot, JOB_RUN_AS, &isnull));
 	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
-	push->kind = push->tenant = 0;
+	push->kind = push->tenant = push->limit_key = 0;
 	push->group = 0;
 	push->permits = JOBQ_NO_PERMITS;
 	push->quarantine =

@@ -49,7 +49,7 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 {
 	if (all && my_db->limits->limiters[index].queue_id != 0)
 		count_running(index);
-	if (tenants)
+	if (tenants && !my_db->limits->limiters[index].keyed)
 		tenants_begin_to_count(my_db->limits->limiters[index].queue_id, now);
 	if (!all && !tenants)
 		return;
@@ -122,6 +122,7 @@ limits_load(void)
 				limiter->pace.tokens = now_is->rate.burst;
 			limiter->rate = now_is->rate;
 			limiter->throttle = now_is->throttle;
+			limiter->keyed = now_is->keyed;
 			limiter->tenant_max_running = now_is->tenant_max_running;
 			limiter->tenant_rate = now_is->tenant_rate;
 			if (limiter->throttle.failures == 0)
@@ -376,6 +377,8 @@ limits_of_lease(const JobqPush *push)
 	uint32		place = JOBQ_NONE;
 	uint32		tenant = jobq_tenant_count(my_db, push->queue_id, push->tenant,
 										   jobq_now());
+	uint32		key = jobq_tenant_count(my_db, JOBQ_KEYS_OF(push->kind),
+										push->limit_key, jobq_now());
 
 	lane.queue_limiter = jobq_limiter_find(my_db, push->queue_id, 0);
 	lane.kind_limiter = push->kind == 0 ? JOBQ_NO_LIMITER
@@ -401,7 +404,7 @@ limits_of_lease(const JobqPush *push)
 		my_db->limits->limiters[lane.kind_limiter].running++;
 	return (JobqPermits)
 	{
-		lane.queue_limiter, lane.kind_limiter, tenant, place
+		lane.queue_limiter, lane.kind_limiter, tenant, key, place
 	};
 }
 

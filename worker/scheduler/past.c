@@ -51,7 +51,7 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 							   " UNION ALL SELECT %s, a.started_at, false FROM jobq.archive a"
 							   " WHERE %s = $1 AND a.finished_at > $2 AND a.started_at > $2"
 							   " UNION ALL SELECT %s, l.since, false"
-							   " FROM jobq.lease l, unnest(l.job_ids) i JOIN jobq.job j ON j.id = i"
+							   " FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq.lease) l JOIN jobq.job j ON j.id = l.job_id"
 							   " WHERE %s = $1 AND l.since > $2) t"
 							   " WHERE at > least($2, $3)"
 							   " GROUP BY name ORDER BY 2 DESC, 3 DESC LIMIT $4",

@@ -143,16 +143,16 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
-				   "SELECT kind, coalesce(max_running, 0), rate, throttle"
+				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false"
 				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND);
 	return read_named(limiters, n, jobq_limiter_hash,
-					  "SELECT name, coalesce(max_running, 0), rate, throttle"
+					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL"
 					  " FROM jobq.limiter");
 }
 
 /*
  * The limiters of kinds, or those with names, of which the query tells; they follow
- * the first n.
+ * the first n.  The limits of one that is by a key are those of each of its keys.
  */
 static int
 read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
@@ -178,6 +178,14 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 		limiter->group_max_running = 1;
 		limiter->group_wait = true;
 		rate_and_throttle(limiter, row, desc, 3, 4);
+		limiter->keyed = DatumGetBool(jobq_column(row, desc, 5, BOOLOID, NULL));
+		if (limiter->keyed)
+		{
+			limiter->tenant_max_running = limiter->max_running;
+			limiter->tenant_rate = limiter->rate;
+			limiter->max_running = 0;
+			memset(&limiter->rate, 0, sizeof(JobqRate));
+		}
 	}
 	return n;
 }

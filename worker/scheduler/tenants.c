@@ -56,14 +56,19 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
 }
 
 /*
- * After a start of the server: how empty the buckets of the queue's tenants would be,
- * as limits.c does for queues and kinds.  Of as many tenants as may be remembered,
+ * After a start of the server: how empty the buckets of the queue's tenants, or of the
+ * limiter's keys, would be, as limits.c does for queues and kinds.  Of as many tenants as may be remembered,
  * those first that have had most.
  */
 static void
 remember_past(const JobqLimiter *limiter, TimestampTz now)
 {
-	uint64		n = past_read(limiter, "tenant",
+	const char *by = !limiter->keyed ? "tenant"
+		: psprintf("jobq_internal.limit_key(%d, payload, headers, role::oid, tenant)",
+				   (int32) limiter->kind);
+	int32		scope = limiter->keyed ? JOBQ_KEYS_OF(limiter->kind)
+		: limiter->queue_id;
+	uint64		n = past_read(limiter, by,
 							  past_bucket_since(&limiter->tenant_rate, now),
 							  DT_NOEND, JOBQ_MAX_TALLIES);
 
@@ -74,13 +79,13 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 											  : text_to_cstring(past.name));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_tenant_spend(my_db, limiter->queue_id, tenant, past.started, now);
+		jobq_tenant_spend(my_db, scope, tenant, past.started, now);
 		LWLockRelease(my_db->lock);
 	}
 }
 
 /*
- * The same for all queues whose tenants have a rate.  Wants a transaction.
+ * The same for all queues whose tenants, and limiters whose keys have a rate.  Wants a transaction.
  */
 void
 tenants_restore(void)

@@ -1,0 +1,128 @@
+-- Limiters by a key: each key has the limits for itself.
+
+CREATE FUNCTION test.fetch(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared((payload ->> 'lock')::bigint);
+END
+$$;
+CREATE FUNCTION test.fetch(host text, lock int DEFAULT 1) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('fetch', jsonb_strip_nulls(jsonb_build_object('server', jsonb_build_object('host', host), 'lock', lock)), queue => 'fetching')
+$$;
+
+-- bad input
+SELECT c, (test.error('SELECT jobq.create_limiter(''hosts'', ' || c || ')')).* FROM unnest(ARRAY[
+	'1, by => ''host''', '1, by => ''payload''', '1, by => ''payload $''', '1, by => ''payload $.''', '1, by => ''payload $.a[0]''', '1, by => ''payload $.a..b''',
+	'1, by => ''payload $.*''', '1, by => ''payload $.a ? (@ > 1)''', '1, by => ''payload $.a.b.c.d.e.f.g.h.i''', '1, by => ''payload $.'' || repeat(''x'', 200)',
+	'1, by => ''header''', '1, by => ''header ''', '1, by => ''role x''', '1, by => ''''', 'by => ''role''', 'throttle => ''2 failures in 1 hour'', by => ''role''']) c;
+
+-- of each host one runs, whatever waits for others; jobs without a host have one key in common
+SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.host');
+SELECT (test.error('SELECT jobq.alter_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
+SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts');
+SELECT pg_advisory_lock(1);
+SELECT test.fetch('a') AS a1, test.fetch('a') AS a2, test.fetch('b') AS b1, test.fetch('a') AS a3, test.fetch(NULL) AS n1, test.fetch(NULL) AS n2 \gset
+SELECT test.in_gate(:a1, :b1, :n1);
+SELECT jobq.enqueue('echo', '"passes by"') AS e \gset
+SELECT state FROM jobq.wait(:e);
+CALL test.settle();
+SELECT state, attempt FROM unnest(ARRAY[:a1, :a2, :a3, :b1, :n1, :n2]) WITH ORDINALITY i (id, n), jobq.status(i.id) ORDER BY n;
+SELECT queue, kind, limiter, running, max_running, by FROM jobq.limits WHERE limiter = 'hosts';
+SELECT limiter, key, ready, running, max_running, rate, tokens FROM jobq.limit_keys ORDER BY key;
+SELECT reason, detail, remedy FROM jobq.explain_job(:a2);
+-- a job that is given another key goes there; one more place of each
+SELECT jobq.edit(:a3, payload => '{"server": {"host": "c"}, "lock": 1}');
+SELECT test.in_gate(:a1, :b1, :n1, :a3);
+SELECT jobq.cancel(:b1);
+SELECT jobq.edit(:n2, payload => '{"server": {"host": ["no text"]}, "lock": 1}');
+CALL test.settle();
+SELECT state FROM jobq.status(:n2);
+SELECT jobq.alter_limiter('hosts', max_running => 2), jobq.cancel(:n1);
+SELECT test.in_gate(:a1, :a2, :a3, :n2);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a1, :a2, :a3, :n2]);
+SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
+SELECT jobq.alter_limiter('hosts', max_running => 1);
+
+-- many in one call, each with its own key
+SELECT pg_advisory_lock(1);
+SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('fetch', ARRAY(SELECT jsonb_build_object('server', jsonb_build_object('host', i % 2), 'lock', 1)
+	FROM generate_series(1, 6) i), queue => 'fetching') id \gset
+SELECT test.until($$ (SELECT running = 2 FROM jobq.limits WHERE limiter = 'hosts') $$);
+SELECT key, ready, running FROM jobq.limit_keys ORDER BY key;
+SELECT count(DISTINCT flow) FROM jobq.job WHERE id = ANY (:'many');
+-- work() takes none of a key that is full, however many there are
+CALL jobq.work(ARRAY['fetching'], stop_when_empty => true);
+SELECT test.fetch('alone', 2) AS alone \gset
+SELECT state FROM jobq.wait(:alone);
+SELECT pg_advisory_unlock(1);
+SELECT state, count(*) FROM jobq.wait(:'many'::bigint[]) GROUP BY 1;
+
+-- consumers get one of each
+SELECT jobq.create_queue('fetched', mode => 'consumer', limiter => 'hosts');
+SELECT jobq.enqueue('any', jsonb_build_object('server', jsonb_build_object('host', h)), 'fetched') FROM unnest('{a,a,b,true}'::text[]) h \g /dev/null
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload #>> '{server,host}' ORDER BY id) AS hosts
+FROM generate_series(1, 3) i, jobq.reserve('{fetched}', 1 + 0 * i, wait => '5 min') \gset
+SELECT count(*) FROM jobq.reserve('{fetched}', 10);
+SELECT :'hosts' AS hosts, test.fetch('b') AS b \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:b);
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
+SELECT state FROM jobq.wait(:b);
+SELECT id, token, payload #>> '{server,host}' AS host FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
+SELECT :'host' AS host, jobq.ack(:id, :token) IS NOT NULL AS done;
+SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
+
+-- a rate of each key
+SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header client');
+SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
+SELECT array_agg(jobq.enqueue('note', '1', headers => jsonb_build_object('client', c))) AS ids FROM unnest(ARRAY[1, 1, 1, 2]) c \gset
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
+CALL test.settle();
+SELECT key, ready, running, rate, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'calls';
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail, remedy FROM jobq.explain_job((:'ids'::bigint[])[3]);
+SELECT jobq.test_clock('31 min');
+SELECT state FROM jobq.wait((:'ids'::bigint[])[3]);
+SELECT jobq.test_clock('0');
+
+-- by tenant, over queues; by role
+SELECT jobq.create_limiter('of tenants', max_running => 1, by => 'tenant'), jobq.create_limiter('of roles', max_running => 1, by => 'role');
+SELECT jobq.create_queue('first of two', tenant => 'header t'), jobq.create_queue('second of two', tenant => 'header t');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of tenants');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'second of two', headers => '{"t": "x"}') AS x2,
+	jobq.enqueue('fetch', '{"lock": 1}', 'second of two', headers => '{"t": "y"}') AS y1 \gset
+SELECT test.in_gate(:x1, :y1);
+CALL test.settle();
+SELECT state FROM jobq.status(:x2);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:x1, :x2, :y1]);
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of roles');
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('fetch', '{"lock": 1}') AS r1, jobq.enqueue('fetch', '{"lock": 1}') AS r2 \gset
+SELECT test.in_gate(:r1);
+SELECT key = current_user AS mine, ready, running FROM jobq.limit_keys;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:r1, :r2]);
+
+-- not together with limits of tenants: such jobs are refused, and those that are there wait
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x2 \gset
+SELECT test.in_gate(:x1);
+SELECT jobq.alter_queue('first of two', tenant_max_running => 5);
+SELECT (test.error($$ SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two') $$)).*;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:x1);
+CALL test.settle();
+SELECT state FROM jobq.status(:x2);
+SELECT reason, detail, remedy FROM jobq.explain_job(:x2);
+CALL jobq.work(ARRAY['first of two'], stop_when_empty => true);
+SELECT state FROM jobq.status(:x2);
+SELECT jobq.alter_queue('first of two', tenant_max_running => 0);
+SELECT state FROM jobq.wait(:x2);
+
+SELECT jobq.unregister('fetch'), jobq.register('note', 'test.note(jsonb)');
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of two,second of two}'::text[]) q;
+SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles}'::text[]) l;
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
+TRUNCATE test.trace;
+DROP FUNCTION test.fetch(jsonb), test.fetch(text, int);
