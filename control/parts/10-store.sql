@@ -92,6 +92,7 @@ CREATE TABLE jobq.job (
 	group_key text,
 	group_held boolean,
 	unique_until "char",
+	unique_queue int,
 	unique_key text,
 	batch_id bigint,
 	free_delay_ms bigint,
@@ -136,12 +137,15 @@ CREATE TABLE jobq.unique_key (
 	job_id bigint NOT NULL,
 	held_until timestamptz,
 	role regrole NOT NULL,
+	queue_id int NOT NULL,
 	until "char" NOT NULL CHECK (until IN ('f', 's', 'w')),
 	kind text COLLATE "C" NOT NULL,
 	key text COLLATE "C" NOT NULL,
-	CONSTRAINT unique_key_pkey PRIMARY KEY (key, kind, role)
+	CONSTRAINT unique_key_pkey PRIMARY KEY (key, kind, role, queue_id)
 );
 COMMENT ON TABLE jobq.unique_key IS 'which job holds a unique key';
+COMMENT ON COLUMN jobq.unique_key.queue_id IS 'the queue in which the key is one; 0: it is one in all queues';
+COMMENT ON COLUMN jobq.unique_key.kind IS 'the kind of which the key is one; empty: it is one of all kinds';
 COMMENT ON COLUMN jobq.unique_key.held_until IS 'the window''s end: held until then even if the job is over';
 COMMENT ON COLUMN jobq.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
 
@@ -229,6 +233,7 @@ CREATE TABLE jobq.failed_job (
 	errors jsonb NOT NULL,
 	group_key text,
 	unique_until "char",
+	unique_queue int,
 	unique_key text,
 	batch_id bigint,
 	log jsonb,

@@ -46,11 +46,13 @@ COMMENT ON FUNCTION jobq.traceparent(jsonb) IS 'the traceparent that a job''s he
 headers: of a job
 returns: null if there is none, or if it has not the form of W3C Trace Context';
 
-CREATE FUNCTION jobq.release_unique(kind text, unique_key text) RETURNS boolean
-AS 'MODULE_PATHNAME', 'jobq_release_unique' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.release_unique(text, text) IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it
-kind: the kind of the jobs
-unique_key: the key';
+CREATE FUNCTION jobq.release_unique(kind text DEFAULT NULL, unique_key text DEFAULT NULL, unique_scope text DEFAULT 'kind', queue text DEFAULT NULL) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_release_unique' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.release_unique IS 'give back a unique key of the current role, so that another job can be enqueued with it; false if nobody held it
+kind: the kind of the jobs; for the scope of a kind only
+unique_key: the key
+unique_scope: that of the key: kind, queue or database
+queue: the queue; for the scope of a queue only';
 
 CREATE VIEW jobq.inbox AS
 	SELECT NULL::bigint AS id, NULL::text AS kind, NULL::jsonb AS payload,

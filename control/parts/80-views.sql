@@ -13,20 +13,20 @@ DECLARE
 	live text := $$
 		SELECT j.id, NULL::pg_catalog."char" AS ended, j.kind, j.queue_id, j.priority, j.role, j.attempt, j.max_attempts,
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
-			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost,
+			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.unique_queue, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost,
 			j.lease_token, j.expires_at
 		FROM jobq.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost,
+			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, NULL::int, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb,
+			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.failed_job f$$;
 	name text;
@@ -49,7 +49,8 @@ BEGIN
 				CASE WHEN o.open THEN j.group_key END AS group_key, CASE WHEN o.open THEN j.unique_key END AS unique_key,
 				j.batch_id, CASE WHEN NOT o.open THEN NULL WHEN r.job_id IS NULL THEN j.log ELSE jobq_internal.live_log(j.id, j.log) END AS log,
 				CASE WHEN o.open THEN j.context END AS context,
-				j.tenant, j.tags, CASE j.ended WHEN 'f' THEN j.errors -> -1 -> 'cost' ELSE j.cost END AS cost
+				j.tenant, j.tags, CASE j.ended WHEN 'f' THEN j.errors -> -1 -> 'cost' ELSE j.cost END AS cost,
+				CASE WHEN NOT o.open OR j.unique_key IS NULL THEN NULL WHEN j.unique_queue IS NULL THEN 'kind' WHEN j.unique_queue = 0 THEN 'database' ELSE 'queue' END AS unique_scope
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL

@@ -82,18 +82,23 @@ find_of(Relation rel, int64 id, Oid role, JobqJob *job)
 static void
 reassign_key(const JobqJob *job, Oid from, Oid to)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID, OIDOID, INT8OID, OIDOID};
-	Datum		values[] = {
-		JOB(job, JOB_UNIQUE_KEY), JOB(job, JOB_KIND), ObjectIdGetDatum(from),
-		JOB(job, JOB_ID), ObjectIdGetDatum(to)
-	};
+	static const Oid types[] = {TEXTOID, TEXTOID, OIDOID, INT8OID, OIDOID, INT4OID};
+	JobqUniqueKey key;
+	Datum		values[6];
 
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
 		return;
+	jobq_unique_key(job, &key);
+	values[0] = key.key;
+	values[1] = key.kind;
+	values[2] = ObjectIdGetDatum(from);
+	values[3] = JOB(job, JOB_ID);
+	values[4] = ObjectIdGetDatum(to);
+	values[5] = key.queue_id;
 	SPI_connect();
-	(void) jobq_query("UPDATE jobq.unique_key SET role = $5"
-					  " WHERE key = $1 AND kind = $2 AND role = $3 AND job_id = $4",
-					  5, types, values, NULL, SPI_OK_UPDATE);
+	(void) jobq_query("UPDATE jobq.unique_key SET role = $5 WHERE key = $1"
+					  " AND kind = $2 AND queue_id = $6 AND role = $3 AND job_id = $4",
+					  6, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 }
 
@@ -173,12 +178,12 @@ jobq_reassign(PG_FUNCTION_ARGS)
 
 	rel = jobq_open_jobs();
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.unique_key a JOIN jobq.unique_key b USING (key, kind)"
+	if (jobq_query("SELECT FROM jobq.unique_key a JOIN jobq.unique_key b USING (key, kind, queue_id)"
 				   " WHERE a.role = $1 AND b.role = $2 LIMIT 1",
 				   2, types, values, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("both roles have jobs of the same kind with the same unique key"),
+				 errmsg("both roles have jobs with the same unique key"),
 				 errhint("Cancel or retry the jobs of one of them first.")));
 	for (int i = 0; i < (int) lengthof(queries); i++)
 		(void) jobq_query(queries[i], 2, types, values, NULL,

@@ -48,7 +48,9 @@
 #define KEY_IS_FREE \
 	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
 	" WHERE u.key = j.unique_key" \
-	" AND u.kind = j.kind AND u.role = j.role AND u.job_id <> j.id" \
+	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
+	" AND u.queue_id = coalesce(j.unique_queue, 0)" \
+	" AND u.role = j.role AND u.job_id <> j.id" \
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
 
@@ -201,7 +203,9 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 		{
 			appendStringInfoString(&query->text,
 								   " AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.failed_job g"
-								   " WHERE g.unique_key = j.unique_key AND g.kind = j.kind"
+								   " WHERE g.unique_key = j.unique_key"
+								   " AND g.unique_queue IS NOT DISTINCT FROM j.unique_queue"
+								   " AND (g.kind = j.kind OR j.unique_queue IS NOT NULL)"
 								   " AND g.role = j.role AND g.id > j.id");
 			add_filters(query, many, "g");
 			appendStringInfoString(&query->text, "))");

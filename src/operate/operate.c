@@ -495,8 +495,9 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	SPI_connect();
 
 	/* of jobs with the same key, the last one has it */
-	jobq_query("INSERT INTO jobq.unique_key (job_id, role, until, kind, key)"
-			   " SELECT id, role, unique_until, kind, unique_key FROM jobq.job"
+	jobq_query("INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key)"
+			   " SELECT id, role, coalesce(unique_queue, 0), unique_until,"
+			   " CASE WHEN unique_queue IS NULL THEN kind ELSE '' END, unique_key FROM jobq.job"
 			   " WHERE dormant AND unique_key IS NOT NULL"
 			   " AND (unique_until = 'f' OR attempt = 0)"
 			   " ORDER BY id DESC ON CONFLICT DO NOTHING",

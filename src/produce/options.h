@@ -38,7 +38,7 @@ JOB_OPTION(retry_until, RETRY_UNTIL, timestamptz, "until this time there is a ne
 JOB_OPTION(backoff, BACKOFF, text, "how long the next attempt waits: fixed 5s, linear 5s, exponential 5s cap 300s jitter 20%, or list 1s,5s,10s; else that of its kind, else jobq.default_backoff")
 JOB_OPTION(timeout, TIMEOUT, interval, "how long an attempt may run; else that of its kind, else jobq.default_timeout")
 JOB_OPTION(expires_at, EXPIRES_AT, timestamptz, "if it has not started by this time, it ends as expired; else by expires_after of its queue")
-JOB_OPTION(unique_key, UNIQUE_KEY, text, "no other job of the same kind and role with the same key at a time")
+JOB_OPTION(unique_key, UNIQUE_KEY, text, "no other job of the same kind and role with the same key at a time; see unique_scope")
 JOB_OPTION(unique_for, UNIQUE_FOR, interval, "hold the key for at least so long, even if the job is over")
 JOB_OPTION(unique_until, UNIQUE_UNTIL, text, "hold the key until the job's finish or its start; else finish")
 JOB_OPTION(on_conflict, ON_CONFLICT, text, "if the key is held: skip (the result is the holder's id), replace (it takes the place of a holder that waits), merge (a holder that waits keeps all but its payload, which is of both), reset (it keeps all but its time), or error; else skip")
@@ -48,3 +48,4 @@ JOB_OPTION(watch, WATCH, boolean, "NOTIFY on channel jobq_job_ID at each change 
 JOB_OPTION(context, CONTEXT, jsonb, "settings for the job by their names, such as {\"search_path\": \"branch_7\"}; those of the carry list of its queue that are not given have the value of this session")
 JOB_OPTION(unique_by, UNIQUE_BY, text, "these fields of the payload are the unique key, such as {customer,month}; not together with unique_key")
 JOB_OPTION(tags, TAGS, _text, "what the job is marked with, such as {import,vip}, to find it by; up to 16")
+JOB_OPTION(unique_scope, UNIQUE_SCOPE, text, "of which jobs of the role the unique key is one: those of the same kind, those of the same queue, or all in the database; else kind")

@@ -162,6 +162,14 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
 					 "the options about unique keys must stand together");
 	unique->by = NIL;
+	if (!nulls[OPTION_UNIQUE_SCOPE])
+	{
+		if (nulls[OPTION_UNIQUE_KEY] && nulls[OPTION_UNIQUE_BY])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("unique_scope needs a unique_key")));
+		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
+	}
 	if (nulls[OPTION_UNIQUE_BY])
 	{
 		unique_options(job, unique, options + OPTION_UNIQUE_KEY,
@@ -234,20 +242,54 @@ jobq_set_unique_by(JobqJob *job, const List *names)
 }
 
 /*
- * release_unique(kind, unique_key): give back a key of the current role, whoever holds
- * it.
+ * release_unique(kind, unique_key, unique_scope, queue): give back a key of the current
+ * role, whoever holds it.  The kind counts for the scope of a kind, the queue for that
+ * of a queue.
  */
 Datum
 jobq_release_unique(PG_FUNCTION_ARGS)
 {
+	enum
+	{
+		KIND, KEY, SCOPE, QUEUE
+	};
+	const char *scope = PG_ARGISNULL(SCOPE) ? "kind"
+		: text_to_cstring(PG_GETARG_TEXT_PP(SCOPE));
+	bool		of_queue = strcmp(scope, "queue") == 0;
+	bool		of_kind = strcmp(scope, "kind") == 0;
 	JobqJob		job;
 
 	PreventCommandIfReadOnly("jobq.release_unique()");
 	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
 	memset(job.nulls, true, sizeof(job.nulls));
+	JOB_SET(&job, JOB_QUEUE_ID, Int32GetDatum(0));
+	jobq_unique_set_scope(&job, scope);
+	if (of_queue != !PG_ARGISNULL(QUEUE))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 of_queue ? errmsg("unique_scope \"queue\" needs a queue")
+				 : errmsg("a queue needs unique_scope \"queue\"")));
+	if (!of_kind && !PG_ARGISNULL(KIND))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a unique key of the %s has no kind", scope),
+				 errhint("Leave kind out, or write NULL for it.")));
+	if (PG_ARGISNULL(KEY) || (of_kind && PG_ARGISNULL(KIND)))
+		PG_RETURN_NULL();
+	if (of_queue)
+	{
+		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(QUEUE));
+		JobqQueue	queue;
+
+		/* who may not see the queue has no key there */
+		if (jobq_queue_by_name(name, false, &queue) == NULL)
+			PG_RETURN_BOOL(false);
+		JOB_SET(&job, JOB_UNIQUE_QUEUE, Int32GetDatum(queue.id));
+	}
 	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
 	JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(GetUserId()));
-	JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(0));
-	JOB_SET(&job, JOB_UNIQUE_KEY, PG_GETARG_DATUM(1));
+	if (of_kind)
+		JOB_SET(&job, JOB_KIND, PG_GETARG_DATUM(KIND));
+	JOB_SET(&job, JOB_UNIQUE_KEY, PG_GETARG_DATUM(KEY));
 	PG_RETURN_BOOL(jobq_unique_release(&job));
 }

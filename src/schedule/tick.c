@@ -40,6 +40,7 @@ static const struct
 	REFUSED(expires_at, EXPIRES_AT, "Use expires_after, which counts from the tick."),
 	REFUSED(unique_key, UNIQUE_KEY, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_by, UNIQUE_BY, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(unique_scope, UNIQUE_SCOPE, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_for, UNIQUE_FOR, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_until, UNIQUE_UNTIL, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(on_conflict, ON_CONFLICT, "Use overlap => 'skip' or 'queue'."),

@@ -48,6 +48,7 @@ enum
 	JOB_GROUP_KEY,
 	JOB_GROUP_HELD,
 	JOB_UNIQUE_UNTIL,
+	JOB_UNIQUE_QUEUE,
 	JOB_UNIQUE_KEY,
 	JOB_BATCH_ID,
 	JOB_FREE_DELAY,
@@ -135,6 +136,17 @@ typedef struct JobqUnique
 	List	   *by;				/* of unique_by: names of fields of the
 								 * payload, as strings; or NIL */
 } JobqUnique;
+
+/* The key of a job as jobq.unique_key has it, beside the role. */
+typedef struct JobqUniqueKey
+{
+	Datum		key;
+	Datum		kind;			/* empty: a key of all kinds */
+	Datum		queue_id;		/* or UNIQUE_IN_DATABASE */
+} JobqUniqueKey;
+
+/* A value of jobq.job.unique_queue: the key is one in all queues. */
+#define UNIQUE_IN_DATABASE	0
 
 /* Values of jobq.job.unique_until, and of JobqUnique.on_conflict. */
 #define UNIQUE_UNTIL_FINISH	'f'
@@ -250,6 +262,8 @@ extern void jobq_job_unblock(JobqJob *job);
 extern void jobq_job_free(Relation rel, JobqJob *job);
 
 /* src/store/unique.c */
+extern void jobq_unique_key(const JobqJob *job, JobqUniqueKey *key);
+extern void jobq_unique_set_scope(JobqJob *job, const char *word);
 extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
 extern bool jobq_unique_release(const JobqJob *job);

@@ -64,13 +64,13 @@ static const Column job_columns[] = {
 	{BOOLOID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {INT8OID, true},
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
-	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true},
+	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
 	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
 };
 
 static const Column unique_key_columns[] = {
-	{INT8OID, false}, {TIMESTAMPTZOID, true}, {REGROLEOID, false}, {CHAROID, false}, {TEXTOID, false},
+	{INT8OID, false}, {TIMESTAMPTZOID, true}, {REGROLEOID, false}, {INT4OID, false}, {CHAROID, false}, {TEXTOID, false},
 	{TEXTOID, false},
 };
 
@@ -92,7 +92,7 @@ static const Column failed_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{INT2OID, false}, {INT2OID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
-	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {TEXTOID, true},
+	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
 };
 
@@ -161,7 +161,7 @@ static const struct
 	JOB_ID}},
 	[JOBQ_JOB_GROUP_HELD] = {"job_group_held", {JOB_GROUP_ID}},
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
-	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {6, 5, 3}},
+	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {7, 6, 3, 4}},
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
 	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
 	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},

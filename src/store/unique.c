@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * unique.c
- *	  Unique jobs: at most one job of a kind, a role and a key at a time.
+ *	  Unique jobs: at most one job of a key at a time, within what its scope says.
  *
  * jobq.unique_key says which job holds a key.  Its row is written in the
  * transaction that enqueues the job and deleted in the one that finishes it,
@@ -10,8 +10,13 @@
  * which neither is true any more means nothing: the next job takes it over, or
  * the scheduler deletes it.
  *
- * A job's role is part of the key: who may enqueue as one role must not be able
- * to replace, or to keep away, what another role enqueues.
+ * The scope is a kind, a queue, or the database.  A key of the last two is one of
+ * all kinds, and has an empty kind in its row.  A job remembers the queue of its key
+ * (unique_queue), so it has the same key when it stands in another queue.
+ *
+ * A job's role is part of the key in each scope: who may enqueue as one role must not
+ * be able to replace, or to keep away, what another role enqueues, nor to find out what
+ * keys that has.
  *
  * Nobody waits for a handler here.  Whoever enqueues looks at what has
  * committed, and waits only for others who enqueue the same key, or, to replace
@@ -51,6 +56,7 @@ enum
 	KEY_JOB_ID = 1,
 	KEY_HELD_UNTIL,
 	KEY_ROLE,
+	KEY_QUEUE_ID,
 	KEY_UNTIL,
 	KEY_KIND,
 	KEY_KEY,
@@ -83,6 +89,40 @@ static bool insert_key(Relation keys, const JobqJob *job,
 					   const JobqUnique *unique);
 static void update_key(Relation keys, Holder *holder, const JobqJob *job,
 					   char until, TimestampTz held_until);
+static void report_duplicate(int64 holder, const JobqJob *job);
+
+/*
+ * The key of a job that has one.
+ */
+void
+jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
+{
+	bool		of_kind = JOB_ISNULL(job, JOB_UNIQUE_QUEUE);
+
+	key->key = JOB(job, JOB_UNIQUE_KEY);
+	key->kind = of_kind ? JOB(job, JOB_KIND) : CStringGetTextDatum("");
+	key->queue_id = of_kind ? Int32GetDatum(UNIQUE_IN_DATABASE)
+		: JOB(job, JOB_UNIQUE_QUEUE);
+}
+
+/*
+ * Take the job's scope from this word.  The job has its queue.
+ */
+void
+jobq_unique_set_scope(JobqJob *job, const char *word)
+{
+	if (strcmp(word, "kind") == 0)
+		JOB_ISNULL(job, JOB_UNIQUE_QUEUE) = true;
+	else if (strcmp(word, "queue") == 0)
+		JOB_SET(job, JOB_UNIQUE_QUEUE, JOB(job, JOB_QUEUE_ID));
+	else if (strcmp(word, "database") == 0)
+		JOB_SET(job, JOB_UNIQUE_QUEUE, Int32GetDatum(UNIQUE_IN_DATABASE));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid unique_scope \"%s\"", word),
+				 errhint("It is kind, queue or database.")));
+}
 
 /*
  * Find the row of the job's key.
@@ -90,18 +130,20 @@ static void update_key(Relation keys, Holder *holder, const JobqJob *job,
 static bool
 find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
 {
-	ScanKeyData scankeys[3];
+	ScanKeyData scankeys[4];
 	SysScanDesc scan;
 	HeapTuple	tuple;
+	JobqUniqueKey key;
 
-	ScanKeyInit(&scankeys[0], KEY_KEY, BTEqualStrategyNumber, F_TEXTEQ,
-				JOB(job, JOB_UNIQUE_KEY));
-	ScanKeyInit(&scankeys[1], KEY_KIND, BTEqualStrategyNumber, F_TEXTEQ,
-				JOB(job, JOB_KIND));
+	jobq_unique_key(job, &key);
+	ScanKeyInit(&scankeys[0], KEY_KEY, BTEqualStrategyNumber, F_TEXTEQ, key.key);
+	ScanKeyInit(&scankeys[1], KEY_KIND, BTEqualStrategyNumber, F_TEXTEQ, key.kind);
 	ScanKeyInit(&scankeys[2], KEY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
 				JOB(job, JOB_ROLE));
+	ScanKeyInit(&scankeys[3], KEY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				key.queue_id);
 	scan = systable_beginscan(keys, jobq_index(keys, JOBQ_UNIQUE_KEY_PKEY), true,
-							  snapshot, 3, scankeys);
+							  snapshot, lengthof(scankeys), scankeys);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
@@ -206,14 +248,17 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 {
 	Datum		values[KEY_NATTS];
 	bool		nulls[KEY_NATTS] = {0};
+	JobqUniqueKey key;
 
+	jobq_unique_key(job, &key);
 	values[KEY_JOB_ID - 1] = JOB(job, JOB_ID);
 	values[KEY_HELD_UNTIL - 1] = TimestampTzGetDatum(held_until);
 	nulls[KEY_HELD_UNTIL - 1] = held_until == DT_NOBEGIN;
 	values[KEY_ROLE - 1] = JOB(job, JOB_ROLE);
 	values[KEY_UNTIL - 1] = CharGetDatum(until);
-	values[KEY_KIND - 1] = JOB(job, JOB_KIND);
-	values[KEY_KEY - 1] = JOB(job, JOB_UNIQUE_KEY);
+	values[KEY_QUEUE_ID - 1] = key.queue_id;
+	values[KEY_KIND - 1] = key.kind;
+	values[KEY_KEY - 1] = key.key;
 	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
 }
 
@@ -265,6 +310,32 @@ update_key(Relation keys, Holder *holder, const JobqJob *job, char until,
 }
 
 /*
+ * An error: another job holds the key of this one.
+ */
+static void
+report_duplicate(int64 holder, const JobqJob *job)
+{
+	const char *key = TextDatumGetCString(JOB(job, JOB_UNIQUE_KEY));
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_QUEUE))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_DUPLICATE),
+				 errmsg("job " INT64_FORMAT " of kind \"%s\" has the unique key \"%s\"",
+						holder, jobq_job_kind(job), key)));
+	queue = jobq_queue_by_id(DatumGetInt32(JOB(job, JOB_UNIQUE_QUEUE)), &buffer);
+	if (queue != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_DUPLICATE),
+				 errmsg("job " INT64_FORMAT " has the unique key \"%s\" of queue \"%s\"",
+						holder, key, queue->name)));
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_DUPLICATE),
+			 errmsg("job " INT64_FORMAT " has the unique key \"%s\"", holder, key)));
+}
+
+/*
  * Enqueue a job that has a unique key.  If another job holds the key, do as
  * on_conflict says: nothing; or, if it still waits, what unique_waiting.c does.  The
  * job's id is then that one's.
@@ -299,11 +370,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			break;
 		}
 		if (held && unique->on_conflict == UNIQUE_ERROR)
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_DUPLICATE),
-					 errmsg("job " INT64_FORMAT " of kind \"%s\" has the unique key \"%s\"",
-							holder.job_id, jobq_job_kind(job),
-							TextDatumGetCString(JOB(job, JOB_UNIQUE_KEY)))));
+			report_duplicate(holder.job_id, job);
 
 		/* with the lock, look again: nothing changes from here on */
 		if (!locked)
@@ -336,7 +403,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * Give back the key of this kind and role, whoever holds it.  False if nobody did.
+ * Give back the key that the job would have, whoever holds it.  False if nobody did.
  */
 bool
 jobq_unique_release(const JobqJob *job)

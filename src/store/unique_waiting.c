@@ -151,6 +151,13 @@ merged(const JobqJob *waiting, const JobqJob *job)
 	Jsonb	   *old = DatumGetJsonbP(JOB(waiting, JOB_PAYLOAD));
 	Jsonb	   *new = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
 
+	/* a payload is what its kind makes of it: a statement, for one */
+	if (strcmp(jobq_job_kind(waiting), jobq_job_kind(job)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a job of kind \"%s\" cannot be merged with job " INT64_FORMAT " of kind \"%s\"",
+						jobq_job_kind(job), job_id(waiting), jobq_job_kind(waiting)),
+				 errhint("Use another on_conflict, or another key.")));
 	if (JB_ROOT_IS_SCALAR(old) || JB_ROOT_IS_SCALAR(new) ||
 		JB_ROOT_IS_OBJECT(old) != JB_ROOT_IS_OBJECT(new))
 		ereport(ERROR,

@@ -236,12 +236,14 @@ sub produce_unique
 
 		# who replaces a job that runs runs beside it
 		my $conflict = Session::pick(qw(skip skip replace error));
-		my $key = ($conflict eq 'replace' ? 'r' : 'u') . int rand 3;
+		my $n = int rand 3;
+		my $key = ($conflict eq 'replace' ? 'r' : 'u') . $n;
+		my $scope = (qw(kind queue database))[$n];
 		my $payload = Session::payload(tag => $tag, grp => "unique $key", ms => int rand 30,
 			fails => rand() < 0.2 ? 1 : 0);
 
 		$self->enqueue(
-			"SELECT jobq.enqueue('chaos.work', $payload, unique_key => '$key', on_conflict => '$conflict'"
+			"SELECT jobq.enqueue('chaos.work', $payload, unique_key => '$key', unique_scope => '$scope', on_conflict => '$conflict'"
 			  . (rand() < 0.3 ? ", delay => '50 ms')" : ')'),
 			$tag,
 			{ kind => 'chaos.work', role => $self->{role}, fate => 'maybe' });
