@@ -177,6 +177,7 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	JobqQueue	queue;
 	bool		kind_carries;
 
+	jobq_refuse_merge(nulls);
 	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
 	if (!nulls[OPTION_CONTEXT])
 		JOB_SET(job, JOB_CONTEXT, options[OPTION_CONTEXT]);

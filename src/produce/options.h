@@ -49,3 +49,4 @@ JOB_OPTION(context, CONTEXT, jsonb, "settings for the job by their names, such a
 JOB_OPTION(unique_by, UNIQUE_BY, text, "these fields of the payload are the unique key, such as {customer,month}; not together with unique_key")
 JOB_OPTION(tags, TAGS, _text, "what the job is marked with, such as {import,vip}, to find it by; up to 16")
 JOB_OPTION(unique_scope, UNIQUE_SCOPE, text, "of which jobs of the role the unique key is one: those of the same kind, those of the same queue, or all in the database; else kind")
+JOB_OPTION(merge, MERGE, text, "the function that makes the payload for on_conflict merge, of that of the holder and that of this job, such as f(jsonb, jsonb); else fields of objects, or elements of arrays, are joined")

@@ -82,6 +82,7 @@ extern void jobq_set_attempts(JobqJob *job, const Datum *options,
 /* src/produce/unique_options.c */
 extern void jobq_unique_options(JobqJob *job, JobqUnique *unique,
 								const Datum *options, const bool *nulls);
+extern void jobq_refuse_merge(const bool *nulls);
 extern void jobq_set_unique_by(JobqJob *job, const List *names);
 
 /* src/produce/tags.c */

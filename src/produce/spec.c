@@ -377,6 +377,7 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 void
 jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 {
+	jobq_refuse_merge(spec->nulls);
 	jobq_prepare_job(job, unique, spec->kind, spec->options, spec->nulls);
 	jobq_set_payload(job, spec->payload);
 }

@@ -38,6 +38,7 @@ PG_FUNCTION_INFO_V1(jobq_release_unique);
 static void unique_options(JobqJob *job, JobqUnique *unique,
 						   const Datum *options, const bool *nulls);
 static List *field_names(Datum option);
+static void check_has_key(const bool *nulls, int option, const char *name);
 static char *hash_of(const char *key);
 
 /*
@@ -149,6 +150,18 @@ field_names(Datum option)
 }
 
 /*
+ * An error if this option is given, and no key.
+ */
+static void
+check_has_key(const bool *nulls, int option, const char *name)
+{
+	if (!nulls[option] && nulls[OPTION_UNIQUE_KEY] && nulls[OPTION_UNIQUE_BY])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s needs a unique_key", name)));
+}
+
+/*
  * Take the options about unique keys.  The key of unique_by is set with the payload,
  * by jobq_set_unique_by().
  */
@@ -161,32 +174,55 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 
 	StaticAssertStmt(OPTION_ON_CONFLICT == OPTION_UNIQUE_KEY + 3,
 					 "the options about unique keys must stand together");
-	unique->by = NIL;
-	if (!nulls[OPTION_UNIQUE_SCOPE])
-	{
-		if (nulls[OPTION_UNIQUE_KEY] && nulls[OPTION_UNIQUE_BY])
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unique_scope needs a unique_key")));
-		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
-	}
-	if (nulls[OPTION_UNIQUE_BY])
-	{
-		unique_options(job, unique, options + OPTION_UNIQUE_KEY,
-					   nulls + OPTION_UNIQUE_KEY);
-		return;
-	}
-	if (!nulls[OPTION_UNIQUE_KEY])
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unique_key and unique_by cannot be given together"),
-				 errhint("Give one of them.")));
 	memcpy(values, options + OPTION_UNIQUE_KEY, sizeof(values));
 	memcpy(isnull, nulls + OPTION_UNIQUE_KEY, sizeof(isnull));
-	values[0] = CStringGetTextDatum("unique_by");
-	isnull[0] = false;
+	unique->by = NIL;
+	unique->merge = NULL;
+	check_has_key(nulls, OPTION_UNIQUE_SCOPE, "unique_scope");
+	check_has_key(nulls, OPTION_MERGE, "merge");
+	if (!nulls[OPTION_UNIQUE_SCOPE])
+		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
+	if (!nulls[OPTION_MERGE] && nulls[OPTION_ON_CONFLICT])
+	{
+		values[3] = CStringGetTextDatum("merge");
+		isnull[3] = false;
+	}
+	if (!nulls[OPTION_UNIQUE_BY])
+	{
+		if (!nulls[OPTION_UNIQUE_KEY])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("unique_key and unique_by cannot be given together"),
+					 errhint("Give one of them.")));
+		values[0] = CStringGetTextDatum("unique_by");
+		isnull[0] = false;
+	}
 	unique_options(job, unique, values, isnull);
-	unique->by = field_names(options[OPTION_UNIQUE_BY]);
+	if (!nulls[OPTION_UNIQUE_BY])
+		unique->by = field_names(options[OPTION_UNIQUE_BY]);
+	if (!nulls[OPTION_MERGE])
+	{
+		if (unique->on_conflict != UNIQUE_MERGE)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("a function to merge needs on_conflict => 'merge'")));
+		unique->merge = TextDatumGetCString(options[OPTION_MERGE]);
+		(void) jobq_merge_function(unique->merge);
+	}
+}
+
+/*
+ * An error if the options of a job that is enqueued later, by another session on
+ * somebody's behalf, have a function that merges: no code of his may run there.
+ */
+void
+jobq_refuse_merge(const bool *nulls)
+{
+	if (!nulls[OPTION_MERGE])
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a job that is enqueued later cannot have the option \"merge\""),
+				 errhint("Use on_conflict without it, or have a job call jobq.enqueue().")));
 }
 
 /*

@@ -135,7 +135,26 @@ typedef struct JobqUnique
 	bool		exempt;			/* a retry: max_length does not refuse it */
 	List	   *by;				/* of unique_by: names of fields of the
 								 * payload, as strings; or NIL */
+	const char *merge;			/* the function that merges payloads, or NULL */
 } JobqUnique;
+
+/* What the function has made of the payload of a job that waits. */
+typedef struct JobqMerged
+{
+	bool		done;			/* it was called */
+	ItemPointerData ctid;		/* for this row of the waiting job, */
+	TransactionId version;		/* of this version */
+	Datum		payload;
+} JobqMerged;
+
+/* What has become of the job that waits, when another one has its key. */
+typedef enum JobqTaken
+{
+	JOBQ_NOT_TAKEN,				/* it does not wait any more */
+	JOBQ_TAKEN_OVER,			/* its row is deleted, to be written anew */
+	JOBQ_LOOK_AGAIN,			/* the user's code has run: all may be
+								 * different */
+} JobqTaken;
 
 /* The key of a job as jobq.unique_key has it, beside the role. */
 typedef struct JobqUniqueKey
@@ -273,8 +292,13 @@ extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
 
 /* src/store/unique_waiting.c */
 extern void jobq_unique_place(const JobqJob *job, const JobqUnique *unique);
-extern bool jobq_unique_take(Relation rel, int64 id, JobqJob *job,
-							 const JobqUnique *unique);
+extern JobqTaken jobq_unique_take(Relation rel, int64 id, JobqJob *job,
+								  const JobqUnique *unique, JobqMerged *merged);
+
+/* src/store/merge.c */
+extern Oid	jobq_merge_function(const char *signature);
+extern Datum jobq_merge_payloads(const char *signature, const JobqJob *waiting,
+								 const JobqJob *job);
 
 /* src/store/archive.c */
 extern void jobq_archive(const JobqJob *job, char state,

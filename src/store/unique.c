@@ -348,11 +348,13 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	char		until = DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL));
 	TimestampTz held_until = unique->held_until;
 	bool		replaces = true;
+	JobqMerged	merged = {0};
 
 	for (bool locked = false;;)
 	{
 		Holder		holder;
 		bool		held;
+		JobqTaken	taken = JOBQ_NOT_TAKEN;
 
 		if (!find_holder(keys, rel, job, &holder, &held))
 		{
@@ -378,7 +380,14 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			locked = lock_key(keys, &holder, true);
 			continue;
 		}
-		if (held && jobq_unique_take(rel, holder.job_id, job, unique))
+		if (held)
+			taken = jobq_unique_take(rel, holder.job_id, job, unique, &merged);
+		if (taken == JOBQ_LOOK_AGAIN)
+		{
+			locked = false;
+			continue;
+		}
+		if (taken == JOBQ_TAKEN_OVER)
 		{
 			/* who stays what he is has the key as before, or longer */
 			if (unique->on_conflict != UNIQUE_REPLACE)

@@ -10,6 +10,11 @@
  * the key.  A worker that begins with the job at the same moment deletes the same
  * row: one of the two is first.
  *
+ * A function that merges payloads is code of the user's, which may do anything: enqueue
+ * with the same key, edit the job, give the key back.  So it is called before anything
+ * is deleted, for the row as it is then; after that all is looked at anew, and what
+ * the function has made counts if that row is still there.
+ *
  * src/store/unique_waiting.c
  *
  *-------------------------------------------------------------------------
@@ -28,13 +33,18 @@
 
 static bool is_other(const JobqJob *waiting, const JobqJob *job,
 					 const JobqUnique *unique);
-static bool take_waiting(Relation rel, int64 id, const JobqJob *job,
-						 const JobqUnique *unique, JobqJob *waiting);
+static void check_kinds(const JobqJob *waiting, const JobqJob *job);
+static JobqTaken take_waiting(Relation rel, int64 id, const JobqJob *job,
+							  const JobqUnique *unique, JobqMerged *merged,
+							  JobqJob *waiting);
+static bool has_merged(JobqMerged *merged, JobqJob *waiting);
+static void call_merge(const JobqUnique *unique, const JobqJob *waiting,
+					   const JobqJob *job, JobqMerged *merged);
 static void block_like(JobqJob *job, const JobqJob *waiting);
 static void replace(JobqJob *job, const JobqJob *waiting,
 					const JobqUnique *unique);
-static Datum merged(const JobqJob *waiting, const JobqJob *job);
-static void merge(const JobqJob *job, JobqJob *waiting);
+static Datum union_of(const JobqJob *waiting, const JobqJob *job);
+static void merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged);
 static void reset(JobqJob *job, JobqJob *waiting);
 
 /*
@@ -64,12 +74,56 @@ is_other(const JobqJob *waiting, const JobqJob *job, const JobqUnique *unique)
 }
 
 /*
- * Delete the row of a job that waits, so that it can be written again.  False
- * if it does not wait any more, or is about to start.
+ * An error if the payloads of these jobs cannot be merged.  A payload is what its
+ * kind makes of it: a statement, for one.
+ */
+static void
+check_kinds(const JobqJob *waiting, const JobqJob *job)
+{
+	if (strcmp(jobq_job_kind(waiting), jobq_job_kind(job)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a job of kind \"%s\" cannot be merged with job " INT64_FORMAT " of kind \"%s\"",
+						jobq_job_kind(job), job_id(waiting), jobq_job_kind(waiting)),
+				 errhint("Use another on_conflict, or another key.")));
+}
+
+/*
+ * Was the function called for this very row?
  */
 static bool
+has_merged(JobqMerged *merged, JobqJob *waiting)
+{
+	return merged->done && merged->version == waiting->version &&
+		ItemPointerEquals(&merged->ctid, &waiting->ctid);
+}
+
+/*
+ * Call the function that merges payloads.  It is called again if the job was changed
+ * meanwhile, but not if the function does that: there would be no end.
+ */
+static void
+call_merge(const JobqUnique *unique, const JobqJob *waiting, const JobqJob *job,
+		   JobqMerged *merged)
+{
+	if (merged->done && TransactionIdIsCurrentTransactionId(waiting->xmin))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("%s has changed job " INT64_FORMAT ", with which it merges another",
+						unique->merge, job_id(waiting))));
+	merged->payload = jobq_merge_payloads(unique->merge, waiting, job);
+	merged->ctid = waiting->ctid;
+	merged->version = waiting->version;
+	merged->done = true;
+}
+
+/*
+ * Delete the row of a job that waits, so that it can be written again; unless it
+ * does not wait any more, or is about to start.
+ */
+static JobqTaken
 take_waiting(Relation rel, int64 id, const JobqJob *job,
-			 const JobqUnique *unique, JobqJob *waiting)
+			 const JobqUnique *unique, JobqMerged *merged, JobqJob *waiting)
 {
 	for (;;)
 	{
@@ -81,14 +135,21 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 		if (!found || DatumGetBool(JOB(waiting, JOB_DORMANT)) ||
 			(jobq_job_runs(waiting) && !jobq_lease_is_ended(id)) ||
 			is_other(waiting, job, unique))
-			return false;
+			return JOBQ_NOT_TAKEN;
+		if (unique->on_conflict == UNIQUE_MERGE)
+			check_kinds(waiting, job);
+		if (unique->merge != NULL && !has_merged(merged, waiting))
+		{
+			call_merge(unique, waiting, job, merged);
+			return JOBQ_LOOK_AGAIN;
+		}
 		if (jobq_job_delete_or_blocker(rel, waiting, &blocker))
 			break;
 
 		/* a worker takes it, or a session changes it: see what becomes */
 		CHECK_FOR_INTERRUPTS();
 		if (jobq_job_runs(waiting))
-			return false;
+			return JOBQ_NOT_TAKEN;
 		if (TransactionIdIsValid(blocker))
 			XactLockTableWait(blocker, rel, &waiting->ctid, XLTW_Delete);
 	}
@@ -101,7 +162,7 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 	/* a consumer that got it in this moment will find its lease gone */
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
-	return true;
+	return JOBQ_TAKEN_OVER;
 }
 
 /*
@@ -146,25 +207,18 @@ replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
  * as that has them; all elements of two arrays.
  */
 static Datum
-merged(const JobqJob *waiting, const JobqJob *job)
+union_of(const JobqJob *waiting, const JobqJob *job)
 {
 	Jsonb	   *old = DatumGetJsonbP(JOB(waiting, JOB_PAYLOAD));
 	Jsonb	   *new = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
 
-	/* a payload is what its kind makes of it: a statement, for one */
-	if (strcmp(jobq_job_kind(waiting), jobq_job_kind(job)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a job of kind \"%s\" cannot be merged with job " INT64_FORMAT " of kind \"%s\"",
-						jobq_job_kind(job), job_id(waiting), jobq_job_kind(waiting)),
-				 errhint("Use another on_conflict, or another key.")));
 	if (JB_ROOT_IS_SCALAR(old) || JB_ROOT_IS_SCALAR(new) ||
 		JB_ROOT_IS_OBJECT(old) != JB_ROOT_IS_OBJECT(new))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the payload cannot be merged with that of job " INT64_FORMAT,
 						job_id(waiting)),
-				 errhint("Two objects can be merged, or two arrays.")));
+				 errhint("Two objects can be merged, or two arrays; or all by a function of yours, which merge names.")));
 	return DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(old),
 							   JsonbPGetDatum(new));
 }
@@ -174,14 +228,15 @@ merged(const JobqJob *waiting, const JobqJob *job)
  * where it waits: it must be allowed to.
  */
 static void
-merge(const JobqJob *job, JobqJob *waiting)
+merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(waiting), &buffer);
 
 	if (queue != NULL)
 		jobq_require_produce(queue);
-	jobq_job_set_payload(waiting, merged(waiting, job));
+	jobq_job_set_payload(waiting, merged->done ? merged->payload
+						 : union_of(waiting, job));
 }
 
 /*
@@ -204,27 +259,29 @@ reset(JobqJob *job, JobqJob *waiting)
 
 /*
  * Do with the waiting job of this id what on_conflict says: its row is deleted, and
- * *job is what is to be inserted instead, under the same id.  False if it does not
- * wait.  The key is locked.
+ * *job is what is to be inserted instead, under the same id.  The key is locked.
+ * *merged is zero at the first call, and then what this has made of it.
  */
-bool
-jobq_unique_take(Relation rel, int64 id, JobqJob *job, const JobqUnique *unique)
+JobqTaken
+jobq_unique_take(Relation rel, int64 id, JobqJob *job, const JobqUnique *unique,
+				 JobqMerged *merged)
 {
 	JobqJob		waiting;
+	JobqTaken	taken = take_waiting(rel, id, job, unique, merged, &waiting);
 
-	if (!take_waiting(rel, id, job, unique, &waiting))
-		return false;
+	if (taken != JOBQ_TAKEN_OVER)
+		return taken;
 	if (unique->on_conflict == UNIQUE_REPLACE)
 	{
 		replace(job, &waiting, unique);
-		return true;
+		return taken;
 	}
 	if (unique->on_conflict == UNIQUE_MERGE)
-		merge(job, &waiting);
+		merge(job, &waiting, merged);
 	else
 		reset(job, &waiting);
 	if (job_watch(job))
 		JOB_SET(&waiting, JOB_WATCH, BoolGetDatum(true));
 	*job = waiting;
-	return true;
+	return taken;
 }

@@ -29,6 +29,7 @@ my %expected = (
 	fair_cost => [qw(jobs cpu)],
 	unique_until => [qw(finish start)],
 	unique_scope => [qw(kind queue database)],
+	merge => [ 'fuzz.merge(jsonb, jsonb)', 'pg_catalog.jsonb_concat(jsonb, jsonb)', 'fuzz.echo(jsonb)' ],
 	on_conflict => [qw(skip replace merge reset error)],
 	unique_key => [qw(a b c)],
 	group_key => [qw(a b c)],

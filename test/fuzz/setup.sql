@@ -12,6 +12,7 @@ GRANT CREATE ON SCHEMA public TO PUBLIC;
 
 CREATE FUNCTION fuzz.echo(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT payload';
 CREATE FUNCTION fuzz.none() RETURNS void LANGUAGE plpgsql AS 'BEGIN END';
+CREATE FUNCTION fuzz.merge(old jsonb, new jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT CASE WHEN random() < 0.8 THEN new END';
 CREATE FUNCTION fuzz.breaks(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS
 	$$ BEGIN RAISE 'broken: % %', job.id, payload; END $$;
 CREATE FUNCTION fuzz.asks(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$

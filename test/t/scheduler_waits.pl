@@ -165,7 +165,7 @@ CREATE TABLE jobq.archive_20200101 PARTITION OF jobq.archive (PRIMARY KEY (id)) 
 CREATE INDEX ON jobq.archive_20200101 (batch_id, state) WHERE batch_id IS NOT NULL;
 INSERT INTO jobq.archive_20200101 (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, state, kind, batch_id)
 SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'old', CASE WHEN n % 10 = 0 THEN 1 END FROM generate_series(1, 20000) n;
-INSERT INTO jobq.unique_key (job_id, role, until, kind, key) SELECT -n, 'eve'::regrole, 'f', 'old', n::text FROM generate_series(1, 3000) n;
+INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
 INSERT INTO jobq.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
 SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
 SELECT pg_reload_conf()});
