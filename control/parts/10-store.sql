@@ -16,12 +16,14 @@ CREATE TABLE jobq.queue (
 	paused boolean NOT NULL DEFAULT false,
 	name text COLLATE "C" NOT NULL CONSTRAINT queue_name_key UNIQUE,
 	paused_tenants text[],
+	paused_kinds text[],
 	made_by text COLLATE "C",
 --list QUEUE_SETTING:	@1 @3 @4
 );
 COMMENT ON TABLE jobq.queue IS 'queues and their settings';
 COMMENT ON COLUMN jobq.queue.paused IS 'no more of its jobs start';
 COMMENT ON COLUMN jobq.queue.paused_tenants IS 'no more of the jobs of these tenants start';
+COMMENT ON COLUMN jobq.queue.paused_kinds IS 'no more of its jobs of these kinds start';
 COMMENT ON COLUMN jobq.queue.made_by IS 'the role that has made it by using it first, if it counts for jobq.max_queues_per_role';
 --each QUEUE_SETTING:COMMENT ON COLUMN jobq.queue.@1 IS '@'7';
 

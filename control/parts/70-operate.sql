@@ -281,14 +281,16 @@ COMMENT ON FUNCTION jobq.drop_queue(text, boolean) IS 'forget a queue and its po
 name: the queue
 force: drop its dead letters, too';
 
-CREATE FUNCTION jobq.pause(queue text, tenant text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.pause(queue text, tenant text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_pause' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.pause(text, text) IS 'start no more jobs of a queue; survives a restart
+COMMENT ON FUNCTION jobq.pause(text, text, text) IS 'start no more jobs of a queue; survives a restart
 queue: the queue
-tenant: only this tenant of it; else the whole queue';
+tenant: only this tenant of it; else the whole queue
+kind: only its jobs of this kind; not together with a tenant';
 
-CREATE FUNCTION jobq.resume(queue text, tenant text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.resume(queue text, tenant text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_resume' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.resume(text, text) IS 'start jobs of a queue again
+COMMENT ON FUNCTION jobq.resume(text, text, text) IS 'start jobs of a queue again
 queue: the queue
-tenant: only this tenant of it; else the queue, where tenants that were paused alone stay so';
+tenant: only this tenant of it; else the queue, where tenants and kinds that were paused alone stay so
+kind: only its jobs of this kind, which was paused alone';

@@ -64,6 +64,9 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		SELECT 7, 'paused', format('tenant "%s" of queue "%s" is paused', j.tenant, q.name), format('SELECT jobq.resume(%L, %L)', q.name, j.tenant)
 		WHERE j.tenant = ANY (q.paused_tenants)
 		UNION ALL
+		SELECT 7, 'paused', format('kind "%s" of queue "%s" is paused', j.kind, q.name), format('SELECT jobq.resume(%L, kind => %L)', q.name, j.kind)
+		WHERE j.kind = ANY (q.paused_kinds)
+		UNION ALL
 		SELECT 8, 'role', CASE WHEN o.oid IS NULL THEN 'its role does not exist any more'
 				WHEN NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000 THEN format('its role %I may not log in', o.rolname)
 				ELSE format('its role %I may not connect to the database', o.rolname) END,

@@ -76,7 +76,7 @@ CREATE VIEW jobq.failed_jobs WITH (security_barrier) AS
 COMMENT ON VIEW jobq.failed_jobs IS 'dead letters, to be retried or deleted';
 
 CREATE VIEW jobq.queues WITH (security_barrier) AS
-	SELECT q.name, q.paused,
+	SELECT q.name, q.paused, coalesce(q.paused_kinds, '{}') AS paused_kinds,
 --each QUEUE_SETTING:		q.@1,
 		j.ready, j.scheduled, j.blocked, j.running_jobs AS running, j.failed, j.oldest_ready, j.exact
 	FROM jobq.queue q

@@ -111,6 +111,7 @@ BEGIN
 			(NULL, 'overlap', 'what becomes of a tick while the last job is not over: allow, skip, or queue'),
 			(NULL, 'parked', 'how many jobs of the group wait in memory'),
 			(NULL, 'paused', 'whether it is paused'),
+			(NULL, 'paused_kinds', 'the kinds of which no more jobs start'),
 			(NULL, 'payload', 'what the handler or consumer gets'),
 			(NULL, 'pid', 'the server process'),
 			(NULL, 'pool', 'which pool of jobq.workers, from 1; null for a consumer'),

@@ -54,7 +54,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-	bool		tenant_paused;
+	bool		paused;
 
 	if (DatumGetBool(JOB(job, JOB_DORMANT)))
 		return JOBQ_DORMANT;
@@ -62,9 +62,11 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		return JOBQ_TAKEN;
 	if (queue != NULL && (queue->paused || queue->mode != mode))
 		return JOBQ_QUEUE_CLOSED;
-	tenant_paused = queue != NULL && queue->tenants_paused &&
-		jobq_tenant_paused(queue, jobq_job_tenant(job, queue));
-	if (tenant_paused && (entry == NULL || !jobq_flow_changed(job)))
+	paused = queue != NULL &&
+		((queue->tenants_paused &&
+		  jobq_tenant_paused(queue, jobq_job_tenant(job, queue))) ||
+		 jobq_kind_paused(queue, jobq_job_kind(job)));
+	if (paused && (entry == NULL || !jobq_flow_changed(job)))
 		return JOBQ_QUEUE_CLOSED;
 	if (job_run_at(job) > now)
 		return JOBQ_NOT_DUE;

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * pause.c
- *	  pause() and resume(): a queue, or a tenant of it.
+ *	  pause() and resume(): a queue, or a tenant or kind of it.
  *
- * A tenant that is paused gets lanes of its own (store/flow.c), which are not
- * served; what stands in lanes that it shares with others is written anew when it
- * is popped.
+ * A tenant or a kind that is paused gets lanes of its own (store/flow.c), which are
+ * not served; what stands in lanes that it shares with others is written anew when it
+ * is popped, once.
  *
  * src/operate/pause.c
  *
@@ -24,11 +24,14 @@
 PG_FUNCTION_INFO_V1(jobq_pause);
 PG_FUNCTION_INFO_V1(jobq_resume);
 
-/* Most tenants of a queue that are paused at a time. */
+/* Most tenants, or kinds, of a queue that are paused at a time. */
 #define MAX_PAUSED	1000
 
 static void set_paused(const char *name, bool paused);
 static void set_tenant_paused(const char *name, text *tenant, bool paused);
+static void set_kind_paused(const char *name, text *kind, bool paused);
+static void set_one_paused(int32 queue_id, const char *name, const char *what,
+						   text *value, bool paused);
 static void change(FunctionCallInfo fcinfo, const char *function, bool paused);
 
 static void
@@ -48,10 +51,7 @@ set_paused(const char *name, bool paused)
 static void
 set_tenant_paused(const char *name, text *tenant, bool paused)
 {
-	static const Oid types[] = {INT4OID, TEXTOID, INT4OID};
 	int32		queue_id = jobq_existing_queue(name);
-	Datum		values[] = {Int32GetDatum(queue_id), PointerGetDatum(tenant),
-	Int32GetDatum(MAX_PAUSED)};
 	JobqQueue	queue;
 
 	jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
@@ -68,20 +68,55 @@ set_tenant_paused(const char *name, text *tenant, bool paused)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("tenant of %d bytes must have 1 to %d bytes",
 						(int) VARSIZE_ANY_EXHDR(tenant), JOBQ_MAX_TENANT)));
+	set_one_paused(queue_id, name, "tenant", tenant, paused);
+}
+
+/*
+ * Jobs of the kind need not be there, nor a handler: consumers have none.
+ */
+static void
+set_kind_paused(const char *name, text *kind, bool paused)
+{
+	int32		queue_id = jobq_existing_queue(name);
+
+	jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
+	if (VARSIZE_ANY_EXHDR(kind) == 0 ||
+		VARSIZE_ANY_EXHDR(kind) > JOBQ_MAX_KIND_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("kind of %d bytes must have 1 to %d bytes",
+						(int) VARSIZE_ANY_EXHDR(kind), JOBQ_MAX_KIND_NAME)));
+	set_one_paused(queue_id, name, "kind", kind, paused);
+}
+
+/*
+ * Put the tenant or kind onto the list of those that are paused, or take it off.
+ * "what" is one of these words.
+ */
+static void
+set_one_paused(int32 queue_id, const char *name, const char *what, text *value,
+			   bool paused)
+{
+	static const Oid types[] = {INT4OID, TEXTOID, INT4OID};
+	Datum		values[] = {Int32GetDatum(queue_id), PointerGetDatum(value),
+	Int32GetDatum(MAX_PAUSED)};
+
 	SPI_connect();
 	if (!paused)
-		jobq_query("UPDATE jobq.queue SET paused_tenants ="
-				   " nullif(array_remove(paused_tenants, $2), '{}')"
-				   " WHERE id = $1 AND $2 = ANY (paused_tenants)", 2, types,
+		jobq_query(psprintf("UPDATE jobq.queue SET paused_%ss ="
+							" nullif(array_remove(paused_%ss, $2), '{}')"
+							" WHERE id = $1 AND $2 = ANY (paused_%ss)",
+							what, what, what), 2, types,
 				   values, NULL, SPI_OK_UPDATE);
-	else if (jobq_query("UPDATE jobq.queue SET paused_tenants ="
-						" array_append(array_remove(paused_tenants, $2), $2)"
-						" WHERE id = $1 AND coalesce(cardinality(paused_tenants), 0) < $3",
+	else if (jobq_query(psprintf("UPDATE jobq.queue SET paused_%ss ="
+								 " array_append(array_remove(paused_%ss, $2), $2)"
+								 " WHERE id = $1 AND coalesce(cardinality(paused_%ss), 0) < $3",
+								 what, what, what),
 						3, types, values, NULL, SPI_OK_UPDATE) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("%d tenants of queue \"%s\" are paused already",
-						MAX_PAUSED, name),
+				 errmsg("%d %ss of queue \"%s\" are paused already",
+						MAX_PAUSED, what, name),
 				 errhint("Resume some, or pause the queue.")));
 	SPI_finish();
 }
@@ -92,17 +127,24 @@ change(FunctionCallInfo fcinfo, const char *function, bool paused)
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 	PreventCommandIfReadOnly(function);
-	if (PG_ARGISNULL(1))
-		set_paused(name, paused);
-	else
+	if (!PG_ARGISNULL(1) && !PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s takes a tenant or a kind, not both", function),
+				 errhint("Call it for each of them: jobs of the tenant, and jobs of the kind, are paused then.")));
+	if (!PG_ARGISNULL(1))
 		set_tenant_paused(name, PG_GETARG_TEXT_PP(1), paused);
+	else if (!PG_ARGISNULL(2))
+		set_kind_paused(name, PG_GETARG_TEXT_PP(2), paused);
+	else
+		set_paused(name, paused);
 	if (!paused)
 		jobq_at_commit_rescan();
 }
 
 /*
- * pause(queue, tenant): a worker that begins after this has committed starts no
- * more jobs of the queue, or of the tenant of it.
+ * pause(queue, tenant, kind): a worker that begins after this has committed starts no
+ * more jobs of the queue, or of the tenant or kind of it.
  */
 Datum
 jobq_pause(PG_FUNCTION_ARGS)
@@ -114,7 +156,7 @@ jobq_pause(PG_FUNCTION_ARGS)
 }
 
 /*
- * resume(queue, tenant)
+ * resume(queue, tenant, kind)
  */
 Datum
 jobq_resume(PG_FUNCTION_ARGS)

@@ -61,6 +61,7 @@ typedef struct JobqPush
 								 * or 0 */
 	uint32		limit_key;		/* hash of its key, if its limiter is by one,
 								 * or 0 */
+	uint32		held;			/* hash of its kind, if that is paused, or 0 */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on its way out: what it holds */
 	float		charged;		/* likewise: microseconds of processor time

@@ -120,7 +120,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		const JobqLane *other = &ready->lanes[lane->party_next];
 
 		lane->order = other->order;
-		lane->paused = other->paused;
+		lane->paused = other->paused && !other->alone;
 		lane->consumer = other->consumer;
 		lane->ranked = other->ranked;
 	}
@@ -144,6 +144,9 @@ lane_is_only(JobqDatabase *db, const JobqLane *lane)
 void
 lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 {
+	/* a job that does not say so may be one of a kind that was paused */
+	if (push->held != 0)
+		lane->held = push->held;
 	if (push->kind == 0 && lane->kind_limiter != JOBQ_NO_LIMITER &&
 		lane->tenant == push->tenant)
 		return;
@@ -188,11 +191,11 @@ jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * What the lane has from its queue.
+ * What the lane has from its queue; alone: it is paused, and its queue is not.
  */
 void
 jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
-			   bool paused)
+			   bool paused, bool alone)
 {
 	if (((lane->paused && !paused) || lane->consumer != consumer) &&
 		!lane->quarantine)
@@ -202,6 +205,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 	}
 	lane->order = order;
 	lane->paused = paused;
+	lane->alone = alone;
 	lane->consumer = consumer;
 	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
 	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER

@@ -73,6 +73,8 @@ typedef struct JobqLane
 	bool		ranked;			/* order, paused and consumer are valid */
 	bool		consumer;		/* served to consumers outside, not to workers */
 	bool		paused;
+	bool		alone;			/* is paused, as its tenant or kind is; its
+								 * queue is not */
 	bool		notify;			/* queue channel to be notified */
 	bool		skipping;		/* jobs found no place for their groups, from
 								 * "skipped" on */
@@ -88,6 +90,8 @@ typedef struct JobqLane
 	uint32		kind;			/* as in JobqPush; known with the first entry */
 	uint32		tenant;
 	uint32		limit_key;
+	uint32		held;			/* of its jobs' kind, which is or was paused;
+								 * or 0 */
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
 	uint16		kind_limiter;
 	JobqKey		skipped;		/* to be read again from here on */
@@ -355,6 +359,6 @@ extern void jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 extern void jobq_lane_reset(JobqDatabase *db, JobqLane *lane);
 extern void jobq_lane_unrank(JobqDatabase *db, JobqLane *lane);
 extern void jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order,
-						   bool consumer, bool paused);
+						   bool consumer, bool paused, bool alone);
 
 #endif							/* JOBQ_READY_LANES_H */

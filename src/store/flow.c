@@ -34,6 +34,9 @@
 
 PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 
+/* Tells the hash of a kind that is paused from that of one with limits. */
+#define HELD	0x68656c64
+
 /* Longest key of a group, in bytes. */
 #define MAX_GROUP_KEY	500
 
@@ -116,12 +119,40 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 	return false;
 }
 
+/*
+ * Is this kind paused in the queue?
+ */
+bool
+jobq_kind_paused(const JobqQueue *queue, const char *kind)
+{
+	ListCell   *lc;
+
+	if (!queue->kinds_paused)
+		return false;
+	foreach(lc, jobq_queue_paused_kinds(queue->id))
+		if (strcmp(lfirst(lc), kind) == 0)
+		return true;
+	return false;
+}
+
+/*
+ * By which lanes know that their jobs are of a kind that may be paused; never 0.
+ */
+uint32
+jobq_held_hash(const char *kind)
+{
+	uint32		hash = hash_combine(jobq_kind_hash(kind), HELD);
+
+	return hash == 0 ? 1 : hash;
+}
+
 /* What a job's lane depends on. */
 typedef struct Flow
 {
 	uint32		limiter;		/* what limits it beside its queue, or 0 */
 	uint32		limit_key;		/* its key there, or 0 */
 	uint32		tenant;			/* if that has lanes of its own, or 0 */
+	uint32		held;			/* its kind, if that is paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
 	bool		tenants_limited;	/* those of its queue are */
@@ -130,7 +161,8 @@ typedef struct Flow
 /*
  * The hashes of what limits the job beside its queue, of its key there, and of its
  * tenant, if that has lanes of its own: in a queue that is fair or limits its tenants,
- * or because it is paused; and as which role it runs.  As kind and queue are now.
+ * or because it is paused; of its kind, if that is paused; and as which role it runs.
+ * As kind and queue are now.
  */
 static void
 parts(const JobqJob *job, Flow *flow)
@@ -151,6 +183,8 @@ parts(const JobqJob *job, Flow *flow)
 	}
 	flow->limiter = jobq_limiter_of(jobq_job_kind(job), queue);
 	flow->limit_key = jobq_limit_key(job, flow->limiter, flow->tenant_name);
+	if (queue != NULL && jobq_kind_paused(queue, jobq_job_kind(job)))
+		flow->held = jobq_held_hash(jobq_job_kind(job));
 }
 
 static int32
@@ -160,7 +194,9 @@ flow_of(const Flow *flow)
 
 	if (flow->limit_key != 0)
 		hash = hash_combine(hash, flow->limit_key);
-	return (int32) (flow->limiter != 0 ? hash_combine(hash, flow->limiter) : hash);
+	if (flow->limiter != 0)
+		hash = hash_combine(hash, flow->limiter);
+	return (int32) (flow->held != 0 ? hash_combine(hash, flow->held) : hash);
 }
 
 /*
@@ -243,7 +279,7 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	push->flow = job_flow(job);
 	push->group = job_group(job);
 	push->permits = JOBQ_NO_PERMITS;
-	push->kind = push->tenant = push->limit_key = 0;
+	push->kind = push->tenant = push->limit_key = push->held = 0;
 	if (push->flow != 0)
 	{
 		Flow		flow;
@@ -252,5 +288,6 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 		push->kind = flow.limiter;
 		push->tenant = flow.tenant;
 		push->limit_key = flow.limit_key;
+		push->held = flow.held;
 	}
 }

@@ -233,6 +233,8 @@ extern bool jobq_flow_has_key(const JobqJob *job);
 extern bool jobq_flow_is_limited_twice(const JobqJob *job);
 extern uint32 jobq_limiter_of(const char *kind, const JobqQueue *queue);
 extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
+extern bool jobq_kind_paused(const JobqQueue *queue, const char *kind);
+extern uint32 jobq_held_hash(const char *kind);
 
 /* src/store/tenant.c */
 extern bool jobq_tenant_parse(const char *text, char *by, char *name);

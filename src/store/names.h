@@ -25,6 +25,7 @@ enum
 	QUEUE_PAUSED,
 	QUEUE_NAME,
 	QUEUE_PAUSED_TENANTS,
+	QUEUE_PAUSED_KINDS,
 	QUEUE_MADE_BY,
 #define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
 	QUEUE_##NAME,
@@ -131,6 +132,7 @@ typedef struct JobqQueue
 	bool		fair;			/* its tenants take turns */
 	bool		tenants_limited;	/* they have a max_running or rate */
 	bool		tenants_paused; /* some are */
+	bool		kinds_paused;	/* some are */
 	char		tenant_by;
 	char		tenant_name[JOBQ_MAX_TENANT_NAME + 1];	/* of setting, header */
 } JobqQueue;
@@ -274,6 +276,7 @@ extern const JobqQueue *jobq_queue_by_name(const char *name, bool create,
 extern const JobqQueue *jobq_queue_by_id(int32 id, JobqQueue *queue);
 extern List *jobq_queue_carry(int32 id);
 extern List *jobq_queue_paused_tenants(int32 id);
+extern List *jobq_queue_paused_kinds(int32 id);
 extern int32 jobq_existing_queue(const char *name);
 extern int32 jobq_known_queue(const char *name);
 extern int	jobq_word_number(const char *words, const char *word);

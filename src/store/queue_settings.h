@@ -6,7 +6,7 @@
  * This is the only place that lists them.  From it are made
  *
  * - in SQL, when the install script is joined (control/join.awk): the columns
- *	 of jobq.queue from the fifth on, the arguments of create_queue() and
+ *	 of jobq.queue from the seventh on, the arguments of create_queue() and
  *	 alter_queue() from the second on, the columns of the view queues, and
  *	 their comments;
  * - in C: the attribute numbers QUEUE_* (store.h), and the checks of

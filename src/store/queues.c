@@ -31,14 +31,15 @@
 PG_FUNCTION_INFO_V1(jobq_invalidate);
 
 /*
- * A queue, the names of the settings that its jobs take along, and the tenants
- * that are paused.
+ * A queue, the names of the settings that its jobs take along, and the tenants and
+ * kinds that are paused.
  */
 typedef struct KnownQueue
 {
 	JobqQueue	queue;			/* first: an entry of the cache is one, too */
 	List	   *carry;
 	List	   *paused_tenants;
+	List	   *paused_kinds;
 } KnownQueue;
 
 static MemoryContext queues_context = NULL;
@@ -179,9 +180,12 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 		: jobq_names_of_array(values[QUEUE_CARRY - 1]);
 	known->paused_tenants = nulls[QUEUE_PAUSED_TENANTS - 1] ? NIL
 		: jobq_names_of_array(values[QUEUE_PAUSED_TENANTS - 1]);
+	known->paused_kinds = nulls[QUEUE_PAUSED_KINDS - 1] ? NIL
+		: jobq_names_of_array(values[QUEUE_PAUSED_KINDS - 1]);
 	tenant_from_tuple(known, values, nulls);
 	queue->carries = known->carry != NIL;
 	queue->tenants_paused = known->paused_tenants != NIL;
+	queue->kinds_paused = known->paused_kinds != NIL;
 }
 
 /*
@@ -230,7 +234,8 @@ remember_queue(const KnownQueue *known)
 {
 	KnownQueue *entry;
 	List	   *carry;
-	List	   *paused;
+	List	   *paused_tenants;
+	List	   *paused_kinds;
 	MemoryContext old;
 
 	if (queues_by_id == NULL)
@@ -249,12 +254,14 @@ remember_queue(const KnownQueue *known)
 	}
 	old = MemoryContextSwitchTo(queues_context);
 	carry = jobq_copy_names(known->carry);
-	paused = jobq_copy_names(known->paused_tenants);
+	paused_tenants = jobq_copy_names(known->paused_tenants);
+	paused_kinds = jobq_copy_names(known->paused_kinds);
 	MemoryContextSwitchTo(old);
 	entry = hash_search(queues_by_id, &known->queue.id, HASH_ENTER, NULL);
 	entry->queue = known->queue;
 	entry->carry = carry;
-	entry->paused_tenants = paused;
+	entry->paused_tenants = paused_tenants;
+	entry->paused_kinds = paused_kinds;
 	jobq_cache_filled();
 }
 
@@ -392,6 +399,18 @@ jobq_queue_paused_tenants(int32 id)
 	const KnownQueue *known = known_queue(id, &buffer);
 
 	return known == NULL ? NIL : jobq_copy_names(known->paused_tenants);
+}
+
+/*
+ * The same for kinds.
+ */
+List *
+jobq_queue_paused_kinds(int32 id)
+{
+	KnownQueue	buffer;
+	const KnownQueue *known = known_queue(id, &buffer);
+
+	return known == NULL ? NIL : jobq_copy_names(known->paused_kinds);
 }
 
 /*

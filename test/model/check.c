@@ -193,6 +193,10 @@ check_heaps(void)
 			ready->parties[lane->key_party].tenant != lane->limit_key ||
 			(lane->limit_key != 0 && ready->parties[lane->key_party].scope != JOBQ_KEYS_OF(lane->kind)))
 			model_fail("lane %d has another queue, tenant or key", l);
+		if (lane->ranked && lane->paused && !db->reload &&
+			!queue_of(lane->queue_id)->paused &&
+			!(queue_of(lane->queue_id)->kind_paused && lane->held != 0))
+			model_fail("lane %d is paused, and neither its queue nor its kind is", l);
 		served = lane->count > 0 && lane->ranked && !lane->paused &&
 			(lane->consumer || lane->order != JOBQ_NO_ORDER);
 		if (served && lane->heap == JOBQ_NONE && ready->heapless)

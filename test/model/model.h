@@ -39,6 +39,10 @@
 #define NROLES			3
 #define MAX_OPS			4000
 
+/* Every third job is of a kind that may be paused, with lanes of its own. */
+#define KIND_PAUSED		99
+#define MAY_BE_PAUSED(job)	((job)->key.id % 3 == 0)
+
 /* A job of the table. */
 typedef enum RowState
 {
@@ -105,6 +109,7 @@ typedef struct Queue
 	int32		id;
 	bool		consumer;
 	bool		paused;
+	bool		kind_paused;	/* of its jobs, those of KIND_PAUSED are */
 	bool		limited;		/* has a limiter, as follows */
 	bool		tenants;		/* its jobs have tenants */
 	bool		unlimited;		/* which have no limits; so they can have keys */

@@ -183,8 +183,13 @@ rank_queue(const Queue *queue)
 	order = jobq_order_find(db, rank);
 	for (uint32 i = party == NULL ? JOBQ_NONE : party->lanes; i != JOBQ_NONE;
 		 i = db->ready->lanes[i].party_next)
-		jobq_lane_rank(db, &db->ready->lanes[i], order, queue->consumer,
-					   queue->paused);
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+		bool		alone = !queue->paused && lane->held != 0 && queue->kind_paused;
+
+		jobq_lane_rank(db, lane, order, queue->consumer, queue->paused || alone,
+					   alone);
+	}
 }
 
 void

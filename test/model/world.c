@@ -88,7 +88,9 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 	}
 	if (queue->tenants)
 		job->tenant = 1 + (c >> 6) % 3;
-	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant;
+	if (queue->kind_paused && MAY_BE_PAUSED(job))
+		job->held = KIND_PAUSED;
+	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant + job->held * 1000;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
 		/* the same lane as the one before */
@@ -300,7 +302,23 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		drop_lease(entry->key.id, token);
 		return -1;
 	}
-	if (queue->paused || queue->consumer != consumer)
+	if (queue->kind_paused && MAY_BE_PAUSED(&row->job) && row->job.held == 0)
+	{
+		/* written anew, for a lane that is paused */
+		JobqWakeList wake = {0};
+
+		drop_lease(entry->key.id, token);
+		row->job.held = KIND_PAUSED;
+		row->job.flow += KIND_PAUSED * 1000;
+		row->handed_over = ++world.tick;
+		ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 6);
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_ready_push(db, &row->job, world.now, &wake);
+		unlock(&wake);
+		return -1;
+	}
+	if (queue->paused || queue->consumer != consumer ||
+		(queue->kind_paused && row->job.held != 0))
 	{
 		give_back(entry, token, true, false);
 		return -1;
@@ -909,8 +927,13 @@ op_pause(uint32 a, uint32 b, uint32 c)
 {
 	Queue	   *queue = &world.queues[a % NQUEUES];
 
-	queue->paused = !queue->paused;
-	trace("  queue %d: %s\n", queue->id, queue->paused ? "paused" : "goes on");
+	if (b % 2 == 0)
+		queue->paused = !queue->paused;
+	else
+		queue->kind_paused = !queue->kind_paused;
+	trace("  queue %d: %s, its kind: %s\n", queue->id,
+		  queue->paused ? "paused" : "goes on",
+		  queue->kind_paused ? "paused" : "goes on");
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
 }
@@ -1042,7 +1065,7 @@ static const struct
 		"clock", 5, op_clock
 	},
 	{
-		"pause", 1, op_pause
+		"pause", 3, op_pause
 	},
 	{
 		"limits", 1, op_limits
@@ -1199,8 +1222,12 @@ world_calm(void)
 		op_hand_over(t, 0, 0);
 	}
 	for (int q = 0; q < NQUEUES; q++)
+	{
 		if (world.queues[q].paused)
 			op_pause(q, 0, 0);
+		if (world.queues[q].kind_paused)
+			op_pause(q, 1, 0);
+	}
 	for (int steps = 0;; steps++)
 	{
 		bool		acted = false;

@@ -102,6 +102,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND NOT CASE j.kind WHEN '" JOBQ_SQL_KIND "'"
 				   "  THEN j.payload @> '{\"transaction\": false}' ELSE false END"
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
+				   " AND NOT coalesce(j.kind = ANY (q.paused_kinds), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
 				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
 				   " AND j.id <> ALL ($7) AND j.flow <> ALL ($10)"

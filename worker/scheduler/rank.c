@@ -16,6 +16,13 @@
 
 #include "scheduler/duty.h"
 
+/* In order. */
+typedef struct Hashes
+{
+	uint32	   *hashes;
+	int			n;
+}			Hashes;
+
 /* What a lane has from its queue. */
 typedef struct QueueRank
 {
@@ -23,8 +30,8 @@ typedef struct QueueRank
 	bool		exists;
 	bool		paused;
 	bool		consumer;
-	uint32	   *paused_tenants; /* the hashes of those that are */
-	int			npaused;
+	Hashes		tenants;		/* those that are paused alone */
+	Hashes		kinds;
 	uint8		rank[JOBQ_MAX_POOLS];
 } QueueRank;
 
@@ -32,7 +39,11 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static int	queues_of_lanes(QueueRank *ranks);
 static void rank_queue(QueueRank *rank, MemoryContext memory);
-static bool is_paused(const QueueRank *rank, const JobqLane *lane);
+static bool is_paused_alone(const QueueRank *rank, const JobqLane *lane);
+static Hashes hashes_of(List *names, uint32 (*hash) (const char *name),
+						MemoryContext memory);
+static bool hashes_have(const Hashes * hashes, uint32 hash);
+static void hashes_free(Hashes * hashes);
 static void rank_lanes(const QueueRank *rank);
 
 /* Looks at each lane once, and at each of their queues. */
@@ -60,6 +71,46 @@ queues_of_lanes(QueueRank *ranks)
 	return n;
 }
 
+static int
+compare_hashes(const void *a, const void *b)
+{
+	uint32		x = *(const uint32 *) a;
+	uint32		y = *(const uint32 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+static Hashes
+hashes_of(List *names, uint32 (*hash) (const char *name), MemoryContext memory)
+{
+	Hashes		hashes = {MemoryContextAlloc(memory, sizeof(uint32) *
+											 (list_length(names) + 1)), 0};
+	ListCell   *lc;
+
+	foreach(lc, names)
+		hashes.hashes[hashes.n++] = hash(lfirst(lc));
+	qsort(hashes.hashes, hashes.n, sizeof(uint32), compare_hashes);
+	return hashes;
+}
+
+/*
+ * 0 is no hash.
+ */
+static bool
+hashes_have(const Hashes * hashes, uint32 hash)
+{
+	return hash != 0 && hashes->n > 0 &&
+		bsearch(&hash, hashes->hashes, hashes->n, sizeof(uint32),
+				compare_hashes) != NULL;
+}
+
+static void
+hashes_free(Hashes * hashes)
+{
+	if (hashes->hashes != NULL)
+		pfree(hashes->hashes);
+}
+
 /*
  * The place of the queue in the order of each pool: where it is named, or else
  * the place of "*".
@@ -79,15 +130,11 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 	rank->paused = queue->paused;
 	rank->consumer = queue->mode == MODE_CONSUMER;
 	if (queue->tenants_paused)
-	{
-		List	   *tenants = jobq_queue_paused_tenants(queue->id);
-		ListCell   *lc;
-
-		rank->paused_tenants = MemoryContextAlloc(memory, sizeof(uint32) *
-												  (list_length(tenants) + 1));
-		foreach(lc, tenants)
-			rank->paused_tenants[rank->npaused++] = jobq_tenant_hash(lfirst(lc));
-	}
+		rank->tenants = hashes_of(jobq_queue_paused_tenants(queue->id),
+								  jobq_tenant_hash, memory);
+	if (queue->kinds_paused)
+		rank->kinds = hashes_of(jobq_queue_paused_kinds(queue->id),
+								jobq_held_hash, memory);
 	for (int p = 0; p < pools->npools && queue->mode == MODE_WORKER; p++)
 		for (int q = 0; q < pools->pools[p].nqueues; q++)
 			if (rank->rank[p] == JOBQ_NOT_SERVED &&
@@ -105,16 +152,13 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 }
 
 /*
- * Is the queue paused, or the tenant of this lane of it?
+ * Are the jobs of this lane paused, and not the whole queue?
  */
 static bool
-is_paused(const QueueRank *rank, const JobqLane *lane)
+is_paused_alone(const QueueRank *rank, const JobqLane *lane)
 {
-	bool		paused = rank->paused;
-
-	for (int i = 0; i < rank->npaused && !paused; i++)
-		paused = rank->paused_tenants[i] == lane->tenant;
-	return paused;
+	return hashes_have(&rank->tenants, lane->tenant) ||
+		hashes_have(&rank->kinds, lane->held);
 }
 
 /*
@@ -128,8 +172,13 @@ rank_lanes(const QueueRank *rank)
 
 	for (uint32 i = queue == NULL ? JOBQ_NONE : queue->lanes; i != JOBQ_NONE;
 		 i = my_db->ready->lanes[i].party_next)
-		jobq_lane_rank(my_db, &my_db->ready->lanes[i], order, rank->consumer,
-					   is_paused(rank, &my_db->ready->lanes[i]));
+	{
+		JobqLane   *lane = &my_db->ready->lanes[i];
+		bool		alone = !rank->paused && is_paused_alone(rank, lane);
+
+		jobq_lane_rank(my_db, lane, order, rank->consumer, rank->paused || alone,
+					   alone);
+	}
 }
 
 /*
@@ -193,8 +242,10 @@ run(TimestampTz now)
 	}
 	jobq_unlock(my_db, &wake);
 	for (int i = 0; i < n; i++)
-		if (ranks[i].paused_tenants != NULL)
-			pfree(ranks[i].paused_tenants);
+	{
+		hashes_free(&ranks[i].tenants);
+		hashes_free(&ranks[i].kinds);
+	}
 	pfree(ranks);
 	return DT_NOEND;
 }

@@ -1,0 +1,101 @@
+-- Jobs of a kind are paused in a queue, and others of it go on.
+
+SELECT jobq.register('letter', 'test.note(jsonb)'), jobq.register('parcel', 'test.note(jsonb)');
+CREATE FUNCTION test.send(kinds text[], queue text DEFAULT 'first', tenant text DEFAULT 'a') RETURNS void LANGUAGE sql AS $$
+	SELECT jobq.enqueue(kind, to_jsonb(kind || ' ' || n), queue, headers => jsonb_build_object('branch', tenant))
+	FROM unnest(kinds) WITH ORDINALITY u (kind, n)
+$$;
+-- What has run, when there are so many.
+CREATE FUNCTION test.sent(n int) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM test.until(format('(SELECT count(*) >= %s FROM test.trace)', n));
+	RETURN (SELECT string_agg(note, ', ' ORDER BY note) FROM test.trace);
+END
+$$;
+TRUNCATE test.trace;
+SELECT test.send('{letter}');
+SELECT test.sent(1);
+
+SELECT * FROM test.error($$SELECT jobq.pause('first', kind => '')$$);
+SELECT * FROM test.error($$SELECT jobq.pause('first', kind => repeat('x', 201))$$);
+SELECT * FROM test.error($$SELECT jobq.pause('first', tenant => 'a', kind => 'letter')$$);
+SELECT * FROM test.error($$SELECT jobq.resume('first', tenant => 'a', kind => 'letter')$$);
+SELECT * FROM test.error($$SELECT jobq.pause('nowhere', kind => 'letter')$$);
+SET ROLE regress_jobq_alice;
+SELECT e.code IN ('42501', '42704') AS refused FROM test.error($$SELECT jobq.pause('first', kind => 'letter')$$) e;
+RESET ROLE;
+
+-- what waits already, whatever stands before the others
+SELECT jobq.pause('first');
+TRUNCATE test.trace;
+SELECT test.send('{letter,letter,parcel,letter,parcel}');
+SELECT jobq.pause('first', kind => 'letter'), jobq.pause('first', kind => 'letter'), jobq.pause('first', kind => 'nothing');
+SELECT name, paused, paused_kinds FROM jobq.queues WHERE name = 'first';
+SELECT jobq.resume('first');
+SELECT test.sent(2);
+CALL test.settle();
+SELECT kind, state, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2;
+SELECT reason, detail, remedy FROM jobq.explain_job((SELECT min(id) FROM jobq.live_jobs WHERE queue = 'first'));
+-- they were written anew once, and nobody touches them again
+SELECT array_agg(xmin::text || ctid ORDER BY id) AS rows FROM jobq.job WHERE kind = 'letter' \gset
+-- what comes later; it is in the table, so that it stays
+SELECT jobq.restart_workers();
+SELECT test.send('{letter,parcel}');
+SELECT test.sent(3);
+CALL test.settle();
+SELECT count(*) AS letters, (array_agg(xmin::text || ctid ORDER BY id))[:3] = :'rows' AS untouched FROM jobq.job WHERE kind = 'letter';
+-- another priority, which is another lane
+SELECT jobq.enqueue('letter', '"urgent letter"', 'first', priority => -5) > 0, jobq.enqueue('parcel', '"urgent parcel"', 'first', priority => -5) > 0;
+SELECT test.sent(4);
+-- not for a session that works, either
+CALL jobq.work('{first}', stop_when_empty => true);
+SELECT count(*) FROM jobq.live_jobs WHERE queue = 'first';
+-- the same kind in another queue
+SELECT test.send('{letter}', 'second');
+SELECT test.sent(5);
+SELECT jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'nobody'), jobq.resume('first', kind => 'nothing');
+SELECT test.sent(10);
+SELECT paused_kinds FROM jobq.queues WHERE name = 'first';
+
+-- a kind with limits, in a queue whose tenants take turns and have limits
+SELECT jobq.register('letter', 'test.note(jsonb)', max_running => 1);
+SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant', tenant_max_running => 1);
+SELECT jobq.pause('first', kind => 'letter');
+TRUNCATE test.trace;
+SELECT test.send('{letter,parcel}', 'first', t) FROM unnest('{a,b,c}'::text[]) t;
+SELECT test.sent(3);
+-- a new tenant beside one that is paused, and beside a kind that is
+SELECT jobq.pause('first', 'a');
+SELECT test.send('{parcel}', 'first', 'a');
+CALL test.settle();
+SELECT test.send('{letter,parcel}', 'first', 'd');
+SELECT test.sent(4);
+SELECT test.send('{parcel}', 'first', 'e');
+SELECT test.sent(5);
+-- both are in the way of a job
+SELECT test.send('{letter}', 'first', 'a');
+SELECT reason, detail, remedy FROM jobq.explain_job((SELECT max(id) FROM jobq.live_jobs WHERE queue = 'first'));
+SELECT jobq.resume('first', kind => 'letter');
+SELECT test.sent(8);
+CALL test.settle();
+SELECT kind, tenant, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT jobq.resume('first', 'a');
+SELECT test.sent(11);
+SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
+SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none', tenant_max_running => 0);
+
+-- for consumers
+SELECT jobq.create_queue('pause out', mode => 'consumer');
+SELECT jobq.pause('pause out', kind => 'any.held');
+SELECT jobq.enqueue('any.held', queue => 'pause out') AS held, jobq.enqueue('any.free', queue => 'pause out') AS free \gset
+SELECT id, token, kind FROM jobq.reserve('{pause out}', wait => '5 min') \gset
+\echo :kind
+SELECT jobq.ack(:id, :token);
+SELECT count(*) FROM jobq.reserve('{pause out}');
+SELECT count(*) FROM jobq.reserve_job(:held);
+SELECT jobq.resume('pause out', kind => 'any.held');
+SELECT id, token, kind FROM jobq.reserve('{pause out}', wait => '5 min') \gset
+\echo :kind
+SELECT jobq.ack(:id, :token);
+SELECT jobq.drop_queue('pause out');
+SELECT jobq.unregister('letter'), jobq.unregister('parcel');
