@@ -60,7 +60,7 @@ CREATE TEMP TABLE bound AS SELECT e.job, e.started, e.ended, b.what, b.most, b.b
 CREATE INDEX ON found (batch_id);
 CREATE INDEX ON heard (job);
 CREATE INDEX ON callback (batch);
-ANALYZE};
+ANALYZE found, intent, effects, callback, heard, bound, chaos.effect, chaos.begun, chaos.blow};
 
 # For as long as nothing happens.
 my $statistics = q{
