@@ -298,7 +298,8 @@ sub must
 # job?  Returns what is wrong.
 sub statistics
 {
-	my ($db, $when) = @_;
+	my ($server, $when) = @_;
+	my $db = $server->mend;
 	my $deadline = time + 20;
 
 	while (1)
