@@ -17,6 +17,7 @@ returns: the id of the job; if its unique key is held and on_conflict is skip, t
 CREATE FUNCTION jobq.enqueue_sql(
 	sql text,
 	transaction boolean DEFAULT true,
+	database text DEFAULT NULL,
 --list JOB_OPTION:	@1 @3 DEFAULT NULL
 )
 RETURNS bigint AS 'MODULE_PATHNAME', 'jobq_enqueue_sql'
@@ -24,6 +25,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.enqueue_sql IS 'enqueue a statement as a job, which runs it as the current role
 sql: the statement
 transaction: false for one that cannot run within a transaction, such as VACUUM; after a crash it may run again
+database: another one of jobq.sql_databases in which it runs; after a crash it may run again
 --each JOB_OPTION:@1: @'4
 returns: the id of the job; if its unique key is held and on_conflict is skip, that of the holder';
 

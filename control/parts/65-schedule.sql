@@ -41,7 +41,8 @@ CREATE FUNCTION jobq.schedule(
 	options jsonb DEFAULT NULL,
 	context jsonb DEFAULT NULL,
 	sql text DEFAULT NULL,
-	transaction boolean DEFAULT true)
+	transaction boolean DEFAULT true,
+	database text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name
@@ -55,7 +56,8 @@ overlap: what becomes of a tick while the last job is not over: allow, skip, or 
 options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance
 context: settings for its jobs by their names; those of the carry list of their queue that are not given have the value of this session
 sql: in place of kind and payload, the statement that the jobs run
-transaction: false for a statement that cannot run within a transaction';
+transaction: false for a statement that cannot run within a transaction
+database: of a statement: another database in which it runs, as with enqueue_sql()';
 
 CREATE FUNCTION jobq.unschedule(name text) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_unschedule' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;

@@ -64,6 +64,7 @@ extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 /* src/attempt/statement.c */
 extern bool jobq_statement_commits(const JobqJob *job);
 extern Datum jobq_run_statement(const JobqJob *job);
+extern uint64 jobq_execute_statement(const char *sql);
 extern Datum jobq_statement_result(const JobqStatement *statement, uint64 rows);
 
 /* src/attempt/log.c */

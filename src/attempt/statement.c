@@ -20,7 +20,7 @@
 #include "produce/produce.h"
 
 /*
- * Does the job's statement run outside of a transaction?
+ * Does the job's statement run outside of its job's transaction?
  */
 bool
 jobq_statement_commits(const JobqJob *job)
@@ -28,7 +28,7 @@ jobq_statement_commits(const JobqJob *job)
 	JobqStatement statement;
 
 	jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
-	return !statement.transaction;
+	return !statement.transaction || OidIsValid(statement.database);
 }
 
 /*
@@ -44,29 +44,42 @@ jobq_statement_result(const JobqStatement *statement, uint64 rows)
 }
 
 /*
+ * Run the statement as the current user, in the current transaction; returns how many
+ * rows it has written, or found.
+ */
+uint64
+jobq_execute_statement(const char *sql)
+{
+	SPIExecuteOptions options = {0};
+	uint64		rows;
+	int			code;
+
+	options.dest = None_Receiver;
+	SPI_connect();
+	code = SPI_execute_extended(sql, &options);
+	if (code < 0)
+		elog(ERROR, "could not run the statement: %s", SPI_result_code_string(code));
+	rows = SPI_processed;
+	SPI_finish();
+	return rows;
+}
+
+/*
  * Run the job's statement as the current user, in the current transaction.  Returns
  * the result, in the caller's memory context.
  */
 Datum
 jobq_run_statement(const JobqJob *job)
 {
-	SPIExecuteOptions options = {0};
 	JobqStatement statement;
-	uint64		rows;
-	int			code;
 
 	jobq_statement_read(JOB(job, JOB_PAYLOAD), &statement);
-	if (!statement.transaction)
+	if (!statement.transaction || OidIsValid(statement.database))
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("the statement is to run outside of a transaction"),
+				 OidIsValid(statement.database) ?
+				 errmsg("the statement is to run in database \"%s\"", statement.database_name)
+				 : errmsg("the statement is to run outside of a transaction"),
 				 errhint("Only a worker process does that.")));
-	options.dest = None_Receiver;
-	SPI_connect();
-	code = SPI_execute_extended(statement.sql, &options);
-	if (code < 0)
-		elog(ERROR, "could not run the statement: %s", SPI_result_code_string(code));
-	rows = SPI_processed;
-	SPI_finish();
-	return jobq_statement_result(&statement, rows);
+	return jobq_statement_result(&statement, jobq_execute_statement(statement.sql));
 }

@@ -103,6 +103,7 @@ enum
 /* src/base/settings.c: see the descriptions there */
 extern bool jobq_preloaded;		/* the server has loaded jobq at its start */
 extern char *jobq_databases;
+extern char *jobq_sql_databases;
 extern char *jobq_workers;
 extern int	jobq_max_workers;
 extern int	jobq_max_databases;

@@ -22,6 +22,7 @@ bool		jobq_preloaded;
 
 char	   *jobq_databases;
 char	   *jobq_workers;
+char	   *jobq_sql_databases;
 int			jobq_max_workers;
 int			jobq_max_databases;
 int			jobq_ready_entries;
@@ -198,6 +199,13 @@ static const Setting where_preloaded[] = {
 		check_databases
 	},
 	{
+		"jobq.sql_databases", TEXT(jobq_sql_databases, ""),
+		PGC_SIGHUP, GUC_LIST_INPUT,
+		"Lists other databases in which plain statements may run; \"*\" is every database.",
+		"They run there as the role whose job it is, if that may connect.",
+		check_databases
+	},
+	{
 		"jobq.workers", TEXT(jobq_workers, "*=4"),
 		PGC_SIGHUP, 0,
 		"Sets the pools of workers of each database.",
@@ -304,7 +312,7 @@ static const Setting where_preloaded[] = {
 };
 
 /*
- * Check that jobq.databases is a list of names.
+ * Check that it is a list of names of databases.
  */
 static bool
 check_databases(char **newval, void **extra, GucSource source)

@@ -16,7 +16,7 @@
 PG_FUNCTION_INFO_V1(jobq_enqueue_sql);
 
 /*
- * enqueue_sql(sql, transaction, ...options) returns the job's id.
+ * enqueue_sql(sql, transaction, database, ...options) returns the job's id.
  */
 Datum
 jobq_enqueue_sql(PG_FUNCTION_ARGS)
@@ -31,11 +31,13 @@ jobq_enqueue_sql(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("%s must not be null", i == 0 ? "sql" : "transaction")));
-	jobq_options_from_args(fcinfo, 2, options, nulls);
+	jobq_options_from_args(fcinfo, 3, options, nulls);
 	jobq_prepare_job(&job, &unique, JOBQ_SQL_KIND, options, nulls);
 	jobq_set_payload(&job,
 					 jobq_statement_payload(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-											PG_GETARG_BOOL(1)));
+											PG_GETARG_BOOL(1),
+											PG_ARGISNULL(2) ? NULL
+											: text_to_cstring(PG_GETARG_TEXT_PP(2))));
 	jobq_put_job(&job, &unique);
 	PG_RETURN_INT64(job_id(&job));
 }

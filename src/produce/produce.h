@@ -53,7 +53,10 @@ typedef struct JobqStatement
 {
 	char	   *sql;
 	struct RawStmt *raw;
-	bool		transaction;	/* it runs in that of its job */
+	Oid			database;		/* another one, or InvalidOid */
+	char	   *database_name;	/* or NULL */
+	bool		transaction;	/* it runs in one: that of its job, or of its
+								 * process in another database */
 } JobqStatement;
 
 /* src/produce/enqueue.c */
@@ -91,7 +94,8 @@ extern void jobq_set_tags(JobqJob *job, Datum given);
 /* src/produce/statement.c */
 extern void jobq_statement_read(Datum payload, JobqStatement *statement);
 extern void jobq_statement_require(const JobqQueue *queue);
-extern Datum jobq_statement_payload(const char *sql, bool transaction);
+extern Datum jobq_statement_payload(const char *sql, bool transaction,
+									const char *database);
 
 /* src/produce/context.c */
 extern void jobq_set_context(JobqJob *job, const JobqQueue *queue,

@@ -17,6 +17,10 @@
  * What is wrong with a statement is said when it is enqueued, as far as the
  * grammar tells.
  *
+ * With "database" it runs in another one, by a process that is made for it
+ * (worker/runner/errand.c).  Who may log in is not asked then, only whether the role
+ * may connect to that database; so it must be one that jobq.sql_databases names.
+ *
  * src/produce/statement.c
  *
  *-------------------------------------------------------------------------
@@ -31,6 +35,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
+#include "utils/varlena.h"
 
 #include "produce/produce.h"
 
@@ -39,6 +44,7 @@ static bool has_concurrently(List *params);
 static bool is_detach_concurrently(const AlterTableStmt *stmt);
 static bool needs_top_level(Node *stmt);
 static const char *refusal(Node *stmt);
+static Oid	other_database(const char *name);
 
 /*
  * Error context callback: a syntax error is one in the statement, not in the query
@@ -137,6 +143,31 @@ refusal(Node *stmt)
 }
 
 /*
+ * The database of this name, or InvalidOid if that is ours.  Raises an error if
+ * statements may not run there.
+ */
+static Oid
+other_database(const char *name)
+{
+	List	   *list;
+	ListCell   *lc;
+	Oid			database = get_database_oid(name, false);
+
+	if (database == MyDatabaseId)
+		return InvalidOid;
+	if (jobq_preloaded &&
+		SplitIdentifierString(pstrdup(jobq_sql_databases), ',', &list))
+		foreach(lc, list)
+			if (strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), name) == 0)
+			return database;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("plain statements may not run in database \"%s\"", name),
+			 errhint("Who configures the server adds it to \"%s\".",
+					 "jobq.sql_databases")));
+}
+
+/*
  * Read the payload of a job of the kind sql.  Raises an error if it has not one
  * statement that can run in this way.  All is allocated in the current memory
  * context.
@@ -145,7 +176,7 @@ void
 jobq_statement_read(Datum payload, JobqStatement *statement)
 {
 	static const char *const usage =
-		"The payload is {\"sql\": \"a statement\"}, and may have \"transaction\": false.";
+		"The payload is {\"sql\": \"a statement\"}, and may have \"transaction\": false, and \"database\" with a name.";
 	Jsonb	   *json = DatumGetJsonbP(payload);
 	JsonbIterator *it;
 	JsonbIteratorToken token;
@@ -156,6 +187,8 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 	const char *why;
 
 	statement->sql = NULL;
+	statement->database = InvalidOid;
+	statement->database_name = NULL;
 	statement->transaction = true;
 	if (!JB_ROOT_IS_OBJECT(json))
 		ereport(ERROR,
@@ -175,6 +208,8 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 			statement->sql = pnstrdup(value.val.string.val, value.val.string.len);
 		else if (strcmp(name, "transaction") == 0 && value.type == jbvBool)
 			statement->transaction = value.val.boolean;
+		else if (strcmp(name, "database") == 0 && value.type == jbvString)
+			statement->database_name = pnstrdup(value.val.string.val, value.val.string.len);
 		else
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -187,6 +222,8 @@ jobq_statement_read(Datum payload, JobqStatement *statement)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the payload of kind \"%s\" lacks \"sql\"", JOBQ_SQL_KIND),
 				 errhint("%s", usage)));
+	if (statement->database_name != NULL)
+		statement->database = other_database(statement->database_name);
 
 	context.callback = parse_error;
 	context.arg = statement->sql;
@@ -240,10 +277,10 @@ jobq_statement_require(const JobqQueue *queue)
 }
 
 /*
- * The payload for a statement.
+ * The payload for a statement; "database" is NULL for ours.
  */
 Datum
-jobq_statement_payload(const char *sql, bool transaction)
+jobq_statement_payload(const char *sql, bool transaction, const char *database)
 {
 	StringInfoData buf;
 
@@ -252,6 +289,11 @@ jobq_statement_payload(const char *sql, bool transaction)
 	escape_json(&buf, sql);
 	if (!transaction)
 		appendStringInfoString(&buf, ", \"transaction\": false");
+	if (database != NULL)
+	{
+		appendStringInfoString(&buf, ", \"database\": ");
+		escape_json(&buf, database);
+	}
 	appendStringInfoChar(&buf, '}');
 	return jobq_text_to_jsonb(buf.data);
 }

@@ -51,7 +51,8 @@ enum
 	NARGS,						/* those that are columns */
 	ARG_CONTEXT = NARGS,
 	ARG_SQL,
-	ARG_TRANSACTION
+	ARG_TRANSACTION,
+	ARG_DATABASE
 };
 
 #define MAX_NAME	127
@@ -169,12 +170,14 @@ use_statement(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 	nulls[ARG_KIND] = ' ';
 	values[ARG_PAYLOAD] =
 		jobq_statement_payload(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SQL)),
-							   PG_GETARG_BOOL(ARG_TRANSACTION));
+							   PG_GETARG_BOOL(ARG_TRANSACTION),
+							   PG_ARGISNULL(ARG_DATABASE) ? NULL
+							   : text_to_cstring(PG_GETARG_TEXT_PP(ARG_DATABASE)));
 }
 
 /*
  * schedule(name, cron, kind, payload, timezone, missed, overlap, options, context,
- * sql, transaction)
+ * sql, transaction, database)
  */
 Datum
 jobq_schedule(PG_FUNCTION_ARGS)
@@ -214,6 +217,11 @@ jobq_schedule(PG_FUNCTION_ARGS)
 				 PG_ARGISNULL(ARG_KIND) ? errmsg("neither kind nor sql is given")
 				 : errmsg("kind and sql cannot be given together"),
 				 errhint("Give one of them: a kind of job, or a statement.")));
+	if (PG_ARGISNULL(ARG_SQL) && !PG_ARGISNULL(ARG_DATABASE))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("database is given without sql"),
+				 errhint("The jobs of a kind run in this database.")));
 	if (!PG_ARGISNULL(ARG_SQL))
 		use_statement(fcinfo, values, nulls);
 

@@ -34,6 +34,12 @@ extern void allowance_check(void);
 extern bool allowance_blame(ErrorData *edata);
 extern bool allowance_took_memory(void);
 
+/* worker/runner/top_level.c */
+extern uint64 run_top_level(const JobqStatement *statement);
+
+/* worker/runner/errand.c */
+extern uint64 errand_run(const JobqStatement *statement);
+
 /* worker/runner/procedure.c */
 extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 						  const JobqFunction *function);

@@ -15,7 +15,8 @@
  *
  * A statement such as VACUUM is run as if a client had sent it: it begins and ends
  * transactions as it likes, and leaves one open.  What it has done stays, whatever
- * becomes of its job: so after a crash it may run again.
+ * becomes of its job: so after a crash it may run again.  So does one that runs in
+ * another database (errand.c).
  *
  * worker/runner/procedure.c
  *
@@ -27,10 +28,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "parser/analyze.h"
 #include "tcop/pquery.h"
-#include "tcop/tcopprot.h"
-#include "tcop/utility.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
@@ -40,7 +38,6 @@ static Portal portal = NULL;
 
 static void call_procedure(RunContext *run, JobqJob *job,
 						   const JobqFunction *function);
-static Datum run_top_level(const JobqStatement *statement);
 static void finish(RunContext *run, JobqJob *job, int64 token,
 				   TimestampTz started_at, bool has_result, Datum result);
 
@@ -98,8 +95,13 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	jobq_tell_running(job, attempt, -1, true);
 	if (function->statement)
 	{
+		uint64		rows;
+
 		MemoryContextSwitchTo(run->memory);
-		result = run_top_level(&statement);
+		rows = OidIsValid(statement.database) ? errand_run(&statement)
+			: run_top_level(&statement);
+		MemoryContextSwitchTo(run->memory);
+		result = jobq_statement_result(&statement, rows);
 	}
 	else
 		call_procedure(run, job, function);
@@ -135,42 +137,6 @@ call_procedure(RunContext *run, JobqJob *job, const JobqFunction *function)
 	(void) jobq_call_handler(function, job, jobq_current->attempt, false, &isnull);
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
-}
-
-/*
- * Run the statement as exec_simple_query() does: no transaction is open before, and
- * one is after.  Returns the result, in the current memory context, which must
- * outlive transactions, as the statement itself does.
- */
-static Datum
-run_top_level(const JobqStatement *statement)
-{
-	MemoryContext memory = CurrentMemoryContext;
-	Portal		top;
-	List	   *trees;
-	QueryCompletion qc;
-
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	MemoryContextSwitchTo(memory);
-	if (analyze_requires_snapshot(statement->raw))
-		PushActiveSnapshot(GetTransactionSnapshot());
-	trees = pg_analyze_and_rewrite_fixedparams(statement->raw, statement->sql,
-											   NULL, 0, NULL);
-	trees = pg_plan_queries(trees, statement->sql, CURSOR_OPT_PARALLEL_OK, NULL);
-	if (ActiveSnapshotSet())
-		PopActiveSnapshot();
-
-	top = CreatePortal("jobq statement", true, true);
-	top->visible = false;
-	PortalDefineQuery(top, NULL, statement->sql,
-					  CreateCommandTag(statement->raw->stmt), trees, NULL);
-	PortalStart(top, NULL, 0, InvalidSnapshot);
-	InitializeQueryCompletion(&qc);
-	(void) jobq_portal_run(top, None_Receiver, &qc);
-	PortalDrop(top, false);
-	MemoryContextSwitchTo(memory);
-	return jobq_statement_result(statement, qc.nprocessed);
 }
 
 /*

@@ -75,7 +75,7 @@ array_of(ArrayBuildState *state, Oid type)
 
 /*
  * The first jobs that run as this role, but for what is known to wait, and statements
- * that run outside of a transaction: only a worker process does that.
+ * that run outside of a transaction or elsewhere: only a worker process does that.
  */
 static int
 find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
@@ -100,7 +100,7 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND j.lease_token IS NULL AND NOT j.dormant"
 				   " AND NOT q.paused AND q.mode = 'worker'"
 				   " AND NOT CASE j.kind WHEN '" JOBQ_SQL_KIND "'"
-				   "  THEN j.payload @> '{\"transaction\": false}' ELSE false END"
+				   "  THEN j.payload @> '{\"transaction\": false}' OR j.payload ? 'database' ELSE false END"
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND NOT coalesce(j.kind = ANY (q.paused_kinds), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"

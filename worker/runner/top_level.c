@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ *
+ * top_level.c
+ *	  Runs a statement as if a client had sent it.
+ *
+ * worker/runner/top_level.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "runner/inner.h"
+
+#include "access/xact.h"
+#include "nodes/parsenodes.h"
+#include "parser/analyze.h"
+#include "tcop/dest.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Run the statement as exec_simple_query() does: no transaction is open before, and
+ * one is after.  Returns how many rows it has written, or found.  The current memory
+ * context outlives transactions, as the statement itself does.
+ */
+uint64
+run_top_level(const JobqStatement *statement)
+{
+	MemoryContext memory = CurrentMemoryContext;
+	Portal		top;
+	List	   *trees;
+	QueryCompletion qc;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(memory);
+	if (analyze_requires_snapshot(statement->raw))
+		PushActiveSnapshot(GetTransactionSnapshot());
+	trees = pg_analyze_and_rewrite_fixedparams(statement->raw, statement->sql,
+											   NULL, 0, NULL);
+	trees = pg_plan_queries(trees, statement->sql, CURSOR_OPT_PARALLEL_OK, NULL);
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+
+	top = CreatePortal("jobq statement", true, true);
+	top->visible = false;
+	PortalDefineQuery(top, NULL, statement->sql,
+					  CreateCommandTag(statement->raw->stmt), trees, NULL);
+	PortalStart(top, NULL, 0, InvalidSnapshot);
+	InitializeQueryCompletion(&qc);
+	(void) jobq_portal_run(top, None_Receiver, &qc);
+	PortalDrop(top, false);
+	MemoryContextSwitchTo(memory);
+	return qc.nprocessed;
+}
