@@ -17,6 +17,7 @@ CREATE TABLE jobq.batch (
 	has_steps boolean NOT NULL DEFAULT false,
 	reopened boolean NOT NULL DEFAULT false,
 	dormant boolean NOT NULL DEFAULT false,
+	adopted boolean NOT NULL DEFAULT false,
 	completed bigint NOT NULL DEFAULT 0,
 	failed bigint NOT NULL DEFAULT 0,
 	cancelled bigint NOT NULL DEFAULT 0,
@@ -37,6 +38,7 @@ COMMENT ON COLUMN jobq.batch.expired IS 'jobs that have expired and are not in t
 COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: jobq.step';
 COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
 COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
+COMMENT ON COLUMN jobq.batch.adopted IS 'it was dormant, and is no more: jobs of it may have ended on the publisher';
 COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
 
 CREATE INDEX batch_open ON jobq.batch (id) WHERE finished_at IS NULL;
@@ -194,22 +196,35 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
 CREATE FUNCTION jobq.workflow(definition jsonb) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.workflow(jsonb) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
-definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); name, on_success, on_failure, on_finish of the batch';
+definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); options that all steps have; name, on_success, on_failure, on_finish of the batch';
 
 CREATE FUNCTION jobq.chain(
 	steps jsonb,
 	on_failure jsonb DEFAULT NULL,
 	on_success jsonb DEFAULT NULL,
 	on_finish jsonb DEFAULT NULL,
-	name text DEFAULT NULL)
+	name text DEFAULT NULL,
+	options jsonb DEFAULT NULL)
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
+COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
 steps: an array of objects with kind, payload, and options of enqueue()
 on_failure: a job to be enqueued when one has failed
 on_success: a job to be enqueued when all are completed
 on_finish: a job to be enqueued when all are over
-name: a name, for people';
+name: a name, for people
+options: options of enqueue() that all of them have, by their names; those of a step itself come first';
+
+CREATE FUNCTION jobq.workflow_retry(batch_id bigint) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_workflow_retry' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.workflow_retry(bigint) IS 'run the steps of a workflow that have not completed once more, also if it was cancelled; how many there were
+batch_id: the workflow or chain';
+
+CREATE FUNCTION jobq.workflow_rerun(batch_id bigint, step text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_workflow_rerun' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.workflow_rerun(bigint, text) IS 'run a step of a workflow, and all that need it, once more, with the results of those before; how many steps these are
+batch_id: the workflow or chain
+step: the name of the step';
 
 CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 	SELECT s.batch_id, s.name, s.job_id,

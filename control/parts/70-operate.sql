@@ -193,11 +193,16 @@ arguments: its arguments by their names
 slice: after how many jobs there is a commit
 jobs: how many jobs there were';
 
-CREATE FUNCTION jobq.prune(older_than interval DEFAULT NULL, failed_older_than interval DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION jobq.prune(
+	older_than interval DEFAULT NULL,
+	failed_older_than interval DEFAULT NULL,
+	batches_older_than interval DEFAULT NULL)
+RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_prune' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.prune(interval, interval) IS 'delete finished jobs and dead letters that are older than this; null leaves them; returns their number
+COMMENT ON FUNCTION jobq.prune(interval, interval, interval) IS 'delete finished jobs and dead letters that are older than this, and cancel batches that are not over; null leaves them; returns their number
 older_than: finished jobs of this age; null: none
-failed_older_than: dead letters of this age; null: none';
+failed_older_than: dead letters of this age; null: none
+batches_older_than: batches and workflows of this age that are not over; null: none';
 
 CREATE FUNCTION jobq.clear(queue text, tenant text DEFAULT NULL, running boolean DEFAULT false) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_clear' LANGUAGE C VOLATILE PARALLEL UNSAFE;

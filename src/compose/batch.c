@@ -35,7 +35,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compose/compose.h"
+#include "compose/inner.h"
 #include "attempt/attempt.h"
 #include "commit/commit.h"
 #include "produce/produce.h"
@@ -47,23 +47,6 @@ PG_FUNCTION_INFO_V1(jobq_batch_cancel);
 
 #define MAX_BATCH_NAME	200
 
-/* How a batch is read: who may change it meanwhile. */
-#define ANYBODY			""
-#define NOBODY_ENDS_IT	" FOR SHARE"
-#define NOBODY			" FOR NO KEY UPDATE"
-
-/* A batch, as it was read. */
-typedef struct Batch
-{
-	char		state;
-	bool		over;
-	bool		ending;			/* what is left of it is to be cancelled */
-	bool		dormant;
-} Batch;
-
-static void read_batch(int privilege, int64 id, const char *lock,
-					   Batch *batch);
-static void wrong_state(int64 id, const char *state, const char *hint);
 static Datum check_callback(Datum spec, const char *what);
 static void free_jobs(int64 batch_id);
 
@@ -78,8 +61,8 @@ may_with(int privilege, Oid role)
  * Read a batch with which this user may do this, or for whose role he may act if
  * that is 0; an error if there is none.  The caller is connected to SPI.
  */
-static void
-read_batch(int privilege, int64 id, const char *lock, Batch *batch)
+void
+batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
@@ -87,7 +70,7 @@ read_batch(int privilege, int64 id, const char *lock, Batch *batch)
 	TupleDesc	desc;
 
 	if (jobq_query(psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
-							" state = 'x' OR state = 'f' AND NOT allow_failures, dormant"
+							" state = 'x' OR state = 'f' AND NOT allow_failures, dormant, has_steps"
 							" FROM jobq.batch WHERE id = $1%s", lock),
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		tuple = NULL;
@@ -103,14 +86,19 @@ read_batch(int privilege, int64 id, const char *lock, Batch *batch)
 				(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
 				 errmsg("batch " INT64_FORMAT " does not exist", id),
 				 errhint("It may be another role's, or finished and removed by retention.")));
+	batch->role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
 	batch->state = DatumGetChar(jobq_column(tuple, desc, 2, CHAROID, NULL));
 	batch->over = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
 	batch->ending = DatumGetBool(jobq_column(tuple, desc, 4, BOOLOID, NULL));
 	batch->dormant = DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL));
+	batch->has_steps = DatumGetBool(jobq_column(tuple, desc, 6, BOOLOID, NULL));
 }
 
-static void
-wrong_state(int64 id, const char *state, const char *hint)
+/*
+ * An error: the batch is in a state in which this cannot be.
+ */
+void
+batch_wrong_state(int64 id, const char *state, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -250,15 +238,15 @@ jobq_batch_add(PG_FUNCTION_ARGS)
 		jobq_current->slot != NULL && !job_leased(jobq_current->job);
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
+	batch_read(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
 	SPI_finish();
 	if (batch.over)
-		wrong_state(id, "is over", "Create another.");
+		batch_wrong_state(id, "is over", "Create another.");
 	if (batch.ending)
-		wrong_state(id, "is being cancelled", "Create another.");
+		batch_wrong_state(id, "is being cancelled", "Create another.");
 	if (batch.dormant)
-		wrong_state(id, "runs where it was replicated from",
-					"Add to it there.");
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Add to it there.");
 
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
@@ -348,11 +336,11 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.batch_start()");
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(0, id, NOBODY, &batch);
+	batch_read(0, id, NOBODY, &batch);
 	if (batch.state != BATCH_PENDING)
-		wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
-					: "has been started already",
-					"A batch is started once.");
+		batch_wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
+						  : "has been started already",
+						  "A batch is started once.");
 	jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2 WHERE id = $1",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
@@ -375,7 +363,7 @@ jobq_batch_cancel_open(int64 id)
 
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	if (!batch.over)
 		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
@@ -451,7 +439,7 @@ jobq_batch_check_visible(int64 id)
 {
 	Batch		batch;
 
-	read_batch(JOBQ_MAY_MONITOR, id, ANYBODY, &batch);
+	batch_read(JOBQ_MAY_MONITOR, id, ANYBODY, &batch);
 }
 
 /*
@@ -464,9 +452,9 @@ jobq_batch_check_retry(int64 id)
 
 	jobq_lock_jobs();
 	SPI_connect();
-	read_batch(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	SPI_finish();
 	if (batch.state == BATCH_CANCELLED)
-		wrong_state(id, "was cancelled",
-					"Its failed jobs can be retried one by one, with jobq.retry().");
+		batch_wrong_state(id, "was cancelled",
+						  "Its failed jobs can be retried one by one, with jobq.retry().");
 }

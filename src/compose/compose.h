@@ -13,7 +13,8 @@
  * caller's transaction.
  *
  * Locks: who adds jobs to a batch locks its row, weakly; the scheduler, which skips a
- * batch that is locked, comes again.
+ * batch that is locked, comes again.  Who has steps run once more takes a lock that each
+ * look at the batch takes, too (rerun.c).
  *
  * src/compose/compose.h
  *
@@ -126,6 +127,7 @@ typedef struct JobqStep
 	char		state;
 	bool		optional;
 	bool		conditional;
+	bool		again;			/* is to run once more (rerun.c) */
 
 	/* of a step with "map" */
 	bool		mapped;
@@ -159,6 +161,7 @@ extern void jobq_steps_load(int64 batch_id, JobqSteps *workflow);
 extern void jobq_steps_link(JobqSteps *workflow);
 extern JobqStep *jobq_step_of_job(const JobqSteps *workflow, int64 job_id);
 extern JobqStep *jobq_step_named(JobqSteps *workflow, const char *name);
+extern const char *jobq_step_lost_need(const JobqStep *step);
 extern const char *jobq_step_need_lost(const JobqStep *step);
 extern bool jobq_step_over(const JobqStep *step);
 extern bool jobq_step_needs_done(const JobqStep *step);
@@ -170,6 +173,13 @@ extern void jobq_steps_grow(JobqSteps *workflow, JobqStep *step,
 /* src/compose/define.c */
 extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,
 							JobqSpec *spec);
+
+/* src/compose/rerun.c */
+extern bool jobq_workflow_try_lock(int64 batch_id);
+extern void jobq_step_restore(Relation rel, int64 batch_id, Oid role,
+							  JobqStep *step, TimestampTz enqueued_at,
+							  Jsonb *definition, bool again);
+extern int64 jobq_workflow_restore(int64 id);
 
 /* src/compose/condition.c */
 extern void jobq_condition_check(const char *condition, const char *what);

@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
 
 #include "compose/inner.h"
@@ -24,6 +25,9 @@ typedef struct NameEntry
 	int			place;
 } NameEntry;
 
+static void refuse_unique(const JobqSpec *spec, const char *what);
+static bool has_key(Jsonb *object, const char *key);
+static Jsonb *with_options(const Workflow *workflow, Jsonb *definition);
 static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
@@ -34,6 +38,67 @@ static void check_cycles(Workflow *workflow);
 static void report_cycle(Workflow *workflow);
 static void check_results(Workflow *workflow, NewStep *step);
 static bool step_needs(Workflow *workflow, NewStep *step, int place);
+
+/*
+ * The options that all steps have.
+ */
+void
+workflow_read_options(Workflow *workflow, Jsonb *options)
+{
+	const char *what = workflow->chain ? "the options of a chain" : "the options of a workflow";
+	JobqSpec	spec;
+
+	if (!JB_ROOT_IS_OBJECT(options))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be an object", what),
+				 errhint("Write the options of jobq.enqueue() by their names, such as {\"queue\": \"low\", \"priority\": 5}.")));
+	jobq_options_from_jsonb(options, what, NULL, spec.options, spec.nulls);
+	refuse_unique(&spec, what);
+	workflow->options = options;
+}
+
+static void
+refuse_unique(const JobqSpec *spec, const char *what)
+{
+	if (spec->nulls[OPTION_UNIQUE_KEY] && spec->nulls[OPTION_UNIQUE_BY])
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("%s must not have a %s", what,
+					spec->nulls[OPTION_UNIQUE_BY] ? "unique_key" : "unique_by"),
+			 errhint("Each step is a job of its own, which others wait for.")));
+}
+
+/*
+ * Has the object this key, with another value than null?
+ */
+static bool
+has_key(Jsonb *object, const char *key)
+{
+	JsonbValue	value;
+
+	return getKeyJsonValueFromContainer(&object->root, key, strlen(key), &value) != NULL &&
+		value.type != jbvNull;
+}
+
+/*
+ * The description of a step with the options that all have: its own come first.  Its
+ * own time is in the place of a common one, whether that is a delay or not.
+ */
+static Jsonb *
+with_options(const Workflow *workflow, Jsonb *definition)
+{
+	static const char *const times[] = {"delay", "run_at"};
+	Datum		options = JsonbPGetDatum(workflow->options);
+
+	for (int i = 0; i < 2; i++)
+		if (has_key(definition, times[i]))
+			options = DirectFunctionCall2(jsonb_delete, options,
+										  CStringGetTextDatum(times[1 - i]));
+	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat, options,
+											  JsonbPGetDatum(definition)));
+}
 
 /*
  * Read and check the steps.
@@ -91,17 +156,13 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 			read_name(workflow, step, i + 1);
 		step->what = psprintf("step \"%s\"", step->name);
 		add_name(workflow, i);
+		if (workflow->options != NULL)
+			step->definition = with_options(workflow, step->definition);
 		jobq_step_parse(step->definition, step->what, !workflow->chain,
 						&step->spec);
 		read_map(step);
 		read_condition(step);
-		if (!step->spec.nulls[OPTION_UNIQUE_KEY] ||
-			!step->spec.nulls[OPTION_UNIQUE_BY])
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not have a %s", step->what,
-							step->spec.nulls[OPTION_UNIQUE_BY] ? "unique_key" : "unique_by"),
-					 errhint("Each step is a job of its own, which others wait for.")));
+		refuse_unique(&step->spec, step->what);
 	}
 	for (int i = 0; i < n; i++)
 	{

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * inner.h
- *	  What the files of the room compose offer each other: steps in the making.
+ *	  What the files of the room compose offer each other: batches as they were
+ *	  read, and steps in the making.
  *
  * src/compose/inner.h
  *
@@ -13,6 +14,27 @@
 #include "utils/hsearch.h"
 
 #include "compose/compose.h"
+
+/* How a batch is read: who may change it meanwhile. */
+#define ANYBODY			""
+#define NOBODY_ENDS_IT	" FOR SHARE"
+#define NOBODY			" FOR NO KEY UPDATE"
+
+/* A batch, as it was read. */
+typedef struct Batch
+{
+	Oid			role;
+	char		state;
+	bool		over;
+	bool		ending;			/* what is left of it is to be cancelled */
+	bool		dormant;
+	bool		has_steps;
+} Batch;
+
+/* src/compose/batch.c */
+extern void batch_read(int privilege, int64 id, const char *lock,
+					   Batch *batch);
+extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 
 #define MAX_STEP_NAME	127
 
@@ -36,6 +58,7 @@ typedef struct NewStep
 typedef struct Workflow
 {
 	bool		chain;
+	Jsonb	   *options;		/* that all steps have, or NULL */
 	int			nsteps;
 	NewStep    *steps;
 	HTAB	   *names;
@@ -44,6 +67,7 @@ typedef struct Workflow
 } Workflow;
 
 /* src/compose/define.c */
+extern void workflow_read_options(Workflow *workflow, Jsonb *options);
 extern void workflow_read_steps(Workflow *workflow, Jsonb *array);
 
 #endif							/* JOBQ_COMPOSE_INNER_H */

@@ -408,11 +408,10 @@ lost_to(const JobqStep *need)
 }
 
 /*
- * Why the step can not run any more, if something that it needs, or an element of
- * it, has ended otherwise; or NULL.
+ * Why the step can not run, if something that it needs has ended otherwise; or NULL.
  */
 const char *
-jobq_step_need_lost(const JobqStep *step)
+jobq_step_lost_need(const JobqStep *step)
 {
 	const char *reason = NULL;
 
@@ -420,6 +419,17 @@ jobq_step_need_lost(const JobqStep *step)
 		reason = step->needs[i] == NULL
 			? STEP_NEED_REASON "that is not kept any more"
 			: lost_to(step->needs[i]);
+	return reason;
+}
+
+/*
+ * The same, or if an element of it has.
+ */
+const char *
+jobq_step_need_lost(const JobqStep *step)
+{
+	const char *reason = jobq_step_lost_need(step);
+
 	for (int i = 0; i < step->nwritten && reason == NULL; i++)
 		reason = lost_to(step->elements[i]);
 	return reason;

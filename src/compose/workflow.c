@@ -136,13 +136,14 @@ jobq_workflow(PG_FUNCTION_ARGS)
 		if (strcmp(key, "steps") == 0)
 			steps = JsonbValueToJsonb(&value);
 		else if (strcmp(key, "name") != 0 &&
+				 strcmp(key, "options") != 0 &&
 				 strcmp(key, "allow_failures") != 0 &&
 				 callback == NCALLBACKS)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("unknown key \"%s\" in the definition of a workflow",
 							key),
-					 errhint("The keys are name, steps, on_success, on_failure, on_finish, allow_failures.")));
+					 errhint("The keys are name, steps, options, on_success, on_failure, on_finish, allow_failures.")));
 		else if (value.type == jbvNull)
 			continue;
 		else if (callback < NCALLBACKS)
@@ -150,6 +151,8 @@ jobq_workflow(PG_FUNCTION_ARGS)
 			callbacks[callback] = JsonbPGetDatum(JsonbValueToJsonb(&value));
 			nulls[callback] = false;
 		}
+		else if (strcmp(key, "options") == 0)
+			workflow_read_options(&workflow, JsonbValueToJsonb(&value));
 		else if (strcmp(key, "name") == 0)
 		{
 			if (value.type != jbvString)
@@ -179,8 +182,8 @@ jobq_workflow(PG_FUNCTION_ARGS)
 }
 
 /*
- * chain(steps, on_failure, on_success, on_finish, name) returns the ids of the
- * jobs.
+ * chain(steps, on_failure, on_success, on_finish, name, options) returns the ids of
+ * the jobs.
  */
 Datum
 jobq_chain(PG_FUNCTION_ARGS)
@@ -201,6 +204,8 @@ jobq_chain(PG_FUNCTION_ARGS)
 		nulls[i] = PG_ARGISNULL(args[i]);
 		callbacks[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(args[i]);
 	}
+	if (!PG_ARGISNULL(5))
+		workflow_read_options(&workflow, PG_GETARG_JSONB_P(5));
 	workflow_read_steps(&workflow, PG_GETARG_JSONB_P(0));
 	put_steps(&workflow,
 			  jobq_batch_insert(PG_ARGISNULL(4) ? (Datum) 0

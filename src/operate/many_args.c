@@ -3,7 +3,7 @@
  * many_args.c
  *	  The functions that do something with many jobs, and what they are called
  *	  with: cancel_many() and its kin, in_slices(), clear(), retry_all(),
- *	  delete_all_failed(), batch_retry_failed().
+ *	  delete_all_failed(), batch_retry_failed(), workflow_retry().
  *
  * All of them make a JobqMany of their arguments, and many.c does it.
  *
@@ -24,6 +24,7 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "compose/compose.h"
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_cancel_many);
@@ -36,6 +37,7 @@ PG_FUNCTION_INFO_V1(jobq_clear);
 PG_FUNCTION_INFO_V1(jobq_retry_all);
 PG_FUNCTION_INFO_V1(jobq_delete_all_failed);
 PG_FUNCTION_INFO_V1(jobq_batch_retry_failed);
+PG_FUNCTION_INFO_V1(jobq_workflow_retry);
 
 /* Jobs of a slice at most. */
 #define MAX_SLICE	100000
@@ -502,4 +504,21 @@ jobq_batch_retry_failed(PG_FUNCTION_ARGS)
 	init_many(&many, MANY_RETRY);
 	take_arg(fcinfo, 0, &many, FILTER_BATCH_ID);
 	PG_RETURN_INT64(jobq_many_run(&many, 0));
+}
+
+/*
+ * workflow_retry(batch_id): run what has not completed once more; how many jobs these
+ * are.
+ */
+Datum
+jobq_workflow_retry(PG_FUNCTION_ARGS)
+{
+	JobqMany	many;
+	int64		restored;
+
+	PreventCommandIfReadOnly("jobq.workflow_retry()");
+	restored = jobq_workflow_restore(PG_GETARG_INT64(0));
+	init_many(&many, MANY_RETRY);
+	take_arg(fcinfo, 0, &many, FILTER_BATCH_ID);
+	PG_RETURN_INT64(restored + jobq_many_run(&many, 0));
 }

@@ -507,7 +507,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 
 	jobq_query("UPDATE jobq.schedule SET dormant = false WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
-	jobq_query("UPDATE jobq.batch SET dormant = false WHERE dormant",
+	jobq_query("UPDATE jobq.batch SET dormant = false, adopted = true WHERE dormant",
 			   0, NULL, NULL, NULL, SPI_OK_UPDATE);
 
 	/* sequences are not replicated: new jobs must not take these ids */

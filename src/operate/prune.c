@@ -2,7 +2,8 @@
  *
  * prune.c
  *	  prune(): finished jobs and dead letters that are older than the user wants
- *	  them are deleted, before the retention does it.
+ *	  them are deleted, before the retention does it.  Batches that are not over, and
+ *	  so are never deleted, are cancelled.
  *
  * src/operate/prune.c
  *
@@ -17,6 +18,7 @@
 #include "storage/lmgr.h"
 #include "utils/timestamp.h"
 
+#include "compose/compose.h"
 #include "operate/inner.h"
 
 PG_FUNCTION_INFO_V1(jobq_prune);
@@ -37,13 +39,31 @@ jobq_delete_and_count(const char *query, int nargs, const Oid *types,
 }
 
 /*
- * prune(older_than, failed_older_than): delete finished jobs, and dead letters,
- * that are so old; null leaves them.
+ * Cancel batches of before $3 that are not over, but for those that somebody has
+ * locked; how many there were.  The caller is connected to SPI.
+ */
+static int64
+cancel_batches(const Oid *types, const Datum *values)
+{
+	uint64		n = jobq_query("SELECT id FROM jobq.batch WHERE finished_at IS NULL AND created_at < $3"
+							   " AND state <> 'x' AND NOT dormant AND " IS_MINE
+							   " ORDER BY id FOR NO KEY UPDATE SKIP LOCKED",
+							   3, types, values, NULL, SPI_OK_SELECT);
+	SPITupleTable *found = SPI_tuptable;
+
+	for (uint64 i = 0; i < n; i++)
+		(void) jobq_batch_cancel_open(DatumGetInt64(jobq_column(found->vals[i], found->tupdesc, 1, INT8OID, NULL)));
+	return (int64) n;
+}
+
+/*
+ * prune(older_than, failed_older_than, batches_older_than): delete finished jobs, and
+ * dead letters, that are so old, and cancel such batches; null leaves them.
  */
 Datum
 jobq_prune(PG_FUNCTION_ARGS)
 {
-	static const char *const what[] = {"older_than", "failed_older_than"};
+	static const char *const what[] = {"older_than", "failed_older_than", "batches_older_than"};
 	static const char *const queries[] = {
 		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
 						 " AND finished_at < $3" RETURNING_FINISHED),
@@ -64,7 +84,7 @@ jobq_prune(PG_FUNCTION_ARGS)
 	(void) find_all_inheritors(jobq_relations()->archive, RowExclusiveLock,
 							   NULL);
 	SPI_connect();
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 3; i++)
 	{
 		int64		ms;
 
@@ -72,7 +92,8 @@ jobq_prune(PG_FUNCTION_ARGS)
 			continue;
 		ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(i), what[i], 0, JOBQ_MAX_DELAY_MS);
 		values[2] = TimestampTzGetDatum(now - ms * 1000);
-		n += jobq_delete_and_count(queries[i], 3, types, values, NULL);
+		n += i < 2 ? jobq_delete_and_count(queries[i], 3, types, values, NULL)
+			: cancel_batches(types, values);
 	}
 	SPI_finish();
 	PG_RETURN_INT64(n);

@@ -40,6 +40,7 @@ typedef struct Batch
 	bool		reopened;
 	bool		expects;		/* it was started when it was created */
 	Oid			role;
+	TransactionId version;		/* the row's xmin */
 	char	   *name;			/* or NULL */
 	char	   *error;			/* why a callback was dropped, or NULL */
 	Jsonb	   *on_success;		/* or NULL, as are the next two */
@@ -90,20 +91,23 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 	bool		ending;
 	bool		later;
 
+	/* what has ended stays so until we have committed */
+	if (!jobq_workflow_try_lock(id))
+		return LOOK_LATER;
 	if (!read_batch(batch->id, false, batch))
 	{
 		kept_forget(id);
 		return LOOK_OVER;
 	}
 	if (!batch->has_steps || batch->state != BATCH_RUNNING ||
-		!workflow_go_on(batch->id, batch->role, news, &steps))
+		!workflow_go_on(batch->id, batch->role, batch->version, news, &steps))
 	{
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			has_failed(batch->id);
 		ending = batch->state == BATCH_CANCELLED ||
 			((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
 		if (batch->has_steps && batch->state != BATCH_CANCELLED)
-			workflow_advance(batch->id, batch->role, ending, &steps);
+			workflow_advance(batch->id, batch->role, batch->version, ending, &steps);
 	}
 	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
@@ -187,7 +191,7 @@ read_batch(int64 id, bool lock, Batch *batch)
 	if (jobq_query_kept(&plans[lock ? 1 : 0],
 						psprintf("SELECT state, allow_failures, has_steps, reopened,"
 								 " role::oid, name, on_success, on_failure, on_finish,"
-								 " coalesce(started_at = created_at, false)"
+								 " coalesce(started_at = created_at, false), xmin"
 								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
 								 " AND state <> 'p' AND NOT dormant%s",
 								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
@@ -202,6 +206,7 @@ read_batch(int64 id, bool lock, Batch *batch)
 	batch->role = DatumGetObjectId(jobq_column(tuple, desc, 5, OIDOID, NULL));
 	batch->name = SPI_getvalue(tuple, desc, 6);
 	batch->expects = DatumGetBool(jobq_column(tuple, desc, 10, BOOLOID, NULL));
+	batch->version = DatumGetTransactionId(jobq_column(tuple, desc, 11, XIDOID, NULL));
 	for (int i = 0; i < 3; i++)
 	{
 		Datum		value = jobq_column(tuple, desc, 7 + i, JSONBOID, &isnull);
@@ -233,7 +238,8 @@ has_failed(int64 id)
 }
 
 /*
- * Has a job of the batch ended?
+ * Has a job of the batch ended?  Where it comes from a publisher, all may have ended
+ * there.
  */
 static bool
 has_begun(int64 id)
@@ -245,7 +251,7 @@ has_begun(int64 id)
 	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
 						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
 						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
-						   "  AND completed + failed + cancelled + expired > 0)",
+						   "  AND (adopted OR completed + failed + cancelled + expired > 0))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }
 

@@ -257,6 +257,7 @@ typedef struct KeptWorkflow
 {
 	int64		batch_id;		/* hash key */
 	uint64		used_at;		/* the count of uses then */
+	TransactionId version;		/* of the batch's row: the xmin */
 	JobqSteps	workflow;
 	int			nblocked;
 	int			ncounted;		/* steps that the sum of all knows of */
@@ -268,7 +269,8 @@ typedef struct KeptWorkflow
 } KeptWorkflow;
 
 extern KeptWorkflow *kept_find(int64 batch_id);
-extern void kept_add(int64 batch_id, JobqSteps *workflow);
+extern void kept_add(int64 batch_id, TransactionId version,
+					 JobqSteps *workflow);
 extern void kept_forget(int64 batch_id);
 extern void kept_ready(KeptWorkflow *kept, JobqStep *step);
 extern bool kept_count(KeptWorkflow *kept);
@@ -293,10 +295,10 @@ typedef struct WorkflowLook
 	bool		more;			/* there is more to do: come again at once */
 } WorkflowLook;
 
-extern void workflow_advance(int64 batch_id, Oid role, bool ending,
-							 WorkflowLook *result);
-extern bool workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
-						   WorkflowLook *result);
+extern void workflow_advance(int64 batch_id, Oid role, TransactionId version,
+							 bool ending, WorkflowLook *result);
+extern bool workflow_go_on(int64 batch_id, Oid role, TransactionId version,
+						   const BatchNews *news, WorkflowLook *result);
 extern bool workflow_is_kept(int64 batch_id);
 
 /* What a look at a workflow works with. */

@@ -6,7 +6,8 @@
  * A look that knows how far a workflow was, and which jobs have ended since,
  * costs as much as there is to do, and not as much as the workflow has steps
  * (workflows.c).  What is kept is a copy of what the tables say, and can be
- * forgotten at any time: the next look reads all steps then.
+ * forgotten at any time: the next look reads all steps then.  It must be if the row of
+ * the batch has another version: then steps may run once more (src/compose/rerun.c).
  *
  * Only large workflows are kept, and of these as many steps as MAX_KEPT_STEPS;
  * which was not looked at for longest goes first.
@@ -49,7 +50,7 @@ kept_find(int64 batch_id)
  * over.
  */
 void
-kept_add(int64 batch_id, JobqSteps *workflow)
+kept_add(int64 batch_id, TransactionId version, JobqSteps *workflow)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(int64),
@@ -82,6 +83,7 @@ kept_add(int64 batch_id, JobqSteps *workflow)
 	MemoryContextSetParent(workflow->memory, TopMemoryContext);
 	entry = hash_search(kept, &batch_id, HASH_ENTER, NULL);
 	entry->used_at = ++nuses;
+	entry->version = version;
 	entry->workflow = *workflow;
 	entry->nblocked = entry->nready = entry->ndone = 0;
 	entry->max_ready = 0;

@@ -48,8 +48,6 @@ static void begin_look(StepLook *look, int64 batch_id, Oid role,
 static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
 static void restore_steps(StepLook *look);
-static void restore_step(StepLook *look, JobqStep *step, TimestampTz enqueued_at,
-						 Jsonb *definition);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
 static void cancel_step(StepLook *look, JobqStep *step, const char *reason);
 static StepDone move_step(StepLook *look, JobqStep *step);
@@ -79,11 +77,12 @@ end_look(StepLook *look)
 }
 
 /*
- * Look at all steps of a batch of the role's; the caller is connected to SPI.
- * ending: the batch has failed, and nothing new begins.
+ * Look at all steps of a batch of the role's, whose row has this version; the caller is
+ * connected to SPI.  ending: the batch has failed, and nothing new begins.
  */
 void
-workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
+workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
+				 WorkflowLook *found)
 {
 	static const BatchNews all = {.whole = true};
 	StepLook	look;
@@ -150,7 +149,7 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
 		sound &= goes_on || step->state == STEP_BLOCKED;
 	}
 	if (sound && found->blocked && !found->locked)
-		kept_add(batch_id, &workflow);
+		kept_add(batch_id, version, &workflow);
 	else
 		MemoryContextDelete(workflow.memory);
 }
@@ -160,15 +159,15 @@ workflow_advance(int64 batch_id, Oid role, bool ending, WorkflowLook *found)
  * False, and nothing is done, if all of it must be looked at.
  */
 bool
-workflow_go_on(int64 batch_id, Oid role, const BatchNews *news,
-			   WorkflowLook *found)
+workflow_go_on(int64 batch_id, Oid role, TransactionId version,
+			   const BatchNews *news, WorkflowLook *found)
 {
 	KeptWorkflow *kept = news->whole ? NULL : kept_find(batch_id);
 	StepLook	look;
 	MemoryContext old;
 	bool		sound = true;
 
-	if (kept == NULL || !put_news(kept, news))
+	if (kept == NULL || kept->version != version || !put_news(kept, news))
 	{
 		kept_forget(batch_id);
 		return false;
@@ -369,57 +368,15 @@ restore_steps(StepLook *look)
 			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
 		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
 
-		restore_step(look, jobq_step_of_job(look->workflow, id), enqueued_at,
-					 DatumGetJsonbP(definition));
+		jobq_step_restore(look->rel, look->batch_id, look->role,
+						  jobq_step_of_job(look->workflow, id), enqueued_at,
+						  DatumGetJsonbP(definition), false);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(look->memory);
 	}
 	SPI_freetuptable(table);
 	look->found->locked |= n < (uint64) nids;
 	pfree(ids);
-}
-
-static void
-restore_step(StepLook *look, JobqStep *step, TimestampTz enqueued_at,
-			 Jsonb *definition)
-{
-	JobqSpec	spec;
-	JobqJob		job;
-	JobqUnique	unique;
-	JobqError	error;
-	Oid			userid;
-	int			sec_context;
-
-	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true,
-					&spec);
-
-	/* no code of the role's runs: this is about whose job it is */
-	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(look->role, sec_context |
-						   SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	jobq_spec_prepare_kept(&spec, &job, &unique);
-	SetUserIdAndSecContext(userid, sec_context);
-
-	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));
-	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
-	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(look->batch_id));
-	jobq_job_block(&job, spec.options, spec.nulls);
-	jobq_length_add(job_queue_id(&job), 1);
-	if (step->mapper != NULL)
-	{
-		Jsonb	   *payload = map_payload(look, step, DatumGetJsonbP(spec.payload), &error);
-
-		if (payload == NULL)
-		{
-			step_fail(look, step, &job, &error);
-			return;
-		}
-		JOB_SET(&job, JOB_PAYLOAD, JsonbPGetDatum(payload));
-	}
-	jobq_job_insert(look->rel, &job);
-	jobq_state_changed(&job, "blocked");
-	step->state = STEP_BLOCKED;
 }
 
 static void
@@ -450,7 +407,8 @@ move_step(StepLook *look, JobqStep *step)
 }
 
 /*
- * Free a step, with the results that it takes in its payload.
+ * Free a step, with the results that it takes in its payload; or an element whose job
+ * was made anew, with the element.
  */
 static StepDone
 free_step(StepLook *look, JobqStep *step)
@@ -461,13 +419,13 @@ free_step(StepLook *look, JobqStep *step)
 	if (!step_take_row(look, step, &job))
 		return STEP_DONE_NOTHING;
 	payload = DatumGetJsonbP(JOB(&job, JOB_PAYLOAD));
-
-	/* that of an element has them already */
-	if (step->mapper == NULL && jobq_result_refs(payload, "payload", false) != NIL)
+	if (step->mapper != NULL || jobq_result_refs(payload, "payload", false) != NIL)
 	{
 		JobqError	error;
 
-		payload = step_payload(look, payload, NULL, 0, &error);
+		payload = step->mapper != NULL
+			? map_payload(look, step, payload, &error)
+			: step_payload(look, payload, NULL, 0, &error);
 		if (payload == NULL)
 		{
 			step_fail(look, step, &job, &error);

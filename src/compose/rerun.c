@@ -1,0 +1,501 @@
+/*-------------------------------------------------------------------------
+ *
+ * rerun.c
+ *	  Steps of workflows once more: workflow_rerun(), and what workflow_retry() does
+ *	  with steps that have no dead letter.
+ *
+ * A step keeps its job's id, by which others need it, and by which people know it.  So
+ * what has become of its job before goes: the row of the archive or the dead letter,
+ * and what jobq.step or the counts of the batch remember of it.  The job is made anew
+ * from the step's definition, blocked; the scheduler frees it when what it needs is
+ * completed, which may be at once, with the results of those that stay as they are.
+ *
+ * A look at the workflow must not go on from what it has read before.  So it takes a
+ * lock, without waiting, before it reads anything (jobq_workflow_try_lock()), and who
+ * changes the past takes the same lock before he reads how far the steps are, and keeps
+ * it until he has committed.  Whoever has locked the batch's row comes first: a look
+ * waits for neither.  What the scheduler keeps in memory of the workflow is worth
+ * nothing then; it knows by the version of the batch's row, which is always written.
+ *
+ * Rows that another transaction has locked are not waited for: who retries a dead
+ * letter has locked that before he wants the batch's row, which is ours.
+ *
+ * src/compose/rerun.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "attempt/attempt.h"
+#include "commit/commit.h"
+#include "compose/inner.h"
+
+PG_FUNCTION_INFO_V1(jobq_workflow_rerun);
+
+/* A list of jobs' ids. */
+typedef struct Ids
+{
+	int			n;
+	Datum	   *ids;
+}			Ids;
+
+static LOCKTAG lock_tag(int64 batch_id);
+static void open_workflow(int64 id, Batch *batch, JobqSteps *workflow);
+static void add_id(Ids * ids, const JobqSteps *workflow, int64 id);
+static Datum array_of(const Ids * ids);
+static void mark_users(const JobqSteps *workflow, JobqStep *first);
+static void check_ended(int64 batch_id, const JobqStep *step);
+static void check_needs(int64 batch_id, const JobqStep *step);
+static void forget_ends(int64 batch_id, const Ids * ids);
+static void forget_elements(int64 batch_id, const Ids * mappers);
+static void make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow,
+					  const Ids * ids);
+static void reopen(int64 batch_id, char state);
+static bool is_settled(const JobqStep *step);
+
+static LOCKTAG
+lock_tag(int64 batch_id)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, jobq_relations()->batch,
+					   (uint32) batch_id, (uint16) ((uint64) batch_id >> 32));
+	return tag;
+}
+
+/*
+ * Before a look: have the past of the batch stay as it is until this transaction is
+ * over.  False if another one is changing it.
+ */
+bool
+jobq_workflow_try_lock(int64 batch_id)
+{
+	LOCKTAG		tag = lock_tag(batch_id);
+
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Read a workflow whose past is about to be changed; nobody else changes it then, but
+ * that its jobs end.  An error if this user may not operate on it, or that cannot be.  The caller is
+ * connected to SPI.
+ */
+static void
+open_workflow(int64 id, Batch *batch, JobqSteps *workflow)
+{
+	LOCKTAG		tag = lock_tag(id);
+
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("steps cannot be run anew in a transaction with the isolation level \"%s\"",
+						GetConfigOption("transaction_isolation", false, false)),
+				 errhint("It would not see what has become of them. Use READ COMMITTED.")));
+	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, batch);
+	if (!batch->has_steps)
+		batch_wrong_state(id, "has no steps", "Only workflows and chains have.");
+	if (batch->dormant)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Run its steps anew there.");
+	if (batch->ending && !batch->over)
+		batch_wrong_state(id, batch->state == BATCH_CANCELLED ? "is being cancelled" : "is failing",
+						  "Wait until it is over, with jobq.wait_batch().");
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	jobq_steps_load(id, workflow);
+	jobq_steps_link(workflow);
+}
+
+static void
+add_id(Ids * ids, const JobqSteps *workflow, int64 id)
+{
+	if (ids->ids == NULL)
+		ids->ids = palloc(sizeof(Datum) * workflow->nsteps);
+	ids->ids[ids->n++] = Int64GetDatum(id);
+}
+
+static Datum
+array_of(const Ids * ids)
+{
+	return PointerGetDatum(construct_array(ids->ids, ids->n, INT8OID, 8,
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+/*
+ * Mark the step, and all that need it, directly or not.
+ */
+static void
+mark_users(const JobqSteps *workflow, JobqStep *first)
+{
+	JobqStep  **stack = palloc(sizeof(JobqStep *) * workflow->nsteps);
+	int			n = 0;
+
+	first->again = true;
+	stack[n++] = first;
+	while (n > 0)
+	{
+		JobqStep   *step = stack[--n];
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < step->nusers; i++)
+			if (!step->users[i]->again)
+			{
+				step->users[i]->again = true;
+				stack[n++] = step->users[i];
+			}
+	}
+	pfree(stack);
+}
+
+/*
+ * An error if the step's job runs, in which case its own transaction sees no row of it,
+ * or may run just now, as may that of an element that is blocked.
+ */
+static void
+check_ended(int64 batch_id, const JobqStep *step)
+{
+	if (step->state != STEP_LIVE && jobq_current_of(step->job_id) == NULL &&
+		(step->mapper == NULL || step->state != STEP_BLOCKED))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_WRONG_STATE),
+			 errmsg("step \"%s\" of workflow " INT64_FORMAT " has not ended",
+					jobq_step_name(step), batch_id),
+			 errdetail("Its job, " INT64_FORMAT ", runs or waits to run.", step->job_id),
+			 errhint("Wait for it with jobq.wait(), or cancel it with jobq.cancel().")));
+}
+
+/*
+ * An error if the step would be cancelled at once.
+ */
+static void
+check_needs(int64 batch_id, const JobqStep *step)
+{
+	const char *reason = jobq_step_lost_need(step);
+
+	if (reason != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("step \"%s\" of workflow " INT64_FORMAT " cannot run: it %s",
+						jobq_step_name(step), batch_id, reason),
+				 errhint("Run that step anew, or all that has not completed, with jobq.workflow_retry().")));
+}
+
+/*
+ * Delete what tells how these jobs have ended.  The batch does not count them any more.
+ */
+static void
+forget_ends(int64 batch_id, const Ids * ids)
+{
+	static const Oid types[] = {INT8OID, INT8ARRAYOID};
+	Datum		values[] = {Int64GetDatum(batch_id), array_of(ids)};
+
+	(void) jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
+					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
+					  " f AS (DELETE FROM jobq.failed_job WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq.failed_job WHERE batch_id = $1 AND id = ANY ($2)"
+					  "   FOR UPDATE SKIP LOCKED) RETURNING id),"
+					  " counted AS (UPDATE jobq.batch b SET"
+					  "  completed = greatest(b.completed - g.completed, 0),"
+					  "  failed = greatest(b.failed - g.failed, 0),"
+					  "  cancelled = greatest(b.cancelled - g.cancelled, 0),"
+					  "  expired = greatest(b.expired - g.expired, 0)"
+					  "  FROM (SELECT pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed,"
+					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed,"
+					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 's')) AS cancelled,"
+					  "   pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired"
+					  "   FROM jobq.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
+					  "   AND job_id NOT IN (SELECT id FROM a UNION ALL SELECT id FROM f)) g"
+					  "  WHERE b.id = $1)"
+					  " SELECT ((SELECT pg_catalog.count(*) FROM a) + (SELECT pg_catalog.count(*) FROM f)) ="
+					  "  ((SELECT pg_catalog.count(*) FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2))"
+					  "   + (SELECT pg_catalog.count(*) FROM jobq.failed_job WHERE batch_id = $1 AND id = ANY ($2)))",
+					  2, types, values, NULL, SPI_OK_SELECT);
+	if (!DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL)))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another transaction changes steps of workflow " INT64_FORMAT,
+						batch_id),
+				 errhint("Try again when it is over.")));
+	jobq_query("UPDATE jobq.step SET state = NULL, result = NULL"
+			   " WHERE batch_id = $1 AND job_id = ANY ($2) AND state IS NOT NULL",
+			   2, types, values, NULL, SPI_OK_UPDATE);
+}
+
+/*
+ * These steps have no elements any more: they are to be known anew.
+ */
+static void
+forget_elements(int64 batch_id, const Ids * mappers)
+{
+	static const Oid types[] = {INT8OID, INT8ARRAYOID};
+	Datum		values[] = {Int64GetDatum(batch_id), array_of(mappers)};
+
+	jobq_query("DELETE FROM jobq.step WHERE batch_id = $1 AND element_of = ANY ($2)",
+			   2, types, values, NULL, SPI_OK_DELETE);
+	jobq_query("UPDATE jobq.step SET elements = " CppAsString2(JOBQ_UNKNOWN_ELEMENTS)
+			   " WHERE batch_id = $1 AND job_id = ANY ($2)",
+			   2, types, values, NULL, SPI_OK_UPDATE);
+}
+
+/*
+ * Make the job of a step anew from its definition, blocked; an element's payload is
+ * that of its step, and gets the element when it is freed.
+ */
+void
+jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
+				  TimestampTz enqueued_at, Jsonb *definition, bool again)
+{
+	JobqSpec	spec;
+	JobqJob		job;
+	JobqUnique	unique;
+	Oid			userid;
+	int			sec_context;
+
+	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true,
+					&spec);
+
+	/* no code of the role's runs: this is about whose job it is */
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	jobq_spec_prepare_kept(&spec, &job, &unique);
+	SetUserIdAndSecContext(userid, sec_context);
+
+	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));
+	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
+	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(batch_id));
+	jobq_job_block(&job, spec.options, spec.nulls);
+	jobq_length_add(job_queue_id(&job), 1);
+	if (again)
+	{
+		jobq_log_say(&job, psprintf("once more, by %s", GetUserNameFromId(userid, false)));
+		jobq_count(&job, JOBQ_N_RETRIED, 1);
+	}
+	jobq_job_insert(rel, &job);
+	jobq_state_changed(&job, "blocked");
+	step->state = STEP_BLOCKED;
+}
+
+/*
+ * Make the jobs of these steps anew.
+ */
+static void
+make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow, const Ids * ids)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	Datum		value = array_of(ids);
+	Relation	rel = jobq_open_jobs();
+	MemoryContext one = AllocSetContextCreate(CurrentMemoryContext,
+											  "jobq step again",
+											  ALLOCSET_DEFAULT_SIZES);
+	TimestampTz now = jobq_now();
+	SPITupleTable *table;
+	uint64		n;
+
+	n = jobq_query("SELECT s.job_id, coalesce(s.definition, m.definition) FROM jobq.step s"
+				   " LEFT JOIN jobq.step m ON m.job_id = s.element_of"
+				   " WHERE s.job_id = ANY ($1) ORDER BY s.job_id",
+				   1, types, &value, NULL, SPI_OK_SELECT);
+	table = SPI_tuptable;
+	for (uint64 i = 0; i < n; i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(one);
+		int64		id = DatumGetInt64(jobq_column(table->vals[i], table->tupdesc, 1, INT8OID, NULL));
+		JobqStep   *step = jobq_step_of_job(workflow, id);
+		Datum		definition = jobq_column(table->vals[i], table->tupdesc, 2, JSONBOID, NULL);
+
+		CHECK_FOR_INTERRUPTS();
+		if (step != NULL)
+			jobq_step_restore(rel, batch_id, role, step, now,
+							  DatumGetJsonbP(definition), true);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(one);
+	}
+	MemoryContextDelete(one);
+	SPI_freetuptable(table);
+	table_close(rel, NoLock);
+}
+
+/*
+ * The batch is not over any more.  A failure is told at once if there was none before,
+ * or else at the end.
+ */
+static void
+reopen(int64 batch_id, char state)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(batch_id);
+
+	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL, reopened ="
+			   " CASE state WHEN 'r' THEN reopened WHEN 'c' THEN false ELSE true END WHERE id = $1",
+			   1, types, &value, NULL, SPI_OK_UPDATE);
+	if (state != BATCH_RUNNING)
+		jobq_batch_changed(batch_id, "running", false);
+	jobq_at_commit_batch(batch_id, 0, false);
+}
+
+/*
+ * workflow_rerun(batch_id, step): run a step, and all that need it, once more; how many
+ * steps these are.
+ */
+Datum
+jobq_workflow_rerun(PG_FUNCTION_ARGS)
+{
+	int64		id = PG_GETARG_INT64(0);
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	Ids			jobs = {0};
+	Ids			ends = {0};
+	Ids			mappers = {0};
+	int64		n = 0;
+	Batch		batch;
+	JobqSteps	workflow;
+	JobqStep   *first;
+
+	PreventCommandIfReadOnly("jobq.workflow_rerun()");
+	jobq_lock_jobs();
+	jobq_pin_queues();
+	SPI_connect();
+	open_workflow(id, &batch, &workflow);
+
+	/* what has completed may have its effect twice: that is for its author */
+	if (!jobq_may_act_for(batch.role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to run steps of workflow " INT64_FORMAT " once more",
+						id),
+				 errhint("Its own role can do this. jobq.workflow_retry() runs what has not completed.")));
+	jobq_refuse_borrowed(batch.role);
+	first = jobq_step_named(&workflow, name);
+	if (first == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("workflow " INT64_FORMAT " has no step \"%s\"", id, name),
+				 errhint("The view jobq.steps shows those that it has.")));
+	mark_users(&workflow, first);
+	check_needs(id, first);
+	for (int i = 0; i < workflow.nsteps; i++)
+	{
+		JobqStep   *step = workflow.steps[i];
+
+		if (step->mapper != NULL ? !step->mapper->again : !step->again)
+			continue;
+		check_ended(id, step);
+		if (step->mapper != NULL)
+		{
+			add_id(&ends, &workflow, step->job_id);
+			continue;
+		}
+		n++;
+		if (step->mapped && step->nelements != JOBQ_UNKNOWN_ELEMENTS)
+			add_id(&mappers, &workflow, step->job_id);
+		if (step->state == STEP_BLOCKED)
+			continue;
+		add_id(&ends, &workflow, step->job_id);
+		add_id(&jobs, &workflow, step->job_id);
+	}
+	if (ends.n > 0)
+		forget_ends(id, &ends);
+	if (mappers.n > 0)
+		forget_elements(id, &mappers);
+	if (jobs.n > 0)
+		make_jobs(id, batch.role, &workflow, &jobs);
+	reopen(id, batch.state);
+	SPI_finish();
+	PG_RETURN_INT64(n);
+}
+
+/*
+ * Has something been done already without the step?
+ */
+static bool
+is_settled(const JobqStep *step)
+{
+	if (!jobq_step_over(step))
+		return false;
+	if (step->mapper != NULL && jobq_step_over(step->mapper))
+		return true;
+	for (int i = 0; i < step->nusers; i++)
+	{
+		char		state = step->users[i]->state;
+
+		if (state == STATE_COMPLETED || state == STEP_SKIPPED || state == STEP_LIVE)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Have the steps of a workflow that this user may operate on wait again that were
+ * cancelled, have expired, or have failed and have no dead letter; how many there were.
+ * An optional one stays as it is if others have run without it.  The workflow is not
+ * over then, also if it was cancelled.
+ */
+int64
+jobq_workflow_restore(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(id);
+	Ids			jobs = {0};
+	Batch		batch;
+	JobqSteps	workflow;
+	uint64		nletters;
+
+	jobq_lock_jobs();
+	jobq_pin_queues();
+	SPI_connect();
+	open_workflow(id, &batch, &workflow);
+	for (int i = 0; i < workflow.nsteps; i++)
+	{
+		JobqStep   *step = workflow.steps[i];
+
+		switch (step->state)
+		{
+			case STEP_FAILED:
+			case STATE_CANCELLED:
+			case STATE_EXPIRED:
+			case STEP_DROPPED:
+			case STEP_GONE:
+				step->again = !is_settled(step) &&
+					jobq_current_of(step->job_id) == NULL;
+				break;
+			default:
+				break;
+		}
+	}
+	nletters = jobq_query("SELECT id FROM jobq.failed_job WHERE batch_id = $1",
+						  1, types, &value, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < nletters; i++)
+	{
+		JobqStep   *step =
+			jobq_step_of_job(&workflow, DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL)));
+
+		if (step != NULL)
+			step->again = false;
+	}
+	for (int i = 0; i < workflow.nsteps; i++)
+		if (workflow.steps[i]->again)
+			add_id(&jobs, &workflow, workflow.steps[i]->job_id);
+	if (jobs.n > 0)
+	{
+		forget_ends(id, &jobs);
+		make_jobs(id, batch.role, &workflow, &jobs);
+	}
+	if (jobs.n > 0 || batch.state == BATCH_CANCELLED)
+		reopen(id, batch.state);
+	SPI_finish();
+	return jobs.n;
+}
