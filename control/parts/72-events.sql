@@ -1,4 +1,4 @@
--- Events: what becomes of jobs calls forth other jobs.
+-- Events: what becomes of jobs, batches, schedules and monitors calls forth other jobs.
 
 -- '' stands for any queue or kind.
 CREATE TABLE jobq.event_handler (
@@ -12,8 +12,8 @@ CREATE TABLE jobq.event_handler (
 COMMENT ON TABLE jobq.event_handler IS 'handlers of events';
 COMMENT ON COLUMN jobq.event_handler.event IS 'what the handler hears of';
 COMMENT ON COLUMN jobq.event_handler.handler IS 'the kind whose handler the jobs of the event run';
-COMMENT ON COLUMN jobq.event_handler.queue IS 'only jobs in this queue; empty: in any';
-COMMENT ON COLUMN jobq.event_handler.kind IS 'only jobs of this kind; empty: of any';
+COMMENT ON COLUMN jobq.event_handler.queue IS 'only what is about this queue; empty: about any';
+COMMENT ON COLUMN jobq.event_handler.kind IS 'only what is about this kind; empty: about any';
 SELECT pg_catalog.pg_extension_config_dump('jobq.event_handler', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.event_handler
@@ -23,11 +23,11 @@ COMMENT ON TRIGGER invalidate ON jobq.event_handler IS 'drops cached handlers of
 
 CREATE FUNCTION jobq.on_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_on_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.on_event(text, text, text, text) IS 'have a job enqueued whenever this becomes of a job that the user may see
-event: completed, failed (an attempt), retry (and another follows), dead (and it was the last one), cancelled, or expired
+COMMENT ON FUNCTION jobq.on_event(text, text, text, text) IS 'have a job enqueued whenever this becomes of a job, a batch, a schedule or a monitor that the user may see
+event: completed, failed (an attempt), retry (and another follows), dead (and it was the last one), cancelled, expired; batch_completed, batch_failed, batch_cancelled; schedule_missed (ticks make no job), schedule_failed (it cannot make one); alert_began, or alert_ended
 handler: a kind; its handler runs, as a job of the user''s
-queue: only of jobs in this queue, whether it is there or not
-kind: only of jobs of this kind';
+queue: only of jobs in this queue, whether it is there or not, and of monitors of it; not for batches and schedules
+kind: only of jobs of this kind, and of schedules and monitors of it; not for batches';
 
 CREATE FUNCTION jobq.off_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_off_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -89,12 +89,14 @@ COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
 
 -- Who changes a monitor keeps only that one from being looked at.  Everybody can listen:
 -- so what is told is only which one it is.
-CREATE FUNCTION jobq_internal.check_monitors() RETURNS bigint
+CREATE FUNCTION jobq_internal.check_monitors(OUT name text, OUT began boolean, OUT condition text, OUT queue text, OUT kind text,
+	OUT value float8, OUT above float8, OUT until float8, OUT since timestamptz, OUT told text)
+RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 	WITH looked AS MATERIALIZED (
 		SELECT l.name, l.value FROM jobq_internal.measured l),
 	mine AS MATERIALIZED (
-		SELECT m.name
+		SELECT m.name, m.since, l.value
 		FROM jobq.monitor m JOIN looked l USING (name)
 		WHERE CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END
 		FOR UPDATE OF m SKIP LOCKED),
@@ -102,12 +104,13 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 		UPDATE jobq.monitor m SET since = CASE WHEN m.since IS NULL THEN jobq.clock() END,
 			ended_at = CASE WHEN m.since IS NULL THEN m.ended_at ELSE jobq.clock() END
 		FROM mine WHERE m.name = mine.name
-		RETURNING m.name, m.since)
-	SELECT count(jobq.notify('jobq_alert', json_build_object('name', c.name,
-		'event', CASE WHEN c.since IS NULL THEN 'end' ELSE 'begin' END)::text)::text)
+		RETURNING m.name, mine.since IS NULL AS began, m.condition, m.queue, m.kind, mine.value, m.above, m.until,
+			coalesce(m.since, mine.since) AS since)
+	SELECT c.*, jobq.notify('jobq_alert', json_build_object('name', c.name,
+		'event', CASE WHEN c.began THEN 'begin' ELSE 'end' END)::text)::text
 	FROM changed c
 $$;
-COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell of what has begun or ended; for the scheduler';
+COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell who listens of what has begun or ended, and return it; for the scheduler, which raises the events';
 
 CREATE FUNCTION jobq.monitor(name text, condition text, above float8, queue text DEFAULT NULL, kind text DEFAULT NULL, until float8 DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_monitor' LANGUAGE C VOLATILE PARALLEL UNSAFE;

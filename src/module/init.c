@@ -70,7 +70,7 @@ _PG_init(void)
 	jobq_cache_join(&jobq_indexes_cache);
 	jobq_privileges_install();
 	jobq_kinds_install();
-	jobq_events_install();
+	jobq_listeners_install();
 	jobq_limit_keys_install();
 	jobq_length_install();
 	jobq_drop_install();

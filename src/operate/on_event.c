@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * on_event.c
- *	  on_event() and off_event(): who hears of what becomes of jobs.
+ *	  on_event() and off_event(): who hears of what becomes of jobs, batches, schedules
+ *	  and monitors.
  *
  * Events are raised where that is written (store/event.c).
  *
@@ -36,10 +37,10 @@ enum
 static const Oid types[NARGS + 1] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, OIDOID};
 
 /*
- * An error if there is no such event.
+ * The number of the event; an error if there is none.
  */
-static void
-check_event(const char *event)
+static int
+event_of_word(const char *event)
 {
 	StringInfoData all;
 
@@ -47,13 +48,31 @@ check_event(const char *event)
 	for (int i = 0; jobq_event_word(i) != NULL; i++)
 	{
 		if (strcmp(jobq_event_word(i), event) == 0)
-			return;
+			return i;
 		appendStringInfo(&all, "%s%s", i > 0 ? ", " : "", jobq_event_word(i));
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid event \"%s\"", event),
 			 errhint("It is one of %s.", all.data)));
+	return -1;					/* the compiler does not know */
+}
+
+/*
+ * An error if the event has no queue, or no kind, by which a handler chooses.
+ */
+static void
+check_filters(int event, bool by_queue, bool by_kind)
+{
+	const bool	chooses[] = {by_queue, by_kind};
+
+	for (int i = 0; i < 2; i++)
+		if (chooses[i] && jobq_event_refuses(event, i == 1) != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("event \"%s\" cannot be of a %s", jobq_event_word(event),
+							i == 1 ? "kind" : "queue"),
+					 errhint("%s", jobq_event_refuses(event, i == 1))));
 }
 
 /*
@@ -112,19 +131,21 @@ read_args(FunctionCallInfo fcinfo, Datum *values)
 }
 
 /*
- * on_event(event, handler, queue, kind): whenever this becomes of a job, a job of the
- * kind "handler" is enqueued in this user's name.  To ask for it again changes nothing.
+ * on_event(event, handler, queue, kind): whenever this happens, a job of the kind
+ * "handler" is enqueued in this user's name.  To ask for it again changes nothing.
  */
 Datum
 jobq_on_event(PG_FUNCTION_ARGS)
 {
 	Datum		values[NARGS + 1];
+	int			event;
 
 	PreventCommandIfReadOnly("jobq.on_event()");
 	jobq_require(JOBQ_MAY_ALL);
 	jobq_refuse_borrowed(GetUserId());
 	read_args(fcinfo, values);
-	check_event(TextDatumGetCString(values[ARG_EVENT]));
+	event = event_of_word(TextDatumGetCString(values[ARG_EVENT]));
+	check_filters(event, !PG_ARGISNULL(ARG_QUEUE), !PG_ARGISNULL(ARG_KIND));
 	check_handler(TextDatumGetCString(values[ARG_HANDLER]));
 
 	SPI_connect();

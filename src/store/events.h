@@ -12,9 +12,11 @@
 #ifndef JOBQ_EVENTS_H
 #define JOBQ_EVENTS_H
 
+#include "lib/stringinfo.h"
+
 #include "store/jobs.h"
 
-/* The events, in the order of their words in event.c. */
+/* The events; their words are in listeners.c. */
 typedef enum JobqEvent
 {
 	JOBQ_EVENT_COMPLETED,
@@ -23,6 +25,13 @@ typedef enum JobqEvent
 	JOBQ_EVENT_DEAD,			/* ... and it was the last one */
 	JOBQ_EVENT_CANCELLED,
 	JOBQ_EVENT_EXPIRED,
+	JOBQ_EVENT_BATCH_COMPLETED,
+	JOBQ_EVENT_BATCH_FAILED,
+	JOBQ_EVENT_BATCH_CANCELLED,
+	JOBQ_EVENT_SCHEDULE_MISSED, /* ticks that made no job */
+	JOBQ_EVENT_SCHEDULE_FAILED, /* one that could not make it yet */
+	JOBQ_EVENT_ALERT_BEGAN,
+	JOBQ_EVENT_ALERT_ENDED,
 	JOBQ_NEVENTS
 }			JobqEvent;
 
@@ -40,10 +49,29 @@ enum
 	EVENT_HANDLER_NATTS = EVENT_HANDLER_KIND
 };
 
-/* src/store/event.c */
+/* A row of jobq.event_handler; "" stands for any queue or kind. */
+typedef struct JobqListener
+{
+	Oid			role;
+	int			event;
+	char		handler[JOBQ_MAX_KIND_NAME + 1];
+	char		queue[JOBQ_MAX_QUEUE_NAME + 1];
+	char		kind[JOBQ_MAX_KIND_NAME + 1];
+} JobqListener;
+
+/* src/store/listeners.c */
 extern uint32 jobq_heard;		/* bits of the events that may have a handler */
-extern void jobq_events_install(void);
+extern void jobq_listeners_install(void);
 extern const char *jobq_event_word(int event);
+extern const char *jobq_event_refuses(int event, bool by_kind);
+extern JobqListener *jobq_listeners(JobqEvent event, Oid role, int32 queue_id,
+									const char *queue, const char *kind, int *n);
+
+/* src/store/event.c */
+extern void jobq_event_raise_of(JobqEvent event, Oid role, const char *queue,
+								const char *kind,
+								void (*describe_it) (StringInfo buf, void *arg),
+								void *arg);
 extern void jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 							 const char *message);
 
@@ -57,6 +85,17 @@ jobq_event(JobqEvent event, const JobqJob *job, int sqlerrcode, const char *mess
 {
 	if (unlikely((jobq_heard & (UINT32_C(1) << event)) != 0))
 		jobq_event_raise(event, job, sqlerrcode, message);
+}
+
+/*
+ * The same for something that is no job: see jobq_event_raise_of().
+ */
+static inline void
+jobq_event_of(JobqEvent event, Oid role, const char *queue, const char *kind,
+			  void (*describe_it) (StringInfo buf, void *arg), void *arg)
+{
+	if (unlikely((jobq_heard & (UINT32_C(1) << event)) != 0))
+		jobq_event_raise_of(event, role, queue, kind, describe_it, arg);
 }
 
 /* src/store/follow_up.c */

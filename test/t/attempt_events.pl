@@ -1,5 +1,5 @@
 # Events come exactly once, whatever crashes: they are in the transaction of what they
-# tell of.
+# tell of: of jobs, of batches, and of schedules.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ SELECT jobq.register('works', 'works(jsonb)'), jobq.register('hears', 'hears(jso
 	jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10),
 	jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
 SELECT jobq.create_queue('outside', mode => 'consumer');
-SELECT jobq.on_event(e, 'hears') FROM unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) e;
+SELECT jobq.on_event(e, 'hears') FROM unnest('{completed,failed,retry,dead,cancelled,expired,batch_completed,batch_failed,batch_cancelled,schedule_missed}'::text[]) e;
 });
 
 # What the jobs have become, and what was told of each: all in one string.
@@ -72,13 +72,24 @@ my $bench = $node->basedir . '/load.sql';
 append_to_file($bench, q{SELECT jobq.enqueue('works');
 SELECT jobq.ack(r.id, r.token) FROM (SELECT jobq.enqueue('acked', queue => 'outside')) e, LATERAL jobq.reserve('{outside}') r;
 SELECT jobq.cancel(jobq.enqueue('works', delay => '1 day'));
+SELECT count(*) FROM jobq.create_batch(start => true) b, LATERAL jobq.batch_add(b, 'works', '{1,2}');
+SELECT jobq.batch_cancel(jobq.create_batch());
 });
+# each tick makes a job, or is left out: a job that makes the next one wait, and each stop, do that
+sql(q{SELECT jobq.schedule('ticks', 'every 1 second', 'ticks', missed => 'skip', options => '{"queue": "outside"}')});
 foreach my $round (1 .. 2)
 {
 	my $load = IPC::Run::start([ 'pgbench', '-n', '-h', $node->host, '-p', $node->port, '-c', '4', '-T', '600', '-f', $bench, 'postgres' ],
 		'>', '/dev/null', '2>', '/dev/null');
 	my $before = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'works'});
 	wait_for($node, "round $round: there is load", qq{SELECT count(*) > $before + 100 FROM jobq.jobs WHERE kind = 'works'});
+	my $pid = scheduler_pid($node);
+	signal_process('TERM', $pid);
+	wait_for($node, "round $round: another scheduler works", qq{SELECT pid <> $pid FROM jobq_internal.scheduler_state()});
+	my $over = sql('SELECT count(*) FROM jobq.batch WHERE finished_at IS NOT NULL');
+	wait_for($node, "round $round: batches end", qq{SELECT count(*) > $over + 20 FROM jobq.batch WHERE finished_at IS NOT NULL});
+	my $made = sql(q{SELECT last_run FROM jobq.schedule});
+	wait_for($node, "round $round: ticks make jobs", qq{SELECT last_run IS NOT NULL AND last_run::text <> '$made' FROM jobq.schedule});
 	$node->stop('immediate');
 	eval { $load->finish };
 	$node->start;
@@ -91,6 +102,30 @@ is(sql(q{SELECT count(*) FROM (
 		WHERE kind = 'on_event:hears' AND payload ->> 'kind' IN ('works', 'acked') AND payload ->> 'event' IN ('completed', 'cancelled')
 	EXCEPT ALL SELECT id, state FROM jobq.jobs WHERE state IN ('completed', 'cancelled'))) x}), '0',
 	'each end has one event, and each event an end');
+
+# batches that end, of which some ended in the last moments
+wait_for($node, 'all batches are over', 'SELECT count(*) = 0 FROM jobq.batch WHERE finished_at IS NULL');
+is(sql(q{SELECT count(*) FROM (
+	(SELECT id, state FROM jobq.batches EXCEPT ALL
+	SELECT (payload ->> 'batch')::bigint, substr(payload ->> 'event', 7) FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' LIKE 'batch%')
+	UNION ALL
+	(SELECT (payload ->> 'batch')::bigint, substr(payload ->> 'event', 7) FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' LIKE 'batch%'
+	EXCEPT ALL SELECT id, state FROM jobq.batches)) x}), '0',
+	'each end of a batch has one event, and each event an end');
+is(sql(q{SELECT string_agg(DISTINCT state, ',' ORDER BY state) FROM jobq.batches}), 'cancelled,completed', 'of either kind');
+
+# ticks, one after the other
+sql(q{SELECT jobq.test_clock('1 hour')});
+wait_for($node, 'some were missed', q{SELECT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' = 'schedule_missed' AND payload ->> 'ticks' = '100')});
+sql(q{SELECT jobq.pause_schedule('ticks')});
+is(sql(q{WITH told AS (
+		SELECT (headers ->> 'scheduled_for')::timestamptz AS tick FROM jobq.jobs WHERE kind = 'ticks'
+		UNION ALL
+		SELECT generate_series((payload ->> 'tick')::timestamptz, (payload ->> 'last_tick')::timestamptz, '1 second')
+		FROM jobq.live_jobs WHERE kind = 'on_event:hears' AND payload ->> 'event' = 'schedule_missed')
+	SELECT count(*) = count(DISTINCT tick) AND count(*) = extract(epoch FROM max(tick) - min(tick)) + 1 FROM told}), 't',
+	'each tick has made a job, or was told to be missed, and only one of these');
+sql(q{SELECT jobq.test_clock('0')});
 
 # and they run
 sql(q{SELECT jobq.cancel_many(kind => 'on_event:hears', state => 'ready') ; SELECT jobq.register('hears', 'hears(jsonb)')});

@@ -2,7 +2,7 @@
  *
  * batch_look.c
  *	  A look at a batch: sees if it fails, and if it is over, and enqueues what
- *	  was asked for then.
+ *	  was asked for then.  Its end is an event, too.
  *
  * It is a transaction of the scheduler; when to look is in batches.c.
  *
@@ -169,6 +169,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 					 batch->state == BATCH_COMPLETED ? "completed"
 					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
 	set_state(batch, batch->state, true);
+	callback_event(batch->id, batch->name, batch->role, batch->state);
 	return LOOK_OVER;
 }
 

@@ -556,7 +556,8 @@ is_live(int64 id, int64 witness)
 static void
 note_error(int64 id, const ErrorData *edata)
 {
-	if (scheduler_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata))
+	if (scheduler_note_error("batch", "id", INT8OID, Int64GetDatum(id), edata, NULL,
+							 NULL))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("batch " INT64_FORMAT " cannot go on: %s", id,

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * callback.c
- *	  What a callback of a batch is told in its headers: which batch it is, what has
- *	  become of its jobs, and which of them failed first.
+ *	  What a callback of a batch is told in its headers, and who has asked for an event
+ *	  of it in the payload: which batch it is, what has become of its jobs, and which of
+ *	  them failed first.
  *
  * worker/scheduler/callback.c
  *
@@ -15,8 +16,16 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 
+/* A batch that is over. */
+typedef struct Ended
+{
+	int64		id;
+	const char *name;			/* or NULL */
+} Ended;
+
 static bool append_counts(StringInfo headers, int64 batch_id);
-static void append_error(StringInfo headers, int64 batch_id);
+static bool find_error(int64 batch_id);
+static void append_error(StringInfo headers, const char *job_key, bool context);
 static void append_member(StringInfo headers, const char *name,
 						  HeapTuple row, TupleDesc desc, int column);
 
@@ -37,10 +46,51 @@ callback_headers(int64 batch_id, const char *name, const char *state)
 		appendStringInfoString(&headers, ", \"batch\": ");
 		escape_json(&headers, name);
 	}
-	if (append_counts(&headers, batch_id))
-		append_error(&headers, batch_id);
+	appendStringInfoString(&headers, ", \"batch_counts\": ");
+	if (append_counts(&headers, batch_id) && find_error(batch_id))
+	{
+		appendStringInfoString(&headers, ", \"batch_error\": ");
+		append_error(&headers, "job_id", true);
+	}
 	appendStringInfoChar(&headers, '}');
 	return headers.data;
+}
+
+/*
+ * The event of a batch that is over, without what quotes the data of its jobs.
+ */
+static void
+describe(StringInfo buf, void *arg)
+{
+	const Ended *batch = (const Ended *) arg;
+
+	appendStringInfo(buf, ", \"batch\": " INT64_FORMAT, batch->id);
+	if (batch->name != NULL)
+	{
+		appendStringInfoString(buf, ", \"name\": ");
+		escape_json(buf, batch->name);
+	}
+	appendStringInfoString(buf, ", \"counts\": ");
+	if (append_counts(buf, batch->id) && find_error(batch->id))
+	{
+		appendStringInfoString(buf, ", \"first_error\": ");
+		append_error(buf, "job", false);
+	}
+}
+
+/*
+ * A batch of this role's is over, in this state: an event.  name may be NULL.  The
+ * caller is connected to SPI.
+ */
+void
+callback_event(int64 batch_id, const char *name, Oid role, char state)
+{
+	Ended		batch = {batch_id, name};
+
+	jobq_event_of(state == BATCH_COMPLETED ? JOBQ_EVENT_BATCH_COMPLETED
+				  : state == BATCH_FAILED ? JOBQ_EVENT_BATCH_FAILED
+				  : JOBQ_EVENT_BATCH_CANCELLED,
+				  role, NULL, NULL, describe, &batch);
 }
 
 /*
@@ -65,9 +115,9 @@ append_counts(StringInfo headers, int64 batch_id)
 						"  pg_catalog.count(*) FILTER (WHERE a.state = 'x') AS cancelled,"
 						"  pg_catalog.count(*) FILTER (WHERE a.state = 'e') AS expired"
 						"  FROM jobq.archive a WHERE a.batch_id = $1) n WHERE b.id = $1",
-						1, types, &value, NULL, SPI_OK_SELECT) == 0)
-		return false;
-	appendStringInfoString(headers, ", \"batch_counts\": {");
+						1, types, &value, NULL, SPI_OK_SELECT) != 1)
+		elog(ERROR, "batch " INT64_FORMAT " does not exist", batch_id);
+	appendStringInfoChar(headers, '{');
 	for (int i = 0; i < (int) lengthof(names); i++)
 	{
 		int64		n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i + 1, INT8OID, NULL));
@@ -82,35 +132,42 @@ append_counts(StringInfo headers, int64 batch_id)
 }
 
 /*
- * The first job that has failed or expired, as far as it is still there; one that may
- * fail, an optional step, only if there is no other.
+ * Find the first job that has failed or expired, as far as it is still there; one that
+ * may fail, an optional step, only if there is no other.
  */
-static void
-append_error(StringInfo headers, int64 batch_id)
+static bool
+find_error(int64 batch_id)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Datum		value = Int64GetDatum(batch_id);
-	HeapTuple	row;
-	TupleDesc	desc;
 
-	if (jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context FROM"
-						" (SELECT id, finished_at, kind, sqlstate, error, error_context"
-						"  FROM jobq.failed_job WHERE batch_id = $1"
-						"  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
-						"  FROM jobq.archive WHERE batch_id = $1 AND state = 'e') e"
-						" LEFT JOIN jobq.step s ON s.job_id = e.id"
-						" ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
-						1, types, &value, NULL, SPI_OK_SELECT) == 0)
-		return;
-	row = SPI_tuptable->vals[0];
-	desc = SPI_tuptable->tupdesc;
-	appendStringInfo(headers, ", \"batch_error\": {\"job_id\": " INT64_FORMAT,
+	return jobq_query_kept(&plan, "SELECT e.id, e.kind, e.sqlstate, e.error, e.error_context FROM"
+						   " (SELECT id, finished_at, kind, sqlstate, error, error_context"
+						   "  FROM jobq.failed_job WHERE batch_id = $1"
+						   "  UNION ALL SELECT id, finished_at, kind, NULL, 'the job has expired', NULL"
+						   "  FROM jobq.archive WHERE batch_id = $1 AND state = 'e') e"
+						   " LEFT JOIN jobq.step s ON s.job_id = e.id"
+						   " ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
+						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * What find_error() has found, and with its context or not.
+ */
+static void
+append_error(StringInfo headers, const char *job_key, bool context)
+{
+	HeapTuple	row = SPI_tuptable->vals[0];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+
+	appendStringInfo(headers, "{\"%s\": " INT64_FORMAT, job_key,
 					 DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL)));
 	append_member(headers, "kind", row, desc, 2);
 	append_member(headers, "sqlstate", row, desc, 3);
 	append_member(headers, "error", row, desc, 4);
-	append_member(headers, "context", row, desc, 5);
+	if (context)
+		append_member(headers, "context", row, desc, 5);
 	appendStringInfoChar(headers, '}');
 	SPI_freetuptable(SPI_tuptable);
 }

@@ -20,6 +20,7 @@
 #include "attempt/attempt.h"
 #include "compose/compose.h"
 #include "process/process.h"
+#include "schedule/schedule.h"
 
 /* worker/scheduler/try.c */
 
@@ -79,7 +80,8 @@ extern int	share_try_together(Part * parts, int n, void (*body) (void *arg),
 
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,
-								 Oid type, Datum key, const ErrorData *edata);
+								 Oid type, Datum key, const ErrorData *edata,
+								 void (*tell) (void *arg), void *arg);
 
 /* worker/scheduler/role.c */
 extern bool role_can_work(Oid role, JobqError *error);
@@ -342,6 +344,30 @@ extern Jsonb *map_payload(StepLook *look, const JobqStep *element,
 /* worker/scheduler/callback.c */
 extern char *callback_headers(int64 batch_id, const char *name,
 							  const char *state);
+extern void callback_event(int64 batch_id, const char *name, Oid role, char state);
+
+/* worker/scheduler/schedule_events.c */
+/* Ticks of a schedule that make no job, from the first, which is one, to before "until". */
+typedef struct MissedTicks
+{
+	const JobqScheduledJob *job;
+	const JobqCron *cron;
+	pg_tz	   *zone;
+	TimestampTz anchor;
+	TimestampTz first;
+	TimestampTz until;
+	const char *policy;			/* that has left them out: missed or overlap */
+} MissedTicks;
+
+/* A schedule, and why it could not make its job. */
+typedef struct ScheduleError
+{
+	const char *name;
+	const ErrorData *edata;
+} ScheduleError;
+
+extern void schedule_missed(Oid role, const MissedTicks *missed);
+extern void schedule_failed(void *arg);
 
 /* worker/scheduler/batch_look.c */
 /* What a look has found. */

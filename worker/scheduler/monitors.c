@@ -6,7 +6,7 @@
  * What is looked at is in shared memory, or is a small table, and is read once for all
  * monitors (control/parts/84-monitors.sql).  That a monitor is on is in its row, so
  * what has begun is told once, whatever is restarted.  Where a row is locked, it is
- * left to the next look.
+ * left to the next look.  Each is an event, too, in the same transaction.
  *
  * worker/scheduler/monitors.c
  *
@@ -14,7 +14,13 @@
  */
 #include "scheduler/inner.h"
 
+#include <math.h>
+
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 
 #include "scheduler/duty.h"
 #include "store/store.h"
@@ -24,6 +30,20 @@
 
 /* A look may take one part in so many of the scheduler's time. */
 #define LOOK_SHARE		20
+
+/* The columns of check_monitors(). */
+enum
+{
+	ALERT_NAME = 1, ALERT_BEGAN, ALERT_CONDITION, ALERT_QUEUE, ALERT_KIND, ALERT_VALUE,
+	ALERT_ABOVE, ALERT_UNTIL, ALERT_SINCE
+};
+
+/* A row of it. */
+typedef struct Alert
+{
+	HeapTuple	row;
+	TupleDesc	desc;
+} Alert;
 
 static bool any = false;
 
@@ -67,6 +87,77 @@ next_due(TimestampTz plan, TimestampTz now)
 }
 
 /*
+ * A column that is text; NULL if it is null.
+ */
+static char *
+text_of(const Alert *alert, int column)
+{
+	bool		isnull;
+	Datum		value = jobq_column(alert->row, alert->desc, column, TEXTOID, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+static void
+append_word(StringInfo buf, const Alert *alert, int column, const char *key)
+{
+	const char *word = text_of(alert, column);
+
+	if (word == NULL)
+		return;
+	appendStringInfo(buf, ", \"%s\": ", key);
+	escape_json(buf, word);
+}
+
+static void
+append_number(StringInfo buf, const Alert *alert, int column, const char *key)
+{
+	bool		isnull;
+	Datum		value = jobq_column(alert->row, alert->desc, column, FLOAT8OID, &isnull);
+
+	/* JSON knows no other numbers */
+	if (!isnull && isfinite(DatumGetFloat8(value)))
+		appendStringInfo(buf, ", \"%s\": %s", key,
+						 DatumGetCString(DirectFunctionCall1(float8out, value)));
+}
+
+static void
+describe(StringInfo buf, void *arg)
+{
+	const Alert *alert = (const Alert *) arg;
+
+	append_word(buf, alert, ALERT_NAME, "monitor");
+	append_word(buf, alert, ALERT_CONDITION, "condition");
+	append_word(buf, alert, ALERT_QUEUE, "queue");
+	append_word(buf, alert, ALERT_KIND, "kind");
+	append_number(buf, alert, ALERT_VALUE, "value");
+	append_number(buf, alert, ALERT_ABOVE, "above");
+	append_number(buf, alert, ALERT_UNTIL, "until");
+	jobq_append_time(buf, "since",
+					 DatumGetTimestampTz(jobq_column(alert->row, alert->desc, ALERT_SINCE,
+													 TIMESTAMPTZOID, NULL)));
+}
+
+/*
+ * Raise the events of what has begun or ended.  Monitors are nobody's: so who hears of
+ * the owner's hears of them.
+ */
+static void
+raise_events(const SPITupleTable *alerts)
+{
+	for (uint64 i = 0; i < alerts->numvals; i++)
+	{
+		Alert		alert = {alerts->vals[i], alerts->tupdesc};
+		bool		began = DatumGetBool(jobq_column(alert.row, alert.desc, ALERT_BEGAN,
+													 BOOLOID, NULL));
+
+		jobq_event_of(began ? JOBQ_EVENT_ALERT_BEGAN : JOBQ_EVENT_ALERT_ENDED,
+					  jobq_relations()->owner, text_of(&alert, ALERT_QUEUE),
+					  text_of(&alert, ALERT_KIND), describe, &alert);
+	}
+}
+
+/*
  * See whether there is a monitor, and if so, look at all.
  */
 static void
@@ -77,9 +168,9 @@ look(void *arg)
 		return;
 	any = jobq_query("SELECT FROM jobq.monitor LIMIT 1", 0, NULL, NULL, NULL,
 					 SPI_OK_SELECT) > 0;
-	if (any)
-		jobq_query("SELECT jobq_internal.check_monitors()", 0, NULL, NULL, NULL,
-				   SPI_OK_SELECT);
+	if (any && jobq_query("SELECT * FROM jobq_internal.check_monitors()", 0, NULL, NULL,
+						  NULL, SPI_OK_SELECT) > 0)
+		raise_events(SPI_tuptable);
 }
 
 /*

@@ -22,6 +22,8 @@ typedef struct Note
 	Oid			type;
 	Datum		key;
 	const ErrorData *edata;
+	void		(*tell) (void *arg);
+	void	   *arg;
 	bool		news;
 } Note;
 
@@ -30,14 +32,16 @@ static void write_note(void *arg);
 /*
  * Something that a row of one of our tables asks for could not be done: note in
  * its last_error why, in a transaction of its own, unless it is locked.  True if
- * that is news, or could not be found out.
+ * that is news, or could not be found out.  If it is, tell(arg) is called in that
+ * transaction, unless it is NULL.
  */
 bool
 scheduler_note_error(const char *table, const char *column, Oid type, Datum key,
-					 const ErrorData *edata)
+					 const ErrorData *edata, void (*tell) (void *arg), void *arg)
 {
 	Note		note = {
-		.table = table,.column = column,.type = type,.key = key,.edata = edata
+		.table = table,.column = column,.type = type,.key = key,.edata = edata,
+		.tell = tell,.arg = arg
 	};
 	ErrorData  *failed = scheduler_try(write_note, &note);
 
@@ -65,4 +69,6 @@ write_note(void *arg)
 							note->table, note->column, note->column,
 							note->table, note->column),
 				   2, types, values, NULL, SPI_OK_UPDATE) > 0;
+	if (note->news && note->tell != NULL)
+		note->tell(note->arg);
 }

@@ -18,6 +18,8 @@
  * An error stops that schedule until it is tried again, not the loop; so does a
  * transaction that holds what the schedule needs.  Roles take turns (share.c).
  *
+ * Ticks that make no job, and errors, are events (schedule_events.c).
+ *
  * worker/scheduler/schedules.c
  *
  *-------------------------------------------------------------------------
@@ -32,7 +34,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "schedule/schedule.h"
 #include "scheduler/duty.h"
 
 /* A tick that is looked at so late was missed. */
@@ -455,6 +456,20 @@ choose_tick(const Row *row, TimestampTz now, TimestampTz *tick)
 }
 
 /*
+ * The policy has left out the ticks from next_run to before this time.
+ */
+static void
+leave_out(const Row *row, TimestampTz until, const char *policy)
+{
+	MissedTicks missed = {
+		.job = &row->job,.cron = &row->cron,.zone = row->zone,.anchor = row->anchor,
+		.first = row->next_run,.until = until,.policy = policy
+	};
+
+	schedule_missed(row->role, &missed);
+}
+
+/*
  * Enqueue a job for each tick that is due, as far as the policies want it.
  */
 static void
@@ -481,7 +496,9 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 
 		if (!choose_tick(row, now, &tick))
 		{
-			row->next_run = next_after(row, now);
+			tick = next_after(row, now);
+			leave_out(row, tick, "missed");
+			row->next_run = tick;
 			changed = true;
 			break;
 		}
@@ -492,12 +509,16 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 				publish(row->last_job);
 			if (jobq_scheduled_is_live(row->last_job))
 			{
+				if (!queue)
+					tick = next_after(row, now);
 				changed |= !queue || !row->held || tick != row->next_run;
+				leave_out(row, tick, queue ? "missed" : "overlap");
 				row->held = queue;
-				row->next_run = queue ? tick : next_after(row, now);
+				row->next_run = tick;
 				break;
 			}
 		}
+		leave_out(row, tick, "missed");
 		row->last_job = jobq_scheduled_enqueue(&row->job, row->role, tick, true);
 		row->last_run = tick;
 		row->next_run = next_after(row, tick);
@@ -552,9 +573,12 @@ write_row(Schedule *schedule, const Row *row)
 static void
 note_error(Schedule *schedule, const ErrorData *edata)
 {
+	ScheduleError error = {schedule->name, edata};
+
 	ItemPointerSetInvalid(&schedule->ctid);
 	if (scheduler_note_error("schedule", "name", TEXTOID,
-							 CStringGetTextDatum(schedule->name), edata))
+							 CStringGetTextDatum(schedule->name), edata,
+							 schedule_failed, &error))
 		ereport(WARNING,
 				(errcode(edata->sqlerrcode),
 				 errmsg("schedule \"%s\" cannot enqueue its job: %s",

@@ -1,0 +1,194 @@
+-- Events of batches, schedules and monitors.
+CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS '';
+-- its jobs wait in a queue that nobody serves, to be looked at
+SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');
+
+-- The events since the last look, in their order, and without what differs from run to run; they are gone then.
+CREATE FUNCTION test.heard() RETURNS TABLE (role text, event text, payload jsonb) LANGUAGE sql AS $$
+	WITH e AS MATERIALIZED (SELECT j.id, j.role, j.payload AS p FROM jobq.live_jobs j WHERE j.kind = 'on_event:hear'),
+	gone AS MATERIALIZED (SELECT count(jobq.cancel(e.id)) AS n FROM e)
+	SELECT e.role::text, e.p ->> 'event', e.p - '{event,at,since,batch}'::text[] #- '{first_error,job}'
+		|| jsonb_strip_nulls(jsonb_build_object('has', array_to_string(ARRAY(SELECT k FROM unnest('{at,since,batch}'::text[]) k WHERE e.p ? k), ' ')))
+	FROM e, gone ORDER BY e.id
+$$;
+-- A batch is over when the row says so, and so are its events.
+CREATE FUNCTION test.ended_as(batch bigint) RETURNS text LANGUAGE sql AS $$ SELECT state FROM jobq.wait_batch($1, '5 min') $$;
+
+SELECT jobq.on_event(e, 'hear') FROM unnest('{batch_completed,batch_failed,batch_cancelled}'::text[]) e;
+
+-- How a batch ends.
+SELECT jobq.create_batch('good', start => false) AS id \gset
+SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2,3}');
+SELECT jobq.batch_start(:id);
+SELECT test.ended_as(:id);
+SELECT * FROM test.heard();
+SELECT jobq.create_batch(start => false) AS id \gset
+SELECT count(*) FROM jobq.batch_add(:id, 'broken', '{1}', '{"max_attempts": 1}');
+SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1}', '{"delay": "1 day"}');
+SELECT jobq.batch_start(:id);
+SELECT test.ended_as(:id);
+SELECT * FROM test.heard();
+-- one that ends again is told again
+SELECT jobq.create_batch('again', allow_failures => true, start => false) AS again \gset
+SELECT count(*) FROM jobq.batch_add(:again, 'broken', '{1}', '{"max_attempts": 1}');
+SELECT jobq.batch_start(:again);
+SELECT test.ended_as(:again);
+SELECT event, payload ->> 'name' AS name FROM test.heard();
+SELECT jobq.register('broken', 'test.echo(jsonb)');
+SELECT count(jobq.retry(id)) FROM jobq.failed_job WHERE batch_id = :again;
+SELECT test.ended_as(:again);
+SELECT * FROM test.heard();
+SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms');
+SELECT jobq.create_batch('none') AS id \gset
+SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}', '{"delay": "1 day"}');
+SELECT jobq.batch_cancel(:id);
+SELECT test.ended_as(:id);
+SELECT * FROM test.heard();
+-- workflows
+SELECT jobq.workflow('{"name": "flow", "steps": [{"name": "a", "kind": "echo"}, {"name": "b", "kind": "echo", "needs": ["a"]}]}') AS id \gset
+SELECT test.ended_as(:id);
+SELECT * FROM test.heard();
+SELECT jobq.delete_all_failed() > 0;
+
+-- Who hears of a batch.
+SELECT jobq.off_event(event, handler) FROM jobq.event_handlers;
+SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
+CREATE FUNCTION test.cancel_batch_of(who text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	id bigint;
+BEGIN
+	EXECUTE format('SET ROLE %I', who);
+	id := jobq.create_batch(who);
+	PERFORM jobq.batch_cancel(id);
+	RESET ROLE;
+	RETURN id;
+END
+$$;
+SET ROLE regress_jobq_alice;
+SELECT jobq.on_event('batch_cancelled', 'hear');
+RESET ROLE;
+SELECT test.cancel_batch_of('regress_jobq_alice') AS a, test.cancel_batch_of('regress_jobq_bob') AS b \gset
+SELECT test.ended_as(:a), test.ended_as(:b);
+SELECT role, event, payload ->> 'name' AS name FROM test.heard();
+GRANT regress_jobq_bob TO regress_jobq_alice;
+SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
+SELECT test.ended_as(:b);
+SELECT role, event, payload ->> 'name' AS name FROM test.heard();
+REVOKE regress_jobq_bob FROM regress_jobq_alice;
+SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
+SELECT test.ended_as(:b);
+SELECT role, event, payload ->> 'name' AS name FROM test.heard();
+SELECT jobq.grant_role('regress_jobq_alice', 'monitor');
+SELECT test.cancel_batch_of('regress_jobq_bob') AS b \gset
+SELECT test.ended_as(:b);
+SELECT role, event, payload ->> 'name' AS name FROM test.heard();
+SELECT jobq.revoke_role('regress_jobq_alice', 'monitor');
+SELECT jobq.drop_jobs_of('regress_jobq_alice');
+
+-- Schedules, whose time is what we say.
+SELECT jobq.on_event('schedule_missed', 'hear'), jobq.on_event('schedule_failed', 'hear', kind => 'echo');
+CREATE PROCEDURE test.at(t timestamptz) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.test_clock(t - clock_timestamp());
+	COMMIT;
+	-- let the scheduler see to all that is due
+	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$);
+END
+$$;
+CALL test.at('2041-01-01 12:30+00');
+SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{once,all}'::text[]) m;
+CALL test.at('2041-01-01 13:00:01+00');
+SELECT * FROM test.heard();
+SELECT jobq.schedule('skip', '0 * * * *', 'echo', missed => 'skip', options => '{"queue": "manual"}');
+-- one of three is missed by skip, and none by the others
+CALL test.at('2041-01-01 14:30+00');
+SELECT * FROM test.heard();
+CALL test.at('2041-01-01 17:30+00');
+SELECT * FROM test.heard() ORDER BY payload ->> 'schedule';
+-- what is too much to be counted
+CALL test.at('2041-01-21 17:30+00');
+SELECT payload ->> 'schedule' AS schedule, payload ->> 'ticks' AS ticks, payload ->> 'last_tick' AS last_tick FROM test.heard() ORDER BY 1;
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+-- the last job is not over
+SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'echo', overlap => o, options => '{"queue": "manual"}') FROM unnest('{allow,skip,queue}'::text[]) o;
+CALL test.at('2041-01-21 18:00:01+00');
+SELECT * FROM test.heard();
+CALL test.at('2041-01-21 19:00:01+00');
+SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
+SELECT * FROM test.heard();
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+-- one that is paused misses nothing
+SELECT jobq.schedule('paused', '0 * * * *', 'echo', options => '{"queue": "manual"}');
+SELECT jobq.pause_schedule('paused');
+CALL test.at('2041-01-22 04:30+00');
+SELECT jobq.resume_schedule('paused');
+CALL test.at('2041-01-22 05:00:01+00');
+SELECT * FROM test.heard();
+-- one that cannot enqueue is told once, and again after it could, or when the reason is another one
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
+SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq.job WHERE headers ? 'schedule';
+SELECT jobq.create_queue('narrow', mode => 'consumer', max_length => 1);
+SELECT jobq.schedule('narrow', '0 * * * *', 'echo', options => '{"queue": "narrow", "priority": 9}'),
+	jobq.schedule('wide', '0 * * * *', 'note', options => '{"queue": "narrow", "priority": 9}');
+SELECT jobq.enqueue('echo', queue => 'narrow') AS id \gset
+CALL test.at('2041-01-22 06:00:01+00');
+SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE last_error IS NOT NULL)');
+SELECT * FROM test.heard();
+CALL test.at('2041-01-22 06:10:01+00');
+CALL test.settle();
+SELECT * FROM test.heard();
+SELECT jobq.cancel(:id);
+SELECT jobq.unschedule('wide');
+CALL test.at('2041-01-22 06:20:01+00');
+SELECT test.until('(SELECT last_run = ''2041-01-22 06:00+00'' FROM jobq.schedules)');
+CALL test.at('2041-01-22 07:00:01+00');
+SELECT test.until('(SELECT last_error IS NOT NULL FROM jobq.schedules)');
+SELECT event, payload ->> 'tick' AS tick FROM test.heard();
+SELECT jobq.unschedule('narrow');
+SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
+SELECT jobq.test_clock('0');
+SELECT jobq.drop_queue('narrow');
+
+-- Monitors.
+SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers;
+SELECT jobq.create_queue('watched', mode => 'consumer');
+SELECT jobq.on_event('alert_began', 'hear'), jobq.on_event('alert_ended', 'hear', queue => 'watched'), jobq.on_event('alert_began', 'hear', queue => 'other');
+-- whoever may not see monitors
+SET ROLE regress_jobq_bob;
+SELECT jobq.on_event('alert_began', 'hear');
+RESET ROLE;
+SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1, 3);
+SELECT jobq.monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts)');
+SELECT * FROM test.heard();
+SELECT jobq.clear('watched');
+SELECT jobq.monitor('long', 'waiting', above => 2, until => 1, queue => 'watched');
+SELECT test.until('(SELECT since IS NULL FROM jobq.alerts)');
+SELECT * FROM test.heard();
+-- he may now
+SELECT jobq.grant_role('regress_jobq_bob', 'monitor');
+SELECT jobq.off_event('alert_began', 'hear'), jobq.off_event('alert_began', 'hear', queue => 'other'), jobq.on_event('alert_began', 'hear', kind => 'outside');
+SELECT jobq.unmonitor('long');
+SELECT count(jobq.enqueue('outside', queue => 'watched')) FROM generate_series(1, 3);
+SELECT jobq.monitor('long', 'waiting', above => 2, queue => 'watched');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts)');
+SELECT * FROM test.heard();
+SELECT jobq.monitor('kind', 'waiting', above => 2, kind => 'outside');
+SELECT test.until('(SELECT since IS NOT NULL FROM jobq.alerts WHERE name = ''kind'')');
+SELECT role, payload FROM test.heard() ORDER BY role;
+SELECT jobq.unmonitor('long'), jobq.unmonitor('kind');
+
+-- What is not possible.
+SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', queue => 'manual')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('batch_failed', 'hear', kind => 'echo')$$);
+SELECT * FROM test.error($$SELECT jobq.on_event('schedule_missed', 'hear', queue => 'manual')$$);
+
+SELECT jobq.off_event(event, handler, queue, kind) FROM jobq.event_handlers WHERE role = current_user::regrole;
+SELECT jobq.drop_jobs_of('regress_jobq_bob');
+SELECT count(*) FROM jobq.event_handler;
+SELECT jobq.clear('watched');
+SELECT jobq.drop_queue('watched');
+SELECT jobq.unregister('hear');
+SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
+DROP PROCEDURE test.at(timestamptz);
+DROP FUNCTION test.heard, test.hear, test.ended_as, test.cancel_batch_of;
