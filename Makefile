@@ -27,7 +27,7 @@ DATA = $(wildcard $(TOP)/control/$(EXTNAME)--*--*.sql)
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir)/worker
 
 REGRESS = setup produce_enqueue produce_bulk commit_transactions attempt_handlers \
-	attempt_retry attempt_events ready_order operate_waiting operate_jobs operate_queues operate_views \
+	attempt_retry attempt_events attempt_within ready_order operate_waiting operate_jobs operate_queues operate_views \
 	runner_session ready_limits ready_limiters ready_limit_keys ready_groups runner_work_limits ready_fairness ready_tenants \
 	module_privileges consume_reserve store_unique produce_notify \
 	compose_batches module_bad_input module_trust schedule_schedule compose_workflows compose_map compose_conditions compose_grow compose_rerun \

@@ -7,13 +7,17 @@ CREATE TABLE jobq.event_handler (
 	handler text COLLATE "C" NOT NULL,
 	queue text COLLATE "C" NOT NULL,
 	kind text COLLATE "C" NOT NULL,
-	CONSTRAINT event_handler_pkey PRIMARY KEY (role, event, handler, queue, kind)
+	within boolean NOT NULL,
+	required boolean NOT NULL,
+	CONSTRAINT event_handler_pkey PRIMARY KEY (role, event, handler, queue, kind, within)
 );
 COMMENT ON TABLE jobq.event_handler IS 'handlers of events';
 COMMENT ON COLUMN jobq.event_handler.event IS 'what the handler hears of';
 COMMENT ON COLUMN jobq.event_handler.handler IS 'the kind whose handler the jobs of the event run';
 COMMENT ON COLUMN jobq.event_handler.queue IS 'only what is about this queue; empty: about any';
 COMMENT ON COLUMN jobq.event_handler.kind IS 'only what is about this kind; empty: about any';
+COMMENT ON COLUMN jobq.event_handler.within IS 'it is called in the transaction of the job';
+COMMENT ON COLUMN jobq.event_handler.required IS 'if it fails, so does the attempt';
 SELECT pg_catalog.pg_extension_config_dump('jobq.event_handler', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 
 CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.event_handler
@@ -21,24 +25,27 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.e
 ALTER TABLE jobq.event_handler ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.event_handler IS 'drops cached handlers of events';
 
-CREATE FUNCTION jobq.on_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.on_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL, within boolean DEFAULT false, required boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_on_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.on_event(text, text, text, text) IS 'have a job enqueued whenever this becomes of a job, a batch, a schedule or a monitor that the user may see
-event: completed, failed (an attempt), retry (and another follows), dead (and it was the last one), cancelled, expired; batch_completed, batch_failed, batch_cancelled; schedule_missed (ticks make no job), schedule_failed (it cannot make one); alert_began, or alert_ended
+COMMENT ON FUNCTION jobq.on_event(text, text, text, text, boolean, boolean) IS 'have a job enqueued whenever this becomes of a job, a batch, a schedule or a monitor that the user may see
+event: started (within only), completed, failed (an attempt), retry (and another follows), dead (and it was the last one), cancelled, expired; batch_completed, batch_failed, batch_cancelled; schedule_missed (ticks make no job), schedule_failed (it cannot make one); alert_began, or alert_ended
 handler: a kind; its handler runs, as a job of the user''s
 queue: only of jobs in this queue, whether it is there or not, and of monitors of it; not for batches and schedules
-kind: only of jobs of this kind, and of schedules and monitors of it; not for batches';
+kind: only of jobs of this kind, and of schedules and monitors of it; not for batches
+within: no job is enqueued: the handler is called in the transaction of each job that runs as the user, before its handler (started) or after it (completed)
+required: of one that is called within: its error fails the attempt; otherwise it is a line of the job''s log';
 
-CREATE FUNCTION jobq.off_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL) RETURNS void
+CREATE FUNCTION jobq.off_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL, within boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_off_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.off_event(text, text, text, text) IS 'undo what on_event() with these arguments has done
+COMMENT ON FUNCTION jobq.off_event(text, text, text, text, boolean) IS 'undo what on_event() with these arguments has done
 event: as it was given
 handler: likewise
 queue: likewise
-kind: likewise';
+kind: likewise
+within: likewise';
 
 CREATE VIEW jobq.event_handlers WITH (security_barrier) AS
-	SELECT e.role, e.event, e.handler, nullif(e.queue, '') AS queue, nullif(e.kind, '') AS kind
+	SELECT e.role, e.event, e.handler, nullif(e.queue, '') AS queue, nullif(e.kind, '') AS kind, e.within, e.required
 	FROM jobq.event_handler e
 	WHERE jobq_internal.may_see(e.role::pg_catalog.oid, 0);
 COMMENT ON VIEW jobq.event_handlers IS 'what on_event() has been asked for';

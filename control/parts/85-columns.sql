@@ -223,6 +223,8 @@ BEGIN
 			('jobq.event_handlers', 'handler', 'the kind whose handler the jobs of the event run'),
 			('jobq.event_handlers', 'queue', 'only what is about this queue'),
 			('jobq.event_handlers', 'kind', 'only what is about this kind'),
+			('jobq.event_handlers', 'within', 'it is called in the transaction of the job, and no job is enqueued'),
+			('jobq.event_handlers', 'required', 'if it fails, so does the attempt'),
 			('jobq_internal.measured', 'condition', 'what is measured; see monitor()'),
 			('jobq_internal.measured', 'made_at', 'when it was made, or changed last'),
 			('jobq_internal.measured', 'value', 'how much there is now; null: that is not known'),

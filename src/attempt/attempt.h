@@ -58,6 +58,10 @@ extern void jobq_enter_context(const JobqJob *job, GucAction action);
 extern Datum jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 							   int attempt, bool atomic, bool *isnull);
 
+extern Datum jobq_call_with(const JobqFunction *function, Datum payload,
+							const JobqJob *job, int attempt, bool atomic,
+							bool *isnull);
+
 extern void jobq_require_handler(const char *kind);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 
@@ -73,6 +77,25 @@ extern char *jobq_log_told(JobqDatabase *db, JobqSlot *slot, int64 id);
 extern void jobq_log_keep(const JobqCurrent *current, JobqJob *job);
 extern void jobq_log_keep_told(JobqDatabase *db, JobqSlot *slot, JobqJob *job);
 extern void jobq_log_say(JobqJob *job, char *message);
+extern void jobq_log_warn(char *message);
+
+/* src/attempt/within.c */
+extern void jobq_within_call(JobqEvent event, Oid role);
+
+/*
+ * The handler of the job that runs here, jobq_current, is about to be called, or has
+ * returned: call those who want to be called with it, which are this role's, as which the
+ * job runs.  Costs nothing where nobody has asked for that.
+ */
+static inline void
+jobq_within(JobqEvent event, Oid role)
+{
+	if (unlikely((jobq_heard & (UINT32_C(1) << event)) != 0) &&
+		(event == JOBQ_WITHIN_STARTED ||
+		 jobq_current->outcome == OUTCOME_COMPLETE ||
+		 jobq_current->outcome == OUTCOME_FAIL))
+		jobq_within_call(event, role);
+}
 
 /* src/attempt/finish.c */
 extern void jobq_check_result(Datum result);

@@ -96,16 +96,16 @@ context_datum(const JobqJob *job, int attempt)
 }
 
 /*
- * Call the function or procedure of a kind as the current user.  It has been
- * resolved; jobq_current is set by the caller.
+ * Call the function or procedure of a kind as the current user, with this payload and, if
+ * it wants that, this job.  It has been resolved; jobq_current is set by the caller.
  *
  * atomic: as in a function call, so that a procedure may not COMMIT.  If
  * false, the caller has made a portal (see worker/runner/procedure.c) and no active
  * snapshot, and the current memory context outlives the transaction.
  */
 Datum
-jobq_call_handler(const JobqFunction *function, const JobqJob *job,
-				  int attempt, bool atomic, bool *isnull)
+jobq_call_with(const JobqFunction *function, Datum payload, const JobqJob *job,
+			   int attempt, bool atomic, bool *isnull)
 {
 	LOCAL_FCINFO(fcinfo, 2);
 	FmgrInfo   *flinfo;
@@ -128,8 +128,8 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 	if (function->nargs >= 1)
 	{
 		/* no toast pointer may outlive its snapshot */
-		fcinfo->args[0].value = atomic ? JOB(job, JOB_PAYLOAD)
-			: PointerGetDatum(PG_DETOAST_DATUM_COPY(JOB(job, JOB_PAYLOAD)));
+		fcinfo->args[0].value = atomic ? payload
+			: PointerGetDatum(PG_DETOAST_DATUM_COPY(payload));
 		fcinfo->args[0].isnull = false;
 	}
 	if (function->nargs >= 2)
@@ -155,6 +155,17 @@ jobq_call_handler(const JobqFunction *function, const JobqJob *job,
 
 	*isnull = fcinfo->isnull || !function->returns_jsonb;
 	return result;
+}
+
+/*
+ * The same with the job's own payload.
+ */
+Datum
+jobq_call_handler(const JobqFunction *function, const JobqJob *job,
+				  int attempt, bool atomic, bool *isnull)
+{
+	return jobq_call_with(function, JOB(job, JOB_PAYLOAD), job, attempt, atomic,
+						  isnull);
 }
 
 /*

@@ -88,28 +88,27 @@ make_line(char *message, const char *level, int attempt)
 }
 
 /*
- * log(message, level)
+ * The job to which what runs here belongs, or NULL: what perform() runs belongs to the
+ * job that has called it.
  */
-Datum
-jobq_log(PG_FUNCTION_ARGS)
+static JobqCurrent *
+whose_log(void)
 {
 	JobqCurrent *current = jobq_current;
-	char	   *line;
-	MemoryContext old;
 
-	/* what perform() runs belongs to the job that has called it */
 	while (current != NULL && current->memory == NULL)
 		current = current->outer;
-	if (jobq_current == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("%s can only be called by a handler", "jobq.log()")));
-	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
+	return current;
+}
 
-	/* perform() outside of a job has nowhere to keep it */
-	if (current == NULL)
-		PG_RETURN_VOID();
-	old = MemoryContextSwitchTo(current->memory);
+/*
+ * Add a line to those of the job that runs here.
+ */
+static void
+add_line(JobqCurrent *current, const char *line)
+{
+	MemoryContext old = MemoryContextSwitchTo(current->memory);
+
 	if (list_length(current->log) == JOBQ_MAX_LINES)
 	{
 		pfree(linitial(current->log));
@@ -120,7 +119,39 @@ jobq_log(PG_FUNCTION_ARGS)
 	if (current->slot != NULL)
 		(void) jobq_lines_add(&current->slot->holding->lines, current->slot->role,
 							  job_id(current->job), line);
+}
+
+/*
+ * log(message, level)
+ */
+Datum
+jobq_log(PG_FUNCTION_ARGS)
+{
+	JobqCurrent *current = whose_log();
+	char	   *line;
+
+	if (jobq_current == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("%s can only be called by a handler", "jobq.log()")));
+	line = jobq_log_line(fcinfo, 0, current != NULL ? current->attempt : 1);
+
+	/* perform() outside of a job has nowhere to keep it */
+	if (current != NULL)
+		add_line(current, line);
 	PG_RETURN_VOID();
+}
+
+/*
+ * A warning of jobq's own about the job that runs here.  The message may be cut in place.
+ */
+void
+jobq_log_warn(char *message)
+{
+	JobqCurrent *current = whose_log();
+
+	if (current != NULL)
+		add_line(current, make_line(message, "warning", current->attempt));
 }
 
 /*

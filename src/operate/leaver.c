@@ -150,7 +150,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	static const char *const queries[] = {
 		"UPDATE jobq.schedule SET role = $2 WHERE role = $1"
 		" AND kind <> '" JOBQ_SQL_KIND "'",
-		"WITH mine AS (DELETE FROM jobq.event_handler WHERE role = $1 RETURNING event, handler, queue, kind)"
+		"WITH mine AS (DELETE FROM jobq.event_handler WHERE role = $1 RETURNING event, handler, queue, kind, within, required)"
 		" INSERT INTO jobq.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
 		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
 		/* those of live jobs go with them, or stay with those that run */

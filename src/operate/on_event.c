@@ -28,13 +28,15 @@ PG_FUNCTION_INFO_V1(jobq_off_event);
 /* Rows of a role. */
 #define MAX_OF_ROLE	"100"
 
-/* The arguments of both functions, and of their queries. */
+/* The arguments of both functions, and of their queries, which have the role at the end. */
 enum
 {
-	ARG_EVENT, ARG_HANDLER, ARG_QUEUE, ARG_KIND, NARGS, ROLE = NARGS
+	ARG_EVENT, ARG_HANDLER, ARG_QUEUE, ARG_KIND, NTEXTS, ARG_WITHIN = NTEXTS, ARG_REQUIRED,
+	ROLE, NVALUES
 };
 
-static const Oid types[NARGS + 1] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, OIDOID};
+static const char *const names[] = {"event", "handler", "queue", "kind", "within", "required"};
+static const Oid types[NVALUES] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, BOOLOID, OIDOID};
 
 /*
  * The number of the event; an error if there is none.
@@ -76,6 +78,31 @@ check_filters(int event, bool by_queue, bool by_kind)
 }
 
 /*
+ * An error if such an event is not to be had within a job's transaction, or only there.
+ */
+static void
+check_within(int event, bool within, bool required)
+{
+	if (within && jobq_event_within(event) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("event \"%s\" cannot be within the job's transaction",
+						jobq_event_word(event)),
+				 errhint("Only started and completed can.")));
+	if (!within && event == JOBQ_EVENT_STARTED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("event \"%s\" can only be within the job's transaction",
+						jobq_event_word(event)),
+				 errhint("Ask for it with within => true.")));
+	if (required && !within)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("only a handler within the job's transaction can be required"),
+				 errhint("Ask for it with within => true, or leave out required.")));
+}
+
+/*
  * An error if this user could not enqueue jobs of the kind for workers.
  */
 static void
@@ -103,17 +130,20 @@ check_handler(const char *kind)
 static void
 read_args(FunctionCallInfo fcinfo, Datum *values)
 {
-	static const char *const names[NARGS] = {"event", "handler", "queue", "kind"};
-
-	for (int i = 0; i < NARGS; i++)
+	for (int i = 0; i < PG_NARGS(); i++)
 	{
 		int			most = i == ARG_QUEUE ? JOBQ_MAX_QUEUE_NAME : JOBQ_MAX_KIND_NAME;
 		int			length;
 
-		if (PG_ARGISNULL(i) && i < ARG_QUEUE)
+		if (PG_ARGISNULL(i) && i != ARG_QUEUE && i != ARG_KIND)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("%s must not be null", names[i])));
+		if (i >= NTEXTS)
+		{
+			values[i] = PG_GETARG_DATUM(i);
+			continue;
+		}
 		if (PG_ARGISNULL(i))
 		{
 			values[i] = CStringGetTextDatum("");
@@ -131,13 +161,14 @@ read_args(FunctionCallInfo fcinfo, Datum *values)
 }
 
 /*
- * on_event(event, handler, queue, kind): whenever this happens, a job of the kind
- * "handler" is enqueued in this user's name.  To ask for it again changes nothing.
+ * on_event(event, handler, queue, kind, within, required): whenever this happens, a job of
+ * the kind "handler" is enqueued in this user's name, or its handler is called within the
+ * transaction.  To ask for it again changes only whether it is required.
  */
 Datum
 jobq_on_event(PG_FUNCTION_ARGS)
 {
-	Datum		values[NARGS + 1];
+	Datum		values[NVALUES];
 	int			event;
 
 	PreventCommandIfReadOnly("jobq.on_event()");
@@ -146,39 +177,44 @@ jobq_on_event(PG_FUNCTION_ARGS)
 	read_args(fcinfo, values);
 	event = event_of_word(TextDatumGetCString(values[ARG_EVENT]));
 	check_filters(event, !PG_ARGISNULL(ARG_QUEUE), !PG_ARGISNULL(ARG_KIND));
+	check_within(event, PG_GETARG_BOOL(ARG_WITHIN), PG_GETARG_BOOL(ARG_REQUIRED));
 	check_handler(TextDatumGetCString(values[ARG_HANDLER]));
 
 	SPI_connect();
-	if (jobq_query("SELECT FROM jobq.event_handler WHERE role = $5"
-				   " AND (event, handler, queue, kind) <> ($1, $2, $3, $4) OFFSET " MAX_OF_ROLE " - 1 LIMIT 1",
-				   NARGS + 1, types, values, NULL, SPI_OK_SELECT) > 0)
+	if (jobq_query("SELECT FROM jobq.event_handler WHERE role = $7"
+				   " AND (event, handler, queue, kind, within) <> ($1, $2, $3, $4, $5)"
+				   " OFFSET " MAX_OF_ROLE " - 1 LIMIT 1",
+				   NVALUES, types, values, NULL, SPI_OK_SELECT) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("role \"%s\" has %s handlers of events already",
 						GetUserNameFromId(GetUserId(), false), MAX_OF_ROLE),
 				 errhint("Give up one by jobq.off_event(); the view jobq.event_handlers shows them.")));
-	(void) jobq_query("INSERT INTO jobq.event_handler (event, handler, queue, kind, role)"
-					  " VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-					  NARGS + 1, types, values, NULL, SPI_OK_INSERT);
+	(void) jobq_query("INSERT INTO jobq.event_handler AS e (event, handler, queue, kind, within, required, role)"
+					  " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+					  " ON CONFLICT ON CONSTRAINT event_handler_pkey"
+					  " DO UPDATE SET required = $6 WHERE e.required <> $6",
+					  NVALUES, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
 
 /*
- * off_event(event, handler, queue, kind)
+ * off_event(event, handler, queue, kind, within)
  */
 Datum
 jobq_off_event(PG_FUNCTION_ARGS)
 {
-	Datum		values[NARGS + 1];
+	Datum		values[NVALUES];
 
 	PreventCommandIfReadOnly("jobq.off_event()");
 	jobq_require(JOBQ_MAY_ALL);
+	values[ARG_REQUIRED] = BoolGetDatum(false);
 	read_args(fcinfo, values);
 	SPI_connect();
-	if (jobq_query("DELETE FROM jobq.event_handler WHERE role = $5"
-				   " AND (event, handler, queue, kind) = ($1, $2, $3, $4)",
-				   NARGS + 1, types, values, NULL, SPI_OK_DELETE) == 0)
+	if (jobq_query("DELETE FROM jobq.event_handler WHERE role = $7"
+				   " AND (event, handler, queue, kind, within) = ($1, $2, $3, $4, $5)",
+				   NVALUES, types, values, NULL, SPI_OK_DELETE) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("role \"%s\" has no such handler of event \"%s\"",

@@ -44,11 +44,11 @@ may_enqueue(Oid role, const char *kind, const JobqQueue *queue)
 }
 
 /*
- * What the job of the event gets as its payload.
+ * What the handler of an event of the job gets as its payload.
  */
-static Datum
-describe(JobqEvent event, const JobqJob *job, const char *kind, const char *queue,
-		 int sqlerrcode, const char *message)
+Datum
+jobq_event_describe(JobqEvent event, const JobqJob *job, const char *kind,
+					const char *queue, int sqlerrcode, const char *message)
 {
 	StringInfoData buf;
 
@@ -135,7 +135,7 @@ jobq_event_raise(JobqEvent event, const JobqJob *job, int sqlerrcode,
 									ALLOCSET_SMALL_SIZES);
 	caller = MemoryContextSwitchTo(context);
 	tell(heard, nheard, job_role(job),
-		 describe(event, job, kind, name, sqlerrcode, message),
+		 jobq_event_describe(event, job, kind, name, sqlerrcode, message),
 		 jobq_trace_headers(job));
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);

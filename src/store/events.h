@@ -19,6 +19,7 @@
 /* The events; their words are in listeners.c. */
 typedef enum JobqEvent
 {
+	JOBQ_EVENT_STARTED,			/* only within the job's transaction */
 	JOBQ_EVENT_COMPLETED,
 	JOBQ_EVENT_FAILED,			/* an attempt */
 	JOBQ_EVENT_RETRY,			/* ... and another follows */
@@ -32,8 +33,15 @@ typedef enum JobqEvent
 	JOBQ_EVENT_SCHEDULE_FAILED, /* one that could not make it yet */
 	JOBQ_EVENT_ALERT_BEGAN,
 	JOBQ_EVENT_ALERT_ENDED,
-	JOBQ_NEVENTS
+	JOBQ_NEVENTS,
+
+	/* those with whose handlers the job's own transaction calls: within.c */
+	JOBQ_WITHIN_STARTED = JOBQ_NEVENTS,
+	JOBQ_WITHIN_COMPLETED,
+	JOBQ_NHEARD
 }			JobqEvent;
+
+StaticAssertDecl(JOBQ_NHEARD <= 32, "events are bits of jobq_heard");
 
 /* Kinds with this prefix are jobs of events: they run the handler of the kind after it. */
 #define ON_EVENT_PREFIX		"on_event:"
@@ -46,7 +54,9 @@ enum
 	EVENT_HANDLER_HANDLER,
 	EVENT_HANDLER_QUEUE,
 	EVENT_HANDLER_KIND,
-	EVENT_HANDLER_NATTS = EVENT_HANDLER_KIND
+	EVENT_HANDLER_WITHIN,
+	EVENT_HANDLER_REQUIRED,
+	EVENT_HANDLER_NATTS = EVENT_HANDLER_REQUIRED
 };
 
 /* A row of jobq.event_handler; "" stands for any queue or kind. */
@@ -54,6 +64,7 @@ typedef struct JobqListener
 {
 	Oid			role;
 	int			event;
+	bool		required;
 	char		handler[JOBQ_MAX_KIND_NAME + 1];
 	char		queue[JOBQ_MAX_QUEUE_NAME + 1];
 	char		kind[JOBQ_MAX_KIND_NAME + 1];
@@ -64,10 +75,13 @@ extern uint32 jobq_heard;		/* bits of the events that may have a handler */
 extern void jobq_listeners_install(void);
 extern const char *jobq_event_word(int event);
 extern const char *jobq_event_refuses(int event, bool by_kind);
+extern int	jobq_event_within(int event);
 extern JobqListener *jobq_listeners(JobqEvent event, Oid role, int32 queue_id,
 									const char *queue, const char *kind, int *n);
 
 /* src/store/event.c */
+extern Datum jobq_event_describe(JobqEvent event, const JobqJob *job, const char *kind,
+								 const char *queue, int sqlerrcode, const char *message);
 extern void jobq_event_raise_of(JobqEvent event, Oid role, const char *queue,
 								const char *kind,
 								void (*describe_it) (StringInfo buf, void *arg),

@@ -12,6 +12,9 @@
  * these are for what is a role's in a queue, its audience, is kept until handlers, roles
  * or privileges change, so that nobody pays for handlers that do not hear of him.
  *
+ * What is called within a job's transaction is an event of its own here, which only the
+ * role hears of as which the job runs.
+ *
  * src/store/listeners.c
  *
  *-------------------------------------------------------------------------
@@ -61,6 +64,7 @@ static const struct
 	bool		by_kind;
 	const char *hint;
 }			events[JOBQ_NEVENTS] = {
+	[JOBQ_EVENT_STARTED] = {"started", OF_JOBS},
 	[JOBQ_EVENT_COMPLETED] = {"completed", OF_JOBS},
 	[JOBQ_EVENT_FAILED] = {"failed", OF_JOBS},
 	[JOBQ_EVENT_RETRY] = {"retry", OF_JOBS},
@@ -144,6 +148,17 @@ jobq_event_refuses(int event, bool by_kind)
 }
 
 /*
+ * What the event is for handlers that are called within the job's transaction; -1 if
+ * there are none of it.
+ */
+int
+jobq_event_within(int event)
+{
+	return event == JOBQ_EVENT_STARTED ? JOBQ_WITHIN_STARTED
+		: event == JOBQ_EVENT_COMPLETED ? JOBQ_WITHIN_COMPLETED : -1;
+}
+
+/*
  * Read a row; false if the library does not know such an event.
  */
 static bool
@@ -165,8 +180,13 @@ read_listener(Relation rel, HeapTuple tuple, JobqListener *listener)
 						   listener->kind, sizeof(listener->kind));
 	for (listener->event = 0; listener->event < JOBQ_NEVENTS; listener->event++)
 		if (strcmp(events[listener->event].word, word) == 0)
-			return true;
-	return false;
+			break;
+	if (listener->event == JOBQ_NEVENTS)
+		return false;
+	listener->required = DatumGetBool(values[EVENT_HANDLER_REQUIRED - 1]);
+	if (DatumGetBool(values[EVENT_HANDLER_WITHIN - 1]))
+		listener->event = jobq_event_within(listener->event);
+	return listener->event >= 0;
 }
 
 /*
@@ -206,11 +226,14 @@ load(void)
 }
 
 /*
- * Does the handler's role hear of what is this role's, in this queue or (0) none?
+ * Does the handler's role hear of what is this role's, in this queue or (0) none?  Within
+ * a job's transaction, which runs as the role, nobody else does.
  */
 static bool
-may_hear(Oid listener, Oid role, int32 queue_id)
+may_hear(JobqEvent event, Oid listener, Oid role, int32 queue_id)
 {
+	if (event >= JOBQ_NEVENTS)
+		return listener == role;
 	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(listener)) &&
 		(has_privs_of_role(listener, role) ||
 		 (jobq_privileges_of(listener, queue_id) & JOBQ_MAY_MONITOR) != 0);
@@ -297,7 +320,7 @@ audience_of(JobqEvent event, Oid role, int32 queue_id, const char *queue, int *n
 		if (listeners[i].event == (int) event &&
 			(queue_id == 0 || listeners[i].queue[0] == '\0' ||
 			 strcmp(listeners[i].queue, queue) == 0) &&
-			may_hear(listeners[i].role, role, queue_id))
+			may_hear(event, listeners[i].role, role, queue_id))
 			members[(*n)++] = i;
 
 	/* unless what was found is outdated already */

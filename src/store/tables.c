@@ -107,6 +107,7 @@ static const Column privilege_columns[] = {
 
 static const Column event_handler_columns[] = {
 	{REGROLEOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
+	{BOOLOID, false}, {BOOLOID, false},
 };
 
 static const Column limiter_columns[] = {

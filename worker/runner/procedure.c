@@ -38,7 +38,7 @@ static Portal portal = NULL;
 
 static void call_procedure(RunContext *run, JobqJob *job,
 						   const JobqFunction *function);
-static void finish(RunContext *run, JobqJob *job, int64 token,
+static void finish(RunContext *run, JobqJob *job, Oid role, int64 token,
 				   TimestampTz started_at, bool has_result, Datum result);
 
 /*
@@ -52,6 +52,8 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 {
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
+	Oid			role = GetUserId();
+	JobqJob		unleased = *job;
 	MemoryContext old = CurrentMemoryContext;
 	JobqStatement statement;
 	Datum		result = (Datum) 0;
@@ -87,6 +89,16 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 		CommitTransactionCommand();
 		return;
 	}
+	PG_TRY();
+	{
+		jobq_within(JOBQ_WITHIN_STARTED, role);
+	}
+	PG_CATCH();
+	{
+		*job = unleased;		/* as the row will be again */
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
 	ForceSyncCommit();
@@ -107,7 +119,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 		call_procedure(run, job, function);
 	allowance_check();
 	MemoryContextSwitchTo(run->memory);
-	finish(run, job, token, started_at, function->statement, result);
+	finish(run, job, role, token, started_at, function->statement, result);
 	MemoryContextSwitchTo(old);
 	run_procedure_end();
 }
@@ -162,7 +174,7 @@ run_procedure_end(void)
  * holds.
  */
 static void
-finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at,
+finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started_at,
 	   bool has_result, Datum result)
 {
 	Relation	rel;
@@ -178,6 +190,7 @@ finish(RunContext *run, JobqJob *job, int64 token, TimestampTz started_at,
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_CANCELLED),
 				 errmsg("the job was cancelled while it ran")));
+	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	run->slot->holding->live =
 		jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
 							  result);

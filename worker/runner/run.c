@@ -218,6 +218,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 			 const JobqFunction *function, TimestampTz started_at)
 {
 	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
+	Oid			role = GetUserId();
 	int			nestlevel;
 	JobqJob		finished;
 	Datum		result;
@@ -234,11 +235,13 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	jobq_tell_running(job, jobq_current->attempt, -1, true);
 	nestlevel = NewGUCNestLevel();
 	jobq_enter_context(job, GUC_ACTION_LOCAL);
+	jobq_within(JOBQ_WITHIN_STARTED, role);
 	result = jobq_call_handler(function, job, jobq_current->attempt, true,
 							   &isnull);
 
 	/* deferred triggers belong to the handler, too */
 	AfterTriggerSetState(&constraints);
+	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	allowance_check();
 	AtEOXact_GUC(false, nestlevel);
 

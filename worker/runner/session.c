@@ -268,10 +268,12 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 	if (userid != GetAuthenticatedUserId())
 		SetUserIdAndSecContext(userid,
 							   sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	jobq_within(JOBQ_WITHIN_STARTED, userid);
 	result = jobq_call_handler(function, job, attempt, true, isnull);
 
 	/* as in a worker: deferred triggers, and settings, are the handler's */
 	AfterTriggerSetState(&constraints);
+	jobq_within(JOBQ_WITHIN_COMPLETED, userid);
 	SetUserIdAndSecContext(userid, sec_context);
 	return result;
 }
