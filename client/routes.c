@@ -36,6 +36,7 @@ static const char enqueue_members[] = "kind! payload"
 #define VALUE_boolean(name)		VALUE_text(name)
 #define VALUE_timestamptz(name)	VALUE_text(name)
 #define VALUE_interval(name)	VALUE_text(name)
+#define VALUE_uuid(name)		VALUE_text(name)
 #define VALUE__text(name)		VALUE_text(name)
 #define VALUE_jsonb(name)		"nullif(b -> '" name "', 'null')"
 

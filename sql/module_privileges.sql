@@ -9,10 +9,10 @@ CREATE FUNCTION test.call_of(routine regprocedure, id bigint) RETURNS text LANGU
 		|| coalesce(string_agg(CASE t::regtype::text WHEN 'bigint' THEN id::text WHEN 'bigint[]' THEN format('''{%s}''', id)
 				WHEN 'integer' THEN '1' WHEN 'integer[]' THEN '''{}''' WHEN 'real' THEN '1' WHEN 'double precision' THEN '1' WHEN 'boolean' THEN 'false'
 				WHEN 'jsonb' THEN CASE WHEN p.proname IN ('chain', 'without_details') THEN '''[{"kind": "echo"}]''' ELSE '''{"steps": [{"name": "a", "kind": "echo"}]}''' END WHEN 'jsonb[]' THEN '''{"{}"}''' WHEN 'interval' THEN '''1 s'''
-				WHEN 'timestamp with time zone' THEN 'now()' WHEN 'text[]' THEN '''{manual}''' WHEN 'oid' THEN '0' WHEN 'regrole' THEN '''pg_monitor'''
+				WHEN 'timestamp with time zone' THEN 'now()' WHEN 'text[]' THEN '''{manual}''' WHEN 'oid' THEN '0' WHEN 'uuid' THEN quote_literal(gen_random_uuid()) WHEN 'regrole' THEN '''pg_monitor'''
 				WHEN 'text' THEN CASE WHEN p.proargnames[n] IN ('kind') THEN '''echo''' WHEN p.proargnames[n] IN ('cron') THEN '''@daily''' WHEN p.proargnames[n] IN ('timezone') THEN '''UTC'''
 					WHEN p.proname ~ 'schedule' THEN '''secret'''
-					WHEN p.proargnames[n] ~ '^(id|token)_or' THEN format('''%s''', id) ELSE '''manual''' END
+					WHEN p.proargnames[n] ~ '^((id|token)_or|job$)' THEN format('''%s''', id) ELSE '''manual''' END
 				END || '::' || t::regtype, ', ' ORDER BY n), '') || ')'
 	FROM pg_proc p LEFT JOIN LATERAL unnest(p.proargtypes) WITH ORDINALITY u (t, n) ON n <= p.pronargs - CASE p.prokind WHEN 'p' THEN 0 ELSE p.pronargdefaults END
 	WHERE p.oid = routine GROUP BY p.oid, p.prokind, p.pronamespace, p.proname
@@ -27,7 +27,7 @@ END
 $$;
 SET ROLE regress_jobq_nobody;
 SELECT p.proname || CASE count(*) WHEN 1 THEN '' ELSE ' (' || count(*) || ')' END AS routine, e.code,
-	regexp_replace(e.message, '\m\d+\M', 'N', 'g') AS message
+	regexp_replace(regexp_replace(e.message, '[0-9a-f-]{36}', 'N'), '\m\d+\M', 'N', 'g') AS message
 FROM pg_proc p, test.error(test.call_of(p.oid, :other)) e
 WHERE p.pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
 	AND has_function_privilege(p.oid, 'EXECUTE') AND p.prorettype <> 'trigger'::regtype

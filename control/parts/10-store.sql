@@ -151,6 +151,16 @@ COMMENT ON COLUMN jobq.unique_key.kind IS 'the kind of which the key is one; emp
 COMMENT ON COLUMN jobq.unique_key.held_until IS 'the window''s end: held until then even if the job is over';
 COMMENT ON COLUMN jobq.unique_key.until IS 'the job holds it until its f(inish), its s(tart), or not any more: w(indow)';
 
+-- Beside the jobs and not in their rows: it is the same when they move between the
+-- tables, and costs nothing where no uuid is given.
+CREATE TABLE jobq.job_uuid (
+	job_id bigint NOT NULL,
+	role regrole NOT NULL,
+	uuid uuid NOT NULL,
+	CONSTRAINT job_uuid_pkey PRIMARY KEY (uuid, role)
+);
+COMMENT ON TABLE jobq.job_uuid IS 'which job a role knows by a uuid';
+
 CREATE SEQUENCE jobq.lease_token_seq;
 COMMENT ON SEQUENCE jobq.lease_token_seq IS 'above all tokens that leases have, or may have, been given so far';
 
@@ -271,6 +281,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.handler', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.unique_key', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+SELECT pg_catalog.pg_extension_config_dump('jobq.job_uuid', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease_token_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.archive_default', '');

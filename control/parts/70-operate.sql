@@ -23,6 +23,27 @@ AS 'MODULE_PATHNAME', 'jobq_status' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.status(bigint) IS 'what has become of a job, live or finished
 id: the job';
 
+CREATE FUNCTION jobq.status(uuid uuid) RETURNS jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_status_uuid' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.status(uuid) IS 'what has become of a job, live or finished
+uuid: that with which it was enqueued';
+
+CREATE FUNCTION jobq.status(job text) RETURNS jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_status_text' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.status(text) IS 'what has become of a job, live or finished
+job: its id, or the uuid with which it was enqueued; for parameters without a type';
+
+CREATE FUNCTION jobq.job_of(uuid uuid) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_job_of' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.job_of(uuid) IS 'the id of the job that was enqueued with a uuid; null if it is not there any more, or not to be seen
+uuid: that with which it was enqueued';
+
+CREATE FUNCTION jobq.wait(uuid uuid, timeout interval DEFAULT '30s') RETURNS jobq.job_status
+AS 'MODULE_PATHNAME', 'jobq_wait_uuid' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.wait(uuid, interval) IS 'wait until a job is finished or the time is over; returns its status
+uuid: that with which it was enqueued
+timeout: how long to wait at most';
+
 CREATE FUNCTION jobq.wait(id bigint, timeout interval DEFAULT '30s') RETURNS jobq.job_status
 AS 'MODULE_PATHNAME', 'jobq_wait' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.wait(bigint, interval) IS 'wait until a job is finished or the time is over; returns its status

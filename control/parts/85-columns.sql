@@ -265,6 +265,7 @@ BEGIN
 			(NULL, 'unique_key', 'no other job of the role has the same within its unique_scope'),
 			(NULL, 'unique_queue', 'the queue in which its unique key is one; 0: it is one in all; null: it is one of its kind'),
 			(NULL, 'unique_scope', 'of which jobs of its role the unique key is one: kind, queue or database'),
+			(NULL, 'uuid', 'by which the client knows the job'),
 			(NULL, 'unique_until', 'when it would give its unique key back: f(inish), s(tart)'),
 			(NULL, 'waiting', 'how many jobs wait to be run'),
 			(NULL, 'waits_for', 'the job whose next attempt the group waits for'),

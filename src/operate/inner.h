@@ -153,6 +153,9 @@ typedef struct JobqStatus
 								 * this session */
 } JobqStatus;
 
+/* src/operate/uuid.c */
+extern int64 jobq_job_by_uuid(Datum uuid);
+
 /* src/operate/status.c */
 extern bool jobq_look_up_if_there(int64 id, JobqStatus *status);
 extern void jobq_look_up(int64 id, JobqStatus *status);

@@ -36,6 +36,7 @@ PG_FUNCTION_INFO_V1(jobq_drop_jobs_of);
 static int64 *ids_of(const char *query, Oid role, uint64 *n);
 static bool find_of(Relation rel, int64 id, Oid role, JobqJob *job);
 static void reassign_key(const JobqJob *job, Oid from, Oid to);
+static void reassign_uuids(Datum *roles);
 static bool reassign_job(Relation rel, int64 id, Oid from, Oid to);
 
 /*
@@ -99,6 +100,24 @@ reassign_key(const JobqJob *job, Oid from, Oid to)
 	(void) jobq_query("UPDATE jobq.unique_key SET role = $5 WHERE key = $1"
 					  " AND kind = $2 AND queue_id = $6 AND role = $3 AND job_id = $4",
 					  6, types, values, NULL, SPI_OK_UPDATE);
+	SPI_finish();
+}
+
+/*
+ * The uuids go with the jobs and dead letters that are the other role's by now.  Where
+ * that role has the same uuid, it means what it meant.
+ */
+static void
+reassign_uuids(Datum *roles)
+{
+	static const Oid types[] = {OIDOID, OIDOID};
+
+	SPI_connect();
+	(void) jobq_query("UPDATE jobq.job_uuid u SET role = $2 WHERE u.role = $1"
+					  " AND NOT EXISTS (SELECT FROM jobq.job_uuid o WHERE o.uuid = u.uuid AND o.role = $2)"
+					  " AND (EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id AND j.role = $2)"
+					  " OR EXISTS (SELECT FROM jobq.failed_job f WHERE f.id = u.job_id AND f.role = $2))",
+					  2, types, roles, NULL, SPI_OK_UPDATE);
 	SPI_finish();
 }
 
@@ -207,6 +226,7 @@ jobq_reassign(PG_FUNCTION_ARGS)
 	MemoryContextDelete(context);
 	pfree(ids);
 	table_close(rel, NoLock);
+	reassign_uuids(values);
 	PG_RETURN_INT64(moved);
 }
 

@@ -310,7 +310,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	}
 	else
 	{
-		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL};
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0};
 
 		jobq_unique_insert(rel, &job, &unique);
 	}

@@ -41,6 +41,7 @@
 #define MAX_AHEAD	100
 
 PG_FUNCTION_INFO_V1(jobq_wait);
+PG_FUNCTION_INFO_V1(jobq_wait_uuid);
 PG_FUNCTION_INFO_V1(jobq_wait_many);
 PG_FUNCTION_INFO_V1(jobq_call);
 
@@ -286,6 +287,23 @@ jobq_wait(PG_FUNCTION_ARGS)
 	int64		id = PG_GETARG_INT64(0);
 	JobqStatus	status = {0};
 
+	wait_for(&id, 1,
+			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
+			 -1, &status, "jobq.wait()");
+	PG_RETURN_DATUM(jobq_status_datum(fcinfo, &status));
+}
+
+/*
+ * wait(uuid, timeout): the same by the uuid that its client has given it.
+ */
+Datum
+jobq_wait_uuid(PG_FUNCTION_ARGS)
+{
+	JobqStatus	status = {0};
+	int64		id;
+
+	jobq_require(JOBQ_MAY_ALL);
+	id = jobq_job_by_uuid(PG_GETARG_DATUM(0));
 	wait_for(&id, 1,
 			 jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0, JOBQ_MAX_WAIT_MS),
 			 -1, &status, "jobq.wait()");

@@ -48,6 +48,7 @@ PG_FUNCTION_INFO_V1(jobq_inbox_insert);
 #define TYPE_timestamptz	TIMESTAMPTZOID
 #define TYPE_interval		INTERVALOID
 #define TYPE_jsonb			JSONBOID
+#define TYPE_uuid			UUIDOID
 #define TYPE__text			TEXTARRAYOID
 
 static const Oid inbox_types[] = {
@@ -184,14 +185,20 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 }
 
 /*
- * Write the job.  If it has a unique key that another holds, its id is that
- * one's when this returns.
+ * Write the job.  If it has a unique key that another holds, or a uuid that means
+ * another, its id is that one's when this returns.
  */
 void
 jobq_put_job(JobqJob *job, const JobqUnique *unique)
 {
 	Relation	rel = jobq_open_jobs();
+	int64		id = job_id(job);
 
+	if (unique->uuid != (Datum) 0 && !jobq_uuid_take(rel, job, unique->uuid))
+	{
+		table_close(rel, NoLock);
+		return;
+	}
 	if (unique->by != NIL)
 		jobq_set_unique_by(job, unique->by);
 	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
@@ -202,6 +209,8 @@ jobq_put_job(JobqJob *job, const JobqUnique *unique)
 	}
 	else
 		jobq_unique_insert(rel, job, unique);
+	if (unique->uuid != (Datum) 0 && job_id(job) != id)
+		jobq_uuid_settle(job, unique->uuid);
 	table_close(rel, NoLock);
 }
 
@@ -268,7 +277,7 @@ null_payload(int number, int npayloads)
 }
 
 /*
- * Write jobs that have unique keys, one by one.
+ * Write jobs that have unique keys, or a uuid, one by one.
  */
 static void
 put_unique_jobs(ReturnSetInfo *rsinfo, JobqJob *job, const JobqUnique *unique,
@@ -330,7 +339,12 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%d jobs cannot have the same unique_key", npayloads),
 				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by.")));
-	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY))
+	if (unique->uuid != (Datum) 0 && npayloads > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d jobs cannot have the same uuid", npayloads),
+				 errhint("Call jobq.enqueue() for each, with a uuid of its own.")));
+	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) || unique->uuid != (Datum) 0)
 	{
 		put_unique_jobs(rsinfo, job, unique, payloads, payload_nulls,
 						npayloads);

@@ -16,8 +16,8 @@
  * schedule.c refuses it.
  *
  * A line has the option's name in SQL and in jsonb, its name in C after
- * OPTION_, its SQL type (text, int, boolean, timestamptz, interval, jsonb, or
- * _text, an array of text),
+ * OPTION_, its SQL type (text, int, boolean, timestamptz, interval, jsonb, uuid,
+ * or _text, an array of text),
  * and what it says, for the comments.  The four about unique keys are read
  * together by jobq_unique_options(), and keep their order.
  *
@@ -50,3 +50,4 @@ JOB_OPTION(unique_by, UNIQUE_BY, text, "these fields of the payload are the uniq
 JOB_OPTION(tags, TAGS, _text, "what the job is marked with, such as {import,vip}, to find it by; up to 16")
 JOB_OPTION(unique_scope, UNIQUE_SCOPE, text, "of which jobs of the role the unique key is one: those of the same kind, those of the same queue, or all in the database; else kind")
 JOB_OPTION(merge, MERGE, text, "the function that makes the payload for on_conflict merge, of that of the holder and that of this job, such as f(jsonb, jsonb); else fields of objects, or elements of arrays, are joined")
+JOB_OPTION(uuid, UUID, uuid, "by which the client knows the job: enqueued again, it is the same job, as long as that is kept")

@@ -36,6 +36,7 @@ typedef enum OptionType
 	TYPE_timestamptz,
 	TYPE_interval,
 	TYPE_jsonb,
+	TYPE_uuid,
 	TYPE__text,
 } OptionType;
 
@@ -163,6 +164,11 @@ option_value(const char *what, const char *key, OptionType type,
 			break;
 		case TYPE_jsonb:
 			result = JsonbPGetDatum(JsonbValueToJsonb(value));
+			break;
+		case TYPE_uuid:
+			if (text == NULL)
+				wrong_type(what, key, "a string with a uuid");
+			result = DirectFunctionCall1(uuid_in, CStringGetDatum(text));
 			break;
 		case TYPE__text:
 			result = texts_of(value);

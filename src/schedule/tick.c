@@ -44,6 +44,7 @@ static const struct
 	REFUSED(unique_for, UNIQUE_FOR, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_until, UNIQUE_UNTIL, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(on_conflict, ON_CONFLICT, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(uuid, UUID, "Each tick makes another job."),
 	REFUSED(merge, MERGE, "Use overlap => 'skip' or 'queue'."),
 };
 

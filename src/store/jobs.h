@@ -136,6 +136,7 @@ typedef struct JobqUnique
 	List	   *by;				/* of unique_by: names of fields of the
 								 * payload, as strings; or NIL */
 	const char *merge;			/* the function that merges payloads, or NULL */
+	Datum		uuid;			/* by which the client knows it, or 0 */
 } JobqUnique;
 
 /* What the function has made of the payload of a job that waits. */
@@ -296,6 +297,12 @@ extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
 extern void jobq_unique_place(const JobqJob *job, const JobqUnique *unique);
 extern JobqTaken jobq_unique_take(Relation rel, int64 id, JobqJob *job,
 								  const JobqUnique *unique, JobqMerged *merged);
+
+/* src/store/uuid.c */
+extern bool jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid);
+extern void jobq_uuid_settle(const JobqJob *job, Datum uuid);
+extern List *jobq_jobs_of_uuid(Datum uuid);
+extern void jobq_uuid_prune(ItemPointer from, ItemPointer to);
 
 /* src/store/merge.c */
 extern Oid	jobq_merge_function(const char *signature);

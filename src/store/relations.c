@@ -108,6 +108,7 @@ jobq_relations_of_any_version(void)
 	found.archive_default = relation_named(found.schema, "archive_default");
 	found.failed = relation_named(found.schema, "failed_job");
 	found.unique_key = relation_named(found.schema, "unique_key");
+	found.job_uuid = relation_named(found.schema, "job_uuid");
 	found.lease = relation_named(found.schema, "lease");
 	found.lease_seq = relation_named(found.schema, "lease_token_seq");
 	found.step = relation_named(found.schema, "step");

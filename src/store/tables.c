@@ -74,6 +74,10 @@ static const Column unique_key_columns[] = {
 	{TEXTOID, false},
 };
 
+static const Column job_uuid_columns[] = {
+	{INT8OID, false}, {REGROLEOID, false}, {UUIDOID, false},
+};
+
 static const Column lease_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, false}, {REGROLEOID, false},
 	{TEXTOID, false}, {INT8ARRAYOID, false}, {XIDARRAYOID, false},
@@ -127,6 +131,7 @@ static const struct
 	[JOBQ_HANDLER_TABLE] = TABLE(handler, handler_columns),
 	[JOBQ_JOB_TABLE] = TABLE(job, job_columns),
 	[JOBQ_UNIQUE_KEY_TABLE] = TABLE(unique_key, unique_key_columns),
+	[JOBQ_JOB_UUID_TABLE] = TABLE(job_uuid, job_uuid_columns),
 	[JOBQ_LEASE_TABLE] = TABLE(lease, lease_columns),
 	[JOBQ_ARCHIVE_TABLE] = TABLE(archive, archive_columns),
 	[JOBQ_FAILED_TABLE] = TABLE(failed, failed_columns),
@@ -163,6 +168,7 @@ static const struct
 	[JOBQ_JOB_GROUP_HELD] = {"job_group_held", {JOB_GROUP_ID}},
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {7, 6, 3, 4}},
+	[JOBQ_JOB_UUID_PKEY] = {"job_uuid_pkey", {3, 2}},
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
 	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
 	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},

@@ -36,6 +36,7 @@ typedef struct JobqRelations
 	Oid			archive_default;
 	Oid			failed;
 	Oid			unique_key;
+	Oid			job_uuid;
 	Oid			lease;
 	Oid			lease_seq;
 	Oid			step;
@@ -57,6 +58,7 @@ typedef enum JobqTable
 	JOBQ_HANDLER_TABLE,
 	JOBQ_JOB_TABLE,
 	JOBQ_UNIQUE_KEY_TABLE,
+	JOBQ_JOB_UUID_TABLE,
 	JOBQ_LEASE_TABLE,
 	JOBQ_ARCHIVE_TABLE,			/* and each of its partitions */
 	JOBQ_FAILED_TABLE,
@@ -80,6 +82,7 @@ typedef enum JobqIndex
 	JOBQ_JOB_GROUP_HELD,
 	JOBQ_JOB_BATCH,
 	JOBQ_UNIQUE_KEY_PKEY,
+	JOBQ_JOB_UUID_PKEY,
 	JOBQ_LEASE_PKEY,
 	JOBQ_PRIVILEGE_PKEY,
 	JOBQ_NINDEXES

@@ -38,7 +38,7 @@ SELECT jobq.pause('still');
 # One of each: completed, failed, waiting for its next attempt, cancelled ...
 $node->safe_psql(
 	'postgres', q{
-SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day');
+SELECT jobq.enqueue('note', '{"n": 1}', unique_key => 'one', unique_for => '1 day', uuid => '00000000-0000-4000-8000-000000000001');
 SELECT jobq.enqueue('give_up', '{"n": 2}');
 SELECT jobq.enqueue('fail', '{"n": 3}');
 SELECT jobq.cancel(jobq.enqueue('note', '{"n": 4}', delay => '1 day'));
@@ -53,7 +53,7 @@ $node->safe_psql(
 SELECT jobq.pause('default');
 SELECT jobq.alter_queue('default', notify => 'off');
 SELECT jobq.enqueue('note', '{"n": 5}', queue => 'still', priority => 5, headers => '{"trace": 1}', timeout => '1h');
-SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six');
+SELECT jobq.enqueue('note', '{"n": 6}', delay => '1 day', backoff => 'fixed 1s', unique_key => 'six', uuid => '00000000-0000-4000-8000-000000000006');
 SELECT jobq.enqueue('note', '{"n": 7}');
 SET ROLE clerk;
 SELECT jobq.enqueue('note', '{"n": 8}');
@@ -65,6 +65,7 @@ my %tables = (
 	archive => 'SELECT * FROM jobq.archive ORDER BY id',
 	failed_job => 'SELECT * FROM jobq.failed_job ORDER BY id',
 	unique_key => 'SELECT * FROM jobq.unique_key ORDER BY job_id',
+	job_uuid => 'SELECT * FROM jobq.job_uuid ORDER BY uuid',
 	queue => 'SELECT * FROM jobq.queue ORDER BY id',
 	handler => 'SELECT * FROM jobq.handler ORDER BY kind',
 	sequences =>
@@ -113,6 +114,9 @@ cmp_ok($first, '>', $node->safe_psql('postgres', 'SELECT max(id) FROM jobq.jobs'
 is( $node->safe_psql(
 		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', unique_key => 'one'), jobq.enqueue('note', unique_key => 'six')) ORDER BY 1}),
 	"1\n6", 'unique keys are held there');
+is( $node->safe_psql(
+		'copy', q{SELECT payload -> 'n' FROM jobq.jobs WHERE id IN (jobq.enqueue('note', uuid => '00000000-0000-4000-8000-000000000001'), jobq.job_of('00000000-0000-4000-8000-000000000006')) ORDER BY 1}),
+	"1\n6", 'and jobs are known by their uuids');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
 $node->reload;
 is($node->safe_psql('copy', "SELECT state FROM jobq.wait($first)"),

@@ -85,6 +85,7 @@ static void bite_default(Bite *bite);
 static void bite_letters(Bite *bite);
 static void bite_batches(Bite *bite);
 static void bite_keys(Bite *bite);
+static void bite_uuids(Bite *bite);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {
@@ -93,6 +94,7 @@ static const Stage stages[] = {
 	{"archive_default", NULL, bite_default, NULL},
 	{"failed_job", NULL, bite_letters, NULL},
 	{"batch", NULL, bite_batches, NULL},
+	{"job_uuid", NULL, bite_uuids, NULL},
 	{"unique_key", NULL, bite_keys, NULL},
 };
 
@@ -425,6 +427,15 @@ static void
 bite_keys(Bite *bite)
 {
 	jobq_unique_prune(&bite->from, &bite->to);
+}
+
+/*
+ * Uuids whose jobs are gone.
+ */
+static void
+bite_uuids(Bite *bite)
+{
+	jobq_uuid_prune(&bite->from, &bite->to);
 }
 
 /*
