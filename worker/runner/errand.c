@@ -56,14 +56,14 @@ typedef struct Errand
 	uint64		rows;
 
 	char		sql[FLEXIBLE_ARRAY_MEMBER];
-}			Errand;
+} Errand;
 
 /* What the worker has of it. */
 typedef struct Outing
 {
 	dsm_segment *segment;
 	BackgroundWorkerHandle *process;
-}			Outing;
+} Outing;
 
 PGDLLEXPORT void jobq_errand_main(Datum main_arg);
 
