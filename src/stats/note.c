@@ -67,6 +67,22 @@ typedef struct CachedPlace
 
 static CachedPlace *cache = NULL;
 
+/* The last name that was looked up, if it is short: a job's is asked for several times. */
+#define LAST_LENGTH		64
+typedef struct LastName
+{
+	Oid			dboid;
+	Oid			jobs;
+	int32		queue_id;
+	int			kind_length;	/* -1: of the others of the queue */
+	int			tenant_length;
+	char		kind[LAST_LENGTH];
+	char		tenant[LAST_LENGTH];
+	uint64		hash;
+} LastName;
+
+static LastName last;
+
 /*
  * The database of this session, if its jobs are counted.
  */
@@ -104,6 +120,36 @@ pin(uint32 place, uint32 *generation, bool any)
 }
 
 /*
+ * jobq_stats_hash() of a name.
+ */
+static uint64
+hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_length,
+		const char *tenant, int tenant_length)
+{
+	uint64		hash;
+
+	if (last.jobs == base->jobs && last.dboid == base->dboid &&
+		last.queue_id == queue_id && last.kind_length == kind_length &&
+		last.tenant_length == tenant_length &&
+		memcmp(last.kind, kind, Max(kind_length, 0)) == 0 &&
+		memcmp(last.tenant, tenant, tenant_length) == 0)
+		return last.hash;
+
+	hash = jobq_stats_hash(base, queue_id, kind, kind_length, tenant, tenant_length);
+	if (kind_length > LAST_LENGTH || tenant_length > LAST_LENGTH)
+		return hash;
+	last.dboid = base->dboid;
+	last.jobs = base->jobs;
+	last.queue_id = queue_id;
+	last.kind_length = kind_length;
+	last.tenant_length = tenant_length;
+	memcpy(last.kind, kind, Max(kind_length, 0));
+	memcpy(last.tenant, tenant, tenant_length);
+	last.hash = hash;
+	return hash;
+}
+
+/*
  * The place of a name, found in the cache or in shared memory, and its generation.
  */
 static uint32
@@ -111,8 +157,8 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 		const char *kind, int kind_length, const char *tenant, int tenant_length,
 		uint32 *generation)
 {
-	uint64		hash = jobq_stats_hash(base, queue_id, kind, kind_length, tenant,
-									   tenant_length);
+	uint64		hash = hash_of(base, queue_id, kind, kind_length, tenant,
+							   tenant_length);
 	CachedPlace *cached;
 	const JobqStat *stat;
 	bool		is_other;
@@ -288,11 +334,33 @@ counting_saw(const JobqStat *stat, bool locked)
 }
 
 /*
- * Add a note to its place, and let go of that.  locked: the lock is held; false if it
- * must be, as the gauges are being counted.
+ * How long an attempt has waited and run; its history has been turned to now.  The
+ * place's mutex is held.
+ */
+static void
+add_attempt(JobqCounts *counts, const NotedTime *time)
+{
+	JobqPastSlot *slot = jobq_history_slot(&counts->history);
+
+	if (time->waited >= 0)
+	{
+		jobq_times_add(&counts->waited, time->waited);
+		jobq_past_times_add(&slot->waited, time->waited);
+	}
+	if (time->ran >= 0)
+	{
+		jobq_times_add(&counts->ran, time->ran);
+		jobq_past_times_add(&slot->ran, time->ran);
+	}
+}
+
+/*
+ * Add a note to its place, with an attempt there or NULL, and let go of that.  locked:
+ * the lock is held; false if it must be, as the gauges are being counted.
  */
 static bool
-add_note(const JobqStatNote *note, TimestampTz now, bool locked)
+add_note(const JobqStatNote *note, const NotedTime *attempt, TimestampTz now,
+		 bool locked)
 {
 	static const JobqCounter past[JOBQ_NPAST] = {
 		JOBQ_N_ENQUEUED, JOBQ_N_COMPLETED, JOBQ_N_FAILED, JOBQ_N_DEAD, JOBQ_N_CANCELLED,
@@ -330,6 +398,8 @@ add_note(const JobqStatNote *note, TimestampTz now, bool locked)
 	slot = jobq_history_slot(&counts->history);
 	for (int i = 0; i < JOBQ_NPAST; i++)
 		slot->n[i] += (uint32) note->counters[past[i]];
+	if (attempt != NULL)
+		add_attempt(counts, attempt);
 	stat->used_at = now;
 	stat->pins--;
 	SpinLockRelease(&stat->mutex);
@@ -368,20 +438,8 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	}
 	else
 	{
-		JobqPastSlot *slot;
-
 		jobq_history_turn(&stat->counts.history, now);
-		slot = jobq_history_slot(&stat->counts.history);
-		if (time->waited >= 0)
-		{
-			jobq_times_add(&stat->counts.waited, time->waited);
-			jobq_past_times_add(&slot->waited, time->waited);
-		}
-		if (time->ran >= 0)
-		{
-			jobq_times_add(&stat->counts.ran, time->ran);
-			jobq_past_times_add(&slot->ran, time->ran);
-		}
+		add_attempt(&stat->counts, time);
 	}
 	SpinLockRelease(&stat->mutex);
 	if (put_back)
@@ -423,9 +481,16 @@ static bool
 stats_pending(JobqDatabase *db)
 {
 	TimestampTz now = jobq_now();
+	const NotedTime *attempt = NULL;
 
 	jobq_injection_point("jobq-stats-add");
-	for (int i = 0; i < ntimes; i++)
+
+	/* one job was run, as a rule: its mutex is taken once */
+	if (ntimes == 1 && nnotes == 1 && times[0].n == 0 &&
+		times[0].place == notes[0].place &&
+		times[0].generation == notes[0].generation)
+		attempt = &times[0];
+	for (int i = 0; i < ntimes && attempt == NULL; i++)
 	{
 		if (add_time(&times[i], now, false))
 			continue;
@@ -435,10 +500,10 @@ stats_pending(JobqDatabase *db)
 	}
 	for (int i = 0; i < nnotes; i++)
 	{
-		if (add_note(&notes[i], now, false))
+		if (add_note(&notes[i], attempt, now, false))
 			continue;
 		LWLockAcquire(jobq_stats->lock, LW_SHARED);
-		(void) add_note(&notes[i], now, true);
+		(void) add_note(&notes[i], attempt, now, true);
 		LWLockRelease(jobq_stats->lock);
 	}
 	nnotes = ntimes = 0;
