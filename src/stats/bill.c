@@ -100,6 +100,8 @@ jobq_bill_begin(int64 job_id, uint32 place, TimestampTz now)
 {
 	JobqBill	counters;
 
+	if (!JOBQ_STATISTICS)
+		return;
 	run.job_id = job_id;
 	if (place != JOBQ_NONE && place == run.place &&
 		jobq_stats->stats[place].generation == run.generation &&

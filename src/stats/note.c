@@ -195,7 +195,7 @@ jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	const JobqStatBase *base = my_base(jobs);
 	uint32		generation;
 
-	if (base == NULL)
+	if (!JOBQ_STATISTICS || base == NULL)
 		return JOBQ_NONE;
 	return look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
 				   &generation);
@@ -216,6 +216,8 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	uint32		place;
 	bool		pinned = false;
 
+	if (!JOBQ_STATISTICS)
+		return NULL;
 	if (base == NULL)
 	{
 		if (jobq_stats != NULL)

@@ -40,6 +40,13 @@
 
 #include "commit/commit.h"
 
+/* A build without them shows what they cost: test/bench/statistics. */
+#ifdef JOBQ_WITHOUT_STATISTICS
+#define JOBQ_STATISTICS false
+#else
+#define JOBQ_STATISTICS true
+#endif
+
 /* What has happened. */
 typedef enum JobqCounter
 {
