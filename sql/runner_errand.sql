@@ -59,9 +59,11 @@ SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'jobq errand';
 
 -- Who runs statements without a worker leaves it to one
 SET SESSION AUTHORIZATION regress_jobq_alice;
-SELECT jobq.enqueue_sql('SELECT 1', database => 'regress_elsewhere', queue => 'manual') AS id \gset
+SELECT jobq.enqueue_sql('SELECT 1', database => 'regress_elsewhere', queue => 'manual') AS id,
+	jobq.enqueue_sql('SELECT 1', database => current_database(), queue => 'manual') AS here \gset
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT state FROM jobq.status(:id);
+SELECT state FROM jobq.status(:here);
 SELECT jobq.cancel(:id);
 
 -- Where it may not run
