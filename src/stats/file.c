@@ -123,7 +123,7 @@ write_parts(FILE *file, FileHeader *header)
 }
 
 /*
- * Write the file.  final: the server has been shut down.  What goes wrong is said in
+ * Write the file.  final: the postmaster comes to its end.  What goes wrong is said in
  * the log, and is no error.
  */
 static void
@@ -173,10 +173,19 @@ jobq_stats_save(void)
 	save(false);
 }
 
+/*
+ * The postmaster ends.  After an immediate stop the others were killed wherever they
+ * were, and a place's mutex may be held for ever: so nothing is read unless the server
+ * was shut down in good order.
+ */
 static void
 save_at_exit(int code, Datum arg)
 {
-	if (code == 0 && jobq_stats != NULL)
+	uint64		system;
+	XLogRecPtr	checkpoint;
+
+	if (code == 0 && jobq_stats != NULL && read_control(&system, &checkpoint) &&
+		!XLogRecPtrIsInvalid(checkpoint))
 		save(true);
 }
 

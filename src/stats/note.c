@@ -111,6 +111,7 @@ pin(uint32 place, uint32 *generation, bool any)
 	bool		same;
 
 	SpinLockAcquire(&stat->mutex);
+	jobq_injection_point("jobq-stats-pin"); /* of a test: stopped with the mutex */
 	same = stat->in_use && (any || stat->generation == *generation);
 	if (same)
 		stat->pins++;

@@ -33,7 +33,7 @@ BEGIN
 	IF (payload ->> 'fails')::int >= job.attempt THEN
 		RAISE EXCEPTION 'attempt % fails', job.attempt;
 	END IF;
-	COPY (SELECT) TO PROGRAM 'kill -SEGV \$PPID; sleep 1';
+	COPY (SELECT) TO PROGRAM 'kill -ABRT \$PPID; sleep 1';
 END \$\$;
 CREATE FUNCTION stopped(payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
 BEGIN

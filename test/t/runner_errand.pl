@@ -95,7 +95,7 @@ foreach my $crash (1, 2)
 	($errand, $worker) = runs($id, $crash);
 	my $offset = -s $node->logfile;
 
-	signal_process('SEGV', $errand);
+	signal_process('ABRT', $errand);
 	wait_for_restart($node, $offset);
 }
 ends($id, 'failed|2|the server process crashed while it ran the job', 'a job whose errand crashes is charged');

@@ -107,7 +107,7 @@ FROM effect e JOIN jobq.jobs j ON j.id = e.job WHERE j.state = 'completed'}),
 # A handler crashes its process: by itself, and by signals that differ in what
 # the process can still do.
 foreach my $case (
-	[ 'crash', 'SEGV' ],
+	[ 'crash', 'ABRT' ],
 	[ 'crash', 'KILL' ],
 	[ 'crash_procedure', 'ABRT' ])
 {
@@ -149,7 +149,7 @@ GRANT pg_execute_server_program TO a, b}) if $node->pg_version >= 17;
 	$node->psql('postgres',
 		'BEGIN; '
 		  . join('', map { qq[SET LOCAL ROLE $_;
-SELECT jobq.enqueue('crash', '{"signal": "SEGV"}'), jobq.enqueue('innocent', max_attempts => 1);] }
+SELECT jobq.enqueue('crash', '{"signal": "ABRT"}'), jobq.enqueue('innocent', max_attempts => 1);] }
 			  @roles, @roles)
 		  . 'COMMIT');
 	wait_for($node, 'several that crash: all of them are set aside',
@@ -246,7 +246,7 @@ BEGIN
 	RAISE LOG 'in order: %', payload ->> 'name';
 	INSERT INTO ran VALUES (payload ->> 'name', job.attempt);
 	IF job.attempt <= (payload ->> 'crashes')::int THEN
-		PERFORM crash('{"signal": "SEGV"}');
+		PERFORM crash('{"signal": "ABRT"}');
 	END IF;
 	IF job.attempt <= (payload ->> 'fails')::int THEN
 		RAISE 'no good';

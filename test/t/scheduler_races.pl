@@ -47,6 +47,19 @@ sub come_to
 	return 0;
 }
 
+# Let all go on who are held at the point, one after the other: the launcher may have
+# started a second scheduler there, which is in no view yet.
+sub release
+{
+	my ($point) = @_;
+
+	sql("SELECT injection_points_detach('$point')");
+	come_to(sub {
+		return $node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused) != 0;
+	});
+	return;
+}
+
 # Hold whoever comes to the point because of "cause", and let him go on after
 # "meanwhile".  The clock is never put forward by so much that the safety check
 # would be due.
@@ -58,13 +71,7 @@ sub hold
 	$cause->();
 	wait_for($node, "$point: it is held", "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$point'");
 	$meanwhile->();
-	sql("SELECT injection_points_detach('$point')");
-
-	# one is woken at a time, and the launcher may have started a second scheduler
-	come_to(sub {
-		$node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused);
-		return sql("SELECT count(*) = 0 FROM pg_stat_activity WHERE wait_event = '$point'") eq 't';
-	});
+	release($point);
 	return;
 }
 
@@ -308,9 +315,8 @@ ok(come_to(sub { schedulers($brief) >= 1 }), 'brief: its scheduler has been star
 sql('DROP DATABASE brief');
 sql("SELECT pg_terminate_backend($pid)");
 ok(wait_for_exit($pid) && come_to(sub { schedulers($here) == 1 }), 'brief: the launcher has looked since it is gone');
-sql(q{SELECT injection_points_detach('jobq-scheduler-begin')});
+release('jobq-scheduler-begin');
 ok(come_to(sub {
-	$node->psql('postgres', q{SELECT injection_points_wakeup('jobq-scheduler-begin')});
 	return schedulers($brief) == 0 && sql('SELECT count(*) FROM jobq_internal.scheduler_state() WHERE complete') == 1;
 }), 'brief: it leaves, and another is served');
 unlike(slurp_file($node->logfile), qr/FATAL:  cannot read pg_class/, 'brief: and does not complain');
