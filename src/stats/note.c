@@ -111,7 +111,8 @@ pin(uint32 place, uint32 *generation, bool any)
 	bool		same;
 
 	SpinLockAcquire(&stat->mutex);
-	jobq_injection_point("jobq-stats-pin"); /* of a test: stopped with the mutex */
+	/* a test has a session killed here */
+	jobq_injection_point("jobq-stats-pin");
 	same = stat->in_use && (any || stat->generation == *generation);
 	if (same)
 		stat->pins++;

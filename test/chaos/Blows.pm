@@ -21,7 +21,7 @@ sub list
 		[ 'jobq worker', 6 ], [ 'jobq scheduler', 5 ], [ 'jobq launcher', 3 ], [ 'client', 5 ],
 		[ 'checkpointer', 1 ], [ 'walwriter', 1 ], [ 'background writer', 1 ],
 		[ 'autovacuum launcher', 1 ], [ 'autovacuum worker', 1 ], [ 'logical replication launcher', 1 ]);
-	my @signals = ([ TERM => 4 ], [ INT => 3 ], [ KILL => 1 ], [ ABRT => 2 ], [ QUIT => 1 ]);
+	my @signals = ([ TERM => 4 ], [ INT => 3 ], [ KILL => 1 ], [ SEGV => 1 ], [ ABRT => 1 ], [ QUIT => 1 ]);
 
 	foreach my $type (@types)
 	{

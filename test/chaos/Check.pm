@@ -209,7 +209,7 @@ WITH charged AS (
 			'chaos.paced', 'chaos.list', 'chaos.join', 'sql', 'sql outside', 'on_event:chaos.hear', 'on_failure:chaos.doomed')
 		AND f.state IN ('completed', 'failed')
 ), blows AS (
-	SELECT pid FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'ABRT')
+	SELECT pid FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
 ), traced AS (
 	SELECT c.*, EXISTS (SELECT FROM chaos.begun b WHERE b.job = c.id AND b.attempt = c.attempt) AS begun,
 		EXISTS (SELECT FROM chaos.begun b JOIN blows USING (pid) WHERE b.job = c.id AND b.attempt = c.attempt) AS hit
