@@ -206,6 +206,7 @@ jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull)
 				 errhint("Run the statement itself.")));
 
 	memset(job.nulls, true, sizeof(job.nulls));
+	job_clear_stat(&job);
 	JOB_SET(&job, JOB_ID, Int64GetDatum(0));
 	JOB_SET(&job, JOB_KIND, kind_text);
 	JOB_SET(&job, JOB_PAYLOAD, payload);

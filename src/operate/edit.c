@@ -112,6 +112,7 @@ change_queue(JobqJob *job, const char *name, bool live)
 		jobq_length_remove(job_queue_id(job));
 	}
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(to.id));
+	job_clear_stat(job);
 	if (live)
 		jobq_length_reserve(job, 1);
 	if (!JOB_ISNULL(job, JOB_GROUP_KEY))
@@ -243,6 +244,7 @@ edit_letter(int64 id, const JobqEdit *edit)
 	jobq_check_row(SPI_tuptable->tupdesc, JOBQ_JOB_TABLE);
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, job.values,
 					  job.nulls);
+	job_clear_stat(&job);
 	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	apply(&job, edit, false);
 	tenant = jobq_job_tenant(&job, jobq_queue_by_id(job_queue_id(&job), &buffer));

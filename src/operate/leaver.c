@@ -143,6 +143,7 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 			jobq_lease_room(1);
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 			JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(to));
+			job_clear_stat(&job);
 			jobq_job_insert(rel, &job);
 			reassign_key(&job, from, to);
 			return true;

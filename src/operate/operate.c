@@ -294,6 +294,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 
 	jobq_check_row(desc, JOBQ_JOB_TABLE);
 	heap_deform_tuple(letter, desc, job.values, job.nulls);
+	job_clear_stat(&job);
 	refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
 					   job_queue_id(&job));
 	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))

@@ -299,6 +299,7 @@ jobq_release_unique(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.release_unique()");
 	jobq_require(JOBQ_MAY_PRODUCE | JOBQ_MAY_PRODUCE_OPEN);
 	memset(job.nulls, true, sizeof(job.nulls));
+	job_clear_stat(&job);
 	JOB_SET(&job, JOB_QUEUE_ID, Int32GetDatum(0));
 	jobq_unique_set_scope(&job, scope);
 	if (of_queue != !PG_ARGISNULL(QUEUE))

@@ -187,35 +187,102 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * The place of a name, for somebody who just wants to know; JOBQ_NONE if nobody
- * counts.
+ * The place of a name, for somebody who just wants to know, and in *at for
+ * jobq_stats_note_at(); JOBQ_NONE if nobody counts.
  */
 uint32
 jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
-				 int kind_length, const char *tenant, int tenant_length)
+				 int kind_length, const char *tenant, int tenant_length,
+				 JobqStatAt *at)
 {
 	const JobqStatBase *base = my_base(jobs);
-	uint32		generation;
 
 	if (!JOBQ_STATISTICS || base == NULL)
 		return JOBQ_NONE;
-	return look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
-				   &generation);
+	at->base = base;
+	at->place = look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
+						&at->generation);
+	return at->place;
+}
+
+/*
+ * The note of this subtransaction for the place, if it has one.
+ */
+static JobqStatNote *
+find_note(uint32 place, uint32 generation, SubTransactionId subid)
+{
+	JobqStatNote *note;
+
+	if (note_of == NULL || note_of[place] >= nnotes)
+		return NULL;
+	note = &notes[note_of[place]];
+	return note->place == place && note->generation == generation &&
+		note->subid == subid ? note : NULL;
+}
+
+/*
+ * Another one; the place has been pinned.
+ */
+static JobqStatNote *
+new_note(uint32 place, uint32 generation, SubTransactionId subid)
+{
+	JobqStatNote *note = &notes[nnotes];
+
+	note_of[place] = nnotes++;
+	memset(note, 0, sizeof(JobqStatNote));
+	note->subid = subid;
+	note->place = place;
+	note->generation = generation;
+	return note;
+}
+
+/*
+ * Have room for one more.
+ */
+static void
+note_room(void)
+{
+	if (note_of == NULL)
+		note_of = MemoryContextAllocZero(TopMemoryContext,
+										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
+	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(JobqStatNote));
+}
+
+/*
+ * As jobq_stats_note(), for a place that was found before; NULL if that is another
+ * name's by now.
+ */
+JobqStatNote *
+jobq_stats_note_at(const JobqStatAt *at)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+	uint32		generation = at->generation;
+	JobqStatNote *note = find_note(at->place, generation, subid);
+
+	if (note != NULL)
+		return note;
+	note_room();
+	if (!pin(at->place, &generation, false))
+		return NULL;
+	noted_base = at->base;
+	return new_note(at->place, generation, subid);
 }
 
 /*
  * What this subtransaction has done to jobs of the name so far, to be added to; or
- * NULL if nobody counts.  It may move when the next one is asked for.
+ * NULL if nobody counts.  It may move when the next one is asked for.  *at is set as by
+ * jobq_stats_place().
  */
 JobqStatNote *
 jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
-				int kind_length, const char *tenant, int tenant_length)
+				int kind_length, const char *tenant, int tenant_length,
+				JobqStatAt *at)
 {
 	const JobqStatBase *base = my_base(jobs);
 	SubTransactionId subid = GetCurrentSubTransactionId();
-	JobqStatNote *note;
-	uint32		generation;
-	uint32		place;
+	JobqStatNote *note = NULL;
+	uint32		generation = 0;
+	uint32		place = JOBQ_NONE;
 	bool		pinned = false;
 
 	if (!JOBQ_STATISTICS)
@@ -227,34 +294,26 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 		return NULL;
 	}
 	noted_base = base;
-	if (note_of == NULL)
-		note_of = MemoryContextAllocZero(TopMemoryContext,
-										 sizeof(int) * (jobq_max_stats + jobq_max_databases));
-	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(JobqStatNote));
-
+	note_room();
 	for (int tries = 0; !pinned && tries < 3; tries++)
 	{
 		place = look_up(base, queue_id, role, kind, kind_length, tenant,
 						tenant_length, &generation);
-		note = &notes[note_of[place]];
-		if (note_of[place] < nnotes && note->place == place &&
-			note->generation == generation && note->subid == subid)
-			return note;
+		note = find_note(place, generation, subid);
+		if (note != NULL)
+			break;
 		pinned = pin(place, &generation, false);
 	}
-	if (!pinned)
+	if (note == NULL && !pinned)
 	{
 		place = jobq_stats_of_base(base);
 		if (!pin(place, &generation, true))
 			return NULL;		/* the extension was dropped */
 	}
-	note_of[place] = nnotes;
-	note = &notes[nnotes++];
-	memset(note, 0, sizeof(JobqStatNote));
-	note->subid = subid;
-	note->place = place;
-	note->generation = generation;
-	return note;
+	at->base = base;
+	at->place = place;
+	at->generation = generation;
+	return note != NULL ? note : new_note(place, generation, subid);
 }
 
 static void

@@ -240,6 +240,17 @@ typedef struct JobqStats
 	JobqShares	shares;
 } JobqStats;
 
+/*
+ * Where a name is counted, as it was found.  base is NULL if nobody has looked; whether
+ * it is still there is seen by the place's generation.
+ */
+typedef struct JobqStatAt
+{
+	const JobqStatBase *base;
+	uint32		place;
+	uint32		generation;
+} JobqStatAt;
+
 /* src/stats/times.c */
 extern void jobq_times_add(JobqTimes *times, int64 us);
 extern void jobq_times_merge(JobqTimes *into, const JobqTimes *from);
@@ -303,13 +314,16 @@ typedef struct JobqStatNote
 extern void jobq_stats_install(void);
 extern JobqStatNote *jobq_stats_note(Oid jobs, int32 queue_id, Oid role,
 									 const char *kind, int kind_length,
-									 const char *tenant, int tenant_length);
+									 const char *tenant, int tenant_length,
+									 JobqStatAt *at);
+extern JobqStatNote *jobq_stats_note_at(const JobqStatAt *at);
 extern void jobq_stats_note_times(const JobqStatNote *note, int64 waited, int64 ran);
 extern void jobq_stats_note_run_at(const JobqStatNote *note, TimestampTz run_at,
 								   int64 away, int32 n);
 extern uint32 jobq_stats_place(Oid jobs, int32 queue_id, Oid role,
 							   const char *kind, int kind_length,
-							   const char *tenant, int tenant_length);
+							   const char *tenant, int tenant_length,
+							   JobqStatAt *at);
 
 /* src/stats/bill.c */
 typedef struct JobqBillRun

@@ -36,16 +36,20 @@ get_names(const JobqJob *job, text **kind, text **tenant)
 static JobqStatNote *
 note_of(const JobqJob *job)
 {
+	JobqStatAt *at = &unconstify(JobqJob *, job)->stat;
+	JobqStatNote *note;
 	text	   *kind;
 	text	   *tenant;
 
 	if (jobq_shared == NULL)
 		return NULL;
+	if (at->base != NULL && (note = jobq_stats_note_at(at)) != NULL)
+		return note;
 	get_names(job, &kind, &tenant);
 	return jobq_stats_note(jobq_relations()->job, job_queue_id(job), job_role(job),
 						   VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
 						   tenant == NULL ? "" : VARDATA_ANY(tenant),
-						   tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant));
+						   tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant), at);
 }
 
 /*
@@ -54,6 +58,7 @@ note_of(const JobqJob *job)
 uint32
 jobq_count_place(const JobqJob *job)
 {
+	JobqStatAt *at = &unconstify(JobqJob *, job)->stat;
 	text	   *kind;
 	text	   *tenant;
 
@@ -63,7 +68,7 @@ jobq_count_place(const JobqJob *job)
 	return jobq_stats_place(jobq_relations()->job, job_queue_id(job), job_role(job),
 							VARDATA_ANY(kind), VARSIZE_ANY_EXHDR(kind),
 							tenant == NULL ? "" : VARDATA_ANY(tenant),
-							tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant));
+							tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(tenant), at);
 }
 
 /*
@@ -122,12 +127,15 @@ jobq_count_rows(const JobqJob *job, int n)
 uint32
 jobq_letter_place(const JobqLetterName * name)
 {
+	JobqStatAt	unused;
+
 	if (jobq_shared == NULL)
 		return JOBQ_NONE;
 	return jobq_stats_place(jobq_relations()->job, name->queue_id, name->role,
 							VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
 							name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
-							name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant));
+							name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant),
+							&unused);
 }
 
 /*
@@ -137,13 +145,15 @@ void
 jobq_count_letter(const JobqLetterName * name, int n)
 {
 	JobqStatNote *note;
+	JobqStatAt	unused;
 
 	if (jobq_shared == NULL)
 		return;
 	note = jobq_stats_note(jobq_relations()->job, name->queue_id, name->role,
 						   VARDATA_ANY(name->kind), VARSIZE_ANY_EXHDR(name->kind),
 						   name->tenant == NULL ? "" : VARDATA_ANY(name->tenant),
-						   name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant));
+						   name->tenant == NULL ? 0 : VARSIZE_ANY_EXHDR(name->tenant),
+						   &unused);
 	if (note != NULL)
 		note->gauges[JOBQ_LETTERS] += n;
 }

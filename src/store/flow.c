@@ -212,6 +212,7 @@ jobq_set_flow(JobqJob *job)
 		JOB_SET(job, JOB_TENANT, CStringGetTextDatum(flow.tenant_name));
 	else
 		JOB_ISNULL(job, JOB_TENANT) = true;
+	job_clear_stat(job);
 	JOB_SET(job, JOB_FLOW, Int32GetDatum(flow_of(&flow)));
 	JOB_SET(job, JOB_RUN_AS, ObjectIdGetDatum(flow.run_as));
 }

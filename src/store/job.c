@@ -38,6 +38,7 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 
 	memset(job->values, 0, sizeof(job->values));
 	memset(job->nulls, true, sizeof(job->nulls));
+	job_clear_stat(job);
 	JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(now));
 	JOB_SET(job, JOB_ENQUEUED_AT, TimestampTzGetDatum(now));
@@ -68,6 +69,7 @@ jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job)
 	job->ctid = tuple->t_self;
 	job->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	job->version = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	job_clear_stat(job);
 }
 
 /*

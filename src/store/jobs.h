@@ -73,7 +73,13 @@ typedef struct JobqJob
 	TransactionId version;		/* the same, but it stays as it is when the
 								 * row is frozen, or moved by VACUUM FULL or
 								 * CLUSTER */
+	JobqStatAt	stat;			/* where it is counted: see count.c.  Whoever
+								 * changes queue, role or tenant clears it,
+								 * and whoever makes a job by hand */
 } JobqJob;
+
+/* It is another name's job now, or none's yet, for the statistics. */
+#define job_clear_stat(job)	((job)->stat.base = NULL)
 
 #define JOB(job, att)		((job)->values[(att) - 1])
 #define JOB_ISNULL(job, att) ((job)->nulls[(att) - 1])
