@@ -11,7 +11,7 @@
  * transaction has noted.
  *
  * The counters of the server are variables of this process.  To read the processor time
- * is a call of the system, which takes up to a microsecond: where short jobs of the
+ * is a call of the system, which takes a microsecond or more: where short jobs of the
  * same name follow each other, it is done for some of them together.
  *
  * src/stats/bill.c
@@ -28,7 +28,7 @@
 #include "stats/stats.h"
 
 /* Runs that follow each other within so many microseconds are read together. */
-#define TOGETHER	100
+#define TOGETHER	500
 
 /* A backend has one thread; to read its time needs no lock in the system. */
 #ifdef RUSAGE_THREAD
