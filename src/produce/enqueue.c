@@ -334,11 +334,11 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	if (npayloads == 0)
 		return;
 	if (!JOB_ISNULL(job, JOB_UNIQUE_KEY) && unique->by == NIL &&
-		npayloads > 1)
+		unique->max == 1 && npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%d jobs cannot have the same unique_key", npayloads),
-				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by.")));
+				 errhint("Call jobq.enqueue() for each, with a key of its own, or give unique_by or unique_max.")));
 	if (unique->uuid != (Datum) 0 && npayloads > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

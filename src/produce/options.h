@@ -51,3 +51,4 @@ JOB_OPTION(tags, TAGS, _text, "what the job is marked with, such as {import,vip}
 JOB_OPTION(unique_scope, UNIQUE_SCOPE, text, "of which jobs of the role the unique key is one: those of the same kind, those of the same queue, or all in the database; else kind")
 JOB_OPTION(merge, MERGE, text, "the function that makes the payload for on_conflict merge, of that of the holder and that of this job, such as f(jsonb, jsonb); else fields of objects, or elements of arrays, are joined")
 JOB_OPTION(uuid, UUID, uuid, "by which the client knows the job: enqueued again, it is the same job, as long as that is kept")
+JOB_OPTION(unique_max, UNIQUE_MAX, int, "how many jobs may hold the unique key at a time, with skip and error: with unique_for so many in that time; else 1")

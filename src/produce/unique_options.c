@@ -35,10 +35,14 @@ PG_FUNCTION_INFO_V1(jobq_release_unique);
 /* Most fields of unique_by. */
 #define MAX_FIELDS		16
 
+/* Most jobs that can hold a key: each call may look at so many. */
+#define MAX_UNIQUE_MAX	100
+
 static void unique_options(JobqJob *job, JobqUnique *unique,
 						   const Datum *options, const bool *nulls);
 static List *field_names(Datum option);
 static void check_has_key(const bool *nulls, int option, const char *name);
+static int	most_holders(const JobqUnique *unique, Datum option);
 static char *hash_of(const char *key);
 
 /*
@@ -162,6 +166,29 @@ check_has_key(const bool *nulls, int option, const char *name)
 }
 
 /*
+ * How many jobs may hold the key, by unique_max.  More than one cannot be replaced:
+ * which one would it be?
+ */
+static int
+most_holders(const JobqUnique *unique, Datum option)
+{
+	int			max = DatumGetInt32(option);
+
+	if (max < 1 || max > MAX_UNIQUE_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_max %d is out of range", max),
+				 errhint("It is 1 to %d.", MAX_UNIQUE_MAX)));
+	if (max > 1 && unique->on_conflict != UNIQUE_SKIP &&
+		unique->on_conflict != UNIQUE_ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unique_max %d needs on_conflict skip or error", max),
+				 errhint("With the others, one job holds the key.")));
+	return max;
+}
+
+/*
  * Take the options about unique keys.  The key of unique_by is set with the payload,
  * by jobq_set_unique_by().
  */
@@ -180,6 +207,7 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 	unique->merge = NULL;
 	unique->uuid = nulls[OPTION_UUID] ? (Datum) 0 : options[OPTION_UUID];
 	check_has_key(nulls, OPTION_UNIQUE_SCOPE, "unique_scope");
+	check_has_key(nulls, OPTION_UNIQUE_MAX, "unique_max");
 	check_has_key(nulls, OPTION_MERGE, "merge");
 	if (!nulls[OPTION_UNIQUE_SCOPE])
 		jobq_unique_set_scope(job, TextDatumGetCString(options[OPTION_UNIQUE_SCOPE]));
@@ -199,6 +227,8 @@ jobq_unique_options(JobqJob *job, JobqUnique *unique, const Datum *options,
 		isnull[0] = false;
 	}
 	unique_options(job, unique, values, isnull);
+	unique->max = nulls[OPTION_UNIQUE_MAX] ? 1
+		: most_holders(unique, options[OPTION_UNIQUE_MAX]);
 	if (!nulls[OPTION_UNIQUE_BY])
 		unique->by = field_names(options[OPTION_UNIQUE_BY]);
 	if (!nulls[OPTION_MERGE])

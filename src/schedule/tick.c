@@ -41,6 +41,7 @@ static const struct
 	REFUSED(unique_key, UNIQUE_KEY, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_by, UNIQUE_BY, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_scope, UNIQUE_SCOPE, "Use overlap => 'skip' or 'queue'."),
+	REFUSED(unique_max, UNIQUE_MAX, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_for, UNIQUE_FOR, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(unique_until, UNIQUE_UNTIL, "Use overlap => 'skip' or 'queue'."),
 	REFUSED(on_conflict, ON_CONFLICT, "Use overlap => 'skip' or 'queue'."),

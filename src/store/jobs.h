@@ -143,6 +143,7 @@ typedef struct JobqUnique
 								 * payload, as strings; or NIL */
 	const char *merge;			/* the function that merges payloads, or NULL */
 	Datum		uuid;			/* by which the client knows it, or 0 */
+	int			max;			/* how many may hold the key */
 } JobqUnique;
 
 /* What the function has made of the payload of a job that waits. */

@@ -14,6 +14,11 @@
  * all kinds, and has an empty kind in its row.  A job remembers the queue of its key
  * (unique_queue), so it has the same key when it stands in another queue.
  *
+ * A key that several jobs may hold (unique_max) is so many keys: "k", "k #2", "k #3".
+ * A new job takes the first of them that is free.  It passes by those that others are
+ * about to take, and waits for these only if there is no other, so it is one too many
+ * only when each of them is held.  From then on it is a job of its key like any other.
+ *
  * A job's role is part of the key in each scope: who may enqueue as one role must not
  * be able to replace, or to keep away, what another role enqueues, nor to find out what
  * keys that has.
@@ -75,6 +80,15 @@ typedef struct Holder
 	char		until;
 } Holder;
 
+/* Which of the keys a job tries that may have one of several. */
+typedef struct KeyChoice
+{
+	Datum		key;			/* as it was asked for: the first of them */
+	int			number;			/* of the one that is tried, from 1 */
+	bool		busy;			/* others were about to take one of them */
+	bool		wait;			/* wait for these */
+} KeyChoice;
+
 static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
 					 Holder *holder);
 static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
@@ -86,10 +100,14 @@ static bool lock_key(Relation keys, const Holder *holder, bool wait);
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
 						  TimestampTz held_until);
 static bool insert_key(Relation keys, const JobqJob *job,
-					   const JobqUnique *unique);
+					   const JobqUnique *unique, bool wait);
 static void update_key(Relation keys, Holder *holder, const JobqJob *job,
 					   char until, TimestampTz held_until);
+static bool next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
+static void pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
 static void report_duplicate(int64 holder, const JobqJob *job);
+static void report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
+						const KeyChoice *choice);
 
 /*
  * The key of a job that has one.
@@ -263,11 +281,11 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
 }
 
 /*
- * Insert a row for a key that nobody had.  If somebody else is about to,
- * wait until that is decided, and return false.
+ * Insert a row for a key that nobody had.  If somebody else is about to, return
+ * false; when that is decided, if we are to wait.
  */
 static bool
-insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique)
+insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique, bool wait)
 {
 	SnapshotData dirty;
 	Holder		holder;
@@ -278,6 +296,8 @@ insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique)
 		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
 			: dirty.xmax;
 
+		if (!wait)
+			return false;
 		if (dirty.speculativeToken != 0)
 			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
 		else if (TransactionIdIsValid(xid))
@@ -336,6 +356,57 @@ report_duplicate(int64 holder, const JobqJob *job)
 }
 
 /*
+ * The key that was tried is held: try the next one.  After the last, those that others
+ * were about to take.  False if there is none.
+ */
+static bool
+next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
+{
+	if (choice->number < unique->max)
+		choice->number++;
+	else if (choice->busy && !choice->wait)
+	{
+		choice->wait = true;
+		choice->number = 1;
+	}
+	else
+		return false;
+	JOB_SET(job, JOB_UNIQUE_KEY, choice->number == 1 ? choice->key
+			: CStringGetTextDatum(psprintf("%s #%d", TextDatumGetCString(choice->key),
+										   choice->number)));
+	return true;
+}
+
+/*
+ * The key that was tried could not be taken, because others have it or its row at this
+ * moment.  If we did not wait for them, try the next one; else this one again.
+ */
+static void
+pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice)
+{
+	if (choice->wait)
+		return;
+	choice->busy = true;
+	(void) next_key(job, unique, choice);
+}
+
+/*
+ * An error: the key is held, by this job or by as many as may do so.
+ */
+static void
+report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
+			const KeyChoice *choice)
+{
+	if (unique->max == 1)
+		report_duplicate(holder, job);
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_DUPLICATE),
+			 errmsg("%d jobs hold the unique key \"%s\"", unique->max,
+					TextDatumGetCString(choice->key)),
+			 errdetail("By unique_max, there are no more of them at a time.")));
+}
+
+/*
  * Enqueue a job that has a unique key.  If another job holds the key, do as
  * on_conflict says: nothing; or, if it still waits, what unique_waiting.c does.  The
  * job's id is then that one's.
@@ -349,6 +420,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	TimestampTz held_until = unique->held_until;
 	bool		replaces = true;
 	JobqMerged	merged = {0};
+	KeyChoice	choice = {JOB(job, JOB_UNIQUE_KEY), 1, false, unique->max == 1};
 
 	for (bool locked = false;;)
 	{
@@ -358,13 +430,21 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 
 		if (!find_holder(keys, rel, job, &holder, &held))
 		{
-			if (!insert_key(keys, job, unique))
+			if (!insert_key(keys, job, unique, choice.wait))
+			{
+				pass_by(job, unique, &choice);
 				continue;
+			}
 			jobq_unique_place(job, unique);
 			jobq_job_insert(rel, job);
 			if (!unique->exempt)
 				jobq_count(job, JOBQ_N_ENQUEUED, 1);
 			break;
+		}
+		if (held && next_key(job, unique, &choice))
+		{
+			locked = false;
+			continue;
 		}
 		if (held && unique->on_conflict == UNIQUE_SKIP)
 		{
@@ -372,12 +452,14 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			break;
 		}
 		if (held && unique->on_conflict == UNIQUE_ERROR)
-			report_duplicate(holder.job_id, job);
+			report_held(holder.job_id, job, unique, &choice);
 
 		/* with the lock, look again: nothing changes from here on */
 		if (!locked)
 		{
-			locked = lock_key(keys, &holder, true);
+			locked = lock_key(keys, &holder, choice.wait);
+			if (!locked)
+				pass_by(job, unique, &choice);
 			continue;
 		}
 		if (held)
