@@ -230,6 +230,24 @@ end_step() for 1 .. 59 - $ended;
 wait_for($node, 'steps: the workflow is over', "SELECT state = 'cancelled' FROM jobq.batch_status($batch)");
 
 #
+# Batches whose looks cannot be committed together are each looked at alone.
+#
+hold('jobq-batch-looked',
+	sub { sql(q{SELECT jobq.batch_start(jobq.create_batch('before parts'))}); },
+	sub {
+		sql(q{
+SELECT injection_points_attach('jobq-parts-done', 'error');
+BEGIN;
+SELECT count(jobq.batch_start(jobq.create_batch('part', on_finish => '{"kind": "note", "queue": "still"}'))) FROM generate_series(1, 10);
+COMMIT});
+	});
+wait_for($node, 'parts: all batches are over', q{SELECT count(*) = 10 FROM jobq.batch WHERE name = 'part' AND state = 'c' AND finished_at IS NOT NULL});
+is(sql(q{SELECT count(*) || ' ' || count(DISTINCT headers -> 'batch_id') FROM jobq.job WHERE headers ->> 'batch' = 'part'}),
+	'10 10', 'parts: each has one callback');
+is(sql(q{SELECT count(*) FROM jobq.batch WHERE name = 'part' AND last_error IS NOT NULL}), '0', 'parts: no batch notes an error');
+sql(q{SELECT injection_points_detach('jobq-parts-done'); SELECT jobq.clear('still')});
+
+#
 # Jobs of a group are spilled after the scheduler has begun its round, and before
 # it reads them again.
 #

@@ -78,10 +78,11 @@ batch_look_failed(int64 id)
 
 /*
  * Do what is to be done, in the caller's transaction.  *witness is a live job, if
- * there is one; see batch_witness() for bound.
+ * there is one; see batch_witness() for bound.  shared: the transaction is for looks at
+ * other batches, too, and so only for what is soon done.
  */
 BatchLook
-batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
+batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *witness)
 {
 	Batch		this = {.id = id};
 	Batch	   *batch = &this;
@@ -99,6 +100,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		kept_forget(id);
 		return LOOK_OVER;
 	}
+	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING))
+		return LOOK_ALONE;
 	if (!batch->has_steps || batch->state != BATCH_RUNNING ||
 		!workflow_go_on(batch->id, batch->role, batch->version, news, &steps))
 	{
@@ -109,6 +112,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		if (batch->has_steps && batch->state != BATCH_CANCELLED)
 			workflow_advance(batch->id, batch->role, batch->version, ending, &steps);
 	}
+	if (shared && failing)
+		return LOOK_ALONE;
 	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
 	live = batch_witness(batch->id, bound, witness);
@@ -125,6 +130,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, int64 *witness)
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			(failing || has_failed(batch->id));
+		if (shared && (failing || batch->has_steps || batch->state != BATCH_RUNNING))
+			return LOOK_ALONE;
 	}
 	if (failing)
 	{

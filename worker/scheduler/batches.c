@@ -6,7 +6,8 @@
  * All that happens to a batch as its jobs end happens in a look (batch_look.c),
  * one after the other, so that no two ends can race.  A look at a batch is a
  * transaction: what it finds, and the jobs that it enqueues for that, commit
- * together, so each callback is enqueued once, whatever crashes when.
+ * together, so each callback is enqueued once, whatever crashes when.  Looks at
+ * batches that have no steps, and of which no job has failed, share a transaction.
  *
  * When to look, committers tell (src/commit/batch_commit.c).  After a start, and every
  * jobq.poll_interval, all batches that are not over are looked at.  Roles take
@@ -43,11 +44,15 @@
 /* Ends of jobs that are kept for a look; where there are more, it reads all. */
 #define MAX_NEWS		10000
 
+/* Looks that may share a transaction. */
+#define SHARED_LOOKS	50
+
 /* A batch that is to be looked at. */
 typedef struct Wanted
 {
 	int64		id;				/* hash key */
 	Oid			role;			/* or InvalidOid: not known yet */
+	bool		alone;			/* a look at it shares no transaction */
 	int			locked;			/* how often in a row it was locked */
 	int64		bound;			/* see look() */
 	TimestampTz at;
@@ -64,9 +69,11 @@ typedef struct Waiting
 /* One look at a batch. */
 typedef struct Look
 {
-	int64		id;
-	int64		bound;
-	const BatchNews *news;
+	Wanted	   *batch;
+	bool		shared;			/* with others in a transaction */
+	bool		begun;			/* if it begins again, that was rolled back */
+	bool		unseen;			/* ends meanwhile ask for nothing */
+	bool		live;			/* the witness is, after it was named */
 	BatchLook	outcome;
 	int64		witness;
 } Look;
@@ -90,8 +97,11 @@ static void read_page(void *arg);
 static void sweep(TimestampTz now);
 static void read_roles(void *arg);
 static int	choose(TimestampTz now, Turn **turns);
-static void look(Wanted *batch, TimestampTz now);
-static bool is_live(int64 id, int64 witness);
+static int	look(const Turn *turns, int n, TimestampTz now);
+static void look_into(void *arg);
+static void looked(Look *this, const ErrorData *edata);
+static void check_live(Look *looks, const Part * parts, int n);
+static void decide(const Look *this, TimestampTz now);
 static void note_error(int64 id, const ErrorData *edata);
 
 /* Works for a slice of time (share.c), and one look more. */
@@ -116,18 +126,7 @@ load(TimestampTz now)
 
 	wanted = hash_create("jobq batches", 256, &info,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < JOBQ_MAX_WATCHES; i++)
-	{
-		pg_atomic_write_u64(&my_db->told->watches[i].batch_id, 0);
-		my_db->told->watches[i].look = false;
-		my_db->told->watches[i].named = false;
-	}
-	my_db->told->nunwatched = 0;
-	my_db->told->nends = 0;
-	my_db->batches_look = false;
-	my_db->batches_sweep = true;
-	LWLockRelease(my_db->lock);
+	batch_watch_none();
 	return now;
 }
 
@@ -164,21 +163,14 @@ run(TimestampTz now)
 
 	nleft = n = choose(now, &turns);
 	share_begin();
-	for (int i = 0; i < n; i++)
+	while (nleft > 0)
 	{
-		Wanted	   *batch = hash_search(wanted, &turns[i].item, HASH_FIND, NULL);
-		TimestampTz may = share_may(batch->role, batch->locked, now);
-
 		if (share_over())
 		{
 			wanted_at = now;
 			break;
 		}
-		nleft--;
-		if (may <= now)
-			look(batch, now);
-		else
-			wanted_at = Min(wanted_at, may);
+		nleft -= look(&turns[n - nleft], nleft, now);
 	}
 	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
@@ -197,6 +189,7 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 	if (!found)
 	{
 		batch->role = InvalidOid;
+		batch->alone = false;
 		batch->locked = 0;
 		batch->bound = bound;
 		batch->at = now;
@@ -367,7 +360,7 @@ read_roles(void *arg)
 			ids[n++] = Int64GetDatum(batch->id);
 	array = PointerGetDatum(construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											TYPALIGN_DOUBLE));
-	n = (int) jobq_query_kept(&plan, "SELECT id, role::oid FROM jobq.batch WHERE id = ANY ($1)",
+	n = (int) jobq_query_kept(&plan, "SELECT id, role::oid, has_steps FROM jobq.batch WHERE id = ANY ($1)",
 							  1, types, &array, NULL, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
@@ -376,8 +369,10 @@ read_roles(void *arg)
 		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 
 		batch = hash_search(wanted, &id, HASH_FIND, NULL);
-		if (batch != NULL)
-			batch->role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
+		if (batch == NULL)
+			continue;
+		batch->role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
+		batch->alone = DatumGetBool(jobq_column(row, desc, 3, BOOLOID, NULL));
 	}
 	SPI_freetuptable(SPI_tuptable);
 }
@@ -438,115 +433,167 @@ choose(TimestampTz now, Turn **turns)
 	return n;
 }
 
+/*
+ * Look at some of the batches, and note when to look at them again.  Returns at how
+ * many, at least one.
+ */
+static int
+look(const Turn *turns, int n, TimestampTz now)
+{
+	Look		looks[SHARED_LOOKS];
+	Part		parts[SHARED_LOOKS];
+	int			ndone = 0;
+
+	while (ndone < Min(n, SHARED_LOOKS))
+	{
+		Wanted	   *batch = hash_search(wanted, &turns[ndone].item, HASH_FIND, NULL);
+
+		if (batch->alone && ndone > 0)
+			break;
+		looks[ndone] = (Look)
+		{
+			.batch = batch,.shared = !batch->alone
+		};
+		parts[ndone] = (Part)
+		{
+			.role = batch->role,.locked = batch->locked,.arg = &looks[ndone]
+		};
+		ndone++;
+		if (batch->alone)
+			break;
+	}
+	if (ndone > 1)
+		ndone = share_try_together(parts, ndone, look_into, now);
+	else
+	{
+		looks[0].shared = false;
+		parts[0].rests = share_may(parts[0].role, parts[0].locked, now) > now;
+		if (!parts[0].rests)
+			parts[0].edata = share_try(parts[0].role, look_into, &looks[0]);
+	}
+	for (int i = 0; i < ndone; i++)
+		if (!parts[i].rests)
+			looked(&looks[i], parts[i].edata);
+	jobq_injection_point("jobq-batch-looked");
+	check_live(looks, parts, ndone);
+	for (int i = 0; i < ndone; i++)
+	{
+		if (parts[i].rests)
+			wanted_at = Min(wanted_at, share_may(parts[i].role, parts[i].locked, now));
+		else
+			decide(&looks[i], now);
+		if (parts[i].edata != NULL)
+			FreeErrorData(parts[i].edata);
+	}
+	return ndone;
+}
+
+/*
+ * Look at a batch.  If that was done before, it was rolled back, and is not shared
+ * now.
+ */
 static void
 look_into(void *arg)
 {
 	Look	   *this = (Look *) arg;
+	Wanted	   *batch = this->batch;
 
+	if (this->begun)
+	{
+		batch_look_failed(batch->id);
+		this->shared = false;
+	}
+	this->begun = true;
+	this->unseen |= batch_watch_begin(batch->id, &batch->news.whole);
 	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
-		: batch_look(this->id, this->news, this->bound, &this->witness);
+		: batch_look(batch->id, &batch->news, batch->bound, this->shared,
+					 &this->witness);
 }
 
 /*
- * Look at a batch, and note when to look at it again.  Its bound: no job with a
- * higher id is likely to be live.
+ * The look is over, and has committed or, with this error, was rolled back.
  */
 static void
-look(Wanted *batch, TimestampTz now)
+looked(Look *this, const ErrorData *edata)
 {
-	int64		id = batch->id;
-	JobqBatchWatch *watch = jobq_batch_watch(my_db, id);
-	Look		this = {.id = id,.bound = batch->bound,.news = &batch->news};
-	BatchLook	outcome;
-	ErrorData  *edata;
-	bool		unseen = false; /* ends meanwhile ask for nothing */
+	Wanted	   *batch = this->batch;
 
-	/*
-	 * Whoever ends a job from now on is seen, or ends what we shall name.  Of
-	 * a batch of which each job matters, or of which we know nothing yet, all
-	 * ask for another look.
-	 */
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (pg_atomic_read_u64(&watch->batch_id) != (uint64) id && !watch->look)
-	{
-		pg_atomic_write_u64(&watch->witness, JOBQ_ANY_WITNESS);
-		pg_atomic_write_u64(&watch->batch_id, (uint64) id);
-		watch->named = watch->whole = false;
-		batch->news.whole = true;
-	}
-	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id &&
-		pg_atomic_read_u64(&watch->witness) != JOBQ_ANY_WITNESS)
-	{
-		pg_atomic_write_u64(&watch->witness, 0);
-		unseen = true;
-		batch->news.whole = true;
-	}
-	LWLockRelease(my_db->lock);
-
-	edata = share_try(batch->role, look_into, &this);
-	outcome = this.outcome;
 	if (edata != NULL)
 	{
-		outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? LOOK_LATER
-			: LOOK_EACH;
-		batch_look_failed(id);
+		this->outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE
+			? LOOK_LATER : LOOK_EACH;
+		batch_look_failed(batch->id);
 	}
-	batch->news.nended = 0;
-	batch->news.whole = edata != NULL;
-	if (edata != NULL && outcome != LOOK_LATER)
-		note_error(id, edata);
-	if (edata != NULL)
-		FreeErrorData(edata);
-	jobq_injection_point("jobq-batch-looked");
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id)
+	if (this->outcome != LOOK_ALONE)
 	{
-		pg_atomic_write_u64(&watch->witness,
-							outcome == LOOK_WITNESS ? (uint64) this.witness
-							: JOBQ_ANY_WITNESS);
-		watch->named = workflow_is_kept(id);
-		if (outcome == LOOK_OVER && !watch->look)
-			pg_atomic_write_u64(&watch->batch_id, 0);
+		batch->news.nended = 0;
+		batch->news.whole = edata != NULL;
 	}
-	LWLockRelease(my_db->lock);
+	if (edata != NULL && this->outcome != LOOK_LATER)
+		note_error(batch->id, edata);
 
-	if (outcome == LOOK_LATER)
+	batch_watch_end(batch->id, this->outcome, this->witness);
+}
+
+/*
+ * Are the witnesses that were named just now still live?
+ */
+static void
+check_live(Look *looks, const Part * parts, int n)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	bool		any = false;
+	bool		installed;
+
+	for (int i = 0; i < n; i++)
+		any |= !parts[i].rests && looks[i].outcome == LOOK_WITNESS;
+	if (!any)
+		return;
+	pg_memory_barrier();
+	process_begin_transaction();
+	installed = jobq_relations_if_installed() != NULL;
+	for (int i = 0; i < n; i++)
+	{
+		Look	   *this = &looks[i];
+		int64		found;
+
+		if (!parts[i].rests && this->outcome == LOOK_WITNESS)
+			this->live = !installed ||
+				(batch_witness(this->batch->id, this->witness, &found) &&
+				 found == this->witness);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * Note when to look at the batch again.  Its bound: no job with a higher id is likely
+ * to be live.
+ */
+static void
+decide(const Look *this, TimestampTz now)
+{
+	Wanted	   *batch = this->batch;
+
+	if (this->outcome == LOOK_LATER)
 	{
 		batch->at = share_retry(++batch->locked, now);
 		wanted_at = Min(wanted_at, batch->at);
 		return;
 	}
 	batch->locked = 0;
-	if (outcome == LOOK_AGAIN || (outcome == LOOK_EACH && unseen) ||
-		(outcome == LOOK_WITNESS && !is_live(id, this.witness)))
+	batch->alone |= this->outcome == LOOK_ALONE;
+	if (this->outcome == LOOK_AGAIN || this->outcome == LOOK_ALONE ||
+		(this->outcome == LOOK_EACH && this->unseen) ||
+		(this->outcome == LOOK_WITNESS && !this->live))
 	{
 		batch->at = wanted_at = now;
 		batch->bound = PG_INT64_MAX;
-		batch->news.whole |= unseen;
+		batch->news.whole |= this->unseen;
 	}
 	else
 		forget(batch);
-}
-
-/*
- * Is the witness that was named just now still live?
- */
-static bool
-is_live(int64 id, int64 witness)
-{
-	MemoryContext caller = CurrentMemoryContext;
-	int64		found;
-	bool		live;
-
-	pg_memory_barrier();
-	process_begin_transaction();
-	live = jobq_relations_if_installed() == NULL ||
-		(batch_witness(id, witness, &found) && found == witness);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(caller);
-	return live;
 }
 
 /*

@@ -378,11 +378,17 @@ typedef enum BatchLook
 	LOOK_EACH,					/* each job that ends matters */
 	LOOK_AGAIN,					/* there is more to be done at once */
 	LOOK_LATER,					/* somebody has locked it */
+	LOOK_ALONE,					/* not in a transaction that is shared */
 } BatchLook;
 
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
-							int64 *witness);
+							bool shared, int64 *witness);
 extern void batch_look_failed(int64 id);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
+
+/* worker/scheduler/batch_watch.c */
+extern void batch_watch_none(void);
+extern bool batch_watch_begin(int64 id, bool *whole);
+extern void batch_watch_end(int64 id, BatchLook outcome, int64 witness);
 
 #endif							/* JOBQ_SCHEDULER_INNER_H */
