@@ -98,7 +98,8 @@ void
 jobq_pace_failed(const JobqThrottle *throttle, JobqPace *pace, int failures,
 				 TimestampTz now)
 {
-	if (now < pace->window_start || now >= pace->window_start + throttle->window)
+	if (was_put_back(pace->window_start, now) ||
+		now >= pace->window_start + throttle->window)
 	{
 		pace->window_start = now;
 		pace->failures = 0;
