@@ -42,6 +42,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:a1, :a2, :a3, :n2]);
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
 SELECT jobq.alter_limiter('hosts', max_running => 1);
+CALL test.settle();
 
 -- many in one call, each with its own key
 SELECT pg_advisory_lock(1);

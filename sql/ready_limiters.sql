@@ -58,6 +58,7 @@ SELECT test.until('test.at(''line'') = 0');
 
 -- what leaves it in its turn takes no place there
 SELECT jobq.alter_limiter('line', max_running => 1), jobq.register('beta', 'test.gate(jsonb)', limiter => 'line');
+CALL test.settle();
 SELECT pg_advisory_lock(1), pg_advisory_lock(2);
 SELECT jobq.enqueue('alpha', '2') AS a \gset
 SELECT test.in_gate(:a);

@@ -36,9 +36,9 @@
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
-static bool has_little(JobqDatabase *db, const JobqLane *lane);
+static bool has_little(JobqDatabase *db, const JobqLane *lane, uint32 less);
 static int64 can_give(JobqDatabase *db, const JobqLane *lane,
-					  const JobqLane *for_lane, bool over);
+					  const JobqLane *for_lane, bool over, bool must);
 static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
 					 TimestampTz now);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
@@ -177,12 +177,12 @@ over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
 }
 
 /*
- * Has the lane's role next to nothing?
+ * With so many less, has the lane's role next to nothing?
  */
 static bool
-has_little(JobqDatabase *db, const JobqLane *lane)
+has_little(JobqDatabase *db, const JobqLane *lane, uint32 less)
 {
-	return db->ready->roles[lane->role_index].nentries < SHORT_LANE;
+	return db->ready->roles[lane->role_index].nentries < SHORT_LANE + less;
 }
 
 /*
@@ -191,30 +191,35 @@ has_little(JobqDatabase *db, const JobqLane *lane)
  *
  * The first entries of a lane go to one that is more urgent, but never to one that
  * is less so; unless they are of a role that has more than its share, and the role
- * that needs one has next to nothing.  Such a role does not get them back from there:
- * else the two would take them from each other, and no job would begin.
+ * that needs one has next to nothing.  Nor may the latter come to that by what it
+ * gives to the former: else the two would take entries from each other, and no job
+ * would begin.
+ *
+ * Without a lane that needs one, only long lanes can; or, if it must be, any, the
+ * least urgent first.
  */
 static int64
 can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
-		 bool over)
+		 bool over, bool must)
 {
 	bool		is_long = lane->count > SHORT_LANE;
 
 	if (lane == for_lane || lane->quarantine)
 		return 0;
 	if (for_lane == NULL)
-		return is_long ? lane->count : 0;
+		return is_long ? GIVES(1) + lane->count
+			: must ? (int64) lane->priority - PG_INT32_MIN + 1 : 0;
 	if (lane->role != for_lane->role && !over && over_share(db, lane, 0))
 	{
 		if (is_long)
 			return GIVES(4) + lane->count;
-		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
+		if (lane->priority >= for_lane->priority || has_little(db, for_lane, 0))
 			return GIVES(3) + lane->priority;
 	}
 	if (is_long)
 		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
 	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE &&
-		!(over && lane->role != for_lane->role && has_little(db, lane)))
+		!(over && lane->role != for_lane->role && has_little(db, lane, 1)))
 		return GIVES(1) + lane->priority;
 	return 0;
 }
@@ -232,18 +237,19 @@ was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, TimestampTz now)
 		for_lane->count >= ready->entries_full_count &&
 		for_lane->priority >= ready->entries_full_priority &&
 		(over || !ready->entries_full_over) &&
-		(ready->entries_full_little || !has_little(db, for_lane));
+		(ready->entries_full_little || !has_little(db, for_lane, 0));
 }
 
 /*
  * Free an entry by cutting the tail of another lane; its scan will find the job
- * again.  False if there is none that can be done without.
+ * again.  False if there is none that can be done without.  for_lane: which lane needs
+ * it, or NULL; must: any lane can do without.
  *
  * The lanes are looked at in a circle, from where one was found the last time: it
  * may have more.
  */
 bool
-entry_evict(JobqDatabase *db, JobqLane *for_lane)
+entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 {
 	JobqReady  *ready = db->ready;
 	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
@@ -263,7 +269,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 	do
 	{
 		JobqLane   *lane = &ready->lanes[at];
-		int64		gives = can_give(db, lane, for_lane, over);
+		int64		gives = can_give(db, lane, for_lane, over, must);
 
 		if (gives > most)
 		{
@@ -282,7 +288,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 			ready->entries_full_count = for_lane->count;
 			ready->entries_full_priority = for_lane->priority;
 			ready->entries_full_over = over;
-			ready->entries_full_little = has_little(db, for_lane);
+			ready->entries_full_little = has_little(db, for_lane, 0);
 		}
 		return false;
 	}
@@ -297,6 +303,8 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane)
 		victim->cursor = key_below(evicted);
 	victim->more = true;
 	jobq_lane_expect(db, victim);
+	if (victim->count == 0)
+		ready->starved = true;	/* nobody pops there who would have it read */
 	return true;
 }
 
@@ -310,7 +318,7 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 	uint32		index;
 	JobqEntry  *entry;
 
-	if (db->ready->nfree == 0 && !entry_evict(db, lane))
+	if (db->ready->nfree == 0 && !entry_evict(db, lane, false))
 		return NO_ENTRY;
 
 	index = entry_alloc(db, lane);

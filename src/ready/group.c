@@ -104,12 +104,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			 group->called != db->ready->entries[*link].key.id &&
 			 may_start(db, group, db->ready->entries[*link].key.id, now, &due) &&
 			 !group_call(db, group, link, now, wake));
-	if (due < db->groups->due)
-	{
-		db->groups->due = due;
-		if (due < db->wake_at)
-			wake->scheduler = true;
-	}
+	db->groups->due = Min(db->groups->due, due);
 	if (group->spilled && group->head != JOBQ_NONE)
 	{
 		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
@@ -170,7 +165,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 
 	if (group == NULL)
 	{
-		group_skip(db, lane, index, now, wake);
+		group_skip(db, lane, index, now);
 		return JOBQ_PARKED;
 	}
 	group_set_policy(db, group, lane->queue_limiter);
@@ -344,7 +339,7 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 		if (db->leases->nleases > 0 && jobq_lease_find(db, row->key.id) != NULL)
 			continue;
 		if (lane == NULL ||
-			(db->ready->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL))))
+			(db->ready->nfree == 0 && (group->nparked > 0 || !entry_evict(db, NULL, false))))
 		{
 			stuck = true;
 			break;

@@ -199,7 +199,7 @@ extern void entries_clear(JobqDatabase *db);
 extern void lane_empty(JobqDatabase *db, JobqLane *lane);
 extern uint32 entry_alloc(JobqDatabase *db, JobqLane *lane);
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
-extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane);
+extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must);
 extern void entry_free(JobqDatabase *db, uint32 index);
 extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
@@ -235,7 +235,7 @@ extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
 extern bool group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
 					   TimestampTz now, JobqWakeList *wake);
 extern void group_skip(JobqDatabase *db, JobqLane *lane, uint32 index,
-					   TimestampTz now, JobqWakeList *wake);
+					   TimestampTz now);
 extern void groups_make_room(JobqDatabase *db, TimestampTz now,
 							 JobqWakeList *wake);
 

@@ -123,8 +123,6 @@ place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		limiter->kept_served = turn_of(db, next, index);
 		db->limits->due = Min(db->limits->due, limiter->kept_until);
 	}
-	if (db->limits->due < db->wake_at)
-		wake->scheduler = true;
 	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
 		 i = db->ready->heaps[i].limited_next)
 	{

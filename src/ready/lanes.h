@@ -255,7 +255,8 @@ typedef struct JobqReady
 								 * over his share ... */
 	int32		full_priority;	/* ... and the priority of his lane */
 	TimestampTz full_until;		/* then: do not look for one before */
-	bool		starved;		/* a scan found no free entry */
+	bool		starved;		/* a scan found no free entry, or a lane has
+								 * lost its last one */
 	bool		paused_forgotten;	/* a lane of a queue that was paused, or
 									 * that nobody served, gave way with due
 									 * rows */

@@ -266,19 +266,19 @@ make_offers(JobqDatabase *db, JobqWakeList *wake)
 		}
 		i = db->ready->marked;
 	}
-	if (db->limits->due < db->wake_at)
-		wake->scheduler = true;
 }
 
 /*
  * Release the lock, hand to consumers that wait what there is for them, and
- * send the wake-ups.
+ * send the wake-ups.  The scheduler is to know if time sets the next limiter, tenant
+ * or group free before it means to wake.
  */
 void
 jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 {
 	if (db->ready->marked != JOBQ_NONE)
 		make_offers(db, wake);
+	wake->scheduler |= Min(db->limits->due, db->groups->due) < db->wake_at;
 	LWLockRelease(db->lock);
 	for (int i = 0; i < wake->n; i++)
 		SetLatch(&wake->proc[i]->procLatch);

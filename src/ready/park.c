@@ -85,7 +85,8 @@ spill(JobqDatabase *db, JobqGroup *group, uint32 index)
 
 /*
  * Park an entry that was unlinked from its lane, or drop it if there are too
- * many, or if it is parked already.
+ * many, or if it is parked already.  A job that has moved to another lane has two:
+ * nobody knows here which one is outdated, so both are called, one after the other.
  *
  * At least one is always parked, or the group would come to a stand.  So is the
  * job that runs, which may be back before it has left, and the owner.
@@ -108,14 +109,14 @@ group_park(JobqDatabase *db, JobqGroup *group, uint32 index)
 										db->ready->entries[*link].key, priority,
 										entry->key);
 
-		if (cmp == 0)
+		if (cmp > 0)
+			break;
+		if (cmp == 0 && db->ready->entries[*link].lane == entry->lane)
 		{
 			db->ready->entries[*link].ctid = entry->ctid;
 			entry_free(db, index);
 			return;
 		}
-		if (cmp > 0)
-			break;
 		link = &db->ready->entries[*link].next;
 	}
 
@@ -203,8 +204,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
  * groups, and with those that others wait for.
  */
 void
-group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
-		   JobqWakeList *wake)
+group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now)
 {
 	JobqKey		key = db->ready->entries[index].key;
 
@@ -215,8 +215,6 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now,
 		db->groups->full = true;
 		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 	}
-	if (db->groups->due < db->wake_at)
-		wake->scheduler = true;
 }
 
 /*

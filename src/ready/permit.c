@@ -119,7 +119,8 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	lane.limit_key = job->limit_key;
 	lane.role = job->role;
 	if (db->ready->nfree == 0)
-		(void) entry_evict(db, NULL);	/* for what is counted of the tenant */
+		(void) entry_evict(db, NULL, false);	/* for what is counted of the
+												 * tenant */
 	if (!tenant_free(db, lane.queue_limiter, job->tenant, now))
 		return JOBQ_TENANT_FULL;
 	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now) ||
@@ -142,7 +143,7 @@ jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 				  TimestampTz now)
 {
 	if (db->ready->nfree == 0)
-		(void) entry_evict(db, NULL);
+		(void) entry_evict(db, NULL, true);
 	return tenant_count(db, scope, tenant, now);
 }
 
@@ -199,8 +200,6 @@ tenants_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 		tenant_wake(db, index, now, wake);
 	}
 	db->limits->due = Min(db->limits->due, now);
-	if (db->limits->due < db->wake_at)
-		wake->scheduler = true;
 }
 
 /*

@@ -69,11 +69,7 @@ again:
 							 best != NULL ? best->priority : 0, popped))
 		return true;
 	if (best == NULL)
-	{
-		if (Min(db->limits->due, db->groups->due) < db->wake_at)
-			wake->scheduler = true;
 		return mine != NULL && prefetch_steal(mine, popped);
-	}
 
 	heap = &db->ready->heaps[best->heap];
 	group = JOBQ_NONE;
@@ -96,8 +92,6 @@ again:
 	/* if time sets the next one free, the scheduler must know */
 	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE)
 		(void) heap_room(db, heap, now, &db->limits->due);
-	if (db->limits->due < db->wake_at)
-		wake->scheduler = true;
 	if (mine != NULL)
 	{
 		mine->holding->permits = popped->permits;

@@ -264,6 +264,14 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 	lane->scanning = false;
 	lane->cursor = cursor;
 	lane->more = more;
+
+	/* a job came for a time that the scan has passed: the clock was put back */
+	if (lane->next_due <= cursor.run_at)
+	{
+		JobqKey		before = {lane->next_due, 0};
+
+		lane->cursor = before;
+	}
 	if (next_due < lane->next_due)
 		lane->next_due = next_due;
 	if (jobq_key_cmp(db->ready->missed, lane->cursor) <= 0)

@@ -105,12 +105,8 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	if (lane->paused)
 		return;
 	if (!jobq_lane_free(db, lane, now))
-	{
-		/* whoever gives a permit back will see to it, or the time */
-		if (db->limits->due < db->wake_at)
-			wake->scheduler = true;
-		return;
-	}
+		return;					/* whoever gives a permit back will see to it,
+								 * or the time */
 
 	if (lane->consumer)
 	{
@@ -158,8 +154,6 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 	JobqLane   *lane = &db->ready->lanes[heap->root];
 
 	n = Min(n, heap_room(db, heap, now, &db->limits->due));
-	if (n == 0 && db->limits->due < db->wake_at)
-		wake->scheduler = true; /* it is the time that is waited for */
 	n = Min(n, JOBQ_MAX_WAKE);
 	for (n = heap_jobs(db, heap, n); n > 0; n--)
 		jobq_lane_wake(db, lane, now, wake);

@@ -97,7 +97,8 @@ check_entries(void)
 				group_compare(group_entry_priority(db, before),
 							  ready->entries[before].key,
 							  group_entry_priority(db, i),
-							  ready->entries[i].key) >= 0)
+							  ready->entries[i].key) >=
+				(ready->entries[before].lane != ready->entries[i].lane))
 				model_fail("group %d is not in order", (int) group->id);
 			before = i;
 			n++;
@@ -478,7 +479,8 @@ found(const Row *row)
 		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 
 		for (uint32 i = group->head; i != JOBQ_NONE; i = ready->entries[i].next)
-			if (jobq_key_cmp(ready->entries[i].key, job->key) == 0)
+			if (jobq_key_cmp(ready->entries[i].key, job->key) == 0 &&
+				of_lane(row, &ready->lanes[ready->entries[i].lane]))
 				return "parked";
 		if (group->spilled &&
 			group_compare(job->priority, job->key, group->cursor_priority,
@@ -517,9 +519,9 @@ found(const Row *row)
 			if (jobq_key_cmp(world.read[i].key, job->key) == 0)
 				return "being read";
 		if (jobq_key_cmp(job->key, lane->cursor) > 0 &&
-			jobq_key_cmp(job->key, world.cursor) > 0 &&
-			(world.more || world.next_due <= job->key.run_at ||
-			 lane->next_due <= job->key.run_at))
+			(lane->next_due <= job->key.run_at ||
+			 (jobq_key_cmp(job->key, world.cursor) > 0 &&
+			  (world.more || world.next_due <= job->key.run_at))))
 			return "to be read";
 	}
 	else if (jobq_key_cmp(job->key, lane->cursor) > 0 &&

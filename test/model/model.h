@@ -189,6 +189,7 @@ extern void note_turn(const JobqPush *popped, uint64 served);
 /* scheduler.c: its duties, as in worker/scheduler */
 extern void scheduler_start(void);
 extern void scheduler_round(void);
+extern bool of_lane(const Row *row, const JobqLane *lane);
 extern void scheduler_scan_begin(uint32 which);
 extern void scheduler_scan_end(void);
 extern void scheduler_refill_begin(void);

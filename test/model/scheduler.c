@@ -233,7 +233,7 @@ scan_wanted(const JobqLane *lane)
 		lane->next_due <= world.now;
 }
 
-static bool
+bool
 of_lane(const Row *row, const JobqLane *lane)
 {
 	return row->state == ROW_LIVE && row->job.queue_id == lane->queue_id &&
