@@ -97,7 +97,7 @@ fails(uint32 seed, const Op *ops, int n)
 }
 
 /*
- * Do tenants not get their shares?
+ * Do tenants not get their shares, or is a throttle blind?
  */
 static bool
 shares_fail(void)
@@ -109,6 +109,7 @@ shares_fail(void)
 	}
 	limit(60);
 	check_costs();
+	check_throttle();
 	limit(0);
 	return false;
 }

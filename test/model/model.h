@@ -206,5 +206,6 @@ extern void check_starts(int row, Moment popped);
 
 /* turns.c: who gets how much */
 extern void check_costs(void);
+extern void check_throttle(void);
 
 #endif							/* JOBQ_MODEL_H */

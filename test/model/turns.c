@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * turns.c
- *	  What tenants get where turns go by processor time.
+ *	  What tenants get where turns go by processor time, and when a throttle rests.
  *
  * Two tenants of a queue always have jobs.  A worker pops one, and the model says
  * what it costs when so many others have been popped after it: as if they ran at the
@@ -188,4 +188,27 @@ check_costs(void)
 {
 	for (int i = 0; i < lengthof(cases); i++)
 		run_case(&cases[i]);
+}
+
+/*
+ * Fails if a throttle does not see failures as those of one moment that come with times
+ * a little apart, in any order: each process reads the clock before it has the lock.
+ */
+void
+check_throttle(void)
+{
+	JobqThrottle throttle = {.failures = 3,.window = USECS_PER_SEC};
+	TimestampTz now = INT64CONST(1000000) * USECS_PER_SEC;
+
+	for (int step = -5; step <= 5; step++)
+	{
+		JobqPace	pace = {0};
+		JobqRate	rate = {0};
+		TimestampTz due = DT_NOEND;
+
+		for (int i = 0; i < throttle.failures; i++)
+			jobq_pace_failed(&throttle, &pace, 1, now + i * step * 1000);
+		if (jobq_pace_free(&rate, &pace, now + 5000, &due))
+			model_fail("a throttle lets jobs start after failures %d ms apart", step);
+	}
 }
