@@ -87,7 +87,8 @@ jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 		pace->tokens_at = now;
 	if (pace->tokens >= ONE_TOKEN)
 		return true;
-	*due = Min(*due, now + (int64) ((1 - pace->tokens) / rate->per_us) + 1);
+	*due = Min(*due, Max(now, pace->tokens_at) +
+			   (int64) ((1 - pace->tokens) / rate->per_us) + 1);
 	return false;
 }
 

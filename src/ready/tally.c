@@ -203,7 +203,7 @@ tally_tokens(const JobqRate *rate, JobqTally *tally, TimestampTz now,
 		missing = rate->burst;
 	}
 	if (rate->burst - missing < ONE_TOKEN)
-		*due = Min(*due, now + (int64) ((1 - (rate->burst - missing)) / rate->per_us) + 1);
+		*due = Min(*due, (int64) (tally->full_at - (rate->burst - 1) / rate->per_us) + 1);
 	return rate->burst - missing;
 }
 
