@@ -56,6 +56,15 @@ SELECT test.sent(5);
 SELECT jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'letter'), jobq.resume('first', kind => 'nobody'), jobq.resume('first', kind => 'nothing');
 SELECT test.sent(10);
 SELECT paused_kinds FROM jobq.queues WHERE name = 'first';
+-- both are read from the table, one right after the other, when they are due
+SELECT jobq.pause('first', kind => 'letter');
+TRUNCATE test.trace;
+SELECT jobq.enqueue('letter', '"timed letter"', 'first', priority => -6, delay => '1 min') > 0, jobq.enqueue('parcel', '"timed parcel"', 'first', priority => -6, delay => '1 min') > 0;
+SELECT jobq.test_clock('61 s');
+SELECT test.sent(1);
+SELECT jobq.resume('first', kind => 'letter');
+SELECT test.sent(2);
+SELECT jobq.test_clock('0');
 
 -- a kind with limits, in a queue whose tenants take turns and have limits
 SELECT jobq.register('letter', 'test.note(jsonb)', max_running => 1);

@@ -138,6 +138,7 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 	bool		isnull;
 
+	memset(push, 0, sizeof(JobqPush));
 	push->key.id = DatumGetInt64(slot_getattr(slot, JOB_ID, &isnull));
 	push->key.run_at = DatumGetTimestampTz(slot_getattr(slot, JOB_RUN_AT,
 														&isnull));
@@ -145,12 +146,9 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 	push->priority = DatumGetInt32(slot_getattr(slot, JOB_PRIORITY, &isnull));
 	push->role = DatumGetObjectId(slot_getattr(slot, JOB_RUN_AS, &isnull));
 	push->flow = DatumGetInt32(slot_getattr(slot, JOB_FLOW, &isnull));
-	push->kind = push->tenant = push->limit_key = 0;
-	push->group = 0;
 	push->permits = JOBQ_NO_PERMITS;
 	push->quarantine =
 		DatumGetInt16(slot_getattr(slot, JOB_CRASHES, &isnull)) > 0;
-	push->notify = false;
 	push->ctid = slot->tts_tid;
 	*dormant = DatumGetBool(slot_getattr(slot, JOB_DORMANT, &isnull));
 
