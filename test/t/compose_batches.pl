@@ -58,7 +58,6 @@ jobq.databases = 'postgres'
 jobq.workers = '*=4'
 max_prepared_transactions = 4
 });
-$node->append_conf('postgresql.conf', q{jobq.poll_interval = '86400'});
 $node->start;
 $node->safe_psql('postgres', $setup);
 

@@ -94,7 +94,11 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 
 	/* what has ended stays so until we have committed */
 	if (!jobq_workflow_try_lock(id))
+	{
+		/* the next look does not have this news */
+		kept_forget(id);
 		return LOOK_LATER;
+	}
 	if (!read_batch(batch->id, false, batch))
 	{
 		kept_forget(id);
