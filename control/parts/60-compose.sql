@@ -164,7 +164,7 @@ CREATE TABLE jobq.step (
 	job_id bigint NOT NULL CONSTRAINT step_pkey PRIMARY KEY,
 	batch_id bigint NOT NULL,
 	state "char",
-	name text NOT NULL,
+	name text COLLATE "C" NOT NULL,
 	needs bigint[] NOT NULL,
 	definition jsonb,
 	result jsonb,
@@ -185,8 +185,8 @@ COMMENT ON COLUMN jobq.step.conditional IS 'whether it has a condition, in its d
 COMMENT ON COLUMN jobq.step.element_of IS 'of the job of an element: the job of its step';
 COMMENT ON COLUMN jobq.step.element IS 'of the job of an element: its place in the array, from 0';
 
-CREATE INDEX step_batch ON jobq.step (batch_id);
-COMMENT ON INDEX jobq.step_batch IS 'the steps of a workflow';
+CREATE UNIQUE INDEX step_name ON jobq.step (batch_id, name, element_of) NULLS NOT DISTINCT;
+COMMENT ON INDEX jobq.step_name IS 'the steps of a workflow, each with a name of its own';
 
 CREATE INDEX step_element ON jobq.step (element_of) WHERE element_of IS NOT NULL;
 COMMENT ON INDEX jobq.step_element IS 'the elements of a step with map';
@@ -213,6 +213,17 @@ on_failure: a job to be enqueued when one has failed
 on_success: a job to be enqueued when all are completed
 on_finish: a job to be enqueued when all are over
 name: a name, for people
+options: options of enqueue() that all of them have, by their names; those of a step itself come first';
+
+CREATE FUNCTION jobq.workflow_add(
+	batch_id bigint,
+	steps jsonb,
+	options jsonb DEFAULT NULL)
+RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_workflow_add'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.workflow_add(bigint, jsonb, jsonb) IS 'add steps to a workflow that is not over, also from inside one of its steps; returns the ids of their jobs
+batch_id: the workflow or chain
+steps: an array of objects as in workflow(); they may need each other, and the steps that it has, whatever has become of these
 options: options of enqueue() that all of them have, by their names; those of a step itself come first';
 
 CREATE FUNCTION jobq.workflow_retry(batch_id bigint) RETURNS bigint

@@ -20,7 +20,8 @@
  *
  * Of a workflow each end matters, as another step may wait for it.  If the
  * scheduler keeps in mind how far it is, committers tell which jobs have ended;
- * else, and where something else has happened, it reads all steps.
+ * else, and where something else has happened, it reads all steps.  Committers tell of
+ * steps that were added in the same list.
  *
  * src/commit/batch_commit.c
  *
@@ -37,6 +38,7 @@ typedef struct PendingEnd
 {
 	SubTransactionId subid;
 	bool		failed;
+	bool		added;
 	int64		batch_id;
 	int64		job_id;
 } PendingEnd;
@@ -58,8 +60,30 @@ jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed)
 	ends = jobq_grow(ends, &max_ends, nends + 1, sizeof(PendingEnd));
 	ends[nends++] = (PendingEnd)
 	{
-		GetCurrentSubTransactionId(), failed, batch_id, job_id
+		.subid = GetCurrentSubTransactionId(),
+			.failed = failed,
+			.batch_id = batch_id,
+			.job_id = job_id
 	};
+}
+
+/*
+ * At commit, tell that the step with this job was added to the batch.  Where there are
+ * more than the list of ends has room for, this says only that some were, once: they are
+ * told under a lock, and the scheduler reads all steps in any case.
+ */
+void
+jobq_at_commit_step(int64 batch_id, int64 job_id)
+{
+	const PendingEnd *last = nends > 0 ? &ends[nends - 1] : NULL;
+
+	if (nends >= JOBQ_MAX_ENDS)
+		job_id = 0;
+	/* it is forgotten with a subtransaction only if this would be, too */
+	if (job_id == 0 && last != NULL && last->added && last->job_id == 0 && last->batch_id == batch_id)
+		return;
+	jobq_at_commit_batch(batch_id, job_id, false);
+	ends[nends - 1].added = true;
 }
 
 /*
@@ -77,7 +101,7 @@ look_is_needed(JobqDatabase *db, const PendingEnd *end)
 	JobqBatchWatch *watch = jobq_batch_watch(db, end->batch_id);
 	uint64		witness;
 
-	if (end->failed || end->job_id == 0 ||
+	if (end->failed || end->added || end->job_id == 0 ||
 		pg_atomic_read_u64(&watch->batch_id) != (uint64) end->batch_id)
 		return true;
 	pg_read_barrier();
@@ -139,7 +163,7 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			pg_atomic_write_u64(&watch->batch_id, (uint64) ends[i].batch_id);
 			/* those that end before the look need not tell */
 			pg_atomic_write_u64(&watch->witness, 0);
-			watch->named = false;
+			watch->named = watch->grows = false;
 		}
 		if (watch->named && ends[i].job_id != 0 && !ends[i].failed &&
 			db->told->nends < JOBQ_MAX_ENDS)
@@ -148,9 +172,11 @@ batches_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 
 			end->batch_id = ends[i].batch_id;
 			end->job_id = ends[i].job_id;
+			end->added = ends[i].added;
 		}
 		else
 			watch->whole = true;
+		watch->grows |= ends[i].added;
 		watch->look = true;
 		db->batches_look = true;
 	}

@@ -44,14 +44,19 @@ typedef struct JobqBatchWatch
 	bool		look;			/* the scheduler shall look at it */
 	bool		named;			/* jobs that end are put into the list of ends */
 	bool		whole;			/* that list does not say all */
+	bool		grows;			/* steps were added to it */
 } JobqBatchWatch;
 
-/* A job of a batch that was being watched so has ended, and not failed. */
+/*
+ * A job of a batch that was being watched so has ended, and not failed; or it is that of
+ * a step that was added.
+ */
 #define JOBQ_MAX_ENDS		1024
 typedef struct JobqBatchEnd
 {
 	int64		batch_id;
 	int64		job_id;
+	bool		added;
 } JobqBatchEnd;
 
 /* A message for the NOTIFY relay. */
@@ -223,6 +228,7 @@ extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 
 /* src/commit/batch_commit.c */
 extern void jobq_at_commit_batch(int64 batch_id, int64 job_id, bool failed);
+extern void jobq_at_commit_step(int64 batch_id, int64 job_id);
 extern JobqBatchWatch *jobq_batch_watch(JobqDatabase *db, int64 batch_id);
 
 /* src/commit/message.c */

@@ -95,6 +95,32 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 }
 
 /*
+ * Read a batch to which this user may add jobs, and see to it that it does not end before
+ * they are there; an error if there is none, or it takes no more.  Returns whether a job
+ * of the batch itself runs here, which keeps it from ending.
+ */
+bool
+batch_open_to_add(int64 id, Batch *batch)
+{
+	/* a procedure may have ended the transaction that keeps its job's row */
+	bool		inside = jobq_current != NULL && job_batch(jobq_current->job) == id &&
+		jobq_current->slot != NULL && !job_leased(jobq_current->job);
+
+	jobq_lock_jobs();
+	SPI_connect();
+	batch_read(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, batch);
+	SPI_finish();
+	if (batch->over)
+		batch_wrong_state(id, "is over", "Create another.");
+	if (batch->ending)
+		batch_wrong_state(id, "is being cancelled", "Create another.");
+	if (batch->dormant)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Add to it there.");
+	return inside;
+}
+
+/*
  * An error: the batch is in a state in which this cannot be.
  */
 void
@@ -232,22 +258,7 @@ jobq_batch_add(PG_FUNCTION_ARGS)
 	id = PG_GETARG_INT64(0);
 	jobq_options_from_arg(fcinfo, 3, options, nulls);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-
-	/* a procedure may have ended the transaction that keeps its job's row */
-	inside = jobq_current != NULL && job_batch(jobq_current->job) == id &&
-		jobq_current->slot != NULL && !job_leased(jobq_current->job);
-	jobq_lock_jobs();
-	SPI_connect();
-	batch_read(0, id, inside ? ANYBODY : NOBODY_ENDS_IT, &batch);
-	SPI_finish();
-	if (batch.over)
-		batch_wrong_state(id, "is over", "Create another.");
-	if (batch.ending)
-		batch_wrong_state(id, "is being cancelled", "Create another.");
-	if (batch.dormant)
-		batch_wrong_state(id, "runs where it was replicated from",
-						  "Add to it there.");
-
+	inside = batch_open_to_add(id, &batch);
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
 	if (batch.state == BATCH_PENDING)

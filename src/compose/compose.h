@@ -121,6 +121,7 @@ typedef struct JobqStep
 	int			nneeds;
 	struct JobqStep **needs;	/* NULL where there is no such step */
 	int			nusers;			/* steps that need this one */
+	int			max_users;
 	struct JobqStep **users;
 	int			waits;			/* needs that are not over: see
 								 * jobq_steps_link() */
@@ -150,6 +151,7 @@ typedef struct JobqSteps
 	int			max_steps;
 	JobqStep  **steps;			/* in the order of their jobs' ids */
 	int			nnamed;
+	int			max_named;
 	JobqStep  **by_name;		/* in the order of their names, or NULL */
 } JobqSteps;
 
@@ -169,6 +171,10 @@ extern bool jobq_step_elements_done(const JobqStep *step);
 extern const char *jobq_step_name(const JobqStep *step);
 extern void jobq_steps_grow(JobqSteps *workflow, JobqStep *step,
 							const int64 *job_ids, int n);
+extern JobqStep *jobq_steps_add(int64 batch_id, JobqSteps *workflow,
+								const int64 *job_ids, int n);
+extern void jobq_step_add_user(JobqSteps *workflow, JobqStep *step,
+							   JobqStep *user);
 
 /* src/compose/define.c */
 extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,

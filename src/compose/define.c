@@ -5,6 +5,9 @@
  *	  come to an end: no two have the same name, none waits for itself, and each
  *	  takes results only of those that come before it.
  *
+ * They may be steps that are added to a workflow.  Then they may need those that it has,
+ * which need none of them.
+ *
  * src/compose/define.c
  *
  *-------------------------------------------------------------------------
@@ -32,9 +35,10 @@ static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
 static void add_name(Workflow *workflow, int place);
-static int	find_name(const Workflow *workflow, const char *name);
+static int	find_name(Workflow *workflow, const char *name);
 static void read_needs(Workflow *workflow, int place);
 static void check_cycles(Workflow *workflow);
+static bool waits(const Workflow *workflow, int place);
 static void report_cycle(Workflow *workflow);
 static void check_results(Workflow *workflow, NewStep *step);
 static bool step_needs(Workflow *workflow, NewStep *step, int place);
@@ -126,8 +130,10 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a %s must have steps",
-						workflow->chain ? "chain" : "workflow")));
+				 workflow->batch_id != 0
+				 ? errmsg("there must be a step to be added")
+				 : errmsg("a %s must have steps",
+						  workflow->chain ? "chain" : "workflow")));
 	if (n > JOBQ_MAX_STEPS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -135,6 +141,8 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 						workflow->chain ? "chain" : "workflow", n,
 						JOBQ_MAX_STEPS),
 				 errhint("A step can add jobs to the batch with jobq.batch_add().")));
+	if (workflow->batch_id != 0)
+		known_check_room(workflow->batch_id, n);
 
 	workflow->nsteps = n;
 	workflow->steps = palloc0(sizeof(NewStep) * n);
@@ -287,21 +295,37 @@ add_name(Workflow *workflow, int place)
 				 errmsg("steps %d and %d are both named \"%s\"",
 						entry->place + 1, place + 1, entry->name)));
 	entry->place = place;
+	if (workflow->batch_id != 0 && known_job(workflow->batch_id, entry->name) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("workflow " INT64_FORMAT " has a step \"%s\" already",
+						workflow->batch_id, entry->name),
+				 errhint("The view jobq.steps shows those that it has.")));
 }
 
 /*
- * The place of the step, or -1.
+ * The place of the step, or -1; of one that the workflow has already, behind those of the
+ * new ones.
  */
 static int
-find_name(const Workflow *workflow, const char *name)
+find_name(Workflow *workflow, const char *name)
 {
 	NameEntry  *entry;
+	int			place;
 
 	/* a longer one would be cut off */
 	if (strlen(name) > MAX_STEP_NAME)
 		return -1;
 	entry = hash_search(workflow->names, name, HASH_FIND, NULL);
-	return entry == NULL ? -1 : entry->place;
+	if (entry != NULL)
+		return entry->place;
+	place = workflow->batch_id == 0 ? -1 : known_place(workflow, name);
+	if (place >= 0)
+	{
+		entry = hash_search(workflow->names, name, HASH_ENTER, NULL);
+		entry->place = place;
+	}
+	return place;
 }
 
 /*
@@ -375,11 +399,14 @@ check_cycles(Workflow *workflow)
 	{
 		NewStep    *step = &workflow->steps[i];
 
-		step->waits = step->nneeds;
-		nedges += step->nneeds;
 		for (int j = 0; j < step->nneeds; j++)
-			first[step->needs[j]]++;
-		if (step->nneeds == 0)
+			if (step->needs[j] < n)
+			{
+				first[step->needs[j]]++;
+				step->waits++;
+			}
+		nedges += step->waits;
+		if (step->waits == 0)
 			ready[nready++] = i;
 	}
 	users = palloc(sizeof(int) * (nedges + 1));
@@ -387,7 +414,8 @@ check_cycles(Workflow *workflow)
 		first[i] += first[i - 1];
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j < workflow->steps[i].nneeds; j++)
-			users[--first[workflow->steps[i].needs[j]]] = i;
+			if (workflow->steps[i].needs[j] < n)
+				users[--first[workflow->steps[i].needs[j]]] = i;
 
 	for (int done = 0; done < nready; done++)
 		for (int j = first[ready[done]]; j < first[ready[done] + 1]; j++)
@@ -395,6 +423,15 @@ check_cycles(Workflow *workflow)
 				ready[nready++] = users[j];
 	if (nready < n)
 		report_cycle(workflow);
+}
+
+/*
+ * Is the step at that place a new one that has not been put in order?
+ */
+static bool
+waits(const Workflow *workflow, int place)
+{
+	return place < workflow->nsteps && workflow->steps[place].waits > 0;
 }
 
 /*
@@ -408,7 +445,7 @@ report_cycle(Workflow *workflow)
 	int			at = 0;
 	int			begin;
 
-	while (workflow->steps[at].waits == 0)
+	while (!waits(workflow, at))
 		at++;
 	workflow->nsearches++;
 	while (workflow->steps[at].mark != workflow->nsearches)
@@ -417,7 +454,7 @@ report_cycle(Workflow *workflow)
 		int			need = 0;
 
 		step->mark = workflow->nsearches;
-		while (workflow->steps[step->needs[need]].waits == 0)
+		while (!waits(workflow, step->needs[need]))
 			need++;
 		at = step->needs[need];
 	}
@@ -429,7 +466,7 @@ report_cycle(Workflow *workflow)
 		int			need = 0;
 
 		appendStringInfo(&names, "\"%s\" needs ", step->name);
-		while (workflow->steps[step->needs[need]].waits == 0)
+		while (!waits(workflow, step->needs[need]))
 			need++;
 		at = step->needs[need];
 	} while (at != begin);
@@ -480,12 +517,16 @@ check_results(Workflow *workflow, NewStep *step)
 
 /*
  * Does the step need the one at that place, directly or not?  There are no
- * circles.
+ * circles.  Where the ways lead to steps that the workflow had before, the table knows
+ * how they go on.
  */
 static bool
 step_needs(Workflow *workflow, NewStep *step, int place)
 {
+	int			nsteps = workflow->nsteps;
 	int			n = 0;
+	int			nknown = 0;
+	Datum	   *known = palloc(sizeof(Datum) * (workflow->nknown + 1));
 	bool		found = false;
 
 	workflow->nsearches++;
@@ -494,18 +535,25 @@ step_needs(Workflow *workflow, NewStep *step, int place)
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < step->nneeds && !found; i++)
 		{
-			NewStep    *need = &workflow->steps[step->needs[i]];
+			int			need = step->needs[i];
+			int		   *mark = need < nsteps ? &workflow->steps[need].mark
+				: &workflow->known[need - nsteps].mark;
 
-			found = step->needs[i] == place;
-			if (need->mark != workflow->nsearches)
-			{
-				need->mark = workflow->nsearches;
-				workflow->stack[n++] = step->needs[i];
-			}
+			found = need == place;
+			if (*mark == workflow->nsearches)
+				continue;
+			*mark = workflow->nsearches;
+			if (need < nsteps)
+				workflow->stack[n++] = need;
+			else
+				known[nknown++] = Int64GetDatum(workflow->known[need - nsteps].job_id);
 		}
 		if (found || n == 0)
 			break;
 		step = &workflow->steps[workflow->stack[--n]];
 	}
+	if (!found && place >= nsteps)
+		found = known_comes_after(known, nknown, workflow->known[place - nsteps].job_id);
+	pfree(known);
 	return found;
 }

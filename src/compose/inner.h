@@ -34,6 +34,7 @@ typedef struct Batch
 /* src/compose/batch.c */
 extern void batch_read(int privilege, int64 id, const char *lock,
 					   Batch *batch);
+extern bool batch_open_to_add(int64 id, Batch *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 
 #define MAX_STEP_NAME	127
@@ -47,16 +48,26 @@ typedef struct NewStep
 	Jsonb	   *map;			/* the array whose elements have jobs, or NULL */
 	bool		optional;
 	bool		conditional;
-	int		   *needs;			/* places in the array of steps */
+	int		   *needs;			/* places in the array of steps, or behind it
+								 * in that of those known */
 	int			nneeds;
-	int			waits;			/* needs that have not been put in order yet */
+	int			waits;			/* new steps that it needs, and that have not
+								 * been put in order yet */
 	int			mark;			/* the search that has met it last */
 	JobqSpec	spec;
 	JobqJob		job;
 } NewStep;
 
+/* A step that the workflow has already, of which one in the making speaks. */
+typedef struct KnownStep
+{
+	int64		job_id;
+	int			mark;			/* as of a new one */
+} KnownStep;
+
 typedef struct Workflow
 {
+	int64		batch_id;		/* to which steps are added, or 0 */
 	bool		chain;
 	Jsonb	   *options;		/* that all steps have, or NULL */
 	int			nsteps;
@@ -64,7 +75,16 @@ typedef struct Workflow
 	HTAB	   *names;
 	int			nsearches;
 	int		   *stack;			/* room for the places of all steps */
+	int			nknown;
+	int			max_known;
+	KnownStep  *known;
 } Workflow;
+
+/* src/compose/known.c */
+extern void known_check_room(int64 batch_id, int n);
+extern int64 known_job(int64 batch_id, const char *name);
+extern int	known_place(Workflow *workflow, const char *name);
+extern bool known_comes_after(const Datum *jobs, int njobs, int64 before);
 
 /* src/compose/define.c */
 extern void workflow_read_options(Workflow *workflow, Jsonb *options);

@@ -24,8 +24,13 @@ static void make_room(JobqSteps *workflow, int n);
 static void add_element(JobqSteps *workflow, JobqStep *mapper, JobqStep *step);
 static bool read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc,
 					  JobqStep *step, Datum **needs);
+static uint64 query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job,
+						   Oid type, Datum value);
+static void find_needs(JobqSteps *workflow, JobqStep *step, const Datum *needs);
+static void put_states(JobqSteps *workflow, uint64 n);
 static int	compare_ids(const void *a, const void *b);
-static void sort_steps(JobqSteps *workflow);
+static void sort_steps(JobqSteps *workflow, int from);
+static void put_name(JobqSteps *workflow, JobqStep *step);
 static int	compare_names(const void *a, const void *b);
 static const char *lost_to(const JobqStep *need);
 
@@ -141,32 +146,54 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 			workflow->nsteps++;
 	}
 	workflow->nsteps = (int) n;
-	sort_steps(workflow);
+	sort_steps(workflow, 0);
 	for (uint64 i = 0; i < n; i++)
-	{
-		JobqStep   *step = &steps[i];
-
-		step->needs = MemoryContextAlloc(workflow->memory,
-										 sizeof(JobqStep *) * (step->nneeds + 1));
-		for (int j = 0; j < step->nneeds; j++)
-			step->needs[j] = jobq_step_of_job(workflow,
-											  DatumGetInt64(needs[i][j]));
-	}
+		find_needs(workflow, &steps[i], needs[i]);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(read);
 	SPI_freetuptable(table);
+	put_states(workflow, query_states(&read_states, "batch_id = $1", "batch_id = $1",
+									  INT8OID, values[0]));
+}
 
-	/* one statement: in its snapshot a job is in one of the tables, the last */
-	n = jobq_query_kept(&read_states, "SELECT job_id, state FROM jobq.step"
-						" WHERE batch_id = $1 AND state IS NOT NULL"
-						" UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
-						" AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%')"
-						" THEN 'd' ELSE state END FROM jobq.archive WHERE batch_id = $1"
-						" UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE batch_id = $1"
-						" UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
-						" FROM jobq.job WHERE batch_id = $1",
-						1, types, values, NULL, SPI_OK_SELECT);
-	table = SPI_tuptable;
+/*
+ * What the step needs, by the ids of their jobs, among all steps.
+ */
+static void
+find_needs(JobqSteps *workflow, JobqStep *step, const Datum *needs)
+{
+	step->needs = MemoryContextAlloc(workflow->memory,
+									 sizeof(JobqStep *) * (step->nneeds + 1));
+	for (int i = 0; i < step->nneeds; i++)
+		step->needs[i] = jobq_step_of_job(workflow, DatumGetInt64(needs[i]));
+}
+
+/*
+ * Read where jobs are, by one statement: in its snapshot a job is in one of the tables.
+ */
+static uint64
+query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type,
+			 Datum value)
+{
+	return jobq_query_kept(plan, *plan != NULL ? NULL
+						   : psprintf("SELECT job_id, state FROM jobq.step WHERE %s AND state IS NOT NULL"
+									  " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
+									  " AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%%')"
+									  " THEN 'd' ELSE state END FROM jobq.archive WHERE %s"
+									  " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE %s"
+									  " UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
+									  " FROM jobq.job WHERE %s", of_step, of_job, of_job, of_job),
+						   1, &type, &value, NULL, SPI_OK_SELECT);
+}
+
+/*
+ * Note these states, which query_states() has read; the last of a job counts.
+ */
+static void
+put_states(JobqSteps *workflow, uint64 n)
+{
+	SPITupleTable *table = SPI_tuptable;
+
 	for (uint64 i = 0; i < n; i++)
 	{
 		JobqStep   *step =
@@ -178,6 +205,49 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 			step->state = DatumGetChar(jobq_column(table->vals[i], table->tupdesc, 2, CHAROID, NULL));
 	}
 	SPI_freetuptable(table);
+}
+
+/*
+ * Read the steps with these jobs, which were added to the workflow since it was read;
+ * as an array, in its memory.  They are no users of others yet.  NULL if one is not
+ * there.  The caller is connected to SPI.
+ */
+JobqStep *
+jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
+{
+	static const Oid types[] = {INT8OID, INT8ARRAYOID};
+	static SPIPlanPtr read_added = NULL;
+	static SPIPlanPtr read_states = NULL;
+	Datum	   *ids = palloc(sizeof(Datum) * n);
+	Datum	  **needs = palloc(sizeof(Datum *) * n);
+	Datum		values[2] = {Int64GetDatum(batch_id)};
+	SPITupleTable *table;
+	JobqStep   *steps;
+
+	for (int i = 0; i < n; i++)
+		ids[i] = Int64GetDatum(job_ids[i]);
+	values[1] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
+												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional FROM jobq.step"
+						" WHERE batch_id = $1 AND job_id = ANY ($2) AND element_of IS NULL ORDER BY job_id",
+						2, types, values, NULL, SPI_OK_SELECT) != (uint64) n)
+		return NULL;
+	table = SPI_tuptable;
+	steps = MemoryContextAllocZero(workflow->memory, sizeof(JobqStep) * n);
+	make_room(workflow, n);
+	for (int i = 0; i < n; i++)
+	{
+		(void) read_step(workflow, table->vals[i], table->tupdesc, &steps[i], &needs[i]);
+		workflow->steps[workflow->nsteps++] = &steps[i];
+		put_name(workflow, &steps[i]);
+	}
+	sort_steps(workflow, workflow->nsteps - n);
+	for (int i = 0; i < n; i++)
+		find_needs(workflow, &steps[i], needs[i]);
+	SPI_freetuptable(table);
+	put_states(workflow, query_states(&read_states, "job_id = ANY ($1)", "id = ANY ($1)",
+									  INT8ARRAYOID, values[1]));
+	return steps;
 }
 
 /*
@@ -198,8 +268,24 @@ jobq_steps_grow(JobqSteps *workflow, JobqStep *step, const int64 *job_ids, int n
 		add_element(workflow, step, &elements[i]);
 		workflow->steps[workflow->nsteps++] = &elements[i];
 	}
+	sort_steps(workflow, workflow->nsteps - n);
 	step->nleft += n;
-	sort_steps(workflow);
+}
+
+/*
+ * Another step needs this one.
+ */
+void
+jobq_step_add_user(JobqSteps *workflow, JobqStep *step, JobqStep *user)
+{
+	if (step->nusers == step->max_users)
+	{
+		step->max_users = Max(2 * step->max_users, 4);
+		step->users = step->users == NULL
+			? MemoryContextAlloc(workflow->memory, sizeof(JobqStep *) * step->max_users)
+			: repalloc(step->users, sizeof(JobqStep *) * step->max_users);
+	}
+	step->users[step->nusers++] = user;
 }
 
 /*
@@ -233,6 +319,7 @@ jobq_steps_link(JobqSteps *workflow)
 		if (step->nusers > 0)
 			step->users = MemoryContextAlloc(workflow->memory,
 											 sizeof(JobqStep *) * step->nusers);
+		step->max_users = step->nusers;
 		step->nusers = 0;
 	}
 	for (int i = 0; i < workflow->nsteps; i++)
@@ -277,12 +364,13 @@ compare_ids(const void *a, const void *b)
 }
 
 /*
- * Ids rise, but other sessions may have taken some before they used them.
+ * Put the steps in order, of which those before "from" are.  Ids rise, but other sessions
+ * may have taken some before they used them.
  */
 static void
-sort_steps(JobqSteps *workflow)
+sort_steps(JobqSteps *workflow, int from)
 {
-	for (int i = 1; i < workflow->nsteps; i++)
+	for (int i = Max(from, 1); i < workflow->nsteps; i++)
 		if (workflow->steps[i - 1]->job_id > workflow->steps[i]->job_id)
 		{
 			qsort(workflow->steps, workflow->nsteps, sizeof(JobqStep *),
@@ -309,8 +397,9 @@ jobq_step_named(JobqSteps *workflow, const char *name)
 
 	if (workflow->by_name == NULL)
 	{
+		workflow->max_named = workflow->nsteps + 1;
 		workflow->by_name = MemoryContextAlloc(workflow->memory,
-											   sizeof(JobqStep *) * (workflow->nsteps + 1));
+											   sizeof(JobqStep *) * workflow->max_named);
 		for (int i = 0; i < workflow->nsteps; i++)
 			if (workflow->steps[i]->name != NULL)
 				workflow->by_name[workflow->nnamed++] = workflow->steps[i];
@@ -320,6 +409,38 @@ jobq_step_named(JobqSteps *workflow, const char *name)
 	found = bsearch(&key, workflow->by_name, workflow->nnamed,
 					sizeof(JobqStep *), compare_names);
 	return found == NULL ? NULL : *found;
+}
+
+/*
+ * Another step can be found by its name, if others can.
+ */
+static void
+put_name(JobqSteps *workflow, JobqStep *step)
+{
+	int			low = 0;
+	int			high = workflow->nnamed;
+
+	if (workflow->by_name == NULL)
+		return;
+	if (workflow->nnamed == workflow->max_named)
+	{
+		workflow->max_named *= 2;
+		workflow->by_name = repalloc(workflow->by_name,
+									 sizeof(JobqStep *) * workflow->max_named);
+	}
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (strcmp(workflow->by_name[middle]->name, step->name) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	memmove(&workflow->by_name[low + 1], &workflow->by_name[low],
+			sizeof(JobqStep *) * (workflow->nnamed - low));
+	workflow->by_name[low] = step;
+	workflow->nnamed++;
 }
 
 /*

@@ -1,12 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * workflow.c
- *	  Defining workflows: workflow(), chain().
+ *	  Defining workflows: workflow(), chain(), workflow_add().
  *
  * A workflow is a batch that has steps: jobs of which some are blocked until
  * those that they need are completed.  All of it is written by the transaction
  * that defines it.  The scheduler frees a step when its time has come
  * (worker/scheduler/workflows.c).
+ *
+ * Steps are added in the same way.  The workflow does not end before they are there, as
+ * with jobs of any batch (batch.c); the scheduler hears of them at commit, and frees
+ * those at once whose needs are over already.
  *
  * src/compose/workflow.c
  *
@@ -16,17 +20,24 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
+#include "commit/commit.h"
 #include "compose/inner.h"
 #include "produce/produce.h"
 
 PG_FUNCTION_INFO_V1(jobq_workflow);
 PG_FUNCTION_INFO_V1(jobq_chain);
+PG_FUNCTION_INFO_V1(jobq_workflow_add);
+
+/* The index by which names are unique. */
+#define STEP_NAME_INDEX	"step_name"
 
 #define NCALLBACKS		3
 
@@ -35,7 +46,21 @@ static const char *const callback_names[NCALLBACKS] = {
 	"on_success", "on_failure", "on_finish"
 };
 
+static int64 need_of(const Workflow *workflow, int place);
 static void put_steps(Workflow *workflow, int64 batch_id);
+static void put_rows(Workflow *workflow, int64 batch_id);
+static Datum ids_of(const Workflow *workflow);
+static void put_added(Workflow *workflow);
+
+/*
+ * The job of the step at that place.
+ */
+static int64
+need_of(const Workflow *workflow, int place)
+{
+	return place < workflow->nsteps ? job_id(&workflow->steps[place].job)
+		: workflow->known[place - workflow->nsteps].job_id;
+}
 
 /*
  * Enqueue the steps as jobs of the batch.
@@ -43,9 +68,6 @@ static void put_steps(Workflow *workflow, int64 batch_id);
 static void
 put_steps(Workflow *workflow, int64 batch_id)
 {
-	Relation	rel;
-	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * workflow->nsteps);
-
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
 		NewStep    *step = &workflow->steps[i];
@@ -59,6 +81,17 @@ put_steps(Workflow *workflow, int64 batch_id)
 			jobq_job_block(&step->job, step->spec.options, step->spec.nulls);
 		jobq_put_job(&step->job, &unique);
 	}
+	put_rows(workflow, batch_id);
+}
+
+/*
+ * The rows of jobq.step.
+ */
+static void
+put_rows(Workflow *workflow, int64 batch_id)
+{
+	HeapTuple  *tuples = palloc(sizeof(HeapTuple) * workflow->nsteps);
+	Relation	rel;
 
 	rel = jobq_open_table(JOBQ_STEP_TABLE, RowExclusiveLock);
 	for (int i = 0; i < workflow->nsteps; i++)
@@ -69,7 +102,7 @@ put_steps(Workflow *workflow, int64 batch_id)
 		Datum	   *needs = palloc(sizeof(Datum) * (step->nneeds + 1));
 
 		for (int j = 0; j < step->nneeds; j++)
-			needs[j] = JOB(&workflow->steps[step->needs[j]].job, JOB_ID);
+			needs[j] = Int64GetDatum(need_of(workflow, step->needs[j]));
 		values[STEP_JOB_ID - 1] = JOB(&step->job, JOB_ID);
 		values[STEP_BATCH_ID - 1] = Int64GetDatum(batch_id);
 		values[STEP_NAME - 1] = CStringGetTextDatum(step->name);
@@ -192,7 +225,6 @@ jobq_chain(PG_FUNCTION_ARGS)
 	Workflow	workflow = {.chain = true};
 	Datum		callbacks[NCALLBACKS];
 	bool		nulls[NCALLBACKS];
-	Datum	   *ids;
 
 	PreventCommandIfReadOnly("jobq.chain()");
 	if (PG_ARGISNULL(0))
@@ -211,9 +243,91 @@ jobq_chain(PG_FUNCTION_ARGS)
 			  jobq_batch_insert(PG_ARGISNULL(4) ? (Datum) 0
 								: PointerGetDatum(PG_GETARG_TEXT_PP(4)),
 								callbacks, nulls, false, true, true));
-	ids = palloc(sizeof(Datum) * workflow.nsteps);
-	for (int i = 0; i < workflow.nsteps; i++)
-		ids[i] = JOB(&workflow.steps[i].job, JOB_ID);
-	PG_RETURN_ARRAYTYPE_P(construct_array(ids, workflow.nsteps, INT8OID, 8,
-										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	PG_RETURN_DATUM(ids_of(&workflow));
+}
+
+/*
+ * The ids of the steps' jobs.
+ */
+static Datum
+ids_of(const Workflow *workflow)
+{
+	Datum	   *ids = palloc(sizeof(Datum) * workflow->nsteps);
+
+	for (int i = 0; i < workflow->nsteps; i++)
+		ids[i] = JOB(&workflow->steps[i].job, JOB_ID);
+	return PointerGetDatum(construct_array(ids, workflow->nsteps, INT8OID, 8,
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+/*
+ * Enqueue steps that are added.  Another transaction may have added one of the same name,
+ * or be about to: then this waits until it is over.
+ */
+static void
+put_added(Workflow *workflow)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		put_steps(workflow, workflow->batch_id);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode != ERRCODE_UNIQUE_VIOLATION ||
+			edata->constraint_name == NULL ||
+			strcmp(edata->constraint_name, STEP_NAME_INDEX) != 0)
+			PG_RE_THROW();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("another transaction has added a step of the same name to workflow " INT64_FORMAT,
+						workflow->batch_id),
+				 edata->detail == NULL ? 0 : errdetail_internal("%s", edata->detail)));
+	}
+	PG_END_TRY();
+
+	for (int i = 0; i < workflow->nsteps; i++)
+		jobq_at_commit_step(workflow->batch_id, job_id(&workflow->steps[i].job));
+}
+
+/*
+ * workflow_add(batch_id, steps, options) returns the ids of the jobs.
+ */
+Datum
+jobq_workflow_add(PG_FUNCTION_ARGS)
+{
+	Workflow	workflow = {.chain = false};
+	Batch		batch;
+
+	PreventCommandIfReadOnly("jobq.workflow_add()");
+	PreventCommandIfParallelMode("jobq.workflow_add()");
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", PG_ARGISNULL(0) ? "batch_id" : "steps")));
+	workflow.batch_id = PG_GETARG_INT64(0);
+	(void) batch_open_to_add(workflow.batch_id, &batch);
+	if (!batch.has_steps)
+		batch_wrong_state(workflow.batch_id, "has no steps",
+						  "Only workflows and chains have. Use jobq.batch_add().");
+
+	/* they are his also when they are made anew from their definitions */
+	if (batch.role != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to add steps to workflow " INT64_FORMAT,
+						workflow.batch_id),
+				 errhint("Its steps are jobs of the role \"%s\". Use SET ROLE.",
+						 GetUserNameFromId(batch.role, true))));
+	if (!PG_ARGISNULL(2))
+		workflow_read_options(&workflow, PG_GETARG_JSONB_P(2));
+	workflow_read_steps(&workflow, PG_GETARG_JSONB_P(1));
+	put_added(&workflow);
+	PG_RETURN_DATUM(ids_of(&workflow));
 }

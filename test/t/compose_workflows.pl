@@ -152,6 +152,64 @@ $past->quit;
 wait_for($node, 'kept: what has ended meanwhile is known', "SELECT state = 'completed' FROM jobq.batch_status($kept)");
 
 #
+# Steps that are added, by steps and by sessions, and crashes meanwhile.
+#
+# Each of these steps but the last adds the next one, and one beside it, both of which
+# need it; the last needs all that came beside.
+sql(q{
+CREATE FUNCTION grow(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+	n int := payload ->> 'n';
+	last int := payload ->> 'last';
+BEGIN
+	INSERT INTO effect (job, result) VALUES (job.id, 1);
+	IF n < last THEN
+		PERFORM jobq.workflow_add(job.batch_id, jsonb_build_array(
+			jsonb_build_object('name', 'grow ' || n + 1, 'kind', 'grow', 'needs', jsonb_build_array('grow ' || n), 'payload', jsonb_build_object('n', n + 1, 'last', last)),
+			jsonb_build_object('name', 'beside ' || n, 'kind', 'step', 'needs', jsonb_build_array('grow ' || n), 'payload', jsonb_build_array(jsonb_build_object('$result', 'grow ' || n)))));
+	ELSE
+		PERFORM jobq.workflow_add(job.batch_id, jsonb_build_array(jsonb_build_object('name', 'sum', 'kind', 'step',
+			'needs', (SELECT jsonb_agg('beside ' || i) FROM generate_series(1, last - 1) i),
+			'payload', (SELECT jsonb_agg(jsonb_build_object('$result', 'beside ' || i)) FROM generate_series(1, last - 1) i))));
+	END IF;
+	PERFORM pg_sleep(0.001);
+	RETURN '1';
+END $$;
+SELECT jobq.register('grow', 'grow(jsonb, jobq.job_context)', max_attempts => 100, backoff => 'fixed 5ms');
+TRUNCATE effect});
+my $length = 60;
+foreach my $blow (@blows)
+{
+	my $done = sql('SELECT count(*) FROM effect');
+	sql(qq{SELECT jobq.workflow('{"name": "grows", "on_finish": {"kind": "told"}, "steps": [{"name": "grow 1", "kind": "grow", "payload": {"n": 1, "last": $length}}]}') FROM generate_series(1, 5)});
+	my $outside = sql(q{SELECT jobq.workflow('{"name": "outside", "on_finish": {"kind": "told"}, "steps": [{"name": "0", "kind": "x", "queue": "outside"}]}')});
+	for my $i (1 .. 40)
+	{
+		my $need = $i - 1;
+		sql(qq{SELECT jobq.workflow_add($outside, '[{"name": "$i", "kind": "step", "needs": ["$need"], "payload": [1]}]')});
+		next if $i != 20;
+		poll($node, "SELECT count(*) > $done + 100 FROM effect");
+		$blow->();
+		poll($node, 'SELECT true');
+	}
+	sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
+}
+wait_for($node, 'added: all workflows are over', 'SELECT NOT EXISTS (SELECT FROM jobq.batches WHERE finished_at IS NULL)');
+wait_for($node, 'added: and have told so', 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+is( sql(q{SELECT b.name, s.state, count(*) FROM jobq.steps s JOIN jobq.batches b ON b.id = s.batch_id WHERE b.name IN ('grows', 'outside') GROUP BY 1, 2 ORDER BY 1}),
+	join("\n", 'grows|completed|' . 5 * @blows * 2 * $length, 'outside|completed|' . 41 * @blows),
+	'added: all steps have completed');
+is( sql(q{SELECT count(*) FROM jobq.steps s JOIN jobq.batches b ON b.id = s.batch_id LEFT JOIN (SELECT job, count(*) AS n FROM effect GROUP BY 1) e ON e.job = s.job_id
+		WHERE b.name IN ('grows', 'outside') AND s.name <> '0' AND coalesce(e.n, 0) <> 1}),
+	0, 'added: each has run once');
+is( sql(q{SELECT count(*) FROM jobq.step s CROSS JOIN unnest(needs) AS need JOIN effect e ON e.job = s.job_id JOIN effect f ON f.job = need WHERE f.n > e.n}),
+	0, 'added: none before what it needs');
+is( sql(q{SELECT DISTINCT result FROM jobq.steps s JOIN effect e ON e.job = s.job_id WHERE s.name = 'sum'}),
+	1 + 2 * ($length - 1), 'added: the last ones had all results');
+is( sql('SELECT count(*), count(DISTINCT job) FROM effect WHERE job < 0'),
+	join('|', (6 * @blows) x 2), 'added: each workflow has told its end once');
+
+#
 # Retention: what steps that wait need to know outlives the archive.
 #
 my $old = sql(q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "step", "payload": [40]}, {"name": "outside", "kind": "x", "queue": "outside"},
@@ -166,9 +224,11 @@ foreach my $days (1 .. 9)
 wait_for($node, 'retention: the archive is gone', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'step')});
 is(sql("SELECT name, state FROM jobq.steps WHERE batch_id = $old ORDER BY job_id"), "a|completed\noutside|ready\nb|blocked", 'retention: the states are known');
 is(sql('SELECT count(*) FROM jobq.steps WHERE state IS NULL'), 0, 'retention: of all steps');
+sql(qq{SELECT jobq.workflow_add($old, '[{"name": "late", "kind": "step", "needs": ["a"], "payload": [{"\$result": "a"}, 1]}]')});
+wait_for($node, 'retention: a step is added that needs one which is long gone', "SELECT state = 'completed' FROM jobq.steps WHERE batch_id = $old AND name = 'late'");
 sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', wait => '5 min')});
 wait_for($node, 'retention: the workflow ends', "SELECT state = 'completed' FROM jobq.batch_status($old)");
-is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step'}), 42, 'retention: with the result of a step that is long gone');
+is(sql(q{SELECT result FROM jobq.jobs WHERE kind = 'step' ORDER BY id}), "42\n43", 'retention: with the result of that step');
 # a pass that was under way may have seen the old time, and there is one an hour
 my $gone = 'NOT EXISTS (SELECT FROM jobq.batch) AND NOT EXISTS (SELECT FROM jobq.step)';
 for (my $hours = 50 * 24; $hours < 200 * 24; $hours += 2)

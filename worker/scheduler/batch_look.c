@@ -91,6 +91,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	bool		live;
 	bool		ending;
 	bool		later;
+	bool		grows = workflow_grows(id, news);
 
 	/* what has ended stays so until we have committed */
 	if (!jobq_workflow_try_lock(id))
@@ -114,7 +115,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 		ending = batch->state == BATCH_CANCELLED ||
 			((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
 		if (batch->has_steps && batch->state != BATCH_CANCELLED)
-			workflow_advance(batch->id, batch->role, batch->version, ending, &steps);
+			workflow_advance(batch->id, batch->role, batch->version, ending,
+							 grows && batch->state == BATCH_RUNNING, &steps);
 	}
 	if (shared && failing)
 		return LOOK_ALONE;
@@ -155,7 +157,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	if (live && later)
 		return LOOK_LATER;
 	if (live)
-		return ending || steps.blocked ? LOOK_EACH : LOOK_WITNESS;
+		return ending || steps.blocked || workflow_is_kept(id) ? LOOK_EACH : LOOK_WITNESS;
+	kept_forget(id);
 
 	/* one that was started before it had a job does not end before it has */
 	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch->id))

@@ -30,6 +30,7 @@ batch_watch_none(void)
 		pg_atomic_write_u64(&my_db->told->watches[i].batch_id, 0);
 		my_db->told->watches[i].look = false;
 		my_db->told->watches[i].named = false;
+		my_db->told->watches[i].grows = false;
 	}
 	my_db->told->nunwatched = 0;
 	my_db->told->nends = 0;
@@ -55,7 +56,7 @@ batch_watch_begin(int64 id, bool *whole)
 	{
 		pg_atomic_write_u64(&watch->witness, JOBQ_ANY_WITNESS);
 		pg_atomic_write_u64(&watch->batch_id, (uint64) id);
-		watch->named = watch->whole = false;
+		watch->named = watch->whole = watch->grows = false;
 		*whole = true;
 	}
 	if (pg_atomic_read_u64(&watch->batch_id) == (uint64) id &&

@@ -41,7 +41,7 @@
 #define MAX_KEPT		500
 #define SWEEP_PAUSE		(10 * USECS_PER_SEC)
 
-/* Ends of jobs that are kept for a look; where there are more, it reads all. */
+/* Ends of jobs, and steps, that are kept for a look; where there are more, it reads all. */
 #define MAX_NEWS		10000
 
 /* Looks that may share a transaction. */
@@ -91,7 +91,7 @@ static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static Wanted *want(int64 id, Oid role, int64 bound, TimestampTz now);
 static void forget(Wanted *batch);
-static void add_end(Wanted *batch, int64 job_id);
+static void add_news(Wanted *batch, JobList *list, int64 job_id);
 static void collect(TimestampTz now);
 static void read_page(void *arg);
 static void sweep(TimestampTz now);
@@ -209,33 +209,34 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 static void
 forget(Wanted *batch)
 {
-	if (batch->news.ended != NULL)
-		pfree(batch->news.ended);
+	if (batch->news.ended.ids != NULL)
+		pfree(batch->news.ended.ids);
+	if (batch->news.added.ids != NULL)
+		pfree(batch->news.added.ids);
 	(void) hash_search(wanted, &batch->id, HASH_REMOVE, NULL);
 }
 
 /*
- * A job of the batch has ended.
+ * A job of the batch has ended, or a step was added to it: list, one of the two of the
+ * batch's news, says which.
  */
 static void
-add_end(Wanted *batch, int64 job_id)
+add_news(Wanted *batch, JobList *list, int64 job_id)
 {
-	BatchNews  *news = &batch->news;
-
-	if (news->nended == MAX_NEWS)
-		news->whole = true;
-	if (news->whole)
+	if (list->n == MAX_NEWS)
+		batch->news.whole = true;
+	if (batch->news.whole)
 		return;
-	if (news->nended == news->max_ended)
+	if (list->n == list->max)
 	{
-		int			n = Max(2 * news->max_ended, 16);
+		int			n = Max(2 * list->max, 16);
 
-		news->ended = news->ended == NULL
+		list->ids = list->ids == NULL
 			? MemoryContextAlloc(TopMemoryContext, sizeof(int64) * n)
-			: repalloc(news->ended, sizeof(int64) * n);
-		news->max_ended = n;
+			: repalloc(list->ids, sizeof(int64) * n);
+		list->max = n;
 	}
-	news->ended[news->nended++] = job_id;
+	list->ids[list->n++] = job_id;
 }
 
 /*
@@ -248,6 +249,7 @@ collect(TimestampTz now)
 	int64		ids[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	int64		bounds[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	bool		whole[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
+	bool		grows[JOBQ_MAX_WATCHES + JOBQ_MAX_UNWATCHED];
 	int			n = 0;
 	int			nends;
 
@@ -262,6 +264,8 @@ collect(TimestampTz now)
 		watch->look = false;
 		whole[n] = watch->whole;
 		watch->whole = false;
+		grows[n] = watch->grows;
+		watch->grows = false;
 		ids[n] = (int64) pg_atomic_read_u64(&watch->batch_id);
 		bounds[n++] = witness == JOBQ_ANY_WITNESS || witness == 0
 			? PG_INT64_MAX : (int64) witness;
@@ -270,6 +274,7 @@ collect(TimestampTz now)
 	{
 		ids[n] = my_db->told->unwatched[--my_db->told->nunwatched];
 		whole[n] = true;
+		grows[n] = false;
 		bounds[n++] = PG_INT64_MAX;
 	}
 	nends = my_db->told->nends;
@@ -278,10 +283,19 @@ collect(TimestampTz now)
 	my_db->batches_look = false;
 	LWLockRelease(my_db->lock);
 	for (int i = 0; i < n; i++)
-		want(ids[i], InvalidOid, bounds[i], now)->news.whole |= whole[i];
+	{
+		BatchNews  *news = &want(ids[i], InvalidOid, bounds[i], now)->news;
+
+		news->whole |= whole[i];
+		news->grows |= grows[i];
+	}
 	for (int i = 0; i < nends; i++)
-		add_end(want(ends[i].batch_id, InvalidOid, PG_INT64_MAX, now),
-				ends[i].job_id);
+	{
+		Wanted	   *batch = want(ends[i].batch_id, InvalidOid, PG_INT64_MAX, now);
+
+		add_news(batch, ends[i].added ? &batch->news.added : &batch->news.ended,
+				 ends[i].job_id);
+	}
 }
 
 /*
@@ -526,8 +540,9 @@ looked(Look *this, const ErrorData *edata)
 	}
 	if (this->outcome != LOOK_ALONE)
 	{
-		batch->news.nended = 0;
+		batch->news.ended.n = batch->news.added.n = 0;
 		batch->news.whole = edata != NULL;
+		batch->news.grows &= edata != NULL || this->outcome == LOOK_LATER;
 	}
 	if (edata != NULL && this->outcome != LOOK_LATER)
 		note_error(batch->id, edata);

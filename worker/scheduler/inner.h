@@ -261,6 +261,7 @@ typedef struct KeptWorkflow
 	uint64		used_at;		/* the count of uses then */
 	TransactionId version;		/* of the batch's row: the xmin */
 	JobqSteps	workflow;
+	bool		grows;			/* steps were added to it */
 	int			nblocked;
 	int			ncounted;		/* steps that the sum of all knows of */
 	int			nready;			/* steps for which there was something to do
@@ -271,21 +272,31 @@ typedef struct KeptWorkflow
 } KeptWorkflow;
 
 extern KeptWorkflow *kept_find(int64 batch_id);
-extern void kept_add(int64 batch_id, TransactionId version,
+extern void kept_add(int64 batch_id, TransactionId version, bool grows,
 					 JobqSteps *workflow);
+extern bool kept_grow(KeptWorkflow *kept, JobqStep *step);
 extern void kept_forget(int64 batch_id);
 extern void kept_ready(KeptWorkflow *kept, JobqStep *step);
 extern bool kept_count(KeptWorkflow *kept);
 extern bool kept_over(KeptWorkflow *kept, JobqStep *step);
 
 /* worker/scheduler/workflows.c */
+/* The ids of jobs. */
+typedef struct JobList
+{
+	int			n;
+	int			max;
+	int64	   *ids;
+} JobList;
+
 /* What has happened to a batch since the last look. */
 typedef struct BatchNews
 {
 	bool		whole;			/* anything: look at all of it */
-	int			nended;			/* or these jobs have ended */
-	int			max_ended;
-	int64	   *ended;
+	bool		grows;			/* steps were added, whether they are listed
+								 * or not */
+	JobList		ended;			/* or these jobs have ended */
+	JobList		added;			/* ... and steps with these jobs were added */
 } BatchNews;
 
 /* What is left of a workflow after a look at it. */
@@ -298,7 +309,8 @@ typedef struct WorkflowLook
 } WorkflowLook;
 
 extern void workflow_advance(int64 batch_id, Oid role, TransactionId version,
-							 bool ending, WorkflowLook *result);
+							 bool ending, bool grows, WorkflowLook *result);
+extern bool workflow_grows(int64 batch_id, const BatchNews *news);
 extern bool workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 						   const BatchNews *news, WorkflowLook *result);
 extern bool workflow_is_kept(int64 batch_id);

@@ -9,8 +9,11 @@
  * forgotten at any time: the next look reads all steps then.  It must be if the row of
  * the batch has another version: then steps may run once more (src/compose/rerun.c).
  *
- * Only large workflows are kept, and of these as many steps as MAX_KEPT_STEPS;
- * which was not looked at for longest goes first.
+ * Only large workflows are kept, and of these as many steps as MAX_KEPT_STEPS.  One in
+ * which no step waits goes first, and then which was not looked at for longest.
+ *
+ * A workflow in which no step waits is kept only if steps were added to it: more of
+ * them are likely to come, which wait for those that it has.
  *
  * worker/scheduler/kept.c
  *
@@ -50,7 +53,7 @@ kept_find(int64 batch_id)
  * over.
  */
 void
-kept_add(int64 batch_id, TransactionId version, JobqSteps *workflow)
+kept_add(int64 batch_id, TransactionId version, bool grows, JobqSteps *workflow)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(int64),
@@ -75,7 +78,9 @@ kept_add(int64 batch_id, TransactionId version, JobqSteps *workflow)
 
 		hash_seq_init(&seq, kept);
 		while ((other = hash_seq_search(&seq)) != NULL)
-			if (oldest == NULL || other->used_at < oldest->used_at)
+			if (oldest == NULL ||
+				((other->nblocked == 0) == (oldest->nblocked == 0)
+				 ? other->used_at < oldest->used_at : other->nblocked == 0))
 				oldest = other;
 		kept_forget(oldest->batch_id);
 	}
@@ -85,6 +90,7 @@ kept_add(int64 batch_id, TransactionId version, JobqSteps *workflow)
 	entry->used_at = ++nuses;
 	entry->version = version;
 	entry->workflow = *workflow;
+	entry->grows = grows;
 	entry->nblocked = entry->nready = entry->ndone = 0;
 	entry->max_ready = 0;
 	entry->ready = NULL;
@@ -117,6 +123,38 @@ kept_ready(KeptWorkflow *this, JobqStep *step)
 			: repalloc(this->ready, sizeof(JobqStep *) * this->max_ready);
 	}
 	this->ready[this->nready++] = step;
+}
+
+/*
+ * The step was added, as jobq_steps_add() has read it.  False if what is known of the
+ * others is not enough to say what follows.
+ */
+bool
+kept_grow(KeptWorkflow *this, JobqStep *step)
+{
+	this->grows = true;
+	for (int i = 0; i < step->nneeds; i++)
+	{
+		if (step->needs[i] == NULL)
+			return false;
+		if (jobq_step_over(step->needs[i]))
+			continue;
+		jobq_step_add_user(&this->workflow, step->needs[i], step);
+		step->waits++;
+	}
+	switch (step->state)
+	{
+		case STEP_LIVE:
+		case STATE_COMPLETED:
+			return true;
+		case STEP_BLOCKED:
+			this->nblocked++;
+			if (step->waits == 0)
+				kept_ready(this, step);
+			return !step->mapped || step->nelements == JOBQ_UNKNOWN_ELEMENTS;
+		default:
+			return false;
+	}
 }
 
 /*

@@ -17,7 +17,8 @@
  * To read all steps each time one of many ends would take longer than the steps.
  * So a large workflow in which nothing has gone wrong is kept in memory (kept.c), and
  * a look goes on from there with the jobs that committers have named.  Whatever is
- * not as expected leads back to reading all.
+ * not as expected leads back to reading all.  Of steps that were added, a look reads
+ * these alone.
  *
  * worker/scheduler/workflows.c
  *
@@ -48,6 +49,7 @@ static void begin_look(StepLook *look, int64 batch_id, Oid role,
 static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
 static void restore_steps(StepLook *look);
+static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
 static void cancel_step(StepLook *look, JobqStep *step, const char *reason);
 static StepDone move_step(StepLook *look, JobqStep *step);
@@ -77,12 +79,24 @@ end_look(StepLook *look)
 }
 
 /*
+ * Were steps added to the batch, as far as is known?
+ */
+bool
+workflow_grows(int64 batch_id, const BatchNews *news)
+{
+	KeptWorkflow *kept = kept_find(batch_id);
+
+	return news->grows || news->added.n > 0 || (kept != NULL && kept->grows);
+}
+
+/*
  * Look at all steps of a batch of the role's, whose row has this version; the caller is
- * connected to SPI.  ending: the batch has failed, and nothing new begins.
+ * connected to SPI.  ending: the batch has failed, and nothing new begins.  grows: see
+ * workflow_grows().
  */
 void
 workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
-				 WorkflowLook *found)
+				 bool grows, WorkflowLook *found)
 {
 	static const BatchNews all = {.whole = true};
 	StepLook	look;
@@ -100,10 +114,14 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 
 		found->blocked |= state == STEP_BLOCKED ||
 			(state == STEP_DROPPED && !ending);
+		sound &= state == STEP_LIVE || jobq_step_over(workflow.steps[i]);
 	}
 	if (!found->blocked)
 	{
-		MemoryContextDelete(workflow.memory);
+		if (grows && sound)
+			kept_add(batch_id, version, true, &workflow);
+		else
+			MemoryContextDelete(workflow.memory);
 		return;
 	}
 	if (XLogLogicalInfoActive())
@@ -140,6 +158,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 	end_look(&look);
 
 	found->blocked = false;
+	sound = !ending;
 	for (int i = 0; i < workflow.nsteps; i++)
 	{
 		const JobqStep *step = workflow.steps[i];
@@ -148,8 +167,8 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		found->blocked |= !goes_on;
 		sound &= goes_on || step->state == STEP_BLOCKED;
 	}
-	if (sound && found->blocked && !found->locked)
-		kept_add(batch_id, version, &workflow);
+	if (sound && (found->blocked || grows) && !found->locked)
+		kept_add(batch_id, version, grows, &workflow);
 	else
 		MemoryContextDelete(workflow.memory);
 }
@@ -173,7 +192,7 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 		return false;
 	}
 	memset(found, 0, sizeof(WorkflowLook));
-	if (XLogLogicalInfoActive() && news->nended > 0)
+	if (XLogLogicalInfoActive() && news->ended.n > 0)
 		remember_ends(batch_id, news);
 	begin_look(&look, batch_id, role, &kept->workflow, found);
 	old = MemoryContextSwitchTo(look.memory);
@@ -202,34 +221,65 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 	end_look(&look);
 	sound &= kept_count(kept);
 	found->blocked = !sound || kept->nblocked > 0;
-	if (!sound || kept->nblocked == 0)
+	if (!sound || (kept->nblocked == 0 && !kept->grows))
 		kept_forget(batch_id);
 	return true;
 }
 
 /*
- * Put the jobs that have ended into what is kept of the workflow.  False if
- * something is not as expected.
+ * Put the steps that were added into what is kept of the workflow.  False if something
+ * is not as expected.
+ */
+static bool
+put_added(KeptWorkflow *kept, const JobList *added)
+{
+	int64	   *ids = palloc(sizeof(int64) * (added->n + 1));
+	JobqStep   *steps;
+	int			n = 0;
+	bool		sound = true;
+
+	for (int i = 0; i < added->n; i++)
+		if (jobq_step_of_job(&kept->workflow, added->ids[i]) == NULL)
+			ids[n++] = added->ids[i];
+	if (n > 0)
+	{
+		steps = jobq_steps_add(kept->batch_id, &kept->workflow, ids, n);
+		sound = steps != NULL;
+		for (int i = 0; i < n && sound; i++)
+			sound = kept_grow(kept, &steps[i]);
+	}
+	pfree(ids);
+	return sound;
+}
+
+/*
+ * Put the steps that were added, and the jobs that have ended, into what is kept of the
+ * workflow.  False if something is not as expected.
  */
 static bool
 put_news(KeptWorkflow *kept, const BatchNews *news)
 {
 	static const Oid types[] = {INT8ARRAYOID};
 	static SPIPlanPtr plan = NULL;
-	Datum	   *ids = palloc(sizeof(Datum) * (news->nended + 1));
+	Datum	   *ids;
 	int			nids = 0;
 	SPITupleTable *table;
 	Datum		array;
 	uint64		n;
 	bool		sound = true;
 
+	/* one that was added may have ended already */
+	if (!put_added(kept, &news->added))
+		return false;
+	ids = palloc(sizeof(Datum) * (news->ended.n + 1));
+
 	/*
 	 * the batch may have other jobs as well; one that is tried again comes
 	 * often
 	 */
-	for (int i = 0; i < news->nended; i++)
+	for (int i = 0; i < news->ended.n; i++)
 	{
-		JobqStep   *step = jobq_step_of_job(&kept->workflow, news->ended[i]);
+		JobqStep   *step = jobq_step_of_job(&kept->workflow, news->ended.ids[i]);
 
 		if (step == NULL || jobq_step_over(step) || step->state == STEP_NAMED)
 			continue;
@@ -292,10 +342,10 @@ remember_ends(int64 batch_id, const BatchNews *news)
 						1, types, values, NULL, SPI_OK_UPDATE);
 		return;
 	}
-	ids = palloc(sizeof(Datum) * news->nended);
-	for (int i = 0; i < news->nended; i++)
-		ids[i] = Int64GetDatum(news->ended[i]);
-	values[1] = PointerGetDatum(construct_array(ids, news->nended, INT8OID, 8,
+	ids = palloc(sizeof(Datum) * news->ended.n);
+	for (int i = 0; i < news->ended.n; i++)
+		ids[i] = Int64GetDatum(news->ended.ids[i]);
+	values[1] = PointerGetDatum(construct_array(ids, news->ended.n, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
 	jobq_query_kept(&plans[1], "UPDATE jobq.step s SET state = a.state, result = a.result"

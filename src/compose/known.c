@@ -1,0 +1,146 @@
+/*-------------------------------------------------------------------------
+ *
+ * known.c
+ *	  Steps that a workflow has already, when others are added to it: they are found by
+ *	  their names, as far as the new ones speak of them, so that what an addition costs
+ *	  does not depend on how many there are.
+ *
+ * The names are unique by the index step_name, which also holds between transactions
+ * that add at the same time.
+ *
+ * src/compose/known.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "compose/inner.h"
+
+/*
+ * Workflows of which a session knows that there is room for more steps.  It may fill a
+ * part of that room before it counts again: one of SHARES, or of so many as there can be
+ * sessions, which may all add.  The limit protects the scheduler, and what transactions
+ * add that are open at the same time is not seen: so it need not be exact where many
+ * sessions add to the same workflow, but they cannot pass it by far.
+ */
+#define NROOMS		16
+#define SHARES		64
+
+typedef struct Room
+{
+	int64		batch_id;
+	int64		left;
+} Room;
+
+static Room rooms[NROOMS];
+
+/*
+ * Keep the number of the workflow's steps within what is allowed: n more are about to be
+ * added.  To count them each time would cost more than the steps.
+ */
+void
+known_check_room(int64 batch_id, int n)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Room	   *room = &rooms[(uint64) batch_id % NROOMS];
+	Datum		value = Int64GetDatum(batch_id);
+	int64		nsteps;
+
+	if (room->batch_id == batch_id && room->left >= n)
+	{
+		room->left -= n;
+		return;
+	}
+	room->batch_id = 0;
+	SPI_connect();
+	(void) jobq_query_kept(&plan, "SELECT pg_catalog.count(*) FROM jobq.step"
+						   " WHERE batch_id = $1 AND element_of IS NULL",
+						   1, types, &value, NULL, SPI_OK_SELECT);
+	nsteps = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+	SPI_finish();
+	if (nsteps + n > JOBQ_MAX_STEPS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("workflow " INT64_FORMAT " would have " INT64_FORMAT " steps, more than the allowed %d",
+						batch_id, nsteps + n, JOBQ_MAX_STEPS),
+				 errhint("A step can add jobs to the batch with jobq.batch_add().")));
+	room->left = (JOBQ_MAX_STEPS - nsteps - n) / Max(SHARES, MaxBackends);
+	room->batch_id = batch_id;
+}
+
+/*
+ * The job of the workflow's step of that name, or 0.
+ */
+int64
+known_job(int64 batch_id, const char *name)
+{
+	static const Oid types[] = {INT8OID, TEXTOID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(batch_id), CStringGetTextDatum(name)};
+	int64		job_id = 0;
+
+	SPI_connect();
+	if (jobq_query_kept(&plan, "SELECT job_id FROM jobq.step"
+						" WHERE batch_id = $1 AND name = $2 AND element_of IS NULL",
+						2, types, values, NULL, SPI_OK_SELECT) > 0)
+		job_id = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+	SPI_finish();
+	return job_id;
+}
+
+/*
+ * Take the step that the workflow has with this name into the list of those that are
+ * spoken of.  Its place is behind those of the new steps; -1 if there is none.
+ */
+int
+known_place(Workflow *workflow, const char *name)
+{
+	int64		job_id = known_job(workflow->batch_id, name);
+
+	if (job_id == 0)
+		return -1;
+	if (workflow->nknown == workflow->max_known)
+	{
+		workflow->max_known = Max(2 * workflow->max_known, 16);
+		workflow->known = workflow->known == NULL
+			? palloc(sizeof(KnownStep) * workflow->max_known)
+			: repalloc(workflow->known, sizeof(KnownStep) * workflow->max_known);
+	}
+	workflow->known[workflow->nknown].job_id = job_id;
+	workflow->known[workflow->nknown].mark = 0;
+	return workflow->nsteps + workflow->nknown++;
+}
+
+/*
+ * Does one of the jobs' steps need that of the job "before", directly or not?
+ */
+bool
+known_comes_after(const Datum *jobs, int njobs, int64 before)
+{
+	static const Oid types[] = {INT8ARRAYOID, INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[2];
+	bool		found;
+
+	if (njobs == 0)
+		return false;
+	values[0] = PointerGetDatum(construct_array(unconstify(Datum *, jobs), njobs, INT8OID, 8,
+												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[1] = Int64GetDatum(before);
+	SPI_connect();
+	found = jobq_query_kept(&plan, "WITH RECURSIVE before (id) AS"
+							" (SELECT pg_catalog.unnest($1) UNION"
+							"  SELECT n.id FROM before b JOIN jobq.step s ON s.job_id = b.id"
+							"  CROSS JOIN LATERAL pg_catalog.unnest(s.needs) n (id))"
+							" SELECT FROM before WHERE id = $2 LIMIT 1",
+							2, types, values, NULL, SPI_OK_SELECT) > 0;
+	SPI_finish();
+	return found;
+}
