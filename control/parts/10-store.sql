@@ -111,7 +111,7 @@ COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs
 COMMENT ON COLUMN jobq.job.role IS 'whose it is: who has enqueued it';
 COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a key of that, a tenant of a queue that is fair or limits them; 0: none';
-COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key';
+COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key, even; or of the role''s number and group_key, odd';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.log IS 'what its handler has told by log()';
@@ -326,6 +326,24 @@ CREATE TRIGGER replicated BEFORE INSERT OR UPDATE ON jobq.job
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.replicated();
 ALTER TABLE jobq.job ENABLE REPLICA TRIGGER replicated;
 COMMENT ON TRIGGER replicated ON jobq.job IS 'fires for logical replication only';
+
+CREATE FUNCTION jobq_internal.group_of_role(role regrole, group_key text) RETURNS bigint
+AS 'MODULE_PATHNAME', 'jobq_group_of_role' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.group_of_role(regrole, text) IS 'id of the role''s group of that key, in the queues whose groups are of the database';
+
+CREATE FUNCTION jobq_internal.regroup() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+	NEW.group_id := jobq_internal.group_of_role(NEW.role, NEW.group_key);
+	RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION jobq_internal.regroup() IS 'trigger function: a dump and logical replication know roles by their names, and groups by the roles'' numbers';
+
+CREATE TRIGGER regroup BEFORE INSERT ON jobq.job
+	FOR EACH ROW WHEN (NEW.group_id & 1 <> 0) EXECUTE FUNCTION jobq_internal.regroup();
+ALTER TABLE jobq.job ENABLE ALWAYS TRIGGER regroup;
+COMMENT ON TRIGGER regroup ON jobq.job IS 'sets the groups of roles right in a restore and in logical replication';
 
 CREATE FUNCTION jobq_internal.loaded() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_loaded' LANGUAGE C;

@@ -87,7 +87,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 		UNION ALL
 		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
 				jobq_internal.explain_names(caller, sees_all, m.ids)),
-			format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1)
+			CASE WHEN q.group_scope = 'queue' THEN format('SELECT jobq.alter_queue(%L, group_max_running => %s)', q.name, q.group_max_running + 1) END
 		FROM (SELECT array_agg(r.job_id) AS ids FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
 			WHERE g.group_id = j.group_id AND g.id <> j.id) m
 		WHERE q.group_max_running > 0 AND cardinality(m.ids) >= q.group_max_running AND j.run_at <= jobq.clock()

@@ -125,6 +125,7 @@ BEGIN
 			(NULL, 'queue', 'the queue; null if it was dropped'),
 			('jobq.handler', 'queue', 'where its jobs stand if they do not say; null: default'),
 			('jobq.kinds', 'queue', 'where its jobs stand if they do not say; null: default'),
+			('jobq.groups', 'queue', 'the queue; null if it was dropped, or the group is of the database'),
 			('jobq.limits', 'queue', 'the queue that has the limits; null: a kind or a limiter has'),
 			('jobq.limits', 'kind', 'the kind that has the limits; null: a queue or a limiter has'),
 			('jobq.workers', 'kind', 'the kind of the job that the worker runs'),

@@ -140,7 +140,8 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	JobqJob		first;
 	JobqDatabase *db;
 	bool		locked = job_group(job) != 0 && queue != NULL &&
-		queue->group_max_running == 1 && !jobq_has_scheduler(&db);
+		(queue->group_max_running == 1 || jobq_group_shared(job_group(job))) &&
+		!jobq_has_scheduler(&db);
 
 	*token = 0;
 	if (jobq_job_runs(job))

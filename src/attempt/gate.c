@@ -77,7 +77,7 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 	{
 		JobqPush	push;
 
-		if (jobq_flow_changed(job))
+		if (jobq_flow_changed(job) || jobq_group_changed(job))
 			return JOBQ_OTHER_LANE;
 		jobq_push_flow(job, &push);
 
@@ -111,16 +111,18 @@ static bool
 group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
 			  const JobqPush *entry, Snapshot snapshot, JobqJob *first)
 {
+	bool		shared = jobq_group_shared(job_group(job));
+	bool		waits = shared || (queue != NULL && queue->group_on_failure == GROUP_WAIT);
+
 	if (job_group(job) == 0 || queue == NULL ||
-		queue->group_max_running != 1 ||
-		(!JOB_ISNULL(job, JOB_GROUP_HELD) &&
-		 queue->group_on_failure == GROUP_WAIT))
+		(queue->group_max_running != 1 && !shared) ||
+		(!JOB_ISNULL(job, JOB_GROUP_HELD) && waits))
 		return false;
 	if (entry != NULL &&
 		(entry->first || entry->permits.group == JOBQ_NONE ||
 		 jobq_my_database() == NULL))
 		return false;
-	if (entry == NULL && queue->group_on_failure == GROUP_WAIT &&
+	if (entry == NULL && waits &&
 		group_is_held(rel, job, snapshot, first))
 		return true;
 	return group_predecessor(rel, job, snapshot, first);
@@ -273,6 +275,8 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 									 JOBQ_NONE, 0);
 			if (!jobq_job_delete(rel, job))
 				break;
+			if (jobq_group_changed(job))
+				jobq_change_group(job);
 			jobq_job_insert(rel, job);
 			return true;
 

@@ -63,6 +63,8 @@ find_job(Relation rel, int64 id, JobqPush *push, bool *limited)
 				 errhint("Change it with jobq.alter_queue('%s', mode => 'consumer').",
 						 queue->name)));
 
+	jobq_set_group_right(&job);
+
 	/* what this transaction has enqueued nobody can take before it commits */
 	found = !TransactionIdIsCurrentTransactionId(job.xmin) &&
 		!jobq_job_runs(&job) &&

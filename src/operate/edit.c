@@ -104,18 +104,15 @@ change_queue(JobqJob *job, const char *name, bool live)
 	}
 	handler = jobq_find_place(jobq_job_kind(job), name, &to, &handler_buffer);
 	if (live)
-	{
-		/* it begins anew: its group there does not wait for it any more */
-		if (job_group(job) != 0)
-			jobq_at_commit_group_end(job_group(job), job_id(job));
-		JOB_ISNULL(job, JOB_GROUP_HELD) = true;
 		jobq_length_remove(job_queue_id(job));
-	}
 	JOB_SET(job, JOB_QUEUE_ID, Int32GetDatum(to.id));
 	job_clear_stat(job);
 	if (live)
+	{
 		jobq_length_reserve(job, 1);
-	if (!JOB_ISNULL(job, JOB_GROUP_KEY))
+		jobq_change_group(job);
+	}
+	else if (!JOB_ISNULL(job, JOB_GROUP_KEY))
 		jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
 	if (expires_by_queue)
 		JOB_ISNULL(job, JOB_EXPIRES_AT) = true;

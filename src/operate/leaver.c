@@ -144,6 +144,8 @@ reassign_job(Relation rel, int64 id, Oid from, Oid to)
 			jobq_at_commit_lease(LEASE_END, id, 0, JOBQ_NONE, 0);
 			JOB_SET(&job, JOB_ROLE, ObjectIdGetDatum(to));
 			job_clear_stat(&job);
+			if (jobq_group_shared(job_group(&job)))
+				jobq_change_group(&job);	/* that is its role's */
 			jobq_job_insert(rel, &job);
 			reassign_key(&job, from, to);
 			return true;

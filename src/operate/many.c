@@ -131,6 +131,8 @@ static void
 add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 {
 	bool		letters = of_letters(many);
+	JobqQueue	buffer;
+	const JobqQueue *queue;
 	struct
 	{
 		int			filter;
@@ -165,8 +167,13 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 		add(query, alias, letters ? "~finished_at > $" : "~enqueued_at > $",
 			TIMESTAMPTZOID, TimestampTzGetDatum(many->after));
 
-	/* by this one there is an index */
-	if (many->queue_id != 0 && !many->nulls[FILTER_GROUP_KEY] && !letters)
+	/*
+	 * by this one there is an index; the queue's own groups are those of no
+	 * other
+	 */
+	if (many->queue_id != 0 && !many->nulls[FILTER_GROUP_KEY] && !letters &&
+		(queue = jobq_queue_by_id(many->queue_id, &buffer)) != NULL &&
+		queue->group_scope == GROUP_OF_QUEUE)
 		add(query, alias, "~group_id = $", INT8OID,
 			Int64GetDatum(jobq_group_id(many->queue_id,
 										DatumGetTextPP(many->values[FILTER_GROUP_KEY]))));

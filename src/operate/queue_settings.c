@@ -75,6 +75,16 @@ static const Setting settings[] = {
 };
 
 #define NSETTINGS	((int) lengthof(settings))
+
+/* The argument of each setting: the name of the queue comes first. */
+enum
+{
+	NAME_ARG,
+#define QUEUE_SETTING(name, NAME, type, column, check, words, comment) \
+	NAME##_ARG,
+#include "store/queue_settings.h"
+#undef QUEUE_SETTING
+};
 #define MAX_WEIGHT	1000
 
 static void check_number(const Setting *setting, int32 number);
@@ -82,6 +92,7 @@ static void check_weights(Jsonb *weights);
 static void check_tenant(const char *word);
 static bool check_role(Oid role);
 static void check_together(Datum name);
+static void check_groups(Datum name);
 static bool check_value(const Setting *setting, Datum value);
 static char *name_arg(FunctionCallInfo fcinfo);
 static void set_delegator(Datum name, bool delegated);
@@ -217,6 +228,14 @@ check_together(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fair_by of a queue with a tenant must be \"tenant\""),
 				 errhint("The setting tenant says what that is.")));
+	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND group_scope = 'database'"
+				   " AND (group_max_running <> 1 OR group_on_failure <> 'wait'"
+				   " OR rate LIKE '%group%' OR throttle LIKE '%group%')",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a queue cannot have a policy of its own for groups of the whole database"),
+				 errhint("With group_scope => 'database', group_max_running is 1, group_on_failure is 'wait', and neither rate nor throttle is by group.")));
 	if (jobq_query("SELECT FROM jobq.queue WHERE name = $1"
 				   " AND tenant IS NULL AND fair_by IS NULL"
 				   " AND (tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL)",
@@ -225,6 +244,27 @@ check_together(Datum name)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a queue that knows no tenants cannot limit them"),
 				 errhint("Say what a tenant is: tenant => 'setting ...', or header, schema, role.")));
+}
+
+/*
+ * An error if jobs of the queue are in groups of another scope than it has.  The caller
+ * is connected to SPI.
+ */
+static void
+check_groups(Datum name)
+{
+	static const Oid types[] = {TEXTOID};
+
+	if (jobq_query("SELECT FROM jobq.queue q JOIN jobq.job j ON j.queue_id = q.id"
+				   " WHERE q.name = $1 AND j.group_id IS NOT NULL"
+				   " AND (q.group_scope = 'database') <> (j.group_id & 1 <> 0)"
+				   " LIMIT 1",
+				   1, types, &name, NULL, SPI_OK_SELECT) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("queue \"%s\" has jobs with a group_key",
+						TextDatumGetCString(name)),
+				 errhint("Change group_scope when they have ended, or are cancelled.")));
 }
 
 /*
@@ -387,6 +427,8 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	if (delegated != '\0')
 		set_delegator(values[0], delegated == ' ');
 	check_together(values[0]);
+	if (!PG_ARGISNULL(GROUP_SCOPE_ARG))
+		check_groups(values[0]);
 	SPI_finish();
 	jobq_check_limited();
 }

@@ -71,7 +71,7 @@ group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 {
 	JobqLimiter *policy;
 
-	group->limiter = limiter;
+	group->limiter = jobq_group_shared(group->id) ? JOBQ_NO_LIMITER : limiter;
 	policy = group_policy(db, group);
 	if (!policy->group_wait || policy->group_max_running != 1)
 		group->owner = 0;
@@ -177,7 +177,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 	db->groups->free = group->next;
 	memset(group, 0, sizeof(JobqGroup));
 	group->id = id;
-	group->limiter = limiter;
+	group->limiter = jobq_group_shared(id) ? JOBQ_NO_LIMITER : limiter;
 	group->account = jobq_share_take(db->shares, role, JOBQ_OF_GROUPS);
 	group->head = JOBQ_NONE;
 	policy = group_policy(db, group);

@@ -37,7 +37,7 @@ typedef struct JobqGroup
 	uint32		next;			/* in the bucket, or free list link */
 	uint32		head;			/* parked entries */
 	uint16		nparked;
-	uint16		limiter;		/* of its queue */
+	uint16		limiter;		/* of its queue, if it is of one */
 	uint32		account;		/* whose share it is: see shares.h */
 	int			running;
 	bool		spilled;
@@ -48,6 +48,16 @@ typedef struct JobqGroup
 	int64		cursor_id;
 	JobqPace	pace;
 } JobqGroup;
+
+/*
+ * Has the group jobs of several queues?  Its id tells so.  It has the standard policy,
+ * whatever that of a queue is.
+ */
+static inline bool
+jobq_group_shared(int64 id)
+{
+	return (id & 1) != 0;
+}
 
 /*
  * The groups of a database.

@@ -255,7 +255,7 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
 			continue;
 		if (!limiter->throttle.by_group)
 			jobq_pace_failed(&limiter->throttle, &limiter->pace, failures, now);
-		else if (group != 0)
+		else if (group != 0 && !jobq_group_shared(group))
 		{
 			JobqGroup  *g = jobq_group_make(db, group, index[0], role,
 											now);

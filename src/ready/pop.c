@@ -84,7 +84,8 @@ again:
 		goto again;
 	take(db, best, index, popped);
 	if (popped->group != 0)
-		popped->first = no_predecessor(db, best, popped->key, now);
+		popped->first = !jobq_group_shared(popped->group) &&
+			no_predecessor(db, best, popped->key, now);
 	popped->permits = permits_take(db, best, group, now);
 	popped->charged = lane_served_one(db, best);
 	turns_over(db, popped->role, &popped->permits);

@@ -30,9 +30,11 @@
 #include "utils/jsonb.h"
 #include "utils/snapmgr.h"
 
+#include "commit/commit.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
+PG_FUNCTION_INFO_V1(jobq_group_of_role);
 
 /* Tells the hash of a kind that is paused from that of one with limits. */
 #define HELD	0x68656c64
@@ -41,35 +43,124 @@ PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 #define MAX_GROUP_KEY	500
 
 /*
- * The id of the queue's group of that key; never 0.
+ * The id of a group.  The hash is one of which nobody can find two texts with the same
+ * value, so that nobody can make a key whose group is that of another queue or role.
+ */
+static int64
+hash_of_group(char scope, uint32 owner, text *key)
+{
+	Size		length = VARSIZE_ANY_EXHDR(key);
+	Size		head = sizeof(scope) + sizeof(owner);
+	bytea	   *whole = palloc(VARHDRSZ + head + length);
+	char	   *to = VARDATA(whole);
+	bytea	   *digest;
+	uint64		hash = 0;
+
+	SET_VARSIZE(whole, VARHDRSZ + head + length);
+	*to++ = scope;
+	for (int i = 0; i < (int) sizeof(owner); i++)
+		*to++ = (char) (owner >> (8 * i));
+	memcpy(to, VARDATA_ANY(key), length);
+	digest = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+												 PointerGetDatum(whole)));
+	for (int i = 0; i < (int) sizeof(hash); i++)
+		hash = hash << 8 | (unsigned char) VARDATA_ANY(digest)[i];
+	pfree(digest);
+	pfree(whole);
+	return (int64) hash;
+}
+
+/*
+ * The id of the queue's group of that key; never 0, and even: see jobq_group_shared().
  */
 int64
 jobq_group_id(int32 queue_id, text *key)
 {
-	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(key),
-										   VARSIZE_ANY_EXHDR(key),
-										   (uint64) queue_id);
+	int64		id = hash_of_group('q', (uint32) queue_id, key) & ~INT64CONST(1);
 
-	return (int64) (hash == 0 ? 1 : hash);
+	return id == 0 ? 2 : id;
 }
 
 /*
- * Put the job into a group of its queue.
+ * group_of_role(role, key): the id of the role's group of that key in all queues whose
+ * groups are of the database; odd.
+ */
+Datum
+jobq_group_of_role(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(hash_of_group('r', PG_GETARG_OID(0), PG_GETARG_TEXT_PP(1)) | 1);
+}
+
+/*
+ * Put the job into a group of its queue, or of its role in all queues whose groups are
+ * of the database.  Queue and role are set before.
  */
 void
 jobq_set_group(JobqJob *job, Datum group_key)
 {
 	text	   *key = DatumGetTextPP(group_key);
 	Size		length = VARSIZE_ANY_EXHDR(key);
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
 	if (length < 1 || length > MAX_GROUP_KEY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("group_key of %zu bytes must have 1 to %d bytes",
 						length, MAX_GROUP_KEY)));
-	JOB_SET(job, JOB_GROUP_ID,
-			Int64GetDatum(jobq_group_id(job_queue_id(job), key)));
+	if (queue != NULL && queue->group_scope == GROUP_OF_DATABASE)
+		JOB_SET(job, JOB_GROUP_ID,
+				DirectFunctionCall2(jobq_group_of_role,
+									ObjectIdGetDatum(job_role(job)),
+									PointerGetDatum(key)));
+	else
+		JOB_SET(job, JOB_GROUP_ID,
+				Int64GetDatum(jobq_group_id(job_queue_id(job), key)));
 	JOB_SET(job, JOB_GROUP_KEY, group_key);
+}
+
+/*
+ * Is the job in a group of another scope than its queue has now?  It was enqueued while
+ * that changed.  Then it is to be written anew.
+ */
+bool
+jobq_group_changed(const JobqJob *job)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+
+	if (job_group(job) == 0)
+		return false;
+	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	return queue != NULL &&
+		jobq_group_shared(job_group(job)) != (queue->group_scope == GROUP_OF_DATABASE);
+}
+
+/*
+ * Have the job, as it is in memory, begin anew in the group in which it belongs now, if
+ * that is of another scope than the one that it has.
+ */
+void
+jobq_set_group_right(JobqJob *job)
+{
+	if (!jobq_group_changed(job))
+		return;
+	JOB_ISNULL(job, JOB_GROUP_HELD) = true;
+	jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
+}
+
+/*
+ * The same whatever has changed, for a job which the caller has deleted and inserts
+ * again: at commit its group is told not to wait for it any more.
+ */
+void
+jobq_change_group(JobqJob *job)
+{
+	if (job_group(job) == 0)
+		return;
+	jobq_at_commit_group_end(job_group(job), job_id(job));
+	JOB_ISNULL(job, JOB_GROUP_HELD) = true;
+	jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
 }
 
 /*

@@ -233,6 +233,9 @@ extern uint32 jobq_limiter_hash(const char *name);
 /* src/store/flow.c */
 extern int64 jobq_group_id(int32 queue_id, text *key);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
+extern bool jobq_group_changed(const JobqJob *job);
+extern void jobq_set_group_right(JobqJob *job);
+extern void jobq_change_group(JobqJob *job);
 extern void jobq_set_flow(JobqJob *job);
 extern bool jobq_flow_changed(const JobqJob *job);
 extern int32 jobq_flow_with(const JobqJob *job, uint32 limiter);

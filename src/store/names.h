@@ -65,6 +65,11 @@ enum
 };
 enum
 {
+	GROUP_OF_QUEUE,
+	GROUP_OF_DATABASE
+};
+enum
+{
 	RECYCLE_NEVER,
 	RECYCLE_EACH
 };
@@ -117,6 +122,7 @@ typedef struct JobqQueue
 	char		mode;
 	char		lease;
 	char		group_on_failure;
+	char		group_scope;
 	char		recycle;
 	int			group_max_running;	/* 0: no limit */
 	bool		open;			/* to all producers */

@@ -54,6 +54,7 @@ QUEUE_SETTING(throttle, THROTTLE, text, "", THROTTLE, "", "when it rests, such a
 QUEUE_SETTING(limiter, LIMITER, text, "CONSTRAINT queue_limiter_fkey REFERENCES jobq.limiter", LIMITER, "", "a limiter, made by create_limiter(), that its jobs need beside the limits of the queue, if their kind has no limits; none or null: none")
 QUEUE_SETTING(group_max_running, GROUP_MAX_RUNNING, int, "NOT NULL DEFAULT 1", NUMBER, "", "how many jobs of the same group run at a time; 0: as many as can")
 QUEUE_SETTING(group_on_failure, GROUP_ON_FAILURE, text, "NOT NULL DEFAULT 'wait'", WORD, "wait, continue", "while a job of a group waits for its next attempt, the others of the group wait, or continue")
+QUEUE_SETTING(group_scope, GROUP_SCOPE, text, "NOT NULL DEFAULT 'queue'", WORD, "queue, database", "whose jobs are one group if they have the same group_key: those of the queue, or those that the same role has enqueued in all queues of which this is database")
 QUEUE_SETTING(tenant, TENANT, text, "", TENANT, "", "what says whose a job is: setting NAME, header NAME, schema (the first of search_path), or role; none or null: what fair_by says")
 QUEUE_SETTING(fair_by, FAIR_BY, text, "", FAIR_BY, "", "whose jobs take turns: tenant, as the setting tenant says; without that, the name of a header that names the tenant, or role; none or null: nobody's")
 QUEUE_SETTING(fair_weights, FAIR_WEIGHTS, jsonb, "", WEIGHTS, "", "the shares of tenants that have not 1, such as {\"acme\": 3}")

@@ -154,6 +154,7 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->mode = word_of(QUEUE_MODE, values);
 	queue->lease = word_of(QUEUE_LEASE, values);
 	queue->group_on_failure = word_of(QUEUE_GROUP_ON_FAILURE, values);
+	queue->group_scope = word_of(QUEUE_GROUP_SCOPE, values);
 	queue->recycle = word_of(QUEUE_RECYCLE, values);
 	queue->on_full = word_of(QUEUE_ON_FULL, values);
 	queue->group_max_running =

@@ -41,7 +41,7 @@ typedef struct Column
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
+	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
 	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {REGROLEOID, true},
 };

@@ -27,6 +27,7 @@ my %expected = (
 	group_on_failure => [qw(wait continue)],
 	fair_by => [qw(role tenant)],
 	fair_cost => [qw(jobs cpu)],
+	group_scope => [qw(queue database)],
 	unique_until => [qw(finish start)],
 	unique_scope => [qw(kind queue database)],
 	merge => [ 'fuzz.merge(jsonb, jsonb)', 'pg_catalog.jsonb_concat(jsonb, jsonb)', 'fuzz.echo(jsonb)' ],

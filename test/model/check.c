@@ -811,7 +811,8 @@ check_starts(int r, Moment popped)
 {
 	const Row  *row = &world.rows[r];
 	Queue	   *queue = queue_of(row->job.queue_id);
-	int			group_max = queue->limited ? queue->limiter.group_max_running : 1;
+	bool		group_limited = queue->limited && !jobq_group_shared(row->job.group);
+	int			group_max = group_limited ? queue->limiter.group_max_running : 1;
 	int			running = 0;
 
 	if (queue->tenants && !db->limits->stale && popped.tick >= world.limits_tick &&
@@ -855,7 +856,7 @@ check_starts(int r, Moment popped)
 			model_fail("job %d starts before job %d of its group",
 					   (int) row->job.key.id, (int) other->job.key.id);
 		if (group_max == 1 && other->held &&
-			(!queue->limited || queue->limiter.group_wait) && !row->held)
+			(!group_limited || queue->limiter.group_wait) && !row->held)
 			model_fail("job %d starts, but its group waits for job %d",
 					   (int) row->job.key.id, (int) other->job.key.id);
 	}

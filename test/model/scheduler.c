@@ -589,6 +589,7 @@ scheduler_start(void)
 				JobqGroup  *group;
 
 				if (limiter != JOBQ_NO_LIMITER &&
+					!jobq_group_shared(world.rows[i].job.group) &&
 					(!db->limits->limiters[limiter].group_wait ||
 					 db->limits->limiters[limiter].group_max_running != 1))
 					continue;

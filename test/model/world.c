@@ -98,7 +98,8 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		*job = world.last;
 	}
 	else if ((c >> 8) % 3 == 0)
-		job->group = queue->id * 100 + 1 + (c >> 10) % 3;
+		job->group = (c >> 14) % 4 == 0 ? 1 + (c >> 10) % 2 * 2
+			: queue->id * 100 + (c >> 10) % 3 * 2;
 	job->notify = (c >> 24) % 4 == 0;
 	job->permits = JOBQ_NO_PERMITS;
 	world.last = *job;
@@ -346,8 +347,10 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		return -1;
 	}
 	if (row->job.group != 0 &&
-		(!queue->limited || queue->limiter.group_max_running == 1) &&
-		!(row->held && (!queue->limited || queue->limiter.group_wait)) &&
+		(!queue->limited || queue->limiter.group_max_running == 1 ||
+		 jobq_group_shared(row->job.group)) &&
+		!(row->held && (!queue->limited || queue->limiter.group_wait ||
+						jobq_group_shared(row->job.group))) &&
 		!entry->first && entry->permits.group != JOBQ_NONE)
 		for (int i = 0; i < MAX_ROWS; i++)
 			if (precedes(&world.rows[i], row) &&

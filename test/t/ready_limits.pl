@@ -96,11 +96,11 @@ BEGIN
 	INSERT INTO step (g, i) VALUES ((payload ->> 'g')::int, (payload ->> 'i')::int);
 END $$;
 SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
-SELECT jobq.create_queue('groups');
--- Jobs 1..n of the groups first..last, interleaved; some fail at first.
-CREATE FUNCTION enqueue_steps(first int, last int, n int, fails int DEFAULT 0) RETURNS bigint LANGUAGE sql AS $$
+SELECT jobq.create_queue('groups'), jobq.create_queue('groups2');
+-- Jobs 1..n of the groups first..last, interleaved, and over so many queues; some fail at first.
+CREATE FUNCTION enqueue_steps(first int, last int, n int, fails int DEFAULT 0, queues int DEFAULT 1) RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(jobq.enqueue('step', jsonb_build_object('g', g, 'i', i, 'fails', CASE WHEN (g + i) % 7 = 0 THEN fails ELSE 0 END),
-		queue => 'groups', group_key => g::text, max_attempts => 100))
+		queue => CASE WHEN (g + i) % 3 < queues - 1 THEN 'groups2' ELSE 'groups' END, group_key => g::text, max_attempts => 100))
 	FROM generate_series(1, n) i, generate_series(first, last) g $$;
 });
 
@@ -290,12 +290,16 @@ sql(q{SELECT jobq.alter_queue('heavy', weight => 0), jobq.alter_queue('light', w
 # Groups: more than there are places for, thousands in some; failures; crashes in
 # between.
 #
-# An outdated entry comes up in one round of four or so.
+# An outdated entry comes up in one round of four or so.  In the last two rounds
+# the groups have jobs in two queues.
 foreach my $round (1 .. 4)
 {
+	my $queues = $round > 2 ? 2 : 1;
+
+	sql(q{SELECT jobq.alter_queue(q, group_scope => 'database') FROM unnest('{groups,groups2}'::text[]) q}) if $round == 3;
 	sql('TRUNCATE step');
-	sql('SELECT enqueue_steps(1, 300, 10, 2)');
-	sql('SELECT enqueue_steps(1001, 1005, 600, 1)');
+	sql("SELECT enqueue_steps(1, 300, 10, 2, $queues)");
+	sql("SELECT enqueue_steps(1001, 1005, 600, 1, $queues)");
 	foreach my $crash ('immediate stop', 'terminated workers', 'crash of a session', 'scheduler', 'restart')
 	{
 		my $before = sql('SELECT count(*) FROM step');
@@ -329,6 +333,7 @@ foreach my $round (1 .. 4)
 		0, 'groups: in order');
 	nothing_leaks('groups');
 }
+sql(q{SELECT jobq.alter_queue(q, group_scope => 'queue') FROM unnest('{groups,groups2}'::text[]) q});
 
 #
 # All groups wait for a retry that is far away, and there is no place for more:

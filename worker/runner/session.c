@@ -43,6 +43,13 @@ PG_FUNCTION_INFO_V1(jobq_run_next);
 #define TENANT_OF_QUEUE \
 	"pg_catalog.concat(j.queue_id, ' ', j.tenant)"
 
+/*
+ * The jobs of a group in one queue, as a text.  One that comes before them may stand in
+ * another queue.
+ */
+#define GROUP_OF_QUEUE \
+	"pg_catalog.concat(j.queue_id, ' ', j.group_id)"
+
 /* What is passed by, because it has to wait, or somebody else has it. */
 typedef struct Waiting
 {
@@ -50,11 +57,12 @@ typedef struct Waiting
 	ArrayBuildState *tenants;	/* of queues */
 	ArrayBuildState *kinds;
 	ArrayBuildState *flows;		/* keys of limiters */
-	ArrayBuildState *groups;
+	ArrayBuildState *groups;	/* in queues */
 	ArrayBuildState *taken;		/* jobs */
 } Waiting;
 
 static Datum tenant_of_queue(const JobqJob *job);
+static Datum group_of_queue(const JobqJob *job);
 static int	find_candidates(Datum queues, bool any_queue, Waiting *waiting,
 							int64 *ids, int limit);
 static void pass_by(ArrayBuildState **state, Datum value, Oid type);
@@ -82,11 +90,11 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				int limit)
 {
 	static const Oid types[] = {OIDOID, TEXTARRAYOID, TIMESTAMPTZOID,
-		INT4ARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT8ARRAYOID, INT4OID,
+		INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, INT4OID,
 	TEXTARRAYOID, INT4ARRAYOID};
 	Datum		values[] = {ObjectIdGetDatum(GetUserId()), queues,
 		TimestampTzGetDatum(jobq_now()), array_of(waiting->queues, INT4OID),
-		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, INT8OID),
+		array_of(waiting->kinds, TEXTOID), array_of(waiting->groups, TEXTOID),
 		array_of(waiting->taken, INT8OID), Int32GetDatum(limit),
 	array_of(waiting->tenants, TEXTOID), array_of(waiting->flows, INT4OID)};
 	char		nulls[] = {' ', any_queue ? 'n' : ' ', ' ', ' ', ' ', ' ', ' ',
@@ -105,7 +113,8 @@ find_candidates(Datum queues, bool any_queue, Waiting *waiting, int64 *ids,
 				   " AND NOT coalesce(j.tenant = ANY (q.paused_tenants), false)"
 				   " AND NOT coalesce(j.kind = ANY (q.paused_kinds), false)"
 				   " AND j.queue_id <> ALL ($4) AND j.kind <> ALL ($5)"
-				   " AND coalesce(j.group_id <> ALL ($6) OR j.group_held, true)"
+				   " AND ($6 IS NULL OR j.group_id IS NULL OR j.group_held"
+				   "  OR " GROUP_OF_QUEUE " <> ALL ($6))"
 				   " AND j.id <> ALL ($7) AND j.flow <> ALL ($10)"
 				   " AND ($9 IS NULL OR " TENANT_OF_QUEUE " <> ALL ($9))"
 				   " ORDER BY pg_catalog.array_position($2, q.name::pg_catalog.text),"
@@ -143,6 +152,16 @@ tenant_of_queue(const JobqJob *job)
 }
 
 /*
+ * The job's queue and group, as GROUP_OF_QUEUE has them.
+ */
+static Datum
+group_of_queue(const JobqJob *job)
+{
+	return CStringGetTextDatum(psprintf("%d " INT64_FORMAT, job_queue_id(job),
+										job_group(job)));
+}
+
+/*
  * Note what this job waits for, so that its like are passed by, too.  The job for
  * which its group waits is none of those.
  */
@@ -169,7 +188,7 @@ must_wait(JobqVerdict verdict, const JobqJob *job, Waiting *waiting)
 				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
 			break;
 		case JOBQ_GROUP_BUSY:
-			pass_by(&waiting->groups, JOB(job, JOB_GROUP_ID), INT8OID);
+			pass_by(&waiting->groups, group_of_queue(job), TEXTOID);
 			if (!JOB_ISNULL(job, JOB_GROUP_HELD))
 				pass_by(&waiting->taken, JOB(job, JOB_ID), INT8OID);
 			break;
@@ -212,6 +231,7 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 			}
 			/* the queue may have changed since the row was written */
 			jobq_set_flow(job);
+			jobq_set_group_right(job);
 			if (job_run_as(job) != GetUserId())
 			{
 				pass_by(&waiting.taken, Int64GetDatum(ids[i]), INT8OID);

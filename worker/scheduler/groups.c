@@ -106,7 +106,7 @@ groups_restore(void)
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		limiter = jobq_limiter_find(my_db, DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)), 0);
-		if (limiter == JOBQ_NO_LIMITER ||
+		if (limiter == JOBQ_NO_LIMITER || jobq_group_shared(id) ||
 			(my_db->limits->limiters[limiter].group_wait &&
 			 my_db->limits->limiters[limiter].group_max_running == 1))
 		{
