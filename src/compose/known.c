@@ -135,8 +135,8 @@ known_comes_after(const Datum *jobs, int njobs, int64 before)
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	values[1] = Int64GetDatum(before);
 	SPI_connect();
-	found = jobq_query_kept(&plan, "WITH RECURSIVE before (id) AS"
-							" (SELECT pg_catalog.unnest($1) UNION"
+	found = jobq_query_kept(&plan, "WITH RECURSIVE before AS"
+							" (SELECT pg_catalog.unnest($1) AS id UNION"
 							"  SELECT n.id FROM before b JOIN jobq.step s ON s.job_id = b.id"
 							"  CROSS JOIN LATERAL pg_catalog.unnest(s.needs) n (id))"
 							" SELECT FROM before WHERE id = $2 LIMIT 1",
