@@ -100,7 +100,7 @@ BEGIN
 	-- a role that is alone has seven eighths at most
 	RETURN QUERY SELECT 'warning', format('%s of %s places of %s are taken', c.used, c.most, c.setting), jobq_internal.conf_line(c.setting, (2 * c.most)::text)
 		FROM jobq_internal.capacity() c
-		WHERE c.used >= 0.8 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_leases');
+		WHERE c.used >= 0.8 * c.most AND c.setting IN ('jobq.max_lanes', 'jobq.max_groups', 'jobq.max_limiters', 'jobq.max_leases');
 
 	-- versions and tables
 	RETURN QUERY SELECT 'notice', format('version %s of the extension is installed on the server, and this database has %s', a.default_version, a.installed_version),

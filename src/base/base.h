@@ -109,6 +109,7 @@ extern int	jobq_max_workers;
 extern int	jobq_max_databases;
 extern int	jobq_ready_entries;
 extern int	jobq_max_lanes;
+extern int	jobq_max_limiters;
 extern int	jobq_max_leases;
 extern int	jobq_max_groups;
 extern int	jobq_max_stats;

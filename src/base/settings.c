@@ -29,6 +29,7 @@ int			jobq_ready_entries;
 int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
+int			jobq_max_limiters = 512;
 int			jobq_max_stats;
 int			jobq_enqueue_timeout;
 bool		jobq_synchronous_commit;
@@ -244,6 +245,12 @@ static const Setting where_preloaded[] = {
 		PGC_POSTMASTER, 0,
 		"Sets how many groups can be under way at a time per database.",
 		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
+	},
+	{
+		"jobq.max_limiters", NUMBER(jobq_max_limiters, 512, 16, 16384),
+		PGC_POSTMASTER, 0,
+		"Sets how many queues, kinds and named limiters can have limits per database.",
+		"A weight, and a policy for groups or tenants, count as well."
 	},
 	{
 		"jobq.max_stats", NUMBER(jobq_max_stats, 512, 16, 1024 * 1024),

@@ -117,6 +117,7 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	int			databases = 0;
 	int			workers = 0;
 	int			lanes = 0;
+	int			limiters = 0;
 	int			groups;
 	int			leases;
 	int			entries;
@@ -139,11 +140,14 @@ jobq_capacity(PG_FUNCTION_ARGS)
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_lanes; i++)
 		lanes += db->ready->lanes[i].in_use;
+	for (int i = 0; i < db->limits->nlimiters; i++)
+		limiters += db->limits->limiters[i].in_use;
 	groups = (int) db->groups->ngroups;
 	leases = (int) db->leases->nleases;
 	entries = jobq_ready_entries - (int) db->ready->nfree;
 	LWLockRelease(db->lock);
 	put_capacity(rsinfo, "jobq.max_lanes", lanes, jobq_max_lanes);
+	put_capacity(rsinfo, "jobq.max_limiters", limiters, jobq_max_limiters);
 	put_capacity(rsinfo, "jobq.max_groups", groups, jobq_max_groups);
 	put_capacity(rsinfo, "jobq.max_leases", leases, jobq_max_leases);
 	put_capacity(rsinfo, "jobq.ready_entries", entries, jobq_ready_entries);

@@ -286,11 +286,12 @@ limiter_name(const char *kind, uint32 limiter)
 static void
 left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 {
-	uint32		all[JOBQ_MAX_LIMITERS];
+	uint32	   *all;
 	int			n = 0;
 
 	if (job_flow(job) == 0 || job_flow(job) == jobq_flow_with(job, limiter))
 		return;
+	all = palloc(sizeof(uint32) * jobq_max_limiters);
 	LWLockAcquire(db->lock, LW_SHARED);
 	for (int i = 0; i < db->limits->nlimiters; i++)
 		if (db->limits->limiters[i].in_use && db->limits->limiters[i].kind != 0)

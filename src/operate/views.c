@@ -193,7 +193,7 @@ jobq_limit_slots(PG_FUNCTION_ARGS)
 	rsinfo = jobq_materialize(fcinfo, NATTS);
 	if (db == NULL)
 		return (Datum) 0;
-	limiters = palloc(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
+	limiters = palloc(sizeof(JobqLimiter) * jobq_max_limiters);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < db->limits->nlimiters; i++)
 	{

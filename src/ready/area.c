@@ -102,6 +102,9 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->party_bucket, uint32, 3 * jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->timers, uint32, jobq_max_lanes);
+	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);
+	SET_ARRAY(limits->limiters, JobqLimiter, jobq_max_limiters);
+	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);
 	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
 	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
 	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);

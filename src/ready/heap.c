@@ -56,7 +56,9 @@ heaps_clear(JobqDatabase *db)
 	for (int i = 0; i < jobq_max_lanes; i++)
 		ready->heap_bucket[i] = JOBQ_NONE;
 	ready->heap_free = 0;
-	ready->limited = ready->marked = JOBQ_NONE;
+	for (int i = 0; i < jobq_max_limiters; i++)
+		ready->limited[i] = JOBQ_NONE;
+	ready->marked = JOBQ_NONE;
 	turns_clear(db);
 	ready->heapless = false;
 	memset(ready->orders[JOBQ_NO_ORDER].rank, JOBQ_NOT_SERVED,
@@ -244,14 +246,69 @@ heap_same(const JobqHeap *a, const JobqHeap *b)
 }
 
 /*
- * Do those who pop from the heap need a permit of a limiter?
+ * Its link in the list of those with this limiter, which is one of its two: one limits
+ * a queue, the other what is not a queue.
  */
-static bool
-is_limited(const JobqHeap *heap)
+static JobqHeapLink *
+link_at(JobqHeap *heap, uint16 limiter)
 {
-	return heap->tenant == JOBQ_NONE &&
-		(heap->queue_limiter != JOBQ_NO_LIMITER ||
-		 heap->kind_limiter != JOBQ_NO_LIMITER);
+	return heap->queue_limiter == limiter ? &heap->queue_link : &heap->kind_link;
+}
+
+/*
+ * After this heap, the next that has the limiter; or JOBQ_NONE.
+ */
+uint32
+heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter)
+{
+	return link_at(&db->ready->heaps[heap], limiter)->next;
+}
+
+/*
+ * Those who pop from the heap need permits of its limiters: link it there.
+ */
+static void
+limiters_join(JobqDatabase *db, JobqHeap *heap)
+{
+	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
+	uint32		index = heap - db->ready->heaps;
+
+	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
+	{
+		uint32	   *first;
+
+		if (limiters[i] == JOBQ_NO_LIMITER)
+			continue;
+		first = &db->ready->limited[limiters[i]];
+		*link_at(heap, limiters[i]) = (JobqHeapLink)
+		{
+			JOBQ_NONE, *first
+		};
+		if (*first != JOBQ_NONE)
+			link_at(&db->ready->heaps[*first], limiters[i])->prev = index;
+		*first = index;
+	}
+}
+
+static void
+limiters_leave(JobqDatabase *db, JobqHeap *heap)
+{
+	uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
+
+	for (int i = 0; i < 2 && heap->tenant == JOBQ_NONE; i++)
+	{
+		JobqHeapLink *link;
+
+		if (limiters[i] == JOBQ_NO_LIMITER)
+			continue;
+		link = link_at(heap, limiters[i]);
+		if (link->prev != JOBQ_NONE)
+			link_at(&db->ready->heaps[link->prev], limiters[i])->next = link->next;
+		else
+			db->ready->limited[limiters[i]] = link->next;
+		if (link->next != JOBQ_NONE)
+			link_at(&db->ready->heaps[link->next], limiters[i])->prev = link->prev;
+	}
 }
 
 /*
@@ -315,14 +372,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 		ready->heaps[*list].prev = index;
 	*list = index;
 	turns_join(db, heap);
-	if (is_limited(heap))
-	{
-		heap->limited_prev = JOBQ_NONE;
-		heap->limited_next = ready->limited;
-		if (ready->limited != JOBQ_NONE)
-			ready->heaps[ready->limited].limited_prev = index;
-		ready->limited = index;
-	}
+	limiters_join(db, heap);
 	return heap;
 }
 
@@ -347,15 +397,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	if (heap->next != JOBQ_NONE)
 		ready->heaps[heap->next].prev = heap->prev;
 	turns_leave(db, heap);
-	if (is_limited(heap))
-	{
-		if (heap->limited_prev != JOBQ_NONE)
-			ready->heaps[heap->limited_prev].limited_next = heap->limited_next;
-		else
-			ready->limited = heap->limited_next;
-		if (heap->limited_next != JOBQ_NONE)
-			ready->heaps[heap->limited_next].limited_prev = heap->limited_prev;
-	}
+	limiters_leave(db, heap);
 	heap->hash_next = ready->heap_free;
 	ready->heap_free = index;
 	if (ready->heapless)

@@ -69,6 +69,7 @@ extern void turns_over(JobqDatabase *db, Oid role, const JobqPermits *permits);
 /* So long, in microseconds, a place is kept for whom was woken for it: keep.c. */
 #define KEEP_PATIENCE	USECS_PER_SEC
 
+extern void limiters_clear(JobqDatabase *db);
 extern bool turn_before(int32 priority, uint64 served, int32 other_priority,
 						uint64 other_served);
 extern bool place_is_kept(JobqDatabase *db, const JobqHeap *heap,
@@ -111,6 +112,7 @@ extern void turn_begin(JobqDatabase *db, JobqLane *lane);
 /* src/ready/heap.c */
 extern void heaps_clear(JobqDatabase *db);
 extern JobqHeap *heap_find(JobqDatabase *db, const JobqHeap *key);
+extern uint32 heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter);
 extern void heap_mark(JobqDatabase *db, JobqHeap *heap);
 extern void heap_unmark(JobqDatabase *db, JobqHeap *heap);
 extern double heap_turn(JobqDatabase *db, const JobqHeap *heap,

@@ -32,8 +32,7 @@
 
 static bool comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap,
 						JobqHeap *other);
-static bool is_eligible(JobqDatabase *db, JobqHeap *heap, uint16 limiter,
-						TimestampTz now);
+static bool is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now);
 static JobqHeap *whose_turn(JobqDatabase *db, uint16 index, TimestampTz now,
 							JobqWakeList *wake);
 
@@ -47,14 +46,13 @@ comes_first(JobqDatabase *db, uint16 limiter, JobqHeap *heap, JobqHeap *other)
 }
 
 /*
- * Has the heap a job for the limiter's free place?
+ * Has the heap, which has the limiter, a job for its free place?
  */
 static bool
-is_eligible(JobqDatabase *db, JobqHeap *heap, uint16 limiter, TimestampTz now)
+is_eligible(JobqDatabase *db, JobqHeap *heap, TimestampTz now)
 {
-	return (heap->queue_limiter == limiter || heap->kind_limiter == limiter) &&
-		!(heap->quarantine && !heap->consumer &&
-		  db->ready->quarantine_slot >= 0) &&
+	return !(heap->quarantine && !heap->consumer &&
+			 db->ready->quarantine_slot >= 0) &&
 		heap_room(db, heap, now, &db->limits->due) > 0;
 }
 
@@ -74,12 +72,12 @@ whose_turn(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		limiter->wants_since + WANT_PATIENCE <= now;
 
 	limiter->kept_until = 0;
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
+	for (uint32 i = db->ready->limited[index]; i != JOBQ_NONE;
+		 i = heap_next_at(db, i, index))
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
 
-		if (!is_eligible(db, heap, index, now))
+		if (!is_eligible(db, heap, now))
 			continue;
 		if ((missed && place_is_kept_for(limiter, heap)) ||
 			(in_vain && heap->role == limiter->wants_worker &&
@@ -123,13 +121,12 @@ place_freed(JobqDatabase *db, uint16 index, TimestampTz now, JobqWakeList *wake)
 		limiter->kept_served = turn_of(db, next, index);
 		db->limits->due = Min(db->limits->due, limiter->kept_until);
 	}
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
+	for (uint32 i = db->ready->limited[index]; i != JOBQ_NONE;
+		 i = heap_next_at(db, i, index))
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
 
-		if ((heap->queue_limiter == index || heap->kind_limiter == index) &&
-			(next == NULL || heap == next || heap->consumer))
+		if (next == NULL || heap == next || heap->consumer)
 			heap_wake(db, heap, 1, now, wake);
 	}
 }

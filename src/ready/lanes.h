@@ -169,6 +169,12 @@ typedef struct JobqRole
  * the heap where it would stand otherwise.  So a tenant that is full is in nobody's
  * way, however many lanes and tenants there are.
  */
+typedef struct JobqHeapLink
+{
+	uint32		prev;
+	uint32		next;
+} JobqHeapLink;
+
 typedef struct JobqHeap
 {
 	Oid			role;
@@ -192,9 +198,10 @@ typedef struct JobqHeap
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* of its role or queue */
 	uint32		next;
-	uint32		limited_prev;	/* those that have a limiter are linked */
-	uint32		limited_next;
-	uint32		marked_prev;	/* and so are those that are marked */
+	JobqHeapLink queue_link;	/* of those that have this limiter, but for
+								 * tenants' */
+	JobqHeapLink kind_link;
+	uint32		marked_prev;	/* those that are marked are linked, too */
 	uint32		marked_next;
 } JobqHeap;
 
@@ -282,7 +289,6 @@ typedef struct JobqReady
 								 * have "more" or "next_due" */
 	uint32		noted;			/* lanes that may have "notify": all that do */
 	uint32		passed;			/* lanes that may have "skipping": all that do */
-	uint32		limited;		/* heaps with a limiter */
 	uint32		turn_first;		/* of the turns that no heap has, and */
 	uint32		turn_last;		/* JOBQ_NONE if there is none */
 	uint32		marked;			/* heaps that are to be offered */
@@ -309,6 +315,7 @@ typedef struct JobqReady
 	uint32	   *heap_bucket;
 	uint32	   *role_bucket;
 	JobqHeap   *heaps;			/* [JOBQ_MAX_HEAPS] */
+	uint32	   *limited;		/* [jobq_max_limiters]: those with the limiter */
 	JobqServed *turns;			/* [JOBQ_MAX_TURNS] */
 	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
 	JobqParty  *parties;		/* [3 * jobq_max_lanes] */

@@ -15,9 +15,32 @@
  */
 #include "base/base.h"
 
+#include "common/hashfn.h"
 #include "utils/timestamp.h"
 
 #include "ready/inner.h"
+
+static uint16 *
+limiter_bucket(JobqDatabase *db, int32 queue_id, uint32 kind)
+{
+	return &db->limits->bucket[murmurhash32((uint32) queue_id ^ kind) %
+							   jobq_max_limiters];
+}
+
+/*
+ * There are none.
+ */
+void
+limiters_clear(JobqDatabase *db)
+{
+	JobqLimits *limits = db->limits;
+
+	memset(limits->limiters, 0, sizeof(JobqLimiter) * jobq_max_limiters);
+	for (int i = 0; i < jobq_max_limiters; i++)
+		limits->bucket[i] = JOBQ_NO_LIMITER;
+	limits->nlimiters = 0;
+	limits->free = JOBQ_NO_LIMITER;
+}
 
 /*
  * The limiter of a queue, or of a kind; JOBQ_NO_LIMITER if it has none.
@@ -25,11 +48,56 @@
 uint16
 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind)
 {
-	for (int i = 0; i < db->limits->nlimiters; i++)
-		if (db->limits->limiters[i].in_use && db->limits->limiters[i].queue_id == queue_id &&
-			db->limits->limiters[i].kind == kind)
-			return i;
-	return JOBQ_NO_LIMITER;
+	const JobqLimiter *limiters = db->limits->limiters;
+	uint16		i = *limiter_bucket(db, queue_id, kind);
+
+	while (i != JOBQ_NO_LIMITER &&
+		   (limiters[i].queue_id != queue_id || limiters[i].kind != kind))
+		i = limiters[i].next;
+	return i;
+}
+
+/*
+ * Take a copy of this one among them, which is not there yet.  Returns its place, or
+ * JOBQ_NO_LIMITER if there is none.
+ */
+uint16
+jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter)
+{
+	JobqLimits *limits = db->limits;
+	uint16	   *bucket = limiter_bucket(db, limiter->queue_id, limiter->kind);
+	uint16		index = limits->free;
+
+	if (index != JOBQ_NO_LIMITER)
+		limits->free = limits->limiters[index].next;
+	else if (limits->nlimiters < jobq_max_limiters)
+		index = limits->nlimiters++;
+	else
+		return JOBQ_NO_LIMITER;
+	limits->limiters[index] = *limiter;
+	limits->limiters[index].in_use = true;
+	limits->limiters[index].next = *bucket;
+	*bucket = index;
+	return index;
+}
+
+/*
+ * Forget it.  Nobody has a permit of it, and no lane names it, or they are told before
+ * the lock is released.
+ */
+void
+jobq_limiter_drop(JobqDatabase *db, uint16 index)
+{
+	JobqLimits *limits = db->limits;
+	JobqLimiter *limiter = &limits->limiters[index];
+	uint16	   *link = limiter_bucket(db, limiter->queue_id, limiter->kind);
+
+	while (*link != index)
+		link = &limits->limiters[*link].next;
+	*link = limiter->next;
+	memset(limiter, 0, sizeof(JobqLimiter));
+	limiter->next = limits->free;
+	limits->free = index;
 }
 
 /*

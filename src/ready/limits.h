@@ -51,8 +51,6 @@ typedef struct JobqPace
 	TimestampTz rest_until;
 } JobqPace;
 
-/* How many queues and kinds may have a limiter, with those that have a name. */
-#define JOBQ_MAX_LIMITERS	128
 #define JOBQ_MAX_WEIGHTS	32
 
 typedef struct JobqWeight
@@ -65,6 +63,7 @@ typedef struct JobqWeight
 typedef struct JobqLimiter
 {
 	bool		in_use;
+	uint16		next;			/* in its bucket, or free list link */
 	bool		fair;			/* the queue's tenants take turns ... */
 	bool		fair_cpu;		/* by processor time, not by number */
 	bool		group_wait;		/* a group waits for its job that failed */
@@ -123,11 +122,15 @@ typedef struct JobqLimits
 								 * permits */
 	TimestampTz due;			/* when a lane may be free, with time */
 	int			nlimiters;		/* places that are or were in use */
-	JobqLimiter limiters[JOBQ_MAX_LIMITERS];
+	uint16		free;
+	JobqLimiter *limiters;		/* [jobq_max_limiters], as is the next */
+	uint16	   *bucket;
 } JobqLimits;
 
 /* src/ready/limiter.c */
 extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);
+extern uint16 jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter);
+extern void jobq_limiter_drop(JobqDatabase *db, uint16 index);
 extern bool jobq_limiter_counts(const JobqLimiter *limiter);
 extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
 						   TimestampTz now, TimestampTz *due);

@@ -178,13 +178,13 @@ worker_is_first(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 {
 	if (lane->kind_limiter == JOBQ_NO_LIMITER)
 		return false;
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
+	for (uint32 i = db->ready->limited[lane->kind_limiter]; i != JOBQ_NONE;
+		 i = heap_next_at(db, i, lane->kind_limiter))
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
 		const JobqLane *other;
 
-		if (heap->consumer || heap->kind_limiter != lane->kind_limiter)
+		if (heap->consumer)
 			continue;
 		other = heap_first(db, heap);
 		if (other->priority > lane->priority)

@@ -32,8 +32,7 @@ static void give_back(JobqDatabase *db, uint16 index, bool unused,
 void
 jobq_limits_clear(JobqDatabase *db)
 {
-	memset(db->limits->limiters, 0, sizeof(db->limits->limiters));
-	db->limits->nlimiters = 0;
+	limiters_clear(db);
 	db->limits->weighted = false;
 	db->limits->loaded = false;
 	db->limits->due = DT_NOEND;
@@ -273,10 +272,14 @@ jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind, Oid role,
 void
 jobq_limits_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	JobqReady  *ready = db->ready;
+
 	db->limits->due = DT_NOEND;
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
-		heap_wake(db, &db->ready->heaps[i], PG_INT32_MAX, now, wake);
+	for (int l = 0; l < db->limits->nlimiters; l++)
+		for (uint32 i = ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
+			if (ready->heaps[i].queue_limiter == l ||
+				ready->heaps[i].queue_limiter == JOBQ_NO_LIMITER)	/* once */
+				heap_wake(db, &ready->heaps[i], PG_INT32_MAX, now, wake);
 	tenants_wake(db, now, wake);
 }
 

@@ -67,13 +67,18 @@ tenant_policy(JobqDatabase *db, uint16 limiter)
 const JobqLimiter *
 scope_policy(JobqDatabase *db, int32 scope)
 {
+	uint16		limiter;
+
 	if (scope > 0)
 		return tenant_policy(db, jobq_limiter_find(db, scope, 0));
-	for (int i = 0; i < db->limits->nlimiters; i++)
-		if (db->limits->limiters[i].in_use && db->limits->limiters[i].keyed &&
-			JOBQ_KEYS_OF(db->limits->limiters[i].kind) == scope)
-			return tenant_policy(db, i);
-	return NULL;
+
+	/* a bit of its hash is not known */
+	limiter = jobq_limiter_find(db, 0, (uint32) scope);
+	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].keyed)
+		limiter = jobq_limiter_find(db, 0, (uint32) scope & ~JOBQ_KEYS_OF(0));
+	if (limiter == JOBQ_NO_LIMITER || !db->limits->limiters[limiter].keyed)
+		return NULL;
+	return tenant_policy(db, limiter);
 }
 
 static uint32 *

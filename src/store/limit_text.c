@@ -200,10 +200,10 @@ jobq_check_limited(void)
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	SPI_finish();
-	if (n > JOBQ_MAX_LIMITERS)
+	if (n > jobq_max_limiters)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",
-						JOBQ_MAX_LIMITERS),
-				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter().")));
+						jobq_max_limiters),
+				 errhint("The view jobq.limits shows those that have; take away what is not needed with jobq.alter_queue(), jobq.register() or jobq.drop_limiter(), or raise jobq.max_limiters. Tenants of one queue, and keys of one limiter, have limits without being counted.")));
 }

@@ -351,7 +351,7 @@ count_permits(const JobqPermits *permits, int *limiters, int *groups,
 static void
 check_permits(void)
 {
-	int			limiters[JOBQ_MAX_LIMITERS] = {0};
+	int			limiters[NLIMITERS] = {0};
 	int			groups[1024] = {0};
 	int			tenants[1024] = {0};
 	uint32		nleases = 0;
@@ -755,27 +755,51 @@ check_idle(void)
 }
 
 /*
- * Heaps of a role of which a job has taken a permit know that, wherever it was.
+ * Heaps of a role of which a job has taken a permit know that, wherever it was; and
+ * each that a limiter limits is in its list.
  */
 static void
 check_turns(void)
 {
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
+	for (int i = 0; i < jobq_max_lanes; i++)
 	{
-		const JobqHeap *heap = &db->ready->heaps[i];
-		uint16		limiters[] = {heap->queue_limiter, heap->kind_limiter};
+		const JobqLane *lane = &db->ready->lanes[i];
+		uint16		limiters[] = {lane->queue_limiter, lane->kind_limiter};
 
-		for (int l = 0; l < 2; l++)
+		for (int l = 0; l < 2 && lane->in_use && lane->heap != JOBQ_NONE; l++)
 		{
-			if (limiters[l] == JOBQ_NO_LIMITER)
+			uint32		h;
+
+			if (limiters[l] == JOBQ_NO_LIMITER ||
+				db->ready->heaps[lane->heap].tenant != JOBQ_NONE)
 				continue;
-			if (turn_of(db, heap, limiters[l]) < world.turns[limiters[l]][heap->role - 10])
+			for (h = db->ready->limited[limiters[l]]; h != JOBQ_NONE && h != lane->heap;
+				 h = heap_next_at(db, h, limiters[l]))
+				;
+			if (h == JOBQ_NONE)
+				model_fail("heap %u is not in the list of limiter %u", lane->heap, limiters[l]);
+		}
+	}
+	for (int l = 0; l < db->limits->nlimiters; l++)
+	{
+		uint32		before = JOBQ_NONE;
+
+		for (uint32 i = db->ready->limited[l]; i != JOBQ_NONE; i = heap_next_at(db, i, l))
+		{
+			const JobqHeap *heap = &db->ready->heaps[i];
+			bool		of_queue = heap->queue_limiter == l;
+
+			if (!of_queue && heap->kind_limiter != l)
+				model_fail("heap %u is in the list of limiter %d, which it has not", i, l);
+			if ((of_queue ? heap->queue_link : heap->kind_link).prev != before)
+				model_fail("heap %u does not know which one is before it", i);
+			before = i;
+			if (turn_of(db, heap, l) < world.turns[l][heap->role - 10])
 				model_fail("role %u has had its turn at limiter %u, which heap %u does not know",
-						   heap->role, limiters[l], i);
-			if (turn_of(db, heap, limiters[l]) > db->limits->served)
+						   heap->role, l, i);
+			if (turn_of(db, heap, l) > db->limits->served)
 				model_fail("role %u has a turn at limiter %u that is still to come",
-						   heap->role, limiters[l]);
+						   heap->role, l);
 		}
 	}
 }

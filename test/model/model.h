@@ -38,6 +38,7 @@
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
+#define NLIMITERS		(NQUEUES + 1)	/* those of the queues, and a kind's */
 
 /* Every third job is of a kind that may be paused, with lanes of its own. */
 #define KIND_PAUSED		99
@@ -131,7 +132,7 @@ typedef struct World
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter kind_limiter;
-	uint64		turns[NQUEUES + 1][NROLES]; /* of a role at a limiter: not
+	uint64		turns[NLIMITERS][NROLES]; /* of a role at a limiter: not
 											 * before that */
 	bool		scheduler_awake;
 	TimestampTz scheduler_last;

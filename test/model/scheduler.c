@@ -118,34 +118,41 @@ load_limits(JobqWakeList *wake)
 	{
 		const JobqLimiter *wanted = i == NQUEUES ? &world.kind_limiter
 			: &world.queues[i].limiter;
-		JobqLimiter *limiter = &limits->limiters[i];
-		int			running = limiter->running;
-		JobqPace	pace = limiter->pace;
-		double		turn = limiter->tenant_turn;
-		double		cost = limiter->tenant_cost;
-		bool		fair_cpu = limiter->fair_cpu;
-		bool		counted = limiter->in_use && jobq_limiter_counts(limiter);
-		bool		tenants = limiter->in_use && jobq_tenants_limited(limiter);
+		uint16		index = jobq_limiter_find(db, wanted->queue_id, wanted->kind);
+		JobqLimiter before = {0};
+		JobqLimiter *limiter;
+		bool		counted;
+		bool		tenants;
 
 		if (i < NQUEUES && !world.queues[i].limited)
 			continue;
 		weighted |= wanted->weight > 1;
-		if (!limiter->in_use || limiter->rate.per_us <= 0)
+		if (index == JOBQ_NO_LIMITER)
 		{
-			pace.tokens = wanted->rate.burst;
-			pace.tokens_at = world.now;
+			before.queue_id = wanted->queue_id;
+			before.kind = wanted->kind;
+			index = jobq_limiter_add(db, &before);
 		}
+		limiter = &limits->limiters[index];
+		before = *limiter;
+		counted = jobq_limiter_counts(limiter);
+		tenants = jobq_tenants_limited(limiter);
 		*limiter = *wanted;
 		limiter->in_use = true;
-		limiter->running = running;
-		limiter->pace = pace;
-		limiter->tenant_turn = turn;
-		limiter->tenant_cost = cost;
-		if (limiter->fair_cpu != fair_cpu)
-			jobq_turns_begin(db, i);
-		limits->nlimiters = Max(limits->nlimiters, i + 1);
+		limiter->next = before.next;
+		limiter->running = before.running;
+		limiter->pace = before.pace;
+		limiter->tenant_turn = before.tenant_turn;
+		limiter->tenant_cost = before.tenant_cost;
+		if (before.rate.per_us <= 0)
+		{
+			limiter->pace.tokens = wanted->rate.burst;
+			limiter->pace.tokens_at = world.now;
+		}
+		if (limiter->fair_cpu != before.fair_cpu)
+			jobq_turns_begin(db, index);
 		if (!counted && jobq_limiter_counts(limiter))
-			begin_to_count(i, wake);
+			begin_to_count(index, wake);
 		if (!tenants && !limiter->keyed && jobq_tenants_limited(limiter))
 			begin_to_count_tenants(limiter->queue_id, wake);
 	}

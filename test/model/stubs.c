@@ -18,6 +18,7 @@ int			jobq_ready_entries;
 int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
+int			jobq_max_limiters = NLIMITERS;
 int			jobq_notify_interval = 10;
 JobqShared *jobq_shared;
 PGPROC	   *MyProc;

@@ -444,8 +444,8 @@ first_turn(uint16 limiter, Oid role, bool mine)
 {
 	Turn		first = {0};
 
-	for (uint32 i = db->ready->limited; i != JOBQ_NONE;
-		 i = db->ready->heaps[i].limited_next)
+	for (uint32 i = db->ready->limited[limiter]; i != JOBQ_NONE;
+		 i = heap_next_at(db, i, limiter))
 	{
 		JobqHeap   *heap = &db->ready->heaps[i];
 		int32		priority = heap_first(db, heap)->priority;

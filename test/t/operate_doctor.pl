@@ -12,6 +12,7 @@ use Test::More;
 
 my $node = jobq_node('main', q{
 jobq.max_leases = 64
+jobq.max_limiters = 16
 max_prepared_transactions = 5
 full_page_writes = on
 }, allows_streaming => 1);
@@ -128,6 +129,11 @@ wait_for($node, 'all of them are held',
 	q{SELECT c.used = 52 FROM (SELECT count(*) FROM jobq.reserve('{outside}', max => 52)) r, jobq_internal.capacity() c WHERE c.setting = 'jobq.max_leases'});
 finds('max_leases', 'warning\|52 of 64 places of jobq.max_leases are taken\|-> postgresql.conf: jobq.max_leases = 128 \(then restart the server\)', 'leases');
 sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
+sql(q{SELECT jobq.create_limiter('limiter ' || i, max_running => 1) FROM generate_series(1, 12) i});
+wait_for($node, 'the limiters are loaded', q{SELECT used = 13 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_limiters'});
+finds('max_limiters', 'warning\|13 of 16 places of jobq.max_limiters are taken\|-> postgresql.conf: jobq.max_limiters = 32 \(then restart the server\)', 'limiters');
+sql(q{SELECT jobq.drop_limiter('limiter ' || i) FROM generate_series(1, 12) i});
+wait_for($node, 'the limiters are gone', q{SELECT used = 1 FROM jobq_internal.capacity() WHERE setting = 'jobq.max_limiters'});
 
 # roles and handlers
 sql(q{CREATE ROLE anna; CREATE ROLE boss LOGIN; SELECT jobq.grant_role('anna'), jobq.grant_role('boss', 'manage'); ALTER SYSTEM SET jobq.start_paused = on; SELECT pg_reload_conf()});

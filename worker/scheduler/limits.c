@@ -20,8 +20,8 @@
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static void forget_limiter(uint16 index);
-static void forget_permit(JobqPermits *permits, uint16 index);
+static void forget_permits(const bool *stays);
+static void forget_permit(JobqPermits *permits, const bool *stays);
 static void count_running(uint16 index);
 static void count_limited(const Members *members, JobqWakeList *wake);
 static void begin_to_count(uint16 index, bool all, bool tenants,
@@ -59,6 +59,82 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 }
 
 /*
+ * What a limiter that goes on has from the tables.  Wants db->lock.
+ */
+static void
+set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
+		   JobqWakeList *wake)
+{
+	JobqLimiter *limiter = &my_db->limits->limiters[index];
+	bool		counted = jobq_limiter_counts(limiter);
+	bool		tenants = jobq_tenants_limited(limiter);
+
+	if (limiter->fair_cpu != now_is->fair_cpu)
+		jobq_turns_begin(my_db, index);
+	limiter->fair = now_is->fair;
+	limiter->fair_cpu = now_is->fair_cpu;
+	limiter->group_wait = now_is->group_wait;
+	limiter->max_running = now_is->max_running;
+	limiter->group_max_running = now_is->group_max_running;
+	limiter->weight = now_is->weight;
+	if (limiter->rate.per_us <= 0)
+		limiter->pace.tokens = now_is->rate.burst;
+	limiter->rate = now_is->rate;
+	limiter->throttle = now_is->throttle;
+	limiter->keyed = now_is->keyed;
+	limiter->tenant_max_running = now_is->tenant_max_running;
+	limiter->tenant_rate = now_is->tenant_rate;
+	if (limiter->throttle.failures == 0)
+		limiter->pace.rest_until = 0;
+	limiter->nweights = now_is->nweights;
+	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
+	begin_to_count(index, !counted && jobq_limiter_counts(limiter),
+				   !tenants && jobq_tenants_limited(limiter), now, wake);
+}
+
+/*
+ * What is counted goes on, by the policies that were read; limiters without one are
+ * forgotten, and those that are not there yet begin.  "stays" is empty, and has room for
+ * all.  Wants db->lock.
+ */
+static void
+take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
+		  JobqWakeList *wake)
+{
+	bool		forgotten = false;
+
+	for (int i = 0; i < n; i++)
+	{
+		uint16		index = jobq_limiter_find(my_db, limiters[i].queue_id,
+											  limiters[i].kind);
+
+		if (index == JOBQ_NO_LIMITER)
+			continue;
+		stays[index] = true;
+		set_policy(index, &limiters[i], now, wake);
+	}
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
+		forgotten |= my_db->limits->limiters[i].in_use && !stays[i];
+	if (forgotten)
+		forget_permits(stays);
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
+		if (my_db->limits->limiters[i].in_use && !stays[i])
+			jobq_limiter_drop(my_db, i);
+	for (int i = 0; i < n; i++)
+	{
+		uint16		index;
+
+		if (jobq_limiter_find(my_db, limiters[i].queue_id,
+							  limiters[i].kind) != JOBQ_NO_LIMITER)
+			continue;
+		index = jobq_limiter_add(my_db, &limiters[i]);
+		if (index != JOBQ_NO_LIMITER)
+			begin_to_count(index, jobq_limiter_counts(&limiters[i]),
+						   jobq_tenants_limited(&limiters[i]), now, wake);
+	}
+}
+
+/*
  * Take over the limits as the tables have them now.  What is counted goes on.
  *
  * Needs a transaction.
@@ -66,7 +142,8 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
 void
 limits_load(void)
 {
-	JobqLimiter *limiters = palloc0(sizeof(JobqLimiter) * JOBQ_MAX_LIMITERS);
+	JobqLimiter *limiters = palloc0(sizeof(JobqLimiter) * jobq_max_limiters);
+	bool	   *stays = palloc0(sizeof(bool) * jobq_max_limiters);
 	bool		first = !my_db->limits->loaded;
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
@@ -90,68 +167,7 @@ limits_load(void)
 	jobq_injection_point("jobq-limits-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < my_db->limits->nlimiters; i++)
-	{
-		JobqLimiter *limiter = &my_db->limits->limiters[i];
-		bool		found = false;
-		bool		counted;
-		bool		tenants;
-
-		if (!limiter->in_use)
-			continue;
-		for (int j = 0; j < n && !found; j++)
-		{
-			JobqLimiter *now_is = &limiters[j];
-
-			found = now_is->in_use && now_is->queue_id == limiter->queue_id &&
-				now_is->kind == limiter->kind;
-			if (!found)
-				continue;
-			now_is->in_use = false; /* taken over */
-			counted = jobq_limiter_counts(limiter);
-			tenants = jobq_tenants_limited(limiter);
-			if (limiter->fair_cpu != now_is->fair_cpu)
-				jobq_turns_begin(my_db, i);
-			limiter->fair = now_is->fair;
-			limiter->fair_cpu = now_is->fair_cpu;
-			limiter->group_wait = now_is->group_wait;
-			limiter->max_running = now_is->max_running;
-			limiter->group_max_running = now_is->group_max_running;
-			limiter->weight = now_is->weight;
-			if (limiter->rate.per_us <= 0)
-				limiter->pace.tokens = now_is->rate.burst;
-			limiter->rate = now_is->rate;
-			limiter->throttle = now_is->throttle;
-			limiter->keyed = now_is->keyed;
-			limiter->tenant_max_running = now_is->tenant_max_running;
-			limiter->tenant_rate = now_is->tenant_rate;
-			if (limiter->throttle.failures == 0)
-				limiter->pace.rest_until = 0;
-			limiter->nweights = now_is->nweights;
-			memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
-			begin_to_count(i, !counted && jobq_limiter_counts(limiter),
-						   !tenants && jobq_tenants_limited(limiter), now, &wake);
-		}
-		if (found)
-			continue;
-
-		forget_limiter(i);
-	}
-	for (int j = 0; j < n; j++)
-	{
-		int			i;
-
-		if (!limiters[j].in_use)
-			continue;
-		for (i = 0; i < my_db->limits->nlimiters && my_db->limits->limiters[i].in_use; i++)
-			;
-		if (i == JOBQ_MAX_LIMITERS)
-			continue;
-		my_db->limits->limiters[i] = limiters[j];
-		my_db->limits->nlimiters = Max(my_db->limits->nlimiters, i + 1);
-		begin_to_count(i, jobq_limiter_counts(&limiters[j]),
-					   jobq_tenants_limited(&limiters[j]), now, &wake);
-	}
+	take_over(limiters, n, stays, now, &wake);
 	count_limited(&members, &wake);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
@@ -169,39 +185,41 @@ limits_load(void)
 	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);
 	pfree(limiters);
+	pfree(stays);
 	pfree(members.members);
 }
 
 /*
- * There is no limit any more: what runs does without its permit.  Wants
+ * There are no such limits any more: what runs does without their permits.  Wants
  * db->lock.
  */
 static void
-forget_limiter(uint16 index)
+forget_permits(const bool *stays)
 {
-	JobqLimiter *limiter = &my_db->limits->limiters[index];
-
 	for (int i = 0; i < jobq_shared->nslots; i++)
 		if (jobq_shared->slots[i].database == my_db_index)
-			forget_permit(&jobq_shared->slots[i].holding->permits, index);
+			forget_permit(&jobq_shared->slots[i].holding->permits, stays);
 	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
 		if (my_db->leases->leases[i].id != 0)
-			forget_permit(&my_db->leases->leases[i].permits, index);
+			forget_permit(&my_db->leases->leases[i].permits, stays);
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 		if (my_db->offers->reservers[i].offered)
-			forget_permit(&my_db->offers->reservers[i].offer.permits, index);
+			forget_permit(&my_db->offers->reservers[i].offer.permits, stays);
 	for (int i = 0; i < jobq_max_groups; i++)
-		if (my_db->groups->groups[i].limiter == index)
-			my_db->groups->groups[i].limiter = JOBQ_NO_LIMITER;
-	memset(limiter, 0, sizeof(JobqLimiter));
+	{
+		uint16	   *limiter = &my_db->groups->groups[i].limiter;
+
+		if (*limiter < jobq_max_limiters && !stays[*limiter])
+			*limiter = JOBQ_NO_LIMITER;
+	}
 }
 
 static void
-forget_permit(JobqPermits *permits, uint16 index)
+forget_permit(JobqPermits *permits, const bool *stays)
 {
-	if (permits->queue == index)
+	if (permits->queue != JOBQ_NO_LIMITER && !stays[permits->queue])
 		permits->queue = JOBQ_NO_LIMITER;
-	if (permits->kind == index)
+	if (permits->kind != JOBQ_NO_LIMITER && !stays[permits->kind])
 		permits->kind = JOBQ_NO_LIMITER;
 }
 

@@ -90,8 +90,9 @@ too_many_limited(void)
 	ereport(WARNING,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("more than %d queues, kinds and limiters have limits",
-					JOBQ_MAX_LIMITERS),
-			 errdetail("Jobs of the others do not run.")));
+					jobq_max_limiters),
+			 errdetail("Jobs of the others do not run."),
+			 errhint("Raise jobq.max_limiters.")));
 }
 
 /*
@@ -119,7 +120,7 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 		bool		isnull;
 		Datum		weights;
 
-		if (n == JOBQ_MAX_LIMITERS)
+		if (n == jobq_max_limiters)
 		{
 			too_many_limited();
 			break;
@@ -166,7 +167,7 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		JobqLimiter *limiter = &limiters[n];
 
-		if (n == JOBQ_MAX_LIMITERS)
+		if (n == jobq_max_limiters)
 		{
 			too_many_limited();
 			break;
