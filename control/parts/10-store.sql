@@ -6,9 +6,11 @@ CREATE TABLE jobq.limiter (
 	max_running int,
 	rate text,
 	throttle text,
-	by text
+	by text,
+	cost text
 );
 COMMENT ON TABLE jobq.limiter IS 'limits that several kinds and queues share';
+COMMENT ON COLUMN jobq.limiter.cost IS 'qualified signature of the function that says how many tokens a job costs; null: one';
 COMMENT ON COLUMN jobq.limiter.by IS 'where jobs have the key, each of which has the limits for itself; null: all have them together';
 
 CREATE TABLE jobq.queue (
@@ -103,6 +105,7 @@ CREATE TABLE jobq.job (
 	context jsonb,
 	tenant text,
 	tags text[],
+	limit_cost int,
 	CONSTRAINT job_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 90, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
 	autovacuum_vacuum_insert_threshold = -1);
@@ -111,6 +114,7 @@ COMMENT ON COLUMN jobq.job.run_at IS 'infinity: blocked, it waits for other jobs
 COMMENT ON COLUMN jobq.job.role IS 'whose it is: who has enqueued it';
 COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its queue says otherwise';
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a key of that, a tenant of a queue that is fair or limits them; 0: none';
+COMMENT ON COLUMN jobq.job.limit_cost IS 'how many tokens it costs at a limiter that asks; 0: it passes that by; null: one';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key, even; or of the role''s number and group_key, odd';
 COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
@@ -205,7 +209,8 @@ CREATE TABLE jobq.archive (
 	errors jsonb,
 	tenant text,
 	tags text[],
-	cost jsonb
+	cost jsonb,
+	limit_cost int
 ) PARTITION BY RANGE (finished_at);
 COMMENT ON TABLE jobq.archive IS 'jobs that are completed, cancelled or expired, a partition a day';
 COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
@@ -252,6 +257,7 @@ CREATE TABLE jobq.failed_job (
 	context jsonb,
 	tenant text,
 	tags text[],
+	limit_cost int,
 	CONSTRAINT failed_job_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE jobq.failed_job IS 'dead letters: jobs that failed for good';
@@ -376,6 +382,10 @@ COMMENT ON FUNCTION jobq_internal.limiter_hash(text) IS 'by which the limits of 
 CREATE FUNCTION jobq_internal.limit_key(limiter int, payload jsonb, headers jsonb, role oid, tenant text) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_limit_key_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.limit_key(int, jsonb, jsonb, oid, text) IS 'the key of such a job for the limiter with this hash; null: it has none, or the limiter is not by a key';
+
+CREATE FUNCTION jobq_internal.limit_cost(limiter int, cost int) RETURNS int
+AS 'MODULE_PATHNAME', 'jobq_limit_cost_sql' LANGUAGE C STABLE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.limit_cost(int, int) IS 'how many tokens of the limiter with this hash a job costs in whose row this stands; 0: it passes it by';
 
 CREATE FUNCTION jobq_internal.limiter_of(kind text, queue_id int) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_limiter_of_sql' LANGUAGE C STRICT STABLE PARALLEL RESTRICTED;

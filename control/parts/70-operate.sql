@@ -273,7 +273,8 @@ CREATE FUNCTION jobq.create_limiter(
 	max_running int DEFAULT NULL,
 	rate text DEFAULT NULL,
 	throttle text DEFAULT NULL,
-	by text DEFAULT NULL)
+	by text DEFAULT NULL,
+	cost text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_create_limiter'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.create_limiter IS 'create a limiter, which kinds (register) and queues (alter_queue) can name: their jobs share its limits
@@ -281,7 +282,8 @@ name: the limiter
 max_running: how many of these jobs run at a time; else as many as can
 rate: how many of them start in a time, such as 100 per minute burst 20; else as many as can
 throttle: when they rest, such as 10 failures in 5 minutes; else never
-by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together';
+by: where jobs have a key, each of which has these limits for itself: payload and a path such as payload $.host, header and a name, tenant, or role; else all jobs have them together
+cost: a function(jsonb) that returns how many tokens of the rate a job costs, as integer; 0: it needs nothing of the limiter; else one';
 
 CREATE FUNCTION jobq.alter_limiter(
 	name text,

@@ -134,7 +134,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND jobq_internal.limiter_hash(n.name) = jobq_internal.limiter_of(j.kind, j.queue_id)) l
 	CROSS JOIN LATERAL (SELECT array_agg(r.job_id) AS ids
 		FROM jobq_internal.running_jobs r JOIN jobq.job g ON g.id = r.job_id
-		WHERE CASE WHEN of_kind THEN jobq_internal.limiter_of(g.kind, g.queue_id) = jobq_internal.limiter_of(j.kind, j.queue_id) ELSE g.queue_id = j.queue_id END) m
+		WHERE CASE WHEN of_kind THEN jobq_internal.limiter_of(g.kind, g.queue_id) = jobq_internal.limiter_of(j.kind, j.queue_id)
+				AND jobq_internal.limit_cost(jobq_internal.limiter_of(g.kind, g.queue_id), g.limit_cost) > 0 ELSE g.queue_id = j.queue_id END) m
 	WHERE j.id = explain_limit.job_id
 $$;
 COMMENT ON FUNCTION jobq_internal.explain_limit(bigint, oid, boolean, boolean) IS 'which jobs keep a job from running by max_running of its queue, or of its kind or limiter; for explain_job()';

@@ -13,20 +13,20 @@ DECLARE
 	live text := $$
 		SELECT j.id, NULL::pg_catalog."char" AS ended, j.kind, j.queue_id, j.priority, j.role, j.attempt, j.max_attempts,
 			j.enqueued_at, j.run_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at,
-			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.unique_queue, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost,
+			j.payload, j.headers, NULL::jsonb AS result, NULL::text AS error, j.errors, j.group_key, j.unique_key, j.unique_queue, j.batch_id, j.log, j.context, j.tenant, j.tags, NULL::jsonb AS cost, j.limit_cost,
 			j.lease_token, j.expires_at
 		FROM jobq.job j$$;
 	finished text := $$
 		UNION ALL
 		SELECT a.id, a.state, a.kind, a.queue_id, a.priority, a.role, a.attempt, a.max_attempts,
 			a.enqueued_at, a.run_at, a.started_at, a.finished_at,
-			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, NULL::int, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost,
+			a.payload, a.headers, a.result, a.reason, a.errors, a.group_key, NULL::text, NULL::int, a.batch_id, a.log, a.context, a.tenant, a.tags, a.cost, a.limit_cost,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.archive a
 		UNION ALL
 		SELECT f.id, 'f'::pg_catalog."char", f.kind, f.queue_id, f.priority, f.role, f.attempt, f.max_attempts,
 			f.enqueued_at, f.run_at, f.started_at, f.finished_at,
-			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb,
+			f.payload, f.headers, NULL::jsonb, f.error, f.errors, f.group_key, f.unique_key, f.unique_queue, f.batch_id, f.log, f.context, f.tenant, f.tags, NULL::jsonb, f.limit_cost,
 			NULL::bigint, NULL::timestamptz
 		FROM jobq.failed_job f$$;
 	name text;
@@ -50,7 +50,8 @@ BEGIN
 				j.batch_id, CASE WHEN NOT o.open THEN NULL WHEN r.job_id IS NULL THEN j.log ELSE jobq_internal.live_log(j.id, j.log) END AS log,
 				CASE WHEN o.open THEN j.context END AS context,
 				j.tenant, j.tags, CASE j.ended WHEN 'f' THEN j.errors -> -1 -> 'cost' ELSE j.cost END AS cost,
-				CASE WHEN NOT o.open OR j.unique_key IS NULL THEN NULL WHEN j.unique_queue IS NULL THEN 'kind' WHEN j.unique_queue = 0 THEN 'database' ELSE 'queue' END AS unique_scope
+				CASE WHEN NOT o.open OR j.unique_key IS NULL THEN NULL WHEN j.unique_queue IS NULL THEN 'kind' WHEN j.unique_queue = 0 THEN 'database' ELSE 'queue' END AS unique_scope,
+				CASE WHEN o.open THEN j.limit_cost END AS limit_cost
 			FROM (%s) j
 			LEFT JOIN jobq.queue q ON q.id = j.queue_id
 			LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id AND j.ended IS NULL
@@ -134,17 +135,17 @@ COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run,
 
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
-		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
 	SELECT NULL, h.kind, NULL, s.running, h.max_running,
-		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL
+		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL
 	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
 	SELECT NULL, NULL, l.name, s.running, l.max_running,
-		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost
 	FROM jobq.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';
@@ -163,7 +164,8 @@ CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 		FROM jobq.limiter l
 		JOIN jobq.job j ON jobq_internal.limiter_of(j.kind, j.queue_id) = jobq_internal.limiter_hash(l.name)
 		LEFT JOIN jobq_internal.running_jobs r ON r.job_id = j.id
-		WHERE l.by IS NOT NULL AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
+		WHERE l.by IS NOT NULL AND jobq_internal.limit_cost(jobq_internal.limiter_hash(l.name), j.limit_cost) > 0
+			AND jobq_internal.may_read(j.role::pg_catalog.oid, j.queue_id)
 	) t
 	WHERE t.state IN ('ready', 'running')
 	GROUP BY t.name, t.key, t.max_running, t.rate;

@@ -109,7 +109,8 @@ jobq_claim_push(const JobqJob *job, const JobqQueue *queue, JobqPush *push)
 	push->priority = job_priority(job);
 	push->role = job_run_as(job);
 	jobq_push_flow(job, push);
-	push->kind = jobq_limiter_of(jobq_job_kind(job), queue);
+	push->kind = jobq_job_limiter(job, queue);
+	push->cost = push->kind == 0 ? 0 : jobq_limit_cost(job, push->kind);
 	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
 	push->key.run_at = job_run_at(job);
 	push->key.id = job_id(job);

@@ -141,7 +141,7 @@ note_failure(const JobqJob *job)
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
 	jobq_at_commit_failed(job_queue_id(job),
-						  jobq_limiter_of(jobq_job_kind(job), queue),
+						  jobq_job_limiter(job, queue),
 						  job_role(job), job_group(job));
 }
 

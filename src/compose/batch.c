@@ -142,7 +142,7 @@ check_callback(Datum json, const char *what)
 	JobqJob		job;
 	JobqUnique	unique;
 
-	jobq_spec_parse(DatumGetJsonbP(json), what, NULL, &spec);
+	jobq_spec_parse(DatumGetJsonbP(json), what, NULL, false, &spec);
 	jobq_spec_prepare(&spec, &job, &unique);
 	return JsonbPGetDatum(jobq_spec_kept(DatumGetJsonbP(json), &spec, &job));
 }

@@ -178,6 +178,7 @@ extern void jobq_step_add_user(JobqSteps *workflow, JobqStep *step,
 
 /* src/compose/define.c */
 extern void jobq_step_parse(Jsonb *definition, const char *what, bool named,
+							bool kept,
 							JobqSpec *spec);
 
 /* src/compose/rerun.c */

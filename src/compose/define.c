@@ -168,7 +168,7 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 		add_name(workflow, i);
 		if (workflow->options != NULL)
 			step->definition = with_options(workflow, step->definition);
-		jobq_step_parse(step->definition, step->what, !workflow->chain,
+		jobq_step_parse(step->definition, step->what, !workflow->chain, false,
 						&step->spec);
 		read_map(step);
 		read_condition(step);
@@ -193,17 +193,19 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 
 /*
  * Read the description of a step; "what" names it in messages.  named: it has a name
- * and says what it needs, and is not one of a chain.  Where "map" is all that is said,
+ * and says what it needs, and is not one of a chain.
+ * kept: it was written before, and is read again.  Where "map" is all that is said,
  * the jobs get the elements themselves.
  */
 void
-jobq_step_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
+jobq_step_parse(Jsonb *definition, const char *what, bool named, bool kept,
+				JobqSpec *spec)
 {
 	static const char *const keys[] = {"map", "when", "optional", "name", "needs", NULL};
 	static const char *const chain_keys[] = {"map", "when", "optional", NULL};
 	JsonbValue	value;
 
-	jobq_spec_parse(definition, what, named ? keys : chain_keys, spec);
+	jobq_spec_parse(definition, what, named ? keys : chain_keys, kept, spec);
 	if (getKeyJsonValueFromContainer(&definition->root, "map", 3, &value) != NULL &&
 		value.type != jbvNull &&
 		getKeyJsonValueFromContainer(&definition->root, "payload", 7, &value) == NULL)

@@ -265,7 +265,7 @@ jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
 	Oid			userid;
 	int			sec_context;
 
-	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true,
+	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true, true,
 					&spec);
 
 	/* no code of the role's runs: this is about whose job it is */

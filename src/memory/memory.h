@@ -175,6 +175,7 @@ typedef struct JobqSlot
 	char		kind[NAMEDATALEN * 2];
 	char		message[JOBQ_PROGRESS_LEN];
 	uint32		tenant;			/* hash of the job's */
+	bool		passes;			/* it passes by its limiter, if that asks */
 	uint64		jobs_done;
 	uint64		jobs_failed;
 

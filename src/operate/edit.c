@@ -181,6 +181,11 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 		jobq_set_payload(job, edit->nulls[EDIT_PAYLOAD]
 						 ? JOB(job, JOB_PAYLOAD) : edit->values[EDIT_PAYLOAD]);
 
+	/* code of a user's runs, as who edits the job, who can become its role */
+	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS] ||
+		!edit->nulls[EDIT_QUEUE])
+		jobq_ask_limit_cost(job);
+
 	jobq_log_say(job, psprintf("edited by %s:%s",
 							   GetUserNameFromId(userid, false), told.data));
 }
@@ -220,10 +225,10 @@ static bool
 edit_letter(int64 id, const JobqEdit *edit)
 {
 	static const Oid types[] = {INT8OID, JSONBOID, JSONBOID, INT4OID, INT4OID,
-	TEXTOID, INT4OID, JSONBOID, JSONBOID, TEXTOID};
+	TEXTOID, INT4OID, JSONBOID, JSONBOID, TEXTOID, INT4OID};
 	static const int columns[] = {JOB_ID, JOB_PAYLOAD, JOB_HEADERS,
 		JOB_QUEUE_ID, JOB_MAX_ATTEMPTS, JOB_BACKOFF, JOB_TIMEOUT, JOB_CONTEXT,
-	JOB_LOG, JOB_TENANT};
+	JOB_LOG, JOB_TENANT, JOB_LIMIT_COST};
 	Datum		values[lengthof(columns)];
 	char		nulls[lengthof(columns) + 1] = "";
 	JobqQueue	buffer;
@@ -255,7 +260,7 @@ edit_letter(int64 id, const JobqEdit *edit)
 	}
 	jobq_query("UPDATE jobq.failed_job SET payload = $2, headers = $3, queue_id = $4,"
 			   " max_attempts = $5, backoff = $6, timeout_ms = $7, context = $8,"
-			   " log = $9, tenant = $10 WHERE id = $1",
+			   " log = $9, tenant = $10, limit_cost = $11 WHERE id = $1",
 			   lengthof(types), types, values, nulls, SPI_OK_UPDATE);
 	SPI_finish();
 	return true;

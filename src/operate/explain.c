@@ -298,7 +298,8 @@ left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 			all[n++] = db->limits->limiters[i].kind;
 	LWLockRelease(db->lock);
 	for (int i = 0; i < n; i++)
-		if (job_flow(job) == jobq_flow_with(job, all[i]))
+		if (jobq_limit_cost(job, all[i]) > 0 &&
+			job_flow(job) == jobq_flow_with(job, all[i]))
 			add(e, "limit",
 				psprintf("it stands in the line of %s, which it has left, and leaves when it is its turn there",
 						 limiter_name(jobq_job_kind(job), all[i])),
@@ -321,7 +322,7 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 	TimestampTz group_due = DT_NOEND;
 	TimestampTz now = jobq_now();
 	const char *kind = jobq_job_kind(job);
-	uint32		limiter_hash = jobq_limiter_of(kind, queue);
+	uint32		limiter_hash = jobq_job_limiter(job, queue);
 	char	   *name[2];
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
@@ -366,7 +367,7 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 		pace(e, name[i], false, limiter[i].pace.rest_until > now,
 			 limiter[i].pace.rest_until, may_start[i], due[i]);
 	}
-	left_limiter(e, db, job, limiter_hash);
+	left_limiter(e, db, job, jobq_limiter_of(kind, queue));
 	pace(e, "its group", true, group_pace.rest_until > now, group_pace.rest_until,
 		 group_free, group_due);
 }
@@ -412,7 +413,7 @@ static void
 key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 		   const JobqQueue *queue)
 {
-	uint32		limiter = jobq_limiter_of(jobq_job_kind(job), queue);
+	uint32		limiter = jobq_job_limiter(job, queue);
 	const char *name;
 	TimestampTz now = jobq_now();
 	JobqTenantState state;

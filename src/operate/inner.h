@@ -32,7 +32,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
 	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_queue, unique_key," \
-	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags"
+	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
 /* Whom a cancel is about. */

@@ -11,8 +11,9 @@
  * A limiter has one limit at least: whoever finds that a job needs a permit of it
  * waits until it gives permits.
  *
- * By what key it tells jobs apart never changes, so that the caches of kinds and queues
- * that name it, and the lanes of its jobs, need not be told.
+ * By what key it tells jobs apart, and which function says what a job costs, never
+ * changes, so that the caches of kinds and queues that name it, and the lanes of its
+ * jobs, need not be told.
  *
  * src/operate/limiter.c
  *
@@ -24,6 +25,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/regproc.h"
 
 #include "operate/inner.h"
 
@@ -33,10 +35,11 @@ PG_FUNCTION_INFO_V1(jobq_drop_limiter);
 
 enum
 {
-	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS, ARG_BY = NARGS
+	ARG_NAME, ARG_MAX_RUNNING, ARG_RATE, ARG_THROTTLE, NARGS, ARG_BY = NARGS, ARG_COST,
+	NCREATE_ARGS
 };
 
-static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID};
+static const Oid types[] = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 
 static void read_args(FunctionCallInfo fcinfo, Datum *values, char *nulls,
 					  bool *taken_away);
@@ -131,26 +134,32 @@ check_limit(Datum name)
 }
 
 /*
- * create_limiter(name, max_running, rate, throttle, by)
+ * create_limiter(name, max_running, rate, throttle, by, cost)
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
 {
-	Datum		values[NARGS + 1];
-	char		nulls[NARGS + 2];
+	Datum		values[NCREATE_ARGS];
+	char		nulls[NCREATE_ARGS + 1];
 	bool		taken_away[NARGS];
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "create a limiter");
 	read_args(fcinfo, values, nulls, taken_away);
-	values[ARG_BY] = PG_ARGISNULL(ARG_BY) ? (Datum) 0 : PG_GETARG_DATUM(ARG_BY);
-	nulls[ARG_BY] = PG_ARGISNULL(ARG_BY) ? 'n' : ' ';
-	nulls[NARGS + 1] = '\0';
+	for (int i = NARGS; i < NCREATE_ARGS; i++)
+	{
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	nulls[NCREATE_ARGS] = '\0';
 	if (!PG_ARGISNULL(ARG_BY))
 		jobq_check_limit_by(TextDatumGetCString(values[ARG_BY]));
+	if (!PG_ARGISNULL(ARG_COST))
+		values[ARG_COST] =
+			CStringGetTextDatum(format_procedure_qualified(jobq_cost_function(TextDatumGetCString(values[ARG_COST]))));
 	SPI_connect();
-	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle, by)"
-				   " VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
-				   NARGS + 1, types, values, nulls, SPI_OK_INSERT) == 0)
+	if (jobq_query("INSERT INTO jobq.limiter (name, max_running, rate, throttle, by, cost)"
+				   " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+				   NCREATE_ARGS, types, values, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("limiter \"%s\" already exists",

@@ -311,7 +311,7 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	}
 	else
 	{
-		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0, 1};
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0, 1, false};
 
 		jobq_unique_insert(rel, &job, &unique);
 	}

@@ -49,6 +49,7 @@ enum
 	OLD_GROUP_KEY,
 	OLD_CONTEXT,
 	OLD_TAGS,
+	OLD_LIMIT_COST,
 };
 
 static void not_over(int64 id);
@@ -145,7 +146,7 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.rerun()");
 	jobq_pin_queues();
 	SPI_connect();
-	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags"
+	if (jobq_query("SELECT role::oid, queue_id, kind, payload, priority, max_attempts, headers, group_key, context, tags, limit_cost"
 				   " FROM jobq.archive WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		not_over(id);
@@ -188,6 +189,10 @@ jobq_rerun(PG_FUNCTION_ARGS)
 	handler = jobq_find_place(kind, queue->name, &buffer, &handler_buffer);
 	jobq_thin_context(&job, &buffer, handler != NULL && handler->carries);
 	jobq_set_payload(&job, payload);
+
+	/* no code of a user's runs: it costs what it did */
+	JOB(&job, JOB_LIMIT_COST) = jobq_column(tuple, desc, OLD_LIMIT_COST, INT4OID,
+											&JOB_ISNULL(&job, JOB_LIMIT_COST));
 	jobq_log_say(&job, psprintf("job " INT64_FORMAT " once more, by %s", id,
 								GetUserNameFromId(userid, false)));
 	jobq_put_job(&job, &unique);

@@ -160,6 +160,7 @@ jobq_prepare_job(JobqJob *job, JobqUnique *unique, const char *kind,
 	bool		kind_carries;
 
 	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
+	unique->ask_cost = true;
 	jobq_refuse_borrowed(GetUserId());
 	jobq_set_context(job, &queue, kind_carries, options[OPTION_CONTEXT],
 					 nulls[OPTION_CONTEXT]);
@@ -180,6 +181,7 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 
 	jobq_refuse_merge(nulls);
 	prepare(job, unique, kind, options, nulls, &queue, &kind_carries);
+	unique->ask_cost = false;
 	if (!nulls[OPTION_CONTEXT])
 		JOB_SET(job, JOB_CONTEXT, options[OPTION_CONTEXT]);
 }
@@ -191,9 +193,13 @@ jobq_prepare_kept_job(JobqJob *job, JobqUnique *unique, const char *kind,
 void
 jobq_put_job(JobqJob *job, const JobqUnique *unique)
 {
-	Relation	rel = jobq_open_jobs();
+	Relation	rel;
 	int64		id = job_id(job);
 
+	/* before anything is written: code of the user's runs */
+	if (unique->ask_cost)
+		jobq_ask_limit_cost(job);
+	rel = jobq_open_jobs();
 	if (unique->uuid != (Datum) 0 && !jobq_uuid_take(rel, job, unique->uuid))
 	{
 		table_close(rel, NoLock);
@@ -326,7 +332,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	Datum	   *payloads;
 	bool	   *payload_nulls;
 	int			npayloads;
-	bool		keyed;			/* each job has a flow of its own */
+	bool		keyed;			/* each job has a flow of its own ... */
+	bool		priced;			/* ... by what it costs at its limiter */
 	MemoryContext batch_context;
 
 	deconstruct_array(array, JSONBOID, -1, false, TYPALIGN_INT, &payloads,
@@ -352,7 +359,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 	}
 	jobq_length_reserve(job, npayloads);
 	jobq_set_flow(job);
-	keyed = jobq_flow_has_key(job);
+	priced = jobq_limit_is_priced(job);
+	keyed = priced || jobq_flow_has_key(job);
 
 	rel = jobq_open_jobs();
 	tuples = palloc(sizeof(HeapTuple) * MULTI_INSERT);
@@ -378,6 +386,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			if (done + i > 0)
 				JOB_SET(job, JOB_ID, Int64GetDatum(jobq_next_id()));
 			jobq_set_payload(job, payloads[done + i]);
+			if (priced)
+				jobq_ask_limit_cost(job);
 			if (keyed)
 				jobq_set_flow(job);
 			ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(rel),
@@ -408,6 +418,8 @@ jobq_put_jobs(FunctionCallInfo fcinfo, JobqJob *job, const JobqUnique *unique,
 			{
 				JOB_SET(job, JOB_FLOW, slot_getattr(slots[i], JOB_FLOW, &isnull));
 				JOB_SET(job, JOB_PAYLOAD, slot_getattr(slots[i], JOB_PAYLOAD, &isnull));
+				JOB(job, JOB_LIMIT_COST) = slot_getattr(slots[i], JOB_LIMIT_COST,
+														&JOB_ISNULL(job, JOB_LIMIT_COST));
 			}
 			job->ctid = slots[i]->tts_tid;
 			jobq_job_push(job);

@@ -39,6 +39,9 @@ enum
 	NOPTIONS
 };
 
+/* In a description that was kept: what the job costs at its limiter. */
+#define JOBQ_KEPT_COST	"limit_cost"
+
 /* A job that is described in jsonb. */
 typedef struct JobqSpec
 {
@@ -46,6 +49,8 @@ typedef struct JobqSpec
 	Datum		payload;
 	Datum		options[NOPTIONS];
 	bool		nulls[NOPTIONS];
+	int32		limit_cost;		/* of one that was kept: tokens of its
+								 * limiter, as asked then; or -1 */
 } JobqSpec;
 
 /* What a job of the kind sql runs. */
@@ -114,7 +119,10 @@ extern void jobq_options_from_arg(FunctionCallInfo fcinfo, int arg,
 extern Interval *jobq_interval_from_jsonb(Jsonb *json, const char *what,
 										  const char *key);
 extern void jobq_spec_parse(Jsonb *json, const char *what,
-							const char *const *others, JobqSpec *spec);
+							const char *const *others, bool kept,
+							JobqSpec *spec);
+extern Jsonb *jobq_keep_limit_cost(Jsonb *json, const JobqJob *job);
+extern int32 jobq_kept_limit_cost(Jsonb *json);
 extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec,
 							 const JobqJob *job);
 extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,

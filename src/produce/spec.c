@@ -292,13 +292,14 @@ jobq_interval_from_jsonb(Jsonb *json, const char *what, const char *key)
 /*
  * Read the description of a job; an error if it is none.  what names it in
  * messages; keys in others (a list that ends with NULL, or NULL) are the
- * caller's.  The values point into the current memory context.
+ * caller's.  kept: jobq_spec_kept() has made it.  The values point into the current
+ * memory context.
  */
 void
 jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
-				JobqSpec *spec)
+				bool kept, JobqSpec *spec)
 {
-	const char *keys[MAX_OTHER_KEYS + 3];
+	const char *keys[MAX_OTHER_KEYS + 4];
 	int			nkeys = 0;
 	JsonbValue	value;
 
@@ -316,8 +317,11 @@ jobq_spec_parse(Jsonb *json, const char *what, const char *const *others,
 	}
 	keys[nkeys++] = "kind";
 	keys[nkeys++] = "payload";
+	if (kept)
+		keys[nkeys++] = JOBQ_KEPT_COST;
 	keys[nkeys] = NULL;
 	jobq_options_from_jsonb(json, what, keys, spec->options, spec->nulls);
+	spec->limit_cost = kept ? jobq_kept_limit_cost(json) : -1;
 
 	if (getKeyJsonValueFromContainer(&json->root, "kind", 4, &value) == NULL)
 		ereport(ERROR,
@@ -373,12 +377,48 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 	if (!JOB_ISNULL(job, JOB_HEADERS) &&
 		JOB(job, JOB_HEADERS) != spec->options[OPTION_HEADERS])
 		json = with_option(json, OPTION_HEADERS, JOB(job, JOB_HEADERS));
-	return jobq_keep_context(json, job);
+	return jobq_keep_limit_cost(jobq_keep_context(json, job), job);
+}
+
+/*
+ * The object with what the job costs at its limiter, if it was asked: for those who make
+ * the job later on somebody's behalf, and run no code of users.
+ */
+Jsonb *
+jobq_keep_limit_cost(Jsonb *json, const JobqJob *job)
+{
+	Datum		key = CStringGetTextDatum(JOBQ_KEPT_COST);
+	ArrayType  *path;
+	Datum		cost;
+
+	if (JOB_ISNULL(job, JOB_LIMIT_COST))
+		return json;
+	path = construct_array(&key, 1, TEXTOID, -1, false, TYPALIGN_INT);
+	cost = jobq_text_to_jsonb(psprintf("%d", DatumGetInt32(JOB(job, JOB_LIMIT_COST))));
+	return DatumGetJsonbP(DirectFunctionCall4(jsonb_set, JsonbPGetDatum(json),
+											  PointerGetDatum(path), cost,
+											  BoolGetDatum(true)));
+}
+
+/*
+ * What that has put into the object; -1: nothing.
+ */
+int32
+jobq_kept_limit_cost(Jsonb *json)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&json->root, JOBQ_KEPT_COST, strlen(JOBQ_KEPT_COST),
+									 &value) == NULL ||
+		value.type != jbvNumeric)
+		return -1;
+	return DatumGetInt32(DirectFunctionCall1(numeric_int4,
+											 NumericGetDatum(value.val.numeric)));
 }
 
 /*
  * Make the job, but do not write it.  An error if this user could not enqueue
- * it.
+ * it.  What it costs at its limiter is asked.
  */
 void
 jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
@@ -386,6 +426,8 @@ jobq_spec_prepare(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 	jobq_refuse_merge(spec->nulls);
 	jobq_prepare_job(job, unique, spec->kind, spec->options, spec->nulls);
 	jobq_set_payload(job, spec->payload);
+	jobq_ask_limit_cost(job);
+	unique->ask_cost = false;
 }
 
 /*
@@ -396,6 +438,8 @@ jobq_spec_prepare_kept(const JobqSpec *spec, JobqJob *job, JobqUnique *unique)
 {
 	jobq_prepare_kept_job(job, unique, spec->kind, spec->options, spec->nulls);
 	jobq_set_payload(job, spec->payload);
+	if (spec->limit_cost >= 0)
+		JOB_SET(job, JOB_LIMIT_COST, Int32GetDatum(spec->limit_cost));
 }
 
 /*

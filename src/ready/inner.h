@@ -139,7 +139,8 @@ extern uint32 tally_find(JobqDatabase *db, int32 scope, uint32 tenant);
 extern uint32 tally_make(JobqDatabase *db, int32 scope, uint32 tenant,
 						 TimestampTz now);
 extern void tally_forget(JobqDatabase *db, uint32 index, TimestampTz now);
-extern double tally_tokens(const JobqRate *rate, JobqTally *tally,
+extern double tally_most(const JobqLimiter *policy);
+extern double tally_tokens(const JobqLimiter *policy, JobqTally *tally,
 						   TimestampTz now, TimestampTz *due);
 extern void tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 						TimestampTz now);
@@ -157,10 +158,10 @@ extern uint32 tenant_room(JobqDatabase *db, const JobqHeap *own);
 extern bool tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant,
 						TimestampTz now);
 extern uint32 tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant,
-						  TimestampTz now);
+						  int cost, TimestampTz now);
 extern uint32 tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 						   TimestampTz now);
-extern void tenant_give(JobqDatabase *db, uint32 index, bool unused,
+extern void tenant_give(JobqDatabase *db, uint32 index, int tokens,
 						TimestampTz now);
 
 /* src/ready/place.c */

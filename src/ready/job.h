@@ -30,10 +30,11 @@ typedef struct JobqPermits
 	uint32		tenant;			/* tally, or JOBQ_NONE */
 	uint32		limit_key;		/* likewise, of its limiter's key */
 	uint32		group;			/* index, or JOBQ_NONE */
+	int32		cost;			/* tokens of "kind" and limit_key */
 } JobqPermits;
 
 #define JOBQ_NO_PERMITS \
-	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX})
+	((JobqPermits) {JOBQ_NO_LIMITER, JOBQ_NO_LIMITER, PG_UINT32_MAX, PG_UINT32_MAX, PG_UINT32_MAX, 0})
 
 static inline bool
 jobq_permits_any(const JobqPermits *permits)
@@ -42,6 +43,9 @@ jobq_permits_any(const JobqPermits *permits)
 		permits->kind != JOBQ_NO_LIMITER || permits->tenant != PG_UINT32_MAX ||
 		permits->limit_key != PG_UINT32_MAX || permits->group != PG_UINT32_MAX;
 }
+
+/* Instead of tokens: the job passes by its limiter. */
+#define JOBQ_PASSES	(-1)
 
 /* A job on its way into the ready set, or out of it. */
 typedef struct JobqPush
@@ -62,6 +66,8 @@ typedef struct JobqPush
 	uint32		limit_key;		/* hash of its key, if its limiter is by one,
 								 * or 0 */
 	uint32		held;			/* hash of its kind, if that is paused, or 0 */
+	int32		cost;			/* tokens that it takes of that limiter; 0: it
+								 * has none; or JOBQ_PASSES */
 	int64		group;			/* or 0 */
 	JobqPermits permits;		/* on its way out: what it holds */
 	float		charged;		/* likewise: microseconds of processor time

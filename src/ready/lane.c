@@ -150,6 +150,7 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 	if (push->kind == 0 && lane->kind_limiter != JOBQ_NO_LIMITER &&
 		lane->tenant == push->tenant)
 		return;
+	lane->cost = push->cost;
 	if (lane->kind == push->kind && lane->tenant == push->tenant &&
 		lane->limit_key == push->limit_key &&
 		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))

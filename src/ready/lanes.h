@@ -90,6 +90,7 @@ typedef struct JobqLane
 	uint32		kind;			/* as in JobqPush; known with the first entry */
 	uint32		tenant;
 	uint32		limit_key;
+	int32		cost;
 	uint32		held;			/* of its jobs' kind, which is or was paused;
 								 * or 0 */
 	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */

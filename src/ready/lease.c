@@ -151,6 +151,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->kind = job->kind;
 	lease->tenant = job->tenant;
 	lease->limit_key = job->limit_key;
+	lease->cost = job->cost;
 	lease->group = job->group;
 	lease->permits = job->permits;
 	lease->quarantine = job->quarantine;
@@ -239,6 +240,7 @@ jobq_lease_push(const JobqLease *lease)
 	push.kind = lease->kind;
 	push.tenant = lease->tenant;
 	push.limit_key = lease->limit_key;
+	push.cost = lease->cost;
 	push.group = lease->group;
 	push.quarantine = lease->quarantine;
 	push.key.run_at = lease->run_at;

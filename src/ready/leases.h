@@ -32,7 +32,7 @@ typedef struct JobqLease
 	int64		token;
 	TimestampTz until;			/* at most the deadline */
 	TimestampTz deadline;		/* by the job's timeout, or infinity */
-	TimestampTz run_at;			/* the job's, as are the next eight */
+	TimestampTz run_at;			/* the job's, as are the next nine */
 	Oid			role;
 	int32		flow;
 	int32		queue_id;
@@ -40,6 +40,7 @@ typedef struct JobqLease
 	uint32		kind;
 	uint32		tenant;
 	uint32		limit_key;
+	int32		cost;
 	int64		group;
 	JobqPermits permits;
 	bool		quarantine;

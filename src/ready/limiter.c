@@ -156,7 +156,7 @@ jobq_pace_free(const JobqRate *rate, JobqPace *pace, TimestampTz now,
 	if (pace->tokens >= ONE_TOKEN)
 		return true;
 	*due = Min(*due, Max(now, pace->tokens_at) +
-			   (int64) ((1 - pace->tokens) / rate->per_us) + 1);
+			   JOBQ_PACE_WAIT(1 - pace->tokens, rate));
 	return false;
 }
 

@@ -20,6 +20,12 @@
  * pops it takes them all at once, and gives them back when the job's transaction is
  * over; a process that dies has its permits given back by the scheduler.  So a limit holds exactly, for workers and consumers alike.
  *
+ * A job takes a token of each rate, but of a named limiter as many as it costs there.  It
+ * starts when there is one, and what it takes above those that are there is owed: the
+ * bucket has less than nothing until time has made up for it.  So dear jobs need not wait
+ * for a full bucket, which cheap ones would keep from them, and on average no more
+ * tokens are taken than come.
+ *
  * What waits for a limiter stays in its lane, which is skipped meanwhile: jobs
  * of a limited kind, and of a tenant, have lanes of their own (src/store/flow.c).
  * What waits for its group is parked at the group, so that it is in nobody's way.
@@ -95,6 +101,9 @@ typedef struct JobqLimiter
 	Oid			wants_worker;	/* whose turn it is, if no worker of it is
 								 * there ... */
 	TimestampTz wants_since;	/* ... for so long */
+
+	bool		priced;			/* its jobs say what they cost */
+	int			dearest;		/* what the dearest job has cost, above 1 */
 } JobqLimiter;
 
 /* What the limits of a tenant count. */
@@ -126,6 +135,13 @@ typedef struct JobqLimits
 	JobqLimiter *limiters;		/* [jobq_max_limiters], as is the next */
 	uint16	   *bucket;
 } JobqLimits;
+
+/*
+ * Time that passes until so many tokens have come, at most some ten thousand years: so
+ * that it can be added to a time.
+ */
+#define JOBQ_PACE_WAIT(tokens, rate) \
+	((int64) Min((tokens) / (rate)->per_us, 1e18) + 1)
 
 /* src/ready/limiter.c */
 extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);

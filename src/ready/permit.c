@@ -22,7 +22,7 @@
 
 static void tenant_wake(JobqDatabase *db, uint32 index, TimestampTz now,
 						JobqWakeList *wake);
-static void give_back(JobqDatabase *db, uint16 index, bool unused,
+static void give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
 					  TimestampTz now, JobqWakeList *wake);
 
 /*
@@ -54,9 +54,11 @@ JobqPermits
 permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			 TimestampTz now)
 {
+	int			cost = Max(lane->cost, 1);
 	JobqPermits permits = {lane->queue_limiter, lane->kind_limiter,
-	JOBQ_NONE, JOBQ_NONE, group};
+	JOBQ_NONE, JOBQ_NONE, group, cost};
 	uint16	   *index[] = {&permits.queue, &permits.kind};
+	int			costs[] = {1, cost};
 
 	for (int i = 0; i < 2; i++)
 	{
@@ -71,11 +73,14 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			continue;
 		}
 		place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
+		if (costs[i] > 1)
+			limiter->dearest = Max(limiter->dearest, costs[i]);
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
-			limiter->pace.tokens -= 1;
+			limiter->pace.tokens -= costs[i];
 	}
-	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, now);
-	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, now);
+	permits.tenant = tenant_take(db, lane->queue_limiter, lane->tenant, 1, now);
+	permits.limit_key = tenant_take(db, lane->kind_limiter, lane->limit_key, cost,
+									now);
 	return permits;
 }
 
@@ -116,6 +121,7 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 		return JOBQ_KIND_FULL;
 	lane.tenant = job->tenant;
 	lane.limit_key = job->limit_key;
+	lane.cost = job->cost;
 	lane.role = job->role;
 	if (db->ready->nfree == 0)
 		(void) entry_evict(db, NULL, false);	/* for what is counted of the
@@ -147,8 +153,8 @@ jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 }
 
 static void
-give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
-		  JobqWakeList *wake)
+give_back(JobqDatabase *db, uint16 index, int cost, bool unused,
+		  TimestampTz now, JobqWakeList *wake)
 {
 	JobqLimiter *limiter = &db->limits->limiters[index];
 	bool		was_full = limiter->max_running > 0 &&
@@ -157,7 +163,7 @@ give_back(JobqDatabase *db, uint16 index, bool unused, TimestampTz now,
 	Assert(limiter->running > 0);
 	limiter->running--;
 	if (unused && limiter->rate.per_us > 0 && !limiter->rate.by_group)
-		limiter->pace.tokens += 1;
+		limiter->pace.tokens = Min(limiter->pace.tokens + cost, limiter->rate.burst);
 	if (was_full || unused || limiter->kept_until > now)
 		place_freed(db, index, now, wake);
 }
@@ -216,17 +222,17 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 
 	*permits = JOBQ_NO_PERMITS;
 	if (held.queue != JOBQ_NO_LIMITER)
-		give_back(db, held.queue, unused, now, wake);
+		give_back(db, held.queue, 1, unused, now, wake);
 	if (held.kind != JOBQ_NO_LIMITER)
-		give_back(db, held.kind, unused, now, wake);
+		give_back(db, held.kind, held.cost, unused, now, wake);
 	if (held.tenant != JOBQ_NONE)
 	{
-		tenant_give(db, held.tenant, unused, now);
+		tenant_give(db, held.tenant, unused ? 1 : 0, now);
 		tenant_wake(db, held.tenant, now, wake);
 	}
 	if (held.limit_key != JOBQ_NONE)
 	{
-		tenant_give(db, held.limit_key, unused, now);
+		tenant_give(db, held.limit_key, unused ? held.cost : 0, now);
 		tenant_wake(db, held.limit_key, now, wake);
 	}
 	if (held.group != JOBQ_NONE)

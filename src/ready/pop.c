@@ -169,6 +169,7 @@ take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
 	popped->kind = lane->kind;
 	popped->tenant = lane->tenant;
 	popped->limit_key = lane->limit_key;
+	popped->cost = lane->cost;
 	popped->held = lane->held;
 	popped->group = entry->group;
 	popped->quarantine = lane->quarantine;

@@ -187,28 +187,43 @@ jobq_tallies_clear(JobqDatabase *db)
 }
 
 /*
- * How many tokens there are; the tenant may have no tally.  If there is not one, "due"
- * is lowered to when there is.
+ * How many tokens may be missing in a bucket: all, and what the dearest job has left
+ * owing.
  */
 double
-tally_tokens(const JobqRate *rate, JobqTally *tally, TimestampTz now,
+tally_most(const JobqLimiter *policy)
+{
+	return policy->tenant_rate.burst + policy->dearest;
+}
+
+/*
+ * How many tokens there are, or with a minus, are owed; the tenant may have no tally.  If
+ * there is not one, "due" is lowered to when there is.
+ */
+double
+tally_tokens(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 			 TimestampTz *due)
 {
+	const JobqRate *rate = &policy->tenant_rate;
+	double		most = tally_most(policy);
 	double		missing;
 
 	if (tally == NULL || tally->full_at <= now)
 		return rate->burst;
 	missing = (tally->full_at - now) * rate->per_us;
-	if (missing > rate->burst)
+	if (missing > most)
 	{
 		/* the clock was put back, or the rate was another; see limiter.c */
-		if ((missing - rate->burst) / rate->per_us > USECS_PER_MINUTE &&
-			tally->full_at > jobq_now() + rate->burst / rate->per_us)
+		if ((missing - most) / rate->per_us > USECS_PER_MINUTE &&
+			tally->full_at > jobq_now() + most / rate->per_us)
+		{
 			tally->full_at = now + rate->burst / rate->per_us;
-		missing = rate->burst;
+			most = rate->burst;
+		}
+		missing = most;
 	}
 	if (rate->burst - missing < ONE_TOKEN)
-		*due = Min(*due, (int64) (tally->full_at - (rate->burst - 1) / rate->per_us) + 1);
+		*due = Min(*due, now + JOBQ_PACE_WAIT(missing - (rate->burst - 1), rate));
 	return rate->burst - missing;
 }
 

@@ -73,7 +73,7 @@ may_start(const JobqLimiter *policy, JobqTally *tally, TimestampTz now,
 		tally->running >= policy->tenant_max_running)
 		return false;
 	return policy->tenant_rate.per_us <= 0 ||
-		tally_tokens(&policy->tenant_rate, tally, now, due) >= ONE_TOKEN;
+		tally_tokens(policy, tally, now, due) >= ONE_TOKEN;
 }
 
 /* ---------- heaps ---------- */
@@ -224,8 +224,7 @@ tenant_room(JobqDatabase *db, const JobqHeap *own)
 	if (policy != NULL && policy->tenant_max_running > 0)
 		room = policy->tenant_max_running - (tally == NULL ? 0 : tally->running);
 	if (policy != NULL && policy->tenant_rate.per_us > 0)
-		room = Min(room, Max((uint32) tally_tokens(&policy->tenant_rate, tally,
-												   jobq_now(), &due), 1U));
+		room = Min(room, (uint32) Max(tally_tokens(policy, tally, jobq_now(), &due), 1));
 	return Min(room, own->nentries + db->ready->lanes[own->lent].count);
 }
 
@@ -270,11 +269,13 @@ settle_all(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 }
 
 /*
- * A job of the tenant, or key, of this limiter starts.  Returns the tenant's tally, or
- * JOBQ_NONE if it has no limits.  The caller has seen that there is a free entry.
+ * A job of the tenant, or key, of this limiter starts, and takes so many tokens.  Returns
+ * the tenant's tally, or JOBQ_NONE if it has no limits.  The caller has seen that there is
+ * a free entry.
  */
 uint32
-tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
+tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, int cost,
+			TimestampTz now)
 {
 	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
 	uint32		index;
@@ -286,28 +287,28 @@ tenant_take(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
 	if (index == JOBQ_NONE)
 		return JOBQ_NONE;
 	TALLY(db, index)->running++;
-	tally_spend(&policy->tenant_rate, TALLY(db, index), 1, now);
+	tally_spend(&policy->tenant_rate, TALLY(db, index), cost, now);
 	settle_all(db, scope_of(policy), tenant, now);
 	return index;
 }
 
 /*
- * The job is over; "unused": it did not run at all.  The caller settles the tenant's
- * heaps.
+ * The job is over; if it did not run at all, its tokens are back.  The caller settles the
+ * tenant's heaps.
  */
 void
-tenant_give(JobqDatabase *db, uint32 index, bool unused, TimestampTz now)
+tenant_give(JobqDatabase *db, uint32 index, int tokens, TimestampTz now)
 {
 	JobqTally  *tally = TALLY(db, index);
 	const JobqLimiter *policy;
 
 	Assert(tally->running > 0);
 	tally->running--;
-	if (!unused)
+	if (tokens == 0)
 		return;
 	policy = scope_policy(db, tally->scope);
 	if (policy != NULL)
-		tally_spend(&policy->tenant_rate, tally, -1, now);
+		tally_spend(&policy->tenant_rate, tally, -tokens, now);
 }
 
 /*
@@ -347,7 +348,7 @@ tenant_count(JobqDatabase *db, int32 scope, uint32 tenant, TimestampTz now)
 }
 
 /*
- * So many jobs of the tenant have started before the server did.
+ * So many tokens of the tenant were taken before the server started.
  */
 void
 jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
@@ -360,7 +361,7 @@ jobq_tenant_spend(JobqDatabase *db, int32 scope, uint32 tenant,
 	if (index == JOBQ_NONE)
 		return;
 	tally_spend(&policy->tenant_rate, TALLY(db, index),
-				Min(tokens, policy->tenant_rate.burst), now);
+				Min(tokens, tally_most(policy)), now);
 	settle_all(db, scope, tenant, now);
 }
 
@@ -383,6 +384,6 @@ jobq_tenant_state(JobqDatabase *db, int32 scope, uint32 tenant,
 	state->running = tally == NULL ? 0 : tally->running;
 	state->paced = policy->tenant_rate.per_us > 0;
 	if (state->paced)
-		state->tokens = tally_tokens(&policy->tenant_rate, tally, now, &state->due);
+		state->tokens = tally_tokens(policy, tally, now, &state->due);
 	return true;
 }

@@ -50,7 +50,7 @@ static const struct
 };
 
 static void read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-						 bool spread, Datum *options, bool *nulls);
+						 bool spread, bool kept, Datum *options, bool *nulls);
 static int64 own_interval(const JobqScheduledJob *scheduled, const char *name);
 static void prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 							  TimestampTz tick, bool spread, bool kept);
@@ -74,9 +74,10 @@ own_interval(const JobqScheduledJob *scheduled, const char *name)
  */
 static void
 read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
-			 bool spread, Datum *options, bool *nulls)
+			 bool spread, bool kept, Datum *options, bool *nulls)
 {
-	static const char *const own[] = {"expires_after", "jitter", NULL};
+	const char *own[] = {"expires_after", "jitter", kept ? JOBQ_KEPT_COST : NULL,
+	NULL};
 	TimestampTz run_at = tick;
 
 	memset(nulls, true, sizeof(bool) * NOPTIONS);
@@ -123,7 +124,7 @@ read_options(const JobqScheduledJob *scheduled, TimestampTz tick,
 /*
  * The job of a schedule's tick; its headers tell which.  spread: some time after it,
  * as "jitter" says.  kept: the options are those that the schedule keeps, with the
- * context of who has made it.
+ * context of who has made it, and what the job costs at its limiter.
  */
 static void
 prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
@@ -134,9 +135,10 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	JobqUnique	unique;
 	char		when[MAXDATELEN + 1];
 	int			utc = 0;
+	int32		cost;
 	StringInfoData buf;
 
-	read_options(scheduled, tick, spread, options, nulls);
+	read_options(scheduled, tick, spread, kept, options, nulls);
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"schedule\": ");
 	escape_json(&buf, scheduled->schedule);
@@ -156,11 +158,17 @@ prepare_scheduled(JobqJob *job, const JobqScheduledJob *scheduled,
 	else
 		jobq_prepare_job(job, &unique, scheduled->kind, options, nulls);
 	jobq_set_payload(job, scheduled->payload);
+	if (!kept)
+		jobq_ask_limit_cost(job);
+	else if (scheduled->options != NULL &&
+			 (cost = jobq_kept_limit_cost(scheduled->options)) >= 0)
+		JOB_SET(job, JOB_LIMIT_COST, Int32GetDatum(cost));
 }
 
 /*
  * Could this user enqueue such a job?  An error if not.  Returns the options to be
- * kept, or NULL if there are none: with the context that the job would have now.
+ * kept, or NULL if there are none: with the context that the job would have now, and
+ * what it would cost at its limiter.
  */
 Jsonb *
 jobq_scheduled_check(const JobqScheduledJob *scheduled)
@@ -168,10 +176,12 @@ jobq_scheduled_check(const JobqScheduledJob *scheduled)
 	JobqJob		job;
 
 	prepare_scheduled(&job, scheduled, jobq_now(), false, false);
-	if (scheduled->options == NULL && JOB_ISNULL(&job, JOB_CONTEXT))
+	if (scheduled->options == NULL && JOB_ISNULL(&job, JOB_CONTEXT) &&
+		JOB_ISNULL(&job, JOB_LIMIT_COST))
 		return NULL;
-	return jobq_keep_context(scheduled->options != NULL ? scheduled->options
-							 : DatumGetJsonbP(jobq_text_to_jsonb("{}")), &job);
+	return jobq_keep_limit_cost(jobq_keep_context(scheduled->options != NULL ? scheduled->options
+												  : DatumGetJsonbP(jobq_text_to_jsonb("{}")), &job),
+								&job);
 }
 
 /*

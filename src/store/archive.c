@@ -52,7 +52,8 @@ enum
 	ARCHIVE_TENANT,
 	ARCHIVE_TAGS,
 	ARCHIVE_COST,
-	ARCHIVE_NATTS = ARCHIVE_COST
+	ARCHIVE_LIMIT_COST,
+	ARCHIVE_NATTS = ARCHIVE_LIMIT_COST
 };
 
 StaticAssertDecl(STATE_CANCELLED == JOBQ_ENDING_CANCELLED,
@@ -138,6 +139,8 @@ archive_row(const JobqJob *job, char state, TimestampTz started_at,
 	nulls[ARCHIVE_TENANT - 1] = JOB_ISNULL(job, JOB_TENANT);
 	values[ARCHIVE_TAGS - 1] = JOB(job, JOB_TAGS);
 	nulls[ARCHIVE_TAGS - 1] = JOB_ISNULL(job, JOB_TAGS);
+	values[ARCHIVE_LIMIT_COST - 1] = JOB(job, JOB_LIMIT_COST);
+	nulls[ARCHIVE_LIMIT_COST - 1] = JOB_ISNULL(job, JOB_LIMIT_COST);
 	nulls[ARCHIVE_COST - 1] = !cost_of(job, started_at, now, &values[ARCHIVE_COST - 1]);
 	if (reason != NULL)
 		values[ARCHIVE_REASON - 1] = CStringGetTextDatum(reason);

@@ -57,7 +57,8 @@ enum
 	FAILED_CONTEXT,
 	FAILED_TENANT,
 	FAILED_TAGS,
-	FAILED_NATTS = FAILED_TAGS
+	FAILED_LIMIT_COST,
+	FAILED_NATTS = FAILED_LIMIT_COST
 };
 
 /*
@@ -105,6 +106,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	COPY_FIELD(FAILED_CONTEXT, JOB_CONTEXT);
 	COPY_FIELD(FAILED_TENANT, JOB_TENANT);
 	COPY_FIELD(FAILED_TAGS, JOB_TAGS);
+	COPY_FIELD(FAILED_LIMIT_COST, JOB_LIMIT_COST);
 	values[FAILED_ERROR - 1] = CStringGetTextDatum(error->message);
 	values[FAILED_SQLSTATE - 1] =
 		CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));

@@ -36,6 +36,9 @@
 PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 PG_FUNCTION_INFO_V1(jobq_group_of_role);
 
+/* Stands for a limiter that its jobs pass by. */
+#define PASSES	0x70617373
+
 /* Tells the hash of a kind that is paused from that of one with limits. */
 #define HELD	0x68656c64
 
@@ -179,7 +182,18 @@ jobq_limiter_of(const char *kind, const JobqQueue *queue)
 }
 
 /*
- * limiter_of(kind, queue_id): the same, for queries; 0 to who has no privilege.
+ * The same for this job; 0 also if it passes the limiter by.
+ */
+uint32
+jobq_job_limiter(const JobqJob *job, const JobqQueue *queue)
+{
+	uint32		limiter = jobq_limiter_of(jobq_job_kind(job), queue);
+
+	return limiter != 0 && jobq_limit_cost(job, limiter) > 0 ? limiter : 0;
+}
+
+/*
+ * limiter_of(kind, queue_id): what limits jobs of the kind in the queue, for queries; 0 to who has no privilege.
  */
 Datum
 jobq_limiter_of_sql(PG_FUNCTION_ARGS)
@@ -242,12 +256,27 @@ typedef struct Flow
 {
 	uint32		limiter;		/* what limits it beside its queue, or 0 */
 	uint32		limit_key;		/* its key there, or 0 */
+	int32		cost;			/* tokens that it takes there; 0: there is no
+								 * limiter; or JOBQ_PASSES */
 	uint32		tenant;			/* if that has lanes of its own, or 0 */
 	uint32		held;			/* its kind, if that is paused, or 0 */
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
 	bool		tenants_limited;	/* those of its queue are */
 } Flow;
+
+/*
+ * The job is limited by this, or by nothing (0), unless it passes that by.
+ */
+static void
+set_limiter(const JobqJob *job, Flow *flow, uint32 limiter)
+{
+	int32		cost = limiter == 0 ? 0 : jobq_limit_cost(job, limiter);
+
+	flow->limiter = cost > 0 ? limiter : 0;
+	flow->cost = limiter != 0 && cost == 0 ? JOBQ_PASSES : cost;
+	flow->limit_key = jobq_limit_key(job, flow->limiter, flow->tenant_name);
+}
 
 /*
  * The hashes of what limits the job beside its queue, of its key there, and of its
@@ -272,8 +301,7 @@ parts(const JobqJob *job, Flow *flow)
 			flow->tenant = jobq_tenant_hash(flow->tenant_name);
 		flow->tenants_limited = queue->tenants_limited;
 	}
-	flow->limiter = jobq_limiter_of(jobq_job_kind(job), queue);
-	flow->limit_key = jobq_limit_key(job, flow->limiter, flow->tenant_name);
+	set_limiter(job, flow, jobq_limiter_of(jobq_job_kind(job), queue));
 	if (queue != NULL && jobq_kind_paused(queue, jobq_job_kind(job)))
 		flow->held = jobq_held_hash(jobq_job_kind(job));
 }
@@ -287,6 +315,10 @@ flow_of(const Flow *flow)
 		hash = hash_combine(hash, flow->limit_key);
 	if (flow->limiter != 0)
 		hash = hash_combine(hash, flow->limiter);
+	if (flow->cost == JOBQ_PASSES)
+		hash = hash_combine(hash, PASSES);
+	else if (flow->cost > 1)
+		hash = hash_combine(hash, murmurhash32(flow->cost));
 	return (int32) (flow->held != 0 ? hash_combine(hash, flow->held) : hash);
 }
 
@@ -357,8 +389,7 @@ jobq_flow_with(const JobqJob *job, uint32 limiter)
 	Flow		flow;
 
 	parts(job, &flow);
-	flow.limiter = limiter;
-	flow.limit_key = jobq_limit_key(job, limiter, flow.tenant_name);
+	set_limiter(job, &flow, limiter);
 	return flow_of(&flow);
 }
 
@@ -372,6 +403,7 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 	push->group = job_group(job);
 	push->permits = JOBQ_NO_PERMITS;
 	push->kind = push->tenant = push->limit_key = push->held = 0;
+	push->cost = 0;
 	if (push->flow != 0)
 	{
 		Flow		flow;
@@ -381,5 +413,6 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 		push->tenant = flow.tenant;
 		push->limit_key = flow.limit_key;
 		push->held = flow.held;
+		push->cost = flow.cost;
 	}
 }

@@ -57,7 +57,8 @@ enum
 	JOB_CONTEXT,
 	JOB_TENANT,
 	JOB_TAGS,
-	JOB_NATTS = JOB_TAGS
+	JOB_LIMIT_COST,
+	JOB_NATTS = JOB_LIMIT_COST
 };
 
 /*
@@ -144,6 +145,7 @@ typedef struct JobqUnique
 	const char *merge;			/* the function that merges payloads, or NULL */
 	Datum		uuid;			/* by which the client knows it, or 0 */
 	int			max;			/* how many may hold the key */
+	bool		ask_cost;		/* ask what the job costs at its limiter */
 } JobqUnique;
 
 /* What the function has made of the payload of a job that waits. */
@@ -153,6 +155,8 @@ typedef struct JobqMerged
 	ItemPointerData ctid;		/* for this row of the waiting job, */
 	TransactionId version;		/* of this version */
 	Datum		payload;
+	Datum		cost;			/* at its limiter ... */
+	bool		no_cost;		/* ... or null */
 } JobqMerged;
 
 /* What has become of the job that waits, when another one has its key. */
@@ -243,6 +247,7 @@ extern void jobq_push_flow(const JobqJob *job, JobqPush *push);
 extern bool jobq_flow_has_key(const JobqJob *job);
 extern bool jobq_flow_is_limited_twice(const JobqJob *job);
 extern uint32 jobq_limiter_of(const char *kind, const JobqQueue *queue);
+extern uint32 jobq_job_limiter(const JobqJob *job, const JobqQueue *queue);
 extern bool jobq_tenant_paused(const JobqQueue *queue, const char *tenant);
 extern bool jobq_kind_paused(const JobqQueue *queue, const char *kind);
 extern uint32 jobq_held_hash(const char *kind);
@@ -333,5 +338,12 @@ extern void jobq_check_limit_by(const char *by);
 extern bool jobq_limiter_is_keyed(uint32 limiter);
 extern uint32 jobq_limit_key(const JobqJob *job, uint32 limiter,
 							 const char *tenant);
+extern const char *jobq_limiter_cost_function(uint32 limiter);
+extern int32 jobq_limit_cost(const JobqJob *job, uint32 limiter);
+
+/* src/store/limit_cost.c */
+extern Oid	jobq_cost_function(const char *signature);
+extern bool jobq_limit_is_priced(const JobqJob *job);
+extern void jobq_ask_limit_cost(JobqJob *job);
 
 #endif							/* JOBQ_JOBS_H */

@@ -10,6 +10,9 @@
  * to key of objects, and to nothing else.  A job that has no text, number or truth
  * value there has no key.
  *
+ * What is known of such limiters is kept here, and so is which function a limiter asks
+ * what its jobs cost: limit_cost.c.
+ *
  * src/store/limit_key.c
  *
  *-------------------------------------------------------------------------
@@ -29,6 +32,7 @@
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(jobq_limit_key_sql);
+PG_FUNCTION_INFO_V1(jobq_limit_cost_sql);
 
 #define MAX_STEPS	8			/* of a path */
 
@@ -49,11 +53,14 @@ typedef struct KeyPlace
 	char		names[JOBQ_MAX_LIMIT_BY + 1];
 } KeyPlace;
 
-/* A limiter by a key. */
+/* A limiter by a key, or one that asks what its jobs cost. */
 typedef struct KeyedLimiter
 {
 	uint32		limiter;		/* its hash */
+	bool		keyed;
+	bool		priced;
 	KeyPlace	place;
+	char		cost[JOBQ_MAX_COST_FUNCTION + 1];	/* signature */
 } KeyedLimiter;
 
 static KeyedLimiter *limiters = NULL;
@@ -160,7 +167,7 @@ jobq_check_limit_by(const char *by)
 }
 
 /*
- * Read all limiters by a key, if they are not known.
+ * Read all limiters by a key, or with a function, if they are not known.
  */
 static void
 load(void)
@@ -178,27 +185,36 @@ load(void)
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
+		bool		no_key;
+		bool		no_cost;
 		bool		null;
-		Datum		by = heap_getattr(tuple, LIMITER_BY, RelationGetDescr(rel), &null);
+		Datum		by = heap_getattr(tuple, LIMITER_BY, RelationGetDescr(rel), &no_key);
+		Datum		cost = heap_getattr(tuple, LIMITER_COST, RelationGetDescr(rel),
+										&no_cost);
 		Datum		name;
+		KeyedLimiter *limiter;
 
-		if (null)
+		if (no_key && no_cost)
 			continue;
 		name = heap_getattr(tuple, LIMITER_NAME, RelationGetDescr(rel), &null);
 		limiters = jobq_grow(limiters, &max_limiters, nlimiters + 1,
 							 sizeof(KeyedLimiter));
-		limiters[nlimiters].limiter = jobq_limiter_hash(TextDatumGetCString(name));
+		limiter = &limiters[nlimiters++];
+		limiter->limiter = jobq_limiter_hash(TextDatumGetCString(name));
+		limiter->keyed = !no_key;
+		limiter->priced = !no_cost;
+		strlcpy(limiter->cost, no_cost ? "" : TextDatumGetCString(cost),
+				sizeof(limiter->cost));
 
 		/*
 		 * what nobody could have said is restored from elsewhere: no job has
 		 * one
 		 */
-		if (!parse_place(TextDatumGetCString(by), &limiters[nlimiters].place))
+		if (!no_key && !parse_place(TextDatumGetCString(by), &limiter->place))
 		{
-			limiters[nlimiters].place.by = BY_PAYLOAD;
-			limiters[nlimiters].place.nsteps = 0;
+			limiter->place.by = BY_PAYLOAD;
+			limiter->place.nsteps = 0;
 		}
-		nlimiters++;
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -209,21 +225,44 @@ load(void)
 }
 
 /*
+ * What is known of the limiter with this hash; NULL if it has neither key nor function.
+ */
+static const KeyedLimiter *
+find_limiter(uint32 limiter)
+{
+	if (limiter == 0)
+		return NULL;
+	load();
+	for (int i = 0; i < nlimiters; i++)
+		if (limiters[i].limiter == limiter)
+			return &limiters[i];
+	return NULL;
+}
+
+/*
  * Where jobs have their key for this limiter; false if it is not by one.
  */
 static bool
 find_place(uint32 limiter, KeyPlace *place)
 {
-	if (limiter == 0)
+	const KeyedLimiter *found = find_limiter(limiter);
+
+	if (found == NULL || !found->keyed)
 		return false;
-	load();
-	for (int i = 0; i < nlimiters; i++)
-		if (limiters[i].limiter == limiter)
-		{
-			*place = limiters[i].place;
-			return true;
-		}
-	return false;
+	*place = found->place;
+	return true;
+}
+
+/*
+ * The signature of the function that says what jobs cost at the limiter with this hash;
+ * NULL if there is none.  It is there until the caches change.
+ */
+const char *
+jobq_limiter_cost_function(uint32 limiter)
+{
+	const KeyedLimiter *found = find_limiter(limiter);
+
+	return found != NULL && found->priced ? found->cost : NULL;
 }
 
 /*
@@ -332,4 +371,40 @@ jobq_limit_key_sql(PG_FUNCTION_ARGS)
 	if (key == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(key));
+}
+
+/*
+ * What is stored with a job, as this limiter understands it.
+ */
+static int32
+cost_in_row(uint32 limiter, Datum cost, bool isnull)
+{
+	if (isnull || jobq_limiter_cost_function(limiter) == NULL)
+		return 1;
+
+	/* what nobody could have said is restored from elsewhere */
+	return Min(Max(DatumGetInt32(cost), 0), JOBQ_MAX_LIMIT_COST);
+}
+
+/*
+ * How many tokens the job costs at this limiter; 0: it passes it by.
+ */
+int32
+jobq_limit_cost(const JobqJob *job, uint32 limiter)
+{
+	return cost_in_row(limiter, JOB(job, JOB_LIMIT_COST),
+					   JOB_ISNULL(job, JOB_LIMIT_COST));
+}
+
+/*
+ * limit_cost(limiter, cost): the same, for queries, of a job with this in its row.
+ */
+Datum
+jobq_limit_cost_sql(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0) || !jobq_may_use())
+		PG_RETURN_NULL();
+	PG_RETURN_INT32(cost_in_row((uint32) PG_GETARG_INT32(0),
+								PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1),
+								PG_ARGISNULL(1)));
 }

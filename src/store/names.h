@@ -83,6 +83,12 @@ enum
 /* Longest description of where jobs have the key of a limiter, in bytes. */
 #define JOBQ_MAX_LIMIT_BY	200
 
+/* Longest signature of the function that says what a job costs, in bytes. */
+#define JOBQ_MAX_COST_FUNCTION	400
+
+/* How many tokens of a limiter's rate a job may cost. */
+#define JOBQ_MAX_LIMIT_COST	1000000
+
 /* Attribute numbers of jobq.limiter. */
 enum
 {
@@ -91,7 +97,8 @@ enum
 	LIMITER_RATE,
 	LIMITER_THROTTLE,
 	LIMITER_BY,
-	LIMITER_NATTS = LIMITER_BY
+	LIMITER_COST,
+	LIMITER_NATTS = LIMITER_COST
 };
 
 /* Longest name of a limiter. */

@@ -103,16 +103,18 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 }
 
 /*
- * The same for an entry of the ready set.  One that set_priority(), reassign() or
- * another run_as of the queue has outdated differs in its priority or role only.
+ * The same for an entry of the ready set.  One that set_priority(), reassign(), edit() or
+ * another run_as of the queue has outdated may differ in its lane only.
  */
 bool
 jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
 					 JobqJob *job)
 {
 	return jobq_job_fetch(rel, &entry->ctid, entry->key, snapshot, job) &&
+		job_queue_id(job) == entry->queue_id &&
 		job_priority(job) == entry->priority &&
-		job_run_as(job) == entry->role;
+		job_run_as(job) == entry->role &&
+		job_flow(job) == entry->flow;
 }
 
 /*

@@ -66,7 +66,7 @@ static const Column job_columns[] = {
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
 	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
-	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
+	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {INT4OID, true},
 };
 
 static const Column unique_key_columns[] = {
@@ -88,7 +88,7 @@ static const Column archive_columns[] = {
 	{TIMESTAMPTZOID, false}, {INT4OID, false}, {INT4OID, false}, {REGROLEOID, false}, {INT4OID, false}, {INT4OID, false},
 	{CHAROID, false}, {TEXTOID, false}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true},
 	{TEXTOID, true}, {TEXTOID, true}, {INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
-	{TEXTARRAYOID, true}, {JSONBOID, true},
+	{TEXTARRAYOID, true}, {JSONBOID, true}, {INT4OID, true},
 };
 
 static const Column failed_columns[] = {
@@ -98,6 +98,7 @@ static const Column failed_columns[] = {
 	{JSONBOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true},
 	{JSONBOID, false}, {TEXTOID, true}, {CHAROID, true}, {INT4OID, true}, {TEXTOID, true},
 	{INT8OID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true},
+	{INT4OID, true},
 };
 
 static const Column step_columns[] = {
@@ -115,7 +116,7 @@ static const Column event_handler_columns[] = {
 };
 
 static const Column limiter_columns[] = {
-	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
 };
 
 /* The tables: where JobqRelations has the OID, and the columns. */

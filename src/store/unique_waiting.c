@@ -99,19 +99,49 @@ has_merged(JobqMerged *merged, JobqJob *waiting)
 }
 
 /*
- * Call the function that merges payloads.  It is called again if the job was changed
- * meanwhile, but not if the function does that: there would be no end.
+ * The payload of both: all fields of two objects, where the later one has them too
+ * as that has them; all elements of two arrays.
+ */
+static Datum
+union_of(const JobqJob *waiting, const JobqJob *job)
+{
+	Jsonb	   *old = DatumGetJsonbP(JOB(waiting, JOB_PAYLOAD));
+	Jsonb	   *new = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
+
+	if (JB_ROOT_IS_SCALAR(old) || JB_ROOT_IS_SCALAR(new) ||
+		JB_ROOT_IS_OBJECT(old) != JB_ROOT_IS_OBJECT(new))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the payload cannot be merged with that of job " INT64_FORMAT,
+						job_id(waiting)),
+				 errhint("Two objects can be merged, or two arrays; or all by a function of yours, which merge names.")));
+	return DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(old),
+							   JsonbPGetDatum(new));
+}
+
+/*
+ * Call the function that merges payloads, if there is one, and that which says what the
+ * job costs then.  They are called again if the job was changed meanwhile, but not if
+ * they do that: there would be no end.
  */
 static void
 call_merge(const JobqUnique *unique, const JobqJob *waiting, const JobqJob *job,
 		   JobqMerged *merged)
 {
+	JobqJob		both = *waiting;
+
 	if (merged->done && TransactionIdIsCurrentTransactionId(waiting->xmin))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("%s has changed job " INT64_FORMAT ", with which it merges another",
-						unique->merge, job_id(waiting))));
-	merged->payload = jobq_merge_payloads(unique->merge, waiting, job);
+						unique->merge != NULL ? unique->merge : "the function of its limiter",
+						job_id(waiting))));
+	merged->payload = unique->merge == NULL ? union_of(waiting, job)
+		: jobq_merge_payloads(unique->merge, waiting, job);
+	JOB_SET(&both, JOB_PAYLOAD, merged->payload);
+	jobq_ask_limit_cost(&both);
+	merged->cost = JOB(&both, JOB_LIMIT_COST);
+	merged->no_cost = JOB_ISNULL(&both, JOB_LIMIT_COST);
 	merged->ctid = waiting->ctid;
 	merged->version = waiting->version;
 	merged->done = true;
@@ -138,7 +168,9 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 			return JOBQ_NOT_TAKEN;
 		if (unique->on_conflict == UNIQUE_MERGE)
 			check_kinds(waiting, job);
-		if (unique->merge != NULL && !has_merged(merged, waiting))
+		if (unique->on_conflict == UNIQUE_MERGE &&
+			(unique->merge != NULL || jobq_limit_is_priced(waiting)) &&
+			!has_merged(merged, waiting))
 		{
 			call_merge(unique, waiting, job, merged);
 			return JOBQ_LOOK_AGAIN;
@@ -203,27 +235,6 @@ replace(JobqJob *job, const JobqJob *waiting, const JobqUnique *unique)
 }
 
 /*
- * The payload of both: all fields of two objects, where the later one has them too
- * as that has them; all elements of two arrays.
- */
-static Datum
-union_of(const JobqJob *waiting, const JobqJob *job)
-{
-	Jsonb	   *old = DatumGetJsonbP(JOB(waiting, JOB_PAYLOAD));
-	Jsonb	   *new = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
-
-	if (JB_ROOT_IS_SCALAR(old) || JB_ROOT_IS_SCALAR(new) ||
-		JB_ROOT_IS_OBJECT(old) != JB_ROOT_IS_OBJECT(new))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the payload cannot be merged with that of job " INT64_FORMAT,
-						job_id(waiting)),
-				 errhint("Two objects can be merged, or two arrays; or all by a function of yours, which merge names.")));
-	return DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(old),
-							   JsonbPGetDatum(new));
-}
-
-/*
  * The job that waits has the payload of both.  That is as if the role enqueued it
  * where it waits: it must be allowed to.
  */
@@ -237,6 +248,11 @@ merge(const JobqJob *job, JobqJob *waiting, const JobqMerged *merged)
 		jobq_require_produce(queue);
 	jobq_job_set_payload(waiting, merged->done ? merged->payload
 						 : union_of(waiting, job));
+	if (merged->done)
+	{
+		JOB(waiting, JOB_LIMIT_COST) = merged->cost;
+		JOB_ISNULL(waiting, JOB_LIMIT_COST) = merged->no_cost;
+	}
 }
 
 /*

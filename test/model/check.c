@@ -7,6 +7,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <math.h>
+
 #include "model.h"
 
 static bool entry_seen[1024];	/* it is somewhere, and once only */
@@ -824,6 +826,70 @@ check_all(void)
 	check_idle();
 	check_turns();
 	db->limits->due = due;
+}
+
+/*
+ * How many tokens of the kind's limiter there are for such a job; false if that has no
+ * rate.
+ */
+static bool
+tokens_for(const JobqPush *job, double *tokens)
+{
+	JobqLimiter *limiter = &db->limits->limiters[NQUEUES];
+	TimestampTz due = DT_NOEND;
+	JobqTenantState state;
+
+	if (job->permits.kind != NQUEUES)
+		return false;
+	if (limiter->keyed)
+	{
+		(void) jobq_tenant_state(db, JOBQ_KEYS_OF(job->kind), job->limit_key, world.now,
+								 &state);
+		*tokens = state.tokens;
+		return job->permits.limit_key != JOBQ_NONE && state.paced;
+	}
+	(void) jobq_pace_free(&limiter->rate, &limiter->pace, world.now, &due);
+	*tokens = limiter->pace.tokens;
+	return limiter->rate.per_us > 0;
+}
+
+/*
+ * The job has just been popped, and has taken as many tokens as it costs, of a bucket
+ * with one at least; it owes the others.
+ */
+void
+check_tokens(const JobqPush *job)
+{
+	double		burst = world.kind_limiter.keyed ? world.kind_limiter.tenant_rate.burst
+		: world.kind_limiter.rate.burst;
+	double		tokens;
+
+	if (!tokens_for(job, &tokens))
+		return;
+	trace("  %.3f tokens are left\n", tokens);
+	if (tokens < 0.999 - job->cost || tokens > burst + 0.001 - job->cost)
+		model_fail("job %d costs %d, and leaves %.3f tokens", (int) job->key.id,
+				   job->cost, tokens);
+}
+
+/*
+ * The job was popped, but is not run: it gives back what it has taken.
+ */
+void
+check_given_back(JobqPush *job, JobqWakeList *wake)
+{
+	JobqPush	had = *job;
+	double		burst = world.kind_limiter.keyed ? world.kind_limiter.tenant_rate.burst
+		: world.kind_limiter.rate.burst;
+	double		before;
+	double		after;
+	bool		paced = tokens_for(&had, &before);
+
+	jobq_permits_release(db, &job->permits, job->key.id, false, true, world.now, wake);
+	if (paced && tokens_for(&had, &after) &&
+		fabs(after - Min(before + had.permits.cost, burst)) > 0.001)
+		model_fail("job %d cost %d: there were %.3f tokens, and are %.3f",
+				   (int) had.key.id, had.permits.cost, before, after);
 }
 
 /*

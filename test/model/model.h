@@ -203,6 +203,8 @@ extern void unlock(JobqWakeList *wake);
 /* check.c: what must hold */
 extern void check_all(void);
 extern void show_lane(const Row *row);
+extern void check_tokens(const JobqPush *job);
+extern void check_given_back(JobqPush *job, JobqWakeList *wake);
 extern void check_starts(int row, Moment popped);
 
 /* turns.c: who gets how much */

@@ -144,6 +144,7 @@ load_limits(JobqWakeList *wake)
 		limiter->pace = before.pace;
 		limiter->tenant_turn = before.tenant_turn;
 		limiter->tenant_cost = before.tenant_cost;
+		limiter->dearest = before.dearest;
 		if (before.rate.per_us <= 0)
 		{
 			limiter->pace.tokens = wanted->rate.burst;

@@ -85,12 +85,16 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->kind = KIND;
 		if (world.kind_limiter.keyed)
 			job->limit_key = 1 + (c >> 26) % 3;
+		job->cost = world.kind_limiter.priced ? 1 + (c >> 17) % 4 : 1;
 	}
+	else if (world.kind_limiter.priced && (c >> 3) % 8 == 1)
+		job->cost = JOBQ_PASSES;
 	if (queue->tenants)
 		job->tenant = 1 + (c >> 6) % 3;
 	if (queue->kind_paused && MAY_BE_PAUSED(job))
 		job->held = KIND_PAUSED;
-	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant + job->held * 1000;
+	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant + job->held * 1000 +
+		(job->cost + 1) * 1000000;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
 		/* the same lane as the one before */
@@ -346,6 +350,9 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		give_back(entry, token, true, true);
 		return -1;
 	}
+	if (entry->permits.kind != JOBQ_NO_LIMITER && entry->permits.cost != row->job.cost)
+		model_fail("job %d has taken %d tokens, not %d", (int) row->job.key.id,
+				   entry->permits.cost, row->job.cost);
 	if (row->job.group != 0 &&
 		(!queue->limited || queue->limiter.group_max_running == 1 ||
 		 jobq_group_shared(row->job.group)) &&
@@ -513,7 +520,10 @@ worker_pop(int w)
 			model_fail("role %u does not let role %u have its turn", slot->role,
 					   other.role);
 		if (popped)
+		{
 			note_turn(&entry, served);
+			check_tokens(&entry);
+		}
 		slot->idle = !popped;
 		worker->awake = popped;
 		unlock(&wake);
@@ -726,13 +736,15 @@ session_look(int s)
 
 			popped = jobq_ready_pop(db, &session->taker, world.now, &job, &wake);
 			if (popped)
+			{
 				note_turn(&job, served);
+				check_tokens(&job);
+			}
 		}
 		if (popped && jobq_lease_find(db, job.key.id) != NULL)
 		{
 			trace("  job %d has a lease\n", (int) job.key.id);
-			jobq_permits_release(db, &job.permits, job.key.id, false, true,
-								 world.now, &wake);
+			check_given_back(&job, &wake);
 			session->awake = true;
 			popped = false;
 		}
@@ -1183,6 +1195,7 @@ world_start(uint32 seed)
 	world.kind_limiter.in_use = true;
 	world.kind_limiter.kind = KIND;
 	world.kind_limiter.keyed = keyed;
+	world.kind_limiter.priced = (seed >> 16) % 2 == 0;
 	if (keyed)
 		world.kind_limiter.tenant_max_running = 1 + (seed >> 11) % 2;
 	else

@@ -406,6 +406,8 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	slot->progress = -1;
 	slot->message[0] = '\0';
 	slot->tenant = tenant;
+	slot->passes = !JOB_ISNULL(job, JOB_LIMIT_COST) &&
+		DatumGetInt32(JOB(job, JOB_LIMIT_COST)) == 0;
 	slot->stop = JOBQ_STOP_NONE;
 	slot->stop_job = 0;
 	strlcpy(slot->kind, kind, sizeof(slot->kind));

@@ -432,7 +432,7 @@ enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 		return;
 	}
 
-	jobq_spec_parse(callback, what, NULL, &spec);
+	jobq_spec_parse(callback, what, NULL, true, &spec);
 	(void) jobq_spec_enqueue(&spec, batch->role,
 							 callback_headers(batch->id, batch->name, state));
 }

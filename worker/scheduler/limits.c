@@ -82,6 +82,7 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	limiter->rate = now_is->rate;
 	limiter->throttle = now_is->throttle;
 	limiter->keyed = now_is->keyed;
+	limiter->priced = now_is->priced;
 	limiter->tenant_max_running = now_is->tenant_max_running;
 	limiter->tenant_rate = now_is->tenant_rate;
 	if (limiter->throttle.failures == 0)
@@ -265,7 +266,7 @@ count_running(uint16 index)
 
 /*
  * Of what runs already, each job counts at the limiter that its kind has or names, or
- * else its queue.  What its worker has taken along goes back, so that it does not keep
+ * else its queue, unless it passes that by.  What its worker has taken along goes back, so that it does not keep
  * the permit for that.  Wants db->lock.
  */
 static void
@@ -277,6 +278,7 @@ count_limited(const Members *members, JobqWakeList *wake)
 		int64		job;
 		int32		queue_id;
 		uint32		kind;
+		bool		passes;
 		uint16		index;
 
 		if (slot->database != my_db_index ||
@@ -287,9 +289,11 @@ count_limited(const Members *members, JobqWakeList *wake)
 		job = slot->job_id;
 		queue_id = slot->queue_id;
 		kind = jobq_kind_hash(slot->kind);
+		passes = slot->passes;
 		SpinLockRelease(&slot->mutex);
 		index = job == 0 ? JOBQ_NO_LIMITER : policies_limiter(members, queue_id, kind);
-		if (index == JOBQ_NO_LIMITER)
+		if (index == JOBQ_NO_LIMITER ||
+			(passes && my_db->limits->limiters[index].priced))
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		if (slot->job_id == job)
@@ -308,7 +312,8 @@ count_limited(const Members *members, JobqWakeList *wake)
 		JobqLease  *lease = &my_db->leases->leases[i];
 		uint16		index;
 
-		if (lease->id == 0 || lease->permits.kind != JOBQ_NO_LIMITER)
+		if (lease->id == 0 || lease->permits.kind != JOBQ_NO_LIMITER ||
+			lease->cost == JOBQ_PASSES)
 			continue;
 		index = lease->kind != 0 ? jobq_limiter_find(my_db, 0, lease->kind)
 			: policies_limiter(members, lease->queue_id, 0);
@@ -338,7 +343,8 @@ remember_past(JobqLimiter *limiter, TimestampTz now)
 		return;
 	past = past_row(0);
 	if (paced)
-		limiter->pace.tokens = Max(limiter->pace.tokens - past.started, 0);
+		limiter->pace.tokens = limiter->priced ? limiter->pace.tokens - past.started
+			: Max(limiter->pace.tokens - past.started, 0);
 	if (throttled && past.failures > 0)
 	{
 		limiter->pace.failures = past.failures;
@@ -422,7 +428,7 @@ limits_of_lease(const JobqPush *push)
 		my_db->limits->limiters[lane.kind_limiter].running++;
 	return (JobqPermits)
 	{
-		lane.queue_limiter, lane.kind_limiter, tenant, key, place
+		lane.queue_limiter, lane.kind_limiter, tenant, key, place, Max(push->cost, 1)
 	};
 }
 

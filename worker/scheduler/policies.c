@@ -144,10 +144,10 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
-				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false"
+				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false"
 				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND);
 	return read_named(limiters, n, jobq_limiter_hash,
-					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL"
+					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL"
 					  " FROM jobq.limiter");
 }
 
@@ -180,6 +180,7 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 		limiter->group_wait = true;
 		rate_and_throttle(limiter, row, desc, 3, 4);
 		limiter->keyed = DatumGetBool(jobq_column(row, desc, 5, BOOLOID, NULL));
+		limiter->priced = DatumGetBool(jobq_column(row, desc, 6, BOOLOID, NULL));
 		if (limiter->keyed)
 		{
 			limiter->tenant_max_running = limiter->max_running;

@@ -16,7 +16,7 @@
 
 #include "scheduler/duty.h"
 
-static void remember_past(const JobqLimiter *limiter, TimestampTz now);
+static void remember_past(JobqLimiter *limiter, TimestampTz now);
 
 /*
  * Jobs of the queue need permits of their tenants that did not before: those that run
@@ -61,7 +61,7 @@ tenants_begin_to_count(int32 queue_id, TimestampTz now)
  * those first that have had most.
  */
 static void
-remember_past(const JobqLimiter *limiter, TimestampTz now)
+remember_past(JobqLimiter *limiter, TimestampTz now)
 {
 	const char *by = !limiter->keyed ? "tenant"
 		: psprintf("jobq_internal.limit_key(%d, payload, headers, role::oid, tenant)",
@@ -79,6 +79,10 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 											  : text_to_cstring(past.name));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		if (limiter->priced)	/* what is owed */
+			limiter->dearest = Max(limiter->dearest,
+								   (int) Min(past.started - limiter->tenant_rate.burst + 1,
+											 JOBQ_MAX_LIMIT_COST));
 		jobq_tenant_spend(my_db, scope, tenant, past.started, now);
 		LWLockRelease(my_db->lock);
 	}
@@ -95,7 +99,7 @@ tenants_restore(void)
 	SPI_connect();
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 	{
-		const JobqLimiter *limiter = &my_db->limits->limiters[i];
+		JobqLimiter *limiter = &my_db->limits->limiters[i];
 
 		if (limiter->in_use && limiter->tenant_rate.per_us > 0)
 			remember_past(limiter, now);

@@ -1,0 +1,213 @@
+-- Limiters that ask a function what a job costs.
+TRUNCATE test.trace;
+
+CREATE FUNCTION test.price(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	IF job -> 'payload' ? 'raise' THEN
+		RAISE EXCEPTION 'no price for %', job ->> 'kind';
+	END IF;
+	RETURN job -> 'payload' -> 'price';
+END
+$$;
+CREATE FUNCTION test.call(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared((payload ->> 'lock')::bigint);
+	IF payload ? 'fail' THEN
+		RAISE EXCEPTION 'broken';
+	END IF;
+END
+$$;
+CREATE FUNCTION test.ask(price int, lock int DEFAULT 1, queue text DEFAULT 'calling', host text DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('call', jsonb_strip_nulls(jsonb_build_object('price', price, 'lock', lock, 'host', host)), queue => queue)
+$$;
+
+-- bad input
+CREATE FUNCTION test.price_text(job jsonb) RETURNS text LANGUAGE sql AS $$ SELECT '1' $$;
+CREATE FUNCTION test.price_set(job jsonb) RETURNS SETOF int LANGUAGE sql AS $$ SELECT 1 $$;
+CREATE FUNCTION test.price_none() RETURNS int LANGUAGE sql AS $$ SELECT 1 $$;
+CREATE FUNCTION pg_temp.price(job jsonb) RETURNS int LANGUAGE sql AS $$ SELECT 1 $$;
+SELECT f, (test.error(format('SELECT jobq.create_limiter(''api'', 1, cost => %L)', f))).code,
+	regexp_replace((test.error(format('SELECT jobq.create_limiter(''api'', 1, cost => %L)', f))).message, 'pg_temp_\d+', 'pg_temp_N') AS message
+FROM unnest(ARRAY['', 'test.no_such', 'test.price(text)', 'test.price_text', 'test.price_set(jsonb)', 'test.price_none()', 'test.price_none', 'pg_catalog.jsonb_typeof', 'pg_temp.price', 'test.price; DROP']) f;
+
+-- a VIP passes, although the limiter is full
+SELECT jobq.create_limiter('api', max_running => 1, cost => 'test.price');
+SELECT jobq.create_queue('calling', open => true), jobq.register('call', 'test.call(jsonb)', limiter => 'api');
+SELECT limiter, max_running, by, cost FROM jobq.limits WHERE limiter = 'api';
+SELECT pg_advisory_lock(1), pg_advisory_lock(2);
+SELECT test.ask(1) AS a, test.ask(NULL) AS b, test.ask(0) AS vip, test.ask(0, 2) AS vip2 \gset
+SELECT test.in_gate(:a, :vip, :vip2);
+CALL test.settle();
+SELECT id = :b AS b, state, limit_cost FROM jobq.live_jobs WHERE kind = 'call' ORDER BY id;
+SELECT running FROM jobq.limits WHERE limiter = 'api';
+SELECT reason, replace(detail, :'a', 'A') AS detail FROM jobq.explain_job(:b);
+-- limits that are loaded anew do not count it
+SELECT jobq.alter_limiter('api', max_running => 2);
+SELECT test.in_gate(:a, :b, :vip, :vip2);
+SELECT running FROM jobq.limits WHERE limiter = 'api';
+SELECT jobq.alter_limiter('api', max_running => 1);
+SELECT jobq.cancel(:vip2);
+CALL test.settle();
+SELECT running FROM jobq.limits WHERE limiter = 'api';
+-- work() takes it, and none of the others
+SELECT test.ask(1, 3) AS c, test.ask(0, 3) AS vip3 \gset
+SELECT state FROM jobq.wait(:vip3);
+SELECT jobq.create_queue('in a session');
+SELECT test.ask(1, 3, 'in a session') AS c2, test.ask(0, 3, 'in a session') AS vip4 \gset
+CALL jobq.work(ARRAY['in a session'], stop_when_empty => true);
+SELECT i.id = :c2 AS c2, s.state FROM unnest(ARRAY[:c2, :vip4]) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY n;
+SELECT pg_advisory_unlock_all();
+SELECT state FROM jobq.wait(ARRAY[:a, :b, :vip, :c, :c2]);
+SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'api') $$);
+
+-- what is asked is asked in the session of who enqueues: its errors are his
+SELECT (test.error($$ SELECT jobq.enqueue('call', '{"raise": 1}', 'calling') $$)).*;
+SELECT p, (test.error(format('SELECT test.ask(%s)', p))).* FROM unnest('{-1,1000001}'::int[]) p;
+SELECT test.ask(1000000) AS dear \gset
+SELECT state FROM jobq.wait(:dear);
+CREATE FUNCTION test.seen(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (current_user || ' ' || job::text);
+	RETURN NULL;
+END
+$$;
+SELECT jobq.create_limiter('seeing', max_running => 1, cost => 'test.seen(jsonb)');
+SELECT jobq.create_queue('seen', open => true, mode => 'consumer', limiter => 'seeing', tenant => 'header t');
+REVOKE ALL ON FUNCTION test.price(jsonb) FROM PUBLIC;
+SELECT jobq.grant_role('regress_jobq_alice');
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('any', '[1]', 'seen', priority => 3, headers => '{"t": "acme"}', group_key => 'g', tags => '{x,y}') IS NOT NULL AS done;
+SELECT (test.error('SELECT test.ask(1)')).*;
+RESET ROLE;
+SELECT jobq.revoke_role('regress_jobq_alice');
+SELECT note FROM test.trace ORDER BY n;
+SELECT limit_cost FROM jobq.jobs WHERE queue = 'seen';
+TRUNCATE test.trace;
+-- one that is gone is an error until it is there again
+ALTER FUNCTION test.price(jsonb) RENAME TO price_later;
+SELECT (test.error('SELECT test.ask(1)')).*;
+ALTER FUNCTION test.price_later(jsonb) RENAME TO price;
+
+-- by whatever way a job comes, and it keeps its answer; edit() asks again
+SELECT jobq.pause('calling');
+SELECT array_agg(id ORDER BY id) AS ids FROM jobq.enqueue_many('call', ARRAY(SELECT jsonb_build_object('price', i, 'lock', 1) FROM generate_series(0, 3) i), queue => 'calling') id \gset
+SELECT limit_cost, count(DISTINCT flow) FROM jobq.job WHERE id = ANY (:'ids') GROUP BY 1 ORDER BY 1;
+INSERT INTO jobq.inbox (kind, payload, queue) VALUES ('call', '{"price": 7}', 'calling') RETURNING id \gset
+SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.edit(:id, payload => '{"price": 8}');
+SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT (test.error(format($$ SELECT jobq.edit(%s, payload => '{"raise": 8}') $$, :id))).*;
+SELECT jobq.edit(:id, max_attempts => 1);
+SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.edit(:id, queue => 'seen');
+SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.cancel(:id);
+SELECT jobq.enqueue('call', '{"price": 2}', 'calling', unique_key => 'k') AS id \gset
+SELECT jobq.enqueue('call', '{"price": 5}', 'calling', unique_key => 'k', on_conflict => 'merge') = :id AS merged;
+SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.enqueue('call', '{"price": 6}', 'calling', unique_key => 'k', on_conflict => 'replace') = :id AS replaced;
+SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.enqueue('call', '{"price": 9}', 'calling', unique_key => 'k') = :id AS skipped;
+SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT (test.error($$ SELECT jobq.schedule('dear', '* * * * *', 'call', '{"price": 4}', options => '{"limit_cost": 0}') $$)).message;
+SELECT jobq.schedule('dear', '0 0 1 1 *', 'call', '{"price": 4}', options => '{"queue": "calling"}') IS NOT NULL AS done;
+SELECT jobq.run_schedule('dear') AS id \gset
+SELECT limit_cost FROM jobq.live_jobs WHERE id = :id;
+SELECT jobq.unschedule('dear');
+SELECT jobq.clear('calling');
+SELECT jobq.resume('calling');
+
+-- callbacks and steps: asked when they are described, and kept by those that are made anew
+SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"price": 5, "lock": 3}, "queue": "calling"}') AS batch \gset
+SELECT jobq.batch_add(:batch, 'echo', '{1}') \g /dev/null
+SELECT jobq.batch_start(:batch);
+SELECT test.until($$ EXISTS (SELECT FROM jobq.jobs WHERE kind = 'call' AND state = 'completed' AND limit_cost = 5) $$);
+SELECT (test.error($$ SELECT jobq.create_batch(on_success => '{"kind": "call", "payload": {"raise": 5}}') $$)).message;
+SELECT (test.error($$ SELECT jobq.create_batch(on_success => '{"kind": "call", "limit_cost": 0}') $$)).message;
+SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1, 2]},
+	{"name": "a", "kind": "call", "payload": {"price": 6, "lock": 3}, "queue": "calling", "needs": ["list"], "map": {"$result": "list"}},
+	{"name": "b", "kind": "call", "payload": {"price": 7, "lock": 3, "fail": 1}, "needs": ["a"], "queue": "calling", "max_attempts": 1}]}') AS batch \gset
+SELECT state FROM jobq.wait_batch(:batch, '5 min');
+SELECT kind, state, limit_cost FROM jobq.jobs WHERE batch_id = :batch ORDER BY limit_cost, id;
+SELECT jobq.workflow_rerun(:batch, 'a') IS NOT NULL AS done;
+SELECT state FROM jobq.wait_batch(:batch, '5 min');
+SELECT state, limit_cost, count(*) FROM jobq.jobs WHERE batch_id = :batch GROUP BY 1, 2 ORDER BY 2, 1;
+SELECT id FROM jobq.jobs WHERE batch_id = :batch AND state = 'failed' \gset
+SELECT jobq.edit(:id, payload => '{"price": 8, "lock": 1}');
+SELECT limit_cost FROM jobq.jobs WHERE id = :id;
+SELECT pg_advisory_lock(1);
+SELECT jobq.retry(:id);
+SELECT test.in_gate(:id);
+SELECT limit_cost FROM jobq.jobs WHERE id = :id;
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:id);
+SELECT jobq.rerun(:id) AS id \gset
+SELECT state FROM jobq.wait(:id);
+SELECT limit_cost FROM jobq.jobs WHERE id = :id;
+
+-- consumers pass, too
+SELECT jobq.create_queue('taken', mode => 'consumer', limiter => 'api');
+SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'taken') FROM unnest('{1,1,0,0}'::int[]) p \g /dev/null
+SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens, array_agg(payload ->> 'price' ORDER BY id) AS prices
+FROM generate_series(1, 3) i, jobq.reserve('{taken}', 1 + 0 * i, wait => '5 min') \gset
+SELECT count(*) FROM jobq.reserve('{taken}', 10);
+SELECT jobq.alter_limiter('api', max_running => 1);
+CALL test.settle();
+SELECT :'prices' AS prices, running FROM jobq.limits WHERE limiter = 'api';
+SELECT jobq.ack(:'ids'::bigint[], :'tokens'::bigint[]) \g /dev/null
+SELECT id, token, payload ->> 'price' AS price FROM jobq.reserve('{taken}', 10, wait => '5 min') \gset
+SELECT :'price' AS price, jobq.ack(:id, :token) IS NOT NULL AS done;
+
+-- a rate: each takes what it costs, of a bucket that may be less than empty
+SELECT jobq.create_limiter('rated', rate => '6 per hour burst 4', cost => 'test.price(jsonb)');
+SELECT jobq.create_queue('rated', mode => 'consumer', limiter => 'rated');
+SELECT test.until($$ (SELECT tokens = 4 FROM jobq.limits WHERE limiter = 'rated') $$);
+SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'rated') FROM unnest('{3,0,5,1,0}'::int[]) p \g /dev/null
+-- what is taken and given back unused costs nothing
+BEGIN;
+SELECT payload FROM jobq.reserve('{rated}', 1, wait => '5 min');
+SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
+ROLLBACK;
+SELECT test.until($$ (SELECT floor(tokens) = 4 AND running = 0 FROM jobq.limits WHERE limiter = 'rated') $$);
+SELECT payload ->> 'price' AS price FROM generate_series(1, 4) i, jobq.reserve('{rated}', 1 + 0 * i, wait => '5 min') ORDER BY id;
+SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'rated';
+SELECT id FROM jobq.live_jobs WHERE queue = 'rated' AND state = 'ready' \gset
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain_job(:id);
+SELECT jobq.test_clock('30 min');
+SELECT count(*) FROM jobq.reserve('{rated}', 1);
+SELECT jobq.test_clock('60 min');
+SELECT payload ->> 'price' AS price FROM jobq.reserve('{rated}', 1, wait => '5 min');
+SELECT jobq.test_clock('0');
+
+-- the same for each key; a VIP has none
+SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 2', by => 'payload $.host', cost => 'test.price(jsonb)');
+SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
+SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
+SELECT state FROM jobq.wait(ARRAY[:a1, :avip, :b1, :b2]);
+CALL test.settle();
+SELECT key, ready, running, floor(tokens) AS tokens FROM jobq.limit_keys WHERE limiter = 'keyed' ORDER BY key;
+SELECT reason, regexp_replace(detail, 'at \w+ \w+ .*', 'at T') AS detail FROM jobq.explain_job(:a2);
+SELECT jobq.test_clock('11 min');
+SELECT state FROM jobq.wait(:b3);
+CALL test.settle();
+SELECT state FROM jobq.status(:a2);
+SELECT jobq.test_clock('35 min');
+SELECT state FROM jobq.wait(:a2);
+SELECT jobq.test_clock('0');
+
+-- a dear job is not kept waiting by cheap ones: it comes in its turn
+SELECT jobq.create_limiter('turns', rate => '1 per hour burst 3', cost => 'test.price(jsonb)');
+SELECT jobq.create_queue('turns', mode => 'consumer', limiter => 'turns');
+SELECT jobq.enqueue('any', jsonb_build_object('price', p), 'turns') FROM unnest('{1,1,100,1}'::int[]) p \g /dev/null
+CALL test.settle();
+SELECT payload ->> 'price' AS price FROM generate_series(1, 3) i, jobq.reserve('{turns}', 1 + 0 * i, wait => '5 min') ORDER BY id;
+SELECT count(*) FROM jobq.reserve('{turns}', 1);
+SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'turns';
+
+SELECT jobq.unregister('call'), jobq.register('note', 'test.note(jsonb)');
+SELECT jobq.clear(q, running => true) >= 0 AS cleared FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
+SELECT jobq.drop_queue(q, force => true) FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
+SELECT jobq.drop_limiter(l) FROM unnest('{api,seeing,rated,keyed,turns}'::text[]) l;
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
+TRUNCATE test.trace;
+DROP FUNCTION test.price(jsonb), test.seen(jsonb), test.call(jsonb), test.ask(int, int, text, text), test.price_text(jsonb), test.price_set(jsonb), test.price_none();

@@ -1,0 +1,230 @@
+/*-------------------------------------------------------------------------
+ *
+ * limit_cost.c
+ *	  What a job costs at a limiter: the function that a limiter may name for that.
+ *
+ * It is called in the session that enqueues the job, or gives it other contents, as
+ * whoever does that, with a description of the job.  Its answer stands in the job's row
+ * from then on: so neither who pops jobs nor the scheduler runs any code of users.  It is
+ * looked up by its signature whenever it is needed, so whatever became of it meanwhile is
+ * seen.
+ *
+ * The answer is a number of tokens of the limiter's rate.  With 0, the job passes the
+ * limiter by, and needs nothing of it.  What has no answer costs one token.  An answer
+ * counts only where a limiter asks.
+ *
+ * src/store/limit_cost.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/htup_details.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "store/store.h"
+
+static void add_text(StringInfo buf, const char *name, const JobqJob *job, int att);
+static Datum describe(const JobqJob *job, const JobqQueue *queue);
+static void cost_callback(void *arg);
+
+/*
+ * The function of that signature.  An error if there is none, if it does not make an
+ * integer of a jsonb, or if the user may not call it.
+ */
+Oid
+jobq_cost_function(const char *signature)
+{
+	Oid			proc;
+	HeapTuple	tuple;
+	Form_pg_proc form;
+	bool		fits;
+	AclResult	acl;
+
+	if (strchr(signature, '(') == NULL)
+		signature = psprintf("%s(jsonb)", signature);
+	proc = DatumGetObjectId(DirectFunctionCall1(regprocedurein,
+												CStringGetDatum(signature)));
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function %s does not exist", signature)));
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	fits = form->prokind == PROKIND_FUNCTION && !form->proretset &&
+		form->prorettype == INT4OID && form->pronargs == 1 &&
+		form->proargtypes.values[0] == JSONBOID;
+	ReleaseSysCache(tuple);
+	if (!fits)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s cannot say what a job costs", signature),
+				 errhint("Write a function with a parameter of type jsonb, which describes the job, that returns integer.")));
+	if (isAnyTempNamespace(get_func_namespace(proc)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("function %s is temporary", signature),
+				 errhint("It would be gone with this session, and other sessions do not see it.")));
+	acl = jobq_proc_aclcheck(proc, GetUserId(), ACL_EXECUTE);
+	if (acl != ACLCHECK_OK)
+		aclcheck_error(acl, OBJECT_FUNCTION, get_func_name(proc));
+	return proc;
+}
+
+/*
+ * Does the job's limiter ask what it costs?
+ */
+bool
+jobq_limit_is_priced(const JobqJob *job)
+{
+	JobqQueue	buffer;
+
+	return jobq_limiter_cost_function(jobq_limiter_of(jobq_job_kind(job),
+													  jobq_queue_by_id(job_queue_id(job), &buffer))) != NULL;
+}
+
+/*
+ * Add a text of the job, or null.
+ */
+static void
+add_text(StringInfo buf, const char *name, const JobqJob *job, int att)
+{
+	appendStringInfo(buf, ", \"%s\": ", name);
+	if (JOB_ISNULL(job, att))
+		appendStringInfoString(buf, "null");
+	else
+		escape_json(buf, TextDatumGetCString(JOB(job, att)));
+}
+
+/*
+ * The job, for the function.
+ */
+static Datum
+describe(const JobqJob *job, const JobqQueue *queue)
+{
+	JsonbParseState *state = NULL;
+	StringInfoData buf;
+	Datum		head;
+	const char *tenant = jobq_job_tenant(job, queue);
+	static const char *const names[] = {"payload", "headers"};
+	static const int columns[] = {JOB_PAYLOAD, JOB_HEADERS};
+	Datum		body;
+
+	initStringInfo(&buf);
+	appendStringInfoString(&buf, "{\"kind\": ");
+	escape_json(&buf, jobq_job_kind(job));
+	appendStringInfoString(&buf, ", \"queue\": ");
+	escape_json(&buf, queue->name);
+	appendStringInfoString(&buf, ", \"role\": ");
+	escape_json(&buf, GetUserNameFromId(job_role(job), false));
+	appendStringInfo(&buf, ", \"priority\": %d", job_priority(job));
+	add_text(&buf, "group_key", job, JOB_GROUP_KEY);
+	add_text(&buf, "unique_key", job, JOB_UNIQUE_KEY);
+	appendStringInfoString(&buf, ", \"tenant\": ");
+	if (tenant == NULL)
+		appendStringInfoString(&buf, "null");
+	else
+		escape_json(&buf, tenant);
+	appendStringInfoString(&buf, ", \"tags\": ");
+	if (JOB_ISNULL(job, JOB_TAGS))
+		appendStringInfoString(&buf, "[]");
+	else
+	{
+		Datum	   *tags;
+		int			ntags;
+
+		deconstruct_array(DatumGetArrayTypeP(JOB(job, JOB_TAGS)), TEXTOID, -1, false,
+						  TYPALIGN_INT, &tags, NULL, &ntags);
+		for (int i = 0; i < ntags; i++)
+		{
+			appendStringInfoString(&buf, i == 0 ? "[" : ", ");
+			escape_json(&buf, TextDatumGetCString(tags[i]));
+		}
+		appendStringInfoString(&buf, ntags == 0 ? "[]" : "]");
+	}
+	appendStringInfoChar(&buf, '}');
+	head = jobq_text_to_jsonb(buf.data);
+
+	/* these are jsonb already, and may be large */
+	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < (int) lengthof(columns); i++)
+	{
+		JsonbValue	key = {.type = jbvString};
+		JsonbValue	value = {.type = jbvNull};
+
+		key.val.string.val = unconstify(char *, names[i]);
+		key.val.string.len = strlen(names[i]);
+		(void) pushJsonbValue(&state, WJB_KEY, &key);
+		if (!JOB_ISNULL(job, columns[i]))
+			JsonbToJsonbValue(DatumGetJsonbP(JOB(job, columns[i])), &value);
+		(void) pushJsonbValue(&state, WJB_VALUE, &value);
+	}
+	body = JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
+	return DirectFunctionCall2(jsonb_concat, head, body);
+}
+
+static void
+cost_callback(void *arg)
+{
+	errcontext("asking %s what the job costs", (const char *) arg);
+}
+
+/*
+ * Ask what the job, which is about to be written, costs at its limiter.  Code of users
+ * runs; so the caller expects that whatever is in tables and caches may change.
+ */
+void
+jobq_ask_limit_cost(JobqJob *job)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	FmgrInfo	flinfo;
+	ErrorContextCallback context;
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	const char *cached = queue == NULL ? NULL
+		: jobq_limiter_cost_function(jobq_limiter_of(jobq_job_kind(job), queue));
+	char	   *signature;
+	int32		cost;
+
+	JOB_ISNULL(job, JOB_LIMIT_COST) = true;
+	if (cached == NULL)
+		return;
+	signature = pstrdup(cached);
+	context.callback = cost_callback;
+	context.arg = signature;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	fmgr_info(jobq_cost_function(signature), &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = describe(job, queue);
+	fcinfo->args[0].isnull = false;
+	cost = DatumGetInt32(FunctionCallInvoke(fcinfo));
+	if (!fcinfo->isnull)
+	{
+		if (cost < 0 || cost > JOBQ_MAX_LIMIT_COST)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("%s returned %d, which is out of range", signature, cost),
+					 errhint("A job costs 1 to %d tokens; return 0 for one that passes the limiter by, null for one token.",
+							 JOBQ_MAX_LIMIT_COST)));
+		JOB_SET(job, JOB_LIMIT_COST, Int32GetDatum(cost));
+	}
+	if (jobq_queue_by_id(job_queue_id(job), &buffer) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("%s has dropped the queue of the job", signature)));
+	error_context_stack = context.previous;
+}
