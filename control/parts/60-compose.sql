@@ -18,6 +18,9 @@ CREATE TABLE jobq.batch (
 	reopened boolean NOT NULL DEFAULT false,
 	dormant boolean NOT NULL DEFAULT false,
 	adopted boolean NOT NULL DEFAULT false,
+	dropped boolean NOT NULL DEFAULT false,
+	parent bigint,
+	parent_job bigint,
 	completed bigint NOT NULL DEFAULT 0,
 	failed bigint NOT NULL DEFAULT 0,
 	cancelled bigint NOT NULL DEFAULT 0,
@@ -39,10 +42,16 @@ COMMENT ON COLUMN jobq.batch.has_steps IS 'some of its jobs wait for others: job
 COMMENT ON COLUMN jobq.batch.reopened IS 'failed jobs of it were retried: what fails again is told at the end';
 COMMENT ON COLUMN jobq.batch.dormant IS 'brought here by logical replication: its end comes on the publisher';
 COMMENT ON COLUMN jobq.batch.adopted IS 'it was dormant, and is no more: jobs of it may have ended on the publisher';
+COMMENT ON COLUMN jobq.batch.dropped IS 'what it is part of goes on without it: what waits is cancelled, and what runs may end';
+COMMENT ON COLUMN jobq.batch.parent IS 'the batch that it is part of';
+COMMENT ON COLUMN jobq.batch.parent_job IS 'the job of that which stands for it, and ends when it does';
 COMMENT ON COLUMN jobq.batch.last_error IS 'why a callback could not be enqueued; it is tried again';
 
 CREATE INDEX batch_open ON jobq.batch (id) WHERE finished_at IS NULL;
 COMMENT ON INDEX jobq.batch_open IS 'batches that are not over';
+
+CREATE INDEX batch_parent ON jobq.batch (parent, parent_job) WHERE parent IS NOT NULL;
+COMMENT ON INDEX jobq.batch_parent IS 'workflows that are part of a batch';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.batch', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
 SELECT pg_catalog.pg_extension_config_dump('jobq.batch_id_seq', '');
@@ -80,7 +89,8 @@ CREATE VIEW jobq_internal.batch_list WITH (security_barrier) AS
 		l.live + n.over AS total, l.blocked, l.live - l.blocked - l.running AS waiting, l.running,
 		n.completed, n.failed, n.cancelled, n.expired,
 		(100.0 * n.over / nullif(l.live + n.over, 0))::real AS progress,
-		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role
+		b.created_at, b.started_at, b.finished_at, b.last_error, b.role::pg_catalog.oid::pg_catalog.regrole AS role,
+		b.parent
 	FROM jobq.batch b
 	CROSS JOIN LATERAL (
 		SELECT count(*) AS live, count(*) FILTER (WHERE j.run_at = 'infinity') AS blocked, count(r.job_id) AS running
@@ -172,7 +182,8 @@ CREATE TABLE jobq.step (
 	element_of bigint,
 	element int,
 	optional boolean NOT NULL DEFAULT false,
-	conditional boolean NOT NULL DEFAULT false
+	conditional boolean NOT NULL DEFAULT false,
+	workflow_id bigint
 );
 COMMENT ON TABLE jobq.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
 COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed); s(kipped) at once';
@@ -182,6 +193,7 @@ COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, 
 COMMENT ON COLUMN jobq.step.elements IS 'of a step with map: how many elements its array has; -1 as long as that is not known';
 COMMENT ON COLUMN jobq.step.optional IS 'whether those that need it run although it has failed, expired or was cancelled';
 COMMENT ON COLUMN jobq.step.conditional IS 'whether it has a condition, in its definition, without which it is skipped';
+COMMENT ON COLUMN jobq.step.workflow_id IS 'of a step that is a workflow itself: its batch';
 COMMENT ON COLUMN jobq.step.element_of IS 'of the job of an element: the job of its step';
 COMMENT ON COLUMN jobq.step.element IS 'of the job of an element: its place in the array, from 0';
 
@@ -193,10 +205,11 @@ COMMENT ON INDEX jobq.step_element IS 'the elements of a step with map';
 
 SELECT pg_catalog.pg_extension_config_dump('jobq.step', '');
 
-CREATE FUNCTION jobq.workflow(definition jsonb) RETURNS bigint
+CREATE FUNCTION jobq.workflow(definition jsonb, batch bigint DEFAULT NULL) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_workflow' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.workflow(jsonb) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
-definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); options that all steps have; name, on_success, on_failure, on_finish of the batch';
+COMMENT ON FUNCTION jobq.workflow(jsonb, bigint) IS 'enqueue jobs that wait for each other: {"steps": [{"name", "kind", "payload", "needs": ["..."], ...}, ...]}; returns the id of their batch
+definition: steps: an array of objects with name, kind, payload, needs, and options of enqueue(); a step can be a workflow itself, with workflow or chain in the place of kind; options that all steps have; name, on_success, on_failure, on_finish of the batch
+batch: a batch that it is part of, and that is over only when it is';
 
 CREATE FUNCTION jobq.chain(
 	steps jsonb,
@@ -204,16 +217,18 @@ CREATE FUNCTION jobq.chain(
 	on_success jsonb DEFAULT NULL,
 	on_finish jsonb DEFAULT NULL,
 	name text DEFAULT NULL,
-	options jsonb DEFAULT NULL)
+	options jsonb DEFAULT NULL,
+	batch bigint DEFAULT NULL)
 RETURNS bigint[] AS 'MODULE_PATHNAME', 'jobq_chain'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
+COMMENT ON FUNCTION jobq.chain(jsonb, jsonb, jsonb, jsonb, text, jsonb, bigint) IS 'enqueue jobs that run one after another, each only if the one before is completed; returns their ids
 steps: an array of objects with kind, payload, and options of enqueue()
 on_failure: a job to be enqueued when one has failed
 on_success: a job to be enqueued when all are completed
 on_finish: a job to be enqueued when all are over
 name: a name, for people
-options: options of enqueue() that all of them have, by their names; those of a step itself come first';
+options: options of enqueue() that all of them have, by their names; those of a step itself come first
+batch: a batch that it is part of, and that is over only when it is';
 
 CREATE FUNCTION jobq.workflow_add(
 	batch_id bigint,
@@ -245,9 +260,12 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
 						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
 			WHEN s.elements >= 0 AND j.run_at = 'infinity' THEN 'running'
+			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq.batch i
+				WHERE i.id = s.workflow_id AND i.state <> 'p' AND i.started_at IS NOT NULL AND i.finished_at IS NULL) THEN 'running'
 			ELSE jobq_internal.live_state(r.job_id IS NOT NULL OR j.lease_token IS NOT NULL,
 				j.run_at, j.expires_at, j.errors IS NOT NULL) END AS state,
-		s.needs, s.definition, s.elements, s.element_of, s.element, b.role::pg_catalog.oid AS role
+		s.needs, s.definition, s.elements, s.element_of, s.element, b.role::pg_catalog.oid AS role,
+		s.workflow_id
 	FROM jobq.step s
 	JOIN jobq.batch b ON b.id = s.batch_id
 	LEFT JOIN jobq.job j ON j.id = s.job_id
@@ -259,7 +277,8 @@ CREATE VIEW jobq.steps WITH (security_barrier) AS
 		ARRAY(SELECT n.name FROM pg_catalog.unnest(s.needs) WITH ORDINALITY u (id, place)
 			JOIN jobq.step n ON n.job_id = u.id ORDER BY place) AS needs,
 		CASE WHEN jobq_internal.may_read(s.role, 0) THEN s.definition END AS definition,
-		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.failed AS elements_failed
+		nullif(s.elements, -1) AS elements, e.completed AS elements_completed, e.failed AS elements_failed,
+		s.workflow_id
 	FROM jobq_internal.step_list s
 	LEFT JOIN LATERAL (
 		SELECT count(*) FILTER (WHERE l.state = 'completed') AS completed, count(*) FILTER (WHERE l.state IN ('failed', 'expired')) AS failed

@@ -49,6 +49,11 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			AND NOT (n.definition @> '{"optional": true}' AND n.state IN ('failed', 'cancelled', 'expired'))
 		ORDER BY n.job_id LIMIT 20)
 		UNION ALL
+		SELECT 4, 'workflow', format('it stands for workflow %s, which is %s', w.id, w.state), format('SELECT * FROM jobq.batch_status(%s)', w.id)
+		FROM jobq.batch i
+		JOIN jobq_internal.batch_list w ON w.id = i.id
+		WHERE i.parent = j.batch_id AND i.parent_job = j.id AND j.run_at = 'infinity'
+		UNION ALL
 		SELECT 5, 'scheduled', format('it is due at %s, in %s', date_trunc('second', j.run_at), date_trunc('second', j.run_at - jobq.clock())),
 			format('SELECT jobq.reschedule(%s, jobq.clock())', j.id)
 		WHERE j.run_at > jobq.clock() AND j.run_at < 'infinity' AND j.errors IS NULL

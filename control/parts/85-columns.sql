@@ -93,6 +93,8 @@ BEGIN
 			(NULL, 'element', 'the place of the element in the array, from 0'),
 			(NULL, 'element_of', 'the job of the step of which it is an element'),
 			(NULL, 'elements', 'of a step with map: how many elements the array has; null as long as that is not known'),
+			(NULL, 'workflow_id', 'of a step that is a workflow itself: its batch; null: it is a job'),
+			(NULL, 'parent', 'the batch or workflow that it is part of; null: none'),
 			('jobq.steps', 'elements_completed', 'how many of these are completed'),
 			('jobq.steps', 'elements_failed', 'how many of these have failed or expired'),
 			('jobq.queues', 'exact', 'whether the numbers are certain; false if they come from statistics that are being counted'),

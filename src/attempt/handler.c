@@ -55,6 +55,11 @@ check_kind(text *kind)
 				 errmsg("kind \"%s\" is reserved", name),
 				 errhint("Kinds that begin with \"%s\" are jobs of on_event().",
 						 ON_EVENT_PREFIX)));
+	if (strcmp(name, JOBQ_WORKFLOW_KIND) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", name),
+				 errhint("Its jobs stand for workflows in a batch: jobq.workflow() and jobq.chain().")));
 	if (jobq_is_statement(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),

@@ -49,6 +49,7 @@ PG_FUNCTION_INFO_V1(jobq_batch_cancel);
 
 static Datum check_callback(Datum spec, const char *what);
 static void free_jobs(int64 batch_id);
+static void start_nested(int64 batch_id);
 
 static bool
 may_with(int privilege, Oid role)
@@ -70,7 +71,8 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	TupleDesc	desc;
 
 	if (jobq_query(psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
-							" state = 'x' OR state = 'f' AND NOT allow_failures, dormant, has_steps"
+							" state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps,"
+							" coalesce(parent, 0), coalesce(parent_job, 0)"
 							" FROM jobq.batch WHERE id = $1%s", lock),
 				   1, types, values, NULL, SPI_OK_SELECT) == 0)
 		tuple = NULL;
@@ -92,6 +94,8 @@ batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 	batch->ending = DatumGetBool(jobq_column(tuple, desc, 4, BOOLOID, NULL));
 	batch->dormant = DatumGetBool(jobq_column(tuple, desc, 5, BOOLOID, NULL));
 	batch->has_steps = DatumGetBool(jobq_column(tuple, desc, 6, BOOLOID, NULL));
+	batch->parent = DatumGetInt64(jobq_column(tuple, desc, 7, INT8OID, NULL));
+	batch->parent_job = DatumGetInt64(jobq_column(tuple, desc, 8, INT8OID, NULL));
 }
 
 /*
@@ -133,6 +137,18 @@ batch_wrong_state(int64 id, const char *state, const char *hint)
 }
 
 /*
+ * An error if the batch is a workflow that waits for what its step needs, or for its batch
+ * to be started: the scheduler has it begin, and frees its steps only.
+ */
+void
+batch_check_begun(int64 id, const Batch *batch)
+{
+	if (batch->state == BATCH_PENDING && batch->parent != 0)
+		batch_wrong_state(id, psprintf("waits for batch " INT64_FORMAT ", of which it is a part", batch->parent),
+						  "It begins there. Until then, only steps can be added to it, with jobq.workflow_add().");
+}
+
+/*
  * An error if this user could not enqueue such a job.  Returns what is kept.
  */
 static Datum
@@ -149,21 +165,23 @@ check_callback(Datum json, const char *what)
 
 /*
  * Insert a batch of this user's, and return its id.  callbacks are on_success,
- * on_failure and on_finish, or NULL.
+ * on_failure and on_finish, or NULL; parent is 0, or the batch of which it is a part, where
+ * parent_job stands for it.
  */
 int64
 jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
-				  bool allow_failures, bool started, bool has_steps)
+				  bool allow_failures, bool started, bool has_steps, int64 parent,
+				  int64 parent_job)
 {
 	static const char *const names[] = {
 		"on_success", "on_failure", "on_finish"
 	};
 	static const Oid types[] = {
 		INT8OID, TIMESTAMPTZOID, CHAROID, BOOLOID, TEXTOID, JSONBOID, JSONBOID,
-		JSONBOID, OIDOID, BOOLOID
+		JSONBOID, OIDOID, BOOLOID, INT8OID, INT8OID
 	};
-	char		null_marks[] = "          ";
-	Datum		values[10];
+	char		null_marks[] = "            ";
+	Datum		values[12];
 	int64		id;
 
 	jobq_require(JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
@@ -196,13 +214,15 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 		null_marks[4] = 'n';
 	values[8] = ObjectIdGetDatum(GetUserId());
 	values[9] = BoolGetDatum(has_steps);
+	values[10] = Int64GetDatum(parent);
+	values[11] = Int64GetDatum(parent_job);
 	jobq_lock_jobs();
 	SPI_connect();
 	jobq_query("INSERT INTO jobq.batch (id, created_at, started_at, state,"
-			   " allow_failures, name, on_success, on_failure, on_finish, role, has_steps)"
+			   " allow_failures, name, on_success, on_failure, on_finish, role, has_steps, parent, parent_job)"
 			   " VALUES ($1, $2, CASE WHEN $3 = 'r' THEN $2 END, $3, $4, $5, $6, $7,"
-			   " $8, $9, $10)",
-			   10, types, values, null_marks, SPI_OK_INSERT);
+			   " $8, $9, $10, nullif($11, 0), nullif($12, 0))",
+			   12, types, values, null_marks, SPI_OK_INSERT);
 	SPI_finish();
 	if (started)
 		jobq_at_commit_batch(id, 0, false);
@@ -232,7 +252,7 @@ jobq_create_batch(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(jobq_batch_insert(PG_ARGISNULL(0) ? (Datum) 0
 									  : PointerGetDatum(PG_GETARG_TEXT_PP(0)),
 									  callbacks, nulls, PG_GETARG_BOOL(4),
-									  PG_GETARG_BOOL(5), false));
+									  PG_GETARG_BOOL(5), false, 0, 0));
 }
 
 /*
@@ -259,6 +279,7 @@ jobq_batch_add(PG_FUNCTION_ARGS)
 	jobq_options_from_arg(fcinfo, 3, options, nulls);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	inside = batch_open_to_add(id, &batch);
+	batch_check_begun(id, &batch);
 	jobq_prepare_job(&job, &unique, kind, options, nulls);
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
 	if (batch.state == BATCH_PENDING)
@@ -297,7 +318,7 @@ free_jobs(int64 batch_id)
 
 		CHECK_FOR_INTERRUPTS();
 		jobq_job_from_tuple(rel, tuple, &job);
-		while (job_blocked(&job))
+		while (job_blocked(&job) && !jobq_job_is_workflow(&job))
 		{
 			TransactionId blocker;
 			Snapshot	now;
@@ -334,6 +355,30 @@ free_jobs(int64 batch_id)
 }
 
 /*
+ * The batch begins, and so do the workflows that are part of it.
+ */
+static void
+start_nested(int64 batch_id)
+{
+	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
+	Datum		values[] = {Int64GetDatum(batch_id), TimestampTzGetDatum(jobq_now())};
+	uint64		n;
+
+	SPI_connect();
+	n = jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2"
+				   " WHERE parent = $1 AND state = 'p' RETURNING id",
+				   2, types, values, NULL, SPI_OK_UPDATE_RETURNING);
+	for (uint64 i = 0; i < n; i++)
+	{
+		int64		id = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+
+		jobq_at_commit_batch(id, 0, false);
+		jobq_batch_changed(id, "running", false);
+	}
+	SPI_finish();
+}
+
+/*
  * batch_start(batch_id)
  */
 Datum
@@ -348,6 +393,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	jobq_lock_jobs();
 	SPI_connect();
 	batch_read(0, id, NOBODY, &batch);
+	batch_check_begun(id, &batch);
 	if (batch.state != BATCH_PENDING)
 		batch_wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
 						  : "has been started already",
@@ -355,6 +401,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2 WHERE id = $1",
 			   2, types, values, NULL, SPI_OK_UPDATE);
 	SPI_finish();
+	start_nested(id);
 	free_jobs(id);
 	jobq_at_commit_batch(id, 0, false);
 	jobq_batch_changed(id, "running", false);
@@ -414,7 +461,7 @@ jobq_batch_reopen(int64 batch_id)
 	runs = jobq_query("SELECT FROM jobq.batch WHERE id = $1 AND state <> 'x'" NOBODY,
 					  1, types, values, NULL, SPI_OK_SELECT) > 0;
 	if (jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL,"
-				   " reopened = true WHERE id = $1 AND state IN ('f', 'c')",
+				   " dropped = dropped AND finished_at IS NULL, reopened = true WHERE id = $1 AND state IN ('f', 'c')",
 				   1, types, values, NULL, SPI_OK_UPDATE) > 0)
 		jobq_batch_changed(batch_id, "running", false);
 	SPI_finish();

@@ -36,6 +36,8 @@
 
 /* Why a job of a batch is cancelled if another fails. */
 #define BATCH_FAILED_REASON	"a job of its batch failed"
+/* ... or what its batch is a part of has no use for it. */
+#define BATCH_DROPPED_REASON	"its workflow is not needed any more"
 
 /*
  * A query that deletes finished jobs ("delete", which returns its batch_id and
@@ -63,12 +65,16 @@
 /* src/compose/batch.c */
 extern int64 jobq_batch_insert(Datum name, const Datum *callbacks,
 							   const bool *nulls, bool allow_failures,
-							   bool started, bool has_steps);
+							   bool started, bool has_steps, int64 parent,
+							   int64 parent_job);
 extern bool jobq_batch_cancel_open(int64 id);
 extern bool jobq_batch_reopen(int64 batch_id);
 extern void jobq_batch_changed(int64 batch_id, const char *state, bool over);
 extern void jobq_batch_check_retry(int64 id);
 extern void jobq_batch_check_visible(int64 id);
+
+/* src/compose/nest.c */
+extern bool jobq_batch_cancel_nested(const JobqJob *job, bool begun);
 
 /* src/compose/block.c */
 extern void jobq_job_block(JobqJob *job, const Datum *options,
@@ -92,7 +98,8 @@ enum
 	STEP_ELEMENT,
 	STEP_OPTIONAL,
 	STEP_CONDITIONAL,
-	STEP_NATTS = STEP_CONDITIONAL
+	STEP_WORKFLOW_ID,
+	STEP_NATTS = STEP_WORKFLOW_ID
 };
 
 /* The number of elements of a step with "map" whose array is not there yet. */
@@ -129,6 +136,7 @@ typedef struct JobqStep
 	bool		optional;
 	bool		conditional;
 	bool		again;			/* is to run once more (rerun.c) */
+	int64		workflow_id;	/* the batch that it is itself, or 0 */
 
 	/* of a step with "map" */
 	bool		mapped;
@@ -186,7 +194,7 @@ extern bool jobq_workflow_try_lock(int64 batch_id);
 extern void jobq_step_restore(Relation rel, int64 batch_id, Oid role,
 							  JobqStep *step, TimestampTz enqueued_at,
 							  Jsonb *definition, bool again);
-extern int64 jobq_workflow_restore(int64 id);
+extern int64 jobq_workflow_restore(int64 id, List **batches);
 
 /* src/compose/condition.c */
 extern void jobq_condition_check(const char *condition, const char *what);

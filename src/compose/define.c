@@ -30,7 +30,6 @@ typedef struct NameEntry
 
 static void refuse_unique(const JobqSpec *spec, const char *what);
 static bool has_key(Jsonb *object, const char *key);
-static Jsonb *with_options(const Workflow *workflow, Jsonb *definition);
 static void read_name(Workflow *workflow, NewStep *step, int number);
 static void read_map(NewStep *step);
 static void read_condition(NewStep *step);
@@ -92,11 +91,11 @@ has_key(Jsonb *object, const char *key)
  * The description of a step with the options that all have: its own come first.  Its
  * own time is in the place of a common one, whether that is a delay or not.
  */
-static Jsonb *
-with_options(const Workflow *workflow, Jsonb *definition)
+Jsonb *
+workflow_with_options(Jsonb *common, Jsonb *definition)
 {
 	static const char *const times[] = {"delay", "run_at"};
-	Datum		options = JsonbPGetDatum(workflow->options);
+	Datum		options = JsonbPGetDatum(common);
 
 	for (int i = 0; i < 2; i++)
 		if (has_key(definition, times[i]))
@@ -167,9 +166,13 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 		step->what = psprintf("step \"%s\"", step->name);
 		add_name(workflow, i);
 		if (workflow->options != NULL)
-			step->definition = with_options(workflow, step->definition);
-		jobq_step_parse(step->definition, step->what, !workflow->chain, false,
-						&step->spec);
+			step->definition = workflow_with_options(workflow->options, step->definition);
+		nest_find(step);
+		if (step->nested != NULL)
+			nest_parse(step->definition, step->what, &step->spec);
+		else
+			jobq_step_parse(step->definition, step->what, !workflow->chain,
+							false, &step->spec);
 		read_map(step);
 		read_condition(step);
 		refuse_unique(&step->spec, step->what);
@@ -201,8 +204,8 @@ void
 jobq_step_parse(Jsonb *definition, const char *what, bool named, bool kept,
 				JobqSpec *spec)
 {
-	static const char *const keys[] = {"map", "when", "optional", "name", "needs", NULL};
-	static const char *const chain_keys[] = {"map", "when", "optional", NULL};
+	static const char *const keys[] = {"map", "when", "optional", "workflow", "chain", "name", "needs", NULL};
+	static const char *const chain_keys[] = {"map", "when", "optional", "workflow", "chain", NULL};
 	JsonbValue	value;
 
 	jobq_spec_parse(definition, what, named ? keys : chain_keys, kept, spec);
@@ -480,24 +483,35 @@ report_cycle(Workflow *workflow)
 
 /*
  * Results that the step takes must be those of steps that it needs, or that
- * those need.
+ * those need; or, if there is no such step in its workflow, of steps that this needs
+ * where it is a step itself.
  */
 static void
 check_results(Workflow *workflow, NewStep *step)
 {
-	List	   *names = jobq_result_refs(DatumGetJsonbP(step->spec.payload),
-										 step->what, step->map != NULL);
+	List	   *names;
 	ListCell   *lc;
 
+	if (step->nested != NULL)
+		return;
+	names = jobq_result_refs(DatumGetJsonbP(step->spec.payload), step->what,
+							 step->map != NULL);
 	if (step->map != NULL)
 		names = list_concat(names,
 							jobq_result_refs(step->map, step->what, false));
 	foreach(lc, names)
 	{
 		char	   *name = lfirst(lc);
-		int			place = find_name(workflow, name);
+		Workflow   *of = workflow;
+		NewStep    *user = step;
+		int			place;
 
 		CHECK_FOR_INTERRUPTS();
+		while ((place = find_name(of, name)) < 0 && of->outer != NULL)
+		{
+			user = &of->outer->steps[of->place];
+			of = of->outer;
+		}
 		if (place < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -507,12 +521,12 @@ check_results(Workflow *workflow, NewStep *step)
 					 workflow->chain
 					 ? errhint("The steps of a chain are named \"1\", \"2\" and so on.")
 					 : 0));
-		if (!step_needs(workflow, step, place))
+		if (!step_needs(of, user, place))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s takes the result of \"%s\", but does not come after it",
-							step->what, name),
-					 workflow->chain ? 0
+							user->what, name),
+					 of->chain ? 0
 					 : errhint("Add \"%s\" to its \"needs\".", name)));
 	}
 }

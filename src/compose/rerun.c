@@ -53,7 +53,8 @@ typedef struct Ids
 }			Ids;
 
 static LOCKTAG lock_tag(int64 batch_id);
-static void open_workflow(int64 id, Batch *batch, JobqSteps *workflow);
+static void open_workflow(int64 id, bool nested, Batch *batch,
+						  JobqSteps *workflow);
 static void add_id(Ids * ids, const JobqSteps *workflow, int64 id);
 static Datum array_of(const Ids * ids);
 static void mark_users(const JobqSteps *workflow, JobqStep *first);
@@ -64,7 +65,10 @@ static void forget_elements(int64 batch_id, const Ids * mappers);
 static void make_jobs(int64 batch_id, Oid role, const JobqSteps *workflow,
 					  const Ids * ids);
 static void reopen(int64 batch_id, char state);
+static int64 run_marked(int64 id, const Batch *batch, const JobqSteps *workflow);
+static void run_nested(const JobqStep *step);
 static bool is_settled(const JobqStep *step);
+static int64 restore(int64 id, bool nested, List **batches);
 
 static LOCKTAG
 lock_tag(int64 batch_id)
@@ -90,11 +94,12 @@ jobq_workflow_try_lock(int64 batch_id)
 
 /*
  * Read a workflow whose past is about to be changed; nobody else changes it then, but
- * that its jobs end.  An error if this user may not operate on it, or that cannot be.  The caller is
- * connected to SPI.
+ * that its jobs end.  An error if this user may not operate on it, or that cannot be.
+ * nested: the step that it is runs once more itself; else it must not be over if it is one.
+ * The caller is connected to SPI.
  */
 static void
-open_workflow(int64 id, Batch *batch, JobqSteps *workflow)
+open_workflow(int64 id, bool nested, Batch *batch, JobqSteps *workflow)
 {
 	LOCKTAG		tag = lock_tag(id);
 
@@ -113,6 +118,11 @@ open_workflow(int64 id, Batch *batch, JobqSteps *workflow)
 	if (batch->ending && !batch->over)
 		batch_wrong_state(id, batch->state == BATCH_CANCELLED ? "is being cancelled" : "is failing",
 						  "Wait until it is over, with jobq.wait_batch().");
+	if (batch->parent != 0 && batch->over && !nested)
+		batch_wrong_state(id, psprintf("is over, and so is what it was in batch " INT64_FORMAT, batch->parent),
+						  "Retry that, with jobq.batch_retry_failed() or jobq.workflow_retry(), or run the step of it once more.");
+	if (batch->parent != 0 && !batch->over && nested)
+		batch_wrong_state(id, "is not over", "Wait for it, with jobq.wait_batch().");
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	jobq_steps_load(id, workflow);
 	jobq_steps_link(workflow);
@@ -265,20 +275,26 @@ jobq_step_restore(Relation rel, int64 batch_id, Oid role, JobqStep *step,
 	Oid			userid;
 	int			sec_context;
 
-	jobq_step_parse(definition, psprintf("step \"%s\"", jobq_step_name(step)), true, true,
-					&spec);
+	const char *what = psprintf("step \"%s\"", jobq_step_name(step));
+
+	if (step->workflow_id == 0)
+		jobq_step_parse(definition, what, true, true, &spec);
 
 	/* no code of the role's runs: this is about whose job it is */
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(role, sec_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
-	jobq_spec_prepare_kept(&spec, &job, &unique);
+	if (step->workflow_id == 0)
+		jobq_spec_prepare_kept(&spec, &job, &unique);
+	else
+		nest_restore(&job, definition, what, step->workflow_id);
 	SetUserIdAndSecContext(userid, sec_context);
 
 	JOB_SET(&job, JOB_ID, Int64GetDatum(step->job_id));
 	JOB_SET(&job, JOB_ENQUEUED_AT, TimestampTzGetDatum(enqueued_at));
 	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(batch_id));
-	jobq_job_block(&job, spec.options, spec.nulls);
+	if (step->workflow_id == 0)
+		jobq_job_block(&job, spec.options, spec.nulls);
 	jobq_length_add(job_queue_id(&job), 1);
 	if (again)
 	{
@@ -340,12 +356,82 @@ reopen(int64 batch_id, char state)
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(batch_id);
 
-	jobq_query("UPDATE jobq.batch SET state = 'r', finished_at = NULL, reopened ="
-			   " CASE state WHEN 'r' THEN reopened WHEN 'c' THEN false ELSE true END WHERE id = $1",
+	/* a workflow that is a part of another may have to wait */
+	jobq_query("UPDATE jobq.batch SET finished_at = NULL, dropped = false,"
+			   " state = CASE WHEN parent IS NOT NULL AND started_at IS NULL THEN 'p'::\"char\" ELSE 'r' END,"
+			   " reopened = CASE state WHEN 'r' THEN reopened WHEN 'c' THEN false ELSE true END WHERE id = $1",
 			   1, types, &value, NULL, SPI_OK_UPDATE);
 	if (state != BATCH_RUNNING)
 		jobq_batch_changed(batch_id, "running", false);
 	jobq_at_commit_batch(batch_id, 0, false);
+}
+
+/*
+ * Have the steps that are marked wait again, whatever has become of them, with those of
+ * the workflows that they are; how many there were.
+ */
+static int64
+run_marked(int64 id, const Batch *batch, const JobqSteps *workflow)
+{
+	Ids			jobs = {0};
+	Ids			ends = {0};
+	Ids			mappers = {0};
+	int64		n = 0;
+
+	check_stack_depth();
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		JobqStep   *step = workflow->steps[i];
+
+		if (step->mapper != NULL ? !step->mapper->again : !step->again)
+			continue;
+		check_ended(id, step);
+		if (step->mapper != NULL)
+		{
+			add_id(&ends, workflow, step->job_id);
+			continue;
+		}
+		n++;
+		if (step->mapped && step->nelements != JOBQ_UNKNOWN_ELEMENTS)
+			add_id(&mappers, workflow, step->job_id);
+		if (step->workflow_id != 0)
+			run_nested(step);
+		if (step->state == STEP_BLOCKED)
+			continue;
+		add_id(&ends, workflow, step->job_id);
+		add_id(&jobs, workflow, step->job_id);
+	}
+	if (ends.n > 0)
+		forget_ends(id, &ends);
+	if (mappers.n > 0)
+		forget_elements(id, &mappers);
+	if (jobs.n > 0)
+		make_jobs(id, batch->role, workflow, &jobs);
+	return n;
+}
+
+/*
+ * The step, which is a workflow, runs once more: it will begin anew, unless it has not
+ * begun.
+ */
+static void
+run_nested(const JobqStep *step)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(step->workflow_id);
+	Batch		batch;
+	JobqSteps	workflow;
+
+	batch_read(JOBQ_MAY_OPERATE, step->workflow_id, NOBODY, &batch);
+	if (batch.state == BATCH_PENDING && !batch.over)
+		return;
+	open_workflow(step->workflow_id, true, &batch, &workflow);
+	for (int i = 0; i < workflow.nsteps; i++)
+		workflow.steps[i]->again = true;
+	(void) run_marked(step->workflow_id, &batch, &workflow);
+	jobq_query("UPDATE jobq.batch SET started_at = NULL WHERE id = $1",
+			   1, types, &value, NULL, SPI_OK_UPDATE);
+	reopen(step->workflow_id, batch.state);
 }
 
 /*
@@ -357,10 +443,7 @@ jobq_workflow_rerun(PG_FUNCTION_ARGS)
 {
 	int64		id = PG_GETARG_INT64(0);
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	Ids			jobs = {0};
-	Ids			ends = {0};
-	Ids			mappers = {0};
-	int64		n = 0;
+	int64		n;
 	Batch		batch;
 	JobqSteps	workflow;
 	JobqStep   *first;
@@ -369,7 +452,7 @@ jobq_workflow_rerun(PG_FUNCTION_ARGS)
 	jobq_lock_jobs();
 	jobq_pin_queues();
 	SPI_connect();
-	open_workflow(id, &batch, &workflow);
+	open_workflow(id, false, &batch, &workflow);
 
 	/* what has completed may have its effect twice: that is for its author */
 	if (!jobq_may_act_for(batch.role))
@@ -387,32 +470,7 @@ jobq_workflow_rerun(PG_FUNCTION_ARGS)
 				 errhint("The view jobq.steps shows those that it has.")));
 	mark_users(&workflow, first);
 	check_needs(id, first);
-	for (int i = 0; i < workflow.nsteps; i++)
-	{
-		JobqStep   *step = workflow.steps[i];
-
-		if (step->mapper != NULL ? !step->mapper->again : !step->again)
-			continue;
-		check_ended(id, step);
-		if (step->mapper != NULL)
-		{
-			add_id(&ends, &workflow, step->job_id);
-			continue;
-		}
-		n++;
-		if (step->mapped && step->nelements != JOBQ_UNKNOWN_ELEMENTS)
-			add_id(&mappers, &workflow, step->job_id);
-		if (step->state == STEP_BLOCKED)
-			continue;
-		add_id(&ends, &workflow, step->job_id);
-		add_id(&jobs, &workflow, step->job_id);
-	}
-	if (ends.n > 0)
-		forget_ends(id, &ends);
-	if (mappers.n > 0)
-		forget_elements(id, &mappers);
-	if (jobs.n > 0)
-		make_jobs(id, batch.role, &workflow, &jobs);
+	n = run_marked(id, &batch, &workflow);
 	reopen(id, batch.state);
 	SPI_finish();
 	PG_RETURN_INT64(n);
@@ -438,14 +496,24 @@ is_settled(const JobqStep *step)
 	return false;
 }
 
+static int64 *
+copy_id(int64 id)
+{
+	int64	   *copy = palloc(sizeof(int64));
+
+	*copy = id;
+	return copy;
+}
+
 /*
  * Have the steps of a workflow that this user may operate on wait again that were
  * cancelled, have expired, or have failed and have no dead letter; how many there were.
  * An optional one stays as it is if others have run without it.  The workflow is not
- * over then, also if it was cancelled.
+ * over then, also if it was cancelled.  The same for the steps of those steps that are
+ * workflows.  *batches gets the ids of all of these, in the caller's memory context.
  */
-int64
-jobq_workflow_restore(int64 id)
+static int64
+restore(int64 id, bool nested, List **batches)
 {
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(id);
@@ -453,11 +521,26 @@ jobq_workflow_restore(int64 id)
 	Batch		batch;
 	JobqSteps	workflow;
 	uint64		nletters;
+	Ids			inner = {0};
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext old;
 
-	jobq_lock_jobs();
-	jobq_pin_queues();
+	check_stack_depth();
 	SPI_connect();
-	open_workflow(id, &batch, &workflow);
+	if (nested)
+	{
+		/* what it is part of has ended before it began: it can still do so */
+		batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+		if (batch.state == BATCH_PENDING && !batch.over)
+		{
+			SPI_finish();
+			return 0;
+		}
+	}
+	open_workflow(id, nested, &batch, &workflow);
+	old = MemoryContextSwitchTo(caller);
+	*batches = lappend(*batches, copy_id(id));
+	MemoryContextSwitchTo(old);
 	for (int i = 0; i < workflow.nsteps; i++)
 	{
 		JobqStep   *step = workflow.steps[i];
@@ -483,19 +566,45 @@ jobq_workflow_restore(int64 id)
 		JobqStep   *step =
 			jobq_step_of_job(&workflow, DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL)));
 
-		if (step != NULL)
-			step->again = false;
+		if (step == NULL)
+			continue;
+		step->again = false;
+		if (step->workflow_id != 0)
+			add_id(&inner, &workflow, step->workflow_id);
 	}
 	for (int i = 0; i < workflow.nsteps; i++)
 		if (workflow.steps[i]->again)
+		{
 			add_id(&jobs, &workflow, workflow.steps[i]->job_id);
+			if (workflow.steps[i]->workflow_id != 0)
+				add_id(&inner, &workflow, workflow.steps[i]->workflow_id);
+		}
 	if (jobs.n > 0)
 	{
 		forget_ends(id, &jobs);
 		make_jobs(id, batch.role, &workflow, &jobs);
 	}
-	if (jobs.n > 0 || batch.state == BATCH_CANCELLED)
+	for (int i = 0; i < inner.n; i++)
+	{
+		old = MemoryContextSwitchTo(caller);
+		(void) restore(DatumGetInt64(inner.ids[i]), true, batches);
+		MemoryContextSwitchTo(old);
+	}
+	if (jobs.n > 0 || nested || batch.state == BATCH_CANCELLED)
 		reopen(id, batch.state);
 	SPI_finish();
 	return jobs.n;
+}
+
+/*
+ * The same for a workflow that the user names, and for those that are a part of it:
+ * *batches are the ids of all, from the outermost.
+ */
+int64
+jobq_workflow_restore(int64 id, List **batches)
+{
+	jobq_lock_jobs();
+	jobq_pin_queues();
+	*batches = NIL;
+	return restore(id, false, batches);
 }

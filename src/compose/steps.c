@@ -76,6 +76,7 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 {
 	bool		is_step;
 	bool		isnull;
+	Datum		workflow_id;
 	Datum		elements;
 	Datum		mapper;
 
@@ -100,6 +101,8 @@ read_step(JobqSteps *workflow, HeapTuple row, TupleDesc desc, JobqStep *step,
 	}
 	step->optional = DatumGetBool(jobq_column(row, desc, 6, BOOLOID, NULL));
 	step->conditional = DatumGetBool(jobq_column(row, desc, 7, BOOLOID, NULL));
+	workflow_id = jobq_column(row, desc, 8, INT8OID, &isnull);
+	step->workflow_id = isnull ? 0 : DatumGetInt64(workflow_id);
 	deconstruct_array(DatumGetArrayTypeP(jobq_column(row, desc, 3, INT8ARRAYOID, NULL)),
 					  INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
 					  needs, NULL, &step->nneeds);
@@ -130,7 +133,7 @@ jobq_steps_load(int64 batch_id, JobqSteps *workflow)
 	memset(workflow, 0, sizeof(JobqSteps));
 	workflow->memory = AllocSetContextCreate(CurrentMemoryContext, "jobq steps",
 											 ALLOCSET_DEFAULT_SIZES);
-	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of, optional, conditional FROM jobq.step"
+	n = jobq_query_kept(&read_steps, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq.step"
 						" WHERE batch_id = $1 ORDER BY element_of IS NOT NULL, element, job_id",
 						1, types, values, NULL, SPI_OK_SELECT);
 	table = SPI_tuptable;
@@ -178,7 +181,7 @@ query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type
 	return jobq_query_kept(plan, *plan != NULL ? NULL
 						   : psprintf("SELECT job_id, state FROM jobq.step WHERE %s AND state IS NOT NULL"
 									  " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
-									  " AND (reason = '" BATCH_FAILED_REASON "' OR reason LIKE '" STEP_NEED_REASON "%%')"
+									  " AND (reason IN ('" BATCH_FAILED_REASON "', '" BATCH_DROPPED_REASON "') OR reason LIKE '" STEP_NEED_REASON "%%')"
 									  " THEN 'd' ELSE state END FROM jobq.archive WHERE %s"
 									  " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE %s"
 									  " UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
@@ -228,7 +231,7 @@ jobq_steps_add(int64 batch_id, JobqSteps *workflow, const int64 *job_ids, int n)
 		ids[i] = Int64GetDatum(job_ids[i]);
 	values[1] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional FROM jobq.step"
+	if (jobq_query_kept(&read_added, "SELECT job_id, name, needs, elements, element_of, optional, conditional, workflow_id FROM jobq.step"
 						" WHERE batch_id = $1 AND job_id = ANY ($2) AND element_of IS NULL ORDER BY job_id",
 						2, types, values, NULL, SPI_OK_SELECT) != (uint64) n)
 		return NULL;

@@ -39,18 +39,15 @@ PG_FUNCTION_INFO_V1(jobq_workflow_add);
 /* The index by which names are unique. */
 #define STEP_NAME_INDEX	"step_name"
 
-#define NCALLBACKS		3
-
-/* The callbacks, in the order of jobq_batch_insert(). */
-static const char *const callback_names[NCALLBACKS] = {
-	"on_success", "on_failure", "on_finish"
-};
-
 static int64 need_of(const Workflow *workflow, int place);
-static void put_steps(Workflow *workflow, int64 batch_id);
+static void prepare_steps(Workflow *workflow);
+static void put_steps(Workflow *workflow, int64 batch_id, bool pending);
 static void put_rows(Workflow *workflow, int64 batch_id);
+static int64 put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending);
+static int64 put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg);
+static int	level_in(FunctionCallInfo fcinfo, int batch_arg);
 static Datum ids_of(const Workflow *workflow);
-static void put_added(Workflow *workflow);
+static void put_added(Workflow *workflow, bool pending);
 
 /*
  * The job of the step at that place.
@@ -63,25 +60,125 @@ need_of(const Workflow *workflow, int place)
 }
 
 /*
- * Enqueue the steps as jobs of the batch.
+ * Make the jobs of the steps, and of those that are workflows; of one that stands for
+ * these after them.  Nothing is written yet.
  */
 static void
-put_steps(Workflow *workflow, int64 batch_id)
+prepare_steps(Workflow *workflow)
 {
 	for (int i = 0; i < workflow->nsteps; i++)
 	{
 		NewStep    *step = &workflow->steps[i];
-		JobqUnique	unique;
 
-		jobq_spec_prepare(&step->spec, &step->job, &unique);
-		step->definition = jobq_spec_kept(step->definition, &step->spec,
-										  &step->job);
+		CHECK_FOR_INTERRUPTS();
+		if (step->inner == NULL)
+		{
+			jobq_spec_prepare(&step->spec, &step->job, &step->unique);
+			step->definition = jobq_spec_kept(step->definition, &step->spec,
+											  &step->job);
+			continue;
+		}
+		prepare_steps(step->inner);
+		nest_prepare(&step->job, &step->inner->steps[0].job, &step->spec);
+		step->definition = nest_kept(step->definition, &step->job);
+	}
+}
+
+/*
+ * Enqueue the steps as jobs of the batch.  pending: it has not begun, so none of them
+ * may run.
+ */
+static void
+put_steps(Workflow *workflow, int64 batch_id, bool pending)
+{
+	for (int i = 0; i < workflow->nsteps; i++)
+	{
+		NewStep    *step = &workflow->steps[i];
+
 		JOB_SET(&step->job, JOB_BATCH_ID, Int64GetDatum(batch_id));
-		if (step->nneeds > 0)
+		if (step->inner != NULL)
+			step->inner_id = put_inner(step->inner, batch_id, &step->job, true);
+		else if (step->nneeds > 0 || pending)
 			jobq_job_block(&step->job, step->spec.options, step->spec.nulls);
-		jobq_put_job(&step->job, &unique);
+		jobq_put_job(&step->job, &step->unique);
 	}
 	put_rows(workflow, batch_id);
+}
+
+/*
+ * Enqueue a workflow that is a part of the batch, where "job" will stand for it.  Returns
+ * its id.
+ */
+static int64
+put_inner(Workflow *workflow, int64 batch_id, JobqJob *job, bool pending)
+{
+	int64		id = jobq_batch_insert(workflow->name, workflow->callbacks,
+									   workflow->no_callbacks, workflow->allow_failures,
+									   !pending, true, batch_id, job_id(job));
+
+	nest_set_inner(job, id);
+	put_steps(workflow, id, pending);
+	return id;
+}
+
+/*
+ * Enqueue a workflow, as a part of the batch that this argument names if it is not null.
+ * Returns its id.
+ */
+static int64
+put_workflow(Workflow *workflow, FunctionCallInfo fcinfo, int batch_arg)
+{
+	Batch		batch;
+	int64		parent;
+	int64		id;
+	bool		inside;
+	bool		pending;
+	JobqJob		job;
+	JobqSpec	spec;
+	JobqUnique	unique = {0};
+
+	if (PG_ARGISNULL(batch_arg))
+	{
+		id = jobq_batch_insert(workflow->name, workflow->callbacks,
+							   workflow->no_callbacks, workflow->allow_failures,
+							   true, true, 0, 0);
+		prepare_steps(workflow);
+		put_steps(workflow, id, false);
+		return id;
+	}
+
+	parent = PG_GETARG_INT64(batch_arg);
+	inside = batch_open_to_add(parent, &batch);
+	batch_check_begun(parent, &batch);
+	pending = batch.state == BATCH_PENDING;
+	prepare_steps(workflow);
+	memset(spec.nulls, true, sizeof(spec.nulls));
+	nest_prepare(&job, &workflow->steps[0].job, &spec);
+	JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(parent));
+	id = put_inner(workflow, parent, &job, pending);
+	jobq_put_job(&job, &unique);
+	if (!pending && !inside)
+		jobq_at_commit_batch(parent, 0, false);
+	return id;
+}
+
+/*
+ * On which level a workflow is that becomes a part of the batch that this argument names,
+ * if it is not null.
+ */
+static int
+level_in(FunctionCallInfo fcinfo, int batch_arg)
+{
+	int			level = 1;
+
+	if (!PG_ARGISNULL(batch_arg))
+		level += nest_level(PG_GETARG_INT64(batch_arg));
+	if (level > MAX_LEVELS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a workflow in batch " INT64_FORMAT " would be on level %d, deeper than the allowed %d",
+						PG_GETARG_INT64(batch_arg), level, MAX_LEVELS)));
+	return level;
 }
 
 /*
@@ -115,6 +212,8 @@ put_rows(Workflow *workflow, int64 batch_id)
 		values[STEP_ELEMENTS - 1] = Int32GetDatum(JOBQ_UNKNOWN_ELEMENTS);
 		values[STEP_OPTIONAL - 1] = BoolGetDatum(step->optional);
 		values[STEP_CONDITIONAL - 1] = BoolGetDatum(step->conditional);
+		values[STEP_WORKFLOW_ID - 1] = Int64GetDatum(step->inner_id);
+		nulls[STEP_WORKFLOW_ID - 1] = step->inner == NULL;
 		values[STEP_DEFINITION - 1] = JsonbPGetDatum(step->definition);
 		tuples[i] = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 		pfree(needs);
@@ -124,107 +223,33 @@ put_rows(Workflow *workflow, int64 batch_id)
 }
 
 /*
- * workflow(definition) returns the id of the batch.
+ * workflow(definition, batch) returns the id of the batch.
  */
 Datum
 jobq_workflow(PG_FUNCTION_ARGS)
 {
 	Workflow	workflow = {.chain = false};
-	Datum		name = (Datum) 0;
-	Datum		callbacks[NCALLBACKS] = {0};
-	bool		nulls[NCALLBACKS];
-	bool		allow_failures = false;
-	Jsonb	   *definition;
-	Jsonb	   *steps = NULL;
-	JsonbIterator *it;
-	JsonbIteratorToken token;
-	JsonbValue	value;
-	int64		id;
 
 	PreventCommandIfReadOnly("jobq.workflow()");
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("definition must not be null")));
-	definition = PG_GETARG_JSONB_P(0);
-	if (!JB_ROOT_IS_OBJECT(definition))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("definition must be an object"),
-				 errhint("Write {\"steps\": [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...]}.")));
-	memset(nulls, true, sizeof(nulls));
-	it = JsonbIteratorInit(&definition->root);
-	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
-	{
-		char	   *key;
-		int			callback = 0;
-
-		if (token != WJB_KEY)
-			continue;
-		key = pnstrdup(value.val.string.val, value.val.string.len);
-		(void) JsonbIteratorNext(&it, &value, true);
-		while (callback < NCALLBACKS &&
-			   strcmp(key, callback_names[callback]) != 0)
-			callback++;
-		if (strcmp(key, "steps") == 0)
-			steps = JsonbValueToJsonb(&value);
-		else if (strcmp(key, "name") != 0 &&
-				 strcmp(key, "options") != 0 &&
-				 strcmp(key, "allow_failures") != 0 &&
-				 callback == NCALLBACKS)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown key \"%s\" in the definition of a workflow",
-							key),
-					 errhint("The keys are name, steps, options, on_success, on_failure, on_finish, allow_failures.")));
-		else if (value.type == jbvNull)
-			continue;
-		else if (callback < NCALLBACKS)
-		{
-			callbacks[callback] = JsonbPGetDatum(JsonbValueToJsonb(&value));
-			nulls[callback] = false;
-		}
-		else if (strcmp(key, "options") == 0)
-			workflow_read_options(&workflow, JsonbValueToJsonb(&value));
-		else if (strcmp(key, "name") == 0)
-		{
-			if (value.type != jbvString)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("\"name\" of a workflow must be a string")));
-			name = PointerGetDatum(cstring_to_text_with_len(value.val.string.val,
-															value.val.string.len));
-		}
-		else
-		{
-			if (value.type != jbvBool)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("\"allow_failures\" of a workflow must be true or false")));
-			allow_failures = value.val.boolean;
-		}
-	}
-	if (steps == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the definition of a workflow has no \"steps\"")));
-	workflow_read_steps(&workflow, steps);
-	id = jobq_batch_insert(name, callbacks, nulls, allow_failures, true, true);
-	put_steps(&workflow, id);
-	PG_RETURN_INT64(id);
+	workflow.level = level_in(fcinfo, 1);
+	workflow_read_definition(&workflow, PG_GETARG_JSONB_P(0));
+	PG_RETURN_INT64(put_workflow(&workflow, fcinfo, 1));
 }
 
 /*
- * chain(steps, on_failure, on_success, on_finish, name, options) returns the ids of
- * the jobs.
+ * chain(steps, on_failure, on_success, on_finish, name, options, batch) returns the ids
+ * of the jobs.
  */
 Datum
 jobq_chain(PG_FUNCTION_ARGS)
 {
-	static const int args[NCALLBACKS] = {2, 1, 3};	/* as in callback_names */
+	static const int args[NCALLBACKS] = {2, 1, 3};	/* in the order of
+													 * jobq_batch_insert() */
 	Workflow	workflow = {.chain = true};
-	Datum		callbacks[NCALLBACKS];
-	bool		nulls[NCALLBACKS];
 
 	PreventCommandIfReadOnly("jobq.chain()");
 	if (PG_ARGISNULL(0))
@@ -233,16 +258,16 @@ jobq_chain(PG_FUNCTION_ARGS)
 				 errmsg("steps must not be null")));
 	for (int i = 0; i < NCALLBACKS; i++)
 	{
-		nulls[i] = PG_ARGISNULL(args[i]);
-		callbacks[i] = nulls[i] ? (Datum) 0 : PG_GETARG_DATUM(args[i]);
+		workflow.no_callbacks[i] = PG_ARGISNULL(args[i]);
+		workflow.callbacks[i] = workflow.no_callbacks[i] ? (Datum) 0 : PG_GETARG_DATUM(args[i]);
 	}
+	if (!PG_ARGISNULL(4))
+		workflow.name = PointerGetDatum(PG_GETARG_TEXT_PP(4));
 	if (!PG_ARGISNULL(5))
 		workflow_read_options(&workflow, PG_GETARG_JSONB_P(5));
-	workflow_read_steps(&workflow, PG_GETARG_JSONB_P(0));
-	put_steps(&workflow,
-			  jobq_batch_insert(PG_ARGISNULL(4) ? (Datum) 0
-								: PointerGetDatum(PG_GETARG_TEXT_PP(4)),
-								callbacks, nulls, false, true, true));
+	workflow.level = level_in(fcinfo, 6);
+	workflow_read(&workflow, PG_GETARG_JSONB_P(0));
+	(void) put_workflow(&workflow, fcinfo, 6);
 	PG_RETURN_DATUM(ids_of(&workflow));
 }
 
@@ -265,13 +290,13 @@ ids_of(const Workflow *workflow)
  * or be about to: then this waits until it is over.
  */
 static void
-put_added(Workflow *workflow)
+put_added(Workflow *workflow, bool pending)
 {
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();
 	{
-		put_steps(workflow, workflow->batch_id);
+		put_steps(workflow, workflow->batch_id, pending);
 	}
 	PG_CATCH();
 	{
@@ -327,7 +352,9 @@ jobq_workflow_add(PG_FUNCTION_ARGS)
 						 GetUserNameFromId(batch.role, true))));
 	if (!PG_ARGISNULL(2))
 		workflow_read_options(&workflow, PG_GETARG_JSONB_P(2));
-	workflow_read_steps(&workflow, PG_GETARG_JSONB_P(1));
-	put_added(&workflow);
+	workflow.level = nest_level(workflow.batch_id);
+	workflow_read(&workflow, PG_GETARG_JSONB_P(1));
+	prepare_steps(&workflow);
+	put_added(&workflow, batch.state == BATCH_PENDING);
 	PG_RETURN_DATUM(ids_of(&workflow));
 }

@@ -35,6 +35,18 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
+/*
+ * Can a dead letter "j" with a unique key have it?
+ */
+#define KEY_IS_FREE \
+	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
+	" WHERE u.key = j.unique_key" \
+	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
+	" AND u.queue_id = coalesce(j.unique_queue, 0)" \
+	" AND u.role = j.role AND u.job_id <> j.id" \
+	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
+	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
+
 /* Whom a cancel is about. */
 typedef enum JobqCancel
 {
@@ -83,6 +95,14 @@ typedef struct JobqFilter
 	Oid			type;
 }			JobqFilter;
 
+/* src/operate/revive.c */
+extern void jobq_row_of_job(Oid *role, int32 *queue_id);
+extern bool jobq_may_with_row(int privilege);
+extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
+									int32 queue_id);
+extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
+						int64 *reopened);
+
 /* src/operate/operate.c */
 extern void jobq_no_such_job(int64 id);
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,
@@ -91,8 +111,6 @@ extern void jobq_check_finished(int64 id);
 extern void jobq_end_lease(const JobqJob *job, bool always);
 extern bool jobq_cancel_job(Relation rel, int64 id, JobqCancel how);
 extern bool jobq_retry_waiting(Relation rel, int64 id, bool refuse);
-extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
-						int64 *reopened);
 
 /* src/operate/grant.c */
 extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,

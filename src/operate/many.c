@@ -42,18 +42,6 @@
 /* Parameters of a query at most. */
 #define MAX_PARAMS	(2 * NFILTERS + 4)
 
-/*
- * Can a dead letter "j" with a unique key have it?
- */
-#define KEY_IS_FREE \
-	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
-	" WHERE u.key = j.unique_key" \
-	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
-	" AND u.queue_id = coalesce(j.unique_queue, 0)" \
-	" AND u.role = j.role AND u.job_id <> j.id" \
-	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
-	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
-
 /* Is a dead letter "j" not a step that would wait for a batch without end? */
 #define CAN_BEGIN \
 	" AND (j.run_at < 'infinity' OR EXISTS (SELECT FROM jobq.batch b" \

@@ -514,11 +514,22 @@ Datum
 jobq_workflow_retry(PG_FUNCTION_ARGS)
 {
 	JobqMany	many;
-	int64		restored;
+	List	   *batches;
+	ListCell   *lc;
+	int64		n;
 
 	PreventCommandIfReadOnly("jobq.workflow_retry()");
-	restored = jobq_workflow_restore(PG_GETARG_INT64(0));
-	init_many(&many, MANY_RETRY);
-	take_arg(fcinfo, 0, &many, FILTER_BATCH_ID);
-	PG_RETURN_INT64(restored + jobq_many_run(&many, 0));
+	n = jobq_workflow_restore(PG_GETARG_INT64(0), &batches);
+	foreach(lc, batches)
+	{
+		int64		revived;
+
+		init_many(&many, MANY_RETRY);
+		many.values[FILTER_BATCH_ID] = Int64GetDatum(*(int64 *) lfirst(lc));
+		many.nulls[FILTER_BATCH_ID] = false;
+		revived = jobq_many_run(&many, 0);
+		if (lc == list_head(batches))
+			n += revived;
+	}
+	PG_RETURN_INT64(n);
 }

@@ -55,47 +55,6 @@ jobq_no_such_job(int64 id)
 }
 
 /*
- * The role and the queue of the job that the query has returned first.
- */
-static void
-row_of_job(Oid *role, int32 *queue_id)
-{
-	HeapTuple	tuple = SPI_tuptable->vals[0];
-	TupleDesc	desc = SPI_tuptable->tupdesc;
-
-	*role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
-	*queue_id = DatumGetInt32(jobq_column(tuple, desc, 2, INT4OID, NULL));
-}
-
-/*
- * May the user do this with it?
- */
-static bool
-may_with_row(int privilege)
-{
-	Oid			role;
-	int32		queue_id;
-
-	row_of_job(&role, &queue_id);
-	return jobq_may(privilege, role, queue_id);
-}
-
-/*
- * An error if the user may see this job, but not do this with it.
- */
-static void
-refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
-{
-	if (!jobq_may(privilege, role, queue_id) &&
-		jobq_may(JOBQ_MAY_MONITOR, role, queue_id))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for job " INT64_FORMAT, id),
-				 errhint("Its own role can do this, and who has the privilege %s.",
-						 privilege == JOBQ_MAY_OPERATE ? "operate" : "manage")));
-}
-
-/*
  * An error for a job that is to be retried or deleted and is no dead letter;
  * the caller is connected to SPI.
  */
@@ -108,7 +67,7 @@ not_a_dead_letter(int64 id)
 	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
 				   " UNION ALL SELECT role::oid, queue_id FROM jobq.job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
-		!may_with_row(JOBQ_MAY_MONITOR))
+		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	ereport(ERROR,
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -134,7 +93,7 @@ jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 	if (!found)
 		return false;
 	if (refuse)
-		refuse_to_see_only(privilege, id, job_role(job), job_queue_id(job));
+		jobq_refuse_to_see_only(privilege, id, job_role(job), job_queue_id(job));
 	return jobq_may(privilege, job_role(job), job_queue_id(job));
 }
 
@@ -151,7 +110,7 @@ jobq_check_finished(int64 id)
 	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
 				   " UNION ALL SELECT role::oid, queue_id FROM jobq.failed_job WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
-		!may_with_row(JOBQ_MAY_MONITOR))
+		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	SPI_finish();
 }
@@ -232,6 +191,10 @@ jobq_cancel_job(Relation rel, int64 id, JobqCancel how)
 			return false;
 		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
 			return running;
+
+		/* one that stands for a workflow ends with it */
+		if (jobq_job_is_workflow(&job) && jobq_batch_cancel_nested(&job, running))
+			return true;
 		if (jobq_job_delete_or_blocker(rel, &job, &blocker))
 		{
 			jobq_job_push_if_undone(&job);
@@ -278,57 +241,6 @@ jobq_cancel(PG_FUNCTION_ARGS)
 	if (!cancelled)
 		jobq_check_finished(id);
 	PG_RETURN_BOOL(cancelled);
-}
-
-/*
- * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
- * user may not have it so.
- *
- * Its batch is not over any more; *reopened is the last one that was told so, or
- * 0.
- */
-bool
-jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
-{
-	JobqJob		job;
-
-	jobq_check_row(desc, JOBQ_JOB_TABLE);
-	heap_deform_tuple(letter, desc, job.values, job.nulls);
-	job_clear_stat(&job);
-	refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
-					   job_queue_id(&job));
-	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
-		return false;
-	/* a step that has failed before it was free still waits for that */
-	if (!job_blocked(&job))
-		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
-	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
-		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
-	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
-	{
-		jobq_length_add(job_queue_id(&job), 1);
-		jobq_job_insert(rel, &job);
-	}
-	else
-	{
-		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0, 1, false};
-
-		jobq_unique_insert(rel, &job, &unique);
-	}
-	jobq_count(&job, JOBQ_N_RETRIED, 1);
-	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
-	if (job_batch(&job) != 0 &&
-		(job_batch(&job) != *reopened || job_blocked(&job)))
-	{
-		*reopened = job_batch(&job);
-		if (!jobq_batch_reopen(*reopened) && job_blocked(&job))
-			ereport(ERROR,
-					(errcode(ERRCODE_JOBQ_WRONG_STATE),
-					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
-							job_id(&job), *reopened),
-					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete_failed().")));
-	}
-	return true;
 }
 
 /*
@@ -412,8 +324,8 @@ jobq_delete_failed(PG_FUNCTION_ARGS)
 	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1 RETURNING role::oid, queue_id, batch_id",
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
-	row_of_job(&role, &queue_id);
-	refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
+	jobq_row_of_job(&role, &queue_id);
+	jobq_refuse_to_see_only(JOBQ_MAY_MANAGE, id, role, queue_id);
 	if (!jobq_may(JOBQ_MAY_MANAGE, role, queue_id))
 		jobq_no_such_job(id);
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, &isnull);

@@ -36,6 +36,11 @@ jobq_find_place(const char *kind, const char *queue_name,
 				 errmsg("kind \"%s\" is reserved", kind),
 				 errhint("Kinds that begin with \"%s\" are jobs of on_event().",
 						 ON_EVENT_PREFIX)));
+	if (strcmp(kind, JOBQ_WORKFLOW_KIND) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("kind \"%s\" is reserved", kind),
+				 errhint("Its jobs stand for workflows in a batch: jobq.workflow() and jobq.chain().")));
 	jobq_pin_queues();
 	handler = strncmp(kind, ON_FAILURE_PREFIX, strlen(ON_FAILURE_PREFIX)) == 0
 		? NULL : jobq_handler(kind, handler_buffer);

@@ -81,16 +81,31 @@ jobq_job_kind(const JobqJob *job)
 	return TextDatumGetCString(JOB(job, JOB_KIND));
 }
 
+static bool
+is_of_kind(const JobqJob *job, const char *name)
+{
+	text	   *kind = DatumGetTextPP(JOB(job, JOB_KIND));
+
+	return VARSIZE_ANY_EXHDR(kind) == strlen(name) &&
+		memcmp(VARDATA_ANY(kind), name, strlen(name)) == 0;
+}
+
 /*
  * Is it a plain statement?
  */
 bool
 jobq_job_is_statement(const JobqJob *job)
 {
-	text	   *kind = DatumGetTextPP(JOB(job, JOB_KIND));
+	return is_of_kind(job, JOBQ_SQL_KIND);
+}
 
-	return VARSIZE_ANY_EXHDR(kind) == strlen(JOBQ_SQL_KIND) &&
-		memcmp(VARDATA_ANY(kind), JOBQ_SQL_KIND, strlen(JOBQ_SQL_KIND)) == 0;
+/*
+ * Does it stand for a workflow, which is part of its batch?
+ */
+bool
+jobq_job_is_workflow(const JobqJob *job)
+{
+	return job_blocked(job) && is_of_kind(job, JOBQ_WORKFLOW_KIND);
 }
 
 /*

@@ -227,6 +227,7 @@ extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
 extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
 extern bool jobq_job_is_statement(const JobqJob *job);
+extern bool jobq_job_is_workflow(const JobqJob *job);
 extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
 extern void jobq_job_set_payload(JobqJob *job, Datum payload);
 

@@ -185,6 +185,9 @@ jobq_is_statement(const char *kind)
 	return strcmp(kind, JOBQ_SQL_KIND) == 0;
 }
 
+/* The kind of jobs that stand for a workflow in a batch (src/compose/nest.c). */
+#define JOBQ_WORKFLOW_KIND	"jobq.workflow"
+
 /* The policy of a kind. */
 /* Of what a run may use so much. */
 typedef enum JobqAllowance

@@ -104,6 +104,7 @@ static const Column failed_columns[] = {
 static const Column step_columns[] = {
 	{INT8OID, false}, {INT8OID, false}, {CHAROID, true}, {TEXTOID, false}, {INT8ARRAYOID, false}, {JSONBOID, true},
 	{JSONBOID, true}, {INT4OID, true}, {INT8OID, true}, {INT4OID, true}, {BOOLOID, false}, {BOOLOID, false},
+	{INT8OID, true},
 };
 
 static const Column privilege_columns[] = {

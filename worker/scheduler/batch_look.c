@@ -39,6 +39,8 @@ typedef struct Batch
 	bool		has_steps;
 	bool		reopened;
 	bool		expects;		/* it was started when it was created */
+	bool		dropped;		/* what it is part of goes on without it */
+	int64		parent_job;		/* that stands for it where it is part, or 0 */
 	Oid			role;
 	TransactionId version;		/* the row's xmin */
 	char	   *name;			/* or NULL */
@@ -92,6 +94,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	bool		ending;
 	bool		later;
 	bool		grows = workflow_grows(id, news);
+	JobqJob		parent_job;
+	bool		taken = false;
 
 	/* what has ended stays so until we have committed */
 	if (!jobq_workflow_try_lock(id))
@@ -107,12 +111,18 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	}
 	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING))
 		return LOOK_ALONE;
-	if (!batch->has_steps || batch->state != BATCH_RUNNING ||
+	if (batch->parent_job != 0 && !batch->dropped &&
+		(!batch->reopened || batch->state == BATCH_PENDING) &&
+		!nest_drop_if_lost(id, batch->parent_job, &batch->dropped))
+		return LOOK_LATER;
+	if (batch->state == BATCH_PENDING && !batch->dropped)
+		return LOOK_OVER;
+	if (!batch->has_steps || batch->state != BATCH_RUNNING || batch->dropped ||
 		!workflow_go_on(batch->id, batch->role, batch->version, news, &steps))
 	{
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
 			has_failed(batch->id);
-		ending = batch->state == BATCH_CANCELLED ||
+		ending = batch->state == BATCH_CANCELLED || batch->dropped ||
 			((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
 		if (batch->has_steps && batch->state != BATCH_CANCELLED)
 			workflow_advance(batch->id, batch->role, batch->version, ending,
@@ -145,7 +155,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 		enqueue_callback(batch, batch->on_failure, "on_failure", "failing");
 		set_state(batch, BATCH_FAILED, false);
 	}
-	ending = batch->state == BATCH_CANCELLED ||
+	ending = batch->state == BATCH_CANCELLED || batch->dropped ||
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
 	if (live && steps.more)
 		return LOOK_AGAIN;
@@ -163,6 +173,10 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	/* one that was started before it had a job does not end before it has */
 	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch->id))
 		return LOOK_EACH;
+	if (batch->parent_job != 0 && !nest_take(batch->parent_job, &parent_job, &taken))
+		return LOOK_LATER;
+	if (batch->state == BATCH_PENDING)
+		batch->state = BATCH_CANCELLED;
 	if (batch->state == BATCH_RUNNING)
 	{
 		if (batch->reopened && has_failed(batch->id))
@@ -183,6 +197,8 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 					 batch->state == BATCH_COMPLETED ? "completed"
 					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
 	set_state(batch, batch->state, true);
+	if (taken)
+		nest_end(batch->id, batch->state, batch->dropped, &parent_job);
 	callback_event(batch->id, batch->name, batch->role, batch->state);
 	return LOOK_OVER;
 }
@@ -206,9 +222,9 @@ read_batch(int64 id, bool lock, Batch *batch)
 	if (jobq_query_kept(&plans[lock ? 1 : 0],
 						psprintf("SELECT state, allow_failures, has_steps, reopened,"
 								 " role::oid, name, on_success, on_failure, on_finish,"
-								 " coalesce(started_at = created_at, false), xmin"
+								 " coalesce(started_at = created_at, false), xmin, dropped, coalesce(parent_job, 0)"
 								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
-								 " AND state <> 'p' AND NOT dormant%s",
+								 " AND (state <> 'p' OR parent IS NOT NULL) AND NOT dormant%s",
 								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
 						1, types, values, NULL, SPI_OK_SELECT) == 0)
 		return false;
@@ -222,6 +238,8 @@ read_batch(int64 id, bool lock, Batch *batch)
 	batch->name = SPI_getvalue(tuple, desc, 6);
 	batch->expects = DatumGetBool(jobq_column(tuple, desc, 10, BOOLOID, NULL));
 	batch->version = DatumGetTransactionId(jobq_column(tuple, desc, 11, XIDOID, NULL));
+	batch->dropped = DatumGetBool(jobq_column(tuple, desc, 12, BOOLOID, NULL));
+	batch->parent_job = DatumGetInt64(jobq_column(tuple, desc, 13, INT8OID, NULL));
 	for (int i = 0; i < 3; i++)
 	{
 		Datum		value = jobq_column(tuple, desc, 7 + i, JSONBOID, &isnull);
@@ -395,7 +413,10 @@ static bool
 cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 {
 	bool		all = batch->state == BATCH_CANCELLED;
+	NestCancel	nested = jobq_job_is_workflow(job) ? nest_cancel(job, all) : NEST_NONE;
 
+	if (nested != NEST_NONE)
+		return nested == NEST_CANCELLED;
 	if (all ? jobq_ask_to_stop(job_id(job)) : jobq_job_runs(job))
 		return true;
 	if (!jobq_job_delete(rel, job))
@@ -407,7 +428,8 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
 	jobq_log_keep_told(my_db, NULL, job);
 	jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
-				 all ? "its batch was cancelled" : BATCH_FAILED_REASON);
+				 all ? "its batch was cancelled"
+				 : batch->dropped ? BATCH_DROPPED_REASON : BATCH_FAILED_REASON);
 	return true;
 }
 

@@ -311,7 +311,7 @@ read_page(void *arg)
 
 	if (jobq_relations_if_installed() != NULL)
 		n = jobq_query("SELECT id, role::oid FROM jobq.batch WHERE finished_at IS NULL"
-					   " AND id > $1 AND state <> 'p' AND NOT dormant"
+					   " AND id > $1 AND (state <> 'p' OR parent IS NOT NULL) AND NOT dormant"
 					   " ORDER BY id LIMIT " CppAsString2(PAGE),
 					   1, types, values, NULL, SPI_OK_SELECT);
 	swept_to = 0;

@@ -193,6 +193,7 @@ skip(StepLook *look, JobqStep *step, StepDone *done)
 	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 				 SKIPPED_REASON);
 	step->state = STEP_SKIPPED;
+	nest_step_ended(step);
 	*done = STEP_DONE_ALL;
 }
 

@@ -341,9 +341,26 @@ extern bool step_take_row(StepLook *look, const JobqStep *step,
 						  JobqJob *job);
 extern Jsonb *step_payload(StepLook *look, Jsonb *payload,
 						   Jsonb *element, int place, JobqError *error);
+extern int64 step_completed(StepLook *look, const char *name);
 extern Jsonb *step_result_of(void *arg, const char *name);
 extern void step_fail(StepLook *look, JobqStep *step, JobqJob *job,
 					  const JobqError *error);
+
+/* worker/scheduler/nest.c */
+/* What has become of the workflow for which a job stands, when that was to be cancelled. */
+typedef enum NestCancel
+{
+	NEST_NONE,					/* there is none that is not over */
+	NEST_CANCELLED,				/* it will end, and the job with it */
+	NEST_LOCKED,				/* its row was not to be had */
+} NestCancel;
+
+extern StepDone nest_step(StepLook *look, JobqStep *step);
+extern void nest_step_ended(const JobqStep *step);
+extern NestCancel nest_cancel(const JobqJob *job, bool all);
+extern bool nest_drop_if_lost(int64 id, int64 job_id, bool *dropped);
+extern bool nest_take(int64 job_id, JobqJob *job, bool *taken);
+extern void nest_end(int64 id, char state, bool dropped, JobqJob *job);
 
 /* worker/scheduler/condition.c */
 extern bool condition_passed(StepLook *look, JobqStep *step, StepDone *done);

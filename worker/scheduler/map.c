@@ -70,10 +70,8 @@ static bool
 has_run(StepLook *look, Jsonb *map)
 {
 	List	   *names = jobq_result_refs(map, "map", false);
-	JobqStep   *step = names == NIL ? NULL
-		: jobq_step_named(look->workflow, linitial(names));
 
-	return step != NULL && step->state == STATE_COMPLETED;
+	return names != NIL && step_completed(look, linitial(names)) != 0;
 }
 
 /*

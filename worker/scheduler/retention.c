@@ -382,7 +382,8 @@ bite_letters(Bite *bite)
 }
 
 /*
- * Batches, with their steps; MAX_BATCHES, as they may have many.
+ * Batches, with their steps; MAX_BATCHES, as they may have many.  One that is part of
+ * another stays as long as that does.
  */
 static void
 bite_batches(Bite *bite)
@@ -401,8 +402,8 @@ bite_batches(Bite *bite)
 	Datum		array;
 	int			n;
 
-	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq.batch WHERE ctid >= $2 AND ctid < $3"
-							  " AND finished_at < $1 LIMIT " CppAsString2(MAX_BATCHES)
+	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq.batch b WHERE ctid >= $2 AND ctid < $3"
+							  " AND finished_at < $1 AND NOT EXISTS (SELECT FROM jobq.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
 							  " FOR UPDATE SKIP LOCKED",
 							  3, find_types, values, NULL, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)

@@ -111,6 +111,36 @@ step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
 }
 
 /*
+ * The job of the step of that name if it is completed, else 0.  If the workflow has no
+ * such step, and is one of another itself, it is one of that.
+ */
+int64
+step_completed(StepLook *look, const char *name)
+{
+	static const Oid types[] = {INT8OID, TEXTOID};
+	static SPIPlanPtr plan = NULL;
+	JobqStep   *step = jobq_step_named(look->workflow, name);
+	Datum		values[] = {Int64GetDatum(look->batch_id), CStringGetTextDatum(name)};
+	int64		job_id = 0;
+
+	if (step != NULL)
+		return step->state == STATE_COMPLETED ? step->job_id : 0;
+	if (jobq_query_kept(&plan, "WITH RECURSIVE above AS"
+						" (SELECT 0 AS level, $1 AS id UNION ALL"
+						"  SELECT a.level + 1, b.parent FROM above a JOIN jobq.batch b ON b.id = a.id"
+						"  JOIN jobq.step s ON s.job_id = b.parent_job WHERE a.level < 100)"
+						" SELECT s.job_id, coalesce(coalesce((SELECT r.state FROM jobq.archive r WHERE r.id = s.job_id),"
+						"  s.state) = 'c', false)"
+						" FROM above a JOIN jobq.step s ON s.batch_id = a.id AND s.name = $2 AND s.element_of IS NULL"
+						" WHERE a.level > 0 ORDER BY a.level LIMIT 1",
+						2, types, values, NULL, SPI_OK_SELECT) > 0 &&
+		DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, BOOLOID, NULL)))
+		job_id = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
+	SPI_freetuptable(SPI_tuptable);
+	return job_id;
+}
+
+/*
  * The result of a completed step, or NULL if it has none.
  */
 Jsonb *
@@ -119,7 +149,7 @@ step_result_of(void *arg, const char *name)
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
 	StepLook   *look = arg;
-	JobqStep   *step = jobq_step_named(look->workflow, name);
+	int64		job_id = step_completed(look, name);
 	HASHCTL		info = {
 		.keysize = sizeof(int64),
 		.entrysize = sizeof(StepResult),
@@ -130,16 +160,16 @@ step_result_of(void *arg, const char *name)
 	Datum		value;
 	bool		isnull;
 
-	if (step == NULL || step->state != STATE_COMPLETED)
+	if (job_id == 0)
 		return NULL;
 	if (look->results == NULL)
 		look->results = hash_create("jobq results of steps", 16, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	result = hash_search(look->results, &step->job_id, HASH_ENTER, &found);
+	result = hash_search(look->results, &job_id, HASH_ENTER, &found);
 	if (found)
 		return result->result;
 	result->result = NULL;
-	value = Int64GetDatum(step->job_id);
+	value = Int64GetDatum(job_id);
 	if (jobq_query_kept(&plan, "SELECT result FROM jobq.archive WHERE id = $1"
 						" UNION ALL SELECT result FROM jobq.step WHERE job_id = $1 AND state IS NOT NULL",
 						1, types, &value, NULL, SPI_OK_SELECT) > 0)

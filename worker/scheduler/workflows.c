@@ -438,6 +438,7 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 		return;
 	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0, reason);
 	step->state = STEP_DROPPED;
+	nest_step_ended(step);
 }
 
 /*
@@ -453,6 +454,8 @@ move_step(StepLook *look, JobqStep *step)
 		if (!condition_passed(look, step, &done))
 			return done;
 	}
+	if (step->workflow_id != 0)
+		return nest_step(look, step);
 	return step->mapped ? map_step(look, step) : free_step(look, step);
 }
 

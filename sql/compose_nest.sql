@@ -1,0 +1,284 @@
+-- Workflows and chains as steps of others, and in batches.
+
+CREATE FUNCTION test.nest_ended(id bigint) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM test.until(format('(SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = %s)', id));
+	RETURN (SELECT format('%s: %s completed, %s failed, %s cancelled, %s expired', state, completed, failed, cancelled, expired)
+		FROM jobq.batches b WHERE b.id = nest_ended.id);
+END
+$$;
+-- the steps of a workflow and of those in it, by their place
+CREATE FUNCTION test.nest_tree(id bigint) RETURNS TABLE (step text, state text, result jsonb, error text) LANGUAGE sql AS $$
+	WITH RECURSIVE tree AS (
+		SELECT s.*, s.name AS path, ARRAY[s.job_id] AS place FROM jobq.steps s WHERE s.batch_id = nest_tree.id
+		UNION ALL
+		SELECT s.*, t.path || '/' || s.name, t.place || s.job_id FROM tree t JOIN jobq.steps s ON s.batch_id = t.workflow_id)
+	SELECT t.path, t.state, j.result, regexp_replace(j.error, 'workflow \d+', 'workflow N', 'g') FROM tree t LEFT JOIN jobq.jobs j ON j.id = t.job_id ORDER BY t.place
+$$;
+CREATE FUNCTION test.inner(id bigint, step text) RETURNS bigint LANGUAGE sql AS $$ SELECT workflow_id FROM jobq.steps s WHERE s.batch_id = "inner".id AND s.name = step $$;
+CREATE TABLE test.halt (name text);
+GRANT SELECT ON test.halt TO PUBLIC;
+CREATE FUNCTION test.may_halt(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF EXISTS (SELECT FROM test.halt h WHERE h.name = (SELECT s.name FROM jobq.steps s WHERE s.job_id = job.id)) THEN
+		PERFORM jobq.fail_current('halted');
+	END IF;
+	RETURN payload;
+END
+$$;
+SELECT jobq.register('may_halt', 'test.may_halt(jsonb, jobq.job_context)');
+CREATE FUNCTION test.told(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO test.trace (note) VALUES (to_jsonb(concat_ws(' ', payload #>> '{}', job.headers ->> 'batch', job.headers ->> 'batch_state',
+		regexp_replace(job.headers #>> '{batch_error,error}', 'workflow \d+', 'workflow N', 'g'))))
+$$;
+SELECT jobq.register('told', 'test.told(jsonb, jobq.job_context)');
+SELECT jobq.create_queue('nested', mode => 'consumer');
+
+-- a workflow and a chain as steps: they begin when what they need is completed, take its results, and have results themselves
+SELECT jobq.workflow('{"name": "outer", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [
+	{"name": "a", "kind": "echo", "payload": {"rows": [1, 2, 3]}},
+	{"name": "import", "needs": ["a"], "workflow": [
+		{"name": "x", "kind": "echo", "payload": {"of a": {"$result": "a", "path": ["rows", 1]}}},
+		{"name": "y", "kind": "echo", "payload": [{"$result": "x"}, {"$result": "a"}], "needs": ["x"]},
+		{"name": "each", "kind": "echo", "map": {"$result": "a", "path": ["rows"]}, "payload": {"$element": "value"}},
+		{"name": "none", "kind": "note", "needs": ["each"], "payload": "in"}]},
+	{"name": "next", "needs": ["a"], "chain": {"on_success": {"kind": "told", "payload": "chain"}, "steps": [{"kind": "echo", "payload": 7}, {"kind": "echo", "payload": [{"$result": "1"}, {"$result": "a", "path": ["rows", 0]}]}]}},
+	{"name": "end", "kind": "echo", "needs": ["import", "next"], "payload": [{"$result": "import", "path": ["y"]}, {"$result": "next"}]}]}') AS id \gset
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- each is a batch, and one job of the outer one
+SELECT total, completed, progress FROM jobq.batch_status(:id);
+SELECT b.name, b.state, b.total, b.completed, b.parent = :id AS in_outer FROM jobq.batches b WHERE b.parent = :id ORDER BY b.id;
+SELECT j.state, j.kind, j.queue, (j.payload ->> 'batch_id')::bigint = s.workflow_id AS its_batch FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :id AND s.name = 'import';
+-- what waits, and why
+SELECT jobq.workflow('{"options": {"queue": "nested", "priority": 3}, "steps": [{"name": "a", "kind": "x"},
+	{"name": "b", "needs": ["a"], "workflow": {"name": "named", "options": {"priority": 5}, "steps": [{"name": "c", "kind": "x"}, {"name": "d", "kind": "x", "priority": 7}]}}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
+SELECT * FROM test.nest_tree(:id);
+SELECT name, state, total, blocked FROM jobq.batches WHERE parent = :id;
+SELECT reason, regexp_replace(detail, '\d+', 'N', 'g') AS detail, regexp_replace(remedy, '\d+', 'N', 'g') AS remedy FROM jobq.steps s, jobq.explain_job(s.job_id) WHERE s.batch_id = :id AND s.name = 'b';
+SELECT s.name, j.queue, j.priority FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id IN (:id, test.inner(:id, 'b')) ORDER BY s.job_id;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.batch_start(%s)', test.inner(:id, 'b'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.batch_add(%s, ''x'', ''{1}'')', test.inner(:id, 'b'))) e;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
+-- steps can be added, also before it begins
+SELECT cardinality(jobq.workflow_add(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
+SELECT * FROM test.nest_tree(:id);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''ready'')', test.inner(:id, 'b')));
+SELECT * FROM test.nest_tree(:id);
+SELECT state, total, blocked, running FROM jobq.batch_status(:id);
+SELECT jobq.ack(id, token, '"c"') FROM jobq.reserve('{nested}', 9, wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+
+-- as in a chain, and several levels
+SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"workflow": [{"name": "two", "kind": "echo", "payload": [{"$result": "1"}]}]}, {"kind": "echo", "payload": {"$result": "2"}}]') AS ids \gset
+SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+CREATE FUNCTION test.nest_levels(n int) RETURNS jsonb LANGUAGE sql AS $$
+	SELECT CASE WHEN n = 1 THEN '[{"name": "last", "kind": "may_halt", "payload": {"$result": "top"}}]'::jsonb
+		ELSE jsonb_build_array(jsonb_build_object('name', 'level ' || n, 'workflow', test.nest_levels(n - 1))) END
+$$;
+CREATE FUNCTION test.nest_deep(n int) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.workflow(jsonb_build_object('steps', '[{"name": "top", "kind": "echo", "payload": "t"}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]'::jsonb || jsonb_build_object('name', 'in', 'needs', '["top"]'::jsonb, 'workflow', test.nest_levels(n - 1))))
+$$;
+SELECT test.nest_deep(8) AS id \gset
+SELECT test.nest_ended(:id);
+SELECT step, state, result FROM test.nest_tree(:id);
+SELECT e.* FROM test.error('SELECT test.nest_deep(9)') e;
+
+-- a failure: the step has failed, and its workflow with it
+INSERT INTO test.halt VALUES ('x');
+SELECT jobq.workflow('{"name": "outer", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "on_success": {"kind": "told", "payload": "success"}, "steps": [
+	{"name": "in", "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "may_halt", "payload": "x"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}},
+	{"name": "other", "kind": "x", "queue": "nested", "delay": "1 day"},
+	{"name": "waits", "needs": ["other"], "workflow": [{"name": "z", "kind": "echo", "payload": 1}]},
+	{"name": "end", "kind": "echo", "needs": ["in"], "payload": [{"$result": "in"}]}]}') AS id \gset
+SELECT test.nest_ended(:id);
+SELECT test.nest_ended(test.inner(:id, 'waits'));
+SELECT step, state, CASE WHEN state = 'failed' THEN error END AS error FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 4 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- what it was part of is retried, and all that was dropped goes on
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_retry(%s)', test.inner(:id, 'in'))) e;
+TRUNCATE test.halt;
+SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.reschedule(job_id, now()) FROM (SELECT test.until(format('(SELECT state = ''scheduled'' FROM jobq.steps WHERE batch_id = %s AND name = ''other'')', :id))) u, jobq.steps s WHERE s.batch_id = :id AND name = 'other';
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 3 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- the same from inside: a retry of the job that has failed, several levels below
+INSERT INTO test.halt VALUES ('last');
+SELECT test.nest_deep(4) AS id \gset
+SELECT test.nest_ended(:id);
+SELECT step, state, error FROM test.nest_tree(:id);
+TRUNCATE test.halt;
+SELECT jobq.retry(id) FROM jobq.jobs WHERE state = 'failed' AND kind = 'may_halt';
+SELECT test.nest_ended(:id);
+SELECT step, state, result FROM test.nest_tree(:id);
+-- and once more from above, which fails again at first
+INSERT INTO test.halt VALUES ('last');
+SELECT test.nest_deep(3) AS id \gset
+SELECT test.nest_ended(:id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT test.nest_ended(:id);
+TRUNCATE test.halt;
+SELECT jobq.workflow_retry(:id);
+SELECT test.nest_ended(:id);
+SELECT step, state, result FROM test.nest_tree(:id);
+-- optional, and with a condition
+INSERT INTO test.halt VALUES ('x');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 5},
+	{"name": "may fail", "optional": true, "workflow": [{"name": "x", "kind": "may_halt"}]},
+	{"name": "if", "needs": ["a"], "when": "$.a > 9", "chain": [{"kind": "echo"}]},
+	{"name": "else", "needs": ["a"], "when": "$.a <= 9", "chain": [{"kind": "echo", "payload": "else"}]},
+	{"name": "end", "kind": "echo", "needs": ["may fail", "if", "else"], "payload": [{"$result": "may fail"}, {"$result": "if"}, {"$result": "else"}]}]}') AS id \gset
+SELECT test.nest_ended(:id);
+SELECT test.nest_ended(test.inner(:id, 'if'));
+SELECT * FROM test.nest_tree(:id);
+SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND kind IN ('may_halt', 'jobq.workflow');
+TRUNCATE test.halt;
+
+-- the outer one is cancelled: the inner one is, and what runs in it is asked to stop
+SELECT pg_advisory_lock(1);
+SELECT jobq.workflow('{"on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "in", "workflow": {"name": "inner", "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "g", "kind": "gate", "payload": 1}, {"name": "h", "kind": "echo", "needs": ["g"], "payload": "h"}]}},
+	{"name": "later", "needs": ["in"], "chain": [{"kind": "echo", "payload": {"$result": "in", "path": ["h"]}}]}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''running'' FROM jobq.steps WHERE name = ''g'' AND batch_id = %s)', test.inner(:id, 'in')));
+SELECT jobq.batch_cancel(:id);
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- and goes on
+SELECT pg_advisory_unlock(1);
+SELECT jobq.workflow_retry(:id);
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- the job that stands for the inner one is cancelled, or that itself, also before it begins
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}]}, {"name": "two", "chain": [{"kind": "x", "queue": "nested"}], "optional": true}, {"name": "three", "needs": ["a"], "chain": [{"kind": "x", "queue": "nested"}]}, {"name": "end", "needs": ["two", "a"], "kind": "echo", "payload": "end"}]}') AS id \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id = %s AND state = ''running'')', :id));
+SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'one';
+SELECT jobq.batch_cancel(test.inner(:id, 'two'));
+SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'three';
+SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :id));
+SELECT jobq.cancel(job_id) FROM jobq.steps WHERE batch_id = :id AND name = 'one';
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+
+-- a step once more: all of what it is
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "may_halt", "payload": {"$result": "a"}}, {"name": "m", "kind": "echo", "needs": ["x"], "map": {"$result": "x", "path": ["none"]}, "when": "$.x > 1"}, {"name": "y", "needs": ["x"], "chain": [{"kind": "echo", "payload": [{"$result": "x"}]}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in", "path": ["y"]}}]}') AS id \gset
+SELECT test.nest_ended(:id);
+SELECT jobq.workflow_rerun(:id, 'in');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+SELECT s.name, count(*) FROM jobq.steps s JOIN jobq.jobs j ON j.id = s.job_id, jsonb_array_elements(j.log) l WHERE s.batch_id IN (:id, test.inner(:id, 'in')) AND l ->> 'message' LIKE 'once more%' GROUP BY s.job_id, s.name ORDER BY s.job_id;
+SELECT jobq.workflow_rerun(:id, 'a');
+SELECT test.nest_ended(:id);
+SELECT state, total, completed, cancelled FROM jobq.batch_status(test.inner(:id, 'in'));
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.workflow_rerun(%s, ''x'')', test.inner(:id, 'in'))) e;
+-- not while it runs
+SELECT jobq.workflow('{"steps": [{"name": "in", "chain": [{"kind": "echo", "payload": 1}, {"kind": "x", "queue": "nested"}]}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''2'')', test.inner(:id, 'in')));
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, ''in'')', :id)) e;
+SELECT jobq.ack(id, token, '"done"') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+
+-- workflows and chains in a batch, which is over when they are
+BEGIN;
+SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset
+SELECT count(*) FROM jobq.batch_add(:id, 'echo', '{1,2}');
+SELECT jobq.workflow('{"name": "w", "on_success": {"kind": "told", "payload": "success"}, "steps": [{"name": "a", "kind": "echo", "payload": 1}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"], "payload": {"$result": "a"}}]}', batch => :id) AS inner_id \gset
+SELECT jobq.chain('[{"kind": "echo", "payload": 1}, {"kind": "echo", "payload": {"$result": "1"}}]', batch => :id) AS ids \gset
+COMMIT;
+SELECT state, total, blocked FROM jobq.batch_status(:id);
+SELECT state, total, blocked FROM jobq.batch_status(:inner_id);
+SELECT jobq.batch_start(:id);
+SELECT state, result FROM jobq.wait(:'ids'::bigint[]);
+SELECT test.until(format('(SELECT completed = 3 AND blocked = 1 FROM jobq.batches WHERE id = %s)', :id));
+SELECT state, total, blocked, completed FROM jobq.batch_status(:id);
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.workflow(''{"steps": [{"name": "a", "kind": "echo"}]}'', batch => %s)', :id)) e;
+-- one that is added from inside; its failure is one of the batch, and a retry is, too
+CREATE FUNCTION test.adder(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT jobq.chain('[{"kind": "may_halt", "payload": 1}, {"kind": "told", "payload": "last"}]', batch => (jobq.current_job()).batch_id, name => 'added') $$;
+SELECT jobq.register('adder', 'test.adder(jsonb)');
+INSERT INTO test.halt VALUES ('1');
+BEGIN;
+SELECT jobq.create_batch('grows', on_failure => '{"kind": "told", "payload": "failure"}', on_success => '{"kind": "told", "payload": "success"}', start => true) AS id \gset
+SELECT count(*) FROM jobq.batch_add(:id, 'adder', '{1}');
+COMMIT;
+SELECT test.nest_ended(:id);
+SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
+SELECT note FROM test.trace;
+TRUNCATE test.halt, test.trace;
+SELECT jobq.batch_retry_failed(:id);
+SELECT test.nest_ended(:id);
+SELECT b.name, test.nest_ended(b.id) FROM jobq.batches b WHERE b.parent = :id;
+SELECT test.until('(SELECT count(*) = 2 FROM test.trace)');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+-- a batch that is cancelled, or fails, before it begins and after
+SELECT jobq.create_batch() AS id \gset
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo"}]}', batch => :id) AS inner_id \gset
+SELECT jobq.batch_cancel(:id);
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
+BEGIN;
+SELECT jobq.create_batch(start => true) AS id \gset
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "x", "queue": "nested"}, {"name": "b", "kind": "x", "queue": "nested", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "priority": 1}') AS other \gset
+COMMIT;
+SELECT id AS a, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
+SELECT state FROM jobq.batch_status(:id);
+-- what runs may end
+SELECT jobq.ack(:a, :token);
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
+SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id = :id;
+-- too many levels
+SELECT jobq.create_batch() AS id \gset
+SELECT count(*) FROM (SELECT test.until('true')) u, jobq.chain('[{"kind": "echo"}]', batch => :id);
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.workflow(jsonb_build_object(''steps'', test.nest_levels(8)), batch => %s)', :id)) e;
+SELECT jobq.batch_cancel(:id);
+SELECT test.nest_ended(:id);
+
+-- what is not kept any more
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": "a"}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "echo", "payload": 1}, {"name": "y", "kind": "x", "queue": "nested", "needs": ["x"]}, {"name": "z", "kind": "echo", "needs": ["y"], "payload": [{"$result": "x"}, {"$result": "a"}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''y'')', test.inner(:id, 'in')));
+SELECT jobq.prune('0') > 0 AS pruned;
+SELECT jobq.ack(id, token, '"y"') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id) WHERE step IN ('in', 'end');
+
+-- mistakes
+SELECT e.* FROM unnest(ARRAY[
+	'{"name": "a", "kind": "echo", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "chain": [{"kind": "echo"}], "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "workflow": []}', '{"name": "a", "workflow": "b"}',
+	'{"name": "a", "workflow": {"name": "b"}}', '{"name": "a", "workflow": {"stepz": []}}', '{"name": "a", "chain": [{"kind": "nobody"}]}', '{"name": "a", "chain": [{"kind": "echo", "payload": {"$result": "2"}}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "a"}}]}',
+	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "z"}}]}', '{"name": "a", "unique_key": "k", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "map": {"$result": "z"}, "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "kind": "jobq.workflow"}',
+	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["z"]}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["b"]}]}'])
+	s, test.error(format('SELECT jobq.workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
+SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;
+SELECT e.* FROM test.error('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;
+
+SELECT count(*) AS live FROM jobq.job j WHERE j.kind = 'jobq.workflow';
+SELECT count(*) AS not_over FROM jobq.batch WHERE finished_at IS NULL AND parent IS NOT NULL;
+SELECT jobq.unregister(k) FROM unnest('{may_halt,told,adder}'::text[]) k;
+SELECT jobq.drop_queue('nested');
+DROP FUNCTION test.nest_ended, test.nest_tree, test.inner, test.may_halt, test.told, test.nest_levels, test.nest_deep, test.adder;
+DROP TABLE test.halt;

@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * definition.c
+ *	  Reads the definition of a workflow, and of the workflows that are steps of it.
+ *
+ * Steps are read level by level: when a workflow's own steps are known (define.c), those
+ * that are workflows themselves are read, whose steps may take the results of its steps.
+ *
+ * src/compose/definition.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+
+#include "compose/inner.h"
+
+/* The callbacks, in the order of jobq_batch_insert(). */
+static const char *const callback_names[NCALLBACKS] = {
+	"on_success", "on_failure", "on_finish"
+};
+
+static void read_member(Workflow *workflow, const char *key, JsonbValue *value);
+static void read_nested(Workflow *workflow, int place);
+static void nested_context(void *arg);
+
+/*
+ * Read and check the steps of a workflow, and those of its steps that are workflows.
+ */
+void
+workflow_read(Workflow *workflow, Jsonb *steps)
+{
+	workflow_read_steps(workflow, steps);
+	for (int i = 0; i < workflow->nsteps; i++)
+		if (workflow->steps[i].nested != NULL)
+			read_nested(workflow, i);
+}
+
+/*
+ * Read a whole definition: {"steps": [...], and the name, the callbacks, ...}.
+ */
+void
+workflow_read_definition(Workflow *workflow, Jsonb *definition)
+{
+	Jsonb	   *common = workflow->options;
+	Jsonb	   *steps = NULL;
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (!JB_ROOT_IS_OBJECT(definition))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("definition must be an object"),
+				 errhint("Write {\"steps\": [{\"name\": \"...\", \"kind\": \"...\", \"needs\": [\"...\"]}, ...]}.")));
+	memset(workflow->no_callbacks, true, sizeof(workflow->no_callbacks));
+	it = JsonbIteratorInit(&definition->root);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		char	   *key;
+
+		if (token != WJB_KEY)
+			continue;
+		key = pnstrdup(value.val.string.val, value.val.string.len);
+		(void) JsonbIteratorNext(&it, &value, true);
+		if (strcmp(key, "steps") == 0)
+			steps = JsonbValueToJsonb(&value);
+		else
+			read_member(workflow, key, &value);
+	}
+	if (steps == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the definition of a workflow has no \"steps\"")));
+	if (common != NULL && workflow->options != common)
+		workflow->options = workflow_with_options(common, workflow->options);
+	workflow_read(workflow, steps);
+}
+
+/*
+ * What the definition says beside its steps.
+ */
+static void
+read_member(Workflow *workflow, const char *key, JsonbValue *value)
+{
+	int			callback = 0;
+
+	while (callback < NCALLBACKS && strcmp(key, callback_names[callback]) != 0)
+		callback++;
+	if (strcmp(key, "name") != 0 && strcmp(key, "options") != 0 &&
+		strcmp(key, "allow_failures") != 0 && callback == NCALLBACKS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unknown key \"%s\" in the definition of a workflow",
+						key),
+				 errhint("The keys are name, steps, options, on_success, on_failure, on_finish, allow_failures.")));
+	if (value->type == jbvNull)
+		return;
+	if (callback < NCALLBACKS)
+	{
+		workflow->callbacks[callback] = JsonbPGetDatum(JsonbValueToJsonb(value));
+		workflow->no_callbacks[callback] = false;
+	}
+	else if (strcmp(key, "options") == 0)
+		workflow_read_options(workflow, JsonbValueToJsonb(value));
+	else if (strcmp(key, "name") == 0)
+	{
+		if (value->type != jbvString)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"name\" of a workflow must be a string")));
+		workflow->name = PointerGetDatum(cstring_to_text_with_len(value->val.string.val,
+																  value->val.string.len));
+	}
+	else
+	{
+		if (value->type != jbvBool)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"allow_failures\" of a workflow must be true or false")));
+		workflow->allow_failures = value->val.boolean;
+	}
+}
+
+static void
+nested_context(void *arg)
+{
+	errcontext("workflow of %s", (const char *) arg);
+}
+
+/*
+ * Read the workflow that the step at that place is.  Its steps have the options that
+ * the step has.
+ */
+static void
+read_nested(Workflow *workflow, int place)
+{
+	static const char *const not_options[] = {"name", "needs", "when", "optional", "workflow", "chain"};
+	NewStep    *step = &workflow->steps[place];
+	Datum		options = JsonbPGetDatum(step->definition);
+	ErrorContextCallback context = {
+		.callback = nested_context,
+		.arg = step->what,
+		.previous = error_context_stack
+	};
+
+	if (workflow->level >= MAX_LEVELS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s is a workflow on level %d, deeper than the allowed %d", step->what,
+						workflow->level + 1, MAX_LEVELS)));
+	error_context_stack = &context;
+	step->inner = palloc0(sizeof(Workflow));
+	step->inner->chain = step->nested_chain;
+	step->inner->outer = workflow;
+	step->inner->place = place;
+	step->inner->level = workflow->level + 1;
+	if (!workflow->chain)
+		step->inner->name = CStringGetTextDatum(step->name);
+	for (int i = 0; i < (int) lengthof(not_options); i++)
+		options = DirectFunctionCall2(jsonb_delete, options, CStringGetTextDatum(not_options[i]));
+	step->inner->options = DatumGetJsonbP(options);
+	if (JB_ROOT_IS_OBJECT(step->nested))
+		workflow_read_definition(step->inner, step->nested);
+	else
+	{
+		memset(step->inner->no_callbacks, true, sizeof(step->inner->no_callbacks));
+		workflow_read(step->inner, step->nested);
+	}
+	error_context_stack = context.previous;
+}

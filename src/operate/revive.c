@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * revive.c
+ *	  A dead letter becomes a job again; and what a user may do with a job that a query
+ *	  has found.
+ *
+ * A job that stands for a workflow fails with it (src/compose/nest.c).  So a retry of one
+ * is a retry of the other: of what has failed in the workflow, and of what it is part of.
+ *
+ * src/operate/revive.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "attempt/attempt.h"
+#include "compose/compose.h"
+#include "operate/inner.h"
+
+static void revive_outer(Relation rel, int64 batch_id);
+static void revive_inner(Relation rel, const JobqJob *job);
+
+/*
+ * The role and the queue of the job that the query has returned first.
+ */
+void
+jobq_row_of_job(Oid *role, int32 *queue_id)
+{
+	HeapTuple	tuple = SPI_tuptable->vals[0];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+
+	*role = DatumGetObjectId(jobq_column(tuple, desc, 1, OIDOID, NULL));
+	*queue_id = DatumGetInt32(jobq_column(tuple, desc, 2, INT4OID, NULL));
+}
+
+/*
+ * May the user do this with it?
+ */
+bool
+jobq_may_with_row(int privilege)
+{
+	Oid			role;
+	int32		queue_id;
+
+	jobq_row_of_job(&role, &queue_id);
+	return jobq_may(privilege, role, queue_id);
+}
+
+/*
+ * An error if the user may see this job, but not do this with it.
+ */
+void
+jobq_refuse_to_see_only(int privilege, int64 id, Oid role, int32 queue_id)
+{
+	if (!jobq_may(privilege, role, queue_id) &&
+		jobq_may(JOBQ_MAY_MONITOR, role, queue_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for job " INT64_FORMAT, id),
+				 errhint("Its own role can do this, and who has the privilege %s.",
+						 privilege == JOBQ_MAY_OPERATE ? "operate" : "manage")));
+}
+
+/*
+ * A job of this batch runs again.  If the batch is a part of another, in which it has
+ * failed, then it has not any more.
+ */
+static void
+revive_outer(Relation rel, int64 batch_id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(batch_id);
+	int64		reopened = 0;
+
+	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq.batch b"
+				   " JOIN jobq.batch p ON p.id = b.parent AND p.state <> 'x'"
+				   " JOIN jobq.failed_job f ON f.id = b.parent_job"
+				   " WHERE b.id = $1", 1, types, &value, NULL, SPI_OK_SELECT) == 0 ||
+		!jobq_may_with_row(JOBQ_MAY_OPERATE))
+		return;
+	value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, NULL);
+	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
+				   1, types, &value, NULL, SPI_OK_DELETE_RETURNING) > 0)
+		(void) jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
+}
+
+/*
+ * The job that stands for a workflow waits for it again: run what has failed in that.
+ */
+static void
+revive_inner(Relation rel, const JobqJob *job)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	static const Oid ids_type[] = {INT8ARRAYOID};
+	Datum		values[] = {JOB(job, JOB_BATCH_ID), JOB(job, JOB_ID)};
+	SPITupleTable *found;
+	Datum	   *ids;
+	Datum		array;
+	int64		inner;
+	int64		reopened;
+	uint64		n;
+	int			nids = 0;
+
+	check_stack_depth();
+	if (jobq_query("SELECT id FROM jobq.batch WHERE parent = $1 AND parent_job = $2"
+				   " AND finished_at IS NOT NULL AND state = 'f'",
+				   2, types, values, NULL, SPI_OK_SELECT) == 0)
+		return;
+	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
+	inner = reopened = DatumGetInt64(values[0]);
+	(void) jobq_batch_reopen(inner);
+	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq.failed_job j WHERE j.batch_id = $1"
+				   KEY_IS_FREE " ORDER BY j.id",
+				   1, types, values, NULL, SPI_OK_SELECT);
+	found = SPI_tuptable;
+	ids = palloc(sizeof(Datum) * (n + 1));
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = found->vals[i];
+
+		if (jobq_may(JOBQ_MAY_OPERATE, DatumGetObjectId(jobq_column(row, found->tupdesc, 1, OIDOID, NULL)),
+					 DatumGetInt32(jobq_column(row, found->tupdesc, 2, INT4OID, NULL))))
+			ids[nids++] = jobq_column(row, found->tupdesc, 3, INT8OID, NULL);
+	}
+	array = PointerGetDatum(construct_array(ids, nids, INT8OID, 8, FLOAT8PASSBYVAL,
+											TYPALIGN_DOUBLE));
+	SPI_freetuptable(found);
+	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)" RETURNING_JOB,
+					  1, ids_type, &array, NULL, SPI_OK_DELETE_RETURNING);
+	found = SPI_tuptable;
+	for (uint64 i = 0; i < found->numvals; i++)
+		(void) jobq_revive(rel, found->vals[i], found->tupdesc, &reopened);
+	SPI_freetuptable(found);
+}
+
+/*
+ * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
+ * user may not have it so.
+ *
+ * Its batch is not over any more; *reopened is the last one that was told so, or
+ * 0.
+ */
+bool
+jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
+{
+	JobqJob		job;
+
+	jobq_check_row(desc, JOBQ_JOB_TABLE);
+	heap_deform_tuple(letter, desc, job.values, job.nulls);
+	job_clear_stat(&job);
+	jobq_refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
+							job_queue_id(&job));
+	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
+		return false;
+	/* a step that has failed before it was free still waits for that */
+	if (!job_blocked(&job))
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	if (!JOB_ISNULL(&job, JOB_GROUP_KEY))
+		jobq_set_group(&job, JOB(&job, JOB_GROUP_KEY));
+	if (JOB_ISNULL(&job, JOB_UNIQUE_KEY))
+	{
+		jobq_length_add(job_queue_id(&job), 1);
+		jobq_job_insert(rel, &job);
+	}
+	else
+	{
+		JobqUnique	unique = {UNIQUE_ERROR, DT_NOBEGIN, true, NIL, NULL, 0, 1, false};
+
+		jobq_unique_insert(rel, &job, &unique);
+	}
+	jobq_count(&job, JOBQ_N_RETRIED, 1);
+	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
+	if (job_batch(&job) != 0 &&
+		(job_batch(&job) != *reopened || job_blocked(&job)))
+	{
+		*reopened = job_batch(&job);
+		if (!jobq_batch_reopen(*reopened) && job_blocked(&job))
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has failed before it could begin, and batch " INT64_FORMAT " was cancelled",
+							job_id(&job), *reopened),
+					 errhint("Nobody gives it the results of the other steps any more; delete it with jobq.delete_failed().")));
+		revive_outer(rel, job_batch(&job));
+	}
+	if (jobq_job_is_workflow(&job))
+		revive_inner(rel, &job);
+	return true;
+}

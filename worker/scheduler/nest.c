@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ *
+ * nest.c
+ *	  Workflows that are part of a batch: as steps of another workflow, or because they
+ *	  were added to it (src/compose/nest.c).
+ *
+ * A look at the outer one has such a step's workflow begin, when what the step needs is
+ * over.  A look at the inner one ends the job that stands for it, with its own end, in
+ * one transaction; so each is over exactly once, and the outer one hears of it as of the
+ * end of any job.  Neither waits for the other: what is locked is tried again later.
+ *
+ * If the outer one is cancelled, so is the inner one.  If it fails, or the step cannot
+ * run any more, the inner one is dropped: what waits in it is cancelled, and what runs may
+ * end, as in the outer one itself.  What was dropped can go on when the outer one is
+ * retried.
+ *
+ * worker/scheduler/nest.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/detoast.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "store/store.h"
+
+/* Results that one query reads. */
+#define RESULTS_PIECE	1000
+
+static bool find_job(Relation rel, int64 job_id, JobqJob *job);
+static StepDone begin(StepLook *look, JobqStep *step);
+static StepDone complete(StepLook *look, JobqStep *step);
+static bool is_step(int64 job_id);
+static bool result_of(int64 id, Jsonb **result, JobqError *error);
+static bool result_of_chain(int64 id, Jsonb **result);
+static Jsonb *results_by_name(int64 id);
+static void error_of(int64 id, JobqError *error);
+
+/*
+ * What the step, which is a workflow, needs is over: have that begin, or go on.
+ */
+StepDone
+nest_step(StepLook *look, JobqStep *step)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(step->workflow_id), Int64GetDatum(step->job_id)};
+	JobqError	error = {.sqlerrcode = ERRCODE_UNDEFINED_OBJECT};
+	JobqJob		job;
+	char		state;
+	bool		over;
+
+	if (jobq_query_kept(&plan, "SELECT state, finished_at IS NOT NULL FROM jobq.batch"
+						" WHERE id = $1 AND parent_job = $2",
+						2, types, values, NULL, SPI_OK_SELECT) == 0)
+	{
+		SPI_freetuptable(SPI_tuptable);
+		if (!step_take_row(look, step, &job))
+			return STEP_DONE_NOTHING;
+		error.message = psprintf("the workflow of step \"%s\" is gone", step->name);
+		step_fail(look, step, &job, &error);
+		return STEP_DONE_ALL;
+	}
+	state = DatumGetChar(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, CHAROID, NULL));
+	over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, BOOLOID, NULL));
+	SPI_freetuptable(SPI_tuptable);
+	if (over && state == BATCH_COMPLETED)
+		return complete(look, step);
+	if (over || state == BATCH_PENDING)
+		return begin(look, step);
+	step->state = STEP_LIVE;
+	return STEP_DONE_ALL;
+}
+
+/*
+ * The workflow of the step begins, or goes on after it was dropped.
+ */
+static StepDone
+begin(StepLook *look, JobqStep *step)
+{
+	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(step->workflow_id), TimestampTzGetDatum(jobq_now())};
+
+	if (jobq_query_kept(&plan, "UPDATE jobq.batch SET state = 'r', dropped = false, finished_at = NULL,"
+						" started_at = coalesce(started_at, $2)"
+						" WHERE id = (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+						2, types, values, NULL, SPI_OK_UPDATE) == 0)
+	{
+		look->found->locked = true;
+		return STEP_DONE_NOTHING;
+	}
+	jobq_at_commit_batch(step->workflow_id, 0, false);
+	jobq_batch_changed(step->workflow_id, "running", false);
+	step->state = STEP_LIVE;
+	return STEP_DONE_ALL;
+}
+
+/*
+ * The workflow of the step is completed, and only its results could not be taken.
+ */
+static StepDone
+complete(StepLook *look, JobqStep *step)
+{
+	JobqJob		job;
+	JobqError	error;
+	Jsonb	   *result;
+
+	if (!step_take_row(look, step, &job))
+		return STEP_DONE_NOTHING;
+	if (!result_of(step->workflow_id, &result, &error))
+	{
+		step_fail(look, step, &job, &error);
+		return STEP_DONE_ALL;
+	}
+	jobq_archive(&job, STATE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result), NULL);
+	step->state = STATE_COMPLETED;
+	return STEP_DONE_ALL;
+}
+
+/*
+ * The step cannot run any more, and its job has ended: look at its workflow, which finds
+ * that (nest_is_lost()).
+ */
+void
+nest_step_ended(const JobqStep *step)
+{
+	if (step->workflow_id != 0)
+		jobq_at_commit_batch(step->workflow_id, 0, false);
+}
+
+/*
+ * A job that stands for a workflow is to be cancelled with its batch, which was
+ * cancelled itself (all), or has failed.
+ */
+NestCancel
+nest_cancel(const JobqJob *job, bool all)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	static SPIPlanPtr find = NULL;
+	static SPIPlanPtr plans[2] = {NULL, NULL};
+	Datum		values[] = {JOB(job, JOB_BATCH_ID), JOB(job, JOB_ID)};
+	Datum		id;
+	bool		done;
+
+	if (jobq_query_kept(&find, "SELECT id, state, dropped FROM jobq.batch"
+						" WHERE parent = $1 AND parent_job = $2 AND finished_at IS NULL",
+						2, types, values, NULL, SPI_OK_SELECT) == 0)
+	{
+		SPI_freetuptable(SPI_tuptable);
+		return NEST_NONE;
+	}
+	id = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
+	done = DatumGetChar(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, CHAROID, NULL)) == BATCH_CANCELLED ||
+		(!all && DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, BOOLOID, NULL)));
+	SPI_freetuptable(SPI_tuptable);
+	if (done)
+		return NEST_CANCELLED;
+	if (jobq_query_kept(&plans[all ? 1 : 0],
+						psprintf("UPDATE jobq.batch SET %s WHERE id ="
+								 " (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+								 all ? "state = 'x'" : "dropped = true"),
+						1, types, &id, NULL, SPI_OK_UPDATE) == 0)
+		return NEST_LOCKED;
+	jobq_at_commit_batch(DatumGetInt64(id), 0, false);
+	if (all)
+		jobq_batch_changed(DatumGetInt64(id), "cancelling", false);
+	return NEST_CANCELLED;
+}
+
+/*
+ * The job with this id as it is now; false if there is none.
+ */
+static bool
+find_job(Relation rel, int64 job_id, JobqJob *job)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_job_find(rel, job_id, snapshot, job);
+	UnregisterSnapshot(snapshot);
+	return found && jobq_job_is_workflow(job);
+}
+
+/*
+ * Has the job that stands for this workflow, which has not begun or not been retried,
+ * ended before it?
+ * Then it is dropped.  False if that cannot be noted now: its row is locked.
+ */
+bool
+nest_drop_if_lost(int64 id, int64 job_id, bool *dropped)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(id);
+	Relation	rel = jobq_open_jobs();
+	JobqJob		job;
+
+	*dropped = !find_job(rel, job_id, &job);
+	table_close(rel, NoLock);
+	return !*dropped ||
+		jobq_query_kept(&plan, "UPDATE jobq.batch SET dropped = true WHERE id ="
+						" (SELECT id FROM jobq.batch WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED)",
+						1, types, &value, NULL, SPI_OK_UPDATE) > 0;
+}
+
+/*
+ * The workflow for which that job stands is about to be over: take its row, if it is there.
+ * False if that is not to be had now.
+ */
+bool
+nest_take(int64 job_id, JobqJob *job, bool *taken)
+{
+	Relation	rel = jobq_open_jobs();
+	bool		free = true;
+
+	*taken = false;
+	while (free && !*taken && find_job(rel, job_id, job))
+	{
+		TransactionId blocker;
+
+		CHECK_FOR_INTERRUPTS();
+		*taken = jobq_job_delete_or_blocker(rel, job, &blocker);
+		free = *taken || !TransactionIdIsValid(blocker);
+	}
+	table_close(rel, NoLock);
+	return free;
+}
+
+/*
+ * The workflow is over, in this state, and the caller has taken the job that stands for it:
+ * that ends likewise.
+ */
+void
+nest_end(int64 id, char state, bool dropped, JobqJob *job)
+{
+	Relation	rel;
+	Jsonb	   *result = NULL;
+	JobqError	error = {0};
+
+	if (state == BATCH_CANCELLED)
+	{
+		/* what was only dropped goes on if its batch is retried */
+		jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+					 dropped ? BATCH_FAILED_REASON : "its workflow was cancelled");
+		return;
+	}
+	if (state == BATCH_FAILED)
+		error_of(id, &error);
+	else if (!is_step(job_id(job)) || result_of(id, &result, &error))
+	{
+		jobq_archive(job, STATE_COMPLETED, DT_NOBEGIN, result != NULL, JsonbPGetDatum(result),
+					 NULL);
+		return;
+	}
+	rel = jobq_open_jobs();
+	(void) jobq_job_failed(rel, job, DT_NOBEGIN, &error, false, true, 0);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Is it a step, whose result others may take?
+ */
+static bool
+is_step(int64 job_id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(job_id);
+
+	return jobq_query_kept(&plan, "SELECT FROM jobq.step WHERE job_id = $1",
+						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * What the workflow has for a result; NULL if nothing.  False if it is too much, and
+ * *error says so.
+ */
+static bool
+result_of(int64 id, Jsonb **result, JobqError *error)
+{
+	Size		max_size = (Size) jobq_max_result * 1024;
+
+	if (result_of_chain(id, result))
+		return true;
+	memset(error, 0, sizeof(JobqError));
+	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
+	*result = results_by_name(id);
+	if (*result == NULL)
+	{
+		error->message = psprintf("results of the steps of workflow " INT64_FORMAT " are together larger than the allowed %zu kB",
+								  id, max_size / 1024);
+		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_result\".";
+		return false;
+	}
+	if (!jobq_too_deep(JsonbPGetDatum(*result), VARSIZE(*result)))
+		return true;
+	error->message = psprintf("the nesting of the results of the steps of workflow " INT64_FORMAT " is deeper than %d levels",
+							  id, JOBQ_MAX_DEPTH);
+	return false;
+}
+
+/*
+ * The result of the last job of a chain, or NULL; false if it is no chain.
+ */
+static bool
+result_of_chain(int64 id, Jsonb **result)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(id);
+	bool		isnull = true;
+	bool		found;
+
+	*result = NULL;
+	found = jobq_query_kept(&plan, "SELECT coalesce(a.result, s.result) FROM jobq.step s"
+							" LEFT JOIN jobq.archive a ON a.id = s.job_id"
+							" WHERE s.batch_id = $1 AND NOT s.definition ? 'name'"
+							" ORDER BY s.job_id DESC LIMIT 1",
+							1, types, &value, NULL, SPI_OK_SELECT) > 0;
+	if (found)
+		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
+	if (!isnull)
+		*result = DatumGetJsonbPCopy(value);
+	SPI_freetuptable(SPI_tuptable);
+	return found;
+}
+
+/*
+ * An object with the results of the completed steps, by their names: null where there is
+ * none.  NULL if it is too large.
+ */
+static Jsonb *
+results_by_name(int64 id)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(id), Int64GetDatum(PG_INT64_MIN)};
+	Size		max_size = (Size) jobq_max_result * 1024;
+	Size		size = VARHDRSZ;
+	JsonbParseState *state = NULL;
+	uint64		n;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	do
+	{
+		n = jobq_query_kept(&plan, "SELECT s.job_id, s.name, coalesce(a.result, s.result) FROM jobq.step s"
+							" LEFT JOIN jobq.archive a ON a.id = s.job_id"
+							" WHERE s.batch_id = $1 AND s.job_id > $2 AND s.element_of IS NULL"
+							" AND coalesce(a.state, s.state) = 'c'"
+							" ORDER BY s.job_id LIMIT " CppAsString2(RESULTS_PIECE),
+							2, types, values, NULL, SPI_OK_SELECT);
+		for (uint64 i = 0; i < n; i++)
+		{
+			HeapTuple	row = SPI_tuptable->vals[i];
+			JsonbValue	value = {.type = jbvString};
+			char	   *name = TextDatumGetCString(jobq_column(row, SPI_tuptable->tupdesc, 2, TEXTOID, NULL));
+			bool		isnull;
+			Datum		result = jobq_column(row, SPI_tuptable->tupdesc, 3, JSONBOID, &isnull);
+
+			values[1] = jobq_column(row, SPI_tuptable->tupdesc, 1, INT8OID, NULL);
+			size += strlen(name) + sizeof(JEntry) * 2 + (isnull ? 0 : toast_raw_datum_size(result));
+			if (size > max_size)
+				break;
+			value.val.string.val = name;
+			value.val.string.len = strlen(name);
+			pushJsonbValue(&state, WJB_KEY, &value);
+			value.type = jbvNull;
+			if (!isnull)
+			{
+				Jsonb	   *copy = DatumGetJsonbPCopy(result);
+
+				value.type = jbvBinary;
+				value.val.binary.data = &copy->root;
+				value.val.binary.len = VARSIZE(copy) - VARHDRSZ;
+			}
+			pushJsonbValue(&state, WJB_VALUE, &value);
+		}
+		SPI_freetuptable(SPI_tuptable);
+	} while (n == RESULTS_PIECE && size <= max_size);
+	return size > max_size ? NULL
+		: JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+}
+
+/*
+ * Why the workflow has failed: what has failed or expired first, as far as it is still
+ * known; of a step that may fail only if there is no other.
+ */
+static void
+error_of(int64 id, JobqError *error)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(id);
+	HeapTuple	row;
+	TupleDesc	desc;
+	char	   *sqlstate;
+
+	error->sqlerrcode = ERRCODE_JOBQ_WRONG_STATE;
+	error->message = psprintf("workflow " INT64_FORMAT " has failed", id);
+	if (jobq_query_kept(&plan, "SELECT coalesce('step \"' || s.name || '\"', 'job ' || e.id), e.sqlstate,"
+						" pg_catalog.left(e.error, 2000) FROM"
+						" (SELECT id, finished_at, sqlstate, error"
+						"  FROM jobq.failed_job WHERE batch_id = $1"
+						"  UNION ALL SELECT id, finished_at, NULL, 'it has expired'"
+						"  FROM jobq.archive WHERE batch_id = $1 AND state = 'e') e"
+						" LEFT JOIN jobq.step s ON s.job_id = e.id"
+						" ORDER BY coalesce(s.optional, false), e.finished_at, e.id LIMIT 1",
+						1, types, &value, NULL, SPI_OK_SELECT) > 0)
+	{
+		row = SPI_tuptable->vals[0];
+		desc = SPI_tuptable->tupdesc;
+		sqlstate = SPI_getvalue(row, desc, 2);
+		if (sqlstate != NULL && strlen(sqlstate) == 5)
+			error->sqlerrcode = MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2],
+											  sqlstate[3], sqlstate[4]);
+		error->message = psprintf("workflow " INT64_FORMAT " has failed: %s: %s", id,
+								  SPI_getvalue(row, desc, 1), SPI_getvalue(row, desc, 3));
+	}
+}
