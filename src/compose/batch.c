@@ -65,16 +65,22 @@ may_with(int privilege, Oid role)
 void
 batch_read(int privilege, int64 id, const char *lock, Batch *batch)
 {
+	static const char *const locks[] = {ANYBODY, NOBODY_ENDS_IT, NOBODY};
+	static SPIPlanPtr plans[lengthof(locks)] = {NULL};
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
 	HeapTuple	tuple;
 	TupleDesc	desc;
+	int			n = 0;
 
-	if (jobq_query(psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
-							" state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps,"
-							" coalesce(parent, 0), coalesce(parent_job, 0)"
-							" FROM jobq.batch WHERE id = $1%s", lock),
-				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+	while (strcmp(lock, locks[n]) != 0)
+		n++;
+	if (jobq_query_kept(&plans[n],
+						psprintf("SELECT role::oid, state, finished_at IS NOT NULL,"
+								 " state = 'x' OR state = 'f' AND NOT allow_failures OR dropped, dormant, has_steps,"
+								 " coalesce(parent, 0), coalesce(parent_job, 0)"
+								 " FROM jobq.batch WHERE id = $1%s", lock),
+						1, types, values, NULL, SPI_OK_SELECT) == 0)
 		tuple = NULL;
 	else
 	{
@@ -176,12 +182,7 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 	static const char *const names[] = {
 		"on_success", "on_failure", "on_finish"
 	};
-	static const Oid types[] = {
-		INT8OID, TIMESTAMPTZOID, CHAROID, BOOLOID, TEXTOID, JSONBOID, JSONBOID,
-		JSONBOID, OIDOID, BOOLOID, INT8OID, INT8OID
-	};
-	char		null_marks[] = "            ";
-	Datum		values[12];
+	JobqBatchRow row = {0};
 	int64		id;
 
 	jobq_require(JOBQ_MAY_PRODUCE_OPEN | JOBQ_MAY_PRODUCE);
@@ -199,31 +200,29 @@ jobq_batch_insert(Datum name, const Datum *callbacks, const bool *nulls,
 	}
 	for (int i = 0; i < 3; i++)
 	{
-		if (nulls[i])
-			null_marks[5 + i] = 'n';
-		values[5 + i] = nulls[i] ? (Datum) 0
-			: check_callback(callbacks[i], names[i]);
+		row.nulls[BATCH_COLUMN_ON_SUCCESS - 1 + i] = nulls[i];
+		if (!nulls[i])
+			row.values[BATCH_COLUMN_ON_SUCCESS - 1 + i] = check_callback(callbacks[i], names[i]);
 	}
 	id = nextval_internal(jobq_relations()->batch_seq, false);
-	values[0] = Int64GetDatum(id);
-	values[1] = TimestampTzGetDatum(jobq_now());
-	values[2] = CharGetDatum(started ? BATCH_RUNNING : BATCH_PENDING);
-	values[3] = BoolGetDatum(allow_failures);
-	values[4] = name;
-	if (name == (Datum) 0)
-		null_marks[4] = 'n';
-	values[8] = ObjectIdGetDatum(GetUserId());
-	values[9] = BoolGetDatum(has_steps);
-	values[10] = Int64GetDatum(parent);
-	values[11] = Int64GetDatum(parent_job);
+	BATCH_SET(&row, ID, Int64GetDatum(id));
+	BATCH_SET(&row, CREATED_AT, TimestampTzGetDatum(jobq_now()));
+	BATCH_SET(&row, STARTED_AT, BATCH_VALUE(&row, CREATED_AT));
+	BATCH_ISNULL(&row, STARTED_AT) = !started;
+	BATCH_ISNULL(&row, FINISHED_AT) = true;
+	BATCH_SET(&row, ROLE, ObjectIdGetDatum(GetUserId()));
+	BATCH_SET(&row, STATE, CharGetDatum(started ? BATCH_RUNNING : BATCH_PENDING));
+	BATCH_SET(&row, ALLOW_FAILURES, BoolGetDatum(allow_failures));
+	BATCH_SET(&row, HAS_STEPS, BoolGetDatum(has_steps));
+	BATCH_SET(&row, NAME, name);
+	BATCH_ISNULL(&row, NAME) = name == (Datum) 0;
+	BATCH_ISNULL(&row, LAST_ERROR) = true;
+	BATCH_SET(&row, PARENT, Int64GetDatum(parent));
+	BATCH_ISNULL(&row, PARENT) = parent == 0;
+	BATCH_SET(&row, PARENT_JOB, Int64GetDatum(parent_job));
+	BATCH_ISNULL(&row, PARENT_JOB) = parent_job == 0;
 	jobq_lock_jobs();
-	SPI_connect();
-	jobq_query("INSERT INTO jobq.batch (id, created_at, started_at, state,"
-			   " allow_failures, name, on_success, on_failure, on_finish, role, has_steps, parent, parent_job)"
-			   " VALUES ($1, $2, CASE WHEN $3 = 'r' THEN $2 END, $3, $4, $5, $6, $7,"
-			   " $8, $9, $10, nullif($11, 0), nullif($12, 0))",
-			   12, types, values, null_marks, SPI_OK_INSERT);
-	SPI_finish();
+	jobq_batch_put(&row);
 	if (started)
 		jobq_at_commit_batch(id, 0, false);
 	return id;

@@ -5,8 +5,9 @@
  *
  * This does what CatalogTupleInsert() does, with two differences that matter
  * once per job: what is known of the indexes is kept while no relation changes,
- * and of the predicates only one is known, that the first column is not null: so
- * that a row without a group has no entry in the index of groups.
+ * and of the predicates only two are known, that a column is not null, or is: so
+ * that a row without a group has no entry in the index of groups, and a batch that is
+ * over none in that of those that are not.
  *
  * src/store/insert.c
  *
@@ -39,8 +40,9 @@ typedef struct KeptIndex
 {
 	Oid			oid;
 	IndexInfo  *info;			/* or NULL */
-	AttrNumber	not_null;		/* a row whose column is null has no entry; or
-								 * 0 */
+	AttrNumber	column;			/* of the predicate; or 0 */
+	bool		if_null;		/* a row has an entry if it is null there, not
+								 * if it is not */
 } KeptIndex;
 
 /* The indexes of a table; kept until any relation changes. */
@@ -63,8 +65,9 @@ static int	users = 0;
 
 static void reset_kept(void);
 static KeptTable kept_table(Relation rel);
-static AttrNumber predicate_column(Relation rel, Relation index,
-								   const IndexInfo *info);
+static void read_predicate(Relation rel, Relation index, const IndexInfo *info,
+						   KeptIndex *kept_index);
+static bool has_entry(const KeptIndex *kept_index, Relation rel, HeapTuple tuple);
 static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
 						   HeapTuple *tuples, int ntuples);
 static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
@@ -117,22 +120,27 @@ reset_kept(void)
 }
 
 /*
- * The column that the index's predicate says is not null; 0 if there is no
- * predicate.
+ * Note which column the index's predicate is about, and what it says.
  */
-static AttrNumber
-predicate_column(Relation rel, Relation index, const IndexInfo *info)
+static void
+read_predicate(Relation rel, Relation index, const IndexInfo *info,
+			   KeptIndex *kept_index)
 {
+	kept_index->column = InvalidAttrNumber;
+	kept_index->if_null = false;
 	if (info->ii_Predicate == NIL)
-		return InvalidAttrNumber;
+		return;
 	if (list_length(info->ii_Predicate) == 1 &&
 		IsA(linitial(info->ii_Predicate), NullTest))
 	{
 		NullTest   *test = linitial_node(NullTest, info->ii_Predicate);
 
-		if (test->nulltesttype == IS_NOT_NULL && !test->argisrow &&
-			IsA(test->arg, Var))
-			return ((Var *) test->arg)->varattno;
+		if (!test->argisrow && IsA(test->arg, Var))
+		{
+			kept_index->column = ((Var *) test->arg)->varattno;
+			kept_index->if_null = test->nulltesttype == IS_NULL;
+			return;
+		}
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -180,7 +188,7 @@ kept_table(Relation rel)
 		kept_index->oid = lfirst_oid(lc);
 		kept_index->info = BuildIndexInfo(index);
 		MemoryContextSwitchTo(old);
-		kept_index->not_null = predicate_column(rel, index, kept_index->info);
+		read_predicate(rel, index, kept_index->info, kept_index);
 		if (index->rd_rel->relam != BTREE_AM_OID)
 			kept_index->info = NULL;
 		index_close(index, NoLock);
@@ -217,17 +225,24 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 }
 
 /*
+ * Has the row an entry in the index?
+ */
+static bool
+has_entry(const KeptIndex *kept_index, Relation rel, HeapTuple tuple)
+{
+	return kept_index->column == InvalidAttrNumber ||
+		heap_attisnull(tuple, kept_index->column, RelationGetDescr(rel)) == kept_index->if_null;
+}
+
+/*
  * Has none of these rows an entry in the index?
  */
 static bool
 has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
 			   int ntuples)
 {
-	if (kept_index->not_null == InvalidAttrNumber)
-		return false;
 	for (int i = 0; i < ntuples; i++)
-		if (!heap_attisnull(tuples[i], kept_index->not_null,
-							RelationGetDescr(rel)))
+		if (has_entry(kept_index, rel, tuples[i]))
 			return false;
 	return true;
 }
@@ -240,7 +255,6 @@ static bool
 insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
 			int ntuples, IndexUniqueCheck check)
 {
-	AttrNumber	not_null = kept_index->not_null;
 	IndexInfo  *info = kept_index->info;
 	Relation	index;
 	bool		inserted = true;
@@ -255,8 +269,7 @@ insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
 	if (info->ii_ReadyForInserts)
 	{
 		for (int j = 0; j < ntuples; j++)
-			if (not_null == InvalidAttrNumber ||
-				!heap_attisnull(tuples[j], not_null, RelationGetDescr(rel)))
+			if (has_entry(kept_index, rel, tuples[j]))
 				inserted &= insert_entry(rel, index, info, tuples[j], check) ||
 					!info->ii_Unique;
 		if (info != kept_index->info)

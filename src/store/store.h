@@ -26,6 +26,7 @@
 #ifndef JOBQ_STORE_H
 #define JOBQ_STORE_H
 
+#include "store/batch_rows.h"
 #include "store/counts.h"
 #include "store/events.h"
 #include "store/jobs.h"

@@ -120,6 +120,14 @@ static const Column limiter_columns[] = {
 	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
 };
 
+static const Column batch_columns[] = {
+	{INT8OID, false}, {TIMESTAMPTZOID, false}, {TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {REGROLEOID, false},
+	{CHAROID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false}, {BOOLOID, false},
+	{BOOLOID, false}, {INT8OID, true}, {INT8OID, true},
+	{INT8OID, false}, {INT8OID, false}, {INT8OID, false}, {INT8OID, false}, {TEXTOID, true},
+	{JSONBOID, true}, {JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true},
+};
+
 /* The tables: where JobqRelations has the OID, and the columns. */
 static const struct
 {
@@ -141,6 +149,7 @@ static const struct
 	[JOBQ_PRIVILEGE_TABLE] = TABLE(privilege, privilege_columns),
 	[JOBQ_EVENT_HANDLER_TABLE] = TABLE(event_handler, event_handler_columns),
 	[JOBQ_LIMITER_TABLE] = TABLE(limiter, limiter_columns),
+	[JOBQ_BATCH_TABLE] = TABLE(batch, batch_columns),
 #undef TABLE
 };
 
@@ -150,6 +159,7 @@ StaticAssertDecl(lengthof(job_columns) == JOB_NATTS, "columns of jobq.job");
 StaticAssertDecl(lengthof(privilege_columns) == PRIVILEGE_NATTS, "columns of jobq.privilege");
 StaticAssertDecl(lengthof(event_handler_columns) == EVENT_HANDLER_NATTS, "columns of jobq.event_handler");
 StaticAssertDecl(lengthof(limiter_columns) == LIMITER_NATTS, "columns of jobq.limiter");
+StaticAssertDecl(lengthof(batch_columns) == BATCH_NCOLUMNS, "columns of jobq.batch");
 
 /* The indexes: their names and their columns. */
 #define MAX_KEYS	6
@@ -174,6 +184,7 @@ static const struct
 	[JOBQ_LEASE_PKEY] = {"lease_pkey", {1}},
 	[JOBQ_PRIVILEGE_PKEY] = {"privilege_pkey", {PRIVILEGE_QUEUE_ID,
 	PRIVILEGE_ROLE, PRIVILEGE_PRIVILEGE}},
+	[JOBQ_BATCH_PKEY] = {"batch_pkey", {BATCH_COLUMN_ID}},
 };
 
 /* The relation in which a table was looked at, and found to be as it should. */

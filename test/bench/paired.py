@@ -21,12 +21,12 @@ listen_addresses = ''
 
 
 class Server:
-    def __init__(self, folder, programs):
+    def __init__(self, folder, programs, settings=CONF):
         self.programs, self.folder, self.data = programs, folder, folder + "/data"
         os.makedirs(folder)
         self.run("initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-N", "--no-instructions")
         with open(self.data + "/postgresql.conf", "a") as conf:
-            conf.write(CONF + f"unix_socket_directories = '{folder}'\n")
+            conf.write(settings + f"unix_socket_directories = '{folder}'\n")
         self.run("pg_ctl", "-s", "-w", "-D", self.data, "-l", folder + "/log", "start")
         self.session = subprocess.Popen([programs + "/psql", "-XAtq", "-h", folder, "-U", "postgres"],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -96,4 +96,5 @@ def main():
     sys.exit(ratio > TARGET)
 
 
-main()
+if __name__ == "__main__":
+    main()

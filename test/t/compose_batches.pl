@@ -381,6 +381,45 @@ foreach my $server ($node, $copy)
 $copy->stop;
 
 #
+# The jobs of a batch end on different days, and so in different partitions of the
+# archive; one fails.  Then the indexes by which a look finds them are gone.
+#
+sql(q{SELECT jobq.create_queue('days', mode => 'consumer'), jobq.create_queue('counted', mode => 'consumer')});
+wait_for($node, 'days: there are partitions', q{SELECT count(*) >= 4 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass});
+foreach my $indexes ('with', 'without')
+{
+	sql(q{DO $$ DECLARE i regclass; BEGIN
+		FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid::regclass::text ~ '^jobq.archive_\d+$' AND NOT indisprimary LOOP
+			EXECUTE 'DROP INDEX ' || i;
+		END LOOP; END $$}) if $indexes eq 'without';
+	sql(q{SELECT jobq.test_clock('0')});
+	my $days = sql(q{BEGIN; SELECT jobq.create_batch('days', on_finish => '{"kind": "x", "queue": "counted"}', allow_failures => true, start => true) AS b \gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'x', '{1,2,3,4}', options => '{"queue": "days"}') \gset
+		COMMIT; SELECT :b});
+	foreach my $end ("ack(id, token) $one", "test_clock('1 day')", "ack(id, token) $one", "test_clock('2 days')", "ack(id, token) $one", "reject(id, token, 'no') $one")
+	{
+		sql('SELECT jobq.' . ($end =~ s/outside/days/r));
+	}
+	wait_for($node, "days: the batch is over $indexes indexes", "SELECT finished_at IS NOT NULL FROM jobq.batch_status($days)");
+	is(sql("SELECT count(DISTINCT tableoid) FROM jobq.archive WHERE batch_id = $days"), '3', "days: it has jobs in partitions $indexes indexes");
+	is(sql("SELECT headers -> 'batch_counts' FROM jobq.job WHERE (headers -> 'batch_id')::bigint = $days"),
+		'{"failed": 1, "expired": 0, "cancelled": 0, "completed": 3}', "days: its callback knows them all, $indexes indexes");
+}
+sql(q{SELECT jobq.test_clock('0')});
+
+#
+# What the scheduler writes past the executor is in the indexes as it should be.
+#
+my $over = 'SELECT string_agg(id::text, \' \') FROM (SELECT id FROM jobq.batch WHERE finished_at IS NULL ORDER BY id) b';
+sql(q{SELECT jobq.create_batch('open')});
+is(sql("SET enable_seqscan = off; SET enable_bitmapscan = off; $over"),
+	sql("SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; $over"),
+	'index: batches that are not over');
+is(sql('SET enable_seqscan = off; SELECT count(*) FROM jobq.batch b WHERE EXISTS (SELECT FROM jobq.batch o WHERE o.id = b.id)'),
+	sql('SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off; SELECT count(*) FROM jobq.batch'),
+	'index: all batches');
+
+#
 # Logical replication: what the subscriber has is dormant until it takes over.
 #
 my ($publisher, $subscriber) = jobq_pair($setup);

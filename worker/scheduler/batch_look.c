@@ -27,6 +27,9 @@
 #include "produce/produce.h"
 #include "operate/operate.h"
 
+/* How often a row that somebody changes meanwhile is read. */
+#define MAX_TRIES		3
+
 /* Jobs that one look cancels. */
 #define MAX_CANCELLED	200
 
@@ -45,9 +48,9 @@ typedef struct Batch
 	TransactionId version;		/* the row's xmin */
 	char	   *name;			/* or NULL */
 	char	   *error;			/* why a callback was dropped, or NULL */
-	Jsonb	   *on_success;		/* or NULL, as are the next two */
-	Jsonb	   *on_failure;
-	Jsonb	   *on_finish;
+	bool		counted;
+	JobqBatchCounts counts;		/* of its jobs; or nothing yet */
+	JobqBatchRow row;
 } Batch;
 
 /*
@@ -59,14 +62,16 @@ static int64 cancelled_to = 0;
 static bool cancelled_not = false;
 
 static bool read_batch(int64 id, bool lock, Batch *batch);
-static bool has_failed(int64 id);
+static bool has_failed(const Batch *batch);
+static bool step_has_failed(int64 id);
+static void count_jobs(Batch *batch);
 static bool has_cancelled(int64 id);
-static bool has_begun(int64 id);
+static bool has_begun(const Batch *batch);
 static bool cancel_jobs(const Batch *batch, bool *taken);
 static bool cancel_job(Relation rel, JobqJob *job, const Batch *batch);
-static void enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
+static void enqueue_callback(Batch *batch, int column, const char *what,
 							 const char *state);
-static void set_state(const Batch *batch, char state, bool over);
+static void set_state(Batch *batch, char state, bool over);
 
 /*
  * The look was rolled back: what it has cancelled is not.
@@ -115,44 +120,55 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 		(!batch->reopened || batch->state == BATCH_PENDING) &&
 		!nest_drop_if_lost(id, batch->parent_job, &batch->dropped))
 		return LOOK_LATER;
+	if (batch->dropped && !read_batch(batch->id, false, batch))
+		return LOOK_LATER;
 	if (batch->state == BATCH_PENDING && !batch->dropped)
 		return LOOK_OVER;
-	if (!batch->has_steps || batch->state != BATCH_RUNNING || batch->dropped ||
-		!workflow_go_on(batch->id, batch->role, batch->version, news, &steps))
+	if (batch->has_steps &&
+		(batch->state != BATCH_RUNNING || batch->dropped ||
+		 !workflow_go_on(batch->id, batch->role, batch->version, news, &steps)))
 	{
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
-			has_failed(batch->id);
+			has_failed(batch);
 		ending = batch->state == BATCH_CANCELLED || batch->dropped ||
 			((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
-		if (batch->has_steps && batch->state != BATCH_CANCELLED)
+		if (batch->state != BATCH_CANCELLED)
 			workflow_advance(batch->id, batch->role, batch->version, ending,
 							 grows && batch->state == BATCH_RUNNING, &steps);
 	}
-	if (shared && failing)
-		return LOOK_ALONE;
 	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
 	live = batch_witness(batch->id, bound, witness);
+
+	/* what ends without a live job counts its failed ones below */
+	if (!batch->has_steps && live && batch->state == BATCH_RUNNING && !batch->reopened)
+		failing = has_failed(batch);
+	if (shared && failing)
+		return LOOK_ALONE;
 	if (failing || !live)
 	{
 		/* nobody adds a job, or changes the state, until we have committed */
 		if (!read_batch(batch->id, true, batch))
 			return LOOK_LATER;
 		live = batch_witness(batch->id, PG_INT64_MAX, witness);
+		if (!live)
+			count_jobs(batch);
 
 		/*
 		 * a job may have failed since, and what needed it is cancelled
 		 * already
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
-			(failing || has_failed(batch->id));
+			(failing || has_failed(batch));
 		if (shared && (failing || batch->has_steps || batch->state != BATCH_RUNNING))
 			return LOOK_ALONE;
 	}
 	if (failing)
 	{
 		batch->state = BATCH_FAILED;
-		enqueue_callback(batch, batch->on_failure, "on_failure", "failing");
+		if (!batch->counted)
+			count_jobs(batch);
+		enqueue_callback(batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing");
 		set_state(batch, BATCH_FAILED, false);
 	}
 	ending = batch->state == BATCH_CANCELLED || batch->dropped ||
@@ -171,7 +187,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	kept_forget(id);
 
 	/* one that was started before it had a job does not end before it has */
-	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch->id))
+	if (batch->state == BATCH_RUNNING && batch->expects && !has_begun(batch))
 		return LOOK_EACH;
 	if (batch->parent_job != 0 && !nest_take(batch->parent_job, &parent_job, &taken))
 		return LOOK_LATER;
@@ -179,73 +195,79 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 		batch->state = BATCH_CANCELLED;
 	if (batch->state == BATCH_RUNNING)
 	{
-		if (batch->reopened && has_failed(batch->id))
+		if (batch->reopened && has_failed(batch))
 		{
 			batch->state = BATCH_FAILED;
-			enqueue_callback(batch, batch->on_failure, "on_failure", "failed");
+			enqueue_callback(batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failed");
 		}
 		else if (batch->has_steps && has_cancelled(batch->id))
 			batch->state = BATCH_CANCELLED;
 		else
 		{
 			batch->state = BATCH_COMPLETED;
-			enqueue_callback(batch, batch->on_success, "on_success",
+			enqueue_callback(batch, BATCH_COLUMN_ON_SUCCESS, "on_success",
 							 "completed");
 		}
 	}
-	enqueue_callback(batch, batch->on_finish, "on_finish",
+	enqueue_callback(batch, BATCH_COLUMN_ON_FINISH, "on_finish",
 					 batch->state == BATCH_COMPLETED ? "completed"
 					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
 	set_state(batch, batch->state, true);
 	if (taken)
 		nest_end(batch->id, batch->state, batch->dropped, &parent_job);
-	callback_event(batch->id, batch->name, batch->role, batch->state);
+	callback_event(batch->id, batch->name, batch->role, batch->state, &batch->counts);
 	return LOOK_OVER;
 }
 
 /*
- * Read the batch, if it runs; lock: and nobody else has locked it.
+ * Read the batch, if it runs; lock: and nobody else has locked it.  Then it was read
+ * before, without a lock.
  */
 static bool
 read_batch(int64 id, bool lock, Batch *batch)
 {
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plans[2] = {NULL, NULL};
-	Datum		values[] = {Int64GetDatum(id)};
-	HeapTuple	tuple;
-	TupleDesc	desc;
-	Jsonb	  **callbacks[] = {
-		&batch->on_success, &batch->on_failure, &batch->on_finish
-	};
-	bool		isnull;
+	JobqBatchRow *row = &batch->row;
+	Snapshot	snapshot;
+	bool		found = lock;
+	bool		again;
 
-	if (jobq_query_kept(&plans[lock ? 1 : 0],
-						psprintf("SELECT state, allow_failures, has_steps, reopened,"
-								 " role::oid, name, on_success, on_failure, on_finish,"
-								 " coalesce(started_at = created_at, false), xmin, dropped, coalesce(parent_job, 0)"
-								 " FROM jobq.batch WHERE id = $1 AND finished_at IS NULL"
-								 " AND (state <> 'p' OR parent IS NOT NULL) AND NOT dormant%s",
-								 lock ? " FOR NO KEY UPDATE SKIP LOCKED" : ""),
-						1, types, values, NULL, SPI_OK_SELECT) == 0)
-		return false;
-	tuple = SPI_tuptable->vals[0];
-	desc = SPI_tuptable->tupdesc;
-	batch->state = DatumGetChar(jobq_column(tuple, desc, 1, CHAROID, NULL));
-	batch->allow_failures = DatumGetBool(jobq_column(tuple, desc, 2, BOOLOID, NULL));
-	batch->has_steps = DatumGetBool(jobq_column(tuple, desc, 3, BOOLOID, NULL));
-	batch->reopened = DatumGetBool(jobq_column(tuple, desc, 4, BOOLOID, NULL));
-	batch->role = DatumGetObjectId(jobq_column(tuple, desc, 5, OIDOID, NULL));
-	batch->name = SPI_getvalue(tuple, desc, 6);
-	batch->expects = DatumGetBool(jobq_column(tuple, desc, 10, BOOLOID, NULL));
-	batch->version = DatumGetTransactionId(jobq_column(tuple, desc, 11, XIDOID, NULL));
-	batch->dropped = DatumGetBool(jobq_column(tuple, desc, 12, BOOLOID, NULL));
-	batch->parent_job = DatumGetInt64(jobq_column(tuple, desc, 13, INT8OID, NULL));
-	for (int i = 0; i < 3; i++)
+	for (int tries = 1;; tries++)
 	{
-		Datum		value = jobq_column(tuple, desc, 7 + i, JSONBOID, &isnull);
+		JobqRowLock locked = JOBQ_ROW_LOCKED;
 
-		*callbacks[i] = isnull ? NULL : DatumGetJsonbPCopy(value);
+		if (!lock || tries > 1)
+		{
+			CommandCounterIncrement();
+			snapshot = RegisterSnapshot(GetLatestSnapshot());
+			found = jobq_batch_fetch(id, snapshot, row) &&
+				BATCH_ISNULL(row, FINISHED_AT) && !DatumGetBool(BATCH_VALUE(row, DORMANT)) &&
+				(DatumGetChar(BATCH_VALUE(row, STATE)) != BATCH_PENDING ||
+				 !BATCH_ISNULL(row, PARENT));
+			UnregisterSnapshot(snapshot);
+		}
+		if (found && lock)
+			locked = jobq_batch_lock(row);
+		again = locked == JOBQ_ROW_CHANGED && tries < MAX_TRIES;
+		found &= locked == JOBQ_ROW_LOCKED;
+		if (!again)
+			break;
 	}
+	if (!found)
+		return false;
+	batch->state = DatumGetChar(BATCH_VALUE(row, STATE));
+	batch->allow_failures = DatumGetBool(BATCH_VALUE(row, ALLOW_FAILURES));
+	batch->has_steps = DatumGetBool(BATCH_VALUE(row, HAS_STEPS));
+	batch->reopened = DatumGetBool(BATCH_VALUE(row, REOPENED));
+	batch->role = DatumGetObjectId(BATCH_VALUE(row, ROLE));
+	batch->name = BATCH_ISNULL(row, NAME) ? NULL
+		: TextDatumGetCString(BATCH_VALUE(row, NAME));
+	batch->expects = !BATCH_ISNULL(row, STARTED_AT) &&
+		DatumGetTimestampTz(BATCH_VALUE(row, STARTED_AT)) ==
+		DatumGetTimestampTz(BATCH_VALUE(row, CREATED_AT));
+	batch->dropped = DatumGetBool(BATCH_VALUE(row, DROPPED));
+	batch->parent_job = BATCH_ISNULL(row, PARENT_JOB) ? 0
+		: DatumGetInt64(BATCH_VALUE(row, PARENT_JOB));
+	batch->version = row->version;
 	return true;
 }
 
@@ -253,7 +275,30 @@ read_batch(int64 id, bool lock, Batch *batch)
  * Has a job of the batch failed for good, or expired, that is not an optional step?
  */
 static bool
-has_failed(int64 id)
+has_failed(const Batch *batch)
+{
+	Snapshot	snapshot;
+	JobqBatchRow now;
+	bool		found;
+
+	if (batch->has_steps)
+		return step_has_failed(batch->id);
+	if (batch->counted)
+		return batch->counts.failed > 0 || batch->counts.expired > 0;
+
+	/* what is not in these tables any more is counted in the row */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_batch_fetch(batch->id, snapshot, &now) &&
+		(DatumGetInt64(BATCH_VALUE(&now, FAILED)) > 0 ||
+		 DatumGetInt64(BATCH_VALUE(&now, EXPIRED)) > 0 ||
+		 jobq_batch_has_failures(batch->id, snapshot));
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+static bool
+step_has_failed(int64 id)
 {
 	static const Oid types[] = {INT8OID};
 	static SPIPlanPtr plan = NULL;
@@ -271,21 +316,39 @@ has_failed(int64 id)
 }
 
 /*
+ * What has become of its jobs; the row is locked, so that nobody adds to its counts.
+ */
+static void
+count_jobs(Batch *batch)
+{
+	const JobqBatchRow *row = &batch->row;
+	Snapshot	snapshot;
+
+	batch->counts = (JobqBatchCounts)
+	{
+		.completed = DatumGetInt64(BATCH_VALUE(row, COMPLETED)),
+			.failed = DatumGetInt64(BATCH_VALUE(row, FAILED)),
+			.cancelled = DatumGetInt64(BATCH_VALUE(row, CANCELLED)),
+			.expired = DatumGetInt64(BATCH_VALUE(row, EXPIRED))
+	};
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	jobq_batch_count(batch->id, snapshot, &batch->counts);
+	batch->counted = true;
+	UnregisterSnapshot(snapshot);
+}
+
+/*
  * Has a job of the batch ended?  Where it comes from a publisher, all may have ended
  * there.
  */
 static bool
-has_begun(int64 id)
+has_begun(const Batch *batch)
 {
-	static const Oid types[] = {INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[] = {Int64GetDatum(id)};
+	const JobqBatchCounts *counts = &batch->counts;
 
-	return jobq_query_kept(&plan, "SELECT WHERE EXISTS (SELECT FROM jobq.failed_job WHERE batch_id = $1)"
-						   " OR EXISTS (SELECT FROM jobq.archive WHERE batch_id = $1)"
-						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1"
-						   "  AND (adopted OR completed + failed + cancelled + expired > 0))",
-						   1, types, values, NULL, SPI_OK_SELECT) > 0;
+	return DatumGetBool(BATCH_VALUE(&batch->row, ADOPTED)) ||
+		counts->completed + counts->failed + counts->cancelled + counts->expired > 0;
 }
 
 /*
@@ -434,15 +497,14 @@ cancel_job(Relation rel, JobqJob *job, const Batch *batch)
 }
 
 /*
- * Enqueue what is to be done now, if anything is.
+ * Enqueue what is to be done now, if anything is; column is that of the callback.
  */
 static void
-enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
-				 const char *state)
+enqueue_callback(Batch *batch, int column, const char *what, const char *state)
 {
 	JobqSpec	spec;
 
-	if (callback == NULL)
+	if (batch->row.nulls[column - 1])
 		return;
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(batch->role)))
 	{
@@ -454,29 +516,23 @@ enqueue_callback(Batch *batch, Jsonb *callback, const char *what,
 		return;
 	}
 
-	jobq_spec_parse(callback, what, NULL, true, &spec);
+	jobq_spec_parse(DatumGetJsonbP(batch->row.values[column - 1]), what, NULL, true, &spec);
 	(void) jobq_spec_enqueue(&spec, batch->role,
-							 callback_headers(batch->id, batch->name, state));
+							 callback_headers(batch->id, batch->name, state, &batch->counts));
 }
 
 static void
-set_state(const Batch *batch, char state, bool over)
+set_state(Batch *batch, char state, bool over)
 {
-	static const Oid types[] = {INT8OID, CHAROID, TIMESTAMPTZOID, TEXTOID};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[] = {
-		Int64GetDatum(batch->id), CharGetDatum(state),
-		TimestampTzGetDatum(jobq_now()),
-		batch->error == NULL ? (Datum) 0 : CStringGetTextDatum(batch->error)
-	};
-	char		nulls[] = "    ";
+	JobqBatchRow *row = &batch->row;
 
-	if (!over)
-		nulls[2] = 'n';
-	if (batch->error == NULL)
-		nulls[3] = 'n';
-	jobq_query_kept(&plan, "UPDATE jobq.batch SET state = $2, finished_at = $3, last_error = $4"
-					" WHERE id = $1", 4, types, values, nulls, SPI_OK_UPDATE);
+	BATCH_SET(row, STATE, CharGetDatum(state));
+	if (over)
+		BATCH_SET(row, FINISHED_AT, TimestampTzGetDatum(jobq_now()));
+	BATCH_ISNULL(row, LAST_ERROR) = batch->error == NULL;
+	if (batch->error != NULL)
+		BATCH_SET(row, LAST_ERROR, CStringGetTextDatum(batch->error));
+	jobq_batch_write(row);
 	jobq_batch_changed(batch->id, state == BATCH_COMPLETED ? "completed"
 					   : state == BATCH_FAILED ? (over ? "failed" : "failing")
 					   : over ? "cancelled" : "cancelling", over);

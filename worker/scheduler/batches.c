@@ -44,6 +44,9 @@
 /* Ends of jobs, and steps, that are kept for a look; where there are more, it reads all. */
 #define MAX_NEWS		10000
 
+/* How long the order of turns stays, if nobody comes who is not in it. */
+#define TURNS_LAST		(20 * INT64CONST(1000))
+
 /* Looks that may share a transaction. */
 #define SHARED_LOOKS	50
 
@@ -80,8 +83,20 @@ typedef struct Look
 
 static HTAB *wanted = NULL;
 static TimestampTz wanted_at = DT_NOEND;	/* of the first of them */
-static bool strangers = false;	/* the role of one is not known */
-static int	nleft = 0;			/* for which the last round had no time */
+
+/* Those of which the role is not known. */
+static int64 *strangers = NULL;
+static int	nstrangers = 0;
+static int	max_strangers = 0;
+
+/*
+ * Whose turn it is, from next_turn on.  To put all in order again in each slice would
+ * take longer than the looks, where many are waiting.
+ */
+static Turn *turns = NULL;
+static int	nturns = 0;
+static int	next_turn = 0;
+static TimestampTz turns_until = 0;
 
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
@@ -96,8 +111,8 @@ static void collect(TimestampTz now);
 static void read_page(void *arg);
 static void sweep(TimestampTz now);
 static void read_roles(void *arg);
-static int	choose(TimestampTz now, Turn **turns);
-static int	look(const Turn *turns, int n, TimestampTz now);
+static void choose(TimestampTz now);
+static int	look(TimestampTz now);
 static void look_into(void *arg);
 static void looked(Look *this, const ErrorData *edata);
 static void check_live(Look *looks, const Part * parts, int n);
@@ -142,18 +157,15 @@ next_due(TimestampTz plan, TimestampTz now)
 static TimestampTz
 run(TimestampTz now)
 {
-	Turn	   *turns;
-	int			n;
-
 	/* the clock may have been put back */
 	sweep_at = Min(sweep_at, now + jobq_poll_interval * USECS_PER_SEC);
 	if (wanted_at != DT_NOEND)
 		wanted_at = Min(wanted_at, now + SWEEP_PAUSE);
 	if ((my_db->batches_sweep || now >= sweep_at || swept_to > 0) &&
-		nleft < PAGE)
+		nturns - next_turn < PAGE)
 		sweep(now);
 	collect(now);
-	if (strangers)
+	if (nstrangers > 0)
 	{
 		ErrorData  *edata = scheduler_try(read_roles, NULL);
 
@@ -161,16 +173,18 @@ run(TimestampTz now)
 			FreeErrorData(edata);
 	}
 
-	nleft = n = choose(now, &turns);
+	turns_until = Min(turns_until, now + TURNS_LAST);
+	if (next_turn == nturns || now >= turns_until)
+		choose(now);
 	share_begin();
-	while (nleft > 0)
+	while (next_turn < nturns)
 	{
 		if (share_over())
 		{
 			wanted_at = now;
 			break;
 		}
-		nleft -= look(&turns[n - nleft], nleft, now);
+		next_turn += look(now);
 	}
 	if (swept_to > 0 || my_db->batches_sweep || my_db->batches_look)
 		return now;
@@ -200,7 +214,11 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 	}
 	if (OidIsValid(role))
 		batch->role = role;
-	strangers |= !OidIsValid(batch->role);
+	if (!OidIsValid(batch->role))
+	{
+		strangers = jobq_grow(strangers, &max_strangers, nstrangers + 1, sizeof(int64));
+		strangers[nstrangers++] = id;
+	}
 	batch->bound = Max(batch->bound, bound);
 	wanted_at = Min(wanted_at, batch->at);
 	return batch;
@@ -357,46 +375,34 @@ sweep(TimestampTz now)
 static void
 read_roles(void *arg)
 {
-	static const Oid types[] = {INT8ARRAYOID};
-	static SPIPlanPtr plan = NULL;
-	Datum	   *ids = palloc(sizeof(Datum) * hash_get_num_entries(wanted));
-	int			n = 0;
-	HASH_SEQ_STATUS seq;
-	Wanted	   *batch;
-	Datum		array;
+	int			n = nstrangers;
+	Snapshot	snapshot;
 
-	strangers = false;
+	nstrangers = 0;
 	if (jobq_relations_if_installed() == NULL)
 		return;
-	hash_seq_init(&seq, wanted);
-	while ((batch = hash_seq_search(&seq)) != NULL)
-		if (!OidIsValid(batch->role))
-			ids[n++] = Int64GetDatum(batch->id);
-	array = PointerGetDatum(construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
-											TYPALIGN_DOUBLE));
-	n = (int) jobq_query_kept(&plan, "SELECT id, role::oid, has_steps FROM jobq.batch WHERE id = ANY ($1)",
-							  1, types, &array, NULL, SPI_OK_SELECT);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < n; i++)
 	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+		Wanted	   *batch = hash_search(wanted, &strangers[i], HASH_FIND, NULL);
+		JobqBatchRow row;
 
-		batch = hash_search(wanted, &id, HASH_FIND, NULL);
-		if (batch == NULL)
+		if (batch == NULL || OidIsValid(batch->role) ||
+			!jobq_batch_fetch(batch->id, snapshot, &row))
 			continue;
-		batch->role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
-		batch->alone = DatumGetBool(jobq_column(row, desc, 3, BOOLOID, NULL));
+		batch->role = DatumGetObjectId(BATCH_VALUE(&row, ROLE));
+		batch->alone = DatumGetBool(BATCH_VALUE(&row, HAS_STEPS));
+		if (next_turn < nturns && turns[next_turn].role != batch->role)
+			turns_until = 0;
 	}
-	SPI_freetuptable(SPI_tuptable);
+	UnregisterSnapshot(snapshot);
 }
 
 /*
- * Those that may be looked at now, in the order in which that is to be done, into
- * an array in the current memory context; how many there are.
+ * Those that may be looked at now, in the order in which that is to be done.
  */
-static int
-choose(TimestampTz now, Turn **turns)
+static void
+choose(TimestampTz now)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(Oid),
@@ -406,15 +412,18 @@ choose(TimestampTz now, Turn **turns)
 	HTAB	   *waiting;
 	HASH_SEQ_STATUS seq;
 	Wanted	   *batch;
-	int			n = 0;
 
-	*turns = NULL;
+	nturns = next_turn = 0;
 	if (wanted_at > now)
-		return 0;
+		return;
+	turns_until = now + TURNS_LAST;
 	waiting = hash_create("jobq waiting", 64, &info,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	*turns = MemoryContextAllocHuge(CurrentMemoryContext, sizeof(Turn) *
-									(hash_get_num_entries(wanted) + 1));
+	if (turns != NULL)
+		pfree(turns);
+	turns = NULL;
+	turns = MemoryContextAllocHuge(TopMemoryContext, sizeof(Turn) *
+								   (hash_get_num_entries(wanted) + 1));
 	wanted_at = DT_NOEND;
 	hash_seq_init(&seq, wanted);
 	while ((batch = hash_seq_search(&seq)) != NULL)
@@ -428,7 +437,7 @@ choose(TimestampTz now, Turn **turns)
 		may = Max(may, Min(batch->at, now + SWEEP_PAUSE));
 		if (may <= now)
 		{
-			share_add(*turns, &n, batch->role, batch->locked, batch->at,
+			share_add(turns, &nturns, batch->role, batch->locked, batch->at,
 					  batch->id);
 			continue;
 		}
@@ -443,8 +452,7 @@ choose(TimestampTz now, Turn **turns)
 			wanted_at = Min(wanted_at, may);
 	}
 	hash_destroy(waiting);
-	share_order(*turns, n);
-	return n;
+	share_order(turns, nturns);
 }
 
 /*
@@ -452,16 +460,19 @@ choose(TimestampTz now, Turn **turns)
  * many, at least one.
  */
 static int
-look(const Turn *turns, int n, TimestampTz now)
+look(TimestampTz now)
 {
+	int			n = nturns - next_turn;
 	Look		looks[SHARED_LOOKS];
 	Part		parts[SHARED_LOOKS];
 	int			ndone = 0;
 
 	while (ndone < Min(n, SHARED_LOOKS))
 	{
-		Wanted	   *batch = hash_search(wanted, &turns[ndone].item, HASH_FIND, NULL);
+		Wanted	   *batch = hash_search(wanted, &turns[next_turn + ndone].item, HASH_FIND, NULL);
 
+		if (batch == NULL)
+			break;
 		if (batch->alone && ndone > 0)
 			break;
 		looks[ndone] = (Look)
@@ -476,6 +487,8 @@ look(const Turn *turns, int n, TimestampTz now)
 		if (batch->alone)
 			break;
 	}
+	if (ndone == 0)
+		return 1;
 	if (ndone > 1)
 		ndone = share_try_together(parts, ndone, look_into, now);
 	else

@@ -21,9 +21,10 @@ typedef struct Ended
 {
 	int64		id;
 	const char *name;			/* or NULL */
+	const JobqBatchCounts *counts;
 } Ended;
 
-static bool append_counts(StringInfo headers, int64 batch_id);
+static bool append_counts(StringInfo buf, const JobqBatchCounts *counts);
 static bool find_error(int64 batch_id);
 static void append_error(StringInfo headers, const char *job_key, bool context);
 static void append_member(StringInfo headers, const char *name,
@@ -34,7 +35,8 @@ static void append_member(StringInfo headers, const char *name,
  * batch, or NULL.  The caller is connected to SPI.
  */
 char *
-callback_headers(int64 batch_id, const char *name, const char *state)
+callback_headers(int64 batch_id, const char *name, const char *state,
+				 const JobqBatchCounts *counts)
 {
 	StringInfoData headers;
 
@@ -47,7 +49,7 @@ callback_headers(int64 batch_id, const char *name, const char *state)
 		escape_json(&headers, name);
 	}
 	appendStringInfoString(&headers, ", \"batch_counts\": ");
-	if (append_counts(&headers, batch_id) && find_error(batch_id))
+	if (append_counts(&headers, counts) && find_error(batch_id))
 	{
 		appendStringInfoString(&headers, ", \"batch_error\": ");
 		append_error(&headers, "job_id", true);
@@ -71,7 +73,7 @@ describe(StringInfo buf, void *arg)
 		escape_json(buf, batch->name);
 	}
 	appendStringInfoString(buf, ", \"counts\": ");
-	if (append_counts(buf, batch->id) && find_error(batch->id))
+	if (append_counts(buf, batch->counts) && find_error(batch->id))
 	{
 		appendStringInfoString(buf, ", \"first_error\": ");
 		append_error(buf, "job", false);
@@ -83,9 +85,10 @@ describe(StringInfo buf, void *arg)
  * caller is connected to SPI.
  */
 void
-callback_event(int64 batch_id, const char *name, Oid role, char state)
+callback_event(int64 batch_id, const char *name, Oid role, char state,
+			   const JobqBatchCounts *counts)
 {
-	Ended		batch = {batch_id, name};
+	Ended		batch = {batch_id, name, counts};
 
 	jobq_event_of(state == BATCH_COMPLETED ? JOBQ_EVENT_BATCH_COMPLETED
 				  : state == BATCH_FAILED ? JOBQ_EVENT_BATCH_FAILED
@@ -97,38 +100,13 @@ callback_event(int64 batch_id, const char *name, Oid role, char state)
  * How many jobs have ended in which way.  Returns whether one has failed or expired.
  */
 static bool
-append_counts(StringInfo headers, int64 batch_id)
+append_counts(StringInfo buf, const JobqBatchCounts *counts)
 {
-	static const Oid types[] = {INT8OID};
-	static const char *const names[] = {
-		"completed", "failed", "cancelled", "expired"
-	};
-	static SPIPlanPtr plan = NULL;
-	Datum		value = Int64GetDatum(batch_id);
-	bool		any = false;
-
-	if (jobq_query_kept(&plan, "SELECT b.completed + n.completed,"
-						" b.failed + (SELECT pg_catalog.count(*) FROM jobq.failed_job f WHERE f.batch_id = $1),"
-						" b.cancelled + n.cancelled, b.expired + n.expired"
-						" FROM jobq.batch b,"
-						" (SELECT pg_catalog.count(*) FILTER (WHERE a.state = 'c') AS completed,"
-						"  pg_catalog.count(*) FILTER (WHERE a.state = 'x') AS cancelled,"
-						"  pg_catalog.count(*) FILTER (WHERE a.state = 'e') AS expired"
-						"  FROM jobq.archive a WHERE a.batch_id = $1) n WHERE b.id = $1",
-						1, types, &value, NULL, SPI_OK_SELECT) != 1)
-		elog(ERROR, "batch " INT64_FORMAT " does not exist", batch_id);
-	appendStringInfoChar(headers, '{');
-	for (int i = 0; i < (int) lengthof(names); i++)
-	{
-		int64		n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i + 1, INT8OID, NULL));
-
-		appendStringInfo(headers, "%s\"%s\": " INT64_FORMAT, i > 0 ? ", " : "",
-						 names[i], n);
-		any |= n > 0 && (i == 1 || i == 3);
-	}
-	appendStringInfoChar(headers, '}');
-	SPI_freetuptable(SPI_tuptable);
-	return any;
+	appendStringInfo(buf, "{\"completed\": " INT64_FORMAT ", \"failed\": " INT64_FORMAT
+					 ", \"cancelled\": " INT64_FORMAT ", \"expired\": " INT64_FORMAT "}",
+					 counts->completed, counts->failed, counts->cancelled,
+					 counts->expired);
+	return counts->failed > 0 || counts->expired > 0;
 }
 
 /*

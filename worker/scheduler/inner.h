@@ -372,8 +372,9 @@ extern Jsonb *map_payload(StepLook *look, const JobqStep *element,
 
 /* worker/scheduler/callback.c */
 extern char *callback_headers(int64 batch_id, const char *name,
-							  const char *state);
-extern void callback_event(int64 batch_id, const char *name, Oid role, char state);
+							  const char *state, const JobqBatchCounts *counts);
+extern void callback_event(int64 batch_id, const char *name, Oid role, char state,
+						   const JobqBatchCounts *counts);
 
 /* worker/scheduler/schedule_events.c */
 /* Ticks of a schedule that make no job, from the first, which is one, to before "until". */
