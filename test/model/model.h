@@ -121,6 +121,7 @@ typedef struct Queue
 typedef struct World
 {
 	TimestampTz now;
+	bool		put_back;		/* the clock was, at some time */
 	uint64		tick;			/* hand-overs so far */
 	uint64		limits_tick;	/* when limits were loaded last */
 	int64		next_id;

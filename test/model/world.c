@@ -929,7 +929,10 @@ static void
 op_clock(uint32 a, uint32 b, uint32 c)
 {
 	if (a % 16 == 0)
+	{
 		world.now -= b % (200 * USECS_PER_SEC);
+		world.put_back = true;
+	}
 	else if (a % 4 == 0)
 		world.now += b % (30 * USECS_PER_SEC);
 	else
