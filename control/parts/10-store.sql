@@ -94,7 +94,7 @@ CREATE TABLE jobq.job (
 	errors jsonb,
 	group_id bigint,
 	group_key text,
-	group_held boolean,
+	group_held timestamptz,
 	unique_until "char",
 	unique_queue int,
 	unique_key text,
@@ -116,7 +116,7 @@ COMMENT ON COLUMN jobq.job.run_as IS 'as which role it runs: its own, unless its
 COMMENT ON COLUMN jobq.job.flow IS 'hash of what has a lane of its own: a kind with limits or a named limiter, a key of that, a tenant of a queue that is fair or limits them; 0: none';
 COMMENT ON COLUMN jobq.job.limit_cost IS 'how many tokens it costs at a limiter that asks; 0: it passes that by; null: one';
 COMMENT ON COLUMN jobq.job.group_id IS 'hash of queue and group_key, even; or of the role''s number and group_key, odd';
-COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before: its group waits for it';
+COMMENT ON COLUMN jobq.job.group_held IS 'the job has begun before, and came back then for the first time: its group waits for it, for as long as the queue has patience';
 COMMENT ON COLUMN jobq.job.attempt IS 'attempts that were charged so far';
 COMMENT ON COLUMN jobq.job.log IS 'what its handler has told by log()';
 COMMENT ON COLUMN jobq.job.unique_until IS 'when it gives its unique key back: f(inish), s(tart)';
@@ -131,8 +131,8 @@ COMMENT ON INDEX jobq.job_ready IS 'the lanes, in order';
 CREATE INDEX job_group ON jobq.job (group_id, priority, run_at, id) WHERE group_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_group IS 'the groups, each in its order';
 
-CREATE INDEX job_group_held ON jobq.job (group_id) WHERE group_held IS NOT NULL;
-COMMENT ON INDEX jobq.job_group_held IS 'the jobs for which their groups wait';
+CREATE INDEX job_group_held ON jobq.job (group_id, group_held) WHERE group_held IS NOT NULL;
+COMMENT ON INDEX jobq.job_group_held IS 'the jobs for which their groups wait, or have waited too long';
 
 CREATE INDEX job_batch ON jobq.job (batch_id, id) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq.job_batch IS 'the live jobs of a batch';
@@ -336,6 +336,10 @@ COMMENT ON TRIGGER replicated ON jobq.job IS 'fires for logical replication only
 CREATE FUNCTION jobq_internal.group_of_role(role regrole, group_key text) RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_group_of_role' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION jobq_internal.group_of_role(regrole, text) IS 'id of the role''s group of that key, in the queues whose groups are of the database';
+
+CREATE FUNCTION jobq_internal.group_waits_until(held timestamptz, patience interval) RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'jobq_group_waits_until_sql' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION jobq_internal.group_waits_until(timestamptz, interval) IS 'when a group that has waited for a job since then loses its patience';
 
 CREATE FUNCTION jobq_internal.regroup() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -45,7 +45,7 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.key_tokens(int, text) IS 'how many jobs of a key of a limiter may start now, for the view';
 
 CREATE FUNCTION jobq_internal.group_slots(
-	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT parked int, OUT more boolean,
+	OUT group_id bigint, OUT running int, OUT waits_for bigint, OUT waits_until timestamptz, OUT parked int, OUT more boolean,
 	OUT tokens float8, OUT rest_until timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_group_slots'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;

@@ -28,6 +28,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 	FROM jobq.job j
 	JOIN jobq.queue q ON q.id = j.queue_id
 	LEFT JOIN pg_roles o ON o.oid = coalesce(q.run_as, j.role)
+	CROSS JOIN LATERAL (SELECT j.group_held IS NOT NULL
+			AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > jobq.clock(), true) AS holds) w
 	CROSS JOIN LATERAL (
 		SELECT 1 AS place, 'dormant' AS reason, 'logical replication has brought it, and the publisher runs it' AS detail,
 			'when the publisher is off: SELECT jobq.adopt()' AS remedy
@@ -82,12 +84,15 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			OR NOT o.rolcanlogin AND current_setting('server_version_num')::int < 170000
 			OR NOT has_database_privilege(o.oid, current_database(), 'CONNECT'))
 		UNION ALL
-		SELECT 9, 'group', format('its group waits for %s, which has begun before and is due at %s',
-				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at)),
+		SELECT 9, 'group', format('its group waits for %s, which has begun before and is due at %s%s',
+				jobq_internal.explain_names(caller, sees_all, ARRAY[h.id]), date_trunc('second', h.run_at),
+				', until ' || date_trunc('second', jobq_internal.group_waits_until(h.group_held, k.group_patience)) || ' at most'),
 			CASE WHEN sees_all OR pg_has_role(caller, h.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', h.id) END
 		FROM jobq.job h
+		JOIN jobq.queue k ON k.id = h.queue_id
 		WHERE h.group_id = j.group_id AND h.group_held IS NOT NULL AND h.id <> j.id AND NOT h.dormant
-			AND q.group_on_failure = 'wait' AND j.group_held IS NULL AND j.run_at <= jobq.clock()
+			AND q.group_on_failure = 'wait' AND NOT w.holds AND j.run_at <= jobq.clock()
+			AND coalesce(jobq_internal.group_waits_until(h.group_held, k.group_patience) > jobq.clock(), true)
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = h.id)
 		UNION ALL
 		SELECT 10, 'group', format('of its group %s may run at a time: %s', q.group_max_running,
@@ -102,7 +107,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 			CASE WHEN sees_all OR pg_has_role(caller, p.role, 'USAGE') THEN format('SELECT * FROM jobq.explain_job(%s)', p.id) END
 		FROM jobq.job p
 		WHERE p.group_id = j.group_id AND (p.priority, p.run_at, p.id) < (j.priority, j.run_at, j.id)
-			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND j.group_held IS NULL
+			AND NOT p.dormant AND q.group_max_running = 1 AND j.run_at <= jobq.clock() AND NOT w.holds
 			AND NOT EXISTS (SELECT FROM jobq_internal.running_jobs r WHERE r.job_id = p.id)
 		ORDER BY p.priority, p.run_at, p.id LIMIT 1)
 		UNION ALL

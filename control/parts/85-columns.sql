@@ -275,6 +275,7 @@ BEGIN
 			(NULL, 'unique_until', 'when it would give its unique key back: f(inish), s(tart)'),
 			(NULL, 'waiting', 'how many jobs wait to be run'),
 			(NULL, 'waits_for', 'the job whose next attempt the group waits for'),
+			(NULL, 'waits_until', 'until when the group waits for that job at most; null: until it has ended'),
 			(NULL, 'watch', 'NOTIFY at each change'),
 			(NULL, 'worker', 'the server process that runs it, or through which a consumer holds it'))
 		SELECT c.oid, a.attname, coalesce(own.comment, usual.comment)

@@ -29,7 +29,8 @@
 static bool group_is_busy(Relation rel, const JobqJob *job,
 						  const JobqQueue *queue, const JobqPush *entry,
 						  Snapshot snapshot, JobqJob *first);
-static bool group_is_held(Relation rel, const JobqJob *job, Snapshot snapshot,
+static bool group_is_held(Relation rel, const JobqJob *job,
+						  const JobqQueue *queue, Snapshot snapshot,
 						  JobqJob *holder);
 static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
@@ -106,6 +107,8 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
  * That there is a permit says that no job of the group runs, and that it waits
  * for none that has begun before.  Who has found the job in the table has no
  * permit yet, and nobody may be there who gives any: so he asks for that, too.
+ *
+ * A job for which its group has waited too long has its place among the others.
  */
 static bool
 group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
@@ -116,40 +119,48 @@ group_is_busy(Relation rel, const JobqJob *job, const JobqQueue *queue,
 
 	if (job_group(job) == 0 || queue == NULL ||
 		(queue->group_max_running != 1 && !shared) ||
-		(!JOB_ISNULL(job, JOB_GROUP_HELD) && waits))
+		(waits && jobq_group_is_held_by(job, jobq_now())))
 		return false;
 	if (entry != NULL &&
 		(entry->first || entry->permits.group == JOBQ_NONE ||
 		 jobq_my_database() == NULL))
 		return false;
 	if (entry == NULL && waits &&
-		group_is_held(rel, job, snapshot, first))
+		group_is_held(rel, job, queue, snapshot, first))
 		return true;
 	return group_predecessor(rel, job, snapshot, first);
 }
 
 /*
  * Look for another job of the same group that has begun before, whenever it is
- * due.
+ * due, and for which the group still waits.
  */
 static bool
-group_is_held(Relation rel, const JobqJob *job, Snapshot snapshot,
-			  JobqJob *holder)
+group_is_held(Relation rel, const JobqJob *job, const JobqQueue *queue,
+			  Snapshot snapshot, JobqJob *holder)
 {
-	ScanKeyData key;
+	TimestampTz now = jobq_now();
+	ScanKeyData keys[2];
+	int			nkeys = 1;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
-	ScanKeyInit(&key, JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
+	ScanKeyInit(&keys[0], JOB_GROUP_ID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(job_group(job)));
+
+	/* in one queue, none that has lost its turn needs to be read */
+	if (queue->group_patience > 0 && !jobq_group_shared(job_group(job)))
+		ScanKeyInit(&keys[nkeys++], JOB_GROUP_HELD, BTGreaterStrategyNumber,
+					F_TIMESTAMPTZ_GT,
+					TimestampTzGetDatum(now - queue->group_patience));
 	scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_GROUP_HELD), true,
-							  snapshot, 1, &key);
+							  snapshot, nkeys, keys);
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		jobq_job_from_tuple(rel, tuple, holder);
 		found = job_id(holder) != job_id(job) &&
-			!JOB_ISNULL(holder, JOB_GROUP_HELD) &&
+			jobq_group_is_held_by(holder, now) &&
 			!DatumGetBool(JOB(holder, JOB_DORMANT));
 	}
 	systable_endscan(scan);

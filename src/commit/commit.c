@@ -49,14 +49,6 @@ typedef struct PendingPush
 	JobqPush	push;
 } PendingPush;
 
-/* A job of a group that has come to its end without a permit. */
-typedef struct PendingEnd
-{
-	SubTransactionId subid;
-	int64		group;
-	int64		job_id;
-} PendingEnd;
-
 /* Attempts that have failed. */
 typedef struct PendingFailure
 {
@@ -68,9 +60,6 @@ typedef struct PendingFailure
 	int			n;
 } PendingFailure;
 
-static PendingEnd *ends = NULL;
-static int	nends = 0;
-static int	max_ends = 0;
 static PendingFailure failures[MAX_FAILURES];
 static int	nfailures = 0;
 static PendingPush pushes[MAX_PUSHES];
@@ -93,12 +82,13 @@ static bool anything = false;
 static bool committed = false;
 
 /* All books: this room's own, then those that have joined. */
-#define MAX_BOOKS	8
+#define MAX_BOOKS	10
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
-	&lease_books, &message_books, &batch_books, &outcome_books
+	&group_held_books, &lease_books, &message_books, &batch_books,
+	&outcome_books, &group_end_books
 };
-static int	nbooks = 4;
+static int	nbooks = 6;
 
 static bool something_noted(void);
 static void xact_callback(XactEvent event, void *arg);
@@ -256,19 +246,6 @@ jobq_at_commit_wake(int64 job_id)
 	if (nwakes < MAX_WAKES)
 		wakes[nwakes] = job_id;
 	nwakes++;
-}
-
-/*
- * At commit, the group need not wait for this job any more, if it does.
- */
-void
-jobq_at_commit_group_end(int64 group, int64 job_id)
-{
-	anything = true;
-	ends = jobq_grow(ends, &max_ends, nends + 1, sizeof(PendingEnd));
-	ends[nends].subid = GetCurrentSubTransactionId();
-	ends[nends].group = group;
-	ends[nends++].job_id = job_id;
 }
 
 /*
@@ -431,8 +408,6 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	 */
 	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
 		npushes--;
-	while (nends > 0 && ends[nends - 1].subid >= mysubid)
-		nends--;
 	for (int i = 0; i < nfailures; i++)
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
@@ -502,8 +477,8 @@ hand_over(void)
 		if (books[i]->unnoted != NULL)
 			books[i]->unnoted(NULL);
 	if (db != NULL &&
-		(pending || npushes > 0 || nlanes > 0 || nends > 0 ||
-		 nfailures > 0 || rescan || reload || changed != 0))
+		(pending || npushes > 0 || nlanes > 0 || nfailures > 0 || rescan ||
+		 reload || changed != 0))
 	{
 		TimestampTz now = jobq_now();
 
@@ -515,8 +490,6 @@ hand_over(void)
 			if (unnoted && books[i]->unnoted != NULL)
 				books[i]->unnoted(db);
 		}
-		for (int i = 0; i < nends; i++)
-			jobq_group_end(db, ends[i].group, ends[i].job_id, now, &wake);
 		for (int i = 0; i < nfailures; i++)
 			if (failures[i].n > 0)
 				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
@@ -574,7 +547,7 @@ hand_over(void)
 	if (OidIsValid(created))
 		start_serving(db);
 
-	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
+	npushes = nlanes = nwakes = nfailures = nundone = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = undone_many = false;
 	created = InvalidOid;
@@ -589,7 +562,7 @@ forget(void)
 {
 	anything = false;
 	abort_books(InvalidSubTransactionId);
-	npushes = nlanes = nwakes = nends = nfailures = nundone = 0;
+	npushes = nlanes = nwakes = nfailures = nundone = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = undone_many = false;
 	created = InvalidOid;

@@ -208,7 +208,6 @@ extern void jobq_commit_join(const JobqCommitBooks *books);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
-extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
 								  int64 group);
 extern void jobq_at_commit_rescan(void);
@@ -216,6 +215,11 @@ extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_changed(int what);
 extern void jobq_at_commit_created(Oid job, bool by_restore);
+
+/* src/commit/group_commit.c */
+extern void jobq_at_commit_group_held(int64 group, int64 job_id,
+									  TimestampTz since);
+extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 
 /* src/commit/lease_commit.c */
 extern void jobq_lease_room(int n);

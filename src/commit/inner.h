@@ -12,6 +12,9 @@
 
 #include "commit/commit.h"
 
+extern const JobqCommitBooks group_held_books;	/* group_commit.c: before
+												 * permits are given back */
+extern const JobqCommitBooks group_end_books;	/* ... and after that */
 extern const JobqCommitBooks lease_books;	/* lease_commit.c */
 extern const JobqCommitBooks message_books; /* message.c */
 extern const JobqCommitBooks batch_books;	/* batch_commit.c */

@@ -421,6 +421,10 @@ release(const Held *held, Interval *interval, const Datum *payload)
 								 JOBQ_NONE, 0);
 			if (jobq_read_held(rel, &lease, &job))
 			{
+				/* the group goes on waiting for it, but not anew */
+				if (!JOB_ISNULL(&job, JOB_GROUP_HELD))
+					jobq_at_commit_group_held(job_group(&job), job_id(&job),
+											  job_held_since(&job));
 				jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 				jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 			}

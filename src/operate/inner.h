@@ -31,7 +31,7 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" role, 0, 0, max_attempts, 0::smallint, 0::smallint, watch, false, kind, payload," \
 	" timeout_ms, NULL::timestamptz, NULL::timestamptz, NULL::bigint," \
 	" NULL::timestamptz, headers, backoff, errors," \
-	" NULL::bigint, group_key, NULL::boolean, unique_until, unique_queue, unique_key," \
+	" NULL::bigint, group_key, NULL::timestamptz, unique_until, unique_queue, unique_key," \
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 

@@ -329,13 +329,14 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		GROUP_ID_, RUNNING, WAITS_FOR, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
+		GROUP_ID_, RUNNING, WAITS_FOR, WAITS_UNTIL, PARKED, MORE, TOKENS, REST_UNTIL, NATTS
 	};
 	ReturnSetInfo *rsinfo;
 	JobqDatabase *db = jobq_my_database();
 	TimestampTz now = jobq_now();
 	JobqGroup  *groups;
 	bool	   *paced;
+	TimestampTz *until;
 	Relation	rel;
 	int			n = 0;
 
@@ -345,6 +346,7 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 	groups = MemoryContextAllocHuge(CurrentMemoryContext,
 									sizeof(JobqGroup) * jobq_max_groups);
 	paced = palloc(sizeof(bool) * jobq_max_groups);
+	until = palloc(sizeof(TimestampTz) * jobq_max_groups);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	jobq_groups_forget(db, now);
 	for (int i = 0; i < jobq_max_groups; i++)
@@ -359,6 +361,7 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		paced[n] = rate != NULL && rate->by_group && rate->per_us > 0;
 		if (paced[n])
 			(void) jobq_pace_free(rate, &group->pace, now, &due);
+		until[n] = group->owner == 0 ? DT_NOEND : jobq_group_waits_until(db, group);
 		groups[n++] = *group;
 	}
 	LWLockRelease(db->lock);
@@ -377,6 +380,8 @@ jobq_group_slots(PG_FUNCTION_ARGS)
 		values[RUNNING] = Int32GetDatum(group->running);
 		values[WAITS_FOR] = Int64GetDatum(group->owner);
 		nulls[WAITS_FOR] = group->owner == 0;
+		values[WAITS_UNTIL] = TimestampTzGetDatum(until[i]);
+		nulls[WAITS_UNTIL] = until[i] == DT_NOEND;
 		values[PARKED] = Int32GetDatum(group->nparked);
 		values[MORE] = BoolGetDatum(group->spilled);
 		values[TOKENS] = Float8GetDatum(group->pace.tokens);

@@ -90,6 +90,7 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	if (group->head != JOBQ_NONE)
 		group_set_policy(db, group,
 						 db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
+	group_lose_patience(db, group, now);
 	do
 	{
 		link = &group->head;
@@ -104,6 +105,10 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			 group->called != db->ready->entries[*link].key.id &&
 			 may_start(db, group, db->ready->entries[*link].key.id, now, &due) &&
 			 !group_call(db, group, link, now, wake));
+
+	/* groups that lose their patience one soon after the other do so together */
+	if (group->owner != 0 && group->head != JOBQ_NONE)
+		due = Min(due, Max(jobq_group_waits_until(db, group), now + ROOM_PAUSE));
 	db->groups->due = Min(db->groups->due, due);
 	if (group->spilled && group->head != JOBQ_NONE)
 	{
@@ -124,14 +129,13 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 }
 
 static uint32
-take_in(JobqDatabase *db, JobqGroup *group, int64 id)
+take_in(JobqDatabase *db, JobqGroup *group, int64 id, int32 queue_id)
 {
 	JobqLimiter *policy = group_policy(db, group);
 
 	if (policy->rate.by_group && policy->rate.per_us > 0)
 		group->pace.tokens -= 1;
-	group->current = id;
-	group->running++;
+	jobq_group_take(group, id, queue_id);
 	return group - db->groups->groups;
 }
 
@@ -169,6 +173,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 		return JOBQ_PARKED;
 	}
 	group_set_policy(db, group, lane->queue_limiter);
+	group_lose_patience(db, group, now);
 	if (group->called == entry->key.id)
 		group->called = 0;
 	if (!group_is_next(db, group, entry->key.id, lane->priority, entry->key) ||
@@ -178,7 +183,7 @@ group_enter(JobqDatabase *db, JobqLane *lane, uint32 index,
 		group_advance(db, group, now, wake);
 		return JOBQ_PARKED;
 	}
-	*place = take_in(db, group, entry->key.id);
+	*place = take_in(db, group, entry->key.id, lane->queue_id);
 	if (group->nparked > 0 || group->spilled)
 		group_advance(db, group, now, wake);
 	return JOBQ_ENTERED;
@@ -198,6 +203,7 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 	if (group == NULL)
 		return false;
 	group_set_policy(db, group, limiter);
+	group_lose_patience(db, group, now);
 	if (!group_is_next(db, group, job->key.id, job->priority, job->key) ||
 		!may_start(db, group, job->key.id, now, &due))
 	{
@@ -206,7 +212,7 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 	}
 	if (group->called == job->key.id)
 		group->called = 0;
-	*place = take_in(db, group, job->key.id);
+	*place = take_in(db, group, job->key.id, job->queue_id);
 	return true;
 }
 
@@ -236,7 +242,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, int64 id, int32 priority,
 
 /*
  * The job's transaction is over.  If the job will run again ("live"), its
- * group waits for it, unless the queue says otherwise.
+ * group waits for it, unless the queue says otherwise, or it has waited too long.
  */
 void
 group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
@@ -252,11 +258,14 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 
 	/*
 	 * An owner remains one until it has run: what was popped under its id may
-	 * be an outdated entry, which finds no row.  And somebody may have
-	 * removed the job, which was to run again, before we come here.
+	 * be an outdated entry, which finds no row.  It does, too, if it has got
+	 * back its turn while this one ran.  And somebody may have removed the
+	 * job, which was to run again, before we come here.
 	 */
-	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
-		group->owner = id;
+	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1 &&
+		(group->owner == 0 || group->owner == id))
+		jobq_group_wait_for(group, id, group->current_queue,
+							group->current_since == 0 ? now : group->current_since);
 	else if (!unused && group->owner == id)
 		group->owner = 0;
 	group_advance(db, group, now, wake);

@@ -37,6 +37,7 @@ groups_clear(JobqDatabase *db)
 	jobq_shares_set(db->shares, JOBQ_OF_GROUPS, jobq_max_groups);
 	db->groups->refill = false;
 	db->groups->full = false;
+	db->groups->owners = false;
 	db->groups->swept_at = 0;
 	db->groups->due = DT_NOEND;
 }
@@ -75,6 +76,75 @@ group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 	policy = group_policy(db, group);
 	if (!policy->group_wait || policy->group_max_running != 1)
 		group->owner = 0;
+}
+
+/*
+ * Until when the group waits for its owner, by the patience of the queue of that: a
+ * group of the database has no other policy of a queue.
+ */
+TimestampTz
+jobq_group_waits_until(JobqDatabase *db, const JobqGroup *group)
+{
+	uint16		limiter = group->limiter;
+
+	if (jobq_group_shared(group->id))
+		limiter = jobq_limiter_find(db, group->owner_queue, 0);
+	if (limiter == JOBQ_NO_LIMITER ||
+		db->limits->limiters[limiter].group_patience == 0)
+		return DT_NOEND;
+	return group->owner_since + db->limits->limiters[limiter].group_patience;
+}
+
+/*
+ * An owner for which the group has waited too long loses its turn: it comes where its
+ * time says, as any other.
+ */
+void
+group_lose_patience(JobqDatabase *db, JobqGroup *group, TimestampTz now)
+{
+	if (group->owner != 0 && now >= jobq_group_waits_until(db, group))
+		group->owner = 0;
+}
+
+/*
+ * A job of the group runs.
+ */
+void
+jobq_group_take(JobqGroup *group, int64 id, int32 queue_id)
+{
+	group->current = id;
+	group->current_since = group->owner == id ? group->owner_since : 0;
+	group->current_queue = queue_id;
+	group->running++;
+}
+
+/*
+ * The group waits for this job, since then.
+ */
+void
+jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
+					TimestampTz since)
+{
+	group->owner = id;
+	group->owner_since = since;
+	group->owner_queue = queue_id;
+}
+
+/*
+ * The job, which has a permit of the group and will run again, came back for the first
+ * time then.
+ */
+void
+jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
+{
+	JobqGroup  *group = jobq_group_find(db, id);
+
+	if (group == NULL)
+		return;
+	if (group->current == job_id)
+		group->current_since = since;
+	if (group->owner == job_id)
+		group->owner_since = since;
 }
 
 /*
@@ -146,7 +216,11 @@ void
 jobq_groups_forget(JobqDatabase *db, TimestampTz now)
 {
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
+	{
+		if (db->groups->groups[i].id != 0)
+			group_lose_patience(db, &db->groups->groups[i], now);
 		group_forget_if_idle(db, &db->groups->groups[i], now);
+	}
 }
 
 /*

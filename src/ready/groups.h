@@ -31,6 +31,10 @@ typedef struct JobqGroup
 	int64		id;				/* 0: free */
 	int64		owner;			/* only this job may run; or 0 */
 	int64		current;		/* the job that was taken in last */
+	TimestampTz owner_since;	/* the group has waited for its owner ... */
+	TimestampTz current_since;	/* ... or for the other since then; 0: not yet */
+	int32		owner_queue;	/* of which these are */
+	int32		current_queue;
 	int64		called;			/* the job that is in its lane; or 0 */
 	int32		called_priority;	/* and its place */
 	TimestampTz called_run_at;
@@ -66,6 +70,8 @@ typedef struct JobqGroups
 {
 	bool		refill;			/* a group wants to be read */
 	bool		full;			/* a lane is skipping */
+	bool		owners;			/* jobs that had lost their turn may have it
+								 * again: the scheduler shall read them */
 	TimestampTz due;			/* when a group may be free, with time */
 	TimestampTz swept_at;		/* idle groups were looked for */
 	uint32		ngroups;
@@ -79,6 +85,13 @@ extern JobqGroup *jobq_group_find(JobqDatabase *db, int64 id);
 extern JobqGroup *jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter,
 								  Oid role, TimestampTz now);
 extern void jobq_groups_forget(JobqDatabase *db, TimestampTz now);
+extern TimestampTz jobq_group_waits_until(JobqDatabase *db,
+										  const JobqGroup *group);
+extern void jobq_group_take(JobqGroup *group, int64 id, int32 queue_id);
+extern void jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
+								TimestampTz since);
+extern void jobq_group_held(JobqDatabase *db, int64 id, int64 job_id,
+							TimestampTz since);
 
 /* src/ready/group.c */
 extern void jobq_group_call(JobqDatabase *db, uint32 group, int64 id,

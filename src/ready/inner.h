@@ -93,6 +93,8 @@ extern void groups_clear(JobqDatabase *db);
 extern JobqLimiter *group_policy(JobqDatabase *db, const JobqGroup *group);
 extern void group_set_policy(JobqDatabase *db, JobqGroup *group,
 							 uint16 limiter);
+extern void group_lose_patience(JobqDatabase *db, JobqGroup *group,
+								TimestampTz now);
 extern bool group_pace_free(JobqDatabase *db, JobqGroup *group,
 							TimestampTz now, TimestampTz *due);
 extern void group_forget_if_idle(JobqDatabase *db, JobqGroup *group,

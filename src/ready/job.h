@@ -57,7 +57,8 @@ typedef struct JobqPush
 	bool		quarantine;
 	bool		notify;			/* mark the queue's channel for the relay */
 	bool		first;			/* on its way out: no job of its group comes
-								 * before it */
+								 * before it, or it is the one for which that
+								 * waits */
 	JobqKey		key;
 	ItemPointerData ctid;
 	uint32		kind;			/* hash of its kind's or named limiter, or 0 */

@@ -79,6 +79,7 @@ typedef struct JobqLimiter
 	uint32		kind;			/* hash of it, or of a limiter's name; or 0 */
 	int			max_running;	/* 0: no limit */
 	int			group_max_running;	/* 0: no limit */
+	int64		group_patience; /* for its owner, in microseconds; 0: for ever */
 	int			weight;			/* among queues of the same place in a pool */
 	JobqRate	rate;
 	JobqThrottle throttle;

@@ -86,6 +86,8 @@ again:
 	if (popped->group != 0)
 		popped->first = !jobq_group_shared(popped->group) &&
 			no_predecessor(db, best, popped->key, now);
+	if (group != JOBQ_NONE && db->groups->groups[group].owner == popped->key.id)
+		popped->first = true;	/* for which the group waits */
 	popped->permits = permits_take(db, best, group, now);
 	popped->charged = lane_served_one(db, best);
 	turns_over(db, popped->role, &popped->permits);

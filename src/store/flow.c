@@ -35,6 +35,7 @@
 
 PG_FUNCTION_INFO_V1(jobq_limiter_of_sql);
 PG_FUNCTION_INFO_V1(jobq_group_of_role);
+PG_FUNCTION_INFO_V1(jobq_group_waits_until_sql);
 
 /* Stands for a limiter that its jobs pass by. */
 #define PASSES	0x70617373
@@ -137,6 +138,37 @@ jobq_group_changed(const JobqJob *job)
 	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	return queue != NULL &&
 		jobq_group_shared(job_group(job)) != (queue->group_scope == GROUP_OF_DATABASE);
+}
+
+/*
+ * Does the group of this job, which does not run, wait for it, as far as its row tells
+ * and the queue has its groups wait?  It has begun before, and is not stuck for longer
+ * than the patience that its queue has now.
+ */
+bool
+jobq_group_is_held_by(const JobqJob *job, TimestampTz now)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+
+	if (JOB_ISNULL(job, JOB_GROUP_HELD))
+		return false;
+	queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+	return queue == NULL || queue->group_patience == 0 ||
+		now - queue->group_patience < job_held_since(job);
+}
+
+/*
+ * group_waits_until(held, patience): until when a group waits for a job that came back
+ * for the first time then.
+ */
+Datum
+jobq_group_waits_until_sql(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TIMESTAMPTZ(jobq_later(PG_GETARG_TIMESTAMPTZ(0),
+									 jobq_interval_ms(PG_GETARG_INTERVAL_P(1),
+													  "group_patience", 0,
+													  JOBQ_MAX_DELAY_MS)));
 }
 
 /*

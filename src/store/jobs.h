@@ -104,6 +104,7 @@ typedef struct JobqJob
 #define job_watch(job)		DatumGetBool(JOB(job, JOB_WATCH))
 #define job_group(job) \
 	(JOB_ISNULL(job, JOB_GROUP_ID) ? 0 : DatumGetInt64(JOB(job, JOB_GROUP_ID)))
+#define job_held_since(job)	DatumGetTimestampTz(JOB(job, JOB_GROUP_HELD))
 #define job_batch(job) \
 	(JOB_ISNULL(job, JOB_BATCH_ID) ? 0 : DatumGetInt64(JOB(job, JOB_BATCH_ID)))
 #define job_blocked(job)	(job_run_at(job) == DT_NOEND)
@@ -239,6 +240,7 @@ extern uint32 jobq_limiter_hash(const char *name);
 extern int64 jobq_group_id(int32 queue_id, text *key);
 extern void jobq_set_group(JobqJob *job, Datum group_key);
 extern bool jobq_group_changed(const JobqJob *job);
+extern bool jobq_group_is_held_by(const JobqJob *job, TimestampTz now);
 extern void jobq_set_group_right(JobqJob *job);
 extern void jobq_change_group(JobqJob *job);
 extern void jobq_set_flow(JobqJob *job);

@@ -132,6 +132,7 @@ typedef struct JobqQueue
 	char		group_scope;
 	char		recycle;
 	int			group_max_running;	/* 0: no limit */
+	int64		group_patience; /* microseconds; 0: for ever */
 	bool		open;			/* to all producers */
 	Oid			run_as;			/* the role of its jobs, or InvalidOid: theirs */
 	Oid			run_as_by;		/* who has said so, or InvalidOid: not known */
@@ -255,7 +256,8 @@ enum
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL" \
 	" OR fair_by IS NOT NULL OR group_max_running <> 1" \
 	" OR tenant_max_running IS NOT NULL OR tenant_rate IS NOT NULL" \
-	" OR group_on_failure <> 'wait' OR weight IS NOT NULL"
+	" OR group_on_failure <> 'wait' OR group_patience IS NOT NULL" \
+	" OR weight IS NOT NULL"
 #define JOBQ_LIMITED_KIND \
 	"max_running IS NOT NULL OR rate IS NOT NULL OR throttle IS NOT NULL"
 

@@ -159,6 +159,9 @@ queue_from_tuple(HeapTuple tuple, TupleDesc desc, KnownQueue *known)
 	queue->on_full = word_of(QUEUE_ON_FULL, values);
 	queue->group_max_running =
 		DatumGetInt32(values[QUEUE_GROUP_MAX_RUNNING - 1]);
+	queue->group_patience = nulls[QUEUE_GROUP_PATIENCE - 1] ? 0
+		: jobq_interval_ms(DatumGetIntervalP(values[QUEUE_GROUP_PATIENCE - 1]),
+						   "group_patience", 0, JOBQ_MAX_DELAY_MS) * 1000;
 	queue->open = DatumGetBool(values[QUEUE_OPEN - 1]);
 	queue->run_as = nulls[QUEUE_RUN_AS - 1] ? InvalidOid
 		: DatumGetObjectId(values[QUEUE_RUN_AS - 1]);

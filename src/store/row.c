@@ -175,15 +175,19 @@ jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 }
 
 /*
- * Insert a job that has begun and will run again: its group waits for it, which
- * the row says for the time after a restart; its batch may be about to be
+ * Insert a job that has begun and will run again: its group waits for it, since it
+ * came back for the first time, which the row says; its batch may be about to be
  * cancelled.
  */
 void
 jobq_job_insert_again(Relation rel, JobqJob *job)
 {
 	if (job_group(job) != 0)
-		JOB_SET(job, JOB_GROUP_HELD, BoolGetDatum(true));
+	{
+		if (JOB_ISNULL(job, JOB_GROUP_HELD))
+			JOB_SET(job, JOB_GROUP_HELD, TimestampTzGetDatum(jobq_now()));
+		jobq_at_commit_group_held(job_group(job), job_id(job), job_held_since(job));
+	}
 	if (job_batch(job) != 0)
 		jobq_at_commit_batch(job_batch(job), job_id(job), false);
 	jobq_job_insert(rel, job);

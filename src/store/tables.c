@@ -41,7 +41,7 @@ typedef struct Column
 static const Column queue_columns[] = {
 	{INT4OID, false}, {BOOLOID, false}, {TEXTOID, false}, {TEXTARRAYOID, true}, {TEXTARRAYOID, true}, {TEXTOID, true}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, false},
 	{INTERVALOID, true}, {INTERVALOID, true}, {BOOLOID, false}, {INT4OID, true}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true},
-	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
+	{TEXTOID, true}, {INT4OID, false}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTOID, false}, {TEXTOID, true}, {TEXTOID, true}, {JSONBOID, true}, {TEXTOID, false},
 	{INT4OID, true}, {TEXTOID, true}, {INT4OID, true}, {TEXTOID, false}, {INTERVALOID, true}, {TEXTARRAYOID, true},
 	{TEXTOID, false}, {REGROLEOID, true},
 };
@@ -64,7 +64,7 @@ static const Column job_columns[] = {
 	{BOOLOID, false}, {BOOLOID, false}, {TEXTOID, false}, {JSONBOID, false}, {INT4OID, true},
 	{TIMESTAMPTZOID, true}, {TIMESTAMPTZOID, true}, {INT8OID, true},
 	{TIMESTAMPTZOID, true}, {JSONBOID, true}, {TEXTOID, true}, {JSONBOID, true},
-	{INT8OID, true}, {TEXTOID, true}, {BOOLOID, true}, {CHAROID, true}, {INT4OID, true},
+	{INT8OID, true}, {TEXTOID, true}, {TIMESTAMPTZOID, true}, {CHAROID, true}, {INT4OID, true},
 	{TEXTOID, true}, {INT8OID, true}, {INT8OID, true}, {TIMESTAMPTZOID, true},
 	{JSONBOID, true}, {JSONBOID, true}, {TEXTOID, true}, {TEXTARRAYOID, true}, {INT4OID, true},
 };
@@ -177,7 +177,7 @@ static const struct
 	JOB_FLOW, JOB_RUN_AT, JOB_ID}},
 	[JOBQ_JOB_GROUP] = {"job_group", {JOB_GROUP_ID, JOB_PRIORITY, JOB_RUN_AT,
 	JOB_ID}},
-	[JOBQ_JOB_GROUP_HELD] = {"job_group_held", {JOB_GROUP_ID}},
+	[JOBQ_JOB_GROUP_HELD] = {"job_group_held", {JOB_GROUP_ID, JOB_GROUP_HELD}},
 	[JOBQ_JOB_BATCH] = {"job_batch", {JOB_BATCH_ID, JOB_ID}},
 	[JOBQ_UNIQUE_KEY_PKEY] = {"unique_key_pkey", {7, 6, 3, 4}},
 	[JOBQ_JOB_UUID_PKEY] = {"job_uuid_pkey", {3, 2}},

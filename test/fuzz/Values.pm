@@ -28,6 +28,7 @@ my %expected = (
 	fair_by => [qw(role tenant)],
 	fair_cost => [qw(jobs cpu)],
 	group_scope => [qw(queue database)],
+	group_patience => [ '0', '1 ms', '50 ms', '1 hour' ],
 	unique_until => [qw(finish start)],
 	unique_scope => [qw(kind queue database)],
 	merge => [ 'fuzz.merge(jsonb, jsonb)', 'pg_catalog.jsonb_concat(jsonb, jsonb)', 'fuzz.echo(jsonb)' ],

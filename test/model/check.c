@@ -825,6 +825,7 @@ check_all(void)
 	check_waiting();
 	check_idle();
 	check_turns();
+	check_patience();
 	db->limits->due = due;
 }
 
@@ -909,6 +910,7 @@ check_starts(int r, Moment popped)
 	Queue	   *queue = queue_of(row->job.queue_id);
 	bool		group_limited = queue->limited && !jobq_group_shared(row->job.group);
 	int			group_max = group_limited ? queue->limiter.group_max_running : 1;
+	bool		waited_for = row->held && !row_has_lost(row, popped.now);
 	int			running = 0;
 
 	if (queue->tenants && !db->limits->stale && popped.tick >= world.limits_tick &&
@@ -946,13 +948,14 @@ check_starts(int r, Moment popped)
 			running++;
 		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
 				 other->job.key.run_at <= popped.now &&
-				 other->handed_over <= popped.tick && !row->held &&
+				 other->handed_over <= popped.tick && !waited_for &&
 				 group_compare(other->job.priority, other->job.key,
 							   row->job.priority, row->job.key) < 0)
 			model_fail("job %d starts before job %d of its group",
 					   (int) row->job.key.id, (int) other->job.key.id);
-		if (group_max == 1 && other->held &&
-			(!group_limited || queue->limiter.group_wait) && !row->held)
+		if (group_max == 1 && other->held && !other->over &&
+			other->again <= popped.tick &&
+			(!group_limited || queue->limiter.group_wait) && !waited_for)
 			model_fail("job %d starts, but its group waits for job %d",
 					   (int) row->job.key.id, (int) other->job.key.id);
 	}

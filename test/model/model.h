@@ -59,7 +59,10 @@ typedef struct Row
 	int			txn;			/* that will hand it over, or -1 */
 	int			worker;			/* that runs it, or -1 */
 	int			session;		/* that has it on lease, or -1 */
-	bool		held;			/* its group waits for it */
+	bool		held;			/* it came back: its group waits for it ... */
+	TimestampTz held_since;		/* ... since then ... */
+	bool		over;			/* ... but no more: see patience.c */
+	uint64		again;			/* World.tick when it got its turn again */
 	uint64		handed_over;	/* World.tick of then */
 } Row;
 
@@ -200,6 +203,15 @@ extern void scheduler_discover_begin(bool reset);
 extern bool scheduler_discover_step(void);
 extern void scheduler_rank(void);
 extern void unlock(JobqWakeList *wake);
+
+/* patience.c: for which jobs groups wait */
+extern bool row_holds(const Row *row);
+extern bool row_has_lost(const Row *row, TimestampTz popped);
+extern void row_hold(Row *row);
+extern void rows_age(void);
+extern void read_owners(void);
+extern void check_patience(void);
+extern void check_stuck(void);
 
 /* check.c: what must hold */
 extern void check_all(void);

@@ -137,6 +137,9 @@ load_limits(JobqWakeList *wake)
 		before = *limiter;
 		counted = jobq_limiter_counts(limiter);
 		tenants = jobq_tenants_limited(limiter);
+		db->groups->owners |= before.group_patience > 0 &&
+			(wanted->group_patience == 0 ||
+			 wanted->group_patience > before.group_patience);
 		*limiter = *wanted;
 		limiter->in_use = true;
 		limiter->next = before.next;
@@ -173,6 +176,7 @@ load_limits(JobqWakeList *wake)
 	limits->loading = false;
 	world.limits_tick = ++world.tick;
 	limits->due = db->groups->due = world.now;
+	rows_age();
 }
 
 /*
@@ -552,7 +556,7 @@ expire_leases(void)
 		if (row >= 0)
 		{
 			world.rows[row].session = -1;
-			world.rows[row].held = true;
+			row_hold(&world.rows[row]);
 		}
 		trace("  the lease of job %d\n", (int) lease->id);
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
@@ -588,24 +592,7 @@ scheduler_start(void)
 		JobqWakeList wake = {0};
 
 		load_limits(&wake);
-		for (int i = 0; i < MAX_ROWS; i++)
-			if (world.rows[i].state == ROW_LIVE && world.rows[i].held &&
-				world.rows[i].job.group != 0)
-			{
-				uint16		limiter = jobq_limiter_find(db,
-														world.rows[i].job.queue_id, 0);
-				JobqGroup  *group;
-
-				if (limiter != JOBQ_NO_LIMITER &&
-					!jobq_group_shared(world.rows[i].job.group) &&
-					(!db->limits->limiters[limiter].group_wait ||
-					 db->limits->limiters[limiter].group_max_running != 1))
-					continue;
-				group = jobq_group_make(db, world.rows[i].job.group, limiter,
-										world.rows[i].job.role, world.now);
-				if (group != NULL)
-					group->owner = group->current = world.rows[i].job.key.id;
-			}
+		read_owners();
 	}
 }
 
@@ -632,6 +619,7 @@ scheduler_round(void)
 		world.discover_plan = now;
 		db->relay_due = now;
 		db->limits->due = db->groups->due = now;
+		db->groups->owners = true;
 		jobq_tallies_put_back(db, now);
 		db->rescan = true;
 	}
@@ -669,6 +657,9 @@ scheduler_round(void)
 		scheduler_refill_begin();
 		scheduler_refill_end();
 	}
+	check_stuck();
+	if (db->groups->owners)
+		read_owners();
 	if (db->leases->next_expiry <= now)
 		expire_leases();
 	if (db->relay_pending && db->relay_due <= now)
@@ -686,7 +677,7 @@ scheduler_round(void)
 	for (int i = 0; i < jobq_max_lanes; i++)
 		if (db->ready->lanes[i].in_use && !db->ready->lanes[i].paused)
 			db->wake_at = Min(db->wake_at, db->ready->lanes[i].next_due);
-	db->wake_at = Min(db->wake_at, db->groups->refill ? now
+	db->wake_at = Min(db->wake_at, db->groups->refill || db->groups->owners ? now
 					  : Min(db->limits->due, db->groups->due));
 	db->wake_at = Min(db->wake_at, db->leases->next_expiry);
 	if (db->relay_pending)

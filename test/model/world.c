@@ -356,8 +356,8 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 	if (row->job.group != 0 &&
 		(!queue->limited || queue->limiter.group_max_running == 1 ||
 		 jobq_group_shared(row->job.group)) &&
-		!(row->held && (!queue->limited || queue->limiter.group_wait ||
-						jobq_group_shared(row->job.group))) &&
+		!(row_holds(row) && (!queue->limited || queue->limiter.group_wait ||
+							 jobq_group_shared(row->job.group))) &&
 		!entry->first && entry->permits.group != JOBQ_NONE)
 		for (int i = 0; i < MAX_ROWS; i++)
 			if (precedes(&world.rows[i], row) &&
@@ -391,12 +391,12 @@ again(Row *row, int64 delay, bool quarantine)
 	JobqWakeList wake = {0};
 
 	row->worker = row->session = -1;
-	row->held = true;
 	row->job.key.run_at = world.now + delay;
 	row->handed_over = ++world.tick;
 	row->job.quarantine |= quarantine;
 	ItemPointerSet(&row->job.ctid, 1 + row->job.key.id / 4, 5);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	row_hold(row);
 	jobq_ready_push(db, &row->job, world.now, &wake);
 	unlock(&wake);
 }
@@ -866,6 +866,8 @@ op_lease_end(uint32 a, uint32 b, uint32 c)
 	if (b % 4 > 1)
 		row->state = ROW_FREE;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (b % 4 == 1)
+		row_hold(row);
 	if (b % 4 == 0)
 	{
 		/* the reserving transaction rolls back */
@@ -937,6 +939,7 @@ op_clock(uint32 a, uint32 b, uint32 c)
 		world.now += b % (30 * USECS_PER_SEC);
 	else
 		world.now += b % USECS_PER_SEC;
+	rows_age();
 	trace("  %+.6f\n", world.now / 1e6 - 1e6);
 }
 
@@ -956,6 +959,12 @@ op_pause(uint32 a, uint32 b, uint32 c)
 	world.scheduler_awake = true;
 }
 
+static int64
+some_patience(uint32 random)
+{
+	return random % 3 == 0 ? 0 : (1 + random / 3 % 4) * 200 * INT64CONST(1000);
+}
+
 static void
 op_limits(uint32 a, uint32 b, uint32 c)
 {
@@ -964,12 +973,14 @@ op_limits(uint32 a, uint32 b, uint32 c)
 	if (!queue->limited)
 		return;
 	queue->limiter.max_running = b % 3;
+	queue->limiter.group_patience = some_patience(b >> 20);
 	queue->limiter.weight = 1 + (b >> 4) % 3;
 	if (queue->tenants && !queue->unlimited)
 		queue->limiter.tenant_max_running = (b >> 8) % 3;
 	queue->limiter.fair_cpu = queue->limiter.fair && (b >> 12) % 2 == 0;
 	if (world.kind_limiter.keyed)
 		world.kind_limiter.tenant_max_running = 1 + (b >> 16) % 3;
+	rows_age();
 	db->reload = db->limits->stale = true;
 	world.scheduler_awake = true;
 }
@@ -1013,8 +1024,8 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	{
 		if (world.rows[i].state == ROW_OPEN)
 			world.rows[i].state = ROW_FREE;
-		world.rows[i].held |= world.rows[i].worker >= 0 ||
-			world.rows[i].session >= 0;
+		if (world.rows[i].worker >= 0 || world.rows[i].session >= 0)
+			row_hold(&world.rows[i]);
 		world.rows[i].txn = world.rows[i].worker = world.rows[i].session = -1;
 	}
 	for (int w = 0; w < NSLOTS; w++)
@@ -1165,6 +1176,7 @@ world_start(uint32 seed)
 		limiter->fair = q == 1 || q == 5;
 		limiter->fair_cpu = limiter->fair && (seed >> 15) % 2 == 0;
 		limiter->group_wait = q != 2;
+		limiter->group_patience = some_patience((seed >> 16) + q);
 		limiter->group_max_running = q == 3 ? (int) (seed >> 1) % 3 : 1;
 		limiter->weight = (seed >> 3) % 2 == 0 ? 1 : 1 + q;
 		limiter->max_running = (seed >> 4) % 3 == 0 ? q % 3 : 0;
@@ -1308,6 +1320,7 @@ world_calm(void)
 				}
 		}
 		world.now = Max(world.now, db->wake_at);
+		rows_age();
 		trace("time: %+.6f\n", world.now / 1e6 - 1e6);
 		scheduler_round();
 		check_all();

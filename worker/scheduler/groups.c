@@ -33,7 +33,16 @@
 #define MAX_REFILLS	64
 #define MAX_PASSED	100000
 
+/* Which jobs have their turn again is read so often at most, in microseconds ... */
+#define OWNERS_PAUSE	USECS_PER_SEC
+
+/* ... and so many of them for each place of a group. */
+#define OWNERS_PER_GROUP	4
+
+static TimestampTz owners_read_at = 0;
+
 static void remember_past(const JobqLimiter *limiter, TimestampTz now);
+static void read_owners(TimestampTz now, int64 most);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
@@ -81,6 +90,60 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
+ * Which jobs their groups wait for, as the table has it; so many rows of it.  A group that waits for another
+ * goes on with that, and what runs has no need to be waited for.
+ */
+static void
+read_owners(TimestampTz now, int64 most)
+{
+	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
+	Datum		values[] = {Int64GetDatum(most), TimestampTzGetDatum(now)};
+	uint64		n;
+
+	n = jobq_query("SELECT j.group_id, j.id, j.queue_id, j.role, j.group_held"
+				   " FROM jobq.job j LEFT JOIN jobq.queue q ON q.id = j.queue_id"
+				   " WHERE j.group_id IS NOT NULL AND NOT j.dormant"
+				   " AND (j.lease_token IS NOT NULL OR j.group_held IS NOT NULL"
+				   "  AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $2, true))"
+				   " ORDER BY j.id LIMIT $1",
+				   2, types, values, NULL, SPI_OK_SELECT);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+		int64		job = DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
+		int32		queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
+		bool		isnull;
+		TimestampTz since = DatumGetTimestampTz(jobq_column(row, desc, 5, TIMESTAMPTZOID, &isnull));
+		const JobqLimiter *policy;
+		JobqGroup  *group = NULL;
+		uint16		limiter;
+
+		if (isnull)
+			since = now;
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		limiter = jobq_limiter_find(my_db, queue_id, 0);
+		policy = limiter == JOBQ_NO_LIMITER ? NULL : &my_db->limits->limiters[limiter];
+		if (policy == NULL ||
+			((jobq_group_shared(id) ||
+			  (policy->group_wait && policy->group_max_running == 1)) &&
+			 (policy->group_patience == 0 || now < since + policy->group_patience)))
+			group = jobq_group_make(my_db, id, limiter,
+									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
+									now);
+		if (group != NULL && group->owner == 0 &&
+			(group->running == 0 || group->current != job))
+		{
+			jobq_group_wait_for(group, job, queue_id, since);
+			if (group->running == 0)
+				group->current = job;
+		}
+		LWLockRelease(my_db->lock);
+	}
+}
+
+/*
  * Groups that wait for a job which has begun before, or whose own buckets are
  * not full.
  */
@@ -88,41 +151,50 @@ void
 groups_restore(void)
 {
 	TimestampTz now = jobq_now();
-	uint64		n;
 
 	SPI_connect();
-	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq.job"
-				   " WHERE group_id IS NOT NULL AND NOT dormant"
-				   " AND (group_held OR lease_token IS NOT NULL)"
-				   " ORDER BY id DESC",
-				   0, NULL, NULL, NULL, SPI_OK_SELECT);
-	for (uint64 i = 0; i < n; i++)
-	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
-		JobqGroup  *group;
-		uint16		limiter;
-
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		limiter = jobq_limiter_find(my_db, DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL)), 0);
-		if (limiter == JOBQ_NO_LIMITER || jobq_group_shared(id) ||
-			(my_db->limits->limiters[limiter].group_wait &&
-			 my_db->limits->limiters[limiter].group_max_running == 1))
-		{
-			group = jobq_group_make(my_db, id, limiter,
-									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
-									now);
-			if (group != NULL && group->running == 0)
-				group->owner = group->current =
-					DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
-		}
-		LWLockRelease(my_db->lock);
-	}
+	read_owners(now, PG_INT64_MAX);
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		if (my_db->limits->limiters[i].in_use)
 			remember_past(&my_db->limits->limiters[i], now);
 	SPI_finish();
+}
+
+/*
+ * When the owners are to be read again, which is asked for.
+ */
+TimestampTz
+groups_owners_due(TimestampTz now)
+{
+	if (!my_db->groups->owners)
+		return DT_NOEND;
+	return now < owners_read_at ? now
+		: Max(now, owners_read_at + OWNERS_PAUSE);
+}
+
+/*
+ * Jobs that had lost their turn may have it again: a queue has more patience than
+ * before, or the clock was put back.
+ */
+void
+groups_read_owners(void)
+{
+	owners_read_at = jobq_now();
+	my_db->groups->owners = false;
+	process_begin_transaction();
+	SPI_connect();
+	read_owners(jobq_now(), (int64) jobq_max_groups * OWNERS_PER_GROUP);
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+
+	/* others may wait for them already */
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->groups->due = Min(my_db->groups->due, jobq_now());
+	LWLockRelease(my_db->lock);
+
+	/* one may have come to its end since we have read it */
+	groups_sweep();
 }
 
 /*

@@ -242,6 +242,8 @@ extern TimestampTz past_bucket_since(const JobqRate *rate, TimestampTz now);
 
 /* worker/scheduler/groups.c */
 extern void groups_restore(void);
+extern TimestampTz groups_owners_due(TimestampTz now);
+extern void groups_read_owners(void);
 extern void groups_refill(void);
 extern void groups_sweep(void);
 

@@ -74,6 +74,10 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	limiter->fair = now_is->fair;
 	limiter->fair_cpu = now_is->fair_cpu;
 	limiter->group_wait = now_is->group_wait;
+	my_db->groups->owners |= limiter->group_patience > 0 &&
+		(now_is->group_patience == 0 ||
+		 now_is->group_patience > limiter->group_patience);
+	limiter->group_patience = now_is->group_patience;
 	limiter->max_running = now_is->max_running;
 	limiter->group_max_running = now_is->group_max_running;
 	limiter->weight = now_is->weight;
@@ -120,7 +124,10 @@ take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
 		forget_permits(stays);
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		if (my_db->limits->limiters[i].in_use && !stays[i])
+		{
+			my_db->groups->owners |= my_db->limits->limiters[i].group_patience > 0;
 			jobq_limiter_drop(my_db, i);
+		}
 	for (int i = 0; i < n; i++)
 	{
 		uint16		index;
@@ -415,8 +422,7 @@ limits_of_lease(const JobqPush *push)
 
 		if (group != NULL)
 		{
-			group->current = push->key.id;
-			group->running++;
+			jobq_group_take(group, push->key.id, push->queue_id);
 			place = group - my_db->groups->groups;
 		}
 	}
@@ -448,12 +454,16 @@ run(TimestampTz now)
 	jobq_unlock(my_db, &wake);
 	if (my_db->groups->refill)
 		groups_refill();
+	if (groups_owners_due(now) <= now)
+		groups_read_owners();
 	return DT_NOEND;
 }
 
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	return my_db->groups->refill ? now
-		: Min(my_db->limits->due, my_db->groups->due);
+	if (my_db->groups->refill)
+		return now;
+	return Min(Min(my_db->limits->due, my_db->groups->due),
+			   groups_owners_due(now));
 }

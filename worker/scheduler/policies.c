@@ -54,6 +54,17 @@ rate_and_throttle(JobqLimiter *limiter, HeapTuple row, TupleDesc desc,
 		jobq_throttle_parse(TextDatumGetCString(value), &limiter->throttle);
 }
 
+static int64
+patience_of(HeapTuple row, TupleDesc desc, int n)
+{
+	bool		isnull;
+	Datum		value = jobq_column(row, desc, n, INTERVALOID, &isnull);
+
+	return isnull ? 0 : 1000 *
+		jobq_interval_ms(DatumGetIntervalP(value), "group_patience", 0,
+						 JOBQ_MAX_DELAY_MS);
+}
+
 static void
 read_weights(JobqLimiter *limiter, Datum weights)
 {
@@ -108,7 +119,7 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 					   " coalesce(weight, 0), rate, throttle, fair_by IS NOT NULL,"
 					   " group_on_failure = 'wait', fair_weights,"
 					   " coalesce(tenant_max_running, 0), tenant_rate,"
-					   " fair_by IS NOT NULL AND fair_cost = 'cpu'"
+					   " fair_by IS NOT NULL AND fair_cost = 'cpu', group_patience"
 					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
@@ -141,6 +152,7 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 		limiter->tenant_max_running = int_column(row, desc, 10);
 		rate_of(&limiter->tenant_rate, row, desc, 11);
 		limiter->fair_cpu = DatumGetBool(jobq_column(row, desc, 12, BOOLOID, NULL));
+		limiter->group_patience = patience_of(row, desc, 13);
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,

@@ -256,7 +256,7 @@ read_anew(void)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->reload = my_db->limits->stale = my_db->rescan = true;
 	my_db->schedules_changed = my_db->batches_sweep = true;
-	my_db->groups->refill = true;
+	my_db->groups->refill = my_db->groups->owners = true;
 	my_db->leases->next_expiry = 0;
 	LWLockRelease(my_db->lock);
 }
@@ -277,6 +277,7 @@ clock_put_back(TimestampTz now)
 	LWLockRelease(my_db->lock);
 	my_db->relay_due = now;
 	my_db->limits->due = my_db->groups->due = now;
+	my_db->groups->owners = true;
 	my_db->rescan = true;
 	jobq_stats_unknown(my_db->dboid);
 }

@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_commit.c
+ *	  Tells groups, at commit, for which of their jobs they wait, and for which not.
+ *
+ * A job that has begun and will run again holds its group.  Since when is in its row
+ * (group_held), and the group in shared memory is told before the job gives its
+ * permits back: from then on the group waits.  That a group need not wait for a job
+ * any more is told after permits were given back, as whoever removes a job may come
+ * before the one who has just put it back.
+ *
+ * src/commit/group_commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+
+#include "commit/inner.h"
+
+/* A job of a group. */
+typedef struct PendingGroup
+{
+	SubTransactionId subid;
+	int64		group;
+	int64		job_id;
+	TimestampTz since;			/* it holds the group since then */
+} PendingGroup;
+
+/* In the order of their subtransactions. */
+typedef struct PendingGroups
+{
+	PendingGroup *jobs;
+	int			n;
+	int			max;
+} PendingGroups;
+
+static PendingGroups held;
+static PendingGroups ended;
+
+static void
+note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since)
+{
+	pending->jobs = jobq_grow(pending->jobs, &pending->max, pending->n + 1,
+							  sizeof(PendingGroup));
+	pending->jobs[pending->n++] = (PendingGroup)
+	{
+		GetCurrentSubTransactionId(), group, job_id, since
+	};
+}
+
+/*
+ * At commit, the group is to know that this job, which has a permit of it and will run
+ * again, holds it since then.
+ */
+void
+jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
+{
+	note(&held, group, job_id, since);
+}
+
+/*
+ * At commit, the group need not wait for this job any more, if it does.
+ */
+void
+jobq_at_commit_group_end(int64 group, int64 job_id)
+{
+	note(&ended, group, job_id, 0);
+}
+
+static void
+undo(PendingGroups *pending, SubTransactionId since)
+{
+	while (pending->n > 0 && pending->jobs[pending->n - 1].subid >= since)
+		pending->n--;
+}
+
+static bool
+some_left(PendingGroups *pending, JobqDatabase *db)
+{
+	if (db == NULL)
+		pending->n = 0;
+	return pending->n > 0;
+}
+
+static bool
+held_noted(void)
+{
+	return held.n > 0;
+}
+
+static bool
+held_pending(JobqDatabase *db)
+{
+	return some_left(&held, db);
+}
+
+static void
+held_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < held.n; i++)
+		jobq_group_held(db, held.jobs[i].group, held.jobs[i].job_id,
+						held.jobs[i].since);
+	held.n = 0;
+}
+
+static void
+held_abort(SubTransactionId since)
+{
+	undo(&held, since);
+}
+
+static bool
+ended_noted(void)
+{
+	return ended.n > 0;
+}
+
+static bool
+ended_pending(JobqDatabase *db)
+{
+	return some_left(&ended, db);
+}
+
+static void
+ended_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < ended.n; i++)
+		jobq_group_end(db, ended.jobs[i].group, ended.jobs[i].job_id, now, wake);
+	ended.n = 0;
+}
+
+static void
+ended_abort(SubTransactionId since)
+{
+	undo(&ended, since);
+}
+
+const JobqCommitBooks group_held_books =
+{
+	.noted = held_noted,
+	.pending = held_pending,
+	.commit = held_commit,
+	.abort = held_abort,
+};
+
+const JobqCommitBooks group_end_books =
+{
+	.noted = ended_noted,
+	.pending = ended_pending,
+	.commit = ended_commit,
+	.abort = ended_abort,
+};

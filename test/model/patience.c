@@ -1,0 +1,198 @@
+/*-------------------------------------------------------------------------
+ *
+ * patience.c
+ *	  For which jobs groups wait, and for how long.
+ *
+ * A job that came back holds its group.  It has lost its turn ("over") when the
+ * patience of its queue was at an end at some moment, by what the queue has or by what
+ * the scheduler has loaded; from then on others may start.  It has it again when its
+ * group is seen to wait for it again.
+ *
+ * test/model/patience.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+static int64
+loaded_patience(const Row *row)
+{
+	uint16		limiter = jobq_limiter_find(db, row->job.queue_id, 0);
+
+	return limiter == JOBQ_NO_LIMITER ? 0
+		: db->limits->limiters[limiter].group_patience;
+}
+
+static int64
+patience_of(const Row *row)
+{
+	Queue	   *queue = queue_of(row->job.queue_id);
+
+	return queue->limited ? queue->limiter.group_patience : 0;
+}
+
+static bool
+has_lost(const Row *row, int64 patience, TimestampTz now)
+{
+	return row->held && patience > 0 && now >= row->held_since + patience;
+}
+
+/*
+ * By its row and its queue: jobq_group_is_held_by().
+ */
+bool
+row_holds(const Row *row)
+{
+	return row->held && !has_lost(row, patience_of(row), world.now);
+}
+
+/*
+ * Must it have its place among the others, now and when it was popped, by whatever
+ * patience?
+ */
+bool
+row_has_lost(const Row *row, TimestampTz popped)
+{
+	TimestampTz now = Min(popped, world.now);
+
+	return has_lost(row, patience_of(row), now) &&
+		has_lost(row, loaded_patience(row), now);
+}
+
+/*
+ * The job comes back, or would after a crash.
+ */
+void
+row_hold(Row *row)
+{
+	if (!row->held)
+	{
+		row->held = true;
+		row->over = false;
+		row->held_since = world.now;
+	}
+
+	/* it has run, whoever was waited for meanwhile */
+	for (int i = 0; i < MAX_ROWS; i++)
+		if (&world.rows[i] != row && row->job.group != 0 &&
+			world.rows[i].job.group == row->job.group)
+			world.rows[i].over |= world.rows[i].held;
+	if (row->job.group != 0)
+		jobq_group_held(db, row->job.group, row->job.key.id, row->held_since);
+}
+
+/*
+ * Time has gone on, or there is another patience.
+ */
+void
+rows_age(void)
+{
+	for (int i = 0; i < MAX_ROWS; i++)
+	{
+		Row		   *row = &world.rows[i];
+
+		row->over |= row->state == ROW_LIVE &&
+			(has_lost(row, patience_of(row), world.now) ||
+			 has_lost(row, loaded_patience(row), world.now));
+	}
+}
+
+/*
+ * worker/scheduler/groups.c: in the order of their ids.
+ */
+void
+read_owners(void)
+{
+	int64		last = 0;
+
+	for (;;)
+	{
+		Row		   *row = NULL;
+		JobqGroup  *group = NULL;
+		uint16		limiter;
+		const JobqLimiter *policy;
+
+		for (int i = 0; i < MAX_ROWS; i++)
+			if (world.rows[i].state == ROW_LIVE && world.rows[i].held &&
+				world.rows[i].job.group != 0 && world.rows[i].job.key.id > last &&
+				(row == NULL || world.rows[i].job.key.id < row->job.key.id))
+				row = &world.rows[i];
+		if (row == NULL)
+			break;
+		last = row->job.key.id;
+		limiter = jobq_limiter_find(db, row->job.queue_id, 0);
+		policy = limiter == JOBQ_NO_LIMITER ? NULL : &db->limits->limiters[limiter];
+		if (policy == NULL ||
+			((jobq_group_shared(row->job.group) ||
+			  (policy->group_wait && policy->group_max_running == 1)) &&
+			 !has_lost(row, policy->group_patience, world.now)))
+			group = jobq_group_make(db, row->job.group, limiter, row->job.role,
+									world.now);
+		if (group != NULL && group->owner == 0 &&
+			(group->running == 0 || group->current != last))
+		{
+			jobq_group_wait_for(group, last, row->job.queue_id, row->held_since);
+			if (group->running == 0)
+				group->current = last;
+			trace("  group %d waits for job %d\n", (int) group->id, (int) last);
+		}
+		if (group != NULL && group->owner != last)
+			row->over = true;
+		else if (group != NULL && row->over)
+		{
+			row->over = false;
+			row->again = ++world.tick;
+		}
+	}
+	db->groups->owners = false;
+	db->groups->due = Min(db->groups->due, world.now);
+}
+
+/*
+ * Each group waits for its owner since that came back for the first time, and somebody
+ * wakes when it has lost its patience.
+ */
+void
+check_patience(void)
+{
+	for (int g = 0; g < jobq_max_groups; g++)
+	{
+		JobqGroup  *group = &db->groups->groups[g];
+		TimestampTz until;
+		int			r;
+
+		if (group->id == 0 || group->owner == 0)
+			continue;
+		r = row_of(group->owner);
+		if (r >= 0 && world.rows[r].held && world.rows[r].job.group == group->id &&
+			world.rows[r].held_since != group->owner_since)
+			model_fail("group %d waits for job %d since %+.6f, not %+.6f",
+					   (int) group->id, (int) group->owner,
+					   (group->owner_since - world.now) / 1e6,
+					   (world.rows[r].held_since - world.now) / 1e6);
+		until = jobq_group_waits_until(db, group);
+		if (group->head != JOBQ_NONE && world.now >= world.scheduler_last &&
+			until < DT_NOEND - ROOM_PAUSE &&
+			db->groups->due > Max(until, world.now) + ROOM_PAUSE)
+			model_fail("group %d loses its patience at %+.6f, and the scheduler comes at %+.6f",
+					   (int) group->id, (until - world.now) / 1e6,
+					   (db->groups->due - world.now) / 1e6);
+	}
+}
+
+/*
+ * The scheduler has let go on what has waited for its time.
+ */
+void
+check_stuck(void)
+{
+	for (int g = 0; g < jobq_max_groups; g++)
+	{
+		JobqGroup  *group = &db->groups->groups[g];
+
+		if (group->id != 0 && group->owner != 0 && group->head != JOBQ_NONE &&
+			jobq_group_waits_until(db, group) < world.now - ROOM_PAUSE)
+			model_fail("group %d has waited too long for job %d",
+					   (int) group->id, (int) group->owner);
+	}
+}

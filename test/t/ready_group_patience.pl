@@ -1,0 +1,143 @@
+# Which jobs have lost their turn in their groups is known after a restart and a crash, and
+# where no scheduler is; and the scheduler wakes for it by itself.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = '*=2'
+jobq.databases = 'postgres'
+});
+my $setup = q{
+CREATE EXTENSION jobq;
+CREATE TABLE step (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, i int);
+CREATE FUNCTION step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ? 'fails' AND job.attempt = 1 THEN
+		RAISE 'once';
+	END IF;
+	INSERT INTO step (i) VALUES ((payload ->> 'i')::int);
+END $$;
+SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 10h', max_attempts => 5);
+SELECT jobq.create_queue('hour', group_patience => '1 hour'), jobq.create_queue('soon', group_patience => '300 ms'),
+	jobq.create_queue('shared', group_scope => 'database', group_patience => '300 ms'),
+	jobq.create_queue('taken', mode => 'consumer', group_patience => '1 ms');
+CREATE FUNCTION put(i int, queue text, fails boolean DEFAULT false) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('step', jsonb_strip_nulls(jsonb_build_object('i', i, 'fails', nullif(fails, false))), queue => queue, group_key => 'g')
+$$;
+};
+
+sub sql { return $node->safe_psql('postgres', shift) }
+sub crash { $node->stop('immediate'); $node->start; return }
+sub failed { my $id = shift; wait_for($node, "job $id has failed", "SELECT state = 'retryable' FROM jobq.status($id)"); return }
+my $in_order = q{SELECT string_agg(i::text, ' ' ORDER BY n) FROM step};
+
+# reserve() gives one job, and this is the one; its token
+sub reserve
+{
+	my ($id, $what) = @_;
+	my ($got, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{taken}', 5, '1 day', '5 min')});
+	is($got, $id, $what);
+	return $token;
+}
+
+$node->start;
+sql($setup);
+
+#
+# Time alone sets the others free: nobody does anything meanwhile.
+#
+for my $queue ('soon', 'shared')
+{
+	my $first = sql("SELECT put(1, '$queue', true)");
+	failed($first);
+	my $second = sql("SELECT put(2, '$queue')");
+	is(sql("SELECT state FROM jobq.wait($second)"), 'completed', "$queue: the group has lost its patience");
+	is(sql("SELECT state, attempt FROM jobq.status($first)"), 'retryable|1', 'and the job that was stuck is where it was');
+
+	# that is known after a crash, too
+	crash();
+	my $third = sql("SELECT put(3, '$queue')");
+	is(sql("SELECT state FROM jobq.wait($third)"), 'completed', 'nobody waits for it after a crash');
+	is(sql("SELECT state, attempt FROM jobq.status($first)"), 'retryable|1', 'nor does it run before its time');
+	sql("SELECT jobq.retry($first)");
+	is(sql("SELECT state, attempt FROM jobq.wait($first)"), 'completed|2', 'it runs in the end');
+	is(sql($in_order), '2 3 1', 'in this order');
+	sql('TRUNCATE step');
+}
+
+#
+# A wait goes on after a crash and after a restart, and counts from its beginning.
+#
+my $first = sql(q{SELECT put(1, 'hour', true)});
+failed($first);
+my $second = sql(q{SELECT put(2, 'hour')});
+my $until = sql(q{SELECT group_held + '1 hour' FROM jobq.job WHERE group_held IS NOT NULL});
+for my $mode ('immediate', 'fast')
+{
+	$node->stop($mode);
+	$node->start;
+	wait_for($node, "the group waits, after stop $mode",
+		"SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first AND waits_until = '$until' AND parked = 1");
+}
+sql(q{SELECT jobq.test_clock('61 min')});
+is(sql("SELECT state FROM jobq.wait($second)"), 'completed', 'until its patience is at an end');
+is(sql($in_order), '2', 'without the job that is stuck');
+sql("SELECT jobq.cancel($first)");
+sql(q{SELECT jobq.test_clock('0')});
+sql('TRUNCATE step');
+
+#
+# What a consumer holds is not overtaken, over a crash either; if it comes back then, nobody
+# waits for it.
+#
+$first = sql(q{SELECT put(1, 'taken')});
+$second = sql(q{SELECT put(2, 'taken')});
+my $token = reserve($first, 'the first is taken');
+sql("SELECT jobq.nack($first, $token, delay => '1 ms')");
+$token = reserve($second, 'it has lost its turn when it comes back');
+sql("SELECT jobq.ack($second, $token)");
+$token = reserve($first, 'and comes after the others');
+my $third = sql(q{SELECT put(3, 'taken')});
+is(sql(q{SELECT count(*) FROM jobq.reserve('{taken}', 5)}), '0', 'what is held is not overtaken');
+crash();
+wait_for($node, 'its lease goes on', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
+my $other = sql(q{SELECT jobq.enqueue('step', queue => 'taken', group_key => 'other')});
+$token = do { my $held = $token; sql("SELECT jobq.ack($other, " . reserve($other, 'nor after a crash, while other groups go on') . ')'); $held };
+sql("SELECT jobq.nack($first, $token, delay => '1 hour')");
+$token = reserve($third, 'the next one is free when it was given back');
+sql("SELECT jobq.ack($third, $token), jobq.cancel($first)");
+
+#
+# Where no scheduler is, jobq.work() reads it from the rows.
+#
+$node->safe_psql('postgres', 'CREATE DATABASE aside');
+$node->safe_psql('aside', $setup);
+sub aside { return $node->safe_psql('aside', shift) }
+my $work = q{CALL jobq.work('{hour}', stop_when_empty => true)};
+aside(q{SELECT put(1, 'hour', true), put(2, 'hour')});
+aside($work);
+is(aside(q{SELECT string_agg(state || attempt, ' ' ORDER BY id) FROM jobq.live_jobs}), 'retryable1 ready0', 'jobq.work(): the group waits');
+sql(q{SELECT jobq.test_clock('61 min')});
+aside($work);
+is(aside($in_order), '2', 'until its patience is at an end');
+aside(q{SELECT put(3, 'hour', true), put(4, 'hour')});
+aside($work);
+is(aside($in_order), '2', 'the next one that fails is waited for');
+is(aside(q{SELECT string_agg(state || attempt, ' ' ORDER BY id) FROM jobq.live_jobs}), 'retryable1 retryable1 ready0', 'by the others');
+aside(q{SELECT jobq.retry(min(id)) FROM jobq.live_jobs});
+aside($work);
+is(aside($in_order), '2', 'also by the one that has lost its turn');
+sql(q{SELECT jobq.test_clock('20 hours')});
+aside($work);
+is(aside($in_order), '2 4 1 3', 'all come when they are due, in the order of their times');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
