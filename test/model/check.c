@@ -910,7 +910,10 @@ check_starts(int r, Moment popped)
 	Queue	   *queue = queue_of(row->job.queue_id);
 	bool		group_limited = queue->limited && !jobq_group_shared(row->job.group);
 	int			group_max = group_limited ? queue->limiter.group_max_running : 1;
-	bool		waited_for = row->held && !row_has_lost(row, popped.now);
+
+	/* what was offered before there was another patience is still the owner */
+	bool		waited_for = row->held &&
+		(!row_has_lost(row, popped.now) || popped.tick < world.limits_tick);
 	int			running = 0;
 
 	if (queue->tenants && !db->limits->stale && popped.tick >= world.limits_tick &&
