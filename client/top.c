@@ -48,7 +48,7 @@ typedef struct Action
 	char		done[256];		/* what is said then */
 	bool		asked;			/* still a question */
 	bool		sent;
-}			Action;
+} Action;
 
 static Screen screen =
 {

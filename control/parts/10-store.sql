@@ -7,11 +7,13 @@ CREATE TABLE jobq.limiter (
 	rate text,
 	throttle text,
 	by text,
-	cost text
+	cost text,
+	when_taken text NOT NULL DEFAULT 'wait'
 );
 COMMENT ON TABLE jobq.limiter IS 'limits that several kinds and queues share';
 COMMENT ON COLUMN jobq.limiter.cost IS 'qualified signature of the function that says how many tokens a job costs; null: one';
 COMMENT ON COLUMN jobq.limiter.by IS 'where jobs have the key, each of which has the limits for itself; null: all have them together';
+COMMENT ON COLUMN jobq.limiter.when_taken IS 'what becomes of a job that is due while all places are taken: wait, release and a time, skip, or replace';
 
 CREATE TABLE jobq.queue (
 	id int GENERATED ALWAYS AS IDENTITY CONSTRAINT queue_pkey PRIMARY KEY,

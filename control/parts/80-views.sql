@@ -135,17 +135,17 @@ COMMENT ON VIEW jobq.workers IS 'the workers of this database and what they run,
 
 CREATE VIEW jobq.limits WITH (security_barrier) AS
 	SELECT q.name AS queue, NULL::text AS kind, NULL::text AS limiter, s.running, q.max_running,
-		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost
+		q.rate, round(s.tokens::numeric, 3) AS tokens, q.throttle, s.failures, s.rest_until, NULL::text AS by, NULL::text AS cost, NULL::text AS when_taken
 	FROM jobq.queue q JOIN jobq_internal.limit_slots() s ON s.queue_id = q.id
 	WHERE jobq_internal.may_see_queue(q.id, q.open)
 	UNION ALL
 	SELECT NULL, h.kind, NULL, s.running, h.max_running,
-		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL
+		h.rate, round(s.tokens::numeric, 3), h.throttle, s.failures, s.rest_until, NULL, NULL, NULL
 	FROM jobq.handler h JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.kind_hash(h.kind)
 	WHERE jobq_internal.may_use()
 	UNION ALL
 	SELECT NULL, NULL, l.name, s.running, l.max_running,
-		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost
+		l.rate, round(s.tokens::numeric, 3), l.throttle, s.failures, s.rest_until, l.by, l.cost, l.when_taken
 	FROM jobq.limiter l JOIN jobq_internal.limit_slots() s ON s.kind_hash = jobq_internal.limiter_hash(l.name)
 	WHERE jobq_internal.may_use();
 COMMENT ON VIEW jobq.limits IS 'queues and kinds with limits, and limiters that they share: how many of their jobs run, how many may start now, until when they rest';

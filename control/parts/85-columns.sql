@@ -76,6 +76,7 @@ BEGIN
 			(NULL, 'limiter', 'the limiter that these jobs share with others; null: none'),
 			('jobq.limits', 'by', 'where jobs have the key, each of which has the limits for itself; null: all have them together'),
 			('jobq.limits', 'cost', 'the function that says how many tokens a job costs; null: one'),
+			('jobq.limits', 'when_taken', 'what becomes of a job that is due while all places of the limiter are taken: wait, release and a time, skip, or replace; null: it waits'),
 			('jobq.limit_keys', 'limiter', 'the limiter, which is by a key'),
 			('jobq.limit_keys', 'key', 'the key; null: of jobs that have none'),
 			('jobq.limit_keys', 'max_running', 'how many jobs of each key run at a time; null: as many as can'),

@@ -73,6 +73,8 @@ static void key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 					   const JobqQueue *queue);
 static void tenant_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 						  const JobqQueue *queue);
+static void when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter,
+					   uint32 key);
 static void pace(Explain *e, const char *what, bool by_group, bool resting,
 				 TimestampTz rest_until, bool may_start, TimestampTz due);
 static bool taken_along(Explain *e, JobqDatabase *db);
@@ -252,6 +254,32 @@ pace(Explain *e, const char *what, bool by_group, bool resting,
 }
 
 /*
+ * What becomes of the job if all places of the limiter, or of its key there, are taken
+ * and it does not wait for one.
+ */
+static void
+when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter, uint32 key)
+{
+	JobqTakenBy by = {0};
+	bool		ending;
+	bool		taken;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	taken = jobq_places_taken(db, limiter, key, &by, &ending);
+	LWLockRelease(db->lock);
+	if (!taken)
+		return;
+	add(e, "when_taken",
+		psprintf(by.when_taken == JOBQ_WHEN_TAKEN_SKIP
+				 ? "by when_taken of %s it is cancelled when it is its turn"
+				 : by.when_taken == JOBQ_WHEN_TAKEN_RELEASE
+				 ? "by when_taken of %s it comes again later"
+				 : "by when_taken of %s it replaces older jobs of its own role, and waits for others",
+				 name),
+		NULL);
+}
+
+/*
  * What limits the job beside its queue, for people: its kind, or a named limiter.
  */
 static char *
@@ -364,6 +392,8 @@ limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue)
 			continue;
 		if (limiter[i].max_running > 0 && limiter[i].running >= limiter[i].max_running)
 			ask_tables(e, "explain_limit", i == 0 ? ", false" : ", true");
+		if (i == 1 && !jobq_limiter_is_keyed(limiter_hash))
+			when_taken(e, db, name[i], limiter_hash, 0);
 		pace(e, name[i], false, limiter[i].pace.rest_until > now,
 			 limiter[i].pace.rest_until, may_start[i], due[i]);
 	}
@@ -445,6 +475,8 @@ key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 			psprintf("by the rate of its key at %s, the next may start at %s", name,
 					 time_text(state.due)),
 			psprintf("raise the rate of %s", name));
+	when_taken(e, db, name, limiter,
+			   jobq_limit_key(job, limiter, jobq_job_tenant(job, queue)));
 }
 
 /*

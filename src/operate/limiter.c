@@ -134,7 +134,48 @@ check_limit(Datum name)
 }
 
 /*
- * create_limiter(name, max_running, rate, throttle, by, cost)
+ * What becomes of jobs that find no place, if that is given; and an error if there are no
+ * places.  The caller is connected to SPI.
+ */
+static void
+set_when_taken(FunctionCallInfo fcinfo, int arg)
+{
+	static const Oid text_types[] = {TEXTOID, TEXTOID};
+	Datum		args[] = {PG_GETARG_DATUM(ARG_NAME), (Datum) 0};
+	int64		release_after;
+
+	if (!PG_ARGISNULL(arg))
+	{
+		static const char *const words[] = {
+			[JOBQ_WHEN_TAKEN_WAIT] = "wait",
+			[JOBQ_WHEN_TAKEN_SKIP] = "skip",
+			[JOBQ_WHEN_TAKEN_REPLACE] = "replace"
+		};
+		const char *word = TextDatumGetCString(PG_GETARG_DATUM(arg));
+		JobqWhenTaken when_taken = jobq_when_taken_parse(word, &release_after);
+
+		args[1] = CStringGetTextDatum(when_taken == JOBQ_WHEN_TAKEN_RELEASE
+									  ? word : words[when_taken]);
+		(void) jobq_query("UPDATE jobq.limiter SET when_taken = $2 WHERE name = $1",
+						  2, text_types, args, NULL, SPI_OK_UPDATE);
+	}
+	if (jobq_query("SELECT when_taken FROM jobq.limiter WHERE name = $1"
+				   " AND max_running IS NULL AND when_taken <> 'wait'",
+				   1, text_types, args, NULL, SPI_OK_SELECT) > 0)
+	{
+		Datum		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+										1, TEXTOID, NULL);
+
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("when_taken '%s' of limiter \"%s\" wants max_running",
+						TextDatumGetCString(value), TextDatumGetCString(args[0])),
+				 errhint("Only max_running has places that can be taken: give it, or when_taken => 'wait'.")));
+	}
+}
+
+/*
+ * create_limiter(name, max_running, rate, throttle, by, cost, when_taken)
  */
 Datum
 jobq_create_limiter(PG_FUNCTION_ARGS)
@@ -166,13 +207,14 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 						TextDatumGetCString(values[ARG_NAME])),
 				 errhint("Change it with jobq.alter_limiter().")));
 	check_limit(values[ARG_NAME]);
+	set_when_taken(fcinfo, NCREATE_ARGS);
 	SPI_finish();
 	jobq_check_limited();
 	PG_RETURN_VOID();
 }
 
 /*
- * alter_limiter(name, max_running, rate, throttle): null leaves a limit as it is; 0
+ * alter_limiter(name, max_running, rate, throttle, when_taken): null leaves a limit as it is; 0
  * or none takes it away.
  */
 Datum
@@ -193,6 +235,7 @@ jobq_alter_limiter(PG_FUNCTION_ARGS)
 				   NARGS, types, values, nulls, SPI_OK_UPDATE) == 0)
 		jobq_check_limiter(TextDatumGetCString(values[ARG_NAME]));
 	check_limit(values[ARG_NAME]);
+	set_when_taken(fcinfo, NARGS);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

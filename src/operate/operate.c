@@ -171,6 +171,25 @@ jobq_end_lease(const JobqJob *job, bool always)
 }
 
 /*
+ * Cancel a job of which a consumer has a lease, without waiting.  False if somebody else
+ * has its row, or there is none any more.
+ */
+bool
+jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
+{
+	JobqJob		job;
+
+	if (!jobq_job_find(rel, id, GetActiveSnapshot(), &job) ||
+		!jobq_job_delete(rel, &job))
+		return false;
+	jobq_job_push_if_undone(&job);
+	jobq_end_lease(&job, true);
+	jobq_log_keep_told(jobq_my_database(), NULL, &job);
+	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0, reason);
+	return true;
+}
+
+/*
  * Cancel a live job, or have the worker that runs it stop.  False if there is none
  * that this user may cancel, or if somebody has begun it and how is
  * JOBQ_CANCEL_WAITING.

@@ -42,6 +42,7 @@ static int64 can_give(JobqDatabase *db, const JobqLane *lane,
 static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
 					 TimestampTz now);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
+static void lane_stick(JobqDatabase *db, JobqLane *lane);
 
 /*
  * All entries are free, but for tallies.
@@ -112,6 +113,20 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 }
 
 /*
+ * The same of one that is popped.  The scheduler shall read on where few are left.
+ */
+void
+entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index, JobqWakeList *wake)
+{
+	uint32		low = jobq_ready_entries / 8;
+
+	entry_unlink(db, lane, index);
+	if (lane->more && !lane->scanning &&
+		(lane->count == low || lane->count == 0))
+		wake->scheduler = true;
+}
+
+/*
  * Take an entry for a job of the lane from the free list, which is not empty.
  */
 uint32
@@ -137,11 +152,10 @@ entry_free(JobqDatabase *db, uint32 index)
 }
 
 /*
- * Drop an entry of a lane that is read again.  Its group shall not wait for it:
- * there may be no such row any more.
+ * An entry leaves its lane, and is not popped: its group shall not wait for it.
  */
-static void
-entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
+void
+entry_uncall(JobqDatabase *db, uint32 index)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
 	JobqGroup  *group = entry->group == 0 ? NULL
@@ -152,7 +166,53 @@ entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
 		group->called = 0;
 		db->groups->due = 0;	/* long ago */
 	}
+}
+
+/*
+ * Drop an entry of a lane that is read again.  There may be no such row any more.
+ */
+static void
+entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	entry_uncall(db, index);
 	entry_unlink(db, lane, index);
+	entry_free(db, index);
+}
+
+/*
+ * An entry, as what is popped.
+ */
+void
+entry_push(JobqDatabase *db, uint32 index, JobqPush *popped)
+{
+	const JobqEntry *entry = &db->ready->entries[index];
+	const JobqLane *lane = &db->ready->lanes[entry->lane];
+
+	popped->queue_id = lane->queue_id;
+	popped->priority = lane->priority;
+	popped->role = lane->role;
+	popped->flow = lane->flow;
+	popped->kind = lane->kind;
+	popped->tenant = lane->tenant;
+	popped->limit_key = lane->limit_key;
+	popped->cost = lane->cost;
+	popped->held = lane->held;
+	popped->group = entry->group;
+	popped->quarantine = lane->quarantine;
+	popped->notify = popped->first = false;
+	popped->key = entry->key;
+	popped->ctid = entry->ctid;
+	popped->permits = JOBQ_NO_PERMITS;
+	popped->charged = 0;
+}
+
+/*
+ * The same of one that was unlinked; gives it back.
+ */
+void
+entry_take(JobqDatabase *db, uint32 index, JobqPush *popped)
+{
+	entry_push(db, index, popped);
 	entry_free(db, index);
 }
 
@@ -309,6 +369,28 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 }
 
 /*
+ * The lane has got another job.  If its jobs do not wait for a place, and there seems to
+ * be none, the scheduler sees to it.
+ */
+static void
+lane_stick(JobqDatabase *db, JobqLane *lane)
+{
+	JobqHeap   *heaps = db->ready->heaps;
+
+	if (lane->heap == JOBQ_NONE || lane->kind_limiter == JOBQ_NO_LIMITER ||
+		db->limits->limiters[lane->kind_limiter].when_taken == JOBQ_WHEN_TAKEN_WAIT)
+		return;
+	if (!db->limits->limiters[lane->kind_limiter].keyed)
+	{
+		if (heaps[lane->heap].tenant == JOBQ_NONE &&
+			limiter_turns_away(db, lane->kind_limiter))
+			heap_stick(db, &heaps[lane->heap]);
+	}
+	else if (lane->own != JOBQ_NONE && heaps[lane->own].lent == JOBQ_NONE)
+		heap_stick(db, &heaps[lane->own]);
+}
+
+/*
  * Insert behind the entry "after", or at the head if that is JOBQ_NONE.
  */
 InsertResult
@@ -345,8 +427,12 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 		db->ready->heaps[lane->heap].nentries++;
 	if (lane->count++ == 0)
 		lane_activate(db, lane);
-	else if (after == JOBQ_NONE)
-		lane_moved(db, lane);
+	else
+	{
+		if (after == JOBQ_NONE)
+			lane_moved(db, lane);
+		lane_stick(db, lane);
+	}
 	return INSERTED;
 }
 

@@ -49,7 +49,7 @@ heaps_clear(JobqDatabase *db)
 	for (uint32 i = 0; i < JOBQ_MAX_HEAPS; i++)
 	{
 		ready->heaps[i].root = JOBQ_NONE;
-		ready->heaps[i].marked = false;
+		ready->heaps[i].marked = ready->heaps[i].stuck = false;
 		ready->heaps[i].hash_next = i + 1 < JOBQ_MAX_HEAPS ? i + 1
 			: JOBQ_NONE;
 	}
@@ -59,6 +59,7 @@ heaps_clear(JobqDatabase *db)
 	for (int i = 0; i < jobq_max_limiters; i++)
 		ready->limited[i] = JOBQ_NONE;
 	ready->marked = JOBQ_NONE;
+	ready->stuck = ready->stuck_last = JOBQ_NONE;
 	turns_clear(db);
 	ready->heapless = false;
 	memset(ready->orders[JOBQ_NO_ORDER].rank, JOBQ_NOT_SERVED,
@@ -360,7 +361,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	heap = &ready->heaps[index];
 	ready->heap_free = heap->hash_next;
 	*heap = *key;
-	heap->marked = false;
+	heap->marked = heap->stuck = false;
 	heap->root = heap->lent = JOBQ_NONE;
 	heap->nlanes = heap->nentries = 0;
 	heap->hash_next = *bucket;
@@ -387,6 +388,7 @@ heap_free(JobqDatabase *db, JobqHeap *heap)
 	uint32	   *link = &ready->heap_bucket[heap_bucket(heap)];
 
 	heap_unmark(db, heap);
+	heap_unstick(db, heap);
 	while (*link != index)
 		link = &ready->heaps[*link].hash_next;
 	*link = heap->hash_next;
@@ -442,6 +444,61 @@ heap_unmark(JobqDatabase *db, JobqHeap *heap)
 }
 
 /*
+ * The jobs in the heap do not wait for a place, and all may be taken: have the
+ * scheduler see to them.
+ */
+void
+heap_stick(JobqDatabase *db, JobqHeap *heap)
+{
+	JobqReady  *ready = db->ready;
+	uint32		index = heap - ready->heaps;
+
+	if (heap->stuck)
+		return;
+	heap->stuck = ready->stuck_news = true;
+	heap->stuck_next = JOBQ_NONE;
+	heap->stuck_prev = ready->stuck_last;
+	if (ready->stuck_last != JOBQ_NONE)
+		ready->heaps[ready->stuck_last].stuck_next = index;
+	else
+		ready->stuck = index;
+	ready->stuck_last = index;
+}
+
+void
+heap_unstick(JobqDatabase *db, JobqHeap *heap)
+{
+	JobqReady  *ready = db->ready;
+
+	if (!heap->stuck)
+		return;
+	heap->stuck = false;
+	if (heap->stuck_prev != JOBQ_NONE)
+		ready->heaps[heap->stuck_prev].stuck_next = heap->stuck_next;
+	else
+		ready->stuck = heap->stuck_next;
+	if (heap->stuck_next != JOBQ_NONE)
+		ready->heaps[heap->stuck_next].stuck_prev = heap->stuck_prev;
+	else
+		ready->stuck_last = heap->stuck_prev;
+}
+
+/*
+ * A place of the limiter was taken.  If it was the last one, and its jobs do not wait,
+ * the heaps that have any are stuck.
+ */
+void
+jobq_limiter_filled(JobqDatabase *db, uint16 index)
+{
+	JobqReady  *ready = db->ready;
+
+	if (!limiter_turns_away(db, index))
+		return;
+	for (uint32 i = ready->limited[index]; i != JOBQ_NONE; i = heap_next_at(db, i, index))
+		heap_stick(db, &ready->heaps[i]);
+}
+
+/*
  * The lane, which is in none, has a place in this heap.
  */
 void
@@ -452,6 +509,8 @@ heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 	heap->nentries += lane->count;
 	lane->turn = heap_turn(db, heap, lane);
 	add(db, heap, lane);
+	if (heap->tenant == JOBQ_NONE && limiter_turns_away(db, heap->kind_limiter))
+		heap_stick(db, heap);
 }
 
 /*

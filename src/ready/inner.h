@@ -80,6 +80,7 @@ extern bool place_is_kept_for(const JobqLimiter *limiter,
 extern bool place_is_kept_for_others(const JobqLimiter *limiter, Oid role,
 									 TimestampTz now);
 extern void place_taken(JobqLimiter *limiter, Oid role, int32 queue_id);
+extern bool limiter_turns_away(JobqDatabase *db, uint16 index);
 extern bool limiter_free(JobqLimiter *limiter, TimestampTz now,
 						 TimestampTz *due);
 extern int	limiters_room(JobqDatabase *db, uint16 queue, uint16 kind,
@@ -117,6 +118,8 @@ extern JobqHeap *heap_find(JobqDatabase *db, const JobqHeap *key);
 extern uint32 heap_next_at(JobqDatabase *db, uint32 heap, uint16 limiter);
 extern void heap_mark(JobqDatabase *db, JobqHeap *heap);
 extern void heap_unmark(JobqDatabase *db, JobqHeap *heap);
+extern void heap_stick(JobqDatabase *db, JobqHeap *heap);
+extern void heap_unstick(JobqDatabase *db, JobqHeap *heap);
 extern double heap_turn(JobqDatabase *db, const JobqHeap *heap,
 						const JobqLane *lane);
 extern bool heap_before(JobqDatabase *db, const JobqHeap *heap,
@@ -204,8 +207,13 @@ extern void entries_clear(JobqDatabase *db);
 extern void lane_empty(JobqDatabase *db, JobqLane *lane);
 extern uint32 entry_alloc(JobqDatabase *db, JobqLane *lane);
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
+extern void entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index,
+						JobqWakeList *wake);
 extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must);
 extern void entry_free(JobqDatabase *db, uint32 index);
+extern void entry_uncall(JobqDatabase *db, uint32 index);
+extern void entry_push(JobqDatabase *db, uint32 index, JobqPush *popped);
+extern void entry_take(JobqDatabase *db, uint32 index, JobqPush *popped);
 extern InsertResult entry_insert_after(JobqDatabase *db, JobqLane *lane,
 									   uint32 after, const JobqPush *push);
 extern InsertResult entry_insert(JobqDatabase *db, JobqLane *lane,
@@ -259,6 +267,9 @@ extern bool group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 						TimestampTz now, uint32 *place);
 extern void group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 						bool unused, TimestampTz now, JobqWakeList *wake);
+
+/* src/ready/taken.c */
+extern void taken_note(JobqDatabase *db, const JobqPush *job);
 
 /* src/ready/permit.c */
 extern JobqPermits permits_take(JobqDatabase *db, const JobqLane *lane,

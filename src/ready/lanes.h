@@ -188,6 +188,8 @@ typedef struct JobqHeap
 	bool		consumer;
 	bool		quarantine;
 	bool		marked;			/* to be offered to consumers that wait */
+	bool		stuck;			/* all places may be taken, and its jobs do
+								 * not wait for one: taken.c */
 	uint32		queue_turn;		/* its role's at these limiters:
 								 * JobqReady.turns; or JOBQ_NONE */
 	uint32		kind_turn;
@@ -204,6 +206,9 @@ typedef struct JobqHeap
 	JobqHeapLink kind_link;
 	uint32		marked_prev;	/* those that are marked are linked, too */
 	uint32		marked_next;
+	uint32		stuck_prev;		/* and those that are stuck, in the order in
+								 * which they came to be */
+	uint32		stuck_next;
 } JobqHeap;
 
 /*
@@ -251,6 +256,9 @@ typedef struct JobqOrder
 #define JOBQ_MAX_LATE		128
 #endif
 
+/* Jobs that sessions in jobq.work() have found to have no place. */
+#define JOBQ_MAX_ASKED		16
+
 /*
  * The lanes of a database and their entries.
  */
@@ -293,6 +301,13 @@ typedef struct JobqReady
 	uint32		turn_first;		/* of the turns that no heap has, and */
 	uint32		turn_last;		/* JOBQ_NONE if there is none */
 	uint32		marked;			/* heaps that are to be offered */
+	uint32		stuck;			/* heaps that are stuck: the first, */
+	uint32		stuck_last;		/* and the last */
+	bool		stuck_news;		/* the scheduler is to be told of one, or of
+								 * these: */
+	int			nasked;
+	JobqPush	asked[JOBQ_MAX_ASKED];	/* jobs that a session has found
+										 * likewise */
 	uint32		hand;			/* where a lane was last taken from another, */
 	uint32		entry_hand;		/* and an entry */
 	bool		entries_full_over;	/* as full_over and full_until, of
@@ -338,6 +353,7 @@ extern JobqRole *jobq_role_find(JobqDatabase *db, Oid role);
 
 /* src/ready/heap.c */
 extern uint16 jobq_order_find(JobqDatabase *db, const uint8 *rank);
+extern void jobq_limiter_filled(JobqDatabase *db, uint16 index);
 
 /* src/ready/place.c */
 extern void jobq_orders_forget(JobqDatabase *db);

@@ -329,3 +329,17 @@ place_taken(JobqLimiter *limiter, Oid role, int32 queue_id)
 	if (limiter->wants_worker == role)
 		limiter->wants_worker = InvalidOid;
 }
+
+/*
+ * Are all places of the limiter taken, and do its jobs not wait for one?  Of one that is
+ * by a key, the places are those of each key: see tenant_settle().
+ */
+bool
+limiter_turns_away(JobqDatabase *db, uint16 index)
+{
+	const JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
+		: &db->limits->limiters[index];
+
+	return limiter != NULL && limiter->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
+		limiter->max_running > 0 && limiter->running >= limiter->max_running;
+}

@@ -65,6 +65,15 @@ typedef struct JobqWeight
 	int			weight;
 } JobqWeight;
 
+/* What becomes of a job that is due while all places of its limiter are taken. */
+typedef enum JobqWhenTaken
+{
+	JOBQ_WHEN_TAKEN_WAIT = 0,	/* it stays where it is */
+	JOBQ_WHEN_TAKEN_RELEASE,	/* it comes again after some time */
+	JOBQ_WHEN_TAKEN_SKIP,		/* it is cancelled */
+	JOBQ_WHEN_TAKEN_REPLACE,	/* older ones of its role are */
+} JobqWhenTaken;
+
 /* The policy of a queue or of a kind, and what it counts. */
 typedef struct JobqLimiter
 {
@@ -103,6 +112,9 @@ typedef struct JobqLimiter
 								 * there ... */
 	TimestampTz wants_since;	/* ... for so long */
 
+	JobqWhenTaken when_taken;	/* of max_running, or tenant_max_running if it
+								 * is keyed: see taken.c */
+	int64		release_after;	/* microseconds */
 	bool		priced;			/* its jobs say what they cost */
 	int			dearest;		/* what the dearest job has cost, above 1 */
 } JobqLimiter;
@@ -171,6 +183,42 @@ extern bool jobq_lane_free(JobqDatabase *db, const JobqLane *lane,
 extern void jobq_turn_settle(JobqDatabase *db, const JobqPush *job,
 							 double used, bool ran);
 extern void jobq_turns_begin(JobqDatabase *db, uint16 limiter);
+
+/* src/ready/taken.c */
+
+/* A job that holds a place. */
+typedef struct JobqHolder
+{
+	int64		id;
+	Oid			role;			/* as which it runs */
+	bool		stopping;		/* it was asked to stop */
+	bool		leased;			/* a consumer has it */
+} JobqHolder;
+
+/* What jobs have in common that find all places taken. */
+typedef struct JobqTakenBy
+{
+	Oid			role;			/* as which they run */
+	uint32		limiter;		/* hash of its name */
+	uint32		limit_key;		/* or 0 */
+	JobqWhenTaken when_taken;
+	int64		release_after;
+	int			max_running;
+} JobqTakenBy;
+
+extern bool jobq_places_taken(JobqDatabase *db, uint32 limiter,
+							  uint32 limit_key, JobqTakenBy *by, bool *ending);
+extern JobqHeap *jobq_stuck_next(JobqDatabase *db, JobqTakenBy *by,
+								 bool *ending);
+extern void jobq_stuck_again(JobqDatabase *db, const JobqHeap *key);
+extern int	jobq_stuck_take(JobqDatabase *db, const JobqHeap *key,
+							JobqPush *jobs, int most, JobqWakeList *wake);
+extern int	jobq_stuck_list(JobqDatabase *db, const JobqHeap *key,
+							JobqPush *jobs, int most);
+extern bool jobq_stuck_remove(JobqDatabase *db, const JobqPush *job,
+							  JobqWakeList *wake);
+extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
+								JobqHolder *holders, int n, int most, int *at);
 
 /* src/ready/permit.c */
 extern void jobq_limits_clear(JobqDatabase *db);

@@ -278,7 +278,9 @@ jobq_unlock(JobqDatabase *db, JobqWakeList *wake)
 {
 	if (db->ready->marked != JOBQ_NONE)
 		make_offers(db, wake);
-	wake->scheduler |= Min(db->limits->due, db->groups->due) < db->wake_at;
+	wake->scheduler |= Min(db->limits->due, db->groups->due) < db->wake_at ||
+		db->ready->stuck_news;
+	db->ready->stuck_news = false;
 	LWLockRelease(db->lock);
 	for (int i = 0; i < wake->n; i++)
 		SetLatch(&wake->proc[i]->procLatch);

@@ -73,6 +73,7 @@ permits_take(JobqDatabase *db, const JobqLane *lane, uint32 group,
 			continue;
 		}
 		place_taken(limiter, lane->role, lane->consumer ? lane->queue_id : 0);
+		jobq_limiter_filled(db, *index[i]);
 		if (costs[i] > 1)
 			limiter->dearest = Max(limiter->dearest, costs[i]);
 		if (limiter->rate.per_us > 0 && !limiter->rate.by_group)
@@ -118,7 +119,10 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 		(!limiter_free(&db->limits->limiters[lane.kind_limiter], now, &due) ||
 		 place_is_kept_for_others(&db->limits->limiters[lane.kind_limiter],
 								  job->role, now)))
+	{
+		taken_note(db, job);
 		return JOBQ_KIND_FULL;
+	}
 	lane.tenant = job->tenant;
 	lane.limit_key = job->limit_key;
 	lane.cost = job->cost;
@@ -130,7 +134,10 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 		return JOBQ_TENANT_FULL;
 	if (!tenant_free(db, lane.kind_limiter, job->limit_key, now) ||
 		(tenant_is_limited(db, &lane) && key_is_limited(db, &lane)))
+	{
+		taken_note(db, job);
 		return JOBQ_KEY_FULL;
+	}
 	if (job->group != 0 &&
 		!group_admit(db, job, lane.queue_limiter, now, &place))
 		return JOBQ_GROUP_BUSY;

@@ -26,8 +26,6 @@ static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 						   TimestampTz now);
 static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 						 JobqWakeList *wake);
-static void take(JobqDatabase *db, JobqLane *lane, uint32 index,
-				 JobqPush *popped);
 static uint32 unlink_first(JobqDatabase *db, JobqLane *lane,
 						   JobqWakeList *wake);
 static void prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank,
@@ -82,7 +80,7 @@ again:
 	if (db->ready->entries[index].group != 0 &&
 		group_enter(db, best, index, now, &group, wake) == JOBQ_PARKED)
 		goto again;
-	take(db, best, index, popped);
+	entry_take(db, index, popped);
 	if (popped->group != 0)
 		popped->first = !jobq_group_shared(popped->group) &&
 			no_predecessor(db, best, popped->key, now);
@@ -101,6 +99,7 @@ again:
 		mine->holding->permits_job = popped->key.id;
 		mine->holding->live = false;
 		mine->holding->unused = true;	/* until it begins */
+		mine->holding->turned_away = false;
 	}
 	if (best->quarantine && taker->pool >= 0)
 		db->ready->quarantine_slot = taker->slot;
@@ -131,13 +130,9 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 static uint32
 unlink_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
 {
-	uint32		low = jobq_ready_entries / 8;
 	uint32		index = lane->head;
 
-	entry_unlink(db, lane, index);
-	if (lane->more && !lane->scanning &&
-		(lane->count == low || lane->count == 0))
-		wake->scheduler = true;
+	entry_leave(db, lane, index, wake);
 	return index;
 }
 
@@ -154,33 +149,6 @@ no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
 		now < lane->next_due &&
 		!lane->quarantine && !lane->skipping && !lane->scanning &&
 		jobq_key_cmp(key, lane->cursor) <= 0 && lane_is_only(db, lane);
-}
-
-/*
- * The entry as what was popped; gives the entry back.
- */
-static void
-take(JobqDatabase *db, JobqLane *lane, uint32 index, JobqPush *popped)
-{
-	JobqEntry  *entry = &db->ready->entries[index];
-
-	popped->queue_id = lane->queue_id;
-	popped->priority = lane->priority;
-	popped->role = lane->role;
-	popped->flow = lane->flow;
-	popped->kind = lane->kind;
-	popped->tenant = lane->tenant;
-	popped->limit_key = lane->limit_key;
-	popped->cost = lane->cost;
-	popped->held = lane->held;
-	popped->group = entry->group;
-	popped->quarantine = lane->quarantine;
-	popped->notify = popped->first = false;
-	popped->key = entry->key;
-	popped->ctid = entry->ctid;
-	popped->permits = JOBQ_NO_PERMITS;
-	popped->charged = 0;
-	entry_free(db, index);
 }
 
 /*
@@ -205,7 +173,7 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 			lane->priority != popped->priority || entry->group != 0 ||
 			ItemPointerGetBlockNumber(&entry->ctid) != block)
 			break;
-		take(db, lane, unlink_first(db, lane, wake), &job);
+		entry_take(db, unlink_first(db, lane, wake), &job);
 		prefetch_put(db, slot, rank, &job);
 		(void) lane_served_one(db, lane);
 	}

@@ -32,7 +32,7 @@ jobq_ready_clear(JobqDatabase *db)
 	entries_clear(db);
 	groups_unpark(db);
 	prefetch_forget(db);
-	db->ready->nlate = 0;
+	db->ready->nlate = db->ready->nasked = 0;
 	db->ready->missed = HIGHEST_KEY;
 	db->ready->complete = false;
 	db->ready->overflow = false;

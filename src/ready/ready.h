@@ -51,6 +51,7 @@ typedef struct JobqHolding
 	/* Set by the worker for itself: what became of its last job. */
 	bool		live;			/* it will run again */
 	bool		unused;			/* it did not run at all, or not yet */
+	bool		turned_away;	/* nor will it now */
 
 	/* What the handler has told by log(); see lines.h. */
 	JobqLines	lines;

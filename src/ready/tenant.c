@@ -37,6 +37,7 @@ static bool comes_first(JobqDatabase *db, const JobqLane *lane,
 static const JobqLimiter *policy_of(JobqDatabase *db, const JobqHeap *own);
 static int32 scope_of(const JobqLimiter *policy);
 static uint32 tally_of(JobqDatabase *db, const JobqHeap *own);
+static void stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally);
 static void settle_all(JobqDatabase *db, int32 scope, uint32 tenant,
 					   TimestampTz now);
 
@@ -121,6 +122,22 @@ scope_of(const JobqLimiter *policy)
 }
 
 /*
+ * A job of this heap may not start.  If that is because all places of its key are taken,
+ * and it does not wait for one, the scheduler sees to it.
+ */
+static void
+stick_if_taken(JobqDatabase *db, JobqHeap *own, uint32 tally)
+{
+	const JobqLimiter *policy = policy_of(db, own);
+
+	if (policy != NULL && policy->keyed &&
+		policy->when_taken != JOBQ_WHEN_TAKEN_WAIT &&
+		policy->tenant_max_running > 0 && tally != JOBQ_NONE &&
+		TALLY(db, tally)->running >= policy->tenant_max_running)
+		heap_stick(db, own);
+}
+
+/*
  * See that the first lane of the tenant's heap is lent if the tenant may start a job,
  * and none if not.  Returns whether one is that was not.
  */
@@ -140,6 +157,7 @@ tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now)
 		tally_set_timer(db, tally, due);
 	if (!is_free)
 	{
+		stick_if_taken(db, own, tally);
 		if (lent == NULL)
 			return false;
 		own->lent = JOBQ_NONE;

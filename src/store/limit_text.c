@@ -5,6 +5,7 @@
  *
  *	rate		100 per minute [burst 20] [by group]
  *	throttle	10 failures in 5 minutes [by group]
+ *	when_taken	wait | release 5 min | skip | replace
  *
  * A window of time is what the type interval accepts (duration.c), or a unit
  * alone, as in the first of these.
@@ -39,6 +40,8 @@
 /* bounds of a window, in milliseconds */
 #define MIN_WINDOW	1
 #define MAX_WINDOW	(INT64CONST(366) * 86400000)
+/* after which a job comes again at the soonest, likewise */
+#define MIN_RELEASE	1000
 
 static bool
 take_word(const char **at, const char *word)
@@ -158,6 +161,48 @@ bad:
 			 errmsg("invalid throttle \"%s\"", text),
 			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
 			 errhint("Write '10 failures in 5 minutes', or '3 failures in 1 hour by group'.")));
+}
+
+/*
+ * Parse what becomes of jobs that find no place; an error if it is malformed.
+ */
+JobqWhenTaken
+jobq_when_taken_parse(const char *text, int64 *release_after)
+{
+	const char *at = text;
+	const char *problem = NULL;
+	JobqWhenTaken when_taken;
+
+	*release_after = 0;
+	while (isspace((unsigned char) *at))
+		at++;
+	if (take_word(&at, "wait"))
+		when_taken = JOBQ_WHEN_TAKEN_WAIT;
+	else if (take_word(&at, "skip"))
+		when_taken = JOBQ_WHEN_TAKEN_SKIP;
+	else if (take_word(&at, "replace"))
+		when_taken = JOBQ_WHEN_TAKEN_REPLACE;
+	else if (take_word(&at, "release"))
+	{
+		static const char *const stops[] = {NULL};
+		char	   *duration = jobq_duration_cut(&at, stops);
+
+		when_taken = JOBQ_WHEN_TAKEN_RELEASE;
+		problem = jobq_duration_parse(duration, MIN_RELEASE, MAX_WINDOW,
+									  release_after);
+	}
+	else
+		goto bad;
+	if (problem == NULL && *at == '\0')
+		return when_taken;
+
+bad:
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid when_taken \"%s\"", text),
+			 problem != NULL ? errdetail_internal("%c%s.", pg_toupper(problem[0]), problem + 1) : 0,
+			 errhint("Write 'wait', 'release 5 min', 'skip', or 'replace'.")));
+	return JOBQ_WHEN_TAKEN_WAIT;	/* not reached */
 }
 
 /*

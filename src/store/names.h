@@ -98,7 +98,8 @@ enum
 	LIMITER_THROTTLE,
 	LIMITER_BY,
 	LIMITER_COST,
-	LIMITER_NATTS = LIMITER_COST
+	LIMITER_WHEN_TAKEN,
+	LIMITER_NATTS = LIMITER_WHEN_TAKEN
 };
 
 /* Longest name of a limiter. */
@@ -315,6 +316,8 @@ extern void jobq_check_signature(Oid proc, JobqFunction *function);
 /* src/store/limit_text.c */
 extern void jobq_rate_parse(const char *text, JobqRate *rate);
 extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
+extern JobqWhenTaken jobq_when_taken_parse(const char *text,
+										   int64 *release_after);
 extern void jobq_check_limiter(const char *name);
 extern void jobq_check_limited(void);
 

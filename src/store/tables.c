@@ -117,7 +117,8 @@ static const Column event_handler_columns[] = {
 };
 
 static const Column limiter_columns[] = {
-	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+	{TEXTOID, false}, {INT4OID, true}, {TEXTOID, true}, {TEXTOID, true}, {TEXTOID, true},
+	{TEXTOID, true}, {TEXTOID, false},
 };
 
 static const Column batch_columns[] = {

@@ -807,6 +807,54 @@ check_turns(void)
 }
 
 /*
+ * Where all places are taken, and jobs do not wait for one, the scheduler has been told.
+ */
+static void
+check_taken(void)
+{
+	JobqReady  *ready = db->ready;
+	uint32		last = JOBQ_NONE;
+	int			nstuck = 0;
+	bool		seen[1024] = {0};
+
+	for (uint32 i = ready->stuck; i != JOBQ_NONE; i = ready->heaps[i].stuck_next)
+	{
+		if (!ready->heaps[i].stuck || ready->heaps[i].stuck_prev != last ||
+			++nstuck > (int) JOBQ_MAX_HEAPS)
+			model_fail("heap %u is not linked well among those that are stuck", i);
+		last = i;
+	}
+	if (ready->stuck_last != last)
+		model_fail("the last heap that is stuck is another");
+	for (int l = 0; l < jobq_max_lanes; l++)
+	{
+		JobqLane   *lane = &ready->lanes[l];
+		uint32		at = lane->own != JOBQ_NONE ? lane->own : lane->heap;
+		JobqHeap   *heap = at == JOBQ_NONE ? NULL : &ready->heaps[at];
+		const JobqLimiter *limiter;
+		JobqTakenBy by;
+		bool		ending;
+
+		if (!lane->in_use || heap == NULL || lane->kind_limiter == JOBQ_NO_LIMITER)
+			continue;
+		limiter = &db->limits->limiters[lane->kind_limiter];
+		if (!limiter->keyed && lane->own != JOBQ_NONE)
+			continue;			/* its tenant comes first */
+		if (limiter->keyed && !key_is_limited(db, lane))
+			continue;
+		if (jobq_places_taken(db, limiter->kind, lane->limit_key, &by, &ending) &&
+			!heap->stuck)
+			model_fail("all places of lane %d are taken, and nobody sees to it", l);
+		seen[at] = true;
+	}
+	for (uint32 i = ready->stuck; i != JOBQ_NONE; i = ready->heaps[i].stuck_next)
+		if (!seen[i] && ready->heaps[i].root == JOBQ_NONE && ready->heaps[i].lent == JOBQ_NONE)
+			model_fail("heap %u is stuck, and has no lane", i);
+	if (ready->stuck != JOBQ_NONE && !world.scheduler_awake && db->wake_at == DT_NOEND)
+		model_fail("the scheduler does not know that heaps are stuck");
+}
+
+/*
  * Who only looks must not have the scheduler wake for what it sees.
  */
 void
@@ -825,6 +873,7 @@ check_all(void)
 	check_waiting();
 	check_idle();
 	check_turns();
+	check_taken();
 	check_patience();
 	db->limits->due = due;
 }

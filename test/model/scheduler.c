@@ -569,6 +569,93 @@ expire_leases(void)
 }
 
 /*
+ * A job was taken out of the ready set because all places of its limiter are taken: it is
+ * cancelled, or comes again later, or there is a place and it goes back.
+ */
+static void
+turn_away(const JobqPush *job)
+{
+	int			r = row_of(job->key.id);
+	Row		   *row = r < 0 ? NULL : &world.rows[r];
+	JobqWakeList wake = {0};
+
+	if (row == NULL || row->state != ROW_LIVE || row->worker >= 0 ||
+		row->session >= 0 || jobq_key_cmp(row->job.key, job->key) != 0)
+		return;					/* whoever has it sees to it */
+	trace("  job %d finds no place\n", (int) job->key.id);
+	switch (row->held ? 2 : job->key.id % 3)
+	{
+		case 0:
+			row->state = ROW_FREE;
+			if (job->group == 0)
+				return;
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_group_end(db, job->group, job->key.id, world.now, &wake);
+			break;
+		case 1:
+			row->job.key.run_at = world.now + USECS_PER_SEC;
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_push(db, &row->job, world.now, &wake);
+			break;
+		default:
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_ready_push(db, job, job->key.run_at, &wake);
+			break;
+	}
+	row->handed_over = ++world.tick;
+	unlock(&wake);
+}
+
+/*
+ * worker/scheduler/taken.c: some jobs of each heap.  What goes back is looked at again
+ * later.
+ */
+static void
+turn_jobs_away(void)
+{
+	int			nstuck = 0;
+
+	for (uint32 i = db->ready->stuck; i != JOBQ_NONE; i = db->ready->heaps[i].stuck_next)
+		nstuck++;
+	db->ready->nasked = 0;
+	while (nstuck-- > 0)
+	{
+		JobqPush	jobs[2];
+		JobqTakenBy by;
+		JobqHeap   *heap;
+		JobqHeap	key;
+		JobqWakeList wake = {0};
+		bool		ending;
+		int			n;
+
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		heap = jobq_stuck_next(db, &by, &ending);
+		if (heap == NULL)
+		{
+			LWLockRelease(db->lock);
+			break;
+		}
+		key = *heap;
+		if (ending)
+		{
+			jobq_stuck_again(db, &key);
+			unlock(&wake);
+			continue;
+		}
+		n = jobq_stuck_list(db, &key, jobs, 1);
+		if (n == 1 && jobs[0].key.id % 5 == 0 && !jobq_stuck_remove(db, &jobs[0], &wake))
+			model_fail("job %d is listed, and not there", (int) jobs[0].key.id);
+		else if (n != 1 || jobs[0].key.id % 5 != 0)
+			n = jobq_stuck_take(db, &key, jobs, 2, &wake);
+		else
+			jobq_stuck_again(db, &key);
+		unlock(&wake);
+		for (int i = 0; i < n; i++)
+			turn_away(&jobs[i]);
+	}
+}
+
+/*
  * worker/scheduler/scheduler.c
  */
 void
@@ -657,6 +744,7 @@ scheduler_round(void)
 		scheduler_refill_begin();
 		scheduler_refill_end();
 	}
+	turn_jobs_away();
 	check_stuck();
 	if (db->groups->owners)
 		read_owners();
@@ -680,6 +768,8 @@ scheduler_round(void)
 	db->wake_at = Min(db->wake_at, db->groups->refill || db->groups->owners ? now
 					  : Min(db->limits->due, db->groups->due));
 	db->wake_at = Min(db->wake_at, db->leases->next_expiry);
+	if (db->ready->stuck != JOBQ_NONE)
+		db->wake_at = Min(db->wake_at, now + USECS_PER_SEC / 100);
 	if (db->relay_pending)
 		db->wake_at = Min(db->wake_at, db->relay_due);
 }

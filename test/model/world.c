@@ -540,8 +540,12 @@ worker_pop(int w)
 		slot->queue_id = entry.queue_id;
 		slot->job_id = entry.key.id;
 	}
-	else if (entry.quarantine)
-		jobq_quarantine_over(db, w);
+	else
+	{
+		slot->holding->turned_away = true;
+		if (entry.quarantine)
+			jobq_quarantine_over(db, w);
+	}
 }
 
 /*
@@ -673,6 +677,7 @@ session_sees(const Session *session)
 
 		if (!lane->ranked || lane->paused || !lane->consumer ||
 			!jobq_lane_free(db, lane, world.now) ||
+			(lane->heap == JOBQ_NONE && db->ready->heapless) ||
 			(lane->heap != JOBQ_NONE &&
 			 heap_room(db, &db->ready->heaps[lane->heap], world.now, &due) == 0))
 			continue;
@@ -1217,6 +1222,8 @@ world_start(uint32 seed)
 		world.kind_limiter.max_running = 1 + (seed >> 11) % 2;
 	world.kind_limiter.group_max_running = 1;
 	world.kind_limiter.group_wait = true;
+	if ((seed >> 14) % 2 == 0)
+		world.kind_limiter.when_taken = JOBQ_WHEN_TAKEN_SKIP;
 	if ((seed >> 12) % 4 == 0)
 	{
 		JobqRate   *rate = keyed ? &world.kind_limiter.tenant_rate

@@ -122,7 +122,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 							now, &first);
 	if (verdict != JOBQ_MAY_RUN)
 		(void) jobq_turn_away(rel, verdict, &job, entry, &first, 0);
-	run->slot->holding->unused = verdict != JOBQ_MAY_RUN;
+	run->slot->holding->unused = run->slot->holding->turned_away =
+		verdict != JOBQ_MAY_RUN;
 	if (verdict != JOBQ_MAY_RUN || (!last && jobq_unique_started(&job)))
 	{
 		/* a key that the start gives back is free before the handler begins */

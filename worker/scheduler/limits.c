@@ -89,6 +89,9 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	limiter->priced = now_is->priced;
 	limiter->tenant_max_running = now_is->tenant_max_running;
 	limiter->tenant_rate = now_is->tenant_rate;
+	limiter->priced = now_is->priced;
+	limiter->when_taken = now_is->when_taken;
+	limiter->release_after = now_is->release_after;
 	if (limiter->throttle.failures == 0)
 		limiter->pace.rest_until = 0;
 	limiter->nweights = now_is->nweights;
@@ -431,7 +434,10 @@ limits_of_lease(const JobqPush *push)
 	if (lane.queue_limiter != JOBQ_NO_LIMITER)
 		my_db->limits->limiters[lane.queue_limiter].running++;
 	if (lane.kind_limiter != JOBQ_NO_LIMITER)
+	{
 		my_db->limits->limiters[lane.kind_limiter].running++;
+		jobq_limiter_filled(my_db, lane.kind_limiter);
+	}
 	return (JobqPermits)
 	{
 		lane.queue_limiter, lane.kind_limiter, tenant, key, place, Max(push->cost, 1)

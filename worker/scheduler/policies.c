@@ -156,10 +156,10 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 	}
 
 	n = read_named(limiters, n, jobq_kind_hash,
-				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false"
+				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false, NULL::text"
 				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND);
 	return read_named(limiters, n, jobq_limiter_hash,
-					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL"
+					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL, when_taken"
 					  " FROM jobq.limiter");
 }
 
@@ -178,6 +178,8 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		JobqLimiter *limiter = &limiters[n];
+		bool		isnull;
+		Datum		when_taken;
 
 		if (n == jobq_max_limiters)
 		{
@@ -200,6 +202,10 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 			limiter->max_running = 0;
 			memset(&limiter->rate, 0, sizeof(JobqRate));
 		}
+		when_taken = jobq_column(row, desc, 7, TEXTOID, &isnull);
+		if (!isnull)
+			limiter->when_taken = jobq_when_taken_parse(TextDatumGetCString(when_taken),
+														&limiter->release_after);
 	}
 	return n;
 }

@@ -43,6 +43,7 @@ static Duty *const duties[] = {
 	&batches_duty,
 	&supervise_duty,
 	&limits_duty,
+	&taken_duty,
 	&expire_duty,
 	&collect_duty,
 	&relay_duty,

@@ -1,0 +1,184 @@
+# Jobs that do not wait for a place of their limiter: the place becomes free, the
+# scheduler ends or the server crashes while the scheduler is about to end such a job;
+# and jobs that only jobq.work() comes upon.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = 'served=2'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+my $points = sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'});
+sql(q{
+CREATE EXTENSION jobq;
+CREATE TABLE done (id bigint);
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$ INSERT INTO done SELECT job.id $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
+SELECT jobq.create_limiter('one', max_running => 1, when_taken => 'skip');
+SELECT jobq.create_queue('leased', mode => 'consumer', limiter => 'one'), jobq.create_queue('served', limiter => 'one'),
+	jobq.create_queue('unserved', limiter => 'one')});
+
+# A consumer takes the place.
+my ($id, $token);
+
+sub take
+{
+	sql(q{SELECT jobq.enqueue('any', '1', 'leased')});
+	($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{leased}', 1, wait => '5 min')});
+	return;
+}
+
+sub ack { return sql("SELECT jobq.ack($id, $token)"); }
+
+sub outcome { return sql("SELECT state FROM jobq.wait($_[0], '5 min')"); }
+
+#
+# Where no worker serves the queue, nobody but a session in work() comes upon the job.
+#
+take();
+my $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
+sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
+is(outcome($job), 'cancelled', 'work(): the job is cancelled');
+
+# A batch hears of it.
+my $batch = sql(q{SELECT jobq.create_batch('with one', start => false)});
+sql("SELECT jobq.batch_add($batch, 'note', '{1}', '{\"queue\": \"served\"}'); SELECT jobq.batch_start($batch)");
+is(sql("SELECT total, cancelled FROM jobq.wait_batch($batch)"), '1|1', 'batch: its job is cancelled, and it is over');
+ack();
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
+sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
+is(outcome($job), 'completed', 'work(): with a free place it runs');
+
+# With "replace", what a consumer has is over for such a job, when the policy is known.
+sql(q{SELECT jobq.alter_limiter('one', when_taken => 'replace')});
+take();
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
+for (1 .. 1000)
+{
+	last if sql("SELECT state FROM jobq.status($id)") eq 'cancelled';
+	sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
+}
+is(outcome($id), 'cancelled', 'work(): it replaces what a consumer has');
+sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
+is(outcome($job), 'completed', 'work(): and runs');
+sql(q{SELECT jobq.clear('unserved'); SELECT jobq.alter_limiter('one', when_taken => 'skip')});
+
+if ($points eq '0')
+{
+	$node->stop;
+	no_failed_assertion($node);
+	done_testing();
+	exit;
+}
+sql(q{CREATE EXTENSION injection_points});
+
+# Let all go on who are held at the point, one after the other.
+sub release
+{
+	my ($point) = @_;
+
+	sql("SELECT injection_points_detach('$point')");
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if $node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused) != 0;
+		usleep(100_000);
+	}
+	return;
+}
+
+# The scheduler has taken a job out of the ready set, and is held before it ends it.
+sub hold
+{
+	my ($name) = @_;
+
+	sql(q{SELECT injection_points_attach('jobq-taken', 'wait')});
+	$job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
+	wait_for($node, "$name: it is held", q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-taken'});
+	is(sql("SELECT state FROM jobq.status($job)"), 'ready', "$name: the job is there");
+	return;
+}
+
+# wait until the policy has been read
+take();
+for (1 .. 1000)
+{
+	last if outcome(sql(q{SELECT jobq.enqueue('note', '1', 'served')})) eq 'cancelled';
+}
+
+#
+# A worker's job is over, and it has not given the place back: nobody is turned away for
+# that.
+#
+ack();
+sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); SELECT injection_points_attach('jobq-attempt-over', 'wait')});
+my $over = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
+is(outcome($over), 'completed', 'over: the job is');
+wait_for($node, 'over: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-attempt-over'});
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
+
+# the scheduler goes round
+for (1 .. 3)
+{
+	sql(q{SELECT jobq.enqueue('any', '1', 'free', delay => '1 ms')});
+	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{free}', 1, wait => '5 min')});
+}
+is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'over: the next waits');
+release('jobq-attempt-over');
+is(outcome($job), 'completed', 'over: and runs');
+take();
+
+#
+# The place becomes free.
+#
+hold('free');
+ack();
+release('jobq-taken');
+is(outcome($job), 'completed', 'free: it runs');
+
+#
+# The scheduler ends, and another does what it has left.
+#
+take();
+hold('ended');
+my $scheduler = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-taken'});
+sql(q{SELECT injection_points_detach('jobq-taken')});
+sql("SELECT pg_terminate_backend($scheduler)");
+is(outcome($job), 'cancelled', 'ended: it is cancelled');
+
+#
+# The server crashes: the job is there, and finds a place.
+#
+hold('crash');
+ack();
+$node->stop('immediate');
+$node->start;
+is(outcome($job), 'completed', 'crash: it runs');
+is(sql("SELECT count(*) FROM done WHERE id = $job"), '1', 'crash: once');
+
+#
+# The same while it is still taken.
+#
+take();
+hold('crash, taken');
+$node->stop('immediate');
+$node->start;
+is(outcome($job), 'cancelled', 'crash, taken: it is cancelled');
+is(sql("SELECT count(*) FROM done WHERE id = $job"), '0', 'crash, taken: and did not run');
+ack();
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();

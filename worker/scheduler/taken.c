@@ -1,0 +1,600 @@
+/*-------------------------------------------------------------------------
+ *
+ * taken.c
+ *	  Carries out what becomes of jobs that do not wait for a place of their limiter.
+ *
+ * The ready set says in which heaps such jobs stand, and that all places are taken
+ * (src/ready/taken.c).  Each is taken out of the ready set, its row is read, it is decided
+ * again whether the places are still taken, and then it is cancelled, or comes again
+ * later.  Who takes an entry out of the ready set answers for it, as one who has popped
+ * it does: he runs it, ends it, finds that another has its row, or hands it back.  What
+ * cannot be done now, because somebody keeps a lock, is kept here for a moment, and then
+ * handed back.  All of this is lost with the process, and the next one reads all jobs
+ * anew.
+ *
+ * With "replace", contest.c says which of the jobs that run and of those that wait give
+ * way: the former are asked to stop, or lose their lease, and the latter are cancelled.
+ * Each of them ends by that, so nothing goes in circles.  The place that becomes free is
+ * given away as any other is.
+ *
+ * worker/scheduler/taken.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "lib/ilist.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "operate/operate.h"
+#include "scheduler/duty.h"
+#include "scheduler/taken.h"
+
+/* Jobs that are taken from a heap at a time. */
+#define MOST_OF_HEAP	16
+
+/* As many share a transaction; fewer than PGPROC_MAX_CACHED_SUBXIDS. */
+#define TOGETHER		50
+
+/* What is done in one round, but for what the last heap adds. */
+#define MOST_ITEMS		100
+
+/* Jobs that are kept back, and heaps that are to be looked at again. */
+#define MOST_KEPT		1000
+#define MOST_AGAIN		100
+
+/* The pauses: until a place is free whose job is over, in microseconds; ... */
+#define ENDING_PAUSE	(2 * INT64CONST(1000))
+/* ... until what was locked is tried again; and what has failed. */
+#define LOCKED_PAUSE	(200 * INT64CONST(1000))
+#define FAILED_PAUSE	(10 * USECS_PER_SEC)
+
+typedef struct Again
+{
+	TimestampTz at;
+	JobqHeap	heap;			/* only its key */
+} Again;
+
+static dlist_head kept = DLIST_STATIC_INIT(kept);
+static int	nkept = 0;
+static Again again[MOST_AGAIN];
+static int	nagain = 0;
+static TimestampTz not_before = 0;	/* else look at nothing before */
+
+static TimestampTz run(TimestampTz now);
+static TimestampTz next_due(TimestampTz plan, TimestampTz now);
+static TimestampTz hand_back_kept(TimestampTz now);
+static void hand_back(const JobqPush *job);
+static void keep(Fate *item, TimestampTz at);
+static void come_again(const JobqHeap *heap, TimestampTz at);
+static void key_of(const JobqHeap *heap, JobqHeap *key);
+static int	collect(Fate *items, TimestampTz now);
+static int	asked(Fate *items, int n, TimestampTz now);
+static int	of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now);
+static int	of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting,
+					   int nwaiting, bool listed, Fate *items, TimestampTz now);
+static void carry_out_all(Fate *items, int n, TimestampTz now);
+static void carry_out(void *arg);
+static bool is_taken(const Fate *item);
+static bool turn_away(Relation rel, Fate *item);
+static bool stop(Relation rel, Fate *item);
+static const char *limiter_name(uint32 limiter);
+
+/*
+ * Works for a slice of time (share.c).  What it looks at under the lock is bounded by
+ * numbers of heaps, jobs, workers and leases.
+ */
+Duty		taken_duty = {
+	.run = run,
+	.next_due = next_due,
+};
+
+static TimestampTz
+run(TimestampTz now)
+{
+	Fate	   *items = palloc(sizeof(Fate) * (MOST_ITEMS + 2 * MOST_COMPARED));
+	TimestampTz due;
+
+	share_begin();
+	not_before = Min(not_before, now + USECS_PER_SEC);	/* the clock was put
+														 * back */
+	(void) hand_back_kept(now);
+	if (not_before <= now)
+		carry_out_all(items, collect(items, now), now);
+	due = hand_back_kept(now);
+	pfree(items);
+	return due;
+}
+
+static TimestampTz
+next_due(TimestampTz plan, TimestampTz now)
+{
+	if (my_db->ready->stuck != JOBQ_NONE || my_db->ready->nasked > 0)
+		return Min(plan, Max(now, not_before));
+	return plan;
+}
+
+/* ---------- what is not done now ---------- */
+
+/*
+ * Hand back what was kept back until now, and have heaps looked at again.  Returns when
+ * there is more to do.
+ */
+static TimestampTz
+hand_back_kept(TimestampTz now)
+{
+	TimestampTz due = DT_NOEND;
+	dlist_mutable_iter iter;
+	int			n = 0;
+
+	dlist_foreach_modify(iter, &kept)
+	{
+		Fate	   *item = dlist_container(Fate, node, iter.cur);
+
+		/* the clock may have been put back */
+		item->at = Min(item->at, now + FAILED_PAUSE);
+		if (item->at > now)
+		{
+			due = Min(due, item->at);
+			continue;
+		}
+		hand_back(&item->job);
+		dlist_delete(&item->node);
+		pfree(item);
+		nkept--;
+	}
+	for (int i = 0; i < nagain; i++)
+	{
+		again[i].at = Min(again[i].at, now + FAILED_PAUSE);
+		if (again[i].at > now)
+		{
+			due = Min(due, again[i].at);
+			again[n++] = again[i];
+			continue;
+		}
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_stuck_again(my_db, &again[i].heap);
+		LWLockRelease(my_db->lock);
+	}
+	nagain = n;
+	return due;
+}
+
+/*
+ * The job goes back to the ready set, from which it was taken.
+ */
+static void
+hand_back(const JobqPush *job)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(my_db, job, job->key.run_at, &wake);
+	jobq_unlock(my_db, &wake);
+}
+
+/*
+ * Keep it back until then.
+ */
+static void
+keep(Fate *item, TimestampTz at)
+{
+	Fate	   *copy;
+
+	if (nkept >= MOST_KEPT)
+	{
+		hand_back(&item->job);
+		not_before = Max(not_before, Min(at, jobq_now() + LOCKED_PAUSE));
+		return;
+	}
+	copy = MemoryContextAlloc(TopMemoryContext, sizeof(Fate));
+	*copy = *item;
+	copy->at = at;
+	dlist_push_tail(&kept, &copy->node);
+	nkept++;
+}
+
+/*
+ * Look at the heap again then.
+ */
+static void
+come_again(const JobqHeap *heap, TimestampTz at)
+{
+	for (int i = 0; i < nagain; i++)
+		if (memcmp(&again[i].heap, heap, sizeof(JobqHeap)) == 0)
+		{
+			again[i].at = Min(again[i].at, at);
+			return;
+		}
+	if (nagain == MOST_AGAIN)
+	{
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		jobq_stuck_again(my_db, heap);
+		LWLockRelease(my_db->lock);
+		not_before = Max(not_before, Min(at, jobq_now() + LOCKED_PAUSE));
+		return;
+	}
+	again[nagain].at = at;
+	again[nagain++].heap = *heap;
+}
+
+/* ---------- what there is to do ---------- */
+
+/*
+ * Take jobs out of the ready set that find all places taken.  Returns how many items there
+ * are.
+ */
+static int
+collect(Fate *items, TimestampTz now)
+{
+	int			n = asked(items, 0, now);
+
+	while (n < MOST_ITEMS && !share_over())
+	{
+		JobqTakenBy by;
+		JobqHeap	key;
+		JobqHeap   *heap;
+		bool		ending;
+		bool		more;
+		TimestampTz at;
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		heap = jobq_stuck_next(my_db, &by, &ending);
+		more = my_db->ready->stuck != JOBQ_NONE;
+		if (heap != NULL)
+			key_of(heap, &key);
+		LWLockRelease(my_db->lock);
+		if (heap == NULL && more)
+			continue;
+		if (heap == NULL)
+			break;
+		at = ending ? now + ENDING_PAUSE : share_may(key.role, 0, now);
+		if (at > now)
+			come_again(&key, at);
+		else
+			n += of_heap(&key, &by, &items[n], now);
+	}
+	return n;
+}
+
+/*
+ * The heap's key, and nothing else of it.
+ */
+static void
+key_of(const JobqHeap *heap, JobqHeap *key)
+{
+	memset(key, 0, sizeof(JobqHeap));
+	key->role = heap->role;
+	key->queue_id = heap->queue_id;
+	key->tenant = heap->tenant;
+	key->order = heap->order;
+	key->queue_limiter = heap->queue_limiter;
+	key->kind_limiter = heap->kind_limiter;
+	key->consumer = heap->consumer;
+	key->quarantine = heap->quarantine;
+}
+
+/*
+ * What sessions have found in the table, and is none of those that wait.
+ */
+static int
+asked(Fate *items, int n, TimestampTz now)
+{
+	JobqPush	jobs[JOBQ_MAX_ASKED];
+	int			njobs;
+
+	if (my_db->ready->nasked == 0)
+		return n;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	njobs = my_db->ready->nasked;
+	memcpy(jobs, my_db->ready->asked, sizeof(JobqPush) * njobs);
+	my_db->ready->nasked = 0;
+	LWLockRelease(my_db->lock);
+	for (int i = 0; i < njobs; i++)
+	{
+		JobqHeap	none;
+		JobqTakenBy by;
+		bool		taken;
+		bool		ending;
+
+		memset(&none, 0, sizeof(none));
+		none.role = jobs[i].role;
+		LWLockAcquire(my_db->lock, LW_SHARED);
+		taken = jobq_places_taken(my_db, jobs[i].kind, jobs[i].limit_key, &by, &ending);
+		LWLockRelease(my_db->lock);
+		if (!taken || ending)
+			continue;			/* it is in the table */
+		by.role = jobs[i].role;
+		if (by.when_taken == JOBQ_WHEN_TAKEN_REPLACE)
+		{
+			n += of_contest(&none, &by, &jobs[i], 1, false, &items[n], now);
+			continue;
+		}
+		items[n] = (Fate)
+		{
+			.job = jobs[i],.by = by,.heap = none,
+				.action = by.when_taken == JOBQ_WHEN_TAKEN_SKIP ? SKIP : RELEASE
+		};
+		n++;
+	}
+	return n;
+}
+
+/*
+ * What is to be done with jobs of this heap.
+ */
+static int
+of_heap(const JobqHeap *heap, JobqTakenBy *by, Fate *items, TimestampTz now)
+{
+	JobqPush	jobs[MOST_COMPARED];
+	JobqWakeList wake = {0};
+	int			n;
+
+	if (by->when_taken == JOBQ_WHEN_TAKEN_REPLACE)
+	{
+		LWLockAcquire(my_db->lock, LW_SHARED);
+		n = jobq_stuck_list(my_db, heap, jobs, MOST_COMPARED);
+		LWLockRelease(my_db->lock);
+		return of_contest(heap, by, jobs, n, true, items, now);
+	}
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	n = jobq_stuck_take(my_db, heap, jobs, MOST_OF_HEAP, &wake);
+	jobq_unlock(my_db, &wake);
+	for (int i = 0; i < n; i++)
+		items[i] = (Fate)
+	{
+		.job = jobs[i],.by = *by,.heap = *heap,
+			.action = by->when_taken == JOBQ_WHEN_TAKEN_SKIP ? SKIP : RELEASE
+	};
+	return n;
+}
+
+/* ---------- replace ---------- */
+
+/*
+ * Which of these jobs, which wait, and of those that hold the places give way.  "listed":
+ * they are still in the ready set, from which those that do are taken.
+ */
+static int
+of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int nwaiting,
+		   bool listed, Fate *items, TimestampTz now)
+{
+	Contest		contest = {
+		.heap = *heap,.by = *by,.waiting = waiting,.nwaiting = nwaiting,.items = items
+	};
+	ErrorData  *edata = share_try(heap->role, contest_compare, &contest);
+	bool		wait_first = false;
+	int			n = 0;
+
+	if (edata != NULL)
+	{
+		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(edata);
+		FreeErrorData(edata);
+		come_again(heap, now + LOCKED_PAUSE);
+		return 0;
+	}
+
+	/*
+	 * If there are more of them, those that wait go first, so that none of
+	 * them takes the place.  Who is not there any more was popped.
+	 */
+	for (int i = 0; i < contest.nitems && nwaiting == MOST_COMPARED; i++)
+		wait_first |= items[i].action != STOP;
+	for (int i = 0; i < contest.nitems; i++)
+	{
+		bool		found = items[i].action != STOP || !wait_first;
+
+		if (items[i].action != STOP && listed)
+		{
+			JobqWakeList wake = {0};
+
+			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+			found = jobq_stuck_remove(my_db, &items[i].job, &wake);
+			jobq_unlock(my_db, &wake);
+		}
+		if (found)
+			items[n++] = items[i];
+	}
+	if (nwaiting == MOST_COMPARED && n > 0)
+		come_again(heap, now);	/* there are more */
+	return n;
+}
+
+/* ---------- how it is done ---------- */
+
+/*
+ * Carry them out, several in one transaction; what cannot be done is left for later.
+ */
+static void
+carry_out_all(Fate *items, int n, TimestampTz now)
+{
+	for (int i = 0; i < n;)
+	{
+		Part		parts[TOGETHER];
+		int			ndone = Min(n - i, TOGETHER);
+
+		if (i > 0 && share_over())
+		{
+			for (; i < n; i++)
+				if (items[i].action == STOP)
+					come_again(&items[i].heap, now);
+				else
+					keep(&items[i], now);
+			break;
+		}
+		for (int j = 0; j < ndone; j++)
+			parts[j] = (Part)
+		{
+			.role = items[i + j].job.role,.arg = &items[i + j]
+		};
+		ndone = share_try_together(parts, ndone, carry_out, now);
+		for (int j = 0; j < ndone; j++, i++)
+		{
+			Fate	   *item = &items[i];
+			ErrorData  *edata = parts[j].edata;
+			TimestampTz at = 0;
+
+			if (parts[j].rests)
+				at = share_may(item->job.role, 0, now);
+			else if (edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+				at = now + LOCKED_PAUSE;
+			else if (edata != NULL)
+			{
+				at = now + FAILED_PAUSE;
+				ereport(LOG,
+						(errmsg("what becomes of job " INT64_FORMAT ", for which all places of its limiter are taken, could not be carried out: %s",
+								item->job.key.id, edata->message)));
+			}
+			else if (item->undone && item->action == STOP)
+				at = now + LOCKED_PAUSE;
+			else if (item->undone)
+				hand_back(&item->job);
+			if (at > 0 && item->action == STOP)
+				come_again(&item->heap, at);
+			else if (at > 0)
+				keep(item, at);
+			if (edata != NULL)
+				FreeErrorData(edata);
+		}
+	}
+}
+
+static void
+carry_out(void *arg)
+{
+	Fate	   *item = (Fate *) arg;
+	Relation	rel;
+
+	item->undone = false;
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	rel = jobq_open_jobs();
+	item->undone = item->action == STOP ? !stop(rel, item) : !turn_away(rel, item);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Are all places still taken, and is the policy what it was?
+ */
+static bool
+is_taken(const Fate *item)
+{
+	JobqTakenBy by;
+	bool		ending;
+	bool		taken;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	taken = jobq_places_taken(my_db, item->by.limiter, item->by.limit_key, &by, &ending);
+	LWLockRelease(my_db->lock);
+	return taken && !ending && by.when_taken == item->by.when_taken;
+}
+
+/*
+ * The job, which waits, goes.  False if it is to be handed back.
+ */
+static bool
+turn_away(Relation rel, Fate *item)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	TimestampTz now = jobq_now();
+	JobqPush	entry = item->job;
+	JobqVerdict verdict;
+	JobqQueue	buffer;
+	const JobqQueue *queue;
+	JobqJob		job;
+	JobqJob		first;
+
+	if (!jobq_job_find(rel, entry.key.id, snapshot, &job) || job_blocked(&job) ||
+		job_run_at(&job) != entry.key.run_at || jobq_job_runs(&job))
+		return true;			/* whoever has it, or has changed it, sees to
+								 * it */
+	queue = jobq_queue_by_id(job_queue_id(&job), &buffer);
+
+	/* it has no permits, and it is not asked for any but by where it stands */
+	entry.permits = (JobqPermits)
+	{
+		0, 0, 0, 0, JOBQ_NONE, 1
+	};
+	entry.ctid = job.ctid;
+	verdict = jobq_gate(rel, &job, queue == NULL ? MODE_WORKER : queue->mode, &entry,
+						snapshot, now, &first);
+	if (verdict != JOBQ_MAY_RUN)
+	{
+		(void) jobq_turn_away(rel, verdict, &job, &entry, &first, 0);
+		return true;
+	}
+	jobq_injection_point("jobq-taken");
+	if (item->action == LOOK || !is_taken(item))
+		return false;
+	if (!jobq_job_delete(rel, &job))
+		return true;
+	jobq_job_push_if_undone(&job);
+	if (item->action == RELEASE)
+	{
+		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(now + item->by.release_after));
+		jobq_job_insert(rel, &job);
+		jobq_state_changed(&job, jobq_waiting_state(&job, now));
+		return true;
+	}
+	jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
+				 item->action == SKIP
+				 ? psprintf("skipped: all places of limiter \"%s\" were taken",
+							limiter_name(item->by.limiter))
+				 : psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
+							item->newer, limiter_name(item->by.limiter)));
+	return true;
+}
+
+/*
+ * The job, which runs, gives way.  False if it cannot be had now.
+ */
+static bool
+stop(Relation rel, Fate *item)
+{
+	bool		leased;
+
+	if (!is_taken(item))
+		return true;			/* who waits, has a place */
+	if (jobq_ask_to_stop(item->job.key.id))
+		return true;
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	leased = jobq_lease_find(my_db, item->job.key.id) != NULL;
+	LWLockRelease(my_db->lock);
+	return leased &&
+		jobq_take_from_consumer(rel, item->job.key.id,
+								psprintf("replaced by job " INT64_FORMAT " at limiter \"%s\"",
+										 item->newer, limiter_name(item->by.limiter)));
+}
+
+/*
+ * The name of the limiter with this hash.  The last one is remembered.
+ */
+static const char *
+limiter_name(uint32 limiter)
+{
+	static uint32 last = 0;
+	static char name[JOBQ_MAX_LIMITER_NAME + 1];
+	static const Oid types[] = {INT4OID};
+	Datum		values[] = {Int32GetDatum((int32) limiter)};
+
+	if (limiter == last)
+		return name;
+	last = 0;
+	name[0] = '\0';
+	if (jobq_query("SELECT name FROM jobq.limiter"
+				   " WHERE jobq_internal.limiter_hash(name) = $1",
+				   1, types, values, NULL, SPI_OK_SELECT) > 0)
+	{
+		Datum		found = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1,
+										TEXTOID, NULL);
+
+		text_to_cstring_buffer(DatumGetTextPP(found), name, sizeof(name));
+		last = limiter;
+	}
+	return name;
+}
