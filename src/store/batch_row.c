@@ -191,6 +191,12 @@ end_table(Oid relid, bool failed, EndTable *table)
 			.batch_id = get_attnum(relid, "batch_id"),
 			.state = failed ? InvalidAttrNumber : get_attnum(relid, "state")
 	};
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("jobq.%s is not an ordinary table",
+						RelationGetRelationName(rel)),
+				 errhint("Partitions of jobq.archive cannot be foreign tables, nor have partitions.")));
 	if (table->batch_id == InvalidAttrNumber || get_atttype(relid, table->batch_id) != INT8OID ||
 		(!failed && (table->state == InvalidAttrNumber ||
 					 get_atttype(relid, table->state) != CHAROID)))
