@@ -294,7 +294,7 @@ asked(Fate *items, int n, TimestampTz now)
 	memcpy(jobs, my_db->ready->asked, sizeof(JobqPush) * njobs);
 	my_db->ready->nasked = 0;
 	LWLockRelease(my_db->lock);
-	for (int i = 0; i < njobs; i++)
+	for (int i = 0; i < njobs && n < MOST_ITEMS; i++)
 	{
 		JobqHeap	none;
 		JobqTakenBy by;
@@ -372,10 +372,14 @@ of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *waiting, int n
 
 	if (edata != NULL)
 	{
-		if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			ReThrowError(edata);
+		bool		locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+
+		if (!locked)
+			ereport(LOG,
+					(errmsg("which jobs of role %u give way to others could not be decided: %s",
+							heap->role, edata->message)));
 		FreeErrorData(edata);
-		come_again(heap, now + LOCKED_PAUSE);
+		come_again(heap, now + (locked ? LOCKED_PAUSE : FAILED_PAUSE));
 		return 0;
 	}
 
