@@ -322,6 +322,10 @@ extern void jobq_uuid_settle(const JobqJob *job, Datum uuid);
 extern List *jobq_jobs_of_uuid(Datum uuid);
 extern void jobq_uuid_prune(ItemPointer from, ItemPointer to);
 
+/* src/store/user_function.c */
+extern Oid	jobq_user_function(const char *signature, int nargs, Oid result,
+							   const char *cannot, const char *hint);
+
 /* src/store/merge.c */
 extern Oid	jobq_merge_function(const char *signature);
 extern Datum jobq_merge_payloads(const char *signature, const JobqJob *waiting,

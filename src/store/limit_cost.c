@@ -19,21 +19,17 @@
  */
 #include "base/base.h"
 
-#include "access/htup_details.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
 #include "store/store.h"
 
@@ -48,39 +44,14 @@ static void cost_callback(void *arg);
 Oid
 jobq_cost_function(const char *signature)
 {
-	Oid			proc;
-	HeapTuple	tuple;
-	Form_pg_proc form;
-	bool		fits;
-	AclResult	acl;
+	Oid			proc = jobq_user_function(signature, 1, INT4OID, "cannot say what a job costs",
+										  "Write a function with a parameter of type jsonb, which describes the job, that returns integer.");
 
-	if (strchr(signature, '(') == NULL)
-		signature = psprintf("%s(jsonb)", signature);
-	proc = DatumGetObjectId(DirectFunctionCall1(regprocedurein,
-												CStringGetDatum(signature)));
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function %s does not exist", signature)));
-	form = (Form_pg_proc) GETSTRUCT(tuple);
-	fits = form->prokind == PROKIND_FUNCTION && !form->proretset &&
-		form->prorettype == INT4OID && form->pronargs == 1 &&
-		form->proargtypes.values[0] == JSONBOID;
-	ReleaseSysCache(tuple);
-	if (!fits)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s cannot say what a job costs", signature),
-				 errhint("Write a function with a parameter of type jsonb, which describes the job, that returns integer.")));
 	if (isAnyTempNamespace(get_func_namespace(proc)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("function %s is temporary", signature),
+				 errmsg("function %s(jsonb) is temporary", get_func_name(proc)),
 				 errhint("It would be gone with this session, and other sessions do not see it.")));
-	acl = jobq_proc_aclcheck(proc, GetUserId(), ACL_EXECUTE);
-	if (acl != ACLCHECK_OK)
-		aclcheck_error(acl, OBJECT_FUNCTION, get_func_name(proc));
 	return proc;
 }
 

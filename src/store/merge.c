@@ -14,16 +14,8 @@
  */
 #include "base/base.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
-#include "utils/lsyscache.h"
-#include "utils/syscache.h"
 
 #include "store/store.h"
 
@@ -36,36 +28,8 @@ static void merge_callback(void *arg);
 Oid
 jobq_merge_function(const char *signature)
 {
-	Oid			proc;
-	HeapTuple	tuple;
-	Form_pg_proc form;
-	bool		fits;
-	AclResult	acl;
-
-	if (strchr(signature, '(') == NULL)
-		signature = psprintf("%s(jsonb, jsonb)", signature);
-	proc = DatumGetObjectId(DirectFunctionCall1(regprocedurein,
-												CStringGetDatum(signature)));
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(proc));
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function %s does not exist", signature)));
-	form = (Form_pg_proc) GETSTRUCT(tuple);
-	fits = form->prokind == PROKIND_FUNCTION && !form->proretset &&
-		form->prorettype == JSONBOID && form->pronargs == 2 &&
-		form->proargtypes.values[0] == JSONBOID &&
-		form->proargtypes.values[1] == JSONBOID;
-	ReleaseSysCache(tuple);
-	if (!fits)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s cannot merge payloads", signature),
-				 errhint("Write a function with two parameters of type jsonb, the payload of the job that waits and that of the new one, which returns jsonb.")));
-	acl = jobq_proc_aclcheck(proc, GetUserId(), ACL_EXECUTE);
-	if (acl != ACLCHECK_OK)
-		aclcheck_error(acl, OBJECT_FUNCTION, get_func_name(proc));
-	return proc;
+	return jobq_user_function(signature, 2, JSONBOID, "cannot merge payloads",
+							  "Write a function with two parameters of type jsonb, the payload of the job that waits and that of the new one, which returns jsonb.");
 }
 
 static void

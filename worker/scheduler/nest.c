@@ -127,7 +127,7 @@ complete(StepLook *look, JobqStep *step)
 
 /*
  * The step cannot run any more, and its job has ended: look at its workflow, which finds
- * that (nest_is_lost()).
+ * that (nest_drop_if_lost()).
  */
 void
 nest_step_ended(const JobqStep *step)
