@@ -26,6 +26,7 @@
 #include "fmgr.h"
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
+#include "utils/inet.h"
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
 
@@ -176,6 +177,8 @@ extern void *jobq_grow(void *array, int *max, int wanted, Size element);
 
 /* src/base/client.c */
 extern void jobq_client_wait(long ms, uint32 wait_event);
+extern void jobq_client_address(inet_struct *address);
+extern char *jobq_address_text(const inet_struct *address);
 
 /* The longest delay, age and the like: a century. */
 #define JOBQ_MAX_DELAY_MS	(INT64CONST(86400000) * 36500)

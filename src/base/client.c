@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * client.c
- *	  A session waits on behalf of its client, and sees if that goes away.
+ *	  A session's client: where it is, and whether it is still there.
  *
  * src/base/client.c
  *
@@ -9,9 +9,13 @@
  */
 #include "base/base.h"
 
+#include <sys/socket.h>
+
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 
 /*
  * libpq/libpq.h, which declares these, wants the headers of GSSAPI.  The
@@ -64,4 +68,34 @@ jobq_client_wait(long ms, uint32 wait_event)
 		InterruptPending = true;
 	}
 	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * The client's network address; its family is 0 for a local connection.
+ */
+void
+jobq_client_address(inet_struct *address)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		found;
+
+	memset(address, 0, sizeof(inet_struct));
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	found = inet_client_addr(fcinfo);
+	if (!fcinfo->isnull)
+		memcpy(address, &DatumGetInetPP(found)->inet_data,
+			   VARSIZE_ANY_EXHDR(DatumGetInetPP(found)));
+}
+
+/*
+ * Such an address, which is not that of a local connection, as text; palloc'd.
+ */
+char *
+jobq_address_text(const inet_struct *address)
+{
+	inet	   *value = palloc0(sizeof(inet));
+
+	value->inet_data = *address;
+	SET_INET_VARSIZE(value);
+	return DatumGetCString(DirectFunctionCall1(inet_out, InetPGetDatum(value)));
 }

@@ -29,7 +29,7 @@ int			jobq_ready_entries;
 int			jobq_max_lanes;
 int			jobq_max_leases;
 int			jobq_max_groups;
-int			jobq_max_limiters = 512;
+int			jobq_max_limiters = 256;
 int			jobq_max_stats;
 int			jobq_enqueue_timeout;
 bool		jobq_synchronous_commit;
@@ -247,7 +247,7 @@ static const Setting where_preloaded[] = {
 		"These are groups of which a job runs, waits for its next attempt, or keeps others waiting."
 	},
 	{
-		"jobq.max_limiters", NUMBER(jobq_max_limiters, 512, 16, 16384),
+		"jobq.max_limiters", NUMBER(jobq_max_limiters, 256, 16, 16384),
 		PGC_POSTMASTER, 0,
 		"Sets how many queues, kinds and named limiters can have limits per database.",
 		"A weight, and a policy for groups or tenants, count as well."

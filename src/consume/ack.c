@@ -533,7 +533,7 @@ extend(const Held *held, Interval *interval)
 					to->pid = from->pid;
 					to->since = from->since;
 					memcpy(to->consumer, from->consumer, sizeof(to->consumer));
-					memcpy(to->client, from->client, sizeof(to->client));
+					to->client = from->client;
 				}
 			}
 			LWLockRelease(db->lock);

@@ -57,7 +57,7 @@ typedef struct Reservation
 	int64		token;			/* of what was popped last; or 0 */
 	int			patience;		/* looks in vain, 5 ms apart */
 	const char *consumer;
-	const char *client;
+	inet_struct client;
 	JobqPush   *popped;			/* [max] */
 	int			npopped;
 	uint32		bundle;

@@ -41,7 +41,6 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
 
-static const char *client_address(void);
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void no_place(JobqDatabase *db, Oid role);
@@ -86,21 +85,6 @@ jobq_served_database(const char *function)
 					function),
 			 errhint("The server's log says what keeps it from running.")));
 	return NULL;
-}
-
-/*
- * The client's network address, or "" for a local connection.
- */
-static const char *
-client_address(void)
-{
-	LOCAL_FCINFO(fcinfo, 0);
-	Datum		address;
-
-	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
-	address = inet_client_addr(fcinfo);
-	return fcinfo->isnull ? ""
-		: DatumGetCString(DirectFunctionCall1(inet_out, address));
 }
 
 static void
@@ -225,7 +209,7 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 		bundle->pid = MyProcPid;
 		bundle->since = now;
 		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
-		strlcpy(bundle->client, reservation->client, sizeof(bundle->client));
+		bundle->client = reservation->client;
 	}
 	(void) jobq_lease_add(db, job, reservation->token,
 						  now + reservation->lease_ms * 1000,
@@ -252,7 +236,7 @@ jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
 									 pg_mbcliplen(reservation->consumer,
 												  strlen(reservation->consumer),
 												  NAMEDATALEN - 1));
-	reservation->client = client_address();
+	jobq_client_address(&reservation->client);
 	reservation->place = JOBQ_NONE;
 	reservation->bundle = JOBQ_NONE;
 }
@@ -624,8 +608,9 @@ jobq_lease_slots(PG_FUNCTION_ARGS)
 		values[JOB_ID_] = Int64GetDatum(leases[i].id);
 		values[CONSUMER] = CStringGetTextDatum(bundles[i].consumer);
 		values[ROLE] = ObjectIdGetDatum(bundles[i].role);
-		values[CLIENT] = CStringGetTextDatum(bundles[i].client);
-		nulls[CLIENT] = bundles[i].client[0] == '\0';
+		nulls[CLIENT] = bundles[i].client.family == 0;
+		if (!nulls[CLIENT])
+			values[CLIENT] = CStringGetTextDatum(jobq_address_text(&bundles[i].client));
 		values[PID] = Int32GetDatum(bundles[i].pid);
 		nulls[PID] = bundles[i].pid == 0;
 		values[SINCE] = TimestampTzGetDatum(bundles[i].since);

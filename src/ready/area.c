@@ -99,7 +99,7 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->turns, JobqServed, JOBQ_MAX_TURNS);
 	SET_ARRAY(ready->turn_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->parties, JobqParty, 3 * jobq_max_lanes);
-	SET_ARRAY(ready->party_bucket, uint32, 3 * jobq_max_lanes);
+	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->timers, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);

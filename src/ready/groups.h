@@ -36,8 +36,8 @@ typedef struct JobqGroup
 	int32		owner_queue;	/* of which these are */
 	int32		current_queue;
 	int64		called;			/* the job that is in its lane; or 0 */
-	int32		called_priority;	/* and its place */
-	TimestampTz called_run_at;
+	TimestampTz called_run_at;	/* and its place */
+	int32		called_priority;
 	uint32		next;			/* in the bucket, or free list link */
 	uint32		head;			/* parked entries */
 	uint16		nparked;

@@ -353,7 +353,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	if (heap != NULL)
 		return heap;
 	index = ready->heap_free;
-	if (index == JOBQ_NONE)
+	if (index == JOBQ_NONE || !turns_left(db, key))
 	{
 		ready->heapless = true;
 		return NULL;
@@ -363,7 +363,7 @@ heap_make(JobqDatabase *db, const JobqHeap *key)
 	*heap = *key;
 	heap->marked = heap->stuck = false;
 	heap->root = heap->lent = JOBQ_NONE;
-	heap->nlanes = heap->nentries = 0;
+	heap->nentries = 0;
 	heap->hash_next = *bucket;
 	*bucket = index;
 	list = heap_list(db, heap);
@@ -505,7 +505,6 @@ void
 heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 {
 	lane->heap = heap - db->ready->heaps;
-	heap->nlanes++;
 	heap->nentries += lane->count;
 	lane->turn = heap_turn(db, heap, lane);
 	add(db, heap, lane);
@@ -525,7 +524,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 	take_out(db, heap, lane);
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
-	if (--heap->nlanes == 0 && heap->tenant == JOBQ_NONE)
+	if (heap->root == JOBQ_NONE && heap->tenant == JOBQ_NONE)
 		heap_free(db, heap);
 }
 
@@ -547,10 +546,7 @@ heap_moved(JobqDatabase *db, JobqLane *lane)
 		(lane->right == JOBQ_NONE ||
 		 !heap_before(db, heap, LANE(lane->right), lane)))
 		return;
-	if (heap->nlanes > 1)
-		take_out(db, heap, lane);
-	else
-		heap->root = JOBQ_NONE;
+	take_out(db, heap, lane);
 	lane->turn = turn;
 	add(db, heap, lane);
 }

@@ -55,6 +55,7 @@ place_give(JobqDatabase *db, uint32 index)
 
 /* src/ready/served.c */
 extern void turns_clear(JobqDatabase *db);
+extern bool turns_left(JobqDatabase *db, const JobqHeap *key);
 extern void turns_join(JobqDatabase *db, JobqHeap *heap);
 extern void turns_leave(JobqDatabase *db, JobqHeap *heap);
 extern uint64 turn_of(JobqDatabase *db, const JobqHeap *heap, uint16 limiter);

@@ -139,9 +139,9 @@ typedef struct JobqParty
 	uint32		hash_next;		/* in the bucket, or free list link */
 	double		turn;			/* when it is served next, in jobs, or in
 								 * microseconds; only grows */
-	double		cost;			/* microseconds that a job of it takes on
+	float		cost;			/* microseconds that a job of it takes on
 								 * average, or 0: not known */
-	double		credit;			/* microseconds that it was charged too much */
+	float		credit;			/* microseconds that it was charged too much */
 } JobqParty;
 
 /*
@@ -196,7 +196,6 @@ typedef struct JobqHeap
 	uint32		root;			/* the lane that comes first */
 	uint32		lent;			/* of a tenant's: the lane that is, or
 								 * JOBQ_NONE */
-	uint32		nlanes;
 	uint32		nentries;		/* in its lanes */
 	uint32		hash_next;		/* in the bucket, or free list link */
 	uint32		prev;			/* of its role or queue */
@@ -234,8 +233,13 @@ typedef struct JobqServed
 	uint32		next;
 } JobqServed;
 
-/* A heap has two limiters at most. */
-#define JOBQ_MAX_TURNS		(2 * JOBQ_MAX_HEAPS)
+/*
+ * A heap has two limiters at most, but there are far fewer limiters than heaps: a heap
+ * for whose limiters there are no places is not made.
+ */
+#ifndef JOBQ_MAX_TURNS
+#define JOBQ_MAX_TURNS		JOBQ_MAX_HEAPS
+#endif
 
 /*
  * The place of a queue in the order of each pool, or JOBQ_NOT_SERVED.  Many queues

@@ -67,12 +67,12 @@ typedef struct JobqLeaseBundle
 	uint32		outstanding;	/* leases; 0: free */
 	uint32		next_free;
 	JobqLeaseRow row;
+	TimestampTz since;
 	int			pid;
 	Oid			role;
 	uint32		account;		/* its role's: see shares.h */
-	TimestampTz since;
 	char		consumer[NAMEDATALEN];
-	char		client[48];
+	inet_struct client;			/* its address; the family is 0 if it has none */
 } JobqLeaseBundle;
 
 /* Reservations at a time: half of them may be of a single job. */

@@ -59,12 +59,6 @@ typedef struct JobqPace
 
 #define JOBQ_MAX_WEIGHTS	32
 
-typedef struct JobqWeight
-{
-	uint32		tenant;
-	int			weight;
-} JobqWeight;
-
 /* What becomes of a job that is due while all places of its limiter are taken. */
 typedef enum JobqWhenTaken
 {
@@ -94,13 +88,14 @@ typedef struct JobqLimiter
 	JobqThrottle throttle;
 	int			tenant_max_running; /* of each tenant; 0: no limit */
 	JobqRate	tenant_rate;
-	int			nweights;
-	JobqWeight	weights[JOBQ_MAX_WEIGHTS];
+	int			nweights;		/* of tenants that have another than 1 */
+	uint32		weighted[JOBQ_MAX_WEIGHTS]; /* the tenants */
+	uint16		weights[JOBQ_MAX_WEIGHTS];
 
 	int			running;
 	JobqPace	pace;
 	double		tenant_turn;	/* of the tenant that was served last */
-	double		tenant_cost;	/* of a job on average, as JobqParty.cost */
+	float		tenant_cost;	/* of a job on average, as JobqParty.cost */
 
 	/* For whom a place is kept: see keep.c. */
 	TimestampTz kept_until;		/* if that is in the future */

@@ -31,8 +31,13 @@
  * then the job is offered to the next one.
  */
 #define JOBQ_MAX_TAKE_QUEUES	16
+
+/*
+ * Sessions that can wait in a database.  If that is not 1024, each session of the server
+ * finds a place, whatever its role holds: see shares.h.
+ */
 #ifndef JOBQ_MAX_RESERVERS
-#define JOBQ_MAX_RESERVERS		1024
+#define JOBQ_MAX_RESERVERS		Min(1024, MaxBackends + MaxBackends / JOBQ_SHARE + 1)
 #endif
 #define JOBQ_MAX_KNOWN_ROLES	32
 #define JOBQ_WAITING_BUCKETS	256

@@ -31,12 +31,10 @@ parties_clear(JobqDatabase *db)
 	uint32		nparties = 3 * jobq_max_lanes;
 
 	for (uint32 i = 0; i < nparties; i++)
-	{
-		ready->party_bucket[i] = JOBQ_NONE;
 		ready->parties[i].hash_next = i + 1 < nparties ? i + 1 : JOBQ_NONE;
-	}
 	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
 	{
+		ready->party_bucket[i] = JOBQ_NONE;
 		ready->role_bucket[i] = JOBQ_NONE;
 		ready->roles[i].hash_next = i + 1 < (uint32) jobq_max_lanes ? i + 1
 			: JOBQ_NONE;
@@ -49,8 +47,7 @@ parties_clear(JobqDatabase *db)
 static uint32
 party_bucket(int32 scope, uint32 tenant)
 {
-	return hash_combine(murmurhash32((uint32) scope), tenant) %
-		(3 * jobq_max_lanes);
+	return hash_combine(murmurhash32((uint32) scope), tenant) % jobq_max_lanes;
 }
 
 /*

@@ -8,8 +8,7 @@
  * them in one.
  *
  * A record that no heap has is kept until another needs its place: lanes are often placed
- * anew, and who comes again shall not have lost what was known.  There are enough for
- * all heaps, so making one cannot fail.
+ * anew, and who comes again shall not have lost what was known.
  *
  * All functions want db->lock held exclusively.  Nothing here can fail.
  *
@@ -146,7 +145,32 @@ turn_leave(JobqDatabase *db, uint32 index)
 }
 
 /*
- * The heap is made.
+ * Are there places for a heap of this key?
+ */
+bool
+turns_left(JobqDatabase *db, const JobqHeap *key)
+{
+	uint16		limiters[] = {key->queue_limiter, key->kind_limiter};
+	uint32		idle = db->ready->turn_first;
+
+	for (int i = 0; i < 2; i++)
+	{
+		uint32		index;
+
+		if (limiters[i] == JOBQ_NO_LIMITER)
+			continue;
+		index = turn_find(db, key->role, limiters[i]);
+		if (index != JOBQ_NONE && db->ready->turns[index].nheaps > 0)
+			continue;
+		if (idle == JOBQ_NONE)
+			return false;
+		idle = db->ready->turns[idle].next;
+	}
+	return true;
+}
+
+/*
+ * The heap is made, for which there are places.
  */
 void
 turns_join(JobqDatabase *db, JobqHeap *heap)

@@ -213,7 +213,7 @@ tenant_leave(JobqDatabase *db, JobqLane *lane)
 	lane->own = JOBQ_NONE;
 	if (own->lent == JOBQ_LANE_INDEX(db, lane))
 		own->lent = JOBQ_NONE;
-	if (own->nlanes > 0 || own->lent != JOBQ_NONE)
+	if (own->root != JOBQ_NONE || own->lent != JOBQ_NONE)
 	{
 		(void) tenant_settle(db, own, jobq_now());
 		return;

@@ -159,8 +159,8 @@ static int
 weight_of(const JobqLimiter *limiter, uint32 tenant)
 {
 	for (int i = 0; i < limiter->nweights; i++)
-		if (limiter->weights[i].tenant == tenant)
-			return limiter->weights[i].weight;
+		if (limiter->weighted[i] == tenant)
+			return limiter->weights[i];
 	return 1;
 }
 
@@ -221,7 +221,7 @@ lane_served_one(JobqDatabase *db, JobqLane *lane)
  * has cost a few times as much: the next need not be like it.
  */
 static void
-note_cost(double *average, double used)
+note_cost(float *average, double used)
 {
 	if (*average <= 0)
 		*average = used;

@@ -158,6 +158,16 @@ walk_heap(uint32 heap, uint32 lane, uint32 parent)
 	return 1 + walk_heap(heap, l->left, lane) + walk_heap(heap, l->right, lane);
 }
 
+static uint32
+lanes_in(uint32 heap)
+{
+	uint32		n = 0;
+
+	for (int l = 0; l < jobq_max_lanes; l++)
+		n += db->ready->lanes[l].in_use && db->ready->lanes[l].heap == heap;
+	return n;
+}
+
 /*
  * Lanes stand in the heaps where they belong, are counted where they belong, and
  * are in the lists of those that somebody is to look at.
@@ -234,8 +244,9 @@ check_heaps(void)
 			 : heap->order != lane->order))
 			model_fail("lane %d is in another's heap", l);
 		if (lane->parent == JOBQ_NONE &&
-			walk_heap(lane->heap, l, JOBQ_NONE) != heap->nlanes)
-			model_fail("heap %u has not %u lanes", lane->heap, heap->nlanes);
+			(heap->root != (uint32) l ||
+			 walk_heap(lane->heap, l, JOBQ_NONE) != lanes_in(lane->heap)))
+			model_fail("heap %u has not all its lanes", lane->heap);
 	}
 	for (uint32 i = ready->roles_head; i != JOBQ_NONE; i = ready->roles[i].next)
 	{
@@ -280,7 +291,7 @@ check_tenant(uint32 party)
 														  : own->queue_limiter];
 		bool		full;
 
-		if (own->tenant != party || (own->nlanes == 0 && own->lent == JOBQ_NONE))
+		if (own->tenant != party || (own->root == JOBQ_NONE && own->lent == JOBQ_NONE))
 			model_fail("heap %u is not well one of tenant %u", h, party);
 		full = policy->tenant_max_running > 0 && tally != NULL &&
 			tally->running >= policy->tenant_max_running;

@@ -115,10 +115,8 @@ begin(const Case *which)
 	limiter->queue_id = QUEUE->id;
 	limiter->weight = 1;
 	limiter->nweights = 1;
-	limiter->weights[0] = (JobqWeight)
-	{
-		1, which->weight
-	};
+	limiter->weighted[0] = 1;
+	limiter->weights[0] = which->weight;
 	db->ready->complete = db->limits->stale = true;
 	for (int i = 0; i < 3; i++)
 	{

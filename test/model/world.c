@@ -1207,10 +1207,8 @@ world_start(uint32 seed)
 			limiter->tenant_rate.burst = 1 + q % 3;
 		}
 		limiter->nweights = 1;
-		limiter->weights[0] = (JobqWeight)
-		{
-			2, 3
-		};
+		limiter->weighted[0] = 2;
+		limiter->weights[0] = 3;
 	}
 	world.kind_limiter.in_use = true;
 	world.kind_limiter.kind = KIND;

@@ -17,6 +17,7 @@ max_connections = 120
 autovacuum = off
 wal_writer_delay = '10s'
 wal_writer_flush_after = '1GB'
+listen_addresses = '127.0.0.1'
 });
 $node->start;
 $node->safe_psql(
@@ -535,6 +536,16 @@ is(sql($taken), '1 2 3', 'a new extension begins anew');
 sql($anew);
 is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
 is(sql('SELECT count(*) FROM jobq.lease'), '1', 'and has leases of its own');
+
+# Where consumers are.
+sql(q{SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 2)});
+sql(q{SELECT FROM jobq.reserve('{anew}', 1, consumer => 'near', wait => '5 min')});
+$node->safe_psql(
+	'postgres',
+	q{SELECT FROM jobq.reserve('{anew}', 1, consumer => 'far', wait => '5 min')},
+	connstr => sprintf(q{host=127.0.0.1 port=%d dbname=postgres}, $node->port));
+is( sql(q{SELECT consumer, client FROM jobq.workers WHERE consumer IN ('near', 'far') ORDER BY 1}),
+	"far|127.0.0.1\nnear|", 'a consumer has an address, unless its connection has none');
 
 $node->stop;
 no_failed_assertion($node);

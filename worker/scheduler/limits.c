@@ -95,6 +95,7 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	if (limiter->throttle.failures == 0)
 		limiter->pace.rest_until = 0;
 	limiter->nweights = now_is->nweights;
+	memcpy(limiter->weighted, now_is->weighted, sizeof(limiter->weighted));
 	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
 	begin_to_count(index, !counted && jobq_limiter_counts(limiter),
 				   !tenants && jobq_tenants_limited(limiter), now, wake);

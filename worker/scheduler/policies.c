@@ -75,6 +75,7 @@ read_weights(JobqLimiter *limiter, Datum weights)
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		uint32		hash;
+		int			weight;
 
 		if (token != WJB_KEY)
 			continue;
@@ -83,10 +84,10 @@ read_weights(JobqLimiter *limiter, Datum weights)
 		(void) JsonbIteratorNext(&it, &value, true);
 		if (limiter->nweights < JOBQ_MAX_WEIGHTS && value.type == jbvNumeric)
 		{
-			limiter->weights[limiter->nweights].tenant = hash == 0 ? 1 : hash;
-			limiter->weights[limiter->nweights++].weight =
-				DatumGetInt32(DirectFunctionCall1(numeric_int4,
-												  NumericGetDatum(value.val.numeric)));
+			limiter->weighted[limiter->nweights] = hash == 0 ? 1 : hash;
+			weight = DatumGetInt32(DirectFunctionCall1(numeric_int4,
+													   NumericGetDatum(value.val.numeric)));
+			limiter->weights[limiter->nweights++] = Max(1, Min(weight, PG_UINT16_MAX));
 		}
 	}
 }
