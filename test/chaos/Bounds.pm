@@ -1,5 +1,6 @@
-# The part of the load that meets bounds: limiters that kinds and queues share, and
-# queues that are full.  See Load.pm.
+# The part of the load that meets bounds: limiters that kinds and queues share, of which
+# one asks what a job costs, and some have jobs that do not wait for a place; and queues
+# that are full.  See Load.pm.
 
 package Bounds;
 
@@ -10,12 +11,24 @@ use Session;
 # How many jobs the queues "full ..." may have.
 our $length = 4;
 
+# Kinds whose jobs do not wait for a place.
+our @taking = qw(chaos.skipping chaos.releasing chaos.replacing);
+
+# What jobs cost.
+my @prices = (0, 1, 1, 2, 7);
+
 # Jobs of two kinds and two queues that share the limits.  First come more than the
-# rate allows for some time.
+# rate allows for some time; and after many that cost something, some that cost nothing.
 sub share
 {
 	my ($self) = @_;
+	my $pass = 'pass ' . $self->new_tag;
+	my @priced = map { [ $self->new_tag, $_ ] } ((1, 2, 7) x 8, (0) x 4);
 
+	$self->enqueue(q{SELECT jobq.enqueue_many('chaos.priced', ARRAY[}
+		  . join(', ', map { Session::payload(tag => $_->[0], grp => $pass, price => $_->[1]) } @priced) . ']::jsonb[])',
+		map { $_->[0] => { kind => 'chaos.priced', role => $self->{role}, fate => 'done' } } @priced)
+	  if $self->wire('produce');
 	foreach my $way ([qw(chaos.paced default)], [qw(chaos.work paced)])
 	{
 		my @tags = map { $self->new_tag } 1 .. 30;
@@ -35,17 +48,72 @@ sub share
 			my $tag = $self->new_tag;
 			my ($kind, $queue) = @{ Session::pick([qw(chaos.shared default)], [qw(chaos.shared fair)],
 				[qw(chaos.shared_steps default)], [qw(chaos.work shared)], [ 'chaos.outside', 'outside shared' ],
-				[qw(chaos.paced default)], [qw(chaos.work paced)]) };
+				[qw(chaos.paced default)], [qw(chaos.work paced)],
+				[qw(chaos.priced default)], [qw(chaos.work priced)], [ 'chaos.outside', 'outside priced' ]) };
+			my $priced = $queue =~ /priced/ || $kind =~ /priced/;
 			my $fails = $kind ne 'chaos.outside' && rand() < 0.1 ? 1 : 0;
 
 			# what is paced must not become a backlog
-			next if "$kind $queue" =~ /paced/ && rand() < 0.6;
+			next if ($priced || "$kind $queue" =~ /paced/) && rand() < 0.6;
 			$jobs{$tag} = { kind => $kind, role => $self->{role}, fate => 'done' };
-			push @calls, "SELECT jobq.enqueue('$kind', " . Session::payload(tag => $tag, fails => $fails, ms => int rand 50)
+			push @calls, "SELECT jobq.enqueue('$kind', " . Session::payload(tag => $tag, fails => $fails,
+				$priced ? (price => Session::pick(@prices), ms => int rand 10) : (ms => int rand 50))
 			  . ", queue => '$queue', max_attempts => 1000, backoff => 'fixed 20ms')";
 		}
 		$self->transaction(\@calls, 'COMMIT', \%jobs, {}) if @calls;
 		$self->pause(50, 150);
+	}
+	return;
+}
+
+# The key of a job that does not wait for a place, and how many of the key there are:
+# one of few keys, which several roles have, unless told.
+sub places
+{
+	my ($kind, $key) = @_;
+	my ($limiter) = $kind =~ /(\w+)$/;
+
+	return (grp => "$limiter " . ($key || int rand 3), places => $limiter eq 'releasing' ? 2 : 1);
+}
+
+# Jobs that find all places taken, by each other.
+sub find_taken
+{
+	my ($self) = @_;
+
+	while ($self->wire('produce') && !$self->stopped('produce'))
+	{
+		my $where = Session::pick(@taking, @taking, 'outside releasing', 'outside replacing');
+		my $outside = $where =~ /outside/;
+		my %key = places($where, rand() < 0.5 ? $self->new_tag : undef);
+		my (%jobs, @calls);
+
+		for (1 .. 2 + int rand($outside || $where =~ /releasing/ ? 2 : 4))
+		{
+			my $tag = $self->new_tag;
+			my $payload = Session::payload(tag => $tag, %key, ms => int rand 40,
+				fails => !$outside && rand() < 0.1 ? 1 : 0);
+
+			push @calls, "SELECT jobq.enqueue('" . ($outside ? 'chaos.outside' : $where) . "', $payload, queue => '"
+			  . ($outside ? $where : 'default') . "', max_attempts => 1000, backoff => 'fixed 20ms')";
+			$jobs{$tag} = { kind => $where, role => $self->{role}, fate => $where =~ /releasing/ ? 'done' : 'over' };
+		}
+		# together, or one after the other
+		if (rand() < 0.5)
+		{
+			$self->transaction(\@calls, 'COMMIT', \%jobs, {});
+		}
+		else
+		{
+			foreach my $tag (sort keys %jobs)
+			{
+				my ($call) = grep { /"\Q$tag\E"/ } @calls;
+
+				last unless $self->wire('produce');
+				$self->enqueue($call, $tag, $jobs{$tag});
+			}
+		}
+		$self->pause(60, 180);
 	}
 	return;
 }

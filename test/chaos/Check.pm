@@ -1,30 +1,37 @@
 # The checker: proves the guarantees from the tables, when the load has ended,
 # the server is mended and the queues are empty.
 #
-# Each check is a query that returns a line for each thing that is wrong.
+# Each check is a query that returns a line for each thing that is wrong.  Some subjects
+# have theirs in files of their own.
 
 package Check;
 
 use strict;
 use warnings FATAL => 'all';
+use CheckBounds;
+use CheckCompose;
 use Time::HiRes qw(time usleep);
 use Wire;
 
 # What is to be known of jobs and notes, in one shape.  The job of a step that has a
-# job for each element runs no handler itself.
+# job for each element runs no handler itself, nor does one that stands for a workflow.
 my $views = q{
 CREATE TEMP TABLE found AS
 	WITH job AS (
-		SELECT id, payload, kind, 'live' AS state, attempt, NULL AS error, batch_id, queue_id, 0 AS crashes FROM jobq.job
+		SELECT id, payload, kind, role, 'live' AS state, attempt, NULL AS error, batch_id, queue_id, 0 AS crashes, enqueued_at, NULL::timestamptz AS finished_at, limit_cost
+		FROM jobq.job
 		UNION ALL
-		SELECT id, payload, kind, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
-			attempt, reason, batch_id, queue_id, 0 FROM jobq.archive
+		SELECT id, payload, kind, role, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
+			attempt, reason, batch_id, queue_id, 0, enqueued_at, finished_at, limit_cost FROM jobq.archive
 		UNION ALL
-		SELECT id, payload, kind, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes FROM jobq.failed_job)
+		SELECT id, payload, kind, role, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, finished_at, limit_cost
+		FROM jobq.failed_job)
 	SELECT j.id, coalesce(payload ->> 'tag', substring(payload ->> 'sql' FROM $$'(.*)'$$)) AS tag,
 		kind || CASE WHEN payload ->> 'transaction' = 'false' THEN ' outside' ELSE '' END AS kind,
 		j.state, attempt, error, j.batch_id, coalesce((payload ->> 'fails')::int, 0) AS fails, crashes,
-		q.name AS queue, coalesce(s.optional, false) AS optional
+		q.name AS queue, coalesce(s.optional, false) AS optional, payload ->> 'grp' AS grp, j.role, enqueued_at, finished_at,
+		(payload ->> 'price')::int AS price, limit_cost,
+		CASE WHEN kind = 'jobq.workflow' THEN (payload ->> 'batch_id')::bigint END AS inner_batch
 	FROM job j LEFT JOIN jobq.queue q ON q.id = j.queue_id LEFT JOIN jobq.step s ON s.job_id = j.id
 	WHERE s.elements IS NULL;
 CREATE TEMP TABLE intent AS
@@ -37,30 +44,8 @@ CREATE INDEX ON found (id);
 CREATE INDEX ON intent (tag);
 CREATE TEMP TABLE effects AS SELECT job, count(*) AS n FROM chaos.effect GROUP BY job;
 CREATE INDEX ON effects (job);
-CREATE TEMP TABLE callback AS SELECT m[1] AS batch, m[2] AS what, count(*) AS n
-	FROM (SELECT regexp_match(tag, '^(.*)\.(finish|success|failure)\.') AS m FROM chaos.effect) e
-	WHERE m IS NOT NULL GROUP BY 1, 2;
-CREATE TEMP TABLE heard AS SELECT n AS job, grp AS event, count(*) AS n FROM chaos.effect
-	WHERE kind = 'on_event:chaos.hear' GROUP BY 1, 2;
--- what keeps to which bound
-CREATE TEMP TABLE bound AS SELECT e.job, e.started, e.ended, b.what, b.most, b.burst, b.rate
-	FROM chaos.effect e JOIN (VALUES
-		('kind chaos.limited', 2, NULL, NULL, 'chaos.limited', NULL),
-		('queue narrow', 2, NULL, NULL, NULL, 'narrow'),
-		('queue outside narrow', 2, NULL, NULL, NULL, 'outside narrow'),
-		('queue shared', 1, NULL, NULL, NULL, 'shared'),
-		('limiter shared', 2, NULL, NULL, 'chaos.shared', NULL),
-		('limiter shared', 2, NULL, NULL, 'chaos.shared_steps', NULL),
-		('limiter shared', 2, NULL, NULL, 'chaos.work', 'shared'),
-		('limiter shared', 2, NULL, NULL, 'chaos.outside', 'outside shared'),
-		('kind chaos.rated', NULL, 5, 20, 'chaos.rated', NULL),
-		('limiter paced', NULL, 5, 20, 'chaos.paced', NULL),
-		('limiter paced', NULL, 5, 20, 'chaos.work', 'paced')) b(what, most, burst, rate, kind, queue)
-	ON e.kind = coalesce(b.kind, e.kind) AND e.queue = coalesce(b.queue, e.queue);
 CREATE INDEX ON found (batch_id);
-CREATE INDEX ON heard (job);
-CREATE INDEX ON callback (batch);
-ANALYZE found, intent, effects, callback, heard, bound, chaos.effect, chaos.begun, chaos.blow};
+ANALYZE found, intent, effects, chaos.effect, chaos.begun, chaos.blow, chaos.gone};
 
 # For as long as nothing happens.
 my $statistics = q{
@@ -97,7 +82,7 @@ SELECT format('id %s is there %s times', id, count(*)) FROM found GROUP BY id HA
 	'effects are there exactly once' => q{
 SELECT format('job %s (%s, %s, attempt %s) is %s and has %s effects', f.id, f.kind, f.tag, f.attempt, f.state, coalesce(e.n, 0))
 	FROM found f LEFT JOIN effects e ON e.job = f.id
-	WHERE f.kind <> 'sql outside' AND coalesce(e.n, 0) <> (f.state = 'completed')::int
+	WHERE f.kind NOT IN ('sql outside', 'jobq.workflow') AND coalesce(e.n, 0) <> (f.state = 'completed')::int
 UNION ALL
 SELECT format('there are %s effects of job %s, which is nowhere', e.n, e.job) FROM effects e
 	WHERE NOT EXISTS (SELECT FROM found f WHERE f.id = e.job)},
@@ -117,16 +102,6 @@ SELECT format('%s (job %s, %s) is %s and not %s: %s', f.tag, f.id, f.kind, f.sta
 SELECT format('somebody was told that %s is completed, and it is %s', i.tag, coalesce(f.state, 'nowhere'))
 	FROM intent i LEFT JOIN found f ON f.tag = i.tag AND f.kind !~ '^on_failure' WHERE i.told AND f.state IS DISTINCT FROM 'completed'},
 
-	'a batch has each of its callbacks once' => q{
-SELECT format('batch %s (%s, state %s, %s failed) has had %s callbacks on_%s', b.name, b.id, b.state, b.failed, b.had, b.what)
-	FROM (SELECT b.*, w.what, coalesce((SELECT c.n FROM callback c WHERE c.batch = b.name AND c.what = w.what), 0) AS had
-		FROM (SELECT b.id, b.name, b.state, b.finished_at, (SELECT count(*) FROM found f WHERE f.batch_id = b.id AND f.state = 'failed' AND NOT f.optional) AS failed
-			FROM jobq.batch b) b
-		CROSS JOIN (VALUES ('finish'), ('success'), ('failure')) w(what)) b
-	WHERE b.had <> CASE b.what WHEN 'finish' THEN 1 WHEN 'success' THEN (b.failed = 0)::int ELSE (b.failed > 0)::int END
-UNION ALL
-SELECT format('batch %s (%s) is not over: %s', name, id, last_error) FROM jobq.batch WHERE finished_at IS NULL},
-
 	'a tick has one job' => q{
 SELECT format('schedule %s: tick %s has %s jobs', tag, extra, count(*)) FROM chaos.effect
 	WHERE tag ~ 'tick' GROUP BY tag, extra HAVING count(*) > 1
@@ -135,78 +110,12 @@ SELECT format('schedule %s: %s ticks from %s to %s', tag, count(*), min(extra), 
 	WHERE tag ~ 'tick.all' GROUP BY tag
 	HAVING max(extra::timestamptz) - min(extra::timestamptz) <> (count(*) - 1) * interval '1 s'},
 
-	'a dead letter has its on_failure job once' => q{
-SELECT format('%s: %s on_failure jobs', f.tag, count(e.tag)) FROM found f JOIN intent i USING (tag)
-	LEFT JOIN chaos.effect e ON e.tag = f.tag AND e.kind ~ '^on_failure'
-	WHERE f.kind = 'chaos.doomed' AND f.state = 'failed'
-	GROUP BY f.tag, i.retries HAVING count(e.tag) NOT BETWEEN 1 AND 1 + i.retries},
-
-	'a unique key has one job at a time' => q{
-SELECT format('%s: jobs %s and %s at a time', a.grp, a.job, b.job) FROM chaos.effect a JOIN chaos.effect b USING (grp)
-	WHERE a.grp ~ '^unique u' AND a.job < b.job AND a.started < b.ended AND b.started < a.ended},
-
-	'groups are in order' => q{
-SELECT format('group %s: number %s (job %s, %s to %s), then number %s (job %s, from %s)', grp,
-		last_n, last_job, last_started, last_ended, n, job, started)
-	FROM (SELECT *, lag(n) OVER w AS last_n, lag(job) OVER w AS last_job,
-			lag(started) OVER w AS last_started, lag(ended) OVER w AS last_ended
-		FROM chaos.effect WHERE queue ~ 'grouped' WINDOW w AS (PARTITION BY grp ORDER BY started)) e
-	WHERE n <= last_n OR started < last_ended},
-
-	'steps come after what they need' => q{
-SELECT format('%s: step %s (job %s) begins before step %s (job %s) is over', a.grp, b.n, b.job, a.n, a.job)
-	FROM chaos.effect a JOIN chaos.effect b USING (grp) WHERE grp ~ '^workflow' AND a.n < b.n AND b.started < a.ended},
-
-	'steps get the results of those before' => q{
-SELECT what FROM chaos.wrong},
-
-	# An attempt that has ended without success is charged, and told as failed.
-	'who hears of jobs hears once of each event' => q{
-SELECT format('job %s (%s, %s, attempt %s, %s): heard %s times %s, and not %s', id, kind, tag, attempt, state, had, event, due)
-	FROM (SELECT f.*, v.event, coalesce(h.n, 0) AS had, CASE v.event
-			WHEN 'failed' THEN f.attempt - (f.state = 'completed')::int
-			WHEN 'retry' THEN f.attempt - (f.state IN ('completed', 'failed'))::int
-			WHEN 'dead' THEN (f.state = 'failed')::int
-			ELSE (f.state = v.event)::int END AS due
-		FROM found f CROSS JOIN unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) v(event)
-		LEFT JOIN heard h ON h.job = f.id AND h.event = v.event
-		WHERE f.queue = 'heard' AND f.kind !~ '^on_event' OR f.queue = 'outside' AND v.event IN ('completed', 'failed')) h
-	WHERE had <> due
-UNION ALL
-SELECT format('dead letter %s (%s): heard %s times', f.id, f.tag, coalesce(max(h.n), 0)) FROM found f LEFT JOIN intent i USING (tag)
-	LEFT JOIN heard h ON h.job = f.id AND h.event = 'dead'
-	WHERE f.kind = 'chaos.doomed' AND f.queue = 'default' AND f.state = 'failed'
-	GROUP BY f.id, f.tag, i.retries HAVING coalesce(max(h.n), 0) NOT BETWEEN 1 AND 1 + coalesce(i.retries, 0)
-UNION ALL
-SELECT format('job %s (%s) of an event is %s: %s', id, kind, state, error) FROM found WHERE kind ~ '^on_event' AND state <> 'completed'
-UNION ALL
-SELECT format('heard of %s of job %s, which is nowhere', event, job) FROM heard WHERE job NOT IN (SELECT id FROM found)},
-
-	'only a full queue drops jobs' => q{
-SELECT format('job %s (%s) is cancelled: %s', id, tag, error) FROM found
-	WHERE queue ~ '^full|^outside full' AND state = 'cancelled' AND (queue <> 'full drop' OR error !~ 'its queue was full')},
-
-	'no more run at a time than may' => q{
-SELECT format('%s: at %s, when job %s began, %s ran and not %s', what, a.started, a.job, count(*), a.most)
-	FROM bound a JOIN bound b USING (what)
-	WHERE b.started <= a.started AND b.ended > a.started
-	GROUP BY what, a.started, a.job, a.most HAVING count(*) > a.most},
-
-	# A start is noted a little after its token was taken: in windows of a second
-	# and more, by as many as there are workers.
-	'no more start in a time than may' => q{
-SELECT format('%s: %s starts from %s to %s', what, count(*), a.started, b.started)
-	FROM bound a JOIN bound b USING (what) JOIN bound c USING (what)
-	WHERE a.rate IS NOT NULL AND b.started >= a.started + interval '1 s' AND c.started BETWEEN a.started AND b.started
-	GROUP BY what, a.started, b.started, a.burst, a.rate
-	HAVING count(*) > a.burst + a.rate * extract(epoch FROM b.started - a.started) + 8},
-
 	'nobody innocent is charged' => q{
 WITH charged AS (
 	SELECT f.id, f.tag, f.kind, f.state, f.error, k AS attempt FROM found f
 		CROSS JOIN generate_series(f.fails + 1, f.attempt - (f.state = 'completed')::int) k
 		WHERE f.kind IN ('chaos.work', 'chaos.steps', 'chaos.add', 'chaos.limited', 'chaos.rated', 'chaos.shared', 'chaos.shared_steps',
-			'chaos.paced', 'chaos.list', 'chaos.join', 'sql', 'sql outside', 'on_event:chaos.hear', 'on_failure:chaos.doomed')
+			'chaos.paced', 'chaos.priced', 'chaos.skipping', 'chaos.releasing', 'chaos.replacing', 'chaos.list', 'chaos.join', 'sql', 'sql outside', 'on_event:chaos.hear', 'on_failure:chaos.doomed')
 		AND f.state IN ('completed', 'failed')
 ), blows AS (
 	SELECT pid FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
@@ -221,14 +130,11 @@ SELECT format('job %s (%s, %s, %s) is charged with attempt %s, which %s: %s', id
 	-- who was hit before he could say that he began is not known, so as many may be as were hit
 	AND (begun OR (SELECT count(*) FROM traced WHERE NOT begun) > (SELECT count(*) FROM blows))},
 
-	# Those of a flood began before, and were many.
-	'no role waits for the end of others backlog' => q{
-SELECT format('%s began after %s others of the flood', o.tag, count(*))
-	FROM chaos.effect o JOIN found f ON f.id = o.job JOIN chaos.effect m ON m.tag = regexp_replace(o.tag, 'chaos_.', 'many')
-	WHERE o.tag ~ 'flood.*chaos_' AND m.started < o.started GROUP BY o.tag HAVING count(*) > 550},
-
 	'the watch has seen nothing' => q{
-SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'});
+SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'},
+
+	CheckBounds::list(),
+	CheckCompose::list());
 
 # What must be given back, which may take the scheduler a moment.
 my @leaks = (
@@ -244,14 +150,14 @@ my @leaks = (
 # What must not be in the log, unless it is among what may be.
 my $fault = qr/^TRAP: | PANIC:  | was\ terminated\ by\ signal\ (?:4|6|7|8|11)\b
 	| resource\ was\ not\ closed | refcount\ leak | reference\ leak | snapshot\ .*\ still\ active
-	| problem\ in\ alloc\ set | write\ past\ chunk\ end
+	| LOG:\ \ chaos\ crowd | problem\ in\ alloc\ set | write\ past\ chunk\ end
 	| (?:ERROR|FATAL):\ \ (?:unexpected|could\ not\ (?:find|open)\ (?:relation|block)|missing\ chunk|invalid\ page)/x;
 
 # Load what was noted; returns how many notes there are.
 sub take_notes
 {
 	my ($db, $folder, $blows, $log) = @_;
-	my (@notes, @begun);
+	my (@notes, @begun, @gone);
 
 	foreach my $name (glob "$folder/notes/*")
 	{
@@ -263,12 +169,13 @@ sub take_notes
 			push @notes, [ $tag, $event, defined $about && length $about ? $about : undef ];
 		}
 	}
-	while ($log =~ /\[(\d+)\] .*?LOG:  chaos begun (\d+) (\d+)$/mg)
+	while ($log =~ /^(\S+ \S+ \S+) \[(\d+)\] .*?(?:LOG:  chaos begun (\d+) (\d+)$|FATAL:  terminating|LOG:  database system is ready to acc)/mg)
 	{
-		push @begun, [ $2, $3, $1 ];
+		push @{ defined $3 ? \@begun : \@gone }, defined $3 ? [ $3, $4, $2, $1 ] : [ $& =~ /FATAL/ ? $2 : undef, $1 ];
 	}
 	fill($db, 'chaos.note', @notes);
 	fill($db, 'chaos.begun', @begun);
+	fill($db, 'chaos.gone', @gone);
 	fill($db, 'chaos.blow', map { [ $_->[0], $_->[1] ] } @$blows);
 	return scalar @notes;
 }
@@ -343,7 +250,7 @@ sub tables
 	my @todo = @checks;
 
 	local $db->{patience} = 300;
-	must($db, $views);
+	must($db, $_) foreach $views, CheckBounds::views(), CheckCompose::views();
 	while (my ($what, $query) = splice @todo, 0, 2)
 	{
 		my $rows = must($db, $query);

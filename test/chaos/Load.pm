@@ -11,6 +11,7 @@ use strict;
 use warnings FATAL => 'all';
 use Bounds;
 use Compose;
+use Nest;
 use Session;
 use Time::HiRes qw(time usleep);
 
@@ -24,7 +25,9 @@ my @producers = (
 	[ 'prepare', \&prepare, 'chaos_3', '' ],
 	[ 'unique', \&produce_unique, 'chaos_2', '' ],
 	[ 'batch', \&Compose::batches, 'chaos_3', '' ],
+	[ 'nest', \&Nest::workflows, 'chaos_1', '' ],
 	[ 'shared', \&Bounds::share, 'chaos_2', '' ],
+	[ 'taken', \&Bounds::find_taken, 'chaos_3', '' ],
 	[ 'full1', \&Bounds::fill, 'chaos_1', '-c jobq.enqueue_timeout=10min' ],
 	[ 'full2', \&Bounds::fill, 'chaos_3', '-c jobq.enqueue_timeout=10min' ],
 	[ 'heard', \&Compose::be_heard, 'chaos_4', '' ],
@@ -64,8 +67,8 @@ sub any_job
 {
 	my ($self, %given) = @_;
 	my $tag = $self->new_tag;
-	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps
-			chaos.limited chaos.rated chaos.shared chaos.paced chaos.doomed chaos.slow chaos.outside chaos.outside));
+	my $kind = $given{kind} || Session::pick(qw(chaos.work) x 5, qw(chaos.steps chaos.steps chaos.limited
+			chaos.rated chaos.shared chaos.paced chaos.doomed chaos.slow chaos.outside chaos.outside), @Bounds::taking);
 	my $fails = rand() < 0.15 ? 1 + int rand 2 : 0;
 	my $queue =
 		$kind eq 'chaos.outside' ? Session::pick('outside', 'outside narrow', 'outside memory', 'outside shared')
@@ -74,15 +77,15 @@ sub any_job
 	  : 'default';
 	my @options = ("queue => '$queue'");
 
-	$fails = 0 if $kind !~ /work|steps|limited|shared/;
+	$fails = 0 if $kind !~ /work|steps|limited|shared|ing$/;
 	push @options, 'priority => ' . int rand 4 if rand() < 0.3;
 	push @options, "delay => '" . int(rand 300) . " ms'" if rand() < 0.2;
 	push @options, "max_attempts => 1000, backoff => 'fixed 20ms'" if $kind eq 'chaos.outside';
 	my $payload = Session::payload(tag => $tag, fails => $fails,
-		ms => rand() < 0.5 ? 0 : int rand 25);
+		ms => rand() < 0.5 ? 0 : int rand 25, $kind =~ /ing$/ ? Bounds::places($kind) : ());
 	my $about = {
 		kind => $kind, role => $self->{role}, fails => $fails, async => $self->is_async,
-		fate => $kind =~ /doomed|slow/ ? 'failed' : 'done'
+		fate => $kind =~ /doomed|slow/ ? 'failed' : $kind =~ /skipping|replacing/ ? 'over' : 'done'
 	};
 	return ("jobq.enqueue('$kind', $payload, " . join(', ', @options) . ')', $tag, $about);
 }
@@ -138,7 +141,8 @@ sub produce
 	return;
 }
 
-# Groups: what comes later has a larger number.
+# Groups: what comes later has a larger number.  One in whose queue groups are patient
+# for a while only goes on without a job that has failed, which comes again later.
 sub produce_groups
 {
 	my ($self) = @_;
@@ -146,8 +150,10 @@ sub produce_groups
 
 	while ($self->wire('produce') && !$self->stopped('produce'))
 	{
-		my $outside = rand() < 0.3;
-		my $group = ($outside ? 'o' : 'i') . int rand 3;
+		my $queue = Session::pick(('outside grouped') x 3, ('grouped') x 4, ('patient') x 3);
+		my $outside = $queue =~ /outside/;
+		my $patient = $queue eq 'patient';
+		my $group = substr($queue, 0, 1) . int rand 3;
 		my (%jobs, @calls);
 
 		for (1 .. 1 + int rand 4)
@@ -157,12 +163,12 @@ sub produce_groups
 			my $fails = !$outside && rand() < 0.2 ? 1 : 0;
 			my $kind = $outside ? 'chaos.outside' : Session::pick('chaos.work', 'chaos.work', 'chaos.steps', 'chaos.limited');
 			my $payload = Session::payload(tag => $tag, grp => "$self->{name} $group", n => $n,
-				fails => $fails, ms => int rand 10);
+				fails => $fails, ms => int rand 10, $outside ? () : (places => 1));
 
 			push @calls,
-			  "jobq.enqueue('$kind', $payload, queue => '"
-			  . ($outside ? 'outside grouped' : 'grouped')
-			  . "', group_key => '$self->{name} $group', max_attempts => 1000, backoff => 'fixed 20ms')";
+			  "jobq.enqueue('$kind', $payload, queue => '$queue', "
+			  . "group_key => '$self->{name} $group', max_attempts => 1000, backoff => 'fixed "
+			  . ($patient ? 300 : 20) . "ms')";
 			$jobs{$tag} = { kind => $kind, role => $self->{role}, async => $self->is_async, fails => $fails, fate => 'done' };
 		}
 		$self->transaction([ map { "SELECT $_" } @calls ], 'COMMIT', \%jobs, {});
@@ -307,8 +313,9 @@ sub consume
 	while ($self->wire('all') && !$self->stopped('all'))
 	{
 		my $queues = Session::pick(q({outside,"outside narrow"}), q({"outside grouped"}), q({"outside memory"}),
-			q({"outside shared","outside full"}),
-			q({"outside grouped",outside,"outside memory","outside narrow","outside shared","outside full"}));
+			q({"outside shared","outside full"}), q({"outside priced","outside releasing","outside replacing"}),
+			q({"outside grouped",outside,"outside memory","outside narrow","outside shared","outside full","outside priced",)
+			. q("outside releasing","outside replacing"}));
 		my $max = Session::pick(1, 5);
 		my $rolls_back = rand() < 0.05;
 		my $sql = 'SELECT r.id, token, attempt, payload, queue, clock_timestamp() FROM ' . (rand() < 0.75
@@ -413,7 +420,7 @@ SELECT 'jobs ' || string_agg(id::text, ', ') || ' have the same unique key ' || 
 	WHERE unique_key ~ '^u' GROUP BY kind, role, unique_key HAVING count(*) > 1
 UNION ALL
 SELECT coalesce(queue, kind, limiter) || ' has ' || running || ' jobs that run, and not ' || max_running FROM jobq.limits
-	WHERE running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END});
+	WHERE running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END AND by IS NULL});
 
 		$self->note('watch', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
 		$self->pause(50, 150);

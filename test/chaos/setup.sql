@@ -33,7 +33,10 @@ CREATE TABLE chaos.note (
 
 -- Who was sent a signal; who was seen to start what.
 CREATE TABLE chaos.blow (pid int, signal text);
-CREATE TABLE chaos.begun (job bigint, attempt int, pid int);
+CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
+
+-- From when on the log tells that processes are not there any more; all of them: null.
+CREATE TABLE chaos.gone (pid int, at timestamptz);
 
 CREATE FUNCTION chaos.note_effect(payload jsonb, job jobq.job_context, started timestamptz) RETURNS void
 LANGUAGE sql AS $$
@@ -42,13 +45,18 @@ LANGUAGE sql AS $$
 		started, clock_timestamp(), job.headers ->> 'scheduled_for')
 $$;
 
--- The log, which no crash undoes, tells who ran what.
+-- The log, which no crash undoes, tells who ran what, and who found more of its group
+-- in their transactions than there are places.
 CREATE FUNCTION chaos.begin(payload jsonb, job jobq.job_context) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
 DECLARE
 	started timestamptz := clock_timestamp();
 BEGIN
 	RAISE LOG 'chaos begun % %', job.id, job.attempt;
+	IF NOT EXISTS (SELECT FROM generate_series(1, (payload ->> 'places')::int) place
+			WHERE pg_try_advisory_xact_lock(hashtextextended(payload ->> 'grp', place))) AND payload ? 'places' THEN
+		RAISE LOG 'chaos crowd: job % is one too many of %', job.id, payload ->> 'grp';
+	END IF;
 	IF job.attempt <= (payload ->> 'fails')::int THEN
 		PERFORM chaos.note_effect(payload, job, started);	-- which is undone
 		RAISE 'stumbled';
@@ -141,8 +149,12 @@ $$;
 -- Adds to its batch from inside.
 CREATE FUNCTION chaos.add(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM jobq.batch_add(job.batch_id, 'chaos.work',
-		ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');
+	IF payload ? 'definition' THEN
+		PERFORM jobq.workflow(payload -> 'definition', batch => job.batch_id);
+	ELSE
+		PERFORM jobq.batch_add(job.batch_id, 'chaos.work',
+			ARRAY[jsonb_build_object('tag', payload ->> 'tag' || '.added')], '{"max_attempts": 1000}');
+	END IF;
 	PERFORM chaos.note_effect(payload, job, now());
 END
 $$;
@@ -186,12 +198,31 @@ SELECT jobq.create_queue('shared', open => true, max_running => 1, limiter => 's
 SELECT jobq.create_queue('outside shared', open => true, mode => 'consumer', limiter => 'shared');
 SELECT jobq.create_queue('paced', open => true, limiter => 'paced');
 
+-- Jobs that cost tokens, or nothing.
+CREATE FUNCTION chaos.price(job jsonb) RETURNS int LANGUAGE sql AS $$ SELECT (job -> 'payload' ->> 'price')::int $$;
+SELECT jobq.create_limiter('priced', max_running => 2, rate => '40 per second burst 8', cost => 'chaos.price');
+SELECT jobq.register('chaos.priced', 'chaos.work(jsonb, jobq.job_context)', limiter => 'priced',
+	max_attempts => 1000, backoff => 'fixed 20ms');
+SELECT jobq.create_queue('priced', open => true, limiter => 'priced');
+SELECT jobq.create_queue('outside priced', open => true, mode => 'consumer', limiter => 'priced');
+
+-- Jobs that do not wait for a place.
+SELECT jobq.create_limiter('skipping', max_running => 1, by => 'payload $.grp', when_taken => 'skip');
+SELECT jobq.create_limiter('releasing', max_running => 2, by => 'payload $.grp', when_taken => 'release 1 s');
+SELECT jobq.create_limiter('replacing', max_running => 1, by => 'payload $.grp', when_taken => 'replace');
+SELECT jobq.register('chaos.' || limiter, 'chaos.work(jsonb, jobq.job_context)', limiter => limiter,
+	max_attempts => 1000, backoff => 'fixed 20ms')
+FROM unnest('{skipping,releasing,replacing}'::text[]) limiter;
+SELECT jobq.create_queue('outside releasing', open => true, mode => 'consumer', limiter => 'releasing');
+SELECT jobq.create_queue('outside replacing', open => true, mode => 'consumer', limiter => 'replacing');
+
 SELECT jobq.create_queue('full error', open => true, max_length => 4);
 SELECT jobq.create_queue('full drop', open => true, max_length => 4, on_full => 'drop oldest');
 SELECT jobq.create_queue('full wait', open => true, max_length => 4, on_full => 'wait');
 SELECT jobq.create_queue('outside full', open => true, mode => 'consumer', max_length => 4);
 
 SELECT jobq.create_queue('grouped', open => true);
+SELECT jobq.create_queue('patient', open => true, group_patience => '50 ms');
 SELECT jobq.create_queue('narrow', open => true, max_running => 2);
 SELECT jobq.create_queue('fair', open => true, fair_by => 'role', fair_cost => 'cpu');
 SELECT jobq.create_queue('own', open => true);
