@@ -88,7 +88,7 @@ sub find_taken
 		my %key = places($where, rand() < 0.5 ? $self->new_tag : undef);
 		my (%jobs, @calls);
 
-		for (1 .. 2 + int rand($outside || $where =~ /releasing/ ? 2 : 4))
+		for (1 .. 2 + int rand($outside ? 2 : 4))
 		{
 			my $tag = $self->new_tag;
 			my $payload = Session::payload(tag => $tag, %key, ms => int rand 40,

@@ -84,12 +84,13 @@ SELECT format('%s: at %s, when job %s began, %s ran and not %s', what, a.started
 	WHERE b.started <= a.started AND b.ended > a.started
 	GROUP BY what, a.started, a.job, a.most HAVING count(*) > a.most},
 
-	# A start is noted a little after its tokens were taken: in windows of a second and
-	# more, by as many as there are workers, or may run.
+	# A start is noted a little after its tokens were taken, so some too many seem to have
+	# come.  Where no more may run than a few these are known, and else it is looked at times
+	# of a second and more, in which as many come late as there are workers.
 	'no more start in a time than may' => q{
 SELECT format('%s: %s tokens too many are taken until %s, by job %s', what, ceil(taken - least - burst - late), started, job)
-	FROM (SELECT *, sum(tokens) OVER s - rate * at AS taken, min(before) OVER (PARTITION BY what ORDER BY started
-			RANGE BETWEEN UNBOUNDED PRECEDING AND '1 s' PRECEDING) AS least
+	FROM (SELECT *, sum(tokens) OVER s - rate * at AS taken, CASE WHEN most IS NOT NULL THEN min(before) OVER s
+			ELSE min(before) OVER (PARTITION BY what ORDER BY started RANGE BETWEEN UNBOUNDED PRECEDING AND '1 s' PRECEDING) END AS least
 		FROM (SELECT *, sum(tokens) OVER s - tokens - rate * at AS before
 			FROM (SELECT *, extract(epoch FROM started - min(started) OVER ()) AS at FROM bound WHERE rate IS NOT NULL) b
 			WINDOW s AS (PARTITION BY what ORDER BY started, job ROWS UNBOUNDED PRECEDING)) b

@@ -205,6 +205,7 @@ sub tiny
 {
 	my ($round) = @_;
 
+	$round->{scarce} = 1;
 	return restart_with($round, 'jobq.max_lanes = 16', 'jobq.ready_entries = 1024',
 		'jobq.max_groups = 64', 'jobq.max_leases = 64', 'jobq.max_workers = 3', "jobq.workers = 'own=0; *=3'");
 }
