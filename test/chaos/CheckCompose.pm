@@ -86,12 +86,13 @@ SELECT format('%s (job %s) begins at %s, and %s (job %s) before it is over at %s
 	'steps get the results of those before' => q{
 SELECT what FROM chaos.wrong},
 
-	# An attempt that has ended without success is charged, and told as failed.
+	# An attempt that has ended without success is charged, and told as failed, unless somebody
+	# has cancelled it.
 	'who hears of jobs hears once of each event' => q{
 SELECT format('job %s (%s, %s, attempt %s, %s): heard %s times %s, and not %s', id, kind, tag, attempt, state, had, event, due)
 	FROM (SELECT f.*, v.event, coalesce(h.n, 0) AS had, CASE v.event
-			WHEN 'failed' THEN f.attempt - (f.state = 'completed')::int
-			WHEN 'retry' THEN f.attempt - (f.state IN ('completed', 'failed'))::int
+			WHEN 'failed' THEN f.attempt - (f.state = 'completed' OR f.error IS NOT DISTINCT FROM 'cancelled while it ran')::int
+			WHEN 'retry' THEN f.attempt - (f.state IN ('completed', 'failed') OR f.error IS NOT DISTINCT FROM 'cancelled while it ran')::int
 			WHEN 'dead' THEN (f.state = 'failed')::int
 			ELSE (f.state = v.event)::int END AS due
 		FROM found f CROSS JOIN unnest('{completed,failed,retry,dead,cancelled,expired}'::text[]) v(event)
