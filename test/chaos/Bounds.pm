@@ -113,7 +113,7 @@ sub find_taken
 				$self->enqueue($call, $tag, $jobs{$tag});
 			}
 		}
-		$self->pause(60, 180);
+		$self->pause(100, 250);
 	}
 	return;
 }

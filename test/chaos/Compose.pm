@@ -15,7 +15,7 @@ sub batches
 	while ($self->wire('produce') && !$self->stopped('produce'))
 	{
 		Session::pick(\&batch, \&batch, \&workflow, \&fan)->($self);
-		$self->pause(40, 120);
+		$self->pause(60, 160);
 	}
 	return;
 }

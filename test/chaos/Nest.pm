@@ -21,7 +21,7 @@ sub workflows
 	while ($self->wire('produce') && !$self->stopped('produce'))
 	{
 		Session::pick(\&nested, \&nested, \&in_batch)->($self);
-		$self->pause(100, 300);
+		$self->pause(200, 500);
 	}
 	return;
 }
