@@ -15,7 +15,7 @@ our $length = 4;
 our @taking = qw(chaos.skipping chaos.releasing chaos.replacing);
 
 # What jobs cost.
-my @prices = (0, 1, 1, 2, 7);
+my @prices = 0 .. 3;
 
 # Jobs of two kinds and two queues that share the limits.  First come more than the
 # rate allows for some time; and after many that cost something, some that cost nothing.
@@ -23,7 +23,7 @@ sub share
 {
 	my ($self) = @_;
 	my $pass = 'pass ' . $self->new_tag;
-	my @priced = map { [ $self->new_tag, $_ ] } ((1, 2, 7) x 8, (0) x 4);
+	my @priced = map { [ $self->new_tag, $_ ] } ((1, 2, 3) x 12, (0) x 4);
 
 	$self->enqueue(q{SELECT jobq.enqueue_many('chaos.priced', ARRAY[}
 		  . join(', ', map { Session::payload(tag => $_->[0], grp => $pass, price => $_->[1]) } @priced) . ']::jsonb[])',

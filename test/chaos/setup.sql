@@ -200,7 +200,7 @@ SELECT jobq.create_queue('paced', open => true, limiter => 'paced');
 
 -- Jobs that cost tokens, or nothing.
 CREATE FUNCTION chaos.price(job jsonb) RETURNS int LANGUAGE sql AS $$ SELECT (job -> 'payload' ->> 'price')::int $$;
-SELECT jobq.create_limiter('priced', max_running => 2, rate => '40 per second burst 8', cost => 'chaos.price');
+SELECT jobq.create_limiter('priced', max_running => 2, rate => '20 per second burst 30', cost => 'chaos.price');
 SELECT jobq.register('chaos.priced', 'chaos.work(jsonb, jobq.job_context)', limiter => 'priced',
 	max_attempts => 1000, backoff => 'fixed 20ms');
 SELECT jobq.create_queue('priced', open => true, limiter => 'priced');
