@@ -24,6 +24,7 @@ typedef struct Rival
 	const JobqPush *waiting;	/* or NULL: it runs */
 } Rival;
 
+static int	once(Rival *rivals, int n);
 static int	compare_rivals(const void *a, const void *b);
 static void find_holders(Contest *contest);
 static void add_item(Contest *contest, const JobqPush *job, Action action,
@@ -78,6 +79,7 @@ contest_compare(void *arg)
 		};
 	}
 	qsort(rivals, n, sizeof(Rival), compare_rivals);
+	n = once(rivals, n);
 	for (int i = Max(room, 1); i < n; i++)
 	{
 		JobqPush	job = {.role = contest->by.role,.key.id = rivals[i].id};
@@ -91,7 +93,24 @@ contest_compare(void *arg)
 }
 
 /*
- * The newest comes first.
+ * A job may have been handed out, or its lease have begun, after it was listed as one that
+ * waits, or that holds a place by something else: then it is there twice.  It must not
+ * replace itself.  Drop all but the first of those with the same id, which holds a place
+ * if any of them does.  Returns how many are left.
+ */
+static int
+once(Rival *rivals, int n)
+{
+	int			left = 0;
+
+	for (int i = 0; i < n; i++)
+		if (left == 0 || rivals[i].id != rivals[left - 1].id)
+			rivals[left++] = rivals[i];
+	return left;
+}
+
+/*
+ * The newest comes first; of one that is there twice, the one that holds a place.
  */
 static int
 compare_rivals(const void *a, const void *b)
@@ -99,7 +118,9 @@ compare_rivals(const void *a, const void *b)
 	int64		x = ((const Rival *) a)->id;
 	int64		y = ((const Rival *) b)->id;
 
-	return x == y ? 0 : x > y ? -1 : 1;
+	if (x == y)
+		return (((const Rival *) a)->waiting != NULL) - (((const Rival *) b)->waiting != NULL);
+	return x > y ? -1 : 1;
 }
 
 /*
