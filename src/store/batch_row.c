@@ -21,6 +21,8 @@
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/tableam.h"
+#include "access/visibilitymap.h"
 #include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
@@ -63,6 +65,8 @@ static uint64 changes = 0;
 
 static void end_table(Oid relid, bool failed, EndTable *table);
 static void load_tables(void);
+static void count_end(JobqBatchCounts *counts, char state);
+static void count_by_index(const EndTable *table, Relation rel, const Search *search);
 static bool search_table(const EndTable *table, Relation rel, const Search *search);
 static bool search_ends(const Search *search);
 
@@ -258,6 +262,61 @@ load_tables(void)
 	jobq_cache_filled();
 }
 
+static void
+count_end(JobqBatchCounts *counts, char state)
+{
+	if (state == 'f')
+		counts->failed++;
+	else if (state == STATE_COMPLETED)
+		counts->completed++;
+	else if (state == STATE_CANCELLED)
+		counts->cancelled++;
+	else if (state == STATE_EXPIRED)
+		counts->expired++;
+}
+
+/*
+ * Count what the index has of the batch.  It knows the states; of the rows it matters
+ * only whether they are there.  A batch may have millions of jobs, and nothing can
+ * follow before they are counted.
+ */
+static void
+count_by_index(const EndTable *table, Relation rel, const Search *search)
+{
+	Relation	index = index_open(table->index, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Buffer		map = InvalidBuffer;
+	ScanKeyData key;
+	IndexScanDesc scan;
+	ItemPointer tid;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(search->batch_id));
+	scan = jobq_index_beginscan(rel, index, search->snapshot, 1);
+	scan->xs_want_itup = true;
+	index_rescan(scan, &key, 1, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		char		state = 'f';
+		bool		isnull = false;
+
+		CHECK_FOR_INTERRUPTS();
+		/* as nodeIndexonlyscan.c does, which says why this is safe */
+		if (!VM_ALL_VISIBLE(rel, ItemPointerGetBlockNumber(tid), &map) &&
+			!index_fetch_heap(scan, slot))
+			continue;
+		if (table->state != InvalidAttrNumber)
+			state = DatumGetChar(index_getattr(scan->xs_itup, 2, RelationGetDescr(index), &isnull));
+		if (!isnull)
+			count_end(search->counts, state);
+	}
+	index_endscan(scan);
+	if (BufferIsValid(map))
+		ReleaseBuffer(map);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+}
+
 /*
  * Search one of them.  True if it is found, and no more need be read.
  */
@@ -270,6 +329,11 @@ search_table(const EndTable *table, Relation rel, const Search *search)
 	HeapTuple	tuple;
 	bool		found = false;
 
+	if (search->first_of == 0 && OidIsValid(table->index))
+	{
+		count_by_index(table, rel, search);
+		return false;
+	}
 	ScanKeyInit(&keys[0], table->batch_id, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(search->batch_id));
 	if (search->first_of != 0 && table->state != InvalidAttrNumber)
@@ -287,16 +351,8 @@ search_table(const EndTable *table, Relation rel, const Search *search)
 			state = DatumGetChar(heap_getattr(tuple, table->state,
 											  RelationGetDescr(rel), &isnull));
 		found = search->first_of != 0;
-		if (found || isnull)
-			continue;
-		if (state == 'f')
-			search->counts->failed++;
-		else if (state == STATE_COMPLETED)
-			search->counts->completed++;
-		else if (state == STATE_CANCELLED)
-			search->counts->cancelled++;
-		else if (state == STATE_EXPIRED)
-			search->counts->expired++;
+		if (!found && !isnull)
+			count_end(search->counts, state);
 	}
 	systable_endscan(scan);
 	return found;
