@@ -38,9 +38,27 @@ def paused_queue(name):
     sql("SELECT jobq.pause('%s')" % name)
 
 
+EMPTY = "NOT EXISTS (SELECT FROM jobq.job)"
+
+
+def wait_for_job(job, timeout=240):
+    """Until this one is over.  Within the server: to ask from here as often takes more of a processor."""
+    sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) AND clock_timestamp() < now() + interval '%d s' "
+        "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % (job, timeout))
+
+
+def wait_for_end(ended=EMPTY, timeout=240):
+    """Until all jobs are over.  First for the last one, by its id: who looks at all walks over all dead
+    rows, and takes a processor from those that are measured."""
+    last = value("SELECT max(id) FROM jobq.job")
+    if last:
+        wait_for_job(last, timeout)
+    wait_for(ended, "the last job", timeout, 0.02)
+
+
 class Jobq(System):
     queue = "default"
-    empty = "NOT EXISTS (SELECT FROM jobq.job)"
+    empty = EMPTY
     finished = "SELECT pg_stat_get_tuples_deleted('jobq.job'::regclass)"
     tables = TABLES
 
@@ -75,14 +93,10 @@ class InWorkers(Jobq):
         sql("SELECT jobq.pause('default')")
         self.fill(kind, jobs)
         sql("CHECKPOINT")
-        last = value("SELECT max(id) FROM jobq.job")
         self.prepared()
         begun = time.monotonic()
         sql("SELECT jobq.resume('default')")
-        # within the server: to ask from here so often takes more of a processor
-        sql("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) "
-            "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
-        wait_for("count(*) = 0 FROM jobq.job", "the end of the drain", 20, 0.02)
+        wait_for_end()
         flush()
         rate = jobs / (time.monotonic() - begun)
         if number("SELECT count(*) FROM jobq.archive") < jobs * self.kept:

@@ -1,8 +1,8 @@
 """What handlers of events cost those who are not theirs."""
 
-from lib import PAYLOAD, own_cpu, pick, sql, wait_for
+from lib import PAYLOAD, own_cpu, pick, sql
 from systems import WORKERS
-from systems.jobq import paused_queue
+from systems.jobq import paused_queue, wait_for_end
 
 TITLE = "no-op jobs of 4 workers: nobody hears of them, and many other roles have asked for events"
 ROLES, HANDLERS = 50, 20
@@ -16,7 +16,7 @@ def measure(jobs):
     sql("CHECKPOINT")
     cpu = own_cpu()
     sql("SELECT jobq.resume('bench')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.job)", "the last job", 600, 0.02)
+    wait_for_end(timeout=600)
     return 1e6 * (own_cpu() - cpu) / jobs
 
 

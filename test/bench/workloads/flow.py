@@ -2,13 +2,13 @@
 
 import time
 
-from lib import PAYLOAD, pick, sql, wait_for
+from lib import PAYLOAD, pick, sql
 from systems import WORKERS, available
-from systems.jobq import paused_queue
+from systems.jobq import EMPTY, paused_queue, wait_for_end
 
 TITLE = "no-op jobs, drained by 4 workers: plain, in bulk, with limits, with a rate, in groups, in batches, of many roles"
 QUEUE = "flow"
-ENDED = "NOT EXISTS (SELECT FROM jobq.job) AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
+ENDED = EMPTY + " AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
 
 
 def create(kind="", queue=""):
@@ -27,7 +27,7 @@ def drained(jobs, enqueue, **policy):
     sql("CHECKPOINT")
     start = time.monotonic()
     sql("SELECT jobq.resume('%s')" % QUEUE)
-    wait_for(ENDED, "the last job", 240, 0.02)
+    wait_for_end(ENDED)
     return jobs / (time.monotonic() - start)
 
 
@@ -52,7 +52,7 @@ def meanwhile(jobs, size):
                    COMMIT;
                END LOOP;
            END $$""" % (jobs // size, PAYLOAD, size, QUEUE))
-    wait_for(ENDED, "the last job", 240, 0.02)
+    wait_for_end(ENDED)
     return jobs / (time.monotonic() - start)
 
 

@@ -5,12 +5,11 @@ import time
 from lib import PAYLOAD, pick, restart, set_config, sql, value, wait_for
 from systems import RESERVED_SINGLY, WORKERS
 from systems.base import pgbench_working
-from systems.jobq import paused_queue
+from systems.jobq import paused_queue, wait_for_end
 
 TITLE = "no-op jobs of three kinds, for 8 workers and 50 consumers: no limiters, and three that they share"
 CONSUMERS = 50
 INSIDE, OUTSIDE = "inside", "outside"
-LEFT = "NOT EXISTS (SELECT FROM jobq.job)"
 NONE, WIDE, BINDS = (None,) * 3, (CONSUMERS + 8,) * 3, (4, 8, 12)
 
 # As reserve() and ack() of one job, which takes a moment.
@@ -95,7 +94,7 @@ def drained(places, inside, outside):
         sql("CHECKPOINT")
         begun = time.monotonic()
         resume()
-        wait_for(LEFT, "the last job", 240, 0.02)
+        wait_for_end()
         return (inside + outside) / (time.monotonic() - begun)
 
 
@@ -110,7 +109,7 @@ def used(jobs):
         resume()
         looked = [float(x) for x in value("SELECT used || ' ' || free || ' ' || above FROM bench.look(%d)"
                                           % (jobs // 3)).split()]
-        wait_for(LEFT, "the last job", 240, 0.1)
+        wait_for_end()
         return looked
 
 

@@ -4,9 +4,9 @@ import time
 
 from lib import PAYLOAD, own_cpu, pick, restart, set_config, sql, value, wait_for
 from systems import WORKERS
+from systems.jobq import wait_for_end, wait_for_job
 
 TITLE = "no-op jobs of 4 workers: in one queue, in 10,000 queues, of 20,000 tenants; and an urgent one among them"
-LEFT = "NOT EXISTS (SELECT FROM jobq.job)"
 FILL = ("SELECT count(jobq.enqueue('noop', {payload}, queue => {queue})) "
         "FROM generate_series(1, {jobs}) i")
 
@@ -35,14 +35,15 @@ def measure(fill, jobs):
     wait_for("count(*) = 0 FROM jobq.workers", "workers to leave", 60, 0.05)
     fill(jobs)
     sql("CHECKPOINT")
+    middle = value("SELECT min(id) + %d FROM jobq.job" % (jobs // 2))
     cpu = own_cpu()
     set_config(jobq__workers="*=4")
-    wait_for("count(*) < %d FROM jobq.job" % (jobs // 2), "half of them", 300, 0.02)
+    wait_for_job(middle)
     start = time.monotonic()
     urgent = value("SELECT jobq.enqueue('noop', %s, queue => 'one', priority => -1)" % PAYLOAD)
     wait_for("NOT EXISTS (SELECT FROM jobq.job WHERE id = %s)" % urgent, "the urgent job", 60, 0.001)
     waited = 1000 * (time.monotonic() - start)
-    wait_for(LEFT, "the last job", 600, 0.02)
+    wait_for_end(timeout=600)
     return 1e6 * (own_cpu() - cpu) / jobs, waited
 
 

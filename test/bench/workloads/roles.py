@@ -3,6 +3,7 @@
 import time
 
 from lib import number, own_cpu, pick, set_config, sql, value, wait_for
+from systems.jobq import wait_for_end
 
 TITLE = "jobs of many roles, which share a few workers"
 SETUP = """
@@ -45,7 +46,7 @@ def fill(roles, jobs, sleep):
 
 def empty():
     sql("SELECT jobq.clear('roles')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.job)", "the end of all jobs")
+    wait_for_end()
 
 
 def turns(report, roles, workers, start):
@@ -85,7 +86,7 @@ def trickle(report, roles, workers, seconds):
         sql("SELECT enqueue_as(%d, 1, 0)" % roles)
         jobs += roles
         time.sleep(max(0, begun + jobs / roles / 100 - time.monotonic()))
-    wait_for("NOT EXISTS (SELECT FROM jobq.job)", "the end of all jobs")
+    wait_for_end()
     starts = number("SELECT count(DISTINCT pid) FROM ran")
     return starts, 1e3 * (own_cpu() - cpu) / jobs
 
@@ -96,7 +97,7 @@ def singly(roles, jobs, workers):
     fill(roles, jobs, 0)
     cpu, begun = own_cpu(), time.monotonic()
     sql("SELECT jobq.resume('roles')")
-    wait_for("NOT EXISTS (SELECT FROM jobq.job)", "the end of all jobs", interval=0.05)
+    wait_for_end()
     return 1e3 * (own_cpu() - cpu) / (roles * jobs), time.monotonic() - begun
 
 
