@@ -212,6 +212,7 @@ extern int	jobq_stuck_list(JobqDatabase *db, const JobqHeap *key,
 							JobqPush *jobs, int most);
 extern bool jobq_stuck_remove(JobqDatabase *db, const JobqPush *job,
 							  JobqWakeList *wake);
+extern bool jobq_is_handed_out(JobqDatabase *db, int64 id);
 extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
 								JobqHolder *holders, int n, int most, int *at);
 

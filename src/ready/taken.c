@@ -249,6 +249,29 @@ taken_note(JobqDatabase *db, const JobqPush *job)
 	ready->stuck_news = true;
 }
 
+/*
+ * Has somebody got the job, but not begun it: a worker that has popped it, a session to
+ * which it is offered, or that has just leased it?  Then what stands in its lane is an
+ * outdated entry, and the place that is taken may be the job's own.  A shared lock is
+ * enough.
+ */
+bool
+jobq_is_handed_out(JobqDatabase *db, int64 id)
+{
+	for (int i = 0; i < jobq_shared->nslots; i++)
+	{
+		const JobqSlot *slot = &jobq_shared->slots[i];
+
+		if (slot->database == db - jobq_shared->databases &&
+			slot->holding->permits_job == id && slot->holding->unused)
+			return true;
+	}
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
+		if (db->offers->reservers[i].offered && db->offers->reservers[i].offer.key.id == id)
+			return true;
+	return jobq_lease_find(db, id) != NULL;
+}
+
 static void
 add_holder(JobqHolder *holders, int *n, int most, int64 id, Oid role, bool stopping,
 		   bool leased)

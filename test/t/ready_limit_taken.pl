@@ -111,6 +111,17 @@ sub hold
 	return;
 }
 
+# The scheduler goes round: it has seen that these jobs are due.
+sub go_round
+{
+	for (1 .. 3)
+	{
+		sql(q{SELECT jobq.enqueue('any', '1', 'free', delay => '1 ms')});
+		sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{free}', 1, wait => '5 min')});
+	}
+	return;
+}
+
 # wait until the policy has been read
 take();
 for (1 .. 1000)
@@ -128,13 +139,7 @@ my $over = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
 is(outcome($over), 'completed', 'over: the job is');
 wait_for($node, 'over: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-attempt-over'});
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
-
-# the scheduler goes round
-for (1 .. 3)
-{
-	sql(q{SELECT jobq.enqueue('any', '1', 'free', delay => '1 ms')});
-	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{free}', 1, wait => '5 min')});
-}
+go_round();
 is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'over: the next waits');
 release('jobq-attempt-over');
 is(outcome($job), 'completed', 'over: and runs');
@@ -149,6 +154,22 @@ release('jobq-taken');
 is(outcome($job), 'completed', 'free: it runs');
 
 #
+# A worker has popped the job, and its lane is read again before it has begun: the job's own
+# place does not turn it away.
+#
+sql(q{SELECT injection_points_attach('jobq-worker-popped', 'wait')});
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
+wait_for($node, 'popped: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-worker-popped'});
+foreach my $what (qw(pause resume))
+{
+	sql("SELECT jobq.$what('served')");
+	go_round();
+}
+is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'popped: it is still there');
+release('jobq-worker-popped');
+is(outcome($job), 'completed', 'popped: it runs');
+
+#
 # The scheduler ends, and another does what it has left.
 #
 take();
@@ -157,6 +178,40 @@ my $scheduler = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-
 sql(q{SELECT injection_points_detach('jobq-taken')});
 sql("SELECT pg_terminate_backend($scheduler)");
 is(outcome($job), 'cancelled', 'ended: it is cancelled');
+
+#
+# While jobs are compared, one that waits is offered to a session, which leases it: it has a
+# place, and does not replace itself.  There are so many leases that they are read in pieces.
+#
+sql(q{SELECT jobq.create_limiter('last', max_running => 1, when_taken => 'replace');
+	SELECT jobq.create_queue('newest', mode => 'consumer', limiter => 'last');
+	SELECT count(jobq.enqueue('any', '1', 'free')) FROM generate_series(1, 1100)});
+wait_for($node, 'replace: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'last'});
+is( sql(q{SELECT sum(n) FROM unnest('{1000,100}'::int[]) most, LATERAL (SELECT count(*) AS n FROM jobq.reserve('{free}', most, '1 hour', wait => '5 min')) r}),
+	1100, 'replace: many jobs are held');
+my $newest = q{SELECT id, token FROM jobq.reserve('{newest}', 1, wait => '5 min')};
+sql(q{SELECT jobq.enqueue('any', '1', 'newest')});
+my ($first, $held) = split /\|/, sql($newest);
+my $session = $node->background_psql('postgres');
+my $pid = $session->query('SELECT pg_backend_pid()');
+$session->query_until(qr/asks/, "\\echo asks\n$newest;\n");
+wait_for($node, 'replace: a session waits', "SELECT wait_event = 'JobqReserve' FROM pg_stat_activity WHERE pid = $pid");
+sql(q{SELECT injection_points_attach('jobq-contest', 'wait')});
+$job = sql(q{SELECT jobq.enqueue('any', '1', 'newest')});
+wait_for($node, 'replace: the scheduler compares', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-contest'});
+kill STOP => $pid;
+sql("SELECT jobq.ack($first, $held); SELECT injection_points_attach('jobq-contest-reads', 'wait')");
+release('jobq-contest');
+wait_for($node, 'replace: it has read the offer', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-contest-reads'});
+kill CONT => $pid;
+($first, $held) = split /\|/, $session->query('SELECT 1') =~ s/\n.*//sr;
+is($first, $job, 'replace: the session has the job');
+$session->quit;
+release('jobq-contest-reads');
+go_round();
+is(sql("SELECT state FROM jobq.status($job)"), 'running', 'replace: and keeps it');
+sql("SELECT jobq.ack($job, $held)");
+is(outcome($job), 'completed', 'replace: to its end');
 
 #
 # The server crashes: the job is there, and finds a place.

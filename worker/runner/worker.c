@@ -130,6 +130,7 @@ jobq_worker_main(Datum main_arg)
 		if (popped)
 		{
 			active = true;
+			jobq_injection_point("jobq-worker-popped");
 			run_entry(&run, &entry);
 			jobs++;
 			if (jobs % LOOK_JOBS == 0)

@@ -13,6 +13,7 @@
  */
 #include "scheduler/inner.h"
 
+#include "lib/qunique.h"
 #include "utils/snapmgr.h"
 
 #include "scheduler/taken.h"
@@ -24,8 +25,8 @@ typedef struct Rival
 	const JobqPush *waiting;	/* or NULL: it runs */
 } Rival;
 
-static int	once(Rival *rivals, int n);
 static int	compare_rivals(const void *a, const void *b);
+static int	compare_holders(const void *a, const void *b);
 static void find_holders(Contest *contest);
 static void add_item(Contest *contest, const JobqPush *job, Action action,
 					 int64 newer);
@@ -48,13 +49,19 @@ contest_compare(void *arg)
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	rel = jobq_open_jobs();
+	jobq_injection_point("jobq-contest");
 	find_holders(contest);
 	rivals = palloc(sizeof(Rival) * (contest->nholders + contest->nwaiting + 1));
 	for (int i = 0; i < contest->nwaiting; i++)
 	{
 		const JobqPush *push = &contest->waiting[i];
+		JobqHolder	holder = {.id = push->key.id};
 		JobqJob		job;
 
+		/* it has got a place since it was listed */
+		if (bsearch(&holder, contest->holders, contest->nholders, sizeof(JobqHolder),
+					compare_holders) != NULL)
+			continue;
 		if (!jobq_job_find(rel, push->key.id, GetActiveSnapshot(), &job) ||
 			job_run_at(&job) > now || jobq_job_runs(&job) || job_blocked(&job))
 			add_item(contest, push, LOOK, 0);
@@ -79,7 +86,6 @@ contest_compare(void *arg)
 		};
 	}
 	qsort(rivals, n, sizeof(Rival), compare_rivals);
-	n = once(rivals, n);
 	for (int i = Max(room, 1); i < n; i++)
 	{
 		JobqPush	job = {.role = contest->by.role,.key.id = rivals[i].id};
@@ -93,24 +99,7 @@ contest_compare(void *arg)
 }
 
 /*
- * A job may have been handed out, or its lease have begun, after it was listed as one that
- * waits, or that holds a place by something else: then it is there twice.  It must not
- * replace itself.  Drop all but the first of those with the same id, which holds a place
- * if any of them does.  Returns how many are left.
- */
-static int
-once(Rival *rivals, int n)
-{
-	int			left = 0;
-
-	for (int i = 0; i < n; i++)
-		if (left == 0 || rivals[i].id != rivals[left - 1].id)
-			rivals[left++] = rivals[i];
-	return left;
-}
-
-/*
- * The newest comes first; of one that is there twice, the one that holds a place.
+ * The newest comes first.
  */
 static int
 compare_rivals(const void *a, const void *b)
@@ -118,13 +107,21 @@ compare_rivals(const void *a, const void *b)
 	int64		x = ((const Rival *) a)->id;
 	int64		y = ((const Rival *) b)->id;
 
-	if (x == y)
-		return (((const Rival *) a)->waiting != NULL) - (((const Rival *) b)->waiting != NULL);
-	return x > y ? -1 : 1;
+	return x == y ? 0 : x > y ? -1 : 1;
+}
+
+static int
+compare_holders(const void *a, const void *b)
+{
+	int64		x = ((const JobqHolder *) a)->id;
+	int64		y = ((const JobqHolder *) b)->id;
+
+	return x == y ? 0 : x < y ? -1 : 1;
 }
 
 /*
- * Those that hold the places.
+ * Those that hold the places, each once, in order of their ids.  They are read in pieces,
+ * so one whose offer becomes a lease meanwhile may be read twice.
  */
 static void
 find_holders(Contest *contest)
@@ -140,7 +137,11 @@ find_holders(Contest *contest)
 		contest->nholders = jobq_places_holders(my_db, &contest->by, contest->holders,
 												contest->nholders, most, &at);
 		LWLockRelease(my_db->lock);
+		jobq_injection_point("jobq-contest-reads");
 	} while (at != 0);
+	qsort(contest->holders, contest->nholders, sizeof(JobqHolder), compare_holders);
+	contest->nholders = qunique(contest->holders, contest->nholders, sizeof(JobqHolder),
+								compare_holders);
 }
 
 static void

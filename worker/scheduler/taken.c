@@ -80,6 +80,7 @@ static int	of_contest(const JobqHeap *heap, const JobqTakenBy *by, JobqPush *wai
 static void carry_out_all(Fate *items, int n, TimestampTz now);
 static void carry_out(void *arg);
 static bool is_taken(const Fate *item);
+static bool is_handed_out(const Fate *item);
 static bool turn_away(Relation rel, Fate *item);
 static bool stop(Relation rel, Fate *item);
 static const char *limiter_name(uint32 limiter);
@@ -498,6 +499,17 @@ is_taken(const Fate *item)
 	return taken && !ending && by.when_taken == item->by.when_taken;
 }
 
+static bool
+is_handed_out(const Fate *item)
+{
+	bool		is_out;
+
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	is_out = jobq_is_handed_out(my_db, item->job.key.id);
+	LWLockRelease(my_db->lock);
+	return is_out;
+}
+
 /*
  * The job, which waits, goes.  False if it is to be handed back.
  */
@@ -533,7 +545,7 @@ turn_away(Relation rel, Fate *item)
 		return true;
 	}
 	jobq_injection_point("jobq-taken");
-	if (item->action == LOOK || !is_taken(item))
+	if (item->action == LOOK || !is_taken(item) || is_handed_out(item))
 		return false;
 	if (!jobq_job_delete(rel, &job))
 		return true;
