@@ -282,7 +282,7 @@ const Command commands[] = {
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
 		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
-		"SELECT t::text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run)), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+		"SELECT t::text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron NOT ILIKE 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,

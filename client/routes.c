@@ -260,7 +260,7 @@ const Route routes[] = {
 				   "extract(epoch FROM jobq.clock() - w.job_started_at)::float8 AS job_seconds FROM jobq.workers AS w ORDER BY w.type, w.pool, w.pid, w.consumer")},
 	{"GET", "/api/schedules", 0,.parameters = "hide",
 		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
-				   "CASE WHEN s.cron NOT LIKE 'every%' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
+				   "CASE WHEN s.cron NOT LIKE 'every%' AND s.cron NOT ILIKE 'RRULE%' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
 				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, CASE WHEN NOT $1::bool THEN s.payload END AS payload, "
 				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - 'headers' ELSE s.options END AS options "
 				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},

@@ -22,7 +22,7 @@ CREATE TABLE jobq.schedule (
 COMMENT ON TABLE jobq.schedule IS 'schedules and their next ticks; no index but the primary key, so that updates stay HOT';
 COMMENT ON COLUMN jobq.schedule.dormant IS 'brought here by logical replication: ticks on the publisher';
 COMMENT ON COLUMN jobq.schedule.held IS 'next_run has come, and waits for the last job to finish';
-COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from';
+COMMENT ON COLUMN jobq.schedule.anchor IS 'what an interval is counted from, and a recurrence rule begins with';
 COMMENT ON COLUMN jobq.schedule.next_run IS 'the next tick; null if it is paused, or after a restore';
 COMMENT ON COLUMN jobq.schedule.last_run IS 'the tick that made the last job';
 COMMENT ON COLUMN jobq.schedule.options IS 'the options of its jobs, expires_after and jitter, as given to schedule()';
@@ -45,12 +45,12 @@ CREATE FUNCTION jobq.schedule(
 	database text DEFAULT NULL)
 RETURNS void AS 'MODULE_PATHNAME', 'jobq_schedule'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression or an interval; changes the schedule if there is one of that name
+COMMENT ON FUNCTION jobq.schedule IS 'enqueue a job again and again, by a cron expression, an interval, or a recurrence rule; changes the schedule if there is one of that name
 name: the name of the schedule
-cron: minute hour day month weekday, with seconds before if there are six fields; @daily and the like; or every and an interval
+cron: minute hour day month weekday, with seconds before if there are six fields; @daily and the like; every and an interval; or RRULE: and a recurrence rule of iCalendar
 kind: the kind of the jobs; or give sql
 payload: what their handler or consumer gets
-timezone: whose local time the cron expression means
+timezone: whose local time the cron expression or recurrence rule means
 missed: what becomes of ticks that nobody was there for: skip, once, or all
 overlap: what becomes of a tick while the last job is not over: allow, skip, or queue
 options: options of enqueue() by their names, but for those of times and unique keys; and two that count from the tick: expires_after, and jitter, up to which the job waits by chance

@@ -3,12 +3,14 @@
  * cron.c
  *	  When a schedule is due: the calendar behind a cron expression.
  *
- * The fields of an expression (expression.c) are the local time of a time zone.
+ * The fields of an expression (expression.c) are the local time of a time zone; so
+ * is what a recurrence rule says (recurrence.c).
  * When the clocks change, it is as in the cron of the larger distributions:
  *
- * - An entry with an asterisk for the hour (or all 24 of them) follows real
- *	 time: it is due whenever the local clock shows a time that matches, so not
- *	 in an hour that is left out, and twice in one that comes twice.
+ * - An entry with an asterisk for the hour (or all 24 of them), and a rule of
+ *	 hours, minutes or seconds without BYHOUR, follows real time: it is due
+ *	 whenever the local clock shows a time that matches, so not in an hour that
+ *	 is left out, and twice in one that comes twice.
  * - Any other entry is meant for a time of day: it is due once if that comes
  *	 twice, the first time; and if it is left out, right after the gap.  Times
  *	 that fall together there are one.
@@ -36,6 +38,8 @@
 /* No time change spans more than that. */
 #define LONGEST_CHANGE	(2 * DAY_SECONDS)
 
+static int64 floor_seconds(TimestampTz at);
+static int64 to_local(int64 at, pg_tz *zone);
 static bool find_match(const JobqCron *cron, int64 from, int64 until,
 					   int64 *match);
 static bool day_matches(const JobqCron *cron, int year, int month, int day,
@@ -77,8 +81,37 @@ jobq_cron_zone(const char *name)
 }
 
 /*
+ * Whole seconds since 1970.
+ */
+static int64
+floor_seconds(TimestampTz at)
+{
+	return at / USECS_PER_SEC - (at % USECS_PER_SEC < 0) + EPOCH_DIFF;
+}
+
+/*
+ * Seconds since 1970, as the local clock shows them.
+ */
+static int64
+to_local(int64 at, pg_tz *zone)
+{
+	pg_time_t	time = at;
+	pg_time_t	boundary;
+	long int	offset;
+	long int	next_offset;
+	int			is_dst;
+	int			next_is_dst;
+
+	if (pg_next_dst_boundary(&time, &offset, &is_dst, &boundary, &next_offset,
+							 &next_is_dst, zone) < 0)
+		offset = 0;
+	return at + offset;
+}
+
+/*
  * The first tick after a time, or infinity if there is none.  The anchor is
- * for intervals.
+ * for intervals, and for recurrence rules without DTSTART.  Raises an error if the
+ * COUNT of such a rule takes too long to count.
  */
 TimestampTz
 jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
@@ -101,7 +134,9 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 		return anchor + (ticks + 1) * cron->interval;
 	}
 
-	now = after / USECS_PER_SEC - (after % USECS_PER_SEC < 0) + EPOCH_DIFF;
+	if (cron->rrule != NULL)
+		jobq_rrule_begin(cron->rrule, to_local(floor_seconds(anchor), zone));
+	now = floor_seconds(after);
 	horizon = now + CYCLE + 366 * DAY_SECONDS;
 
 	/* early enough to know of a time that comes for the second time */
@@ -144,6 +179,9 @@ jobq_cron_next(const JobqCron *cron, pg_tz *zone, TimestampTz anchor,
 			begin = end;
 			continue;
 		}
+		if (cron->rrule != NULL && cron->rrule->until_is_utc &&
+			match > cron->rrule->until)
+			break;
 		match -= EPOCH_DIFF;
 		if (match > (END_TIMESTAMP - 1) / USECS_PER_SEC)
 			break;
@@ -204,6 +242,8 @@ find_match(const JobqCron *cron, int64 from, int64 until, int64 *match)
 	int64		day = from / DAY_SECONDS - (from % DAY_SECONDS < 0);
 	int			seconds = (int) (from - day * DAY_SECONDS);
 
+	if (cron->rrule != NULL)
+		return jobq_rrule_match(cron->rrule, from, until, match);
 	while (day * DAY_SECONDS < until)
 	{
 		int			year;

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * expression.c
- *	  Reads cron expressions and intervals.
+ *	  Reads cron expressions and intervals, and has recurrence rules read.
  *
  *	minute hour day month weekday			as in crontab(5)
  *	second minute hour day month weekday
  *	@hourly, @daily, @weekly, @monthly, @yearly
  *	every 90 seconds, @every 90s			counted from an anchor, in real time
+ *	RRULE:FREQ=MONTHLY;BYDAY=-1FR			as in iCalendar (rrule.c)
  *
  * A field is *, a value, a range 1-5, each with a step if it is followed by
  * /2, or a list of these.  A list of days can have
@@ -116,7 +117,8 @@ invalid_field(const Parse *parse, const char *problem, const char *hint)
 }
 
 /*
- * Parse an expression.  Raises an error if it is malformed, or is never due.
+ * Parse an expression.  Raises an error if it is malformed, or, unless it is a
+ * recurrence rule, is never due.
  */
 void
 jobq_cron_parse(const char *text, JobqCron *cron)
@@ -132,7 +134,7 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 		{"@hourly", "0 * * * *"}
 	};
 	static const char *const usage =
-		"Write [second] minute hour day month weekday, such as '30 4 * * mon-fri'; or @hourly, @daily, @weekly, @monthly, @yearly; or 'every 90 seconds'.";
+		"Write [second] minute hour day month weekday, such as '30 4 * * mon-fri'; or @hourly, @daily, @weekly, @monthly, @yearly; or 'every 90 seconds'; or 'RRULE:FREQ=MONTHLY;BYDAY=-1FR'.";
 	const char *interval;
 	Parse		parse = {0};
 	char	   *copy = pstrdup(text);
@@ -149,6 +151,15 @@ jobq_cron_parse(const char *text, JobqCron *cron)
 		copy++;
 	for (at = copy + strlen(copy); at > copy && isspace((unsigned char) at[-1]);)
 		*--at = '\0';
+
+	if (jobq_rrule_is(copy))
+	{
+		cron->rrule = jobq_rrule_parse(copy);
+		cron->real_time = cron->rrule->freq <= JOBQ_RRULE_HOURLY &&
+			(cron->rrule->hour == 0 ||
+			 cron->rrule->hour == (UINT64CONST(1) << 24) - 1);
+		return;
+	}
 
 	interval = copy + (*copy == '@');
 	if (pg_strncasecmp(interval, "every", 5) == 0 &&

@@ -10,9 +10,35 @@
 #ifndef JOBQ_SCHEDULE_INNER_H
 #define JOBQ_SCHEDULE_INNER_H
 
+#include "schedule/rrule.h"
 #include "schedule/schedule.h"
 
 /* src/schedule/cron.c */
 extern bool jobq_cron_ever(const JobqCron *cron);
+
+/* src/schedule/rrule.c */
+extern bool jobq_rrule_is(const char *text);
+extern JobqRrule *jobq_rrule_parse(const char *text);
+extern void jobq_rrule_add(JobqRruleSet *set, int number);
+
+/* src/schedule/dates.c */
+extern int	jobq_rrule_period_of(const JobqRrule *rule, int day);
+extern int	jobq_rrule_period_begin(const JobqRrule *rule, int period);
+extern int	jobq_rrule_week_begin(const JobqRrule *rule, int day);
+extern int	jobq_rrule_read(JobqRrule *rule, int period);
+
+/* src/schedule/recurrence.c */
+extern void jobq_rrule_begin(JobqRrule *rule, int64 anchor);
+extern bool jobq_rrule_match(JobqRrule *rule, int64 from, int64 until,
+							 int64 *match);
+
+/*
+ * The remainder that is not negative.
+ */
+static inline int
+jobq_rrule_modulo(int64 value, int64 by)
+{
+	return (int) ((value % by + by) % by);
+}
 
 #endif							/* JOBQ_SCHEDULE_INNER_H */

@@ -68,6 +68,8 @@ typedef struct Found
 } Found;
 
 static bool find_schedule(Datum name, Found *found);
+static void check_due(const JobqCron *cron, TimestampTz next, Datum *values,
+					  const Found *found);
 static void find_mine(const char *function, int privilege, Datum name,
 					  Found *found);
 static void check_word(const char *option, Datum word, const char *first,
@@ -114,6 +116,26 @@ find_mine(const char *function, int privilege, Datum name, Found *found)
 				 errmsg("schedule \"%s\" does not exist",
 						TextDatumGetCString(name)),
 				 errhint("It may be another role's.")));
+}
+
+/*
+ * A recurrence rule that has ended is refused, unless it is the one that the
+ * schedule has already.  found is NULL if there is no schedule.
+ */
+static void
+check_due(const JobqCron *cron, TimestampTz next, Datum *values,
+		  const Found *found)
+{
+	char	   *rule = TextDatumGetCString(values[ARG_CRON]);
+
+	if (cron->rrule == NULL || next != DT_NOEND ||
+		(found != NULL && strcmp(found->cron, rule) == 0 &&
+		 strcmp(found->timezone, TextDatumGetCString(values[ARG_TIMEZONE])) == 0))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("recurrence rule \"%s\" has no tick from now on", rule),
+			 errhint("It has ended, or its parts never fall together in the next hundred years.")));
 }
 
 static void
@@ -268,6 +290,8 @@ jobq_schedule(PG_FUNCTION_ARGS)
 								job.schedule),
 						 errhint("Choose another name.")));
 
+			check_due(&cron, next, values, &found);
+
 			/*
 			 * It keeps its role (unless that was dropped), whether it is
 			 * paused, and if it is due at the same times as before, its next
@@ -284,6 +308,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 					   NARGS + 3, types, values, nulls, SPI_OK_UPDATE);
 			break;
 		}
+		check_due(&cron, next, values, NULL);
 		if (jobq_query("INSERT INTO jobq.schedule (name, cron, kind, payload,"
 					   " timezone, missed, overlap, options, anchor, next_run, role)"
 					   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -431,7 +456,7 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 
 /*
  * cron_next(cron, timezone, after, n): the next ticks; those of an interval
- * are counted from "after".
+ * are counted from "after", and those of a recurrence rule without DTSTART.
  */
 Datum
 jobq_cron_next_sql(PG_FUNCTION_ARGS)

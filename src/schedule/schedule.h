@@ -27,6 +27,7 @@
 /* What an expression says: bits are the values that a field allows. */
 typedef struct JobqCron
 {
+	struct JobqRrule *rrule;	/* NULL, or the rule that counts (rrule.h) */
 	int64		interval;		/* microseconds; 0: the fields count */
 	uint64		second;
 	uint64		minute;

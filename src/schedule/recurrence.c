@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * recurrence.c
+ *	  When a recurrence rule (rrule.c) is due, in local time.
+ *
+ * A rule has dates, and times that are the same on each of them.  The dates come
+ * from dates.c a period at a time: first those of the one that the search begins
+ * in, then of those after it.  What runs through several periods is done here:
+ * INTERVAL, COUNT, UNTIL, DTSTART, and weeks.
+ *
+ * The time that a search takes is bounded: it looks a hundred years ahead, and what
+ * is not due until then is not due any more.  COUNT is the number of searches from
+ * the beginning of the rule, so there is a limit to the days that these look at.
+ *
+ * src/schedule/recurrence.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "miscadmin.h"
+#include "utils/datetime.h"
+
+#include "schedule/inner.h"
+
+/* How far a search goes, in days. */
+#define MAX_AHEAD		36525
+
+/*
+ * How many days are looked at to count occurrences.  Those of a thousand years are
+ * fewer, and take some milliseconds.
+ */
+#define MAX_COUNTED		500000
+
+/* There is no such day, as an answer. */
+#define NO_DAY			PG_INT32_MAX
+
+static void derive(JobqRrule *rule, int64 anchor);
+static int64 last_counted(JobqRrule *rule);
+static bool next_occurrence(JobqRrule *rule, int64 from, int64 until,
+							int *looked, int64 *match);
+static int	next_day(JobqRrule *rule, int from, int *looked);
+static int	aligned_day(const JobqRrule *rule, int day);
+static int	aligned_period(const JobqRrule *rule, int period);
+static bool next_time(const JobqRrule *rule, int from, int *match);
+
+/*
+ * Prepare a rule for jobq_rrule_match().  The anchor is what it begins with unless
+ * it has a DTSTART, in local seconds since 1970: its first occurrence comes after
+ * that.  An UNTIL of UTC is left to the caller.
+ */
+void
+jobq_rrule_begin(JobqRrule *rule, int64 anchor)
+{
+	int			unused;
+
+	if (rule->has_start)
+		anchor = rule->start;
+	if (rule->ready && rule->anchor == anchor)
+		return;
+	rule->ready = false;
+	rule->period = PG_INT32_MIN;
+	rule->asked = rule->answer = PG_INT32_MIN;
+	derive(rule, anchor);
+	rule->first = rule->has_start ? anchor : anchor + 1;
+	rule->last = rule->has_until && !rule->until_is_utc ? rule->until
+		: PG_INT64_MAX;
+
+	/* there are no times of day */
+	if (!next_time(rule, 0, &unused))
+		rule->last = PG_INT64_MIN;
+	else if (rule->count > 0)
+		rule->last = last_counted(rule);
+	rule->ready = true;
+}
+
+/*
+ * What a rule leaves out is as in its anchor.
+ */
+static void
+derive(JobqRrule *rule, int64 anchor)
+{
+	JobqRruleDays *days = &rule->days;
+	int			second = jobq_rrule_modulo(anchor, SECS_PER_DAY);
+	int			year;
+	int			month;
+	int			mday;
+
+	rule->anchor = anchor;
+	rule->anchor_day = (int) ((anchor - second) / SECS_PER_DAY) + UNIX_EPOCH_JDATE;
+	j2date(rule->anchor_day, &year, &month, &mday);
+
+	rule->hours = rule->hour != 0 ? rule->hour
+		: rule->freq <= JOBQ_RRULE_HOURLY ? ~UINT64CONST(0)
+		: UINT64CONST(1) << (second / SECS_PER_HOUR);
+	rule->minutes = rule->minute != 0 ? rule->minute
+		: rule->freq <= JOBQ_RRULE_MINUTELY ? ~UINT64CONST(0)
+		: UINT64CONST(1) << (second / SECS_PER_MINUTE % MINS_PER_HOUR);
+	rule->seconds = rule->second != 0 ? rule->second
+		: rule->freq <= JOBQ_RRULE_SECONDLY ? ~UINT64CONST(0)
+		: UINT64CONST(1) << (second % SECS_PER_MINUTE);
+
+	*days = rule->given;
+	rule->by = rule->freq != JOBQ_RRULE_YEARLY ? JOBQ_RRULE_MONTH
+		: days->weekno.given ? JOBQ_RRULE_WEEKS : JOBQ_RRULE_YEAR;
+	rule->anchor_period = rule->by == JOBQ_RRULE_MONTH
+		? year * MONTHS_PER_YEAR + month - 1 : year;
+	if (days->has_day || days->monthday.given || days->yearday.given)
+		return;
+	if (days->weekno.given || rule->freq == JOBQ_RRULE_WEEKLY)
+	{
+		days->has_day = true;
+		jobq_rrule_add(&days->day[j2day(rule->anchor_day)], 0);
+	}
+	else if (rule->freq >= JOBQ_RRULE_MONTHLY)
+	{
+		jobq_rrule_add(&days->monthday, mday);
+		if (rule->freq == JOBQ_RRULE_YEARLY && !days->month.given)
+			jobq_rrule_add(&days->month, month);
+	}
+}
+
+/*
+ * When the last occurrence is that COUNT allows.
+ */
+static int64
+last_counted(JobqRrule *rule)
+{
+	int64		at = rule->first - 1;
+	int			looked = 0;
+
+	for (int i = 0; i < rule->count; i++)
+	{
+		int64		match;
+
+		if (!next_occurrence(rule, at + 1, PG_INT64_MAX, &looked, &match))
+			break;
+		at = match;
+		if (looked > MAX_COUNTED)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("COUNT of recurrence rule \"%s\" takes too long to count",
+							rule->text),
+					 errhint("Give UNTIL instead, or a smaller COUNT.")));
+	}
+	return at;
+}
+
+/*
+ * The first occurrence of a rule from "from" to before "until", in local seconds
+ * since 1970.
+ */
+bool
+jobq_rrule_match(JobqRrule *rule, int64 from, int64 until, int64 *match)
+{
+	int			looked = 0;
+
+	return next_occurrence(rule, from, until, &looked, match);
+}
+
+static bool
+next_occurrence(JobqRrule *rule, int64 from, int64 until, int *looked,
+				int64 *match)
+{
+	int			second;
+	int			day;
+
+	from = Max(from, rule->first);
+	until = rule->last < until ? rule->last + 1 : until;
+	if (from >= until)
+		return false;
+	second = jobq_rrule_modulo(from, SECS_PER_DAY);
+	day = (int) ((from - second) / SECS_PER_DAY);
+	for (;;)
+	{
+		int			found = next_day(rule, day + UNIX_EPOCH_JDATE, looked);
+		int			time;
+
+		if (found == NO_DAY)
+			return false;
+		found -= UNIX_EPOCH_JDATE;
+		if ((int64) found * SECS_PER_DAY >= until)
+			return false;
+		if (found > day)
+			second = 0;
+		if (next_time(rule, second, &time))
+		{
+			*match = (int64) found * SECS_PER_DAY + time;
+			return *match < until;
+		}
+		day = found + 1;
+		second = 0;
+	}
+}
+
+/*
+ * The first day of a rule from this one on, or NO_DAY.  How many days were looked at
+ * is added to "looked".
+ *
+ * Time zones make many searches of one, from one change of the clocks to the next:
+ * so the last answer counts for all that would find it again.
+ */
+static int
+next_day(JobqRrule *rule, int from, int *looked)
+{
+	int			answer = NO_DAY;
+	int			at = from;
+
+	if (rule->asked <= from && from <= rule->answer)
+		return rule->answer;
+	while (answer == NO_DAY)
+	{
+		int			period;
+
+		at = aligned_day(rule, at);
+		period = aligned_period(rule, jobq_rrule_period_of(rule, at));
+		if (Max(at, jobq_rrule_period_begin(rule, period)) > from + MAX_AHEAD)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		*looked += jobq_rrule_read(rule, period);
+		for (int i = 0; i < rule->ndates && answer == NO_DAY; i++)
+			if (rule->dates[i] >= at &&
+				aligned_day(rule, rule->dates[i]) == rule->dates[i])
+				answer = rule->dates[i];
+		at = jobq_rrule_period_begin(rule, period + 1);
+	}
+	rule->asked = from;
+	rule->answer = answer;
+	return answer;
+}
+
+/*
+ * The first day from this one on that is one of the rule's, as INTERVAL counts days
+ * and weeks.
+ */
+static int
+aligned_day(const JobqRrule *rule, int day)
+{
+	int			week;
+	int			ahead;
+
+	if (rule->freq == JOBQ_RRULE_DAILY)
+		return day + jobq_rrule_modulo(rule->anchor_day - day, rule->interval);
+	if (rule->freq != JOBQ_RRULE_WEEKLY)
+		return day;
+
+	week = jobq_rrule_week_begin(rule, day);
+	ahead = jobq_rrule_modulo((jobq_rrule_week_begin(rule, rule->anchor_day) -
+							   week) / 7, rule->interval);
+	return ahead == 0 ? day : week + 7 * ahead;
+}
+
+/*
+ * The same of periods, where INTERVAL counts these.
+ */
+static int
+aligned_period(const JobqRrule *rule, int period)
+{
+	if (rule->freq != JOBQ_RRULE_MONTHLY && rule->freq != JOBQ_RRULE_YEARLY)
+		return period;
+	return period + jobq_rrule_modulo(rule->anchor_period - period,
+									  rule->interval);
+}
+
+/*
+ * The first time of day of a rule from second "from" of the day on.
+ */
+static bool
+next_time(const JobqRrule *rule, int from, int *match)
+{
+	int			anchor = jobq_rrule_modulo(rule->anchor, SECS_PER_DAY);
+	int			unit = rule->freq == JOBQ_RRULE_HOURLY ? SECS_PER_HOUR
+		: rule->freq == JOBQ_RRULE_MINUTELY ? SECS_PER_MINUTE : 1;
+
+	while (from < SECS_PER_DAY)
+	{
+		int			hour = from / SECS_PER_HOUR;
+		int			minute = from / SECS_PER_MINUTE;
+		int			ahead = rule->freq > JOBQ_RRULE_HOURLY ? 0
+			: jobq_rrule_modulo(anchor / unit - from / unit, rule->interval);
+
+		if (ahead > 0)
+			from = (from / unit + ahead) * unit;
+		else if ((rule->hours & UINT64CONST(1) << hour) == 0)
+			from = (hour + 1) * SECS_PER_HOUR;
+		else if ((rule->minutes & UINT64CONST(1) << (minute % MINS_PER_HOUR)) == 0)
+			from = (minute + 1) * SECS_PER_MINUTE;
+		else if ((rule->seconds & UINT64CONST(1) << (from % SECS_PER_MINUTE)) == 0)
+			from++;
+		else
+		{
+			*match = from;
+			return true;
+		}
+	}
+	return false;
+}
