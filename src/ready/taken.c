@@ -261,9 +261,11 @@ jobq_is_handed_out(JobqDatabase *db, int64 id)
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		const JobqSlot *slot = &jobq_shared->slots[i];
+		const JobqHolding *holding = slot->holding;
 
 		if (slot->database == db - jobq_shared->databases &&
-			slot->holding->permits_job == id && slot->holding->unused)
+			holding->permits_job == id && holding->unused && !holding->turned_away &&
+			jobq_permits_any(&holding->permits))
 			return true;
 	}
 	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
