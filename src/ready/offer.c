@@ -33,7 +33,7 @@ static void make_offers(JobqDatabase *db, JobqWakeList *wake);
 void
 reservers_clear(JobqDatabase *db)
 {
-	for (uint32 i = 0; i < JOBQ_MAX_RESERVERS; i++)
+	for (int i = 0; i < JOBQ_MAX_RESERVERS; i++)
 	{
 		db->offers->reservers[i].offered = false;
 		db->offers->reservers[i].next = i + 1;
