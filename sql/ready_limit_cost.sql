@@ -33,6 +33,7 @@ FROM unnest(ARRAY['', 'test.no_such', 'test.price(text)', 'test.price_text', 'te
 -- a VIP passes, although the limiter is full
 SELECT jobq.create_limiter('api', max_running => 1, cost => 'test.price');
 SELECT jobq.create_queue('calling', open => true), jobq.register('call', 'test.call(jsonb)', limiter => 'api');
+CALL test.settle();
 SELECT limiter, max_running, by, cost FROM jobq.limits WHERE limiter = 'api';
 SELECT pg_advisory_lock(1), pg_advisory_lock(2);
 SELECT test.ask(1) AS a, test.ask(NULL) AS b, test.ask(0) AS vip, test.ask(0, 2) AS vip2 \gset
@@ -182,6 +183,7 @@ SELECT jobq.test_clock('0');
 -- the same for each key; a VIP has none
 SELECT jobq.create_limiter('keyed', max_running => 5, rate => '6 per hour burst 2', by => 'payload $.host', cost => 'test.price(jsonb)');
 SELECT jobq.register('call', 'test.call(jsonb)', limiter => 'keyed');
+CALL test.settle();
 SELECT test.ask(4, host => 'a') AS a1, test.ask(1, host => 'a') AS a2, test.ask(0, host => 'a') AS avip, test.ask(1, host => 'b') AS b1, test.ask(1, host => 'b') AS b2, test.ask(1, host => 'b') AS b3 \gset
 SELECT state FROM jobq.wait(ARRAY[:a1, :avip, :b1, :b2]);
 CALL test.settle();

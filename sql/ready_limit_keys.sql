@@ -20,6 +20,7 @@ SELECT jobq.create_limiter('hosts', max_running => 1, by => 'payload $.server.ho
 SELECT (test.error('SELECT jobq.alter_limiter(''hosts'', throttle => ''2 failures in 1 hour'')')).*;
 SELECT jobq.create_queue('fetching'), jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts');
 SELECT pg_advisory_lock(1);
+CALL test.settle();
 SELECT test.fetch('a') AS a1, test.fetch('a') AS a2, test.fetch('b') AS b1, test.fetch('a') AS a3, test.fetch(NULL) AS n1, test.fetch(NULL) AS n2 \gset
 SELECT test.in_gate(:a1, :b1, :n1);
 SELECT jobq.enqueue('echo', '"passes by"') AS e \gset
@@ -76,6 +77,7 @@ SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts
 -- a rate of each key
 SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header client');
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
+CALL test.settle();
 SELECT array_agg(jobq.enqueue('note', '1', headers => jsonb_build_object('client', c))) AS ids FROM unnest(ARRAY[1, 1, 1, 2]) c \gset
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.wait(%L::bigint[], ''0'') w WHERE w.state = ''completed'')', :'ids'));
 CALL test.settle();
@@ -90,6 +92,7 @@ SELECT jobq.create_limiter('of tenants', max_running => 1, by => 'tenant'), jobq
 SELECT jobq.create_queue('first of two', tenant => 'header t'), jobq.create_queue('second of two', tenant => 'header t');
 SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'of tenants');
 SELECT pg_advisory_lock(1);
+CALL test.settle();
 SELECT jobq.enqueue('fetch', '{"lock": 1}', 'first of two', headers => '{"t": "x"}') AS x1, jobq.enqueue('fetch', '{"lock": 1}', 'second of two', headers => '{"t": "x"}') AS x2,
 	jobq.enqueue('fetch', '{"lock": 1}', 'second of two', headers => '{"t": "y"}') AS y1 \gset
 SELECT test.in_gate(:x1, :y1);

@@ -20,6 +20,7 @@ SELECT c, (test.error('SELECT jobq.create_limiter(''taken'', ' || c || ')')).* F
 SELECT jobq.create_limiter('taken', max_running => 1, rate => '1000 per second', when_taken => ' Skip ');
 SELECT (test.error('SELECT jobq.alter_limiter(''taken'', max_running => 0)')).*;
 SELECT jobq.create_limiter('paced', rate => '1000 per second', when_taken => 'wait'), jobq.drop_limiter('paced');
+CALL test.settle();
 SELECT queue, kind, limiter, max_running, when_taken FROM jobq.limits WHERE limiter = 'taken';
 
 -- skip: it is cancelled, without an attempt, and whoever waits for it hears of it
@@ -70,8 +71,8 @@ CALL test.one_by_one(100);
 
 -- release: it comes again later, as if it had never been due
 SELECT jobq.alter_limiter('taken', when_taken => 'release 20 min');
-SELECT when_taken FROM jobq.limits WHERE limiter = 'taken';
 CALL test.settle();
+SELECT when_taken FROM jobq.limits WHERE limiter = 'taken';
 SELECT pg_advisory_lock(1);
 SELECT test.hold('a') AS a1 \gset
 SELECT test.in_gate(:a1);
