@@ -280,6 +280,16 @@ jobq_at_commit_rescan(void)
 {
 	anything = true;
 	rescan = true;
+}
+
+/*
+ * At commit, act as if rows of jobq.job may have come, gone or changed of which nothing
+ * was noted: the scheduler reads all lanes, and counts all jobs, anew.
+ */
+void
+jobq_at_commit_unnoted(void)
+{
+	jobq_at_commit_rescan();
 	unnoted = true;
 }
 
@@ -290,9 +300,7 @@ jobq_at_commit_rescan(void)
 void
 jobq_at_commit_prepared(void)
 {
-	anything = true;
-	rescan = true;
-	unnoted = true;
+	jobq_at_commit_unnoted();
 	changed |= JOBQ_CHANGED_SCHEDULES | JOBQ_CHANGED_MONITORS;
 	prepared = true;
 }

@@ -211,6 +211,7 @@ extern void jobq_at_commit_wake(int64 job_id);
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
 								  int64 group);
 extern void jobq_at_commit_rescan(void);
+extern void jobq_at_commit_unnoted(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_changed(int what);

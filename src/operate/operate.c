@@ -450,7 +450,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 			   " HAVING max(id) > (SELECT last_value FROM jobq.batch_id_seq)",
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	SPI_finish();
-	jobq_at_commit_rescan();
+	jobq_at_commit_unnoted();
 	PG_RETURN_INT64((int64) count);
 }
 
@@ -462,6 +462,6 @@ Datum
 jobq_loaded(PG_FUNCTION_ARGS)
 {
 	jobq_check_statement_trigger(fcinfo, "jobq_internal.loaded()");
-	jobq_at_commit_rescan();
+	jobq_at_commit_unnoted();
 	return PointerGetDatum(NULL);
 }
