@@ -20,12 +20,11 @@
 
 #include "scheduler/duty.h"
 
-/*
- * Between two countings there is a pause of so many times as long as one takes, and
- * of this at least.
- */
+/* Microseconds from when it is asked for to its begin. */
+#define DELAY		USECS_PER_SEC
+
+/* Between two countings there is a pause of so many times as long as one takes. */
 #define PAUSES		20
-#define LEAST_PAUSE	USECS_PER_SEC
 
 typedef void (*CountRow) (Relation rel, HeapTuple tuple, JobqCounted **counted,
 						  TimestampTz now);
@@ -43,6 +42,9 @@ Duty		count_duty = {
 
 static JobqStatBase *base = NULL;
 
+/* It has been asked for, and begins at its next turn. */
+static bool begins = false;
+
 /*
  * The jobs of this database are counted from now on.
  */
@@ -51,6 +53,7 @@ load(TimestampTz now)
 {
 	Oid			jobs;
 
+	begins = false;
 	process_begin_transaction();
 	jobs = jobq_relations()->job;
 	PopActiveSnapshot();
@@ -185,13 +188,17 @@ run(TimestampTz now)
 		jobq_stats_count_end(base, NULL, now);
 	if (!base->recount)
 		return DT_NOEND;
+	if (!begins)
+	{
+		begins = true;
+		return begun + DELAY;
+	}
+	begins = false;
 	process_begin_transaction();
 	count(begun);
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	if (base->recount)
-		return jobq_now() + Max((jobq_now() - begun) * PAUSES, LEAST_PAUSE);
-	return DT_NOEND;
+	return base->recount ? jobq_now() + (jobq_now() - begun) * PAUSES : DT_NOEND;
 }
 
 static TimestampTz

@@ -8,8 +8,9 @@ import time
 from lib import leave, pick, sql, value, wait_for, wait_for_server
 from report import percentile
 from systems import WORKERS
+from systems.jobq import paused_queue
 
-TITLE = "ms from a death until the job runs again"
+TITLE = "ms from a death until the job runs again; many other jobs wait, in a queue that is paused"
 HANDLER = """
     CREATE TABLE bench.again ();
     CREATE FUNCTION bench.linger(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -59,13 +60,15 @@ def crashed():
     client = 1000 * (time.time() - since)
     wait_for_server()
     jobs = started(since, 3)
-    sql("SELECT count(jobq.cancel(id)) FROM jobq.job")
+    sql("SELECT count(jobq.cancel(id)) FROM jobq.job WHERE kind = 'linger'")
     return client, jobs
 
 
 def run(report):
     WORKERS.create()
     sql(HANDLER)
+    paused_queue("waiting")
+    sql("SELECT count(jobq.enqueue('noop', queue => 'waiting')) FROM generate_series(1, %d)" % pick(100000, 1000000))
     lone = [terminated() for _ in range(pick(20, 50, 200))]
     for percent in 50, 99:
         report.single("a worker is terminated: p%d" % percent, "ms", percentile(lone, percent))
