@@ -121,13 +121,13 @@ class Report:
         self.targets.append({"text": text, "measured": measured,
                              "bound": bound, "at_least": at_least, "met": met})
 
-    def ratio(self, text, figure, baseline, bound=None):
+    def ratio(self, text, figure, baseline, bound=None, at_least=True):
         """The median of the ratios, round by round, and their spread."""
         shown = self.figure(text, "x")
         for ratio, others in zip(ratios(figure, baseline), map(max, figure.others, baseline.others)):
             shown.add(ratio, others)
         if bound is not None:
-            self.target(text, shown.median(), bound, True)
+            self.target(text, shown.median(), bound, at_least)
 
     def against(self, figures, baseline, what):
         """Give each figure its ratio to the baseline: the median of the rounds'."""
