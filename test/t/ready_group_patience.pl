@@ -25,6 +25,15 @@ BEGIN
 	INSERT INTO step (i) VALUES ((payload ->> 'i')::int);
 END $$;
 SELECT jobq.register('step', 'step(jsonb, jobq.job_context)', backoff => 'fixed 10h', max_attempts => 5);
+CREATE PROCEDURE long(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	IF to_regclass('again') IS NULL THEN
+		PERFORM pg_sleep(3600);
+	END IF;
+	INSERT INTO step (i) VALUES ((payload ->> 'i')::int);
+END $$;
+SELECT jobq.register('long', 'long(jsonb)');
 SELECT jobq.create_queue('hour', group_patience => '1 hour'), jobq.create_queue('soon', group_patience => '300 ms'),
 	jobq.create_queue('shared', group_scope => 'database', group_patience => '300 ms'),
 	jobq.create_queue('taken', mode => 'consumer', group_patience => '1 ms');
@@ -113,6 +122,18 @@ $token = do { my $held = $token; sql("SELECT jobq.ack($other, " . reserve($other
 sql("SELECT jobq.nack($first, $token, delay => '1 hour')");
 $token = reserve($third, 'the next one is free when it was given back');
 sql("SELECT jobq.ack($third, $token), jobq.cancel($first)");
+
+#
+# Nor is a procedure that runs when the server crashes, and begins anew.
+#
+sql('TRUNCATE step');
+$first = sql(q{SELECT jobq.enqueue('long', '{"i": 1}', queue => 'hour', group_key => 'g')});
+wait_for($node, 'a procedure runs', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep'});
+$second = sql(q{SELECT put(2, 'hour')});
+sql('CREATE TABLE again ()');
+crash();
+is(sql("SELECT state FROM jobq.wait(ARRAY[$first, $second]) ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
+is(sql($in_order), '1 2', 'before the others of its group');
 
 #
 # Where no scheduler is, jobq.work() reads it from the rows.

@@ -90,31 +90,30 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * Which jobs their groups wait for, as the tables have it; so many of them.  A group that
- * waits for another goes on with that, and what runs has no need to be waited for.
+ * Which jobs their groups wait for, as the table has it; so many rows of it.  A group that waits for another
+ * goes on with that, and what runs has no need to be waited for.
  *
- * They are among those that have come back, of which there is an index, and those that a
- * consumer holds, which jobq.lease names: so nobody need look through all jobs.
+ * All jobs are looked through, as there is no index of those that have a lease in their row
+ * (procedure.c); but not where there are no groups.
  */
 static void
 read_owners(TimestampTz now, int64 most)
 {
-	static SPIPlanPtr plan = NULL;
+	static SPIPlanPtr any = NULL;
 	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
 	Datum		values[] = {Int64GetDatum(most), TimestampTzGetDatum(now)};
 	uint64		n;
 
-	n = jobq_query_kept(&plan,
-						"SELECT j.group_id, j.id, j.queue_id, j.role, j.group_held"
-						" FROM jobq.job j LEFT JOIN jobq.queue q ON q.id = j.queue_id"
-						" WHERE j.id = ANY (ARRAY("
-						"   SELECT h.id FROM jobq.job h WHERE h.group_held IS NOT NULL"
-						"   UNION SELECT pg_catalog.unnest(l.job_ids) FROM jobq.lease l))"
-						" AND j.group_id IS NOT NULL AND NOT j.dormant"
-						" AND (j.lease_token IS NOT NULL OR j.group_held IS NOT NULL"
-						"  AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $2, true))"
-						" ORDER BY j.id LIMIT $1",
-						2, types, values, NULL, SPI_OK_SELECT);
+	if (jobq_query_kept(&any, "SELECT FROM jobq.job WHERE group_id IS NOT NULL LIMIT 1",
+						0, NULL, NULL, NULL, SPI_OK_SELECT) == 0)
+		return;
+	n = jobq_query("SELECT j.group_id, j.id, j.queue_id, j.role, j.group_held"
+				   " FROM jobq.job j LEFT JOIN jobq.queue q ON q.id = j.queue_id"
+				   " WHERE j.group_id IS NOT NULL AND NOT j.dormant"
+				   " AND (j.lease_token IS NOT NULL OR j.group_held IS NOT NULL"
+				   "  AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $2, true))"
+				   " ORDER BY j.id LIMIT $1",
+				   2, types, values, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < n; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
