@@ -18,18 +18,18 @@ use Wire;
 my $views = q{
 CREATE TEMP TABLE found AS
 	WITH job AS (
-		SELECT id, payload, kind, role, 'live' AS state, attempt, NULL AS error, batch_id, queue_id, 0 AS crashes, enqueued_at, NULL::timestamptz AS finished_at, limit_cost
+		SELECT id, payload, kind, role, 'live' AS state, attempt, NULL AS error, batch_id, queue_id, 0 AS crashes, enqueued_at, run_at, NULL::timestamptz AS finished_at, limit_cost
 		FROM jobq.job
 		UNION ALL
 		SELECT id, payload, kind, role, CASE state WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' ELSE 'expired' END,
-			attempt, reason, batch_id, queue_id, 0, enqueued_at, finished_at, limit_cost FROM jobq.archive
+			attempt, reason, batch_id, queue_id, 0, enqueued_at, run_at, finished_at, limit_cost FROM jobq.archive
 		UNION ALL
-		SELECT id, payload, kind, role, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, finished_at, limit_cost
+		SELECT id, payload, kind, role, 'failed', attempt, sqlstate || ' ' || error, batch_id, queue_id, crashes, enqueued_at, run_at, finished_at, limit_cost
 		FROM jobq.failed_job)
 	SELECT j.id, coalesce(payload ->> 'tag', substring(payload ->> 'sql' FROM $$'(.*)'$$)) AS tag,
 		kind || CASE WHEN payload ->> 'transaction' = 'false' THEN ' outside' ELSE '' END AS kind,
 		j.state, attempt, error, j.batch_id, coalesce((payload ->> 'fails')::int, 0) AS fails, crashes,
-		q.name AS queue, coalesce(s.optional, false) AS optional, payload ->> 'grp' AS grp, j.role, enqueued_at, finished_at,
+		q.name AS queue, coalesce(s.optional, false) AS optional, payload ->> 'grp' AS grp, j.role, enqueued_at, run_at, finished_at,
 		(payload ->> 'price')::int AS price, limit_cost,
 		CASE WHEN kind = 'jobq.workflow' THEN (payload ->> 'batch_id')::bigint END AS inner_batch
 	FROM job j LEFT JOIN jobq.queue q ON q.id = j.queue_id LEFT JOIN jobq.step s ON s.job_id = j.id

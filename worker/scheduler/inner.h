@@ -232,8 +232,10 @@ typedef struct Past
 	double		started;
 	int			failures;
 	TimestampTz failed_at;		/* the first of them; 0: there is none */
-}			Past;
+} Past;
 
+extern void past_begin(const JobqLimiter *limiters, int n);
+extern void past_end(void);
 extern uint64 past_read(const JobqLimiter *limiter, const char *by,
 						TimestampTz started_since, TimestampTz failed_since,
 						int most);

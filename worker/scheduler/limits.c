@@ -167,6 +167,8 @@ limits_load(void)
 	SPI_connect();
 	n = policies_read(limiters, &weighted);
 	members = policies_members();
+	if (first)
+		past_begin(limiters, n);
 	for (int i = 0; i < n; i++)
 	{
 		limiters[i].pace.tokens = limiters[i].rate.burst;
@@ -389,6 +391,7 @@ load(TimestampTz now)
 		jobq_injection_point("jobq-groups-restore");
 		groups_restore();
 		tenants_restore();
+		past_end();
 
 		/* from here on, and no sooner, jobs may run */
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);

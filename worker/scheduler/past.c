@@ -7,6 +7,10 @@
  * which of them would rest.  What the archive does not have was rolled back with its
  * effects.
  *
+ * There may be hundreds of limiters, and millions of jobs.  So the tables are read once
+ * for all of them, and what matters to one of them or more is kept (past_begin()); each
+ * asks about that (past_read()).
+ *
  * worker/scheduler/past.c
  *
  *-------------------------------------------------------------------------
@@ -15,9 +19,43 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "executor/tstoreReceiver.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/memutils.h"
+#include "utils/queryenvironment.h"
+#include "utils/tuplestore.h"
 
 /* How long ago a job has started, at most, that may have left tokens owing. */
 #define OWED_LONGEST	USECS_PER_DAY
+
+/* What queries know what is kept by, and its columns. */
+#define PAST	"jobq_past"
+typedef struct PastColumn
+{
+	const char *name;
+	Oid			type;
+} PastColumn;
+
+static const PastColumn columns[] = {
+	{"queue_id", INT4OID}, {"limiter", INT4OID}, {"role", OIDOID}, {"tenant", TEXTOID},
+	{"group_key", TEXTOID}, {"payload", JSONBOID}, {"headers", JSONBOID},
+	{"limit_cost", INT4OID}, {"at", TIMESTAMPTZOID}, {"failed", BOOLOID}
+};
+
+/* Between past_begin() and past_end(), or until the transaction ends. */
+static EphemeralNamedRelation kept = NULL;
+
+/*
+ * Limiters of one kind, queues or others, and since when it matters to each what has
+ * happened to its jobs.
+ */
+typedef struct Wanted
+{
+	Datum	   *of;
+	Datum	   *since;
+	int			n;
+} Wanted;
 
 /*
  * What is counted of the jobs that have started: their number.  But where jobs take
@@ -43,8 +81,156 @@ tokens_taken(const JobqRate *rate, const char **each)
 }
 
 /*
+ * Since when a rate asks for what jobs have cost: those that came before may have left
+ * tokens owing.
+ */
+static TimestampTz
+priced_since(const JobqRate *rate, TimestampTz since, TimestampTz now)
+{
+	return Min(since, now - (int64) Min((rate->burst + JOBQ_MAX_LIMIT_COST) / rate->per_us,
+										OWED_LONGEST));
+}
+
+/*
+ * The earliest time of which the limiter may ask; DT_NOEND if it never does.
+ */
+static TimestampTz
+earliest(const JobqLimiter *limiter, TimestampTz now)
+{
+	const JobqRate *rates[] = {&limiter->rate, &limiter->tenant_rate};
+	TimestampTz since = DT_NOEND;
+
+	for (int i = 0; i < (int) lengthof(rates); i++)
+	{
+		if (rates[i]->per_us <= 0)
+			continue;
+		since = Min(since, past_bucket_since(rates[i], now));
+		if (limiter->priced)
+			since = priced_since(rates[i], since, now);
+	}
+	if (limiter->throttle.failures > 0)
+		since = Min(since, now - limiter->throttle.window);
+	return since;
+}
+
+static void
+bind_value(ParamListInfo params, int number, Oid type, Datum value)
+{
+	params->params[number - 1] = (ParamExternData)
+	{
+		.value = value,.pflags = PARAM_FLAG_CONST,.ptype = type
+	};
+}
+
+static void
+bind_wanted(ParamListInfo params, int number, const Wanted *wanted)
+{
+	bind_value(params, number, INT4ARRAYOID,
+			   PointerGetDatum(construct_array(wanted->of, wanted->n, INT4OID, sizeof(int32),
+											   true, TYPALIGN_INT)));
+	bind_value(params, number + 1, TIMESTAMPTZARRAYOID,
+			   PointerGetDatum(construct_array(wanted->since, wanted->n, TIMESTAMPTZOID,
+											   sizeof(TimestampTz), FLOAT8PASSBYVAL,
+											   TYPALIGN_DOUBLE)));
+}
+
+/*
+ * Read the tables, and keep what of the jobs' past matters to these limiters, until
+ * past_end().  Wants SPI to be connected.
+ */
+void
+past_begin(const JobqLimiter *limiters, int n)
+{
+	TimestampTz now = jobq_now();
+	TimestampTz first = DT_NOEND;
+	bool		keyed = false;
+	Wanted		queues = {palloc(sizeof(Datum) * (n + 1)), palloc(sizeof(Datum) * (n + 1))};
+	Wanted		others = {palloc(sizeof(Datum) * (n + 1)), palloc(sizeof(Datum) * (n + 1))};
+	ParamListInfo params = makeParamList(7);
+	SPIExecuteOptions options = {.params = params,.read_only = false};
+	Tuplestorestate *store;
+	TupleDesc	desc;
+	JobqOwnerState state;
+	MemoryContext old;
+	int			result;
+
+	kept = NULL;
+	for (int i = 0; i < n; i++)
+	{
+		TimestampTz since = earliest(&limiters[i], now);
+		Wanted	   *wanted = limiters[i].queue_id != 0 ? &queues : &others;
+
+		if (since == DT_NOEND)
+			continue;
+		first = Min(first, since);
+		keyed |= limiters[i].keyed;
+		wanted->of[wanted->n] = Int32GetDatum(limiters[i].queue_id != 0 ? limiters[i].queue_id
+											  : (int32) limiters[i].kind);
+		wanted->since[wanted->n++] = TimestampTzGetDatum(since);
+	}
+	if (first == DT_NOEND)
+		return;
+	bind_wanted(params, 1, &queues);
+	bind_wanted(params, 3, &others);
+	bind_value(params, 5, TIMESTAMPTZOID, TimestampTzGetDatum(first));
+	bind_value(params, 6, BOOLOID, BoolGetDatum(keyed));
+	bind_value(params, 7, BOOLOID, BoolGetDatum(others.n > 0));
+
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	desc = CreateTemplateTupleDesc(lengthof(columns));
+	for (int i = 0; i < (int) lengthof(columns); i++)
+		TupleDescInitEntry(desc, i + 1, columns[i].name, columns[i].type, -1, 0);
+	store = tuplestore_begin_heap(true, false, work_mem);
+	options.dest = CreateTuplestoreDestReceiver();
+	SetTuplestoreDestReceiverParams(options.dest, store, TopTransactionContext, false, NULL,
+									NULL);
+	kept = palloc0(sizeof(EphemeralNamedRelationData));
+	MemoryContextSwitchTo(old);
+
+	jobq_become_owner(&state);
+	result = SPI_execute_extended("SELECT t.queue_id, t.limiter, t.role, t.tenant, t.group_key,"
+								  " CASE WHEN $6 THEN t.payload END, CASE WHEN $6 THEN t.headers END,"
+								  " t.limit_cost, t.at, t.failed FROM ("
+								  " SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END AS limiter,"
+								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz AS at, true AS failed"
+								  "  FROM jobq.job j, jsonb_array_elements(j.errors) e WHERE j.errors IS NOT NULL"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  "  role::oid, tenant, group_key, payload, headers, limit_cost, (e ->> 'at')::timestamptz, true"
+								  "  FROM jobq.failed_job f, jsonb_array_elements(f.errors) e WHERE f.finished_at > $5"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  "  role::oid, tenant, group_key, payload, headers, limit_cost, started_at, false"
+								  "  FROM jobq.archive WHERE finished_at > $5 AND started_at > $5"
+								  " UNION ALL SELECT queue_id, CASE WHEN $7 THEN jobq_internal.limiter_of(kind, queue_id) END,"
+								  "  role::oid, tenant, group_key, payload, headers, limit_cost, since, false"
+								  "  FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq.lease) l JOIN jobq.job j ON j.id = l.job_id) t"
+								  " LEFT JOIN unnest($1, $2) q (id, since) ON q.id = t.queue_id"
+								  " LEFT JOIN unnest($3, $4) o (id, since) ON o.id = t.limiter"
+								  " WHERE t.at > q.since OR t.at > o.since", &options);
+	if (result != SPI_OK_SELECT)
+		elog(ERROR, "could not read the past of limits: %s", SPI_result_code_string(result));
+	jobq_unbecome_owner(&state);
+
+	kept->md.name = PAST;
+	kept->md.tupdesc = desc;
+	kept->md.enrtype = ENR_NAMED_TUPLESTORE;
+	kept->md.enrtuples = tuplestore_tuple_count(store);
+	kept->reldata = store;
+}
+
+/*
+ * It is not needed any more.
+ */
+void
+past_end(void)
+{
+	if (kept != NULL)
+		tuplestore_end(kept->reldata);
+	kept = NULL;
+}
+
+/*
  * Ask for the jobs of the limiter's queue, or for those that it limits now beside
- * their queues: how many have started since one
+ * their queues, among what past_begin() has kept: how many have started since one
  * time, and failed since another; DT_NOEND to ask for none.  "by" is the column by
  * which they are counted, or NULL for all together; of so many names at most, those
  * first that have had most.  Returns how many rows there are for past_row().  Wants
@@ -57,20 +243,21 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	static const Oid types[] = {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID,
 	TIMESTAMPTZOID};
 	Datum		values[5];
-	const char *name = by == NULL ? "NULL::text" : by;
-	const char *of = limiter->queue_id != 0 ? "queue_id"
-		: "jobq_internal.limiter_of(kind, queue_id)";
 	const JobqRate *rate = limiter->keyed ? &limiter->tenant_rate : &limiter->rate;
 	bool		priced = limiter->priced && rate->per_us > 0;
 	const char *each = "SELECT * FROM (SELECT * FROM (SELECT *";
 	const char *taken;
 	const char *cost = "1";
+	int			result;
 
+	if (kept == NULL)
+		return 0;
+	result = SPI_register_relation(kept);
+	if (result != SPI_OK_REL_REGISTER && result != SPI_ERROR_REL_DUPLICATE)
+		elog(ERROR, "could not use the past of limits: %s", SPI_result_code_string(result));
 	if (priced)
 	{
-		started_since = Min(started_since,
-							jobq_now() - (int64) Min((rate->burst + JOBQ_MAX_LIMIT_COST) / rate->per_us,
-													 OWED_LONGEST));
+		started_since = priced_since(rate, started_since, jobq_now());
 		cost = psprintf("jobq_internal.limit_cost(%d, limit_cost)", (int32) limiter->kind);
 	}
 	taken = tokens_taken(rate, priced ? &each : NULL);
@@ -84,21 +271,11 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	return jobq_query(psprintf("SELECT name, %s,"
 							   " count(*) FILTER (WHERE failed AND at > $3)::int,"
 							   " min(at) FILTER (WHERE failed AND at > $3) FROM (%s FROM ("
-							   " SELECT %s AS name, (e ->> 'at')::timestamptz AS at, true AS failed, %s AS cost"
-							   " FROM jobq.job j, jsonb_array_elements(j.errors) e"
-							   " WHERE %s = $1 AND j.errors IS NOT NULL"
-							   " UNION ALL SELECT %s, (e ->> 'at')::timestamptz, true, %s"
-							   " FROM jobq.failed_job f, jsonb_array_elements(f.errors) e"
-							   " WHERE %s = $1 AND f.finished_at > least($2, $3)"
-							   " UNION ALL SELECT %s, a.started_at, false, %s FROM jobq.archive a"
-							   " WHERE %s = $1 AND a.finished_at > $2 AND a.started_at > $2"
-							   " UNION ALL SELECT %s, l.since, false, %s"
-							   " FROM (SELECT since, unnest(job_ids) AS job_id FROM jobq.lease) l JOIN jobq.job j ON j.id = l.job_id"
-							   " WHERE %s = $1 AND l.since > $2) t"
-							   " WHERE at > least($2, $3)) t) t) t"
+							   " SELECT %s AS name, at, failed, %s AS cost FROM " PAST
+							   " WHERE %s = $1 AND at > CASE WHEN failed THEN least($2, $3) ELSE $2 END) t) t) t) t"
 							   " GROUP BY name ORDER BY 2 DESC, 3 DESC LIMIT $4",
-							   taken, each, name, cost, of, name, cost, of, name, cost, of,
-							   name, cost, of),
+							   taken, each, by == NULL ? "NULL::text" : by, cost,
+							   limiter->queue_id != 0 ? "queue_id" : "limiter"),
 					  5, types, values, NULL, SPI_OK_SELECT);
 }
 

@@ -8,9 +8,9 @@ import time
 from lib import leave, pick, sql, value, wait_for, wait_for_server
 from report import percentile
 from systems import WORKERS
-from systems.jobq import paused_queue
+from systems.jobq import paused_queue, wait_for_end
 
-TITLE = "ms from a death until the job runs again; many other jobs wait, in a queue that is paused"
+TITLE = "ms from a death until the job runs again; many others wait, in a queue that is paused, or have ended"
 HANDLER = """
     CREATE TABLE bench.again ();
     CREATE FUNCTION bench.linger(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -67,6 +67,9 @@ def crashed():
 def run(report):
     WORKERS.create()
     sql(HANDLER)
+    sql("SELECT count(jobq.create_queue('rated ' || i, rate => '1000 per second')) FROM generate_series(1, 100) i")
+    sql("SELECT count(jobq.enqueue('noop')) FROM generate_series(1, %d)" % pick(50000, 500000))
+    wait_for_end()
     paused_queue("waiting")
     sql("SELECT count(jobq.enqueue('noop', queue => 'waiting')) FROM generate_series(1, %d)" % pick(100000, 1000000))
     lone = [terminated() for _ in range(pick(20, 50, 200))]
