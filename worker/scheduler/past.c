@@ -29,8 +29,7 @@
 /* How long ago a job has started, at most, that may have left tokens owing. */
 #define OWED_LONGEST	USECS_PER_DAY
 
-/* What queries know what is kept by, and its columns. */
-#define PAST	"jobq_past"
+/* What is kept has these columns. */
 typedef struct PastColumn
 {
 	const char *name;
@@ -113,6 +112,19 @@ earliest(const JobqLimiter *limiter, TimestampTz now)
 	return since;
 }
 
+/*
+ * None yet, with room for so many.
+ */
+static Wanted
+wanted_none(int room)
+{
+	return (Wanted)
+	{
+		.of = palloc(sizeof(Datum) * (room + 1)),
+			.since = palloc(sizeof(Datum) * (room + 1))
+	};
+}
+
 static void
 bind_value(ParamListInfo params, int number, Oid type, Datum value)
 {
@@ -144,8 +156,8 @@ past_begin(const JobqLimiter *limiters, int n)
 	TimestampTz now = jobq_now();
 	TimestampTz first = DT_NOEND;
 	bool		keyed = false;
-	Wanted		queues = {palloc(sizeof(Datum) * (n + 1)), palloc(sizeof(Datum) * (n + 1))};
-	Wanted		others = {palloc(sizeof(Datum) * (n + 1)), palloc(sizeof(Datum) * (n + 1))};
+	Wanted		queues = wanted_none(n);
+	Wanted		others = wanted_none(n);
 	ParamListInfo params = makeParamList(7);
 	SPIExecuteOptions options = {.params = params,.read_only = false};
 	Tuplestorestate *store;
@@ -185,6 +197,7 @@ past_begin(const JobqLimiter *limiters, int n)
 	SetTuplestoreDestReceiverParams(options.dest, store, TopTransactionContext, false, NULL,
 									NULL);
 	kept = palloc0(sizeof(EphemeralNamedRelationData));
+	kept->md.name = pstrdup("jobq_past");
 	MemoryContextSwitchTo(old);
 
 	jobq_become_owner(&state);
@@ -210,7 +223,6 @@ past_begin(const JobqLimiter *limiters, int n)
 		elog(ERROR, "could not read the past of limits: %s", SPI_result_code_string(result));
 	jobq_unbecome_owner(&state);
 
-	kept->md.name = PAST;
 	kept->md.tupdesc = desc;
 	kept->md.enrtype = ENR_NAMED_TUPLESTORE;
 	kept->md.enrtuples = tuplestore_tuple_count(store);
@@ -271,10 +283,10 @@ past_read(const JobqLimiter *limiter, const char *by, TimestampTz started_since,
 	return jobq_query(psprintf("SELECT name, %s,"
 							   " count(*) FILTER (WHERE failed AND at > $3)::int,"
 							   " min(at) FILTER (WHERE failed AND at > $3) FROM (%s FROM ("
-							   " SELECT %s AS name, at, failed, %s AS cost FROM " PAST
+							   " SELECT %s AS name, at, failed, %s AS cost FROM %s"
 							   " WHERE %s = $1 AND at > CASE WHEN failed THEN least($2, $3) ELSE $2 END) t) t) t) t"
 							   " GROUP BY name ORDER BY 2 DESC, 3 DESC LIMIT $4",
-							   taken, each, by == NULL ? "NULL::text" : by, cost,
+							   taken, each, by == NULL ? "NULL::text" : by, cost, kept->md.name,
 							   limiter->queue_id != 0 ? "queue_id" : "limiter"),
 					  5, types, values, NULL, SPI_OK_SELECT);
 }
