@@ -123,9 +123,28 @@ sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear(name), jobq.drop_queue(name
 # what is counted while others go on
 SKIP:
 {
-	skip 'this server has no injection points', 8
+	skip 'this server has no injection points', 9
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
+
+	# it begins when what has come with the reason for it is under way
+	my $early = 'f';
+	sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
+	for (my $try = 0; $try < 10 && $early eq 'f'; $try++)
+	{
+		my $counting = q{EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'jobq-count-begun')};
+		sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
+		sql(q{ROLLBACK PREPARED 'p'});
+		my $id = sql(q{SELECT jobq.enqueue('good', delay => '300 ms')});
+		wait_for($node, 'a job has run, or the jobs are being counted', "SELECT state = 'completed' OR $counting FROM jobq.status($id)");
+		$early = sql("SELECT state = 'completed' FROM jobq.status($id)");
+		wait_for($node, 'the jobs are being counted', "SELECT $counting");
+		sql(q{SELECT injection_points_wakeup('jobq-count-begun')});
+		wait_for($node, 'they agree with the table when they are counted', $agree);
+	}
+	is($early, 't', 'jobs are not kept waiting by their count');
+	sql(q{SELECT injection_points_detach('jobq-count-begun')});
+
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 10)});
 	sql(q{SELECT jobq.enqueue('good', queue => 'going', delay => '1 hour') FROM generate_series(1, 5)});
 	my $open = $node->background_psql('postgres');
