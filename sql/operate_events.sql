@@ -87,42 +87,34 @@ SELECT jobq.drop_jobs_of('regress_jobq_alice');
 
 -- Schedules, whose time is what we say.
 SELECT jobq.on_event('schedule_missed', 'hear'), jobq.on_event('schedule_failed', 'hear', kind => 'echo');
-CREATE PROCEDURE test.at(t timestamptz) LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM jobq.test_clock(t - clock_timestamp());
-	COMMIT;
-	-- let the scheduler see to all that is due
-	PERFORM test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$);
-END
-$$;
-CALL test.at('2041-01-01 12:30+00');
+CALL test.clock('2041-01-01 12:30+00');
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{once,all}'::text[]) m;
-CALL test.at('2041-01-01 13:00:01+00');
+CALL test.clock('2041-01-01 13:00:01+00');
 SELECT * FROM test.heard();
 SELECT jobq.schedule('skip', '0 * * * *', 'echo', missed => 'skip', options => '{"queue": "manual"}');
 -- one of three is missed by skip, and none by the others
-CALL test.at('2041-01-01 14:30+00');
+CALL test.clock('2041-01-01 14:30+00');
 SELECT * FROM test.heard();
-CALL test.at('2041-01-01 17:30+00');
+CALL test.clock('2041-01-01 17:30+00');
 SELECT * FROM test.heard() ORDER BY payload ->> 'schedule';
 -- what is too much to be counted
-CALL test.at('2041-01-21 17:30+00');
+CALL test.clock('2041-01-21 17:30+00');
 SELECT payload ->> 'schedule' AS schedule, payload ->> 'ticks' AS ticks, payload ->> 'last_tick' AS last_tick FROM test.heard() ORDER BY 1;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 -- the last job is not over
 SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'echo', overlap => o, options => '{"queue": "manual"}') FROM unnest('{allow,skip,queue}'::text[]) o;
-CALL test.at('2041-01-21 18:00:01+00');
+CALL test.clock('2041-01-21 18:00:01+00');
 SELECT * FROM test.heard();
-CALL test.at('2041-01-21 19:00:01+00');
+CALL test.clock('2041-01-21 19:00:01+00');
 SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
 SELECT * FROM test.heard();
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 -- one that is paused misses nothing
 SELECT jobq.schedule('paused', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT jobq.pause_schedule('paused');
-CALL test.at('2041-01-22 04:30+00');
+CALL test.clock('2041-01-22 04:30+00');
 SELECT jobq.resume_schedule('paused');
-CALL test.at('2041-01-22 05:00:01+00');
+CALL test.clock('2041-01-22 05:00:01+00');
 SELECT * FROM test.heard();
 -- one that cannot enqueue is told once, and again after it could, or when the reason is another one
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
@@ -131,17 +123,17 @@ SELECT jobq.create_queue('narrow', mode => 'consumer', max_length => 1);
 SELECT jobq.schedule('narrow', '0 * * * *', 'echo', options => '{"queue": "narrow", "priority": 9}'),
 	jobq.schedule('wide', '0 * * * *', 'note', options => '{"queue": "narrow", "priority": 9}');
 SELECT jobq.enqueue('echo', queue => 'narrow') AS id \gset
-CALL test.at('2041-01-22 06:00:01+00');
+CALL test.clock('2041-01-22 06:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE last_error IS NOT NULL)');
 SELECT * FROM test.heard();
-CALL test.at('2041-01-22 06:10:01+00');
+CALL test.clock('2041-01-22 06:10:01+00');
 CALL test.settle();
 SELECT * FROM test.heard();
 SELECT jobq.cancel(:id);
 SELECT jobq.unschedule('wide');
-CALL test.at('2041-01-22 06:20:01+00');
+CALL test.clock('2041-01-22 06:20:01+00');
 SELECT test.until('(SELECT last_run = ''2041-01-22 06:00+00'' FROM jobq.schedules)');
-CALL test.at('2041-01-22 07:00:01+00');
+CALL test.clock('2041-01-22 07:00:01+00');
 SELECT test.until('(SELECT last_error IS NOT NULL FROM jobq.schedules)');
 SELECT event, payload ->> 'tick' AS tick FROM test.heard();
 SELECT jobq.unschedule('narrow');
@@ -190,5 +182,4 @@ SELECT jobq.clear('watched');
 SELECT jobq.drop_queue('watched');
 SELECT jobq.unregister('hear');
 SELECT jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_bob');
-DROP PROCEDURE test.at(timestamptz);
 DROP FUNCTION test.heard, test.hear, test.ended_as, test.cancel_batch_of;

@@ -96,30 +96,20 @@ SELECT count(*), max(t) FROM jobq.cron_next('DTSTART:20260101T000000 RRULE:FREQ=
 SELECT e.* FROM test.error($$SELECT jobq.cron_next('RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO;COUNT=1000', 'UTC', '2026-01-01 00:00+00')$$) e;
 
 -- Schedules
-CREATE PROCEDURE test.at(t timestamptz) LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM jobq.test_clock(t - clock_timestamp());
-	COMMIT;
-	-- let the scheduler see to all that is due
-	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$) THEN
-		RAISE WARNING 'the scheduler does not come';
-	END IF;
-END
-$$;
-CALL test.at('2040-01-15 12:00:00+00');
+CALL test.clock('2040-01-15 12:00:00+00');
 SELECT jobq.schedule('payroll', 'RRULE:FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=9;BYMINUTE=0;BYSECOND=0', 'echo', timezone => 'Europe/Madrid', options => '{"queue": "manual"}');
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT name, next_run FROM jobq.schedules WHERE name = 'payroll';
 SELECT anchor, date_trunc('second', anchor) + interval '10 days' = next_run AS at_the_second FROM jobq.schedule WHERE name = 'from now' \gset
 \echo :at_the_second
-CALL test.at('2040-01-20 12:00:00+00');
+CALL test.clock('2040-01-20 12:00:00+00');
 -- again with the same rule: it keeps what it began with
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT anchor = :'anchor' AS same FROM jobq.schedule WHERE name = 'from now';
-CALL test.at('2040-01-31 08:00:01+00');
+CALL test.clock('2040-01-31 08:00:01+00');
 SELECT headers ->> 'schedule' AS schedule, date_trunc('minute', run_at) AS run_at FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') ORDER BY id;
 -- one that has had all of its ticks stays, and can be given again as it is
-CALL test.at('2040-04-01 00:00:00+00');
+CALL test.clock('2040-04-01 00:00:00+00');
 SELECT name, state, next_run, last_run >= '2040-02-14' AS all_of_them FROM jobq.schedules ORDER BY name;
 SELECT headers ->> 'schedule' AS schedule, count(*) FROM jobq.jobs WHERE headers ->> 'schedule' IN ('from now', 'payroll') GROUP BY 1 ORDER BY 1;
 SELECT jobq.schedule('from now', 'RRULE:FREQ=DAILY;INTERVAL=10;COUNT=3', 'echo', missed => 'all', options => '{"queue": "manual"}');
@@ -133,5 +123,4 @@ SELECT e.* FROM test.error($$SELECT jobq.schedule('another', 'RRULE:FREQ=YEARLY;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 SELECT jobq.test_clock('0');
-DROP PROCEDURE test.at(timestamptz);
 DROP FUNCTION test.occurrences(text, int, text, text);

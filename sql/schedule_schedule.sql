@@ -149,31 +149,21 @@ SELECT e.* FROM unnest('{''x'',''* * * * *''\, n => 0,''* * * * *''\, n => 10000
 	test.error('SELECT jobq.cron_next(' || a || ')') e ORDER BY n;
 SELECT count(*) FROM jobq.schedules;
 
--- From here on the time is what we say.
-CREATE PROCEDURE test.at(t timestamptz) LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM jobq.test_clock(t - clock_timestamp());
-	COMMIT;
-	-- let the scheduler see to all that is due
-	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$) THEN
-		RAISE WARNING 'the scheduler does not come';
-	END IF;
-END
-$$;
+-- The time is what we say, from the first call of test.clock() on.
 CREATE FUNCTION test.made(schedule text) RETURNS TABLE (scheduled_for text, run_at timestamp, state text)
 LANGUAGE sql AS $$
 	SELECT j.headers ->> 'scheduled_for', j.run_at AT TIME ZONE 'UTC', j.state
 	FROM jobq.jobs j WHERE j.headers ->> 'schedule' = schedule ORDER BY j.id
 $$;
-CALL test.at('2040-01-01 12:00:00.5+00');
+CALL test.clock('2040-01-01 12:00:00.5+00');
 
 -- One tick, one job, at its time
 SELECT jobq.schedule('report', '30 4 * * *', 'echo', '{"n": 1}', 'Europe/Madrid', options =>
 	'{"queue": "manual", "priority": 7, "max_attempts": 2, "backoff": "fixed 1s", "timeout": "1 min", "headers": {"trace": "x"}, "expires_after": "1 hour", "group_key": "g"}');
 SELECT * FROM jobq.schedules;
-CALL test.at('2040-01-02 03:29:00+00');
+CALL test.clock('2040-01-02 03:29:00+00');
 SELECT * FROM test.made('report');
-CALL test.at('2040-01-02 03:30:01+00');
+CALL test.clock('2040-01-02 03:30:01+00');
 SELECT kind, payload, queue, priority, role, max_attempts, headers, run_at, state, enqueued_at > run_at AS later FROM jobq.jobs WHERE headers ? 'schedule';
 SELECT backoff, timeout_ms, expires_at, group_key FROM jobq.job WHERE headers ? 'schedule';
 SELECT state, next_run, last_run, last_job_id IS NOT NULL AS has_job, last_state FROM jobq.schedules;
@@ -187,8 +177,8 @@ SELECT jobq.schedule('half', '*/30 * * * *', 'echo', timezone => 'Europe/Madrid'
 	jobq.schedule('daily', '30 2 * * *', 'echo', timezone => 'Australia/Lord_Howe', missed => 'all', options => '{"queue": "manual"}'),
 	jobq.schedule('interval', 'every 90 minutes', 'echo', missed => 'all', options => '{"queue": "manual"}');
 SELECT anchor AS since FROM jobq.schedule WHERE name = 'interval' \gset
-CALL test.at('2040-05-01 00:00+00');
-CALL test.at('2040-12-01 00:00+00');
+CALL test.clock('2040-05-01 00:00+00');
+CALL test.clock('2040-12-01 00:00+00');
 SELECT s.name, count(*) AS jobs, count(DISTINCT j.headers ->> 'scheduled_for') AS ticks, min(j.run_at) > s.anchor AS first, max(j.run_at) = s.last_run AS last,
 	bool_and(j.run_at = (j.headers ->> 'scheduled_for')::timestamptz) AS same
 FROM jobq.job j JOIN jobq.schedule s ON s.name = j.headers ->> 'schedule' GROUP BY s.name, s.anchor, s.last_run ORDER BY 1;
@@ -202,11 +192,11 @@ SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- Jobs that are not to begin all in one moment
 SELECT jobq.schedule('jitter', '0 * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
-CALL test.at('2040-12-01 00:30+00');
+CALL test.clock('2040-12-01 00:30+00');
 SELECT options - 'queue' AS options, next_run = '2040-12-01 01:00' AS at_the_tick FROM jobq.schedules;
 SELECT jobq.unschedule('jitter');
 SELECT jobq.schedule('jitter', '* * * * *', 'echo', missed => 'all', options => '{"queue": "manual", "jitter": "30 min", "expires_after": "2 hours"}');
-CALL test.at('2040-12-01 02:10+00');
+CALL test.clock('2040-12-01 02:10+00');
 SELECT count(*) AS ticks, count(DISTINCT headers -> 'scheduled_for') AS differ, bool_and(run_at - (headers ->> 'scheduled_for')::timestamptz BETWEEN '0' AND '30 min') AS within,
 	count(DISTINCT run_at - (headers ->> 'scheduled_for')::timestamptz) > 10 AS spread, bool_or(run_at - (headers ->> 'scheduled_for')::timestamptz > '10 min') AS far,
 	bool_and(expires_at = (headers ->> 'scheduled_for')::timestamptz + interval '2 hours') AS expire_by_the_tick
@@ -218,24 +208,24 @@ SELECT count(jobq.cancel(id)) > 100 AS cancelled FROM jobq.job WHERE headers ? '
 
 -- What was missed
 SELECT jobq.schedule(m, '0 * * * *', 'echo', missed => m, options => '{"queue": "manual"}') FROM unnest('{skip,once,all}'::text[]) m;
-CALL test.at('2040-12-01 05:30+00');
+CALL test.clock('2040-12-01 05:30+00');
 SELECT m, t.scheduled_for FROM unnest('{skip,once,all}'::text[]) WITH ORDINALITY AS u (m, n), test.made(m) t ORDER BY n, 2;
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
 -- in time, all do the same
-CALL test.at('2040-12-01 05:59:59+00');
+CALL test.clock('2040-12-01 05:59:59+00');
 SELECT test.until('(SELECT count(*) = 3 FROM jobq.schedules WHERE last_run = ''2040-12-01 06:00'')');
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- What overlaps
 SELECT pg_advisory_lock(7);
-CALL test.at('2040-12-02 00:00:30+00');
+CALL test.clock('2040-12-02 00:00:30+00');
 SELECT jobq.schedule('overlap ' || o, '0 * * * *', 'gate', '7', overlap => o) FROM unnest('{allow,skip,queue}'::text[]) o;
-CALL test.at('2040-12-02 01:00:01+00');
-CALL test.at('2040-12-02 02:00:01+00');
+CALL test.clock('2040-12-02 01:00:01+00');
+CALL test.clock('2040-12-02 02:00:01+00');
 SELECT test.until('(SELECT count(*) = 4 FROM jobq.jobs WHERE kind = ''gate'' AND state = ''running'')');
 SELECT test.until('(SELECT held FROM jobq.schedule WHERE name = ''overlap queue'')');
-CALL test.at('2040-12-02 04:00:01+00');
+CALL test.clock('2040-12-02 04:00:01+00');
 SELECT o, t.scheduled_for FROM unnest('{allow,skip,queue}'::text[]) WITH ORDINALITY AS u (o, n), test.made('overlap ' || o) t ORDER BY n, 2;
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 SELECT pg_advisory_unlock(7);
@@ -244,27 +234,27 @@ SELECT test.until('(SELECT count(*) = 3 FROM test.made(''overlap queue''))');
 SELECT scheduled_for FROM test.made('overlap queue');
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
-CALL test.at('2040-12-02 05:00:01+00');
+CALL test.clock('2040-12-02 05:00:01+00');
 SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT test.until('(SELECT bool_and(last_state = ''completed'') FROM jobq.schedules)');
 -- a job that fails, and waits for its next attempt, is not finished
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT jobq.schedule('retry', '0 * * * *', 'broken', overlap => 'queue', options => '{"max_attempts": 2, "backoff": "fixed 1h"}');
-CALL test.at('2040-12-02 06:00:01+00');
+CALL test.clock('2040-12-02 06:00:01+00');
 SELECT test.until('(SELECT last_state = ''retryable'' FROM jobq.schedules)');
-CALL test.at('2040-12-02 07:00:01+00');
+CALL test.clock('2040-12-02 07:00:01+00');
 SELECT test.until('(SELECT last_run = ''2040-12-02 07:00'' FROM jobq.schedules)');
 SELECT jobq.unschedule('retry');
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 -- cancelled is finished
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', overlap => 'queue', options => '{"queue": "manual"}');
-CALL test.at('2040-12-02 08:00:01+00');
-CALL test.at('2040-12-02 09:00:01+00');
+CALL test.clock('2040-12-02 08:00:01+00');
+CALL test.clock('2040-12-02 09:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' AND last_run = ''2040-12-02 08:00'' FROM jobq.schedules)');
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules;
 SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 09:00'' FROM jobq.schedules)');
 -- and one that waits goes on when the policy is changed
-CALL test.at('2040-12-02 10:00:01+00');
+CALL test.clock('2040-12-02 10:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules)');
 SELECT jobq.schedule('cancelled', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT test.until('(SELECT state = ''active'' AND last_run = ''2040-12-02 10:00'' FROM jobq.schedules)');
@@ -272,17 +262,17 @@ SELECT jobq.unschedule('cancelled');
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 -- Changes take effect at once
-CALL test.at('2040-12-03 00:00:01+00');
+CALL test.clock('2040-12-03 00:00:01+00');
 SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT next_run FROM jobq.schedules;
 SELECT jobq.schedule('changes', '30 * * * *', 'echo', '"new"', options => '{"queue": "manual"}');
 SELECT next_run FROM jobq.schedules;
-CALL test.at('2040-12-03 00:59:00+00');
+CALL test.clock('2040-12-03 00:59:00+00');
 SELECT run_at, payload FROM jobq.job WHERE headers ? 'schedule';
 -- the same times: the next tick is not put off
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', options => '{"queue": "manual"}');
 SELECT next_run AS "next" FROM jobq.schedules \gset
-CALL test.at('2040-12-03 02:00:00+00');
+CALL test.clock('2040-12-03 02:00:00+00');
 SELECT jobq.schedule('changes', 'every 2 hours', 'echo', '"newer"', options => '{"queue": "manual"}');
 SELECT next_run = :'next' AS same, payload FROM jobq.schedules;
 -- pause
@@ -292,11 +282,11 @@ SELECT state, next_run FROM jobq.schedules;
 SELECT jobq.schedule('changes', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT state, next_run FROM jobq.schedules;
 SELECT jobq.schedule('meanwhile', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-CALL test.at('2040-12-03 05:30:00+00');
+CALL test.clock('2040-12-03 05:30:00+00');
 SELECT jobq.resume_schedule('changes');
 SELECT jobq.resume_schedule('changes');
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
-CALL test.at('2040-12-03 06:00:01+00');
+CALL test.clock('2040-12-03 06:00:01+00');
 SELECT name, scheduled_for FROM jobq.schedules, test.made(name) ORDER BY 2, 1;
 -- what is rolled back has no effect
 BEGIN;
@@ -305,14 +295,14 @@ ROLLBACK;
 BEGIN;
 SELECT jobq.schedule('changes', 'every 1 second', 'echo', options => '{"queue": "manual"}');
 ROLLBACK;
-CALL test.at('2040-12-03 07:00:01+00');
+CALL test.clock('2040-12-03 07:00:01+00');
 SELECT name, last_run, next_run FROM jobq.schedules ORDER BY name;
 -- what is prepared has, later
 BEGIN;
 SELECT jobq.schedule('changes', '*/15 * * * *', 'echo', options => '{"queue": "manual"}');
 PREPARE TRANSACTION 'change';
 COMMIT PREPARED 'change';
-CALL test.at('2040-12-03 07:15:01+00');
+CALL test.clock('2040-12-03 07:15:01+00');
 SELECT name, last_run FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
@@ -321,25 +311,25 @@ SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
 SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
 SELECT jobq.unregister('fleeting');
-CALL test.at('2040-12-03 08:00:01+00');
+CALL test.clock('2040-12-03 08:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''fleeting'')');
 SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
-CALL test.at('2040-12-03 09:00:01+00');
+CALL test.clock('2040-12-03 09:00:01+00');
 SELECT name, state, last_run, next_run FROM jobq.schedules ORDER BY name;
 SELECT jobq.register('fleeting', 'test.echo(jsonb)');
-CALL test.at('2040-12-03 09:02:00+00');
+CALL test.clock('2040-12-03 09:02:00+00');
 SELECT test.until('(SELECT state = ''active'' FROM jobq.schedules WHERE name = ''fleeting'')');
 SELECT name, state, last_run, next_run, last_error FROM jobq.schedules ORDER BY name;
 -- a table that somebody has spoilt
 UPDATE jobq.schedule SET timezone = 'Atlantis/Center' WHERE name = 'fleeting';
 UPDATE jobq.schedule SET cron = 'nonsense' WHERE name = 'sound';
 SELECT jobq.schedule('good', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-CALL test.at('2040-12-03 10:00:01+00');
+CALL test.clock('2040-12-03 10:00:01+00');
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.schedules WHERE state = ''failing'')');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 -- schedule() mends it
 SELECT jobq.schedule('fleeting', '0 * * * *', 'fleeting', options => '{"queue": "manual"}'), jobq.schedule('sound', '0 * * * *', 'echo', options => '{"queue": "manual"}');
-CALL test.at('2040-12-03 11:00:01+00');
+CALL test.clock('2040-12-03 11:00:01+00');
 SELECT name, state, last_run, last_error FROM jobq.schedules ORDER BY name;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
@@ -357,11 +347,11 @@ FROM jobq.jobs WHERE id = (SELECT id FROM ran WHERE name = 'now');
 SELECT jobq.run_schedule('now') > id AS another FROM ran WHERE name = 'now';
 SELECT e.code, regexp_replace(e.message, 'job \d+', 'job N') AS message, e.hint FROM unnest('{alone,in turn}'::text[]) WITH ORDINALITY AS u (s, n),
 	test.error(format('SELECT jobq.run_schedule(%L)', s)) e ORDER BY n;
-CALL test.at('2040-12-03 11:30:00+00');
+CALL test.clock('2040-12-03 11:30:00+00');
 SELECT count(jobq.cancel(id)) FROM ran WHERE name <> 'now';
 SELECT count(jobq.run_schedule(name)) FROM ran WHERE name <> 'now';
 -- its ticks do as if a tick had made the job
-CALL test.at('2040-12-03 12:00:01+00');
+CALL test.clock('2040-12-03 12:00:01+00');
 SELECT test.until('(SELECT state = ''waiting'' FROM jobq.schedules WHERE name = ''in turn'')');
 SELECT s.name, s.state, count(*) FROM jobq.schedules s JOIN jobq.jobs j ON j.headers ->> 'schedule' = s.name AND j.state = 'ready' GROUP BY s.name, s.state ORDER BY s.name;
 SELECT jobq.cancel(last_job_id) FROM jobq.schedules WHERE name = 'in turn';
@@ -385,7 +375,7 @@ SELECT jobq.run_schedule(NULL);
 DROP TABLE ran;
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
-CALL test.at('2040-12-03 11:00:01+00');
+CALL test.clock('2040-12-03 11:00:01+00');
 
 -- Whose they are
 SELECT jobq.grant_role('regress_jobq_alice'), jobq.grant_role('regress_jobq_bob');
@@ -398,7 +388,7 @@ SELECT count(*) FROM jobq.schedules;
 SELECT e.* FROM test.error($$SELECT jobq.schedule('of alice', '0 * * * *', 'note', '"bob"')$$) e;
 SELECT f, e.* FROM unnest('{unschedule,pause_schedule,resume_schedule,run_schedule}'::text[]) WITH ORDINALITY AS u (f, n), test.error(format('SELECT jobq.%I(''of alice'')', f)) e ORDER BY n;
 RESET ROLE;
-CALL test.at('2040-12-03 12:00:01+00');
+CALL test.clock('2040-12-03 12:00:01+00');
 SELECT test.until('(SELECT last_state = ''completed'' FROM jobq.schedules)');
 SELECT j.role, s.role FROM jobq.schedules s JOIN jobq.jobs j ON j.id = s.last_job_id;
 SELECT note FROM test.trace WHERE note = 'alice';
@@ -421,7 +411,7 @@ SELECT jobq.revoke_role('regress_jobq_gone');
 \set VERBOSITY terse
 DROP ROLE regress_jobq_gone;
 \set VERBOSITY default
-CALL test.at('2040-12-03 13:00:01+00');
+CALL test.clock('2040-12-03 13:00:01+00');
 SELECT test.until('(SELECT state = ''failing'' FROM jobq.schedules WHERE name = ''of nobody'')');
 SELECT name, state, last_run, regexp_replace(last_error, '\d+', 'N') AS last_error FROM jobq.schedules ORDER BY name;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message FROM test.error($$SELECT jobq.run_schedule('of nobody')$$) e;
@@ -430,13 +420,12 @@ SELECT test.until('NOT EXISTS (SELECT FROM jobq.job WHERE headers ? ''schedule''
 
 -- Many
 SELECT count(jobq.schedule('many ' || n, '0 0 * * *', 'echo', to_jsonb(n), options => '{"queue": "manual"}')) FROM generate_series(1, 1000) n;
-CALL test.at('2040-12-04 00:00:01+00');
+CALL test.clock('2040-12-04 00:00:01+00');
 SELECT count(*), count(DISTINCT headers ->> 'schedule'), min(run_at), max(run_at) FROM jobq.job WHERE headers ? 'schedule';
 SELECT count(jobq.unschedule(name)) FROM jobq.schedules;
 SELECT count(jobq.cancel(id)) FROM jobq.job WHERE headers ? 'schedule';
 
 SELECT jobq.test_clock('0');
 TRUNCATE test.trace;
-DROP PROCEDURE test.at(timestamptz);
 DROP FUNCTION test.made(text), test.ticks(text, text, timestamp, int), test.compare(text, text, int, int, boolean, int[], int[]);
 DROP TABLE test.zone;

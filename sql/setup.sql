@@ -52,6 +52,17 @@ BEGIN
 END
 $$;
 
+-- From here on the time is what we say, and the scheduler has seen to all schedules that are due.
+CREATE PROCEDURE test.clock(t timestamptz) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.test_clock(t - clock_timestamp());
+	COMMIT;
+	IF NOT test.until($c$ NOT EXISTS (SELECT FROM jobq.schedule WHERE NOT paused AND NOT held AND last_error IS NULL AND (next_run IS NULL OR next_run <= jobq.clock())) $c$) THEN
+		RAISE WARNING 'the scheduler does not come';
+	END IF;
+END
+$$;
+
 -- The error that a command raises, with ids masked.
 CREATE FUNCTION test.error(command text, OUT code text, OUT message text, OUT hint text)
 LANGUAGE plpgsql AS $$
