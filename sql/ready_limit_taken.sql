@@ -111,6 +111,7 @@ CALL test.settle();
 SELECT state FROM jobq.status((:'many'::bigint[])[300]);
 -- one that was enqueued before, and is due again, does not replace it
 SELECT jobq.alter_limiter('taken', max_running => 2);
+CALL test.settle();
 SELECT jobq.enqueue('hold', '{"lock": 1}', 'taking', delay => '1 hour') AS early, test.hold('b') AS b \gset
 SELECT test.in_gate((:'many'::bigint[])[300], :b);
 SELECT test.hold('c') AS c \gset
@@ -122,6 +123,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:b, :c]);
 SELECT test.taking('taken', 0);
 SELECT jobq.alter_limiter('taken', max_running => 1);
+CALL test.settle();
 
 -- with consumers
 SELECT jobq.create_queue('taken by consumers', mode => 'consumer', limiter => 'taken');

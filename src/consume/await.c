@@ -219,6 +219,8 @@ give_up_place(Reservation *reservation, TimestampTz now, JobqWakeList *wake)
 {
 	jobq_reserver_remove(reservation->db, reservation->place, now, wake);
 	reservation->place = JOBQ_NONE;
+	if (reservation->db->stop)
+		jobq_wake_launcher();	/* it waits for us to leave */
 }
 
 /*

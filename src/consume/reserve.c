@@ -41,6 +41,9 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 #define MAX_RESERVE		1000
 #define MAX_RESERVE_WAIT_MS	INT64CONST(3600000)
 
+/* Who waits looks so often whether the database is served again. */
+#define AWAY_PAUSE_MS	100L
+
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void no_place(JobqDatabase *db, Oid role);
@@ -263,7 +266,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	reservation->token = 0;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	while (reservation->npopped < reservation->max)
+	while (reservation->npopped < reservation->max && db->dboid == MyDatabaseId)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
 
@@ -285,7 +288,7 @@ pop_jobs(Reservation *reservation, bool wait)
 	}
 	if (reservation->bundle != JOBQ_NONE)
 		jobq_at_commit_bundle(db, reservation->bundle);
-	else if (wait && !full)
+	else if (wait && !full && !db->stop && db->dboid == MyDatabaseId)
 		crowded = !jobq_reserver_list(reservation) &&
 			!jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS);
 	jobq_unlock(db, &wake);
@@ -548,6 +551,13 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				break;
 			left = Max(left, 5);
 			CHECK_FOR_INTERRUPTS();
+			if (reservation.db->stop || reservation.db->dboid != MyDatabaseId)
+			{
+				/* it is not served any more, or not for a moment */
+				jobq_reserver_sleep(&reservation, Min(left, AWAY_PAUSE_MS));
+				reservation.db = jobq_served_database("jobq.reserve()");
+				continue;
+			}
 			if (reservation.place == JOBQ_NONE && left > 5)
 				continue;
 

@@ -96,7 +96,7 @@ take_job(Reservation *reservation, JobqPush *push, bool limited)
 	jobq_lease_room(3);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	full = !jobq_may_lease(db, role, true);
-	if (!full && jobq_lease_find(db, push->key.id) == NULL &&
+	if (!full && db->dboid == MyDatabaseId && jobq_lease_find(db, push->key.id) == NULL &&
 		jobq_permits_ask(db, push, limited, now, &wake) == JOBQ_MAY_RUN)
 	{
 		jobq_lease_popped(reservation, push, now);

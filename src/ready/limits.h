@@ -226,6 +226,9 @@ extern uint32 jobq_tenant_count(JobqDatabase *db, int32 scope, uint32 tenant,
 extern void jobq_permits_release(JobqDatabase *db, JobqPermits *permits,
 								 int64 id, bool live, bool unused,
 								 TimestampTz now, JobqWakeList *wake);
+extern void jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live,
+							  bool unused, TimestampTz now,
+							  JobqWakeList *wake);
 extern void jobq_limits_failed(JobqDatabase *db, int32 queue_id, uint32 kind,
 							   Oid role, int64 group, int failures,
 							   TimestampTz now);

@@ -8,7 +8,8 @@
  * job for it, as the session itself would.  So the place of a job that has come
  * to its end is taken at once, and not when the session gets a processor.
  *
- * All functions want db->lock held exclusively.  Nothing here can fail.
+ * All functions want db->lock held exclusively, unless they say that they take it.
+ * Nothing here can fail.
  *
  * src/ready/offer.c
  *
@@ -152,6 +153,28 @@ jobq_offer_take(JobqDatabase *db, uint32 place, const JobqTaker *taker,
 	reserver->offered = false;
 	free_place(db, place);
 	return true;
+}
+
+/*
+ * The database is not served any more: have all that wait leave.  Returns whether there
+ * are any, or some to whom a job is offered.  Takes db->lock.
+ */
+bool
+jobq_reservers_dismiss(JobqDatabase *db)
+{
+	bool		any = false;
+
+	LWLockAcquire(db->lock, LW_SHARED);
+	for (int i = 0; i < JOBQ_MAX_RESERVERS && db->shares->held[JOBQ_OF_RESERVERS] > 0; i++)
+		any |= db->offers->reservers[i].offered;
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+	{
+		any = true;
+		SetLatch(&db->offers->reservers[i].proc->procLatch);
+	}
+	LWLockRelease(db->lock);
+	return any;
 }
 
 /*

@@ -77,6 +77,7 @@ extern uint32 jobq_reserver_add(JobqDatabase *db, Oid role,
 								const Oid *denied, int ndenied);
 extern void jobq_reserver_remove(JobqDatabase *db, uint32 place,
 								 TimestampTz now, JobqWakeList *wake);
+extern bool jobq_reservers_dismiss(JobqDatabase *db);
 extern bool jobq_offer_take(JobqDatabase *db, uint32 place,
 							const JobqTaker *taker, JobqPush *job);
 

@@ -247,6 +247,17 @@ jobq_permits_release(JobqDatabase *db, JobqPermits *permits, int64 id,
 }
 
 /*
+ * The same for what the worker in this slot holds.
+ */
+void
+jobq_slot_release(JobqDatabase *db, JobqSlot *slot, bool live, bool unused,
+				  TimestampTz now, JobqWakeList *wake)
+{
+	jobq_permits_release(db, &slot->holding->permits, slot->holding->permits_job, live,
+						 unused, now, wake);
+}
+
+/*
  * So many attempts of jobs of this queue, kind, role and group have failed.
  */
 void

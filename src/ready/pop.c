@@ -53,8 +53,7 @@ jobq_ready_pop(JobqDatabase *db, const JobqTaker *taker, TimestampTz now,
 	if (mine != NULL)
 		mine->holding->woken = 0;
 	if (mine != NULL && jobq_permits_any(&mine->holding->permits))
-		jobq_permits_release(db, &mine->holding->permits, mine->holding->permits_job, mine->holding->live,
-							 mine->holding->unused, now, wake);
+		jobq_slot_release(db, mine, mine->holding->live, mine->holding->unused, now, wake);
 
 	tenants_wake(db, now, wake);
 

@@ -423,6 +423,11 @@ SELECT coalesce(queue, kind, limiter) || ' has ' || running || ' jobs that run, 
 	WHERE running > CASE WHEN limiter = 'shared' THEN 2 ELSE max_running END AND by IS NULL});
 
 		$self->note('watch', 'wrong', { what => $_->[0] }) foreach @{ $answer->{rows} };
+		$self->note('watch', 'wrong', { what => '    ' . join ' | ', map { defined ? $_ : '' } @$_ })
+		  foreach map { @{ $self->{wire}->ask($_)->{rows} || [] } } grep { @{ $answer->{rows} || [] } }
+		  q{SELECT 'runs', id, kind, queue FROM jobq.jobs WHERE state = 'running'},
+		  q{SELECT 'lease', * FROM jobq_internal.lease_slots()},
+		  q{SELECT 'worker', * FROM jobq.workers};
 		$self->pause(50, 150);
 	}
 	return;

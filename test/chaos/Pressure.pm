@@ -245,7 +245,7 @@ sub database
 	$round->hold(sub { $round->insist("DROP DATABASE IF EXISTS $name WITH (FORCE)") });
 	my $other = $server->session('postgres', '', $name) or return 'no connection';
 	$other->ask(q{CREATE EXTENSION jobq});
-	$other->ask(q{CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.01)'; SELECT jobq.register('f', 'f()')});
+	$other->ask(q{CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(0.01)'; SELECT jobq.register('f', 'f()', max_running => 2)});
 	$other->ask(q{SELECT jobq.enqueue_many('f', array_fill('{}'::jsonb, ARRAY[200]))});
 	$round->let_go_on(rand 400);
 	$other->close;

@@ -75,6 +75,22 @@ sub hold
 	return;
 }
 
+# The same for a scheduler that starts with the server.
+sub hold_at_start
+{
+	my ($point, $meanwhile) = @_;
+
+	$node->append_conf('postgresql.conf', "jobq.databases = ''");
+	$node->restart;
+	hold($point,
+		sub {
+			$node->append_conf('postgresql.conf', "jobq.databases = '*'");
+			$node->reload;
+		},
+		$meanwhile);
+	return;
+}
+
 #
 # Jobs that are committed while their lane has been read: one, more than are
 # noted one by one, many at once, and one that comes before all that were read.
@@ -387,13 +403,7 @@ sql('DROP DATABASE new WITH (FORCE)');
 #
 sql(q{SELECT jobq.create_queue('outside', mode => 'consumer'), jobq.enqueue('note', queue => 'outside')});
 my $lease = sql(q{SELECT id || ', ' || token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
-$node->append_conf('postgresql.conf', "jobq.databases = ''");
-$node->restart;
-hold('jobq-leases-read',
-	sub {
-		$node->append_conf('postgresql.conf', "jobq.databases = '*'");
-		$node->reload;
-	},
+hold_at_start('jobq-leases-read',
 	sub {
 		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-leases-read'});
 		signal_process('TERM', $pid);
@@ -408,6 +418,22 @@ wait_for($node, 'lease: it is known after a crash', 'SELECT count(*) = 1 FROM jo
 is(sql("SELECT jobq.ack($lease)"), '', 'lease: its job can be acknowledged');
 
 #
+# A job is cancelled while the scheduler reads the leases: it leaves none behind, which
+# would keep its place at a limiter.
+#
+sql(q{
+SELECT jobq.create_queue('outside single', mode => 'consumer', max_running => 1);
+SELECT jobq.enqueue('note', queue => 'outside single') FROM generate_series(1, 2)});
+$lease = sql(q{SELECT id FROM jobq.reserve('{"outside single"}', lease => '1 hour', wait => '5 min')});
+hold_at_start('jobq-leases-load',
+	sub {
+		is(sql("SELECT jobq.cancel($lease)"), 't', 'lease: its job is cancelled while it is read');
+	});
+wait_for($node, 'lease: all are read', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+is(sql(q{SELECT running FROM jobq.limits WHERE queue = 'outside single'}), '0', 'lease: nothing runs');
+is(sql(q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{"outside single"}', wait => '5 min')}), '1', 'lease: and the next job can be had');
+
+#
 # A scheduler ends after it has read the limits, and before it knows which groups
 # wait for a job that has begun before.
 #
@@ -417,13 +443,7 @@ SELECT jobq.register('stumble', 'stumble()', backoff => 'fixed 1 hour');
 TRUNCATE done;
 SELECT jobq.enqueue('stumble', queue => 'groups', group_key => 'held'), jobq.enqueue('note', queue => 'groups', group_key => 'held')});
 wait_for($node, 'restored: a group waits', q{SELECT waits_for IS NOT NULL FROM jobq.groups WHERE group_key = 'held'});
-$node->append_conf('postgresql.conf', "jobq.databases = ''");
-$node->restart;
-hold('jobq-groups-restore',
-	sub {
-		$node->append_conf('postgresql.conf', "jobq.databases = '*'");
-		$node->reload;
-	},
+hold_at_start('jobq-groups-restore',
 	sub {
 		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-groups-restore'});
 		signal_process('TERM', $pid);

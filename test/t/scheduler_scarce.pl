@@ -179,6 +179,24 @@ for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 is(scalar(%heard), 20, 'each queue is told of');
 $listener->quit;
 
+#
+# There is room for fewer leases than there were: others may have these jobs, and take
+# no place at a limiter before.
+#
+$node->safe_psql('postgres', q{
+SELECT jobq.test_clock('0');
+SELECT jobq.create_queue('outside many', mode => 'consumer', max_running => 200, notify => 'off');
+SELECT jobq.enqueue('step', queue => 'outside many') FROM generate_series(1, 100)});
+is($node->safe_psql('postgres', q{SELECT count(*) FROM jobq.reserve('{"outside many"}', 100, '1 hour', '5 min')}), '100', 'leases: a hundred');
+my $offset = -s $node->logfile;
+
+$node->append_conf('postgresql.conf', 'jobq.max_leases = 64');
+$node->restart;
+$node->wait_for_log(qr/36 leases of consumers have come to their end with the last start of the server/, $offset);
+wait_for($node, 'leases: there is a scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+is($node->safe_psql('postgres', q{SELECT (SELECT running FROM jobq.limits WHERE queue = 'outside many'), (SELECT count(*) FROM jobq_internal.lease_slots())}),
+	'64|64', 'leases: as many as there is room for, and as many places');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -178,11 +178,13 @@ look_at_databases(void)
 	old = MemoryContextSwitchTo(context);
 	dboids = served_databases(&problems);
 	report_problems(problems);
-	pause = start_schedulers(dboids, now);
+
+	/* whose place is free then may be another's */
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (OidIsValid(jobq_shared->databases[i].dboid) &&
 			!list_member_oid(dboids, jobq_shared->databases[i].dboid))
 			leave_database(i);
+	pause = start_schedulers(dboids, now);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
 	return pause;
@@ -262,6 +264,7 @@ leave_database(int index)
 			SetLatch(&proc->procLatch);
 	}
 	jobq_wake_scheduler(db);
+	used = jobq_reservers_dismiss(db);
 	if (db->scheduler != NULL)
 		return;
 
@@ -270,13 +273,15 @@ leave_database(int index)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
-		if (slot->state != JOBQ_SLOT_FREE && slot->database == index)
+		if (slot->state == JOBQ_SLOT_FREE || slot->database != index)
+			continue;
+		if (slot->state == JOBQ_SLOT_DEAD)
 		{
-			if (slot->state == JOBQ_SLOT_DEAD)
-				slot->state = JOBQ_SLOT_FREE;
-			else
-				used = true;
+			process_slot_gone(db, slot, true, jobq_now());
+			slot->state = JOBQ_SLOT_FREE;
 		}
+		else
+			used = true;
 	}
 	if (!used)
 	{

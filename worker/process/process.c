@@ -73,6 +73,22 @@ process_serve(int database)
 }
 
 /*
+ * The worker in this slot is gone: it holds nothing any more, and the slot may be given
+ * to another, of any database.  For live see jobq_permits_release().  Takes db->lock.
+ */
+void
+process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live, TimestampTz now)
+{
+	JobqWakeList wake = {0};
+
+	if (slot->holding->lines.n > 0)
+		jobq_lines_clear(&slot->holding->lines);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_slot_release(db, slot, live, false, now, &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
  * Establish signal handlers: die() on SIGTERM, because it respects critical
  * sections and is turned into an orderly exit at the next interrupt check,
  * wherever a handler or a query of ours has got to.

@@ -35,6 +35,8 @@ extern bool process_register(const char *type, const char *name,
 							 const void *extra, Size extra_size);
 extern void process_start(void);
 extern void process_serve(int database);
+extern void process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live,
+							  TimestampTz now);
 extern void process_pin_settings(bool is_worker);
 extern bool process_stopping(void);
 extern void process_interrupts(void);

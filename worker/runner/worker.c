@@ -373,19 +373,22 @@ worker_exit(int code, Datum arg)
 	if (has_taken && my_slot->job_id == 0)
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
-	/* of a job that has not come to its end, the scheduler knows more */
-	if (my_slot->job_id == 0)
-		jobq_permits_release(my_db, &my_slot->holding->permits, my_slot->holding->permits_job,
-							 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
-	jobq_unlock(my_db, &wake);
-	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
-
 	/*
 	 * A job that had to give way to DDL on the database is not charged: the
 	 * next scheduler finds its row as it was.
 	 */
-	if (my_db->stop)
+	if (my_db->stop && my_slot->job_id != 0)
+	{
 		my_slot->job_id = 0;
+		my_slot->holding->live = true;
+	}
+
+	/* of a job that has not come to its end, the scheduler knows more */
+	if (my_slot->job_id == 0)
+		jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
+						  jobq_now(), &wake);
+	jobq_unlock(my_db, &wake);
+	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->state = JOBQ_SLOT_DEAD;
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);
@@ -460,8 +463,8 @@ rest(void)
 	if (measured)
 		turn_over(processor_time);
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	jobq_permits_release(my_db, &my_slot->holding->permits, my_slot->holding->permits_job,
-						 my_slot->holding->live, my_slot->holding->unused, jobq_now(), &wake);
+	jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
+					  jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 
 	jobq_bill_rest();

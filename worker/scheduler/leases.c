@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * leases.c
- *	  The scheduler's part in the leases of consumers: makes them again after a
- *	  restart, ends those whose time is over, removes rows that are not needed.
+ *	  The scheduler's part in the leases of consumers: ends those whose time is
+ *	  over, and removes rows that are not needed.  After a restart it makes them
+ *	  again (leases_load.c).
  *
  * worker/scheduler/leases.c
  *
@@ -15,10 +16,8 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -27,9 +26,6 @@
 #include "commit/commit.h"
 #include "consume/consume.h"
 #include "scheduler/duty.h"
-
-/* After a start, leases last so much longer at least, or as long as they were granted. */
-#define GRACE			(30 * USECS_PER_SEC)
 
 /* Leases that are ended in one round. */
 #define MAX_ENDED	1000
@@ -54,7 +50,6 @@ typedef struct Ended
 	char		consumer[NAMEDATALEN];
 } Ended;
 
-static TimestampTz load(TimestampTz now);
 static TimestampTz expire(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
 static int	find_ended(TimestampTz *now, Ended *ended);
@@ -63,8 +58,6 @@ static void end(void *arg);
 static void come_again(TimestampTz at);
 static TimestampTz collect(TimestampTz now);
 static TimestampTz next_collect(TimestampTz plan, TimestampTz now);
-static void load_row(Relation jobs, HeapTuple tuple, TupleDesc desc,
-					 TimestampTz now);
 static bool is_over(int64 id, int64 token, TimestampTz now);
 static void delete_unknown(Relation rel);
 static int	compare_ids(const void *a, const void *b);
@@ -78,7 +71,7 @@ static void delete_row(Relation rel, const JobqLeaseRow *row);
  * Each round reads the clock again if a lease seems to be over.
  */
 Duty		expire_duty = {
-	.load = load,
+	.load = leases_load,
 	.run = expire,
 	.next_due = next_expiry,
 	.each_round = true,
@@ -92,169 +85,6 @@ Duty		collect_duty = {
 	.run = collect,
 	.next_due = next_collect,
 };
-
-/*
- * Make the leases that jobq.lease names; once in the life of the shared
- * memory, before anything is reserved.
- */
-static TimestampTz
-load(TimestampTz now)
-{
-	const JobqRelations *rels;
-	Relation	rel;
-	Relation	jobs;
-	TableScanDesc scan;
-	HeapTuple	tuple;
-
-	process_begin_transaction();
-	rels = jobq_relations();
-	jobs = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	if (my_db->leases->jobs != rels->job)
-	{
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_leases_clear(my_db);
-		my_db->leases->jobs = rels->job;
-		LWLockRelease(my_db->lock);
-	}
-	if (my_db->leases->loaded)
-	{
-		table_close(jobs, NoLock);
-		PopActiveSnapshot();
-		CommitTransactionCommand();
-		return DT_NOEND;
-	}
-	rel = jobq_open_table(JOBQ_LEASE_TABLE, RowExclusiveLock);
-	scan = jobq_table_beginscan(rel, GetActiveSnapshot());
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-		load_row(jobs, tuple, RelationGetDescr(rel), now);
-	table_endscan(scan);
-	table_close(jobs, NoLock);
-	table_close(rel, NoLock);
-	jobq_injection_point("jobq-leases-read");
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	tokens_begin();
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->leases->loaded = true;
-	LWLockRelease(my_db->lock);
-	return DT_NOEND;
-}
-
-/*
- * Make the leases of this row.  While the server was down, their consumers could
- * neither extend nor end them: so none of them ends, and no timeout of its job
- * is over, before they had the time to come back.
- */
-static void
-load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
-{
-	Datum		values[LEASE_NATTS];
-	bool		nulls[LEASE_NATTS];
-	Datum	   *elems;
-	Datum	   *versions;
-	int			n;
-	int			nversions;
-	int64		token;
-	TimestampTz since;
-	TimestampTz until;
-	TimestampTz grace;
-	uint32		bundle;
-
-	heap_deform_tuple(tuple, desc, values, nulls);
-	token = DatumGetInt64(values[LEASE_TOKEN - 1]);
-	since = DatumGetTimestampTz(values[LEASE_SINCE - 1]);
-	until = DatumGetTimestampTz(values[LEASE_LEASE_UNTIL - 1]);
-	grace = now + Min(Max(until - since, 0), GRACE);
-	until = Max(until, grace);
-	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_IDS - 1]), INT8OID,
-					  8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, NULL, &n);
-	deconstruct_array(DatumGetArrayTypeP(values[LEASE_JOB_VERSIONS - 1]), XIDOID,
-					  sizeof(TransactionId), true, TYPALIGN_INT, &versions,
-					  NULL, &nversions);
-	if (n != nversions)
-		elog(ERROR, "lease " INT64_FORMAT " names %d jobs and %d versions", token,
-			 n, nversions);
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	bundle = jobq_lease_bundle(my_db,
-							   DatumGetObjectId(values[LEASE_ROLE - 1]));
-	if (bundle != JOBQ_NONE)
-	{
-		JobqLeaseBundle *b = &my_db->leases->bundles[bundle];
-
-		b->row.id = DatumGetInt64(values[LEASE_ID - 1]);
-		b->row.ctid = tuple->t_self;
-		b->since = since;
-	}
-	LWLockRelease(my_db->lock);
-	if (bundle == JOBQ_NONE)
-		return;
-	strlcpy(my_db->leases->bundles[bundle].consumer,
-			TextDatumGetCString(values[LEASE_CONSUMER - 1]), NAMEDATALEN);
-
-	for (int i = 0; i < n; i++)
-	{
-		JobqJob		job;
-		JobqPush	push = {0};
-		JobqHandler handler;
-		JobqLease  *lease;
-		int			timeout;
-		uint32		stat;
-
-		/* finished since, or failed and written anew */
-		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
-						   &job) ||
-			job.version != DatumGetTransactionId(versions[i]))
-			continue;
-		push.queue_id = job_queue_id(&job);
-		push.priority = job_priority(&job);
-		push.role = job_run_as(&job);
-		push.quarantine = DatumGetInt16(JOB(&job, JOB_CRASHES)) > 0;
-		push.key.run_at = job_run_at(&job);
-		push.key.id = job_id(&job);
-		push.ctid = job.ctid;
-		jobq_push_flow(&job, &push);
-		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
-								   &job);
-		stat = jobq_count_place(&job);
-
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		lease = jobq_lease_find(my_db, push.key.id);
-		if (lease == NULL)
-		{
-			push.permits = limits_of_lease(&push);
-			lease = jobq_lease_add(my_db, &push, token, until, bundle);
-		}
-		else if (my_db->leases->bundles[lease->bundle].row.id <=
-				 my_db->leases->bundles[bundle].row.id)
-		{
-			JobqLeaseBundle *other = &my_db->leases->bundles[lease->bundle];
-
-			/*
-			 * Reserved again, or extended; or the scheduler before us has
-			 * read this row, and did not get to the end.
-			 */
-			if (other->row.id == my_db->leases->bundles[bundle].row.id)
-				ItemPointerSetInvalid(&other->row.ctid);
-			lease->token = token;
-			jobq_lease_move(my_db, lease, bundle, until);
-		}
-		if (lease != NULL)
-		{
-			if (timeout > 0)
-				jobq_lease_limit(my_db, lease,
-								 Max(since + timeout * INT64CONST(1000), grace));
-			lease->state = JOBQ_LEASE_HELD;
-			lease->stat = stat;
-			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
-		}
-		LWLockRelease(my_db->lock);
-	}
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_lease_bundle_release(my_db, bundle);
-	LWLockRelease(my_db->lock);
-}
 
 /*
  * Is this lease still there, and its time over?

@@ -91,7 +91,6 @@ reap(TimestampTz now, TimestampTz *wake)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
-		JobqWakeList wakes = {0};
 		bool		live;
 
 		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
@@ -147,12 +146,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			}
 			live = charge(&lost, &error);
 		}
-		if (slot->holding->lines.n > 0)
-			jobq_lines_clear(&slot->holding->lines);
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		jobq_permits_release(my_db, &slot->holding->permits, slot->holding->permits_job, live,
-							 false, now, &wakes);
-		jobq_unlock(my_db, &wakes);
+		process_slot_gone(my_db, slot, live, now);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		slot->generation++;
 		slot->state = JOBQ_SLOT_FREE;
