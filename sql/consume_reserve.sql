@@ -303,6 +303,17 @@ SELECT test.say('ack', '"prepared"');
 BEGIN READ ONLY;
 SELECT * FROM jobq.reserve('{letters}');
 ROLLBACK;
+-- of a job that a prepared transaction has cancelled there is none left
+SELECT test.post('"gone"');
+SELECT * FROM test.reserve();
+SELECT count(*) FROM jobq_internal.lease_slots();
+BEGIN;
+SELECT jobq.cancel(id) FROM test.held WHERE payload = '"gone"';
+PREPARE TRANSACTION 'cancel';
+SELECT count(*) FROM jobq_internal.lease_slots();
+COMMIT PREPARED 'cancel';
+SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
+SELECT test.say('ack', '"gone"');
 -- nothing is left of rows that no lease needs
 SELECT test.until('(SELECT count(*) FROM jobq_internal.lease_slots()) = 0');
 

@@ -504,6 +504,12 @@ hand_over(void)
 								   failures[i].role, failures[i].group,
 								   failures[i].n, now);
 
+		if (prepared)
+		{
+			db->leases->unsure = true;
+			wake.scheduler = true;
+		}
+
 		/* without a scheduler the lanes mean nothing; its first scan sees us */
 		if (db->scheduler != NULL)
 		{

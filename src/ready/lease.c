@@ -45,6 +45,7 @@ jobq_leases_clear(JobqDatabase *db)
 	jobq_shares_set(db->shares, JOBQ_OF_LEASES, jobq_max_leases);
 	jobq_shares_set(db->shares, JOBQ_OF_BUNDLES, JOBQ_MAX_BUNDLES);
 	db->leases->ngarbage = 0;
+	db->leases->unsure = false;
 	db->leases->next_expiry = DT_NOEND;
 	db->leases->life++;
 	db->leases->loaded = false;

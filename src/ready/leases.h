@@ -90,6 +90,7 @@ typedef struct JobqLeases
 {
 	bool		loaded;			/* what jobq.lease has is here */
 	int64		life;			/* grows when they are all forgotten */
+	bool		unsure;			/* jobs of some may be gone */
 	Oid			jobs;			/* the jobq.job that they are about */
 	int64		next_token;
 	int64		tokens_end;

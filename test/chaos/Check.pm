@@ -10,6 +10,7 @@ use strict;
 use warnings FATAL => 'all';
 use CheckBounds;
 use CheckCompose;
+use POSIX qw(strftime);
 use Time::HiRes qw(time usleep);
 use Wire;
 
@@ -153,11 +154,16 @@ my $fault = qr/^TRAP: | PANIC:  | was\ terminated\ by\ signal\ (?:4|6|7|8|11)\b
 	| LOG:\ \ chaos\ crowd | problem\ in\ alloc\ set | write\ past\ chunk\ end
 	| (?:ERROR|FATAL):\ \ (?:unexpected|could\ not\ (?:find|open)\ (?:relation|block)|missing\ chunk|invalid\ page)/x;
 
+# A process that is terminated says so, unless its server is being stopped: then all end
+# without a word, and one may be gone for a moment while another still works.
+my $ending = qr/FATAL:\ \ terminating|LOG:\ \ received\ \w+\ shutdown\ request
+	|LOG:\ \ terminating\ any\ other\ active|LOG:\ \ database\ system\ is\ ready\ to\ acc/x;
+
 # Load what was noted; returns how many notes there are.
 sub take_notes
 {
 	my ($db, $folder, $blows, $log) = @_;
-	my (@notes, @begun, @gone);
+	my (@notes, @begun, @gone, $since);
 
 	foreach my $name (glob "$folder/notes/*")
 	{
@@ -169,10 +175,20 @@ sub take_notes
 			push @notes, [ $tag, $event, defined $about && length $about ? $about : undef ];
 		}
 	}
-	while ($log =~ /^(\S+ \S+ \S+) \[(\d+)\] .*?(?:LOG:  chaos begun (\d+) (\d+)$|FATAL:  terminating|LOG:  database system is ready to acc)/mg)
+	while ($log =~ /^(\S+ \S+ \S+) \[(\d+)\] .*?(?:LOG:  chaos begun (\d+) (\d+)$|$ending)/mg)
 	{
-		push @{ defined $3 ? \@begun : \@gone }, defined $3 ? [ $3, $4, $2, $1 ] : [ $& =~ /FATAL/ ? $2 : undef, $1 ];
+		if (defined $3) { push @begun, [ $3, $4, $2, $1 ]; }
+		elsif ($& =~ /FATAL/) { push @gone, [ $2, $1, $1 ]; }
+		elsif ($& !~ /ready/) { $since ||= $1; }
+		else
+		{
+			push @gone, [ undef, $since || $1, $1 ];
+			$since = undef;
+		}
 	}
+	push @gone, [ undef, $since, 'infinity' ] if $since;
+	# of this one there is no word
+	push @gone, map { [ undef, map { strftime('%F %T UTC', gmtime $_) } $_->[2], $_->[2] + 2 ] } grep { $_->[1] eq 'POSTMASTER' } @$blows;
 	fill($db, 'chaos.note', @notes);
 	fill($db, 'chaos.begun', @begun);
 	fill($db, 'chaos.gone', @gone);

@@ -133,7 +133,7 @@ SELECT format('job %s (%s) was skipped at %s, and attempt %s began at %s', t.id,
 	FROM taken t JOIN chaos.begun b ON b.job = t.id
 	WHERE t.limiter = 'skipping' AND t.state = 'cancelled' AND b.attempt > t.attempt
 	AND NOT EXISTS (SELECT FROM chaos.blow w WHERE w.pid = b.pid)
-	AND NOT EXISTS (SELECT FROM chaos.gone g WHERE coalesce(g.pid, b.pid) = b.pid AND g.at BETWEEN b.at AND t.finished_at)},
+	AND NOT EXISTS (SELECT FROM chaos.gone g WHERE coalesce(g.pid, b.pid) = b.pid AND g.since <= t.finished_at AND g.until >= b.at)},
 
 	'no role waits for the end of others backlog' => q{
 SELECT format('%s began after %s others of the flood', o.tag, count(*))

@@ -35,8 +35,9 @@ CREATE TABLE chaos.note (
 CREATE TABLE chaos.blow (pid int, signal text);
 CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
 
--- From when on the log tells that processes are not there any more; all of them: null.
-CREATE TABLE chaos.gone (pid int, at timestamptz);
+-- When the log tells that a process ends; with null all of them, from the first word of it
+-- until there are others.
+CREATE TABLE chaos.gone (pid int, since timestamptz, until timestamptz);
 
 CREATE FUNCTION chaos.note_effect(payload jsonb, job jobq.job_context, started timestamptz) RETURNS void
 LANGUAGE sql AS $$

@@ -71,6 +71,7 @@ extern Duty supervise_duty;		/* looks after the workers */
 extern Duty limits_duty;		/* hands out what time has set free */
 extern Duty taken_duty;			/* ends jobs that do not wait for a place */
 extern Duty expire_duty;		/* ends leases whose time is over */
+extern Duty forget_duty;		/* removes leases of jobs that are gone */
 extern Duty collect_duty;		/* removes rows of leases that have ended */
 extern Duty relay_duty;			/* sends what the relay has collected */
 extern Duty sweep_duty;			/* the safety net */

@@ -253,6 +253,9 @@ extern void groups_sweep(void);
 extern void tenants_begin_to_count(int32 queue_id, TimestampTz now);
 extern void tenants_restore(void);
 
+/* worker/scheduler/leases_forget.c */
+extern void leases_forget(Relation jobs);
+
 /* worker/scheduler/leases_load.c */
 extern TimestampTz leases_load(TimestampTz now);
 

@@ -5,7 +5,8 @@
  *	  jobq.lease.
  *
  * Others work meanwhile, and may cancel the jobs: they end leases that are there when
- * they commit.  So after all leases were made, those are forgotten whose jobs are gone.
+ * they commit.  So after all leases were made, those are forgotten whose jobs are gone
+ * (leases_forget.c).
  *
  * worker/scheduler/leases_load.c
  *
@@ -32,7 +33,6 @@
 
 static int	load_row(Relation jobs, HeapTuple tuple, TupleDesc desc,
 					 TimestampTz now);
-static void forget_ended(Relation jobs);
 
 /*
  * Make the leases that jobq.lease names; once in the life of the shared
@@ -71,7 +71,7 @@ leases_load(TimestampTz now)
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 		nlost += load_row(jobs, tuple, RelationGetDescr(rel), now);
 	table_endscan(scan);
-	forget_ended(jobs);
+	leases_forget(jobs);
 	table_close(jobs, NoLock);
 	table_close(rel, NoLock);
 	jobq_injection_point("jobq-leases-read");
@@ -219,45 +219,4 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		LWLockRelease(my_db->lock);
 	}
 	return nlost;
-}
-
-/*
- * Others may cancel a job while its lease is made.  If they have committed before it was
- * there, they could not end it; if later, they do.
- */
-static void
-forget_ended(Relation jobs)
-{
-	int64	   *ids = palloc(sizeof(int64) * jobq_max_leases);
-	Snapshot	snapshot;
-	JobqWakeList wake = {0};
-	int			n = 0;
-	int			nended = 0;
-
-	LWLockAcquire(my_db->lock, LW_SHARED);
-	for (int i = 0; i < jobq_max_leases; i++)
-		if (my_db->leases->leases[i].id != 0)
-			ids[n++] = my_db->leases->leases[i].id;
-	LWLockRelease(my_db->lock);
-
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	for (int i = 0; i < n; i++)
-	{
-		JobqJob		job;
-
-		if (!jobq_job_find(jobs, ids[i], snapshot, &job))
-			ids[nended++] = ids[i];
-	}
-	UnregisterSnapshot(snapshot);
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < nended; i++)
-	{
-		JobqLease  *lease = jobq_lease_find(my_db, ids[i]);
-
-		if (lease != NULL)
-			jobq_lease_remove(my_db, lease, false, false, jobq_now(), &wake);
-	}
-	jobq_unlock(my_db, &wake);
-	pfree(ids);
 }

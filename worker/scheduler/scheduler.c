@@ -45,6 +45,7 @@ static Duty *const duties[] = {
 	&limits_duty,
 	&taken_duty,
 	&expire_duty,
+	&forget_duty,
 	&collect_duty,
 	&relay_duty,
 	&sweep_duty,
@@ -259,6 +260,7 @@ read_anew(void)
 	my_db->schedules_changed = my_db->batches_sweep = true;
 	my_db->groups->refill = my_db->groups->owners = true;
 	my_db->leases->next_expiry = 0;
+	my_db->leases->unsure = true;
 	LWLockRelease(my_db->lock);
 }
 
