@@ -27,10 +27,10 @@
 
 /*
  * Begin to count; the snapshot to count with, registered, or NULL if there are too
- * many transactions for that now.
+ * many transactions for that now.  *number is that of this counting.
  */
 Snapshot
-jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
+jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 {
 	Snapshot	snapshot;
 	FullTransactionId next;
@@ -41,7 +41,7 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
 	base->recount = false;
-	base->count = ++jobq_stats->ncounts;
+	base->count = *number = ++jobq_stats->ncounts;
 	for (uint32 place = 0; place < all; place++)
 	{
 		JobqStat   *stat = &jobq_stats->stats[place];
@@ -66,7 +66,7 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now)
 	LWLockRelease(jobq_stats->lock);
 	if (snapshot->xcnt > JOBQ_STATS_XIDS)
 	{
-		jobq_stats_count_end(base, NULL, now);
+		jobq_stats_count_end(base, *number, NULL, now);
 		return NULL;
 	}
 	return RegisterSnapshot(snapshot);
@@ -110,20 +110,27 @@ jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid)
 
 /*
  * All is counted: the gauges of each place are these, all 0 where it has NULL.
- * counted is NULL: it was given up.
+ * counted is NULL: it was given up.  Nothing is done if the counting with this number
+ * is over, or another has begun.
  */
 void
-jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted, TimestampTz now)
+jobq_stats_count_end(JobqStatBase *base, uint32 number, JobqCounted **counted,
+					 TimestampTz now)
 {
 	uint32		all = jobq_stats->nstats + (uint32) jobq_max_databases;
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	if (number == 0 || base->count != number)
+	{
+		LWLockRelease(jobq_stats->lock);
+		return;
+	}
 	for (uint32 place = 0; place < all; place++)
 	{
 		JobqStat   *stat = &jobq_stats->stats[place];
 
 		SpinLockAcquire(&stat->mutex);
-		if (stat->in_use && base->count != 0 && stat->count == base->count)
+		if (stat->in_use && stat->count == number)
 		{
 			JobqCounted *found = counted == NULL ? NULL : counted[place];
 

@@ -351,9 +351,10 @@ typedef struct JobqCounted
 	JobqCalendar scheduled;
 } JobqCounted;
 
-extern Snapshot jobq_stats_count_begin(JobqStatBase *base, TimestampTz now);
-extern void jobq_stats_count_end(JobqStatBase *base, JobqCounted **counted,
-								 TimestampTz now);
+extern Snapshot jobq_stats_count_begin(JobqStatBase *base, TimestampTz now,
+									   uint32 *number);
+extern void jobq_stats_count_end(JobqStatBase *base, uint32 number,
+								 JobqCounted **counted, TimestampTz now);
 extern void jobq_stats_unknown(Oid dboid);
 extern bool jobq_stats_exact(const JobqStatBase *base);
 extern bool jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid);

@@ -104,6 +104,9 @@ sub is_idle
 
 wait_for($node, 'the archive has its partitions',
 	q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
+my $later = $node->safe_psql('app', q{SELECT jobq.enqueue('note', delay => '1 day')});
+wait_for($node, 'the jobs are counted', q{SELECT bool_and(exact) FROM jobq.stats}, 'app');
+$node->safe_psql('app', "SELECT jobq.cancel($later)");
 is_idle('after the start');
 # a slow machine may have needed some at a time, but not all four
 like($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^jobq'}),

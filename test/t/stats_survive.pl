@@ -123,27 +123,38 @@ sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear(name), jobq.drop_queue(name
 # what is counted while others go on
 SKIP:
 {
-	skip 'this server has no injection points', 9
+	skip 'this server has no injection points', 14
 	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
 	sql('CREATE EXTENSION injection_points');
 
-	# it begins when what has come with the reason for it is under way
-	my $early = 'f';
-	sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
-	for (my $try = 0; $try < 10 && $early eq 'f'; $try++)
-	{
-		my $counting = q{EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'jobq-count-begun')};
+	# who counts is held, or ends, and nobody waits for it
+	my $counts = q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq counter' AND wait_event = 'jobq-count-begun'};
+	my $hold = sub {
+		sql(q{SELECT injection_points_attach('jobq-count-begun', 'wait')});
 		sql(q{BEGIN; SELECT jobq.enqueue('good', queue => 'manual'); PREPARE TRANSACTION 'p'});
 		sql(q{ROLLBACK PREPARED 'p'});
-		my $id = sql(q{SELECT jobq.enqueue('good', delay => '300 ms')});
-		wait_for($node, 'a job has run, or the jobs are being counted', "SELECT state = 'completed' OR $counting FROM jobq.status($id)");
-		$early = sql("SELECT state = 'completed' FROM jobq.status($id)");
-		wait_for($node, 'the jobs are being counted', "SELECT $counting");
-		sql(q{SELECT injection_points_wakeup('jobq-count-begun')});
-		wait_for($node, 'they agree with the table when they are counted', $agree);
-	}
-	is($early, 't', 'jobs are not kept waiting by their count');
-	sql(q{SELECT injection_points_detach('jobq-count-begun')});
+		wait_for($node, 'the jobs are being counted', $counts);
+		sql(q{SELECT injection_points_detach('jobq-count-begun')});
+	};
+	$hold->();
+	my $id = sql(q{SELECT jobq.enqueue('good', delay => '300 ms')});
+	is(sql("SELECT state FROM jobq.wait($id, '60 s')"), 'completed', 'jobs do not wait for their count');
+	is(sql($counts), 't', 'which goes on');
+	sql(q{SELECT injection_points_wakeup('jobq-count-begun')});
+	wait_for($node, 'they agree with the table when they are counted', $agree);
+
+	$hold->();
+	sql(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'jobq counter'});
+	wait_for($node, 'they are counted by another if who counts is terminated', $agree);
+
+	$hold->();
+	my ($counter, $scheduler) = split /\|/, sql(q{SELECT max(pid) FILTER (WHERE backend_type = 'jobq counter'),
+max(pid) FILTER (WHERE backend_type = 'jobq scheduler') FROM pg_stat_activity});
+	sql("SELECT pg_terminate_backend($scheduler)");
+	wait_for($node, 'they are counted by another if the scheduler is terminated', $agree);
+	sql(q{SELECT injection_points_wakeup('jobq-count-begun')});
+	wait_for($node, 'the one before leaves', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $counter)");
+	is(sql($agree), 't', 'and what it has counted is no more of interest');
 
 	sql(q{SELECT jobq.enqueue('good', queue => 'manual') FROM generate_series(1, 10)});
 	sql(q{SELECT jobq.enqueue('good', queue => 'going', delay => '1 hour') FROM generate_series(1, 5)});
@@ -195,6 +206,15 @@ is(sql(q{SELECT waiting, scheduled, exact FROM jobq.stats WHERE queue = 'later'}
 $node->append_conf('postgresql.conf', "jobq.databases = 'postgres'");
 $node->reload;
 wait_for($node, 'a database that is served agrees with the table', $agree);
+
+# without a place for another process the scheduler counts
+$node->append_conf('postgresql.conf', "max_worker_processes = 3");
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'without a place for who counts they agree with the table', $agree);
+is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'logical replication launcher|jobq launcher|jobq scheduler'}), '3', 'no place was left');
+$node->append_conf('postgresql.conf', "max_worker_processes = 24");
+$node->restart;
 
 # a new extension knows nothing of the old one
 sql('DROP EXTENSION jobq CASCADE');

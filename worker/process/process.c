@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *	  What launcher, schedulers and workers have in common.
+ *	  What the processes of jobq have in common.
  *
  * worker/process/process.c
  *
@@ -35,11 +35,13 @@ static void emit_log(ErrorData *edata);
  * Have the postmaster start a process that is not started again when it ends:
  * who registers it is woken when it comes and goes, and looks after it.  The
  * process finds "extra" in its bgw_extra.  False if the server has no place for
- * another process.
+ * another process; otherwise *process, if that is wanted, is in the caller's memory
+ * context.
  */
 bool
 process_register(const char *type, const char *name, const char *function,
-				 Datum arg, const void *extra, Size extra_size)
+				 Datum arg, const void *extra, Size extra_size,
+				 BackgroundWorkerHandle **process)
 {
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
@@ -58,7 +60,10 @@ process_register(const char *type, const char *name, const char *function,
 		memcpy(worker.bgw_extra, extra, extra_size);
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 		return false;
-	pfree(handle);
+	if (process != NULL)
+		*process = handle;
+	else
+		pfree(handle);
 	return true;
 }
 

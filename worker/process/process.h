@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *	  The door of the room process: what launcher, schedulers and workers have
- *	  in common.
+ *	  The door of the room process: what the processes of jobq have in common.
  *
  * How a process starts, sleeps and ends; which database it serves; the flight
  * recorder, which tells after a crash which job's process it was.
@@ -22,17 +21,21 @@
 #define JOBQ_PROCESS_H
 
 #include "base/base.h"
+
+#include "postmaster/bgworker.h"
+
 #include "ready/ready.h"
 
 /* worker/process/process.c */
 
-/* The database that this scheduler or worker serves; the launcher has none. */
+/* The database that this process serves; the launcher has none. */
 extern JobqDatabase *my_db;
 extern int	my_db_index;
 
 extern bool process_register(const char *type, const char *name,
 							 const char *function, Datum arg,
-							 const void *extra, Size extra_size);
+							 const void *extra, Size extra_size,
+							 BackgroundWorkerHandle **process);
 extern void process_start(void);
 extern void process_serve(int database);
 extern void process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live,

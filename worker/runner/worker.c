@@ -84,7 +84,7 @@ worker_register(const WorkerStart *start)
 					 "WorkerStart fits into bgw_extra");
 	snprintf(name, sizeof(name), "jobq worker %d", start->slot);
 	return process_register("jobq worker", name, "jobq_worker_main",
-							(Datum) 0, start, sizeof(WorkerStart));
+							(Datum) 0, start, sizeof(WorkerStart), NULL);
 }
 
 void

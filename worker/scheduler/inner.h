@@ -263,6 +263,10 @@ extern TimestampTz leases_load(TimestampTz now);
 extern void limits_load(void);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
+/* worker/scheduler/counter.c */
+extern BackgroundWorkerHandle *counter_start(void);
+extern void counter_count(JobqStatBase *base, TimestampTz now);
+
 /* worker/scheduler/kept.c */
 /* A workflow in which nothing has gone wrong, and how far it is. */
 typedef struct KeptWorkflow

@@ -85,7 +85,7 @@ scheduler_register(int database)
 
 	snprintf(name, sizeof(name), "jobq scheduler for database %u", dboid);
 	return process_register("jobq scheduler", name, "jobq_scheduler_main",
-							Int32GetDatum(database), &dboid, sizeof(dboid));
+							Int32GetDatum(database), &dboid, sizeof(dboid), NULL);
 }
 
 void

@@ -1,0 +1,234 @@
+/*-------------------------------------------------------------------------
+ *
+ * counter.c
+ *	  Counts the jobs and dead letters of the database for the statistics.
+ *
+ * The table is read in one go, with one snapshot: about 0.2 s for each million of
+ * jobs.  So the scheduler has a process of its own started for it, which ends when all
+ * is counted, and goes on meanwhile.  When that is to be is in count.c.
+ *
+ * The process leaves in the midst of it if its scheduler is gone, or is to leave the
+ * database.  The next one gives up what was begun.
+ *
+ * worker/scheduler/counter.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "scheduler/inner.h"
+
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+typedef void (*CountRow) (Relation rel, HeapTuple tuple, JobqCounted **counted,
+						  TimestampTz now);
+
+PGDLLEXPORT void jobq_counter_main(Datum main_arg);
+
+/* What the process is told: its database, and the scheduler that has it started. */
+typedef struct CounterStart
+{
+	Oid			dboid;
+	int			scheduler_pid;
+}			CounterStart;
+
+/* Its scheduler; 0 in the scheduler itself. */
+static int	my_scheduler_pid = 0;
+
+/*
+ * Handle interrupts; and the process ends if nobody waits for what it counts.
+ */
+static void
+leave_if_unwanted(void)
+{
+	process_interrupts();
+	if (my_scheduler_pid != 0 &&
+		(my_db->stop || my_db->scheduler_pid != my_scheduler_pid))
+		proc_exit(0);
+}
+
+/*
+ * What was counted for this place, which may be JOBQ_NONE.
+ */
+static JobqCounted *
+counted_at(JobqCounted **counted, uint32 place, TimestampTz now)
+{
+	if (place == JOBQ_NONE)
+		return NULL;
+	if (counted[place] == NULL)
+	{
+		counted[place] = palloc0(sizeof(JobqCounted));
+		(void) jobq_calendar_turn(&counted[place]->scheduled, now);
+	}
+	return counted[place];
+}
+
+/*
+ * Add a job to what was counted.
+ */
+static void
+count_job(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
+{
+	static const int columns[] = {
+		JOB_RUN_AT, JOB_ENQUEUED_AT, JOB_QUEUE_ID, JOB_ROLE, JOB_DORMANT, JOB_KIND,
+		JOB_ERRORS, JOB_BATCH_ID, JOB_TENANT
+	};
+	JobqJob		job;
+	TimestampTz run_at;
+	int64		away;
+	JobqCounted *to;
+
+	for (int i = 0; i < (int) lengthof(columns); i++)
+		JOB(&job, columns[i]) = heap_getattr(tuple, columns[i],
+											 RelationGetDescr(rel),
+											 &JOB_ISNULL(&job, columns[i]));
+	if (DatumGetBool(JOB(&job, JOB_DORMANT)))
+		return;
+	to = counted_at(counted, jobq_count_place(&job), now);
+	if (to == NULL)
+		return;
+	to->gauges[JOBQ_LIVE]++;
+	if (job_blocked(&job))
+		to->gauges[JOBQ_BLOCKED]++;
+	else if (jobq_count_when(&job, now, &run_at, &away))
+		jobq_calendar_add(&to->scheduled, run_at, away, 1);
+}
+
+/*
+ * Add a dead letter.
+ */
+static void
+count_letter(Relation rel, HeapTuple tuple, JobqCounted **counted, TimestampTz now)
+{
+	JobqLetterName name;
+	JobqCounted *to;
+
+	jobq_letter_name(rel, tuple, &name);
+	to = counted_at(counted, jobq_letter_place(&name), now);
+	if (to != NULL)
+		to->gauges[JOBQ_LETTERS]++;
+}
+
+static void
+count_rows(Relation rel, Snapshot snapshot, CountRow count_it, JobqCounted **counted,
+		   TimestampTz now)
+{
+	TableScanDesc scan = jobq_table_beginscan(rel, snapshot);
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		leave_if_unwanted();
+		count_it(rel, tuple, counted, now);
+	}
+	table_endscan(scan);
+}
+
+/*
+ * Count all rows, while others go on, in a transaction.
+ */
+void
+counter_count(JobqStatBase *base, TimestampTz now)
+{
+	JobqCounted **counted = palloc0(sizeof(JobqCounted *) *
+									(jobq_max_stats + jobq_max_databases));
+	Relation	jobs = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	letters = jobq_open_table(JOBQ_FAILED_TABLE, AccessShareLock);
+	uint32		number;
+	Snapshot	snapshot = jobq_stats_count_begin(base, now, &number);
+
+	if (snapshot != NULL)
+	{
+		jobq_injection_point("jobq-count-begun");
+		count_rows(jobs, snapshot, count_job, counted, now);
+		count_rows(letters, snapshot, count_letter, counted, now);
+		UnregisterSnapshot(snapshot);
+	}
+	table_close(letters, AccessShareLock);
+	table_close(jobs, AccessShareLock);
+	if (snapshot == NULL)
+		return;
+	jobq_stats_count_end(base, number, counted, jobq_now());
+}
+
+/*
+ * Have a process started that counts the jobs of this scheduler's database.  Where it can
+ * be looked after is made in the caller's memory context; NULL if the server has no
+ * place for another process.
+ */
+BackgroundWorkerHandle *
+counter_start(void)
+{
+	CounterStart start = {MyDatabaseId, MyProcPid};
+	BackgroundWorkerHandle *process;
+	char		name[BGW_MAXLEN];
+
+	snprintf(name, sizeof(name), "jobq counter for database %u", MyDatabaseId);
+	return process_register("jobq counter", name, "jobq_counter_main",
+							Int32GetDatum(my_db_index), &start, sizeof(start),
+							&process) ? process : NULL;
+}
+
+/*
+ * Count, unless that is done.  Without the extension, or if the jobs are not counted at all,
+ * there is nothing to do.
+ */
+static void
+count_if_wanted(void)
+{
+	const JobqRelations *relations = jobq_relations_if_installed();
+	JobqStatBase *base = NULL;
+
+	if (relations != NULL)
+	{
+		LWLockAcquire(jobq_stats->lock, LW_SHARED);
+		base = jobq_stats_base(MyDatabaseId, relations->job, false, 0);
+		LWLockRelease(jobq_stats->lock);
+	}
+	if (base != NULL && base->recount)
+		counter_count(base, jobq_now());
+}
+
+/*
+ * The process.  That somebody has locked a table is no error: it is tried again.
+ */
+void
+jobq_counter_main(Datum main_arg)
+{
+	CounterStart start;
+
+	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(start));
+	process_serve(DatumGetInt32(main_arg));
+	process_start();
+	my_scheduler_pid = start.scheduler_pid;
+	leave_if_unwanted();
+	BackgroundWorkerInitializeConnectionByOid(start.dboid, InvalidOid, 0);
+	process_pin_settings(false);
+	SetConfigOption("lock_timeout", LOCK_PATIENCE, PGC_SUSET, PGC_S_OVERRIDE);
+	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "jobq counter",
+												ALLOCSET_DEFAULT_SIZES));
+	pgstat_report_activity(STATE_RUNNING, "jobq: counting the jobs");
+
+	PG_TRY();
+	{
+		process_begin_transaction();
+		count_if_wanted();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		proc_exit(0);
+	}
+	PG_END_TRY();
+	proc_exit(0);
+}
