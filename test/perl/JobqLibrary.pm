@@ -108,6 +108,20 @@ sub begun
 	return is($n, $times, "$self->{name}: $name");
 }
 
+# Wait until so many jobs have begun, and what began has ended.
+sub go_on
+{
+	my ($self, $n) = @_;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		usleep(100_000);
+		last if $self->notes('began') >= $n;
+	}
+	usleep(200_000);
+	return cmp_ok(scalar($self->notes('began')), '>=', $n, "$self->{name}: others go on meanwhile");
+}
+
 sub ends
 {
 	my ($self, $name, @ids) = @_;
@@ -180,16 +194,24 @@ sub try_library
 
 	$self->{parallel} = $more{parallel} || 2;
 
-	# how jobs end
+	# those that end while others are acknowledged are so together
 	my @ids = split /\n/, $self->enqueue('{}', 50);
-	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'reject', 'retry', 'later', 'bad result';
+	my $acks = "@{[ $self->sessions ]} AND query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'";
+	my $locker = $node->background_psql('postgres');
+	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
 	my $run = $self->start;
-	$self->ends('all jobs are done', @ids, values %id);
+	wait_for($node, "$name: jobs are acknowledged", "SELECT count(*) > 0 FROM $acks");
+	$self->go_on(4);
+	$locker->query_safe('COMMIT');
+	$self->ends('all jobs are done', @ids);
 	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		'completed|1', 'each at the first attempt');
-	# the order in which the rest is released lets some be alone
 	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		't', 'several are acknowledged in one transaction');
+
+	# how jobs end; what cannot be kept has each that was told with it told alone
+	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'reject', 'retry', 'later', 'bad result';
+	$self->ends('others end in all ways', values %id);
 	my $how = sub { return "SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $id{$_[0]}" };
 	like($self->sql($how->('fail')), qr/^failed\|5\|.*no image/, "$name: an exception is the error of the attempt");
 	$self->is_sql($how->('reject'), 'failed|1|this is no image', 'a job is rejected');
@@ -222,10 +244,8 @@ sub try_library
 		"completed|2|$tokens[1]", 'acknowledged by who had it all the time');
 
 	# SIGTERM in the middle of a statement that ends with an error
-	my $locker = $node->background_psql('postgres');
 	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
 	$id = $self->enqueue('{}');
-	my $acks = "@{[ $self->sessions ]} AND query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'";
 	wait_for($node, "$name: it is at ack()", "SELECT count(*) = 1 FROM $acks");
 	$run->{handle}->signal('TERM');
 	$self->sql("SELECT pg_cancel_backend(pid) FROM $acks");
