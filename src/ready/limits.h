@@ -213,6 +213,10 @@ extern int	jobq_stuck_list(JobqDatabase *db, const JobqHeap *key,
 extern bool jobq_stuck_remove(JobqDatabase *db, const JobqPush *job,
 							  JobqWakeList *wake);
 extern bool jobq_is_handed_out(JobqDatabase *db, int64 id);
+
+/* Leases that are looked at under one lock. */
+#define JOBQ_LEASES_AT_ONCE	1024
+
 extern int	jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by,
 								JobqHolder *holders, int n, int most, int *at);
 

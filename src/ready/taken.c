@@ -30,9 +30,6 @@
 
 #include "ready/inner.h"
 
-/* Leases that are looked at under one lock. */
-#define LEASES_AT_ONCE	1024
-
 static bool holds_place(const JobqPermits *permits, uint16 index, uint32 tally);
 static bool is_ending(JobqSlot *slot, uint16 index, uint32 tally);
 static int	list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most);
@@ -297,7 +294,7 @@ jobq_places_holders(JobqDatabase *db, const JobqTakenBy *by, JobqHolder *holders
 {
 	uint16		index = jobq_limiter_find(db, 0, by->limiter);
 	uint32		tally = JOBQ_NONE;
-	int			until = Min(*at + LEASES_AT_ONCE, jobq_max_leases);
+	int			until = Min(*at + JOBQ_LEASES_AT_ONCE, jobq_max_leases);
 
 	if (index != JOBQ_NO_LIMITER && db->limits->limiters[index].keyed)
 	{

@@ -143,6 +143,32 @@ go_round();
 is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'over: the next waits');
 release('jobq-attempt-over');
 is(outcome($job), 'completed', 'over: and runs');
+
+#
+# It can be seen that a worker's job has ended, and the worker has not come to say so: the
+# same.
+#
+sql(q{CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)'; SELECT jobq.register('gate', 'gate(jsonb)')});
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+$over = sql(q{SELECT jobq.enqueue('gate', '1', 'served')});
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'served', delay => '1 hour')});
+wait_for($node, 'ended: the job runs', "SELECT state = 'running' FROM jobq.status($over)");
+sql(q{SELECT injection_points_attach('jobq-stats-add', 'wait'), injection_points_attach('jobq-taken', 'wait')});
+$gate->quit;
+wait_for($node, 'ended: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-stats-add'});
+is(outcome($over), 'completed', 'ended: the job is over');
+sql(q{SELECT jobq.test_clock('1 hour')});
+my $looking = q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-taken'};
+wait_for($node, 'ended: the next finds no place', $looking);
+release('jobq-taken');
+sql(q{SELECT injection_points_attach('jobq-taken', 'wait')});
+wait_for($node, 'ended: it is looked at again, or gone', "SELECT ($looking) OR state <> 'ready' FROM jobq.status($job)");
+is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'ended: it waits');
+release('jobq-stats-add');
+release('jobq-taken');
+is(outcome($job), 'completed', 'ended: and runs');
+sql(q{SELECT jobq.test_clock('0')});
 take();
 
 #

@@ -47,6 +47,9 @@
 #define MOST_KEPT		1000
 #define MOST_AGAIN		100
 
+/* Leases that are looked at for one job, to see whether theirs has ended. */
+#define MOST_LEASES		8192
+
 /* The pauses: until a place is free whose job is over, in microseconds; ... */
 #define ENDING_PAUSE	(2 * INT64CONST(1000))
 /* ... until what was locked is tried again; and what has failed. */
@@ -81,6 +84,7 @@ static void carry_out_all(Fate *items, int n, TimestampTz now);
 static void carry_out(void *arg);
 static bool is_taken(const Fate *item);
 static bool is_handed_out(const Fate *item);
+static bool is_given_back(Relation rel, const Fate *item);
 static bool turn_away(Relation rel, Fate *item);
 static bool stop(Relation rel, Fate *item);
 static const char *limiter_name(uint32 limiter);
@@ -457,6 +461,8 @@ carry_out_all(Fate *items, int n, TimestampTz now)
 			}
 			else if (item->undone && item->action == STOP)
 				at = now + LOCKED_PAUSE;
+			else if (item->ending)
+				at = now + ENDING_PAUSE;
 			else if (item->undone)
 				hand_back(&item->job);
 			if (at > 0 && item->action == STOP)
@@ -475,7 +481,7 @@ carry_out(void *arg)
 	Fate	   *item = (Fate *) arg;
 	Relation	rel;
 
-	item->undone = false;
+	item->undone = item->ending = false;
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	rel = jobq_open_jobs();
@@ -508,6 +514,39 @@ is_handed_out(const Fate *item)
 	is_out = jobq_is_handed_out(my_db, item->job.key.id);
 	LWLockRelease(my_db->lock);
 	return is_out;
+}
+
+/*
+ * Has a job ended that holds a place?  Who has seen that it has ended shall not be turned
+ * away by it: the place is given back a moment after the end can be seen.
+ */
+static bool
+is_given_back(Relation rel, const Fate *item)
+{
+	int			most = jobq_shared->nslots + JOBQ_MAX_RESERVERS + JOBQ_LEASES_AT_ONCE;
+	JobqHolder *holders = palloc(sizeof(JobqHolder) * most);
+	Snapshot	snapshot;
+	bool		ended = false;
+	int			at = 0;
+
+	do
+	{
+		int			n;
+
+		LWLockAcquire(my_db->lock, LW_SHARED);
+		n = jobq_places_holders(my_db, &item->by, holders, 0, most, &at);
+		LWLockRelease(my_db->lock);
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		for (int i = 0; i < n && !ended; i++)
+		{
+			JobqJob		job;
+
+			ended = !jobq_job_find(rel, holders[i].id, snapshot, &job);
+		}
+		UnregisterSnapshot(snapshot);
+	} while (at != 0 && at < MOST_LEASES && !ended);
+	pfree(holders);
+	return ended;
 }
 
 /*
@@ -546,6 +585,9 @@ turn_away(Relation rel, Fate *item)
 	}
 	jobq_injection_point("jobq-taken");
 	if (item->action == LOOK || !is_taken(item) || is_handed_out(item))
+		return false;
+	item->ending = is_given_back(rel, item);
+	if (item->ending)
 		return false;
 	if (!jobq_job_delete(rel, &job))
 		return true;

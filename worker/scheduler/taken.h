@@ -37,6 +37,7 @@ typedef struct Fate
 	Action		action;
 	int64		newer;			/* the job that comes instead of it */
 	bool		undone;			/* what was to be done is not */
+	bool		ending;			/* likewise, as a place is about to be free */
 } Fate;
 
 /* Jobs of which some are to give way. */
