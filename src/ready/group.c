@@ -66,7 +66,7 @@ may_start(JobqDatabase *db, JobqGroup *group, int64 id, TimestampTz now,
 {
 	JobqLimiter *policy = group_policy(db, group);
 
-	if (group->owner != 0 && group->owner != id)
+	if (group->owner != 0 ? group->owner != id : group->others != JOBQ_OTHERS_NONE)
 		return false;
 	if (policy->group_max_running > 0 &&
 		group->running >= policy->group_max_running)
@@ -91,6 +91,11 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 		group_set_policy(db, group,
 						 db->ready->lanes[db->ready->entries[group->head].lane].queue_limiter);
 	group_lose_patience(db, group, now);
+	if (group->owner == 0 && group->others != JOBQ_OTHERS_NONE)
+	{
+		db->groups->owners = true;
+		wake->scheduler = true;
+	}
 	do
 	{
 		link = &group->head;
@@ -262,10 +267,14 @@ group_leave(JobqDatabase *db, uint32 place, int64 id, bool live,
 	 * back its turn while this one ran.  And somebody may have removed the
 	 * job, which was to run again, before we come here.
 	 */
-	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1 &&
-		(group->owner == 0 || group->owner == id))
-		jobq_group_wait_for(group, id, group->current_queue,
-							group->current_since == 0 ? now : group->current_since);
+	if (live && group->current == id && policy->group_wait && policy->group_max_running == 1)
+	{
+		if (group->owner == 0 || group->owner == id)
+			jobq_group_wait_for(group, id, group->current_queue,
+								group->current_since == 0 ? now : group->current_since);
+		else
+			group->others = JOBQ_OTHERS_KNOWN;
+	}
 	else if (!unused && group->owner == id)
 		group->owner = 0;
 	group_advance(db, group, now, wake);

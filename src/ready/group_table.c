@@ -75,7 +75,10 @@ group_set_policy(JobqDatabase *db, JobqGroup *group, uint16 limiter)
 	group->limiter = jobq_group_shared(group->id) ? JOBQ_NO_LIMITER : limiter;
 	policy = group_policy(db, group);
 	if (!policy->group_wait || policy->group_max_running != 1)
+	{
 		group->owner = 0;
+		group->others = JOBQ_OTHERS_NONE;
+	}
 }
 
 /*
@@ -148,6 +151,48 @@ jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
 }
 
 /*
+ * The scheduler is about to read from the table which jobs their groups wait for.
+ */
+void
+jobq_groups_read_begin(JobqDatabase *db)
+{
+	db->groups->owners = false;
+	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
+		if (db->groups->groups[i].others == JOBQ_OTHERS_KNOWN)
+			db->groups->groups[i].others = JOBQ_OTHERS_READ;
+}
+
+/*
+ * It has read that the group waits for this job.  One that runs need not be waited for.
+ */
+void
+jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz since)
+{
+	if (group->owner == job_id || (group->running > 0 && group->current == job_id))
+		return;
+	if (group->owner != 0)
+	{
+		group->others = JOBQ_OTHERS_KNOWN;
+		return;
+	}
+	jobq_group_wait_for(group, job_id, queue_id, since);
+	if (group->running == 0)
+		group->current = job_id;
+}
+
+/*
+ * It has read them all.  Others may wait for those already.
+ */
+void
+jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
+{
+	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
+		if (db->groups->groups[i].others == JOBQ_OTHERS_READ)
+			db->groups->groups[i].others = JOBQ_OTHERS_NONE;
+	db->groups->due = Min(db->groups->due, now);
+}
+
+/*
  * The group, or NULL if nothing is known of it.
  */
 JobqGroup *
@@ -188,7 +233,8 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 	TimestampTz due = DT_NOEND;
 
 	if (group->id == 0 || group->running > 0 || group->owner != 0 ||
-		group->called != 0 || group->nparked > 0 || group->spilled)
+		group->others != JOBQ_OTHERS_NONE || group->called != 0 ||
+		group->nparked > 0 || group->spilled)
 		return;
 	policy = group_policy(db, group);
 	(void) group_pace_free(db, group, now, &due);

@@ -13,6 +13,16 @@
 #include "ready/limits.h"
 
 /*
+ * A group waits for one job as a rule.  But an owner that had lost its turn may get it
+ * back, because its queue has more patience or the clock was put back, while another
+ * runs, which then fails.  The second is in the table only; when the first one is over,
+ * nobody starts before the scheduler has read who is next.
+ */
+#define JOBQ_OTHERS_NONE	0
+#define JOBQ_OTHERS_READ	1	/* the scheduler is about to find out */
+#define JOBQ_OTHERS_KNOWN	2
+
+/*
  * A group of which a job runs, or waits for its next attempt, or others wait.
  *
  * Up to JOBQ_MAX_PARKED of its jobs are parked, in order.  If there were more,
@@ -47,6 +57,8 @@ typedef struct JobqGroup
 	bool		spilled;
 	bool		dropped;		/* something was, while it was being read */
 	bool		refill;			/* the scheduler shall read */
+	uint8		others;			/* JOBQ_OTHERS_*: does it wait for others than
+								 * its owner, too? */
 	int32		cursor_priority;
 	TimestampTz cursor_run_at;
 	int64		cursor_id;
@@ -71,7 +83,8 @@ typedef struct JobqGroups
 	bool		refill;			/* a group wants to be read */
 	bool		full;			/* a lane is skipping */
 	bool		owners;			/* jobs that had lost their turn may have it
-								 * again: the scheduler shall read them */
+								 * again, or a group waits for another: the
+								 * scheduler shall read them */
 	TimestampTz due;			/* when a group may be free, with time */
 	TimestampTz swept_at;		/* idle groups were looked for */
 	uint32		ngroups;
@@ -92,6 +105,10 @@ extern void jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
 								TimestampTz since);
 extern void jobq_group_held(JobqDatabase *db, int64 id, int64 job_id,
 							TimestampTz since);
+extern void jobq_groups_read_begin(JobqDatabase *db);
+extern void jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id,
+							TimestampTz since);
+extern void jobq_groups_read_end(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/group.c */
 extern void jobq_group_call(JobqDatabase *db, uint32 group, int64 id,

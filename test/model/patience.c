@@ -71,12 +71,6 @@ row_hold(Row *row)
 		row->over = false;
 		row->held_since = world.now;
 	}
-
-	/* it has run, whoever was waited for meanwhile */
-	for (int i = 0; i < MAX_ROWS; i++)
-		if (&world.rows[i] != row && row->job.group != 0 &&
-			world.rows[i].job.group == row->job.group)
-			world.rows[i].over |= world.rows[i].held;
 	if (row->job.group != 0)
 		jobq_group_held(db, row->job.group, row->job.key.id, row->held_since);
 }
@@ -105,6 +99,7 @@ read_owners(void)
 {
 	int64		last = 0;
 
+	jobq_groups_read_begin(db);
 	for (;;)
 	{
 		Row		   *row = NULL;
@@ -128,15 +123,15 @@ read_owners(void)
 			 !has_lost(row, policy->group_patience, world.now)))
 			group = jobq_group_make(db, row->job.group, limiter, row->job.role,
 									world.now);
-		if (group != NULL && group->owner == 0 &&
-			(group->running == 0 || group->current != last))
+		if (group != NULL)
 		{
-			jobq_group_wait_for(group, last, row->job.queue_id, row->held_since);
-			if (group->running == 0)
-				group->current = last;
-			trace("  group %d waits for job %d\n", (int) group->id, (int) last);
+			jobq_group_read(group, last, row->job.queue_id, row->held_since);
+			trace("  group %d waits for job %d, of which it knows job %d\n",
+				  (int) group->id, (int) last, (int) group->owner);
 		}
-		if (group != NULL && group->owner != last)
+		/* what runs is not waited for, and if it comes back from there unused, neither */
+		if (group != NULL && group->owner != last && group->running > 0 &&
+			group->current == last)
 			row->over = true;
 		else if (group != NULL && row->over)
 		{
@@ -144,8 +139,7 @@ read_owners(void)
 			row->again = ++world.tick;
 		}
 	}
-	db->groups->owners = false;
-	db->groups->due = Min(db->groups->due, world.now);
+	jobq_groups_read_end(db, world.now);
 }
 
 /*

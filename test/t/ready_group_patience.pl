@@ -19,6 +19,9 @@ CREATE EXTENSION jobq;
 CREATE TABLE step (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, i int);
 CREATE FUNCTION step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+	IF payload ? 'waits' THEN
+		PERFORM pg_advisory_xact_lock(4711);
+	END IF;
 	IF payload ? 'fails' AND job.attempt = 1 THEN
 		RAISE 'once';
 	END IF;
@@ -134,6 +137,33 @@ sql('CREATE TABLE again ()');
 crash();
 is(sql("SELECT state FROM jobq.wait(ARRAY[$first, $second]) ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
 is(sql($in_order), '1 2', 'before the others of its group');
+
+#
+# A job that has lost its turn gets it back while another runs, which fails: both are
+# waited for, one after the other.
+#
+sql('TRUNCATE step');
+$first = sql(q{SELECT put(1, 'hour', true)});
+failed($first);
+sql(q{SELECT jobq.test_clock('61 min')});
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(4711)');
+$second = sql(q{SELECT jobq.enqueue('step', '{"i": 2, "fails": true, "waits": true}', queue => 'hour', group_key => 'g')});
+wait_for($node, 'the next one runs', "SELECT state = 'running' FROM jobq.status($second)");
+sql(q{SELECT jobq.alter_queue('hour', group_patience => '100 hours')});
+wait_for($node, 'the group waits again for the first', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first");
+$holder->query_safe('SELECT pg_advisory_unlock(4711)');
+$holder->quit;
+failed($second);
+$third = sql(q{SELECT put(3, 'hour')});
+sql("SELECT jobq.retry($first)");
+wait_for($node, 'the group goes on', "SELECT EXISTS (SELECT FROM jobq.groups WHERE waits_for = $second)"
+	. " OR (SELECT state = 'completed' FROM jobq.status($third))");
+is(sql($in_order), '1', 'the second is waited for, too');
+sql("SELECT jobq.retry($second)");
+is(sql("SELECT state FROM jobq.wait($third)"), 'completed', 'then the others come');
+is(sql($in_order), '1 2 3', 'in their order');
+sql(q{SELECT jobq.test_clock('0')});
 
 #
 # Where no scheduler is, jobq.work() reads it from the rows.

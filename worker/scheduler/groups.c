@@ -139,13 +139,8 @@ read_owners(TimestampTz now, int64 most)
 			group = jobq_group_make(my_db, id, limiter,
 									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
 									now);
-		if (group != NULL && group->owner == 0 &&
-			(group->running == 0 || group->current != job))
-		{
-			jobq_group_wait_for(group, job, queue_id, since);
-			if (group->running == 0)
-				group->current = job;
-		}
+		if (group != NULL)
+			jobq_group_read(group, job, queue_id, since);
 		LWLockRelease(my_db->lock);
 	}
 }
@@ -181,13 +176,16 @@ groups_owners_due(TimestampTz now)
 
 /*
  * Jobs that had lost their turn may have it again: a queue has more patience than
- * before, or the clock was put back.
+ * before, or the clock was put back.  Or a group has waited for two jobs, and the first
+ * is over.
  */
 void
 groups_read_owners(void)
 {
 	owners_read_at = jobq_now();
-	my_db->groups->owners = false;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_groups_read_begin(my_db);
+	LWLockRelease(my_db->lock);
 	process_begin_transaction();
 	SPI_connect();
 	read_owners(jobq_now(), (int64) jobq_max_groups * OWNERS_PER_GROUP);
@@ -195,9 +193,8 @@ groups_read_owners(void)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 
-	/* others may wait for them already */
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->groups->due = Min(my_db->groups->due, jobq_now());
+	jobq_groups_read_end(my_db, jobq_now());
 	LWLockRelease(my_db->lock);
 
 	/* one may have come to its end since we have read it */
