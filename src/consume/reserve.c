@@ -453,7 +453,7 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	Datum	   *elems = palloc(sizeof(Datum) * nids);
 	Datum		values[LEASE_NATTS];
 	bool		nulls[LEASE_NATTS] = {0};
-	HeapTuple	tuple;
+	ItemPointerData ctid;
 
 	for (int i = 0; i < nids; i++)
 		elems[i] = Int64GetDatum(ids[i]);
@@ -472,13 +472,12 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 		PointerGetDatum(construct_array(elems, nids, XIDOID,
 										sizeof(TransactionId), true,
 										TYPALIGN_INT));
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	jobq_insert_tuple(rel, tuple);
+	ctid = jobq_insert_row(rel, values, nulls);
 	table_close(rel, NoLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	db->leases->bundles[bundle].row.id = row_id;
-	db->leases->bundles[bundle].row.ctid = tuple->t_self;
+	db->leases->bundles[bundle].row.ctid = ctid;
 	LWLockRelease(db->lock);
 }
 

@@ -68,7 +68,7 @@ _PG_init(void)
 	jobq_cache_join(&jobq_tables_cache);
 	jobq_cache_join(&jobq_queues_cache);
 	jobq_cache_join(&jobq_indexes_cache);
-	jobq_cache_join(&jobq_batch_rows_cache);
+	jobq_cache_join(&jobq_batch_ends_cache);
 	jobq_privileges_install();
 	jobq_kinds_install();
 	jobq_listeners_install();

@@ -208,15 +208,12 @@ jobq_archive(const JobqJob *job, char state, TimestampTz started_at,
 	Datum		values[ARCHIVE_NATTS];
 	bool		nulls[ARCHIVE_NATTS];
 	Relation	rel;
-	HeapTuple	tuple;
 
 	if (archive_row(job, state, started_at, now, has_result, result, reason,
 					values, nulls))
 	{
 		rel = open_archive(now);
-		tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-		jobq_insert_tuple(rel, tuple);
-		heap_freetuple(tuple);
+		(void) jobq_insert_row(rel, values, nulls);
 		table_close(rel, NoLock);
 	}
 	jobq_unique_finished(job, state == STATE_COMPLETED);

@@ -77,11 +77,14 @@ typedef struct JobqBatchCounts
 } JobqBatchCounts;
 
 /* src/store/batch_row.c */
-extern const JobqCache jobq_batch_rows_cache;
 extern bool jobq_batch_fetch(int64 id, Snapshot snapshot, JobqBatchRow *row);
 extern JobqRowLock jobq_batch_lock(const JobqBatchRow *row);
 extern void jobq_batch_write(JobqBatchRow *row);
 extern void jobq_batch_put(JobqBatchRow *row);
+
+/* src/store/batch_ends.c */
+extern const JobqCache jobq_batch_ends_cache;
+extern bool jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id);
 extern bool jobq_batch_has_failures(int64 id, Snapshot snapshot);
 extern void jobq_batch_count(int64 id, Snapshot snapshot, JobqBatchCounts *counts);
 

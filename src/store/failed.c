@@ -72,7 +72,6 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	Datum		values[FAILED_NATTS];
 	bool		nulls[FAILED_NATTS] = {0};
 	Relation	rel = jobq_open_table(JOBQ_FAILED_TABLE, RowExclusiveLock);
-	HeapTuple	tuple;
 	JobqLetterName name;
 
 #define COPY_FIELD(to, from) \
@@ -114,9 +113,7 @@ jobq_dead_letter(const JobqJob *job, TimestampTz now, TimestampTz started_at,
 	if (error->context != NULL)
 		values[FAILED_ERROR_CONTEXT - 1] = CStringGetTextDatum(error->context);
 
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	jobq_insert_tuple(rel, tuple);
-	heap_freetuple(tuple);
+	(void) jobq_insert_row(rel, values, nulls);
 	table_close(rel, NoLock);
 	name.queue_id = job_queue_id(job);
 	name.role = job_role(job);

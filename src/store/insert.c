@@ -53,6 +53,18 @@ typedef struct KeptTable
 	KeptIndex  *indexes;
 } KeptTable;
 
+/*
+ * Rows that are in the table.  If it is one of which the values are at hand, they need
+ * not be looked for in the tuple, behind others of any length.
+ */
+typedef struct Rows
+{
+	int			n;
+	HeapTuple  *tuples;
+	const Datum *values;		/* or NULL */
+	const bool *nulls;
+} Rows;
+
 static KeptTable kept[MAX_KEPT];
 static int	nkept = 0;
 static MemoryContext kept_context = NULL;
@@ -67,13 +79,13 @@ static void reset_kept(void);
 static KeptTable kept_table(Relation rel);
 static void read_predicate(Relation rel, Relation index, const IndexInfo *info,
 						   KeptIndex *kept_index);
-static bool has_entry(const KeptIndex *kept_index, Relation rel, HeapTuple tuple);
-static bool has_no_entries(const KeptIndex *kept_index, Relation rel,
-						   HeapTuple *tuples, int ntuples);
-static bool insert_entry(Relation rel, Relation index, IndexInfo *info,
-						 HeapTuple tuple, IndexUniqueCheck check);
-static bool insert_into(Relation rel, const KeptIndex *kept_index,
-						HeapTuple *tuples, int ntuples, IndexUniqueCheck check);
+static bool has_entry(const KeptIndex *kept_index, Relation rel, const Rows *rows, int i);
+static bool has_no_entries(const KeptIndex *kept_index, Relation rel, const Rows *rows);
+static bool insert_entry(Relation rel, Relation index, IndexInfo *info, const Rows *rows, int i,
+						 IndexUniqueCheck check);
+static bool insert_into(Relation rel, const KeptIndex *kept_index, const Rows *rows,
+						IndexUniqueCheck check);
+static void insert_entries(Relation rel, const Rows *rows);
 
 /*
  * A relation has changed: what was kept may be outdated.
@@ -200,15 +212,16 @@ kept_table(Relation rel)
 }
 
 static bool
-insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
+insert_entry(Relation rel, Relation index, IndexInfo *info, const Rows *rows, int i,
 			 IndexUniqueCheck check)
 {
+	HeapTuple	tuple = rows->tuples[i];
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 
-	for (int i = 0; i < info->ii_NumIndexAttrs; i++)
+	for (int j = 0; j < info->ii_NumIndexAttrs; j++)
 	{
-		AttrNumber	att = info->ii_IndexAttrNumbers[i];
+		AttrNumber	att = info->ii_IndexAttrNumbers[j];
 
 		if (att <= 0)
 			ereport(ERROR,
@@ -217,7 +230,13 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 							RelationGetRelationName(index),
 							RelationGetRelationName(rel)),
 					 errhint("Drop it.")));
-		values[i] = heap_getattr(tuple, att, RelationGetDescr(rel), &nulls[i]);
+		if (rows->values != NULL)
+		{
+			values[j] = rows->values[att - 1];
+			nulls[j] = rows->nulls[att - 1];
+		}
+		else
+			values[j] = heap_getattr(tuple, att, RelationGetDescr(rel), &nulls[j]);
 	}
 	return index_insert(index, values, nulls, &tuple->t_self, rel,
 						info->ii_Unique ? check : UNIQUE_CHECK_NO,
@@ -225,24 +244,28 @@ insert_entry(Relation rel, Relation index, IndexInfo *info, HeapTuple tuple,
 }
 
 /*
- * Has the row an entry in the index?
+ * Has this one of the rows an entry in the index?
  */
 static bool
-has_entry(const KeptIndex *kept_index, Relation rel, HeapTuple tuple)
+has_entry(const KeptIndex *kept_index, Relation rel, const Rows *rows, int i)
 {
-	return kept_index->column == InvalidAttrNumber ||
-		heap_attisnull(tuple, kept_index->column, RelationGetDescr(rel)) == kept_index->if_null;
+	bool		isnull;
+
+	if (kept_index->column == InvalidAttrNumber)
+		return true;
+	isnull = rows->nulls != NULL ? rows->nulls[kept_index->column - 1]
+		: heap_attisnull(rows->tuples[i], kept_index->column, RelationGetDescr(rel));
+	return isnull == kept_index->if_null;
 }
 
 /*
- * Has none of these rows an entry in the index?
+ * Has none of the rows an entry in the index?
  */
 static bool
-has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
-			   int ntuples)
+has_no_entries(const KeptIndex *kept_index, Relation rel, const Rows *rows)
 {
-	for (int i = 0; i < ntuples; i++)
-		if (has_entry(kept_index, rel, tuples[i]))
+	for (int i = 0; i < rows->n; i++)
+		if (has_entry(kept_index, rel, rows, i))
 			return false;
 	return true;
 }
@@ -252,8 +275,8 @@ has_no_entries(const KeptIndex *kept_index, Relation rel, HeapTuple *tuples,
  * is there already, and "check" is UNIQUE_CHECK_PARTIAL.
  */
 static bool
-insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
-			int ntuples, IndexUniqueCheck check)
+insert_into(Relation rel, const KeptIndex *kept_index, const Rows *rows,
+			IndexUniqueCheck check)
 {
 	IndexInfo  *info = kept_index->info;
 	Relation	index;
@@ -261,16 +284,16 @@ insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
 
 	/* then it need not even be opened */
 	if ((info != NULL && !info->ii_ReadyForInserts) ||
-		has_no_entries(kept_index, rel, tuples, ntuples))
+		has_no_entries(kept_index, rel, rows))
 		return true;
 	index = index_open(kept_index->oid, RowExclusiveLock);
 	if (info == NULL)
 		info = BuildIndexInfo(index);
 	if (info->ii_ReadyForInserts)
 	{
-		for (int j = 0; j < ntuples; j++)
-			if (has_entry(kept_index, rel, tuples[j]))
-				inserted &= insert_entry(rel, index, info, tuples[j], check) ||
+		for (int i = 0; i < rows->n; i++)
+			if (has_entry(kept_index, rel, rows, i))
+				inserted &= insert_entry(rel, index, info, rows, i, check) ||
 					!info->ii_Unique;
 		if (info != kept_index->info)
 			jobq_index_insert_cleanup(index, info);
@@ -279,29 +302,43 @@ insert_into(Relation rel, const KeptIndex *kept_index, HeapTuple *tuples,
 	return inserted;
 }
 
+static void
+insert_entries(Relation rel, const Rows *rows)
+{
+	KeptTable	table = kept_table(rel);
+
+	users++;
+	for (int i = 0; i < table.nindexes; i++)
+		(void) insert_into(rel, &table.indexes[i], rows, UNIQUE_CHECK_YES);
+	users--;
+}
+
 /*
  * Insert the index entries of rows that are in the table.
  */
 void
 jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples)
 {
-	KeptTable	table = kept_table(rel);
+	Rows		rows = {.n = ntuples,.tuples = tuples};
 
-	users++;
-	for (int i = 0; i < table.nindexes; i++)
-		(void) insert_into(rel, &table.indexes[i], tuples, ntuples,
-						   UNIQUE_CHECK_YES);
-	users--;
+	insert_entries(rel, &rows);
 }
 
 /*
- * Insert a row.
+ * Insert a row.  Returns its place.
  */
-void
-jobq_insert_tuple(Relation rel, HeapTuple tuple)
+ItemPointerData
+jobq_insert_row(Relation rel, Datum *values, bool *nulls)
 {
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	Rows		rows = {.n = 1,.tuples = &tuple,.values = values,.nulls = nulls};
+	ItemPointerData ctid;
+
 	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
-	jobq_insert_entries(rel, &tuple, 1);
+	insert_entries(rel, &rows);
+	ctid = tuple->t_self;
+	heap_freetuple(tuple);
+	return ctid;
 }
 
 /*
@@ -346,6 +383,7 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 	TransactionId xid = GetCurrentTransactionId();
 	KeptTable	table = kept_table(rel);
 	TupleTableSlot *slot;
+	Rows		rows = {.n = 1,.tuples = &tuple};
 	uint32		token;
 	bool		inserted = true;
 
@@ -357,8 +395,7 @@ jobq_insert_unless_there(Relation rel, HeapTuple tuple)
 								   NULL, token);
 	tuple->t_self = slot->tts_tid;
 	for (int i = 0; i < table.nindexes && inserted; i++)
-		inserted = insert_into(rel, &table.indexes[i], &tuple, 1,
-							   UNIQUE_CHECK_PARTIAL);
+		inserted = insert_into(rel, &table.indexes[i], &rows, UNIQUE_CHECK_PARTIAL);
 	table_tuple_complete_speculative(rel, slot, token, inserted);
 	SpeculativeInsertionLockRelease(xid);
 	ExecDropSingleTupleTableSlot(slot);

@@ -145,13 +145,8 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 void
 jobq_job_insert(Relation rel, JobqJob *job)
 {
-	HeapTuple	tuple;
-
 	jobq_set_flow(job);
-	tuple = heap_form_tuple(RelationGetDescr(rel), job->values, job->nulls);
-	jobq_insert_tuple(rel, tuple);
-	job->ctid = tuple->t_self;
-	heap_freetuple(tuple);
+	job->ctid = jobq_insert_row(rel, job->values, job->nulls);
 	jobq_count_rows(job, 1);
 	jobq_job_push(job);
 }

@@ -159,7 +159,7 @@ extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
 
 /* src/store/insert.c */
 extern const JobqCache jobq_indexes_cache;
-extern void jobq_insert_tuple(Relation rel, HeapTuple tuple);
+extern ItemPointerData jobq_insert_row(Relation rel, Datum *values, bool *nulls);
 extern void jobq_insert_tuples(Relation rel, HeapTuple *tuples, int ntuples);
 extern bool jobq_insert_unless_there(Relation rel, HeapTuple tuple);
 extern void jobq_insert_entries(Relation rel, HeapTuple *tuples, int ntuples);

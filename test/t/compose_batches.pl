@@ -295,6 +295,27 @@ is(sql(q{SELECT count(*) FROM jobq.job}), 0, 'crashes: no job is left');
 is(sql(q{SELECT count(*) FROM jobq.failed_jobs WHERE kind = 'tell'}), 0, 'crashes: no callback has failed');
 
 #
+# A look does not wait for the flush of its commit: whoever tells of a batch does, and
+# need not hope for the WAL writer or the relay.
+#
+sql($_) foreach (q{ALTER SYSTEM SET wal_writer_delay = '10s'}, q{ALTER SYSTEM SET jobq.notify_interval = '10s'});
+$node->reload;
+foreach my $told (qw(wait_batch batch_status))
+{
+	my $batch = sql('SELECT batch()');
+	sql("SELECT jobq.batch_add($batch, 'part', ARRAY['{}'::jsonb])");
+	wait_for($node, 'the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch") if $told eq 'batch_status';
+	my $end = sql("SELECT state, finished_at FROM jobq.$told($batch)");
+	like($end, qr/^completed/, "$told(): the batch is over");
+	$node->stop('immediate');
+	$node->start;
+	is(sql("SELECT state, finished_at FROM jobq.batches WHERE id = $batch"), $end, "$told(): and so it is after a crash");
+}
+all_told('crashes of told ends');
+sql(q{ALTER SYSTEM RESET ALL});
+$node->reload;
+
+#
 # Retention: the counts stay.
 #
 my $counts = q{SELECT string_agg(format('%s %s %s %s %s %s', id, state, completed, failed, cancelled, expired), E'\n' ORDER BY id) FROM jobq.batches};

@@ -101,6 +101,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	bool		grows = workflow_grows(id, news);
 	JobqJob		parent_job;
 	bool		taken = false;
+	bool		locked = false;
 
 	/* what has ended stays so until we have committed */
 	if (!jobq_workflow_try_lock(id))
@@ -138,6 +139,15 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	}
 	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
+
+	/*
+	 * the witness has ended, and so may have all: then one look at the jobs
+	 * will do
+	 */
+	if (bound < PG_INT64_MAX && batch->state == BATCH_RUNNING && !batch->has_steps)
+		locked = read_batch(batch->id, true, batch);
+	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING))
+		return LOOK_ALONE;
 	live = batch_witness(batch->id, bound, witness);
 
 	/* what ends without a live job counts its failed ones below */
@@ -148,9 +158,12 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 	if (failing || !live)
 	{
 		/* nobody adds a job, or changes the state, until we have committed */
-		if (!read_batch(batch->id, true, batch))
-			return LOOK_LATER;
-		live = batch_witness(batch->id, PG_INT64_MAX, witness);
+		if (!locked)
+		{
+			if (!read_batch(batch->id, true, batch))
+				return LOOK_LATER;
+			live = batch_witness(batch->id, PG_INT64_MAX, witness);
+		}
 		if (!live)
 			count_jobs(batch);
 
@@ -378,42 +391,15 @@ has_cancelled(int64 id)
 bool
 batch_witness(int64 id, int64 bound, int64 *witness)
 {
-	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
-	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
 	Snapshot	snapshot;
-	bool		found = false;
+	bool		found;
 
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	for (;;)
-	{
-		ScanKeyData keys[2];
-		SysScanDesc scan;
-		HeapTuple	tuple;
-
-		ScanKeyInit(&keys[0], JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
-					Int64GetDatum(id));
-		ScanKeyInit(&keys[1], JOB_ID, BTLessEqualStrategyNumber, F_INT8LE,
-					Int64GetDatum(bound));
-		scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
-		tuple = systable_getnext_ordered(scan, BackwardScanDirection);
-		if (tuple != NULL)
-		{
-			bool		isnull;
-
-			found = true;
-			*witness = DatumGetInt64(heap_getattr(tuple, JOB_ID,
-												  RelationGetDescr(rel),
-												  &isnull));
-		}
-		systable_endscan_ordered(scan);
-		if (found || bound == PG_INT64_MAX)
-			break;
-		bound = PG_INT64_MAX;
-	}
+	found = jobq_batch_find_live(id, bound, snapshot, witness) ||
+		(bound < PG_INT64_MAX &&
+		 jobq_batch_find_live(id, PG_INT64_MAX, snapshot, witness));
 	UnregisterSnapshot(snapshot);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
 	return found;
 }
 

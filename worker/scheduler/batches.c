@@ -535,6 +535,7 @@ look_into(void *arg)
 	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
 		: batch_look(batch->id, &batch->news, batch->bound, this->shared,
 					 &this->witness);
+	scheduler_commit_quietly();
 }
 
 /*

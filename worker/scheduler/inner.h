@@ -31,6 +31,7 @@
 
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
 extern ErrorData *scheduler_try_part(void (*body) (void *arg), void *arg);
+extern void scheduler_commit_quietly(void);
 
 /* worker/scheduler/partitions.c */
 

@@ -24,6 +24,8 @@
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
+#include "commit/commit.h"
+
 /*
  * Run body(arg) in a transaction of its own, with SPI connected and the table of
  * jobs locked against DROP EXTENSION; it looks itself whether the extension is
@@ -62,6 +64,22 @@ scheduler_try(void (*body) (void *arg), void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
 	return edata;
+}
+
+/*
+ * The transaction need not wait for the flush of its commit: whoever tells of what it
+ * has done flushes first (src/commit/flush.c), and a crash undoes it as a whole.
+ */
+void
+scheduler_commit_quietly(void)
+{
+	if (jobq_synchronous_commit)
+		return;
+	if (synchronous_commit != SYNCHRONOUS_COMMIT_OFF)
+		(void) set_config_option("synchronous_commit", "off", PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+	jobq_commit_quietly();
 }
 
 /*

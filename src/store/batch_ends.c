@@ -1,0 +1,392 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch_ends.c
+ *	  Which jobs of a batch are live, and what has become of the others.
+ *
+ * A batch may have millions of jobs, and the scheduler does nothing else while it looks
+ * whether they are all over, and counts them.  So both read what the indexes by batch
+ * know, and of the rows only whether they are there.
+ *
+ * A batch's finished jobs are in the partitions of the archive, its dead letters in
+ * jobq.failed_job.  Which tables these are, and their indexes by batch, is kept until
+ * one of them changes.  A partition whose index was dropped is read as a whole.
+ *
+ * src/store/batch_ends.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/visibilitymap.h"
+#include "access/xact.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "partitioning/partdesc.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "store/store.h"
+
+/* A table in which jobs are that have ended: a partition of the archive, or failed_job. */
+typedef struct EndTable
+{
+	Oid			relid;
+	Oid			index;			/* by batch, or InvalidOid */
+	AttrNumber	batch_id;
+	AttrNumber	state;			/* InvalidAttrNumber: all have failed */
+} EndTable;
+
+/* What is counted: the scan ends at the first if first_of is a state. */
+typedef struct Search
+{
+	int64		batch_id;
+	Snapshot	snapshot;
+	char		first_of;		/* or 0: count all */
+	JobqBatchCounts *counts;
+} Search;
+
+static EndTable *tables = NULL;
+static int	ntables = 0;		/* 0: not known */
+static Oid	tables_of = InvalidOid; /* the archive */
+
+/* how often a message, or an abort, may have outdated what is kept here */
+static uint64 changes = 0;
+
+static void end_table(Oid relid, bool failed, EndTable *table);
+static void load_tables(void);
+static void count_end(JobqBatchCounts *counts, char state);
+static void scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
+						 ScanDirection direction, bool (*each) (Datum second, void *arg),
+						 void *arg);
+static bool count_entry(Datum second, void *arg);
+static void count_by_index(const EndTable *table, Relation rel, const Search *search);
+static bool note_id(Datum second, void *arg);
+static bool search_table(const EndTable *table, Relation rel, const Search *search);
+static bool search_ends(const Search *search);
+
+static void
+relation_changed(Oid relid)
+{
+	bool		known = relid == InvalidOid || relid == tables_of;
+
+	changes++;
+	for (int i = 0; i < ntables && !known; i++)
+		known = relid == tables[i].relid || relid == tables[i].index;
+	if (known)
+		ntables = 0;
+}
+
+static void
+forget_tables(void)
+{
+	relation_changed(InvalidOid);
+}
+
+const JobqCache jobq_batch_ends_cache = {
+	.changed = relation_changed,
+	.forget = forget_tables,
+};
+
+/*
+ * Where the table has what we look for.
+ */
+static void
+end_table(Oid relid, bool failed, EndTable *table)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *lc;
+
+	*table = (EndTable)
+	{
+		.relid = relid,
+			.batch_id = get_attnum(relid, "batch_id"),
+			.state = failed ? InvalidAttrNumber : get_attnum(relid, "state")
+	};
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("jobq.%s is not an ordinary table",
+						RelationGetRelationName(rel)),
+				 errhint("Partitions of jobq.archive cannot be foreign tables, nor have partitions.")));
+	if (table->batch_id == InvalidAttrNumber || get_atttype(relid, table->batch_id) != INT8OID ||
+		(!failed && (table->state == InvalidAttrNumber ||
+					 get_atttype(relid, table->state) != CHAROID)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table jobq.%s has other columns than its own",
+						RelationGetRelationName(rel)),
+				 errhint("The tables of jobq cannot have other columns than its own.")));
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		if (index->rd_rel->relam == BTREE_AM_OID && form->indisvalid &&
+			form->indkey.values[0] == table->batch_id &&
+			(failed ? form->indnkeyatts == 1
+			 : form->indnkeyatts == 2 && form->indkey.values[1] == table->state))
+			table->index = lfirst_oid(lc);
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Find out which tables there are.  It is done again if one changes meanwhile.
+ */
+static void
+load_tables(void)
+{
+	const JobqRelations *rels = jobq_relations();
+	uint64		before;
+
+	do
+	{
+		Relation	archive = table_open(rels->archive, AccessShareLock);
+		PartitionDesc partitions;
+		EndTable   *found;
+
+		if (archive->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+			elog(ERROR, "jobq.archive is not partitioned");
+		before = changes;
+		partitions = RelationGetPartitionDesc(archive, true);
+		found = MemoryContextAlloc(TopMemoryContext,
+								   sizeof(EndTable) * (partitions->nparts + 1));
+		if (tables != NULL)
+			pfree(tables);
+		tables = found;
+		ntables = 0;
+		tables_of = rels->archive;
+		for (int i = 0; i < partitions->nparts && changes == before; i++)
+			end_table(partitions->oids[i], false, &found[i]);
+		if (changes == before)
+			end_table(rels->failed, true, &found[partitions->nparts]);
+		if (changes == before)
+			ntables = partitions->nparts + 1;
+		table_close(archive, NoLock);
+	} while (changes != before);
+	jobq_cache_filled();
+}
+
+static void
+count_end(JobqBatchCounts *counts, char state)
+{
+	if (state == 'f')
+		counts->failed++;
+	else if (state == STATE_COMPLETED)
+		counts->completed++;
+	else if (state == STATE_CANCELLED)
+		counts->cancelled++;
+	else if (state == STATE_EXPIRED)
+		counts->expired++;
+}
+
+/*
+ * Go through entries of an index whose first column is the batch, for rows that the
+ * snapshot sees, until "each" returns false for the second column.  (It is 0 if there is
+ * none.)
+ */
+static void
+scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
+			 ScanDirection direction, bool (*each) (Datum second, void *arg),
+			 void *arg)
+{
+	TupleDesc	desc = RelationGetDescr(index);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Buffer		map = InvalidBuffer;
+	IndexScanDesc scan;
+	ItemPointer tid;
+	bool		more = true;
+
+	scan = jobq_index_beginscan(rel, index, snapshot, nkeys);
+	scan->xs_want_itup = true;
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (more && (tid = index_getnext_tid(scan, direction)) != NULL)
+	{
+		Datum		second = (Datum) 0;
+		bool		isnull = false;
+
+		CHECK_FOR_INTERRUPTS();
+		/* as nodeIndexonlyscan.c does, which says why this is safe */
+		if (!VM_ALL_VISIBLE(rel, ItemPointerGetBlockNumber(tid), &map) &&
+			!index_fetch_heap(scan, slot))
+			continue;
+		if (desc->natts > 1)
+			second = index_getattr(scan->xs_itup, 2, desc, &isnull);
+		if (!isnull)
+			more = each(second, arg);
+	}
+	index_endscan(scan);
+	if (BufferIsValid(map))
+		ReleaseBuffer(map);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+static bool
+count_entry(Datum second, void *arg)
+{
+	const Search *search = arg;
+
+	count_end(search->counts, second == (Datum) 0 ? 'f' : DatumGetChar(second));
+	return true;
+}
+
+/*
+ * Count what the index has of the batch.  It knows the states, or all have failed.
+ */
+static void
+count_by_index(const EndTable *table, Relation rel, const Search *search)
+{
+	Relation	index = index_open(table->index, AccessShareLock);
+	ScanKeyData key;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(search->batch_id));
+	scan_entries(rel, index, search->snapshot, &key, 1, ForwardScanDirection, count_entry,
+				 unconstify(Search *, search));
+	index_close(index, AccessShareLock);
+}
+
+static bool
+note_id(Datum second, void *arg)
+{
+	*(int64 *) arg = DatumGetInt64(second);
+	return false;
+}
+
+/*
+ * Find a live job of the batch: the last one that the snapshot sees up to this id; false
+ * if there is none.
+ */
+bool
+jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id)
+{
+	Relation	rel = jobq_open_table(JOBQ_JOB_TABLE, AccessShareLock);
+	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(up_to));
+	*job_id = 0;
+	scan_entries(rel, index, snapshot, keys, 2, BackwardScanDirection, note_id, job_id);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	return *job_id != 0;
+}
+
+/*
+ * Search one of them.  True if it is found, and no more need be read.
+ */
+static bool
+search_table(const EndTable *table, Relation rel, const Search *search)
+{
+	ScanKeyData keys[2];
+	int			nkeys = 1;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	/* a row that the snapshot sees would be in a block */
+	if (RelationGetNumberOfBlocks(rel) == 0)
+		return false;
+	if (search->first_of == 0 && OidIsValid(table->index))
+	{
+		count_by_index(table, rel, search);
+		return false;
+	}
+	ScanKeyInit(&keys[0], table->batch_id, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(search->batch_id));
+	if (search->first_of != 0 && table->state != InvalidAttrNumber)
+		ScanKeyInit(&keys[nkeys++], table->state, BTEqualStrategyNumber, F_CHAREQ,
+					CharGetDatum(search->first_of));
+	scan = systable_beginscan(rel, table->index, OidIsValid(table->index),
+							  search->snapshot, nkeys, keys);
+	while (!found && (tuple = systable_getnext(scan)) != NULL)
+	{
+		char		state = 'f';
+		bool		isnull = false;
+
+		CHECK_FOR_INTERRUPTS();
+		if (table->state != InvalidAttrNumber)
+			state = DatumGetChar(heap_getattr(tuple, table->state,
+											  RelationGetDescr(rel), &isnull));
+		found = search->first_of != 0;
+		if (!found && !isnull)
+			count_end(search->counts, state);
+	}
+	systable_endscan(scan);
+	return found;
+}
+
+/*
+ * Search all of them.
+ */
+static bool
+search_ends(const Search *search)
+{
+	bool		found = false;
+	bool		outdated;
+
+	do
+	{
+		JobqBatchCounts before = {0};
+
+		if (search->counts != NULL)
+			before = *search->counts;
+		if (ntables == 0)
+			load_tables();
+		outdated = false;
+		for (int i = 0; i < ntables && !found; i++)
+		{
+			EndTable	table = tables[i];
+			Relation	rel = try_table_open(table.relid, AccessShareLock);
+
+			/* while we waited for it, it may have become another */
+			outdated = rel == NULL || ntables == 0;
+			if (!outdated)
+				found = search_table(&table, rel, search);
+			if (rel != NULL)
+				table_close(rel, NoLock);
+			if (outdated)
+				break;
+		}
+		outdated |= ntables == 0;
+		if (outdated && search->counts != NULL)
+			*search->counts = before;
+	} while (outdated && !found);
+	return found;
+}
+
+/*
+ * Has a job of the batch failed for good, or expired, as far as its row is still there?
+ */
+bool
+jobq_batch_has_failures(int64 id, Snapshot snapshot)
+{
+	Search		search = {.batch_id = id,.snapshot = snapshot,.first_of = STATE_EXPIRED};
+
+	return search_ends(&search);
+}
+
+/*
+ * Add to the counts what has become of jobs of the batch whose rows are still there.
+ */
+void
+jobq_batch_count(int64 id, Snapshot snapshot, JobqBatchCounts *counts)
+{
+	Search		search = {.batch_id = id,.snapshot = snapshot,.counts = counts};
+
+	(void) search_ends(&search);
+}
