@@ -102,7 +102,12 @@ if ($server == 0)
 	POSIX::_exit(0);
 }
 
+END { local $?; kill 'KILL', $server if $server; }
+
 sql(q{CREATE EXTENSION jobq; SELECT jobq.create_queue('web', mode => 'consumer')});
+# the program does not wait for a scheduler that has just begun
+sql(q{SELECT jobq.enqueue('first', queue => 'web')});
+sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{web}', wait => '5 min')});
 my $id = job('{"x": 1}');
 my ($status, $err) = work("$base/ok");
 
