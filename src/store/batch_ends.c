@@ -26,12 +26,14 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/partcache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -44,12 +46,15 @@ typedef struct EndTable
 	Oid			index;			/* by batch, or InvalidOid */
 	AttrNumber	batch_id;
 	AttrNumber	state;			/* InvalidAttrNumber: all have failed */
+	TimestampTz until;			/* the jobs have ended before then, or
+								 * DT_NOEND */
 } EndTable;
 
 /* What is counted: the scan ends at the first if first_of is a state. */
 typedef struct Search
 {
 	int64		batch_id;
+	TimestampTz since;			/* none of its jobs has ended before then */
 	Snapshot	snapshot;
 	char		first_of;		/* or 0: count all */
 	JobqBatchCounts *counts;
@@ -63,6 +68,7 @@ static Oid	tables_of = InvalidOid; /* the archive */
 static uint64 changes = 0;
 
 static void end_table(Oid relid, bool failed, EndTable *table);
+static void read_bounds(Relation archive, PartitionDesc partitions, EndTable *found);
 static void load_tables(void);
 static void count_end(JobqBatchCounts *counts, char state);
 static void scan_entries(Relation rel, Relation index, Snapshot snapshot, ScanKey keys, int nkeys,
@@ -111,7 +117,8 @@ end_table(Oid relid, bool failed, EndTable *table)
 	{
 		.relid = relid,
 			.batch_id = get_attnum(relid, "batch_id"),
-			.state = failed ? InvalidAttrNumber : get_attnum(relid, "state")
+			.state = failed ? InvalidAttrNumber : get_attnum(relid, "state"),
+			.until = DT_NOEND
 	};
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
@@ -144,6 +151,25 @@ end_table(Oid relid, bool failed, EndTable *table)
 }
 
 /*
+ * Until when the jobs have ended that are in the partitions of the archive, which were
+ * found; as far as it is partitioned by days, as it is unless somebody has changed that.
+ */
+static void
+read_bounds(Relation archive, PartitionDesc partitions, EndTable *found)
+{
+	PartitionKey key = RelationGetPartitionKey(archive);
+	PartitionBoundInfo bounds = partitions->boundinfo;
+
+	if (partitions->nparts == 0 || key->strategy != PARTITION_STRATEGY_RANGE ||
+		key->partnatts != 1 || key->parttypid[0] != TIMESTAMPTZOID)
+		return;
+	for (int i = 0; i < bounds->ndatums; i++)
+		if (bounds->indexes[i] >= 0 &&
+			bounds->kind[i][0] == PARTITION_RANGE_DATUM_VALUE)
+			found[bounds->indexes[i]].until = DatumGetTimestampTz(bounds->datums[i][0]);
+}
+
+/*
  * Find out which tables there are.  It is done again if one changes meanwhile.
  */
 static void
@@ -171,6 +197,8 @@ load_tables(void)
 		tables_of = rels->archive;
 		for (int i = 0; i < partitions->nparts && changes == before; i++)
 			end_table(partitions->oids[i], false, &found[i]);
+		if (changes == before)
+			read_bounds(archive, partitions, found);
 		if (changes == before)
 			end_table(rels->failed, true, &found[partitions->nparts]);
 		if (changes == before)
@@ -351,7 +379,11 @@ search_ends(const Search *search)
 		for (int i = 0; i < ntables && !found; i++)
 		{
 			EndTable	table = tables[i];
-			Relation	rel = try_table_open(table.relid, AccessShareLock);
+			Relation	rel;
+
+			if (table.until <= search->since)
+				continue;
+			rel = try_table_open(table.relid, AccessShareLock);
 
 			/* while we waited for it, it may have become another */
 			outdated = rel == NULL || ntables == 0;
@@ -371,22 +403,25 @@ search_ends(const Search *search)
 
 /*
  * Has a job of the batch failed for good, or expired, as far as its row is still there?
+ * No job of it has ended before "since".
  */
 bool
-jobq_batch_has_failures(int64 id, Snapshot snapshot)
+jobq_batch_has_failures(int64 id, TimestampTz since, Snapshot snapshot)
 {
-	Search		search = {.batch_id = id,.snapshot = snapshot,.first_of = STATE_EXPIRED};
+	Search		search = {.batch_id = id,.since = since,.snapshot = snapshot,
+	.first_of = STATE_EXPIRED};
 
 	return search_ends(&search);
 }
 
 /*
- * Add to the counts what has become of jobs of the batch whose rows are still there.
+ * Add to the counts what has become of jobs of the batch whose rows are still there.  None
+ * has ended before "since".
  */
 void
-jobq_batch_count(int64 id, Snapshot snapshot, JobqBatchCounts *counts)
+jobq_batch_count(int64 id, TimestampTz since, Snapshot snapshot, JobqBatchCounts *counts)
 {
-	Search		search = {.batch_id = id,.snapshot = snapshot,.counts = counts};
+	Search		search = {.batch_id = id,.since = since,.snapshot = snapshot,.counts = counts};
 
 	(void) search_ends(&search);
 }

@@ -85,7 +85,8 @@ extern void jobq_batch_put(JobqBatchRow *row);
 /* src/store/batch_ends.c */
 extern const JobqCache jobq_batch_ends_cache;
 extern bool jobq_batch_find_live(int64 id, int64 up_to, Snapshot snapshot, int64 *job_id);
-extern bool jobq_batch_has_failures(int64 id, Snapshot snapshot);
-extern void jobq_batch_count(int64 id, Snapshot snapshot, JobqBatchCounts *counts);
+extern bool jobq_batch_has_failures(int64 id, TimestampTz since, Snapshot snapshot);
+extern void jobq_batch_count(int64 id, TimestampTz since, Snapshot snapshot,
+							 JobqBatchCounts *counts);
 
 #endif							/* JOBQ_BATCH_ROWS_H */

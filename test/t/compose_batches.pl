@@ -339,6 +339,47 @@ wait_for($node, 'retention: a batch knows of a failure that is not in the archiv
 sql(q{SELECT jobq.test_clock('0')});
 
 #
+# Ends are looked for since the batch was made, days ago or in a time to come: the clock
+# may be put back.
+#
+sub put_outside
+{
+	return sql(qq{BEGIN; SELECT batch() AS b \\gset
+		SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', array_fill('{}'::jsonb, '{$_[0]}'), options => '{"queue": "outside", "run_at": "2001-01-01"}') \\gset
+		COMMIT; SELECT :b});
+}
+
+sub end_at
+{
+	my ($day) = @_;
+
+	sql("SELECT jobq.test_clock('$day days')");
+	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq.clock() AT TIME ZONE 'UTC', '"jobq.archive_"YYYYMMDD')) IS NOT NULL});
+	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
+	return;
+}
+
+sub is_counted
+{
+	my ($batch, $n, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for($node, "$what: it has told so", "SELECT told($batch) = 'finish completed, success completed'");
+	is(sql(qq{SELECT DISTINCT headers -> 'batch_counts' ->> 'completed' FROM jobq.jobs WHERE kind = 'tell' AND headers ->> 'batch_id' = '$batch'}),
+		$n, "$what: all are counted");
+	return;
+}
+# a scheduler that has not seen the clock jump
+$node->restart;
+my $long = put_outside(3);
+end_at($_) foreach (0, 2, 4);
+is_counted($long, 3, 'a batch of some days');
+my $early = put_outside(2);
+end_at(4);
+end_at(0);
+is_counted($early, 2, 'a batch from which the clock was put back');
+
+#
 # Callbacks run as the batch's role, whoever ends it.
 #
 sql(q{CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; GRANT alice TO bob;

@@ -14,6 +14,8 @@ my $sources = "$FindBin::RealBin/../../libraries/c";
 my $program = $node->basedir . '/consumer';
 my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
 my @cc = ('cc', '-O1', '-Wall', '-Wextra', '-Wno-unused-parameter', '-Werror', "-I$sources", "-I$include", '-I/usr/include/postgresql');
+# a program whose libpq has sanitizers needs them, too
+push @cc, grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
 my @libraries = ("$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq', '-lpthread', '-lm');
 
 command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 'the example compiles');

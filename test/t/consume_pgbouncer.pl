@@ -30,8 +30,10 @@ my ($dir, $port, $superuser) = @$pooler{qw(dir port user)};
 
 my $program = "$dir/consumers";
 my ($include, $lib) = map { $node->config_data($_) } '--includedir', '--libdir';
+# a program whose libpq has sanitizers needs them, too
+my @sanitizers = grep { /^-fsanitize=/ } split ' ', $node->config_data('--cflags');
 command_ok(
-	[   'cc', '-O1', '-Wall', '-o', $program, "$FindBin::RealBin/../consumers/consumers.c",
+	[   'cc', '-O1', '-Wall', @sanitizers, '-o', $program, "$FindBin::RealBin/../consumers/consumers.c",
 		"-I$include", '-I/usr/include/postgresql', "-L$lib", "-Wl,-rpath,$lib", '-lpq' ],
 	'the consumers compile');
 

@@ -33,6 +33,13 @@
 /* Jobs that one look cancels. */
 #define MAX_CANCELLED	200
 
+/*
+ * Ends of jobs are looked for only since the batch was made, or there would be more to
+ * read with each day that is kept; and for so much longer, as the clock may have been put
+ * back by as much.
+ */
+#define CLOCK_SLACK		USECS_PER_DAY
+
 /* A row of jobq.batch. */
 typedef struct Batch
 {
@@ -61,7 +68,11 @@ static int64 cancelled_batch = 0;
 static int64 cancelled_to = 0;
 static bool cancelled_not = false;
 
+/* The clock was put back by more than is allowed for. */
+static bool clock_jumped = false;
+
 static bool read_batch(int64 id, bool lock, Batch *batch);
+static TimestampTz ends_since(const Batch *batch);
 static bool has_failed(const Batch *batch);
 static bool step_has_failed(int64 id);
 static void count_jobs(Batch *batch);
@@ -81,6 +92,15 @@ batch_look_failed(int64 id)
 {
 	cancelled_batch = 0;
 	kept_forget(id);
+}
+
+/*
+ * The clock was put back by so much.
+ */
+void
+batch_look_put_back(int64 by)
+{
+	clock_jumped |= by > CLOCK_SLACK / 2;
 }
 
 /*
@@ -285,6 +305,21 @@ read_batch(int64 id, bool lock, Batch *batch)
 }
 
 /*
+ * No job of the batch has ended before this.  Where it comes from a publisher, that has
+ * another clock.
+ */
+static TimestampTz
+ends_since(const Batch *batch)
+{
+	const JobqBatchRow *row = &batch->row;
+	TimestampTz created_at = DatumGetTimestampTz(BATCH_VALUE(row, CREATED_AT));
+
+	if (clock_jumped || created_at > jobq_now() || DatumGetBool(BATCH_VALUE(row, ADOPTED)))
+		return DT_NOBEGIN;
+	return created_at - CLOCK_SLACK;
+}
+
+/*
  * Has a job of the batch failed for good, or expired, that is not an optional step?
  */
 static bool
@@ -305,7 +340,7 @@ has_failed(const Batch *batch)
 	found = jobq_batch_fetch(batch->id, snapshot, &now) &&
 		(DatumGetInt64(BATCH_VALUE(&now, FAILED)) > 0 ||
 		 DatumGetInt64(BATCH_VALUE(&now, EXPIRED)) > 0 ||
-		 jobq_batch_has_failures(batch->id, snapshot));
+		 jobq_batch_has_failures(batch->id, ends_since(batch), snapshot));
 	UnregisterSnapshot(snapshot);
 	return found;
 }
@@ -346,7 +381,7 @@ count_jobs(Batch *batch)
 	};
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	jobq_batch_count(batch->id, snapshot, &batch->counts);
+	jobq_batch_count(batch->id, ends_since(batch), snapshot, &batch->counts);
 	batch->counted = true;
 	UnregisterSnapshot(snapshot);
 }

@@ -429,6 +429,7 @@ typedef enum BatchLook
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
 							bool shared, int64 *witness);
 extern void batch_look_failed(int64 id);
+extern void batch_look_put_back(int64 by);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
 
 /* worker/scheduler/batch_watch.c */

@@ -68,7 +68,7 @@ static void scheduler_exit(int code, Datum arg);
 static void load(void);
 static void run_duty(Duty *duty, TimestampTz now);
 static void read_anew(void);
-static void clock_put_back(TimestampTz now);
+static void clock_put_back(TimestampTz now, TimestampTz last);
 static TimestampTz next_due(const Duty *duty, TimestampTz now);
 static TimestampTz next_wake(TimestampTz now);
 static void announce(void);
@@ -111,7 +111,7 @@ jobq_scheduler_main(Datum main_arg)
 
 		pg_memory_barrier();
 		if (now < last)
-			clock_put_back(now);
+			clock_put_back(now, last);
 		last = now;
 		process_interrupts();
 		if (my_db->stop)
@@ -268,7 +268,7 @@ read_anew(void)
  * What was planned is too far away.
  */
 static void
-clock_put_back(TimestampTz now)
+clock_put_back(TimestampTz now, TimestampTz last)
 {
 	for (int i = 0; i < NDUTIES; i++)
 	{
@@ -282,6 +282,7 @@ clock_put_back(TimestampTz now)
 	my_db->limits->due = my_db->groups->due = now;
 	my_db->groups->owners = true;
 	my_db->rescan = true;
+	batch_look_put_back(last - now);
 	jobq_stats_unknown(my_db->dboid);
 }
 
