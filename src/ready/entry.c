@@ -36,7 +36,7 @@
 static void lane_activate(JobqDatabase *db, JobqLane *lane);
 static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
-static bool has_little(JobqDatabase *db, const JobqLane *lane, uint32 less);
+static bool has_little(JobqDatabase *db, const JobqLane *lane);
 static int64 can_give(JobqDatabase *db, const JobqLane *lane,
 					  const JobqLane *for_lane, bool over, bool must);
 static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
@@ -237,12 +237,12 @@ over_share(JobqDatabase *db, const JobqLane *lane, uint32 more)
 }
 
 /*
- * With so many less, has the lane's role next to nothing?
+ * Has the lane's role next to nothing?
  */
 static bool
-has_little(JobqDatabase *db, const JobqLane *lane, uint32 less)
+has_little(JobqDatabase *db, const JobqLane *lane)
 {
-	return db->ready->roles[lane->role_index].nentries < SHORT_LANE + less;
+	return db->ready->roles[lane->role_index].nentries < SHORT_LANE;
 }
 
 /*
@@ -251,9 +251,10 @@ has_little(JobqDatabase *db, const JobqLane *lane, uint32 less)
  *
  * The first entries of a lane go to one that is more urgent, but never to one that
  * is less so; unless they are of a role that has more than its share, and the role
- * that needs one has next to nothing.  Nor may the latter come to that by what it
- * gives to the former: else the two would take entries from each other, and no job
- * would begin.
+ * that needs one has next to nothing.  But a role that has more than its share, or
+ * would have then, takes the first ones only from itself and from others that have: so
+ * what is given for a share is never taken back for urgency, not even by way of a third
+ * role.  Else they would take entries from each other, and no job would begin.
  *
  * Without a lane that needs one, only long lanes can; or, if it must be, any, the
  * least urgent first.
@@ -273,13 +274,13 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 	{
 		if (is_long)
 			return GIVES(4) + lane->count;
-		if (lane->priority >= for_lane->priority || has_little(db, for_lane, 0))
+		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
 			return GIVES(3) + lane->priority;
 	}
 	if (is_long)
 		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
 	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE &&
-		!(over && lane->role != for_lane->role && has_little(db, lane, 1)))
+		(!over || lane->role == for_lane->role || over_share(db, lane, 0)))
 		return GIVES(1) + lane->priority;
 	return 0;
 }
@@ -297,7 +298,7 @@ was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, TimestampTz now)
 		for_lane->count >= ready->entries_full_count &&
 		for_lane->priority >= ready->entries_full_priority &&
 		(over || !ready->entries_full_over) &&
-		(ready->entries_full_little || !has_little(db, for_lane, 0));
+		(ready->entries_full_little || !has_little(db, for_lane));
 }
 
 /*
@@ -348,7 +349,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 			ready->entries_full_count = for_lane->count;
 			ready->entries_full_priority = for_lane->priority;
 			ready->entries_full_over = over;
-			ready->entries_full_little = has_little(db, for_lane, 0);
+			ready->entries_full_little = has_little(db, for_lane);
 		}
 		return false;
 	}
