@@ -164,20 +164,23 @@ jobq_groups_read_begin(JobqDatabase *db)
 
 /*
  * It has read that the group waits for this job.  One that runs need not be waited for.
+ * True if the job is the owner from now on: it is to be handed over again, as it may
+ * have been dropped when it was not.
  */
-void
+bool
 jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id, TimestampTz since)
 {
 	if (group->owner == job_id || (group->running > 0 && group->current == job_id))
-		return;
+		return false;
 	if (group->owner != 0)
 	{
 		group->others = JOBQ_OTHERS_KNOWN;
-		return;
+		return false;
 	}
 	jobq_group_wait_for(group, job_id, queue_id, since);
 	if (group->running == 0)
 		group->current = job_id;
+	return true;
 }
 
 /*

@@ -106,7 +106,7 @@ extern void jobq_group_wait_for(JobqGroup *group, int64 id, int32 queue_id,
 extern void jobq_group_held(JobqDatabase *db, int64 id, int64 job_id,
 							TimestampTz since);
 extern void jobq_groups_read_begin(JobqDatabase *db);
-extern void jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id,
+extern bool jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id,
 							TimestampTz since);
 extern void jobq_groups_read_end(JobqDatabase *db, TimestampTz now);
 

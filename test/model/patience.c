@@ -98,6 +98,7 @@ void
 read_owners(void)
 {
 	int64		last = 0;
+	JobqWakeList wake = {0};
 
 	jobq_groups_read_begin(db);
 	for (;;)
@@ -125,7 +126,9 @@ read_owners(void)
 									world.now);
 		if (group != NULL)
 		{
-			jobq_group_read(group, last, row->job.queue_id, row->held_since);
+			if (jobq_group_read(group, last, row->job.queue_id, row->held_since) &&
+				row->job.key.run_at < DT_NOEND)
+				jobq_ready_push(db, &row->job, world.now, &wake);
 			trace("  group %d waits for job %d, of which it knows job %d\n",
 				  (int) group->id, (int) last, (int) group->owner);
 		}
@@ -140,6 +143,8 @@ read_owners(void)
 		}
 	}
 	jobq_groups_read_end(db, world.now);
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	unlock(&wake);
 }
 
 /*

@@ -103,6 +103,7 @@ read_owners(TimestampTz now, int64 most)
 	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
 	Datum		values[] = {Int64GetDatum(most), TimestampTzGetDatum(now)};
 	uint64		n;
+	Relation	rel;
 
 	if (jobq_query_kept(&any, "SELECT FROM jobq.job WHERE group_id IS NOT NULL LIMIT 1",
 						0, NULL, NULL, NULL, SPI_OK_SELECT) == 0)
@@ -114,6 +115,7 @@ read_owners(TimestampTz now, int64 most)
 				   "  AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $2, true))"
 				   " ORDER BY j.id LIMIT $1",
 				   2, types, values, NULL, SPI_OK_SELECT);
+	rel = jobq_open_jobs();
 	for (uint64 i = 0; i < n; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
@@ -126,6 +128,8 @@ read_owners(TimestampTz now, int64 most)
 		const JobqLimiter *policy;
 		JobqGroup  *group = NULL;
 		uint16		limiter;
+		bool		owner;
+		JobqJob		found;
 
 		if (isnull)
 			since = now;
@@ -139,10 +143,12 @@ read_owners(TimestampTz now, int64 most)
 			group = jobq_group_make(my_db, id, limiter,
 									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
 									now);
-		if (group != NULL)
-			jobq_group_read(group, job, queue_id, since);
+		owner = group != NULL && jobq_group_read(group, job, queue_id, since);
 		LWLockRelease(my_db->lock);
+		if (owner && jobq_job_find(rel, job, GetActiveSnapshot(), &found))
+			jobq_job_push(&found);
 	}
+	table_close(rel, NoLock);
 }
 
 /*
