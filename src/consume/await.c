@@ -163,12 +163,14 @@ jobq_reserver_unranked(Reservation *reservation)
 
 /*
  * Does one of our queues have a lane of which the scheduler has not yet read
- * what is in it?  Then wait a moment rather than say that there is nothing.
+ * what is in it, or reads it just now?  Then wait a moment rather than say that there
+ * is nothing.
  */
 bool
 jobq_reserver_coming(Reservation *reservation)
 {
 	JobqDatabase *db = reservation->db;
+	TimestampTz now = jobq_now();
 	bool		coming = false;
 
 	if (reservation->patience-- <= 0)
@@ -184,7 +186,8 @@ jobq_reserver_coming(Reservation *reservation)
 			JobqLane   *lane = &db->ready->lanes[i];
 
 			coming = !lane->ranked ||
-				(lane->more && !lane->paused && lane->count == 0);
+				(!lane->paused && lane->count == 0 &&
+				 (lane->more || lane->scanning || lane->next_due <= now));
 		}
 	}
 	coming |= db->rescan || (!db->ready->complete && !db->ready->overflow);

@@ -55,7 +55,7 @@ typedef struct Reservation
 	int			max;
 	int64		lease_ms;
 	int64		token;			/* of what was popped last; or 0 */
-	int			patience;		/* looks in vain, 5 ms apart */
+	int			patience;		/* looks in vain that are left */
 	const char *consumer;
 	inet_struct client;
 	JobqPush   *popped;			/* [max] */

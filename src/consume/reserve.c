@@ -44,6 +44,14 @@ PG_FUNCTION_INFO_V1(jobq_lease_slots);
 /* Who waits looks so often whether the database is served again. */
 #define AWAY_PAUSE_MS	100L
 
+/*
+ * Who has found nothing, while there is something that the scheduler has not read, looks
+ * so often again, MOMENT_MS apart.  The scheduler needs some milliseconds, unless the
+ * machine has other work for all of its processors.
+ */
+#define PATIENCE		200
+#define MOMENT_MS		5L
+
 static void parse_queues(Reservation *reservation, ArrayType *queues);
 static bool pop_jobs(Reservation *reservation, bool wait);
 static void no_place(JobqDatabase *db, Oid role);
@@ -512,7 +520,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 							   MAX_RESERVE_WAIT_MS);
 	parse_queues(&reservation, PG_GETARG_ARRAYTYPE_P(0));
 	reservation.db = jobq_served_database("jobq.reserve()");
-	reservation.patience = 40;
+	reservation.patience = PATIENCE;
 	reservation.plain = jobq_reserver_plain(fcinfo);
 	reservation.roles = palloc(sizeof(Oid) * jobq_max_lanes);
 	reservation.denied = palloc(sizeof(Oid) * jobq_max_lanes);
@@ -531,7 +539,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			if (reservation.place == JOBQ_NONE &&
 				jobq_reserver_unranked(&reservation))
 			{
-				jobq_reserver_sleep(&reservation, 5);
+				jobq_reserver_sleep(&reservation, MOMENT_MS);
 				continue;
 			}
 			left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
@@ -548,7 +556,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 			}
 			if (left <= 0 && !jobq_reserver_coming(&reservation))
 				break;
-			left = Max(left, 5);
+			left = Max(left, MOMENT_MS);
 			CHECK_FOR_INTERRUPTS();
 			if (reservation.db->stop || reservation.db->dboid != MyDatabaseId)
 			{
@@ -557,7 +565,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 				reservation.db = jobq_served_database("jobq.reserve()");
 				continue;
 			}
-			if (reservation.place == JOBQ_NONE && left > 5)
+			if (reservation.place == JOBQ_NONE && left > MOMENT_MS)
 				continue;
 
 			jobq_reserver_sleep(&reservation, left);

@@ -114,6 +114,33 @@ foreach my $case (
 }
 
 #
+# Who reserves while a lane is being read gets what there is, also without a wait.
+#
+sql(q{SELECT jobq.create_queue('post', mode => 'consumer'); SELECT jobq.enqueue('note', queue => 'post', run_at => jobq.clock() + interval '10 min')});
+my $reader = $node->background_psql('postgres');
+hold('jobq-lane-read',
+	sub { sql(q{SELECT jobq.test_clock('10 min 1 s')}); },
+	sub {
+		# he lets the scheduler go on as soon as the other waits
+		$reader->query_until(qr/begins/, q{
+\echo begins
+DO $$ BEGIN
+	FOR i IN 1 .. 10000 LOOP
+		EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'JobqReserve');
+		PERFORM pg_sleep(0.001), pg_stat_clear_snapshot();
+	END LOOP;
+	PERFORM injection_points_detach('jobq-lane-read'), injection_points_wakeup('jobq-lane-read');
+END $$;
+});
+		is(sql(q{SELECT jobq.enqueue('note', queue => 'post'); SELECT count(*) FROM jobq.reserve('{post}')}) =~ s/.*\n//r,
+			'1', 'lane, reserved: it gets a job');
+		$reader->quit;
+		sql(q{SELECT injection_points_attach('jobq-lane-read', 'wait')});
+	});
+is(sql(q{SELECT count(jobq.cancel(id)) FROM jobq.job}), '2', 'lane, reserved: both are there');
+sql(q{SELECT jobq.test_clock('0')});
+
+#
 # Jobs of a group, while those that were not parked have been read.
 #
 sql(q{SELECT jobq.create_queue('groups')});
