@@ -220,11 +220,11 @@ group_predecessor(Relation rel, const JobqJob *job, Snapshot snapshot,
 	while (!found && index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		slot_getallattrs(slot);
-		memcpy(first->values, slot->tts_values, sizeof(first->values));
-		memcpy(first->nulls, slot->tts_isnull, sizeof(first->nulls));
-		found = job_run_at(first) <= now &&
-			!DatumGetBool(JOB(first, JOB_DORMANT));
+		found = DatumGetTimestampTz(slot->tts_values[JOB_RUN_AT - 1]) <= now &&
+			!DatumGetBool(slot->tts_values[JOB_DORMANT - 1]);
 	}
+	if (found)
+		jobq_job_from_tuple(rel, ExecFetchSlotHeapTuple(slot, false, NULL), first);
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
@@ -390,8 +390,11 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
 	JobqPush	push = *entry;
+	JobqPush	called = {0};
 	JobqJob		again;
 	Snapshot	latest;
+
+	jobq_push_of_job(&called, first, NULL);
 
 	/*
 	 * who says that a group waits for a job must stay to see whether it is
@@ -400,8 +403,7 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	HOLD_INTERRUPTS();
 	push.permits = JOBQ_NO_PERMITS;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_group_call(db, entry->permits.group, job_id(first),
-					job_priority(first), job_run_at(first));
+	jobq_group_call(db, entry->permits.group, &called, jobq_now(), &wake);
 	jobq_lease_undo(db, push.key.id, token, jobq_now(), &wake);
 	jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);

@@ -252,9 +252,10 @@ has_little(JobqDatabase *db, const JobqLane *lane)
  * The first entries of a lane go to one that is more urgent, but never to one that
  * is less so; unless they are of a role that has more than its share, and the role
  * that needs one has next to nothing.  But a role that has more than its share, or
- * would have then, takes the first ones only from itself and from others that have: so
- * what is given for a share is never taken back for urgency, not even by way of a third
- * role.  Else they would take entries from each other, and no job would begin.
+ * would have then, takes entries only from itself and from others that have: so what is
+ * given for a share is never taken back, neither for urgency nor from a long lane, and not
+ * even by way of a third role.  Else they would take entries from each other, and no job
+ * would begin.
  *
  * Without a lane that needs one, only long lanes can; or, if it must be, any, the
  * least urgent first.
@@ -277,10 +278,11 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
 		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
 			return GIVES(3) + lane->priority;
 	}
+	if (over && lane->role != for_lane->role && !over_share(db, lane, 0))
+		return 0;
 	if (is_long)
 		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
-	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE &&
-		(!over || lane->role == for_lane->role || over_share(db, lane, 0)))
+	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE)
 		return GIVES(1) + lane->priority;
 	return 0;
 }

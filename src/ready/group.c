@@ -222,27 +222,35 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 }
 
 /*
- * A job that was taken in has to wait for this one, which is in another lane.
+ * A job that was taken in has to wait for this one, which was found in the table.  If
+ * its lane passes jobs over, for which there was no place, it may be one of them; then it
+ * is handed over again, or the place that its group has now would be held for as long as
+ * there is none for it.
  */
 void
-jobq_group_call(JobqDatabase *db, uint32 place, int64 id, int32 priority,
-				TimestampTz run_at)
+jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
+				TimestampTz now, JobqWakeList *wake)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 	JobqKey		called = {group->called_run_at, group->called};
-	JobqKey		key = {run_at, id};
+	JobqLane   *lane;
 
 	/* one that is parked will be called */
 	for (uint32 i = group->head; i != JOBQ_NONE; i = db->ready->entries[i].next)
-		if (db->ready->entries[i].key.id == id)
+		if (db->ready->entries[i].key.id == job->key.id)
 			return;
 	if (group->called == 0 ||
-		group_compare(priority, key, group->called_priority, called) < 0)
+		group_compare(job->priority, job->key, group->called_priority, called) < 0)
 	{
-		group->called = id;
-		group->called_priority = priority;
-		group->called_run_at = run_at;
+		group->called = job->key.id;
+		group->called_priority = job->priority;
+		group->called_run_at = job->key.run_at;
 	}
+	lane = jobq_lane_find(db, job->queue_id, job->priority, job->role, job->flow,
+						  false, false);
+	if (lane != NULL && lane->skipping && jobq_key_cmp(job->key, lane->skipped) >= 0 &&
+		jobq_lease_find(db, job->key.id) == NULL)
+		jobq_ready_push(db, job, now, wake);
 }
 
 /*

@@ -43,6 +43,7 @@ void
 model_memory(const int *sizes)
 {
 	static char *memory = NULL;
+	static char *holding[NSLOTS] = {NULL};
 
 	jobq_ready_entries = sizes[0];
 	jobq_max_lanes = sizes[1];
@@ -66,11 +67,11 @@ model_memory(const int *sizes)
 	locked = false;
 	for (int i = 0; i < NSLOTS; i++)
 	{
-		char	   *holding = calloc(1, jobq_holding_area.size());
-
+		free(holding[i]);
+		holding[i] = calloc(1, jobq_holding_area.size());
 		SpinLockInit(&slots[i].mutex);
 		slots[i].database = -1;
-		jobq_holding_area.init(&slots[i], holding);
+		jobq_holding_area.init(&slots[i], holding[i]);
 	}
 	free(memory);
 	memory = malloc(jobq_ready_area.size());
