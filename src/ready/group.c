@@ -224,12 +224,12 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 /*
  * A job that was taken in has to wait for this one, which was found in the table.  If
  * its lane passes jobs over, for which there was no place, it may be one of them; then it
- * is handed over again, or the place that its group has now would be held for as long as
+ * is read again at once, or the place that its group has now would be held for as long as
  * there is none for it.
  */
 void
 jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
-				TimestampTz now, JobqWakeList *wake)
+				JobqWakeList *wake)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 	JobqKey		called = {group->called_run_at, group->called};
@@ -250,7 +250,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
 						  false, false);
 	if (lane != NULL && lane->skipping && jobq_key_cmp(job->key, lane->skipped) >= 0 &&
 		jobq_lease_find(db, job->key.id) == NULL)
-		jobq_ready_push(db, job, now, wake);
+		jobq_lane_look(db, lane, job->key, wake);
 }
 
 /*
