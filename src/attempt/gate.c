@@ -403,7 +403,8 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	HOLD_INTERRUPTS();
 	push.permits = JOBQ_NO_PERMITS;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	jobq_group_call(db, entry->permits.group, &called, &wake);
+	if (jobq_group_call(db, entry->permits.group, &called))
+		jobq_ready_push(db, &called, jobq_now(), &wake);
 	jobq_lease_undo(db, push.key.id, token, jobq_now(), &wake);
 	jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);

@@ -222,14 +222,13 @@ group_admit(JobqDatabase *db, const JobqPush *job, uint16 limiter,
 }
 
 /*
- * A job that was taken in has to wait for this one, which was found in the table.  If
- * its lane passes jobs over, for which there was no place, it may be one of them; then it
- * is read again at once, or the place that its group has now would be held for as long as
- * there is none for it.
+ * A job that was taken in has to wait for this one, which was found in the table.  True
+ * if its lane passes jobs over, for which there was no place, and it may be one of them.
+ * Then the caller hands it over again, or the place that its group has now would be held
+ * for as long as there is none for it.
  */
-void
-jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
-				JobqWakeList *wake)
+bool
+jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 {
 	JobqGroup  *group = &db->groups->groups[place];
 	JobqKey		called = {group->called_run_at, group->called};
@@ -238,7 +237,7 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
 	/* one that is parked will be called */
 	for (uint32 i = group->head; i != JOBQ_NONE; i = db->ready->entries[i].next)
 		if (db->ready->entries[i].key.id == job->key.id)
-			return;
+			return false;
 	if (group->called == 0 ||
 		group_compare(job->priority, job->key, group->called_priority, called) < 0)
 	{
@@ -248,9 +247,9 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job,
 	}
 	lane = jobq_lane_find(db, job->queue_id, job->priority, job->role, job->flow,
 						  false, false);
-	if (lane != NULL && lane->skipping && jobq_key_cmp(job->key, lane->skipped) >= 0 &&
-		jobq_lease_find(db, job->key.id) == NULL)
-		jobq_lane_look(db, lane, job->key, wake);
+	return lane != NULL && lane->skipping &&
+		jobq_key_cmp(job->key, lane->skipped) >= 0 &&
+		jobq_lease_find(db, job->key.id) == NULL;
 }
 
 /*

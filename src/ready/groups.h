@@ -111,8 +111,7 @@ extern bool jobq_group_read(JobqGroup *group, int64 job_id, int32 queue_id,
 extern void jobq_groups_read_end(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/group.c */
-extern void jobq_group_call(JobqDatabase *db, uint32 group, const JobqPush *job,
-							JobqWakeList *wake);
+extern bool jobq_group_call(JobqDatabase *db, uint32 group, const JobqPush *job);
 extern void jobq_group_end(JobqDatabase *db, int64 id, int64 job_id,
 						   TimestampTz now, JobqWakeList *wake);
 extern void jobq_groups_wake(JobqDatabase *db, TimestampTz now,

@@ -371,7 +371,8 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		trace("  comes after job %d\n", (int) first->job.key.id);
 		push.permits = JOBQ_NO_PERMITS;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		jobq_group_call(db, entry->permits.group, &first->job, &wake);
+		if (jobq_group_call(db, entry->permits.group, &first->job))
+			jobq_ready_push(db, &first->job, world.now, &wake);
 		jobq_lease_undo(db, push.key.id, token, world.now, &wake);
 		jobq_ready_push(db, &push, push.key.run_at, &wake);
 		unlock(&wake);
