@@ -247,10 +247,11 @@ taken_note(JobqDatabase *db, const JobqPush *job)
 }
 
 /*
- * Has somebody got the job, but not begun it: a worker that has popped it, a session to
- * which it is offered, or that has just leased it?  Then what stands in its lane is an
- * outdated entry, and the place that is taken may be the job's own.  A shared lock is
- * enough.
+ * Has somebody got the job: a worker that has popped it, whether it has begun or not, a
+ * session to which it is offered, or that has leased it?  Then what stands in its lane is
+ * an outdated entry, and the place that is taken may be the job's own.  A worker is asked
+ * for what it holds, and not for what it says that it runs: it can begin at any time, and
+ * has the row only a moment later.  A shared lock is enough.
  */
 bool
 jobq_is_handed_out(JobqDatabase *db, int64 id)
@@ -261,7 +262,7 @@ jobq_is_handed_out(JobqDatabase *db, int64 id)
 		const JobqHolding *holding = slot->holding;
 
 		if (slot->database == db - jobq_shared->databases &&
-			holding->permits_job == id && holding->unused && !holding->turned_away &&
+			holding->permits_job == id && !holding->turned_away &&
 			jobq_permits_any(&holding->permits))
 			return true;
 	}

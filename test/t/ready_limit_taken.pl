@@ -196,6 +196,26 @@ release('jobq-worker-popped');
 is(outcome($job), 'completed', 'popped: it runs');
 
 #
+# The same, and the worker begins while the scheduler looks at the job, but does not have the
+# row yet.
+#
+sql(q{SELECT injection_points_attach('jobq-worker-popped', 'wait'), injection_points_attach('jobq-attempt-begins', 'wait'),
+	injection_points_attach('jobq-taken', 'wait')});
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
+wait_for($node, 'begun: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-worker-popped'});
+sql(q{SELECT jobq.pause('served')});
+go_round();
+sql(q{SELECT jobq.resume('served')});
+wait_for($node, 'begun: the scheduler looks at it', $looking);
+release('jobq-worker-popped');
+wait_for($node, 'begun: its worker begins', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-attempt-begins'});
+release('jobq-taken');
+go_round();
+is(sql("SELECT state FROM jobq.status($job)"), 'running', 'begun: it is still there');
+release('jobq-attempt-begins');
+is(outcome($job), 'completed', 'begun: it runs');
+
+#
 # The scheduler ends, and another does what it has left.
 #
 take();

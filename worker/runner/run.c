@@ -165,6 +165,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
 		(void) jobq_flush();
 	claim(run, job, kind, now, jobq_job_timeout(handler, job));
+	jobq_injection_point("jobq-attempt-begins");
 	allowance_begin(handler);
 
 	current.job = job;
