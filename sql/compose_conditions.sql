@@ -41,7 +41,7 @@ SELECT jobq.workflow('{"steps": [{"name": "list", "kind": "echo", "payload": [1,
 	{"name": "none", "kind": "echo", "needs": ["many"], "map": {"$result": "many"}},
 	{"name": "all", "kind": "echo", "needs": ["many", "few", "none"], "payload": [{"$result": "many"}, {"$result": "few"}, {"$result": "none"}]}]}') AS id \gset
 SELECT test.ended(:id);
-SELECT e.name, e.state, s.elements, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id;
+SELECT e.name, e.state, s.elements, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
 
 -- a condition that raises an error, or takes too long, has its step fail
 SELECT jobq.chain('[{"kind": "echo", "payload": {"n": 1}}, {"kind": "echo", "when": "$.n == 1 && $.n < $limit"}, {"kind": "echo"}]') AS ids \gset
@@ -87,7 +87,7 @@ SELECT jobq.ack(id, token, '"one"') FROM jobq.reserve('{conditional}', wait => '
 SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT jobq.ack(id, token, '"three"') FROM jobq.reserve('{conditional}', wait => '5 min');
 SELECT test.ended(:id);
-SELECT e.name, e.state, s.elements, s.elements_completed AS done, s.elements_failed AS failed, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id;
+SELECT e.name, e.state, s.elements, s.elements_completed AS done, s.elements_failed AS failed, e.result FROM test.ends e JOIN jobq.steps s USING (batch_id, name) WHERE e.batch_id = :id ORDER BY s.job_id;
 SELECT jobq.workflow('{"steps": [{"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "fails", "kind": "broken", "max_attempts": 1, "needs": ["may fail"]}, {"name": "last", "kind": "echo", "needs": ["fails"]}]}') AS id \gset
 SELECT test.ended(:id);
 SELECT name, state FROM test.ends WHERE batch_id = :id;

@@ -381,7 +381,7 @@ look_again(Relation rel, int64 id)
 }
 
 /*
- * The job goes back, and its group waits for the other one.
+ * The job waits, and its group goes on with the other one.
  */
 static void
 wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
@@ -406,7 +406,8 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	if (jobq_group_call(db, entry->permits.group, &called))
 		jobq_ready_push(db, &called, jobq_now(), &wake);
 	jobq_lease_undo(db, push.key.id, token, jobq_now(), &wake);
-	jobq_ready_push(db, &push, push.key.run_at, &wake);
+	if (!jobq_group_wait(db, &push, jobq_now(), &wake))
+		jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);
 
 	/* it may have come to its end before we said that we wait for it */

@@ -253,6 +253,39 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 }
 
 /*
+ * A job that was popped comes after the one that its group was told to wait for: it is
+ * parked.  False if it cannot be; then the caller hands it over again.
+ *
+ * It takes no entry from others.  In its lane it would, perhaps even from that other one,
+ * which would find a place again as soon as this one is popped: and so on.
+ */
+bool
+jobq_group_wait(JobqDatabase *db, const JobqPush *job, TimestampTz now,
+				JobqWakeList *wake)
+{
+	JobqGroup  *group = jobq_group_find(db, job->group);
+	JobqLane   *lane = jobq_lane_find(db, job->queue_id, job->priority, job->role,
+									  job->flow, job->quarantine, false);
+
+	if (group == NULL || lane == NULL || group->owner == job->key.id)
+		return false;
+	if (db->ready->nfree == 0)
+		group_spill(group, job->priority, job->key);
+	else
+	{
+		uint32		index = entry_alloc(db, lane);
+		JobqEntry  *entry = &db->ready->entries[index];
+
+		entry->key = job->key;
+		entry->ctid = job->ctid;
+		entry->group = job->group;
+		group_park(db, group, index);
+	}
+	group_advance(db, group, now, wake);
+	return true;
+}
+
+/*
  * The job's transaction is over.  If the job will run again ("live"), its
  * group waits for it, unless the queue says otherwise, or it has waited too long.
  */

@@ -245,6 +245,7 @@ extern int	group_compare(int32 priority_a, JobqKey a, int32 priority_b,
 extern int32 group_entry_priority(JobqDatabase *db, uint32 index);
 extern bool group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id,
 						  int32 priority, JobqKey key);
+extern void group_spill(JobqGroup *group, int32 priority, JobqKey key);
 extern void group_park(JobqDatabase *db, JobqGroup *group, uint32 index);
 extern bool group_call(JobqDatabase *db, JobqGroup *group, uint32 *link,
 					   TimestampTz now, JobqWakeList *wake);

@@ -60,26 +60,33 @@ group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority
 }
 
 /*
- * Drop an entry of which there is none after it that is parked: it and what
- * follows are to be read.
+ * There is no place for this job: it and what follows are to be read.
  *
  * The cursor never rises here.  The job that runs and the owner may be parked
  * above it, and so be the last; others that were dropped lie between.
  */
-static void
-spill(JobqDatabase *db, JobqGroup *group, uint32 index)
+void
+group_spill(JobqGroup *group, int32 priority, JobqKey key)
 {
 	JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
 
 	if (!group->spilled ||
-		group_compare(group_entry_priority(db, index), db->ready->entries[index].key,
-					  group->cursor_priority, cursor) <= 0)
+		group_compare(priority, key, group->cursor_priority, cursor) <= 0)
 	{
-		group->cursor_priority = group_entry_priority(db, index);
-		group->cursor_run_at = db->ready->entries[index].key.run_at;
-		group->cursor_id = db->ready->entries[index].key.id - 1;
+		group->cursor_priority = priority;
+		group->cursor_run_at = key.run_at;
+		group->cursor_id = key.id - 1;
 	}
 	group->spilled = group->dropped = true;
+}
+
+/*
+ * Drop an entry of which there is none after it that is parked.
+ */
+static void
+spill(JobqDatabase *db, JobqGroup *group, uint32 index)
+{
+	group_spill(group, group_entry_priority(db, index), db->ready->entries[index].key);
 	entry_free(db, index);
 }
 

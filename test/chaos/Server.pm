@@ -98,6 +98,8 @@ sub start
 		return 1 if $self->postmaster;
 		kill 'CONT', $_->{pid} foreach $self->orphans;
 		local $ENV{LD_PRELOAD} = $self->{preload} if $self->{preload};
+		# a server with AddressSanitizer wants to be the first to be loaded
+		local $ENV{ASAN_OPTIONS} = join ':', $ENV{ASAN_OPTIONS} // (), 'verify_asan_link_order=0';
 		local $ENV{CHAOS_FULL_DATA} = "$self->{folder}/full.data";
 		local $ENV{CHAOS_FULL_WAL} = "$self->{folder}/full.wal";
 		return 1

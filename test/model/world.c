@@ -374,7 +374,8 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		if (jobq_group_call(db, entry->permits.group, &first->job))
 			jobq_ready_push(db, &first->job, world.now, &wake);
 		jobq_lease_undo(db, push.key.id, token, world.now, &wake);
-		jobq_ready_push(db, &push, push.key.run_at, &wake);
+		if (!jobq_group_wait(db, &push, world.now, &wake))
+			jobq_ready_push(db, &push, push.key.run_at, &wake);
 		unlock(&wake);
 		return -1;
 	}
@@ -925,11 +926,16 @@ op_refill(uint32 a, uint32 b, uint32 c)
 		scheduler_refill_begin();
 }
 
+/*
+ * A part of a round, which has looked at the clock.
+ */
 static void
 op_rank(uint32 a, uint32 b, uint32 c)
 {
-	if (db->reload)
-		scheduler_rank();
+	if (!db->reload || world.now < world.scheduler_last)
+		return;
+	world.scheduler_last = world.now;
+	scheduler_rank();
 }
 
 static void
