@@ -25,6 +25,8 @@ BATCHES = """DO $$ DECLARE b bigint; BEGIN
         IF i %% 100 = 0 THEN COMMIT; END IF;
     END LOOP;
 END $$"""
+TOOK = """SELECT extract(epoch FROM greatest((SELECT max(finished_at) FROM jobq.archive),
+    (SELECT max(finished_at) FROM jobq.batch)) - '%s')"""
 ENDED = "NOT EXISTS (SELECT FROM jobq.job) AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at IS NULL)"
 
 
@@ -40,16 +42,17 @@ def measure(server, make, jobs):
     server.ask("VACUUM ANALYZE jobq.job, jobq.batch, jobq.archive")
     server.ask("CHECKPOINT")
     last = server.ask("SELECT max(id) FROM jobq.job")
-    began = time.monotonic()
+    began = server.ask("SELECT clock_timestamp()")
     server.ask("SELECT jobq.resume('default')")
     # by its id: who looks at all walks over all dead rows, and takes a processor from the workers
     server.ask("DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job WHERE id = %s) "
                "LOOP PERFORM pg_sleep(0.005); END LOOP; END $$" % last)
+    deadline = time.monotonic() + 300
     while server.ask("SELECT " + ENDED) != "t":
-        if time.monotonic() > began + 300:
+        if time.monotonic() > deadline:
             sys.exit("the jobs do not end: see " + server.folder + "/log")
         time.sleep(0.01)
-    return jobs / (time.monotonic() - began)
+    return jobs / float(server.ask(TOOK % began))
 
 
 def main():
@@ -69,7 +72,8 @@ def main():
     try:
         for number in range(rounds + 1):
             for name in names if number % 2 else names[::-1]:
-                figure = {what: measure(servers[name], make, jobs) for what, make in workloads.items()}
+                order = list(workloads)[number % 3:] + list(workloads)[:number % 3]
+                figure = {what: measure(servers[name], workloads[what], jobs) for what in order}
                 if number > 0:		# the first round fills the caches
                     for what in workloads:
                         figures[name][what].append(figure[what])

@@ -379,6 +379,20 @@ end_at(4);
 end_at(0);
 is_counted($early, 2, 'a batch from which the clock was put back');
 
+# or nine hours at a time, each of which is less than what is allowed for
+$node->restart;
+sql(q{SELECT jobq.test_clock('4 days')});
+my $slowly = put_outside(2);
+foreach my $hour (map { 96 - 9 * $_ } 0 .. 8)
+{
+	my $round = sql("SELECT jobq.test_clock('$hour hours'); SELECT jobq.enqueue('part', '{}', delay => '1 ms')");
+	$round =~ s/\s//g;
+	wait_for($node, "hour $hour: the scheduler has gone round", "SELECT state = 'completed' FROM jobq.status($round)");
+}
+end_at($_) foreach (1, 5);
+is_counted($slowly, 2, 'a batch from which the clock was put back slowly');
+sql(q{SELECT jobq.test_clock('0')});
+
 #
 # Callbacks run as the batch's role, whoever ends it.
 #

@@ -68,8 +68,8 @@ static int64 cancelled_batch = 0;
 static int64 cancelled_to = 0;
 static bool cancelled_not = false;
 
-/* The clock was put back by more than is allowed for. */
-static bool clock_jumped = false;
+/* By how much the clock was put back, in all since the scheduler began. */
+static int64 put_back = 0;
 
 static bool read_batch(int64 id, bool lock, Batch *batch);
 static TimestampTz ends_since(const Batch *batch);
@@ -100,7 +100,7 @@ batch_look_failed(int64 id)
 void
 batch_look_put_back(int64 by)
 {
-	clock_jumped |= by > CLOCK_SLACK / 2;
+	put_back += by;
 }
 
 /*
@@ -314,7 +314,7 @@ ends_since(const Batch *batch)
 	const JobqBatchRow *row = &batch->row;
 	TimestampTz created_at = DatumGetTimestampTz(BATCH_VALUE(row, CREATED_AT));
 
-	if (clock_jumped || created_at > jobq_now() || DatumGetBool(BATCH_VALUE(row, ADOPTED)))
+	if (put_back > CLOCK_SLACK / 2 || created_at > jobq_now() || DatumGetBool(BATCH_VALUE(row, ADOPTED)))
 		return DT_NOBEGIN;
 	return created_at - CLOCK_SLACK;
 }

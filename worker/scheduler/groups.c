@@ -90,11 +90,11 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 }
 
 /*
- * Which jobs their groups wait for, as the table has it; so many rows of it.  A group that waits for another
- * goes on with that, and what runs has no need to be waited for.
+ * Which jobs their groups wait for, as the table has it; so many rows of it.  A group
+ * that waits for another goes on with that, and what runs has no need to be waited for.
  *
- * All jobs are looked through, as there is no index of those that have a lease in their row
- * (procedure.c); but not where there are no groups.
+ * All jobs are looked through, as there is no index of those that have a lease in their
+ * row (procedure.c); but not where there are no groups.
  */
 static void
 read_owners(TimestampTz now, int64 most)

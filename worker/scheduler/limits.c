@@ -89,7 +89,6 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	limiter->priced = now_is->priced;
 	limiter->tenant_max_running = now_is->tenant_max_running;
 	limiter->tenant_rate = now_is->tenant_rate;
-	limiter->priced = now_is->priced;
 	limiter->when_taken = now_is->when_taken;
 	limiter->release_after = now_is->release_after;
 	if (limiter->throttle.failures == 0)
@@ -279,8 +278,8 @@ count_running(uint16 index)
 
 /*
  * Of what runs already, each job counts at the limiter that its kind has or names, or
- * else its queue, unless it passes that by.  What its worker has taken along goes back, so that it does not keep
- * the permit for that.  Wants db->lock.
+ * else its queue, unless it passes that by.  What its worker has taken along goes back,
+ * so that it does not keep the permit for that.  Wants db->lock.
  */
 static void
 count_limited(const Members *members, JobqWakeList *wake)
