@@ -314,7 +314,8 @@ ends_since(const Batch *batch)
 	const JobqBatchRow *row = &batch->row;
 	TimestampTz created_at = DatumGetTimestampTz(BATCH_VALUE(row, CREATED_AT));
 
-	if (put_back > CLOCK_SLACK / 2 || created_at > jobq_now() || DatumGetBool(BATCH_VALUE(row, ADOPTED)))
+	if (put_back > CLOCK_SLACK / 2 || created_at > jobq_now() ||
+		DatumGetBool(BATCH_VALUE(row, ADOPTED)))
 		return DT_NOBEGIN;
 	return created_at - CLOCK_SLACK;
 }
