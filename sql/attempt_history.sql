@@ -121,6 +121,7 @@ RESET ROLE;
 SELECT jsonb_array_length(jobq_internal.live_log(:id, NULL));
 -- as an attempt ends, its lines may be in both places for a moment
 SELECT l ->> 'message' AS message FROM jsonb_array_elements(jobq_internal.live_log(:id, jsonb_build_array('{"message": "before"}'::jsonb, jobq_internal.live_log(:id, NULL) -> 0))) l;
+SELECT jsonb_array_length(jobq_internal.live_log(:id, l)) FROM unnest('{"[]","{}","1"}'::jsonb[]) l;
 SELECT jobq.revoke_role('regress_jobq_alice');
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:id);

@@ -222,3 +222,27 @@ SELECT u.tags, e.code, e.message FROM unnest(ARRAY['"import"', '1', '{}', '[1]',
 SELECT e.code, e.message FROM test.error($$SELECT jobq.cancel_many(tags => '{}')$$) e;
 SELECT jobq.clear('tagged') > 0 AS cleared;
 SELECT jobq.drop_queue('tagged', force => true);
+
+-- of several with the same key the last is retried, among those that the user may retry
+SELECT jobq.create_queue('keyed one'), jobq.create_queue('keyed two');
+SELECT jobq.enqueue('broken', '1', 'keyed one', unique_key => 'same', max_attempts => 1) AS one \gset
+SELECT state FROM jobq.wait(:one);
+SELECT jobq.enqueue('broken', '2', 'keyed two', unique_key => 'same', max_attempts => 1) AS two \gset
+SELECT state FROM jobq.wait(:two);
+SELECT jobq.pause('keyed one'), jobq.pause('keyed two');
+SELECT jobq.grant_queue('keyed one', 'regress_jobq_bob', 'manage');
+SET ROLE regress_jobq_bob;
+SELECT jobq.retry_many(kind => 'broken');
+RESET ROLE;
+SELECT payload, state FROM jobq.jobs WHERE id IN (:one, :two) ORDER BY id;
+SELECT jobq.cancel(:one);
+SELECT jobq.enqueue('broken', '3', 'keyed one', unique_key => 'same', max_attempts => 1) AS three \gset
+SELECT jobq.resume('keyed one');
+SELECT state FROM jobq.wait(:three);
+SELECT jobq.pause('keyed one'), jobq.grant_queue('keyed two', 'regress_jobq_bob', 'manage');
+SET ROLE regress_jobq_bob;
+SELECT jobq.retry_many(kind => 'broken');
+RESET ROLE;
+SELECT payload, state FROM jobq.jobs WHERE id IN (:two, :three) ORDER BY id;
+SELECT jobq.clear('keyed one'), jobq.delete_failed(:two);
+SELECT jobq.drop_queue('keyed one', force => true), jobq.drop_queue('keyed two', force => true);

@@ -77,6 +77,28 @@ SELECT count(*) FROM test.error(format('SELECT jobq.status(%s)', :plain)) WHERE 
 SET ROLE regress_jobq_bob;
 SELECT count(*) FROM jobq.jobs WHERE id = :plain;
 RESET ROLE;
+-- nor while it runs
+CREATE FUNCTION test.lingers(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.log('begun'), jobq.set_progress(50, 'half');
+	PERFORM pg_advisory_xact_lock_shared(77);
+END
+$$;
+SELECT jobq.register('lingers', 'test.lingers(jsonb)', queue => 'agency') FROM pg_advisory_lock(77);
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('lingers') AS lingers \gset
+SELECT test.until(format('(SELECT progress = 50 FROM jobq.jobs WHERE id = %s)', :lingers));
+SELECT state, attempt, worker IS NOT NULL AS has_worker, message, log -> 0 ->> 'message' AS log FROM jobq.jobs WHERE id = :lingers;
+SELECT ready, running FROM jobq.queues WHERE name = 'agency';
+SELECT role, state, kind, message FROM jobq.workers WHERE job_id = :lingers;
+SET ROLE regress_jobq_agent;
+SELECT state, job_id, kind, message FROM jobq.workers WHERE state = 'running';
+SELECT jobq_internal.live_log(:lingers, NULL) AS log;
+RESET ROLE;
+SELECT pg_advisory_unlock(77);
+SELECT state FROM jobq.wait(:lingers);
+SELECT jobq.unregister('lingers');
+DROP FUNCTION test.lingers;
 SELECT note, who, count(*) OVER (PARTITION BY tx) AS in_tx FROM test.vault ORDER BY note;
 TRUNCATE test.vault;
 

@@ -149,6 +149,8 @@ BEGIN
 			HINT = 'It must be between 0 and 36500 days, or null for no limit.';
 	END IF;
 	give_up := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) max_time;
+	once := coalesce(once, false);
+	stop_when_empty := coalesce(stop_when_empty, false);
 	LOOP
 		EXIT WHEN jobs OPERATOR(pg_catalog.>=) max_jobs
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;

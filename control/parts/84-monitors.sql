@@ -81,6 +81,8 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 				(SELECT min(o.value) FROM v o WHERE o.condition = 'silent' AND (o.queue = '(other)' OR o.queue = m.queue AND o.kind = '(other)'
 					OR m.queue IS NULL AND o.queue IS NULL AND o.kind = '(other)')),
 				extract(epoch FROM jobq.clock() - m.made_at))
+			-- who may not look into other sessions does not see when a transaction began
+			WHEN m.condition = 'xmin' AND NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN NULL
 			ELSE greatest(s.value, 0) END AS value
 	FROM jobq.monitor m
 	CROSS JOIN (SELECT jobq_internal.stats_known() AS known) k

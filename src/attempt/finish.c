@@ -247,7 +247,7 @@ jobq_job_failed(Relation rel, JobqJob *job, TimestampTz started_at,
 	}
 	else
 	{
-		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
+		jobq_job_set_run_at(job, run_at);
 		jobq_job_insert_again(rel, job);
 		jobq_count(job, JOBQ_N_RETRIED, 1);
 		jobq_state_changed(job, "retryable");
@@ -339,8 +339,7 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 			JOB_SET(job, JOB_ATTEMPT,
 					Int32GetDatum(current->outcome == OUTCOME_RELEASE
 								  ? current->attempt : current->attempt - 1));
-			JOB_SET(job, JOB_RUN_AT,
-					TimestampTzGetDatum(jobq_now() + current->delay_ms * 1000));
+			jobq_job_set_run_at(job, jobq_now() + current->delay_ms * 1000);
 			job->nulls[JOB_LEASE_TOKEN - 1] = true;
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
 			jobq_job_insert_again(rel, job);

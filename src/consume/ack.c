@@ -433,8 +433,7 @@ release(const Held *held, Interval *interval, const Datum *payload)
 		since = take_row(db, rel, held->ids[i], held->tokens[i], &job);
 		jobq_count_attempt(&job, JOBQ_N_STARTED, since, jobq_now());
 		if (delay_ms > 0)
-			JOB_SET(&job, JOB_RUN_AT,
-					TimestampTzGetDatum(jobq_now() + delay_ms * 1000));
+			jobq_job_set_run_at(&job, jobq_now() + delay_ms * 1000);
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
 		jobq_log_keep_told(db, NULL, &job);

@@ -162,6 +162,7 @@ typedef struct JobqSlot
 	/* Protected by mutex; the worker itself reads its own without. */
 	slock_t		mutex;
 	int64		job_id;			/* 0: none */
+	Oid			job_role;		/* whose job it is; role runs it */
 	bool		over;			/* its attempt is committed */
 	int32		queue_id;
 	uint32		stat;			/* where it is counted: see stats.h */

@@ -92,16 +92,14 @@ change_queue(JobqJob *job, const char *name, bool live)
 	JobqQueue	to;
 	JobqQueue	buffer;
 	const JobqQueue *from = jobq_queue_by_id(job_queue_id(job), &buffer);
-	bool		expires_by_queue = from != NULL &&
-		from->expires_after_ms >= 0 && !JOB_ISNULL(job, JOB_EXPIRES_AT) &&
-		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) ==
-		jobq_later(job_run_at(job), from->expires_after_ms);
 
 	if (from != NULL && strcmp(from->name, name) == 0)
 	{
 		jobq_require_produce(from);
 		return;
 	}
+	if (jobq_job_expires_by(job, from))
+		JOB_ISNULL(job, JOB_EXPIRES_AT) = true;
 	handler = jobq_find_place(jobq_job_kind(job), name, &to, &handler_buffer);
 	if (live)
 		jobq_length_remove(job_queue_id(job));
@@ -114,9 +112,10 @@ change_queue(JobqJob *job, const char *name, bool live)
 	}
 	else if (!JOB_ISNULL(job, JOB_GROUP_KEY))
 		jobq_set_group(job, JOB(job, JOB_GROUP_KEY));
-	if (expires_by_queue)
-		JOB_ISNULL(job, JOB_EXPIRES_AT) = true;
-	if (live && JOB_ISNULL(job, JOB_EXPIRES_AT) && to.expires_after_ms >= 0)
+
+	/* that of a blocked job is counted from when it is free */
+	if (live && !job_blocked(job) && JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		to.expires_after_ms >= 0)
 		JOB_SET(job, JOB_EXPIRES_AT,
 				TimestampTzGetDatum(jobq_later(job_run_at(job),
 											   to.expires_after_ms)));
@@ -202,7 +201,7 @@ edit_live(Relation rel, int64 id, const JobqEdit *edit)
 	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
 		return false;
 	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
-	if (!jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, true, &job,
+	if (!jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, NULL, &job,
 							 &state))
 	{
 		if (state != NULL)

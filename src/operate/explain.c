@@ -226,6 +226,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		there;
 		Oid			role;
+		Oid			job_role;
 		int64		current;
 		int32		queue_id;
 		int			pid;
@@ -239,6 +240,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		pid = slot->state == JOBQ_SLOT_ATTACHED ? slot->pid : 0;
 		SpinLockAcquire(&slot->mutex);
 		current = slot->job_id;
+		job_role = slot->job_role;
 		queue_id = slot->queue_id;
 		SpinLockRelease(&slot->mutex);
 		LWLockRelease(jobq_shared->lock);
@@ -248,7 +250,7 @@ workers(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue *queue
 		crew.idle += role == job_run_as(job) && (pid == 0 || current == 0);
 		if (current == 0 || pid == 0)
 			continue;
-		if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, role, queue_id))
+		if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
 			appendStringInfo(&crew.busy, "%sjob " INT64_FORMAT,
 							 crew.busy.len > 0 ? ", " : "", current);
 		else

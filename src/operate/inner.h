@@ -47,14 +47,15 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
 
-/* Whom a cancel is about. */
-typedef enum JobqCancel
+/*
+ * What a job that was chosen among many must still be to be treated.
+ */
+typedef struct JobqChosen
 {
-	JOBQ_CANCEL_ONE,			/* this job, whatever it does; an error if the
-								 * user may only see it */
-	JOBQ_CANCEL_MANY,			/* one of many that were chosen */
-	JOBQ_CANCEL_WAITING,		/* the same, and nobody has begun it */
-}			JobqCancel;
+	TransactionId version;		/* of its row; or invalid: any */
+	Oid			role;			/* whose it is; or invalid: anybody's */
+	bool		changed;		/* set where it is not so any more */
+}			JobqChosen;
 
 /* The conditions by which many jobs are chosen: the numbers FILTER_*. */
 enum
@@ -98,19 +99,22 @@ typedef struct JobqFilter
 /* src/operate/revive.c */
 extern void jobq_row_of_job(Oid *role, int32 *queue_id);
 extern bool jobq_may_with_row(int privilege);
+extern void jobq_no_such_job(int64 id);
 extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
 									int32 queue_id);
-extern bool jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
+extern void jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
 
 /* src/operate/operate.c */
-extern void jobq_no_such_job(int64 id);
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,
 						  bool refuse, JobqJob *job);
+extern bool jobq_find_chosen(int privilege, Relation rel, int64 id,
+							 JobqChosen * chosen, JobqJob *job);
 extern void jobq_check_finished(int64 id);
 extern void jobq_end_lease(const JobqJob *job, bool always);
-extern bool jobq_cancel_job(Relation rel, int64 id, JobqCancel how);
-extern bool jobq_retry_waiting(Relation rel, int64 id, bool refuse);
+extern bool jobq_cancel_job(Relation rel, int64 id, bool running,
+							JobqChosen * chosen);
+extern bool jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen);
 
 /* src/operate/grant.c */
 extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
@@ -122,10 +126,10 @@ extern Oid	jobq_role_arg(FunctionCallInfo fcinfo, int arg, const char *name,
 /* src/operate/move.c */
 extern void jobq_not_waiting(int64 id, const char *state);
 extern bool jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
-								bool refuse, JobqJob *job,
+								JobqChosen * chosen, JobqJob *job,
 								const char **state);
 extern bool jobq_move_job(Relation rel, int64 id, int att, Datum value,
-						  bool refuse);
+						  JobqChosen * chosen);
 
 /* src/operate/edit.c */
 extern void jobq_check_may_write(const char *what, int64 id, Oid role,

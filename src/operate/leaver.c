@@ -281,9 +281,10 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 	for (uint64 i = 0; i < njobs; i++)
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
+		JobqChosen	chosen = {.role = role};
 
 		if (jobq_current_of(ids[i]) == NULL)
-			dropped += jobq_cancel_job(rel, ids[i], JOBQ_CANCEL_MANY);
+			dropped += jobq_cancel_job(rel, ids[i], true, &chosen);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}

@@ -34,7 +34,7 @@ may_read(JobqDatabase *db, JobqSlot *slot, int64 id)
 		SpinLockAcquire(&slot->mutex);
 		if (slot->job_id == id && !slot->over)
 		{
-			role = slot->role;
+			role = slot->job_role;
 			queue_id = slot->queue_id;
 		}
 		SpinLockRelease(&slot->mutex);
@@ -83,7 +83,9 @@ jobq_live_log(PG_FUNCTION_ARGS)
 		PG_RETURN_DATUM(PG_GETARG_DATUM(1));
 	}
 	live = jobq_text_to_jsonb(lines);
-	if (PG_ARGISNULL(1))
+	if (PG_ARGISNULL(1) || !JB_ROOT_IS_ARRAY(PG_GETARG_JSONB_P(1)) ||
+		JB_ROOT_IS_SCALAR(PG_GETARG_JSONB_P(1)) ||
+		JB_ROOT_COUNT(PG_GETARG_JSONB_P(1)) == 0)
 		PG_RETURN_DATUM(live);
 	last = DirectFunctionCall2(jsonb_array_element, PG_GETARG_DATUM(1),
 							   Int32GetDatum(-1));

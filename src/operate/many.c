@@ -7,9 +7,10 @@
  * One query chooses the jobs and puts their ids in order into a tuplestore, which
  * goes to disk where they are many.  Then they are taken a slice at a time: the
  * query is asked again of these, since they may have changed, and each that still
- * is as it should be is treated like one that is named alone.  So memory does not
- * grow with their number, and a slice costs what it touches; who wants to commits
- * after each (jobq_many_run()).  Jobs that come later are not chosen.
+ * is as it should be is treated like one that is named alone.  Dead letters are
+ * locked by it; of a live job that has another row by then it is asked once more.
+ * So memory does not grow with their number, and a slice costs what it touches; who
+ * wants to commits after each (jobq_many_run()).  Jobs that come later are not chosen.
  *
  * Whether the user may is decided for each job, by jobq_may().  Who may not read
  * what is in a job does not learn it by a condition, either.
@@ -40,7 +41,7 @@
 #define CHUNK		1000
 
 /* Parameters of a query at most. */
-#define MAX_PARAMS	(2 * NFILTERS + 4)
+#define MAX_PARAMS	(2 * NFILTERS + 5)
 
 /* Is a dead letter "j" not a step that would wait for a batch without end? */
 #define CAN_BEGIN \
@@ -68,11 +69,15 @@ static void add(ManyQuery * query, const char *alias, const char *condition,
 				Oid type, Datum value);
 static void add_filters(ManyQuery * query, const JobqMany * many, const char *alias);
 static void write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids);
+static int	privileges_for(const JobqMany * many);
+static void add_may(ManyQuery * query, const JobqMany * many, const char *alias);
 static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
 static void choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
 static int64 revive(Relation rel, ArrayType *array);
 static int64 delete_letters(ArrayType *array);
-static bool treat_job(const JobqMany * many, Relation rel, int64 id);
+static bool treat_job(const JobqMany * many, Relation rel, int64 id,
+					  JobqChosen * chosen);
+static int	ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n);
 static int64 treat_slice(const JobqMany * many, Datum *ids, int n);
 static int64 treat_slices(const JobqMany * many, TupleDesc desc,
 						  Tuplestorestate *ids, int slice);
@@ -178,7 +183,8 @@ add_filters(ManyQuery * query, const JobqMany * many, const char *alias)
 
 /*
  * The query for the jobs that are as they should be, all or those with these ids.
- * It returns their id, role and queue, in the order of the ids.
+ * It returns their id, role, queue and version, in the order of the ids.  Dead letters
+ * with these ids it locks, since they are deleted by id.
  */
 static void
 write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
@@ -186,7 +192,7 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 	query->n = 0;
 	initStringInfo(&query->text);
 	appendStringInfo(&query->text,
-					 "SELECT j.id, j.role::oid, j.queue_id FROM jobq.%s j WHERE true",
+					 "SELECT j.id, j.role::oid, j.queue_id, j.xmin FROM jobq.%s j WHERE true",
 					 of_letters(many) ? "failed_job" : "job");
 	add_filters(query, many, "j");
 	if (many->action == MANY_RETRY && of_letters(many))
@@ -203,12 +209,56 @@ write_query(ManyQuery * query, const JobqMany * many, ArrayType *ids)
 								   " AND (g.kind = j.kind OR j.unique_queue IS NOT NULL)"
 								   " AND g.role = j.role AND g.id > j.id");
 			add_filters(query, many, "g");
+			add_may(query, many, "g");
 			appendStringInfoString(&query->text, "))");
 		}
 	}
 	if (ids != NULL)
 		add(query, "j", "~id = ANY ($)", INT8ARRAYOID, PointerGetDatum(ids));
 	appendStringInfoString(&query->text, " ORDER BY j.id");
+	if (ids != NULL && of_letters(many))
+		appendStringInfoString(&query->text, " FOR UPDATE OF j");
+}
+
+/*
+ * The privileges that it takes: whoever may not read what is in a job shall not guess
+ * it by a condition.
+ */
+static int
+privileges_for(const JobqMany * many)
+{
+	return many->action == MANY_DELETE_FAILED || !many->nulls[FILTER_PAYLOAD] ||
+		!many->nulls[FILTER_GROUP_KEY] || !many->nulls[FILTER_UNIQUE_KEY]
+		? JOBQ_MAY_MANAGE : JOBQ_MAY_OPERATE;
+}
+
+/*
+ * Add that this user may do it with a dead letter.
+ */
+static void
+add_may(ManyQuery * query, const JobqMany * many, const char *alias)
+{
+	int			needed = privileges_for(many);
+	ArrayBuildState *queues = NULL;
+	SPITupleTable *found;
+
+	if ((jobq_privileges(0) & needed) != 0)
+		return;
+	(void) jobq_query("SELECT id FROM jobq.queue", 0, NULL, NULL, NULL, SPI_OK_SELECT);
+	found = SPI_tuptable;
+	queues = initArrayResult(INT4OID, CurrentMemoryContext, false);
+	for (uint64 i = 0; i < found->numvals; i++)
+	{
+		Datum		id = jobq_column(found->vals[i], found->tupdesc, 1, INT4OID, NULL);
+
+		if ((jobq_privileges(DatumGetInt32(id)) & needed) != 0)
+			queues = accumArrayResult(queues, id, false, INT4OID, CurrentMemoryContext);
+	}
+	SPI_freetuptable(found);
+	add(query, alias,
+		psprintf("(~queue_id = ANY ($) OR pg_catalog.pg_has_role(%u, ~role::oid, 'USAGE'))",
+				 GetUserId()),
+		INT4ARRAYOID, makeArrayResult(queues, CurrentMemoryContext));
 }
 
 /*
@@ -223,14 +273,7 @@ may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id)
 	*id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
 	role = DatumGetObjectId(jobq_column(row, desc, 2, OIDOID, NULL));
 	queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
-	if (!jobq_may(many->action == MANY_DELETE_FAILED
-				  ? JOBQ_MAY_MANAGE : JOBQ_MAY_OPERATE, role, queue_id))
-		return false;
-
-	/* whoever may not read these shall not guess them */
-	return (many->nulls[FILTER_PAYLOAD] && many->nulls[FILTER_GROUP_KEY] &&
-			many->nulls[FILTER_UNIQUE_KEY]) ||
-		jobq_may(JOBQ_MAY_MANAGE, role, queue_id);
+	return jobq_may(privileges_for(many), role, queue_id);
 }
 
 /*
@@ -277,7 +320,8 @@ choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 }
 
 /*
- * Run these dead letters again; how many it were.
+ * Run these dead letters again, which the user may, and which are locked; how many it
+ * were.
  */
 static int64
 revive(Relation rel, ArrayType *array)
@@ -285,23 +329,22 @@ revive(Relation rel, ArrayType *array)
 	static const Oid types[] = {INT8ARRAYOID};
 	Datum		values[] = {PointerGetDatum(array)};
 	int64		reopened = 0;
-	int64		revived = 0;
+	int64		revived;
 	SPITupleTable *letters;
 
-	/* one that somebody else retries or deletes is not returned */
 	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
 					  RETURNING_JOB, 1, types, values, NULL,
 					  SPI_OK_DELETE_RETURNING);
 	letters = SPI_tuptable;
+	revived = letters->numvals;
 	for (uint64 i = 0; i < letters->numvals; i++)
-		if (jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened))
-			revived++;
+		jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened);
 	SPI_freetuptable(letters);
 	return revived;
 }
 
 /*
- * Delete these dead letters.
+ * Delete these dead letters, which are locked.
  */
 static int64
 delete_letters(ArrayType *array)
@@ -321,25 +364,55 @@ delete_letters(ArrayType *array)
  * Do it with a live job; false if it does not let itself be treated so any more.
  */
 static bool
-treat_job(const JobqMany * many, Relation rel, int64 id)
+treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 {
 	switch (many->action)
 	{
 		case MANY_CANCEL:
 			return jobq_current_of(id) == NULL &&
-				jobq_cancel_job(rel, id, JOBQ_CANCEL_MANY);
+				jobq_cancel_job(rel, id, true, chosen);
 		case MANY_CLEAR:
-			return jobq_cancel_job(rel, id, JOBQ_CANCEL_WAITING);
+			return jobq_cancel_job(rel, id, false, chosen);
 		case MANY_RETRY:
-			return jobq_retry_waiting(rel, id, false);
+			return jobq_retry_waiting(rel, id, chosen);
 		case MANY_RESCHEDULE:
-			return jobq_move_job(rel, id, JOB_RUN_AT, many->value, false);
+			return jobq_move_job(rel, id, JOB_RUN_AT, many->value, chosen);
 		case MANY_SET_PRIORITY:
-			return jobq_move_job(rel, id, JOB_PRIORITY, many->value, false);
+			return jobq_move_job(rel, id, JOB_PRIORITY, many->value, chosen);
 		case MANY_DELETE_FAILED:
 			break;
 	}
 	return false;
+}
+
+/*
+ * Of these n jobs, put those first that are still as they should be, with their
+ * versions; returns how many there are.
+ */
+static int
+ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
+{
+	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE);
+	ManyQuery	query;
+
+	write_query(&query, many, array);
+	(void) jobq_query(query.text.data, query.n, query.types, query.values,
+					  NULL, SPI_OK_SELECT);
+	n = 0;
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		int64		id;
+
+		if (!may(many, row, SPI_tuptable->tupdesc, &id))
+			continue;
+		versions[n] = DatumGetTransactionId(jobq_column(row, SPI_tuptable->tupdesc,
+														4, XIDOID, NULL));
+		ids[n++] = Int64GetDatum(id);
+	}
+	SPI_freetuptable(SPI_tuptable);
+	return n;
 }
 
 /*
@@ -349,30 +422,18 @@ treat_job(const JobqMany * many, Relation rel, int64 id)
 static int64
 treat_slice(const JobqMany * many, Datum *chosen, int n)
 {
-	ArrayType  *array = construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
-										TYPALIGN_DOUBLE);
+	TransactionId *versions = palloc(sizeof(TransactionId) * n);
+	ArrayType  *array;
 	int64		done = 0;
 	MemoryContext context;
 	MemoryContext old;
 	Relation	rel;
-	ManyQuery	query;
 
 	/* in the order in which enqueue() locks these */
 	if (many->action == MANY_RETRY)
 		jobq_pin_queues();
 	rel = jobq_open_jobs();
-	write_query(&query, many, array);
-	(void) jobq_query(query.text.data, query.n, query.types, query.values,
-					  NULL, SPI_OK_SELECT);
-	n = 0;
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		int64		id;
-
-		if (may(many, SPI_tuptable->vals[i], SPI_tuptable->tupdesc, &id))
-			chosen[n++] = Int64GetDatum(id);
-	}
-	SPI_freetuptable(SPI_tuptable);
+	n = ask_again(many, chosen, versions, n);
 	array = construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 							TYPALIGN_DOUBLE);
 	if (n == 0)
@@ -388,9 +449,18 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 		old = MemoryContextSwitchTo(context);
 		for (int i = 0; i < n; i++)
 		{
-			CHECK_FOR_INTERRUPTS();
-			if (treat_job(many, rel, DatumGetInt64(chosen[i])))
-				done++;
+			JobqChosen	row;
+
+			do
+			{
+				CHECK_FOR_INTERRUPTS();
+				row = (JobqChosen)
+				{
+					.version = versions[i]
+				};
+				if (treat_job(many, rel, DatumGetInt64(chosen[i]), &row))
+					done++;
+			} while (row.changed && ask_again(many, &chosen[i], &versions[i], 1) > 0);
 			MemoryContextReset(context);
 		}
 		MemoryContextSwitchTo(old);

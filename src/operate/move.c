@@ -29,7 +29,6 @@
 PG_FUNCTION_INFO_V1(jobq_reschedule);
 PG_FUNCTION_INFO_V1(jobq_set_priority);
 
-static void move_expiry(JobqJob *job, TimestampTz run_at);
 static const char *why_not(const JobqJob *job, int att);
 static void move_one(int64 id, int att, Datum value);
 
@@ -43,25 +42,6 @@ jobq_not_waiting(int64 id, const char *state)
 			(errcode(ERRCODE_JOBQ_WRONG_STATE),
 			 errmsg("job " INT64_FORMAT " %s", id, state),
 			 errhint("Only a job that waits can be moved or edited, and a dead letter edited.")));
-}
-
-/*
- * An expiry that came from the queue's expires_after is counted from run_at, so
- * it moves along; one of the job's own does not.
- */
-static void
-move_expiry(JobqJob *job, TimestampTz run_at)
-{
-	JobqQueue	buffer;
-	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-
-	if (queue != NULL && queue->expires_after_ms >= 0 &&
-		!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
-		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) ==
-		jobq_later(job_run_at(job), queue->expires_after_ms))
-		JOB_SET(job, JOB_EXPIRES_AT,
-				TimestampTzGetDatum(jobq_later(run_at,
-											   queue->expires_after_ms)));
 }
 
 /*
@@ -85,12 +65,11 @@ why_not(const JobqJob *job, int att)
 /*
  * Delete the row of a live job that waits, to be written anew with another value of
  * this column.  False if that cannot be: *state says why, or is NULL if there is no
- * live job with which the user may do what the privilege says.  If he may only see it,
- * that is an error if "refuse".
+ * live job with which the user may do what the privilege says.
  */
 bool
 jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
-					bool refuse, JobqJob *job, const char **state)
+					JobqChosen * chosen, JobqJob *job, const char **state)
 {
 	for (*state = jobq_current_of(id) != NULL ? "is running" : NULL;
 		 *state == NULL;)
@@ -98,7 +77,7 @@ jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
 		TransactionId blocker;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(privilege, rel, id, refuse, job))
+		if (!jobq_find_chosen(privilege, rel, id, chosen, job))
 			return false;
 		*state = why_not(job, att);
 		if (*state == NULL)
@@ -122,32 +101,33 @@ jobq_take_to_change(Relation rel, int64 id, int privilege, int att,
 	jobq_job_push_if_undone(job);
 
 	/* a consumer that has got hold of it since will find the lease gone */
-	jobq_end_lease(job, refuse);
+	jobq_end_lease(job, chosen == NULL);
 	return true;
 }
 
 /*
  * Give the job another run_at or priority.  If it does not wait, or is none of this
- * user's, that is an error if "refuse", or else false.
+ * user's, that is an error if it is named alone, or else false.
  */
 bool
-jobq_move_job(Relation rel, int64 id, int att, Datum value, bool refuse)
+jobq_move_job(Relation rel, int64 id, int att, Datum value, JobqChosen * chosen)
 {
 	const char *state;
 	JobqJob		job;
 
-	if (!jobq_take_to_change(rel, id, JOBQ_MAY_OPERATE, att, refuse, &job,
+	if (!jobq_take_to_change(rel, id, JOBQ_MAY_OPERATE, att, chosen, &job,
 							 &state))
 	{
-		if (refuse && state == NULL)
+		if (chosen == NULL && state == NULL)
 			jobq_check_finished(id);
-		if (refuse)
+		if (chosen == NULL)
 			jobq_not_waiting(id, state != NULL ? state : "has finished");
 		return false;
 	}
 	if (att == JOB_RUN_AT)
-		move_expiry(&job, DatumGetTimestampTz(value));
-	JOB_SET(&job, att, value);
+		jobq_job_set_run_at(&job, DatumGetTimestampTz(value));
+	else
+		JOB_SET(&job, att, value);
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	return true;
@@ -158,7 +138,7 @@ move_one(int64 id, int att, Datum value)
 {
 	Relation	rel = jobq_open_jobs();
 
-	(void) jobq_move_job(rel, id, att, value, true);
+	(void) jobq_move_job(rel, id, att, value, NULL);
 	table_close(rel, NoLock);
 }
 

@@ -43,18 +43,6 @@ PG_FUNCTION_INFO_V1(jobq_adopt);
 PG_FUNCTION_INFO_V1(jobq_loaded);
 
 /*
- * An error for a job that is not there, or is none of this user's.
- */
-void
-jobq_no_such_job(int64 id)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
-			 errmsg("job " INT64_FORMAT " does not exist", id),
-			 errhint("It may be another role's, or finished, and removed by retention or because its queue keeps nothing.")));
-}
-
-/*
  * An error for a job that is to be retried or deleted and is no dead letter;
  * the caller is connected to SPI.
  */
@@ -95,6 +83,24 @@ jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 	if (refuse)
 		jobq_refuse_to_see_only(privilege, id, job_role(job), job_queue_id(job));
 	return jobq_may(privilege, job_role(job), job_queue_id(job));
+}
+
+/*
+ * The same for a job that is named alone, if chosen is NULL; or for one of many, which
+ * must still be what was chosen.
+ */
+bool
+jobq_find_chosen(int privilege, Relation rel, int64 id, JobqChosen * chosen,
+				 JobqJob *job)
+{
+	if (!jobq_find_for(privilege, rel, id, chosen == NULL, job))
+		return false;
+	if (chosen == NULL)
+		return true;
+	chosen->changed =
+		(TransactionIdIsValid(chosen->version) && chosen->version != job->version) ||
+		(OidIsValid(chosen->role) && chosen->role != job_role(job));
+	return !chosen->changed;
 }
 
 /*
@@ -191,22 +197,18 @@ jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
 
 /*
  * Cancel a live job, or have the worker that runs it stop.  False if there is none
- * that this user may cancel, or if somebody has begun it and how is
- * JOBQ_CANCEL_WAITING.
+ * that this user may cancel, or if somebody has begun it and running is false.
  */
 bool
-jobq_cancel_job(Relation rel, int64 id, JobqCancel how)
+jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 {
-	bool		running = how != JOBQ_CANCEL_WAITING;
-
 	for (;;)
 	{
 		TransactionId blocker;
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, how == JOBQ_CANCEL_ONE,
-						   &job))
+		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
 			return false;
 		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
 			return running;
@@ -218,7 +220,7 @@ jobq_cancel_job(Relation rel, int64 id, JobqCancel how)
 		{
 			jobq_job_push_if_undone(&job);
 			/* its consumer, if it has one, will find the lease gone */
-			jobq_end_lease(&job, how == JOBQ_CANCEL_ONE);
+			jobq_end_lease(&job, chosen == NULL);
 			jobq_log_keep_told(jobq_my_database(), NULL, &job);
 			jobq_archive(&job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 						 running ? "cancelled" : "cleared");
@@ -255,7 +257,7 @@ jobq_cancel(PG_FUNCTION_ARGS)
 				 errmsg("a handler cannot cancel its own job"),
 				 errhint("Use jobq.cancel_current() or jobq.fail_current().")));
 	rel = jobq_open_jobs();
-	cancelled = jobq_cancel_job(rel, id, JOBQ_CANCEL_ONE);
+	cancelled = jobq_cancel_job(rel, id, true, NULL);
 	table_close(rel, NoLock);
 	if (!cancelled)
 		jobq_check_finished(id);
@@ -264,21 +266,21 @@ jobq_cancel(PG_FUNCTION_ARGS)
 
 /*
  * Run a job that waits for its next attempt now.  False if there is none that this
- * user may retry; if it is in another state, that is an error if "refuse", or else
- * false.
+ * user may retry; if it is in another state, that is an error if it is named alone, or
+ * else false.
  */
 bool
-jobq_retry_waiting(Relation rel, int64 id, bool refuse)
+jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 {
 	JobqJob		job;
 
-	if (!jobq_find_for(JOBQ_MAY_OPERATE, rel, id, refuse, &job))
+	if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
 		return false;
 	if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
 		job_run_at(&job) <= jobq_now() ||
 		!jobq_job_delete(rel, &job))
 	{
-		if (!refuse)
+		if (chosen != NULL)
 			return false;
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_WRONG_STATE),
@@ -286,7 +288,7 @@ jobq_retry_waiting(Relation rel, int64 id, bool refuse)
 				 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
 	}
 	jobq_job_push_if_undone(&job);
-	JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+	jobq_job_set_run_at(&job, jobq_now());
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, "ready");
 	return true;
@@ -308,7 +310,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("jobq.retry()");
 	jobq_pin_queues();
 	rel = jobq_open_jobs();
-	if (jobq_retry_waiting(rel, id, true))
+	if (jobq_retry_waiting(rel, id, NULL))
 	{
 		table_close(rel, NoLock);
 		PG_RETURN_VOID();
@@ -318,9 +320,7 @@ jobq_retry(PG_FUNCTION_ARGS)
 	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, values, NULL, SPI_OK_DELETE_RETURNING) == 0)
 		not_a_dead_letter(id);
-	if (!jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-					 &reopened))
-		jobq_no_such_job(id);
+	jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
 	SPI_finish();
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();

@@ -55,6 +55,18 @@ jobq_may_with_row(int privilege)
 }
 
 /*
+ * An error for a job that is not there, or is none of this user's.
+ */
+void
+jobq_no_such_job(int64 id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_NO_SUCH_JOB),
+			 errmsg("job " INT64_FORMAT " does not exist", id),
+			 errhint("It may be another role's, or finished, and removed by retention or because its queue keeps nothing.")));
+}
+
+/*
  * An error if the user may see this job, but not do this with it.
  */
 void
@@ -83,13 +95,13 @@ revive_outer(Relation rel, int64 batch_id)
 	if (jobq_query("SELECT f.role::oid, f.queue_id, f.id FROM jobq.batch b"
 				   " JOIN jobq.batch p ON p.id = b.parent AND p.state <> 'x'"
 				   " JOIN jobq.failed_job f ON f.id = b.parent_job"
-				   " WHERE b.id = $1", 1, types, &value, NULL, SPI_OK_SELECT) == 0 ||
+				   " WHERE b.id = $1 FOR UPDATE OF f", 1, types, &value, NULL, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_OPERATE))
 		return;
 	value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, INT8OID, NULL);
 	if (jobq_query("DELETE FROM jobq.failed_job WHERE id = $1" RETURNING_JOB,
 				   1, types, &value, NULL, SPI_OK_DELETE_RETURNING) > 0)
-		(void) jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
+		jobq_revive(rel, SPI_tuptable->vals[0], SPI_tuptable->tupdesc, &reopened);
 }
 
 /*
@@ -118,7 +130,7 @@ revive_inner(Relation rel, const JobqJob *job)
 	inner = reopened = DatumGetInt64(values[0]);
 	(void) jobq_batch_reopen(inner);
 	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq.failed_job j WHERE j.batch_id = $1"
-				   KEY_IS_FREE " ORDER BY j.id",
+				   KEY_IS_FREE " ORDER BY j.id FOR UPDATE OF j",
 				   1, types, values, NULL, SPI_OK_SELECT);
 	found = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * (n + 1));
@@ -137,18 +149,18 @@ revive_inner(Relation rel, const JobqJob *job)
 					  1, ids_type, &array, NULL, SPI_OK_DELETE_RETURNING);
 	found = SPI_tuptable;
 	for (uint64 i = 0; i < found->numvals; i++)
-		(void) jobq_revive(rel, found->vals[i], found->tupdesc, &reopened);
+		jobq_revive(rel, found->vals[i], found->tupdesc, &reopened);
 	SPI_freetuptable(found);
 }
 
 /*
- * A dead letter, as RETURNING_JOB has it, becomes a job again.  False if this
- * user may not have it so.
+ * A dead letter, as RETURNING_JOB has it, becomes a job again.  It is deleted already,
+ * and so it is an error if this user may not have it so.
  *
  * Its batch is not over any more; *reopened is the last one that was told so, or
  * 0.
  */
-bool
+void
 jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 {
 	JobqJob		job;
@@ -159,7 +171,8 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	jobq_refuse_to_see_only(JOBQ_MAY_OPERATE, job_id(&job), job_role(&job),
 							job_queue_id(&job));
 	if (!jobq_may(JOBQ_MAY_OPERATE, job_role(&job), job_queue_id(&job)))
-		return false;
+		jobq_no_such_job(job_id(&job));
+
 	/* a step that has failed before it was free still waits for that */
 	if (!job_blocked(&job))
 		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
@@ -192,5 +205,4 @@ jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc, int64 *reopened)
 	}
 	if (jobq_job_is_workflow(&job))
 		revive_inner(rel, &job);
-	return true;
 }

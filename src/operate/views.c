@@ -77,7 +77,8 @@ jobq_may_use_sql(PG_FUNCTION_ARGS)
 }
 
 /*
- * worker_slots(): the workers of this database that the user may see.
+ * worker_slots(): the workers of this database that the user may see, or of which he may
+ * see the job.  In a queue with run_as these are two roles.
  */
 Datum
 jobq_worker_slots(PG_FUNCTION_ARGS)
@@ -102,6 +103,7 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		bool		nulls[NATTS] = {0};
 		bool		readable;
 		bool		running;
+		bool		sees_job;
 
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		SpinLockAcquire(&slot->mutex);
@@ -110,12 +112,14 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		LWLockRelease(jobq_shared->lock);
 
 		if (copy.state == JOBQ_SLOT_FREE ||
-			copy.database != db - jobq_shared->databases ||
-			!jobq_may(JOBQ_MAY_MONITOR, copy.role, copy.queue_id))
+			copy.database != db - jobq_shared->databases)
 			continue;
-		readable = jobq_may(JOBQ_MAY_MANAGE, copy.role, copy.queue_id);
 		running = copy.state == JOBQ_SLOT_ATTACHED && copy.job_id != 0 &&
 			!copy.over;
+		sees_job = running && jobq_may(JOBQ_MAY_MONITOR, copy.job_role, copy.queue_id);
+		if (!sees_job && !jobq_may(JOBQ_MAY_MONITOR, copy.role, copy.queue_id))
+			continue;
+		readable = sees_job && jobq_may(JOBQ_MAY_MANAGE, copy.job_role, copy.queue_id);
 		values[PID] = Int32GetDatum(copy.pid);
 		nulls[PID] = copy.state != JOBQ_SLOT_ATTACHED;
 		values[ROLE] = ObjectIdGetDatum(copy.role);
@@ -134,8 +138,8 @@ jobq_worker_slots(PG_FUNCTION_ARGS)
 		values[PROGRESS] = Float4GetDatum(copy.progress);
 		values[MESSAGE] = CStringGetTextDatum(copy.message);
 		nulls[JOB_ID_] = nulls[KIND] = nulls[ATTEMPT_] =
-			nulls[JOB_STARTED_AT] = !running;
-		nulls[PROGRESS] = !running || copy.progress < 0;
+			nulls[JOB_STARTED_AT] = !sees_job;
+		nulls[PROGRESS] = !sees_job || copy.progress < 0;
 		nulls[MESSAGE] = nulls[PROGRESS] || !readable ||
 			copy.message[0] == '\0';
 		values[JOBS_DONE] = Int64GetDatum((int64) copy.jobs_done);

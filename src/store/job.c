@@ -58,6 +58,35 @@ jobq_job_init(JobqJob *job, const char *kind, Datum payload, int32 queue_id,
 }
 
 /*
+ * Is its expiry by expires_after of this queue, its own or NULL, and not one that was
+ * given for the job?
+ */
+bool
+jobq_job_expires_by(const JobqJob *job, const JobqQueue *queue)
+{
+	return queue != NULL && queue->expires_after_ms >= 0 &&
+		!JOB_ISNULL(job, JOB_EXPIRES_AT) &&
+		DatumGetTimestampTz(JOB(job, JOB_EXPIRES_AT)) ==
+		jobq_later(job_run_at(job), queue->expires_after_ms);
+}
+
+/*
+ * Have it run at another time.  An expiry by its queue is counted from that, so it
+ * moves along.
+ */
+void
+jobq_job_set_run_at(JobqJob *job, TimestampTz run_at)
+{
+	JobqQueue	buffer;
+	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
+
+	if (jobq_job_expires_by(job, queue))
+		JOB_SET(job, JOB_EXPIRES_AT,
+				TimestampTzGetDatum(jobq_later(run_at, queue->expires_after_ms)));
+	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(run_at));
+}
+
+/*
  * The job that is in this row of the table.
  */
 void

@@ -225,6 +225,8 @@ typedef struct JobqCurrent
 extern int64 jobq_next_id(void);
 extern void jobq_job_init(JobqJob *job, const char *kind, Datum payload,
 						  int32 queue_id, Oid role);
+extern bool jobq_job_expires_by(const JobqJob *job, const JobqQueue *queue);
+extern void jobq_job_set_run_at(JobqJob *job, TimestampTz run_at);
 extern void jobq_job_from_tuple(Relation rel, HeapTuple tuple, JobqJob *job);
 extern const char *jobq_job_kind(const JobqJob *job);
 extern bool jobq_job_is_statement(const JobqJob *job);

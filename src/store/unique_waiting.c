@@ -207,6 +207,11 @@ block_like(JobqJob *job, const JobqJob *waiting)
 		jobq_job_unblock(job);
 	else if (job_blocked(waiting) && !job_blocked(job))
 	{
+		JobqQueue	buffer;
+
+		/* an expiry by its queue is counted from when it is free */
+		if (jobq_job_expires_by(job, jobq_queue_by_id(job_queue_id(job), &buffer)))
+			JOB_ISNULL(job, JOB_EXPIRES_AT) = true;
 		JOB_SET(job, JOB_FREE_RUN_AT, JOB(job, JOB_RUN_AT));
 		JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
 	}

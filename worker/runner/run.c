@@ -399,6 +399,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	flight_begin(job_id(job), job_attempt(job),
 				 DatumGetInt16(JOB(job, JOB_CRASHES)));
 	SpinLockAcquire(&slot->mutex);
+	slot->job_role = job_role(job);
 	slot->attempt = job_attempt(job);
 	slot->queue_id = job_queue_id(job);
 	slot->stat = stat;

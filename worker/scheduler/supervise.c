@@ -200,7 +200,7 @@ supervise_lost_lease(int64 id)
 		job_leased(&job) && jobq_job_delete(rel, &job))
 	{
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
-		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(jobq_now()));
+		jobq_job_set_run_at(&job, jobq_now());
 		job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
 		jobq_job_insert_again(rel, &job);
 	}

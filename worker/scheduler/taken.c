@@ -594,7 +594,7 @@ turn_away(Relation rel, Fate *item)
 	jobq_job_push_if_undone(&job);
 	if (item->action == RELEASE)
 	{
-		JOB_SET(&job, JOB_RUN_AT, TimestampTzGetDatum(now + item->by.release_after));
+		jobq_job_set_run_at(&job, now + item->by.release_after);
 		jobq_job_insert(rel, &job);
 		jobq_state_changed(&job, jobq_waiting_state(&job, now));
 		return true;
