@@ -20,6 +20,9 @@ SELECT jobq.register('part', 'test.batch_job(jsonb)', max_attempts => 1);
 SELECT jobq.register('then', 'test.batch_callback(jsonb, jobq.job_context)');
 TRUNCATE test.trace;
 
+-- the same ids whatever was run before
+SELECT setval('jobq.batch_id_seq', 1000);
+
 -- a batch with all three callbacks
 CREATE FUNCTION test.batch(name text, allow_failures boolean DEFAULT false, start boolean DEFAULT false) RETURNS bigint LANGUAGE sql AS $$
 	SELECT jobq.create_batch(name, '{"kind": "then", "payload": {"on": "success"}}', '{"kind": "then", "payload": {"on": "failure"}}',
