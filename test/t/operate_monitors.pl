@@ -108,8 +108,8 @@ jobq.enqueue('waits')});
 begins('old rows', q{SELECT jobq.monitor('old rows', 'xmin', 1)});
 wait_for($node, 'it is slow', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'long run'});
 is(sql(q{SELECT count(*) FROM jobq.alerts WHERE name LIKE 'other%' AND since IS NULL AND ended_at IS NULL}), '2', 'those of another kind are not meant');
-sql(q{CREATE ROLE watcher; SELECT jobq.grant_role('watcher', 'monitor')});
-is(sql(q{SELECT value FROM jobq.alerts WHERE name = 'other rows'; SET ROLE watcher; SELECT value IS NULL FROM jobq.alerts WHERE name = 'other rows'}),
+sql(q{CREATE ROLE onlooker; SELECT jobq.grant_role('onlooker', 'monitor')});
+is(sql(q{SELECT value FROM jobq.alerts WHERE name = 'other rows'; SET ROLE onlooker; SELECT value IS NULL FROM jobq.alerts WHERE name = 'other rows'}),
 	"0\nt", 'who may not look into other sessions does not know how old');
 $keeper->query_safe('SELECT pg_advisory_unlock(1)');
 begins('long run', '', 'SELECT');
