@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #define SIGNATURE_SIZE	128
+#define MOST_SAID		400		/* bytes of an answer that are the error */
 
 static CURLM *multi;
 static char *secret;
@@ -294,6 +295,7 @@ end(Job *job, CURLcode code)
 	curl_off_t	retry_after = 0;
 	char text[	512];
 	char	   *body = without_junk(job->output.data, job->output.len);
+	char	   *said;
 
 	curl_easy_getinfo(job->transfer, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(job->transfer, CURLINFO_RETRY_AFTER, &retry_after);
@@ -302,7 +304,9 @@ end(Job *job, CURLcode code)
 	/* an answer that is longer than we keep is an answer */
 	if (code == CURLE_WRITE_ERROR && job->output.len >= work.max_output)
 		code = CURLE_OK;
-	snprintf(text, sizeof(text), "HTTP status %ld: %.400s", status, body);
+	said = without_junk(body, strnlen(body, MOST_SAID));
+	snprintf(text, sizeof(text), "HTTP status %ld: %s", status, said);
+	free(said);
 	if (code != CURLE_OK)
 	{
 		snprintf(text, sizeof(text), "no answer: %s", curl_easy_strerror(code));

@@ -27,6 +27,9 @@
 
 #define LEASE_LOST		"JQ011"
 
+/* The error or reason of a job if the database cannot keep the text that it has. */
+#define NO_TEXT			"its error is a text that the database cannot keep"
+
 /* What a statement tells; the first are those of JobOutcome. */
 enum
 {
@@ -260,6 +263,9 @@ settle_one(Job *job, const PGresult *result)
 		/* the result cannot be kept */
 		job_end(job, OUTCOME_NACK, message);
 	}
+	else if ((telling == OUTCOME_NACK || telling == OUTCOME_REJECT) && strncmp(state, "22", 2) == 0 &&
+			 strcmp(job->text, NO_TEXT) != 0)
+		job_end(job, (JobOutcome) telling, NO_TEXT);
 	else if (strncmp(state, "22", 2) == 0 || strncmp(state, "42", 2) == 0)
 	{
 		/* with the next job it will be no better */

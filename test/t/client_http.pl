@@ -67,6 +67,7 @@ sub answer
 	elsif ($path eq '/circle') { print $socket "HTTP/1.1 307 x\r\nLocation: /circle\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/file') { print $socket "HTTP/1.1 307 x\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/later') { print $socket "HTTP/1.1 503 x\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/umlauts') { print $socket "HTTP/1.1 500 x\r\nContent-Length: 1001\r\n\r\nx" . "\xc3\xbc" x 500; }
 	elsif ($path =~ m{^/(\d+)}) { print $socket "HTTP/1.1 $1 x\r\nContent-Length: 6\r\n\r\nsorry\n"; }
 	else { print $socket "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"ok\": true}"; }
 	return;
@@ -149,6 +150,7 @@ SKIP:
 	foreach (
 		[ '/204', [], 'completed|1', 'another good status' ],
 		[ '/500', [], 'retryable|1||HTTP status 500: sorry', 'an error of the server' ],
+		[ '/umlauts', [], 'retryable|1||HTTP status 500: x' . "\xc3\xbc" x 10, 'a long error, cut in the middle of a character' ],
 		[ '/404', [], 'failed|1||HTTP status 404: sorry', 'an error of ours: a dead letter' ],
 		[ '/404', ['--http-retry-4xx'], 'retryable|1||HTTP status 404', 'which is tried again if that is asked for' ],
 		[ '/429', [], 'retryable|1||HTTP status 429', 'too many requests' ],

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($node, $jobq) = client_node('', allows_streaming => 1);
+my ($node, $jobq) = client_node(q{jobq.databases = 'postgres, latin'}, allows_streaming => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -112,6 +112,18 @@ is(outcome($id), 'ready|0', 'and the job is not charged');
 sql("SELECT jobq.cancel($id)");
 is((work('nowhere', 'true'))[0], 1, 'a queue that is not there ends the program');
 is((work('a', 'true', '--parallel', '0'))[0], 2, 'a number that is not allowed');
+
+# a database that cannot keep what a command says
+sql(q{CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'});
+$node->safe_psql('latin', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('a', mode => 'consumer')});
+foreach my $case ([ 3, 'retryable' ], [ 100, 'failed' ])
+{
+	$id = $node->safe_psql('latin', q{SELECT jobq.enqueue('any', queue => 'a')});
+	is((work('a', qq{printf '\342\230\203' >&2; exit $case->[0]}, '--once', '-d', 'latin'))[0], 0, "exit status $case->[0] with such an error does not end the program");
+	is($node->safe_psql('latin', "SELECT state, attempt, error FROM jobq.status($id)"),
+		"$case->[1]|1|its error is a text that the database cannot keep", 'its job has another one');
+	$node->safe_psql('latin', "SELECT jobq.cancel($id)");
+}
 
 # what a command says on standard error is in the job's log while it runs, and stays
 $id = job('a');
