@@ -99,17 +99,19 @@ JOBS("live_jobs AS j WHERE j.id = ANY (ARRAY(SELECT w.job_id FROM jobq.workers A
 	{"POST", "/api/" what "/{}/" verb, 0,.parameters = "body {}",.members = "", \
 	.sql = "SELECT json_build_object('done', " DO("jobq." function "($2::text)") ")"}
 
-/* One lease, or several as arrays; "more" are the arguments behind it. */
+/* One lease, or several as arrays; what is "more" are the arguments behind it. */
 #define NUMBERS(name) "ARRAY(SELECT v.value::int8 FROM jsonb_array_elements_text(b -> '" name "') WITH ORDINALITY AS v ORDER BY v.ordinality)"
-#define LEASE_CALL(function, more_of_one, more) \
-	"SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
+#define LEASE_ROUTE(function, members_of_one, more_of_one, members_of_each, more) \
+	{"POST", "/api/" function, 0,.parameters = "body",.members = "id! token! " members_of_one, \
+	.members_of_many = "ids! tokens! " members_of_each, \
+	.sql = "SELECT json_build_object('done', CASE WHEN b ? 'ids' THEN " \
 	DO("jobq." function "(" NUMBERS("ids") ", " NUMBERS("tokens") more ")") " ELSE " \
 	DO("jobq." function "((b ->> 'id')::int8, (b ->> 'token')::int8" more_of_one ")") " END) " \
-	"FROM (SELECT $1::jsonb AS b) AS body"
-#define LEASE_ROUTE(function, more_members, more) \
-	{"POST", "/api/" function, 0,.parameters = "body",.members = "id token ids tokens " more_members, \
-	.sql = LEASE_CALL(function, more, more)}
-
+	"FROM (SELECT $1::jsonb AS b) AS body"}
+#define ERROR	", b ->> 'error', (b ->> 'delay')::interval"
+#define REASON	", b ->> 'reason'"
+#define DELAY	", coalesce((b ->> 'delay')::interval, '0')"
+#define LEASE	", (b ->> 'lease')::interval"
 
 static const char overview[] =
 "SELECT json_build_object('at', jobq.clock(), 'scheduler', coalesce((SELECT CASE WHEN s.pid IS NULL THEN 'stopped' WHEN s.complete THEN 'running' ELSE 'loading' END "
@@ -218,7 +220,7 @@ const Route routes[] = {
 	{"GET", "/api/jobs/{}", 0,.parameters = "{} hide",
 		.sql = "SELECT row_to_json(t) FROM (SELECT " JOB_LINE ", j.worker, CASE WHEN NOT $2::bool THEN j.payload END AS payload, "
 		"CASE WHEN NOT $2::bool THEN j.headers END AS headers, CASE WHEN NOT $2::bool THEN j.result END AS result, "
-		"j.errors, j.log, f.sqlstate, f.context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
+		"CASE WHEN NOT $2::bool THEN j.context END AS context, j.errors, j.log, f.sqlstate, f.error_context, $2::bool AS payload_hidden, pg_has_role(session_user, j.role::oid, 'MEMBER') AS may_edit, "
 		"(SELECT json_build_object('name', s.name, 'needs', s.needs) FROM jobq.steps AS s "
 		"WHERE s.batch_id = j.batch_id AND s.job_id = j.id) AS step "
 	"FROM jobq.jobs AS j LEFT JOIN jobq.failed_jobs AS f ON f.id = j.id WHERE j.id = $1::int8) AS t"},
@@ -230,7 +232,9 @@ const Route routes[] = {
 	"FROM (SELECT $1::jsonb AS b) AS body"},
 	{"GET", "/api/jobs/{}/events", 0,.run = run_follow_job},
 	{"GET", "/api/jobs/{}/explain", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.explain_job($1::int8)")},
-	{"GET", "/api/jobs/{}/history", 0,.parameters = "{}",.sql = ALL("SELECT * FROM jobq.history($1::int8)")},
+	{"GET", "/api/jobs/{}/history", 0,.parameters = "{} hide",
+		.sql = ALL("SELECT h.at, h.attempt, h.event, h.by, h.took, CASE WHEN NOT ($2::bool AND h.event = 'completed') THEN h.detail END AS detail, h.cost "
+				   "FROM jobq.history($1::int8) AS h")},
 	{"POST", "/api/jobs/{}/retry", 0,.parameters = "body {}",.members = "payload",.sql = retry},
 	{"POST", "/api/jobs/{}/rerun", 0,.parameters = "body {}",.members = "",
 	.sql = "SELECT json_build_object('id', jobq.rerun($2::int8))"},
@@ -239,14 +243,16 @@ const Route routes[] = {
 	{"POST", "/api/jobs/{}/priority", 0,.parameters = "body {}",.members = "priority!",
 	.sql = "SELECT json_build_object('done', " DO("jobq.set_priority($2::int8, ($1::jsonb ->> 'priority')::int4)") ")"},
 
-	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant",
-		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.context, j.tenant",
+	{"GET", "/api/failed", 0,.parameters = "?queue ?kind ?before ?limit ?tenant hide",
+		.sql = PAGE("j.id, j.kind, j.queue, j.role, j.attempt, j.max_attempts, j.crashes, j.enqueued_at, j.failed_at, j.error, j.sqlstate, j.error_context, "
+					"CASE WHEN NOT $6::bool THEN j.context END AS context, j.tenant",
 					"SELECT * FROM jobq.failed_jobs AS f WHERE ($3::int8 IS NULL OR f.id < $3)",
 					"($1::text IS NULL OR j.queue = $1) AND ($2::text IS NULL OR j.kind = $2) AND ($5::text IS NULL OR j.tenant = $5)", 4)},
 	{"POST", "/api/failed/retry", 0,.parameters = "body",.members = "queue kind",
 	.sql = "SELECT json_build_object('count', jobq.retry_all($1::jsonb ->> 'queue', $1::jsonb ->> 'kind'))"},
-	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue",
-	.sql = "SELECT json_build_object('count', jobq.delete_all_failed($1::jsonb ->> 'queue'))"},
+	{"POST", "/api/failed/forget", 0,.parameters = "body",.members = "queue kind",
+		.sql = "SELECT json_build_object('count', CASE WHEN b ->> 'kind' IS NULL THEN jobq.delete_all_failed(b ->> 'queue') "
+	"ELSE jobq.delete_failed_many(queue => b ->> 'queue', kind => b ->> 'kind') END) FROM (SELECT $1::jsonb AS b) AS body"},
 
 	{"GET", "/api/queues", 0,
 	.sql = ALL("SELECT q.*, extract(epoch FROM jobq.clock() - q.oldest_ready)::float8 AS waiting_seconds FROM jobq.queues AS q ORDER BY q.name")},
@@ -262,7 +268,7 @@ const Route routes[] = {
 		.sql = ALL("SELECT s.name, s.state, s.cron, s.timezone, s.next_run, "
 				   "CASE WHEN s.cron NOT LIKE 'every%' AND s.cron NOT ILIKE 'RRULE%' THEN ARRAY(SELECT n FROM jobq.cron_next(s.cron, s.timezone, NULL, 5) AS n) END AS next, "
 				   "s.last_run, s.last_job_id, s.last_state, s.last_error, s.role, s.kind, CASE WHEN NOT $1::bool THEN s.payload END AS payload, "
-				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - 'headers' ELSE s.options END AS options "
+				   "s.missed, s.overlap, CASE WHEN $1::bool THEN s.options - '{headers,context}'::text[] ELSE s.options END AS options "
 				   "FROM jobq.schedules AS s ORDER BY s.next_run, s.name")},
 	NAMED("schedules", "pause", "pause_schedule"),
 	NAMED("schedules", "resume", "resume_schedule"),
@@ -288,12 +294,11 @@ const Route routes[] = {
 
 	{"POST", "/api/reserve", ROUTE_CONSUMES,.parameters = "body",.members = "queues max lease wait consumer",
 	.sql = reserve,.answer = answer_reserve},
-	{"POST", "/api/ack", 0,.parameters = "body",.members = "id token ids tokens result",
-	.sql = LEASE_CALL("ack", ", b -> 'result'", "")},
-	LEASE_ROUTE("nack", "error delay", ", b ->> 'error', (b ->> 'delay')::interval"),
-	LEASE_ROUTE("reject", "reason", ", b ->> 'reason'"),
-	LEASE_ROUTE("release", "delay", ", coalesce((b ->> 'delay')::interval, '0')"),
-	LEASE_ROUTE("extend", "lease!", ", (b ->> 'lease')::interval"),
+	LEASE_ROUTE("ack", "result", ", b -> 'result'", "results", ", nullif(b -> 'results', 'null')"),
+	LEASE_ROUTE("nack", "error delay", ERROR, "error delay", ERROR),
+	LEASE_ROUTE("reject", "reason", REASON, "reason", REASON),
+	LEASE_ROUTE("release", "delay payload", DELAY ", b -> 'payload'", "delay", DELAY),
+	LEASE_ROUTE("extend", "lease!", LEASE, "lease!", LEASE),
 	{"POST", "/api/progress", 0,.parameters = "body",.members = "id! token! percent! message",
 		.sql = "SELECT json_build_object('done', " DO("jobq.report_progress((b ->> 'id')::int8, (b ->> 'token')::int8, "
 													  "(b ->> 'percent')::float4, b ->> 'message')") ") FROM (SELECT $1::jsonb AS b) AS body"},

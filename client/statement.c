@@ -30,7 +30,8 @@
 static void statement_done(Statement *statement, PGresult *result, const char *why);
 static bool parameters_of(Request *request);
 static bool arguments_known(Request *request);
-static void append_members(PQExpBuffer sql, const char *members, bool needed);
+static void append_members(PQExpBuffer sql, const Route *route, bool needed);
+static void append_list(PQExpBuffer sql, const char *members, bool needed);
 static void statement_left(Request *request);
 
 /* What a route can be asked with; all else behind a question mark is a mistake. */
@@ -159,7 +160,22 @@ parameters_of(Request *request)
  * The members of a body, or those that it must have, as an array.
  */
 static void
-append_members(PQExpBuffer sql, const char *members, bool needed)
+append_members(PQExpBuffer sql, const Route *route, bool needed)
+{
+	if (route->members_of_many != NULL)
+	{
+		appendPQExpBufferStr(sql, "CASE WHEN $1::jsonb ? 'ids' THEN ");
+		append_list(sql, route->members_of_many, needed);
+		appendPQExpBufferStr(sql, " ELSE ");
+		append_list(sql, route->members, needed);
+		appendPQExpBufferStr(sql, " END");
+	}
+	else
+		append_list(sql, route->members, needed);
+}
+
+static void
+append_list(PQExpBuffer sql, const char *members, bool needed)
 {
 	bool		first = true;
 
@@ -201,9 +217,9 @@ statement_begin(Request *request)
 		appendPQExpBufferStr(&sql, route->sql);
 		appendPQExpBufferStr(&sql, ") END, u.bad, u.lacks FROM (SELECT "
 							 "(SELECT k FROM jsonb_object_keys($1::jsonb) AS k WHERE NOT k = ANY (");
-		append_members(&sql, route->members, false);
+		append_members(&sql, route, false);
 		appendPQExpBufferStr(&sql, ") LIMIT 1) AS bad, (SELECT k FROM unnest(");
-		append_members(&sql, route->members, true);
+		append_members(&sql, route, true);
 		appendPQExpBufferStr(&sql, ") AS k WHERE $1::jsonb -> k IS NULL OR $1::jsonb -> k = 'null' LIMIT 1) AS lacks) AS u");
 		if (PQExpBufferDataBroken(sql))
 			fatal(EXIT_REFUSED, "out of memory");

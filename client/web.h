@@ -189,6 +189,7 @@ typedef struct Route
 	int			flags;
 	const char *members;		/* that the body may have, with blanks; those
 								 * that it must have end in "!" */
+	const char *members_of_many;	/* instead of these, if it has "ids" */
 	const char *parameters;		/* of the statement: see statement.c */
 	const char *words;			/* one of these parameters, and all that it
 								 * may be */

@@ -235,7 +235,7 @@ function job(c) {
 			{ title: 'Event', row: true, cell: (e) => e.event }, { title: 'By', cell: (e) => e.by ?? '' }, { title: 'Took', cell: (e) => e.took ?? '' },
 			{ title: 'Detail', cell: (e) => e.detail ?? '' },
 		], c.data.past.map((e, n) => ({ ...e, n })), (e) => e.n, '')] : null,
-		j.context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.context)) : null,
+		j.error_context ? h('section', { class: 'card' }, h('h2', {}, 'Where it failed'), h('pre', { tabindex: '0', 'aria-label': 'Where it failed' }, j.error_context)) : null,
 		c.data.batch?.steps ? [h('h2', {}, 'Its workflow'), graph(c.data.batch.steps)] : null,
 	];
 }

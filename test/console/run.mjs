@@ -117,6 +117,7 @@ await test('a dead letter is mended, and runs', async () => {
 	await go('failed');
 	await page.click(id);
 	await page.shows('it is not good');
+	await page.until('it says where', 'document.querySelector("pre[aria-label=\'Where it failed\']")?.textContent.startsWith("PL/pgSQL function picky(jsonb) line 3 at RAISE")');
 	await page.click('Mend the payload');
 	await page.until('the payload can be edited', 'document.activeElement.id === "payload"');
 	await page.value('document.getElementById("payload").setSelectionRange(0, 1e6)');

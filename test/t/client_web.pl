@@ -473,7 +473,7 @@ drip();
 $id = (app('POST', '/api/jobs', '{"kind": "same", "payload": {"secret": "geheim"}, "headers": {"h": "geheim"}}'))[1]{id};
 sql("SELECT jobq.wait($id)");
 my $shy = serve($jobq, '--token-file', "$dir/tokens", '--hide-payload', 'boss,app', '--read-only');
-for my $list ("jobs/$id", 'jobs', 'failed', 'schedules', 'batches', 'workers')
+for my $list ("jobs/$id", "jobs/$id/history", 'jobs', 'failed', 'schedules', 'batches', 'workers')
 {
 	my $text = $http->get("$shy->{url}/api/$list", { headers => { Authorization => "Bearer $token" } })->{content};
 	unlike($text, qr/geheim/, "no payload in $list");
@@ -581,7 +581,7 @@ for my $route (split /^\t(?=\{"|NAMED|LEASE_ROUTE)/m, $table)
 {
 	my ($method, $path) = $route =~ /^\{"(\w+)", "([^"]+)"/ ? ($1, $2) : $route =~ /^NAMED\("(\w+)", "(\w+)"/ ? ('POST', "/api/$1/{}/$2")
 	  : $route =~ /^LEASE_ROUTE\((\w+|"\w+")/ ? ('POST', '/api/' . $1 =~ tr/"//dr) : next;
-	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)"/ ? "id token ids tokens $1" : $route =~ /enqueue_members/ ? "kind payload $produce" : '';
+	my ($members) = $route =~ /\.members = "([^"]*)"/ ? $1 : $route =~ /^LEASE_ROUTE\("\w+", "([^"]*)".*, "([^"]*)", / ? join(' ', keys %{ { map { $_ => 1 } split / /, "id token ids tokens $1 $2" } }) : $route =~ /enqueue_members/ ? "kind payload $produce" : '';
 	my ($arguments) = $route =~ /\.parameters = "([^"]*)"/ ? $1 : '';
 	next if $path !~ m{^/(api/|metrics|healthz)} || $path eq '/api/openapi.json';
 	$members = 'role password' if "$method $path" eq 'POST /api/session';
