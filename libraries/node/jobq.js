@@ -172,6 +172,7 @@ class Consumer {
 		this.news = new Bell();	// there is something to tell
 		this.wake = new Bell();	// there may be jobs
 		this.stopping = this.taken = false;
+		this.failure = null;	// of reserve(), which would be no better again
 	}
 
 	/** Work until SIGTERM or SIGINT, or stop(). */
@@ -189,6 +190,7 @@ class Consumer {
 			for (const link of [this.taker, this.teller, this.ear]) link.close();
 			process.off('SIGTERM', stop).off('SIGINT', stop);
 		}
+		if (this.failure) throw this.failure;
 	}
 
 	/** Take no more jobs; run() returns when those that run have ended. */
@@ -221,8 +223,9 @@ class Consumer {
 			} catch (error) {
 				this.log(`could not reserve: ${error.message}`);
 				if (HOPELESS.test(error.code || '')) {
+					this.failure = error;
 					this.stop();
-					throw error;
+					return;
 				}
 				if (!this.stopping) await this.room.wait(1);
 				continue;

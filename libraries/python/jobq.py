@@ -129,11 +129,20 @@ class Link:
             cursor = await (await self.get()).execute(statement, values)
             return await cursor.fetchall()
 
+        task, late = asyncio.create_task(run()), False
         try:
-            return await asyncio.wait_for(run(), patience)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
-            await self.close()
-            raise
+            await asyncio.wait({task}, timeout=patience)
+        finally:
+            if not task.done():
+                # on a connection that is open, psycopg waits for the end of a statement that is cancelled
+                await self.close()
+                task.cancel()
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())
+                await asyncio.wait({task}, timeout=1)
+                late = True
+        if late:
+            raise asyncio.TimeoutError
+        return task.result()
 
     async def close(self):
         connection, self._connection = self._connection, None
@@ -161,7 +170,7 @@ class Consumer:
         self._lease, self._heartbeat = lease, lease / 3 if heartbeat is None else heartbeat
         self._wait, self._listen_to = wait, listen
         self._patience = min(1.0, wait)
-        self._taker, self._teller = Link(conninfo), Link(conninfo)
+        self._taker, self._teller, self._ear = Link(conninfo), Link(conninfo), Link(listen)
         self._held = []  # not begun
         self._running = []
         self._ended = []  # to be told
@@ -193,11 +202,11 @@ class Consumer:
             await asyncio.gather(*tasks)
         finally:
             tasks += listening + [job._task for job in self._running]
+            for link in (self._taker, self._teller, self._ear):
+                await link.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._taker.close()
-            await self._teller.close()
             self._threads.shutdown(wait=False)
         if self._failure:
             raise self._failure
@@ -272,22 +281,18 @@ class Consumer:
             self._patience = min(self._wait, self._patience * 2)
 
     async def _listen(self):
-        link = Link(self._listen_to)
-        try:
-            while True:
-                try:
-                    connection = await link.get()
-                    for queue in self._queues:
-                        await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier("jobq_queue_" + queue)))
+        while True:
+            try:
+                connection = await self._ear.get()
+                for queue in self._queues:
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier("jobq_queue_" + queue)))
+                self._wake.set()
+                async for _ in connection.notifies():
                     self._wake.set()
-                    async for _ in connection.notifies():
-                        self._wake.set()
-                except psycopg.Error as error:
-                    log.warning("does not hear of jobs: %s", str(error).strip())
-                    await link.close()
-                    await asyncio.sleep(1)
-        finally:
-            await link.close()
+            except psycopg.Error as error:
+                log.warning("does not hear of jobs: %s", str(error).strip())
+                await self._ear.close()
+                await asyncio.sleep(1)
 
     # ------------------------------------------------------------ run
 

@@ -81,10 +81,11 @@ int
 main(void)
 {
 	const char *wait = getenv("WAIT");
+	const char *lease = getenv("LEASE");
 	char		queues[100];
 	JobqConsumer consumer = {
 		.conninfo = "", .queues = queues, .handler = handle,
-		.parallel = atoi(getenv("PARALLEL")), .ahead = 3, .lease = 60, .heartbeat = 1,
+		.parallel = atoi(getenv("PARALLEL")), .ahead = 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
 		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
 	};
 

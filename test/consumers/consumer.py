@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+import psycopg
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../libraries/python"))
 from jobq import Consumer, Reject, Release, Retry
 
@@ -62,7 +64,23 @@ async def handle_async(job):
     return done(job)
 
 
+if os.environ.get("STUBBORN"):
+    # as later versions do: a statement that is cancelled is waited for, if its connection is open
+    wait = psycopg.AsyncConnection.wait
+
+    async def stubborn(self, generator, *more):
+        task = asyncio.ensure_future(wait(self, generator, *more))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                await asyncio.wait({task})
+            task.cancel()
+            raise
+
+    psycopg.AsyncConnection.wait = stubborn
+
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
 Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handle_async if os.environ.get("ASYNC") else handle,
-         parallel=int(os.environ["PARALLEL"]), ahead=3, lease=60, heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
+         parallel=int(os.environ["PARALLEL"]), ahead=3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
          listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

@@ -22,7 +22,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_behind_pooler);
+our @EXPORT = qw(library_node is_shown try_library try_silence try_behind_pooler);
 
 # Consumers do not end by themselves.
 my @running;
@@ -270,10 +270,23 @@ sub try_library
 		"SELECT state, attempt, count(*) FROM jobq.jobs WHERE id BETWEEN $ids[0] AND $ids[-1] GROUP BY 1, 2 ORDER BY 1",
 		"completed|1|$self->{parallel}\nready|0|@{[ 5 - $self->{parallel} ]}", 'and nothing is lost');
 
+	# what no other try can mend ends it, when what runs has ended
+	unlink $go;
+	$self->sql("SELECT jobq.clear('$name'), jobq.create_queue('$name 2', mode => 'consumer')");
+	my $hopeless = $self->start(QUEUES => "$name,$name 2");
+	$id = $self->enqueue('{"do": "hold"}');
+	$self->begun($id, 1, 'a job begins');
+	$self->sql("SELECT jobq.drop_queue('$name 2')");
+	says($hopeless, qr/could not reserve/, "$name: a queue is not there any more") if $self->{parallel} > 1;
+	append_to_file($go, 'go');
+	isnt(finish($hopeless), 0, "$name: it ends");
+	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id", 'completed|1', 'after it has told of what it had begun');
+	@ids = split /\n/, $self->enqueue('{"do": "hold"}', 5);
+
 	# a crash
 	unlink $go;
 	$run = $self->start;
-	$self->begun($ids[ $self->{parallel} ], 1, 'another one goes on');
+	$self->begun($ids[0], 1, 'another one begins');
 	$run->{handle}->signal('KILL');
 	finish($run);
 	append_to_file($go, 'go');
@@ -299,6 +312,30 @@ sub try_library
 	$self->is_sql("SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'", '0', 'it leaves nothing behind');
 	$self->holds;
 	$self->sql(q{SELECT jobq.test_clock('0')});
+	return;
+}
+
+# A connection on which nothing comes any more: it is given up, and the job that runs is
+# told of on another one.
+sub try_silence
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $run = $self->start(LEASE => 4);
+	my $id = $self->enqueue('{"do": "hold"}');
+	my $extends = "SELECT max(pid) FROM @{[ $self->sessions ]} AND query ~ 'extend' AND state = 'idle'";
+
+	wait_for($node, "$name: the lease is extended", "SELECT ($extends) IS NOT NULL");
+	my $silent = $self->sql($extends);
+	ok(stop_at_rest($node, $silent, 'Client'), "$name: a connection goes silent");
+	says($run, qr/no answer/, "$name: it is noticed");
+	wait_for($node, "$name: it is made again", "SELECT ($extends AND pid <> $silent) IS NOT NULL");
+	append_to_file("$self->{folder}/go", 'go');
+	$self->ends('the job ends', $id);
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	kill('CONT', $silent);
+	$self->holds;
 	return;
 }
 

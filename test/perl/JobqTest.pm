@@ -307,12 +307,12 @@ sub signal_process
 	return kill($signal, $pid) == 1;
 }
 
-# Stop a process while it waits to be woken, so that it has no lock that others wait
-# for as long as it is stopped.
+# Stop a process while it waits to be woken, or by a "Client", so that it has no lock that
+# others wait for as long as it is stopped.
 sub stop_at_rest
 {
-	my ($node, $pid) = @_;
-	my $rests = qq{SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $pid};
+	my ($node, $pid, $by) = @_;
+	my $rests = qq{SELECT wait_event_type = '@{[ $by || 'Extension' ]}' FROM pg_stat_activity WHERE pid = $pid};
 
 	for (1 .. 100)
 	{

@@ -22,6 +22,7 @@ command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 
 command_ok([ @cc, '-o', $program, "$FindBin::RealBin/../consumers/consumer.c", @libraries ], 'the consumer compiles');
 is_shown('c/example.c');
 try_library($node, 'c', [$program], restart => 1);
+try_silence($node, 'c-silence', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 
 $node->stop;

@@ -17,6 +17,7 @@ my @command = ($python, "$FindBin::RealBin/../consumers/consumer.py");
 is_shown('python/example.py');
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
+try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
 try_behind_pooler($node, 'python-pooled', \@command, 3);
 
 $node->stop;
