@@ -24,6 +24,7 @@ enum
 static const char *type_of(const CommandOption *option);
 static int	append_given(PQExpBuffer sql, const Command *command, const char *const *options,
 						 int n, const char **values);
+static void say_unknown(const char *line);
 static bool array_has(const char *array, const char *element);
 static void draw_step(const PGresult *steps, int step, bool *drawn, const char *before,
 					  const char *corner, const char *below);
@@ -204,6 +205,18 @@ run_drain(const Command *command, int argc, char **argv)
 }
 
 /*
+ * What is said first when that cannot be told is the line of the check.
+ */
+static void
+say_unknown(const char *line)
+{
+	const char *text = line + (strncmp(line, "error: ", 7) == 0 ? 7 : 0);
+
+	say_instead = NULL;
+	printf("JOBQ UNKNOWN - %.*s\n", (int) strcspn(text, "\n"), text);
+}
+
+/*
  * monitor 'mail:100,default:500': as a check of Nagios, the exit status is 0,
  * or 2 if a queue has more jobs than that, or 3 if that cannot be told.
  */
@@ -234,7 +247,13 @@ run_monitor(const Command *command, int argc, char **argv)
 	}
 	arrays[0] = array_of(n, names);
 	arrays[1] = array_of(n, most);
-	result = query(connect_now(), command->sql, 2, arrays);
+	say_instead = say_unknown;
+	result = PQexecParams(connect_now(), command->sql, 2, NULL, (const char *const *) arrays, NULL, NULL, 0);
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+	{
+		say_result_error(result);
+		return EXIT_NO_CONNECTION;
+	}
 	initPQExpBuffer(&line);
 	for (int row = 0; row < PQntuples(result); row++)
 	{

@@ -51,6 +51,8 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 is_refused([qw(list)], qr/^jobq: error: relation "jobq.jobs" does not exist.*CREATE EXTENSION/s, 1, 'no extension');
 is_refused([qw(list -d nowhere)], qr/^jobq: error: .*database "nowhere" does not exist/, 3, 'no database');
 is_refused([qw(list -p 1)], qr/^jobq: error: /, 3, 'no server');
+is(is_refused([qw(monitor mail:1)], qr/CREATE EXTENSION/, 3, 'monitor: no extension'), 'JOBQ UNKNOWN - relation "jobq.queues" does not exist', 'monitor: the line');
+like(is_refused([qw(monitor mail:1 -d nowhere)], qr/^$/, 3, 'monitor: no database'), qr/^JOBQ UNKNOWN - .*database "nowhere" does not exist$/, 'monitor: the line');
 is_refused([], qr/no command is given/, 2, 'no command');
 is_refused([qw(lisst)], qr/there is no command "lisst"/, 2, 'no such command');
 is_refused([qw(list --colour)], qr/invalid option.*--colour.*\n.*jobq list --help/, 2, 'no such option');
