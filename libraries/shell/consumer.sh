@@ -29,10 +29,10 @@ while [ -z "$stop" ]; do
 		fi
 		heartbeat "${jobs[@]:i}" &
 		if output=$("$command" <<<"$payload" 2>&1); then
-			say "$id" "$token" "ack(:id, :token, to_jsonb(:'text'::text))" "$output"
+			say "$id" "$token" "ack(:id, :token, to_jsonb(:'text'::text))" "${output:0:30000}"
 		else
-			say "$id" "$token" "nack(:id, :token, :'text')" "$output"
-		fi
+			say "$id" "$token" "nack(:id, :token, :'text')" "${output:0:30000}"
+		fi || say "$id" "$token" "nack(:id, :token, 'its output cannot be told')"
 		kill $! && wait $! 2>/dev/null
 	done
 	[ ${#jobs[@]} -gt 0 ] || [ -n "$stop" ] || sleep 0.1

@@ -22,6 +22,10 @@ my $command = $node->basedir . '/work';
 append_to_file($command, <<'END');
 #!/bin/sh
 read payload
+case $payload in
+	*flood*) head -c 200000 /dev/zero | tr '\0' x; exit ;;
+	*noise*) printf '\377'; exit ;;
+esac
 ms=$(expr "$payload" : '.*"ms": \([0-9]*\)')
 sleep $(expr ${ms:-0} / 1000).$(expr ${ms:-0} % 1000 / 100)
 image=$(expr "$payload" : '.*"image": \([0-9]*\)') || { echo "no image"; exit 1; }
@@ -55,13 +59,13 @@ foreach my $consumer (@consumers)
 	{
 		my $run = { queue => $queue };
 
-		skip "$name: $needs->[0] or its driver for PostgreSQL is not installed", 9
+		skip "$name: $needs->[0] or its driver for PostgreSQL is not installed", 10
 		  unless eval { IPC::Run::run($needs, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err}) };
 
 		$node->safe_psql('postgres', qq{SELECT jobq.create_queue('$queue', mode => 'consumer')});
 		$node->safe_psql('postgres',
 			qq{SELECT jobq.enqueue('thumbnail', jsonb_build_object('image', i), '$queue') FROM generate_series(1, 20) i;
-			   SELECT jobq.enqueue('thumbnail', '{}', '$queue', max_attempts => 1);
+			   SELECT jobq.enqueue('thumbnail', payload, '$queue', max_attempts => 1) FROM unnest('{"{}", "\\"flood\\"", "\\"noise\\""}'::jsonb[]) payload;
 			   SELECT jobq.enqueue('thumbnail', '{"image": 21, "ms": 33000}', '$queue')});
 		$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
 			IPC::Run::timeout(4 * $PostgreSQL::Test::Utils::timeout_default));
@@ -77,10 +81,13 @@ foreach my $name (sort keys %started)
 		"SELECT bool_and(finished_at IS NOT NULL) FROM jobq.jobs WHERE queue = '$queue'");
 	is( $node->safe_psql('postgres',
 			"SELECT state, attempt, count(*) FROM jobq.jobs WHERE queue = '$queue' GROUP BY 1, 2 ORDER BY 1"),
-		"completed|1|21\nfailed|1|1", "$name: each in one attempt, though one took longer than a lease");
+		"completed|1|22\nfailed|1|2", "$name: each in one attempt, though one took longer than a lease");
 	is( $node->safe_psql('postgres',
-			"SELECT error FROM jobq.jobs WHERE queue = '$queue' AND state = 'failed'"),
-		'no image', "$name tells why one has failed");
+			"SELECT error FROM jobq.jobs WHERE queue = '$queue' AND state = 'failed' ORDER BY id"),
+		"no image\nits output cannot be told", "$name tells why two have failed");
+	is( $node->safe_psql('postgres',
+			"SELECT length(result #>> '{}') FROM jobq.jobs WHERE queue = '$queue' AND payload = '\"flood\"'"),
+		'30000', "$name keeps the beginning of a long output");
 	is( $node->safe_psql('postgres',
 			"SELECT coalesce(result ->> 'file', result #>> '{}') FROM jobq.jobs WHERE queue = '$queue' AND payload @> '{\"image\": 7}'"),
 		'7.png', "$name tells the result");
@@ -98,7 +105,7 @@ foreach my $name (sort keys %started)
 	my $run = $started{$name};
 
 	ok($run->{handle}->finish, "$name ends at SIGTERM");
-	is($run->{err}, '', "$name had no errors");
+	is($run->{err} =~ s/^invalid multibyte character\nERROR: .*?\^\n//msr, '', "$name had no errors but of an output that is no text");
 	is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'"),
 		'0', "$name leaves nothing behind");
 	# it may not have begun any yet
