@@ -44,7 +44,6 @@ static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
 static void backend_connected(Backend *backend);
 static void backend_failed(Backend *backend);
-static void backend_lost(Backend *backend);
 
 /*
  * Begin to make a connection.  If that fails at once, principal_failed() is called.
@@ -234,7 +233,7 @@ backend_connected(Backend *backend)
 /*
  * The connection is lost, perhaps with a statement under way.
  */
-static void
+void
 backend_lost(Backend *backend)
 {
 	Principal  *principal = backend->principal;

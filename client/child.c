@@ -122,10 +122,16 @@ child_start(Job *job)
 	posix_spawn_file_actions_destroy(&actions);
 	if (failure != 0)
 	{
-		error("could not start a process: %s", strerror(failure));
 		job->pid = 0;
 		for (int i = 0; i < 4; i++)
 			shut(ours[i]);
+		/* another attempt of the job would be no better */
+		if (failure == E2BIG && job->headers != NULL)
+		{
+			job_end(job, OUTCOME_NACK, "its headers are too large for the environment of a command");
+			return;
+		}
+		error("could not start a process: %s", strerror(failure));
 		job_end(job, OUTCOME_RELEASE, NULL);
 		job->delay = work.retry_delay;
 		return;

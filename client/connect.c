@@ -18,19 +18,32 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define MAX_WORDS	8
-
 static char *password;			/* that was typed */
 
 static char *ask_password(void);
 
 /*
- * The parameters of a connection, ended by NULL: MAX_WORDS of them at most.
+ * The parameters of a connection, ended by NULL: CONNECTION_WORDS at most.
  */
 void
 connection_words(const char **keywords, const char **values)
 {
+	static const char *const silence[][2] = {
+		{"keepalives_idle", "30"}, {"keepalives_interval", "10"}, {"keepalives_count", "3"}, {"tcp_user_timeout", "60000"},
+	};
 	int			n = 0;
+
+	/*
+	 * A server that is not there any more is noticed within a minute.  A
+	 * connection string overrides what stands before it; a service file does
+	 * not.
+	 */
+	if (getenv("PGSERVICE") == NULL && (settings.dbname == NULL || strstr(settings.dbname, "service=") == NULL))
+		for (; n < 4; n++)
+		{
+			keywords[n] = silence[n][0];
+			values[n] = silence[n][1];
+		}
 
 	/* what stands behind a connection string overrides it */
 	keywords[n] = "dbname";
@@ -57,8 +70,8 @@ connection_words(const char **keywords, const char **values)
 PGconn *
 connect_now(void)
 {
-	const char *keywords[MAX_WORDS];
-	const char *values[MAX_WORDS];
+	const char *keywords[CONNECTION_WORDS];
+	const char *values[CONNECTION_WORDS];
 	PGconn	   *conn;
 
 	for (;;)

@@ -28,7 +28,6 @@
 
 #define MAX_QUEUES		16		/* that one statement waits for */
 #define MAX_JOBS		100		/* that it takes */
-#define LONG_WAIT		10.0	/* until it begins anew */
 #define SHORT_WAIT		0.25	/* if others wait for its place */
 #define GATES_AT_A_TIME	4		/* of a principal: see pool.c */
 
@@ -423,7 +422,7 @@ gate_run(Gate *gate)
 	gate->array = array_of(n, names);
 	snprintf(gate->max, sizeof(gate->max), "%d", max < MAX_JOBS ? max : MAX_JOBS);
 	snprintf(gate->wait, sizeof(gate->wait), "%.3f s",
-			 fmin(fmax(until - web_now, 0.001), too_many || ngates > GATES_AT_A_TIME ? SHORT_WAIT : LONG_WAIT));
+			 fmin(fmax(until - web_now, 0.001), too_many || ngates > GATES_AT_A_TIME ? SHORT_WAIT : GATE_WAIT));
 	gate->values[0] = gate->array;
 	gate->values[1] = gate->max;
 	gate->values[2] = gate->lease;

@@ -91,6 +91,8 @@ extern int64_t whole_number(const char *text, const char *what, int64_t min,
 extern double duration(const char *text, const char *what);
 
 /* connect.c */
+#define CONNECTION_WORDS	16	/* at most, with the NULL behind them */
+
 extern void connection_words(const char **keywords, const char **values);
 extern PGconn *connect_now(void);
 extern PGresult *query(PGconn *conn, const char *sql, int n,

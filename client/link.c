@@ -21,6 +21,7 @@
 #define LAST_PAUSE		10.0
 #define CONNECT_TIME	15.0	/* for one attempt */
 #define CANCEL_TIME		60		/* likewise, in seconds */
+#define MOST_FILES		65536	/* that the program has open */
 
 static void start(Link *link);
 static void drop(Link *link, const char *why);
@@ -42,8 +43,8 @@ link_open(Link *link)
 static void
 start(Link *link)
 {
-	const char *keywords[8];
-	const char *values[8];
+	const char *keywords[CONNECTION_WORDS];
+	const char *values[CONNECTION_WORDS];
 
 	connection_words(keywords, values);
 	link->conn = PQconnectStartParams(keywords, values, 1);
@@ -103,7 +104,8 @@ double
 link_due(const Link *link)
 {
 	return link->state == LINK_DOWN ? link->retry_at
-		: link->state == LINK_CONNECTING ? link->since + CONNECT_TIME : INFINITY;
+		: link->state == LINK_CONNECTING ? link->since + CONNECT_TIME
+		: link->state == LINK_BUSY ? link->since + link->patience : INFINITY;
 }
 
 /*
@@ -115,6 +117,7 @@ PGresult *
 link_go_on(Link *link, bool *lost)
 {
 	PGresult   *result;
+	struct pollfd more;
 
 	*lost = false;
 	if (link->state == LINK_DOWN)
@@ -179,14 +182,27 @@ link_go_on(Link *link, bool *lost)
 		else
 			PQclear(result);
 	}
+	/* an answer that is long may be on its way */
+	more = (struct pollfd)
+	{
+		PQsocket(link->conn), POLLIN, 0
+	};
+	if (seconds() > link->since + link->patience && poll(&more, 1, 0) == 0)
+	{
+		/* what it waits for there would keep a session as long */
+		link_cancel(link);
+		*lost = true;
+		drop(link, "the server does not answer");
+	}
 	return NULL;
 }
 
 /*
- * Send a statement.  False if the link is not free.
+ * Send a statement.  False if the link is not free.  It is taken for lost if there is no
+ * answer for so many seconds.
  */
 bool
-link_send(Link *link, const char *sql, int n, const char *const *values)
+link_send(Link *link, double patience, const char *sql, int n, const char *const *values)
 {
 	if (link->state != LINK_IDLE)
 		return false;
@@ -197,6 +213,7 @@ link_send(Link *link, const char *sql, int n, const char *const *values)
 	}
 	link->state = LINK_BUSY;
 	link->since = seconds();
+	link->patience = patience;
 	return true;
 }
 
@@ -219,6 +236,9 @@ link_cancel(Link *link)
 	{
 		if (fork() == 0)
 		{
+			/* the link, and what belongs to commands, end with us */
+			for (long fd = fmin(sysconf(_SC_OPEN_MAX), MOST_FILES); fd > STDERR_FILENO; fd--)
+				close((int) fd);
 			alarm(CANCEL_TIME);
 			(void) PQcancel(cancel, why, sizeof(why));
 		}

@@ -32,6 +32,7 @@ typedef struct Link
 	PostgresPollingStatusType polling;
 	PGresult   *result;			/* of the statement, until all has come */
 	double		since;			/* when it began to connect, or to ask */
+	double		patience;		/* for so long it waits for an answer */
 	double		retry_at;
 	double		pause;
 	bool		was_lost;
@@ -41,7 +42,7 @@ extern void link_open(Link *link);
 extern bool link_events(Link *link, int *fd, short *events);
 extern double link_due(const Link *link);
 extern PGresult *link_go_on(Link *link, bool *lost);
-extern bool link_send(Link *link, const char *sql, int n, const char *const *values);
+extern bool link_send(Link *link, double patience, const char *sql, int n, const char *const *values);
 extern void link_cancel(Link *link);
 extern void link_close(Link *link);
 

@@ -19,6 +19,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#define LISTEN_TIME		15.0	/* for an answer, in seconds */
+
 /* A channel that somebody wants to be told of. */
 typedef struct Channel
 {
@@ -80,7 +82,7 @@ listener_run(void)
 		channel->listening = channel->users > 0;
 		snprintf(sql, sizeof(sql), "%s jobq_job_%lld", channel->listening ? "LISTEN" : "UNLISTEN",
 				 (long long) channel->job);
-		link_send(&listener, sql, 0, NULL);
+		link_send(&listener, LISTEN_TIME, sql, 0, NULL);
 	}
 }
 

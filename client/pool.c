@@ -21,6 +21,8 @@
 #define CONNECT_TIME	15.0
 #define CANCEL_TIME		1.0		/* until what cancels has come, or its
 								 * connection is closed */
+#define ANSWER_TIME		15.0	/* for an answer, beyond what the statement
+								 * may take */
 #define LINE_TIME		15.0	/* for a statement, to come to its turn */
 #define CLOSE_AFTER		60.0	/* a connection that nobody needs */
 #define MAX_WAITING		4		/* of a principal */
@@ -237,6 +239,12 @@ pool_tick(void)
 			{
 				backend_drop(backend);
 				principal_failed(principal, "the database server does not answer", false);
+				break;
+			}
+			else if (backend->state == BACKEND_BUSY &&
+					 web_now > backend->since + (backend->waits ? GATE_WAIT : web.timeout / 1000.0) + ANSWER_TIME)
+			{
+				backend_lost(backend);
 				break;
 			}
 			else if (backend->state == BACKEND_CANCELLED && web_now > backend->since + CANCEL_TIME)

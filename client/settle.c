@@ -24,6 +24,7 @@
 
 #define MOST_AT_A_TIME	100
 #define RETRY_PAUSE		1.0
+#define SHORTEST_PATIENCE	2.0 /* for an answer, in seconds */
 
 #define LEASE_LOST		"JQ011"
 
@@ -158,7 +159,7 @@ settle_next(Link *link)
 	}
 	for (int i = 0; i < 4; i++)
 		values[i] = array_of(ntold, columns[i]);
-	sent = link_send(link, statements[telling], 4, values);
+	sent = link_send(link, fmax(SHORTEST_PATIENCE, work.lease / 4), statements[telling], 4, values);
 	if (sent)
 		for (int i = 0; i < ntold; i++)
 		{

@@ -330,14 +330,14 @@ go_on(void)
 	if (action.sql != NULL && !action.asked)
 	{
 		asks_for = -1;
-		action.sent = link_send(&server, action.sql, 1, value);
+		action.sent = link_send(&server, INFINITY, action.sql, 1, value);
 	}
 	else if (next_pane > 0 || (!screen.frozen && seconds() >= look_at))
 	{
 		if (next_pane == 0)
 			look_began = seconds();
 		asks_for = next_pane;
-		link_send(&server, panes[next_pane].sql, 0, NULL);
+		link_send(&server, INFINITY, panes[next_pane].sql, 0, NULL);
 	}
 }
 

@@ -146,6 +146,7 @@ struct Principal
 /* backend.c */
 extern void backend_make(Principal *principal, bool waits);
 extern void backend_drop(Backend *backend);
+extern void backend_lost(Backend *backend);
 extern bool backend_send(Backend *backend, Statement *statement);
 extern void backend_cancel(Statement *statement);
 extern void backend_end(Backend *backend);
@@ -173,6 +174,8 @@ struct Session
 	Principal  *principal;
 	double		used;
 };
+
+#define GATE_WAIT		10.0	/* seconds in jobq.reserve(), at most */
 
 /* A route: what is asked by a method and a path. */
 #define ROUTE_OPEN		1		/* nobody need be logged in */

@@ -32,6 +32,7 @@
 #define FIRST_WAIT		1.0
 #define SHORTEST_WAIT	0.1
 #define TOO_LATE		1.0		/* for an answer, in seconds */
+#define SHORTEST_PATIENCE	3.0 /* for one, until the connection is given up */
 #define MOST_AT_A_TIME	1000	/* what jobq.reserve() gives */
 #define ASK_TIME		0.1		/* that jobq.reserve() may take when there are
 								 * jobs */
@@ -231,7 +232,7 @@ reserve(void)
 	values[3] = longest;
 	values[4] = work.name;
 	asked_at = seconds();
-	link_send(&reserving,
+	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
 			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq.traceparent(headers), "
 			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()) "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
@@ -393,7 +394,7 @@ wait_for_something(void)
 		n += child_polls(job, polls + n);
 		if (job->state == JOB_RUNNING)
 			until = fmin(until, fmin(job->deadline, job->kill_at));
-		if (job->state == JOB_HELD || job->state == JOB_RUNNING)
+		if ((job->state == JOB_HELD || job->state == JOB_RUNNING) && job->outcome != OUTCOME_LOST)
 			until = fmin(until, fmin(job->until, settling.state == LINK_IDLE ? job->extend_at : INFINITY));
 		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
 			settling.state == LINK_IDLE)
@@ -405,8 +406,10 @@ wait_for_something(void)
 	}
 	if (settling.state == LINK_BUSY && reserving.state == LINK_BUSY && !gives_way)
 		until = fmin(until, settling.since + TOO_LATE);
-	if (stops > 0)
-		until = fmin(until, fmin(give_up_at, stopped_at + LONGEST_WAIT + TELL_TIME));
+	if (stops > 0 && give_up_at > now)
+		until = fmin(until, give_up_at);
+	if (stops > 0 && jobs == NULL)
+		until = fmin(until, stopped_at + LONGEST_WAIT + TELL_TIME);
 	if (pause_until > now)
 		until = fmin(until, pause_until);
 	if (work.max_time > 0 && started_at + work.max_time > now)

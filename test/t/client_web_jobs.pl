@@ -63,6 +63,13 @@ sub held
 
 my ($status, $text, $data);
 
+# A connection that goes silent; what becomes of who asks there is seen at the end.
+my $patient = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1s');
+is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'there is a connection');
+my $silent = sql(q{SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app'});
+ok(stop_at_rest($node, $silent, 'Client'), 'which goes silent');
+my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\n\r\n");
+
 # A dead letter tells where it failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
@@ -108,7 +115,11 @@ is("$status $data->{count}", '200 0', 'there are none of this kind');
 ($status, $text, $data) = ask('POST', '/api/failed/forget', { kind => 'bad' });
 is("$status $data->{count} " . sql('SELECT count(*) FROM jobq.failed_jobs'), '200 1 0', 'but one of this');
 
-foreach my $run ($server, $shy)
+like(hear($asked, qr/\r\n\r\n/), qr/^HTTP\/1.1 503/, 'who has asked where nothing comes is told');
+is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'others get an answer');
+kill('CONT', $silent);
+
+foreach my $run ($server, $shy, $patient)
 {
 	$run->{process}->signal('TERM');
 	ok($run->{process}->finish, 'it ends');

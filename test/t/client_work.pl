@@ -155,6 +155,11 @@ work('a', q{exec perl -e '$x = "x" x 200_000_000'}, '--once', '--max-memory', '1
 like(outcome($id, 'state'), qr/retryable/, 'too much memory');
 sql("SELECT jobq.cancel($id)");
 
+$id = job('a', '{}', q{headers => jsonb_build_object('h', repeat('x', 200000))});
+is((work('a', 'true', '--once', '--quiet'))[0], 0, 'headers that no environment has room for');
+is(outcome($id, 'state, attempt, error'), 'retryable|1|its headers are too large for the environment of a command', 'are an error of the job');
+sql("SELECT jobq.cancel($id)");
+
 # queues in strict order, several at a time, until there are none
 job($_) foreach qw(second first second first);
 my $order = "$dir/order";
@@ -246,9 +251,11 @@ is(outcome($id, 'state, attempt'), 'failed|1', 'it has not done its job');
 is(kill(0, slurp_file("$dir/asleep") + 0), 0, 'and is gone');
 sql(q{SELECT jobq.delete_all_failed()});
 
-# the server is stopped for longer than the lease: the job is run once more
+# the server is stopped for longer than the lease: the job is run once more, when the
+# command, which does not mind SIGTERM, has been killed; nothing is done until then
 $id = job('a', '{}', q{backoff => 'fixed 1ms'});
-$run = start_work('a', "if [ -e $dir/first ]; then echo second; else echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '1s');
+my $used = (times)[2] + (times)[3];
+$run = start_work('a', "if [ -e $dir/first ]; then echo second; else trap '' TERM; echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '1s', '--grace', '3s');
 wait_for_file("$dir/first", 'the command runs');
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 my @server = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
@@ -256,7 +263,21 @@ kill('STOP', @server);
 says($run, qr/job $id \(any\): its lease is over; what runs for it is ended/, 'who has the job does not wait for a server that is stopped');
 kill('CONT', @server);
 is(finish($run), 0, 'the program ends after two');
+cmp_ok((times)[2] + (times)[3] - $used, '<', 1, 'it sleeps while it waits');
 is(outcome($id, 'state, attempt, result'), 'completed|2|"second"', 'and the second has done it');
+
+# a connection on which nothing comes any more
+$run = start_work('a', 'echo taken', '--once', '--lease', '2s');
+my $waits = q{SELECT max(pid) FROM pg_stat_activity WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND wait_event_type = 'Extension'};
+wait_for($node, 'the program waits for a job', "SELECT ($waits) IS NOT NULL");
+my $silent = sql($waits);
+ok(stop_at_rest($node, $silent), 'its connection goes silent');
+says($run, qr/the connection is lost: the server does not answer/, 'which it does not wait for');
+kill('CONT', $silent);
+ok(wait_for_exit($silent), 'nobody waits there any more');
+$id = job('a');
+is(finish($run), 0, 'the program ends after a job');
+is(outcome($id, 'state, attempt, result'), 'completed|1|"taken"', 'which it has taken on another one');
 
 # the connections are cut, and the server is restarted, while commands run
 $id = job('a');
