@@ -226,6 +226,46 @@ wait_for($node, 'so does one that comes later', sprintf($failed, 3));
 $node->safe_psql('postgres', q{SELECT jobq.test_clock('0'); SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
 
 #
+# A job of a role that may not connect is to be charged, and dead letters are locked: what
+# it holds of a limit is given back, and it is charged later.
+#
+sub limit_is_free
+{
+	my ($name) = @_;
+	my $id = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note', queue => 'single')});
+
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"), 'completed', "$name: a job of another role runs");
+	wait_for($node, "$name: nothing is held", q{SELECT running = 0 FROM jobq.limits WHERE queue = 'single'});
+	return;
+}
+$node->safe_psql('postgres', q{
+SELECT jobq.create_queue('single', open => true, max_running => 1)});
+my $offset = -s $node->logfile;
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN SHARE MODE');
+my $unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
+$node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work: canceling statement due to lock timeout/, $offset);
+is($node->safe_psql('postgres', "SELECT state FROM jobq.status($unpaid)"), 'ready', 'a job cannot be charged');
+$locker->query_safe('COMMIT');
+$locker->quit;
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid)"), 'failed|the role of the job may not connect to the database', 'and is when that is possible');
+limit_is_free('lock');
+
+# So it is if the scheduler ends in the middle of it.
+SKIP:
+{
+	skip 'this server has no injection points', 4
+	  if $node->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	$node->safe_psql('postgres', q{CREATE EXTENSION injection_points; SELECT injection_points_attach('jobq-role-charge', 'wait')});
+	$unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
+	wait_for($node, 'the scheduler is about to charge a job', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-role-charge'});
+	$node->safe_psql('postgres', q{SELECT injection_points_detach('jobq-role-charge'); SELECT pg_terminate_backend(pid) FROM jobq_internal.scheduler_state()});
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid)"), 'failed', 'the next scheduler charges it');
+	limit_is_free('end');
+}
+$node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});
+
+#
 # A role that does not sleep well: settings of its own that no job of jobq's
 # own bookkeeping may mind.
 #

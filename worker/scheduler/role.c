@@ -20,6 +20,7 @@
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "utils/hsearch.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -62,8 +63,20 @@ static struct
 	TimestampTz at;
 }			lately[MAX_LATELY];
 
+/* A job that was popped, and why it fails. */
+typedef struct Charge
+{
+	JobqPush	entry;
+	const JobqError *error;
+	bool		live;			/* it will run again */
+} Charge;
+
+/* The last one.  What it holds is given back, however this process comes to its end. */
+static Charge charge;
+
 static void note_charged(Oid role);
-static void charge_entry(JobqPush *entry, const JobqError *error);
+static void give_back(int code, Datum arg);
+static void charge_entry(void *arg);
 
 /*
  * Can a worker connect as this role, by what the catalogs say?  If not, error
@@ -180,32 +193,67 @@ role_retry_at(Oid role, TimestampTz now)
 }
 
 /*
- * The jobs of a role that cannot work have failed, as many as fit into a round.
+ * The jobs of a role that cannot work have failed, as many as fit into a round.  One
+ * with which that cannot be noted now goes back to where it was, and there is an error.
  * Outside any transaction.
  */
 void
 role_charge(Oid role, const JobqError *error)
 {
+	static bool registered = false;
+
+	if (!registered)
+	{
+		charge.entry.permits = JOBQ_NO_PERMITS;
+		before_shmem_exit(give_back, (Datum) 0);
+		registered = true;
+	}
 	note_charged(role);
 	for (int n = 0; n < MAX_CHARGED; n++)
 	{
-		JobqPush	entry;
 		bool		popped = false;
 		JobqWakeList wake = {0};
+		ErrorData  *edata;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
 		{
 			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
 
-			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &entry,
+			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &charge.entry,
 									&wake);
 		}
 		jobq_unlock(my_db, &wake);
 		if (!popped)
 			break;
-		charge_entry(&entry, error);
+		charge.error = error;
+		charge.live = false;
+		edata = scheduler_try(charge_entry, &charge);
+
+		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+		if (edata != NULL)
+			jobq_ready_push(my_db, &charge.entry, jobq_now(), &wake);
+		jobq_permits_release(my_db, &charge.entry.permits, charge.entry.key.id,
+							 charge.live && edata == NULL, true, jobq_now(), &wake);
+		jobq_unlock(my_db, &wake);
+		if (edata != NULL)
+			ReThrowError(edata);
 	}
+}
+
+/*
+ * The scheduler ends, perhaps while it charges a job.  The next one reads all jobs anew,
+ * but what is held goes on to be counted.
+ */
+static void
+give_back(int code, Datum arg)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	jobq_permits_release(my_db, &charge.entry.permits, charge.entry.key.id, false, true,
+						 jobq_now(), &wake);
+	jobq_unlock(my_db, &wake);
 }
 
 static void
@@ -247,16 +295,17 @@ role_charged_lately(Oid role, TimestampTz now)
  * One of them, which was popped.
  */
 static void
-charge_entry(JobqPush *entry, const JobqError *error)
+charge_entry(void *arg)
 {
-	JobqWakeList wake = {0};
+	Charge	   *this = arg;
+	JobqPush   *entry = &this->entry;
 	Relation	rel;
 	JobqJob		job;
 	JobqJob		first;
 	JobqVerdict verdict = JOBQ_GONE;
-	bool		live = false;
 
-	process_begin_transaction();
+	if (jobq_relations_if_installed() == NULL)
+		return;
 	rel = jobq_open_jobs();
 	if (jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
 		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
@@ -281,15 +330,9 @@ charge_entry(JobqPush *entry, const JobqError *error)
 	else
 	{
 		/* waiting does not mend it; who does can retry() them */
-		live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, error, true,
-									   true, -1);
+		jobq_injection_point("jobq-role-charge");
+		this->live = jobq_job_attempt_failed(rel, &job, DT_NOBEGIN, this->error, true,
+											 true, -1);
 	}
 	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-
-	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_permits_release(my_db, &entry->permits, entry->key.id, live, true,
-						 jobq_now(), &wake);
-	jobq_unlock(my_db, &wake);
 }
