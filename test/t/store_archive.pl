@@ -151,6 +151,44 @@ $hours += 2;
 gone_later('a queue that wants it now is heard', 'usual fail failed');
 is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
 
+#
+# Batches that are old go, but for one to which a table of somebody else's refers; and that
+# is not tried all the time.
+#
+my @old = map { sql('SELECT jobq.create_batch()') } 1 .. 12;
+sql("SELECT jobq.batch_start(id) FROM jobq.batches WHERE id IN (@{[join ',', @old]})");
+wait_for($node, 'old batches: all are over', 'SELECT bool_and(finished_at IS NOT NULL) FROM jobq.batch');
+sql("CREATE TABLE refers (batch bigint REFERENCES jobq.batch); INSERT INTO refers VALUES ($old[1])");
+sub batches_go
+{
+	my ($name, $left) = @_;
+
+	for (1 .. 20)
+	{
+		sql("SELECT jobq.test_clock('$morning'::interval + interval '$hours hours')");
+		last if sql(q{
+DO $$ BEGIN
+	FOR i IN 1..500 LOOP
+		EXIT WHEN (SELECT count(*) FROM jobq.batch) = LEFT;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+SELECT count(*) FROM jobq.batch} =~ s/LEFT/$left/r) eq $left;
+		$hours += 2;
+	}
+	is(sql('SELECT count(*) FROM jobq.batch'), $left, $name);
+	return;
+}
+$hours += 40 * 24;
+batches_go('old batches go, but for one that is referred to', 1);
+is(sql('SELECT id FROM jobq.batch'), $old[1], 'which stays');
+my $told = () = slurp_file($node->logfile) =~ /could not look after its archive now: update or delete on table "batch"/g;
+cmp_ok($told, '<=', 25, 'and of which the log is told once in a pass');
+cmp_ok($told, '>', 0, 'but told');
+sql('DROP TABLE refers');
+$hours += 2;
+batches_go('until it is not any more', 0);
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -41,6 +41,7 @@ extern void scheduler_commit_quietly(void);
 /* How long nobody looks after the archive, in microseconds, if all is well. */
 #define ARCHIVE_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)
 
+extern void archive_tell(const ErrorData *edata);
 extern bool archive_try(void (*body) (void *arg), void *arg);
 extern void archive_day_name(TimestampTz day, char *name, size_t name_size,
 							 char *date, size_t date_size);

@@ -42,6 +42,19 @@ static bool not_made = false;	/* one of them was not */
 static int64 make_pause = FIRST_PAUSE;
 
 /*
+ * Log the error, unless it is that something was locked.
+ */
+void
+archive_tell(const ErrorData *edata)
+{
+	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("jobq could not look after its archive now: %s",
+						edata->message)));
+}
+
+/*
  * Run the body in a transaction of its own.  False if it has failed, which is
  * logged unless something was locked.
  */
@@ -52,11 +65,7 @@ archive_try(void (*body) (void *arg), void *arg)
 
 	if (edata == NULL)
 		return true;
-	if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ereport(LOG,
-				(errcode(edata->sqlerrcode),
-				 errmsg("jobq could not look after its archive now: %s",
-						edata->message)));
+	archive_tell(edata);
 	FreeErrorData(edata);
 	return false;
 }

@@ -48,6 +48,9 @@
 #define MAX_BLOCKS		1024
 #define MAX_BATCHES		5
 
+/* Batches of a bite's piece that are passed over, as they could not be deleted. */
+#define MAX_PASSED		100
+
 /* To the next pass, if something was locked; else it is ARCHIVE_PAUSE. */
 #define SHORT_PAUSE		(INT64CONST(60) * USECS_PER_SEC)
 
@@ -83,6 +86,7 @@ static void bite_old_day(Bite *bite);
 static void bite_short_day(Bite *bite);
 static void bite_default(Bite *bite);
 static void bite_letters(Bite *bite);
+static void delete_batch(void *arg);
 static void bite_batches(Bite *bite);
 static void bite_keys(Bite *bite);
 static void bite_uuids(Bite *bite);
@@ -108,6 +112,8 @@ static BlockNumber block = 0;
 static BlockNumber nblocks = FIRST_BLOCKS;
 static bool locked = false;		/* something was */
 static bool day_locked = false; /* something of this day's was */
+static Datum passed[MAX_PASSED];	/* batches of this piece that are left */
+static int	npassed = 0;
 static TimestampTz pass_at = 0;
 static TimestampTz make_at = 0; /* when partitions are made */
 
@@ -382,43 +388,63 @@ bite_letters(Bite *bite)
 }
 
 /*
+ * A batch, of which the id is given, with its steps.
+ */
+static void
+delete_batch(void *arg)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr delete_steps = NULL;
+	static SPIPlanPtr delete = NULL;
+
+	jobq_query_kept(&delete_steps, "DELETE FROM jobq.step WHERE batch_id = $1",
+					1, types, arg, NULL, SPI_OK_DELETE);
+	jobq_query_kept(&delete, "DELETE FROM jobq.batch WHERE id = $1",
+					1, types, arg, NULL, SPI_OK_DELETE);
+}
+
+/*
  * Batches, with their steps; MAX_BATCHES, as they may have many.  One that is part of
- * another stays as long as that does.
+ * another stays as long as that does.  One that cannot be deleted, because a table of
+ * somebody else's refers to it or a row of it is locked, is passed over.
  */
 static void
 bite_batches(Bite *bite)
 {
-	static const Oid types[] = {INT8ARRAYOID};
 	static SPIPlanPtr find = NULL;
-	static SPIPlanPtr delete_steps = NULL;
-	static SPIPlanPtr delete = NULL;
-	static const Oid find_types[] = {TIMESTAMPTZOID, TIDOID, TIDOID};
+	static const Oid find_types[] = {TIMESTAMPTZOID, TIDOID, TIDOID, INT8ARRAYOID};
 	Datum		values[] = {
 		TimestampTzGetDatum(bite->now - jobq_failed_retention *
 							(60 * USECS_PER_SEC)),
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to)
+		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
+		PointerGetDatum(construct_array(passed, npassed, INT8OID, 8,
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE))
 	};
 	Datum		ids[MAX_BATCHES];
-	Datum		array;
 	int			n;
 
 	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq.batch b WHERE ctid >= $2 AND ctid < $3"
-							  " AND finished_at < $1 AND NOT EXISTS (SELECT FROM jobq.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
+							  " AND finished_at < $1 AND id <> ALL ($4)"
+							  " AND NOT EXISTS (SELECT FROM jobq.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
 							  " FOR UPDATE SKIP LOCKED",
-							  3, find_types, values, NULL, SPI_OK_SELECT);
+							  4, find_types, values, NULL, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 	}
-	bite->again = n == MAX_BATCHES;
-	if (n == 0)
-		return;
-	array = PointerGetDatum(construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
-											TYPALIGN_DOUBLE));
-	jobq_query_kept(&delete_steps, "DELETE FROM jobq.step WHERE batch_id = ANY ($1)",
-					1, types, &array, NULL, SPI_OK_DELETE);
-	jobq_query_kept(&delete, "DELETE FROM jobq.batch WHERE id = ANY ($1)",
-					1, types, &array, NULL, SPI_OK_DELETE);
+	for (int i = 0; i < n && npassed < MAX_PASSED; i++)
+	{
+		ErrorData  *edata = scheduler_try_part(delete_batch, &ids[i]);
+
+		if (edata == NULL)
+			continue;
+		if (npassed == 0)
+			archive_tell(edata);
+		FreeErrorData(edata);
+		locked = true;
+		passed[npassed++] = ids[i];
+	}
+	bite->again = n == MAX_BATCHES && npassed < MAX_PASSED;
 }
 
 /*
@@ -460,8 +486,9 @@ pass_on(TimestampTz now)
 
 	if (!archive_try(take_bite, &bite))
 		locked = day_locked = true;
-	if (bite.again)
+	else if (bite.again)
 		return;
+	npassed = 0;
 	block += nblocks;
 	if (!bite.end)
 		return;
