@@ -29,6 +29,7 @@
  */
 #define LOCK_PATIENCE	"5ms"
 
+extern ErrorData *scheduler_caught(MemoryContext caller);
 extern ErrorData *scheduler_try(void (*body) (void *arg), void *arg);
 extern ErrorData *scheduler_try_part(void (*body) (void *arg), void *arg);
 extern void scheduler_commit_quietly(void);

@@ -11,6 +11,11 @@
  * want it.  So it is waited for a moment, and a little longer the next time; what
  * was not sent yet is kept.
  *
+ * PostgreSQL's queue of notifications may be full, as a session that listens does not
+ * read them.  Then what comes is taken over all the same, or those who send would find
+ * the relay full, and fail with a NOTIFY of their own; and the oldest is dropped where
+ * there is no room.
+ *
  * worker/scheduler/relay.c
  *
  *-------------------------------------------------------------------------
@@ -19,16 +24,17 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
 #include "commit/commit.h"
 #include "scheduler/duty.h"
 
-/* What was collected, and waits for a synchronous standby. */
+/* What was collected, and is to be sent. */
 typedef struct Batch
 {
-	XLogRecPtr	lsn;
+	XLogRecPtr	lsn;			/* flushed up to here; 0: not yet */
 	uint32		nmessages;
 	uint32		nsent;
 	JobqRelayMessage *messages;
@@ -43,15 +49,28 @@ typedef struct Batch
 #define FIRST_PATIENCE	5
 #define LAST_PATIENCE	80
 
+/* The pause after that, as a multiple. */
+#define PAUSE_SHARE		10
+
+/* The pause after any other error. */
+#define FAILED_PAUSE	USECS_PER_SEC
+
 static Batch batch = {0};
 static MemoryContext batch_context = NULL;
 static int	patience = FIRST_PATIENCE;
+static TimestampTz retry_at = 0;	/* nothing is sent before */
+static bool failed = false;		/* it could not be sent, and was not locked */
+static uint64 ndropped = 0;		/* since then */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
+static void forget_batch(void);
+static void come_again(TimestampTz at);
 static void collect_batch(void);
 static void begin(void);
 static void send_batch(void);
+static void try_to_send(void);
+static void could_not_send(ErrorData *edata);
 
 /* Sends JOBQ_RELAY_SIZE messages, and one for each lane; flushes once. */
 Duty		relay_duty = {
@@ -67,33 +86,43 @@ Duty		relay_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	MemoryContext old;
-
-	if (batch_context == NULL)
-		batch_context = AllocSetContextCreate(TopMemoryContext, "jobq relay",
-											  ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(batch_context);
-	if (batch.lsn == 0)
+	/* the clock may have been put back */
+	retry_at = Min(retry_at, now + FAILED_PAUSE);
+	if (batch.messages == NULL || (failed && now < retry_at))
 		collect_batch();
-	if (batch.lsn != 0)
+	if (batch.nmessages == 0 && batch.nqueues == 0)
+		forget_batch();
+	else if (now < retry_at)
+		come_again(retry_at);
+	else
 	{
+		if (batch.lsn == 0)
+			batch.lsn = jobq_flush();
 		if (jobq_replicated(batch.lsn))
-		{
-			send_batch();
-			patience = FIRST_PATIENCE;
-			memset(&batch, 0, sizeof(batch));
-			MemoryContextReset(batch_context);
-		}
+			try_to_send();
 		else
-		{
-			LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-			my_db->relay_pending = true;
-			my_db->relay_due = jobq_now() + STANDBY_PAUSE * INT64CONST(1000);
-			LWLockRelease(my_db->lock);
-		}
+			come_again(jobq_now() + STANDBY_PAUSE * INT64CONST(1000));
 	}
-	MemoryContextSwitchTo(old);
 	return DT_NOEND;
+}
+
+/*
+ * Nothing is left to be sent.
+ */
+static void
+forget_batch(void)
+{
+	memset(&batch, 0, sizeof(batch));
+	MemoryContextReset(batch_context);
+}
+
+static void
+come_again(TimestampTz at)
+{
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->relay_pending = true;
+	my_db->relay_due = at;
+	LWLockRelease(my_db->lock);
 }
 
 static TimestampTz
@@ -126,29 +155,65 @@ unique_ids(int32 *ids, int n)
 	return left;
 }
 
+/*
+ * Drop what has been sent of the batch, and so many of the others that there is room for
+ * n more: the oldest.
+ */
+static void
+make_room(uint32 n)
+{
+	uint32		keep = Min(batch.nmessages - batch.nsent, JOBQ_RELAY_SIZE - n);
+
+	ndropped += batch.nmessages - batch.nsent - keep;
+	memmove(batch.messages, batch.messages + batch.nmessages - keep,
+			sizeof(JobqRelayMessage) * keep);
+	batch.nmessages = keep;
+	batch.nsent = 0;
+}
+
+/*
+ * Take over what is to be sent.
+ */
 static void
 collect_batch(void)
 {
 	JobqLane   *lane;
+	uint32		n;
+	int			nqueues = batch.nqueues;
 
-	batch.queues = palloc(sizeof(int32) * jobq_max_lanes);
-	batch.messages = palloc(sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
+	if (batch_context == NULL)
+		batch_context = AllocSetContextCreate(TopMemoryContext, "jobq relay",
+											  ALLOCSET_DEFAULT_SIZES);
+	if (batch.messages == NULL)
+	{
+		/* those of before, and one of each lane */
+		batch.queues = MemoryContextAlloc(batch_context, sizeof(int32) * 2 * jobq_max_lanes);
+		batch.messages = MemoryContextAlloc(batch_context,
+											sizeof(JobqRelayMessage) * JOBQ_RELAY_SIZE);
+	}
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	my_db->relay_pending = false;
-	batch.nmessages = my_db->told->relay_count;
-	for (uint32 i = 0; i < batch.nmessages; i++)
-		batch.messages[i] = my_db->told->relay[(my_db->told->relay_head + i) %
-											   JOBQ_RELAY_SIZE];
-	my_db->told->relay_head = (my_db->told->relay_head + batch.nmessages) % JOBQ_RELAY_SIZE;
+	n = my_db->told->relay_count;
+	if (batch.nmessages + n > JOBQ_RELAY_SIZE)
+		make_room(n);
+	for (uint32 i = 0; i < n; i++)
+		batch.messages[batch.nmessages++] =
+			my_db->told->relay[(my_db->told->relay_head + i) % JOBQ_RELAY_SIZE];
+	my_db->told->relay_head = (my_db->told->relay_head + n) % JOBQ_RELAY_SIZE;
 	my_db->told->relay_count = 0;
 	while ((lane = jobq_lane_next_noted(my_db)) != NULL)
 		batch.queues[batch.nqueues++] = lane->queue_id;
 	LWLockRelease(my_db->lock);
 
+	if (n > 0 || batch.nqueues > nqueues)
+		batch.lsn = 0;
 	batch.nqueues = unique_ids(batch.queues, batch.nqueues);
-	if (batch.nmessages > 0 || batch.nqueues > 0)
-		batch.lsn = jobq_flush();
+	if (batch.nqueues > jobq_max_lanes)
+	{
+		ndropped += batch.nqueues - jobq_max_lanes;
+		batch.nqueues = jobq_max_lanes;
+	}
 }
 
 /*
@@ -167,15 +232,12 @@ begin(void)
 }
 
 /*
- * Send what has not been sent; if that fails, it waits longer the next time.
+ * Send what has not been sent.
  */
 static void
 send_batch(void)
 {
-	int			longer = Min(2 * patience, LAST_PATIENCE);
-
 	begin();
-	patience = longer;
 	for (uint32 i = batch.nsent; i < batch.nmessages; i++)
 	{
 		/* within one transaction, NOTIFY would drop what it has heard before */
@@ -207,5 +269,65 @@ send_batch(void)
 		}
 	}
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(batch_context);
+}
+
+/*
+ * Send what has not been sent.  If that fails, it is tried again later: an error is
+ * that of the notifications only.
+ */
+static void
+try_to_send(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		/*
+		 * The queue has room for what all listeners have read only when
+		 * somebody has looked: the one who sends, after his commit, or this.
+		 */
+		if (failed)
+			(void) OidFunctionCall0(F_PG_NOTIFICATION_QUEUE_USAGE);
+		send_batch();
+		MemoryContextSwitchTo(caller);
+		patience = FIRST_PATIENCE;
+		retry_at = 0;
+		forget_batch();
+		if (failed)
+			ereport(LOG,
+					(errmsg("the jobq scheduler sends notifications again"),
+					 errdetail(UINT64_FORMAT " were dropped, as there was no room for them.",
+							   ndropped)));
+		failed = false;
+		ndropped = 0;
+	}
+	PG_CATCH();
+	{
+		could_not_send(scheduler_caught(caller));
+	}
+	PG_END_TRY();
+}
+
+static void
+could_not_send(ErrorData *edata)
+{
+	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+	{
+		retry_at = jobq_now() + PAUSE_SHARE * patience * INT64CONST(1000);
+		patience = Min(2 * patience, LAST_PATIENCE);
+	}
+	else
+	{
+		if (!failed)
+			ereport(LOG,
+					(errcode(edata->sqlerrcode),
+					 errmsg("the jobq scheduler cannot send notifications: %s",
+							edata->message),
+					 errhint("It keeps the last %d of them, and tries again every second; all else goes on.",
+							 JOBQ_RELAY_SIZE)));
+		failed = true;
+		retry_at = jobq_now() + FAILED_PAUSE;
+	}
+	FreeErrorData(edata);
+	come_again(retry_at);
 }

@@ -27,6 +27,25 @@
 #include "commit/commit.h"
 
 /*
+ * For PG_CATCH(): the error, in the caller's memory context, which is the current one
+ * afterwards; and nothing of the transaction is left.
+ */
+ErrorData *
+scheduler_caught(MemoryContext caller)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(caller);
+	HOLD_INTERRUPTS();
+	edata = CopyErrorData();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	RESUME_INTERRUPTS();
+	MemoryContextSwitchTo(caller);
+	return edata;
+}
+
+/*
  * Run body(arg) in a transaction of its own, with SPI connected and the table of
  * jobs locked against DROP EXTENSION; it looks itself whether the extension is
  * still there.  Returns NULL if that has committed; otherwise the error, in the
@@ -54,12 +73,7 @@ scheduler_try(void (*body) (void *arg), void *arg)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(caller);
-		HOLD_INTERRUPTS();
-		edata = CopyErrorData();
-		FlushErrorState();
-		AbortOutOfAnyTransaction();
-		RESUME_INTERRUPTS();
+		edata = scheduler_caught(caller);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);

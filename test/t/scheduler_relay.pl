@@ -1,0 +1,149 @@
+# Notifications that cannot be sent wait, and nothing else does: somebody keeps the lock
+# of NOTIFY, or PostgreSQL's queue of notifications is full.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=1'
+autovacuum = off
+}, allows_streaming => 1);
+$node->append_conf('postgresql.conf', 'max_notify_queue_pages = 64') if $node->pg_version >= 17;
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('note', 'note()'), jobq.register('tick', 'note()');
+SELECT jobq.schedule('ticks', 'every 1 second', 'tick')});
+my $scheduler = scheduler_pid($node);
+
+# Jobs run, schedules tick, and batches end.
+sub all_goes_on
+{
+	my ($name) = @_;
+	my $job = sql(q{SELECT jobq.enqueue('note', watch => true)});
+	my $batch = sql('SELECT jobq.create_batch()');
+
+	is(sql("SELECT state FROM jobq.wait($job)"), 'completed', "$name: a job runs");
+	sql("SELECT jobq.batch_start($batch)");
+	wait_for($node, "$name: a batch ends", "SELECT state = 'completed' FROM jobq.batch_status($batch)");
+	my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'tick'});
+	wait_for($node, "$name: a schedule makes its jobs", "SELECT count(*) > $ticks + 1 FROM jobq.jobs WHERE kind = 'tick'");
+	is(scheduler_pid($node), $scheduler, "$name: it is the same scheduler");
+	return;
+}
+
+# The listener hears this.
+my $listener = $node->background_psql('postgres');
+$listener->query_safe('LISTEN news');
+sub hears
+{
+	my ($name, $what) = @_;
+	my $heard = '';
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		$heard .= $listener->query_safe('SELECT pg_sleep(0.1)');
+		last if $heard =~ $what;
+	}
+	like($heard, $what, "$name: is heard");
+	return $heard;
+}
+sql(q{SELECT jobq.notify('news', 'first')});
+hears('a message', qr/"news" with payload "first"/);
+
+#
+# A commit keeps the lock, as it waits for a standby to apply it.
+#
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+$node->append_conf('postgresql.conf', q{synchronous_standby_names = 'standby'});
+$node->reload;
+wait_for($node, 'the standby is synchronous', q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
+my $keeper = $node->background_psql('postgres');
+# until the server has taken note of the setting, no commit waits
+sql('CREATE TABLE enough ()');
+$keeper->query_until(qr/begun/, q{\echo begun
+SET synchronous_commit = remote_apply;
+DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM pg_notify('other', ''); COMMIT; PERFORM pg_sleep(0.01); END LOOP; END $$;
+});
+wait_for($node, 'a commit waits for the standby', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query ~ 'pg_notify'});
+my $offset = -s $node->logfile;
+sql(q{SELECT jobq.notify('news', 'second')});
+
+# So often that it would have been said that a table is locked.
+is(sql(qq{
+	DO \$\$
+	DECLARE
+		tries int := 0;
+		waits boolean;
+		waited boolean := false;
+	BEGIN
+		FOR i IN 1 .. 180000 LOOP
+			waits := EXISTS (SELECT FROM pg_locks WHERE pid = $scheduler AND locktype = 'object' AND NOT granted);
+			tries := tries + (waits AND NOT waited)::int;
+			waited := waits;
+			EXIT WHEN tries >= 10;
+			PERFORM pg_sleep(0.001);
+		END LOOP;
+		PERFORM set_config('test.tries', tries::text, false);
+	END \$\$;
+	SELECT current_setting('test.tries')}), '10', 'lock: it is tried again and again');
+unlike(slurp_file($node->logfile, $offset), qr/cannot go on with a part/, 'lock: that is nothing for the log');
+all_goes_on('lock');
+sql('SET synchronous_commit = local; INSERT INTO enough DEFAULT VALUES');
+$standby->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
+hears('lock: what was kept', qr/"news" with payload "second"/);
+$keeper->quit;
+$node->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
+$node->reload;
+$standby->stop;
+
+#
+# The queue is full, as a session that listens is in a transaction.
+#
+SKIP:
+{
+	skip 'the queue of this server takes gigabytes', 1 if $node->pg_version < 17;
+	$listener->query_safe('BEGIN; SELECT 1');
+	my (undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM pg_notify('news', i || repeat('x', 7900)); COMMIT; END LOOP; END $$});
+	like($full, qr/too many notifications in the NOTIFY queue/, 'full: the queue is');
+	$offset = -s $node->logfile;
+	sql(q{SELECT jobq.notify('news', 'third')});
+	$node->wait_for_log(qr/the jobq scheduler cannot send notifications: too many notifications in the NOTIFY queue/, $offset);
+	all_goes_on('full');
+
+	# more than the relay keeps
+	for my $i (1 .. 6)
+	{
+		sql("SELECT jobq.notify('news', 'number $i.' || n) FROM generate_series(1, 100) n");
+		wait_for($node, "full: the relay takes more ($i)", 'SELECT notifications = 0 FROM jobq_internal.scheduler_state()');
+	}
+	is(scheduler_pid($node), $scheduler, 'full: it is the same scheduler');
+	$listener->query_safe('COMMIT');
+	my $heard = hears('full: the last message', qr/"news" with payload "number 6[.]100"/);
+	unlike($heard, qr/third|number 1[.]1"/, 'full: the first ones were dropped');
+	$node->wait_for_log(qr/the jobq scheduler sends notifications again/, $offset);
+	my $said = () = slurp_file($node->logfile, $offset) =~ /cannot send notifications/g;
+	is($said, 1, 'full: it was said once');
+	sql(q{SELECT jobq.notify('news', 'fourth')});
+	hears('full: what comes then', qr/"news" with payload "fourth"/);
+}
+$listener->quit;
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
