@@ -167,6 +167,28 @@ wait_for($node, 'until it can', "SELECT told($stuck) = 'finish completed'");
 is(sql("SELECT last_error IS NULL FROM jobq.batch_status($stuck)"), 't', 'which was no error');
 
 #
+# Two that fail at the same time, and have more jobs that run than one look cancels: what
+# waits in both is cancelled.
+#
+sql(q{SELECT jobq.create_queue('left', mode => 'consumer'), jobq.create_queue('right', mode => 'consumer');
+	CREATE TABLE held (queue text, id bigint, token bigint)});
+my @two = map { sql(qq{BEGIN; SELECT batch() AS b \\gset
+	SELECT count(*) AS n FROM jobq.batch_add(:b, 'x', array_fill('{}'::jsonb, '{500}'), options => '{"queue": "$_", "max_attempts": 1}') \\gset
+	COMMIT; SELECT :b}) } 'left', 'right';
+foreach my $queue ('left', 'right')
+{
+	wait_for($node, "two: jobs of $queue are held", qq{
+		WITH got AS (INSERT INTO held SELECT '$queue', id, token
+			FROM jobq.reserve('{$queue}', 300 - (SELECT count(*)::int FROM held WHERE queue = '$queue'), '1 hour') RETURNING id)
+		SELECT (SELECT count(*) FROM held WHERE queue = '$queue') + (SELECT count(*) FROM got) = 300});
+}
+sql(q{SELECT jobq.reject(id, token, 'no') FROM (SELECT DISTINCT ON (queue) id, token FROM held ORDER BY queue, id) first});
+wait_for($node, 'two: what waits in both is cancelled',
+	"SELECT count(*) = 400 FROM jobq.jobs WHERE batch_id IN ($two[0], $two[1]) AND state = 'cancelled'");
+sql(q{SELECT jobq.ack(h.id, token) FROM held h JOIN jobq.job j ON j.id = h.id});
+wait_for($node, 'two: both are over', "SELECT told($two[0]) = 'failure failing, finish failed' AND told($two[1]) = 'failure failing, finish failed'");
+
+#
 # More batches than there are places for, whose ends come in the order in which
 # they were made, or in the other.
 #

@@ -60,14 +60,6 @@ typedef struct Batch
 	JobqBatchRow row;
 } Batch;
 
-/*
- * The batch that is being cancelled, up to which job that was done, and whether
- * one must be tried again.
- */
-static int64 cancelled_batch = 0;
-static int64 cancelled_to = 0;
-static bool cancelled_not = false;
-
 /* By how much the clock was put back, in all since the scheduler began. */
 static int64 put_back = 0;
 
@@ -78,7 +70,7 @@ static bool step_has_failed(int64 id);
 static void count_jobs(Batch *batch);
 static bool has_cancelled(int64 id);
 static bool has_begun(const Batch *batch);
-static bool cancel_jobs(const Batch *batch, bool *taken);
+static bool cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken);
 static bool cancel_job(Relation rel, JobqJob *job, const Batch *batch);
 static void enqueue_callback(Batch *batch, int column, const char *what,
 							 const char *state);
@@ -88,9 +80,9 @@ static void set_state(Batch *batch, char state, bool over);
  * The look was rolled back: what it has cancelled is not.
  */
 void
-batch_look_failed(int64 id)
+batch_look_failed(int64 id, BatchCancelled *cancelled)
 {
-	cancelled_batch = 0;
+	memset(cancelled, 0, sizeof(BatchCancelled));
 	kept_forget(id);
 }
 
@@ -109,7 +101,8 @@ batch_look_put_back(int64 by)
  * other batches, too, and so only for what is soon done.
  */
 BatchLook
-batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *witness)
+batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
+		   BatchCancelled *cancelled, int64 *witness)
 {
 	Batch		this = {.id = id};
 	Batch	   *batch = &this;
@@ -208,7 +201,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared, int64 *wit
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
 	if (live && steps.more)
 		return LOOK_AGAIN;
-	if (live && ending && cancel_jobs(batch, &later))
+	if (live && ending && cancel_jobs(batch, cancelled, &later))
 		return LOOK_AGAIN;
 	if (live && (ending || steps.blocked) &&
 		!batch_witness(batch->id, PG_INT64_MAX, witness))
@@ -440,14 +433,14 @@ batch_witness(int64 id, int64 bound, int64 *witness)
 }
 
 /*
- * Cancel some of what is left of the batch.  True if there is more; *taken if
- * there are some that must be tried again later.
+ * Cancel some of what is left of the batch, from where the last look has come to.  True
+ * if there is more; *taken if there are some that must be tried again later.
  *
  * What runs is asked to stop if the batch was cancelled.  After a failure it
  * may go on, but has no other attempt: then it waits, and is cancelled here.
  */
 static bool
-cancel_jobs(const Batch *batch, bool *taken)
+cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 {
 	Relation	rel = jobq_open_jobs();
 	Relation	index = jobq_open_index(rel, JOBQ_JOB_BATCH);
@@ -456,17 +449,14 @@ cancel_jobs(const Batch *batch, bool *taken)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	int			n = 0;
+	bool		more;
 
-	if (cancelled_batch != batch->id)
-	{
-		cancelled_to = 0;
-		cancelled_not = false;
-	}
-	cancelled_batch = batch->id;
+	if (cancelled->to == 0)
+		memset(cancelled, 0, sizeof(BatchCancelled));
 	ScanKeyInit(&keys[0], JOB_BATCH_ID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(batch->id));
 	ScanKeyInit(&keys[1], JOB_ID, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(cancelled_to));
+				Int64GetDatum(cancelled->to));
 	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
 	while (n < MAX_CANCELLED &&
 		   (tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
@@ -475,18 +465,19 @@ cancel_jobs(const Batch *batch, bool *taken)
 
 		jobq_job_from_tuple(rel, tuple, &job);
 		if (!cancel_job(rel, &job, batch))
-			cancelled_not = true;
-		cancelled_to = job_id(&job);
+			cancelled->again = true;
+		cancelled->to = job_id(&job);
 		n++;
 	}
 	systable_endscan_ordered(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
-	*taken |= cancelled_not;
+	*taken |= cancelled->again;
+	more = n == MAX_CANCELLED || cancelled->changed;
 	if (n < MAX_CANCELLED)
-		cancelled_batch = 0;	/* from the beginning, next time */
-	return n == MAX_CANCELLED;
+		cancelled->to = 0;		/* from the beginning, next time */
+	return more;
 }
 
 /*

@@ -60,6 +60,7 @@ typedef struct Wanted
 	int64		bound;			/* see look() */
 	TimestampTz at;
 	BatchNews	news;
+	BatchCancelled cancelled;
 } Wanted;
 
 /* A role that has batches which cannot be looked at now. */
@@ -211,7 +212,12 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 		{
 			0
 		};
+		batch->cancelled = (BatchCancelled)
+		{
+			0
+		};
 	}
+	batch->cancelled.changed = true;
 	if (OidIsValid(role))
 		batch->role = role;
 	if (!OidIsValid(batch->role))
@@ -527,14 +533,14 @@ look_into(void *arg)
 
 	if (this->begun)
 	{
-		batch_look_failed(batch->id);
+		batch_look_failed(batch->id, &batch->cancelled);
 		this->shared = false;
 	}
 	this->begun = true;
 	this->unseen |= batch_watch_begin(batch->id, &batch->news.whole);
 	this->outcome = jobq_relations_if_installed() == NULL ? LOOK_OVER
 		: batch_look(batch->id, &batch->news, batch->bound, this->shared,
-					 &this->witness);
+					 &batch->cancelled, &this->witness);
 	scheduler_commit_quietly();
 }
 
@@ -550,7 +556,7 @@ looked(Look *this, const ErrorData *edata)
 	{
 		this->outcome = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE
 			? LOOK_LATER : LOOK_EACH;
-		batch_look_failed(batch->id);
+		batch_look_failed(batch->id, &batch->cancelled);
 	}
 	if (this->outcome != LOOK_ALONE)
 	{

@@ -428,9 +428,17 @@ typedef enum BatchLook
 	LOOK_ALONE,					/* not in a transaction that is shared */
 } BatchLook;
 
+/* How far the jobs of a batch are cancelled, which takes several looks. */
+typedef struct BatchCancelled
+{
+	int64		to;				/* up to this job; 0: no look has begun */
+	bool		again;			/* one of these must be tried again */
+	bool		changed;		/* the batch has, since this began */
+} BatchCancelled;
+
 extern BatchLook batch_look(int64 id, const BatchNews *news, int64 bound,
-							bool shared, int64 *witness);
-extern void batch_look_failed(int64 id);
+							bool shared, BatchCancelled *cancelled, int64 *witness);
+extern void batch_look_failed(int64 id, BatchCancelled *cancelled);
 extern void batch_look_put_back(int64 by);
 extern bool batch_witness(int64 id, int64 bound, int64 *witness);
 
