@@ -258,6 +258,18 @@ SELECT e.code, e.message FROM test.error(format('SELECT jobq.workflow(jsonb_buil
 SELECT jobq.batch_cancel(:id);
 SELECT test.nest_ended(:id);
 
+-- the condition of a workflow is looked at before it begins, and not while it runs
+INSERT INTO test.halt VALUES ('a');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "may_halt", "payload": "a", "optional": true, "max_attempts": 1}, {"name": "in", "needs": ["a"], "when": "!exists($.a)", "workflow": [{"name": "x", "kind": "x", "queue": "nested"}, {"name": "y", "kind": "echo", "needs": ["x"], "payload": {"$result": "x"}}]}]}') AS id \gset
+SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''x'')', test.inner(:id, 'in')));
+TRUNCATE test.halt;
+SELECT count(jobq.retry(job_id)) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
+SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
+CALL test.settle();
+SELECT jobq.ack(id, token, '"x"') FROM jobq.reserve('{nested}');
+SELECT test.nest_ended(:id);
+SELECT * FROM test.nest_tree(:id);
+
 -- what is not kept any more
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": "a"}, {"name": "in", "needs": ["a"], "workflow": [{"name": "x", "kind": "echo", "payload": 1}, {"name": "y", "kind": "x", "queue": "nested", "needs": ["x"]}, {"name": "z", "kind": "echo", "needs": ["y"], "payload": [{"$result": "x"}, {"$result": "a"}]}]}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
 SELECT test.until(format('(SELECT state = ''ready'' FROM jobq.steps WHERE batch_id = %s AND name = ''y'')', test.inner(:id, 'in')));

@@ -373,6 +373,7 @@ typedef enum NestCancel
 } NestCancel;
 
 extern StepDone nest_step(StepLook *look, JobqStep *step);
+extern bool nest_runs(const JobqStep *step);
 extern void nest_step_ended(const JobqStep *step);
 extern NestCancel nest_cancel(const JobqJob *job, bool all);
 extern bool nest_drop_if_lost(int64 id, int64 job_id, bool *dropped);

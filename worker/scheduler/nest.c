@@ -35,6 +35,7 @@
 #define RESULTS_PIECE	1000
 
 static bool find_job(Relation rel, int64 job_id, JobqJob *job);
+static bool find_workflow(const JobqStep *step, char *state, bool *over);
 static StepDone begin(StepLook *look, JobqStep *step);
 static StepDone complete(StepLook *look, JobqStep *step);
 static bool is_step(int64 job_id);
@@ -44,33 +45,60 @@ static Jsonb *results_by_name(int64 id);
 static void error_of(int64 id, JobqError *error);
 
 /*
+ * The state of the workflow that the step is; false if there is none.
+ */
+static bool
+find_workflow(const JobqStep *step, char *state, bool *over)
+{
+	static const Oid types[] = {INT8OID, INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(step->workflow_id), Int64GetDatum(step->job_id)};
+	bool		found;
+
+	found = jobq_query_kept(&plan, "SELECT state, finished_at IS NOT NULL FROM jobq.batch"
+							" WHERE id = $1 AND parent_job = $2",
+							2, types, values, NULL, SPI_OK_SELECT) > 0;
+	if (found)
+	{
+		*state = DatumGetChar(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, CHAROID, NULL));
+		*over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, BOOLOID, NULL));
+	}
+	SPI_freetuptable(SPI_tuptable);
+	return found;
+}
+
+/*
+ * Is the step a workflow that has begun, and is not over?
+ */
+bool
+nest_runs(const JobqStep *step)
+{
+	char		state;
+	bool		over;
+
+	return step->workflow_id != 0 && find_workflow(step, &state, &over) &&
+		!over && state != BATCH_PENDING;
+}
+
+/*
  * What the step, which is a workflow, needs is over: have that begin, or go on.
  */
 StepDone
 nest_step(StepLook *look, JobqStep *step)
 {
-	static const Oid types[] = {INT8OID, INT8OID};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[] = {Int64GetDatum(step->workflow_id), Int64GetDatum(step->job_id)};
 	JobqError	error = {.sqlerrcode = ERRCODE_UNDEFINED_OBJECT};
 	JobqJob		job;
 	char		state;
 	bool		over;
 
-	if (jobq_query_kept(&plan, "SELECT state, finished_at IS NOT NULL FROM jobq.batch"
-						" WHERE id = $1 AND parent_job = $2",
-						2, types, values, NULL, SPI_OK_SELECT) == 0)
+	if (!find_workflow(step, &state, &over))
 	{
-		SPI_freetuptable(SPI_tuptable);
 		if (!step_take_row(look, step, &job))
 			return STEP_DONE_NOTHING;
 		error.message = psprintf("the workflow of step \"%s\" is gone", step->name);
 		step_fail(look, step, &job, &error);
 		return STEP_DONE_ALL;
 	}
-	state = DatumGetChar(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, CHAROID, NULL));
-	over = DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, BOOLOID, NULL));
-	SPI_freetuptable(SPI_tuptable);
 	if (over && state == BATCH_COMPLETED)
 		return complete(look, step);
 	if (over || state == BATCH_PENDING)

@@ -442,12 +442,12 @@ cancel_step(StepLook *look, JobqStep *step, const char *reason)
 }
 
 /*
- * What a step needs is over: go on with it.
+ * What a step needs is over: go on with it.  Its condition is looked at before it begins.
  */
 static StepDone
 move_step(StepLook *look, JobqStep *step)
 {
-	if (step->conditional && step->nwritten == 0)
+	if (step->conditional && step->nwritten == 0 && !nest_runs(step))
 	{
 		StepDone	done;
 
