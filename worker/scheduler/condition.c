@@ -30,9 +30,6 @@
 #define PATIENCE		200
 #define MAX_TRIES		20
 
-/* The largest sum of the results that a condition is about. */
-#define MAX_RESULTS		((Size) 128 * 1024 * 1024)
-
 #define SKIPPED_REASON	"skipped, as its condition does not hold"
 
 /* A condition and what it is about. */
@@ -83,11 +80,11 @@ results_of_needs(StepLook *look, const JobqStep *step, bool chain)
 		if (result != NULL)
 		{
 			size += VARSIZE(result);
-			if (size > MAX_RESULTS)
+			if (size > MAX_OF_RESULTS)
 				ereport(ERROR,
 						(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 						 errmsg("the results that \"when\" of step \"%s\" is about are together larger than the allowed %zu kB",
-								step->name, MAX_RESULTS / 1024)));
+								step->name, MAX_OF_RESULTS / 1024)));
 			value.type = jbvBinary;
 			value.val.binary.data = &result->root;
 			value.val.binary.len = VARSIZE(result) - VARHDRSZ;

@@ -354,6 +354,9 @@ typedef enum StepDone
 } StepDone;
 
 /* worker/scheduler/step.c */
+/* The largest jsonb that is made of the results of steps, whatever the settings say. */
+#define MAX_OF_RESULTS	((Size) 128 * 1024 * 1024)
+
 extern bool step_take_row(StepLook *look, const JobqStep *step,
 						  JobqJob *job);
 extern Jsonb *step_payload(StepLook *look, Jsonb *payload,

@@ -90,6 +90,7 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 	bool		isnull = true;
 	Size		size;
 
+	memset(error, 0, sizeof(JobqError));
 	if (jobq_query_kept(&plan, "SELECT definition -> 'map' FROM jobq.step WHERE job_id = $1",
 						1, types, &value, NULL, SPI_OK_SELECT) > 0)
 		value = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, JSONBOID, &isnull);
@@ -101,7 +102,6 @@ read_array(StepLook *look, const JobqStep *step, JobqError *error)
 	if (map != NULL)
 		array = jobq_results_put(map, &refs, MaxAllocSize, &size);
 
-	memset(error, 0, sizeof(JobqError));
 	if (array == NULL || !JB_ROOT_IS_ARRAY(array) || JB_ROOT_IS_SCALAR(array))
 	{
 		error->sqlerrcode = ERRCODE_INVALID_PARAMETER_VALUE;
@@ -302,7 +302,7 @@ collect(const StepLook *look, const JobqStep *step, JobqError *error)
 {
 	static const Oid types[] = {INT8ARRAYOID};
 	static SPIPlanPtr plan = NULL;
-	Size		max_size = (Size) jobq_max_result * 1024;
+	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
 	Size		size = VARHDRSZ;
 	Jsonb	  **results = palloc0(sizeof(Jsonb *) * Max(step->nwritten, 1));
 	Datum	   *ids = palloc(sizeof(Datum) * RESULTS_PIECE);

@@ -316,7 +316,7 @@ is_step(int64 job_id)
 static bool
 result_of(int64 id, Jsonb **result, JobqError *error)
 {
-	Size		max_size = (Size) jobq_max_result * 1024;
+	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
 
 	if (result_of_chain(id, result))
 		return true;
@@ -373,7 +373,7 @@ results_by_name(int64 id)
 	static const Oid types[] = {INT8OID, INT8OID};
 	static SPIPlanPtr plan = NULL;
 	Datum		values[] = {Int64GetDatum(id), Int64GetDatum(PG_INT64_MIN)};
-	Size		max_size = (Size) jobq_max_result * 1024;
+	Size		max_size = Min((Size) jobq_max_result * 1024, MAX_OF_RESULTS);
 	Size		size = VARHDRSZ;
 	JsonbParseState *state = NULL;
 	uint64		n;

@@ -21,9 +21,6 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* The largest payload with results in it, whatever jobq.max_payload says. */
-#define MAX_PAYLOAD		((Size) 128 * 1024 * 1024)
-
 /* The result of a step, which several others may take. */
 typedef struct StepResult
 {
@@ -84,7 +81,7 @@ Jsonb *
 step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
 			 JobqError *error)
 {
-	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_PAYLOAD);
+	Size		max_size = Min((Size) jobq_max_payload * 1024, MAX_OF_RESULTS);
 	JobqRefs	refs = {
 		.result_of = step_result_of,
 		.arg = look,
