@@ -46,8 +46,6 @@ typedef struct Partition
 	Oid			relid;
 } Partition;
 
-BlockNumber jobq_job_blocks = 0;
-
 static JobqRelations relations;
 static bool relations_valid = false;
 static Partition partition = {0};
@@ -228,8 +226,6 @@ static void
 relation_changed(Oid relid)
 {
 	changes++;
-	if (relid == InvalidOid || relid == relations.job)
-		jobq_job_blocks = 0;	/* it may have been truncated */
 	if (relid == InvalidOid || relid == relations.job ||
 		relid == relations.archive || relid == relations.failed)
 		relations_valid = false;

@@ -23,6 +23,7 @@
 #include "commands/async.h"
 #include "funcapi.h"
 #include "storage/bufmgr.h"
+#include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -57,6 +58,22 @@ jobq_try_open_jobs(void)
 }
 
 /*
+ * Has the table this block?  VACUUM may have truncated it since the block was noted.
+ *
+ * The storage manager keeps how many blocks there were when somebody asked it last, and
+ * forgets it with the message of whoever truncates the table.  That was sent before his
+ * lock was released, so who has locked the table has heard of it.
+ */
+static bool
+has_block(Relation rel, BlockNumber block)
+{
+	BlockNumber blocks = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	return (blocks != InvalidBlockNumber && block < blocks) ||
+		block < RelationGetNumberOfBlocks(rel);
+}
+
+/*
  * Read the row at ctid, if it is visible and is this job's.
  */
 static bool
@@ -67,12 +84,8 @@ fetch_at(Relation rel, const ItemPointerData *ctid, int64 id,
 	Buffer		buffer;
 	bool		isnull;
 
-	if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
-	{
-		jobq_job_blocks = RelationGetNumberOfBlocks(rel);
-		if (ItemPointerGetBlockNumber(ctid) >= jobq_job_blocks)
-			return false;		/* truncated since */
-	}
+	if (!has_block(rel, ItemPointerGetBlockNumber(ctid)))
+		return false;
 	tuple.t_self = *ctid;
 	if (!heap_fetch(rel, snapshot, &tuple, &buffer, false))
 		return false;

@@ -116,7 +116,6 @@ extern void jobq_cache_join(const JobqCache *cache);
 extern void jobq_cache_filled(void);
 
 /* src/store/relations.c */
-extern BlockNumber jobq_job_blocks; /* jobq.job has at least so many blocks */
 extern const JobqCache jobq_relations_cache;
 extern const JobqRelations *jobq_relations(void);
 extern const JobqRelations *jobq_relations_if_installed(void);
