@@ -241,6 +241,7 @@ extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
 extern void jobq_notify_plainly(const char *channel, const char *payload);
 extern void jobq_relay_now(const char *channel, const char *payload);
+extern void jobq_relay_clear(JobqDatabase *db);
 
 /* src/commit/flush.c */
 extern XLogRecPtr jobq_flush(void);

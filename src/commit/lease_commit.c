@@ -104,17 +104,18 @@ jobq_at_commit_lease_stat(int64 id, uint32 stat)
 void
 jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 {
-	jobq_at_commit_lease(LEASE_BUNDLE, db->leases->life, 0, bundle, 0);
+	jobq_at_commit_lease(LEASE_BUNDLE, db->leases->life, db->life, bundle, 0);
 }
 
 /*
  * Is it still there?  A new extension's scheduler, which may come as soon as
- * our locks are released, forgets all.
+ * our locks are released, forgets all; so does the place of a database that is
+ * left.
  */
 static bool
 bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 {
-	return pending->id == db->leases->life;
+	return pending->id == db->leases->life && pending->token == db->life;
 }
 
 /*

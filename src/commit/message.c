@@ -23,6 +23,8 @@ typedef struct PendingMessage
 	SubTransactionId subid;
 	bool		by_user;		/* jobq.notify() or its trigger */
 	uint32		account;		/* whose share its place is: see shares.h */
+	int64		life;			/* JobqDatabase.life: whose relay has the
+								 * place */
 	struct PendingMessage *next;
 	JobqRelayMessage message;
 } PendingMessage;
@@ -34,6 +36,18 @@ static PendingMessage *messages = NULL; /* newest first */
 static bool notifies = false;	/* this transaction does so itself */
 
 static bool reserve(JobqDatabase *db, PendingMessage *pending);
+
+/*
+ * Forget all messages, and the places of open transactions: the memory belongs to
+ * another database.  Wants db->lock.
+ */
+void
+jobq_relay_clear(JobqDatabase *db)
+{
+	db->told->relay_head = db->told->relay_count = db->told->relay_reserved = 0;
+	db->relay_pending = false;
+	jobq_shares_set(db->shares, JOBQ_OF_MESSAGES, JOBQ_RELAY_SIZE);
+}
 
 /*
  * Collapse with a message that is still to be sent; true if there is one.
@@ -129,13 +143,14 @@ reserve(JobqDatabase *db, PendingMessage *pending)
 	bool		room;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	room = db->scheduler != NULL &&
+	room = db->dboid == MyDatabaseId && db->scheduler != NULL &&
 		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE &&
 		jobq_share_left(db->shares, role, JOBQ_OF_MESSAGES);
 	if (room)
 	{
 		db->told->relay_reserved++;
 		pending->account = jobq_share_take(db->shares, role, JOBQ_OF_MESSAGES);
+		pending->life = db->life;
 	}
 	LWLockRelease(db->lock);
 	if (room)
@@ -148,15 +163,20 @@ reserve(JobqDatabase *db, PendingMessage *pending)
 }
 
 /*
- * Give up the places that are reserved.  Wants db->lock.
+ * Give up the places that are reserved.  If the database was left since, its relay
+ * has forgotten them.  Wants db->lock.
  */
 static void
 give_places(JobqDatabase *db)
 {
 	for (PendingMessage *message = messages; message != NULL;
 		 message = message->next)
+	{
+		if (message->life != db->life)
+			continue;
 		jobq_share_give(db->shares, message->account, JOBQ_OF_MESSAGES);
-	db->told->relay_reserved -= nmessages;
+		db->told->relay_reserved--;
+	}
 	nmessages = 0;
 	messages = NULL;
 }
@@ -179,7 +199,8 @@ jobq_relay_now(const char *channel, const char *payload)
 	strlcpy(message.channel, channel, NAMEDATALEN);
 	strlcpy(message.payload, payload, JOBQ_RELAY_PAYLOAD);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (db->scheduler != NULL && !relay_has(db, &message) &&
+	if (db->dboid == MyDatabaseId && db->scheduler != NULL &&
+		!relay_has(db, &message) &&
 		db->told->relay_count + db->told->relay_reserved < JOBQ_RELAY_SIZE / 2)
 	{
 		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =
@@ -212,7 +233,7 @@ messages_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 	}
 	for (; ordered != NULL; ordered = ordered->next)
 	{
-		if (ordered->message.channel[0] == '\0' ||
+		if (ordered->message.channel[0] == '\0' || ordered->life != db->life ||
 			relay_has(db, &ordered->message))
 			continue;
 		db->told->relay[(db->told->relay_head + db->told->relay_count) % JOBQ_RELAY_SIZE] =

@@ -75,6 +75,12 @@ typedef struct JobqDatabase
 	TimestampTz wants_since;	/* it lacks a place for a process; 0: no */
 	TimestampTz wants_at;		/* when it said so last */
 
+	/*
+	 * Grows when the place is given to a database, under both locks.  No two
+	 * places ever have the same, so who kept it knows what is still his.
+	 */
+	int64		life;
+
 	/* Protected by lock: what the scheduler is asked to do. */
 	bool		created;		/* a new extension: not what is served,
 								 * perhaps */
@@ -200,6 +206,7 @@ typedef struct JobqShared
 	TimestampTz refused_at;		/* the server had no place for a process */
 
 	int64		clock_offset;	/* microseconds; see clock.c */
+	int64		lives;			/* of places of databases, so far */
 
 	int			ndatabases;
 	JobqDatabase *databases;

@@ -61,6 +61,7 @@ typedef struct JobqPreparedPlaces
 typedef struct JobqLengths
 {
 	int			nlengths;		/* may be read without lock */
+	uint64		recounts;		/* how often all were to be counted again */
 	JobqLength	lengths[JOBQ_MAX_LENGTHS];
 	ConditionVariable room[JOBQ_MAX_LENGTHS];
 	int			nprepared;

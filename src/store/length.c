@@ -58,18 +58,26 @@ typedef struct Note
 	int			added;			/* without */
 	int			removed;
 	int			reused;			/* of those added: in places of those removed */
+	int64		life;			/* JobqDatabase.life: whose counter has
+								 * "reserved" */
 } Note;
+
+/* So often a queue is counted again because something has changed meanwhile. */
+#define MAX_COUNTS	10
 
 static int	nnotes = 0;
 static Note *notes = NULL;		/* kept from one transaction to the next */
 static int	max_notes = 0;
 
 static Note *note_of(int32 queue_id);
+static void check_life(Note *note, const JobqDatabase *db);
 static int64 own_room(int32 queue_id, Oid jobs);
 static int64 own_places(int32 queue_id, Oid jobs);
 static bool in_progress(const JobqLength *length, FullTransactionId fxid);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
+static bool begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
+						uint64 *recounts);
 
 /*
  * What this subtransaction has done to the queue so far.
@@ -93,6 +101,20 @@ note_of(int32 queue_id)
 	note->queue_id = queue_id;
 	note->jobs = jobs;
 	return note;
+}
+
+/*
+ * The counters are forgotten when the database is left: those that it has when it is
+ * served again know nothing of what was reserved before.  Wants db->lock.
+ */
+static void
+check_life(Note *note, const JobqDatabase *db)
+{
+	if (note->life == db->life)
+		return;
+	note->added += note->reserved;
+	note->reserved = 0;
+	note->life = db->life;
 }
 
 /*
@@ -177,6 +199,7 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 				{
 					int			reused = Min(n, room->allowed - queue->max_length);
 
+					check_life(note, db);
 					note->reused += reused;
 					note->added += reused;
 					note->reserved += n - reused;
@@ -257,19 +280,17 @@ count_rows(int32 queue_id, Snapshot snapshot)
 }
 
 /*
- * Set the queue's counter by the table.  The caller has the lock on the queue.
- * False if there is no room for a counter.
+ * Begin to count the queue: note in its counter, which is not valid from now on, what
+ * the snapshot sees.  False if there is no room for a counter.
  */
 static bool
-count_queue(JobqDatabase *db, int32 queue_id)
+begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
+			uint64 *recounts)
 {
-	Oid			jobs = jobq_relations()->job;
 	TransactionId xid = GetTopTransactionIdIfAny();
 	JobqLength *length;
-	Snapshot	snapshot;
 	FullTransactionId next;
 	bool		room;
-	int64		rows;
 	int			kept = 0;
 
 	/* what this transaction has done so far shall be seen, too */
@@ -282,17 +303,18 @@ count_queue(JobqDatabase *db, int32 queue_id)
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	length = jobq_length_make(db, queue_id, jobs);
-	snapshot = GetLatestSnapshot();
-	room = length != NULL && snapshot->xcnt < JOBQ_LENGTH_XIDS;
+	*snapshot = GetLatestSnapshot();
+	*recounts = db->lengths->recounts;
+	room = length != NULL && (*snapshot)->xcnt < JOBQ_LENGTH_XIDS;
 	if (length != NULL)
 		length->valid = false;
 	if (room)
 	{
 		next = ReadNextFullTransactionId();
 		length->xmax = FullTransactionIdFromU64(U64FromFullTransactionId(next) -
-												(uint32) (XidFromFullTransactionId(next) - snapshot->xmax));
-		memcpy(length->xip, snapshot->xip, sizeof(TransactionId) * snapshot->xcnt);
-		length->nxip = snapshot->xcnt;
+												(uint32) (XidFromFullTransactionId(next) - (*snapshot)->xmax));
+		memcpy(length->xip, (*snapshot)->xip, sizeof(TransactionId) * (*snapshot)->xcnt);
+		length->nxip = (*snapshot)->xcnt;
 		if (TransactionIdIsValid(xid))
 			length->xip[length->nxip++] = xid;
 		length->committed = 0;
@@ -302,39 +324,71 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		{
 			TransactionId prepared = db->lengths->prepared[i].xid;
 			bool		open = TransactionIdFollowsOrEquals(prepared,
-															snapshot->xmax);
+															(*snapshot)->xmax);
 
-			for (uint32 j = 0; j < snapshot->xcnt && !open; j++)
-				open = snapshot->xip[j] == prepared;
+			for (uint32 j = 0; j < (*snapshot)->xcnt && !open; j++)
+				open = (*snapshot)->xip[j] == prepared;
 			if (open)
 				db->lengths->prepared[kept++] = db->lengths->prepared[i];
 		}
 		db->lengths->nprepared = kept;
 	}
 	LWLockRelease(db->lock);
-	if (!room)
-		return false;
+	return room;
+}
 
-	rows = count_rows(queue_id, RegisterSnapshot(snapshot));
-	jobq_injection_point("jobq-queue-counted");
+/*
+ * Set the queue's counter by the table.  The caller has the lock on the queue.
+ * False if there is no room for a counter, or if all queues were to be counted again
+ * each time while this one was counted.
+ */
+static bool
+count_queue(JobqDatabase *db, int32 queue_id)
+{
+	Oid			jobs = jobq_relations()->job;
+	bool		valid = false;
 
-	/* our own are not committed: they are places that we have reserved */
-	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < nnotes; i++)
+	for (int n = 0; n < MAX_COUNTS && !valid; n++)
 	{
-		Note	   *note = &notes[i];
+		Snapshot	snapshot;
+		uint64		recounts;
+		int64		rows;
+		JobqLength *length;
 
-		if (note->queue_id != queue_id || note->jobs != jobs)
-			continue;
-		rows -= note->reserved + note->added - note->removed;
-		length->reserved += note->added - note->reused;
-		note->reserved += note->added - note->reused;
-		note->added = note->reused;
+		if (!begin_count(db, queue_id, jobs, &snapshot, &recounts))
+			return false;
+		rows = count_rows(queue_id, RegisterSnapshot(snapshot));
+		jobq_injection_point("jobq-queue-counted");
+
+		/* others may have freed the counter, or know of what we have not seen */
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		length = jobq_length_find(db, queue_id, jobs);
+		valid = length != NULL && db->lengths->recounts == recounts;
+		for (int i = 0; i < nnotes && valid; i++)
+		{
+			Note	   *note = &notes[i];
+
+			if (note->queue_id != queue_id || note->jobs != jobs)
+				continue;
+
+			/*
+			 * our own are not committed: they are places that we have
+			 * reserved
+			 */
+			check_life(note, db);
+			rows -= note->reserved + note->added - note->removed;
+			length->reserved += note->added - note->reused;
+			note->reserved += note->added - note->reused;
+			note->added = note->reused;
+		}
+		if (valid)
+		{
+			length->committed += rows;
+			length->valid = true;
+		}
+		LWLockRelease(db->lock);
 	}
-	length->committed += rows;
-	length->valid = true;
-	LWLockRelease(db->lock);
-	return true;
+	return valid;
 }
 
 /*
@@ -352,6 +406,7 @@ length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 
 		if (length == NULL)
 			continue;
+		check_life(note, db);
 		length->reserved -= note->reserved;
 		if (in_progress(length, fxid))
 			length->committed += note->reserved + note->added - note->removed;
@@ -379,6 +434,7 @@ length_abort(SubTransactionId since)
 			continue;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		length = jobq_length_find(db, note->queue_id, note->jobs);
+		check_life(note, db);
 		if (length != NULL)
 		{
 			length->reserved -= note->reserved;
@@ -405,6 +461,7 @@ length_prepare(void)
 			Note	   *note = &notes[i];
 			JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
+			check_life(note, db);
 			if (note->reserved == 0 || length == NULL)
 				continue;
 			length->reserved -= note->reserved;
@@ -430,7 +487,10 @@ length_prepare(void)
 static void
 length_recount(JobqDatabase *db)
 {
-	for (int i = 0; db != NULL && i < db->lengths->nlengths; i++)
+	if (db == NULL)
+		return;
+	db->lengths->recounts++;
+	for (int i = 0; i < db->lengths->nlengths; i++)
 	{
 		db->lengths->lengths[i].valid = false;
 		jobq_length_tell(db, &db->lengths->lengths[i]);

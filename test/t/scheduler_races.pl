@@ -195,6 +195,18 @@ is(sql('SELECT count(*) FROM jobq.job'), 12, 'length: twelve are there');
 my ($rc, $stdout, $stderr) = $node->psql('postgres', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[4]), queue => 'still')});
 like($stderr, qr/It has 12 jobs, and max_length is 15/, 'length: there is no place for four');
 sql(q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[3]), queue => 'still')});
+
+# What has changed the table past jobq while it is counted is seen, too.
+sql(q{SELECT jobq.clear('still'); SELECT jobq.enqueue('note', queue => 'still') FROM generate_series(1, 3); UPDATE jobq.job SET attempt = 0 WHERE false});
+$counts = $node->background_psql('postgres');
+hold('jobq-queue-counted',
+	sub { $counts->query_until(qr/counts/, qq{\\echo counts
+SELECT jobq.enqueue('note', queue => 'still');
+}); },
+	sub { sql('BEGIN; DELETE FROM jobq.job WHERE id = (SELECT min(id) FROM jobq.job); UPDATE jobq.job SET attempt = 0 WHERE false; COMMIT'); });
+$counts->quit;
+($rc, $stdout, $stderr) = $node->psql('postgres', q{SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[13]), queue => 'still')});
+like($stderr, qr/It has 3 jobs, and max_length is 15/, 'length: counted again');
 sql(q{SELECT jobq.clear('still'), jobq.alter_queue('still', max_length => 0)});
 
 #

@@ -21,6 +21,7 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
+#include "commit/commit.h"
 #include "store/store.h"
 
 /* A name in jobq.databases. */
@@ -179,8 +180,10 @@ database_entry(Oid dboid)
 			db = &jobq_shared->databases[i];
 			jobq_lengths_clear(db);
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			db->life = ++jobq_shared->lives;
 			jobq_ready_clear(db);
 			jobq_leases_clear(db);
+			jobq_relay_clear(db);
 			db->leases->jobs = db->limits->jobs = InvalidOid;
 			db->limits->loaded = false;
 			LWLockRelease(db->lock);
