@@ -116,8 +116,27 @@ SELECT pg_temp.waiting('ring');
 COMMIT;
 SELECT pg_temp.waiting('ring');
 
--- a handler does not wait for the place of its own job
+-- the job that is dropped has the key of the one that comes: it has expired, or begun
 RESET ROLE;
+SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jobq.pause('small');
+SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq.clock()) AS first \gset
+SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') AS second \gset
+SELECT state, error FROM jobq.status(:first);
+SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
+SELECT jobq.enqueue('echo', '{"c": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') = :second AS merged;
+SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
+SELECT jobq.clear('small'), jobq.resume('small');
+SELECT jobq.enqueue('broken', queue => 'small', backoff => 'fixed 1 day', unique_key => 'x', unique_until => 'start', unique_for => '1 hour') AS first \gset
+SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :first));
+SELECT jobq.pause('small'), jobq.test_clock('2 hours');
+SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x') > :first AS another;
+SELECT state, error FROM jobq.status(:first);
+SELECT * FROM test.error($$SELECT jobq.enqueue('broken', queue => 'small', unique_key => 'x', on_conflict => 'error')$$);
+SELECT jobq.test_clock('0');
+SELECT jobq.clear('small');
+SELECT jobq.drop_queue('small', force => true);
+
+-- a handler does not wait for the place of its own job
 SELECT jobq.clear('ring'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
 CREATE FUNCTION test.full_next(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN

@@ -426,6 +426,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 	{
 		Holder		holder;
 		bool		held;
+		bool		has_row = true;
 		JobqTaken	taken = JOBQ_NOT_TAKEN;
 
 		if (!find_holder(keys, rel, job, &holder, &held))
@@ -481,10 +482,15 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		else
 		{
+			/* the job that has the key may be dropped to make room */
 			replaces = false;
 			jobq_unique_place(job, unique);
+			has_row = find_holder(keys, rel, job, &holder, &held);
 		}
-		update_key(keys, &holder, job, until, held_until);
+		if (has_row)
+			update_key(keys, &holder, job, until, held_until);
+		else if (!insert_key(keys, job, unique, false))
+			elog(ERROR, "a key that was locked has got another row");
 		jobq_job_insert(rel, job);
 		if (!replaces && !unique->exempt)
 			jobq_count(job, JOBQ_N_ENQUEUED, 1);
