@@ -18,6 +18,27 @@
 
 #include "store/store.h"
 
+static const JobqQueue *default_queue(JobqQueue *buffer);
+
+/*
+ * The default queue, copied to *buffer.  If there is none yet, it is made for workers,
+ * whoever ends the other job: he need not have the privilege to make queues.
+ */
+static const JobqQueue *
+default_queue(JobqQueue *buffer)
+{
+	const JobqQueue *queue = jobq_queue_by_name("default", false, buffer);
+
+	if (queue == NULL)
+	{
+		(void) jobq_insert_queue("default", "worker", true, NULL);
+		queue = jobq_queue_by_name("default", false, buffer);
+	}
+	if (queue == NULL)
+		elog(ERROR, "queue \"default\" vanished while it was created");
+	return queue;
+}
+
 /*
  * The queue of workers in which a follow-up runs: this one, or if that is no such
  * queue (0: none), that of the kind, or else the default one.  Copied to *buffer.
@@ -40,7 +61,7 @@ jobq_follow_up_queue(int32 queue_id, const char *kind, JobqQueue *buffer)
 	queue = handler != NULL && handler->queue[0] != '\0'
 		? jobq_queue_by_name(handler->queue, false, buffer) : NULL;
 	if (queue == NULL || queue->mode != MODE_WORKER)
-		queue = jobq_queue_by_name("default", true, buffer);
+		queue = default_queue(buffer);
 	return queue;
 }
 
