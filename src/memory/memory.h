@@ -23,7 +23,8 @@
  *	JobqLinePool.lock	what jobs that run have told by log(); see lines.h
  *	JobqStats.lock		which name is counted where; see stats.h
  *	JobqSlot.mutex		what a worker is running, and what it has taken along;
- *						held for a few instructions
+ *						held for a few instructions, or for one signal to the
+ *						worker, which is then meant for the job that it runs
  *
  * No lock is held across anything that can fail, and none is taken by a
  * process that holds a later one.
@@ -173,6 +174,8 @@ typedef struct JobqSlot
 	int32		queue_id;
 	uint32		stat;			/* where it is counted: see stats.h */
 	int32		attempt;		/* attempts charged before this run */
+	int64		lease;			/* token of the row's lease, if the handler is
+								 * a procedure; or 0 */
 	TimestampTz job_started_at;
 	TimestampTz deadline;		/* query cancel by the worker's own timer */
 	TimestampTz kill_at;		/* SIGTERM by the scheduler, or infinity */
@@ -265,6 +268,7 @@ extern void jobq_poke_launcher(void);
 extern void jobq_wake_launcher(void);
 extern void jobq_wake_scheduler(JobqDatabase *db);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
+extern bool jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_my_slot;
 extern void jobq_slot_job_over(int64 job_id);
 

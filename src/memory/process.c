@@ -119,12 +119,14 @@ jobq_wake_scheduler(JobqDatabase *db)
 		SetLatch(&scheduler->procLatch);
 }
 
+static JobqSlot *slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too);
+
 /*
- * The slot of the worker that runs this job in the database, or NULL.  The
- * answer may be outdated as soon as it is given.
+ * The slot of the worker that runs this job in the database, or, if "dead_too", that of
+ * one that has died at it and was not charged yet; or NULL.
  */
-JobqSlot *
-jobq_slot_of_job(JobqDatabase *db, int64 job_id)
+static JobqSlot *
+slot_of_job(JobqDatabase *db, int64 job_id, bool dead_too)
 {
 	int			index = db - jobq_shared->databases;
 
@@ -133,7 +135,8 @@ jobq_slot_of_job(JobqDatabase *db, int64 job_id)
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		match;
 
-		if (slot->state != JOBQ_SLOT_ATTACHED || slot->database != index)
+		if (slot->database != index || (slot->state != JOBQ_SLOT_ATTACHED &&
+										!(dead_too && slot->state == JOBQ_SLOT_DEAD)))
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		match = slot->job_id == job_id && !slot->over;
@@ -142,6 +145,26 @@ jobq_slot_of_job(JobqDatabase *db, int64 job_id)
 			return slot;
 	}
 	return NULL;
+}
+
+/*
+ * The slot of the worker that runs this job in the database, or NULL.  The
+ * answer may be outdated as soon as it is given.
+ */
+JobqSlot *
+jobq_slot_of_job(JobqDatabase *db, int64 job_id)
+{
+	return slot_of_job(db, job_id, false);
+}
+
+/*
+ * Does a worker run this job, or has one died at it that the scheduler has not charged
+ * yet?  Only the scheduler itself ends the second.
+ */
+bool
+jobq_slot_names_job(JobqDatabase *db, int64 job_id)
+{
+	return slot_of_job(db, job_id, true) != NULL;
 }
 
 /*

@@ -83,8 +83,9 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 }
 
 /*
- * Does the job's row show that the attempt was charged?  A lease shows that it
- * was counted when it began, but not that it has failed.
+ * Does the job's row show that the attempt was charged?  Its lease shows that it
+ * was counted when it began, but not that it has failed.  Another lease is that of a
+ * later attempt.
  *
  * After a crash the row's attempt proves nothing: it may be lower than what the
  * worker saw, because the crash undid a commit that was not flushed, or higher,
@@ -96,7 +97,9 @@ is_charged(const LostAttempt *lost, const JobqJob *job)
 {
 	if (lost->crashed)
 		return DatumGetInt16(JOB(job, JOB_CRASHES)) != lost->crashes;
-	return !job_leased(job) && job_attempt(job) != lost->attempt;
+	if (job_leased(job))
+		return DatumGetInt64(JOB(job, JOB_LEASE_TOKEN)) != lost->lease;
+	return job_attempt(job) != lost->attempt;
 }
 
 /*

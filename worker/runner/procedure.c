@@ -67,6 +67,9 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	token = jobq_lease_token(my_db);
 	LWLockRelease(my_db->lock);
+	SpinLockAcquire(&run->slot->mutex);
+	run->slot->lease = token;
+	SpinLockRelease(&run->slot->mutex);
 
 	/*
 	 * What the job has taken along holds in all transactions of the

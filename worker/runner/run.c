@@ -401,6 +401,7 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 	SpinLockAcquire(&slot->mutex);
 	slot->job_role = job_role(job);
 	slot->attempt = job_attempt(job);
+	slot->lease = 0;
 	slot->queue_id = job_queue_id(job);
 	slot->stat = stat;
 	slot->job_started_at = now;

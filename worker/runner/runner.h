@@ -51,6 +51,8 @@ typedef struct LostAttempt
 	bool		crashed;		/* this one has crashed the server process */
 	TimestampTz started_at;
 	JobqStop	stop;			/* the job was asked to stop */
+	int64		lease;			/* token of its lease, or 0; not known of a
+								 * crash */
 	JobqSlot   *slot;			/* of the worker, or NULL */
 } LostAttempt;
 

@@ -167,13 +167,13 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 }
 
 /*
- * A leased row: if no worker runs it, its worker died together with whoever
- * would have charged it.
+ * A leased row: if no worker runs it, and none that has died at it is to be charged,
+ * its worker died together with whoever would have charged it.
  */
 void
 index_note_leased(int64 id)
 {
-	if (jobq_slot_of_job(my_db, id) == NULL && nlost < MAX_LOST)
+	if (!jobq_slot_names_job(my_db, id) && nlost < MAX_LOST)
 		lost[nlost++] = id;
 }
 

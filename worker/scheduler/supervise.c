@@ -122,10 +122,11 @@ reap(TimestampTz now, TimestampTz *wake)
 		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
 			process_stopping())
 			continue;
+		jobq_injection_point("jobq-worker-dead");
 		jobq_quarantine_over(my_db, i);
 		live = copy.holding->live;
 
-		if (copy.job_id != 0)
+		if (copy.job_id != 0 && !copy.over)
 		{
 			JobqTrier	trier = {copy.pid, NULL, copy.progress, copy.message};
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
@@ -135,7 +136,7 @@ reap(TimestampTz now, TimestampTz *wake)
 			LostAttempt lost = {.job_id = copy.job_id,.attempt = copy.attempt,
 				.started_at = copy.job_started_at,
 				.stop = copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
-				.slot = slot
+				.lease = copy.lease,.slot = slot
 			};
 
 			if (copy.stop == JOBQ_STOP_TIMEOUT &&
@@ -192,11 +193,12 @@ supervise_lost_lease(int64 id)
 	Relation	rel;
 	JobqJob		job;
 
-	if (jobq_slot_of_job(my_db, id) != NULL)
-		return;
 	process_begin_transaction();
 	rel = jobq_open_jobs();
-	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
+
+	/* a worker names a job before it leases the row that the snapshot sees */
+	if (!jobq_slot_names_job(my_db, id) &&
+		jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
 	{
 		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));

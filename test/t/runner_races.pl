@@ -1,0 +1,130 @@
+# A worker dies just when its job is over, or is looked for: the job is charged for
+# what it has done, once, and no two workers run it.  The server holds whoever matters.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = jobq_node('main', q{
+jobq.databases = '*'
+jobq.workers = '*=2'
+jobq.log_min_duration = 0
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+if (sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0')
+{
+	$node->stop;
+	plan skip_all => 'this server has no injection points';
+}
+sql(q{
+CREATE EXTENSION jobq;
+CREATE EXTENSION injection_points;
+CREATE TABLE begun (id bigint, pid int DEFAULT pg_backend_pid());
+CREATE FUNCTION note(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS
+	$$ INSERT INTO begun VALUES (job.id); SELECT pg_advisory_xact_lock_shared(1) $$;
+CREATE FUNCTION doze(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS
+	$$ INSERT INTO begun VALUES (job.id); SELECT jobq.snooze('1 day') $$;
+CREATE PROCEDURE hold(payload jsonb, job jobq.job_context) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO begun VALUES (job.id);
+	COMMIT;
+	PERFORM pg_advisory_lock_shared(1);
+END $$;
+SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
+SELECT jobq.register('doze', 'doze(jsonb, jobq.job_context)', max_attempts => 1);
+SELECT jobq.register('hold', 'hold(jsonb, jobq.job_context)', backoff => 'fixed 1ms')});
+
+sub hold
+{
+	my ($point) = @_;
+
+	return sql("SELECT injection_points_attach('$point', 'wait')");
+}
+
+sub is_held
+{
+	my ($point) = @_;
+
+	return wait_for($node, "$point: it is held",
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '$point'");
+}
+
+# Let go on who are held at the point: one, or none any more.
+sub release
+{
+	my ($point) = @_;
+
+	sql("SELECT injection_points_detach('$point')");
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if $node->psql('postgres', "SELECT injection_points_wakeup('$point')", stderr => \my $unused) != 0;
+		usleep(100_000);
+	}
+	return;
+}
+
+#
+# A worker dies when its job has put itself off and that has committed: nothing is
+# charged.
+#
+sql(q{SELECT injection_points_attach('jobq-attempt-over', 'error')});
+hold('jobq-worker-dead');
+my $id = sql(q{SELECT jobq.enqueue('doze')});
+is_held('jobq-worker-dead');
+sql(q{SELECT injection_points_detach('jobq-attempt-over')});
+release('jobq-worker-dead');
+wait_for($node, 'over: the scheduler has looked at what the worker has left',
+	q{SELECT wait_event = 'JobqScheduler' FROM pg_stat_activity WHERE backend_type = 'jobq scheduler' AND datname = current_database()});
+is(sql("SELECT state, attempt, error FROM jobq.status($id)"), 'scheduled|0|', 'over: the job is not charged');
+sql("SELECT jobq.cancel($id); TRUNCATE begun");
+
+#
+# The worker of a procedure dies while the scheduler reads the rows of the lane, before
+# it has looked at its workers: the row that nobody seems to run is not given to another
+# worker, from which the charge would take it.
+#
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{SELECT jobq.enqueue('note') FROM generate_series(1, 2)});
+sleeps($node, 'dead: there are two workers', 2);
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+wait_for($node, 'dead: they have nothing to do', 'SELECT count(*) = 0 FROM jobq.job');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+sql(q{TRUNCATE begun});
+$id = sql(q{SELECT jobq.enqueue('hold')});
+sleeps($node, 'dead: a procedure runs', 1);
+hold('jobq-lane-read');
+$node->reload;
+is_held('jobq-lane-read');
+my $pid = sql(q{SELECT pid FROM begun});
+hold('jobq-worker-dead');
+sql("SELECT pg_terminate_backend($pid)");
+wait_for_exit($pid);
+release('jobq-lane-read');
+is_held('jobq-worker-dead');
+
+# the other worker would have begun with it before this one
+my $other = sql(q{SELECT jobq.enqueue('note', priority => 10)});
+sleeps($node, 'dead: the other worker has a job', 1);
+is(sql("SELECT count(*) FROM begun WHERE id = $id"), 1, 'dead: it is not that of the one that has died');
+release('jobq-worker-dead');
+wait_for($node, 'dead: it runs again', "SELECT count(*) = 2 FROM begun WHERE id = $id");
+$gate->query_safe('SELECT pg_advisory_unlock(1)');
+is(sql("SELECT state, attempt FROM jobq.wait($id)"), 'completed|2', 'dead: the attempt was charged');
+is(sql("SELECT jsonb_array_length(errors), errors::text ~ 'worker was terminated' FROM jobq.jobs WHERE id = $id"), '1|t', 'dead: once');
+is(sql("SELECT count(*) FROM begun WHERE id = $id"), 2, 'dead: it has not run more often');
+$gate->quit;
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
