@@ -149,10 +149,11 @@ jobq_ask_to_stop(int64 id)
 			slot->stop = JOBQ_STOP_CANCEL;
 			slot->stop_job = id;
 			asked = true;
+
+			/* it may be at another job when the mutex is released */
+			(void) kill(slot->pid, SIGINT);
 		}
 		SpinLockRelease(&slot->mutex);
-		if (asked)
-			(void) kill(slot->pid, SIGINT);
 	}
 	LWLockRelease(jobq_shared->lock);
 	if (asked)

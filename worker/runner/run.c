@@ -19,6 +19,8 @@
  */
 #include "runner/inner.h"
 
+#include <unistd.h>
+
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
@@ -436,29 +438,34 @@ static void
 unclaim(RunContext *run)
 {
 	JobqSlot   *slot = run->slot;
+	int64		id = slot->job_id;
+	TimestampTz now = jobq_log_min_duration >= 0 ? jobq_now() : 0;
+	bool		stopped;
 
 	if (slot->deadline != DT_NOEND)
 		disable_timeout(STATEMENT_TIMEOUT, false);
 	allowance_end();
-	if (jobq_log_min_duration >= 0)
-	{
-		TimestampTz now = jobq_now();
-
-		if (now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
-			ereport(LOG,
-					(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
-							slot->job_id, slot->kind,
-							(now - slot->job_started_at) / 1000.0,
-							TRACE_PART(jobq_current))));
-	}
 	if (slot->holding->lines.n > 0)
 		jobq_lines_clear(&slot->holding->lines);
 	jobq_injection_point("jobq-attempt-over");
 	SpinLockAcquire(&slot->mutex);
+	stopped = slot->stop_job == id;
 	slot->job_id = 0;
 	SpinLockRelease(&slot->mutex);
+
+	/* what was sent before has arrived when a system call returns */
+	if (stopped)
+		(void) getppid();
 	flight_end();
 	QueryCancelPending = false;
+
+	/* this may end the process: from here on, that is not charged to the job */
+	if (jobq_log_min_duration >= 0 &&
+		now - slot->job_started_at >= jobq_log_min_duration * INT64CONST(1000))
+		ereport(LOG,
+				(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
+						id, slot->kind, (now - slot->job_started_at) / 1000.0,
+						TRACE_PART(jobq_current))));
 }
 
 /*

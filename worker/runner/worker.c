@@ -348,10 +348,11 @@ worker_exit(int code, Datum arg)
 {
 	JobqWakeList wake = {0};
 	int64		processor_time;
+	bool		in_job = my_slot->job_id != 0 && !my_slot->over;
 
 	flight_end();
 	jobq_bill_rest();
-	if (my_slot->job_id != 0 && my_slot->stop_job != my_slot->job_id &&
+	if (in_job && my_slot->stop_job != my_slot->job_id &&
 		process_stopping())
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" is interrupted because the server is being stopped",
@@ -377,14 +378,15 @@ worker_exit(int code, Datum arg)
 	 * A job that had to give way to DDL on the database is not charged: the
 	 * next scheduler finds its row as it was.
 	 */
-	if (my_db->stop && my_slot->job_id != 0)
+	if (my_db->stop && in_job)
 	{
 		my_slot->job_id = 0;
 		my_slot->holding->live = true;
+		in_job = false;
 	}
 
 	/* of a job that has not come to its end, the scheduler knows more */
-	if (my_slot->job_id == 0)
+	if (!in_job)
 		jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
 						  jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
@@ -400,15 +402,13 @@ worker_exit(int code, Datum arg)
 }
 
 /*
- * SIGINT: cancel the handler, unless the cancel was meant for a job that is
- * over.
+ * SIGINT: cancel the handler.  Whoever asks that a job be stopped sends it while the
+ * slot names that job; see unclaim() in run.c.
  */
 static void
 cancel_handler(SIGNAL_ARGS)
 {
-	if (my_slot->job_id == 0 ||
-		(my_slot->stop == JOBQ_STOP_CANCEL &&
-		 my_slot->stop_job != my_slot->job_id))
+	if (my_slot->job_id == 0)
 		return;
 	jobq_cancel_statement();
 }

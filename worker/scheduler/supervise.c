@@ -259,7 +259,7 @@ end_overstayers(TimestampTz now)
 			continue;
 		LWLockAcquire(jobq_shared->lock, LW_SHARED);
 		SpinLockAcquire(&slot->mutex);
-		if (slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0)
+		if (slot->state == JOBQ_SLOT_ATTACHED && slot->job_id != 0 && !slot->over)
 		{
 			TimestampTz at = slot->kill_at;
 
@@ -278,12 +278,13 @@ end_overstayers(TimestampTz now)
 				at = slot->kill_at;
 				id = slot->job_id;
 				kill_it = true;
+
+				/* it may be at another job when the mutex is released */
+				(void) kill(slot->pid, SIGTERM);
 			}
 			wake = Min(wake, at);
 		}
 		SpinLockRelease(&slot->mutex);
-		if (kill_it)
-			(void) kill(slot->pid, SIGTERM);
 		LWLockRelease(jobq_shared->lock);
 		if (kill_it)
 			ereport(LOG,
