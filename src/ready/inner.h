@@ -135,7 +135,9 @@ extern void heap_moved(JobqDatabase *db, JobqLane *lane);
 /* src/ready/tally.c */
 
 /* Of so many places the one that is needed least is given up. */
+#ifndef SAMPLE
 #define SAMPLE		64
+#endif
 
 #define TALLY(db, index)	((JobqTally *) &(db)->ready->entries[index])
 

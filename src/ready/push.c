@@ -213,12 +213,15 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 													lane->priority, lane->role,
 													lane->flow, true, true);
 			InsertResult result = NO_ENTRY;
+			bool		at_end = after == lane->tail;
 
 			if (quarantine != NULL)
 			{
 				lane_set_flow(db, quarantine, row);
 				result = entry_insert(db, quarantine, row);
 			}
+			if (at_end)
+				after = lane->tail; /* it may have taken the last one's entry */
 			if (result == TOO_FAR || result == NO_ENTRY)
 			{
 				lane_skip(db, lane, row->key);

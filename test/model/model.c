@@ -97,10 +97,10 @@ fails(uint32 seed, const Op *ops, int n)
 }
 
 /*
- * Do tenants not get their shares, or is a throttle blind?
+ * Does a case fail that is not left to chance?
  */
 static bool
-shares_fail(void)
+case_fails(void)
 {
 	if (sigsetjmp(model_failed, 1) != 0)
 	{
@@ -110,6 +110,7 @@ shares_fail(void)
 	limit(60);
 	check_costs();
 	check_throttle();
+	check_full();
 	limit(0);
 	return false;
 }
@@ -181,7 +182,7 @@ main(int argc, char **argv)
 	signal(SIGFPE, on_signal);
 	signal(SIGVTALRM, on_signal);
 
-	if (shares_fail())
+	if (case_fails())
 	{
 		printf("FAILED: %s\n", model_failure);
 		return 1;

@@ -224,4 +224,7 @@ extern void check_starts(int row, Moment popped);
 extern void check_costs(void);
 extern void check_throttle(void);
 
+/* full.c: where all entries are in use */
+extern void check_full(void);
+
 #endif							/* JOBQ_MODEL_H */

@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * full.c
+ *	  Where all entries are in use: cases that random operations come across too seldom.
+ *
+ * test/model/full.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "model.h"
+
+#define ENTRIES		16
+
+/*
+ * Room for few entries, and no limits.
+ */
+static void
+begin(void)
+{
+	static const int sizes[] = {ENTRIES, 40, 8, 8};
+
+	world_start(0);
+	model_memory(sizes);
+	for (int q = 0; q < NQUEUES; q++)
+		world.queues[q].limited = false;
+	scheduler_start();
+	db->rescan = false;
+	db->ready->complete = true;
+}
+
+static JobqPush
+job_of(int32 queue_id, int32 flow)
+{
+	JobqPush	job = {.queue_id = queue_id,.role = 10,.flow = flow,.permits = JOBQ_NO_PERMITS};
+
+	job.key = (JobqKey)
+	{
+		world.now, ++world.next_id
+	};
+	ItemPointerSet(&job.ctid, 1, 1);
+	return job;
+}
+
+static void
+push(const JobqPush *job)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_push(db, job, world.now, &wake);
+	unlock(&wake);
+}
+
+/*
+ * A job that has crashed its worker takes an entry of the lane that is being published,
+ * which is looked at before one that is longer.
+ */
+static void
+check_publish(void)
+{
+	JobqWakeList wake = {0};
+	JobqPush	rows[6];
+	JobqLane   *lane;
+
+	begin();
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lane = jobq_lane_find(db, 1, 0, 10, 0, false, true);
+	lane->scanning = true;
+	LWLockRelease(db->lock);
+	for (int i = 0; i < ENTRIES - 4; i++)
+	{
+		JobqPush	job = job_of(1, Max(i - 5, 1));
+
+		push(&job);
+	}
+	for (int i = 0; i < lengthof(rows); i++)
+		rows[i] = job_of(1, 0);
+	rows[4].quarantine = true;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_ready_publish(db, lane, rows, lengthof(rows), rows[5].key, false, DT_NOEND, &wake);
+	unlock(&wake);
+	check_all();
+	if (lane->count == 0 || lane->tail == JOBQ_NONE ||
+		(!lane->more && jobq_key_cmp(lane->cursor, rows[3].key) >= 0))
+		model_fail("a job that gave way is not read again");
+}
+
+void
+check_full(void)
+{
+	check_publish();
+}
