@@ -34,6 +34,7 @@ static struct
 {
 	int32		queue_id;
 	Oid			jobs;
+	int64		life;			/* JobqDatabase.life: of whose counter */
 	int64		hold;			/* places that its transaction has there */
 	ConditionVariable *room;
 }			waits;
@@ -71,6 +72,7 @@ jobq_length_wait(const JobqQueue *queue, int n, const JobqRoom *room,
 		{
 			waits.queue_id = queue->id;
 			waits.jobs = jobs;
+			waits.life = db->life;
 			waits.hold = room->own;
 			length->waiting++;
 			length->waiting_hold += room->own;
@@ -123,7 +125,8 @@ jobq_length_waited(void)
 	if (db != NULL)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		length = jobq_length_find(db, waits.queue_id, waits.jobs);
+		length = waits.life == db->life
+			? jobq_length_find(db, waits.queue_id, waits.jobs) : NULL;
 		if (length != NULL && length->waiting > 0)
 		{
 			length->waiting--;
