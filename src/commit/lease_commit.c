@@ -108,6 +108,18 @@ jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle)
 }
 
 /*
+ * Has this transaction made a bundle, which it has not let go of?
+ */
+bool
+jobq_bundle_noted(void)
+{
+	for (int i = nleases - 1; i >= 0; i--)
+		if (leases[i].action == LEASE_BUNDLE)
+			return true;
+	return false;
+}
+
+/*
  * Is it still there?  A new extension's scheduler, which may come as soon as
  * our locks are released, forgets all; so does the place of a database that is
  * left.

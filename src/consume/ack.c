@@ -514,14 +514,22 @@ extend(const Held *held, Interval *interval)
 		{
 			JobqLease  *held_by;
 			JobqLeaseBundle *from;
+			Oid			role;
 
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			row_id = jobq_lease_token(db);
 			held_by = jobq_lease_find(db, ids[0]);
 			from = held_by == NULL ? NULL
 				: &db->leases->bundles[held_by->bundle];
-			bundle = jobq_lease_bundle(db, from == NULL ? GetUserId()
-									   : from->role);
+			role = from == NULL ? GetUserId() : from->role;
+
+			/*
+			 * Whoever has got all that he can must be able to keep it: the
+			 * first one of a transaction gives back another when that ends.
+			 */
+			if (jobq_share_left(db->shares, role, JOBQ_OF_BUNDLES) ||
+				!jobq_bundle_noted())
+				bundle = jobq_lease_bundle(db, role);
 			if (bundle != JOBQ_NONE)
 			{
 				jobq_at_commit_bundle(db, bundle);
@@ -537,10 +545,7 @@ extend(const Held *held, Interval *interval)
 			}
 			LWLockRelease(db->lock);
 			if (bundle == JOBQ_NONE)
-				ereport(ERROR,
-						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						 errmsg("too many jobs are leased"),
-						 errhint("Raise \"%s\".", "jobq.max_leases")));
+				jobq_no_lease(db, role);
 			jobq_lease_row(db, bundle, row_id, token, until, ids, versions,
 						   ndurable);
 		}

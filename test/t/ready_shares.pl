@@ -63,6 +63,21 @@ my $singly = sprintf($note, q{generate_series(1, %d) i, LATERAL jobq.reserve('{o
 is(as_role('greedy', sprintf($singly, 28)), 28, 'it has seven eighths of all reservations');
 like(as_role('greedy', sprintf($singly, 1)), qr/hold too many jobs.*take more jobs with each call/s, 'and no more');
 is(as_role('modest', sprintf($singly, 3)), 3, 'another has the rest');
+is(as_role('greedy', 'SELECT count(jobq.extend(id, token, \'1 min\')) FROM (SELECT * FROM held WHERE id IN (SELECT id FROM jobq.jobs WHERE role = current_role::regrole) LIMIT 1) h'),
+	1, 'whoever holds all that it can holds it for longer');
+sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
+
+# one reservation, which is held for longer again and again
+is(as_role('greedy', sprintf($singly, 1)), 1, 'a job is held');
+my $longer = q{SELECT count(jobq.extend(id, token, '1 min' + i * interval '0 s')) FROM held, generate_series(1, %d) i};
+my $holder = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
+is($holder->query('BEGIN; ' . sprintf($longer, 27)), 27, 'for so often in a transaction as there are reservations');
+$holder->query(sprintf($longer, 1));
+like($holder->{stderr}, qr/role "greedy" hold too many jobs/, 'and not more');
+$holder->query('ROLLBACK; BEGIN; ' . sprintf($longer, 27));
+is(as_role('modest', sprintf($singly, 3)), 3, 'another can reserve meanwhile');
+$holder->query('ROLLBACK');
+$holder->quit;
 sql(q{WITH h AS (DELETE FROM held RETURNING *) SELECT count(jobq.release(id, token)) FROM h});
 
 # groups that wait for their failed jobs
