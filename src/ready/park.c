@@ -186,7 +186,7 @@ group_call(JobqDatabase *db, JobqGroup *group, uint32 *link, TimestampTz now,
 	switch (entry_insert(db, lane, &push))
 	{
 		case INSERTED:
-			jobq_lane_wake(db, lane, now, wake);
+			(void) jobq_lane_wake(db, lane, now, wake);
 			break;
 		case DUPLICATE:
 			break;

@@ -24,6 +24,9 @@
 
 static bool no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key,
 						   TimestampTz now);
+static bool is_paced(JobqDatabase *db, uint16 index);
+static void wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
+					  JobqWakeList *wake);
 static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 						 JobqWakeList *wake);
 static uint32 unlink_first(JobqDatabase *db, JobqLane *lane,
@@ -89,9 +92,8 @@ again:
 	popped->charged = lane_served_one(db, best);
 	turns_over(db, popped->role, &popped->permits);
 
-	/* if time sets the next one free, the scheduler must know */
 	if (jobq_permits_any(&popped->permits) && heap->root != JOBQ_NONE)
-		(void) heap_room(db, heap, now, &db->limits->due);
+		wake_next(db, heap, now, wake);
 	if (mine != NULL)
 	{
 		mine->holding->permits = popped->permits;
@@ -111,6 +113,32 @@ again:
 }
 
 /*
+ * Does time set jobs free one by one, by this limiter?
+ */
+static bool
+is_paced(JobqDatabase *db, uint16 index)
+{
+	const JobqLimiter *limiter = index == JOBQ_NO_LIMITER ? NULL
+		: &db->limits->limiters[index];
+
+	return limiter != NULL && (limiter->rate.per_us > 0 || limiter->tenant_rate.per_us > 0);
+}
+
+/*
+ * A job of the heap was popped, which needed a permit.  If time sets the next one free,
+ * the scheduler must know; if it has done so already, nobody else will tell: whoever was
+ * woken for one token may come when there are two.
+ */
+static void
+wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now, JobqWakeList *wake)
+{
+	if (is_paced(db, heap->queue_limiter) || is_paced(db, heap->kind_limiter))
+		heap_wake(db, heap, 1, now, wake);
+	else
+		(void) heap_room(db, heap, now, &db->limits->due);
+}
+
+/*
  * A worker was woken for this lane, and has found another job that comes first for it:
  * one of another pool may be idle that has only this lane to serve.
  */
@@ -119,7 +147,7 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			 JobqWakeList *wake)
 {
 	if (lane->in_use && lane->heap != JOBQ_NONE)
-		jobq_lane_wake(db, lane, now, wake);
+		(void) jobq_lane_wake(db, lane, now, wake);
 }
 
 /*

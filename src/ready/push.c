@@ -127,7 +127,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 			if (!lane->quarantine &&
 				jobq_key_cmp(push->key, lane->cursor) > 0)
 				lane->cursor = push->key;
-			jobq_lane_wake(db, lane, now, wake);
+			(void) jobq_lane_wake(db, lane, now, wake);
 			break;
 		case DUPLICATE:
 			break;
@@ -228,7 +228,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 				db->ready->overflow = true;
 			}
 			else
-				jobq_lane_wake(db, quarantine, now, wake);
+				(void) jobq_lane_wake(db, quarantine, now, wake);
 		}
 		else
 		{
@@ -251,7 +251,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			{
 				after = after == JOBQ_NONE ? lane->head
 					: db->ready->entries[after].next;
-				jobq_lane_wake(db, lane, now, wake);
+				(void) jobq_lane_wake(db, lane, now, wake);
 			}
 			else
 			{

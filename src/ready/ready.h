@@ -70,7 +70,7 @@ extern const JobqArea jobq_holding_area;
 extern const JobqArea jobq_ready_area;
 
 /* src/ready/wake.c */
-extern void jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
+extern bool jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 						   JobqWakeList *wake);
 extern void jobq_role_wake(JobqDatabase *db, Oid role, TimestampTz now,
 						   JobqWakeList *wake);

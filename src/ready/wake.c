@@ -86,9 +86,10 @@ heap_has_taker(JobqDatabase *db, JobqHeap *heap)
 
 /*
  * See that a job in the lane is taken: mark the lane for consumers that wait, or
- * choose an idle worker, or else the scheduler if it may be able to start one.
+ * choose an idle worker, or else the scheduler if it may be able to start one.  Returns
+ * whether a worker was chosen.
  */
-void
+bool
 jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 			   JobqWakeList *wake)
 {
@@ -100,18 +101,18 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 	{
 		db->reload = true;
 		wake->scheduler = true;
-		return;
+		return false;
 	}
 	if (lane->paused)
-		return;
+		return false;
 	if (!jobq_lane_free(db, lane, now))
-		return;					/* whoever gives a permit back will see to it,
+		return false;			/* whoever gives a permit back will see to it,
 								 * or the time */
 
 	if (lane->consumer)
 	{
 		lane_offer(db, lane);
-		return;
+		return false;
 	}
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
@@ -136,16 +137,18 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 				wake->proc[wake->n++] = proc;
 			else
 				SetLatch(&proc->procLatch); /* the list is full */
-			return;
+			return true;
 		}
 	}
 	/* the scheduler may start one, or let one stay that was to leave */
 	if (!served || leaving || db->can_spawn)
 		wake->scheduler = true;
+	return false;
 }
 
 /*
- * The same for so many jobs of a heap at most, as far as there is room.
+ * The same for so many jobs of a heap at most, as far as there are room and workers that
+ * have nothing to do.
  */
 void
 heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
@@ -154,9 +157,10 @@ heap_wake(JobqDatabase *db, JobqHeap *heap, int n, TimestampTz now,
 	JobqLane   *lane = &db->ready->lanes[heap->root];
 
 	n = Min(n, heap_room(db, heap, now, &db->limits->due));
-	n = Min(n, JOBQ_MAX_WAKE);
+	n = Min(n, jobq_shared->nslots);
 	for (n = heap_jobs(db, heap, n); n > 0; n--)
-		jobq_lane_wake(db, lane, now, wake);
+		if (!jobq_lane_wake(db, lane, now, wake))
+			break;
 }
 
 /*

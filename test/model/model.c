@@ -111,6 +111,7 @@ case_fails(void)
 	check_costs();
 	check_throttle();
 	check_full();
+	check_tokens_come();
 	limit(0);
 	return false;
 }

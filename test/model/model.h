@@ -32,7 +32,8 @@
 
 #define MAX_ROWS		48
 #define MAX_TXNS		3
-#define NSLOTS			5
+#define NSLOTS			7
+#define NSINGLE			5		/* workers, each of a role or pool of its own */
 #define NPOOLS			2
 #define NSESSIONS		3
 #define NQUEUES			6
@@ -133,6 +134,8 @@ typedef struct World
 	Row			rows[MAX_ROWS];
 	Txn			txns[MAX_TXNS];
 	Worker		workers[NSLOTS];
+	int			crowded;		/* the role that has several in one pool, or
+								 * none of them */
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter kind_limiter;
@@ -226,5 +229,8 @@ extern void check_throttle(void);
 
 /* full.c: where all entries are in use */
 extern void check_full(void);
+
+/* tokens.c */
+extern void check_tokens_come(void);
 
 #endif							/* JOBQ_MODEL_H */

@@ -410,8 +410,8 @@ worker_attach(int w)
 	JobqSlot   *slot = &jobq_shared->slots[w];
 
 	slot->database = 0;
-	slot->pool = w % NPOOLS;
-	slot->role = 10 + w / NPOOLS;
+	slot->pool = w < NSINGLE ? w % NPOOLS : 0;
+	slot->role = 10 + (w < NSINGLE ? w / NPOOLS : world.crowded);
 	slot->state = JOBQ_SLOT_ATTACHED;
 	slot->proc = &model_procs[w];
 	slot->idle = slot->retire = false;
@@ -596,6 +596,8 @@ op_worker_dies(uint32 a, uint32 b, uint32 c)
 	bool		live = false;
 	bool		ran = worker->row >= 0;
 
+	if (slot->state == JOBQ_SLOT_FREE)
+		return;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (!slot->idle)
 		jobq_role_wake(db, slot->role, world.now, &wake);
@@ -1242,6 +1244,9 @@ world_start(uint32 seed)
 	for (int s = 0; s < NSESSIONS; s++)
 		world.sessions[s].place = JOBQ_NONE;
 	for (int w = 0; w < NSLOTS; w++)
+		world.workers[w].row = -1;
+	world.crowded = seed >> 7 & 3;
+	for (int w = 0; w < (world.crowded < NROLES ? NSLOTS : NSINGLE); w++)
 		worker_attach(w);
 	scheduler_start();
 }
