@@ -292,6 +292,19 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 }
 
 /*
+ * A scan has come to an end in the midst, and publishes nothing: what others have left
+ * to it is lost.  The caller has everything read again.
+ */
+void
+jobq_scan_failed(JobqDatabase *db)
+{
+	for (int i = 0; i < jobq_max_lanes; i++)
+		db->ready->lanes[i].scanning = false;
+	db->ready->missed = HIGHEST_KEY;
+	db->rescan = true;
+}
+
+/*
  * The worker leaves: put its hand back.  Wants db->lock.
  */
 void

@@ -91,6 +91,7 @@ extern void jobq_ready_publish(JobqDatabase *db, JobqLane *lane,
 							   const JobqPush *rows, int nrows,
 							   JobqKey cursor, bool more,
 							   TimestampTz next_due, JobqWakeList *wake);
+extern void jobq_scan_failed(JobqDatabase *db);
 extern void jobq_prefetch_return(JobqDatabase *db, JobqSlot *slot,
 								 JobqWakeList *wake);
 

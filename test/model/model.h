@@ -200,6 +200,7 @@ extern void scheduler_round(void);
 extern bool of_lane(const Row *row, const JobqLane *lane);
 extern void scheduler_scan_begin(uint32 which);
 extern void scheduler_scan_end(void);
+extern void scheduler_scan_fail(void);
 extern void scheduler_refill_begin(void);
 extern void scheduler_refill_end(void);
 extern void scheduler_discover_begin(bool reset);

@@ -333,6 +333,21 @@ scheduler_scan_end(void)
 }
 
 /*
+ * It gets no lock that it wants: worker/scheduler/scheduler.c.
+ */
+void
+scheduler_scan_fail(void)
+{
+	world.scanning = -1;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_scan_failed(db);
+	db->reload = db->limits->stale = true;
+	db->groups->refill = db->groups->owners = true;
+	LWLockRelease(db->lock);
+	world.scheduler_awake = true;
+}
+
+/*
  * worker/scheduler/groups.c
  */
 void

@@ -903,7 +903,9 @@ op_scheduler(uint32 a, uint32 b, uint32 c)
 static void
 op_scan(uint32 a, uint32 b, uint32 c)
 {
-	if (world.scanning >= 0)
+	if (world.scanning >= 0 && b % 8 == 0)
+		scheduler_scan_fail();
+	else if (world.scanning >= 0)
 		scheduler_scan_end();
 	else if (!world.discovering)
 		scheduler_scan_begin(a);

@@ -256,7 +256,8 @@ static void
 read_anew(void)
 {
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	my_db->reload = my_db->limits->stale = my_db->rescan = true;
+	jobq_scan_failed(my_db);
+	my_db->reload = my_db->limits->stale = true;
 	my_db->schedules_changed = my_db->batches_sweep = true;
 	my_db->groups->refill = my_db->groups->owners = true;
 	my_db->leases->next_expiry = 0;
