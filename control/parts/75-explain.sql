@@ -185,7 +185,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 							WHEN sees_all OR pg_has_role(caller, s.usesysid, 'USAGE') THEN format(', which is %s since %s', s.state, date_trunc('second', s.state_change))
 							ELSE '' END) END),
 			CASE WHEN b.pid = 0 THEN 'see pg_prepared_xacts'
-				WHEN x.job_id IS NOT NULL AND (sees_all OR pg_has_role(caller, x.role, 'USAGE')) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
+				WHEN x.job_id IS NOT NULL AND (sees_all OR EXISTS (SELECT FROM jobq.job o WHERE o.id = x.job_id AND pg_has_role(caller, o.role, 'USAGE'))) THEN format('SELECT * FROM jobq.explain_job(%s)', x.job_id)
 				ELSE format('SELECT pg_terminate_backend(%s)', b.pid) END
 		FROM jobq_internal.worker_slots() w
 		CROSS JOIN LATERAL (SELECT DISTINCT u.pid FROM unnest(pg_blocking_pids(w.pid)) u(pid)) b

@@ -153,6 +153,35 @@ sql("UPDATE jobq.job SET queue_id = -1 WHERE id = $id");
 is(reasons($id), 'no_queue', 'a job without a queue');
 sql("UPDATE jobq.job SET queue_id = (SELECT q.id FROM jobq.queue q WHERE q.name = 'bad') WHERE id = $id");
 
+# a job waits for another one of who has enqueued both, where an agent runs them
+$node->append_conf('postgresql.conf', 'jobq.max_workers = 2');
+$node->restart;
+sql(q{
+CREATE ROLE author;
+CREATE ROLE agent;
+CREATE TABLE page (n int);
+INSERT INTO page VALUES (0);
+GRANT ALL ON page TO agent;
+CREATE FUNCTION turn() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE page SET n = n + 1;
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+SELECT jobq.grant_role('author'), jobq.grant_role('agent'), jobq.create_queue('agency', run_as => 'agent');
+SELECT jobq.grant_queue('agency', 'author'), jobq.register('turn', 'turn()', queue => 'agency');
+});
+$holder = $node->background_psql('postgres');
+$holder->query_safe('SELECT pg_advisory_lock(1)');
+my $first = sql(q{SET ROLE author; SELECT jobq.enqueue('turn')});
+sleeps($node, 'the first runs', 1);
+my $second = sql(q{SET ROLE author; SELECT jobq.enqueue('turn')});
+wait_for($node, 'the second waits for it', q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted});
+is(sql("SET ROLE author; SELECT detail ~ 'role agent has, which runs job $first\$', remedy FROM jobq.explain_job($second) WHERE reason = 'lock'"),
+	"t|SELECT * FROM jobq.explain_job($first)", 'which job that is');
+$holder->query_safe('SELECT pg_advisory_unlock(1)');
+is(sql("SELECT state FROM jobq.wait($second)"), 'completed', 'both have run');
+$holder->quit;
+
 # a server without jobq
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 $node->restart;
