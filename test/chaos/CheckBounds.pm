@@ -104,12 +104,13 @@ SELECT format('%s: %s tokens too many are taken until %s, by job %s', what, ceil
 SELECT format('job %s (%s) costs %s, and not %s', id, tag, coalesce(limit_cost, 1), price) FROM found
 	WHERE price <> coalesce(limit_cost, 1)},
 
-	# They have come together, those that cost nothing last.
+	# They have come together, those that cost nothing last.  Where workers are so slow that
+	# it is not the rate that keeps the others, nobody is passed.
 	'what costs nothing passes' => q{
 SELECT format('%s: of %s jobs that cost nothing each began after almost all of the %s that do', grp, count(*) FILTER (WHERE n = 0), count(*) FILTER (WHERE n > 0))
-	FROM (SELECT e.grp, f.price AS n, count(*) FILTER (WHERE f.price > 0) OVER (PARTITION BY e.grp ORDER BY e.started) AS earlier
+	FROM (SELECT e.grp, e.started, f.price AS n, count(*) FILTER (WHERE f.price > 0) OVER (PARTITION BY e.grp ORDER BY e.started) AS earlier
 		FROM chaos.effect e JOIN found f ON f.id = e.job WHERE e.grp ~ '^pass ') e
-	GROUP BY grp HAVING bool_and(earlier > 33) FILTER (WHERE n = 0)},
+	GROUP BY grp HAVING bool_and(earlier > 33) FILTER (WHERE n = 0) AND max(started) - min(started) < '5 s'},
 
 	'who finds no place ends as is said' => q{
 SELECT format('job %s (%s, attempt %s) of limiter %s is %s: %s', id, grp, attempt, limiter, state, error) FROM taken t
