@@ -393,6 +393,7 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	JobqPush	called = {0};
 	JobqJob		again;
 	Snapshot	latest;
+	bool		found;
 
 	jobq_push_of_job(&called, first, NULL);
 
@@ -410,13 +411,18 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 		jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);
 
-	/* it may have come to its end before we said that we wait for it */
+	/* it may have ended or moved before we said that we wait for it */
 	latest = RegisterSnapshot(GetLatestSnapshot());
-	if (!jobq_job_find(rel, job_id(first), latest, &again))
+	found = jobq_job_find(rel, job_id(first), latest, &again);
+	if (!found || job_run_at(&again) != job_run_at(first) ||
+		job_priority(&again) != job_priority(first))
 	{
 		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		jobq_group_end(db, job_group(job), job_id(first), jobq_now(), &wake);
+		if (found)
+			jobq_group_moved(db, job_group(job), job_id(first), jobq_now(), &wake);
+		else
+			jobq_group_end(db, job_group(job), job_id(first), jobq_now(), &wake);
 		jobq_unlock(db, &wake);
 	}
 	UnregisterSnapshot(latest);

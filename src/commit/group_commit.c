@@ -6,8 +6,8 @@
  * A job that has begun and will run again holds its group.  Since when is in its row
  * (group_held), and the group in shared memory is told before the job gives its
  * permits back: from then on the group waits.  That a group need not wait for a job
- * any more is told after permits were given back, as whoever removes a job may come
- * before the one who has just put it back.
+ * any more, or not where it was, is told after permits were given back, as whoever
+ * removes a job may come before the one who has just put it back.
  *
  * src/commit/group_commit.c
  *
@@ -26,6 +26,7 @@ typedef struct PendingGroup
 	int64		group;
 	int64		job_id;
 	TimestampTz since;			/* it holds the group since then */
+	bool		moved;			/* it waits elsewhere, or for another time */
 } PendingGroup;
 
 /* In the order of their subtransactions. */
@@ -40,13 +41,13 @@ static PendingGroups held;
 static PendingGroups ended;
 
 static void
-note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since)
+note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since, bool moved)
 {
 	pending->jobs = jobq_grow(pending->jobs, &pending->max, pending->n + 1,
 							  sizeof(PendingGroup));
 	pending->jobs[pending->n++] = (PendingGroup)
 	{
-		GetCurrentSubTransactionId(), group, job_id, since
+		GetCurrentSubTransactionId(), group, job_id, since, moved
 	};
 }
 
@@ -57,7 +58,7 @@ note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since)
 void
 jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
 {
-	note(&held, group, job_id, since);
+	note(&held, group, job_id, since, false);
 }
 
 /*
@@ -66,7 +67,18 @@ jobq_at_commit_group_held(int64 group, int64 job_id, TimestampTz since)
 void
 jobq_at_commit_group_end(int64 group, int64 job_id)
 {
-	note(&ended, group, job_id, 0);
+	note(&ended, group, job_id, 0, false);
+}
+
+/*
+ * At commit, the group need not wait for this job where it was, which has another place
+ * or another time now.  It goes on waiting for one that has begun before.  Group may be 0.
+ */
+void
+jobq_at_commit_group_moved(int64 group, int64 job_id)
+{
+	if (group != 0)
+		note(&ended, group, job_id, 0, true);
 }
 
 static void
@@ -127,7 +139,14 @@ static void
 ended_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	for (int i = 0; i < ended.n; i++)
-		jobq_group_end(db, ended.jobs[i].group, ended.jobs[i].job_id, now, wake);
+	{
+		const PendingGroup *job = &ended.jobs[i];
+
+		if (job->moved)
+			jobq_group_moved(db, job->group, job->job_id, now, wake);
+		else
+			jobq_group_end(db, job->group, job->job_id, now, wake);
+	}
 	ended.n = 0;
 }
 

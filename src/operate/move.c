@@ -124,6 +124,7 @@ jobq_move_job(Relation rel, int64 id, int att, Datum value, JobqChosen * chosen)
 			jobq_not_waiting(id, state != NULL ? state : "has finished");
 		return false;
 	}
+	jobq_at_commit_group_moved(job_group(&job), id);
 	if (att == JOB_RUN_AT)
 		jobq_job_set_run_at(&job, DatumGetTimestampTz(value));
 	else

@@ -30,6 +30,8 @@ static JobqGroup *group_for(JobqDatabase *db, int64 id, uint16 limiter,
 							Oid role, TimestampTz now);
 static bool may_start(JobqDatabase *db, JobqGroup *group, int64 id,
 					  TimestampTz now, TimestampTz *due);
+static void unpark(JobqDatabase *db, JobqGroup *group, int64 job_id,
+				   bool again);
 
 /*
  * The lanes and entries were forgotten: so is what was parked, which is read
@@ -107,7 +109,6 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 			 group_is_next(db, group, db->ready->entries[*link].key.id,
 						   group_entry_priority(db, *link),
 						   db->ready->entries[*link].key) &&
-			 group->called != db->ready->entries[*link].key.id &&
 			 may_start(db, group, db->ready->entries[*link].key.id, now, &due) &&
 			 !group_call(db, group, link, now, wake));
 
@@ -234,9 +235,10 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 	JobqKey		called = {group->called_run_at, group->called};
 	JobqLane   *lane;
 
-	/* one that is parked will be called */
+	/* one that is parked will be called, unless that is an outdated entry */
 	for (uint32 i = group->head; i != JOBQ_NONE; i = db->ready->entries[i].next)
-		if (db->ready->entries[i].key.id == job->key.id)
+		if (group_compare(group_entry_priority(db, i), db->ready->entries[i].key,
+						  job->priority, job->key) == 0)
 			return false;
 	if (group->called == 0 ||
 		group_compare(job->priority, job->key, group->called_priority, called) < 0)
@@ -286,6 +288,34 @@ jobq_group_wait(JobqDatabase *db, const JobqPush *job, TimestampTz now,
 }
 
 /*
+ * Drop what is parked of a job.  That may be two entries, if it has moved to another lane.
+ * "again": it may be parked where it is by now, so it is read again if it is there.
+ */
+static void
+unpark(JobqDatabase *db, JobqGroup *group, int64 job_id, bool again)
+{
+	uint32	   *link = &group->head;
+
+	while (*link != JOBQ_NONE)
+	{
+		uint32		index = *link;
+		JobqEntry  *entry = &db->ready->entries[index];
+
+		if (entry->key.id != job_id)
+		{
+			link = &entry->next;
+			continue;
+		}
+		if (again)
+			group_spill(group, group_entry_priority(db, index), entry->key);
+		*link = entry->next;
+		group->nparked--;
+		db->ready->lanes[entry->lane].parked--;
+		entry_free(db, index);
+	}
+}
+
+/*
  * The job's transaction is over.  If the job will run again ("live"), its
  * group waits for it, unless the queue says otherwise, or it has waited too long.
  */
@@ -331,25 +361,34 @@ jobq_group_end(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 
 	if (group == NULL)
 		return;
-	for (uint32 *link = &group->head; *link != JOBQ_NONE;
-		 link = &db->ready->entries[*link].next)
-	{
-		uint32		index = *link;
-
-		if (db->ready->entries[index].key.id != job_id)
-			continue;
-		*link = db->ready->entries[index].next;
-		group->nparked--;
-		db->ready->lanes[db->ready->entries[index].lane].parked--;
-		entry_free(db, index);
-		break;
-	}
+	unpark(db, group, job_id, false);
 	if (group->owner == job_id)
 		group->owner = 0;
 	if (group->called == job_id)
 		group->called = 0;
 	if (group->current == job_id)
 		group->current = 0;
+	group_advance(db, group, now, wake);
+}
+
+/*
+ * A job that waits has got another place in its group, or another time.  It is no more to
+ * be waited for where it was, as it may not be due any more, or others come before it by
+ * now.  That does not concern an owner, for which the group waits whenever it comes.
+ *
+ * Who has moved it once may tell so after one who has moved it twice.
+ */
+void
+jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
+				 JobqWakeList *wake)
+{
+	JobqGroup  *group = jobq_group_find(db, id);
+
+	if (group == NULL || group->owner == job_id)
+		return;
+	unpark(db, group, job_id, true);
+	if (group->called == job_id)
+		group->called = 0;
 	group_advance(db, group, now, wake);
 }
 

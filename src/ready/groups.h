@@ -116,6 +116,8 @@ extern bool jobq_group_wait(JobqDatabase *db, const JobqPush *job,
 							TimestampTz now, JobqWakeList *wake);
 extern void jobq_group_end(JobqDatabase *db, int64 id, int64 job_id,
 						   TimestampTz now, JobqWakeList *wake);
+extern void jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id,
+							 TimestampTz now, JobqWakeList *wake);
 extern void jobq_groups_wake(JobqDatabase *db, TimestampTz now,
 							 JobqWakeList *wake);
 extern void jobq_group_refilled(JobqDatabase *db, JobqGroup *group,

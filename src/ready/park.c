@@ -48,7 +48,7 @@ group_is_next(JobqDatabase *db, const JobqGroup *group, int64 id, int32 priority
 
 	if (group->owner == id)
 		return true;
-	if (group->called != 0 && group->called != id &&
+	if (group->called != 0 &&
 		group_compare(group->called_priority, called, priority, key) < 0)
 		return false;
 	if (group->head != JOBQ_NONE &&

@@ -270,6 +270,7 @@ reset(JobqJob *job, JobqJob *waiting)
 		JOB_RUN_AT, JOB_FREE_RUN_AT, JOB_FREE_DELAY, JOB_EXPIRES_AT
 	};
 
+	jobq_at_commit_group_moved(job_group(waiting), job_id(waiting));
 	block_like(job, waiting);
 	for (int i = 0; i < (int) lengthof(times); i++)
 	{

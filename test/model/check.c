@@ -593,7 +593,7 @@ check_found(void)
 {
 	for (int i = 0; i < MAX_ROWS; i++)
 		if (row_is_due(&world.rows[i]) && world.rows[i].txn < 0 &&
-			world.rows[i].worker < 0 && world.rows[i].session < 0 &&
+			!row_is_moving(&world.rows[i]) && world.rows[i].worker < 0 && world.rows[i].session < 0 &&
 			found(&world.rows[i]) == NULL)
 		{
 			show_lane(&world.rows[i]);
@@ -886,6 +886,7 @@ check_all(void)
 	check_turns();
 	check_taken();
 	check_patience();
+	check_moved();
 	db->limits->due = due;
 }
 
@@ -1010,6 +1011,7 @@ check_starts(int r, Moment popped)
 		if (other->worker >= 0 || other->session >= 0)
 			running++;
 		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
+				 !row_is_moving(other) &&
 				 other->job.key.run_at <= popped.now &&
 				 other->handed_over <= popped.tick && !waited_for &&
 				 group_compare(other->job.priority, other->job.key,

@@ -36,6 +36,7 @@
 #define NSINGLE			5		/* workers, each of a role or pool of its own */
 #define NPOOLS			2
 #define NSESSIONS		3
+#define MAX_MOVES		2
 #define NQUEUES			6
 #define NROLES			3
 #define MAX_OPS			4000
@@ -79,6 +80,20 @@ typedef struct Txn
 	bool		bulk;			/* hands over lanes, not jobs */
 	bool		everything;		/* has all read again */
 } Txn;
+
+typedef enum MoveState
+{
+	MOVE_NONE = 0,
+	MOVE_OPEN,
+	MOVE_COMMITTED				/* but it has not told yet */
+} MoveState;
+
+/* A session that gives a job that waits another place. */
+typedef struct Move
+{
+	MoveState	state;
+	JobqPush	job;			/* as it was, or is to be */
+} Move;
 
 /* A worker: it runs a row, or looks for one, or sleeps. */
 typedef struct Worker
@@ -133,6 +148,7 @@ typedef struct World
 	int64		next_token;
 	Row			rows[MAX_ROWS];
 	Txn			txns[MAX_TXNS];
+	Move		moves[MAX_MOVES];
 	Worker		workers[NSLOTS];
 	int			crowded;		/* the role that has several in one pool, or
 								 * none of them */
@@ -191,6 +207,7 @@ extern int	row_of(int64 id);
 extern Queue *queue_of(int32 id);
 extern Moment world_moment(void);
 extern bool row_is_due(const Row *row);
+extern bool row_is_at(const Row *row, const JobqPush *job);
 extern bool session_sees(const Session *session);
 extern void note_turn(const JobqPush *popped, uint64 served);
 
@@ -207,6 +224,13 @@ extern void scheduler_discover_begin(bool reset);
 extern bool scheduler_discover_step(void);
 extern void scheduler_rank(void);
 extern void unlock(JobqWakeList *wake);
+
+/* moves.c: jobs that get another place */
+extern bool row_is_taken(const Row *row);
+extern bool row_is_moving(const Row *row);
+extern void op_move(uint32 a, uint32 b, uint32 c);
+extern void moves_end(void);
+extern void check_moved(void);
 
 /* patience.c: for which jobs groups wait */
 extern bool row_holds(const Row *row);

@@ -595,7 +595,8 @@ turn_away(const JobqPush *job)
 	JobqWakeList wake = {0};
 
 	if (row == NULL || row->state != ROW_LIVE || row->worker >= 0 ||
-		row->session >= 0 || jobq_key_cmp(row->job.key, job->key) != 0)
+		row->session >= 0 || row_is_taken(row) ||
+		jobq_key_cmp(row->job.key, job->key) != 0)
 		return;					/* whoever has it sees to it */
 	trace("  job %d finds no place\n", (int) job->key.id);
 	switch (row->held ? 2 : job->key.id % 3)
@@ -610,6 +611,8 @@ turn_away(const JobqPush *job)
 		case 1:
 			row->job.key.run_at = world.now + USECS_PER_SEC;
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			if (job->group != 0)
+				jobq_group_moved(db, job->group, job->key.id, world.now, &wake);
 			jobq_ready_push(db, &row->job, world.now, &wake);
 			break;
 		default:

@@ -48,6 +48,16 @@ row_is_due(const Row *row)
 }
 
 /*
+ * Is this the place where the row is?
+ */
+bool
+row_is_at(const Row *row, const JobqPush *job)
+{
+	return ALIVE(row) && row->job.priority == job->priority &&
+		jobq_key_cmp(row->job.key, job->key) == 0;
+}
+
+/*
  * A new job: of which lane and group is by chance, with few to choose from.
  */
 static void
@@ -219,7 +229,7 @@ op_cancel(uint32 a, uint32 b, uint32 c)
 {
 	Row		   *row = &world.rows[a % MAX_ROWS];
 
-	if (!ALIVE(row) || row->worker >= 0 || row->session >= 0)
+	if (!ALIVE(row) || row->worker >= 0 || row->session >= 0 || row_is_taken(row))
 		return;
 	trace("  job %d\n", (int) row->job.key.id);
 	row->state = ROW_FREE;
@@ -288,7 +298,7 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 	Row		   *first = NULL;
 
 	trace("  popped job %d\n", (int) entry->key.id);
-	if (row == NULL || row->job.key.run_at != entry->key.run_at)
+	if (row == NULL || !row_is_at(row, entry))
 	{
 		drop_lease(entry->key.id, token);
 		if (row != NULL && token != 0 && row->txn < 0 && row->worker < 0)
@@ -302,7 +312,7 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		return -1;
 	}
 	queue = queue_of(row->job.queue_id);
-	if (row->worker >= 0 || row->session >= 0)
+	if (row->worker >= 0 || row->session >= 0 || row_is_taken(row))
 	{
 		drop_lease(entry->key.id, token);
 		return -1;
@@ -1034,6 +1044,7 @@ op_crash(uint32 a, uint32 b, uint32 c)
 	model_memory(sizes);
 	memset(world.turns, 0, sizeof(world.turns));
 	memset(world.txns, 0, sizeof(world.txns));
+	memset(world.moves, 0, sizeof(world.moves));
 	memset(world.sessions, 0, sizeof(world.sessions));
 	for (int i = 0; i < MAX_ROWS; i++)
 	{
@@ -1071,6 +1082,9 @@ static const struct
 	},
 	{
 		"cancel", 2, op_cancel
+	},
+	{
+		"move", 6, op_move
 	},
 	{
 		"work", 40, op_work
@@ -1270,6 +1284,7 @@ world_calm(void)
 		op_commit(t, 2, 0);
 		op_hand_over(t, 0, 0);
 	}
+	moves_end();
 	for (int q = 0; q < NQUEUES; q++)
 	{
 		if (world.queues[q].paused)

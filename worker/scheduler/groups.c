@@ -317,50 +317,54 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 }
 
 /*
- * The safety net: a group shall not wait for a job that is not there.
+ * The safety net: a group shall not wait for a job that is not there, nor, unless that has
+ * begun before, for one that stands elsewhere by now, or is not due.
  */
 void
 groups_sweep(void)
 {
-	int64	   *jobs;
-	int64	   *groups;
+	JobqGroup  *waiting;
 	int			n = 0;
 
 	if (my_db->groups->ngroups == 0)
 		return;
-	jobs = palloc(sizeof(int64) * 2 * jobq_max_groups);
-	groups = palloc(sizeof(int64) * 2 * jobq_max_groups);
+	waiting = palloc(sizeof(JobqGroup) * jobq_max_groups);
 	LWLockAcquire(my_db->lock, LW_SHARED);
 	for (int i = 0; i < jobq_max_groups; i++)
 	{
 		JobqGroup  *group = &my_db->groups->groups[i];
-		int64		wanted[] = {group->owner, group->called};
 
-		for (int j = 0; j < 2; j++)
-			if (group->id != 0 && wanted[j] != 0)
-			{
-				groups[n] = group->id;
-				jobs[n++] = wanted[j];
-			}
+		if (group->id != 0 && (group->owner != 0 || group->called != 0))
+			waiting[n++] = *group;
 	}
 	LWLockRelease(my_db->lock);
 	if (n > 0)
 	{
 		Relation	rel;
+		TimestampTz now = jobq_now();
 
 		process_begin_transaction();
 		rel = jobq_open_jobs();
 		for (int i = 0; i < n; i++)
 		{
+			const JobqGroup *group = &waiting[i];
 			JobqJob		job;
 
-			if (!jobq_job_find(rel, jobs[i], GetActiveSnapshot(), &job))
-				jobq_at_commit_group_end(groups[i], jobs[i]);
+			if (group->owner != 0 &&
+				!jobq_job_find(rel, group->owner, GetActiveSnapshot(), &job))
+				jobq_at_commit_group_end(group->id, group->owner);
+			if (group->called == 0)
+				continue;
+			if (!jobq_job_find(rel, group->called, GetActiveSnapshot(), &job))
+				jobq_at_commit_group_end(group->id, group->called);
+			else if (job_run_at(&job) > now ||
+					 job_run_at(&job) != group->called_run_at ||
+					 job_priority(&job) != group->called_priority)
+				jobq_at_commit_group_moved(group->id, group->called);
 		}
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 	}
-	pfree(jobs);
-	pfree(groups);
+	pfree(waiting);
 }

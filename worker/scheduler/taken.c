@@ -594,6 +594,7 @@ turn_away(Relation rel, Fate *item)
 	jobq_job_push_if_undone(&job);
 	if (item->action == RELEASE)
 	{
+		jobq_at_commit_group_moved(job_group(&job), job_id(&job));
 		jobq_job_set_run_at(&job, now + item->by.release_after);
 		jobq_job_insert(rel, &job);
 		jobq_state_changed(&job, jobq_waiting_state(&job, now));

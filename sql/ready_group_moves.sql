@@ -1,0 +1,106 @@
+-- Groups go on when the job that comes first is moved: it is not waited for where it was.
+
+SELECT pg_advisory_lock(1);
+SELECT jobq.register('gate', 'test.gate(jsonb)', max_running => 1);
+SELECT jobq.create_queue('moves');
+SELECT jobq.enqueue('gate', '1', queue => 'moves') AS gate \gset
+SELECT test.in_gate(:gate);
+
+-- The first job of the group waits for the only place of its kind, and another that follows it, for it.
+CREATE FUNCTION test.first(g text, unique_key text DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('gate', '1', queue => 'moves', group_key => g, unique_key => unique_key, priority => 1)
+$$;
+CREATE FUNCTION test.follow(g text) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('echo', queue => 'moves', group_key => g, priority => 2)
+$$;
+CREATE FUNCTION test.waiting(n int) RETURNS boolean LANGUAGE sql AS $$
+	SELECT test.until(format('(SELECT count(*) FILTER (WHERE parked = 1) = %s FROM jobq.groups)', n))
+$$;
+CREATE OR REPLACE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
+AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
+
+-- to a later time
+SELECT test.first('later') AS first, test.follow('later') AS second \gset
+SELECT test.waiting(1);
+SELECT jobq.reschedule(:first, now() + interval '1 hour');
+SELECT state FROM jobq.wait(:second);
+SELECT state FROM jobq.status(:first);
+
+-- behind the other one
+SELECT test.first('behind') AS first, test.follow('behind') AS second \gset
+SELECT test.waiting(1);
+SELECT jobq.set_priority(:first, 3);
+SELECT state FROM jobq.wait(:second);
+SELECT state FROM jobq.status(:first);
+-- or still before it: it is waited for, there
+SELECT test.first('before') AS first, test.follow('before') AS second \gset
+SELECT test.waiting(1);
+SELECT jobq.set_priority(:first, 0);
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:first, :second]);
+SELECT jobq.cancel(:first);
+SELECT state FROM jobq.wait(:second);
+
+-- nothing has changed for who rolls back
+SELECT test.first('back') AS first, test.follow('back') AS second \gset
+SELECT test.waiting(1);
+BEGIN;
+SELECT jobq.reschedule(:first, now() + interval '1 hour');
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.reschedule(:first, now() + interval '1 hour');
+ROLLBACK TO s;
+COMMIT;
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:first, :second]);
+SELECT jobq.cancel(:first);
+SELECT state FROM jobq.wait(:second);
+
+-- by another job with its key
+SELECT test.first('key', 'key') AS first, test.follow('key') AS second \gset
+SELECT test.waiting(1);
+SELECT jobq.enqueue('gate', '1', queue => 'moves', group_key => 'key', unique_key => 'key', on_conflict => 'reset', delay => '1 hour') = :first AS same;
+SELECT state FROM jobq.wait(:second);
+SELECT state FROM jobq.status(:first);
+
+-- many at a time, more than are handed over one by one
+SELECT count(test.first('many' || g)), array_agg(test.follow('many' || g)) AS ids FROM generate_series(1, 100) g \gset
+SELECT test.waiting(100);
+SELECT jobq.reschedule_many(now() + interval '1 hour', queue => 'moves', kind => 'gate', state => 'ready');
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+
+-- parked ones that are moved are found where they are
+SELECT pg_advisory_lock(2);
+SELECT jobq.register('gate_2', 'test.gate(jsonb)');
+SELECT jobq.enqueue('gate_2', '2', queue => 'moves', group_key => 'parked') AS runs \gset
+SELECT test.in_gate(:runs);
+SELECT array_agg(test.follow('parked')) AS ids FROM generate_series(1, 9) \gset
+SELECT test.until('(SELECT parked = 9 FROM jobq.groups WHERE group_key = ''parked'')');
+SELECT jobq.set_priority((:'ids'::bigint[])[9], 1), jobq.set_priority((:'ids'::bigint[])[1], 3);
+SELECT jobq.reschedule((:'ids'::bigint[])[5], now() + interval '1 hour');
+SELECT jobq.reschedule((:'ids'::bigint[])[5], now());
+SELECT pg_advisory_unlock(2);
+SELECT state, count(*) FROM jobq.wait(:'ids'::bigint[]) GROUP BY state;
+SELECT string_agg(i::text, ' ' ORDER BY j.started_at) FROM unnest(:'ids'::bigint[]) WITH ORDINALITY AS u (id, i) JOIN jobq.jobs j USING (id);
+
+-- a job that has begun before is waited for, whenever it comes
+SELECT jobq.register('fails', 'test.broken(jsonb)', backoff => 'fixed 1h');
+SELECT jobq.enqueue('fails', queue => 'moves', group_key => 'owner') AS first \gset
+SELECT test.until(format('(SELECT attempt = 1 FROM jobq.status(%s))', :first));
+SELECT test.follow('owner') AS second \gset
+SELECT test.waiting(1);
+SELECT jobq.reschedule(:first, now() + interval '2 hours');
+SELECT jobq.set_priority(:first, 9);
+CALL test.settle();
+SELECT state FROM test.states(ARRAY[:first, :second]);
+SELECT waits_for = :first AS waits, parked FROM jobq.groups WHERE group_key = 'owner';
+SELECT jobq.cancel(:first);
+SELECT state FROM jobq.wait(:second);
+
+SELECT pg_advisory_unlock(1);
+SELECT jobq.clear('moves') > 0;
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+SELECT jobq.unregister('gate_2'), jobq.unregister('fails');
+SELECT test.until('(SELECT count(*) = 0 FROM jobq_internal.group_slots())');
+DROP FUNCTION test.first, test.follow, test.waiting;
