@@ -167,11 +167,15 @@ unlink_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
  * Is it sure, without a look at the table, that no job of the same group comes
  * before this one, which was popped and whose turn it is as far as its group
  * knows?  It is if all jobs of the queue stand in this lane, and all that is due
- * there up to this one has been read.
+ * there up to this one has been read; unless the scheduler takes jobs out of it, which
+ * find no place, and hands back some of them (taken.c).
  */
 static bool
 no_predecessor(JobqDatabase *db, JobqLane *lane, JobqKey key, TimestampTz now)
 {
+	if (lane->kind_limiter != JOBQ_NO_LIMITER &&
+		db->limits->limiters[lane->kind_limiter].when_taken != JOBQ_WHEN_TAKEN_WAIT)
+		return false;
 	return db->ready->complete && !db->rescan && now < db->ready->forgotten_due &&
 		now < lane->next_due &&
 		!lane->quarantine && !lane->skipping && !lane->scanning &&

@@ -477,6 +477,9 @@ found(const Row *row)
 		if (db->offers->reservers[i].offered &&
 			db->offers->reservers[i].offer.key.id == job->key.id)
 			return "offered";
+	for (int i = 0; i < world.nkept; i++)
+		if (row_is_at(row, &world.kept[i].job))
+			return "kept back";
 	for (int q = 0; q < 2; q++)
 	{
 		lane = jobq_lane_find(db, job->queue_id, job->priority, job->role,

@@ -95,6 +95,13 @@ typedef struct Move
 	JobqPush	job;			/* as it was, or is to be */
 } Move;
 
+/* A job that the scheduler has taken out of the ready set, and hands back then. */
+typedef struct Kept
+{
+	JobqPush	job;
+	TimestampTz until;
+} Kept;
+
 /* A worker: it runs a row, or looks for one, or sleeps. */
 typedef struct Worker
 {
@@ -155,6 +162,7 @@ typedef struct World
 	Session		sessions[NSESSIONS];
 	Queue		queues[NQUEUES];
 	JobqLimiter kind_limiter;
+	uint32		kind_every;		/* so many jobs one is of the kind of that */
 	uint64		turns[NLIMITERS][NROLES]; /* of a role at a limiter: not
 											 * before that */
 	bool		scheduler_awake;
@@ -184,6 +192,8 @@ typedef struct World
 	JobqPush	discover_at;
 	JobqPush	discover_resume;
 	uint32		evictions;
+	Kept		kept[4];
+	int			nkept;
 	bool		calm;			/* nobody does anything of his own accord */
 } World;
 

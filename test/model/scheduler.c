@@ -14,6 +14,7 @@
 #include "model.h"
 
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
+#define KEPT_PAUSE		(USECS_PER_SEC / 5)
 
 /*
  * Release the lock as everybody does who has called something with a wake list.  Then
@@ -584,8 +585,38 @@ expire_leases(void)
 }
 
 /*
+ * What was kept back until now goes back.
+ */
+static void
+hand_back_kept(void)
+{
+	int			n = world.nkept;
+
+	world.nkept = 0;
+	for (int i = 0; i < n; i++)
+	{
+		const Kept	kept = world.kept[i];
+		const JobqPush *job = &kept.job;
+		int			r = row_of(job->key.id);
+		JobqWakeList wake = {0};
+
+		if (kept.until > world.now && kept.until <= world.now + KEPT_PAUSE)
+		{
+			world.kept[world.nkept++] = kept;
+			continue;
+		}
+		if (r >= 0 && row_is_at(&world.rows[r], job))
+			world.rows[r].handed_over = ++world.tick;
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		jobq_ready_push(db, job, job->key.run_at, &wake);
+		unlock(&wake);
+	}
+}
+
+/*
  * A job was taken out of the ready set because all places of its limiter are taken: it is
- * cancelled, or comes again later, or there is a place and it goes back.
+ * cancelled, or comes again later, or there is a place and it goes back, some of them not
+ * at once.
  */
 static void
 turn_away(const JobqPush *job)
@@ -599,7 +630,7 @@ turn_away(const JobqPush *job)
 		jobq_key_cmp(row->job.key, job->key) != 0)
 		return;					/* whoever has it sees to it */
 	trace("  job %d finds no place\n", (int) job->key.id);
-	switch (row->held ? 2 : job->key.id % 3)
+	switch (row->held ? 2 + world.tick % 2 : (job->key.id + world.tick) % 4)
 	{
 		case 0:
 			row->state = ROW_FREE;
@@ -615,6 +646,17 @@ turn_away(const JobqPush *job)
 				jobq_group_moved(db, job->group, job->key.id, world.now, &wake);
 			jobq_ready_push(db, &row->job, world.now, &wake);
 			break;
+		case 2:
+			if (!world.calm && world.nkept < lengthof(world.kept))
+			{
+				trace("  and is kept back\n");
+				world.kept[world.nkept++] = (Kept)
+				{
+					*job, world.now + KEPT_PAUSE
+				};
+				return;
+			}
+			/* FALLTHROUGH */
 		default:
 			LWLockAcquire(db->lock, LW_EXCLUSIVE);
 			jobq_ready_push(db, job, job->key.run_at, &wake);
@@ -664,7 +706,7 @@ turn_jobs_away(void)
 		if (n == 1 && jobs[0].key.id % 5 == 0 && !jobq_stuck_remove(db, &jobs[0], &wake))
 			model_fail("job %d is listed, and not there", (int) jobs[0].key.id);
 		else if (n != 1 || jobs[0].key.id % 5 != 0)
-			n = jobq_stuck_take(db, &key, jobs, 2, &wake);
+			n = jobq_stuck_take(db, &key, jobs, 1 + world.tick % 2, &wake);
 		else
 			jobq_stuck_again(db, &key);
 		unlock(&wake);
@@ -690,7 +732,7 @@ scheduler_start(void)
 	world.scheduler_last = world.now;
 	world.discover_plan = world.now;
 	world.scanning = -1;
-	world.nrefills = 0;
+	world.nrefills = world.nkept = 0;
 	world.discovering = world.resumed = false;
 	if (!db->limits->loaded)
 	{
@@ -762,6 +804,7 @@ scheduler_round(void)
 		scheduler_refill_begin();
 		scheduler_refill_end();
 	}
+	hand_back_kept();
 	turn_jobs_away();
 	check_stuck();
 	if (db->groups->owners)
@@ -786,6 +829,8 @@ scheduler_round(void)
 	db->wake_at = Min(db->wake_at, db->groups->refill || db->groups->owners ? now
 					  : Min(db->limits->due, db->groups->due));
 	db->wake_at = Min(db->wake_at, db->leases->next_expiry);
+	for (int i = 0; i < world.nkept; i++)
+		db->wake_at = Min(db->wake_at, world.kept[i].until);
 	if (db->ready->stuck != JOBQ_NONE)
 		db->wake_at = Min(db->wake_at, now + USECS_PER_SEC / 100);
 	if (db->relay_pending)

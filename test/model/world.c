@@ -89,7 +89,7 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->key.run_at += (c >> 8) % (5 * USECS_PER_SEC);
 	else if (c % 8 == 1)
 		job->key.run_at -= (c >> 8) % USECS_PER_SEC;
-	if ((c >> 3) % 8 == 0 &&
+	if ((c >> 3) % world.kind_every == 0 &&
 		(!world.kind_limiter.keyed || !queue->tenants || queue->unlimited))
 	{
 		job->kind = KIND;
@@ -1234,6 +1234,7 @@ world_start(uint32 seed)
 		limiter->weighted[0] = 2;
 		limiter->weights[0] = 3;
 	}
+	world.kind_every = (seed >> 17) % 4 == 0 ? 2 : 8;
 	world.kind_limiter.in_use = true;
 	world.kind_limiter.kind = KIND;
 	world.kind_limiter.keyed = keyed;

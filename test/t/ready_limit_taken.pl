@@ -180,6 +180,23 @@ release('jobq-taken');
 is(outcome($job), 'completed', 'free: it runs');
 
 #
+# The same, and another job of its group comes meanwhile: it does not overtake the one that
+# the scheduler has.
+#
+take();
+sql(q{SELECT injection_points_attach('jobq-taken', 'wait')});
+$job = sql(q{SELECT jobq.enqueue('note', '1', 'served', group_key => 'g')});
+wait_for($node, 'group: the first is held', $looking);
+my $second = sql(q{SELECT jobq.enqueue('note', '2', 'served', group_key => 'g')});
+ack();
+wait_for($node, 'group: a worker has seen the second', "SELECT (SELECT count(*) FROM jobq.groups WHERE parked = 1) > 0 OR state <> 'ready' FROM jobq.status($second)");
+is(sql("SELECT state FROM jobq.status($second)"), 'ready', 'group: which waits');
+release('jobq-taken');
+is(outcome($second), 'completed', 'group: it runs');
+is(sql("SELECT string_agg(CASE id WHEN $job THEN 'first' ELSE 'second' END, ' ' ORDER BY finished_at) FROM jobq.jobs WHERE id IN ($job, $second)"),
+	'first second', 'group: in order');
+
+#
 # A worker has popped the job, and its lane is read again before it has begun: the job's own
 # place does not turn it away.
 #
