@@ -186,7 +186,7 @@ jobq_reserver_coming(Reservation *reservation)
 			JobqLane   *lane = &db->ready->lanes[i];
 
 			coming = !lane->ranked ||
-				(!lane->paused && lane->count == 0 &&
+				(!jobq_lane_is_closed(db, lane) && lane->count == 0 &&
 				 (lane->more || lane->scanning || lane->next_due <= now));
 		}
 	}

@@ -20,13 +20,28 @@
 
 #include "ready/inner.h"
 
-/* Lanes with so few entries keep them when those are scarce. */
+/* Lanes with so few entries are short: they keep more of them when those are scarce. */
 #ifndef SHORT_LANE
 #define SHORT_LANE	16
 #endif
 
-/* What is found in a higher class comes first, whatever its count or priority. */
-#define GIVES(class)	((int64) (class) << 33)
+/*
+ * Who gives an entry, the last of them first; within a class, the one that has most, or
+ * the least urgent one.
+ */
+enum
+{
+	LAST_ONE,					/* has no other */
+	LIKE_OTHERS,				/* has more than the one that needs it */
+	LESS_URGENT,
+	FULL_LANE,					/* its jobs cannot start now */
+	LONG_LANE,
+	SHORT_ABOVE_SHARE,			/* its role has more than its share */
+	LONG_ABOVE_SHARE,
+	CLOSED_LANE					/* nobody takes jobs from it */
+};
+#define GIVES(class)	(((int64) (class) << 33) + 1)
+#define LEAST(lane)		((int64) (lane)->priority - PG_INT32_MIN)
 
 /* Steps to search a place for one entry, from each end of the list. */
 #ifndef MAX_WALK
@@ -38,9 +53,12 @@ static void lane_deactivate(JobqDatabase *db, JobqLane *lane);
 static bool over_share(JobqDatabase *db, const JobqLane *lane, uint32 more);
 static bool has_little(JobqDatabase *db, const JobqLane *lane);
 static int64 can_give(JobqDatabase *db, const JobqLane *lane,
-					  const JobqLane *for_lane, bool over, bool must);
+					  const JobqLane *for_lane, bool over, bool for_full,
+					  bool must, TimestampTz now);
 static bool was_full(JobqDatabase *db, const JobqLane *for_lane, bool over,
-					 TimestampTz now);
+					 bool full, TimestampTz now);
+static JobqLane *find_giver(JobqDatabase *db, const JobqLane *for_lane,
+							bool must);
 static void entry_drop(JobqDatabase *db, JobqLane *lane, uint32 index);
 static void lane_stick(JobqDatabase *db, JobqLane *lane);
 
@@ -247,11 +265,22 @@ has_little(JobqDatabase *db, const JobqLane *lane)
 
 /*
  * How well can the lane do without an entry: the most is the best, 0 is not at
- * all.  "over": the role that needs one has more than its share.
+ * all.  "over": the role that needs one has more than its share; "for_full": limits keep
+ * the jobs of the lane that needs one from starting.
  *
- * The first entries of a lane go to one that is more urgent, but never to one that
- * is less so; unless they are of a role that has more than its share, and the role
- * that needs one has next to nothing.  But a role that has more than its share, or
+ * A lane from which nobody takes jobs can do without all of its entries but one, and
+ * without that as well if the other one has none.
+ *
+ * Of a short lane, all entries but one go to one that is needed more: whose jobs can
+ * start, if its own cannot; or else which is more urgent.  One that is needed as much gets
+ * a part of them, and any other lane gets one, if it has none.  So as long as there are
+ * more entries than lanes, no lane is without, and those whose jobs cannot start for now
+ * do not keep others from running.  The last entry goes only to a lane that is needed more
+ * and has none.  Nothing of that goes back and forth, but when jobs come or go, or limits
+ * become full or free.
+ *
+ * The entries of a role that has more than its share go to a role that needs one and has
+ * next to nothing, however urgent they are.  But a role that has more than its share, or
  * would have then, takes entries only from itself and from others that have: so what is
  * given for a share is never taken back, neither for urgency nor from a long lane, and not
  * even by way of a third role.  Else they would take entries from each other, and no job
@@ -262,28 +291,41 @@ has_little(JobqDatabase *db, const JobqLane *lane)
  */
 static int64
 can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
-		 bool over, bool must)
+		 bool over, bool for_full, bool must, TimestampTz now)
 {
 	bool		is_long = lane->count > SHORT_LANE;
+	bool		full;
 
 	if (lane == for_lane || lane->quarantine)
 		return 0;
+	if (jobq_lane_is_closed(db, lane) &&
+		(lane->count > 1 || must || (for_lane != NULL && for_lane->count == 0)))
+		return GIVES(CLOSED_LANE) + lane->count;
 	if (for_lane == NULL)
-		return is_long ? GIVES(1) + lane->count
-			: must ? (int64) lane->priority - PG_INT32_MIN + 1 : 0;
+		return is_long ? GIVES(LONG_LANE) + lane->count
+			: must ? GIVES(LESS_URGENT) + LEAST(lane) : 0;
 	if (lane->role != for_lane->role && !over && over_share(db, lane, 0))
 	{
 		if (is_long)
-			return GIVES(4) + lane->count;
+			return GIVES(LONG_ABOVE_SHARE) + lane->count;
 		if (lane->priority >= for_lane->priority || has_little(db, for_lane))
-			return GIVES(3) + lane->priority;
+			return GIVES(SHORT_ABOVE_SHARE) + LEAST(lane);
 	}
 	if (over && lane->role != for_lane->role && !over_share(db, lane, 0))
 		return 0;
 	if (is_long)
-		return lane->count / 2 < for_lane->count ? 0 : GIVES(2) + lane->count;
-	if (lane->priority > for_lane->priority && for_lane->count < SHORT_LANE)
-		return GIVES(1) + lane->priority;
+		return lane->count / 2 < for_lane->count ? 0 : GIVES(LONG_LANE) + lane->count;
+
+	full = lane_is_full(db, lane, now);
+	if (full != for_full ? full : lane->priority > for_lane->priority)
+	{
+		if (lane->count > 1 && for_lane->count < SHORT_LANE)
+			return GIVES(full ? FULL_LANE : LESS_URGENT) + LEAST(lane);
+		return for_lane->count == 0 ? GIVES(LAST_ONE) + LEAST(lane) : 0;
+	}
+	if (for_lane->count == 0 ||
+		(full == for_full && lane->priority == for_lane->priority))
+		return lane->count / 2 > for_lane->count ? GIVES(LIKE_OTHERS) + lane->count : 0;
 	return 0;
 }
 
@@ -291,7 +333,8 @@ can_give(JobqDatabase *db, const JobqLane *lane, const JobqLane *for_lane,
  * Was an entry looked for in vain just now, for a lane that had no worse a claim?
  */
 static bool
-was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, TimestampTz now)
+was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, bool full,
+		 TimestampTz now)
 {
 	const JobqReady *ready = db->ready;
 
@@ -300,63 +343,89 @@ was_full(JobqDatabase *db, const JobqLane *for_lane, bool over, TimestampTz now)
 		for_lane->count >= ready->entries_full_count &&
 		for_lane->priority >= ready->entries_full_priority &&
 		(over || !ready->entries_full_over) &&
+		(full || !ready->entries_full_limited) &&
 		(ready->entries_full_little || !has_little(db, for_lane));
+}
+
+/*
+ * The lane that gives an entry to the one that needs it, or NULL.
+ *
+ * The lanes are looked at in a circle, from where one was found the last time: it
+ * may have more.
+ */
+static JobqLane *
+find_giver(JobqDatabase *db, const JobqLane *for_lane, bool must)
+{
+	JobqReady  *ready = db->ready;
+	TimestampTz now = jobq_now();
+	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
+	bool		full = for_lane != NULL && lane_is_full(db, for_lane, now);
+	JobqLane   *giver = NULL;
+	int64		most = 0;
+	uint32		first = ready->lanes[ready->entry_hand].count > 0
+		? ready->entry_hand : ready->active_head;
+	uint32		at = first;
+	int			n = 0;
+
+	if (at == JOBQ_NONE ||
+		(for_lane != NULL && (jobq_lane_is_closed(db, for_lane) ||
+							  was_full(db, for_lane, over, full, now))))
+		return NULL;
+	do
+	{
+		JobqLane   *lane = &ready->lanes[at];
+		int64		gives = can_give(db, lane, for_lane, over, full, must, now);
+
+		if (gives > most)
+		{
+			giver = lane;
+			most = gives;
+		}
+		at = lane->active_next != JOBQ_NONE ? lane->active_next
+			: ready->active_head;
+	} while (at != first && most < GIVES(LONG_ABOVE_SHARE) &&
+			 (++n % SAMPLE != 0 || giver == NULL));
+	if (giver != NULL)
+		ready->entry_hand = JOBQ_LANE_INDEX(db, giver);
+	else if (for_lane != NULL)
+	{
+		ready->entries_full_until = now + FULL_PAUSE;
+		ready->entries_full_count = for_lane->count;
+		ready->entries_full_priority = for_lane->priority;
+		ready->entries_full_over = over;
+		ready->entries_full_limited = full;
+		ready->entries_full_little = has_little(db, for_lane);
+	}
+	return giver;
+}
+
+/*
+ * Is there an entry for a job of the lane?  One that is closed gets what nobody else
+ * needs.
+ */
+bool
+jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane)
+{
+	if (jobq_lane_is_closed(db, lane))
+		return db->ready->nfree >= (uint32) jobq_ready_entries / 8;
+	return db->ready->nfree > 0 || find_giver(db, lane, false) != NULL;
 }
 
 /*
  * Free an entry by cutting the tail of another lane; its scan will find the job
  * again.  False if there is none that can be done without.  for_lane: which lane needs
  * it, or NULL; must: any lane can do without.
- *
- * The lanes are looked at in a circle, from where one was found the last time: it
- * may have more.
  */
 bool
 entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 {
 	JobqReady  *ready = db->ready;
-	bool		over = for_lane != NULL && over_share(db, for_lane, 1);
-	TimestampTz now = jobq_now();
-	JobqLane   *victim = NULL;
-	int64		most = 0;
-	uint32		first = ready->lanes[ready->entry_hand].count > 0
-		? ready->entry_hand : ready->active_head;
-	uint32		at = first;
-	int			n = 0;
+	JobqLane   *victim = find_giver(db, for_lane, must);
 	JobqKey		evicted;
 	uint32		index;
 
-	if (at == JOBQ_NONE ||
-		(for_lane != NULL && was_full(db, for_lane, over, now)))
-		return false;
-	do
-	{
-		JobqLane   *lane = &ready->lanes[at];
-		int64		gives = can_give(db, lane, for_lane, over, must);
-
-		if (gives > most)
-		{
-			victim = lane;
-			most = gives;
-		}
-		at = lane->active_next != JOBQ_NONE ? lane->active_next
-			: ready->active_head;
-	} while (at != first && most < GIVES(4) &&
-			 (++n % SAMPLE != 0 || victim == NULL));
 	if (victim == NULL)
-	{
-		if (for_lane != NULL)
-		{
-			ready->entries_full_until = now + FULL_PAUSE;
-			ready->entries_full_count = for_lane->count;
-			ready->entries_full_priority = for_lane->priority;
-			ready->entries_full_over = over;
-			ready->entries_full_little = has_little(db, for_lane);
-		}
 		return false;
-	}
-	ready->entry_hand = JOBQ_LANE_INDEX(db, victim);
-
 	index = victim->tail;
 	evicted = ready->entries[index].key;
 	entry_drop(db, victim, index);
@@ -366,7 +435,7 @@ entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must)
 		victim->cursor = key_below(evicted);
 	victim->more = true;
 	jobq_lane_expect(db, victim);
-	if (victim->count == 0)
+	if (victim->count == 0 && !jobq_lane_is_closed(db, victim))
 		ready->starved = true;	/* nobody pops there who would have it read */
 	return true;
 }

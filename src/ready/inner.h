@@ -161,6 +161,8 @@ extern bool key_is_limited(JobqDatabase *db, const JobqLane *lane);
 extern bool tenant_settle(JobqDatabase *db, JobqHeap *own, TimestampTz now);
 extern void tenant_enter(JobqDatabase *db, JobqHeap *own, JobqLane *lane);
 extern void tenant_leave(JobqDatabase *db, JobqLane *lane);
+extern bool lane_is_full(JobqDatabase *db, const JobqLane *lane,
+						 TimestampTz now);
 extern void lane_offer(JobqDatabase *db, const JobqLane *lane);
 extern uint32 tenant_room(JobqDatabase *db, const JobqHeap *own);
 extern bool tenant_free(JobqDatabase *db, uint16 limiter, uint32 tenant,

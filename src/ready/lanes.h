@@ -316,6 +316,7 @@ typedef struct JobqReady
 	uint32		entry_hand;		/* and an entry */
 	bool		entries_full_over;	/* as full_over and full_until, of
 									 * entries; */
+	bool		entries_full_limited;	/* were the lane's limits full; */
 	bool		entries_full_little;	/* had the role next to nothing; */
 	uint32		entries_full_count; /* how many the lane had; */
 	int32		entries_full_priority;	/* and its priority */
@@ -362,6 +363,7 @@ extern void jobq_limiter_filled(JobqDatabase *db, uint16 index);
 /* src/ready/place.c */
 extern void jobq_orders_forget(JobqDatabase *db);
 extern void jobq_consumers_wake(JobqDatabase *db);
+extern bool jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane);
 extern void jobq_lane_place(JobqDatabase *db, JobqLane *lane);
 extern void jobq_lanes_place(JobqDatabase *db);
 extern uint32 jobq_heap_demand(JobqDatabase *db, JobqHeap *heap, uint32 most,
@@ -378,6 +380,9 @@ extern uint32 *jobq_lane_next_passed(JobqDatabase *db, uint32 *from,
 									 JobqLane **lane);
 extern void jobq_lane_note(JobqDatabase *db, JobqLane *lane);
 extern JobqLane *jobq_lane_next_noted(JobqDatabase *db);
+
+/* src/ready/entry.c */
+extern bool jobq_lane_gets_entry(JobqDatabase *db, const JobqLane *lane);
 
 /* src/ready/lane.c */
 extern JobqLane *jobq_lane_find(JobqDatabase *db, int32 queue_id,

@@ -30,6 +30,7 @@ void
 jobq_orders_forget(JobqDatabase *db)
 {
 	db->ready->heapless = false;
+	db->ready->entries_full_until = 0;	/* lanes may be closed that were not */
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = LANE(i);
@@ -54,13 +55,23 @@ jobq_consumers_wake(JobqDatabase *db)
 }
 
 /*
+ * Does nobody take jobs from the lane, however many it has, until it is ranked anew?
+ */
+bool
+jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
+{
+	return !lane->ranked || lane->paused ||
+		(!lane->consumer && lane->order == JOBQ_NO_ORDER) ||
+		(tenant_is_limited(db, lane) && key_is_limited(db, lane));
+}
+
+/*
  * In which heap does the lane belong?  False if in none.
  */
 static bool
 heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 {
-	if (lane->count == 0 || !lane->ranked || lane->paused ||
-		(!lane->consumer && lane->order == JOBQ_NO_ORDER))
+	if (lane->count == 0 || jobq_lane_is_closed(db, lane))
 		return false;
 	key->role = lane->role;
 	key->consumer = lane->consumer;
@@ -71,7 +82,7 @@ heap_key(JobqDatabase *db, const JobqLane *lane, JobqHeap *key)
 	key->quarantine = lane->quarantine;
 	key->tenant = tenant_is_limited(db, lane) ? lane->tenant_party
 		: key_is_limited(db, lane) ? lane->key_party : JOBQ_NONE;
-	return key->tenant != lane->tenant_party || !key_is_limited(db, lane);
+	return true;
 }
 
 /*

@@ -114,7 +114,7 @@ jobq_ready_push(JobqDatabase *db, const JobqPush *push, TimestampTz now,
 		{
 			lane->more = true;
 			jobq_lane_expect(db, lane);
-			if (lane->count == 0)
+			if (lane->count == 0 && !jobq_lane_is_closed(db, lane))
 				wake->scheduler = true;
 			return;
 		}
@@ -255,7 +255,7 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 			}
 			else
 			{
-				db->ready->starved = true;
+				db->ready->starved |= !jobq_lane_is_closed(db, lane);
 				cursor = done;
 				more = true;
 				break;

@@ -261,6 +261,36 @@ jobq_lane_free(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
 }
 
 /*
+ * May no job of the tenant, or key, of this limiter start now?
+ */
+static bool
+tenant_is_full(JobqDatabase *db, uint16 limiter, uint32 tenant, TimestampTz now)
+{
+	const JobqLimiter *policy = tenant == 0 ? NULL : tenant_policy(db, limiter);
+	uint32		index = policy == NULL ? JOBQ_NONE
+		: tally_find(db, scope_of(policy), tenant);
+	TimestampTz due = DT_NOEND;
+
+	return index != JOBQ_NONE && !may_start(policy, TALLY(db, index), now, &due);
+}
+
+/*
+ * Do limits keep all jobs of the lane from starting now, even if it has none in memory?
+ */
+bool
+lane_is_full(JobqDatabase *db, const JobqLane *lane, TimestampTz now)
+{
+	TimestampTz due = DT_NOEND;
+
+	if (limiters_room(db, lane->queue_limiter, lane->kind_limiter, now, &due) == 0)
+		return true;
+	if (lane->own != JOBQ_NONE)
+		return db->ready->heaps[lane->own].lent == JOBQ_NONE;
+	return tenant_is_full(db, lane->queue_limiter, lane->tenant, now) ||
+		tenant_is_full(db, lane->kind_limiter, lane->limit_key, now);
+}
+
+/*
  * Have what the lane's takers find offered to consumers that wait, if any do.
  */
 void

@@ -103,7 +103,7 @@ jobq_lane_wake(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 		wake->scheduler = true;
 		return false;
 	}
-	if (lane->paused)
+	if (jobq_lane_is_closed(db, lane))
 		return false;
 	if (!jobq_lane_free(db, lane, now))
 		return false;			/* whoever gives a permit back will see to it,

@@ -85,8 +85,86 @@ check_publish(void)
 		model_fail("a job that gave way is not read again");
 }
 
+/*
+ * All entries are in use by lanes of one queue, with so many jobs each.  Two others wait
+ * for a job.
+ */
+static void
+begin_full(int each, JobqLane **same, JobqLane **later)
+{
+	begin();
+	world.queues[0].limited = true;
+	memset(&world.queues[0].limiter, 0, sizeof(JobqLimiter));
+	world.queues[0].limiter.queue_id = 1;
+	world.queues[0].limiter.throttle.failures = 1;
+	world.queues[0].limiter.throttle.window = USECS_PER_HOUR;
+	for (int i = 0; i < ENTRIES; i++)
+	{
+		JobqPush	job = job_of(1, 1 + i / each);
+
+		push(&job);
+	}
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	*same = jobq_lane_find(db, 3, 0, 10, 0, false, true);
+	*later = jobq_lane_find(db, 3, 1, 10, 0, false, true);
+	LWLockRelease(db->lock);
+	scheduler_rank();
+	if (db->ready->nfree > 0)
+		model_fail("there are free entries");
+}
+
+/*
+ * A job of the lane comes.
+ */
+static void
+push_to(const JobqLane *lane)
+{
+	JobqPush	job = job_of(lane->queue_id, lane->flow);
+
+	job.priority = lane->priority;
+	push(&job);
+}
+
+/*
+ * Lanes whose jobs cannot start keep no others from running, be these less urgent; and
+ * when all could start, each lane has an entry, and keeps it.
+ */
+static void
+check_waiting_lanes(void)
+{
+	static const char *const cases[] = {"paused", "full", "busy", "many"};
+
+	for (int i = 0; i < lengthof(cases); i++)
+	{
+		JobqLane   *same;
+		JobqLane   *later;
+
+		begin_full(i == 3 ? 1 : 2, &same, &later);
+		if (i == 0)
+		{
+			world.queues[0].paused = true;
+			scheduler_rank();
+		}
+		LWLockAcquire(db->lock, LW_EXCLUSIVE);
+		if (i == 1)
+			jobq_limits_failed(db, 1, 0, 10, 0, 1, world.now);
+		LWLockRelease(db->lock);
+		push_to(later);
+		if (later->count != (i < 3))
+			model_fail("%s lanes: a less urgent one has %u entries", cases[i], later->count);
+		push_to(same);
+		push_to(same);
+		if (same->count != (i < 2 ? 2 : i < 3))
+			model_fail("%s lanes: one as urgent has %u entries", cases[i], same->count);
+		if (later->count != (i < 3))
+			model_fail("%s lanes: a less urgent one does not keep its entry", cases[i]);
+		check_all();
+	}
+}
+
 void
 check_full(void)
 {
 	check_publish();
+	check_waiting_lanes();
 }

@@ -194,7 +194,8 @@ typedef struct World
 	uint32		evictions;
 	Kept		kept[4];
 	int			nkept;
-	bool		calm;			/* nobody does anything of his own accord */
+	bool		calm;			/* nobody does anything of his own accord, */
+	bool		calm_all;		/* and nothing is paused */
 } World;
 
 extern World world;

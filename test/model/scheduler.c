@@ -15,6 +15,7 @@
 
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
 #define KEPT_PAUSE		(USECS_PER_SEC / 5)
+#define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
 /*
  * Release the lock as everybody does who has called something with a wake list.  Then
@@ -244,6 +245,19 @@ scan_wanted(const JobqLane *lane)
 		return false;
 	return (lane->more && lane->count <= (uint32) jobq_ready_entries / 4 / 2) ||
 		lane->next_due <= world.now;
+}
+
+static bool
+no_room(const JobqLane *lane)
+{
+	return lane->more && lane->next_due > world.now && !jobq_lane_gets_entry(db, lane);
+}
+
+static bool
+is_starved(const JobqLane *lane)
+{
+	return lane->in_use && lane->more && lane->count == 0 &&
+		!lane->quarantine && !jobq_lane_is_closed(db, lane);
 }
 
 bool
@@ -759,6 +773,7 @@ scheduler_round(void)
 	TimestampTz now = world.now;
 	JobqWakeList wake = {0};
 	bool		again = false;
+	bool		starved = false;
 
 	world.scheduler_awake = false;
 	if (now < world.scheduler_last)
@@ -787,12 +802,21 @@ scheduler_round(void)
 	if (db->reload)
 		scheduler_rank();
 	for (int i = 0; i < jobq_max_lanes; i++)
-		if (scan_wanted(&db->ready->lanes[i]))
+	{
+		JobqLane   *lane = &db->ready->lanes[i];
+
+		if (!scan_wanted(lane))
+			continue;
+		if (no_room(lane))
+			db->ready->starved |= !jobq_lane_is_closed(db, lane);
+		else
 		{
 			read_lane(i);
 			scheduler_scan_end();
-			again |= scan_wanted(&db->ready->lanes[i]) && !db->ready->starved;
+			again |= scan_wanted(lane) && !db->ready->starved;
 		}
+		starved |= is_starved(lane);
+	}
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->limits->due <= now)
 		jobq_limits_wake(db, now, &wake);
@@ -819,7 +843,7 @@ scheduler_round(void)
 	}
 
 	/* when to wake */
-	db->wake_at = again ? now : DT_NOEND;
+	db->wake_at = again ? now : starved ? now + STARVED_PAUSE : DT_NOEND;
 	db->wake_at = Min(db->wake_at, discover_due());
 	if (db->reload)
 		db->wake_at = now;

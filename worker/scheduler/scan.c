@@ -23,6 +23,12 @@
 
 #include "scheduler/duty.h"
 
+/* Where few entries are free, read so many jobs at a time. */
+#define READ_AT_ONCE	256
+
+/* Where there are too few entries, try again so often for lanes that have none. */
+#define STARVED_PAUSE	(USECS_PER_SEC / 4)
+
 static int	scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now,
 					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
 					  TimestampTz *next_due);
@@ -61,6 +67,27 @@ wanted(const JobqLane *lane, TimestampTz now)
 		return false;
 	return (lane->more && lane->count <= lane_target() / 2) ||
 		lane->next_due <= now;
+}
+
+/*
+ * Is there nothing to put what would be read into?  A lane of which jobs become due is
+ * read all the same: those who listen are to be told.
+ */
+static bool
+no_room(const JobqLane *lane, TimestampTz now)
+{
+	return lane->more && lane->next_due > now &&
+		!jobq_lane_gets_entry(my_db, lane);
+}
+
+/*
+ * Has the lane jobs of which none is in memory, but for want of an entry could start?
+ */
+static bool
+is_starved(const JobqLane *lane)
+{
+	return lane->in_use && lane->more && lane->count == 0 &&
+		!lane->quarantine && !jobq_lane_is_closed(my_db, lane);
 }
 
 /*
@@ -153,7 +180,8 @@ wanted_lanes(TimestampTz now, int *lanes)
 }
 
 /*
- * Scan all lanes that want it; at once again if some still do.
+ * Scan all lanes that want it; at once again if some still do, and after a while if some
+ * have found no entry.
  */
 static TimestampTz
 run(TimestampTz now)
@@ -162,6 +190,7 @@ run(TimestampTz now)
 	int		   *lanes = palloc(sizeof(int) * jobq_max_lanes);
 	int			nlanes = wanted_lanes(now, lanes);
 	bool		again = false;
+	bool		starved = false;
 	JobqPush   *rows;
 	ReadyIndex	scan;
 
@@ -177,6 +206,7 @@ run(TimestampTz now)
 		JobqKey		cursor;
 		TimestampTz next_due;
 		bool		more;
+		int			most;
 		int			n;
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
@@ -185,17 +215,24 @@ run(TimestampTz now)
 			LWLockRelease(my_db->lock);
 			continue;
 		}
+		if (no_room(lane, now))
+		{
+			my_db->ready->starved |= !jobq_lane_is_closed(my_db, lane);
+			starved |= is_starved(lane);
+			LWLockRelease(my_db->lock);
+			continue;
+		}
 		lane->scanning = true;
 		my_db->ready->nlate = 0;
 		lane->next_due = DT_NOEND;
 		copy = *lane;
+		most = Min(limit - (int) copy.count, Max((int) my_db->ready->nfree, READ_AT_ONCE));
 		LWLockRelease(my_db->lock);
 
 		/* what committed before we marked the lane must be visible */
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
-		n = scan_lane(&scan, &copy, now, rows,
-					  Max(limit - (int) copy.count, 16), &cursor, &more,
+		n = scan_lane(&scan, &copy, now, rows, Max(most, 16), &cursor, &more,
 					  &next_due);
 		jobq_injection_point("jobq-lane-read");
 
@@ -205,12 +242,13 @@ run(TimestampTz now)
 		jobq_ready_publish(my_db, lane, rows, n, cursor, more, next_due, &wake);
 		if (wanted(lane, now) && !my_db->ready->starved)
 			again = true;
+		starved |= is_starved(lane);
 		jobq_unlock(my_db, &wake);
 	}
 	index_end(&scan);
 	pfree(rows);
 	index_end_lost();
-	return again ? now : DT_NOEND;
+	return again ? now : starved ? now + STARVED_PAUSE : DT_NOEND;
 }
 
 static TimestampTz

@@ -1,0 +1,141 @@
+# Jobs that cannot start for now may be as many as the ready set has places for, in lanes
+# that are short, and keep no others from running; and they run when they may.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.workers = 'live,kinds=2; tenants,unserved=1'
+jobq.ready_entries = 1024
+jobq.poll_interval = 3600
+autovacuum = off
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION jobq;
+CREATE TABLE ran (what text);
+CREATE FUNCTION note(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload #>> '{}' = 'first' THEN
+		PERFORM pg_advisory_xact_lock_shared(1);
+	END IF;
+	INSERT INTO ran VALUES (payload #>> '{}');
+END $$;
+SELECT jobq.create_limiter('one', max_running => 1);
+SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', limiter => 'one');
+SELECT jobq.create_queue('live'), jobq.create_queue('unserved'), jobq.create_queue('kinds'),
+	jobq.create_queue('tenants', tenant => 'header t', fair_by => 'tenant');
+-- More jobs than there are places, in 120 lanes, each too short to give anything to its like.
+CREATE FUNCTION fill(queue text, kind text, priority int) RETURNS void BEGIN ATOMIC
+	SELECT count(*) FROM generate_series(0, 119) i,
+		LATERAL jobq.enqueue_many(kind, array_fill(to_jsonb(queue), ARRAY[16]), queue => queue, priority => priority + i);
+END});
+
+sub sql { return $node->safe_psql('postgres', $_[0]) }
+
+# Keep a worker of the queue busy, and have jobs take all places meanwhile, by this query.
+sub fill_up
+{
+	my ($when, $queue, $kind, $query) = @_;
+	my $gate = $node->background_psql('postgres');
+
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	sql("SELECT jobq.enqueue('$kind', '\"first\"', queue => '$queue', priority => -1000)");
+	sleeps($node, "$when: the worker is busy", 1);
+	sql($query);
+	wait_for($node, "$when: all places are taken", 'SELECT ready_entries = 1024 AND complete FROM jobq_internal.scheduler_state()');
+	return $gate;
+}
+
+# A job runs that is as urgent as those that take the places, and one that is less so; and
+# so many that they need many places.
+sub others_run
+{
+	my ($when) = @_;
+
+	sql(q{SELECT jobq.enqueue('note', '"equal"', queue => 'live')});
+	wait_for($node, "$when: another job runs", q{SELECT count(*) = 1 FROM ran WHERE what = 'equal'});
+	sql(q{SELECT jobq.enqueue('note', '"less"', queue => 'live', priority => 500)});
+	wait_for($node, "$when: so does one that is less urgent", q{SELECT count(*) = 1 FROM ran WHERE what = 'less'});
+	sql(q{SELECT count(*) FROM jobq.enqueue_many('note', array_fill('"many"'::jsonb, ARRAY[3000]), queue => 'live', priority => 500)});
+	wait_for($node, "$when: so do many", q{SELECT count(*) = 3000 FROM ran WHERE what = 'many'});
+	sql(q{DELETE FROM ran});
+	return;
+}
+
+sub all_run
+{
+	my ($when) = @_;
+
+	wait_for($node, $when, 'SELECT NOT EXISTS (SELECT FROM jobq.job)');
+	return;
+}
+
+# The scheduler does not go round meanwhile.
+sub is_quiet
+{
+	my ($when) = @_;
+	my $pid = scheduler_pid($node);
+	my $quiet = 0;
+
+	foreach (1 .. 20)
+	{
+		my $before = (split / /, slurp_file("/proc/$pid/stat") =~ s/.*\) //sr)[11];
+		sql('SELECT pg_sleep(0.5)');
+		$quiet = (split / /, slurp_file("/proc/$pid/stat") =~ s/.*\) //sr)[11] - $before <= 2;
+		last if $quiet;
+	}
+	ok($quiet, "$when: the scheduler is at rest");
+	return;
+}
+
+#
+# Jobs that wait for the only place of a limiter, and are more urgent than others.
+#
+my $gate = fill_up('full', 'kinds', 'limited', q{SELECT fill('kinds', 'limited', -200)});
+others_run('full');
+is_quiet('full');
+is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'kinds' AND state = 'ready'}), '1920', 'full: they wait');
+$gate->quit;
+all_run('full: all run when the place is free');
+
+#
+# A queue that no worker serves any more.
+#
+$gate = fill_up('unserved', 'unserved', 'note', q{SELECT fill('unserved', 'note', 0)});
+sql(q{ALTER SYSTEM SET jobq.workers = 'live,kinds=2; tenants=1'});
+$node->reload;
+$gate->quit;
+wait_for($node, 'unserved: the worker has left', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
+others_run('unserved');
+is_quiet('unserved');
+is(sql(q{SELECT count(*) > 1500 FROM jobq.jobs WHERE queue = 'unserved' AND state = 'ready'}), 't', 'unserved: they wait');
+sql(q{ALTER SYSTEM RESET jobq.workers});
+$node->reload;
+all_run('unserved: all run when they are served');
+
+#
+# A queue that is paused, with many tenants.
+#
+$gate = fill_up('paused', 'tenants', 'note', q{
+	SELECT count(*) FROM generate_series(1, 120) t,
+		LATERAL jobq.enqueue_many('note', array_fill('"paused"'::jsonb, ARRAY[16]), queue => 'tenants', headers => jsonb_build_object('t', t))});
+sql(q{SELECT jobq.pause('tenants')});
+$gate->quit;
+wait_for($node, 'paused: the job is over that has begun', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
+others_run('paused');
+is_quiet('paused');
+is(sql(q{SELECT count(*) > 1500 FROM jobq.jobs WHERE queue = 'tenants' AND state = 'ready'}), 't', 'paused: they wait');
+sql(q{SELECT jobq.resume('tenants')});
+all_run('paused: all run when the queue goes on');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
