@@ -397,6 +397,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	Datum		values[NSETTINGS + 1];
 	char		nulls[NSETTINGS + 2];
 	int			n = 0;
+	int64		limited = jobq_limited_count();
 	char		delegated = '\0';	/* ' ': there is a run_as now; 'n': none */
 	StringInfoData query;
 
@@ -430,7 +431,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	if (!PG_ARGISNULL(GROUP_SCOPE_ARG))
 		check_groups(values[0]);
 	SPI_finish();
-	jobq_check_limited();
+	jobq_check_limited(limited);
 }
 
 /*

@@ -225,19 +225,13 @@ jobq_check_limiter(const char *name)
 }
 
 /*
- * An error if more queues, kinds and named limiters have limits than there is room for.  To be
- * called after the change, which is undone by the error.
- *
- * Whoever gives limits waits for others who do, so that each sees what the one
- * before has committed.
+ * How many queues, kinds and named limiters have limits.
  */
-void
-jobq_check_limited(void)
+int64
+jobq_limited_count(void)
 {
 	int64		n;
 
-	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
-					   ExclusiveLock);
 	SPI_connect();
 	jobq_query("SELECT (SELECT count(*) FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE
 			   ") + (SELECT count(*) FROM jobq.handler WHERE " JOBQ_LIMITED_KIND
@@ -245,7 +239,25 @@ jobq_check_limited(void)
 			   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	n = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL));
 	SPI_finish();
-	if (n > jobq_max_limiters)
+	return n;
+}
+
+/*
+ * An error if more queues, kinds and named limiters have limits than there is room for, and
+ * more than before.  To be called after the change, which is undone by the error.
+ *
+ * Whoever gives limits waits for others who do, so that each sees what the one
+ * before has committed.
+ */
+void
+jobq_check_limited(int64 before)
+{
+	int64		n;
+
+	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
+					   ExclusiveLock);
+	n = jobq_limited_count();
+	if (n > jobq_max_limiters && n > before)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",

@@ -319,7 +319,8 @@ extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern JobqWhenTaken jobq_when_taken_parse(const char *text,
 										   int64 *release_after);
 extern void jobq_check_limiter(const char *name);
-extern void jobq_check_limited(void);
+extern int64 jobq_limited_count(void);
+extern void jobq_check_limited(int64 before);
 
 /* src/store/new_queue.c */
 extern bool jobq_insert_queue(const char *name, const char *mode, bool open,
