@@ -324,7 +324,8 @@ give_back(const JobqPush *push, int64 token, bool limits)
 	if (lane != NULL)
 	{
 		jobq_lane_unrank(db, lane);
-		db->limits->stale |= limits;
+		if (limits)
+			jobq_limits_missed(db);
 		wake.scheduler = true;
 	}
 	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);

@@ -122,6 +122,7 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		lane->order = other->order;
 		lane->paused = other->paused && !other->alone;
 		lane->consumer = other->consumer;
+		lane->lacks = other->lacks & JOBQ_LACKS_QUEUE;
 		lane->ranked = other->ranked;
 	}
 	return lane;
@@ -153,13 +154,15 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 	lane->cost = push->cost;
 	if (lane->kind == push->kind && lane->tenant == push->tenant &&
 		lane->limit_key == push->limit_key &&
-		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER))
+		(lane->kind == 0 || lane->kind_limiter != JOBQ_NO_LIMITER ||
+		 (lane->lacks & JOBQ_LACKS_KIND) != 0))
 		return;
 	if (lane->kind != push->kind || lane->limit_key != push->limit_key)
 	{
 		lane_displace(db, lane);
 		lane_set_key(db, lane, 0);
 		lane->kind = push->kind;
+		lane->lacks &= ~JOBQ_LACKS_KIND;
 		lane_set_key(db, lane, push->limit_key);
 	}
 	if (lane->tenant != push->tenant)
@@ -171,10 +174,12 @@ lane_set_flow(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 	if (lane->kind != 0)
 	{
 		lane->kind_limiter = jobq_limiter_find(db, 0, lane->kind);
-		if (lane->kind_limiter == JOBQ_NO_LIMITER)
+		if (lane->kind_limiter == JOBQ_NO_LIMITER &&
+			(lane->lacks & JOBQ_LACKS_KIND) == 0)
 		{
 			lane->ranked = false;
-			db->reload = db->limits->stale = true;
+			db->reload = true;
+			jobq_limits_missed(db);
 		}
 	}
 	jobq_lane_place(db, lane);
@@ -192,11 +197,12 @@ jobq_lane_unrank(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * What the lane has from its queue; alone: it is paused, and its queue is not.
+ * What the lane has from its queue; alone: it is paused, and its queue is not; lacks: the
+ * limiters that have found no place.
  */
 void
 jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
-			   bool paused, bool alone)
+			   bool paused, bool alone, uint8 lacks)
 {
 	if (((lane->paused && !paused) || lane->consumer != consumer) &&
 		!lane->quarantine)
@@ -208,6 +214,7 @@ jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order, bool consumer,
 	lane->paused = paused;
 	lane->alone = alone;
 	lane->consumer = consumer;
+	lane->lacks = lacks;
 	lane->queue_limiter = jobq_limiter_find(db, lane->queue_id, 0);
 	lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
 		: jobq_limiter_find(db, 0, lane->kind);
@@ -277,7 +284,7 @@ needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
 /*
  * A lane that can be done without, now that one is wanted: it holds nothing and
  * awaits nothing; or only jobs of the future, and then all is read anew when the
- * first of them is due; or its queue is paused or nobody serves it; or it is
+ * first of them is due; or its queue is paused, or nobody serves it; or it is
  * needed less than the one that is wanted.  What a lane has for the relay must
  * have been collected.
  */
@@ -304,7 +311,8 @@ find_victim(JobqDatabase *db, const JobqLane *wanted)
 			lane->next_due == DT_NOEND)
 			return lane;
 		if (lane->paused ||
-			(lane->ranked && !lane->consumer && lane->order == JOBQ_NO_ORDER))
+			(lane->ranked && (lane->lacks != 0 ||
+							  (!lane->consumer && lane->order == JOBQ_NO_ORDER))))
 			paused = lane;
 		else if (lane->count == 0 && !lane->more && !lane->skipping)
 		{
@@ -353,9 +361,9 @@ lane_take(JobqDatabase *db, const JobqLane *wanted)
 
 	if (victim->count > 0 || victim->more || victim->skipping)
 	{
-		if (victim->paused || victim->order == JOBQ_NO_ORDER)
+		if (victim->paused || victim->lacks != 0 || victim->order == JOBQ_NO_ORDER)
 			ready->paused_forgotten = true;
-		if (!victim->paused)
+		if (!victim->paused && victim->lacks == 0)
 			ready->overflow = ready->crowded = true;
 		lane_empty(db, victim);
 		ready->complete = false;

@@ -64,6 +64,10 @@ typedef struct JobqTally
  * A lane with "quarantine" holds jobs that once crashed a server process.  It
  * is never scanned, and only one of its jobs runs at a time in a database.
  */
+#define JOBQ_LACKS_QUEUE	0x01	/* its queue has limits for which there is
+									 * no limiter left */
+#define JOBQ_LACKS_KIND		0x02	/* likewise its kind, or what limits that */
+
 typedef struct JobqLane
 {
 	bool		in_use;
@@ -82,6 +86,8 @@ typedef struct JobqLane
 	bool		noted;			/* is in the list JobqReady.noted */
 	bool		passed;			/* is in the list JobqReady.passed */
 	uint8		dist;			/* within its heap: heap.c */
+	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND; then it
+								 * is not served; valid if ranked */
 	uint16		order;			/* its queue's: JobqReady.orders */
 	int32		queue_id;
 	int32		priority;
@@ -277,9 +283,8 @@ typedef struct JobqReady
 	TimestampTz full_until;		/* then: do not look for one before */
 	bool		starved;		/* a scan found no free entry, or a lane has
 								 * lost its last one */
-	bool		paused_forgotten;	/* a lane of a queue that was paused, or
-									 * that nobody served, gave way with due
-									 * rows */
+	bool		paused_forgotten;	/* a lane that was paused, or that nobody
+									 * served, gave way with due rows */
 	uint32		lanes_made;		/* how many so far, and one more */
 	uint32		evictions;		/* lanes that gave way with due rows */
 	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
@@ -393,6 +398,7 @@ extern void jobq_lane_look(JobqDatabase *db, JobqLane *lane, JobqKey from,
 extern void jobq_lane_reset(JobqDatabase *db, JobqLane *lane);
 extern void jobq_lane_unrank(JobqDatabase *db, JobqLane *lane);
 extern void jobq_lane_rank(JobqDatabase *db, JobqLane *lane, uint16 order,
-						   bool consumer, bool paused, bool alone);
+						   bool consumer, bool paused, bool alone,
+						   uint8 lacks);
 
 #endif							/* JOBQ_READY_LANES_H */

@@ -20,6 +20,9 @@
 
 #include "ready/inner.h"
 
+/* Where there are too many limits, look for new ones so often. */
+#define OVERFULL_PAUSE	USECS_PER_SEC
+
 static uint16 *
 limiter_bucket(JobqDatabase *db, int32 queue_id, uint32 kind)
 {
@@ -40,6 +43,7 @@ limiters_clear(JobqDatabase *db)
 		limits->bucket[i] = JOBQ_NO_LIMITER;
 	limits->nlimiters = 0;
 	limits->free = JOBQ_NO_LIMITER;
+	limits->overfull = false;
 }
 
 /*
@@ -98,6 +102,20 @@ jobq_limiter_drop(JobqDatabase *db, uint16 index)
 	memset(limiter, 0, sizeof(JobqLimiter));
 	limiter->next = limits->free;
 	limits->free = index;
+}
+
+/*
+ * A job has limits of which there is no limiter: have them loaded; but not over and over,
+ * where there is no place for all.
+ */
+void
+jobq_limits_missed(JobqDatabase *db)
+{
+	TimestampTz now = jobq_now();
+
+	if (!db->limits->overfull || now < db->limits->loaded_at ||
+		now >= db->limits->loaded_at + OVERFULL_PAUSE)
+		db->limits->stale = true;
 }
 
 /*

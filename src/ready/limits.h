@@ -132,6 +132,8 @@ typedef struct JobqLimits
 	bool		loaded;
 	bool		stale;			/* policies have changed since */
 	bool		loading;		/* the scheduler is reading them */
+	bool		overfull;		/* some have no place, and their jobs wait */
+	TimestampTz loaded_at;
 	bool		weighted;		/* a queue has a weight: queues take turns */
 	Oid			jobs;			/* the jobq.job that they are about */
 	double		queue_turn;		/* of the queue that was served last */
@@ -155,6 +157,7 @@ typedef struct JobqLimits
 extern uint16 jobq_limiter_find(JobqDatabase *db, int32 queue_id, uint32 kind);
 extern uint16 jobq_limiter_add(JobqDatabase *db, const JobqLimiter *limiter);
 extern void jobq_limiter_drop(JobqDatabase *db, uint16 index);
+extern void jobq_limits_missed(JobqDatabase *db);
 extern bool jobq_limiter_counts(const JobqLimiter *limiter);
 extern bool jobq_pace_free(const JobqRate *rate, JobqPace *pace,
 						   TimestampTz now, TimestampTz *due);

@@ -104,9 +104,10 @@ jobq_permits_ask(JobqDatabase *db, JobqPush *job, bool limited,
 	if ((limited && lane.queue_limiter == JOBQ_NO_LIMITER) ||
 		(job->kind != 0 && lane.kind_limiter == JOBQ_NO_LIMITER))
 	{
-		/* new limits, which the scheduler has not loaded yet */
-		db->reload = db->limits->stale = true;
-		wake->scheduler = true;
+		/* new limits, which the scheduler has not loaded yet, or no place */
+		jobq_limits_missed(db);
+		if (db->limits->stale)
+			db->reload = wake->scheduler = true;
 		return limited && lane.queue_limiter == JOBQ_NO_LIMITER
 			? JOBQ_QUEUE_FULL : JOBQ_KIND_FULL;
 	}

@@ -60,7 +60,7 @@ jobq_consumers_wake(JobqDatabase *db)
 bool
 jobq_lane_is_closed(JobqDatabase *db, const JobqLane *lane)
 {
-	return !lane->ranked || lane->paused ||
+	return !lane->ranked || lane->paused || lane->lacks != 0 ||
 		(!lane->consumer && lane->order == JOBQ_NO_ORDER) ||
 		(tenant_is_limited(db, lane) && key_is_limited(db, lane));
 }

@@ -202,7 +202,7 @@ rank_queue(const Queue *queue)
 		bool		alone = !queue->paused && lane->held != 0 && queue->kind_paused;
 
 		jobq_lane_rank(db, lane, order, queue->consumer, queue->paused || alone,
-					   alone);
+					   alone, 0);
 	}
 }
 

@@ -221,7 +221,9 @@ typedef struct Members
 } Members;
 
 /* worker/scheduler/policies.c */
-extern int	policies_read(JobqLimiter *limiters, bool *weighted);
+extern int	policies_read(JobqLimiter **limiters, bool *weighted);
+extern bool policies_wait(const JobqLimiter *limiter);
+extern int	policies_compare(const void *a, const void *b);
 extern Members policies_members(void);
 extern uint16 policies_limiter(const Members *members, int32 queue_id,
 							   uint32 kind);
@@ -264,6 +266,7 @@ extern TimestampTz leases_load(TimestampTz now);
 
 /* worker/scheduler/limits.c */
 extern void limits_load(void);
+extern uint8 limits_lacked(const JobqLane *lane);
 extern JobqPermits limits_of_lease(const JobqPush *push);
 
 /* worker/scheduler/counter.c */

@@ -39,9 +39,23 @@ Duty		limits_duty = {
 	.next_due = next_due,
 };
 
+/* What of a limiter begins to be counted. */
+typedef struct Begins
+{
+	bool		all;			/* jobs need permits of it that did not before */
+	bool		tenants;		/* of their tenants */
+} Begins;
+
+/* Policies that have found no place, and whose jobs wait: in order. */
+static Member *lacking = NULL;
+static int	nlacking = 0;
+
+/* How often it is said that there are too few places. */
+#define TELL_PAUSE		USECS_PER_HOUR
+
 /*
- * Jobs need permits of this limiter that did not before ("all"), or of their tenants
- * ("tenants").  What workers have taken along has none.  Wants db->lock.
+ * Jobs need permits of this limiter that did not before.  What workers have taken along
+ * has none.  Wants db->lock.
  */
 static void
 begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
@@ -62,8 +76,7 @@ begin_to_count(uint16 index, bool all, bool tenants, TimestampTz now,
  * What a limiter that goes on has from the tables.  Wants db->lock.
  */
 static void
-set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
-		   JobqWakeList *wake)
+set_policy(uint16 index, const JobqLimiter *now_is, Begins *begins)
 {
 	JobqLimiter *limiter = &my_db->limits->limiters[index];
 	bool		counted = jobq_limiter_counts(limiter);
@@ -96,18 +109,46 @@ set_policy(uint16 index, const JobqLimiter *now_is, TimestampTz now,
 	limiter->nweights = now_is->nweights;
 	memcpy(limiter->weighted, now_is->weighted, sizeof(limiter->weighted));
 	memcpy(limiter->weights, now_is->weights, sizeof(limiter->weights));
-	begin_to_count(index, !counted && jobq_limiter_counts(limiter),
-				   !tenants && jobq_tenants_limited(limiter), now, wake);
+	begins->all = !counted && jobq_limiter_counts(limiter);
+	begins->tenants = !tenants && jobq_tenants_limited(limiter);
+}
+
+/*
+ * The policies that are not there yet begin: those for which jobs must wait, or the others.
+ * Wants db->lock.
+ */
+static void
+add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
+{
+	for (int i = 0; i < n; i++)
+	{
+		uint16		index;
+
+		if (policies_wait(&limiters[i]) != wait ||
+			jobq_limiter_find(my_db, limiters[i].queue_id,
+							  limiters[i].kind) != JOBQ_NO_LIMITER)
+			continue;
+		index = jobq_limiter_add(my_db, &limiters[i]);
+		if (index != JOBQ_NO_LIMITER)
+		{
+			begins[index].all = jobq_limiter_counts(&limiters[i]);
+			begins[index].tenants = jobq_tenants_limited(&limiters[i]);
+		}
+		else if (wait)
+		{
+			lacking[nlacking].queue_id = limiters[i].queue_id;
+			lacking[nlacking++].kind = limiters[i].kind;
+		}
+	}
 }
 
 /*
  * What is counted goes on, by the policies that were read; limiters without one are
- * forgotten, and those that are not there yet begin.  "stays" is empty, and has room for
- * all.  Wants db->lock.
+ * forgotten, and those that are not there yet begin, as far as there are places.  "stays"
+ * and "begins" are empty, and have room for all limiters.  Wants db->lock.
  */
 static void
-take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
-		  JobqWakeList *wake)
+take_over(const JobqLimiter *limiters, int n, bool *stays, Begins *begins)
 {
 	bool		forgotten = false;
 
@@ -119,7 +160,7 @@ take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
 		if (index == JOBQ_NO_LIMITER)
 			continue;
 		stays[index] = true;
-		set_policy(index, &limiters[i], now, wake);
+		set_policy(index, &limiters[i], &begins[index]);
 	}
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		forgotten |= my_db->limits->limiters[i].in_use && !stays[i];
@@ -131,18 +172,54 @@ take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
 			my_db->groups->owners |= my_db->limits->limiters[i].group_patience > 0;
 			jobq_limiter_drop(my_db, i);
 		}
-	for (int i = 0; i < n; i++)
-	{
-		uint16		index;
 
-		if (jobq_limiter_find(my_db, limiters[i].queue_id,
-							  limiters[i].kind) != JOBQ_NO_LIMITER)
-			continue;
-		index = jobq_limiter_add(my_db, &limiters[i]);
-		if (index != JOBQ_NO_LIMITER)
-			begin_to_count(index, jobq_limiter_counts(&limiters[i]),
-						   jobq_tenants_limited(&limiters[i]), now, wake);
-	}
+	/* those for which jobs would wait come first */
+	nlacking = 0;
+	add_policies(limiters, n, true, begins);
+	add_policies(limiters, n, false, begins);
+	qsort(lacking, nlacking, sizeof(Member), policies_compare);
+	my_db->limits->overfull = nlacking > 0;
+}
+
+/*
+ * Which limiters of the lane have found no place, as JobqLane.lacks.
+ */
+uint8
+limits_lacked(const JobqLane *lane)
+{
+	Member		of_queue = {.queue_id = lane->queue_id};
+	Member		of_kind = {.kind = lane->kind};
+	uint8		lacks = 0;
+
+	if (nlacking == 0)
+		return 0;
+	if (bsearch(&of_queue, lacking, nlacking, sizeof(Member), policies_compare) != NULL)
+		lacks |= JOBQ_LACKS_QUEUE;
+	if (lane->kind != 0 &&
+		bsearch(&of_kind, lacking, nlacking, sizeof(Member), policies_compare) != NULL)
+		lacks |= JOBQ_LACKS_KIND;
+	return lacks;
+}
+
+/*
+ * There are more policies than jobq_check_limited() allows.
+ */
+static void
+tell_lacking(TimestampTz now)
+{
+	static TimestampTz told_at = 0;
+
+	if (nlacking == 0 ||
+		(told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE))
+		return;
+	told_at = now;
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("more than %d queues, kinds and limiters have limits",
+					jobq_max_limiters),
+			 errdetail("The jobs of %d of them do not run.", nlacking),
+			 errhint("Raise \"%s\", and restart the server; or take away limits that are not needed.",
+					 "jobq.max_limiters")));
 }
 
 /*
@@ -153,8 +230,9 @@ take_over(const JobqLimiter *limiters, int n, bool *stays, TimestampTz now,
 void
 limits_load(void)
 {
-	JobqLimiter *limiters = palloc0(sizeof(JobqLimiter) * jobq_max_limiters);
+	JobqLimiter *limiters;
 	bool	   *stays = palloc0(sizeof(bool) * jobq_max_limiters);
+	Begins	   *begins = palloc0(sizeof(Begins) * jobq_max_limiters);
 	bool		first = !my_db->limits->loaded;
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
@@ -164,7 +242,7 @@ limits_load(void)
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
-	n = policies_read(limiters, &weighted);
+	n = policies_read(&limiters, &weighted);
 	members = policies_members();
 	if (first)
 		past_begin(limiters, n);
@@ -177,11 +255,15 @@ limits_load(void)
 	}
 	SPI_finish();
 	PopActiveSnapshot();
+	nlacking = 0;
+	if (lacking != NULL)
+		pfree(lacking);
+	lacking = NULL;
+	lacking = MemoryContextAllocZero(TopMemoryContext, sizeof(Member) * (n + 1));
 	jobq_injection_point("jobq-limits-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	take_over(limiters, n, stays, now, &wake);
-	count_limited(&members, &wake);
+	take_over(limiters, n, stays, begins);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &my_db->ready->lanes[i];
@@ -191,15 +273,24 @@ limits_load(void)
 		lane->queue_limiter = jobq_limiter_find(my_db, lane->queue_id, 0);
 		lane->kind_limiter = lane->kind == 0 ? JOBQ_NO_LIMITER
 			: jobq_limiter_find(my_db, 0, lane->kind);
+		lane->lacks = limits_lacked(lane);
 	}
+
+	/* what is handed back goes into lanes that know their limiters */
+	for (int i = 0; i < my_db->limits->nlimiters; i++)
+		begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
+	count_limited(&members, &wake);
 	my_db->limits->weighted = weighted;
+	my_db->limits->loaded_at = now;
 	jobq_lanes_place(my_db);
 	my_db->limits->loading = false;
 	my_db->limits->due = my_db->groups->due = now;
 	jobq_unlock(my_db, &wake);
 	pfree(limiters);
 	pfree(stays);
+	pfree(begins);
 	pfree(members.members);
+	tell_lacking(now);
 }
 
 /*

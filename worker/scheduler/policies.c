@@ -16,12 +16,11 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
-static int	read_named(JobqLimiter *limiters, int n,
+static int	read_named(JobqLimiter **limiters, int n,
 					   uint32 (*hash) (const char *name), const char *query);
 static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
 							  TupleDesc desc, int rate, int throttle);
 static void read_weights(JobqLimiter *limiter, Datum weights);
-static void too_many_limited(void);
 
 static int
 int_column(HeapTuple row, TupleDesc desc, int n)
@@ -93,25 +92,23 @@ read_weights(JobqLimiter *limiter, Datum weights)
 }
 
 /*
- * There are more than jobq_check_limited() allows: they came with a restore, or by
- * replication.
+ * Must jobs wait for which this is a limiter, if there is no place for it?  Those of a
+ * queue need not, if it says only whose turn it is, or what becomes of groups.
  */
-static void
-too_many_limited(void)
+bool
+policies_wait(const JobqLimiter *limiter)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("more than %d queues, kinds and limiters have limits",
-					jobq_max_limiters),
-			 errdetail("Jobs of the others do not run."),
-			 errhint("Raise jobq.max_limiters.")));
+	return limiter->queue_id == 0 || jobq_limiter_counts(limiter) ||
+		jobq_tenants_limited(limiter);
 }
 
 /*
- * The policies of queues and kinds that have any, as the tables have them.
+ * The policies of queues and kinds that have any, as the tables have them, always in the
+ * same order.  There may be more than jobq_check_limited() allows, if they came with a
+ * restore or by replication, or if there is room for fewer now.
  */
 int
-policies_read(JobqLimiter *limiters, bool *weighted)
+policies_read(JobqLimiter **limiters, bool *weighted)
 {
 	int			n = 0;
 	uint64		nrows;
@@ -121,23 +118,19 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 					   " group_on_failure = 'wait', fair_weights,"
 					   " coalesce(tenant_max_running, 0), tenant_rate,"
 					   " fair_by IS NOT NULL AND fair_cost = 'cpu', group_patience"
-					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE,
+					   " FROM jobq.queue WHERE " JOBQ_LIMITED_QUEUE " ORDER BY id",
 					   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	*weighted = false;
+	*limiters = SPI_palloc(sizeof(JobqLimiter) * (nrows + 1));
 	for (uint64 i = 0; i < nrows; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		JobqLimiter *limiter = &limiters[n];
+		JobqLimiter *limiter = &(*limiters)[n++];
 		bool		isnull;
 		Datum		weights;
 
-		if (n == jobq_max_limiters)
-		{
-			too_many_limited();
-			break;
-		}
-		n++;
+		memset(limiter, 0, sizeof(JobqLimiter));
 		limiter->in_use = true;
 		limiter->queue_id = int_column(row, desc, 1);
 		limiter->max_running = int_column(row, desc, 2);
@@ -158,10 +151,10 @@ policies_read(JobqLimiter *limiters, bool *weighted)
 
 	n = read_named(limiters, n, jobq_kind_hash,
 				   "SELECT kind, coalesce(max_running, 0), rate, throttle, false, false, NULL::text"
-				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND);
+				   " FROM jobq.handler WHERE " JOBQ_LIMITED_KIND " ORDER BY kind");
 	return read_named(limiters, n, jobq_limiter_hash,
 					  "SELECT name, coalesce(max_running, 0), rate, throttle, by IS NOT NULL, cost IS NOT NULL, when_taken"
-					  " FROM jobq.limiter");
+					  " FROM jobq.limiter ORDER BY name");
 }
 
 /*
@@ -169,25 +162,21 @@ policies_read(JobqLimiter *limiters, bool *weighted)
  * the first n.  The limits of one that is by a key are those of each of its keys.
  */
 static int
-read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
+read_named(JobqLimiter **limiters, int n, uint32 (*hash) (const char *name),
 		   const char *query)
 {
 	uint64		nrows = jobq_query(query, 0, NULL, NULL, NULL, SPI_OK_SELECT);
 
+	*limiters = SPI_repalloc(*limiters, sizeof(JobqLimiter) * (n + nrows + 1));
 	for (uint64 i = 0; i < nrows; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		JobqLimiter *limiter = &limiters[n];
+		JobqLimiter *limiter = &(*limiters)[n++];
 		bool		isnull;
 		Datum		when_taken;
 
-		if (n == jobq_max_limiters)
-		{
-			too_many_limited();
-			break;
-		}
-		n++;
+		memset(limiter, 0, sizeof(JobqLimiter));
 		limiter->in_use = true;
 		limiter->kind = hash(TextDatumGetCString(jobq_column(row, desc, 1, TEXTOID, NULL)));
 		limiter->max_running = int_column(row, desc, 2);
@@ -211,8 +200,11 @@ read_named(JobqLimiter *limiters, int n, uint32 (*hash) (const char *name),
 	return n;
 }
 
-static int
-compare_members(const void *a, const void *b)
+/*
+ * The order of members.
+ */
+int
+policies_compare(const void *a, const void *b)
 {
 	const Member *x = a;
 	const Member *y = b;
@@ -246,7 +238,7 @@ policies_members(void)
 		member->limiter =
 			jobq_limiter_hash(TextDatumGetCString(jobq_column(row, desc, 3, TEXTOID, NULL)));
 	}
-	qsort(found.members, n, sizeof(Member), compare_members);
+	qsort(found.members, n, sizeof(Member), policies_compare);
 	return found;
 }
 
@@ -269,11 +261,11 @@ policies_limiter(const Members *members, int32 queue_id, uint32 kind)
 		if (index != JOBQ_NO_LIMITER)
 			return index;
 		found = bsearch(&of_kind, members->members, members->n, sizeof(Member),
-						compare_members);
+						policies_compare);
 	}
 	if (found == NULL)
 		found = bsearch(&of_queue, members->members, members->n, sizeof(Member),
-						compare_members);
+						policies_compare);
 	return found == NULL ? JOBQ_NO_LIMITER
 		: jobq_limiter_find(my_db, 0, found->limiter);
 }

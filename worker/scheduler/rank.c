@@ -177,7 +177,7 @@ rank_lanes(const QueueRank *rank)
 		bool		alone = !rank->paused && is_paused_alone(rank, lane);
 
 		jobq_lane_rank(my_db, lane, order, rank->consumer, rank->paused || alone,
-					   alone);
+					   alone, limits_lacked(lane));
 	}
 }
 

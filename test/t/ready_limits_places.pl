@@ -1,0 +1,97 @@
+# More queues, kinds and limiters have limits than there are places for: jobs of those that
+# have found none wait, at no cost, and run when there is a place.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'app'
+jobq.workers = '*=2'
+jobq.max_limiters = 20
+jobq.poll_interval = 3600
+autovacuum = off
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE DATABASE app');
+
+sub sql { return $node->safe_psql('app', $_[0]) }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE TABLE ran (what text);
+CREATE FUNCTION note(payload jsonb) RETURNS void BEGIN ATOMIC INSERT INTO ran VALUES (payload #>> '{}'); END;
+SELECT jobq.create_queue('has one', max_running => 1);
+SELECT jobq.create_queue('other ' || i, max_running => 1) FROM generate_series(1, 15) i;
+SELECT jobq.create_queue('lacks one', max_running => 1), jobq.create_queue('outside', max_running => 1, mode => 'consumer');
+SELECT jobq.create_limiter('lacking', max_running => 1);
+SELECT jobq.register('note', 'note(jsonb)'), jobq.register('limited', 'note(jsonb)', max_running => 1),
+	jobq.register('named', 'note(jsonb)', limiter => 'lacking')});
+$node->append_conf('postgresql.conf', 'jobq.max_limiters = 16');
+$node->restart;
+
+# How often the log says that there are too few places.
+sub told
+{
+	return scalar(() = slurp_file($node->logfile) =~ /WARNING:  more than 16 queues, kinds and limiters have limits/g);
+}
+
+# The scheduler and the workers do nothing.
+sub is_idle
+{
+	my ($when) = @_;
+	my $idle = 0;
+
+	foreach (1 .. 30)
+	{
+		my $count = q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'app'};
+		my $before = $node->safe_psql('postgres', $count);
+		$node->safe_psql('postgres', 'SELECT pg_sleep(2)');
+		$idle = $node->safe_psql('postgres', $count) == $before;
+		last if $idle;
+	}
+	ok($idle, $when);
+	return;
+}
+
+sub ran
+{
+	return sql(q{SELECT string_agg(what, ', ' ORDER BY what) FROM ran});
+}
+
+# The last one of each is of a lane that is made beside another.
+sql(qq{SELECT jobq.enqueue('note', '"$_"', queue => '$_'), jobq.enqueue('note', '"$_"', queue => '$_', priority => 5)}) foreach ('has one', 'lacks one', 'outside');
+sql(qq{SELECT jobq.enqueue('$_', '"$_"'), jobq.enqueue('$_', '"$_"', priority => 5)}) foreach ('limited', 'named');
+sql(q{SELECT jobq.enqueue('note', '"no limits"')});
+wait_for($node, 'those run that have a place, or need none', q{SELECT count(*) = 3 FROM ran}, 'app');
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', 10, '1 hour')}), '0', 'a consumer finds none');
+is_idle('nothing goes on while the others wait');
+is(ran(), 'has one, has one, no limits', 'the others have not run');
+is(told(), 1, 'the log says once that there are too few places');
+sql(qq{SELECT jobq.enqueue('note', '"lacks one"', queue => 'lacks one'), jobq.enqueue('named', '"named"')});
+sql(q{CALL jobq.work(queues => '{"lacks one",default}', stop_when_empty => true)});
+is(ran(), 'has one, has one, no limits', 'nor do they run in a session');
+is_idle('nothing goes on when others have come');
+is(told(), 1, 'and no more is said');
+
+#
+# Limits are taken away, one after the other.
+#
+ok($node->psql('app', q{SELECT jobq.create_queue('one more', max_running => 1)}) != 0, 'there can be no more');
+sql(q{DELETE FROM ran; SELECT jobq.alter_queue('other 1', max_running => 0)});
+wait_for($node, 'the jobs of one of them run', q{SELECT count(*) >= 2 FROM ran}, 'app');
+is_idle('the others wait');
+is(sql(q{SELECT count(DISTINCT what) FROM ran}), '1', 'they have not run');
+sql(qq{SELECT jobq.alter_queue('other $_', max_running => 0)}) foreach (2 .. 4);
+wait_for($node, 'all have run', q{SELECT NOT EXISTS (SELECT FROM jobq.jobs WHERE state = 'ready' AND queue <> 'outside')}, 'app');
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', 10, '1 hour')}), '1', 'a consumer gets one');
+is(told(), 1, 'nothing more is said');
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
