@@ -107,6 +107,7 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);
 	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
 	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
+	SET_ARRAY(groups->timers, uint32, jobq_max_groups);
 	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);
 	SET_ARRAY(leases->bucket, uint32, jobq_max_leases);
 	SET_ARRAY(leases->bundles, JobqLeaseBundle, JOBQ_MAX_BUNDLES);

@@ -182,7 +182,7 @@ entry_uncall(JobqDatabase *db, uint32 index)
 	if (group != NULL && group->called == entry->key.id)
 	{
 		group->called = 0;
-		db->groups->due = 0;	/* long ago */
+		group_set_timer(db, group, 0);	/* long ago */
 	}
 }
 

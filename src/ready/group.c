@@ -52,6 +52,7 @@ groups_unpark(JobqDatabase *db)
 		group->nparked = 0;
 		group->called = 0;
 		group->spilled = group->refill = false;
+		group_set_timer(db, group, DT_NOEND);
 		group_forget_if_idle(db, group, now);
 	}
 	db->groups->full = false;
@@ -88,6 +89,8 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	uint32	   *link;
 	bool		unread = false; /* there may be others before the first */
 
+	group_set_timer(db, group, DT_NOEND);
+
 	/* its queue may have got another policy */
 	if (group->head != JOBQ_NONE)
 		group_set_policy(db, group,
@@ -115,7 +118,8 @@ group_advance(JobqDatabase *db, JobqGroup *group, TimestampTz now,
 	/* groups that lose their patience one soon after the other do so together */
 	if (group->owner != 0 && group->head != JOBQ_NONE)
 		due = Min(due, Max(jobq_group_waits_until(db, group), now + ROOM_PAUSE));
-	db->groups->due = Min(db->groups->due, due);
+	if (group->timer == JOBQ_NONE || due < group->due)
+		group_set_timer(db, group, due);
 	if (group->spilled && group->head != JOBQ_NONE)
 	{
 		JobqKey		cursor = {group->cursor_run_at, group->cursor_id};
@@ -398,12 +402,22 @@ jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 void
 jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	uint32		most = db->groups->ntimers;
+	bool		look = db->groups->look;
+	JobqGroup  *group;
+
 	db->groups->due = DT_NOEND;
-	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
+	db->groups->look = false;
+	for (int i = 0; i < jobq_max_groups && look && db->groups->ngroups > 0; i++)
 		if (db->groups->groups[i].id != 0)
 			group_advance(db, &db->groups->groups[i], now, wake);
-	if (db->groups->full)
+	while (most-- > 0 && (group = group_due(db, now)) != NULL)
+		group_advance(db, group, now, wake);
+	groups_expect(db);
+	if (db->groups->full && (look || now >= db->groups->room_due))
 		groups_make_room(db, now, wake);
+	else if (db->groups->full)
+		db->groups->due = Min(db->groups->due, db->groups->room_due);
 }
 
 /*
@@ -484,10 +498,11 @@ jobq_group_refilled(JobqDatabase *db, JobqGroup *group, const JobqPush *rows,
 		group_compare(group->cursor_priority, read, priority, cursor) <= 0)
 	{
 		/* there was no place: not at once again */
-		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 		group->refill = true;	/* keeps group_advance() from asking */
 		group_advance(db, group, now, wake);
 		group->refill = false;
+		if (group->timer == JOBQ_NONE || group->due > now + ROOM_PAUSE)
+			group_set_timer(db, group, now + ROOM_PAUSE);
 		return;
 	}
 	group->refill = false;

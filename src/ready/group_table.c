@@ -29,6 +29,7 @@ groups_clear(JobqDatabase *db)
 	{
 		memset(&db->groups->groups[i], 0, sizeof(JobqGroup));
 		db->groups->groups[i].next = i + 1;
+		db->groups->groups[i].timer = JOBQ_NONE;
 		db->groups->bucket[i] = JOBQ_NONE;
 	}
 	db->groups->groups[jobq_max_groups - 1].next = JOBQ_NONE;
@@ -38,8 +39,130 @@ groups_clear(JobqDatabase *db)
 	db->groups->refill = false;
 	db->groups->full = false;
 	db->groups->owners = false;
+	db->groups->look = false;
 	db->groups->swept_at = 0;
+	db->groups->ntimers = 0;
 	db->groups->due = DT_NOEND;
+}
+
+static void
+timer_at(JobqGroups *groups, uint32 place, uint32 index)
+{
+	groups->timers[place] = index;
+	groups->groups[index].timer = place;
+}
+
+/*
+ * Move the timer at this place to where it belongs.
+ */
+static void
+timer_sift(JobqGroups *groups, uint32 place)
+{
+#define DUE(at)		(groups->groups[groups->timers[at]].due)
+	uint32		index = groups->timers[place];
+	TimestampTz due = groups->groups[index].due;
+
+	for (; place > 0 && due < DUE((place - 1) / 2); place = (place - 1) / 2)
+		timer_at(groups, place, groups->timers[(place - 1) / 2]);
+	for (;;)
+	{
+		uint32		below = 2 * place + 1;
+
+		if (below >= groups->ntimers)
+			break;
+		if (below + 1 < groups->ntimers && DUE(below + 1) < DUE(below))
+			below++;
+		if (due <= DUE(below))
+			break;
+		timer_at(groups, place, groups->timers[below]);
+		place = below;
+	}
+	timer_at(groups, place, index);
+#undef DUE
+}
+
+/*
+ * Have the scheduler look at the group then, and not before; or not at all, if that is
+ * DT_NOEND.
+ */
+void
+group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
+{
+	JobqGroups *groups = db->groups;
+	uint32		index = group - groups->groups;
+
+	if (due != DT_NOEND)
+	{
+		group->due = due;
+		if (group->timer == JOBQ_NONE)
+			timer_at(groups, groups->ntimers++, index);
+		timer_sift(groups, group->timer);
+		groups->due = Min(groups->due, due);
+	}
+	else if (group->timer != JOBQ_NONE)
+	{
+		uint32		place = group->timer;
+		uint32		last = groups->timers[--groups->ntimers];
+
+		group->timer = JOBQ_NONE;
+		if (last != index)
+		{
+			timer_at(groups, place, last);
+			timer_sift(groups, place);
+		}
+	}
+}
+
+/*
+ * A group whose time has come, or NULL; the caller looks at it.
+ */
+JobqGroup *
+group_due(JobqDatabase *db, TimestampTz now)
+{
+	JobqGroups *groups = db->groups;
+	JobqGroup  *group;
+
+	if (groups->ntimers == 0)
+		return NULL;
+	group = &groups->groups[groups->timers[0]];
+	if (group->due > now)
+		return NULL;
+	group_set_timer(db, group, DT_NOEND);
+	return group;
+}
+
+/*
+ * The scheduler comes when the first of the groups wants it.
+ */
+void
+groups_expect(JobqDatabase *db)
+{
+	JobqGroups *groups = db->groups;
+
+	if (groups->ntimers > 0)
+		groups->due = Min(groups->due, groups->groups[groups->timers[0]].due);
+}
+
+/*
+ * There was no place for a group: look for room after a while.
+ */
+void
+groups_want_room(JobqDatabase *db, TimestampTz now)
+{
+	db->groups->full = true;
+	db->groups->room_due = now + ROOM_PAUSE;
+	db->groups->due = Min(db->groups->due, db->groups->room_due);
+}
+
+/*
+ * Have the scheduler look at all groups: there are other limits, or the clock was put
+ * back.
+ */
+void
+jobq_groups_look(JobqDatabase *db, TimestampTz now)
+{
+	db->groups->look = true;
+	db->groups->due = Min(db->groups->due, now);
 }
 
 static uint32
@@ -192,7 +315,7 @@ jobq_groups_read_end(JobqDatabase *db, TimestampTz now)
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
 		if (db->groups->groups[i].others == JOBQ_OTHERS_READ)
 			db->groups->groups[i].others = JOBQ_OTHERS_NONE;
-	db->groups->due = Min(db->groups->due, now);
+	jobq_groups_look(db, now);
 }
 
 /*
@@ -251,6 +374,7 @@ group_forget_if_idle(JobqDatabase *db, JobqGroup *group, TimestampTz now)
 	while (*link != index)
 		link = &db->groups->groups[*link].next;
 	*link = group->next;
+	group_set_timer(db, group, DT_NOEND);
 	group->id = 0;
 	group->next = db->groups->free;
 	db->groups->free = index;
@@ -302,7 +426,7 @@ jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter, Oid role,
 	group->id = id;
 	group->limiter = jobq_group_shared(id) ? JOBQ_NO_LIMITER : limiter;
 	group->account = jobq_share_take(db->shares, role, JOBQ_OF_GROUPS);
-	group->head = JOBQ_NONE;
+	group->head = group->timer = JOBQ_NONE;
 	policy = group_policy(db, group);
 	group->pace.tokens = policy->rate.burst;
 	group->pace.tokens_at = now;

@@ -53,6 +53,8 @@ typedef struct JobqGroup
 	uint16		nparked;
 	uint16		limiter;		/* of its queue, if it is of one */
 	uint32		account;		/* whose share it is: see shares.h */
+	uint32		timer;			/* its place among the timers, or JOBQ_NONE */
+	TimestampTz due;			/* by that */
 	int			running;
 	bool		spilled;
 	bool		dropped;		/* something was, while it was being read */
@@ -85,18 +87,24 @@ typedef struct JobqGroups
 	bool		owners;			/* jobs that had lost their turn may have it
 								 * again, or a group waits for another: the
 								 * scheduler shall read them */
-	TimestampTz due;			/* when a group may be free, with time */
+	bool		look;			/* at all of them */
+	TimestampTz due;			/* when the scheduler shall come: a group may
+								 * be free, with time, or there may be room */
+	TimestampTz room_due;		/* when it looks for room, if full */
 	TimestampTz swept_at;		/* idle groups were looked for */
 	uint32		ngroups;
 	uint32		free;
 	JobqGroup  *groups;			/* [jobq_max_groups] */
 	uint32	   *bucket;			/* [jobq_max_groups] */
+	uint32		ntimers;
+	uint32	   *timers;			/* [jobq_max_groups], a heap by due */
 } JobqGroups;
 
 /* src/ready/group_table.c */
 extern JobqGroup *jobq_group_find(JobqDatabase *db, int64 id);
 extern JobqGroup *jobq_group_make(JobqDatabase *db, int64 id, uint16 limiter,
 								  Oid role, TimestampTz now);
+extern void jobq_groups_look(JobqDatabase *db, TimestampTz now);
 extern void jobq_groups_forget(JobqDatabase *db, TimestampTz now);
 extern TimestampTz jobq_group_waits_until(JobqDatabase *db,
 										  const JobqGroup *group);

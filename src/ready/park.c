@@ -218,10 +218,7 @@ group_skip(JobqDatabase *db, JobqLane *lane, uint32 index, TimestampTz now)
 	entry_free(db, index);
 	lane_skip(db, lane, key);
 	if (!db->groups->full)
-	{
-		db->groups->full = true;
-		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
-	}
+		groups_want_room(db, now);
 }
 
 /*
@@ -244,8 +241,6 @@ groups_make_room(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			jobq_lane_look(db, lane, lane->skipped, wake);
 		}
 		else
-			db->groups->full = true;
+			groups_want_room(db, now);
 	}
-	if (db->groups->full)
-		db->groups->due = Min(db->groups->due, now + ROOM_PAUSE);
 }

@@ -177,7 +177,8 @@ load_limits(JobqWakeList *wake)
 	limits->loaded = true;
 	limits->loading = false;
 	world.limits_tick = ++world.tick;
-	limits->due = db->groups->due = world.now;
+	limits->due = world.now;
+	jobq_groups_look(db, world.now);
 	rows_age();
 }
 
@@ -780,7 +781,8 @@ scheduler_round(void)
 	{
 		world.discover_plan = now;
 		db->relay_due = now;
-		db->limits->due = db->groups->due = now;
+		db->limits->due = now;
+		jobq_groups_look(db, now);
 		db->groups->owners = true;
 		jobq_tallies_put_back(db, now);
 		db->rescan = true;

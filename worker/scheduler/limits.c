@@ -284,7 +284,8 @@ limits_load(void)
 	my_db->limits->loaded_at = now;
 	jobq_lanes_place(my_db);
 	my_db->limits->loading = false;
-	my_db->limits->due = my_db->groups->due = now;
+	my_db->limits->due = now;
+	jobq_groups_look(my_db, now);
 	jobq_unlock(my_db, &wake);
 	pfree(limiters);
 	pfree(stays);

@@ -278,9 +278,10 @@ clock_put_back(TimestampTz now, TimestampTz last)
 	}
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_tallies_put_back(my_db, now);
+	jobq_groups_look(my_db, now);
 	LWLockRelease(my_db->lock);
 	my_db->relay_due = now;
-	my_db->limits->due = my_db->groups->due = now;
+	my_db->limits->due = now;
 	my_db->groups->owners = true;
 	my_db->rescan = true;
 	batch_look_put_back(last - now);
