@@ -148,7 +148,18 @@ is(outcome($job), 'completed', 'over: and runs');
 # It can be seen that a worker's job has ended, and the worker has not come to say so: the
 # same.
 #
-sql(q{CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)'; SELECT jobq.register('gate', 'gate(jsonb)')});
+# The worker attaches to what injection points share before its commit, after which it cannot.
+sql(q{
+CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	BEGIN
+		PERFORM injection_points_wakeup('none');
+	EXCEPTION WHEN OTHERS THEN
+	END;
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+SELECT jobq.register('gate', 'gate(jsonb)');
+});
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');
 $over = sql(q{SELECT jobq.enqueue('gate', '1', 'served')});
