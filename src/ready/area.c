@@ -89,6 +89,13 @@ lay_out(JobqDatabase *db, char *memory)
 		if (memory != NULL) \
 			(pointer) = array_; \
 	} while (0)
+#define SET_TIMERS(timers, array, type, bytes) \
+	do { \
+		(timers).things = (char *) (array); \
+		(timers).size = (bytes); \
+		(timers).due = offsetof(type, due); \
+		(timers).place = offsetof(type, timer); \
+	} while (0)
 	SET_ARRAY(ready->entries, JobqEntry, jobq_ready_entries);
 	SET_ARRAY(ready->lanes, JobqLane, jobq_max_lanes);
 	SET_ARRAY(ready->roles, JobqRole, jobq_max_lanes);
@@ -101,18 +108,23 @@ lay_out(JobqDatabase *db, char *memory)
 	SET_ARRAY(ready->parties, JobqParty, 3 * jobq_max_lanes);
 	SET_ARRAY(ready->party_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->tally_bucket, uint32, jobq_max_lanes);
-	SET_ARRAY(ready->timers, uint32, jobq_max_lanes);
+	SET_ARRAY(ready->timers.heap, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->limited, uint32, jobq_max_limiters);
 	SET_ARRAY(limits->limiters, JobqLimiter, jobq_max_limiters);
 	SET_ARRAY(limits->bucket, uint16, jobq_max_limiters);
 	SET_ARRAY(groups->groups, JobqGroup, jobq_max_groups);
 	SET_ARRAY(groups->bucket, uint32, jobq_max_groups);
-	SET_ARRAY(groups->timers, uint32, jobq_max_groups);
+	SET_ARRAY(groups->timers.heap, uint32, jobq_max_groups);
 	SET_ARRAY(leases->leases, JobqLease, jobq_max_leases);
 	SET_ARRAY(leases->bucket, uint32, jobq_max_leases);
 	SET_ARRAY(leases->bundles, JobqLeaseBundle, JOBQ_MAX_BUNDLES);
 	SET_ARRAY(leases->garbage, JobqLeaseRow, JOBQ_LEASE_GARBAGE);
 	SET_ARRAY(offers->reservers, JobqReserver, JOBQ_MAX_RESERVERS);
+	if (memory != NULL)
+	{
+		SET_TIMERS(ready->timers, ready->entries, JobqTally, sizeof(JobqEntry));
+		SET_TIMERS(groups->timers, groups->groups, JobqGroup, sizeof(JobqGroup));
+	}
 	return used;
 }
 

@@ -69,7 +69,7 @@ void
 entries_clear(JobqDatabase *db)
 {
 	db->ready->free_head = JOBQ_NONE;
-	db->ready->nfree = db->ready->ntimers = 0;
+	db->ready->nfree = db->ready->timers.n = 0;
 	for (uint32 i = jobq_ready_entries; i-- > 0;)
 	{
 		if (db->ready->entries[i].lane == JOBQ_NO_LANE)

@@ -402,7 +402,7 @@ jobq_group_moved(JobqDatabase *db, int64 id, int64 job_id, TimestampTz now,
 void
 jobq_groups_wake(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
-	uint32		most = db->groups->ntimers;
+	uint32		most = db->groups->timers.n;
 	bool		look = db->groups->look;
 	JobqGroup  *group;
 

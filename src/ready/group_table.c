@@ -41,44 +41,8 @@ groups_clear(JobqDatabase *db)
 	db->groups->owners = false;
 	db->groups->look = false;
 	db->groups->swept_at = 0;
-	db->groups->ntimers = 0;
+	db->groups->timers.n = 0;
 	db->groups->due = DT_NOEND;
-}
-
-static void
-timer_at(JobqGroups *groups, uint32 place, uint32 index)
-{
-	groups->timers[place] = index;
-	groups->groups[index].timer = place;
-}
-
-/*
- * Move the timer at this place to where it belongs.
- */
-static void
-timer_sift(JobqGroups *groups, uint32 place)
-{
-#define DUE(at)		(groups->groups[groups->timers[at]].due)
-	uint32		index = groups->timers[place];
-	TimestampTz due = groups->groups[index].due;
-
-	for (; place > 0 && due < DUE((place - 1) / 2); place = (place - 1) / 2)
-		timer_at(groups, place, groups->timers[(place - 1) / 2]);
-	for (;;)
-	{
-		uint32		below = 2 * place + 1;
-
-		if (below >= groups->ntimers)
-			break;
-		if (below + 1 < groups->ntimers && DUE(below + 1) < DUE(below))
-			below++;
-		if (due <= DUE(below))
-			break;
-		timer_at(groups, place, groups->timers[below]);
-		place = below;
-	}
-	timer_at(groups, place, index);
-#undef DUE
 }
 
 /*
@@ -88,29 +52,8 @@ timer_sift(JobqGroups *groups, uint32 place)
 void
 group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
 {
-	JobqGroups *groups = db->groups;
-	uint32		index = group - groups->groups;
-
-	if (due != DT_NOEND)
-	{
-		group->due = due;
-		if (group->timer == JOBQ_NONE)
-			timer_at(groups, groups->ntimers++, index);
-		timer_sift(groups, group->timer);
-		groups->due = Min(groups->due, due);
-	}
-	else if (group->timer != JOBQ_NONE)
-	{
-		uint32		place = group->timer;
-		uint32		last = groups->timers[--groups->ntimers];
-
-		group->timer = JOBQ_NONE;
-		if (last != index)
-		{
-			timer_at(groups, place, last);
-			timer_sift(groups, place);
-		}
-	}
+	timer_set(&db->groups->timers, group - db->groups->groups, due);
+	db->groups->due = Min(db->groups->due, due);
 }
 
 /*
@@ -119,16 +62,9 @@ group_set_timer(JobqDatabase *db, JobqGroup *group, TimestampTz due)
 JobqGroup *
 group_due(JobqDatabase *db, TimestampTz now)
 {
-	JobqGroups *groups = db->groups;
-	JobqGroup  *group;
+	uint32		index = timer_take_due(&db->groups->timers, now);
 
-	if (groups->ntimers == 0)
-		return NULL;
-	group = &groups->groups[groups->timers[0]];
-	if (group->due > now)
-		return NULL;
-	group_set_timer(db, group, DT_NOEND);
-	return group;
+	return index == JOBQ_NONE ? NULL : &db->groups->groups[index];
 }
 
 /*
@@ -137,10 +73,7 @@ group_due(JobqDatabase *db, TimestampTz now)
 void
 groups_expect(JobqDatabase *db)
 {
-	JobqGroups *groups = db->groups;
-
-	if (groups->ntimers > 0)
-		groups->due = Min(groups->due, groups->groups[groups->timers[0]].due);
+	db->groups->due = Min(db->groups->due, timers_next(&db->groups->timers));
 }
 
 /*

@@ -11,6 +11,7 @@
 #define JOBQ_READY_GROUPS_H
 
 #include "ready/limits.h"
+#include "ready/timers.h"
 
 /*
  * A group waits for one job as a rule.  But an owner that had lost its turn may get it
@@ -96,8 +97,7 @@ typedef struct JobqGroups
 	uint32		free;
 	JobqGroup  *groups;			/* [jobq_max_groups] */
 	uint32	   *bucket;			/* [jobq_max_groups] */
-	uint32		ntimers;
-	uint32	   *timers;			/* [jobq_max_groups], a heap by due */
+	JobqTimers	timers;			/* [jobq_max_groups] */
 } JobqGroups;
 
 /* src/ready/group_table.c */

@@ -53,6 +53,11 @@ place_give(JobqDatabase *db, uint32 index)
 	db->ready->nfree++;
 }
 
+/* src/ready/timer.c */
+extern void timer_set(JobqTimers *timers, uint32 index, TimestampTz due);
+extern TimestampTz timers_next(const JobqTimers *timers);
+extern uint32 timer_take_due(JobqTimers *timers, TimestampTz now);
+
 /* src/ready/served.c */
 extern void turns_clear(JobqDatabase *db);
 extern bool turns_left(JobqDatabase *db, const JobqHeap *key);

@@ -11,6 +11,7 @@
 #define JOBQ_READY_LANES_H
 
 #include "ready/job.h"
+#include "ready/timers.h"
 
 /* One job that may run now: 40 bytes. */
 typedef struct JobqEntry
@@ -298,7 +299,6 @@ typedef struct JobqReady
 	uint32		party_free;
 	uint32		ntallies;
 	uint32		tally_hand;		/* where they were last looked through */
-	uint32		ntimers;
 	uint32		role_free;
 	uint32		heap_free;
 	uint32		nroles;
@@ -346,9 +346,9 @@ typedef struct JobqReady
 	uint32	   *turn_bucket;	/* [jobq_max_lanes] */
 	JobqParty  *parties;		/* [3 * jobq_max_lanes] */
 	uint32	   *party_bucket;
-	uint32	   *tally_bucket;	/* [jobq_max_lanes], as is the next */
-	uint32	   *timers;			/* tallies of tenants that wait for a token,
-								 * as a binary heap by JobqTally.due */
+	uint32	   *tally_bucket;	/* [jobq_max_lanes] */
+	JobqTimers	timers;			/* of tallies of tenants that wait for a
+								 * token, [jobq_max_lanes] */
 } JobqReady;
 
 #define JOBQ_LANE_INDEX(db, lane)	((uint32) ((lane) - (db)->ready->lanes))

@@ -37,8 +37,6 @@ StaticAssertDecl(offsetof(JobqTally, lane) == offsetof(JobqEntry, lane),
 				 "a tally can be told from an entry");
 
 static uint32 *tally_bucket(JobqDatabase *db, int32 scope, uint32 tenant);
-static void timer_at(JobqReady *ready, uint32 place, uint32 index);
-static void timer_sift(JobqReady *ready, uint32 place);
 static void tallies_sweep(JobqDatabase *db, TimestampTz now);
 
 /*
@@ -183,7 +181,7 @@ jobq_tallies_clear(JobqDatabase *db)
 			place_give(db, i);
 	for (uint32 i = 0; i < (uint32) jobq_max_lanes; i++)
 		ready->tally_bucket[i] = JOBQ_NONE;
-	ready->ntallies = ready->ntimers = 0;
+	ready->ntallies = ready->timers.n = 0;
 }
 
 /*
@@ -243,70 +241,14 @@ tally_spend(const JobqRate *rate, JobqTally *tally, double tokens,
 
 /* ---------- timers ---------- */
 
-static void
-timer_at(JobqReady *ready, uint32 place, uint32 index)
-{
-	ready->timers[place] = index;
-	((JobqTally *) &ready->entries[index])->timer = place;
-}
-
-/*
- * The one at this place is earlier or later than before.
- */
-static void
-timer_sift(JobqReady *ready, uint32 place)
-{
-#define DUE(at)		(((JobqTally *) &ready->entries[ready->timers[at]])->due)
-	uint32		index = ready->timers[place];
-	TimestampTz due = DUE(place);
-
-	for (; place > 0 && DUE((place - 1) / 2) > due; place = (place - 1) / 2)
-		timer_at(ready, place, ready->timers[(place - 1) / 2]);
-	for (;;)
-	{
-		uint32		below = 2 * place + 1;
-
-		if (below >= ready->ntimers)
-			break;
-		if (below + 1 < ready->ntimers && DUE(below + 1) < DUE(below))
-			below++;
-		if (DUE(below) >= due)
-			break;
-		timer_at(ready, place, ready->timers[below]);
-		place = below;
-	}
-	timer_at(ready, place, index);
-}
-
 /*
  * The tenant is to be looked at then; DT_NOEND: not because of the time.
  */
 void
 tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 {
-	JobqReady  *ready = db->ready;
-	JobqTally  *tally = TALLY(db, index);
-
-	if (due != DT_NOEND)
-	{
-		tally->due = due;
-		if (tally->timer == JOBQ_NONE)
-			timer_at(ready, ready->ntimers++, index);
-		timer_sift(ready, tally->timer);
-		db->limits->due = Min(db->limits->due, due);
-	}
-	else if (tally->timer != JOBQ_NONE)
-	{
-		uint32		place = tally->timer;
-		uint32		last = ready->timers[--ready->ntimers];
-
-		tally->timer = JOBQ_NONE;
-		if (last != index)
-		{
-			timer_at(ready, place, last);
-			timer_sift(ready, place);
-		}
-	}
+	timer_set(&db->ready->timers, index, due);
+	db->limits->due = Min(db->limits->due, due);
 }
 
 /*
@@ -316,18 +258,10 @@ tally_set_timer(JobqDatabase *db, uint32 index, TimestampTz due)
 uint32
 tally_due(JobqDatabase *db, TimestampTz now)
 {
-	JobqReady  *ready = db->ready;
-	uint32		index;
+	uint32		index = timer_take_due(&db->ready->timers, now);
 
-	if (ready->ntimers == 0)
-		return JOBQ_NONE;
-	index = ready->timers[0];
-	if (TALLY(db, index)->due > now)
-	{
-		db->limits->due = Min(db->limits->due, TALLY(db, index)->due);
-		return JOBQ_NONE;
-	}
-	tally_set_timer(db, index, DT_NOEND);
+	if (index == JOBQ_NONE)
+		db->limits->due = Min(db->limits->due, timers_next(&db->ready->timers));
 	return index;
 }
 
@@ -337,9 +271,9 @@ tally_due(JobqDatabase *db, TimestampTz now)
 void
 jobq_tallies_put_back(JobqDatabase *db, TimestampTz now)
 {
-	for (uint32 i = 0; i < db->ready->ntimers; i++)
+	for (uint32 i = 0; i < db->ready->timers.n; i++)
 	{
-		JobqTally  *tally = TALLY(db, db->ready->timers[i]);
+		JobqTally  *tally = TALLY(db, db->ready->timers.heap[i]);
 
 		tally->due = Min(tally->due, now);
 	}

@@ -312,13 +312,13 @@ check_tenants(void)
 	JobqReady  *ready = db->ready;
 	uint32		ntallies = 0;
 
-	for (uint32 i = 0; i < ready->ntimers; i++)
+	for (uint32 i = 0; i < ready->timers.n; i++)
 	{
-		JobqTally  *tally = TALLY(db, ready->timers[i]);
+		JobqTally  *tally = TALLY(db, ready->timers.heap[i]);
 
 		if (tally->lane != JOBQ_NO_LANE || tally->timer != i)
 			model_fail("timer %u is another's", i);
-		if (i > 0 && TALLY(db, ready->timers[(i - 1) / 2])->due > tally->due)
+		if (i > 0 && TALLY(db, ready->timers.heap[(i - 1) / 2])->due > tally->due)
 			model_fail("timer %u is out of order", i);
 	}
 	for (uint32 i = 0; i < (uint32) jobq_ready_entries; i++)

@@ -156,21 +156,21 @@ check_timers(void)
 	const JobqGroups *groups = db->groups;
 	uint32		n = 0;
 
-	for (uint32 i = 0; i < groups->ntimers; i++)
+	for (uint32 i = 0; i < groups->timers.n; i++)
 	{
-		const JobqGroup *group = &groups->groups[groups->timers[i]];
+		const JobqGroup *group = &groups->groups[groups->timers.heap[i]];
 
 		if (group->id == 0 || group->timer != i)
 			model_fail("timer %u is another group's", i);
-		if (group->due < groups->groups[groups->timers[(Max(i, 1) - 1) / 2]].due)
+		if (group->due < groups->groups[groups->timers.heap[(Max(i, 1) - 1) / 2]].due)
 			model_fail("timer %u of a group is out of order", i);
 		if (group->due < groups->due)
 			model_fail("nobody looks at group %d in time", (int) group->id);
 	}
 	for (int g = 0; g < jobq_max_groups; g++)
 		n += groups->groups[g].id != 0 && groups->groups[g].timer != JOBQ_NONE;
-	if (n != groups->ntimers)
-		model_fail("%u groups have a timer, and there are %u", n, groups->ntimers);
+	if (n != groups->timers.n)
+		model_fail("%u groups have a timer, and there are %u", n, groups->timers.n);
 }
 
 /*
