@@ -30,6 +30,8 @@
 extern JobqVerdict jobq_gate(Relation rel, const JobqJob *job, char mode,
 							 const JobqPush *entry, Snapshot snapshot,
 							 TimestampTz now, JobqJob *first);
+extern void jobq_row_is_taken(Relation rel, const JobqJob *job,
+							  uint32 group);
 extern bool jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);

@@ -37,6 +37,7 @@ static bool group_predecessor(Relation rel, const JobqJob *job,
 static void give_back(const JobqPush *push, int64 token, bool limits);
 static void drop_lease(int64 id, int64 token);
 static void look_again(Relation rel, int64 id);
+static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
 						   int64 token);
@@ -392,9 +393,6 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	JobqWakeList wake = {0};
 	JobqPush	push = *entry;
 	JobqPush	called = {0};
-	JobqJob		again;
-	Snapshot	latest;
-	bool		found;
 
 	jobq_push_of_job(&called, first, NULL);
 
@@ -411,21 +409,54 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	if (!jobq_group_wait(db, &push, jobq_now(), &wake))
 		jobq_ready_push(db, &push, push.key.run_at, &wake);
 	jobq_unlock(db, &wake);
+	see_first(rel, first);
+	RESUME_INTERRUPTS();
+}
 
-	/* it may have ended or moved before we said that we wait for it */
-	latest = RegisterSnapshot(GetLatestSnapshot());
-	found = jobq_job_find(rel, job_id(first), latest, &again);
+/*
+ * A group was told to wait for this job, which may have ended or moved before.
+ */
+static void
+see_first(Relation rel, const JobqJob *first)
+{
+	JobqDatabase *db = jobq_my_database();
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	JobqJob		again;
+	bool		found = jobq_job_find(rel, job_id(first), latest, &again);
+
 	if (!found || job_run_at(&again) != job_run_at(first) ||
 		job_priority(&again) != job_priority(first))
 	{
-		memset(&wake, 0, sizeof(wake));
+		JobqWakeList wake = {0};
+
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		if (found)
-			jobq_group_moved(db, job_group(job), job_id(first), jobq_now(), &wake);
+			jobq_group_moved(db, job_group(first), job_id(first), jobq_now(), &wake);
 		else
-			jobq_group_end(db, job_group(job), job_id(first), jobq_now(), &wake);
+			jobq_group_end(db, job_group(first), job_id(first), jobq_now(), &wake);
 		jobq_unlock(db, &wake);
 	}
 	UnregisterSnapshot(latest);
+}
+
+/*
+ * A worker has popped the job, of whose group this is the place, if it has one, and cannot
+ * have its row: another transaction has it, and may be rolled back.  Then the job comes
+ * before the others of its group, as before; so they wait for what becomes of it.
+ */
+void
+jobq_row_is_taken(Relation rel, const JobqJob *job, uint32 group)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqPush	push = {0};
+
+	if (group == JOBQ_NONE || db == NULL)
+		return;
+	jobq_push_of_job(&push, job, NULL);
+	HOLD_INTERRUPTS();
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_group_taken(db, group, &push);
+	LWLockRelease(db->lock);
+	see_first(rel, job);
 	RESUME_INTERRUPTS();
 }

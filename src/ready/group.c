@@ -259,6 +259,19 @@ jobq_group_call(JobqDatabase *db, uint32 place, const JobqPush *job)
 }
 
 /*
+ * A job that was taken in has lost its row to another transaction, which may not commit:
+ * the others of its group wait for what becomes of it.
+ */
+void
+jobq_group_taken(JobqDatabase *db, uint32 place, const JobqPush *job)
+{
+	JobqGroup  *group = &db->groups->groups[place];
+
+	if (group->owner != job->key.id && group_policy(db, group)->group_max_running == 1)
+		(void) jobq_group_call(db, place, job);
+}
+
+/*
  * A job that was popped comes after the one that its group was told to wait for: it is
  * parked.  False if it cannot be; then the caller hands it over again.
  *

@@ -120,6 +120,8 @@ extern void jobq_groups_read_end(JobqDatabase *db, TimestampTz now);
 
 /* src/ready/group.c */
 extern bool jobq_group_call(JobqDatabase *db, uint32 group, const JobqPush *job);
+extern void jobq_group_taken(JobqDatabase *db, uint32 place,
+							 const JobqPush *job);
 extern bool jobq_group_wait(JobqDatabase *db, const JobqPush *job,
 							TimestampTz now, JobqWakeList *wake);
 extern void jobq_group_end(JobqDatabase *db, int64 id, int64 job_id,

@@ -1014,7 +1014,7 @@ check_starts(int r, Moment popped)
 		if (other->worker >= 0 || other->session >= 0)
 			running++;
 		else if (group_max == 1 && other->txn < 0 && row_is_due(other) &&
-				 !row_is_moving(other) &&
+				 !row_is_untold(other) &&
 				 other->job.key.run_at <= popped.now &&
 				 other->handed_over <= popped.tick && !waited_for &&
 				 group_compare(other->job.priority, other->job.key,

@@ -238,6 +238,7 @@ extern void unlock(JobqWakeList *wake);
 
 /* moves.c: jobs that get another place */
 extern bool row_is_taken(const Row *row);
+extern bool row_is_untold(const Row *row);
 extern bool row_is_moving(const Row *row);
 extern void op_move(uint32 a, uint32 b, uint32 c);
 extern void moves_end(void);

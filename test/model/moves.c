@@ -5,7 +5,7 @@
  *	  set_priority().
  *
  * A session deletes the row; until it commits, whoever pops the job finds it taken, and
- * drops its entry, and who looks for others of its group still finds it in the table.
+ * drops its entry, and the others of its group wait for it, which is still in the table.
  * Then the row is where it is to be, and some time later the session tells.  Two may do
  * so with the same job, one after the other, and tell in another order.
  *
@@ -33,16 +33,25 @@ row_is_taken(const Row *row)
 }
 
 /*
- * The same, or has it committed, and not told yet?
+ * Has a session that has moved it here committed, and not told yet?
  */
 bool
-row_is_moving(const Row *row)
+row_is_untold(const Row *row)
 {
 	for (int i = 0; i < MAX_MOVES; i++)
 		if (world.moves[i].state == MOVE_COMMITTED &&
 			row_is_at(row, &world.moves[i].job))
 			return true;
-	return row_is_taken(row);
+	return false;
+}
+
+/*
+ * Either of both?
+ */
+bool
+row_is_moving(const Row *row)
+{
+	return row_is_untold(row) || row_is_taken(row);
 }
 
 /*

@@ -314,6 +314,13 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 	queue = queue_of(row->job.queue_id);
 	if (row->worker >= 0 || row->session >= 0 || row_is_taken(row))
 	{
+		if (row->worker < 0 && row->session < 0 &&
+			entry->permits.group != JOBQ_NONE)
+		{
+			LWLockAcquire(db->lock, LW_EXCLUSIVE);
+			jobq_group_taken(db, entry->permits.group, &row->job);
+			LWLockRelease(db->lock);
+		}
 		drop_lease(entry->key.id, token);
 		return -1;
 	}

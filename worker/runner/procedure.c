@@ -85,6 +85,7 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
 	if (!jobq_job_lease(rel, job))
 	{
+		jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
 		run->slot->holding->unused = true;
 		job->nulls[JOB_LEASE_TOKEN - 1] = true;
 		table_close(rel, NoLock);

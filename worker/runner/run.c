@@ -230,6 +230,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 
 	if (!jobq_job_delete(rel, job))
 	{
+		jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
 		run->slot->holding->unused = true;
 		table_close(rel, NoLock);
 		PopActiveSnapshot();
