@@ -210,7 +210,11 @@ sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'all tick', q{SELECT count(*) = 299 FROM jobq.schedule WHERE last_run IS NOT NULL});
 wait_for($node, 'but one', q{SELECT last_error ~ 'gone' FROM jobq.schedule WHERE name = 'many 7'});
 is(sql(q{SELECT count(*), count(DISTINCT headers ->> 'schedule') FROM jobq.job}), '299|299', 'one job for each');
-cmp_ok(sql('SELECT count(DISTINCT pg_xact_commit_timestamp(xmin)) FROM jobq.job'), '<', 299, 'in fewer commits');
+SKIP:
+{
+	skip 'with sanitizers, one tick takes as long as those of one commit may', 1 if $node->config_data('--cflags') =~ /-fsanitize=/;
+	cmp_ok(sql('SELECT count(DISTINCT pg_xact_commit_timestamp(xmin)) FROM jobq.job'), '<', 299, 'in fewer commits');
+}
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
 
 #
