@@ -592,7 +592,7 @@ is(join("\n", sort @described), join("\n", sort @there), 'and in full');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends well');
-is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobq web'}), '0', 'and leaves no connection');
+wait_for($node, 'and leaves no connection', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'jobq web'});
 
 no_failed_assertion($node);
 done_testing();

@@ -157,8 +157,8 @@ sql("UPDATE jobq.job SET queue_id = (SELECT q.id FROM jobq.queue q WHERE q.name 
 $node->append_conf('postgresql.conf', 'jobq.max_workers = 2');
 $node->restart;
 sql(q{
-CREATE ROLE author;
-CREATE ROLE agent;
+CREATE ROLE author LOGIN;
+CREATE ROLE agent LOGIN;
 CREATE TABLE page (n int);
 INSERT INTO page VALUES (0);
 GRANT ALL ON page TO agent;
