@@ -143,6 +143,9 @@ check_rest(void)
 		model_fail("after a rest %d jobs run where %d may", n, NCREW);
 }
 
+/*
+ * Fails if time sets a job free, and nobody is woken for it who has nothing to do.
+ */
 void
 check_tokens_come(void)
 {
