@@ -76,6 +76,48 @@ sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
 is(outcome($job), 'completed', 'work(): and runs');
 sql(q{SELECT jobq.clear('unserved'); SELECT jobq.alter_limiter('one', when_taken => 'skip')});
 
+# The scheduler goes round: it has seen that these jobs are due.
+sub go_round
+{
+	for (1 .. 3)
+	{
+		sql(q{SELECT jobq.enqueue('any', '1', 'free', delay => '1 ms')});
+		sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{free}', 1, wait => '5 min')});
+	}
+	return;
+}
+
+# A job that is changed while it waits stands in the ready set twice for a while.  It does
+# not replace itself.
+sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LOGIN; SELECT jobq.grant_role('other');
+	SELECT jobq.create_limiter('latest', max_running => 1, when_taken => 'replace');
+	SELECT jobq.create_queue('latest', mode => 'consumer', limiter => 'latest');
+	SELECT jobq.grant_queue('latest', 'other', 'produce'), jobq.grant_queue('latest', 'other', 'consume')});
+wait_for($node, 'changed: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'latest'});
+($id, $token) = split /\|/, sql(q{SET ROLE other; SELECT jobq.enqueue('any', '1', 'latest') \g /dev/null
+	SELECT id, token FROM jobq.reserve('{latest}', 1, wait => '5 min')});
+$job = sql(q{SELECT jobq.enqueue('any', '1', 'latest')});
+foreach my $priority (1 .. 3)
+{
+	go_round();
+	sql("SELECT jobq.set_priority($job, $priority)");
+}
+go_round();
+is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'changed: another role has the place, and it waits');
+sql("SET ROLE other; SELECT jobq.ack($id, $token)");
+is(sql(q{SELECT id FROM jobq.reserve('{latest}', 1, wait => '5 min') r, jobq.ack(r.id, r.token)}), $job, 'changed: it has the place afterwards');
+
+# Nor is it turned away by the limiter of a queue that it has left for one that has another.
+sql(q{SELECT jobq.create_queue('left', mode => 'consumer', limiter => 'one'), jobq.create_queue('entered', mode => 'consumer', limiter => 'latest')});
+$job = sql(q{SELECT jobq.enqueue('any', '1', 'left')});
+go_round();
+sql("SELECT jobq.edit($job, queue => 'entered')");
+take();
+go_round();
+is(sql("SELECT state FROM jobq.status($job)"), 'ready', 'changed: it has left the queue that is full');
+is(sql(q{SELECT id FROM jobq.reserve('{entered}', 1, wait => '5 min') r, jobq.ack(r.id, r.token)}), $job, 'changed: and is taken from the other one');
+ack();
+
 if ($points eq '0')
 {
 	$node->stop;
@@ -111,17 +153,6 @@ sub hold
 	return;
 }
 
-# The scheduler goes round: it has seen that these jobs are due.
-sub go_round
-{
-	for (1 .. 3)
-	{
-		sql(q{SELECT jobq.enqueue('any', '1', 'free', delay => '1 ms')});
-		sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{free}', 1, wait => '5 min')});
-	}
-	return;
-}
-
 # wait until the policy has been read
 take();
 for (1 .. 1000)
@@ -134,7 +165,7 @@ for (1 .. 1000)
 # that.
 #
 ack();
-sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); SELECT injection_points_attach('jobq-attempt-over', 'wait')});
+sql(q{SELECT injection_points_attach('jobq-attempt-over', 'wait')});
 my $over = sql(q{SELECT jobq.enqueue('note', '1', 'served')});
 is(outcome($over), 'completed', 'over: the job is');
 wait_for($node, 'over: its worker is held', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-attempt-over'});

@@ -62,7 +62,7 @@ contest_compare(void *arg)
 		if (bsearch(&holder, contest->holders, contest->nholders, sizeof(JobqHolder),
 					compare_holders) != NULL)
 			continue;
-		if (!jobq_job_find(rel, push->key.id, GetActiveSnapshot(), &job) ||
+		if (!jobq_job_fetch_entry(rel, push, GetActiveSnapshot(), &job) ||
 			job_run_at(&job) > now || jobq_job_runs(&job) || job_blocked(&job))
 			add_item(contest, push, LOOK, 0);
 		else

@@ -564,8 +564,8 @@ turn_away(Relation rel, Fate *item)
 	JobqJob		job;
 	JobqJob		first;
 
-	if (!jobq_job_find(rel, entry.key.id, snapshot, &job) || job_blocked(&job) ||
-		job_run_at(&job) != entry.key.run_at || jobq_job_runs(&job))
+	if (!jobq_job_fetch_entry(rel, &entry, snapshot, &job) || job_blocked(&job) ||
+		jobq_job_runs(&job))
 		return true;			/* whoever has it, or has changed it, sees to
 								 * it */
 	queue = jobq_queue_by_id(job_queue_id(&job), &buffer);

@@ -20,7 +20,7 @@
 
 typedef enum Action
 {
-	LOOK,						/* there seems to be no such job any more */
+	LOOK,						/* it seems to be gone or changed */
 	RELEASE,
 	SKIP,
 	REPLACE,					/* it waits, and newer ones come before it */
