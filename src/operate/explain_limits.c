@@ -134,9 +134,12 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	TimestampTz now = jobq_now();
 	const char *kind = jobq_job_kind(job);
 	uint32		limiter_hash = jobq_job_limiter(job, queue);
+	bool		limited[2] = {queue->limited || queue->tenants_limited, limiter_hash != 0};
+	bool		overfull;
 	char	   *name[2];
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	overfull = db->limits->overfull;
 	index[0] = jobq_limiter_find(db, job_queue_id(job), 0);
 	index[1] = limiter_hash == 0 ? JOBQ_NO_LIMITER
 		: jobq_limiter_find(db, 0, limiter_hash);
@@ -172,7 +175,14 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	for (int i = 0; i < 2; i++)
 	{
 		if (index[i] == JOBQ_NO_LIMITER)
+		{
+			if (limited[i] && overfull)
+				explain_add(e, "places",
+							psprintf("all %d places of \"jobq.max_limiters\" are taken, and %s has none for its limits",
+									 jobq_max_limiters, name[i]),
+							"take away limits that are not needed, or raise \"jobq.max_limiters\", and restart the server");
 			continue;
+		}
 		if (limiter[i].max_running > 0 && limiter[i].running >= limiter[i].max_running)
 			explain_ask_tables(e, "explain_limit", i == 0 ? ", false" : ", true");
 		if (i == 1 && !jobq_limiter_is_keyed(limiter_hash))

@@ -73,6 +73,11 @@ is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', 10, '1 hour')}), '0', 'a
 is_idle('nothing goes on while the others wait');
 is(ran(), 'has one, has one, no limits', 'the others have not run');
 is(told(), 1, 'the log says once that there are too few places');
+is( sql(q{SELECT string_agg(DISTINCT format('%s, %s: %s', j.queue, j.kind, coalesce(e.detail, '')), E'\n')
+	FROM jobq.jobs j LEFT JOIN LATERAL jobq.explain_job(j.id) e ON e.reason = 'places' WHERE j.state = 'ready'}),
+	join("\n", map { qq(@$_[0], @$_[1]: all 16 places of "jobq.max_limiters" are taken, and @$_[2] has none for its limits) } (
+		['default', 'limited', 'kind "limited"'], ['default', 'named', 'limiter "lacking"'], ['lacks one', 'note', 'queue "lacks one"'],
+		['outside', 'note', 'queue "outside"'])), 'explain_job() says so of each');
 sql(qq{SELECT jobq.enqueue('note', '"lacks one"', queue => 'lacks one'), jobq.enqueue('named', '"named"')});
 sql(q{CALL jobq.work(queues => '{"lacks one",default}', stop_when_empty => true)});
 is(ran(), 'has one, has one, no limits', 'nor do they run in a session');
