@@ -16,8 +16,6 @@ $$;
 CREATE FUNCTION test.waiting(n int) RETURNS boolean LANGUAGE sql AS $$
 	SELECT test.until(format('(SELECT count(*) FILTER (WHERE parked = 1) = %s FROM jobq.groups)', n))
 $$;
-CREATE OR REPLACE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
-AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
 
 -- to a later time
 SELECT test.first('later') AS first, test.follow('later') AS second \gset

@@ -1,30 +1,6 @@
 -- Groups: one at a time, in the order of enqueue, also over retries.
 
-CREATE TABLE test.step (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, g text, i int, attempt int, started timestamptz, ended timestamptz);
--- A step of a group; fails so many times before.  Never beside another of its group: the lock is tried, not waited for.
-CREATE FUNCTION test.step(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	began timestamptz := clock_timestamp();
-BEGIN
-	IF NOT pg_try_advisory_xact_lock(hashtext('group'), hashtext(payload ->> 'g')) THEN
-		RAISE EXCEPTION 'another job of group % runs', payload ->> 'g';
-	END IF;
-	IF job.attempt <= coalesce((payload ->> 'fails')::int, 0) THEN
-		RAISE EXCEPTION 'attempt %', job.attempt;
-	END IF;
-	INSERT INTO test.step (g, i, attempt, started, ended) VALUES (payload ->> 'g', (payload ->> 'i')::int, job.attempt, began, clock_timestamp());
-END
-$$;
 SELECT jobq.register('step', 'test.step(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
-CREATE FUNCTION test.step(g text, i int, queue text DEFAULT 'steps', more jsonb DEFAULT '{}', kind text DEFAULT 'step', priority int DEFAULT NULL)
-RETURNS bigint LANGUAGE sql AS $$
-	SELECT jobq.enqueue(kind, jsonb_build_object('g', g, 'i', i) || more, queue => queue, group_key => g, priority => priority, max_attempts => 5)
-$$;
--- How many steps there were, whether each group had them in their order, and once.
-CREATE FUNCTION test.steps(OUT steps bigint, OUT once boolean, OUT ordered boolean) LANGUAGE sql AS $$
-	SELECT count(*), count(DISTINCT (g, i)) = count(*), coalesce(bool_and(i > previous), true)
-	FROM (SELECT g, i, lag(i, 1, 0) OVER (PARTITION BY g ORDER BY n) AS previous FROM test.step) t
-$$;
 SELECT jobq.create_queue('steps');
 
 -- a few groups of a few; some fail for a while, and their groups wait for them

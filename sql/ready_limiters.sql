@@ -2,9 +2,6 @@
 
 CREATE FUNCTION test.at(limiter text) RETURNS int LANGUAGE sql
 AS $$ SELECT running FROM jobq.limits l WHERE l.limiter = $1 $$;
-CREATE OR REPLACE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
-AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
-CREATE OR REPLACE FUNCTION test.noted() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM test.trace $$;
 TRUNCATE test.trace;
 
 -- bad input

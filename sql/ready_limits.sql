@@ -1,10 +1,7 @@
 -- Limits of queues and kinds: max_running, rates, throttling, by the test clock.
 
-CREATE FUNCTION test.noted() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM test.trace $$;
 CREATE FUNCTION test.running(queue text) RETURNS int LANGUAGE sql
 AS $$ SELECT running FROM jobq.limits l WHERE l.queue = $1 $$;
-CREATE FUNCTION test.states(ids bigint[]) RETURNS TABLE (state text, attempt int) LANGUAGE sql
-AS $$ SELECT s.state, s.attempt FROM unnest(ids) WITH ORDINALITY i (id, n), jobq.status(i.id) s ORDER BY i.n $$;
 
 -- bad input
 SELECT o, (test.error(format('SELECT jobq.create_queue(''bad'', %s)', o))).* FROM unnest(ARRAY[

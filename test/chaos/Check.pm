@@ -177,12 +177,14 @@ sub take_notes
 	}
 	while ($log =~ /^(\S+ \S+ \S+) \[(\d+)\] .*?(?:LOG:  chaos begun (\d+) (\d+)$|$ending)/mg)
 	{
-		if (defined $3) { push @begun, [ $3, $4, $2, $1 ]; }
-		elsif ($& =~ /FATAL/) { push @gone, [ $2, $1, $1 ]; }
-		elsif ($& !~ /ready/) { $since ||= $1; }
+		my ($at, $pid, $job, $attempt, $what) = ($1, $2, $3, $4, $&);
+
+		if (defined $job) { push @begun, [ $job, $attempt, $pid, $at ]; }
+		elsif ($what =~ /FATAL/) { push @gone, [ $pid, $at, $at ]; }
+		elsif ($what !~ /ready/) { $since ||= $at; }
 		else
 		{
-			push @gone, [ undef, $since || $1, $1 ];
+			push @gone, [ undef, $since || $at, $at ];
 			$since = undef;
 		}
 	}

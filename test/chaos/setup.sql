@@ -37,7 +37,7 @@ CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
 
 -- When the log tells that a process ends; with null all of them, from the first word of it
 -- until there are others.
-CREATE TABLE chaos.gone (pid int, since timestamptz, until timestamptz);
+CREATE TABLE chaos.gone (pid int, since timestamptz NOT NULL, until timestamptz NOT NULL);
 
 CREATE FUNCTION chaos.note_effect(payload jsonb, job jobq.job_context, started timestamptz) RETURNS void
 LANGUAGE sql AS $$
