@@ -74,6 +74,35 @@ SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_ta
 DROP ROLE regress_jobq_giver, regress_jobq_taker;
 TRUNCATE test.shared_step;
 
+-- also where it stays in its lane, as it runs as another role
+CREATE ROLE regress_jobq_giver LOGIN;
+CREATE ROLE regress_jobq_taker LOGIN;
+CREATE ROLE regress_jobq_runner LOGIN;
+SELECT jobq.grant_role('regress_jobq_giver'), jobq.grant_role('regress_jobq_taker');
+SELECT jobq.create_queue('shared_as', open => true, group_scope => 'database', run_as => 'regress_jobq_runner');
+SELECT jobq.register('gate', 'test.gate(jsonb)', queue => 'shared_as');
+SELECT pg_advisory_lock(4200);
+SET ROLE regress_jobq_taker;
+SELECT jobq.enqueue('gate', '4200', queue => 'shared_as', group_key => 'as') AS running \gset
+RESET ROLE;
+SELECT test.in_gate(:running);
+SELECT jobq.pause('shared_as');
+SET ROLE regress_jobq_giver;
+SELECT jobq.enqueue('gate', '4200', queue => 'shared_as', group_key => 'as', priority => -1) AS urgent,
+	jobq.enqueue('gate', '4200', queue => 'shared_as', group_key => 'as') AS usual \gset
+RESET ROLE;
+CALL test.settle();
+SELECT jobq.reassign('regress_jobq_giver', 'regress_jobq_taker');
+SELECT jobq.resume('shared_as');
+CALL test.settle();
+SELECT id = :running AS the_first, state FROM jobq.jobs WHERE queue = 'shared_as' ORDER BY id;
+SELECT pg_advisory_unlock(4200);
+SELECT state FROM jobq.wait(ARRAY[:running, :urgent, :usual], '20 s');
+SELECT jobq.register('gate', 'test.gate(jsonb)');
+SELECT jobq.drop_queue('shared_as');
+SELECT jobq.revoke_role('regress_jobq_giver'), jobq.revoke_role('regress_jobq_taker');
+DROP ROLE regress_jobq_giver, regress_jobq_taker, regress_jobq_runner;
+
 -- one at a time over a queue of consumers and one of workers
 SELECT jobq.create_queue('shared3', mode => 'consumer', group_scope => 'database');
 SELECT test.shared_step('mixed', 1, 'shared3') AS first, test.shared_step('mixed', 2, 'shared1') AS second, test.shared_step('mixed', 3, 'shared3') AS third \gset

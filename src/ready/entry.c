@@ -509,7 +509,8 @@ entry_insert_after(JobqDatabase *db, JobqLane *lane, uint32 after,
 }
 
 /*
- * Insert in order, if the place is near one of the ends.
+ * Insert in order, if the place is near one of the ends.  An entry of the same job in
+ * another group is another one: only the row tells which of them is outdated.
  */
 InsertResult
 entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
@@ -525,7 +526,7 @@ entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 		cmp = jobq_key_cmp(db->ready->entries[at].key, push->key);
 		if (cmp < 0)
 			return entry_insert_after(db, lane, at, push);
-		if (cmp == 0)
+		if (cmp == 0 && db->ready->entries[at].group == push->group)
 		{
 			/* a row that was moved within the table keeps its newest place */
 			db->ready->entries[at].ctid = push->ctid;
@@ -541,7 +542,7 @@ entry_insert(JobqDatabase *db, JobqLane *lane, const JobqPush *push)
 
 		if (cmp > 0)
 			return entry_insert_after(db, lane, db->ready->entries[at].prev, push);
-		if (cmp == 0)
+		if (cmp == 0 && db->ready->entries[at].group == push->group)
 		{
 			db->ready->entries[at].ctid = push->ctid;
 			return DUPLICATE;

@@ -234,15 +234,17 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 		{
 			uint32		next;
 
+			int			cmp = 1;
+
 			next = after == JOBQ_NONE ? lane->head : db->ready->entries[after].next;
 			while (next != JOBQ_NONE &&
-				   jobq_key_cmp(db->ready->entries[next].key, row->key) < 0)
+				   ((cmp = jobq_key_cmp(db->ready->entries[next].key, row->key)) < 0 ||
+					(cmp == 0 && db->ready->entries[next].group != row->group)))
 			{
 				after = next;
 				next = db->ready->entries[next].next;
 			}
-			if (next != JOBQ_NONE &&
-				jobq_key_cmp(db->ready->entries[next].key, row->key) == 0)
+			if (next != JOBQ_NONE && cmp == 0)
 			{
 				db->ready->entries[next].ctid = row->ctid;
 				after = next;

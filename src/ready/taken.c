@@ -213,7 +213,8 @@ jobq_stuck_remove(JobqDatabase *db, const JobqPush *job, JobqWakeList *wake)
 
 	for (int i = 0; i < 2 * SAMPLE && at != JOBQ_NONE; i++)
 	{
-		if (jobq_key_cmp(db->ready->entries[at].key, job->key) == 0)
+		if (jobq_key_cmp(db->ready->entries[at].key, job->key) == 0 &&
+			db->ready->entries[at].group == job->group)
 		{
 			entry_uncall(db, at);
 			entry_leave(db, lane, at, wake);

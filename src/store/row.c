@@ -117,7 +117,8 @@ jobq_job_fetch(Relation rel, const ItemPointerData *ctid, JobqKey key,
 
 /*
  * The same for an entry of the ready set.  One that set_priority(), reassign(), edit() or
- * another run_as of the queue has outdated may differ in its lane only.
+ * another run_as of the queue has outdated may differ in its lane only, or in its group.
+ * That may also be the one in which the job, which is to be written anew, belongs by now.
  */
 bool
 jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
@@ -127,7 +128,8 @@ jobq_job_fetch_entry(Relation rel, const JobqPush *entry, Snapshot snapshot,
 		job_queue_id(job) == entry->queue_id &&
 		job_priority(job) == entry->priority &&
 		job_run_as(job) == entry->role &&
-		job_flow(job) == entry->flow;
+		job_flow(job) == entry->flow &&
+		(job_group(job) == entry->group || jobq_group_changed(job));
 }
 
 /*
