@@ -120,6 +120,33 @@ SELECT jobq.ack(:b, :token);
 SELECT state FROM jobq.wait(:c);
 SELECT test.until('test.at(''line'') = 0');
 
+-- what runs when its queue names another limiter, or its kind gets limits, counts there and not where it did
+SELECT jobq.create_limiter('next line', max_running => 1);
+SELECT pg_advisory_lock(1);
+SELECT jobq.enqueue('gate', '1', queue => 'lined') AS a \gset
+SELECT test.in_gate(:a);
+SELECT jobq.alter_queue('lined', limiter => 'next line');
+SELECT test.until('test.at(''next line'') = 1'), test.at('line');
+SELECT jobq.alter_queue('lined', limiter => 'line');
+SELECT test.until('test.at(''line'') = 1'), test.at('next line');
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(:a);
+SELECT test.until('test.at(''line'') = 0');
+SELECT jobq.enqueue('hired', queue => 'rented') AS a, jobq.enqueue('hired', queue => 'rented') AS b \gset
+SELECT id = :a AS it, token FROM jobq.reserve(ARRAY['rented'], wait => '5 min') \gset
+SELECT jobq.alter_queue('rented', limiter => 'next line');
+SELECT :'it' AS reserved, test.until('test.at(''next line'') = 1'), test.at('line');
+SELECT jobq.register('hired', 'test.gate(jsonb)', max_running => 1);
+SELECT test.until('(SELECT running = 1 FROM jobq.limits WHERE kind = ''hired'')'), test.at('next line');
+SELECT count(*) FROM jobq.reserve(ARRAY['rented']);
+SELECT count(*) FROM jobq.reserve(ARRAY['rented']);
+SELECT jobq.ack(:a, :token);
+SELECT id = :b AS it, token FROM jobq.reserve(ARRAY['rented'], wait => '5 min') \gset
+SELECT :'it' AS reserved, running FROM jobq.limits WHERE kind = 'hired';
+SELECT jobq.ack(:b, :token);
+SELECT test.until('(SELECT running = 0 FROM jobq.limits WHERE kind = ''hired'')');
+SELECT jobq.unregister('hired'), jobq.alter_queue('rented', limiter => 'line'), jobq.drop_limiter('next line');
+
 -- one bucket for all
 SELECT jobq.create_limiter('drip', rate => '3 per hour burst 3');
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'drip'), jobq.alter_queue('lined', limiter => 'drip');

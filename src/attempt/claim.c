@@ -139,6 +139,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 	TimestampTz now = jobq_now();
 	Snapshot	latest;
 	JobqJob		first;
+	uint32		name;
 	JobqDatabase *db;
 	bool		locked = job_group(job) != 0 && queue != NULL &&
 		(queue->group_max_running == 1 || jobq_group_shared(job_group(job))) &&
@@ -166,6 +167,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		return JOBQ_MAY_RUN;
 
 	/* from here to the release of the lock nothing can fail */
+	name = jobq_kind_hash(jobq_job_kind(job));
 	jobq_lease_room(3);
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	if (db->leases->free == JOBQ_NONE || db->leases->bundle_free == JOBQ_NONE)
@@ -189,7 +191,7 @@ jobq_claim(Relation rel, const JobqJob *job, int64 *token)
 		b->pid = MyProcPid;
 		b->since = now;
 		strlcpy(b->consumer, "jobq.work()", NAMEDATALEN);
-		(void) jobq_lease_add(db, &push, *token, DT_NOEND, bundle);
+		jobq_lease_add(db, &push, *token, DT_NOEND, bundle)->name = name;
 		jobq_at_commit_lease(LEASE_TAKE, push.key.id, *token, JOBQ_NONE, 0);
 		jobq_at_commit_bundle(db, bundle);
 	}

@@ -24,6 +24,7 @@ typedef struct PendingLease
 	int64		token;			/* 0: any */
 	uint32		bundle;
 	uint32		stat;			/* where the job is counted */
+	uint32		name;			/* hash of its kind */
 	TimestampTz until;
 } PendingLease;
 
@@ -73,15 +74,16 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 	lease->token = token;
 	lease->bundle = bundle;
 	lease->stat = JOBQ_NONE;
+	lease->name = 0;
 	lease->until = until;
 }
 
 /*
- * Where the job, whose lease was just noted, is counted.  They are asked for in the
- * order in which they were noted.
+ * Where the job, whose lease was just noted, is counted, and the hash of its kind.  They
+ * are asked for in the order in which they were noted.
  */
 void
-jobq_at_commit_lease_stat(int64 id, uint32 stat)
+jobq_at_commit_lease_of(int64 id, uint32 stat, uint32 kind)
 {
 	static int	next = 0;
 
@@ -91,6 +93,7 @@ jobq_at_commit_lease_stat(int64 id, uint32 stat)
 		if (leases[next].action == LEASE_TAKE && leases[next].id == id)
 		{
 			leases[next].stat = stat;
+			leases[next].name = kind;
 			return;
 		}
 		next++;
@@ -153,6 +156,12 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 			case LEASE_TAKE:
 				lease->state = JOBQ_LEASE_HELD;
 				lease->stat = pending->stat;
+				if (pending->name != 0)
+					lease->name = pending->name;
+
+				/* limits that were loaded meanwhile have not counted it */
+				if (db->limits->loaded_at >= db->leases->bundles[lease->bundle].since)
+					db->limits->stale = db->reload = wake->scheduler = true;
 				db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 				if (lease->until < db->wake_at)
 					wake->scheduler = true;

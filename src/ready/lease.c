@@ -155,6 +155,7 @@ jobq_lease_add(JobqDatabase *db, const JobqPush *job, int64 token,
 	lease->cost = job->cost;
 	lease->group = job->group;
 	lease->permits = job->permits;
+	lease->name = 0;
 	lease->quarantine = job->quarantine;
 	lease->state = JOBQ_LEASE_PENDING;
 	lease->ctid = job->ctid;

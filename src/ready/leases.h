@@ -43,6 +43,8 @@ typedef struct JobqLease
 	int32		cost;
 	int64		group;
 	JobqPermits permits;
+	uint32		name;			/* hash of its kind, limited or not; 0: not
+								 * known before the lease is held */
 	bool		quarantine;
 	uint8		state;
 	ItemPointerData ctid;

@@ -155,6 +155,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		JobqLease  *lease;
 		int			timeout;
 		uint32		stat;
+		uint32		name;
 
 		/* finished since, or failed and written anew */
 		if (!jobq_job_find(jobs, DatumGetInt64(elems[i]), GetActiveSnapshot(),
@@ -177,6 +178,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 		timeout = jobq_job_timeout(jobq_handler(jobq_job_kind(&job), &handler),
 								   &job);
 		stat = jobq_count_place(&job);
+		name = jobq_kind_hash(jobq_job_kind(&job));
 
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lease = jobq_lease_find(my_db, push.key.id);
@@ -208,6 +210,7 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 								 Max(since + timeout * INT64CONST(1000), grace));
 			lease->state = JOBQ_LEASE_HELD;
 			lease->stat = stat;
+			lease->name = name;
 			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
 		}
 		LWLockRelease(my_db->lock);

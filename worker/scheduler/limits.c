@@ -23,7 +23,9 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void forget_permits(const bool *stays);
 static void forget_permit(JobqPermits *permits, const bool *stays);
 static void count_running(uint16 index);
-static void count_limited(const Members *members, JobqWakeList *wake);
+static void count_at(JobqPermits *permits, uint16 index, TimestampTz now,
+					 JobqWakeList *wake);
+static void count_limited(const Members *members, TimestampTz now, JobqWakeList *wake);
 static void begin_to_count(uint16 index, bool all, bool tenants,
 						   TimestampTz now, JobqWakeList *wake);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
@@ -279,9 +281,9 @@ limits_load(void)
 	/* what is handed back goes into lanes that know their limiters */
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
-	count_limited(&members, &wake);
+	count_limited(&members, now, &wake);
 	my_db->limits->weighted = weighted;
-	my_db->limits->loaded_at = now;
+	my_db->limits->loaded_at = jobq_now();
 	jobq_lanes_place(my_db);
 	my_db->limits->loading = false;
 	my_db->limits->due = now;
@@ -369,16 +371,36 @@ count_running(uint16 index)
 }
 
 /*
- * Of what runs already, each job counts at the limiter that its kind has or names, or
- * else its queue, unless it passes that by.  What its worker has taken along goes back,
- * so that it does not keep the permit for that.  Wants db->lock.
+ * A job that runs counts at this limiter from now on, and not at the one at which it has
+ * counted.  Its key is not known.  Wants db->lock.
  */
 static void
-count_limited(const Members *members, JobqWakeList *wake)
+count_at(JobqPermits *permits, uint16 index, TimestampTz now, JobqWakeList *wake)
+{
+	JobqPermits left = JOBQ_NO_PERMITS;
+
+	left.kind = permits->kind;
+	left.limit_key = permits->limit_key;
+	permits->kind = index;
+	permits->limit_key = JOBQ_NONE;
+	permits->cost = 0;
+	my_db->limits->limiters[index].running++;
+	jobq_permits_release(my_db, &left, 0, false, false, now, wake);
+}
+
+/*
+ * Of what runs already, each job counts at the limiter that its kind has or names, or
+ * else its queue, unless it passes that by; whatever others it has counted at before.
+ * What its worker has taken along goes back, so that it does not keep the permit for
+ * that.  Wants db->lock.
+ */
+static void
+count_limited(const Members *members, TimestampTz now, JobqWakeList *wake)
 {
 	for (int i = 0; i < jobq_shared->nslots; i++)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
+		JobqPermits *permits = &slot->holding->permits;
 		int64		job;
 		int32		queue_id;
 		uint32		kind;
@@ -386,8 +408,7 @@ count_limited(const Members *members, JobqWakeList *wake)
 		uint16		index;
 
 		if (slot->database != my_db_index ||
-			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD) ||
-			slot->holding->permits.kind != JOBQ_NO_LIMITER)
+			(slot->state != JOBQ_SLOT_ATTACHED && slot->state != JOBQ_SLOT_DEAD))
 			continue;
 		SpinLockAcquire(&slot->mutex);
 		job = slot->job_id;
@@ -396,7 +417,8 @@ count_limited(const Members *members, JobqWakeList *wake)
 		passes = slot->passes;
 		SpinLockRelease(&slot->mutex);
 		index = job == 0 ? JOBQ_NO_LIMITER : policies_limiter(members, queue_id, kind);
-		if (index == JOBQ_NO_LIMITER ||
+		if (index == JOBQ_NO_LIMITER || index == permits->kind ||
+			(permits->kind != JOBQ_NO_LIMITER && slot->holding->permits_job != job) ||
 			(passes && my_db->limits->limiters[index].priced))
 			continue;
 		SpinLockAcquire(&slot->mutex);
@@ -407,8 +429,7 @@ count_limited(const Members *members, JobqWakeList *wake)
 		SpinLockRelease(&slot->mutex);
 		if (index == JOBQ_NO_LIMITER)
 			continue;
-		slot->holding->permits.kind = index;
-		my_db->limits->limiters[index].running++;
+		count_at(permits, index, now, wake);
 		jobq_prefetch_return(my_db, slot, wake);
 	}
 	for (int i = 0; i < jobq_max_leases && my_db->leases->nleases > 0; i++)
@@ -416,15 +437,14 @@ count_limited(const Members *members, JobqWakeList *wake)
 		JobqLease  *lease = &my_db->leases->leases[i];
 		uint16		index;
 
-		if (lease->id == 0 || lease->permits.kind != JOBQ_NO_LIMITER ||
-			lease->cost == JOBQ_PASSES)
+		if (lease->id == 0 || lease->cost == JOBQ_PASSES ||
+			(lease->name == 0 && lease->permits.kind != JOBQ_NO_LIMITER))
 			continue;
-		index = lease->kind != 0 ? jobq_limiter_find(my_db, 0, lease->kind)
-			: policies_limiter(members, lease->queue_id, 0);
-		if (index == JOBQ_NO_LIMITER)
-			continue;
-		lease->permits.kind = index;
-		my_db->limits->limiters[index].running++;
+		index = lease->name == 0 && lease->kind != 0
+			? jobq_limiter_find(my_db, 0, lease->kind)
+			: policies_limiter(members, lease->queue_id, lease->name);
+		if (index != JOBQ_NO_LIMITER && index != lease->permits.kind)
+			count_at(&lease->permits, index, now, wake);
 	}
 }
 
