@@ -195,6 +195,26 @@ SELECT jobq.clear('held');
 SELECT jobq.ack(id, token) FROM held;
 SELECT jobq.test_clock('0');
 
+-- the job for which its group waits goes, or leaves for another queue, in a prepared transaction
+SELECT jobq.create_queue('left', mode => 'consumer');
+CALL test.settle();
+SELECT jobq.enqueue('any', '1', queue => 'held', group_key => 'p') AS first, jobq.enqueue('any', '2', queue => 'held', group_key => 'p') AS second,
+	jobq.enqueue('any', '3', queue => 'held', group_key => 'p') AS third \gset
+SELECT id = :first AS first, jobq.nack(id, token, 'later', '10 hours') FROM jobq.reserve('{held}', wait => '5 min');
+SELECT count(*) FROM jobq.reserve('{held}');
+BEGIN;
+SELECT jobq.cancel(:first);
+PREPARE TRANSACTION 'jobq_group';
+COMMIT PREPARED 'jobq_group';
+SELECT id = :second AS second, jobq.nack(id, token, 'later', '10 hours') FROM jobq.reserve('{held}', wait => '20 s');
+SELECT count(*) FROM jobq.reserve('{held}');
+BEGIN;
+SELECT jobq.edit(:second, queue => 'left');
+PREPARE TRANSACTION 'jobq_group';
+COMMIT PREPARED 'jobq_group';
+SELECT id = :third AS third, jobq.ack(id, token) FROM jobq.reserve('{held}', wait => '20 s');
+SELECT jobq.cancel(:second), jobq.drop_queue('left', force => true);
+
 -- nothing is left
 SELECT jobq.delete_all_failed() > 0;
 SELECT count(*) FROM jobq.jobs WHERE finished_at IS NULL;

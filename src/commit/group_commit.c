@@ -156,6 +156,17 @@ ended_abort(SubTransactionId since)
 	undo(&ended, since);
 }
 
+/*
+ * Jobs may have gone or changed of which nothing was noted: the scheduler sees for which
+ * ones groups wait, and for which in vain.
+ */
+static void
+ended_unnoted(JobqDatabase *db)
+{
+	if (db != NULL)
+		db->groups->owners = true;
+}
+
 const JobqCommitBooks group_held_books =
 {
 	.noted = held_noted,
@@ -169,5 +180,6 @@ const JobqCommitBooks group_end_books =
 	.noted = ended_noted,
 	.pending = ended_pending,
 	.commit = ended_commit,
+	.unnoted = ended_unnoted,
 	.abort = ended_abort,
 };

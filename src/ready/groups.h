@@ -86,8 +86,8 @@ typedef struct JobqGroups
 	bool		refill;			/* a group wants to be read */
 	bool		full;			/* a lane is skipping */
 	bool		owners;			/* jobs that had lost their turn may have it
-								 * again, or a group waits for another: the
-								 * scheduler shall read them */
+								 * again, a group waits for another, or in
+								 * vain: the scheduler shall read them */
 	bool		look;			/* at all of them */
 	TimestampTz due;			/* when the scheduler shall come: a group may
 								 * be free, with time, or there may be room */

@@ -317,7 +317,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 }
 
 /*
- * The safety net: a group shall not wait for a job that is not there, nor, unless that has
+ * The safety net: a group shall not wait for a job that is not in it, nor, unless that has
  * begun before, for one that stands elsewhere by now, or is not due.
  */
 void
@@ -351,11 +351,13 @@ groups_sweep(void)
 			JobqJob		job;
 
 			if (group->owner != 0 &&
-				!jobq_job_find(rel, group->owner, GetActiveSnapshot(), &job))
+				(!jobq_job_find(rel, group->owner, GetActiveSnapshot(), &job) ||
+				 job_group(&job) != group->id))
 				jobq_at_commit_group_end(group->id, group->owner);
 			if (group->called == 0)
 				continue;
-			if (!jobq_job_find(rel, group->called, GetActiveSnapshot(), &job))
+			if (!jobq_job_find(rel, group->called, GetActiveSnapshot(), &job) ||
+				job_group(&job) != group->id)
 				jobq_at_commit_group_end(group->id, group->called);
 			else if (job_run_at(&job) > now ||
 					 job_run_at(&job) != group->called_run_at ||
