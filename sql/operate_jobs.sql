@@ -6,6 +6,13 @@ SELECT jobq.enqueue('echo', delay => '1 hour') AS scheduled, jobq.enqueue('echo'
 SELECT test.until(format('(SELECT state = ''retryable'' FROM jobq.status(%s))', :retryable));
 SELECT jobq.cancel(id) FROM unnest(ARRAY[:scheduled, :ready, :retryable]) id;
 SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FROM jobq.wait(ARRAY[:scheduled, :ready, :retryable]);
+-- one whose row this transaction has locked itself
+SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
+BEGIN;
+SELECT count(*) FROM (SELECT FROM jobq.job WHERE id = :id FOR UPDATE) t;
+SELECT jobq.cancel(:id);
+COMMIT;
+SELECT state FROM jobq.status(:id);
 -- one that is over
 SELECT jobq.cancel(:scheduled);
 SELECT jobq.enqueue('echo') AS completed, jobq.enqueue('broken', max_attempts => 1) AS failed,

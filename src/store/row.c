@@ -252,6 +252,11 @@ jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
 
 	result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
 							  false, &tmfd);
+
+	/* a lock that this transaction has itself is in nobody's way */
+	if (result == TM_BeingModified && TransactionIdIsCurrentTransactionId(tmfd.xmax))
+		result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
+								  true, &tmfd);
 	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
 	if (result == TM_Ok)
 		jobq_count_rows(job, -1);
