@@ -36,6 +36,8 @@ static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
 static void give_back(const JobqPush *push, int64 token, bool limits);
 static void drop_lease(int64 id, int64 token);
+static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
+					  int64 token);
 static void look_again(Relation rel, int64 id);
 static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
@@ -272,20 +274,14 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			return true;
 
 		case JOBQ_EXPIRED:
-			if (token != 0)
-				jobq_at_commit_lease(LEASE_END, entry->key.id, token,
-									 JOBQ_NONE, 0);
-			if (!jobq_job_delete(rel, job))
+			if (!take_away(rel, job, entry, token))
 				break;
 			jobq_archive(job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
 						 "not started before expires_at");
 			return true;
 
 		case JOBQ_OTHER_LANE:
-			if (token != 0)
-				jobq_at_commit_lease(LEASE_END, entry->key.id, token,
-									 JOBQ_NONE, 0);
-			if (!jobq_job_delete(rel, job))
+			if (!take_away(rel, job, entry, token))
 				break;
 			if (jobq_group_changed(job))
 				jobq_change_group(job);
@@ -332,6 +328,32 @@ give_back(const JobqPush *push, int64 token, bool limits)
 	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
 	jobq_ready_push(db, push, push->key.run_at, &wake);
 	jobq_unlock(db, &wake);
+}
+
+/*
+ * Delete the row of a job that does not run where it stands.  False if somebody
+ * else has it.
+ *
+ * token: as above.  A consumer's transaction may last, and meet many such jobs: so they
+ * hold neither leases nor places that others could have.  Only a group waits until it is
+ * known what becomes of its job.
+ */
+static bool
+take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
+{
+	bool		deleted = jobq_job_delete(rel, job);
+
+	if (token == 0)
+		return deleted;
+	if (deleted && entry->permits.group != JOBQ_NONE)
+		jobq_at_commit_lease(LEASE_UNUSED, entry->key.id, token, JOBQ_NONE, 0);
+	else
+	{
+		if (deleted)
+			jobq_job_push_if_undone(job);
+		drop_lease(entry->key.id, token);
+	}
+	return deleted;
 }
 
 /*

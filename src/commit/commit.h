@@ -194,6 +194,7 @@ typedef enum LeaseAction
 	LEASE_RETRY,				/* commit: it is over, the job runs again */
 	LEASE_BACK,					/* commit: over, the job goes back to the
 								 * queue */
+	LEASE_UNUSED,				/* commit: over, the attempt has not begun */
 	LEASE_EXTEND,				/* commit: another end, named by the bundle */
 	LEASE_BUNDLE,				/* the reference of the bundle's maker */
 } LeaseAction;
@@ -230,6 +231,7 @@ extern bool jobq_lease_is_ended(int64 id);
 extern void jobq_at_commit_lease_of(int64 id, uint32 stat, uint32 kind);
 extern void jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle);
 extern bool jobq_bundle_noted(void);
+extern bool jobq_bundle_lives(JobqDatabase *db, uint32 bundle);
 extern void jobq_at_commit_lease(LeaseAction action, int64 id, int64 token,
 								 uint32 bundle, TimestampTz until);
 

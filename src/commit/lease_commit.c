@@ -52,7 +52,8 @@ jobq_lease_is_ended(int64 id)
 		if (leases[i].id == id &&
 			(leases[i].action == LEASE_END ||
 			 leases[i].action == LEASE_RETRY ||
-			 leases[i].action == LEASE_BACK))
+			 leases[i].action == LEASE_BACK ||
+			 leases[i].action == LEASE_UNUSED))
 			return true;
 	return false;
 }
@@ -134,6 +135,18 @@ bundle_lives(const JobqDatabase *db, const PendingLease *pending)
 }
 
 /*
+ * The same for a bundle that this transaction has noted.  Wants db->lock.
+ */
+bool
+jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
+{
+	for (int i = nleases - 1; i >= 0; i--)
+		if (leases[i].action == LEASE_BUNDLE && leases[i].bundle == bundle)
+			return bundle_lives(db, &leases[i]);
+	return false;
+}
+
+/*
  * Carry out what was noted, at commit.  Wants db->lock; cannot fail.
  */
 static void
@@ -175,6 +188,9 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				push = jobq_lease_push(lease);
 				jobq_ready_push(db, &push, now, wake);
 				jobq_lease_remove(db, lease, true, false, now, wake);
+				break;
+			case LEASE_UNUSED:
+				jobq_lease_remove(db, lease, false, true, now, wake);
 				break;
 			case LEASE_EXTEND:
 				jobq_lease_move(db, lease, pending->bundle, pending->until);

@@ -212,11 +212,14 @@ jobq_lease_popped(Reservation *reservation, const JobqPush *job, TimestampTz now
 
 	if (reservation->bundle == JOBQ_NONE)
 	{
-		JobqLeaseBundle *bundle;
+		reservation->bundle = jobq_lease_bundle(db, GetUserId());
+		jobq_at_commit_bundle(db, reservation->bundle);
+	}
+	if (reservation->token == 0)
+	{
+		JobqLeaseBundle *bundle = &db->leases->bundles[reservation->bundle];
 
 		reservation->token = jobq_lease_token(db);
-		reservation->bundle = jobq_lease_bundle(db, GetUserId());
-		bundle = &db->leases->bundles[reservation->bundle];
 		bundle->pid = MyProcPid;
 		bundle->since = now;
 		strlcpy(bundle->consumer, reservation->consumer, NAMEDATALEN);
@@ -256,6 +259,10 @@ jobq_reservation_begin(Reservation *reservation, FunctionCallInfo fcinfo,
  * Pop jobs and lease them, in one go: whatever happens from here on, the end
  * of the transaction knows of them.  If there are none and "wait", put this
  * session on the list of those to be woken.
+ *
+ * The jobs of the last look, if there was one, were not for us.  Its bundle serves
+ * again, so that a call holds one, however many outdated entries it meets; but
+ * not its token, as others may have got some since.
  */
 static bool
 pop_jobs(Reservation *reservation, bool wait)
@@ -270,10 +277,12 @@ pop_jobs(Reservation *reservation, bool wait)
 	jobq_injection_point("jobq-reserve-begins");
 	jobq_lease_room(2 * reservation->max + 1);
 	reservation->npopped = 0;
-	reservation->bundle = JOBQ_NONE;
 	reservation->token = 0;
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	if (reservation->bundle != JOBQ_NONE &&
+		!jobq_bundle_lives(db, reservation->bundle))
+		reservation->bundle = JOBQ_NONE;
 	while (reservation->npopped < reservation->max && db->dboid == MyDatabaseId)
 	{
 		JobqPush   *job = &reservation->popped[reservation->npopped];
@@ -294,13 +303,13 @@ pop_jobs(Reservation *reservation, bool wait)
 		}
 		jobq_lease_popped(reservation, job, now);
 	}
-	if (reservation->bundle != JOBQ_NONE)
-		jobq_at_commit_bundle(db, reservation->bundle);
-	else if (wait && !full && !db->stop && db->dboid == MyDatabaseId)
+	if (reservation->npopped == 0 && wait && !full && !db->stop && db->dboid == MyDatabaseId)
 		crowded = !jobq_reserver_list(reservation) &&
 			!jobq_share_left(db->shares, role, JOBQ_OF_RESERVERS);
 	jobq_unlock(db, &wake);
-	if (full && reservation->npopped == 0)
+
+	/* what was written gives leases back if it commits */
+	if (full && reservation->npopped == 0 && !reservation->wrote)
 		jobq_no_lease(db, role);
 	if (crowded)
 		no_place(db, role);

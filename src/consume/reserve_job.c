@@ -100,7 +100,6 @@ take_job(Reservation *reservation, JobqPush *push, bool limited)
 		jobq_permits_ask(db, push, limited, now, &wake) == JOBQ_MAY_RUN)
 	{
 		jobq_lease_popped(reservation, push, now);
-		jobq_at_commit_bundle(db, reservation->bundle);
 		taken = true;
 	}
 	jobq_unlock(db, &wake);

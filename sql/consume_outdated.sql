@@ -1,0 +1,67 @@
+-- Consumers meet jobs that are in memory and may not run.  These cost no tokens, and hold
+-- neither places nor leases, however many they are.
+
+-- one that has expired, and one that belongs into another lane by now
+SELECT jobq.create_queue('paced', mode => 'consumer', rate => '1 per hour');
+SELECT jobq.enqueue('parcel', '"late"', 'paced', expires_at => jobq.clock() + '1 min') AS late, jobq.enqueue('parcel', '"moved"', 'paced') AS moved \gset
+SELECT jobq.test_clock('2 min');
+SELECT jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('paced', limiter => 'carriers');
+CALL test.settle();
+-- what is rolled back comes again
+BEGIN;
+SELECT count(*) FROM jobq.reserve('{paced}');
+ROLLBACK;
+SELECT id, state FROM jobq.live_jobs WHERE queue = 'paced' AND (id, state) NOT IN ((:late, 'expired'), (:moved, 'ready'));
+SELECT count(*) FROM jobq.reserve('{paced}');
+SELECT s.state FROM jobq.status(:late) s;
+SELECT payload, token FROM jobq.reserve('{paced}', wait => '20 s') \gset
+\echo :payload
+SELECT jobq.ack(:moved, :token);
+SELECT queue, limiter, running, tokens < 0.5 AS spent FROM jobq.limits WHERE queue = 'paced' OR limiter = 'carriers' ORDER BY queue;
+SELECT jobq.test_clock('0'), jobq.drop_queue('paced'), jobq.drop_limiter('carriers');
+
+-- the only place is free for the next one in the same call
+SELECT jobq.create_queue('narrow', mode => 'consumer', max_running => 1);
+SELECT jobq.enqueue('parcel', '"late"', 'narrow', expires_at => jobq.clock() + '1 min') FROM generate_series(1, 3) \g /dev/null
+SELECT jobq.enqueue('parcel', '"good"', 'narrow') AS good \gset
+SELECT jobq.test_clock('2 min');
+CALL test.settle();
+SELECT payload, token FROM jobq.reserve('{narrow}') \gset
+\echo :payload
+SELECT jobq.ack(:good, :token);
+SELECT jobq.test_clock('0'), jobq.drop_queue('narrow');
+
+-- more than there are leases for calls
+SELECT jobq.create_queue('crowd', mode => 'consumer');
+CREATE PROCEDURE test.crowd(what text) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.enqueue_many('parcel', array_fill('"outdated"'::jsonb, ARRAY[5000]), queue => 'crowd',
+		expires_at => CASE what WHEN 'expired' THEN jobq.clock() + '1 min' END);
+	PERFORM jobq.enqueue('parcel', '"good"', queue => 'crowd');
+	COMMIT;
+	CALL test.settle();
+	IF what = 'cancelled' THEN
+		PERFORM jobq.cancel(id) FROM jobq.live_jobs WHERE queue = 'crowd' AND payload = '"outdated"';
+	ELSIF what = 'expired' THEN
+		PERFORM jobq.test_clock('2 min');
+	ELSE
+		PERFORM jobq.create_limiter('carriers', max_running => 5), jobq.alter_queue('crowd', limiter => 'carriers');
+	END IF;
+	COMMIT;
+	CALL test.settle();
+END
+$$;
+CALL test.crowd('cancelled');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}');
+CALL test.crowd('expired');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}');
+SELECT count(*), state FROM jobq.jobs WHERE queue = 'crowd' GROUP BY state ORDER BY state;
+SELECT jobq.test_clock('0');
+CALL test.crowd('moved');
+SELECT count(*) FROM jobq.reserve('{crowd}');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '20 s');
+SELECT count(*) FROM jobq_internal.lease_slots();
+SELECT running FROM jobq.limits WHERE limiter = 'carriers';
+SELECT jobq.clear('crowd');
+SELECT jobq.drop_queue('crowd'), jobq.drop_limiter('carriers');
+DROP PROCEDURE test.crowd;
