@@ -152,14 +152,20 @@ jobq_bundle_lives(JobqDatabase *db, uint32 bundle)
 static void
 leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
+	const PendingLease *made = NULL;	/* the last bundle */
+
 	for (int i = 0; i < nleases; i++)
 	{
 		PendingLease *pending = &leases[i];
 		JobqLease  *lease;
 		JobqPush	push;
+		uint32		bundle;
 
 		if (pending->action == LEASE_BUNDLE)
-			continue;			/* below */
+		{
+			made = pending;		/* below */
+			continue;
+		}
 		lease = jobq_lease_find(db, pending->id);
 		if (lease == NULL ||
 			(pending->token != 0 && lease->token != pending->token))
@@ -193,7 +199,17 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				jobq_lease_remove(db, lease, false, true, now, wake);
 				break;
 			case LEASE_EXTEND:
-				jobq_lease_move(db, lease, pending->bundle, pending->until);
+
+				/*
+				 * The lease may be one that was made again, from its row,
+				 * after all bundles were forgotten.
+				 */
+				bundle = pending->bundle;
+				Assert(bundle == JOBQ_NONE ||
+					   (made != NULL && made->bundle == bundle));
+				if (bundle != JOBQ_NONE && !bundle_lives(db, made))
+					bundle = JOBQ_NONE;
+				jobq_lease_move(db, lease, bundle, pending->until);
 				if (lease->until < db->wake_at)
 					wake->scheduler = true;
 				break;

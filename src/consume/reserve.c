@@ -494,8 +494,11 @@ jobq_lease_row(JobqDatabase *db, uint32 bundle, int64 row_id, int64 token,
 	table_close(rel, NoLock);
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	db->leases->bundles[bundle].row.id = row_id;
-	db->leases->bundles[bundle].row.ctid = ctid;
+	if (jobq_bundle_lives(db, bundle))
+	{
+		db->leases->bundles[bundle].row.id = row_id;
+		db->leases->bundles[bundle].row.ctid = ctid;
+	}
 	LWLockRelease(db->lock);
 }
 

@@ -521,6 +521,27 @@ sql(q{DELETE FROM jobq.lease WHERE token NOT IN (SELECT token FROM held WHERE na
 says('ack', 'moved', 'done');
 wait_for($node, 'a row that has moved is gone', 'SELECT count(*) = 0 FROM jobq.lease');
 
+# The database is not served for a while, in which a transaction is open that has made a
+# lease longer: what has been forgotten meanwhile is not to be given back.
+sql(q{SELECT jobq.create_queue('served', open => true, mode => 'consumer')});
+hold('served', '1 hour', 'across');
+$session = $node->background_psql('postgres');
+$session->query_safe(q{BEGIN; SELECT jobq.extend(id, token, '3 hours') FROM held WHERE name = 'across'});
+$node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.databases = 'doomed'});
+$node->reload;
+wait_for($node, 'nothing is held where nobody serves', 'SELECT count(*) = 0 FROM jobq_internal.lease_slots()');
+$node->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.databases});
+$node->reload;
+wait_for($node, 'the lease is there again', q{SELECT EXISTS (SELECT FROM jobq_internal.lease_slots() JOIN held ON id = job_id WHERE name = 'across')});
+$session->query_safe('COMMIT');
+$session->quit;
+is( sql(q{SELECT lease_until > now() + interval '2 hours' FROM jobq_internal.lease_slots() JOIN held ON id = job_id WHERE name = 'across'}),
+	't', 'and lasts as long as was said');
+hold('served', '1 hour', 'other');
+says('ack', $_, 'done') foreach qw(across other);
+is(sql(q{SELECT count(*) FROM jobq_internal.lease_slots() JOIN held ON id = job_id WHERE name IN ('across', 'other')}),
+	0, 'each lease has ended once');
+
 # Nothing is left of the leases of an extension that was dropped, although its
 # scheduler may not have seen that when the next one is there, whose jobs have
 # the same ids.
