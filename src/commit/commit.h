@@ -228,7 +228,9 @@ extern void jobq_at_commit_group_moved(int64 group, int64 job_id);
 extern void jobq_lease_room(int n);
 extern bool jobq_leases_noted(void);
 extern bool jobq_lease_is_ended(int64 id);
-extern void jobq_at_commit_lease_of(int64 id, uint32 stat, uint32 kind);
+extern void jobq_at_commit_lease_back(int64 id, int64 token, bool notify);
+extern void jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind,
+									   bool notify);
 extern void jobq_at_commit_bundle(JobqDatabase *db, uint32 bundle);
 extern bool jobq_bundle_noted(void);
 extern bool jobq_bundle_lives(JobqDatabase *db, uint32 bundle);

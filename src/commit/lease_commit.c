@@ -25,6 +25,7 @@ typedef struct PendingLease
 	uint32		bundle;
 	uint32		stat;			/* where the job is counted */
 	uint32		name;			/* hash of its kind */
+	bool		notify;			/* its queue has work again if it comes back */
 	TimestampTz until;
 } PendingLease;
 
@@ -76,15 +77,27 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 	lease->bundle = bundle;
 	lease->stat = JOBQ_NONE;
 	lease->name = 0;
+	lease->notify = false;
 	lease->until = until;
 }
 
 /*
- * Where the job, whose lease was just noted, is counted, and the hash of its kind.  They
- * are asked for in the order in which they were noted.
+ * Note that the job goes back to its queue, of which is told if "notify".  Likewise.
  */
 void
-jobq_at_commit_lease_of(int64 id, uint32 stat, uint32 kind)
+jobq_at_commit_lease_back(int64 id, int64 token, bool notify)
+{
+	jobq_at_commit_lease(LEASE_BACK, id, token, JOBQ_NONE, 0);
+	leases[nleases - 1].notify = notify;
+}
+
+/*
+ * Where the job, whose lease was just noted, is counted, the hash of its kind, and whether
+ * its queue is told should it come back.  They are asked for in the order in which they
+ * were noted.
+ */
+void
+jobq_at_commit_lease_given(int64 id, uint32 stat, uint32 kind, bool notify)
 {
 	static int	next = 0;
 
@@ -95,6 +108,7 @@ jobq_at_commit_lease_of(int64 id, uint32 stat, uint32 kind)
 		{
 			leases[next].stat = stat;
 			leases[next].name = kind;
+			leases[next].notify = notify;
 			return;
 		}
 		next++;
@@ -192,6 +206,7 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				break;
 			case LEASE_BACK:
 				push = jobq_lease_push(lease);
+				push.notify = pending->notify;
 				jobq_ready_push(db, &push, now, wake);
 				jobq_lease_remove(db, lease, true, false, now, wake);
 				break;
@@ -264,6 +279,7 @@ leases_abort(SubTransactionId since)
 				JobqPush	push = jobq_lease_push(lease);
 				TimestampTz now = jobq_now();
 
+				push.notify = pending->notify;
 				jobq_ready_push(db, &push, now, &wake);
 				jobq_lease_remove(db, lease, false, true, now, &wake);
 			}

@@ -417,8 +417,12 @@ release(const Held *held, Interval *interval, const Datum *payload)
 		if (delay_ms == 0 && payload == NULL && lease.lines.n == 0 &&
 			!ItemPointerIsValid(&db->leases->bundles[lease.bundle].row.ctid))
 		{
-			jobq_at_commit_lease(LEASE_BACK, held->ids[i], held->tokens[i],
-								 JOBQ_NONE, 0);
+			JobqQueue	buffer;
+			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id, &buffer);
+
+			jobq_at_commit_lease_back(held->ids[i], held->tokens[i],
+									  queue != NULL && queue->notify == NOTIFY_RELAY);
+			jobq_notify_queue(queue);
 			if (jobq_read_held(rel, &lease, &job))
 			{
 				/* the group goes on waiting for it, but not anew */

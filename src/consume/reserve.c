@@ -410,8 +410,11 @@ jobq_lease_jobs(Reservation *reservation, ReturnSetInfo *rsinfo)
 		}
 		(void) jobq_unique_started(&job);
 		jobq_tell_running(&job, job_attempt(&job) + 1, -1, false);
-		jobq_at_commit_lease_of(entry->key.id, jobq_count_place(&job),
-								jobq_kind_hash(jobq_job_kind(&job)));
+
+		/* at an abort, only the relay can tell of it */
+		jobq_at_commit_lease_given(entry->key.id, jobq_count_place(&job),
+								   jobq_kind_hash(jobq_job_kind(&job)),
+								   queue->notify != NOTIFY_OFF);
 
 		values[ID] = JOB(&job, JOB_ID);
 		values[TOKEN] = Int64GetDatum(reservation->token);

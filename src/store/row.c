@@ -219,13 +219,22 @@ jobq_job_push(const JobqJob *job)
 	jobq_push_of_job(&push, job, queue);
 	jobq_at_commit_push(&push);
 
-	if (queue != NULL && queue->notify == NOTIFY_TRANSACTIONAL)
-	{
-		char		channel[NAMEDATALEN + 16];
+	jobq_notify_queue(queue);
+}
 
-		snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
-		Async_Notify(channel, "");
-	}
+/*
+ * The queue, which may be NULL, gets work by this transaction: tell of it, if not the
+ * relay does.
+ */
+void
+jobq_notify_queue(const JobqQueue *queue)
+{
+	char		channel[NAMEDATALEN + 16];
+
+	if (queue == NULL || queue->notify != NOTIFY_TRANSACTIONAL)
+		return;
+	snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
+	Async_Notify(channel, "");
 }
 
 /*

@@ -542,6 +542,41 @@ says('ack', $_, 'done') foreach qw(across other);
 is(sql(q{SELECT count(*) FROM jobq_internal.lease_slots() JOIN held ON id = job_id WHERE name IN ('across', 'other')}),
 	0, 'each lease has ended once');
 
+# A job that comes back is told of, whatever gives it back.
+my $listener = $node->background_psql('postgres');
+sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE queue IN ('durable', 'memory')});
+$listener->query_safe('LISTEN jobq_queue_durable; LISTEN jobq_queue_memory');
+foreach my $queue ('durable', 'memory')
+{
+	my $told;
+
+	foreach my $what ('enqueue', 'release', 'rollback')
+	{
+		if ($what eq 'enqueue')
+		{
+			sql("SELECT jobq.enqueue('work', queue => '$queue')");
+		}
+		elsif ($what eq 'release')
+		{
+			sql(qq{INSERT INTO held SELECT 'back to $queue', id, token FROM jobq.reserve('{$queue}', lease => '1 hour', wait => '5 min')});
+			says('release', "back to $queue", 'done');
+		}
+		else
+		{
+			sql(qq{BEGIN; SELECT FROM jobq.reserve('{$queue}', wait => '5 min'); ROLLBACK});
+		}
+		$told = '';
+		for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+		{
+			$told = $listener->query('SELECT 1');
+			last if $told =~ /notification "jobq_queue_$queue"/;
+			select(undef, undef, undef, 0.1);
+		}
+		like($told, qr/notification "jobq_queue_$queue"/, "$queue: told of a job after its $what");
+	}
+}
+$listener->quit;
+
 # Nothing is left of the leases of an extension that was dropped, although its
 # scheduler may not have seen that when the next one is there, whose jobs have
 # the same ids.
