@@ -532,6 +532,7 @@ hand_over(void)
 				db->reload = true;
 				db->limits->stale = true;
 				wake.scheduler = true;
+				jobq_reservers_look(db);
 			}
 			if (changed != 0)
 			{

@@ -92,6 +92,7 @@ jobq_reserver_roles(Reservation *reservation)
 {
 	JobqTaker  *taker = &reservation->taker;
 
+	reservation->grants = reservation->db->offers->grants;
 	AcceptInvalidationMessages();
 	taker->any_role = true;
 	for (int i = 0; i < taker->nqueues; i++)
@@ -197,8 +198,8 @@ jobq_reserver_coming(Reservation *reservation)
 
 /*
  * Go on the list, which is done under the same lock as the vain look.  False if
- * a job of a role that we have not thought about has come in between, or if
- * the list is full.
+ * a job of a role that we have not thought about has come in between, or a privilege, or
+ * if the list is full.
  */
 bool
 jobq_reserver_list(Reservation *reservation)
@@ -206,6 +207,8 @@ jobq_reserver_list(Reservation *reservation)
 	JobqDatabase *db = reservation->db;
 	TimestampTz now = jobq_now();
 
+	if (reservation->grants != db->offers->grants)
+		return false;
 	for (int i = 0; i < reservation->taker.nqueues; i++)
 		if (jobq_queue_has_job(db, reservation->queue_ids[i],
 							   reservation->denied, reservation->ndenied, now))

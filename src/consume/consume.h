@@ -56,6 +56,8 @@ typedef struct Reservation
 	int64		lease_ms;
 	int64		token;			/* of what was popped last; or 0 */
 	int			patience;		/* looks in vain that are left */
+	uint32		grants;			/* JobqOffers.grants, when it looked for its
+								 * roles */
 	const char *consumer;
 	inet_struct client;
 	JobqPush   *popped;			/* [max] */

@@ -8,7 +8,8 @@
  * SET TABLESPACE of a database, and CREATE DATABASE with it as template, want
  * nobody else connected: its jobq processes leave, and stay away for a while, so
  * that nobody has to stop them first.  DROP EXTENSION takes the schema along.
- * DROP ROLE says what the role has left.
+ * DROP ROLE says what the role has left.  By GRANT of a role consumers that wait may take
+ * more jobs.
  *
  * src/module/utility.c
  *
@@ -325,6 +326,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		after_drop_roles((DropRoleStmt *) stmt, roles);
 	if (OidIsValid(schema))
 		after_drop_extension(schema);
+	if (IsA(stmt, GrantRoleStmt) && ((GrantRoleStmt *) stmt)->is_grant)
+		jobq_at_commit_reload();	/* as jobq.grant_role() */
 	if (end_prepared)
 		jobq_at_commit_prepared();
 }

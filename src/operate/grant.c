@@ -97,6 +97,9 @@ add_privilege(int32 queue_id, Oid role, const char *privilege)
 			   " VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
 			   3, types, values, NULL, SPI_OK_INSERT);
 	SPI_finish();
+
+	/* consumers that wait may take more jobs */
+	jobq_at_commit_reload();
 }
 
 /*

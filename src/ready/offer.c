@@ -42,6 +42,7 @@ reservers_clear(JobqDatabase *db)
 	db->offers->reservers[JOBQ_MAX_RESERVERS - 1].next = JOBQ_NONE;
 	db->offers->free = 0;
 	db->offers->head = JOBQ_NONE;
+	db->offers->grants = 0;
 	memset(db->offers->waiting, 0, sizeof(db->offers->waiting));
 	jobq_shares_set(db->shares, JOBQ_OF_RESERVERS, JOBQ_MAX_RESERVERS);
 }
@@ -175,6 +176,20 @@ jobq_reservers_dismiss(JobqDatabase *db)
 	}
 	LWLockRelease(db->lock);
 	return any;
+}
+
+/*
+ * Somebody may act for more roles than before, perhaps: those that cannot take the jobs
+ * of all shall look for themselves, and so shall who is about to wait.
+ */
+void
+jobq_reservers_look(JobqDatabase *db)
+{
+	db->offers->grants++;
+	for (uint32 i = db->offers->head; i != JOBQ_NONE;
+		 i = db->offers->reservers[i].next)
+		if (!db->offers->reservers[i].any_role)
+			SetLatch(&db->offers->reservers[i].proc->procLatch);
 }
 
 /*

@@ -26,7 +26,8 @@
  *
  * A session that waits is not asked which roles it may act for, so only jobs of
  * roles are offered of which it has said so; of a role that it has not thought
- * about it is told, and looks for itself.  It leaves the list under the lock of
+ * about it is told, and looks for itself; so it does when roles are given privileges.  It
+ * leaves the list under the lock of
  * its next look, or takes its offer there, or gives it back if it has to leave:
  * then the job is offered to the next one.
  */
@@ -65,6 +66,7 @@ typedef struct JobqOffers
 {
 	uint32		free;
 	uint32		head;			/* of the list of those that wait */
+	uint32		grants;			/* grows when somebody may take more */
 	uint32		waiting[JOBQ_WAITING_BUCKETS];	/* how many wait on queues of
 												 * this hash */
 	JobqReserver *reservers;	/* [JOBQ_MAX_RESERVERS] */
@@ -78,6 +80,7 @@ extern uint32 jobq_reserver_add(JobqDatabase *db, Oid role,
 extern void jobq_reserver_remove(JobqDatabase *db, uint32 place,
 								 TimestampTz now, JobqWakeList *wake);
 extern bool jobq_reservers_dismiss(JobqDatabase *db);
+extern void jobq_reservers_look(JobqDatabase *db);
 extern bool jobq_offer_take(JobqDatabase *db, uint32 place,
 							const JobqTaker *taker, JobqPush *job);
 

@@ -577,6 +577,24 @@ foreach my $queue ('durable', 'memory')
 }
 $listener->quit;
 
+# Who waits, and may take more than before, does.
+sql(q{SELECT jobq.create_queue('granted', open => true, mode => 'consumer')});
+foreach my $grant (
+	q{SELECT jobq.grant_queue('granted', 'bob', 'consume')}, q{GRANT alice TO bob},
+	q{SELECT jobq.grant_role('bob', 'consume')})
+{
+	my $job = sql(q{SET ROLE alice; SELECT jobq.enqueue('work', queue => 'granted')}) =~ s/.*\n//r;
+	my $bob = background('psql', '-XAtq', '-U', 'bob', '-d', 'postgres', '-c',
+		q{SELECT id FROM jobq.reserve('{granted}', wait => '50 min')});
+
+	sessions_wait(1);
+	sql($grant);
+	$bob->{handle}->finish;
+	is($bob->{out}, "$job\n", "got by $grant") or diag($bob->{err});
+	sql(q{SELECT jobq.revoke_queue('granted', 'bob', 'consume'), jobq.revoke_role('bob', 'consume'); REVOKE alice FROM bob});
+	sql("SELECT jobq.cancel($job)");
+}
+
 # Nothing is left of the leases of an extension that was dropped, although its
 # scheduler may not have seen that when the next one is there, whose jobs have
 # the same ids.
