@@ -354,7 +354,8 @@ free_jobs(int64 batch_id)
 }
 
 /*
- * The batch begins, and so do the workflows that are part of it.
+ * The batch begins, and so do the workflows that are part of it: also those that have come
+ * since this transaction's snapshot, as nobody else has them begin.
  */
 static void
 start_nested(int64 batch_id)
@@ -364,9 +365,9 @@ start_nested(int64 batch_id)
 	uint64		n;
 
 	SPI_connect();
-	n = jobq_query("UPDATE jobq.batch SET state = 'r', started_at = $2"
-				   " WHERE parent = $1 AND state = 'p' RETURNING id",
-				   2, types, values, NULL, SPI_OK_UPDATE_RETURNING);
+	n = jobq_query_latest("UPDATE jobq.batch SET state = 'r', started_at = $2"
+						  " WHERE parent = $1 AND state = 'p' RETURNING id",
+						  2, types, values, SPI_OK_UPDATE_RETURNING);
 	for (uint64 i = 0; i < n; i++)
 	{
 		int64		id = DatumGetInt64(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL));

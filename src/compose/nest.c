@@ -193,16 +193,16 @@ jobq_batch_cancel_nested(const JobqJob *job, bool begun)
 	if (job_batch(job) == 0)
 		return false;
 	SPI_connect();
-	found = jobq_query("SELECT id FROM jobq.batch WHERE parent = $1 AND parent_job = $2"
-					   " AND finished_at IS NULL AND (state = 'p' OR $3)" NOBODY,
-					   3, types, values, NULL, SPI_OK_SELECT) > 0;
+	found = jobq_query_latest("SELECT id FROM jobq.batch WHERE parent = $1 AND parent_job = $2"
+							  " AND finished_at IS NULL AND (state = 'p' OR $3)" NOBODY,
+							  3, types, values, SPI_OK_SELECT) > 0;
 	if (found)
 	{
 		static const Oid one[] = {INT8OID};
 		Datum		id = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 
-		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1", 1, one, &id, NULL,
-				   SPI_OK_UPDATE);
+		jobq_query_latest("UPDATE jobq.batch SET state = 'x' WHERE id = $1", 1, one, &id,
+						  SPI_OK_UPDATE);
 		jobq_at_commit_batch(DatumGetInt64(id), 0, false);
 		jobq_batch_changed(DatumGetInt64(id), "cancelling", false);
 	}

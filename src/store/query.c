@@ -66,6 +66,36 @@ jobq_query(const char *query, int nargs, const Oid *types,
 }
 
 /*
+ * The same, but it sees what has committed by now, whatever the isolation level of the
+ * transaction is.  None of the values is null.
+ */
+uint64
+jobq_query_latest(const char *query, int nargs, const Oid *types,
+				  const Datum *values, int expected)
+{
+	JobqOwnerState state;
+	SPIPlanPtr	plan;
+	Snapshot	snapshot;
+	int			result;
+
+	jobq_become_owner(&state);
+	plan = SPI_prepare(query, nargs, (Oid *) types);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare: %s", query);
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	result = SPI_execute_snapshot(plan, (Datum *) values, NULL, snapshot,
+								  InvalidSnapshot, false, true, 0);
+	UnregisterSnapshot(snapshot);
+	if (result != expected)
+		elog(ERROR, "query returned %s: %s",
+			 SPI_result_code_string(result), query);
+	SPI_freeplan(plan);
+	jobq_unbecome_owner(&state);
+	return SPI_processed;
+}
+
+/*
  * The same with a plan that is kept for the next time, for what is done often
  * and takes longer to plan than to run.  It may be made while the tables are
  * small, and still be there when they are large: so it uses indexes.

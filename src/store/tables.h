@@ -151,6 +151,8 @@ extern uint64 jobq_query(const char *query, int nargs, const Oid *types,
 						 const Datum *values, const char *nulls,
 						 int expected);
 struct _SPI_plan;
+extern uint64 jobq_query_latest(const char *query, int nargs, const Oid *types,
+								const Datum *values, int expected);
 extern uint64 jobq_query_kept(struct _SPI_plan **plan, const char *query,
 							  int nargs, const Oid *types,
 							  const Datum *values, const char *nulls,
