@@ -278,6 +278,21 @@ SELECT jobq.ack(id, token, '"y"') FROM jobq.reserve('{nested}', wait => '5 min')
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id) WHERE step IN ('in', 'end');
 
+-- its job was cleared away while its last step ran: it is completed, and has had its callbacks, when a retry takes its results
+SELECT jobq.workflow('{"steps": [{"name": "in", "workflow": {"name": "inner", "on_success": {"kind": "told", "payload": "success"}, "on_finish": {"kind": "told", "payload": "finish"}, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "end", "kind": "echo", "needs": ["in"], "payload": {"$result": "in"}}]}') AS id \gset
+SELECT id AS x, token FROM jobq.reserve('{nested}', wait => '5 min') \gset
+SELECT jobq.clear('nested');
+SELECT test.nest_ended(:id);
+SELECT jobq.ack(:x, :token, '"x"');
+SELECT test.nest_ended(test.inner(:id, 'in'));
+SELECT jobq.workflow_retry(:id);
+SELECT test.nest_ended(:id), test.nest_ended(test.inner(:id, 'in'));
+SELECT * FROM test.nest_tree(:id);
+SELECT jobq.workflow('{"on_finish": {"kind": "told", "payload": "last"}, "steps": [{"name": "a", "kind": "echo"}]}') AS id \gset
+SELECT test.until('EXISTS (SELECT FROM test.trace WHERE note LIKE ''%last%'')');
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
 -- mistakes
 SELECT e.* FROM unnest(ARRAY[
 	'{"name": "a", "kind": "echo", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "chain": [{"kind": "echo"}], "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "workflow": []}', '{"name": "a", "workflow": "b"}',

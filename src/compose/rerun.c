@@ -590,7 +590,13 @@ restore(int64 id, bool nested, List **batches)
 		(void) restore(DatumGetInt64(inner.ids[i]), true, batches);
 		MemoryContextSwitchTo(old);
 	}
-	if (jobs.n > 0 || nested || batch.state == BATCH_CANCELLED)
+
+	/*
+	 * one that is completed has had its end: only its results could not be
+	 * taken
+	 */
+	if (jobs.n > 0 || (nested && batch.state != BATCH_COMPLETED) ||
+		batch.state == BATCH_CANCELLED)
 		reopen(id, batch.state);
 	SPI_finish();
 	return jobs.n;
