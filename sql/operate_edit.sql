@@ -80,6 +80,16 @@ SELECT jobq.enqueue('edits_itself') AS own \gset
 SELECT state, regexp_replace(error, '\d+', 'N') AS error FROM test.outcome(:own);
 SELECT jobq.delete_failed(:own), jobq.cancel(:id);
 
+-- a step that waits for others: their results can be put into what it has then
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "manual", "payload": [1, 2]}, {"name": "b", "kind": "echo", "needs": ["a"], "payload": {"$result": "a"}}, {"name": "each", "kind": "echo", "needs": ["a"], "map": {"$result": "a"}}]}') AS flow \gset
+SELECT job_id AS b FROM jobq.steps WHERE batch_id = :flow AND name = 'b' \gset
+SELECT job_id AS each FROM jobq.steps WHERE batch_id = :flow AND name = 'each' \gset
+SELECT job_id AS a FROM jobq.steps WHERE batch_id = :flow AND name = 'a' \gset
+SELECT e.* FROM (VALUES (:b, '{"$result": 5}'), (:b, '{"$result": "a", "x": 1}'), (:each, '{"$result": "a", "path": 1}'), (:each, '{"$element": 5}')) v (id, payload), test.error(format('SELECT jobq.edit(%s, %L)', v.id, v.payload)) e;
+SELECT jobq.edit(:b, '{"b": {"$result": "a", "path": [0]}, "other": {"$element": 5}}'), jobq.edit(:each, '{"each": {"$element": "value"}}'), jobq.edit(:a, '{"$result": 5}'), jobq.edit(:a, '[3, 4]'), jobq.edit(:a, queue => 'default');
+SELECT state FROM jobq.wait_batch(:flow, '5 min');
+SELECT payload FROM jobq.jobs WHERE batch_id = :flow ORDER BY id;
+
 -- another queue: its length, its expiry, its groups, and what it carries
 SELECT jobq.create_queue('short', max_length => 1), jobq.create_queue('brief', expires_after => '1 hour'), jobq.pause('short'), jobq.pause('brief');
 SELECT jobq.enqueue('echo', queue => 'short') AS first, jobq.enqueue('echo', queue => 'brief') AS second \gset

@@ -214,6 +214,7 @@ typedef struct JobqRefs
 	int			place;			/* of the element in its array, from 0 */
 } JobqRefs;
 
+extern void jobq_step_check_payload(const JobqJob *job);
 extern bool jobq_is_result_ref(Jsonb *jsonb, const char *what);
 extern List *jobq_result_refs(Jsonb *payload, const char *what, bool mapped);
 extern Jsonb *jobq_results_put(Jsonb *payload, const JobqRefs *refs,

@@ -17,6 +17,7 @@
 
 #include "access/detoast.h"
 #include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -312,4 +313,24 @@ jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
 		whole = JsonbValueToJsonb(put_container(&writer, &payload->root));
 	*size = writer.size;
 	return writer.size > max_size ? NULL : whole;
+}
+
+/*
+ * The job has another payload.  If it is a step that still waits for others, an error if
+ * the scheduler could not put their results into that.
+ */
+void
+jobq_step_check_payload(const JobqJob *job)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(job_id(job));
+
+	if (job_batch(job) == 0 || !job_blocked(job))
+		return;
+	SPI_connect();
+	if (jobq_query_latest("SELECT elements IS NOT NULL OR element_of IS NOT NULL FROM jobq.step WHERE job_id = $1",
+						  1, types, &value, SPI_OK_SELECT) > 0)
+		(void) jobq_result_refs(DatumGetJsonbP(JOB(job, JOB_PAYLOAD)), "payload",
+								DatumGetBool(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, BOOLOID, NULL)));
+	SPI_finish();
 }

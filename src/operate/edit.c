@@ -31,6 +31,7 @@
 
 #include "attempt/attempt.h"
 #include "commit/commit.h"
+#include "compose/compose.h"
 #include "operate/inner.h"
 #include "produce/produce.h"
 
@@ -179,6 +180,8 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS])
 		jobq_set_payload(job, edit->nulls[EDIT_PAYLOAD]
 						 ? JOB(job, JOB_PAYLOAD) : edit->values[EDIT_PAYLOAD]);
+	if (!edit->nulls[EDIT_PAYLOAD])
+		jobq_step_check_payload(job);
 
 	/* code of a user's runs, as who edits the job, who can become its role */
 	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS] ||
