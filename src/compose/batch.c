@@ -501,6 +501,26 @@ jobq_batch_check_visible(int64 id)
 }
 
 /*
+ * Lock the dead letters of the batch, and of those that are part of it, before the batch:
+ * whoever retries or deletes one of them has locked that before he wants the row of its
+ * batch.  The innermost come first, as they do there.  The caller is connected to SPI.
+ */
+void
+batch_lock_letters(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		value = Int64GetDatum(id);
+
+	(void) jobq_query("WITH RECURSIVE inside AS (SELECT 0 AS level, $1 AS id UNION ALL"
+					  "  SELECT i.level + 1, b.id FROM inside i JOIN jobq.batch b ON b.parent = i.id"
+					  "  WHERE i.level < 100)"
+					  " SELECT pg_catalog.count(*) FROM (SELECT FROM inside i"
+					  "  JOIN jobq.failed_job f ON f.batch_id = i.id"
+					  "  ORDER BY i.level DESC, f.id FOR UPDATE OF f) l",
+					  1, types, &value, NULL, SPI_OK_SELECT);
+}
+
+/*
  * An error if this user may not run the batch's failed jobs again, or they cannot.
  */
 void
@@ -510,6 +530,8 @@ jobq_batch_check_retry(int64 id)
 
 	jobq_lock_jobs();
 	SPI_connect();
+	batch_read(JOBQ_MAY_OPERATE, id, ANYBODY, &batch);
+	batch_lock_letters(id);
 	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	SPI_finish();
 	if (batch.state == BATCH_CANCELLED)

@@ -36,6 +36,7 @@ typedef struct Batch
 /* src/compose/batch.c */
 extern void batch_read(int privilege, int64 id, const char *lock,
 					   Batch *batch);
+extern void batch_lock_letters(int64 id);
 extern bool batch_open_to_add(int64 id, Batch *batch);
 extern void batch_check_begun(int64 id, const Batch *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);

@@ -609,8 +609,14 @@ restore(int64 id, bool nested, List **batches)
 int64
 jobq_workflow_restore(int64 id, List **batches)
 {
+	Batch		batch;
+
 	jobq_lock_jobs();
 	jobq_pin_queues();
 	*batches = NIL;
+	SPI_connect();
+	batch_read(JOBQ_MAY_OPERATE, id, ANYBODY, &batch);
+	batch_lock_letters(id);
+	SPI_finish();
 	return restore(id, false, batches);
 }

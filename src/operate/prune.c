@@ -67,8 +67,10 @@ jobq_prune(PG_FUNCTION_ARGS)
 	static const char *const queries[] = {
 		DELETE_AND_COUNT("DELETE FROM jobq.archive WHERE " IS_MINE
 						 " AND finished_at < $3" RETURNING_FINISHED),
-		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE " IS_MINE
-						 " AND finished_at < $3" RETURNING_LETTERS)
+		/* in the order in which others lock several of them */
+		DELETE_AND_COUNT("DELETE FROM jobq.failed_job WHERE id IN (SELECT id FROM jobq.failed_job"
+						 " WHERE " IS_MINE " AND finished_at < $3 ORDER BY id FOR UPDATE)"
+						 RETURNING_LETTERS)
 	};
 	static const Oid types[] = {OIDOID, BOOLOID, TIMESTAMPTZOID};
 	TimestampTz now = jobq_now();
