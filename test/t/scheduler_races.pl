@@ -557,6 +557,23 @@ is(sql(q{SELECT headers ->> 'batch_state' FROM jobq.live_jobs WHERE queue = 'ste
 sql(q{SELECT jobq.clear('steps')});
 
 #
+# A step that has failed is retried after it was seen that one has: the workflow goes on.
+#
+$batch = sql(q{SELECT jobq.workflow('{"name": "retried soon", "on_failure": {"kind": "x", "queue": "steps"}, "options": {"queue": "steps", "max_attempts": 1},
+	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')});
+@held = map { sql(q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')}) } 1 .. 2;
+my ($failed) = $held[0] =~ /^(\d+)/;
+hold('jobq-batch-reads',
+	sub { sql("SELECT jobq.nack($held[0])"); },
+	sub { sql("SELECT jobq.retry($failed)"); });
+is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, jobq.ack(j.id, j.token) FROM jobq.reserve('{steps}', wait => '30 s') j JOIN jobq.steps s ON s.job_id = j.id) t}),
+	'a', 'retried soon: it is there again');
+sql("SELECT jobq.ack($held[1])");
+is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, jobq.ack(j.id, j.token) FROM jobq.reserve('{steps}', wait => '30 s') j JOIN jobq.steps s ON s.job_id = j.id) t}),
+	'c', 'retried soon: what needs it follows');
+is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried soon: the workflow is completed');
+
+#
 # Whoever is told of an attempt's end sees no worker at it, although that has not
 # left it yet: a dead letter that is retried waits.
 #

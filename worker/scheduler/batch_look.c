@@ -182,10 +182,10 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 
 		/*
 		 * a job may have failed since, and what needed it is cancelled
-		 * already
+		 * already; or the one that had failed was retried
 		 */
 		failing = batch->state == BATCH_RUNNING && !batch->reopened &&
-			(failing || has_failed(batch));
+			has_failed(batch);
 		if (shared && (failing || batch->has_steps || batch->state != BATCH_RUNNING))
 			return LOOK_ALONE;
 	}
