@@ -24,7 +24,8 @@
  *
  * PREPARE TRANSACTION forgets what was collected, as core does with its own
  * wake-ups; COMMIT PREPARED and ROLLBACK PREPARED (see utility.c) ask for a look
- * at everything.
+ * at everything.  So does a subscription that carries them out, of which no hook
+ * tells (ends_prepared()).
  *
  * src/commit/commit.c
  *
@@ -33,7 +34,9 @@
 #include "base/base.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
 #include "utils/resowner.h"
 
 #include "commit/inner.h"
@@ -91,6 +94,7 @@ static const JobqCommitBooks *books[MAX_BOOKS] =
 static int	nbooks = 6;
 
 static bool something_noted(void);
+static bool ends_prepared(void);
 static void xact_callback(XactEvent event, void *arg);
 static void release_callback(ResourceReleasePhase phase, bool isCommit,
 							 bool isTopLevel, void *arg);
@@ -350,12 +354,27 @@ something_noted(void)
 	return noted;
 }
 
+/*
+ * Is this the transaction in which a subscription has carried out COMMIT PREPARED or
+ * ROLLBACK PREPARED?  That is no statement, and goes past all hooks.  But its record is
+ * in the log, while the transaction has no id of its own.  One in which a page was pruned
+ * looks the same, and has everything looked at in vain.
+ */
+static bool
+ends_prepared(void)
+{
+	return IsLogicalWorker() && !XLogRecPtrIsInvalid(XactLastRecEnd) &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			if (ends_prepared())
+				jobq_at_commit_prepared();
 			for (int i = 0; i < nbooks; i++)
 				if (books[i]->before_commit != NULL && books[i]->noted())
 					books[i]->before_commit();

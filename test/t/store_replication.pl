@@ -75,6 +75,36 @@ is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	'both show the same states');
 
+# a table with a trigger that enqueues on the subscriber, and two-phase commit
+$publisher->safe_psql('postgres', q{CREATE TABLE item (id int PRIMARY KEY); CREATE PUBLICATION items FOR TABLE item});
+$subscriber->safe_psql('postgres', q{
+ALTER SYSTEM SET jobq.poll_interval = 3600;
+SELECT pg_reload_conf();
+SELECT jobq.create_queue('items', max_length => 1);
+CREATE TABLE item (id int PRIMARY KEY);
+CREATE TRIGGER enqueue AFTER INSERT ON item FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('item', 'items');
+ALTER TABLE item ENABLE ALWAYS TRIGGER enqueue;
+CREATE FUNCTION take_item(payload jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT jobq.register('item', 'take_item(jsonb)')});
+my $connstr = $publisher->connstr . ' dbname=postgres';
+$subscriber->safe_psql('postgres',
+	"CREATE SUBSCRIPTION items CONNECTION '$connstr' PUBLICATION items WITH (two_phase = true)");
+wait_for($subscriber, 'the subscription has two phases',
+	q{SELECT subtwophasestate = 'e' FROM pg_subscription WHERE subname = 'items'});
+foreach my $end ('COMMIT', 'ROLLBACK', 'COMMIT')
+{
+	$publisher->safe_psql('postgres', q{BEGIN; INSERT INTO item SELECT max(n) + 1 FROM generate_series(0, (SELECT count(*) FROM item)) n; PREPARE TRANSACTION 'item'});
+	wait_for($subscriber, 'it is prepared there, too', 'SELECT count(*) = 1 FROM pg_prepared_xacts');
+	$publisher->safe_psql('postgres', "$end PREPARED 'item'");
+	wait_for($subscriber, "$end PREPARED is carried out", 'SELECT count(*) = 0 FROM pg_prepared_xacts');
+	wait_for($subscriber, 'which hands over what it leaves',
+		q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'items' AND finished_at IS NULL});
+}
+is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.jobs WHERE queue = 'items' AND state = 'completed'}),
+	'2', 'each job has run');
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION items');
+$subscriber->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.poll_interval; SELECT pg_reload_conf()});
+
 unsubscribe($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'),
 	'5', 'adopt() takes over the jobs that are here');
