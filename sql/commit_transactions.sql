@@ -157,6 +157,26 @@ SELECT * FROM test.error('SELECT jobq_internal.run_next(''{manual}'')');
 COMMIT;
 SELECT jobq.cancel(:id);
 
+-- a function that was said to be fit for parallel workers: nothing is lost or kept
+CREATE FUNCTION test.tell() RETURNS void LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN PERFORM jobq.notify('parallel', 'x'); END $$;
+CREATE FUNCTION test.take() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN RETURN (SELECT id FROM jobq.reserve('{parallel}')); END $$;
+CREATE TABLE test.one AS SELECT 1 AS one;
+SELECT jobq.create_queue('parallel', mode => 'consumer', lease => 'memory');
+SELECT jobq.enqueue('outside', queue => 'parallel') AS id \gset
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+SET parallel_leader_participation = off;
+-- by a worker, when one can be had
+SELECT test.until($$ (SELECT code = '25000' FROM test.error('SELECT test.tell() FROM test.one')) $$);
+SELECT * FROM test.error('SELECT test.take() FROM test.one');
+RESET parallel_setup_cost;
+RESET parallel_tuple_cost;
+RESET min_parallel_table_scan_size;
+RESET parallel_leader_participation;
+SELECT jobq.ack(id, token), id = :id AS reserved FROM jobq.reserve('{parallel}');
+DROP TABLE test.one;
+
 -- a handler that enqueues is in the same position
 CREATE FUNCTION test.parent(payload jsonb) RETURNS void
 LANGUAGE plpgsql AS $$

@@ -379,6 +379,18 @@ xact_callback(XactEvent event, void *arg)
 				if (books[i]->before_commit != NULL && books[i]->noted())
 					books[i]->before_commit();
 			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+
+			/*
+			 * its end is not that of the transaction, and nothing is handed
+			 * over
+			 */
+			if (something_noted())
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+						 errmsg("a parallel worker cannot do what takes effect at commit"),
+						 errhint("Make the function that calls jobq PARALLEL UNSAFE.")));
+			break;
 		case XACT_EVENT_COMMIT:
 			committed = something_noted();
 			break;
@@ -388,6 +400,7 @@ xact_callback(XactEvent event, void *arg)
 					books[i]->check_prepare();
 			break;
 		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
 			if (something_noted())
 			{
 				undo_deletions(InvalidSubTransactionId);

@@ -33,6 +33,7 @@ static void
 check_call(FunctionCallInfo fcinfo, const char *function)
 {
 	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),

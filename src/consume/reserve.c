@@ -519,6 +519,7 @@ jobq_reserve(PG_FUNCTION_ARGS)
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.reserve()");
+	PreventCommandIfParallelMode("jobq.reserve()");
 	for (int i = 0; i < 4; i++)
 		if (PG_ARGISNULL(i))
 			ereport(ERROR,

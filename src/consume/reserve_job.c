@@ -122,6 +122,7 @@ jobq_reserve_job(PG_FUNCTION_ARGS)
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.reserve_job()");
+	PreventCommandIfParallelMode("jobq.reserve_job()");
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),

@@ -323,6 +323,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
+	PreventCommandIfParallelMode("jobq.work()");
 	rel = jobq_open_jobs();
 	if (charge_crashed(rel))
 	{
