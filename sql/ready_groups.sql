@@ -194,6 +194,32 @@ SELECT payload FROM held;
 SELECT jobq.clear('held');
 SELECT jobq.ack(id, token) FROM held;
 SELECT jobq.test_clock('0');
+-- the group does not go on waiting for a job that a consumer has enqueued, and taken back
+SELECT jobq.enqueue('outside', '"b"', queue => 'held', group_key => 'own', priority => 2) IS NULL;
+BEGIN;
+SAVEPOINT s1;
+SELECT jobq.enqueue('outside', '"a"', queue => 'held', group_key => 'own', priority => 1) IS NULL;
+SELECT payload FROM test.take(10);
+ROLLBACK TO s1;
+SELECT payload FROM test.take(10);
+ROLLBACK;
+BEGIN;
+SELECT jobq.enqueue('outside', '"a"', queue => 'held', group_key => 'own', priority => 1) IS NULL;
+SELECT payload FROM test.take(10);
+ROLLBACK;
+BEGIN;
+SELECT payload FROM test.take(10);
+ROLLBACK;
+-- but for one that is there now
+BEGIN;
+SELECT jobq.enqueue('outside', '"a"', queue => 'held', group_key => 'own', priority => 1) IS NULL;
+SELECT payload FROM test.take(10);
+COMMIT;
+TRUNCATE held;
+INSERT INTO held SELECT * FROM test.take(10);
+SELECT payload FROM held;
+SELECT jobq.clear('held');
+SELECT jobq.ack(id, token) FROM held;
 
 -- the job for which its group waits goes, or leaves for another queue, in a prepared transaction
 SELECT jobq.create_queue('left', mode => 'consumer');

@@ -417,6 +417,8 @@ wait_for_group(Relation rel, const JobqJob *job, const JobqPush *entry,
 	JobqPush	called = {0};
 
 	jobq_push_of_job(&called, first, NULL);
+	if (TransactionIdIsCurrentTransactionId(first->xmin))
+		jobq_at_abort_group_moved(job_group(first), job_id(first));
 
 	/*
 	 * who says that a group waits for a job must stay to see whether it is

@@ -89,9 +89,9 @@ static bool committed = false;
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
 	&group_held_books, &lease_books, &message_books, &batch_books,
-	&outcome_books, &group_end_books
+	&outcome_books, &group_end_books, &group_awaited_books
 };
-static int	nbooks = 6;
+static int	nbooks = 7;
 
 static bool something_noted(void);
 static bool ends_prepared(void);

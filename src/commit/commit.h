@@ -223,6 +223,7 @@ extern void jobq_at_commit_group_held(int64 group, int64 job_id,
 									  TimestampTz since);
 extern void jobq_at_commit_group_end(int64 group, int64 job_id);
 extern void jobq_at_commit_group_moved(int64 group, int64 job_id);
+extern void jobq_at_abort_group_moved(int64 group, int64 job_id);
 
 /* src/commit/lease_commit.c */
 extern void jobq_lease_room(int n);

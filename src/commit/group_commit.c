@@ -9,6 +9,10 @@
  * any more, or not where it was, is told after permits were given back, as whoever
  * removes a job may come before the one who has just put it back.
  *
+ * A group may wait for a job before its row has committed, if a consumer has written it
+ * in the transaction in which it asks for jobs.  If that does not commit, the group is
+ * told at abort.
+ *
  * src/commit/group_commit.c
  *
  *-------------------------------------------------------------------------
@@ -39,6 +43,7 @@ typedef struct PendingGroups
 
 static PendingGroups held;
 static PendingGroups ended;
+static PendingGroups awaited;	/* which this transaction has written */
 
 static void
 note(PendingGroups *pending, int64 group, int64 job_id, TimestampTz since, bool moved)
@@ -79,6 +84,16 @@ jobq_at_commit_group_moved(int64 group, int64 job_id)
 {
 	if (group != 0)
 		note(&ended, group, job_id, 0, true);
+}
+
+/*
+ * At abort, the group need not wait for this job where it is, as this transaction has
+ * written that.
+ */
+void
+jobq_at_abort_group_moved(int64 group, int64 job_id)
+{
+	note(&awaited, group, job_id, 0, true);
 }
 
 static void
@@ -167,6 +182,39 @@ ended_unnoted(JobqDatabase *db)
 		db->groups->owners = true;
 }
 
+static bool
+awaited_noted(void)
+{
+	return awaited.n > 0;
+}
+
+/*
+ * What has committed is in the ready set by its own push.
+ */
+static bool
+awaited_pending(JobqDatabase *db)
+{
+	awaited.n = 0;
+	return false;
+}
+
+static void
+awaited_abort(SubTransactionId since)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+	int			n = awaited.n;
+
+	undo(&awaited, since);
+	if (db == NULL || awaited.n == n)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = awaited.n; i < n; i++)
+		jobq_group_moved(db, awaited.jobs[i].group, awaited.jobs[i].job_id,
+						 jobq_now(), &wake);
+	jobq_unlock(db, &wake);
+}
+
 const JobqCommitBooks group_held_books =
 {
 	.noted = held_noted,
@@ -182,4 +230,11 @@ const JobqCommitBooks group_end_books =
 	.commit = ended_commit,
 	.unnoted = ended_unnoted,
 	.abort = ended_abort,
+};
+
+const JobqCommitBooks group_awaited_books =
+{
+	.noted = awaited_noted,
+	.pending = awaited_pending,
+	.abort = awaited_abort,
 };

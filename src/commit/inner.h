@@ -15,6 +15,7 @@
 extern const JobqCommitBooks group_held_books;	/* group_commit.c: before
 												 * permits are given back */
 extern const JobqCommitBooks group_end_books;	/* ... and after that */
+extern const JobqCommitBooks group_awaited_books;	/* ... and at abort */
 extern const JobqCommitBooks lease_books;	/* lease_commit.c */
 extern const JobqCommitBooks message_books; /* message.c */
 extern const JobqCommitBooks batch_books;	/* batch_commit.c */
