@@ -27,6 +27,19 @@ DROP EXTENSION jobq;
 ROLLBACK;
 SELECT jobq.enqueue('echo', '"still there"') AS id \gset
 SELECT * FROM test.outcome(:id);
+-- a queue that was dropped before goes along
+BEGIN;
+SELECT jobq.create_queue('short'), jobq.drop_queue('short');
+DROP EXTENSION jobq;
+CREATE EXTENSION jobq;
+COMMIT;
+SELECT jobq.register('echo', 'test.echo(jsonb)');
+BEGIN;
+SELECT jobq.create_queue('short'), jobq.drop_queue('short');
+DROP EXTENSION jobq;
+COMMIT;
+CREATE EXTENSION jobq;
+SELECT jobq.register('echo', 'test.echo(jsonb)');
 -- in one transaction
 BEGIN;
 DROP EXTENSION jobq;

@@ -255,6 +255,17 @@ lock_queues(const char *name)
 }
 
 /*
+ * The queue went with the extension, if that was dropped later on.
+ */
+static bool
+went_with_extension(const Dropped *queue)
+{
+	const JobqRelations *rels = jobq_relations_of_any_version();
+
+	return rels == NULL || rels->job != queue->jobs;
+}
+
+/*
  * The transaction is about to commit: see that no queue that it has dropped has
  * been used since.
  */
@@ -263,12 +274,13 @@ drops_before_commit(void)
 {
 	static const Oid types[] = {INT4OID};
 
-	lock_queues(dropped->name);
+	if (!went_with_extension(dropped))
+		lock_queues(dropped->name);
 	for (Dropped *queue = dropped; queue != NULL; queue = queue->outer)
 	{
 		Datum		values[] = {Int32GetDatum(queue->queue_id)};
 
-		if (check_droppable(queue) == 0)
+		if (went_with_extension(queue) || check_droppable(queue) == 0)
 			continue;
 		PushActiveSnapshot(GetTransactionSnapshot());
 		SPI_connect();
