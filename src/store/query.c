@@ -14,6 +14,7 @@
  */
 #include "base/base.h"
 
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
@@ -35,6 +36,15 @@ jobq_become_owner(JobqOwnerState *state)
 	state->nestlevel = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+
+	/*
+	 * What we write is not what a publisher has written, even if a trigger of
+	 * a subscription's table has called us: it must not become dormant, and
+	 * is to be told of.
+	 */
+	if (SessionReplicationRole != SESSION_REPLICATION_ROLE_ORIGIN)
+		(void) set_config_option("session_replication_role", "origin", PGC_SUSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
 void

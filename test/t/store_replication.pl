@@ -85,7 +85,18 @@ CREATE TABLE item (id int PRIMARY KEY);
 CREATE TRIGGER enqueue AFTER INSERT ON item FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('item', 'items');
 ALTER TABLE item ENABLE ALWAYS TRIGGER enqueue;
 CREATE FUNCTION take_item(payload jsonb) RETURNS void LANGUAGE sql AS '';
-SELECT jobq.register('item', 'take_item(jsonb)')});
+SELECT jobq.register('item', 'take_item(jsonb)');
+CREATE FUNCTION begin_batch() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	batch bigint := jobq.create_batch('of an item');
+BEGIN
+	PERFORM jobq.batch_add(batch, 'item', '{1}');
+	PERFORM jobq.batch_start(batch);
+	PERFORM jobq.schedule('of items', '@daily', 'item');
+	RETURN NULL;
+END $$;
+CREATE TRIGGER begin_batch AFTER INSERT ON item FOR EACH ROW EXECUTE FUNCTION begin_batch();
+ALTER TABLE item ENABLE ALWAYS TRIGGER begin_batch});
 my $connstr = $publisher->connstr . ' dbname=postgres';
 $subscriber->safe_psql('postgres',
 	"CREATE SUBSCRIPTION items CONNECTION '$connstr' PUBLICATION items WITH (two_phase = true)");
@@ -102,6 +113,11 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'COMMIT')
 }
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.jobs WHERE queue = 'items' AND state = 'completed'}),
 	'2', 'each job has run');
+wait_for($subscriber, 'batches that a trigger has started come to their end',
+	q{SELECT count(*) = 2 FROM jobq.batch WHERE name = 'of an item' AND state = 'c'});
+is($subscriber->safe_psql('postgres', q{SELECT state FROM jobq.schedules WHERE name = 'of items'}),
+	'active', 'and its schedule is one of the subscriber');
+$subscriber->safe_psql('postgres', q{SELECT jobq.unschedule('of items')});
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION items');
 $subscriber->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.poll_interval; SELECT pg_reload_conf()});
 
