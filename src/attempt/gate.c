@@ -21,6 +21,7 @@
 #include "access/stratnum.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -39,6 +40,7 @@ static void drop_lease(int64 id, int64 token);
 static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
 					  int64 token);
 static void look_again(Relation rel, int64 id);
+static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token);
 static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
@@ -402,6 +404,30 @@ look_again(Relation rel, int64 id)
 			jobq_ready_push(db, &push, jobq_now(), &wake);
 		jobq_unlock(db, &wake);
 	}
+}
+
+/*
+ * Delete the row of a job that was popped and is to end, or to be written anew; the
+ * consumer's lease ends then, too.  False if another transaction has the row.
+ *
+ * Should that be rolled back, it hands the job over again, and the lease must not be in
+ * the way then; so it ends at once.  If it was meanwhile, nobody else does.
+ */
+static bool
+take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
+{
+	TransactionId blocker;
+
+	if (jobq_job_delete_or_blocker(rel, job, &blocker))
+	{
+		if (token != 0)
+			jobq_at_commit_lease(LEASE_END, entry->key.id, token, JOBQ_NONE, 0);
+		return true;
+	}
+	drop_lease(entry->key.id, token);
+	if (token != 0 && !(TransactionIdIsValid(blocker) && TransactionIdIsInProgress(blocker)))
+		look_again(rel, entry->key.id);
+	return false;
 }
 
 /*
