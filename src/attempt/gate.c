@@ -40,7 +40,6 @@ static void drop_lease(int64 id, int64 token);
 static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
 					  int64 token);
 static void look_again(Relation rel, int64 id);
-static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token);
 static void see_first(Relation rel, const JobqJob *first);
 static void wait_for_group(Relation rel, const JobqJob *job,
 						   const JobqPush *entry, const JobqJob *first,
@@ -273,6 +272,7 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 		case JOBQ_NOT_DUE:
 			drop_lease(entry->key.id, token);
 			jobq_job_push(job);
+			jobq_job_push_if_undone(job);
 			return true;
 
 		case JOBQ_EXPIRED:
@@ -339,22 +339,28 @@ give_back(const JobqPush *push, int64 token, bool limits)
  * token: as above.  A consumer's transaction may last, and meet many such jobs: so they
  * hold neither leases nor places that others could have.  Only a group waits until it is
  * known what becomes of its job.
+ *
+ * Whoever else has the row hands the job over again, should he roll back, and the lease
+ * must not be in his way then.  If he has just done so, nobody else does.
  */
 static bool
 take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
 {
-	bool		deleted = jobq_job_delete(rel, job);
+	TransactionId blocker;
+	bool		deleted = jobq_job_delete_or_blocker(rel, job, &blocker);
 
 	if (token == 0)
 		return deleted;
 	if (deleted && entry->permits.group != JOBQ_NONE)
-		jobq_at_commit_lease(LEASE_UNUSED, entry->key.id, token, JOBQ_NONE, 0);
-	else
 	{
-		if (deleted)
-			jobq_job_push_if_undone(job);
-		drop_lease(entry->key.id, token);
+		jobq_at_commit_lease(LEASE_UNUSED, entry->key.id, token, JOBQ_NONE, 0);
+		return true;
 	}
+	if (deleted)
+		jobq_job_push_if_undone(job);
+	drop_lease(entry->key.id, token);
+	if (!deleted && !(TransactionIdIsValid(blocker) && TransactionIdIsInProgress(blocker)))
+		look_again(rel, entry->key.id);
 	return deleted;
 }
 
@@ -404,30 +410,6 @@ look_again(Relation rel, int64 id)
 			jobq_ready_push(db, &push, jobq_now(), &wake);
 		jobq_unlock(db, &wake);
 	}
-}
-
-/*
- * Delete the row of a job that was popped and is to end, or to be written anew; the
- * consumer's lease ends then, too.  False if another transaction has the row.
- *
- * Should that be rolled back, it hands the job over again, and the lease must not be in
- * the way then; so it ends at once.  If it was meanwhile, nobody else does.
- */
-static bool
-take_away(Relation rel, JobqJob *job, const JobqPush *entry, int64 token)
-{
-	TransactionId blocker;
-
-	if (jobq_job_delete_or_blocker(rel, job, &blocker))
-	{
-		if (token != 0)
-			jobq_at_commit_lease(LEASE_END, entry->key.id, token, JOBQ_NONE, 0);
-		return true;
-	}
-	drop_lease(entry->key.id, token);
-	if (token != 0 && !(TransactionIdIsValid(blocker) && TransactionIdIsInProgress(blocker)))
-		look_again(rel, entry->key.id);
-	return false;
 }
 
 /*
