@@ -380,11 +380,7 @@ xact_callback(XactEvent event, void *arg)
 					books[i]->before_commit();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-
-			/*
-			 * its end is not that of the transaction, and nothing is handed
-			 * over
-			 */
+			/* nothing is handed over at its end */
 			if (something_noted())
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_TRANSACTION_STATE),

@@ -192,8 +192,10 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 				if (pending->name != 0)
 					lease->name = pending->name;
 
-				/* limits that were loaded meanwhile have not counted it */
-				if (db->limits->loaded_at >= db->leases->bundles[lease->bundle].since)
+				/* limits that have begun meanwhile have not counted it */
+				if (lease->bundle == JOBQ_NONE ||
+					(db->limits->begun_at >= db->leases->bundles[lease->bundle].since &&
+					 db->limits->begun_at <= now))
 					db->limits->stale = db->reload = wake->scheduler = true;
 				db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
 				if (lease->until < db->wake_at)

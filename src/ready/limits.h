@@ -134,6 +134,8 @@ typedef struct JobqLimits
 	bool		loading;		/* the scheduler is reading them */
 	bool		overfull;		/* some have no place, and their jobs wait */
 	TimestampTz loaded_at;
+	TimestampTz begun_at;		/* jobs count at others since: when that was
+								 * loaded */
 	bool		weighted;		/* a queue has a weight: queues take turns */
 	Oid			jobs;			/* the jobq.job that they are about */
 	double		queue_turn;		/* of the queue that was served last */

@@ -26,10 +26,9 @@
  *
  * A session that waits is not asked which roles it may act for, so only jobs of
  * roles are offered of which it has said so; of a role that it has not thought
- * about it is told, and looks for itself; so it does when roles are given privileges.  It
- * leaves the list under the lock of
- * its next look, or takes its offer there, or gives it back if it has to leave:
- * then the job is offered to the next one.
+ * about it is told, and looks for itself; so it does when roles are given privileges.
+ * It leaves the list under the lock of its next look, or takes its offer there, or gives
+ * it back if it has to leave: then the job is offered to the next one.
  */
 #define JOBQ_MAX_TAKE_QUEUES	16
 

@@ -233,7 +233,6 @@ jobq_ready_publish(JobqDatabase *db, JobqLane *lane, const JobqPush *rows,
 		else
 		{
 			uint32		next;
-
 			int			cmp = 1;
 
 			next = after == JOBQ_NONE ? lane->head : db->ready->entries[after].next;

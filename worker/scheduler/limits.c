@@ -11,6 +11,7 @@
 #include "scheduler/inner.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -26,6 +27,7 @@ static void count_running(uint16 index);
 static void count_at(JobqPermits *permits, uint16 index, TimestampTz now,
 					 JobqWakeList *wake);
 static void count_limited(const Members *members, TimestampTz now, JobqWakeList *wake);
+static bool membership_changed(const Members *members);
 static void begin_to_count(uint16 index, bool all, bool tenants,
 						   TimestampTz now, JobqWakeList *wake);
 static void remember_past(JobqLimiter *limiter, TimestampTz now);
@@ -239,6 +241,7 @@ limits_load(void)
 	TimestampTz now = jobq_now();
 	JobqWakeList wake = {0};
 	bool		weighted;
+	bool		begun;
 	Members		members;
 	int			n;
 
@@ -279,11 +282,17 @@ limits_load(void)
 	}
 
 	/* what is handed back goes into lanes that know their limiters */
+	begun = membership_changed(&members) || first;
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
+	{
 		begin_to_count(i, begins[i].all, begins[i].tenants, now, &wake);
+		begun |= begins[i].all;
+	}
 	count_limited(&members, now, &wake);
+	if (begun)
+		my_db->limits->begun_at = jobq_now();
 	my_db->limits->weighted = weighted;
-	my_db->limits->loaded_at = jobq_now();
+	my_db->limits->loaded_at = now;
 	jobq_lanes_place(my_db);
 	my_db->limits->loading = false;
 	my_db->limits->due = now;
@@ -294,6 +303,21 @@ limits_load(void)
 	pfree(begins);
 	pfree(members.members);
 	tell_lacking(now);
+}
+
+/*
+ * Do queues and kinds name other limiters than the last time?
+ */
+static bool
+membership_changed(const Members *members)
+{
+	static uint32 last = 0;
+	uint32		hash = hash_bytes((const unsigned char *) members->members,
+								  (int) (members->n * sizeof(Member)));
+	bool		changed = hash != last;
+
+	last = hash;
+	return changed;
 }
 
 /*
