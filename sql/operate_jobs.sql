@@ -10,6 +10,9 @@ SELECT state, attempt, error, started_at, finished_at IS NOT NULL AS finished FR
 SELECT jobq.enqueue('echo', queue => 'manual') AS id \gset
 BEGIN;
 SELECT count(*) FROM (SELECT FROM jobq.job WHERE id = :id FOR UPDATE) t;
+SAVEPOINT moved;
+SELECT jobq.set_priority(:id, 1);
+ROLLBACK TO moved;
 SELECT jobq.cancel(:id);
 COMMIT;
 SELECT state FROM jobq.status(:id);

@@ -390,11 +390,16 @@ static void
 look_again(Relation rel, int64 id)
 {
 	JobqDatabase *db = jobq_my_database();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Snapshot	snapshot;
 	JobqJob		job;
 	bool		found;
 
-	/* what we have written ourselves is handed over at commit */
+	/*
+	 * what we have written ourselves is handed over at commit; what we have
+	 * deleted shall not be seen
+	 */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = jobq_job_find(rel, id, snapshot, &job) && !job_blocked(&job) &&
 		!DatumGetBool(JOB(&job, JOB_DORMANT)) &&
 		!TransactionIdIsCurrentTransactionId(job.xmin);

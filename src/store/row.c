@@ -18,11 +18,13 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/multixact.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "commands/async.h"
 #include "funcapi.h"
 #include "storage/bufmgr.h"
+#include "storage/procarray.h"
 #include "storage/smgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -238,6 +240,55 @@ jobq_notify_queue(const JobqQueue *queue)
 }
 
 /*
+ * Is this another transaction, which has not ended?
+ */
+static bool
+in_the_way(TransactionId xid)
+{
+	return !TransactionIdIsCurrentTransactionId(xid) && TransactionIdIsInProgress(xid);
+}
+
+/*
+ * The row seems to be locked, and not, or not by one other transaction: by this one
+ * itself, which is in nobody's way, by one that has just ended, or by several.  Delete it,
+ * if that is possible without waiting; else *blocker is one of those.
+ */
+static TM_Result
+delete_locked(Relation rel, JobqJob *job, TransactionId *blocker)
+{
+	HeapTupleData tuple = {.t_self = job->ctid};
+	CommandId	cid = GetCurrentCommandId(true);
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	MultiXactId several = InvalidMultiXactId;
+	TM_Result	result;
+
+	result = heap_lock_tuple(rel, &tuple, cid, LockTupleExclusive, LockWaitSkip,
+							 false, &buffer, &tmfd);
+	if (result == TM_WouldBlock)
+	{
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		if (tuple.t_data->t_infomask & HEAP_XMAX_IS_MULTI)
+			several = HeapTupleHeaderGetRawXmax(tuple.t_data);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	}
+	ReleaseBuffer(buffer);
+	if (result == TM_Ok)
+		return jobq_heap_delete(rel, &job->ctid, cid, true, &tmfd);
+	if (MultiXactIdIsValid(several))
+	{
+		MultiXactMember *members;
+		int			n = GetMultiXactIdMembers(several, &members, false, false);
+
+		*blocker = InvalidTransactionId;
+		for (int i = 0; i < n && !TransactionIdIsValid(*blocker); i++)
+			if (in_the_way(members[i].xid))
+				*blocker = members[i].xid;
+	}
+	return result;
+}
+
+/*
  * Delete the row without waiting.  False if somebody else has deleted or
  * locked it, or is about to.
  */
@@ -261,12 +312,9 @@ jobq_job_delete_or_blocker(Relation rel, JobqJob *job, TransactionId *blocker)
 
 	result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
 							  false, &tmfd);
-
-	/* a lock that this transaction has itself is in nobody's way */
-	if (result == TM_BeingModified && TransactionIdIsCurrentTransactionId(tmfd.xmax))
-		result = jobq_heap_delete(rel, &job->ctid, GetCurrentCommandId(true),
-								  true, &tmfd);
 	*blocker = result == TM_BeingModified ? tmfd.xmax : InvalidTransactionId;
+	if (result == TM_BeingModified && !in_the_way(tmfd.xmax))
+		result = delete_locked(rel, job, blocker);
 	if (result == TM_Ok)
 		jobq_count_rows(job, -1);
 	return result == TM_Ok;
