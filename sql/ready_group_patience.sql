@@ -20,7 +20,7 @@ SELECT test.step('a', 1, 'patient', '{"fails": 2}') AS first, test.step('a', 2, 
 SELECT test.failed(:first);
 SELECT test.until('(SELECT parked = 2 FROM jobq.groups WHERE group_key = ''a'')');
 SELECT g.waits_for = :first AS waits, g.waits_until = j.group_held + '1 hour' AS until FROM jobq.groups g, jobq.job j WHERE j.id = :first;
-SELECT reason, regexp_replace(replace(detail, :'first', 'first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:second);
+SELECT reason, regexp_replace(replace(detail, 'job ' || :'first', 'job first'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:second);
 SELECT jobq.test_clock('50 min');
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third]);
@@ -191,7 +191,7 @@ SELECT waits_for = :second AS waits, waits_until FROM jobq.groups;
 SELECT jobq.test_clock('5 hours');
 CALL test.settle();
 SELECT state FROM jobq.status(:third);
-SELECT regexp_replace(replace(detail, :'second', 'second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:third);
+SELECT regexp_replace(replace(detail, 'job ' || :'second', 'job second'), '\w{3} \w{3} \d\d [0-9:]+ \d{4} \w+', 'T', 'g') AS detail FROM jobq.explain_job(:third);
 SELECT jobq.alter_queue('shared2', group_patience => '2 hours');
 SELECT state FROM jobq.wait(:third);
 SELECT jobq.test_clock('12 hours');
