@@ -98,6 +98,7 @@ lay_out(JobqDatabase *db, char *memory)
 	} while (0)
 	SET_ARRAY(ready->entries, JobqEntry, jobq_ready_entries);
 	SET_ARRAY(ready->lanes, JobqLane, jobq_max_lanes);
+	SET_ARRAY(ready->nodes, JobqNode, jobq_max_lanes);
 	SET_ARRAY(ready->roles, JobqRole, jobq_max_lanes);
 	SET_ARRAY(ready->lane_bucket, uint32, jobq_max_lanes);
 	SET_ARRAY(ready->heap_bucket, uint32, jobq_max_lanes);

@@ -107,10 +107,11 @@ lane_deactivate(JobqDatabase *db, JobqLane *lane)
 }
 
 /*
- * Take an entry out of its lane.
+ * Take an entry out of its lane.  If that was its first one, and others are left, returns
+ * true: then the lane is to be moved in its heap.
  */
-void
-entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
+static bool
+unlink_entry(JobqDatabase *db, JobqLane *lane, uint32 index)
 {
 	JobqEntry  *entry = &db->ready->entries[index];
 
@@ -125,23 +126,61 @@ entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
 	if (lane->heap != JOBQ_NONE)
 		db->ready->heaps[lane->heap].nentries--;
 	if (--lane->count == 0)
+	{
 		lane_deactivate(db, lane);
-	else if (entry->prev == JOBQ_NONE)
+		return false;
+	}
+	return entry->prev == JOBQ_NONE;
+}
+
+/*
+ * Take an entry out of its lane.
+ */
+void
+entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index)
+{
+	if (unlink_entry(db, lane, index))
 		lane_moved(db, lane);
 }
 
 /*
- * The same of one that is popped.  The scheduler shall read on where few are left.
+ * A job of the lane was popped: the scheduler shall read on where few are left.
+ */
+static void
+look_for_more(const JobqLane *lane, JobqWakeList *wake)
+{
+	uint32		low = jobq_ready_entries / 8;
+
+	if (lane->more && !lane->scanning &&
+		(lane->count == low || lane->count == 0))
+		wake->scheduler = true;
+}
+
+/*
+ * Take an entry that is popped out of its lane.
  */
 void
 entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index, JobqWakeList *wake)
 {
-	uint32		low = jobq_ready_entries / 8;
-
 	entry_unlink(db, lane, index);
-	if (lane->more && !lane->scanning &&
-		(lane->count == low || lane->count == 0))
-		wake->scheduler = true;
+	look_for_more(lane, wake);
+}
+
+/*
+ * Take the first entry, which is popped, out of its lane.  If it has no group, the lane is
+ * not moved yet: lane_served_one() follows, before anybody asks its heap which lane
+ * comes first, and moves it to where its turn is as well.
+ */
+uint32
+entry_leave_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
+{
+	uint32		index = lane->head;
+
+	if (unlink_entry(db, lane, index) &&
+		(db->ready->entries[index].group != 0 || lane->own != JOBQ_NONE))
+		lane_moved(db, lane);
+	look_for_more(lane, wake);
+	return index;
 }
 
 /*

@@ -29,12 +29,13 @@
 
 #include "ready/inner.h"
 
-#define LANE(i)		(&db->ready->lanes[i])
+#define NODE(lane)	(&db->ready->nodes[lane])
 
 static bool is_fair(JobqDatabase *db, const JobqHeap *heap);
 static uint32 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b);
-static void add(JobqDatabase *db, JobqHeap *heap, JobqLane *lane);
-static void take_out(JobqDatabase *db, JobqHeap *heap, JobqLane *lane);
+static void add(JobqDatabase *db, JobqHeap *heap, uint32 lane);
+static void take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane);
+static void note_place(JobqDatabase *db, const JobqLane *lane, double turn);
 static uint32 heap_bucket(const JobqHeap *key);
 static uint32 *heap_list(JobqDatabase *db, const JobqHeap *heap);
 
@@ -120,20 +121,19 @@ heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
  * Does the lane come before the other, of the same heap?
  */
 bool
-heap_before(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane,
-			const JobqLane *other)
+heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
 {
-	bool		fair = is_fair(db, heap);
+	const JobqNode *a = NODE (lane);
+	const JobqNode *b = NODE (other);
 
 	/* it is that of the queue, or of the tenant */
-	if (!fair && lane->turn != other->turn)
-		return lane->turn < other->turn;
-	if (lane->priority != other->priority)
-		return lane->priority < other->priority;
-	if (lane->turn != other->turn)
-		return lane->turn < other->turn;
-	return jobq_key_cmp(db->ready->entries[lane->head].key,
-						db->ready->entries[other->head].key) < 0;
+	if (a->turn != b->turn && !is_fair(db, heap))
+		return a->turn < b->turn;
+	if (a->priority != b->priority)
+		return a->priority < b->priority;
+	if (a->turn != b->turn)
+		return a->turn < b->turn;
+	return jobq_key_cmp(a->first, b->first) < 0;
 }
 
 /*
@@ -143,67 +143,79 @@ static uint32
 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
 {
 	uint32		child;
-	JobqLane   *lane;
+	JobqNode   *node;
 
 	if (a == JOBQ_NONE)
 		return b;
 	if (b == JOBQ_NONE)
 		return a;
-	if (heap_before(db, heap, LANE(b), LANE(a)))
+	if (heap_before(db, heap, b, a))
 	{
 		uint32		swap = a;
 
 		a = b;
 		b = swap;
 	}
-	lane = LANE(a);
-	child = merge(db, heap, lane->right, b);
-	LANE(child)->parent = a;
-	lane->right = child;
-	if (lane->left == JOBQ_NONE ||
-		LANE(lane->left)->dist < LANE(lane->right)->dist)
+	node = NODE (a);
+
+	child = merge(db, heap, node->right, b);
+	NODE		(child)->parent = a;
+
+	node->right = child;
+
+	/*
+	 * mostly the way there is as long as before: no need to look at the left
+	 * one
+	 */
+	if (NODE (child)->dist + 1 == node->dist)
+		return a;
+	if (node->left == JOBQ_NONE ||
+		NODE (node->left)->dist < NODE (node->right)->dist)
 	{
-		lane->right = lane->left;
-		lane->left = child;
+		node->right = node->left;
+		node->left = child;
 	}
-	lane->dist = lane->right == JOBQ_NONE ? 0 : LANE(lane->right)->dist + 1;
+	node->dist = node->right == JOBQ_NONE ? 0 : NODE (node->right)->dist + 1;
+
 	return a;
 }
 
 static void
-add(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
+add(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 {
-	lane->left = lane->right = JOBQ_NONE;
-	lane->dist = 0;
-	heap->root = merge(db, heap, heap->root, JOBQ_LANE_INDEX(db, lane));
-	LANE(heap->root)->parent = JOBQ_NONE;
+	NODE		(lane)->left = NODE (lane)->right = JOBQ_NONE;
+	NODE		(lane)->dist = 0;
+
+	heap->root = merge(db, heap, heap->root, lane);
+	NODE		(heap->root)->parent = JOBQ_NONE;
 }
 
 static void
-take_out(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
+take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 {
-	uint32		index = JOBQ_LANE_INDEX(db, lane);
-	uint32		parent = lane->parent;
-	uint32		child = merge(db, heap, lane->left, lane->right);
+	uint32		parent = NODE (lane)->parent;
+	uint32		child = merge(db, heap, NODE (lane)->left, NODE (lane)->right);
 
 	if (child != JOBQ_NONE)
-		LANE(child)->parent = parent;
+		NODE		(child)->parent = parent;
+
 	if (parent == JOBQ_NONE)
 	{
 		heap->root = child;
 		return;
 	}
-	if (LANE(parent)->left == index)
-		LANE(parent)->left = child;
+	if (NODE (parent)->left == lane)
+		NODE		(parent)->left = child;
+
 	else
-		LANE(parent)->right = child;
+		NODE		(parent)->right = child;
 
 	/* the ways above may have become shorter */
-	for (uint32 i = parent; i != JOBQ_NONE; i = LANE(i)->parent)
+	for (uint32 i = parent; i != JOBQ_NONE; i = NODE (i)->parent)
 	{
-		JobqLane   *above = LANE(i);
-		int			left = above->left == JOBQ_NONE ? -1 : LANE(above->left)->dist;
-		int			right = above->right == JOBQ_NONE ? -1 : LANE(above->right)->dist;
+		JobqNode   *above = NODE (i);
+		int			left = above->left == JOBQ_NONE ? -1 : NODE (above->left)->dist;
+		int			right = above->right == JOBQ_NONE ? -1 : NODE (above->right)->dist;
 		uint8		dist = Min(left, right) + 1;
 
 		if (left < right)
@@ -499,6 +511,19 @@ jobq_limiter_filled(JobqDatabase *db, uint16 index)
 }
 
 /*
+ * By what the lane is placed.
+ */
+static void
+note_place(JobqDatabase *db, const JobqLane *lane, double turn)
+{
+	JobqNode   *node = NODE (JOBQ_LANE_INDEX(db, lane));
+
+	node->first = db->ready->entries[lane->head].key;
+	node->priority = lane->priority;
+	node->turn = turn;
+}
+
+/*
  * The lane, which is in none, has a place in this heap.
  */
 void
@@ -506,8 +531,8 @@ heap_put(JobqDatabase *db, JobqHeap *heap, JobqLane *lane)
 {
 	lane->heap = heap - db->ready->heaps;
 	heap->nentries += lane->count;
-	lane->turn = heap_turn(db, heap, lane);
-	add(db, heap, lane);
+	note_place(db, lane, heap_turn(db, heap, lane));
+	add(db, heap, JOBQ_LANE_INDEX(db, lane));
 	if (heap->tenant == JOBQ_NONE && limiter_turns_away(db, heap->kind_limiter))
 		heap_stick(db, heap);
 }
@@ -521,7 +546,7 @@ heap_take(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 
-	take_out(db, heap, lane);
+	take_out(db, heap, JOBQ_LANE_INDEX(db, lane));
 	heap->nentries -= lane->count;
 	lane->heap = JOBQ_NONE;
 	if (heap->root == JOBQ_NONE && heap->tenant == JOBQ_NONE)
@@ -536,17 +561,17 @@ void
 heap_moved(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
+	uint32		index = JOBQ_LANE_INDEX(db, lane);
+	const JobqNode *node = NODE (index);
 	double		turn = heap_turn(db, heap, lane);
+	bool		same_turn = turn == node->turn;
 
-	if (turn == lane->turn &&
-		(lane->parent == JOBQ_NONE ||
-		 !heap_before(db, heap, lane, LANE(lane->parent))) &&
-		(lane->left == JOBQ_NONE ||
-		 !heap_before(db, heap, LANE(lane->left), lane)) &&
-		(lane->right == JOBQ_NONE ||
-		 !heap_before(db, heap, LANE(lane->right), lane)))
+	note_place(db, lane, turn);
+	if (same_turn &&
+		(node->parent == JOBQ_NONE || !heap_before(db, heap, index, node->parent)) &&
+		(node->left == JOBQ_NONE || !heap_before(db, heap, node->left, index)) &&
+		(node->right == JOBQ_NONE || !heap_before(db, heap, node->right, index)))
 		return;
-	take_out(db, heap, lane);
-	lane->turn = turn;
-	add(db, heap, lane);
+	take_out(db, heap, index);
+	add(db, heap, index);
 }

@@ -133,8 +133,8 @@ extern void heap_stick(JobqDatabase *db, JobqHeap *heap);
 extern void heap_unstick(JobqDatabase *db, JobqHeap *heap);
 extern double heap_turn(JobqDatabase *db, const JobqHeap *heap,
 						const JobqLane *lane);
-extern bool heap_before(JobqDatabase *db, const JobqHeap *heap,
-						const JobqLane *lane, const JobqLane *other);
+extern bool heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane,
+						uint32 other);
 extern bool heap_same(const JobqHeap *a, const JobqHeap *b);
 extern JobqHeap *heap_make(JobqDatabase *db, const JobqHeap *key);
 extern void heap_free(JobqDatabase *db, JobqHeap *heap);
@@ -224,6 +224,8 @@ extern uint32 entry_alloc(JobqDatabase *db, JobqLane *lane);
 extern void entry_unlink(JobqDatabase *db, JobqLane *lane, uint32 index);
 extern void entry_leave(JobqDatabase *db, JobqLane *lane, uint32 index,
 						JobqWakeList *wake);
+extern uint32 entry_leave_first(JobqDatabase *db, JobqLane *lane,
+								JobqWakeList *wake);
 extern bool entry_evict(JobqDatabase *db, JobqLane *for_lane, bool must);
 extern void entry_free(JobqDatabase *db, uint32 index);
 extern void entry_uncall(JobqDatabase *db, uint32 index);

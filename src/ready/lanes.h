@@ -71,6 +71,7 @@ typedef struct JobqTally
 
 typedef struct JobqLane
 {
+	/* whoever pops reads this, and little of what follows */
 	bool		in_use;
 	bool		quarantine;
 	bool		more;			/* rows above the cursor may be due */
@@ -86,50 +87,62 @@ typedef struct JobqLane
 	bool		expected;		/* is in the list JobqReady.expected */
 	bool		noted;			/* is in the list JobqReady.noted */
 	bool		passed;			/* is in the list JobqReady.passed */
-	uint8		dist;			/* within its heap: heap.c */
 	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND; then it
 								 * is not served; valid if ranked */
 	uint16		order;			/* its queue's: JobqReady.orders */
+	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
+	uint16		kind_limiter;
 	int32		queue_id;
 	int32		priority;
 	Oid			role;
-	int32		flow;
-	uint32		kind;			/* as in JobqPush; known with the first entry */
-	uint32		tenant;
+	uint32		tenant;			/* as in JobqPush; known with the first entry */
 	uint32		limit_key;
 	int32		cost;
-	uint32		held;			/* of its jobs' kind, which is or was paused;
-								 * or 0 */
-	uint16		queue_limiter;	/* valid if ranked; or JOBQ_NO_LIMITER */
-	uint16		kind_limiter;
-	JobqKey		skipped;		/* to be read again from here on */
-	uint32		parked;			/* its entries that are parked at groups */
-	double		turn;			/* of its tenant or queue, as its heap knows
-								 * it: not above what it is */
-	JobqKey		cursor;
-	TimestampTz next_due;		/* lowest known run_at in the future */
 	uint32		head;
 	uint32		tail;
 	uint32		count;
-	uint32		hash_next;		/* next lane in the same bucket, or free */
-	uint32		active_prev;	/* lanes with count > 0 are linked */
-	uint32		active_next;
+	uint32		heap;			/* in which it stands, or JOBQ_NONE */
+	uint32		own;			/* the heap of its tenant or key, which has
+								 * limits */
 	uint32		party;			/* its queue, in JobqReady.parties */
 	uint32		tenant_party;	/* its tenant, or its queue again */
 	uint32		key_party;		/* its limiter's key, or its queue again */
 	uint32		role_index;		/* in JobqReady.roles */
+
+	int32		flow;
+	uint32		kind;			/* as in JobqPush; known with the first entry */
+	uint32		held;			/* of its jobs' kind, which is or was paused;
+								 * or 0 */
+	uint32		parked;			/* its entries that are parked at groups */
+	JobqKey		skipped;		/* to be read again from here on */
+	JobqKey		cursor;
+	TimestampTz next_due;		/* lowest known run_at in the future */
+	uint32		hash_next;		/* next lane in the same bucket, or free */
+	uint32		active_prev;	/* lanes with count > 0 are linked */
+	uint32		active_next;
 	uint32		party_prev;		/* the lanes of a queue are linked */
 	uint32		party_next;
 	uint32		expected_next;
 	uint32		noted_next;
 	uint32		passed_next;
-	uint32		heap;			/* in which it stands, or JOBQ_NONE */
-	uint32		own;			/* the heap of its tenant or key, which has
-								 * limits */
-	uint32		left;			/* within the heap */
+} JobqLane;
+
+/*
+ * A lane within its heap: all that is compared there.  These have an array of their own,
+ * at the same places as the lanes, so that little memory is visited where lanes are
+ * many.  Key and turn are what they were when the lane was placed: not above what they
+ * are now.
+ */
+typedef struct JobqNode
+{
+	JobqKey		first;			/* of the lane's first job */
+	double		turn;			/* of its tenant or queue */
+	int32		priority;
+	uint32		left;			/* lanes, or JOBQ_NONE */
 	uint32		right;
 	uint32		parent;
-} JobqLane;
+	uint8		dist;			/* see heap.c */
+} JobqNode;
 
 /*
  * A queue that has lanes, or a tenant of it that has: those who take turns.  Or a key
@@ -336,6 +349,7 @@ typedef struct JobqReady
 	JobqPush	late[JOBQ_MAX_LATE];
 	JobqEntry  *entries;		/* [jobq_ready_entries] */
 	JobqLane   *lanes;			/* [jobq_max_lanes], as are all that follow */
+	JobqNode   *nodes;			/* of the same lanes */
 	JobqRole   *roles;
 	uint32	   *lane_bucket;
 	uint32	   *heap_bucket;

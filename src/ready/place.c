@@ -172,7 +172,7 @@ heap_first(JobqDatabase *db, JobqHeap *heap)
 {
 	JobqLane   *lane = LANE(heap->root);
 
-	while (heap_turn(db, heap, lane) != lane->turn)
+	while (heap_turn(db, heap, lane) != db->ready->nodes[heap->root].turn)
 	{
 		heap_moved(db, lane);
 		lane = LANE(heap->root);
@@ -218,8 +218,8 @@ count_jobs(JobqDatabase *db, uint32 lane, uint32 most)
 	n = LANE(lane)->own == JOBQ_NONE ? LANE(lane)->count
 		: tenant_room(db, &db->ready->heaps[LANE(lane)->own]);
 	n = Min(n, most);
-	n += count_jobs(db, LANE(lane)->left, most - n);
-	return n + count_jobs(db, LANE(lane)->right, most - n);
+	n += count_jobs(db, db->ready->nodes[lane].left, most - n);
+	return n + count_jobs(db, db->ready->nodes[lane].right, most - n);
 }
 
 /*

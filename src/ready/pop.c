@@ -29,8 +29,6 @@ static void wake_next(JobqDatabase *db, JobqHeap *heap, TimestampTz now,
 					  JobqWakeList *wake);
 static void wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 						 JobqWakeList *wake);
-static uint32 unlink_first(JobqDatabase *db, JobqLane *lane,
-						   JobqWakeList *wake);
 static void prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank,
 						  JobqSlot *slot, const JobqPush *popped,
 						  JobqWakeList *wake);
@@ -73,7 +71,7 @@ again:
 
 	heap = &db->ready->heaps[best->heap];
 	group = JOBQ_NONE;
-	index = unlink_first(db, best, wake);
+	index = entry_leave_first(db, best, wake);
 	if (db->ready->starved && db->ready->nfree >= low)
 	{
 		db->ready->starved = false;
@@ -151,19 +149,6 @@ wake_instead(JobqDatabase *db, JobqLane *lane, TimestampTz now,
 }
 
 /*
- * Take the first entry out of its lane.  The scheduler shall read on where few are
- * left.
- */
-static uint32
-unlink_first(JobqDatabase *db, JobqLane *lane, JobqWakeList *wake)
-{
-	uint32		index = lane->head;
-
-	entry_leave(db, lane, index, wake);
-	return index;
-}
-
-/*
  * Is it sure, without a look at the table, that no job of the same group comes
  * before this one, which was popped and whose turn it is as far as its group
  * knows?  It is if all jobs of the queue stand in this lane, and all that is due
@@ -204,7 +189,7 @@ prefetch_more(JobqDatabase *db, JobqHeap *heap, uint8 rank, JobqSlot *slot,
 			lane->priority != popped->priority || entry->group != 0 ||
 			ItemPointerGetBlockNumber(&entry->ctid) != block)
 			break;
-		entry_take(db, unlink_first(db, lane, wake), &job);
+		entry_take(db, entry_leave_first(db, lane, wake), &job);
 		prefetch_put(db, slot, rank, &job);
 		(void) lane_served_one(db, lane);
 	}

@@ -184,8 +184,8 @@ list_lanes(JobqDatabase *db, uint32 lane, JobqPush *jobs, int most)
 	for (uint32 i = ready->lanes[lane].head; i != JOBQ_NONE && n < most;
 		 i = ready->entries[i].next)
 		entry_push(db, i, &jobs[n++]);
-	n += list_lanes(db, ready->lanes[lane].left, jobs + n, most - n);
-	return n + list_lanes(db, ready->lanes[lane].right, jobs + n, most - n);
+	n += list_lanes(db, ready->nodes[lane].left, jobs + n, most - n);
+	return n + list_lanes(db, ready->nodes[lane].right, jobs + n, most - n);
 }
 
 /*

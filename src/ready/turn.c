@@ -77,9 +77,14 @@ lane_before(JobqDatabase *db, const JobqLane *lane, const JobqLane *other)
 		return lane->priority < other->priority;
 	if (lane->party == other->party && lane->tenant != other->tenant &&
 		lane->queue_limiter != JOBQ_NO_LIMITER &&
-		db->limits->limiters[lane->queue_limiter].fair &&
-		lane->turn != other->turn)
-		return lane->turn < other->turn;
+		db->limits->limiters[lane->queue_limiter].fair)
+	{
+		double		turn = db->ready->nodes[JOBQ_LANE_INDEX(db, lane)].turn;
+		double		other_turn = db->ready->nodes[JOBQ_LANE_INDEX(db, other)].turn;
+
+		if (turn != other_turn)
+			return turn < other_turn;
+	}
 	return jobq_key_cmp(db->ready->entries[lane->head].key,
 						db->ready->entries[other->head].key) < 0;
 }

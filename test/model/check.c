@@ -143,19 +143,26 @@ check_active(void)
 static uint32
 walk_heap(uint32 heap, uint32 lane, uint32 parent)
 {
-	JobqLane   *l = &db->ready->lanes[lane];
+	const JobqNode *nodes = db->ready->nodes;
+	const JobqNode *node = &nodes[lane];
+	const JobqLane *l = &db->ready->lanes[lane];
 	int			left;
 	int			right;
 
 	if (lane == JOBQ_NONE)
 		return 0;
-	left = l->left == JOBQ_NONE ? -1 : db->ready->lanes[l->left].dist;
-	right = l->right == JOBQ_NONE ? -1 : db->ready->lanes[l->right].dist;
-	if (!l->in_use || l->heap != heap || l->parent != parent)
+	left = node->left == JOBQ_NONE ? -1 : nodes[node->left].dist;
+	right = node->right == JOBQ_NONE ? -1 : nodes[node->right].dist;
+	if (!l->in_use || l->heap != heap || node->parent != parent)
 		model_fail("lane %u is not linked well in its heap", lane);
-	if (left < right || l->dist != right + 1)
+	if (left < right || node->dist != right + 1)
 		model_fail("the heap of lane %u is out of balance", lane);
-	return 1 + walk_heap(heap, l->left, lane) + walk_heap(heap, l->right, lane);
+	if (jobq_key_cmp(node->first, db->ready->entries[l->head].key) != 0)
+		model_fail("lane %u is not placed by its first entry", lane);
+	if (parent != JOBQ_NONE &&
+		heap_before(db, &db->ready->heaps[heap], lane, parent))
+		model_fail("lane %u comes before its parent", lane);
+	return 1 + walk_heap(heap, node->left, lane) + walk_heap(heap, node->right, lane);
 }
 
 static uint32
@@ -243,7 +250,7 @@ check_heaps(void)
 			(heap->consumer ? heap->queue_id != lane->queue_id
 			 : heap->order != lane->order))
 			model_fail("lane %d is in another's heap", l);
-		if (lane->parent == JOBQ_NONE &&
+		if (ready->nodes[l].parent == JOBQ_NONE &&
 			(heap->root != (uint32) l ||
 			 walk_heap(lane->heap, l, JOBQ_NONE) != lanes_in(lane->heap)))
 			model_fail("heap %u has not all its lanes", lane->heap);
