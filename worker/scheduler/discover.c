@@ -26,6 +26,9 @@
 /* How many lanes are looked for at a time, after the first that found no place. */
 #define MORE_LANES		4096
 
+/* So many entries of a lane are passed one by one before the next lane is searched for. */
+#define STEPS			16
+
 /* How often it is said that there are too few places. */
 #define TELL_PAUSE		USECS_PER_HOUR
 
@@ -34,7 +37,7 @@ static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void discover(bool reset);
 static uint32 prepare_lanes(bool reset);
 static void tell_crowded(TimestampTz now);
-static bool next_lane(ReadyIndex *scan, IndexScanDesc desc,
+static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
 					  IndexPosition *at);
 
 /*
@@ -100,6 +103,7 @@ discover(bool reset)
 	TimestampTz now = jobq_now();
 	uint32		evictions = prepare_lanes(reset);
 	bool		from_start;
+	bool		begun = false;
 	int			left = -1;		/* lanes to look for, after one without a
 								 * place */
 	ReadyIndex	scan;
@@ -126,8 +130,9 @@ discover(bool reset)
 			resumed = true;
 			break;
 		}
-		if (!next_lane(&scan, desc, &at))
+		if (!next_lane(&scan, desc, begun, &at))
 			break;
+		begun = true;
 		left -= left > 0;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		lane = jobq_lane_find(my_db, at.queue_id, at.priority, at.role, at.flow,
@@ -195,10 +200,25 @@ prepare_lanes(bool reset)
 /*
  * Step to the next lane that has an entry, and to its first one.  The values
  * come from the index itself.
+ *
+ * A scan that has begun has read the rest of its page.  Where lanes are short, the next
+ * one is there as well, and to search for it from the root would read that page again
+ * for each.
  */
 static bool
-next_lane(ReadyIndex *scan, IndexScanDesc desc, IndexPosition *at)
+next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun, IndexPosition *at)
 {
+	IndexPosition last = *at;
+
+	for (int i = 0; begun && i < STEPS; i++)
+	{
+		if (index_getnext_tid(desc, ForwardScanDirection) == NULL)
+			return false;
+		index_position(desc, at);
+		if (at->queue_id != last.queue_id || at->priority != last.priority ||
+			at->role != last.role || at->flow != last.flow)
+			return true;
+	}
 	index_key_after(&scan->keys[0], scan->members, READY_QUEUE_ID, READY_FLOW, at);
 	index_rescan(desc, scan->keys, 1, NULL, 0);
 	if (index_getnext_tid(desc, ForwardScanDirection) == NULL)

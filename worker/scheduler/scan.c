@@ -29,9 +29,9 @@
 /* Where there are too few entries, try again so often for lanes that have none. */
 #define STARVED_PAUSE	(USECS_PER_SEC / 4)
 
-static int	scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now,
-					  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
-					  TimestampTz *next_due);
+static int	scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane,
+					  TimestampTz now, JobqPush *rows, int limit,
+					  JobqKey *cursor, bool *more, TimestampTz *next_due);
 static int	compare_lanes(const void *a, const void *b);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
@@ -91,16 +91,17 @@ is_starved(const JobqLane *lane)
 }
 
 /*
- * Read up to "limit" due rows of the lane, from its cursor on.
+ * Read up to "limit" due rows of the lane, from its cursor on, as the active snapshot sees
+ * them.  The scan is one for all lanes: to begin it costs more than to read a short lane.
  */
 static int
-scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now, JobqPush *rows,
-		  int limit, JobqKey *cursor, bool *more, TimestampTz *next_due)
+scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampTz now,
+		  JobqPush *rows, int limit, JobqKey *cursor, bool *more,
+		  TimestampTz *next_due)
 {
 	IndexPosition after = {lane->queue_id, lane->priority, lane->role,
 		lane->flow, lane->cursor
 	};
-	IndexScanDesc desc;
 	int			n = 0;
 
 	*cursor = lane->cursor;
@@ -117,7 +118,7 @@ scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now, JobqPush *row
 				F_INT4EQ, Int32GetDatum(lane->flow));
 	index_key_after(&scan->keys[4], scan->members, READY_RUN_AT, READY_ID, &after);
 
-	desc = jobq_index_beginscan(scan->rel, scan->index, GetActiveSnapshot(), 5);
+	desc->xs_snapshot = GetActiveSnapshot();
 	index_rescan(desc, scan->keys, 5, NULL, 0);
 	while (index_getnext_slot(desc, ForwardScanDirection, scan->slot))
 	{
@@ -143,7 +144,8 @@ scan_lane(ReadyIndex *scan, const JobqLane *lane, TimestampTz now, JobqPush *row
 			break;
 		}
 	}
-	index_endscan(desc);
+	ExecClearTuple(scan->slot);
+	index_rescan(desc, NULL, 5, NULL, 0);	/* nothing stays pinned */
 	return n;
 }
 
@@ -193,11 +195,13 @@ run(TimestampTz now)
 	bool		starved = false;
 	JobqPush   *rows;
 	ReadyIndex	scan;
+	IndexScanDesc desc;
 
 	if (nlanes == 0)
 		return DT_NOEND;
 	rows = palloc(sizeof(JobqPush) * limit);
 	index_begin(&scan);
+	desc = jobq_index_beginscan(scan.rel, scan.index, GetActiveSnapshot(), 5);
 	for (int i = 0; i < nlanes; i++)
 	{
 		JobqLane   *lane = &my_db->ready->lanes[lanes[i]];
@@ -232,7 +236,7 @@ run(TimestampTz now)
 		/* what committed before we marked the lane must be visible */
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
-		n = scan_lane(&scan, &copy, now, rows, Max(most, 16), &cursor, &more,
+		n = scan_lane(&scan, desc, &copy, now, rows, Max(most, 16), &cursor, &more,
 					  &next_due);
 		jobq_injection_point("jobq-lane-read");
 
@@ -245,6 +249,7 @@ run(TimestampTz now)
 		starved |= is_starved(lane);
 		jobq_unlock(my_db, &wake);
 	}
+	index_endscan(desc);
 	index_end(&scan);
 	pfree(rows);
 	index_end_lost();
