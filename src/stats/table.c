@@ -290,6 +290,16 @@ before(const JobqStat *a, const JobqStat *b)
 }
 
 /*
+ * Is there no place for the role, and none to be made before some time has passed?
+ */
+static bool
+is_full(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
+{
+	return !may_take(role, other) &&
+		(!base->known || base->count != 0 || now < jobq_stats->full_until);
+}
+
+/*
  * A free place for the role, if there is one or one can be made; or JOBQ_NONE.
  */
 static uint32
@@ -302,7 +312,7 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 
 	if (!may_take(role, other))
 	{
-		if (!base->known || base->count != 0 || now < jobq_stats->full_until)
+		if (is_full(base, role, other, now))
 			return JOBQ_NONE;
 		for (place = 0; place < jobq_stats->nstats; place++)
 		{
@@ -324,6 +334,16 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 }
 
 /*
+ * The place where others of the queue are counted, if there is one.  Wants the lock.
+ */
+static uint32
+find_other(const JobqStatBase *base, int32 queue_id, uint64 *hash)
+{
+	*hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
+	return find(base, queue_id, NULL, -1, NULL, 0, *hash);
+}
+
+/*
  * The place where others of the queue are counted.  None gives way for it if may_free
  * is false.  Wants the lock exclusively.
  */
@@ -331,8 +351,8 @@ static uint32
 other_place(JobqStatBase *base, int32 queue_id, Oid role, bool may_free,
 			TimestampTz now)
 {
-	uint64		hash = jobq_stats_hash(base, queue_id, NULL, -1, NULL, 0);
-	uint32		place = find(base, queue_id, NULL, -1, NULL, 0, hash);
+	uint64		hash;
+	uint32		place = find_other(base, queue_id, &hash);
 
 	if (place == JOBQ_NONE && (may_free || may_take(role, true)))
 	{
@@ -422,7 +442,8 @@ give_up(uint32 place, bool keep, TimestampTz now)
 
 /*
  * The place where a job of this name is counted, and its generation.  *is_other: that
- * is not one of its own.  Takes the lock.
+ * is not one of its own.  Takes the lock; if it is known that there is no place, not
+ * exclusively: where names are many, most have none.
  */
 uint32
 jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
@@ -431,10 +452,16 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 				uint32 *generation, bool *is_other)
 {
 	uint32		place;
+	uint64		other_hash;
 
 	*is_other = false;
 	LWLockAcquire(jobq_stats->lock, LW_SHARED);
 	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	if (place == JOBQ_NONE && is_full(base, role, false, now))
+	{
+		place = find_other(base, queue_id, &other_hash);
+		*is_other = place != JOBQ_NONE;
+	}
 	if (place != JOBQ_NONE)
 		*generation = jobq_stats->stats[place].generation;
 	LWLockRelease(jobq_stats->lock);
