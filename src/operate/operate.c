@@ -70,15 +70,9 @@ not_a_dead_letter(int64 id)
 bool
 jobq_find_for(int privilege, Relation rel, int64 id, bool refuse, JobqJob *job)
 {
-	Snapshot	snapshot;
-	bool		found;
-
 	/* see what this statement itself has enqueued, too */
 	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = jobq_job_find(rel, id, snapshot, job);
-	UnregisterSnapshot(snapshot);
-	if (!found)
+	if (!jobq_job_find_now(rel, id, job))
 		return false;
 	if (refuse)
 		jobq_refuse_to_see_only(privilege, id, job_role(job), job_queue_id(job));

@@ -300,8 +300,15 @@ jobq_look_up_if_there(int64 id, JobqStatus *status)
 
 	/* see what this statement itself has enqueued, too */
 	CommandCounterIncrement();
+
+	/*
+	 * as in jobq_job_find_now(); a job that is not found there is looked for
+	 * everywhere with the same snapshot, as it may be about to end
+	 */
+	found = find_live(id, SnapshotSelf, status);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_live(id, snapshot, status);
+	if (!found)
+		found = find_live(id, snapshot, status);
 
 	current = jobq_current_of(id);
 	if (!found && current != NULL)

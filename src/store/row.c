@@ -156,6 +156,26 @@ jobq_job_find(Relation rel, int64 id, Snapshot snapshot, JobqJob *job)
 }
 
 /*
+ * Find a live job by its id, as it is now.  For a serializable transaction that is no read
+ * if the job is there: with a snapshot it would be one of the whole page of the index, for
+ * which it would fail if another job came there.  But a row that is just being changed may
+ * be missed without one.
+ */
+bool
+jobq_job_find_now(Relation rel, int64 id, JobqJob *job)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	if (jobq_job_find(rel, id, SnapshotSelf, job))
+		return true;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = jobq_job_find(rel, id, snapshot, job);
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+/*
  * Insert the job, in the lane where it belongs now, set its ctid, and hand it
  * over at commit.
  */

@@ -32,6 +32,11 @@
  * The lock on the key's row, not that on the job's, is what those who replace
  * wait for: the job's row is taken, too, as long as its handler runs.
  *
+ * Keys are looked up as they are now, and not by an MVCC snapshot: in a serializable
+ * transaction that would be a read of the whole page of the index, which all who enqueue
+ * write, and they would fail although their keys have nothing to do with each other.  Such
+ * a look may miss a row that is being replaced; whoever inserts finds it then.
+ *
  * src/store/unique.c
  *
  *-------------------------------------------------------------------------
@@ -94,8 +99,7 @@ static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
 static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
 static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
 						Holder *holder, bool *held);
-static bool is_held(const Holder *holder, const JobqJob *job, Relation rel,
-					Snapshot snapshot);
+static bool is_held(const Holder *holder, const JobqJob *job, Relation rel);
 static bool lock_key(Relation keys, const Holder *holder, bool wait);
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
 						  TimestampTz held_until);
@@ -186,22 +190,16 @@ find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
 static bool
 find_own_key(Relation keys, const JobqJob *job, Holder *holder)
 {
-	Snapshot	snapshot;
-	bool		found;
-
 	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_key(keys, job, snapshot, holder);
-	UnregisterSnapshot(snapshot);
-	return found && holder->job_id == job_id(job);
+	return find_key(keys, job, SnapshotSelf, holder) &&
+		holder->job_id == job_id(job);
 }
 
 /*
  * Does the holder keep the key from this job?
  */
 static bool
-is_held(const Holder *holder, const JobqJob *job, Relation rel,
-		Snapshot snapshot)
+is_held(const Holder *holder, const JobqJob *job, Relation rel)
 {
 	JobqJob		unused;
 
@@ -217,7 +215,7 @@ is_held(const Holder *holder, const JobqJob *job, Relation rel,
 		 current = current->outer)
 		if (job_id(current->job) == holder->job_id)
 			return true;
-	return jobq_job_find(rel, holder->job_id, snapshot, &unused);
+	return jobq_job_find_now(rel, holder->job_id, &unused);
 }
 
 /*
@@ -228,15 +226,12 @@ static bool
 find_holder(Relation keys, Relation rel, const JobqJob *job, Holder *holder,
 			bool *held)
 {
-	Snapshot	snapshot;
 	bool		found;
 
 	CHECK_FOR_INTERRUPTS();
 	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_key(keys, job, snapshot, holder);
-	*held = found && is_held(holder, job, rel, snapshot);
-	UnregisterSnapshot(snapshot);
+	found = find_key(keys, job, SnapshotSelf, holder);
+	*held = found && is_held(holder, job, rel);
 	return found;
 }
 

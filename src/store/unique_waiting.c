@@ -157,11 +157,9 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 {
 	for (;;)
 	{
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		bool		found = jobq_job_find(rel, id, snapshot, waiting);
+		bool		found = jobq_job_find_now(rel, id, waiting);
 		TransactionId blocker;
 
-		UnregisterSnapshot(snapshot);
 		if (!found || DatumGetBool(JOB(waiting, JOB_DORMANT)) ||
 			(jobq_job_runs(waiting) && !jobq_lease_is_ended(id)) ||
 			is_other(waiting, job, unique))
