@@ -177,7 +177,7 @@ jobq_register(PG_FUNCTION_ARGS)
 	};
 	Datum		values[HANDLER_NATTS];
 	char		nulls[HANDLER_NATTS + 1];
-	int64		limited;
+	bool		limited;
 
 	jobq_require_all(JOBQ_MAY_MANAGE, "register a handler");
 	for (int i = 0; i < 2; i++)
@@ -285,8 +285,8 @@ jobq_register(PG_FUNCTION_ARGS)
 		jobq_check_limiter(text_to_cstring(PG_GETARG_TEXT_PP(HANDLER_LIMITER - 1)));
 	}
 
-	limited = jobq_limited_count();
 	SPI_connect();
+	limited = jobq_kind_is_limited(values[HANDLER_KIND - 1]);
 	jobq_query("INSERT INTO jobq.handler (kind, handler, queue, max_attempts,"
 			   " backoff, timeout_ms, fail_on_timeout, max_exceptions,"
 			   " max_running, rate, throttle, on_failure, carry, recycle,"
@@ -306,10 +306,9 @@ jobq_register(PG_FUNCTION_ARGS)
 			   " max_wal = excluded.max_wal,"
 			   " limiter = excluded.limiter",
 			   HANDLER_NATTS, types, values, nulls, SPI_OK_INSERT);
+	if (!limited && jobq_kind_is_limited(values[HANDLER_KIND - 1]))
+		jobq_check_limited();
 	SPI_finish();
-	if (!PG_ARGISNULL(HANDLER_MAX_RUNNING - 1) ||
-		!PG_ARGISNULL(HANDLER_RATE - 1) || !PG_ARGISNULL(HANDLER_THROTTLE - 1))
-		jobq_check_limited(limited);
 	PG_RETURN_VOID();
 }
 

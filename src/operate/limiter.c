@@ -209,7 +209,7 @@ jobq_create_limiter(PG_FUNCTION_ARGS)
 	check_limit(values[ARG_NAME]);
 	set_when_taken(fcinfo, NCREATE_ARGS);
 	SPI_finish();
-	jobq_check_limited(0);
+	jobq_check_limited();
 	PG_RETURN_VOID();
 }
 

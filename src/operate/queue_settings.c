@@ -397,7 +397,7 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 	Datum		values[NSETTINGS + 1];
 	char		nulls[NSETTINGS + 2];
 	int			n = 0;
-	int64		limited = jobq_limited_count();
+	bool		limited;
 	char		delegated = '\0';	/* ' ': there is a run_as now; 'n': none */
 	StringInfoData query;
 
@@ -424,14 +424,16 @@ change_settings(FunctionCallInfo fcinfo, const char *name)
 		return;
 	appendStringInfoString(&query, " WHERE name = $1");
 	SPI_connect();
+	limited = jobq_queue_is_limited(values[0]);
 	(void) jobq_query(query.data, n + 1, types, values, nulls, SPI_OK_UPDATE);
 	if (delegated != '\0')
 		set_delegator(values[0], delegated == ' ');
 	check_together(values[0]);
 	if (!PG_ARGISNULL(GROUP_SCOPE_ARG))
 		check_groups(values[0]);
+	if (!limited && jobq_queue_is_limited(values[0]))
+		jobq_check_limited();
 	SPI_finish();
-	jobq_check_limited(limited);
 }
 
 /*

@@ -225,10 +225,35 @@ jobq_check_limiter(const char *name)
 }
 
 /*
+ * Has the queue of this name limits, or what takes a limiter's place as well?  The caller
+ * is connected to SPI.
+ */
+bool
+jobq_queue_is_limited(Datum name)
+{
+	static const Oid types[] = {TEXTOID};
+
+	return jobq_query("SELECT FROM jobq.queue WHERE name = $1 AND (" JOBQ_LIMITED_QUEUE ")",
+					  1, types, &name, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Likewise the kind.
+ */
+bool
+jobq_kind_is_limited(Datum kind)
+{
+	static const Oid types[] = {TEXTOID};
+
+	return jobq_query("SELECT FROM jobq.handler WHERE kind = $1 AND (" JOBQ_LIMITED_KIND ")",
+					  1, types, &kind, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
  * How many queues, kinds and named limiters have limits.
  */
-int64
-jobq_limited_count(void)
+static int64
+limited_count(void)
 {
 	int64		n;
 
@@ -243,21 +268,19 @@ jobq_limited_count(void)
 }
 
 /*
- * An error if more queues, kinds and named limiters have limits than there is room for, and
- * more than before.  To be called after the change, which is undone by the error.
+ * A queue, kind or named limiter has limits that had none: an error if more of them have
+ * limits than there is room for.  To be called after the change, which is undone by the
+ * error.
  *
  * Whoever gives limits waits for others who do, so that each sees what the one
- * before has committed.
+ * before has committed.  All are counted, so this is for those only that had none.
  */
 void
-jobq_check_limited(int64 before)
+jobq_check_limited(void)
 {
-	int64		n;
-
 	LockDatabaseObject(RelationRelationId, jobq_relations()->handler, 0,
 					   ExclusiveLock);
-	n = jobq_limited_count();
-	if (n > jobq_max_limiters && n > before)
+	if (limited_count() > jobq_max_limiters)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("more than %d queues, kinds and limiters cannot have limits, weights, or policies for groups and tenants",

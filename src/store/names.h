@@ -319,8 +319,9 @@ extern void jobq_throttle_parse(const char *text, JobqThrottle *throttle);
 extern JobqWhenTaken jobq_when_taken_parse(const char *text,
 										   int64 *release_after);
 extern void jobq_check_limiter(const char *name);
-extern int64 jobq_limited_count(void);
-extern void jobq_check_limited(int64 before);
+extern bool jobq_queue_is_limited(Datum name);
+extern bool jobq_kind_is_limited(Datum kind);
+extern void jobq_check_limited(void);
 
 /* src/store/new_queue.c */
 extern bool jobq_insert_queue(const char *name, const char *mode, bool open,
