@@ -46,7 +46,7 @@ CREATE INDEX ON intent (tag);
 CREATE TEMP TABLE effects AS SELECT job, count(*) AS n FROM chaos.effect GROUP BY job;
 CREATE INDEX ON effects (job);
 CREATE INDEX ON found (batch_id);
-ANALYZE found, intent, effects, chaos.effect, chaos.begun, chaos.blow, chaos.gone};
+ANALYZE found, intent, effects, chaos.effect, chaos.begun, chaos.crashed, chaos.blow, chaos.gone};
 
 # For as long as nothing happens.
 my $statistics = q{
@@ -124,10 +124,17 @@ WITH charged AS (
 	SELECT c.*, EXISTS (SELECT FROM chaos.begun b WHERE b.job = c.id AND b.attempt = c.attempt) AS begun,
 		EXISTS (SELECT FROM chaos.begun b JOIN blows USING (pid) WHERE b.job = c.id AND b.attempt = c.attempt) AS hit
 	FROM charged c
+), silent AS (
+	-- who was struck before he could say that he began, with an attempt that may have begun
+	-- in another process, which went with an earlier crash and is not charged
+	SELECT c.job, count(*) AS n FROM chaos.crashed c JOIN blows USING (pid)
+		WHERE NOT EXISTS (SELECT FROM chaos.begun b WHERE b.pid = c.pid AND b.job = c.job) GROUP BY c.job
+), unhit AS (
+	SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY attempt) AS nth FROM traced t WHERE NOT hit
 )
 SELECT format('job %s (%s, %s, %s) is charged with attempt %s, which %s: %s', id, kind, tag, state, attempt,
 		CASE WHEN begun THEN 'ran where nobody struck' ELSE 'never began' END, error)
-	FROM traced WHERE NOT hit
+	FROM unhit LEFT JOIN silent ON silent.job = unhit.id WHERE nth > coalesce(n, 0)
 	-- who was hit before he could say that he began is not known, so as many may be as were hit
 	AND (begun OR (SELECT count(*) FROM traced WHERE NOT begun) > (SELECT count(*) FROM blows))},
 
@@ -163,7 +170,7 @@ my $ending = qr/FATAL:\ \ terminating|LOG:\ \ received\ \w+\ shutdown\ request
 sub take_notes
 {
 	my ($db, $folder, $blows, $log) = @_;
-	my (@notes, @begun, @gone, $since);
+	my (@notes, @begun, @crashed, @gone, $since);
 
 	foreach my $name (glob "$folder/notes/*")
 	{
@@ -189,10 +196,15 @@ sub take_notes
 		}
 	}
 	push @gone, [ undef, $since, 'infinity' ] if $since;
+	while ($log =~ /\(PID (\d+)\) was terminated by signal.*\n.*DETAIL:  Failed process was running: jobq: .*, job (\d+)$/mg)
+	{
+		push @crashed, [ $1, $2 ];
+	}
 	# of this one there is no word
 	push @gone, map { [ undef, map { strftime('%F %T UTC', gmtime $_) } $_->[2], $_->[2] + 2 ] } grep { $_->[1] eq 'POSTMASTER' } @$blows;
 	fill($db, 'chaos.note', @notes);
 	fill($db, 'chaos.begun', @begun);
+	fill($db, 'chaos.crashed', @crashed);
 	fill($db, 'chaos.gone', @gone);
 	fill($db, 'chaos.blow', map { [ $_->[0], $_->[1] ] } @$blows);
 	return scalar @notes;

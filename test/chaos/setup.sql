@@ -35,6 +35,9 @@ CREATE TABLE chaos.note (
 CREATE TABLE chaos.blow (pid int, signal text);
 CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
 
+-- Who crashed at what, as the postmaster tells it.
+CREATE TABLE chaos.crashed (pid int, job bigint);
+
 -- When the log tells that a process ends; with null all of them, from the first word of it
 -- until there are others.
 CREATE TABLE chaos.gone (pid int, since timestamptz NOT NULL, until timestamptz NOT NULL);
