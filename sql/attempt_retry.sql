@@ -251,6 +251,51 @@ SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
+-- what was asked for in a block that is rolled back is not asked for; what was before, is
+CREATE FUNCTION test.asking_back(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (format('%s, attempt %s', payload, job.attempt));
+	IF payload @> '"before"' THEN
+		PERFORM jobq.cancel_current('before the block');
+	END IF;
+	BEGIN
+		BEGIN
+			PERFORM jobq.snooze('1 hour');
+			PERFORM jobq.cancel_current('in the inner block');
+		EXCEPTION WHEN OTHERS THEN
+			NULL;
+		END;
+		IF payload @> '"fail"' THEN
+			PERFORM jobq.fail_current('in the block');
+		ELSIF NOT payload @> '"kept"' THEN
+			RAISE EXCEPTION 'changed my mind';
+		END IF;
+	EXCEPTION WHEN OTHERS THEN
+		NULL;
+	END;
+	IF payload @> '"again"' THEN
+		PERFORM jobq.cancel_current('after the block');
+	END IF;
+	RETURN to_jsonb(job.attempt);
+END
+$$;
+CREATE PROCEDURE test.asking_procedure(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.cancel_current('has committed');
+	COMMIT;
+	PERFORM jobq.cancel_current('is rolled back');
+	ROLLBACK;
+	INSERT INTO test.trace (note) VALUES ('procedure');
+END
+$$;
+SELECT jobq.register('asking back', 'test.asking_back(jsonb, jobq.job_context)');
+SELECT jobq.register('asking procedure', 'test.asking_procedure(jsonb)');
+SELECT array_agg(jobq.enqueue('asking back', to_jsonb(string_to_array(what, ',')))) || jobq.enqueue('asking procedure') AS ids
+	FROM unnest('{none,before,kept,"kept,before",fail,"fail,before","before,again"}'::text[]) what \gset
+SELECT o.state, o.attempt, o.error FROM unnest(:'ids'::bigint[]) WITH ORDINALITY u (id, n), test.outcome(u.id) o ORDER BY n;
+SELECT note FROM test.trace ORDER BY note;
+TRUNCATE test.trace;
+
 -- a job that is not started in time expires
 SELECT jobq.enqueue('note', '"too late"', expires_at => '2001-01-01') AS id \gset
 SELECT state, attempt, started_at, error FROM jobq.wait(:id);

@@ -65,6 +65,7 @@ extern Datum jobq_call_with(const JobqFunction *function, Datum payload,
 							bool *isnull);
 
 extern void jobq_require_handler(const char *kind);
+extern JobqCurrent *jobq_require_current(const char *function);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 
 /* src/attempt/statement.c */
@@ -94,8 +95,7 @@ jobq_within(JobqEvent event, Oid role)
 {
 	if (unlikely((jobq_heard & (UINT32_C(1) << event)) != 0) &&
 		(event == JOBQ_WITHIN_STARTED ||
-		 jobq_current->outcome == OUTCOME_COMPLETE ||
-		 jobq_current->outcome == OUTCOME_FAIL))
+		 jobq_current->outcome == OUTCOME_COMPLETE))
 		jobq_within_call(event, role);
 }
 

@@ -29,13 +29,8 @@ PG_FUNCTION_INFO_V1(jobq_perform);
 PG_FUNCTION_INFO_V1(jobq_current_job);
 PG_FUNCTION_INFO_V1(jobq_set_progress);
 PG_FUNCTION_INFO_V1(jobq_should_stop);
-PG_FUNCTION_INFO_V1(jobq_snooze);
-PG_FUNCTION_INFO_V1(jobq_retry_after);
-PG_FUNCTION_INFO_V1(jobq_cancel_current);
-PG_FUNCTION_INFO_V1(jobq_fail_current);
 
 static Datum context_datum(const JobqJob *job, int attempt);
-static JobqCurrent *require_current(const char *function);
 
 /*
  * The job as a jobq.job_context.
@@ -248,8 +243,11 @@ jobq_perform(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(result);
 }
 
-static JobqCurrent *
-require_current(const char *function)
+/*
+ * The job that runs here; an error that names the function if none does.
+ */
+JobqCurrent *
+jobq_require_current(const char *function)
 {
 	if (jobq_current == NULL)
 		ereport(ERROR,
@@ -264,7 +262,7 @@ require_current(const char *function)
 Datum
 jobq_current_job(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = require_current("jobq.current_job()");
+	JobqCurrent *current = jobq_require_current("jobq.current_job()");
 
 	PG_RETURN_DATUM(context_datum(current->job, current->attempt));
 }
@@ -275,7 +273,7 @@ jobq_current_job(PG_FUNCTION_ARGS)
 Datum
 jobq_set_progress(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = require_current("jobq.set_progress()");
+	JobqCurrent *current = jobq_require_current("jobq.set_progress()");
 	float4		percent = jobq_percent_arg(fcinfo, 0);
 	char	   *message = PG_ARGISNULL(1) ? pstrdup("") :
 		text_to_cstring(PG_GETARG_TEXT_PP(1));
@@ -301,7 +299,7 @@ jobq_set_progress(PG_FUNCTION_ARGS)
 Datum
 jobq_should_stop(PG_FUNCTION_ARGS)
 {
-	JobqCurrent *current = require_current("jobq.should_stop()");
+	JobqCurrent *current = jobq_require_current("jobq.should_stop()");
 	JobqSlot   *slot = current->slot;
 	TimestampTz now;
 
@@ -315,73 +313,4 @@ jobq_should_stop(PG_FUNCTION_ARGS)
 				   (slot->deadline != DT_NOEND &&
 					now > slot->deadline -
 					(slot->deadline - slot->job_started_at) / 10));
-}
-
-static void
-set_outcome(JobqOutcome outcome, const char *function, Interval *delay,
-			text *reason)
-{
-	JobqCurrent *current = require_current(function);
-	int64		ms = 0;
-
-	if (delay != NULL)
-		ms = jobq_interval_ms(delay, "delay", 0, JOBQ_MAX_DELAY_MS);
-	current->outcome = outcome;
-	current->delay_ms = ms;
-	current->reason[0] = '\0';
-	if (reason != NULL)
-	{
-		char	   *text = text_to_cstring(reason);
-
-		text[		pg_mbcliplen(text, strlen(text), sizeof(current->reason) - 1)] = '\0';
-
-		strlcpy(current->reason, text, sizeof(current->reason));
-	}
-}
-
-/*
- * snooze(delay): the effects commit; the job runs again later, and no attempt
- * is charged.
- */
-Datum
-jobq_snooze(PG_FUNCTION_ARGS)
-{
-	set_outcome(OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
-	PG_RETURN_VOID();
-}
-
-/*
- * release(delay): like snooze, and the attempt is charged.
- */
-Datum
-jobq_retry_after(PG_FUNCTION_ARGS)
-{
-	set_outcome(OUTCOME_RELEASE, "jobq.retry_after()", PG_GETARG_INTERVAL_P(0),
-				NULL);
-	PG_RETURN_VOID();
-}
-
-/*
- * discard(reason): the effects commit; the job is finished as cancelled.
- */
-Datum
-jobq_cancel_current(PG_FUNCTION_ARGS)
-{
-	set_outcome(OUTCOME_DISCARD, "jobq.cancel_current()", NULL,
-				PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0));
-	PG_RETURN_VOID();
-}
-
-/*
- * fail(reason): the effects roll back; the job fails for good.
- */
-Datum
-jobq_fail_current(PG_FUNCTION_ARGS)
-{
-	set_outcome(OUTCOME_FAIL, "jobq.fail_current()", NULL,
-				PG_ARGISNULL(0) ? cstring_to_text("the handler has failed the job")
-				: PG_GETARG_TEXT_PP(0));
-	ereport(ERROR,
-			(errcode(ERRCODE_JOBQ_FAILED),
-			 errmsg("%s", jobq_current->reason)));
 }

@@ -109,7 +109,7 @@ bool
 jobq_attempt_final(const JobqCurrent *current, int sqlerrcode)
 {
 	return current->barred ||
-		(sqlerrcode == ERRCODE_JOBQ_FAILED && current->outcome == OUTCOME_FAIL);
+		(sqlerrcode == ERRCODE_JOBQ_FAILED && current->failed);
 }
 
 /*
@@ -321,7 +321,6 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 	switch (current->outcome)
 	{
 		case OUTCOME_COMPLETE:
-		case OUTCOME_FAIL:		/* the handler caught the error of fail() */
 			JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(current->attempt));
 			jobq_archive(job, STATE_COMPLETED, started_at, has_result, result,
 						 NULL);

@@ -196,11 +196,13 @@ typedef enum JobqOutcome
 	OUTCOME_SNOOZE,
 	OUTCOME_RELEASE,
 	OUTCOME_DISCARD,
-	OUTCOME_FAIL,
 } JobqOutcome;
 
 /* Bytes of a job's trace, with its end. */
 #define JOBQ_TRACE_SIZE		56
+
+/* src/attempt/asked.c */
+typedef struct JobqAsked JobqAsked;
 
 /*
  * The job that runs now.  The job of perform() hides that of the worker which
@@ -212,7 +214,9 @@ typedef struct JobqCurrent
 	int			attempt;		/* this one's number */
 	JobqOutcome outcome;
 	int64		delay_ms;		/* of snooze and release */
-	char		reason[1024];	/* of discard and fail */
+	char		reason[1024];	/* of discard */
+	JobqAsked  *asked;			/* what it has asked for in this transaction */
+	bool		failed;			/* it has called fail_current() */
 	bool		barred;			/* no attempt may begin: another does not help */
 	JobqSlot   *slot;			/* or NULL in perform() and work() */
 	MemoryContext memory;		/* outlives an abort; NULL in perform() */

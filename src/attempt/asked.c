@@ -1,0 +1,184 @@
+/*-------------------------------------------------------------------------
+ *
+ * asked.c
+ *	  What a handler asks for instead of the completion of its job: snooze(),
+ *	  retry_after(), cancel_current(), fail_current().
+ *
+ * It is an effect like any other: what was asked for in a part of the transaction
+ * that is rolled back was never asked for, and what was asked for before that part
+ * holds again.  So each call keeps what it replaces, until its transaction ends.
+ *
+ * fail_current() raises an error, and what it asks for is that error's.  That it
+ * was called is remembered, so that nobody else's error of that code counts as it.
+ *
+ * src/attempt/asked.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "attempt/attempt.h"
+
+PG_FUNCTION_INFO_V1(jobq_snooze);
+PG_FUNCTION_INFO_V1(jobq_retry_after);
+PG_FUNCTION_INFO_V1(jobq_cancel_current);
+PG_FUNCTION_INFO_V1(jobq_fail_current);
+
+/* What held before somebody asked for something else, in TopTransactionContext. */
+struct JobqAsked
+{
+	SubTransactionId subid;		/* in which he did */
+	JobqOutcome outcome;
+	int64		delay_ms;
+	char	   *reason;
+	struct JobqAsked *before;
+};
+
+/*
+ * The last call, which was made in a transaction that is rolled back, is undone.
+ */
+static void
+take_back(JobqCurrent *current)
+{
+	const JobqAsked *asked = current->asked;
+
+	current->outcome = asked->outcome;
+	current->delay_ms = asked->delay_ms;
+	strlcpy(current->reason, asked->reason, sizeof(current->reason));
+	current->asked = asked->before;
+}
+
+static void
+subtransaction_ended(SubXactEvent event, SubTransactionId mysubid,
+					 SubTransactionId parentsubid, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	for (JobqCurrent *current = jobq_current; current != NULL; current = current->outer)
+	{
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			while (current->asked != NULL && current->asked->subid == mysubid)
+				take_back(current);
+		else
+			for (JobqAsked *asked = current->asked;
+				 asked != NULL && asked->subid == mysubid; asked = asked->before)
+				asked->subid = parentsubid;
+	}
+}
+
+/*
+ * A procedure may commit and go on: what it has asked for holds from then on.
+ */
+static void
+transaction_ended(XactEvent event, void *arg)
+{
+	if (event != XACT_EVENT_ABORT && event != XACT_EVENT_COMMIT)
+		return;
+	for (JobqCurrent *current = jobq_current; current != NULL; current = current->outer)
+	{
+		while (event == XACT_EVENT_ABORT && current->asked != NULL)
+			take_back(current);
+		current->asked = NULL;
+	}
+}
+
+/*
+ * Copy a reason that somebody gave, as much of it as is kept.
+ */
+static void
+copy_reason(char *to, Size size, text *reason)
+{
+	char	   *whole = text_to_cstring(reason);
+
+	whole[pg_mbcliplen(whole, strlen(whole), size - 1)] = '\0';
+	strlcpy(to, whole, size);
+}
+
+static void
+ask_for(JobqOutcome outcome, const char *function, Interval *delay, text *reason)
+{
+	static bool registered = false;
+	JobqCurrent *current = jobq_require_current(function);
+	int64		ms = 0;
+	JobqAsked  *asked;
+
+	if (delay != NULL)
+		ms = jobq_interval_ms(delay, "delay", 0, JOBQ_MAX_DELAY_MS);
+	if (!registered)
+	{
+		RegisterXactCallback(transaction_ended, NULL);
+		RegisterSubXactCallback(subtransaction_ended, NULL);
+		registered = true;
+	}
+
+	/* of each subtransaction the first is enough */
+	if (current->asked == NULL || current->asked->subid != GetCurrentSubTransactionId())
+	{
+		asked = MemoryContextAlloc(TopTransactionContext, sizeof(JobqAsked));
+		asked->subid = GetCurrentSubTransactionId();
+		asked->outcome = current->outcome;
+		asked->delay_ms = current->delay_ms;
+		asked->reason = MemoryContextStrdup(TopTransactionContext, current->reason);
+		asked->before = current->asked;
+		current->asked = asked;
+	}
+	current->outcome = outcome;
+	current->delay_ms = ms;
+	current->reason[0] = '\0';
+	if (reason != NULL)
+		copy_reason(current->reason, sizeof(current->reason), reason);
+}
+
+/*
+ * snooze(delay): the effects commit; the job runs again later, and no attempt
+ * is charged.
+ */
+Datum
+jobq_snooze(PG_FUNCTION_ARGS)
+{
+	ask_for(OUTCOME_SNOOZE, "jobq.snooze()", PG_GETARG_INTERVAL_P(0), NULL);
+	PG_RETURN_VOID();
+}
+
+/*
+ * retry_after(delay): like snooze, and the attempt is charged.
+ */
+Datum
+jobq_retry_after(PG_FUNCTION_ARGS)
+{
+	ask_for(OUTCOME_RELEASE, "jobq.retry_after()", PG_GETARG_INTERVAL_P(0), NULL);
+	PG_RETURN_VOID();
+}
+
+/*
+ * cancel_current(reason): the effects commit; the job is finished as cancelled.
+ */
+Datum
+jobq_cancel_current(PG_FUNCTION_ARGS)
+{
+	ask_for(OUTCOME_DISCARD, "jobq.cancel_current()", NULL,
+			PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0));
+	PG_RETURN_VOID();
+}
+
+/*
+ * fail_current(reason): the effects roll back; the job fails for good.
+ */
+Datum
+jobq_fail_current(PG_FUNCTION_ARGS)
+{
+	JobqCurrent *current = jobq_require_current("jobq.fail_current()");
+	char		reason[sizeof(current->reason)] = "the handler has failed the job";
+
+	if (!PG_ARGISNULL(0))
+		copy_reason(reason, sizeof(reason), PG_GETARG_TEXT_PP(0));
+	current->failed = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_JOBQ_FAILED),
+			 errmsg("%s", reason)));
+}
