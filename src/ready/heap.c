@@ -29,7 +29,7 @@
 
 #include "ready/inner.h"
 
-#define NODE(lane)	(&db->ready->nodes[lane])
+#define NODE_OF(lane)	(&db->ready->nodes[lane])
 
 static bool is_fair(JobqDatabase *db, const JobqHeap *heap);
 static uint32 merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b);
@@ -123,8 +123,8 @@ heap_turn(JobqDatabase *db, const JobqHeap *heap, const JobqLane *lane)
 bool
 heap_before(JobqDatabase *db, const JobqHeap *heap, uint32 lane, uint32 other)
 {
-	const JobqNode *a = NODE (lane);
-	const JobqNode *b = NODE (other);
+	const JobqNode *a = NODE_OF(lane);
+	const JobqNode *b = NODE_OF(other);
 
 	/* it is that of the queue, or of the tenant */
 	if (a->turn != b->turn && !is_fair(db, heap))
@@ -156,66 +156,57 @@ merge(JobqDatabase *db, const JobqHeap *heap, uint32 a, uint32 b)
 		a = b;
 		b = swap;
 	}
-	node = NODE (a);
-
+	node = NODE_OF(a);
 	child = merge(db, heap, node->right, b);
-	NODE		(child)->parent = a;
-
+	NODE_OF(child)->parent = a;
 	node->right = child;
 
-	/*
-	 * mostly the way there is as long as before: no need to look at the left
-	 * one
-	 */
-	if (NODE (child)->dist + 1 == node->dist)
+	/* mostly as long as before, and so not longer than the left one */
+	if (NODE_OF(child)->dist + 1 == node->dist)
 		return a;
 	if (node->left == JOBQ_NONE ||
-		NODE (node->left)->dist < NODE (node->right)->dist)
+		NODE_OF(node->left)->dist < NODE_OF(node->right)->dist)
 	{
 		node->right = node->left;
 		node->left = child;
 	}
-	node->dist = node->right == JOBQ_NONE ? 0 : NODE (node->right)->dist + 1;
-
+	node->dist = node->right == JOBQ_NONE ? 0 : NODE_OF(node->right)->dist + 1;
 	return a;
 }
 
 static void
 add(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 {
-	NODE		(lane)->left = NODE (lane)->right = JOBQ_NONE;
-	NODE		(lane)->dist = 0;
-
+	NODE_OF(lane)->left = NODE_OF(lane)->right = JOBQ_NONE;
+	NODE_OF(lane)->dist = 0;
 	heap->root = merge(db, heap, heap->root, lane);
-	NODE		(heap->root)->parent = JOBQ_NONE;
+	NODE_OF(heap->root)->parent = JOBQ_NONE;
 }
 
 static void
 take_out(JobqDatabase *db, JobqHeap *heap, uint32 lane)
 {
-	uint32		parent = NODE (lane)->parent;
-	uint32		child = merge(db, heap, NODE (lane)->left, NODE (lane)->right);
+	uint32		parent = NODE_OF(lane)->parent;
+	uint32		child = merge(db, heap, NODE_OF(lane)->left, NODE_OF(lane)->right);
 
 	if (child != JOBQ_NONE)
-		NODE		(child)->parent = parent;
-
+		NODE_OF(child)->parent = parent;
 	if (parent == JOBQ_NONE)
 	{
 		heap->root = child;
 		return;
 	}
-	if (NODE (parent)->left == lane)
-		NODE		(parent)->left = child;
-
+	if (NODE_OF(parent)->left == lane)
+		NODE_OF(parent)->left = child;
 	else
-		NODE		(parent)->right = child;
+		NODE_OF(parent)->right = child;
 
 	/* the ways above may have become shorter */
-	for (uint32 i = parent; i != JOBQ_NONE; i = NODE (i)->parent)
+	for (uint32 i = parent; i != JOBQ_NONE; i = NODE_OF(i)->parent)
 	{
-		JobqNode   *above = NODE (i);
-		int			left = above->left == JOBQ_NONE ? -1 : NODE (above->left)->dist;
-		int			right = above->right == JOBQ_NONE ? -1 : NODE (above->right)->dist;
+		JobqNode   *above = NODE_OF(i);
+		int			left = above->left == JOBQ_NONE ? -1 : NODE_OF(above->left)->dist;
+		int			right = above->right == JOBQ_NONE ? -1 : NODE_OF(above->right)->dist;
 		uint8		dist = Min(left, right) + 1;
 
 		if (left < right)
@@ -516,7 +507,7 @@ jobq_limiter_filled(JobqDatabase *db, uint16 index)
 static void
 note_place(JobqDatabase *db, const JobqLane *lane, double turn)
 {
-	JobqNode   *node = NODE (JOBQ_LANE_INDEX(db, lane));
+	JobqNode   *node = NODE_OF(JOBQ_LANE_INDEX(db, lane));
 
 	node->first = db->ready->entries[lane->head].key;
 	node->priority = lane->priority;
@@ -562,7 +553,7 @@ heap_moved(JobqDatabase *db, JobqLane *lane)
 {
 	JobqHeap   *heap = &db->ready->heaps[lane->heap];
 	uint32		index = JOBQ_LANE_INDEX(db, lane);
-	const JobqNode *node = NODE (index);
+	const JobqNode *node = NODE_OF(index);
 	double		turn = heap_turn(db, heap, lane);
 	bool		same_turn = turn == node->turn;
 
