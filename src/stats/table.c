@@ -460,6 +460,8 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 	if (place == JOBQ_NONE && is_full(base, role, false, now))
 	{
 		place = find_other(base, queue_id, &other_hash);
+		if (place == JOBQ_NONE && is_full(base, role, true, now))
+			place = jobq_stats_of_base(base);
 		*is_other = place != JOBQ_NONE;
 	}
 	if (place != JOBQ_NONE)
