@@ -101,6 +101,7 @@ SELECT jobq.unregister('explained_one');
 SELECT jobq.create_queue('explained_slow', rate => '1 per day'), jobq.register('explained_weak', 'test.broken(jsonb)', throttle => '1 failures in 1 day', max_attempts => 1);
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS first, jobq.enqueue('explained_weak') AS failing \gset
 SELECT state FROM jobq.wait(ARRAY[:first, :failing]);
+SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE kind = ''explained_weak'')');
 SELECT jobq.enqueue('echo', queue => 'explained_slow') AS next, jobq.enqueue('explained_weak') AS other \gset
 SELECT * FROM test.why(:next);
 SELECT * FROM test.why(:other);

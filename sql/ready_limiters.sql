@@ -169,6 +169,8 @@ SELECT (test.error('SELECT jobq.alter_limiter(''drip'', throttle => ''none'')'))
 SELECT jobq.register('broken', 'test.broken(jsonb)', backoff => 'fixed 1ms', limiter => 'drip');
 SELECT jobq.enqueue('broken', '1', max_attempts => 1) AS a, jobq.enqueue('broken', '1', queue => 'lined', max_attempts => 1) AS b \gset
 SELECT state FROM jobq.wait(ARRAY[:a, :b]);
+-- a worker tells it a moment after its job has ended
+SELECT test.until('(SELECT rest_until IS NOT NULL FROM jobq.limits WHERE limiter = ''drip'')');
 SELECT jobq.enqueue('note', '1') AS a \gset
 CALL test.settle();
 SELECT state FROM jobq.status(:a);
