@@ -60,7 +60,7 @@ static bool find_uuid(Relation uuids, Datum uuid, Oid role, Snapshot snapshot,
 					  Meaning * meaning);
 static bool has_row(Oid relid, JobqTable table, AttrNumber att, int64 id,
 					Snapshot snapshot);
-static bool is_kept(Relation rel, int64 id, Snapshot snapshot);
+static bool is_kept(Relation rel, int64 id);
 static bool lock_uuid(Relation uuids, const Meaning * meaning);
 static HeapTuple form_uuid(Relation uuids, const JobqJob *job, Datum uuid);
 static bool insert_uuid(Relation uuids, const JobqJob *job, Datum uuid);
@@ -124,25 +124,32 @@ has_row(Oid relid, JobqTable table, AttrNumber att, int64 id, Snapshot snapshot)
  * Is the job in one of the tables?
  */
 static bool
-is_kept(Relation rel, int64 id, Snapshot snapshot)
+is_kept(Relation rel, int64 id)
 {
 	const JobqRelations *rels = jobq_relations();
-	Oid			failed = rels->failed;
-	Oid			archive = rels->archive;
 	List	   *partitions;
 	ListCell   *lc;
+	Snapshot	snapshot;
 	JobqJob		unused;
+	bool		kept;
 
 	/* what runs in this session has deleted its row already */
-	if (jobq_current_of(id) != NULL ||
-		jobq_job_find(rel, id, snapshot, &unused) ||
-		has_row(failed, JOBQ_FAILED_TABLE, 2, id, snapshot))
+	if (jobq_current_of(id) != NULL || jobq_job_find(rel, id, SnapshotSelf, &unused))
 		return true;
-	partitions = find_inheritance_children(archive, AccessShareLock);
+
+	/* it may be about to end: all that follows is by one snapshot */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	kept = jobq_job_find(rel, id, snapshot, &unused) ||
+		has_row(rels->failed, JOBQ_FAILED_TABLE, 2, id, snapshot);
+	partitions = kept ? NIL : find_inheritance_children(rels->archive, AccessShareLock);
 	foreach(lc, partitions)
-		if (has_row(lfirst_oid(lc), JOBQ_ARCHIVE_TABLE, 2, id, snapshot))
-		return true;
-	return false;
+	{
+		kept = has_row(lfirst_oid(lc), JOBQ_ARCHIVE_TABLE, 2, id, snapshot);
+		if (kept)
+			break;
+	}
+	UnregisterSnapshot(snapshot);
+	return kept;
 }
 
 /*
@@ -226,16 +233,18 @@ jobq_uuid_take(Relation rel, JobqJob *job, Datum uuid)
 
 	for (bool locked = false;;)
 	{
-		Snapshot	snapshot;
 		Meaning		meaning;
 		bool		found;
 
 		CHECK_FOR_INTERRUPTS();
 		CommandCounterIncrement();
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = find_uuid(uuids, uuid, job_role(job), snapshot, &meaning);
-		kept = found && is_kept(rel, meaning.job_id, snapshot);
-		UnregisterSnapshot(snapshot);
+
+		/*
+		 * as keys are looked up, for the sake of serializable transactions:
+		 * unique.c
+		 */
+		found = find_uuid(uuids, uuid, job_role(job), SnapshotSelf, &meaning);
+		kept = found && is_kept(rel, meaning.job_id);
 		if (kept)
 		{
 			JOB_SET(job, JOB_ID, Int64GetDatum(meaning.job_id));

@@ -41,7 +41,7 @@ static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
 					  IndexPosition *at);
 
 /*
- * Reads one entry of the index for each lane; there is no other way to know
+ * Reads a few entries of the index for each lane; there is no other way to know
  * them.  After a lane that finds no place it looks at MORE_LANES others, and goes
  * on from there the next time.
  */
