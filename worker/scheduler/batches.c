@@ -22,6 +22,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "lib/ilist.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
@@ -44,8 +45,14 @@
 /* Ends of jobs, and steps, that are kept for a look; where there are more, it reads all. */
 #define MAX_NEWS		10000
 
-/* How long the order of turns stays, if nobody comes who is not in it. */
+/*
+ * How long the order of turns stays, if nobody comes who is not in it; or so many times
+ * as long as it took to make it, if that is more.  If somebody comes, one has been made
+ * at the earliest after TURNS_REST times as long.
+ */
 #define TURNS_LAST		(20 * INT64CONST(1000))
+#define TURNS_TIMES		20
+#define TURNS_REST		4
 
 /* Looks that may share a transaction. */
 #define SHARED_LOOKS	50
@@ -54,6 +61,7 @@
 typedef struct Wanted
 {
 	int64		id;				/* hash key */
+	dlist_node	node;			/* of all_wanted */
 	Oid			role;			/* or InvalidOid: not known yet */
 	bool		alone;			/* a look at it shares no transaction */
 	int			locked;			/* how often in a row it was locked */
@@ -82,7 +90,9 @@ typedef struct Look
 	int64		witness;
 } Look;
 
+/* By their ids; and one after the other, as a table that was large once stays so. */
 static HTAB *wanted = NULL;
+static dlist_head all_wanted = DLIST_STATIC_INIT(all_wanted);
 static TimestampTz wanted_at = DT_NOEND;	/* of the first of them */
 
 /* Those of which the role is not known. */
@@ -98,6 +108,8 @@ static Turn *turns = NULL;
 static int	nturns = 0;
 static int	next_turn = 0;
 static TimestampTz turns_until = 0;
+static TimestampTz turns_made = 0;
+static int64 turns_took = 0;	/* to make it, in microseconds */
 
 static int64 swept_to = 0;
 static TimestampTz sweep_at = 0;
@@ -140,6 +152,7 @@ load(TimestampTz now)
 		.hcxt = TopMemoryContext
 	};
 
+	dlist_init(&all_wanted);
 	wanted = hash_create("jobq batches", 256, &info,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	batch_watch_none();
@@ -174,7 +187,8 @@ run(TimestampTz now)
 			FreeErrorData(edata);
 	}
 
-	turns_until = Min(turns_until, now + TURNS_LAST);
+	turns_made = Min(turns_made, now);
+	turns_until = Min(turns_until, now + Max(TURNS_LAST, turns_took * TURNS_TIMES));
 	if (next_turn == nturns || now >= turns_until)
 		choose(now);
 	share_begin();
@@ -203,6 +217,7 @@ want(int64 id, Oid role, int64 bound, TimestampTz now)
 
 	if (!found)
 	{
+		dlist_push_tail(&all_wanted, &batch->node);
 		batch->role = InvalidOid;
 		batch->alone = false;
 		batch->locked = 0;
@@ -237,6 +252,7 @@ forget(Wanted *batch)
 		pfree(batch->news.ended.ids);
 	if (batch->news.added.ids != NULL)
 		pfree(batch->news.added.ids);
+	dlist_delete(&batch->node);
 	(void) hash_search(wanted, &batch->id, HASH_REMOVE, NULL);
 }
 
@@ -399,7 +415,7 @@ read_roles(void *arg)
 		batch->role = DatumGetObjectId(BATCH_VALUE(&row, ROLE));
 		batch->alone = DatumGetBool(BATCH_VALUE(&row, HAS_STEPS));
 		if (next_turn < nturns && turns[next_turn].role != batch->role)
-			turns_until = 0;
+			turns_until = Min(turns_until, turns_made + turns_took * TURNS_REST);
 	}
 	UnregisterSnapshot(snapshot);
 }
@@ -416,13 +432,12 @@ choose(TimestampTz now)
 		.hcxt = CurrentMemoryContext
 	};
 	HTAB	   *waiting;
-	HASH_SEQ_STATUS seq;
-	Wanted	   *batch;
+	TimestampTz began = GetCurrentTimestamp();
+	dlist_mutable_iter iter;
 
 	nturns = next_turn = 0;
 	if (wanted_at > now)
 		return;
-	turns_until = now + TURNS_LAST;
 	waiting = hash_create("jobq waiting", 64, &info,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	if (turns != NULL)
@@ -431,9 +446,9 @@ choose(TimestampTz now)
 	turns = MemoryContextAllocHuge(TopMemoryContext, sizeof(Turn) *
 								   (hash_get_num_entries(wanted) + 1));
 	wanted_at = DT_NOEND;
-	hash_seq_init(&seq, wanted);
-	while ((batch = hash_seq_search(&seq)) != NULL)
+	dlist_foreach_modify(iter, &all_wanted)
 	{
+		Wanted	   *batch = dlist_container(Wanted, node, iter.cur);
 		TimestampTz may = share_may(batch->role, batch->locked, now);
 		bool		found;
 		Waiting    *role;
@@ -459,6 +474,9 @@ choose(TimestampTz now)
 	}
 	hash_destroy(waiting);
 	share_order(turns, nturns);
+	turns_made = now;
+	turns_took = Max(GetCurrentTimestamp() - began, 0);
+	turns_until = now + Max(TURNS_LAST, turns_took * TURNS_TIMES);
 }
 
 /*
