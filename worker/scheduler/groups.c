@@ -294,7 +294,7 @@ refill_group(int64 id, int32 priority, TimestampTz run_at, int64 job_id,
 			all = false;
 			break;
 		}
-		if (index_read_row(slot, &last, &dormant, &leased) &&
+		if (index_read_row(slot, NULL, &last, &dormant, &leased) &&
 			last.key.run_at <= now)
 			rows[nrows++] = last;
 		else

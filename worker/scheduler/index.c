@@ -130,10 +130,13 @@ index_position(IndexScanDesc desc, IndexPosition *at)
 /*
  * The row in the slot as an entry.  False if it is none of ours to run:
  * dormant, or with a lease (leased is set).
+ *
+ * first: that of another row of the same lane, or NULL.  What is the same for all of a
+ * lane is taken from there: to compute it costs as much as the rest.
  */
 bool
-index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
-			   bool *leased)
+index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
+			   bool *dormant, bool *leased)
 {
 	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
 	bool		isnull;
@@ -154,7 +157,17 @@ index_read_row(TupleTableSlot *slot, JobqPush *push, bool *dormant,
 
 	/* what lies behind the payload is not unpacked for this */
 	*leased = !heap_attisnull(tuple, JOB_LEASE_TOKEN, NULL);
-	if (push->flow != 0 || !heap_attisnull(tuple, JOB_GROUP_ID, NULL))
+	if (first != NULL && !push->quarantine)
+	{
+		push->kind = first->kind;
+		push->tenant = first->tenant;
+		push->limit_key = first->limit_key;
+		push->held = first->held;
+		push->cost = first->cost;
+		if (!heap_attisnull(tuple, JOB_GROUP_ID, NULL))
+			push->group = DatumGetInt64(slot_getattr(slot, JOB_GROUP_ID, &isnull));
+	}
+	else if (push->flow != 0 || !heap_attisnull(tuple, JOB_GROUP_ID, NULL))
 	{
 		JobqJob		job;
 

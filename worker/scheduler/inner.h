@@ -197,7 +197,7 @@ extern void index_end(ReadyIndex *scan);
 extern void index_key_after(ScanKey header, ScanKey members, int first,
 							int last, const IndexPosition *after);
 extern void index_position(IndexScanDesc desc, IndexPosition *at);
-extern bool index_read_row(TupleTableSlot *slot, JobqPush *push,
+extern bool index_read_row(TupleTableSlot *slot, const JobqPush *first, JobqPush *push,
 						   bool *dormant, bool *leased);
 extern void index_note_leased(int64 id);
 extern void index_end_lost(void);

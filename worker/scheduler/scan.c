@@ -126,7 +126,7 @@ scan_lane(ReadyIndex *scan, IndexScanDesc desc, const JobqLane *lane, TimestampT
 		bool		leased;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!index_read_row(scan->slot, &rows[n], &dormant, &leased))
+		if (!index_read_row(scan->slot, n > 0 ? &rows[0] : NULL, &rows[n], &dormant, &leased))
 		{
 			if (leased && !dormant)
 				index_note_leased(rows[n].key.id);

@@ -125,7 +125,7 @@ walk_on(TimestampTz now)
 		begun = true;
 		if (!index_fetch_heap(desc, scan.slot))
 			continue;
-		ours = index_read_row(scan.slot, &push, &dormant, &leased);
+		ours = index_read_row(scan.slot, NULL, &push, &dormant, &leased);
 		if (leased && !dormant)
 			index_note_leased(push.key.id);
 		if (ours && is_expired(scan.slot, now))
