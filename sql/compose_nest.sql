@@ -66,6 +66,8 @@ SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.e
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message FROM test.error(format('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => %s)', test.inner(:id, 'b'))) e;
 -- steps can be added, also before it begins
 SELECT cardinality(jobq.workflow_add(test.inner(:id, 'b'), '[{"name": "e", "kind": "x", "queue": "nested"}, {"name": "f", "needs": ["c", "e"], "chain": [{"kind": "echo", "payload": {"$result": "c"}}]}]'));
+SELECT e.code, regexp_replace(e.message, '\d+', 'N') AS message, e.hint FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, queue => ''default'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
+SELECT e.code, e.message ~ 'stands for a workflow' AS refused FROM jobq.steps s, test.error(format('SELECT jobq.edit(%s, payload => ''{}'')', s.job_id)) e WHERE s.batch_id = :id AND s.name = 'b';
 SELECT * FROM test.nest_tree(:id);
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.until(format('(SELECT count(*) = 3 FROM jobq.steps WHERE batch_id = %s AND state = ''ready'')', test.inner(:id, 'b')));

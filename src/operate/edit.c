@@ -142,6 +142,12 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 	int			sec_context;
 	StringInfoData told;
 
+	if (jobq_job_is_workflow(job))
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " stands for a workflow, and has nothing to be edited",
+						job_id(job)),
+				 errhint("Edit the jobs of that workflow, whose id jobq.steps has.")));
 	initStringInfo(&told);
 	for (int i = 0; i < NEDITS; i++)
 		if (!edit->nulls[i])

@@ -71,6 +71,9 @@ static bool must_wait(JobqVerdict verdict, const JobqJob *job,
 static void flight_back(bool nested, const JobqCulprit *outer);
 static Datum call_confined(const JobqFunction *function, const JobqJob *job,
 						   int attempt, bool *isnull);
+static void run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
+						   ResourceOwner owner, bool nested, const JobqCulprit *outer,
+						   TimestampTz started_at);
 static bool claim_next(Relation rel, Datum queues, bool any_queue,
 					   JobqJob *job, int64 *token);
 
@@ -303,6 +306,79 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 }
 
 /*
+ * Run the job that claim_next() has claimed, in the subtransaction that this has begun, and
+ * record what has become of it.  owner and current->memory are the caller's; outer is what
+ * flew before, if "nested".
+ */
+static void
+run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
+			   ResourceOwner owner, bool nested, const JobqCulprit *outer,
+			   TimestampTz started_at)
+{
+	PG_TRY();
+	{
+		JobqFunction function;
+		Datum		result;
+		bool		isnull;
+		int			nestlevel = NewGUCNestLevel();
+
+		jobq_trace(job, current->trace);
+		jobq_check_role(current);
+		jobq_handler_resolve(jobq_job_kind(job), &function);
+		jobq_current = current;
+		jobq_enter_context(job, GUC_ACTION_LOCAL);
+		result = call_confined(&function, job, current->attempt, &isnull);
+		AtEOXact_GUC(false, nestlevel);
+		jobq_current = current->outer;
+		flight_back(nested, outer);
+		(void) jobq_attempt_returned(jobq_open_jobs(), job, current,
+									 started_at, !isnull, result);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(current->memory);
+		CurrentResourceOwner = owner;
+		jobq_claim_end(job, token, current->outcome == OUTCOME_SNOOZE ||
+					   current->outcome == OUTCOME_RELEASE);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+		JobqError	error = {0};
+		JobqTrier	trier = {MyProcPid, NULL, -1, ""};
+		bool		live;
+
+		jobq_current = current->outer;
+		flight_back(nested, outer);
+		MemoryContextSwitchTo(current->memory);
+		edata = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(current->memory);
+		CurrentResourceOwner = owner;
+
+		/* the session's user has cancelled the call, not the job */
+		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(edata);
+
+		jobq_job_push_if_undone(job);
+		error.sqlerrcode = edata->sqlerrcode;
+		error.message = edata->message;
+		error.detail = edata->detail;
+		error.hint = edata->hint;
+		error.context = edata->context;
+		error.trier = &trier;
+		jobq_log_keep(current, job);
+		JOB_SET(job, JOB_EXCEPTIONS,
+				Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
+								  PG_INT16_MAX)));
+		live = jobq_job_attempt_failed(rel, job, started_at, &error, true,
+									   jobq_attempt_final(current, edata->sqlerrcode),
+									   -1);
+		jobq_claim_end(job, token, live);
+	}
+	PG_END_TRY();
+}
+
+/*
  * run_next(queues): run one job that is ready, of these queues in strict
  * order or of any, and return its id; null if there is none; 0 if jobs were
  * charged with a crash, which is to be committed first.
@@ -310,10 +386,9 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 Datum
 jobq_run_next(PG_FUNCTION_ARGS)
 {
-	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	TimestampTz started_at = jobq_now();
-	JobqCurrent current = {0};
+	JobqCurrent current = {.memory = CurrentMemoryContext};
 	JobqCulprit outer;
 	JobqBillRun outer_run;
 	bool		nested;
@@ -340,7 +415,6 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
-	current.memory = context;
 	nested = flight_running(&outer);
 	flight_begin(job_id(&job), job_attempt(&job),
 				 DatumGetInt16(JOB(&job, JOB_CRASHES)));
@@ -348,70 +422,14 @@ jobq_run_next(PG_FUNCTION_ARGS)
 
 	PG_TRY();
 	{
-		JobqFunction function;
-		Datum		result;
-		bool		isnull;
-		int			nestlevel = NewGUCNestLevel();
-
-		jobq_trace(&job, current.trace);
-		jobq_check_role(&current);
-		jobq_handler_resolve(jobq_job_kind(&job), &function);
-		jobq_current = &current;
-		jobq_enter_context(&job, GUC_ACTION_LOCAL);
-		result = call_confined(&function, &job, current.attempt, &isnull);
-		AtEOXact_GUC(false, nestlevel);
-		jobq_current = current.outer;
-		flight_back(nested, &outer);
-		(void) jobq_attempt_returned(jobq_open_jobs(), &job, &current,
-									 started_at, !isnull, result);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		jobq_claim_end(&job, token, current.outcome == OUTCOME_SNOOZE ||
-					   current.outcome == OUTCOME_RELEASE);
+		run_in_session(rel, &job, token, &current, owner, nested, &outer, started_at);
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
-		ErrorData  *edata;
-		JobqError	error = {0};
-		JobqTrier	trier = {MyProcPid, NULL, -1, ""};
-		bool		live;
-
-		jobq_current = current.outer;
-		flight_back(nested, &outer);
-		MemoryContextSwitchTo(context);
-		edata = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-
-		/* the session's user has cancelled the call, not the job */
-		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		{
-			jobq_bill_leave(&outer_run);
-			ReThrowError(edata);
-		}
-
-		jobq_job_push_if_undone(&job);
-		error.sqlerrcode = edata->sqlerrcode;
-		error.message = edata->message;
-		error.detail = edata->detail;
-		error.hint = edata->hint;
-		error.context = edata->context;
-		error.trier = &trier;
-		jobq_log_keep(&current, &job);
-		JOB_SET(&job, JOB_EXCEPTIONS,
-				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
-								  PG_INT16_MAX)));
-		live = jobq_job_attempt_failed(rel, &job, started_at, &error, true,
-									   jobq_attempt_final(&current, edata->sqlerrcode),
-									   -1);
-		jobq_claim_end(&job, token, live);
+		jobq_bill_leave(&outer_run);
 	}
 	PG_END_TRY();
 
-	jobq_bill_leave(&outer_run);
 	table_close(rel, NoLock);
 	PG_RETURN_INT64(job_id(&job));
 }

@@ -46,13 +46,15 @@
 #define MAX_NEWS		10000
 
 /*
- * How long the order of turns stays, if nobody comes who is not in it; or so many times
- * as long as it took to make it, if that is more.  If somebody comes, one has been made
- * at the earliest after TURNS_REST times as long.
+ * How long the order of turns stays, if nobody comes who is not the next in it; or
+ * TURNS_TIMES as long as it took to make it, if that is more.  If somebody comes, the next
+ * order is made after TURNS_REST times as long.  More than TURNS_MOST does not count: the
+ * machine may have had something else to do.
  */
 #define TURNS_LAST		(20 * INT64CONST(1000))
 #define TURNS_TIMES		20
 #define TURNS_REST		4
+#define TURNS_MOST		(USECS_PER_SEC / 4)
 
 /* Looks that may share a transaction. */
 #define SHARED_LOOKS	50
@@ -475,7 +477,7 @@ choose(TimestampTz now)
 	hash_destroy(waiting);
 	share_order(turns, nturns);
 	turns_made = now;
-	turns_took = Max(GetCurrentTimestamp() - began, 0);
+	turns_took = Max(Min(GetCurrentTimestamp() - began, TURNS_MOST), 0);
 	turns_until = now + Max(TURNS_LAST, turns_took * TURNS_TIMES);
 }
 
