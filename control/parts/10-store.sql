@@ -220,13 +220,11 @@ COMMENT ON COLUMN jobq.archive.state IS 'c(ompleted), x: cancelled, e(xpired)';
 COMMENT ON COLUMN jobq.archive.errors IS 'its attempts that failed before';
 
 -- Each partition has indexes of its own, not one of the parent's, which
--- would have to name finished_at, too, and which pg_dump would make twice.  In that of
--- batches equal entries are not merged: that saves less than it costs the workers.
+-- would have to name finished_at, too, and which pg_dump would make twice.
 CREATE TABLE jobq.archive_default PARTITION OF jobq.archive
 	(CONSTRAINT archive_default_pkey PRIMARY KEY (id)) DEFAULT;
 COMMENT ON TABLE jobq.archive_default IS 'finished jobs of days for which the scheduler has made no partition';
-CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id, state)
-	WITH (deduplicate_items = off) WHERE batch_id IS NOT NULL;
+CREATE INDEX archive_default_batch ON jobq.archive_default (batch_id, state) WHERE batch_id IS NOT NULL;
 COMMENT ON INDEX jobq.archive_default_batch IS 'the finished jobs of a batch';
 
 CREATE TABLE jobq.failed_job (
