@@ -414,8 +414,9 @@ take_jobs(void)
 			break;
 		pthread_mutex_unlock(&mutex);
 
-		snprintf(lease, sizeof(lease), "%.3f s", my.lease);
-		snprintf(longest, sizeof(longest), "%.3f s", wait);
+		/* whole numbers, as the program's locale may have a comma for a point */
+		snprintf(lease, sizeof(lease), "%.0f ms", my.lease * 1000);
+		snprintf(longest, sizeof(longest), "%.0f ms", wait * 1000);
 		asked = now();
 		result = run(&taker, wait + my.lease,
 					 "SELECT id, token, queue, kind, payload, headers, attempt "
@@ -568,7 +569,7 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 		columns[0][i] = text_of("%lld", job->job.id);
 		columns[1][i] = text_of("%lld", job->job.token);
 		columns[2][i] = what == TELL_EXTEND || job->answer.text == NULL ? NULL : text_of("%s", job->answer.text);
-		columns[3][i] = time < 0 ? NULL : text_of("%.3f s", time);
+		columns[3][i] = time < 0 ? NULL : text_of("%.0f ms", time * 1000);
 	}
 	for (int i = 0; i < 4; i++)
 	{

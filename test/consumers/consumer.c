@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "jobq_consumer.h"
 
+#include <locale.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +56,8 @@ handle(const JobqJob *job, JobqAnswer *answer, void *arg)
 	note("began", job);
 	if (DO("fail"))
 		*answer = (JobqAnswer) {JOBQ_NACK, strdup("no image"), -1};
+	else if (DO("odd"))
+		*answer = (JobqAnswer) {JOBQ_NACK, strdup("\xff"), -1};
 	else if (DO("reject"))
 		*answer = (JobqAnswer) {JOBQ_REJECT, strdup("this is no image"), -1};
 	else if (DO("retry") && job->attempt == 1)
@@ -91,5 +94,6 @@ main(void)
 
 	snprintf(queues, sizeof(queues), "{%s}", getenv("QUEUES"));
 	folder = getenv("FOLDER");
+	setlocale(LC_ALL, "");
 	return jobq_consume(&consumer);
 }

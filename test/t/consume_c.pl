@@ -4,6 +4,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
 use JobqLibrary;
 use JobqTest;
 use PostgreSQL::Test::Utils;
@@ -21,7 +22,13 @@ my @libraries = ("$sources/jobq_consumer.c", "-L$lib", "-Wl,-rpath,$lib", '-lpq'
 command_ok([ @cc, '-o', "$program-example", "$sources/example.c", @libraries ], 'the example compiles');
 command_ok([ @cc, '-o', $program, "$FindBin::RealBin/../consumers/consumer.c", @libraries ], 'the consumer compiles');
 is_shown('c/example.c');
-try_library($node, 'c', [$program], restart => 1);
+
+# where the point of a number is a comma, if such a locale can be made
+my $locales = PostgreSQL::Test::Utils::tempdir();
+my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$locales/de_DE.UTF-8" ], '>', \my $out, '2>', \my $err) }
+  ? ('env', "LOCPATH=$locales", 'LC_ALL=de_DE.UTF-8')
+  : ();
+try_library($node, 'c', [ @comma, $program ], restart => 1);
 try_silence($node, 'c-silence', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 
