@@ -23,7 +23,7 @@
  * attempts, and keeps the exceptions.  What fails for good is a dead letter of jobq, too.
  *
  * What is pushed has zero bytes where Laravel serializes properties that are not public.  jsonb has none, so
- * texts with one are kept in base64.
+ * texts with one are kept in base64.  It is an error to push what has one in a key.
  */
 namespace Jobq\Laravel;
 
@@ -80,7 +80,7 @@ class JobqQueue extends Queue implements QueueContract, ClearableQueue
 	/** The number of attempts is Laravel's business, so jobq has no limit.  The backoff is for workers that die. */
 	private function enqueue($payload, $queue, $delay)
 	{
-		$job = json_decode($payload);
+		$job = json_decode($payload, false, 512, JSON_THROW_ON_ERROR);
 		$kind = mb_strcut($job->displayName ?? $job->job ?? 'laravel', 0, 100);
 		return $this->call('enqueue(?, ?::jsonb, ?, delay => ?::interval, max_attempts => 0,
 			backoff => \'fixed 1s\')', [$kind,

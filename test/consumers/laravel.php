@@ -98,7 +98,13 @@ $queue->getQueueManager()->addConnector('jobq', fn () => new \Jobq\Laravel\JobqC
 $jobq = $queue->getConnection();
 
 [, $command, $what, $delay] = $argv + [null, null, null, 0];
-if ($command == 'push')
+if ($command == 'push' && $what == 'odd key')
+	try {
+		echo $jobq->push('Tests\Plain@go', ["\0k" => 1]), "\n";
+	} catch (\JsonException $e) {
+		fwrite(STDERR, $e->getMessage() . "\n");
+	}
+elseif ($command == 'push')
 	echo $what == 'plain' ? $jobq->push('Tests\Plain@go', ['a' => ["\0b", 1.5, []]]) : $jobq->later((int) $delay, new Work($what)), "\n";
 elseif ($command == 'show')
 	echo $what == 'size' ? $jobq->size() : $jobq->clear(null), "\n";

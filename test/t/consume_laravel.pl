@@ -38,6 +38,8 @@ sql(q{SELECT jobq.create_queue('urgent', mode => 'consumer')});
 my %id = map { $_ => push_job($_) } 'run', 'fail', 'give up', 'once more', 'plain';
 my $later = push_job('run', 3600);
 is(sql("SELECT string_agg(DISTINCT kind, ' ' ORDER BY kind) FROM jobq.jobs"), 'Tests\\Plain Tests\\Work', 'a kind is the name of a class');
+is_deeply([ run_command([ @php, 'push', 'odd key' ]) ],
+	[ '', 'The decoded property name is invalid' ], 'what cannot be kept is not pushed, and not as nothing');
 is(artisan('show', 'size'), 6, 'the size of the queue');
 
 my $run = $self->start;
