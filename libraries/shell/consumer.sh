@@ -6,7 +6,13 @@ stop=
 trap 'stop=1' TERM INT
 
 sql() { psql -XAtq -F $'\t' -v ON_ERROR_STOP=1 "$@"; }
-say() { sql -v id="$1" -v token="$2" -v text="${4:-}" <<<"SELECT jobq.$3;" >/dev/null; }
+# again while the server is away, for as long as the lease may last
+say() {
+	local end=$((SECONDS + lease))
+	until sql -v id="$1" -v token="$2" -v text="${4:-}" <<<"SELECT jobq.$3;" >/dev/null; do
+		[ $? = 2 ] && [ $SECONDS -lt $end ] && sleep 1 || return 1
+	done
+}
 
 # hold these jobs, given as lines of id and token, for another while
 heartbeat() {

@@ -5,6 +5,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
+use JobqProgram;
 use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -25,6 +26,7 @@ read payload
 case $payload in
 	*flood*) head -c 200000 /dev/zero | tr '\0' x; exit ;;
 	*noise*) printf '\377'; exit ;;
+	*hold*) echo x >$0.began; while [ ! -e $0.go ]; do sleep 0.1; done ;;
 esac
 ms=$(expr "$payload" : '.*"ms": \([0-9]*\)')
 sleep $(expr ${ms:-0} / 1000).$(expr ${ms:-0} % 1000 / 100)
@@ -52,7 +54,7 @@ foreach my $consumer (@consumers)
 	my ($queue) = $name =~ /\.(\w+)$/;
 
 	my $text = slurp_file("$examples/$name");
-	cmp_ok($text =~ tr/\n//, '<', 40, "$name has less than 40 lines");
+	cmp_ok($text =~ tr/\n//, '<', 50, "$name has less than 50 lines");
 	ok(index($page, $text) >= 0, "$name is in doc/consuming.md as it is");
 
   SKIP:
@@ -146,6 +148,31 @@ foreach my $name (sort keys %again)
 	like($run->{err}, qr/canceling statement due to user request/, "$name tells the error");
 }
 $locker->quit;
+
+#
+# The server is away when a job ends: that is told when it is back
+#
+foreach my $consumer (@consumers)
+{
+	my ($name, undef, $start) = @$consumer;
+	my $run = $started{$name} or next;
+
+	$node->safe_psql('postgres',
+		qq{SELECT jobq.clear('$run->{queue}'), jobq.enqueue('thumbnail', '{"hold": true, "image": 40}', '$run->{queue}')});
+	@$run{qw(out err)} = ('', '');
+	$run->{handle} = IPC::Run::start($start, '<', File::Spec->devnull, '>', \$run->{out}, '2>', \$run->{err},
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	wait_for_file("$command.began", "$name has begun one");
+	$node->stop;
+	append_to_file("$command.go", 'go');
+	says($run, qr/connection to server/, "$name cannot tell of it");
+	$node->start;
+	wait_for($node, "$name has told of it",
+		"SELECT state = 'completed' AND attempt = 1 FROM jobq.jobs WHERE queue = '$run->{queue}' AND payload ? 'hold'");
+	$run->{handle}->signal('TERM');
+	ok(eval { $run->{handle}->finish; 1 }, "$name ends at SIGTERM") or $run->{handle}->kill_kill;
+	unlink "$command.began", "$command.go";
+}
 
 $node->stop;
 no_failed_assertion($node);
