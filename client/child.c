@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,13 +36,16 @@
 #define LONGEST_LINE	1000	/* of progress */
 #define READS_A_TURN	16		/* of one job, before others have theirs */
 
+#define NPIPES			4		/* of a command */
+#define FILES_OF_OTHERS	64		/* connections, and what libraries open */
+
 /* The exit status of a command. */
 #define STATUS_AGAIN	75		/* EX_TEMPFAIL */
 #define STATUS_REJECT	100
 #define STATUS_CANNOT	126		/* the shell could not execute it */
 #define STATUS_MISSING	127		/* there is no such command */
 
-static void make_pipe(int ends[2], bool ours_writes);
+static bool make_pipe(int ends[2], bool ours_writes);
 static char **environment_of(const Job *job);
 static void signal_group(Job *job, int signal);
 static void shut(int *fd);
@@ -54,13 +58,20 @@ static void end(Job *job, int status);
 
 /*
  * Take the numbers that a command's pipes have in the command, so that ours are
- * above them.
+ * above them; and have so many files open as all commands need, if we may.
  */
 void
 children_prepare(void)
 {
+	rlim_t		wanted = NPIPES * work.parallel + FILES_OF_OTHERS;
+	struct rlimit files;
 	int			fd;
 
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < wanted)
+	{
+		files.rlim_cur = wanted < files.rlim_max ? wanted : files.rlim_max;
+		(void) setrlimit(RLIMIT_NOFILE, &files);
+	}
 	do
 		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	while (fd >= 0 && fd < 4);
@@ -69,14 +80,16 @@ children_prepare(void)
 }
 
 /*
- * A pipe of which our end does not block, and neither is inherited.
+ * A pipe of which our end does not block, and neither is inherited.  False if there
+ * is none to be had.
  */
-static void
+static bool
 make_pipe(int ends[2], bool ours_writes)
 {
 	if (pipe2(ends, O_CLOEXEC) != 0)
-		fatal(EXIT_REFUSED, "could not create a pipe: %s", strerror(errno));
+		return false;
 	fcntl(ends[ours_writes ? 1 : 0], F_SETFL, O_NONBLOCK);
+	return true;
 }
 
 /*
@@ -86,21 +99,29 @@ make_pipe(int ends[2], bool ours_writes)
 void
 child_start(Job *job)
 {
-	int			pipes[4][2];
-	int		   *ours[4] = {&job->in, &job->out, &job->err, &job->progress};
+	int			pipes[NPIPES][2];
+	int		   *ours[NPIPES] = {&job->in, &job->out, &job->err, &job->progress};
 	const char *const command[] = {"sh", "-c", work.exec, NULL};
 	char	  **environment;
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t how;
 	sigset_t	signals;
+	int			npipes;
 	int			failure = 0;
 
 	posix_spawn_file_actions_init(&actions);
-	for (int i = 0; i < 4; i++)
+	for (npipes = 0; npipes < NPIPES; npipes++)
 	{
-		make_pipe(pipes[i], i == 0);
-		*ours[i] = pipes[i][i == 0 ? 1 : 0];
-		posix_spawn_file_actions_adddup2(&actions, pipes[i][i == 0 ? 0 : 1], i);
+		int		   *ends = pipes[npipes];
+		bool		ours_writes = npipes == 0;
+
+		if (!make_pipe(ends, ours_writes))
+		{
+			failure = errno;
+			break;
+		}
+		*ours[npipes] = ends[ours_writes ? 1 : 0];
+		posix_spawn_file_actions_adddup2(&actions, ends[ours_writes ? 0 : 1], npipes);
 	}
 	posix_spawnattr_init(&how);
 	sigemptyset(&signals);
@@ -111,9 +132,10 @@ child_start(Job *job)
 	posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
 	environment = environment_of(job);
 	fflush(NULL);
-	failure = posix_spawn(&job->pid, "/bin/sh", &actions, &how, (char *const *) command, environment);
+	if (failure == 0)
+		failure = posix_spawn(&job->pid, "/bin/sh", &actions, &how, (char *const *) command, environment);
 
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < npipes; i++)
 		close(pipes[i][i == 0 ? 0 : 1]);
 	for (char **variable = environment; *variable != NULL; variable++)
 		free(*variable);
@@ -123,7 +145,7 @@ child_start(Job *job)
 	if (failure != 0)
 	{
 		job->pid = 0;
-		for (int i = 0; i < 4; i++)
+		for (int i = 0; i < NPIPES; i++)
 			shut(ours[i]);
 		/* another attempt of the job would be no better */
 		if (failure == E2BIG && job->headers != NULL)

@@ -11,6 +11,7 @@ use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my ($node, $jobq) = client_node(q{jobq.databases = 'postgres, latin'}, allows_streaming => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
@@ -182,6 +183,32 @@ my $taker = start_work('a', "while [ ! -e $dir/batch ]; do sleep 0.1; done", '--
 wait_for($node, 'four run, of two calls', q{SELECT string_agg(n::text, ' ' ORDER BY n) = '1 3' FROM (SELECT cardinality(job_ids) FROM jobq.lease) AS l (n)});
 append_to_file("$dir/batch", 'x');
 is(finish($taker), 0, 'it ends after four');
+
+# more at a time than there are places for files, if there can be more; else what cannot begin is given back, and what
+# runs goes on
+my @with_few = ('sh', '-c', 'ulimit $0 24; exec "$@"');
+my @exec = ('work', 'a', '--exec', "echo x >>$dir/files.began; while [ ! -e $dir/files ]; do sleep 0.1; done", '--parallel', '8');
+my @many = map { job('a') } 1 .. 8;
+my $few = start_program(@with_few, '-Sn', $jobq, @exec, '--max-jobs', '8');
+wait_for($node, 'all have begun', sprintf q{SELECT count(*) = 8 FROM jobq_internal.lease_slots() WHERE job_id IN (%s)}, join(',', @many));
+for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+{
+	last if -e "$dir/files.began" && length(slurp_file("$dir/files.began")) == 16;
+	usleep(100_000);
+}
+append_to_file("$dir/files", 'x');
+is(finish($few), 0, 'the program ends');
+is(slurp_file("$dir/files.began"), "x\n" x 8, 'all have run at a time');
+unlike($few->{err}, qr/Too many/, 'there is place for all of them');
+unlink "$dir/files";
+@many = map { job('a') } 1 .. 8;
+$few = start_program(@with_few, '-n', $jobq, @exec, '--retry-delay', '100ms');
+says($few, qr/could not start a process: Too many open files/, 'not all can begin');
+append_to_file("$dir/files", 'x');
+wait_for($node, 'all are done, each at its first attempt',
+	sprintf q{SELECT count(*) = 8 FROM jobq.jobs WHERE id IN (%s) AND state = 'completed' AND attempt = 1}, join(',', @many));
+kill('TERM', pid_of($few));
+is(finish($few), 0, 'the program ends');
 
 # progress, and a lease that is held for longer than it is
 $id = job('a');
