@@ -3,6 +3,9 @@
 
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
+-- The library accesses the tables as heaps, whatever the default is.
+SET LOCAL default_table_access_method TO heap;
+
 -- CREATE EXTENSION makes the schema jobq, or takes one that is there.  Nobody else
 -- may have put anything into it, or be able to.
 DO $$

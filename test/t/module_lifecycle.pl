@@ -49,8 +49,20 @@ sub all_done
 }
 
 $node->safe_psql('postgres', q{CREATE TABLESPACE elsewhere LOCATION ''; CREATE ROLE clerk LOGIN; CREATE DATABASE moved});
+$node->safe_psql('moved', q{
+CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler;
+ALTER DATABASE moved SET default_table_access_method = other});
 make_jobs($_) foreach 'postgres', 'moved';
 $node->safe_psql('postgres', q{SELECT jobq.grant_role('clerk')});
+
+# The library knows heaps only, so the tables are, in whatever way others are kept.
+wait_for($node, 'there are days of the archive', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'moved');
+is( $node->safe_psql(
+		'moved',
+		q{SELECT string_agg(DISTINCT amname, ' ') FROM pg_class c JOIN pg_am a ON a.oid = relam WHERE relkind IN ('r', 'p') AND relnamespace = 'jobq'::regnamespace}
+	),
+	'heap',
+	'the tables are heaps');
 
 #
 # Tables and indexes get another place while jobs run, wait, and are held.  The

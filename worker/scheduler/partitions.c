@@ -120,7 +120,7 @@ make_day(void *arg)
 								" LOCK TABLE ONLY jobq.archive IN ACCESS EXCLUSIVE MODE;"
 								" END IF;"
 								" LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
-								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id));"
+								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id)) USING heap;"
 								" CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
 								" WITH moved AS (DELETE FROM jobq.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
