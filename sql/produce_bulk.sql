@@ -145,6 +145,23 @@ SELECT payload FROM jobq.live_jobs WHERE queue = 'manual';
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
 DROP TABLE test.parted, test.read;
 
+-- with columns that are computed, which the server keeps from triggers if they are not stored
+SELECT CASE WHEN current_setting('server_version_num')::int < 180000 THEN 'STORED' ELSE 'VIRTUAL' END AS how \gset
+CREATE TABLE test.computed (id int, twice int GENERATED ALWAYS AS (id * 2) :how, gone int, name text, loud text GENERATED ALWAYS AS (upper(name) || '!') :how);
+INSERT INTO test.computed VALUES (1, default, 0, 'one');
+ALTER TABLE test.computed DROP COLUMN gone;
+ALTER TABLE test.computed ADD COLUMN more int DEFAULT 5, ADD COLUMN sum int GENERATED ALWAYS AS (id + length(name)) :how;
+CREATE TRIGGER each_row AFTER INSERT OR UPDATE OR DELETE ON test.computed
+	FOR EACH ROW EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
+CREATE TRIGGER updated AFTER UPDATE ON test.computed REFERENCING OLD TABLE AS old NEW TABLE AS new
+	FOR EACH STATEMENT EXECUTE FUNCTION jobq.enqueue_trigger('change', 'manual');
+INSERT INTO test.computed VALUES (2, default, NULL);
+UPDATE test.computed SET id = id + 10;
+DELETE FROM test.computed WHERE id = 11;
+SELECT payload FROM jobq.live_jobs WHERE queue = 'manual' ORDER BY id;
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE queue = 'manual';
+DROP TABLE test.computed;
+
 -- used in the wrong way
 CREATE TABLE test.item (id int PRIMARY KEY);
 CREATE TRIGGER outbox AFTER INSERT ON test.item

@@ -199,6 +199,20 @@ jobq_bgworker_starter(int pid)
 	return 0;
 }
 
+/*
+ * 18 (83ea6c54025): generated columns that are not stored, which triggers get as
+ * nulls.  What computes column n of the relation.
+ */
+#if PG_VERSION_NUM >= 180000
+#include "rewrite/rewriteHandler.h"
+#define jobq_is_virtual(att) \
+	((att)->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL)
+#define jobq_virtual_expression(rel, n) build_generation_expression(rel, n)
+#else
+#define jobq_is_virtual(att)	false
+#define jobq_virtual_expression(rel, n)	NULL
+#endif
+
 /* 18 (d4c3a6b8ad2): noreturn comes first. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn pg_attribute_noreturn()

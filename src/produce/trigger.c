@@ -41,6 +41,14 @@ PG_FUNCTION_INFO_V1(jobq_enqueue_trigger);
  */
 #define FULL_TEXT		((int) Min((int64) jobq_max_payload * 1024 / 4, 64 * 1024 * 1024))
 
+/* How the table's columns are computed that are not stored. */
+typedef struct Virtuals
+{
+	EState	   *estate;			/* or NULL: there are none */
+	TupleTableSlot *slot;
+	ExprState **columns;		/* NULL for one that is stored */
+} Virtuals;
+
 /* A transition table that is being read. */
 typedef struct TransitionRows
 {
@@ -53,11 +61,14 @@ typedef struct TransitionRows
 static int	rows_arg(const Trigger *trigger);
 static void append_head(StringInfo buf, const TriggerData *trigdata,
 						const char *op);
-static void append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc);
+static void virtuals_begin(Virtuals *virtuals, Relation rel);
+static HeapTuple virtuals_computed(const Virtuals *virtuals, HeapTuple tuple, TupleDesc desc);
+static void virtuals_end(Virtuals *virtuals);
+static void append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc, const Virtuals *virtuals);
 static void put(const Trigger *trigger, const char *payload);
 static void enqueue_row(const TriggerData *trigdata, const char *op);
 static void rows_begin(TransitionRows *rows, Tuplestorestate *store, TupleDesc desc);
-static bool rows_next(TransitionRows *rows, int n, TupleDesc desc);
+static bool rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtuals *virtuals);
 static void append_rows(StringInfo buf, const char *name, const TransitionRows *rows);
 static void enqueue_statement(const TriggerData *trigdata, const char *op);
 
@@ -95,11 +106,70 @@ append_head(StringInfo buf, const TriggerData *trigdata, const char *op)
 										   RelationGetRelationName(rel)));
 }
 
+static void
+virtuals_begin(Virtuals *virtuals, Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	memset(virtuals, 0, sizeof(Virtuals));
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!jobq_is_virtual(TupleDescAttr(desc, i)))
+			continue;
+		if (virtuals->estate == NULL)
+		{
+			virtuals->estate = CreateExecutorState();
+			virtuals->slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+			virtuals->columns = palloc0(desc->natts * sizeof(ExprState *));
+		}
+		virtuals->columns[i] = ExecPrepareExpr((Expr *) jobq_virtual_expression(rel, i + 1),
+											   virtuals->estate);
+	}
+}
+
+/*
+ * The row with what a query would show in the columns that are not stored.
+ */
+static HeapTuple
+virtuals_computed(const Virtuals *virtuals, HeapTuple tuple, TupleDesc desc)
+{
+	ExprContext *econtext;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (virtuals->estate == NULL)
+		return tuple;
+	values = palloc(desc->natts * sizeof(Datum));
+	nulls = palloc(desc->natts * sizeof(bool));
+	heap_deform_tuple(tuple, desc, values, nulls);
+	ExecStoreHeapTuple(tuple, virtuals->slot, false);
+	econtext = GetPerTupleExprContext(virtuals->estate);
+	econtext->ecxt_scantuple = virtuals->slot;
+	for (int i = 0; i < desc->natts; i++)
+		if (virtuals->columns[i] != NULL)
+			values[i] = ExecEvalExprSwitchContext(virtuals->columns[i], econtext,
+												  &nulls[i]);
+	tuple = heap_form_tuple(desc, values, nulls);
+	ExecClearTuple(virtuals->slot);
+	ResetPerTupleExprContext(virtuals->estate);
+	return tuple;
+}
+
+static void
+virtuals_end(Virtuals *virtuals)
+{
+	if (virtuals->estate == NULL)
+		return;
+	ExecDropSingleTupleTableSlot(virtuals->slot);
+	FreeExecutorState(virtuals->estate);
+}
+
 /*
  * The row as a JSON object, or null if there is none.
  */
 static void
-append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc)
+append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc,
+		   const Virtuals *virtuals)
 {
 	Datum		row;
 	Datum		json;
@@ -109,7 +179,7 @@ append_row(StringInfo buf, HeapTuple tuple, TupleDesc desc)
 		appendStringInfoString(buf, "null");
 		return;
 	}
-	row = heap_copy_tuple_as_datum(tuple, desc);
+	row = heap_copy_tuple_as_datum(virtuals_computed(virtuals, tuple, desc), desc);
 	json = OidFunctionCall1(F_ROW_TO_JSON_RECORD, row);
 	appendStringInfoString(buf, TextDatumGetCString(json));
 }
@@ -145,16 +215,19 @@ enqueue_row(const TriggerData *trigdata, const char *op)
 	TupleDesc	desc = RelationGetDescr(trigdata->tg_relation);
 	bool		inserted = TRIGGER_FIRED_BY_INSERT(trigdata->tg_event);
 	bool		updated = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
+	Virtuals	virtuals;
 	StringInfoData buf;
 
+	virtuals_begin(&virtuals, trigdata->tg_relation);
 	initStringInfo(&buf);
 	append_head(&buf, trigdata, op);
 	appendStringInfoString(&buf, ", \"new\": ");
 	append_row(&buf, inserted ? trigdata->tg_trigtuple
-			   : updated ? trigdata->tg_newtuple : NULL, desc);
+			   : updated ? trigdata->tg_newtuple : NULL, desc, &virtuals);
 	appendStringInfoString(&buf, ", \"old\": ");
-	append_row(&buf, inserted ? NULL : trigdata->tg_trigtuple, desc);
+	append_row(&buf, inserted ? NULL : trigdata->tg_trigtuple, desc, &virtuals);
 	appendStringInfoChar(&buf, '}');
+	virtuals_end(&virtuals);
 	put(trigdata->tg_trigger, buf.data);
 }
 
@@ -177,7 +250,7 @@ rows_begin(TransitionRows *rows, Tuplestorestate *store, TupleDesc desc)
  * Add the next row to the text, which has n.  False if there is none.
  */
 static bool
-rows_next(TransitionRows *rows, int n, TupleDesc desc)
+rows_next(TransitionRows *rows, int n, TupleDesc desc, const Virtuals *virtuals)
 {
 	HeapTuple	tuple;
 	bool		should_free;
@@ -189,7 +262,7 @@ rows_next(TransitionRows *rows, int n, TupleDesc desc)
 		return false;
 	tuple = ExecFetchSlotHeapTuple(rows->slot, false, &should_free);
 	appendStringInfoString(&rows->text, n == 0 ? "[" : ", ");
-	append_row(&rows->text, tuple, desc);
+	append_row(&rows->text, tuple, desc, virtuals);
 	if (should_free)
 		heap_freetuple(tuple);
 
@@ -224,6 +297,7 @@ enqueue_statement(const TriggerData *trigdata, const char *op)
 	MemoryContext old_context;
 	TransitionRows new_rows = {0};
 	TransitionRows old_rows = {0};
+	Virtuals	virtuals;
 	bool		more = true;
 
 	if (trigdata->tg_newtable == NULL && trigdata->tg_oldtable == NULL)
@@ -233,6 +307,7 @@ enqueue_statement(const TriggerData *trigdata, const char *op)
 				 errhint("Write REFERENCING NEW TABLE AS new, OLD TABLE AS old, or the one that is wanted.")));
 	rows_begin(&new_rows, trigdata->tg_newtable, desc);
 	rows_begin(&old_rows, trigdata->tg_oldtable, desc);
+	virtuals_begin(&virtuals, trigdata->tg_relation);
 	context = AllocSetContextCreate(CurrentMemoryContext, "jobq trigger",
 									ALLOCSET_DEFAULT_SIZES);
 	old_context = MemoryContextSwitchTo(context);
@@ -246,8 +321,8 @@ enqueue_statement(const TriggerData *trigdata, const char *op)
 		initStringInfo(&old_rows.text);
 		while (n < most && new_rows.text.len + old_rows.text.len < FULL_TEXT)
 		{
-			bool		has_new = rows_next(&new_rows, n, desc);
-			bool		has_old = rows_next(&old_rows, n, desc);
+			bool		has_new = rows_next(&new_rows, n, desc, &virtuals);
+			bool		has_old = rows_next(&old_rows, n, desc, &virtuals);
 
 			CHECK_FOR_INTERRUPTS();
 			more = has_new || has_old;
@@ -266,6 +341,7 @@ enqueue_statement(const TriggerData *trigdata, const char *op)
 	}
 	MemoryContextSwitchTo(old_context);
 	MemoryContextDelete(context);
+	virtuals_end(&virtuals);
 	if (new_rows.slot != NULL)
 		ExecDropSingleTupleTableSlot(new_rows.slot);
 	if (old_rows.slot != NULL)
