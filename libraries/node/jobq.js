@@ -61,8 +61,17 @@ class Reject extends Error {}
 
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
+/** What an exception says; whatever can be thrown, there is some. */
+function textOf(error) {
+	try {
+		return String(error);
+	} catch {
+		return 'an exception without a text';
+	}
+}
+
 /** A text that the server takes. */
-const clean = text => String(text).replace(/\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
+const clean = text => textOf(text).replace(/\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g, '\ufffd');
 
 /** Something to wait for. */
 class Bell {

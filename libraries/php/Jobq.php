@@ -29,6 +29,7 @@ const DISCONNECTED = '/^(08|57|HY)/';
 const SHORTEST_WAIT = 0.1;
 const LATE = 1.0;							// seconds after which an answer shows that connections are scarce
 const TOGETHER = 0.1;						// seconds in which what has ended is told together
+const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the server 1000, and what is in the last
 
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text)';
@@ -192,8 +193,8 @@ class Consumer
 		$this->adapt($late, !$rows);
 		foreach ($rows as $row)
 			// an answer that was held up says nothing of how long the lease is still
-			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true),
-				json_decode($row->headers ?? 'null', true), $row->attempt, $row->max_attempts, $row->tenant,
+			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true, DEEPEST),
+				json_decode($row->headers ?? 'null', true, DEEPEST), $row->attempt, $row->max_attempts, $row->tenant,
 				$now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
 		return (bool) $rows;
 	}
@@ -267,7 +268,7 @@ class Consumer
 	{
 		try {
 			$result = ($this->handler)($job);
-			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR), null];
+			return ['ack', $result === null ? null : json_encode($result, JSON_THROW_ON_ERROR, DEEPEST), null];
 		} catch (Retry $error) {
 			return ['nack', $error->getMessage(), $error->delay];
 		} catch (Release $error) {

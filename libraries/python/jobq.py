@@ -28,6 +28,7 @@ import time
 
 import psycopg
 from psycopg import sql
+from psycopg.types.json import JsonbLoader
 
 log = logging.getLogger("jobq")
 
@@ -76,6 +77,23 @@ class LeaseLost(Exception):
     """Somebody else may have the job now."""
 
 
+class Unreadable:
+    """What stands for JSON that Python does not take, such as numbers of more digits than it converts."""
+
+    def __init__(self, error):
+        self.error = error
+
+
+class Reader(JsonbLoader):
+    """Reads a payload or headers; one that cannot be read is an error of its own job only."""
+
+    def load(self, data):
+        try:
+            return super().load(data)
+        except Exception as error:
+            return Unreadable(error)
+
+
 class Job:
     """A job that is held: the columns of jobq.reserved_job, and whether the lease is lost."""
 
@@ -98,7 +116,11 @@ class Job:
 
 def text_of(error):
     """What an exception says, as a text that the server takes."""
-    return str(error).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    try:
+        text = str(error)
+    except Exception as other:
+        text = f"its text cannot be had: {type(other).__name__}"
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 class Link:
@@ -115,6 +137,7 @@ class Link:
                 # a pooler may give another session to each statement, so none is prepared
                 self._connection = await psycopg.AsyncConnection.connect(
                     self._conninfo, autocommit=True, prepare_threshold=None, client_encoding="utf8")
+                self._connection.adapters.register_loader("jsonb", Reader)
                 self._pause = 0.1
             except psycopg.OperationalError as error:
                 log.warning("no connection: %s", str(error).strip())
@@ -306,6 +329,9 @@ class Consumer:
     async def _outcome_of(self, job):
         """Call the handler; returns what is to be told."""
         try:
+            for value in (job.payload, job.headers):
+                if isinstance(value, Unreadable):
+                    raise value.error
             if inspect.iscoroutinefunction(self._handler):
                 result = await self._handler(job)
             else:
@@ -317,14 +343,17 @@ class Consumer:
             return "release", None, error.delay
         except Reject as error:
             return "reject", text_of(error), None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            # a coroutine is cancelled by us if the job is lost; else something that the handler has waited for was
+            if isinstance(error, KeyboardInterrupt) or job.lost and isinstance(error, asyncio.CancelledError):
+                raise
             log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
             return "nack", f"{type(error).__name__}: {text_of(error)}", None
 
     def _end(self, job, task):
         self._running.remove(job)
         if not job.lost:
-            job._outcome = ("release", None, 0) if task.cancelled() else task.result()
+            job._outcome = task.result()
             self._ended.append(job)
         self._begin()
         self._room.set()

@@ -15,6 +15,7 @@ async function handle(job) {
 
 	note('began', job);
 	if (what === 'fail') throw new Error('no image\0');
+	if (what === 'odd') throw Object.create(null);
 	if (what === 'reject') throw new Reject('this is no image');
 	if (what === 'retry' && job.attempt === 1) throw new Retry(0.1, 'once more');
 	if (what === 'later' && !givenBack.has(job.id)) {

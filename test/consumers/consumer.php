@@ -17,6 +17,8 @@ $handle = function (Job $job) use ($folder, $note) {
 	$note('began', $job);
 	if ($do == 'fail')
 		throw new Exception("no image\0");
+	if ($do == 'odd')
+		throw new Error("\xff");
 	if ($do == 'reject')
 		throw new Reject('this is no image');
 	if ($do == 'retry' && $job->attempt == 1)

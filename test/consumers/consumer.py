@@ -18,6 +18,11 @@ folder = os.environ["FOLDER"]
 given_back = set()
 
 
+class Odd(Exception):
+    def __str__(self):
+        return self.args[1]
+
+
 def note(what, job):
     with open(f"{folder}/{what}", "a") as file:
         file.write(f"{job.id} {job.token}\n")
@@ -29,6 +34,8 @@ def begin(job):
     do = job.payload.get("do")
     if do == "fail":
         raise ValueError("no image\0")
+    if do == "odd":
+        raise Odd
     if do == "reject":
         raise Reject("this is no image")
     if do == "retry" and job.attempt == 1:
@@ -54,6 +61,10 @@ def handle(job):
 
 
 async def handle_async(job):
+    if job.payload.get("do") == "odd":
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
     if begin(job):
         try:
             while not os.path.exists(f"{folder}/go"):

@@ -1,7 +1,7 @@
 # What a library for consumers must do, whatever its language.
 #
-# The consumers of test/consumers do what the payload says: {"do": "fail"},
-# "reject", "retry" (once), "later" (once), "bad result", or "hold", which ends when
+# The consumers of test/consumers do what the payload says: {"do": "fail"}, "odd" (fail
+# in a way that the language allows, but few expect), "reject", "retry" (once), "later" (once), "bad result", or "hold", which ends when
 # there is a file "go".  They note in files which job they have begun with which
 # token, and of which they were told that the lease is over.  The result of a job
 # is the token by which it was acknowledged.
@@ -210,10 +210,14 @@ sub try_library
 		't', 'several are acknowledged in one transaction');
 
 	# how jobs end; what cannot be kept has each that was told with it told alone
-	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'reject', 'retry', 'later', 'bad result';
+	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'odd', 'reject', 'retry', 'later', 'bad result';
+	$id{deep} = $self->enqueue('{"do": "fail", "more": ' . '[' x 999 . ']' x 999 . '}');
+	$id{long} = $self->enqueue('{"do": "fail", "more": ' . '7' x 5000 . '}');
 	$self->ends('others end in all ways', values %id);
 	my $how = sub { return "SELECT state, attempt, coalesce(error, '') FROM jobq.jobs WHERE id = $id{$_[0]}" };
 	like($self->sql($how->('fail')), qr/^failed\|5\|.*no image/, "$name: an exception is the error of the attempt");
+	like($self->sql($how->($_)), qr/^failed\|5\|./, "$name: $_: so is any other, and a payload that is not as the handler wants it")
+	  foreach 'odd', 'deep', 'long';
 	$self->is_sql($how->('reject'), 'failed|1|this is no image', 'a job is rejected');
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{retry}", 'completed|2', 'a job is tried again');
 	$self->is_sql("SELECT state, attempt FROM jobq.jobs WHERE id = $id{later}", 'completed|1',
