@@ -224,6 +224,7 @@ class Consumer:
         try:
             await asyncio.gather(*tasks)
         finally:
+            self.stop()  # if we are cancelled, no other job begins
             tasks += listening + [job._task for job in self._running]
             for link in (self._taker, self._teller, self._ear):
                 await link.close()

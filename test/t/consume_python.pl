@@ -6,6 +6,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use JobqLibrary;
 use JobqTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # the one that Debian's packages are for, or the first there is
@@ -15,6 +16,36 @@ my $node = library_node('psycopg 3', $python || 'false', '-c', 'import psycopg')
 my @command = ($python, "$FindBin::RealBin/../consumers/consumer.py");
 
 is_shown('python/example.py');
+
+# one that is cancelled begins no other job
+$node->safe_psql('postgres', q{SELECT jobq.create_queue('cancelled', mode => 'consumer')});
+$node->safe_psql('postgres', q{SELECT jobq.enqueue('work', '{}', 'cancelled') FROM generate_series(1, 2)});
+command_like(
+	[ $python, "-c", <<"END", "$FindBin::RealBin/../../libraries/python" ], qr/^begun 1$/m, 'a consumer that is cancelled begins no other job');
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from jobq import Consumer
+
+begun = []
+
+
+async def handle(job):
+    begun.append(job)
+    await asyncio.sleep(60)
+
+
+async def main():
+    consumer = Consumer("", ["cancelled"], handle)
+    work = asyncio.create_task(consumer.work())
+    while not (begun and consumer._held):
+        await asyncio.sleep(0.01)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    print("begun", len(begun))
+
+asyncio.run(main())
+END
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
