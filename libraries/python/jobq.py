@@ -336,7 +336,7 @@ class Consumer:
             if inspect.iscoroutinefunction(self._handler):
                 result = await self._handler(job)
             else:
-                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, job)
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, job)
             return "ack", None if result is None else json.dumps(result), None
         except Retry as error:
             return "nack", text_of(error), error.delay
@@ -350,6 +350,13 @@ class Consumer:
                 raise
             log.info("job %s (%s) has failed", job.id, job.kind, exc_info=True)
             return "nack", f"{type(error).__name__}: {text_of(error)}", None
+
+    def _call(self, job):
+        """Call a handler in its thread.  No future takes a StopIteration, so whoever waits would do so for ever."""
+        try:
+            return self._handler(job)
+        except StopIteration as error:
+            raise RuntimeError("the handler has raised StopIteration") from error
 
     def _end(self, job, task):
         self._running.remove(job)

@@ -35,7 +35,9 @@ def begin(job):
     if do == "fail":
         raise ValueError("no image\0")
     if do == "odd":
-        raise Odd
+        if job.attempt == 2:
+            raise Odd
+        next(iter(()))
     if do == "reject":
         raise Reject("this is no image")
     if do == "retry" and job.attempt == 1:
@@ -61,7 +63,7 @@ def handle(job):
 
 
 async def handle_async(job):
-    if job.payload.get("do") == "odd":
+    if job.payload.get("do") == "odd" and job.attempt == 1:
         task = asyncio.create_task(asyncio.sleep(60))
         task.cancel()
         await task
