@@ -46,8 +46,10 @@ our @EXPORT = qw(
   no_failed_assertion
 );
 
-# Neither does a file of tests ever end that has not within twenty minutes: it
-# says where it hangs and how the servers are.  The next file has its turn then.
+# Neither does a file of tests ever end that has not within twenty minutes, or the
+# seconds of JOBQ_FILE_TIMEOUT: it says where it hangs and how the servers are.  The
+# next file has its turn then.
+our $file_timeout = $ENV{JOBQ_FILE_TIMEOUT} || 1200;
 my @nodes;
 
 $SIG{ALRM} = sub {
@@ -56,7 +58,7 @@ $SIG{ALRM} = sub {
 	show_state($_) foreach @nodes;
 	die "hangs\n";
 };
-alarm(1200);
+alarm($file_timeout);
 
 # A session in the background may last as long as its file of tests, and not
 # just until the time for one condition has passed since it was opened.
@@ -66,7 +68,7 @@ alarm(1200);
 
 	*PostgreSQL::Test::Cluster::background_psql = sub {
 		my ($node, $dbname, %params) = @_;
-		return $node->$background_psql($dbname, timeout => 1200, %params);
+		return $node->$background_psql($dbname, timeout => $file_timeout, %params);
 	};
 }
 

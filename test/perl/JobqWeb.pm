@@ -8,6 +8,7 @@ use File::Spec;
 use IO::Select;
 use IO::Socket::INET;
 use IPC::Run ();
+use JobqTest ();
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
@@ -31,7 +32,7 @@ sub serve
 
 	$server{process} = IPC::Run::start([ $jobq, 'web', '--listen', '127.0.0.1:0', @options ],
 		'<', File::Spec->devnull, '>', File::Spec->devnull, '2>', \$server{err},
-		IPC::Run::timeout(1200));
+		IPC::Run::timeout($JobqTest::file_timeout));
 	$server{process}->pump until $server{err} =~ m{listening at (https?://127\.0\.0\.1:(\d+))|error:};
 	($server{url}, $server{port}) = ($1, $2);
 	push @servers, \%server;
