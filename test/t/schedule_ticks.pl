@@ -217,6 +217,23 @@ SKIP:
 }
 sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
 
+# What has failed is tried again soon, also by a clock that was put back.
+sql(qq{
+SELECT jobq.register('gone', 'note(jsonb)');
+SELECT jobq.schedule('fails', '$hourly', 'gone', options => '{"queue": "still"}');
+SELECT jobq.unregister('gone')});
+sql(q{SELECT jobq.test_clock('2 days')});
+wait_for($node, 'it fails', q{SELECT last_error ~ 'gone' FROM jobq.schedule WHERE name = 'fails'});
+sql(q{SELECT jobq.register('gone', 'note(jsonb)')});
+foreach my $minutes (map { 2 * $_ } 60 .. 90)
+{
+	sql("SELECT jobq.test_clock('$minutes min')");
+	last if sql(q{SELECT last_error IS NULL FROM jobq.schedule WHERE name = 'fails'}) eq 't';
+	usleep(100_000);
+}
+is(sql(q{SELECT last_error IS NULL, count(*) FROM jobq.schedule, jobq.job WHERE name = 'fails' GROUP BY 1}), 't|1', 'it is tried again by the clock as it is');
+sql(q{SELECT jobq.test_clock('0'); SELECT count(jobq.unschedule(name)) FROM jobq.schedules; SELECT count(jobq.cancel(id)) FROM jobq.job});
+
 #
 # A tick that waits for the last job does so across a crash.
 #

@@ -56,6 +56,7 @@ typedef struct Schedule
 	Oid			role;
 	ItemPointerData ctid;		/* invalid: unknown */
 	int			locked;			/* how often in a row it was locked */
+	bool		failed;			/* with an error, so look_at is soon */
 	TimestampTz look_at;
 	int64		waits_for;		/* job, or 0 */
 } Schedule;
@@ -154,9 +155,13 @@ run(TimestampTz now)
 
 		if (freed && schedule->waits_for != 0)
 			schedule->look_at = now;
+
+		/* the clock may have been put back */
 		if (schedule->locked > 0)
 			schedule->look_at = Min(schedule->look_at,
 									share_retry(schedule->locked, now));
+		if (schedule->failed)
+			schedule->look_at = Min(schedule->look_at, now + ERROR_PAUSE);
 		if (schedule->look_at <= now)
 			share_add(turns, &n, schedule->role, schedule->locked,
 					  schedule->look_at, i);
@@ -238,6 +243,7 @@ read_all(void)
 			schedule->role =
 				DatumGetObjectId(jobq_column(tuple, desc, 4, OIDOID, NULL));
 			schedule->locked = 0;
+			schedule->failed = false;
 			schedule->waits_for = 0;
 		}
 		nschedules = (int) n;
@@ -353,6 +359,7 @@ looked(const Look *this, const ErrorData *edata)
 		*schedule = this->schedule;
 	else
 		schedule->waits_for = 0;
+	schedule->failed = false;
 	if (taken ||
 		(edata != NULL && edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE))
 	{
@@ -362,6 +369,7 @@ looked(const Look *this, const ErrorData *edata)
 	schedule->locked = 0;
 	if (edata != NULL)
 	{
+		schedule->failed = true;
 		schedule->look_at = this->now + ERROR_PAUSE;
 		note_error(schedule, edata);
 	}
