@@ -151,6 +151,13 @@ $hours += 2;
 gone_later('a queue that wants it now is heard', 'usual fail failed');
 is(sql(q{SELECT count(*) FROM jobq.archive WHERE kind = 'note'}), '1000', 'and nothing else goes');
 
+# What is finished when the clock was put back goes by the clock as it is.
+sql("SELECT jobq.test_clock('$morning'::interval + interval '5 hours')");
+my $again = sql(q{SELECT jobq.enqueue('note', queue => 'brief', delay => '1 ms')});
+is(sql("SELECT state FROM jobq.wait($again)"), 'completed', 'the scheduler goes by the clock that was put back');
+$hours = 50;
+gone_later('what is finished then goes, too', 'usual fail failed');
+
 #
 # Batches that are old go, but for one to which a table of somebody else's refers; and that
 # is not tried all the time.

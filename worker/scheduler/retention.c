@@ -160,6 +160,8 @@ run(TimestampTz now)
 	/* the clock may have been put back */
 	make_at = Min(make_at, now + ARCHIVE_PAUSE);
 	pass_at = Min(pass_at, now + ARCHIVE_PAUSE);
+	short_now = Min(short_now, now);
+	short_done = Min(short_done, now);
 	if (make_at <= now)
 		make_at = archive_make_days(now);
 	else if (pass_at <= now)
