@@ -85,6 +85,30 @@ jobq_stats_unknown(Oid dboid)
 }
 
 /*
+ * The clock was put back to this time: nothing of the database's has happened later, and
+ * its jobs are counted anew, as those that wait for their time are others now.
+ */
+void
+jobq_stats_put_back(Oid dboid, TimestampTz now)
+{
+	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	for (uint32 place = 0; place < jobq_stats->nstats + (uint32) jobq_max_databases; place++)
+	{
+		JobqStat   *stat = &jobq_stats->stats[place];
+
+		if (!stat->in_use || stat->name.dboid != dboid)
+			continue;
+		SpinLockAcquire(&stat->mutex);
+		stat->used_at = Min(stat->used_at, now);
+		stat->counts.completed_at = Min(stat->counts.completed_at, now);
+		SpinLockRelease(&stat->mutex);
+	}
+	jobq_stats->full_until = 0;
+	LWLockRelease(jobq_stats->lock);
+	jobq_stats_unknown(dboid);
+}
+
+/*
  * Are the gauges right?  Takes no lock.
  */
 bool

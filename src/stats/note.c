@@ -170,9 +170,12 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 									   sizeof(CachedPlace) * NCACHED);
 	cached = &cache[hash % NCACHED];
 	stat = &jobq_stats->stats[cached->place];
+
+	/* the clock may have been put back */
 	if (cached->hash != hash || stat->generation != cached->generation ||
 		(cached->other_until == 0 ? stat->hash != hash
-		 : jobq_last_now >= cached->other_until))
+		 : jobq_last_now >= cached->other_until ||
+		 jobq_last_now < cached->other_until - OTHER_KEPT))
 	{
 		cached->hash = 0;
 		cached->place = jobq_stats_find(base, queue_id, role, kind, kind_length,

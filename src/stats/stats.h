@@ -356,6 +356,7 @@ extern Snapshot jobq_stats_count_begin(JobqStatBase *base, TimestampTz now,
 extern void jobq_stats_count_end(JobqStatBase *base, uint32 number,
 								 JobqCounted **counted, TimestampTz now);
 extern void jobq_stats_unknown(Oid dboid);
+extern void jobq_stats_put_back(Oid dboid, TimestampTz now);
 extern bool jobq_stats_exact(const JobqStatBase *base);
 extern bool jobq_stats_count_missed(const JobqStatBase *base, FullTransactionId fxid);
 

@@ -91,6 +91,13 @@ wait_for($node, 'a success is known', q{SELECT EXISTS (SELECT FROM jobq.stats WH
 sql(q{SELECT jobq.stats_reset()});
 is(sql(q{SELECT completed_at IS NOT NULL FROM jobq.stats WHERE kind = 'works'}), 't', 'also after the counters began anew');
 begins('success', q{SELECT jobq.test_clock('1 hour')}, q{SELECT jobq.enqueue('works')});
+# silence begins by the clock as it is, when it was put back
+sql(q{SELECT jobq.test_clock('2 days')});
+my $ahead = sql(q{SELECT jobq.enqueue('works')});
+is(sql("SELECT state FROM jobq.wait($ahead)"), 'completed', 'a success by a clock that is ahead');
+sql(q{SELECT jobq.test_clock('1 hour')});
+wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq.clock() FROM jobq.stats WHERE kind = 'works'});
+begins('back', q{SELECT jobq.monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});
 begins('tick', q{CREATE ROLE leaver LOGIN; SELECT jobq.grant_role('leaver'); SET ROLE leaver;
 SELECT jobq.schedule('often', '@every 1s', 'works');
 RESET ROLE; SELECT jobq.revoke_role('leaver'), jobq.monitor('tick', 'late', 2, kind => 'works')}, q{SELECT jobq.unschedule('often')});

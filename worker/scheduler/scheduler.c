@@ -285,7 +285,7 @@ clock_put_back(TimestampTz now, TimestampTz last)
 	my_db->groups->owners = true;
 	my_db->rescan = true;
 	batch_look_put_back(last - now);
-	jobq_stats_unknown(my_db->dboid);
+	jobq_stats_put_back(my_db->dboid, now);
 }
 
 /*
