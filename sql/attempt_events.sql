@@ -36,6 +36,31 @@ SELECT state FROM jobq.wait(:id);
 SELECT * FROM test.heard();
 SELECT jobq.delete_all_failed();
 
+-- of what has made its transactions such as only read
+CREATE PROCEDURE test.reads(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; SET TRANSACTION READ ONLY; END $$;
+CREATE PROCEDURE test.reads_on(payload jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+	SET default_transaction_read_only = on;
+	COMMIT;
+	IF payload = '"fail"' THEN
+		RAISE 'no more';
+	END IF;
+END
+$$;
+SELECT jobq.register('reads', 'test.reads(jsonb)', max_attempts => 1), jobq.register('reads_on', 'test.reads_on(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('reads') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.enqueue('reads_on') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.enqueue('reads_on', '"fail"') AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT jobq.enqueue_sql('SET TRANSACTION READ ONLY', transaction => false) AS id \gset
+SELECT state, error FROM jobq.wait(:id);
+SELECT event, job, rest ->> 'error' AS error FROM test.heard();
+SELECT jobq.delete_all_failed();
+SELECT jobq.unregister('reads'), jobq.unregister('reads_on');
+DROP PROCEDURE test.reads, test.reads_on;
+
 -- of consumers, one or many
 SELECT jobq.create_queue('heard', mode => 'consumer');
 SELECT count(*) FROM (SELECT jobq.enqueue('outside', queue => 'heard', backoff => 'fixed 1h', max_attempts => 9) FROM generate_series(1, 4)) j;

@@ -195,6 +195,9 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 				(errcode(ERRCODE_JOBQ_CANCELLED),
 				 errmsg("the job was cancelled while it ran")));
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
+
+	/* if the procedure writes no more, what follows from its end is written */
+	XactReadOnly = false;
 	run->slot->holding->live =
 		jobq_attempt_returned(rel, &now, jobq_current, started_at, has_result,
 							  result);

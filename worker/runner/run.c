@@ -68,6 +68,7 @@ static void unclaim(RunContext *run);
 static void record_failure(RunContext *run, JobqJob *job,
 						   TimestampTz started_at, ErrorData *edata,
 						   bool charge);
+static void clean_settings(void);
 static void clean_session(bool after_procedure);
 
 /*
@@ -308,6 +309,9 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		run->slot->holding->unused = true;	/* until it begins again */
 	else
 	{
+		/* what it has set for its transactions is not for this one */
+		if (job_leased(job))
+			clean_settings();
 		record_failure(run, job, started_at, edata, !job_leased(job));
 		run->slot->jobs_failed++;
 	}
@@ -532,6 +536,24 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 }
 
 /*
+ * Undo what a procedure has set for the session, and committed.  Outside any
+ * transaction.
+ */
+static void
+clean_settings(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	SetPGVariable("session_authorization", NIL, false);
+	ResetAllOptions();
+	process_pin_settings(true);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+}
+
+/*
  * Leave nothing of the last job to the next one.  Outside any transaction.
  *
  * Settings are undone with the job's nest level or its abort; a procedure may
@@ -549,24 +571,17 @@ clean_session(bool after_procedure)
 	ResetSequenceCaches();
 
 	GetTempNamespaceState(&temp_namespace, &temp_toast_namespace);
-	if (after_procedure || OidIsValid(temp_namespace))
+	if (after_procedure)
+		clean_settings();
+	if (OidIsValid(temp_namespace))
 	{
 		MemoryContext old = CurrentMemoryContext;
 
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
-		if (after_procedure)
-		{
-			SetPGVariable("session_authorization", NIL, false);
-			ResetAllOptions();
-			process_pin_settings(true);
-		}
-		if (OidIsValid(temp_namespace))
-		{
-			PushActiveSnapshot(GetTransactionSnapshot());
-			ResetTempTableNamespace();
-			PopActiveSnapshot();
-		}
+		PushActiveSnapshot(GetTransactionSnapshot());
+		ResetTempTableNamespace();
+		PopActiveSnapshot();
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(old);
 	}
