@@ -36,6 +36,29 @@ SELECT pg_temp.waiting('ring');
 SELECT count(pg_temp.add('ring', name)) FROM unnest('{k,l}'::text[]) name;
 SELECT pg_temp.waiting('ring');
 
+-- and the next one drops the oldest again
+BEGIN;
+SELECT pg_temp.add('ring', 'undone') > 0 AS undone;
+SAVEPOINT s;
+SELECT pg_temp.add('ring', 'undone, too') > 0 AS undone;
+ROLLBACK TO s;
+ROLLBACK;
+SELECT pg_temp.add('ring', 'x') > 0 AS x;
+SELECT pg_temp.waiting('ring');
+BEGIN;
+SAVEPOINT s;
+SELECT pg_temp.add('ring', 'undone') > 0 AS undone;
+ROLLBACK TO s;
+SELECT pg_temp.add('ring', 'y') > 0 AS y;
+COMMIT;
+SELECT pg_temp.waiting('ring');
+BEGIN;
+SELECT pg_temp.add('ring', 'undone') > 0 AS undone;
+PREPARE TRANSACTION 'store_full';
+ROLLBACK PREPARED 'store_full';
+SELECT pg_temp.add('ring', 'z') > 0 AS z;
+SELECT pg_temp.waiting('ring');
+
 -- also to a savepoint
 BEGIN;
 SELECT pg_temp.add('ring', 'm') > 0 AS m;

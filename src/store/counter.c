@@ -134,25 +134,55 @@ jobq_length_tell(JobqDatabase *db, JobqLength *length)
 }
 
 /*
- * Read, or set, which job of the queue was dropped last; none where nobody knows.
+ * Which job of the queue was dropped last; none where nobody knows.
  */
 void
-jobq_length_dropped(int32 queue_id, JobqDropped *dropped, bool set)
+jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqLength *length;
 
-	if (!set)
-		dropped->key.id = 0;
+	dropped->key.id = 0;
+	if (db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_SHARED);
+	length = jobq_length_find(db, queue_id, jobq_relations()->job);
+	if (length != NULL)
+		*dropped = length->dropped;
+	LWLockRelease(db->lock);
+}
+
+void
+jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqLength *length;
+
 	if (db == NULL)
 		return;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	length = jobq_length_find(db, queue_id, jobq_relations()->job);
-	if (length != NULL && set)
+	if (length != NULL)
 		length->dropped = *dropped;
-	else if (length != NULL)
-		*dropped = length->dropped;
 	LWLockRelease(db->lock);
+}
+
+/*
+ * Jobs that were dropped after this one are back.  Others may have dropped more since, or
+ * may be back, too.  Wants db->lock; cannot fail.
+ */
+void
+jobq_length_undropped(JobqLength *length, const JobqDropped *before)
+{
+	JobqDropped *dropped = &length->dropped;
+
+	if (dropped->key.id == 0)
+		return;
+	if (before->key.id == 0 || dropped->priority != before->priority ||
+		dropped->role != before->role || dropped->flow != before->flow)
+		dropped->key.id = 0;
+	else if (jobq_key_cmp(before->key, dropped->key) < 0)
+		dropped->key = before->key;
 }
 
 static Size

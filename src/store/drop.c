@@ -11,7 +11,8 @@
  * The index says in which order they come.  Entries of jobs that are done lie where
  * the oldest are, as long as an old snapshot keeps them; so the queue's counter knows
  * which job was dropped last, and its lane is read from there on.  A job before that,
- * which comes back by a rollback or a retry, is found when the end was reached.
+ * which comes there by a retry, is found when the end was reached; where a drop is rolled
+ * back, the next search begins before it again.
  *
  * src/store/drop.c
  *
@@ -260,7 +261,7 @@ drop_oldest(const JobqJob *job, int n)
 	search.snapshot = RegisterSnapshot(GetLatestSnapshot());
 	search.slot = table_slot_create(search.rel, NULL);
 
-	jobq_length_dropped(search.queue_id, &dropped, false);
+	jobq_length_get_dropped(search.queue_id, &dropped);
 	if (dropped.key.id != 0 && dropped.priority == own.priority &&
 		dropped.role == own.role && dropped.flow == own.flow)
 	{
@@ -270,7 +271,7 @@ drop_oldest(const JobqJob *job, int n)
 	if (done == 0)
 		done = drop_in_lane(&search, &own, false, n);
 	if (done > 0)
-		jobq_length_dropped(search.queue_id, &own, true);
+		jobq_length_dropped_to(search.queue_id, &own, &dropped);
 	else if (find_lane(&search, &own, &other))
 		done = drop_in_lane(&search, &other, false, n);
 

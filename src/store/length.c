@@ -60,6 +60,8 @@ typedef struct Note
 	int			reused;			/* of those added: in places of those removed */
 	int64		life;			/* JobqDatabase.life: whose counter has
 								 * "reserved" */
+	bool		drops;			/* it has dropped jobs, ... */
+	JobqDropped before;			/* ... and this was the last one before */
 } Note;
 
 /* So often a queue is counted again because something has changed meanwhile. */
@@ -133,6 +135,24 @@ void
 jobq_length_add(int32 queue_id, int n)
 {
 	note_of(queue_id)->added += n;
+}
+
+/*
+ * Jobs of the queue were dropped, up to this one; "before" was the last one until then.
+ * Should that be undone, the next search begins there again.
+ */
+void
+jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
+					   const JobqDropped *before)
+{
+	Note	   *note = note_of(queue_id);
+
+	if (!note->drops)
+	{
+		note->drops = true;
+		note->before = *before;
+	}
+	jobq_length_set_dropped(queue_id, dropped);
 }
 
 /*
@@ -430,12 +450,14 @@ length_abort(SubTransactionId since)
 		Note	   *note = &notes[--nnotes];
 		JobqLength *length;
 
-		if (note->reserved == 0 || db == NULL)
+		if ((note->reserved == 0 && !note->drops) || db == NULL)
 			continue;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		length = jobq_length_find(db, note->queue_id, note->jobs);
 		check_life(note, db);
-		if (length != NULL)
+		if (length != NULL && note->drops)
+			jobq_length_undropped(length, &note->before);
+		if (length != NULL && note->reserved > 0)
 		{
 			length->reserved -= note->reserved;
 			jobq_length_tell(db, length);
@@ -493,6 +515,7 @@ length_recount(JobqDatabase *db)
 	for (int i = 0; i < db->lengths->nlengths; i++)
 	{
 		db->lengths->lengths[i].valid = false;
+		db->lengths->lengths[i].dropped.key.id = 0;
 		jobq_length_tell(db, &db->lengths->lengths[i]);
 	}
 }

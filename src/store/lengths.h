@@ -23,9 +23,11 @@ typedef struct JobqRoom
 	int64		missing;		/* for the new jobs; 0: they have their places */
 } JobqRoom;
 
-/* src/store/counter.c: all want db->lock, but the first two, which take it */
+/* src/store/counter.c: all want db->lock, but the first three, which take it */
 extern void jobq_lengths_free(JobqDatabase *db);
-extern void jobq_length_dropped(int32 queue_id, JobqDropped *dropped, bool set);
+extern void jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped);
+extern void jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped);
+extern void jobq_length_undropped(JobqLength *length, const JobqDropped *before);
 extern JobqLength *jobq_length_find(JobqDatabase *db, int32 queue_id, Oid jobs);
 extern JobqLength *jobq_length_make(JobqDatabase *db, int32 queue_id, Oid jobs);
 extern int64 jobq_length_now(JobqDatabase *db, const JobqLength *length);
@@ -39,6 +41,8 @@ extern bool jobq_length_waits(void);
 
 /* src/store/length.c */
 extern void jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room);
+extern void jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
+								   const JobqDropped *before);
 
 /*
  * src/store/full.c: what cancels up to n jobs that wait, to make room for others as this
