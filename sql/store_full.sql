@@ -163,7 +163,7 @@ SELECT jobq.drop_queue('small', force => true);
 SELECT jobq.clear('ring'), jobq.resume('ring'), jobq.alter_queue('ring', max_length => 1);
 CREATE FUNCTION test.full_next(payload jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN to_jsonb(jobq.enqueue('echo', queue => 'ring', delay => '1 day') > 0);
+	RETURN to_jsonb(jobq.enqueue('echo', queue => coalesce(payload ->> 'queue', 'ring'), delay => '1 day') > 0);
 EXCEPTION WHEN OTHERS THEN
 	RETURN to_jsonb(SQLSTATE);
 END $$;
@@ -173,6 +173,18 @@ SELECT state, result FROM jobq.wait(:next);
 SELECT jobq.alter_queue('ring', max_length => 2);
 SELECT jobq.enqueue('full_next', queue => 'ring') AS next \gset
 SELECT state, result FROM jobq.wait(:next);
+
+-- that counts also if the handler is the first that wants to know how many there are
+SELECT jobq.create_queue('small', max_length => 2), jobq.pause('small');
+SELECT jobq.enqueue('full_next', '{"queue": "small"}', queue => 'small') AS next \gset
+SELECT jobq.adopt() AS adopted;
+SELECT jobq.resume('small');
+SELECT state, result FROM jobq.wait(:next);
+SELECT * FROM test.error($$SELECT jobq.enqueue_many('echo', '{1,2}', queue => 'small')$$);
+SELECT count(*) FROM jobq.enqueue_many('echo', '{1}', queue => 'small', delay => '1 day');
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'small')$$);
+SELECT jobq.clear('small');
+SELECT jobq.drop_queue('small', force => true);
 
 SELECT jobq.clear('ring'), jobq.unregister('full_next');
 DROP FUNCTION test.full_next(jsonb);

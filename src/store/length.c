@@ -76,6 +76,7 @@ static void check_life(Note *note, const JobqDatabase *db);
 static int64 own_room(int32 queue_id, Oid jobs);
 static int64 own_places(int32 queue_id, Oid jobs);
 static bool in_progress(const JobqLength *length, FullTransactionId fxid);
+static int64 running_here(Relation rel, int32 queue_id, Snapshot snapshot);
 static int64 count_rows(int32 queue_id, Snapshot snapshot);
 static bool count_queue(JobqDatabase *db, int32 queue_id);
 static bool begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *snapshot,
@@ -269,7 +270,26 @@ in_progress(const JobqLength *length, FullTransactionId fxid)
 }
 
 /*
- * The jobs of the queue that the snapshot sees.  Unregisters the snapshot.
+ * The jobs of the queue that this session runs, and whose rows it has deleted to do so.
+ * They count until their end is noted, and come back if this is rolled back.
+ */
+static int64
+running_here(Relation rel, int32 queue_id, Snapshot snapshot)
+{
+	int64		n = 0;
+	JobqJob		unused;
+
+	for (JobqCurrent *current = jobq_current; current != NULL;
+		 current = current->outer)
+		if (current->memory != NULL && job_queue_id(current->job) == queue_id &&
+			!jobq_job_find(rel, job_id(current->job), snapshot, &unused))
+			n++;
+	return n;
+}
+
+/*
+ * The jobs of the queue that the snapshot sees, and those that run here.  Unregisters
+ * the snapshot.
  */
 static int64
 count_rows(int32 queue_id, Snapshot snapshot)
@@ -294,6 +314,7 @@ count_rows(int32 queue_id, Snapshot snapshot)
 			n++;
 	}
 	systable_endscan(scan);
+	n += running_here(rel, queue_id, snapshot);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return n;
