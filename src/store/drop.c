@@ -27,14 +27,22 @@
 #include "access/xact.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "store/lengths.h"
 
-/* Entries of the index that are read in a lane, and lanes that are looked at. */
+/*
+ * Entries of the index that the scheduler, which makes the jobs of schedules, reads in a
+ * lane: it has more to do.  Whoever else comes reads on, however many jobs have been done
+ * that an old snapshot keeps: nobody but he waits for it.
+ */
 #define MAX_ENTRIES		10000
+
+/* Lanes from which the best is chosen. */
 #define MAX_LANES		256
 
 /* A lane of the queue, and a job of it. */
@@ -48,6 +56,7 @@ typedef struct Search
 	TupleTableSlot *slot;
 	int32		queue_id;
 	bool		consumed;		/* by consumers */
+	bool		in_scheduler;
 } Search;
 
 static void row_key(ScanKey header, ScanKey members, int first, int last,
@@ -133,6 +142,9 @@ drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
 	IndexScanDesc scan;
 	int			nkeys = 4;
 	int			found = 0;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "jobq job to drop",
+												  ALLOCSET_DEFAULT_SIZES);
 
 	ScanKeyInit(&keys[0], READY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(search->queue_id));
@@ -147,23 +159,30 @@ drop_in_lane(const Search *search, Lane *lane, bool from_key, int n)
 				BTGreaterStrategyNumber, lane);
 	scan = jobq_index_beginscan(search->rel, search->index, search->snapshot, nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
-	for (int i = 0; i < MAX_ENTRIES && found < Max(n, 1); i++)
+	for (int64 i = 0; found < Max(n, 1) && !(search->in_scheduler && i == MAX_ENTRIES); i++)
 	{
 		JobqJob		job;
+		MemoryContext old;
+		bool		taken;
 
 		CHECK_FOR_INTERRUPTS();
 		if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
 			break;
 		if (!index_fetch_heap(scan, search->slot))
 			continue;
+		MemoryContextReset(context);
+		old = MemoryContextSwitchTo(context);
 		jobq_job_from_tuple(search->rel,
 							ExecFetchSlotHeapTuple(search->slot, false, NULL), &job);
-		if (!may_drop(&job) || (n > 0 && !drop(search, &job)))
+		taken = may_drop(&job) && (n == 0 || drop(search, &job));
+		MemoryContextSwitchTo(old);
+		if (!taken)
 			continue;
 		lane->key.run_at = job_run_at(&job);
 		lane->key.id = job_id(&job);
 		found++;
 	}
+	MemoryContextDelete(context);
 	index_endscan(scan);
 	ExecClearTuple(search->slot);
 	return found;
@@ -215,7 +234,9 @@ find_lane(const Search *search, const Lane *own, Lane *best)
 	Lane		lane;
 	bool		found = false;
 
-	for (int i = 0; i < MAX_LANES && next_lane(search, i == 0, &lane); i++)
+	for (int i = 0;
+		 (i < MAX_LANES || (!found && !search->in_scheduler)) &&
+		 next_lane(search, i == 0, &lane); i++)
 	{
 		bool		same = lane.role == own->role;
 
@@ -239,6 +260,7 @@ static int
 drop_oldest(const JobqJob *job, int n)
 {
 	JobqJob		copy = *job;
+	JobqDatabase *db = jobq_my_database();
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 	JobqDropped dropped;
@@ -253,6 +275,7 @@ drop_oldest(const JobqJob *job, int n)
 	own.flow = job_flow(&copy);
 	search.queue_id = job_queue_id(job);
 	search.consumed = queue == NULL || queue->mode == MODE_CONSUMER;
+	search.in_scheduler = db != NULL && db->scheduler == MyProc;
 
 	/* what this statement has enqueued is seen, too */
 	CommandCounterIncrement();

@@ -153,6 +153,16 @@ is(sql(q{SELECT count(*) FROM seen WHERE live > 5}), 0, 'dropping: never longer'
 is(sql(q{SELECT live('narrow')}), 5, 'dropping: as many as fit');
 is(sql(q{SELECT count(*) FROM jobq.jobs j, jobq.status(j.id) s WHERE j.queue = 'narrow' AND j.state = 'cancelled' AND s.error LIKE 'dropped%'}) > 0, 1, 'dropping: the others say why');
 
+# jobs that are done, and that an old snapshot keeps, do not hide those that wait
+sql(q{SELECT jobq.clear('narrow'), jobq.alter_queue('narrow', max_length => 20000)});
+my $old = $node->background_psql('postgres');
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seen;');
+sql(q{SELECT count(*) FROM jobq.enqueue_many('nothing', array_fill('{}'::jsonb, ARRAY[10100]), queue => 'narrow')});
+sql(q{SELECT jobq.clear('narrow'), jobq.alter_queue('narrow', max_length => 2)});
+sql(qq{SELECT jobq.enqueue('nothing', '"$_"', queue => 'narrow')}) foreach 'a' .. 'c';
+is(sql(q{SELECT string_agg(payload #>> '{}', ' ' ORDER BY id) FROM jobq.live_jobs WHERE queue = 'narrow'}), 'b c', 'dropping: behind all that was done');
+$old->quit;
+
 no_failed_assertion($node);
 $node->stop;
 done_testing();
