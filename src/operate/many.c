@@ -21,6 +21,7 @@
  */
 #include "base/base.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -73,7 +74,8 @@ static int	privileges_for(const JobqMany * many);
 static void add_may(ManyQuery * query, const JobqMany * many, const char *alias);
 static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
 static void choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
-static int64 revive(Relation rel, ArrayType *array);
+static void reclaim_keys(Relation rel, ArrayType *array, Datum *held, int *nheld);
+static int64 revive(Relation rel, Datum *ids, int n);
 static int64 delete_letters(ArrayType *array);
 static bool treat_job(const JobqMany * many, Relation rel, int64 id,
 					  JobqChosen * chosen);
@@ -320,20 +322,56 @@ choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 }
 
 /*
- * Run these dead letters again, which the user may, and which are locked; how many it
- * were.
+ * Take the unique keys of these dead letters, while they are ones; held: those whose key
+ * another job has got since the query has found it free.
  */
-static int64
-revive(Relation rel, ArrayType *array)
+static void
+reclaim_keys(Relation rel, ArrayType *array, Datum *held, int *nheld)
 {
 	static const Oid types[] = {INT8ARRAYOID};
 	Datum		values[] = {PointerGetDatum(array)};
-	int64		reopened = 0;
-	int64		revived;
 	SPITupleTable *letters;
 
-	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)"
-					  RETURNING_JOB, 1, types, values, NULL,
+	*nheld = 0;
+	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job"
+					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL ORDER BY id",
+					  1, types, values, NULL, SPI_OK_SELECT);
+	letters = SPI_tuptable;
+	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
+	for (uint64 i = 0; i < letters->numvals; i++)
+	{
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(letters->vals[i], letters->tupdesc, job.values, job.nulls);
+		if (!jobq_unique_reclaim(rel, &job))
+			held[(*nheld)++] = Int64GetDatum(job_id(&job));
+	}
+	SPI_freetuptable(letters);
+}
+
+/*
+ * Run these dead letters again, which the user may, and which are locked; how many it
+ * were.  One whose unique key is held stays.
+ */
+static int64
+revive(Relation rel, Datum *ids, int n)
+{
+	static const Oid types[] = {INT8ARRAYOID, INT8ARRAYOID};
+	Datum	   *held = palloc(sizeof(Datum) * n);
+	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE);
+	Datum		values[] = {PointerGetDatum(array), (Datum) 0};
+	int64		reopened = 0;
+	int64		revived;
+	int			nheld;
+	SPITupleTable *letters;
+
+	reclaim_keys(rel, array, held, &nheld);
+	values[1] = PointerGetDatum(construct_array(held, nheld, INT8OID, 8, FLOAT8PASSBYVAL,
+												TYPALIGN_DOUBLE));
+	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1) AND id <> ALL ($2)"
+					  RETURNING_JOB, 2, types, values, NULL,
 					  SPI_OK_DELETE_RETURNING);
 	letters = SPI_tuptable;
 	revived = letters->numvals;
@@ -423,7 +461,6 @@ static int64
 treat_slice(const JobqMany * many, Datum *chosen, int n)
 {
 	TransactionId *versions = palloc(sizeof(TransactionId) * n);
-	ArrayType  *array;
 	int64		done = 0;
 	MemoryContext context;
 	MemoryContext old;
@@ -434,14 +471,13 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 		jobq_pin_queues();
 	rel = jobq_open_jobs();
 	n = ask_again(many, chosen, versions, n);
-	array = construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
-							TYPALIGN_DOUBLE);
 	if (n == 0)
 		done = 0;
 	else if (many->action == MANY_DELETE_FAILED)
-		done = delete_letters(array);
+		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
+											  TYPALIGN_DOUBLE));
 	else if (of_letters(many))
-		done = revive(rel, array);
+		done = revive(rel, chosen, n);
 	else
 	{
 		context = AllocSetContextCreate(CurrentMemoryContext, "jobq job of many",

@@ -314,9 +314,12 @@ extern void jobq_unique_key(const JobqJob *job, JobqUniqueKey *key);
 extern void jobq_unique_set_scope(JobqJob *job, const char *word);
 extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
+extern bool jobq_unique_reclaim(Relation rel, const JobqJob *job);
 extern bool jobq_unique_release(const JobqJob *job);
 extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
+
+/* src/store/unique_prune.c */
 extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
 
 /* src/store/unique_waiting.c */

@@ -48,8 +48,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -103,8 +101,8 @@ static bool is_held(const Holder *holder, const JobqJob *job, Relation rel);
 static bool lock_key(Relation keys, const Holder *holder, bool wait);
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
 						  TimestampTz held_until);
-static bool insert_key(Relation keys, const JobqJob *job,
-					   const JobqUnique *unique, bool wait);
+static bool insert_key(Relation keys, const JobqJob *job, TimestampTz held_until,
+					   bool wait);
 static void update_key(Relation keys, Holder *holder, const JobqJob *job,
 					   char until, TimestampTz held_until);
 static bool next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
@@ -280,7 +278,7 @@ form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
  * false; when that is decided, if we are to wait.
  */
 static bool
-insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique, bool wait)
+insert_key(Relation keys, const JobqJob *job, TimestampTz held_until, bool wait)
 {
 	SnapshotData dirty;
 	Holder		holder;
@@ -302,7 +300,7 @@ insert_key(Relation keys, const JobqJob *job, const JobqUnique *unique, bool wai
 	return jobq_insert_unless_there(keys,
 									form_key(keys, job,
 											 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
-											 unique->held_until));
+											 held_until));
 }
 
 /*
@@ -426,7 +424,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 
 		if (!find_holder(keys, rel, job, &holder, &held))
 		{
-			if (!insert_key(keys, job, unique, choice.wait))
+			if (!insert_key(keys, job, held_until, choice.wait))
 			{
 				pass_by(job, unique, &choice);
 				continue;
@@ -484,7 +482,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		if (has_row)
 			update_key(keys, &holder, job, until, held_until);
-		else if (!insert_key(keys, job, unique, false))
+		else if (!insert_key(keys, job, held_until, false))
 			elog(ERROR, "a key that was locked has got another row");
 		jobq_job_insert(rel, job);
 		if (!replaces && !unique->exempt)
@@ -492,6 +490,41 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		break;
 	}
 	table_close(keys, NoLock);
+}
+
+/*
+ * Take the key for a dead letter, which is a job again then.  False if another job holds
+ * it: what others are about to do with it is waited for.
+ */
+bool
+jobq_unique_reclaim(Relation rel, const JobqJob *job)
+{
+	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
+	bool		held = false;
+
+	for (bool locked = false;;)
+	{
+		Holder		holder;
+
+		if (!find_holder(keys, rel, job, &holder, &held))
+		{
+			if (insert_key(keys, job, DT_NOBEGIN, true))
+				break;
+			locked = false;
+			continue;
+		}
+		if (held)
+			break;
+		if (locked)
+		{
+			update_key(keys, &holder, job, DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
+					   DT_NOBEGIN);
+			break;
+		}
+		locked = lock_key(keys, &holder, true);
+	}
+	table_close(keys, NoLock);
+	return !held;
 }
 
 /*
@@ -576,41 +609,5 @@ jobq_unique_finished(const JobqJob *job, bool completed)
 		(void) jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true),
 								false, &tmfd);
 	}
-	table_close(keys, NoLock);
-}
-
-/*
- * Delete the keys of these rows that nobody holds any more: those whose window is
- * over, and those that were taken when their job finished.  The caller is
- * connected to SPI.  In the scheduler.
- */
-void
-jobq_unique_prune(ItemPointer from, ItemPointer to)
-{
-	static const Oid types[] = {TIDOID, TIDOID};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[] = {PointerGetDatum(from), PointerGetDatum(to)};
-	Relation	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
-	uint64		n;
-
-	/* by the clock as it is after the snapshot: it may have been put back */
-	n = jobq_query_kept(&plan, "SELECT u.ctid FROM jobq.unique_key u"
-						" WHERE u.ctid >= $1 AND u.ctid < $2"
-						" AND (u.held_until IS NULL OR u.held_until <= jobq.clock())"
-						" AND (u.until = 'w' OR NOT EXISTS"
-						" (SELECT FROM jobq.job j WHERE j.id = u.job_id))",
-						2, types, values, NULL, SPI_OK_SELECT);
-
-	/* not by a query: one that was taken over since is let alone */
-	for (uint64 i = 0; i < n; i++)
-	{
-		TM_FailureData tmfd;
-		ItemPointer ctid = (ItemPointer)
-			DatumGetPointer(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, TIDOID, NULL));
-
-		(void) jobq_heap_delete(keys, ctid, GetCurrentCommandId(true), false,
-								&tmfd);
-	}
-	SPI_freetuptable(SPI_tuptable);
 	table_close(keys, NoLock);
 }
