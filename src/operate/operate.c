@@ -268,19 +268,32 @@ bool
 jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 {
 	JobqJob		job;
+	TransactionId blocker;
 
-	if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
-		return false;
-	if (JOB_ISNULL(&job, JOB_ERRORS) || job_blocked(&job) ||
-		job_run_at(&job) <= jobq_now() ||
-		!jobq_job_delete(rel, &job))
+	for (;;)
 	{
-		if (chosen != NULL)
+		bool		waits;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
 			return false;
-		ereport(ERROR,
-				(errcode(ERRCODE_JOBQ_WRONG_STATE),
-				 errmsg("job " INT64_FORMAT " has not failed", id),
-				 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+		waits = !JOB_ISNULL(&job, JOB_ERRORS) && !job_blocked(&job) &&
+			job_run_at(&job) > jobq_now();
+		if (waits && jobq_job_delete_or_blocker(rel, &job, &blocker))
+			break;
+		if (!waits || jobq_job_runs(&job))
+		{
+			if (chosen != NULL)
+				return false;
+			ereport(ERROR,
+					(errcode(ERRCODE_JOBQ_WRONG_STATE),
+					 errmsg("job " INT64_FORMAT " has not failed", id),
+					 errhint("Only a dead letter, or a job that waits for its next attempt, can be retried.")));
+		}
+
+		/* another session works on it: see what becomes */
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
 	jobq_job_push_if_undone(&job);
 	jobq_job_set_run_at(&job, jobq_now());
