@@ -246,3 +246,13 @@ RESET ROLE;
 SELECT payload, state FROM jobq.jobs WHERE id IN (:two, :three) ORDER BY id;
 SELECT jobq.clear('keyed one'), jobq.delete_failed(:two);
 SELECT jobq.drop_queue('keyed one', force => true), jobq.drop_queue('keyed two', force => true);
+
+-- who holds a job of a queue that workers have got since loses it, and its place there
+SELECT jobq.create_queue('handed over', mode => 'consumer', max_running => 1);
+SELECT jobq.enqueue('echo', '1', queue => 'handed over') AS held \gset
+SELECT id = :held AS held FROM jobq.reserve('{handed over}', lease => '1 hour', wait => '5 min');
+SELECT jobq.alter_queue('handed over', mode => 'worker');
+SELECT jobq.cancel_many(queue => 'handed over');
+SELECT jobq.enqueue('echo', '2', queue => 'handed over') AS next \gset
+SELECT state FROM jobq.wait(:next, '5 min');
+SELECT jobq.drop_queue('handed over');

@@ -157,7 +157,8 @@ jobq_ask_to_stop(int64 id)
 
 /*
  * The job's row is deleted, or written anew: whoever holds a lease of it loses that
- * when this commits.  always: look not only where consumers take the jobs.
+ * when this commits.  always: also who may get one before.  Where workers take the jobs
+ * nobody does, but a consumer may have one from before the queue was theirs.
  */
 void
 jobq_end_lease(const JobqJob *job, bool always)
@@ -165,7 +166,8 @@ jobq_end_lease(const JobqJob *job, bool always)
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
 
-	if (!always && queue != NULL && queue->mode != MODE_CONSUMER)
+	if (!always && queue != NULL && queue->mode != MODE_CONSUMER &&
+		!jobq_job_runs(job))
 		return;
 	jobq_lease_room(1);
 	jobq_at_commit_lease(LEASE_END, job_id(job), 0, JOBQ_NONE, 0);
