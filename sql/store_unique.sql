@@ -435,3 +435,23 @@ SELECT jobq.release_unique('echo', 'x');
 ROLLBACK;
 CALL test.cancel_all();
 TRUNCATE jobq.unique_key;
+
+-- what has expired has given its key back, although its row may be there for a while
+SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for => '1 h', expires_at => jobq.clock()) AS first,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'replaced', expires_at => jobq.clock()) AS replaced,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock()) AS one,
+	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock() + interval '1 day') AS several \gset
+SELECT state FROM jobq.status(:first);
+SELECT id > :first AS another, state, duplicate FROM jobq.enqueue_result('echo', '2', 'manual', unique_key => 'expired');
+SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'expired', on_conflict => 'error')$$);
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'replaced', on_conflict => 'replace') > :replaced AS another;
+SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max => 2) > :several AS another;
+SELECT state FROM jobq.status(:replaced);
+CALL test.cancel_all();
+SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset
+SELECT state FROM jobq.wait(:letter);
+SELECT jobq.enqueue('broken', queue => 'manual', unique_key => 'letter', expires_at => jobq.clock()) > :letter AS another;
+SELECT jobq.retry_many(ids => ARRAY[:letter]);
+SELECT state FROM jobq.wait(:letter);
+SELECT jobq.delete_failed(:letter);
+CALL test.cancel_all();

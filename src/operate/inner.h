@@ -45,7 +45,11 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" AND u.queue_id = coalesce(j.unique_queue, 0)" \
 	" AND u.role = j.role AND u.job_id <> j.id" \
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
-	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))))"
+	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))" \
+	" AND NOT EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id" \
+	" AND jobq_internal.live_state(h.lease_token IS NOT NULL" \
+	" OR h.id IN (SELECT r.job_id FROM jobq_internal.running_jobs r)," \
+	" h.run_at, h.expires_at, false) = 'expired')))"
 
 /*
  * What a job that was chosen among many must still be to be treated.

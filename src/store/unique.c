@@ -97,6 +97,7 @@ static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
 static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
 static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
 						Holder *holder, bool *held);
+static bool has_expired(Relation rel, const JobqJob *live, TimestampTz now);
 static bool is_held(const Holder *holder, const JobqJob *job, Relation rel);
 static bool lock_key(Relation keys, const Holder *holder, bool wait);
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
@@ -194,16 +195,40 @@ find_own_key(Relation keys, const JobqJob *job, Holder *holder)
 }
 
 /*
- * Does the holder keep the key from this job?
+ * Has the job, which has this row, expired before it began?  Whoever runs it may have
+ * deleted the row, and that is all that tells of a session in work().
+ */
+static bool
+has_expired(Relation rel, const JobqJob *live, TimestampTz now)
+{
+	SnapshotData dirty;
+	JobqJob		unused;
+
+	if (strcmp(jobq_waiting_state(live, now), "expired") != 0 ||
+		DatumGetBool(JOB(live, JOB_DORMANT)) || jobq_job_runs(live))
+		return false;
+	InitDirtySnapshot(dirty);
+	return jobq_job_find(rel, job_id(live), &dirty, &unused) &&
+		!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax);
+}
+
+/*
+ * Does the holder keep the key from this job?  What has expired will not run, although
+ * it may be a while before somebody comes across its row.
  */
 static bool
 is_held(const Holder *holder, const JobqJob *job, Relation rel)
 {
-	JobqJob		unused;
+	TimestampTz now = jobq_now();
+	JobqJob		live;
+	bool		found;
 
 	if (holder->job_id == job_id(job))
 		return false;
-	if (holder->held_until > jobq_now())
+	found = jobq_job_find(rel, holder->job_id, SnapshotSelf, &live);
+	if (found && has_expired(rel, &live, now))
+		return false;
+	if (holder->held_until > now)
 		return true;
 	if (holder->until == UNTIL_WINDOW)
 		return false;
@@ -213,7 +238,7 @@ is_held(const Holder *holder, const JobqJob *job, Relation rel)
 		 current = current->outer)
 		if (job_id(current->job) == holder->job_id)
 			return true;
-	return jobq_job_find_now(rel, holder->job_id, &unused);
+	return found || jobq_job_find_now(rel, holder->job_id, &live);
 }
 
 /*
