@@ -447,6 +447,8 @@ SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', '3', 'manual'
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'replaced', on_conflict => 'replace') > :replaced AS another;
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max => 2) > :several AS another;
 SELECT state FROM jobq.status(:replaced);
+-- and has ended: whoever was about to begin it finds it gone
+SELECT state, count(*) FROM jobq.archive WHERE id IN (:first, :replaced, :one) GROUP BY state;
 CALL test.cancel_all();
 SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);

@@ -319,6 +319,15 @@ extern bool jobq_unique_release(const JobqJob *job);
 extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
 
+/*
+ * What ends a job that has expired; false if somebody else had its row, until the end of
+ * that.  It stands above the archive, which uses unique.c.
+ */
+extern bool (*jobq_unique_expire) (Relation rel, JobqJob *job);
+
+/* src/store/unique_expire.c */
+extern void jobq_unique_expire_install(void);
+
 /* src/store/unique_prune.c */
 extern void jobq_unique_prune(ItemPointer from, ItemPointer to);
 

@@ -8,7 +8,7 @@
  * at its very end (or when the job starts, in a transaction of its own).  A key
  * is held as long as its job is live, or until its window is over.  A row for
  * which neither is true any more means nothing: the next job takes it over, or
- * the scheduler deletes it.
+ * the scheduler deletes it.  A job that has expired is ended by who wants its key.
  *
  * The scope is a kind, a queue, or the database.  A key of the last two is one of
  * all kinds, and has an empty kind in its row.  A job remembers the queue of its key
@@ -92,6 +92,8 @@ typedef struct KeyChoice
 	bool		wait;			/* wait for these */
 } KeyChoice;
 
+bool		(*jobq_unique_expire) (Relation rel, JobqJob *job) = NULL;
+
 static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
 					 Holder *holder);
 static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
@@ -99,6 +101,7 @@ static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
 						Holder *holder, bool *held);
 static bool has_expired(Relation rel, const JobqJob *live, TimestampTz now);
 static bool is_held(const Holder *holder, const JobqJob *job, Relation rel);
+static bool end_expired(const Holder *holder, Relation rel);
 static bool lock_key(Relation keys, const Holder *holder, bool wait);
 static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
 						  TimestampTz held_until);
@@ -239,6 +242,21 @@ is_held(const Holder *holder, const JobqJob *job, Relation rel)
 		if (job_id(current->job) == holder->job_id)
 			return true;
 	return found || jobq_job_find_now(rel, holder->job_id, &live);
+}
+
+/*
+ * If the holder's job is there, and has expired, end it, as the scheduler would do later.
+ * So whoever is about to begin it finds it gone, and two jobs never have the key.  False
+ * if somebody else had its row, until the end of that.
+ */
+static bool
+end_expired(const Holder *holder, Relation rel)
+{
+	JobqJob		job;
+
+	return !jobq_job_find(rel, holder->job_id, SnapshotSelf, &job) ||
+		!has_expired(rel, &job, jobq_now()) ||
+		jobq_unique_expire(rel, &job);
 }
 
 /*
@@ -483,6 +501,8 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		if (held)
 			taken = jobq_unique_take(rel, holder.job_id, job, unique, &merged);
+		else if (!end_expired(&holder, rel))
+			taken = JOBQ_LOOK_AGAIN;
 		if (taken == JOBQ_LOOK_AGAIN)
 		{
 			locked = false;
@@ -500,7 +520,10 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		}
 		else
 		{
-			/* the job that has the key may be dropped to make room */
+			/*
+			 * the job that has the key may have ended, or be dropped to make
+			 * room
+			 */
 			replaces = false;
 			jobq_unique_place(job, unique);
 			has_row = find_holder(keys, rel, job, &holder, &held);
@@ -540,13 +563,20 @@ jobq_unique_reclaim(Relation rel, const JobqJob *job)
 		}
 		if (held)
 			break;
-		if (locked)
+		if (!locked)
 		{
+			locked = lock_key(keys, &holder, true);
+			continue;
+		}
+		locked = end_expired(&holder, rel);
+		if (!locked)
+			continue;
+		if (find_holder(keys, rel, job, &holder, &held))
 			update_key(keys, &holder, job, DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
 					   DT_NOBEGIN);
-			break;
-		}
-		locked = lock_key(keys, &holder, true);
+		else if (!insert_key(keys, job, DT_NOBEGIN, false))
+			elog(ERROR, "a key that was locked has got another row");
+		break;
 	}
 	table_close(keys, NoLock);
 	return !held;
