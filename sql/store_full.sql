@@ -139,7 +139,7 @@ SELECT pg_temp.waiting('ring');
 COMMIT;
 SELECT pg_temp.waiting('ring');
 
--- the job that is dropped has the key of the one that comes: it has expired, or begun
+-- the job that makes room has the key of the one that comes: it has expired, or is dropped, having begun
 RESET ROLE;
 SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jobq.pause('small');
 SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq.clock()) AS first \gset
