@@ -25,7 +25,8 @@
  *
  * Nobody waits for a handler here.  Whoever enqueues looks at what has
  * committed, and waits only for others who enqueue the same key, or, to replace
- * a job, for the end of the transaction that gives the key back.  Whoever
+ * a job, for the end of the transaction that gives the key back, or, to end one that
+ * has expired, for who has taken its row since it was looked at.  Whoever
  * finishes or starts a job never waits: if the key's row is taken, its job is
  * about to be replaced.
  *
