@@ -92,6 +92,8 @@ SELECT f, e.* FROM unnest('{status,wait,result,cancel,retry,delete_failed}'::tex
 SELECT * FROM test.error(format('SELECT jobq.reschedule(%s, now()), jobq.set_priority(%1$s, 1)', :ready));
 SELECT jobq.clear('manual'), jobq.retry_all(), jobq.delete_all_failed(), jobq.drain('manual', '1ms');
 CALL jobq.work('{manual}', stop_when_empty => true);
+-- whether a pattern is an error does not tell what it was compared with
+SELECT p, e.code FROM unnest(ARRAY['broken%\', 'other%\', 'broken%\\', 'broken%']) WITH ORDINALITY u (p, n), test.error(format('SELECT jobq.retry_many(ids => ARRAY[%s]::bigint[], error => %L)', :failed, p)) e ORDER BY n;
 -- a leaky function does not show him more
 CREATE FUNCTION pg_temp.leak(jsonb) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN IF $1::text LIKE '"alice%' THEN RAISE EXCEPTION 'leaked %', $1; END IF; RETURN true; END $$;
 SELECT count(*) FROM jobq.jobs WHERE role <> 'regress_jobq_bob'::regrole AND pg_temp.leak(payload);
@@ -198,6 +200,23 @@ SET ROLE regress_jobq_alice;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(%s, %s)', :taken, :token)) e;
 SELECT e.code, e.message FROM test.error(format('SELECT jobq.extend(%s, %s, ''1 min'')', :taken, :token)) e;
 RESET ROLE;
+-- also together with a job of one's own that the same consumer has
+SELECT jobq.grant_queue('open', 'regress_jobq_bob', 'consume');
+SELECT jobq.enqueue('any', queue => 'open') AS others \gset
+SET ROLE regress_jobq_alice;
+SELECT jobq.enqueue('any', queue => 'open') AS own \gset
+SET ROLE regress_jobq_bob;
+SELECT token AS others_token FROM jobq.reserve_job(:others) \gset
+SELECT token AS own_token FROM jobq.reserve_job(:own) \gset
+SET ROLE regress_jobq_alice;
+SELECT e.code, e.message FROM test.error(format('SELECT jobq.ack(ARRAY[%s, %s]::bigint[], ARRAY[%s, %s]::bigint[], ''[null, "forged"]'')', :own, :others, :own_token, :others_token)) e;
+SELECT jobq.ack(:own, :own_token);
+RESET ROLE;
+SELECT state FROM jobq.status(:others);
+SET ROLE regress_jobq_bob;
+SELECT jobq.ack(:others, :others_token);
+RESET ROLE;
+SELECT jobq.revoke_queue('open', 'regress_jobq_bob', 'consume');
 SELECT jobq.revoke_queue('closed', 'regress_jobq_bob');
 SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT * FROM jobq.reserve('{closed}')$$) e;

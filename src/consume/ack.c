@@ -85,7 +85,7 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 			 JobqLease *leases, TimestampTz *since)
 {
 	Oid		   *holders = palloc(sizeof(Oid) * n);
-	Oid			holder = InvalidOid;
+	Oid			holder = InvalidOid;	/* whose leases are this user's, too */
 	TimestampTz now;
 
 	LWLockAcquire(db->lock, LW_SHARED);
@@ -107,10 +107,10 @@ check_leases(JobqDatabase *db, const int64 *ids, const int64 *tokens, int n,
 	{
 		if (leases[i].id == 0)
 			jobq_lease_lost(ids[i]);
-		if (holders[i] != holder && !jobq_may_act_for(holders[i]) &&
-			!jobq_may_act_for(leases[i].role))
+		if (holders[i] == holder || jobq_may_act_for(holders[i]))
+			holder = holders[i];
+		else if (!jobq_may_act_for(leases[i].role))
 			jobq_lease_lost(ids[i]);
-		holder = holders[i];
 		if (leases[i].until <= now && !jobq_lease_is_ended(ids[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_JOBQ_LEASE_LOST),

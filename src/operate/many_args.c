@@ -149,6 +149,19 @@ check_many(JobqMany * many)
 							code)));
 	}
 
+	/*
+	 * LIKE would say so only where a text matches as far as that, whoever's
+	 * it is
+	 */
+	if (!many->nulls[FILTER_ERROR])
+		for (const char *c = TextDatumGetCString(many->values[FILTER_ERROR]);
+			 *c != '\0'; c++)
+			if (*c == '\\' && *++c == '\0')
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_ESCAPE_SEQUENCE),
+						 errmsg("the pattern of error must not end with its escape character"),
+						 errhint("A backslash that stands for itself is doubled.")));
+
 	/* nor does an empty list make an end of all that have tags */
 	if (!many->nulls[FILTER_TAGS] &&
 		ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(many->values[FILTER_TAGS])),
