@@ -206,10 +206,27 @@ SELECT payload ->> 'price' AS price FROM generate_series(1, 3) i, jobq.reserve('
 SELECT count(*) FROM jobq.reserve('{turns}', 1);
 SELECT floor(tokens) AS tokens FROM jobq.limits WHERE limiter = 'turns';
 
+-- the scheduler asks no function: what its callback is merged with keeps what it costs
+CREATE FUNCTION test.price_told(payload jsonb) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) SELECT backend_type FROM pg_stat_activity WHERE pid = pg_backend_pid();
+	RETURN 3;
+END $$;
+SELECT jobq.create_limiter('told', max_running => 5, cost => 'test.price_told(jsonb)'), jobq.register('told', 'test.echo(jsonb)', limiter => 'told');
+TRUNCATE test.trace;
+SELECT jobq.enqueue('told', '{"a": 1}', 'calling', delay => '1 h', unique_key => 't') AS told \gset
+SELECT jobq.create_batch(on_success => '{"kind": "told", "payload": {"b": 2}, "queue": "calling", "unique_key": "t", "on_conflict": "merge"}') AS batch \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'echo', '{1}');
+SELECT jobq.batch_start(:batch);
+SELECT state FROM jobq.wait_batch(:batch, '5 min');
+SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :told;
+SELECT DISTINCT note FROM test.trace;
+SELECT jobq.cancel(:told), jobq.unregister('told'), jobq.drop_limiter('told');
+
 SELECT jobq.unregister('call'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.clear(q, running => true) >= 0 AS cleared FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
 SELECT jobq.drop_limiter(l) FROM unnest('{api,seeing,rated,keyed,turns}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 TRUNCATE test.trace;
-DROP FUNCTION test.price(jsonb), test.seen(jsonb), test.call(jsonb), test.ask(int, int, text, text), test.price_text(jsonb), test.price_set(jsonb), test.price_none();
+DROP FUNCTION test.price(jsonb), test.seen(jsonb), test.call(jsonb), test.ask(int, int, text, text), test.price_text(jsonb), test.price_set(jsonb), test.price_none(), test.price_told(jsonb);

@@ -13,7 +13,8 @@
  * A function that merges payloads is code of the user's, which may do anything: enqueue
  * with the same key, edit the job, give the key back.  So it is called before anything
  * is deleted, for the row as it is then; after that all is looked at anew, and what
- * the function has made counts if that row is still there.
+ * the function has made counts if that row is still there.  The scheduler, which
+ * enqueues callbacks, calls none: a job that these are merged with costs what it did.
  *
  * src/store/unique_waiting.c
  *
@@ -167,7 +168,8 @@ take_waiting(Relation rel, int64 id, const JobqJob *job,
 		if (unique->on_conflict == UNIQUE_MERGE)
 			check_kinds(waiting, job);
 		if (unique->on_conflict == UNIQUE_MERGE &&
-			(unique->merge != NULL || jobq_limit_is_priced(waiting)) &&
+			(unique->merge != NULL ||
+			 (unique->ask_cost && jobq_limit_is_priced(waiting))) &&
 			!has_merged(merged, waiting))
 		{
 			call_merge(unique, waiting, job, merged);
