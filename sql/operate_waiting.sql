@@ -112,6 +112,29 @@ BEGIN
 	END;
 END
 $$;
+-- what code of the commit waits for in vain is apart from what the call waits for
+CREATE TABLE test.deferred (i int);
+CREATE FUNCTION test.wait_in_vain() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM jobq.wait(0, '0');
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	RAISE NOTICE '%', SQLERRM;
+	RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER wait_in_vain AFTER INSERT ON test.deferred DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.wait_in_vain();
+DO $$
+DECLARE
+	result jsonb;
+BEGIN
+	INSERT INTO test.deferred VALUES (1);
+	CALL jobq.call('echo', '"waited for"', result, '5 min');
+	RAISE NOTICE '%', result;
+END
+$$;
+DROP TABLE test.deferred;
+DROP FUNCTION test.wait_in_vain;
 -- the end of a job that leaves no trace is told, and its result is lost
 SELECT jobq.create_queue('forgotten', keep => 'nothing');
 CALL jobq.call('echo', '{"a": 3}', options => '{"queue": "forgotten"}');

@@ -97,6 +97,7 @@ typedef struct JobqTold
 typedef struct JobqWaiter
 {
 	PGPROC	   *proc;			/* NULL: free */
+	uint32		number;			/* of those that this session has taken */
 	bool		woken;			/* since it began to look */
 	char		outcome;		/* of a job that leaves no row; or 0 */
 	bool		prepared;		/* a prepared transaction may have ended it */
@@ -265,7 +266,8 @@ extern void jobq_waiter_look(int place);
 extern void jobq_waiter_sleep(int place, long ms, uint32 wait_event);
 extern char jobq_waiter_outcome(int place, Oid *role);
 extern void jobq_drop_waiter(int place);
-extern void jobq_remove_waiters(int code, Datum arg);
+extern Datum jobq_waiters_from_here(void);
+extern void jobq_remove_waiters(int code, Datum from);
 extern bool jobq_waiter_prepared(int place);
 extern void jobq_wake_waiters(Oid dboid, int64 job_id);
 extern void jobq_wake_waiters_prepared(Oid dboid);

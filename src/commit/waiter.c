@@ -19,6 +19,9 @@
 
 #include "commit/inner.h"
 
+/* How many places this session has taken. */
+static uint32 taken = 0;
+
 static int *bucket_of(Oid dboid, int64 job_id);
 static void join(int place);
 static void leave(int place);
@@ -76,6 +79,7 @@ jobq_add_waiter(int64 id)
 		waiter->job_id = id;
 		waiter->outcome = 0;
 		waiter->prepared = false;
+		waiter->number = ++taken;
 		waiter->proc = MyProc;
 		join(place);
 		pg_atomic_fetch_add_u32(&waiters->n, 1);
@@ -200,15 +204,29 @@ jobq_drop_waiter(int place)
 }
 
 /*
- * This session waits no more: clean-up after an error.
+ * What jobq_remove_waiters() takes, for a clean-up of what is taken from here on.
+ */
+Datum
+jobq_waiters_from_here(void)
+{
+	return UInt32GetDatum(taken);
+}
+
+/*
+ * Clean-up after an error: give up the places that the session has taken since
+ * jobq_waiters_from_here().  Those before belong to a call that goes on, if it is code
+ * of the user's that is called there, and that has caught the error.
  */
 void
-jobq_remove_waiters(int code, Datum arg)
+jobq_remove_waiters(int code, Datum from)
 {
 	LWLockAcquire(jobq_shared->waiters->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < JOBQ_MAX_WAITERS; i++)
 	{
-		if (jobq_shared->waiters->waiter[i].proc == MyProc)
+		JobqWaiter *waiter = &jobq_shared->waiters->waiter[i];
+
+		if (waiter->proc == MyProc &&
+			(int32) (waiter->number - DatumGetUInt32(from)) > 0)
 			leave(i);
 	}
 	LWLockRelease(jobq_shared->waiters->lock);

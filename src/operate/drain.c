@@ -165,14 +165,15 @@ jobq_drain(PG_FUNCTION_ARGS)
 	int32		queue_id = jobq_existing_queue(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	int64		timeout_ms = jobq_interval_ms(PG_GETARG_INTERVAL_P(1),
 											  "timeout", 0, JOBQ_MAX_WAIT_MS);
+	Datum		from = jobq_waiters_from_here();
 	volatile bool drained = false;
 
 	jobq_require_preload("jobq.drain()");
-	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{
 		drained = wait_until_drained(fcinfo, queue_id, timeout_ms);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	if (drained)
 		jobq_flush_before_telling();
 	PG_RETURN_BOOL(drained);

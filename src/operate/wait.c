@@ -256,11 +256,12 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 	TimestampTz deadline = GetCurrentTimestamp() + timeout_ms * 1000;
 	bool		warned = false;
 	int		   *places = palloc(sizeof(int) * (nids + 1));
+	Datum		from = jobq_waiters_from_here();
 
 	jobq_require(JOBQ_MAY_ALL);
 	jobq_require_preload(function);
 
-	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{
 		places[0] = first_place;
 		listen_ahead(ids, nids, places, statuses);
@@ -273,7 +274,7 @@ wait_for(const int64 *ids, int nids, int64 timeout_ms, int first_place,
 			jobq_drop_waiter(places[i]);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	jobq_flush_before_telling();
 }
 
@@ -387,6 +388,7 @@ jobq_call(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	int64		timeout_ms;
 	int64		id;
+	Datum		from = jobq_waiters_from_here();
 	int			place;
 
 	for (int i = 1; i <= 3; i += 2)
@@ -414,14 +416,14 @@ jobq_call(PG_FUNCTION_ARGS)
 
 	/* first, so that its outcome is told here however soon it ends */
 	place = jobq_add_waiter(id);
-	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{
 		SPI_connect_ext(SPI_OPT_NONATOMIC);
 		SPI_commit();
 		SPI_finish();
+		wait_for(&id, 1, timeout_ms, place, &status, "jobq.call()");
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
-	wait_for(&id, 1, timeout_ms, place, &status, "jobq.call()");
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	EnsurePortalSnapshotExists();
 	if (strcmp(status.state, "completed") != 0)
 		call_failed(id, &status, timeout_ms);

@@ -141,10 +141,11 @@ jobq_wait_batch(PG_FUNCTION_ARGS)
 	TimestampTz deadline = GetCurrentTimestamp() +
 		jobq_interval_ms(PG_GETARG_INTERVAL_P(1), "timeout", 0,
 						 JOBQ_MAX_WAIT_MS) * 1000;
+	Datum		from = jobq_waiters_from_here();
 
 	jobq_require(JOBQ_MAY_ALL);
 	jobq_require_preload("jobq.wait_batch()");
-	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	{
 		int			place = jobq_add_waiter(-id);
 
@@ -166,6 +167,6 @@ jobq_wait_batch(PG_FUNCTION_ARGS)
 		}
 		jobq_drop_waiter(place);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(jobq_remove_waiters, from);
 	PG_RETURN_DATUM(status_datum(fcinfo, id));
 }
