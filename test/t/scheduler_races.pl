@@ -506,6 +506,21 @@ wait_for($node, 'lease: the scheduler has gone round', "SELECT state = 'complete
 is(sql("SELECT jobq.ack($lease); SELECT state FROM jobq.jobs WHERE kind = 'elsewhere'"), "\ncompleted", 'lease: it has not ended');
 
 #
+# The scheduler leaves while it ends a lease: the next one knows that it is over.
+#
+sql(q{SELECT jobq.create_queue('lapsing', mode => 'consumer');
+SELECT jobq.enqueue('lapsing', queue => 'lapsing', max_attempts => 1)});
+hold('jobq-parts-done',
+	sub { sql(q{SELECT count(*) FROM jobq.reserve('{lapsing}', lease => '1 s', wait => '5 min')}); },
+	sub {
+		my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'jobq-parts-done'});
+		signal_process('TERM', $pid);
+		wait_for_exit($pid);
+	});
+wait_for($node, 'lapsing: it has ended', q{SELECT count(*) = 1 FROM jobq.failed_jobs WHERE kind = 'lapsing'});
+sql(q{SELECT jobq.delete_all_failed()});
+
+#
 # The clock is put forward while somebody who wants a job has read it: that is not
 # taken for a clock that was put back, after which a rate begins anew.
 #

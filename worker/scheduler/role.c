@@ -230,6 +230,7 @@ role_charge(Oid role, const JobqError *error)
 		charge.live = false;
 		edata = scheduler_try(charge_entry, &charge);
 
+		memset(&wake, 0, sizeof(wake));
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 		if (edata != NULL)
 			jobq_ready_push(my_db, &charge.entry, jobq_now(), &wake);

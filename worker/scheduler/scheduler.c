@@ -168,6 +168,14 @@ begin(void)
 	my_db->reload = true;
 	my_db->limits->stale = true;
 	my_db->rescan = true;
+
+	/*
+	 * the one before may have taken note of these, and ended before it saw to
+	 * them
+	 */
+	my_db->leases->next_expiry = 0;
+	my_db->leases->unsure = true;
+	my_db->groups->owners = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
 	my_db->told->nwaited = 0;
