@@ -80,6 +80,7 @@ static bool prepared = false;
 static bool reload = false;
 static int	changed = 0;		/* JOBQ_CHANGED_* */
 static Oid	created = InvalidOid;	/* jobq.job of a new extension */
+static SubTransactionId created_in = InvalidSubTransactionId;
 static bool restored = false;	/* made by a restore */
 static bool anything = false;
 static bool committed = false;
@@ -338,6 +339,7 @@ jobq_at_commit_created(Oid job, bool by_restore)
 {
 	anything = true;
 	created = job;
+	created_in = GetCurrentSubTransactionId();
 	restored = by_restore;
 }
 
@@ -447,6 +449,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	for (int i = 0; i < nfailures; i++)
 		if (failures[i].subid >= mysubid)
 			failures[i].n = 0;
+	if (created_in >= mysubid)
+		created = InvalidOid;
 	abort_books(mysubid);
 	undo_deletions(mysubid);
 }

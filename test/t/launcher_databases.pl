@@ -225,6 +225,20 @@ wait_for($node, 'no process stays in a database without the extension',
 $node->safe_psql('db1', $setup);
 job_runs('db1', 'jobs run after the extension was created again');
 
+# In a subtransaction that is rolled back, nothing has changed.
+$node->safe_psql('db1', q{
+SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.enqueue('call', queue => 'outside');
+BEGIN;
+SAVEPOINT s;
+DROP EXTENSION jobq CASCADE;
+CREATE EXTENSION jobq;
+ROLLBACK TO s;
+COMMIT});
+is($node->safe_psql('db1', q{SELECT kind FROM jobq.reserve('{outside}', wait => '5 min') r, jobq.ack(r.id, r.token)}),
+	'call', 'consumers go on after CREATE EXTENSION was rolled back');
+job_runs('db1', 'and so do workers');
+
 #
 # More databases than there are places.
 #
