@@ -310,23 +310,16 @@ extern void jobq_job_unblock(JobqJob *job);
 extern void jobq_job_free(Relation rel, JobqJob *job);
 
 /* src/store/unique.c */
-extern void jobq_unique_key(const JobqJob *job, JobqUniqueKey *key);
 extern void jobq_unique_set_scope(JobqJob *job, const char *word);
 extern void jobq_unique_insert(Relation rel, JobqJob *job,
 							   const JobqUnique *unique);
 extern bool jobq_unique_reclaim(Relation rel, const JobqJob *job);
 extern bool jobq_unique_release(const JobqJob *job);
+
+/* src/store/unique_key.c */
+extern void jobq_unique_key(const JobqJob *job, JobqUniqueKey *key);
 extern bool jobq_unique_started(const JobqJob *job);
 extern void jobq_unique_finished(const JobqJob *job, bool completed);
-
-/*
- * What ends a job that has expired; false if somebody else had its row, until the end of
- * that.  It stands above the archive, which uses unique.c.
- */
-extern bool (*jobq_unique_expire) (Relation rel, JobqJob *job);
-
-/* src/store/unique_expire.c */
-extern void jobq_unique_expire_install(void);
 
 /* src/store/unique_prune.c */
 extern void jobq_unique_prune(ItemPointer from, ItemPointer to);

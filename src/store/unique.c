@@ -33,56 +33,22 @@
  * The lock on the key's row, not that on the job's, is what those who replace
  * wait for: the job's row is taken, too, as long as its handler runs.
  *
- * Keys are looked up as they are now, and not by an MVCC snapshot: in a serializable
- * transaction that would be a read of the whole page of the index, which all who enqueue
- * write, and they would fail although their keys have nothing to do with each other.  Such
- * a look may miss a row that is being replaced; whoever inserts finds it then.
- *
  * src/store/unique.c
  *
  *-------------------------------------------------------------------------
  */
 #include "base/base.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "store/store.h"
-
-/* Attribute numbers of jobq.unique_key. */
-enum
-{
-	KEY_JOB_ID = 1,
-	KEY_HELD_UNTIL,
-	KEY_ROLE,
-	KEY_QUEUE_ID,
-	KEY_UNTIL,
-	KEY_KIND,
-	KEY_KEY,
-	KEY_NATTS = KEY_KEY
-};
-
-/* A value of jobq.unique_key.until: the job does not hold it any more. */
-#define UNTIL_WINDOW	'w'
-
-/* Who holds a key. */
-typedef struct Holder
-{
-	ItemPointerData ctid;
-	int64		job_id;
-	TimestampTz held_until;		/* or DT_NOBEGIN */
-	char		until;
-} Holder;
+#include "store/unique_keys.h"
 
 /* Which of the keys a job tries that may have one of several. */
 typedef struct KeyChoice
@@ -93,42 +59,18 @@ typedef struct KeyChoice
 	bool		wait;			/* wait for these */
 } KeyChoice;
 
-bool		(*jobq_unique_expire) (Relation rel, JobqJob *job) = NULL;
-
-static bool find_key(Relation keys, const JobqJob *job, Snapshot snapshot,
-					 Holder *holder);
-static bool find_own_key(Relation keys, const JobqJob *job, Holder *holder);
 static bool find_holder(Relation keys, Relation rel, const JobqJob *job,
-						Holder *holder, bool *held);
+						JobqKeyHolder *holder, bool *held);
 static bool has_expired(Relation rel, const JobqJob *live, TimestampTz now);
-static bool is_held(const Holder *holder, const JobqJob *job, Relation rel);
-static bool end_expired(const Holder *holder, Relation rel);
-static bool lock_key(Relation keys, const Holder *holder, bool wait);
-static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
-						  TimestampTz held_until);
-static bool insert_key(Relation keys, const JobqJob *job, TimestampTz held_until,
-					   bool wait);
-static void update_key(Relation keys, Holder *holder, const JobqJob *job,
-					   char until, TimestampTz held_until);
+static bool is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel);
+static bool has_ended(int64 id);
+static bool end_expired(const JobqKeyHolder *holder, Relation rel);
+static bool expire(Relation rel, JobqJob *job);
 static bool next_key(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
 static void pass_by(JobqJob *job, const JobqUnique *unique, KeyChoice *choice);
 static void report_duplicate(int64 holder, const JobqJob *job);
 static void report_held(int64 holder, const JobqJob *job, const JobqUnique *unique,
 						const KeyChoice *choice);
-
-/*
- * The key of a job that has one.
- */
-void
-jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
-{
-	bool		of_kind = JOB_ISNULL(job, JOB_UNIQUE_QUEUE);
-
-	key->key = JOB(job, JOB_UNIQUE_KEY);
-	key->kind = of_kind ? JOB(job, JOB_KIND) : CStringGetTextDatum("");
-	key->queue_id = of_kind ? Int32GetDatum(UNIQUE_IN_DATABASE)
-		: JOB(job, JOB_UNIQUE_QUEUE);
-}
 
 /*
  * Take the job's scope from this word.  The job has its queue.
@@ -147,55 +89,6 @@ jobq_unique_set_scope(JobqJob *job, const char *word)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid unique_scope \"%s\"", word),
 				 errhint("It is kind, queue or database.")));
-}
-
-/*
- * Find the row of the job's key.
- */
-static bool
-find_key(Relation keys, const JobqJob *job, Snapshot snapshot, Holder *holder)
-{
-	ScanKeyData scankeys[4];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	JobqUniqueKey key;
-
-	jobq_unique_key(job, &key);
-	ScanKeyInit(&scankeys[0], KEY_KEY, BTEqualStrategyNumber, F_TEXTEQ, key.key);
-	ScanKeyInit(&scankeys[1], KEY_KIND, BTEqualStrategyNumber, F_TEXTEQ, key.kind);
-	ScanKeyInit(&scankeys[2], KEY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
-				JOB(job, JOB_ROLE));
-	ScanKeyInit(&scankeys[3], KEY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
-				key.queue_id);
-	scan = systable_beginscan(keys, jobq_index(keys, JOBQ_UNIQUE_KEY_PKEY), true,
-							  snapshot, lengthof(scankeys), scankeys);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		Datum		values[KEY_NATTS];
-		bool		nulls[KEY_NATTS];
-
-		heap_deform_tuple(tuple, RelationGetDescr(keys), values, nulls);
-		holder->ctid = tuple->t_self;
-		holder->job_id = DatumGetInt64(values[KEY_JOB_ID - 1]);
-		holder->held_until = nulls[KEY_HELD_UNTIL - 1] ? DT_NOBEGIN
-			: DatumGetTimestampTz(values[KEY_HELD_UNTIL - 1]);
-		holder->until = DatumGetChar(values[KEY_UNTIL - 1]);
-	}
-	systable_endscan(scan);
-	return HeapTupleIsValid(tuple);
-}
-
-/*
- * Find the row of the job's key as it is now, if the job has not lost it to
- * another.
- */
-static bool
-find_own_key(Relation keys, const JobqJob *job, Holder *holder)
-{
-	CommandCounterIncrement();
-	return find_key(keys, job, SnapshotSelf, holder) &&
-		holder->job_id == job_id(job);
 }
 
 /*
@@ -219,30 +112,57 @@ has_expired(Relation rel, const JobqJob *live, TimestampTz now)
 /*
  * Does the holder keep the key from this job?  What has expired will not run, although
  * it may be a while before somebody comes across its row.
+ *
+ * Who gives a key back never waits, so he leaves it if its row is locked: as who wanted
+ * the job's place has rolled back, the key is then free all the same.
  */
 static bool
-is_held(const Holder *holder, const JobqJob *job, Relation rel)
+is_held(const JobqKeyHolder *holder, const JobqJob *job, Relation rel)
 {
 	TimestampTz now = jobq_now();
 	JobqJob		live;
 	bool		found;
+	bool		runs_here = false;
+	char		until = holder->until;
 
 	if (holder->job_id == job_id(job))
 		return false;
 	found = jobq_job_find(rel, holder->job_id, SnapshotSelf, &live);
 	if (found && has_expired(rel, &live, now))
 		return false;
-	if (holder->held_until > now)
-		return true;
-	if (holder->until == UNTIL_WINDOW)
-		return false;
 
 	/* what runs in this session has deleted its row already */
 	for (JobqCurrent *current = jobq_current; current != NULL;
 		 current = current->outer)
-		if (job_id(current->job) == holder->job_id)
-			return true;
-	return found || jobq_job_find_now(rel, holder->job_id, &live);
+		runs_here |= job_id(current->job) == holder->job_id;
+	if (holder->was_locked && until == UNIQUE_UNTIL_START &&
+		(runs_here || (found && jobq_job_runs(&live))))
+		until = UNTIL_WINDOW;
+	if (holder->held_until > now)
+		return found || runs_here || !holder->was_locked ||
+			!has_ended(holder->job_id);
+	if (until == UNTIL_WINDOW)
+		return false;
+	return runs_here || found ||
+		jobq_job_find_now(rel, holder->job_id, &live);
+}
+
+/*
+ * Has the job ended without having done what it was for?
+ */
+static bool
+has_ended(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(id)};
+	bool		ended;
+
+	SPI_connect();
+	ended = jobq_query_latest("SELECT FROM jobq.failed_job WHERE id = $1"
+							  " UNION ALL SELECT FROM jobq.archive WHERE id = $1 AND state <> 'c'",
+							  1, types, values, SPI_OK_SELECT) > 0;
+	SPI_finish();
+	return ended;
 }
 
 /*
@@ -251,13 +171,33 @@ is_held(const Holder *holder, const JobqJob *job, Relation rel)
  * if somebody else had its row, until the end of that.
  */
 static bool
-end_expired(const Holder *holder, Relation rel)
+end_expired(const JobqKeyHolder *holder, Relation rel)
 {
 	JobqJob		job;
 
 	return !jobq_job_find(rel, holder->job_id, SnapshotSelf, &job) ||
-		!has_expired(rel, &job, jobq_now()) ||
-		jobq_unique_expire(rel, &job);
+		!has_expired(rel, &job, jobq_now()) || expire(rel, &job);
+}
+
+/*
+ * Delete the row of a job that has expired, and archive it.  False if somebody else had
+ * the row, which may have become another when this returns.
+ */
+static bool
+expire(Relation rel, JobqJob *job)
+{
+	TransactionId blocker;
+
+	if (!jobq_job_delete_or_blocker(rel, job, &blocker))
+	{
+		if (TransactionIdIsValid(blocker))
+			XactLockTableWait(blocker, rel, &job->ctid, XLTW_Delete);
+		return false;
+	}
+	jobq_job_push_if_undone(job);
+	jobq_archive(job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
+				 "not started before expires_at");
+	return true;
 }
 
 /*
@@ -265,105 +205,16 @@ end_expired(const Holder *holder, Relation rel)
  * the job.  What this statement itself has enqueued is seen, too.
  */
 static bool
-find_holder(Relation keys, Relation rel, const JobqJob *job, Holder *holder,
+find_holder(Relation keys, Relation rel, const JobqJob *job, JobqKeyHolder *holder,
 			bool *held)
 {
 	bool		found;
 
 	CHECK_FOR_INTERRUPTS();
 	CommandCounterIncrement();
-	found = find_key(keys, job, SnapshotSelf, holder);
+	found = jobq_key_find(keys, job, SnapshotSelf, holder);
 	*held = found && is_held(holder, job, rel);
 	return found;
-}
-
-/*
- * Lock the key's row, so that nobody else replaces its job.  False if it was
- * changed while we waited, or if we do not want to.
- */
-static bool
-lock_key(Relation keys, const Holder *holder, bool wait)
-{
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData tmfd;
-	TM_Result	result;
-
-	tuple.t_self = holder->ctid;
-	result = heap_lock_tuple(keys, &tuple, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive,
-							 wait ? LockWaitBlock : LockWaitSkip, false,
-							 &buffer, &tmfd);
-	ReleaseBuffer(buffer);
-	return result == TM_Ok;
-}
-
-static HeapTuple
-form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
-{
-	Datum		values[KEY_NATTS];
-	bool		nulls[KEY_NATTS] = {0};
-	JobqUniqueKey key;
-
-	jobq_unique_key(job, &key);
-	values[KEY_JOB_ID - 1] = JOB(job, JOB_ID);
-	values[KEY_HELD_UNTIL - 1] = TimestampTzGetDatum(held_until);
-	nulls[KEY_HELD_UNTIL - 1] = held_until == DT_NOBEGIN;
-	values[KEY_ROLE - 1] = JOB(job, JOB_ROLE);
-	values[KEY_UNTIL - 1] = CharGetDatum(until);
-	values[KEY_QUEUE_ID - 1] = key.queue_id;
-	values[KEY_KIND - 1] = key.kind;
-	values[KEY_KEY - 1] = key.key;
-	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
-}
-
-/*
- * Insert a row for a key that nobody had.  If somebody else is about to, return
- * false; when that is decided, if we are to wait.
- */
-static bool
-insert_key(Relation keys, const JobqJob *job, TimestampTz held_until, bool wait)
-{
-	SnapshotData dirty;
-	Holder		holder;
-
-	InitDirtySnapshot(dirty);
-	if (find_key(keys, job, &dirty, &holder))
-	{
-		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
-			: dirty.xmax;
-
-		if (!wait)
-			return false;
-		if (dirty.speculativeToken != 0)
-			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
-		else if (TransactionIdIsValid(xid))
-			XactLockTableWait(xid, keys, &holder.ctid, XLTW_InsertIndex);
-		return false;
-	}
-	return jobq_insert_unless_there(keys,
-									form_key(keys, job,
-											 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
-											 held_until));
-}
-
-/*
- * Write into a row that is locked that the job holds the key.
- */
-static void
-update_key(Relation keys, Holder *holder, const JobqJob *job, char until,
-		   TimestampTz held_until)
-{
-	HeapTuple	tuple;
-
-	if (holder->job_id == job_id(job) && holder->until == until &&
-		holder->held_until == held_until)
-		return;
-	tuple = form_key(keys, job, until, held_until);
-	jobq_heap_update(keys, &holder->ctid, tuple);
-	if (!HeapTupleIsHeapOnly(tuple))
-		jobq_insert_entries(keys, &tuple, 1);
-	heap_freetuple(tuple);
 }
 
 /*
@@ -461,14 +312,14 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 
 	for (bool locked = false;;)
 	{
-		Holder		holder;
+		JobqKeyHolder holder;
 		bool		held;
 		bool		has_row = true;
 		JobqTaken	taken = JOBQ_NOT_TAKEN;
 
 		if (!find_holder(keys, rel, job, &holder, &held))
 		{
-			if (!insert_key(keys, job, held_until, choice.wait))
+			if (!jobq_key_insert(keys, job, held_until, choice.wait))
 			{
 				pass_by(job, unique, &choice);
 				continue;
@@ -495,7 +346,7 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 		/* with the lock, look again: nothing changes from here on */
 		if (!locked)
 		{
-			locked = lock_key(keys, &holder, choice.wait);
+			locked = jobq_key_lock(keys, &holder, choice.wait);
 			if (!locked)
 				pass_by(job, unique, &choice);
 			continue;
@@ -530,8 +381,8 @@ jobq_unique_insert(Relation rel, JobqJob *job, const JobqUnique *unique)
 			has_row = find_holder(keys, rel, job, &holder, &held);
 		}
 		if (has_row)
-			update_key(keys, &holder, job, until, held_until);
-		else if (!insert_key(keys, job, held_until, false))
+			jobq_key_update(keys, &holder, job, until, held_until);
+		else if (!jobq_key_insert(keys, job, held_until, false))
 			elog(ERROR, "a key that was locked has got another row");
 		jobq_job_insert(rel, job);
 		if (!replaces && !unique->exempt)
@@ -553,11 +404,11 @@ jobq_unique_reclaim(Relation rel, const JobqJob *job)
 
 	for (bool locked = false;;)
 	{
-		Holder		holder;
+		JobqKeyHolder holder;
 
 		if (!find_holder(keys, rel, job, &holder, &held))
 		{
-			if (insert_key(keys, job, DT_NOBEGIN, true))
+			if (jobq_key_insert(keys, job, DT_NOBEGIN, true))
 				break;
 			locked = false;
 			continue;
@@ -566,16 +417,16 @@ jobq_unique_reclaim(Relation rel, const JobqJob *job)
 			break;
 		if (!locked)
 		{
-			locked = lock_key(keys, &holder, true);
+			locked = jobq_key_lock(keys, &holder, true);
 			continue;
 		}
 		locked = end_expired(&holder, rel);
 		if (!locked)
 			continue;
 		if (find_holder(keys, rel, job, &holder, &held))
-			update_key(keys, &holder, job, DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
-					   DT_NOBEGIN);
-		else if (!insert_key(keys, job, DT_NOBEGIN, false))
+			jobq_key_update(keys, &holder, job, DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
+							DT_NOBEGIN);
+		else if (!jobq_key_insert(keys, job, DT_NOBEGIN, false))
 			elog(ERROR, "a key that was locked has got another row");
 		break;
 	}
@@ -595,7 +446,7 @@ jobq_unique_release(const JobqJob *job)
 
 	for (;;)
 	{
-		Holder		holder;
+		JobqKeyHolder holder;
 		TM_FailureData tmfd;
 
 		if (!find_holder(keys, rel, job, &holder, &held))
@@ -609,61 +460,4 @@ jobq_unique_release(const JobqJob *job)
 	table_close(keys, NoLock);
 	table_close(rel, NoLock);
 	return held;
-}
-
-/*
- * The job starts: if it holds a key until then, give that back.  True if
- * there was something to write.
- */
-bool
-jobq_unique_started(const JobqJob *job)
-{
-	Relation	keys;
-	Holder		holder;
-	bool		changed = false;
-
-	if (JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
-		DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START)
-		return false;
-	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
-	if (find_own_key(keys, job, &holder) && holder.until != UNTIL_WINDOW)
-	{
-		TM_FailureData tmfd;
-
-		if (holder.held_until <= jobq_now())
-			changed = jobq_heap_delete(keys, &holder.ctid,
-									   GetCurrentCommandId(true), false,
-									   &tmfd) == TM_Ok;
-		else if (lock_key(keys, &holder, false))
-		{
-			update_key(keys, &holder, job, UNTIL_WINDOW, holder.held_until);
-			changed = true;
-		}
-	}
-	table_close(keys, NoLock);
-	return changed;
-}
-
-/*
- * The job is over: if it holds a key, give that back.  The window of a job
- * that has completed goes on; the others have not done what it was for.
- */
-void
-jobq_unique_finished(const JobqJob *job, bool completed)
-{
-	Relation	keys;
-	Holder		holder;
-
-	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
-		return;
-	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
-	if (find_own_key(keys, job, &holder) &&
-		!(completed && holder.held_until > jobq_now()))
-	{
-		TM_FailureData tmfd;
-
-		(void) jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true),
-								false, &tmfd);
-	}
-	table_close(keys, NoLock);
 }

@@ -1,0 +1,276 @@
+/*-------------------------------------------------------------------------
+ *
+ * unique_key.c
+ *	  The rows of jobq.unique_key, which say which job holds a key; and the job's part:
+ *	  it gives its key back when it starts or ends.
+ *
+ * Keys are looked up as they are now, and not by an MVCC snapshot: in a serializable
+ * transaction that would be a read of the whole page of the index, which all who enqueue
+ * write, and they would fail although their keys have nothing to do with each other.  Such
+ * a look may miss a row that is being replaced; whoever inserts finds it then.
+ *
+ * src/store/unique_key.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "store/unique_keys.h"
+
+/* Attribute numbers of jobq.unique_key. */
+enum
+{
+	KEY_JOB_ID = 1,
+	KEY_HELD_UNTIL,
+	KEY_ROLE,
+	KEY_QUEUE_ID,
+	KEY_UNTIL,
+	KEY_KIND,
+	KEY_KEY,
+	KEY_NATTS = KEY_KEY
+};
+
+static bool was_locked(HeapTupleHeader row);
+static bool find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder);
+static HeapTuple form_key(Relation keys, const JobqJob *job, char until,
+						  TimestampTz held_until);
+
+/*
+ * The key of a job that has one.
+ */
+void
+jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
+{
+	bool		of_kind = JOB_ISNULL(job, JOB_UNIQUE_QUEUE);
+
+	key->key = JOB(job, JOB_UNIQUE_KEY);
+	key->kind = of_kind ? JOB(job, JOB_KIND) : CStringGetTextDatum("");
+	key->queue_id = of_kind ? Int32GetDatum(UNIQUE_IN_DATABASE)
+		: JOB(job, JOB_UNIQUE_QUEUE);
+}
+
+/*
+ * Has this transaction locked the row, or another that has ended by now?
+ */
+static bool
+was_locked(HeapTupleHeader row)
+{
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(row);
+
+	if (!TransactionIdIsValid(xmax) || (row->t_infomask & HEAP_XMAX_INVALID) != 0)
+		return TransactionIdIsValid(xmax);
+	if ((row->t_infomask & HEAP_XMAX_IS_MULTI) != 0)
+		return !MultiXactIdIsRunning(xmax, HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask));
+	return TransactionIdIsCurrentTransactionId(xmax) ||
+		!TransactionIdIsInProgress(xmax);
+}
+
+/*
+ * Find the row of the job's key.
+ */
+bool
+jobq_key_find(Relation keys, const JobqJob *job, Snapshot snapshot, JobqKeyHolder *holder)
+{
+	ScanKeyData scankeys[4];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	JobqUniqueKey key;
+
+	jobq_unique_key(job, &key);
+	ScanKeyInit(&scankeys[0], KEY_KEY, BTEqualStrategyNumber, F_TEXTEQ, key.key);
+	ScanKeyInit(&scankeys[1], KEY_KIND, BTEqualStrategyNumber, F_TEXTEQ, key.kind);
+	ScanKeyInit(&scankeys[2], KEY_ROLE, BTEqualStrategyNumber, F_OIDEQ,
+				JOB(job, JOB_ROLE));
+	ScanKeyInit(&scankeys[3], KEY_QUEUE_ID, BTEqualStrategyNumber, F_INT4EQ,
+				key.queue_id);
+	scan = systable_beginscan(keys, jobq_index(keys, JOBQ_UNIQUE_KEY_PKEY), true,
+							  snapshot, lengthof(scankeys), scankeys);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum		values[KEY_NATTS];
+		bool		nulls[KEY_NATTS];
+
+		heap_deform_tuple(tuple, RelationGetDescr(keys), values, nulls);
+		holder->ctid = tuple->t_self;
+		holder->job_id = DatumGetInt64(values[KEY_JOB_ID - 1]);
+		holder->held_until = nulls[KEY_HELD_UNTIL - 1] ? DT_NOBEGIN
+			: DatumGetTimestampTz(values[KEY_HELD_UNTIL - 1]);
+		holder->until = DatumGetChar(values[KEY_UNTIL - 1]);
+		holder->was_locked = was_locked(tuple->t_data);
+	}
+	systable_endscan(scan);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Find the row of the job's key as it is now, if the job has not lost it to
+ * another.
+ */
+static bool
+find_own_key(Relation keys, const JobqJob *job, JobqKeyHolder *holder)
+{
+	CommandCounterIncrement();
+	return jobq_key_find(keys, job, SnapshotSelf, holder) &&
+		holder->job_id == job_id(job);
+}
+
+/*
+ * Lock the key's row, so that nobody else replaces its job.  False if it was
+ * changed while we waited, or if we do not want to.
+ */
+bool
+jobq_key_lock(Relation keys, const JobqKeyHolder *holder, bool wait)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData tmfd;
+	TM_Result	result;
+
+	tuple.t_self = holder->ctid;
+	result = heap_lock_tuple(keys, &tuple, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive,
+							 wait ? LockWaitBlock : LockWaitSkip, false,
+							 &buffer, &tmfd);
+	ReleaseBuffer(buffer);
+	return result == TM_Ok;
+}
+
+static HeapTuple
+form_key(Relation keys, const JobqJob *job, char until, TimestampTz held_until)
+{
+	Datum		values[KEY_NATTS];
+	bool		nulls[KEY_NATTS] = {0};
+	JobqUniqueKey key;
+
+	jobq_unique_key(job, &key);
+	values[KEY_JOB_ID - 1] = JOB(job, JOB_ID);
+	values[KEY_HELD_UNTIL - 1] = TimestampTzGetDatum(held_until);
+	nulls[KEY_HELD_UNTIL - 1] = held_until == DT_NOBEGIN;
+	values[KEY_ROLE - 1] = JOB(job, JOB_ROLE);
+	values[KEY_UNTIL - 1] = CharGetDatum(until);
+	values[KEY_QUEUE_ID - 1] = key.queue_id;
+	values[KEY_KIND - 1] = key.kind;
+	values[KEY_KEY - 1] = key.key;
+	return heap_form_tuple(RelationGetDescr(keys), values, nulls);
+}
+
+/*
+ * Insert a row for a key that nobody had.  If somebody else is about to, return
+ * false; when that is decided, if we are to wait.
+ */
+bool
+jobq_key_insert(Relation keys, const JobqJob *job, TimestampTz held_until, bool wait)
+{
+	SnapshotData dirty;
+	JobqKeyHolder holder;
+
+	InitDirtySnapshot(dirty);
+	if (jobq_key_find(keys, job, &dirty, &holder))
+	{
+		TransactionId xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin
+			: dirty.xmax;
+
+		if (!wait)
+			return false;
+		if (dirty.speculativeToken != 0)
+			SpeculativeInsertionWait(dirty.xmin, dirty.speculativeToken);
+		else if (TransactionIdIsValid(xid))
+			XactLockTableWait(xid, keys, &holder.ctid, XLTW_InsertIndex);
+		return false;
+	}
+	return jobq_insert_unless_there(keys,
+									form_key(keys, job,
+											 DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)),
+											 held_until));
+}
+
+/*
+ * Write into a row that is locked that the job holds the key.
+ */
+void
+jobq_key_update(Relation keys, JobqKeyHolder *holder, const JobqJob *job, char until,
+				TimestampTz held_until)
+{
+	HeapTuple	tuple;
+
+	if (holder->job_id == job_id(job) && holder->until == until &&
+		holder->held_until == held_until)
+		return;
+	tuple = form_key(keys, job, until, held_until);
+	jobq_heap_update(keys, &holder->ctid, tuple);
+	if (!HeapTupleIsHeapOnly(tuple))
+		jobq_insert_entries(keys, &tuple, 1);
+	heap_freetuple(tuple);
+}
+
+/*
+ * The job starts: if it holds a key until then, give that back.  True if
+ * there was something to write.
+ */
+bool
+jobq_unique_started(const JobqJob *job)
+{
+	Relation	keys;
+	JobqKeyHolder holder;
+	bool		changed = false;
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_UNTIL) ||
+		DatumGetChar(JOB(job, JOB_UNIQUE_UNTIL)) != UNIQUE_UNTIL_START)
+		return false;
+	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
+	if (find_own_key(keys, job, &holder) && holder.until != UNTIL_WINDOW)
+	{
+		TM_FailureData tmfd;
+
+		if (holder.held_until <= jobq_now())
+			changed = jobq_heap_delete(keys, &holder.ctid,
+									   GetCurrentCommandId(true), false,
+									   &tmfd) == TM_Ok;
+		else if (jobq_key_lock(keys, &holder, false))
+		{
+			jobq_key_update(keys, &holder, job, UNTIL_WINDOW, holder.held_until);
+			changed = true;
+		}
+	}
+	table_close(keys, NoLock);
+	return changed;
+}
+
+/*
+ * The job is over: if it holds a key, give that back.  The window of a job
+ * that has completed goes on; the others have not done what it was for.
+ */
+void
+jobq_unique_finished(const JobqJob *job, bool completed)
+{
+	Relation	keys;
+	JobqKeyHolder holder;
+
+	if (JOB_ISNULL(job, JOB_UNIQUE_KEY))
+		return;
+	keys = jobq_open_table(JOBQ_UNIQUE_KEY_TABLE, RowExclusiveLock);
+	if (find_own_key(keys, job, &holder) &&
+		!(completed && holder.held_until > jobq_now()))
+	{
+		TM_FailureData tmfd;
+
+		(void) jobq_heap_delete(keys, &holder.ctid, GetCurrentCommandId(true),
+								false, &tmfd);
+	}
+	table_close(keys, NoLock);
+}
