@@ -146,6 +146,23 @@ SELECT state, error FROM test.outcome(:id);
 SELECT * FROM test.told();
 SELECT jobq.off_event('completed', 'meddles', within => true);
 SELECT jobq.delete_all_failed() > 0;
+-- what it leaves for the end of a transaction fails there: of a procedure that is before it begins
+CREATE TABLE test.checked (i int);
+CREATE FUNCTION test.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused at the end'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON test.checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.refuse();
+CREATE FUNCTION test.leaves(event jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO test.checked VALUES (1) $$;
+CREATE PROCEDURE test.commits(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$;
+SELECT jobq.register('meddles', 'test.leaves(jsonb)'), jobq.register('commits', 'test.commits(jsonb)', max_attempts => 2, backoff => 'fixed 1ms');
+SELECT jobq.on_event('started', 'meddles', kind => 'commits', within => true);
+SELECT jobq.enqueue('commits') AS id \gset
+SELECT state, error FROM test.outcome(:id);
+SELECT e ->> 'attempt' AS attempt, e ->> 'message' AS message FROM jobq.jobs j, jsonb_array_elements(j.errors) e WHERE j.id = :id;
+SELECT jobq.off_event('started', 'meddles', kind => 'commits', within => true), jobq.unregister('commits');
+SELECT jobq.delete_all_failed() > 0;
+DROP TABLE test.checked;
+DROP FUNCTION test.refuse, test.leaves;
+DROP PROCEDURE test.commits;
+SELECT jobq.register('meddles', 'test.told(jsonb)');
 
 -- Procedures, statements, sessions; not what is performed.
 CREATE PROCEDURE test.commits(payload jsonb) LANGUAGE plpgsql AS $$

@@ -125,6 +125,58 @@ is(sql("SELECT jsonb_array_length(errors), errors::text ~ 'worker was terminated
 is(sql("SELECT count(*) FROM begun WHERE id = $id"), 2, 'dead: it has not run more often');
 $gate->quit;
 
+#
+# A worker has seen that its job has not expired, and is held before it shows that it runs
+# it.  It has expired when somebody wants its unique key: that one has a job of his own,
+# and the worker does not begin with the other.
+#
+hold('jobq-job-may-run');
+$id = sql(q{SELECT jobq.enqueue('note', unique_key => 'k', expires_at => now() + interval '1 hour')});
+is_held('jobq-job-may-run');
+my $next = sql(q{SELECT jobq.test_clock('2 hours') \g /dev/null
+SELECT jobq.enqueue('note', unique_key => 'k')});
+isnt($next, $id, 'expired: who wants the key has a job of his own');
+release('jobq-job-may-run');
+is(sql("SELECT state FROM jobq.wait($next)"), 'completed', 'expired: which runs');
+wait_for($node, 'expired: nobody has a job any more', 'SELECT count(*) = 0 FROM jobq.job');
+is(sql("SELECT state FROM jobq.status($id)"), 'expired', 'expired: the other one has ended');
+is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'expired: and not begun');
+sql(q{SELECT jobq.test_clock('0')});
+
+#
+# A job has failed in jobq.work(), so its row is there again, and that is not recorded yet:
+# no worker is told of it meanwhile.
+#
+sql(q{TRUNCATE begun;
+CREATE FUNCTION stumble(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('application_name') = 'session' THEN
+		PERFORM pg_advisory_xact_lock(2);
+		RAISE EXCEPTION 'stumbled';
+	END IF;
+	INSERT INTO begun VALUES (job.id);
+END $$;
+SELECT jobq.register('stumble', 'stumble(jsonb, jobq.job_context)', max_attempts => 1)});
+$gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(2)');
+hold('jobq-worker-pops');
+$id = sql(q{SELECT jobq.enqueue('stumble')});
+is_held('jobq-worker-pops');
+my $session = $node->background_psql('postgres');
+$session->query_until(qr/begun/, "SET application_name = 'session';\n\\echo begun\nCALL jobq.work(once => true);\n");
+sleeps($node, 'session: it runs the job', 1);
+release('jobq-worker-pops');
+is(sql('SELECT state FROM jobq.wait(' . sql(q{SELECT jobq.enqueue('note')}) . ')'), 'completed', 'session: workers have seen that it is taken');
+hold('jobq-session-failed');
+$gate->query_safe('SELECT pg_advisory_unlock(2)');
+is_held('jobq-session-failed');
+is(sql('SELECT state FROM jobq.wait(' . sql(q{SELECT jobq.enqueue('note')}) . ')'), 'completed', 'session: it has failed, and workers have looked for jobs');
+is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'session: none has run it');
+release('jobq-session-failed');
+$session->quit;
+$gate->quit;
+is(sql("SELECT state, attempt FROM jobq.wait($id)"), 'failed|1', 'session: its failure is recorded');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

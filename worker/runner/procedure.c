@@ -36,10 +36,51 @@
 
 static Portal portal = NULL;
 
+static bool lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token);
 static void call_procedure(RunContext *run, JobqJob *job,
 						   const JobqFunction *function);
 static void finish(RunContext *run, JobqJob *job, Oid role, int64 token,
 				   TimestampTz started_at, bool has_result, Datum result);
+
+/*
+ * Write the lease, which charges the attempt, and have it flushed before the procedure
+ * begins.  False if somebody else has the row.  Ends the transaction.
+ */
+static bool
+lease_job(RunContext *run, Relation rel, JobqJob *job, int64 token)
+{
+	JobqJob		unleased = *job;
+	volatile bool leased = true;
+
+	PG_TRY();
+	{
+		JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(jobq_current->attempt));
+		JOB_SET(job, JOB_LEASE_TOKEN, Int64GetDatum(token));
+		JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
+		leased = jobq_job_lease(rel, job);
+		if (leased)
+		{
+			jobq_within(JOBQ_WITHIN_STARTED, GetUserId());
+			ForceSyncCommit();
+		}
+		else
+		{
+			jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
+			run->slot->holding->unused = true;
+			job->nulls[JOB_LEASE_TOKEN - 1] = true;
+		}
+		table_close(rel, NoLock);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		*job = unleased;		/* as the row will be again */
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return leased;
+}
 
 /*
  * Called in the transaction that has read the job; ends with none open.  An
@@ -53,7 +94,6 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	TimestampTz started_at = run->slot->job_started_at;
 	int			attempt = jobq_current->attempt;
 	Oid			role = GetUserId();
-	JobqJob		unleased = *job;
 	MemoryContext old = CurrentMemoryContext;
 	JobqStatement statement;
 	Datum		result = (Datum) 0;
@@ -79,35 +119,8 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	 */
 	jobq_enter_context(job, GUC_ACTION_SET);
 
-	/* the lease, flushed before the procedure begins */
-	JOB_SET(job, JOB_ATTEMPT, Int32GetDatum(attempt));
-	JOB_SET(job, JOB_LEASE_TOKEN, Int64GetDatum(token));
-	JOB_SET(job, JOB_LEASE_UNTIL, TimestampTzGetDatum(DT_NOEND));
-	if (!jobq_job_lease(rel, job))
-	{
-		jobq_row_is_taken(rel, job, run->slot->holding->permits.group);
-		run->slot->holding->unused = true;
-		job->nulls[JOB_LEASE_TOKEN - 1] = true;
-		table_close(rel, NoLock);
-		PopActiveSnapshot();
-		CommitTransactionCommand();
+	if (!lease_job(run, rel, job, token))
 		return;
-	}
-	PG_TRY();
-	{
-		jobq_within(JOBQ_WITHIN_STARTED, role);
-	}
-	PG_CATCH();
-	{
-		*job = unleased;		/* as the row will be again */
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	ForceSyncCommit();
-	CommitTransactionCommand();
-
 	jobq_tell_running(job, attempt, -1, true);
 	if (function->statement)
 	{

@@ -66,8 +66,7 @@ static void claim(RunContext *run, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
 static void unclaim(RunContext *run);
 static void record_failure(RunContext *run, JobqJob *job,
-						   TimestampTz started_at, ErrorData *edata,
-						   bool charge);
+						   TimestampTz started_at, ErrorData *edata);
 static void clean_settings(void);
 static void clean_session(bool after_procedure);
 
@@ -137,6 +136,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return verdict == JOBQ_MAY_RUN;
 	}
 
+	jobq_injection_point("jobq-job-may-run");
 	again = run_claimed(run, rel, &job, now, last);
 	MemoryContextSwitchTo(top);
 	return again;
@@ -312,7 +312,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		/* what it has set for its transactions is not for this one */
 		if (job_leased(job))
 			clean_settings();
-		record_failure(run, job, started_at, edata, !job_leased(job));
+		record_failure(run, job, started_at, edata);
 		run->slot->jobs_failed++;
 	}
 	return again;
@@ -474,11 +474,12 @@ unclaim(RunContext *run)
 }
 
 /*
- * An attempt has failed and its transaction was aborted: record it in another.
+ * An attempt has failed and its transaction was aborted: record it in another.  It is
+ * charged, unless it has been when its row got a lease.
  */
 static void
 record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
-			   ErrorData *edata, bool charge)
+			   ErrorData *edata)
 {
 	JobqSlot   *slot = run->slot;
 	bool		cancelled = was_cancelled(slot, job);
@@ -525,7 +526,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
 									  PG_INT16_MAX)));
 			slot->holding->live = jobq_job_attempt_failed(rel, job, started_at, &error,
-														  charge, final, -1);
+														  !job_leased(job), final, -1);
 		}
 	}
 	if (rel != NULL)

@@ -246,7 +246,12 @@ claim_next(Relation rel, Datum queues, bool any_queue, JobqJob *job,
 			if (must_wait(jobq_claim(rel, job, token), job, &waiting))
 				continue;
 
-			/* the deletion is undone if the handler fails */
+			/*
+			 * The deletion is undone if the handler fails, but nobody is
+			 * told: the failure is recorded next.  The job is handed over if
+			 * all is undone.
+			 */
+			jobq_job_push_if_undone(job);
 			BeginInternalSubTransaction(NULL);
 			MemoryContextSwitchTo(context);
 			if (jobq_job_delete(rel, job))
@@ -359,7 +364,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		if (edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(edata);
 
-		jobq_job_push_if_undone(job);
+		jobq_injection_point("jobq-session-failed");
 		error.sqlerrcode = edata->sqlerrcode;
 		error.message = edata->message;
 		error.detail = edata->detail;
@@ -411,7 +416,6 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		table_close(rel, NoLock);
 		PG_RETURN_NULL();
 	}
-	jobq_job_push_if_undone(&job);
 	current.job = &job;
 	current.attempt = job_attempt(&job) + 1;
 	current.outer = jobq_current;
