@@ -120,15 +120,18 @@ values_of(Job *job, int what, int nth, double now, const char **a, const char **
 }
 
 /*
- * If the link is free, send what is most urgent: to hold what would be lost,
- * then the ends, then how far others are, and what they say.
+ * If the link is free, send what is most urgent: to hold what would be lost.  All
+ * else has its turn: there may be more of one kind each time that the link is free,
+ * and a job of which something else is to be told would wait until its lease is over.
  */
 void
 settle_next(Link *link)
 {
-	static const int order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE,
+	static int	order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE,
 		TELL_PROGRESS, TELL_NOTES,
 	};
+	const size_t norder = sizeof(order) / sizeof(order[0]);
+	size_t		next = 0;
 	const char *columns[4][MOST_AT_A_TIME];
 	const char *values[4];
 	double		now = seconds();
@@ -137,9 +140,9 @@ settle_next(Link *link)
 	if (link->state != LINK_IDLE)
 		return;
 	ntold = 0;
-	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && ntold == 0; i++)
+	while (next < norder && ntold == 0)
 	{
-		telling = order[i];
+		telling = order[next++];
 		for (Job *job = jobs; job != NULL && ntold < MOST_AT_A_TIME; job = job->next)
 		{
 			if (!wants(job, telling, now) || (job->alone && ntold > 0))
@@ -156,6 +159,13 @@ settle_next(Link *link)
 	{
 		telling = TELL_NOTHING;
 		return;
+	}
+	if (telling != TELL_EXTEND)
+	{
+		/* its next turn is behind all others */
+		for (; next < norder; next++)
+			order[next - 1] = order[next];
+		order[norder - 1] = telling;
 	}
 	for (int i = 0; i < 4; i++)
 		values[i] = array_of(ntold, columns[i]);

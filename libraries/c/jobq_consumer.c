@@ -607,8 +607,12 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 static void *
 tell_of_jobs(void *arg)
 {
-	/* to hold what would be lost is most urgent */
-	static const int order[] = {TELL_EXTEND, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
+	/*
+	 * To hold what would be lost is most urgent.  Ends have their turns: others of
+	 * one kind may come all the time, until the lease of what waits is over.
+	 */
+	int			order[] = {TELL_EXTEND, JOBQ_ACK, JOBQ_NACK, JOBQ_REJECT, JOBQ_RELEASE};
+	const size_t norder = sizeof(order) / sizeof(order[0]);
 	Link		teller = {.conninfo = my.conninfo};
 
 	pthread_mutex_lock(&mutex);
@@ -617,6 +621,7 @@ tell_of_jobs(void *arg)
 		JobqHeld   *told[MOST_AT_A_TIME];
 		int			what = TELL_NOTHING;
 		int			n = 0;
+		size_t		turn = 0;
 		double		due = now() + 60;
 		double		first = now() + my.lease / 2;
 
@@ -639,9 +644,9 @@ tell_of_jobs(void *arg)
 					first = fmin(first, job->until);
 			}
 		}
-		for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && n == 0; i++)
+		while (turn < norder && n == 0)
 		{
-			what = order[i];
+			what = order[turn++];
 			for (JobqHeld *job = jobs; job != NULL && n < MOST_AT_A_TIME; job = job->next)
 			{
 				if (!wants(job, what) || (job->alone && n > 0))
@@ -650,6 +655,12 @@ tell_of_jobs(void *arg)
 				if (job->alone)
 					break;
 			}
+		}
+		if (n > 0 && what != TELL_EXTEND)
+		{
+			for (; turn < norder; turn++)
+				order[turn - 1] = order[turn];
+			order[norder - 1] = what;
 		}
 		if (n > 0)
 			tell(&teller, what, told, n, first - now());

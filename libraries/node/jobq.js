@@ -177,6 +177,7 @@ class Consumer {
 		this.held = [];			// not begun
 		this.running = new Set();
 		this.ended = [];		// to be told
+		this.turns = Object.keys(TELL).slice(1);	// of how they end: those told last come last
 		this.room = new Bell();	// there is room for jobs
 		this.news = new Bell();	// there is something to tell
 		this.wake = new Bell();	// there may be jobs
@@ -351,13 +352,16 @@ class Consumer {
 		}
 	}
 
-	/** The most urgent thing to tell: to hold what would be lost, then what has ended. */
+	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
+	 * others of one kind may come all the time, until the lease of what waits is over. */
 	next(holding) {
-		for (const what of Object.keys(TELL)) {
+		for (const what of ['extend', ...this.turns]) {
 			const jobs = what === 'extend' ? holding.filter(job => now() >= job._.extendAt)
 				: this.ended.filter(job => job._.outcome[0] === what && now() >= job._.tellAt);
 			const alone = jobs.filter(job => job._.alone);
-			if (jobs.length > 0) return [what, alone.length > 0 ? alone.slice(0, 1) : jobs.slice(0, MOST_AT_A_TIME)];
+			if (jobs.length === 0) continue;
+			if (what !== 'extend') this.turns = [...this.turns.filter(other => other !== what), what];
+			return [what, alone.length > 0 ? alone.slice(0, 1) : jobs.slice(0, MOST_AT_A_TIME)];
 		}
 		return [null, []];
 	}

@@ -197,6 +197,7 @@ class Consumer:
         self._held = []  # not begun
         self._running = []
         self._ended = []  # to be told
+        self._turns = list(TELL)[1:]  # of how they end: those told last come last
         self._taking = None
         self._stopping = False
         self._failure = None
@@ -411,13 +412,17 @@ class Consumer:
                     pass
 
     def _next(self, now):
-        """The most urgent thing to tell: to hold what would be lost, then what has ended."""
+        """The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
+        others of one kind may come all the time, until the lease of what waits is over."""
         held = [job for job in self._held + self._running if not job.lost and now >= job._extend_at]
         ended = [job for job in self._ended if now >= job._tell_at]
-        for what in TELL:
+        for what in ["extend"] + self._turns:
             jobs = held if what == "extend" else [job for job in ended if job._outcome[0] == what]
             alone = [job for job in jobs if job._alone]
             if jobs:
+                if what != "extend":
+                    self._turns.remove(what)
+                    self._turns.append(what)
                 return what, alone[:1] or jobs[:MOST_AT_A_TIME]
         return None, []
 

@@ -209,6 +209,32 @@ sub try_library
 	$self->is_sql("SELECT count(DISTINCT xmin::text) < 50 FROM jobq.archive WHERE id BETWEEN $ids[0] AND $ids[-1]",
 		't', 'several are acknowledged in one transaction');
 
+	# one that fails while there are always others to be acknowledged, of which those of now wait for a lock
+	if ($self->{parallel} > 1)
+	{
+		my $other = $node->background_psql('postgres');
+		my $n = $self->notes('began');
+
+		$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+		$self->enqueue('{}');
+		wait_for($node, "$name: one is acknowledged", "SELECT count(*) = 1 FROM $acks");
+		my $partition = $self->sql(q{SELECT relation::regclass FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query ~ 'jobq[.]ack'});
+		$other->query_until(qr/begun/, "\\echo begun\nBEGIN; LOCK TABLE $partition IN SHARE MODE;\n");
+		my $locks = "SELECT count(*) = 1 FROM pg_locks WHERE relation = '$partition'::regclass AND mode = 'ShareLock'";
+		wait_for($node, "$name: and others will wait", "$locks AND NOT granted");
+		my $failing = $self->enqueue('{"do": "fail"}');
+		$self->enqueue('{}', 2);
+		$self->go_on($n + 4);
+		$locker->query_safe('COMMIT');
+		wait_for($node, "$name: they do", "$locks AND granted");
+		wait_for($node, "$name: they do not keep it from being told of one that has failed",
+			"SELECT error ~ 'no image' FROM jobq.jobs WHERE id = $failing");
+		$run->{handle}->pump_nb;
+		unlike($run->{err}, qr/no answer/, "$name: at once, and not when they have been given up");
+		$other->query_safe('COMMIT');
+		$other->quit;
+	}
+
 	# how jobs end; what cannot be kept has each that was told with it told alone
 	my %id = map { $_ => $self->enqueue(qq({"do": "$_"})) } 'fail', 'odd', 'reject', 'retry', 'later', 'bad result';
 	$id{deep} = $self->enqueue('{"do": "fail", "more": ' . '[' x 999 . ']' x 999 . '}');

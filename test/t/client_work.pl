@@ -220,6 +220,19 @@ append_to_file("$dir/go", 'x');
 is(finish($run), 0, 'the program ends after one job');
 is(outcome($id), 'completed|1', 'in one attempt');
 
+# the end of one is told though another one reports its progress all the time; its pipe is large, so that there is always more
+append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
+my @pair = map { job('a') } 1, 2;
+$run = start_work('a', "if mkdir $dir/busy 2>/dev/null; then perl $dir/flood >&3 & while [ ! -e $dir/told ]; do sleep 0.1; done; else while [ ! -e $dir/say ]; do sleep 0.1; done; echo x >>$dir/pair; echo said >&2; fi",
+	'--parallel', '2', '--max-jobs', '2', '--lease', '2s');
+wait_for($node, 'one of two reports progress', sprintf q{SELECT count(*) = 1 FROM jobq.jobs WHERE id IN (%s) AND progress = 50}, join(',', @pair));
+append_to_file("$dir/say", 'x');
+wait_for($node, 'the other has ended', sprintf q{SELECT count(*) = 1 FROM jobq.jobs WHERE id IN (%s) AND state = 'completed'}, join(',', @pair));
+append_to_file("$dir/told", 'x');
+is(finish($run), 0, 'the program ends');
+is(slurp_file("$dir/pair"), "x\n", 'that was run once');
+is(sql(sprintf 'SELECT DISTINCT state, attempt FROM jobq.jobs WHERE id IN (%s)', join(',', @pair)), 'completed|1', 'both are completed');
+
 # SIGTERM: what runs may end, what has not begun is given back; again: it is ended
 foreach my $again (0, 1)
 {
