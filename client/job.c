@@ -20,7 +20,7 @@ double		job_time = 1;
 enum
 {
 	COLUMN_ID, COLUMN_TOKEN, COLUMN_QUEUE, COLUMN_KIND, COLUMN_PAYLOAD, COLUMN_HEADERS,
-	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT
+	COLUMN_ATTEMPT, COLUMN_MAX_ATTEMPTS, COLUMN_TRACE, COLUMN_LEFT, COLUMN_WAITED
 };
 
 static char *column(const PGresult *result, int row, int column);
@@ -32,15 +32,20 @@ column(const PGresult *result, int row, int column)
 }
 
 /*
- * A job that was reserved.  Its lease is counted from "asked_at", which is
- * before the server began to count; the timeout of the job may shorten it.  If
- * that is "unsure", the server is asked at once.
+ * A job that was reserved by a statement that was sent at "asked_at", and still
+ * under way at "quiet_at".  How much is left of the lease is true when the statement
+ * has waited for so long as the server says; we may hear of it later.
+ *
+ * The timeout of the job may shorten the lease.  If its end is "unsure", the server
+ * is asked at once.
  */
 void
-job_add(const PGresult *result, int row, double asked_at, bool unsure)
+job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure)
 {
 	Job		   *job = allocate(sizeof(Job));
 	Job		  **last = &jobs;
+	double		waited = strtod(PQgetvalue(result, row, COLUMN_WAITED), NULL);
+	double		from = fmax(fmin(asked_at + waited, seconds()), quiet_at);
 	double		left;
 
 	job->id = column(result, row, COLUMN_ID);
@@ -53,8 +58,8 @@ job_add(const PGresult *result, int row, double asked_at, bool unsure)
 	job->max_attempts = column(result, row, COLUMN_MAX_ATTEMPTS);
 	job->trace = column(result, row, COLUMN_TRACE);
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
-	job->until = asked_at + left;
-	job->extend_at = unsure ? 0 : asked_at + left / 2;
+	job->until = from + left;
+	job->extend_at = unsure ? 0 : from + left / 2;
 	job->in = job->out = job->err = job->progress = -1;
 	job->state = JOB_HELD;
 	initPQExpBuffer(&job->output);

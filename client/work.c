@@ -234,7 +234,8 @@ reserve(void)
 	asked_at = seconds();
 	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
 			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq.traceparent(headers), "
-			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()) "
+			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()), "
+			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()) "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
 			  "$4::pg_catalog.interval, $5::pg_catalog.text)", 5, values);
 }
@@ -252,9 +253,9 @@ wait_less(double late)
 }
 
 /*
- * jobq.reserve() has ended.  It had not when we last looked, so that is when the
- * leases began, at the earliest; unless the answer was held up on its way, which
- * the server is asked at once then.
+ * jobq.reserve() has ended.  It had not when we last looked, so the leases did not
+ * begin before; unless the answer was held up on its way, which the server is asked
+ * at once then.
  */
 static void
 take(const PGresult *result)
@@ -267,7 +268,7 @@ take(const PGresult *result)
 	if (PQresultStatus(result) == PGRES_TUPLES_OK)
 	{
 		for (int row = 0; row < PQntuples(result); row++)
-			job_add(result, row, fmax(asked_at, quiet_at), late > TOO_LATE);
+			job_add(result, row, asked_at, quiet_at, late > TOO_LATE);
 		taken += PQntuples(result);
 		empty = PQntuples(result) == 0;
 		if (late > TOO_LATE)

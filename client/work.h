@@ -153,7 +153,7 @@ extern Job *jobs;				/* all that are held, the oldest first */
 extern double job_time;			/* what one takes, about; in seconds */
 
 /* job.c */
-extern void job_add(const PGresult *result, int row, double asked_at, bool unsure);
+extern void job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure);
 extern void job_end(Job *job, JobOutcome outcome, const char *text);
 extern void job_done(Job *job, const char *output);
 extern void job_interrupt(Job *job);

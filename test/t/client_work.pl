@@ -220,6 +220,14 @@ append_to_file("$dir/go", 'x');
 is(finish($run), 0, 'the program ends after one job');
 is(outcome($id), 'completed|1', 'in one attempt');
 
+# one that has waited for a while runs a job of which the timeout is shorter than that
+$run = start_work('a', 'echo run', '--once', '--lease', '60s');
+wait_for($node, 'the program waits for long', q{SELECT count(*) > 0 FROM pg_stat_activity
+	WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND state = 'active' AND query_start < clock_timestamp() - interval '2.5 s'});
+$id = job('a', '{}', q{timeout => '2 s', max_attempts => 1});
+finish($run);
+is(outcome($id, 'state, result'), 'completed|"run"', 'its lease is counted from when it was given');
+
 # the end of one is told though another one reports its progress all the time; its pipe is large, so that there is always more
 append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
 my @pair = map { job('a') } 1, 2;
