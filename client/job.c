@@ -16,6 +16,8 @@
 Job		   *jobs;
 double		job_time = 1;
 
+#define SHORTEST_HEARTBEAT	0.5 /* seconds */
+
 /* The columns of jobq.reserve() that are asked for. */
 enum
 {
@@ -36,8 +38,9 @@ column(const PGresult *result, int row, int column)
  * under way at "quiet_at".  How much is left of the lease is true when the statement
  * has waited for so long as the server says; we may hear of it later.
  *
- * The timeout of the job may shorten the lease.  If its end is "unsure", the server
- * is asked at once.
+ * The timeout of the job may shorten the lease.  What extends it does not say
+ * whether it does, so it is extended as often as a lease that is as short: that
+ * fails when the time is over.  If the end is "unsure", the server is asked at once.
  */
 void
 job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure)
@@ -60,6 +63,7 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 	left = fmin(work.lease, strtod(PQgetvalue(result, row, COLUMN_LEFT), NULL));
 	job->until = from + left;
 	job->extend_at = unsure ? 0 : from + left / 2;
+	job->heartbeat = fmax(left / 2, SHORTEST_HEARTBEAT);
 	job->in = job->out = job->err = job->progress = -1;
 	job->state = JOB_HELD;
 	initPQExpBuffer(&job->output);

@@ -213,7 +213,7 @@ settle_result(const PGresult *result)
 		if (good && telling == TELL_EXTEND)
 		{
 			job->until = job->asked_at + work.lease;
-			job->extend_at = job->asked_at + work.lease / 2;
+			job->extend_at = job->asked_at + job->heartbeat;
 			job->alone = false;
 		}
 		else if (good && telling == TELL_NOTES)

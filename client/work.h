@@ -66,6 +66,7 @@ typedef struct Job
 	double		until;
 	double		extend_at;
 	double		asked_at;		/* of the extension that is under way, or 0 */
+	double		heartbeat;		/* seconds from one extension to the next */
 
 	double		began_at;
 

@@ -228,6 +228,12 @@ $id = job('a', '{}', q{timeout => '2 s', max_attempts => 1});
 finish($run);
 is(outcome($id, 'state, result'), 'completed|"run"', 'its lease is counted from when it was given');
 
+# a timeout of the job that is shorter than the lease: its command is ended when it is over
+$id = job('a', '{}', q{timeout => '1 s', backoff => 'fixed 1ms', max_attempts => 2});
+work('a', "echo begin >>$dir/limited; sleep 5; echo end >>$dir/limited", '--parallel', '2', '--max-jobs', '2', '--lease', '20s');
+is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when the timeout of its job is over');
+like(outcome($id, 'state, attempt, error'), qr/^failed\|2\|.*timeout/, 'which has failed');
+
 # the end of one is told though another one reports its progress all the time; its pipe is large, so that there is always more
 append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
 my @pair = map { job('a') } 1, 2;
