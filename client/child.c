@@ -402,15 +402,17 @@ take_line(Job *job)
 			(*end == '\0' || *end == ' ' || *end == '%'))
 		{
 			char	   *message;
+			size_t		length;
 
 			while (*end == ' ' || *end == '%')
 				end++;
 			message = without_junk(end, strlen(end));
 			snprintf(job->percent, sizeof(job->percent), "%.4g", percent);
-			snprintf(job->message, sizeof(job->message), "%s", message);
-			free(message);
-			message = without_junk(job->message, strlen(job->message));
-			snprintf(job->message, sizeof(job->message), "%s", message);
+			/* the server refuses a part of a character */
+			length = strnlen(message, sizeof(job->message) - 1);
+			while (length > 0 && (message[length] & 0xC0) == 0x80)
+				length--;
+			snprintf(job->message, sizeof(job->message), "%.*s", (int) length, message);
 			free(message);
 			job->has_progress = true;
 		}

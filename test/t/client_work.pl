@@ -234,6 +234,13 @@ work('a', "echo begin >>$dir/limited; sleep 5; echo end >>$dir/limited", '--para
 is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when the timeout of its job is over');
 like(outcome($id, 'state, attempt, error'), qr/^failed\|2\|.*timeout/, 'which has failed');
 
+# a message that is too long, with a character where it is cut
+$id = job('a');
+$run = start_work('a', "printf 'progress 40 %062d\\303\\251 more\\n' 0 >&3; while [ ! -e $dir/cut ]; do sleep 0.1; done", '--once');
+wait_for($node, 'progress is told with a part of its message', "SELECT progress = 40 AND message LIKE '000%' FROM jobq.status($id)");
+append_to_file("$dir/cut", 'x');
+finish($run);
+
 # the end of one is told though another one reports its progress all the time; its pipe is large, so that there is always more
 append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
 my @pair = map { job('a') } 1, 2;
