@@ -35,6 +35,7 @@
 #define KEPT_ERRORS		4000	/* bytes of standard error */
 #define LONGEST_LINE	1000	/* of progress */
 #define READS_A_TURN	16		/* of one job, before others have theirs */
+#define MOST_SAID		1000	/* columns of what the shell says */
 
 #define NPIPES			4		/* of a command */
 #define FILES_OF_OTHERS	64		/* connections, and what libraries open */
@@ -493,7 +494,10 @@ end(Job *job, int status)
 		errors[n - 1] = '\0';
 	if (code == STATUS_MISSING || code == STATUS_CANNOT)
 	{
-		error("could not run the command: %s", errors[0] != '\0' ? errors : work.exec);
+		char	   *said = harmless_text(errors, MOST_SAID);
+
+		error("could not run the command: %s", errors[0] != '\0' ? said : work.exec);
+		free(said);
 		work_is_hopeless = true;
 		job_end(job, OUTCOME_RELEASE, NULL);
 	}

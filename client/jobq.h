@@ -105,6 +105,7 @@ extern char *array_of(int n, const char *const *values);
 extern void print_result(const PGresult *result);
 extern void print_record(const PGresult *result);
 extern int	append_text(PQExpBuffer buffer, const char *text, int most);
+extern char *harmless_text(const char *text, int most);
 extern int	text_width(const char *text);
 extern void print_text(const char *text);
 extern void print_state(const char *state);

@@ -110,6 +110,21 @@ append_text(PQExpBuffer buffer, const char *text, int most)
 }
 
 /*
+ * A copy of a text as it can do no harm, for what is said on standard error.
+ */
+char *
+harmless_text(const char *text, int most)
+{
+	PQExpBufferData buffer;
+
+	initPQExpBuffer(&buffer);
+	append_text(&buffer, text, most);
+	if (PQExpBufferDataBroken(buffer))
+		fatal(EXIT_REFUSED, "out of memory");
+	return buffer.data;
+}
+
+/*
  * Print a text as it can do no harm.
  */
 static void

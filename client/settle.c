@@ -26,6 +26,9 @@
 #define RETRY_PAUSE		1.0
 #define SHORTEST_PATIENCE	2.0 /* for an answer, in seconds */
 
+#define MOST_SAID		300		/* columns of an error or a reason */
+#define MOST_OF_KIND	100
+
 #define LEASE_LOST		"JQ011"
 
 /* The error or reason of a job if the database cannot keep the text that it has. */
@@ -69,6 +72,7 @@ static int	ntold;
 
 static bool wants(const Job *job, int what, double now);
 static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
+static void say_end(const Job *job);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
@@ -220,10 +224,7 @@ settle_result(const PGresult *result)
 			note_told(job);
 		else if (good && telling < (int) OUTCOME_LOST)
 		{
-			if (telling == OUTCOME_ACK ? !work.quiet : telling != OUTCOME_RELEASE || !work.quiet)
-				say("job %s (%s): %s%s%.300s", job->id, job->kind, said[telling],
-					telling == OUTCOME_NACK || telling == OUTCOME_REJECT ? ": " : "",
-					telling == OUTCOME_NACK || telling == OUTCOME_REJECT ? job->text : "");
+			say_end(job);
 			job_forget(job);
 		}
 		else if (!good && ntold > 1)
@@ -241,6 +242,26 @@ settle_result(const PGresult *result)
 	}
 	telling = TELL_NOTHING;
 	ntold = 0;
+}
+
+/*
+ * The server knows how the job has ended.  What others have written may be on a
+ * terminal, or in a log, where it must not look like what we say.
+ */
+static void
+say_end(const Job *job)
+{
+	bool		bad = telling == OUTCOME_NACK || telling == OUTCOME_REJECT;
+	char	   *kind;
+	char	   *why;
+
+	if (!bad && work.quiet)
+		return;
+	kind = harmless_text(job->kind, MOST_OF_KIND);
+	why = harmless_text(bad ? job->text : "", MOST_SAID);
+	say("job %s (%s): %s%s%s", job->id, kind, said[telling], bad ? ": " : "", why);
+	free(kind);
+	free(why);
 }
 
 /*
@@ -299,10 +320,12 @@ static void
 lost(Job *job)
 {
 	bool		runs = job->state == JOB_RUNNING;
+	char	   *kind = harmless_text(job->kind, MOST_OF_KIND);
 
-	say("job %s (%s): its lease is over%s", job->id, job->kind,
+	say("job %s (%s): its lease is over%s", job->id, kind,
 		runs ? "; what runs for it is ended"
 		: job->state == JOB_HELD || job->outcome == OUTCOME_RELEASE ? "" : "; what was done may be done again");
+	free(kind);
 	if (!runs)
 	{
 		job_forget(job);

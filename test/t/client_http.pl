@@ -67,6 +67,7 @@ sub answer
 	elsif ($path eq '/circle') { print $socket "HTTP/1.1 307 x\r\nLocation: /circle\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/file') { print $socket "HTTP/1.1 307 x\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"; }
 	elsif ($path eq '/later') { print $socket "HTTP/1.1 503 x\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"; }
+	elsif ($path eq '/harm') { my $harm = "\e[31mx\njobq: job 1 (any): done"; print $socket "HTTP/1.1 500 x\r\nContent-Length: " . length($harm) . "\r\n\r\n$harm"; }
 	elsif ($path eq '/umlauts') { print $socket "HTTP/1.1 500 x\r\nContent-Length: 1001\r\n\r\nx" . "\xc3\xbc" x 500; }
 	elsif ($path =~ m{^/(\d+)}) { print $socket "HTTP/1.1 $1 x\r\nContent-Length: 6\r\n\r\nsorry\n"; }
 	else { print $socket "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"ok\": true}"; }
@@ -175,6 +176,11 @@ SKIP:
 		like(outcome($id), qr/^\Q$expected\E/, $name);
 		sql("SELECT jobq.cancel($id)");
 	}
+	$id = job();
+	(undef, $err) = work("$base/harm");
+	like($err, qr/job $id \(any\\nX-Evil: 1\): failed: HTTP status 500: \\x1B\[31mx\\njobq: job 1/, 'what others have written is one line of what it says');
+	unlike($err, qr/\e|^(?!jobq: job $id)/m, 'and none of its own');
+	sql("SELECT jobq.cancel($id)");
 	ok(sql(q{SELECT max(length(result #>> '{}')) FROM jobq.jobs WHERE result::text LIKE '"xxx%'}) <= 1000,
 		'of a long answer so much is kept as was said');
 
