@@ -69,6 +69,7 @@ static const char *const said[] = {
 static int	telling = TELL_NOTHING;
 static Job *told[MOST_AT_A_TIME];
 static int	ntold;
+static int	nsent;				/* with those that have left since */
 
 static bool wants(const Job *job, int what, double now);
 static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
@@ -164,6 +165,7 @@ settle_next(Link *link)
 		telling = TELL_NOTHING;
 		return;
 	}
+	nsent = ntold;
 	if (telling != TELL_EXTEND)
 	{
 		/* its next turn is behind all others */
@@ -227,7 +229,7 @@ settle_result(const PGresult *result)
 			say_end(job);
 			job_forget(job);
 		}
-		else if (!good && ntold > 1)
+		else if (!good && nsent > 1)
 		{
 			/* one of them is to blame; progress and lines are not worth it */
 			job->alone = telling != TELL_PROGRESS && telling != TELL_NOTES;
