@@ -8,7 +8,8 @@
  * caller waits, it is parked at a gate: that of its principal, for its lease.  For
  * all who are parked at a gate one statement waits in reserve(), for the queues
  * of any of them.  What it gets is handed to those who have waited longest and
- * want jobs of that queue.
+ * want jobs of that queue.  It waits in the name of this program: with a statement for
+ * each name that callers have, thousands would wait for its turn.
  *
  * A caller that hangs up is no longer parked.  Jobs that are then nobody's, or
  * whose answer did not get through, go back to their queue at once, and no attempt

@@ -352,8 +352,9 @@ for my $filter ("id=$one&tenant=two", 'tenant=none', "id=$one&state=completed", 
 }
 is((app('GET', '/api/jobs?id=x'))[0], 400, 'an id that is none');
 is((ask('GET', "/api/jobs?tenant=one", undef, Authorization => "Bearer $other_token"))[1]{items}[0], undef, 'nothing of another role');
-($status, $data) = app('POST', '/api/reserve', { queues => ['shared'], lease => '10 min' });
+($status, $data) = app('POST', '/api/reserve', { queues => ['shared'], lease => '10 min', consumer => 'by name' });
 my ($held, $held_token) = @{ $data->{jobs}[0] }{qw(id token)};
+is(sql(q{SELECT string_agg(consumer, ' ') FROM jobq.workers WHERE jobs_held > 0}), 'by name', 'a job that was there is held by the name that was given');
 
 # Who follows gets all lines in order, each once, and who comes back those that he
 # lacks, though no more than 100 are kept.
@@ -414,6 +415,7 @@ for my $socket (@waiting)
 	$lease{$1} = $2 if $answer =~ /"id":(\d+),"token":(\d+)/;
 }
 is(scalar(keys %seen), 30, 'thirty that wait on one connection get a job each');
+is(sql(q{SELECT DISTINCT consumer FROM jobq.workers WHERE jobs_held > 0}), 'jobq web', 'by the name of the server, as they have waited');
 is(sql(q{SELECT sum(jobs_held) FROM jobq.workers}), '30', 'which they hold');
 my @ids = keys %lease;
 ($status, $data) = app('POST', '/api/ack', { ids => \@ids, tokens => [ @lease{@ids} ] });
