@@ -10,6 +10,7 @@
 #include "jobq.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,7 @@ static const char wait_a_little[] = "SELECT 1 FROM jobq.wait($1::pg_catalog.int8
 
 static PGresult *ask(PGconn **conn, const char *sql, int n, const char *const *values);
 static void show_log(PGconn **conn, const char *id, const char *shown, const char *last);
+static bool reader_left(void);
 
 /*
  * The result of a statement.  A lost connection is made anew, however long that
@@ -98,6 +100,17 @@ show_log(PGconn **conn, const char *id, const char *shown, const char *last)
 }
 
 /*
+ * Does nobody read any more what is printed?
+ */
+static bool
+reader_left(void)
+{
+	struct pollfd out = {STDOUT_FILENO, 0, 0};
+
+	return fflush(stdout) != 0 || (poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0);
+}
+
+/*
  * jobq tail ID
  */
 int
@@ -147,7 +160,8 @@ run_tail(const Command *command, int argc, char **argv)
 			print_text(PQgetvalue(now, 0, JOB_RESULT));
 			putchar('\n');
 		}
-		fflush(stdout);
+		if (reader_left())
+			return EXIT_REFUSED;
 		PQclear(before);
 		before = now;
 		if (status < 0)

@@ -156,6 +156,9 @@ is_output([qw(set-priority 3 -7)], '', 'set-priority');
 is_output([ qw(reschedule 3), '2999-01-01 00:00Z' ], '', 'reschedule');
 is(sql(q{SELECT priority, run_at AT TIME ZONE 'UTC' FROM jobq.jobs WHERE id = 3}), '-7|2999-01-01 00:00:00', 'it has both');
 is_refused([qw(reschedule 3 soon)], qr/invalid input syntax .*"soon"/, 1, 'a time that is none');
+ok(eval { IPC::Run::run([ $jobq, 'tail', 3 ], '|', [ 'head', '-n', 1 ], '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)); 1 },
+	'tail ends when nobody reads it any more');
+like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
