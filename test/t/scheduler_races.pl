@@ -47,6 +47,19 @@ sub come_to
 	return 0;
 }
 
+# Is it so within a second?
+sub soon
+{
+	my ($query) = @_;
+
+	for (1 .. 20)
+	{
+		return 1 if sql($query) eq 't';
+		usleep(50_000);
+	}
+	return 0;
+}
+
 # Let all go on who are held at the point, one after the other: the launcher may have
 # started a second scheduler there, which is in no view yet.
 sub release
@@ -570,6 +583,24 @@ hold('jobq-batch-reads',
 wait_for($node, 'fails last: the batch is over', "SELECT state = 'failed' FROM jobq.batches WHERE id = $batch");
 is(sql(q{SELECT headers ->> 'batch_state' FROM jobq.live_jobs WHERE queue = 'steps'}), 'failing', 'fails last: it was failing');
 sql(q{SELECT jobq.clear('steps')});
+
+#
+# However long a look at a workflow takes to read it: one step that has begun before does
+# not keep the others from it.
+#
+sql(q{SELECT injection_points_attach('jobq-steps-read', 'wait')});
+$batch = sql(q{SELECT jobq.workflow('{"steps": [{"name": "one", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]},
+	{"name": "two", "workflow": [{"name": "x", "kind": "x", "queue": "steps"}]}, {"name": "end", "needs": ["one"], "kind": "x", "queue": "steps"}]}')});
+for (1 .. 20)
+{
+	wait_for($node, 'slow looks: one more', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-steps-read'});
+	usleep(10_000);
+	sql(q{SELECT injection_points_wakeup('jobq-steps-read')});
+	last if soon("SELECT count(*) = 2 FROM jobq.steps WHERE batch_id = $batch AND state = 'running'");
+}
+is(sql("SELECT count(*) FROM jobq.steps WHERE batch_id = $batch AND state = 'running'"), 2, 'slow looks: both steps have begun');
+release('jobq-steps-read');
+sql("SELECT jobq.batch_cancel($batch)");
 
 #
 # A step that has failed is retried after it was seen that one has: the workflow goes on.

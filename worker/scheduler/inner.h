@@ -351,6 +351,7 @@ typedef struct StepLook
 typedef enum StepDone
 {
 	STEP_DONE_ALL,				/* it has another state */
+	STEP_DONE_BEFORE,			/* so it had, and nothing was done */
 	STEP_DONE_SOME,				/* there is more to do at once */
 	STEP_DONE_SO_FAR,			/* it waits for its elements */
 	STEP_DONE_NOTHING,			/* its row was not to be had */

@@ -104,7 +104,7 @@ nest_step(StepLook *look, JobqStep *step)
 	if (over || state == BATCH_PENDING)
 		return begin(look, step);
 	step->state = STEP_LIVE;
-	return STEP_DONE_ALL;
+	return STEP_DONE_BEFORE;
 }
 
 /*

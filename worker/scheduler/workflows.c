@@ -127,6 +127,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 	if (XLogLogicalInfoActive())
 		remember_ends(batch_id, &all);
 
+	jobq_injection_point("jobq-steps-read");
 	begin_look(&look, batch_id, role, &workflow, found);
 	if (!ending)
 		restore_steps(&look);
@@ -137,6 +138,7 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 		for (int i = 0; i < workflow.nsteps && !found->more; i++)
 		{
 			JobqStep   *step = workflow.steps[i];
+			StepDone	done = STEP_DONE_ALL;
 			const char *reason;
 
 			if (step->state != STEP_BLOCKED)
@@ -145,11 +147,15 @@ workflow_advance(int64 batch_id, Oid role, TransactionId version, bool ending,
 			if ((reason = jobq_step_need_lost(step)) != NULL)
 				cancel_step(&look, step, reason);
 			else if (!ending && jobq_step_needs_done(step))
-				found->more = move_step(&look, step) == STEP_DONE_SOME;
+				done = move_step(&look, step);
+			found->more = done == STEP_DONE_SOME;
 			if (step->state != STEP_BLOCKED)
 			{
 				changed = true;
-				found->more |= share_over();
+
+				/* each look does something, however long it has read before */
+				if (done != STEP_DONE_BEFORE)
+					found->more |= share_over();
 			}
 			MemoryContextReset(look.memory);
 		}
@@ -210,6 +216,8 @@ workflow_go_on(int64 batch_id, Oid role, TransactionId version,
 			break;
 		}
 		kept->ndone++;
+		if (done == STEP_DONE_BEFORE)
+			done = STEP_DONE_ALL;
 		if (done == STEP_DONE_ALL)
 			kept->nblocked--;
 		sound = done == STEP_DONE_SO_FAR ||
