@@ -92,6 +92,41 @@ SELECT jobq.resume('first', 'a');
 SELECT test.sent(11);
 SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
 SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none', tenant_max_running => 0);
+-- jobs that waited before their kind was paused, and are read among others of their tenant
+CREATE FUNCTION test.post(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(0.1); INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;
+CREATE FUNCTION test.sent_of(kind text, n int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM test.until(format('(SELECT count(*) >= %s FROM test.trace WHERE note LIKE %L)', n, kind || ' %'));
+	RETURN true;
+END
+$$;
+SELECT jobq.register('letter', 'test.post(jsonb)'), jobq.register('parcel', 'test.post(jsonb)');
+SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'tenant');
+TRUNCATE test.trace;
+SELECT count(jobq.enqueue(kind, to_jsonb(kind || ' ' || n), 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM unnest('{1,2,20}'::int[]) m, generate_series(1, m) n, unnest(ARRAY[CASE m WHEN 20 THEN 'parcel' ELSE 'letter' END]) kind;
+SELECT jobq.pause('first', kind => 'letter');
+SELECT jobq.test_clock('61 s');
+SELECT test.sent_of('parcel', 20);
+SELECT count(*) FROM test.trace WHERE note LIKE 'letter %';
+SELECT jobq.resume('first', kind => 'letter');
+SELECT test.sent_of('letter', 3);
+SELECT jobq.test_clock('0');
+-- likewise a tenant, among others of a limiter
+SELECT jobq.alter_queue('first', tenant => 'header branch', fair_by => 'none'), jobq.create_limiter('post', max_running => 2);
+SELECT jobq.register('letter', 'test.post(jsonb)', limiter => 'post'), jobq.register('parcel', 'test.post(jsonb)', limiter => 'post');
+TRUNCATE test.trace;
+SELECT count(jobq.enqueue('letter', '"letter of a"', 'first', delay => '1 min', headers => '{"branch": "a"}')) FROM generate_series(1, 3);
+SELECT count(jobq.enqueue('parcel', '"parcel of b"', 'first', delay => '1 min', headers => '{"branch": "b"}')) FROM generate_series(1, 20);
+SELECT jobq.pause('first', 'a');
+SELECT jobq.test_clock('61 s');
+SELECT test.sent_of('parcel', 20);
+SELECT count(*) FROM test.trace WHERE note LIKE 'letter %';
+SELECT jobq.resume('first', 'a');
+SELECT test.sent_of('letter', 3);
+SELECT jobq.test_clock('0');
+SELECT jobq.register('letter', 'test.note(jsonb)'), jobq.register('parcel', 'test.note(jsonb)');
+SELECT jobq.alter_queue('first', tenant => 'none'), jobq.drop_limiter('post');
+DROP FUNCTION test.post(jsonb), test.sent_of;
 
 -- for consumers
 SELECT jobq.create_queue('pause out', mode => 'consumer');

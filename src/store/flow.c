@@ -295,6 +295,7 @@ typedef struct Flow
 	char	   *tenant_name;	/* or NULL */
 	Oid			run_as;
 	bool		tenants_limited;	/* those of its queue are */
+	bool		tenant_paused;	/* that is all why it has lanes of its own */
 } Flow;
 
 /*
@@ -332,6 +333,7 @@ parts(const JobqJob *job, Flow *flow)
 			jobq_tenant_paused(queue, flow->tenant_name))
 			flow->tenant = jobq_tenant_hash(flow->tenant_name);
 		flow->tenants_limited = queue->tenants_limited;
+		flow->tenant_paused = !queue->fair && !queue->tenants_limited;
 	}
 	set_limiter(job, flow, jobq_limiter_of(jobq_job_kind(job), queue));
 	if (queue != NULL && jobq_kind_paused(queue, jobq_job_kind(job)))
@@ -444,7 +446,15 @@ jobq_push_flow(const JobqJob *job, JobqPush *push)
 		push->kind = flow.limiter;
 		push->tenant = flow.tenant;
 		push->limit_key = flow.limit_key;
-		push->held = flow.held;
 		push->cost = flow.cost;
+
+		/*
+		 * A row that is outdated will leave its lane: that its kind or tenant
+		 * is paused by now says nothing of the others there.
+		 */
+		if (flow_of(&flow) == push->flow)
+			push->held = flow.held;
+		else if (flow.tenant_paused)
+			push->tenant = 0;
 	}
 }
