@@ -611,6 +611,31 @@ sql($anew);
 is(sql($taken), '1 2 3', 'also where the jobs of the last one are leased');
 is(sql('SELECT count(*) FROM jobq.lease'), '1', 'and has leases of its own');
 
+# Leases that are over, and whose jobs a transaction is about to acknowledge, are not in
+# the way of others.
+sql(q{SELECT jobq.create_queue('mine', mode => 'consumer'), jobq.create_queue('yours', mode => 'consumer');
+SELECT count(jobq.enqueue('work', queue => 'mine')) FROM generate_series(1, 2100)});
+my $acks = $node->background_psql('postgres');
+$acks->query_safe(q{CREATE TEMP TABLE mine (id bigint, token bigint);
+SET client_min_messages = warning;
+DO $$
+BEGIN
+	WHILE (SELECT count(*) < 2100 FROM mine) LOOP
+		INSERT INTO mine SELECT id, token FROM jobq.reserve('{mine}', 1000, lease => '1 min', wait => '5 min');
+		COMMIT;
+	END LOOP;
+END $$;
+BEGIN;
+SELECT count(jobq.ack(id, token)) FROM mine});
+sql(q{SELECT jobq.enqueue('work', queue => 'yours')});
+my $yours = sql(q{SELECT id FROM jobq.reserve('{yours}', lease => '1 min', wait => '5 min')});
+sql(q{SELECT jobq.test_clock('2 min')});
+wait_for($node, 'a lease ends behind two thousand that cannot end', "SELECT state <> 'running' FROM jobq.status($yours)");
+$acks->query_safe('COMMIT');
+$acks->quit;
+is(sql(q{SELECT count(*) FROM jobq.live_jobs WHERE queue = 'mine'}), 0, 'and they end with the transaction');
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear('yours')});
+
 # Where consumers are.
 sql(q{SELECT jobq.enqueue('work', queue => 'anew') FROM generate_series(1, 2)});
 sql(q{SELECT FROM jobq.reserve('{anew}', 1, consumer => 'near', wait => '5 min')});

@@ -44,16 +44,26 @@ typedef struct Ended
 	TimestampTz since;
 	Oid			role;			/* the consumer's */
 	bool		late;			/* the job's timeout is over */
-	bool		taken;			/* somebody else has its job's row */
+	int			place;
+	bool		taken;			/* it is left for later: somebody else has its
+								 * job's row, or its role rests */
 	float4		progress;		/* how far the consumer was */
 	char		message[JOBQ_LEASE_MESSAGE];
 	char		consumer[NAMEDATALEN];
 } Ended;
 
+/*
+ * Where the search goes on, so that leases which cannot be ended are not in the way of
+ * others; and how many places were passed since one could be.
+ */
+static int	hand = 0;
+static int	passed = 0;
+
 static TimestampTz expire(TimestampTz now);
 static TimestampTz next_expiry(TimestampTz plan, TimestampTz now);
 static int	find_ended(TimestampTz *now, Ended *ended);
 static int	end_some(Ended *ended, int n, TimestampTz now);
+static void go_on(int place, bool in_vain, TimestampTz now);
 static void end(void *arg);
 static void come_again(TimestampTz at);
 static TimestampTz collect(TimestampTz now);
@@ -109,18 +119,46 @@ static TimestampTz
 expire(TimestampTz now)
 {
 	Ended		ended[MAX_ENDED];
+	bool		in_vain = true;
 	int			n;
+	int			done = 0;
 
 	jobq_injection_point("jobq-leases-expire");
 	n = find_ended(&now, ended);
 	share_begin();
-	for (int i = 0; i < n; i += end_some(&ended[i], n - i, now))
-		if (share_over())
-		{
-			come_again(now);
-			break;
-		}
+	while (done < n && (done == 0 || !share_over()))
+	{
+		int			some = end_some(&ended[done], n - done, now);
+
+		for (int i = 0; i < some; i++)
+			in_vain &= ended[done++].taken;
+	}
+	if (done < n || n == MAX_ENDED)
+		go_on((ended[done - 1].place + 1) % jobq_max_leases, in_vain, now);
+	else
+		passed = 0;
 	return DT_NOEND;
+}
+
+/*
+ * There are more than one round has time for: have the next one begin at this place, at
+ * once, or after a pause if none of all there are can be ended now.
+ */
+static void
+go_on(int place, bool in_vain, TimestampTz now)
+{
+	int			places = (place - hand + jobq_max_leases) % jobq_max_leases;
+
+	passed = in_vain ? passed + (places == 0 ? jobq_max_leases : places) : 0;
+	hand = place;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	my_db->leases->next_expiry = now;
+	if (passed >= jobq_max_leases)
+	{
+		passed = 0;
+		my_db->leases->next_expiry = now + USECS_PER_SEC;
+	}
+	LWLockRelease(my_db->lock);
 }
 
 /*
@@ -148,6 +186,7 @@ end_some(Ended *ended, int n, TimestampTz now)
 		/* an ack or a cancel is at work: see later what has become of it */
 		else if (parts[i].edata != NULL || ended[i].taken)
 			come_again(now + USECS_PER_SEC);
+		ended[i].taken |= parts[i].rests || parts[i].edata != NULL;
 		if (parts[i].edata == NULL)
 			continue;
 		if (edata == NULL &&
@@ -200,12 +239,14 @@ find_ended(TimestampTz *now, Ended *ended)
 	}
 	for (int i = 0; i < jobq_max_leases; i++)
 	{
-		JobqLease  *lease = &my_db->leases->leases[i];
+		int			place = (hand + i) % jobq_max_leases;
+		JobqLease  *lease = &my_db->leases->leases[place];
 
 		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
 			continue;
 		if (lease->until <= *now && n < MAX_ENDED)
 		{
+			ended[n].place = place;
 			ended[n].id = lease->id;
 			ended[n].token = lease->token;
 			ended[n].role = my_db->leases->bundles[lease->bundle].role;
