@@ -180,6 +180,16 @@ is(scalar(%heard), 20, 'each queue is told of');
 $listener->quit;
 
 #
+# Queues of consumers that were dropped, with jobs that nobody has taken, leave no lanes
+# that are in the way of others.
+#
+$node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
+$node->safe_psql('postgres', "SELECT jobq.create_queue('gone$_', mode => 'consumer'); SELECT jobq.enqueue('any', queue => 'gone$_');
+	SELECT jobq.clear('gone$_'); SELECT jobq.drop_queue('gone$_')") for (1 .. 20);
+my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('step', '{"name": "served"}')});
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served)"), 'completed', 'gone: a job runs');
+
+#
 # There is room for fewer leases than there were: others may have these jobs, and take
 # no place at a limiter before.
 #

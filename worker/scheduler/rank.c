@@ -27,7 +27,6 @@ typedef struct Hashes
 typedef struct QueueRank
 {
 	int32		queue_id;
-	bool		exists;
 	bool		paused;
 	bool		consumer;
 	Hashes		tenants;		/* those that are paused alone */
@@ -124,9 +123,8 @@ rank_queue(QueueRank *rank, MemoryContext memory)
 	bool		named = false;
 
 	memset(rank->rank, JOBQ_NOT_SERVED, sizeof(rank->rank));
-	rank->exists = queue != NULL;
 	if (queue == NULL)
-		return;
+		return;					/* nobody serves it: its lanes are to give way */
 	rank->paused = queue->paused;
 	rank->consumer = queue->mode == MODE_CONSUMER;
 	if (queue->tenants_paused)
@@ -217,8 +215,7 @@ run(TimestampTz now)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	jobq_orders_forget(my_db);
 	for (int i = 0; i < n; i++)
-		if (ranks[i].exists)
-			rank_lanes(&ranks[i]);
+		rank_lanes(&ranks[i]);
 
 	/* a queue that goes on may have none: look for its lanes */
 	my_db->ready->overflow |= my_db->ready->paused_forgotten;

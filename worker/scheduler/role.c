@@ -311,8 +311,8 @@ charge_entry(void *arg)
 	if (jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
 		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
 							jobq_now(), &first);
-	if (verdict == JOBQ_GONE)
-		;
+	if (verdict == JOBQ_GONE || verdict == JOBQ_TAKEN || verdict == JOBQ_DORMANT)
+		;						/* who has it sees to it */
 	else if (verdict == JOBQ_GROUP_BUSY || verdict == JOBQ_OTHER_LANE)
 	{
 		/*
