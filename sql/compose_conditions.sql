@@ -53,7 +53,7 @@ SELECT test.ended(:id);
 CREATE FUNCTION test.wide() RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_agg(i) FROM generate_series(1, 50000) i $$;
 SELECT jobq.register('wide', 'test.wide()');
 SELECT jobq.chain('[{"kind": "wide"}, {"kind": "echo", "when": "exists($[*] ? (exists(@ ? ($[*] < 0))))"}]') AS ids \gset
-SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2]);
+SELECT state, error FROM jobq.wait((:'ids'::bigint[])[2], '5 min');
 SELECT jobq.unregister('wide');
 
 -- an optional step may fail, expire or be cancelled: others run without its result, and all is a success

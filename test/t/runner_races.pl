@@ -133,11 +133,14 @@ $gate->quit;
 hold('jobq-job-may-run');
 $id = sql(q{SELECT jobq.enqueue('note', unique_key => 'k', expires_at => now() + interval '1 hour')});
 is_held('jobq-job-may-run');
+my $scheduler = sql('SELECT pid FROM jobq_internal.scheduler_state()');
+signal_process('STOP', $scheduler);
 my $next = sql(q{SELECT jobq.test_clock('2 hours') \g /dev/null
 SELECT jobq.enqueue('note', unique_key => 'k')});
 isnt($next, $id, 'expired: who wants the key has a job of his own');
 release('jobq-job-may-run');
 is(sql("SELECT state FROM jobq.wait($next)"), 'completed', 'expired: which runs');
+signal_process('CONT', $scheduler);
 wait_for($node, 'expired: nobody has a job any more', 'SELECT count(*) = 0 FROM jobq.job');
 is(sql("SELECT state FROM jobq.status($id)"), 'expired', 'expired: the other one has ended');
 is(sql("SELECT count(*) FROM begun WHERE id = $id"), 0, 'expired: and not begun');
