@@ -302,6 +302,8 @@ SELECT e.* FROM unnest(ARRAY[
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "payload": {"$result": "z"}}]}', '{"name": "a", "unique_key": "k", "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "map": {"$result": "z"}, "workflow": [{"name": "b", "kind": "echo"}]}', '{"name": "a", "kind": "jobq.workflow"}',
 	'{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["z"]}]}', '{"name": "a", "workflow": [{"name": "b", "kind": "echo", "needs": ["b"]}]}'])
 	s, test.error(format('SELECT jobq.workflow(jsonb_build_object(''steps'', jsonb_build_array(%L::jsonb, ''{"name": "z", "kind": "echo"}''::jsonb)))', s)) e;
+-- in a chain, one has neither a name nor needs, as all its steps
+SELECT e.* FROM unnest('{"{\"name\": \"x\"}","{\"needs\": [\"1\"]}"}'::jsonb[]) s, test.error(format('SELECT jobq.chain(jsonb_build_array(''{"kind": "echo"}''::jsonb, ''{"workflow": [{"name": "y", "kind": "echo"}]}''::jsonb || %L))', s)) e;
 SELECT e.* FROM test.error('SELECT jobq.register(''jobq.workflow'', ''test.note(jsonb)'')') e;
 SELECT e.* FROM test.error('SELECT jobq.chain(''[{"kind": "echo"}]'', batch => 1234567890)') e;
 

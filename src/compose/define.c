@@ -169,7 +169,7 @@ workflow_read_steps(Workflow *workflow, Jsonb *array)
 			step->definition = workflow_with_options(workflow->options, step->definition);
 		nest_find(step);
 		if (step->nested != NULL)
-			nest_parse(step->definition, step->what, &step->spec);
+			nest_parse(step->definition, step->what, !workflow->chain, &step->spec);
 		else
 			jobq_step_parse(step->definition, step->what, !workflow->chain,
 							false, &step->spec);

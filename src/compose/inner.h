@@ -110,7 +110,8 @@ extern bool known_comes_after(const Datum *jobs, int njobs, int64 before);
 /* src/compose/nest.c */
 extern int	nest_level(int64 batch_id);
 extern void nest_find(NewStep *step);
-extern void nest_parse(Jsonb *definition, const char *what, JobqSpec *spec);
+extern void nest_parse(Jsonb *definition, const char *what, bool named,
+					   JobqSpec *spec);
 extern void nest_prepare(JobqJob *job, const JobqJob *first,
 						 const JobqSpec *spec);
 extern void nest_set_inner(JobqJob *job, int64 inner_id);

@@ -83,12 +83,13 @@ nest_find(NewStep *step)
 
 /*
  * Read the description of a step that is a workflow itself, but that.  What else it says
- * are options, which all of that one's steps have.
+ * are options, which all of that one's steps have.  named: as for jobq_step_parse().
  */
 void
-nest_parse(Jsonb *definition, const char *what, JobqSpec *spec)
+nest_parse(Jsonb *definition, const char *what, bool named, JobqSpec *spec)
 {
 	static const char *const others[] = {"workflow", "chain", "when", "optional", "name", "needs", NULL};
+	static const char *const chain_others[] = {"workflow", "chain", "when", "optional", NULL};
 	static const char *const of_jobs[] = {"kind", "payload", "map"};
 
 	for (int i = 0; i < (int) lengthof(of_jobs); i++)
@@ -103,7 +104,7 @@ nest_parse(Jsonb *definition, const char *what, JobqSpec *spec)
 					 errhint("Its own steps can.")));
 	}
 	memset(spec, 0, sizeof(JobqSpec));
-	jobq_options_from_jsonb(definition, what, others, spec->options, spec->nulls);
+	jobq_options_from_jsonb(definition, what, named ? others : chain_others, spec->options, spec->nulls);
 }
 
 /*
@@ -168,7 +169,7 @@ nest_restore(JobqJob *job, Jsonb *definition, const char *what, int64 inner_id)
 	JobqQueue	buffer;
 	const JobqQueue *queue;
 
-	nest_parse(definition, what, &spec);
+	nest_parse(definition, what, true, &spec);
 	queue = jobq_queue_by_name(spec.nulls[OPTION_QUEUE] ? "default"
 							   : TextDatumGetCString(spec.options[OPTION_QUEUE]),
 							   true, &buffer);
