@@ -198,6 +198,19 @@ SELECT jobq.ack(id, token, '"done"') FROM jobq.reserve('{nested}', wait => '5 mi
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 
+-- a step of one that has not begun: it is still its first run, in which a failure is told at once
+SELECT pg_advisory_lock(1);
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "gate", "payload": 1}, {"name": "in", "needs": ["a"], "workflow": {"name": "inner", "on_failure": {"kind": "told", "payload": "failure"}, "steps": [{"name": "bad", "kind": "broken", "max_attempts": 1}, {"name": "slow", "kind": "echo", "delay": "1 hour"}]}}]}') AS id \gset
+SELECT jobq.workflow_rerun(test.inner(:id, 'in'), 'bad');
+SELECT state FROM jobq.batch_status(test.inner(:id, 'in'));
+SELECT pg_advisory_unlock(1);
+SELECT test.nest_ended(:id);
+SELECT step, state FROM test.nest_tree(:id);
+SELECT test.until('(SELECT count(*) = 1 FROM test.trace)');
+SELECT note FROM test.trace;
+TRUNCATE test.trace;
+SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id IN (:id, test.inner(:id, 'in'));
+
 -- workflows and chains in a batch, which is over when they are
 BEGIN;
 SELECT jobq.create_batch('all', on_success => '{"kind": "told", "payload": "success"}') AS id \gset

@@ -356,12 +356,14 @@ reopen(int64 batch_id, char state)
 	static const Oid types[] = {INT8OID};
 	Datum		value = Int64GetDatum(batch_id);
 
-	/* a workflow that is a part of another may have to wait */
+	/* as a part of another it may have to wait, until when nobody is told */
 	jobq_query("UPDATE jobq.batch SET finished_at = NULL, dropped = false,"
 			   " state = CASE WHEN parent IS NOT NULL AND started_at IS NULL THEN 'p'::\"char\" ELSE 'r' END,"
-			   " reopened = CASE state WHEN 'r' THEN reopened WHEN 'c' THEN false ELSE true END WHERE id = $1",
-			   1, types, &value, NULL, SPI_OK_UPDATE);
-	if (state != BATCH_RUNNING)
+			   " reopened = CASE WHEN state = 'c' THEN false WHEN state IN ('f', 'x') THEN true ELSE reopened END"
+			   " WHERE id = $1 RETURNING state",
+			   1, types, &value, NULL, SPI_OK_UPDATE_RETURNING);
+	if (state != BATCH_RUNNING &&
+		DatumGetChar(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, CHAROID, NULL)) == BATCH_RUNNING)
 		jobq_batch_changed(batch_id, "running", false);
 	jobq_at_commit_batch(batch_id, 0, false);
 }
