@@ -195,15 +195,24 @@ INSERT INTO test.flaw DEFAULT VALUES;
 SET timezone = 'Asia/Kolkata';
 SET datestyle = 'ISO, DMY';
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "b", "kind": "echo", "run_at": "25/12/2098 08:00"}]}') AS id \gset
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "flawed"}, {"name": "in", "run_at": "25/12/2098 08:00", "workflow": [{"name": "x", "kind": "echo"}]}]}') AS outer \gset
 RESET timezone;
 RESET datestyle;
 SELECT test.settled(:id);
+SELECT test.settled(:outer);
 TRUNCATE test.flaw;
 SELECT jobq.batch_retry_failed(:id);
 SELECT test.until(format('(SELECT array_agg(state ORDER BY name) = ''{completed,scheduled}'' FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq.job WHERE batch_id = :id;
 SELECT jobq.batch_cancel(:id);
 SELECT test.settled(:id);
+-- and for one that is a workflow
+SELECT jobq.batch_retry_failed(:outer);
+SELECT test.until(format('(SELECT b.last_error IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b, jobq.steps s WHERE b.id = %s AND s.batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = b.id AND name = ''in''))', :outer));
+SELECT last_error FROM jobq.batches WHERE id = :outer;
+SELECT run_at = '2098-12-25 08:00+05:30' AS as_written FROM jobq.job WHERE batch_id = (SELECT workflow_id FROM jobq.steps WHERE batch_id = :outer AND name = 'in');
+SELECT jobq.batch_cancel(:outer);
+SELECT test.settled(:outer);
 
 -- a payload that becomes too large: the step fails, and does so again, but never runs without the results
 CREATE FUNCTION test.large() RETURNS jsonb LANGUAGE sql AS $$ SELECT to_jsonb(repeat('x', 9 * 1024 * 1024)) $$;

@@ -115,7 +115,8 @@ extern void nest_parse(Jsonb *definition, const char *what, bool named,
 extern void nest_prepare(JobqJob *job, const JobqJob *first,
 						 const JobqSpec *spec);
 extern void nest_set_inner(JobqJob *job, int64 inner_id);
-extern Jsonb *nest_kept(Jsonb *definition, const JobqJob *job);
+extern Jsonb *nest_kept(Jsonb *definition, const JobqSpec *spec,
+						const JobqJob *job);
 extern void nest_restore(JobqJob *job, Jsonb *definition, const char *what,
 						 int64 inner_id);
 

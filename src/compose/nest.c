@@ -136,15 +136,15 @@ nest_set_inner(JobqJob *job, int64 inner_id)
 }
 
 /*
- * The description of such a step, to make its job from it anew: without the steps, which
- * have rows of their own, and with the job's place.
+ * The description of such a step, to make its job from it anew in another session: without
+ * the steps, which have rows of their own, and with the job's place.
  */
 Jsonb *
-nest_kept(Jsonb *definition, const JobqJob *job)
+nest_kept(Jsonb *definition, const JobqSpec *spec, const JobqJob *job)
 {
 	JobqQueue	buffer;
 	const JobqQueue *queue = jobq_queue_by_id(job_queue_id(job), &buffer);
-	Datum		kept = JsonbPGetDatum(definition);
+	Datum		kept = JsonbPGetDatum(jobq_spec_keep_times(definition, spec));
 	StringInfoData place;
 
 	for (int i = 0; i < (int) lengthof(keys); i++)

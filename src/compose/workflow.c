@@ -80,7 +80,7 @@ prepare_steps(Workflow *workflow)
 		}
 		prepare_steps(step->inner);
 		nest_prepare(&step->job, &step->inner->steps[0].job, &step->spec);
-		step->definition = nest_kept(step->definition, &step->job);
+		step->definition = nest_kept(step->definition, &step->spec, &step->job);
 	}
 }
 

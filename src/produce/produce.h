@@ -123,6 +123,7 @@ extern void jobq_spec_parse(Jsonb *json, const char *what,
 							JobqSpec *spec);
 extern Jsonb *jobq_keep_limit_cost(Jsonb *json, const JobqJob *job);
 extern int32 jobq_kept_limit_cost(Jsonb *json);
+extern Jsonb *jobq_spec_keep_times(Jsonb *json, const JobqSpec *spec);
 extern Jsonb *jobq_spec_kept(Jsonb *json, const JobqSpec *spec,
 							 const JobqJob *job);
 extern void jobq_spec_prepare(const JobqSpec *spec, JobqJob *job,

@@ -356,12 +356,11 @@ with_option(Jsonb *json, int option, Datum value)
 }
 
 /*
- * The description of the job that was made from it, to be read again by another
- * session: its times do not depend on settings of this one, or on what day it is,
- * and it has the context and the trace that the job has.
+ * The description, to be read again by another session: its times do not depend on
+ * settings of this one, or on what day it is.
  */
 Jsonb *
-jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
+jobq_spec_keep_times(Jsonb *json, const JobqSpec *spec)
 {
 	for (int i = 0; i < NOPTIONS; i++)
 	{
@@ -372,6 +371,17 @@ jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
 		(void) JsonEncodeDateTime(time, spec->options[i], TIMESTAMPTZOID, NULL);
 		json = with_option(json, i, jobq_text_to_jsonb(psprintf("\"%s\"", time)));
 	}
+	return json;
+}
+
+/*
+ * The same of the job that was made from it, with the context and the trace that the job
+ * has.
+ */
+Jsonb *
+jobq_spec_kept(Jsonb *json, const JobqSpec *spec, const JobqJob *job)
+{
+	json = jobq_spec_keep_times(json, spec);
 
 	/* they are others if the trace was added to them */
 	if (!JOB_ISNULL(job, JOB_HEADERS) &&
