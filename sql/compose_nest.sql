@@ -135,6 +135,30 @@ TRUNCATE test.halt;
 SELECT jobq.workflow_retry(:id);
 SELECT test.nest_ended(:id);
 SELECT step, state, result FROM test.nest_tree(:id);
+-- dead letters with the same unique key, in it and beside it: one has it, and the others stay
+SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "in", "workflow": {"allow_failures": true, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "y", "kind": "x", "queue": "nested"}]}') AS id \gset
+SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id IN (%s, %s) AND name IN (''x'', ''y'') AND state = ''ready'')', :id, test.inner(:id, 'in')));
+SELECT max(id) FILTER (WHERE batch_id <> :id) AS x, max(token) FILTER (WHERE batch_id <> :id) AS x_token, max(id) FILTER (WHERE batch_id = :id) AS y, max(token) FILTER (WHERE batch_id = :id) AS y_token
+	FROM (SELECT r.id, r.token, j.batch_id FROM jobq.reserve('{nested}', 2, wait => '5 min') r JOIN jobq.jobs j USING (id)) r \gset
+SELECT count(*) FROM jobq.batch_add(test.inner(:id, 'in'), 'x', '{1}', '{"queue": "nested", "unique_key": "k"}');
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT count(*) FROM jobq.batch_add(test.inner(:id, 'in'), 'x', '{2}', '{"queue": "nested", "unique_key": "k"}');
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(:x, :x_token);
+SELECT test.until(format('(SELECT state = ''failed'' FROM jobq.steps WHERE batch_id = %s AND name = ''in'')', :id));
+SELECT count(*) FROM jobq.batch_add(:id, 'x', '{3}', '{"queue": "nested", "unique_key": "k"}');
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(:y, :y_token);
+SELECT test.nest_ended(:id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', 9, wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', 9, wait => '5 min');
+SELECT test.nest_ended(:id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{nested}', 9, wait => '5 min');
+SELECT test.nest_ended(:id);
 -- optional, and with a condition
 INSERT INTO test.halt VALUES ('x');
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "payload": 5},

@@ -35,15 +35,18 @@ extern JobqRunning * jobq_stat_running(uint32 all);
 	" batch_id, NULL::bigint, NULL::timestamptz, log, context, tenant, tags, limit_cost"
 #define RETURNING_JOB " RETURNING" JOB_OF_LETTER
 
+/* The row "u" of the unique key of a dead letter "j". */
+#define KEY_OF_LETTER \
+	"u.key = j.unique_key" \
+	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
+	" AND u.queue_id = coalesce(j.unique_queue, 0) AND u.role = j.role"
+
 /*
  * Can a dead letter "j" with a unique key have it?
  */
 #define KEY_IS_FREE \
 	" AND (j.unique_key IS NULL OR NOT EXISTS (SELECT FROM jobq.unique_key u" \
-	" WHERE u.key = j.unique_key" \
-	" AND u.kind = CASE WHEN j.unique_queue IS NULL THEN j.kind ELSE '' END" \
-	" AND u.queue_id = coalesce(j.unique_queue, 0)" \
-	" AND u.role = j.role AND u.job_id <> j.id" \
+	" WHERE " KEY_OF_LETTER " AND u.job_id <> j.id" \
 	" AND (u.held_until > jobq.clock() OR u.until <> 'w'" \
 	" AND EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id))" \
 	" AND NOT EXISTS (SELECT FROM jobq.job h WHERE h.id = u.job_id" \
@@ -108,6 +111,8 @@ extern void jobq_refuse_to_see_only(int privilege, int64 id, Oid role,
 									int32 queue_id);
 extern void jobq_revive(Relation rel, HeapTuple letter, TupleDesc desc,
 						int64 *reopened);
+extern int64 jobq_revive_letters(Relation rel, Datum *ids, int n,
+								 int64 reopened);
 
 /* src/operate/operate.c */
 extern bool jobq_find_for(int privilege, Relation rel, int64 id,

@@ -21,7 +21,6 @@
  */
 #include "base/base.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -74,8 +73,6 @@ static int	privileges_for(const JobqMany * many);
 static void add_may(ManyQuery * query, const JobqMany * many, const char *alias);
 static bool may(const JobqMany * many, HeapTuple row, TupleDesc desc, int64 *id);
 static void choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids);
-static void reclaim_keys(Relation rel, ArrayType *array, Datum *held, int *nheld);
-static int64 revive(Relation rel, Datum *ids, int n);
 static int64 delete_letters(ArrayType *array);
 static bool treat_job(const JobqMany * many, Relation rel, int64 id,
 					  JobqChosen * chosen);
@@ -322,66 +319,6 @@ choose(const JobqMany * many, TupleDesc desc, Tuplestorestate *ids)
 }
 
 /*
- * Take the unique keys of these dead letters, while they are ones; held: those whose key
- * another job has got since the query has found it free.
- */
-static void
-reclaim_keys(Relation rel, ArrayType *array, Datum *held, int *nheld)
-{
-	static const Oid types[] = {INT8ARRAYOID};
-	Datum		values[] = {PointerGetDatum(array)};
-	SPITupleTable *letters;
-
-	*nheld = 0;
-	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job"
-					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL ORDER BY id",
-					  1, types, values, NULL, SPI_OK_SELECT);
-	letters = SPI_tuptable;
-	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
-	for (uint64 i = 0; i < letters->numvals; i++)
-	{
-		JobqJob		job;
-
-		CHECK_FOR_INTERRUPTS();
-		heap_deform_tuple(letters->vals[i], letters->tupdesc, job.values, job.nulls);
-		if (!jobq_unique_reclaim(rel, &job))
-			held[(*nheld)++] = Int64GetDatum(job_id(&job));
-	}
-	SPI_freetuptable(letters);
-}
-
-/*
- * Run these dead letters again, which the user may, and which are locked; how many it
- * were.  One whose unique key is held stays.
- */
-static int64
-revive(Relation rel, Datum *ids, int n)
-{
-	static const Oid types[] = {INT8ARRAYOID, INT8ARRAYOID};
-	Datum	   *held = palloc(sizeof(Datum) * n);
-	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
-										TYPALIGN_DOUBLE);
-	Datum		values[] = {PointerGetDatum(array), (Datum) 0};
-	int64		reopened = 0;
-	int64		revived;
-	int			nheld;
-	SPITupleTable *letters;
-
-	reclaim_keys(rel, array, held, &nheld);
-	values[1] = PointerGetDatum(construct_array(held, nheld, INT8OID, 8, FLOAT8PASSBYVAL,
-												TYPALIGN_DOUBLE));
-	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1) AND id <> ALL ($2)"
-					  RETURNING_JOB, 2, types, values, NULL,
-					  SPI_OK_DELETE_RETURNING);
-	letters = SPI_tuptable;
-	revived = letters->numvals;
-	for (uint64 i = 0; i < letters->numvals; i++)
-		jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened);
-	SPI_freetuptable(letters);
-	return revived;
-}
-
-/*
  * Delete these dead letters, which are locked.
  */
 static int64
@@ -477,7 +414,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 		done = delete_letters(construct_array(chosen, n, INT8OID, 8, FLOAT8PASSBYVAL,
 											  TYPALIGN_DOUBLE));
 	else if (of_letters(many))
-		done = revive(rel, chosen, n);
+		done = jobq_revive_letters(rel, chosen, n, 0);
 	else
 	{
 		context = AllocSetContextCreate(CurrentMemoryContext, "jobq job of many",

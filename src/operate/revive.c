@@ -27,6 +27,7 @@
 
 static void revive_outer(Relation rel, int64 batch_id);
 static void revive_inner(Relation rel, const JobqJob *job);
+static void reclaim_keys(Relation rel, ArrayType *array);
 
 /*
  * The role and the queue of the job that the query has returned first.
@@ -111,13 +112,10 @@ static void
 revive_inner(Relation rel, const JobqJob *job)
 {
 	static const Oid types[] = {INT8OID, INT8OID};
-	static const Oid ids_type[] = {INT8ARRAYOID};
 	Datum		values[] = {JOB(job, JOB_BATCH_ID), JOB(job, JOB_ID)};
 	SPITupleTable *found;
 	Datum	   *ids;
-	Datum		array;
 	int64		inner;
-	int64		reopened;
 	uint64		n;
 	int			nids = 0;
 
@@ -127,7 +125,7 @@ revive_inner(Relation rel, const JobqJob *job)
 				   2, types, values, NULL, SPI_OK_SELECT) == 0)
 		return;
 	values[0] = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
-	inner = reopened = DatumGetInt64(values[0]);
+	inner = DatumGetInt64(values[0]);
 	(void) jobq_batch_reopen(inner);
 	n = jobq_query("SELECT j.role::oid, j.queue_id, j.id FROM jobq.failed_job j WHERE j.batch_id = $1"
 				   KEY_IS_FREE " ORDER BY j.id FOR UPDATE OF j",
@@ -142,15 +140,68 @@ revive_inner(Relation rel, const JobqJob *job)
 					 DatumGetInt32(jobq_column(row, found->tupdesc, 2, INT4OID, NULL))))
 			ids[nids++] = jobq_column(row, found->tupdesc, 3, INT8OID, NULL);
 	}
-	array = PointerGetDatum(construct_array(ids, nids, INT8OID, 8, FLOAT8PASSBYVAL,
-											TYPALIGN_DOUBLE));
 	SPI_freetuptable(found);
-	(void) jobq_query("DELETE FROM jobq.failed_job WHERE id = ANY ($1)" RETURNING_JOB,
-					  1, ids_type, &array, NULL, SPI_OK_DELETE_RETURNING);
-	found = SPI_tuptable;
-	for (uint64 i = 0; i < found->numvals; i++)
-		jobq_revive(rel, found->vals[i], found->tupdesc, &reopened);
-	SPI_freetuptable(found);
+	if (nids > 0)
+		(void) jobq_revive_letters(rel, ids, nids, inner);
+}
+
+/*
+ * Take the unique keys of these dead letters, while they are ones, but those that another
+ * job has got since the query has found them free.
+ */
+static void
+reclaim_keys(Relation rel, ArrayType *array)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	Datum		values[] = {PointerGetDatum(array)};
+	SPITupleTable *letters;
+
+	(void) jobq_query("SELECT" JOB_OF_LETTER " FROM jobq.failed_job"
+					  " WHERE id = ANY ($1) AND unique_key IS NOT NULL ORDER BY id",
+					  1, types, values, NULL, SPI_OK_SELECT);
+	letters = SPI_tuptable;
+	jobq_check_row(letters->tupdesc, JOBQ_JOB_TABLE);
+	for (uint64 i = 0; i < letters->numvals; i++)
+	{
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(letters->vals[i], letters->tupdesc, job.values, job.nulls);
+		(void) jobq_unique_reclaim(rel, &job);
+	}
+	SPI_freetuptable(letters);
+}
+
+/*
+ * Run these dead letters again, which the user may, and which are locked; how many it
+ * were.  One whose unique key is held stays, and of those with the same key all but the
+ * last one.  reopened: the batch that was told already that it is not over any more, or 0.
+ *
+ * Those that stand for workflows come last: in these may be others with the same keys,
+ * which find them held then.
+ */
+int64
+jobq_revive_letters(Relation rel, Datum *ids, int n, int64 reopened)
+{
+	static const Oid types[] = {INT8ARRAYOID};
+	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE);
+	Datum		values[] = {PointerGetDatum(array)};
+	int64		revived;
+	SPITupleTable *letters;
+
+	reclaim_keys(rel, array);
+	(void) jobq_query("WITH letter AS (DELETE FROM jobq.failed_job j WHERE id = ANY ($1)"
+					  " AND (unique_key IS NULL OR EXISTS (SELECT FROM jobq.unique_key u"
+					  " WHERE " KEY_OF_LETTER " AND u.job_id = j.id))" RETURNING_JOB ")"
+					  " SELECT * FROM letter ORDER BY kind = '" JOBQ_WORKFLOW_KIND "', id",
+					  1, types, values, NULL, SPI_OK_SELECT);
+	letters = SPI_tuptable;
+	revived = letters->numvals;
+	for (uint64 i = 0; i < letters->numvals; i++)
+		jobq_revive(rel, letters->vals[i], letters->tupdesc, &reopened);
+	SPI_freetuptable(letters);
+	return revived;
 }
 
 /*
