@@ -148,6 +148,23 @@ SELECT * FROM test.ran;
 SELECT e.code, regexp_replace(e.message, '\d+', 'N', 'g') AS message, e.hint FROM test.error(format('SELECT jobq.workflow_rerun(%s, %L)', :id, 'after bad')) e;
 SELECT count(jobq.delete_failed(job_id)) FROM jobq.steps WHERE batch_id = :id AND state = 'failed';
 
+-- what was cancelled only for a failure waits again after a retry, whatever is kept of it
+INSERT INTO test.stop VALUES ('a');
+SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "b", "kind": "rerunnable", "needs": ["a"], "payload": {"$result": "a", "path": ["of"]}}, {"name": "may be cancelled", "kind": "rerunnable", "needs": ["a"], "optional": true, "payload": 2}, {"name": "in", "needs": ["b"], "workflow": [{"name": "x", "kind": "rerunnable", "payload": {"$result": "b", "path": ["of"]}}]}, {"name": "c", "kind": "rerunnable", "delay": "1 hour", "payload": 3}]}') AS id \gset
+SELECT test.finished(:id);
+SELECT test.finished(id) FROM jobq.batches WHERE parent = :id;
+SELECT jobq.prune('0', NULL) > 4 AS pruned;
+SELECT name, state FROM test.again WHERE batch_id = :id;
+SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
+TRUNCATE test.stop;
+SELECT jobq.batch_retry_failed(:id);
+SELECT test.until(format('(SELECT b.finished_at IS NOT NULL OR s.state = ''scheduled'' FROM jobq.batches b JOIN jobq.steps s ON s.batch_id = b.id AND s.name = ''c'' WHERE b.id = %s)', :id));
+SELECT name, state FROM test.again WHERE batch_id = :id AND name = 'c';
+SELECT jobq.reschedule(job_id, now()) FROM jobq.steps WHERE batch_id = :id AND name = 'c' AND state = 'scheduled';
+SELECT test.finished(:id);
+SELECT name, state, result -> 'of' AS of FROM test.again WHERE batch_id = :id AND name <> 'in';
+SELECT state, total, completed, failed, cancelled FROM jobq.batch_status(:id);
+
 -- optional steps, and conditions: those after them are asked again
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "rerunnable", "payload": 1}, {"name": "may fail", "kind": "broken", "max_attempts": 1, "optional": true}, {"name": "may be cancelled", "kind": "x", "queue": "rerun", "optional": true},
 	{"name": "if", "kind": "rerunnable", "needs": ["a", "may be cancelled"], "when": "!exists($.\"may be cancelled\")"}, {"name": "end", "kind": "rerunnable", "needs": ["if", "may fail"], "payload": [{"$result": "if"}, {"$result": "may fail"}]}]}') AS id \gset

@@ -186,7 +186,7 @@ CREATE TABLE jobq.step (
 	workflow_id bigint
 );
 COMMENT ON TABLE jobq.step IS 'steps of workflows, and elements of steps with map, as long as there is their batch';
-COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed); s(kipped) at once';
+COMMENT ON COLUMN jobq.step.state IS 'how the job has ended, if that is not in another table any more; as there, and f(ailed), d(ropped: cancelled only because others failed); s(kipped) at once';
 COMMENT ON COLUMN jobq.step.result IS 'its result, likewise';
 COMMENT ON COLUMN jobq.step.needs IS 'the jobs that must be completed before this one may run';
 COMMENT ON COLUMN jobq.step.definition IS 'what the job is made from, at first, and anew if it was cancelled because another failed that is retried; not of elements, which are made from that of their step';
@@ -258,7 +258,7 @@ CREATE VIEW jobq_internal.step_list WITH (security_barrier) AS
 			WHEN j.id IS NULL THEN
 				coalesce((SELECT 'failed' FROM jobq.failed_job f WHERE f.id = s.job_id),
 					CASE coalesce((SELECT a.state FROM jobq.archive a WHERE a.id = s.job_id), s.state)
-						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
+						WHEN 'c' THEN 'completed' WHEN 'x' THEN 'cancelled' WHEN 'd' THEN 'cancelled' WHEN 'e' THEN 'expired' WHEN 'f' THEN 'failed' END)
 			WHEN s.elements >= 0 AND j.run_at = 'infinity' THEN 'running'
 			WHEN s.workflow_id IS NOT NULL AND EXISTS (SELECT FROM jobq.batch i
 				WHERE i.id = s.workflow_id AND i.state <> 'p' AND i.started_at IS NOT NULL AND i.finished_at IS NULL) THEN 'running'

@@ -38,10 +38,23 @@
 #define BATCH_FAILED_REASON	"a job of its batch failed"
 /* ... or what its batch is a part of has no use for it. */
 #define BATCH_DROPPED_REASON	"its workflow is not needed any more"
+/* ... or a step that it needs has ended otherwise; begins with this. */
+#define STEP_NEED_REASON		"needs step "
+
+/*
+ * The state of a row of the archive; STEP_DROPPED of a job that was cancelled, before it
+ * began, for one of these reasons.  row: what stands before the columns' names.
+ */
+#define STATE_OR_DROPPED(row) \
+	"CASE WHEN " row "state = 'x' AND " row "started_at IS NULL AND (" row "reason IN" \
+	" ('" BATCH_FAILED_REASON "', '" BATCH_DROPPED_REASON "')" \
+	" OR pg_catalog.starts_with(" row "reason, '" STEP_NEED_REASON "'))" \
+	" THEN 'd' ELSE " row "state END"
 
 /*
  * A query that deletes finished jobs ("delete", which returns its batch_id and
- * state), keeps the counts of their batches, and returns how many there were.
+ * state), keeps the counts of their batches, and returns how many there were.  Their
+ * steps are known to be dropped still.
  */
 #define DELETE_AND_COUNT(delete) \
 	"WITH gone AS (" delete ")," \
@@ -57,9 +70,9 @@
 #define COUNT_BY_BATCH \
 	"SELECT batch_id, pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed," \
-	" pg_catalog.count(*) FILTER (WHERE state = 'x') AS cancelled," \
+	" pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd')) AS cancelled," \
 	" pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired "
-#define RETURNING_FINISHED	" RETURNING batch_id, state, id, result"
+#define RETURNING_FINISHED	" RETURNING batch_id, " STATE_OR_DROPPED("") " AS state, id, result"
 #define RETURNING_LETTERS	" RETURNING batch_id, 'f'::\"char\" AS state, id, NULL::jsonb AS result"
 
 /* src/compose/batch.c */
@@ -162,9 +175,6 @@ typedef struct JobqSteps
 	int			max_named;
 	JobqStep  **by_name;		/* in the order of their names, or NULL */
 } JobqSteps;
-
-/* Why a step is cancelled whose need ends otherwise; begins with this. */
-#define STEP_NEED_REASON	"needs step "
 
 /* src/compose/steps.c */
 extern void jobq_steps_load(int64 batch_id, JobqSteps *workflow);

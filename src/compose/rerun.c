@@ -225,7 +225,7 @@ forget_ends(int64 batch_id, const Ids * ids)
 					  "  expired = greatest(b.expired - g.expired, 0)"
 					  "  FROM (SELECT pg_catalog.count(*) FILTER (WHERE state = 'c') AS completed,"
 					  "   pg_catalog.count(*) FILTER (WHERE state = 'f') AS failed,"
-					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 's')) AS cancelled,"
+					  "   pg_catalog.count(*) FILTER (WHERE state IN ('x', 'd', 's')) AS cancelled,"
 					  "   pg_catalog.count(*) FILTER (WHERE state = 'e') AS expired"
 					  "   FROM jobq.step WHERE job_id = ANY ($2) AND state IS NOT NULL"
 					  "   AND job_id NOT IN (SELECT id FROM a UNION ALL SELECT id FROM f)) g"

@@ -180,9 +180,7 @@ query_states(SPIPlanPtr *plan, const char *of_step, const char *of_job, Oid type
 {
 	return jobq_query_kept(plan, *plan != NULL ? NULL
 						   : psprintf("SELECT job_id, state FROM jobq.step WHERE %s AND state IS NOT NULL"
-									  " UNION ALL SELECT id, CASE WHEN state = 'x' AND started_at IS NULL"
-									  " AND (reason IN ('" BATCH_FAILED_REASON "', '" BATCH_DROPPED_REASON "') OR reason LIKE '" STEP_NEED_REASON "%%')"
-									  " THEN 'd' ELSE state END FROM jobq.archive WHERE %s"
+									  " UNION ALL SELECT id, " STATE_OR_DROPPED("") " FROM jobq.archive WHERE %s"
 									  " UNION ALL SELECT id, 'f' FROM jobq.failed_job WHERE %s"
 									  " UNION ALL SELECT id, CASE WHEN run_at = 'infinity' THEN 'b' ELSE 'l' END::\"char\""
 									  " FROM jobq.job WHERE %s", of_step, of_job, of_job, of_job),

@@ -408,7 +408,7 @@ has_cancelled(int64 id)
 						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = a.id AND (s.optional OR s.state = 's')))"
 						   " OR EXISTS (SELECT FROM jobq.batch WHERE id = $1 AND cancelled > 0"
 						   "  AND cancelled > (SELECT pg_catalog.count(*) FROM jobq.step s"
-						   "   WHERE s.batch_id = $1 AND (s.state = 's' OR s.optional AND s.state = 'x')"
+						   "   WHERE s.batch_id = $1 AND (s.state = 's' OR s.optional AND s.state IN ('x', 'd'))"
 						   "   AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.id = s.job_id)))",
 						   1, types, values, NULL, SPI_OK_SELECT) > 0;
 }

@@ -48,6 +48,7 @@ static void begin_look(StepLook *look, int64 batch_id, Oid role,
 					   JobqSteps *workflow, WorkflowLook *found);
 static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
+static void restore_rows(StepLook *look, uint64 n);
 static void restore_steps(StepLook *look);
 static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
@@ -343,7 +344,7 @@ remember_ends(int64 batch_id, const BatchNews *news)
 
 	if (news->whole)
 	{
-		jobq_query_kept(&plans[0], "UPDATE jobq.step s SET state = a.state, result = a.result"
+		jobq_query_kept(&plans[0], "UPDATE jobq.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
 						" FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id"
 						" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
 						"  AND state IS NULL FOR UPDATE SKIP LOCKED)",
@@ -356,12 +357,39 @@ remember_ends(int64 batch_id, const BatchNews *news)
 	values[1] = PointerGetDatum(construct_array(ids, news->ended.n, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
-	jobq_query_kept(&plans[1], "UPDATE jobq.step s SET state = a.state, result = a.result"
+	jobq_query_kept(&plans[1], "UPDATE jobq.step s SET state = " STATE_OR_DROPPED("a.") ", result = a.result"
 					" FROM jobq.archive a WHERE a.id = ANY ($2) AND a.id = s.job_id"
 					" AND s.job_id IN (SELECT job_id FROM jobq.step WHERE batch_id = $1"
 					"  AND job_id = ANY ($2) AND state IS NULL FOR UPDATE SKIP LOCKED)",
 					2, types, values, NULL, SPI_OK_UPDATE);
 	pfree(ids);
+}
+
+/*
+ * Block the steps again that a query has returned: the ids of their jobs, since when there
+ * are these, and the definitions.
+ */
+static void
+restore_rows(StepLook *look, uint64 n)
+{
+	SPITupleTable *table = SPI_tuptable;
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	tuple = table->vals[i];
+		MemoryContext old = MemoryContextSwitchTo(look->memory);
+		int64		id = DatumGetInt64(jobq_column(tuple, table->tupdesc, 1, INT8OID, NULL));
+		TimestampTz enqueued_at =
+			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
+		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
+
+		jobq_step_restore(look->rel, look->batch_id, look->role,
+						  jobq_step_of_job(look->workflow, id), enqueued_at,
+						  DatumGetJsonbP(definition), false);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(look->memory);
+	}
+	SPI_freetuptable(table);
 }
 
 /*
@@ -371,13 +399,12 @@ remember_ends(int64 batch_id, const BatchNews *news)
 static void
 restore_steps(StepLook *look)
 {
-	static const Oid types[] = {INT8OID, INT8ARRAYOID};
+	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
 	JobqSteps  *workflow = look->workflow;
 	Datum	   *ids = palloc(sizeof(Datum) * workflow->nsteps);
 	int			nids = 0;
 	bool		changed;
-	Datum		values[2];
-	SPITupleTable *table;
+	Datum		values[3];
 	uint64		n;
 
 	do
@@ -406,6 +433,7 @@ restore_steps(StepLook *look)
 	values[1] = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
 												FLOAT8PASSBYVAL,
 												TYPALIGN_DOUBLE));
+	values[2] = TimestampTzGetDatum(jobq_now());
 	jobq_pin_queues();
 	n = jobq_query("WITH a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
 				   " (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id = ANY ($2)"
@@ -416,23 +444,28 @@ restore_steps(StepLook *look)
 				   " JOIN jobq.step s ON s.job_id = a.id"
 				   " LEFT JOIN jobq.step m ON m.job_id = s.element_of ORDER BY a.id",
 				   2, types, values, NULL, SPI_OK_SELECT);
-	table = SPI_tuptable;
-	for (uint64 i = 0; i < n; i++)
+	restore_rows(look, n);
+	if (n < (uint64) nids)
 	{
-		HeapTuple	tuple = table->vals[i];
-		MemoryContext old = MemoryContextSwitchTo(look->memory);
-		int64		id = DatumGetInt64(jobq_column(tuple, table->tupdesc, 1, INT8OID, NULL));
-		TimestampTz enqueued_at =
-			DatumGetTimestampTz(jobq_column(tuple, table->tupdesc, 2, TIMESTAMPTZOID, NULL));
-		Datum		definition = jobq_column(tuple, table->tupdesc, 3, JSONBOID, NULL);
+		/* the batch counts those that the archive does not have any more */
+		uint64		more = jobq_query("WITH b AS (SELECT id FROM jobq.batch WHERE id = $1"
+									  "  FOR NO KEY UPDATE SKIP LOCKED),"
+									  " t AS (UPDATE jobq.step s SET state = NULL, result = NULL"
+									  "  WHERE EXISTS (SELECT FROM b) AND s.job_id IN"
+									  "  (SELECT job_id FROM jobq.step WHERE batch_id = $1 AND job_id = ANY ($2)"
+									  "   AND state = 'd' FOR UPDATE SKIP LOCKED)"
+									  "  AND NOT EXISTS (SELECT FROM jobq.archive a WHERE a.batch_id = $1 AND a.id = s.job_id)"
+									  "  RETURNING job_id, definition, element_of),"
+									  " counted AS (UPDATE jobq.batch SET cancelled = greatest(cancelled -"
+									  "  (SELECT pg_catalog.count(*) FROM t), 0)"
+									  "  WHERE id = $1 AND EXISTS (SELECT FROM t))"
+									  " SELECT t.job_id, $3, coalesce(t.definition, m.definition) FROM t"
+									  " LEFT JOIN jobq.step m ON m.job_id = t.element_of ORDER BY t.job_id",
+									  3, types, values, NULL, SPI_OK_SELECT);
 
-		jobq_step_restore(look->rel, look->batch_id, look->role,
-						  jobq_step_of_job(look->workflow, id), enqueued_at,
-						  DatumGetJsonbP(definition), false);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(look->memory);
+		restore_rows(look, more);
+		n += more;
 	}
-	SPI_freetuptable(table);
 	look->found->locked |= n < (uint64) nids;
 	pfree(ids);
 }
