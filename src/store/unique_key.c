@@ -18,7 +18,6 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/multixact.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "storage/bufmgr.h"
@@ -64,19 +63,18 @@ jobq_unique_key(const JobqJob *job, JobqUniqueKey *key)
 }
 
 /*
- * Has this transaction locked the row, or another that has ended by now?
+ * Has this transaction locked the row, or another that has ended by now?  If several
+ * have, it is as if none had.
  */
 static bool
 was_locked(HeapTupleHeader row)
 {
 	TransactionId xmax = HeapTupleHeaderGetRawXmax(row);
 
-	if (!TransactionIdIsValid(xmax) || (row->t_infomask & HEAP_XMAX_INVALID) != 0)
-		return TransactionIdIsValid(xmax);
-	if ((row->t_infomask & HEAP_XMAX_IS_MULTI) != 0)
-		return !MultiXactIdIsRunning(xmax, HEAP_XMAX_IS_LOCKED_ONLY(row->t_infomask));
-	return TransactionIdIsCurrentTransactionId(xmax) ||
-		!TransactionIdIsInProgress(xmax);
+	return TransactionIdIsValid(xmax) &&
+		(row->t_infomask & HEAP_XMAX_IS_MULTI) == 0 &&
+		(TransactionIdIsCurrentTransactionId(xmax) ||
+		 !TransactionIdIsInProgress(xmax));
 }
 
 /*
