@@ -362,7 +362,9 @@ treat_job(const JobqMany * many, Relation rel, int64 id, JobqChosen * chosen)
 
 /*
  * Of these n jobs, put those first that are still as they should be, with their
- * versions; returns how many there are.
+ * versions; returns how many there are.  Live jobs are as they are now, as what treats
+ * them finds them; dead letters are locked, which fails if the transaction's snapshot
+ * is too old.
  */
 static int
 ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
@@ -370,12 +372,16 @@ ask_again(const JobqMany * many, Datum *ids, TransactionId *versions, int n)
 	ArrayType  *array = construct_array(ids, n, INT8OID, 8, FLOAT8PASSBYVAL,
 										TYPALIGN_DOUBLE);
 	ManyQuery	query;
+	uint64		found;
 
 	write_query(&query, many, array);
-	(void) jobq_query(query.text.data, query.n, query.types, query.values,
-					  NULL, SPI_OK_SELECT);
+	found = of_letters(many)
+		? jobq_query(query.text.data, query.n, query.types, query.values, NULL,
+					 SPI_OK_SELECT)
+		: jobq_query_latest(query.text.data, query.n, query.types, query.values,
+							SPI_OK_SELECT);
 	n = 0;
-	for (uint64 i = 0; i < SPI_processed; i++)
+	for (uint64 i = 0; i < found; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		int64		id;
@@ -427,6 +433,7 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 			do
 			{
 				CHECK_FOR_INTERRUPTS();
+				MemoryContextReset(context);
 				row = (JobqChosen)
 				{
 					.version = versions[i]
@@ -434,7 +441,6 @@ treat_slice(const JobqMany * many, Datum *chosen, int n)
 				if (treat_job(many, rel, DatumGetInt64(chosen[i]), &row))
 					done++;
 			} while (row.changed && ask_again(many, &chosen[i], &versions[i], 1) > 0);
-			MemoryContextReset(context);
 		}
 		MemoryContextSwitchTo(old);
 	}

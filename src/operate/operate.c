@@ -52,9 +52,9 @@ not_a_dead_letter(int64 id)
 	static const Oid types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
 
-	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
-				   " UNION ALL SELECT role::oid, queue_id FROM jobq.job WHERE id = $1",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
+						  " UNION ALL SELECT role::oid, queue_id FROM jobq.job WHERE id = $1",
+						  1, types, values, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	ereport(ERROR,
@@ -107,9 +107,9 @@ jobq_check_finished(int64 id)
 	Datum		values[] = {Int64GetDatum(id)};
 
 	SPI_connect();
-	if (jobq_query("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
-				   " UNION ALL SELECT role::oid, queue_id FROM jobq.failed_job WHERE id = $1",
-				   1, types, values, NULL, SPI_OK_SELECT) == 0 ||
+	if (jobq_query_latest("SELECT role::oid, queue_id FROM jobq.archive WHERE id = $1"
+						  " UNION ALL SELECT role::oid, queue_id FROM jobq.failed_job WHERE id = $1",
+						  1, types, values, SPI_OK_SELECT) == 0 ||
 		!jobq_may_with_row(JOBQ_MAY_MONITOR))
 		jobq_no_such_job(id);
 	SPI_finish();
