@@ -51,7 +51,7 @@ set_paused(const char *name, bool paused)
 static void
 set_tenant_paused(const char *name, text *tenant, bool paused)
 {
-	int32		queue_id = jobq_existing_queue(name);
+	int32		queue_id = jobq_known_queue(name);
 	JobqQueue	queue;
 
 	jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
@@ -77,7 +77,7 @@ set_tenant_paused(const char *name, text *tenant, bool paused)
 static void
 set_kind_paused(const char *name, text *kind, bool paused)
 {
-	int32		queue_id = jobq_existing_queue(name);
+	int32		queue_id = jobq_known_queue(name);
 
 	jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
 	if (VARSIZE_ANY_EXHDR(kind) == 0 ||

@@ -209,6 +209,9 @@ DROP TABLE effect});
 is( $node->safe_psql('db1', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'jobq'}),
 	'0', 'DROP EXTENSION removes everything, partitions of the archive too');
 $node->safe_psql('db1', $setup);
+is($node->safe_psql('db1', q{SELECT jobq.pause('default', kind => 'mail') \g /dev/null
+SELECT paused_kinds FROM jobq.queues WHERE name = 'default';
+SELECT jobq.resume('default', kind => 'mail') \g /dev/null}), '{mail}', 'a kind is paused in "default", which nobody has used yet');
 job_runs('db1', 'jobs run after DROP and CREATE EXTENSION');
 job_runs('Db 3', 'other databases are not concerned');
 
@@ -249,6 +252,21 @@ foreach my $dbname ('db6', 'db7', 'db8')
 }
 $node->wait_for_log(qr/jobq serves no more than 4 databases/);
 job_runs('db1', 'too many databases: those that have a place are served');
+
+# Also when they are served anew, and the catalog has them behind one that has no place.
+for (1 .. 10)
+{
+	$node->safe_psql('postgres', 'ALTER DATABASE db1 CONNECTION LIMIT -1');
+	last if $node->safe_psql('postgres',
+		q{SELECT ctid > (SELECT max(ctid) FROM pg_database WHERE datname <> 'db1') FROM pg_database WHERE datname = 'db1'}) eq 't';
+}
+{
+	my $pid = scheduler_pid($node, 'db1');
+
+	signal_process('TERM', $pid);
+	wait_for_exit($pid);
+}
+job_runs('db1', 'too many databases: they are served again, in whatever order they are found');
 
 #
 # A database that is taken off the list is left, one that is added is served.

@@ -216,7 +216,7 @@ start_schedulers(const List *dboids, TimestampTz now)
 						 errhint("Raise \"%s\" and restart the server.",
 								 "jobq.max_databases")));
 			warned = true;
-			break;
+			continue;			/* others have places */
 		}
 		if (db->scheduler != NULL || db->absent)
 			continue;

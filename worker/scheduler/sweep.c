@@ -90,6 +90,7 @@ walk_on(TimestampTz now)
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 	bool		finished = true;
+	bool		first = true;
 
 	index_begin(&scan);
 	if (!begun)
@@ -115,11 +116,13 @@ walk_on(TimestampTz now)
 		JobqWakeList wake = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (unread == 0 || nexpired == MAX_EXPIRED || share_over())
+		/* however long it has taken to find the first one, we come further */
+		if (unread == 0 || nexpired == MAX_EXPIRED || (!first && share_over()))
 		{
 			finished = false;
 			break;
 		}
+		first = false;
 		unread--;
 		index_position(desc, &at);
 		begun = true;
