@@ -400,7 +400,7 @@ $node->safe_psql('brief', 'CREATE EXTENSION jobq');
 ok(come_to(sub { schedulers($brief) >= 1 }), 'brief: its scheduler has been started');
 sql('DROP DATABASE brief');
 sql("SELECT pg_terminate_backend($pid)");
-ok(wait_for_exit($pid) && come_to(sub { schedulers($here) == 1 }), 'brief: the launcher has looked since it is gone');
+ok(wait_for_exit($pid) && come_to(sub { schedulers($here) >= 1 }), 'brief: the launcher has looked since it is gone');
 release('jobq-scheduler-begin');
 ok(come_to(sub {
 	return schedulers($brief) == 0 && sql('SELECT count(*) FROM jobq_internal.scheduler_state() WHERE complete') == 1;
