@@ -28,7 +28,8 @@
  * a job, for the end of the transaction that gives the key back, or, to end one that
  * has expired, for who has taken its row since it was looked at.  Whoever
  * finishes or starts a job never waits: if the key's row is taken, its job is
- * about to be replaced.
+ * about to be replaced; should that be rolled back, the row is left, and is_held()
+ * finds that the key is free.
  *
  * The lock on the key's row, not that on the job's, is what those who replace
  * wait for: the job's row is taken, too, as long as its handler runs.
