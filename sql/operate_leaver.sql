@@ -42,6 +42,28 @@ SELECT jobq.drain('given', '5 min');
 SELECT role, result, count(*) FROM jobq.jobs WHERE kind = 'as_whom' GROUP BY 1, 2;
 SELECT jobq.unregister('as_whom'), jobq.drop_queue('given');
 DROP FUNCTION test.as_whom;
+-- a workflow that has failed goes on as the heir's
+CREATE FUNCTION test.for_heir() RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	IF session_user <> 'regress_jobq_heir' THEN
+		PERFORM jobq.fail_current('not for ' || session_user);
+	END IF;
+	RETURN to_jsonb(session_user::text);
+END
+$$;
+SELECT jobq.register('for_heir', 'test.for_heir()');
+SET ROLE regress_jobq_leaver;
+SELECT jobq.workflow('{"steps": [{"name": "first", "kind": "for_heir"}, {"name": "second", "kind": "for_heir", "needs": ["first"]}]}') AS flow \gset
+SELECT state FROM jobq.wait_batch(:flow);
+RESET ROLE;
+SELECT jobq.reassign('regress_jobq_leaver', 'regress_jobq_heir');
+SET ROLE regress_jobq_heir;
+SELECT jobq.retry(job_id) FROM jobq.steps WHERE batch_id = :flow AND name = 'first';
+SELECT state FROM jobq.wait_batch(:flow);
+RESET ROLE;
+SELECT s.name, j.state, j.role, j.result FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id WHERE s.batch_id = :flow ORDER BY 1;
+SELECT jobq.unregister('for_heir');
+DROP FUNCTION test.for_heir;
 -- a role that runs a job, and has others
 SELECT pg_advisory_lock(7);
 SET ROLE regress_jobq_heir;

@@ -174,7 +174,10 @@ jobq_reassign(PG_FUNCTION_ARGS)
 		" AND kind <> '" JOBQ_SQL_KIND "'",
 		"WITH mine AS (DELETE FROM jobq.event_handler WHERE role = $1 RETURNING event, handler, queue, kind, within, required)"
 		" INSERT INTO jobq.event_handler SELECT $2, m.* FROM mine m ON CONFLICT DO NOTHING",
-		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND finished_at IS NULL",
+		/* one that is over goes on if its dead letters are retried */
+		"UPDATE jobq.batch SET role = $2 WHERE role = $1 AND (finished_at IS NULL"
+		" OR id IN (SELECT batch_id FROM jobq.failed_job WHERE role = $1"
+		" AND batch_id IS NOT NULL AND kind <> '" JOBQ_SQL_KIND "'))",
 		/* those of live jobs go with them, or stay with those that run */
 		"UPDATE jobq.unique_key u SET role = $2 WHERE role = $1"
 		" AND NOT EXISTS (SELECT FROM jobq.job j WHERE j.id = u.job_id)"
