@@ -230,6 +230,11 @@ SELECT jobq.enqueue('asking', '"release for ever"', max_attempts => 2) AS id \gs
 SELECT * FROM test.outcome(:id);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
+-- or until there is no time for another
+SELECT jobq.enqueue('asking', '"release for ever"', max_attempts => 2, retry_until => '2001-01-01') AS id \gset
+SELECT * FROM test.outcome(:id);
+SELECT note FROM test.trace ORDER BY n;
+TRUNCATE test.trace;
 -- discard: the effects stay, the job is cancelled
 SELECT jobq.enqueue('asking', '"discard"') AS id \gset
 SELECT * FROM test.outcome(:id);

@@ -304,6 +304,19 @@ jobq_check_result(Datum result)
 }
 
 /*
+ * The handler has asked for another attempt, and the job has the time and the number
+ * of attempts of that: is there none?
+ */
+static bool
+released_for_good(const JobqJob *job, JobqOutcome outcome)
+{
+	if (JOB_ISNULL(job, JOB_RETRY_UNTIL))
+		return job_last_attempt(job, job_attempt(job));
+	return outcome == OUTCOME_RELEASE &&
+		job_run_at(job) > DatumGetTimestampTz(JOB(job, JOB_RETRY_UNTIL));
+}
+
+/*
  * The handler has returned: write what it asked for, in its transaction.
  * The job's row is deleted already.  Closes rel.  Returns whether the job will run
  * again.
@@ -343,11 +356,12 @@ jobq_attempt_returned(Relation rel, JobqJob *job, const JobqCurrent *current,
 			job->nulls[JOB_LEASE_UNTIL - 1] = true;
 			jobq_job_insert_again(rel, job);
 			live = true;
-			if (job_last_attempt(job, job_attempt(job)) &&
-				JOB_ISNULL(job, JOB_RETRY_UNTIL))
+			if (released_for_good(job, current->outcome))
 			{
 				JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_FAILED,
-					.message = "the job was released on its last attempt"
+					.message = JOB_ISNULL(job, JOB_RETRY_UNTIL)
+					? "the job was released on its last attempt"
+					: "the job was released until after its last time to try"
 				};
 
 				CommandCounterIncrement();
