@@ -52,8 +52,8 @@ END $$;
 
 SELECT jobq.register('innocent', 'innocent(jsonb, jobq.job_context)');
 SELECT jobq.register('innocent_procedure', 'innocent_procedure(jsonb, jobq.job_context)');
-SELECT jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
-SELECT jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10);
+SELECT jobq.register('crash', 'crash(jsonb)', backoff => 'fixed 1ms', max_attempts => 10, retry_on => '{40}');
+SELECT jobq.register('crash_procedure', 'crash_procedure(jsonb)', backoff => 'fixed 1ms', max_attempts => 10, retry_on => '{40}');
 });
 
 # Hold the innocents up in their handlers.
@@ -125,7 +125,7 @@ foreach my $case (
 	is( $node->safe_psql(
 			'postgres', qq{
 SELECT attempt, crashes, sqlstate, jsonb_array_length(errors) FROM jobq.failed_jobs WHERE $letter}),
-		'2|2|57P02|2',
+		'2|2|JQ008|2',
 		"SIG$signal in a handler: it is set aside after the second crash");
 	innocents_are_done("SIG$signal in a handler", 8);
 

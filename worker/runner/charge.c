@@ -108,7 +108,7 @@ is_charged(const LostAttempt *lost, const JobqJob *job)
 LostCharge
 charge_culprit(Relation rel, const JobqCulprit *culprit)
 {
-	JobqError	error = {.sqlerrcode = ERRCODE_CRASH_SHUTDOWN,
+	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 		.message = "the server process crashed while it ran the job"
 	};
 	LostAttempt lost = {.job_id = culprit->job_id,.attempt = culprit->attempt,
