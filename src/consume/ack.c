@@ -310,9 +310,7 @@ failed(const Held *held, const char *function, const char *message,
 		trier_of(db, held->ids[i], &trier);
 		error.trier = &trier;
 		jobq_log_keep_told(db, NULL, &job);
-		JOB_SET(&job, JOB_EXCEPTIONS,
-				Int16GetDatum(Min(DatumGetInt16(JOB(&job, JOB_EXCEPTIONS)) + 1,
-								  PG_INT16_MAX)));
+		jobq_job_count_exception(&job);
 		jobq_at_commit_lease(jobq_job_failed(rel, &job, since, &error, true,
 											 final, delay_ms)
 							 ? LEASE_RETRY : LEASE_END,

@@ -152,6 +152,18 @@ jobq_job_timeout(const JobqHandler *handler, const JobqJob *job)
 }
 
 /*
+ * An attempt ends by an error of the job's handler, or by its timeout: count it for
+ * max_exceptions.
+ */
+void
+jobq_job_count_exception(JobqJob *job)
+{
+	int			exceptions = DatumGetInt16(JOB(job, JOB_EXCEPTIONS));
+
+	JOB_SET(job, JOB_EXCEPTIONS, Int16GetDatum(Min(exceptions + 1, PG_INT16_MAX)));
+}
+
+/*
  * Check the size and depth of the payload, and set it.  headers and context are set
  * before.
  */

@@ -236,6 +236,7 @@ extern const char *jobq_job_kind(const JobqJob *job);
 extern bool jobq_job_is_statement(const JobqJob *job);
 extern bool jobq_job_is_workflow(const JobqJob *job);
 extern int	jobq_job_timeout(const JobqHandler *handler, const JobqJob *job);
+extern void jobq_job_count_exception(JobqJob *job);
 extern void jobq_job_set_payload(JobqJob *job, Datum payload);
 
 /* src/store/limit_hash.c */

@@ -62,6 +62,8 @@ BEGIN ATOMIC INSERT INTO effect VALUES (job.id); END;
 
 SELECT jobq.register('resist', 'resist(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT jobq.register('resist_finally', 'resist(jsonb, jobq.job_context)', fail_on_timeout => true);
+SELECT jobq.register('resist_once', 'resist(jsonb, jobq.job_context)', backoff => 'fixed 1ms', max_exceptions => 1);
+SELECT jobq.register('resist_later', 'resist(jsonb, jobq.job_context)', backoff => 'fixed 1h');
 SELECT jobq.register('resist_procedure', 'resist_procedure(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT jobq.register('doze', 'doze(jsonb, jobq.job_context)', backoff => 'fixed 1ms');
 SELECT jobq.register('doze_finally', 'doze(jsonb, jobq.job_context)', fail_on_timeout => true);
@@ -131,6 +133,13 @@ is(times_out($_, 2, 'max_attempts => 2', 'fails after its attempts'),
   foreach 'resist', 'resist_procedure';
 is(times_out('resist_finally', 1, 'max_attempts => 5', 'has no other attempt with fail_on_timeout'),
 	1, 'timeout: so does resist_finally');
+is(times_out('resist_once', 1, 'max_attempts => 5', 'has no other attempt with max_exceptions'),
+	1, 'timeout: so does resist_once');
+my $later = enqueue('resist_later', "timeout => '1s'");
+wait_for($node, 'timeout: a job that resists has another attempt',
+	"SELECT state = 'retryable' FROM jobq.status($later)");
+is($node->safe_psql('postgres', "SELECT run_at > now() + interval '30 min', jobq.cancel(id) FROM jobq.jobs WHERE id = $later"),
+	't|t', 'timeout: but not before its backoff is over');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'0', 'timeout: effects are rolled back');
 

@@ -39,6 +39,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	JobqJob		job;
 	JobqHandler buffer;
 	const JobqHandler *handler;
+	bool		by_itself = lost->crashed || lost->stop == JOBQ_STOP_TIMEOUT;
 	bool		leased;
 	bool		final;
 
@@ -68,6 +69,8 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 		jobq_count(&job, JOBQ_N_STARTED, 1);
 	if (lost->crashed)
 		JOB_SET(&job, JOB_CRASHES, Int16GetDatum(lost->crashes + 1));
+	if (lost->stop == JOBQ_STOP_TIMEOUT)
+		jobq_job_count_exception(&job);
 
 	/* the crash may have undone how attempts before it had failed */
 	if (!leased)
@@ -79,7 +82,7 @@ charge_lost_attempt(Relation rel, const LostAttempt *lost,
 	if (!jobq_job_delete(rel, &job))
 		return LOST_TAKEN;
 	return jobq_job_failed(rel, &job, lost->started_at, error, !leased, final,
-						   lost->crashed ? -1 : 0) ? LOST_LIVE : LOST_GONE;
+						   by_itself ? -1 : 0) ? LOST_LIVE : LOST_GONE;
 }
 
 /*

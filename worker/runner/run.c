@@ -522,9 +522,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 				if (handler != NULL && handler->fail_on_timeout)
 					final = true;
 			}
-			JOB_SET(job, JOB_EXCEPTIONS,
-					Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
-									  PG_INT16_MAX)));
+			jobq_job_count_exception(job);
 			slot->holding->live = jobq_job_attempt_failed(rel, job, started_at, &error,
 														  !job_leased(job), final, -1);
 		}

@@ -372,9 +372,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		error.context = edata->context;
 		error.trier = &trier;
 		jobq_log_keep(current, job);
-		JOB_SET(job, JOB_EXCEPTIONS,
-				Int16GetDatum(Min(DatumGetInt16(JOB(job, JOB_EXCEPTIONS)) + 1,
-								  PG_INT16_MAX)));
+		jobq_job_count_exception(job);
 		live = jobq_job_attempt_failed(rel, job, started_at, &error, true,
 									   jobq_attempt_final(current, edata->sqlerrcode),
 									   -1);
