@@ -107,6 +107,12 @@ $node->safe_psql('other', 'INSERT INTO trace VALUES (4)');
 $node->restart;
 like(sql("SELECT state FROM jobq.wait($id)"), qr/^completed$/, 'after a restart it is done');
 
+# What may be tried only once is not done twice
+$id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 1');
+runs($id, 1);
+$node->restart;
+ends($id, 'failed|1|the server ended while it ran the statement', 'nor is it after a restart, if it has but one attempt');
+
 # No place for another process
 $node->append_conf('postgresql.conf', 'max_worker_processes = 4');
 $node->restart;

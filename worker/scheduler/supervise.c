@@ -185,7 +185,9 @@ charge(const LostAttempt *lost, const JobqError *error)
 
 /*
  * A leased row that nobody runs: the server stopped while its procedure ran,
- * and that was not the job's doing.  It gets its attempt back and runs again.
+ * and that was not the job's doing.  It gets its attempt back and runs again; but a
+ * statement outside of its job's transaction that may be tried only once is not to be
+ * done twice, and nobody knows whether it was done.
  */
 void
 supervise_lost_lease(int64 id)
@@ -201,10 +203,21 @@ supervise_lost_lease(int64 id)
 		jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
 	{
-		JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
-		jobq_job_set_run_at(&job, jobq_now());
-		job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
-		jobq_job_insert_again(rel, &job);
+		if (job_max_attempts(&job) == 1 && jobq_job_is_statement(&job))
+		{
+			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
+				.message = "the server ended while it ran the statement"
+			};
+
+			(void) jobq_job_failed(rel, &job, DT_NOBEGIN, &error, false, true, 0);
+		}
+		else
+		{
+			JOB_SET(&job, JOB_ATTEMPT, Int32GetDatum(job_attempt(&job) - 1));
+			jobq_job_set_run_at(&job, jobq_now());
+			job.nulls[JOB_LEASE_TOKEN - 1] = job.nulls[JOB_LEASE_UNTIL - 1] = true;
+			jobq_job_insert_again(rel, &job);
+		}
 	}
 	table_close(rel, NoLock);
 	PopActiveSnapshot();
