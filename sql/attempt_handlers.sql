@@ -240,6 +240,12 @@ SELECT jobq.enqueue('conflict', '100') AS id \gset
 SELECT * FROM test.outcome(:id);
 SELECT last_value FROM test.tries;
 
+-- a procedure may have committed something, so it is charged
+CREATE PROCEDURE test.conflict() LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = 'serialization_failure'; END $$;
+SELECT jobq.register('conflict', 'test.conflict()', max_attempts => 1);
+SELECT jobq.enqueue('conflict') AS id \gset
+SELECT * FROM test.outcome(:id);
+
 -- perform: now, here, in this transaction
 SELECT jobq.perform('echo', '"now"');
 SELECT jobq.perform('v1');
