@@ -70,7 +70,7 @@ SELECT bool_and(delay BETWEEN '500s' AND '1500s') AS within, count(DISTINCT dela
 TRUNCATE test.delays;
 SELECT jobq.register('broken_by_default', 'test.broken(jsonb)');
 SELECT jobq.enqueue('broken_by_default', queue => 'manual') AS id \gset
-CALL jobq.work('{manual}', stop_when_empty => true);
+CALL jobq.work('{manual}', once => true);
 SELECT run_at - (errors -> -1 ->> 'at')::timestamptz BETWEEN '4s' AND '6s' AS within FROM jobq.jobs WHERE id = :id;
 SELECT jobq.cancel(:id);
 SELECT state, attempt, error FROM jobq.status(:id);

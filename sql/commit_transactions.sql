@@ -174,7 +174,7 @@ RESET parallel_setup_cost;
 RESET parallel_tuple_cost;
 RESET min_parallel_table_scan_size;
 RESET parallel_leader_participation;
-SELECT jobq.ack(id, token), id = :id AS reserved FROM jobq.reserve('{parallel}');
+SELECT jobq.ack(id, token), id = :id AS reserved FROM jobq.reserve('{parallel}', wait => '5 min');
 DROP TABLE test.one;
 
 -- a handler that enqueues is in the same position

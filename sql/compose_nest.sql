@@ -138,6 +138,7 @@ SELECT step, state, result FROM test.nest_tree(:id);
 -- dead letters with the same unique key, in it and beside it: one has it, and the others stay
 SELECT jobq.workflow('{"allow_failures": true, "steps": [{"name": "in", "workflow": {"allow_failures": true, "steps": [{"name": "x", "kind": "x", "queue": "nested"}]}}, {"name": "y", "kind": "x", "queue": "nested"}]}') AS id \gset
 SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE batch_id IN (%s, %s) AND name IN (''x'', ''y'') AND state = ''ready'')', :id, test.inner(:id, 'in')));
+CALL test.settle();
 SELECT max(id) FILTER (WHERE batch_id <> :id) AS x, max(token) FILTER (WHERE batch_id <> :id) AS x_token, max(id) FILTER (WHERE batch_id = :id) AS y, max(token) FILTER (WHERE batch_id = :id) AS y_token
 	FROM (SELECT r.id, r.token, j.batch_id FROM jobq.reserve('{nested}', 2, wait => '5 min') r JOIN jobq.jobs j USING (id)) r \gset
 SELECT count(*) FROM jobq.batch_add(test.inner(:id, 'in'), 'x', '{1}', '{"queue": "nested", "unique_key": "k"}');
@@ -305,7 +306,7 @@ TRUNCATE test.halt;
 SELECT count(jobq.retry(job_id)) FROM jobq.steps WHERE batch_id = :id AND name = 'a';
 SELECT test.until(format('(SELECT state = ''completed'' FROM jobq.steps WHERE batch_id = %s AND name = ''a'')', :id));
 CALL test.settle();
-SELECT jobq.ack(id, token, '"x"') FROM jobq.reserve('{nested}');
+SELECT jobq.ack(id, token, '"x"') FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id);
 SELECT * FROM test.nest_tree(:id);
 

@@ -67,7 +67,7 @@ SELECT jobq.workflow('{"name": "sums", "steps": [
 	{"name": "left", "kind": "sum", "needs": ["begin"], "payload": [1, 2, {"$result": "begin"}]},
 	{"name": "hold", "kind": "gate", "payload": 1},
 	{"name": "right", "kind": "sum", "needs": ["begin", "hold"], "payload": [3, 4]}]}') AS id \gset
-SELECT test.until(format('(SELECT count(*) = 2 FROM jobq.steps WHERE state = ''completed'' AND batch_id = %s)', :id));
+SELECT test.until(format('(SELECT count(*) FILTER (WHERE state = ''completed'') = 2 AND count(*) FILTER (WHERE state = ''running'') = 1 FROM jobq.steps WHERE batch_id = %s)', :id));
 SELECT name, needs, state, result FROM test.steps WHERE batch_id = :id;
 SELECT pg_advisory_unlock(1);
 SELECT test.settled(:id);

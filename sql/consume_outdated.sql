@@ -26,7 +26,7 @@ SELECT jobq.enqueue('parcel', '"late"', 'narrow', expires_at => jobq.clock() + '
 SELECT jobq.enqueue('parcel', '"good"', 'narrow') AS good \gset
 SELECT jobq.test_clock('2 min');
 CALL test.settle();
-SELECT payload, token FROM jobq.reserve('{narrow}') \gset
+SELECT payload, token FROM jobq.reserve('{narrow}', wait => '5 min') \gset
 \echo :payload
 SELECT jobq.ack(:good, :token);
 SELECT jobq.test_clock('0'), jobq.drop_queue('narrow');
@@ -52,9 +52,9 @@ BEGIN
 END
 $$;
 CALL test.crowd('cancelled');
-SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
 CALL test.crowd('expired');
-SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}');
+SELECT payload, jobq.ack(id, token) FROM jobq.reserve('{crowd}', wait => '5 min');
 SELECT count(*), state FROM jobq.jobs WHERE queue = 'crowd' GROUP BY state ORDER BY state;
 SELECT jobq.test_clock('0');
 CALL test.crowd('moved');

@@ -182,7 +182,7 @@ SELECT jobq.enqueue('any', '"alice"', queue => 'closed') AS hers \gset
 RESET ROLE;
 SELECT jobq.enqueue('any', '"owner"', queue => 'closed', group_key => 'secret') AS his \gset
 SET ROLE regress_jobq_alice;
-SELECT payload FROM jobq.reserve('{closed}', max => 10);
+SELECT payload FROM jobq.reserve('{closed}', max => 10, wait => '5 min');
 SELECT count(*) FROM jobq.groups WHERE queue = 'closed';
 RESET ROLE;
 -- who may consume it has all jobs, and keeps what it has reserved
@@ -191,7 +191,7 @@ SET ROLE regress_jobq_bob;
 SELECT e.code, e.message FROM test.error($$SELECT jobq.enqueue('any', queue => 'closed')$$) e;
 SELECT count(*) FROM jobq.jobs WHERE queue = 'closed';
 SELECT e.code, e.message, e.hint FROM test.error($$SELECT * FROM jobq.reserve('{closed,open}')$$) e;
-SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10) \gset
+SELECT id AS taken, token FROM jobq.reserve('{closed}', max => 10, wait => '5 min') \gset
 SELECT :taken = :his AS is_his;
 SELECT type, jobs_held, role FROM jobq.workers WHERE type = 'consumer';
 RESET ROLE;

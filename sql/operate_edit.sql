@@ -71,8 +71,10 @@ SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :running)) e;
 SELECT pg_advisory_unlock(14);
 SELECT state FROM test.outcome(:running);
 SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :running)) e;
+BEGIN;
 SELECT jobq.enqueue('seen', queue => 'manual', expires_at => '2001-01-01') AS late \gset
 SELECT e.* FROM test.error(format('SELECT jobq.edit(%s, ''2'')', :late)) e;
+COMMIT;
 -- a handler cannot edit its own job
 CREATE FUNCTION test.edits_itself(payload jsonb, job jobq.job_context) RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM jobq.edit(job.id, '2'); END $$;
 SELECT jobq.register('edits_itself', 'test.edits_itself(jsonb, jobq.job_context)', max_attempts => 1);

@@ -45,9 +45,15 @@ SELECT jobq.pause('manual');
 SELECT * FROM test.why(:id);
 SELECT jobq.resume('manual');
 SELECT jobq.cancel(:id);
-SELECT jobq.enqueue('echo', queue => 'manual', expires_at => '2001-01-01') AS id \gset
+-- the lock keeps the scheduler away, which would end it
+SELECT jobq.enqueue('echo', queue => 'manual', expires_at => jobq.clock() + interval '1 hour') AS id \gset
+BEGIN;
+LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+SELECT jobq.test_clock('2 hours');
 SELECT reason, detail LIKE 'it was to start before %' AS told FROM test.why(:id) WHERE reason = 'expired';
 SELECT jobq.cancel(:id);
+COMMIT;
+SELECT jobq.test_clock('0');
 
 -- no consumer; and one that has it
 SELECT jobq.create_queue('explained', mode => 'consumer');

@@ -90,7 +90,7 @@ CALL test.settle();
 SELECT kind, tenant, count(*) FROM jobq.live_jobs WHERE queue = 'first' GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT jobq.resume('first', 'a');
 SELECT test.sent(11);
-SELECT queue, kind, running FROM jobq.limits WHERE running <> 0;
+SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE running <> 0)');
 SELECT jobq.alter_queue('first', tenant => 'none', fair_by => 'none', tenant_max_running => 0);
 -- jobs that waited before their kind was paused, and are read among others of their tenant
 CREATE FUNCTION test.post(payload jsonb) RETURNS void LANGUAGE sql AS $$ SELECT pg_sleep(0.1); INSERT INTO test.trace (note) VALUES (payload #>> '{}') $$;

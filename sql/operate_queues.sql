@@ -44,9 +44,11 @@ TRUNCATE test.trace;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :gate || ', 1)');
 SELECT * FROM test.error('SELECT jobq.reschedule(999999999, now())');
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :gate || ', ''infinity'')');
+BEGIN;
 SELECT jobq.enqueue('echo', queue => 'manual', expires_at => '2001-01-01') AS id \gset
 SELECT * FROM test.error('SELECT jobq.reschedule(' || :id || ', now())');
 SELECT jobq.cancel(:id);
+COMMIT;
 -- a job of the same transaction, and a rollback
 BEGIN;
 SELECT jobq.enqueue('note', '"moved"', delay => '1 hour') AS id \gset
@@ -77,6 +79,7 @@ SELECT jobq.create_queue('parcels', mode => 'consumer');
 SELECT jobq.enqueue('any', '1', queue => 'parcels') AS one, jobq.enqueue('any', '2', queue => 'parcels') AS two,
 	jobq.enqueue('any', '3', queue => 'parcels') AS three \gset
 SELECT jobq.set_priority(:three, -1), jobq.reschedule(:one, now() + interval '1 hour');
+CALL test.settle();
 SELECT payload, token FROM jobq.reserve('{parcels}', 5, wait => '5 min') LIMIT 1 \gset
 SELECT :payload;
 SELECT * FROM test.error('SELECT jobq.set_priority(' || :three || ', 1)');
@@ -103,7 +106,7 @@ SELECT state, error FROM jobq.status(:later);
 SELECT state, count(*) FROM jobq.jobs WHERE queue = 'first' AND finished_at IS NULL GROUP BY state;
 SELECT jobq.drain('first', '1ms');
 SELECT pg_advisory_unlock(1);
-SELECT jobq.drain('first');
+SELECT jobq.drain('first', '5 min');
 SELECT state FROM jobq.status(:gate);
 SELECT count(*) FROM test.trace;
 SELECT * FROM test.error('SELECT jobq.clear(''no such'')');
@@ -114,7 +117,7 @@ BEGIN;
 SELECT jobq.clear('held');
 ROLLBACK;
 SELECT jobq.resume('held');
-SELECT jobq.drain('held');
+SELECT jobq.drain('held', '5 min');
 SELECT count(*) FROM test.trace;
 TRUNCATE test.trace;
 
@@ -155,9 +158,9 @@ SELECT count(*) FROM jobq.failed_jobs;
 SELECT * FROM test.error('SELECT jobq.delete_all_failed(''no such'')');
 -- more than are read at a time
 SELECT count(*) FROM jobq.enqueue_many('broken_too', ARRAY(SELECT to_jsonb(n) FROM generate_series(1, 2100) n), queue => 'held');
-SELECT jobq.drain('held');
+SELECT jobq.drain('held', '5 min');
 SELECT jobq.retry_all();
-SELECT jobq.drain('held');
+SELECT jobq.drain('held', '5 min');
 SELECT count(*), min(jsonb_array_length(errors)), max(jsonb_array_length(errors)) FROM jobq.failed_jobs;
 
 -- prune: by age

@@ -79,6 +79,7 @@ SELECT test.failed(:first), test.failed(:third);
 SELECT pg_advisory_lock(1);
 SELECT jobq.retry(:first), jobq.retry(:third);
 SELECT test.until('(SELECT count(*) = 2 FROM jobq.groups WHERE running = 1 AND parked = 1)');
+SELECT test.in_gate(:first, :third);
 SELECT jobq.test_clock('2 hours');
 CALL test.settle();
 SELECT state FROM test.states(ARRAY[:first, :second, :third, :fourth]);

@@ -196,6 +196,7 @@ SELECT jobq.ack(id, token) FROM held;
 SELECT jobq.test_clock('0');
 -- the group does not go on waiting for a job that a consumer has enqueued, and taken back
 SELECT jobq.enqueue('outside', '"b"', queue => 'held', group_key => 'own', priority => 2) IS NULL;
+CALL test.settle();
 BEGIN;
 SAVEPOINT s1;
 SELECT jobq.enqueue('outside', '"a"', queue => 'held', group_key => 'own', priority => 1) IS NULL;
@@ -216,7 +217,7 @@ SELECT jobq.enqueue('outside', '"a"', queue => 'held', group_key => 'own', prior
 SELECT payload FROM test.take(10);
 COMMIT;
 TRUNCATE held;
-INSERT INTO held SELECT * FROM test.take(10);
+INSERT INTO held SELECT * FROM test.take(10, '5 min');
 SELECT payload FROM held;
 SELECT jobq.clear('held');
 SELECT jobq.ack(id, token) FROM held;

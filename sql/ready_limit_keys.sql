@@ -49,7 +49,7 @@ CALL test.settle();
 SELECT pg_advisory_lock(1);
 SELECT array_agg(id ORDER BY id) AS many FROM jobq.enqueue_many('fetch', ARRAY(SELECT jsonb_build_object('server', jsonb_build_object('host', i % 2), 'lock', 1)
 	FROM generate_series(1, 6) i), queue => 'fetching') id \gset
-SELECT test.until($$ (SELECT running = 2 FROM jobq.limits WHERE limiter = 'hosts') $$);
+SELECT test.until($$ (SELECT count(*) = 2 FROM jobq.limit_keys WHERE limiter = 'hosts' AND running = 1) $$);
 SELECT key, ready, running FROM jobq.limit_keys ORDER BY key;
 SELECT count(DISTINCT flow) FROM jobq.job WHERE id = ANY (:'many');
 -- work() takes none of a key that is full, however many there are

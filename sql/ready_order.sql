@@ -23,6 +23,7 @@ FROM generate_series(100, 1, -1) i GROUP BY 1;
 COMMIT;
 SELECT count(*) AS waiting FROM jobq.jobs WHERE state = 'ready' AND queue IN ('first', 'second');
 SELECT test.until('(SELECT ready_entries >= 110 FROM jobq_internal.scheduler_state())');
+CALL test.settle();
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(:last);
 SELECT note FROM test.trace WHERE note NOT LIKE 'a___' ORDER BY n;
@@ -39,6 +40,7 @@ SELECT count(*) FROM jobq.enqueue_many('note', ARRAY(SELECT to_jsonb(i) FROM gen
 SELECT jobq.enqueue('note', '4001', queue => 'first') AS last \gset
 SELECT jobq.enqueue('note', '0', queue => 'first', run_at => '2000-01-01') AS other \gset
 SELECT test.until('(SELECT ready_entries >= 4002 FROM jobq_internal.scheduler_state())');
+CALL test.settle();
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:last, :other]);
 SELECT count(*), bool_and(note::int = previous + 1) AS ordered

@@ -81,7 +81,7 @@ SELECT jobq.create_queue('branches outside', mode => 'consumer', tenant => 'head
 SELECT count(test.of(tenant, to_jsonb(i), queue => 'branches outside')) FROM unnest('{bern,genf,chur}'::text[]) tenant, generate_series(1, 5) i;
 CREATE TABLE test.held (id bigint, token bigint, tenant text);
 CALL test.settle();
-WITH r AS (SELECT * FROM jobq.reserve('{branches outside}', 10, '1 hour', '0')) INSERT INTO test.held SELECT id, token, headers ->> 'branch' FROM r;
+WITH r AS (SELECT * FROM jobq.reserve('{branches outside}', 10, '1 hour', '5 min')) INSERT INTO test.held SELECT id, token, headers ->> 'branch' FROM r;
 SELECT tenant, count(*) FROM test.held GROUP BY tenant ORDER BY tenant;
 SELECT * FROM test.tenants('branches outside');
 SELECT jobq.ack(id, token) FROM test.held WHERE tenant = 'genf' LIMIT 1;

@@ -18,6 +18,7 @@ SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:gate, :after]);
 -- where it works itself, it gives its place back each time
 SELECT jobq.alter_queue('manual', max_running => 1);
+SELECT test.until('(SELECT count(*) = 1 FROM test.holds(''manual''))');
 SELECT count(jobq.enqueue('note', to_jsonb(i), queue => 'manual')) FROM generate_series(1, 70) i;
 CALL jobq.work('{manual}', stop_when_empty => true);
 SELECT count(*) FROM test.trace;

@@ -143,7 +143,11 @@ SELECT pg_temp.waiting('ring');
 RESET ROLE;
 SELECT jobq.create_queue('small', max_length => 1, on_full => 'drop oldest'), jobq.pause('small');
 SELECT jobq.enqueue('echo', '{"a": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge', expires_at => jobq.clock()) AS first \gset
+-- not while the scheduler ends it
+BEGIN;
+LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.enqueue('echo', '{"b": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') AS second \gset
+COMMIT;
 SELECT state, error FROM jobq.status(:first);
 SELECT id = :second AS second, payload FROM jobq.live_jobs WHERE queue = 'small';
 SELECT jobq.enqueue('echo', '{"c": 1}', queue => 'small', unique_key => 'x', on_conflict => 'merge') = :second AS merged;

@@ -441,19 +441,26 @@ SELECT jobq.enqueue('echo', '1', 'manual', unique_key => 'expired', unique_for =
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'replaced', expires_at => jobq.clock()) AS replaced,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock()) AS one,
 	jobq.enqueue('echo', '1', 'manual', unique_key => 'several', unique_max => 2, expires_at => jobq.clock() + interval '1 day') AS several \gset
+-- the lock keeps the scheduler away: who comes just as it ends them would find the keys taken
+BEGIN;
+LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT state FROM jobq.status(:first);
 SELECT id > :first AS another, state, duplicate FROM jobq.enqueue_result('echo', '2', 'manual', unique_key => 'expired');
 SELECT code, message FROM test.error($$SELECT jobq.enqueue('echo', '3', 'manual', unique_key => 'expired', on_conflict => 'error')$$);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'replaced', on_conflict => 'replace') > :replaced AS another;
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'several', unique_max => 2) > :several AS another;
 SELECT state FROM jobq.status(:replaced);
+COMMIT;
 -- and has ended: whoever was about to begin it finds it gone
 SELECT state, count(*) FROM jobq.archive WHERE id IN (:first, :replaced, :one) GROUP BY state;
 CALL test.cancel_all();
 SELECT jobq.enqueue('broken', unique_key => 'letter', max_attempts => 1) AS letter \gset
 SELECT state FROM jobq.wait(:letter);
 SELECT jobq.enqueue('broken', queue => 'manual', unique_key => 'letter', expires_at => jobq.clock()) > :letter AS another;
+BEGIN;
+LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
 SELECT jobq.retry_many(ids => ARRAY[:letter]);
+COMMIT;
 SELECT state FROM jobq.wait(:letter);
 SELECT jobq.delete_failed(:letter);
 CALL test.cancel_all();
