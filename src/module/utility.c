@@ -23,6 +23,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
 #include "commands/dbcommands.h"
@@ -34,6 +35,7 @@
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -238,6 +240,38 @@ after_drop_extension(Oid schema)
 }
 
 /*
+ * An error if the index is one that jobq could not serve when it writes rows, because
+ * that would run code of the table's owner as the job's role: it would fail all jobs,
+ * and stop the scheduler.
+ */
+static void
+refuse_index(const IndexStmt *stmt)
+{
+	const JobqRelations *relations = jobq_relations_if_installed();
+	Oid			oid = relations != NULL && stmt->relation != NULL
+		? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+	bool		fits = stmt->whereClause == NULL ||
+		(IsA(stmt->whereClause, NullTest) &&
+		 IsA(((NullTest *) stmt->whereClause)->arg, ColumnRef));
+	ListCell   *lc;
+
+	if (!OidIsValid(oid) || get_rel_namespace(oid) != relations->schema)
+		return;
+	foreach(lc, stmt->indexParams)
+	{
+		const Node *expr = lfirst_node(IndexElem, lc)->expr;
+
+		fits = fits && (expr == NULL || IsA(expr, ColumnRef));
+	}
+	if (!fits)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("an index on \"%s\" of jobq cannot have an expression or such a condition",
+						stmt->relation->relname),
+				 errhint("It can have columns, and the condition that one of them IS NULL or IS NOT NULL.")));
+}
+
+/*
  * The OIDs of the roles that are to be dropped, in the order of the statement.
  */
 static List *
@@ -287,6 +321,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Oid			schema = InvalidOid;
 	List	   *roles = NIL;
 
+	if (IsA(stmt, IndexStmt))
+		refuse_index((IndexStmt *) stmt);
 	if (IsA(stmt, DropRoleStmt))
 		roles = roles_to_drop((DropRoleStmt *) stmt);
 	if (IsA(stmt, DropStmt))

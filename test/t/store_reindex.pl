@@ -175,6 +175,16 @@ foreach my $change (
 	everything("after $do");
 }
 $owner->quit;
+
+# Indexes that jobq can serve may be added, and no others.
+foreach my $index ("ON jobq.archive ((payload ->> 'a'))", 'ON jobq.job (kind) WHERE priority < 0', "ON jobq.failed_job (kind, lower(kind))")
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "CREATE INDEX $index");
+	like($err, qr/an index on "\w+" of jobq cannot have an expression or such a condition/, "CREATE INDEX $index is refused");
+}
+sql(q{CREATE INDEX one ON jobq.job (kind) WHERE batch_id IS NULL; CREATE INDEX other ON jobq.archive (kind)});
+everything('with indexes of a user');
+sql(q{DROP INDEX jobq.one, jobq.other});
 $session->quit;
 no_failed_assertion($node);
 $node->stop;
