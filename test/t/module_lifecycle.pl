@@ -64,6 +64,12 @@ is( $node->safe_psql(
 	'heap',
 	'the tables are heaps');
 
+# So it is where the database gives its sessions a role.
+$node->safe_psql('postgres', q{CREATE DATABASE owned});
+$node->safe_psql('postgres', q{ALTER DATABASE owned SET role = clerk});
+$node->safe_psql('owned', q{SET ROLE NONE; CREATE EXTENSION jobq});
+wait_for($node, 'there are days of the archive, whoever sessions are', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'owned');
+
 #
 # Tables and indexes get another place while jobs run, wait, and are held.  The
 # move of the table of jobs waits for those that run.

@@ -1,5 +1,5 @@
 # Modules that watch the server see what handlers do: pg_stat_statements counts their
-# statements, and auto_explain logs their plans.
+# statements, and auto_explain, which one role has in its sessions, logs their plans.
 
 use strict;
 use warnings FATAL => 'all';
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = jobq_node('main', q{
-shared_preload_libraries = 'pg_stat_statements, jobq, auto_explain'
+shared_preload_libraries = 'pg_stat_statements, jobq'
 jobq.databases = 'postgres'
 });
 my $lib = $node->config_data('--pkglibdir');
@@ -26,6 +26,7 @@ sql(q{
 CREATE EXTENSION jobq;
 CREATE EXTENSION pg_stat_statements;
 CREATE ROLE clerk LOGIN;
+ALTER ROLE clerk SET session_preload_libraries = 'auto_explain';
 ALTER ROLE clerk SET auto_explain.log_min_duration = 0;
 CREATE TABLE bill (id bigint);
 GRANT INSERT, SELECT ON bill TO clerk;

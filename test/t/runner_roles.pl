@@ -287,6 +287,58 @@ is( $node->safe_psql('postgres', q{SELECT session, count(*) FROM effect GROUP BY
 	"role12|5\nrole13|5",
 	q{a role's own settings do not keep its jobs from being done});
 
+# What jobq writes about a job waits for its locks as long as it takes, and an error
+# ends the attempt, not the worker.
+$node->safe_psql(
+	'postgres', q{
+ALTER ROLE role12 SET lock_timeout = '50ms';
+ALTER ROLE role12 SET exit_on_error = on;
+CREATE FUNCTION fail(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	SET LOCAL lock_timeout = 0;
+	PERFORM pg_advisory_xact_lock_shared(1);
+	RAISE EXCEPTION 'an error of its own';
+END $$;
+CREATE FUNCTION hold_long(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	SET LOCAL lock_timeout = 0;
+	PERFORM pg_advisory_xact_lock_shared(1);
+END $$;
+SELECT jobq.register('fail', 'fail(jsonb)', max_attempts => 1), jobq.register('hold_long', 'hold_long(jsonb)', max_attempts => 1);
+SELECT jobq.restart_workers()});
+foreach my $case (
+	[ 'hold_long', 'jobq.archive', 'completed|1|' ],
+	[ 'fail', 'jobq.job', 'failed|1|an error of its own' ])
+{
+	my ($kind, $table, $outcome) = @$case;
+	my $gate = $node->background_psql('postgres');
+	my $locker = $node->background_psql('postgres');
+
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	my $id = $node->safe_psql('postgres', "SET ROLE role12; SELECT jobq.enqueue('$kind')");
+	wait_for($node, "$kind runs", q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'role12' AND wait_event = 'advisory'});
+	$locker->query_until(qr/locks/, "\\echo locks\nBEGIN; LOCK TABLE $table IN SHARE MODE;\n");
+	wait_for($node, "$table is locked, or will be", qq{SELECT count(*) > 0 FROM pg_locks WHERE relation = '$table'::regclass AND mode = 'ShareLock'});
+	$gate->quit;
+	wait_for($node, "the worker of $kind waits for $table", q{
+SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE usename = 'role12' AND locktype = 'relation' AND NOT granted AND clock_timestamp() - waitstart > '200 ms'});
+	$locker->query_safe('COMMIT');
+	$locker->quit;
+	is($node->safe_psql('postgres', "SELECT state, attempt, error FROM jobq.wait($id, '5 min')"), $outcome, "$kind ends as it should");
+}
+
+# A worker notices that its role was dropped, also if it runs as another.
+my $lost = $node->safe_psql('postgres', q{
+BEGIN;
+SET LOCAL ROLE role12;
+SELECT jobq.enqueue('note') AS id \gset
+RESET ROLE;
+DROP ROLE role12;
+COMMIT;
+SELECT :id});
+like($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($lost, '5 min')"), qr/^failed\|the role of the job does not exist any more/, 'a job of a role that was dropped fails');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

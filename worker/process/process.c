@@ -19,6 +19,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/pmsignal.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/pidfile.h"
@@ -148,10 +149,13 @@ process_pin_settings(bool is_worker)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE)
 	PIN("idle_in_transaction_session_timeout", "0");
 	PIN("default_transaction_read_only", "off");
+	/* who lives on after an error must not be ended by it */
+	PIN("exit_on_error", "off");
 	if (JOBQ_HAS_TRANSACTION_TIMEOUT)
 		PIN("transaction_timeout", "0");
 	if (is_worker)
 		return;
+	PIN("role", "none");
 	PIN("search_path", "pg_catalog, pg_temp");
 	PIN("session_replication_role", "origin");
 	PIN("row_security", "on");
@@ -162,6 +166,34 @@ process_pin_settings(bool is_worker)
 	/* a standby that is down must not stop the scheduler */
 	PIN("synchronous_commit", "local");
 	PIN("jit", "off");
+}
+
+/*
+ * Until the end of the transaction, or of its level of settings, wait for locks as
+ * long as it takes: lock_timeout is meant for what handlers do, and not for what is
+ * written about their jobs.
+ */
+void
+process_wait_for_locks(void)
+{
+	if (LockTimeout > 0)
+		(void) set_config_option("lock_timeout", "0", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * Load the libraries that the database or the role wants in each session, which may
+ * restrict what it can do.  The server does that for clients only.
+ */
+void
+process_load_libraries(void)
+{
+	if (session_preload_libraries_string[0] == '\0' &&
+		local_preload_libraries_string[0] == '\0')
+		return;
+	StartTransactionCommand();
+	process_session_preload_libraries();
+	CommitTransactionCommand();
 }
 
 /*

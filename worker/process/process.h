@@ -41,6 +41,8 @@ extern void process_serve(int database);
 extern void process_slot_gone(JobqDatabase *db, JobqSlot *slot, bool live,
 							  TimestampTz now);
 extern void process_pin_settings(bool is_worker);
+extern void process_wait_for_locks(void);
+extern void process_load_libraries(void);
 extern bool process_stopping(void);
 extern void process_interrupts(void);
 extern bool process_sleep(pg_atomic_uint32 *calls, uint32 seen,

@@ -246,6 +246,7 @@ jobq_errand_main(Datum main_arg)
 	BackgroundWorkerInitializeConnectionByOid(errand->database, errand->role,
 											  JOBQ_CONNECT_FLAGS);
 	process_pin_settings(true);
+	process_load_libraries();
 	StartTransactionCommand();
 	if (PrepareClientEncoding(errand->encoding) < 0 ||
 		SetClientEncoding(errand->encoding) < 0)

@@ -197,8 +197,10 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 	Relation	rel;
 	JobqJob		now;
 	JobqKey		key = {job_run_at(job), job_id(job)};
+	int			nestlevel = NewGUCNestLevel();
 
 	PushActiveSnapshot(GetTransactionSnapshot());
+	process_wait_for_locks();
 	rel = jobq_open_jobs();
 	if (!jobq_job_fetch(rel, &job->ctid, key, GetActiveSnapshot(), &now) ||
 		!job_leased(&now) ||
@@ -207,7 +209,9 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 		ereport(ERROR,
 				(errcode(ERRCODE_JOBQ_CANCELLED),
 				 errmsg("the job was cancelled while it ran")));
+	AtEOXact_GUC(false, nestlevel);
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
+	process_wait_for_locks();
 
 	/* if the procedure writes no more, what follows from its end is written */
 	XactReadOnly = false;

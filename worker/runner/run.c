@@ -32,6 +32,7 @@
 #include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -51,6 +52,7 @@
 #define TRACE_PART(current) \
 	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
 
+static Relation try_open_jobs(void);
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
@@ -82,6 +84,25 @@ run_job(RunContext *run, const JobqPush *entry)
 }
 
 /*
+ * The table of jobs, or NULL if there is none: waited for whatever lock_timeout says,
+ * which holds again afterwards.
+ */
+static Relation
+try_open_jobs(void)
+{
+	Relation	rel;
+	int			nestlevel;
+
+	if (LockTimeout == 0)
+		return jobq_try_open_jobs();
+	nestlevel = NewGUCNestLevel();
+	process_wait_for_locks();
+	rel = jobq_try_open_jobs();
+	AtEOXact_GUC(false, nestlevel);
+	return rel;
+}
+
+/*
  * One try.  True if it lost a conflict and shall be made again; not if this
  * is the last.
  */
@@ -99,7 +120,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	MemoryContextReset(run->memory);
 	process_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	rel = jobq_try_open_jobs();
+	rel = try_open_jobs();
 	if (rel == NULL)
 	{
 		PopActiveSnapshot();
@@ -112,7 +133,7 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	now = jobq_statement_start();
 	if (!jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
 		verdict = JOBQ_GONE;
-	else if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(GetUserId())))
+	else if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(run->slot->role)))
 	{
 		/* our role was dropped: the scheduler charges its jobs */
 		jobq_job_push(&job);
@@ -250,6 +271,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	allowance_check();
 	AtEOXact_GUC(false, nestlevel);
+	process_wait_for_locks();
 
 	/* should the commit fail, "job" is the row that comes back */
 	finished = *job;
@@ -494,6 +516,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 
 	slot->holding->live = false;
 	process_begin_transaction();
+	process_wait_for_locks();
 	MemoryContextSwitchTo(run->memory);
 	rel = jobq_try_open_jobs();
 	if (rel != NULL &&

@@ -173,6 +173,7 @@ begin(const WorkerStart *start)
 											  JOBQ_CONNECT_FLAGS);
 	process_pin_settings(true);
 	apply_settings();
+	process_load_libraries();
 	flight_open(false);
 	flight_attach(false);
 	my_slot->connect_failed = false;
