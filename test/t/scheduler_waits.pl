@@ -155,6 +155,22 @@ cmp_ok(sql(qq{SELECT count(*) FROM jobq.jobs WHERE role = 'eve'::regrole AND (he
 	'a look of hers comes before the last of sixty of eve\'s');
 
 #
+# Far more schedules wait for their last job than can be named in shared memory.  Each
+# goes on when that has ended, and the scheduler rests meanwhile.
+#
+as('carol', q{SELECT count(jobq.schedule('carol ' || n, '* * * * * *', 'note', overlap => 'queue', options => '{"queue": "still"}')) FROM generate_series(1, 200) n});
+wait_for($node, 'all wait', q{SELECT count(*) = 200 FROM jobq.schedule WHERE held});
+ok(stop_at_rest($node, $scheduler), 'the scheduler sleeps, and not only once') && signal_process('CONT', $scheduler) foreach 1 .. 3;
+sql(q{
+CREATE TABLE waited AS SELECT name, last_job_id FROM (SELECT * FROM jobq.schedule WHERE name LIKE 'carol%' ORDER BY ctid OFFSET 100) s;
+SELECT bool_and(jobq.cancel(last_job_id)) FROM waited});
+wait_for($node, 'those late in the table have their next job', q{SELECT bool_and(s.last_job_id > w.last_job_id) FROM waited w JOIN jobq.schedule s USING (name)});
+wait_for($node, 'and wait for that', q{SELECT count(*) = 200 FROM jobq.schedule WHERE held});
+sql(q{
+SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'carol%';
+SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE role = 'carol'::regrole});
+
+#
 # What has grown old goes in small pieces.
 #
 sql(q{
@@ -168,6 +184,7 @@ SELECT '2020-01-01 12:00', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 'x', 'o
 INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n, 'eve'::regrole, 0, 'f', 'old', n::text FROM generate_series(1, 3000) n;
 INSERT INTO jobq.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
 SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
+
 SELECT pg_reload_conf()});
 my @old = split(/\n/, as('bob', q{SELECT batch('still') FROM generate_series(1, 12)}));
 as('bob', "SELECT finish($_)") foreach @old;

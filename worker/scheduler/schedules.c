@@ -14,6 +14,7 @@
  * that waits for the schedule's last job is not: the row says so ("held").
  * The one who commits the end of that job wakes us, if we have named it in
  * shared memory before we looked whether it is there (src/commit/commit.c).
+ * Where more wait than can be named, all of them are looked at after a pause, too.
  *
  * An error stops that schedule until it is tried again, not the loop; so does a
  * transaction that holds what the schedule needs.  Roles take turns (share.c).
@@ -43,11 +44,20 @@
 #define MAX_TICKS		100
 #define SHARED_LOOKS	50
 
+/*
+ * The pause until all that wait are looked at, if not all of their jobs can be named;
+ * where many wait, so much for each, of which a look takes a part.
+ */
+#define WAITED_PAUSE	USECS_PER_SEC
+#define WAITED_SHARE	INT64CONST(1000)
+
+/* Some of them may be locked, and keep the others waiting for so many pauses. */
+#define MAX_PAUSES		10
+
 /* All are read again at the earliest after so many times what that took. */
 #define READ_SHARE		10
 
-/* When to look again at jobs that are waited for, and after an error. */
-#define WAITED_PAUSE	USECS_PER_SEC
+/* When to look again after an error. */
 #define ERROR_PAUSE		(60 * USECS_PER_SEC)
 
 typedef struct Schedule
@@ -59,6 +69,7 @@ typedef struct Schedule
 	bool		failed;			/* with an error, so look_at is soon */
 	TimestampTz look_at;
 	int64		waits_for;		/* job, or 0 */
+	bool		named;			/* that is named, or was since the last look */
 } Schedule;
 
 /* One look at a schedule: what is known of it if that commits. */
@@ -93,12 +104,21 @@ static int	nschedules = 0;
 static MemoryContext memory = NULL;
 static TimestampTz read_at = 0; /* when all may be read again */
 static TimestampTz started;		/* what was due before was missed */
-static bool too_many_waited = false;	/* so those that wait are polled */
+
+/*
+ * How often all that wait are to be looked at, and when: twice after a job could not be
+ * named, as the first time may have begun before all of them were.
+ */
+static int	polls = 0;
+static TimestampTz poll_at = 0;
+static TimestampTz polled_at = 0;	/* the last time */
 
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
+static bool poll_is_due(TimestampTz now);
 static void read_all(void);
-static void publish(int64 also);
+static void publish(void);
+static void publish_too(int64 job);
 static int	look(const Turn *turns, int n, TimestampTz now);
 static void looked(const Look *this, const ErrorData *edata);
 static bool read_row(const Schedule *schedule, Row *row);
@@ -121,6 +141,7 @@ run(TimestampTz now)
 {
 	bool		changed;
 	bool		freed;
+	bool		polled;
 	bool		waited = false;
 	TimestampTz next = DT_NOEND;
 	Turn	   *turns;
@@ -131,7 +152,7 @@ run(TimestampTz now)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	changed = memory == NULL ||
 		(my_db->schedules_changed && read_at <= now);
-	freed = my_db->schedule_freed || too_many_waited;
+	freed = my_db->schedule_freed;
 	if (changed)
 		my_db->schedules_changed = false;
 	my_db->schedule_freed = false;
@@ -146,6 +167,7 @@ run(TimestampTz now)
 	started = Min(started, now);	/* the clock may have been put back */
 	if (changed)
 		read_all();
+	polled = poll_is_due(now);
 
 	turns = MemoryContextAllocHuge(CurrentMemoryContext,
 								   sizeof(Turn) * (nschedules + 1));
@@ -153,8 +175,10 @@ run(TimestampTz now)
 	{
 		Schedule   *schedule = &schedules[i];
 
-		if (freed && schedule->waits_for != 0)
-			schedule->look_at = now;
+		/* who was to be looked at before, and was not reached, comes first */
+		if (schedule->waits_for != 0 &&
+			(schedule->look_at != DT_NOEND || polled || (freed && schedule->named)))
+			schedule->look_at = Min(schedule->look_at, now);
 
 		/* the clock may have been put back */
 		if (schedule->locked > 0)
@@ -183,18 +207,41 @@ run(TimestampTz now)
 		next = Min(next, Max(share_may(schedule->role, schedule->locked, now),
 							 schedule->look_at));
 	}
-	too_many_waited = false;
 	if (waited || my_db->told->nwaited > 0)
-	{
-		publish(0);
-		if (my_db->told->nwaited == JOBQ_MAX_WAITED)
+		publish();
+	return polls > 0 ? Min(next, poll_at) : next;
+}
+
+/*
+ * Are all that wait to be looked at?  The pause begins when the last time is over, so
+ * this is not most of what we do, however long it takes.
+ */
+static bool
+poll_is_due(TimestampTz now)
+{
+	int64		waiting = 0;
+	bool		going_on = false;
+	int64		pause;
+
+	if (polls == 0)
+		return false;
+	polled_at = Min(polled_at, now);	/* the clock may have been put back */
+	for (int i = 0; i < nschedules; i++)
+		if (schedules[i].waits_for != 0)
 		{
-			/* there may be more than we could name */
-			too_many_waited = true;
-			next = Min(next, now + WAITED_PAUSE);
+			waiting++;
+			going_on |= schedules[i].look_at <= polled_at;
 		}
-	}
-	return next;
+	pause = Max(WAITED_PAUSE, waiting * WAITED_SHARE);
+	poll_at = Min(poll_at, now + pause);
+	if (going_on)
+		poll_at = Min(now, polled_at + MAX_PAUSES * pause) + pause;
+	if (poll_at > now)
+		return false;
+	polled_at = now;
+	poll_at = now + pause;
+	polls--;
+	return true;
 }
 
 static TimestampTz
@@ -245,6 +292,7 @@ read_all(void)
 			schedule->locked = 0;
 			schedule->failed = false;
 			schedule->waits_for = 0;
+			schedule->named = false;
 		}
 		nschedules = (int) n;
 		SPI_finish();
@@ -256,11 +304,11 @@ read_all(void)
 }
 
 /*
- * Name the jobs that schedules wait for, and one more if it is not 0.  If there are
- * too many, each role has some of its own named.
+ * Name the jobs that schedules wait for.  If there are too many, each role has some of
+ * its own named.
  */
 static void
-publish(int64 also)
+publish(void)
 {
 	int64		names[JOBQ_MAX_WAITED];
 	int			n = 0;
@@ -271,17 +319,45 @@ publish(int64 also)
 	for (int i = 0; i < nschedules; i++)
 		if (schedules[i].waits_for != 0)
 			share_add(turns, &nturns, schedules[i].role, 0, 0, i);
-	if (nturns >= JOBQ_MAX_WAITED)
+	if (nturns > JOBQ_MAX_WAITED)
+	{
 		share_order(turns, nturns);
-	if (also != 0)
-		names[n++] = also;
+		polls = 2;
+	}
 	for (int i = 0; i < nturns && n < JOBQ_MAX_WAITED; i++)
+	{
+		schedules[turns[i].item].named = true;
 		names[n++] = schedules[turns[i].item].waits_for;
+	}
 	pfree(turns);
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	memcpy(my_db->told->waited, names, sizeof(int64) * n);
 	my_db->told->nwaited = n;
+	LWLockRelease(my_db->lock);
+}
+
+/*
+ * Name one job more, until publish() is called the next time.
+ */
+static void
+publish_too(int64 job)
+{
+	JobqTold   *told = my_db->told;
+	bool		found = false;
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < told->nwaited && !found; i++)
+		found = told->waited[i] == job;
+	if (!found)
+	{
+		if (told->nwaited == JOBQ_MAX_WAITED)
+		{
+			told->nwaited--;
+			polls = 2;
+		}
+		told->waited[told->nwaited++] = job;
+	}
 	LWLockRelease(my_db->lock);
 }
 
@@ -294,6 +370,7 @@ look_into(void *arg)
 
 	*schedule = *this->known;
 	schedule->waits_for = 0;
+	schedule->named = false;
 	this->taken = false;
 	if (jobq_relations_if_installed() == NULL)
 		schedule->look_at = DT_NOEND;
@@ -305,9 +382,6 @@ look_into(void *arg)
 		ItemPointerSetInvalid(&schedule->ctid);
 		this->taken = true;
 	}
-
-	/* those who are looked at next publish it together with their own */
-	this->known->waits_for = schedule->waits_for;
 }
 
 /*
@@ -514,7 +588,7 @@ fire(Schedule *schedule, Row *row, TimestampTz now)
 		{
 			/* named before we look: see the head of the file */
 			if (queue)
-				publish(row->last_job);
+				publish_too(row->last_job);
 			if (jobq_scheduled_is_live(row->last_job))
 			{
 				if (!queue)
