@@ -115,6 +115,8 @@ jobq_lane_find(JobqDatabase *db, int32 queue_id, int32 priority, Oid role,
 		lane->more = true;
 		jobq_lane_expect(db, lane);
 	}
+	else
+		lane->unread = ready->forgotten_due != DT_NOEND;
 	if (lane->party_next != JOBQ_NONE)
 	{
 		const JobqLane *other = &ready->lanes[lane->party_next];
@@ -230,6 +232,7 @@ jobq_lane_reset(JobqDatabase *db, JobqLane *lane)
 {
 	lane->cursor.run_at = PG_INT64_MIN;
 	lane->cursor.id = PG_INT64_MIN;
+	lane->unread = false;
 	lane->more = true;
 	jobq_lane_expect(db, lane);
 }
@@ -283,7 +286,7 @@ needed_less(JobqDatabase *db, const JobqLane *lane, const JobqLane *than,
 
 /*
  * A lane that can be done without, now that one is wanted: it holds nothing and
- * awaits nothing; or only jobs of the future, and then all is read anew when the
+ * awaits nothing; or only jobs of the future, and then lanes are looked for when the
  * first of them is due; or its queue is paused, or nobody serves it; or it is
  * needed less than the one that is wanted.  What a lane has for the relay must
  * have been collected.

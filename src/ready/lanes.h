@@ -60,7 +60,7 @@ typedef struct JobqTally
  * whose key is not above "cursor", is in the list, or was popped, or is about
  * to be handed over by the backend that committed it.  Rows above the cursor
  * are found by the scheduler's next scan if "more" is set, or when the time
- * "next_due" has come.
+ * "next_due" has come; with "unread", when JobqReady.forgotten_due has.
  *
  * A lane with "quarantine" holds jobs that once crashed a server process.  It
  * is never scanned, and only one of its jobs runs at a time in a database.
@@ -87,6 +87,8 @@ typedef struct JobqLane
 	bool		expected;		/* is in the list JobqReady.expected */
 	bool		noted;			/* is in the list JobqReady.noted */
 	bool		passed;			/* is in the list JobqReady.passed */
+	bool		unread;			/* was made while jobs of the future may have
+								 * been forgotten */
 	uint8		lacks;			/* JOBQ_LACKS_QUEUE, JOBQ_LACKS_KIND; then it
 								 * is not served; valid if ranked */
 	uint16		order;			/* its queue's: JobqReady.orders */
@@ -301,7 +303,8 @@ typedef struct JobqReady
 									 * served, gave way with due rows */
 	uint32		lanes_made;		/* how many so far, and one more */
 	uint32		evictions;		/* lanes that gave way with due rows */
-	TimestampTz forgotten_due;	/* lowest next_due of lanes that gave way */
+	TimestampTz forgotten_due;	/* not above the first run_at of lanes that
+								 * are not here */
 	int32		quarantine_slot;	/* slot that runs a quarantined job, or -1 */
 	uint64		news;			/* grows with each lane that gets its first
 								 * entry; may be read without lock */

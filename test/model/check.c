@@ -522,7 +522,8 @@ found(const Row *row)
 			return "late";
 	if (db->rescan)
 		return "all is read again";
-	if (ready->forgotten_due <= job->key.run_at)
+	if ((lane == NULL || lane->unread) &&
+		ready->forgotten_due <= job->key.run_at)
 		return "its lane was forgotten";
 	if (lane == NULL)
 	{

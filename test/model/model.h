@@ -231,7 +231,7 @@ extern void scheduler_scan_end(void);
 extern void scheduler_scan_fail(void);
 extern void scheduler_refill_begin(void);
 extern void scheduler_refill_end(void);
-extern void scheduler_discover_begin(bool reset);
+extern void scheduler_discover_begin(bool reset, bool forgotten);
 extern bool scheduler_discover_step(void);
 extern void scheduler_rank(void);
 extern void unlock(JobqWakeList *wake);

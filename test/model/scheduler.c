@@ -460,7 +460,7 @@ lane_order(const JobqPush *a, const JobqPush *b)
 }
 
 void
-scheduler_discover_begin(bool reset)
+scheduler_discover_begin(bool reset, bool forgotten)
 {
 	JobqWakeList wake = {0};
 
@@ -478,14 +478,15 @@ scheduler_discover_begin(bool reset)
 		jobq_lane_look(db, lane, lane->skipped, &wake);
 	}
 	if (reset)
-	{
 		db->rescan = false;
+	if (reset || forgotten)
+	{
 		db->ready->forgotten_due = DT_NOEND;
 		for (int i = 0; i < jobq_max_lanes; i++)
 		{
 			JobqLane   *lane = &db->ready->lanes[i];
 
-			if (lane->in_use && !lane->quarantine)
+			if (lane->in_use && !lane->quarantine && (reset || lane->unread))
 				jobq_lane_reset(db, lane);
 		}
 		world.resumed = false;
@@ -797,7 +798,7 @@ scheduler_round(void)
 
 	if (discover_due() <= now)
 	{
-		scheduler_discover_begin(db->rescan || now >= db->ready->forgotten_due);
+		scheduler_discover_begin(db->rescan, now >= db->ready->forgotten_due);
 		while (scheduler_discover_step())
 			;
 	}

@@ -934,7 +934,7 @@ op_discover(uint32 a, uint32 b, uint32 c)
 	if (world.discovering)
 		(void) scheduler_discover_step();
 	else if (world.scanning < 0)
-		scheduler_discover_begin(a % 8 == 0 || db->rescan ||
+		scheduler_discover_begin(a % 8 == 0 || db->rescan,
 								 world.now >= db->ready->forgotten_due);
 }
 

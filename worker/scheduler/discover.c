@@ -4,7 +4,9 @@
  *	  Finds the lanes that have jobs: skips through the ready index from lane to
  *	  lane.
  *
- * A lane whose first job is not due needs no place: its time is noted.  Where
+ * A lane whose first job is not due needs no place: its time is noted, and when that
+ * has come, lanes are looked for again.  Those that are there know by themselves when
+ * their next job is due, and are not read for that.  Where
  * the places do not suffice, lanes that are needed less give way (lane.c), and
  * this is done again and again, as others may have become free.
  *
@@ -16,12 +18,20 @@
 
 #include "access/genam.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "utils/snapmgr.h"
 
 #include "scheduler/duty.h"
 
 /* Retry of lanes that found no place. */
 #define OVERFLOW_PAUSE	(USECS_PER_SEC / 4)
+
+/*
+ * Lanes of which the first job has become due are looked for at the earliest after so
+ * many times what that took last, but not later than after a second.
+ */
+#define FORGOTTEN_SHARE	4
+#define FORGOTTEN_PAUSE	USECS_PER_SEC
 
 /* How many lanes are looked for at a time, after the first that found no place. */
 #define MORE_LANES		4096
@@ -32,10 +42,13 @@
 /* How often it is said that there are too few places. */
 #define TELL_PAUSE		USECS_PER_HOUR
 
+static TimestampTz forgotten_at = 0;	/* not before this */
+
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
-static void discover(bool reset);
-static uint32 prepare_lanes(bool reset);
+static TimestampTz forgotten_due(void);
+static void discover(bool reset, bool forgotten);
+static uint32 prepare_lanes(bool reset, bool forgotten);
 static void tell_crowded(TimestampTz now);
 static bool next_lane(ReadyIndex *scan, IndexScanDesc desc, bool begun,
 					  IndexPosition *at);
@@ -53,7 +66,16 @@ Duty		discover_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	discover(my_db->rescan || now >= my_db->ready->forgotten_due);
+	bool		reset = my_db->rescan;
+	instr_time	start;
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(start);
+	discover(reset, reset || forgotten_due() <= now);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took),
+									FORGOTTEN_PAUSE);
 	if (my_db->ready->crowded)
 		tell_crowded(now);
 	return now + OVERFLOW_PAUSE;
@@ -62,11 +84,20 @@ run(TimestampTz now)
 static TimestampTz
 next_due(TimestampTz plan, TimestampTz now)
 {
-	TimestampTz due = my_db->ready->forgotten_due;
+	TimestampTz due = forgotten_due();
 
 	if (my_db->rescan)
 		return now;
 	return my_db->ready->overflow ? Min(due, plan) : due;
+}
+
+/*
+ * When the first job of a lane that is not there is due.
+ */
+static TimestampTz
+forgotten_due(void)
+{
+	return Max(my_db->ready->forgotten_due, forgotten_at);
 }
 
 /*
@@ -90,18 +121,19 @@ tell_crowded(TimestampTz now)
 }
 
 /*
- * Find the lanes that have index entries and are not there yet.  With "reset",
- * all lanes are read from their beginning, too.
+ * Find the lanes that have index entries and are not there yet.  With "forgotten", all
+ * of them, from the first one on.  With "reset", all lanes are read from their beginning,
+ * too.
  */
 static void
-discover(bool reset)
+discover(bool reset, bool forgotten)
 {
 	static IndexPosition resume;
 	static bool resumed = false;
 	IndexPosition at = {.queue_id = PG_INT32_MIN,.priority = PG_INT32_MIN,
 	.flow = PG_INT32_MIN};
 	TimestampTz now = jobq_now();
-	uint32		evictions = prepare_lanes(reset);
+	uint32		evictions = prepare_lanes(reset, forgotten);
 	bool		from_start;
 	bool		begun = false;
 	int			left = -1;		/* lanes to look for, after one without a
@@ -109,7 +141,7 @@ discover(bool reset)
 	ReadyIndex	scan;
 	IndexScanDesc desc;
 
-	if (reset)
+	if (forgotten)
 		resumed = false;
 	if (resumed)
 		at = resume;
@@ -161,12 +193,13 @@ discover(bool reset)
 }
 
 /*
- * Before the index is read: lanes that have skipped jobs are to be read on, and
- * with "reset" all of them from their beginning.  Returns how many lanes have
- * given way so far.
+ * Before the index is read: lanes that have skipped jobs are to be read on, with
+ * "forgotten" those from their beginning that were made while jobs of theirs may have
+ * been forgotten, and with "reset" all of them.  Returns how many lanes have given way so
+ * far.
  */
 static uint32
-prepare_lanes(bool reset)
+prepare_lanes(bool reset, bool forgotten)
 {
 	JobqWakeList wake = {0};	/* it is us who would be woken */
 	uint32		evictions;
@@ -182,17 +215,18 @@ prepare_lanes(bool reset)
 		lane->skipping = false;
 		jobq_lane_look(my_db, lane, lane->skipped, &wake);
 	}
-	if (reset)
+	if (forgotten)
 	{
-		my_db->rescan = false;
 		my_db->ready->forgotten_due = DT_NOEND;
 		for (int i = 0; i < jobq_max_lanes; i++)
 		{
 			lane = &my_db->ready->lanes[i];
-			if (lane->in_use && !lane->quarantine)
+			if (lane->in_use && !lane->quarantine && (reset || lane->unread))
 				jobq_lane_reset(my_db, lane);
 		}
 	}
+	if (reset)
+		my_db->rescan = false;
 	LWLockRelease(my_db->lock);
 	return evictions;
 }
