@@ -185,6 +185,11 @@ INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key) SELECT -n
 INSERT INTO jobq.failed_job (finished_at, id, enqueued_at, run_at, queue_id, priority, role, attempt, max_attempts, exceptions, crashes, watch, kind, payload, error, sqlstate, errors)
 SELECT now() - interval '1000 days', -n, now(), now(), 1, 0, 'eve'::regrole, 1, 1, 0, 0, false, 'old', '{}', 'old', '00000', '[]' FROM generate_series(1, 3000) n;
 
+CREATE TABLE bite (rows bigint);
+CREATE FUNCTION bite() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.bite SELECT count(*) FROM gone; RETURN NULL; END $$;
+CREATE TRIGGER bite AFTER DELETE ON jobq.archive_default REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq.archive_20200101 REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
+CREATE TRIGGER bite AFTER DELETE ON jobq.failed_job REFERENCING OLD TABLE AS gone EXECUTE FUNCTION bite();
 SELECT pg_reload_conf()});
 my @old = split(/\n/, as('bob', q{SELECT batch('still') FROM generate_series(1, 12)}));
 as('bob', "SELECT finish($_)") foreach @old;
@@ -199,6 +204,7 @@ is(ends('bob', q{, queue => 'new', priority => 7}), 'completed', 'and a job in a
 wait_for($node, 'all of it goes', q{SELECT NOT EXISTS (SELECT FROM jobq.archive WHERE kind = 'old') AND NOT EXISTS (SELECT FROM jobq.failed_job WHERE kind = 'old')
 	AND NOT EXISTS (SELECT FROM jobq.unique_key WHERE kind = 'old') AND to_regclass('jobq.archive_20200101') IS NULL
 	AND NOT EXISTS (SELECT FROM jobq.batch WHERE finished_at < now() - interval '100 days')});
+is(sql('SELECT max(rows) FROM bite'), '500', 'however much of a piece of a table is old');
 is(sql('SELECT completed, cancelled FROM jobq.batch WHERE id = 1'), '1000|2000', 'and batches know what has gone');
 
 $node->stop;

@@ -6,9 +6,11 @@
  *
  * All else of the scheduler waits for this, so it is done in small bites: some
  * blocks of a table in a transaction, as many as can be done in about BITE_TIME,
- * and then a pause of several times what that took.  A pass goes through all
- * tables, from their first block to the last.  Rows that somebody has locked are
- * left to the next pass, which comes soon if it is more than a few.
+ * and then a pause of several times what that took.  Each table begins with few, as what
+ * the one before took says nothing of it; and however much of a piece is old, no
+ * more than MAX_ROWS are deleted at a time.  A pass goes through all tables, from their
+ * first block to the last.  Rows that somebody has locked are left to the next pass,
+ * which comes soon if it is more than a few.
  *
  * A partition is dropped only if that needs little waiting: while we wait,
  * everybody else queues behind us.  Before it is dropped, the rows that batches and
@@ -43,9 +45,10 @@
 #define BITE_TIME		5000
 #define PAUSE_SHARE		4
 
-/* Blocks of a bite, and batches that it deletes. */
-#define FIRST_BLOCKS	16
+/* Blocks of a bite, and rows that it deletes, or batches. */
+#define FIRST_BLOCKS	4
 #define MAX_BLOCKS		1024
+#define MAX_ROWS		500
 #define MAX_BATCHES		5
 
 /* Batches of a bite's piece that are passed over, as they could not be deleted. */
@@ -90,6 +93,7 @@ static void delete_batch(void *arg);
 static void bite_batches(Bite *bite);
 static void bite_keys(Bite *bite);
 static void bite_uuids(Bite *bite);
+static void size_bites(int64 took);
 static void pass_on(TimestampTz now);
 
 static const Stage stages[] = {
@@ -170,10 +174,6 @@ run(TimestampTz now)
 		pass_on(now);
 		INSTR_TIME_SET_CURRENT(took);
 		INSTR_TIME_SUBTRACT(took, start);
-		if (INSTR_TIME_GET_MICROSEC(took) > 2 * BITE_TIME)
-			nblocks = Max(nblocks / 2, 1);
-		else if (INSTR_TIME_GET_MICROSEC(took) < BITE_TIME)
-			nblocks = Min(nblocks * 2, MAX_BLOCKS);
 		pass_at = Max(pass_at, jobq_now() + PAUSE_SHARE *
 					  (int64) INSTR_TIME_GET_MICROSEC(took));
 	}
@@ -310,17 +310,54 @@ delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
 	};
 
 	jobq_query_kept(plan, query, 4, types, values, NULL, SPI_OK_SELECT);
+	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+											1, INT8OID, NULL)) == MAX_ROWS;
 	SPI_freetuptable(SPI_tuptable);
 }
 
 /*
- * The rows of a piece that are old, by this setting of their queue if that is
+ * MAX_ROWS rows of a piece that are old, by this setting of their queue if that is
  * earlier, and that nobody has locked.
  */
 #define OLD_ROWS(table, setting) \
 	"ctid = ANY (ARRAY(SELECT t.ctid FROM " table " t LEFT JOIN jobq.queue q ON q.id = t.queue_id" \
 	" WHERE t.ctid >= $2 AND t.ctid < $3 AND t.finished_at < greatest($1, $4 - q." setting ")" \
-	" FOR UPDATE OF t SKIP LOCKED))"
+	" LIMIT " CppAsString2(MAX_ROWS) " FOR UPDATE OF t SKIP LOCKED))"
+
+/*
+ * Delete rows of the day's partition: "which" says of the table t which ones, and may
+ * mention the time short_now as $3.
+ */
+static void
+delete_of_day(Bite *bite, const char *which)
+{
+	static const Oid types[] = {TIDOID, TIDOID, TIMESTAMPTZOID};
+	static const Oid rows_type = TIDARRAYOID;
+	Datum		values[] = {
+		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
+		TimestampTzGetDatum(short_now)
+	};
+	Datum		rows;
+	bool		none;
+
+	jobq_query(psprintf("SELECT pg_catalog.array_agg(ctid), pg_catalog.count(*) FROM"
+						" (SELECT t.ctid FROM jobq.%s t WHERE t.ctid >= $1 AND t.ctid < $2 AND %s"
+						" LIMIT " CppAsString2(MAX_ROWS) ") r", day, which),
+			   3, types, values, NULL, SPI_OK_SELECT);
+	rows = jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, TIDARRAYOID, &none);
+	if (none)
+		return;
+
+	/*
+	 * somebody else may delete some of these just now: there may be more all
+	 * the same
+	 */
+	bite->again = DatumGetInt64(jobq_column(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+											2, INT8OID, NULL)) == MAX_ROWS;
+	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY ($1)" RETURNING_FINISHED),
+						day),
+			   1, &rows_type, &rows, NULL, SPI_OK_SELECT);
+}
 
 /*
  * Of a partition that will be dropped: the rows of jobs of batches.  None of them
@@ -329,16 +366,7 @@ delete_piece(SPIPlanPtr *plan, const char *query, Bite *bite, int minutes)
 static void
 bite_old_day(Bite *bite)
 {
-	static const Oid types[] = {TIDOID, TIDOID};
-	Datum		values[] = {
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to)
-	};
-
-	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY (ARRAY("
-										 "SELECT ctid FROM jobq.%s WHERE ctid >= $1 AND ctid < $2"
-										 " AND batch_id IS NOT NULL))" RETURNING_FINISHED),
-						day, day),
-			   2, types, values, NULL, SPI_OK_SELECT);
+	delete_of_day(bite, "t.batch_id IS NOT NULL");
 }
 
 /*
@@ -347,18 +375,8 @@ bite_old_day(Bite *bite)
 static void
 bite_short_day(Bite *bite)
 {
-	static const Oid types[] = {TIDOID, TIDOID, TIMESTAMPTZOID};
-	Datum		values[] = {
-		PointerGetDatum(&bite->from), PointerGetDatum(&bite->to),
-		TimestampTzGetDatum(short_now)
-	};
-
-	jobq_query(psprintf(DELETE_AND_COUNT("DELETE FROM jobq.%s WHERE ctid = ANY (ARRAY("
-										 "SELECT t.ctid FROM jobq.%s t JOIN jobq.queue q ON q.id = t.queue_id"
-										 " WHERE t.ctid >= $1 AND t.ctid < $2"
-										 " AND t.finished_at < $3 - q.archive_retention))" RETURNING_FINISHED),
-						day, day),
-			   3, types, values, NULL, SPI_OK_SELECT);
+	delete_of_day(bite, "EXISTS (SELECT FROM jobq.queue q WHERE q.id = t.queue_id"
+				  " AND t.finished_at < $3 - q.archive_retention)");
 }
 
 /*
@@ -406,7 +424,7 @@ delete_batch(void *arg)
 }
 
 /*
- * Batches, with their steps; MAX_BATCHES, as they may have many.  One that is part of
+ * Batches, with their steps: MAX_BATCHES, or fewer, as they may have many.  One that is part of
  * another stays as long as that does.  One that cannot be deleted, because a table of
  * somebody else's refers to it or a row of it is locked, is passed over.
  */
@@ -424,7 +442,9 @@ bite_batches(Bite *bite)
 	};
 	Datum		ids[MAX_BATCHES];
 	int			n;
+	int			done = 0;
 
+	share_begin();
 	n = (int) jobq_query_kept(&find, "SELECT id FROM jobq.batch b WHERE ctid >= $2 AND ctid < $3"
 							  " AND finished_at < $1 AND id <> ALL ($4)"
 							  " AND NOT EXISTS (SELECT FROM jobq.batch p WHERE p.id = b.parent) LIMIT " CppAsString2(MAX_BATCHES)
@@ -434,9 +454,10 @@ bite_batches(Bite *bite)
 	{
 		ids[i] = jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, INT8OID, NULL);
 	}
-	for (int i = 0; i < n && npassed < MAX_PASSED; i++)
+	while (done < n && npassed < MAX_PASSED && (done == 0 || !share_over()))
 	{
-		ErrorData  *edata = scheduler_try_part(delete_batch, &ids[i]);
+		Datum		id = ids[done++];
+		ErrorData  *edata = scheduler_try_part(delete_batch, &id);
 
 		if (edata == NULL)
 			continue;
@@ -444,9 +465,9 @@ bite_batches(Bite *bite)
 			archive_tell(edata);
 		FreeErrorData(edata);
 		locked = true;
-		passed[npassed++] = ids[i];
+		passed[npassed++] = id;
 	}
-	bite->again = n == MAX_BATCHES && npassed < MAX_PASSED;
+	bite->again = (n == MAX_BATCHES || done < n) && npassed < MAX_PASSED;
 }
 
 /*
@@ -479,23 +500,45 @@ drop_day(void *arg)
 }
 
 /*
+ * A bite of the table has taken so many microseconds: how large is the next?
+ */
+static void
+size_bites(int64 took)
+{
+	if (took > 2 * BITE_TIME)
+		nblocks = Max((int64) nblocks * BITE_TIME / took, 1);
+	else if (took < BITE_TIME)
+		nblocks = Min(nblocks * 2, MAX_BLOCKS);
+}
+
+/*
  * Do the next piece of the pass, and say when to come again in pass_at.
  */
 static void
 pass_on(TimestampTz now)
 {
 	Bite		bite = {.now = now};
+	instr_time	start;
+	instr_time	took;
+	bool		done;
 
-	if (!archive_try(take_bite, &bite))
+	INSTR_TIME_SET_CURRENT(start);
+	done = archive_try(take_bite, &bite);
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	if (!done)
 		locked = day_locked = true;
-	else if (bite.again)
-		return;
-	npassed = 0;
-	block += nblocks;
-	if (!bite.end)
+	if (!done || !bite.again)
+	{
+		npassed = 0;
+		block += nblocks;
+	}
+	size_bites((int64) INSTR_TIME_GET_MICROSEC(took));
+	if (!bite.end || (done && bite.again))
 		return;
 
 	block = 0;
+	nblocks = FIRST_BLOCKS;
 	if (day[0] != '\0')
 	{
 		if (day_locked ||
