@@ -179,7 +179,7 @@ static void
 ended_unnoted(JobqDatabase *db)
 {
 	if (db != NULL)
-		db->groups->owners = true;
+		db->groups->owners = db->groups->unnoted = true;
 }
 
 static bool

@@ -38,7 +38,7 @@ groups_clear(JobqDatabase *db)
 	jobq_shares_set(db->shares, JOBQ_OF_GROUPS, jobq_max_groups);
 	db->groups->refill = false;
 	db->groups->full = false;
-	db->groups->owners = false;
+	db->groups->owners = db->groups->unnoted = false;
 	db->groups->look = false;
 	db->groups->swept_at = 0;
 	db->groups->timers.n = 0;

@@ -171,6 +171,33 @@ SELECT count(jobq.unschedule(name)) FROM jobq.schedules WHERE name LIKE 'carol%'
 SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE role = 'carol'::regrole});
 
 #
+# Groups that have a job back whose turn had passed do so without a look at all jobs that have a group.
+#
+sql(q{
+CREATE FUNCTION refuse() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+SELECT jobq.register('refuse', 'refuse()', backoff => 'fixed 10h', max_attempts => 5);
+SELECT jobq.create_queue('patient ' || n, group_patience => '1 ms') FROM generate_series(1, 8) n;
+SELECT jobq.enqueue_many('note', array_fill('{}'::jsonb, ARRAY[5000]), queue => 'still', group_key => 'g')});
+my @stuck = split(/\n/, sql(q{SELECT jobq.enqueue('refuse', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n}));
+wait_for($node, 'they have failed', q{SELECT count(*) = 8 FROM jobq.live_jobs WHERE kind = 'refuse' AND state = 'retryable'});
+sql(q{SELECT jobq.enqueue('note', queue => 'patient ' || n, group_key => 'g') FROM generate_series(1, 8) n});
+wait_for($node, 'others pass them', q{SELECT NOT EXISTS (SELECT FROM jobq.live_jobs WHERE kind = 'note' AND queue LIKE 'patient %')});
+my $reads = q{SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'jobq.job'::regclass};
+my $before = sql($reads);
+foreach my $n (1 .. 8)
+{
+	sql("SELECT jobq.alter_queue('patient $n', group_patience => '1 hour')");
+	wait_for($node, "group $n waits again", "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $stuck[$n - 1]");
+}
+
+# what a process has read is known when it ends
+signal_process('TERM', $scheduler);
+wait_for_exit($scheduler);
+wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+cmp_ok(sql($reads) - $before, '<', 30000, 'without eight looks at five thousand jobs');
+sql(q{SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'refuse' OR queue = 'still'});
+
+#
 # What has grown old goes in small pieces.
 #
 sql(q{

@@ -22,6 +22,7 @@
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -33,16 +34,49 @@
 #define MAX_REFILLS	64
 #define MAX_PASSED	100000
 
-/* Which jobs have their turn again is read so often at most, in microseconds ... */
+/*
+ * Which jobs have their turn again is read so often at most, in microseconds, and at the
+ * earliest after so many times what that took ...
+ */
 #define OWNERS_PAUSE	USECS_PER_SEC
+#define OWNERS_SHARE	20
 
 /* ... and so many of them for each place of a group. */
 #define OWNERS_PER_GROUP	4
 
-static TimestampTz owners_read_at = 0;
+/* A job that its group may wait for, as the table has it. */
+typedef struct GroupOwner
+{
+	int64		group;
+	int64		job;
+	int32		queue_id;
+	Oid			role;
+	TimestampTz since;
+	bool		leased;
+} GroupOwner;
+
+typedef struct GroupOwners
+{
+	GroupOwner *rows;
+	int64		n;
+	int64		max;
+} GroupOwners;
+
+/* When something was read, and the pause after that. */
+typedef struct Reading
+{
+	bool		wanted;			/* and has not come to its end */
+	TimestampTz at;
+	int64		pause;
+} Reading;
+
+static Reading held_reading;
+static Reading leased_reading;
 
 static void remember_past(const JobqLimiter *limiter, TimestampTz now);
-static void read_owners(TimestampTz now, int64 most);
+static void read_owners(TimestampTz now, int64 most, bool leased);
+static void reading_took(Reading *reading, instr_time start);
+static TimestampTz reading_due(Reading *reading, TimestampTz now);
 static void refill_group(int64 id, int32 priority, TimestampTz run_at,
 						 int64 job_id, TimestampTz now);
 
@@ -89,65 +123,149 @@ remember_past(const JobqLimiter *limiter, TimestampTz now)
 	}
 }
 
+static GroupOwner *
+add_owner(GroupOwners *owners)
+{
+	if (owners->n == owners->max)
+	{
+		owners->max *= 2;
+		owners->rows = repalloc_huge(owners->rows, sizeof(GroupOwner) * owners->max);
+	}
+	return &owners->rows[owners->n++];
+}
+
 /*
- * Which jobs their groups wait for, as the table has it; so many rows of it.  A group
- * that waits for another goes on with that, and what runs has no need to be waited for.
- *
- * All jobs are looked through, as there is no index of those that have a lease in their
- * row (procedure.c); but not where there are no groups.
+ * The jobs that have begun before, and have not lost their turn.  They are found by their
+ * index, whatever the planner knows of the table.
  */
 static void
-read_owners(TimestampTz now, int64 most)
+find_held(Relation rel, GroupOwners *owners, TimestampTz now)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, jobq_index(rel, JOBQ_JOB_GROUP_HELD), true,
+										  snapshot, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		JobqJob		job;
+		GroupOwner *owner;
+
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(tuple, RelationGetDescr(rel), job.values, job.nulls);
+		if (job_group(&job) == 0 || DatumGetBool(JOB(&job, JOB_DORMANT)) ||
+			!jobq_group_is_held_by(&job, now))
+			continue;
+		owner = add_owner(owners);
+		owner->group = job_group(&job);
+		owner->job = job_id(&job);
+		owner->queue_id = job_queue_id(&job);
+		owner->role = job_role(&job);
+		owner->since = job_held_since(&job);
+		owner->leased = !JOB_ISNULL(&job, JOB_LEASE_TOKEN);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * The jobs that run, as a lease in their row says (procedure.c).  There is no index of
+ * them, as a lease changes while its job runs: so all jobs that have a group are looked
+ * through, or all jobs, but not where there are no groups.
+ */
+static void
+find_leased(GroupOwners *owners, TimestampTz now)
 {
 	static SPIPlanPtr any = NULL;
-	static const Oid types[] = {INT8OID, TIMESTAMPTZOID};
-	Datum		values[] = {Int64GetDatum(most), TimestampTzGetDatum(now)};
 	uint64		n;
-	Relation	rel;
 
 	if (jobq_query_kept(&any, "SELECT FROM jobq.job WHERE group_id IS NOT NULL LIMIT 1",
 						0, NULL, NULL, NULL, SPI_OK_SELECT) == 0)
 		return;
-	n = jobq_query("SELECT j.group_id, j.id, j.queue_id, j.role, j.group_held"
-				   " FROM jobq.job j LEFT JOIN jobq.queue q ON q.id = j.queue_id"
-				   " WHERE j.group_id IS NOT NULL AND NOT j.dormant"
-				   " AND (j.lease_token IS NOT NULL OR j.group_held IS NOT NULL"
-				   "  AND coalesce(jobq_internal.group_waits_until(j.group_held, q.group_patience) > $2, true))"
-				   " ORDER BY j.id LIMIT $1",
-				   2, types, values, NULL, SPI_OK_SELECT);
-	rel = jobq_open_jobs();
+	n = jobq_query("SELECT group_id, id, queue_id, role FROM jobq.job"
+				   " WHERE group_id IS NOT NULL AND NOT dormant"
+				   " AND lease_token IS NOT NULL AND group_held IS NULL",
+				   0, NULL, NULL, NULL, SPI_OK_SELECT);
 	for (uint64 i = 0; i < n; i++)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 		TupleDesc	desc = SPI_tuptable->tupdesc;
-		int64		id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
-		int64		job = DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
-		int32		queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
-		bool		isnull;
-		TimestampTz since = DatumGetTimestampTz(jobq_column(row, desc, 5, TIMESTAMPTZOID, &isnull));
+		GroupOwner *owner = add_owner(owners);
+
+		owner->group = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+		owner->job = DatumGetInt64(jobq_column(row, desc, 2, INT8OID, NULL));
+		owner->queue_id = DatumGetInt32(jobq_column(row, desc, 3, INT4OID, NULL));
+		owner->role = DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL));
+		owner->since = now;
+		owner->leased = true;
+	}
+}
+
+static int
+compare_owners(const void *a, const void *b)
+{
+	const GroupOwner *x = a;
+	const GroupOwner *y = b;
+
+	return x->job == y->job ? 0 : x->job < y->job ? -1 : 1;
+}
+
+/*
+ * Which jobs their groups wait for, as the table has it; so many rows of it, and with
+ * "leased" also those that run.  A group that waits for another goes on with that, and
+ * what runs has no need to be waited for.
+ */
+static void
+read_owners(TimestampTz now, int64 most, bool leased)
+{
+	Relation	rel = jobq_open_jobs();
+	GroupOwners owners = {.max = 64};
+	instr_time	start;
+
+	owners.rows = palloc(sizeof(GroupOwner) * owners.max);
+	if (leased)
+	{
+		INSTR_TIME_SET_CURRENT(start);
+		find_leased(&owners, now);
+		reading_took(&leased_reading, start);
+	}
+
+	/* with a later snapshot: one that has run may have come back meanwhile */
+	INSTR_TIME_SET_CURRENT(start);
+	find_held(rel, &owners, now);
+	reading_took(&held_reading, start);
+	qsort(owners.rows, owners.n, sizeof(GroupOwner), compare_owners);
+	for (int64 i = 0; i < Min(owners.n, most); i++)
+	{
+		const GroupOwner *row = &owners.rows[i];
 		const JobqLimiter *policy;
 		JobqGroup  *group = NULL;
 		uint16		limiter;
 		bool		owner;
 		JobqJob		found;
 
-		if (isnull)
-			since = now;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		limiter = jobq_limiter_find(my_db, queue_id, 0);
+		limiter = jobq_limiter_find(my_db, row->queue_id, 0);
 		policy = limiter == JOBQ_NO_LIMITER ? NULL : &my_db->limits->limiters[limiter];
 		if (policy == NULL ||
-			((jobq_group_shared(id) ||
+			((jobq_group_shared(row->group) ||
 			  (policy->group_wait && policy->group_max_running == 1)) &&
-			 (policy->group_patience == 0 || now < since + policy->group_patience)))
-			group = jobq_group_make(my_db, id, limiter,
-									DatumGetObjectId(jobq_column(row, desc, 4, REGROLEOID, NULL)),
-									now);
-		owner = group != NULL && jobq_group_read(group, job, queue_id, since);
+			 (policy->group_patience == 0 || now < row->since + policy->group_patience)))
+			group = jobq_group_make(my_db, row->group, limiter, row->role, now);
+		owner = group != NULL && jobq_group_read(group, row->job, row->queue_id, row->since);
+
+		/*
+		 * one that no worker runs is not forgotten when the one before it is
+		 * over
+		 */
+		if (row->leased && group != NULL && group->others == JOBQ_OTHERS_KNOWN &&
+			!jobq_slot_names_job(my_db, row->job))
+			my_db->groups->unnoted = true;
 		LWLockRelease(my_db->lock);
-		if (owner && jobq_job_find(rel, job, GetActiveSnapshot(), &found))
+		if (owner && jobq_job_find(rel, row->job, GetActiveSnapshot(), &found))
 			jobq_job_push(&found);
 	}
+	pfree(owners.rows);
 	table_close(rel, NoLock);
 }
 
@@ -161,11 +279,31 @@ groups_restore(void)
 	TimestampTz now = jobq_now();
 
 	SPI_connect();
-	read_owners(now, PG_INT64_MAX);
+	read_owners(now, PG_INT64_MAX, true);
 	for (int i = 0; i < my_db->limits->nlimiters; i++)
 		if (my_db->limits->limiters[i].in_use)
 			remember_past(&my_db->limits->limiters[i], now);
 	SPI_finish();
+}
+
+static void
+reading_took(Reading *reading, instr_time start)
+{
+	instr_time	took;
+
+	INSTR_TIME_SET_CURRENT(took);
+	INSTR_TIME_SUBTRACT(took, start);
+	reading->at = jobq_now();
+	reading->pause = Max(OWNERS_PAUSE,
+						 OWNERS_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took));
+}
+
+static TimestampTz
+reading_due(Reading *reading, TimestampTz now)
+{
+	reading->at = Min(reading->at, now);	/* the clock may have been put
+											 * back */
+	return Max(now, reading->at + reading->pause);
 }
 
 /*
@@ -174,33 +312,49 @@ groups_restore(void)
 TimestampTz
 groups_owners_due(TimestampTz now)
 {
-	if (!my_db->groups->owners)
-		return DT_NOEND;
-	return now < owners_read_at ? now
-		: Max(now, owners_read_at + OWNERS_PAUSE);
+	TimestampTz due = DT_NOEND;
+
+	if (my_db->groups->owners || held_reading.wanted)
+		due = reading_due(&held_reading, now);
+	if (my_db->groups->unnoted || leased_reading.wanted)
+		due = Min(due, reading_due(&leased_reading, now));
+	return due;
 }
 
 /*
  * Jobs that had lost their turn may have it again: a queue has more patience than
  * before, or the clock was put back.  Or a group has waited for two jobs, and the first
- * is over.
+ * is over.  Or jobs have come of which nothing was noted; only these may have begun
+ * without our knowledge, and if they are still to be read, no group is told that it waits
+ * for nobody else.
  */
 void
 groups_read_owners(void)
 {
-	owners_read_at = jobq_now();
+	TimestampTz now = jobq_now();
+	bool		leased;
+
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	held_reading.wanted = true;
+	leased_reading.wanted |= my_db->groups->unnoted;
+	my_db->groups->unnoted = false;
 	jobq_groups_read_begin(my_db);
 	LWLockRelease(my_db->lock);
+	leased = leased_reading.wanted && reading_due(&leased_reading, now) <= now;
 	process_begin_transaction();
 	SPI_connect();
-	read_owners(jobq_now(), (int64) jobq_max_groups * OWNERS_PER_GROUP);
+	read_owners(jobq_now(), (int64) jobq_max_groups * OWNERS_PER_GROUP, leased);
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	jobq_groups_read_end(my_db, jobq_now());
+	held_reading.wanted = false;
+	leased_reading.wanted &= !leased;
+	if (!leased_reading.wanted)
+		jobq_groups_read_end(my_db, jobq_now());
+	else
+		jobq_groups_look(my_db, jobq_now());
 	LWLockRelease(my_db->lock);
 
 	/* one may have come to its end since we have read it */

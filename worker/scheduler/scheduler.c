@@ -175,7 +175,7 @@ begin(void)
 	 */
 	my_db->leases->next_expiry = 0;
 	my_db->leases->unsure = true;
-	my_db->groups->owners = true;
+	my_db->groups->owners = my_db->groups->unnoted = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
 	my_db->told->nwaited = 0;
@@ -267,7 +267,7 @@ read_anew(void)
 	jobq_scan_failed(my_db);
 	my_db->reload = my_db->limits->stale = true;
 	my_db->schedules_changed = my_db->batches_sweep = true;
-	my_db->groups->refill = my_db->groups->owners = true;
+	my_db->groups->refill = true;
 	my_db->leases->next_expiry = 0;
 	my_db->leases->unsure = true;
 	LWLockRelease(my_db->lock);
