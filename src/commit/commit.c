@@ -69,7 +69,10 @@ static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
 static PendingPush undone[MAX_PUSHES];	/* in the order of their subids */
 static int	nundone = 0;
-static bool undone_many = false;	/* more than fit */
+
+/* the last of those that do not fit, or invalid */
+static SubTransactionId undone_more = InvalidSubTransactionId;
+
 static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
@@ -172,7 +175,7 @@ jobq_at_abort_push(const JobqPush *push)
 	anything = true;
 	if (nundone == MAX_PUSHES)
 	{
-		undone_many = true;
+		undone_more = Max(undone_more, GetCurrentSubTransactionId());
 		return;
 	}
 	undone[nundone].subid = GetCurrentSubTransactionId();
@@ -181,20 +184,22 @@ jobq_at_abort_push(const JobqPush *push)
 }
 
 /*
- * Hand over what was deleted since this subtransaction began, or at all.
+ * Hand over what was deleted since this subtransaction began, or at all.  Those who
+ * catch errors by the thousand come by here each time, so one that has deleted nothing
+ * touches no shared memory.
  */
 static void
 undo_deletions(SubTransactionId since)
 {
 	JobqDatabase *db = jobq_my_database();
 	JobqWakeList wake = {0};
+	bool		more = undone_more != InvalidSubTransactionId && undone_more >= since;
 
-	if (!undone_many &&
-		(nundone == 0 || undone[nundone - 1].subid < since))
+	if (!more && (nundone == 0 || undone[nundone - 1].subid < since))
 		return;
 	if (db != NULL)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	if (undone_many && db != NULL)
+	if (more && db != NULL)
 	{
 		db->rescan = true;
 		wake.scheduler = true;
@@ -596,7 +601,8 @@ hand_over(void)
 
 	npushes = nlanes = nwakes = nfailures = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = undone_many = false;
+	rescan = reload = prepared = unnoted = false;
+	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }
 
@@ -611,6 +617,7 @@ forget(void)
 	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nfailures = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = undone_many = false;
+	rescan = reload = prepared = unnoted = false;
+	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }

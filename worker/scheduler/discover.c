@@ -70,6 +70,8 @@ run(TimestampTz now)
 	instr_time	start;
 	instr_time	took;
 
+	if (reset)
+		jobq_injection_point("jobq-lanes-reset");
 	INSTR_TIME_SET_CURRENT(start);
 	discover(reset, reset || forgotten_due() <= now);
 	INSTR_TIME_SET_CURRENT(took);
