@@ -224,6 +224,24 @@ SELECT state, attempt FROM jobq.wait(:x);
 SELECT jobq.alter_queue('keyed', throttle => 'none');
 SELECT jobq.test_clock('0');
 
+-- of many that fail in one transaction each counts, whatever groups they are of, but for those that are rolled back
+SELECT jobq.create_queue('strict', mode => 'consumer', throttle => '80 failures in 1 hour');
+SELECT count(jobq.enqueue('any', queue => 'strict', group_key => i::text)) FROM generate_series(1, 101) i;
+CALL test.settle();
+SELECT array_agg(id) AS ids, array_agg(token) AS tokens, count(*) FROM jobq.reserve('{strict}', 100, wait => '5 min') \gset
+SELECT :count AS reserved;
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.nack((:'ids'::bigint[])[1:90], (:'tokens'::bigint[])[1:90], delay => '1 day');
+ROLLBACK TO s;
+SELECT jobq.nack((:'ids'::bigint[])[1:79], (:'tokens'::bigint[])[1:79], delay => '1 day');
+COMMIT;
+SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT jobq.nack((:'ids'::bigint[])[80:100], (:'tokens'::bigint[])[80:100], delay => '1 day');
+SELECT failures, rest_until > jobq.clock() AS rests FROM jobq.limits WHERE queue = 'strict';
+SELECT count(*) FROM jobq.reserve('{strict}');
+SELECT jobq.clear('strict'), jobq.drop_queue('strict', force => true);
+
 -- no more than 128 queues and kinds can have limits; weights count, other queues do not
 CREATE FUNCTION test.limited() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM (

@@ -15,8 +15,9 @@
  * committed, and the hand-over is a callback of the release of resources after
  * the locks.
  *
- * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, what
- * the relay sends in message.c, who is told of a job without a trace in outcome.c.
+ * What becomes of leases is in lease_commit.c, of batches in batch_commit.c, of
+ * attempts that have failed in failure_commit.c, what the relay sends in message.c,
+ * who is told of a job without a trace in outcome.c.
  *
  * A transaction with few jobs hands over each of them.  One with many hands
  * over "look at lane L from key K on" instead, and one with too many lanes
@@ -44,7 +45,6 @@
 #define MAX_PUSHES	64
 #define MAX_LANES	32
 #define MAX_WAKES	64
-#define MAX_FAILURES 64
 
 typedef struct PendingPush
 {
@@ -52,19 +52,6 @@ typedef struct PendingPush
 	JobqPush	push;
 } PendingPush;
 
-/* Attempts that have failed. */
-typedef struct PendingFailure
-{
-	SubTransactionId subid;
-	int32		queue_id;
-	uint32		kind;
-	Oid			role;			/* of the first */
-	int64		group;
-	int			n;
-} PendingFailure;
-
-static PendingFailure failures[MAX_FAILURES];
-static int	nfailures = 0;
 static PendingPush pushes[MAX_PUSHES];
 static int	npushes = 0;
 static PendingPush undone[MAX_PUSHES];	/* in the order of their subids */
@@ -89,13 +76,13 @@ static bool anything = false;
 static bool committed = false;
 
 /* All books: this room's own, then those that have joined. */
-#define MAX_BOOKS	10
+#define MAX_BOOKS	11
 static const JobqCommitBooks *books[MAX_BOOKS] =
 {
 	&group_held_books, &lease_books, &message_books, &batch_books,
-	&outcome_books, &group_end_books, &group_awaited_books
+	&outcome_books, &group_end_books, &group_awaited_books, &failure_books
 };
-static int	nbooks = 7;
+static int	nbooks = 8;
 
 static bool something_noted(void);
 static bool ends_prepared(void);
@@ -256,30 +243,6 @@ jobq_at_commit_wake(int64 job_id)
 	if (nwakes < MAX_WAKES)
 		wakes[nwakes] = job_id;
 	nwakes++;
-}
-
-/*
- * At commit, count a failed attempt against the limits of its queue, kind and
- * group.
- */
-void
-jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)
-{
-	SubTransactionId subid = GetCurrentSubTransactionId();
-
-	anything = true;
-	for (int i = 0; i < nfailures; i++)
-		if (failures[i].subid == subid && failures[i].queue_id == queue_id &&
-			failures[i].kind == kind && failures[i].group == group)
-		{
-			failures[i].n++;
-			return;
-		}
-	if (nfailures < MAX_FAILURES)
-		failures[nfailures++] = (PendingFailure)
-	{
-		subid, queue_id, kind, role, group, 1
-	};
 }
 
 /*
@@ -451,9 +414,6 @@ subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 	 */
 	while (npushes > 0 && pushes[npushes - 1].subid >= mysubid)
 		npushes--;
-	for (int i = 0; i < nfailures; i++)
-		if (failures[i].subid >= mysubid)
-			failures[i].n = 0;
 	if (created_in >= mysubid)
 		created = InvalidOid;
 	abort_books(mysubid);
@@ -522,8 +482,8 @@ hand_over(void)
 		if (books[i]->unnoted != NULL)
 			books[i]->unnoted(NULL);
 	if (db != NULL &&
-		(pending || npushes > 0 || nlanes > 0 || nfailures > 0 || rescan ||
-		 reload || changed != 0))
+		(pending || npushes > 0 || nlanes > 0 || rescan || reload ||
+		 changed != 0))
 	{
 		TimestampTz now = jobq_now();
 
@@ -535,11 +495,6 @@ hand_over(void)
 			if (unnoted && books[i]->unnoted != NULL)
 				books[i]->unnoted(db);
 		}
-		for (int i = 0; i < nfailures; i++)
-			if (failures[i].n > 0)
-				jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
-								   failures[i].role, failures[i].group,
-								   failures[i].n, now);
 
 		if (prepared)
 		{
@@ -599,7 +554,7 @@ hand_over(void)
 	if (OidIsValid(created))
 		start_serving(db);
 
-	npushes = nlanes = nwakes = nfailures = nundone = 0;
+	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = false;
 	undone_more = InvalidSubTransactionId;
@@ -615,7 +570,7 @@ forget(void)
 {
 	anything = false;
 	abort_books(InvalidSubTransactionId);
-	npushes = nlanes = nwakes = nfailures = nundone = 0;
+	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
 	rescan = reload = prepared = unnoted = false;
 	undone_more = InvalidSubTransactionId;

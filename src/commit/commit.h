@@ -210,14 +210,16 @@ extern void jobq_commit_join(const JobqCommitBooks *books);
 extern void jobq_at_commit_push(const JobqPush *push);
 extern void jobq_at_abort_push(const JobqPush *push);
 extern void jobq_at_commit_wake(int64 job_id);
-extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
-								  int64 group);
 extern void jobq_at_commit_rescan(void);
 extern void jobq_at_commit_unnoted(void);
 extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_changed(int what);
 extern void jobq_at_commit_created(Oid job, bool by_restore);
+
+/* src/commit/failure_commit.c */
+extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,
+								  int64 group);
 
 /* src/commit/group_commit.c */
 extern void jobq_at_commit_group_held(int64 group, int64 job_id,

@@ -20,6 +20,7 @@ extern const JobqCommitBooks lease_books;	/* lease_commit.c */
 extern const JobqCommitBooks message_books; /* message.c */
 extern const JobqCommitBooks batch_books;	/* batch_commit.c */
 extern const JobqCommitBooks outcome_books; /* outcome.c */
+extern const JobqCommitBooks failure_books; /* failure_commit.c */
 
 /* src/commit/waiter.c */
 extern bool jobq_anybody_waits(void);

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * failure_commit.c
+ *	  Attempts that have failed: what limits their jobs counts them at commit.
+ *
+ * A consumer may give back many jobs at once, each of another group; a throttle
+ * counts all of them.
+ *
+ * src/commit/failure_commit.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+
+#include "commit/inner.h"
+
+/* So many of the last ones are searched for one that counts with the next. */
+#define LAST_FAILURES	16
+
+typedef struct PendingFailure
+{
+	SubTransactionId subid;
+	int32		queue_id;
+	uint32		kind;
+	Oid			role;			/* of the first */
+	int64		group;
+	int			n;
+} PendingFailure;
+
+/* In the order of their subtransactions; kept from one transaction to the next. */
+static PendingFailure *failures = NULL;
+static int	nfailures = 0;
+static int	max_failures = 0;
+
+/*
+ * At commit, count a failed attempt against the limits of its queue, kind and
+ * group.
+ */
+void
+jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role, int64 group)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+
+	for (int i = nfailures - 1; i >= Max(0, nfailures - LAST_FAILURES); i--)
+		if (failures[i].subid == subid && failures[i].queue_id == queue_id &&
+			failures[i].kind == kind && failures[i].group == group)
+		{
+			failures[i].n++;
+			return;
+		}
+	failures = jobq_grow(failures, &max_failures, nfailures + 1,
+						 sizeof(PendingFailure));
+	failures[nfailures++] = (PendingFailure)
+	{
+		subid, queue_id, kind, role, group, 1
+	};
+}
+
+static bool
+failures_noted(void)
+{
+	return nfailures > 0;
+}
+
+static bool
+failures_pending(JobqDatabase *db)
+{
+	if (db == NULL)
+		nfailures = 0;
+	return nfailures > 0;
+}
+
+static void
+failures_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
+{
+	for (int i = 0; i < nfailures; i++)
+		jobq_limits_failed(db, failures[i].queue_id, failures[i].kind,
+						   failures[i].role, failures[i].group,
+						   failures[i].n, now);
+	nfailures = 0;
+}
+
+static void
+failures_abort(SubTransactionId since)
+{
+	while (nfailures > 0 && failures[nfailures - 1].subid >= since)
+		nfailures--;
+}
+
+const JobqCommitBooks failure_books =
+{
+	.noted = failures_noted,
+	.pending = failures_pending,
+	.commit = failures_commit,
+	.abort = failures_abort,
+};
