@@ -190,6 +190,70 @@ SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'small')$$);
 SELECT jobq.clear('small');
 SELECT jobq.drop_queue('small', force => true);
 
+-- what a subtransaction has done is its parent's when it ends well, and is undone with it
+SELECT jobq.clear('ring'), jobq.pause('ring'), jobq.alter_queue('ring', max_length => 3, on_full => 'error');
+BEGIN;
+SELECT pg_temp.add('ring', 'a') AS a \gset
+SAVEPOINT outside;
+SELECT pg_temp.add('ring', 'b') AS b \gset
+SAVEPOINT inside;
+SELECT pg_temp.add('ring', 'c') > 0 AS c;
+SELECT jobq.cancel(:a);
+RELEASE inside;
+SELECT pg_temp.add('ring', 'd') > 0 AS d;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+SELECT jobq.cancel(:b);
+SELECT pg_temp.add('ring', 'e') > 0 AS e;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+ROLLBACK TO outside;
+SELECT pg_temp.waiting('ring');
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{f,g}'::text[]) name;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+RELEASE outside;
+SAVEPOINT last;
+SELECT jobq.cancel(:a);
+RELEASE last;
+COMMIT;
+SELECT pg_temp.waiting('ring');
+SELECT pg_temp.add('ring', 'h') > 0 AS h;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+BEGIN;
+SAVEPOINT s;
+SELECT count(jobq.cancel(id)) FROM jobq.jobs WHERE queue = 'ring' AND finished_at IS NULL;
+SELECT pg_temp.add('ring', 'i') > 0 AS i;
+RELEASE s;
+ROLLBACK;
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'ring')$$);
+SELECT jobq.alter_queue('ring', on_full => 'drop oldest');
+BEGIN;
+SAVEPOINT s;
+SELECT count(pg_temp.add('ring', name)) FROM unnest('{j,k}'::text[]) name;
+RELEASE s;
+SELECT pg_temp.waiting('ring');
+ROLLBACK;
+SELECT pg_temp.add('ring', 'l') > 0 AS l;
+SELECT pg_temp.waiting('ring');
+
+-- a large transaction keeps no memory, be it in many queues by turns, or in many subtransactions
+SELECT count(jobq.create_queue('turn' || i, max_length => CASE WHEN i = 1 THEN 100000 END)) FROM generate_series(1, 20) i;
+SELECT jobq.enqueue('echo', queue => 'turn1', delay => '1 day') > 0 AS counted;
+SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
+INSERT INTO jobq.inbox (kind, queue, delay) SELECT 'echo', 'turn' || i % 20 + 1, '1 day' FROM generate_series(1, 10000) i;
+DO $$
+BEGIN
+	FOR i IN 1 .. 10000 LOOP
+		BEGIN
+			PERFORM jobq.enqueue('echo', queue => 'turn1', delay => '1 day');
+		EXCEPTION WHEN division_by_zero THEN
+			NULL;
+		END;
+	END LOOP;
+END $$;
+SELECT total_bytes < :before + 500000 AS given_back FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+SELECT jobq.alter_queue('turn1', max_length => 10501);
+SELECT * FROM test.error($$SELECT jobq.enqueue('echo', queue => 'turn1')$$);
+SELECT count(jobq.clear('turn' || i)), count(jobq.drop_queue('turn' || i, force => true)) FROM generate_series(1, 20) i;
+
 SELECT jobq.clear('ring'), jobq.unregister('full_next');
 DROP FUNCTION test.full_next(jsonb);
 SELECT jobq.drop_queue('ring', force => true);

@@ -404,6 +404,10 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mysubid,
 				 SubTransactionId parentsubid, void *arg)
 {
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		for (int i = 0; i < nbooks; i++)
+			if (books[i]->subcommit != NULL && books[i]->noted())
+				books[i]->subcommit(mysubid, parentsubid);
 	if (event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 

@@ -178,6 +178,9 @@ typedef struct JobqCommitBooks
 	/* undo what was noted since this subtransaction began, or at all */
 	void		(*abort) (SubTransactionId since);
 
+	/* a subtransaction has become part of its parent; cannot fail */
+	void		(*subcommit) (SubTransactionId subid, SubTransactionId parent);
+
 	/* PREPARE TRANSACTION: an error if that cannot be done */
 	void		(*check_prepare) (void);
 

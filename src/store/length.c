@@ -16,8 +16,8 @@
  * The counter begins with a count of the table, made by the first producer who
  * finds none: after a start, or when the queue gets its limit.  Others end
  * transactions meanwhile, which know nothing of each other.  So each notes what
- * it has added to and removed from whatever queue, which is cheap, and applies
- * that to the counter when it has committed, unless the snapshot of the count
+ * it has added to and removed from whatever queue, which is cheap (length_note.c), and
+ * applies that to the counter when it has committed, unless the snapshot of the count
  * has seen it committed.  The snapshot is taken under the lock under which
  * notes are applied: what comes later is in progress for it, or was seen.
  *
@@ -48,31 +48,9 @@
 
 #include "store/lengths.h"
 
-/* What this transaction has done to a queue. */
-typedef struct Note
-{
-	SubTransactionId subid;
-	int32		queue_id;
-	Oid			jobs;			/* jobq.job */
-	int			reserved;		/* added, with a place in the counter */
-	int			added;			/* without */
-	int			removed;
-	int			reused;			/* of those added: in places of those removed */
-	int64		life;			/* JobqDatabase.life: whose counter has
-								 * "reserved" */
-	bool		drops;			/* it has dropped jobs, ... */
-	JobqDropped before;			/* ... and this was the last one before */
-} Note;
-
 /* So often a queue is counted again because something has changed meanwhile. */
 #define MAX_COUNTS	10
 
-static int	nnotes = 0;
-static Note *notes = NULL;		/* kept from one transaction to the next */
-static int	max_notes = 0;
-
-static Note *note_of(int32 queue_id);
-static void check_life(Note *note, const JobqDatabase *db);
 static int64 own_room(int32 queue_id, Oid jobs);
 static int64 own_places(int32 queue_id, Oid jobs);
 static bool in_progress(const JobqLength *length, FullTransactionId fxid);
@@ -83,50 +61,12 @@ static bool begin_count(JobqDatabase *db, int32 queue_id, Oid jobs, Snapshot *sn
 						uint64 *recounts);
 
 /*
- * What this subtransaction has done to the queue so far.
- */
-static Note *
-note_of(int32 queue_id)
-{
-	SubTransactionId subid = GetCurrentSubTransactionId();
-	Oid			jobs = jobq_relations()->job;
-	Note	   *note;
-
-	for (int i = nnotes - 1; i >= Max(0, nnotes - 8); i--)
-		if (notes[i].queue_id == queue_id && notes[i].subid == subid &&
-			notes[i].jobs == jobs)
-			return &notes[i];
-
-	notes = jobq_grow(notes, &max_notes, nnotes + 1, sizeof(Note));
-	note = &notes[nnotes++];
-	memset(note, 0, sizeof(Note));
-	note->subid = subid;
-	note->queue_id = queue_id;
-	note->jobs = jobs;
-	return note;
-}
-
-/*
- * The counters are forgotten when the database is left: those that it has when it is
- * served again know nothing of what was reserved before.  Wants db->lock.
- */
-static void
-check_life(Note *note, const JobqDatabase *db)
-{
-	if (note->life == db->life)
-		return;
-	note->added += note->reserved;
-	note->reserved = 0;
-	note->life = db->life;
-}
-
-/*
  * A job has left the queue for good.
  */
 void
 jobq_length_remove(int32 queue_id)
 {
-	note_of(queue_id)->removed++;
+	jobq_length_note(queue_id)->removed++;
 }
 
 /*
@@ -135,7 +75,7 @@ jobq_length_remove(int32 queue_id)
 void
 jobq_length_add(int32 queue_id, int n)
 {
-	note_of(queue_id)->added += n;
+	jobq_length_note(queue_id)->added += n;
 }
 
 /*
@@ -146,7 +86,7 @@ void
 jobq_length_dropped_to(int32 queue_id, const JobqDropped *dropped,
 					   const JobqDropped *before)
 {
-	Note	   *note = note_of(queue_id);
+	JobqLengthNote *note = jobq_length_note(queue_id);
 
 	if (!note->drops)
 	{
@@ -165,9 +105,9 @@ own_room(int32 queue_id, Oid jobs)
 {
 	int64		places = 0;
 
-	for (int i = 0; i < nnotes; i++)
-		if (notes[i].queue_id == queue_id && notes[i].jobs == jobs)
-			places += notes[i].removed - notes[i].reused;
+	for (JobqLengthNote *note = jobq_length_note_newest(queue_id, jobs);
+		 note != NULL; note = jobq_length_note_older(note))
+		places += note->removed - note->reused;
 	return places;
 }
 
@@ -180,9 +120,9 @@ own_places(int32 queue_id, Oid jobs)
 {
 	int64		places = 0;
 
-	for (int i = 0; i < nnotes; i++)
-		if (notes[i].queue_id == queue_id && notes[i].jobs == jobs)
-			places += notes[i].reserved + notes[i].reused;
+	for (JobqLengthNote *note = jobq_length_note_newest(queue_id, jobs);
+		 note != NULL; note = jobq_length_note_older(note))
+		places += note->reserved + note->reused;
 	for (JobqCurrent *current = jobq_current; current != NULL;
 		 current = current->outer)
 		if (current->memory != NULL && job_queue_id(current->job) == queue_id)
@@ -199,7 +139,7 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 {
 	JobqDatabase *db = jobq_my_database();
 	int32		queue_id = queue->id;
-	Note	   *note = note_of(queue_id);
+	JobqLengthNote *note = jobq_length_note(queue_id);
 	bool		locked = false;
 
 	room->allowed = queue->max_length + own_room(queue_id, note->jobs);
@@ -220,7 +160,7 @@ jobq_length_take(const JobqQueue *queue, int n, JobqRoom *room)
 				{
 					int			reused = Min(n, room->allowed - queue->max_length);
 
-					check_life(note, db);
+					jobq_length_note_life(note, db->life);
 					note->reused += reused;
 					note->added += reused;
 					note->reserved += n - reused;
@@ -405,18 +345,14 @@ count_queue(JobqDatabase *db, int32 queue_id)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		length = jobq_length_find(db, queue_id, jobs);
 		valid = length != NULL && db->lengths->recounts == recounts;
-		for (int i = 0; i < nnotes && valid; i++)
+		for (JobqLengthNote *note = jobq_length_note_newest(queue_id, jobs);
+			 note != NULL && valid; note = jobq_length_note_older(note))
 		{
-			Note	   *note = &notes[i];
-
-			if (note->queue_id != queue_id || note->jobs != jobs)
-				continue;
-
 			/*
 			 * our own are not committed: they are places that we have
 			 * reserved
 			 */
-			check_life(note, db);
+			jobq_length_note_life(note, db->life);
 			rows -= note->reserved + note->added - note->removed;
 			length->reserved += note->added - note->reused;
 			note->reserved += note->added - note->reused;
@@ -439,22 +375,24 @@ static void
 length_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 {
 	FullTransactionId fxid = GetTopFullTransactionIdIfAny();
+	JobqLengthNote *notes;
+	int			n = jobq_length_notes(&notes);
 
-	for (int i = 0; i < nnotes; i++)
+	for (int i = 0; i < n; i++)
 	{
-		Note	   *note = &notes[i];
+		JobqLengthNote *note = &notes[i];
 		JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
 		if (length == NULL)
 			continue;
-		check_life(note, db);
+		jobq_length_note_life(note, db->life);
 		length->reserved -= note->reserved;
 		if (in_progress(length, fxid))
 			length->committed += note->reserved + note->added - note->removed;
 		if (note->removed > 0)
 			jobq_length_tell(db, length);
 	}
-	nnotes = 0;
+	jobq_length_notes_forget();
 }
 
 /*
@@ -464,18 +402,18 @@ static void
 length_abort(SubTransactionId since)
 {
 	JobqDatabase *db = jobq_my_database();
+	JobqLengthNote *note;
 
 	jobq_length_waited();
-	while (nnotes > 0 && notes[nnotes - 1].subid >= since)
+	while ((note = jobq_length_note_undo(since)) != NULL)
 	{
-		Note	   *note = &notes[--nnotes];
 		JobqLength *length;
 
 		if ((note->reserved == 0 && !note->drops) || db == NULL)
 			continue;
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		length = jobq_length_find(db, note->queue_id, note->jobs);
-		check_life(note, db);
+		jobq_length_note_life(note, db->life);
 		if (length != NULL && note->drops)
 			jobq_length_undropped(length, &note->before);
 		if (length != NULL && note->reserved > 0)
@@ -485,6 +423,8 @@ length_abort(SubTransactionId since)
 		}
 		LWLockRelease(db->lock);
 	}
+	if (since == InvalidSubTransactionId)
+		jobq_length_notes_forget();
 }
 
 /*
@@ -495,16 +435,18 @@ length_prepare(void)
 {
 	JobqDatabase *db = jobq_my_database();
 	TransactionId xid = GetTopTransactionIdIfAny();
+	JobqLengthNote *notes;
+	int			n = jobq_length_notes(&notes);
 
 	if (db != NULL && db->lengths->nlengths > 0)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		for (int i = 0; i < nnotes; i++)
+		for (int i = 0; i < n; i++)
 		{
-			Note	   *note = &notes[i];
+			JobqLengthNote *note = &notes[i];
 			JobqLength *length = jobq_length_find(db, note->queue_id, note->jobs);
 
-			check_life(note, db);
+			jobq_length_note_life(note, db->life);
 			if (note->reserved == 0 || length == NULL)
 				continue;
 			length->reserved -= note->reserved;
@@ -520,7 +462,7 @@ length_prepare(void)
 		}
 		LWLockRelease(db->lock);
 	}
-	nnotes = 0;
+	jobq_length_notes_forget();
 }
 
 /*
@@ -542,9 +484,17 @@ length_recount(JobqDatabase *db)
 }
 
 static bool
+notes_made(void)
+{
+	JobqLengthNote *notes;
+
+	return jobq_length_notes(&notes) > 0;
+}
+
+static bool
 length_noted(void)
 {
-	return nnotes > 0 || jobq_length_waits();
+	return notes_made() || jobq_length_waits();
 }
 
 /*
@@ -554,8 +504,8 @@ static bool
 length_pending(JobqDatabase *db)
 {
 	if (db == NULL || db->lengths->nlengths == 0)
-		nnotes = 0;
-	return nnotes > 0;
+		jobq_length_notes_forget();
+	return notes_made();
 }
 
 static const JobqCommitBooks books =
@@ -565,6 +515,7 @@ static const JobqCommitBooks books =
 	.commit = length_commit,
 	.unnoted = length_recount,
 	.abort = length_abort,
+	.subcommit = jobq_length_notes_subcommit,
 	.prepare = length_prepare,
 };
 

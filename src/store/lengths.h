@@ -23,6 +23,33 @@ typedef struct JobqRoom
 	int64		missing;		/* for the new jobs; 0: they have their places */
 } JobqRoom;
 
+/* What this transaction has done to a queue, in one subtransaction: see length_note.c. */
+typedef struct JobqLengthNote
+{
+	SubTransactionId subid;
+	int32		queue_id;
+	Oid			jobs;			/* jobq.job */
+	int			reserved;		/* added, with a place in the counter */
+	int			added;			/* without */
+	int			removed;
+	int			reused;			/* of those added: in places of those removed */
+	int64		life;			/* JobqDatabase.life: whose counter has
+								 * "reserved" */
+	bool		drops;			/* it has dropped jobs, ... */
+	JobqDropped before;			/* ... and this was the last one before */
+	int			older;			/* the next one in its bucket, from 1; or 0 */
+} JobqLengthNote;
+
+/* src/store/length_note.c */
+extern JobqLengthNote *jobq_length_note(int32 queue_id);
+extern JobqLengthNote *jobq_length_note_newest(int32 queue_id, Oid jobs);
+extern JobqLengthNote *jobq_length_note_older(const JobqLengthNote *note);
+extern int	jobq_length_notes(JobqLengthNote **all);
+extern JobqLengthNote *jobq_length_note_undo(SubTransactionId since);
+extern void jobq_length_notes_forget(void);
+extern void jobq_length_note_life(JobqLengthNote *note, int64 life);
+extern void jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent);
+
 /* src/store/counter.c: all want db->lock, but the first three, which take it */
 extern void jobq_lengths_free(JobqDatabase *db);
 extern void jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped);
