@@ -319,6 +319,15 @@ SELECT state, length(error) FROM jobq.wait(:id);
 SELECT length(headers ->> 'error') FROM jobq.jobs WHERE kind = 'on_failure:complain';
 SELECT jobq.delete_failed(:id);
 
+-- that a kind has none is looked up again and again, where others have the same place among those without a handler
+SELECT 'unheard of ' || i AS other FROM generate_series(1, 10000) i WHERE hashtext('unheard of ' || i) & 63 = hashtext('on_failure:echo') & 63 LIMIT 1 \gset
+SELECT jobq.create_queue('unheard', mode => 'consumer');
+SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM unnest(ARRAY['on_failure:echo', :'other']) kind;
+SELECT count(*) AS before FROM pg_backend_memory_contexts WHERE name = 'jobq handler' \gset
+SELECT count(jobq.enqueue(kind, queue => 'unheard')) FROM (SELECT kind FROM generate_series(1, 100) i, unnest(ARRAY['on_failure:echo', :'other']) kind ORDER BY i) t;
+SELECT count(*) - :before AS more FROM pg_backend_memory_contexts WHERE name = 'jobq handler';
+SELECT jobq.clear('unheard'), jobq.drop_queue('unheard', force => true);
+
 -- lines that a handler writes
 CREATE FUNCTION test.logs(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

@@ -68,6 +68,8 @@ static char missing[MAX_MISSING][JOBQ_MAX_KIND_NAME + 1];
 
 static char *codes_of(Datum array);
 static bool in_codes(const char *codes, const char *code);
+static void keep_handler(JobqKind *kind, bool on_failure, bool on_event,
+						 const Datum *values, const bool *nulls);
 static bool read_kind(JobqKind *kind);
 static JobqKind *find_kind(const char *name);
 
@@ -145,13 +147,81 @@ in_codes(const char *codes, const char *code)
 }
 
 /*
+ * What the columns of the kind's row say, which has a function for it.
+ */
+static void
+keep_handler(JobqKind *kind, bool on_failure, bool on_event, const Datum *values,
+			 const bool *nulls)
+{
+	JobqHandler *handler = &kind->handler;
+	MemoryContext old;
+
+	if (kind->strings == NULL)
+		kind->strings = AllocSetContextCreate(CacheMemoryContext,
+											  "jobq handler",
+											  ALLOCSET_SMALL_SIZES);
+	else
+		MemoryContextReset(kind->strings);
+	kind->signature = kind->backoff = NULL;
+	kind->carry = NIL;
+	kind->retry_on = kind->fail_on = NULL;
+	old = MemoryContextSwitchTo(kind->strings);
+
+#define TEXT_OR_NULL(n) \
+	(nulls[(n) - 1] ? NULL : TextDatumGetCString(values[(n) - 1]))
+#define INT_OR_MINUS(n) (nulls[(n) - 1] ? -1 : DatumGetInt32(values[(n) - 1]))
+	memset(handler, 0, sizeof(JobqHandler));
+	if (on_failure)
+	{
+		kind->signature = TextDatumGetCString(values[HANDLER_ON_FAILURE - 1]);
+		handler->max_attempts = handler->max_exceptions = -1;
+	}
+	else
+	{
+		kind->signature = TextDatumGetCString(values[HANDLER_HANDLER - 1]);
+		handler->has_on_failure = !on_event && !nulls[HANDLER_ON_FAILURE - 1];
+		handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
+		handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
+		if (!nulls[HANDLER_RETRY_ON - 1])
+			kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
+		if (!nulls[HANDLER_FAIL_ON - 1])
+			kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
+		if (!on_event && !nulls[HANDLER_LIMITER - 1])
+			handler->limiter =
+				jobq_limiter_hash(TextDatumGetCString(values[HANDLER_LIMITER - 1]));
+		else if (!on_event &&
+				 (!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
+				  !nulls[HANDLER_THROTTLE - 1]))
+			handler->limiter = jobq_kind_hash(kind->name);
+	}
+	kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
+	if (!nulls[HANDLER_CARRY - 1])
+		kind->carry = jobq_names_of_array(values[HANDLER_CARRY - 1]);
+	handler->carries = kind->carry != NIL;
+	handler->recycled = !nulls[HANDLER_RECYCLE - 1] &&
+		strcmp(TextDatumGetCString(values[HANDLER_RECYCLE - 1]), "each") == 0;
+	if (!nulls[HANDLER_QUEUE - 1])
+		text_to_cstring_buffer(DatumGetTextPP(values[HANDLER_QUEUE - 1]),
+							   handler->queue, sizeof(handler->queue));
+	handler->timeout = INT_OR_MINUS(HANDLER_TIMEOUT);
+	handler->fail_on_timeout = !nulls[HANDLER_FAIL_ON_TIMEOUT - 1] &&
+		DatumGetBool(values[HANDLER_FAIL_ON_TIMEOUT - 1]);
+	for (int i = 0; i < JOBQ_NALLOWANCES; i++)
+		if (!nulls[HANDLER_MAX_MEMORY - 1 + i])
+		{
+			handler->allowance[i] = DatumGetInt64(values[HANDLER_MAX_MEMORY - 1 + i]);
+			handler->confined = true;
+		}
+	MemoryContextSwitchTo(old);
+}
+
+/*
  * Read the kind's row into *kind.  False if there is none; that of plain statements
  * needs none.
  */
 static bool
 read_kind(JobqKind *kind)
 {
-	JobqHandler *handler = &kind->handler;
 	const char *name = kind->name;
 	size_t		prefix = strlen(ON_FAILURE_PREFIX);
 	bool		on_failure = strncmp(name, ON_FAILURE_PREFIX, prefix) == 0;
@@ -164,6 +234,8 @@ read_kind(JobqKind *kind)
 
 	if (jobq_is_statement(name))
 	{
+		JobqHandler *handler = &kind->handler;
+
 		memset(handler, 0, sizeof(JobqHandler));
 		handler->max_attempts = handler->max_exceptions = handler->timeout = -1;
 		return true;
@@ -182,67 +254,11 @@ read_kind(JobqKind *kind)
 	{
 		Datum		values[HANDLER_NATTS];
 		bool		nulls[HANDLER_NATTS];
-		MemoryContext old;
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (kind->strings == NULL)
-			kind->strings = AllocSetContextCreate(CacheMemoryContext,
-												  "jobq handler",
-												  ALLOCSET_SMALL_SIZES);
-		else
-			MemoryContextReset(kind->strings);
-		kind->signature = kind->backoff = NULL;
-		kind->carry = NIL;
-		kind->retry_on = kind->fail_on = NULL;
-		old = MemoryContextSwitchTo(kind->strings);
-
-#define TEXT_OR_NULL(n) \
-		(nulls[(n) - 1] ? NULL : TextDatumGetCString(values[(n) - 1]))
-#define INT_OR_MINUS(n) (nulls[(n) - 1] ? -1 : DatumGetInt32(values[(n) - 1]))
-		memset(handler, 0, sizeof(JobqHandler));
-		if (on_failure)
-		{
-			kind->signature = TEXT_OR_NULL(HANDLER_ON_FAILURE);
-			handler->max_attempts = handler->max_exceptions = -1;
-		}
-		else
-		{
-			kind->signature = TEXT_OR_NULL(HANDLER_HANDLER);
-			handler->has_on_failure = !on_event && !nulls[HANDLER_ON_FAILURE - 1];
-			handler->max_attempts = INT_OR_MINUS(HANDLER_MAX_ATTEMPTS);
-			handler->max_exceptions = INT_OR_MINUS(HANDLER_MAX_EXCEPTIONS);
-			if (!nulls[HANDLER_RETRY_ON - 1])
-				kind->retry_on = codes_of(values[HANDLER_RETRY_ON - 1]);
-			if (!nulls[HANDLER_FAIL_ON - 1])
-				kind->fail_on = codes_of(values[HANDLER_FAIL_ON - 1]);
-			if (!on_event && !nulls[HANDLER_LIMITER - 1])
-				handler->limiter =
-					jobq_limiter_hash(TextDatumGetCString(values[HANDLER_LIMITER - 1]));
-			else if (!on_event &&
-					 (!nulls[HANDLER_MAX_RUNNING - 1] || !nulls[HANDLER_RATE - 1] ||
-					  !nulls[HANDLER_THROTTLE - 1]))
-				handler->limiter = jobq_kind_hash(name);
-		}
-		kind->backoff = TEXT_OR_NULL(HANDLER_BACKOFF);
-		if (!nulls[HANDLER_CARRY - 1])
-			kind->carry = jobq_names_of_array(values[HANDLER_CARRY - 1]);
-		handler->carries = kind->carry != NIL;
-		handler->recycled = !nulls[HANDLER_RECYCLE - 1] &&
-			strcmp(TextDatumGetCString(values[HANDLER_RECYCLE - 1]), "each") == 0;
-		if (!nulls[HANDLER_QUEUE - 1])
-			text_to_cstring_buffer(DatumGetTextPP(values[HANDLER_QUEUE - 1]),
-								   handler->queue, sizeof(handler->queue));
-		handler->timeout = INT_OR_MINUS(HANDLER_TIMEOUT);
-		handler->fail_on_timeout = !nulls[HANDLER_FAIL_ON_TIMEOUT - 1] &&
-			DatumGetBool(values[HANDLER_FAIL_ON_TIMEOUT - 1]);
-		for (int i = 0; i < JOBQ_NALLOWANCES; i++)
-			if (!nulls[HANDLER_MAX_MEMORY - 1 + i])
-			{
-				handler->allowance[i] = DatumGetInt64(values[HANDLER_MAX_MEMORY - 1 + i]);
-				handler->confined = true;
-			}
-		MemoryContextSwitchTo(old);
-		found = kind->signature != NULL;
+		found = !nulls[(on_failure ? HANDLER_ON_FAILURE : HANDLER_HANDLER) - 1];
+		if (found)
+			keep_handler(kind, on_failure, on_event, values, nulls);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
