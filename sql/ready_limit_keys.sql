@@ -74,6 +74,44 @@ SELECT id, token, payload #>> '{server,host}' AS host FROM jobq.reserve('{fetche
 SELECT :'host' AS host, jobq.ack(:id, :token) IS NOT NULL AS done;
 SELECT test.until($$ (SELECT running = 0 FROM jobq.limits WHERE limiter = 'hosts') $$);
 
+-- two keys that share their lanes, which are found by a hash: each has the limits for itself all the same
+SELECT pg_advisory_lock(1);
+CREATE FUNCTION test.rival(queue text) RETURNS bigint LANGUAGE sql AS $$
+	SELECT jobq.enqueue('fetch', '{"server": {"host": "h59719"}, "lock": 1}', queue => queue, delay => '1 hour')
+$$;
+SELECT test.fetch('h4035') AS a1, test.rival('fetching') AS b \gset
+SELECT count(*), count(DISTINCT flow) AS flows FROM jobq.job WHERE id IN (:a1, :b);
+SELECT test.in_gate(:a1);
+SELECT test.fetch('h4035') AS a2 \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:a2);
+SELECT key, running FROM jobq.limit_keys WHERE running > 0;
+SELECT jobq.reschedule(:b, now());
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:a1, :a2, :b]);
+SELECT jobq.enqueue('fetch', '{"server": {"host": "h4035"}}', 'fetched') AS a1, test.rival('fetched') AS b \gset
+SELECT id, token FROM jobq.reserve('{fetched}', 10, wait => '5 min') \gset
+SELECT :id = :a1 AS is_first;
+SELECT jobq.enqueue('fetch', '{"server": {"host": "h4035"}}', 'fetched') AS a2 \gset
+SELECT count(*) FROM jobq.reserve('{fetched}', 10);
+SELECT jobq.reschedule(:b, now());
+SELECT jobq.ack(:id, :token) IS NOT NULL AS done;
+SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
+SELECT count(*), min(jobq.ack(id, token)::text) IS NOT NULL AS done FROM jobq.reserve('{fetched}', 1, wait => '5 min');
+-- and one whose hash is 0
+SELECT jobq.create_limiter('l518655', max_running => 1, by => 'payload $.server.host');
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'l518655');
+CALL test.settle();
+SELECT pg_advisory_lock(1);
+SELECT test.fetch('h1380') AS z1 \gset
+SELECT test.in_gate(:z1);
+SELECT test.fetch('h1380') AS z2 \gset
+CALL test.settle();
+SELECT state FROM jobq.status(:z2);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:z1, :z2]);
+SELECT jobq.register('fetch', 'test.fetch(jsonb)', limiter => 'hosts'), jobq.drop_limiter('l518655');
+
 -- a rate of each key
 SELECT jobq.create_limiter('calls', rate => '2 per hour burst 2', by => 'header client');
 SELECT jobq.register('note', 'test.note(jsonb)', limiter => 'calls');
@@ -129,4 +167,4 @@ SELECT jobq.drop_queue(q, force => true) FROM unnest('{fetching,fetched,first of
 SELECT jobq.drop_limiter(l) FROM unnest('{hosts,calls,of tenants,of roles}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 TRUNCATE test.trace;
-DROP FUNCTION test.fetch(jsonb), test.fetch(text, int);
+DROP FUNCTION test.fetch(jsonb), test.fetch(text, int), test.rival(text);

@@ -189,6 +189,16 @@ SELECT state FROM jobq.status(:alice2);
 SELECT reason, detail, remedy FROM jobq.explain_job(:alice2);
 SELECT pg_advisory_unlock(1);
 SELECT state FROM jobq.wait(ARRAY[:a3, :b1, :alice2]);
+-- nor those of a key that has the same lanes, which are found by a hash
+SELECT pg_advisory_lock(1);
+SELECT test.hold('h79548') AS a1 \gset
+SELECT test.in_gate(:a1);
+SELECT test.hold('h194087') AS b, test.hold('h79548') AS a2 \gset
+SELECT count(DISTINCT flow) AS flows FROM jobq.job WHERE id IN (:b, :a2);
+SELECT state FROM jobq.wait(:a1);
+SELECT test.in_gate(:b, :a2);
+SELECT pg_advisory_unlock(1);
+SELECT state FROM jobq.wait(ARRAY[:b, :a2]);
 -- many keys
 SELECT jobq.alter_limiter('of hosts', when_taken => 'skip');
 CALL test.settle();

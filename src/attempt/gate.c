@@ -35,7 +35,10 @@ static bool group_is_held(Relation rel, const JobqJob *job,
 						  JobqJob *holder);
 static bool group_predecessor(Relation rel, const JobqJob *job,
 							  Snapshot snapshot, JobqJob *first);
+static bool is_as_popped(const JobqPush *push, const JobqPush *entry,
+						 const JobqQueue *queue);
 static void give_back(const JobqPush *push, int64 token, bool limits);
+static void give_to_lane(const JobqPush *push, int64 token);
 static void drop_lease(int64 id, int64 token);
 static bool take_away(Relation rel, JobqJob *job, const JobqPush *entry,
 					  int64 token);
@@ -89,6 +92,8 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 		/* it stands among the jobs of a limiter that it has left */
 		if (push.kind == 0 && entry->permits.kind != JOBQ_NO_LIMITER)
 			return JOBQ_OTHER_LANE;
+		if (!is_as_popped(&push, entry, queue))
+			return JOBQ_OTHER_KEY;
 		if ((queue != NULL && queue->limited &&
 			 entry->permits.queue == JOBQ_NO_LIMITER) ||
 			(queue != NULL && queue->tenants_limited && push.tenant != 0 &&
@@ -100,6 +105,23 @@ jobq_gate(Relation rel, const JobqJob *job, char mode, const JobqPush *entry,
 	if (group_is_busy(rel, job, queue, entry, snapshot, first))
 		return JOBQ_GROUP_BUSY;
 	return JOBQ_MAY_RUN;
+}
+
+/*
+ * Are the permits with which the job was popped those that it needs?  They are for what
+ * its lane has said of its jobs: their limiter, key, cost and tenant.  The flow, by which
+ * lanes are told apart, is a hash of all of these, so a lane may have jobs that differ,
+ * and says what the last one has brought along.
+ */
+static bool
+is_as_popped(const JobqPush *push, const JobqPush *entry, const JobqQueue *queue)
+{
+	if (push->kind != 0 &&
+		(push->kind != entry->kind || push->limit_key != entry->limit_key ||
+		 push->cost != entry->cost))
+		return false;
+	return queue == NULL || !queue->tenants_limited || push->tenant == 0 ||
+		push->tenant == entry->tenant;
 }
 
 /*
@@ -269,6 +291,11 @@ jobq_turn_away(Relation rel, JobqVerdict verdict, JobqJob *job,
 			give_back(&push, token, verdict == JOBQ_LACKS_PERMIT);
 			break;
 
+		case JOBQ_OTHER_KEY:
+			jobq_push_flow(job, &push);
+			give_to_lane(&push, token);
+			break;
+
 		case JOBQ_NOT_DUE:
 			drop_lease(entry->key.id, token);
 			jobq_job_push(job);
@@ -328,6 +355,30 @@ give_back(const JobqPush *push, int64 token, bool limits)
 		wake.scheduler = true;
 	}
 	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
+	jobq_ready_push(db, push, push->key.run_at, &wake);
+	jobq_unlock(db, &wake);
+}
+
+/*
+ * The same where the job was popped with what another needs, of which the lane has
+ * spoken last: now it speaks of this one, which is popped again by that.
+ *
+ * Whoever has popped it lets go of what it holds before.  Else the next one would find
+ * its group taken, pop another of the lane instead, give that back as well, and so on.
+ */
+static void
+give_to_lane(const JobqPush *push, int64 token)
+{
+	JobqDatabase *db = jobq_my_database();
+	JobqWakeList wake = {0};
+
+	if (db == NULL)
+		return;
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_lease_undo(db, push->key.id, token, jobq_now(), &wake);
+	if (token == 0 && jobq_my_slot != NULL &&
+		jobq_my_slot->holding->permits_job == push->key.id)
+		jobq_slot_release(db, jobq_my_slot, false, true, jobq_now(), &wake);
 	jobq_ready_push(db, push, push->key.run_at, &wake);
 	jobq_unlock(db, &wake);
 }

@@ -91,6 +91,8 @@ typedef enum JobqVerdict
 	JOBQ_NOT_DUE,				/* the clock was put back */
 	JOBQ_EXPIRED,				/* it did not begin in time */
 	JOBQ_OTHER_LANE,			/* its kind or queue has other limits now */
+	JOBQ_OTHER_KEY,				/* it was popped with permits of another key,
+								 * whose flow is the same */
 	JOBQ_LACKS_PERMIT,			/* likewise: it was popped without one */
 	JOBQ_GROUP_BUSY,			/* another job of its group comes first */
 

@@ -340,10 +340,14 @@ parts(const JobqJob *job, Flow *flow)
 		flow->held = jobq_held_hash(jobq_job_kind(job));
 }
 
+/*
+ * The hash of all of them; 0 if there is none, and never else.
+ */
 static int32
 flow_of(const Flow *flow)
 {
 	uint32		hash = flow->tenant;
+	bool		none = flow->tenant == 0 && flow->cost == 0 && flow->held == 0;
 
 	if (flow->limit_key != 0)
 		hash = hash_combine(hash, flow->limit_key);
@@ -353,7 +357,9 @@ flow_of(const Flow *flow)
 		hash = hash_combine(hash, PASSES);
 	else if (flow->cost > 1)
 		hash = hash_combine(hash, murmurhash32(flow->cost));
-	return (int32) (flow->held != 0 ? hash_combine(hash, flow->held) : hash);
+	if (flow->held != 0)
+		hash = hash_combine(hash, flow->held);
+	return hash == 0 && !none ? 1 : (int32) hash;
 }
 
 /*

@@ -103,8 +103,10 @@ op_enqueue(uint32 a, uint32 b, uint32 c)
 		job->tenant = 1 + (c >> 6) % 3;
 	if (queue->kind_paused && MAY_BE_PAUSED(job))
 		job->held = KIND_PAUSED;
-	job->flow = job->kind * 100 + job->limit_key * 10 + job->tenant + job->held * 1000 +
-		(job->cost + 1) * 1000000;
+
+	/* it is a hash: two of the keys have the same */
+	job->flow = job->kind * 100 + Min(job->limit_key, 2) * 10 + job->tenant +
+		job->held * 1000 + (job->cost + 1) * 1000000;
 	if ((c >> 20) % 2 == 0 && world.last.queue_id != 0)
 	{
 		/* the same lane as the one before */
@@ -273,6 +275,22 @@ give_back(const JobqPush *entry, int64 token, bool unranked, bool limits)
 	unlock(&wake);
 }
 
+/*
+ * The same to a lane that has said what another job needs; slot: of the worker, or NULL.
+ */
+static void
+give_to_lane(const JobqPush *job, JobqSlot *slot, int64 token)
+{
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	jobq_lease_undo(db, job->key.id, token, world.now, &wake);
+	if (slot != NULL)
+		jobq_slot_release(db, slot, false, true, world.now, &wake);
+	jobq_ready_push(db, job, job->key.run_at, &wake);
+	unlock(&wake);
+}
+
 static void
 drop_lease(int64 id, int64 token)
 {
@@ -287,10 +305,10 @@ drop_lease(int64 id, int64 token)
 
 /*
  * May the job that was popped run?  Its row, or -1; then it is where it belongs.
- * token: of its lease, or 0; popped: when.
+ * slot: of the worker, or NULL; token: of its lease, or 0; popped: when.
  */
 static int
-gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
+gate(const JobqPush *entry, JobqSlot *slot, int64 token, Moment popped)
 {
 	int			r = row_of(entry->key.id);
 	Row		   *row = r < 0 ? NULL : &world.rows[r];
@@ -339,7 +357,7 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		unlock(&wake);
 		return -1;
 	}
-	if (queue->paused || queue->consumer != consumer ||
+	if (queue->paused || queue->consumer != (slot == NULL) ||
 		(queue->kind_paused && row->job.held != 0))
 	{
 		give_back(entry, token, true, false);
@@ -353,6 +371,12 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
 		jobq_ready_push(db, &row->job, world.now, &wake);
 		unlock(&wake);
+		return -1;
+	}
+	if (row->job.limit_key != entry->limit_key && row->job.kind != 0)
+	{
+		trace("  has key %u, not %u\n", row->job.limit_key, entry->limit_key);
+		give_to_lane(&row->job, slot, token);
 		return -1;
 	}
 	if ((queue->limited && jobq_limiter_counts(&queue->limiter) &&
@@ -370,6 +394,10 @@ gate(const JobqPush *entry, bool consumer, int64 token, Moment popped)
 	if (entry->permits.kind != JOBQ_NO_LIMITER && entry->permits.cost != row->job.cost)
 		model_fail("job %d has taken %d tokens, not %d", (int) row->job.key.id,
 				   entry->permits.cost, row->job.cost);
+	if (entry->permits.limit_key != JOBQ_NONE &&
+		TALLY(db, entry->permits.limit_key)->tenant != row->job.limit_key)
+		model_fail("job %d has key %u, and takes the place of %u", (int) row->job.key.id,
+				   row->job.limit_key, TALLY(db, entry->permits.limit_key)->tenant);
 	if (row->job.group != 0 &&
 		(!queue->limited || queue->limiter.group_max_running == 1 ||
 		 jobq_group_shared(row->job.group)) &&
@@ -550,7 +578,7 @@ worker_pop(int w)
 	if (!popped)
 		return;
 	worker->popped = entry;
-	worker->row = gate(&entry, false, 0, world_moment());
+	worker->row = gate(&entry, slot, 0, world_moment());
 	if (worker->row >= 0)
 	{
 		world.rows[worker->row].worker = w;
@@ -825,7 +853,7 @@ session_look(int s)
 	if (!popped)
 		return session->asking;
 	session->awake = true;
-	r = gate(&job, true, token, when);
+	r = gate(&job, NULL, token, when);
 	if (r >= 0)
 	{
 		world.rows[r].session = s;

@@ -56,13 +56,20 @@ contest_compare(void *arg)
 	{
 		const JobqPush *push = &contest->waiting[i];
 		JobqHolder	holder = {.id = push->key.id};
+		JobqPush	own = {0};
 		JobqJob		job;
+		bool		found;
 
 		/* it has got a place since it was listed */
 		if (bsearch(&holder, contest->holders, contest->nholders, sizeof(JobqHolder),
 					compare_holders) != NULL)
 			continue;
-		if (!jobq_job_fetch_entry(rel, push, GetActiveSnapshot(), &job) ||
+		found = jobq_job_fetch_entry(rel, push, GetActiveSnapshot(), &job);
+		if (found)
+			jobq_push_flow(&job, &own);
+
+		/* it stands in a lane that is another key's: see jobq_gate() */
+		if (!found || own.limit_key != contest->by.limit_key ||
 			job_run_at(&job) > now || jobq_job_runs(&job) || job_blocked(&job))
 			add_item(contest, push, LOOK, 0);
 		else
