@@ -246,14 +246,8 @@ jobq_limiter_of_sql(PG_FUNCTION_ARGS)
 bool
 jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 {
-	ListCell   *lc;
-
-	if (!queue->tenants_paused || tenant == NULL)
-		return false;
-	foreach(lc, jobq_queue_paused_tenants(queue->id))
-		if (strcmp(lfirst(lc), tenant) == 0)
-		return true;
-	return false;
+	return queue->tenants_paused && tenant != NULL &&
+		jobq_queue_pauses(queue->id, false, tenant);
 }
 
 /*
@@ -262,14 +256,7 @@ jobq_tenant_paused(const JobqQueue *queue, const char *tenant)
 bool
 jobq_kind_paused(const JobqQueue *queue, const char *kind)
 {
-	ListCell   *lc;
-
-	if (!queue->kinds_paused)
-		return false;
-	foreach(lc, jobq_queue_paused_kinds(queue->id))
-		if (strcmp(lfirst(lc), kind) == 0)
-		return true;
-	return false;
+	return queue->kinds_paused && jobq_queue_pauses(queue->id, true, kind);
 }
 
 /*

@@ -418,6 +418,25 @@ jobq_queue_paused_kinds(int32 id)
 }
 
 /*
+ * Is this kind of the queue paused, or this tenant?  It is asked for each job that is
+ * looked at, and there may be many names: they are compared where they are.
+ */
+bool
+jobq_queue_pauses(int32 id, bool kind, const char *name)
+{
+	KnownQueue	buffer;
+	const KnownQueue *known = known_queue(id, &buffer);
+	ListCell   *lc;
+
+	if (known == NULL)
+		return false;
+	foreach(lc, kind ? known->paused_kinds : known->paused_tenants)
+		if (strcmp(lfirst(lc), name) == 0)
+		return true;
+	return false;
+}
+
+/*
  * The queue of that name; an error if there is none that this user may see.
  */
 int32
