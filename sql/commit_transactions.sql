@@ -144,6 +144,30 @@ SELECT state FROM jobq.wait(:held);
 SELECT note FROM test.trace ORDER BY n;
 TRUNCATE test.trace;
 
+-- what a large one has noted is not kept in memory, however it ends
+CREATE FUNCTION test.keeps(before bigint) RETURNS boolean LANGUAGE sql AS $$
+	SELECT total_bytes > before + 500000 FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'
+$$;
+SELECT jobq.create_queue('many outside', mode => 'consumer');
+SELECT jobq.create_batch(start => true) AS batch \gset
+SELECT count(*) FROM jobq.batch_add(:batch, 'outside', array_fill('1'::jsonb, ARRAY[20000]), '{"queue": "many outside", "group_key": "one", "delay": "1 hour"}');
+SELECT total_bytes AS before FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
+BEGIN;
+SELECT jobq.cancel_many(queue => 'many outside');
+SELECT test.keeps(:before);
+ROLLBACK;
+SELECT test.keeps(:before);
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.cancel_many(queue => 'many outside');
+ROLLBACK TO s;
+COMMIT;
+SELECT test.keeps(:before);
+SELECT jobq.cancel_many(queue => 'many outside');
+SELECT test.keeps(:before);
+SELECT jobq.drop_queue('many outside', force => true);
+DROP FUNCTION test.keeps(bigint);
+
 -- read only
 SELECT jobq.enqueue('echo', delay => '1 hour') AS id \gset
 BEGIN READ ONLY;

@@ -200,10 +200,18 @@ batches_noted(void)
 	return nends > 0;
 }
 
+static void
+batches_give_back(void)
+{
+	Assert(nends == 0);
+	ends = jobq_give_back(ends, &max_ends);
+}
+
 const JobqCommitBooks batch_books =
 {
 	.noted = batches_noted,
 	.pending = batches_pending,
 	.commit = batches_commit,
 	.abort = batches_abort,
+	.give_back = batches_give_back,
 };

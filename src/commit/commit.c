@@ -131,6 +131,17 @@ abort_books(SubTransactionId since)
 }
 
 /*
+ * The transaction is over, and nothing is noted any more.
+ */
+static void
+give_back(void)
+{
+	for (int i = 0; i < nbooks; i++)
+		if (books[i]->give_back != NULL)
+			books[i]->give_back();
+}
+
+/*
  * At commit, hand over a job that this transaction has written.
  */
 void
@@ -359,6 +370,8 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 			committed = something_noted();
+			if (!committed)
+				give_back();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			for (int i = 0; i < nbooks; i++)
@@ -372,6 +385,7 @@ xact_callback(XactEvent event, void *arg)
 				undo_deletions(InvalidSubTransactionId);
 				forget();
 			}
+			give_back();
 			break;
 		case XACT_EVENT_PREPARE:
 			for (int i = 0; i < nbooks; i++)
@@ -379,6 +393,7 @@ xact_callback(XactEvent event, void *arg)
 					books[i]->prepare();
 			if (something_noted())
 				forget();
+			give_back();
 			break;
 		default:
 			break;
@@ -557,6 +572,7 @@ hand_over(void)
 		free_schedules(db);
 	if (OidIsValid(created))
 		start_serving(db);
+	give_back();
 
 	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;

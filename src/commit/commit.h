@@ -186,6 +186,13 @@ typedef struct JobqCommitBooks
 
 	/* it was prepared; if NULL, all is undone */
 	void		(*prepare) (void);
+
+	/*
+	 * The transaction is over, and nothing is noted any more: give back
+	 * memory that was needed for very much, by jobq_give_back().  Without the
+	 * lock; cannot fail.
+	 */
+	void		(*give_back) (void);
 } JobqCommitBooks;
 
 /*

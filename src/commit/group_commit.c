@@ -103,6 +103,13 @@ undo(PendingGroups *pending, SubTransactionId since)
 		pending->n--;
 }
 
+static void
+give_back(PendingGroups *pending)
+{
+	Assert(pending->n == 0);
+	pending->jobs = jobq_give_back(pending->jobs, &pending->max);
+}
+
 static bool
 some_left(PendingGroups *pending, JobqDatabase *db)
 {
@@ -138,6 +145,12 @@ held_abort(SubTransactionId since)
 	undo(&held, since);
 }
 
+static void
+held_give_back(void)
+{
+	give_back(&held);
+}
+
 static bool
 ended_noted(void)
 {
@@ -169,6 +182,12 @@ static void
 ended_abort(SubTransactionId since)
 {
 	undo(&ended, since);
+}
+
+static void
+ended_give_back(void)
+{
+	give_back(&ended);
 }
 
 /*
@@ -215,12 +234,19 @@ awaited_abort(SubTransactionId since)
 	jobq_unlock(db, &wake);
 }
 
+static void
+awaited_give_back(void)
+{
+	give_back(&awaited);
+}
+
 const JobqCommitBooks group_held_books =
 {
 	.noted = held_noted,
 	.pending = held_pending,
 	.commit = held_commit,
 	.abort = held_abort,
+	.give_back = held_give_back,
 };
 
 const JobqCommitBooks group_end_books =
@@ -230,6 +256,7 @@ const JobqCommitBooks group_end_books =
 	.commit = ended_commit,
 	.unnoted = ended_unnoted,
 	.abort = ended_abort,
+	.give_back = ended_give_back,
 };
 
 const JobqCommitBooks group_awaited_books =
@@ -237,4 +264,5 @@ const JobqCommitBooks group_awaited_books =
 	.noted = awaited_noted,
 	.pending = awaited_pending,
 	.abort = awaited_abort,
+	.give_back = awaited_give_back,
 };

@@ -323,6 +323,13 @@ leases_pending(JobqDatabase *db)
 	return nleases > 0;
 }
 
+static void
+leases_give_back(void)
+{
+	Assert(nleases == 0);
+	leases = jobq_give_back(leases, &max_leases);
+}
+
 const JobqCommitBooks lease_books =
 {
 	.noted = jobq_leases_noted,
@@ -330,4 +337,5 @@ const JobqCommitBooks lease_books =
 	.commit = leases_commit,
 	.abort = leases_abort,
 	.check_prepare = leases_check_prepare,
+	.give_back = leases_give_back,
 };

@@ -42,9 +42,6 @@ static NotedTime *times = NULL;
 static int	ntimes = 0;
 static int	max_times = 0;
 
-/* There is room for so many from one transaction to the next. */
-#define KEPT_NOTES	1024
-
 /* The last note for each place; it may be outdated. */
 static int *note_of = NULL;
 
@@ -519,18 +516,9 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 static void
 give_back(void)
 {
-	if (max_notes > KEPT_NOTES)
-	{
-		pfree(notes);
-		notes = NULL;
-		max_notes = 0;
-	}
-	if (max_times > KEPT_NOTES)
-	{
-		pfree(times);
-		times = NULL;
-		max_times = 0;
-	}
+	Assert(nnotes == 0 && ntimes == 0);
+	notes = jobq_give_back(notes, &max_notes);
+	times = jobq_give_back(times, &max_times);
 }
 
 static bool
@@ -573,7 +561,6 @@ stats_pending(JobqDatabase *db)
 		LWLockRelease(jobq_stats->lock);
 	}
 	nnotes = ntimes = 0;
-	give_back();
 
 	/* if somebody counts since, that was without us */
 	if (OidIsValid(unnoted_jobs))
@@ -606,10 +593,7 @@ stats_abort(SubTransactionId since)
 		SpinLockRelease(&stat->mutex);
 	}
 	if (since == InvalidSubTransactionId)
-	{
 		unnoted_jobs = InvalidOid;
-		give_back();
-	}
 }
 
 /*
@@ -634,6 +618,7 @@ static const JobqCommitBooks books =
 	.commit = stats_commit,
 	.unnoted = stats_unnoted,
 	.abort = stats_abort,
+	.give_back = give_back,
 };
 
 /*
