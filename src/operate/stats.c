@@ -13,9 +13,12 @@
  */
 #include "base/base.h"
 
+#include "access/xlog.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/timestamp.h"
 
 #include "operate/inner.h"
@@ -29,7 +32,8 @@ PG_FUNCTION_INFO_V1(jobq_stats_known);
 static void put_name(const JobqStatName *name, Datum *values, bool *nulls);
 
 /*
- * This database's jobs, if they are counted.
+ * This database's jobs, if they are counted.  On a standby nobody counts: what is in
+ * its memory is what the server knew of which its files are a copy.
  */
 JobqStatBase *
 jobq_stat_base(void)
@@ -37,7 +41,7 @@ jobq_stat_base(void)
 	Oid			jobs = jobq_relations()->job;
 	JobqStatBase *base;
 
-	if (jobq_stats == NULL)
+	if (jobq_stats == NULL || RecoveryInProgress())
 		return NULL;
 	LWLockAcquire(jobq_stats->lock, LW_SHARED);
 	base = jobq_stats_base(MyDatabaseId, jobs, false, 0);
@@ -425,6 +429,7 @@ jobq_stats_reset(PG_FUNCTION_ARGS)
 	JobqStatBase *base = jobq_stat_base();
 	int32		queue_id = 0;
 
+	PreventCommandDuringRecovery("jobq.stats_reset()");
 	if (PG_ARGISNULL(0))
 		jobq_require_all(JOBQ_MAY_OPERATE, "reset the statistics of all queues");
 	else

@@ -10,6 +10,10 @@
  * recovered, the jobs are counted anew, and the counters are those of the last file:
  * the launcher writes one each minute in which something has happened.
  *
+ * A server that begins as a standby, or recovers an archive, goes on with what other
+ * servers have done: what it was stopped with says nothing about the jobs that there
+ * are when it is promoted.
+ *
  * A file that is damaged, or of another layout, is not read.
  *
  * src/stats/file.c
@@ -18,6 +22,7 @@
  */
 #include "base/base.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/xlog.h"
@@ -219,6 +224,18 @@ read_file(FILE *file, FileHeader *header)
 }
 
 /*
+ * Will this start go on with another server's WAL?  The server asks for these files in
+ * its data directory, too, where the postmaster is.
+ */
+static bool
+follows_others(void)
+{
+	struct stat st;
+
+	return stat(STANDBY_SIGNAL_FILE, &st) == 0 || stat(RECOVERY_SIGNAL_FILE, &st) == 0;
+}
+
+/*
  * The shared memory is new: fill it from the file, and have that written when the
  * server is stopped.  Runs in the postmaster, or in a single-user server.
  */
@@ -249,7 +266,8 @@ jobq_stats_load(void)
 		return;
 	}
 	exact = read_control(&system, &checkpoint) && header.system == system &&
-		!XLogRecPtrIsInvalid(checkpoint) && header.checkpoint == checkpoint;
+		!XLogRecPtrIsInvalid(checkpoint) && header.checkpoint == checkpoint &&
+		!follows_others();
 	for (int i = 0; i < header.nbases; i++, at += sizeof(FileBase))
 	{
 		FileBase	saved;

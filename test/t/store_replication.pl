@@ -262,6 +262,33 @@ wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq.job');
 is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'all effects are there, once');
 
+# A planned switch-over, and back: what a server knew when it was stopped is not what there
+# is when it takes over again.
+my $agree = q{SELECT bool_and(exact) AND sum(waiting + scheduled + blocked + running + held) = (SELECT count(*) FROM jobq.job) FROM jobq.stats};
+my $counted = q{SET jobq.count_limit = 1; SELECT scheduled, exact FROM jobq.queues WHERE name = 'switched'};
+$standby->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 5)});
+wait_for($standby, 'statistics agree with the table', $agree);
+$standby->backup('switch');
+my $third = PostgreSQL::Test::Cluster->new('third');
+$third->init_from_backup($standby, 'switch', has_streaming => 1);
+$third->start;
+$standby->wait_for_catchup($third);
 $standby->stop;
-no_failed_assertion($publisher, $subscriber, $primary, $standby);
+$third->promote;
+$third->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'switched', delay => '1 day') FROM generate_series(1, 7)});
+wait_for($third, 'on the server that has taken over they agree, too', $agree);
+$standby->enable_streaming($third);
+$standby->start;
+$third->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', 'SELECT count(*) FROM jobq.stats'), '0', 'a standby has no statistics');
+is($standby->safe_psql('postgres', $counted), '12|t', 'so a long queue is counted there');
+my (undef, undef, $refused) = $standby->psql('postgres', 'SELECT jobq.stats_reset()');
+like($refused, qr/cannot execute jobq.stats_reset\(\) during recovery/, 'and none begin anew');
+$third->stop;
+$standby->promote;
+wait_for($standby, 'statistics agree after the switch back', $agree);
+is($standby->safe_psql('postgres', $counted), '12|t', 'and tell of a long queue');
+
+$standby->stop;
+no_failed_assertion($publisher, $subscriber, $primary, $standby, $third);
 done_testing();
