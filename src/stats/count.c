@@ -21,13 +21,15 @@
 #include "base/base.h"
 
 #include "access/transam.h"
+#include "miscadmin.h"
 #include "utils/snapmgr.h"
 
 #include "stats/stats.h"
 
 /*
  * Begin to count; the snapshot to count with, registered, or NULL if there are too
- * many transactions for that now.  *number is that of this counting.
+ * many transactions for that now, or the base is another database's.  *number is that of
+ * this counting.
  */
 Snapshot
 jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
@@ -40,6 +42,11 @@ jobq_stats_count_begin(JobqStatBase *base, TimestampTz now, uint32 *number)
 	(void) GetLatestSnapshot();
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	if (base->dboid != MyDatabaseId)
+	{
+		LWLockRelease(jobq_stats->lock);
+		return NULL;
+	}
 	base->recount = false;
 	base->count = *number = ++jobq_stats->ncounts;
 	for (uint32 place = 0; place < all; place++)

@@ -162,19 +162,22 @@ save(bool final)
 }
 
 /*
- * Write the file if something has happened since the last time.
+ * Write the file if something has happened since the last time, or was forgotten.
  */
 void
 jobq_stats_save(void)
 {
 	static TimestampTz saved = 0;
+	static uint64 saved_changes = 0;
+	uint64		changes = pg_atomic_read_u64(&jobq_stats->changes);
 	TimestampTz used = 0;
 
 	for (uint32 place = 0; place < jobq_stats->nstats + (uint32) jobq_max_databases; place++)
 		used = Max(used, jobq_stats->stats[place].used_at);
-	if (used == saved)
+	if (used == saved && changes == saved_changes)
 		return;
 	saved = used;
+	saved_changes = changes;
 	save(false);
 }
 

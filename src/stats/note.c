@@ -99,7 +99,8 @@ my_base(Oid jobs)
 }
 
 /*
- * Pin the place if it is still the same one; whose generation it is then.
+ * Pin the place if it is still the same one; or if "any", as long as it is one of this
+ * database's; whose generation it is then.
  */
 static bool
 pin(uint32 place, uint32 *generation, bool any)
@@ -110,7 +111,8 @@ pin(uint32 place, uint32 *generation, bool any)
 	SpinLockAcquire(&stat->mutex);
 	/* a test has a session killed here */
 	jobq_injection_point("jobq-stats-pin");
-	same = stat->in_use && (any || stat->generation == *generation);
+	same = stat->in_use && (any ? stat->name.dboid == MyDatabaseId
+							: stat->generation == *generation);
 	if (same)
 		stat->pins++;
 	*generation = stat->generation;
@@ -149,7 +151,8 @@ hash_of(const JobqStatBase *base, int32 queue_id, const char *kind, int kind_len
 }
 
 /*
- * The place of a name, found in the cache or in shared memory, and its generation.
+ * The place of a name, found in the cache or in shared memory, and its generation;
+ * JOBQ_NONE if this database's jobs have ceased to be counted.
  */
 static uint32
 look_up(const JobqStatBase *base, int32 queue_id, Oid role,
@@ -179,6 +182,11 @@ look_up(const JobqStatBase *base, int32 queue_id, Oid role,
 										tenant, tenant_length, hash,
 										jobq_last_now, &cached->generation,
 										&is_other);
+		if (cached->place == JOBQ_NONE)
+		{
+			cached->place = 0;
+			return JOBQ_NONE;
+		}
 		cached->other_until = is_other ? jobq_last_now + OTHER_KEPT : 0;
 		cached->hash = hash;
 	}
@@ -199,9 +207,9 @@ jobq_stats_place(Oid jobs, int32 queue_id, Oid role, const char *kind,
 
 	if (!JOBQ_STATISTICS || base == NULL)
 		return JOBQ_NONE;
-	at->base = base;
 	at->place = look_up(base, queue_id, role, kind, kind_length, tenant, tenant_length,
 						&at->generation);
+	at->base = at->place == JOBQ_NONE ? NULL : base;
 	return at->place;
 }
 
@@ -299,6 +307,8 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	{
 		place = look_up(base, queue_id, role, kind, kind_length, tenant,
 						tenant_length, &generation);
+		if (place == JOBQ_NONE)
+			break;
 		note = find_note(place, generation, subid);
 		if (note != NULL)
 			break;
@@ -308,7 +318,11 @@ jobq_stats_note(Oid jobs, int32 queue_id, Oid role, const char *kind,
 	{
 		place = jobq_stats_of_base(base);
 		if (!pin(place, &generation, true))
-			return NULL;		/* the extension was dropped */
+		{
+			/* the extension was dropped, or others are counted in its stead */
+			unnoted_jobs = jobs;
+			return NULL;
+		}
 	}
 	at->base = base;
 	at->place = place;

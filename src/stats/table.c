@@ -22,6 +22,7 @@
 #include "base/base.h"
 
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "stats/stats.h"
@@ -78,6 +79,7 @@ stats_init(void *owner, char *memory)
 	if (!pg_strong_random(&jobq_stats->seed, sizeof(jobq_stats->seed)))
 		jobq_stats->seed = (uint64) GetCurrentTimestamp();
 	jobq_stats->nstats = (uint32) jobq_max_stats;
+	pg_atomic_init_u64(&jobq_stats->changes, 0);
 	memory += MAXALIGN(sizeof(JobqStats));
 	jobq_stats->bases = (JobqStatBase *) memory;
 	memory += MAXALIGN(jobq_max_databases * sizeof(JobqStatBase));
@@ -441,9 +443,10 @@ give_up(uint32 place, bool keep, TimestampTz now)
 }
 
 /*
- * The place where a job of this name is counted, and its generation.  *is_other: that
- * is not one of its own.  Takes the lock; if it is known that there is no place, not
- * exclusively: where names are many, most have none.
+ * The place where a job of this name is counted, and its generation; JOBQ_NONE if the
+ * base is another database's by now.  *is_other: that is not one of its own.  Takes the
+ * lock; if it is known that there is no place, not exclusively: where names are many,
+ * most have none.
  */
 uint32
 jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
@@ -457,7 +460,8 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 	*is_other = false;
 	LWLockAcquire(jobq_stats->lock, LW_SHARED);
 	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
-	if (place == JOBQ_NONE && is_full(base, role, false, now))
+	if (place == JOBQ_NONE && base->dboid == MyDatabaseId &&
+		is_full(base, role, false, now))
 	{
 		place = find_other(base, queue_id, &other_hash);
 		if (place == JOBQ_NONE && is_full(base, role, true, now))
@@ -471,6 +475,11 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 		return place;
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+	if (base->dboid != MyDatabaseId)
+	{
+		LWLockRelease(jobq_stats->lock);
+		return JOBQ_NONE;
+	}
 	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
 	if (place == JOBQ_NONE)
 	{
@@ -624,5 +633,6 @@ jobq_stats_forget_database(Oid dboid, Oid but_jobs)
 			jobq_stats->bases[i].jobs != but_jobs)
 			jobq_stats->bases[i].dboid = InvalidOid;
 	jobq_stats->full_until = 0;
+	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
 	LWLockRelease(jobq_stats->lock);
 }

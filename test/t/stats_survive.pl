@@ -216,6 +216,41 @@ is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'logical rep
 $node->append_conf('postgresql.conf', "max_worker_processes = 24");
 $node->restart;
 
+# a database that is gone leaves its places to others, also if the server crashes before
+# the file knows of that
+my $used = q{SELECT used FROM jobq_internal.capacity() WHERE setting = 'jobq.max_stats'};
+sql('CREATE DATABASE gone');
+$node->append_conf('postgresql.conf', "jobq.databases = 'postgres, gone'");
+$node->reload;
+my $other = q{CREATE EXTENSION jobq; SELECT jobq.create_queue('outside', mode => 'consumer');
+SELECT jobq.enqueue('kind ' || i, queue => 'outside') FROM generate_series(1, 5) i};
+$node->safe_psql('gone', $other);
+wait_for($node, 'gone: its jobs are counted', q{SELECT sum(waiting) = 5 AND bool_and(exact) FROM jobq.stats}, 'gone');
+$node->restart;
+wait_for($node, 'gone: another database is served', $agree);
+my $with = sql($used);
+sql('DROP DATABASE gone');
+my $without = sql($used);
+cmp_ok($without, '<', $with, 'gone: its places are free');
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'gone: so they are after a crash', "SELECT ($used) <= $without AND ($agree)");
+
+# one that is not served any more leaves its room to one that is
+sql('CREATE DATABASE other');
+$node->append_conf('postgresql.conf', "jobq.max_databases = 1\njobq.databases = 'postgres'");
+$node->restart;
+wait_for($node, 'room: a database has it', $agree);
+$node->append_conf('postgresql.conf', "jobq.databases = 'other'");
+$node->reload;
+$node->safe_psql('other', $other);
+wait_for($node, 'room: another one has it', q{SELECT sum(waiting) = 5 AND bool_and(exact) FROM jobq.stats}, 'other');
+is(sql('SELECT count(*) FROM jobq.stats'), '0', 'room: which the first has not any more');
+$node->append_conf('postgresql.conf', "jobq.max_databases = 8\njobq.databases = 'postgres'");
+$node->reload;
+wait_for($node, 'room: until it is served again', $agree);
+$node->restart;
+
 # a new extension knows nothing of the old one
 sql('DROP EXTENSION jobq CASCADE');
 sql('CREATE EXTENSION jobq');

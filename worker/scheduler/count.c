@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "scheduler/duty.h"
 
@@ -31,6 +32,9 @@
 
 /* Microseconds between two looks at who counts, should its end have woken nobody. */
 #define LOOK_PAUSE	USECS_PER_SEC
+
+/* Without room for this database's jobs it is looked for again after so many microseconds. */
+#define ROOM_PAUSE	USECS_PER_MINUTE
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -53,25 +57,81 @@ static BackgroundWorkerHandle *counter = NULL;
 static TimestampTz counts_since;
 
 /*
+ * Forget the databases that are gone.  DROP DATABASE has that done; but the file of the
+ * statistics may be older than it, as after a crash, or where a standby has replayed it.
+ * In a transaction.
+ */
+static void
+forget_dropped(void)
+{
+	for (int i = 0; i < jobq_max_databases; i++)
+	{
+		Oid			dboid = jobq_stats->bases[i].dboid;
+
+		if (OidIsValid(dboid) &&
+			!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dboid)))
+			jobq_stats_forget_database(dboid, InvalidOid);
+	}
+}
+
+/*
+ * Forget a database that is not served any more, so that another has its room; false if
+ * there is none.  Which are served does not change under the lock.
+ */
+static bool
+forget_unserved(void)
+{
+	Oid			unserved = InvalidOid;
+
+	LWLockAcquire(jobq_shared->lock, LW_SHARED);
+	for (int i = 0; i < jobq_max_databases && !OidIsValid(unserved); i++)
+	{
+		Oid			dboid = jobq_stats->bases[i].dboid;
+
+		if (OidIsValid(dboid) && jobq_find_database(dboid) == NULL)
+			unserved = dboid;
+	}
+	if (OidIsValid(unserved))
+		jobq_stats_forget_database(unserved, InvalidOid);
+	LWLockRelease(jobq_shared->lock);
+	return OidIsValid(unserved);
+}
+
+/*
  * The jobs of this database are counted from now on.
  */
 static TimestampTz
 load(TimestampTz now)
 {
+	static bool warned = false;
 	Oid			jobs;
 
 	begins = false;
 	process_begin_transaction();
 	jobs = jobq_relations()->job;
+	forget_dropped();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 
 	jobq_stats_forget_database(MyDatabaseId, jobs);
-	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
-	base = jobq_stats_base(MyDatabaseId, jobs, true, now);
-	LWLockRelease(jobq_stats->lock);
+	do
+	{
+		LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
+		base = jobq_stats_base(MyDatabaseId, jobs, true, now);
+		LWLockRelease(jobq_stats->lock);
+	} while (base == NULL && forget_unserved());
 	if (base == NULL)
-		return DT_NOEND;
+	{
+		if (!warned)
+			ereport(LOG,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("jobq keeps statistics of no more than %d databases, and this is one more",
+							jobq_max_databases),
+					 errhint("Raise \"%s\" and restart the server.",
+							 "jobq.max_databases")));
+		warned = true;
+		return now + ROOM_PAUSE;
+	}
 
 	/* the one before may have left in the midst of it */
 	jobq_stats_count_end(base, base->count, NULL, now);
@@ -109,7 +169,7 @@ run(TimestampTz now)
 	MemoryContext round;
 
 	if (base == NULL)
-		return DT_NOEND;
+		return load(now);
 	if (counter != NULL)
 	{
 		if (!counter_gone())
