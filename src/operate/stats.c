@@ -178,6 +178,78 @@ put_rates(const JobqHistory *history, JobqPast what, TimestampTz now, Datum *val
 		values[i] = Float8GetDatum(jobq_history_rate(history, what, minutes[i], now));
 }
 
+/* Of these there cannot be less than none: jobs that wait, are blocked, or are dead letters. */
+enum
+{
+	REST, KEPT_BACK, DEAD,
+	NNUMBERS
+};
+
+/*
+ * Jobs of a queue that were counted among its others when they came, and for a name when
+ * they went, which has less than none of them by that.
+ */
+typedef struct Debt
+{
+	int32		queue_id;		/* the key */
+	int64		n[NNUMBERS];	/* not positive */
+}			Debt;
+
+/*
+ * Let the queue owe so many.
+ */
+static void
+owe(HTAB *debts, int32 queue_id, const int64 *n)
+{
+	bool		found;
+	Debt	   *debt = hash_search(debts, &queue_id, HASH_ENTER, &found);
+
+	for (int i = 0; i < NNUMBERS; i++)
+		debt->n[i] = (found ? debt->n[i] : 0) + Min(n[i], 0);
+}
+
+static void
+pay(Debt * debt, int64 *n)
+{
+	for (int i = 0; i < NNUMBERS; i++)
+	{
+		n[i] += debt->n[i];
+		debt->n[i] = 0;
+	}
+}
+
+/*
+ * Have the others of a queue pay what its names owe; those of the database, which come
+ * last, pay for queues that have no others, or whose others have too few.  Who is found
+ * to have less than none has none, and owes it.
+ */
+static void
+settle(HTAB *debts, const JobqStatName *name, int64 *n)
+{
+	bool		owes = false;
+	HASH_SEQ_STATUS status;
+	Debt	   *debt;
+
+	if (name->other && name->queue_id != 0)
+	{
+		debt = hash_search(debts, &name->queue_id, HASH_FIND, NULL);
+		if (debt != NULL)
+			pay(debt, n);
+	}
+	else if (name->other)
+	{
+		hash_seq_init(&status, debts);
+		while ((debt = hash_seq_search(&status)) != NULL)
+			pay(debt, n);
+	}
+	for (int i = 0; i < NNUMBERS; i++)
+		owes |= n[i] < 0;
+	if (owes)
+		owe(debts, name->other ? 0 : name->queue_id, n);
+	for (int i = 0; i < NNUMBERS; i++)
+		n[i] = Max(n[i], 0);
+}
+
 /*
  * stat_slots(): the statistics of each name.
  */
@@ -196,6 +268,10 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 	JobqStatBase *base = jobq_stat_base();
 	JobqCounts *counts = palloc(sizeof(JobqCounts));
 	TimestampTz now = jobq_now();
+	HASHCTL		ctl = {.keysize = sizeof(int32),.entrysize = sizeof(Debt)};
+	HTAB	   *debts;
+	uint32	   *others;
+	uint32		nothers = 0;
 	uint32		all;
 	JobqRunning *running;
 
@@ -203,33 +279,45 @@ jobq_stat_slots(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	all = jobq_stats->nstats + (uint32) jobq_max_databases;
 	running = jobq_stat_running(all);
-	for (uint32 place = 0; place < all; place++)
+	ctl.hcxt = CurrentMemoryContext;
+	debts = hash_create("jobq debts", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	others = palloc(sizeof(uint32) * all);
+	for (uint32 i = 0; i < all + nothers; i++)
 	{
+		uint32		place = i < all ? i : others[i - all];
 		JobqStatName name;
 		Datum		values[NATTS];
 		bool		nulls[NATTS] = {0};
-		int64		rest;
+		int64		n[NNUMBERS];
 
 		if (!read_place(base, place, now, &name, counts))
 			continue;
+		if (name.other && i < all)
+		{
+			others[nothers++] = place;
+			continue;
+		}
 		put_name(&name, values, nulls);
 		values[LIVE] = Int64GetDatum(counts->gauges[JOBQ_LIVE]);
 
 		/* what runs is in the table, too, or so it seems until its commit */
-		rest = Max(counts->gauges[JOBQ_LIVE] - counts->gauges[JOBQ_BLOCKED] -
-				   running[place].workers - running[place].consumers, 0);
+		n[REST] = counts->gauges[JOBQ_LIVE] - counts->gauges[JOBQ_BLOCKED] -
+			running[place].workers - running[place].consumers;
+		n[KEPT_BACK] = counts->gauges[JOBQ_BLOCKED];
+		n[DEAD] = counts->gauges[JOBQ_LETTERS];
+		settle(debts, &name, n);
 		values[SCHEDULED] = Int64GetDatum(Min(Max(jobq_calendar_count(&counts->scheduled), 0),
-											  rest));
-		values[WAITING] = Int64GetDatum(rest - DatumGetInt64(values[SCHEDULED]));
-		values[BLOCKED] = Int64GetDatum(Max(counts->gauges[JOBQ_BLOCKED], 0));
+											  n[REST]));
+		values[WAITING] = Int64GetDatum(n[REST] - DatumGetInt64(values[SCHEDULED]));
+		values[BLOCKED] = Int64GetDatum(n[KEPT_BACK]);
 		values[RUNNING] = Int64GetDatum(running[place].workers);
 		values[HELD] = Int64GetDatum(running[place].consumers);
-		values[LETTERS] = Int64GetDatum(Max(counts->gauges[JOBQ_LETTERS], 0));
-		for (int i = 0; i < JOBQ_NCOUNTERS; i++)
-			values[COUNTERS + i] = Int64GetDatum(counts->counters[i]);
-		for (int i = 0; i < JOBQ_NCOSTS; i++)
-			values[COSTS + i] = i == JOBQ_COST_CPU ? interval_of(counts->costs.n[i])
-				: Int64GetDatum(counts->costs.n[i]);
+		values[LETTERS] = Int64GetDatum(n[DEAD]);
+		for (int j = 0; j < JOBQ_NCOUNTERS; j++)
+			values[COUNTERS + j] = Int64GetDatum(counts->counters[j]);
+		for (int j = 0; j < JOBQ_NCOSTS; j++)
+			values[COSTS + j] = j == JOBQ_COST_CPU ? interval_of(counts->costs.n[j])
+				: Int64GetDatum(counts->costs.n[j]);
 		put_times(&counts->waited, &values[WAITED], &nulls[WAITED]);
 		put_times(&counts->ran, &values[RAN], &nulls[RAN]);
 		put_rates(&counts->history, JOBQ_PAST_ENQUEUED, now, &values[ENQUEUED_RATE]);

@@ -238,7 +238,11 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
 }
 
 /*
- * May what is in this place give way?  The answer holds as long as the lock is held
+ * May what is in this place give way?  A name without jobs may have less than none: it
+ * has got its place when jobs of it were counted among the others, and their end was
+ * counted here.  Both halves meet when it gives way.
+ *
+ * The answer holds as long as the lock is held
  * exclusively: nobody pins a place that it has not found.
  */
 static bool
@@ -249,7 +253,7 @@ is_idle(JobqStat *stat, TimestampTz now)
 	SpinLockAcquire(&stat->mutex);
 	idle = stat->in_use && stat->pins == 0 && stat->count == 0 && stat->used_at < now - KEPT;
 	for (int i = 0; i < JOBQ_LETTERS; i++)
-		idle = idle && stat->counts.gauges[i] == 0;
+		idle = idle && stat->counts.gauges[i] <= 0;
 	SpinLockRelease(&stat->mutex);
 	return idle;
 }
@@ -430,6 +434,7 @@ give_up(uint32 place, bool keep, TimestampTz now)
 	if (keep && has_counts(&counts))
 	{
 		JobqStatBase *base = jobq_stats_base(name.dboid, name.jobs, false, now);
+		bool		owed = false;
 
 		if (base == NULL)
 			return;
@@ -438,7 +443,13 @@ give_up(uint32 place, bool keep, TimestampTz now)
 		stat = &jobq_stats->stats[place];
 		SpinLockAcquire(&stat->mutex);
 		merge(&stat->counts, &counts, now);
+		for (int i = 0; i < JOBQ_NGAUGES; i++)
+			owed |= stat->counts.gauges[i] < 0;
 		SpinLockRelease(&stat->mutex);
+
+		/* their beginning was counted when the queue had no place for others */
+		if (owed && place < jobq_stats->nstats)
+			base->recount = true;
 	}
 }
 
@@ -580,26 +591,36 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 
 /*
  * The queue was dropped: its names have no places any more.  If jobs are being
- * counted, those of the queue are among them, which another name must not get.
+ * counted, those of the queue are among them, which another name must not get.  A queue
+ * without jobs whose gauges are not 0 together has the other half of that at the place
+ * of the database.
  */
 void
 jobq_stats_forget_queue(Oid dboid, Oid jobs, int32 queue_id)
 {
+	int64		gauges[JOBQ_NGAUGES] = {0};
 	JobqStatBase *base;
 
 	LWLockAcquire(jobq_stats->lock, LW_EXCLUSIVE);
 	base = jobq_stats_base(dboid, jobs, false, 0);
-	if (base != NULL && base->count != 0)
-		base->recount = true;
 	for (uint32 place = 0; place < jobq_stats->nstats; place++)
 	{
 		JobqStat   *stat = &jobq_stats->stats[place];
 
-		if (stat->in_use && stat->name.dboid == dboid &&
-			stat->name.jobs == jobs && stat->name.queue_id == queue_id)
-			give_up(place, false, 0);
+		if (!stat->in_use || stat->name.dboid != dboid ||
+			stat->name.jobs != jobs || stat->name.queue_id != queue_id)
+			continue;
+		SpinLockAcquire(&stat->mutex);
+		for (int i = 0; i < JOBQ_NGAUGES; i++)
+			gauges[i] += stat->counts.gauges[i];
+		SpinLockRelease(&stat->mutex);
+		give_up(place, false, 0);
 	}
+	for (int i = 0; i < JOBQ_NGAUGES && base != NULL; i++)
+		if (gauges[i] != 0 || base->count != 0)
+			base->recount = true;
 	jobq_stats->full_until = 0;
+	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
 	LWLockRelease(jobq_stats->lock);
 }
 

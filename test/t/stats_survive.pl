@@ -118,7 +118,41 @@ $node->safe_psql(
 sql(q{SELECT jobq.enqueue('fresh', queue => 'fresher', delay => '1 day')});
 is(sql(q{SELECT kind, scheduled FROM jobq.stats WHERE queue = 'fresher'}), 'fresh|1', 'idle queues give way');
 is(sql(q{SELECT sum(enqueued) FROM jobq.stats WHERE queue LIKE 'idle%' OR queue = '(other)' AND kind = '(other)'}), '40', 'what they have counted is kept');
-sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear(name), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'});
+my $drop = q{SELECT jobq.clear(name), jobq.drop_queue(name, force => true) FROM jobq.queues WHERE name <> 'default' AND name <> 'manual'};
+sql($drop);
+
+# jobs that have come when their names had no place, and go when these have one
+my $named = q{(SELECT kind FROM jobq.stats WHERE queue = 'owing')};
+sql(q{SELECT jobq.create_queue('owing', mode => 'consumer'); SELECT jobq.test_clock('200 minutes')});
+sql(q{SELECT jobq.enqueue('kind ' || i, queue => 'owing') FROM generate_series(1, 40) i});
+sql("SELECT jobq.cancel(id) FROM jobq.live_jobs WHERE queue = 'owing' AND kind IN $named");
+my $rest = sql('SELECT count(*) FROM jobq.live_jobs');
+cmp_ok($rest, '>', 16, 'owing: names have had no place');
+is(sql($live), $rest, 'owing: their jobs are counted together');
+sql(q{SELECT jobq.test_clock('202 minutes')});
+sql(q{SELECT jobq.cancel(id) FROM jobq.live_jobs});
+cmp_ok(sql(q{SELECT count(*) FROM jobq.stats WHERE queue = 'owing' AND cancelled = 1}), '>', 4, 'owing: some have got one when their jobs end');
+is(sql($live), '0', 'owing: no row shows jobs that are not there');
+is(sql(q{SELECT enqueued, cancelled FROM (SELECT sum(enqueued) AS enqueued, sum(cancelled) AS cancelled FROM jobq.stats WHERE queue = 'owing') s}),
+	'40|40', 'owing: what has happened is where it was counted');
+sql(q{SELECT jobq.test_clock('204 minutes')});
+sql(q{SELECT jobq.enqueue('latest', queue => 'owing')});
+is(sql(q{SELECT waiting FROM jobq.stats WHERE queue = 'owing' AND kind = 'latest'}), '1', 'owing: names without jobs give way');
+is(sql($live), '1', 'owing: and take along what they owe');
+
+# and their queue is dropped, which had no place for others, either
+sql($drop);
+sql(q{SELECT jobq.create_queue('q' || i) FROM generate_series(1, 20) i});
+sql(q{SELECT jobq.enqueue('good', queue => 'q' || i, delay => '1 day') FROM generate_series(1, 20) i});
+my $unnamed = sql(q{SELECT string_agg(quote_literal(name), ', ') FROM jobq.queues WHERE name LIKE 'q%' AND name NOT IN (SELECT queue FROM jobq.stats)});
+isnt($unnamed, '', 'dropped: queues are counted with others');
+sql("SELECT jobq.clear(name) FROM jobq.queues WHERE name NOT IN ($unnamed)");
+sql(q{SELECT jobq.test_clock('206 minutes')});
+sql("SELECT jobq.clear(name) FROM jobq.queues WHERE name IN ($unnamed)");
+is(sql($live), '0', 'dropped: what queues owe is set off');
+sql($drop);
+wait_for($node, 'dropped: and is forgotten with them', "SELECT bool_and(exact) AND ($live) = 0 FROM jobq.stats");
+sql(q{SELECT jobq.test_clock('0')});
 
 # what is counted while others go on
 SKIP:
