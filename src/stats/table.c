@@ -587,6 +587,7 @@ jobq_stats_clear(Oid dboid, Oid jobs, int32 queue_id, TimestampTz now)
 		}
 		SpinLockRelease(&stat->mutex);
 	}
+	(void) pg_atomic_fetch_add_u64(&jobq_stats->changes, 1);
 }
 
 /*

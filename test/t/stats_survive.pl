@@ -250,6 +250,36 @@ is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'logical rep
 $node->append_conf('postgresql.conf', "max_worker_processes = 24");
 $node->restart;
 
+# counters that have begun anew have done so after a crash, too
+sub saves
+{
+	my ($what, $minutes) = @_;
+	my $before = (stat $file)[1];
+
+	# each minute, by jobq's clock
+	for (1 .. 20)
+	{
+		$minutes += 2;
+		sql("SELECT jobq.test_clock('$minutes minutes')");
+		$node->reload;
+		for (1 .. 10)
+		{
+			return pass($what) if (stat $file)[1] != $before;
+			select undef, undef, undef, 0.1;
+		}
+	}
+	return fail($what);
+}
+wait_for($node, 'reset: the server is as it was', $agree);
+cmp_ok(sql('SELECT sum(enqueued) FROM jobq.stats'), '>', 0, 'reset: jobs were counted');
+saves('reset: the file knows of them', 0);
+sql('SELECT jobq.stats_reset()');
+saves('reset: and that they are forgotten', 5);
+$node->stop('immediate');
+$node->start;
+wait_for($node, 'reset: statistics agree with the table', $agree);
+is(sql('SELECT sum(enqueued) FROM jobq.stats'), '0', 'reset: counters have begun anew');
+
 # a database that is gone leaves its places to others, also if the server crashes before
 # the file knows of that
 my $used = q{SELECT used FROM jobq_internal.capacity() WHERE setting = 'jobq.max_stats'};

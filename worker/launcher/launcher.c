@@ -145,7 +145,7 @@ static long
 save_stats(void)
 {
 	static TimestampTz last = 0;
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = jobq_now();
 	TimestampTz next = last + USECS_PER_MINUTE;
 
 	if (last == 0 || now < last || now >= next)
