@@ -9,7 +9,8 @@ CREATE TABLE jobq.monitor (
 	until float8 NOT NULL,
 	made_at timestamptz NOT NULL,
 	since timestamptz,
-	ended_at timestamptz
+	ended_at timestamptz,
+	heard timestamptz
 );
 COMMENT ON TABLE jobq.monitor IS 'conditions that the scheduler looks at';
 COMMENT ON COLUMN jobq.monitor.name IS 'the name of the monitor';
@@ -18,6 +19,7 @@ COMMENT ON COLUMN jobq.monitor.queue IS 'only this queue''s jobs';
 COMMENT ON COLUMN jobq.monitor.kind IS 'only jobs of this kind';
 COMMENT ON COLUMN jobq.monitor.made_at IS 'when it was made, or changed last';
 COMMENT ON COLUMN jobq.monitor.ended_at IS 'when it ended last';
+COMMENT ON COLUMN jobq.monitor.heard IS 'silent: when a job was completed last, as far as it was looked at; null: none is known';
 SELECT pg_catalog.pg_extension_config_dump('jobq.monitor', '');
 
 -- What is measured, for each queue and kind, and for all (null), as far as the user may
@@ -71,16 +73,18 @@ $$;
 COMMENT ON FUNCTION jobq_internal.measures(text[]) IS 'what these conditions measure, now';
 
 -- Null: it is not known now, so nothing begins or ends.
+--
+-- A kind that seldom has jobs gives up its place in the statistics to others.  What they
+-- have completed since says nothing about it: so the monitor itself knows when it has
+-- heard of it last.
 CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 	WITH v AS MATERIALIZED (
 		SELECT s.* FROM jobq_internal.measures(ARRAY(SELECT DISTINCT m.condition FROM jobq.monitor m)) s)
 	SELECT m.*,
+		CASE WHEN m.condition = 'silent' THEN jobq.clock() - s.value * interval '1 second' END AS completed_at,
 		CASE WHEN m.condition IN ('waiting', 'dead') AND NOT k.known THEN NULL
-			-- who has no place of its own is among the others
-			WHEN m.condition = 'silent' THEN coalesce(s.value,
-				(SELECT min(o.value) FROM v o WHERE o.condition = 'silent' AND (o.queue = '(other)' OR o.queue = m.queue AND o.kind = '(other)'
-					OR m.queue IS NULL AND o.queue IS NULL AND o.kind = '(other)')),
-				extract(epoch FROM jobq.clock() - m.made_at))
+			WHEN m.condition = 'silent' THEN greatest(coalesce(least(s.value, extract(epoch FROM jobq.clock() - m.heard)),
+				extract(epoch FROM jobq.clock() - m.made_at)), 0)
 			-- who may not look into other sessions does not see when a transaction began
 			WHEN m.condition = 'xmin' AND NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN NULL
 			ELSE greatest(s.value, 0) END AS value
@@ -89,28 +93,38 @@ CREATE VIEW jobq_internal.measured WITH (security_barrier) AS
 	LEFT JOIN v s ON s.condition = m.condition AND coalesce(s.queue, '') = coalesce(m.queue, '') AND coalesce(s.kind, '') = coalesce(m.kind, '');
 COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
 
--- Who changes a monitor keeps only that one from being looked at.  Everybody can listen:
--- so what is told is only which one it is.
+-- Who changes a monitor keeps only that one from being looked at; what was measured of the
+-- one before says nothing about it.  Everybody can listen: so what is told is only which
+-- one it is.
+--
+-- A kind of which a job is completed every second would have the row written at each look:
+-- so what is heard is written if it is newer by a twentieth of what would be too long.
+-- That matters only once the kind has no place of its own.  Nothing was heard later than
+-- now, should the clock have been put back.
 CREATE FUNCTION jobq_internal.check_monitors(OUT name text, OUT began boolean, OUT condition text, OUT queue text, OUT kind text,
 	OUT value float8, OUT above float8, OUT until float8, OUT since timestamptz, OUT told text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 	WITH looked AS MATERIALIZED (
-		SELECT l.name, l.value FROM jobq_internal.measured l),
+		SELECT l.name, l.made_at, l.value, l.completed_at FROM jobq_internal.measured l),
 	mine AS MATERIALIZED (
-		SELECT m.name, m.since, l.value
-		FROM jobq.monitor m JOIN looked l USING (name)
-		WHERE CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END
+		SELECT m.name, m.since, l.value, t.turns, least(greatest(l.completed_at, m.heard), jobq.clock()) AS heard
+		FROM jobq.monitor m JOIN looked l USING (name, made_at),
+			LATERAL (SELECT CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END IS TRUE AS turns) t
+		WHERE t.turns OR m.heard > jobq.clock() OR m.heard IS NULL AND l.completed_at IS NOT NULL
+			OR extract(epoch FROM l.completed_at - m.heard) > greatest(m.above / 20, 1)
 		FOR UPDATE OF m SKIP LOCKED),
 	changed AS (
-		UPDATE jobq.monitor m SET since = CASE WHEN m.since IS NULL THEN jobq.clock() END,
-			ended_at = CASE WHEN m.since IS NULL THEN m.ended_at ELSE jobq.clock() END
+		UPDATE jobq.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq.clock() END,
+			ended_at = CASE WHEN NOT mine.turns OR m.since IS NULL THEN m.ended_at ELSE jobq.clock() END,
+			heard = mine.heard
 		FROM mine WHERE m.name = mine.name
 		RETURNING m.name, mine.since IS NULL AS began, m.condition, m.queue, m.kind, mine.value, m.above, m.until,
-			coalesce(m.since, mine.since) AS since)
-	SELECT c.*, jobq.notify('jobq_alert', json_build_object('name', c.name,
-		'event', CASE WHEN c.began THEN 'begin' ELSE 'end' END)::text)::text
+			coalesce(m.since, mine.since) AS since, mine.turns)
+	SELECT c.name, c.began, c.condition, c.queue, c.kind, c.value, c.above, c.until, c.since,
+		jobq.notify('jobq_alert', json_build_object('name', c.name, 'event', CASE WHEN c.began THEN 'begin' ELSE 'end' END)::text)::text
 	FROM changed c
+	WHERE c.turns
 $$;
 COMMENT ON FUNCTION jobq_internal.check_monitors() IS 'tell who listens of what has begun or ended, and return it; for the scheduler, which raises the events';
 

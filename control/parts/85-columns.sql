@@ -235,6 +235,8 @@ BEGIN
 			('jobq_internal.measured', 'made_at', 'when it was made, or changed last'),
 			('jobq_internal.measured', 'value', 'how much there is now; null: that is not known'),
 			('jobq_internal.measured', 'ended_at', 'when it ended last'),
+			('jobq_internal.measured', 'heard', 'silent: when a job was completed last, as far as it was looked at'),
+			('jobq_internal.measured', 'completed_at', 'silent: when a job was completed last, as the statistics know; null: they know of none'),
 			('jobq.alerts', 'name', 'the name of the monitor'),
 			('jobq.alerts', 'condition', 'what is measured; see monitor()'),
 			('jobq.alerts', 'queue', 'only in this queue'),

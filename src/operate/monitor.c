@@ -147,7 +147,8 @@ jobq_monitor(PG_FUNCTION_ARGS)
 				   " SELECT $1, $2, $3, $4, $5, $6, $7"
 				   " WHERE (SELECT count(*) FROM jobq.monitor o WHERE o.name <> $1) < " MAX_MONITORS
 				   " ON CONFLICT (name) DO UPDATE SET condition = $2, above = $3,"
-				   " queue = $4, kind = $5, until = $6, made_at = $7",
+				   " queue = $4, kind = $5, until = $6, made_at = $7, heard = CASE WHEN"
+				   " (m.condition, m.queue, m.kind) IS NOT DISTINCT FROM ($2, $4, $5) THEN m.heard END",
 				   NARGS + 1, types, values, nulls, SPI_OK_INSERT) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),

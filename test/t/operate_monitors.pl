@@ -141,6 +141,43 @@ like($err, qr/there are 1000 monitors already/, 'there are not more than 1000');
 sql(q{SELECT jobq.clear('orders')});
 wait_for($node, 'all are looked at', q{SELECT since IS NULL FROM jobq.alerts WHERE name = 'kept'});
 
+# a kind that has lost its place is silent, however many others are not
+$node->append_conf('postgresql.conf', "jobq.max_stats = 16");
+$node->restart;
+sql(q{SELECT jobq.register('nightly', 'works(jsonb)'); SELECT jobq.register('busy ' || i, 'works(jsonb)') FROM generate_series(1, 20) i});
+sub busy
+{
+	my ($clock) = @_;
+	my $last;
+
+	sql("SELECT jobq.test_clock('$clock')");
+	$last = sql(q{SELECT jobq.enqueue('busy ' || i) FROM generate_series(1, 20) i});
+	is(sql("SELECT count(*) FROM jobq.wait('{" . join(',', split(/\n/, $last)) . "}'::bigint[], '3 min') WHERE state = 'completed'"), '20', "others run after $clock");
+}
+sql('SELECT jobq.unmonitor(name) FROM jobq.alerts');
+my $nightly = sql(q{SELECT jobq.enqueue('nightly')});
+is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'the nightly job succeeds');
+sql(q{SELECT jobq.monitor('nightly', 'silent', 3000, kind => 'nightly', until => 2900); SELECT jobq.clear('orders')});
+# two that are made one after the other: the second look has seen what the first has written
+foreach my $look ('look', 'look again')
+{
+	sql("SELECT jobq.monitor('$look', 'waiting', 0, queue => 'orders'), jobq.enqueue('order', queue => 'orders')");
+	wait_for($node, $look, "SELECT since IS NOT NULL FROM jobq.alerts WHERE name = '$look'");
+}
+busy('10 minutes');
+busy('20 minutes');
+is(sql(q{SELECT count(*) FROM jobq.stats WHERE kind = 'nightly'}), '0', 'the nightly job has no place any more');
+is(sql(q{SELECT value BETWEEN 1000 AND 2900 FROM jobq.alerts WHERE name = 'nightly'}), 't', 'how long it has been silent is known');
+busy('2 hours');
+wait_for($node, 'it is silent, whoever is not', q{SELECT since IS NOT NULL FROM jobq.alerts WHERE name = 'nightly'});
+sql(q{SELECT jobq.monitor('nightly', 'silent', 6000, kind => 'nightly', until => 5000)});
+is(sql(q{SELECT value > 6000 FROM jobq.alerts WHERE name = 'nightly'}), 't', 'also if another bound is set');
+sql(q{SELECT jobq.test_clock('3 hours')});
+$nightly = sql(q{SELECT jobq.enqueue('nightly')});
+is(sql("SELECT state FROM jobq.wait($nightly)"), 'completed', 'it succeeds again');
+wait_for($node, 'and is silent no more', q{SELECT since IS NULL AND value < 5000 FROM jobq.alerts WHERE name = 'nightly'});
+sql(q{SELECT jobq.monitor('m' || i, 'dead', 1e9) FROM generate_series(1, 996 - (SELECT count(*) FROM jobq.alerts)) i});
+
 # who may
 sql(q{CREATE ROLE watcher LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('watcher', 'monitor'), jobq.grant_role('stranger')});
 for (['watcher', '996'], ['stranger', '0'])
