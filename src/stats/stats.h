@@ -234,6 +234,8 @@ typedef struct JobqStats
 	uint32		nstats;			/* places for names; those of databases follow */
 	uint32		free;
 	TimestampTz full_until;		/* no name can give way before */
+	uint32		hand;			/* the place that is looked at next, when one
+								 * has to give way */
 	pg_atomic_uint64 changes;	/* how often something was cleared or
 								 * forgotten; by no lock */
 	JobqStatBase *bases;

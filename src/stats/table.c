@@ -7,9 +7,9 @@
  * of which all lie in one bucket.
  *
  * What a role has of the places goes by shares.h; one that has more than its share,
- * or that finds none free, takes one of its own names' places, whichever has no jobs
- * and was not heard of for the longest time; only where a role has few, it takes
- * another's.  No name gives way while the gauges are not known, or are counted.
+ * or that finds none free, takes one of its own names' places that has no jobs: of the
+ * next LOOK places in turn, or of more if there is none, that which was not heard of
+ * for the longest time.  Only where a role has few, it takes another's.  No name gives way while the gauges are not known, or are counted.
  *
  * The place "(other)" of a queue is on the account of the role for which it was made.
  * It may be taken beyond the share, as long as a few places are left for others, and
@@ -32,6 +32,9 @@
 
 /* If no name could give way, none is looked for before this time is over. */
 #define FULL		(10 * USECS_PER_SEC)
+
+/* So many places are looked at, under the lock that all want who have a new name. */
+#define LOOK		1024
 
 /* A role with less than this part of the places may take another's. */
 #define FEW			16
@@ -314,16 +317,21 @@ take(const JobqStatBase *base, Oid role, bool other, TimestampTz now)
 	bool		few = jobq_share_held(&jobq_stats->shares, role,
 									  JOBQ_OF_STATS) < jobq_stats->nstats / FEW;
 	uint32		oldest = JOBQ_NONE;
-	uint32		place;
 
 	if (!may_take(role, other))
 	{
 		if (is_full(base, role, other, now))
 			return JOBQ_NONE;
-		for (place = 0; place < jobq_stats->nstats; place++)
+		for (uint32 n = 0; n < jobq_stats->nstats; n++)
 		{
+			uint32		place = jobq_stats->hand;
 			JobqStat   *stat = &jobq_stats->stats[place];
 
+			/* those of others give way only if no name can */
+			if (n > 0 && n % LOOK == 0 && oldest != JOBQ_NONE &&
+				!jobq_stats->stats[oldest].name.other)
+				break;
+			jobq_stats->hand = (place + 1) % jobq_stats->nstats;
 			if ((few || stat->name.role == role) && is_idle(stat, now) &&
 				(oldest == JOBQ_NONE ||
 				 before(stat, &jobq_stats->stats[oldest])))
