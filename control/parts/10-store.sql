@@ -321,6 +321,28 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.p
 ALTER TABLE jobq.privilege ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.privilege IS 'drops cached privileges';
 
+-- Logical replication fires no trigger of a statement, but while it copies a table.
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.queue
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.queue ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.queue IS 'drops cached queues, where logical replication writes';
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.delegation
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.delegation ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.delegation IS 'drops cached queues, where logical replication writes';
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.handler
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.handler ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.handler IS 'drops cached handlers, where logical replication writes';
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.limiter
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.limiter ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.limiter IS 'has the scheduler load the limits, where logical replication writes';
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.privilege
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.privilege ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.privilege IS 'drops cached privileges, where logical replication writes';
+
 CREATE FUNCTION jobq_internal.replicated() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

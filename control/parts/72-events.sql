@@ -24,6 +24,10 @@ CREATE TRIGGER invalidate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.e
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.invalidate();
 ALTER TABLE jobq.event_handler ENABLE ALWAYS TRIGGER invalidate;
 COMMENT ON TRIGGER invalidate ON jobq.event_handler IS 'drops cached handlers of events';
+CREATE TRIGGER replicated AFTER INSERT OR UPDATE OR DELETE ON jobq.event_handler
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.invalidate();
+ALTER TABLE jobq.event_handler ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.event_handler IS 'drops cached handlers of events, where logical replication writes';
 
 CREATE FUNCTION jobq.on_event(event text, handler text, queue text DEFAULT NULL, kind text DEFAULT NULL, within boolean DEFAULT false, required boolean DEFAULT false) RETURNS void
 AS 'MODULE_PATHNAME', 'jobq_on_event' LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -211,8 +211,8 @@ extern Datum jobq_column(HeapTuple tuple, TupleDesc desc, int n, Oid type,
 						 bool *isnull);
 extern struct ReturnSetInfo *jobq_materialize(FunctionCallInfo fcinfo,
 											  int natts);
-extern void jobq_check_statement_trigger(FunctionCallInfo fcinfo,
-										 const char *function);
+extern void jobq_check_after_trigger(FunctionCallInfo fcinfo,
+									 const char *function, bool statement);
 extern float4 jobq_percent_arg(FunctionCallInfo fcinfo, int n);
 extern bool jobq_too_deep(Datum jsonb, Size size);
 extern void jobq_check_depth(Datum jsonb, Size size, const char *what);

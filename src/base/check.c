@@ -110,22 +110,23 @@ jobq_materialize(FunctionCallInfo fcinfo, int natts)
 }
 
 /*
- * An error if the function was not fired by an AFTER ... FOR EACH STATEMENT
- * trigger.  Which relation has that, its owner decides: the functions that use
- * this read nothing of it.
+ * An error if the function was not fired by an AFTER trigger, and one FOR EACH
+ * STATEMENT if so wanted.  Which relation has that, its owner decides: the functions
+ * that use this read nothing of it.
  */
 void
-jobq_check_statement_trigger(FunctionCallInfo fcinfo, const char *function)
+jobq_check_after_trigger(FunctionCallInfo fcinfo, const char *function,
+						 bool statement)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_FOR_STATEMENT(trigdata->tg_event) ||
+		(statement && !TRIGGER_FIRED_FOR_STATEMENT(trigdata->tg_event)) ||
 		!TRIGGER_FIRED_AFTER(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("%s must be fired AFTER ... FOR EACH STATEMENT",
-						function)));
+				 errmsg("%s must be fired AFTER%s", function,
+						statement ? " ... FOR EACH STATEMENT" : "")));
 }
 
 /*

@@ -471,7 +471,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 Datum
 jobq_loaded(PG_FUNCTION_ARGS)
 {
-	jobq_check_statement_trigger(fcinfo, "jobq_internal.loaded()");
+	jobq_check_after_trigger(fcinfo, "jobq_internal.loaded()", true);
 	jobq_at_commit_unnoted();
 	return PointerGetDatum(NULL);
 }

@@ -511,7 +511,7 @@ jobq_schedule_changed(PG_FUNCTION_ARGS)
 {
 	JobqDatabase *db = jobq_my_database();
 
-	jobq_check_statement_trigger(fcinfo, "jobq_internal.schedule_changed()");
+	jobq_check_after_trigger(fcinfo, "jobq_internal.schedule_changed()", true);
 
 	/* it knows what it has written itself */
 	if (db == NULL || db->scheduler != MyProc)

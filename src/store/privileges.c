@@ -18,7 +18,7 @@
  * database would not have them, and whoever installs would need CREATEROLE.
  *
  * What was found is kept until the table, a membership, a role or the database's
- * owner changes.  A statement trigger on the table makes a change of its rows one
+ * owner changes.  A trigger on the table makes a change of its rows one
  * of the relation (queues.c).
  *
  * src/store/privileges.c

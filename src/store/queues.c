@@ -3,8 +3,8 @@
  * queues.c
  *	  Queues: the rows of jobq.queue, cached per backend.
  *
- * The cache is emptied when a relcache invalidation names the table; a statement
- * trigger on it sends one whenever a row has changed.
+ * The cache is emptied when a relcache invalidation names the table; triggers on it
+ * send one whenever a row has changed.
  *
  * Reads are direct scans: they need no privilege of the current user.
  *
@@ -467,15 +467,17 @@ jobq_known_queue(const char *name)
 }
 
 /*
- * Statement trigger on jobq.queue and jobq.handler: tell all backends at
- * commit that the table has changed, and the scheduler to rank its lanes anew.
+ * Trigger on the tables that are cached: tell all backends at commit that the table
+ * has changed, and the scheduler to rank its lanes anew.  It is fired once for a
+ * statement, and for each row where logical replication writes, which knows no
+ * statements.
  */
 Datum
 jobq_invalidate(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 
-	jobq_check_statement_trigger(fcinfo, "jobq_internal.invalidate()");
+	jobq_check_after_trigger(fcinfo, "jobq_internal.invalidate()", false);
 	CacheInvalidateRelcache(trigdata->tg_relation);
 	jobq_at_commit_reload();
 	return PointerGetDatum(NULL);

@@ -20,6 +20,8 @@ BEGIN
 	COMMIT;
 	INSERT INTO effect (job) VALUES (job.id);
 END $$;
+CREATE FUNCTION one(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(1)';
+CREATE FUNCTION two(payload jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(2)';
 SELECT jobq.register('note', 'note(jsonb, jobq.job_context)');
 SELECT jobq.register('note_procedure', 'note_procedure(jsonb, jobq.job_context)');
 };
@@ -37,7 +39,8 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 };
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
-subscribe($publisher, $subscriber, 'jobq.job', 'jobq.queue');
+$subscriber->safe_psql('postgres', q{DELETE FROM jobq.handler});
+subscribe($publisher, $subscriber, map { "jobq.$_" } qw(limiter queue handler job job_uuid));
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
@@ -58,17 +61,34 @@ my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
 	'completed', 'the subscriber runs its own jobs');
 
-# ready jobs do not run after a restart, either
+# Ready jobs do not run after a restart, either.  What the publisher changes of a queue
+# or a kind holds for processes and sessions of the subscriber that know it already.
+$publisher->safe_psql('postgres', q{ALTER SYSTEM SET jobq.workers = '*=0'});
+$publisher->reload;
+wait_for($publisher, 'the publisher has no workers', q{SELECT count(*) = 0 FROM jobq.workers WHERE type = 'worker'});
 $publisher->safe_psql('postgres', q{SELECT jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
-$publisher->wait_for_catchup('jobs');
-$subscriber->safe_psql('postgres', q{UPDATE jobq.queue SET paused = false});
+catch_up($publisher);
 $subscriber->restart;
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still')});
-is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
-	'completed', 'the subscriber runs its own jobs in the same queue');
+my $other = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($other)"),
+	'completed', 'the subscriber runs its own jobs');
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.status($own)"),
+	'ready', 'but not in a queue that is paused on the publisher');
+$publisher->safe_psql('postgres', q{SELECT jobq.resume('still')});
+wait_for($subscriber, 'until that goes on', "SELECT state = 'completed' FROM jobq.status($own)");
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
-	'2', 'and nothing else, after a restart');
+	'3', 'and nothing else, after a restart');
+my $session = $subscriber->background_psql('postgres');
+foreach my $function ('one', 'two')
+{
+	$publisher->safe_psql('postgres', "SELECT jobq.register('number', '$function(jsonb)')");
+	catch_up($publisher);
+	is($session->query_safe(q{SELECT jobq.perform('number') #>> '{}'}), $function eq 'one' ? 1 : 2,
+		"a kind has the handler that it has on the publisher: $function");
+}
+$session->quit;
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	$publisher->safe_psql(
@@ -130,7 +150,7 @@ is( $subscriber->safe_psql(
 wait_for($subscriber, 'those that are ready run',
 	q{SELECT count(*) = 3 AND bool_and(run_at > now()) FROM jobq.job});
 is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
-	'4|4', 'once');
+	'5|5', 'once');
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
 	'completed', 'and new jobs do');
