@@ -530,6 +530,8 @@ hand_over(void)
 				jobq_ready_look(db, &lanes[i], now, &wake);
 			if (rescan)
 			{
+				/* not for each of many that are prepared: it takes too long */
+				db->groups->owners_first |= unnoted && !prepared;
 				db->rescan = true;
 				db->batches_sweep = true;
 				wake.scheduler = true;

@@ -38,7 +38,7 @@ groups_clear(JobqDatabase *db)
 	jobq_shares_set(db->shares, JOBQ_OF_GROUPS, jobq_max_groups);
 	db->groups->refill = false;
 	db->groups->full = false;
-	db->groups->owners = db->groups->unnoted = false;
+	db->groups->owners = db->groups->unnoted = db->groups->owners_first = false;
 	db->groups->look = false;
 	db->groups->swept_at = 0;
 	db->groups->timers.n = 0;
@@ -212,7 +212,7 @@ jobq_group_held(JobqDatabase *db, int64 id, int64 job_id, TimestampTz since)
 void
 jobq_groups_read_begin(JobqDatabase *db)
 {
-	db->groups->owners = false;
+	db->groups->owners = db->groups->owners_first = false;
 	for (int i = 0; i < jobq_max_groups && db->groups->ngroups > 0; i++)
 		if (db->groups->groups[i].others == JOBQ_OTHERS_KNOWN)
 			db->groups->groups[i].others = JOBQ_OTHERS_READ;

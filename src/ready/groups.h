@@ -88,6 +88,8 @@ typedef struct JobqGroups
 	bool		owners;			/* jobs that had lost their turn may have it
 								 * again, a group waits for another, or in
 								 * vain: the scheduler shall read them */
+	bool		owners_first;	/* ... before it reads lanes, which may have
+								 * jobs that come after them */
 	bool		unnoted;		/* jobs that run may have come of which
 								 * nothing was noted: likewise */
 	bool		look;			/* at all of them */

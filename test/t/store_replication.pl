@@ -89,6 +89,12 @@ foreach my $function ('one', 'two')
 		"a kind has the handler that it has on the publisher: $function");
 }
 $session->quit;
+
+# A job of a group waits for its next attempt, and the next one of the group is due.
+$publisher->safe_psql('postgres', q{SELECT jobq.create_queue('line', mode => 'consumer')});
+my ($first, $second) = map { $publisher->safe_psql('postgres', q{SELECT jobq.enqueue('x', queue => 'line', group_key => 'g')}) } 1 .. 2;
+$publisher->safe_psql('postgres', q{SELECT jobq.nack(id, token, 'not yet', '1 day') FROM jobq.reserve('{line}', wait => '5 min')});
+catch_up($publisher);
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	$publisher->safe_psql(
@@ -142,8 +148,28 @@ $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION items');
 $subscriber->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.poll_interval; SELECT pg_reload_conf()});
 
 unsubscribe($publisher, $subscriber);
+my $consumer = $subscriber->background_psql('postgres');
+$consumer->query_until(qr/begun/, q{\echo begun
+SELECT 'got ' || id, token FROM jobq.reserve('{line}', wait => '5 min');
+});
+wait_for($subscriber, 'a consumer waits',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^SELECT .got' AND wait_event_type = 'Extension'});
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'),
-	'5', 'adopt() takes over the jobs that are here');
+	'7', 'adopt() takes over the jobs that are here');
+my $third = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('x', queue => 'line', priority => 100)});
+my ($got, $token) = $consumer->query_until(qr/got \d+\|\d+\n/, '') =~ /got (\d+)\|(\d+)/;
+is($got, $third, 'no job overtakes one of its group that waits for its next attempt');
+$consumer->query_safe("SELECT jobq.ack($got, $token)");
+$consumer->quit;
+is($subscriber->safe_psql('postgres', "SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.jobs WHERE id IN ($first, $second)"),
+	'retryable ready', 'both of them wait');
+$subscriber->safe_psql('postgres', "SELECT jobq.retry($first)");
+foreach my $id ($first, $second)
+{
+	($got, $token) = split /\|/, $subscriber->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{line}', wait => '5 min')});
+	is($got, $id, 'and run, one after the other');
+	$subscriber->safe_psql('postgres', "SELECT jobq.ack($got, $token)");
+}
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT count(*) FROM jobq.job WHERE unique_key IS NOT NULL AND id = jobq.enqueue('note', unique_key => unique_key)}),
 	'3', 'with their unique keys');
@@ -257,7 +283,7 @@ $standby->stop;
 $primary->safe_psql('postgres', q{
 SELECT jobq.enqueue('lost', queue => 'spent') FROM generate_series(1, 70);
 DO $$ BEGIN FOR i IN 1..70 LOOP PERFORM jobq.ack(id, token) FROM jobq.reserve('{spent}', wait => '5 min'); END LOOP; END $$});
-my ($held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
+(my $held, $token) = split /\|/, $primary->safe_psql('postgres', q{SELECT id, token FROM jobq.reserve('{outside}', lease => '1 hour', wait => '5 min')});
 is($held, $outside, 'the job that the standby knows is leased');
 
 # Promotion

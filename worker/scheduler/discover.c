@@ -66,10 +66,19 @@ Duty		discover_duty = {
 static TimestampTz
 run(TimestampTz now)
 {
-	bool		reset = my_db->rescan;
+	bool		reset;
+	bool		owners_first;
 	instr_time	start;
 	instr_time	took;
 
+	LWLockAcquire(my_db->lock, LW_SHARED);
+	reset = my_db->rescan;
+	owners_first = reset && my_db->groups->owners_first;
+	LWLockRelease(my_db->lock);
+
+	/* jobs may have come together with those for which their groups wait */
+	if (owners_first)
+		groups_read_owners();
 	if (reset)
 		jobq_injection_point("jobq-lanes-reset");
 	INSTR_TIME_SET_CURRENT(start);

@@ -267,7 +267,7 @@ read_anew(void)
 	jobq_scan_failed(my_db);
 	my_db->reload = my_db->limits->stale = true;
 	my_db->schedules_changed = my_db->batches_sweep = true;
-	my_db->groups->refill = true;
+	my_db->groups->refill = my_db->groups->owners_first = true;
 	my_db->leases->next_expiry = 0;
 	my_db->leases->unsure = true;
 	LWLockRelease(my_db->lock);
