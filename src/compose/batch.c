@@ -393,6 +393,9 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 	jobq_lock_jobs();
 	SPI_connect();
 	batch_read(0, id, NOBODY, &batch);
+	if (batch.dormant)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Start it there.");
 	batch_check_begun(id, &batch);
 	if (batch.state != BATCH_PENDING)
 		batch_wrong_state(id, batch.state == BATCH_CANCELLED ? "was cancelled"
@@ -410,7 +413,7 @@ jobq_batch_start(PG_FUNCTION_ARGS)
 
 /*
  * Cancel what is left of a batch that this user may operate on; an error if there
- * is none.  False if it was over.
+ * is none, or it runs elsewhere.  False if it was over.
  */
 bool
 jobq_batch_cancel_open(int64 id)
@@ -422,6 +425,9 @@ jobq_batch_cancel_open(int64 id)
 	jobq_lock_jobs();
 	SPI_connect();
 	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
+	if (batch.dormant && !batch.over)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Cancel it there.");
 	if (!batch.over)
 		jobq_query("UPDATE jobq.batch SET state = 'x' WHERE id = $1",
 				   1, types, values, NULL, SPI_OK_UPDATE);
@@ -534,6 +540,9 @@ jobq_batch_check_retry(int64 id)
 	batch_lock_letters(id);
 	batch_read(JOBQ_MAY_OPERATE, id, NOBODY, &batch);
 	SPI_finish();
+	if (batch.dormant)
+		batch_wrong_state(id, "runs where it was replicated from",
+						  "Run its jobs again there.");
 	if (batch.state == BATCH_CANCELLED)
 		batch_wrong_state(id, "was cancelled",
 						  "Its failed jobs can be retried one by one, with jobq.retry().");

@@ -273,7 +273,7 @@ jobq_drop_jobs_of(PG_FUNCTION_ARGS)
 
 	/* first, so that they do not add jobs in the place of those that end */
 	ids = ids_of("SELECT id FROM jobq.batch WHERE role = $1"
-				 " AND finished_at IS NULL ORDER BY id", role, &nbatches);
+				 " AND finished_at IS NULL AND NOT dormant ORDER BY id", role, &nbatches);
 	for (uint64 i = 0; i < nbatches; i++)
 		(void) jobq_batch_cancel_open(ids[i]);
 	pfree(ids);

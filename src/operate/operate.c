@@ -193,8 +193,27 @@ jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
 }
 
 /*
+ * Does the job run on the publisher?  Then it is that one's to cancel or retry: what is
+ * done here is undone there.  An error if it is named alone.
+ */
+static bool
+runs_elsewhere(const JobqJob *job, const JobqChosen * chosen)
+{
+	bool		dormant = DatumGetBool(JOB(job, JOB_DORMANT));
+
+	if (dormant && chosen == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_JOBQ_WRONG_STATE),
+				 errmsg("job " INT64_FORMAT " was brought by logical replication, and runs on the publisher",
+						job_id(job)),
+				 errhint("Do that there; or, when the publisher is off, after jobq.adopt() here.")));
+	return dormant;
+}
+
+/*
  * Cancel a live job, or have the worker that runs it stop.  False if there is none
- * that this user may cancel, or if somebody has begun it and running is false.
+ * that this user may cancel, or if it runs on the publisher, or if somebody has begun it
+ * and running is false.
  */
 bool
 jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
@@ -205,7 +224,8 @@ jobq_cancel_job(Relation rel, int64 id, bool running, JobqChosen * chosen)
 		JobqJob		job;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
+		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job) ||
+			runs_elsewhere(&job, chosen))
 			return false;
 		if (running ? jobq_ask_to_stop(id) : jobq_job_runs(&job))
 			return running;
@@ -277,7 +297,8 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 		bool		waits;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job))
+		if (!jobq_find_chosen(JOBQ_MAY_OPERATE, rel, id, chosen, &job) ||
+			runs_elsewhere(&job, chosen))
 			return false;
 		waits = !JOB_ISNULL(&job, JOB_ERRORS) && !job_blocked(&job) &&
 			job_run_at(&job) > jobq_now();

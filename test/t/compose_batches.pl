@@ -551,6 +551,11 @@ is($subscriber->safe_psql('postgres', q{SELECT string_agg(b.state, ' ' ORDER BY 
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM jobq.job WHERE kind = 'tell'}), '0', 'replication: and no callbacks');
 my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.batch_add($batches[2], 'part', '{}')");
 like($err, qr/runs where it was replicated from/, 'replication: nothing can be added there');
+foreach my $call ('batch_start', 'batch_cancel', 'batch_retry_failed')
+{
+	(undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call($batches[2])");
+	like($err, qr/runs where it was replicated from/, "replication: nor can $call() be called there");
+}
 $subscriber->safe_psql('postgres', q{SELECT setval('jobq.job_id_seq', 10000)});
 unsubscribe($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', 'SELECT jobq.adopt()'), '1', 'replication: the subscriber takes over');

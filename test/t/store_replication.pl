@@ -95,6 +95,16 @@ $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('line', mode => 'co
 my ($first, $second) = map { $publisher->safe_psql('postgres', q{SELECT jobq.enqueue('x', queue => 'line', group_key => 'g')}) } 1 .. 2;
 $publisher->safe_psql('postgres', q{SELECT jobq.nack(id, token, 'not yet', '1 day') FROM jobq.reserve('{line}', wait => '5 min')});
 catch_up($publisher);
+
+# It is the publisher's to cancel and retry jobs.
+foreach my $call ("cancel($first)", "cancel($second)", "retry($first)", "reschedule($first, now())")
+{
+	my (undef, undef, $err) = $subscriber->psql('postgres', "SELECT jobq.$call");
+	like($err, qr/was brought by logical replication, and runs on the publisher/, "$call is refused on the subscriber");
+}
+is( $subscriber->safe_psql(
+		'postgres', q{SELECT jobq.cancel_many(queue => 'line'), jobq.clear('line'), jobq.retry_many(queue => 'line', state => 'retryable'), jobq.drop_jobs_of(current_user::regrole)}),
+	'0|0|0|0', 'what treats many jobs passes them by');
 is( $subscriber->safe_psql(
 		'postgres', q{SELECT state, count(*) FROM jobq.jobs WHERE finished_at IS NULL GROUP BY 1 ORDER BY 1}),
 	$publisher->safe_psql(
