@@ -63,25 +63,31 @@ when_taken(Explain *e, JobqDatabase *db, const char *name, uint32 limiter, uint3
 }
 
 /*
- * What limits the job beside its queue, for people: its kind, or a named limiter.
+ * What limits the job beside its queue, for people: its kind, or a named limiter; and
+ * whether that is but a name, without the limiter.
  */
 static char *
-limiter_name(const char *kind, uint32 limiter)
+limiter_name(const char *kind, uint32 limiter, bool *missing)
 {
 	static const Oid types[] = {INT4OID};
 	Datum		values[] = {Int32GetDatum((int32) limiter)};
 	char	   *name = NULL;
 
+	*missing = false;
 	if (limiter == 0 || limiter == jobq_kind_hash(kind))
 		return psprintf("kind \"%s\"", kind);
 	SPI_connect();
-	if (jobq_query("SELECT name FROM jobq.limiter"
-				   " WHERE jobq_internal.limiter_hash(name) = $1",
+	if (jobq_query("SELECT name, missing FROM (SELECT name, false AS missing FROM jobq.limiter"
+				   " UNION ALL SELECT limiter, true FROM jobq.handler"
+				   " UNION ALL SELECT limiter, true FROM jobq.queue) u"
+				   " WHERE jobq_internal.limiter_hash(name) = $1 ORDER BY missing LIMIT 1",
 				   1, types, values, NULL, SPI_OK_SELECT) > 0)
 	{
 		Datum		found = jobq_column(SPI_tuptable->vals[0],
 										SPI_tuptable->tupdesc, 1, TEXTOID, NULL);
 
+		*missing = DatumGetBool(jobq_column(SPI_tuptable->vals[0],
+											SPI_tuptable->tupdesc, 2, BOOLOID, NULL));
 		name = SPI_palloc(JOBQ_MAX_LIMITER_NAME + 1);
 		text_to_cstring_buffer(DatumGetTextPP(found), name,
 							   JOBQ_MAX_LIMITER_NAME + 1);
@@ -99,6 +105,7 @@ left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 {
 	uint32	   *all;
 	int			n = 0;
+	bool		missing;
 
 	if (job_flow(job) == 0 || job_flow(job) == jobq_flow_with(job, limiter))
 		return;
@@ -113,7 +120,7 @@ left_limiter(Explain *e, JobqDatabase *db, const JobqJob *job, uint32 limiter)
 			job_flow(job) == jobq_flow_with(job, all[i]))
 			explain_add(e, "limit",
 						psprintf("it stands in the line of %s, which it has left, and leaves when it is its turn there",
-								 limiter_name(jobq_job_kind(job), all[i])),
+								 limiter_name(jobq_job_kind(job), all[i], &missing)),
 						psprintf("SELECT jobq.reschedule(" INT64_FORMAT ", now())",
 								 job_id(job)));
 }
@@ -136,6 +143,7 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	uint32		limiter_hash = jobq_job_limiter(job, queue);
 	bool		limited[2] = {queue->limited || queue->tenants_limited, limiter_hash != 0};
 	bool		overfull;
+	bool		missing;
 	char	   *name[2];
 
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
@@ -171,12 +179,16 @@ explain_limits(Explain *e, JobqDatabase *db, const JobqJob *job, const JobqQueue
 	LWLockRelease(db->lock);
 
 	name[0] = psprintf("queue \"%s\"", queue->name);
-	name[1] = limiter_name(kind, limiter_hash);
+	name[1] = limiter_name(kind, limiter_hash, &missing);
 	for (int i = 0; i < 2; i++)
 	{
 		if (index[i] == JOBQ_NO_LIMITER)
 		{
-			if (limited[i] && overfull)
+			if (i == 1 && missing)
+				explain_add(e, "limiter",
+							psprintf("%s does not exist, and a kind or a queue names it", name[i]),
+							"have logical replication bring jobq.limiter, too; or make it with jobq.create_limiter()");
+			else if (limited[i] && overfull)
 				explain_add(e, "places",
 							psprintf("all %d places of \"jobq.max_limiters\" are taken, and %s has none for its limits",
 									 jobq_max_limiters, name[i]),
@@ -241,10 +253,11 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 	TimestampTz now = jobq_now();
 	JobqTenantState state;
 	bool		limited;
+	bool		missing;
 
 	if (!jobq_limiter_is_keyed(limiter))
 		return;
-	name = limiter_name(jobq_job_kind(job), limiter);
+	name = limiter_name(jobq_job_kind(job), limiter, &missing);
 	if (jobq_flow_is_limited_twice(job))
 		explain_add(e, "limit",
 					psprintf("%s is by a key, and queue \"%s\" limits its tenants: no job can have both",

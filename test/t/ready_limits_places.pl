@@ -97,6 +97,31 @@ wait_for($node, 'all have run', q{SELECT NOT EXISTS (SELECT FROM jobq.jobs WHERE
 is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', 10, '1 hour')}), '1', 'a consumer gets one');
 is(told(), 1, 'nothing more is said');
 
+#
+# A limiter is missing, as logical replication checks no foreign keys.
+#
+sql(q{
+SELECT jobq.alter_queue('other 5', max_running => 0), jobq.alter_queue('other 6', max_running => 0);
+SELECT jobq.create_limiter('missing', max_running => 1), jobq.create_queue('consumer of it', mode => 'consumer', limiter => 'missing');
+SELECT jobq.register('names it', 'note(jsonb)', limiter => 'missing');
+SET session_replication_role = replica;
+DELETE FROM jobq.limiter WHERE name = 'missing';
+DELETE FROM ran});
+sql(q{SELECT jobq.enqueue('names it', '"names it"'), jobq.enqueue('x', queue => 'consumer of it')});
+my $note = sql(q{SELECT jobq.enqueue('note', '"note"', priority => 5)});
+sql("SELECT jobq.wait($note)");
+is(sql(q{SELECT count(*) FROM jobq.reserve('{"consumer of it"}')}), '0', 'a consumer gets no job whose limiter is missing');
+is_idle('nothing goes on while jobs wait whose limiter is missing');
+is(ran(), 'note', 'they have not run, and others have');
+sql(q{CALL jobq.work(stop_when_empty => true)});
+is(ran(), 'note', 'nor do they run in a session');
+is( sql(q{SELECT DISTINCT e.reason, e.detail FROM jobq.jobs j, jobq.explain_job(j.id) e WHERE j.kind = 'names it' AND e.reason = 'limiter'}),
+	'limiter|limiter "missing" does not exist, and a kind or a queue names it', 'explain_job() says so');
+is(scalar(() = slurp_file($node->logfile) =~ /WARNING:  limiter "missing" does not exist/g), 1, 'and so does the log');
+sql(q{SET session_replication_role = replica; INSERT INTO jobq.limiter (name, max_running, when_taken) VALUES ('missing', 1, 'wait')});
+wait_for($node, 'they run when it has come', q{SELECT count(*) = 2 FROM ran}, 'app');
+is(sql(q{SELECT count(*) FROM jobq.reserve('{"consumer of it"}', wait => '5 min')}), '1', 'and a consumer gets one');
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -220,11 +220,21 @@ typedef struct Members
 	uint64		n;
 } Members;
 
+/* Limiters that are named, and do not exist. */
+typedef struct Missing
+{
+	uint32	   *hashes;
+	int			n;
+	char		first[JOBQ_MAX_LIMITER_NAME + 1];	/* name of one */
+} Missing;
+
 /* worker/scheduler/policies.c */
 extern int	policies_read(JobqLimiter **limiters, bool *weighted);
 extern bool policies_wait(const JobqLimiter *limiter);
 extern int	policies_compare(const void *a, const void *b);
 extern Members policies_members(void);
+extern Missing policies_missing(void);
+extern void policies_tell_missing(const Missing *missing, TimestampTz now);
 extern uint16 policies_limiter(const Members *members, int32 queue_id,
 							   uint32 kind);
 

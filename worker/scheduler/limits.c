@@ -50,7 +50,10 @@ typedef struct Begins
 	bool		tenants;		/* of their tenants */
 } Begins;
 
-/* Policies that have found no place, and whose jobs wait: in order. */
+/*
+ * Policies that have found no place, and limiters that do not exist, and whose jobs wait:
+ * in order.
+ */
 static Member *lacking = NULL;
 static int	nlacking = 0;
 
@@ -149,12 +152,15 @@ add_policies(const JobqLimiter *limiters, int n, bool wait, Begins *begins)
 /*
  * What is counted goes on, by the policies that were read; limiters without one are
  * forgotten, and those that are not there yet begin, as far as there are places.  "stays"
- * and "begins" are empty, and have room for all limiters.  Wants db->lock.
+ * and "begins" are empty, and have room for all limiters.  Returns how many have found
+ * none.  Wants db->lock.
  */
-static void
-take_over(const JobqLimiter *limiters, int n, bool *stays, Begins *begins)
+static int
+take_over(const JobqLimiter *limiters, int n, const Missing *missing, bool *stays,
+		  Begins *begins)
 {
 	bool		forgotten = false;
+	int			without_place;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -181,12 +187,16 @@ take_over(const JobqLimiter *limiters, int n, bool *stays, Begins *begins)
 	nlacking = 0;
 	add_policies(limiters, n, true, begins);
 	add_policies(limiters, n, false, begins);
+	without_place = nlacking;
+	my_db->limits->overfull = without_place > 0;
+	for (int i = 0; i < missing->n; i++)
+		lacking[nlacking++].kind = missing->hashes[i];
 	qsort(lacking, nlacking, sizeof(Member), policies_compare);
-	my_db->limits->overfull = nlacking > 0;
+	return without_place;
 }
 
 /*
- * Which limiters of the lane have found no place, as JobqLane.lacks.
+ * Which limiters of the lane have found no place, or do not exist, as JobqLane.lacks.
  */
 uint8
 limits_lacked(const JobqLane *lane)
@@ -209,11 +219,11 @@ limits_lacked(const JobqLane *lane)
  * There are more policies than jobq_check_limited() allows.
  */
 static void
-tell_lacking(TimestampTz now)
+tell_lacking(int without_place, TimestampTz now)
 {
 	static TimestampTz told_at = 0;
 
-	if (nlacking == 0 ||
+	if (without_place == 0 ||
 		(told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE))
 		return;
 	told_at = now;
@@ -221,7 +231,7 @@ tell_lacking(TimestampTz now)
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("more than %d queues, kinds and limiters have limits",
 					jobq_max_limiters),
-			 errdetail("The jobs of %d of them do not run.", nlacking),
+			 errdetail("The jobs of %d of them do not run.", without_place),
 			 errhint("Raise \"%s\", and restart the server; or take away limits that are not needed.",
 					 "jobq.max_limiters")));
 }
@@ -243,12 +253,15 @@ limits_load(void)
 	bool		weighted;
 	bool		begun;
 	Members		members;
+	Missing		missing;
 	int			n;
+	int			without_place;
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 	n = policies_read(&limiters, &weighted);
 	members = policies_members();
+	missing = policies_missing();
 	if (first)
 		past_begin(limiters, n);
 	for (int i = 0; i < n; i++)
@@ -264,11 +277,11 @@ limits_load(void)
 	if (lacking != NULL)
 		pfree(lacking);
 	lacking = NULL;
-	lacking = MemoryContextAllocZero(TopMemoryContext, sizeof(Member) * (n + 1));
+	lacking = MemoryContextAllocZero(TopMemoryContext, sizeof(Member) * (n + missing.n + 1));
 	jobq_injection_point("jobq-limits-read");
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-	take_over(limiters, n, stays, begins);
+	without_place = take_over(limiters, n, &missing, stays, begins);
 	for (int i = 0; i < jobq_max_lanes; i++)
 	{
 		JobqLane   *lane = &my_db->ready->lanes[i];
@@ -302,7 +315,9 @@ limits_load(void)
 	pfree(stays);
 	pfree(begins);
 	pfree(members.members);
-	tell_lacking(now);
+	pfree(missing.hashes);
+	tell_lacking(without_place, now);
+	policies_tell_missing(&missing, now);
 }
 
 /*

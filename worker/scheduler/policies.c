@@ -16,6 +16,9 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
+/* How often it is said that limiters are missing. */
+#define TELL_PAUSE		USECS_PER_HOUR
+
 static int	read_named(JobqLimiter **limiters, int n,
 					   uint32 (*hash) (const char *name), const char *query);
 static void rate_and_throttle(JobqLimiter *limiter, HeapTuple row,
@@ -240,6 +243,54 @@ policies_members(void)
 	}
 	qsort(found.members, n, sizeof(Member), policies_compare);
 	return found;
+}
+
+/*
+ * Which limiters queues and kinds name that do not exist: logical replication checks no
+ * foreign keys.
+ */
+Missing
+policies_missing(void)
+{
+	uint64		n = jobq_query("SELECT DISTINCT limiter FROM"
+							   " (SELECT limiter FROM jobq.queue UNION ALL SELECT limiter FROM jobq.handler) u"
+							   " WHERE limiter IS NOT NULL"
+							   " AND NOT EXISTS (SELECT FROM jobq.limiter l WHERE l.name = u.limiter)"
+							   " ORDER BY limiter",
+							   0, NULL, NULL, NULL, SPI_OK_SELECT);
+	Missing		missing = {.hashes = SPI_palloc(sizeof(uint32) * Max(n, 1)),.n = n};
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		char	   *name =
+			TextDatumGetCString(jobq_column(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+											1, TEXTOID, NULL));
+
+		missing.hashes[i] = jobq_limiter_hash(name);
+		if (i == 0)
+			strlcpy(missing.first, name, sizeof(missing.first));
+	}
+	return missing;
+}
+
+/*
+ * Say so.
+ */
+void
+policies_tell_missing(const Missing *missing, TimestampTz now)
+{
+	static TimestampTz told_at = 0;
+
+	if (missing->n == 0 ||
+		(told_at != 0 && now >= told_at && now < told_at + TELL_PAUSE))
+		return;
+	told_at = now;
+	ereport(WARNING,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("limiter \"%s\" does not exist", missing->first),
+			 errdetail("Queues and kinds name %d limiters that do not exist; their jobs do not run.",
+					   missing->n),
+			 errhint("Have logical replication bring jobq.limiter, too; or make it with jobq.create_limiter().")));
 }
 
 /*
