@@ -389,15 +389,21 @@ COMMENT ON TRIGGER loaded ON jobq.job IS 'has the scheduler look at everything';
 
 CREATE TRIGGER loaded AFTER INSERT OR TRUNCATE ON jobq.failed_job
 	FOR EACH STATEMENT EXECUTE FUNCTION jobq_internal.loaded();
-COMMENT ON TRIGGER loaded ON jobq.failed_job IS 'has the statistics counted anew';
+ALTER TABLE jobq.failed_job ENABLE ALWAYS TRIGGER loaded;
+COMMENT ON TRIGGER loaded ON jobq.failed_job IS 'has the statistics counted anew; TRUNCATE is replicated as a statement';
 
 CREATE FUNCTION jobq_internal.letter_changed() RETURNS trigger
 AS 'MODULE_PATHNAME', 'jobq_letter_changed' LANGUAGE C;
-COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: a dead letter is deleted, or changed, and counted otherwise';
+COMMENT ON FUNCTION jobq_internal.letter_changed() IS 'trigger function: a dead letter comes, is deleted, or changed, and counted otherwise';
 
 CREATE TRIGGER letter_changed BEFORE UPDATE OR DELETE ON jobq.failed_job
 	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
 COMMENT ON TRIGGER letter_changed ON jobq.failed_job IS 'keeps the statistics';
+
+CREATE TRIGGER replicated BEFORE INSERT OR UPDATE OR DELETE ON jobq.failed_job
+	FOR EACH ROW EXECUTE FUNCTION jobq_internal.letter_changed();
+ALTER TABLE jobq.failed_job ENABLE REPLICA TRIGGER replicated;
+COMMENT ON TRIGGER replicated ON jobq.failed_job IS 'keeps the statistics, where logical replication writes';
 
 CREATE FUNCTION jobq_internal.kind_hash(kind text) RETURNS int
 AS 'MODULE_PATHNAME', 'jobq_kind_hash_sql' LANGUAGE C STRICT IMMUTABLE PARALLEL SAFE;

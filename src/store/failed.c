@@ -142,8 +142,8 @@ jobq_letter_name(Relation rel, HeapTuple tuple, JobqLetterName * name)
 }
 
 /*
- * BEFORE UPDATE OR DELETE row trigger on jobq.failed_job: a dead letter goes, or gets
- * another name, by whatever statement.
+ * BEFORE row trigger on jobq.failed_job: a dead letter goes, or gets another name, by
+ * whatever statement; or logical replication brings one.
  */
 Datum
 jobq_letter_changed(PG_FUNCTION_ARGS)
@@ -152,21 +152,19 @@ jobq_letter_changed(PG_FUNCTION_ARGS)
 	JobqLetterName name;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!(TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) ||
-		  TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event)) ||
 		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
 		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("jobq_internal.letter_changed() must be fired BEFORE UPDATE OR DELETE ... FOR EACH ROW")));
+				 errmsg("jobq_internal.letter_changed() must be fired BEFORE ... FOR EACH ROW")));
 	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->failed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("jobq_internal.letter_changed() is for the table jobq.failed_job, not for \"%s\"",
 						RelationGetRelationName(trigdata->tg_relation))));
 	jobq_letter_name(trigdata->tg_relation, trigdata->tg_trigtuple, &name);
-	jobq_count_letter(&name, -1);
-	if (TRIGGER_FIRED_BY_DELETE(trigdata->tg_event))
+	jobq_count_letter(&name, TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) ? 1 : -1);
+	if (!TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
 		return PointerGetDatum(trigdata->tg_trigtuple);
 	jobq_letter_name(trigdata->tg_relation, trigdata->tg_newtuple, &name);
 	jobq_count_letter(&name, 1);

@@ -31,6 +31,14 @@ SELECT jobq.register('note_procedure', 'note_procedure(jsonb, jobq.job_context)'
 #
 my ($publisher, $subscriber) = jobq_pair($setup, 'max_prepared_transactions = 4');
 
+# dead letters, two of them before the subscription
+my $letter = q{
+SELECT jobq.enqueue('x', queue => 'letters') \g /dev/null
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve('{letters}', wait => '5 min') \g /dev/null
+};
+$publisher->safe_psql('postgres', q{SELECT jobq.create_queue('letters', mode => 'consumer')});
+$publisher->safe_psql('postgres', $letter) foreach (1 .. 2);
+
 # some before the subscription, some after; ready ones in a paused queue
 my $jobs = q{
 SELECT jobq.enqueue('note', queue => 'still');
@@ -40,7 +48,7 @@ SELECT jobq.enqueue('note_procedure', queue => 'still');
 $publisher->safe_psql('postgres', q{SELECT jobq.create_queue('still'), jobq.pause('still')});
 $publisher->safe_psql('postgres', $jobs);
 $subscriber->safe_psql('postgres', q{DELETE FROM jobq.handler});
-subscribe($publisher, $subscriber, map { "jobq.$_" } qw(limiter queue handler job job_uuid));
+subscribe($publisher, $subscriber, map { "jobq.$_" } qw(limiter queue handler job job_uuid failed_job));
 $publisher->safe_psql('postgres', $jobs);
 $publisher->wait_for_catchup('jobs');
 
@@ -53,6 +61,21 @@ wait_for($subscriber, 'and they leave the subscriber',
 	'SELECT count(*) = 2 AND bool_and(dormant) FROM jobq.job');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM effect'),
 	'0', 'which has run none of them');
+
+# dead letters are counted as they come and go
+sub letters
+{
+	my ($n, $what) = @_;
+
+	catch_up($publisher);
+	return wait_for($subscriber, $what, qq{SELECT letters = $n AND exact FROM jobq.stats WHERE queue = 'letters' AND kind = 'x'});
+}
+$publisher->safe_psql('postgres', $letter);
+letters(3, 'dead letters are counted: those that were there, and one that has come');
+$publisher->safe_psql('postgres', q{SELECT jobq.delete_failed(max(id)) FROM jobq.failed_jobs});
+letters(2, 'one is gone');
+$publisher->safe_psql('postgres', q{TRUNCATE jobq.failed_job});
+letters(0, 'all are');
 
 # the subscriber has jobs of its own; sequences are not replicated
 $subscriber->safe_psql('postgres',
