@@ -447,6 +447,31 @@ jobq_activate(PG_FUNCTION_ARGS)
 }
 
 /*
+ * An error if a subscription brings roles by their numbers: what it has brought may be
+ * another role's here.  The caller is connected to SPI.
+ */
+static void
+refuse_binary(void)
+{
+	static const Oid types[] = {OIDOID};
+	Datum		values[] = {ObjectIdGetDatum(jobq_relations()->job)};
+
+	if (jobq_query("SELECT s.subname::text FROM pg_subscription s"
+				   " JOIN pg_subscription_rel r ON r.srsubid = s.oid"
+				   " JOIN pg_class c ON c.oid = r.srrelid"
+				   " JOIN pg_class j ON j.relnamespace = c.relnamespace"
+				   " WHERE s.subbinary AND j.oid = $1 LIMIT 1",
+				   1, types, values, NULL, SPI_OK_SELECT) == 0)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("subscription \"%s\" is binary, and brings roles by their numbers",
+					SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
+			 errdetail("Jobs could run as other roles than those that have enqueued them."),
+			 errhint("Have it bring jobq's tables anew without \"binary\". If all roles have the same numbers here as there, drop it, and adopt them.")));
+}
+
+/*
  * adopt(): jobs that logical replication brought here become this database's
  * own and run.  Returns how many there were.
  */
@@ -456,6 +481,7 @@ jobq_adopt(PG_FUNCTION_ARGS)
 	uint64		count;
 
 	SPI_connect();
+	refuse_binary();
 
 	/* of jobs with the same key, the last one has it */
 	jobq_query("INSERT INTO jobq.unique_key (job_id, role, queue_id, until, kind, key)"

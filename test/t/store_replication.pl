@@ -180,6 +180,12 @@ $subscriber->safe_psql('postgres', q{SELECT jobq.unschedule('of items')});
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION items');
 $subscriber->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.poll_interval; SELECT pg_reload_conf()});
 
+# roles that have come by their numbers
+$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION jobs SET (binary = true)');
+my (undef, undef, $binary) = $subscriber->psql('postgres', 'SELECT jobq.adopt()');
+like($binary, qr/subscription "jobs" is binary/, 'jobs of a binary subscription are not adopted');
+$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION jobs SET (binary = false)');
+
 unsubscribe($publisher, $subscriber);
 my $consumer = $subscriber->background_psql('postgres');
 $consumer->query_until(qr/begun/, q{\echo begun
