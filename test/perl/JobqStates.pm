@@ -77,7 +77,7 @@ SELECT jobq.workflow('{"name": "flow", "on_finish": {"kind": "tell", "payload": 
 		q{SELECT count(*) FILTER (WHERE what IN ('completed', 'batch 1', 'step a')) = 3 FROM effect}, $dbname);
 	$node->safe_psql(
 		$dbname, q{
-INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1, '20 hours');
+INSERT INTO held SELECT id, token FROM jobq.reserve('{outside}', 1, '20 hours', '5 min');
 SET ROLE clerk;
 SELECT jobq.enqueue('note', '{"what": "ready"}', queue => 'still', priority => 5);
 RESET ROLE});
@@ -127,7 +127,7 @@ sub come_to_their_end
 	wait_for($node, "$what: a workflow goes on and ends",
 		q{SELECT count(*) = 1 FROM effect WHERE what = 'flow completed'}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('2 days')});
-	is($node->safe_psql($dbname, q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', 1, '1 min', '10 s')}), '1',
+	is($node->safe_psql($dbname, q{SELECT count(jobq.ack(id, token)) FROM jobq.reserve('{outside}', 1, '1 min', '5 min')}), '1',
 		"$what: what a consumer held can be had again") if $is_copy;
 	wait_for($node, "$what: what was to come later has run", q{SELECT count(*) = 0 FROM jobq.job}, $dbname);
 	is( $node->safe_psql(
@@ -138,7 +138,7 @@ sub come_to_their_end
 		join("\n", map { "$_|1|" . ($_ =~ /ready|errand/ ? 'clerk' : 'postgres') } 'batch 1', 'batch 2', 'batch completed', 'completed',
 			'errand', 'flow completed', 'group 1', 'group 2', 'group 3', 'ready', 'scheduled', 'step a', 'step b', 'step c')
 		, "$what: each once, as its role");
-	cmp_ok($node->safe_psql($dbname, q{SELECT count(*) FROM effect WHERE what = 'tick'}), '>', 0, "$what: a schedule ticks");
+	wait_for($node, "$what: a schedule ticks", q{SELECT count(*) > 0 FROM effect WHERE what = 'tick'}, $dbname);
 	$node->safe_psql($dbname, q{SELECT jobq.test_clock('0')});
 	return;
 }

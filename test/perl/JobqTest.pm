@@ -33,6 +33,7 @@ our @EXPORT = qw(
   unsubscribe
   poll
   wait_for
+  wait_for_scheduler
   work_off
   sleeps
   worker_pids
@@ -245,6 +246,15 @@ sub wait_for
 	return 1 if ok(poll($node, $query, $dbname), $what);
 	show_state($node, $dbname);
 	return 0;
+}
+
+# Wait until the database has a scheduler that has read what there is: who reserves jobs
+# waits for one that starts no longer than some seconds.
+sub wait_for_scheduler
+{
+	my ($node, $dbname) = @_;
+
+	return wait_for($node, 'the scheduler is there', 'SELECT complete FROM jobq_internal.scheduler_state()', $dbname);
 }
 
 # Wait until the query, which counts something, returns 0: as long as it takes,

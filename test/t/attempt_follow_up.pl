@@ -73,7 +73,7 @@ set_create_queues('worker');
 sql(q{SELECT jobq.on_event('completed', 'hear', queue => 'work')});
 forget_default();
 my $id = sql_as('producer', q{SELECT jobq.enqueue('work')});
-is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'an event: the job is completed by a worker of a role with one queue only');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'an event: the job is completed by a worker of a role with one queue only');
 wait_for($node, 'and its handler runs', q{SELECT count(*) = 1 FROM told WHERE kind = 'hear' AND event = 'completed'});
 
 $node->stop;

@@ -189,7 +189,14 @@ is((run_jobq(qw(work outside --max-time 100ms --exec true)))[2], 0, 'work for so
 
 # what is wrong, in words, as JSON, and as exit status
 like((run_jobq('doctor'))[0], qr/^(All is well|(warning|notice|info|critical) +\S.*\n +\S)/, 'doctor');
-is((run_jobq(qw(doctor --json)))[2], (run_jobq('doctor'))[2], 'doctor as JSON: exit status');
+my ($ill, $ill_in_json);
+for (1 .. 5)
+{
+	# what is wrong may change between the two
+	($ill_in_json, $ill) = ((run_jobq(qw(doctor --json)))[2], (run_jobq('doctor'))[2]);
+	last if $ill_in_json == $ill;
+}
+is($ill_in_json, $ill, 'doctor as JSON: exit status');
 is(sql(q{SELECT jsonb_typeof($x$} . (run_jobq(qw(doctor --json)))[0] . q{$x$)}), 'array', 'doctor as JSON');
 
 # workers are replaced, and old jobs deleted
@@ -241,7 +248,7 @@ foreach my $command (qw(list failed queues kinds workers schedules batches))
 
 # what a job carries does not reach the terminal as it is
 sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07')});
-sql(q{SELECT jobq.drain('default')});
+sql(q{SELECT jobq.drain('default', '5 min')});
 foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.failed_jobs') ])
 {
 	my $shown = (run_jobq(@$words, '--color=always'))[0];

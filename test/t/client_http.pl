@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my ($node, $jobq) = client_node();
+my ($node, $jobq) = client_node(q{jobq.default_backoff = 'fixed 1h'});
 delete @ENV{qw(http_proxy https_proxy all_proxy)};
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
@@ -108,6 +108,7 @@ END { local $?; kill 'KILL', $server if $server; }
 
 sql(q{CREATE EXTENSION jobq; SELECT jobq.create_queue('web', mode => 'consumer')});
 # the program does not wait for a scheduler that has just begun
+wait_for_scheduler($node);
 sql(q{SELECT jobq.enqueue('first', queue => 'web')});
 sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{web}', wait => '5 min')});
 my $id = job('{"x": 1}');

@@ -87,7 +87,7 @@ foreach my $mode (qw(transaction session))
 	is(outcome($id), 'completed|1|"late"', 'which was done once');
 
 	# pgbouncer stands still for longer than the lease: the command is ended
-	($id, $run) = start_one("$dir/$mode.still", '--lease', '1s');
+	($id, $run) = start_one("$dir/$mode.still", '--lease', '5s');
 	$pooler->signal('STOP');
 	says($run, qr/job $id \(any\): its lease is over; what runs for it is ended/, 'the program knows when its lease is over');
 	another_does($id);
@@ -96,7 +96,7 @@ foreach my $mode (qw(transaction session))
 	is(outcome($id), 'completed|2|"in time"', 'it is done by the other only');
 
 	# the command has ended, and that is told too late
-	($id, $run) = start_one("$dir/$mode.late", '--lease', '2s');
+	($id, $run) = start_one("$dir/$mode.late", '--lease', '5s');
 	$pooler->signal('STOP');
 	append_to_file("$dir/$mode.late", 'x');
 	another_does($id);
@@ -107,7 +107,7 @@ foreach my $mode (qw(transaction session))
 
 	# the program is told to end while there is nobody to tell
 	next if $mode eq 'session';
-	($id, $run) = start_one("$dir/$mode.ended", '--lease', '2s', '--grace', '200ms');
+	($id, $run) = start_one("$dir/$mode.ended", '--lease', '5s', '--grace', '200ms');
 	$pooler->signal('STOP');
 	end_at_once($run);
 	pass('the program ends, though the pooler does not answer');

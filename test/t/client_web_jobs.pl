@@ -64,7 +64,7 @@ sub held
 my ($status, $text, $data);
 
 # A connection that goes silent; what becomes of who asks there is seen at the end.
-my $patient = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '1s');
+my $patient = serve($jobq, '--token-file', "$dir/tokens", '--timeout', '10s');
 is((ask('GET', '/api/queues', undef, $patient))[0], 200, 'there is a connection');
 my $silent = sql(q{SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app'});
 ok(stop_at_rest($node, $silent, 'Client'), 'which goes silent');
@@ -73,7 +73,7 @@ my $asked = raw($patient, "GET /api/queues HTTP/1.1\r\nHost: x\r\nAuthorization:
 # A dead letter tells where it failed.
 my %given = (payload => { a => 'geheim' }, headers => { a => 'geheim' }, context => { 'app.name' => 'geheim' });
 my ($good, $bad) = map { (ask('POST', '/api/jobs', { kind => $_, %given }))[2]{id} } qw(same bad);
-is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait(ARRAY[$good, $bad])"), 'completed failed', 'a job that is completed, and one that has failed');
+is(sql("SELECT string_agg(state, ' ' ORDER BY id) FROM jobq.wait(ARRAY[$good, $bad], '5 min')"), 'completed failed', 'a job that is completed, and one that has failed');
 ($status, $text, $data) = ask('GET', "/api/jobs/$bad");
 like($data->{error_context}, qr/^PL\/pgSQL function bad\(jsonb\) line 1 at RAISE/, 'it is told where a job has failed');
 is($data->{context}{'app.name'}, 'geheim', 'and with which settings');

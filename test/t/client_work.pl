@@ -13,7 +13,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my ($node, $jobq) = client_node(q{jobq.databases = 'postgres, latin'}, allows_streaming => 1);
+my ($node, $jobq) = client_node(q{
+jobq.databases = 'postgres, latin'
+jobq.default_backoff = 'fixed 1h'
+}, allows_streaming => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
 sub sql { return $node->safe_psql('postgres', $_[0]); }
@@ -212,7 +215,7 @@ is(finish($few), 0, 'the program ends');
 
 # progress, and a lease that is held for longer than it is
 $id = job('a');
-my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '10s');
+my $run = start_work('a', qq{echo progress 40 loading >&3; while [ ! -e $dir/go ]; do sleep 0.1; done}, '--once', '--lease', '30s');
 wait_for($node, 'progress is told', "SELECT progress = 40 AND message = 'loading' FROM jobq.status($id)");
 my $began = sql(q{SELECT lease_until FROM jobq_internal.lease_slots()});
 wait_for($node, 'the lease is extended', "SELECT lease_until > '$began'::timestamptz + interval '1 s' FROM jobq_internal.lease_slots()");
@@ -223,15 +226,16 @@ is(outcome($id), 'completed|1', 'in one attempt');
 # one that has waited for a while runs a job of which the timeout is shorter than that
 $run = start_work('a', 'echo run', '--once', '--lease', '60s');
 wait_for($node, 'the program waits for long', q{SELECT count(*) > 0 FROM pg_stat_activity
-	WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND state = 'active' AND query_start < clock_timestamp() - interval '2.5 s'});
-$id = job('a', '{}', q{timeout => '2 s', max_attempts => 1});
+	WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND state = 'active' AND query_start < clock_timestamp() - interval '7 s'});
+$id = job('a', '{}', q{timeout => '6 s', max_attempts => 1});
 finish($run);
 is(outcome($id, 'state, result'), 'completed|"run"', 'its lease is counted from when it was given');
 
 # a timeout of the job that is shorter than the lease: its command is ended when it is over
-$id = job('a', '{}', q{timeout => '1 s', backoff => 'fixed 1ms', max_attempts => 2});
-work('a', "echo begin >>$dir/limited; sleep 5; echo end >>$dir/limited", '--parallel', '2', '--max-jobs', '2', '--lease', '20s');
+$id = job('a', '{}', q{timeout => '5 s', backoff => 'fixed 1ms', max_attempts => 2});
+work('a', "echo begin >>$dir/limited; sleep 100; echo end >>$dir/limited", '--parallel', '2', '--max-jobs', '2', '--lease', '20s');
 is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when the timeout of its job is over');
+wait_for($node, 'the second lease is over', "SELECT state = 'failed' FROM jobq.status($id)");
 like(outcome($id, 'state, attempt, error'), qr/^failed\|2\|.*timeout/, 'which has failed');
 
 # a message that is too long, with a character where it is cut
@@ -245,8 +249,11 @@ finish($run);
 append_to_file("$dir/flood", 'fcntl(STDOUT, 1031, 1 << 20); $_ = "progress 50\n" x 5000; 1 while syswrite STDOUT, $_;');
 my @pair = map { job('a') } 1, 2;
 $run = start_work('a', "if mkdir $dir/busy 2>/dev/null; then perl $dir/flood >&3 & while [ ! -e $dir/told ]; do sleep 0.1; done; else while [ ! -e $dir/say ]; do sleep 0.1; done; echo x >>$dir/pair; echo said >&2; fi",
-	'--parallel', '2', '--max-jobs', '2', '--lease', '2s');
+	'--parallel', '2', '--max-jobs', '2', '--lease', '20s');
 wait_for($node, 'one of two reports progress', sprintf q{SELECT count(*) = 1 FROM jobq.jobs WHERE id IN (%s) AND progress = 50}, join(',', @pair));
+my $leases = sprintf 'FROM jobq_internal.lease_slots() WHERE job_id IN (%s)', join(',', @pair);
+my $latest = sql("SELECT max(lease_until) $leases");
+wait_for($node, 'both leases are extended all the same', "SELECT count(*) = 2 AND min(lease_until) > '$latest' $leases");
 append_to_file("$dir/say", 'x');
 wait_for($node, 'the other has ended', sprintf q{SELECT count(*) = 1 FROM jobq.jobs WHERE id IN (%s) AND state = 'completed'}, join(',', @pair));
 append_to_file("$dir/told", 'x');
@@ -281,7 +288,7 @@ foreach my $again (0, 1)
 
 # the program is killed: the job comes again when the lease is over
 $id = job('a');
-$run = start_work('a', "echo \$\$ >$dir/child; exec sleep 1000", '--lease', '1s');
+$run = start_work('a', "echo \$\$ >$dir/child; exec sleep 1000", '--lease', '5s');
 wait_for_file("$dir/child", 'the command runs');
 kill('KILL', pid_of($run));
 finish($run);
@@ -292,7 +299,7 @@ sql("SELECT jobq.cancel($id)");
 
 # the program is stopped for longer than the lease: its end is not believed
 $id = job('a', '{}', q{backoff => 'fixed 1ms'});
-$run = start_work('a', "echo x >$dir/began; while [ ! -e $dir/end ]; do sleep 0.1; done; echo late", '--once', '--lease', '1s');
+$run = start_work('a', "echo x >$dir/began; while [ ! -e $dir/end ]; do sleep 0.1; done; echo late", '--once', '--lease', '5s');
 wait_for_file("$dir/began", 'the command runs');
 kill('STOP', pid_of($run));
 append_to_file("$dir/end", 'x');
@@ -305,7 +312,7 @@ is(outcome($id, 'state, attempt, result'), 'completed|2|"in time"', 'and the oth
 
 # a command that is stopped is ended in its time
 $id = job('a', '{}', q{max_attempts => 1});
-$run = start_work('a', "echo \$\$ >$dir/asleep; kill -STOP \$\$; echo awake", '--once', '--timeout', '1s', '--grace', '1s');
+$run = start_work('a', "echo \$\$ >$dir/asleep; kill -STOP \$\$; echo awake", '--once', '--timeout', '5s', '--grace', '1s');
 wait_for_file("$dir/asleep", 'the command runs, and stops');
 finish($run);
 is(outcome($id, 'state, attempt'), 'failed|1', 'it has not done its job');
@@ -316,7 +323,7 @@ sql(q{SELECT jobq.delete_all_failed()});
 # command, which does not mind SIGTERM, has been killed; nothing is done until then
 $id = job('a', '{}', q{backoff => 'fixed 1ms'});
 my $used = (times)[2] + (times)[3];
-$run = start_work('a', "if [ -e $dir/first ]; then echo second; else trap '' TERM; echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '1s', '--grace', '3s');
+$run = start_work('a', "if [ -e $dir/first ]; then echo second; else trap '' TERM; echo x >$dir/first; sleep 1000; fi", '--max-jobs', '2', '--lease', '5s', '--grace', '3s');
 wait_for_file("$dir/first", 'the command runs');
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 my @server = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
@@ -328,10 +335,10 @@ cmp_ok((times)[2] + (times)[3] - $used, '<', 1, 'it sleeps while it waits');
 is(outcome($id, 'state, attempt, result'), 'completed|2|"second"', 'and the second has done it');
 
 # a connection on which nothing comes any more
-$run = start_work('a', 'echo taken', '--once', '--lease', '2s');
-my $waits = q{SELECT max(pid) FROM pg_stat_activity WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve' AND wait_event_type = 'Extension'};
-wait_for($node, 'the program waits for a job', "SELECT ($waits) IS NOT NULL");
-my $silent = sql($waits);
+$run = start_work('a', 'echo taken', '--once', '--lease', '5s');
+my $waits = q{SELECT max(pid) FROM pg_stat_activity WHERE application_name = 'jobq' AND query ~ 'jobq[.]reserve'};
+wait_for($node, 'the program waits for a job', "SELECT ($waits AND wait_event_type = 'Extension') IS NOT NULL");
+my $silent = sql($waits);	# it does so again and again
 ok(stop_at_rest($node, $silent), 'its connection goes silent');
 says($run, qr/the connection is lost: the server does not answer/, 'which it does not wait for');
 kill('CONT', $silent);

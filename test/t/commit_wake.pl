@@ -33,7 +33,7 @@ sub until_waits
 					PERFORM set_config('test.waits', '1', false);
 					EXIT;
 				END IF;
-				PERFORM pg_sleep(0.001);
+				PERFORM pg_stat_clear_snapshot(), pg_sleep(0.001);
 			END LOOP;
 		END \$\$;
 		SELECT current_setting('test.waits')}), 1, $what);
@@ -120,7 +120,7 @@ $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
 wait_for($node, 'they are idle', q{SELECT count(*) >= 2 FROM jobq.workers WHERE state = 'idle' AND role = current_user::regrole}, 'app');
 my $worker = $node->safe_psql('app', q{SELECT pid FROM jobq.workers WHERE role = current_user::regrole LIMIT 1});
-signal_process('STOP', $worker);
+ok(stop_at_rest($node, $worker), 'one of them is stopped');
 $node->safe_psql('app', q{SELECT jobq.enqueue('nothing', queue => 'silent')});
 signal_process('TERM', $worker);
 signal_process('CONT', $worker);

@@ -130,7 +130,7 @@ ends('cancel', 'finish completed', 'SELECT jobq.cancel(id) FROM jobq.jobs WHERE 
 ends('clear', 'finish completed', q{SELECT jobq.clear('default')}, $delayed);
 ends('batch_cancel', 'finish cancelled', 'SELECT jobq.batch_cancel(BATCH)', $delayed);
 ends('cancel of one that runs', 'finish completed',
-	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
+	q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'PgSleep') LOOP PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01); END LOOP; END $$;
 	SELECT jobq.cancel(id) FROM jobq.jobs WHERE batch_id = BATCH}, q{BEGIN; SELECT batch() AS b \gset
 	SELECT count(*) AS n FROM jobq.batch_add(:b, 'part', '{"{\"sleep\": 100}"}') \gset
 	COMMIT; SELECT :b});
@@ -192,6 +192,7 @@ wait_for($node, 'two: both are over', "SELECT told($two[0]) = 'failure failing, 
 # More batches than there are places for, whose ends come in the order in which
 # they were made, or in the other.
 #
+wait_for($node, 'many batches: those before have told', q{SELECT NOT EXISTS (SELECT FROM jobq.job WHERE kind = 'tell')});
 foreach my $order ('ASC', 'DESC')
 {
 	sql(q{TRUNCATE told});
@@ -303,6 +304,7 @@ foreach my $round (1 .. 12)
 	sql(q{SELECT jobq.batch_start(id) FROM jobq.batches WHERE state = 'pending'});
 	sql(q{SELECT jobq.batch_cancel(batch_id) FROM jobq.jobs
 		WHERE finished_at IS NULL AND run_at > jobq.clock() + interval '1 hour' GROUP BY batch_id});
+	wait_for_scheduler($node);
 	sql('CALL consume(false)');
 	$made = sql('SELECT count(*) FROM jobq.batches');
 }
@@ -327,7 +329,8 @@ foreach my $told (qw(wait_batch batch_status))
 	my $batch = sql('SELECT batch()');
 	sql("SELECT jobq.batch_add($batch, 'part', ARRAY['{}'::jsonb])");
 	wait_for($node, 'the batch is over', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch") if $told eq 'batch_status';
-	my $end = sql("SELECT state, finished_at FROM jobq.$told($batch)");
+	my $patience = $told eq 'wait_batch' ? q{, '5 min'} : '';
+	my $end = sql("SELECT state, finished_at FROM jobq.$told($batch$patience)");
 	like($end, qr/^completed/, "$told(): the batch is over");
 	$node->stop('immediate');
 	$node->start;
@@ -377,6 +380,7 @@ sub end_at
 
 	sql("SELECT jobq.test_clock('$day days')");
 	wait_for($node, "day $day has its partition", q{SELECT to_regclass(to_char(jobq.clock() AT TIME ZONE 'UTC', '"jobq.archive_"YYYYMMDD')) IS NOT NULL});
+	wait_for_scheduler($node);
 	sql(q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
 	return;
 }
@@ -462,6 +466,7 @@ foreach my $server ($node, $copy)
 		$copy->append_conf('postgresql.conf', 'jobq.start_paused = off');
 		$copy->reload;
 	}
+	wait_for_scheduler($server);
 	# one by one: who waits gets the first that comes, whatever comes after it
 	$server->safe_psql('postgres', q{SELECT jobq.ack(id, token) FROM jobq.reserve('{outside}', 1, wait => '5 min')})
 	  for 1 .. 2;

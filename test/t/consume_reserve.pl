@@ -113,6 +113,7 @@ sub sessions_wait
 #
 # A crash: what is durable is still held, by the same token.
 #
+wait_for_scheduler($node);
 hold('durable', '1 hour', qw(kept acked nacked rejected released returned cancelled extended));
 hold('durable', '300 ms', 'late');
 hold('durable', '10 min', 'extended_late');
@@ -212,6 +213,7 @@ is($open->query(q{BEGIN; SELECT headers ->> 'name', attempt FROM jobq.reserve('{
 $node->stop('immediate');
 eval { $open->{run}->finish };
 $node->start;
+wait_for_scheduler($node);
 is(sql(q{SELECT headers ->> 'name', attempt FROM jobq.reserve('{durable}', wait => '5 min')}),
 	'open|1', 'its reservation was never there');
 
@@ -226,6 +228,7 @@ sql(q{INSERT INTO held SELECT 'last', id, token FROM jobq.reserve('{durable}', l
 $node->stop('immediate');
 select(undef, undef, undef, 0.6);
 $node->start;
+wait_for_scheduler($node);
 says('ack', $_, 'done') foreach qw(down limited);
 wait_for($node, 'who does not come is charged, after as long as the lease was', q{SELECT state('last') = 'failed 1'});
 is(sql("SELECT sqlstate FROM jobq.failed_jobs WHERE id = $last"),
@@ -246,7 +249,7 @@ is(sql('SELECT id, ctid FROM jobq.job'), $place, 'it lies at the same place');
 my $log = -s $node->logfile;
 signal_process('KILL', $scheduler);
 wait_for_restart($node, $log);
-wait_for($node, 'the scheduler is there', 'SELECT complete FROM jobq_internal.scheduler_state()');
+wait_for_scheduler($node);
 is_state('same place', 'ready 1');
 says('ack', 'same place', 'JQ011');
 sql(q{TRUNCATE held; SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL});
@@ -290,6 +293,7 @@ foreach my $what ('another lease', 'crash', 'crash', 'put ahead of the clock', '
 	{
 		sql("SELECT jobq.release($fenced, $token)");
 	}
+	wait_for_scheduler($node);
 	$token = next_token($fenced);
 	cmp_ok($token, '>', $before, "token: $what");
 }
@@ -357,6 +361,7 @@ foreach my $cursor (0, 1)
 # DROP DATABASE
 sql('CREATE DATABASE doomed');
 $node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
+wait_for_scheduler($node, 'doomed');
 $session = $node->background_psql('doomed', on_error_stop => 0);
 $session->query_until(qr/begun/, qq{\\echo begun\nSELECT count(*) FROM jobq.reserve('{durable}', wait => '10 min');\n});
 sessions_wait(1);
@@ -368,6 +373,7 @@ foreach my $round (1, 2)
 {
 	sql('CREATE DATABASE doomed');
 	$node->safe_psql('doomed', q{CREATE EXTENSION jobq; SELECT jobq.create_queue('durable', open => true, mode => 'consumer')});
+	wait_for_scheduler($node, 'doomed');
 	is( $node->safe_psql('doomed', q{SELECT jobq.enqueue('work', queue => 'durable') FROM generate_series(1, 3);
 		SELECT count(*) FROM jobq.reserve('{durable}', 3, '1 hour', '1 min')}),
 		"1\n2\n3\n3", "round $round: a new database has nothing of an old one");

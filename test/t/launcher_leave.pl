@@ -71,7 +71,7 @@ sub open_gate
 	$gate->query_safe('SELECT pg_advisory_unlock(1)');
 	wait_for($node, 'all jobs are done', 'SELECT count(*) = 0 FROM jobq.job', 'one');
 	$gate->query_safe('SELECT pg_advisory_lock(1)');
-	return is($node->safe_psql('one', q{SELECT running FROM jobq.limits WHERE kind = 'hold'}), '0', 'and nothing runs');
+	return wait_for($node, 'and nothing runs', q{SELECT running = 0 FROM jobq.limits WHERE kind = 'hold'}, 'one');
 }
 
 #
@@ -87,7 +87,7 @@ open_gate();
 #
 orphan('two');
 my $id = $node->safe_psql('two', q{SELECT jobq.enqueue('note')});
-is($node->safe_psql('two', "SELECT state FROM jobq.wait($id)"), 'completed', 'another: its job runs');
+is($node->safe_psql('two', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'another: its job runs');
 wait_for($node, 'another: it gives back what it has taken, and nothing else',
 	q{SELECT count(*) = 2 AND bool_and(running = 0) FROM jobq.limits}, 'two');
 serve('one, two');
@@ -102,7 +102,7 @@ wait_for($node, 'consumer: it waits', q{SELECT count(*) = 1 FROM pg_stat_activit
 	WHERE datname = 'one' AND query ~ 'jobq[.]reserve' AND wait_event_type = 'Extension'});
 serve('two, three');
 $id = $node->safe_psql('three', q{SELECT jobq.enqueue('note')});
-is($node->safe_psql('three', "SELECT state FROM jobq.wait($id)"), 'completed', 'consumer: another database has the place');
+is($node->safe_psql('three', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'consumer: another database has the place');
 $consumer->query_until(qr/left/, "\\echo left\n");
 like($consumer->{stderr}, qr/jobq[.]reserve\(\) needs a scheduler, and this database has none/, 'consumer: it is told');
 $id = $node->safe_psql('three', q{SELECT jobq.enqueue('note', queue => 'outside')});

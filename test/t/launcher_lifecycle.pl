@@ -41,7 +41,7 @@ sub job_runs
 	my ($what, $options) = @_;
 	my $id = $node->safe_psql('postgres',
 		q{SELECT jobq.enqueue('note'} . ($options ? ", $options" : '') . ')');
-	return is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+	return is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"),
 		'completed', $what);
 }
 
@@ -102,7 +102,7 @@ jobq.poll_interval = '1h'
 jobq.workers = '*=3'
 });
 $node->restart;
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($early)"),
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($early, '5 min')"),
 	'completed', 'preloaded: the job that waited runs');
 
 #
@@ -125,7 +125,7 @@ foreach my $round (1, 2)
 	wait_for($node, 'a new scheduler comes up',
 		"SELECT pid <> $pid FROM jobq_internal.scheduler_state()");
 	job_runs('jobs run after the scheduler was replaced');
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"),
 		'completed', 'jobs that were scheduled before run, too');
 }
 {
@@ -280,12 +280,12 @@ wait_for($node, 'the scheduler knows of another pool',
 	q{SELECT count(*) = 1 FROM jobq.workers WHERE pid IS NOT NULL});
 my $unserved = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
 my $served = $node->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'elsewhere')});
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served)"),
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($served, '5 min')"),
 	'completed', 'a pool serves its queue');
 is($node->safe_psql('postgres', "SELECT state FROM jobq.status($unserved)"),
 	'ready', 'and no other');
 setting(q{jobq.workers = 'elsewhere=2; *=2'});
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unserved)"),
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unserved, '5 min')"),
 	'completed', 'a pool that appears serves what has waited');
 setting(q{jobq.workers = '*=2'});
 wait_for($node, 'the workers of a pool that vanishes leave',
@@ -310,7 +310,7 @@ is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($paused, '200ms')")
 is($node->safe_psql('postgres', 'SELECT count(*) FROM jobq.workers'),
 	'0', 'start_paused: there are no workers');
 setting(q{jobq.start_paused = off});
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($paused)"),
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($paused, '5 min')"),
 	'completed', 'start_paused: switched off, work begins');
 
 #

@@ -38,7 +38,7 @@ sub launcher_looks
 	my $pid = $node->safe_psql('app', 'SELECT pid FROM jobq_internal.scheduler_state()');
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 	return wait_for($node, 'the launcher has looked',
-		"SELECT pid <> $pid FROM jobq_internal.scheduler_state()", 'app');
+		"SELECT pid <> $pid AND complete FROM jobq_internal.scheduler_state()", 'app');
 }
 
 #
@@ -116,6 +116,7 @@ is_logged('pools 2 and 3 of "jobq.workers" name the same queues: "a"', 'two pool
 is_logged('pool 4 of "jobq.workers" names queue "b" twice', 'a queue that is named twice');
 is_logged('no worker serves queue "manual": its pool in "jobq.workers" has 0 workers', 'a pool without workers');
 is_logged('no worker serves queues that "jobq.workers" does not name: it has no pool with "*"', 'no pool for the others');
+launcher_looks();	# a scheduler that knows no other pools
 $node->safe_psql('app', "SELECT jobq.reschedule(id, now()) FROM unnest(ARRAY[$unserved, $hidden]) id");
 wait_says($unserved, qr/WARNING:  job $unserved has not begun\nHINT: .*no pool of "jobq.workers" with workers serves queue "elsewhere"; pools 2 and 3 of "jobq.workers" name the same queues/,
 	'a queue that no pool serves');
@@ -126,7 +127,7 @@ setting(q{jobq.workers = '*=0'});
 is_logged('no worker serves queues that "jobq.workers" does not name: its pool with "*" has 0 workers', 'a pool for the others without workers');
 setting(q{jobq.workers = '*=17'});
 is_logged('"jobq.workers" asks for 17 workers in each database, and "jobq.max_workers" allows 16 in the cluster', 'more workers than slots');
-is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait(ARRAY[$unserved, $hidden]::bigint[])"),
+is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait(ARRAY[$unserved, $hidden]::bigint[], '5 min')"),
 	'completed,completed', 'the jobs that waited run');
 {
 	my $gate = $node->background_psql('app');
@@ -136,7 +137,7 @@ is($node->safe_psql('app', "SELECT string_agg(state, ',') FROM jobq.wait(ARRAY[$
 	my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note')});
 	wait_says($id, qr/HINT: .*"jobq.max_workers" allows 16/, 'more workers than slots');
 	$gate->quit;
-	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id)"), 'completed', 'and it runs when one is free');
+	is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'and it runs when one is free');
 }
 setting(q{jobq.workers = '*=2'});
 $node->append_conf('postgresql.conf', q{max_worker_processes = 3});
@@ -150,7 +151,7 @@ $node->restart;
 	my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note')});
 	wait_says($id, qr/HINT: .*"jobq.start_paused" is on/, 'start_paused');
 	setting(q{jobq.start_paused = off});
-	my ($rc, $out, $err) = $node->psql('app', "SELECT state FROM jobq.wait($id)");
+	my ($rc, $out, $err) = $node->psql('app', "SELECT state FROM jobq.wait($id, '5 min')");
 	is("$out, $err", 'completed, ', 'wait() says nothing where there is nothing to say');
 }
 
@@ -162,7 +163,7 @@ foreach my $mode ('fast', 'smart')
 	foreach my $what ('idle workers', 'running jobs')
 	{
 		my $id = $node->safe_psql('app', q{SELECT jobq.enqueue('note')});
-		is($node->safe_psql('app', "SELECT state FROM jobq.wait($id)"), 'completed', 'a worker is there');
+		is($node->safe_psql('app', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'a worker is there');
 		if ($what eq 'running jobs')
 		{
 			$node->safe_psql('app', q{
@@ -172,6 +173,10 @@ SELECT jobq.enqueue('forever')});
 			wait_for($node, 'a job is running',
 				q{SELECT count(*) = 1 FROM jobq.workers WHERE kind = 'forever'}, 'app');
 		}
+		wait_for($node, 'all others are at rest', q{SELECT wake_at > jobq.clock() + interval '10 min'
+			AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type ~ '^jobq'
+				AND wait_event_type IS DISTINCT FROM 'Extension' AND wait_event IS DISTINCT FROM 'PgSleep')
+			FROM jobq_internal.scheduler_state()}, 'app');
 		$offset = -s $node->logfile;
 		$node->stop($mode);
 		my $log = slurp_file($node->logfile, $offset);

@@ -61,7 +61,7 @@ INSERT INTO had VALUES ('done', jobq.enqueue('echo', '"secret"', headers => '{"h
 SELECT jobq.schedule('nightly', '@yearly', 'echo', '"secret"', options => '{"headers": {"h": "secret"}}');
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "echo", "queue": "safe", "payload": "secret"}]}')});
 my %id = split /[|\n]/, sql('SELECT what, id FROM had');
-like(sql("SELECT state FROM jobq.wait(ARRAY[$id{done}, $id{failed}])"), qr/^completed\nfailed$/, 'some have ended');
+like(sql("SELECT state FROM jobq.wait(ARRAY[$id{done}, $id{failed}], '5 min')"), qr/^completed\nfailed$/, 'some have ended');
 
 # One that runs, and tells.
 my $gate = $node->background_psql('app');
@@ -79,8 +79,8 @@ ok($node->poll_query_until('app', "SELECT message = 'secret' FROM jobq.status($i
 # Nobody learns a secret who may not: by a view, a function, an error, NOTIFY, or what the server shows.
 # The token of a job that is held is known to the attackers: it says nothing without the consumer's role.
 my $holder = $node->background_psql('app');
-$id{held} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('any', '"secret"', queue => 'vault', priority => -1)});
-my ($held, $token) = split /\|/, $holder->query_safe(q{SELECT id, token FROM jobq.reserve('{vault}', wait => '5 min', lease => '1 h')});
+$id{held} = sql(q{SET SESSION AUTHORIZATION victim; SELECT jobq.enqueue('any', '"secret"', queue => 'vault')});
+my ($held, $token) = split /\|/, $holder->query_safe("SELECT id, token FROM jobq.reserve_job($id{held}, lease => '1 h')");
 is($held, $id{held}, 'a job is held');
 my @relations = split /\n/, sql(q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S') ORDER BY 1});
 cmp_ok(scalar @relations, '>', 20, 'there are relations to look into');
@@ -119,7 +119,7 @@ foreach my $role (sort keys %ears)
 }
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
-is(sql("SELECT state FROM jobq.wait($id{runs})"), 'completed', 'the job ends');
+is(sql("SELECT state FROM jobq.wait($id{runs}, '5 min')"), 'completed', 'the job ends');
 is(sql("SELECT state FROM jobq.status($id{waits})"), 'ready', 'and nobody has taken away another');
 is($holder->query_safe("SELECT jobq.ack($id{held}, $token)"), '', 'nor what a consumer holds');
 $holder->quit;

@@ -78,6 +78,7 @@ wait_for($node, 'there are days of the archive, whoever sessions are', q{SELECT 
 	my $gate = $node->background_psql('postgres');
 	my $mover = $node->background_psql('postgres');
 
+	wait_for_scheduler($node);
 	$gate->query_safe('SELECT pg_advisory_lock(1)');
 	$node->safe_psql(
 		'postgres', q{
@@ -154,7 +155,7 @@ SELECT jobq.enqueue('note', '"waits"', queue => 'still')});
 		SET ROLE clerk;
 		SELECT jobq.enqueue('note', '"clerk"');
 		RESET ROLE});
-	is($boss->query_safe(q{CALL jobq.call('note', '"called"')}), '', 'all connections are taken: a job runs');
+	is($boss->query_safe(q{CALL jobq.call('note', '"called"', timeout => '5 min')}), '', 'all connections are taken: a job runs');
 	$boss->query_safe(q{DO $$ BEGIN WHILE EXISTS (SELECT FROM jobq.job) LOOP PERFORM pg_sleep(0.01); COMMIT; END LOOP; END $$});
 	is($boss->query_safe(q{SELECT string_agg(what || ' ' || role, ', ' ORDER BY what) FROM effect}),
 		'called postgres, clerk clerk, first postgres', 'all connections are taken: for each role');
@@ -240,7 +241,7 @@ $node->start;
 $node->safe_psql('postgres', q{SELECT jobq.resume('still'), jobq.test_clock('2 days')});
 all_done('postgres', 'after the single user', 'before', 'enqueued', 'many', 'more', 'still');
 $node->safe_psql('moved', q{CREATE FUNCTION answer() RETURNS jsonb LANGUAGE sql AS $$ SELECT '42'::jsonb $$; SELECT jobq.register('answer', 'answer()')});
-is($node->safe_psql('moved', q{CALL jobq.call('answer')}), '42', 'the new extension is served');
+is($node->safe_psql('moved', q{CALL jobq.call('answer', timeout => '5 min')}), '42', 'the new extension is served');
 
 $node->stop;
 no_failed_assertion($node);

