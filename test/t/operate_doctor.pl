@@ -185,8 +185,8 @@ sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN I
 is_well('.', 'all is well: roles and handlers');
 
 # schedules and dead letters
-sql(q{SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT jobq.schedule('often', 'every 1 s', 'gone', options => '{"queue": "none"}');
-SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone')});
+sql(q{BEGIN; SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT jobq.schedule('often', 'every 1 s', 'gone', options => '{"queue": "none"}');
+SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COMMIT});
 wait_for($node, 'the schedule fails', q{SELECT state = 'failing' FROM jobq.schedules});
 finds('schedule', q{warning\|schedule "often" cannot enqueue its job: no handler.*jobq.pause_schedule\('often'\)}, 'a schedule that fails');
 sql(q{SELECT jobq.unschedule('often'); SELECT jobq.reschedule(id, now()) FROM jobq.live_jobs WHERE state = 'scheduled'; SELECT jobq.enqueue('f', '{"error": 1}')});

@@ -31,15 +31,9 @@ sub reasons
 # An idle worker, stopped while it waits, so that it holds no lock.
 sub stopped_worker
 {
-	for (1 .. 100)
-	{
-		poll($node, q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'idle'}) or last;
-		my ($pid) = worker_pids($node);
-		$pid && signal_process('STOP', $pid) or next;
-		return $pid if sql("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event_type = 'Extension'");
-		signal_process('CONT', $pid);
-	}
-	return;
+	poll($node, q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'idle'}) or return;
+	my ($pid) = worker_pids($node);
+	return stop_at_rest($node, $pid) ? $pid : undef;
 }
 
 my $setup = q{
@@ -55,6 +49,7 @@ END $$;
 SELECT jobq.register('gate', 'gate(jsonb)'), jobq.register('stubborn', 'stubborn()');
 };
 sql($setup);
+wait_for($node, 'the database is served', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 my $holder = $node->background_psql('postgres');
 
 # a database that is not served
@@ -71,7 +66,7 @@ $id = sql(q{SELECT jobq.enqueue('gate', '3')});
 is(reasons($id), 'start_paused', 'jobq.start_paused is on');
 sql(q{ALTER SYSTEM RESET jobq.start_paused});
 $node->reload;
-is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and then off');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'and then off');
 
 # all places are taken, though the pool may have another worker
 $holder->query_safe('SELECT pg_advisory_lock(1)');
@@ -80,7 +75,7 @@ sleeps($node, 'a job runs', 1);
 $id = sql(q{SELECT jobq.enqueue('gate', '3')});
 is(reasons($id), 'places', 'no place for another worker');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
-is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'there is one');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'there is one');
 
 # taken along by the worker: from a long line, which stands there when it comes
 $holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
@@ -97,7 +92,7 @@ like(
 	qr/^worker \d+ runs it after job \d+/,
 	'a worker has taken it along');
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
-ok(sql(q{SELECT jobq.drain('default', '1 min')}) eq 't', 'all have run');
+ok(sql(q{SELECT jobq.drain('default', '5 min')}) eq 't', 'all have run');
 
 # two that have crashed a process: one at a time
 $holder->query_safe('SELECT pg_advisory_lock(1)');
@@ -108,12 +103,12 @@ sql('UPDATE jobq.job SET crashes = 1');
 my $scheduler = scheduler_pid($node);
 sql("SELECT pg_terminate_backend($scheduler)");
 wait_for_exit($scheduler);
-wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+wait_for($node, 'there is another scheduler', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 sql(q{SELECT jobq.resume('bad')});
 sleeps($node, 'the first runs', 1);
 is(reasons($bad[1]), 'quarantine', 'the second of them waits');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
-is(sql("SELECT state FROM jobq.wait($bad[1])"), 'completed', 'until the first is over');
+is(sql("SELECT state FROM jobq.wait($bad[1], '5 min')"), 'completed', 'until the first is over');
 
 # cancelled, and not ended yet
 $holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
@@ -124,7 +119,7 @@ wait_for($node, 'it has caught that',
 	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
 is(reasons($id), 'running,lock,cancelling', 'its handler does not end');
 $holder->query_safe('SELECT pg_advisory_unlock(1), pg_advisory_unlock(2)');
-like(sql("SELECT state FROM jobq.wait($id)"), qr/^(?:cancelled|completed)$/, 'it does at last');
+like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^(?:cancelled|completed)$/, 'it does at last');
 
 # nothing: its worker has been woken, but has not got the processor yet
 my $worker = stopped_worker();
@@ -135,7 +130,7 @@ my $trace = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
 $id = sql(qq{SELECT jobq.enqueue('gate', '3', headers => '{"traceparent": "$trace"}')});
 is(reasons($id), 'soon', 'nothing is in its way');
 signal_process('CONT', $worker);
-is(sql("SELECT state FROM jobq.wait($id)"), 'completed', 'and it starts');
+is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'and it starts');
 $node->wait_for_log(qr/LOG:  job $id of kind "gate" ran for \d+\.\d{3} ms, traceparent $trace$/m);
 
 # another session has its row
@@ -179,7 +174,7 @@ wait_for($node, 'the second waits for it', q{SELECT count(*) = 1 FROM pg_locks W
 is(sql("SET ROLE author; SELECT detail ~ 'role agent has, which runs job $first\$', remedy FROM jobq.explain_job($second) WHERE reason = 'lock'"),
 	"t|SELECT * FROM jobq.explain_job($first)", 'which job that is');
 $holder->query_safe('SELECT pg_advisory_unlock(1)');
-is(sql("SELECT state FROM jobq.wait($second)"), 'completed', 'both have run');
+is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', 'both have run');
 $holder->quit;
 
 # a server without jobq

@@ -52,7 +52,7 @@ sub run
 {
 	my ($call) = @_;
 	my ($id, $state) = split /\|/, sql(qq{SET ROLE clerk; SELECT $call AS id \\gset
-SELECT :id, state FROM jobq.wait(:id)});
+SELECT :id, state FROM jobq.wait(:id, '5 min')});
 
 	is($state, 'completed', "$call is completed");
 	return $id;

@@ -94,7 +94,7 @@ begins('success', q{SELECT jobq.test_clock('1 hour')}, q{SELECT jobq.enqueue('wo
 # silence begins by the clock as it is, when it was put back
 sql(q{SELECT jobq.test_clock('2 days')});
 my $ahead = sql(q{SELECT jobq.enqueue('works')});
-is(sql("SELECT state FROM jobq.wait($ahead)"), 'completed', 'a success by a clock that is ahead');
+is(sql("SELECT state FROM jobq.wait($ahead, '5 min')"), 'completed', 'a success by a clock that is ahead');
 sql(q{SELECT jobq.test_clock('1 hour')});
 wait_for($node, 'that is not of the future', q{SELECT max(completed_at) <= jobq.clock() FROM jobq.stats WHERE kind = 'works'});
 begins('back', q{SELECT jobq.monitor('back', 'silent', 3000, kind => 'works'), jobq.test_clock('2 hours')}, q{SELECT jobq.enqueue('works')});

@@ -54,7 +54,11 @@ sub sql
 # place in the queue back.
 sub rest
 {
-	return wait_for($node, 'workers rest', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
+	# one may have seen that its job may run, before the queue was paused, and not show it yet
+	my $pids = join ',', worker_pids($node);
+
+	sql('SELECT jobq.restart_workers()');
+	return wait_for($node, 'workers rest', "SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE pid = ANY ('{$pids}'))");
 }
 
 sql($setup);
@@ -69,7 +73,7 @@ $node->start;
 is(sql(qq{SELECT state FROM jobq.wait($id, '300ms')}), 'ready', 'paused: after a crash');
 is(sql(q{SELECT paused FROM jobq.queues WHERE name = 'paused'}), 't', 'paused: shown');
 sql(q{SELECT jobq.resume('paused')});
-is(sql(qq{SELECT state FROM jobq.wait($id)}), 'completed', 'resumed');
+is(sql(qq{SELECT state FROM jobq.wait($id, '5 min')}), 'completed', 'resumed');
 
 # Many producers, of which some roll back; workers and operators meanwhile.
 # Returns after all are done; what they saw is in the table seen.
@@ -125,7 +129,7 @@ for my $round (1 .. 3)
 	sql(q{SELECT fill('short')});
 	is(sql(q{SELECT live('short')}), 20, "round $round: as many fit as shall");
 	sql(q{SELECT jobq.resume('short')});
-	is(sql(q{SELECT jobq.drain('short')}), 't', "round $round: drained");
+	is(sql(q{SELECT jobq.drain('short', '5 min')}), 't', "round $round: drained");
 }
 is(sql(q{SELECT count(*) FROM seen WHERE live > 20}), 0, 'never longer');
 cmp_ok(sql(q{SELECT count(*) FROM seen WHERE live > 10}), '>', 0, 'often long');
@@ -136,7 +140,7 @@ sql(q{SELECT jobq.delete_all_failed()});
 sql(q{CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$});
 sql(q{SELECT jobq.register('fails', 'fails()', max_attempts => 1)});
 sql(q{SELECT jobq.enqueue('fails', queue => 'short') FROM generate_series(1, 5)});
-sql(q{SELECT jobq.drain('short')});
+sql(q{SELECT jobq.drain('short', '5 min')});
 sql(q{SELECT jobq.pause('short')});
 rest();
 is(sql(q{SELECT fill('short')}), 20, 'dead letters do not count');
@@ -153,7 +157,7 @@ sql(q{SELECT jobq.alter_queue('later', max_length => 10)});
 is(sql(q{SELECT fill('later')}), 3, 'a limit counts what was there');
 sql(q{SELECT jobq.alter_queue('later', max_length => 0)});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later', delay => '1 hour') FROM generate_series(1, 4)});
-sql(q{SELECT jobq.drain('later')});
+sql(q{SELECT jobq.drain('later', '5 min')});
 sql(q{SELECT jobq.alter_queue('later', max_length => 15)});
 is(sql(q{SELECT fill('later')}) > 0, 1, 'none for a while, and another one');
 sql(q{SELECT jobq.pause('later')});
@@ -174,7 +178,7 @@ is(sql(q{SELECT fill('open')}), 2, 'it counts then');
 $open->quit;
 
 # a restart and a crash, with a transaction open and one prepared
-sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.drain('later'), jobq.pause('later')});
+sql(q{SELECT jobq.clear('later'), jobq.resume('later'), jobq.drain('later', '5 min'), jobq.pause('later')});
 sql(q{SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5)});
 $open = $node->background_psql('postgres', on_error_stop => 0);
 $open->query_safe(q{BEGIN; SELECT jobq.enqueue('nothing', queue => 'later') FROM generate_series(1, 5);});

@@ -118,7 +118,7 @@ sleeps($node, 'all workers are busy', 1);
 
 	# once it has seen all there is, it sleeps
 	my $quiet = 0;
-	foreach (1 .. 20)
+	foreach (1 .. 2 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		my $before = cpu_time($scheduler);
 		$node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');

@@ -70,16 +70,16 @@ for my $queue ('soon', 'shared')
 	my $first = sql("SELECT put(1, '$queue', true)");
 	failed($first);
 	my $second = sql("SELECT put(2, '$queue')");
-	is(sql("SELECT state FROM jobq.wait($second)"), 'completed', "$queue: the group has lost its patience");
+	is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', "$queue: the group has lost its patience");
 	is(sql("SELECT state, attempt FROM jobq.status($first)"), 'retryable|1', 'and the job that was stuck is where it was');
 
 	# that is known after a crash, too
 	crash();
 	my $third = sql("SELECT put(3, '$queue')");
-	is(sql("SELECT state FROM jobq.wait($third)"), 'completed', 'nobody waits for it after a crash');
+	is(sql("SELECT state FROM jobq.wait($third, '5 min')"), 'completed', 'nobody waits for it after a crash');
 	is(sql("SELECT state, attempt FROM jobq.status($first)"), 'retryable|1', 'nor does it run before its time');
 	sql("SELECT jobq.retry($first)");
-	is(sql("SELECT state, attempt FROM jobq.wait($first)"), 'completed|2', 'it runs in the end');
+	is(sql("SELECT state, attempt FROM jobq.wait($first, '5 min')"), 'completed|2', 'it runs in the end');
 	is(sql($in_order), '2 3 1', 'in this order');
 	sql('TRUNCATE step');
 }
@@ -99,7 +99,7 @@ for my $mode ('immediate', 'fast')
 		"SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first AND waits_until = '$until' AND parked = 1");
 }
 sql(q{SELECT jobq.test_clock('61 min')});
-is(sql("SELECT state FROM jobq.wait($second)"), 'completed', 'until its patience is at an end');
+is(sql("SELECT state FROM jobq.wait($second, '5 min')"), 'completed', 'until its patience is at an end');
 is(sql($in_order), '2', 'without the job that is stuck');
 sql("SELECT jobq.cancel($first)");
 sql(q{SELECT jobq.test_clock('0')});
@@ -135,7 +135,7 @@ wait_for($node, 'a procedure runs', q{SELECT count(*) = 1 FROM pg_stat_activity 
 $second = sql(q{SELECT put(2, 'hour')});
 sql('CREATE TABLE again ()');
 crash();
-is(sql("SELECT state FROM jobq.wait(ARRAY[$first, $second]) ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
+is(sql("SELECT state FROM jobq.wait(ARRAY[$first, $second], '5 min') ORDER BY id"), "completed\ncompleted", 'after a crash it runs again');
 is(sql($in_order), '1 2', 'before the others of its group');
 
 #
@@ -161,7 +161,7 @@ wait_for($node, 'the group goes on', "SELECT EXISTS (SELECT FROM jobq.groups WHE
 	. " OR (SELECT state = 'completed' FROM jobq.status($third))");
 is(sql($in_order), '1', 'the second is waited for, too');
 sql("SELECT jobq.retry($second)");
-is(sql("SELECT state FROM jobq.wait($third)"), 'completed', 'then the others come');
+is(sql("SELECT state FROM jobq.wait($third, '5 min')"), 'completed', 'then the others come');
 is(sql($in_order), '1 2 3', 'in their order');
 sql(q{SELECT jobq.test_clock('0')});
 

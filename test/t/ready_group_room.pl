@@ -53,13 +53,15 @@ sub take
 {
 	return sql(q{
 WITH r AS (INSERT INTO held (id, token, priority, client)
-	SELECT r.id, r.token, (r.payload ->> 'priority')::int, r.payload ->> 'client' FROM jobq.reserve('{outside}', 100) r RETURNING 1)
+	SELECT r.id, r.token, (r.payload ->> 'priority')::int, r.payload ->> 'client' FROM jobq.reserve('{outside}', 100, '1 hour') r RETURNING 1)
 SELECT count(*) FROM r});
 }
 
 # each client's first job is in one lane
 enqueue(1, 1, $groups);
 wait_for($node, 'all are ready', "SELECT ready_entries = $groups FROM jobq_internal.scheduler_state()");
+sql(q{SELECT jobq.release(id, token) FROM jobq.reserve('{outside}', wait => '5 min')});
+wait_for($node, 'and can be had', "SELECT ready_entries = $groups FROM jobq_internal.scheduler_state()");
 is(take(), 56, 'as many jobs run as the role has places for groups');
 
 # and its second one in another, which is not passed over: few places are free at a time,

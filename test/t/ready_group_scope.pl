@@ -63,7 +63,7 @@ my $second = sql(role('author', q{SELECT put(2, 'b')}));
 wait_for($node, 'so does what the role enqueues by its other name', "SELECT count(*) = 1 FROM jobq.groups WHERE waits_for = $first AND parked = 1");
 sql(q{CREATE ROLE writer LOGIN; SELECT jobq.grant_role('writer')});
 my $other = sql(role('writer', q{SELECT put(3, 'b')}));
-is(sql("SELECT state FROM jobq.wait($other)"), 'completed', 'another role with the old name does not');
+is(sql("SELECT state FROM jobq.wait($other, '5 min')"), 'completed', 'another role with the old name does not');
 
 #
 # A dump knows roles by their names, and a role has another number where it is restored.

@@ -37,7 +37,7 @@ my ($id, $token);
 sub take
 {
 	sql(q{SELECT jobq.enqueue('any', '1', 'leased')});
-	($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{leased}', 1, wait => '5 min')});
+	($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{leased}', 1, '1 hour', wait => '5 min')});
 	return;
 }
 
@@ -56,7 +56,7 @@ is(outcome($job), 'cancelled', 'work(): the job is cancelled');
 # A batch hears of it.
 my $batch = sql(q{SELECT jobq.create_batch('with one', start => false)});
 sql("SELECT jobq.batch_add($batch, 'note', '{1}', '{\"queue\": \"served\"}'); SELECT jobq.batch_start($batch)");
-is(sql("SELECT total, cancelled FROM jobq.wait_batch($batch)"), '1|1', 'batch: its job is cancelled, and it is over');
+is(sql("SELECT total, cancelled FROM jobq.wait_batch($batch, '5 min')"), '1|1', 'batch: its job is cancelled, and it is over');
 ack();
 $job = sql(q{SELECT jobq.enqueue('note', '1', 'unserved')});
 sql(q{CALL jobq.work('{unserved}', stop_when_empty => true)});
@@ -95,7 +95,7 @@ sql(q{SELECT jobq.create_queue('free', mode => 'consumer'); CREATE ROLE other LO
 	SELECT jobq.grant_queue('latest', 'other', 'produce'), jobq.grant_queue('latest', 'other', 'consume')});
 wait_for($node, 'changed: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'latest'});
 ($id, $token) = split /\|/, sql(q{SET ROLE other; SELECT jobq.enqueue('any', '1', 'latest') \g /dev/null
-	SELECT id, token FROM jobq.reserve('{latest}', 1, wait => '5 min')});
+	SELECT id, token FROM jobq.reserve('{latest}', 1, '1 hour', wait => '5 min')});
 $job = sql(q{SELECT jobq.enqueue('any', '1', 'latest')});
 foreach my $priority (1 .. 3)
 {
@@ -294,7 +294,7 @@ sql(q{SELECT jobq.create_limiter('last', max_running => 1, when_taken => 'replac
 wait_for($node, 'replace: the limiter is known', q{SELECT count(*) > 0 FROM jobq.limits WHERE limiter = 'last'});
 is( sql(q{SELECT sum(n) FROM unnest('{1000,100}'::int[]) most, LATERAL (SELECT count(*) AS n FROM jobq.reserve('{free}', most, '1 hour', wait => '5 min')) r}),
 	1100, 'replace: many jobs are held');
-my $newest = q{SELECT id, token FROM jobq.reserve('{newest}', 1, wait => '5 min')};
+my $newest = q{SELECT id, token FROM jobq.reserve('{newest}', 1, '1 hour', wait => '5 min')};
 sql(q{SELECT jobq.enqueue('any', '1', 'newest')});
 my ($first, $held) = split /\|/, sql($newest);
 my $session = $node->background_psql('postgres');
@@ -304,7 +304,7 @@ wait_for($node, 'replace: a session waits', "SELECT wait_event = 'JobqReserve' F
 sql(q{SELECT injection_points_attach('jobq-contest', 'wait')});
 $job = sql(q{SELECT jobq.enqueue('any', '1', 'newest')});
 wait_for($node, 'replace: the scheduler compares', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-contest'});
-kill STOP => $pid;
+ok(stop_at_rest($node, $pid), 'replace: and is stopped');
 sql("SELECT jobq.ack($first, $held); SELECT injection_points_attach('jobq-contest-reads', 'wait')");
 release('jobq-contest');
 wait_for($node, 'replace: it has read the offer', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-contest-reads'});

@@ -70,11 +70,22 @@ sub left
 	return "EXISTS (SELECT FROM pg_stat_activity WHERE pid = $session->{pid} AND state = 'idle' AND query LIKE '%jobq.reserve%')";
 }
 
+# Stopped while it waits, so that it has no lock that others wait for; or its time is over.
 sub stopped
 {
 	my $session = consumer(@_);
+	my $waits = 'SELECT ' . waits($session);
 
-	kill('STOP', $session->{pid});
+	while (sql($waits) eq 't')
+	{
+		my ($still, $late);
+
+		kill('STOP', $session->{pid});
+		# with certain locks of his, nobody would get an answer
+		$node->psql('postgres', $waits, stdout => \$still, timeout => 30, timed_out => \$late);
+		last if !$late && $still eq 't';
+		kill('CONT', $session->{pid});
+	}
 	return $session;
 }
 

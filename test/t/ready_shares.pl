@@ -48,6 +48,8 @@ sub as_role
 
 sql("SET ROLE $_; SELECT count(jobq.enqueue('anything', queue => 'outside')) FROM generate_series(1, 200)") for 'greedy', 'modest';
 wait_for($node, 'all are ready', 'SELECT ready_entries = 400 FROM jobq_internal.scheduler_state()');
+as_role($_, q{SELECT jobq.release(id, token) FROM jobq.reserve('{outside}', wait => '5 min')}) for 'greedy', 'modest';
+wait_for($node, 'and can be had', 'SELECT ready_entries = 400 FROM jobq_internal.scheduler_state()');
 
 # leases
 my $note = 'WITH r AS (INSERT INTO held SELECT r.id, r.token FROM %s RETURNING 1) SELECT count(*) FROM r';
@@ -114,11 +116,18 @@ my $listener = $node->background_psql('postgres', on_error_stop => 0);
 $listener->query(q{LISTEN news});
 my $open = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'greedy' ]);
 $open->query(q{BEGIN; SELECT count(jobq.notify('other', i::text)) FROM generate_series(1, 1000) i});
-as_role('modest', q{SELECT jobq.notify('news', 'by relay')});
-sql(q{NOTIFY news, 'directly'});
-my $heard = '';
-$heard .= $listener->query('SELECT 1') until $heard =~ /"directly"/;
-unlike($heard, qr/by relay/, 'the relay has room for another role, and takes its time');
+# once more if it has taken so long that it was the relay's time
+my ($heard, $relayed);
+for (1 .. 3)
+{
+	$heard = '';
+	as_role('modest', "SELECT jobq.notify('news', 'by relay $_')");
+	sql("NOTIFY news, 'directly $_'");
+	$heard .= $listener->query('SELECT 1') until $heard =~ /"directly $_"/;
+	$relayed = $heard =~ /by relay $_/;
+	last if !$relayed;
+}
+ok(!$relayed, 'the relay has room for another role, and takes its time') or diag($heard);
 $open->query('ROLLBACK');
 $_->quit for $open, $listener;
 

@@ -85,7 +85,7 @@ sub is_quiet
 	my $pid = scheduler_pid($node);
 	my $quiet = 0;
 
-	foreach (1 .. 20)
+	foreach (1 .. 2 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		my $before = (split / /, slurp_file("/proc/$pid/stat") =~ s/.*\) //sr)[11];
 		sql('SELECT pg_sleep(0.5)');
@@ -112,6 +112,14 @@ all_run('full: all run when the place is free');
 $gate = fill_up('unserved', 'unserved', 'note', q{SELECT fill('unserved', 'note', 0)});
 sql(q{ALTER SYSTEM SET jobq.workers = 'live,kinds=2; tenants=1'});
 $node->reload;
+# when the scheduler has looked at two batches, one after the other, it goes by the setting
+foreach my $n (1, 2)
+{
+	my $batch = sql('SELECT jobq.create_batch()');
+
+	sql("SELECT jobq.batch_start($batch)");
+	wait_for($node, "unserved: the scheduler has looked, $n", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $batch");
+}
 $gate->quit;
 wait_for($node, 'unserved: the worker has left', q{SELECT NOT EXISTS (SELECT FROM jobq.workers WHERE state = 'running')});
 others_run('unserved');

@@ -33,7 +33,7 @@ sub ends
 {
 	my ($id, $outcome, $name) = @_;
 
-	is(sql("SELECT state, attempt, error FROM jobq.wait($id)"), $outcome, $name);
+	is(sql("SELECT state, attempt, error FROM jobq.wait($id, '5 min')"), $outcome, $name);
 	return;
 }
 
@@ -105,7 +105,7 @@ $id = there(q{SELECT pg_sleep(3600) FROM (SELECT WHERE NOT EXISTS (SELECT FROM t
 runs($id, 1);
 $node->safe_psql('other', 'INSERT INTO trace VALUES (4)');
 $node->restart;
-like(sql("SELECT state FROM jobq.wait($id)"), qr/^completed$/, 'after a restart it is done');
+like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^completed$/, 'after a restart it is done');
 
 # What may be tried only once is not done twice
 $id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 1');

@@ -153,11 +153,11 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT job) FROM eff
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = off; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'off'});
 my $super = $node->safe_psql('postgres', q{CREATE ROLE super LOGIN SUPERUSER; SET SESSION AUTHORIZATION super; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super)"), 'failed|the role of the job is a superuser', 'no job of a superuser runs');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($super, '5 min')"), 'failed|the role of the job is a superuser', 'no job of a superuser runs');
 my $rising = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note')});
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising)"), 'completed', 'others do');
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($rising, '5 min')"), 'completed', 'others do');
 $rising = $node->safe_psql('postgres', q{ALTER ROLE role9 SUPERUSER; SET ROLE role9; SELECT jobq.enqueue('note', max_attempts => 1)});
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising)"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($rising, '5 min')"), 'failed|the role of the job is a superuser', 'nor of one that has become one');
 $node->safe_psql('postgres', q{ALTER ROLE role9 NOSUPERUSER; ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf(); SELECT jobq.delete_all_failed()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
@@ -172,7 +172,7 @@ like($refused, qr/permission denied to have jobs run as superuser "super"/, 'no 
 $node->safe_psql('postgres', q{ALTER SYSTEM SET jobq.allow_superuser_jobs = on; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'on'});
 my $borrowed = $node->safe_psql('postgres', 'SET SESSION AUTHORIZATION role9; SELECT borrow()');
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($borrowed)"), 'completed', 'unless that is allowed');
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($borrowed, '5 min')"), 'completed', 'unless that is allowed');
 $node->safe_psql('postgres', q{ALTER SYSTEM RESET jobq.allow_superuser_jobs; SELECT pg_reload_conf()});
 wait_for($node, 'the setting is read', q{SELECT current_setting('jobq.allow_superuser_jobs') = 'own'});
 
@@ -200,7 +200,7 @@ wait_for($node, 'the second waits for the first', q{SELECT parked = 1 FROM jobq.
 is($node->safe_psql('postgres', 'SELECT attempt FROM jobq.job WHERE id > ' . $before), '0', 'and is not charged');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 $gate->quit;
-is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before)"), 'completed', 'the first runs');
+is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($before, '5 min')"), 'completed', 'the first runs');
 wait_for($node, 'then the second fails', "SELECT count(*) = 1 FROM jobq.jobs WHERE state IN ('retryable', 'failed') AND attempt = 1 AND id > $before");
 $node->safe_psql('postgres', q{SELECT jobq.cancel(id) FROM jobq.jobs WHERE finished_at IS NULL; SELECT jobq.delete_failed(id) FROM jobq.failed_jobs});
 
@@ -234,7 +234,7 @@ sub limit_is_free
 	my ($name) = @_;
 	my $id = $node->safe_psql('postgres', q{SET ROLE role9; SELECT jobq.enqueue('note', queue => 'single')});
 
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"), 'completed', "$name: a job of another role runs");
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"), 'completed', "$name: a job of another role runs");
 	wait_for($node, "$name: nothing is held", q{SELECT running = 0 FROM jobq.limits WHERE queue = 'single'});
 	return;
 }
@@ -248,7 +248,7 @@ $node->wait_for_log(qr/the jobq scheduler cannot go on with a part of its work: 
 is($node->safe_psql('postgres', "SELECT state FROM jobq.status($unpaid)"), 'ready', 'a job cannot be charged');
 $locker->query_safe('COMMIT');
 $locker->quit;
-is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid)"), 'failed|the role of the job may not connect to the database', 'and is when that is possible');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($unpaid, '5 min')"), 'failed|the role of the job may not connect to the database', 'and is when that is possible');
 limit_is_free('lock');
 
 # So it is if the scheduler ends in the middle of it.
@@ -260,7 +260,7 @@ SKIP:
 	$unpaid = $node->safe_psql('postgres', q{SET ROLE role20; SELECT jobq.enqueue('note', queue => 'single')});
 	wait_for($node, 'the scheduler is about to charge a job', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-role-charge'});
 	$node->safe_psql('postgres', q{SELECT injection_points_detach('jobq-role-charge'); SELECT pg_terminate_backend(pid) FROM jobq_internal.scheduler_state()});
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid)"), 'failed', 'the next scheduler charges it');
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($unpaid, '5 min')"), 'failed', 'the next scheduler charges it');
 	limit_is_free('end');
 }
 $node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});

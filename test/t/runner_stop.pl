@@ -96,12 +96,14 @@ sub times_out
 	foreach my $ms (map { 100 * 2**$_ } 0 .. 7)
 	{
 		$id = enqueue($kind, "timeout => '${ms}ms', $options");
-		is( $node->safe_psql('postgres', "SELECT state, attempt FROM jobq.wait($id)"),
+		is( $node->safe_psql('postgres', "SELECT state, attempt FROM jobq.wait($id, '5 min')"),
 			"failed|$attempts", "timeout: $kind $what");
 		my $log = slurp_file($node->logfile);
 		$resisted = () = $log =~ /job $id resists/g;
-		$terminated = () = $log =~
-		  /terminating the jobq worker with PID \d+: job $id did not react to a query cancel/g;
+		# one that needs more time than the grace to end is terminated again
+		my %gone = map { $_ => 1 } $log =~
+		  /terminating the jobq worker with PID (\d+): job $id did not react to a query cancel/g;
+		$terminated = keys %gone;
 		last if $kind !~ /resist/ || $resisted == $attempts;
 	}
 	is( $node->safe_psql(
@@ -152,7 +154,7 @@ foreach my $kind ('doze', 'resist', 'resist_procedure')
 	is_running($id);
 	is($node->safe_psql('postgres', "SELECT jobq.cancel($id)"),
 		't', "cancel: $kind is asked to stop");
-	is( $node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+	is( $node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"),
 		'cancelled', "cancel: $kind is cancelled, and does not run again");
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM effect'),
@@ -166,13 +168,13 @@ is( $node->safe_psql(
 	my $first = enqueue('listen', q{timeout => '1h'});
 	is_running($first);
 	$node->safe_psql('postgres', q{SELECT jobq.test_clock('57 min')});
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($first)"),
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($first, '5 min')"),
 		'completed', 'should_stop() tells of the end of the time, before it has come');
 	$node->safe_psql('postgres', q{SELECT jobq.test_clock('0')});
 	my $id = enqueue('listen');
 	is_running($id);
 	$node->safe_psql('postgres', 'SELECT jobq.restart_workers()');
-	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+	is($node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"),
 		'completed', 'should_stop() tells that the worker is to leave');
 	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 		'2|2', 'and what the handlers have done is kept');
@@ -221,7 +223,7 @@ foreach my $synchronous ('off', 'on')
 	}
 	else
 	{
-		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait('$ids'::bigint[]) WHERE state = 'completed'"),
+		is( $node->safe_psql('postgres', "SELECT count(*) FROM jobq.wait('$ids'::bigint[], '5 min') WHERE state = 'completed'"),
 			$count, "synchronous_commit = $synchronous: all are told to be completed");
 	}
 	$node->append_conf('postgresql.conf', 'jobq.start_paused = on');
@@ -236,7 +238,7 @@ foreach my $synchronous ('off', 'on')
 # Whoever asks flushes exactly what there is, wherever a page of WAL ends.
 {
 	my $id = enqueue('note');
-	$node->safe_psql('postgres', "SELECT state FROM jobq.wait($id)");
+	$node->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')");
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	my ($rc, $out, $err) = $node->psql(
 		'postgres', qq{

@@ -25,6 +25,7 @@ CREATE EXTENSION jobq;
 CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
 SELECT jobq.register('note', 'note()'), jobq.register('tick', 'note()');
 SELECT jobq.schedule('ticks', 'every 1 second', 'tick')});
+wait_for($node, 'the database is served', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 my $scheduler = scheduler_pid($node);
 
 # Jobs run, schedules tick, and batches end.
@@ -34,7 +35,7 @@ sub all_goes_on
 	my $job = sql(q{SELECT jobq.enqueue('note', watch => true)});
 	my $batch = sql('SELECT jobq.create_batch()');
 
-	is(sql("SELECT state FROM jobq.wait($job)"), 'completed', "$name: a job runs");
+	is(sql("SELECT state FROM jobq.wait($job, '5 min')"), 'completed', "$name: a job runs");
 	sql("SELECT jobq.batch_start($batch)");
 	wait_for($node, "$name: a batch ends", "SELECT state = 'completed' FROM jobq.batch_status($batch)");
 	my $ticks = sql(q{SELECT count(*) FROM jobq.jobs WHERE kind = 'tick'});

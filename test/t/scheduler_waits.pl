@@ -34,7 +34,7 @@ sub ends
 	my ($role, $more) = @_;
 	my $id = as($role, "SELECT jobq.enqueue('note'$more)");
 
-	return as($role, "SELECT state FROM jobq.wait($id)");
+	return as($role, "SELECT state FROM jobq.wait($id, '5 min')");
 }
 
 #

@@ -172,7 +172,7 @@ SKIP:
 	};
 	$hold->();
 	my $id = sql(q{SELECT jobq.enqueue('good', delay => '300 ms')});
-	is(sql("SELECT state FROM jobq.wait($id, '60 s')"), 'completed', 'jobs do not wait for their count');
+	is(sql("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'jobs do not wait for their count');
 	is(sql($counts), 't', 'which goes on');
 	sql(q{SELECT injection_points_wakeup('jobq-count-begun')});
 	wait_for($node, 'they agree with the table when they are counted', $agree);
@@ -246,7 +246,7 @@ $node->append_conf('postgresql.conf', "max_worker_processes = 3");
 $node->stop('immediate');
 $node->start;
 wait_for($node, 'without a place for who counts they agree with the table', $agree);
-is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'logical replication launcher|jobq launcher|jobq scheduler'}), '3', 'no place was left');
+wait_for($node, 'no place was left', q{SELECT count(*) = 3 FROM pg_stat_activity WHERE backend_type ~ 'logical replication launcher|jobq launcher|jobq scheduler'});
 $node->append_conf('postgresql.conf', "max_worker_processes = 24");
 $node->restart;
 
@@ -333,7 +333,7 @@ SKIP:
 	$held->query_until(qr/begun/, "\\echo begun\nSELECT jobq.enqueue('good', queue => 'outside');\n");
 	wait_for($node, 'killed: it is held', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-stats-pin'});
 	{
-		local $ENV{PGCTLTIMEOUT} = 30;
+		local $ENV{PGCTLTIMEOUT} = 120;
 		ok($node->stop('immediate', fail_ok => 1), 'killed: the server has ended');
 	}
 	$node->start;
@@ -341,5 +341,5 @@ SKIP:
 }
 
 $node->stop;
-no_failed_assertion();
+no_failed_assertion($node);
 done_testing();

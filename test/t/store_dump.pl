@@ -119,7 +119,7 @@ is( $node->safe_psql(
 	"1\n6", 'and jobs are known by their uuids');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'postgres, copy'});
 $node->reload;
-is($node->safe_psql('copy', "SELECT state FROM jobq.wait($first)"),
+is($node->safe_psql('copy', "SELECT state FROM jobq.wait($first, '5 min')"),
 	'completed', 'jobs run in the restored database');
 is( $node->safe_psql(
 		'copy', q{SELECT payload -> 'n', state FROM jobq.jobs WHERE finished_at IS NULL ORDER BY id}),

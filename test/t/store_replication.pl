@@ -81,7 +81,7 @@ letters(0, 'all are');
 $subscriber->safe_psql('postgres',
 	q{SELECT setval('jobq.job_id_seq', 1000), setval('jobq.queue_id_seq', 1000)});
 my $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
-is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'the subscriber runs its own jobs');
 
 # Ready jobs do not run after a restart, either.  What the publisher changes of a queue
@@ -95,7 +95,7 @@ catch_up($publisher);
 $subscriber->restart;
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still')});
 my $other = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
-is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($other)"),
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($other, '5 min')"),
 	'completed', 'the subscriber runs its own jobs');
 is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.status($own)"),
 	'ready', 'but not in a queue that is paused on the publisher');
@@ -217,7 +217,7 @@ wait_for($subscriber, 'those that are ready run',
 is($subscriber->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),
 	'5|5', 'once');
 $own = $subscriber->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
-is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own)"),
+is($subscriber->safe_psql('postgres', "SELECT state FROM jobq.wait($own, '5 min')"),
 	'completed', 'and new jobs do');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM jobq.failed_jobs'),
 	'0', 'none has failed');
@@ -247,7 +247,7 @@ $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 
 my $id = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('note')});
-is($primary->safe_psql('postgres', "SELECT state FROM jobq.wait($id)"),
+is($primary->safe_psql('postgres', "SELECT state FROM jobq.wait($id, '5 min')"),
 	'completed', 'the primary runs its jobs');
 my $later = $primary->safe_psql('postgres', q{SELECT jobq.enqueue('note', queue => 'still'); SELECT jobq.enqueue('note', delay => '1s')});
 $primary->safe_psql('postgres', q{SELECT jobq.pause('still')});
@@ -282,7 +282,7 @@ $id = $primary->safe_psql('postgres',
 	q{SET synchronous_commit = local; SELECT jobq.enqueue('note')});
 my $waiter = $primary->background_psql('postgres');
 $waiter->query_until(qr/begun/, qq{\\echo begun
-SELECT state FROM jobq.wait($id);
+SELECT state FROM jobq.wait($id, '5 min');
 });
 wait_for($primary, 'whoever waits for a job waits for the standby, too',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^SELECT state FROM jobq.wait' AND wait_event = 'SyncRep'});
@@ -309,7 +309,7 @@ wait_for($primary, 'a job that notifies waits for the standby',
 	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND wait_event = 'SyncRep'});
 is($primary->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = $id"), 'running', 'and is not done');
 $standby->start;
-is($waiter->query_safe("SELECT state FROM jobq.wait($id)"), 'completed', 'until the standby has it');
+is($waiter->query_safe("SELECT state FROM jobq.wait($id, '5 min')"), 'completed', 'until the standby has it');
 $waiter->quit;
 
 # A consumer gets jobs on the primary, of which the standby never learns.
@@ -341,7 +341,7 @@ $standby->safe_psql('postgres', "SELECT jobq.ack($outside, $higher)");
 is($standby->safe_psql('postgres', "SELECT state FROM jobq.status($waiting)"),
 	'ready', 'a queue that was paused is paused');
 $standby->safe_psql('postgres', q{SELECT jobq.resume('still')});
-is($standby->safe_psql('postgres', "SELECT state FROM jobq.wait($waiting)"),
+is($standby->safe_psql('postgres', "SELECT state FROM jobq.wait($waiting, '5 min')"),
 	'completed', 'jobs run where the standby was promoted');
 wait_for($standby, 'all of them', 'SELECT count(*) = 0 FROM jobq.job');
 is($standby->safe_psql('postgres', 'SELECT count(*), count(DISTINCT job) FROM effect'),

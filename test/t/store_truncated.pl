@@ -29,7 +29,7 @@ sub runs_in
 {
 	my ($queue) = @_;
 	my $job = sql("SELECT jobq.enqueue('pid', queue => '$queue')");
-	return sql("SELECT result FROM jobq.wait($job)");
+	return sql("SELECT result FROM jobq.wait($job, '5 min')");
 }
 
 # an entry of a job in the last block, which is gone
