@@ -89,10 +89,18 @@ failures_abort(SubTransactionId since)
 		nfailures--;
 }
 
+static void
+failures_give_back(void)
+{
+	Assert(nfailures == 0);
+	failures = jobq_give_back(failures, &max_failures);
+}
+
 const JobqCommitBooks failure_books =
 {
 	.noted = failures_noted,
 	.pending = failures_pending,
 	.commit = failures_commit,
 	.abort = failures_abort,
+	.give_back = failures_give_back,
 };

@@ -517,6 +517,7 @@ static const JobqCommitBooks books =
 	.abort = length_abort,
 	.subcommit = jobq_length_notes_subcommit,
 	.prepare = length_prepare,
+	.give_back = jobq_length_notes_give_back,
 };
 
 /*

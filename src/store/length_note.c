@@ -23,9 +23,6 @@
 
 #define NBUCKETS	256
 
-/* There is room for so many from one transaction to the next. */
-#define KEPT_NOTES	1024
-
 static JobqLengthNote *notes = NULL;
 static int	nnotes = 0;
 static int	max_notes = 0;
@@ -137,18 +134,23 @@ jobq_length_note_undo(SubTransactionId since)
 }
 
 /*
- * Forget all notes, and keep no more room than most transactions need; cannot fail.
+ * Forget all notes; cannot fail.
  */
 void
 jobq_length_notes_forget(void)
 {
 	while (nnotes > 0)
 		drop_last();
-	if (max_notes <= KEPT_NOTES)
-		return;
-	pfree(notes);
-	notes = NULL;
-	max_notes = 0;
+}
+
+/*
+ * The transaction is over, and what it noted was forgotten.
+ */
+void
+jobq_length_notes_give_back(void)
+{
+	Assert(nnotes == 0);
+	notes = jobq_give_back(notes, &max_notes);
 }
 
 /*

@@ -47,6 +47,7 @@ extern JobqLengthNote *jobq_length_note_older(const JobqLengthNote *note);
 extern int	jobq_length_notes(JobqLengthNote **all);
 extern JobqLengthNote *jobq_length_note_undo(SubTransactionId since);
 extern void jobq_length_notes_forget(void);
+extern void jobq_length_notes_give_back(void);
 extern void jobq_length_note_life(JobqLengthNote *note, int64 life);
 extern void jobq_length_notes_subcommit(SubTransactionId subid, SubTransactionId parent);
 
