@@ -9,7 +9,8 @@
  * What a role has of the places goes by shares.h; one that has more than its share,
  * or that finds none free, takes one of its own names' places that has no jobs: of the
  * next LOOK places in turn, or of more if there is none, that which was not heard of
- * for the longest time.  Only where a role has few, it takes another's.  No name gives way while the gauges are not known, or are counted.
+ * for the longest time.  Only where a role has few, it takes another's.  No name gives
+ * way while the gauges are not known, or are counted.
  *
  * The place "(other)" of a queue is on the account of the role for which it was made.
  * It may be taken beyond the share, as long as a few places are left for others, and
@@ -245,8 +246,8 @@ settle(uint32 place, const JobqStatBase *base, int32 queue_id, Oid role,
  * has got its place when jobs of it were counted among the others, and their end was
  * counted here.  Both halves meet when it gives way.
  *
- * The answer holds as long as the lock is held
- * exclusively: nobody pins a place that it has not found.
+ * The answer holds as long as the lock is held exclusively: nobody pins a place that it
+ * has not found.
  */
 static bool
 is_idle(JobqStat *stat, TimestampTz now)

@@ -424,9 +424,9 @@ delete_batch(void *arg)
 }
 
 /*
- * Batches, with their steps: MAX_BATCHES, or fewer, as they may have many.  One that is part of
- * another stays as long as that does.  One that cannot be deleted, because a table of
- * somebody else's refers to it or a row of it is locked, is passed over.
+ * Batches, with their steps: MAX_BATCHES, or fewer, as they may have many.  One that is
+ * part of another stays as long as that does.  One that cannot be deleted, because a
+ * table of somebody else's refers to it or a row of it is locked, is passed over.
  */
 static void
 bite_batches(Bite *bite)

@@ -203,7 +203,8 @@ supervise_lost_lease(int64 id)
 		jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		job_leased(&job) && jobq_job_delete(rel, &job))
 	{
-		if (job_max_attempts(&job) == 1 && jobq_job_is_statement(&job))
+		if (job_max_attempts(&job) == 1 && JOB_ISNULL(&job, JOB_RETRY_UNTIL) &&
+			jobq_job_is_statement(&job))
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
 				.message = "the server ended while it ran the statement"
