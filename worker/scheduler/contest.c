@@ -69,8 +69,9 @@ contest_compare(void *arg)
 			jobq_push_flow(&job, &own);
 
 		/* it stands in a lane that is another key's: see jobq_gate() */
-		if (!found || own.limit_key != contest->by.limit_key ||
-			job_run_at(&job) > now || jobq_job_runs(&job) || job_blocked(&job))
+		if (!found || own.kind != contest->by.limiter ||
+			own.limit_key != contest->by.limit_key || job_run_at(&job) > now ||
+			jobq_job_runs(&job) || job_blocked(&job))
 			add_item(contest, push, LOOK, 0);
 		else
 			rivals[n++] = (Rival)

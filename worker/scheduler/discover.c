@@ -67,26 +67,31 @@ static TimestampTz
 run(TimestampTz now)
 {
 	bool		reset;
+	bool		forgotten;
 	bool		owners_first;
 	instr_time	start;
 	instr_time	took;
 
-	LWLockAcquire(my_db->lock, LW_SHARED);
-	reset = my_db->rescan;
-	owners_first = reset && my_db->groups->owners_first;
-	LWLockRelease(my_db->lock);
-
 	/* jobs may have come together with those for which their groups wait */
-	if (owners_first)
-		groups_read_owners();
+	do
+	{
+		LWLockAcquire(my_db->lock, LW_SHARED);
+		reset = my_db->rescan;
+		owners_first = reset && my_db->groups->owners_first;
+		LWLockRelease(my_db->lock);
+		if (owners_first)
+			groups_read_owners();
+	} while (owners_first);
 	if (reset)
 		jobq_injection_point("jobq-lanes-reset");
+	forgotten = reset || forgotten_due() <= now;
 	INSTR_TIME_SET_CURRENT(start);
-	discover(reset, reset || forgotten_due() <= now);
+	discover(reset, forgotten);
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, start);
-	forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took),
-									FORGOTTEN_PAUSE);
+	if (forgotten)
+		forgotten_at = jobq_now() + Min(FORGOTTEN_SHARE * (int64) INSTR_TIME_GET_MICROSEC(took),
+										FORGOTTEN_PAUSE);
 	if (my_db->ready->crowded)
 		tell_crowded(now);
 	return now + OVERFLOW_PAUSE;

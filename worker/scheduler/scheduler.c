@@ -175,7 +175,7 @@ begin(void)
 	 */
 	my_db->leases->next_expiry = 0;
 	my_db->leases->unsure = true;
-	my_db->groups->owners = my_db->groups->unnoted = true;
+	my_db->groups->owners = my_db->groups->unnoted = my_db->groups->owners_first = true;
 	my_db->wake_at = 0;
 	my_db->can_spawn = true;
 	my_db->told->nwaited = 0;

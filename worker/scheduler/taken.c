@@ -463,6 +463,8 @@ carry_out_all(Fate *items, int n, TimestampTz now)
 				at = now + LOCKED_PAUSE;
 			else if (item->ending)
 				at = now + ENDING_PAUSE;
+			else if (item->other)
+				at = now + LOCKED_PAUSE;
 			else if (item->undone)
 				hand_back(&item->job);
 			if (at > 0 && item->action == STOP)
@@ -481,7 +483,7 @@ carry_out(void *arg)
 	Fate	   *item = (Fate *) arg;
 	Relation	rel;
 
-	item->undone = item->ending = false;
+	item->undone = item->ending = item->other = false;
 	if (jobq_relations_if_installed() == NULL)
 		return;
 	rel = jobq_open_jobs();
@@ -578,6 +580,13 @@ turn_away(Relation rel, Fate *item)
 	entry.ctid = job.ctid;
 	verdict = jobq_gate(rel, &job, queue == NULL ? MODE_WORKER : queue->mode, &entry,
 						snapshot, now, &first);
+	if (verdict == JOBQ_OTHER_KEY && item->action == LOOK)
+	{
+		/* not at once: their lane would go to and fro between the keys */
+		jobq_push_flow(&job, &item->job);
+		item->other = true;
+		return false;
+	}
 	if (verdict != JOBQ_MAY_RUN)
 	{
 		(void) jobq_turn_away(rel, verdict, &job, &entry, &first, 0);

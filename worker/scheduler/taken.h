@@ -38,6 +38,8 @@ typedef struct Fate
 	int64		newer;			/* the job that comes instead of it */
 	bool		undone;			/* what was to be done is not */
 	bool		ending;			/* likewise, as a place is about to be free */
+	bool		other;			/* likewise, as it needs a place of another
+								 * key */
 } Fate;
 
 /* Jobs of which some are to give way. */
