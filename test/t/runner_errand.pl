@@ -111,7 +111,7 @@ like(sql("SELECT state FROM jobq.wait($id, '5 min')"), qr/^completed$/, 'after a
 $id = there(q{SELECT pg_sleep(3600)}, ', max_attempts => 1');
 runs($id, 1);
 $node->restart;
-ends($id, 'failed|1|the server ended while it ran the statement', 'nor is it after a restart, if it has but one attempt');
+ends($id, 'failed|1|the server, or its work in this database, ended while the statement ran', 'nor is it after a restart, if it has but one attempt');
 
 # No place for another process
 $node->append_conf('postgresql.conf', 'max_worker_processes = 4');

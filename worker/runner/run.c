@@ -52,7 +52,6 @@
 #define TRACE_PART(current) \
 	(current)->trace[0] == '\0' ? "" : ", traceparent ", (current)->trace
 
-static Relation try_open_jobs(void);
 static bool run_once(RunContext *run, const JobqPush *entry, bool last);
 static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
@@ -84,25 +83,6 @@ run_job(RunContext *run, const JobqPush *entry)
 }
 
 /*
- * The table of jobs, or NULL if there is none: waited for whatever lock_timeout says,
- * which holds again afterwards.
- */
-static Relation
-try_open_jobs(void)
-{
-	Relation	rel;
-	int			nestlevel;
-
-	if (LockTimeout == 0)
-		return jobq_try_open_jobs();
-	nestlevel = NewGUCNestLevel();
-	process_wait_for_locks();
-	rel = jobq_try_open_jobs();
-	AtEOXact_GUC(false, nestlevel);
-	return rel;
-}
-
-/*
  * One try.  True if it lost a conflict and shall be made again; not if this
  * is the last.
  */
@@ -116,11 +96,17 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 	JobqJob		first;
 	JobqVerdict verdict;
 	bool		again;
+	int			nestlevel = 0;
 
 	MemoryContextReset(run->memory);
 	process_begin_transaction();
 	MemoryContextSwitchTo(run->memory);
-	rel = try_open_jobs();
+
+	/* until the handler begins; the end of the transaction ends it, too */
+	if (LockTimeout > 0)
+		nestlevel = NewGUCNestLevel();
+	process_wait_for_locks();
+	rel = jobq_try_open_jobs();
 	if (rel == NULL)
 	{
 		PopActiveSnapshot();
@@ -157,6 +143,8 @@ run_once(RunContext *run, const JobqPush *entry, bool last)
 		return verdict == JOBQ_MAY_RUN;
 	}
 
+	if (nestlevel > 0)
+		AtEOXact_GUC(false, nestlevel);
 	jobq_injection_point("jobq-job-may-run");
 	again = run_claimed(run, rel, &job, now, last);
 	MemoryContextSwitchTo(top);

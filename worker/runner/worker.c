@@ -358,7 +358,9 @@ worker_exit(int code, Datum arg)
 		ereport(LOG,
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" is interrupted because the server is being stopped",
 						my_slot->job_id, my_slot->kind),
-				 errdetail("It runs again after the next start; this attempt does not count.")));
+				 my_slot->lease != 0 && jobq_is_statement(my_slot->kind)
+				 ? errdetail("It runs again after the next start, and this attempt does not count, unless it may be tried only once.")
+				 : errdetail("It runs again after the next start; this attempt does not count.")));
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	if (turn_measured(&processor_time))
 		turn_over(processor_time);

@@ -207,9 +207,11 @@ supervise_lost_lease(int64 id)
 			jobq_job_is_statement(&job))
 		{
 			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
-				.message = "the server ended while it ran the statement"
+				.message = "the server, or its work in this database, ended while the statement ran"
 			};
 
+			/* it had begun, nobody knows when */
+			jobq_count(&job, JOBQ_N_STARTED, 1);
 			(void) jobq_job_failed(rel, &job, DT_NOBEGIN, &error, false, true, 0);
 		}
 		else
