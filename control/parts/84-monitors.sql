@@ -98,7 +98,8 @@ COMMENT ON VIEW jobq_internal.measured IS 'monitors, and what they measure';
 -- one it is.
 --
 -- A kind of which a job is completed every second would have the row written at each look:
--- so what is heard is written if it is newer by a twentieth of what would be too long.
+-- so what is heard is written if it is newer by a twentieth of what would be too long, or
+-- by some seconds.
 -- That matters only once the kind has no place of its own.  Nothing was heard later than
 -- now, should the clock have been put back.
 CREATE FUNCTION jobq_internal.check_monitors(OUT name text, OUT began boolean, OUT condition text, OUT queue text, OUT kind text,
@@ -112,7 +113,7 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $
 		FROM jobq.monitor m JOIN looked l USING (name, made_at),
 			LATERAL (SELECT CASE WHEN m.since IS NULL THEN l.value > m.above ELSE l.value <= m.until END IS TRUE AS turns) t
 		WHERE t.turns OR m.heard > jobq.clock() OR m.heard IS NULL AND l.completed_at IS NOT NULL
-			OR extract(epoch FROM l.completed_at - m.heard) > greatest(m.above / 20, 1)
+			OR extract(epoch FROM l.completed_at - m.heard) > greatest(m.above / 20, 15)
 		FOR UPDATE OF m SKIP LOCKED),
 	changed AS (
 		UPDATE jobq.monitor m SET since = CASE WHEN NOT mine.turns THEN m.since WHEN m.since IS NULL THEN jobq.clock() END,

@@ -240,28 +240,42 @@ after_drop_extension(Oid schema)
 }
 
 /*
+ * Is it a column of the table, and not its whole row?
+ */
+static bool
+is_column(Oid oid, const Node *node)
+{
+	Node	   *last = IsA(node, ColumnRef) ? llast(((const ColumnRef *) node)->fields) : NULL;
+
+	return last != NULL && IsA(last, String) &&
+		get_attnum(oid, strVal(last)) > InvalidAttrNumber;
+}
+
+/*
  * An error if the index is one that jobq could not serve when it writes rows, because
  * that would run code of the table's owner as the job's role: it would fail all jobs,
- * and stop the scheduler.
+ * and stop the scheduler.  What an upgrade of the server brings along is there already.
  */
 static void
 refuse_index(const IndexStmt *stmt)
 {
-	const JobqRelations *relations = jobq_relations_if_installed();
-	Oid			oid = relations != NULL && stmt->relation != NULL
-		? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
-	bool		fits = stmt->whereClause == NULL ||
-		(IsA(stmt->whereClause, NullTest) &&
-		 IsA(((NullTest *) stmt->whereClause)->arg, ColumnRef));
+	const JobqRelations *relations = IsBinaryUpgrade || stmt->relation == NULL
+		? NULL : jobq_relations_if_installed();
+	Oid			oid = relations == NULL ? InvalidOid
+		: RangeVarGetRelid(stmt->relation, NoLock, true);
+	bool		fits;
 	ListCell   *lc;
 
 	if (!OidIsValid(oid) || get_rel_namespace(oid) != relations->schema)
 		return;
+	fits = stmt->whereClause == NULL ||
+		(IsA(stmt->whereClause, NullTest) &&
+		 is_column(oid, (Node *) ((NullTest *) stmt->whereClause)->arg));
 	foreach(lc, stmt->indexParams)
 	{
 		const Node *expr = lfirst_node(IndexElem, lc)->expr;
 
-		fits = fits && (expr == NULL || IsA(expr, ColumnRef));
+		fits = fits && (expr == NULL || is_column(oid, expr));
 	}
 	if (!fits)
 		ereport(ERROR,

@@ -161,7 +161,7 @@ read_stats(Counting * counting)
 		QueueSums  *sums;
 
 		if (!jobq_stats_read(place, &name, counts) ||
-			name.dboid != base->dboid || name.jobs != base->jobs)
+			name.dboid != MyDatabaseId || name.jobs != base->jobs)
 			continue;
 		(void) jobq_calendar_turn(&counts->scheduled, now);
 		sums = sums_of(counting, name.queue_id);

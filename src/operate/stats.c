@@ -105,10 +105,10 @@ static bool
 read_place(const JobqStatBase *base, uint32 place, TimestampTz now,
 		   JobqStatName *name, JobqCounts *counts)
 {
-	if (!jobq_stats_read(place, name, NULL) || name->dboid != base->dboid ||
+	if (!jobq_stats_read(place, name, NULL) || name->dboid != MyDatabaseId ||
 		name->jobs != base->jobs ||
 		(jobq_privileges(name->queue_id) & JOBQ_MAY_MONITOR) == 0 ||
-		!jobq_stats_read(place, name, counts) || name->dboid != base->dboid)
+		!jobq_stats_read(place, name, counts) || name->dboid != MyDatabaseId)
 		return false;
 	jobq_history_turn(&counts->history, now);
 	(void) jobq_calendar_turn(&counts->scheduled, now);
@@ -528,7 +528,7 @@ jobq_stats_reset(PG_FUNCTION_ARGS)
 		jobq_require_queue(queue_id, name, JOBQ_MAY_OPERATE);
 	}
 	if (base != NULL)
-		jobq_stats_clear(base->dboid, base->jobs, queue_id, jobq_now());
+		jobq_stats_clear(MyDatabaseId, jobq_relations()->job, queue_id, jobq_now());
 	PG_RETURN_VOID();
 }
 

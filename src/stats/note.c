@@ -432,6 +432,18 @@ add_attempt(JobqCounts *counts, const NotedTime *time)
 }
 
 /*
+ * The place of a note is another one's by now, so the note is done with: its queue was
+ * dropped, or its database was not served for some time, and may have other places, for
+ * which its jobs were counted without it.
+ */
+static bool
+counted_elsewhere(void)
+{
+	jobq_stats_unknown(MyDatabaseId);
+	return true;
+}
+
+/*
  * Add a note to its place, with an attempt there or NULL, and let go of that.  locked:
  * the lock is held; false if it must be, as the gauges are being counted.
  */
@@ -452,7 +464,7 @@ add_note(const JobqStatNote *note, const NotedTime *attempt, TimestampTz now,
 	if (stat->generation != note->generation)
 	{
 		SpinLockRelease(&stat->mutex);
-		return true;			/* the queue was dropped */
+		return counted_elsewhere();
 	}
 	saw = counting_saw(stat, locked);
 	if (saw.wait)
@@ -497,7 +509,7 @@ add_time(const NotedTime *time, TimestampTz now, bool locked)
 	if (stat->generation != time->generation)
 	{
 		SpinLockRelease(&stat->mutex);
-		return true;
+		return counted_elsewhere();
 	}
 	if (time->n != 0)
 		saw = counting_saw(stat, locked);

@@ -479,7 +479,8 @@ jobq_stats_find(const JobqStatBase *base, int32 queue_id, Oid role,
 
 	*is_other = false;
 	LWLockAcquire(jobq_stats->lock, LW_SHARED);
-	place = find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
+	place = base->dboid != MyDatabaseId ? JOBQ_NONE
+		: find(base, queue_id, kind, kind_length, tenant, tenant_length, hash);
 	if (place == JOBQ_NONE && base->dboid == MyDatabaseId &&
 		is_full(base, role, false, now))
 	{

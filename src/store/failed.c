@@ -157,6 +157,13 @@ jobq_letter_changed(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("jobq_internal.letter_changed() must be fired BEFORE ... FOR EACH ROW")));
+	if (jobq_relations_if_installed() == NULL)
+	{
+		/* the extension is of another version: counted when it fits */
+		jobq_at_commit_unnoted();
+		return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event)
+							   ? trigdata->tg_newtuple : trigdata->tg_trigtuple);
+	}
 	if (RelationGetRelid(trigdata->tg_relation) != jobq_relations()->failed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
