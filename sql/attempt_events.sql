@@ -1,4 +1,5 @@
 -- Events: what becomes of a job calls forth a job for each handler, in the same transaction.
+\connect - postgres
 CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (concat_ws(' ', current_user, payload ->> 'event', payload ->> 'kind')) $$;
 -- its jobs wait in a queue that nobody serves, to be looked at

@@ -1,4 +1,5 @@
 -- Errors, progress and log lines of earlier attempts stay with a job that succeeds.
+\connect - postgres
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
 

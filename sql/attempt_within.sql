@@ -1,4 +1,5 @@
 -- Handlers of events that are called in the transaction of the job, before and after its handler.
+\connect - postgres
 CREATE FUNCTION test.told(event jsonb) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO test.trace (note) VALUES (concat_ws(' ', current_user, event ->> 'event', event ->> 'kind', event ->> 'queue', event ->> 'attempt')) $$;
 CREATE FUNCTION test.told_context(event jsonb, job jobq.job_context) RETURNS void LANGUAGE sql AS $$

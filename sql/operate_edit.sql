@@ -1,4 +1,5 @@
 -- edit(): another payload, queue or the like for a job that waits, or a dead letter.
+\connect - postgres
 
 CREATE FUNCTION test.seen(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,5 @@
 -- Events of batches, schedules and monitors.
+\connect - postgres
 CREATE FUNCTION test.hear(payload jsonb) RETURNS void LANGUAGE sql AS '';
 -- its jobs wait in a queue that nobody serves, to be looked at
 SELECT jobq.register('hear', 'test.hear(jsonb)', queue => 'manual');

@@ -1,4 +1,5 @@
 -- explain_job(): a row for each reason why a job does not run.
+\connect - postgres
 
 -- Ids, process ids and times are masked.
 CREATE FUNCTION test.why(id bigint, OUT reason text, OUT detail text, OUT remedy text)

@@ -1,4 +1,5 @@
 -- Queues with run_as: their jobs run as another role than that which enqueues them.
+\connect - postgres
 CREATE ROLE regress_jobq_agent LOGIN;
 CREATE ROLE regress_jobq_setter LOGIN;
 CREATE ROLE regress_jobq_root LOGIN SUPERUSER;

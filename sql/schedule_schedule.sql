@@ -1,4 +1,5 @@
 -- Schedules: cron expressions, time zones, and what becomes of ticks.
+\connect - postgres
 
 SET timezone = 'UTC';
 

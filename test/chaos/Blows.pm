@@ -62,7 +62,8 @@ sub strike
 
 	return 'none there' unless @there;
 	@there = $round->pick_some($count || 1, @there);
-	$round->struck($_->{pid}, $signal) foreach @there;
+	# of the clients, one of this role runs jobs
+	$round->struck($_->{pid}, $signal, $_->{type} eq 'jobq worker' || $_->{title} =~ /^chaos_1 /) foreach @there;
 	kill $signal, map { $_->{pid} } @there;
 	return join ', ', map { "$_->{pid} ($_->{title})" } @there[ 0 .. ($#there > 2 ? 2 : $#there) ];
 }
@@ -232,7 +233,7 @@ sub deaf_neighbour
 	return 'no workers' if @workers < 2;
 	my $culprit = shift @workers;
 	kill 'STOP', map { $_->{pid} } @workers;
-	$round->struck($culprit->{pid}, 'KILL');
+	$round->struck($culprit->{pid}, 'KILL', 1);
 	kill 'KILL', $culprit->{pid};
 	for (1 .. 400)
 	{

@@ -119,7 +119,7 @@ WITH charged AS (
 			'chaos.paced', 'chaos.priced', 'chaos.skipping', 'chaos.releasing', 'chaos.replacing', 'chaos.list', 'chaos.join', 'sql', 'sql outside', 'on_event:chaos.hear', 'on_failure:chaos.doomed')
 		AND f.state IN ('completed', 'failed')
 ), blows AS (
-	SELECT pid FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
+	SELECT pid, runs FROM chaos.blow WHERE signal IN ('INT', 'TERM', 'KILL', 'SEGV', 'ABRT')
 ), traced AS (
 	SELECT c.*, EXISTS (SELECT FROM chaos.begun b WHERE b.job = c.id AND b.attempt = c.attempt) AS begun,
 		EXISTS (SELECT FROM chaos.begun b JOIN blows USING (pid) WHERE b.job = c.id AND b.attempt = c.attempt) AS hit
@@ -135,8 +135,8 @@ WITH charged AS (
 SELECT format('job %s (%s, %s, %s) is charged with attempt %s, which %s: %s', id, kind, tag, state, attempt,
 		CASE WHEN begun THEN 'ran where nobody struck' ELSE 'never began' END, error)
 	FROM unhit LEFT JOIN silent ON silent.job = unhit.id WHERE nth > coalesce(n, 0)
-	-- who was hit before he could say that he began is not known, so as many may be as were hit
-	AND (begun OR (SELECT count(*) FROM traced WHERE NOT begun) > (SELECT count(*) FROM blows))},
+	-- who was hit before he could say that he began is not known, so as many may be as were hit of those who run jobs
+	AND (begun OR (SELECT count(*) FROM traced WHERE NOT begun) > (SELECT count(*) FROM blows WHERE runs))},
 
 	'the watch has seen nothing' => q{
 SELECT DISTINCT about ->> 'what' FROM chaos.note WHERE event = 'wrong'},
@@ -157,6 +157,7 @@ my @leaks = (
 
 # What must not be in the log, unless it is among what may be.
 my $fault = qr/^TRAP: | PANIC:  | was\ terminated\ by\ signal\ (?:4|6|7|8|11)\b
+	| ERROR:\ AddressSanitizer | runtime\ error:
 	| resource\ was\ not\ closed | refcount\ leak | reference\ leak | snapshot\ .*\ still\ active
 	| LOG:\ \ chaos\ crowd | problem\ in\ alloc\ set | write\ past\ chunk\ end
 	| (?:ERROR|FATAL):\ \ (?:unexpected|could\ not\ (?:find|open)\ (?:relation|block)|missing\ chunk|invalid\ page)/x;
@@ -206,7 +207,7 @@ sub take_notes
 	fill($db, 'chaos.begun', @begun);
 	fill($db, 'chaos.crashed', @crashed);
 	fill($db, 'chaos.gone', @gone);
-	fill($db, 'chaos.blow', map { [ $_->[0], $_->[1] ] } @$blows);
+	fill($db, 'chaos.blow', map { [ @$_[ 0, 1, 3 ] ] } @$blows);
 	return scalar @notes;
 }
 
@@ -312,19 +313,24 @@ sub leaks
 	}
 }
 
-# What the log tells: with the lines of which we know the reason left out.
+# What the log tells: with the lines of which we know the reason left out.  A process
+# ends by the signal that it was sent, and by SIGABRT if it has said PANIC, which is
+# judged by itself.
 sub look_at_log
 {
 	my ($log, $blows, %allowed) = @_;
-	my %hit = map { $_->[0] => 1 } @$blows;
+	my %number = (ABRT => 6, SEGV => 11);
+	my %known = map { $number{ $_->[1] } ? ("$_->[0] $number{$_->[1]}" => 1) : () } @$blows;
 	my @wrong;
+
+	$known{"$1 6"} = 1 while $log =~ /^\S+ \S+ \S+ \[(\d+)\] .*PANIC:  /mg;
 
 	foreach my $line (split /\n/, $log)
 	{
 		my $bad = $line =~ $fault || $line =~ / XX\w\w\w .*(?:ERROR|FATAL):  /;
 
 		next unless $bad;
-		next if $line =~ /\(PID (\d+)\) was terminated by signal/ && $hit{$1};
+		next if $line =~ /\(PID (\d+)\) was terminated by signal (\d+)/ && $known{"$1 $2"};
 		next if grep { $line =~ $_ } values %allowed;
 		push @wrong, '    ' . substr $line, 0, 400;
 	}

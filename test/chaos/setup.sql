@@ -32,7 +32,7 @@ CREATE TABLE chaos.note (
 );
 
 -- Who was sent a signal; who was seen to start what.
-CREATE TABLE chaos.blow (pid int, signal text);
+CREATE TABLE chaos.blow (pid int, signal text, runs boolean);
 CREATE TABLE chaos.begun (job bigint, attempt int, pid int, at timestamptz);
 
 -- Who crashed at what, as the postmaster tells it.

@@ -48,7 +48,6 @@ sub library_node
 	$ENV{PGHOST} = $node->host;
 	$ENV{PGPORT} = $node->port;
 	$ENV{PGDATABASE} = 'postgres';
-	$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
 	return $node;
 }
 

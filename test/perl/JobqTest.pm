@@ -12,6 +12,7 @@ BEGIN
 {
 	$ENV{PG_TEST_TIMEOUT_DEFAULT} ||= 180;
 	$ENV{PGCTLTIMEOUT} ||= 300;
+	$ENV{TZ} = 'UTC';
 }
 
 use Carp ();
@@ -46,6 +47,9 @@ our @EXPORT = qw(
   crash_backend
   no_failed_assertion
 );
+
+# Whoever runs the tests, the servers' first role has one name.
+$ENV{PGUSER} = 'postgres';
 
 # Neither does a file of tests ever end that has not within twenty minutes, or the
 # seconds of JOBQ_FILE_TIMEOUT: it says where it hangs and how the servers are.  The
@@ -114,6 +118,8 @@ sub jobq_node
 	my $node = PostgreSQL::Test::Cluster->new($name, $path ? (install_path => $path) : ());
 
 	push @nodes, $node;
+	# a template has that role already
+	push @{ $init{extra} }, '-U', 'postgres' if $init{extra} || !$ENV{INITDB_TEMPLATE};
 	$node->init(%init);
 	$node->append_conf(
 		'postgresql.conf', qq{

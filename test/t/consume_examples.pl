@@ -38,7 +38,6 @@ chmod 0755, $command;
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
 $ENV{PGDATABASE} = 'postgres';
-$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
 $ENV{LEASE} = 30;
 

@@ -5,9 +5,31 @@
 use strict;
 use warnings FATAL => 'all';
 use FindBin;
-use lib "$FindBin::RealBin/../perl";
+use lib "$FindBin::RealBin/../perl", "$FindBin::RealBin/../chaos";
+use Check;
 use JobqTest;
 use Test::More;
+
+# What its checker makes of the log: who is struck by one signal does not end by another.
+sub log_is_good
+{
+	my ($line, $blow, @allowed) = @_;
+
+	return !Check::look_at_log($line, [ [ 7, $blow, 0 ] ], @allowed);
+}
+
+my $crash = '2026-01-01 00:00:00.000 UTC [1] postmaster 00000 LOG:  jobq worker 1 (PID 7) was terminated by signal';
+my $panic = '2026-01-01 00:00:00.000 UTC [7] checkpointer 53100 PANIC:  could not write: No space left on device';
+my @full = (full => qr/No space left on device/);
+
+ok(log_is_good("$crash 11: x", 'SEGV'), 'log: it was sent SIGSEGV');
+ok(!log_is_good("$crash 11: x", 'TERM'), 'log: it was to end, and crashed');
+ok(log_is_good("$crash 6: x", 'ABRT'), 'log: it was sent SIGABRT');
+ok(!log_is_good("$crash 6: x", 'SEGV'), 'log: it was sent another');
+ok(log_is_good("$panic\n$crash 6: x", 'TERM', @full), 'log: the disk is full');
+ok(!log_is_good("$panic\n$crash 6: x", 'TERM'), 'log: the disk is not known to be full');
+ok(!log_is_good("$crash 6: x", 'TERM', @full), 'log: the disk is full, but that is not why');
+ok(!log_is_good('==1==ERROR: AddressSanitizer: heap-use-after-free', 'TERM', @full), 'log: a sanitizer');
 
 plan skip_all => 'this server has no assertions'
   unless `pg_config --configure` =~ /--enable-cassert/;

@@ -23,7 +23,6 @@ if ($node->safe_psql('postgres', 'SHOW debug_assertions') eq 'off')
 
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
-$ENV{PGUSER} ||= $node->safe_psql('postgres', 'SELECT current_user');
 $ENV{PATH} = $node->config_data('--bindir') . ":$ENV{PATH}";
 ok(system("$fuzz/fuzz", '--seed', 1, '--seconds', 12, '--log', $node->logfile) == 0,
 	'nothing is at fault');

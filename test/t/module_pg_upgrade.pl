@@ -29,7 +29,7 @@ foreach my $path (@servers)
 	my ($major) = qx($path/bin/postgres --version) =~ / (\d+)/;
 	my $node = jobq_node("major_$major", q{
 jobq.workers = '*=2'
-}, install_path => $path, extra => [ '-U', 'postgres', $major >= 18 ? @pages : () ]);
+}, install_path => $path, extra => [ $major >= 18 ? @pages : () ]);
 
 	if (!$old)
 	{

@@ -84,8 +84,7 @@ jobq.databases = '*'
 jobq.workers = '*=2'
 max_worker_processes = 40
 }, install_path => $installed{install_path});
-my %env = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PGUSER => undef, PATH => "$installed{bindir}:$ENV{PATH}");
-delete $env{PGUSER};
+my %env = (%ENV, PGHOST => $node->host, PGPORT => $node->port, PATH => "$installed{bindir}:$ENV{PATH}");
 
 sub catalog
 {
