@@ -257,6 +257,22 @@ ROLLBACK;
 SELECT note FROM test.trace;
 SELECT jobq.perform('p1');
 SELECT * FROM test.error($$SELECT jobq.perform('steps')$$);
+-- a function in SQL with the search_path and the role of this call, whatever those of the call before
+CREATE TABLE test.shared (name text);
+INSERT INTO test.shared VALUES ('shared');
+CREATE SCHEMA regress_jobq_tenant;
+CREATE TABLE regress_jobq_tenant.shared AS SELECT 'of the tenant' AS name;
+SET search_path = test;
+CREATE FUNCTION test.finds(payload jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT jsonb_build_array(name) FROM shared $$;
+RESET search_path;
+SELECT jobq.register('finds', 'test.finds(jsonb)');
+BEGIN;
+SET LOCAL search_path = test;
+SELECT jobq.perform('finds');
+SET LOCAL search_path = regress_jobq_tenant;
+SELECT jobq.perform('finds');
+COMMIT;
+DROP SCHEMA regress_jobq_tenant CASCADE;
 CREATE FUNCTION test.inner_job(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE sql
 	AS $$ SELECT jsonb_build_object('id', job.id, 'kind', job.kind, 'queue', job.queue, 'attempt', job.attempt, 'current', (jobq.current_job()).kind) $$;
 CREATE FUNCTION test.outer_job(payload jsonb, job jobq.job_context) RETURNS jsonb LANGUAGE plpgsql AS $$

@@ -166,6 +166,18 @@ SELECT test.keeps(:before);
 SELECT jobq.cancel_many(queue => 'many outside');
 SELECT test.keeps(:before);
 SELECT jobq.drop_queue('many outside', force => true);
+-- nor are outcomes that no table shows, in memory that is gone with its transaction
+SELECT jobq.create_queue('leaves nothing', mode => 'consumer', keep => 'nothing');
+SELECT count(*) FROM jobq.enqueue_many('outside', array_fill('1'::jsonb, ARRAY[20000]), queue => 'leaves nothing', delay => '1 hour');
+SELECT min(id) AS id FROM jobq.jobs WHERE queue = 'leaves nothing' \gset
+BEGIN;
+SAVEPOINT s;
+SELECT jobq.cancel_many(queue => 'leaves nothing');
+ROLLBACK TO s;
+COMMIT;
+SELECT jobq.cancel(:id);
+SELECT test.keeps(:before);
+SELECT jobq.drop_queue('leaves nothing', force => true);
 DROP FUNCTION test.keeps(bigint);
 
 -- read only

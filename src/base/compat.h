@@ -160,6 +160,27 @@ jobq_log_message(void)
 #define JOBQ_MODULE_MAGIC(n, v) PG_MODULE_MAGIC
 #endif
 
+/*
+ * 18 (a379061a22a): a column that is marked NOT NULL may have nulls, if that was made
+ * NOT VALID.  Of a relation's own descriptor.
+ */
+#if PG_VERSION_NUM >= 180000
+#define jobq_has_no_nulls(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define jobq_has_no_nulls(desc, i)	(TupleDescAttr(desc, i)->attnotnull)
+#endif
+
+/*
+ * Before 18 (0dca5d68d7b), a function in SQL keeps the plans of its last call for the
+ * next one in the transaction, whatever has changed: its caller has to forget them.
+ */
+#if PG_VERSION_NUM >= 180000
+#define JOBQ_SQL_FUNCTION_PLANS_ANEW	true
+#else
+#define JOBQ_SQL_FUNCTION_PLANS_ANEW	false
+#endif
+
 /* 18 (0fbceae8414): index scans can be instrumented. */
 #if PG_VERSION_NUM >= 190000
 #define jobq_index_beginscan(heap, index, snapshot, nkeys) \

@@ -18,11 +18,8 @@
 #include "base/base.h"
 
 #include "access/xact.h"
-#include "utils/memutils.h"
 
 #include "commit/inner.h"
-
-#define FEW_OUTCOMES	64
 
 typedef struct PendingOutcome
 {
@@ -30,19 +27,10 @@ typedef struct PendingOutcome
 	SubTransactionId subid;
 } PendingOutcome;
 
-/* In the order of their subtransactions; a few need no memory. */
-static PendingOutcome few[FEW_OUTCOMES];
-static PendingOutcome *outcomes = few;
+/* In the order of their subtransactions; kept from one transaction to the next. */
+static PendingOutcome *outcomes = NULL;
 static int	noutcomes = 0;
-static int	max_outcomes = FEW_OUTCOMES;
-
-static void
-reset(void)
-{
-	noutcomes = 0;
-	max_outcomes = FEW_OUTCOMES;
-	outcomes = few;				/* the others go with the transaction */
-}
+static int	max_outcomes = 0;
 
 /*
  * At commit, whoever waits for the job is to know that this has become of it.
@@ -52,18 +40,8 @@ jobq_at_commit_outcome(int64 job_id, Oid role, char state)
 {
 	PendingOutcome *pending;
 
-	if (noutcomes == max_outcomes)
-	{
-		PendingOutcome *more =
-			MemoryContextAllocHuge(TopTransactionContext,
-								   sizeof(PendingOutcome) * max_outcomes * 2);
-
-		memcpy(more, outcomes, sizeof(PendingOutcome) * noutcomes);
-		if (outcomes != few)
-			pfree(outcomes);
-		outcomes = more;
-		max_outcomes *= 2;
-	}
+	outcomes = jobq_grow(outcomes, &max_outcomes, noutcomes + 1,
+						 sizeof(PendingOutcome));
 	pending = &outcomes[noutcomes++];
 	pending->outcome.job_id = job_id;
 	pending->outcome.role = role;
@@ -85,15 +63,13 @@ outcomes_pending(JobqDatabase *db)
 {
 	for (int i = 0; i < noutcomes && jobq_anybody_waits(); i++)
 		jobq_tell_waiters(MyDatabaseId, &outcomes[i].outcome);
-	reset();
+	noutcomes = 0;
 	return false;
 }
 
 static void
 outcomes_abort(SubTransactionId since)
 {
-	if (since == InvalidSubTransactionId)
-		reset();
 	while (noutcomes > 0 && outcomes[noutcomes - 1].subid >= since)
 		noutcomes--;
 }
@@ -110,9 +86,17 @@ outcomes_check_prepare(void)
 					 errhint("Such jobs can only be cancelled in it.")));
 }
 
+static void
+outcomes_give_back(void)
+{
+	Assert(noutcomes == 0);
+	outcomes = jobq_give_back(outcomes, &max_outcomes);
+}
+
 const JobqCommitBooks outcome_books = {
 	.noted = outcomes_noted,
 	.pending = outcomes_pending,
 	.abort = outcomes_abort,
 	.check_prepare = outcomes_check_prepare,
+	.give_back = outcomes_give_back,
 };

@@ -308,13 +308,13 @@ roles_to_drop(const DropRoleStmt *stmt)
  * They were: say what they have left.
  */
 static void
-after_drop_roles(const DropRoleStmt *stmt, List *roles)
+after_drop_roles(List *names, List *roles)
 {
 	ListCell   *spec;
 	ListCell   *role;
 
 	CommandCounterIncrement();
-	forboth(spec, stmt->roles, role, roles)
+	forboth(spec, names, role, roles)
 		if (OidIsValid(lfirst_oid(role)))
 		jobq_warn_of_leaver(lfirst_oid(role),
 							lfirst_node(RoleSpec, spec)->rolename);
@@ -334,11 +334,19 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Oid			dboid = InvalidOid;
 	Oid			schema = InvalidOid;
 	List	   *roles = NIL;
+	List	   *names = NIL;
+
+	/* it may be gone when it has been executed: a procedure that it calls may end the transaction */
+	bool		drops_database = IsA(stmt, DropdbStmt);
+	bool		grants_role = IsA(stmt, GrantRoleStmt) && ((GrantRoleStmt *) stmt)->is_grant;
 
 	if (IsA(stmt, IndexStmt))
 		refuse_index((IndexStmt *) stmt);
 	if (IsA(stmt, DropRoleStmt))
+	{
+		names = ((DropRoleStmt *) stmt)->roles;
 		roles = roles_to_drop((DropRoleStmt *) stmt);
+	}
 	if (IsA(stmt, DropStmt))
 		schema = before_drop_extension((DropStmt *) stmt);
 
@@ -370,13 +378,13 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	PG_END_TRY();
 
-	if (OidIsValid(dboid) && IsA(stmt, DropdbStmt))
+	if (OidIsValid(dboid) && drops_database)
 		jobq_stats_forget_database(dboid, InvalidOid);
 	if (roles != NIL)
-		after_drop_roles((DropRoleStmt *) stmt, roles);
+		after_drop_roles(names, roles);
 	if (OidIsValid(schema))
 		after_drop_extension(schema);
-	if (IsA(stmt, GrantRoleStmt) && ((GrantRoleStmt *) stmt)->is_grant)
+	if (grants_role)
 		jobq_at_commit_reload();	/* as jobq.grant_role() */
 	if (end_prepared)
 		jobq_at_commit_prepared();

@@ -252,6 +252,7 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 	const char *name;
 	TimestampTz now = jobq_now();
 	JobqTenantState state;
+	uint32		key;
 	bool		limited;
 	bool		missing;
 
@@ -264,10 +265,10 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 							 name, queue->name),
 					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => 0, tenant_rate => 'none')",
 							 quote_literal_cstr(queue->name)));
+	/* this reads the payload and tables, which is not for those who wait for the lock */
+	key = jobq_limit_key(job, limiter, jobq_job_tenant(job, queue));
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter),
-								jobq_limit_key(job, limiter, jobq_job_tenant(job, queue)),
-								now, &state);
+	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter), key, now, &state);
 	LWLockRelease(db->lock);
 	if (!limited)
 		return;
@@ -281,6 +282,5 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 					psprintf("by the rate of its key at %s, the next may start at %s", name,
 							 explain_time(state.due)),
 					psprintf("raise the rate of %s", name));
-	when_taken(e, db, name, limiter,
-			   jobq_limit_key(job, limiter, jobq_job_tenant(job, queue)));
+	when_taken(e, db, name, limiter, key);
 }

@@ -140,13 +140,15 @@ void
 jobq_length_get_dropped(int32 queue_id, JobqDropped *dropped)
 {
 	JobqDatabase *db = jobq_my_database();
+	Oid			jobs;
 	JobqLength *length;
 
 	dropped->key.id = 0;
 	if (db == NULL)
 		return;
+	jobs = jobq_relations()->job;
 	LWLockAcquire(db->lock, LW_SHARED);
-	length = jobq_length_find(db, queue_id, jobq_relations()->job);
+	length = jobq_length_find(db, queue_id, jobs);
 	if (length != NULL)
 		*dropped = length->dropped;
 	LWLockRelease(db->lock);
@@ -156,12 +158,14 @@ void
 jobq_length_set_dropped(int32 queue_id, const JobqDropped *dropped)
 {
 	JobqDatabase *db = jobq_my_database();
+	Oid			jobs;
 	JobqLength *length;
 
 	if (db == NULL)
 		return;
+	jobs = jobq_relations()->job;
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
-	length = jobq_length_find(db, queue_id, jobq_relations()->job);
+	length = jobq_length_find(db, queue_id, jobs);
 	if (length != NULL)
 		length->dropped = *dropped;
 	LWLockRelease(db->lock);

@@ -16,6 +16,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
@@ -470,6 +471,8 @@ jobq_check_signature(Oid proc, JobqFunction *function)
 		function->may_commit = function->is_procedure && !form->prosecdef &&
 			heap_attisnull(tuple, Anum_pg_proc_proconfig, NULL);
 		function->returns_jsonb = form->prorettype == JSONBOID;
+		function->keeps_plans = !JOBQ_SQL_FUNCTION_PLANS_ANEW &&
+			form->prolang == SQLlanguageId;
 		function->statement = false;
 	}
 	ReleaseSysCache(tuple);
@@ -533,8 +536,8 @@ jobq_handler_resolve(const char *kind, JobqFunction *function)
  * What to call the function with: that of the kind, which keeps what the
  * function has prepared for the next call; or one of its own, in the current
  * memory context, where the kind's is in use, as by a handler that performs its
- * own kind, or is outdated.  jobq_function_end() must follow, after an error,
- * too.
+ * own kind, or is outdated, or would be for a call with another role or
+ * search_path.  jobq_function_end() must follow, after an error, too.
  */
 FmgrInfo *
 jobq_function_begin(const JobqFunction *function)
@@ -542,7 +545,8 @@ jobq_function_begin(const JobqFunction *function)
 	JobqKind   *kind = function->kind;
 	FmgrInfo   *flinfo;
 
-	if (!kind->in_use && kind->flinfo.fn_oid == function->proc)
+	if (!kind->in_use && !function->keeps_plans &&
+		kind->flinfo.fn_oid == function->proc)
 	{
 		kind->in_use = true;
 		return &kind->flinfo;

@@ -224,6 +224,7 @@ typedef struct JobqFunction
 	bool		is_procedure;
 	bool		may_commit;		/* a procedure that CALL would run non-atomic */
 	bool		returns_jsonb;
+	bool		keeps_plans;	/* for its next call, which may need others */
 	bool		statement;		/* none: the payload says what to run */
 } JobqFunction;
 

@@ -274,7 +274,7 @@ jobq_check_table(Relation rel, JobqTable table)
 							format_type_be(att->atttypid),
 							format_type_be(column->type)),
 					 errhint("The tables of jobq cannot have other columns than its own.")));
-		if (!att->attnotnull && !column->may_be_null)
+		if (!jobq_has_no_nulls(desc, i) && !column->may_be_null)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("column \"%s\" of jobq.%s is not marked NOT NULL",

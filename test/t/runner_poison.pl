@@ -301,6 +301,31 @@ COMMIT});
 		"SELECT jsonb_array_length(errors) = 4 AND crashes = 2 FROM jobq.failed_jobs WHERE id = $id");
 }
 
+# If it cannot be written that a job has failed, as that is cancelled, its worker exits, and
+# no other is hit.
+{
+	my $offset = -s $node->logfile;
+	my $waits = q{EXISTS (SELECT FROM pg_locks WHERE relation = 'jobq.failed_job'::regclass AND NOT granted)};
+	my $owner = $node->background_psql('postgres');
+
+	$node->safe_psql('postgres', q{
+		CREATE FUNCTION dozes(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM jobq.snooze('1 hour');
+			RAISE EXCEPTION 'awake';
+		END $$;
+		SELECT jobq.register('dozes', 'dozes(jsonb)', max_attempts => 1)});
+	$owner->query_safe('BEGIN; LOCK TABLE jobq.failed_job IN ACCESS EXCLUSIVE MODE');
+	my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('dozes')});
+	wait_for($node, 'the end of the failed job waits for a lock', "SELECT $waits");
+	is($node->safe_psql('postgres', "SELECT jobq.cancel($id)"), 't', 'it is cancelled meanwhile');
+	wait_for($node, 'nobody waits any more', "SELECT NOT $waits");
+	$owner->query_safe('ROLLBACK');
+	$owner->quit;
+	wait_for($node, 'it is cancelled', "SELECT state = 'cancelled' FROM jobq.status($id)");
+	unlike(slurp_file($node->logfile, $offset), qr/terminated by signal/, 'no process has crashed of it');
+}
+
 $node->stop;
 no_failed_assertion($node);
 done_testing();

@@ -123,15 +123,17 @@ end_errand(int code, Datum arg)
 	Outing	   *sent = (Outing *) DatumGetPointer(arg);
 
 	if (sent->process != NULL)
-	{
 		TerminateBackgroundWorker(sent->process);
+	/* while nobody reads its messages, it would wait for room for its last one */
+	if (sent->segment != NULL)
+		dsm_detach(sent->segment);
+	sent->segment = NULL;
+	if (sent->process != NULL)
+	{
 		(void) WaitForBackgroundWorkerShutdown(sent->process);
 		pfree(sent->process);
 		sent->process = NULL;
 	}
-	if (sent->segment != NULL)
-		dsm_detach(sent->segment);
-	sent->segment = NULL;
 }
 
 /*

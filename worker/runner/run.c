@@ -57,6 +57,8 @@ static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 						TimestampTz now, bool last);
 static void run_function(RunContext *run, Relation rel, JobqJob *job,
 						 const JobqFunction *function, TimestampTz started_at);
+static bool try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
+							bool last);
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
@@ -210,8 +212,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	PG_CATCH();
 	{
 		error_context_stack = context.previous;
-		again = after_error(run, job, now, last);
-		unclaim(run);
+		again = try_after_error(run, job, now, last);
 	}
 	PG_END_TRY();
 
@@ -270,6 +271,29 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 		jobq_commit_quietly();
 	CommitTransactionCommand();
+}
+
+/*
+ * The attempt has ended with an error; see after_error().  If that is in vain, the
+ * worker exits, and what it aborts then is not to look for jobq_current, which is gone.
+ */
+static bool
+try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
+{
+	bool		again;
+
+	PG_TRY();
+	{
+		again = after_error(run, job, started_at, last);
+		unclaim(run);
+	}
+	PG_CATCH();
+	{
+		jobq_current = NULL;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return again;
 }
 
 /*

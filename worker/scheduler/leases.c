@@ -329,14 +329,13 @@ collect(TimestampTz now)
 {
 	static bool forgotten = false;	/* the last time did not come to its end */
 	uint32		n;
-	JobqLeaseRow *garbage;
+	JobqLeaseRow *garbage = palloc(sizeof(JobqLeaseRow) * JOBQ_LEASE_GARBAGE);
 	bool		all;
 	Relation	rel;
 
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	n = Min(my_db->leases->ngarbage, JOBQ_LEASE_GARBAGE);
 	all = forgotten || my_db->leases->ngarbage > JOBQ_LEASE_GARBAGE;
-	garbage = palloc(sizeof(JobqLeaseRow) * (n + 1));
 	memcpy(garbage, my_db->leases->garbage, sizeof(JobqLeaseRow) * n);
 	my_db->leases->ngarbage = 0;
 	LWLockRelease(my_db->lock);
