@@ -177,6 +177,7 @@ ROLLBACK TO s;
 COMMIT;
 SELECT jobq.cancel(:id);
 SELECT test.keeps(:before);
+SELECT jobq.cancel_many(queue => 'leaves nothing');
 SELECT jobq.drop_queue('leaves nothing', force => true);
 DROP FUNCTION test.keeps(bigint);
 

@@ -254,7 +254,9 @@ DELETE FROM jobq.job WHERE id IN (:a, :b);
 SELECT jobq.enqueue('echo', '2', 'manual', unique_key => 'a', on_conflict => 'error') > :a AS taken_over;
 SELECT key FROM test.keys(0) ORDER BY key;
 SELECT jobq.test_clock('2 h');
-SELECT test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}''');
+-- they come last of what the scheduler goes through, a piece at a time
+SELECT coalesce(nullif(test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}'''), false),
+	test.until('(SELECT array_agg(key ORDER BY key) FROM jobq.unique_key) = ''{a,c,e}''')) AS until;
 SELECT jobq.test_clock('0');
 CALL test.cancel_all();
 TRUNCATE jobq.unique_key;
