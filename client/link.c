@@ -25,6 +25,7 @@
 
 static void start(Link *link);
 static void drop(Link *link, const char *why);
+static bool send_further(Link *link);
 
 /*
  * The first connection is waited for, so that what is wrong with it ends the
@@ -71,6 +72,7 @@ drop(Link *link, const char *why)
 	say("%s: %.*s; trying again in %.1f s", again ? "no connection" : "the connection is lost",
 		(int) strcspn(why, "\n"), why, pause);
 	link->was_lost = true;
+	link->failures = again ? link->failures + 1 : 0;
 	link->retry_at = seconds() + pause;
 	link->pause = fmin(link->pause * 2, LAST_PAUSE);
 	link->state = LINK_DOWN;
@@ -92,9 +94,23 @@ link_events(Link *link, int *fd, short *events)
 	*events = POLLIN;
 	if (link->state == LINK_CONNECTING && link->polling == PGRES_POLLING_WRITING)
 		*events = POLLOUT;
-	else if (link->state == LINK_BUSY && PQflush(link->conn) == 1)
+	else if (link->state == LINK_BUSY && send_further(link))
 		*events |= POLLOUT;
 	return true;
+}
+
+/*
+ * Send what could not be sent yet; false if that was all.
+ */
+static bool
+send_further(Link *link)
+{
+	bool		more = PQflush(link->conn) == 1;
+
+	if (link->sending && !more)
+		link->moved_at = seconds();
+	link->sending = more;
+	return more;
 }
 
 /*
@@ -105,7 +121,7 @@ link_due(const Link *link)
 {
 	return link->state == LINK_DOWN ? link->retry_at
 		: link->state == LINK_CONNECTING ? link->since + CONNECT_TIME
-		: link->state == LINK_BUSY ? link->since + link->patience : INFINITY;
+		: link->state == LINK_BUSY ? link->moved_at + link->patience : INFINITY;
 }
 
 /*
@@ -117,7 +133,7 @@ PGresult *
 link_go_on(Link *link, bool *lost)
 {
 	PGresult   *result;
-	struct pollfd more;
+	struct pollfd moves;
 
 	*lost = false;
 	if (link->state == LINK_DOWN)
@@ -143,6 +159,7 @@ link_go_on(Link *link, bool *lost)
 				if (link->was_lost)
 					say("connected again, to %s port %s", PQhost(link->conn), PQport(link->conn));
 				link->was_lost = false;
+				link->failures = 0;
 				link->pause = FIRST_PAUSE;
 				PQsetnonblocking(link->conn, 1);
 				link->state = LINK_IDLE;
@@ -151,6 +168,13 @@ link_go_on(Link *link, bool *lost)
 		return NULL;
 	}
 
+	/* what is long may take longer than an answer may be waited for */
+	moves = (struct pollfd)
+	{
+		PQsocket(link->conn), link->sending ? POLLIN | POLLOUT : POLLIN, 0
+	};
+	if (poll(&moves, 1, 0) > 0)
+		link->moved_at = seconds();
 	if (!PQconsumeInput(link->conn) || PQstatus(link->conn) == CONNECTION_BAD)
 	{
 		*lost = link->state == LINK_BUSY;
@@ -182,12 +206,7 @@ link_go_on(Link *link, bool *lost)
 		else
 			PQclear(result);
 	}
-	/* an answer that is long may be on its way */
-	more = (struct pollfd)
-	{
-		PQsocket(link->conn), POLLIN, 0
-	};
-	if (seconds() > link->since + link->patience && poll(&more, 1, 0) == 0)
+	if (seconds() > link->moved_at + link->patience)
 	{
 		/* what it waits for there would keep a session as long */
 		link_cancel(link);
@@ -198,8 +217,8 @@ link_go_on(Link *link, bool *lost)
 }
 
 /*
- * Send a statement.  False if the link is not free.  It is taken for lost if there is no
- * answer for so many seconds.
+ * Send a statement.  False if the link is not free.  It is taken for lost if for so
+ * many seconds nothing goes out, and nothing comes.
  */
 bool
 link_send(Link *link, double patience, const char *sql, int n, const char *const *values)
@@ -212,7 +231,8 @@ link_send(Link *link, double patience, const char *sql, int n, const char *const
 		return false;
 	}
 	link->state = LINK_BUSY;
-	link->since = seconds();
+	link->since = link->moved_at = seconds();
+	link->sending = false;
 	link->patience = patience;
 	return true;
 }

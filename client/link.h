@@ -31,10 +31,16 @@ typedef struct Link
 	PGconn	   *conn;
 	PostgresPollingStatusType polling;
 	PGresult   *result;			/* of the statement, until all has come */
-	double		since;			/* when it began to connect, or to ask */
-	double		patience;		/* for so long it waits for an answer */
+	double		since;			/* when it began to connect to an address, or
+								 * to ask */
+	double		patience;		/* for so long it waits when nothing moves any
+								 * more */
+	double		moved_at;		/* when a part of what it asks, or of the
+								 * answer, was last on its way */
+	bool		sending;		/* there is more to be sent */
 	double		retry_at;
 	double		pause;
+	int			failures;		/* of attempts to make it anew */
 	bool		was_lost;
 } Link;
 

@@ -23,6 +23,8 @@
 #include <string.h>
 
 #define MOST_AT_A_TIME	100
+#define MOST_BYTES		1000000 /* in a statement, beyond those of its first
+								 * job */
 #define RETRY_PAUSE		1.0
 #define SHORTEST_PATIENCE	2.0 /* for an answer, in seconds */
 
@@ -71,19 +73,33 @@ static Job *told[MOST_AT_A_TIME];
 static int	ntold;
 static int	nsent;				/* with those that have left since */
 
-static bool wants(const Job *job, int what, double now);
+/* So many are told at a time: fewer, when the last time was too long. */
+static int	most_told = MOST_AT_A_TIME;
+
+static bool wants(const Job *job, int what, double now, bool stopping);
+static size_t size_of(const Job *job, int what);
 static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
 static void say_end(const Job *job);
+static bool may_pass(const char *state);
 static void settle_one(Job *job, const PGresult *result);
 static void lost(Job *job);
 
-static bool
-wants(const Job *job, int what, double now)
+/*
+ * Is the lease of the job to be extended when it is time for that?
+ */
+bool
+settle_holds(const Job *job, bool stopping)
 {
-	bool		held = job->state == JOB_HELD || job->state == JOB_RUNNING;
+	return job->outcome != OUTCOME_LOST &&
+		(job->state == JOB_HELD || job->state == JOB_RUNNING ||
+		 (job->state == JOB_ENDED && !stopping && !job->refused));
+}
 
+static bool
+wants(const Job *job, int what, double now, bool stopping)
+{
 	if (what == TELL_EXTEND)
-		return held && now >= job->extend_at && job->outcome != OUTCOME_LOST;
+		return settle_holds(job, stopping) && now >= job->extend_at;
 	if (what == TELL_PROGRESS)
 		return job->state == JOB_RUNNING && job->has_progress && job->outcome != OUTCOME_LOST;
 	if (what == TELL_NOTES)
@@ -91,6 +107,17 @@ wants(const Job *job, int what, double now)
 			note_wanted(job, now) && job->outcome != OUTCOME_LOST;
 	/* what is to be in the log is told before */
 	return job->state == JOB_ENDED && job->nnotes == 0 && (int) job->outcome == what && now >= job->tell_at;
+}
+
+/*
+ * The bytes of the job's texts.
+ */
+static size_t
+size_of(const Job *job, int what)
+{
+	if (what == TELL_NOTES)
+		return job->notes.len;
+	return what < (int) OUTCOME_LOST && job->text !=NULL ? strlen(job->text) : 0;
 }
 
 static void
@@ -130,7 +157,7 @@ values_of(Job *job, int what, int nth, double now, const char **a, const char **
  * and a job of which something else is to be told would wait until its lease is over.
  */
 void
-settle_next(Link *link)
+settle_next(Link *link, bool stopping)
 {
 	static int	order[] = {TELL_EXTEND, OUTCOME_ACK, OUTCOME_NACK, OUTCOME_REJECT, OUTCOME_RELEASE,
 		TELL_PROGRESS, TELL_NOTES,
@@ -147,11 +174,17 @@ settle_next(Link *link)
 	ntold = 0;
 	while (next < norder && ntold == 0)
 	{
+		int			most;
+		size_t		bytes = 0;
+
 		telling = order[next++];
-		for (Job *job = jobs; job != NULL && ntold < MOST_AT_A_TIME; job = job->next)
+		most = telling == TELL_EXTEND ? MOST_AT_A_TIME : most_told;
+		for (Job *job = jobs; job != NULL && ntold < most; job = job->next)
 		{
-			if (!wants(job, telling, now) || (job->alone && ntold > 0))
+			if (!wants(job, telling, now, stopping) || (job->alone && ntold > 0))
 				continue;
+			if (ntold > 0 && (bytes += size_of(job, telling)) > MOST_BYTES)
+				break;
 			columns[0][ntold] = job->id;
 			columns[1][ntold] = job->token;
 			values_of(job, telling, ntold, now, &columns[2][ntold], &columns[3][ntold]);
@@ -212,6 +245,8 @@ settle_result(const PGresult *result)
 {
 	bool		good = PQresultStatus(result) == PGRES_TUPLES_OK;
 
+	if (good && telling != TELL_EXTEND)
+		most_told = most_told < MOST_AT_A_TIME / 2 ? 2 * most_told : MOST_AT_A_TIME;
 	for (int i = 0; i < ntold; i++)
 	{
 		Job		   *job = told[i];
@@ -220,7 +255,9 @@ settle_result(const PGresult *result)
 		{
 			job->until = job->asked_at + work.lease;
 			job->extend_at = job->asked_at + job->heartbeat;
-			job->alone = false;
+			/* its end may have made others' fail */
+			if (job->state != JOB_ENDED)
+				job->alone = false;
 		}
 		else if (good && telling == TELL_NOTES)
 			note_told(job);
@@ -264,6 +301,21 @@ say_end(const Job *job)
 	say("job %s (%s): %s%s%s", job->id, kind, said[telling], bad ? ": " : "", why);
 	free(kind);
 	free(why);
+}
+
+/*
+ * Is it a matter of time until what has failed so does not: a lack of something, a
+ * lock, a server that is read-only or stops?
+ */
+static bool
+may_pass(const char *state)
+{
+	static const char *const classes[] = {"08", "25", "40", "53", "55", "57", "58"};
+
+	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
+		if (strncmp(state, classes[i], 2) == 0)
+			return true;
+	return false;
 }
 
 /*
@@ -312,6 +364,7 @@ settle_one(Job *job, const PGresult *result)
 		say("could not settle job %s: %s", job->id, message);
 		job->state = JOB_ENDED;
 		job->tell_at = seconds() + RETRY_PAUSE;
+		job->refused = !may_pass(state);
 	}
 }
 
@@ -377,6 +430,8 @@ settle_expired(bool stopping, double give_up_at)
 void
 settle_lost(void)
 {
+	if (telling != TELL_EXTEND && nsent > 1)
+		most_told = nsent / 2;
 	for (int i = 0; i < ntold; i++)
 	{
 		if (told[i]->state == JOB_TOLD)
@@ -385,6 +440,11 @@ settle_lost(void)
 			told[i]->extend_at = told[i]->asked_at;
 		note_lost(told[i]);
 	}
+
+	/* what has taken so long may do so again: have time for that */
+	for (Job *job = jobs; job != NULL && telling < (int) OUTCOME_LOST; job = job->next)
+		if (job->state == JOB_ENDED)
+			job->extend_at = 0;
 	telling = TELL_NOTHING;
 	ntold = 0;
 }

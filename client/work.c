@@ -66,11 +66,13 @@ static void read_options(const char **values);
 static void on_signal(int signal);
 static void set_signals(void);
 static bool stopping(void);
+static int	most_ahead(void);
 static int	room(void);
 static void reserve(void);
 static void wait_less(double late);
 static void take(const PGresult *result);
 static void give_way(void);
+static void trade_links(void);
 static void obey_stops(void);
 static void start_jobs(void);
 static void wait_for_something(void);
@@ -185,18 +187,31 @@ stopping(void)
 }
 
 /*
- * How many jobs are to be taken.
+ * How many jobs are held that do not run, at most: as many as are run while the server
+ * is asked for others.
+ */
+static int
+most_ahead(void)
+{
+	if (work.ahead >= 0)
+		return work.ahead;
+	return (int) fmin(MOST_AHEAD, work.parallel * fmax(1, ASK_TIME / fmax(job_time, 0.001)));
+}
+
+/*
+ * How many jobs are to be taken: none while the server does not hear what has become
+ * of those that were.
  */
 static int
 room(void)
 {
 	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
-	int			ahead = work.ahead;
+	int			untold = jobs_in(JOB_ENDED) + jobs_in(JOB_TOLD);
+	int			ahead = most_ahead();
 	int			n;
 
-	/* as many as are run while the server is asked for others */
-	if (ahead < 0)
-		ahead = (int) fmin(MOST_AHEAD, work.parallel * fmax(1, ASK_TIME / fmax(job_time, 0.001)));
+	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold > work.parallel + ahead)
+		return 0;
 	n = work.parallel - held;
 
 	/* some are taken ahead, when most of those that were have begun */
@@ -292,19 +307,34 @@ take(const PGresult *result)
 }
 
 /*
- * Jobs cannot be settled, perhaps as we have the only connection of a pooler to
- * wait for others: end that.
+ * Jobs cannot be settled, perhaps as we have the only connection of a pooler, or of
+ * the server, to wait for others: end that.
  */
 static void
 give_way(void)
 {
-	double		late = settling.state == LINK_BUSY ? seconds() - settling.since : 0;
+	double		late = settling.state == LINK_BUSY ? seconds() - settling.moved_at : 0;
+	bool		refused = settling.failures > 0 && jobs != NULL;
 
-	if (late < TOO_LATE || reserving.state != LINK_BUSY || gives_way)
+	if ((late < TOO_LATE && !refused) || reserving.state != LINK_BUSY || gives_way)
 		return;
 	gives_way = true;
 	wait_less(late);
 	link_cancel(&reserving);
+}
+
+/*
+ * If there is one connection, and no other to be had, it is for settling jobs.
+ */
+static void
+trade_links(void)
+{
+	Link		other = settling;
+
+	if (settling.failures == 0 || reserving.state != LINK_IDLE)
+		return;
+	settling = reserving;
+	reserving = other;
 }
 
 /*
@@ -396,7 +426,9 @@ wait_for_something(void)
 		if (job->state == JOB_RUNNING)
 			until = fmin(until, fmin(job->deadline, job->kill_at));
 		if ((job->state == JOB_HELD || job->state == JOB_RUNNING) && job->outcome != OUTCOME_LOST)
-			until = fmin(until, fmin(job->until, settling.state == LINK_IDLE ? job->extend_at : INFINITY));
+			until = fmin(until, job->until);
+		if (settle_holds(job, stops > 0) && settling.state == LINK_IDLE)
+			until = fmin(until, job->extend_at);
 		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
 			settling.state == LINK_IDLE)
 			until = fmin(until, job->note_at);
@@ -406,7 +438,7 @@ wait_for_something(void)
 			until = fmin(until, job->until + TELL_TIME);
 	}
 	if (settling.state == LINK_BUSY && reserving.state == LINK_BUSY && !gives_way)
-		until = fmin(until, settling.since + TOO_LATE);
+		until = fmin(until, settling.moved_at + TOO_LATE);
 	if (stops > 0 && give_up_at > now)
 		until = fmin(until, give_up_at);
 	if (stops > 0 && jobs == NULL)
@@ -475,9 +507,10 @@ run_work(const Command *command, int argc, char **argv)
 		gave_up |= settle_expired(stops > 0, give_up_at);
 		obey_stops();
 		give_way();
+		trade_links();
 		start_jobs();
 		reserve();
-		settle_next(&settling);
+		settle_next(&settling, stops > 0);
 
 		/* what jobq.reserve() gives when it is cancelled is still to come */
 		if (stopping() && jobs == NULL &&

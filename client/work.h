@@ -12,10 +12,11 @@
  *	ENDED		the server is to be told what has become of it
  *	TOLD		a statement is under way that tells it
  *
- * A job that is HELD or RUNNING is held by its lease, which is extended when
- * half of it is over.  The program believes a lease only as long as its own
- * clock says, counted from before it was asked for: after that somebody else
- * may have the job, and its process is ended.
+ * A job is held by its lease, which is extended when half of it is over; so is
+ * that of one that has ENDED, unless the program stops, as what the server cannot
+ * take now it may take later.  The program believes the lease of a job that is
+ * HELD or RUNNING only as long as its own clock says, counted from before it was
+ * asked for: after that somebody else may have the job, and its process is ended.
  *
  * client/work.h
  *
@@ -111,6 +112,7 @@ typedef struct Job
 	bool		is_json;		/* of a result */
 	bool		alone;			/* told in a statement of its own */
 	double		tell_at;		/* not before */
+	bool		refused;		/* another time will hardly be better */
 } Job;
 
 /* How results are made of the output. */
@@ -188,7 +190,8 @@ extern void http_go_on(void);
 extern void http_abort(Job *job);
 
 /* settle.c */
-extern void settle_next(Link *link);
+extern bool settle_holds(const Job *job, bool stopping);
+extern void settle_next(Link *link, bool stopping);
 extern void settle_result(const PGresult *result);
 extern void settle_lost(void);
 extern bool settle_expired(bool stopping, double give_up_at);

@@ -1,0 +1,164 @@
+# The program jobq, when the server does not hear what has become of jobs, or takes
+# only a part of what it is told.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use IO::Select;
+use IO::Socket::UNIX;
+use JobqProgram;
+use JobqTest;
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($node, $jobq) = client_node(q{jobq.databases = 'postgres'});
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $slow_link;
+
+# Whatever happens, it does not stay.
+END { kill('KILL', $slow_link) if $slow_link; }
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sub start_work
+{
+	my ($exec, @options) = @_;
+
+	return start_program($jobq, 'work', 'a', '--exec', $exec, @options);
+}
+
+# So many jobs; their ids, with commas.
+sub some_jobs
+{
+	my ($n, $payload) = @_;
+
+	return join(',', split(/\n/, sql(sprintf q{SELECT jobq.enqueue('any', '%s', queue => 'a') FROM generate_series(1, %d)}, $payload // '{}', $n)));
+}
+
+sub lines { return -e $_[0] ? scalar(split(/\n/, slurp_file($_[0]))) : 0; }
+
+sub completed
+{
+	my ($ids) = @_;
+
+	return sql("SELECT count(*) FROM jobq.jobs WHERE id IN ($ids) AND state = 'completed' AND attempt = 1");
+}
+
+sql(q{CREATE EXTENSION jobq;
+SELECT jobq.create_queue('a', mode => 'consumer', open => true);
+CREATE ROLE lone LOGIN;
+SELECT jobq.grant_role('lone')});
+
+# The end of no job can be told, for longer than a lease, as there is no answer, or one that
+# says so: only a few are run, and held until it can.
+my $locker = $node->background_psql('postgres');
+my ($ids, $run);
+foreach my $case ([ 'none', 'does not answer' ], [ '500ms', 'could not settle job \d+: canceling statement due to lock timeout' ])
+{
+	my ($timeout, $says) = @$case;
+	my $ran = "$dir/ran.$timeout";
+	local $ENV{PGOPTIONS} = $timeout eq 'none' ? '' : "-c lock_timeout=$timeout";
+
+	$ids = some_jobs(50);
+	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive IN ACCESS EXCLUSIVE MODE');
+	$run = start_work("echo x >>$ran", '--max-jobs', '50', '--ahead', '0', '--lease', '6s', '--quiet');
+	says($run, $timeout eq 'none' ? qr/($says.*){4}/s : qr/($says.*){10}/s, "it is told again and again: timeout $timeout");
+	cmp_ok(lines($ran), '<=', 4, 'who cannot tell how jobs have ended takes no more');
+	$locker->query_safe('COMMIT');
+	is(finish($run), 0, 'the program ends after all');
+	is(completed($ids), 50, 'all are completed, each at its first attempt');
+	is(lines($ran), 50, 'and were run once');
+	unlike($run->{err}, qr/its lease is over/, 'no lease was over');
+}
+
+# Large results go a few at a time.
+$ids = some_jobs(6);
+$locker->query_safe('BEGIN; LOCK TABLE jobq.archive IN ACCESS EXCLUSIVE MODE');
+$run = start_work("head -c 600000 /dev/zero | tr '\\0' x; echo x >>$dir/large", '--max-jobs', '6', '--parallel', '6', '--quiet');
+for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+{
+	last if lines("$dir/large") == 6;
+	select(undef, undef, undef, 0.1);
+}
+$locker->query_safe('COMMIT');
+is(finish($run), 0, 'the program ends after all');
+is(completed($ids), 6, 'all are completed');
+cmp_ok(sql("SELECT max(n) FROM (SELECT count(*) AS n FROM jobq.archive WHERE id IN ($ids) GROUP BY xmin::text) AS t"), '<=', 2,
+	'no transaction has many large results');
+
+# A link on which a result takes longer than an answer is waited for.
+{
+	my $path = PostgreSQL::Test::Utils::tempdir_short();
+	my $listener = IO::Socket::UNIX->new(Local => "$path/.s.PGSQL.5432", Listen => 10) or die "listen: $!";
+
+	$slow_link = fork() // die "fork: $!";
+	if ($slow_link == 0)
+	{
+		my $select = IO::Select->new($listener);
+		my (%peer, %is_client);
+
+		while (1)
+		{
+			foreach my $from ($select->can_read)
+			{
+				if ($from == $listener)
+				{
+					my $client = $listener->accept or next;
+					my $server = IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port) or next;
+
+					@peer{ $client, $server } = ($server, $client);
+					$is_client{$client} = 1;
+					$select->add($client, $server);
+					next;
+				}
+				my $to = $peer{$from} or next;
+
+				if (sysread($from, my $bytes, 50_000))
+				{
+					syswrite($to, $bytes);
+					select(undef, undef, undef, length($bytes) / 200_000) if $is_client{$from} && length $bytes > 10_000;
+					next;
+				}
+				$select->remove($from, $to);
+				delete @peer{ $from, $to };
+				close($_) foreach $from, $to;
+			}
+		}
+		POSIX::_exit(0);
+	}
+	close($listener);
+	$ids = some_jobs(1);
+	$run = start_program($jobq, '-h', $path, '-p', '5432', 'work', 'a', '--exec', "head -c 1500000 /dev/zero | tr '\\0' x", '--once',
+		'--max-output', '2000000', '--lease', '12s');
+	is(finish($run), 0, 'the program ends, over a slow link');
+	is(completed($ids), 1, 'the job is completed');
+	unlike($run->{err}, qr/does not answer/, 'its result was sent once');
+	kill('KILL', $slow_link);
+	waitpid($slow_link, 0);
+	undef $slow_link;
+}
+
+# There is one connection, and no other to be had: it is for telling what has become of
+# jobs, though the program waits for others on it.
+my $own = q{FROM pg_stat_activity WHERE usename = 'lone'};
+$ids = sql(q{SET ROLE lone; SELECT jobq.enqueue('any', queue => 'a')});
+$run = start_work("echo x >>$dir/lone; while [ ! -e $dir/lone.end ]; do sleep 0.1; done", '-U', 'lone', '--max-jobs', '2', '--parallel', '2');
+wait_for_file("$dir/lone", 'a command runs');
+wait_for($node, 'the program waits for another job', "SELECT count(*) = 1 $own AND query ~ 'jobq[.]reserve' AND state = 'active'");
+sql(q{ALTER ROLE lone CONNECTION LIMIT 1});
+sql("SELECT pg_terminate_backend(pid) $own AND query !~ 'jobq[.]reserve'");
+says($run, qr/no connection: .*too many connections/, 'one of its connections cannot be made again');
+append_to_file("$dir/lone.end", 'x');
+wait_for($node, 'the job is completed all the same', "SELECT state = 'completed' FROM jobq.status($ids)");
+my $other = sql(q{SET ROLE lone; SELECT jobq.enqueue('any', queue => 'a')});
+is(sql("SELECT count(*) $own"), 1, 'there is no other connection');
+sql(q{ALTER ROLE lone CONNECTION LIMIT -1});
+is(finish($run), 0, 'the program ends after another job');
+is(completed("$ids,$other"), 2, 'both are completed');
+
+$locker->quit;
+no_failed_assertion($node);
+done_testing();
