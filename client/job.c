@@ -14,7 +14,7 @@
 #include <string.h>
 
 Job		   *jobs;
-double		job_time = 1;
+double		job_time;
 
 #define SHORTEST_HEARTBEAT	0.5 /* seconds */
 
@@ -66,6 +66,7 @@ job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool 
 	job->heartbeat = fmax(left / 2, SHORTEST_HEARTBEAT);
 	job->in = job->out = job->err = job->progress = -1;
 	job->state = JOB_HELD;
+	job->taken_at = seconds();
 	initPQExpBuffer(&job->output);
 	initPQExpBuffer(&job->errors);
 	initPQExpBuffer(&job->line);
@@ -83,7 +84,7 @@ void
 job_end(Job *job, JobOutcome outcome, const char *text)
 {
 	if (job->state == JOB_RUNNING)
-		job_time += (seconds() - job->began_at - job_time) / 10;
+		job_time += (seconds() - job->began_at - job_time) / (job_time > 0 ? 10 : 1);
 	job->outcome = outcome;
 	free(job->text);
 	job->text = text !=NULL ? copy_text(text) : NULL;

@@ -38,6 +38,7 @@
 								 * jobs */
 #define MOST_AHEAD		200		/* jobs that are held and do not run, unless
 								 * told */
+#define IDLE_TIME		1.0		/* for which they are, unless told how many */
 #define LOST_PAUSE		1.0		/* after the server could not give any */
 
 WorkOptions work;
@@ -60,6 +61,7 @@ static double give_up_at = INFINITY;	/* after a signal, wait no longer for
 static double started_at;
 static int64_t taken;
 static bool empty;				/* the last look found nothing */
+static bool gave_back;			/* what was held ahead; none has begun since */
 
 static const char *limited(const char *command, int64_t bytes);
 static void read_options(const char **values);
@@ -75,6 +77,8 @@ static void give_way(void);
 static void trade_links(void);
 static void obey_stops(void);
 static void start_jobs(void);
+static double idle_until(const Job *job);
+static void give_back(void);
 static void wait_for_something(void);
 
 /* The options of the command, in the order of the table in commands.c. */
@@ -188,14 +192,14 @@ stopping(void)
 
 /*
  * How many jobs are held that do not run, at most: as many as are run while the server
- * is asked for others.
+ * is asked for others.  How long they take is not known before one has ended.
  */
 static int
 most_ahead(void)
 {
 	if (work.ahead >= 0)
 		return work.ahead;
-	return (int) fmin(MOST_AHEAD, work.parallel * fmax(1, ASK_TIME / fmax(job_time, 0.001)));
+	return job_time > 0 ? (int) fmin(MOST_AHEAD, work.parallel * ASK_TIME / fmax(job_time, 0.001)) : 0;
 }
 
 /*
@@ -207,7 +211,7 @@ room(void)
 {
 	int			held = jobs_in(JOB_HELD) + jobs_in(JOB_RUNNING);
 	int			untold = jobs_in(JOB_ENDED) + jobs_in(JOB_TOLD);
-	int			ahead = most_ahead();
+	int			ahead = gave_back ? 0 : most_ahead();
 	int			n;
 
 	if (settling.state == LINK_DOWN || settling.state == LINK_CONNECTING || untold > work.parallel + ahead)
@@ -347,7 +351,10 @@ obey_stops(void)
 	static bool obeyed = false;
 
 	if (!stopping())
+	{
+		obeyed = false;
 		return;
+	}
 	if (!obeyed && reserving.state == LINK_BUSY)
 		link_cancel(&reserving);
 	obeyed = true;
@@ -387,6 +394,41 @@ start_jobs(void)
 		else
 			child_start(job);
 		running++;
+		gave_back = false;
+	}
+}
+
+/*
+ * Until when a job is held that does not run: half of its lease, as its timeout may
+ * be over soon after that, and others may have time for it.
+ */
+static double
+idle_until(const Job *job)
+{
+	if (job->state != JOB_HELD || job->extend_at == 0)
+		return INFINITY;
+	return work.ahead < 0 ? fmin(job->extend_at, job->taken_at + IDLE_TIME) : job->extend_at;
+}
+
+/*
+ * Give back what was taken ahead and cannot begin, since those that run take longer
+ * than was thought.  Nothing is taken ahead then until one of them has ended, and
+ * another begins.
+ */
+static void
+give_back(void)
+{
+	if (jobs_in(JOB_RUNNING) < work.parallel)
+		return;
+	for (Job *job = jobs; job != NULL; job = job->next)
+	{
+		if (seconds() < idle_until(job))
+			continue;
+		job->extend_at += job->heartbeat / 2;
+		job_end(job, OUTCOME_RELEASE, NULL);
+		gave_back = true;
+		taken--;
+		empty = false;
 	}
 }
 
@@ -429,6 +471,7 @@ wait_for_something(void)
 			until = fmin(until, job->until);
 		if (settle_holds(job, stops > 0) && settling.state == LINK_IDLE)
 			until = fmin(until, job->extend_at);
+		until = fmin(until, idle_until(job));
 		if (job->state == JOB_RUNNING && job->outcome != OUTCOME_LOST && job->nnotes > 0 &&
 			settling.state == LINK_IDLE)
 			until = fmin(until, job->note_at);
@@ -509,6 +552,7 @@ run_work(const Command *command, int argc, char **argv)
 		give_way();
 		trade_links();
 		start_jobs();
+		give_back();
 		reserve();
 		settle_next(&settling, stops > 0);
 

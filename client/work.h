@@ -69,6 +69,7 @@ typedef struct Job
 	double		asked_at;		/* of the extension that is under way, or 0 */
 	double		heartbeat;		/* seconds from one extension to the next */
 
+	double		taken_at;
 	double		began_at;
 
 	/* the process */
@@ -153,7 +154,8 @@ typedef struct WorkOptions
 extern WorkOptions work;
 extern bool work_is_hopeless;	/* the next job would fare no better: stop */
 extern Job *jobs;				/* all that are held, the oldest first */
-extern double job_time;			/* what one takes, about; in seconds */
+extern double job_time;			/* what one takes, about, in seconds; 0 before
+								 * one has ended */
 
 /* job.c */
 extern void job_add(const PGresult *result, int row, double asked_at, double quiet_at, bool unsure);

@@ -238,6 +238,29 @@ is(slurp_file("$dir/limited"), "begin\n" x 2, 'a command does not run on when th
 wait_for($node, 'the second lease is over', "SELECT state = 'failed' FROM jobq.status($id)");
 like(outcome($id, 'state, attempt, error'), qr/^failed\|2\|.*timeout/, 'which has failed');
 
+# what runs for long takes none ahead, of which the timeout would be over before they begin; if it is told to, it gives
+# them back in time
+foreach my $ahead ([], [ '--ahead', '1' ])
+{
+	my @ids = map { job('a', '{}', q{timeout => '6 s', max_attempts => 1}) } 1, 2;
+
+	work('a', 'sleep 4', '--max-jobs', '2', @$ahead);
+	is(sql(sprintf q{SELECT count(*) FROM jobq.jobs WHERE id IN (%s) AND state = 'completed'}, join(',', @ids)), 2, "two jobs, one after the other @$ahead");
+}
+
+# when jobs take longer than those before them, what was taken ahead is given back
+{
+	my @quick = map { job('a') } 1 .. 30;
+	my @long = map { job('a', '"long"') } 1 .. 10;
+	my $mixed = start_work('a', qq{if [ "\$(cat)" = '"long"' ]; then echo x >>$dir/long; while [ ! -e $dir/long.end ]; do sleep 0.1; done; fi}, '--max-jobs', '40', '--quiet');
+
+	wait_for_file("$dir/long", 'one that takes long has begun');
+	wait_for($node, 'no other is held', q{SELECT count(*) = 1 FROM jobq_internal.lease_slots()});
+	append_to_file("$dir/long.end", 'x');
+	is(finish($mixed), 0, 'the program ends after all');
+	is(sql(sprintf q{SELECT count(*) FROM jobq.jobs WHERE id IN (%s) AND state = 'completed' AND attempt = 1}, join(',', @quick, @long)), 40, 'all are completed');
+}
+
 # a message that is too long, with a character where it is cut
 $id = job('a');
 $run = start_work('a', "printf 'progress 40 %062d\\303\\251 more\\n' 0 >&3; while [ ! -e $dir/cut ]; do sleep 0.1; done", '--once');
