@@ -54,7 +54,13 @@ static const char *const statements[] = {
 	[OUTCOME_NACK] = "SELECT jobq.nack(j.id, j.token, j.a, NULL::pg_catalog.interval) " OF_EACH,
 	[OUTCOME_REJECT] = "SELECT jobq.reject(j.id, j.token, j.a) " OF_EACH,
 	[OUTCOME_RELEASE] = "SELECT jobq.release(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
-	[TELL_EXTEND] = "SELECT jobq.extend(j.id, j.token, j.a::pg_catalog.interval) " OF_EACH,
+
+	/*
+	 * they are sorted by token, as jobs are in the order in which they were
+	 * reserved
+	 */
+	[TELL_EXTEND] = "SELECT jobq.extend($1::pg_catalog.int8[], $2::pg_catalog.int8[], "
+	"(($3::pg_catalog.text[])[1])::pg_catalog.interval)",
 	[TELL_PROGRESS] = "SELECT jobq.report_progress(j.id, j.token, j.a::pg_catalog.float4, j.b) " OF_EACH,
 	[TELL_NOTES] = "SELECT jobq.log(j.id, j.token, l.line) " OF_EACH
 	", pg_catalog.string_to_table(j.a, E'\\n') AS l(line)",
@@ -208,7 +214,8 @@ settle_next(Link *link, bool stopping)
 	}
 	for (int i = 0; i < 4; i++)
 		values[i] = array_of(ntold, columns[i]);
-	sent = link_send(link, fmax(SHORTEST_PATIENCE, work.lease / 4), statements[telling], 4, values);
+	sent = link_send(link, fmax(SHORTEST_PATIENCE, work.lease / 4), statements[telling],
+					 telling == TELL_EXTEND ? 3 : 4, values);
 	if (sent)
 		for (int i = 0; i < ntold; i++)
 		{

@@ -159,6 +159,16 @@ sql(q{ALTER ROLE lone CONNECTION LIMIT -1});
 is(finish($run), 0, 'the program ends after another job');
 is(completed("$ids,$other"), 2, 'both are completed');
 
+# Leases are extended together, and so stay in one row.
+$ids = some_jobs(10);
+$run = start_work("while [ ! -e $dir/held ]; do sleep 0.1; done", '--max-jobs', '10', '--parallel', '10', '--lease', '5s', '--quiet');
+wait_for($node, 'all are held', q{SELECT count(*) = 10 FROM jobq_internal.lease_slots()});
+my $until = sql(q{SELECT max(lease_until) FROM jobq.lease});
+wait_for($node, 'one row holds them for longer', "SELECT count(*) = 1 AND max(cardinality(job_ids)) = 10 FROM jobq.lease WHERE lease_until > '$until'");
+append_to_file("$dir/held", 'x');
+is(finish($run), 0, 'the program ends');
+is(completed($ids), 10, 'all are completed');
+
 $locker->quit;
 no_failed_assertion($node);
 done_testing();
