@@ -85,6 +85,7 @@ static int	most_told = MOST_AT_A_TIME;
 static bool wants(const Job *job, int what, double now, bool stopping);
 static size_t size_of(const Job *job, int what);
 static void values_of(Job *job, int what, int nth, double now, const char **a, const char **b);
+static void tell_again(Job *job);
 static void say_end(const Job *job);
 static bool may_pass(const char *state);
 static void settle_one(Job *job, const PGresult *result);
@@ -245,6 +246,22 @@ settle_next(Link *link, bool stopping)
 }
 
 /*
+ * The server has not taken what was told of the job.
+ */
+static void
+tell_again(Job *job)
+{
+	if (telling < (int) OUTCOME_LOST)
+		job->state = JOB_ENDED;
+	else if (telling == TELL_EXTEND)
+		job->extend_at = job->asked_at;
+	else if (telling == TELL_PROGRESS)
+		job->has_progress = true;
+	else
+		note_lost(job);
+}
+
+/*
  * The server has answered.
  */
 void
@@ -266,8 +283,11 @@ settle_result(const PGresult *result)
 			if (job->state != JOB_ENDED)
 				job->alone = false;
 		}
-		else if (good && telling == TELL_NOTES)
+		else if (good && (telling == TELL_NOTES || telling == TELL_PROGRESS))
+		{
 			note_told(job);
+			job->alone = false;
+		}
 		else if (good && telling < (int) OUTCOME_LOST)
 		{
 			say_end(job);
@@ -275,13 +295,9 @@ settle_result(const PGresult *result)
 		}
 		else if (!good && nsent > 1)
 		{
-			/* one of them is to blame; progress and lines are not worth it */
-			job->alone = telling != TELL_PROGRESS && telling != TELL_NOTES;
-			note_told(job);
-			if (telling < (int) OUTCOME_LOST)
-				job->state = JOB_ENDED;
-			else if (telling == TELL_EXTEND)
-				job->extend_at = job->asked_at;
+			/* one of them is to blame, and is found when each is told alone */
+			job->alone = true;
+			tell_again(job);
 		}
 		else if (!good)
 			settle_one(job, result);
@@ -440,13 +456,7 @@ settle_lost(void)
 	if (telling != TELL_EXTEND && nsent > 1)
 		most_told = nsent / 2;
 	for (int i = 0; i < ntold; i++)
-	{
-		if (told[i]->state == JOB_TOLD)
-			told[i]->state = JOB_ENDED;
-		else if (telling == TELL_EXTEND)
-			told[i]->extend_at = told[i]->asked_at;
-		note_lost(told[i]);
-	}
+		tell_again(told[i]);
 
 	/* what has taken so long may do so again: have time for that */
 	for (Job *job = jobs; job != NULL && telling < (int) OUTCOME_LOST; job = job->next)

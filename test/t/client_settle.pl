@@ -159,6 +159,32 @@ sql(q{ALTER ROLE lone CONNECTION LIMIT -1});
 is(finish($run), 0, 'the program ends after another job');
 is(completed("$ids,$other"), 2, 'both are completed');
 
+# A job that was cancelled takes no lines from the log of another, though they are told in
+# one statement: both gather lines while that of a third one waits, until the job is cancelled.
+my ($talker, $counter) = (some_jobs(1, '"talk"'), some_jobs(1, '"count"'));
+$run = start_work(qq{case "\$(cat)" in
+	'"talk"') while :; do echo talk >&2; sleep 0.1; done ;;
+	'"count"') for i in \$(seq 50); do echo \$i >&2; echo \$i >>$dir/count; sleep 0.2; done ;;
+	esac}, '--max-jobs', '3', '--parallel', '3', '--lease', '60s');
+wait_for($node, 'both have lines', sprintf q{SELECT count(*) = 2 FROM jobq.jobs WHERE id IN (%s) AND jsonb_array_length(log) > 2}, "$talker,$counter");
+$locker->query_safe('BEGIN; LOCK TABLE jobq.archive IN ACCESS EXCLUSIVE MODE');
+my $third = some_jobs(1);
+wait_for($node, 'the end of a third one is not told', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'jobq[.]ack' AND wait_event_type = 'Lock'});
+my $said = lines("$dir/count");
+for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+{
+	last if lines("$dir/count") > $said + 3;
+	select(undef, undef, undef, 0.1);
+}
+$locker->query_safe("SELECT jobq.cancel($talker)");
+$locker->query_safe('COMMIT');
+says($run, qr/job $talker \(any\): its lease is over; what runs for it is ended/, 'who runs a job that was cancelled learns of it');
+is(sql("SELECT state FROM jobq.status($counter)"), 'running', 'before the other has ended');
+is(finish($run), 0, 'the program ends');
+is(sql("SELECT string_agg(l ->> 'message', ' ' ORDER BY n) FROM jobq.jobs, jsonb_array_elements(log) WITH ORDINALITY AS e (l, n) WHERE id = $counter"),
+	join(' ', 1 .. 50), 'all that the other has said is in its log');
+is(completed("$counter,$third"), 2, 'and it is completed, as is the third');
+
 # Leases are extended together, and so stay in one row.
 $ids = some_jobs(10);
 $run = start_work("while [ ! -e $dir/held ]; do sleep 0.1; done", '--max-jobs', '10', '--parallel', '10', '--lease', '5s', '--quiet');
