@@ -40,10 +40,20 @@ struct Cancel
 static int	cancels[2] = {-1, -1};
 static Watched cancels_watched = {.fd = -1};
 
+/* Those of all who have no connection string of their own. */
+static Hosts own_hosts;
+
 static void backend_ready(void *owner, uint32_t events);
 static void backend_watch(Backend *backend);
 static void backend_connected(Backend *backend);
 static void backend_failed(Backend *backend);
+static Hosts *hosts_of(Principal *principal);
+
+static Hosts *
+hosts_of(Principal *principal)
+{
+	return principal->conninfo != NULL ? &principal->hosts : &own_hosts;
+}
 
 /*
  * Begin to make a connection.  If that fails at once, principal_failed() is called.
@@ -51,8 +61,8 @@ static void backend_failed(Backend *backend);
 void
 backend_make(Principal *principal, bool waits)
 {
-	const char *words[MAX_WORDS + 1];
-	const char *values[MAX_WORDS + 1];
+	const char *words[MAX_WORDS + HOST_WORDS + 1];
+	const char *values[MAX_WORDS + HOST_WORDS + 1];
 	PQconninfoOption *own = NULL;
 	Backend    *backend = allocate(sizeof(Backend));
 	int			n = 0;
@@ -92,6 +102,7 @@ backend_make(Principal *principal, bool waits)
 		values[n++] = "/dev/null";
 	}
 	words[n] = values[n] = NULL;
+	hosts_add(hosts_of(principal), words, values);
 
 	backend->principal = principal;
 	backend->waits = waits;
@@ -111,6 +122,8 @@ backend_make(Principal *principal, bool waits)
 	PQconninfoFree(own);
 	if (backend->conn == NULL)
 		fatal(EXIT_REFUSED, "out of memory");
+	backend->patience = hosts_patience(backend->conn);
+	backend->host = PQhost(backend->conn);
 	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
 	if (PQstatus(backend->conn) == CONNECTION_BAD)
 	{
@@ -161,6 +174,21 @@ backend_drop(Backend *backend)
 }
 
 /*
+ * The server has not answered for too long.  Whoever tries again shall not begin with
+ * an address that is silent.
+ */
+void
+backend_silent(Backend *backend)
+{
+	Principal  *principal = backend->principal;
+
+	if (backend->state == BACKEND_CONNECTING)
+		hosts_silent(hosts_of(principal), backend->conn);
+	backend_drop(backend);
+	principal_failed(principal, "the database server does not answer", false);
+}
+
+/*
  * There was no connection.  libpq has no SQLSTATE for that but in its message, if
  * that is verbose: "FATAL:  28P01: password authentication failed", in whichever
  * language.  Only class 28, and that the role may not connect, is said of the
@@ -184,6 +212,7 @@ backend_failed(Backend *backend)
 		}
 	why = copy_text(said);
 	why[strcspn(why, "\n")] = '\0';
+	hosts_answer(hosts_of(principal));
 	principal_use(principal);
 	backend_drop(backend);
 	principal_failed(principal, why, refused);
@@ -203,6 +232,7 @@ backend_connected(Backend *backend)
 {
 	char		sql[512];
 
+	hosts_answer(hosts_of(backend->principal));
 	if (backend->principal->conninfo == NULL && !web.allow_trust &&
 		!PQconnectionUsedPassword(backend->conn))
 	{
@@ -275,6 +305,8 @@ backend_ready(void *owner, uint32_t events)
 	{
 		/* libpq may close the socket, and have another one after */
 		backend->polling = PQconnectPoll(backend->conn);
+		if (hosts_begun(backend->conn, backend->polling, &backend->host))
+			backend->since = web_now;
 		if (backend->polling == PGRES_POLLING_FAILED)
 			backend_failed(backend);
 		else if (backend->polling == PGRES_POLLING_OK)

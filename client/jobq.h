@@ -14,6 +14,7 @@
  *	message.c	what is said on standard error; memory
  *	connect.c	connections, and one statement on them
  *	output.c	results as tables, as a record, as JSON
+ *	hosts.c		which of several servers is asked first for a connection
  *	link.c		a connection that is never waited for, and comes back
  *	job.c		the jobs that "work" holds
  *	child.c		one job as a process

@@ -19,12 +19,12 @@
 
 #define FIRST_PAUSE		0.1
 #define LAST_PAUSE		10.0
-#define CONNECT_TIME	15.0	/* for one attempt */
-#define CANCEL_TIME		60		/* likewise, in seconds */
+#define CANCEL_TIME		60		/* for one attempt, in seconds */
 #define MOST_FILES		65536	/* that the program has open */
 
 static void start(Link *link);
 static void drop(Link *link, const char *why);
+static void connect_further(Link *link);
 static bool send_further(Link *link);
 
 /*
@@ -44,17 +44,21 @@ link_open(Link *link)
 static void
 start(Link *link)
 {
-	const char *keywords[CONNECTION_WORDS];
-	const char *values[CONNECTION_WORDS];
+	const char *keywords[CONNECTION_WORDS + HOST_WORDS];
+	const char *values[CONNECTION_WORDS + HOST_WORDS];
 
 	connection_words(keywords, values);
+	hosts_add(&link->hosts, keywords, values);
 	link->conn = PQconnectStartParams(keywords, values, 1);
 	link->since = seconds();
 	if (link->conn == NULL || PQstatus(link->conn) == CONNECTION_BAD)
 	{
+		hosts_answer(&link->hosts);
 		drop(link, link->conn != NULL ? PQerrorMessage(link->conn) : "out of memory");
 		return;
 	}
+	link->patience = hosts_patience(link->conn);
+	link->host = PQhost(link->conn);
 	link->polling = PGRES_POLLING_WRITING;
 	link->state = LINK_CONNECTING;
 }
@@ -120,8 +124,44 @@ double
 link_due(const Link *link)
 {
 	return link->state == LINK_DOWN ? link->retry_at
-		: link->state == LINK_CONNECTING ? link->since + CONNECT_TIME
+		: link->state == LINK_CONNECTING ? link->since + link->patience
 		: link->state == LINK_BUSY ? link->moved_at + link->patience : INFINITY;
+}
+
+static void
+connect_further(Link *link)
+{
+	struct pollfd ready = {.fd = PQsocket(link->conn),
+	.events = link->polling == PGRES_POLLING_WRITING ? POLLOUT : POLLIN};
+
+	if (poll(&ready, 1, 0) <= 0)
+	{
+		if (seconds() > link->since + link->patience)
+		{
+			hosts_silent(&link->hosts, link->conn);
+			drop(link, "the server does not answer");
+		}
+		return;
+	}
+	link->polling = PQconnectPoll(link->conn);
+	if (hosts_begun(link->conn, link->polling, &link->host))
+		link->since = seconds();
+	if (link->polling == PGRES_POLLING_FAILED)
+	{
+		hosts_answer(&link->hosts);
+		drop(link, PQerrorMessage(link->conn));
+	}
+	else if (link->polling == PGRES_POLLING_OK)
+	{
+		if (link->was_lost)
+			say("connected again, to %s port %s", PQhost(link->conn), PQport(link->conn));
+		hosts_answer(&link->hosts);
+		link->was_lost = false;
+		link->failures = 0;
+		link->pause = FIRST_PAUSE;
+		PQsetnonblocking(link->conn, 1);
+		link->state = LINK_IDLE;
+	}
 }
 
 /*
@@ -144,27 +184,7 @@ link_go_on(Link *link, bool *lost)
 	}
 	if (link->state == LINK_CONNECTING)
 	{
-		struct pollfd ready = {.fd = PQsocket(link->conn),
-		.events = link->polling == PGRES_POLLING_WRITING ? POLLOUT : POLLIN};
-
-		if (seconds() > link->since + CONNECT_TIME)
-			drop(link, "the server does not answer");
-		else if (poll(&ready, 1, 0) > 0)
-		{
-			link->polling = PQconnectPoll(link->conn);
-			if (link->polling == PGRES_POLLING_FAILED)
-				drop(link, PQerrorMessage(link->conn));
-			else if (link->polling == PGRES_POLLING_OK)
-			{
-				if (link->was_lost)
-					say("connected again, to %s port %s", PQhost(link->conn), PQport(link->conn));
-				link->was_lost = false;
-				link->failures = 0;
-				link->pause = FIRST_PAUSE;
-				PQsetnonblocking(link->conn, 1);
-				link->state = LINK_IDLE;
-			}
-		}
+		connect_further(link);
 		return NULL;
 	}
 
@@ -274,5 +294,6 @@ link_close(Link *link)
 {
 	PQclear(link->result);
 	PQfinish(link->conn);
+	hosts_free(&link->hosts);
 	memset(link, 0, sizeof(Link));
 }

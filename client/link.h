@@ -15,7 +15,7 @@
 #ifndef JOBQ_LINK_H
 #define JOBQ_LINK_H
 
-#include "jobq.h"
+#include "hosts.h"
 
 typedef enum LinkState
 {
@@ -42,6 +42,9 @@ typedef struct Link
 	double		pause;
 	int			failures;		/* of attempts to make it anew */
 	bool		was_lost;
+	Hosts		hosts;
+	const char *host;			/* to which it is being made: see
+								 * hosts_begun() */
 } Link;
 
 extern void link_open(Link *link);

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONNECT_TIME	15.0
 #define CANCEL_TIME		1.0		/* until what cancels has come, or its
 								 * connection is closed */
 #define ANSWER_TIME		15.0	/* for an answer, beyond what the statement
@@ -87,6 +86,7 @@ principal_leave(Principal *principal)
 	free(principal->role);
 	forget_password(principal->password);
 	forget_password(principal->conninfo);
+	hosts_free(&principal->hosts);
 	free(principal->look);
 	loop_free(principal);
 }
@@ -235,10 +235,9 @@ pool_tick(void)
 			after = backend->next;
 			if (backend->state == BACKEND_IDLE && web_now > backend->since + CLOSE_AFTER)
 				backend_drop(backend);
-			else if (backend->state < BACKEND_IDLE && web_now > backend->since + CONNECT_TIME)
+			else if (backend->state < BACKEND_IDLE && web_now > backend->since + backend->patience)
 			{
-				backend_drop(backend);
-				principal_failed(principal, "the database server does not answer", false);
+				backend_silent(backend);
 				break;
 			}
 			else if (backend->state == BACKEND_BUSY &&

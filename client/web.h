@@ -37,7 +37,7 @@
 
 #include <microhttpd.h>
 
-#include "jobq.h"
+#include "hosts.h"
 
 typedef struct Principal Principal;
 typedef struct Session Session;
@@ -117,7 +117,10 @@ typedef struct Backend
 	Statement  *statement;
 	struct Cancel *cancel;		/* that is under way */
 	PGresult   *result;
-	double		since;			/* of its state */
+	double		since;			/* of its state; while it connects, of the
+								 * address */
+	double		patience;		/* with an address that is silent */
+	const char *host;			/* to which it connects: see hosts_begun() */
 	bool		waits;
 } Backend;
 
@@ -127,6 +130,7 @@ struct Principal
 	char	   *role;
 	char	   *password;		/* or NULL */
 	char	   *conninfo;		/* or NULL: of a token */
+	Hosts		hosts;			/* if it has a connection string */
 	bool		hide_payload;
 	bool		proven;			/* the server has taken the password */
 	int			users;			/* sessions, tokens, requests */
@@ -147,6 +151,7 @@ struct Principal
 extern void backend_make(Principal *principal, bool waits);
 extern void backend_drop(Backend *backend);
 extern void backend_lost(Backend *backend);
+extern void backend_silent(Backend *backend);
 extern bool backend_send(Backend *backend, Statement *statement);
 extern void backend_cancel(Statement *statement);
 extern void backend_end(Backend *backend);

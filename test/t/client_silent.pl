@@ -1,0 +1,70 @@
+# The program jobq and two servers, of which the first one goes silent: it accepts
+# connections, and says nothing any more.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use HTTP::Tiny;
+use JobqProgram;
+use JobqTest;
+use JobqWeb;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($node, $jobq) = client_node(q{jobq.databases = 'postgres'}, allows_streaming => 1);
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my @server;
+
+# Whatever happens, it can be stopped.
+END { kill('CONT', @server); }
+
+$node->safe_psql('postgres', q{CREATE EXTENSION jobq;
+SELECT jobq.create_queue('a', mode => 'consumer');
+CREATE ROLE app LOGIN;
+SELECT jobq.grant_role('app')});
+$node->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+my $both = sprintf('host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write connect_timeout=2',
+	map { $node->$_, $standby->$_ } qw(host port));
+
+my $id = $node->safe_psql('postgres', q{SELECT jobq.enqueue('any', queue => 'a')});
+my $run = start_program($jobq, 'work', 'a', '--exec', "echo x >>$dir/runs; while [ ! -e $dir/end ]; do sleep 0.1; done; echo there",
+	'--once', '--lease', '10min', '-d', $both);
+wait_for_file("$dir/runs", 'the command runs for the first server');
+$node->wait_for_catchup('standby', 'replay', $node->lsn('insert'));
+my @sessions = split(/\n/, $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq'}));
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+@server = ($postmaster, split(' ', `ps -o pid= --ppid $postmaster`));
+kill('STOP', @server);
+kill('KILL', @sessions);
+says($run, qr/the connection is lost.*no connection: the server does not answer/s, 'it does not answer any more');
+$standby->promote;
+says($run, qr/(connected again, to \S+ port @{[$standby->port]}\n.*){2}/s, 'the program finds the other');
+append_to_file("$dir/end", 'x');
+is(finish($run), 0, 'the program ends after its job');
+is($standby->safe_psql('postgres', "SELECT state, attempt, result FROM jobq.status($id)"), 'completed|1|"there"', 'which was done once');
+
+# those who log in to the console get there, too, with their second try
+SKIP:
+{
+	skip 'the program jobq was built without libmicrohttpd', 2 if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
+
+	my $web = serve($jobq, '--allow-trust', '-d', $both);
+	my @answers = map {
+		HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default)->post("$web->{url}/api/session",
+			{ headers => { 'Content-Type' => 'application/json' }, content => '{"role": "app", "password": "x"}' })
+	} 1, 2;
+	like($answers[0]{content}, qr/does not answer/, 'who logs in is told that the first server does not answer');
+	is($answers[1]{status}, 200, 'who tries again is logged in at the other');
+}
+
+kill('CONT', @server);
+@server = ();
+$node->stop('immediate');
+$standby->stop;
+no_failed_assertion($node, $standby);
+done_testing();
