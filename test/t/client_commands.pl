@@ -167,6 +167,17 @@ is_output([qw(alter-queue slow --max-running 3)], '', 'alter-queue');
 is(sql(q{SELECT max_running, rate FROM jobq.queues WHERE name = 'slow'}), '3|5 per second', 'settings of a queue');
 is_refused([qw(alter-queue slow --keep everything)], qr/invalid value for keep: "everything"\n.*hint: It is one of/, 1, 'a value that is not allowed');
 is_deeply(completed('pause', 'sl'), ['slow'], 'queues are completed');
+{
+	# their names may be anything, and are no code for the shell
+	local $ENV{PLANTED} = PostgreSQL::Test::Utils::tempdir() . '/planted';
+	my @names = ('sl ow', 'sl$(touch${IFS}$PLANTED)', 'sl`touch "$PLANTED"`\\');
+
+	sql(join ';', map { "SELECT jobq.create_queue('$_')" } @names);
+	is_deeply(completed('pause', 'sl'), [ sort 'slow', map { s/([^a-zA-Z])/\\$1/gr } @names ], 'whatever their names are');
+	is_deeply(completed('list', '-q', 'sl\\ '), ['sl\ ow'], 'one with a blank');
+	ok(!-e $ENV{PLANTED}, 'what stands in a name is not run');
+	sql(join ';', map { "SELECT jobq.drop_queue('$_')" } @names);
+}
 is_output([qw(pause slow default)], '', 'pause');
 is(sql('SELECT count(*) FROM jobq.queues WHERE paused'), '2', 'both are paused');
 is_output([qw(resume slow default)], '', 'resume');
