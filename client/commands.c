@@ -8,15 +8,17 @@
  * settings of a queue, and the conditions on jobs come from the lists that the
  * server's library is made from.
  *
- * Parameters have types in the statements, so that no function or operator of
- * a user's schema is found instead of one of the server's.
+ * A statement names the schema of each function, operator and type, since
+ * somebody may have put others of that name into the search_path of whoever runs
+ * the program; and it has no IN, LIKE, nor CASE of a value, which look for their
+ * operators there.  It does not set a search_path: jobs may take that of the
+ * session along, and behind a pooler others would have it then.
  *
  * client/commands.c
  *
  *-------------------------------------------------------------------------
  */
 #include "jobq.h"
-
 
 #define JOB_OPTION(name, c_name, type, says) {#name, 0, #type, says},
 #define JOB_FILTER(name, c_name, type, oid, says) {#name, 0, #type, says},
@@ -25,6 +27,10 @@
 /* What is asked of many jobs at a time, and what comes of each. */
 #define FOR_EACH_ID(call) \
 	"SELECT j.id, " call " FROM pg_catalog.unnest($1::pg_catalog.int8[]) AS j(id)"
+
+#define EQUALS	" OPERATOR(pg_catalog.=) "
+#define BELOW	" OPERATOR(pg_catalog.<) "
+#define MINUS	" OPERATOR(pg_catalog.-) "
 
 #define OPTION_QUEUE	{"queue", 'q', "QUEUE", "of this queue only"}
 #define OPTION_KIND		{"kind", 'k', "KIND", "of this kind only"}
@@ -36,7 +42,7 @@ const Command commands[] = {
 		.name = "enqueue",.arguments = "KIND [PAYLOAD]",.min_arguments = 1,.max_arguments = 2,
 		.summary = "enqueue a job and print its id",
 		.output = OUTPUT_VALUE,.run = run_call,
-		.sql = "SELECT * FROM jobq.enqueue($1::text, coalesce($2::pg_catalog.jsonb, '{}')",
+		.sql = "SELECT * FROM jobq.enqueue($1::pg_catalog.text, coalesce($2::pg_catalog.jsonb, '{}')",
 		.options = {
 #include "produce/options.h"
 		}
@@ -75,7 +81,7 @@ const Command commands[] = {
 		.name = "show",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
 		.summary = "all about a job",
 		.output = OUTPUT_RECORD,
-		.sql = "SELECT * FROM jobq.jobs WHERE id = $1::pg_catalog.int8",
+		.sql = "SELECT * FROM jobq.jobs WHERE id" EQUALS "$1::pg_catalog.int8",
 	},
 	{
 		.name = "why",.arguments = "ID",.min_arguments = 1,.max_arguments = 1,
@@ -106,10 +112,10 @@ const Command commands[] = {
 		.summary = "jobs, the newest first",
 		.sql = "SELECT id, state, kind, queue, priority, attempt, pg_catalog.date_trunc('second', enqueued_at) AS enqueued_at, "
 		"pg_catalog.date_trunc('second', finished_at) AS finished_at, progress, error "
-		"FROM jobq.jobs WHERE ($1::text IS NULL OR state = $1::text) AND ($2::text IS NULL OR queue = $2::text) "
-		"AND ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR unique_key = $4::text) "
-		"AND ($5::text IS NULL OR group_key = $5::text) AND ($6::int8 IS NULL OR batch_id = $6::int8) "
-		"AND ($7::int8 IS NULL OR id < $7::int8) ORDER BY id DESC LIMIT coalesce($8::int8, 20)",
+		"FROM jobq.jobs WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR queue" EQUALS "$2) "
+		"AND ($3::pg_catalog.text IS NULL OR kind" EQUALS "$3) AND ($4::pg_catalog.text IS NULL OR unique_key" EQUALS "$4) "
+		"AND ($5::pg_catalog.text IS NULL OR group_key" EQUALS "$5) AND ($6::pg_catalog.int8 IS NULL OR batch_id" EQUALS "$6) "
+		"AND ($7::pg_catalog.int8 IS NULL OR id" BELOW "$7) ORDER BY id DESC LIMIT coalesce($8::pg_catalog.int8, 20)",
 		.options = {
 			{"state", 's', "STATE", "blocked, scheduled, ready, running, retryable, completed, failed, cancelled or expired", true},
 			OPTION_QUEUE, OPTION_KIND,
@@ -122,8 +128,8 @@ const Command commands[] = {
 		.name = "failed",.arguments = "",
 		.summary = "dead letters, the newest first",
 		.sql = "SELECT id, kind, queue, attempt, pg_catalog.date_trunc('second', failed_at) AS failed_at, sqlstate, error "
-		"FROM jobq.failed_jobs WHERE ($1::text IS NULL OR queue = $1::text) AND ($2::text IS NULL OR kind = $2::text) "
-		"AND ($3::int8 IS NULL OR id < $3::int8) ORDER BY id DESC LIMIT coalesce($4::int8, 20)",
+		"FROM jobq.failed_jobs WHERE ($1::pg_catalog.text IS NULL OR queue" EQUALS "$1) AND ($2::pg_catalog.text IS NULL OR kind" EQUALS "$2) "
+		"AND ($3::pg_catalog.int8 IS NULL OR id" BELOW "$3) ORDER BY id DESC LIMIT coalesce($4::pg_catalog.int8, 20)",
 		.options = {OPTION_QUEUE, OPTION_KIND, OPTION_BEFORE, OPTION_LIMIT}
 	},
 	{
@@ -171,7 +177,7 @@ const Command commands[] = {
 		.summary = "give a job that waits, or a dead letter, another payload or the like",
 		.output = OUTPUT_NOTHING,
 		.sql = "SELECT jobq.edit($1::pg_catalog.int8, payload => $2::pg_catalog.jsonb, headers => $3::pg_catalog.jsonb, "
-		"queue => $4::text, max_attempts => $5::pg_catalog.int4, backoff => $6::text, timeout => $7::pg_catalog.interval)",
+		"queue => $4::pg_catalog.text, max_attempts => $5::pg_catalog.int4, backoff => $6::pg_catalog.text, timeout => $7::pg_catalog.interval)",
 		.options = {
 			{"payload", 0, "JSON", "what its handler or consumer gets"},
 			{"headers", 0, "JSON", "passed on to the handler"},
@@ -207,14 +213,14 @@ const Command commands[] = {
 		.name = "queues",.arguments = "",
 		.summary = "queues, and how many jobs stand in them",
 		.sql = "SELECT name, mode, paused, ready, scheduled, blocked, running, failed, "
-		"pg_catalog.date_trunc('second', jobq.clock() - oldest_ready) AS waiting_for, max_running, rate "
+		"pg_catalog.date_trunc('second', jobq.clock()" MINUS "oldest_ready) AS waiting_for, max_running, rate "
 		"FROM jobq.queues ORDER BY name",
 	},
 	{
 		.name = "create-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "create a queue with its settings",
 		.output = OUTPUT_NOTHING,.run = run_call,
-		.sql = "SELECT * FROM jobq.create_queue($1::text",
+		.sql = "SELECT * FROM jobq.create_queue($1::pg_catalog.text",
 		.options = {
 #include "store/queue_settings.h"
 		}
@@ -223,7 +229,7 @@ const Command commands[] = {
 		.name = "alter-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "change settings of a queue",
 		.output = OUTPUT_NOTHING,.run = run_call,
-		.sql = "SELECT * FROM jobq.alter_queue($1::text",
+		.sql = "SELECT * FROM jobq.alter_queue($1::pg_catalog.text",
 		.options = {
 #include "store/queue_settings.h"
 		}
@@ -232,32 +238,32 @@ const Command commands[] = {
 		.name = "drop-queue",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "forget a queue that has no jobs",
 		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.drop_queue($1::text, coalesce($2::pg_catalog.bool, false))",
+		.sql = "SELECT jobq.drop_queue($1::pg_catalog.text, coalesce($2::pg_catalog.bool, false))",
 		.options = {{"force", 0, NULL, "with its dead letters"}}
 	},
 	{
 		.name = "pause",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "start no more jobs of queues",
 		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.pause(q) FROM pg_catalog.unnest($1::text[]) AS q",
+		.sql = "SELECT jobq.pause(q) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS q",
 	},
 	{
 		.name = "resume",.arguments = "QUEUE...",.min_arguments = 1,.max_arguments = 1000,.many = true,
 		.summary = "start jobs of queues again",
 		.output = OUTPUT_NOTHING,
-		.sql = "SELECT jobq.resume(q) FROM pg_catalog.unnest($1::text[]) AS q",
+		.sql = "SELECT jobq.resume(q) FROM pg_catalog.unnest($1::pg_catalog.text[]) AS q",
 	},
 	{
 		.name = "clear",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "cancel all jobs of a queue that wait; print how many",
 		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.clear($1::text) AS cancelled",
+		.sql = "SELECT jobq.clear($1::pg_catalog.text) AS cancelled",
 	},
 	{
 		.name = "drain",.arguments = "QUEUE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "wait until a queue has no job that runs or may run now",
 		.run = run_drain,
-		.sql = "SELECT jobq.drain($1::text, coalesce($2::pg_catalog.interval, '365 days'))",
+		.sql = "SELECT jobq.drain($1::pg_catalog.text, coalesce($2::pg_catalog.interval, '365 days'))",
 		.options = {{"timeout", 't', "TIME", "as an interval, such as 30s; else for ever"}}
 	},
 	{
@@ -268,8 +274,8 @@ const Command commands[] = {
 	{
 		.name = "workers",.arguments = "",
 		.summary = "workers and consumers, and what they run",
-		.sql = "SELECT type, coalesce(consumer, 'pool ' || pool) AS name, pid, role, state, job_id, kind, attempt, "
-		"pg_catalog.date_trunc('second', jobq.clock() - job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
+		.sql = "SELECT type, coalesce(consumer, 'pool ' OPERATOR(pg_catalog.||) pool) AS name, pid, role, state, job_id, kind, attempt, "
+		"pg_catalog.date_trunc('second', jobq.clock()" MINUS "job_started_at) AS for, progress, message, jobs_held, jobs_done, jobs_failed "
 		"FROM jobq.workers ORDER BY type, pool, pid",
 	},
 	{
@@ -282,20 +288,20 @@ const Command commands[] = {
 		.name = "schedules",.arguments = "",
 		.summary = "schedules, and when they are due",
 		.sql = "SELECT name, state, cron, timezone, next_run, pg_catalog.array_to_string(ARRAY("
-		"SELECT t::text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron NOT ILIKE 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
+		"SELECT t::pg_catalog.text FROM jobq.cron_next(cron, timezone, next_run, 2) AS t WHERE pg_catalog.isfinite(next_run) AND cron OPERATOR(pg_catalog.!~~*) 'RRULE%COUNT%'), ', ') AS then, last_run, last_state, kind, last_error FROM jobq.schedules ORDER BY next_run, name",
 	},
 	{
 		.name = "run-schedule",.arguments = "SCHEDULE",.min_arguments = 1,.max_arguments = 1,
 		.summary = "enqueue a job of a schedule now, and print its id",
 		.output = OUTPUT_VALUE,
-		.sql = "SELECT jobq.run_schedule($1::text) AS id",
+		.sql = "SELECT jobq.run_schedule($1::pg_catalog.text) AS id",
 	},
 	{
 		.name = "batches",.arguments = "",
 		.summary = "batches and workflows, the newest first",
 		.sql = "SELECT id, name, state, total, blocked, waiting, running, completed, failed, cancelled, progress "
-		"FROM jobq.batches WHERE ($1::text IS NULL OR state = $1::text) AND ($2::int8 IS NULL OR id < $2::int8) "
-		"ORDER BY id DESC LIMIT coalesce($3::int8, 20)",
+		"FROM jobq.batches WHERE ($1::pg_catalog.text IS NULL OR state" EQUALS "$1) AND ($2::pg_catalog.int8 IS NULL OR id" BELOW "$2) "
+		"ORDER BY id DESC LIMIT coalesce($3::pg_catalog.int8, 20)",
 		.options = {{"state", 's', "STATE", "in this state only"}, OPTION_BEFORE, OPTION_LIMIT}
 	},
 	{
@@ -305,8 +311,8 @@ const Command commands[] = {
 		.sql = "SELECT s.name, s.state, s.job_id, "
 		"ARRAY(SELECT pg_catalog.unnest(s.needs)) AS needs, j.attempt, j.error, "
 		"s.elements, s.elements_completed, s.elements_failed "
-		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id = s.job_id "
-		"WHERE s.batch_id = $1::pg_catalog.int8 ORDER BY s.job_id",
+		"FROM jobq.steps s LEFT JOIN jobq.jobs j ON j.id" EQUALS "s.job_id "
+		"WHERE s.batch_id" EQUALS "$1::pg_catalog.int8 ORDER BY s.job_id",
 	},
 	{
 		.name = "top",.arguments = "",
@@ -325,8 +331,8 @@ const Command commands[] = {
 		.name = "monitor",.arguments = "QUEUE:MAX[,...]",.min_arguments = 1,.max_arguments = 1,
 		.summary = "one line, and exit status 2 if more than MAX jobs are ready",
 		.run = run_monitor,
-		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::text[]), pg_catalog.unnest($2::int8[])) AS w(name, most) "
-		"LEFT JOIN jobq.queues q ON q.name = w.name",
+		.sql = "SELECT w.name, q.ready, w.most FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.text[]), pg_catalog.unnest($2::pg_catalog.int8[])) AS w(name, most) "
+		"LEFT JOIN jobq.queues q ON q.name" EQUALS "w.name",
 	},
 	{
 		.name = "web",.arguments = "",

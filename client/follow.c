@@ -25,19 +25,23 @@ enum
 	JOB_NCOLUMNS
 };
 
+/* Schemas are named as in commands.c. */
 static const char look[] =
 "SELECT state, attempt, progress, message, error, result, "
 "pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') AS at, "
-"log -> -1 ->> 'at' AS logged "
-"FROM jobq.jobs WHERE id = $1::pg_catalog.int8";
+"log OPERATOR(pg_catalog.#>>) '{-1,at}' AS logged "
+"FROM jobq.jobs WHERE id OPERATOR(pg_catalog.=) $1::pg_catalog.int8";
 
 static const char log_lines[] =
-"SELECT pg_catalog.to_char((l.line ->> 'at')::pg_catalog.timestamptz, 'HH24:MI:SS'), l.line ->> 'level', l.line ->> 'message' "
+"WITH lines AS MATERIALIZED (SELECT l.n, l.line OPERATOR(pg_catalog.->>) 'at' AS at, "
+"l.line OPERATOR(pg_catalog.->>) 'level' AS level, l.line OPERATOR(pg_catalog.->>) 'message' AS message "
 "FROM jobq.jobs AS j, pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS l(line, n) "
-"WHERE j.id = $1::pg_catalog.int8 AND l.n > coalesce((SELECT max(s.n) FROM pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS s(line, n) "
-"WHERE s.line ->> 'at' = $2), 0) "
-"AND l.n <= (SELECT max(s.n) FROM pg_catalog.jsonb_array_elements(j.log) WITH ORDINALITY AS s(line, n) "
-"WHERE s.line ->> 'at' = $3) ORDER BY l.n";
+"WHERE j.id OPERATOR(pg_catalog.=) $1::pg_catalog.int8) "
+"SELECT pg_catalog.to_char(l.at::pg_catalog.timestamptz, 'HH24:MI:SS'), l.level, l.message FROM lines AS l "
+"WHERE l.n OPERATOR(pg_catalog.>) coalesce((SELECT pg_catalog.max(s.n) FROM lines AS s "
+"WHERE s.at OPERATOR(pg_catalog.=) $2::pg_catalog.text), 0) "
+"AND l.n OPERATOR(pg_catalog.<=) (SELECT pg_catalog.max(s.n) FROM lines AS s "
+"WHERE s.at OPERATOR(pg_catalog.=) $3::pg_catalog.text) ORDER BY l.n";
 
 /* The time is over when nothing has happened: progress is looked for then. */
 static const char wait_a_little[] = "SELECT 1 FROM jobq.wait($1::pg_catalog.int8, '1 s')";

@@ -49,7 +49,7 @@ enum
 	"pg_catalog.unnest($3::pg_catalog.text[]), pg_catalog.unnest($4::pg_catalog.text[])) AS j(id, token, a, b)"
 
 static const char *const statements[] = {
-	[OUTCOME_ACK] = "SELECT jobq.ack(j.id, j.token, CASE j.b WHEN 'json' THEN j.a::pg_catalog.jsonb "
+	[OUTCOME_ACK] = "SELECT jobq.ack(j.id, j.token, CASE WHEN j.b OPERATOR(pg_catalog.=) 'json' THEN j.a::pg_catalog.jsonb "
 	"ELSE pg_catalog.to_jsonb(j.a) END) " OF_EACH,
 	[OUTCOME_NACK] = "SELECT jobq.nack(j.id, j.token, j.a, NULL::pg_catalog.interval) " OF_EACH,
 	[OUTCOME_REJECT] = "SELECT jobq.reject(j.id, j.token, j.a) " OF_EACH,

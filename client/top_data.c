@@ -23,6 +23,10 @@
 /* Of what is known of a queue, so much is of the last look. */
 #define SHARE_OF_LAST	0.5
 
+/* Schemas are named as in commands.c. */
+#define SECONDS_SINCE(time)	"extract(epoch FROM jobq.clock() OPERATOR(pg_catalog.-) " time ")"
+#define PLUS	" OPERATOR(pg_catalog.+) "
+
 typedef struct Flow
 {
 	char	   *queue;
@@ -37,13 +41,14 @@ Pane		panes[NPANES] = {
 	{
 		.title = "QUEUES",.sort = -1,
 		.sql = "WITH newest AS MATERIALIZED (SELECT j.queue, j.enqueued_at FROM jobq.jobs j LIMIT 2000), "
-		"span AS (SELECT CASE WHEN pg_catalog.count(*) = 2000 THEN least(10, greatest(0.001, extract(epoch FROM jobq.clock() - pg_catalog.min(n.enqueued_at)))) ELSE 10 END AS seconds FROM newest n), "
-		"came AS (SELECT n.queue, pg_catalog.count(*) / s.seconds AS rate FROM newest n, span s "
-		"WHERE n.enqueued_at > jobq.clock() - s.seconds * interval '1 s' GROUP BY n.queue, s.seconds) "
+		"span AS (SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 2000 "
+		"THEN least(10, greatest(0.001, " SECONDS_SINCE("pg_catalog.min(n.enqueued_at)") ")) ELSE 10 END AS seconds FROM newest n), "
+		"came AS (SELECT n.queue, pg_catalog.count(*) OPERATOR(pg_catalog./) s.seconds AS rate FROM newest n, span s "
+		"WHERE " SECONDS_SINCE("n.enqueued_at") " OPERATOR(pg_catalog.<) s.seconds GROUP BY n.queue, s.seconds) "
 		"SELECT q.name, CASE WHEN q.paused THEN 'paused' ELSE q.mode END, pg_catalog.round(coalesce(c.rate, 0), 2), "
-		"q.ready + q.scheduled + q.blocked + q.running AS live, q.ready, q.scheduled + q.blocked AS later, "
-		"extract(epoch FROM jobq.clock() - q.oldest_ready), q.running, q.failed "
-		"FROM jobq.queues q LEFT JOIN came c ON c.queue = q.name ORDER BY q.name",
+		"q.ready" PLUS "q.scheduled" PLUS "q.blocked" PLUS "q.running AS live, q.ready, q.scheduled" PLUS "q.blocked AS later, "
+		SECONDS_SINCE("q.oldest_ready") ", q.running, q.failed "
+		"FROM jobq.queues q LEFT JOIN came c ON c.queue OPERATOR(pg_catalog.=) q.name ORDER BY q.name",
 		.ncolumns = 9,
 		.columns = {
 			{"queue", CELL_TEXT, 12, true, 0}, {"mode", CELL_TEXT, 8, false, 4},
@@ -55,11 +60,11 @@ Pane		panes[NPANES] = {
 	},
 	{
 		.title = "WORKERS",.sort = -1,
-		.sql = "SELECT coalesce(w.pid::text, w.consumer), w.role, w.state, w.job_id, "
-		"CASE WHEN w.type = 'consumer' THEN 'holds ' || w.jobs_held || ' jobs' ELSE w.kind END, "
-		"extract(epoch FROM jobq.clock() - coalesce(w.job_started_at, w.started_at)), w.progress, "
-		"CASE WHEN w.type = 'consumer' THEN w.client ELSE coalesce(w.message, "
-		"CASE WHEN w.job_id IS NULL THEN w.jobs_done || ' done, ' || w.jobs_failed || ' failed' END) END "
+		.sql = "SELECT coalesce(w.pid::pg_catalog.text, w.consumer), w.role, w.state, w.job_id, "
+		"CASE WHEN w.type OPERATOR(pg_catalog.=) 'consumer' THEN pg_catalog.concat('holds ', w.jobs_held, ' jobs') ELSE w.kind END, "
+		SECONDS_SINCE("coalesce(w.job_started_at, w.started_at)") ", w.progress, "
+		"CASE WHEN w.type OPERATOR(pg_catalog.=) 'consumer' THEN w.client ELSE coalesce(w.message, "
+		"CASE WHEN w.job_id IS NULL THEN pg_catalog.concat(w.jobs_done, ' done, ', w.jobs_failed, ' failed') END) END "
 		"FROM jobq.workers w ORDER BY w.type DESC, w.job_id, w.pid, w.consumer",
 		.ncolumns = 8,
 		.columns = {
@@ -71,7 +76,7 @@ Pane		panes[NPANES] = {
 	},
 	{
 		.title = "FAILED",.sort = -1,
-		.sql = "SELECT f.id, f.kind, f.queue, extract(epoch FROM jobq.clock() - f.failed_at), f.attempt, f.error "
+		.sql = "SELECT f.id, f.kind, f.queue, " SECONDS_SINCE("f.failed_at") ", f.attempt, f.error "
 		"FROM jobq.failed_jobs f ORDER BY f.id DESC LIMIT 200",
 		.ncolumns = 6,
 		.columns = {

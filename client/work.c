@@ -253,8 +253,8 @@ reserve(void)
 	asked_at = seconds();
 	link_send(&reserving, waiting_for + fmax(SHORTEST_PATIENCE, work.lease),
 			  "SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, jobq.traceparent(headers), "
-			  "pg_catalog.date_part('epoch', lease_until - jobq.clock()), "
-			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp()) "
+			  "pg_catalog.date_part('epoch', lease_until OPERATOR(pg_catalog.-) jobq.clock()), "
+			  "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.statement_timestamp()) "
 			  "FROM jobq.reserve($1::pg_catalog.text[], $2::pg_catalog.int4, $3::pg_catalog.interval, "
 			  "$4::pg_catalog.interval, $5::pg_catalog.text)", 5, values);
 }

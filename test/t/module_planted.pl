@@ -1,12 +1,14 @@
 # What somebody has planted before CREATE EXTENSION, in a schema that comes first in
 # the path of everybody: the server's operators, functions, types and tables anew,
 # casts, and some that fit better.  None of it runs by the install script, by a
-# query of jobq, or between a worker's start and its handler.
+# query of jobq or of the program jobq, or between a worker's start and its handler.
 
 use strict;
 use warnings FATAL => 'all';
+use Encode ();
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
+use IPC::Run ();
 use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -77,7 +79,7 @@ DECLARE
 	operators int := 0;
 	functions int := 0;
 BEGIN
-	-- operators as they are, and those that an untyped literal fits better
+	-- operators as they are, those that an untyped literal fits better, and those that the server has for other types only
 	FOR o IN SELECT row_number() OVER () AS n, * FROM (
 			SELECT oprname, oprleft::regtype AS l, oprright::regtype AS r, oprresult::regtype AS result,
 				format('$1 OPERATOR(pg_catalog.%s) $2', oprname) AS value
@@ -85,7 +87,10 @@ BEGIN
 			UNION ALL
 			SELECT DISTINCT ON (a.oprname, a.oprleft) a.oprname, a.oprleft::regtype, a.oprleft::regtype, a.oprresult::regtype, 'NULL'
 			FROM pg_operator a WHERE a.oprkind = 'b' AND a.oprleft = ANY (types) AND a.oprresult <> 0
-				AND NOT EXISTS (SELECT FROM pg_operator b WHERE b.oprname = a.oprname AND b.oprleft = a.oprleft AND b.oprright = a.oprleft)) p
+				AND NOT EXISTS (SELECT FROM pg_operator b WHERE b.oprname = a.oprname AND b.oprleft = a.oprleft AND b.oprright = a.oprleft)
+			UNION ALL
+			SELECT * FROM (VALUES ('*'::name, 'numeric'::regtype, 'interval'::regtype, 'interval'::regtype, 'NULL'), ('/', 'int8', 'numeric', 'numeric', 'NULL'),
+				('||', 'text', 'int4', 'text', 'NULL'), ('||', 'text', 'int8', 'text', 'NULL'), ('||', 'int8', 'text', 'text', 'NULL')) v) p
 	LOOP
 		EXECUTE format('CREATE FUNCTION evil.o%s(%s, %s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog AS $f$ BEGIN PERFORM evil.says(%L); RETURN %s; END $f$',
 			o.n, o.l, o.r, o.result, 'operator ' || o.oprname, o.value);
@@ -120,8 +125,8 @@ ALTER DATABASE app SET search_path = evil, public, pg_catalog});
 
 # It works: a query that does not mind finds it.
 ran();
-as('root', q{SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, count(*), lower('A'), 'a'::text, '{}'::pg_catalog.jsonb ->> '1' FROM pg_roles});
-like(ran(), qr/planted aggregate ran as root.*planted function lower ran as root.*planted operator ->> ran as root.*planted operator = ran as root.*planted table pg_roles.*planted type text/s,
+as('root', q{SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, count(*), lower('A'), 'a'::text, '{}'::pg_catalog.jsonb ->> '1', 2.5::pg_catalog.numeric * '1 s'::pg_catalog.interval FROM pg_roles GROUP BY rolname});
+like(ran(), qr/planted aggregate ran as root.*planted function lower ran as root.*planted operator \* ran as root.*planted operator ->> ran as root.*planted operator = ran as root.*planted table pg_roles.*planted type text/s,
 	'what is planted runs where nobody cares');
 
 # A schema that somebody has made before is not taken.
@@ -204,6 +209,95 @@ CREATE ROLE gone; SELECT jobq.grant_role('gone'); SET ROLE gone; SELECT jobq.enq
 ok($node->poll_query_until('app', q{SELECT count(*) > 1 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}), 'days have their partitions');
 wait_for($node, 'finished jobs have gone, and their keys', q{SELECT jobq.prune('0', '0') = 0 AND NOT EXISTS (SELECT FROM jobq.jobs WHERE state = 'completed')}, 'app');
 is(ran(), '', 'nothing of it runs by what jobq does');
+
+# The program has the path of its user's role: each of its commands, by a superuser.
+SKIP:
+{
+	my $jobq = $node->config_data('--bindir') . '/jobq';
+	skip 'the program jobq was not built', 1 unless -x $jobq;
+	local @ENV{qw(PGHOST PGPORT PGDATABASE PGUSER)} = ($node->host, $node->port, 'app', 'root');
+	my %tried = map { $_ => 1 } qw(web);
+
+	# What it prints, and its exit status, which is to be 0 unless another one is given.
+	my $run = sub {
+		my ($status, @words) = @_;
+		my $got = IPC::Run::run([ $jobq, @words ], '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) ? 0 : $? >> 8;
+
+		$tried{ $words[0] } = 1;
+		is($got, $status, "jobq @words") or diag($err);
+		return $out =~ s/\s+\z//r;
+	};
+	my $enqueue = sub { return $run->(0, 'enqueue', 'any', '{"a": 1}', '--queue', 'hands', @_) };
+	my $work = sub { return $run->(0, qw(work hands --once --quiet --exec), $_[0]) };
+
+	$run->(0, qw(create-queue hands --mode consumer));
+	$run->(0, qw(alter-queue hands --max-running 9));
+	$run->(0, 'pause', 'hands', 'shared');
+	$run->(0, 'resume', 'hands', 'shared');
+	my $dead = $enqueue->(qw(--max-attempts 1));
+	$work->('exit 100');
+	$run->(0, 'retry', $dead);
+	$work->('exit 100');
+	$run->(0, qw(retry-all --queue hands --kind any --newer-than 1h));
+	$work->('exit 100');
+	my $done = $enqueue->(qw(--unique-key k --group-key g));
+	$work->('echo said >&2; echo again >&2; sleep 1.5; echo "progress 5 five" >&$JOBQ_PROGRESS_FD; echo {}');
+	$enqueue->();
+	my $held = as('root', q{SELECT id FROM jobq.reserve('{hands}', lease => '1 h')});
+	my $later = $enqueue->('--delay', '1 day');
+	my $flow = as('root', q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "any", "queue": "hands"}, {"name": "b", "kind": "any", "queue": "hands", "needs": ["a"]}]}')});
+	as('root', q{SELECT jobq.schedule('plan', '@yearly', 'quick')});
+
+	foreach my $json ([], ['--json'])
+	{
+		$run->(0, qw(list --state completed --queue hands --kind any --unique-key k --group-key g --batch 1 --before 99999 --limit 5), @$json);
+		like($run->(0, qw(list --state scheduled --queue hands --limit 1), @$json), qr/\b$later\b/, 'it finds jobs');
+		like($run->(0, qw(failed --queue hands --kind any --before 99999), @$json), qr/\b$dead\b/, 'and dead letters');
+		like($run->(0, 'show', $done, @$json), qr/completed/, 'and one job');
+		like($run->(0, 'workflow', $flow, @$json), qr/\bb\b/, 'and steps');
+		like($run->(0, qw(batches --state completed --before 99999), @$json), qr/completed|^id|^\[/, 'and batches');
+		like($run->(0, 'schedules', @$json), qr/plan/, 'and schedules');
+		$run->(0, $_, $later, @$json) foreach qw(why history);
+		$run->(0, $_, @$json) foreach qw(queues kinds workers);
+		$run->(10, 'wait', $done, $dead, '--timeout', '1 min', @$json);
+		$run->(1, 'drain', 'hands', '--timeout', '10ms', @$json);
+	}
+	like($run->(0, 'tail', $done), qr/info: said\n.*info: again\n.*completed/s, 'tail tells the log');
+	like($run->(0, 'monitor', 'hands:9,shared:9'), qr/OK/, 'monitor');
+	IPC::Run::run([ $jobq, 'doctor' ], '>', File::Spec->devnull);
+	$tried{doctor} = 1;
+
+	# a queue with jobs, a consumer with one of them, a dead letter
+	if (eval { require IO::Pty; require JobqScreen; 1 } && `'$jobq' top </dev/null 2>&1` !~ /without ncurses/)
+	{
+		my $top = JobqScreen->new(40, 120, $jobq, 'top', '--interval', '0.2');
+
+		foreach my $pattern (qr/^hands +consumer/m, qr/holds 1 jobs/, qr/^ +$dead any/m)
+		{
+			ok($top->shows($pattern), "top shows $pattern") or diag(Encode::encode("UTF-8", $top->text));
+		}
+		$top->type('q');
+		is($top->finish, 0, 'top ends');
+	}
+	$tried{top} = 1;
+
+	$run->(0, 'edit', $later, '--payload={"b": 2}', '--queue=hands', '--timeout=1h');
+	$run->(0, 'reschedule', $later, '2099-01-01');
+	$run->(0, 'set-priority', $later, 3);
+	$run->(0, 'rerun', $done);
+	$run->(0, 'cancel', $later, $held);
+	$run->(0, 'run-schedule', 'plan');
+	$run->(0, 'restart');
+	$run->(0, 'forget', $dead);
+	$run->(0, 'flush', '--queue=hands', '--error=%');
+	$run->(0, qw(prune --older-than 1d --failed-older-than 1d));
+	$run->(0, 'clear', 'hands');
+	$run->(0, 'drain', 'hands', '--timeout', '5min');
+	$run->(0, 'drop-queue', 'hands', '--force');
+	as('root', q{SELECT jobq.unschedule('plan')});
+	is(join(' ', grep { !$tried{$_} } qx('$jobq' --help) =~ /^Commands:\n(.*?)\n\n/ms ? $1 =~ /^  ([a-z-]+)/mg : 'none'), '', 'all commands were tried');
+	is(ran(), '', 'nothing of it runs by the program');
+}
 
 # who plants the trigger of DDL itself must be a superuser
 my ($rc, undef, $err) = $node->psql('app', 'CREATE FUNCTION evil.ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN END $$; CREATE EVENT TRIGGER evil ON ddl_command_start EXECUTE FUNCTION evil.ddl()', extra_params => [ '-U', 'mallory' ]);
