@@ -124,6 +124,7 @@ backend_make(Principal *principal, bool waits)
 		fatal(EXIT_REFUSED, "out of memory");
 	backend->patience = hosts_patience(backend->conn);
 	backend->host = PQhost(backend->conn);
+	hear_notices(backend->conn);
 	PQsetErrorVerbosity(backend->conn, PQERRORS_VERBOSE);
 	if (PQstatus(backend->conn) == CONNECTION_BAD)
 	{

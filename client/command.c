@@ -233,7 +233,10 @@ statement_run(const Command *command, const char *sql, int n, const char *const 
 		;
 	else if (settings.json || command->output == OUTPUT_VALUE)
 		for (int row = 0; row < PQntuples(result); row++)
-			puts(PQgetvalue(result, row, 0));
+		{
+			print_json(PQgetvalue(result, row, 0));
+			putchar('\n');
+		}
 	else if (command->output == OUTPUT_RECORD)
 		print_record(result);
 	else

@@ -21,6 +21,9 @@
 static char *password;			/* that was typed */
 
 static char *ask_password(void);
+static char *field_of(const PGresult *result, int field);
+static void say_details(const PGresult *result);
+static void say_notice(void *nobody, const PGresult *result);
 
 /*
  * The parameters of a connection, ended by NULL: CONNECTION_WORDS at most.
@@ -81,7 +84,10 @@ connect_now(void)
 		if (conn == NULL)
 			fatal(EXIT_NO_CONNECTION, "out of memory");
 		if (PQstatus(conn) == CONNECTION_OK)
+		{
+			hear_notices(conn);
 			return conn;
+		}
 		if (PQconnectionNeedsPassword(conn) && password == NULL &&
 			!settings.never_prompt && (password = ask_password()) != NULL)
 		{
@@ -140,20 +146,65 @@ query(PGconn *conn, const char *sql, int n, const char *const *values)
 	exit(EXIT_REFUSED);
 }
 
+/*
+ * A field of what the server says, on one line, or NULL if it has none.  The server
+ * quotes what jobs carry.
+ */
+static char *
+field_of(const PGresult *result, int field)
+{
+	const char *said = PQresultErrorField(result, field);
+
+	return said != NULL ? harmless_text(said, INT32_MAX) : NULL;
+}
+
 void
 say_result_error(const PGresult *result)
 {
-	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-	const char *detail = PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL);
-	const char *advice = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+	char	   *message = field_of(result, PG_DIAG_MESSAGE_PRIMARY);
 
 	error("%s", message != NULL ? message : PQresultErrorMessage(result));
+	free(message);
+	say_details(result);
+	if (strcmp(sqlstate_of(result), "3F000") == 0 || strcmp(sqlstate_of(result), "42P01") == 0)
+		hint("Is the extension jobq in this database? Say CREATE EXTENSION jobq.");
+}
+
+static void
+say_details(const PGresult *result)
+{
+	char	   *detail = field_of(result, PG_DIAG_MESSAGE_DETAIL);
+	char	   *advice = field_of(result, PG_DIAG_MESSAGE_HINT);
+
 	if (detail != NULL)
 		say("detail: %s", detail);
 	if (advice != NULL)
 		hint("%s", advice);
-	if (strcmp(sqlstate_of(result), "3F000") == 0 || strcmp(sqlstate_of(result), "42P01") == 0)
-		hint("Is the extension jobq in this database? Say CREATE EXTENSION jobq.");
+	free(detail);
+	free(advice);
+}
+
+/*
+ * Have what the server says beside its answers said as its errors are.  By itself,
+ * libpq would write it as it is.
+ */
+void
+hear_notices(PGconn *conn)
+{
+	PQsetNoticeReceiver(conn, say_notice, NULL);
+}
+
+static void
+say_notice(void *nobody, const PGresult *result)
+{
+	const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+	char	   *message = field_of(result, PG_DIAG_MESSAGE_PRIMARY);
+
+	(void) nobody;
+	if (message != NULL)
+		say("%s: %s", severity != NULL && strcmp(severity, "WARNING") == 0 ? "warning" : "notice", message);
+	free(message);
+	say_details(result);
 }
 
 /*

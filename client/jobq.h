@@ -99,6 +99,7 @@ extern PGconn *connect_now(void);
 extern PGresult *query(PGconn *conn, const char *sql, int n,
 					   const char *const *values);
 extern void say_result_error(const PGresult *result);
+extern void hear_notices(PGconn *conn);
 extern const char *sqlstate_of(const PGresult *result);
 extern char *array_of(int n, const char *const *values);
 
@@ -109,6 +110,7 @@ extern int	append_text(PQExpBuffer buffer, const char *text, int most);
 extern char *harmless_text(const char *text, int most);
 extern int	text_width(const char *text);
 extern void print_text(const char *text);
+extern void print_json(const char *json);
 extern void print_state(const char *state);
 
 /* commands.c */

@@ -4,6 +4,10 @@
  *	  What the program says on standard error, as PostgreSQL's own programs
  *	  do; memory; numbers and times that are typed.
  *
+ * What is said may quote what others have written, such as the key of a job in an
+ * error of the server.  Whatever it is, it does not control the terminal, and does
+ * not look like a line of ours.
+ *
  * client/message.c
  *
  *-------------------------------------------------------------------------
@@ -26,28 +30,49 @@ static void say_as(const char *level, const char *format, va_list arguments)
 
 /*
  * A line on standard error, in one write, so that lines of several processes
- * do not mix.
+ * do not mix.  What is longer than a line, as libpq's errors are, goes on behind a
+ * tab.
  */
 static void
 say_as(const char *level, const char *format, va_list arguments)
 {
-	char		line[2048];
-	int			n = snprintf(line, sizeof(line), "jobq: %s", level);
-	int			more = vsnprintf(line + n, sizeof(line) - n - 1, format, arguments);
+	char		said[2048];
+	char	   *at = said;
+	PQExpBufferData line;
 
-	n = more < 0 ? n : more < (int) sizeof(line) - n - 1 ? n + more
-		: (int) sizeof(line) - 2;
-	while (n > 0 && line[n - 1] == '\n')
-		n--;
-	if (say_instead != NULL)
+	if (vsnprintf(said, sizeof(said), format, arguments) < 0)
+		said[0] = '\0';
+	for (size_t n = strlen(said); n > 0 && said[n - 1] == '\n'; n--)
+		said[n - 1] = '\0';
+	initPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "jobq: %s", level);
+	for (;;)
 	{
-		line[n] = '\0';
-		say_instead(line + strlen("jobq: "));
-		return;
+		size_t		n = strcspn(at, "\n\t");
+		char		stop = at[n];
+
+		at[n] = '\0';
+		append_text(&line, at, INT32_MAX);
+		if (stop == '\0')
+			break;
+		at += n + 1;
+		if (stop == '\n')
+			appendPQExpBufferChar(&line, '\n');
+		if (stop == '\t' || *at != '\t')
+			appendPQExpBufferChar(&line, '\t');
 	}
-	line[n] = '\n';
-	fflush(stdout);
-	fwrite(line, 1, n + 1, stderr);
+	if (say_instead == NULL)
+		appendPQExpBufferChar(&line, '\n');
+	if (PQExpBufferDataBroken(line))
+		return;
+	if (say_instead != NULL)
+		say_instead(line.data + strlen("jobq: "));
+	else
+	{
+		fflush(stdout);
+		fwrite(line.data, 1, line.len, stderr);
+	}
+	termPQExpBuffer(&line);
 }
 
 void

@@ -8,7 +8,8 @@
  * terminal, columns that do not fit are cut, so that a line remains a line; a
  * pipe gets all of it.
  *
- * JSON is made by the server; see commands.c.
+ * JSON is made by the server; see command.c.  There, such characters are escaped
+ * as JSON has it, as far as the server has not done that.
  *
  * client/output.c
  *
@@ -154,6 +155,38 @@ void
 print_text(const char *text)
 {
 	put_text(text, INT32_MAX);
+}
+
+/*
+ * Print what is JSON.  Within its strings, and only there may they be, characters
+ * that would control the terminal are written by their numbers.
+ */
+void
+print_json(const char *json)
+{
+	for (size_t left = strlen(json); left > 0;)
+	{
+		const unsigned char *at = (const unsigned char *) json;
+		wchar_t		character;
+		size_t		bytes = take_character(json, left, &character);
+
+		if (character != 0 || *json == '\n')
+			fwrite(json, 1, bytes, stdout);
+		else if (at[0] == 0xC2 && (at[1] & 0xC0) == 0x80)
+		{
+			bytes = 2;
+			printf("\\u%04X", at[1]);
+		}
+		else if (at[0] == 0xE2 && (at[1] & 0xC0) == 0x80 && (at[2] & 0xC0) == 0x80)
+		{
+			bytes = 3;
+			printf("\\u%04X", 0x2000 | (at[1] & 0x3F) << 6 | (at[2] & 0x3F));
+		}
+		else
+			printf("\\u%04X", at[0]);
+		json += bytes;
+		left -= bytes;
+	}
 }
 
 /*

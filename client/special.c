@@ -116,7 +116,10 @@ rows_of(const Command *command, int argc, char **argv)
 	{
 		putchar('[');
 		for (int row = 0; row < PQntuples(result); row++)
-			printf("%s%s", row == 0 ? "" : ",\n ", PQgetvalue(result, row, PQnfields(result) - 1));
+		{
+			fputs(row == 0 ? "" : ",\n ", stdout);
+			print_json(PQgetvalue(result, row, PQnfields(result) - 1));
+		}
 		puts("]");
 	}
 	return result;

@@ -258,7 +258,7 @@ foreach my $command (qw(list failed queues kinds workers schedules batches))
 }
 
 # what a job carries does not reach the terminal as it is
-sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07')});
+sql(q{SELECT jobq.enqueue('f', jsonb_build_object('error', E'red \x1b[31m two\nlines \u202e \u009b1m tab\t'), unique_key => E'\x1b]0;title\x07\u009b2J\njobq: all is well')});
 sql(q{SELECT jobq.drain('default', '5 min')});
 foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM jobq.failed_jobs') ])
 {
@@ -269,6 +269,23 @@ foreach my $words ([qw(list)], [qw(failed)], [ 'show', sql('SELECT max(id) FROM 
 	like($shown, qr/red \\x1B\[31m two\\nlines/, "@$words: but they can be seen");
 }
 unlike((run_jobq(qw(list --color=never)))[0], qr/\e/, 'no colours');
+my $json = (run_jobq(qw(list --json)))[0];
+unlike($json, qr/[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae/, 'JSON: no control characters');
+is(sql(q{SELECT count(*) FROM jsonb_array_elements($x$} . $json . q{$x$) AS j WHERE j ->> 'error' ~ E'\u202e \u009b1m'}), '1', 'JSON: but they are there');
+# nor by what the server says: an error, and a warning
+my $copy = sql(q{SELECT jobq.enqueue('f', delay => '1 h', unique_key => unique_key) FROM jobq.jobs WHERE id = (SELECT max(id) FROM jobq.failed_jobs)});
+($out, $err, $status) = run_jobq('retry', sql('SELECT max(id) FROM jobq.failed_jobs'));
+is($err, "jobq: error: job $copy of kind \"f\" has the unique key \"\\x1B]0;title\\x07\\xC2\\x9B2J\\njobq: all is well\"", 'the key in an error is on its line, and can be seen');
+is($status, 1, 'the error: exit status');
+sql("SELECT jobq.cancel($copy)");
+$node->append_conf('postgresql.conf', "jobq.workers = 'default=1'");
+$node->reload;
+wait_for($node, 'other queues have no workers', q{SELECT current_setting('jobq.workers') = 'default=1'});
+my $stuck = sql(q{SELECT jobq.enqueue('f', queue => E'un\x1b[31mserved')});
+($out, $err, $status) = run_jobq('wait', $stuck, '-t', '10ms');
+like($err, qr/\Ajobq: warning: job $stuck has not begun\njobq: hint: [^\n]*queue "un\\x1B\[31mserved"[^\n]*\z/, 'the queue in a warning, too');
+is($status, 1, 'the warning: exit status');
+sql("SELECT jobq.cancel($stuck)");
 
 # a role sees and does what it may
 sql(q{CREATE ROLE anna LOGIN; CREATE ROLE stranger LOGIN; SELECT jobq.grant_role('anna')});
