@@ -43,16 +43,23 @@ static const char log_lines[] =
 "AND l.n OPERATOR(pg_catalog.<=) (SELECT pg_catalog.max(s.n) FROM lines AS s "
 "WHERE s.at OPERATOR(pg_catalog.=) $3::pg_catalog.text) ORDER BY l.n";
 
-/* The time is over when nothing has happened: progress is looked for then. */
-static const char wait_a_little[] = "SELECT 1 FROM jobq.wait($1::pg_catalog.int8, '1 s')";
+/*
+ * The time is over when nothing has happened: progress is looked for then.  What
+ * becomes of a job that leaves no row is told to those who wait, and only here.
+ */
+static const char wait_a_little[] =
+"SELECT w.state, pg_catalog.to_char(jobq.clock(), 'HH24:MI:SS') FROM jobq.wait($1::pg_catalog.int8, '1 s') AS w";
+
+#define NO_SUCH_JOB	"JQ003"
 
 static PGresult *ask(PGconn **conn, const char *sql, int n, const char *const *values);
 static void show_log(PGconn **conn, const char *id, const char *shown, const char *last);
 static bool reader_left(void);
+static int	left_no_row(const char *id, const PGresult *waited);
 
 /*
- * The result of a statement.  A lost connection is made anew, however long that
- * takes.
+ * The result of a statement, which may be that there is no such job.  A lost
+ * connection is made anew, however long that takes.
  */
 static PGresult *
 ask(PGconn **conn, const char *sql, int n, const char *const *values)
@@ -63,7 +70,7 @@ ask(PGconn **conn, const char *sql, int n, const char *const *values)
 	{
 		PGresult   *result = PQexecParams(*conn, sql, n, NULL, values, NULL, NULL, 0);
 
-		if (PQresultStatus(result) == PGRES_TUPLES_OK)
+		if (PQresultStatus(result) == PGRES_TUPLES_OK || strcmp(sqlstate_of(result), NO_SUCH_JOB) == 0)
 			return result;
 		if (PQstatus(*conn) == CONNECTION_OK)
 		{
@@ -115,6 +122,24 @@ reader_left(void)
 }
 
 /*
+ * The job was seen, and there is no row of it any more.  If it has ended while it was
+ * waited for, that says how.
+ */
+static int
+left_no_row(const char *id, const PGresult *waited)
+{
+	const char *state = PQntuples(waited) > 0 ? PQgetvalue(waited, 0, 0) : "";
+	int			status = outcome_status(state);
+
+	if (status < 0)
+		fatal(EXIT_REFUSED, "job %s is not there any more, and it is not known how it has ended", id);
+	printf("%s  ", PQgetvalue(waited, 0, 1));
+	print_state(state);
+	putchar('\n');
+	return status;
+}
+
+/*
  * jobq tail ID
  */
 int
@@ -124,6 +149,7 @@ run_tail(const Command *command, int argc, char **argv)
 	int			n = command_parse(command, argc, argv, values);
 	PGconn	   *conn = connect_now();
 	PGresult   *before = NULL;
+	PGresult   *waited = NULL;
 	int			status = -1;
 
 	while (status < 0)
@@ -133,8 +159,14 @@ run_tail(const Command *command, int argc, char **argv)
 		const char *shown = before != NULL ? PQgetvalue(before, 0, JOB_LOGGED) : "";
 		bool		same;
 
-		if (PQntuples(now) == 0)
+		if (PQntuples(now) == 0 && before == NULL)
 			fatal(EXIT_REFUSED, "job %s does not exist, or is another role's", values[0]);
+		if (PQntuples(now) == 0)
+		{
+			status = left_no_row(values[0], waited);
+			PQclear(now);
+			break;
+		}
 		state = PQgetvalue(now, 0, JOB_STATE);
 		if (strcmp(PQgetvalue(now, 0, JOB_LOGGED), shown) != 0)
 			show_log(&conn, values[0], shown, PQgetvalue(now, 0, JOB_LOGGED));
@@ -168,10 +200,11 @@ run_tail(const Command *command, int argc, char **argv)
 			return EXIT_REFUSED;
 		PQclear(before);
 		before = now;
-		if (status < 0)
-			PQclear(ask(&conn, wait_a_little, n, values));
+		PQclear(waited);
+		waited = status < 0 ? ask(&conn, wait_a_little, n, values) : NULL;
 	}
 	PQclear(before);
+	PQclear(waited);
 	PQfinish(conn);
 	return status;
 }

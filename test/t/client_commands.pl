@@ -162,6 +162,33 @@ like($out, qr/^\d\d:\d\d:\d\d  scheduled$/, 'of a job that has not ended');
 is_output([qw(cancel 3 --json)], '[{"id":3,"cancelled":true}]', 'cancel');
 is((run_jobq(qw(tail 3)))[2], 11, 'tail of a cancelled job: exit status');
 
+# one that leaves no row when it is over: those who wait are told how it has ended
+sql(q{SELECT jobq.create_queue('traceless', mode => 'consumer', keep => 'nothing')});
+foreach my $case ([ 'completed', 0 ], [ 'cancelled', 11 ])
+{
+	sql(q{SELECT jobq.enqueue('x', queue => 'traceless')});
+	my ($id, $token) = split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{traceless}', lease => '1 h')});
+	my $ends = $case->[0] eq 'completed' ? "ack($id, $token)" : "cancel($id)";
+	my $told = '';
+	my $tail = IPC::Run::start([ $jobq, 'tail', $id ], '<', File::Spec->devnull, '>', \$told, '2>', \$err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+
+	$tail->pump until $told =~ /running/;
+	# it waits for a second at a time, and is told nothing in between
+	sql(qq{DO \$\$
+BEGIN
+	FOR i IN 1 .. 9000 LOOP
+		PERFORM pg_sleep(0.02), pg_stat_clear_snapshot();
+		EXIT WHEN EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'jobq' AND query LIKE '%jobq.wait(%'
+			AND wait_event_type = 'Extension' AND clock_timestamp() < query_start + interval '0.5 s');
+	END LOOP;
+	PERFORM jobq.$ends;
+END \$\$});
+	$tail->finish;
+	is($tail->full_result(0) >> 8, $case->[1], "tail of a job without a row that is $case->[0]: exit status");
+	like($told, qr/\n\d\d:\d\d:\d\d  $case->[0]\n\z/, 'its end is told');
+	is($err, '', 'and no error');
+}
+sql(q{SELECT jobq.drop_queue('traceless')});
 is_output([qw(create-queue slow --max-running 2 --rate), '5 per second'], '', 'create-queue');
 is_output([qw(alter-queue slow --max-running 3)], '', 'alter-queue');
 is(sql(q{SELECT max_running, rate FROM jobq.queues WHERE name = 'slow'}), '3|5 per second', 'settings of a queue');
