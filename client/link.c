@@ -57,6 +57,7 @@ start(Link *link)
 		drop(link, link->conn != NULL ? PQerrorMessage(link->conn) : "out of memory");
 		return;
 	}
+	hear_notices(link->conn);
 	link->patience = hosts_patience(link->conn);
 	link->host = PQhost(link->conn);
 	link->polling = PGRES_POLLING_WRITING;
