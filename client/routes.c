@@ -14,6 +14,7 @@
 #include "web.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void run_jobs(Request *request);
@@ -311,6 +312,92 @@ const Route routes[] = {
 	{"GET", "/{}", ROUTE_OPEN,.run = answer_asset},
 	{NULL}
 };
+
+/*
+ * Whether a path, as it was sent, is this route's.  The segment that {} stands
+ * for is decoded.
+ */
+static bool
+path_is(const char *path, size_t length, const char *pattern, char **segment)
+{
+	const char *end = path + length;
+
+	*segment = NULL;
+	for (; *pattern != '\0'; pattern++)
+	{
+		if (*pattern != '{')
+		{
+			if (path == end || *path++ != *pattern)
+				break;
+			continue;
+		}
+		else
+		{
+			char	   *to = *segment = allocate(end - path + 1);
+
+			while (path < end && *path != '/')
+			{
+				unsigned	byte;
+
+				if (*path != '%')
+					*to++ = *path++;
+				else if (end - path >= 3 && strspn(path + 1, "0123456789abcdefABCDEF") >= 2 &&
+						 sscanf(path + 1, "%2x", &byte) == 1 && byte != 0)
+				{
+					*to++ = (char) byte;
+					path += 3;
+				}
+				else
+					break;
+			}
+			pattern++;			/* the closing brace */
+			if (to == *segment || (path < end && *path == '%'))
+				break;
+		}
+	}
+	if (*pattern == '\0' && path == end)
+		return true;
+	free(*segment);
+	*segment = NULL;
+	return false;
+}
+
+/*
+ * Find the route.  False if it was answered that there is none.
+ */
+bool
+route_find(Request *request, const char *method)
+{
+	size_t		length = strcspn(request->target, "?#");
+	char		allowed[64] = "";
+
+	if (strcmp(method, "HEAD") == 0)
+		method = "GET";
+	for (const Route *route = routes; route->method != NULL; route++)
+	{
+		char	   *segment;
+
+		if (!path_is(request->target, length, route->path, &segment))
+			continue;
+		if (strcmp(route->method, method) == 0)
+		{
+			request->route = route;
+			request->segment = segment;
+			return true;
+		}
+		free(segment);
+		snprintf(allowed + strlen(allowed), sizeof(allowed) - strlen(allowed), "%s%s",
+				 allowed[0] != '\0' ? ", " : "", route->method);
+	}
+	if (allowed[0] == '\0')
+		answer_problem(request, MHD_HTTP_NOT_FOUND, "there is no such path");
+	else
+	{
+		answer_problem(request, MHD_HTTP_METHOD_NOT_ALLOWED, "the path has no such method");
+		answer_header(request, MHD_HTTP_HEADER_ALLOW, allowed);
+	}
+	return false;
+}
 
 /*
  * GET /api/jobs

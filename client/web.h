@@ -23,7 +23,9 @@
  *	tokens.c	the file of tokens
  *	statement.c	a route's statement: its parameters, and what comes of it
  *	stream.c	Server-Sent Events
- *	gateway.c	consumers that wait for jobs
+ *	given.c		jobs that a consumer is given, or that nobody has got
+ *	gate.c		the statement with which consumers wait for jobs
+ *	gateway.c	consumers that wait
  *	routes.c	the table of all routes
  *	request.c	a request from its first byte to its last
  *	web.c		the command
@@ -144,7 +146,7 @@ struct Principal
 	void	   *proving;
 	struct Follow *follows;		/* stream.c */
 	struct Look *look;
-	struct Gate *gates;			/* gateway.c */
+	struct Gate *gates;			/* gate.c */
 };
 
 /* backend.c */
@@ -245,7 +247,7 @@ struct Request
 	void		(*leave) (Request *request);
 	/* called when its answer was sent, or was not */
 	void		(*sent) (Request *request, bool whole);
-	void	   *state;			/* of stream.c or gateway.c */
+	void	   *state;			/* of stream.c, given.c or gateway.c */
 };
 
 /* answer.c */
@@ -301,9 +303,26 @@ extern void run_follow_job(Request *request);
 extern void run_follow_topics(Request *request);
 extern void stream_job_changed(int64_t job);
 
-/* gateway.c */
+/* given.c: the jobs that a caller is given. */
+typedef struct Given
+{
+	int			n;
+	PQExpBufferData jobs;		/* as JSON */
+	PQExpBufferData ids;
+	PQExpBufferData tokens;
+} Given;
+
+extern Given *given_make(void);
+extern void given_add(Given *given, const char *id, const char *token, const char *job);
+extern void given_hand_over(Request *request, Given *given);
+extern void given_back(Principal *principal, Given *given);
+
+/* gateway.c, and gate.c behind it */
 extern void answer_reserve(Request *request, PGresult *result);
 extern void gateway_tick(void);
+
+/* routes.c */
+extern bool route_find(Request *request, const char *method);
 
 /* request.c */
 extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);

@@ -1,0 +1,140 @@
+/*-------------------------------------------------------------------------
+ *
+ * given.c
+ *	  The jobs that a consumer is given over HTTP.
+ *
+ * From when a caller has the answer it is he who has to end their leases.  If it
+ * did not get through to its last byte, or if nobody is there for whom they are,
+ * they go back to their queue at once, and no attempt is charged.
+ *
+ * client/given.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "web.h"
+
+#include <stdlib.h>
+
+typedef struct Release
+{
+	Statement	statement;
+	Principal  *principal;
+	Given	   *given;
+	const char *values[2];
+} Release;
+
+static const char release_sql[] = "SELECT jobq.release($1::int8[], $2::int8[])";
+
+Given *
+given_make(void)
+{
+	Given	   *given = allocate(sizeof(Given));
+
+	initPQExpBuffer(&given->jobs);
+	initPQExpBuffer(&given->ids);
+	initPQExpBuffer(&given->tokens);
+	appendPQExpBufferStr(&given->jobs, "{\"jobs\":[");
+	appendPQExpBufferChar(&given->ids, '{');
+	appendPQExpBufferChar(&given->tokens, '{');
+	return given;
+}
+
+void
+given_add(Given *given, const char *id, const char *token, const char *job)
+{
+	const char *comma = given->n++ > 0 ? "," : "";
+
+	appendPQExpBuffer(&given->ids, "%s%s", comma, id);
+	appendPQExpBuffer(&given->tokens, "%s%s", comma, token);
+	appendPQExpBufferStr(&given->jobs, comma);
+	appendPQExpBufferStr(&given->jobs, job);
+}
+
+static void
+given_free(Given *given)
+{
+	termPQExpBuffer(&given->jobs);
+	termPQExpBuffer(&given->ids);
+	termPQExpBuffer(&given->tokens);
+	free(given);
+}
+
+static void
+release_done(Statement *statement, PGresult *result, const char *why)
+{
+	Release    *release = statement->owner;
+
+	/* a lease that is lost is not to be given back */
+	if (result == NULL || PQresultStatus(result) != PGRES_TUPLES_OK)
+		say("jobs %s could not be given back: %s", release->given->ids.data,
+			result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : why);
+	given_free(release->given);
+	principal_leave(release->principal);
+	free(release);
+}
+
+/*
+ * Give jobs back that nobody has got.
+ */
+void
+given_back(Principal *principal, Given *given)
+{
+	Release    *release;
+
+	if (given->n == 0)
+	{
+		given_free(given);
+		return;
+	}
+	release = allocate(sizeof(Release));
+	appendPQExpBufferChar(&given->ids, '}');
+	appendPQExpBufferChar(&given->tokens, '}');
+	release->given = given;
+	release->principal = principal;
+	release->values[0] = given->ids.data;
+	release->values[1] = given->tokens.data;
+	release->statement = (Statement)
+	{
+		.sql = release_sql,.n = 2,.values = release->values,.done = release_done,.owner = release
+	};
+	principal_use(principal);
+	pool_send(principal, &release->statement);
+}
+
+/*
+ * The answer was sent, or was not.
+ */
+static void
+given_sent(Request *request, bool whole)
+{
+	Given	   *given = request->state;
+
+	request->state = NULL;
+	if (given == NULL)
+		return;
+	if (whole)
+		given_free(given);
+	else
+		given_back(request->principal, given);
+}
+
+/*
+ * Give jobs to a caller who is there.
+ */
+void
+given_hand_over(Request *request, Given *given)
+{
+	request->state = given;
+	request->sent = given_sent;
+	request->leave = NULL;
+	if (request->gone)
+		/* given_sent() will know */
+		request_resume(request);
+	else
+	{
+		if (PQExpBufferDataBroken(given->jobs) || PQExpBufferDataBroken(given->ids) ||
+			PQExpBufferDataBroken(given->tokens))
+			fatal(EXIT_REFUSED, "out of memory");
+		answer(request, MHD_HTTP_OK, "application/json", given->jobs.data, given->jobs.len);
+	}
+}

@@ -1,0 +1,149 @@
+# jobq web: consumers that wait for jobs together.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use HTTP::Tiny;
+use IO::Select;
+use JSON::PP ();
+use JobqTest;
+use JobqWeb;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my ($node, $jobq) = client_node();
+delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $patience = $PostgreSQL::Test::Utils::timeout_default;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
+{
+	plan skip_all => 'the program jobq was built without libmicrohttpd';
+}
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE app LOGIN;
+SELECT jobq.grant_role('app');
+SELECT jobq.create_queue('granted', mode => 'consumer');
+SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many}'::text[]) AS name;
+SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
+SELECT jobq.grant_queue('granted', 'app', 'consume')});
+
+my $token = 'Abcdefghijklmnopqrstuvwx0';
+append_to_file("$dir/tokens", "$token user=app\n");
+chmod 0600, "$dir/tokens";
+my $server = serve($jobq, '--token-file', "$dir/tokens");
+my $http = HTTP::Tiny->new(timeout => $patience);
+my $json = JSON::PP->new->utf8;
+
+sub ask
+{
+	my ($method, $path, $body) = @_;
+	my $answer = $http->request($method, $server->{url} . $path,
+		{   headers => { Authorization => "Bearer $token", defined $body ? ('Content-Type' => 'application/json') : () },
+			defined $body ? (content => $json->encode($body)) : () });
+
+	return ($answer->{status}, eval { $json->decode($answer->{content}) });
+}
+
+sub enqueue
+{
+	my ($queue, $n) = @_;
+
+	sql("SET ROLE app; SELECT jobq.enqueue('x', queue => '$queue') FROM generate_series(1, $n)");
+	return;
+}
+
+# The bytes of a request that waits for a job of a queue.
+sub reserve_text
+{
+	my ($queue) = @_;
+	my $body = $json->encode({ queues => [$queue], wait => '60 s', lease => '10 min' });
+
+	return "POST /api/reserve HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: "
+	  . length($body) . "\r\n\r\n$body";
+}
+
+# When the statements were begun that wait for jobs.
+sub statements
+{
+	return sql(q{SELECT coalesce(string_agg(query_start::text, ' ' ORDER BY query_start), '') FROM pg_stat_activity
+		WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
+}
+
+# A consumer for whose queue a statement was begun anew, or that has got an answer.
+sub waits_for
+{
+	my ($queue, $web) = @_;
+	my $before = statements();
+	my $socket = raw($web || $server, reserve_text($queue));
+	my $end = time + $patience;
+	my $now;
+
+	do
+	{
+		usleep(20_000);
+		$now = statements();
+	} while (($now eq '' || $now eq $before) && time < $end && !IO::Select->new($socket)->can_read(0));
+	return $socket;
+}
+
+sub answer_to { return hear($_[0], qr/\}\]\}|"status":\d+[^\n]*\}/); }
+
+# The leases in an answer are over.
+sub ack
+{
+	my ($answer) = @_;
+	my ($id, $lease) = $answer =~ /"id":(\d+),"token":(\d+)/ or return;
+
+	is((ask('POST', '/api/ack', { id => $id, token => $lease }))[0], 200, 'it is done');
+	return;
+}
+
+# Whoever waits for jobs of all roles does not disturb one who waits for those of his own.
+my $granted = waits_for('granted');
+my $own = waits_for('c1');
+enqueue('c1', 1);
+sql(q{SELECT jobq.enqueue('x', queue => 'granted')});
+my $answer = answer_to($granted);
+like($answer, qr/^HTTP\/1.1 200.*"queue":"granted"/s, 'who may have the jobs of all roles gets one');
+like(answer_to($own), qr/^HTTP\/1.1 200.*"queue":"c1"/s, 'and who waits beside him one of his own');
+ack($answer);
+
+# A queue that ends is the matter of those who wait for it.
+$granted = waits_for('granted');
+$own = waits_for('c1');
+sql(q{SELECT jobq.drop_queue('granted')});
+like(answer_to($granted), qr/^HTTP\/1.1 404.*granted\\" does not exist/s, 'who waits for a queue that is dropped is told');
+enqueue('c1', 1);
+like(answer_to($own), qr/^HTTP\/1.1 200.*"queue":"c1"/s, 'who was apart from him gets his job');
+my %waits = map { $_ => waits_for($_) } qw(c2 c3);
+sql(q{SELECT jobq.drop_queue('c2')});
+$waits{c1} = waits_for('c1');
+like(answer_to($waits{c2}), qr/^HTTP\/1.1 404.*c2\\" does not exist/s, 'so is one who has waited with others');
+enqueue($_, 1) foreach qw(c1 c3);
+like(answer_to($waits{$_}), qr/^HTTP\/1.1 200.*"queue":"$_"/s, "who get theirs: $_") foreach qw(c1 c3);
+
+# No more jobs of a queue are taken than are wanted of it, though others want many.
+my @many = (waits_for('many'), map { raw($server, reserve_text('many')) } 2 .. 9);
+ask('POST', '/api/reserve', { queues => ['many'] }) foreach 1 .. 8;
+my $slow = waits_for('slow');
+enqueue('slow', 100);
+my $got = answer_to($slow) =~ /"queue":"slow"/;
+$got += @{ (ask('POST', '/api/reserve', { queues => ['slow'], wait => '2 s' }))[1]{jobs} || [] } foreach 2 .. 10;
+is($got, 10, 'who asks ten times gets all that the rate allows');
+$slow = waits_for('slow');
+enqueue('many', 9);
+is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
+close $slow;
+
+$server->{process}->signal('TERM');
+ok($server->{process}->finish, 'it ends');
+$node->stop;
+no_failed_assertion($node);
+done_testing();
