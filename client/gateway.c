@@ -154,3 +154,15 @@ gateway_tick(void)
 		principal_leave(principal);
 	}
 }
+
+/*
+ * Whether there are statements of gates, whose jobs are still to be given back.
+ */
+bool
+gateway_waits(void)
+{
+	for (Principal *principal = principals; principal != NULL; principal = principal->next)
+		if (principal->gates != NULL)
+			return true;
+	return false;
+}

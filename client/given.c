@@ -23,6 +23,8 @@ typedef struct Release
 	const char *values[2];
 } Release;
 
+int			releases_under_way;
+
 static const char release_sql[] = "SELECT jobq.release($1::int8[], $2::int8[])";
 
 Given *
@@ -69,6 +71,7 @@ release_done(Statement *statement, PGresult *result, const char *why)
 		say("jobs %s could not be given back: %s", release->given->ids.data,
 			result != NULL ? PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) : why);
 	given_free(release->given);
+	releases_under_way--;
 	principal_leave(release->principal);
 	free(release);
 }
@@ -97,6 +100,7 @@ given_back(Principal *principal, Given *given)
 	{
 		.sql = release_sql,.n = 2,.values = release->values,.done = release_done,.owner = release
 	};
+	releases_under_way++;
 	principal_use(principal);
 	pool_send(principal, &release->statement);
 }
@@ -127,7 +131,7 @@ given_hand_over(Request *request, Given *given)
 	request->state = given;
 	request->sent = given_sent;
 	request->leave = NULL;
-	if (request->gone)
+	if (request_is_gone(request))
 		/* given_sent() will know */
 		request_resume(request);
 	else

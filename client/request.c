@@ -24,6 +24,7 @@
 #include "web.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,7 @@ typedef struct Caller
 static Request *requests;
 static Caller *callers;			/* the newest first */
 static int	ncallers;			/* that are not shut down */
+static bool ending;				/* no request is begun any more */
 
 static Caller *
 caller_of(struct MHD_Connection *connection)
@@ -191,6 +193,20 @@ socket_ready(void *owner, uint32_t events)
 	request->gone = true;
 	if (request->leave != NULL)
 		request->leave(request);
+}
+
+/*
+ * Whether the caller of a request that is suspended has hung up, be it that nobody was
+ * told yet.
+ */
+bool
+request_is_gone(Request *request)
+{
+	struct pollfd socket = {.fd = request->socket.fd,.events = POLLRDHUP};
+
+	if (request->socket.fd >= 0 && poll(&socket, 1, 0) > 0)
+		request->gone = true;
+	return request->gone;
 }
 
 /*
@@ -344,7 +360,7 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 	(void) closure;
 	(void) url;
 	(void) version;
-	if (request == NULL || request->gone)
+	if (request == NULL || request->gone || (ending && !request->begun))
 		return MHD_NO;
 	if (!request->seen)
 	{
@@ -393,17 +409,53 @@ request_tick(void)
 }
 
 /*
- * The program ends: no request waits for anything.
+ * The program ends: no request waits for anything but the end of its statement, which
+ * may have taken jobs, and no other one is begun.  Answers that are there are still
+ * sent.
  */
 void
 requests_end(void)
 {
+	ending = true;
 	for (Request *request = requests; request != NULL; request = request->next)
 	{
+		if (request->begun && !request->suspended && !request->streams)
+			continue;
 		request->gone = true;
 		if (request->leave != NULL)
 			request->leave(request);
 		stream_end(request);
+		if (request->statement.backend != NULL)
+			backend_cancel(&request->statement);
+		else
+			request_resume(request);
+	}
+}
+
+/*
+ * Whether there are requests whose statements run; or, if that is asked, answers that
+ * are not sent as a whole.
+ */
+bool
+requests_go_on(bool answers)
+{
+	for (const Request *request = requests; request != NULL; request = request->next)
+		if (request->suspended || (answers && request->begun && !request->streams))
+			return true;
+	return false;
+}
+
+/*
+ * Wait no longer for statements that run.
+ */
+void
+requests_abandon(void)
+{
+	for (Request *request = requests; request != NULL; request = request->next)
+	{
+		if (request->statement.backend != NULL)
+			backend_end(request->statement.backend);
+		request->statement.backend = NULL;
 		request_resume(request);
 	}
 }

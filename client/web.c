@@ -29,10 +29,13 @@
 								 * or waits */
 #define IDLE_TURN		0.25
 #define FILES_OF_OTHERS	200		/* beside the connections of callers */
+#define ANSWER_TIME		1.0		/* for answers that are being sent, at the end */
+#define STOP_TIME		5.0		/* for what runs in the database to end, and
+								 * again for jobs to be given back */
 
 WebOptions	web;
 
-static bool stopping;
+static int	stopping;			/* how often it was told to */
 static Watched signals = {.fd = -1};
 static Watched daemon_watched = {.fd = -1};
 
@@ -166,7 +169,7 @@ signal_ready(void *owner, uint32_t events)
 	if (signal.ssi_signo == SIGHUP)
 		tokens_read(false);
 	else
-		stopping = true;
+		stopping++;
 }
 
 static void
@@ -175,6 +178,40 @@ daemon_ready(void *owner, uint32_t events)
 	/* MHD_run() is called in each turn */
 	(void) owner;
 	(void) events;
+}
+
+/*
+ * The program ends.  Who waits waits no more; but the jobs that have been taken for
+ * somebody and that he has not got are given back first, as nobody would do that
+ * before their leases end.  A second signal ends the program at once.
+ */
+static void
+stop(struct MHD_Daemon *daemon)
+{
+	double		since = web_now;
+
+	close(MHD_quiesce_daemon(daemon));
+	requests_end();
+	while (stopping < 2 && web_now < since + STOP_TIME &&
+		   (requests_go_on(web_now < since + ANSWER_TIME) || gateway_waits()))
+	{
+		pool_tick();
+		MHD_run(daemon);
+		loop_wait(TURN);
+	}
+	requests_abandon();
+	MHD_run(daemon);
+	/* from here on, whatever was not sent will not be */
+	MHD_stop_daemon(daemon);
+	for (since = web_now; stopping < 2 && web_now < since + STOP_TIME && (releases_under_way > 0 || gateway_waits());)
+	{
+		pool_tick();
+		loop_wait(TURN);
+	}
+	if (releases_under_way > 0 || gateway_waits())
+		say("jobs that nobody has got stay held until their leases end");
+	pool_close();
+	listener_close();
 }
 
 int
@@ -219,7 +256,7 @@ run_web(const Command *command, int argc, char **argv)
 	loop_watch(&daemon_watched, MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, EPOLLIN);
 	say("listening at %s", address);
 
-	while (!stopping)
+	while (stopping == 0)
 	{
 		MHD_UNSIGNED_LONG_LONG patience;
 		double		turn;
@@ -244,11 +281,7 @@ run_web(const Command *command, int argc, char **argv)
 	}
 
 	say("stopping");
-	requests_end();
-	MHD_run(daemon);
-	MHD_stop_daemon(daemon);
-	pool_close();
-	listener_close();
+	stop(daemon);
 	return EXIT_DONE;
 }
 

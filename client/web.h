@@ -316,10 +316,12 @@ extern Given *given_make(void);
 extern void given_add(Given *given, const char *id, const char *token, const char *job);
 extern void given_hand_over(Request *request, Given *given);
 extern void given_back(Principal *principal, Given *given);
+extern int	releases_under_way;
 
 /* gateway.c, and gate.c behind it */
 extern void answer_reserve(Request *request, PGresult *result);
 extern void gateway_tick(void);
+extern bool gateway_waits(void);
 
 /* routes.c */
 extern bool route_find(Request *request, const char *method);
@@ -328,9 +330,12 @@ extern bool route_find(Request *request, const char *method);
 extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
 extern void request_suspend(Request *request);
 extern void request_resume(Request *request);
+extern bool request_is_gone(Request *request);
 extern void requests_without(Session *session);
 extern void request_tick(void);
 extern void requests_end(void);
+extern bool requests_go_on(bool answers);
+extern void requests_abandon(void);
 
 /* assets.inc, which is made from client/web and openapi.json */
 typedef struct Asset

@@ -1,4 +1,4 @@
-# jobq web: consumers that wait for jobs together.
+# jobq web: consumers that wait for jobs together, and jobs that nobody has got.
 
 use strict;
 use warnings FATAL => 'all';
@@ -6,10 +6,12 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use HTTP::Tiny;
 use IO::Select;
+use IO::Socket::INET;
 use JSON::PP ();
 use JobqTest;
 use JobqWeb;
 use PostgreSQL::Test::Utils;
+use Socket qw(SOL_SOCKET SO_RCVBUF pack_sockaddr_in inet_aton);
 use Test::More;
 use Time::HiRes qw(time usleep);
 
@@ -30,7 +32,7 @@ CREATE EXTENSION jobq;
 CREATE ROLE app LOGIN;
 SELECT jobq.grant_role('app');
 SELECT jobq.create_queue('granted', mode => 'consumer');
-SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many}'::text[]) AS name;
+SELECT jobq.create_queue(name, mode => 'consumer', open => true) FROM unnest('{c1,c2,c3,many,big,stuck,held}'::text[]) AS name;
 SELECT jobq.create_queue('slow', mode => 'consumer', open => true, rate => '10 per minute burst 10');
 SELECT jobq.grant_queue('granted', 'app', 'consume')});
 
@@ -141,6 +143,58 @@ $slow = waits_for('slow');
 enqueue('many', 9);
 is(scalar(grep { answer_to($_) =~ /"queue":"many"/ } @many), 9, 'many get many, though he waits beside them');
 close $slow;
+
+# What a consumer has not got when the program ends is free again.  One that does not
+# read, and a request that holds the only connection for longer than the program is told
+# to live:
+my $free = sub { return "SELECT state = 'ready' AND attempt = 0 FROM jobq.live_jobs WHERE queue = '$_[0]'"; };
+my $ends = serve($jobq, '--token-file', "$dir/tokens", '--connections', 1);
+sql(q{SET ROLE app; SELECT jobq.enqueue('x', jsonb_build_object('long', repeat('x', 8000000)), queue => 'big')});
+my $deaf = IO::Socket::INET->new(Proto => 'tcp');
+$deaf->setsockopt(SOL_SOCKET, SO_RCVBUF, 4096);
+connect($deaf, pack_sockaddr_in($ends->{port}, inet_aton('127.0.0.1'))) or die "connect: $!";
+$deaf->syswrite(reserve_text('big'));
+wait_for($node, 'a consumer is given a job, and does not read', q{SELECT state = 'running' FROM jobq.live_jobs WHERE queue = 'big'});
+my $holder = $node->background_psql('postgres');
+$holder->query_safe(q{SET ROLE app; BEGIN; SELECT jobq.enqueue('x', queue => 'stuck', unique_key => 'k')});
+my $body = '{"kind": "x", "queue": "stuck", "unique_key": "k"}';
+my $stuck = raw($ends, "POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $token\r\nContent-Type: application/json\r\nContent-Length: "
+	  . length($body) . "\r\n\r\n$body");
+wait_for($node, 'another one holds the connection',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND wait_event_type = 'Lock'});
+$ends->{process}->signal('TERM');
+$ends->{process}->pump until $ends->{err} =~ /stopping/;
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+ok($ends->{process}->finish, 'the program ends');
+wait_for($node, 'and gives the job back before', $free->('big'));
+close $deaf;
+
+# Jobs that come together with the end; of two consumers, one is there for them.
+for my $there (1, 0)
+{
+	$ends = serve($jobq, '--token-file', "$dir/tokens");
+	my $waits = waits_for('held', $ends);
+	my $pid = web_pid($ends);
+
+	kill('STOP', $pid);
+	enqueue('held', 1);
+	wait_for($node, 'a job was taken, which the program does not know yet', q{SELECT state = 'running' FROM jobq.live_jobs WHERE queue = 'held'});
+	close $waits unless $there;
+	kill('TERM', $pid);
+	kill('CONT', $pid);
+	ok($ends->{process}->finish, 'the program ends');
+	if ($there)
+	{
+		$answer = answer_to($waits);
+		like($answer, qr/^HTTP\/1.1 200.*"queue":"held"/s, 'the consumer gets it');
+		ack($answer);
+	}
+	else
+	{
+		wait_for($node, 'it is free again', $free->('held'));
+	}
+}
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
