@@ -125,6 +125,15 @@ answer_no_connection(Request *request, const char *why)
 }
 
 /*
+ * Who has asked is nobody any more.
+ */
+void
+answer_refused(Request *request)
+{
+	answer_problem(request, MHD_HTTP_UNAUTHORIZED, "the session or the token has ended");
+}
+
+/*
  * The status for an error of the server, by its SQLSTATE; the manual has the
  * same list.
  */

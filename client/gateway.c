@@ -54,6 +54,11 @@ answer_reserve(Request *request, PGresult *result)
 		request_resume(request);
 		return;
 	}
+	if (request->refused)
+	{
+		answer_refused(request);
+		return;
+	}
 	/* the names and numbers that the caller has sent, and no payload */
 	document = json_loads(text +1, 0, NULL);
 	if (document == NULL)
@@ -116,6 +121,21 @@ parked_left(Request *request)
 	Gate	   *gate = unpark(request->state);
 
 	request_resume(request);
+	gate_run(gate);
+}
+
+/*
+ * Nobody is behind this request any more: if it waits here, it ends.
+ */
+void
+gateway_refuse(Request *request)
+{
+	Gate	   *gate;
+
+	if (request->leave != parked_left)
+		return;
+	gate = unpark(request->state);
+	answer_refused(request);
 	gate_run(gate);
 }
 

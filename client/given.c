@@ -131,7 +131,12 @@ given_hand_over(Request *request, Given *given)
 	request->state = given;
 	request->sent = given_sent;
 	request->leave = NULL;
-	if (request_is_gone(request))
+	if (request->refused)
+	{
+		given_sent(request, false);
+		answer_refused(request);
+	}
+	else if (request_is_gone(request))
 		/* given_sent() will know */
 		request_resume(request);
 	else

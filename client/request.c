@@ -239,17 +239,37 @@ request_resume(Request *request)
 }
 
 /*
+ * Nobody is behind this request any more.  A statement that runs is left to its end.
+ */
+static void
+request_refuse(Request *request)
+{
+	request->session = NULL;
+	request->refused = true;
+	stream_end(request);
+	gateway_refuse(request);
+}
+
+/*
  * A session ends while there are requests of it.
  */
 void
-requests_without(Session *session)
+requests_without(const Session *session)
 {
 	for (Request *request = requests; request != NULL; request = request->next)
 		if (request->session == session)
-		{
-			request->session = NULL;
-			stream_end(request);
-		}
+			request_refuse(request);
+}
+
+/*
+ * The same for the token that this principal is of.
+ */
+void
+requests_without_token(const Principal *principal)
+{
+	for (Request *request = requests; request != NULL; request = request->next)
+		if (request->principal == principal)
+			request_refuse(request);
 }
 
 /* How often a request has headers that say where it ends, and for which host it is. */
@@ -385,7 +405,9 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 			caller->deadline = INFINITY;
 		if (PQExpBufferBroken(&request->body))
 			fatal(EXIT_REFUSED, "out of memory");
-		if (memchr(request->body.data, '\0', request->body.len) != NULL)
+		if (request->refused)
+			answer_refused(request);
+		else if (memchr(request->body.data, '\0', request->body.len) != NULL)
 			answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body has a byte that is zero");
 		else if (request->route->run != NULL)
 			request->route->run(request);

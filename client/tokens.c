@@ -7,8 +7,9 @@
  * "user=app password=secret", which are added to those of this program.  So a
  * token stands for a connection that whoever can write the file could make by
  * himself, and its statements are those of that role alone: nothing here ever
- * says SET ROLE.  The file is read again at SIGHUP; a token that is not there any
- * more is not taken from then on.
+ * says SET ROLE.  The file is read again at SIGHUP.  A token that stays keeps its
+ * connections.  One that is not there any more, or stands for another connection,
+ * is not taken from then on, and what waits or is followed with it ends.
  *
  * client/tokens.c
  *
@@ -28,7 +29,7 @@ typedef struct Token
 {
 	struct Token *next;
 	char	   *secret;
-	Principal  *principal;
+	Principal  *principal;		/* of this token alone */
 } Token;
 
 static Token *tokens;
@@ -60,6 +61,35 @@ tokens_free(Token *list)
 		explicit_bzero(token->secret, strlen(token->secret));
 		free(token->secret);
 		free(token);
+	}
+}
+
+/*
+ * The principal of a token that was read before, if it stands for the same, or NULL.
+ */
+static Principal *
+principal_before(const char *secret, const char *conninfo)
+{
+	for (Token *token = tokens; token != NULL; token = token->next)
+		if (strcmp(token->secret, secret) == 0 && strcmp(token->principal->conninfo, conninfo) == 0)
+			return token->principal;
+	return NULL;
+}
+
+/*
+ * End what is asked with tokens that are not there any more.
+ */
+static void
+tokens_end(const Token *list, const Token *successors)
+{
+	for (; list != NULL; list = list->next)
+	{
+		const Token *token = successors;
+
+		while (token != NULL && token->principal != list->principal)
+			token = token->next;
+		if (token == NULL)
+			requests_without_token(list->principal);
 	}
 }
 
@@ -106,7 +136,9 @@ token_line(char *line, int number, Token **list)
 	{
 		token = allocate(sizeof(Token));
 		token->secret = copy_text(secret);
-		token->principal = principal_make(role, NULL, conninfo);
+		token->principal = principal_before(secret, conninfo);
+		if (token->principal == NULL)
+			token->principal = principal_make(role, NULL, conninfo);
 		principal_use(token->principal);
 		token->next = *list;
 		*list = token;
@@ -166,6 +198,7 @@ tokens_read(bool first)
 		tokens_free(list);
 		return;
 	}
+	tokens_end(tokens, list);
 	tokens_free(tokens);
 	tokens = list;
 }

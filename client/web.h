@@ -232,6 +232,7 @@ struct Request
 	bool		begun;
 	bool		suspended;
 	bool		gone;			/* the caller has hung up */
+	bool		refused;		/* its session or token has ended meanwhile */
 	bool		streams;		/* its answer has no end */
 	struct MHD_Response *response;
 	unsigned	status;
@@ -258,6 +259,7 @@ extern void answer_header(Request *request, const char *name, const char *value)
 extern void answer_problem(Request *request, unsigned status, const char *detail);
 extern void answer_error(Request *request, const PGresult *result);
 extern void answer_no_connection(Request *request, const char *why);
+extern void answer_refused(Request *request);
 extern char *problem_text(unsigned status, const char *detail);
 extern char *problem_of(const PGresult *result);
 extern void answer_asset(Request *request);
@@ -320,6 +322,7 @@ extern int	releases_under_way;
 
 /* gateway.c, and gate.c behind it */
 extern void answer_reserve(Request *request, PGresult *result);
+extern void gateway_refuse(Request *request);
 extern void gateway_tick(void);
 extern bool gateway_waits(void);
 
@@ -331,7 +334,8 @@ extern struct MHD_Daemon *daemon_start(int listener, char *cert, char *key);
 extern void request_suspend(Request *request);
 extern void request_resume(Request *request);
 extern bool request_is_gone(Request *request);
-extern void requests_without(Session *session);
+extern void requests_without(const Session *session);
+extern void requests_without_token(const Principal *principal);
 extern void request_tick(void);
 extern void requests_end(void);
 extern bool requests_go_on(bool answers);

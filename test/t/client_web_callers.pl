@@ -1,0 +1,121 @@
+# jobq web: tokens that are taken away.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use HTTP::Tiny;
+use IO::Select;
+use JSON::PP ();
+use JobqTest;
+use JobqWeb;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my ($node, $jobq) = client_node();
+delete @ENV{qw(http_proxy https_proxy all_proxy)};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $patience = $PostgreSQL::Test::Utils::timeout_default;
+
+# What it cuts off is no reason to end.
+local $SIG{PIPE} = 'IGNORE';
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+if (refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/)
+{
+	plan skip_all => 'the program jobq was built without libmicrohttpd';
+}
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE ROLE app LOGIN;
+CREATE ROLE boss LOGIN;
+CREATE ROLE other LOGIN;
+SELECT jobq.grant_role('app'), jobq.grant_role('boss', 'manage'), jobq.grant_role('other');
+SELECT jobq.create_queue('c', mode => 'consumer', open => true)});
+
+my ($token, $taken, $other) = map { "Abcdefghijklmnopqrstuvwx$_" } 0 .. 2;
+
+# The file of tokens has these lines.
+sub tokens
+{
+	unlink "$dir/tokens";
+	append_to_file("$dir/tokens", join '', map { "$_\n" } @_);
+	chmod 0600, "$dir/tokens";
+	return;
+}
+
+tokens("$token user=app", "$taken user=app");
+my $server = serve($jobq, '--token-file', "$dir/tokens", '--allow-trust', '--connections', 1);
+my $http = HTTP::Tiny->new(timeout => $patience, max_redirect => 0);
+my $json = JSON::PP->new->utf8;
+
+sub ask
+{
+	my ($method, $path, $body, %headers) = @_;
+
+	$headers{'Content-Type'} = 'application/json' if defined $body;
+	my $answer = $http->request($method, "$server->{url}$path",
+		{ headers => \%headers, defined $body ? (content => $json->encode($body)) : () });
+	return ($answer->{status}, eval { $json->decode($answer->{content}) }, $answer->{headers});
+}
+
+sub status_of { return (ask(@_))[0]; }
+
+sub request_text
+{
+	my ($what, $secret, $body) = @_;
+
+	return "$what HTTP/1.1\r\nHost: 127.0.0.1\r\n" . ($secret ? "Authorization: Bearer $secret\r\n" : '')
+	  . (defined $body ? "Content-Type: application/json\r\nContent-Length: " . length($body) . "\r\n\r\n$body" : "\r\n");
+}
+
+# Whether the other side closes, or has ended its answer.
+sub ends
+{
+	my ($socket) = @_;
+
+	my $last = qr/(?:^|\n)0\r\n\r\n/;
+
+	return hear($socket, $last) =~ $last || (IO::Select->new($socket)->can_read(0) && !sysread($socket, my $byte, 1));
+}
+
+# What is followed and what waits ends with its token, and with no other one.
+my %follows = map { $_ => raw($server, request_text('GET /api/events?topics=queues', $_)) } $token, $taken;
+like(hear($follows{$_}, qr/"name":"c"/), qr/event: queues/, 'queues are followed') foreach $token, $taken;
+my $waits = raw($server, request_text('POST /api/reserve', $taken, '{"queues": ["c"], "wait": "60 s"}'));
+wait_for($node, 'a consumer waits',
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND state = 'active' AND query LIKE 'SELECT r.queue, r.id%'});
+tokens("$token user=app");
+$server->{process}->signal('HUP');
+like(hear($waits, qr/\}/), qr/^HTTP\/1.1 401/, 'a consumer whose token is taken away waits no more');
+ok(ends($follows{$taken}), 'and is told of nothing any more');
+is(status_of('GET', '/api/session', undef, Authorization => "Bearer $taken"), 401, 'it is nobody');
+sql(q{SELECT jobq.pause('c')});
+like(hear($follows{$token}, qr/"name":"c","paused":true/), qr/event: queues/, 'who has another one is told all the same');
+sql(q{SELECT jobq.resume('c')});
+
+# Tokens that stay have their connections, however often the file is read.
+my @more;
+for my $n (1 .. 3)
+{
+	tokens("$token user=app", "$other$n user=other");
+	$server->{process}->signal('HUP');
+	my $end = time + $patience;
+	usleep(20_000) while status_of('GET', '/api/session', undef, Authorization => "Bearer $other$n") != 200 && time < $end;
+	push @more, raw($server, request_text('GET /api/events?topics=overview', $token));
+	like(hear($more[-1], qr/"ready" ?:/), qr/event: overview/, 'the file was read, and somebody follows more');
+}
+wait_for($node, 'all with a token share its connection', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'jobq web' AND usename = 'app'});
+tokens("$token user=other");
+$server->{process}->signal('HUP');
+ok(ends($follows{$token}), 'who has a token that stands for another role is told of nothing as the first one');
+close $_ foreach $waits, values %follows, @more;
+
+$server->{process}->signal('TERM');
+ok($server->{process}->finish, 'it ends');
+$node->stop;
+no_failed_assertion($node);
+done_testing();
