@@ -111,7 +111,8 @@ payload_hidden(const char *role, bool is_token)
 }
 
 /*
- * Find whose request this is.  A token counts before a cookie.
+ * Find whose request this is.  A token counts before a cookie.  What else is said
+ * of who asks is for a server before this one.
  */
 bool
 session_find(Request *request)
@@ -119,11 +120,8 @@ session_find(Request *request)
 	const char *authorization = header_of(request, MHD_HTTP_HEADER_AUTHORIZATION);
 	const char *id = MHD_lookup_connection_value(request->connection, MHD_COOKIE_KIND, COOKIE);
 
-	if (authorization != NULL)
-	{
-		if (strncasecmp(authorization, "Bearer ", 7) == 0)
-			request->principal = token_find(authorization + 7);
-	}
+	if (authorization != NULL && strncasecmp(authorization, "Bearer ", 7) == 0)
+		request->principal = token_find(authorization + 7);
 	else if (id != NULL)
 		for (Session *session = sessions; session != NULL; session = session->next)
 			if (secret_equal(session->id, id))

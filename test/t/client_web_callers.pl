@@ -1,4 +1,4 @@
-# jobq web: tokens that are taken away.
+# jobq web: tokens that are taken away, and other servers' Authorization.
 
 use strict;
 use warnings FATAL => 'all';
@@ -64,6 +64,15 @@ sub ask
 
 sub status_of { return (ask(@_))[0]; }
 
+sub log_in
+{
+	my ($role, $query) = @_;
+	my ($status, $session, $headers) = ask('POST', '/api/session' . ($query || ''), { role => $role, password => 'x' });
+	my ($cookie) = ($headers->{'set-cookie'} || '') =~ /^([^;]+)/;
+
+	return ($status, Cookie => $cookie, 'X-CSRF-Token' => $session->{csrf});
+}
+
 sub request_text
 {
 	my ($what, $secret, $body) = @_;
@@ -113,6 +122,17 @@ tokens("$token user=other");
 $server->{process}->signal('HUP');
 ok(ends($follows{$token}), 'who has a token that stands for another role is told of nothing as the first one');
 close $_ foreach $waits, values %follows, @more;
+
+# Behind a server that asks for a password of its own.
+my ($status, %app) = log_in('app');
+is($status, 200, 'a role logs in');
+my %basic = (Authorization => 'Basic eDp5');
+is(status_of('GET', '/api/session', undef, %app, %basic), 200, 'the session counts, whatever a server before has asked for');
+($status, my %boss) = log_in('boss');
+is(status_of('POST', '/api/queues/c/pause', undef, Cookie => $boss{Cookie}, %basic), 403, 'nothing is changed without the CSRF token');
+is(status_of('POST', '/api/queues/c/pause', undef, %boss, %basic), 200, 'but with it');
+is(status_of('GET', '/api/session', undef, %basic), 401, 'that password is none of ours');
+is(status_of('GET', '/api/session', undef, %app, Authorization => 'Bearer nothing'), 401, 'a wrong token counts before a session');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
