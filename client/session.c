@@ -32,6 +32,7 @@
 #define COOKIE			"jobq_session"
 #define SESSION_TIME	(12 * 3600.0)	/* without a request */
 #define MAX_SESSIONS	10000
+#define MAX_SESSIONS_OF_ROLE	100
 #define MAX_PROVING		16		/* that log in at a time */
 #define FAILURE_PAUSE	1.0		/* until a wrong password is answered */
 
@@ -216,6 +217,28 @@ session_free(Session *session)
 }
 
 /*
+ * A role that has as many sessions as it may loses that which was used longest ago,
+ * so that it keeps no others from logging in.
+ */
+static void
+session_make_room(const char *role)
+{
+	Session    *oldest = NULL;
+	int			n = 0;
+
+	for (Session *session = sessions; session != NULL; session = session->next)
+	{
+		if (!session->told || strcmp(session->principal->role, role) != 0)
+			continue;
+		n++;
+		if (oldest == NULL || session->used <= oldest->used)
+			oldest = session;
+	}
+	if (n >= MAX_SESSIONS_OF_ROLE)
+		session_free(oldest);
+}
+
+/*
  * All sessions of a principal end: its password is not right any more.
  */
 void
@@ -310,6 +333,19 @@ log_in_left(Request *request)
 }
 
 /*
+ * The answer to a log-in was sent, or was not.  A session whose id nobody knows does
+ * not stay.
+ */
+static void
+log_in_sent(Request *request, bool whole)
+{
+	Session    *session = request->session;
+
+	if (session != NULL && (!whole || !session->told))
+		session_free(session);
+}
+
+/*
  * The server has said whether the password is right.
  */
 static void
@@ -360,6 +396,7 @@ log_in_proved(Principal *principal, const char *why, bool refused)
 	sessions = session;
 	nsessions++;
 	request->session = session;
+	request->sent = log_in_sent;
 	request->principal = principal;
 	principal_use(principal);
 	statement_begin(request);
@@ -376,6 +413,8 @@ answer_session(Request *request, PGresult *result)
 	answer(request, MHD_HTTP_OK, "application/json", PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
 	if (request->session == NULL || strcmp(request->route->method, "POST") != 0)
 		return;
+	session_make_room(request->principal->role);
+	request->session->told = true;
 	snprintf(cookie, sizeof(cookie), COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
 			 request->session->id, web.tls ? "; Secure" : "");
 	answer_header(request, MHD_HTTP_HEADER_SET_COOKIE, cookie);

@@ -180,6 +180,7 @@ struct Session
 	char		csrf[SECRET_SIZE];
 	Principal  *principal;
 	double		used;
+	bool		told;			/* its caller has been answered with its id */
 };
 
 #define GATE_WAIT		10.0	/* seconds in jobq.reserve(), at most */

@@ -1,4 +1,4 @@
-# jobq web: tokens that are taken away, and other servers' Authorization.
+# jobq web: tokens that are taken away, many sessions, and other servers' Authorization.
 
 use strict;
 use warnings FATAL => 'all';
@@ -133,6 +133,20 @@ is(status_of('POST', '/api/queues/c/pause', undef, Cookie => $boss{Cookie}, %bas
 is(status_of('POST', '/api/queues/c/pause', undef, %boss, %basic), 200, 'but with it');
 is(status_of('GET', '/api/session', undef, %basic), 401, 'that password is none of ours');
 is(status_of('GET', '/api/session', undef, %app, Authorization => 'Bearer nothing'), 401, 'a wrong token counts before a session');
+
+# A role that logs in again and again loses its own sessions.
+my ($first, @sessions) = (\%app);
+for (1 .. 100)
+{
+	($status, my %session) = log_in('app');
+	push @sessions, \%session if $status == 200;
+}
+is(scalar @sessions, 100, 'a role logs in a hundred times');
+is(join(' ', map { status_of('GET', '/api/session', undef, %$_) } $first, $sessions[0], $sessions[-1]), '401 200 200', 'that which was used longest ago has ended');
+is((log_in('app', '?x=1'))[0], 400, 'a log-in that fails');
+is(status_of('GET', '/api/session', undef, %{ $sessions[1] }), 200, 'ends none');
+is(status_of('GET', '/api/session', undef, %boss), 200, 'others have theirs');
+is((log_in('other'))[0], 200, 'and log in');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
