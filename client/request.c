@@ -6,7 +6,8 @@
  * libmicrohttpd reads it, and calls handle(): when its headers are there, for
  * each part of its body, when all is there, and again when it was suspended and
  * is not any more.  What is wrong with its headers is answered before its body is
- * read.
+ * read.  Of a body that is too large nothing is kept, and strangers may have little
+ * kept.
  *
  * The socket of a request that is suspended is watched here, as libmicrohttpd
  * does not: a caller that hangs up is told to whatever the request waits in.
@@ -38,6 +39,8 @@
 #define MAX_ENDING		64		/* connections that are shut down, beside
 								 * those that may be there */
 #define HEADER_MEMORY	16384	/* of a connection, for its headers */
+#define OPEN_BODY		8192	/* of a request for which nobody need be
+								 * logged in */
 
 /* A connection of a caller. */
 typedef struct Caller
@@ -312,6 +315,42 @@ framing_is_clear(Request *request)
 }
 
 /*
+ * How large a request's body may be, in bytes.
+ */
+static size_t
+body_limit(const Request *request)
+{
+	if (strcmp(request->route->method, "GET") == 0)
+		return 0;
+	return (request->route->flags & ROUTE_OPEN) && web.max_body > OPEN_BODY ? OPEN_BODY : web.max_body;
+}
+
+static void
+answer_too_large(Request *request)
+{
+	answer_problem(request, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
+}
+
+/*
+ * A part of the body has come.
+ */
+static void
+body_add(Request *request, const char *part, size_t size)
+{
+	if (request->too_large)
+		return;
+	if (request->body.len + size <= body_limit(request))
+	{
+		appendBinaryPQExpBuffer(&request->body, part, size);
+		return;
+	}
+	request->too_large = true;
+	explicit_bzero(request->body.data, request->body.len);
+	termPQExpBuffer(&request->body);
+	initPQExpBuffer(&request->body);
+}
+
+/*
  * The headers are there: whether the request may go on.  If not, it is answered.
  */
 static bool
@@ -343,8 +382,8 @@ headers_allow(Request *request, const char *method)
 	else if (request->principal != NULL && request->principal->hide_payload &&
 			 (request->route->flags & ROUTE_CONSUMES))
 		answer_problem(request, MHD_HTTP_FORBIDDEN, "payloads are hidden from this role");
-	else if (length != NULL && strtoull(length, NULL, 10) > web.max_body)
-		answer_problem(request, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
+	else if (length != NULL && strtoull(length, NULL, 10) > body_limit(request))
+		answer_too_large(request);
 	else if (has_body && changes &&
 			 (type == NULL || strcspn(type, " ;") != strlen("application/json") ||
 			  strncasecmp(type, "application/json", strlen("application/json")) != 0))
@@ -389,10 +428,7 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 	}
 	if (*part_size > 0)
 	{
-		if (request->body.len + *part_size <= web.max_body)
-			appendBinaryPQExpBuffer(&request->body, part, *part_size);
-		else
-			return MHD_NO;
+		body_add(request, part, *part_size);
 		*part_size = 0;
 		return MHD_YES;
 	}
@@ -405,7 +441,9 @@ handle(void *closure, struct MHD_Connection *connection, const char *url, const 
 			caller->deadline = INFINITY;
 		if (PQExpBufferBroken(&request->body))
 			fatal(EXIT_REFUSED, "out of memory");
-		if (request->refused)
+		if (request->too_large)
+			answer_too_large(request);
+		else if (request->refused)
 			answer_refused(request);
 		else if (memchr(request->body.data, '\0', request->body.len) != NULL)
 			answer_problem(request, MHD_HTTP_BAD_REQUEST, "the body has a byte that is zero");

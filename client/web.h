@@ -234,6 +234,7 @@ struct Request
 	bool		suspended;
 	bool		gone;			/* the caller has hung up */
 	bool		refused;		/* its session or token has ended meanwhile */
+	bool		too_large;		/* its body, of which nothing is kept */
 	bool		streams;		/* its answer has no end */
 	struct MHD_Response *response;
 	unsigned	status;

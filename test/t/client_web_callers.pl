@@ -1,4 +1,5 @@
-# jobq web: tokens that are taken away, many sessions, and other servers' Authorization.
+# jobq web: tokens that are taken away, many sessions, other servers' Authorization, and
+# what strangers may have kept.
 
 use strict;
 use warnings FATAL => 'all';
@@ -147,6 +148,23 @@ is((log_in('app', '?x=1'))[0], 400, 'a log-in that fails');
 is(status_of('GET', '/api/session', undef, %{ $sessions[1] }), 200, 'ends none');
 is(status_of('GET', '/api/session', undef, %boss), 200, 'others have theirs');
 is((log_in('other'))[0], 200, 'and log in');
+
+# Of strangers little is kept, and nothing of what has no use.
+tokens("$token user=app");
+$server->{process}->signal('HUP');
+my $large = 'x' x 100_000;
+my $chunks = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" . ("2000\r\n" . 'x' x 8192 . "\r\n") x 3 . "0\r\n\r\n";
+my $begin = 'POST /api/session HTTP/1.1';
+like(hear(raw($server, "$begin\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"), qr/\}/), qr/^HTTP\/1.1 413/, 'a long log-in is refused before it comes');
+like(hear(raw($server, "$begin\r\nHost: 127.0.0.1\r\n$chunks"), qr/\}/), qr/^HTTP\/1.1 413/, 'or when it has come');
+for my $path ('/', '/healthz')
+{
+	like(hear(raw($server, "GET $path HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"), qr/\}/), qr/^HTTP\/1.1 413/, "GET $path has no body");
+	like(hear(raw($server, "GET $path HTTP/1.1\r\nHost: 127.0.0.1\r\n$chunks"), qr/\}/), qr/^HTTP\/1.1 413/, 'whatever is said of its length');
+}
+my $end = time + $patience;
+usleep(20_000) while ($status = status_of('POST', '/api/jobs', { kind => 'x', queue => 'c', payload => $large }, Authorization => "Bearer $token")) == 401 && time < $end;
+is($status, 202, 'who is known sends more');
 
 $server->{process}->signal('TERM');
 ok($server->{process}->finish, 'it ends');
