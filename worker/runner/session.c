@@ -323,8 +323,10 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 	PG_TRY();
 	{
 		JobqFunction function;
+		JobqJob		finished;
 		Datum		result;
 		bool		isnull;
+		bool		live;
 		int			nestlevel = NewGUCNestLevel();
 
 		jobq_trace(job, current->trace);
@@ -336,13 +338,20 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		AtEOXact_GUC(false, nestlevel);
 		jobq_current = current->outer;
 		flight_back(nested, outer);
-		(void) jobq_attempt_returned(jobq_open_jobs(), job, current,
+
+		/* the session's lock_timeout is for the handler */
+		nestlevel = NewGUCNestLevel();
+		process_wait_for_locks();
+
+		/* should this fail, "job" is the row that comes back */
+		finished = *job;
+		live = jobq_attempt_returned(jobq_open_jobs(), &finished, current,
 									 started_at, !isnull, result);
+		AtEOXact_GUC(false, nestlevel);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(current->memory);
 		CurrentResourceOwner = owner;
-		jobq_claim_end(job, token, current->outcome == OUTCOME_SNOOZE ||
-					   current->outcome == OUTCOME_RELEASE);
+		jobq_claim_end(job, token, live);
 	}
 	PG_CATCH();
 	{
@@ -350,6 +359,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		JobqError	error = {0};
 		JobqTrier	trier = {MyProcPid, NULL, -1, ""};
 		bool		live;
+		int			nestlevel;
 
 		jobq_current = current->outer;
 		flight_back(nested, outer);
@@ -365,6 +375,8 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 			ReThrowError(edata);
 
 		jobq_injection_point("jobq-session-failed");
+		nestlevel = NewGUCNestLevel();
+		process_wait_for_locks();
 		error.sqlerrcode = edata->sqlerrcode;
 		error.message = edata->message;
 		error.detail = edata->detail;
@@ -376,6 +388,7 @@ run_in_session(Relation rel, JobqJob *job, int64 token, JobqCurrent *current,
 		live = jobq_job_attempt_failed(rel, job, started_at, &error, true,
 									   jobq_attempt_final(current, edata->sqlerrcode),
 									   -1);
+		AtEOXact_GUC(false, nestlevel);
 		jobq_claim_end(job, token, live);
 	}
 	PG_END_TRY();
