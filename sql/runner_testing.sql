@@ -86,6 +86,37 @@ ROLLBACK;
 SELECT jobq.enqueue('pack', '{"what": "a1"}', queue => 'manual', group_key => 'a', unique_key => 'a1') AS id \gset
 SELECT jobq.run_due('{manual}');
 SELECT * FROM test.outcome(:id);
+-- what the transaction has deferred is its own, and fires before; jobs find constraints as they were declared, and leave them so
+CREATE TABLE test_order.parent (id int PRIMARY KEY);
+CREATE TABLE test_order.child (id int PRIMARY KEY, parent int REFERENCES test_order.parent DEFERRABLE INITIALLY DEFERRED, CONSTRAINT only_child UNIQUE (parent) DEFERRABLE);
+CREATE FUNCTION test_order.move_in(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test_order.child VALUES (payload::int, payload::int);
+	INSERT INTO test_order.parent VALUES (payload::int);
+END
+$$;
+RESET SESSION AUTHORIZATION;
+SELECT jobq.register('move_in', 'test_order.move_in(jsonb)', max_attempts => 1);
+SET SESSION AUTHORIZATION regress_jobq_alice;
+BEGIN;
+INSERT INTO test_order.child VALUES (1, 1);
+SELECT min(id) AS first FROM jobq.enqueue_many('move_in', '{2,3}'::jsonb[], queue => 'manual') id \gset
+SAVEPOINT before;
+\set VERBOSITY terse
+SELECT jobq.run_due('{manual}');
+ROLLBACK TO before;
+SELECT error FROM jobq.dry_run('move_in', '2');
+ROLLBACK TO before;
+SELECT state, attempt, error FROM jobq.jobs WHERE id >= :first ORDER BY id;
+INSERT INTO test_order.parent VALUES (1);
+SELECT written, error FROM jobq.dry_run('move_in', '2');
+SELECT jobq.run_due('{manual}');
+SELECT state, attempt, error FROM jobq.jobs WHERE id >= :first ORDER BY id;
+INSERT INTO test_order.child VALUES (4, 4);
+INSERT INTO test_order.parent VALUES (4);
+INSERT INTO test_order.child VALUES (5, 4);
+ROLLBACK;
+\set VERBOSITY default
 -- only one's own, and with a right to
 RESET SESSION AUTHORIZATION;
 SELECT jobq.enqueue('pack', '{"what": "of the superuser"}', queue => 'manual') AS id \gset
@@ -121,6 +152,6 @@ SELECT e.* FROM unnest(ARRAY['max_jobs => -1', 'max_jobs => NULL']) a, test.erro
 SELECT jobq.run_due(max_jobs => 0);
 
 DROP FUNCTION test.detail;
-SELECT jobq.unregister('pack'), jobq.unregister('parcel'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_boss');
+SELECT jobq.unregister('pack'), jobq.unregister('move_in'), jobq.unregister('parcel'), jobq.revoke_role('regress_jobq_alice'), jobq.revoke_role('regress_jobq_boss');
 SET client_min_messages = warning;
 DROP SCHEMA test_order CASCADE;

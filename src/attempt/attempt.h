@@ -68,6 +68,11 @@ extern void jobq_require_handler(const char *kind);
 extern JobqCurrent *jobq_require_current(const char *function);
 extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 
+/* src/attempt/deferred.c */
+extern void jobq_fire_deferred(void);
+extern void jobq_defer_again(void);
+extern void jobq_fire_before(void);
+
 /* src/attempt/statement.c */
 extern bool jobq_statement_commits(const JobqJob *job);
 extern Datum jobq_run_statement(const JobqJob *job);

@@ -16,11 +16,9 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "executor/instrument.h"
 #include "executor/spi.h"
 #include "funcapi.h"
-#include "nodes/parsenodes.h"
 #include "portability/instr_time.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
@@ -77,7 +75,6 @@ rows_written(Datum before)
 static void
 run(Datum kind, Datum payload, Datum *values, bool *nulls)
 {
-	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 	Datum		before = rows_written(jobq_text_to_jsonb("{}"));
 	uint64		wal = pgWalUsage.wal_bytes;
 	instr_time	start;
@@ -86,7 +83,7 @@ run(Datum kind, Datum payload, Datum *values, bool *nulls)
 
 	INSTR_TIME_SET_CURRENT(start);
 	values[RESULT] = jobq_perform_kind(kind, payload, &nulls[RESULT]);
-	AfterTriggerSetState(&constraints);
+	jobq_fire_deferred();
 	INSTR_TIME_SET_CURRENT(took);
 	INSTR_TIME_SUBTRACT(took, start);
 	interval->time = (TimeOffset) INSTR_TIME_GET_MICROSEC(took);
@@ -120,6 +117,7 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 	jobq_check_columns(desc, NATTS);
 	memset(nulls, true, sizeof(nulls));
 
+	jobq_fire_before();
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();

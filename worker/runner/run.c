@@ -26,9 +26,7 @@
 #include "catalog/namespace.h"
 #include "commands/prepare.h"
 #include "commands/sequence.h"
-#include "commands/trigger.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
@@ -232,7 +230,6 @@ static void
 run_function(RunContext *run, Relation rel, JobqJob *job,
 			 const JobqFunction *function, TimestampTz started_at)
 {
-	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 	Oid			role = GetUserId();
 	int			nestlevel;
 	JobqJob		finished;
@@ -256,7 +253,7 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 							   &isnull);
 
 	/* deferred triggers belong to the handler, too */
-	AfterTriggerSetState(&constraints);
+	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	allowance_check();
 	AtEOXact_GUC(false, nestlevel);

@@ -22,10 +22,8 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -291,7 +289,6 @@ static Datum
 call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 			  bool *isnull)
 {
-	ConstraintsSetStmt constraints = {.type = T_ConstraintsSetStmt};
 	Oid			userid;
 	int			sec_context;
 	Datum		result;
@@ -304,8 +301,9 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 	result = jobq_call_handler(function, job, attempt, true, isnull);
 
 	/* as in a worker: deferred triggers, and settings, are the handler's */
-	AfterTriggerSetState(&constraints);
+	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, userid);
+	jobq_defer_again();
 	SetUserIdAndSecContext(userid, sec_context);
 	return result;
 }
@@ -421,6 +419,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		table_close(rel, NoLock);
 		PG_RETURN_INT64(0);
 	}
+	jobq_fire_before();
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
 					PG_ARGISNULL(0), &job, &token))
 	{
