@@ -198,6 +198,38 @@ SELECT state FROM test.outcome(:id);
 SELECT jobq.enqueue_sql('ANALYZE test.trace', transaction => false) AS id \gset
 SELECT state FROM test.outcome(:id);
 SELECT * FROM test.told();
+-- triggers that a procedure's last transaction has deferred, or such a statement's, come before
+CREATE TABLE test.checked (note text);
+CREATE FUNCTION test.check_late() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO test.trace (note) VALUES (NEW.note);
+	PERFORM jobq.log(NEW.note);
+	IF NEW.note = 'snooze' THEN
+		PERFORM jobq.snooze('1 hour');
+	END IF;
+	RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER check_late AFTER INSERT ON test.checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION test.check_late();
+CREATE PROCEDURE test.leaves_late(payload jsonb) LANGUAGE plpgsql AS $$ BEGIN COMMIT; INSERT INTO test.checked VALUES (payload #>> '{}'); END $$;
+SELECT jobq.register('leaves_late', 'test.leaves_late(jsonb)', max_attempts => 1);
+SELECT jobq.enqueue('leaves_late', '"checked"') AS id \gset
+SELECT state, error FROM test.outcome(:id);
+SELECT * FROM test.told();
+SELECT * FROM test.log_of(:id);
+SELECT jobq.enqueue('leaves_late', '"snooze"') AS id \gset
+SELECT test.until(format('(SELECT state IN (''scheduled'', ''completed'', ''failed'') FROM jobq.status(%s))', :id));
+SELECT state, attempt, error FROM jobq.status(:id);
+SELECT * FROM test.told();
+SELECT jobq.cancel(:id);
+SELECT jobq.enqueue_sql($$INSERT INTO test.checked VALUES ('of a statement')$$, transaction => false) AS id \gset
+SELECT state, error FROM test.outcome(:id);
+SELECT * FROM test.told();
+SELECT * FROM test.log_of(:id);
+SELECT jobq.unregister('leaves_late');
+DROP TABLE test.checked;
+DROP FUNCTION test.check_late;
+DROP PROCEDURE test.leaves_late;
 SELECT jobq.enqueue('echo', '"session"', queue => 'manual') AS id \gset
 CALL jobq.work('{manual}', once => true);
 SELECT state FROM jobq.status(:id);

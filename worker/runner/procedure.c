@@ -134,8 +134,11 @@ run_procedure(RunContext *run, Relation rel, JobqJob *job,
 	}
 	else
 		call_procedure(run, job, function);
-	allowance_check();
+
+	/* deferred triggers belong to the handler, too */
 	MemoryContextSwitchTo(run->memory);
+	jobq_fire_deferred();
+	allowance_check();
 	finish(run, job, role, token, started_at, function->statement, result);
 	MemoryContextSwitchTo(old);
 	run_procedure_end();
