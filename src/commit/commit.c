@@ -64,6 +64,7 @@ static JobqPush lanes[MAX_LANES];	/* key: the lowest of the lane */
 static int	nlanes = 0;
 static int64 wakes[MAX_WAKES];
 static int	nwakes = 0;
+static bool over = false;		/* the attempt of this process */
 static bool rescan = false;
 static bool unnoted = false;
 static bool prepared = false;
@@ -251,6 +252,8 @@ jobq_at_commit_wake(int64 job_id)
 	if (jobq_shared == NULL)
 		return;
 	anything = true;
+	if (jobq_my_slot != NULL && jobq_my_slot->job_id == job_id)
+		over = true;
 	if (nwakes < MAX_WAKES)
 		wakes[nwakes] = job_id;
 	nwakes++;
@@ -557,6 +560,8 @@ hand_over(void)
 		jobq_unlock(db, &wake);
 	}
 
+	if (over)
+		jobq_slot_job_over();
 	if ((nwakes > 0 || prepared) && jobq_shared != NULL)
 	{
 		if (prepared)
@@ -565,10 +570,7 @@ hand_over(void)
 			jobq_wake_waiters(MyDatabaseId, 0);
 		else
 			for (int i = 0; i < nwakes; i++)
-			{
-				jobq_slot_job_over(wakes[i]);
 				jobq_wake_waiters(MyDatabaseId, wakes[i]);
-			}
 	}
 	if (nwakes > 0 || prepared)
 		free_schedules(db);
@@ -578,7 +580,7 @@ hand_over(void)
 
 	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = false;
+	rescan = reload = prepared = unnoted = over = false;
 	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }
@@ -594,7 +596,7 @@ forget(void)
 	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = false;
+	rescan = reload = prepared = unnoted = over = false;
 	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }

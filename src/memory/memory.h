@@ -270,6 +270,6 @@ extern void jobq_wake_scheduler(JobqDatabase *db);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 extern bool jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_my_slot;
-extern void jobq_slot_job_over(int64 job_id);
+extern void jobq_slot_job_over(void);
 
 #endif							/* JOBQ_MEMORY_H */

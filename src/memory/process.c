@@ -168,15 +168,13 @@ jobq_slot_names_job(JobqDatabase *db, int64 job_id)
 }
 
 /*
- * A transaction that ends an attempt of this job has committed.  If it is the one
- * that this process runs, it is not shown as running, although the process has
- * not come to leave it: whoever is told of the end may look at once.
+ * The transaction that ends the attempt at the job that this process runs has committed.
+ * The job is not shown as running, although the process has not come to leave it:
+ * whoever is told of the end may look at once.
  */
 void
-jobq_slot_job_over(int64 job_id)
+jobq_slot_job_over(void)
 {
-	if (jobq_my_slot == NULL || jobq_my_slot->job_id != job_id)
-		return;
 	SpinLockAcquire(&jobq_my_slot->mutex);
 	jobq_my_slot->over = true;
 	SpinLockRelease(&jobq_my_slot->mutex);

@@ -174,7 +174,7 @@ jobq_end_lease(const JobqJob *job, bool always)
 }
 
 /*
- * Cancel a job of which a consumer has a lease, without waiting.  False if somebody else
+ * Cancel a job of which a consumer has a lease, or that nobody runs, without waiting.  False if somebody else
  * has its row, or there is none any more.
  */
 bool

@@ -89,6 +89,54 @@ is(sql("SELECT state, attempt, error FROM jobq.status($id)"), 'scheduled|0|', 'o
 sql("SELECT jobq.cancel($id); TRUNCATE begun");
 
 #
+# A worker is asked to stop its job when all it can do is to commit that the job runs again.
+#
+# The worker attaches to what injection points share before its commit, after which it cannot.
+sql(q{
+CREATE FUNCTION put_off(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	BEGIN
+		PERFORM injection_points_wakeup('none');
+	EXCEPTION WHEN OTHERS THEN
+	END;
+	PERFORM pg_advisory_xact_lock_shared(1);
+	IF payload = '"fail"' THEN
+		RAISE EXCEPTION 'not today';
+	END IF;
+	PERFORM jobq.snooze('1 day');
+END $$;
+SELECT jobq.register('put_off', 'put_off(jsonb)', backoff => 'fixed 1 day')});
+foreach my $how ('snooze', 'fail')
+{
+	my $lock = $node->background_psql('postgres');
+	$lock->query_safe('SELECT pg_advisory_lock(1)');
+	$id = sql(qq{SELECT jobq.enqueue('put_off', '"$how"')});
+	sleeps($node, "asked late, $how: the job runs", 1);
+	hold('jobq-stats-add');
+	$lock->quit;
+	is_held('jobq-stats-add');
+	is(sql("SELECT jobq.cancel($id)"), 't', "asked late, $how: the worker is asked to stop it");
+	release('jobq-stats-add');
+	is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', "asked late, $how: it is cancelled");
+}
+
+#
+# Nor is it shown as running when that has committed, whatever else has.
+#
+sql(q{
+CREATE FUNCTION crowd() RETURNS void LANGUAGE sql AS $$
+	SELECT jobq.cancel(jobq.enqueue('note', delay => '1 day')) FROM generate_series(1, 100);
+	SELECT jobq.snooze('1 day') $$;
+SELECT jobq.register('crowd', 'crowd()')});
+hold('jobq-attempt-over');
+$id = sql(q{SELECT jobq.enqueue('crowd')});
+is_held('jobq-attempt-over');
+is(sql("SELECT state FROM jobq.status($id)"), 'scheduled', 'crowd: it has been put off');
+is(sql("SELECT jobq.cancel($id)"), 't', 'crowd: it is cancelled');
+release('jobq-attempt-over');
+is(sql("SELECT state FROM jobq.status($id)"), 'cancelled', 'crowd: at once');
+
+#
 # The worker of a procedure dies while the scheduler reads the rows of the lane, before
 # it has looked at its workers: the row that nobody seems to run is not given to another
 # worker, from which the charge would take it.

@@ -45,6 +45,10 @@ extern void run_procedure(RunContext *run, Relation rel, JobqJob *job,
 						  const JobqFunction *function);
 extern void run_procedure_end(void);
 
+/* worker/runner/cancel.c */
+extern bool was_cancelled(const JobqSlot *slot, int64 id);
+extern bool cancel_given_back(RunContext *run, int64 id);
+
 /* worker/runner/run.c */
 extern void run_job(RunContext *run, const JobqPush *entry);
 

@@ -56,16 +56,15 @@ static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 static void run_function(RunContext *run, Relation rel, JobqJob *job,
 						 const JobqFunction *function, TimestampTz started_at);
 static bool try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
-							bool last);
+							bool last, bool *cancelled);
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
-static bool was_cancelled(const JobqSlot *slot, const JobqJob *job);
 static bool was_stopped(const ErrorData *edata);
 static void report_job(const char *kind, int64 id);
 static void context_callback(void *arg);
 static void claim(RunContext *run, const JobqJob *job, const char *kind,
 				  TimestampTz now, int timeout);
-static void unclaim(RunContext *run);
+static bool unclaim(RunContext *run);
 static void record_failure(RunContext *run, JobqJob *job,
 						   TimestampTz started_at, ErrorData *edata);
 static void clean_settings(void);
@@ -168,10 +167,12 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	bool		leaves = (handler != NULL && handler->recycled) ||
 		(jobq_queue_by_id(job_queue_id(job), &queue) != NULL &&
 		 queue.recycle == RECYCLE_EACH);
+	int64		id = job_id(job);
 	volatile bool again = false;
 	volatile bool procedure = false;
+	volatile bool cancelled = false;
 
-	report_job(kind, job_id(job));
+	report_job(kind, id);
 
 	/* should it crash a process again, what came before it is not undone */
 	if (DatumGetInt16(JOB(job, JOB_CRASHES)) > 0)
@@ -203,20 +204,29 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 			run_procedure(run, rel, job, &function);
 		else
 			run_function(run, rel, job, &function, now);
-		unclaim(run);
+		cancelled = unclaim(run);
 		if (!run->slot->holding->unused)
 			run->slot->jobs_done++;
 	}
 	PG_CATCH();
 	{
+		bool		was_asked;
+
 		error_context_stack = context.previous;
-		again = try_after_error(run, job, now, last);
+		again = try_after_error(run, job, now, last, &was_asked);
+		cancelled = was_asked;
 	}
 	PG_END_TRY();
 
 	jobq_current = NULL;
 	error_context_stack = context.previous;
 	clean_session(procedure);
+
+	/* it has returned, or failed, before cancel() could reach it */
+	if (cancelled &&
+		(again || (run->slot->holding->live && !run->slot->holding->unused)) &&
+		cancel_given_back(run, id))
+		again = false;
 	if (leaves && !again)
 		run->slot->retire = true;
 	return again;
@@ -271,18 +281,20 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 }
 
 /*
- * The attempt has ended with an error; see after_error().  If that is in vain, the
- * worker exits, and what it aborts then is not to look for jobq_current, which is gone.
+ * The attempt has ended with an error; see after_error() and unclaim().  If that is in
+ * vain, the worker exits, and what it aborts then is not to look for jobq_current, which
+ * is gone.
  */
 static bool
-try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
+try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last,
+				bool *cancelled)
 {
 	bool		again;
 
 	PG_TRY();
 	{
 		again = after_error(run, job, started_at, last);
-		unclaim(run);
+		*cancelled = unclaim(run);
 	}
 	PG_CATCH();
 	{
@@ -314,7 +326,7 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 	again = !last &&
 		(edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		 edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED) &&
-		!job_leased(job) && !was_cancelled(run->slot, job);
+		!job_leased(job) && !was_cancelled(run->slot, job_id(job));
 	blamed = allowance_blame(edata);
 	if (!again && !blamed)
 		EmitErrorReport();
@@ -329,6 +341,13 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		run->slot->retire = true;
 	AbortOutOfAnyTransaction();
 	run_procedure_end();
+	if (was_cancelled(run->slot, job_id(job)))
+	{
+		/* that may have come meanwhile, and is to be recorded */
+		again = false;
+		(void) getppid();
+		QueryCancelPending = false;
+	}
 	RESUME_INTERRUPTS();
 
 	/* of the server's processes, the stop has reached another one first */
@@ -347,15 +366,6 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 		run->slot->jobs_failed++;
 	}
 	return again;
-}
-
-/*
- * Was the worker asked to stop this job by cancel()?
- */
-static bool
-was_cancelled(const JobqSlot *slot, const JobqJob *job)
-{
-	return slot->stop == JOBQ_STOP_CANCEL && slot->stop_job == job_id(job);
 }
 
 /*
@@ -468,15 +478,17 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 }
 
 /*
- * The job is over, one way or another.
+ * The attempt is over, one way or another.  Returns whether cancel() has asked the worker to
+ * stop the job; from here on it finds that nobody runs it.
  */
-static void
+static bool
 unclaim(RunContext *run)
 {
 	JobqSlot   *slot = run->slot;
 	int64		id = slot->job_id;
 	TimestampTz now = jobq_log_min_duration >= 0 ? jobq_now() : 0;
 	bool		stopped;
+	bool		cancelled;
 
 	if (slot->deadline != DT_NOEND)
 		disable_timeout(STATEMENT_TIMEOUT, false);
@@ -486,6 +498,7 @@ unclaim(RunContext *run)
 	jobq_injection_point("jobq-attempt-over");
 	SpinLockAcquire(&slot->mutex);
 	stopped = slot->stop_job == id;
+	cancelled = was_cancelled(slot, id);
 	slot->job_id = 0;
 	SpinLockRelease(&slot->mutex);
 
@@ -502,6 +515,7 @@ unclaim(RunContext *run)
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
 						id, slot->kind, (now - slot->job_started_at) / 1000.0,
 						TRACE_PART(jobq_current))));
+	return cancelled;
 }
 
 /*
@@ -513,7 +527,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 			   ErrorData *edata)
 {
 	JobqSlot   *slot = run->slot;
-	bool		cancelled = was_cancelled(slot, job);
+	bool		cancelled = was_cancelled(slot, job_id(job));
 	JobqTrier	trier = {MyProcPid, NULL, slot->progress, slot->message};
 	JobqError	error = {edata->sqlerrcode, edata->message, edata->detail,
 		edata->hint, edata->context, &trier
