@@ -82,6 +82,32 @@ jobq_at_commit_lease(LeaseAction action, int64 id, int64 token, uint32 bundle,
 }
 
 /*
+ * Its holder ends the lease, as was noted: so the scheduler does not, even if its time is
+ * over before this transaction is, or when the job's row can be seen anew and the lease is
+ * still there.  If the transaction is undone, so is this.
+ *
+ * Returns whether the time was not over.  Then the scheduler has not begun to end it: it
+ * looks at the clock before it takes the lock, and we after.
+ */
+bool
+jobq_lease_leaves(JobqDatabase *db, int64 id, int64 token)
+{
+	JobqLease  *lease;
+	bool		in_time = false;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	lease = jobq_lease_find(db, id);
+	if (lease != NULL && lease->token == token)
+	{
+		in_time = lease->until > jobq_now();
+		if (lease->state == JOBQ_LEASE_HELD)
+			lease->state = JOBQ_LEASE_LEAVING;
+	}
+	LWLockRelease(db->lock);
+	return in_time;
+}
+
+/*
  * Note that the job goes back to its queue, of which is told if "notify".  Likewise.
  */
 void
@@ -244,6 +270,23 @@ leases_commit(JobqDatabase *db, TimestampTz now, JobqWakeList *wake)
 }
 
 /*
+ * The lease is not ended: the scheduler sees to it again.  Wants db->lock.
+ */
+static void
+stays(JobqDatabase *db, const PendingLease *pending, JobqWakeList *wake)
+{
+	JobqLease  *lease = jobq_lease_find(db, pending->id);
+
+	if (lease == NULL || lease->token != pending->token ||
+		lease->state != JOBQ_LEASE_LEAVING)
+		return;
+	lease->state = JOBQ_LEASE_HELD;
+	db->leases->next_expiry = Min(db->leases->next_expiry, lease->until);
+	if (lease->until < db->wake_at)
+		wake->scheduler = true;
+}
+
+/*
  * Undo what was taken since this subtransaction began, or at all.
  */
 static void
@@ -286,6 +329,9 @@ leases_abort(SubTransactionId since)
 				jobq_lease_remove(db, lease, false, true, now, &wake);
 			}
 		}
+		else if (pending->action == LEASE_END || pending->action == LEASE_RETRY ||
+				 pending->action == LEASE_BACK)
+			stays(db, pending, &wake);
 	}
 	jobq_unlock(db, &wake);
 }

@@ -315,6 +315,7 @@ failed(const Held *held, const char *function, const char *message,
 											 final, delay_ms)
 							 ? LEASE_RETRY : LEASE_END,
 							 held->ids[i], held->tokens[i], JOBQ_NONE, 0);
+		(void) jobq_lease_leaves(db, held->ids[i], held->tokens[i]);
 	}
 	table_close(rel, NoLock);
 }
@@ -420,6 +421,8 @@ release(const Held *held, Interval *interval, const Datum *payload)
 
 			jobq_at_commit_lease_back(held->ids[i], held->tokens[i],
 									  queue != NULL && queue->notify == NOTIFY_RELAY);
+			if (!jobq_lease_leaves(db, held->ids[i], held->tokens[i]))
+				jobq_lease_lost(held->ids[i]);
 			jobq_notify_queue(queue);
 			if (jobq_read_held(rel, &lease, &job))
 			{
@@ -438,6 +441,7 @@ release(const Held *held, Interval *interval, const Datum *payload)
 			jobq_job_set_run_at(&job, jobq_now() + delay_ms * 1000);
 		jobq_at_commit_lease(LEASE_RETRY, held->ids[i], held->tokens[i],
 							 JOBQ_NONE, 0);
+		(void) jobq_lease_leaves(db, held->ids[i], held->tokens[i]);
 		jobq_log_keep_told(db, NULL, &job);
 		if (payload != NULL)
 			set_payload(&job, *payload);

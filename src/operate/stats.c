@@ -89,7 +89,7 @@ jobq_stat_running(uint32 all)
 	{
 		JobqLease  *lease = &db->leases->leases[i];
 
-		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD || lease->stat >= all)
+		if (lease->id == 0 || lease->state == JOBQ_LEASE_PENDING || lease->stat >= all)
 			continue;
 		running[lease->stat].consumers++;
 		began(&running[lease->stat], db->leases->bundles[lease->bundle].since);

@@ -22,6 +22,7 @@ typedef enum JobqLeaseState
 {
 	JOBQ_LEASE_PENDING = 0,		/* the reserving transaction is still open */
 	JOBQ_LEASE_HELD,
+	JOBQ_LEASE_LEAVING,			/* an open transaction ends it */
 } JobqLeaseState;
 
 #define JOBQ_LEASE_MESSAGE	36

@@ -641,6 +641,26 @@ hold('jobq-attempt-over',
 sql("SELECT jobq.cancel($letter)");
 
 #
+# A consumer's nack() has committed, so the job's row is there anew, and the lease is not
+# given up yet when its time is over: the attempt is charged once.
+#
+sql(q{SELECT jobq.create_queue('nacked', mode => 'consumer');
+SELECT jobq.enqueue('any', queue => 'nacked', backoff => 'fixed 1 day') FROM generate_series(1, 2)});
+my @leased = map { [ split /\|/, sql(q{SELECT id, token FROM jobq.reserve('{nacked}', lease => '1 min', wait => '5 min')}) ] } 1 .. 2;
+my $nacks = $node->background_psql('postgres');
+$nacks->query_safe(q{SELECT injection_points_set_local(); SELECT injection_points_attach('jobq-stats-add', 'wait')});
+$nacks->query_until(qr/began/, "\\echo began\nSELECT jobq.nack($leased[0][0], $leased[0][1]);\n");
+wait_for($node, 'nacked: its commit is held', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'jobq-stats-add'});
+sql(q{SELECT jobq.test_clock('2 min')});
+wait_for($node, 'nacked: leases have ended', "SELECT attempt = 1 FROM jobq.job WHERE id = $leased[1][0]");
+is(sql("SELECT attempt FROM jobq.job WHERE id = $leased[0][0]"), '1', 'nacked: it is charged once');
+sql(q{SELECT injection_points_wakeup('jobq-stats-add')});
+$nacks->query_safe('SELECT 1');
+$nacks->quit;
+is(sql("SELECT state, attempt FROM jobq.status($leased[0][0])"), 'retryable|1', 'nacked: and waits');
+sql(q{SELECT jobq.test_clock('0'); SELECT jobq.clear('nacked')});
+
+#
 # DROP EXTENSION waits for the scheduler, which has read a schedule and now wants
 # the table of jobs.
 #

@@ -97,7 +97,7 @@ Duty		collect_duty = {
 };
 
 /*
- * Is this lease still there, and its time over?
+ * Is this lease still there, and its time over, and is nobody ending it?
  */
 static bool
 is_over(int64 id, int64 token, TimestampTz now)
@@ -107,7 +107,8 @@ is_over(int64 id, int64 token, TimestampTz now)
 
 	LWLockAcquire(my_db->lock, LW_SHARED);
 	lease = jobq_lease_find(my_db, id);
-	over = lease != NULL && lease->token == token && lease->until <= now;
+	over = lease != NULL && lease->token == token &&
+		lease->state == JOBQ_LEASE_HELD && lease->until <= now;
 	LWLockRelease(my_db->lock);
 	return over;
 }
@@ -309,6 +310,15 @@ end(void *arg)
 		lease->taken = !jobq_job_delete(rel, &job);
 		if (!lease->taken)
 		{
+			/* it may have been given back since, and be another's */
+			if (!is_over(lease->id, lease->token, jobq_now()))
+			{
+				jobq_job_push_if_undone(&job);
+				ereport(ERROR,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("the lease of job " INT64_FORMAT " was ended by its holder",
+								lease->id)));
+			}
 			jobq_log_keep_told(my_db, NULL, &job);
 			jobq_at_commit_lease(jobq_job_failed(rel, &job, lease->since,
 												 &error, true, final, -1)

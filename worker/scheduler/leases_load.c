@@ -208,7 +208,8 @@ load_row(Relation jobs, HeapTuple tuple, TupleDesc desc, TimestampTz now)
 			if (timeout > 0)
 				jobq_lease_limit(my_db, lease,
 								 Max(since + timeout * INT64CONST(1000), grace));
-			lease->state = JOBQ_LEASE_HELD;
+			if (lease->state != JOBQ_LEASE_LEAVING)
+				lease->state = JOBQ_LEASE_HELD;
 			lease->stat = stat;
 			lease->name = name;
 			my_db->leases->next_expiry = Min(my_db->leases->next_expiry, lease->until);
