@@ -260,7 +260,6 @@ extern JobqBatchWatch *jobq_batch_watch(JobqDatabase *db, int64 batch_id);
 /* src/commit/message.c */
 extern void jobq_relay(const char *channel, const char *payload,
 					   bool by_user);
-extern void jobq_notify_plainly(const char *channel, const char *payload);
 extern void jobq_relay_now(const char *channel, const char *payload);
 extern void jobq_relay_clear(JobqDatabase *db);
 

@@ -29,13 +29,26 @@ typedef struct PendingMessage
 	JobqRelayMessage message;
 } PendingMessage;
 
+/* A message of jobq's own that is a plain NOTIFY if this transaction commits. */
+typedef struct PlainMessage
+{
+	SubTransactionId subid;
+	char		channel[NAMEDATALEN];
+	struct PlainMessage *next;
+	char		payload[FLEXIBLE_ARRAY_MEMBER];
+} PlainMessage;
+
 static int	nmessages = 0;		/* places that are reserved */
 
 static PendingMessage *messages = NULL; /* newest first */
 
+static PlainMessage *plain = NULL;	/* oldest first */
+static PlainMessage *last_plain = NULL;
+
 static bool notifies = false;	/* this transaction does so itself */
 
 static bool reserve(JobqDatabase *db, PendingMessage *pending);
+static void notify_plainly(const char *channel, const char *payload, bool by_user);
 
 /*
  * Forget all messages, and the places of open transactions: the memory belongs to
@@ -74,6 +87,9 @@ relay_has(JobqDatabase *db, const JobqRelayMessage *message)
  * The place in the ring is reserved now, so that nothing can fail at commit.
  * Where the relay is not running, is full, or the payload is too long for it,
  * the notification becomes a plain NOTIFY of this transaction.
+ *
+ * What is not sent by the user does not keep the transaction from being prepared, whichever
+ * of the two it is: it is not sent then.
  */
 void
 jobq_relay(const char *channel, const char *payload, bool by_user)
@@ -116,20 +132,37 @@ jobq_relay(const char *channel, const char *payload, bool by_user)
 	{
 		if (pending != NULL)
 			pfree(pending);
-		jobq_notify_plainly(channel, payload);
+		notify_plainly(channel, payload, by_user);
 	}
 }
 
 /*
- * A NOTIFY of this transaction.  Told means durable: its commit waits for the flush,
- * and for synchronous standbys, even if it is a worker's or the session does not want
+ * A NOTIFY of this transaction, or of its commit.  Told means durable: that waits for the
+ * flush, and for synchronous standbys, even if it is a worker's or the session does not want
  * that of its commits (messages_before_commit()).
  */
-void
-jobq_notify_plainly(const char *channel, const char *payload)
+static void
+notify_plainly(const char *channel, const char *payload, bool by_user)
 {
-	notifies = true;
-	Async_Notify(channel, payload);
+	PlainMessage *message;
+
+	if (by_user)
+	{
+		notifies = true;
+		Async_Notify(channel, payload);
+		return;
+	}
+	message = MemoryContextAlloc(TopTransactionContext,
+								 offsetof(PlainMessage, payload) + strlen(payload) + 1);
+	message->subid = GetCurrentSubTransactionId();
+	strlcpy(message->channel, channel, NAMEDATALEN);
+	strcpy(message->payload, payload);
+	message->next = NULL;
+	if (plain == NULL)
+		plain = message;
+	else
+		last_plain->next = message;
+	last_plain = message;
 }
 
 /*
@@ -253,6 +286,9 @@ messages_drop(SubTransactionId since)
 		 message = message->next)
 		if (message->subid >= since)
 			message->message.channel[0] = '\0';
+	for (PlainMessage *message = plain; message != NULL; message = message->next)
+		if (message->subid >= since)
+			message->channel[0] = '\0';
 }
 
 /*
@@ -291,15 +327,18 @@ messages_check_prepare(void)
 static bool
 messages_noted(void)
 {
-	return nmessages > 0 || notifies;
+	return nmessages > 0 || plain != NULL || notifies;
 }
 
 /*
- * Has the transaction a NOTIFY of its own, it commits for good.
+ * The transaction is not prepared, but commits; and for good, if it has a NOTIFY of its own.
  */
 static void
 messages_before_commit(void)
 {
+	for (PlainMessage *message = plain; message != NULL; message = message->next)
+		if (message->channel[0] != '\0')
+			notify_plainly(message->channel, message->payload, true);
 	if (notifies && synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
 		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
@@ -309,6 +348,7 @@ static bool
 messages_pending(JobqDatabase *db)
 {
 	notifies = false;
+	plain = NULL;
 	if (db == NULL)
 		messages_forget();
 	return nmessages > 0;
@@ -320,6 +360,7 @@ messages_abort(SubTransactionId since)
 	if (since == InvalidSubTransactionId)
 	{
 		notifies = false;
+		plain = NULL;
 		messages_forget();
 	}
 	else

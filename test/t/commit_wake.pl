@@ -15,6 +15,7 @@ jobq.workers = '*=3'
 autovacuum = off
 deadlock_timeout = 1h
 log_min_messages = debug1
+max_prepared_transactions = 2
 });
 $node->start;
 my $holder = $node->background_psql('postgres');
@@ -127,13 +128,36 @@ signal_process('CONT', $worker);
 wait_for($node, 'the other takes its job', q{SELECT count(*) = 0 FROM jobq.jobs WHERE queue = 'silent' AND finished_at IS NULL}, 'app');
 
 #
-# A scheduler that starts waits for the table of jobs and holds no other, so
-# that DROP EXTENSION, which begins with that table, gets all of them.
+# Where there is no relay, a transaction tells of itself when it commits; if it is prepared,
+# it does not, as where there is one.
 #
 $node->safe_psql('postgres', 'CREATE DATABASE late');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'app'});
 $node->reload;
 $node->safe_psql('late', 'CREATE EXTENSION jobq');
+foreach my $database ('app', 'late')
+{
+	my $batch = $node->safe_psql($database, 'SELECT jobq.create_batch()');
+	$node->safe_psql($database, "BEGIN; SELECT jobq.batch_start($batch); PREPARE TRANSACTION 'started'");
+	$node->safe_psql($database, "COMMIT PREPARED 'started'");
+	is($node->safe_psql($database, "SELECT started_at IS NOT NULL FROM jobq.batch_status($batch)"), 't', "$database: who starts a batch can be prepared");
+}
+my $told = $node->safe_psql('late', q{SELECT jobq.create_batch() AS batch \gset
+SELECT 'jobq_batch_' || :batch AS channel \gset
+LISTEN :channel;
+BEGIN;
+SAVEPOINT undone;
+SELECT jobq.batch_cancel(:batch);
+ROLLBACK TO undone;
+SELECT jobq.batch_start(:batch);
+COMMIT});
+like($told, qr/Asynchronous notification "jobq_batch_\d+" with payload "[^\n]*running/, 'late: who commits tells of it');
+unlike($told, qr/cancelled/, 'late: and not of what it has undone');
+
+#
+# A scheduler that starts waits for the table of jobs and holds no other, so
+# that DROP EXTENSION, which begins with that table, gets all of them.
+#
 $holder = $node->background_psql('late');
 $holder->query_safe('BEGIN; LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE');
 $node->append_conf('postgresql.conf', q{jobq.databases = 'app, late'});
