@@ -110,6 +110,22 @@ SELECT jobq.enqueue('call', '{"price": 6}', 'calling', unique_key => 'k', on_con
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
 SELECT jobq.enqueue('call', '{"price": 9}', 'calling', unique_key => 'k') = :id AS skipped;
 SELECT payload, limit_cost FROM jobq.live_jobs WHERE id = :id;
+-- a function that is asked about a job that is edited finds it where it is, with its key, and must not change it
+CREATE FUNCTION test.price_again(job jsonb) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	IF job -> 'payload' ? 'again' THEN
+		PERFORM jobq.enqueue('again', '{}', queue => 'calling', unique_key => 'k', on_conflict => job -> 'payload' ->> 'again');
+	END IF;
+	RETURN 3;
+END
+$$;
+SELECT jobq.create_limiter('again', max_running => 5, cost => 'test.price_again(jsonb)'), jobq.register('again', 'test.note(jsonb)', limiter => 'again');
+SELECT jobq.enqueue('again', '{"a": 1}', 'calling', unique_key => 'k') AS id \gset
+SELECT jobq.edit(:id, payload => '{"again": "skip"}');
+SELECT id = :id AS same, payload, limit_cost FROM jobq.live_jobs WHERE kind = 'again';
+SELECT regexp_replace((test.error(format($$ SELECT jobq.edit(%s, payload => '{"again": "replace"}') $$, :id))).message, '\d+', 'N');
+SELECT id = :id AS same, payload, limit_cost FROM jobq.live_jobs WHERE kind = 'again';
+SELECT jobq.cancel(:id), jobq.unregister('again');
 SELECT (test.error($$ SELECT jobq.schedule('dear', '* * * * *', 'call', '{"price": 4}', options => '{"limit_cost": 0}') $$)).message;
 SELECT jobq.schedule('dear', '0 0 1 1 *', 'call', '{"price": 4}', options => '{"queue": "calling"}') IS NOT NULL AS done;
 SELECT jobq.run_schedule('dear') AS id \gset
@@ -226,7 +242,7 @@ SELECT jobq.cancel(:told), jobq.unregister('told'), jobq.drop_limiter('told');
 SELECT jobq.unregister('call'), jobq.register('note', 'test.note(jsonb)');
 SELECT jobq.clear(q, running => true) >= 0 AS cleared FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
 SELECT jobq.drop_queue(q, force => true) FROM unnest('{calling,seen,in a session,taken,rated,turns}'::text[]) q;
-SELECT jobq.drop_limiter(l) FROM unnest('{api,seeing,rated,keyed,turns}'::text[]) l;
+SELECT jobq.drop_limiter(l) FROM unnest('{api,seeing,rated,keyed,turns,again}'::text[]) l;
 SELECT test.until('NOT EXISTS (SELECT FROM jobq.limits WHERE limiter IS NOT NULL)');
 TRUNCATE test.trace;
-DROP FUNCTION test.price(jsonb), test.seen(jsonb), test.call(jsonb), test.ask(int, int, text, text), test.price_text(jsonb), test.price_set(jsonb), test.price_none(), test.price_told(jsonb);
+DROP FUNCTION test.price(jsonb), test.seen(jsonb), test.call(jsonb), test.ask(int, int, text, text), test.price_text(jsonb), test.price_set(jsonb), test.price_none(), test.price_told(jsonb), test.price_again(jsonb);

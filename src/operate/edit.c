@@ -61,6 +61,9 @@ typedef struct JobqEdit
 
 static void change_queue(JobqJob *job, const char *name, bool live);
 static void apply(JobqJob *job, const JobqEdit *edit, bool live);
+static bool asks_cost(const JobqEdit *edit);
+static bool ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit,
+					 JobqJob *priced);
 static bool edit_live(Relation rel, int64 id, const JobqEdit *edit);
 static bool edit_letter(int64 id, const JobqEdit *edit);
 
@@ -124,7 +127,7 @@ change_queue(JobqJob *job, const char *name, bool live)
 }
 
 /*
- * Give the job what it is to have instead.
+ * Give the job what it is to have instead, but for what it costs at its limiter.
  */
 static void
 apply(JobqJob *job, const JobqEdit *edit, bool live)
@@ -189,13 +192,43 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 	if (!edit->nulls[EDIT_PAYLOAD])
 		jobq_step_check_payload(job);
 
-	/* code of a user's runs, as who edits the job, who can become its role */
-	if (!edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS] ||
-		!edit->nulls[EDIT_QUEUE])
-		jobq_ask_limit_cost(job);
-
 	jobq_log_say(job, psprintf("edited by %s:%s",
 							   GetUserNameFromId(userid, false), told.data));
+}
+
+/*
+ * May the job cost something else then?
+ */
+static bool
+asks_cost(const JobqEdit *edit)
+{
+	return !edit->nulls[EDIT_PAYLOAD] || !edit->nulls[EDIT_HEADERS] ||
+		!edit->nulls[EDIT_QUEUE];
+}
+
+/*
+ * Ask what the live job costs then.  Code of a user's runs, as who edits the job, who can
+ * become its role: so that is while the job is in the table, with its unique key.  False if
+ * somebody has changed it meanwhile; an error if that code has.
+ */
+static bool
+ask_cost(Relation rel, const JobqJob *job, const JobqEdit *edit, JobqJob *priced)
+{
+	JobqJob		now;
+
+	*priced = *job;
+	apply(priced, edit, false);
+	jobq_ask_limit_cost(priced);
+	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, job_id(job), false, &now))
+		return false;
+	if (now.version == job->version && ItemPointerEquals(&now.ctid, &priced->ctid))
+		return true;
+	if (!TransactionIdIsCurrentTransactionId(now.xmin))
+		return false;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("the function of its limiter has changed job " INT64_FORMAT ", which is being edited",
+					job_id(job))));
 }
 
 /*
@@ -204,23 +237,44 @@ apply(JobqJob *job, const JobqEdit *edit, bool live)
 static bool
 edit_live(Relation rel, int64 id, const JobqEdit *edit)
 {
-	const char *state;
+	JobqJob		priced;
 	JobqJob		job;
 
-	if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
-		return false;
-	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
-	if (!jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, NULL, &job,
-							 &state))
+	for (;;)
 	{
+		JobqChosen	chosen = {0};
+		const char *state;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!jobq_find_for(JOBQ_MAY_MONITOR, rel, id, false, &job))
+			return false;
+		jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
+		if (asks_cost(edit))
+		{
+			if (jobq_job_runs(&job))
+				jobq_not_waiting(id, "is running");
+			if (!ask_cost(rel, &job, edit, &priced))
+				continue;
+		}
+		chosen.version = job.version;
+		if (jobq_take_to_change(rel, id, JOBQ_MAY_MONITOR, JOB_PAYLOAD, &chosen,
+								&job, &state))
+			break;
 		if (state != NULL)
 			jobq_not_waiting(id, state);
-		return false;
+		if (!chosen.changed)
+			return false;
 	}
+	jobq_end_lease(&job, true);
 
 	/* somebody may have given it to another role meanwhile */
 	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	apply(&job, edit, true);
+	if (asks_cost(edit))
+	{
+		JOB(&job, JOB_LIMIT_COST) = JOB(&priced, JOB_LIMIT_COST);
+		JOB_ISNULL(&job, JOB_LIMIT_COST) = JOB_ISNULL(&priced, JOB_LIMIT_COST);
+	}
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, jobq_waiting_state(&job, jobq_now()));
 	return true;
@@ -257,6 +311,8 @@ edit_letter(int64 id, const JobqEdit *edit)
 	job_clear_stat(&job);
 	jobq_check_may_write("edit", id, job_role(&job), job_queue_id(&job));
 	apply(&job, edit, false);
+	if (asks_cost(edit))
+		jobq_ask_limit_cost(&job);
 	tenant = jobq_job_tenant(&job, jobq_queue_by_id(job_queue_id(&job), &buffer));
 	JOB_ISNULL(&job, JOB_TENANT) = tenant == NULL;
 	if (tenant != NULL)
