@@ -303,7 +303,9 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 	/* as in a worker: deferred triggers, and settings, are the handler's */
 	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, userid);
-	jobq_defer_again();
+	/* jobq.work() commits now */
+	if (!SPI_inside_nonatomic_context())
+		jobq_defer_again();
 	SetUserIdAndSecContext(userid, sec_context);
 	return result;
 }
