@@ -20,7 +20,7 @@ BEGIN
 	THEN
 		RAISE EXCEPTION USING ERRCODE = 'duplicate_schema',
 			MESSAGE = 'schema "jobq" is not empty, or others than superusers can create objects in it',
-			HINT = 'Rename or drop it first.';
+			HINT = 'Rename or drop it first. If ALTER DEFAULT PRIVILEGES lets others create objects in new schemas, make it yourself, and revoke that.';
 	END IF;
 END
 $$;

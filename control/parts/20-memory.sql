@@ -23,11 +23,6 @@ AS 'MODULE_PATHNAME', 'jobq_clock' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION jobq.clock() IS 'what jobq takes for the time of day
 returns: the time, with what test_clock() has put it forward';
 
-CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
-AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests
-offset: how far; 0 puts it right again';
-
 CREATE FUNCTION jobq_internal.limit_slots(
 	OUT queue_id int, OUT kind_hash int, OUT running int, OUT tokens float8, OUT failures int, OUT rest_until timestamptz)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'jobq_limit_slots'

@@ -246,6 +246,11 @@ CREATE FUNCTION jobq.adopt() RETURNS bigint
 AS 'MODULE_PATHNAME', 'jobq_adopt' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION jobq.adopt() IS 'run here the jobs that logical replication has brought; returns their number';
 
+CREATE FUNCTION jobq.test_clock("offset" interval) RETURNS void
+AS 'MODULE_PATHNAME', 'jobq_test_clock' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION jobq.test_clock(interval) IS 'put jobq''s clock forward against the system''s, for tests
+offset: how far; 0 puts it right again';
+
 CREATE FUNCTION jobq.create_queue(
 	name text,
 --list QUEUE_SETTING:	@1 @3 DEFAULT NULL

@@ -2,8 +2,73 @@
 -- at who calls: see src/store/privileges.c, which says why.  What is not for users
 -- at all is not to be called, either.
 
+CREATE FUNCTION jobq_internal.take_back(what text, acl aclitem[], owner oid, from_all boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	others text := (SELECT string_agg(DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, ', ')
+		FROM aclexplode(acl) a WHERE a.grantee <> owner AND (a.grantee <> 0 OR from_all));
+BEGIN
+	IF others IS NOT NULL THEN
+		EXECUTE format('REVOKE ALL ON %s FROM %s', what, others);
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION jobq_internal.take_back(text, aclitem[], oid, boolean) IS 'revoke what others than its owner have been given on an object by ALTER DEFAULT PRIVILEGES; from_all: also what everybody has';
+
+-- What a script has made, and so not what an administrator has granted since, has been
+-- given to roles, or taken from everybody, by ALTER DEFAULT PRIVILEGES alone: the script
+-- names no roles.  Where it says nothing of an object, which is so as long as that has no
+-- initial privileges, functions of the schema jobq and types are for everybody, and the
+-- rest is for nobody.  CREATE and ALTER EXTENSION write the extension's own row before
+-- they run a script, in the same transaction as what the script makes.
+CREATE FUNCTION jobq_internal.settle_privileges() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	o record;
+BEGIN
+	FOR o IN
+		WITH made AS MATERIALIZED (
+			SELECT d.classid, d.objid
+			FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+			WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'jobq' AND d.xmin = e.xmin
+		), touched AS (
+			SELECT m.classid, m.objid FROM made m
+			UNION ALL
+			-- no member itself, as the extension is in it; it is new, or as good as that, where the other schema is
+			SELECT m.classid, 'jobq'::regnamespace::oid FROM made m WHERE m.classid = 'pg_namespace'::regclass)
+		SELECT t.what, t.owner, coalesce(t.acl, acldefault(t.kind, t.owner)) AS acl, t.for_all,
+			NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = t.class AND i.objoid = t.id AND i.objsubid = 0) AS unsaid
+		FROM (
+			SELECT 'pg_class'::regclass AS class, c.oid AS id, CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char" AS kind,
+				format('%s %s', CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass) AS what,
+				c.relowner AS owner, c.relacl AS acl, false AS for_all
+			FROM pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+			UNION ALL
+			SELECT 'pg_proc'::regclass, p.oid, 'f',
+				format('%s %s', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, p.oid::regprocedure),
+				p.proowner, p.proacl, p.pronamespace = 'jobq'::regnamespace
+			FROM pg_proc p
+			UNION ALL
+			SELECT 'pg_type'::regclass, y.oid, 'T', format('TYPE %s', y.oid::regtype), y.typowner, y.typacl, true
+			FROM pg_type y
+			UNION ALL
+			SELECT 'pg_namespace'::regclass, n.oid, 'n', format('SCHEMA %s', n.oid::regnamespace), n.nspowner, n.nspacl, false
+			FROM pg_namespace n) t
+		JOIN touched u ON u.classid = t.class AND u.objid = t.id
+	LOOP
+		PERFORM jobq_internal.take_back(o.what, o.acl, o.owner, o.unsaid AND NOT o.for_all);
+		IF o.unsaid AND o.for_all AND NOT EXISTS (SELECT FROM aclexplode(o.acl) a WHERE a.grantee = 0) THEN
+			EXECUTE format('GRANT ALL ON %s TO PUBLIC', o.what);
+		END IF;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION jobq_internal.settle_privileges() IS 'at the end of a script of the extension: have nobody privileges on what it has made because of ALTER DEFAULT PRIVILEGES';
+
+REVOKE ALL ON SCHEMA jobq, jobq_internal FROM PUBLIC;
 GRANT USAGE ON SCHEMA jobq, jobq_internal TO PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA jobq, jobq_internal FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA jobq_internal FROM PUBLIC;
 REVOKE ALL ON FUNCTION jobq.test_clock(interval), jobq.adopt() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION

@@ -16,9 +16,11 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/extension.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "parser/parse_func.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -429,6 +431,7 @@ jobq_restart_workers(PG_FUNCTION_ARGS)
  * activate(): run at the end of the install script and of each update, so that
  * the launcher starts a scheduler as soon as the extension is there, and all
  * sessions look at the version again; warns where there will be no scheduler.
+ * Takes back what ALTER DEFAULT PRIVILEGES has given on what the script has made.
  */
 Datum
 jobq_activate(PG_FUNCTION_ARGS)
@@ -439,6 +442,15 @@ jobq_activate(PG_FUNCTION_ARGS)
 		(void) jobq_relations();	/* says what is wrong */
 	jobq_refuse_later_version(rels->extension);
 	CacheInvalidateRelcacheByRelid(rels->job);
+
+	/*
+	 * Called as whoever runs the script: jobq's own queries are refused where
+	 * the library does not work with the version that a step ends in.
+	 */
+	if (creating_extension)
+		(void) OidFunctionCall0(LookupFuncName(list_make2(makeString(pstrdup("jobq_internal")),
+														  makeString(pstrdup("settle_privileges"))),
+											   0, NULL, false));
 
 	/* pg_dump and pg_restore turn it off first of all */
 	jobq_at_commit_created(rels->job, !row_security);
@@ -473,13 +485,14 @@ refuse_binary(void)
 
 /*
  * adopt(): jobs that logical replication brought here become this database's
- * own and run.  Returns how many there were.
+ * own and run.  Returns how many there were.  A grant of EXECUTE is not enough for that.
  */
 Datum
 jobq_adopt(PG_FUNCTION_ARGS)
 {
 	uint64		count;
 
+	jobq_require_owner("adopt jobs");
 	SPI_connect();
 	refuse_binary();
 

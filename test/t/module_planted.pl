@@ -144,8 +144,58 @@ refused([ 'mallory', 'CREATE SCHEMA jobq' ], $not_empty, 'no schema of somebody 
 refused([ 'root', 'CREATE SCHEMA jobq; GRANT CREATE ON SCHEMA jobq TO mallory' ], $not_empty, 'no schema that is open to somebody else');
 refused([ 'mallory', 'CREATE SCHEMA jobq_internal' ], qr/schema "jobq_internal" already exists/, 'nor the other one');
 
+# What is new is given to mallory, and functions and types are for nobody else.
+$node->safe_psql('app', q{
+SET SESSION AUTHORIZATION root;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO mallory WITH GRANT OPTION;
+ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO mallory, PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO mallory;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO mallory;
+ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO mallory;
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE USAGE ON TYPES FROM PUBLIC});
+
 as('root', 'CREATE EXTENSION jobq');
 is(ran(), '', 'nothing of it runs by the install script');
+
+# Default privileges do not count for what is jobq's, nor for what the scheduler makes.
+my $granted = q{
+SELECT o.what, a.grantee::regrole, string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
+FROM (SELECT oid::regclass::text, relowner, relacl FROM pg_class WHERE relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace) AND relkind NOT IN ('i', 'I', 'c')
+	UNION ALL SELECT oid::regprocedure::text, proowner, proacl FROM pg_proc WHERE pronamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	UNION ALL SELECT oid::regtype::text, typowner, typacl FROM pg_type WHERE typnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	UNION ALL SELECT nspname, nspowner, nspacl FROM pg_namespace WHERE nspname IN ('jobq', 'jobq_internal')) o (what, owner, acl), aclexplode(o.acl) a
+WHERE a.grantee <> o.owner AND a.grantee <> 0 GROUP BY 1, 2 ORDER BY 1, 2};
+is($node->safe_psql('app', $granted), '', 'default privileges give nobody anything of jobq');
+is( $node->safe_psql('app', q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace IN ('jobq'::regnamespace, 'jobq_internal'::regnamespace)
+	AND CASE WHEN c.relkind IN ('r', 'p') THEN has_table_privilege('mallory', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+		WHEN c.relkind = 'S' THEN has_sequence_privilege('mallory', c.oid, 'USAGE, SELECT, UPDATE') END}), '', 'nor everybody');
+is( $node->safe_psql('app', q{SELECT p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace = 'jobq'::regnamespace AND NOT has_function_privilege('public', p.oid, 'EXECUTE') ORDER BY 1}),
+	"jobq.adopt()\njobq.test_clock(interval)", 'nor take they from everybody what is for everybody: functions');
+is( $node->safe_psql('app', q{SELECT t.oid::regtype FROM pg_type t WHERE t.typnamespace = 'jobq'::regnamespace AND t.typelem = 0 AND NOT has_type_privilege('public', t.oid, 'USAGE')}),
+	'', 'and types');
+foreach my $call ('adopt()', q{test_clock('1 hour')})
+{
+	my $try = "SET SESSION AUTHORIZATION mallory; SELECT jobq.$call";
+	my (undef, undef, $said) = $node->psql('app', $try);
+	like($said, qr/permission denied for function/, "refused: $call");
+	(undef, undef, $said) = $node->psql('app', "BEGIN; GRANT EXECUTE ON FUNCTION jobq.adopt(), jobq.test_clock(interval) TO mallory; $try");
+	like($said, qr/permission denied to (?:adopt jobs|put jobq's clock forward)/, "refused to who may execute it: $call");
+}
+wait_for($node, 'some days have partitions', q{SELECT count(*) > 2 FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass}, 'app');
+is($node->safe_psql('app', $granted), '', 'nor anything of the days');
+is($node->safe_psql('app', q{SELECT c.oid::regclass FROM pg_class c WHERE c.relnamespace = 'jobq'::regnamespace AND c.relkind = 'r' AND has_table_privilege('mallory', c.oid, 'SELECT')}),
+	'', 'nor everybody those');
+$node->safe_psql('app', q{
+SET SESSION AUTHORIZATION root;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM mallory, PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SEQUENCES FROM mallory, PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM mallory;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TYPES FROM mallory;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM mallory;
+ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT USAGE ON TYPES TO PUBLIC});
 
 # All of jobq, with its callers' paths.
 as('root', q{

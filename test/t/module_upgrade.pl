@@ -213,6 +213,27 @@ foreach my $change (
 	isnt(difference($changed, $upgraded), '', "seen: $change");
 }
 
+# What an update makes has the same privileges in spite of ALTER DEFAULT PRIVILEGES, and
+# what an administrator has granted before stays.
+make_database('defaults', $version);
+$node->safe_psql('defaults', q{
+CREATE ROLE keeper;
+GRANT SELECT ON jobq.jobs TO keeper;
+GRANT EXECUTE ON FUNCTION jobq.enqueue_sql TO keeper;
+REVOKE EXECUTE ON FUNCTION jobq.enqueue_sql FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO keeper;
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+BEGIN;
+SAVEPOINT a;
+ALTER EXTENSION jobq UPDATE;
+COMMIT});
+is( $node->safe_psql('defaults', q{SELECT p.proacl::text ~ 'keeper=', has_function_privilege('public', p.oid, 'EXECUTE') FROM pg_proc p WHERE p.oid = 'jobq.answer()'::regprocedure}),
+	'f|t', 'an update minds no default privileges');
+is( $node->safe_psql('defaults', q{SELECT c.relacl::text ~ 'keeper=r', p.proacl::text ~ 'keeper=X', has_function_privilege('public', p.oid, 'EXECUTE')
+	FROM pg_class c, pg_proc p WHERE c.oid = 'jobq.jobs'::regclass AND p.oid = 'jobq.enqueue_sql'::regproc}),
+	't|t|f', 'and keeps what was granted and revoked');
+$node->safe_psql('defaults', 'DROP EXTENSION jobq');
+
 #
 # A library that does not know the older version any more.
 #

@@ -95,6 +95,9 @@ archive_day_name(TimestampTz day, char *name, size_t name_size, char *date,
  * much, the day stays there.  A query that knows the old partitions only would not
  * find it, so then nobody may be between planning and reading: the archive itself
  * is locked.  Today more may come until we have the lock.
+ *
+ * The owner's default privileges are not for jobq's tables: they are taken back before
+ * anybody sees the partition.
  */
 static void
 make_day(void *arg)
@@ -121,6 +124,8 @@ make_day(void *arg)
 								" END IF;"
 								" LOCK TABLE jobq.archive_default IN ACCESS EXCLUSIVE MODE;"
 								" CREATE TABLE jobq.%s (LIKE jobq.archive, PRIMARY KEY (id)) USING heap;"
+								" PERFORM jobq_internal.take_back('TABLE jobq.%s', c.relacl, c.relowner, true)"
+								" FROM pg_class c WHERE c.oid = 'jobq.%s'::regclass;"
 								" CREATE INDEX %s_batch ON jobq.%s (batch_id, state) WHERE batch_id IS NOT NULL;"
 								" WITH moved AS (DELETE FROM jobq.archive_default"
 								" WHERE finished_at >= '%s' AND finished_at < '%s' RETURNING *)"
@@ -129,8 +134,8 @@ make_day(void *arg)
 								" FOR VALUES FROM ('%s') TO ('%s');"
 								" END IF; END $$",
 								from, to, day->is_today ? "true" : "false", from,
-								to, name, name, name, from, to, name, name, from,
-								to), false, 0);
+								to, name, name, name, name, name, from, to, name,
+								name, from, to), false, 0);
 }
 
 /*
