@@ -72,6 +72,7 @@ static void check_due(const JobqCron *cron, TimestampTz next, Datum *values,
 					  const Found *found);
 static void find_mine(const char *function, int privilege, Datum name,
 					  Found *found);
+static void check_may_run(const char *name, Oid role);
 static void check_word(const char *option, Datum word, const char *first,
 					   const char *second, const char *third);
 static Jsonb *add_context(Jsonb *options, Jsonb *context);
@@ -116,6 +117,21 @@ find_mine(const char *function, int privilege, Datum name, Found *found)
 				 errmsg("schedule \"%s\" does not exist",
 						TextDatumGetCString(name)),
 				 errhint("It may be another role's.")));
+}
+
+/*
+ * An error if this user may not have a job of the schedule of this role run now, which is
+ * to enqueue one as that role: the same is asked of who runs a job of it once more.
+ */
+static void
+check_may_run(const char *name, Oid role)
+{
+	if (!jobq_may(JOBQ_MAY_MANAGE, role, 0) || !jobq_may_become(role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to run schedule \"%s\"", name),
+				 errhint("Its own role can do this, and who sees what is in it and can SET ROLE to that role.")));
+	jobq_refuse_borrowed(role);
 }
 
 /*
@@ -289,6 +305,7 @@ jobq_schedule(PG_FUNCTION_ARGS)
 						 errmsg("schedule \"%s\" belongs to another role",
 								job.schedule),
 						 errhint("Choose another name.")));
+			jobq_refuse_borrowed(found.role);
 
 			check_due(&cron, next, values, &found);
 
@@ -421,7 +438,8 @@ jobq_run_schedule(PG_FUNCTION_ARGS)
 	int64		last;
 
 	SPI_connect();
-	find_mine("jobq.run_schedule()", JOBQ_MAY_OPERATE, values[0], &found);
+	find_mine("jobq.run_schedule()", JOBQ_MAY_MONITOR, values[0], &found);
+	check_may_run(TextDatumGetCString(values[0]), found.role);
 	if (jobq_query("SELECT kind, payload, options, overlap, coalesce(last_job_id, 0), dormant"
 				   " FROM jobq.schedule WHERE name = $1",
 				   1, types, values, NULL, SPI_OK_SELECT) != 1)

@@ -249,7 +249,20 @@ sql(q{GRANT root TO producer; CREATE FUNCTION helps() RETURNS bigint SECURITY DE
 like(as('producer', $_), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "not by $_")
   foreach (q{SELECT helps()}, q{SET ROLE root; SELECT jobq.enqueue('escapes')}, q{SET ROLE root; SELECT jobq.schedule('borrowed', '@yearly', 'ticks')},
 	q{SELECT jobq.reassign('producer', 'root')}, q{SET ROLE root; SELECT jobq.create_queue('borrowed', run_as => 'root')});
+like(as('producer', "SELECT jobq.$_"), qr/ERROR:  42501: permission denied to have jobs run as superuser/, "nor by a schedule that is there: $_")
+  foreach (q{schedule('of root', '@yearly', 'ticks')}, q{run_schedule('of root')});
 sql('REVOKE root FROM producer');
+
+# The privileges of its role are not enough to have a job of a schedule run now, and to see it neither.
+if ($node->pg_version >= 16)
+{
+	sql('GRANT root TO producer WITH SET FALSE, INHERIT TRUE');
+	like(as('producer', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, 'nor by one of a role that one cannot become');
+	sql('REVOKE root FROM producer');
+}
+like(as($_, q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, "nor by who sees it: $_") foreach qw(monitor operator manager);
+like(as('nobody', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42704/, 'nor by who does not');
+is(sql(q{SELECT last_job_id FROM jobq.schedules WHERE name = 'of root'}), '', 'no job has come of it');
 
 # Of a queue whose jobs run as another role, nobody gets more than what it is for.
 sql(q{
@@ -330,6 +343,7 @@ my %probe = (
 	'edit others\' jobs' => "SELECT jobq.edit($id{waits}, '1') IS NOT NULL",
 	'pause queues' => q{SELECT jobq.pause('safe') IS NOT NULL},
 	'pause others\' schedules' => q{SELECT jobq.pause_schedule('nightly') IS NOT NULL},
+	'run others\' schedules' => q{SELECT jobq.run_schedule('nightly') > 0},
 	'delete others\' dead letters' => "SELECT jobq.delete_failed($id{failed}) IS NOT NULL",
 	'change others\' schedules' => q{SELECT jobq.schedule('nightly', '@daily', 'echo') IS NOT NULL},
 	'drop others\' schedules' => q{SELECT jobq.unschedule('nightly') IS NOT NULL},
