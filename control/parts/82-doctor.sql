@@ -25,6 +25,10 @@ CREATE FUNCTION jobq_internal.run_as_refusal(queue text) RETURNS text
 AS 'MODULE_PATHNAME', 'jobq_run_as_refusal' LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION jobq_internal.run_as_refusal(text) IS 'why no job of the queue may run as its run_as says; null: they may';
 
+CREATE FUNCTION jobq_internal.handler_is_there(kind text) RETURNS boolean
+AS 'MODULE_PATHNAME', 'jobq_handler_is_there' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION jobq_internal.handler_is_there(text) IS 'whether the handler of a kind exists, in whichever schema';
+
 CREATE FUNCTION jobq_internal.conf_line(name text, value text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT format('postgresql.conf: %s = %s (then %s)', name,
@@ -135,7 +139,7 @@ BEGIN
 		ORDER BY l.queue NULLS FIRST, l.role;
 	RETURN QUERY SELECT 'critical', format('the handler %s of kind "%s" does not exist', k.handler, k.kind),
 		format('create it, or name another: SELECT jobq.register(%L, ''...'')', k.kind)
-		FROM jobq.kinds k WHERE to_regprocedure(k.handler) IS NULL ORDER BY k.kind;
+		FROM jobq.kinds k WHERE NOT jobq_internal.handler_is_there(k.kind) ORDER BY k.kind;
 
 	-- queues
 	FOR r IN

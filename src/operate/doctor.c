@@ -14,7 +14,9 @@
  */
 #include "base/base.h"
 
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
+#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -29,6 +31,7 @@ PG_FUNCTION_INFO_V1(jobq_pool_problems);
 PG_FUNCTION_INFO_V1(jobq_capacity);
 PG_FUNCTION_INFO_V1(jobq_lane_slots);
 PG_FUNCTION_INFO_V1(jobq_run_as_refusal);
+PG_FUNCTION_INFO_V1(jobq_handler_is_there);
 
 /*
  * setup(): was jobq loaded at server start, with which version, does that fit
@@ -304,4 +307,24 @@ jobq_run_as_refusal(PG_FUNCTION_ARGS)
 		(problem = jobq_run_as_problem(&queue)) == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(problem));
+}
+
+/*
+ * handler_is_there(kind): does the function exist that is the handler of the kind?
+ * Asked as the owner, as who asks may not be able to use its schema.
+ */
+Datum
+jobq_handler_is_there(PG_FUNCTION_ARGS)
+{
+	static const Oid types[] = {TEXTOID};
+	Datum		values[] = {PG_GETARG_DATUM(0)};
+	bool		is_there;
+
+	jobq_require_all(JOBQ_MAY_MONITOR, "look at the set-up of jobq");
+	SPI_connect();
+	is_there = jobq_query("SELECT FROM jobq.handler h WHERE h.kind = $1"
+						  " AND pg_catalog.to_regprocedure(h.handler) IS NOT NULL",
+						  1, types, values, NULL, SPI_OK_SELECT) > 0;
+	SPI_finish();
+	PG_RETURN_BOOL(is_there);
 }

@@ -184,6 +184,14 @@ finds('handler', q{critical\|the handler .*f\(.*jsonb\) of kind "f" does not exi
 sql(q{CREATE FUNCTION f(payload jsonb) RETURNS void LANGUAGE plpgsql AS 'BEGIN IF payload ? ''error'' THEN RAISE ''oh''; END IF; END'});
 is_well('.', 'all is well: roles and handlers');
 
+# a handler in a schema that a monitor may not use
+sql(q{CREATE ROLE watcher LOGIN; SELECT jobq.grant_role('watcher', 'monitor'); CREATE SCHEMA closed;
+CREATE FUNCTION closed.g(payload jsonb) RETURNS void LANGUAGE sql AS ''; SELECT jobq.register('g', 'closed.g(jsonb)')});
+is(findings('handler', undef, 'watcher'), '', 'a handler in a schema that the user may not use is there');
+sql(q{DROP FUNCTION closed.g(jsonb)});
+like(findings('handler', undef, 'watcher'), qr/\Acritical\|the handler closed\.g\(.*jsonb\) of kind "g" does not exist\|.*\z/, 'until it is dropped');
+sql(q{SELECT jobq.unregister('g'); DROP SCHEMA closed});
+
 # schedules and dead letters
 sql(q{BEGIN; SELECT jobq.register('gone', 'f(jsonb)', max_attempts => 1); SELECT jobq.schedule('often', 'every 1 s', 'gone', options => '{"queue": "none"}');
 SELECT jobq.enqueue('gone', delay => '1 h'); SELECT jobq.unregister('gone'); COMMIT});
