@@ -172,7 +172,8 @@ CREATE VIEW jobq.limit_keys WITH (security_barrier) AS
 COMMENT ON VIEW jobq.limit_keys IS 'the keys of limiters that are by one, and how many of their jobs are ready or run; it reads all jobs';
 
 CREATE VIEW jobq.groups WITH (security_barrier) AS
-	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running, s.waits_for, s.waits_until, s.parked, s.more,
+	SELECT CASE WHEN s.group_id & 1 = 0 THEN q.name END AS queue, CASE WHEN jobq_internal.may_read(j.role, j.queue_id) THEN j.group_key END AS group_key, s.running,
+		(SELECT w.id FROM jobq.job w WHERE w.id = s.waits_for AND jobq_internal.may_see(w.role::pg_catalog.oid, w.queue_id)) AS waits_for, s.waits_until, s.parked, s.more,
 		round(s.tokens::numeric, 3) AS tokens, s.rest_until
 	FROM jobq_internal.group_slots() s
 	JOIN LATERAL (SELECT j.queue_id, j.group_key, j.role::pg_catalog.oid AS role FROM jobq.job j

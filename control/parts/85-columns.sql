@@ -277,7 +277,7 @@ BEGIN
 			(NULL, 'uuid', 'by which the client knows the job'),
 			(NULL, 'unique_until', 'when it would give its unique key back: f(inish), s(tart)'),
 			(NULL, 'waiting', 'how many jobs wait to be run'),
-			(NULL, 'waits_for', 'the job whose next attempt the group waits for'),
+			(NULL, 'waits_for', 'the job whose next attempt the group waits for; null: for none, or for one of another role'),
 			(NULL, 'waits_until', 'until when the group waits for that job at most; null: until it has ended'),
 			(NULL, 'watch', 'NOTIFY at each change'),
 			(NULL, 'worker', 'the server process that runs it, or through which a consumer holds it'))

@@ -158,8 +158,11 @@ taken_along(Explain *e, JobqDatabase *db)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		bool		match = false;
+		Oid			job_role;
 		int64		current;
+		int32		queue_id;
 		int			pid;
+		char	   *detail;
 
 		if (slot->state != JOBQ_SLOT_ATTACHED ||
 			slot->database != db - jobq_shared->databases)
@@ -168,15 +171,23 @@ taken_along(Explain *e, JobqDatabase *db)
 		for (uint32 k = slot->holding->next; k < slot->holding->count && !match; k++)
 			match = slot->holding->prefetched[k].key.id == e->id;
 		current = slot->job_id;
+		job_role = slot->job_role;
+		queue_id = slot->queue_id;
 		pid = slot->pid;
 		SpinLockRelease(&slot->mutex);
 		if (!match)
 			continue;
-		explain_add(e, "next",
-					current == 0 ? psprintf("worker %d is about to start it", pid)
-					: psprintf("worker %d runs it after job " INT64_FORMAT ", unless another one is free before",
-							   pid, current),
-					NULL);
+
+		/* in a queue with run_as, a worker runs jobs of several roles */
+		if (current == 0)
+			detail = psprintf("worker %d is about to start it", pid);
+		else if (e->sees_all || jobq_may(JOBQ_MAY_MONITOR, job_role, queue_id))
+			detail = psprintf("worker %d runs it after job " INT64_FORMAT ", unless another one is free before",
+							  pid, current);
+		else
+			detail = psprintf("worker %d runs it after one of another role, unless another one is free before",
+							  pid);
+		explain_add(e, "next", detail, NULL);
 		return true;
 	}
 	return false;

@@ -94,6 +94,39 @@ like(
 $holder->query_safe('SELECT pg_advisory_unlock(2)');
 ok(sql(q{SELECT jobq.drain('default', '5 min')}) eq 't', 'all have run');
 
+# taken along by a worker that runs another role's job: that one is not named
+sql(q{
+CREATE ROLE clerk LOGIN; CREATE ROLE shop1 LOGIN; CREATE ROLE shop2 LOGIN;
+SELECT jobq.grant_role('shop1'), jobq.grant_role('shop2'), jobq.create_queue('desk', run_as => 'clerk');
+SELECT jobq.grant_queue('desk', 'shop1'), jobq.grant_queue('desk', 'shop2'), jobq.register('ask', 'gate(jsonb)', queue => 'desk')});
+$holder->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+sql(q{SET ROLE shop2; SELECT jobq.enqueue('ask', '1')});
+sleeps($node, 'a job runs', 1);
+my $others = sql(q{SET ROLE shop2; SELECT jobq.enqueue('ask', '2')});
+sql(q{SET ROLE shop1; SELECT count(*) FROM jobq.enqueue_many('ask', array_fill('2'::jsonb, ARRAY[1000]))});
+wait_for($node, 'many wait', q{SELECT ready_entries >= 1000 FROM jobq_internal.scheduler_state()});
+$holder->query_safe('SELECT pg_advisory_unlock(1)');
+wait_for($node, 'the first of them runs',
+	q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 2});
+my $next = q{SELECT e.detail FROM (SELECT id FROM jobq.live_jobs WHERE state = 'ready' ORDER BY id LIMIT 1) j
+	CROSS JOIN LATERAL jobq.explain_job(j.id) e WHERE e.reason = 'next'};
+like(sql($next), qr/^worker \d+ runs it after job $others, /, 'who sees both is told which job it comes after');
+like(sql("SET ROLE shop1; $next"), qr/^worker \d+ runs it after one of another role, /, 'and who has enqueued it is not');
+$holder->query_safe('SELECT pg_advisory_unlock(2)');
+ok(sql(q{SELECT jobq.drain('desk', '5 min')}) eq 't', 'those have run, too');
+
+# nor is the job that a group waits for
+sql(q{
+CREATE FUNCTION stumble() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'stumbled'; END $$;
+SELECT jobq.create_queue('lines', open => true), jobq.register('stumble', 'stumble()', queue => 'lines', backoff => 'fixed 1h')});
+my $owner = sql(q{SET ROLE shop2; SELECT jobq.enqueue('stumble', group_key => 'g')});
+wait_for($node, 'a job waits for its next attempt', "SELECT state = 'retryable' FROM jobq.jobs WHERE id = $owner");
+my $behind = sql(q{SET ROLE shop1; SELECT jobq.enqueue('stumble', group_key => 'g')});
+wait_for($node, 'its group waits for it', "SELECT waits_for = $owner FROM jobq.groups");
+is(sql(q{SET ROLE shop2; SELECT waits_for, group_key FROM jobq.groups}), "$owner|g", 'whose it is sees it');
+is(sql(q{SET ROLE shop1; SELECT waits_for, group_key FROM jobq.groups}), '|g', 'and another one sees but the group');
+sql("SELECT jobq.cancel($owner), jobq.cancel($behind)");
+
 # two that have crashed a process: one at a time
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 sql(q{SELECT jobq.create_queue('bad'), jobq.pause('bad')});
