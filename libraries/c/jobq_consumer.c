@@ -29,12 +29,17 @@
 #include <libpq-fe.h>
 
 #define LEASE_LOST		"JQ011"
+#define TOO_MANY		"53400" /* the role's share is used up, but for who
+								 * extends jobs of one token at a time */
 #define SHORTEST_WAIT	0.1
 #define LATE			1.0		/* seconds after which an answer shows that
 								 * connections are scarce */
 #define MOST_AT_A_TIME	100		/* jobs in a statement */
 
-/* Each of them for many jobs: one statement, one commit. */
+/*
+ * Each of them for many jobs: one statement, one commit.  Of the role's share, jobs
+ * that are extended take as much for each token, so all of a token are together.
+ */
 #define OF_EACH " FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)"
 enum
 {
@@ -45,7 +50,8 @@ static const char *const statements[] = {
 	[JOBQ_NACK] = "SELECT jobq.nack(j.id, j.token, j.text, j.time)" OF_EACH,
 	[JOBQ_REJECT] = "SELECT jobq.reject(j.id, j.token, j.text)" OF_EACH,
 	[JOBQ_RELEASE] = "SELECT jobq.release(j.id, j.token, j.time)" OF_EACH,
-	[TELL_EXTEND] = "SELECT jobq.extend(j.id, j.token, j.time)" OF_EACH,
+	[TELL_EXTEND] = "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), "
+	"array_agg(j.token ORDER BY j.token, j.id), min(j.time))" OF_EACH,
 };
 
 typedef enum
@@ -84,6 +90,8 @@ static int	count[3];			/* by state */
 static bool stopping;
 static bool taken;				/* none comes any more */
 static double patience;
+static bool by_token;			/* jobs of several tokens are too many to be
+								 * extended together */
 static int	wake_pipe[2];
 
 static double
@@ -556,6 +564,7 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	char	   *values[4];
 	double		asked = now();
 	double		late;
+	bool		refused;
 	PGresult   *result;
 
 	for (int i = 0; i < n; i++)
@@ -583,11 +592,15 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 	if (result != NULL)
 		adapt(late, false);
 	pthread_mutex_lock(&mutex);
+	refused = what == TELL_EXTEND && !by_token && strcmp(state_of(result), TOO_MANY) == 0;
+	by_token |= refused;
 	for (int i = 0; i < n; i++)
 	{
 		JobqHeld   *job = told[i];
 
 		job->told = false;
+		if (refused)
+			continue;
 		if (PQresultStatus(result) != PGRES_TUPLES_OK)
 			not_told(what, job, n == 1, result);
 		else if (what != TELL_EXTEND)
@@ -651,6 +664,8 @@ tell_of_jobs(void *arg)
 			{
 				if (!wants(job, what) || (job->alone && n > 0))
 					continue;
+				if (what == TELL_EXTEND && by_token && n > 0 && job->job.token != told[0]->job.token)
+					continue;
 				told[n++] = job;
 				if (job->alone)
 					break;
@@ -709,7 +724,7 @@ jobq_consume(const JobqConsumer *consumer)
 	my.wait = my.wait > 0 ? my.wait : 5;
 	my.name = my.name != NULL ? my.name : "c";
 	patience = fmin(1, my.wait);
-	stopping = taken = false;
+	stopping = taken = by_token = false;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);

@@ -21,6 +21,7 @@
 const { Client } = require('pg');
 
 const LEASE_LOST = 'JQ011';
+const TOO_MANY = '53400';				// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
 const SHORTEST_WAIT = 0.1;
@@ -30,10 +31,12 @@ const MOST_AT_A_TIME = 100;				// jobs in a statement
 const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)`;
 
-// Each of them for many jobs: one statement, one commit.
+// Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
+// much for each token, so all of a token are together.
 const OF_EACH = ' FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::interval[]) AS j (id, token, text, time)';
 const TELL = {
-	extend: 'SELECT jobq.extend(j.id, j.token, j.time)' + OF_EACH,
+	extend: `SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
+		min(j.time))` + OF_EACH,
 	ack: 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' + OF_EACH,
 	nack: 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' + OF_EACH,
 	reject: 'SELECT jobq.reject(j.id, j.token, j.text)' + OF_EACH,
@@ -178,6 +181,7 @@ class Consumer {
 		this.running = new Set();
 		this.ended = [];		// to be told
 		this.turns = Object.keys(TELL).slice(1);	// of how they end: those told last come last
+		this.byToken = false;	// jobs of several tokens are too many to be extended together
 		this.room = new Bell();	// there is room for jobs
 		this.news = new Bell();	// there is something to tell
 		this.wake = new Bell();	// there may be jobs
@@ -356,8 +360,9 @@ class Consumer {
 	 * others of one kind may come all the time, until the lease of what waits is over. */
 	next(holding) {
 		for (const what of ['extend', ...this.turns]) {
-			const jobs = what === 'extend' ? holding.filter(job => now() >= job._.extendAt)
+			let jobs = what === 'extend' ? holding.filter(job => now() >= job._.extendAt)
 				: this.ended.filter(job => job._.outcome[0] === what && now() >= job._.tellAt);
+			if (what === 'extend' && this.byToken) jobs = jobs.filter(job => job.token === jobs[0].token);
 			const alone = jobs.filter(job => job._.alone);
 			if (jobs.length === 0) continue;
 			if (what !== 'extend') this.turns = [...this.turns.filter(other => other !== what), what];
@@ -389,6 +394,10 @@ class Consumer {
 	notTold(what, jobs, error) {
 		const state = error.severity ? error.code : '';
 		const again = now() + 1;
+		if (what === 'extend' && state === TOO_MANY && !this.byToken) {
+			this.byToken = true;
+			return;
+		}
 		for (const job of jobs) {
 			if (jobs.length > 1 && !NOBODYS.test(state)) {
 				job._.alone = true;		// one of them is to blame

@@ -23,6 +23,7 @@ use PDO;
 use PDOException;
 
 const LEASE_LOST = 'JQ011';
+const TOO_MANY = '53400';					// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
 const DISCONNECTED = '/^(08|57|HY)/';
@@ -34,10 +35,12 @@ const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the serve
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text)';
 
-// Each of them for many jobs: one statement, one commit.
+// Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
+// much for each token, so all of a token are together.
 const OF_EACH = ' FROM unnest(?::bigint[], ?::bigint[], ?::text[], ?::interval[]) AS j (id, token, text, time)';
 const TELL = [
-	'extend' => 'SELECT jobq.extend(j.id, j.token, j.time)' . OF_EACH,
+	'extend' => 'SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id),
+		min(j.time))' . OF_EACH,
 	'ack' => 'SELECT jobq.ack(j.id, j.token, j.text::jsonb)' . OF_EACH,
 	'nack' => 'SELECT jobq.nack(j.id, j.token, j.text, j.time)' . OF_EACH,
 	'reject' => 'SELECT jobq.reject(j.id, j.token, j.text)' . OF_EACH,
@@ -111,6 +114,7 @@ class Consumer
 	private float $pause = 0.1;
 	private float $connectAt = 0;
 	private float $toldAt = 0;
+	private bool $byToken = false;			// jobs of several tokens are too many to be extended together
 	private float $patience;
 	private float $heartbeat;
 	private $log;
@@ -325,6 +329,8 @@ class Consumer
 	private function next(float $now): ?array
 	{
 		$due = ['extend' => array_filter($this->held, fn ($job) => $now >= $job->extendAt)];
+		if ($this->byToken && $first = reset($due['extend']))
+			$due['extend'] = array_filter($due['extend'], fn ($job) => $job->token == $first->token);
 		foreach ($this->ended as $id => $job)
 			if ($now >= $job->tellAt)
 				$due[$job->outcome[0]][$id] = $job;
@@ -366,6 +372,10 @@ class Consumer
 		$state = self::stateOf($error);
 		$again = self::now() + 1;
 		$alone = count($jobs) == 1;
+		if ($what == 'extend' && $state == TOO_MANY && !$this->byToken) {
+			$this->byToken = true;
+			return;
+		}
 		foreach ($jobs as $job)
 			if (!$alone && !preg_match(NOBODYS, $state))
 				$job->alone = true;			// one of them is to blame

@@ -33,6 +33,7 @@ from psycopg.types.json import JsonbLoader
 log = logging.getLogger("jobq")
 
 LEASE_LOST = "JQ011"
+TOO_MANY = "53400"  # the role's share is used up, but for who extends jobs of one token at a time
 HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers, ...: it would fail again
 NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is to blame
 SHORTEST_WAIT = 0.1
@@ -42,10 +43,12 @@ MOST_AT_A_TIME = 100  # jobs in a statement
 RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text)"""
 
-# Each of them for many jobs: one statement, one commit.
+# Each of them for many jobs: one statement, one commit.  Of the role's share, jobs that are extended take as
+# much for each token, so all of a token are together.
 OF_EACH = " FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::interval[]) AS j (id, token, text, time)"
 TELL = {
-    "extend": "SELECT jobq.extend(j.id, j.token, j.time)" + OF_EACH,
+    "extend": "SELECT jobq.extend(array_agg(j.id ORDER BY j.token, j.id), array_agg(j.token ORDER BY j.token, j.id), "
+              "min(j.time))" + OF_EACH,
     "ack": "SELECT jobq.ack(j.id, j.token, j.text::jsonb)" + OF_EACH,
     "nack": "SELECT jobq.nack(j.id, j.token, j.text, j.time)" + OF_EACH,
     "reject": "SELECT jobq.reject(j.id, j.token, j.text)" + OF_EACH,
@@ -198,6 +201,7 @@ class Consumer:
         self._running = []
         self._ended = []  # to be told
         self._turns = list(TELL)[1:]  # of how they end: those told last come last
+        self._by_token = False  # jobs of several tokens are too many to be extended together
         self._taking = None
         self._stopping = False
         self._failure = None
@@ -418,6 +422,8 @@ class Consumer:
         ended = [job for job in self._ended if now >= job._tell_at]
         for what in ["extend"] + self._turns:
             jobs = held if what == "extend" else [job for job in ended if job._outcome[0] == what]
+            if what == "extend" and self._by_token:
+                jobs = [job for job in jobs if job.token == jobs[0].token]
             alone = [job for job in jobs if job._alone]
             if jobs:
                 if what != "extend":
@@ -453,6 +459,9 @@ class Consumer:
         whether the server has heard: then "the lease is over" may mean that it had."""
         state = getattr(error, "sqlstate", None) or ""
         again = time.monotonic() + 1
+        if what == "extend" and state == TOO_MANY and not self._by_token:
+            self._by_token = True
+            return
         if state[:2] not in NOBODYS and len(jobs) > 1:  # one of them is to blame
             for job in jobs:
                 job._alone = True

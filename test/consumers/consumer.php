@@ -37,5 +37,6 @@ $handle = function (Job $job) use ($folder, $note) {
 	return $do == 'bad result' ? "\0" : ['token' => $job->token];
 };
 
-(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $handle, lease: 60, heartbeat: 1,
+(new Consumer(getenv('CONNINFO') ?: 'pgsql:', explode(',', getenv('QUEUES')), $handle,
+	batch: getenv('DEFAULTS') ? null : (int) (getenv('BATCH') ?: 10), lease: (float) (getenv('LEASE') ?: 60), heartbeat: 1,
 	wait: (float) (getenv('WAIT') ?: 5), listen: getenv('LISTEN') ? 'pgsql:' . getenv('LISTEN') : null, name: getenv('NAME')))->run();

@@ -22,7 +22,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_silence try_behind_pooler);
+our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_silence try_silent_connect
+  try_silent_start try_behind_pooler);
 
 # Consumers do not end by themselves.
 my @running;
@@ -33,8 +34,8 @@ END
 	kill('KILL', map { pid_of($_) } grep { $_->{handle}->pumpable } @running);
 }
 
-# A server for consumers that connect by the environment.  Ends the file of tests if
-# what the command needs is not installed.
+# A server for consumers that connect by the environment, with room for 64 leases.  Ends
+# the file of tests if what the command needs is not installed.
 sub library_node
 {
 	my ($what, @needs) = @_;
@@ -42,7 +43,7 @@ sub library_node
 	plan(skip_all => "$what is not installed")
 	  unless eval { IPC::Run::run(\@needs, '<', File::Spec->devnull, '>', \my $out, '2>', \my $err) };
 
-	my $node = jobq_node('main', '');
+	my $node = jobq_node('main', 'jobq.max_leases = 64', allows_streaming => 1);
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION jobq');
 	$ENV{PGHOST} = $node->host;
@@ -341,6 +342,47 @@ sub try_library
 	$self->is_sql("SELECT count(*) FROM jobq_internal.lease_slots() WHERE consumer = '$name'", '0', 'it leaves nothing behind');
 	$self->holds;
 	$self->sql(q{SELECT jobq.test_clock('0')});
+	return;
+}
+
+sub leases { return "jobq_internal.lease_slots() WHERE consumer = '$_[0]{name}'"; }
+
+# Wait until whatever it holds is held for so many seconds more than now.
+sub holds_on
+{
+	my ($self, $seconds, $name) = @_;
+	my $now = $self->sql('SELECT clock_timestamp()');
+
+	return wait_for($self->{node}, "$self->{name}: $name",
+		"SELECT min(lease_until) > '$now'::timestamptz + interval '$seconds s' FROM @{[ $self->leases ]}");
+}
+
+# More jobs than the role can have calls whose jobs are held; "calls" is how many they are
+# of, if it takes jobs while it runs others: with more than half of what the role can
+# have.  They are held for several leases.
+sub try_many
+{
+	my ($node, $name, $command, $calls) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $jobs = "jobq.jobs WHERE queue = '$name'";
+	my ($run, $n);
+
+	$self->{parallel} = 40;
+	foreach my $more ((1) x ($calls - 1), 41 - $calls)
+	{
+		$self->enqueue('{"do": "hold"}', $more);
+		$run ||= $self->start(LEASE => 6, BATCH => 40);
+		$n += $more;
+		wait_for($node, "$name: $n are held", "SELECT count(*) = $n FROM @{[ $self->leases ]}");
+	}
+	$self->holds_on(20, 'many jobs are held for several leases');
+	$self->is_sql("SELECT DISTINCT state, attempt FROM $jobs", 'running|1', 'none is lost');
+	append_to_file("$self->{folder}/go", 'go');
+	wait_for($node, "$name: they end", "SELECT bool_and(finished_at IS NOT NULL) FROM $jobs");
+	$self->is_sql("SELECT DISTINCT state, attempt FROM $jobs", 'completed|1', 'at the first attempt');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	$self->holds;
 	return;
 }
 

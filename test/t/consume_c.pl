@@ -29,6 +29,7 @@ my @comma = eval { IPC::Run::run([ 'localedef', '-i', 'de_DE', '-f', 'UTF-8', "$
   ? ('env', "LOCPATH=$locales", 'LC_ALL=de_DE.UTF-8')
   : ();
 try_library($node, 'c', [ @comma, $program ], restart => 1);
+try_many($node, 'c-many', [$program], 17);
 try_silence($node, 'c-silence', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 

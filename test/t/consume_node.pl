@@ -14,6 +14,7 @@ my @command = ('node', "$FindBin::RealBin/../consumers/consumer.js");
 
 is_shown('node/example.js');
 try_library($node, 'node', \@command, restart => 1);
+try_many($node, 'node-many', \@command, 17);
 try_silence($node, 'node-silence', \@command);
 try_behind_pooler($node, 'node-pooled', \@command, 3);
 
