@@ -160,7 +160,8 @@ run(Link *link, double seconds, const char *statement, int n, const char *const 
 	double		until = now() + seconds;
 	PGresult   *result = NULL;
 
-	if (!connect_link(link))
+	/* what nobody waits for any more is told anew, and must not be told now, too */
+	if (!connect_link(link) || now() >= until)
 		return NULL;
 	if (PQsendQueryParams(link->connection, statement, n, NULL, values, NULL, NULL, 0))
 	{

@@ -28,6 +28,9 @@ const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
 const MOST_AT_A_TIME = 100;				// jobs in a statement
 
+// unless the config says otherwise: a server that does not answer, or is not there any more, is noticed
+const NOTICING = { connectionTimeoutMillis: 10000, keepAlive: true, keepAliveInitialDelayMillis: 30000 };
+
 const RESERVE = `SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve($1::text[], $2::int, $3::interval, $4::interval, $5::text)`;
 
@@ -100,7 +103,8 @@ class Bell {
 /** A connection that is made again, with pauses from a tenth of a second to ten seconds. */
 class Link {
 	constructor(config) {
-		Object.assign(this, { config, client: null, connecting: null, closed: false, pause: 0.1, until: 0 });
+		this.config = { ...NOTICING, ...(typeof config === 'string' ? { connectionString: config } : config) };
+		Object.assign(this, { client: null, trying: null, connecting: null, closed: false, pause: 0.1, until: 0 });
 	}
 
 	async connect() {
@@ -110,29 +114,36 @@ class Link {
 	}
 
 	async tryToConnect() {
-		if (now() < this.until) await new Promise(done => setTimeout(done, (this.until - now()) * 1000));
-		const client = new Client(this.config);
+		if (now() < this.until)
+			await new Promise(done => { this.timer = setTimeout(done, (this.until - now()) * 1000); });
+		const client = this.trying = new Client(this.config);
 		client.on('error', () => this.drop(client));
 		client.on('end', () => this.drop(client));
 		this.until = now() + this.pause;
 		this.pause = Math.min(2 * this.pause, 10);
-		await client.connect();
+		await client.connect().finally(() => { this.trying = null; });
 		this.pause = 0.1;
-		this.client = client;
 		if (this.closed) {
-			this.close();
+			this.drop(client);
 			throw new Error('closed');
 		}
-		return client;
+		return this.client = client;
 	}
 
 	/** Run a statement; if there is no answer in time, the connection is taken for lost. */
 	async rows(patience, text, values) {
-		let timer, client;
+		let timer, client, over = false;
 		const late = new Promise((_, fail) => {
-			timer = setTimeout(() => fail(new Error('no answer')), Math.max(0.1, patience) * 1000);
+			timer = setTimeout(() => {
+				over = true;
+				fail(new Error('no answer'));
+			}, Math.max(0.1, patience) * 1000);
 		});
-		const run = (async () => (client = await this.connect()).query(text, values))();
+		const run = (async () => {
+			client = await this.connect();
+			// what has been given up is told anew, and must not be told now, too
+			return over ? null : client.query(text, values);
+		})();
 		run.catch(() => {});
 		try {
 			return (await Promise.race([run, late])).rows;
@@ -144,13 +155,18 @@ class Link {
 		}
 	}
 
+	/** Say farewell; if that does not come through, the process must not wait for it. */
 	drop(client) {
 		if (this.client === client) this.client = null;
 		client.end().catch(() => {});
+		setTimeout(() => client.connection.stream.destroy(), 1000).unref();
 	}
 
+	/** For good: of an attempt to connect nobody hears any more. */
 	close() {
 		this.closed = true;
+		clearTimeout(this.timer);
+		if (this.trying) this.trying.connection.stream.destroy();
 		if (this.client) this.drop(this.client);
 	}
 }
@@ -186,6 +202,7 @@ class Consumer {
 		this.news = new Bell();	// there is something to tell
 		this.wake = new Bell();	// there may be jobs
 		this.stopping = this.taken = false;
+		this.stopped = new Promise(done => { this.tellStopped = done; });
 		this.failure = null;	// of reserve(), which would be no better again
 	}
 
@@ -210,6 +227,7 @@ class Consumer {
 	/** Take no more jobs; run() returns when those that run have ended. */
 	stop() {
 		this.stopping = true;
+		this.tellStopped();
 		for (const bell of [this.room, this.news, this.wake]) bell.ring();
 	}
 
@@ -229,7 +247,7 @@ class Consumer {
 			const wait = this.listen ? 0 : this.patience;
 			let asked, rows;
 			try {
-				await this.taker.connect();
+				if (!this.taker.client) await Promise.race([this.taker.connect(), this.stopped]);
 				if (this.stopping) return;
 				asked = now();
 				rows = await this.taker.rows(wait + this.lease, RESERVE,

@@ -28,6 +28,7 @@ import time
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import JsonbLoader
 
 log = logging.getLogger("jobq")
@@ -39,6 +40,10 @@ NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is 
 SHORTEST_WAIT = 0.1
 LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
+
+# unless the conninfo says otherwise: a server that is not there any more is noticed within a minute
+NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
+            "tcp_user_timeout": "60000"}
 
 RESERVE = """SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve(%s::text[], %s::int, %s::interval, %s::interval, %s::text)"""
@@ -139,7 +144,8 @@ class Link:
             try:
                 # a pooler may give another session to each statement, so none is prepared
                 self._connection = await psycopg.AsyncConnection.connect(
-                    self._conninfo, autocommit=True, prepare_threshold=None, client_encoding="utf8")
+                    **{**NOTICING, **conninfo_to_dict(self._conninfo), "client_encoding": "utf8"}, autocommit=True,
+                    prepare_threshold=None)
                 self._connection.adapters.register_loader("jsonb", Reader)
                 self._pause = 0.1
             except psycopg.OperationalError as error:

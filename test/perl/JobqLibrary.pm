@@ -14,6 +14,8 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use File::Spec;
 use FindBin;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
 use IPC::Run ();
 use JobqPooler;
 use JobqProgram;
@@ -407,6 +409,84 @@ sub try_silence
 	is(finish($run), 0, "$name: it stops");
 	kill('CONT', $silent);
 	$self->holds;
+	return;
+}
+
+# A server that accepts connections and says nothing, at the place where another one can
+# be.
+sub be_silent
+{
+	my ($socket) = @_;
+
+	unlink $socket;
+	return IO::Socket::UNIX->new(Local => $socket, Listen => 20, Timeout => $PostgreSQL::Test::Utils::timeout_default)
+	  || die "$socket: $!\n";
+}
+
+# The links are lost, and no new one is answered for a while.
+sub try_silent_connect
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $folder = PostgreSQL::Test::Utils::tempdir_short();
+	my $real = $node->host . '/.s.PGSQL.' . $node->port;
+	my $socket = "$folder/.s.PGSQL." . $node->port;
+	my $lose = "SELECT pg_terminate_backend(pid) FROM @{[ $self->sessions ]}";
+
+	symlink $real, $socket;
+	my $run = $self->start(PGHOST => $folder);
+	my $id = $self->enqueue('{"do": "hold"}');
+	$self->begun($id, 1, 'a job begins');
+	my $silent = be_silent($socket);
+	$self->sql($lose);
+	my @unanswered = map { scalar $silent->accept } 1 .. 2;
+	is(scalar(grep { $_ } @unanswered), 2, "$name: no answer to who connects");
+	unlink $socket;
+	symlink $real, $socket;
+	wait_for($node, "$name: later there is, and the lease is extended",
+		"SELECT count(*) > 0 FROM @{[ $self->sessions ]} AND query ~ 'extend'");
+	append_to_file("$self->{folder}/go", 'go');
+	$self->ends('the job ends', $id, $self->enqueue('{}'));
+	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE queue = '$name'", 'completed|1', 'at the first attempt');
+
+	my $again = be_silent($socket);
+	$self->sql($lose);
+	push @unanswered, scalar $again->accept;
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops without an answer");
+	$self->holds;
+	return;
+}
+
+# From the start there is no answer.  Whether the server is still there is asked, so that
+# none is waited for in vain later.
+sub try_silent_start
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 20, Timeout => $PostgreSQL::Test::Utils::timeout_default)
+	  || die "$!\n";
+	my $run = $self->start(PGHOST => '127.0.0.1', PGPORT => $silent->sockport);
+	my $unanswered = $silent->accept;
+
+	ok($unanswered, "$name: it connects");
+  SKIP:
+	{
+		skip 'there is no /proc/net/tcp', 1 unless $unanswered && -r '/proc/net/tcp';
+		my $ends = sprintf '0100007F:%04X 0100007F:%04X', $unanswered->peerport, $unanswered->sockport;
+		my $probe;
+
+		# timer 2 is that of keepalive; its time is in hundredths of a second
+		for (1 .. 50)
+		{
+			($probe) = slurp_file('/proc/net/tcp') =~ /: $ends \S+ \S+ 02:(\S+)/;
+			last if defined $probe;
+			usleep(100_000);
+		}
+		cmp_ok(hex($probe // 'FFFFFF'), '<=', 3100, "$name: in half a minute the server is probed");
+	}
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops without an answer");
 	return;
 }
 

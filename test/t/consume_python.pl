@@ -49,6 +49,7 @@ END
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
+try_silent_connect($node, 'python-unanswered', \@command);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
 try_behind_pooler($node, 'python-pooled', \@command, 3);
 
