@@ -129,8 +129,13 @@ wait_for_change(double seconds)
 static bool
 connect_link(Link *link)
 {
-	const char *const names[] = {"connect_timeout", "dbname", "client_encoding", NULL};
-	const char *const values[] = {"10", link->conninfo, "UTF8", NULL};
+	/*
+	 * Unless the conninfo says otherwise, a server that is not there any more is
+	 * noticed within a minute.
+	 */
+	const char *const names[] = {"connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count",
+	"tcp_user_timeout", "dbname", "client_encoding", NULL};
+	const char *const values[] = {"10", "30", "10", "3", "60000", link->conninfo, "UTF8", NULL};
 
 	if (link->connection != NULL)
 		return true;

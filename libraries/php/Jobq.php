@@ -32,6 +32,9 @@ const LATE = 1.0;							// seconds after which an answer shows that connections 
 const TOGETHER = 0.1;						// seconds in which what has ended is told together
 const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the server 1000, and what is in the last
 
+// before a DSN, which may say otherwise: a server that is not there any more is noticed within a minute
+const NOTICING = 'keepalives_idle=30;keepalives_interval=10;keepalives_count=3;tcp_user_timeout=60000;';
+
 const RESERVE = 'SELECT id, token, queue, kind, payload, headers, attempt, max_attempts, tenant
 FROM jobq.reserve(?::text[], ?::int, ?::interval, ?::interval, ?::text)';
 
@@ -420,6 +423,8 @@ class Consumer
 
 	private static function connect(string $dsn): PDO
 	{
+		if (str_starts_with($dsn, 'pgsql:'))
+			$dsn = 'pgsql:' . NOTICING . substr($dsn, strlen('pgsql:'));
 		// a pooler may give another session to each statement, so none is prepared
 		$db = new PDO($dsn, null, null, [PDO::PGSQL_ATTR_DISABLE_PREPARES => true, PDO::ATTR_TIMEOUT => 10]);
 		$db->exec("SET client_encoding TO 'UTF8'");

@@ -5,7 +5,9 @@ queue=$1 command=$2 lease=${LEASE:-30}
 stop=
 trap 'stop=1' TERM INT
 
-sql() { psql -XAtq -F $'\t' -v ON_ERROR_STOP=1 "$@"; }
+# a server that does not answer, or is not there any more, is noticed within a minute
+noticing="connect_timeout=10 keepalives_idle=30 keepalives_interval=10 keepalives_count=3 tcp_user_timeout=60000"
+sql() { psql -XAtq -F $'\t' -v ON_ERROR_STOP=1 -d "$noticing" "$@"; }
 # again while the server is away, for as long as the lease may last
 say() {
 	local end=$((SECONDS + lease))

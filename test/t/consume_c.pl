@@ -32,6 +32,7 @@ try_library($node, 'c', [ @comma, $program ], restart => 1);
 try_many($node, 'c-many', [$program], 17);
 try_silence($node, 'c-silence', [$program]);
 try_silent_connect($node, 'c-unanswered', [$program]);
+try_silent_start($node, 'c-silent', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 
 $node->stop;

@@ -50,6 +50,7 @@ try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
 try_silent_connect($node, 'python-unanswered', \@command);
+try_silent_start($node, 'python-silent', \@command);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
 try_behind_pooler($node, 'python-pooled', \@command, 3);
 
