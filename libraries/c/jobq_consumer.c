@@ -359,6 +359,38 @@ hold(const PGresult *result, int row, bool late)
 	pthread_cond_broadcast(&changed);
 }
 
+static void
+lose_ear(Link *ear, const char *why)
+{
+	fprintf(stderr, "does not hear of jobs: %s", why);
+	PQfinish(ear->connection);
+	ear->connection = NULL;
+}
+
+/* Returns whether we hear of jobs from now on. */
+static bool
+listen_to_server(Link *ear)
+{
+	const char *const values[] = {my.queues};
+	PGresult   *statements = run(ear, my.lease, "SELECT format('LISTEN %I', 'jobq_queue_' || q) "
+								 "FROM unnest($1::text[]) AS q", 1, values);
+	bool		good = PQresultStatus(statements) == PGRES_TUPLES_OK;
+
+	if (!good && ear->connection != NULL)
+		lose_ear(ear, PQresultErrorMessage(statements));
+	for (int i = 0; good && i < PQntuples(statements); i++)
+	{
+		PGresult   *result = run(ear, my.lease, PQgetvalue(statements, i, 0), 0, NULL);
+
+		good = PQresultStatus(result) == PGRES_COMMAND_OK;
+		if (!good && ear->connection != NULL)
+			lose_ear(ear, PQresultErrorMessage(result));
+		PQclear(result);
+	}
+	PQclear(statements);
+	return good && ear->connection != NULL;
+}
+
 /* Wait until we are told that there are jobs, or it is time to look. */
 static void
 listen_for_jobs(Link *ear)
@@ -370,14 +402,7 @@ listen_for_jobs(Link *ear)
 
 	if (ear->connection == NULL)
 	{
-		const char *const values[] = {my.queues};
-		PGresult   *result = run(ear, my.lease, "SELECT format('LISTEN %I', 'jobq_queue_' || q) "
-								 "FROM unnest($1::text[]) AS q", 1, values);
-
-		for (int i = 0; result != NULL && i < PQntuples(result); i++)
-			PQclear(PQexec(ear->connection, PQgetvalue(result, i, 0)));
-		PQclear(result);
-		if (ear->connection != NULL)
+		if (listen_to_server(ear))
 			return;				/* there may be some since we have looked */
 		until = now() + LATE;
 	}
@@ -387,15 +412,17 @@ listen_for_jobs(Link *ear)
 		poll(fds, 2, (int) fmin(ceil((until - now()) * 1000), 60000));
 		if (fds[1].revents != 0)
 			return;
-		if (fds[0].revents != 0 && !PQconsumeInput(ear->connection))
+		if (ear->connection == NULL)
+			continue;
+		if (fds[0].revents != 0)
+			PQconsumeInput(ear->connection);
+		for (; (note = PQnotifies(ear->connection)) != NULL; heard = true)
+			PQfreemem(note);
+		if (PQstatus(ear->connection) != CONNECTION_OK)
 		{
-			fprintf(stderr, "does not hear of jobs: %s", PQerrorMessage(ear->connection));
-			PQfinish(ear->connection);
-			ear->connection = NULL;
+			lose_ear(ear, PQerrorMessage(ear->connection));
 			return;
 		}
-		for (; ear->connection != NULL && (note = PQnotifies(ear->connection)) != NULL; heard = true)
-			PQfreemem(note);
 	}
 }
 

@@ -6,7 +6,9 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
 use JobqLibrary;
+use JobqProgram;
 use JobqTest;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -35,6 +37,29 @@ try_silent_connect($node, 'c-unanswered', [$program]);
 try_silent_start($node, 'c-silent', [$program]);
 try_behind_pooler($node, 'c-pooled', [$program], 3);
 
-$node->stop;
-no_failed_assertion($node);
+# a standby cannot be listened to before it takes over
+my $moved = JobqLibrary->new($node, 'c-moved', [$program]);
+$node->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+my $run = $moved->start(
+	PGHOST => join(',', map { $_->host } $node, $standby),
+	PGPORT => join(',', map { $_->port } $node, $standby),
+	PGTARGETSESSIONATTRS => 'read-write',
+	WAIT => 600,
+	LISTEN => "host=@{[$standby->host]} port=@{[$standby->port]} target_session_attrs=any");
+says($run, qr/does not hear of jobs: .*recovery/, 'a standby is not listened to');
+$node->wait_for_catchup('standby', 'replay', $node->lsn('insert'));
+$node->stop('immediate');
+$standby->promote;
+$moved->{node} = $standby;
+wait_for($standby, 'when it has taken over, it is', "SELECT count(*) > 0 FROM @{[ $moved->sessions ]} AND query ~ '^LISTEN'");
+$moved->ends('what is enqueued is done soon', $moved->enqueue('{}'));
+$run->{handle}->signal('TERM');
+is(finish($run), 0, 'it stops');
+$moved->holds;
+
+$standby->stop;
+no_failed_assertion($node, $standby);
 done_testing();
