@@ -35,6 +35,10 @@
 #define LATE			1.0		/* seconds after which an answer shows that
 								 * connections are scarce */
 #define MOST_AT_A_TIME	100		/* jobs in a statement */
+#define SOON			0.1		/* seconds in which what is held ahead begins,
+								 * unless "ahead" is told */
+#define NOT_SOON		1.0		/* seconds after which what has not begun is given
+								 * back then */
 
 /*
  * Each of them for many jobs: one statement, one commit.  Of the role's share, jobs
@@ -67,6 +71,7 @@ typedef struct JobqHeld
 	bool		told;			/* a statement about it is under way */
 	bool		alone;			/* something was wrong with several of which this
 								 * is one */
+	double		since;			/* it is held or, later, it runs */
 	double		until;			/* the lease is over then, at the latest */
 	double		extend_at;
 	double		tell_at;
@@ -90,6 +95,7 @@ static int	count[3];			/* by state */
 static bool stopping;
 static bool taken;				/* none comes any more */
 static double patience;
+static double job_time;			/* seconds that a job takes, about */
 static bool by_token;			/* jobs of several tokens are too many to be
 								 * extended together */
 static int	wake_pipe[2];
@@ -293,6 +299,7 @@ run_jobs(void *arg)
 	{
 		JobqHeld   *job = jobs;
 		JobqAnswer	answer = {JOBQ_ACK, NULL, -1};
+		double		took;
 
 		while (job != NULL && job->state != HELD)
 			job = job->next;
@@ -304,9 +311,12 @@ run_jobs(void *arg)
 			continue;
 		}
 		set_state(job, RUNNING);
+		job->since = now();
 		pthread_mutex_unlock(&mutex);
 		my.handler(&job->job, &answer, my.arg);
 		pthread_mutex_lock(&mutex);
+		took = now() - job->since;
+		job_time = isinf(job_time) ? took : job_time + (took - job_time) / 10;
 		job->answer = answer;
 		if (job->lost && !job->told)
 			forget(job);
@@ -323,10 +333,15 @@ static int
 wanted(void)
 {
 	int			n = my.parallel - count[HELD] - count[RUNNING];
+	int			ahead = my.ahead > 0 ? my.ahead : my.ahead < 0 ? 0
+		: (int) fmin(MOST_AT_A_TIME, my.parallel * SOON / fmax(job_time, 0.001));
 
-	if (count[HELD] <= my.ahead / 2)
-		n += my.ahead;
-	return n < 1000 ? n : 1000;
+	/* while it cannot be told what has become of jobs, no others are taken */
+	int			room = 2 * (my.parallel + ahead) - count[HELD] - count[RUNNING] - count[ENDED];
+
+	if (count[HELD] <= ahead / 2)
+		n += ahead;
+	return (int) fmin(fmin(n, room), 1000);
 }
 
 static char *
@@ -350,8 +365,9 @@ hold(const PGresult *result, int row, bool late)
 	job->job.attempt = atoi(PQgetvalue(result, row, 6));
 	job->job.held = job;
 	/* an answer that was held up says nothing of how long the lease is still */
-	job->until = now() + my.lease;
-	job->extend_at = late ? 0 : now() + my.heartbeat;
+	job->since = now();
+	job->until = job->since + my.lease;
+	job->extend_at = late ? 0 : job->since + my.heartbeat;
 	while (*place != NULL)
 		place = &(*place)->next;
 	*place = job;
@@ -546,12 +562,22 @@ text_of(const char *format,...)
 	return checked(n < 0 ? NULL : text);
 }
 
+/*
+ * Is its lease extended?  Also of what has ended, for as long as it cannot be told;
+ * not when we stop, which would not end then.
+ */
+static bool
+is_kept(const JobqHeld *job)
+{
+	return !job->lost && (job->state != ENDED || !stopping);
+}
+
 /* Is this to be told of the job? */
 static bool
 wants(const JobqHeld *job, int what)
 {
 	if (what == TELL_EXTEND)
-		return job->state != ENDED && !job->lost && now() >= job->extend_at;
+		return is_kept(job) && now() >= job->extend_at;
 	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at;
 }
 
@@ -640,7 +666,7 @@ tell(Link *teller, int what, JobqHeld **told, int n, double seconds)
 			forget(job);
 		else
 		{
-			job->alone = false;
+			job->alone = job->alone && job->state == ENDED;
 			job->until = asked + my.lease;
 			job->extend_at = asked + my.heartbeat;
 		}
@@ -674,9 +700,17 @@ tell_of_jobs(void *arg)
 		for (JobqHeld *job = jobs, *next; job != NULL; job = next)
 		{
 			next = job->next;
-			if (stopping && job->state == HELD)
+
+			/*
+			 * What has not begun when we stop, or not as soon as was thought when
+			 * it was taken, is given back: its timeout counts already, and
+			 * somebody else may have nothing to do.  Nothing is taken ahead
+			 * then until a job has ended.
+			 */
+			if (job->state == HELD && (stopping || (my.ahead == 0 && now() >= job->since + NOT_SOON)))
 			{
 				job->answer = (JobqAnswer) {JOBQ_RELEASE, NULL, 0};
+				job_time = INFINITY;
 				set_state(job, ENDED);
 			}
 			if (job->lost && job->state == ENDED)
@@ -685,9 +719,16 @@ tell_of_jobs(void *arg)
 				lose(job);
 			else if (!job->lost)
 			{
-				due = fmin(due, fmin(job->until, job->state == ENDED ? job->tell_at : job->extend_at));
-				if (job->state != ENDED)
+				due = fmin(due, job->until);
+				if (job->state == ENDED)
+					due = fmin(due, job->tell_at);
+				if (job->state == HELD && my.ahead == 0)
+					due = fmin(due, job->since + NOT_SOON);
+				if (is_kept(job))
+				{
+					due = fmin(due, job->extend_at);
 					first = fmin(first, job->until);
+				}
 			}
 		}
 		while (turn < norder && n == 0)
@@ -751,12 +792,12 @@ jobq_consume(const JobqConsumer *consumer)
 
 	my = *consumer;
 	my.parallel = my.parallel > 0 ? my.parallel : 1;
-	my.ahead = my.ahead > 0 ? my.ahead : my.ahead < 0 ? 0 : my.parallel;
 	my.lease = my.lease > 0 ? my.lease : 30;
 	my.heartbeat = my.heartbeat > 0 ? my.heartbeat : my.lease / 3;
 	my.wait = my.wait > 0 ? my.wait : 5;
 	my.name = my.name != NULL ? my.name : "c";
 	patience = fmin(1, my.wait);
+	job_time = INFINITY;
 	stopping = taken = by_token = false;
 
 	sigemptyset(&signals);

@@ -60,8 +60,10 @@ typedef struct JobqConsumer
 	JobqHandler handler;
 	void	   *arg;			/* for the handler */
 	int			parallel;		/* how many jobs run at a time: 1 */
-	int			ahead;			/* how many are held that do not run yet: as many
-								 * as run; below 0: none */
+	int			ahead;			/* how many are held that do not run yet; below 0:
+								 * none; 0: as many as begin within a tenth of a
+								 * second by the time that jobs take, and what has
+								 * not begun after a second is given back */
 	double		lease;			/* seconds for which a job is held; it is
 								 * extended while the job is held: 30 */
 	double		heartbeat;		/* each so many seconds: a third of the lease */

@@ -27,6 +27,8 @@ const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
 const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
 const MOST_AT_A_TIME = 100;				// jobs in a statement
+const SOON = 0.1;						// seconds in which what is held ahead begins, unless "ahead" is told
+const NOT_SOON = 1;						// seconds after which what has not begun is given back then
 
 // unless the config says otherwise: a server that does not answer, or is not there any more, is noticed
 const NOTICING = { connectionTimeoutMillis: 10000, keepAlive: true, keepAliveInitialDelayMillis: 30000 };
@@ -177,7 +179,8 @@ class Consumer {
 	 *
 	 * config             where, for pg's Client
 	 * options.parallel   how many jobs run at a time
-	 *        .ahead      how many are held that do not run yet: as many as run, unless told
+	 *        .ahead      how many are held that do not run yet; unless told, as many as begin within a tenth of a
+	 *                    second by the time that jobs take, and what has not begun after a second is given back
 	 *        .lease      seconds for which a job is held; it is extended while the job is held
 	 *        .heartbeat  each so many seconds: a third of the lease, unless told
 	 *        .wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with
@@ -187,9 +190,9 @@ class Consumer {
 	 *        .log        is called with each line for the log, which else goes to standard error
 	 */
 	constructor(config, queues, handler, options = {}) {
-		const { parallel = 1, lease = 30, wait = 5 } = options;
-		Object.assign(this, { queues, handler, ahead: parallel, heartbeat: lease / 3, listen: null, name: 'node', log: console.error },
-			options, { parallel, lease, wait, patience: Math.min(1, wait) });
+		const { parallel = 1, ahead = null, lease = 30, wait = 5 } = options;
+		Object.assign(this, { queues, handler, heartbeat: lease / 3, listen: null, name: 'node', log: console.error },
+			options, { parallel, ahead, lease, wait, patience: Math.min(1, wait) });
 		this.taker = new Link(config);
 		this.teller = new Link(config);
 		this.ear = new Link(this.listen);
@@ -197,6 +200,7 @@ class Consumer {
 		this.running = new Set();
 		this.ended = [];		// to be told
 		this.turns = Object.keys(TELL).slice(1);	// of how they end: those told last come last
+		this.jobTime = Infinity;	// seconds that a job takes, about
 		this.byToken = false;	// jobs of several tokens are too many to be extended together
 		this.room = new Bell();	// there is room for jobs
 		this.news = new Bell();	// there is something to tell
@@ -234,8 +238,12 @@ class Consumer {
 	// ------------------------------------------------------------ take
 
 	wanted() {
+		const ahead = this.ahead ??
+			Math.min(MOST_AT_A_TIME, Math.floor(this.parallel * SOON / Math.max(this.jobTime, 0.001)));
 		const wanted = this.parallel - this.held.length - this.running.size;
-		return Math.min(1000, this.held.length <= this.ahead / 2 ? wanted + this.ahead : wanted);
+		// while it cannot be told what has become of jobs, no others are taken
+		const room = 2 * (this.parallel + ahead) - this.held.length - this.running.size - this.ended.length;
+		return Math.min(this.held.length <= ahead / 2 ? wanted + ahead : wanted, room, 1000);
 	}
 
 	async take() {
@@ -249,9 +257,11 @@ class Consumer {
 			try {
 				if (!this.taker.client) await Promise.race([this.taker.connect(), this.stopped]);
 				if (this.stopping) return;
+				const wanted = this.wanted();	// that may be none by now
+				if (wanted <= 0) continue;
 				asked = now();
 				rows = await this.taker.rows(wait + this.lease, RESERVE,
-					[this.queues, this.wanted(), `${this.lease} s`, `${wait} s`, this.name]);
+					[this.queues, wanted, `${this.lease} s`, `${wait} s`, this.name]);
 			} catch (error) {
 				this.log(`could not reserve: ${error.message}`);
 				if (HOPELESS.test(error.code || '')) {
@@ -279,7 +289,8 @@ class Consumer {
 		const { max_attempts: maxAttempts, ...columns } = row;
 		return {
 			...columns, id: Number(row.id), token: Number(row.token), maxAttempts, signal: controller.signal, lost: false,
-			_: { controller, until, extendAt, outcome: null, alone: false, tellAt: 0 },
+			// "since" it is held or, later, it runs
+			_: { controller, since: now(), until, extendAt, outcome: null, alone: false, tellAt: 0 },
 		};
 	}
 
@@ -314,8 +325,11 @@ class Consumer {
 		while (this.held.length > 0 && this.running.size < this.parallel && !this.stopping) {
 			const job = this.held.shift();
 			this.running.add(job);
+			job._.since = now();
 			this.outcomeOf(job).then(outcome => {
+				const took = now() - job._.since;
 				this.running.delete(job);
+				this.jobTime = this.jobTime === Infinity ? took : this.jobTime + (took - this.jobTime) / 10;
 				if (!job.lost) {
 					job._.outcome = outcome;
 					this.ended.push(job);
@@ -355,13 +369,11 @@ class Consumer {
 	/** Hold what is held, and tell what has ended, until all is told. */
 	async tell() {
 		for (;;) {
-			if (this.stopping) {
-				for (const job of this.held) job._.outcome = ['release', null, 0];
-				this.ended.push(...this.held.splice(0));
-			}
+			this.giveBack();
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
-			const holding = [...this.held, ...this.running].filter(job => !job.lost);
+			// what has ended is held as well, for as long as it cannot be told; not when we stop, which would not end then
+			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended].filter(job => !job.lost);
 			const [what, jobs] = this.next(holding);
 			if (what) {
 				await this.tellOne(what, jobs, Math.min(this.lease / 2, ...holding.map(job => job._.until - now())));
@@ -369,9 +381,21 @@ class Consumer {
 				return;
 			} else {
 				await this.news.wait(Math.min(60, ...this.ended.map(job => Math.min(job._.tellAt, job._.until) - now()),
-					...holding.map(job => Math.min(job._.extendAt, job._.until) - now())));
+					...holding.map(job => Math.min(job._.extendAt, job._.until) - now()),
+					...this.ahead === null ? this.held.map(job => job._.since + NOT_SOON - now()) : []));
 			}
 		}
+	}
+
+	/** What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts already,
+	 * and somebody else may have nothing to do. */
+	giveBack() {
+		const back = this.held.filter(job => this.stopping || (this.ahead === null && now() >= job._.since + NOT_SOON));
+		if (back.length === 0) return;
+		this.jobTime = Infinity;	// nothing is taken ahead until one has ended
+		for (const job of back) job._.outcome = ['release', null, 0];
+		this.held = this.held.filter(job => !back.includes(job));
+		this.ended.push(...back);
 	}
 
 	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
@@ -401,10 +425,12 @@ class Consumer {
 		}
 		this.adapt(now() - asked);
 		for (const job of jobs) {
-			job._.alone = false;
+			if (!job._.outcome) job._.alone = false;
 			if (extend) Object.assign(job._, { until: asked + this.lease, extendAt: asked + this.heartbeat });
 		}
-		if (!extend) this.ended = this.ended.filter(job => !jobs.includes(job));
+		if (extend) return;
+		this.ended = this.ended.filter(job => !jobs.includes(job));
+		this.room.ring();
 	}
 
 	/** It is told again, unless that cannot help.  If the connection is lost in between, nobody knows whether

@@ -30,6 +30,8 @@ const DISCONNECTED = '/^(08|57|HY)/';
 const SHORTEST_WAIT = 0.1;
 const LATE = 1.0;							// seconds after which an answer shows that connections are scarce
 const TOGETHER = 0.1;						// seconds in which what has ended is told together
+const SOON = 0.1;							// seconds in which what is taken begins, unless "batch" is told
+const NOT_SOON = 1.0;						// seconds after which what has not begun is given back then
 const DEEPEST = 1001;						// levels of JSON: PHP has 512 unless told, the server 1000, and what is in the last
 
 // before a DSN, which may say otherwise: a server that is not there any more is noticed within a minute
@@ -89,11 +91,11 @@ class Job
 	/** @internal */
 	public float $tellAt = 0;
 
-	/** @internal the lease is over at "until", at the latest */
+	/** @internal it is held since "since"; the lease is over at "until", at the latest */
 	public function __construct(public readonly int $id, public readonly int $token, public readonly ?string $queue,
 		public readonly string $kind, public readonly mixed $payload, public readonly mixed $headers,
 		public readonly int $attempt, public readonly ?int $maxAttempts, public readonly ?string $tenant,
-		public float $until, public float $extendAt)
+		public readonly float $since, public float $until, public float $extendAt)
 	{
 	}
 
@@ -117,6 +119,7 @@ class Consumer
 	private float $pause = 0.1;
 	private float $connectAt = 0;
 	private float $toldAt = 0;
+	private float $jobTime = INF;			// seconds that a job takes, about
 	private bool $byToken = false;			// jobs of several tokens are too many to be extended together
 	private float $patience;
 	private float $heartbeat;
@@ -126,7 +129,8 @@ class Consumer
 	 * Takes jobs of these queues, in strict order, and calls the handler for each.
 	 *
 	 * @param $dsn       where, for PDO
-	 * @param $batch     how many jobs are taken at a time
+	 * @param $batch     how many jobs are taken at a time; unless told, one and as many more as begin within a tenth
+	 *                   of a second by the time that jobs take, and what has not begun after a second is given back
 	 * @param $lease     seconds for which a job is held; it is extended while the job is held
 	 * @param $heartbeat each so many whole seconds: a third of the lease, unless told
 	 * @param $wait      seconds that a call of reserve() waits for jobs, or that pass between two looks with $listen
@@ -135,7 +139,7 @@ class Consumer
 	 * @param $log       is called with each line for the log, which else goes to standard error
 	 */
 	public function __construct(private string $dsn, private array $queues, private \Closure $handler,
-		private int $batch = 10, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
+		private ?int $batch = null, private float $lease = 30, ?float $heartbeat = null, private float $wait = 5,
 		private ?string $listen = null, private string $name = 'php', ?\Closure $log = null)
 	{
 		$this->heartbeat = $heartbeat ?? $lease / 3;
@@ -185,9 +189,10 @@ class Consumer
 	private function take(): bool
 	{
 		$wait = $this->listen ? 0 : $this->patience;
+		$most = $this->batch ?? 1 + min(99, (int) (SOON / max($this->jobTime, 0.001)));
 		$asked = self::now();
 		try {
-			$rows = $this->rows(RESERVE, [self::arrayOf($this->queues), $this->batch, "$this->lease s", "$wait s", $this->name]);
+			$rows = $this->rows(RESERVE, [self::arrayOf($this->queues), $most, "$this->lease s", "$wait s", $this->name]);
 		} catch (PDOException $error) {
 			($this->log)('could not reserve: ' . $error->getMessage());
 			if (preg_match(HOPELESS, self::stateOf($error)))
@@ -202,7 +207,7 @@ class Consumer
 			// an answer that was held up says nothing of how long the lease is still
 			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true, DEEPEST),
 				json_decode($row->headers ?? 'null', true, DEEPEST), $row->attempt, $row->max_attempts, $row->tenant,
-				$now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
+				$now, $now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
 		return (bool) $rows;
 	}
 
@@ -248,8 +253,11 @@ class Consumer
 		$this->beat();
 		while ($this->held && !$this->stopped()) {
 			$job = $this->running = reset($this->held);
+			$began = self::now();
 			$outcome = $this->outcomeOf($job);
 			$this->busy = true;
+			$took = self::now() - $began;
+			$this->jobTime = $this->jobTime == INF ? $took : $this->jobTime + ($took - $this->jobTime) / 10;
 			$this->running = null;
 			if (!$job->lost) {
 				$job->outcome = $outcome;
@@ -304,13 +312,7 @@ class Consumer
 			return;				// whoever is at it arms the alarm when he is done
 		$this->busy = true;
 		$this->toldAt = self::now();
-		if ($this->stopped())
-			foreach ($this->held as $job)
-				if ($job !== $this->running) {
-					$job->outcome = ['release', null, 0];
-					unset($this->held[$job->id]);
-					$this->ended[$job->id] = $job;
-				}
+		$this->giveBack($this->stopped());
 		foreach ($this->held + $this->ended as $job)
 			if (self::now() >= $job->until)
 				$this->lose($job);
@@ -320,18 +322,34 @@ class Consumer
 		$this->arm();
 	}
 
+	/** What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts already,
+	 * and somebody else may have nothing to do. */
+	private function giveBack(bool $all): void
+	{
+		foreach ($this->held as $job)
+			if ($job !== $this->running && ($all || $this->batch === null && self::now() >= $job->since + NOT_SOON)) {
+				$job->outcome = ['release', null, 0];
+				unset($this->held[$job->id]);
+				$this->ended[$job->id] = $job;
+				$this->jobTime = INF;	// one at a time is taken until one has ended
+			}
+	}
+
 	/** Have beat() called when there is something to do. */
 	private function arm(): void
 	{
-		$due = array_map(fn ($job) => min($job->until, $job->extendAt), $this->held) +
-			array_map(fn ($job) => min($job->until, $job->tellAt ?: $this->toldAt + 1), $this->ended);
+		$due = array_map(fn ($job) => min($job->until, $job->extendAt,
+			$this->batch === null && $job !== $this->running ? $job->since + NOT_SOON : INF), $this->held) +
+			array_map(fn ($job) => min($job->until, $job->extendAt, $job->tellAt ?: $this->toldAt + 1), $this->ended);
 		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
 	}
 
-	/** The most urgent thing to tell: to hold what would be lost, then what has ended. */
+	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  That is held as well, for as
+	 * long as it cannot be told; not when we stop, which would not end then. */
 	private function next(float $now): ?array
 	{
-		$due = ['extend' => array_filter($this->held, fn ($job) => $now >= $job->extendAt)];
+		$kept = $this->stopping ? $this->held : $this->held + $this->ended;
+		$due = ['extend' => array_filter($kept, fn ($job) => $now >= $job->extendAt)];
 		if ($this->byToken && $first = reset($due['extend']))
 			$due['extend'] = array_filter($due['extend'], fn ($job) => $job->token == $first->token);
 		foreach ($this->ended as $id => $job)
@@ -359,7 +377,8 @@ class Consumer
 		}
 		$this->adapt(self::now() - $asked);
 		foreach ($jobs as $job) {
-			$job->alone = false;
+			if ($job->outcome === null)
+				$job->alone = false;
 			if ($extend) {
 				$job->until = $asked + $this->lease;
 				$job->extendAt = $asked + $this->heartbeat;

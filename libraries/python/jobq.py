@@ -23,6 +23,7 @@ import concurrent.futures
 import inspect
 import json
 import logging
+import math
 import signal
 import time
 
@@ -40,6 +41,8 @@ NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is 
 SHORTEST_WAIT = 0.1
 LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
+SOON = 0.1  # seconds in which what is held ahead begins, unless "ahead" is told
+NOT_SOON = 1.0  # seconds after which what has not begun is given back then
 
 # unless the conninfo says otherwise: a server that is not there any more is noticed within a minute
 NOTICING = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
@@ -109,8 +112,9 @@ class Job:
         (self.id, self.token, self.queue, self.kind, self.payload, self.headers, self.attempt,
          self.max_attempts, self.tenant) = row
         self.lost = False
-        self._until = time.monotonic() + lease  # the lease is over then, at the latest
-        self._extend_at = time.monotonic() + heartbeat
+        self._since = time.monotonic()  # it is held or, later, it runs
+        self._until = self._since + lease  # the lease is over then, at the latest
+        self._extend_at = self._since + heartbeat
         self._outcome = None  # what is to be told: a key of TELL, text, seconds
         self._alone = False  # something was wrong with several of which this is one
         self._tell_at = 0.0
@@ -186,7 +190,8 @@ class Consumer:
     """Takes jobs of these queues, in strict order, and calls the handler for each.
 
     parallel   how many jobs run at a time
-    ahead      how many are held that do not run yet: as many as run, unless told
+    ahead      how many are held that do not run yet; unless told, as many as begin within a tenth of a second by
+               the time that jobs take, and what has not begun after a second is given back
     lease      seconds for which a job is held; it is extended while the job is held
     heartbeat  each so many seconds: a third of the lease, unless told
     wait       seconds that a call of reserve() waits for jobs, or that pass between two looks with "listen";
@@ -198,7 +203,7 @@ class Consumer:
     def __init__(self, conninfo, queues, handler, *, parallel=1, ahead=None, lease=30.0, heartbeat=None, wait=5.0,
                  listen=None, name="python"):
         self._queues, self._handler, self._name = list(queues), handler, name
-        self._parallel, self._ahead = parallel, parallel if ahead is None else ahead
+        self._parallel, self._ahead = parallel, ahead
         self._lease, self._heartbeat = lease, lease / 3 if heartbeat is None else heartbeat
         self._wait, self._listen_to = wait, listen
         self._patience = min(1.0, wait)
@@ -207,6 +212,7 @@ class Consumer:
         self._running = []
         self._ended = []  # to be told
         self._turns = list(TELL)[1:]  # of how they end: those told last come last
+        self._job_time = math.inf  # seconds that a job takes, about
         self._by_token = False  # jobs of several tokens are too many to be extended together
         self._taking = None
         self._stopping = False
@@ -249,10 +255,15 @@ class Consumer:
     # ------------------------------------------------------------ take
 
     def _wanted(self):
+        ahead = self._ahead
+        if ahead is None:
+            ahead = min(MOST_AT_A_TIME, int(self._parallel * SOON / max(self._job_time, 0.001)))
         wanted = self._parallel - len(self._held) - len(self._running)
-        if len(self._held) <= self._ahead // 2:
-            wanted += self._ahead
-        return min(wanted, 1000)
+        if len(self._held) <= ahead // 2:
+            wanted += ahead
+        # while it cannot be told what has become of jobs, no others are taken
+        room = 2 * (self._parallel + ahead) - len(self._held) - len(self._running) - len(self._ended)
+        return min(wanted, room, 1000)
 
     async def _take(self):
         while not self._stopping:
@@ -266,9 +277,12 @@ class Consumer:
                 await self._until_stopped(self._taker.get())
                 if self._stopping:
                     break
+                wanted = self._wanted()  # that may be none by now
+                if wanted <= 0:
+                    continue
                 asked = time.monotonic()
-                rows = await self._taker.rows(wait + self._lease, RESERVE, self._queues, self._wanted(),
-                                              f"{self._lease} s", f"{wait} s", self._name)
+                rows = await self._taker.rows(wait + self._lease, RESERVE, self._queues, wanted, f"{self._lease} s",
+                                              f"{wait} s", self._name)
             except (psycopg.Error, asyncio.TimeoutError) as error:
                 log.warning("could not reserve: %s", str(error).strip() or "no answer")
                 if (getattr(error, "sqlstate", None) or "").startswith(HOPELESS):
@@ -334,6 +348,7 @@ class Consumer:
     def _begin(self):
         while self._held and len(self._running) < self._parallel and not self._stopping:
             job = self._held.pop(0)
+            job._since = time.monotonic()
             self._running.append(job)
             job._task = asyncio.create_task(self._outcome_of(job))
             job._task.add_done_callback(lambda task, job=job: self._end(job, task))
@@ -371,6 +386,8 @@ class Consumer:
 
     def _end(self, job, task):
         self._running.remove(job)
+        took = time.monotonic() - job._since
+        self._job_time = took if self._job_time == math.inf else self._job_time + (took - self._job_time) / 10
         if not job.lost:
             job._outcome = task.result()
             self._ended.append(job)
@@ -399,11 +416,7 @@ class Consumer:
         while True:
             self._news.clear()
             now = time.monotonic()
-            if self._stopping:
-                for job in self._held:
-                    job._outcome = ("release", None, 0)
-                self._ended += self._held
-                self._held.clear()
+            self._give_back(now)
             for job in self._held + self._running + self._ended:
                 if now >= job._until:
                     self._lose(job)
@@ -413,18 +426,36 @@ class Consumer:
             elif self._taking.done() and not (self._held or self._running or self._ended):
                 return
             else:
-                held = [job for job in self._held + self._running if not job.lost]
                 due = min([job._tell_at for job in self._ended] + [job._until for job in self._ended] +
-                          [min(job._extend_at, job._until) for job in held], default=now + 60)
+                          [min(job._extend_at, job._until) for job in self._kept()] +
+                          [job._since + NOT_SOON for job in self._held if self._ahead is None], default=now + 60)
                 try:
                     await asyncio.wait_for(self._news.wait(), max(0, due - now))
                 except asyncio.TimeoutError:
                     pass
 
+    def _give_back(self, now):
+        """What has not begun when we stop, or not as soon as was thought when it was taken: its timeout counts
+        already, and somebody else may have nothing to do."""
+        back = [job for job in self._held
+                if self._stopping or self._ahead is None and now >= job._since + NOT_SOON]
+        if back:
+            self._job_time = math.inf  # nothing is taken ahead until one has ended
+        for job in back:
+            job._outcome = ("release", None, 0)
+            self._held.remove(job)
+            self._ended.append(job)
+
+    def _kept(self):
+        """Whose leases are extended: also of what has ended, for as long as it cannot be told; not when we stop,
+        which would not end then."""
+        jobs = self._held + self._running + ([] if self._stopping else self._ended)
+        return [job for job in jobs if not job.lost]
+
     def _next(self, now):
         """The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
         others of one kind may come all the time, until the lease of what waits is over."""
-        held = [job for job in self._held + self._running if not job.lost and now >= job._extend_at]
+        held = [job for job in self._kept() if now >= job._extend_at]
         ended = [job for job in self._ended if now >= job._tell_at]
         for what in ["extend"] + self._turns:
             jobs = held if what == "extend" else [job for job in ended if job._outcome[0] == what]
@@ -443,7 +474,7 @@ class Consumer:
         texts = [None if what == "extend" else job._outcome[1] for job in jobs]
         times = [self._lease if what == "extend" else job._outcome[2] for job in jobs]
         # no longer than until the next lease may be over: its handler must be told
-        patience = min([self._lease / 2] + [job._until - asked for job in self._held + self._running if not job.lost])
+        patience = min([self._lease / 2] + [job._until - asked for job in self._kept()])
         try:
             await self._teller.rows(max(SHORTEST_WAIT, patience), TELL[what], [job.id for job in jobs],
                                     [job.token for job in jobs], texts,
@@ -453,12 +484,13 @@ class Consumer:
             return
         self._adapt(time.monotonic() - asked)
         for job in jobs:
-            job._alone = False
             if what == "extend":
                 job._until = asked + self._lease
                 job._extend_at = asked + self._heartbeat
+                job._alone = job._alone and job._outcome is not None
             elif job in self._ended:
                 self._ended.remove(job)
+                self._room.set()
 
     def _not_told(self, what, jobs, error):
         """It is told again, unless that cannot help.  If the connection is lost in between, nobody knows

@@ -88,7 +88,7 @@ main(void)
 	char		queues[100];
 	JobqConsumer consumer = {
 		.conninfo = "", .queues = queues, .handler = handle,
-		.parallel = atoi(getenv("PARALLEL")), .ahead = 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
+		.parallel = atoi(getenv("PARALLEL")), .ahead = getenv("DEFAULTS") != NULL ? 0 : 3, .lease = lease != NULL ? atof(lease) : 60, .heartbeat = 1,
 		.wait = wait != NULL ? atof(wait) : 0, .listen = getenv("LISTEN"), .name = getenv("NAME")
 	};
 

@@ -6,7 +6,7 @@ const fs = require('fs');
 const { setTimeout: sleep } = require('timers/promises');
 const { Consumer, Reject, Release, Retry } = require('../../libraries/node/jobq');
 
-const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE } = process.env;
+const { FOLDER: folder, QUEUES, PARALLEL, NAME, WAIT, LISTEN, LEASE, DEFAULTS } = process.env;
 const note = (what, job) => fs.appendFileSync(`${folder}/${what}`, `${job.id} ${job.token}\n`);
 const givenBack = new Set();
 
@@ -33,6 +33,6 @@ async function handle(job) {
 }
 
 new Consumer({}, QUEUES.split(','), handle, {
-	parallel: Number(PARALLEL), ahead: 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
+	parallel: Number(PARALLEL), ahead: DEFAULTS ? undefined : 3, lease: Number(LEASE || 60), heartbeat: 1, wait: Number(WAIT || 5), name: NAME,
 	listen: LISTEN ? Object.fromEntries(LISTEN.split(' ').map(item => item.split('=').map(part => part === 'dbname' ? 'database' : part))) : null,
 }).run();

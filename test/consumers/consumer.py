@@ -95,5 +95,5 @@ if os.environ.get("STUBBORN"):
 
 logging.basicConfig(format="%(message)s", level=logging.WARNING)
 Consumer(os.environ.get("CONNINFO", ""), os.environ["QUEUES"].split(","), handle_async if os.environ.get("ASYNC") else handle,
-         parallel=int(os.environ["PARALLEL"]), ahead=3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
+         parallel=int(os.environ["PARALLEL"]), ahead=None if os.environ.get("DEFAULTS") else 3, lease=float(os.environ.get("LEASE", 60)), heartbeat=1, wait=float(os.environ.get("WAIT", 5)),
          listen=os.environ.get("LISTEN"), name=os.environ["NAME"]).run()

@@ -388,6 +388,58 @@ sub try_many
 	return;
 }
 
+# Unless it is told how many, it holds jobs only that begin soon: when those before them take
+# longer than others did, somebody else has them.
+sub try_ahead
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+
+	$self->{parallel} = 1;
+	my $run = $self->start(DEFAULTS => 1);
+	$self->ends('short jobs are done', split /\n/, $self->enqueue('{}', 200));
+	my ($long, @others) = split /\n/,
+	  $self->sql(qq{SELECT jobq.enqueue('thumbnail', CASE n WHEN 1 THEN '{"do": "hold"}' ELSE '{}' END::jsonb, '$name')
+		FROM generate_series(1, 6) AS n});
+	$self->begun($long, 1, 'a long one begins');
+	my $other = $self->start(DEFAULTS => 1);
+	$self->ends('what was to come after it is done by another one', @others);
+	$self->is_sql("SELECT state FROM jobq.status($long)", 'running', 'meanwhile');
+	append_to_file("$self->{folder}/go", 'go');
+	$self->ends('it ends', $long);
+	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE queue = '$name'", 'completed|1', 'no attempt is charged');
+	$_->{handle}->signal('TERM') foreach $run, $other;
+	is(join(' ', map { finish($_) } $run, $other), '0 0', "$name: they stop");
+	$self->holds;
+	return;
+}
+
+# While it cannot be told that jobs have ended, they are held, and others are not taken
+# without end.
+sub try_untold
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $locker = $node->background_psql('postgres');
+
+	$locker->query_safe('BEGIN; LOCK TABLE jobq.archive');
+	my @ids = split /\n/, $self->enqueue('{}', 40);
+	my $run = $self->start(LEASE => 6);
+	wait_for($node, "$name: it takes jobs", "SELECT count(*) > 0 FROM @{[ $self->leases ]}");
+	$self->holds_on(20, 'what cannot be told is held for several leases');
+
+	# it runs two, and holds three ahead
+	cmp_ok(scalar($self->notes('began')), '<=', 10, "$name: not everything is taken meanwhile");
+	$locker->query_safe('COMMIT');
+	$locker->quit;
+	$self->ends('all is told then', @ids);
+	$self->is_sql("SELECT DISTINCT state, attempt FROM jobq.jobs WHERE queue = '$name'", 'completed|1', 'at the first attempt');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	$self->holds;
+	return;
+}
+
 # A connection on which nothing comes any more: it is given up, and the job that runs is
 # told of on another one.
 sub try_silence

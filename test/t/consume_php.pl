@@ -15,6 +15,7 @@ my @command = ('php', "$FindBin::RealBin/../consumers/consumer.php");
 is_shown('php/example.php');
 try_library($node, 'php', \@command, parallel => 1, restart => 1);
 try_many($node, 'php-many', \@command, 1);
+try_ahead($node, 'php-ahead', \@command);
 try_silent_start($node, 'php-silent', \@command);
 try_behind_pooler($node, 'php-pooled', \@command, 3);
 

@@ -35,7 +35,7 @@ async def handle(job):
 
 
 async def main():
-    consumer = Consumer("", ["cancelled"], handle)
+    consumer = Consumer("", ["cancelled"], handle, ahead=1)
     work = asyncio.create_task(consumer.work())
     while not (begun and consumer._held):
         await asyncio.sleep(0.01)
@@ -49,6 +49,8 @@ END
 try_library($node, 'python-asyncio', [ 'env', 'ASYNC=1', @command ]);
 try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
+try_ahead($node, 'python-ahead', \@command);
+try_untold($node, 'python-untold', \@command);
 try_silent_connect($node, 'python-unanswered', \@command);
 try_silent_start($node, 'python-silent', \@command);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
