@@ -295,6 +295,13 @@ BEGIN;
 SELECT payload FROM jobq.reserve('{letters}', wait => '5 min');
 PREPARE TRANSACTION 'reserve';
 SELECT * FROM test.reserve();
+-- what is told of a job that runs is part of none
+BEGIN;
+SELECT test.say('report_progress', '"prepared"', ', 50');
+PREPARE TRANSACTION 'progress';
+SELECT state, progress FROM jobq.jobs WHERE queue = 'letters' AND payload = '"prepared"';
+ROLLBACK PREPARED 'progress';
+SELECT state, progress FROM jobq.jobs WHERE queue = 'letters' AND payload = '"prepared"';
 BEGIN;
 SELECT test.say('ack', '"prepared"');
 PREPARE TRANSACTION 'ack';
