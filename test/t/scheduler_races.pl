@@ -88,6 +88,20 @@ sub hold
 	return;
 }
 
+# Wait until the scheduler has looked at all batches that want it.
+sub scheduler_looks
+{
+	my ($what) = @_;
+
+	foreach my $name ('one', 'another')
+	{
+		my $fence = sql("SELECT jobq.create_batch('$name')");
+		sql("SELECT jobq.batch_start($fence)");
+		wait_for($node, "$what: the scheduler has looked", "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
+	}
+	return;
+}
+
 # The same for a scheduler that starts with the server.
 sub hold_at_start
 {
@@ -253,12 +267,7 @@ hold('jobq-batch-looked',
 		wait_for($node, 'retried: it has failed', "SELECT count(*) = 1 FROM jobq.failed_job WHERE batch_id = $batch");
 		$retries->query_safe("BEGIN; TRUNCATE done; SELECT jobq.retry(id) FROM jobq.failed_job WHERE batch_id = $batch");
 	});
-foreach my $name ('one', 'another')
-{
-	my $fence = sql("SELECT jobq.create_batch('$name')");
-	sql("SELECT jobq.batch_start($fence)");
-	wait_for($node, 'retried: the scheduler has looked', "SELECT finished_at IS NOT NULL FROM jobq.batches WHERE id = $fence");
-}
+scheduler_looks('retried');
 is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'retried: the batch is not over');
 $retries->query_safe('COMMIT');
 $retries->quit;
@@ -621,6 +630,61 @@ sql("SELECT jobq.ack($held[1])");
 is(sql(q{SELECT string_agg(name, ' ' ORDER BY id) FROM (SELECT j.id, s.name, jobq.ack(j.id, j.token) FROM jobq.reserve('{steps}', wait => '5 min') j JOIN jobq.steps s ON s.job_id = j.id) t}),
 	'c', 'retried soon: what needs it follows');
 is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried soon: the workflow is completed');
+
+#
+# A step that has failed is retried, and completed, after its workflow was read; or what
+# was cancelled for its failure is locked then.  What needs the step follows none the less.
+#
+my $reserve = q{SELECT id || ', ' || token FROM jobq.reserve('{steps}', lease => '1 hour', wait => '5 min')};
+my $flow = q{SELECT jobq.workflow('{"options": {"queue": "steps", "max_attempts": 1},
+	"steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}, {"name": "c", "kind": "x", "needs": ["a"]}]}')};
+my $states = q{SELECT string_agg(state, ' ' ORDER BY name) FROM jobq.steps WHERE batch_id = };
+$batch = sql($flow);
+@held = map { sql($reserve) } 1 .. 2;
+($failed) = $held[0] =~ /^(\d+)/;
+sql("SELECT jobq.nack($held[0])");
+wait_for($node, 'done meanwhile: what needs it is cancelled', "SELECT ($states $batch) = 'failed running cancelled'");
+hold('jobq-batch-reads',
+	sub { sql("SELECT jobq.ack($held[1])"); },
+	sub { sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token) FROM jobq.reserve_job($failed)"); });
+scheduler_looks('done meanwhile');
+is(sql("$states $batch"), 'completed completed ready', 'done meanwhile: what needs it waits');
+sql("SELECT jobq.batch_cancel($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
+
+$batch = sql($flow);
+@held = map { sql($reserve) } 1 .. 2;
+($failed) = $held[0] =~ /^(\d+)/;
+sql("SELECT jobq.nack($held[0]); SELECT jobq.ack($held[1])");
+is(sql("SELECT state FROM jobq.wait_batch($batch, '5 min')"), 'failed', 'locked meanwhile: the workflow has failed');
+my $locker = $node->background_psql('postgres');
+$locker->query_safe("BEGIN; SELECT FROM jobq.archive WHERE id = (SELECT job_id FROM jobq.steps WHERE batch_id = $batch AND name = 'c') FOR UPDATE");
+sql("SELECT jobq.retry($failed); SELECT jobq.ack(id, token) FROM jobq.reserve('{steps}', wait => '5 min')");
+scheduler_looks('locked meanwhile');
+is(sql("SELECT state FROM jobq.batches WHERE id = $batch"), 'running', 'locked meanwhile: the workflow is not over');
+$locker->query_safe('COMMIT');
+$locker->quit;
+wait_for($node, 'locked meanwhile: what needs it waits', "SELECT ($states $batch) = 'completed completed ready'");
+sql("SELECT jobq.batch_cancel($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
+
+#
+# What has failed in a batch is retried after it was seen that the batch is failing: it
+# is not cancelled with what is left.
+#
+$batch = sql(q{SELECT jobq.create_batch('retried late')});
+sql(qq{SELECT count(*) FROM jobq.batch_add($batch, 'x', '{1,2,3}', options => '{"queue": "steps", "max_attempts": 1}')});
+sql("SELECT jobq.batch_start($batch)");
+@held = map { sql($reserve) } 1 .. 3;
+($failed) = $held[0] =~ /^(\d+)/;
+sql("SELECT jobq.nack($held[0])");
+wait_for($node, 'retried late: the batch is failing', "SELECT state = 'failing' FROM jobq.batches WHERE id = $batch");
+hold('jobq-batch-reads',
+	sub { sql("SELECT jobq.ack($held[1])"); },
+	sub { sql("SELECT jobq.retry($failed)"); });
+scheduler_looks('retried late');
+is(sql("SELECT state FROM jobq.jobs WHERE id = $failed"), 'ready', 'retried late: it waits');
+sql("SELECT jobq.ack(id, token) FROM jobq.reserve_job($failed)");
+sql("SELECT jobq.ack($held[2])");
+is(sql("SELECT concat_ws(' ', state, completed, failed, cancelled) FROM jobq.wait_batch($batch, '5 min')"), 'completed 3 0 0', 'retried late: the batch is completed');
 
 #
 # Whoever is told of an attempt's end sees no worker at it, although that has not

@@ -175,6 +175,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		{
 			if (!read_batch(batch->id, true, batch))
 				return LOOK_LATER;
+			locked = true;
 			live = batch_witness(batch->id, PG_INT64_MAX, witness);
 		}
 		if (!live)
@@ -188,6 +189,18 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			has_failed(batch);
 		if (shared && (failing || batch->has_steps || batch->state != BATCH_RUNNING))
 			return LOOK_ALONE;
+
+		/*
+		 * a step may have been retried, and completed, since the steps were
+		 * read: what was cancelled for its failure goes on
+		 */
+		if (!live && !failing && batch->has_steps && batch->state == BATCH_RUNNING &&
+			!batch->dropped && has_cancelled(batch->id))
+		{
+			workflow_advance(batch->id, batch->role, batch->version, false, false, &steps);
+			later |= steps.locked;
+			live = batch_witness(batch->id, PG_INT64_MAX, witness);
+		}
 	}
 	if (failing)
 	{
@@ -201,12 +214,23 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		(batch->state == BATCH_FAILED && !batch->allow_failures);
 	if (live && steps.more)
 		return LOOK_AGAIN;
+	if (live && ending && !locked)
+	{
+		char		state = batch->state;
+		bool		dropped = batch->dropped;
+
+		/* what has failed may have been retried: then nobody is cancelled */
+		if (!read_batch(batch->id, true, batch))
+			return LOOK_LATER;
+		if (batch->state != state || batch->dropped != dropped)
+			return LOOK_AGAIN;
+	}
 	if (live && ending && cancel_jobs(batch, cancelled, &later))
 		return LOOK_AGAIN;
 	if (live && (ending || steps.blocked) &&
 		!batch_witness(batch->id, PG_INT64_MAX, witness))
 		return LOOK_AGAIN;
-	if (live && later)
+	if (later)
 		return LOOK_LATER;
 	if (live)
 		return ending || steps.blocked || workflow_is_kept(id) ? LOOK_EACH : LOOK_WITNESS;
@@ -434,7 +458,8 @@ batch_witness(int64 id, int64 bound, int64 *witness)
 
 /*
  * Cancel some of what is left of the batch, from where the last look has come to.  True
- * if there is more; *taken if there are some that must be tried again later.
+ * if there is more; *taken if there are some that must be tried again later.  The caller
+ * has locked the batch: no job of it is retried meanwhile.
  *
  * What runs is asked to stop if the batch was cancelled.  After a failure it
  * may go on, but has no other attempt: then it waits, and is cancelled here.
