@@ -290,7 +290,26 @@ SELECT state FROM jobq.batch_status(:id);
 -- what runs may end
 SELECT jobq.ack(:a, :token);
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
-SELECT count(jobq.delete_failed(id)) FROM jobq.jobs WHERE state = 'failed' AND batch_id = :id;
+-- both go on when what has failed is retried
+SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
+-- also if they have not ended before that, and what was added to a workflow because another in it has failed
+BEGIN;
+SELECT jobq.workflow('{"options": {"queue": "nested", "max_attempts": 1}, "steps": [{"name": "s", "kind": "x", "priority": 2}]}') AS id \gset
+SELECT jobq.workflow('{"options": {"queue": "nested", "tags": ["t"]}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.workflow('{"options": {"queue": "nested", "max_attempts": 1, "priority": 1}, "steps": [{"name": "c", "kind": "x"}]}', batch => :id) AS other_id \gset
+COMMIT;
+SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
+SELECT jobq.reject(r.id, r.token, 'no') FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :other_id;
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
+SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.ack(:a, :token);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_id);
 -- too many levels
 SELECT jobq.create_batch() AS id \gset
 SELECT count(*) FROM (SELECT test.until('true')) u, jobq.chain('[{"kind": "echo"}]', batch => :id);

@@ -88,6 +88,8 @@ extern void jobq_batch_check_visible(int64 id);
 
 /* src/compose/nest.c */
 extern bool jobq_batch_cancel_nested(const JobqJob *job, bool begun);
+extern void jobq_nest_make_job(JobqJob *job, int64 inner_id, int32 queue_id,
+							   Oid role);
 
 /* src/compose/block.c */
 extern void jobq_job_block(JobqJob *job, const Datum *options,

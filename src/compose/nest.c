@@ -181,6 +181,23 @@ nest_restore(JobqJob *job, Jsonb *definition, const char *what, int64 inner_id)
 }
 
 /*
+ * Make the job anew that stands for this workflow of the role's in a batch, and is no step
+ * there, but for its id, its batch and its options: in this queue, or in the default one if
+ * that is gone.
+ */
+void
+jobq_nest_make_job(JobqJob *job, int64 inner_id, int32 queue_id, Oid role)
+{
+	JobqQueue	buffer;
+
+	if (jobq_queue_by_id(queue_id, &buffer) == NULL)
+		queue_id = jobq_queue_by_name("default", true, &buffer)->id;
+	jobq_job_init(job, JOBQ_WORKFLOW_KIND, (Datum) 0, queue_id, role);
+	JOB_SET(job, JOB_RUN_AT, TimestampTzGetDatum(DT_NOEND));
+	nest_set_inner(job, inner_id);
+}
+
+/*
  * Cancel the workflow that the job stands for, or only if it has not begun; the job ends
  * when that is over.  False if there is none of which that can be said.
  */

@@ -64,6 +64,7 @@ typedef struct Batch
 static int64 put_back = 0;
 
 static bool read_batch(int64 id, bool lock, Batch *batch);
+static bool may_have_dropped(const Batch *batch);
 static TimestampTz ends_since(const Batch *batch);
 static bool has_failed(const Batch *batch);
 static bool step_has_failed(int64 id);
@@ -128,7 +129,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		kept_forget(id);
 		return LOOK_OVER;
 	}
-	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING))
+	if (shared && (batch->has_steps || batch->state != BATCH_RUNNING || batch->reopened))
 		return LOOK_ALONE;
 	if (batch->parent_job != 0 && !batch->dropped &&
 		(!batch->reopened || batch->state == BATCH_PENDING) &&
@@ -150,6 +151,9 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 			workflow_advance(batch->id, batch->role, batch->version, ending,
 							 grows && batch->state == BATCH_RUNNING, &steps);
 	}
+	if (may_have_dropped(batch) && nest_has_dropped(id) &&
+		(batch->reopened || !has_failed(batch)))
+		nest_go_on(id, &steps);
 	jobq_injection_point("jobq-batch-reads");
 	later = steps.locked;
 
@@ -319,6 +323,17 @@ read_batch(int64 id, bool lock, Batch *batch)
 		: DatumGetInt64(BATCH_VALUE(row, PARENT_JOB));
 	batch->version = row->version;
 	return true;
+}
+
+/*
+ * Does the batch run, and may workflows that were added to it have been dropped before?
+ * Then it was opened again, or begins again as a part of another.
+ */
+static bool
+may_have_dropped(const Batch *batch)
+{
+	return batch->state == BATCH_RUNNING && !batch->dropped &&
+		(batch->reopened || (batch->has_steps && batch->parent_job != 0));
 }
 
 /*

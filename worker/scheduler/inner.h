@@ -396,6 +396,8 @@ extern NestCancel nest_cancel(const JobqJob *job, bool all);
 extern bool nest_drop_if_lost(int64 id, int64 job_id, bool *dropped);
 extern bool nest_take(int64 job_id, JobqJob *job, bool *taken);
 extern void nest_end(int64 id, char state, bool dropped, JobqJob *job);
+extern bool nest_has_dropped(int64 id);
+extern void nest_go_on(int64 id, WorkflowLook *found);
 
 /* worker/scheduler/condition.c */
 extern bool condition_passed(StepLook *look, JobqStep *step, StepDone *done);

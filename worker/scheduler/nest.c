@@ -11,8 +11,9 @@
  *
  * If the outer one is cancelled, so is the inner one.  If it fails, or the step cannot
  * run any more, the inner one is dropped: what waits in it is cancelled, and what runs may
- * end, as in the outer one itself.  What was dropped can go on when the outer one is
- * retried.
+ * end, as in the outer one itself.  What was dropped goes on when the outer one is
+ * retried: a step as any other that was cancelled only for the failure (workflows.c), and
+ * what was added to the batch in nest_go_on().
  *
  * worker/scheduler/nest.c
  *
@@ -25,20 +26,27 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
+#include "produce/produce.h"
 #include "store/store.h"
 
 /* Results that one query reads. */
 #define RESULTS_PIECE	1000
+
+/* Workflows that go on in one look, at most. */
+#define GO_ON_PIECE		100
 
 static bool find_job(Relation rel, int64 job_id, JobqJob *job);
 static bool find_workflow(const JobqStep *step, char *state, bool *over);
 static StepDone begin(StepLook *look, JobqStep *step);
 static StepDone complete(StepLook *look, JobqStep *step);
 static bool is_step(int64 job_id);
+static uint64 take_back(int64 id, Datum inner_ids);
+static void put_back_jobs(int64 id, uint64 n);
 static bool result_of(int64 id, Jsonb **result, JobqError *error);
 static bool result_of_chain(int64 id, Jsonb **result);
 static Jsonb *results_by_name(int64 id);
@@ -307,6 +315,132 @@ is_step(int64 job_id)
 
 	return jobq_query_kept(&plan, "SELECT FROM jobq.step WHERE job_id = $1",
 						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * Was a workflow that is part of the batch dropped?
+ */
+bool
+nest_has_dropped(int64 id)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(id);
+
+	return jobq_query_kept(&plan, "SELECT FROM jobq.batch WHERE parent = $1 AND dropped LIMIT 1",
+						   1, types, &value, NULL, SPI_OK_SELECT) > 0;
+}
+
+/*
+ * The batch, which had failed, goes on.  So do the workflows that were added to it, and
+ * were dropped for that, and are over: as if they had not been.  Those that still end come
+ * later; until then each end matters.
+ */
+void
+nest_go_on(int64 id, WorkflowLook *found)
+{
+	static const Oid types[] = {INT8OID};
+	static SPIPlanPtr plan = NULL;
+	Datum		value = Int64GetDatum(id);
+	HeapTuple	row;
+	TupleDesc	desc;
+	ArrayType  *inner;
+	uint64		wanted;
+	uint64		n;
+
+	/*
+	 * their jobs, unless they are steps, are in the archive, as long as that
+	 * has them
+	 */
+	(void) jobq_query_kept(&plan, "SELECT ARRAY(SELECT b.id FROM jobq.batch b"
+						   "  WHERE b.parent = $1 AND b.dropped AND b.finished_at IS NOT NULL"
+						   "  AND EXISTS (SELECT FROM jobq.archive a WHERE a.id = b.parent_job AND a.batch_id = $1"
+						   "   AND " STATE_OR_DROPPED("a.") " = 'd')"
+						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = b.parent_job)"
+						   "  ORDER BY b.parent_job LIMIT " CppAsString2(GO_ON_PIECE) "),"
+						   " EXISTS (SELECT FROM jobq.batch b"
+						   "  WHERE b.parent = $1 AND b.dropped AND b.finished_at IS NULL"
+						   "  AND NOT EXISTS (SELECT FROM jobq.step s WHERE s.job_id = b.parent_job))",
+						   1, types, &value, NULL, SPI_OK_SELECT);
+	row = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	inner = DatumGetArrayTypePCopy(jobq_column(row, desc, 1, INT8ARRAYOID, NULL));
+	found->blocked |= DatumGetBool(jobq_column(row, desc, 2, BOOLOID, NULL));
+	SPI_freetuptable(SPI_tuptable);
+	wanted = ArrayGetNItems(ARR_NDIM(inner), ARR_DIMS(inner));
+	if (wanted == 0)
+		return;
+	jobq_pin_queues();
+	n = take_back(id, PointerGetDatum(inner));
+	put_back_jobs(id, n);
+	found->locked |= n < wanted;
+	found->more |= n == GO_ON_PIECE;
+}
+
+/*
+ * These workflows run again, and what is left of their jobs in the batch is returned; but
+ * for those that somebody has locked.
+ */
+static uint64
+take_back(int64 id, Datum inner_ids)
+{
+	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
+	Datum		values[] = {Int64GetDatum(id), inner_ids, TimestampTzGetDatum(jobq_now())};
+
+	return jobq_query("WITH b AS (SELECT id, parent_job FROM jobq.batch WHERE id = ANY ($2)"
+					  "  FOR NO KEY UPDATE SKIP LOCKED),"
+					  " a AS (DELETE FROM jobq.archive WHERE batch_id = $1 AND id IN"
+					  "  (SELECT id FROM jobq.archive WHERE batch_id = $1 AND id IN (SELECT parent_job FROM b)"
+					  "   FOR UPDATE SKIP LOCKED)"
+					  "  RETURNING id, enqueued_at, queue_id, priority, role, headers, tags),"
+					  " begun AS (UPDATE jobq.batch t SET state = 'r', dropped = false, finished_at = NULL,"
+					  "  started_at = coalesce(t.started_at, $3)"
+					  "  FROM a WHERE t.id = ANY ($2) AND t.parent_job = a.id)"
+					  " SELECT b.id, a.id, a.enqueued_at, a.queue_id, a.priority, a.role::oid, a.headers, a.tags"
+					  " FROM a JOIN b ON b.parent_job = a.id ORDER BY a.id",
+					  3, types, values, NULL, SPI_OK_SELECT);
+}
+
+/*
+ * Make the jobs anew that stand for the n workflows which take_back() has returned.
+ */
+static void
+put_back_jobs(int64 id, uint64 n)
+{
+	SPITupleTable *table = SPI_tuptable;
+	TupleDesc	desc = table->tupdesc;
+	Relation	rel = jobq_open_jobs();
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	row = table->vals[i];
+		int64		inner_id = DatumGetInt64(jobq_column(row, desc, 1, INT8OID, NULL));
+		Datum		value;
+		bool		isnull;
+		JobqJob		job;
+
+		CHECK_FOR_INTERRUPTS();
+		jobq_nest_make_job(&job, inner_id,
+						   DatumGetInt32(jobq_column(row, desc, 4, INT4OID, NULL)),
+						   DatumGetObjectId(jobq_column(row, desc, 6, OIDOID, NULL)));
+		JOB_SET(&job, JOB_ID, jobq_column(row, desc, 2, INT8OID, NULL));
+		JOB_SET(&job, JOB_ENQUEUED_AT, jobq_column(row, desc, 3, TIMESTAMPTZOID, NULL));
+		JOB_SET(&job, JOB_PRIORITY, jobq_column(row, desc, 5, INT4OID, NULL));
+		JOB_SET(&job, JOB_BATCH_ID, Int64GetDatum(id));
+		value = jobq_column(row, desc, 7, JSONBOID, &isnull);
+		if (!isnull)
+			JOB_SET(&job, JOB_HEADERS, value);
+		value = jobq_column(row, desc, 8, TEXTARRAYOID, &isnull);
+		if (!isnull)
+			JOB_SET(&job, JOB_TAGS, value);
+		jobq_length_add(job_queue_id(&job), 1);
+		jobq_job_insert(rel, &job);
+		jobq_state_changed(&job, "blocked");
+		jobq_batch_changed(inner_id, "running", false);
+		jobq_at_commit_batch(inner_id, 0, false);
+	}
+	table_close(rel, NoLock);
+	SPI_freetuptable(table);
 }
 
 /*
