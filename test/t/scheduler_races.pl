@@ -88,6 +88,27 @@ sub hold
 	return;
 }
 
+# Let the scheduler make one look after the other, after "cause", until the query returns
+# another number than 0, and return that.
+sub at_first
+{
+	my ($what, $cause, $query) = @_;
+	my $n = 0;
+
+	sql("SELECT injection_points_attach('jobq-batch-looked', 'wait')");
+	sql($cause);
+	for (1 .. 100)
+	{
+		wait_for($node, "$what: a look", q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'jobq-batch-looked'});
+		$n = sql($query);
+		last if $n > 0;
+		$node->psql('postgres', q{SELECT injection_points_wakeup('jobq-batch-looked')}, stderr => \my $unused);
+		usleep(20_000);
+	}
+	release('jobq-batch-looked');
+	return $n;
+}
+
 # Wait until the scheduler has looked at all batches that want it.
 sub scheduler_looks
 {
@@ -665,6 +686,22 @@ $locker->query_safe('COMMIT');
 $locker->quit;
 wait_for($node, 'locked meanwhile: what needs it waits', "SELECT ($states $batch) = 'completed completed ready'");
 sql("SELECT jobq.batch_cancel($batch); SELECT state FROM jobq.wait_batch($batch, '5 min')");
+
+#
+# Jobs that are large are written, and cancelled, in several looks, between which others
+# have their turn.
+#
+$batch = sql(q{SELECT jobq.workflow('{"options": {"queue": "steps"}, "steps": [{"name": "list", "kind": "x"},
+	{"name": "each", "kind": "x", "needs": ["list"], "map": {"$result": "list", "path": ["of"]}, "payload": [{"$element": "value"}, {"$result": "list", "path": ["large"]}]}]}')});
+@held = (sql($reserve));
+my $large = q{jsonb_build_object('large', (SELECT jsonb_agg(md5(n::text)) FROM generate_series(1, 30000) n), 'of', (SELECT jsonb_agg(n) FROM generate_series(1, 30) n))};
+my $written = "SELECT count(*) FROM jobq.step_elements WHERE batch_id = $batch";
+my $n = at_first('large, written', "SELECT jobq.ack($held[0], $large)", $written);
+ok($n > 0 && $n < 30, "large, written: $n of 30 at first");
+wait_for($node, 'large: all are written', "SELECT ($written) = 30");
+$n = at_first('large, cancelled', "SELECT jobq.batch_cancel($batch)", "$written AND state = 'cancelled'");
+ok($n > 0 && $n < 30, "large, cancelled: $n of 30 at first");
+wait_for($node, 'large: all are cancelled', "SELECT ($written AND state = 'cancelled') = 30");
 
 #
 # What has failed in a batch is retried after it was seen that the batch is failing: it

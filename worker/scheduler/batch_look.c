@@ -30,7 +30,7 @@
 /* How often a row that somebody changes meanwhile is read. */
 #define MAX_TRIES		3
 
-/* Jobs that one look cancels. */
+/* Jobs that one look cancels, at most. */
 #define MAX_CANCELLED	200
 
 /*
@@ -472,9 +472,9 @@ batch_witness(int64 id, int64 bound, int64 *witness)
 }
 
 /*
- * Cancel some of what is left of the batch, from where the last look has come to.  True
- * if there is more; *taken if there are some that must be tried again later.  The caller
- * has locked the batch: no job of it is retried meanwhile.
+ * Cancel some of what is left of the batch, as far as there is time, from where the last
+ * look has come to.  True if there is more; *taken if there are some that must be tried
+ * again later.  The caller has locked the batch: no job of it is retried meanwhile.
  *
  * What runs is asked to stop if the batch was cancelled.  After a failure it
  * may go on, but has no other attempt: then it waits, and is cancelled here.
@@ -488,8 +488,9 @@ cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	tuple;
+	int64		passed = share_passed();
 	int			n = 0;
-	bool		more;
+	bool		full = false;
 
 	if (cancelled->to == 0)
 		memset(cancelled, 0, sizeof(BatchCancelled));
@@ -498,7 +499,7 @@ cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 	ScanKeyInit(&keys[1], JOB_ID, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(cancelled->to));
 	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
-	while (n < MAX_CANCELLED &&
+	while (!full &&
 		   (tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
 	{
 		JobqJob		job;
@@ -507,17 +508,16 @@ cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *taken)
 		if (!cancel_job(rel, &job, batch))
 			cancelled->again = true;
 		cancelled->to = job_id(&job);
-		n++;
+		full = ++n == MAX_CANCELLED || share_over_from(passed);
 	}
 	systable_endscan_ordered(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	*taken |= cancelled->again;
-	more = n == MAX_CANCELLED || cancelled->changed;
-	if (n < MAX_CANCELLED)
+	if (!full)
 		cancelled->to = 0;		/* from the beginning, next time */
-	return more;
+	return full || cancelled->changed;
 }
 
 /*

@@ -32,7 +32,7 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* Elements that get their jobs in one look. */
+/* Elements that get their jobs in one look, at most: it ends with its slice of time. */
 #define PIECE			500
 
 /* Results that one query reads. */
@@ -166,8 +166,9 @@ fan_out(StepLook *look, JobqStep *step)
 }
 
 /*
- * Write n more jobs of elements, and their rows of jobq.step.  False if one cannot
- * have its payload, and *error says why; then those before it are written.
+ * Write up to n more jobs of elements, and their rows of jobq.step; at least one, and
+ * others as long as there is time.  False if one cannot have its payload, and *error says
+ * why; then those before it are written.
  */
 static bool
 put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
@@ -176,12 +177,14 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 	Jsonb	   *template = DatumGetJsonbP(JOB(job, JOB_PAYLOAD));
 	int64	   *ids = palloc(sizeof(int64) * Max(n, 1));
 	int			done = 0;
+	int64		passed = share_passed();
+	bool		good = true;
 	MemoryContext one = AllocSetContextCreate(CurrentMemoryContext,
 											  "jobq element",
 											  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(one);
 
-	for (; done < n; done++)
+	for (; done < n && (done == 0 || !share_over_from(passed)); done++)
 	{
 		int			place = step->nwritten + done;
 		JobqJob		element = *job;
@@ -195,6 +198,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 		if (payload == NULL)
 		{
 			error->message = MemoryContextStrdup(old, error->message);
+			good = false;
 			break;
 		}
 		ids[done] = jobq_next_id();
@@ -210,7 +214,7 @@ put_elements(StepLook *look, JobqStep *step, const JobqJob *job, Jsonb *array,
 	put_rows(look, step, ids, done);
 	jobq_steps_grow(look->workflow, step, ids, done);
 	pfree(ids);
-	return done == n;
+	return good;
 }
 
 /*

@@ -150,6 +150,26 @@ share_over(void)
 }
 
 /*
+ * How much of the slice has passed, in microseconds.
+ */
+int64
+share_passed(void)
+{
+	return elapsed(slice);
+}
+
+/*
+ * Is the slice over for what has begun when so much of it had passed?  That may take as
+ * long as what was read for it before: or else where there is much to read, hardly
+ * anything would be done each time that it is read.
+ */
+bool
+share_over_from(int64 passed)
+{
+	return elapsed(slice) >= Max(SLICE, 2 * passed);
+}
+
+/*
  * When something of this role's may be done, "now" if at once.  locked: how often
  * in a row it was locked.
  */

@@ -41,14 +41,17 @@
 #include "produce/produce.h"
 #include "store/store.h"
 
-/* Steps that are blocked again in one look. */
+/* Steps that are blocked again in one look, at most; and at a time. */
 #define MAX_RESTORED	100
+#define RESTORED_PIECE	20
 
 static void begin_look(StepLook *look, int64 batch_id, Oid role,
 					   JobqSteps *workflow, WorkflowLook *found);
 static void end_look(StepLook *look);
 static void remember_ends(int64 batch_id, const BatchNews *news);
 static void restore_rows(StepLook *look, uint64 n);
+static int	choose_dropped(const JobqSteps *workflow, Datum *ids);
+static void restore_chosen(StepLook *look, Datum *ids, int nids);
 static void restore_steps(StepLook *look);
 static bool put_added(KeptWorkflow *kept, const JobList *added);
 static bool put_news(KeptWorkflow *kept, const BatchNews *news);
@@ -393,41 +396,41 @@ restore_rows(StepLook *look, uint64 n)
 }
 
 /*
- * Block those steps again that were cancelled because others failed, and that
- * could run now.
+ * Some of the steps that were cancelled because others failed, and that could run now:
+ * the ids of their jobs, and how many.
  */
-static void
-restore_steps(StepLook *look)
+static int
+choose_dropped(const JobqSteps *workflow, Datum *ids)
 {
-	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
-	JobqSteps  *workflow = look->workflow;
-	Datum	   *ids = palloc(sizeof(Datum) * workflow->nsteps);
 	int			nids = 0;
 	bool		changed;
-	Datum		values[3];
-	uint64		n;
 
 	do
 	{
 		changed = false;
-		for (int i = 0; i < workflow->nsteps && !look->found->more; i++)
+		for (int i = 0; i < workflow->nsteps && nids < RESTORED_PIECE; i++)
 		{
 			JobqStep   *step = workflow->steps[i];
 
 			if (step->state != STEP_DROPPED || jobq_step_need_lost(step) != NULL)
 				continue;
-			if (nids == MAX_RESTORED)
-			{
-				look->found->more = true;
-				break;
-			}
 			ids[nids++] = Int64GetDatum(step->job_id);
 			step->state = STEP_RESTORED;
 			changed = true;
 		}
-	} while (changed && !look->found->more);
-	if (nids == 0)
-		return;
+	} while (changed && nids < RESTORED_PIECE);
+	return nids;
+}
+
+/*
+ * Block the chosen ones again.
+ */
+static void
+restore_chosen(StepLook *look, Datum *ids, int nids)
+{
+	static const Oid types[] = {INT8OID, INT8ARRAYOID, TIMESTAMPTZOID};
+	Datum		values[3];
+	uint64		n;
 
 	values[0] = Int64GetDatum(look->batch_id);
 	values[1] = PointerGetDatum(construct_array(ids, nids, INT8OID, 8,
@@ -467,7 +470,30 @@ restore_steps(StepLook *look)
 		n += more;
 	}
 	look->found->locked |= n < (uint64) nids;
-	pfree(ids);
+}
+
+/*
+ * Block those steps again that were cancelled because others failed, and that
+ * could run now, as far as there is time.
+ */
+static void
+restore_steps(StepLook *look)
+{
+	Datum		ids[RESTORED_PIECE];
+	int64		passed = share_passed();
+	int			done = 0;
+	int			n;
+
+	while ((n = choose_dropped(look->workflow, ids)) > 0)
+	{
+		restore_chosen(look, ids, n);
+		done += n;
+		if (n == RESTORED_PIECE && (done >= MAX_RESTORED || share_over_from(passed)))
+		{
+			look->found->more = true;
+			break;
+		}
+	}
 }
 
 static void
