@@ -137,7 +137,7 @@ SELECT name, n, done, result FROM test.maps WHERE batch_id = :id;
 
 -- too large: a payload with its element, all results together, the array; and too deep
 SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "much", "payload": {"mb": 9}}, {"name": "list", "kind": "echo", "payload": [1, 2]},
-	{"name": "each", "kind": "each", "needs": ["a", "list"], "map": {"$result": "list"}, "payload": [{"$result": "a"}, {"$result": "a"}]}]}') AS payload \gset
+	{"name": "each", "kind": "each", "needs": ["a", "list"], "map": {"$result": "list"}, "payload": [{"$result": "a"}, {"$result": "a"}, {"$result": "a"}]}]}') AS payload \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": [1, 2]}, {"kind": "much", "map": {"$result": "1"}, "payload": {"mb": 9}}]') AS results \gset
 SELECT jobq.chain('[{"kind": "numbers", "payload": {"n": 100001}}, {"kind": "echo", "map": {"$result": "1", "path": ["list"]}}]') AS array \gset
 SELECT jobq.chain('[{"kind": "echo", "payload": [1000]}, {"kind": "deep", "map": {"$result": "1"}}]') AS depth \gset

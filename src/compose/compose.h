@@ -98,6 +98,9 @@ extern void jobq_job_block(JobqJob *job, const Datum *options,
 /* Most steps of a workflow. */
 #define JOBQ_MAX_STEPS		100000
 
+/* Bytes of a step's name. */
+#define JOBQ_MAX_STEP_NAME	127
+
 /* Attribute numbers of jobq.step. */
 enum
 {

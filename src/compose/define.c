@@ -24,7 +24,7 @@
 
 typedef struct NameEntry
 {
-	char		name[MAX_STEP_NAME + 1];	/* hash key */
+	char		name[JOBQ_MAX_STEP_NAME + 1];	/* hash key */
 	int			place;
 } NameEntry;
 
@@ -112,7 +112,7 @@ void
 workflow_read_steps(Workflow *workflow, Jsonb *array)
 {
 	HASHCTL		info = {
-		.keysize = MAX_STEP_NAME + 1,
+		.keysize = JOBQ_MAX_STEP_NAME + 1,
 		.entrysize = sizeof(NameEntry),
 		.hcxt = CurrentMemoryContext
 	};
@@ -230,11 +230,11 @@ read_name(Workflow *workflow, NewStep *step, int number)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"name\" of step %d must be a string", number)));
 	step->name = pnstrdup(value.val.string.val, value.val.string.len);
-	if (step->name[0] == '\0' || strlen(step->name) > MAX_STEP_NAME)
+	if (step->name[0] == '\0' || strlen(step->name) > JOBQ_MAX_STEP_NAME)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("step name \"%s\" must have 1 to %d bytes", step->name,
-						MAX_STEP_NAME)));
+						JOBQ_MAX_STEP_NAME)));
 }
 
 /*
@@ -319,7 +319,7 @@ find_name(Workflow *workflow, const char *name)
 	int			place;
 
 	/* a longer one would be cut off */
-	if (strlen(name) > MAX_STEP_NAME)
+	if (strlen(name) > JOBQ_MAX_STEP_NAME)
 		return -1;
 	entry = hash_search(workflow->names, name, HASH_FIND, NULL);
 	if (entry != NULL)

@@ -41,8 +41,6 @@ extern bool batch_open_to_add(int64 id, Batch *batch);
 extern void batch_check_begun(int64 id, const Batch *batch);
 extern void batch_wrong_state(int64 id, const char *state, const char *hint);
 
-#define MAX_STEP_NAME	127
-
 /* A step in the making. */
 typedef struct NewStep
 {

@@ -215,7 +215,8 @@ put_value(Writer *writer, JsonbIteratorToken token, JsonbContainer *container)
 }
 
 /*
- * Returns what was made if this is the outermost.
+ * Returns what was made if this is the outermost.  It ends as soon as that is too large:
+ * there may be a great many references, each to much.
  */
 static JsonbValue *
 put_container(Writer *writer, JsonbContainer *container)
@@ -226,8 +227,10 @@ put_container(Writer *writer, JsonbContainer *container)
 	JsonbValue *whole = NULL;
 
 	check_stack_depth();
-	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	while (writer->size <= writer->max_size &&
+		   (token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if ((token == WJB_VALUE || token == WJB_ELEM) &&
 			value.type == jbvBinary)
 			put_value(writer, token, value.val.binary.data);
@@ -287,7 +290,7 @@ put_result(Writer *writer, JsonbIteratorToken token, const ResultRef *ref)
 
 /*
  * The payload with the results in it.  NULL if that has more than max_size
- * bytes; size says how many.
+ * bytes; size says how many it has at least.
  */
 Jsonb *
 jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
@@ -299,7 +302,7 @@ jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
 		.max_size = max_size
 	};
 	ResultRef	ref;
-	Jsonb	   *whole;
+	Jsonb	   *whole = NULL;
 
 	/* not by way of text: there, a number of a few bytes may be a long one */
 	if (JB_ROOT_IS_OBJECT(payload) &&
@@ -310,7 +313,12 @@ jobq_results_put(Jsonb *payload, const JobqRefs *refs, Size max_size,
 			whole = DatumGetJsonbP(jobq_text_to_jsonb("null"));
 	}
 	else
-		whole = JsonbValueToJsonb(put_container(&writer, &payload->root));
+	{
+		JsonbValue *value = put_container(&writer, &payload->root);
+
+		if (writer.size <= max_size)
+			whole = JsonbValueToJsonb(value);
+	}
 	*size = writer.size;
 	return writer.size > max_size ? NULL : whole;
 }

@@ -198,6 +198,24 @@ cmp_ok(sql($reads) - $before, '<', 30000, 'without eight looks at five thousand 
 sql(q{SELECT count(jobq.cancel(id)) FROM jobq.live_jobs WHERE kind = 'refuse' OR queue = 'still'});
 
 #
+# However often a step takes the result of an outer one, that is looked for once.
+#
+my $searches = q{SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relid = 'jobq.step'::regclass};
+$before = sql($searches);
+sql(q{SELECT jobq.workflow(jsonb_build_object('options', '{"queue": "outside"}'::jsonb, 'steps', jsonb_build_array('{"name": "outer", "kind": "x"}'::jsonb,
+	jsonb_build_object('name', 'inner', 'needs', '["outer"]'::jsonb, 'workflow', jsonb_build_array(jsonb_build_object('name', 'x', 'kind', 'x',
+		'payload', (SELECT jsonb_agg('{"$result": "outer"}'::jsonb) FROM generate_series(1, 20000))))))))});
+sql(q{SELECT jobq.ack(id, token, '7') FROM jobq.reserve('{outside}', wait => '5 min')});
+my ($step, $taken) = split(/\|/, sql(q{SELECT id || ', ' || token, (SELECT count(*) FROM jsonb_array_elements(payload) n WHERE n = '7') FROM jobq.reserve('{outside}', wait => '5 min')}));
+is($taken, '20000', 'a step takes a result often');
+sql("SELECT jobq.ack($step)");
+$scheduler = scheduler_pid($node);
+signal_process('TERM', $scheduler);
+wait_for_exit($scheduler);
+wait_for($node, 'there is another scheduler', 'SELECT count(*) = 1 FROM jobq_internal.scheduler_state() WHERE complete');
+cmp_ok(sql($searches) - $before, '<', 10000, 'without as many searches');
+
+#
 # What has grown old goes in small pieces.
 #
 sql(q{

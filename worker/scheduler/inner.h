@@ -355,6 +355,7 @@ typedef struct StepLook
 	Relation	rel;
 	JobqSteps  *workflow;
 	HTAB	   *results;		/* that steps have taken, or NULL */
+	HTAB	   *outer;			/* steps of outer workflows, or NULL */
 	MemoryContext memory;		/* reset after each step */
 	WorkflowLook *found;
 } StepLook;

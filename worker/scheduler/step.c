@@ -28,6 +28,15 @@ typedef struct StepResult
 	Jsonb	   *result;			/* or NULL */
 } StepResult;
 
+/* A step of an outer workflow, to which many references of a payload may be. */
+typedef struct OuterStep
+{
+	char		name[JOBQ_MAX_STEP_NAME + 1];	/* hash key */
+	int64		job_id;			/* 0: there is none, or it is not completed */
+}			OuterStep;
+
+static int64 outer_completed(int64 batch_id, const char *name);
+
 /*
  * Delete the row of a blocked step, if that needs no waiting.
  */
@@ -97,7 +106,7 @@ step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
 	error->sqlerrcode = ERRCODE_PROGRAM_LIMIT_EXCEEDED;
 	if (payload == NULL)
 	{
-		error->message = psprintf("payload of %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
+		error->message = psprintf("payload of at least %zu bytes, with the results of other steps, is larger than the allowed %zu kB",
 								  size, max_size / 1024);
 		error->hint = "Store the data in a table and return its key, or raise \"jobq.max_payload\".";
 	}
@@ -114,14 +123,40 @@ step_payload(StepLook *look, Jsonb *payload, Jsonb *element, int place,
 int64
 step_completed(StepLook *look, const char *name)
 {
-	static const Oid types[] = {INT8OID, TEXTOID};
-	static SPIPlanPtr plan = NULL;
 	JobqStep   *step = jobq_step_named(look->workflow, name);
-	Datum		values[] = {Int64GetDatum(look->batch_id), CStringGetTextDatum(name)};
-	int64		job_id = 0;
+	HASHCTL		info = {
+		.keysize = JOBQ_MAX_STEP_NAME + 1,
+		.entrysize = sizeof(OuterStep),
+		.hcxt = MemoryContextGetParent(look->memory)
+	};
+	OuterStep  *outer;
+	bool		found;
 
 	if (step != NULL)
 		return step->state == STATE_COMPLETED ? step->job_id : 0;
+	if (strlen(name) > JOBQ_MAX_STEP_NAME)
+		return 0;
+	if (look->outer == NULL)
+		look->outer = hash_create("jobq steps of outer workflows", 16, &info,
+								  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	outer = hash_search(look->outer, name, HASH_ENTER, &found);
+	if (!found)
+		outer->job_id = outer_completed(look->batch_id, name);
+	return outer->job_id;
+}
+
+/*
+ * The job of the step of that name of a workflow of which the batch is a step, directly or
+ * not, the nearest one; 0 if that is not completed, or there is none.
+ */
+static int64
+outer_completed(int64 batch_id, const char *name)
+{
+	static const Oid types[] = {INT8OID, TEXTOID};
+	static SPIPlanPtr plan = NULL;
+	Datum		values[] = {Int64GetDatum(batch_id), CStringGetTextDatum(name)};
+	int64		job_id = 0;
+
 	if (jobq_query_kept(&plan, "WITH RECURSIVE above AS"
 						" (SELECT 0 AS level, $1 AS id UNION ALL"
 						"  SELECT a.level + 1, b.parent FROM above a JOIN jobq.batch b ON b.id = a.id"

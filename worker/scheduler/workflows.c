@@ -78,6 +78,8 @@ end_look(StepLook *look)
 {
 	if (look->results != NULL)
 		hash_destroy(look->results);
+	if (look->outer != NULL)
+		hash_destroy(look->outer);
 	MemoryContextDelete(look->memory);
 	table_close(look->rel, NoLock);
 }
