@@ -200,6 +200,27 @@ SELECT jobq.drain('default');
 SELECT note FROM test.trace;
 SELECT jobq.test_clock('0');
 TRUNCATE test.trace;
+-- on_failure, too; what waits is cancelled meanwhile
+BEGIN;
+SELECT jobq.create_batch('owed', on_failure => '{"kind": "fleeting", "payload": {"on": "failure"}}', start => true) AS owed \gset
+SELECT count(*) FROM jobq.batch_add(:owed, 'outside.part', '{1,2,3}', options => '{"queue": "parts", "max_attempts": 1}');
+COMMIT;
+SELECT jobq.unregister('fleeting');
+SELECT id AS held, token FROM jobq.reserve('{parts}', lease => '1 hour', wait => '5 min') \gset
+SELECT jobq.reject(id, token, 'broken') FROM jobq.reserve('{parts}', wait => '5 min');
+SELECT test.until(format('(SELECT last_error IS NOT NULL FROM jobq.batches WHERE id = %s)', :owed));
+SELECT state, running, failed, cancelled, last_error FROM jobq.batch_status(:owed);
+SELECT jobq.register('fleeting', 'test.batch_callback(jsonb, jobq.job_context)');
+SELECT jobq.test_clock('10 minutes');
+SELECT test.until('EXISTS (SELECT FROM test.trace)');
+SELECT state, running, failed, cancelled, last_error FROM jobq.batch_status(:owed);
+SELECT jobq.ack(:held, :token);
+CALL test.batch_over(:owed);
+SELECT jobq.drain('default');
+SELECT note FROM test.trace;
+SELECT jobq.test_clock('0');
+SELECT jobq.delete_all_failed('parts');
+TRUNCATE test.trace;
 
 -- rolled back: there is no batch
 BEGIN;

@@ -310,6 +310,23 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_id);
+-- also if nobody could be told of the failure
+SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
+BEGIN;
+SELECT jobq.create_batch(on_failure => '{"kind": "fleeting"}', start => true) AS id \gset
+SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested"}') AS other \gset
+COMMIT;
+SELECT jobq.unregister('fleeting');
+SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve_job(:other);
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
+SELECT state, last_error FROM jobq.batch_status(:id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.ack(:a, :token);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
 -- too many levels
 SELECT jobq.create_batch() AS id \gset
 SELECT count(*) FROM (SELECT test.until('true')) u, jobq.chain('[{"kind": "echo"}]', batch => :id);

@@ -19,6 +19,7 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -60,6 +61,15 @@ typedef struct Batch
 	JobqBatchRow row;
 } Batch;
 
+/* A callback that is to be enqueued now. */
+typedef struct Callback
+{
+	Batch	   *batch;
+	int			column;
+	const char *what;
+	const char *state;
+}			Callback;
+
 /* By how much the clock was put back, in all since the scheduler began. */
 static int64 put_back = 0;
 
@@ -75,6 +85,9 @@ static bool cancel_jobs(const Batch *batch, BatchCancelled *cancelled, bool *tak
 static bool cancel_job(Relation rel, JobqJob *job, const Batch *batch);
 static void enqueue_callback(Batch *batch, int column, const char *what,
 							 const char *state);
+static void enqueue_part(void *arg);
+static bool tell_failing(Batch *batch);
+static void note_owed(Batch *batch, const char *error);
 static void set_state(Batch *batch, char state, bool over);
 
 /*
@@ -208,14 +221,18 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 	}
 	if (failing)
 	{
-		batch->state = BATCH_FAILED;
 		if (!batch->counted)
 			count_jobs(batch);
-		enqueue_callback(batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing");
-		set_state(batch, BATCH_FAILED, false);
+		if (!live || batch->allow_failures)
+			enqueue_callback(batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing");
+		if (!live || batch->allow_failures || tell_failing(batch))
+		{
+			batch->state = BATCH_FAILED;
+			set_state(batch, BATCH_FAILED, false);
+		}
 	}
 	ending = batch->state == BATCH_CANCELLED || batch->dropped ||
-		(batch->state == BATCH_FAILED && !batch->allow_failures);
+		((batch->state == BATCH_FAILED || failing) && !batch->allow_failures);
 	if (live && steps.more)
 		return LOOK_AGAIN;
 	if (live && ending && !locked)
@@ -327,13 +344,15 @@ read_batch(int64 id, bool lock, Batch *batch)
 
 /*
  * Does the batch run, and may workflows that were added to it have been dropped before?
- * Then it was opened again, or begins again as a part of another.
+ * Then it was opened again, or begins again as a part of another; or it failed while its
+ * on_failure could not be enqueued.
  */
 static bool
 may_have_dropped(const Batch *batch)
 {
 	return batch->state == BATCH_RUNNING && !batch->dropped &&
-		(batch->reopened || (batch->has_steps && batch->parent_job != 0));
+		(batch->reopened || (batch->has_steps && batch->parent_job != 0) ||
+		 !BATCH_ISNULL(&batch->row, LAST_ERROR));
 }
 
 /*
@@ -561,8 +580,9 @@ enqueue_callback(Batch *batch, int column, const char *what, const char *state)
 		return;
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(batch->role)))
 	{
-		batch->error = psprintf("its role was dropped, so %s was not enqueued",
-								what);
+		batch->error = MemoryContextStrdup(TopTransactionContext,
+										   psprintf("its role was dropped, so %s was not enqueued",
+													what));
 		ereport(WARNING,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("batch " INT64_FORMAT ": %s", batch->id, batch->error)));
@@ -572,6 +592,55 @@ enqueue_callback(Batch *batch, int column, const char *what, const char *state)
 	jobq_spec_parse(DatumGetJsonbP(batch->row.values[column - 1]), what, NULL, true, &spec);
 	(void) jobq_spec_enqueue(&spec, batch->role,
 							 callback_headers(batch->id, batch->name, state, &batch->counts));
+}
+
+static void
+enqueue_part(void *arg)
+{
+	Callback   *this = (Callback *) arg;
+
+	enqueue_callback(this->batch, this->column, this->what, this->state);
+}
+
+/*
+ * Enqueue on_failure of a batch of which jobs are left.  If that cannot be now, these are
+ * cancelled none the less, and it is still owed: then false, the batch's state is not
+ * "failed" yet, and each look tries it again, the one at its end as well.
+ */
+static bool
+tell_failing(Batch *batch)
+{
+	Callback	callback = {batch, BATCH_COLUMN_ON_FAILURE, "on_failure", "failing"};
+	ErrorData  *edata = scheduler_try_part(enqueue_part, &callback);
+
+	if (edata == NULL)
+		return true;
+
+	/* a lock is not waited for by each look: the role rests */
+	if (edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(edata);
+	note_owed(batch, edata->message);
+	FreeErrorData(edata);
+	return false;
+}
+
+/*
+ * Note why on_failure could not be enqueued, if that is news.
+ */
+static void
+note_owed(Batch *batch, const char *error)
+{
+	JobqBatchRow *row = &batch->row;
+
+	if (!BATCH_ISNULL(row, LAST_ERROR) &&
+		strcmp(TextDatumGetCString(BATCH_VALUE(row, LAST_ERROR)), error) == 0)
+		return;
+	BATCH_SET(row, LAST_ERROR, CStringGetTextDatum(error));
+	jobq_batch_write(row);
+	ereport(WARNING,
+			(errmsg("on_failure of batch " INT64_FORMAT " cannot be enqueued: %s", batch->id, error),
+			 errhint("It is tried again every \"%s\" seconds. What is left of the batch is cancelled meanwhile.",
+					 "jobq.poll_interval")));
 }
 
 static void
