@@ -336,7 +336,10 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	List	   *roles = NIL;
 	List	   *names = NIL;
 
-	/* it may be gone when it has been executed: a procedure that it calls may end the transaction */
+	/*
+	 * it may be gone when it has been executed: a procedure that it calls may
+	 * end the transaction
+	 */
 	bool		drops_database = IsA(stmt, DropdbStmt);
 	bool		grants_role = IsA(stmt, GrantRoleStmt) && ((GrantRoleStmt *) stmt)->is_grant;
 

@@ -265,7 +265,11 @@ explain_key_limits(Explain *e, JobqDatabase *db, const JobqJob *job,
 							 name, queue->name),
 					psprintf("SELECT jobq.alter_queue(%s, tenant_max_running => 0, tenant_rate => 'none')",
 							 quote_literal_cstr(queue->name)));
-	/* this reads the payload and tables, which is not for those who wait for the lock */
+
+	/*
+	 * this reads the payload and tables, which is not for those who wait for
+	 * the lock
+	 */
 	key = jobq_limit_key(job, limiter, jobq_job_tenant(job, queue));
 	LWLockAcquire(db->lock, LW_EXCLUSIVE);
 	limited = jobq_tenant_state(db, JOBQ_KEYS_OF(limiter), key, now, &state);

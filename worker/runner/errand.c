@@ -124,7 +124,11 @@ end_errand(int code, Datum arg)
 
 	if (sent->process != NULL)
 		TerminateBackgroundWorker(sent->process);
-	/* while nobody reads its messages, it would wait for room for its last one */
+
+	/*
+	 * while nobody reads its messages, it would wait for room for its last
+	 * one
+	 */
 	if (sent->segment != NULL)
 		dsm_detach(sent->segment);
 	sent->segment = NULL;
