@@ -420,7 +420,7 @@ release(const Held *held, Interval *interval, const Datum *payload)
 			const JobqQueue *queue = jobq_queue_by_id(lease.queue_id, &buffer);
 
 			jobq_at_commit_lease_back(held->ids[i], held->tokens[i],
-									  queue != NULL && queue->notify == NOTIFY_RELAY);
+									  jobq_relay_tells(queue));
 			if (!jobq_lease_leaves(db, held->ids[i], held->tokens[i]))
 				jobq_lease_lost(held->ids[i]);
 			jobq_notify_queue(queue);

@@ -155,6 +155,7 @@ typedef struct JobqSlot
 	int			pid;
 	TimestampTz started_at;
 	bool		connect_failed; /* it died before it was connected */
+	bool		gave_back;		/* it ended with a job that had not begun */
 
 	/* Protected by JobqDatabase.lock. */
 	bool		idle;
@@ -270,6 +271,7 @@ extern void jobq_wake_scheduler(JobqDatabase *db);
 extern JobqSlot *jobq_slot_of_job(JobqDatabase *db, int64 job_id);
 extern bool jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_my_slot;
+extern bool jobq_tells_by_relay;
 extern void jobq_slot_job_over(void);
 
 #endif							/* JOBQ_MEMORY_H */

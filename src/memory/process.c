@@ -22,6 +22,13 @@
 JobqSlot   *jobq_my_slot = NULL;
 
 /*
+ * This process is a scheduler, or a worker whose handler does not run now: what it
+ * writes about jobs is told by the relay, whatever their queues say.  A NOTIFY of its own
+ * might fail, or wait, and with it what has become of the jobs.
+ */
+bool		jobq_tells_by_relay = false;
+
+/*
  * The state of a database that has or had a scheduler, or NULL.
  *
  * Takes no lock: a database keeps its place as long as there are sessions in it,

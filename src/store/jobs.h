@@ -292,6 +292,7 @@ extern bool jobq_job_lease(Relation rel, JobqJob *job);
 extern void jobq_push_of_job(JobqPush *push, const JobqJob *job,
 							 const JobqQueue *queue);
 extern void jobq_job_push(const JobqJob *job);
+extern bool jobq_relay_tells(const JobqQueue *queue);
 extern void jobq_notify_queue(const JobqQueue *queue);
 extern void jobq_job_push_if_undone(const JobqJob *job);
 

@@ -200,7 +200,7 @@ jobq_push_of_job(JobqPush *push, const JobqJob *job, const JobqQueue *queue)
 	push->role = job_run_as(job);
 	jobq_push_flow(job, push);
 	push->quarantine = DatumGetInt16(JOB(job, JOB_CRASHES)) > 0;
-	push->notify = queue != NULL && queue->notify == NOTIFY_RELAY;
+	push->notify = jobq_relay_tells(queue);
 	push->key.run_at = job_run_at(job);
 	push->key.id = job_id(job);
 	push->ctid = job->ctid;
@@ -245,6 +245,17 @@ jobq_job_push(const JobqJob *job)
 }
 
 /*
+ * Does the relay tell that the queue, which may be NULL, gets work by this transaction?
+ */
+bool
+jobq_relay_tells(const JobqQueue *queue)
+{
+	return queue != NULL &&
+		(queue->notify == NOTIFY_RELAY ||
+		 (queue->notify == NOTIFY_TRANSACTIONAL && jobq_tells_by_relay));
+}
+
+/*
  * The queue, which may be NULL, gets work by this transaction: tell of it, if not the
  * relay does.
  */
@@ -253,7 +264,8 @@ jobq_notify_queue(const JobqQueue *queue)
 {
 	char		channel[NAMEDATALEN + 16];
 
-	if (queue == NULL || queue->notify != NOTIFY_TRANSACTIONAL)
+	if (queue == NULL || queue->notify != NOTIFY_TRANSACTIONAL ||
+		jobq_relay_tells(queue))
 		return;
 	snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
 	Async_Notify(channel, "");

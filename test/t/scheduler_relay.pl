@@ -1,5 +1,6 @@
 # Notifications that cannot be sent wait, and nothing else does: somebody keeps the lock
-# of NOTIFY, or PostgreSQL's queue of notifications is full.
+# of NOTIFY, or PostgreSQL's queue of notifications is full.  So it is with the jobs of
+# queues that tell by a NOTIFY of the enqueuing transaction.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +24,14 @@ sub sql { return $node->safe_psql('postgres', $_[0]); }
 sql(q{
 CREATE EXTENSION jobq;
 CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION hold() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1)';
+CREATE FUNCTION fail() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'it fails'; END $$;
 SELECT jobq.register('note', 'note()'), jobq.register('tick', 'note()');
+SELECT jobq.register('hold', 'hold()', backoff => 'fixed 1 h'), jobq.register('fail', 'fail()', backoff => 'fixed 1 h');
+SELECT jobq.create_queue('strict', notify => 'transactional');
+SELECT jobq.create_queue('outside', mode => 'consumer', notify => 'transactional');
+CREATE ROLE other LOGIN;
+SELECT jobq.grant_role('other');
 SELECT jobq.schedule('ticks', 'every 1 second', 'tick')});
 wait_for($node, 'the database is served', 'SELECT pid IS NOT NULL AND complete FROM jobq_internal.scheduler_state()');
 my $scheduler = scheduler_pid($node);
@@ -66,6 +74,10 @@ hears('a message', qr/"news" with payload "first"/);
 #
 # A commit keeps the lock, as it waits for a standby to apply it.
 #
+my $gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(1)');
+my $held = sql(q{SELECT jobq.enqueue('hold', queue => 'strict')});
+sleeps($node, 'lock: a job runs', 1);
 $node->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
@@ -104,6 +116,11 @@ is(sql(qq{
 	END \$\$;
 	SELECT current_setting('test.tries')}), '10', 'lock: it is tried again and again');
 unlike(slurp_file($node->logfile, $offset), qr/cannot go on with a part/, 'lock: that is nothing for the log');
+sql(q{SELECT pg_terminate_backend(pid) FROM jobq.workers WHERE kind = 'hold'});
+wait_for($node, 'lock: a job whose worker was terminated is charged, and runs again', "SELECT state = 'running' AND attempt = 2 FROM jobq.status($held)");
+$gate->quit;
+my $others = sql(q{SET ROLE other; SELECT jobq.enqueue('note')});
+is(sql("SELECT state FROM jobq.wait($others, '5 min')"), 'completed', 'lock: a role without a worker gets one');
 all_goes_on('lock');
 sql('SET synchronous_commit = local; INSERT INTO enough DEFAULT VALUES');
 $standby->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
@@ -119,12 +136,19 @@ $standby->stop;
 SKIP:
 {
 	skip 'the queue of this server takes gigabytes', 1 if $node->pg_version < 17;
+	my $leased = sql(q{SELECT jobq.enqueue('away', queue => 'outside', backoff => 'fixed 1ms')});
+	my $failing = sql(q{SELECT FROM jobq.pause('strict'); SELECT jobq.enqueue('fail', queue => 'strict')}) =~ s/\s//gr;
+	$listener->query_safe('LISTEN jobq_queue_outside');
 	$listener->query_safe('BEGIN; SELECT 1');
 	my (undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM pg_notify('news', i || repeat('x', 7900)); COMMIT; END LOOP; END $$});
 	like($full, qr/too many notifications in the NOTIFY queue/, 'full: the queue is');
 	$offset = -s $node->logfile;
 	sql(q{SELECT jobq.notify('news', 'third')});
 	$node->wait_for_log(qr/the jobq scheduler cannot send notifications: too many notifications in the NOTIFY queue/, $offset);
+	is(sql(q{SELECT id FROM jobq.reserve('{outside}', lease => '1 s', wait => '1 min')}), $leased, 'full: a consumer takes a job');
+	sql(q{SELECT jobq.resume('strict')});
+	wait_for($node, 'full: its lease ends', "SELECT attempt = 1 FROM jobq.status($leased)");
+	wait_for($node, 'full: a job fails', "SELECT state = 'retryable' AND attempt = 1 FROM jobq.status($failing)");
 	all_goes_on('full');
 
 	# more than the relay keeps
@@ -135,7 +159,8 @@ SKIP:
 	}
 	is(scheduler_pid($node), $scheduler, 'full: it is the same scheduler');
 	$listener->query_safe('COMMIT');
-	my $heard = hears('full: the last message', qr/"news" with payload "number 6[.]100"/);
+	my $last = qr/"news" with payload "number 6[.]100"/;
+	my $heard = hears('full: the last message, and that of the lease', qr/$last.*"jobq_queue_outside"|"jobq_queue_outside".*$last/s);
 	unlike($heard, qr/third|number 1[.]1"/, 'full: the first ones were dropped');
 	$node->wait_for_log(qr/the jobq scheduler sends notifications again/, $offset);
 	my $said = () = slurp_file($node->logfile, $offset) =~ /cannot send notifications/g;

@@ -28,6 +28,9 @@
 
 /* worker/process/process.c */
 
+/* A slot whose worker has not attached in this time is given up. */
+#define PROCESS_ATTACH_TIMEOUT	(10 * USECS_PER_SEC)
+
 /* The database that this process serves; the launcher has none. */
 extern JobqDatabase *my_db;
 extern int	my_db_index;

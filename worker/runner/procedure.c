@@ -216,6 +216,8 @@ finish(RunContext *run, JobqJob *job, Oid role, int64 token, TimestampTz started
 	jobq_within(JOBQ_WITHIN_COMPLETED, role);
 	process_wait_for_locks();
 
+	jobq_tells_by_relay = true;
+
 	/* if the procedure writes no more, what follows from its end is written */
 	XactReadOnly = false;
 	run->slot->holding->live =

@@ -200,10 +200,14 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 		jobq_handler_resolve(kind, &function);
 		procedure = function.may_commit ||
 			(function.statement && jobq_statement_commits(job));
+
+		/* what the handler enqueues is told as the queue says */
+		jobq_tells_by_relay = false;
 		if (procedure)
 			run_procedure(run, rel, job, &function);
 		else
 			run_function(run, rel, job, &function, now);
+		jobq_tells_by_relay = true;
 		cancelled = unclaim(run);
 		if (!run->slot->holding->unused)
 			run->slot->jobs_done++;
@@ -213,6 +217,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 		bool		was_asked;
 
 		error_context_stack = context.previous;
+		jobq_tells_by_relay = true;
 		again = try_after_error(run, job, now, last, &was_asked);
 		cancelled = was_asked;
 	}
@@ -268,6 +273,8 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
 	allowance_check();
 	AtEOXact_GUC(false, nestlevel);
 	process_wait_for_locks();
+
+	jobq_tells_by_relay = true;
 
 	/* should the commit fail, "job" is the row that comes back */
 	finished = *job;

@@ -174,6 +174,7 @@ begin(const WorkerStart *start)
 	process_pin_settings(true);
 	apply_settings();
 	process_load_libraries();
+	jobq_tells_by_relay = true;
 	flight_open(false);
 	flight_attach(false);
 	my_slot->connect_failed = false;
@@ -350,6 +351,7 @@ worker_exit(int code, Datum arg)
 	JobqWakeList wake = {0};
 	int64		processor_time;
 	bool		in_job = my_slot->job_id != 0 && !my_slot->over;
+	bool		gives_back = has_taken && my_slot->job_id == 0;
 
 	flight_end();
 	jobq_bill_rest();
@@ -374,7 +376,7 @@ worker_exit(int code, Datum arg)
 	my_slot->idle = false;
 
 	jobq_prefetch_return(my_db, my_slot, &wake);
-	if (has_taken && my_slot->job_id == 0)
+	if (gives_back)
 		jobq_ready_push(my_db, &taken, taken.key.run_at, &wake);
 
 	/*
@@ -394,6 +396,7 @@ worker_exit(int code, Datum arg)
 						  jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
+	my_slot->gave_back = gives_back;
 	my_slot->state = JOBQ_SLOT_DEAD;
 	my_slot->proc = NULL;
 	LWLockRelease(jobq_shared->lock);

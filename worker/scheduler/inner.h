@@ -83,6 +83,11 @@ extern ErrorData *share_try(Oid role, void (*body) (void *arg), void *arg);
 extern int	share_try_together(Part * parts, int n, void (*body) (void *arg),
 							   TimestampTz now);
 
+/* worker/scheduler/later.c */
+extern TimestampTz later_at(int64 job_id, TimestampTz now);
+extern TimestampTz later_failed(int64 job_id, ErrorData *edata, TimestampTz now);
+extern void later_done(int64 job_id);
+
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,
 								 Oid type, Datum key, const ErrorData *edata,
@@ -90,9 +95,11 @@ extern bool scheduler_note_error(const char *table, const char *column,
 
 /* worker/scheduler/role.c */
 extern bool role_can_work(Oid role, JobqError *error);
-extern void role_not_connected(Oid role, TimestampTz now);
+extern void role_left_early(Oid role, bool connected, TimestampTz now,
+							TimestampTz *wake);
 extern TimestampTz role_retry_at(Oid role, TimestampTz now);
-extern void role_charge(Oid role, const JobqError *error);
+extern void role_charge(Oid role, const JobqError *error, TimestampTz now,
+						TimestampTz *wake);
 extern bool role_charged_lately(Oid role, TimestampTz now);
 
 /* worker/scheduler/demand.c */

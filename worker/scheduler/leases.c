@@ -170,7 +170,6 @@ static int
 end_some(Ended *ended, int n, TimestampTz now)
 {
 	Part		parts[TOGETHER];
-	ErrorData  *edata = NULL;
 
 	n = Min(n, TOGETHER);
 	for (int i = 0; i < n; i++)
@@ -181,23 +180,20 @@ end_some(Ended *ended, int n, TimestampTz now)
 	n = share_try_together(parts, n, end, now);
 	for (int i = 0; i < n; i++)
 	{
+		bool		failed = parts[i].edata != NULL;
+
 		if (parts[i].rests)
 			come_again(share_may(parts[i].role, 0, now));
+		else if (failed && parts[i].edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			come_again(later_failed(ended[i].id, parts[i].edata, now));
 
 		/* an ack or a cancel is at work: see later what has become of it */
-		else if (parts[i].edata != NULL || ended[i].taken)
+		else if (failed || ended[i].taken)
 			come_again(now + USECS_PER_SEC);
-		ended[i].taken |= parts[i].rests || parts[i].edata != NULL;
-		if (parts[i].edata == NULL)
-			continue;
-		if (edata == NULL &&
-			parts[i].edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-			edata = parts[i].edata;
 		else
-			FreeErrorData(parts[i].edata);
+			later_done(ended[i].id);
+		ended[i].taken |= parts[i].rests || failed;
 	}
-	if (edata != NULL)
-		ReThrowError(edata);
 	return n;
 }
 
@@ -242,10 +238,14 @@ find_ended(TimestampTz *now, Ended *ended)
 	{
 		int			place = (hand + i) % jobq_max_leases;
 		JobqLease  *lease = &my_db->leases->leases[place];
+		TimestampTz at;
 
 		if (lease->id == 0 || lease->state != JOBQ_LEASE_HELD)
 			continue;
-		if (lease->until <= *now && n < MAX_ENDED)
+		at = lease->until <= *now ? later_at(lease->id, *now) : *now;
+		if (at > *now)
+			next = Min(next, at);	/* it could not be ended */
+		else if (lease->until <= *now && n < MAX_ENDED)
 		{
 			ended[n].place = place;
 			ended[n].id = lease->id;

@@ -262,7 +262,8 @@ send_batch(void)
 													  &buffer);
 			char		channel[NAMEDATALEN + 16];
 
-			if (queue == NULL || queue->notify != NOTIFY_RELAY)
+			/* with "transactional", a worker or this process has done it */
+			if (queue == NULL || queue->notify == NOTIFY_OFF)
 				continue;
 			snprintf(channel, sizeof(channel), "jobq_queue_%s", queue->name);
 			Async_Notify(channel, "");

@@ -8,7 +8,8 @@
  * left before it was connected proves nothing by itself: it may have been
  * terminated, the server may lack memory or connections, or is being stopped.
  * Then nobody is charged.  The next worker of that role is started after a pause
- * that grows, while other roles go on.
+ * that grows, while other roles go on.  So it is if a worker ends with a job that it could
+ * not even begin.
  *
  * worker/scheduler/role.c
  *
@@ -27,7 +28,7 @@
 
 /*
  * Pause before another worker of a role is started whose workers could not
- * connect.  After the first of them there is none.
+ * connect, or not begin a job.  After the first of them there is none.
  */
 #define FIRST_PAUSE			(USECS_PER_SEC / 10)
 #define LAST_PAUSE			(5 * USECS_PER_SEC)
@@ -38,7 +39,7 @@
 /* Jobs of a role that cannot work which are charged in one round. */
 #define MAX_CHARGED			100
 
-/* A role whose last worker could not connect, for an unknown reason. */
+/* A role whose last worker could not connect, or begin a job, for an unknown reason. */
 typedef struct RoleTrouble
 {
 	Oid			role;			/* key */
@@ -71,11 +72,19 @@ typedef struct Charge
 	bool		live;			/* it will run again */
 } Charge;
 
-/* The last one.  What it holds is given back, however this process comes to its end. */
+/*
+ * The last one, and those of this round that could not be charged now.  What they hold is
+ * given back, however this process comes to its end.
+ */
 static Charge charge;
+static JobqPush uncharged[MAX_CHARGED];
+static int	nuncharged = 0;
 
 static void note_charged(Oid role);
 static void give_back(int code, Datum arg);
+static RoleTrouble *trouble_of(Oid role, bool *found);
+static bool pop(Oid role, JobqPush *entry);
+static void put_back(void);
 static void charge_entry(void *arg);
 
 /*
@@ -122,11 +131,33 @@ role_can_work(Oid role, JobqError *error)
 	return can;
 }
 
+static RoleTrouble *
+trouble_of(Oid role, bool *found)
+{
+	RoleTrouble *trouble;
+
+	if (troubles == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(RoleTrouble)};
+
+		troubles = hash_create("jobq roles in trouble", 16, &ctl,
+							   HASH_ELEM | HASH_BLOBS);
+	}
+	trouble = hash_search(troubles, &role, HASH_ENTER, found);
+	if (!*found)
+	{
+		trouble->retry_at = trouble->logged_at = 0;
+		trouble->pause = FIRST_PAUSE;
+	}
+	return trouble;
+}
+
 /*
- * A worker has left before it was connected as this role.
+ * A worker has left before it was connected as this role; or it was, and has left with a
+ * job that it had not begun.  *wake: see role_charge().
  */
 void
-role_not_connected(Oid role, TimestampTz now)
+role_left_early(Oid role, bool connected, TimestampTz now, TimestampTz *wake)
 {
 	RoleTrouble *trouble;
 	JobqError	error;
@@ -135,17 +166,10 @@ role_not_connected(Oid role, TimestampTz now)
 
 	if (!role_can_work(role, &error))
 	{
-		role_charge(role, &error);
+		role_charge(role, &error, now, wake);
 		return;
 	}
-	if (troubles == NULL)
-	{
-		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(RoleTrouble)};
-
-		troubles = hash_create("jobq roles in trouble", 16, &ctl,
-							   HASH_ELEM | HASH_BLOBS);
-	}
-	trouble = hash_search(troubles, &role, HASH_ENTER, &found);
+	trouble = trouble_of(role, &found);
 	if (!found || now > trouble->retry_at + TROUBLE_TIME)
 	{
 		trouble->retry_at = now;
@@ -160,9 +184,14 @@ role_not_connected(Oid role, TimestampTz now)
 		trouble->logged_at = now;
 		process_begin_transaction();
 		name = GetUserNameFromId(role, true);
+		if (name == NULL)
+			name = "(dropped)";
 		ereport(LOG,
-				(errmsg("jobq workers could not connect as role \"%s\"",
-						name != NULL ? name : "(dropped)"),
+				(connected ?
+				 errmsg("jobq workers of role \"%s\" have ended before they could begin a job", name) :
+				 errmsg("jobq workers could not connect as role \"%s\"", name),
+				 connected ?
+				 errdetail("Its jobs are not charged: they wait.") :
 				 errdetail("By its privileges it may connect, so its jobs are not charged: they wait."),
 				 errhint("The log has the reason in what these workers have said before.")));
 		PopActiveSnapshot();
@@ -193,14 +222,39 @@ role_retry_at(Oid role, TimestampTz now)
 }
 
 /*
- * The jobs of a role that cannot work have failed, as many as fit into a round.  One
- * with which that cannot be noted now goes back to where it was, and there is an error.
- * Outside any transaction.
+ * Pop the job of the role that comes first.
+ */
+static bool
+pop(Oid role, JobqPush *entry)
+{
+	bool		popped = false;
+	JobqWakeList wake = {0};
+
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
+	{
+		JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
+
+		popped = jobq_ready_pop(my_db, &taker, jobq_now(), entry, &wake);
+	}
+	jobq_unlock(my_db, &wake);
+	return popped;
+}
+
+/*
+ * The jobs of a role that cannot work have failed, as many as fit into a round: then, if
+ * there were any, *wake is now.  One with which that cannot be noted goes back to where
+ * it was.  If it is so with all, the role waits until it is to be tried again.  Outside
+ * any transaction.
  */
 void
-role_charge(Oid role, const JobqError *error)
+role_charge(Oid role, const JobqError *error, TimestampTz now, TimestampTz *wake)
 {
 	static bool registered = false;
+	bool		locked = false;
+	bool		some = false;
+	bool		found;
+	TimestampTz next = DT_NOEND;
 
 	if (!registered)
 	{
@@ -209,37 +263,66 @@ role_charge(Oid role, const JobqError *error)
 		registered = true;
 	}
 	note_charged(role);
-	for (int n = 0; n < MAX_CHARGED; n++)
+	for (int n = 0; n < MAX_CHARGED && !locked && pop(role, &charge.entry); n++)
 	{
-		bool		popped = false;
-		JobqWakeList wake = {0};
-		ErrorData  *edata;
+		int64		id = charge.entry.key.id;
+		TimestampTz at = later_at(id, now);
+		ErrorData  *edata = NULL;
+		JobqWakeList woken = {0};
 
-		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
-		{
-			JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
-
-			popped = jobq_ready_pop(my_db, &taker, jobq_now(), &charge.entry,
-									&wake);
-		}
-		jobq_unlock(my_db, &wake);
-		if (!popped)
-			break;
 		charge.error = error;
 		charge.live = false;
-		edata = scheduler_try(charge_entry, &charge);
-
-		memset(&wake, 0, sizeof(wake));
+		if (at <= now)
+			edata = scheduler_try(charge_entry, &charge);
+		if (edata != NULL)
+		{
+			/* the others would meet it as well */
+			locked = edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+			at = later_failed(id, edata, now);
+		}
+		if (at > now)
+		{
+			uncharged[nuncharged++] = charge.entry;
+			charge.entry.permits = JOBQ_NO_PERMITS;
+			next = Min(next, at);
+			continue;
+		}
+		later_done(id);
+		some = true;
 		LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
-		if (edata != NULL)
-			jobq_ready_push(my_db, &charge.entry, jobq_now(), &wake);
-		jobq_permits_release(my_db, &charge.entry.permits, charge.entry.key.id,
-							 charge.live && edata == NULL, true, jobq_now(), &wake);
-		jobq_unlock(my_db, &wake);
-		if (edata != NULL)
-			ReThrowError(edata);
+		jobq_permits_release(my_db, &charge.entry.permits, id, charge.live, true,
+							 jobq_now(), &woken);
+		jobq_unlock(my_db, &woken);
 	}
+	put_back();
+	if (!some && next != DT_NOEND)
+		trouble_of(role, &found)->retry_at = next;
+	*wake = Min(*wake, some ? now : next);
+}
+
+/*
+ * Those that could not be charged go back to where they were.
+ */
+static void
+put_back(void)
+{
+	JobqWakeList wake = {0};
+
+	if (nuncharged == 0)
+		return;
+	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
+	while (nuncharged > 0)
+	{
+		JobqPush   *entry = &uncharged[--nuncharged];
+		JobqPermits permits = entry->permits;
+
+		entry->permits = JOBQ_NO_PERMITS;
+		jobq_ready_push(my_db, entry, jobq_now(), &wake);
+		jobq_permits_release(my_db, &permits, entry->key.id, false, true, jobq_now(),
+							 &wake);
+	}
+	wake.scheduler = false;		/* which is this process: it would not sleep */
+	jobq_unlock(my_db, &wake);
 }
 
 /*
@@ -255,6 +338,7 @@ give_back(int code, Datum arg)
 	jobq_permits_release(my_db, &charge.entry.permits, charge.entry.key.id, false, true,
 						 jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
+	put_back();
 }
 
 static void

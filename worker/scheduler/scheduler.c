@@ -154,6 +154,7 @@ begin(void)
 		proc_exit(0);
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 	process_pin_settings(false);
+	jobq_tells_by_relay = true;
 	flight_open(false);
 	jobq_injection_point("jobq-scheduler-start");
 

@@ -198,8 +198,7 @@ charge_unserved(const PoolDemand *pool, TimestampTz now, TimestampTz *wake)
 		if (role->waiting == 0 || !role_charged_lately(role->role, now) ||
 			role_can_work(role->role, &error))
 			continue;
-		role_charge(role->role, &error);
-		*wake = now;
+		role_charge(role->role, &error, now, wake);
 	}
 }
 
@@ -268,9 +267,8 @@ spawn_for_pool(Demand *demand, int index, TimestampTz now, TimestampTz *wake)
 		}
 		if (role->ready == 0 && !role_can_work(role->role, &error))
 		{
-			role_charge(role->role, &error);
+			role_charge(role->role, &error, now, wake);
 			role->waiting = 0;
-			*wake = now;
 			continue;
 		}
 		if (!spawn(index, role->role, now))
@@ -360,7 +358,7 @@ spawn(int pool, Oid role, TimestampTz now)
 		slot->idle_since = 0;
 		slot->comes_back = comes_back(role, pool, now);
 		slot->holding->next = slot->holding->count = 0;
-		slot->connect_failed = false;
+		slot->connect_failed = slot->gave_back = false;
 		slot->job_id = 0;
 		slot->stop = JOBQ_STOP_NONE;
 		slot->stop_job = 0;

@@ -14,23 +14,43 @@
 #include <signal.h>
 
 #include "access/table.h"
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
+#include "storage/ipc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "runner/runner.h"
 #include "scheduler/duty.h"
 
-/* A slot whose worker has not attached in this time is given up. */
-#define ATTACH_TIMEOUT		(10 * USECS_PER_SEC)
+/* Leases of rows that could not be ended, and are tried again. */
+#define MAX_LEFT			64
+
+/* The pause, in microseconds, between two tries to charge a culprit at the start. */
+#define LOAD_PAUSE			10000
+
+/* An attempt that nobody else can charge any more: a worker's, or that of a culprit. */
+typedef struct Charge
+{
+	const LostAttempt *lost;	/* or NULL */
+	const JobqError *error;
+	const JobqCulprit *culprit;
+	LostCharge	charged;
+} Charge;
+
+static int64 left[MAX_LEFT];
+static int	nleft = 0;
+static bool uncharged = false;	/* a culprit is tried again */
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static TimestampTz next_due(TimestampTz plan, TimestampTz now);
 static void reap(TimestampTz now, TimestampTz *wake);
-static bool charge(const LostAttempt *lost, const JobqError *error);
+static bool charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now,
+						  bool *live);
+static void charge(void *arg);
+static void charge_culprits(TimestampTz now, bool wait, TimestampTz *wake);
+static void end_lease(void *arg);
+static void end_left(TimestampTz now, TimestampTz *wake);
 static TimestampTz end_overstayers(TimestampTz now);
 
 /*
@@ -52,6 +72,9 @@ run(TimestampTz now)
 {
 	TimestampTz wake = DT_NOEND;
 
+	if (uncharged)
+		charge_culprits(now, false, &wake);
+	end_left(now, &wake);
 	reap(now, &wake);
 	wake = Min(wake, end_overstayers(now));
 	wake = Min(wake, spawn_workers(now));
@@ -92,6 +115,7 @@ reap(TimestampTz now, TimestampTz *wake)
 		JobqSlot   *slot = &jobq_shared->slots[i];
 		JobqSlot	copy;
 		bool		live;
+		TimestampTz at;
 
 		if (slot->state == JOBQ_SLOT_FREE || slot->database != my_db_index)
 			continue;
@@ -102,14 +126,14 @@ reap(TimestampTz now, TimestampTz *wake)
 			if (slot->state == JOBQ_SLOT_STARTING)
 			{
 				slot->started_at = Min(slot->started_at, now);
-				if (now > slot->started_at + ATTACH_TIMEOUT)
+				if (now > slot->started_at + PROCESS_ATTACH_TIMEOUT)
 				{
 					slot->generation++;
 					slot->state = JOBQ_SLOT_FREE;
 					spawn_again(now, false);
 				}
 				else
-					*wake = Min(*wake, slot->started_at + ATTACH_TIMEOUT + 1);
+					*wake = Min(*wake, slot->started_at + PROCESS_ATTACH_TIMEOUT + 1);
 			}
 			LWLockRelease(jobq_shared->lock);
 		}
@@ -122,30 +146,20 @@ reap(TimestampTz now, TimestampTz *wake)
 		if (copy.job_id != 0 && copy.stop_job != copy.job_id &&
 			process_stopping())
 			continue;
+		at = copy.job_id != 0 ? later_at(copy.job_id, now) : now;
+		if (at > now)
+		{
+			*wake = Min(*wake, at);
+			continue;
+		}
 		jobq_injection_point("jobq-worker-dead");
 		jobq_quarantine_over(my_db, i);
 		live = copy.holding->live;
 
-		if (copy.job_id != 0 && !copy.over)
+		if (copy.job_id != 0 && !copy.over && !charge_worker(slot, &copy, now, &live))
 		{
-			JobqTrier	trier = {copy.pid, NULL, copy.progress, copy.message};
-			JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
-				.message = "the worker was terminated while it ran the job",
-				.trier = &trier
-			};
-			LostAttempt lost = {.job_id = copy.job_id,.attempt = copy.attempt,
-				.started_at = copy.job_started_at,
-				.stop = copy.stop_job == copy.job_id ? copy.stop : JOBQ_STOP_NONE,
-				.lease = copy.lease,.slot = slot
-			};
-
-			if (copy.stop == JOBQ_STOP_TIMEOUT &&
-				copy.stop_job == copy.job_id)
-			{
-				error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
-				error.message = "the job ran longer than its timeout, and did not react to a query cancel";
-			}
-			live = charge(&lost, &error);
+			*wake = Min(*wake, later_at(copy.job_id, now));
+			continue;
 		}
 		process_slot_gone(my_db, slot, live, now);
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
@@ -154,33 +168,66 @@ reap(TimestampTz now, TimestampTz *wake)
 		LWLockRelease(jobq_shared->lock);
 		places_free();
 
-		if (copy.connect_failed)
-			role_not_connected(copy.role, now);
+		if (copy.connect_failed || copy.gave_back)
+			role_left_early(copy.role, !copy.connect_failed, now, wake);
 		else
 			spawn_again(now, true);
 	}
 }
 
 /*
- * Charge an attempt of a job whose worker cannot do so any more, unless that
- * was done before.  Returns whether the job will run again.
+ * Charge the job of the worker in this slot, of which there is a copy, for it cannot do so
+ * any more; unless that was done before.  False if that must be tried again.  *live: the
+ * job will run again.
  */
 static bool
-charge(const LostAttempt *lost, const JobqError *error)
+charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
 {
-	Relation	rel;
-	bool		live = false;
+	JobqTrier	trier = {copy->pid, NULL, copy->progress, copy->message};
+	JobqError	error = {.sqlerrcode = ERRCODE_JOBQ_WORKER_LOST,
+		.message = "the worker was terminated while it ran the job",
+		.trier = &trier
+	};
+	LostAttempt lost = {.job_id = copy->job_id,.attempt = copy->attempt,
+		.started_at = copy->job_started_at,
+		.stop = copy->stop_job == copy->job_id ? copy->stop : JOBQ_STOP_NONE,
+		.lease = copy->lease,.slot = slot
+	};
+	Charge		this = {.lost = &lost,.error = &error,.charged = LOST_GONE};
+	ErrorData  *edata;
 
-	process_begin_transaction();
-	if (jobq_relations_if_installed() != NULL)
+	if (copy->stop == JOBQ_STOP_TIMEOUT && copy->stop_job == copy->job_id)
 	{
-		rel = jobq_open_jobs();
-		live = charge_lost_attempt(rel, lost, error) == LOST_LIVE;
-		table_close(rel, NoLock);
+		error.sqlerrcode = ERRCODE_JOBQ_TIMEOUT;
+		error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	return live;
+	edata = scheduler_try(charge, &this);
+	if (edata != NULL)
+	{
+		(void) later_failed(copy->job_id, edata, now);
+		return false;
+	}
+	later_done(copy->job_id);
+	*live = this.charged == LOST_LIVE;
+	return true;
+}
+
+/*
+ * Charge an attempt, in a transaction of its own.
+ */
+static void
+charge(void *arg)
+{
+	Charge	   *this = arg;
+	Relation	rel;
+
+	if (jobq_relations_if_installed() == NULL)
+		return;
+	rel = jobq_open_jobs();
+	this->charged = this->lost != NULL
+		? charge_lost_attempt(rel, this->lost, this->error)
+		: charge_culprit(rel, this->culprit);
+	table_close(rel, NoLock);
 }
 
 /*
@@ -188,14 +235,41 @@ charge(const LostAttempt *lost, const JobqError *error)
  * and that was not the job's doing.  It gets its attempt back and runs again; but a
  * statement outside of its job's transaction that may be tried only once is not to be
  * done twice, and nobody knows whether it was done.
+ *
+ * If that cannot be done, it is tried again (end_left()); or, if there are many, when the
+ * row is met again.
  */
 void
 supervise_lost_lease(int64 id)
 {
+	TimestampTz now = jobq_now();
+	ErrorData  *edata;
+
+	if (later_at(id, now) > now)
+		return;
+	edata = scheduler_try(end_lease, &id);
+	if (edata == NULL)
+	{
+		later_done(id);
+		return;
+	}
+	(void) later_failed(id, edata, now);
+	for (int i = 0; i < nleft; i++)
+		if (left[i] == id)
+			return;
+	if (nleft < MAX_LEFT)
+		left[nleft++] = id;
+}
+
+static void
+end_lease(void *arg)
+{
+	int64		id = *(int64 *) arg;
 	Relation	rel;
 	JobqJob		job;
 
-	process_begin_transaction();
+	if (jobq_relations_if_installed() == NULL)
+		return;
 	rel = jobq_open_jobs();
 
 	/* a worker names a job before it leases the row that the snapshot sees */
@@ -223,38 +297,84 @@ supervise_lost_lease(int64 id)
 		}
 	}
 	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
 }
 
 /*
- * Charge the jobs that were running in server processes that crashed.
+ * Try again those whose time has come; *wake is lowered to that of the next.
+ */
+static void
+end_left(TimestampTz now, TimestampTz *wake)
+{
+	int			n = nleft;
+
+	nleft = 0;
+	for (int i = 0; i < n; i++)
+	{
+		int64		id = left[i];
+
+		if (later_at(id, now) > now)
+			left[nleft++] = id;
+		else
+			supervise_lost_lease(id);
+	}
+	for (int i = 0; i < nleft; i++)
+		*wake = Min(*wake, later_at(left[i], now));
+}
+
+/*
+ * Charge the jobs that were running in server processes that crashed.  Nothing is done
+ * before, so this waits for locks.
  */
 static TimestampTz
 load(TimestampTz now)
 {
+	TimestampTz wake = now;
+
+	charge_culprits(now, true, &wake);
+	return now;
+}
+
+/*
+ * Charge them, or those whose time has come; *wake is lowered to that of the next.
+ */
+static void
+charge_culprits(TimestampTz now, bool wait, TimestampTz *wake)
+{
 	JobqCulprit culprit;
 
+	uncharged = false;
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
-		LostCharge	charged = LOST_GONE;
+		Charge		this = {.culprit = &culprit,.charged = LOST_GONE};
+		TimestampTz at = later_at(culprit.job_id, now);
+		ErrorData  *edata = NULL;
 
-		process_begin_transaction();
-		if (jobq_relations_if_installed() != NULL)
+		if (at <= now)
+			edata = scheduler_try(charge, &this);
+		while (wait && edata != NULL &&
+			   edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 		{
-			Relation	rel = jobq_open_jobs();
-
-			charged = charge_culprit(rel, &culprit);
-			table_close(rel, NoLock);
+			FreeErrorData(edata);
+			process_interrupts();
+			if (my_db->stop)
+				proc_exit(0);
+			pg_usleep(LOAD_PAUSE);
+			edata = scheduler_try(charge, &this);
 		}
-		PopActiveSnapshot();
-		CommitTransactionCommand();
+		if (edata != NULL)
+			at = later_failed(culprit.job_id, edata, now);
+		if (at > now)
+		{
+			uncharged = true;
+			*wake = Min(*wake, at);
+			continue;
+		}
 
 		/* this process commits synchronously: the charge is durable */
-		if (charged != LOST_TAKEN)
+		later_done(culprit.job_id);
+		if (this.charged != LOST_TAKEN)
 			flight_clear_culprit(&culprit);
 	}
-	return now;
 }
 
 /*

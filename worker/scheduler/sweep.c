@@ -34,7 +34,8 @@ static TimestampTz plan(TimestampTz now);
 static TimestampTz run(TimestampTz now);
 static void walk_on(TimestampTz now);
 static bool is_expired(TupleTableSlot *slot, TimestampTz now);
-static void expire(int64 id);
+static void expire(int64 id, TimestampTz now);
+static void expire_job(void *arg);
 
 /*
  * Works for a slice of time (share.c).  A sweep reads SWEEP_ENTRIES entries of the
@@ -62,7 +63,7 @@ run(TimestampTz now)
 		walk_on(jobq_now());
 	index_end_lost();
 	while (nexpired > 0 && !share_over())
-		expire(expired[--nexpired]);
+		expire(expired[--nexpired], now);
 	if (nexpired > 0 || unread > 0)
 		return now;
 	groups_sweep();
@@ -172,21 +173,36 @@ is_expired(TupleTableSlot *slot, TimestampTz now)
 
 /*
  * Archive a job whose time is over and that no worker comes across, because
- * its queue is paused or its role has no worker.
+ * its queue is paused or its role has no worker.  If that cannot be done, a later sweep
+ * finds it again.
  */
 static void
-expire(int64 id)
+expire(int64 id, TimestampTz now)
 {
+	ErrorData  *edata;
+
+	if (later_at(id, now) > now)
+		return;
+	edata = scheduler_try(expire_job, &id);
+	if (edata != NULL)
+		(void) later_failed(id, edata, now);
+	else
+		later_done(id);
+}
+
+static void
+expire_job(void *arg)
+{
+	int64		id = *(int64 *) arg;
 	Relation	rel;
 	JobqJob		job;
 
-	process_begin_transaction();
+	if (jobq_relations_if_installed() == NULL)
+		return;
 	rel = jobq_open_jobs();
 	if (jobq_job_find(rel, id, GetActiveSnapshot(), &job) &&
 		!jobq_job_runs(&job) && jobq_job_delete(rel, &job))
 		jobq_archive(&job, STATE_EXPIRED, DT_NOBEGIN, false, (Datum) 0,
 					 "not started before expires_at");
 	table_close(rel, NoLock);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
 }

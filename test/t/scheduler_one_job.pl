@@ -1,0 +1,101 @@
+# What cannot be written about one job is tried again later, and nothing else waits for
+# that: the scheduler charges other jobs, ends other leases, and starts workers.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use JobqTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = jobq_node('main', q{
+jobq.databases = 'postgres'
+jobq.workers = '*=2'
+autovacuum = off
+});
+$node->start;
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+sql(q{
+CREATE EXTENSION jobq;
+CREATE FUNCTION note() RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION fail() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'it fails'; END $$;
+SELECT jobq.register('note', 'note()', max_attempts => 1), jobq.register('bad', 'fail()', max_attempts => 1);
+SELECT jobq.create_queue('outside', open => true, mode => 'consumer');
+CREATE ROLE other LOGIN;
+CREATE ROLE leaver LOGIN;
+SELECT jobq.grant_role('other'), jobq.grant_role('leaver')});
+wait_for_scheduler($node);
+my $scheduler = scheduler_pid($node);
+
+sub ends
+{
+	my ($what, $job, $state) = @_;
+
+	return is(sql("SELECT state FROM jobq.wait($job, '5 min')"), $state, $what);
+}
+
+# No other dead letter of this kind can be written.
+my $first = sql(q{SELECT jobq.enqueue('bad')});
+ends('a job fails', $first, 'failed');
+sql(q{CREATE UNIQUE INDEX one ON jobq.failed_job (kind) WHERE kind IS NOT NULL});
+my $offset = -s $node->logfile;
+
+# Not by its worker, nor by the scheduler, for a worker that has ended.
+my $by_worker = sql(q{SELECT jobq.enqueue('bad')});
+$node->wait_for_log(qr/the jobq scheduler cannot go on with job $by_worker: duplicate key/, $offset);
+is(sql("SELECT state FROM jobq.status($by_worker)"), 'ready', 'a job cannot be charged, and is not lost');
+
+# A lease ends, and another, of a job that comes after it.
+my $leased = sql(q{SELECT jobq.enqueue('bad', queue => 'outside', max_attempts => 1)});
+my $after = sql(q{SELECT jobq.enqueue('note', queue => 'outside', max_attempts => 1)});
+is(sql(q{SELECT count(*) FROM jobq.reserve('{outside}', max => 2, lease => '1 s', wait => '1 min')}), '2', 'a consumer takes two jobs');
+ends('the lease of one ends', $after, 'failed');
+
+# The jobs of a role that is dropped.
+sql("SELECT jobq.delete_failed($after)");
+my ($lost, $second) = split /\n/, sql(q{
+BEGIN;
+SET LOCAL ROLE leaver;
+SELECT jobq.enqueue('bad');
+SELECT jobq.enqueue('note');
+RESET ROLE;
+DROP OWNED BY leaver;
+DROP ROLE leaver;
+COMMIT});
+ends('one job of a dropped role fails', $second, 'failed');
+
+my $others = sql(q{SET ROLE other; SELECT jobq.enqueue('note')});
+ends('a role without a worker gets one', $others, 'completed');
+is(sql("SELECT count(*) FROM jobq.failed_jobs WHERE id IN ($by_worker, $leased, $lost)"), '0', 'what cannot be written is not');
+is(scheduler_pid($node), $scheduler, 'it is the same scheduler');
+
+# It is tried again, until it can be done.
+sql(q{DROP INDEX jobq.one});
+ends('in the end the job is charged', $by_worker, 'failed');
+ends('the lease ends', $leased, 'failed');
+ends('so does the job of the dropped role', $lost, 'failed');
+is(scheduler_pid($node), $scheduler, 'it is still the same scheduler');
+
+#
+# Workers that end before they have begun a job are not started without end and pause.
+#
+SKIP:
+{
+	skip 'this server has no injection points', 1
+	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	sql(q{CREATE EXTENSION injection_points});
+	sql(q{SELECT injection_points_attach('jobq-job-may-run', 'error')});
+	$offset = -s $node->logfile;
+	my $job = sql(q{SET ROLE other; SELECT jobq.enqueue('note')});
+	$node->wait_for_log(qr/jobq workers of role "other" have ended before they could begin a job/, $offset);
+	sql(q{SELECT injection_points_detach('jobq-job-may-run')});
+	ends('the job runs when that is possible', $job, 'completed');
+}
+
+$node->stop;
+no_failed_assertion($node);
+done_testing();
