@@ -108,6 +108,8 @@ typedef struct JobqTaker
 {
 	int			pool;			/* or -1 for a consumer */
 	int			slot;			/* the worker's, or -1 */
+	bool		unlimited;		/* what it pops does not run, and needs a
+								 * permit of its group only */
 	int			nqueues;
 	const int32 *queue_ids;
 	bool		any_role;

@@ -86,7 +86,10 @@ again:
 			no_predecessor(db, best, popped->key, now);
 	if (group != JOBQ_NONE && db->groups->groups[group].owner == popped->key.id)
 		popped->first = true;	/* for which the group waits */
-	popped->permits = permits_take(db, best, group, now);
+	if (taker->unlimited)
+		popped->permits.group = group;
+	else
+		popped->permits = permits_take(db, best, group, now);
 	popped->charged = lane_served_one(db, best);
 	turns_over(db, popped->role, &popped->permits);
 

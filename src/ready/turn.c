@@ -104,7 +104,8 @@ consider(JobqDatabase *db, JobqHeap *heap, const JobqTaker *taker, uint8 rank,
 	if (choice->lane != NULL && rank == choice->rank &&
 		!lane_before(db, lane, choice->lane))
 		return;
-	if (heap_room_for(db, heap, taker, now, &db->limits->due) == 0)
+	if (!taker->unlimited &&
+		heap_room_for(db, heap, taker, now, &db->limits->due) == 0)
 		return;
 	choice->lane = lane;
 	choice->rank = rank;

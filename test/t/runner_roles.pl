@@ -268,6 +268,29 @@ SKIP:
 $node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});
 
 #
+# A job that cannot run needs no place of a limit: it fails while others hold all.
+#
+$gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(11), pg_advisory_lock(12)');
+$node->safe_psql('postgres', q{
+CREATE FUNCTION hold_at(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(payload::bigint)';
+SELECT jobq.register('hold_at', 'hold_at(jsonb)');
+SET ROLE role9;
+SELECT jobq.enqueue('hold_at', '11', queue => 'single')});
+sleeps($node, 'a job has the only place', 1);
+my $runless = $node->safe_psql('postgres', q{
+SET ROLE role9;
+SELECT jobq.enqueue('hold_at', '12', queue => 'single') \g /dev/null
+SET ROLE role20;
+SELECT jobq.enqueue('note', queue => 'single')});
+$gate->query_safe('SELECT pg_advisory_unlock(11)');
+is($node->safe_psql('postgres', "SELECT state, error FROM jobq.wait($runless, '1 min')"), 'failed|the role of the job may not connect to the database', 'a job whose turn it is at a limit fails');
+sleeps($node, 'while the next one of another role has the place', 1);
+$gate->quit;
+limit_is_free('turn');
+$node->safe_psql('postgres', q{SELECT jobq.delete_all_failed()});
+
+#
 # A role that does not sleep well: settings of its own that no job of jobq's
 # own bookkeeping may mind.
 #

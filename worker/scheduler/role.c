@@ -222,7 +222,8 @@ role_retry_at(Oid role, TimestampTz now)
 }
 
 /*
- * Pop the job of the role that comes first.
+ * Pop the job of the role that comes first.  It does not run, so limits are not in its
+ * way.
  */
 static bool
 pop(Oid role, JobqPush *entry)
@@ -233,7 +234,7 @@ pop(Oid role, JobqPush *entry)
 	LWLockAcquire(my_db->lock, LW_EXCLUSIVE);
 	for (int pool = 0; pool < jobq_pools()->npools && !popped; pool++)
 	{
-		JobqTaker	taker = {.pool = pool,.slot = -1,.nroles = 1,.roles = &role};
+		JobqTaker	taker = {.pool = pool,.slot = -1,.unlimited = true,.nroles = 1,.roles = &role};
 
 		popped = jobq_ready_pop(my_db, &taker, jobq_now(), entry, &wake);
 	}
@@ -393,8 +394,16 @@ charge_entry(void *arg)
 		return;
 	rel = jobq_open_jobs();
 	if (jobq_job_fetch_entry(rel, entry, GetActiveSnapshot(), &job))
-		verdict = jobq_gate(rel, &job, MODE_WORKER, entry, GetActiveSnapshot(),
+	{
+		JobqPush	asked = *entry;
+
+		/* it has a permit of its group only, and needs no other */
+		asked.permits.queue = asked.permits.tenant = asked.permits.limit_key = 0;
+		if (asked.kind != 0)
+			asked.permits.kind = 0;
+		verdict = jobq_gate(rel, &job, MODE_WORKER, &asked, GetActiveSnapshot(),
 							jobq_now(), &first);
+	}
 	if (verdict == JOBQ_GONE || verdict == JOBQ_TAKEN || verdict == JOBQ_DORMANT)
 		;						/* who has it sees to it */
 	else if (verdict == JOBQ_GROUP_BUSY || verdict == JOBQ_OTHER_LANE)
