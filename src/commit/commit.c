@@ -474,11 +474,16 @@ start_serving(JobqDatabase *db)
 	if (db != NULL)
 	{
 		LWLockAcquire(db->lock, LW_EXCLUSIVE);
-		if (db->leases->jobs != created)
-			db->leases->loaded = false;
-		if (db->limits->jobs != created)
-			db->limits->loaded = false;
-		db->created = true;
+
+		/* without the extension, the place may just have become another's */
+		if (db->dboid == MyDatabaseId)
+		{
+			if (db->leases->jobs != created)
+				db->leases->loaded = false;
+			if (db->limits->jobs != created)
+				db->limits->loaded = false;
+			db->created = true;
+		}
 		LWLockRelease(db->lock);
 		jobq_wake_scheduler(db);
 	}

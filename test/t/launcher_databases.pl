@@ -296,4 +296,27 @@ job_runs('db8', 'and so is one that found no place before');
 
 $node->stop;
 no_failed_assertion($node);
+
+#
+# With all databases named, those without the extension keep no place from one that has
+# it.
+#
+my $few = jobq_node('few', q{
+jobq.databases = '*'
+jobq.workers = '*=1'
+jobq.max_databases = 2
+});
+$few->start;
+$node = $few;
+$few->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(plain1 plain2 app_new);
+wait_for($few, 'those without the extension have been looked at', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'jobq scheduler'});
+$few->safe_psql('app_new', $setup);
+job_runs('app_new', 'few places: the only database with the extension is served');
+$few->safe_psql('plain2', $setup);
+job_runs('plain2', 'few places: so is another in which it is created');
+job_runs('app_new', 'few places: and the first one still is');
+unlike(slurp_file($few->logfile), qr/jobq serves no more than/, 'few places: they are enough');
+
+$few->stop;
+no_failed_assertion($few);
 done_testing();

@@ -7,7 +7,8 @@
  * It is connected to no database and reads shared catalogs only.  It starts a
  * scheduler for each database that jobq.databases names; a scheduler that
  * finds no extension there says so in the database's entry and leaves, and is
- * started again when CREATE EXTENSION pokes the launcher.  As a safety check,
+ * started again when CREATE EXTENSION pokes the launcher.  Until then its place is
+ * another's, if there are more databases than places.  As a safety check,
  * it looks every jobq.poll_interval whether one is missing though nobody has
  * poked it.
  *
@@ -37,12 +38,20 @@ PGDLLEXPORT void jobq_launcher_main(Datum main_arg);
 #define FIRST_PAUSE		1000
 #define LAST_PAUSE		60000
 
+/*
+ * Databases that have given up their places, as the extension was not there.  They get
+ * others when somebody has poked.
+ */
+static List *without = NIL;
+
 static void launcher_exit(int code, Datum arg);
 static void read_flight_recorder(void);
 static long look_at_databases(void);
 static long save_stats(void);
 static long start_schedulers(const List *dboids, TimestampTz now);
-static void leave_database(int index);
+static long leave_database(int index);
+static JobqDatabase *take_place(Oid dboid, long *pause);
+static bool all_settled(void);
 static bool start_scheduler(JobqDatabase *db);
 
 /*
@@ -87,19 +96,31 @@ jobq_launcher_main(Datum main_arg)
 		uint32		seen = pg_atomic_read_u32(&jobq_shared->calls);
 		uint64		pokes;
 		long		pause;
+		bool		poked;
 
 		LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 		pokes = jobq_shared->pokes;
-		if (jobq_shared->poke)
+		poked = jobq_shared->poke;
+		if (poked)
 		{
 			jobq_shared->poke = false;
 			for (int i = 0; i < jobq_shared->ndatabases; i++)
 			{
-				jobq_shared->databases[i].absent = false;
-				jobq_shared->databases[i].retry_at = 0;
+				JobqDatabase *db = &jobq_shared->databases[i];
+
+				/* that it has found no extension was no failure */
+				if (db->absent)
+					db->failures = 0;
+				db->absent = false;
+				db->retry_at = 0;
 			}
 		}
 		LWLockRelease(jobq_shared->lock);
+		if (poked)
+		{
+			list_free(without);
+			without = NIL;
+		}
 
 		pause = look_at_databases();
 		pause = Min(pause, save_stats());
@@ -170,7 +191,7 @@ look_at_databases(void)
 	List	   *dboids;
 	List	   *problems = NIL;
 	MemoryContext old;
-	long		pause;
+	long		pause = jobq_poll_interval * 1000L;
 
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext, "jobq launcher",
@@ -183,8 +204,8 @@ look_at_databases(void)
 	for (int i = 0; i < jobq_shared->ndatabases; i++)
 		if (OidIsValid(jobq_shared->databases[i].dboid) &&
 			!list_member_oid(dboids, jobq_shared->databases[i].dboid))
-			leave_database(i);
-	pause = start_schedulers(dboids, now);
+			pause = Min(pause, leave_database(i));
+	pause = Min(pause, start_schedulers(dboids, now));
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
 	return pause;
@@ -203,11 +224,20 @@ start_schedulers(const List *dboids, TimestampTz now)
 
 	foreach(lc, dboids)
 	{
-		JobqDatabase *db = database_entry(lfirst_oid(lc));
+		JobqDatabase *db = jobq_find_database(lfirst_oid(lc));
 		TimestampTz at;
 
+		if (db == NULL && list_member_oid(without, lfirst_oid(lc)))
+			continue;
+		if (db == NULL)
+			db = take_place(lfirst_oid(lc), &pause);
 		if (db == NULL)
 		{
+			if (!all_settled())
+			{
+				pause = Min(pause, FIRST_PAUSE);
+				continue;
+			}
 			if (!warned)
 				ereport(LOG,
 						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -245,13 +275,61 @@ start_schedulers(const List *dboids, TimestampTz now)
 }
 
 /*
- * A database is not served any more, or gone: have its processes leave, and when
- * they have, give up its place.
+ * A place for the database, or NULL.  If none is free, one gives up its own in which no
+ * extension was found.  *pause is lowered to when there may be one, in milliseconds.
  */
-static void
+static JobqDatabase *
+take_place(Oid dboid, long *pause)
+{
+	JobqDatabase *db = database_entry(dboid);
+
+	for (int i = 0; i < jobq_shared->ndatabases && db == NULL; i++)
+	{
+		JobqDatabase *other = &jobq_shared->databases[i];
+		Oid			other_dboid = other->dboid;
+		MemoryContext old;
+
+		if (!other->absent || other->scheduler != NULL || !OidIsValid(other_dboid))
+			continue;
+		*pause = Min(*pause, leave_database(i));
+		if (OidIsValid(other->dboid))
+			continue;			/* workers are still there */
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		without = lappend_oid(without, other_dboid);
+		MemoryContextSwitchTo(old);
+		db = database_entry(dboid);
+	}
+	return db;
+}
+
+/*
+ * Is it known of all databases that have places whether the extension is there?  Not of
+ * one whose scheduler has been started only once and has not done its first round.
+ */
+static bool
+all_settled(void)
+{
+	for (int i = 0; i < jobq_shared->ndatabases; i++)
+	{
+		const JobqDatabase *db = &jobq_shared->databases[i];
+
+		if (db->absent ||
+			(db->failures == 0 && db->scheduler == NULL) || db->failures == 1)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * A database is not served any more, or gone: have its processes leave, and when
+ * they have, give up its place.  Returns when to look again, in milliseconds.
+ */
+static long
 leave_database(int index)
 {
 	JobqDatabase *db = &jobq_shared->databases[index];
+	long		pause = jobq_poll_interval * 1000L;
+	TimestampTz now = jobq_now();
 	bool		used = false;
 
 	db->stop = true;
@@ -266,7 +344,7 @@ leave_database(int index)
 	jobq_wake_scheduler(db);
 	used = jobq_reservers_dismiss(db);
 	if (db->scheduler != NULL)
-		return;
+		return pause;
 
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < jobq_shared->nslots; i++)
@@ -277,7 +355,7 @@ leave_database(int index)
 			continue;
 		if (slot->state == JOBQ_SLOT_DEAD)
 		{
-			process_slot_gone(db, slot, true, jobq_now());
+			process_slot_gone(db, slot, true, now);
 			slot->state = JOBQ_SLOT_FREE;
 		}
 		else
@@ -292,6 +370,7 @@ leave_database(int index)
 		db->failures = 0;
 	}
 	LWLockRelease(jobq_shared->lock);
+	return pause;
 }
 
 /*
