@@ -73,6 +73,7 @@ static int	changed = 0;		/* JOBQ_CHANGED_* */
 static Oid	created = InvalidOid;	/* jobq.job of a new extension */
 static SubTransactionId created_in = InvalidSubTransactionId;
 static bool restored = false;	/* made by a restore */
+static bool poke = false;		/* the launcher shall look */
 static bool anything = false;
 static bool committed = false;
 
@@ -323,6 +324,15 @@ jobq_at_commit_created(Oid job, bool by_restore)
 	created = job;
 	created_in = GetCurrentSubTransactionId();
 	restored = by_restore;
+}
+
+/*
+ * At commit, have the launcher look which databases there are.
+ */
+void
+jobq_at_commit_poke(void)
+{
+	anything = poke = true;
 }
 
 /*
@@ -581,11 +591,13 @@ hand_over(void)
 		free_schedules(db);
 	if (OidIsValid(created))
 		start_serving(db);
+	if (poke)
+		jobq_poke_launcher();
 	give_back();
 
 	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = over = false;
+	rescan = reload = prepared = unnoted = over = poke = false;
 	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }
@@ -601,7 +613,7 @@ forget(void)
 	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nundone = 0;
 	changed = 0;
-	rescan = reload = prepared = unnoted = over = false;
+	rescan = reload = prepared = unnoted = over = poke = false;
 	undone_more = InvalidSubTransactionId;
 	created = InvalidOid;
 }

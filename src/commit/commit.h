@@ -226,6 +226,7 @@ extern void jobq_at_commit_prepared(void);
 extern void jobq_at_commit_reload(void);
 extern void jobq_at_commit_changed(int what);
 extern void jobq_at_commit_created(Oid job, bool by_restore);
+extern void jobq_at_commit_poke(void);
 
 /* src/commit/failure_commit.c */
 extern void jobq_at_commit_failed(int32 queue_id, uint32 kind, Oid role,

@@ -7,7 +7,8 @@
  * PREPARE, and ROLLBACK PREPARED those that it had taken out.  DROP, RENAME and
  * SET TABLESPACE of a database, and CREATE DATABASE with it as template, want
  * nobody else connected: its jobq processes leave, and stay away for a while, so
- * that nobody has to stop them first.  DROP EXTENSION takes the schema along.
+ * that nobody has to stop them first.  When a database is made or changed, the launcher
+ * looks which are to be served.  DROP EXTENSION takes the schema along.
  * DROP ROLE says what the role has left.  By GRANT of a role consumers that wait may take
  * more jobs.
  *
@@ -56,6 +57,7 @@ static ProcessUtility_hook_type prev_process_utility = NULL;
 static const char *database_to_leave(Node *stmt);
 static void leave_database(Oid dboid);
 static void return_to_database(Oid dboid);
+static bool is_about_databases(Node *stmt);
 static void utility_hook(PlannedStmt *pstmt, const char *queryString,
 						 bool readOnlyTree, ProcessUtilityContext context,
 						 ParamListInfo params, QueryEnvironment *queryEnv,
@@ -165,6 +167,9 @@ leave_database(Oid dboid)
 	}
 }
 
+/*
+ * Its processes may come back.  Whoever calls this has the launcher look.
+ */
 static void
 return_to_database(Oid dboid)
 {
@@ -176,7 +181,26 @@ return_to_database(Oid dboid)
 	db->stop = false;
 	db->stop_until = 0;
 	LWLockRelease(jobq_shared->lock);
-	jobq_poke_launcher();
+}
+
+/*
+ * Does the command change which databases there are, how they are called, or whether
+ * one can connect to them?  Then another one may be to be served.
+ */
+static bool
+is_about_databases(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_AlterDatabaseStmt:
+			return true;
+		case T_RenameStmt:
+			return ((RenameStmt *) stmt)->renameType == OBJECT_DATABASE;
+		default:
+			return false;
+	}
 }
 
 /*
@@ -341,6 +365,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	 * end the transaction
 	 */
 	bool		drops_database = IsA(stmt, DropdbStmt);
+	bool		about_databases = is_about_databases(stmt);
 	bool		grants_role = IsA(stmt, GrantRoleStmt) && ((GrantRoleStmt *) stmt)->is_grant;
 
 	if (IsA(stmt, IndexStmt))
@@ -374,13 +399,23 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 									params, queryEnv, dest, qc);
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
 		if (OidIsValid(dboid))
+		{
 			return_to_database(dboid);
+			jobq_poke_launcher();
+		}
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
+	if (OidIsValid(dboid) && !drops_database)
+		return_to_database(dboid);
+
+	/* before the commit, the launcher would see nothing new */
+	if (jobq_shared != NULL && about_databases)
+		jobq_at_commit_poke();
 	if (OidIsValid(dboid) && drops_database)
 		jobq_stats_forget_database(dboid, InvalidOid);
 	if (roles != NIL)

@@ -317,6 +317,17 @@ job_runs('plain2', 'few places: so is another in which it is created');
 job_runs('app_new', 'few places: and the first one still is');
 unlike(slurp_file($few->logfile), qr/jobq serves no more than/, 'few places: they are enough');
 
+#
+# A database is served as soon as it has a name of the list, whether it was before or not.
+#
+$few->append_conf('postgresql.conf', q{jobq.databases = 'app, copy'});
+$few->reload;
+wait_for($few, 'the others are left', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('jobq scheduler', 'jobq worker')});
+$few->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE app_new');
+job_runs('copy', 'a copy of a database that is not served is');
+$few->safe_psql('postgres', 'ALTER DATABASE app_new RENAME TO app');
+job_runs('app', 'a database that gets a name of the list is served');
+
 $few->stop;
 no_failed_assertion($few);
 done_testing();
