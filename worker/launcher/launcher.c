@@ -250,9 +250,14 @@ start_schedulers(const List *dboids, TimestampTz now)
 		}
 		if (db->scheduler != NULL || db->absent)
 			continue;
-		at = db->retry_at;
+
+		/* the clock may have been put back */
+		at = db->retry_at = Min(db->retry_at, now + LAST_PAUSE * INT64CONST(1000));
 		if (db->stop)
+		{
+			db->stop_until = Min(db->stop_until, now + LAST_PAUSE * INT64CONST(1000));
 			at = Max(at, db->stop_until);
+		}
 		if (at <= now)
 		{
 			db->stop = false;

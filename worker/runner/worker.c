@@ -428,8 +428,9 @@ apply_settings(void)
 }
 
 /*
- * Are more workers busy than there are processors?  One whose job has been
- * running for some time is not: it is likely to wait for something.
+ * Are more workers busy than there are processors, and one of them can do our jobs?  One
+ * whose job has been running for some time is not busy: it is likely to wait for
+ * something.  Nor is one whose job has begun later than now: the clock was put back.
  */
 static bool
 too_many_workers(void)
@@ -437,6 +438,7 @@ too_many_workers(void)
 	static long processors = 0;
 	TimestampTz now = jobq_now();
 	int			busy = 0;
+	int			peers = 0;
 
 	if (processors == 0)
 		processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -444,18 +446,23 @@ too_many_workers(void)
 	{
 		JobqSlot   *slot = &jobq_shared->slots[i];
 
-		if (slot->state == JOBQ_SLOT_ATTACHED && !slot->idle &&
-			!slot->resting &&
-			(slot->job_id == 0 || now < slot->job_started_at + LONG_JOB))
-			busy++;
+		if (slot->state != JOBQ_SLOT_ATTACHED || slot->idle || slot->resting ||
+			(slot->job_id != 0 &&
+			 (now < slot->job_started_at ||
+			  now >= slot->job_started_at + LONG_JOB)))
+			continue;
+		busy++;
+		if (slot != my_slot && slot->database == my_db_index &&
+			slot->role == my_slot->role && slot->pool == my_slot->pool)
+			peers++;
 	}
-	return busy > processors;
+	return busy > processors && peers > 0;
 }
 
 /*
- * Rest while there are enough others.  They may come upon a long job at any
- * time, so look again and again; the jobs in our hand and the permits of our
- * last one are theirs meanwhile.
+ * Rest while there are enough others, and one of our role and pool among them.  They may
+ * come upon a long job at any time, so look again and again; the jobs in our hand and the
+ * permits of our last one are theirs meanwhile.
  */
 static void
 rest(void)

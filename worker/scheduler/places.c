@@ -152,7 +152,9 @@ readiness(const JobqSlot *slot, int mine, TimestampTz now)
 {
 	int			theirs = jobq_shared->databases[slot->database].nworkers;
 
-	if (slot->idle && (mine == 0 || now >= slot->idle_since + LINGER))
+	/* the clock may have been put back */
+	if (slot->idle && (mine == 0 || now < slot->idle_since ||
+					   now >= slot->idle_since + LINGER))
 		return PG_INT64_MAX - 1024 + Min(theirs, 1024);
 	if (theirs < mine + 2 &&
 		(mine > 0 || (now >= slot->started_at &&
@@ -195,7 +197,10 @@ places_make_way(int for_database)
 			continue;
 		if (slot->retire)
 		{
-			if (slot->job_id == 0 || now < slot->job_started_at + DATABASE_TURN)
+			/* one that has begun later than now: the clock was put back */
+			if (slot->job_id == 0 ||
+				(now >= slot->job_started_at &&
+				 now < slot->job_started_at + DATABASE_TURN))
 				leaving++;
 			continue;
 		}
