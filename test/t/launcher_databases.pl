@@ -328,6 +328,29 @@ job_runs('copy', 'a copy of a database that is not served is');
 $few->safe_psql('postgres', 'ALTER DATABASE app_new RENAME TO app');
 job_runs('app', 'a database that gets a name of the list is served');
 
+#
+# A worker is being started when its database is dropped, and never comes: that database
+# has its place no longer than a worker is waited for.
+#
+SKIP:
+{
+	skip 'this server has no injection points', 1
+	  if $few->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0';
+	$few->append_conf('postgresql.conf', q{jobq.databases = 'app, copy, plain2'});
+	$few->safe_psql('postgres', q{CREATE EXTENSION injection_points});
+	$few->safe_psql('copy', q{SELECT jobq.restart_workers()});
+	wait_for($few, 'no worker is there', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'jobq worker' AND datname = 'copy'});
+	$few->safe_psql('postgres', q{SELECT injection_points_attach('jobq-worker-begin', 'wait')});
+	$few->safe_psql('copy', q{SELECT jobq.enqueue('note')});
+	wait_for($few, 'a worker is being started', q{SELECT count(*) = 1 FROM jobq.workers WHERE state = 'starting'}, 'copy');
+	$few->safe_psql('postgres', q{SELECT injection_points_detach('jobq-worker-begin')});
+	$few->safe_psql('postgres', 'DROP DATABASE copy');
+	$few->safe_psql('app', q{SELECT jobq.test_clock('11 s')});
+	$few->reload;
+	job_runs('plain2', 'the place of a database whose worker never came is given to another');
+	$few->safe_psql('postgres', q{SELECT injection_points_wakeup('jobq-worker-begin')});
+}
+
 $few->stop;
 no_failed_assertion($few);
 done_testing();

@@ -363,8 +363,23 @@ leave_database(int index)
 			process_slot_gone(db, slot, true, now);
 			slot->state = JOBQ_SLOT_FREE;
 		}
+		else if (slot->state == JOBQ_SLOT_STARTING &&
+				 now > slot->started_at + PROCESS_ATTACH_TIMEOUT)
+		{
+			/* it never came, and shall not */
+			slot->generation++;
+			slot->state = JOBQ_SLOT_FREE;
+		}
 		else
 			used = true;
+		if (slot->state == JOBQ_SLOT_STARTING)
+		{
+			/* the clock may have been put back */
+			slot->started_at = Min(slot->started_at, now);
+			pause = Min(pause, 1 +
+						TimestampDifferenceMilliseconds(now, slot->started_at +
+														PROCESS_ATTACH_TIMEOUT));
+		}
 	}
 	if (!used)
 	{

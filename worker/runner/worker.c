@@ -163,6 +163,7 @@ jobq_worker_main(Datum main_arg)
 static void
 begin(const WorkerStart *start)
 {
+	jobq_injection_point("jobq-worker-begin");
 	my_slot = jobq_my_slot = &jobq_shared->slots[start->slot];
 	process_serve(my_slot->database);
 	attach(start);
