@@ -96,8 +96,8 @@ archive_day_name(TimestampTz day, char *name, size_t name_size, char *date,
  * find it, so then nobody may be between planning and reading: the archive itself
  * is locked.  Today more may come until we have the lock.
  *
- * The owner's default privileges are not for jobq's tables: they are taken back before
- * anybody sees the partition.
+ * Default privileges of whom we run as are not for jobq's tables: they are taken back
+ * before anybody sees the partition.
  */
 static void
 make_day(void *arg)
