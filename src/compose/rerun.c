@@ -457,7 +457,7 @@ jobq_workflow_rerun(PG_FUNCTION_ARGS)
 	open_workflow(id, false, &batch, &workflow);
 
 	/* what has completed may have its effect twice: that is for its author */
-	if (!jobq_may_act_for(batch.role))
+	if (!jobq_may_become(batch.role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to run steps of workflow " INT64_FORMAT " once more",

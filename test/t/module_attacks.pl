@@ -259,6 +259,12 @@ if ($node->pg_version >= 16)
 	sql('GRANT root TO producer WITH SET FALSE, INHERIT TRUE');
 	like(as('producer', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, 'nor by one of a role that one cannot become');
 	sql('REVOKE root FROM producer');
+
+	sql(q{CREATE ROLE author LOGIN; SELECT jobq.grant_role('author'); GRANT author TO producer WITH SET FALSE, INHERIT TRUE});
+	my $flow = as('author', q{SELECT jobq.workflow('{"steps": [{"name": "a", "kind": "ticks", "delay": "1 day"}]}')});
+	like(as('producer', "SELECT jobq.workflow_rerun($flow, 'a')"), qr/ERROR:  42501: permission denied to run steps of workflow $flow once more/, 'nor by a step of its workflow');
+	as('author', "SELECT jobq.batch_cancel($flow)");
+	sql('REVOKE author FROM producer');
 }
 like(as($_, q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42501: permission denied to run schedule "of root"/, "nor by who sees it: $_") foreach qw(monitor operator manager);
 like(as('nobody', q{SELECT jobq.run_schedule('of root')}), qr/ERROR:  42704/, 'nor by who does not');
