@@ -176,7 +176,7 @@ backend_drop(Backend *backend)
 
 /*
  * The server has not answered for too long.  Whoever tries again shall not begin with
- * an address that is silent.
+ * an address that is silent: it is asked last from then on, until another one is silent.
  */
 void
 backend_silent(Backend *backend)
@@ -213,7 +213,6 @@ backend_failed(Backend *backend)
 		}
 	why = copy_text(said);
 	why[strcspn(why, "\n")] = '\0';
-	hosts_answer(hosts_of(principal));
 	principal_use(principal);
 	backend_drop(backend);
 	principal_failed(principal, why, refused);
@@ -233,7 +232,6 @@ backend_connected(Backend *backend)
 {
 	char		sql[512];
 
-	hosts_answer(hosts_of(backend->principal));
 	if (backend->principal->conninfo == NULL && !web.allow_trust &&
 		!PQconnectionUsedPassword(backend->conn))
 	{

@@ -79,6 +79,7 @@ static void obey_stops(void);
 static void start_jobs(void);
 static double idle_until(const Job *job);
 static void give_back(void);
+static bool gives_back(void);
 static void wait_for_something(void);
 
 /* The options of the command, in the order of the table in commands.c. */
@@ -289,7 +290,7 @@ take(const PGresult *result)
 		for (int row = 0; row < PQntuples(result); row++)
 			job_add(result, row, asked_at, quiet_at, late > TOO_LATE);
 		taken += PQntuples(result);
-		empty = PQntuples(result) == 0;
+		empty = PQntuples(result) == 0 && !gives_back();
 		if (late > TOO_LATE)
 			wait_less(late);
 		else if (empty && late < TOO_LATE / 2)
@@ -430,6 +431,18 @@ give_back(void)
 		taken--;
 		empty = false;
 	}
+}
+
+/*
+ * Are there jobs that are not back yet, so that nobody finds them?
+ */
+static bool
+gives_back(void)
+{
+	for (Job *job = jobs; job != NULL; job = job->next)
+		if (job->outcome == OUTCOME_RELEASE && (job->state == JOB_ENDED || job->state == JOB_TOLD))
+			return true;
+	return false;
 }
 
 /*

@@ -53,7 +53,7 @@ jobq_defer_again(void)
 	SPI_connect();
 	n = jobq_query_latest("SELECT n.nspname::text, c.conname::text FROM pg_catalog.pg_constraint c"
 						  " JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace"
-						  " WHERE c.condeferrable AND pg_catalog.has_schema_privilege($1, n.oid, 'USAGE')"
+						  " WHERE c.condeferrable AND NOT pg_catalog.pg_is_other_temp_schema(n.oid) AND pg_catalog.has_schema_privilege($1, n.oid, 'USAGE')"
 						  " GROUP BY n.nspname, c.conname HAVING NOT bool_or(c.condeferred)",
 						  1, types, values, SPI_OK_SELECT);
 	for (int i = 0; i < n; i++)

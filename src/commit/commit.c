@@ -609,6 +609,9 @@ hand_over(void)
 static void
 forget(void)
 {
+	/* what has left for the command comes back */
+	if (poke)
+		jobq_poke_launcher();
 	anything = false;
 	abort_books(InvalidSubTransactionId);
 	npushes = nlanes = nwakes = nundone = 0;

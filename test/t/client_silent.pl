@@ -22,8 +22,8 @@ END { kill('CONT', @server); }
 
 $node->safe_psql('postgres', q{CREATE EXTENSION jobq;
 SELECT jobq.create_queue('a', mode => 'consumer');
-CREATE ROLE app LOGIN;
-SELECT jobq.grant_role('app')});
+CREATE ROLE app LOGIN; CREATE ROLE other LOGIN;
+SELECT jobq.grant_role('app'), jobq.grant_role('other')});
 $node->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'copy', has_streaming => 1);
@@ -51,15 +51,16 @@ is($standby->safe_psql('postgres', "SELECT state, attempt, result FROM jobq.stat
 # those who log in to the console get there, too, with their second try
 SKIP:
 {
-	skip 'the program jobq was built without libmicrohttpd', 2 if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
+	skip 'the program jobq was built without libmicrohttpd', 3 if refused($jobq, '--listen', '127.0.0.1:0', '--max-body', '0') =~ /built without/;
 
 	my $web = serve($jobq, '--allow-trust', '-d', $both);
 	my @answers = map {
 		HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default)->post("$web->{url}/api/session",
-			{ headers => { 'Content-Type' => 'application/json' }, content => '{"role": "app", "password": "x"}' })
-	} 1, 2;
+			{ headers => { 'Content-Type' => 'application/json' }, content => qq({"role": "$_", "password": "x"}) })
+	} 'app', 'app', 'other';
 	like($answers[0]{content}, qr/does not answer/, 'who logs in is told that the first server does not answer');
 	is($answers[1]{status}, 200, 'who tries again is logged in at the other');
+	is($answers[2]{status}, 200, 'who comes later is there at once');
 }
 
 kill('CONT', @server);

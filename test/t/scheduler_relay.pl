@@ -142,6 +142,9 @@ SKIP:
 	$listener->query_safe('BEGIN; SELECT 1');
 	my (undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM pg_notify('news', i || repeat('x', 7900)); COMMIT; END LOOP; END $$});
 	like($full, qr/too many notifications in the NOTIFY queue/, 'full: the queue is');
+	# and so is its last page
+	(undef, undef, $full) = $node->psql('postgres', q{DO $$ BEGIN FOR i IN 1 .. 1000 LOOP PERFORM pg_notify('news', ''); COMMIT; END LOOP; END $$});
+	like($full, qr/too many notifications in the NOTIFY queue/, 'full: for short ones, too');
 	$offset = -s $node->logfile;
 	sql(q{SELECT jobq.notify('news', 'third')});
 	$node->wait_for_log(qr/the jobq scheduler cannot send notifications: too many notifications in the NOTIFY queue/, $offset);

@@ -303,9 +303,6 @@ call_confined(const JobqFunction *function, const JobqJob *job, int attempt,
 	/* as in a worker: deferred triggers, and settings, are the handler's */
 	jobq_fire_deferred();
 	jobq_within(JOBQ_WITHIN_COMPLETED, userid);
-	/* jobq.work() commits now */
-	if (!SPI_inside_nonatomic_context())
-		jobq_defer_again();
 	SetUserIdAndSecContext(userid, sec_context);
 	return result;
 }
@@ -411,6 +408,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	Relation	rel;
 	JobqJob		job;
 	int64		token;
+	bool		commits = SPI_inside_nonatomic_context();
 
 	jobq_require(JOBQ_MAY_ALL);
 	PreventCommandIfReadOnly("jobq.work()");
@@ -447,5 +445,8 @@ jobq_run_next(PG_FUNCTION_ARGS)
 	PG_END_TRY();
 
 	table_close(rel, NoLock);
+	/* jobq.work() commits now, which does the same */
+	if (!commits)
+		jobq_defer_again();
 	PG_RETURN_INT64(job_id(&job));
 }

@@ -129,6 +129,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 	JobqJob		parent_job;
 	bool		taken = false;
 	bool		locked = false;
+	bool		was_cancelled;
 
 	/* what has ended stays so until we have committed */
 	if (!jobq_workflow_try_lock(id))
@@ -262,6 +263,7 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 		return LOOK_EACH;
 	if (batch->parent_job != 0 && !nest_take(batch->parent_job, &parent_job, &taken))
 		return LOOK_LATER;
+	was_cancelled = batch->state == BATCH_CANCELLED;
 	if (batch->state == BATCH_PENDING)
 		batch->state = BATCH_CANCELLED;
 	if (batch->state == BATCH_RUNNING)
@@ -284,8 +286,9 @@ batch_look(int64 id, const BatchNews *news, int64 bound, bool shared,
 					 batch->state == BATCH_COMPLETED ? "completed"
 					 : batch->state == BATCH_FAILED ? "failed" : "cancelled");
 	set_state(batch, batch->state, true);
+	/* what was only dropped goes on if its batch is retried */
 	if (taken)
-		nest_end(batch->id, batch->state, batch->dropped, &parent_job);
+		nest_end(batch->id, batch->state, batch->dropped && !was_cancelled, &parent_job);
 	callback_event(batch->id, batch->name, batch->role, batch->state, &batch->counts);
 	return LOOK_OVER;
 }

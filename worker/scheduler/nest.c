@@ -285,7 +285,6 @@ nest_end(int64 id, char state, bool dropped, JobqJob *job)
 
 	if (state == BATCH_CANCELLED)
 	{
-		/* what was only dropped goes on if its batch is retried */
 		jobq_archive(job, STATE_CANCELLED, DT_NOBEGIN, false, (Datum) 0,
 					 dropped ? BATCH_FAILED_REASON : "its workflow was cancelled");
 		return;

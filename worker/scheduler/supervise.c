@@ -39,7 +39,6 @@ typedef struct Charge
 
 static int64 left[MAX_LEFT];
 static int	nleft = 0;
-static bool uncharged = false;	/* a culprit is tried again */
 
 static TimestampTz load(TimestampTz now);
 static TimestampTz run(TimestampTz now);
@@ -48,7 +47,6 @@ static void reap(TimestampTz now, TimestampTz *wake);
 static bool charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now,
 						  bool *live);
 static void charge(void *arg);
-static void charge_culprits(TimestampTz now, bool wait, TimestampTz *wake);
 static void end_lease(void *arg);
 static void end_left(TimestampTz now, TimestampTz *wake);
 static TimestampTz end_overstayers(TimestampTz now);
@@ -72,8 +70,6 @@ run(TimestampTz now)
 {
 	TimestampTz wake = DT_NOEND;
 
-	if (uncharged)
-		charge_culprits(now, false, &wake);
 	end_left(now, &wake);
 	reap(now, &wake);
 	wake = Min(wake, end_overstayers(now));
@@ -177,8 +173,11 @@ reap(TimestampTz now, TimestampTz *wake)
 
 /*
  * Charge the job of the worker in this slot, of which there is a copy, for it cannot do so
- * any more; unless that was done before.  False if that must be tried again.  *live: the
- * job will run again.
+ * any more; unless that was done before.  False if something was locked, so that it must
+ * be tried again.  *live: the job will run again.
+ *
+ * Any other error ends the scheduler: while it cannot be written that the job was tried, it
+ * must not be tried again and again.
  */
 static bool
 charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
@@ -202,6 +201,8 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
 		error.message = "the job ran longer than its timeout, and did not react to a query cancel";
 	}
 	edata = scheduler_try(charge, &this);
+	if (edata != NULL && edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(edata);
 	if (edata != NULL)
 	{
 		(void) later_failed(copy->job_id, edata, now);
@@ -323,58 +324,35 @@ end_left(TimestampTz now, TimestampTz *wake)
 
 /*
  * Charge the jobs that were running in server processes that crashed.  Nothing is done
- * before, so this waits for locks.
+ * before, so this waits for locks; and another error ends the scheduler, as they must not
+ * run before.
  */
 static TimestampTz
 load(TimestampTz now)
 {
-	TimestampTz wake = now;
-
-	charge_culprits(now, true, &wake);
-	return now;
-}
-
-/*
- * Charge them, or those whose time has come; *wake is lowered to that of the next.
- */
-static void
-charge_culprits(TimestampTz now, bool wait, TimestampTz *wake)
-{
 	JobqCulprit culprit;
 
-	uncharged = false;
 	for (int next = 0; flight_culprit(MyDatabaseId, &next, &culprit);)
 	{
 		Charge		this = {.culprit = &culprit,.charged = LOST_GONE};
-		TimestampTz at = later_at(culprit.job_id, now);
-		ErrorData  *edata = NULL;
+		ErrorData  *edata;
 
-		if (at <= now)
-			edata = scheduler_try(charge, &this);
-		while (wait && edata != NULL &&
-			   edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		while ((edata = scheduler_try(charge, &this)) != NULL)
 		{
+			if (edata->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+				ReThrowError(edata);
 			FreeErrorData(edata);
 			process_interrupts();
 			if (my_db->stop)
 				proc_exit(0);
 			pg_usleep(LOAD_PAUSE);
-			edata = scheduler_try(charge, &this);
-		}
-		if (edata != NULL)
-			at = later_failed(culprit.job_id, edata, now);
-		if (at > now)
-		{
-			uncharged = true;
-			*wake = Min(*wake, at);
-			continue;
 		}
 
 		/* this process commits synchronously: the charge is durable */
-		later_done(culprit.job_id);
 		if (this.charged != LOST_TAKEN)
 			flight_clear_culprit(&culprit);
 	}
+	return now;
 }
 
 /*
