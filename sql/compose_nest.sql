@@ -310,6 +310,21 @@ SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
 SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_id);
+-- but not what somebody has cancelled, although it was to be cancelled anyway
+BEGIN;
+SELECT jobq.create_batch(start => true) AS id \gset
+SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
+COMMIT;
+SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
+SELECT jobq.reject(id, token, 'no') FROM jobq.reserve_job(:other);
+SELECT test.until(format('(SELECT count(*) = 1 FROM jobq.steps WHERE batch_id = %s AND state = ''cancelled'')', :inner_id));
+SELECT jobq.batch_cancel(:inner_id);
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
+SELECT jobq.batch_retry_failed(:id);
+SELECT jobq.ack(id, token) FROM jobq.reserve('{nested}', wait => '5 min');
+SELECT test.nest_ended(:id), test.nest_ended(:inner_id);
+SELECT count(*) FROM jobq.reserve('{nested}', 10);
 -- also if nobody could be told of the failure
 SELECT jobq.register('fleeting', 'test.told(jsonb, jobq.job_context)');
 BEGIN;
