@@ -313,7 +313,7 @@ SELECT test.nest_ended(:id), test.nest_ended(:inner_id), test.nest_ended(:other_
 -- but not what somebody has cancelled, although it was to be cancelled anyway
 BEGIN;
 SELECT jobq.create_batch(start => true) AS id \gset
-SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x", "needs": ["a"]}]}', batch => :id) AS inner_id \gset
+SELECT jobq.workflow('{"options": {"queue": "nested"}, "steps": [{"name": "a", "kind": "x"}, {"name": "b", "kind": "x"}]}', batch => :id) AS inner_id \gset
 SELECT jobq.batch_add(:id, 'x', '{1}', '{"queue": "nested", "max_attempts": 1}') AS other \gset
 COMMIT;
 SELECT r.id AS a, r.token FROM jobq.steps s, jobq.reserve_job(s.job_id) r WHERE s.batch_id = :inner_id AND s.name = 'a' \gset
