@@ -35,6 +35,8 @@
 #define LATE			1.0		/* seconds after which an answer shows that
 								 * connections are scarce */
 #define MOST_AT_A_TIME	100		/* jobs in a statement */
+#define MOST_REFUSED	20		/* jobs whose end the server refuses, without less
+								 * of others being taken */
 #define SOON			0.1		/* seconds in which what is held ahead begins,
 								 * unless "ahead" is told */
 #define NOT_SOON		1.0		/* seconds after which what has not begun is given
@@ -71,6 +73,8 @@ typedef struct JobqHeld
 	bool		told;			/* a statement about it is under way */
 	bool		alone;			/* something was wrong with several of which this
 								 * is one */
+	bool		refused;		/* how it has ended is an error to the server,
+								 * which will hardly pass */
 	double		since;			/* it is held or, later, it runs */
 	double		until;			/* the lease is over then, at the latest */
 	double		extend_at;
@@ -92,6 +96,7 @@ static pthread_cond_t changed;
 static JobqConsumer my;
 static JobqHeld *jobs;			/* in the order in which they came */
 static int	count[3];			/* by state */
+static int	nrefused;
 static bool stopping;
 static bool taken;				/* none comes any more */
 static double patience;
@@ -248,6 +253,14 @@ set_state(JobqHeld *job, State state)
 }
 
 static void
+set_refused(JobqHeld *job, bool refused)
+{
+	nrefused += refused - job->refused;
+	job->refused = refused;
+	pthread_cond_broadcast(&changed);
+}
+
+static void
 forget(JobqHeld *job)
 {
 	JobqHeld  **place = &jobs;
@@ -256,6 +269,7 @@ forget(JobqHeld *job)
 		place = &(*place)->next;
 	*place = job->next;
 	count[job->state]--;
+	set_refused(job, false);
 	free(job->job.queue);
 	free(job->job.kind);
 	free(job->job.payload);
@@ -336,8 +350,12 @@ wanted(void)
 	int			ahead = my.ahead > 0 ? my.ahead : my.ahead < 0 ? 0
 		: (int) fmin(MOST_AT_A_TIME, my.parallel * SOON / fmax(job_time, 0.001));
 
-	/* while it cannot be told what has become of jobs, no others are taken */
-	int			room = 2 * (my.parallel + ahead) - count[HELD] - count[RUNNING] - count[ENDED];
+	/*
+	 * While it cannot be told what has become of jobs, no others are taken; some
+	 * that are refused are no such jobs.
+	 */
+	int			untold = count[ENDED] - (nrefused < MOST_REFUSED ? nrefused : MOST_REFUSED);
+	int			room = 2 * (my.parallel + ahead) - count[HELD] - count[RUNNING] - untold;
 
 	if (count[HELD] <= ahead / 2)
 		n += ahead;
@@ -564,12 +582,13 @@ text_of(const char *format,...)
 
 /*
  * Is its lease extended?  Also of what has ended, for as long as it cannot be told;
- * not when we stop, which would not end then.
+ * not of what is refused, which would be held for ever, and not when we stop, which
+ * would not end then.
  */
 static bool
 is_kept(const JobqHeld *job)
 {
-	return !job->lost && (job->state != ENDED || !stopping);
+	return !job->lost && (job->state != ENDED || (!stopping && !job->refused));
 }
 
 /* Is this to be told of the job? */
@@ -579,6 +598,16 @@ wants(const JobqHeld *job, int what)
 	if (what == TELL_EXTEND)
 		return is_kept(job) && now() >= job->extend_at;
 	return job->state == ENDED && (int) job->answer.outcome == what && now() >= job->tell_at;
+}
+
+/*
+ * Is it a matter of time until what has failed so does not: a lack of something, a
+ * lock, a server that is read-only or stops, jobq that does not run yet?
+ */
+static bool
+may_pass(const char *state)
+{
+	return state[0] == '\0' || is_of(state, "08 25 40 53 55 57 58") || strcmp(state, "JQ002") == 0;
 }
 
 /*
@@ -611,7 +640,10 @@ not_told(int what, JobqHeld *job, bool alone, const PGresult *result)
 			job->answer = (JobqAnswer) {JOBQ_NACK, text, -1};
 		}
 		else
+		{
 			job->tell_at = now() + 1;
+			set_refused(job, !may_pass(state));
+		}
 	}
 }
 

@@ -24,6 +24,9 @@ const LEASE_LOST = 'JQ011';
 const TOO_MANY = '53400';				// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = /^(42|3F|22|JQ004)/;	// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = /^($|08|40|53|57)/;		// for these no job is to blame
+// what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+const PASSING = /^($|08|25|40|53|55|57|58|JQ002)/;
+const MOST_REFUSED = 20;				// jobs whose end the server refuses, without less of others being taken
 const SHORTEST_WAIT = 0.1;
 const LATE = 1;							// seconds after which an answer shows that connections are scarce
 const MOST_AT_A_TIME = 100;				// jobs in a statement
@@ -241,8 +244,9 @@ class Consumer {
 		const ahead = this.ahead ??
 			Math.min(MOST_AT_A_TIME, Math.floor(this.parallel * SOON / Math.max(this.jobTime, 0.001)));
 		const wanted = this.parallel - this.held.length - this.running.size;
-		// while it cannot be told what has become of jobs, no others are taken
-		const room = 2 * (this.parallel + ahead) - this.held.length - this.running.size - this.ended.length;
+		// while it cannot be told what has become of jobs, no others are taken; some that are refused are no such jobs
+		const untold = this.ended.length - Math.min(this.ended.filter(job => job._.refused).length, MOST_REFUSED);
+		const room = 2 * (this.parallel + ahead) - this.held.length - this.running.size - untold;
 		return Math.min(this.held.length <= ahead / 2 ? wanted + ahead : wanted, room, 1000);
 	}
 
@@ -289,8 +293,8 @@ class Consumer {
 		const { max_attempts: maxAttempts, ...columns } = row;
 		return {
 			...columns, id: Number(row.id), token: Number(row.token), maxAttempts, signal: controller.signal, lost: false,
-			// "since" it is held or, later, it runs
-			_: { controller, since: now(), until, extendAt, outcome: null, alone: false, tellAt: 0 },
+			// "since" it is held or, later, it runs; "refused": its end is an error to the server, which will hardly pass
+			_: { controller, since: now(), until, extendAt, outcome: null, alone: false, refused: false, tellAt: 0 },
 		};
 	}
 
@@ -372,8 +376,10 @@ class Consumer {
 			this.giveBack();
 			for (const job of [...this.held, ...this.running, ...this.ended])
 				if (now() >= job._.until) this.lose(job);
-			// what has ended is held as well, for as long as it cannot be told; not when we stop, which would not end then
-			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended].filter(job => !job.lost);
+			// what has ended is held as well, for as long as it cannot be told; not what is refused, which would be held for
+			// ever, and not when we stop, which would not end then
+			const holding = [...this.held, ...this.running, ...this.stopping ? [] : this.ended]
+				.filter(job => !job.lost && !job._.refused);
 			const [what, jobs] = this.next(holding);
 			if (what) {
 				await this.tellOne(what, jobs, Math.min(this.lease / 2, ...holding.map(job => job._.until - now())));
@@ -454,7 +460,11 @@ class Consumer {
 					job._.outcome = ['nack', clean(`the result cannot be kept: ${error.message}`), null];
 				else if (/^22/.test(state))
 					job._.outcome = ['nack', clean(`what the handler says cannot be told: ${error.message}`), null];
-				else job._.tellAt = again;
+				else {
+					job._.tellAt = again;
+					job._.refused = !PASSING.test(state);
+					this.room.ring();
+				}
 			}
 		}
 	}

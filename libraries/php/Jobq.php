@@ -26,7 +26,10 @@ const LEASE_LOST = 'JQ011';
 const TOO_MANY = '53400';					// the role's share is used up, but for who extends jobs of one token at a time
 const HOPELESS = '/^(42|3F|22|JQ004)/';		// no such queue, no privilege, a queue of workers, ...: it would fail again
 const NOBODYS = '/^(08|40|53|57|HY)/';		// for these no job is to blame
+// what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+const PASSING = '/^(08|25|40|53|55|57|58|HY|JQ002)/';
 const DISCONNECTED = '/^(08|57|HY)/';
+const MOST_REFUSED = 20;					// jobs whose end the server refuses, without others being kept waiting
 const SHORTEST_WAIT = 0.1;
 const LATE = 1.0;							// seconds after which an answer shows that connections are scarce
 const TOGETHER = 0.1;						// seconds in which what has ended is told together
@@ -88,6 +91,8 @@ class Job
 	public ?array $outcome = null;
 	/** @internal something was wrong with several of which this is one */
 	public bool $alone = false;
+	/** @internal how it has ended is an error to the server, which will hardly pass */
+	public bool $refused = false;
 	/** @internal */
 	public float $tellAt = 0;
 
@@ -154,11 +159,14 @@ class Consumer
 		$async = pcntl_async_signals(true);
 		pcntl_signal(SIGALRM, fn () => $this->beat());
 		try {
-			while (!$this->stopped())
-				if ($this->take())
+			while (!$this->stopped()) {
+				$taken = $this->take();
+				if ($taken || $this->ended)
 					$this->work();
-				elseif ($this->listen)
+				if (!$taken && $this->listen)
 					$this->await();
+			}
+			$this->work();		// there may be some that are refused
 		} finally {
 			pcntl_alarm(0);
 			pcntl_signal(SIGALRM, SIG_DFL);
@@ -188,7 +196,7 @@ class Consumer
 	/** Take what there is; returns whether that is anything. */
 	private function take(): bool
 	{
-		$wait = $this->listen ? 0 : $this->patience;
+		$wait = $this->listen ? 0 : ($this->ended ? min(1, $this->patience) : $this->patience);
 		$most = $this->batch ?? 1 + min(99, (int) (SOON / max($this->jobTime, 0.001)));
 		$asked = self::now();
 		try {
@@ -203,11 +211,14 @@ class Consumer
 		$now = self::now();
 		$late = $now - $asked - $wait;
 		$this->adapt($late, !$rows);
-		foreach ($rows as $row)
+		foreach ($rows as $row) {
+			if ($before = $this->ended[$row->id] ?? null)
+				$this->lose($before);	// it was refused, and its lease is over
 			// an answer that was held up says nothing of how long the lease is still
 			$this->held[$row->id] = new Job($row->id, $row->token, $row->queue, $row->kind, json_decode($row->payload, true, DEEPEST),
 				json_decode($row->headers ?? 'null', true, DEEPEST), $row->attempt, $row->max_attempts, $row->tenant,
 				$now, $now + $this->lease, $late > LATE ? $now : $now + $this->heartbeat);
+		}
 		return (bool) $rows;
 	}
 
@@ -224,7 +235,7 @@ class Consumer
 	/** Wait until we are told that there are jobs, or it is time to look. */
 	private function await(): void
 	{
-		$until = self::now() + $this->wait;
+		$until = self::now() + ($this->ended ? min(1, $this->wait) : $this->wait);
 		try {
 			if (!$this->ear) {
 				$this->ear = self::connect($this->listen);
@@ -246,7 +257,8 @@ class Consumer
 		}
 	}
 
-	/** Run what is held, and tell of all of it. */
+	/** Run what is held, and tell of all of it, but for some that are refused: of those it is told later, until their
+	 * leases are over. */
 	private function work(): void
 	{
 		$this->toldAt = self::now();
@@ -270,12 +282,19 @@ class Consumer
 			else
 				$this->arm();		// it may have been forgotten
 		}
-		for (; $this->held || $this->ended; usleep(100000)) {
+		for (; $this->held || $this->untold(); usleep(100000)) {
 			$this->beat();
-			if (!$this->held && !$this->ended)
+			if (!$this->held && !$this->untold())
 				break;
 		}
 		pcntl_alarm(0);
+	}
+
+	/** Must it still be told of jobs before others are taken, or we stop? */
+	private function untold(): bool
+	{
+		$refused = count(array_filter($this->ended, fn ($job) => $job->refused));
+		return count($this->ended) > ($this->stopping ? 0 : min($refused, MOST_REFUSED));
 	}
 
 	/** Call the handler; returns what is to be told. */
@@ -340,16 +359,18 @@ class Consumer
 	{
 		$due = array_map(fn ($job) => min($job->until, $job->extendAt,
 			$this->batch === null && $job !== $this->running ? $job->since + NOT_SOON : INF), $this->held) +
-			array_map(fn ($job) => min($job->until, $job->extendAt, $job->tellAt ?: $this->toldAt + 1), $this->ended);
+			array_map(fn ($job) => min($job->until, $job->refused ? INF : $job->extendAt, $job->tellAt ?: $this->toldAt + 1),
+				$this->ended);
 		pcntl_alarm($due ? max(1, (int) ceil(min($due) - self::now())) : 0);
 	}
 
 	/** The most urgent thing to tell: to hold what would be lost, then what has ended.  That is held as well, for as
-	 * long as it cannot be told; not when we stop, which would not end then. */
+	 * long as it cannot be told; not what is refused, which would be held for ever, and not when we stop, which would
+	 * not end then. */
 	private function next(float $now): ?array
 	{
 		$kept = $this->stopping ? $this->held : $this->held + $this->ended;
-		$due = ['extend' => array_filter($kept, fn ($job) => $now >= $job->extendAt)];
+		$due = ['extend' => array_filter($kept, fn ($job) => $now >= $job->extendAt && !$job->refused)];
 		if ($this->byToken && $first = reset($due['extend']))
 			$due['extend'] = array_filter($due['extend'], fn ($job) => $job->token == $first->token);
 		foreach ($this->ended as $id => $job)
@@ -411,8 +432,10 @@ class Consumer
 					$job->outcome = ['nack', 'the result cannot be kept: ' . $error->getMessage(), null];
 				elseif (preg_match('/^22/', $state))
 					$job->outcome = ['nack', 'what the handler says cannot be told: ' . $error->getMessage(), null];
-				else
+				else {
 					$job->tellAt = $again;
+					$job->refused = !preg_match(PASSING, $state);
+				}
 			}
 	}
 

@@ -38,6 +38,9 @@ LEASE_LOST = "JQ011"
 TOO_MANY = "53400"  # the role's share is used up, but for who extends jobs of one token at a time
 HOPELESS = ("42", "3F", "22", "JQ004")  # no such queue, no privilege, a queue of workers, ...: it would fail again
 NOBODYS = ("", "08", "40", "53", "57")  # classes of errors for which no job is to blame
+# what may pass: a lack of something, a lock, a server that is read-only or stops, jobq that does not run yet
+PASSING = ("08", "25", "40", "53", "55", "57", "58", "JQ002")
+MOST_REFUSED = 20  # jobs whose end the server refuses, without less of others being taken
 SHORTEST_WAIT = 0.1
 LATE = 1.0  # seconds after which an answer shows that connections are scarce
 MOST_AT_A_TIME = 100  # jobs in a statement
@@ -117,6 +120,7 @@ class Job:
         self._extend_at = self._since + heartbeat
         self._outcome = None  # what is to be told: a key of TELL, text, seconds
         self._alone = False  # something was wrong with several of which this is one
+        self._refused = False  # how it has ended is an error to the server, which will hardly pass
         self._tell_at = 0.0
         self._task = None
 
@@ -261,8 +265,10 @@ class Consumer:
         wanted = self._parallel - len(self._held) - len(self._running)
         if len(self._held) <= ahead // 2:
             wanted += ahead
-        # while it cannot be told what has become of jobs, no others are taken
-        room = 2 * (self._parallel + ahead) - len(self._held) - len(self._running) - len(self._ended)
+        # while it cannot be told what has become of jobs, no others are taken; some that are refused are no such jobs
+        refused = sum(job._refused for job in self._ended)
+        untold = len(self._ended) - min(refused, MOST_REFUSED)
+        room = 2 * (self._parallel + ahead) - len(self._held) - len(self._running) - untold
         return min(wanted, room, 1000)
 
     async def _take(self):
@@ -447,10 +453,10 @@ class Consumer:
             self._ended.append(job)
 
     def _kept(self):
-        """Whose leases are extended: also of what has ended, for as long as it cannot be told; not when we stop,
-        which would not end then."""
+        """Whose leases are extended: also of what has ended, for as long as it cannot be told; not of what is
+        refused, which would be held for ever, and not when we stop, which would not end then."""
         jobs = self._held + self._running + ([] if self._stopping else self._ended)
-        return [job for job in jobs if not job.lost]
+        return [job for job in jobs if not job.lost and not job._refused]
 
     def _next(self, now):
         """The most urgent thing to tell: to hold what would be lost, then what has ended.  Ends have their turns:
@@ -517,3 +523,5 @@ class Consumer:
                 job._outcome = ("nack", f"what the handler says cannot be told: {error}", None)
             else:
                 job._tell_at = again
+                job._refused = state != "" and not state.startswith(PASSING)
+                self._room.set()

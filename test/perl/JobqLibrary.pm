@@ -24,7 +24,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_silence try_silent_connect
+our @EXPORT = qw(library_node is_shown try_library try_many try_ahead try_untold try_refused try_silence try_silent_connect
   try_silent_start try_behind_pooler);
 
 # Consumers do not end by themselves.
@@ -437,6 +437,45 @@ sub try_untold
 	$run->{handle}->signal('TERM');
 	is(finish($run), 0, "$name: it stops");
 	$self->holds;
+	return;
+}
+
+# The server refuses how some jobs have ended, by an error that does not pass: they lose their
+# leases, and others are done meanwhile.
+sub try_refused
+{
+	my ($node, $name, $command) = @_;
+	my $self = JobqLibrary->new($node, $name, $command);
+	my $enqueue = "SELECT jobq.enqueue('thumbnail', '{}', '$name', tags => '{$name}', max_attempts => 1)";
+
+	$self->{parallel} = 1;
+	my $run = $self->start(LEASE => 6);
+	$self->ends('a job is done', $self->sql($enqueue));
+	$self->sql(q{DO $$
+		DECLARE part regclass;
+		BEGIN
+			FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'jobq.archive'::regclass LOOP
+				EXECUTE format('CREATE UNIQUE INDEX "only one %s" ON %s (tags)', part::oid, part);
+			END LOOP;
+		END $$});
+
+	# more than it has at a time
+	my @refused = split /\n/, $self->sql("$enqueue FROM generate_series(1, 12)");
+	says($run, qr/could not .*duplicate key/, "$name: the end of some is refused");
+	$self->ends('others are done', split /\n/, $self->enqueue('{}', 20));
+	$self->ends('those end', @refused);
+	$self->is_sql("SELECT DISTINCT state, attempt, error ~ 'lease' FROM jobq.jobs WHERE id BETWEEN $refused[0] AND $refused[-1]",
+		'failed|1|t', 'as their leases do');
+	$run->{handle}->signal('TERM');
+	is(finish($run), 0, "$name: it stops");
+	$self->holds;
+	$self->sql(q{DO $$
+		DECLARE index regclass;
+		BEGIN
+			FOR index IN SELECT oid FROM pg_class WHERE relname ~ '^only one' LOOP
+				EXECUTE format('DROP INDEX %s', index);
+			END LOOP;
+		END $$});
 	return;
 }
 

@@ -34,6 +34,7 @@ try_library($node, 'c', [ @comma, $program ], restart => 1);
 try_many($node, 'c-many', [$program], 17);
 try_ahead($node, 'c-ahead', [$program]);
 try_untold($node, 'c-untold', [$program]);
+try_refused($node, 'c-refused', [$program]);
 try_silence($node, 'c-silence', [$program]);
 try_silent_connect($node, 'c-unanswered', [$program]);
 try_silent_start($node, 'c-silent', [$program]);

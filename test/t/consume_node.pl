@@ -17,6 +17,7 @@ try_library($node, 'node', \@command, restart => 1);
 try_many($node, 'node-many', \@command, 17);
 try_ahead($node, 'node-ahead', \@command);
 try_untold($node, 'node-untold', \@command);
+try_refused($node, 'node-refused', \@command);
 try_silence($node, 'node-silence', \@command);
 try_silent_connect($node, 'node-unanswered', \@command);
 try_silent_start($node, 'node-silent', \@command);

@@ -16,6 +16,7 @@ is_shown('php/example.php');
 try_library($node, 'php', \@command, parallel => 1, restart => 1);
 try_many($node, 'php-many', \@command, 1);
 try_ahead($node, 'php-ahead', \@command);
+try_refused($node, 'php-refused', \@command);
 try_silent_start($node, 'php-silent', \@command);
 try_behind_pooler($node, 'php-pooled', \@command, 3);
 

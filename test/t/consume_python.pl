@@ -51,6 +51,7 @@ try_library($node, 'python', \@command, restart => 1);
 try_many($node, 'python-many', \@command, 17);
 try_ahead($node, 'python-ahead', \@command);
 try_untold($node, 'python-untold', \@command);
+try_refused($node, 'python-refused', \@command);
 try_silent_connect($node, 'python-unanswered', \@command);
 try_silent_start($node, 'python-silent', \@command);
 try_silence($node, 'python-silence', [ 'env', 'STUBBORN=1', @command ]);
