@@ -72,7 +72,9 @@ FROM jobq.reserve('{held}', lease => '1 hour', wait => '5 min', consumer => '<im
 SELECT jobq.enqueue('picky', '{"good": "true"}', unique_key => 'k-' || i, delay => '1 h') FROM generate_series(1, 60) i;
 SELECT jobq.create_queue('shared', mode => 'consumer', fair_by => 'customer');
 SELECT jobq.enqueue('parcel', queue => 'shared', headers => jsonb_build_object('customer', c)) FROM unnest('{acme,globex,acme}'::text[]) c;
+SET ROLE boss;
 SELECT jobq.schedule('<img src=x onerror=harmed=1>', '30 4 * * *', 'picky', timezone => 'Europe/Madrid');
+RESET ROLE;
 SELECT jobq.workflow('{"name": "<script>harmed=1</script>", "steps": [
 	{"name": "goods", "kind": "picky", "payload": {"good": "true"}},
 	{"name": "freight", "kind": "picky", "needs": ["goods"], "payload": {"good": "true"}},
