@@ -31,7 +31,6 @@ ok(!log_is_good("$panic\n$crash 6: x", 'TERM'), 'log: the disk is not known to b
 ok(!log_is_good("$crash 6: x", 'TERM', @full), 'log: the disk is full, but that is not why');
 ok(!log_is_good('==1==ERROR: AddressSanitizer: heap-use-after-free', 'TERM', @full), 'log: a sanitizer');
 
-
 # what takes long, and whether roles take turns, which has a test of its own
 my $except = 'failover|cannot react';
 
