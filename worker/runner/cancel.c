@@ -50,7 +50,7 @@ cancel_given_back(RunContext *run, int64 id)
 	if (rel != NULL)
 	{
 		over = !jobq_ask_to_stop(id) &&
-			jobq_take_from_consumer(rel, id, "cancelled");
+			jobq_take_from_consumer(rel, id, "cancelled while it ran");
 
 		/* another worker names the job before it takes the row */
 		if (!over)
