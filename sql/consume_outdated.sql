@@ -65,3 +65,16 @@ SELECT running FROM jobq.limits WHERE limiter = 'carriers';
 SELECT jobq.clear('crowd');
 SELECT jobq.drop_queue('crowd'), jobq.drop_limiter('carriers');
 DROP PROCEDURE test.crowd;
+
+-- the clock is put back while a consumer has a job that has failed before: it runs, and does not wait
+SELECT jobq.create_queue('again', mode => 'consumer');
+SELECT jobq.test_clock('2 min');
+SELECT jobq.enqueue('parcel', '"held"', 'again', max_attempts => 3) AS id \gset
+SELECT jobq.nack(id, token, 'broken', delay => '0') FROM jobq.reserve('{again}', wait => '20 s');
+SELECT token FROM jobq.reserve('{again}', wait => '20 s') \gset
+SELECT jobq.test_clock('0');
+SELECT run_at > jobq.clock() AS ahead FROM jobq.live_jobs WHERE id = :id;
+SELECT * FROM test.error('SELECT jobq.retry(' || :id || ')');
+SELECT jobq.ack(:id, :token);
+SELECT state, attempt FROM jobq.status(:id);
+SELECT jobq.drop_queue('again');

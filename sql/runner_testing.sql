@@ -116,6 +116,17 @@ INSERT INTO test_order.child VALUES (4, 4);
 INSERT INTO test_order.parent VALUES (4);
 INSERT INTO test_order.child VALUES (5, 4);
 ROLLBACK;
+-- also of a transaction that has written nothing
+SELECT jobq.enqueue('move_in', '6', queue => 'manual') AS id \gset
+BEGIN;
+SET CONSTRAINTS ALL IMMEDIATE;
+SELECT error FROM jobq.dry_run('move_in', '6');
+ROLLBACK;
+BEGIN;
+SET CONSTRAINTS ALL IMMEDIATE;
+SELECT jobq.run_due('{manual}');
+COMMIT;
+SELECT * FROM test.outcome(:id);
 \set VERBOSITY default
 -- only one's own, and with a right to
 RESET SESSION AUTHORIZATION;

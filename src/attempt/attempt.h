@@ -71,7 +71,7 @@ extern Datum jobq_perform_kind(Datum kind_text, Datum payload, bool *isnull);
 /* src/attempt/deferred.c */
 extern void jobq_fire_deferred(void);
 extern void jobq_defer_again(void);
-extern void jobq_fire_before(void);
+extern void jobq_fire_before(bool commits);
 
 /* src/attempt/statement.c */
 extern bool jobq_statement_commits(const JobqJob *job);

@@ -75,13 +75,16 @@ jobq_defer_again(void)
 
 /*
  * A handler is about to be called in a transaction that is not its own: what that has
- * pending fires now.  Who has written nothing has nothing pending.
+ * pending fires now, and constraints are deferred as they were declared.  Who has written
+ * nothing has nothing pending, and, if he "commits" after each job, has set nothing.
  */
 void
-jobq_fire_before(void)
+jobq_fire_before(bool commits)
 {
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		return;
-	jobq_fire_deferred();
-	jobq_defer_again();
+	bool		written = TransactionIdIsValid(GetTopTransactionIdIfAny());
+
+	if (written)
+		jobq_fire_deferred();
+	if (written || !commits)
+		jobq_defer_again();
 }

@@ -117,7 +117,7 @@ jobq_dry_run(PG_FUNCTION_ARGS)
 	jobq_check_columns(desc, NATTS);
 	memset(nulls, true, sizeof(nulls));
 
-	jobq_fire_before();
+	jobq_fire_before(false);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();

@@ -303,7 +303,7 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 			runs_elsewhere(&job, chosen))
 			return false;
 		waits = !JOB_ISNULL(&job, JOB_ERRORS) && !job_blocked(&job) &&
-			job_run_at(&job) > jobq_now();
+			job_run_at(&job) > jobq_now() && !jobq_job_runs(&job);
 		if (waits && jobq_job_delete_or_blocker(rel, &job, &blocker))
 			break;
 		if (!waits || jobq_job_runs(&job))
@@ -321,6 +321,8 @@ jobq_retry_waiting(Relation rel, int64 id, JobqChosen * chosen)
 			XactLockTableWait(blocker, rel, &job.ctid, XLTW_Delete);
 	}
 	jobq_job_push_if_undone(&job);
+	/* a consumer that has got hold of it since will find the lease gone */
+	jobq_end_lease(&job, chosen == NULL);
 	jobq_job_set_run_at(&job, jobq_now());
 	jobq_job_insert(rel, &job);
 	jobq_state_changed(&job, "ready");

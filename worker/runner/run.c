@@ -363,7 +363,11 @@ after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last)
 
 	MemoryContextSwitchTo(run->memory);
 	if (again)
-		run->slot->holding->unused = true;	/* until it begins again */
+	{
+		/* until it begins again */
+		run->slot->holding->unused = true;
+		run->slot->holding->live = false;
+	}
 	else
 	{
 		/* what it has set for its transactions is not for this one */

@@ -419,7 +419,7 @@ jobq_run_next(PG_FUNCTION_ARGS)
 		table_close(rel, NoLock);
 		PG_RETURN_INT64(0);
 	}
-	jobq_fire_before();
+	jobq_fire_before(commits);
 	if (!claim_next(rel, PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0),
 					PG_ARGISNULL(0), &job, &token))
 	{
