@@ -140,6 +140,17 @@ sub stat_of
 	return { state => $1, parent => $2 };
 }
 
+# What a process shows as its title, if it is a child of the postmaster.
+sub title_of
+{
+	my ($pid) = @_;
+
+	open my $file, '<', "/proc/$pid/cmdline" or return;
+	local $/;
+	my $title = <$file>;
+	return defined $title && $title =~ /^postgres: ([^\0]*)/ ? $1 : undef;
+}
+
 # The server's processes but the postmaster: { pid, type, title }.
 sub processes
 {
@@ -150,19 +161,11 @@ sub processes
 	{
 		my ($pid) = $dir =~ /(\d+)$/;
 		my $stat = stat_of($pid);
-		my ($title, $type);
 
 		next if defined $postmaster ? $stat->{parent} != $postmaster : $stat->{state} eq 'Z';
 		next unless works_in($pid, $self->{data});
-		open my $file, '<', "$dir/cmdline" or next;
-		{
-			local $/;
-			$title = <$file>;
-		}
-		next unless defined $title && $title =~ /^postgres: (.*)/s;
-		$title = $1;
-		$title =~ s/\0.*//s;
-		$type =
+		my $title = title_of($pid) // next;
+		my $type =
 			$title =~ /^(jobq\ \w+|checkpointer|walwriter|background\ writer|autovacuum\ \w+|startup|archiver
 				|logical\ replication\ \w+|walsender|walreceiver|parallel\ worker|io\ worker)/x ? $1
 		  : $title =~ /^\S+ \S+ \[local\]/ ? 'client'
@@ -260,7 +263,24 @@ sub mend
 		$self->help($postmaster);
 		usleep(30_000);
 	}
-	die "the server does not come back\n";
+	die "the server does not come back: $Wire::refusal\n" . $self->describe;
+}
+
+# What there is of it, as lines: its processes, where each of them is if gdb can say
+# so, and the end of the log.
+sub describe
+{
+	my ($self) = @_;
+	my @lines;
+
+	foreach my $pid ($self->everyone)
+	{
+		my $frames = join ' < ', grep { defined } map { /^#\d+ +(?:0x\w+ in )?(\w+)/ ? $1 : undef }
+		  `gdb -p $pid -batch -ex 'bt 12' 2>/dev/null`;
+
+		push @lines, sprintf "%d (%s), %s: %s\n", $pid, title_of($pid) // 'no title', stat_of($pid)->{state}, $frames;
+	}
+	return join '', @lines, `tail -n 12 '$self->{log}'`;
 }
 
 # What the log says since the last look.

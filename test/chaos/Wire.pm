@@ -20,7 +20,7 @@ sub new
 
 	$refusal = "no socket: $!";
 	return unless $socket;
-	my $self = bless { socket => $socket, buffer => '', patience => 60 }, $class;
+	my $self = bless { socket => $socket, buffer => '', patience => 20 }, $class;
 	my $parameters = join "\0", 'user', $user, 'database', $database,
 	  'application_name', 'chaos', 'options', $options || '', '', '';
 
@@ -36,6 +36,7 @@ sub new
 		$refusal = $answer->{error} || 'lost';
 		return;
 	}
+	$self->{patience} = 60;
 	return $self;
 }
 
