@@ -476,7 +476,8 @@ free_schedules(JobqDatabase *db)
 
 /*
  * There is a new extension: have a scheduler for it.  One that has not seen the
- * last extension go leaves, and what it knew of leases and limits is forgotten.
+ * last extension go leaves, and what it knew of leases and limits is forgotten, and which
+ * jobs were to be cancelled.
  */
 static void
 start_serving(JobqDatabase *db)
@@ -489,7 +490,10 @@ start_serving(JobqDatabase *db)
 		if (db->dboid == MyDatabaseId)
 		{
 			if (db->leases->jobs != created)
+			{
 				db->leases->loaded = false;
+				db->nowed = 0;
+			}
 			if (db->limits->jobs != created)
 				db->limits->loaded = false;
 			db->created = true;

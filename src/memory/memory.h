@@ -55,6 +55,18 @@
 #define JOBQ_NONE		PG_UINT32_MAX
 
 /*
+ * A job that its worker was asked to stop when it could do so no more, and that may run
+ * again: to be cancelled.  The end of the server forgets it.
+ */
+typedef struct JobqOwed
+{
+	int64		job_id;
+	uint64		ticket;			/* grows each time that this is owed */
+} JobqOwed;
+
+#define JOBQ_MAX_OWED	64
+
+/*
  * One served database.
  */
 typedef struct JobqDatabase
@@ -95,6 +107,9 @@ typedef struct JobqDatabase
 	bool		monitors_changed;	/* look at the monitors */
 	bool		batches_look;	/* look at the batches that are watched */
 	bool		batches_sweep;	/* ... and at all */
+	int			nowed;			/* cancels that are owed; may be read without */
+	JobqOwed	owed[JOBQ_MAX_OWED];
+	uint64		tickets;		/* of these, so far */
 
 	/* Protected by lock: what the scheduler tells. */
 	TimestampTz wake_at;		/* when it means to wake */
@@ -273,5 +288,7 @@ extern bool jobq_slot_names_job(JobqDatabase *db, int64 job_id);
 extern JobqSlot *jobq_my_slot;
 extern bool jobq_tells_by_relay;
 extern void jobq_slot_job_over(void);
+extern uint64 jobq_owe_cancel(JobqDatabase *db, int64 job_id);
+extern void jobq_cancel_paid(JobqDatabase *db, uint64 ticket);
 
 #endif							/* JOBQ_MEMORY_H */

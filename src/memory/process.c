@@ -186,3 +186,48 @@ jobq_slot_job_over(void)
 	jobq_my_slot->over = true;
 	SpinLockRelease(&jobq_my_slot->mutex);
 }
+
+/*
+ * A worker was asked to stop this job, which it does not run any more, and which may run
+ * again: have that cancelled.  Returns the ticket with which to say that this is done, or
+ * 0 if there is no room.  Cannot fail; takes db->lock.
+ *
+ * Who is in debt already gets another ticket: what was begun with the one before may
+ * have ended in asking the worker that is in debt now.
+ */
+uint64
+jobq_owe_cancel(JobqDatabase *db, int64 job_id)
+{
+	uint64		ticket = 0;
+	int			i = 0;
+
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	while (i < db->nowed && db->owed[i].job_id != job_id)
+		i++;
+	if (i < JOBQ_MAX_OWED)
+	{
+		ticket = ++db->tickets;
+		db->owed[i].job_id = job_id;
+		db->owed[i].ticket = ticket;
+		db->nowed = Max(db->nowed, i + 1);
+	}
+	LWLockRelease(db->lock);
+	return ticket;
+}
+
+/*
+ * What is owed by this ticket was done since it was given.  Nothing happens if it is not
+ * owed any more, or by another ticket.  Takes db->lock.
+ */
+void
+jobq_cancel_paid(JobqDatabase *db, uint64 ticket)
+{
+	LWLockAcquire(db->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < db->nowed; i++)
+		if (db->owed[i].ticket == ticket)
+		{
+			db->owed[i] = db->owed[--db->nowed];
+			break;
+		}
+	LWLockRelease(db->lock);
+}

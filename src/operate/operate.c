@@ -195,6 +195,26 @@ jobq_take_from_consumer(Relation rel, int64 id, const char *reason)
 }
 
 /*
+ * A worker was asked to stop this job, which it does not run any more: cancel the job, if
+ * it is there, or have the worker stop that runs it now, without waiting.  False if another
+ * session has its row, or has just moved it.  *over: there is no such job any more.
+ */
+bool
+jobq_cancel_owed(Relation rel, int64 id, bool *over)
+{
+	JobqJob		job;
+
+	*over = false;
+	if (jobq_ask_to_stop(id))
+		return true;
+	*over = !jobq_job_find(rel, id, GetActiveSnapshot(), &job) ||
+		jobq_take_from_consumer(rel, id, "cancelled while it ran");
+
+	/* a worker names the job before it takes the row */
+	return *over || jobq_ask_to_stop(id);
+}
+
+/*
  * Does the job run on the publisher?  Then it is that one's to cancel or retry: what is
  * done here is undone there.  An error if it is named alone.
  */

@@ -121,6 +121,78 @@ foreach my $how ('snooze', 'fail')
 }
 
 #
+# The worker is asked as late, and cannot cancel it: another session has its row then, the
+# worker's own transaction fails, or the worker ends at once.  The scheduler does it, or
+# the next scheduler.
+#
+sub asked_late
+{
+	my ($what, $how) = @_;
+	my $lock = $node->background_psql('postgres');
+
+	$lock->query_safe('SELECT pg_advisory_lock(1)');
+	my $late = sql(qq{SELECT jobq.enqueue('put_off', '"$how"')});
+	sleeps($node, "$what: the job runs", 1);
+	my $worker = sql("SELECT pid FROM jobq.workers WHERE job_id = $late");
+	hold('jobq-stats-add');
+	$lock->quit;
+	is_held('jobq-stats-add');
+	is(sql("SELECT jobq.cancel($late)"), 't', "$what: the worker is asked to stop it");
+	return ($late, $worker);
+}
+
+# A session that has the row of the job.
+sub has_row
+{
+	my ($of) = @_;
+	my $has = $node->background_psql('postgres');
+
+	$has->query_safe("BEGIN; SELECT FROM jobq.job WHERE id = $of FOR UPDATE");
+	return $has;
+}
+
+# Wait until the worker has done what it can, and has nothing to do.
+sub rests
+{
+	my ($what, $worker) = @_;
+
+	return wait_for($node, "$what: the worker has left the job",
+		"SELECT wait_event = 'JobqWorker' FROM pg_stat_activity WHERE pid = $worker");
+}
+
+foreach my $case ([ 'snooze', 'scheduled' ], [ 'fail', 'retryable' ], [ 'fail', 'retryable', 'ends' ])
+{
+	my ($how, $state, $ends) = @$case;
+	my $what = join(' ', "row taken: $how", $ends ? 'scheduler ends' : ());
+	my ($late, $worker) = asked_late($what, $how);
+	my $has = has_row($late);
+
+	release('jobq-stats-add');
+	rests($what, $worker);
+	is(sql("SELECT state FROM jobq.status($late)"), $state, "$what: it is to run again");
+	if ($ends)
+	{
+		my $pid = scheduler_pid($node);
+
+		sql("SELECT pg_terminate_backend($pid)");
+		wait_for_exit($pid);
+	}
+	$has->query_safe('COMMIT');
+	$has->quit;
+	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$what: it is cancelled");
+}
+foreach my $point ('jobq-cancel-given-back')
+{
+	my ($late, $worker) = asked_late($point, 'snooze');
+
+	sql("SELECT injection_points_attach('$point', 'error')");
+	release('jobq-stats-add');
+	ok(wait_for_exit($worker), "$point: the worker ends");
+	sql("SELECT injection_points_detach('$point')");
+	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$point: the job is cancelled");
+}
+
+#
 # Nor is it shown as running when that has committed, whatever else has.
 #
 sql(q{

@@ -186,6 +186,7 @@ database_entry(Oid dboid)
 			jobq_relay_clear(db);
 			db->leases->jobs = db->limits->jobs = InvalidOid;
 			db->limits->loaded = false;
+			db->nowed = 0;
 			LWLockRelease(db->lock);
 			pg_write_barrier(); /* see jobq_find_database() */
 			db->dboid = dboid;

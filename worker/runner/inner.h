@@ -22,6 +22,7 @@ typedef struct RunContext
 {
 	JobqSlot   *slot;
 	MemoryContext memory;		/* reset after each job */
+	uint64		ticket;			/* of the cancel that is owed, or 0 */
 } RunContext;
 
 /* worker/runner/charge.c */
@@ -47,6 +48,8 @@ extern void run_procedure_end(void);
 
 /* worker/runner/cancel.c */
 extern bool was_cancelled(const JobqSlot *slot, int64 id);
+extern bool cancel_is_owed(const JobqSlot *slot);
+extern void cancel_later(int64 id);
 extern bool cancel_given_back(RunContext *run, int64 id);
 
 /* worker/runner/run.c */

@@ -56,7 +56,7 @@ static bool run_claimed(RunContext *run, Relation rel, JobqJob *job,
 static void run_function(RunContext *run, Relation rel, JobqJob *job,
 						 const JobqFunction *function, TimestampTz started_at);
 static bool try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
-							bool last, bool *cancelled);
+							bool last, bool *owed);
 static bool after_error(RunContext *run, JobqJob *job, TimestampTz started_at,
 						bool last);
 static bool was_stopped(const ErrorData *edata);
@@ -170,7 +170,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	int64		id = job_id(job);
 	volatile bool again = false;
 	volatile bool procedure = false;
-	volatile bool cancelled = false;
+	volatile bool owed = false;
 
 	report_job(kind, id);
 
@@ -208,18 +208,18 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 		else
 			run_function(run, rel, job, &function, now);
 		jobq_tells_by_relay = true;
-		cancelled = unclaim(run);
+		owed = unclaim(run);
 		if (!run->slot->holding->unused)
 			run->slot->jobs_done++;
 	}
 	PG_CATCH();
 	{
-		bool		was_asked;
+		bool		is_owed;
 
 		error_context_stack = context.previous;
 		jobq_tells_by_relay = true;
-		again = try_after_error(run, job, now, last, &was_asked);
-		cancelled = was_asked;
+		again = try_after_error(run, job, now, last, &is_owed);
+		owed = is_owed;
 	}
 	PG_END_TRY();
 
@@ -227,10 +227,7 @@ run_claimed(RunContext *run, Relation rel, JobqJob *job, TimestampTz now,
 	error_context_stack = context.previous;
 	clean_session(procedure);
 
-	/* it has returned, or failed, before cancel() could reach it */
-	if (cancelled &&
-		(again || (run->slot->holding->live && !run->slot->holding->unused)) &&
-		cancel_given_back(run, id))
+	if (owed && cancel_given_back(run, id))
 		again = false;
 	if (leaves && !again)
 		run->slot->retire = true;
@@ -294,14 +291,14 @@ run_function(RunContext *run, Relation rel, JobqJob *job,
  */
 static bool
 try_after_error(RunContext *run, JobqJob *job, TimestampTz started_at, bool last,
-				bool *cancelled)
+				bool *owed)
 {
 	bool		again;
 
 	PG_TRY();
 	{
 		again = after_error(run, job, started_at, last);
-		*cancelled = unclaim(run);
+		*owed = unclaim(run);
 	}
 	PG_CATCH();
 	{
@@ -489,8 +486,8 @@ claim(RunContext *run, const JobqJob *job, const char *kind,
 }
 
 /*
- * The attempt is over, one way or another.  Returns whether cancel() has asked the worker to
- * stop the job; from here on it finds that nobody runs it.
+ * The attempt is over, one way or another: from here on, cancel() finds that nobody runs the
+ * job.  Returns whether it has asked the worker to stop the job, and that may run again.
  */
 static bool
 unclaim(RunContext *run)
@@ -499,7 +496,7 @@ unclaim(RunContext *run)
 	int64		id = slot->job_id;
 	TimestampTz now = jobq_log_min_duration >= 0 ? jobq_now() : 0;
 	bool		stopped;
-	bool		cancelled;
+	bool		owed;
 
 	if (slot->deadline != DT_NOEND)
 		disable_timeout(STATEMENT_TIMEOUT, false);
@@ -509,9 +506,11 @@ unclaim(RunContext *run)
 	jobq_injection_point("jobq-attempt-over");
 	SpinLockAcquire(&slot->mutex);
 	stopped = slot->stop_job == id;
-	cancelled = was_cancelled(slot, id);
+	owed = cancel_is_owed(slot);
 	slot->job_id = 0;
 	SpinLockRelease(&slot->mutex);
+	if (owed)
+		run->ticket = jobq_owe_cancel(my_db, id);
 
 	/* what was sent before has arrived when a system call returns */
 	if (stopped)
@@ -526,7 +525,7 @@ unclaim(RunContext *run)
 				(errmsg("job " INT64_FORMAT " of kind \"%s\" ran for %.3f ms%s%s",
 						id, slot->kind, (now - slot->job_started_at) / 1000.0,
 						TRACE_PART(jobq_current))));
-	return cancelled;
+	return owed;
 }
 
 /*

@@ -88,6 +88,9 @@ extern TimestampTz later_at(int64 job_id, TimestampTz now);
 extern TimestampTz later_failed(int64 job_id, ErrorData *edata, TimestampTz now);
 extern void later_done(int64 job_id);
 
+/* worker/scheduler/owed.c */
+extern void owed_cancel(TimestampTz now, TimestampTz *wake);
+
 /* worker/scheduler/note.c */
 extern bool scheduler_note_error(const char *table, const char *column,
 								 Oid type, Datum key, const ErrorData *edata,

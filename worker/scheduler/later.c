@@ -3,10 +3,10 @@
  * later.c
  *	  What cannot be done about one job now is tried again later.
  *
- * The scheduler ends leases, and charges jobs whose role cannot work or whose worker is
- * lost.  That may fail for one of them: somebody has locked what is to be written, or a
- * part of the job's row cannot be read.  Then it is left as it is and tried again, after a
- * pause that grows, and all else goes on.
+ * The scheduler ends leases, charges jobs whose role cannot work or whose worker is lost,
+ * and cancels jobs for which a worker owes that.  That may fail for one of them: somebody
+ * has locked what is to be written, or a part of the job's row cannot be read.  Then it is
+ * left as it is and tried again, after a pause that grows, and all else goes on.
  *
  * worker/scheduler/later.c
  *

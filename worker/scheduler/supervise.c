@@ -54,7 +54,7 @@ static TimestampTz end_overstayers(TimestampTz now);
 /*
  * Looks at each slot, charges the jobs of workers that have died, and starts the
  * workers that are wanted: no more than "jobq.max_workers" of each.  Of roles
- * that cannot work it charges some jobs of each in a round.
+ * that cannot work it charges some jobs of each in a round.  Cancels what workers owe.
  *
  * Workers that come and go, or have nothing to do, only set our latch.
  */
@@ -72,6 +72,7 @@ run(TimestampTz now)
 
 	end_left(now, &wake);
 	reap(now, &wake);
+	owed_cancel(now, &wake);
 	wake = Min(wake, end_overstayers(now));
 	wake = Min(wake, spawn_workers(now));
 	return wake;
