@@ -181,7 +181,7 @@ foreach my $case ([ 'snooze', 'scheduled' ], [ 'fail', 'retryable' ], [ 'fail', 
 	$has->quit;
 	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$what: it is cancelled");
 }
-foreach my $point ('jobq-cancel-given-back')
+foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 {
 	my ($late, $worker) = asked_late($point, 'snooze');
 
@@ -191,6 +191,27 @@ foreach my $point ('jobq-cancel-given-back')
 	sql("SELECT injection_points_detach('$point')");
 	is(sql("SELECT state FROM jobq.wait($late, '1 min')"), 'cancelled', "$point: the job is cancelled");
 }
+
+#
+# Another session is about to move the job when a worker that is asked to stop it dies.
+#
+hold('jobq-job-may-run');
+$id = sql(q{SELECT jobq.enqueue('note')});
+is_held('jobq-job-may-run');
+my $mover = $node->background_psql('postgres');
+$mover->query_safe("BEGIN; SELECT jobq.reschedule($id, now() + interval '1 day')");
+hold('jobq-attempt-begins');
+release('jobq-job-may-run');
+is_held('jobq-attempt-begins');
+my $dies = sql("SELECT pid FROM jobq.workers WHERE job_id = $id");
+is(sql("SELECT jobq.cancel($id)"), 't', 'moved: the worker is asked to stop it');
+ok(wait_for_exit($dies), 'moved: and dies, before it has begun');
+sql(q{SELECT injection_points_detach('jobq-attempt-begins')});
+wait_for($node, 'moved: the scheduler has seen that', q{SELECT count(*) = 0 FROM jobq.workers WHERE state = 'exited'});
+is(sql("SELECT state FROM jobq.status($id)"), 'ready', 'moved: it is charged with nothing');
+$mover->query_safe('COMMIT');
+$mover->quit;
+is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'moved: it is cancelled');
 
 #
 # Nor is it shown as running when that has committed, whatever else has.

@@ -353,6 +353,7 @@ worker_exit(int code, Datum arg)
 	int64		processor_time;
 	bool		in_job = my_slot->job_id != 0 && !my_slot->over;
 	bool		gives_back = has_taken && my_slot->job_id == 0;
+	int64		id = my_slot->job_id;
 
 	flight_end();
 	jobq_bill_rest();
@@ -386,7 +387,9 @@ worker_exit(int code, Datum arg)
 	 */
 	if (my_db->stop && in_job)
 	{
+		SpinLockAcquire(&my_slot->mutex);
 		my_slot->job_id = 0;
+		SpinLockRelease(&my_slot->mutex);
 		my_slot->holding->live = true;
 		in_job = false;
 	}
@@ -396,6 +399,10 @@ worker_exit(int code, Datum arg)
 		jobq_slot_release(my_db, my_slot, my_slot->holding->live, my_slot->holding->unused,
 						  jobq_now(), &wake);
 	jobq_unlock(my_db, &wake);
+
+	/* nobody asks us any more; a job that is over may be one that runs again */
+	if (!in_job && id != 0 && was_cancelled(my_slot, id))
+		cancel_later(id);
 	LWLockAcquire(jobq_shared->lock, LW_EXCLUSIVE);
 	my_slot->gave_back = gives_back;
 	my_slot->state = JOBQ_SLOT_DEAD;

@@ -215,7 +215,8 @@ charge_worker(JobqSlot *slot, const JobqSlot *copy, TimestampTz now, bool *live)
 }
 
 /*
- * Charge an attempt, in a transaction of its own.
+ * Charge an attempt, in a transaction of its own.  If its job was to be cancelled, and
+ * somebody else has its row, that is owed.
  */
 static void
 charge(void *arg)
@@ -230,6 +231,14 @@ charge(void *arg)
 		? charge_lost_attempt(rel, this->lost, this->error)
 		: charge_culprit(rel, this->culprit);
 	table_close(rel, NoLock);
+
+	/* the job runs again when somebody has moved it */
+	if (this->charged == LOST_TAKEN && this->lost != NULL &&
+		this->lost->stop == JOBQ_STOP_CANCEL &&
+		jobq_owe_cancel(my_db, this->lost->job_id) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another session has its row")));
 }
 
 /*
