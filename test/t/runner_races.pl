@@ -193,6 +193,26 @@ foreach my $point ('jobq-cancel-given-back', 'jobq-attempt-over')
 }
 
 #
+# Another session takes the row before the worker, which has stopped, can write that the
+# job is cancelled.
+#
+my $keeper = $node->background_psql('postgres');
+$keeper->query_safe('SELECT pg_advisory_lock(1)');
+$id = sql(q{SELECT jobq.enqueue('note')});
+sleeps($node, 'stopped: the job runs', 1);
+my $stops = sql("SELECT pid FROM jobq.workers WHERE job_id = $id");
+hold('jobq-attempt-failed');
+is(sql("SELECT jobq.cancel($id)"), 't', 'stopped: the worker is asked to stop it');
+is_held('jobq-attempt-failed');
+my $has = has_row($id);
+release('jobq-attempt-failed');
+rests('stopped', $stops);
+$has->query_safe('COMMIT');
+$has->quit;
+is(sql("SELECT state FROM jobq.wait($id, '1 min')"), 'cancelled', 'stopped: it is cancelled');
+$keeper->quit;
+
+#
 # Another session is about to move the job when a worker that is asked to stop it dies.
 #
 hold('jobq-job-may-run');

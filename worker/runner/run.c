@@ -548,6 +548,7 @@ record_failure(RunContext *run, JobqJob *job, TimestampTz started_at,
 	Relation	rel;
 
 	slot->holding->live = false;
+	jobq_injection_point("jobq-attempt-failed");
 	process_begin_transaction();
 	process_wait_for_locks();
 	MemoryContextSwitchTo(run->memory);
